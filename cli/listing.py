@@ -1,0 +1,24 @@
+"""`lite-selfplay games` and `lite-selfplay models`: what there is to choose from."""
+
+import typer
+
+
+def games() -> None:
+    """List the games, with the seats each of them trains."""
+    from lite_selfplay.games import find_game, game_names
+
+    for name in game_names():
+        kind = find_game(name)
+        typer.echo(f"{name:<12} {kind.summary}")
+        typer.echo(f"{'':<12} roles: {', '.join(kind.roles)}; switches: {', '.join(kind.Options.model_fields) or 'none'}")
+
+
+def models() -> None:
+    """List the base models known by a short name; any hub id, folder or .gguf file works as well."""
+    from lite_selfplay.models import known_models
+
+    known = known_models()
+    width = max(len(model.name) for model in known)
+    for model in known:
+        where = "" if model.needs_network else "  (no model hub needed)"
+        typer.echo(f"{model.name:<{width}}  {model.size:>8}  {model.licence:<14} {model.source}{where}")

@@ -1,0 +1,36 @@
+"""lite-selfplay: self-play reinforcement learning for language models on one GPU.
+
+Every role of a game is a LoRA adapter over a single base. Importing this package loads no torch.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from lite_selfplay.config import RunConfig
+    from lite_selfplay.errors import LiteSelfPlayError
+    from lite_selfplay.games import Game, register_game
+    from lite_selfplay.run import Run, load_run, resume, train
+
+__all__ = ["Game", "LiteSelfPlayError", "Run", "RunConfig", "load_run", "register_game", "resume", "train"]
+
+_HOME = {
+    "Game": "lite_selfplay.games",
+    "LiteSelfPlayError": "lite_selfplay.errors",
+    "Run": "lite_selfplay.run",
+    "RunConfig": "lite_selfplay.config",
+    "load_run": "lite_selfplay.run",
+    "register_game": "lite_selfplay.games",
+    "resume": "lite_selfplay.run",
+    "train": "lite_selfplay.run",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(_HOME[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,226 @@
+"""Seats: named LoRA adapters over one base. The only module that touches PEFT.
+
+Two states matter to everyone else, and each has one way in:
+
+- `activate(seat)`: the seat is in the forward pass and is the only thing that can receive a gradient. Forward and
+  backward of a microbatch both run inside one activation; PEFT would silently mix seats otherwise.
+- `speaking(name)`: a seat, a snapshot or `base` is in the forward pass and nothing can receive a gradient. On leaving,
+  what was active before is active again.
+
+Adapter weights are float32 whatever the base is held in.
+"""
+
+import contextlib
+import hashlib
+import json
+import math
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from peft import LoraConfig, PeftModel, get_peft_model, get_peft_model_state_dict, set_peft_model_state_dict
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+
+from lite_selfplay.config import SeatConfig
+from lite_selfplay.errors import LiteSelfPlayError, UnknownNameError
+
+BASE = "base"
+_TWIN = "-frozen"
+_WEIGHTS, _CONFIG = "adapter_model.safetensors", "adapter_config.json"
+
+State = dict[str, Tensor]
+
+
+@dataclass(frozen=True)
+class Kept:
+    """A snapshot: the weights of a seat as they once were, on the CPU."""
+
+    seat: str
+    state: State
+
+
+class Adapters:
+    """The seats of a run over one base model.
+
+    `model` is the PEFT model. `versions[seat]` counts the updates a seat has seen; it grows only in `moved`.
+    """
+
+    def __init__(self, base: nn.Module, seats: Mapping[str, SeatConfig], *, seed: int, base_name: str = ""):
+        if not seats:
+            raise LiteSelfPlayError("a run needs at least one seat")
+        reserved = {BASE, "default"}
+        if bad := sorted(name for name in seats if name in reserved or name.endswith(_TWIN) or not re.fullmatch(r"[\w-]+", name)):
+            raise LiteSelfPlayError(f"seats cannot be named {', '.join(map(repr, bad))}")
+        self.seats: tuple[str, ...] = tuple(seats)
+        self.versions: dict[str, int] = dict.fromkeys(seats, 0)
+        self.snapshots: dict[str, Kept] = {}
+        self._active: str | None = None
+        self._in_twin: dict[str, str] = {}
+        self._base_name = base_name
+        first, *others = self.seats
+        self.model: PeftModel = get_peft_model(base, _lora(seats[first]), adapter_name=first)
+        for name in others:
+            self.model.add_adapter(name, _lora(seats[name]))
+        for name in self.seats:
+            self._initialise(name, seats[name], seed)
+        self.cast_to_float32()
+        self.activate(first)
+
+    # Which seat is in the forward pass
+
+    def activate(self, seat: str) -> None:
+        """Put a seat into the forward pass and make it, alone, trainable."""
+        self._check(seat)
+        self.model.set_adapter(seat)
+        self._active = seat
+
+    @contextlib.contextmanager
+    def speaking(self, name: str) -> Iterator[None]:
+        """A seat, a snapshot or `base` speaks, frozen; afterwards the seat that was active is active again."""
+        before = self._active
+        try:
+            if name == BASE:
+                with self.model.disable_adapter():
+                    yield
+            else:
+                self.model.set_adapter(self._speaker(name), inference_mode=True)
+                yield
+        finally:
+            if before is not None:
+                self.activate(before)
+
+    def _speaker(self, name: str) -> str:
+        """The PEFT adapter that speaks as `name`; a snapshot is loaded into a frozen twin of its seat's adapter."""
+        if name in self.seats:
+            return name
+        kept = self._kept(name)
+        twin = f"{kept.seat}{_TWIN}"
+        if twin not in self.model.peft_config:
+            self.model.add_adapter(twin, LoraConfig(**self.model.peft_config[kept.seat].to_dict()))
+            self.cast_to_float32()
+        if self._in_twin.get(kept.seat) != name:
+            set_peft_model_state_dict(self.model, kept.state, adapter_name=twin)
+            self._in_twin[kept.seat] = name
+        return twin
+
+    # Weights
+
+    def parameters(self, seat: str) -> dict[str, nn.Parameter]:
+        """A seat's parameters by their name in the PEFT model, in the model's order."""
+        self._check(seat)
+        mark = f".{seat}."
+        return {name: p for name, p in self.model.named_parameters() if mark in name and "lora_" in name}
+
+    def cast_to_float32(self) -> None:
+        """Hold every adapter in float32: a trainer's own set-up casts only those that require a gradient then."""
+        for name, parameter in self.model.named_parameters():
+            if "lora_" in name and parameter.dtype != torch.float32:
+                parameter.data = parameter.data.float()
+
+    def moved(self, seat: str) -> None:
+        """Count an update of a seat."""
+        self._check(seat)
+        self.versions[seat] += 1
+
+    def version(self, name: str) -> int:
+        """Updates a seat has seen; -1 for the base and for snapshots, which never move."""
+        return self.versions.get(name, -1)
+
+    def state(self, seat: str) -> State:
+        """A copy of a seat's weights on the CPU, keyed as in a PEFT file."""
+        self._check(seat)
+        found = get_peft_model_state_dict(self.model, adapter_name=seat, save_embedding_layers=False)
+        return {key: tensor.detach().to("cpu", copy=True).contiguous() for key, tensor in found.items()}
+
+    def load_state(self, seat: str, state: Mapping[str, Tensor]) -> None:
+        """Overwrite a seat's weights. Raises LiteSelfPlayError where keys or shapes differ."""
+        own = {key: tensor.shape for key, tensor in self.state(seat).items()}
+        given = {key: tensor.shape for key, tensor in state.items()}
+        if own != given:
+            odd = sorted(set(own) ^ set(given)) or sorted(key for key in own if own[key] != given[key])
+            raise LiteSelfPlayError(f"these weights do not fit seat {seat!r}: {odd[0]} differs ({len(odd)} in all)")
+        set_peft_model_state_dict(self.model, dict(state), adapter_name=seat)
+
+    # Snapshots
+
+    def snapshot(self, seat: str, name: str) -> None:
+        """Keep a copy of a seat's weights on the CPU; it can speak as `name` from then on."""
+        self.put_snapshot(name, seat, self.state(seat))
+
+    def put_snapshot(self, name: str, seat: str, state: State) -> None:
+        """Keep weights of a seat under a name, as `snapshot` does, from a checkpoint."""
+        self._check(seat)
+        if name in self.seats or name == BASE:
+            raise LiteSelfPlayError(f"a snapshot cannot take the name {name!r} of a seat")
+        self.snapshots[name] = Kept(seat, state)
+        self._in_twin = {twin: held for twin, held in self._in_twin.items() if held != name}
+
+    def restore(self, seat: str, name: str) -> None:
+        """Put a snapshot's weights back into a seat."""
+        self.load_state(seat, self._kept(name).state)
+
+    # Files that plain PEFT loads
+
+    def save(self, seat: str, folder: Path) -> None:
+        """Write `adapter_model.safetensors` and `adapter_config.json` into a folder."""
+        folder.mkdir(parents=True, exist_ok=True)
+        save_file(self.state(seat), folder / _WEIGHTS, metadata={"format": "pt"})
+        config: dict[str, Any] = self.model.peft_config[seat].to_dict()
+        config["base_model_name_or_path"] = self._base_name or config.get("base_model_name_or_path")
+        config["inference_mode"] = True
+        text = json.dumps(config, indent=2, sort_keys=True, default=_jsonable)
+        (folder / _CONFIG).write_text(text + "\n", encoding="utf-8")
+
+    def load(self, seat: str, folder: Path) -> None:
+        """Read a seat's weights from such a folder."""
+        self.load_state(seat, load_file(folder / _WEIGHTS))
+
+    # Inside
+
+    def _initialise(self, seat: str, config: SeatConfig, seed: int) -> None:
+        """Draw a seat's weights from a generator of its own: the order of adding seats changes nothing.
+
+        `lora_A` is uniform in +-1/sqrt(fan_in), PEFT's default; `lora_B` is zero or N(0, init_std).
+        """
+        generator = torch.Generator().manual_seed(_derive(seed, seat))
+        with torch.no_grad():
+            for name, parameter in self.parameters(seat).items():
+                draw = torch.zeros(parameter.shape)
+                if "lora_A" in name:
+                    bound = 1 / math.sqrt(parameter.shape[1])
+                    draw.uniform_(-bound, bound, generator=generator)
+                elif config.init == "gaussian":
+                    draw.normal_(0.0, config.init_std, generator=generator)
+                parameter.data = draw.to(parameter.device)
+
+    def _check(self, seat: str) -> None:
+        if seat not in self.seats:
+            raise UnknownNameError("seat", seat, self.seats)
+
+    def _kept(self, name: str) -> Kept:
+        if name not in self.snapshots:
+            raise UnknownNameError("seat or snapshot", name, [*self.seats, *self.snapshots, BASE])
+        return self.snapshots[name]
+
+
+def _lora(config: SeatConfig) -> LoraConfig:
+    return LoraConfig(
+        r=config.rank,
+        lora_alpha=config.alpha,
+        lora_dropout=0.0,
+        bias="none",
+        target_modules="all-linear",
+        task_type="CAUSAL_LM",
+    )
+
+
+def _derive(seed: int, seat: str) -> int:
+    return int.from_bytes(hashlib.blake2b(f"{seed}/{seat}".encode(), digest_size=7).digest(), "big")
+
+
+def _jsonable(value: Any) -> Any:
+    return sorted(value) if isinstance(value, set | frozenset) else str(getattr(value, "value", value))

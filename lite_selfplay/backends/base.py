@@ -1,0 +1,48 @@
+"""What a backend has to offer. `transformers` runs anywhere; others may be faster where they run."""
+
+import contextlib
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import torch
+
+from lite_selfplay.adapters import Adapters
+from lite_selfplay.backends.generation import Generation
+from lite_selfplay.data import Sampling, TokenScores
+
+
+class Backend(Protocol):
+    """A base model in memory with its seats."""
+
+    name: str
+    adapters: Adapters
+    device: torch.device
+
+    def generate(
+        self,
+        seat: str,
+        prompts: Sequence[Sequence[int]],
+        n: int,
+        sampling: Sampling,
+        seeds: Sequence[Sequence[int]],
+    ) -> list[list[Generation]]:
+        """`n` completions of each prompt by a seat, a snapshot or `base`; `seeds[p][k]` decides completion k of p."""
+        ...
+
+    def score(
+        self, seat: str, rows: Sequence[tuple[Sequence[int], Sequence[int]]], temperature: float
+    ) -> list[TokenScores]:
+        """Log-probabilities and entropies of (prompt ids, completion ids) under a seat, a snapshot or `base`."""
+        ...
+
+    def autocast(self) -> contextlib.AbstractContextManager[Any]:
+        """The precision that generation, scoring and the update all run in."""
+        ...
+
+    def trainer_parent(self) -> type:
+        """The GRPO trainer class to build on, chosen after the backend has patched what it patches."""
+        ...
+
+    def trainer_arguments(self) -> dict[str, Any]:
+        """What this backend asks of `GRPOConfig` (precision, checkpointing, device)."""
+        ...

@@ -1,0 +1,75 @@
+"""Choosing the next token of many rows at once, each row by its own seed.
+
+A row's text depends on its seed and its own logits alone: not on its neighbours, the chunk it is in, or a global
+generator. Shapes: `R` rows, `V` vocabulary.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from lite_selfplay.data import Sampling
+
+
+def uniforms(seeds: Sequence[int], length: int) -> np.ndarray:
+    """Uniform numbers in [0, 1), shape (R, length), float64: number t of a row follows from its seed and t alone.
+
+    SplitMix64 (Steele, Lea and Flood, OOPSLA 2014) over seed + t; the top 53 bits become the number.
+    """
+    golden = np.uint64(0x9E3779B97F4A7C15)
+    state = np.asarray([s & 0xFFFFFFFFFFFFFFFF for s in seeds], dtype=np.uint64)[:, None]
+    with np.errstate(over="ignore"):
+        z = state + golden * np.arange(1, length + 1, dtype=np.uint64)[None, :]
+        z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    z = z ^ (z >> np.uint64(31))
+    return (z >> np.uint64(11)).astype(np.float64) * 2.0**-53
+
+
+def filtered_logits(logits: Tensor, sampling: Sampling, seen: Tensor | None = None) -> Tensor:
+    """Logits (R, V) in float32 after penalty, temperature, top-k, top-p and min-p, in transformers' order and sense.
+
+    `seen` (R, V) bool marks the tokens a row's prompt and completion hold already, for the repetition penalty.
+    """
+    logits = logits.float()
+    if sampling.repetition_penalty != 1.0 and seen is not None:
+        penalised = torch.where(
+            logits < 0, logits * sampling.repetition_penalty, logits / sampling.repetition_penalty
+        )
+        logits = torch.where(seen, penalised, logits)
+    if sampling.temperature not in (0.0, 1.0):
+        logits = logits / sampling.temperature
+    if 0 < sampling.top_k < logits.shape[-1]:
+        kth = logits.topk(sampling.top_k, dim=-1).values[..., -1:]
+        logits = logits.masked_fill(logits < kth, -torch.inf)
+    if sampling.top_p < 1.0:
+        ascending, order = logits.sort(dim=-1)
+        drop = ascending.softmax(-1).cumsum(-1) <= 1 - sampling.top_p
+        drop[..., -1] = False
+        logits = logits.masked_fill(torch.zeros_like(drop).scatter(-1, order, drop), -torch.inf)
+    if sampling.min_p > 0.0:
+        probabilities = logits.softmax(-1)
+        floor = sampling.min_p * probabilities.amax(-1, keepdim=True)
+        logits = logits.masked_fill(probabilities < floor, -torch.inf)
+    return logits
+
+
+def choose(logits: Tensor, uniform: Tensor, sampling: Sampling, seen: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """The next token of each row and the log-probability it was drawn with.
+
+    `logits` (R, V); `uniform` (R,) in [0, 1). Returns token ids (R,) int64 and log-probabilities (R,) float32 under the
+    filtered, tempered distribution. Temperature 0 takes the most likely token; its log-probability is the one at
+    temperature 1.
+    """
+    log_p = filtered_logits(logits, sampling, seen).log_softmax(-1)
+    if sampling.temperature == 0.0:
+        token = log_p.argmax(-1)
+    else:
+        cumulative = log_p.exp().cumsum(-1)
+        target = uniform.to(cumulative.dtype).clamp(max=1 - 2.0**-24) * cumulative[:, -1]
+        token = torch.searchsorted(cumulative, target[:, None], right=True)[:, 0].clamp(max=log_p.shape[-1] - 1)
+        impossible = log_p.gather(-1, token[:, None])[:, 0] == -torch.inf  # the last bit of the cumulative sum
+        token = torch.where(impossible, log_p.argmax(-1), token)
+    return token, log_p.gather(-1, token[:, None])[:, 0]

@@ -1,0 +1,180 @@
+"""The backend that runs anywhere: transformers, PEFT and bitsandbytes, on a CUDA card or a CPU."""
+
+import contextlib
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from lite_selfplay.adapters import Adapters
+from lite_selfplay.backends.generation import Generation, generate
+from lite_selfplay.backends.logprobs import token_logprobs
+from lite_selfplay.config import ModelSection, SeatConfig
+from lite_selfplay.data import Sampling, TokenScores
+
+_DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
+_SCORE_TOKENS = 16384
+
+
+class TransformersBackend:
+    """A base loaded by transformers, with its seats.
+
+    `eos_ids` end a completion; `pad_id` fills rows and is never read. `cache_tokens` bounds the keys and values held
+    while sampling. `poll` is called often during long work and may raise to stop it.
+    """
+
+    name = "transformers"
+
+    def __init__(
+        self,
+        path: Path,
+        section: ModelSection,
+        seats: Mapping[str, SeatConfig],
+        *,
+        seed: int,
+        eos_ids: Sequence[int],
+        pad_id: int,
+        base_name: str = "",
+        cache_tokens: int = 65536,
+        poll: Callable[[], None] = lambda: None,
+    ):
+        self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        self.compute_dtype = compute_dtype(section, self.device)
+        self._eos_ids, self._pad_id, self._cache_tokens, self._poll = eos_ids, pad_id, cache_tokens, poll
+        checkpointing = section.gradient_checkpointing
+        self._checkpointing = self.device.type == "cuda" if checkpointing == "auto" else bool(checkpointing)
+        base = load_base(path, section.precision, self.compute_dtype, self.device)
+        self.adapters = Adapters(base, seats, seed=seed, base_name=base_name or str(path))
+        self.adapters.model.eval()
+
+    def generate(
+        self,
+        seat: str,
+        prompts: Sequence[Sequence[int]],
+        n: int,
+        sampling: Sampling,
+        seeds: Sequence[Sequence[int]],
+    ) -> list[list[Generation]]:
+        with self._at_rest(), self.adapters.speaking(seat):
+            return generate(
+                self.adapters.model,
+                prompts,
+                n,
+                sampling,
+                seeds,
+                eos_ids=self._eos_ids,
+                pad_id=self._pad_id,
+                device=self.device,
+                cache_tokens=self._cache_tokens,
+                poll=self._poll,
+            )
+
+    def score(
+        self, seat: str, rows: Sequence[tuple[Sequence[int], Sequence[int]]], temperature: float
+    ) -> list[TokenScores]:
+        scores: list[TokenScores] = [TokenScores((), ())] * len(rows)
+        order = sorted((i for i, row in enumerate(rows) if row[1]), key=lambda i: len(rows[i][0]) + len(rows[i][1]))
+        with self._at_rest(), self.adapters.speaking(seat), torch.inference_mode():
+            while order:
+                longest = sum(map(len, rows[order[-1]]))
+                size = max(1, _SCORE_TOKENS // longest)
+                chunk, order = order[-size:], order[:-size]
+                for i, score in zip(chunk, self._score([rows[i] for i in chunk], temperature), strict=True):
+                    scores[i] = score
+        return scores
+
+    def _score(
+        self, rows: Sequence[tuple[Sequence[int], Sequence[int]]], temperature: float
+    ) -> list[TokenScores]:
+        self._poll()
+        prompt_ids, prompt_mask = pad([row[0] for row in rows], self._pad_id, left=True)
+        ids, mask = pad([row[1] for row in rows], self._pad_id)
+        inputs = (torch.cat(pair, dim=1).to(self.device) for pair in ((prompt_ids, ids), (prompt_mask, mask)))
+        logprobs, entropies = token_logprobs(self.adapters.model, *inputs, ids.shape[1], temperature)
+        return [
+            TokenScores(lp[: len(row[1])], h[: len(row[1])])
+            for row, lp, h in zip(rows, logprobs.tolist(), entropies.tolist(), strict=True)
+        ]
+
+    @contextlib.contextmanager
+    def _at_rest(self) -> Any:
+        """Evaluation mode (no dropout, no checkpointing, caches allowed) for the length of a call."""
+        was_training = self.adapters.model.training
+        self.adapters.model.eval()
+        try:
+            with self.autocast():
+                yield
+        finally:
+            self.adapters.model.train(was_training)
+
+    def autocast(self) -> contextlib.AbstractContextManager[Any]:
+        if self.device.type == "cpu" or self.compute_dtype == torch.float32:
+            return contextlib.nullcontext()
+        return torch.autocast(self.device.type, dtype=self.compute_dtype)
+
+    def trainer_parent(self) -> type:
+        from trl import GRPOTrainer
+
+        return GRPOTrainer
+
+    def trainer_arguments(self) -> dict[str, Any]:
+        return {
+            "use_cpu": self.device.type == "cpu",
+            "bf16": False,  # the update runs inside this backend's own autocast, like everything else
+            "fp16": self.device.type == "cuda" and self.compute_dtype == torch.float16,
+            "gradient_checkpointing": self._checkpointing,
+            "gradient_checkpointing_kwargs": {"use_reentrant": False} if self._checkpointing else None,
+        }
+
+
+def compute_dtype(section: ModelSection, device: torch.device) -> torch.dtype:
+    """What weights are multiplied in: bf16 where the hardware has it, fp16 on older GPUs, fp32 on other CPUs."""
+    if section.precision != "4bit":
+        return _DTYPES[section.precision]
+    if section.compute_dtype != "auto":
+        return _DTYPES[section.compute_dtype]
+    if device.type == "cuda":
+        return torch.bfloat16 if torch.cuda.is_bf16_supported(including_emulation=False) else torch.float16
+    return torch.bfloat16 if torch.cpu._is_avx512_bf16_supported() else torch.float32
+
+
+def load_base(path: Path, precision: str, dtype: torch.dtype, device: torch.device) -> nn.Module:
+    """A frozen causal language model from a folder: NF4 weights for `4bit`, otherwise `dtype`."""
+    from transformers import AutoModelForCausalLM, BitsAndBytesConfig
+
+    quantization = None
+    if precision == "4bit":
+        quantization = BitsAndBytesConfig(
+            load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_compute_dtype=dtype, bnb_4bit_use_double_quant=False
+        )
+    model = AutoModelForCausalLM.from_pretrained(
+        path, dtype=dtype, quantization_config=quantization, device_map={"": device}, local_files_only=True
+    )
+    if precision == "4bit":
+        keep_training_layout(model)
+    model.requires_grad_(False)
+    return model
+
+
+def keep_training_layout(model: nn.Module) -> None:
+    """Stop bitsandbytes from repacking weights for AVX512-BF16 at the first no-grad forward: gradients of a repacked
+    layer are wrong, without an error."""
+    from bitsandbytes.nn import Linear4bit
+
+    for module in model.modules():
+        if isinstance(module, Linear4bit):
+            module.support_avx512bf16_for_cpu = False
+
+
+def pad(rows: Sequence[Sequence[int]], pad_id: int, *, left: bool = False) -> tuple[Tensor, Tensor]:
+    """Ids (B, L) padded to the longest row on one side, and their mask, both int64."""
+    width = max(map(len, rows))
+    ids = torch.full((len(rows), width), pad_id)
+    mask = torch.zeros((len(rows), width), dtype=torch.long)
+    for i, row in enumerate(rows):
+        place = slice(width - len(row), width) if left else slice(0, len(row))
+        ids[i, place] = torch.tensor(row, dtype=torch.long)
+        mask[i, place] = 1
+    return ids, mask

@@ -1,0 +1,102 @@
+"""From streams to microbatches: rows of one seat, sorted by length, a bounded number of tokens at a time.
+
+The scales that make any number of microbatches give the gradient of one are worked out here. A stream's loss is
+`mean over its n rows` (grpo, dr_grpo) or `sum over its tokens / number of its tokens` (dapo). TRL takes the mean over
+the k rows it is handed, so advantages and beta are scaled by k/n, which is exact because the clipped objective is
+positively homogeneous in the advantage; dapo is handed the stream's token count instead.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from lite_selfplay.config import RoleConfig
+from lite_selfplay.data import Completion, Stream
+
+
+@dataclass(frozen=True)
+class Row:
+    """A completion in the loss, with its advantage."""
+
+    completion: Completion
+    advantage: float
+
+    @property
+    def tokens(self) -> int:
+        return len(self.completion.token_ids)
+
+
+@dataclass(frozen=True)
+class MicroBatch:
+    """Rows for one forward and backward under one seat.
+
+    `row_share` and `token_share` are this microbatch's shares (0, 1] of its stream's rows and tokens, `stream_tokens`
+    the stream's completion tokens. All rows were sampled at `temperature` with at most `max_tokens` tokens.
+    """
+
+    rows: Sequence[Row]
+    seat: str
+    role: RoleConfig
+    temperature: float
+    max_tokens: int
+    row_share: float
+    token_share: float
+    stream_tokens: int
+    replay: bool = False
+
+    @property
+    def scale(self) -> float:
+        """What advantages and beta are multiplied by, so that the chunks of a stream add up to its loss."""
+        return 1.0 if self.role.loss == "dapo" else self.row_share
+
+    @property
+    def tokens(self) -> int:
+        return sum(row.tokens for row in self.rows)
+
+
+def rows_of(stream: Stream, advantages: Sequence[Sequence[float | None]]) -> list[Row]:
+    """The samples of a stream that enter the loss: those with an advantage and at least one token."""
+    return [
+        Row(sample.completion, advantage)
+        for group, values in zip(stream.groups, advantages, strict=True)
+        for sample, advantage in zip(group.samples, values, strict=True)
+        if advantage is not None and sample.completion.token_ids
+    ]
+
+
+def microbatches(
+    rows: Sequence[Row], seat: str, role: RoleConfig, token_budget: int, *, replay: bool = False
+) -> list[MicroBatch]:
+    """Cut a stream's rows into microbatches of at most `token_budget` padded tokens (one row at the least).
+
+    Rows of different temperatures never share one. Returns [] for no rows, and also where nothing in the stream can
+    give a gradient: all advantages 0, no KL and no entropy term.
+    """
+    if not rows or (all(row.advantage == 0 for row in rows) and role.beta == 0 and role.entropy == 0):
+        return []
+    ordered = sorted(rows, key=lambda r: (r.completion.sampling.temperature, r.tokens, len(r.completion.prompt_ids)))
+    chunks: list[list[Row]] = [[]]
+    for row in ordered:
+        if chunks[-1] and not _fits([*chunks[-1], row], token_budget):
+            chunks.append([])
+        chunks[-1].append(row)
+    tokens = sum(row.tokens for row in rows)
+    return [
+        MicroBatch(
+            rows=chunk,
+            seat=seat,
+            role=role,
+            temperature=chunk[0].completion.sampling.temperature,
+            max_tokens=max(row.completion.sampling.max_tokens for row in rows),
+            row_share=len(chunk) / len(rows),
+            token_share=sum(row.tokens for row in chunk) / tokens,
+            stream_tokens=tokens,
+            replay=replay,
+        )
+        for chunk in chunks
+    ]
+
+
+def _fits(rows: Sequence[Row], token_budget: int) -> bool:
+    same = len({row.completion.sampling.temperature for row in rows}) == 1
+    width = max(len(row.completion.prompt_ids) for row in rows) + max(row.tokens for row in rows)
+    return same and width * len(rows) <= token_budget

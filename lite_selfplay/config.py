@@ -1,0 +1,300 @@
+"""The configuration of a run: what the command line, a YAML file and Python all build.
+
+A run is described by a few sections (`game`, `model`, `tasks`, `roles`, `seats`, `run`). Every flag of the command line
+is also a flat key (`steps`, `group_size`, ...) that stands for a key of a section; `FLAT_KEYS` is the one table of
+them. Layers are merged as plain nested dictionaries, the later over the earlier: the library's defaults, the game's
+recipe, what the base model suggests, the file, the flags.
+"""
+
+import copy
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+
+from lite_selfplay.data import Sampling
+from lite_selfplay.errors import ConfigError, UnknownNameError
+
+FLAT_KEYS: dict[str, str] = {
+    "steps": "run.steps",
+    "group_size": "run.group_size",
+    "problems_per_step": "run.problems_per_step",
+    "max_completion_tokens": "run.max_completion_tokens",
+    "seed": "run.seed",
+    "run_dir": "run.dir",
+    "save_every": "run.save_every",
+    "reward": "run.reward",
+    "report_to": "run.report_to",
+    "backend": "model.backend",
+    "precision": "model.precision",
+}
+NAMED_SECTIONS = {"game": "name", "model": "name", "tasks": "train"}
+
+Unit = Annotated[float, Field(gt=0, le=1)]
+
+
+class Section(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=())
+
+
+class GameSection(BaseModel):
+    """Which game, and its own switches: any other key goes to the game, which checks it."""
+
+    model_config = ConfigDict(extra="allow", frozen=True)
+
+    name: str
+
+    @property
+    def options(self) -> dict[str, Any]:
+        return dict(self.model_extra or {})
+
+
+class ModelSection(Section):
+    """The base model. `compute_dtype` is what 4-bit weights are multiplied in; `auto` takes bf16 where the hardware
+    has it, fp16 on older GPUs and fp32 on other CPUs. `thinking` switches a chat template's reasoning on or off."""
+
+    name: str
+    precision: Literal["4bit", "bf16", "fp16", "fp32"] = "4bit"
+    compute_dtype: Literal["auto", "bf16", "fp16", "fp32"] = "auto"
+    backend: Literal["auto", "transformers", "unsloth"] = "auto"
+    thinking: Literal["auto", "on", "off"] = "auto"
+    gradient_checkpointing: Literal["auto"] | bool = "auto"
+
+
+class TasksSection(Section):
+    """Where problems come from: a `.jsonl` file or a task by name."""
+
+    train: str | None = None
+
+
+class RoleConfig(Section):
+    """How a role samples and how its stream is turned into a loss.
+
+    `max_completion_tokens` None takes the run's. `entropy` is the coefficient of `loss - entropy * H`.
+    `reference` is what `beta` pulls towards: the seat as it entered training, or the base.
+    """
+
+    temperature: float = Field(1.0, gt=0)
+    top_p: Unit = 1.0
+    top_k: int = Field(0, ge=0)
+    min_p: float = Field(0.0, ge=0, lt=1)
+    repetition_penalty: float = Field(1.0, gt=0)
+    max_completion_tokens: int | None = Field(None, ge=1)
+    beta: float = Field(0.0, ge=0)
+    reference: Literal["seat", "base"] = "seat"
+    loss: Literal["grpo", "dr_grpo", "dapo"] = "grpo"
+    clip_ratio: Unit = 0.2
+    entropy: float = 0.0
+
+    def sampling(self, default_max_tokens: int) -> Sampling:
+        return Sampling(
+            temperature=self.temperature,
+            top_p=self.top_p,
+            top_k=self.top_k,
+            min_p=self.min_p,
+            repetition_penalty=self.repetition_penalty,
+            max_tokens=self.max_completion_tokens or default_max_tokens,
+        )
+
+
+class SeatConfig(Section):
+    """A LoRA adapter and how it moves. `warmup` is a share of its own updates; `clip` bounds its gradient norm.
+
+    `init`: `zero` is the usual LoRA start, at which a seat speaks as the base does; `gaussian` draws the up-projection
+    from N(0, `init_std`), so that two seats differ from the first token on.
+    """
+
+    lr: float = Field(5e-5, ge=0)
+    schedule: Literal["linear", "cosine", "constant"] = "linear"
+    warmup: float = Field(0.1, ge=0, lt=1)
+    clip: float = Field(1.0, gt=0)
+    rank: int = Field(16, ge=1)
+    alpha: float = Field(32, gt=0)
+    init: Literal["zero", "gaussian"] = "zero"
+    init_std: float = Field(1e-3, gt=0)
+
+
+class RunSection(Section):
+    """The run itself. `dir` is its place, the only key that `config.yaml` leaves out.
+
+    `max_completion_tokens` None takes what the task suggests (16 for `letters`, otherwise 512).
+    `microbatch_tokens` bounds the padded tokens of one forward and backward; `generation_tokens` the tokens whose
+    keys and values are held at once while sampling.
+    """
+
+    steps: int = Field(200, ge=1)
+    group_size: int = Field(8, ge=2)
+    problems_per_step: int = Field(4, ge=1)
+    max_completion_tokens: int | None = Field(None, ge=1)
+    max_prompt_tokens: int = Field(2048, ge=1)
+    seed: int = Field(0, ge=0)
+    dir: Path | None = None
+    save_every: int = Field(50, ge=1)
+    keep_checkpoints: int = Field(3, ge=1)
+    episodes_limit_mb: float = Field(256, ge=0)
+    microbatch_tokens: int = Field(8192, ge=1)
+    generation_tokens: int = Field(65536, ge=1)
+    reward: str | None = None
+    verify_timeout_s: float = Field(5.0, gt=0)
+    report_to: Literal["none", "tensorboard", "wandb", "trackio"] = "none"
+
+
+class RunConfig(Section):
+    """Everything a run needs to be repeated.
+
+    >>> RunConfig(game="agon", model="tiny", tasks="letters", steps=3).run.steps
+    3
+    """
+
+    game: GameSection
+    model: ModelSection
+    tasks: TasksSection = TasksSection()
+    roles: dict[str, RoleConfig] = Field(default_factory=dict)
+    seats: dict[str, SeatConfig] = Field(default_factory=dict)
+    run: RunSection = RunSection()
+
+    def __init__(self, **values: Any) -> None:
+        try:
+            super().__init__(**nested(values))
+        except ValidationError as error:
+            raise explain(error) from None
+
+    @field_validator("roles", "seats", mode="before")
+    @classmethod
+    def _none_is_empty(cls, value: Any) -> Any:
+        return {} if value is None else value
+
+    @classmethod
+    def of(cls, *layers: Mapping[str, Any]) -> Self:
+        """Merge layers, the later over the earlier, and validate. Raises ConfigError."""
+        merged: dict[str, Any] = {}
+        for layer in layers:
+            merged = merge(merged, nested(layer))
+        return cls(**merged)
+
+    def chosen(self) -> dict[str, Any]:
+        """Only the keys that were given, as a layer."""
+        return self.model_dump(mode="json", exclude_unset=True)
+
+    def to_yaml(self) -> str:
+        """The whole configuration without the run's own place."""
+        values = self.model_dump(mode="json")
+        values["run"].pop("dir")
+        return yaml.safe_dump(values, sort_keys=False, allow_unicode=True)
+
+
+def nested(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Sections from values that may hold flat keys (`steps=3`) and short sections (`game="agon"`).
+
+    Raises ConfigError where a flat key and its section's key are both given and differ.
+    """
+    result: dict[str, Any] = {}
+    for key, value in values.items():
+        if isinstance(value, Path):
+            value = str(value)
+        if key in NAMED_SECTIONS and (value is None or isinstance(value, str)):
+            value = {NAMED_SECTIONS[key]: value} if value is not None else {}
+        if key not in FLAT_KEYS:
+            result[key] = merge(result[key], value) if isinstance(value, Mapping) and key in result else value
+    for key, value in values.items():
+        if key in FLAT_KEYS:
+            set_key(result, FLAT_KEYS[key], str(value) if isinstance(value, Path) else value)
+    return copy.deepcopy(result)
+
+
+def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+    """`over` laid over `base`, mapping by mapping; neither is changed."""
+    result = dict(base)
+    for key, value in over.items():
+        below = result.get(key)
+        result[key] = merge(below, value) if isinstance(value, Mapping) and isinstance(below, Mapping) else value
+    return result
+
+
+def set_key(values: dict[str, Any], dotted: str, value: Any) -> None:
+    """Set `a.b.c` in nested dictionaries, making those that are missing."""
+    *path, last = dotted.split(".")
+    for part in path:
+        below = values.setdefault(part, {})
+        if isinstance(below, str) and part in NAMED_SECTIONS:
+            below = values[part] = {NAMED_SECTIONS[part]: below}
+        if not isinstance(below, dict):
+            raise ConfigError(f"cannot set {dotted!r}: {part!r} is a value, not a section")
+        values = below
+    values[last] = value
+
+
+def parse_assignment(text: str) -> dict[str, Any]:
+    """`a.b=c` as a layer; the value is read as YAML. Raises ConfigError without a `=` or a key."""
+    key, equals, value = text.partition("=")
+    if not equals or not key.strip():
+        raise ConfigError(f"--set takes KEY=VALUE, such as run.steps=20, got {text!r}")
+    layer: dict[str, Any] = {}
+    key = key.strip()
+    try:
+        set_key(layer, FLAT_KEYS.get(key, key), yaml.safe_load(value))
+    except yaml.YAMLError:
+        raise ConfigError(f"--set {key}: {value!r} is not a YAML value") from None
+    return layer
+
+
+def load_layer(path: Path) -> dict[str, Any]:
+    """A configuration file as a layer. Raises ConfigError where it is missing or is not a YAML mapping."""
+    try:
+        values = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise ConfigError(f"no configuration file at {path}") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"cannot read {path}: {error}") from None
+    except yaml.YAMLError as error:
+        raise ConfigError(f"{path} is not YAML: {error}") from None
+    if not isinstance(values, dict):
+        raise ConfigError(f"{path} must hold a mapping of keys, not a {type(values).__name__}")
+    return nested(values)
+
+
+def spread(layer: Mapping[str, Any], section: str, names: tuple[str, ...]) -> dict[str, Any]:
+    """Lay `section.*` under each named entry of a section: `seats: {"*": {lr: 1e-4}}` reaches every seat.
+
+    Raises UnknownNameError for an entry that is not among `names`.
+    """
+    entries = dict(layer.get(section) or {})
+    common = entries.pop("*", {})
+    for name in entries:
+        if name not in names:
+            raise UnknownNameError(section[:-1], name, names)
+    if common:
+        entries = {name: merge(common, entries.get(name, {})) for name in names}
+    return {**layer, section: entries} if entries else {k: v for k, v in layer.items() if k != section}
+
+
+def explain(error: ValidationError) -> ConfigError:
+    """pydantic's findings as one sentence each, with the near names of an unknown key."""
+    return ConfigError("; ".join(_explain_one(item) for item in error.errors()))
+
+
+def _explain_one(item: Any) -> str:
+    path = ".".join(str(part) for part in item["loc"])
+    if item["type"] == "extra_forbidden":
+        *section, _ = [str(part) for part in item["loc"]]
+        return str(UnknownNameError("key", path, [".".join([*section, known]) for known in keys_of(section)]))
+    if item["type"] == "missing":
+        return f"{path} is missing"
+    return f"{path}: {item['msg'][0].lower()}{item['msg'][1:]}, got {item['input']!r}"
+
+
+def keys_of(section: list[str]) -> list[str]:
+    """The keys that may stand in a section, given by its path (`["run"]`, `["seats", "A"]`)."""
+    if not section:
+        return [*RunConfig.model_fields, *FLAT_KEYS]
+    model = {
+        "game": GameSection,
+        "model": ModelSection,
+        "tasks": TasksSection,
+        "roles": RoleConfig,
+        "seats": SeatConfig,
+        "run": RunSection,
+    }[section[0]]
+    return list(model.model_fields)

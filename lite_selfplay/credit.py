@@ -1,0 +1,66 @@
+"""Credit: from rewards to advantages. Plain arithmetic, no torch.
+
+Standard deviations are sample ones (ddof 1). A group whose rewards are all equal has advantage 0 everywhere.
+"""
+
+import math
+from collections.abc import Sequence
+
+from lite_selfplay.data import Credit, Group, Stream
+
+EPSILON = 1e-4
+
+
+def advantages(rewards: Sequence[float], kind: Credit = "group") -> list[float]:
+    """Advantages of the rewards that share one baseline.
+
+    - `group`: (r - mean) / (std + 1e-4), Shao et al. 2024, equation of GRPO with outcome supervision;
+    - `group_mean`: r - mean, Liu et al. 2025 (Dr. GRPO);
+    - `reinforce`: the reward itself;
+    - `batch`: r - mean, where the caller passes the rewards of the whole batch (SPC).
+
+    Raises ValueError for an unknown kind or a reward that is not finite.
+    """
+    if not all(math.isfinite(r) for r in rewards):
+        raise ValueError(f"rewards must be finite, got {list(rewards)}")
+    if kind == "reinforce":
+        return [float(r) for r in rewards]
+    if kind not in ("group", "group_mean", "batch"):
+        raise ValueError(f"unknown credit {kind!r}: use group, group_mean, reinforce or batch")
+    if not rewards or max(rewards) == min(rewards):
+        return [0.0] * len(rewards)
+    mean = math.fsum(rewards) / len(rewards)
+    if kind != "group":
+        return [r - mean for r in rewards]
+    std = math.sqrt(math.fsum((r - mean) ** 2 for r in rewards) / (len(rewards) - 1))
+    return [(r - mean) / (std + EPSILON) for r in rewards]
+
+
+def has_variance(group: Group) -> bool:
+    """True where the unmasked samples of a group differ in reward, or carry an advantage of their own."""
+    kept = [s for s in group.samples if not s.masked]
+    return any(s.advantage is not None for s in kept) or len({s.reward for s in kept}) > 1
+
+
+def stream_advantages(stream: Stream) -> list[list[float | None]]:
+    """Advantages of every sample of a stream, group by group; None where the sample stays out of the loss.
+
+    Out of the loss are masked samples and, with `drop_zero_variance`, every sample of a group without variance. An
+    advantage that a sample brings along is kept as it is.
+    """
+    if stream.credit == "batch":
+        kept = [s for group in stream.groups for s in group.samples if not s.masked]
+        pool = iter(advantages([s.reward for s in kept], "batch"))
+    result: list[list[float | None]] = []
+    for group in stream.groups:
+        if stream.credit != "batch":
+            pool = iter(advantages([s.reward for s in group.samples if not s.masked], stream.credit))
+        dropped = stream.drop_zero_variance and stream.credit in ("group", "group_mean") and not has_variance(group)
+        row: list[float | None] = []
+        for sample in group.samples:
+            value = None if sample.masked else next(pool)
+            if value is not None and sample.advantage is not None:
+                value = sample.advantage
+            row.append(None if dropped else value)
+        result.append(row)
+    return result

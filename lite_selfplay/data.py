@@ -1,0 +1,155 @@
+"""The nouns of the library: frozen dataclasses that games, tables and trainers hand to each other.
+
+Reading order: a `Problem` is asked, a `Completion` comes back, a `Verdict` judges it, a `Sample` is a completion with
+its reward, a `Group` holds the samples that share a baseline, a `Stream` is what one role produced in one step, and an
+`Episode` is the whole step. Nothing here knows a tensor.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+Credit = Literal["group", "group_mean", "reinforce", "batch"]
+StopReason = Literal["eos", "length", "string", "prompt_too_long"]
+
+
+@dataclass(frozen=True)
+class Problem:
+    """A task to solve.
+
+    `kind` names the checker (`math` or `letters`); `extra` keeps the columns of a data file that the library does not
+    use itself. `answer` is None where a task has no reference answer.
+    """
+
+    id: str
+    text: str
+    answer: Any = None
+    kind: str = "math"
+    extra: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """How a completion is sampled, as transformers defines each term. `temperature` 0 is greedy decoding.
+
+    `top_k` 0, `top_p` 1, `min_p` 0 and `repetition_penalty` 1 switch the respective filter off.
+    """
+
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = 0
+    min_p: float = 0.0
+    repetition_penalty: float = 1.0
+    max_tokens: int = 512
+
+    @property
+    def is_policy(self) -> bool:
+        """True where samples follow the tempered policy itself, so that they may train it."""
+        plain = self.top_p == 1.0 and self.top_k == 0 and self.min_p == 0.0 and self.repetition_penalty == 1.0
+        return plain and self.temperature > 0
+
+
+@dataclass(frozen=True)
+class Completion:
+    """What a seat said, with everything training needs: it is never tokenised again.
+
+    `prompt` is the user's text before the chat template, `prefill` what the template already wrote of the assistant's
+    turn (some open `<think>` there). `token_ids` ends with the end-of-sequence token where `stop` is "eos".
+    `logprobs[t]` is the natural log-probability with which `token_ids[t]` was sampled, under `sampling`.
+    `weights_version` counts the updates the seat had seen; -1 marks a seat that never moves.
+    """
+
+    prompt: str
+    text: str
+    prompt_ids: Sequence[int]
+    token_ids: Sequence[int]
+    logprobs: Sequence[float]
+    stop: StopReason
+    seat: str
+    weights_version: int
+    sampling: Sampling
+    prefill: str = ""
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """A checker's judgement. `score` is in [0, 1] (a share of tests passed, for programs); `answer` is what was read
+    out of the completion, None where nothing could be; `reason` says why a completion was not correct."""
+
+    correct: bool
+    score: float
+    answer: str | None = None
+    well_formed: bool = False
+    reason: str = ""
+
+
+@dataclass(frozen=True)
+class Sample:
+    """A completion and its reward. A `masked` sample leaves both its group's baseline and the loss.
+
+    `advantage`, where given, is used as it stands. `info` goes into `episodes.jsonl`.
+    """
+
+    completion: Completion
+    reward: float
+    verdict: Verdict | None = None
+    advantage: float | None = None
+    masked: bool = False
+    info: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Group:
+    """Samples that share a baseline, and the problem they answer."""
+
+    samples: Sequence[Sample]
+    problem: Problem | None = None
+
+
+@dataclass(frozen=True)
+class Stream:
+    """What one role produced in one step.
+
+    `drop_zero_variance`: groups without variance leave the loss and its normaliser (they are counted either way).
+    `replay`: the update uses the ratio to the stored log-probabilities instead of treating the samples as on-policy.
+    """
+
+    role: str
+    groups: Sequence[Group]
+    credit: Credit = "group"
+    drop_zero_variance: bool = False
+    replay: bool = False
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """An action after the update: keep a copy of a seat under a name; it can speak as `name` from then on."""
+
+    seat: str
+    name: str
+
+
+@dataclass(frozen=True)
+class Restore:
+    """An action after the update: put a kept copy back into its seat."""
+
+    seat: str
+    name: str
+    reset_optimizer: bool = False
+
+
+@dataclass(frozen=True)
+class Episode:
+    """One step of a game. Without streams nothing moves and no scheduler ticks. `log` goes into `metrics.jsonl`."""
+
+    streams: Sequence[Stream] = ()
+    actions: Sequence[Snapshot | Restore] = ()
+    log: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class TokenScores:
+    """Per-token natural log-probabilities and entropies (nats) of a completion under a seat."""
+
+    logprobs: Sequence[float]
+    entropies: Sequence[float]

@@ -1,0 +1,120 @@
+"""What a game is: roles, who plays them, one step of play. And the registry of games by name.
+
+A game is plain Python. It draws problems, asks roles and scores what they said; it never sees a tensor, an adapter or
+a trainer. The whole contract is checked by `lite_selfplay.testing.check_game`.
+"""
+
+from collections.abc import Callable, Mapping
+from importlib.metadata import entry_points
+from typing import Any, ClassVar
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from lite_selfplay.config import explain
+from lite_selfplay.data import Episode
+from lite_selfplay.errors import ConfigError, GameError, UnknownNameError
+from lite_selfplay.table import Table
+
+ENTRY_POINTS = "lite_selfplay.games"
+
+
+class GameOptions(BaseModel):
+    """A game's own switches, set with `game.*`. Unknown keys are refused."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Game:
+    """The base of every game. Override `play`, and what else differs.
+
+    Class attributes: `roles` are the parts in the game, `sources` what it draws from (`problems`),
+    `needs_answers` whether every problem must come with its answer, `summary` one line
+    for the list of games, `Options` its switches, `recipe` the configuration its paper asks for, laid under the user's.
+    """
+
+    roles: ClassVar[tuple[str, ...]]
+    sources: ClassVar[tuple[str, ...]] = ("problems",)
+    needs_answers: ClassVar[bool] = True
+    summary: ClassVar[str] = ""
+    Options: ClassVar[type[GameOptions]] = GameOptions
+    recipe: ClassVar[Mapping[str, Any]] = {}
+
+    def __init__(self, options: Any = None, *, group_size: int = 8, problems_per_step: int = 4):
+        self.options = options if options is not None else self.Options()
+        self.group_size = group_size
+        self.problems_per_step = problems_per_step
+
+    def seats(self, step: int) -> Mapping[str, str]:
+        """Which seat, snapshot or `base` plays each role at a step. By default every role has its own seat."""
+        return {role: role for role in self.roles}
+
+    def trained_seats(self) -> tuple[str, ...]:
+        """The seats that this game moves: one adapter each."""
+        return tuple(dict.fromkeys(self.seats(0).values()))
+
+    def play(self, step: int, table: Table) -> Episode:
+        """One step: at most one optimizer update follows from it."""
+        raise GameError(f"{type(self).__name__} does not say how it is played: override play()")
+
+    def rollouts_per_step(self) -> int | None:
+        """Completions sampled in one step, where that is fixed."""
+        return None
+
+    def warnings(self, log: Mapping[str, Any]) -> list[str]:
+        """Sentences for the terminal about a step's `log`, for what would go wrong silently."""
+        return []
+
+    def state(self) -> dict[str, Any]:
+        """What the game remembers between steps, as JSON; taken at the start of a step."""
+        return {}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Take back what `state` gave."""
+
+
+_registry: dict[str, Callable[[], type[Game]]] = {}
+
+
+def register_game(name: str, game: type[Game]) -> None:
+    """Make a game known under a name. Raises GameError where another game has that name."""
+    if name in _registry and _registry[name]() is not game:
+        raise GameError(f"there is a game named {name!r} already")
+    _registry[name] = lambda: game
+
+
+def game_names() -> list[str]:
+    """The names of all games: the library's, those registered in this process, those of installed plugins."""
+    _discover()
+    return sorted(_registry)
+
+
+def find_game(name: str) -> type[Game]:
+    """The class of a game. Raises UnknownNameError with the near names."""
+    _discover()
+    if name not in _registry:
+        raise UnknownNameError("game", name, _registry, "`lite-selfplay games` lists them.")
+    return _registry[name]()
+
+
+def make_game(name: str, options: Mapping[str, Any], *, group_size: int = 8, problems_per_step: int = 4) -> Game:
+    """A game with its switches. Raises UnknownNameError or ConfigError."""
+    kind = find_game(name)
+    for key in options:
+        if key not in kind.Options.model_fields:
+            known = ["game.name", *(f"game.{field}" for field in kind.Options.model_fields)]
+            raise UnknownNameError("key", f"game.{key}", known, f"These are the switches of {name}.")
+    try:
+        chosen = kind.Options(**options)
+    except ValidationError as error:
+        raise ConfigError(f"game.{explain(error)}") from None
+    return kind(chosen, group_size=group_size, problems_per_step=problems_per_step)
+
+
+def _discover() -> None:
+    from lite_selfplay.games.draft_challenge import DraftChallenge
+    from lite_selfplay.games.solo import Solo
+
+    _registry.setdefault("agon", lambda: DraftChallenge)
+    _registry.setdefault("grpo", lambda: Solo)
+    for point in entry_points(group=ENTRY_POINTS):
+        _registry.setdefault(point.name, point.load)

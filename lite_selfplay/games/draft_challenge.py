@@ -1,0 +1,192 @@
+"""Agon: draft and challenge (Beliaev, "Agon: Competitive Cross-Model RL with Implicit Rival Grading of Reasoning").
+
+Two seats, A and B. At an even step A drafts and B challenges, at an odd step the other way round (Algorithm 1):
+
+    for each problem x:
+        a_1 .. a_N ~ drafter(. | x)                      plain prompt
+        b_i ~ challenger(. | x, summary of a_i)          one per draft
+        R(a_i) = 2 c(a_i) + lambda phi(a_i)
+        R(b_i) = 2 c(b_i) + c(b_i) (1 - c(a_i)) + lambda phi(b_i)
+    a GRPO update of the drafter on its groups, and of the challenger on its own
+
+The N challenges of a problem form one group although their prompts differ. Groups without variance are dropped.
+
+Kept from the paper: rewards, rotation, N = 8, rank 16, learning rate 5e-5 with linear decay and 10% warm-up, format
+weight 0.5, the summary without the final answer, both adapters updated at every step, adapter B started apart from A.
+Ours, where the paper is silent: alpha 32 on all linear layers, N(0, 1e-3) as B's start, temperature 1, four problems a
+step, no KL term (the paper has "the usual KL" without a value), a summary of at most 512 tokens with its tail kept.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, Literal
+
+from lite_selfplay.data import Completion, Episode, Group, Problem, Sample, Stream, Verdict
+from lite_selfplay.games.base import Game, GameOptions
+from lite_selfplay.games.prompts import fill
+from lite_selfplay.games.solo import judged, solo_reward
+from lite_selfplay.games.summary import summarise
+from lite_selfplay.table import Table
+
+Reward = Literal["adv", "coop", "margin"]
+
+SUMMARY_TOKENS = 512
+EMPTY_SUMMARIES_WARNING = 0.2
+
+
+class DraftChallengeOptions(GameOptions):
+    """Agon's switches.
+
+    `reward`: the competitive stack (`adv`), the cooperative one or the margin ablation. `rotate` swaps the seats' roles
+    at every step. `format_weight` is lambda. `tiebreak` is gamma of the length tiebreak, 0 for off, 0.5 in the paper.
+    `opponent`: the challenger answers one draft each and reads it (`per_rollout`); or nothing is shown and the reward
+    compares with its own draft (`hidden`) or with one draft for the whole group (`shared_hidden`).
+    """
+
+    reward: Reward = "adv"
+    rotate: bool = True
+    format_weight: float = 0.5
+    tiebreak: float = 0.0
+    opponent: Literal["per_rollout", "hidden", "shared_hidden"] = "per_rollout"
+
+
+class DraftChallenge(Game):
+    """Two seats take turns: one drafts, the other reads the draft's summary and is paid for out-solving it."""
+
+    roles = ("drafter", "challenger")
+    summary = "Agon: one seat drafts, a rival reads the draft and must out-solve it; roles rotate"
+    Options = DraftChallengeOptions
+    recipe: ClassVar[dict[str, Any]] = {
+        "seats": {
+            "*": {"lr": 5e-5, "schedule": "linear", "warmup": 0.1, "rank": 16, "alpha": 32},
+            "B": {"init": "gaussian", "init_std": 1e-3},
+        }
+    }
+
+    def seats(self, step: int) -> Mapping[str, str]:
+        swap = self.options.rotate and step % 2 == 1
+        return {"drafter": "B", "challenger": "A"} if swap else {"drafter": "A", "challenger": "B"}
+
+    def trained_seats(self) -> tuple[str, ...]:
+        return ("A", "B")
+
+    def rollouts_per_step(self) -> int:
+        return 2 * self.problems_per_step * self.group_size
+
+    def play(self, step: int, table: Table) -> Episode:
+        problems = table.draw("problems", self.problems_per_step)
+        drafts = table.ask("drafter", [fill("solver", problem=x.text) for x in problems], n=self.group_size)
+        drafted = judged(table, problems, drafts, self.options.format_weight)
+
+        summaries = [
+            [attempt_summary(table, sample.completion, x) for sample in group.samples]
+            for x, group in zip(problems, drafted, strict=True)
+        ]
+        prompts = [self._prompt(x, text) for x, row in zip(problems, summaries, strict=True) for text in row]
+        answers = [completion for (completion,) in table.ask("challenger", prompts)]
+
+        verdicts = iter(table.verify([(b, x) for b, x in zip(answers, self._each(problems), strict=True)]))
+        replies = iter(answers)
+        challenged = [
+            Group([self._challenge(next(replies), next(verdicts), group, i) for i in self._opponents()], x)
+            for x, group in zip(problems, drafted, strict=True)
+        ]
+        return Episode(
+            streams=[
+                Stream("drafter", drafted, drop_zero_variance=True),
+                Stream("challenger", challenged, drop_zero_variance=True),
+            ],
+            log=exchange_log(challenged, summaries),
+        )
+
+    def _prompt(self, problem: Problem, attempt: str) -> str:
+        shown = self.options.opponent == "per_rollout"
+        return challenge_prompt(problem, attempt) if shown else fill("solver", problem=problem.text)
+
+    def _each(self, problems: Sequence[Problem]) -> list[Problem]:
+        return [problem for problem in problems for _ in range(self.group_size)]
+
+    def _opponents(self) -> list[int]:
+        """Which draft of its group each challenge is compared with."""
+        shared = self.options.opponent == "shared_hidden"
+        return [0] * self.group_size if shared else list(range(self.group_size))
+
+    def _challenge(self, completion: Completion, verdict: Verdict, drafted: Group, opponent: int) -> Sample:
+        draft = drafted.samples[opponent]
+        assert draft.verdict is not None
+        shorter = len(completion.token_ids) < len(draft.completion.token_ids)
+        reward = agon_reward(
+            verdict.score,
+            draft.verdict.score,
+            verdict.well_formed,
+            kind=self.options.reward,
+            format_weight=self.options.format_weight,
+            tiebreak=self.options.tiebreak if shorter else 0.0,
+        )
+        pairing = {"draft": opponent, "draft_correct": draft.verdict.correct}
+        return Sample(completion, reward, verdict, masked=completion.stop == "prompt_too_long", info=pairing)
+
+    def warnings(self, log: Mapping[str, Any]) -> list[str]:
+        share = log.get("empty_summaries", 0.0)
+        if share <= EMPTY_SUMMARIES_WARNING:
+            return []
+        return [
+            f"{share:.0%} of the drafts left nothing for the challenger to read: no recap between the reasoning and "
+            "the answer, or cut off before it. A larger max_completion_tokens or a cold start helps."
+        ]
+
+
+def agon_reward(
+    challenger: float,
+    drafter: float,
+    well_formed: bool,
+    *,
+    kind: Reward = "adv",
+    format_weight: float = 0.5,
+    tiebreak: float = 0.0,
+) -> float:
+    """The challenger's reward, from its own correctness c(b) and the draft's c(a), each 0 or 1.
+
+    `adv` (equation 3): 2 c(b) + c(b) (1 - c(a)) + lambda phi, a ladder of 0, 2 or 3 plus format; `coop` (equation 2):
+    2 c(b) + lambda phi; `margin`: 2 c(b) + (c(b) - c(a)) + lambda phi. `tiebreak` (gamma, section 4.4) is added where
+    both are right; the caller passes 0 unless the challenge is the shorter.
+    """
+    reward = solo_reward(challenger, well_formed, format_weight)
+    if kind == "adv":
+        reward += challenger * (1 - drafter)
+    elif kind == "margin":
+        reward += challenger - drafter
+    return reward + tiebreak * challenger * drafter
+
+
+def attempt_summary(table: Table, draft: Completion, problem: Problem) -> str:
+    """What the challenger may see of a draft: its recap without the final answer, at most the last 512 tokens."""
+    text = summarise(draft.text, problem.text, thinks=table.thinks, prefill=draft.prefill)
+    ids = table.tokenize(text)
+    return text if len(ids) <= SUMMARY_TOKENS else table.detokenize(ids[-SUMMARY_TOKENS:]).strip()
+
+
+def challenge_prompt(problem: Problem, attempt: str) -> str:
+    """The challenger's prompt: the problem and a fenced attempt, or a line saying that there is none."""
+    if attempt:
+        fenced = attempt.replace("```", "'''")
+        shown = f"Another attempt at this problem, which may or may not be correct:\n```\n{fenced}\n```"
+    else:
+        shown = "No other attempt at this problem is available."
+    return fill("challenger", problem=problem.text, attempt=shown)
+
+
+def exchange_log(challenged: Sequence[Group], summaries: Sequence[Sequence[str]]) -> dict[str, Any]:
+    """What the exchange did: conversions (wrong draft, right challenge), regressions, and how much there was to read."""
+    pairs = [
+        (sample.info["draft_correct"], sample.verdict.correct)
+        for group in challenged
+        for sample in group.samples
+        if sample.verdict is not None
+    ]
+    texts = [text for row in summaries for text in row]
+    return {
+        "pairs": len(pairs),
+        "conversions": sum(after and not before for before, after in pairs),
+        "regressions": sum(before and not after for before, after in pairs),
+        "empty_summaries": sum(not text for text in texts) / len(texts),
+    }

@@ -1,0 +1,117 @@
+"""Names of base models, and the local folder each of them becomes.
+
+Reading order: `resolve` below, `catalog` (short names), `hub`, `tiny`, `gguf` (+ `gguf_tokenizer`), `smollm2` (where a
+base comes from), `cache` and `folders` (how it is kept and told apart), `chat` (how its tokenizer is talked to).
+Importing this package loads neither torch nor transformers.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from lite_selfplay.errors import ModelNotFoundError, UnknownNameError
+from lite_selfplay.models import catalog, folders
+from lite_selfplay.models.catalog import NO_NETWORK, ModelInfo, known_models
+
+__all__ = ["ModelInfo", "ResolvedModel", "known_models", "provenance", "resolve"]
+
+provenance = folders.provenance
+
+
+@dataclass(frozen=True)
+class ResolvedModel:
+    """A base model on this machine.
+
+    `name` is what was asked for, `path` a folder that transformers loads. `identity` names the base's content, so that
+    a run can tell whether it resumes on what it started with. `defaults` is a config overlay in dotted keys
+    (`seats.*.lr`) that the model suggests; empty for every real model.
+    """
+
+    name: str
+    path: Path
+    identity: str
+    defaults: Mapping[str, Any] = field(default_factory=dict)
+
+
+def resolve(name: str, *, say: Callable[[str], None] | None = None) -> ResolvedModel:
+    """Find or make the local folder of a base model.
+
+    Tried in this order: an existing folder, a `.gguf` file, `tiny`, `smollm2-135m`, a short name of the catalog, a hub
+    id (`owner/name`). `say` is told, in sentences, about anything that takes longer than a second.
+
+    Raises `ModelNotFoundError` where the model is known but cannot be had, `UnknownNameError` (with near names) where
+    the name means nothing.
+    """
+    tell = say or _silent
+    key = name.strip()
+    builtin = _BUILTIN.get(key.lower())
+    hub_id = catalog.hub_id(key)
+    path = Path(key).expanduser()
+    # A stray folder called like a model (`runs/tiny`, say) must not hide the model.
+    if key and path.is_dir() and (folders.has_config(path) or (builtin is None and hub_id is None)):
+        return _from_folder(name, path)
+    if path.suffix.lower() == ".gguf":
+        return _from_gguf(name, path, tell)
+    if builtin is not None:
+        return builtin(name, tell)
+    if hub_id is None and _looks_like_a_path(key):
+        raise ModelNotFoundError(f"no model folder at {path}. {NO_NETWORK}")
+    if hub_id is None:
+        raise UnknownNameError(
+            "model", name, catalog.names(), "A model may also be a hub id (owner/name), a folder or a .gguf file."
+        )
+    return _from_hub(name, hub_id, tell)
+
+
+def _silent(sentence: str) -> None:
+    """The listener used where nobody listens."""
+
+
+def _looks_like_a_path(key: str) -> bool:
+    return key.startswith((".", "~", "/", "\\")) or key.count("/") > 1 or "\\" in key or key.endswith("/")
+
+
+def _from_folder(name: str, path: Path) -> ResolvedModel:
+    path = path.resolve()
+    folders.require_model(path)
+    return ResolvedModel(name, path, folders.fingerprint(path))
+
+
+def _from_gguf(name: str, path: Path, say: Callable[[str], None]) -> ResolvedModel:
+    from lite_selfplay.models import gguf
+
+    if not path.is_file():
+        raise ModelNotFoundError(f"no .gguf file at {path}. {NO_NETWORK}")
+    sha256 = folders.sha256_of(path)
+    return ResolvedModel(name, gguf.converted(path, sha256, say=say), f"gguf:{sha256}")
+
+
+def _from_hub(name: str, hub_id: str, say: Callable[[str], None]) -> ResolvedModel:
+    from lite_selfplay.models import hub
+
+    path = hub.fetch(hub_id, say=say)
+    return ResolvedModel(name, path, f"hub:{hub_id}@{path.name}")
+
+
+def _from_tiny(name: str, say: Callable[[str], None]) -> ResolvedModel:
+    from lite_selfplay.models import tiny
+
+    return ResolvedModel(name, tiny.cached(), tiny.IDENTITY, {"seats.*.lr": 5e-3})
+
+
+def _from_smollm2(name: str, say: Callable[[str], None]) -> ResolvedModel:
+    from lite_selfplay.models import smollm2
+
+    return ResolvedModel(name, smollm2.fetch(say=say), f"gguf:{smollm2.GGUF_SHA256}")
+
+
+_BUILTIN: Mapping[str, Callable[[str, Callable[[str], None]], ResolvedModel]] = {
+    "tiny": _from_tiny,
+    "smollm2-135m": _from_smollm2,
+}
+
+
+def suggested(name: str) -> Mapping[str, Any]:
+    """The configuration a base suggests, in dotted keys, known without fetching it; empty for every real model."""
+    return {"seats.*.lr": 5e-3} if name.strip().lower() == "tiny" else {}

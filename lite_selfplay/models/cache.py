@@ -1,0 +1,103 @@
+"""The folder in the user's cache where converted and generated models are kept, and how one gets in there whole."""
+
+import json
+import os
+import shutil
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+
+from filelock import AcquireReturnProxy, FileLock, Timeout
+
+from lite_selfplay.errors import RequestError
+
+_MANIFEST = ".complete.json"
+
+
+def cache_dir() -> Path:
+    """`$LITE_SELFPLAY_CACHE`, else `$XDG_CACHE_HOME/lite-selfplay`, else `~/.cache/lite-selfplay`."""
+    if own := os.environ.get("LITE_SELFPLAY_CACHE"):
+        return Path(own).expanduser().absolute()
+    base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+    return Path(base).expanduser().absolute() / "lite-selfplay"
+
+
+def is_built(folder: Path) -> bool:
+    """True where `folder` holds every file its manifest lists, at the listed size."""
+    try:
+        sizes: dict[str, int] = json.loads((folder / _MANIFEST).read_text(encoding="utf-8"))
+    except (FileNotFoundError, NotADirectoryError, json.JSONDecodeError):
+        return False
+    return all((folder / name).is_file() and (folder / name).stat().st_size == size for name, size in sizes.items())
+
+
+def build_once(folder: Path, build: Callable[[Path], None], *, say: Callable[[str], None] | None = None) -> Path:
+    """Return `folder`, after `build` filled it unless an earlier call did.
+
+    `build(staging)` writes into an empty sibling folder, which becomes `folder` by one rename after everything was
+    flushed to disk. Two processes build once, the second waits; what a killed builder left is removed by the next one.
+    An error of `build` passes through and leaves nothing behind.
+
+    Raises `RequestError` where the cache folder cannot be written.
+    """
+    if is_built(folder):
+        return folder
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        held = _hold_lock(folder, say)
+    except OSError as error:
+        raise RequestError(
+            f"the cache folder {folder.parent} cannot be written ({error}): set LITE_SELFPLAY_CACHE to one that can."
+        ) from error
+    with held:
+        if not is_built(folder):
+            _build(folder, build)
+    return folder
+
+
+def _hold_lock(folder: Path, say: Callable[[str], None] | None) -> AcquireReturnProxy:
+    """Hold the lock beside `folder`; leaving the returned context lets go of it."""
+    lock = FileLock(folder.parent / f".{folder.name}.lock")
+    try:
+        return lock.acquire(timeout=0.2)
+    except Timeout:
+        if say is not None:
+            say(f"waiting for another process that is building {folder.name}")
+        return lock.acquire()
+
+
+def _build(folder: Path, build: Callable[[Path], None]) -> None:
+    prefix = f".{folder.name}.building-"
+    # The lock is ours, so whoever made these is dead.
+    for leftover in folder.parent.glob(f"{prefix}*"):
+        shutil.rmtree(leftover)
+    staging = folder.parent / f"{prefix}{uuid.uuid4().hex}"
+    staging.mkdir()
+    try:
+        build(staging)
+        files = [file for file in sorted(staging.rglob("*")) if file.is_file()]
+        sizes = {file.relative_to(staging).as_posix(): file.stat().st_size for file in files}
+        manifest = staging / _MANIFEST
+        manifest.write_text(json.dumps(sizes, indent=1), encoding="utf-8")
+        for file in files:
+            # safetensors writes files that only their owner may read; a cache may be shared.
+            file.chmod(manifest.stat().st_mode)
+        for path in [*files, manifest, staging]:
+            _flush(path)
+        if folder.exists():
+            shutil.rmtree(folder)
+        staging.rename(folder)
+        _flush(folder.parent)
+    finally:
+        shutil.rmtree(staging, ignore_errors=True)
+
+
+def _flush(path: Path) -> None:
+    """Push a file or folder to the disk, so that a rename never survives a crash that its content did not."""
+    if path.is_dir() and os.name == "nt":
+        return  # Windows has no handle to flush a folder by.
+    handle = os.open(path, os.O_RDONLY if os.name != "nt" else os.O_RDWR)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

@@ -1,0 +1,209 @@
+"""Talking to a base model: prompt text in, ids out, and back, under the chat template that the model came with.
+
+Templates differ in where they go wrong. Some open `<think>` in the prompt, so that no completion holds the opening tag;
+some write a beginning-of-sequence token that the tokenizer would write again; some end a turn with a token other than
+the tokenizer's EOS. Nothing here knows a model's name: everything is found by rendering short conversations.
+"""
+
+import json
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from lite_selfplay.errors import ConfigError, ModelNotFoundError
+
+Thinking = Literal["auto", "on", "off"]
+
+_QUESTION, _ANSWER = "probequestion", "probeanswer"
+_OPENED, _CLOSED = "<think>", "</think>"
+_EMPTY_BLOCK = "<think>\n\n</think>\n\n"
+# The two names that templates give their switch; a template ignores what it does not know.
+_SWITCH: dict[Thinking, dict[str, Any]] = {
+    "auto": {},
+    "on": {"enable_thinking": True, "thinking": True},
+    "off": {"enable_thinking": False, "thinking": False},
+}
+# Llama 3 writes today's date into its system turn, and this one where it knows no date. Prompts that change at midnight
+# would make a resumed run another run.
+_DATE = "26 Jul 2024"
+
+
+@dataclass(frozen=True)
+class EncodedPrompt:
+    """A prompt as the model reads it: `ids`, and `prefill`, the part of the assistant's own turn that the template
+    already wrote (`<think>\\n`, or an empty closed block). A reader of the completion puts `prefill` before it."""
+
+    ids: list[int]
+    prefill: str
+
+
+@dataclass(frozen=True)
+class Conversation:
+    """A prompt and the completion to learn: `completion_ids` ends with `Chat.eos_ids[0]`."""
+
+    prompt_ids: list[int]
+    completion_ids: list[int]
+    prefill: str
+
+
+class Chat:
+    """A tokenizer and its chat template. Without a template a prompt is plain text.
+
+    - `eos_ids`: the ids that end a completion; the first is the one that ends a turn under the template, which is
+      the one to teach.
+    - `end_of_turn`: the special token with which the template ends an assistant's turn; None where it has none.
+    - `pad_id`: for filling up rows. It may equal an EOS, so masks must come from lengths, never from ids.
+    - `thinks`: whether a completion may be expected to think aloud between `<think>` tags.
+
+    Raises `ConfigError` for thinking "on" under a template that knows no thinking, and `ModelNotFoundError` where
+    nothing names an end of sequence.
+    """
+
+    def __init__(self, tokenizer: Any, *, thinking: Thinking = "auto", eos_ids: Iterable[int] = ()) -> None:
+        if thinking not in _SWITCH:
+            raise ConfigError(f"thinking is auto, on or off, not {thinking!r}.")
+        self.tokenizer = tokenizer
+        template = tokenizer.get_chat_template() if tokenizer.chat_template else ""
+        self._templated = bool(template)
+        self._mentions_thinking = _OPENED in template or _CLOSED in template
+        if thinking == "on" and not self._mentions_thinking:
+            raise ConfigError("thinking is on, but the model's chat template knows no thinking: use auto or off.")
+        self._thinking: Thinking = thinking
+        self._hidden, self._special_text = _special_tokens(tokenizer)
+        self._header, self.end_of_turn = self._probe()
+        self.eos_ids = self._collect_eos(eos_ids)
+        pad = tokenizer.pad_token_id
+        self.pad_id: int = self.eos_ids[0] if pad is None else pad
+        ends_closed = self.encode(_QUESTION).prefill.rstrip().endswith(_CLOSED)
+        self.thinks: bool = self._mentions_thinking and not ends_closed
+
+    @classmethod
+    def load(cls, path: Path | str, thinking: Thinking = "auto") -> "Chat":
+        """The chat of the model folder `path`; its generation config (else its config) may name further EOS ids."""
+        from transformers import AutoTokenizer
+
+        folder = Path(path)
+        return cls(AutoTokenizer.from_pretrained(folder), thinking=thinking, eos_ids=_configured_eos(folder))
+
+    def encode(self, prompt: str) -> EncodedPrompt:
+        """The ids of a user's `prompt`, up to where the assistant begins to speak.
+
+        Special tokens spelled out in the prompt become ordinary text: one seat's words reach another seat's prompt,
+        and must not end its turn. Beginning of sequence comes from the template, or from the tokenizer where there is
+        no template; never from both.
+        """
+        text, prefill = self._render(prompt)
+        return EncodedPrompt(self._ids(text), prefill)
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """The text of `ids` without special tokens, except that `<think>` and `</think>` are kept."""
+        shown = [identity for identity in ids if identity not in self._hidden]
+        return str(self.tokenizer.decode(shown, skip_special_tokens=False, clean_up_tokenization_spaces=False))
+
+    def conversation(self, prompt: str, completion: str) -> Conversation:
+        """Ids to learn `completion` from. What the template already wrote of it (`prefill`) is not written twice."""
+        text, prefill = self._render(prompt)
+        if prefill.strip() and completion.lstrip().startswith(prefill.strip()):
+            completion = completion.lstrip().removeprefix(prefill.strip()).lstrip()
+        completion = self._as_text(completion)
+        prompt_ids, whole = self._ids(text), self._ids(text + completion)
+        # Together where that leaves the prompt's ids alone: some tokenizers put a space before a text of its own.
+        if whole[: len(prompt_ids)] == prompt_ids:
+            completion_ids = whole[len(prompt_ids) :]
+        else:
+            completion_ids = self.tokenizer(completion, add_special_tokens=False)["input_ids"]
+        return Conversation(prompt_ids, [*completion_ids, self.eos_ids[0]], prefill)
+
+    def _render(self, prompt: str) -> tuple[str, str]:
+        """The rendered prompt and the prefill at its end."""
+        prompt = self._as_text(prompt)
+        if not self._templated:
+            return prompt, ""
+        text = self._apply([{"role": "user", "content": prompt}], add_generation_prompt=True)
+        prefill = self._prefill(text)
+        if self._thinking == "off" and self._mentions_thinking and _CLOSED not in prefill:
+            # A template without a switch: the block is closed for it, in the way that those with a switch do.
+            before = text[: len(text) - len(prefill)] + prefill.partition(_OPENED)[0]
+            text, prefill = before + _EMPTY_BLOCK, prefill.partition(_OPENED)[0] + _EMPTY_BLOCK
+        return text, prefill
+
+    def _prefill(self, text: str) -> str:
+        """What follows the last assistant header in a rendered prompt."""
+        for header in (self._header, self._header.rstrip()):
+            # Not found: the header is written in another way with an answer after it than without one.
+            if header.strip() and header in text:
+                return text[text.rindex(header) + len(header) :]
+        opened = re.search(r"<think>(\s*</think>)?\s*\Z", text)
+        return opened[0] if opened else ""
+
+    def _probe(self) -> tuple[str, int | None]:
+        """What a template writes between a question and its answer, up to any `<think>`, and the special token with
+        which it ends the answer."""
+        from jinja2.exceptions import TemplateError
+
+        if not self._templated:
+            return "", None
+        turns = [{"role": "user", "content": _QUESTION}, {"role": "assistant", "content": _ANSWER}]
+        try:
+            text = self._apply(turns, add_generation_prompt=False)
+        except TemplateError:
+            return "", None  # A template for single questions only.
+        before, found, after = text.rpartition(_ANSWER)
+        header = before.rpartition(_QUESTION)[2].partition(_OPENED)[0] if found else ""
+        first = self.tokenizer(after.strip(), add_special_tokens=False)["input_ids"][:1] if found else []
+        end = first[0] if first and first[0] in self._hidden else None
+        return header, end
+
+    def _apply(self, turns: list[dict[str, str]], *, add_generation_prompt: bool) -> str:
+        return str(
+            self.tokenizer.apply_chat_template(
+                turns,
+                tokenize=False,
+                add_generation_prompt=add_generation_prompt,
+                date_string=_DATE,
+                **_SWITCH[self._thinking],
+            )
+        )
+
+    def _ids(self, text: str) -> list[int]:
+        plain: list[int] = self.tokenizer(text, add_special_tokens=False)["input_ids"]
+        if self._templated:
+            return plain
+        bos = self.tokenizer.bos_token_id
+        # Some tokenizers also end a text with EOS, which would end the prompt before the model speaks.
+        starts = self.tokenizer(text)["input_ids"][:1] == [bos] and plain[:1] != [bos]
+        return [bos, *plain] if starts and bos is not None else plain
+
+    def _as_text(self, text: str) -> str:
+        """`text` with a zero-width space inside anything that spells a special token."""
+        if self._special_text is None:
+            return text
+        return self._special_text.sub(lambda match: f"{match[0][0]}\u200b{match[0][1:]}", text)
+
+    def _collect_eos(self, configured: Iterable[int]) -> tuple[int, ...]:
+        candidates = [self.end_of_turn, self.tokenizer.eos_token_id, *configured]
+        ids = tuple(dict.fromkeys(identity for identity in candidates if identity is not None))
+        if not ids:
+            raise ModelNotFoundError("neither the model's tokenizer nor its config names an end-of-sequence token.")
+        return ids
+
+
+def _special_tokens(tokenizer: Any) -> tuple[frozenset[int], re.Pattern[str] | None]:
+    """The ids of special tokens that `decode` hides, and a pattern that finds them spelled out in a text."""
+    special = {identity: str(token) for identity, token in tokenizer.added_tokens_decoder.items() if token.special}
+    special.update(zip(tokenizer.all_special_ids, tokenizer.all_special_tokens, strict=True))
+    hidden = {identity: text for identity, text in special.items() if text not in (_OPENED, _CLOSED)}
+    spelled = sorted(filter(None, hidden.values()), key=len, reverse=True)
+    return frozenset(hidden), re.compile("|".join(map(re.escape, spelled))) if spelled else None
+
+
+def _configured_eos(folder: Path) -> list[int]:
+    """`eos_token_id` of the generation config, else of the config; a number or a list there, a list here."""
+    for name in ("generation_config.json", "config.json"):
+        if (folder / name).is_file():
+            value = json.loads((folder / name).read_text(encoding="utf-8")).get("eos_token_id")
+            if value is not None:
+                return list(value) if isinstance(value, list) else [int(value)]
+    return []

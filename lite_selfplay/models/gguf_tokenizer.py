@@ -1,0 +1,156 @@
+"""The tokenizer a GGUF file describes, with the special tokens its metadata names.
+
+Byte-level vocabularies (`tokenizer.ggml.model` "gpt2": SmolLM2, Qwen, Llama 3) are built here, from tokens and merges
+and the splitting rule the file names: transformers' reader splits all of them like GPT-2, which cuts numbers in other
+places than the model was trained with, and knows no special tokens of the vocabulary beyond a fixed few. For
+SentencePiece vocabularies its reader is used. Its choice of end-of-sequence token never is: it takes the BOS.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from lite_selfplay.errors import ModelNotFoundError
+
+_CONTROL, _USER_DEFINED = 3, 4  # values of tokenizer.ggml.token_type
+
+# How text is cut before merging, for the rules that are not GPT-2's. Qwen keeps digits single, Llama 3 takes up to
+# three together; otherwise their patterns agree.
+_WORDS = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}DIGITS"
+    r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+_QWEN, _LLAMA3 = ("qwen2", "deepseek-r1-qwen"), ("llama-bpe", "llama3", "llama-v3")
+_PATTERNS = {
+    **dict.fromkeys(_QWEN, _WORDS.replace("DIGITS", "")),
+    **dict.fromkeys(_LLAMA3, _WORDS.replace("DIGITS", "{1,3}")),
+}
+_GPT2_LIKE = ("default", "gpt-2", "gpt2")
+_SINGLE_DIGITS = ("smollm", "starcoder", "refact", "command-r")
+
+
+def token_id(metadata: Mapping[str, Any], role: str) -> int | None:
+    """The id of `bos`, `eos`, `eot`, `eom`, `unknown` or `padding`; None where the file names none."""
+    value = metadata.get(f"tokenizer.ggml.{role}_token_id")
+    return None if value is None else int(value)
+
+
+def eos_ids(metadata: Mapping[str, Any]) -> list[int]:
+    """The ids that end a generation, the file's EOS first: GGUF keeps end of turn and end of message apart from it.
+
+    Raises `ModelNotFoundError` where the file names none.
+    """
+    found = [token_id(metadata, role) for role in ("eos", "eot", "eom")]
+    ids = list(dict.fromkeys(identity for identity in found if identity is not None))
+    if not ids:
+        raise ModelNotFoundError("this GGUF file names no end-of-sequence token: nothing generated would ever end.")
+    return ids
+
+
+def build_tokenizer(metadata: Mapping[str, Any], file: Path) -> Any:
+    """A fast tokenizer with the file's vocabulary, special tokens and chat template (none where the file has none).
+
+    Raises `ModelNotFoundError` where the vocabulary is missing or of an unknown kind, and where the chat template ends
+    an assistant's turn with a token that is not an end of sequence: cold start would teach the wrong stop.
+    """
+    from transformers import PreTrainedTokenizerFast
+
+    tokens = metadata.get("tokenizer.ggml.tokens")
+    if not tokens:
+        raise ModelNotFoundError(f"{file.name} holds no vocabulary.")
+    backend = _byte_level(metadata, file) if metadata.get("tokenizer.ggml.model") == "gpt2" else _from_reader(file)
+    _add_special_tokens(backend, metadata)
+    _set_bos(backend, metadata)
+    names = {"bos_token": "bos", "eos_token": "eos", "pad_token": "padding", "unk_token": "unknown"}
+    ids = {name: token_id(metadata, role) for name, role in names.items()}
+    ids["eos_token"] = eos_ids(metadata)[0]
+    tokenizer = PreTrainedTokenizerFast(
+        tokenizer_object=backend,
+        padding_side="left",
+        clean_up_tokenization_spaces=False,
+        **{name: tokens[identity] for name, identity in ids.items() if identity is not None},
+    )
+    tokenizer.chat_template = metadata.get("tokenizer.chat_template")
+    _check_end_of_turn(tokenizer, metadata, file)
+    return tokenizer
+
+
+def _byte_level(metadata: Mapping[str, Any], file: Path) -> Any:
+    from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
+
+    rule = metadata.get("tokenizer.ggml.pre", "default")
+    split: Any
+    if rule in _PATTERNS:
+        by_pattern = pre_tokenizers.Split(Regex(_PATTERNS[rule]), behavior="isolated")
+        split = [by_pattern, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)]
+    elif rule in _SINGLE_DIGITS:
+        digits = pre_tokenizers.Digits(individual_digits=True)
+        split = [digits, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)]
+    elif rule in _GPT2_LIKE:
+        split = [pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)]
+    else:
+        raise ModelNotFoundError(
+            f"{file.name} splits text by a rule that is not known here ({rule}): use the published safetensors folder."
+        )
+    vocabulary = {token: identity for identity, token in enumerate(metadata["tokenizer.ggml.tokens"])}
+    merges = [tuple(merge.split(" ", 1)) for merge in metadata.get("tokenizer.ggml.merges", [])]
+    backend = Tokenizer(models.BPE(vocab=vocabulary, merges=merges, ignore_merges=rule in _LLAMA3))
+    if rule in _QWEN:
+        backend.normalizer = normalizers.NFC()
+    backend.pre_tokenizer = pre_tokenizers.Sequence(split)
+    backend.decoder = decoders.ByteLevel()
+    return backend
+
+
+def _from_reader(file: Path) -> Any:
+    from transformers import AutoTokenizer
+
+    try:
+        return AutoTokenizer.from_pretrained(file.parent, gguf_file=file.name).backend_tokenizer
+    except (ValueError, KeyError, AttributeError) as error:
+        raise ModelNotFoundError(f"transformers cannot read the vocabulary of {file.name}: {error}") from error
+
+
+def _add_special_tokens(backend: Any, metadata: Mapping[str, Any]) -> None:
+    """Make every control token special, and every user-defined one (`<think>`, for some) a token of its own."""
+    from tokenizers import AddedToken
+
+    kinds = metadata.get("tokenizer.ggml.token_type", [])
+    for identity, (token, kind) in enumerate(zip(metadata["tokenizer.ggml.tokens"], kinds, strict=False)):
+        # A token that the backend spells in another way would get a new id beyond the model's embeddings.
+        if backend.token_to_id(token) != identity:
+            continue
+        if kind == _CONTROL:
+            backend.add_special_tokens([AddedToken(token, normalized=False, special=True)])
+        elif kind == _USER_DEFINED:
+            backend.add_tokens([AddedToken(token, normalized=False, special=False)])
+
+
+def _set_bos(backend: Any, metadata: Mapping[str, Any]) -> None:
+    """Put BOS before plain text exactly where the file asks for it."""
+    from tokenizers import processors
+
+    bos = token_id(metadata, "bos")
+    # llama.cpp's default where the key is missing: SentencePiece and Llama 3 start with BOS, the others do not.
+    default = metadata.get("tokenizer.ggml.model") == "llama" or metadata.get("tokenizer.ggml.pre") in _LLAMA3
+    wanted = metadata.get("tokenizer.ggml.add_bos_token", default)
+    if not wanted or bos is None:
+        backend.post_processor = processors.ByteLevel(trim_offsets=False)
+        return
+    token = metadata["tokenizer.ggml.tokens"][bos]
+    backend.post_processor = processors.TemplateProcessing(
+        single=[token, "$A"], pair=[token, "$A", "$B:1"], special_tokens=[(token, bos)]
+    )
+
+
+def _check_end_of_turn(tokenizer: Any, metadata: Mapping[str, Any], file: Path) -> None:
+    from lite_selfplay.models.chat import Chat
+
+    ids = eos_ids(metadata)
+    end = Chat(tokenizer, eos_ids=ids).end_of_turn
+    if end is not None and end not in ids:
+        names = [tokenizer.convert_ids_to_tokens(identity) for identity in ids]
+        raise ModelNotFoundError(
+            f"the chat template of {file.name} ends a turn with {tokenizer.convert_ids_to_tokens(end)!r}, but the file "
+            f"names {' and '.join(map(repr, names))} as end of sequence: it would learn the wrong stop."
+        )

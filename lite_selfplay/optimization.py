@@ -1,0 +1,101 @@
+"""The optimizer's side of seats: one parameter group a seat, a schedule over the seat's own updates, state as tensors."""
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+from lite_selfplay.adapters import Adapters
+from lite_selfplay.config import SeatConfig
+from lite_selfplay.errors import LiteSelfPlayError
+
+
+def learning_rate(config: SeatConfig, update: int, total: int) -> float:
+    """The learning rate of a seat's update number `update` (from 0) of `total`.
+
+    Warm-up rises linearly over ceil(warmup * total) updates and reaches the full rate with the last of them; the first
+    update already moves. `linear` then falls to its last non-zero step, `cosine` likewise, `constant` stays.
+    """
+    warm = math.ceil(config.warmup * total)
+    if update < warm:
+        return config.lr * (update + 1) / warm
+    if config.schedule == "constant":
+        return config.lr
+    left = max(0.0, (total - update) / max(1, total - warm))
+    return config.lr * (left if config.schedule == "linear" else 0.5 * (1 - math.cos(math.pi * left)))
+
+
+class SeatSchedule:
+    """Learning rates by each seat's own updates, in the place of a torch scheduler.
+
+    `step` is called right after the optimizer's: a seat that holds a gradient has just moved, and only it ticks.
+    """
+
+    def __init__(self, optimizer: Optimizer, adapters: Adapters, seats: Mapping[str, SeatConfig], total: int):
+        self._optimizer, self._adapters, self._seats, self._total = optimizer, adapters, seats, total
+        self.apply()
+
+    def step(self) -> None:
+        for group in self._optimizer.param_groups:
+            if any(p.grad is not None for p in group["params"]):
+                self._adapters.moved(group["seat"])
+        self.apply()
+
+    def apply(self) -> None:
+        """Write the learning rate of each seat's next update into its parameter group."""
+        for group in self._optimizer.param_groups:
+            seat = group["seat"]
+            group["lr"] = learning_rate(self._seats[seat], self._adapters.versions[seat], self._total)
+
+    def get_last_lr(self) -> list[float]:
+        return [group["lr"] for group in self._optimizer.param_groups]
+
+    def state_dict(self) -> dict[str, Any]:
+        return {}
+
+
+def seat_groups(adapters: Adapters, seats: Mapping[str, SeatConfig]) -> list[dict[str, Any]]:
+    """A parameter group a seat, holding its name and the bound of its gradient's norm."""
+    return [
+        {
+            "params": list(adapters.parameters(seat).values()),
+            "seat": seat,
+            "lr": config.lr,
+            "clip": config.clip,
+            "weight_decay": 0.0,
+        }
+        for seat, config in seats.items()
+    ]
+
+
+def optimizer_state(optimizer: Optimizer, adapters: Adapters) -> dict[str, Tensor]:
+    """The optimizer's state as named tensors on the CPU: `seat/parameter/exp_avg` and so on."""
+    result: dict[str, Tensor] = {}
+    for seat in adapters.seats:
+        for name, parameter in adapters.parameters(seat).items():
+            for key, value in optimizer.state.get(parameter, {}).items():
+                tensor = value if isinstance(value, Tensor) else torch.tensor(float(value))
+                result[f"{seat}/{name}/{key}"] = tensor.detach().to("cpu", copy=True).contiguous()
+    return result
+
+
+def load_optimizer_state(optimizer: Optimizer, adapters: Adapters, state: Mapping[str, Tensor]) -> None:
+    """Put back what `optimizer_state` took. Raises LiteSelfPlayError for a tensor that belongs to no parameter."""
+    known = {f"{seat}/{name}": p for seat in adapters.seats for name, p in adapters.parameters(seat).items()}
+    optimizer.state.clear()
+    for path, tensor in state.items():
+        owner, _, key = path.rpartition("/")
+        if owner not in known:
+            raise LiteSelfPlayError(f"the saved optimizer holds {owner!r}, which no seat of this run has")
+        parameter = known[owner]
+        place = "cpu" if key == "step" else parameter.device
+        optimizer.state.setdefault(parameter, {})[key] = tensor.to(place, copy=True)
+
+
+def reset_optimizer(optimizer: Optimizer, adapters: Adapters, seat: str) -> None:
+    """Forget the momentum of one seat."""
+    for parameter in adapters.parameters(seat).values():
+        optimizer.state.pop(parameter, None)

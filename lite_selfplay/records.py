@@ -1,0 +1,146 @@
+"""The run folder: what a run writes down, and how it is read back."""
+
+import json
+import os
+import platform
+import shutil
+import subprocess
+from collections.abc import Iterable, Iterator, Mapping
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from lite_selfplay.config import RunConfig, load_layer
+from lite_selfplay.errors import RunFolderError
+
+CONFIG, ENVIRONMENT, METRICS, EPISODES = "config.yaml", "environment.json", "metrics.jsonl", "episodes.jsonl"
+ADAPTERS, CHECKPOINTS, CARD = "adapters", "checkpoints", "README.md"
+PACKAGES = ("lite-selfplay", "torch", "transformers", "trl", "peft", "bitsandbytes", "accelerate", "unsloth")
+
+
+class RunFolder:
+    """A run's own folder. Lines are appended whole and flushed, a step at a time."""
+
+    def __init__(self, path: Path):
+        self.path = path
+
+    @classmethod
+    def create(cls, path: Path, config: RunConfig) -> "RunFolder":
+        """Make the folder and write `config.yaml`. Raises RunFolderError where something is there already."""
+        if path.exists() and (not path.is_dir() or any(path.iterdir())):
+            raise RunFolderError(
+                f"{path} exists already and a run folder is never overwritten: choose another --run-dir, or go on with "
+                f"`lite-selfplay train --resume {path}`"
+            )
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+            (path / CONFIG).write_text(config.to_yaml(), encoding="utf-8")
+        except OSError as error:
+            raise RunFolderError(f"cannot write to {path}: {error.strerror or error}") from None
+        return cls(path)
+
+    @classmethod
+    def open(cls, path: Path) -> "RunFolder":
+        """A folder that a run wrote. Raises RunFolderError where it is none."""
+        if not (path / CONFIG).is_file():
+            raise RunFolderError(f"{path} is not a run folder: it has no {CONFIG}")
+        return cls(path)
+
+    def config(self) -> RunConfig:
+        return RunConfig.of(load_layer(self.path / CONFIG), {"run": {"dir": str(self.path)}})
+
+    # Lines
+
+    def append(self, metrics: Mapping[str, Any], episodes: Iterable[Mapping[str, Any]], limit_mb: float) -> bool:
+        """Write a step's lines. Returns False once `episodes.jsonl` has reached its limit and is left as it is."""
+        path = self.path / EPISODES
+        room = not path.exists() or path.stat().st_size < limit_mb * 1e6
+        if room:
+            _append_lines(path, episodes)
+        _append_lines(self.path / METRICS, [metrics])
+        return room
+
+    def metrics(self) -> list[dict[str, Any]]:
+        return list(_read_lines(self.path / METRICS))
+
+    def episodes(self) -> Iterator[dict[str, Any]]:
+        return _read_lines(self.path / EPISODES)
+
+    def cut(self, step: int) -> None:
+        """Drop the lines of this step and all later ones, as a resume from its start needs."""
+        for name in (METRICS, EPISODES):
+            path = self.path / name
+            if path.exists():
+                kept = [row for row in _read_lines(path) if row["step"] < step]
+                aside = path.with_suffix(".partial")
+                aside.unlink(missing_ok=True)
+                aside.touch()
+                _append_lines(aside, kept)
+                aside.replace(path)
+
+    def write_environment(self, **facts: Any) -> None:
+        facts = {**environment(), **facts}
+        (self.path / ENVIRONMENT).write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
+
+    def replace_folder(self, name: str, aside: Path) -> None:
+        """Put a folder that was written aside in the place of an older one."""
+        target = self.path / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        if target.exists():
+            old = target.with_name(f".{target.name}.old")
+            shutil.rmtree(old, ignore_errors=True)
+            target.rename(old)
+            aside.rename(target)
+            shutil.rmtree(old)
+        else:
+            aside.rename(target)
+
+
+def environment() -> dict[str, Any]:
+    """Versions, machine and, in a checkout, the commit."""
+    return {
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "packages": {name: found for name in PACKAGES if (found := _version(name))},
+        "commit": _commit(),
+    }
+
+
+def _version(name: str) -> str | None:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return None
+
+
+def _commit() -> str | None:
+    """The commit of the checkout this library is imported from, None where it is installed otherwise."""
+    here = Path(__file__).resolve().parents[1]
+    if not (here / ".git").exists():
+        return None
+    try:
+        asked = subprocess.run(
+            ["git", "-C", str(here), "rev-parse", "HEAD"], capture_output=True, text=True, timeout=5, check=True
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return asked.stdout.strip()
+
+
+def _append_lines(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
+    text = "".join(json.dumps(row, ensure_ascii=False, allow_nan=False) + "\n" for row in rows)
+    with path.open("a", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _read_lines(path: Path) -> Iterator[dict[str, Any]]:
+    """The objects of a JSONL file; a last line that a kill cut short is passed over."""
+    if not path.exists():
+        return
+    with path.open(encoding="utf-8") as file:
+        for line in file:
+            if not line.endswith("\n"):
+                return
+            yield json.loads(line)

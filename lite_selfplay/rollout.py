@@ -1,0 +1,126 @@
+"""The live table: draws problems, lets the seats of a model speak, has their answers judged, and keeps the time."""
+
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+from lite_selfplay.backends.base import Backend
+from lite_selfplay.backends.generation import Generation
+from lite_selfplay.config import RunConfig
+from lite_selfplay.data import Completion, Problem, Sampling, TokenScores, Verdict
+from lite_selfplay.errors import RewardError, UnknownNameError
+from lite_selfplay.models.chat import Chat, EncodedPrompt
+from lite_selfplay.rewards import RewardFunction, call_reward
+from lite_selfplay.tasks import Source
+from lite_selfplay.tasks.base import derived_rng, derived_seed
+from lite_selfplay.verify import Verifier
+
+
+class LiveTable:
+    """The table of a run, opened anew for each step.
+
+    Every completion's seed follows from the run's seed, the step, the role, and its place in the step: the same run
+    says the same, however its work is cut into batches.
+    """
+
+    def __init__(
+        self,
+        backend: Backend,
+        chat: Chat,
+        verifier: Verifier,
+        sources: Mapping[str, Source],
+        config: RunConfig,
+        *,
+        max_completion_tokens: int,
+        reward: RewardFunction | None = None,
+    ):
+        self._backend, self._chat, self._verifier, self._sources = backend, chat, verifier, sources
+        self._config, self._reward = config, reward
+        self._default_tokens = max_completion_tokens
+        self.thinks = chat.thinks
+        self.open(0, {})
+
+    def open(self, step: int, seats: Mapping[str, str]) -> None:
+        """Start a step: who plays which role, fresh randomness, counters at zero."""
+        self._step, self._seats = step, dict(seats)
+        self._asked: Counter[str] = Counter()
+        self.rng = derived_rng(self._config.run.seed, step, "game")
+        self.seconds = {"generate": 0.0, "verify": 0.0}
+        self.tokens_generated = 0
+
+    def draw(self, source: str, n: int) -> list[Problem]:
+        if source not in self._sources:
+            raise UnknownNameError("source", source, self._sources)
+        return self._sources[source].draw(n)
+
+    def ask(
+        self, role: str, prompts: Sequence[str], n: int = 1, sampling: Sampling | None = None
+    ) -> list[list[Completion]]:
+        started = time.perf_counter()
+        seat = self._seat(role)
+        sampling = sampling or self._config.roles[role].sampling(self._default_tokens)
+        encoded = [self._chat.encode(prompt) for prompt in prompts]
+        fits = [i for i, prompt in enumerate(encoded) if len(prompt.ids) <= self._config.run.max_prompt_tokens]
+        first = self._asked[role]
+        self._asked[role] += len(prompts)
+        run_seed = self._config.run.seed
+        seeds = [[derived_seed(run_seed, self._step, role, first + i, k) for k in range(n)] for i in fits]
+        spoken = dict(
+            zip(fits, self._backend.generate(seat, [encoded[i].ids for i in fits], n, sampling, seeds), strict=True)
+        )
+        version = self._backend.adapters.version(seat)
+
+        def completion(i: int, said: Generation) -> Completion:
+            return self._completion(prompts[i], encoded[i], said, seat, version, sampling)
+
+        unread = Generation(stop="prompt_too_long")
+        result = [[completion(i, said) for said in spoken.get(i, [unread] * n)] for i in range(len(prompts))]
+        self.tokens_generated += sum(len(c.token_ids) for row in result for c in row)
+        self.seconds["generate"] += time.perf_counter() - started
+        return result
+
+    def _completion(
+        self, prompt: str, encoded: EncodedPrompt, said: Generation, seat: str, version: int, sampling: Sampling
+    ) -> Completion:
+        return Completion(
+            prompt=prompt,
+            text=self._chat.decode(said.token_ids),
+            prompt_ids=tuple(encoded.ids),
+            token_ids=tuple(said.token_ids),
+            logprobs=tuple(said.logprobs),
+            stop=said.stop,
+            seat=seat,
+            weights_version=version,
+            sampling=sampling,
+            prefill=encoded.prefill,
+        )
+
+    def score(self, role: str, completions: Sequence[Completion]) -> list[TokenScores]:
+        temperatures = [completion.sampling.temperature or 1.0 for completion in completions]
+        scores: list[TokenScores] = [TokenScores((), ())] * len(completions)
+        for temperature in sorted(set(temperatures)):
+            chosen = [i for i, t in enumerate(temperatures) if t == temperature]
+            rows = [(completions[i].prompt_ids, completions[i].token_ids) for i in chosen]
+            for i, score in zip(chosen, self._backend.score(self._seat(role), rows, temperature), strict=True):
+                scores[i] = score
+        return scores
+
+    def verify(self, pairs: Sequence[tuple[Completion, Problem]]) -> list[Verdict]:
+        started = time.perf_counter()
+        if self._reward is None:
+            verdicts = self._verifier.verify(pairs, thinks=self.thinks)
+        else:
+            verdicts = call_reward(self._reward, pairs, thinks=self.thinks)
+        self.seconds["verify"] += time.perf_counter() - started
+        return verdicts
+
+    def tokenize(self, text: str) -> list[int]:
+        return list(self._chat.tokenizer(text, add_special_tokens=False)["input_ids"])
+
+    def detokenize(self, ids: Sequence[int]) -> str:
+        return self._chat.decode(ids)
+
+    def _seat(self, role: str) -> str:
+        if role not in self._seats:
+            raise UnknownNameError("role", role, self._seats)
+        return self._seats[role]

@@ -1,0 +1,48 @@
+"""Statistics of evaluations: counts in, proportions and intervals out. No torch."""
+
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+T = TypeVar("T")
+
+
+def clopper_pearson(k: int, n: int, confidence: float = 0.95) -> tuple[float, float]:
+    """Exact binomial confidence interval for `k` successes in `n` trials.
+
+    Returns (low, high) in [0, 1]; (0, 1) for n = 0. Raises ValueError unless 0 <= k <= n.
+    Source: Clopper and Pearson, Biometrika 26 (1934).
+    """
+    from scipy.stats import beta
+
+    if not 0 <= k <= n:
+        raise ValueError(f"need 0 <= k <= n, got k={k}, n={n}")
+    if n == 0:
+        return 0.0, 1.0
+    tail = (1 - confidence) / 2
+    low = 0.0 if k == 0 else float(beta.ppf(tail, k, n - k + 1))
+    high = 1.0 if k == n else float(beta.ppf(1 - tail, k + 1, n - k))
+    return low, high
+
+
+def majority_vote(
+    answers: Sequence[T | None], same: Callable[[T, T], bool] = lambda a, b: a == b
+) -> tuple[T | None, int]:
+    """The answer of the largest equivalence class, and that class's size.
+
+    `None` stands for an unparsed answer: it never wins. A tie for the largest class has no winner: (None, size).
+    `same` must be an equivalence; each answer is compared with the first member of each class.
+    """
+    classes: list[list[T]] = []
+    for answer in answers:
+        if answer is None:
+            continue
+        home = next((members for members in classes if same(members[0], answer)), None)
+        if home is None:
+            classes.append([answer])
+        else:
+            home.append(answer)
+    if not classes:
+        return None, 0
+    size = max(len(members) for members in classes)
+    winners = [members[0] for members in classes if len(members) == size]
+    return (winners[0] if len(winners) == 1 else None), size

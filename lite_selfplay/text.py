@@ -1,0 +1,137 @@
+"""What a completion is made of, read from its text alone: reasoning, answer blocks, boxed values.
+
+Checkers and games share these functions. None of them raises on any text, and none judges whether an answer is right.
+Tags are matched exactly as written in the prompts: `<think>`, `</think>`, `<answer>`, `</answer>`.
+"""
+
+import re
+from dataclasses import dataclass
+from typing import Literal
+
+THINK_OPEN, THINK_CLOSE = "<think>", "</think>"
+ANSWER_OPEN, ANSWER_CLOSE = "<answer>", "</answer>"
+
+_TAG = re.compile(r"</?(?:think|answer)>")
+_BOX = re.compile(r"\\(?:boxed|fbox)(?![A-Za-z])[ \t]*")
+# `\boxed 12`: TeX would take one token, models mean the whole word; it ends where the surrounding formula does.
+_UNBRACED = re.compile(r"(?:\\(?![)\]])|[^\s$\\])+")
+_BRACE = re.compile(r"\\.|[{}]", re.DOTALL)
+
+
+@dataclass(frozen=True)
+class Reasoning:
+    """A text split at its reasoning.
+
+    `state` is "none" where the text has no reasoning tags at all, "closed" where it has reasoning and something may
+    follow, "open" where reasoning began and never ended. `reasoning` is the closed reasoning, None in the other states.
+    `rest` is what follows the reasoning: the whole text in state "none", empty in state "open".
+    """
+
+    state: Literal["none", "closed", "open"]
+    reasoning: str | None
+    rest: str
+
+
+@dataclass(frozen=True)
+class Span:
+    """A marked piece of a text: `text[start:end]` holds the marks and the content between them.
+
+    `closed` is False where the closing mark is missing and the content runs on to where it had to stop.
+    """
+
+    start: int
+    end: int
+    content: str
+    closed: bool = True
+
+
+def split_reasoning(text: str) -> Reasoning:
+    """Split a text at its last `</think>`.
+
+    A text that begins inside its reasoning, because the chat template wrote the opening tag, needs no opening tag of
+    its own. A `<think>` after the last `</think>` leaves the text open. Text before a closed block is in neither part.
+    """
+    close = text.rfind(THINK_CLOSE)
+    rest = text[close + len(THINK_CLOSE) :] if close >= 0 else text
+    if THINK_OPEN in rest:
+        return Reasoning("open", None, "")
+    if close < 0:
+        return Reasoning("none", None, text)
+    before, opening, inside = text[:close].partition(THINK_OPEN)
+    return Reasoning("closed", inside if opening else before, rest)
+
+
+def answer_spans(text: str) -> list[Span]:
+    """The `<answer>...</answer>` blocks in order; an unclosed one runs to the next opening tag or the end of the text."""
+    starts = [match.start() for match in re.finditer(re.escape(ANSWER_OPEN), text)]
+    spans = []
+    for start, limit in zip(starts, [*starts, len(text)][1:], strict=True):
+        inside = start + len(ANSWER_OPEN)
+        close = text.find(ANSWER_CLOSE, inside, limit)
+        if close >= 0:
+            spans.append(Span(start, close + len(ANSWER_CLOSE), text[inside:close]))
+        else:
+            spans.append(Span(start, limit, text[inside:limit], closed=False))
+    return spans
+
+
+def boxed_spans(text: str) -> list[Span]:
+    r"""The outermost `\boxed{...}` and `\fbox{...}` in order.
+
+    Braces nest and `\{`, `\}` do not count; an unclosed box runs to the end of the text. A box without braces, as in
+    `\boxed 5`, holds the next word.
+    """
+    spans: list[Span] = []
+    position = 0
+    while match := _BOX.search(text, position):
+        span = _box_at(text, match.start(), match.end())
+        if span is not None:
+            spans.append(span)
+        position = span.end if span is not None else match.end()
+    return spans
+
+
+def _box_at(text: str, start: int, inside: int) -> Span | None:
+    """The box whose command begins at `start` and whose argument begins at `inside`; None where no argument follows."""
+    if text.startswith("{", inside):
+        close = _matching_brace(text, inside)
+        if close is None:
+            return Span(start, len(text), text[inside + 1 :], closed=False)
+        return Span(start, close + 1, text[inside + 1 : close])
+    word = _UNBRACED.match(text, inside)
+    content = word.group().rstrip(".,;:!?") if word else ""
+    return Span(start, inside + len(content), content) if content else None
+
+
+def _matching_brace(text: str, opening: int) -> int | None:
+    """Index of the brace that closes the one at `opening`, None where there is none."""
+    depth = 0
+    for match in _BRACE.finditer(text, opening):
+        depth += {"{": 1, "}": -1}.get(match.group(), 0)
+        if depth == 0 and match.group() == "}":
+            return match.start()
+    return None
+
+
+def well_formed(text: str, thinks: bool, prefill: str = "") -> bool:
+    """phi: whether a completion keeps the output format, judged on `prefill + text`.
+
+    At most one `<think>...</think>`, closed, with nothing but whitespace before it, and required where `thinks`; then
+    free text without tags; then exactly one `<answer>...</answer>` with something in it; nothing but whitespace after.
+    Reasoning is free to mention the answer tags, since prompts ask for them by name; it cannot hold reasoning tags.
+    """
+    whole = prefill + text
+    if whole.count(THINK_OPEN) != whole.count(THINK_CLOSE) or whole.count(THINK_OPEN) > 1:
+        return False
+    before, opening, after = whole.partition(THINK_OPEN)
+    if opening:
+        if before.strip() or THINK_CLOSE not in after:
+            return False
+        whole = after.partition(THINK_CLOSE)[2]
+    elif thinks:
+        return False
+    if _TAG.findall(whole) != [ANSWER_OPEN, ANSWER_CLOSE]:
+        return False
+    _, _, answer = whole.partition(ANSWER_OPEN)
+    content, _, tail = answer.partition(ANSWER_CLOSE)
+    return bool(content.strip()) and not tail.strip()

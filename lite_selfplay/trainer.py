@@ -1,0 +1,361 @@
+"""The trainer: TRL's `GRPOTrainer`, whose step is a game.
+
+    episode = play(step)
+    for stream in episode.streams:            # what one role did, played by one seat
+        for micro in microbatches(stream):    # one seat in the forward pass and in the backward pass
+            backward(loss(micro))
+    optimizer.step()                          # moves the seats that have a gradient, and no other
+
+Gradients come from TRL's own loss: what is overridden is where its inputs come from, which adapter is active, and how
+log-probabilities are computed. The class is made by a factory because a backend may replace TRL's trainer first.
+"""
+
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader
+
+from lite_selfplay.adapters import BASE
+from lite_selfplay.backends.base import Backend
+from lite_selfplay.backends.logprobs import token_logprobs
+from lite_selfplay.backends.transformers import pad
+from lite_selfplay.batches import MicroBatch, microbatches, rows_of
+from lite_selfplay.config import RunConfig
+from lite_selfplay.credit import stream_advantages
+from lite_selfplay.data import Episode, Restore, Snapshot, Stream
+from lite_selfplay.errors import GameError, TrainingError
+from lite_selfplay.optimization import SeatSchedule, reset_optimizer, seat_groups
+
+Advantages = list[list[float | None]]
+
+
+@dataclass
+class StreamUpdate:
+    """What an update did with a stream: the loss it minimised, the mean KL per token, the rows and tokens in it."""
+
+    role: str
+    seat: str
+    loss: float = 0.0
+    kl: float | None = None
+    rows: int = 0
+    tokens: int = 0
+
+
+@dataclass
+class StepReport:
+    """A finished step: the episode, the advantages of each stream, and what the update did.
+
+    `seats` maps every seat to its learning rate, gradient norm before clipping (None where it did not move) and number
+    of updates so far.
+    """
+
+    step: int
+    episode: Episode
+    advantages: list[Advantages]
+    streams: list[StreamUpdate]
+    seats: dict[str, dict[str, Any]] = field(default_factory=dict)
+    update_s: float = 0.0
+
+
+def reference_name(seat: str) -> str:
+    """The snapshot that a KL term pulls a seat towards."""
+    return f"{seat}@reference"
+
+
+def make_trainer_class(parent: type) -> type:
+    """The self-play trainer over a backend's GRPO trainer class (TRL's own, or what Unsloth made of it)."""
+
+    class SelfPlayTrainer(parent):  # type: ignore[misc]
+        """Plays a game and trains its seats.
+
+        `play(step)` returns the step's episode and the seat of each role; `on_step(report)` is called when the
+        step is complete; `load(folder)` puts a checkpoint back; `poll` may raise to stop.
+        """
+
+        def __init__(
+            self,
+            *,
+            backend: Backend,
+            config: RunConfig,
+            tokenizer: Any,
+            play: Callable[[int], tuple[Episode, Mapping[str, str]]],
+            on_step: Callable[[StepReport], None],
+            load: Callable[[Any], None],
+            poll: Callable[[], None] = lambda: None,
+            output_dir: str,
+        ):
+            from datasets import Dataset
+
+            self.backend, self.adapters, self.run_config = backend, backend.adapters, config
+            self._play, self._on_step, self._load, self._poll = play, on_step, load, poll
+            self._report: StepReport | None = None
+            super().__init__(
+                model=self.adapters.model,
+                reward_funcs=[_unused_reward],
+                args=grpo_config(config, backend, output_dir),
+                train_dataset=Dataset.from_dict({"prompt": [""] * 2}),
+                processing_class=tokenizer,
+                callbacks=[_at_step_end(self._finish_step)],
+            )
+            self._silence()
+            self.aux_loss_enabled = False
+            self.adapters.cast_to_float32()
+
+        def _silence(self) -> None:
+            from transformers import PrinterCallback
+
+            self.remove_callback(PrinterCallback)
+
+        # A step: play, then every microbatch under its own seat
+
+        def get_train_dataloader(self) -> DataLoader:
+            return DataLoader(range(self.args.max_steps), batch_size=1, collate_fn=lambda rows: {"step": rows[0]})
+
+        def _prepare_inputs(self, inputs: Any) -> Any:
+            return inputs
+
+        def training_step(self, model: Any, inputs: Any, num_items_in_batch: Any = None) -> Tensor:
+            step = self.state.global_step
+            episode, seats = self._play(step)
+            started = time.perf_counter()
+            model.train()
+            report = StepReport(step, episode, [stream_advantages(s) for s in episode.streams], [])
+            for stream, advantages in zip(episode.streams, report.advantages, strict=True):
+                report.streams.append(self._update(model, stream, seats[stream.role], advantages))
+            report.update_s = time.perf_counter() - started
+            self._report = report
+            if not any(update.rows for update in report.streams):
+                # Nothing to apply: marked as an accumulation step, the optimizer (and a gradient scaler) skip it.
+                self.accelerator.gradient_state._set_sync_gradients(False)
+            return torch.tensor(math.fsum(u.loss for u in report.streams), device=self.args.device)
+
+        def _update(self, model: Any, stream: Stream, seat: str, advantages: Advantages) -> StreamUpdate:
+            rows = rows_of(stream, advantages)
+            self._check_fresh(stream, seat)
+            budget = self.run_config.run.microbatch_tokens
+            role = self.run_config.roles[stream.role]
+            update = StreamUpdate(stream.role, seat)
+            for micro in microbatches(rows, seat, role, budget, replay=stream.replay):
+                self._poll()
+                with self.backend.autocast():
+                    loss = self.compute_loss(model, micro)
+                if not torch.isfinite(loss):
+                    raise TrainingError(f"the loss of {stream.role} is {loss.item()} at step {self.state.global_step}")
+                self.accelerator.backward(loss)
+                update.loss += loss.item()
+                update.rows += len(micro.rows)
+                update.tokens += micro.tokens
+                if role.beta:
+                    update.kl = (update.kl or 0.0) + self._metrics["train"]["kl"][-1] * micro.token_share
+                self._metrics["train"].clear()
+            return update
+
+        def _check_fresh(self, stream: Stream, seat: str) -> None:
+            """On-policy samples must come from the seat that trains on them, as it is now."""
+            if stream.replay:
+                return
+            for group in stream.groups:
+                for sample in group.samples:
+                    spoke = sample.completion
+                    if sample.advantage is None and (spoke.seat, spoke.weights_version) != (
+                        seat,
+                        self.adapters.version(seat),
+                    ):
+                        raise GameError(
+                            f"the {stream.role}'s stream trains seat {seat!r} at update {self.adapters.version(seat)}, "
+                            f"but holds a completion by {spoke.seat!r} at update {spoke.weights_version}"
+                        )
+
+        # The loss: TRL's, told what this microbatch needs
+
+        def compute_loss(
+            self, model: Any, inputs: MicroBatch, return_outputs: bool = False, num_items_in_batch: Any = None
+        ) -> Tensor:
+            micro, role = inputs, inputs.role
+            tensors = self._tensors(micro)
+            self._tell(
+                temperature=micro.temperature,
+                beta=role.beta * micro.scale,
+                loss_type=role.loss,
+                max_completion_length=micro.max_tokens,
+                entropy_coef=role.entropy * micro.token_share,
+                epsilon_low=role.clip_ratio,
+                epsilon_high=role.clip_ratio,
+                _entropy_bonus_enabled=role.entropy != 0.0,
+            )
+            if role.beta:
+                tensors["ref_per_token_logps"] = self._reference_logprobs(model, micro, tensors)
+            self.adapters.activate(micro.seat)  # and active until its backward is done
+            return super().compute_loss(model, tensors, num_items_in_batch=tensors["num_items_in_batch"])
+
+        def _tell(self, **settings: Any) -> None:
+            """TRL reads its settings from the trainer, Unsloth's version partly from the arguments: set both."""
+            for key, value in settings.items():
+                setattr(self, key, value)
+                if hasattr(self.args, key):
+                    setattr(self.args, key, value)
+
+        def _tensors(self, micro: MicroBatch) -> dict[str, Tensor]:
+            rows, pad_id, device = micro.rows, self._tokenizer.pad_token_id, self.args.device
+            prompt_ids, prompt_mask = pad([row.completion.prompt_ids for row in rows], pad_id, left=True)
+            completion_ids, completion_mask = pad([row.completion.token_ids for row in rows], pad_id)
+            tensors = {
+                "prompt_ids": prompt_ids,
+                "prompt_mask": prompt_mask,
+                "completion_ids": completion_ids,
+                "completion_mask": completion_mask,
+                "advantages": torch.tensor([row.advantage for row in rows]) * micro.scale,
+                "num_items_in_batch": torch.tensor(float(micro.stream_tokens)),
+            }
+            if micro.replay:
+                tensors["old_per_token_logps"] = _pad_floats([row.completion.logprobs for row in rows])
+            return {key: tensor.to(device) for key, tensor in tensors.items()}
+
+        def _reference_logprobs(self, model: Any, micro: MicroBatch, tensors: Mapping[str, Tensor]) -> Tensor:
+            name = BASE if micro.role.reference == "base" else reference_name(micro.seat)
+            ids = torch.cat([tensors["prompt_ids"], tensors["completion_ids"]], dim=1)
+            mask = torch.cat([tensors["prompt_mask"], tensors["completion_mask"]], dim=1)
+            with self.adapters.speaking(name), torch.no_grad():
+                keep = tensors["completion_ids"].shape[1]
+                return token_logprobs(model, ids, mask, keep, micro.temperature)[0]
+
+        def _get_per_token_logps_and_entropies(
+            self, model: Any, input_ids: Tensor, attention_mask: Tensor, logits_to_keep: int, *_: Any, **__: Any
+        ) -> tuple[Tensor, Tensor, None]:
+            logprobs, entropies = token_logprobs(
+                model,
+                input_ids,
+                attention_mask,
+                logits_to_keep,
+                self.temperature,
+                entropy_gradient=self._entropy_bonus_enabled,
+            )
+            return logprobs, entropies, None
+
+        # The optimizer: a group, a bound and a schedule of its own for every seat
+
+        def create_optimizer(self, model: Any = None) -> Any:
+            if self.optimizer is None:
+                kind, arguments = self.get_optimizer_cls_and_kwargs(self.args, self.model)
+                self.optimizer = kind(seat_groups(self.adapters, self.run_config.seats), **arguments)
+            return self.optimizer
+
+        def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> Any:
+            seats = self.run_config.seats
+            self.lr_scheduler = SeatSchedule(optimizer or self.optimizer, self.adapters, seats, num_training_steps)
+            return self.lr_scheduler
+
+        def _clip_grad_norm(self, model: Any) -> Tensor:
+            """Bound each seat's gradient by itself, and note what the report says of the seats."""
+            assert self._report is not None
+            if any(update.rows for update in self._report.streams):
+                self.accelerator.unscale_gradients(self.optimizer)
+            norms = []
+            for group in self.optimizer.param_groups:
+                moving = [p for p in group["params"] if p.grad is not None]
+                norm = torch.nn.utils.clip_grad_norm_(moving, group["clip"]) if moving else None
+                if norm is not None and not torch.isfinite(norm) and self.accelerator.scaler is None:
+                    raise TrainingError(f"the gradient of seat {group['seat']} is {norm.item()} at {self._where()}")
+                self._report.seats[group["seat"]] = {
+                    "lr": group["lr"],
+                    "grad_norm": None if norm is None else norm.item(),
+                }
+                norms += [] if norm is None else [norm]
+            return torch.stack(norms).norm() if norms else torch.zeros((), device=self.args.device)
+
+        def _where(self) -> str:
+            return f"step {self.state.global_step}"
+
+        # After the update
+
+        def _finish_step(self) -> None:
+            report, self._report = self._report, None
+            assert report is not None
+            for seat, values in report.seats.items():
+                values["updates"] = self.adapters.versions[seat]
+            for action in report.episode.actions:
+                self._apply(action)
+            self._on_step(report)
+
+        def _apply(self, action: Snapshot | Restore) -> None:
+            if isinstance(action, Snapshot):
+                self.adapters.snapshot(action.seat, action.name)
+                return
+            self.adapters.restore(action.seat, action.name)
+            if action.reset_optimizer:
+                reset_optimizer(self.optimizer, self.adapters, action.seat)
+
+        # Checkpoints are the run folder's: nothing of transformers' pickled files is written or read
+
+        def _load_from_checkpoint(self, resume_from_checkpoint: Any, model: Any = None) -> None:
+            """Weights are put back together with the optimizer, once that exists."""
+
+        def _load_optimizer_and_scheduler(self, checkpoint: Any) -> None:
+            if checkpoint is not None:
+                self._load(checkpoint)
+                self.lr_scheduler.apply()
+
+        def _load_rng_state(self, checkpoint: Any) -> None:
+            """Every random number is derived from the seed and the step."""
+
+        def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
+            """Records are the run folder's; a tracker gets them through `report`."""
+
+        def report(self, metrics: dict[str, float]) -> None:
+            """Hand metrics to the tracker named by `run.report_to`."""
+            self.control = self.callback_handler.on_log(self.args, self.state, self.control, metrics)
+
+        def floating_point_ops(self, inputs: Any) -> int:
+            return 0
+
+    return SelfPlayTrainer
+
+
+def grpo_config(config: RunConfig, backend: Backend, output_dir: str) -> Any:
+    """TRL's configuration: only what its constructor and loop need; the loss is configured per microbatch."""
+    from trl import GRPOConfig
+
+    report_to = config.run.report_to
+    return GRPOConfig(
+        output_dir=output_dir,
+        max_steps=config.run.steps,
+        per_device_train_batch_size=2,
+        gradient_accumulation_steps=1,
+        num_generations=2,
+        max_completion_length=config.run.max_completion_tokens or 1,
+        beta=0.0,
+        learning_rate=max(seat.lr for seat in config.seats.values()),
+        max_grad_norm=1.0,
+        optim="adamw_torch",
+        seed=config.run.seed,
+        logging_strategy="no",
+        save_strategy="no",
+        report_to=[] if report_to == "none" else [report_to],
+        disable_tqdm=True,
+        remove_unused_columns=False,
+        **backend.trainer_arguments(),
+    )
+
+
+def _at_step_end(finish: Callable[[], None]) -> Any:
+    from transformers import TrainerCallback
+
+    class StepEnd(TrainerCallback):
+        def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+            finish()
+
+    return StepEnd()
+
+
+def _unused_reward(completions: Sequence[Any], **kwargs: Any) -> list[float]:
+    raise AssertionError("rewards come from the game")
+
+
+def _pad_floats(rows: Sequence[Sequence[float]]) -> Tensor:
+    width = max(map(len, rows))
+    return torch.tensor([[*row, *[0.0] * (width - len(row))] for row in rows])

@@ -1,0 +1,72 @@
+"""Judging completions: one `Verifier` for a run, a checker for each kind of problem."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Self
+
+from lite_selfplay.data import Completion, Problem, Verdict
+from lite_selfplay.errors import UnknownNameError
+from lite_selfplay.verify import letters, math
+from lite_selfplay.verify.workers import WorkerPool
+
+__all__ = ["Checker", "Counters", "Verifier", "register_checker"]
+
+# (pairs of one kind, whether the format demands reasoning, workers for what may not end) -> verdicts in that order
+Checker = Callable[[Sequence[tuple[Completion, Problem]], bool, WorkerPool], list[Verdict]]
+
+_CHECKERS: dict[str, Checker] = {"math": math.check_batch, "letters": letters.check_all}
+
+
+def register_checker(kind: str, checker: Checker) -> None:
+    """Let `Problem.kind == kind` be judged by `checker`; a known kind is replaced."""
+    _CHECKERS[kind] = checker
+
+
+@dataclass
+class Counters:
+    """What a verifier has done so far: completions judged, and how many of them ran out of time."""
+
+    checked: int = 0
+    timeouts: int = 0
+
+
+class Verifier:
+    """Judges completions by the kind of their problem. A context manager; its processes start when first needed.
+
+    Args:
+        deadline: Seconds one answer may take before it counts as wrong.
+        workers: Most checking processes at a time; by default 2, or 1 on a machine with one core.
+    """
+
+    def __init__(self, deadline: float = 5.0, workers: int | None = None):
+        self.counters = Counters()
+        self._workers = WorkerPool(size=workers, deadline=deadline)
+
+    def verify(self, pairs: Sequence[tuple[Completion, Problem]], thinks: bool = False) -> list[Verdict]:
+        """Verdicts in the order of the pairs. `thinks`: the output format demands a closed reasoning block.
+
+        Raises UnknownNameError for a kind without a checker and TaskError for a problem without a usable reference; then
+        nothing is counted.
+        """
+        by_kind: dict[str, list[int]] = {}
+        for index, (_, problem) in enumerate(pairs):
+            if problem.kind not in _CHECKERS:
+                raise UnknownNameError("kind of problem", problem.kind, _CHECKERS)
+            by_kind.setdefault(problem.kind, []).append(index)
+        verdicts: dict[int, Verdict] = {}
+        for kind, indices in by_kind.items():
+            judged = _CHECKERS[kind]([pairs[index] for index in indices], thinks, self._workers)
+            verdicts.update(zip(indices, judged, strict=True))
+        self.counters.checked += len(pairs)
+        self.counters.timeouts += sum(verdict.reason == "timeout" for verdict in verdicts.values())
+        return [verdicts[index] for index in range(len(pairs))]
+
+    def close(self) -> None:
+        """End the checking processes; the next answer that needs one starts them again."""
+        self._workers.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()

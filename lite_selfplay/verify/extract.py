@@ -1,0 +1,103 @@
+"""Finding the answer a completion commits to. Nothing is guessed: the last number of a text is not its answer."""
+
+import re
+
+from lite_selfplay.data import Completion
+from lite_selfplay.text import Span, answer_spans, boxed_spans, split_reasoning
+
+_COPULA = r"(?:\bis\b|\bare\b|\bequals\b|\bshould be\b|\bmust be\b|[:=])"
+_LEAD = re.compile(
+    rf"""
+    (?: \banswers? [ \t*_]* (?:(?:to|for|of)\s[^.:\n]{{0,80}}?)? [*_]* {_COPULA}   # the answer to this is 5; Answer: 5
+      | \bfinal\ answer [*_]* [ \t]* (?=\n)                                        # a heading, the value below it
+      | \#{{4}} [ \t]* (?=[-+$€£\\\d(.]) (?!\d+[.)]\s) )                           # GSM8K's own mark, no numbered heading
+    [\s*_:]*
+    """,
+    re.VERBOSE | re.IGNORECASE,
+)
+_DISPLAY = re.compile(r"\$\$(?P<dollars>.{1,2000}?)\$\$|\\\[(?P<brackets>.{1,2000}?)\\\]", re.DOTALL)
+# "5! = 120" is a factorial, "It is 5! Great." and "It is 5!" are not.
+_SENTENCE_END = re.compile(r"[.?](?=[\s*]|$)|!(?=\s*$|\s+[A-Z])")
+_AFTERTHOUGHT = re.compile(r",?\s+(?:because|since|as|so that|which)\s.*", re.IGNORECASE | re.DOTALL)
+_CONNECTIVES = re.compile(r"(?:\\text|\\quad|\b(?:or|and|either|both)\b|[\W_])*", re.IGNORECASE)
+_OR_AFTER = re.compile(r"[\s$),]*\bor\b(?P<other>[^.\n]*)", re.IGNORECASE)
+_OR_BEFORE = re.compile(r"(?P<other>[^.\n]{0,60})\bor[\s$(]*$", re.IGNORECASE)
+
+
+def completion_text(completion: str | Completion) -> str:
+    """The assistant's whole turn: what the chat template wrote of it, then what was sampled."""
+    return completion if isinstance(completion, str) else completion.prefill + completion.text
+
+
+def extract_answer(text: str) -> str | None:
+    r"""The answer that follows the reasoning, or None.
+
+    In this order: the last non-empty `<answer>` block (a boxed value inside it before the block's own text), the last
+    `\boxed{}`, the last statement such as "the final answer is X", "Answer: X" or "#### X". Reasoning that was opened
+    and never closed has no answer. Boxed values given together, as in `\boxed{1}` or `\boxed{2}`, come back together
+    ("1, 2"), so that a hedge stays visible.
+    """
+    rest = split_reasoning(text).rest
+    blocks = [span.content for span in answer_spans(rest) if span.content.strip()]
+    if blocks:
+        block = blocks[-1]
+        return _boxed_answer(block, whole=True) or _stated_answer(block) or block.strip()
+    return _boxed_answer(rest, whole=False) or _stated_answer(rest)
+
+
+def _boxed_answer(text: str, whole: bool) -> str | None:
+    """The last boxed value and those given together with it; every boxed value of the text where `whole`."""
+    spans = [span for span in boxed_spans(text) if span.content.strip()]
+    if not spans:
+        return None
+    first = 0 if whole else len(spans) - 1
+    while first > 0 and _together(text[spans[first - 1].end : spans[first].start]):
+        first -= 1
+    chosen = spans[first:]
+    answer = ", ".join(_innermost(span) for span in chosen)
+    before = _OR_BEFORE.search(text[max(0, chosen[0].start - 80) : chosen[0].start])
+    after = _OR_AFTER.match(text[chosen[-1].end : chosen[-1].end + 80])
+    if before and _has_value(before["other"]):
+        answer = f"{before['other'].strip()} or {answer}"
+    if after and _has_value(after["other"]):
+        answer = f"{answer} or {after['other'].strip()}"
+    return answer
+
+
+def _innermost(span: Span) -> str:
+    r"""The content of a box, without a second box drawn around the whole of it."""
+    content = span.content.strip()
+    inner = boxed_spans(content)
+    if len(inner) == 1 and (inner[0].start, inner[0].end) == (0, len(content)):
+        return _innermost(inner[0])
+    return content
+
+
+def _together(between: str) -> bool:
+    """Whether two boxed values with this text between them are one answer: only connectives, or one sentence."""
+    if _CONNECTIVES.fullmatch(between):
+        return True
+    return "\n" not in between and not _SENTENCE_END.search(between)
+
+
+def _has_value(text: str) -> bool:
+    return any(character.isdigit() for character in text) or "\\" in text
+
+
+def _stated_answer(text: str) -> str | None:
+    """What follows the last "the answer is" of a text, cut at the end of its sentence or formula."""
+    for lead in reversed(list(_LEAD.finditer(text))):
+        display = _DISPLAY.match(text, lead.end())
+        if display:
+            value = display["dollars"] or display["brackets"]
+        else:
+            value = _first_sentence(text[lead.end() :].partition("\n")[0])
+        value = value.strip().strip("*_").strip()
+        if value:
+            return value
+    return None
+
+
+def _first_sentence(line: str) -> str:
+    end = _SENTENCE_END.search(line)
+    return _AFTERTHOUGHT.sub("", line[: end.start()] if end else line)

@@ -1,0 +1,166 @@
+r"""Light normalisation of written answers: LaTeX stays LaTeX, only what carries no meaning goes.
+
+`tidy` makes different spellings of one answer look alike, `values` takes a list of values apart, `canonical` is the
+form in which two answers are compared as strings. Nothing here evaluates anything.
+"""
+
+import re
+from collections.abc import Iterator
+
+from lite_selfplay.text import boxed_spans
+
+_UNICODE = str.maketrans(
+    {
+        "\u2212": "-", "\u2013": "-", "\u2010": "-", "\u2011": "-", "\u00a0": " ", "\u202f": " ", "\u2009": " ",
+        "×": r"\times ", "⋅": r"\cdot ", "·": r"\cdot ", "÷": r"\div ", "π": r"\pi ", "∞": r"\infty ", "°": r"^\circ ",
+        "±": r"\pm ", "≤": r"\le ", "≥": r"\ge ", "≈": r"\approx ", "∪": r"\cup ", "∈": r"\in ", "²": "^2", "³": "^3",
+        "½": r"\frac{1}{2}", "¼": r"\frac{1}{4}", "¾": r"\frac{3}{4}",
+    }
+)  # fmt: skip
+
+# Applied in this order.
+_REWRITES = [
+    (re.compile(pattern), replacement)
+    for pattern, replacement in [
+        (r"√\s*\(([^()]*)\)|(?<![\\A-Za-z])sqrt\s*\(([^()]*)\)", r"\\sqrt{\1\2}"),
+        (r"√", r"\\sqrt "),
+        (r"\{,\}|,\\!\s*", ","),  # a comma set as punctuation is a thousands separator
+        (r"(?<=\d)\\,(?=\d{3}(?!\d))", ","),
+        (r"\\(?:left|right|[bB]igg?[lrm]?)(?![A-Za-z])", ""),
+        (r"\\[dtc]frac(?![A-Za-z])", r"\\frac"),
+        (r"\\(?:geqslant|geq)(?![A-Za-z])", r"\\ge"),
+        (r"\\(?:leqslant|leq)(?![A-Za-z])", r"\\le"),
+        (r"\\?\$|(?<!\\)\\[()\[\]]", " "),  # math delimiters, and the dollar as a currency
+        (r"\\(?:displaystyle|textstyle|limits|thinspace)(?![A-Za-z])", " "),
+        (r"\\!", ""),
+        (r"(?<!\\)\\[,;:> ]|~", " "),
+        (r"\\(?:text(?:bf|it|rm|sf|tt)?|mbox|mathrm|mathbf|mathit)\s*\{([^{}]*)\}", r" \1 "),
+        (r"\\frac\s*([0-9A-Za-z])", r"\\frac{\1}"),
+        (r"(\\frac\s*\{[^{}]*\})\s*([0-9A-Za-z])", r"\1{\2}"),
+        (r"\\sqrt\s*([0-9A-Za-z])", r"\\sqrt{\1}"),
+        (r"\\%", "%"),
+        (r"\*\*", "^"),
+        (r"\^(-\d+|\d{2,})", r"^{\1}"),
+        (r"(?<![\\A-Za-z])pi(?![A-Za-z])", r"\\pi "),
+        (r"(?<![\\A-Za-z])(?:infinity|inf)(?![A-Za-z])", r"\\infty "),
+        (r"[ \t\r\f\v]+", " "),
+    ]
+]
+_LEADING = re.compile(
+    r"(?:[\s*_`=:]|\\(?:approx|simeq|sim|quad|qquad)(?![A-Za-z])"
+    r"|(?:approximately|about|exactly|simply|just|equivalently|equal to|either|both|between|is)\b)+",
+    re.IGNORECASE,
+)
+_TRAILING = re.compile(r"(?:[\s*_`.,;:]|\\q?quad|(?<!\\)\\$)+$")
+
+_TOKEN = re.compile(
+    r"""\\begin\{\w+\*?\} | \\end\{\w+\*?\} | \\\\ | \\[{}] | \\[A-Za-z]+ | [()\[\]{},;\n] | \b(?:or|and)\b""",
+    re.VERBOSE | re.IGNORECASE,
+)
+_SEPARATORS = {",", ";", "\n", "\\\\", "\\lor", "\\vee", "\\quad", "\\qquad", "or", "and"}
+_THOUSANDS = re.compile(r"(?<![\d.,])\d{1,3}(?:,\d{3})+(?!,?\d)")
+_PLUS_MINUS = re.compile(r"\\pm(?![A-Za-z])")
+_MINUS_PLUS = re.compile(r"\\mp(?![A-Za-z])")
+
+
+def tidy(text: str) -> str:
+    """One answer with delimiters, spacing commands, text wrappers and markdown taken off, and its spelling evened out.
+
+    Never raises; linear in the length of `text`.
+    """
+    text = trim(text.translate(_UNICODE))  # markdown goes first: "**" also writes a power
+    for pattern, replacement in _REWRITES:
+        text = pattern.sub(replacement, text)
+    text = trim(text)
+    boxes = boxed_spans(text)
+    if len(boxes) == 1 and (boxes[0].start, boxes[0].end) == (0, len(text)):
+        return trim(boxes[0].content)
+    return text
+
+
+def trim(text: str) -> str:
+    """`text` without the words and marks around a value that say nothing about it."""
+    lead = _LEADING.match(text)
+    return _TRAILING.sub("", text[lead.end() :] if lead else text)
+
+
+def canonical(text: str) -> str:
+    """The form of a tidy text in which equal strings are equal answers.
+
+    Blanks stay only between digits: "1 4/5" and "14/5" are different numbers.
+    """
+    text = re.sub(r"(?<=\d)\s+(?=\d)", "\0", text)
+    text = re.sub(r"\s+", "", text).replace("\0", " ")
+    text = re.sub(r"\\(?:cdot|times)(?![A-Za-z])", "*", text)
+    text = re.sub(r"([_^])\{(\w)\}", r"\1\2", text)
+    text = re.sub(r"\^\{?\\circ\}?", "", text)
+    choice = re.fullmatch(r"\(([A-Za-z])\)", text)
+    return choice[1] if choice else text
+
+
+def split_top(text: str, separators: set[str], keep: frozenset[int] = frozenset()) -> list[str]:
+    """`text` cut at the separators outside all brackets and environments, except at the positions in `keep`."""
+    pieces, start = [], 0
+    for position, token, depth in _tokens(text):
+        if depth == 0 and token.lower() in separators and position not in keep:
+            pieces.append(text[start:position])
+            start = position + len(token)
+    return [*pieces, text[start:]]
+
+
+def _tokens(text: str) -> Iterator[tuple[int, str, int]]:
+    """(position, token, bracket depth around it) of what matters for splitting. Round and square brackets may pair."""
+    depth = 0
+    for match in _TOKEN.finditer(text):
+        token = match.group()
+        if token in "([{" or token == "\\{" or token.startswith("\\begin"):
+            depth += 1
+        elif token in ")]}" or token == "\\}" or token.startswith("\\end"):
+            depth = max(0, depth - 1)
+        else:
+            yield match.start(), token, depth
+
+
+def inside(text: str, opening: str, closing: str) -> str | None:
+    """What stands between a pair of brackets around the whole of `text`, None where there is no such pair."""
+    if not (text.startswith(opening) and text.endswith(closing) and len(text) >= len(opening) + len(closing)):
+        return None
+    depth = 0
+    for match in re.finditer(r"\\[{}]|[()\[\]{}]", text):
+        depth += 1 if match.group()[-1] in "([{" else -1
+        if depth <= 0:
+            return text[len(opening) : match.start()] if match.end() == len(text) else None
+    return None
+
+
+def values(text: str, thousands: bool = True) -> list[str]:
+    r"""The different values a text names, in order: "3, 5 or 7" names three, `1 \pm x` two, "(2, 3)" one.
+
+    A comma between groups of three digits belongs to a number, unless `thousands` is False. The braces of a set are
+    taken off. Empty for a text that names nothing.
+    """
+    text = tidy(text)
+    for opening, closing in (("\\{", "\\}"), ("{", "}")):
+        members = inside(text, opening, closing)
+        text = text if members is None else members
+    keep = {comma for match in _THOUSANDS.finditer(text) for comma in range(match.start(), match.end())}
+    found: dict[str, str] = {}
+    for piece in split_top(text, _SEPARATORS, frozenset(keep if thousands else ())):
+        for value in _signs(_bare(trim(piece))):
+            if value:
+                found.setdefault(canonical(value), value)
+    return list(found.values())
+
+
+def _bare(value: str) -> str:
+    grouped = inside(value, "{", "}")
+    return value if grouped is None else trim(grouped)
+
+
+def _signs(value: str) -> list[str]:
+    """The two values a plus-minus sign stands for. Several signs in one value go together."""
+    if not (_PLUS_MINUS.search(value) or _MINUS_PLUS.search(value)):
+        return [value]
+    upper = _MINUS_PLUS.sub("-", _PLUS_MINUS.sub("+", value))
+    lower = _MINUS_PLUS.sub("+", _PLUS_MINUS.sub("-", value))
+    return [trim(upper), trim(lower)]

@@ -1,0 +1,35 @@
+"""The `letters` toy checker: right where the completion holds one of the letters that the problem names.
+
+A randomly initialised model solves about half of such problems, so that runs of one have something to learn from.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+from lite_selfplay.data import Completion, Problem, Verdict
+from lite_selfplay.errors import TaskError
+from lite_selfplay.text import well_formed
+from lite_selfplay.verify.workers import WorkerPool
+
+
+def check(completion: str | Completion, answer: Any, thinks: bool = False) -> Verdict:
+    """Judge a completion by whether its text, as sampled, holds any letter of `answer` (case matters).
+
+    The verdict's `answer` is the first such letter. Raises TaskError unless `answer` is a non-empty string.
+    """
+    if not isinstance(answer, str) or not answer:
+        raise TaskError(f"a problem of kind 'letters' needs a string of letters as its answer, got {answer!r}")
+    text, prefill = (completion, "") if isinstance(completion, str) else (completion.text, completion.prefill)
+    found = next((character for character in text if character in answer), None)
+    return Verdict(
+        correct=found is not None,
+        score=float(found is not None),
+        answer=found,
+        well_formed=well_formed(text, thinks, prefill),
+        reason="" if found else "wrong",
+    )
+
+
+def check_all(pairs: Sequence[tuple[Completion, Problem]], thinks: bool, workers: WorkerPool) -> list[Verdict]:
+    """Judge a batch; `workers` are left alone."""
+    return [check(completion, problem.answer, thinks) for completion, problem in pairs]
