@@ -25,7 +25,11 @@ def init(
 
     if out.exists():
         raise ConfigError(f"{out} exists already: choose another --out")
-    out.write_text(plan(RunConfig(game=game, model=model, tasks=tasks)).config.to_yaml(), encoding="utf-8")
+    text = plan(RunConfig(game=game, model=model, tasks=tasks)).config.to_yaml()
+    try:
+        out.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"cannot write {out}: {error.strerror or error}") from None
     typer.echo(f"wrote {out}; run it with: lite-selfplay train --config {out}")
 
 

@@ -20,7 +20,8 @@ def report(
         for role, stream in row["streams"].items():
             accuracy = "" if stream["accuracy"] is None else f"{stream['accuracy']:.0%} right, "
             typer.echo(
-                f"  step {row['step'] + 1}: {role} (seat {stream['seat']}): {accuracy}reward {stream['reward_mean']:.2f}, "
+                f"  step {row['step'] + 1}: {role} (seat {stream['seat']}): {accuracy}"
+                f"reward {stream['reward_mean']:.2f}, "
                 f"{stream['well_formed']:.0%} well-formed, {stream['tokens_mean']:.0f} tokens"
             )
     for number, exchange in enumerate(_exchanges(folder.episodes())[:duels], 1):

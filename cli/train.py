@@ -74,7 +74,8 @@ def train(
     given = {key: value for key, value in flags.items() if value is not None}
     if resume is not None:
         others = {"game": game, "model": model, "tasks": tasks, "config": config, "set": assignments, **given}
-        _resume(resume, steps, [key for key, value in others.items() if value and key != "steps"])
+        others["dry_run"] = dry_run or None
+        _resume(resume, steps, [key for key, value in others.items() if value not in (None, []) and key != "steps"])
         return
     _start(_layers(game, model, tasks, config, given, assignments or []), dry_run)
 
@@ -119,7 +120,7 @@ def _resume(path: Path, steps: int | None, others: list[str]) -> None:
 
     if others:
         flag = others[0].replace("_", "-")
-        raise RequestError(f"--resume takes its configuration from the run folder; only --steps goes with it, not {flag}")
+        raise RequestError(f"--resume reads everything from the run folder; only --steps goes with it, not {flag}")
     resume(path, steps=steps, say=_say)
 
 

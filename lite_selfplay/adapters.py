@@ -52,9 +52,9 @@ class Adapters:
     def __init__(self, base: nn.Module, seats: Mapping[str, SeatConfig], *, seed: int, base_name: str = ""):
         if not seats:
             raise LiteSelfPlayError("a run needs at least one seat")
-        reserved = {BASE, "default"}
-        if bad := sorted(name for name in seats if name in reserved or name.endswith(_TWIN) or not re.fullmatch(r"[\w-]+", name)):
-            raise LiteSelfPlayError(f"seats cannot be named {', '.join(map(repr, bad))}")
+        for name in seats:
+            if name in (BASE, "default") or name.endswith(_TWIN) or not re.fullmatch(r"[\w-]+", name):
+                raise LiteSelfPlayError(f"a seat cannot be named {name!r}")
         self.seats: tuple[str, ...] = tuple(seats)
         self.versions: dict[str, int] = dict.fromkeys(seats, 0)
         self.snapshots: dict[str, Kept] = {}

@@ -121,7 +121,7 @@ def _complete(path: Path) -> bool:
     try:
         files = _manifest(path)["files"]
         return all((path / name).stat().st_size == listed["size"] for name, listed in files.items())
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return False
 
 

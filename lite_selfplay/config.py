@@ -36,7 +36,7 @@ Unit = Annotated[float, Field(gt=0, le=1)]
 
 
 class Section(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=())
+    model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=(), allow_inf_nan=False)
 
 
 class GameSection(BaseModel):
@@ -61,6 +61,12 @@ class ModelSection(Section):
     backend: Literal["auto", "transformers", "unsloth"] = "auto"
     thinking: Literal["auto", "on", "off"] = "auto"
     gradient_checkpointing: Literal["auto"] | bool = "auto"
+
+    @field_validator("thinking", mode="before")
+    @classmethod
+    def _yaml_switch(cls, value: Any) -> Any:
+        """YAML reads a bare `on` as true."""
+        return {True: "on", False: "off"}[value] if isinstance(value, bool) else value
 
 
 class TasksSection(Section):
@@ -111,7 +117,7 @@ class SeatConfig(Section):
     warmup: float = Field(0.1, ge=0, lt=1)
     clip: float = Field(1.0, gt=0)
     rank: int = Field(16, ge=1)
-    alpha: float = Field(32, gt=0)
+    alpha: int = Field(32, ge=1)
     init: Literal["zero", "gaussian"] = "zero"
     init_std: float = Field(1e-3, gt=0)
 
@@ -191,17 +197,25 @@ def nested(values: Mapping[str, Any]) -> dict[str, Any]:
     Raises ConfigError where a flat key and its section's key are both given and differ.
     """
     result: dict[str, Any] = {}
+    if odd := [key for key in values if not isinstance(key, str)]:
+        raise ConfigError(f"the keys of a configuration are names, got {odd[0]!r}")
     for key, value in values.items():
         if isinstance(value, Path):
             value = str(value)
         if key in NAMED_SECTIONS and (value is None or isinstance(value, str)):
             value = {NAMED_SECTIONS[key]: value} if value is not None else {}
         if key not in FLAT_KEYS:
-            result[key] = merge(result[key], value) if isinstance(value, Mapping) and key in result else value
+            result[key] = value
+    result = copy.deepcopy(result)
     for key, value in values.items():
         if key in FLAT_KEYS:
-            set_key(result, FLAT_KEYS[key], str(value) if isinstance(value, Path) else value)
-    return copy.deepcopy(result)
+            value = str(value) if isinstance(value, Path) else value
+            section, _, inner = FLAT_KEYS[key].partition(".")
+            below = result.get(section)
+            if isinstance(below, dict) and below.get(inner, value) != value:
+                raise ConfigError(f"{key} is {value!r} and {FLAT_KEYS[key]} is {below[inner]!r}: give one of them")
+            set_key(result, FLAT_KEYS[key], value)
+    return result
 
 
 def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
@@ -235,7 +249,7 @@ def parse_assignment(text: str) -> dict[str, Any]:
     key = key.strip()
     try:
         set_key(layer, FLAT_KEYS.get(key, key), yaml.safe_load(value))
-    except yaml.YAMLError:
+    except (yaml.YAMLError, ValueError):  # ValueError: a date that does not exist
         raise ConfigError(f"--set {key}: {value!r} is not a YAML value") from None
     return layer
 
@@ -248,7 +262,7 @@ def load_layer(path: Path) -> dict[str, Any]:
         raise ConfigError(f"no configuration file at {path}") from None
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"cannot read {path}: {error}") from None
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, ValueError) as error:
         raise ConfigError(f"{path} is not YAML: {error}") from None
     if not isinstance(values, dict):
         raise ConfigError(f"{path} must hold a mapping of keys, not a {type(values).__name__}")
@@ -289,12 +303,12 @@ def keys_of(section: list[str]) -> list[str]:
     """The keys that may stand in a section, given by its path (`["run"]`, `["seats", "A"]`)."""
     if not section:
         return [*RunConfig.model_fields, *FLAT_KEYS]
-    model = {
+    models: dict[str, type[BaseModel]] = {
         "game": GameSection,
         "model": ModelSection,
         "tasks": TasksSection,
         "roles": RoleConfig,
         "seats": SeatConfig,
         "run": RunSection,
-    }[section[0]]
-    return list(model.model_fields)
+    }
+    return list(models[section[0]].model_fields)

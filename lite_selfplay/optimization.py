@@ -1,4 +1,4 @@
-"""The optimizer's side of seats: one parameter group a seat, a schedule over the seat's own updates, state as tensors."""
+"""The optimizer's side of seats: a parameter group each, a schedule over a seat's own updates, state as tensors."""
 
 import math
 from collections.abc import Mapping

@@ -54,7 +54,8 @@ class RunFolder:
     def append(self, metrics: Mapping[str, Any], episodes: Iterable[Mapping[str, Any]], limit_mb: float) -> bool:
         """Write a step's lines. Returns False once `episodes.jsonl` has reached its limit and is left as it is."""
         path = self.path / EPISODES
-        room = not path.exists() or path.stat().st_size < limit_mb * 1e6
+        size = path.stat().st_size if path.exists() else 0
+        room = size < limit_mb * 1e6
         if room:
             _append_lines(path, episodes)
         _append_lines(self.path / METRICS, [metrics])
@@ -139,8 +140,8 @@ def _read_lines(path: Path) -> Iterator[dict[str, Any]]:
     """The objects of a JSONL file; a last line that a kill cut short is passed over."""
     if not path.exists():
         return
-    with path.open(encoding="utf-8") as file:
+    with path.open("rb") as file:  # bytes: the cut may lie inside a character
         for line in file:
-            if not line.endswith("\n"):
+            if not line.endswith(b"\n"):
                 return
             yield json.loads(line)

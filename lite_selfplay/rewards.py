@@ -9,7 +9,8 @@ completion; it returns one number a completion. Arguments that the function does
 import importlib.util
 import inspect
 import math
-from collections.abc import Callable, Sequence
+import sys
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,8 +30,10 @@ def load_reward(spec: str) -> RewardFunction:
     if not path.is_file():
         raise ConfigError(f"--reward: no file at {path}")
     module_spec = importlib.util.spec_from_file_location(f"lite_selfplay_reward_{path.stem}", path)
-    assert module_spec is not None and module_spec.loader is not None
+    assert module_spec is not None
+    assert module_spec.loader is not None
     module = importlib.util.module_from_spec(module_spec)
+    sys.modules[module_spec.name] = module  # dataclasses and pickle look there for a class's own module
     try:
         module_spec.loader.exec_module(module)
     except Exception as error:
@@ -39,7 +42,7 @@ def load_reward(spec: str) -> RewardFunction:
     if not callable(function):
         names = sorted(n for n, v in vars(module).items() if inspect.isfunction(v) and not n.startswith("_"))
         raise ConfigError(f"--reward: {path} has no function {name!r}; it has {', '.join(names) or 'none'}")
-    return function  # type: ignore[no-any-return]
+    return function
 
 
 def call_reward(
@@ -56,18 +59,17 @@ def call_reward(
     name = getattr(reward, "__qualname__", repr(reward))
     try:
         returned = reward(**_arguments(reward, pairs))
+        returned = list(returned) if isinstance(returned, Iterator) else returned
     except Exception as error:
         raise RewardError(f"the reward function {name} raised {type(error).__name__}: {error}") from error
     try:
         values = [float(value) for value in returned]
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         raise RewardError(
             f"the reward function {name} must return one number for each completion, got {returned!r:.200}"
         ) from None
     if len(values) != len(pairs):
-        raise RewardError(
-            f"the reward function {name} returned {len(values)} values for {len(pairs)} completions"
-        )
+        raise RewardError(f"the reward function {name} returned {len(values)} values for {len(pairs)} completions")
     bad = next((i for i, value in enumerate(values) if not math.isfinite(value)), None)
     if bad is not None:
         raise RewardError(f"the reward function {name} returned {values[bad]} for completion {bad}")

@@ -8,7 +8,7 @@ from lite_selfplay.backends.base import Backend
 from lite_selfplay.backends.generation import Generation
 from lite_selfplay.config import RunConfig
 from lite_selfplay.data import Completion, Problem, Sampling, TokenScores, Verdict
-from lite_selfplay.errors import RewardError, UnknownNameError
+from lite_selfplay.errors import UnknownNameError
 from lite_selfplay.models.chat import Chat, EncodedPrompt
 from lite_selfplay.rewards import RewardFunction, call_reward
 from lite_selfplay.tasks import Source

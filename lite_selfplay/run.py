@@ -52,9 +52,10 @@ class Plan:
         return lines
 
 
-def plan(config: RunConfig) -> Plan:
+def plan(config: RunConfig, *, own_checker: bool = False) -> Plan:
     """Fill in everything a configuration leaves open, and check it. Starts nothing, downloads nothing.
 
+    `own_checker`: a reward function takes the checker's place, so problems need no answers.
     Raises ConfigError, UnknownNameError or TaskError.
     """
     from lite_selfplay.models import suggested
@@ -76,10 +77,11 @@ def plan(config: RunConfig) -> Plan:
         if not role.sampling(tokens).is_policy:
             raise ConfigError(
                 f"roles.{name}: completions sampled with top_p, top_k, min_p or a repetition penalty are not the "
-                "policy's own, and training on them as if they were is silently wrong: only temperature may differ from 1"
+                "policy's own, and training on them as if they were is silently wrong: only temperature may change"
             )
-    if game.needs_answers and (missing := next((p.id for p in task.problems if p.answer is None), None)):
-        if run.reward is None:
+    if game.needs_answers and not own_checker:
+        missing = next((problem.id for problem in task.problems if problem.answer is None), None)
+        if missing is not None:
             raise ConfigError(f"{config.game.name} needs an answer to every problem; {missing} has none")
     return Plan(resolved, game, task, tokens)
 
@@ -89,7 +91,7 @@ def _layered(game: Game, suggested: Mapping[str, Any], chosen: Mapping[str, Any]
     hints: dict[str, Any] = {}
     for dotted, value in suggested.items():
         set_key(hints, dotted, value)
-    defaults = {"seats": {"*": {}}, "roles": {"*": {}}}
+    defaults: dict[str, Any] = {"seats": {"*": {}}, "roles": {"*": {}}}
     merged: dict[str, Any] = {}
     for layer in (defaults, game.recipe, hints, chosen):
         layer = spread(nested(layer), "seats", game.trained_seats())
@@ -141,7 +143,7 @@ def train(config: RunConfig, reward: RewardFunction | None = None, *, say: Say |
     say = say or _silent
     if reward is None and config.run.reward is not None:
         reward = load_reward(config.run.reward)
-    ready = plan(config)
+    ready = plan(config, own_checker=reward is not None)
     folder = _free_folder(ready.config)
     with _quiet(), Interrupts() as interrupts:
         from lite_selfplay.models import resolve
@@ -170,7 +172,7 @@ def resume(
         config = RunConfig.of(config.model_dump(mode="json"), {"run": {"steps": steps}})
     if reward is None and config.run.reward is not None:
         reward = load_reward(config.run.reward)
-    ready = plan(config)
+    ready = plan(config, own_checker=reward is not None)
     checkpoints = find_checkpoints(folder.path / CHECKPOINTS)
     if not checkpoints:
         raise RunFolderError(f"{path} has no complete checkpoint to resume from")

@@ -85,8 +85,13 @@ class Session:
     def facts(self) -> dict[str, Any]:
         """What `environment.json` says of this run beside the versions."""
         device = self.backend.device
-        name = torch.cuda.get_device_name(device) if device.type == "cuda" else f"{torch.get_num_threads()} CPU threads"
-        return {"backend": self.backend.name, "device": name, "seed": self.config.run.seed, "base": self.identity["base"]}
+        cuda = device.type == "cuda"
+        return {
+            "backend": self.backend.name,
+            "device": torch.cuda.get_device_name(device) if cuda else f"{torch.get_num_threads()} CPU threads",
+            "seed": self.config.run.seed,
+            "base": self.identity["base"],
+        }
 
     def run(self, checkpoint: Checkpoint | None = None) -> None:
         """Play to the last step. Raises Interrupted after saving the state before the step that was cut short."""
@@ -129,7 +134,7 @@ class Session:
         run = self.config.run
         room = self.folder.append(metrics, episode_rows(report), run.episodes_limit_mb)
         if not room and report.step == self._first_step:
-            self.say(f"episodes.jsonl has reached run.episodes_limit_mb ({run.episodes_limit_mb:g}): no more are written")
+            self.say(f"episodes.jsonl has reached its limit of {run.episodes_limit_mb:g} MB: no more are written")
         self._tell(report, metrics)
         if run.report_to != "none":
             self.trainer.report(flat(metrics))

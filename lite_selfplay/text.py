@@ -62,7 +62,7 @@ def split_reasoning(text: str) -> Reasoning:
 
 
 def answer_spans(text: str) -> list[Span]:
-    """The `<answer>...</answer>` blocks in order; an unclosed one runs to the next opening tag or the end of the text."""
+    """The `<answer>...</answer>` blocks in order; an unclosed one runs to the next opening tag or the text's end."""
     starts = [match.start() for match in re.finditer(re.escape(ANSWER_OPEN), text)]
     spans = []
     for start, limit in zip(starts, [*starts, len(text)][1:], strict=True):

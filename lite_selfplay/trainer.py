@@ -67,10 +67,10 @@ def reference_name(seat: str) -> str:
     return f"{seat}@reference"
 
 
-def make_trainer_class(parent: type) -> type:
+def make_trainer_class(parent: Any) -> Any:
     """The self-play trainer over a backend's GRPO trainer class (TRL's own, or what Unsloth made of it)."""
 
-    class SelfPlayTrainer(parent):  # type: ignore[misc]
+    class SelfPlayTrainer(parent):
         """Plays a game and trains its seats.
 
         `play(step)` returns the step's episode and the seat of each role; `on_step(report)` is called when the
@@ -94,6 +94,10 @@ def make_trainer_class(parent: type) -> type:
             self.backend, self.adapters, self.run_config = backend, backend.adapters, config
             self._play, self._on_step, self._load, self._poll = play, on_step, load, poll
             self._report: StepReport | None = None
+            self.optimizer: Any = None
+            self.control: Any = None
+            # TRL rounds whatever is trainable over a 4-bit base to bfloat16: for now, nothing is.
+            self.adapters.model.requires_grad_(False)
             super().__init__(
                 model=self.adapters.model,
                 reward_funcs=[_unused_reward],
@@ -104,7 +108,7 @@ def make_trainer_class(parent: type) -> type:
             )
             self._silence()
             self.aux_loss_enabled = False
-            self.adapters.cast_to_float32()
+            self.adapters.activate(self.adapters.seats[0])
 
         def _silence(self) -> None:
             from transformers import PrinterCallback
@@ -114,7 +118,8 @@ def make_trainer_class(parent: type) -> type:
         # A step: play, then every microbatch under its own seat
 
         def get_train_dataloader(self) -> DataLoader:
-            return DataLoader(range(self.args.max_steps), batch_size=1, collate_fn=lambda rows: {"step": rows[0]})
+            steps: Any = range(self.args.max_steps)
+            return DataLoader(steps, batch_size=1, collate_fn=lambda rows: {"step": rows[0]})
 
         def _prepare_inputs(self, inputs: Any) -> Any:
             return inputs
@@ -329,6 +334,7 @@ def grpo_config(config: RunConfig, backend: Backend, output_dir: str) -> Any:
         num_generations=2,
         max_completion_length=config.run.max_completion_tokens or 1,
         beta=0.0,
+        use_bias_correction_kl=False,  # the papers' KL term; TRL's default multiplies it by the importance ratio
         learning_rate=max(seat.lr for seat in config.seats.values()),
         max_grad_norm=1.0,
         optim="adamw_torch",

@@ -109,9 +109,7 @@ class _Batch:
             mask[i, width - len(prompt) :] = 1
         ids, mask = ids.to(self.device), mask.to(self.device)
         positions = (mask.cumsum(-1) - 1).clamp(min=0)
-        out = self.model(
-            input_ids=ids, attention_mask=mask, position_ids=positions, use_cache=True, logits_to_keep=1
-        )
+        out = self.model(input_ids=ids, attention_mask=mask, position_ids=positions, use_cache=True, logits_to_keep=1)
         rows = torch.tensor([index[row.group] for row in self.rows], device=self.device)
         self.cache = out.past_key_values
         self.cache.batch_select_indices(rows)

@@ -6,6 +6,7 @@ completion, `T` the completion's part of it, `H` hidden size, `V` vocabulary.
 """
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -32,7 +33,7 @@ def token_logprobs(
     0 where the mask is 0. The log-probabilities are differentiable, the entropies only where `entropy_gradient` asks
     for it. `temperature` > 0 divides the logits.
     """
-    base = model.get_base_model() if hasattr(model, "get_base_model") else model
+    base: Any = getattr(model, "get_base_model", lambda: model)()
     positions = (attention_mask.cumsum(-1) - 1).clamp(min=0)
     mask = attention_mask[:, -keep:].bool()
     targets = input_ids[:, -keep:][mask]

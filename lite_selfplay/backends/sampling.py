@@ -35,9 +35,7 @@ def filtered_logits(logits: Tensor, sampling: Sampling, seen: Tensor | None = No
     """
     logits = logits.float()
     if sampling.repetition_penalty != 1.0 and seen is not None:
-        penalised = torch.where(
-            logits < 0, logits * sampling.repetition_penalty, logits / sampling.repetition_penalty
-        )
+        penalised = torch.where(logits < 0, logits * sampling.repetition_penalty, logits / sampling.repetition_penalty)
         logits = torch.where(seen, penalised, logits)
     if sampling.temperature not in (0.0, 1.0):
         logits = logits / sampling.temperature

@@ -85,14 +85,13 @@ class TransformersBackend:
                     scores[i] = score
         return scores
 
-    def _score(
-        self, rows: Sequence[tuple[Sequence[int], Sequence[int]]], temperature: float
-    ) -> list[TokenScores]:
+    def _score(self, rows: Sequence[tuple[Sequence[int], Sequence[int]]], temperature: float) -> list[TokenScores]:
         self._poll()
         prompt_ids, prompt_mask = pad([row[0] for row in rows], self._pad_id, left=True)
         ids, mask = pad([row[1] for row in rows], self._pad_id)
-        inputs = (torch.cat(pair, dim=1).to(self.device) for pair in ((prompt_ids, ids), (prompt_mask, mask)))
-        logprobs, entropies = token_logprobs(self.adapters.model, *inputs, ids.shape[1], temperature)
+        input_ids = torch.cat([prompt_ids, ids], dim=1).to(self.device)
+        attention_mask = torch.cat([prompt_mask, mask], dim=1).to(self.device)
+        logprobs, entropies = token_logprobs(self.adapters.model, input_ids, attention_mask, ids.shape[1], temperature)
         return [
             TokenScores(lp[: len(row[1])], h[: len(row[1])])
             for row, lp, h in zip(rows, logprobs.tolist(), entropies.tolist(), strict=True)

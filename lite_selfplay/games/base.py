@@ -40,7 +40,7 @@ class Game:
     recipe: ClassVar[Mapping[str, Any]] = {}
 
     def __init__(self, options: Any = None, *, group_size: int = 8, problems_per_step: int = 4):
-        self.options = options if options is not None else self.Options()
+        self.options: Any = options if options is not None else self.Options()
         self.group_size = group_size
         self.problems_per_step = problems_per_step
 

@@ -176,7 +176,7 @@ def challenge_prompt(problem: Problem, attempt: str) -> str:
 
 
 def exchange_log(challenged: Sequence[Group], summaries: Sequence[Sequence[str]]) -> dict[str, Any]:
-    """What the exchange did: conversions (wrong draft, right challenge), regressions, and how much there was to read."""
+    """What the exchange did: conversions (wrong draft, right challenge), regressions, how much there was to read."""
     pairs = [
         (sample.info["draft_correct"], sample.verdict.correct)
         for group in challenged

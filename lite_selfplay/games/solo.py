@@ -50,9 +50,7 @@ def solo_reward(correct: float, well_formed: bool, format_weight: float = 0.5) -
     return 2 * correct + format_weight * well_formed
 
 
-def judged(
-    table: Table, problems: list[Problem], answers: list[list[Completion]], format_weight: float
-) -> list[Group]:
+def judged(table: Table, problems: list[Problem], answers: list[list[Completion]], format_weight: float) -> list[Group]:
     """Groups of completions, verified in one batch, each rewarded by itself. A prompt over the limit is masked."""
     verdicts = iter(table.verify([(c, p) for p, group in zip(problems, answers, strict=True) for c in group]))
     return [

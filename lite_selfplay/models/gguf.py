@@ -83,7 +83,10 @@ def convert(file: Path, folder: Path, *, sha256: str) -> None:
             "eos_token_id": ids[0] if len(ids) == 1 else ids,
             "pad_token_id": token_id(header.metadata, "padding"),
         }
-        _save_plain(model, header, special, folder)
+        try:
+            _save_plain(model, header, special, folder)
+        except RuntimeError as error:  # Shapes that do not follow from the config.
+            raise _misfit(file, header, str(error)) from error
         tokenizer.save_pretrained(folder)
     _write_provenance(file, header, sha256, folder)
 
@@ -107,35 +110,42 @@ def read_header(file: Path) -> GgufHeader:
 def _load(file: Path, header: GgufHeader) -> Any:
     """The model with dequantised weights in bf16, every one of them read from the file and none left over."""
     import torch
-    import transformers
-    from transformers import AutoConfig, AutoModelForCausalLM
+    from transformers import AutoConfig, AutoModelForCausalLM, GgufConfig
 
-    # Newer versions can leave weights in GGUF blocks where they have a kernel for them; those cannot be saved.
-    dense = getattr(transformers, "GgufConfig", None)
-    options = {"quantization_config": dense(dequantize=True)} if dense is not None else {}
     try:
         config = AutoConfig.from_pretrained(file.parent, gguf_file=file.name)
         head_dim = header.metadata.get(f"{header.architecture}.attention.key_length")
         if head_dim is not None and hasattr(config, "head_dim"):
             config.head_dim = head_dim  # Not taken over for Qwen3, where the class's own default would stand in.
-        model, report = AutoModelForCausalLM.from_pretrained(
-            file.parent, gguf_file=file.name, config=config, dtype=torch.bfloat16, output_loading_info=True, **options
+        loaded: Any = AutoModelForCausalLM.from_pretrained(
+            file.parent,
+            gguf_file=file.name,
+            config=config,
+            dtype=torch.bfloat16,
+            # Otherwise weights may stay in GGUF blocks where there is a kernel for them; those cannot be saved.
+            quantization_config=GgufConfig(dequantize=True),
+            output_loading_info=True,
         )
     except (AttributeError, KeyError, NotImplementedError, RuntimeError, ValueError) as error:
-        raise ModelNotFoundError(
-            f"transformers {transformers.__version__} cannot read {file.name} ({header.architecture}): {error}"
-        ) from error
+        raise _misfit(file, header, str(error)) from error
+    model, report = loaded
+    missing = [*report["missing_keys"], *report["mismatched_keys"]]
+    if missing:
+        raise _misfit(file, header, f"nothing for {', '.join(sorted(map(str, missing))[:3])}")
     held = sum(elements for name, _, elements in header.tensors if not name.startswith(_STRETCH))
     taken = sum(parameter.numel() for parameter in model.parameters())
-    lost = sorted([*report["missing_keys"], *(str(key) for key in report["mismatched_keys"])]) or [
-        f"{held} numbers for {taken} places"
-    ] * (held != taken)
-    if lost:
-        raise ModelNotFoundError(
-            f"{file.name} does not fit the architecture {header.architecture} as transformers "
-            f"{transformers.__version__} knows it: {', '.join(lost[:3])}."
-        )
+    if held != taken:
+        raise _misfit(file, header, f"the file holds {held} numbers, the model has places for {taken}")
     return model
+
+
+def _misfit(file: Path, header: GgufHeader, why: str) -> ModelNotFoundError:
+    from transformers import __version__
+
+    return ModelNotFoundError(
+        f"{file.name} does not fit the architecture {header.architecture} as transformers {__version__} knows it: "
+        f"{' '.join(why.split())[:300].rstrip('.')}."
+    )
 
 
 def _save_plain(model: Any, header: GgufHeader, special: Mapping[str, Any], folder: Path) -> None:

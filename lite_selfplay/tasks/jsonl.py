@@ -1,15 +1,18 @@
 """Problems from a JSONL file: the loader of a user's own data and of downloaded benchmarks alike."""
 
+import codecs
 import json
+import math
 import re
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from lite_selfplay.data import Problem
 from lite_selfplay.errors import TaskError
 
 _PROBLEM_KEYS = ("problem", "question")
-_FINAL = re.compile(r"####\s*(.+?)\s*$")
+_FINAL = re.compile(r"####\s*(\S.*?)?\s*$")
+_THOUSANDS = re.compile(r"[-+$]*\d{1,3}(,\d{3})+(\.\d*)?%?")
 MAX_LINE_BYTES = 10_000_000
 
 
@@ -23,11 +26,17 @@ def read_jsonl(path: Path) -> list[Problem]:
     if not path.is_file():
         raise TaskError(f"no task file at {path}")
     problems = []
-    with path.open("rb") as lines:
+    try:
+        file = path.open("rb")
+    except OSError as error:
+        raise TaskError(f"cannot read {path}: {error.strerror or error}") from None
+    with file as lines:
         for number, raw in enumerate(iter(lambda: lines.readline(MAX_LINE_BYTES + 1), b""), 1):
             where = f"{path}, line {number}"
             if len(raw) > MAX_LINE_BYTES:
                 raise TaskError(f"{where}: longer than {MAX_LINE_BYTES:,} bytes")
+            if number == 1:
+                raw = raw.removeprefix(codecs.BOM_UTF8)
             if raw.strip():
                 problems.append(_problem(_row(raw, where), where, f"{path.stem}-{number}"))
     if not problems:
@@ -37,16 +46,25 @@ def read_jsonl(path: Path) -> list[Problem]:
 
 def _row(raw: bytes, where: str) -> dict[str, Any]:
     try:
-        row = json.loads(raw.decode("utf-8"))
+        row = json.loads(raw.decode("utf-8"), parse_constant=_no_constant)
+        json.dumps(row, ensure_ascii=False).encode("utf-8")
+    except UnicodeEncodeError:
+        raise TaskError(f"{where}: holds half a surrogate pair, which is no text") from None
     except UnicodeDecodeError:
         raise TaskError(f"{where}: not UTF-8") from None
     except json.JSONDecodeError as error:
         raise TaskError(f"{where}: not JSON ({error.msg} at column {error.colno})") from None
+    except ValueError as error:  # NaN, or a number of thousands of digits
+        raise TaskError(f"{where}: not JSON ({str(error).partition(':')[0]})") from None
     except RecursionError:
         raise TaskError(f"{where}: nested too deeply") from None
     if not isinstance(row, dict):
         raise TaskError(f"{where}: must be an object, not {type(row).__name__}")
     return row
+
+
+def _no_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is no JSON number")
 
 
 def _problem(row: dict[str, Any], where: str, default_id: str) -> Problem:
@@ -57,9 +75,21 @@ def _problem(row: dict[str, Any], where: str, default_id: str) -> Problem:
     if not isinstance(text, str) or not text.strip():
         raise TaskError(f"{where}: {key!r} must be a text that is not empty")
     answer, extra = row.get("answer"), {k: v for k, v in row.items() if k not in (key, "answer", "id")}
-    if isinstance(answer, bool) or not isinstance(answer, str | int | float | list | None):
-        raise TaskError(f"{where}: 'answer' must be a text, a number or a list of them")
+    if not (
+        answer is None or _is_answer(answer) or (answer and isinstance(answer, list) and all(map(_is_answer, answer)))
+    ):
+        raise TaskError(f"{where}: 'answer' must be a text, a finite number or a list of them")
     if isinstance(answer, str) and (final := _FINAL.search(answer)):
         extra.setdefault("solution", answer)
-        answer = final[1].replace(",", "")
+        answer = final[1] or ""
+        answer = answer.replace(",", "") if _THOUSANDS.fullmatch(answer) else answer
+    if isinstance(answer, str) and not answer.strip():
+        answer = None
     return Problem(str(row.get("id", default_id)), text.strip(), answer, extra=extra)
+
+
+def _is_answer(value: Any) -> bool:
+    """A text or a finite number: what one reference answer may be."""
+    return isinstance(value, str) or (
+        isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    )

@@ -12,7 +12,7 @@ SIZE = 10_000
 MAX_COMPLETION_TOKENS = 16
 
 
-def letters(seed: int = 0, named: str = "10", of: str = "12", **unknown: str) -> Task:
+def letters(seed: int = 0, /, named: str = "10", of: str = "12", **unknown: str) -> Task:
     """Each problem names some letters of the alphabet's beginning; a completion that holds any of them is right.
 
     `named` is how many letters a problem names, out of the first `of` letters: 1 <= named <= of <= 26. Raises TaskError
@@ -20,7 +20,7 @@ def letters(seed: int = 0, named: str = "10", of: str = "12", **unknown: str) ->
     """
     if unknown:
         raise TaskError(f"letters has no option {next(iter(unknown))!r}; it takes named and of")
-    if not (named.isdigit() and of.isdigit()) or not 1 <= int(named) <= int(of) <= 26:
+    if not (named.isdecimal() and of.isdecimal()) or not 1 <= int(named) <= int(of) <= 26:
         raise TaskError(f"letters needs 1 <= named <= of <= 26, got named={named}, of={of}")
     return Task("letters", _Letters(seed, int(named), string.ascii_lowercase[: int(of)]), MAX_COMPLETION_TOKENS)
 

@@ -45,8 +45,8 @@ class Verifier:
     def verify(self, pairs: Sequence[tuple[Completion, Problem]], thinks: bool = False) -> list[Verdict]:
         """Verdicts in the order of the pairs. `thinks`: the output format demands a closed reasoning block.
 
-        Raises UnknownNameError for a kind without a checker and TaskError for a problem without a usable reference; then
-        nothing is counted.
+        Raises UnknownNameError for a kind without a checker and TaskError for a problem without a usable reference;
+        then nothing is counted.
         """
         by_kind: dict[str, list[int]] = {}
         for index, (_, problem) in enumerate(pairs):

@@ -5,12 +5,15 @@ import re
 from lite_selfplay.data import Completion
 from lite_selfplay.text import Span, answer_spans, boxed_spans, split_reasoning
 
+MAX_NESTED_BOXES = 8
+MAX_STATEMENT = 3000  # characters; anything longer is no answer, and is refused as such later
+
 _COPULA = r"(?:\bis\b|\bare\b|\bequals\b|\bshould be\b|\bmust be\b|[:=])"
 _LEAD = re.compile(
     rf"""
-    (?: \banswers? [ \t*_]* (?:(?:to|for|of)\s[^.:\n]{{0,80}}?)? [*_]* {_COPULA}   # the answer to this is 5; Answer: 5
+    (?: \banswers? [ \t*_]* (?:(?:to|for|of)\s[^.:\n]{{0,80}}?)? {_COPULA}   # the answer to this is 5; Answer: 5
       | \bfinal\ answer [*_]* [ \t]* (?=\n)                                        # a heading, the value below it
-      | \#{{4}} [ \t]* (?=[-+$€£\\\d(.]) (?!\d+[.)]\s) )                           # GSM8K's own mark, no numbered heading
+      | \#{{4}} [ \t]* (?=[-+$€£\\\d(.]) (?!\d+[.)]\s) )                           # GSM8K's mark, no numbered heading
     [\s*_:]*
     """,
     re.VERBOSE | re.IGNORECASE,
@@ -65,11 +68,13 @@ def _boxed_answer(text: str, whole: bool) -> str | None:
 
 
 def _innermost(span: Span) -> str:
-    r"""The content of a box, without a second box drawn around the whole of it."""
+    r"""The content of a box, without the boxes drawn around the whole of it again."""
     content = span.content.strip()
-    inner = boxed_spans(content)
-    if len(inner) == 1 and (inner[0].start, inner[0].end) == (0, len(content)):
-        return _innermost(inner[0])
+    for _ in range(MAX_NESTED_BOXES):
+        inner = boxed_spans(content)
+        if len(inner) != 1 or (inner[0].start, inner[0].end) != (0, len(content)):
+            break
+        content = inner[0].content.strip()
     return content
 
 
@@ -99,5 +104,6 @@ def _stated_answer(text: str) -> str | None:
 
 
 def _first_sentence(line: str) -> str:
+    line = line[:MAX_STATEMENT]
     end = _SENTENCE_END.search(line)
     return _AFTERTHOUGHT.sub("", line[: end.start()] if end else line)

@@ -35,14 +35,14 @@ def check(
 
     Args:
         completion: The text, or a Completion, whose prefill counts as part of it.
-        answer: The reference: a number or a string (LaTeX or plain; for a GSM8K solution what follows "####"), a list of
-            values that are right only together, in any order, or {"any_of": [...]} of references each right alone.
+        answer: The reference: a number or a string (LaTeX or plain; of a GSM8K solution what follows "####"), a list
+            of values that are right only together, in any order, or {"any_of": [...]} of references each right alone.
         thinks: Whether the format demands a reasoning block; matters for `well_formed` only.
         workers: The pool to ask; by default one that is shared by all calls and closed when Python ends.
 
-    Returns a verdict with a score of 0 or 1 and a reason out of `REASONS`. An answer that names several different values
-    where the reference has one is "hedged". Where the reference is a plain number, arithmetic left undone ("48+24") is
-    wrong. Raises TaskError where there is no reference.
+    Returns a verdict with a score of 0 or 1 and a reason out of `REASONS`. An answer that names several different
+    values where the reference has one is "hedged". Where the reference is a plain number, arithmetic left undone
+    ("48+24") is wrong. Raises TaskError where there is no reference.
     """
     return check_all([(completion, answer)], thinks=thinks, workers=workers)[0]
 

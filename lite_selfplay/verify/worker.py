@@ -29,7 +29,7 @@ class UnparsableAnswer(Exception):
 
 
 def load_compare() -> Compare:
-    """math-verify as a function of (reference, answer), loaded and warmed up. Raises ImportError where it is missing."""
+    """math-verify as a function of (reference, answer), loaded and warmed up; ImportError where it is missing."""
     from latex2sympy2_extended import NormalizationConfig
     from math_verify import LatexExtractionConfig, parse, verify
 
@@ -48,7 +48,9 @@ def load_compare() -> Compare:
         wanted, given = read(gold), read(answer)
         if not given:
             raise UnparsableAnswer(answer)
-        return bool(verify(wanted, given, timeout_seconds=None)) and close_if_small(wanted, given)
+        return bool(verify(wanted, given, allow_set_relation_comp=True, timeout_seconds=None)) and close_if_small(
+            wanted, given
+        )
 
     compare("\\frac{1}{2}", "x + 0.5")
     return compare
@@ -79,7 +81,7 @@ def reply_to(question: dict[str, Any], compare: Compare) -> dict[str, str]:
             return compare(gold, answer)
         except MemoryError:
             raise
-        except Exception:  # noqa: BLE001  sympy and the parser raise anything on odd input
+        except Exception:  # sympy and the parser raise anything on odd input
             unparsable = True
             return False
 

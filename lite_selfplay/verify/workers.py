@@ -5,6 +5,7 @@ comparison runs in a process of its own session, started as a plain program (no 
 main guard work), and is killed with its whole group at its deadline.
 """
 
+import contextlib
 import json
 import os
 import queue
@@ -59,11 +60,10 @@ class Worker:
     def give(self, job: int, question: Question, deadline: float) -> None:
         self.job, self.due = job, time.monotonic() + deadline
         assert self.process.stdin is not None
-        try:
+        # Where it has died, its reader reports that, and the question goes to another worker.
+        with contextlib.suppress(OSError):
             self.process.stdin.write(json.dumps(question) + "\n")
             self.process.stdin.flush()
-        except OSError:
-            pass  # It has died: its reader reports that, and the question goes to another worker.
 
     def kill(self) -> None:
         """End the process and all it started, and wait until it is gone."""
@@ -75,10 +75,8 @@ class Worker:
         self.process.wait()
         self._reader.join()
         assert self.process.stdin is not None
-        try:
+        with contextlib.suppress(OSError):  # what it had not read is lost, as meant
             self.process.stdin.close()
-        except OSError:
-            pass  # What it had not read is lost, as meant.
 
 
 def _read(worker: Worker, events: Events) -> None:
@@ -228,10 +226,8 @@ class WorkerPool:
                 self._dismiss([worker])
 
     def _not_started(self, worker: Worker, reason: str) -> WorkerStartError:
-        try:
+        with contextlib.suppress(subprocess.TimeoutExpired):
             worker.process.wait(timeout=1)  # for its own exit code rather than the kill's
-        except subprocess.TimeoutExpired:
-            pass
         self._dismiss([worker])
         code = worker.process.returncode
         return WorkerStartError(

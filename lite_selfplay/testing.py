@@ -1,0 +1,198 @@
+"""For people who write games: a table that reads from a script, and a check of the whole contract.
+
+>>> from lite_selfplay.testing import ScriptedTable, check_game
+>>> check_game(MyGame())                                   # raises GameError naming what is broken
+>>> table = ScriptedTable({"solver": ["<answer>4</answer>"]}, problems=[Problem("p", "2 + 2?", "4")])
+"""
+
+import itertools
+import json
+import math
+import random
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+from lite_selfplay.data import (
+    Completion,
+    Episode,
+    Problem,
+    Restore,
+    Sampling,
+    Snapshot,
+    StopReason,
+    Stream,
+    TokenScores,
+    Verdict,
+)
+from lite_selfplay.errors import GameError, UnknownNameError
+from lite_selfplay.games.base import Game
+from lite_selfplay.tasks.base import derived_rng
+from lite_selfplay.verify import Verifier
+
+Script = Callable[[str, str, int], str] | Mapping[str, Sequence[str]]
+
+EOS = 256
+
+
+class ScriptedTable:
+    """A table whose completions come from a script; token ids are the UTF-8 bytes of the text, then 256 for the end.
+
+    `script` is either a function of (role, prompt, index of the completion in the role's run) or, for each role, a list
+    that is read in a circle. Problems are drawn in order, in a circle, from every source. `asked` records each call of
+    `ask`: role, prompts, n.
+    """
+
+    def __init__(
+        self,
+        script: Script,
+        problems: Sequence[Problem] = (),
+        *,
+        seed: int = 0,
+        thinks: bool = False,
+        seats: Mapping[str, str] | None = None,
+    ):
+        self._script, self._seed, self.thinks = script, seed, thinks
+        self._problems = list(problems) or [Problem(f"sum-{i}", f"What is {i} + {i}?", str(2 * i)) for i in range(1, 6)]
+        self._verifier = Verifier()
+        self._drawn: dict[str, Iterator[Problem]] = {}
+        self._said: dict[str, int] = {}
+        self.asked: list[tuple[str, list[str], int]] = []
+        self.open(0, seats or {})
+
+    def open(self, step: int, seats: Mapping[str, str]) -> None:
+        """Start a step, as the live table does."""
+        self._seats = dict(seats)
+        self.rng: random.Random = derived_rng(self._seed, step, "game")
+
+    def draw(self, source: str, n: int) -> list[Problem]:
+        walk = self._drawn.setdefault(source, itertools.cycle(self._problems))
+        return list(itertools.islice(walk, n))
+
+    def ask(
+        self, role: str, prompts: Sequence[str], n: int = 1, sampling: Sampling | None = None
+    ) -> list[list[Completion]]:
+        self.asked.append((role, list(prompts), n))
+        return [[self._say(role, prompt, sampling or Sampling()) for _ in range(n)] for prompt in prompts]
+
+    def _say(self, role: str, prompt: str, sampling: Sampling) -> Completion:
+        index = self._said.get(role, 0)
+        self._said[role] = index + 1
+        if callable(self._script):
+            text = self._script(role, prompt, index)
+        elif role in self._script:
+            text = self._script[role][index % len(self._script[role])]
+        else:
+            raise UnknownNameError("role", role, self._script)
+        ids = [*text.encode(), EOS]
+        stop: StopReason = "eos" if len(ids) <= sampling.max_tokens else "length"
+        ids = ids[: sampling.max_tokens]
+        return Completion(
+            prompt=prompt,
+            text=text,
+            prompt_ids=tuple(prompt.encode()),
+            token_ids=tuple(ids),
+            logprobs=(-1.0,) * len(ids),
+            stop=stop,
+            seat=self._seats.get(role, role),
+            weights_version=0,
+            sampling=sampling,
+        )
+
+    def score(self, role: str, completions: Sequence[Completion]) -> list[TokenScores]:
+        return [TokenScores(c.logprobs, (1.0,) * len(c.token_ids)) for c in completions]
+
+    def verify(self, pairs: Sequence[tuple[Completion, Problem]]) -> list[Verdict]:
+        return self._verifier.verify(pairs, thinks=self.thinks)
+
+    def tokenize(self, text: str) -> list[int]:
+        return list(text.encode())
+
+    def detokenize(self, ids: Sequence[int]) -> str:
+        return bytes(i for i in ids if i < 256).decode("utf-8", errors="replace")
+
+    def close(self) -> None:
+        """End the checker's processes, if any were started."""
+        self._verifier.close()
+
+
+_LINES = (
+    "<answer>2</answer>",
+    "1 + 1 = 2. <answer>2</answer>",
+    "<answer>7</answer>",
+    "no idea",
+    "",
+    "<think>never closed",
+    "<think>x</think>So it is four. <answer>4</answer>",
+    "\\boxed{6}",
+)
+
+
+def noisy_script(role: str, prompt: str, index: int) -> str:
+    """Lines of every kind a model may say: right, wrong, malformed, empty, reasoning never closed."""
+    return _LINES[derived_rng("noisy", role, index).randrange(len(_LINES))]
+
+
+def check_game(game: Game, *, steps: int = 6, script: Script = noisy_script, problems: Sequence[Problem] = ()) -> None:
+    """Play a game against a script and check the contract between games and the trainer.
+
+    Checked at every step: `seats` covers the roles; the streams' roles are the game's and come once each; completions
+    come from the table and from the seat of their role; rewards are finite; the log is JSON. And once: `state` is JSON,
+    and a game restored from it plays on exactly as the first did. Raises GameError naming the first breach.
+    """
+    if not game.roles or len(set(game.roles)) != len(game.roles):
+        raise GameError(f"roles must be distinct names, got {game.roles!r}")
+    table = ScriptedTable(script, problems)
+    twin_table = ScriptedTable(script, problems)
+    twin = type(game)(game.options, group_size=game.group_size, problems_per_step=game.problems_per_step)
+    try:
+        for step in range(steps):
+            saved = _json(game.state(), "state()")
+            episode = _play(game, step, table)
+            twin.restore(json.loads(saved))
+            if _play(twin, step, twin_table) != episode:
+                raise GameError(f"step {step}: a game restored from state() does not play on as the first one did")
+    finally:
+        table.close()
+        twin_table.close()
+
+
+def _play(game: Game, step: int, table: ScriptedTable) -> Episode:
+    seats = game.seats(step)
+    if missing := set(game.roles) - set(seats):
+        raise GameError(f"step {step}: seats() leaves out {', '.join(sorted(missing))}")
+    table.open(step, seats)
+    episode = game.play(step, table)
+    if not isinstance(episode, Episode):
+        raise GameError(f"step {step}: play() returned {type(episode).__name__}, not an Episode")
+    _json(dict(episode.log), f"step {step}: the log")
+    roles = [stream.role for stream in episode.streams]
+    if unknown := set(roles) - set(game.roles):
+        raise GameError(f"step {step}: a stream of {', '.join(sorted(unknown))}, which is no role of this game")
+    if len(set(roles)) != len(roles):
+        raise GameError(f"step {step}: a role has two streams")
+    for stream in episode.streams:
+        _check_stream(stream, seats[stream.role], f"step {step}, {stream.role}")
+    for action in episode.actions:
+        if not isinstance(action, Snapshot | Restore):
+            raise GameError(f"step {step}: {action!r} is not an action")
+    return episode
+
+
+def _check_stream(stream: Stream, seat: str, where: str) -> None:
+    if not stream.groups:
+        raise GameError(f"{where}: a stream without groups; leave the stream out instead")
+    for group in stream.groups:
+        if not group.samples:
+            raise GameError(f"{where}: a group without samples")
+        for sample in group.samples:
+            if not math.isfinite(sample.reward):
+                raise GameError(f"{where}: a reward of {sample.reward}")
+            if sample.completion.seat != seat and not stream.replay:
+                raise GameError(f"{where}: seat {seat!r} would train on what {sample.completion.seat!r} said")
+
+
+def _json(values: Any, what: str) -> str:
+    try:
+        return json.dumps(values, allow_nan=False)
+    except (TypeError, ValueError) as error:
+        raise GameError(f"{what} must be JSON: {error}") from None

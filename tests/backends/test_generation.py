@@ -1,0 +1,151 @@
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from transformers import Gemma3ForCausalLM, Gemma3TextConfig, LlamaConfig, LlamaForCausalLM
+
+from lite_selfplay.adapters import BASE
+from lite_selfplay.backends.generation import generate
+from lite_selfplay.data import Sampling
+
+PROMPTS = [[10, 11, 12, 13], [20], [30, 31, 32, 33, 34, 35, 36], [40, 41]]
+
+
+def seeds(prompts: int, n: int) -> list[list[int]]:
+    return [[1000 * p + k for k in range(n)] for p in range(prompts)]
+
+
+@pytest.mark.parametrize("seat", ["A", "B", BASE])
+def test_log_probabilities_are_those_of_a_full_forward(make_backend: Callable[..., Any], seat: str):
+    backend = make_backend()
+    sampling = Sampling(temperature=0.8, max_tokens=24)
+    said = backend.generate(seat, PROMPTS, 3, sampling, seeds(4, 3))
+    rows = [(prompt, out.token_ids) for prompt, group in zip(PROMPTS, said, strict=True) for out in group]
+    scores = backend.score(seat, rows, 0.8)
+    sampled = torch.tensor([lp for group in said for out in group for lp in out.logprobs])
+    recomputed = torch.tensor([lp for score in scores for lp in score.logprobs])
+    assert torch.allclose(sampled, recomputed, atol=1e-4)
+    assert len(sampled) > 100
+
+
+def test_a_row_says_the_same_alone_in_any_batch_and_in_any_chunk(make_backend: Callable[..., Any]):
+    backend = make_backend(eos_ids=[2, *range(100, 120)])  # many ends, so that rows leave the batch
+    sampling = Sampling(max_tokens=20)
+    together = backend.generate("A", PROMPTS, 4, sampling, seeds(4, 4))
+    assert len({len(out.token_ids) for group in together for out in group}) > 3
+    for p, prompt in enumerate(PROMPTS):
+        for k in range(4):
+            alone = backend.generate("A", [prompt], 1, sampling, [[1000 * p + k]])[0][0]
+            assert alone.token_ids == together[p][k].token_ids
+            assert alone.logprobs == pytest.approx(together[p][k].logprobs, abs=1e-4)
+    small = make_backend(eos_ids=[2, *range(100, 120)], cache_tokens=60)
+    chunked = small.generate("A", PROMPTS, 4, sampling, seeds(4, 4))
+    assert [[o.token_ids for o in g] for g in chunked] == [[o.token_ids for o in g] for g in together]
+
+
+def test_different_seeds_say_different_things(make_backend: Callable[..., Any]):
+    group = make_backend().generate("A", [PROMPTS[0]], 8, Sampling(max_tokens=8), seeds(1, 8))[0]
+    assert len({tuple(out.token_ids) for out in group}) == 8
+
+
+def test_only_the_asked_seat_speaks(make_backend: Callable[..., Any]):
+    backend = make_backend()
+    greedy = Sampling(temperature=0.0, max_tokens=16)
+
+    def line(seat: str) -> list[int]:
+        return backend.generate(seat, [PROMPTS[0]], 1, greedy, [[0]])[0][0].token_ids
+
+    backend.adapters.activate("A")
+    first = {seat: line(seat) for seat in ("A", "B", BASE)}
+    backend.adapters.activate("B")
+    assert {seat: line(seat) for seat in (BASE, "B", "A")} == first
+    assert len({tuple(ids) for ids in first.values()}) == 3
+
+
+def test_it_ends_where_it_should(make_backend: Callable[..., Any]):
+    sampling = Sampling(max_tokens=6)
+    at_once = make_backend(eos_ids=list(range(259))).generate("A", PROMPTS, 2, sampling, seeds(4, 2))
+    assert all(out.stop == "eos" and len(out.token_ids) == len(out.logprobs) == 1 for g in at_once for out in g)
+    never = make_backend(eos_ids=[]).generate("A", PROMPTS, 2, sampling, seeds(4, 2))
+    assert all(out.stop == "length" and len(out.token_ids) == 6 for g in never for out in g)
+    assert make_backend().generate("A", [], 2, sampling, []) == []
+    with pytest.raises(ValueError, match="at least one token"):
+        make_backend().generate("A", [[]], 1, sampling, [[0]])
+
+
+def test_asking_to_stop_stops_between_tokens(make_backend: Callable[..., Any]):
+    polled = []
+
+    def poll() -> None:
+        polled.append(None)
+        if len(polled) == 3:
+            raise KeyboardInterrupt
+
+    backend = make_backend(poll=poll)
+    with pytest.raises(KeyboardInterrupt):
+        backend.generate("A", PROMPTS, 2, Sampling(max_tokens=50), seeds(4, 2))
+    assert {n.split(".")[-2] for n, p in backend.adapters.model.named_parameters() if p.requires_grad} == {"A"}
+
+
+def grouped_attention() -> Any:
+    torch.manual_seed(0)
+    return LlamaForCausalLM(
+        LlamaConfig(
+            vocab_size=120,
+            hidden_size=48,
+            intermediate_size=64,
+            num_hidden_layers=3,
+            num_attention_heads=6,
+            num_key_value_heads=2,
+            max_position_embeddings=128,
+        )
+    )
+
+
+def sliding_window() -> Any:
+    torch.manual_seed(0)
+    config = Gemma3TextConfig(
+        vocab_size=120,
+        hidden_size=48,
+        intermediate_size=64,
+        num_hidden_layers=3,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=12,
+        sliding_window=4,
+        max_position_embeddings=128,
+        layer_types=["sliding_attention", "full_attention", "sliding_attention"],
+    )
+    return Gemma3ForCausalLM(config)
+
+
+@pytest.mark.parametrize("make", [grouped_attention, sliding_window])
+def test_greedy_equals_transformers_generate(make: Callable[[], Any]):
+    model = make().eval()
+    with torch.no_grad():
+        model.get_output_embeddings().weight.normal_(0, 0.3)
+    prompts = [[5, 6, 7, 8, 9, 10, 11], [12, 13, 14], [15]]
+    device = torch.device("cpu")
+    ours = generate(
+        model,
+        prompts,
+        2,
+        Sampling(temperature=0.0, max_tokens=20),
+        seeds(3, 2),
+        eos_ids=[3],
+        pad_id=0,
+        device=device,
+    )
+    for prompt, group in zip(prompts, ours, strict=True):
+        with torch.no_grad():
+            theirs = model.generate(
+                input_ids=torch.tensor([prompt]),
+                attention_mask=torch.ones(1, len(prompt), dtype=torch.long),
+                max_new_tokens=20,
+                do_sample=False,
+                eos_token_id=3,
+                pad_token_id=0,
+            )[0, len(prompt) :].tolist()
+        assert [out.token_ids for out in group] == [theirs, theirs]
+        assert len(theirs) > 1

@@ -1,0 +1,56 @@
+"""What the whole suite shares: a small random model in float32, and runs that are made once."""
+
+import os
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+os.environ.setdefault("HF_HUB_OFFLINE", "1")  # no test may depend on a hub
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # threads that spin while they wait slow each other down
+
+from lite_selfplay.config import ModelSection, SeatConfig
+
+SEATS = {
+    "A": SeatConfig(rank=4, alpha=8, init="gaussian", init_std=0.1, lr=1e-2),
+    "B": SeatConfig(rank=4, alpha=8, init="gaussian", init_std=0.1, lr=1e-2),
+}
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _one_thread() -> Iterator[None]:
+    """Small tensors on many threads are slow, and slower still beside another process."""
+    import torch
+
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+@pytest.fixture(scope="session")
+def tiny_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the random model."""
+    from lite_selfplay.models.tiny import build_tiny
+
+    folder = tmp_path_factory.mktemp("tiny")
+    build_tiny(folder)
+    return folder
+
+
+@pytest.fixture
+def make_backend(tiny_path: Path) -> Callable[..., Any]:
+    """A backend over the random model: `make_backend(precision="fp32", seats=..., seed=0, ...)`."""
+    from lite_selfplay.backends.transformers import TransformersBackend
+
+    def make(precision: str = "fp32", seats: Mapping[str, SeatConfig] = SEATS, **options: Any) -> TransformersBackend:
+        section = ModelSection(
+            name="tiny",
+            precision=precision,
+            compute_dtype=options.pop("compute_dtype", "auto"),
+            gradient_checkpointing=options.pop("gradient_checkpointing", "auto"),
+        )
+        return TransformersBackend(tiny_path, section, seats, **{"seed": 0, "eos_ids": [2], "pad_id": 0, **options})
+
+    return make

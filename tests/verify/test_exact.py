@@ -1,0 +1,265 @@
+r"""Comparisons that need no algebra: normalisation, plain numbers, lists, tuples, words, and what is left undecided."""
+
+from fractions import Fraction
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lite_selfplay.verify.exact import judge, unfinished
+from lite_selfplay.verify.latex import canonical, tidy, values
+from lite_selfplay.verify.quantity import quantity
+
+
+def decide(gold: str, answer: str) -> bool | None:
+    return judge([values(gold)], answer)
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("25", 25),
+        ("025", 25),
+        ("+2", 2),
+        ("-4", -4),
+        ("\u22124", -4),
+        ("1,234", 1234),
+        (r"10,\!080", 10080),
+        (r"11,\! 111,\! 111,\! 100", 11_111_111_100),
+        (r"1\,234", 1234),
+        ("1{,}234.5", Fraction(2469, 2)),
+        (".35625", Fraction(57, 160)),
+        ("12.", 12),
+        ("$18", 18),
+        (r"-\$5", -5),
+        ("€1,000", 1000),
+        (r"\$32,\!348", 32348),
+        ("3/4", Fraction(3, 4)),
+        (r"\frac{3}{4}", Fraction(3, 4)),
+        (r"\dfrac34", Fraction(3, 4)),
+        (r"\frac 34", Fraction(3, 4)),
+        (r"\frac9{19}", Fraction(9, 19)),
+        (r"-\frac{-1}{1997}", Fraction(1, 1997)),
+        (r"1\frac{4}{5}", Fraction(9, 5)),
+        (r"137 \frac{1}{2}", Fraction(275, 2)),
+        ("1 4/5", Fraction(9, 5)),
+        ("2½", Fraction(5, 2)),
+        (r"3 \times 10^{8}", 3 * 10**8),
+        ("3 x 10^-2", Fraction(3, 100)),
+        ("10^{3}", 1000),
+        ("4.5e3", 4500),
+        ("1e-5", Fraction(1, 10**5)),
+        (r"90^\circ", 90),
+        (r"90^{\circ}", 90),
+        (r"1950^\circ C", 1950),
+        (r"5.4 \text{ cents}", Fraction(27, 5)),
+        (r"864 \mbox{ inches}^2", 864),
+        (r"15\mbox{ cm}^2", 15),
+        (r"15000 \text{ kcal m}^{-2} \text{yr}^{-1}", 15000),
+        (r"\frac{270}7\text{ degrees}", Fraction(270, 7)),
+        ("18 dollars per day.", 18),
+        ("12 km/h", 12),
+        ("12kg", 12),
+        ("**12**", 12),
+        (r"\(12\)", 12),
+        (r"\boxed{12}", 12),
+        ("is approximately 12", 12),
+    ],
+)
+def test_plain_numbers(text: str, value: int | Fraction) -> None:
+    number = quantity(tidy(text))
+    assert number is not None
+    assert number.value == value
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "x",
+        "2k",
+        "5 xy",
+        "5m",
+        "5 m",
+        "3i",
+        r"2\pi",
+        r"\sqrt{2}",
+        "48+24",
+        "12 or 13",
+        "12 thousand",
+        "12 squared",
+        "1/0",
+        r"\frac{1}{0}",
+        "1e9999",
+        "1,2345",
+        "1.2.3",
+        "12 is wrong",
+        "12 apples & pears",
+        "5!",
+    ],
+)
+def test_no_plain_numbers(text: str) -> None:
+    assert quantity(tidy(text)) is None
+
+
+@pytest.mark.parametrize(
+    ("gold", "answer", "expected"),
+    [
+        # numbers, both ways
+        ("12", "12.0", True),
+        ("12", "13", False),
+        ("1/2", "0.5", True),
+        ("0.5", r"\frac12", True),
+        ("1/3", "0.333333", True),
+        ("0.333333", "1/3", True),
+        ("1/3", "0.3333", False),
+        ("0.333333", "0.3333333", False),
+        ("3.61e-10", "3.6e-10", False),
+        ("1 4/5", "14/5", False),
+        ("12", "5 m", False),
+        ("5", "5 m", True),
+        ("12", "x = 12", True),
+        ("x=12", "12", True),
+        ("12", "24/2 = 12", True),
+        ("12", "twelve", False),
+        # percentages, as a share or as a figure
+        ("50%", "50%", True),
+        ("50%", "50", True),
+        ("50%", "0.5", True),
+        ("0.5", r"50\%", True),
+        ("50", "50 percent", True),
+        ("50%", "5", False),
+        ("50%", "0.5%", False),
+        # arithmetic left undone
+        ("72", "48 + 24", False),
+        ("72", r"6 \times 12", False),
+        ("72", "x = 48+24", False),
+        ("72", "(8)(9)", False),
+        ("72", "144/2", True),
+        # several values
+        ("12", "12 or 13", False),
+        ("12", "12, 13", False),
+        ("12", "either 12 or 13", False),
+        ("12", "between 12 and 13", False),
+        ("12", r"12 \text{ or } 13", False),
+        ("12", r"12 \lor 13", False),
+        ("12", "12\n13", False),
+        ("12", "12; 13", False),
+        ("12", r"12 \\ 13", False),
+        ("12", r"\{12, 13\}", False),
+        ("12", r"12 \pm 1", False),
+        ("12", "x = 12, x = 13", False),
+        ("12", "12, or equivalently 24/2", True),
+        ("3, 5, 7", "7, 5 and 3", True),
+        ("3, 5, 7", "3, 5", False),
+        ("3, 5", "3, 5, 7", False),
+        ("3, 5, 7", r"\{7, 5, 3\}", True),
+        ("3, 5", "[3, 5]", True),
+        ("3, 5", "(5, 3)", True),
+        ("$69$,$84$", "84 or 69", True),
+        ("-2,-2", "-2", True),
+        (r"1 \pm \sqrt{19}", r"1+\sqrt{19}, 1 - \sqrt{19}", True),
+        (r"\{1\pm\sqrt{5},-2\}", r"-2, 1+\sqrt5, 1-\sqrt5", True),
+        # a comma that could be either
+        ("100,200", "100200", True),
+        ("100,200", "100, 200", True),
+        ("100; 200", "100,200", True),
+        ("100", "100,200", False),
+        ("100200", "100, 200", False),
+        # tuples and intervals
+        ("(1,2)", r"\left( 1, \, 2 \right)", True),
+        ("(1,2)", "(2,1)", False),
+        ("(1,2)", "1, 2", True),
+        ("(1,2)", "(1,2,3)", False),
+        ("(3,4]", "(3, 4]", True),
+        (r"(-\infty,0]", "(-infinity, 0]", True),
+        ("(1,1), (3,2)", "(3,2), (1,1)", True),
+        (r"x \in [-2,7]", "[-2,7]", True),
+        # words, choices, names, bases
+        (r"\text{Evelyn}", "evelyn", True),
+        ("east", "seat", False),
+        (r"\text{(C)}", "C", True),
+        ("y = 2x + 3", "2x+3", True),
+        ("y = 2x + 3", "y=2x + 3", True),
+        ("E_{1},E_{2}", "E_1, E_2", True),
+        ("52_8", "52_{8}", True),
+        ("52_8", "52_9", False),
+        ("52_8", "52", True),
+        ("52_8", "42", False),
+        # left to the worker
+        (r"2\sqrt2", r"\sqrt{8}", None),
+        ("12", r"\sqrt{144}", None),
+        ("12", "not 12", None),
+        ("2k", "k+k", None),
+        ("x=5", "y=5", None),
+        ("(1, x)", "(1, 2x/2)", None),
+        ("[1, 2]", "(1, 2)", None),
+        ("abc", "cab", None),
+        # nothing in it
+        ("12", "", False),
+        ("12", "$ $", False),
+    ],
+)
+def test_decisions(gold: str, answer: str, expected: bool | None) -> None:
+    assert decide(gold, answer) is expected
+
+
+def test_what_is_left_is_asked_of_the_leaf() -> None:
+    asked = []
+
+    def leaf(gold: str, answer: str) -> bool:
+        asked.append((gold, answer))
+        return (gold, answer) in [(r"\sqrt{4}", "2x/x"), (r"\sqrt{9}", "3")]
+
+    assert judge([values(r"\sqrt{4}, 3, (1, \sqrt{9})")], "3, 2x/x, (1, 3)", leaf)
+    assert (r"\sqrt{9}", "3") in asked
+    assert ("3", "3") not in asked
+
+
+@pytest.mark.parametrize("text", ["48+24", "48 - 24", r"3 \cdot 4", "3*4", r"\frac{1}{2}+1", "2^3-1", "8/2/2", "2(3)"])
+def test_unfinished_arithmetic(text: str) -> None:
+    assert unfinished(text)
+
+
+@pytest.mark.parametrize("text", ["72", "-72", "1/2", r"\frac{1}{2}", "2^{10}", "3e-5", r"3 \times 10^{-5}", "x+1", ""])
+def test_finished_values(text: str) -> None:
+    assert not unfinished(text)
+
+
+@given(st.integers(), st.integers(min_value=1, max_value=10**6))
+def test_a_fraction_equals_itself_however_written(top: int, bottom: int) -> None:
+    spellings = [f"{top}/{bottom}", rf"\frac{{{top}}}{{{bottom}}}", f"{3 * top}/{3 * bottom}", f"x = {top} / {bottom}"]
+    for gold in spellings:
+        assert all(decide(gold, answer) for answer in spellings)
+        assert decide(gold, f"{top + 1}/{bottom}") is False
+
+
+@given(st.integers(min_value=-(10**12), max_value=10**12))
+def test_an_integer_with_separators(value: int) -> None:
+    assert decide(str(value), f"{value:,}")
+    assert decide(str(value), f"${value:,}.00")
+    assert decide(str(value), f"{value + 1:,}") is False
+
+
+@given(st.sets(st.integers(min_value=-99, max_value=99), min_size=1, max_size=5))
+def test_lists_do_not_mind_their_order(numbers: set[int]) -> None:
+    gold, answer = sorted(numbers), sorted(numbers, reverse=True)
+    assert decide("; ".join(map(str, gold)), ", ".join(map(str, answer)))
+    assert decide("; ".join(map(str, gold)), ", ".join(map(str, [*answer, 100]))) is False
+    assert decide("; ".join(map(str, [*gold, 100])), ", ".join(map(str, answer))) is False
+
+
+@given(st.text(max_size=80), st.text(alphabet=r"0123456789,.()[]{}\frac/^_=+-%$ exor" + "\n", max_size=80))
+def test_nothing_raises_and_equal_texts_agree(first: str, second: str) -> None:
+    for text in (first, second):
+        assert canonical(tidy(text)) == canonical(tidy(text).strip())
+        assert decide(text, text) is not False or not values(text)
+    assert decide(first, second) in (True, False, None)
+
+
+@pytest.mark.timeout(10)
+@pytest.mark.parametrize("piece", ["(1,", "{", r"\frac", "1,", r"\pm", " ", "√(", "1 ", r"\text{", "=", "x_", "or "])
+def test_repetitive_answers_are_quick(piece: str) -> None:
+    text = piece * (2000 // len(piece))
+    decide(text, text)
+    decide("12", text)

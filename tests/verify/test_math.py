@@ -1,0 +1,218 @@
+r"""Checking mathematics, from completion to verdict: both directions, hedges, formats, the benchmarks' own answers."""
+
+import json
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lite_selfplay.data import Completion, Sampling
+from lite_selfplay.errors import TaskError
+from lite_selfplay.verify import math
+from lite_selfplay.verify.math import check, check_all, references
+from lite_selfplay.verify.workers import Question, WorkerPool
+
+WRAPPERS = [r"so \boxed{%s}.", "<answer>%s</answer>", r"<answer>\boxed{%s}</answer>", "The answer is $%s$.", "#### %s"]
+
+
+@pytest.fixture(scope="module")
+def workers() -> Iterator[WorkerPool]:
+    with WorkerPool() as pool:
+        yield pool
+
+
+def completion(text: str, prefill: str = "") -> Completion:
+    return Completion("", text, (), (), (), "eos", "A", 0, Sampling(), prefill)
+
+
+@given(st.integers(), st.sampled_from(WRAPPERS))
+def test_an_integer_is_itself_and_not_its_successor(value: int, wrapper: str) -> None:
+    text = "Some work. " + wrapper % value
+    for reference in (value, str(value), [value], float(value) if abs(value) < 2**50 else value):
+        assert check(text, reference).correct
+    assert check(text, value + 1).reason == "wrong"
+
+
+@given(st.integers(), st.integers(), st.sampled_from([" or ", ", ", " and ", "; ", r" \text{ or } ", r"\lor "]))
+def test_two_integers_are_a_hedge(value: int, other: int, connective: str) -> None:
+    verdict = check(f"<answer>{value}{connective}{other}</answer>", value)
+    assert verdict.reason == ("" if value == other else "hedged")
+    assert check(f"<answer>{value}{connective}{other}</answer>", [other, value]).correct
+
+
+@pytest.mark.parametrize(
+    ("text", "answer", "reason"),
+    [
+        (r"\boxed{12}", 12, ""),
+        (r"\boxed{12}", 12.0, ""),
+        (r"\boxed{0.1}", 0.1, ""),
+        (r"\boxed{0.00001}", 1e-5, ""),
+        (r"\boxed{13}", 12, "wrong"),
+        (r"\boxed{12} or \boxed{13}", 12, "hedged"),
+        (r"<answer>\boxed{12} then \boxed{13}</answer>", 13, "hedged"),
+        (r"\boxed{12} or 13", 12, "hedged"),
+        (r"\boxed{12}, \boxed{12.0}", 12, ""),
+        (r"\boxed{3}, \boxed{4}", [4, 3], ""),
+        (r"\boxed{3}", [4, 3], "wrong"),
+        (r"\boxed{3, 4, 5}", [4, 3], "wrong"),
+        (r"\boxed{12 or 13}", "12 or 13", ""),
+        (r"\boxed{6630}", {"any_of": ["6630.65", "6630"]}, ""),
+        (r"\boxed{6631}", {"any_of": ["6630.65", "6630"]}, "wrong"),
+        (r"\boxed{1, 2}", {"any_of": ["3", [1, 2]]}, ""),
+        (r"\boxed{18}", "She sells 9.\n9 * 2 = <<9*2=18>>18\n#### 18", ""),
+        (r"\boxed{48+24}", 72, "wrong"),
+        ("I get 12", 12, "no_answer"),
+        (r"<think>\boxed{12}", 12, "no_answer"),
+        (r"\boxed{" + "1" * 2001 + "}", 12, "unparsable"),
+        (r"\boxed{12}", "", "unparsable"),
+        (r"\boxed{12}", "1+" * 2000, "unparsable"),
+        (r"\boxed{12}", [], "unparsable"),
+    ],
+)
+def test_reasons(text: str, answer: Any, reason: str) -> None:
+    verdict = check(text, answer)
+    assert verdict.reason == reason
+    assert verdict.correct == (reason == "")
+    assert verdict.score == float(verdict.correct)
+    assert reason in math.REASONS
+
+
+@pytest.mark.parametrize(
+    ("gold", "answer"),
+    [
+        (r"2\sqrt{2}", r"\sqrt{8}"),
+        (r"\frac{\sqrt{3}}{3}", r"\frac{1}{\sqrt{3}}"),
+        ("12", r"\sqrt{144}"),
+        ("1024", "2^{10}"),
+        ("120", "5!"),
+        (r"7\pi", "21.99114857512855"),
+        ("6 - 5i", "-5i+6"),
+        ("x^2-1", "(x-1)(x+1)"),
+        (r"\frac{n(n+1)}{2}", "n(n+1)/2"),
+        ("x=5", "5"),
+        ("5", "x = 10/2"),
+        (r"x \in [-2,7]", r"-2 \le x \le 7"),
+        (r"-2 \le x \le 7", "[-2,7]"),
+        (r"(-\infty, 2) \cup (3, \infty)", r"(3,\infty)\cup(-\infty,2)"),
+        (r"\begin{pmatrix} -1/3 \\ 2/3 \end{pmatrix}", r"\begin{pmatrix} -\frac13 \\ \frac23 \end{pmatrix}"),
+        (r"\left( 3, \frac{\pi}{2} \right)", r"(3, \pi/2)"),
+        (r"1 \pm \sqrt{19}", r"1 - \sqrt{19}, \sqrt{19}+1"),
+        (r"\frac{1}{m} t", r"\frac{t}{m}"),
+        (r"\arcsin{\frac{1}{1.3}}", r"\arcsin(10/13)"),
+        (r"2\sqrt{2}\times 10^{-9}", r"\sqrt{8}\times 10^{-9}"),
+    ],
+)
+def test_equal_by_algebra(gold: str, answer: str, workers: WorkerPool) -> None:
+    verdicts = check_all([(wrapper % answer, gold) for wrapper in WRAPPERS[:3]], workers=workers)
+    assert [verdict.reason for verdict in verdicts] == ["", "", ""]
+
+
+@pytest.mark.parametrize(
+    ("gold", "answer"),
+    [
+        (r"2\sqrt{2}", r"\sqrt{9}"),
+        ("12", "not 12"),
+        ("12", "at least 12"),
+        ("12", "12 thousand"),
+        ("12", "12 (or 13)"),
+        ("12", "12 (13)"),
+        ("12", "12x"),
+        ("12", "[12, 13]"),
+        ("12", "(12, 13)"),
+        ("12", r"x \neq 12"),
+        ("12", r"x \ge 12"),
+        ("12", r"12 \cup 13"),
+        ("6m", "6"),
+        ("6", "6m"),
+        ("x=5", "y=5"),
+        ("(1,2)", "[1,2]"),
+        (r"[-2,7]", r"-2 < x < 7"),
+        (r"2.88 \times 10^{-19}", r"\pi \times 10^{-19}"),
+        (r"\sqrt{2} \times 10^{-9}", r"\sqrt{3} \times 10^{-9}"),
+        (r"1 \pm \sqrt{19}", r"1 + \sqrt{19}"),
+        (r"1 + \sqrt{19}", r"1 \pm \sqrt{19}"),
+        ("2k", r"\frac{"),
+    ],
+)
+def test_different_by_algebra(gold: str, answer: str, workers: WorkerPool) -> None:
+    verdicts = check_all([(wrapper % answer, gold) for wrapper in WRAPPERS[:3]], workers=workers)
+    assert not any(verdict.correct for verdict in verdicts)
+
+
+def test_equal_questions_are_asked_once(monkeypatch: pytest.MonkeyPatch, workers: WorkerPool) -> None:
+    asked: list[int] = []
+    ask = workers.ask
+
+    def count(questions: Sequence[Question]) -> list[str]:
+        asked.append(len(questions))
+        return ask(questions)
+
+    monkeypatch.setattr(workers, "ask", count)
+    verdicts = check_all([(r"\boxed{\sqrt{4}}", 2)] * 5 + [(r"\boxed{2}", 2)], workers=workers)
+    assert all(verdict.correct for verdict in verdicts)
+    assert asked == [1]
+
+
+def test_the_prefill_opens_the_reasoning() -> None:
+    assert check(completion(r"\boxed{1} no </think> \boxed{2}", prefill="<think>\n"), 2).correct
+    assert check(completion(r"\boxed{2}", prefill="<think>\n"), 2).reason == "no_answer"
+    verdict = check(completion("why</think><answer>2</answer>", prefill="<think>\n"), 2, thinks=True)
+    assert verdict.correct
+    assert verdict.well_formed
+
+
+def test_format_and_correctness_are_apart() -> None:
+    assert not check(r"\boxed{2}", 2).well_formed
+    assert check("<answer>3</answer>", 2).well_formed
+    assert not check("<answer>2</answer>", 2, thinks=True).well_formed
+
+
+@pytest.mark.parametrize("answer", [None, {"all_of": [1]}, {"any_of": [1], "x": 2}, {"any_of": [None]}])
+def test_a_problem_without_a_reference_is_refused(answer: Any) -> None:
+    with pytest.raises(TaskError):
+        check(r"\boxed{2}", answer)
+
+
+def test_references() -> None:
+    assert references([1, "x=2"]) == [["1", "x=2"]]
+    assert references("3 and 4") == [["3", "4"]]
+    assert references({"any_of": ["3", [1, 2]]}) == [["3"], ["1", "2"]]
+    assert references("") == [[]]
+
+
+def test_the_shared_workers_are_one_pool() -> None:
+    pool = math.shared_workers()
+    assert check(r"\boxed{\sqrt{4}}", 2).correct
+    assert math.shared_workers() is pool
+    assert pool.pids()
+    pool.close()
+
+
+@given(st.text(max_size=60), st.text(min_size=1, max_size=20))
+def test_a_verdict_for_any_text(text: str, answer: str) -> None:
+    # Only what needs no worker: the rest is the workers' to survive.
+    question = math._question(f"<answer>{text}</answer>", answer)
+    assert question.outcome in (None, "same", "different", "unparsable", "no_answer")
+
+
+DATA = Path(os.environ.get("LITE_SELFPLAY_TEST_DATA") or Path(__file__).parents[2] / ".." / "shared" / "data")
+FILES = ["gsm8k_test", "math500", "amc", "aime24", "aime25", "minerva", "olympiadbench", "svamp", "mawps_singleop"]
+
+
+@pytest.mark.data
+@pytest.mark.parametrize("name", FILES)
+def test_reference_answers_verify_against_themselves(name: str, workers: WorkerPool) -> None:
+    path = DATA / f"{name}.jsonl"
+    if not path.exists():
+        pytest.skip(f"no benchmark file {path}: set LITE_SELFPLAY_TEST_DATA to the folder that holds it")
+    answers = [json.loads(line)["answer"] for line in path.read_text(encoding="utf-8").splitlines()[:40]]
+    written = [", ".join(answer) if isinstance(answer, list) else answer.rpartition("#### ")[2] for answer in answers]
+    for wrapper in WRAPPERS[:2]:
+        verdicts = check_all([(wrapper % w, a) for w, a in zip(written, answers, strict=True)], workers=workers)
+        assert [a for a, verdict in zip(answers, verdicts, strict=True) if not verdict.correct] == []
+    hedges = [(WRAPPERS[1] % f"{w} or 987654321", a) for w, a in zip(written, answers, strict=True)]
+    assert not any(verdict.correct for verdict in check_all(hedges, workers=workers))

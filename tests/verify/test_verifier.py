@@ -1,0 +1,57 @@
+"""Dispatch by kind of problem, counters, and what a run sees of the worker processes."""
+
+import pytest
+
+from lite_selfplay import verify
+from lite_selfplay.data import Completion, Problem, Sampling, Verdict
+from lite_selfplay.errors import TaskError, UnknownNameError
+from lite_selfplay.verify import Counters, Verifier, register_checker
+
+
+def completion(text: str, prefill: str = "") -> Completion:
+    return Completion("", text, (), (), (), "eos", "A", 0, Sampling(), prefill)
+
+
+def test_kinds_are_mixed_and_order_is_kept() -> None:
+    math, letters = Problem("m", "1+1?", "2"), Problem("l", "a letter", "abc", kind="letters")
+    pairs = [(completion(r"\boxed{2}"), math), (completion("zzb"), letters), (completion(r"\boxed{3}"), math)]
+    with Verifier() as verifier:
+        verdicts = verifier.verify(pairs)
+        assert verifier._workers.pids() == []
+    assert [verdict.answer for verdict in verdicts] == ["2", "b", "3"]
+    assert [verdict.correct for verdict in verdicts] == [True, True, False]
+    assert verifier.counters == Counters(checked=3, timeouts=0)
+
+
+def test_timeouts_are_counted() -> None:
+    problem = Problem("m", "?", "12")
+    with Verifier(deadline=0.3, workers=1) as verifier:
+        verdicts = verifier.verify([(completion(r"\boxed{9^{9^{9^{9}}}}"), problem)] * 3)
+        assert [verdict.reason for verdict in verdicts] == ["timeout"] * 3
+        assert verifier.counters == Counters(checked=3, timeouts=3)
+
+
+def test_thinks_reaches_the_checker() -> None:
+    pair = (completion("<answer>2</answer>"), Problem("m", "1+1?", 2))
+    with Verifier() as verifier:
+        assert verifier.verify([pair])[0].well_formed
+        assert not verifier.verify([pair], thinks=True)[0].well_formed
+
+
+def test_bad_requests_count_nothing() -> None:
+    with Verifier() as verifier:
+        with pytest.raises(UnknownNameError, match="letters"):
+            verifier.verify([(completion("a"), Problem("x", "?", "a", kind="leters"))])
+        with pytest.raises(TaskError):
+            verifier.verify([(completion("a"), Problem("x", "?"))])
+        assert verifier.verify([]) == []
+        assert verifier.counters == Counters()
+
+
+def test_a_kind_of_ones_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(verify, "_CHECKERS", dict(verify._CHECKERS))
+    register_checker("short", lambda pairs, thinks, workers: [Verdict(len(c.text) < 3, 1.0) for c, _ in pairs])
+    problem = Problem("s", "be brief", kind="short")
+    with Verifier() as verifier:
+        verdicts = verifier.verify([(completion("hi"), problem), (completion("hello"), problem)])
+    assert [verdict.correct for verdict in verdicts] == [True, False]

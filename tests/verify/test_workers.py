@@ -1,0 +1,219 @@
+"""The pool of killable processes. Its rules are tested with a small stand-in program, its effect with the real one."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from lite_selfplay.verify import workers
+from lite_selfplay.verify.workers import WorkerPool, WorkerStartError
+
+# Speaks the worker's lines. A question's answer says what to do with it.
+STAND_IN = """
+import json, os, sys, time
+print(json.dumps({"ready": True}), flush=True)
+for line in sys.stdin:
+    order, _, argument = json.loads(line)["answer"].partition(" ")
+    if order == "sleep":
+        time.sleep(float(argument))
+    elif order == "die":
+        os._exit(3)
+    elif order == "die-once" and not os.path.exists(argument):
+        open(argument, "w").close()
+        os._exit(3)
+    elif order == "babble":
+        print("not json", flush=True)
+        continue
+    print(json.dumps({"outcome": "same" if order == "die-once" else order}), flush=True)
+"""
+
+
+def question(answer: str, reference: str = "1") -> dict[str, object]:
+    return {"references": [[reference]], "answer": answer}
+
+
+def gone(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return True
+    return False
+
+
+@pytest.fixture
+def stand_in(tmp_path: Path) -> list[str]:
+    program = tmp_path / "stand_in.py"
+    program.write_text(STAND_IN)
+    return [sys.executable, str(program)]
+
+
+@pytest.fixture
+def pool(stand_in: list[str]) -> Iterator[WorkerPool]:
+    with WorkerPool(size=2, deadline=0.5, command=stand_in) as pool:
+        yield pool
+
+
+@pytest.fixture(scope="module")
+def real() -> Iterator[WorkerPool]:
+    with WorkerPool(size=1, deadline=1.0) as pool:
+        yield pool
+
+
+def test_nothing_starts_before_the_first_question(pool: WorkerPool) -> None:
+    assert pool.ask([]) == []
+    assert pool.pids() == []
+
+
+def test_outcomes_come_in_the_order_of_the_questions(pool: WorkerPool) -> None:
+    answers = ["same", "different", "sleep 0.1", "unparsable"] * 5
+    expected = ["same", "different", "sleep", "unparsable"] * 5
+    assert pool.ask([question(answer) for answer in answers]) == expected
+    assert len(pool.pids()) == 2
+
+
+def test_one_question_takes_one_worker_and_keeps_it(pool: WorkerPool) -> None:
+    pool.ask([question("same")])
+    before = pool.pids()
+    assert len(before) == 1
+    pool.ask([question("same")])
+    assert pool.pids() == before
+
+
+def test_a_batch_is_spread_over_both_workers(pool: WorkerPool) -> None:
+    pool.ask([question("same")] * 4)
+    started = time.monotonic()
+    pool.ask([question("sleep 0.3")] * 2)
+    assert time.monotonic() - started < 0.55
+
+
+def test_a_worker_past_its_deadline_is_killed_and_replaced(pool: WorkerPool) -> None:
+    pool.ask([question("same")])
+    (pid,) = pool.pids()
+    started = time.monotonic()
+    assert pool.ask([question("sleep 60")]) == ["timeout"]
+    assert 0.4 < time.monotonic() - started < 3
+    assert gone(pid)
+    assert pool.ask([question("sleep 60"), question("same"), question("same")]) == ["timeout", "same", "same"]
+
+
+def test_a_crash_is_retried_once(pool: WorkerPool, tmp_path: Path) -> None:
+    assert pool.ask([question("same"), question(f"die-once {tmp_path / 'died'}")]) == ["same", "same"]
+    assert pool.ask([question("die"), question("same")]) == ["crash", "same"]
+
+
+def test_nonsense_from_a_worker_counts_as_a_crash(pool: WorkerPool) -> None:
+    assert pool.ask([question("babble")]) == ["crash"]
+
+
+def test_a_worker_that_died_between_batches_is_no_fault_of_a_question(pool: WorkerPool) -> None:
+    pool.ask([question("same")])
+    (pid,) = pool.pids()
+    os.kill(pid, signal.SIGKILL)
+    assert pool.ask([question("same")] * 3) == ["same"] * 3
+
+
+def test_close_ends_the_workers_and_the_next_question_starts_new_ones(pool: WorkerPool) -> None:
+    pool.ask([question("same")] * 2)
+    pids = pool.pids()
+    pool.close()
+    assert all(gone(pid) for pid in pids)
+    assert pool.ask([question("same")]) == ["same"]
+
+
+def test_a_forgotten_pool_ends_its_workers(stand_in: list[str]) -> None:
+    pool = WorkerPool(command=stand_in)
+    pool.ask([question("same")])
+    (pid,) = pool.pids()
+    del pool
+    assert gone(pid)
+
+
+def test_an_interrupt_leaves_no_late_replies_behind(pool: WorkerPool) -> None:
+    pool.ask([question("same")])
+    threading.Timer(0.1, signal.raise_signal, [signal.SIGINT]).start()
+    with pytest.raises(KeyboardInterrupt):
+        pool.ask([question("sleep 0.3")])
+    assert pool.ask([question("different")]) == ["different"]
+
+
+def test_threads_take_turns(pool: WorkerPool) -> None:
+    outcomes: dict[str, list[str]] = {}
+
+    def ask(answer: str) -> None:
+        outcomes[answer] = pool.ask([question(answer)] * 10)
+
+    threads = [threading.Thread(target=ask, args=(answer,)) for answer in ("same", "different", "unparsable")]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert outcomes == {answer: [answer] * 10 for answer in ("same", "different", "unparsable")}
+
+
+@pytest.mark.parametrize(
+    ("program", "reason"),
+    [
+        ("import sys; sys.exit(7)", "exit code 7"),
+        ("""print('{"failed": "no algebra here"}', flush=True)""", "no algebra here"),
+        ("import time; time.sleep(60)", "was not ready"),
+    ],
+)
+def test_workers_that_cannot_start_are_an_error(program: str, reason: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(workers, "START_SECONDS", 0.5 if "sleep" in program else 30.0)
+    with WorkerPool(command=[sys.executable, "-c", program]) as pool:
+        with pytest.raises(WorkerStartError, match=reason):
+            pool.ask([question("same")])
+        assert pool.pids() == []
+
+
+def test_real_comparisons(real: WorkerPool) -> None:
+    questions = [question(r"\sqrt{8}", r"2\sqrt{2}"), question(r"\sqrt{9}", r"2\sqrt{2}"), question(r"\frac{", "2")]
+    assert real.ask(questions) == ["same", "different", "unparsable"]
+
+
+@pytest.mark.parametrize("answer", [r"9^{9^{9^{9}}}", r"\int_0^1 x^{x^{x^{x}}} \cos(x^{x}) dx", "(x+y+z)^{3000}"])
+def test_answers_that_never_end_are_stopped(real: WorkerPool, answer: str) -> None:
+    real.ask([question("x", "y")])
+    (pid,) = real.pids()
+    started = time.monotonic()
+    (outcome,) = real.ask([question(answer, "(x+y+z)^{2999} (z+y+x) + 1")])
+    assert time.monotonic() - started < 3
+    assert outcome == "different" or (outcome == "timeout" and gone(pid))
+
+
+def test_ctrl_c_reaches_no_worker(real: WorkerPool) -> None:
+    real.ask([question("x", "y")])
+    (pid,) = real.pids()
+    assert os.getsid(pid) != os.getsid(0)
+    os.kill(pid, signal.SIGINT)
+    assert real.ask([question("2x", "x+x")]) == ["same"]
+    assert real.pids() == [pid]
+
+
+def test_a_worker_ends_with_its_stdin() -> None:
+    command = [sys.executable, "-m", "lite_selfplay.verify.worker", "5", "2048"]
+    done = subprocess.run(
+        command, input="", capture_output=True, text=True, timeout=60, check=True, env=workers._environment()
+    )
+    assert done.stdout == '{"ready": true}\n'
+
+
+@pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="no alarms on this system")
+def test_a_worker_without_its_parent_ends_itself() -> None:
+    command = [sys.executable, "-m", "lite_selfplay.verify.worker", "-4.5", "2048"]
+    asked = '{"references": [["1"]], "answer": "9^{9^{9^{9}}}"}\n'
+    done = subprocess.run(command, input=asked, capture_output=True, text=True, timeout=60, env=workers._environment())
+    assert done.returncode == -signal.SIGALRM
+
+
+def test_memory_is_capped() -> None:
+    program = "from lite_selfplay.verify.worker import limit_memory; limit_memory(512); bytearray(1 << 30)"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=workers._environment())
+    if sys.platform == "linux":
+        assert "MemoryError" in done.stderr
