@@ -167,11 +167,6 @@ class RunConfig(Section):
         except ValidationError as error:
             raise explain(error) from None
 
-    @field_validator("roles", "seats", mode="before")
-    @classmethod
-    def _none_is_empty(cls, value: Any) -> Any:
-        return {} if value is None else value
-
     @classmethod
     def of(cls, *layers: Mapping[str, Any]) -> Self:
         """Merge layers, the later over the earlier, and validate. Raises ConfigError."""
@@ -204,6 +199,8 @@ def nested(values: Mapping[str, Any]) -> dict[str, Any]:
             value = str(value)
         if key in NAMED_SECTIONS and (value is None or isinstance(value, str)):
             value = {NAMED_SECTIONS[key]: value} if value is not None else {}
+        if key in ("roles", "seats", "run") and value is None:
+            value = {}
         if key not in FLAT_KEYS:
             result[key] = value
     result = copy.deepcopy(result)

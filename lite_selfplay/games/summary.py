@@ -86,15 +86,22 @@ def _withhold(text: str, final: str, problem: str) -> str:
             shown.append("\n" if sentence.endswith("\n") else "")
             continue
         concludes = i == last or _CONCLUDES.search(sentence) is not None
-        shown.append(_redact(sentence, final, everywhere=concludes or not given))
+        shown.append(_redact(sentence, final, given=given, concludes=concludes))
     return "".join(shown)
 
 
-def _redact(sentence: str, final: str, *, everywhere: bool) -> str:
-    """A sentence without the final value: everywhere, or only where it stands as a result."""
-    for start, end in sorted(_occurrences(sentence, final), reverse=True):
-        if everywhere or _RESULT_BEFORE.search(sentence[:start]):
-            sentence = sentence[:start] + WITHHELD + sentence[end:]
+def _redact(sentence: str, final: str, *, given: bool, concludes: bool) -> str:
+    """A sentence without the final value.
+
+    Where the problem itself names that number (`given`), the draft may go on using it: withheld are the places where it
+    is a result, and where there is none, every place of a sentence that concludes.
+    """
+    places = list(_occurrences(sentence, final))
+    if given:
+        results = [place for place in places if _RESULT_BEFORE.search(sentence[: place[0]])]
+        places = results or (places if concludes else [])
+    for start, end in sorted(places, reverse=True):
+        sentence = sentence[:start] + WITHHELD + sentence[end:]
     return sentence
 
 

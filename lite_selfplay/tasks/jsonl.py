@@ -11,7 +11,6 @@ from lite_selfplay.data import Problem
 from lite_selfplay.errors import TaskError
 
 _PROBLEM_KEYS = ("problem", "question")
-_FINAL = re.compile(r"####\s*(\S.*?)?\s*$")
 _THOUSANDS = re.compile(r"[-+$]*\d{1,3}(,\d{3})+(\.\d*)?%?")
 MAX_LINE_BYTES = 10_000_000
 
@@ -75,21 +74,21 @@ def _problem(row: dict[str, Any], where: str, default_id: str) -> Problem:
     if not isinstance(text, str) or not text.strip():
         raise TaskError(f"{where}: {key!r} must be a text that is not empty")
     answer, extra = row.get("answer"), {k: v for k, v in row.items() if k not in (key, "answer", "id")}
-    if not (
-        answer is None or _is_answer(answer) or (answer and isinstance(answer, list) and all(map(_is_answer, answer)))
-    ):
+    values = answer if isinstance(answer, list) and answer else [answer]
+    if answer is not None and not all(map(_is_answer, values)):
         raise TaskError(f"{where}: 'answer' must be a text, a finite number or a list of them")
-    if isinstance(answer, str) and (final := _FINAL.search(answer)):
-        extra.setdefault("solution", answer)
-        answer = final[1] or ""
-        answer = answer.replace(",", "") if _THOUSANDS.fullmatch(answer) else answer
-    if isinstance(answer, str) and not answer.strip():
-        answer = None
-    return Problem(str(row.get("id", default_id)), text.strip(), answer, extra=extra)
+    if isinstance(answer, str):
+        _, mark, final = answer.rpartition("####")
+        if mark and "\n" not in final.strip():
+            extra.setdefault("solution", answer)
+            answer = final.strip()
+            answer = answer.replace(",", "") if _THOUSANDS.fullmatch(answer) else answer
+        answer = answer if answer.strip() else None
+    own_id = row.get("id")
+    return Problem(default_id if own_id is None else str(own_id), text.strip(), answer, extra=extra)
 
 
 def _is_answer(value: Any) -> bool:
-    """A text or a finite number: what one reference answer may be."""
-    return isinstance(value, str) or (
-        isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-    )
+    if isinstance(value, float):
+        return math.isfinite(value)
+    return isinstance(value, str | int) and not isinstance(value, bool)

@@ -1,0 +1,121 @@
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import pytest
+
+from lite_selfplay.data import Episode, Group, Problem, Sample, Stream
+from lite_selfplay.errors import GameError
+from lite_selfplay.games import Game, game_names, make_game
+from lite_selfplay.table import Table
+from lite_selfplay.testing import EOS, ScriptedTable, check_game
+
+
+@pytest.mark.parametrize("name", game_names())
+def test_every_game_keeps_the_contract(name: str):
+    check_game(make_game(name, {}, group_size=3, problems_per_step=2))
+
+
+@pytest.mark.parametrize("opponent", ["hidden", "shared_hidden"])
+def test_so_do_agons_switches(opponent: str):
+    check_game(make_game("agon", {"opponent": opponent, "reward": "margin", "tiebreak": 0.5}, group_size=2))
+
+
+class Counting(Game):
+    """A small sound game with a state."""
+
+    roles = ("counter",)
+
+    def __init__(self, options: Any = None, **sizes: int):
+        super().__init__(options, **sizes)
+        self.count = 0
+
+    def play(self, step: int, table: Table) -> Episode:
+        self.count += 1
+        said = table.ask("counter", [f"number {self.count}, {table.rng.random()}"], n=2)
+        samples = [Sample(completion, float(i)) for i, completion in enumerate(said[0])]
+        return Episode([Stream("counter", [Group(samples)])], log={"count": self.count})
+
+    def state(self) -> dict[str, Any]:
+        return {"count": self.count}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        self.count = state["count"]
+
+
+def test_a_sound_game_passes():
+    check_game(Counting())
+
+
+class Broken(Counting):
+    """The sound game with one thing changed about its episode."""
+
+    change: Callable[[Episode], Any]
+
+    def play(self, step: int, table: Table) -> Episode:
+        return type(self).change(super().play(step, table))
+
+
+def one_stream(episode: Episode, **changes: Any) -> Episode:
+    return dataclasses.replace(episode, streams=[dataclasses.replace(episode.streams[0], **changes)])
+
+
+def one_sample(episode: Episode, **changes: Any) -> Episode:
+    group = episode.streams[0].groups[0]
+    return one_stream(episode, groups=[Group([dataclasses.replace(group.samples[0], **changes)])])
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda e: None, "returned NoneType, not an Episode"),
+        (lambda e: dataclasses.replace(e, log={"x": object()}), "the log must be JSON"),
+        (lambda e: dataclasses.replace(e, log={"x": float("nan")}), "the log must be JSON"),
+        (lambda e: one_stream(e, role="nobody"), "a stream of nobody"),
+        (lambda e: dataclasses.replace(e, streams=[*e.streams, *e.streams]), "has two streams"),
+        (lambda e: one_stream(e, groups=[]), "a stream without groups"),
+        (lambda e: one_stream(e, groups=[Group([])]), "a group without samples"),
+        (lambda e: one_sample(e, reward=float("inf")), "a reward of inf"),
+        (
+            lambda e: one_sample(
+                e, completion=dataclasses.replace(e.streams[0].groups[0].samples[0].completion, seat="x")
+            ),
+            "seat 'counter' would train on what 'x' said",
+        ),
+        (lambda e: dataclasses.replace(e, actions=["snapshot"]), "is not an action"),
+    ],
+)
+def test_a_broken_episode_is_named(change: Callable[[Episode], Any], message: str):
+    kind = type("Kind", (Broken,), {"change": staticmethod(change)})
+    with pytest.raises(GameError, match=message):
+        check_game(kind())
+
+
+def test_a_forgotten_state_is_noticed():
+    kind = type("Forgetful", (Counting,), {"restore": lambda self, state: None, "state": lambda self: {}})
+    check_game(kind())  # the twin counts along: nothing was lost yet
+    late = type("Late", (Counting,), {"restore": lambda self, state: setattr(self, "count", 0)})
+    with pytest.raises(GameError, match="does not play on as the first one did"):
+        check_game(late())
+
+
+def test_roles_and_seats_are_checked():
+    with pytest.raises(GameError, match="distinct names"):
+        check_game(type("Twice", (Counting,), {"roles": ("counter", "counter")})())
+    with pytest.raises(GameError, match=r"seats\(\) leaves out counter"):
+        check_game(type("Seatless", (Counting,), {"seats": lambda self, step: {}})())
+
+
+def test_a_game_that_does_not_say_how_it_is_played():
+    with pytest.raises(GameError, match="override play"):
+        check_game(type("Empty", (Game,), {"roles": ("a",)})())
+
+
+def test_the_scripted_table_speaks_in_bytes():
+    table = ScriptedTable({"a": ["hé"]}, [Problem("p", "?", "1")])
+    ((said,),) = table.ask("a", ["prompt"])
+    assert list(said.token_ids) == [*"hé".encode(), EOS]
+    assert table.detokenize(said.token_ids) == "hé"
+    assert len(said.logprobs) == len(said.token_ids)
+    assert table.draw("problems", 3) == [Problem("p", "?", "1")] * 3
+    assert table.asked == [("a", ["prompt"], 1)]
