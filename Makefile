@@ -1,0 +1,44 @@
+# make demo: install, fetch the real model, play a few steps of Agon.   make test: everything that is checked.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+RUN ?= runs/demo-$(shell date +%Y%m%d-%H%M%S)
+
+.PHONY: demo test check test-fast format lock clean
+
+$(STAMP): pyproject.toml requirements-cpu.lock
+	@echo "setting up $(VENV) from requirements-cpu.lock (a few minutes the first time)"
+	@$(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements-cpu.lock
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	@touch $@
+
+demo: $(STAMP)
+	@$(BIN)/python examples/agon_demo.py $(RUN)
+
+check: $(STAMP)
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+
+test: check
+	$(BIN)/python -m pytest -q --durations=10
+
+test-fast: $(STAMP)
+	$(BIN)/python -m pytest -q -m "not slow and not data"
+
+format: $(STAMP)
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+# The lock is what was tested on a CPU: the newest versions inside pyproject.toml's bounds, with torch's CPU build.
+lock:
+	rm -rf $(VENV)-lock && $(PYTHON) -m venv $(VENV)-lock
+	$(VENV)-lock/bin/python -m pip install --quiet torch==2.13.0 setuptools wheel ".[dev]"
+	{ echo "# Made by 'make lock': what is tested on a CPU."; $(VENV)-lock/bin/python -m pip freeze --all \
+	  | grep -v -e '^lite-selfplay' -e '^pip==' | sed 's/+cpu$$//'; } > requirements-cpu.lock
+	rm -rf $(VENV)-lock
+
+clean:
+	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
