@@ -55,8 +55,8 @@ def save_checkpoint(
     snapshots = [{"name": name, "seat": kept.seat} for name, kept in sorted(adapters.snapshots.items())]
     whole = {"step": step, "versions": adapters.versions, "snapshots": snapshots, **state}
     _write_json(aside / STATE, whole)
-    # What transformers' own loop reads when it goes on from a step; everything else is ours.
-    _write_json(aside / "trainer_state.json", {"global_step": step})
+    # What transformers' own loop reads when it goes on from a step: the step, and a batch size that it only compares.
+    _write_json(aside / "trainer_state.json", {"global_step": step, "train_batch_size": 2})
     files = sorted(path for path in aside.rglob("*") if path.is_file())
     listed = {str(path.relative_to(aside)): {"size": path.stat().st_size, "sha256": sha256(path)} for path in files}
     _write_json(aside / MANIFEST, {"step": step, **identity, "files": listed})

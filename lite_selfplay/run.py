@@ -103,12 +103,12 @@ def _layered(game: Game, suggested: Mapping[str, Any], chosen: Mapping[str, Any]
 
 
 class Run:
-    """A run folder and, right after training, the models in memory."""
+    """A run, read from its folder."""
 
-    def __init__(self, folder: RunFolder, session: "Session | None" = None):
+    def __init__(self, folder: RunFolder):
         self.path = folder.path
         self.config = folder.config()
-        self._folder, self._session = folder, session
+        self._folder = folder
 
     @property
     def seats(self) -> dict[str, Path]:
@@ -151,9 +151,10 @@ def train(config: RunConfig, reward: RewardFunction | None = None, *, say: Say |
         model = resolve(ready.config.model.name, say=say)
         run_folder = RunFolder.create(folder, ready.config)
         session = _session(ready, model, run_folder, reward, say, interrupts.poll)
-        run_folder.write_environment(**session.facts())
-        session.run()
-    return Run(run_folder, session)
+        with contextlib.closing(session):
+            run_folder.write_environment(**session.facts())
+            session.run()
+    return Run(run_folder)
 
 
 def resume(
@@ -188,8 +189,9 @@ def resume(
         session = _session(ready, model, folder, reward, say, interrupts.poll)
         say(f"going on from step {last.step} of {ready.config.run.steps}")
         folder.cut(last.step)
-        session.run(last)
-    return Run(folder, session)
+        with contextlib.closing(session):
+            session.run(last)
+    return Run(folder)
 
 
 def load_run(path: Path | str) -> Run:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 class Session:
-    """Everything a run holds in memory. `run` plays it to its end, or from a checkpoint."""
+    """Everything a run holds in memory. `run` plays it to its end, or from a checkpoint; `close` when done with it."""
 
     def __init__(
         self,
@@ -108,9 +108,11 @@ class Session:
             self._save(step, self._start_state or self._state())
             go_on = f"lite-selfplay train --resume {self.folder.path}"
             raise Interrupted(f"{stop}; saved before step {step + 1}. Go on with: {go_on}") from None
-        finally:
-            self.verifier.close()
-            self._trainer_files.cleanup()
+
+    def close(self) -> None:
+        """End the checking processes and remove what the trainer wrote aside."""
+        self.verifier.close()
+        self._trainer_files.cleanup()
 
     def _keep_references(self) -> None:
         """Where a role has a KL term, keep its possible seats as they enter training."""

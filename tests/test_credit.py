@@ -1,0 +1,161 @@
+"""Rewards to advantages, against numbers worked by hand."""
+
+import math
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lite_selfplay.credit import advantages, has_variance, stream_advantages
+from lite_selfplay.data import Completion, Group, Sample, Sampling, Stream
+
+COMPLETION = Completion("?", "!", (1,), (2,), (-1.0,), "eos", "A", 0, Sampling())
+REWARDS = st.lists(st.floats(-10, 10), min_size=1, max_size=12)
+EIGHTHS = st.lists(st.integers(-80, 80).map(lambda n: n / 8), min_size=2, max_size=12)
+
+
+def group(*rewards: float, masked: Sequence[int] = ()) -> Group:
+    return Group([Sample(COMPLETION, reward, masked=i in masked) for i, reward in enumerate(rewards)])
+
+
+def test_group_divides_by_the_sample_deviation():
+    # Mean 1/4; squared deviations 9/16 + 3 * 1/16 = 3/4; over n - 1 = 3 that is 1/4, so the deviation is 1/2.
+    assert advantages([1, 0, 0, 0], "group") == pytest.approx([0.75 / 0.5001, *[-0.25 / 0.5001] * 3])
+
+
+def test_group_is_the_default():
+    assert advantages([2, 0]) == advantages([2, 0], "group")
+
+
+def test_group_mean_subtracts_only():
+    assert advantages([1, 0, 0, 0], "group_mean") == [0.75, -0.25, -0.25, -0.25]
+
+
+def test_reinforce_is_the_reward_itself():
+    assert advantages([2, -1, 0.5], "reinforce") == [2.0, -1.0, 0.5]
+
+
+def test_batch_subtracts_the_mean_of_what_it_is_given():
+    assert advantages([3, 1, 2, 6], "batch") == [0.0, -2.0, -1.0, 3.0]
+
+
+@pytest.mark.parametrize("kind", ["group", "group_mean", "batch"])
+@pytest.mark.parametrize("rewards", [[0.1, 0.1, 0.1], [7.0], []])
+def test_equal_rewards_have_exactly_no_advantage(kind, rewards):
+    # The mean of three times 0.1 is not 0.1 in floating point: without care this would be a tiny gradient.
+    assert advantages(rewards, kind) == [0.0] * len(rewards)
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize("kind", ["group", "group_mean", "reinforce", "batch"])
+def test_rewards_must_be_finite(kind, bad):
+    with pytest.raises(ValueError, match="finite"):
+        advantages([1.0, bad], kind)
+
+
+def test_an_unknown_kind_is_named():
+    with pytest.raises(ValueError, match="'gae'.*group_mean"):
+        advantages([1.0, 0.0], "gae")
+
+
+@given(REWARDS, st.sampled_from(["group", "group_mean", "batch"]))
+def test_advantages_have_mean_zero(rewards, kind):
+    assert math.fsum(advantages(rewards, kind)) == pytest.approx(0.0, abs=1e-8)
+
+
+@given(REWARDS, st.sampled_from(["group", "group_mean", "reinforce", "batch"]))
+def test_a_better_reward_is_never_worse_off(rewards, kind):
+    values = advantages(rewards, kind)
+    order = sorted(range(len(rewards)), key=lambda i: rewards[i])
+    assert [values[i] for i in order] == sorted(values)
+
+
+@given(EIGHTHS, st.integers(-20, 20), st.sampled_from(["group", "group_mean", "batch"]))
+def test_a_constant_added_to_all_rewards_changes_nothing(rewards, shift, kind):
+    assert advantages([r + shift for r in rewards], kind) == pytest.approx(advantages(rewards, kind), abs=1e-9)
+
+
+@given(EIGHTHS)
+def test_group_advantages_have_a_deviation_just_under_one(rewards):
+    values = advantages(rewards, "group")
+    mean = math.fsum(rewards) / len(rewards)
+    std = math.sqrt(math.fsum((r - mean) ** 2 for r in rewards) / (len(rewards) - 1))
+    spread = math.sqrt(math.fsum(v**2 for v in values) / (len(values) - 1))
+    assert spread == pytest.approx(std / (std + 1e-4))
+
+
+def test_a_masked_sample_leaves_the_mean_and_the_loss():
+    # Without the masked 9 the mean is 1/2 and the variance (1/4 + 1/4) / 1 = 1/2.
+    value = 0.5 / (math.sqrt(0.5) + 1e-4)
+    (row,) = stream_advantages(Stream("r", [group(1, 9, 0, masked=[1])]))
+    assert row == [pytest.approx(value), None, pytest.approx(-value)]
+
+
+def test_each_group_has_its_own_mean():
+    stream = Stream("r", [group(1, 0), group(10, 4)], credit="group_mean")
+    assert stream_advantages(stream) == [[0.5, -0.5], [3.0, -3.0]]
+
+
+def test_batch_credit_has_one_mean_for_all_groups():
+    # Unmasked: 3, 1, 2, 6, of mean 3.
+    stream = Stream("r", [group(3, 1), group(2, 100, 6, masked=[1])], credit="batch")
+    assert stream_advantages(stream) == [[0.0, -2.0], [-1.0, None, 3.0]]
+
+
+def test_batch_credit_drops_no_group():
+    # Neither group varies in itself, and yet they differ: mean 2.
+    stream = Stream("r", [group(1, 1), group(3, 3)], credit="batch", drop_zero_variance=True)
+    assert stream_advantages(stream) == [[-1.0, -1.0], [1.0, 1.0]]
+
+
+def test_reinforce_drops_no_group():
+    stream = Stream("r", [group(2, 2)], credit="reinforce", drop_zero_variance=True)
+    assert stream_advantages(stream) == [[2.0, 2.0]]
+
+
+def test_groups_without_variance_are_dropped_where_asked():
+    groups = [group(1, 1), group(2, 0), group(1, 1, 0, masked=[2])]
+    kept = stream_advantages(Stream("r", groups, credit="group_mean"))
+    assert kept == [[0.0, 0.0], [1.0, -1.0], [0.0, 0.0, None]]
+    dropped = stream_advantages(Stream("r", groups, credit="group_mean", drop_zero_variance=True))
+    assert dropped == [[None, None], [1.0, -1.0], [None, None, None]]
+
+
+def test_a_given_advantage_is_kept():
+    given = Group([Sample(COMPLETION, 1.0), Sample(COMPLETION, 0.0, advantage=7.5)])
+    assert stream_advantages(Stream("r", [given], credit="group_mean")) == [[0.5, 7.5]]
+
+
+def test_a_group_with_given_advantages_is_not_dropped():
+    given = Group([Sample(COMPLETION, 1.0, advantage=2.0), Sample(COMPLETION, 1.0, advantage=2.0)])
+    assert stream_advantages(Stream("r", [given], drop_zero_variance=True)) == [[2.0, 2.0]]
+
+
+def test_a_masked_sample_stays_out_even_with_an_advantage():
+    given = Group([Sample(COMPLETION, 1.0, advantage=2.0, masked=True), Sample(COMPLETION, 1.0)])
+    assert stream_advantages(Stream("r", [given])) == [[None, 0.0]]
+
+
+@pytest.mark.parametrize(
+    ("samples", "varies"),
+    [
+        (group(1, 0), True),
+        (group(1, 1), False),
+        (group(1, 0, masked=[1]), False),
+        (group(1), False),
+        (group(), False),
+        (Group([Sample(COMPLETION, 1.0, advantage=0.0)]), True),
+    ],
+)
+def test_variance_is_that_of_the_unmasked(samples, varies):
+    assert has_variance(samples) is varies
+
+
+def test_a_stream_with_a_reward_that_is_not_finite_is_refused():
+    with pytest.raises(ValueError, match="finite"):
+        stream_advantages(Stream("r", [group(1, math.nan)]))
+    # Masked samples are out of it, whatever they hold.
+    assert stream_advantages(Stream("r", [group(1, math.nan, 0, masked=[1])], credit="group_mean")) == [
+        [0.5, None, -0.5]
+    ]
