@@ -15,7 +15,8 @@ $(STAMP): pyproject.toml requirements-cpu.lock
 	@touch $@
 
 demo: $(STAMP)
-	@$(BIN)/python examples/agon_demo.py $(RUN)
+	@$(BIN)/lite-selfplay train --config examples/demo.yaml --run-dir $(RUN)
+	@$(BIN)/lite-selfplay report $(RUN) --duels 2
 
 check: $(STAMP)
 	$(BIN)/ruff format --check .

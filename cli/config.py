@@ -50,4 +50,5 @@ def _resolved(file: Path) -> str:
     from lite_selfplay.config import RunConfig, load_layer
     from lite_selfplay.run import plan
 
-    return plan(RunConfig.of(load_layer(file))).config.to_yaml()
+    config = RunConfig.of(load_layer(file))
+    return plan(config, own_checker=config.run.reward is not None).config.to_yaml()

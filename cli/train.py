@@ -33,6 +33,10 @@ def train(
     assignments: Annotated[
         list[str] | None, typer.Option("--set", help="Any key: --set seats.A.lr=1e-4. Repeatable.", metavar="K=V")
     ] = None,
+    cold_start: Annotated[
+        bool | None,
+        typer.Option("--cold-start/--no-cold-start", help="Teach the format first, by worked examples. [default: no]"),
+    ] = None,
     backend: Annotated[str | None, typer.Option(help="auto, transformers or unsloth. [default: auto]")] = None,
     precision: Annotated[str | None, typer.Option(help="4bit, bf16, fp16 or fp32. [default: 4bit]")] = None,
     save_every: Annotated[int | None, typer.Option(help="Steps between checkpoints. [default: 50]")] = None,
@@ -65,6 +69,7 @@ def train(
         "max_completion_tokens": max_completion_tokens,
         "seed": seed,
         "run_dir": run_dir,
+        "cold_start": cold_start,
         "backend": backend,
         "precision": precision,
         "save_every": save_every,
@@ -104,11 +109,13 @@ def _layers(
 
 def _start(layers: list[dict[str, Any]], dry_run: bool) -> None:
     from lite_selfplay.config import RunConfig
+    from lite_selfplay.rewards import load_reward
     from lite_selfplay.run import plan, train
 
     config = RunConfig.of(*layers)
     if dry_run:
-        for line in plan(config).lines():
+        reward = load_reward(config.run.reward) if config.run.reward else None
+        for line in plan(config, own_checker=reward is not None).lines():
             typer.echo(line)
         typer.echo("dry run: nothing was started")
         return

@@ -1,9 +1,9 @@
 """The configuration of a run: what the command line, a YAML file and Python all build.
 
-A run is described by a few sections (`game`, `model`, `tasks`, `roles`, `seats`, `run`). Every flag of the command line
-is also a flat key (`steps`, `group_size`, ...) that stands for a key of a section; `FLAT_KEYS` is the one table of
-them. Layers are merged as plain nested dictionaries, the later over the earlier: the library's defaults, the game's
-recipe, what the base model suggests, the file, the flags.
+A run is described by a few sections (`game`, `model`, `tasks`, `roles`, `seats`, `cold_start`, `run`). Every flag of
+the command line is also a flat key (`steps`, `group_size`, ...) that stands for a key of a section; `FLAT_KEYS` is the
+one table of them. Layers are merged as plain nested dictionaries, the later over the earlier: the library's defaults,
+the game's recipe, what the base model suggests, the file, the flags.
 """
 
 import copy
@@ -122,6 +122,19 @@ class SeatConfig(Section):
     init_std: float = Field(1e-3, gt=0)
 
 
+class ColdStartSection(Section):
+    """Supervised learning of the output format before the first step: `steps` batches of worked examples a seat.
+
+    `tasks` None takes the run's own; their problems must bring solutions, as `stories` and GSM8K's files do.
+    """
+
+    enabled: bool = False
+    tasks: str | None = None
+    steps: int = Field(20, ge=1)
+    examples_per_step: int = Field(16, ge=1)
+    lr: float = Field(2e-4, gt=0)
+
+
 class RunSection(Section):
     """The run itself. `dir` is its place, the only key that `config.yaml` leaves out.
 
@@ -159,6 +172,7 @@ class RunConfig(Section):
     tasks: TasksSection = TasksSection()
     roles: dict[str, RoleConfig] = Field(default_factory=dict)
     seats: dict[str, SeatConfig] = Field(default_factory=dict)
+    cold_start: ColdStartSection = ColdStartSection()
     run: RunSection = RunSection()
 
     def __init__(self, **values: Any) -> None:
@@ -199,8 +213,10 @@ def nested(values: Mapping[str, Any]) -> dict[str, Any]:
             value = str(value)
         if key in NAMED_SECTIONS and (value is None or isinstance(value, str)):
             value = {NAMED_SECTIONS[key]: value} if value is not None else {}
-        if key in ("roles", "seats", "run") and value is None:
+        if key in ("roles", "seats", "cold_start", "run") and value is None:
             value = {}
+        if key == "cold_start" and isinstance(value, bool):
+            value = {"enabled": value}
         if key not in FLAT_KEYS:
             result[key] = value
     result = copy.deepcopy(result)
@@ -259,8 +275,10 @@ def load_layer(path: Path) -> dict[str, Any]:
         raise ConfigError(f"no configuration file at {path}") from None
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"cannot read {path}: {error}") from None
-    except (yaml.YAMLError, ValueError) as error:
-        raise ConfigError(f"{path} is not YAML: {error}") from None
+    except (yaml.YAMLError, ValueError) as error:  # ValueError: a date that does not exist
+        mark = getattr(error, "problem_mark", None)
+        where = f"{path}, line {mark.line + 1}" if mark else path
+        raise ConfigError(f"{where}: not YAML ({getattr(error, 'problem', None) or error})") from None
     if not isinstance(values, dict):
         raise ConfigError(f"{path} must hold a mapping of keys, not a {type(values).__name__}")
     return nested(values)
@@ -306,6 +324,7 @@ def keys_of(section: list[str]) -> list[str]:
         "tasks": TasksSection,
         "roles": RoleConfig,
         "seats": SeatConfig,
+        "cold_start": ColdStartSection,
         "run": RunSection,
     }
     return list(models[section[0]].model_fields)

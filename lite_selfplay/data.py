@@ -148,6 +148,14 @@ class Episode:
 
 
 @dataclass(frozen=True)
+class Example:
+    """A prompt and the completion a seat should learn to give, for cold start."""
+
+    prompt: str
+    completion: str
+
+
+@dataclass(frozen=True)
 class TokenScores:
     """Per-token natural log-probabilities and entropies (nats) of a completion under a seat."""
 

@@ -10,6 +10,7 @@ import torch
 
 from lite_selfplay.backends import choose_backend
 from lite_selfplay.checkpoints import Checkpoint, load_checkpoint, save_checkpoint
+from lite_selfplay.cold_start import cold_start
 from lite_selfplay.data import Episode
 from lite_selfplay.errors import Interrupted
 from lite_selfplay.models.chat import Chat
@@ -18,7 +19,8 @@ from lite_selfplay.records import ADAPTERS, CARD, CHECKPOINTS, RunFolder
 from lite_selfplay.reports import episode_rows, flat, model_card, progress_line, stream_metrics
 from lite_selfplay.rewards import RewardFunction
 from lite_selfplay.rollout import LiveTable
-from lite_selfplay.tasks import Source
+from lite_selfplay.tasks import Source, load_task
+from lite_selfplay.tasks.base import derived_seed
 from lite_selfplay.trainer import StepReport, make_trainer_class, reference_name
 from lite_selfplay.verify import Verifier
 
@@ -41,6 +43,7 @@ class Session:
         poll: Callable[[], None],
     ):
         self.config, self.game, self.folder, self.say = ready.config, ready.game, folder, say
+        self._poll = poll
         run = ready.config.run
         self.identity = {"base": model.identity, "game": ready.config.game.name}
         self.chat = Chat.load(model.path, ready.config.model.thinking)
@@ -99,6 +102,7 @@ class Session:
         self._first_step = checkpoint.step if checkpoint else 0
         try:
             if checkpoint is None:
+                self._cold_start()
                 self._keep_references()
             self.trainer.train(resume_from_checkpoint=str(checkpoint.path) if checkpoint else None)
             self._save(self.config.run.steps, self._state())
@@ -113,6 +117,16 @@ class Session:
         """End the checking processes and remove what the trainer wrote aside."""
         self.verifier.close()
         self._trainer_files.cleanup()
+
+    def _cold_start(self) -> None:
+        section, seed = self.config.cold_start, self.config.run.seed
+        if not section.enabled:
+            return
+        # Problems of their own, where the task makes them: training starts on problems it has not seen.
+        task = load_task(section.tasks or self.config.tasks.train or "", seed=derived_seed(seed, "cold start"))
+        source = Source(task.problems, seed=seed, name="cold start")
+        cold_start(self.backend, self.chat, self.game, source, section, seed=seed, say=self.say, poll=self._poll)
+        self._save(0, self._state())
 
     def _keep_references(self) -> None:
         """Where a role has a KL term, keep its possible seats as they enter training."""

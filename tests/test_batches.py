@@ -4,7 +4,7 @@ import math
 from collections import Counter
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lite_selfplay.batches import Row, microbatches, rows_of
@@ -47,6 +47,7 @@ def test_scales_by_hand(loss, scales):
     assert [micro.tokens for micro in micros] == [4, 6]
 
 
+@settings(deadline=None)
 @given(ROWS, ANY_LOSS, st.integers(1, 200))
 def test_every_row_is_in_one_microbatch_and_the_shares_add_up_to_one(rows, role, budget):
     micros = microbatches(rows, "A", role, budget)
@@ -56,6 +57,7 @@ def test_every_row_is_in_one_microbatch_and_the_shares_add_up_to_one(rows, role,
     assert {micro.stream_tokens for micro in micros} == {sum(r.tokens for r in rows)}
 
 
+@settings(deadline=None)
 @given(ROWS, ANY_LOSS, st.integers(1, 200))
 def test_the_budget_is_kept_except_by_a_single_row(rows, role, budget):
     for micro in microbatches(rows, "A", role, budget):
@@ -63,12 +65,14 @@ def test_the_budget_is_kept_except_by_a_single_row(rows, role, budget):
         assert len(micro.rows) == 1 or width * len(micro.rows) <= budget
 
 
+@settings(deadline=None)
 @given(ROWS, ANY_LOSS, st.integers(1, 200))
 def test_temperatures_never_mix(rows, role, budget):
     for micro in microbatches(rows, "A", role, budget):
         assert {r.completion.sampling.temperature for r in micro.rows} == {micro.temperature}
 
 
+@settings(deadline=None)
 @given(ROWS, st.integers(1, 200))
 def test_scaled_means_of_the_parts_are_the_mean_of_the_whole(rows, budget):
     # What the trainer does: the mean over the rows it is handed, times the scale, one microbatch after the other.

@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lite_selfplay.credit import advantages, has_variance, stream_advantages
@@ -55,15 +55,17 @@ def test_rewards_must_be_finite(kind, bad):
 
 
 def test_an_unknown_kind_is_named():
-    with pytest.raises(ValueError, match="'gae'.*group_mean"):
+    with pytest.raises(ValueError, match=r"'gae'.*group_mean"):
         advantages([1.0, 0.0], "gae")
 
 
+@settings(deadline=None)
 @given(REWARDS, st.sampled_from(["group", "group_mean", "batch"]))
 def test_advantages_have_mean_zero(rewards, kind):
     assert math.fsum(advantages(rewards, kind)) == pytest.approx(0.0, abs=1e-8)
 
 
+@settings(deadline=None)
 @given(REWARDS, st.sampled_from(["group", "group_mean", "reinforce", "batch"]))
 def test_a_better_reward_is_never_worse_off(rewards, kind):
     values = advantages(rewards, kind)
@@ -71,11 +73,13 @@ def test_a_better_reward_is_never_worse_off(rewards, kind):
     assert [values[i] for i in order] == sorted(values)
 
 
+@settings(deadline=None)
 @given(EIGHTHS, st.integers(-20, 20), st.sampled_from(["group", "group_mean", "batch"]))
 def test_a_constant_added_to_all_rewards_changes_nothing(rewards, shift, kind):
     assert advantages([r + shift for r in rewards], kind) == pytest.approx(advantages(rewards, kind), abs=1e-9)
 
 
+@settings(deadline=None)
 @given(EIGHTHS)
 def test_group_advantages_have_a_deviation_just_under_one(rewards):
     values = advantages(rewards, "group")

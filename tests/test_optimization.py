@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
@@ -71,6 +71,7 @@ def test_a_single_update_has_the_full_rate():
         assert rates(SeatConfig(lr=1.0, schedule=schedule), 1) == [1.0]
 
 
+@settings(deadline=None)
 @given(
     st.integers(1, 300),
     st.floats(0, 0.99),

@@ -1,7 +1,7 @@
 """Intervals against published values and the definition; majority votes by hand."""
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import binom
 
@@ -25,6 +25,7 @@ def test_published_intervals(k, n, low, high):
     assert clopper_pearson(k, n) == (pytest.approx(low, abs=5e-5), pytest.approx(high, abs=5e-5))
 
 
+@settings(deadline=None)
 @given(COUNTS)
 def test_each_end_leaves_a_tail_of_a_fortieth(counts):
     # The definition: at the ends, a count at least (at most) this far out has probability 0.025.
@@ -35,6 +36,7 @@ def test_each_end_leaves_a_tail_of_a_fortieth(counts):
     assert high == 1 if k == n else binom.cdf(k, n, high) == pytest.approx(0.025)
 
 
+@settings(deadline=None)
 @given(COUNTS)
 def test_failures_have_the_mirrored_interval(counts):
     k, n = counts
@@ -91,6 +93,7 @@ def test_unparsed_answers_are_never_compared():
     assert majority_vote([None, "x", None, "x"], same=same) == ("x", 2)
 
 
+@settings(deadline=None)
 @given(st.lists(st.integers(0, 3) | st.none()))
 def test_a_winner_has_more_votes_than_any_other(answers):
     winner, size = majority_vote(answers)

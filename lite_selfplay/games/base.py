@@ -4,6 +4,7 @@ A game is plain Python. It draws problems, asks roles and scores what they said;
 a trainer. The whole contract is checked by `lite_selfplay.testing.check_game`.
 """
 
+import random
 from collections.abc import Callable, Mapping
 from importlib.metadata import entry_points
 from typing import Any, ClassVar
@@ -11,7 +12,7 @@ from typing import Any, ClassVar
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from lite_selfplay.config import explain
-from lite_selfplay.data import Episode
+from lite_selfplay.data import Episode, Example, Problem
 from lite_selfplay.errors import ConfigError, GameError, UnknownNameError
 from lite_selfplay.table import Table
 
@@ -55,6 +56,10 @@ class Game:
     def play(self, step: int, table: Table) -> Episode:
         """One step: at most one optimizer update follows from it."""
         raise GameError(f"{type(self).__name__} does not say how it is played: override play()")
+
+    def cold_start(self, role: str, problem: Problem, rng: random.Random, *, thinks: bool) -> Example | None:
+        """An example of what a role should say, for a problem that brings a solution; None where there is none."""
+        return None
 
     def rollouts_per_step(self) -> int | None:
         """Completions sampled in one step, where that is fixed."""

@@ -17,14 +17,16 @@ Ours, where the paper is silent: alpha 32 on all linear layers, N(0, 1e-3) as B'
 step, no KL term (the paper has "the usual KL" without a value), a summary of at most 512 tokens with its tail kept.
 """
 
+import random
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Literal
 
-from lite_selfplay.data import Completion, Episode, Group, Problem, Sample, Stream, Verdict
+from lite_selfplay.data import Completion, Episode, Example, Group, Problem, Sample, Stream, Verdict
 from lite_selfplay.games.base import Game, GameOptions
 from lite_selfplay.games.prompts import fill
 from lite_selfplay.games.solo import judged, solo_reward
 from lite_selfplay.games.summary import summarise
+from lite_selfplay.games.worked import worked_attempt, worked_example
 from lite_selfplay.table import Table
 
 Reward = Literal["adv", "coop", "margin"]
@@ -71,6 +73,12 @@ class DraftChallenge(Game):
 
     def rollouts_per_step(self) -> int:
         return 2 * self.problems_per_step * self.group_size
+
+    def cold_start(self, role: str, problem: Problem, rng: random.Random, *, thinks: bool) -> Example | None:
+        prompt = fill("solver", problem=problem.text)
+        if role == "challenger":
+            prompt = challenge_prompt(problem, worked_attempt(problem, rng))
+        return worked_example(problem, prompt, thinks=thinks)
 
     def play(self, step: int, table: Table) -> Episode:
         problems = table.draw("problems", self.problems_per_step)

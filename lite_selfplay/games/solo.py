@@ -7,11 +7,13 @@ Source: Shao et al. 2024 (DeepSeekMath, GRPO); the budget is Agon's section 4.5.
 equation 2, so that both are trained for the same thing.
 """
 
+import random
 from typing import Any, ClassVar, Literal
 
-from lite_selfplay.data import Completion, Episode, Group, Problem, Sample, Stream, Verdict
+from lite_selfplay.data import Completion, Episode, Example, Group, Problem, Sample, Stream, Verdict
 from lite_selfplay.games.base import Game, GameOptions
 from lite_selfplay.games.prompts import fill
+from lite_selfplay.games.worked import worked_example
 from lite_selfplay.table import Table
 
 
@@ -36,6 +38,9 @@ class Solo(Game):
 
     def rollouts_per_step(self) -> int:
         return self.problems_per_step * self.completions_per_problem
+
+    def cold_start(self, role: str, problem: Problem, rng: random.Random, *, thinks: bool) -> Example | None:
+        return worked_example(problem, fill("solver", problem=problem.text), thinks=thinks)
 
     def play(self, step: int, table: Table) -> Episode:
         problems = table.draw("problems", self.problems_per_step)

@@ -43,8 +43,9 @@ def task_names() -> list[str]:
 
 def _makers() -> Mapping[str, Callable[..., Task]]:
     from lite_selfplay.tasks.letters import letters
+    from lite_selfplay.tasks.stories import stories
 
-    return {"letters": letters}
+    return {"letters": letters, "stories": stories}
 
 
 def _options(name: str, text: str) -> dict[str, str]:

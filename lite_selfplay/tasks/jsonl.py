@@ -45,7 +45,7 @@ def read_jsonl(path: Path) -> list[Problem]:
 
 def _row(raw: bytes, where: str) -> dict[str, Any]:
     try:
-        row = json.loads(raw.decode("utf-8"), parse_constant=_no_constant)
+        row = json.loads(raw.rstrip().decode("utf-8"), parse_constant=_no_constant)
         json.dumps(row, ensure_ascii=False).encode("utf-8")
     except UnicodeEncodeError:
         raise TaskError(f"{where}: holds half a surrogate pair, which is no text") from None

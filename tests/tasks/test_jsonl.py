@@ -1,0 +1,205 @@
+"""A user's own problems: what a line may be, and that every other line is named by file and number."""
+
+import codecs
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lite_selfplay.data import Problem
+from lite_selfplay.errors import TaskError
+from lite_selfplay.tasks import load_task
+from lite_selfplay.tasks.jsonl import MAX_LINE_BYTES, read_jsonl
+
+GOOD = b'{"problem": "1 + 1?", "answer": "2"}\n'
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    return tmp_path / "sums.jsonl"
+
+
+def read(file: Path, *rows: Any) -> list[Problem]:
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    return read_jsonl(file)
+
+
+def answer(file: Path, value: Any) -> Any:
+    return read(file, {"problem": "x", "answer": value})[0].answer
+
+
+def test_a_line_is_a_problem(file):
+    assert read(file, {"problem": " 1 + 1?\n", "answer": "2"}) == [Problem("sums-1", "1 + 1?", "2")]
+
+
+def test_question_is_another_name_of_problem(file):
+    assert read(file, {"question": "1 + 1?", "answer": "2"}) == [Problem("sums-1", "1 + 1?", "2")]
+
+
+def test_problem_goes_before_question(file):
+    (problem,) = read(file, {"question": "why?", "problem": "1 + 1?"})
+    assert (problem.text, problem.extra) == ("1 + 1?", {"question": "why?"})
+
+
+def test_other_columns_are_kept(file):
+    (problem,) = read(file, {"problem": "x", "answer": "2", "id": "a", "level": 3, "tags": ["sum"]})
+    assert problem.extra == {"level": 3, "tags": ["sum"]}
+
+
+@pytest.mark.parametrize(("own", "used"), [("a-7", "a-7"), (7, "7"), (0, "0"), (None, "sums-1")])
+def test_an_id_of_its_own(file, own, used):
+    assert read(file, {"problem": "x", "id": own})[0].id == used
+
+
+def test_ids_count_lines_and_blank_lines_are_passed_over(file):
+    file.write_bytes(b"\n" + GOOD + b" \t\r\n\n" + GOOD.strip())
+    assert [problem.id for problem in read_jsonl(file)] == ["sums-2", "sums-5"]
+
+
+@pytest.mark.parametrize("value", ["2", "x + 1", 2, -2.5, ["1", "2"], [1, 2.5, "x"], 10**400, None])
+def test_answers_as_they_stand(file, value):
+    assert answer(file, value) == value
+
+
+@pytest.mark.parametrize("value", ["", " \n", "all of this #### ", "####"])
+def test_a_blank_answer_is_none(file, value):
+    assert answer(file, value) is None
+
+
+@pytest.mark.parametrize(
+    ("solution", "final"),
+    [
+        ("She has 3.\n#### 3", "3"),
+        ("#### 1,234", "1234"),
+        ("#### -1,234,567.5", "-1234567.5"),
+        ("#### $1,000", "$1000"),
+        ("####42\n", "42"),
+        ("a #### 1\n#### 2  \n", "2"),
+        ("#### (1, 2)", "(1, 2)"),
+        ("#### 1,2", "1,2"),
+        ("#### x,y", "x,y"),
+    ],
+)
+def test_of_a_worked_solution_the_answer_follows_the_mark(file, solution, final):
+    (problem,) = read(file, {"question": "x", "answer": solution})
+    assert (problem.answer, problem.extra) == (final, {"solution": solution})
+
+
+def test_a_mark_in_the_middle_is_no_answer(file):
+    text = "#### Step one\n3 + 4 = 7\nso 7"
+    (problem,) = read(file, {"problem": "x", "answer": text})
+    assert (problem.answer, problem.extra) == (text, {})
+
+
+def test_a_solution_column_of_its_own_is_kept(file):
+    (problem,) = read(file, {"problem": "x", "answer": "work #### 5", "solution": "theirs"})
+    assert (problem.answer, problem.extra) == ("5", {"solution": "theirs"})
+
+
+@pytest.mark.parametrize("ending", [b"\n", b"\r\n"])
+def test_line_endings(file, ending):
+    file.write_bytes(GOOD.strip() + ending + GOOD.strip() + ending)
+    assert len(read_jsonl(file)) == 2
+
+
+def test_a_byte_order_mark_before_the_first_line(file):
+    file.write_bytes(codecs.BOM_UTF8 + GOOD)
+    assert [problem.text for problem in read_jsonl(file)] == ["1 + 1?"]
+
+
+@settings(deadline=None)
+@given(st.text().filter(lambda text: text.strip()))
+def test_every_text_comes_back(tmp_path_factory, text):
+    file = tmp_path_factory.mktemp("texts") / "a.jsonl"
+    for escaped in (True, False):
+        file.write_text(json.dumps({"problem": text}, ensure_ascii=escaped) + "\n", encoding="utf-8", newline="\n")
+        assert read_jsonl(file)[0].text == text.strip()
+
+
+def test_a_task_is_named_after_its_file(file):
+    file.write_bytes(GOOD)
+    task = load_task(str(file))
+    assert (task.name, len(task.problems), task.max_completion_tokens) == ("sums", 1, 512)
+
+
+# What is refused. The bad line is always the third, after a good and a blank one.
+
+BAD_LINES = {
+    "cut off": (b'{"problem": "x"', "not JSON .*column 16"),
+    "not json": (b"problem,answer", "not JSON"),
+    "two objects": (b'{"problem": "x"} {"problem": "y"}', "not JSON .Extra data"),
+    "list": (b'["x", "2"]', "must be an object, not list"),
+    "number": (b"3", "must be an object, not int"),
+    "null": (b"null", "must be an object, not NoneType"),
+    "no columns": (b"{}", "neither 'problem' nor 'question' among its columns .none"),
+    "other columns": (b'{"prompt": "x", "answer": "2"}', "neither 'problem' nor 'question'.*prompt, answer"),
+    "number as problem": (b'{"problem": 3}', "'problem' must be a text that is not empty"),
+    "null as problem": (b'{"problem": null}', "'problem' must be a text"),
+    "blank question": (b'{"question": " "}', "'question' must be a text that is not empty"),
+    "truth as answer": (b'{"problem": "x", "answer": true}', "'answer' must be a text, a finite number or a list"),
+    "object as answer": (b'{"problem": "x", "answer": {"a": 1}}', "'answer' must be"),
+    "empty list as answer": (b'{"problem": "x", "answer": []}', "'answer' must be"),
+    "null in a list": (b'{"problem": "x", "answer": ["1", null]}', "'answer' must be"),
+    "list in a list": (b'{"problem": "x", "answer": [["1"]]}', "'answer' must be"),
+    "NaN": (b'{"problem": "x", "answer": NaN}', "not JSON .NaN is no JSON number"),
+    "Infinity elsewhere": (b'{"problem": "x", "level": -Infinity}', "not JSON .-Infinity"),
+    "too large a number": (b'{"problem": "x", "answer": 1e999}', "'answer' must be a text, a finite number"),
+    "too many digits": (b'{"problem": "x", "answer": ' + b"1" * 5000 + b"}", "not JSON .Exceeds the limit"),
+    "latin-1": ('{"problem": "café"}'.encode("latin-1"), "not UTF-8"),
+    "utf-16": ('{"problem": "x"}'.encode("utf-16"), "not UTF-8"),
+    "nul bytes": (b'{"problem": "x\x00"}', "not JSON"),
+    "only nul bytes": (b"\x00\x00\x00", "not JSON"),
+    "half a surrogate pair": (b'{"problem": "\\ud800"}', "surrogate"),
+    "half a surrogate pair elsewhere": (b'{"problem": "x", "tags": [{"a": "\\udc00"}]}', "surrogate"),
+    "deep lists": (b"[" * 100_000, "nested too deeply"),
+    "deep objects": (b'{"problem":' * 100_000, "nested too deeply"),
+    "huge": (b'{"problem": "' + b"x" * MAX_LINE_BYTES + b'"}', "longer than 10,000,000 bytes"),
+    "huge and blank": (b" " * (MAX_LINE_BYTES + 1), "longer than 10,000,000 bytes"),
+    "a mark within the file": (codecs.BOM_UTF8 + GOOD.strip(), "not JSON"),
+}
+
+
+@pytest.mark.parametrize("case", BAD_LINES)
+def test_a_bad_line_is_named_by_file_and_number(file, case):
+    line, problem = BAD_LINES[case]
+    file.write_bytes(GOOD + b"\n" + line + b"\n" + GOOD)
+    with pytest.raises(TaskError, match=problem) as caught:
+        read_jsonl(file)
+    assert str(caught.value).startswith(f"{file}, line 3: ")
+    assert len(str(caught.value)) < 400
+    assert "\n" not in str(caught.value)
+    assert caught.value.exit_code == 2
+
+
+def test_a_line_of_just_the_most_bytes(file):
+    frame = len(b'{"problem": ""}\n')
+    file.write_bytes(b'{"problem": "' + b"x" * (MAX_LINE_BYTES - frame) + b'"}\n')
+    assert len(read_jsonl(file)[0].text) == MAX_LINE_BYTES - frame
+
+
+@pytest.mark.parametrize("content", [b"", b"\n \n\t\n", codecs.BOM_UTF8])
+def test_a_file_without_problems(file, content):
+    file.write_bytes(content)
+    with pytest.raises(TaskError, match=r"sums\.jsonl holds no problem"):
+        read_jsonl(file)
+
+
+def test_a_file_that_is_not_there(tmp_path):
+    with pytest.raises(TaskError, match=r"no task file at .*none\.jsonl"):
+        read_jsonl(tmp_path / "none.jsonl")
+    with pytest.raises(TaskError, match="no task file at"):
+        read_jsonl(tmp_path)
+
+
+def test_a_file_that_cannot_be_opened(file, monkeypatch):
+    file.write_bytes(GOOD)
+
+    def refuse(*_: Any, **__: Any) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(Path, "open", refuse)
+    with pytest.raises(TaskError, match=r"cannot read .*sums\.jsonl: Permission denied"):
+        read_jsonl(file)

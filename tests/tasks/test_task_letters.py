@@ -1,0 +1,96 @@
+"""The toy task: the same problems everywhere, and options that are checked."""
+
+import string
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lite_selfplay.errors import TaskError, UnknownNameError
+from lite_selfplay.tasks import load_task, task_names
+from lite_selfplay.tasks.letters import SIZE
+
+
+def test_a_problem_names_ten_of_the_first_twelve_letters():
+    for problem in load_task("letters").problems[:50]:
+        assert len(set(problem.answer)) == len(problem.answer) == 10
+        assert set(problem.answer) <= set("abcdefghijkl")
+        assert problem.text == f"Write one of these letters: {problem.answer}"
+        assert problem.kind == "letters"
+
+
+def test_the_first_problems_stay_what_they_are():
+    # A run must find the same problems under a later version.
+    problems = load_task("letters", seed=0).problems
+    assert [problem.answer for problem in problems[:3]] == ["abcfghijkl", "abcdefghik", "acdefghijl"]
+    assert [problem.id for problem in problems[:3]] == ["letters-0", "letters-1", "letters-2"]
+
+
+def test_the_seed_chooses_the_letters():
+    one, same, other = (load_task("letters", seed=seed).problems[:20] for seed in (1, 1, 2))
+    assert one == same
+    assert one != other
+
+
+@settings(deadline=None)
+@given(st.integers(1, 26).flatmap(lambda of: st.tuples(st.integers(1, of), st.just(of))), st.integers(0, SIZE - 1))
+def test_options_choose_how_many_letters_out_of_how_many(sizes, index):
+    named, of = sizes
+    answer = load_task(f"letters:named={named},of={of}").problems[index].answer
+    assert len(set(answer)) == len(answer) == named
+    assert set(answer) <= set(string.ascii_lowercase[:of])
+    assert list(answer) == sorted(answer)
+
+
+def test_it_is_a_sequence():
+    problems = load_task("letters").problems
+    assert len(problems) == SIZE == 10_000
+    assert problems[-1] == problems[SIZE - 1]
+    assert problems[2:4] == [problems[2], problems[3]]
+    assert problems[0] in problems
+    for index in (SIZE, -SIZE - 1):
+        with pytest.raises(IndexError):
+            problems[index]
+
+
+def test_it_asks_for_short_completions():
+    assert load_task("letters").max_completion_tokens == 16
+
+
+@pytest.mark.parametrize("spec", ["letters", "letters:", "letters:named=10", "letters: named = 10 , of=12"])
+def test_spellings_of_the_default(spec):
+    assert load_task(spec).problems[5] == load_task("letters").problems[5]
+
+
+@pytest.mark.parametrize(
+    ("spec", "problem"),
+    [
+        ("letters:named=0", "1 <= named <= of <= 26, got named=0, of=12"),
+        ("letters:named=13", "got named=13, of=12"),
+        ("letters:of=27", "got named=10, of=27"),
+        ("letters:of=9", "got named=10, of=9"),
+        ("letters:named=-1", "got named=-1"),
+        ("letters:named=two", "got named=two"),
+        ("letters:named=", "got named=,"),
+        ("letters:named=1.5", "got named=1.5"),
+        ("letters:named=²", "got named=²"),
+        ("letters:size=3", "no option 'size'; it takes named and of"),
+        ("letters:seed=3", "no option 'seed'; it takes named and of"),
+        ("letters:named", "KEY=VALUE, as in letters:named=10, got 'named'"),
+        ("letters:10", "got '10'"),
+    ],
+)
+def test_options_that_are_refused(spec, problem):
+    with pytest.raises(TaskError, match=problem):
+        load_task(spec)
+
+
+@pytest.mark.parametrize(("name", "message"), [("lettres", "did you mean letters"), ("", "known: .*letters")])
+def test_a_task_that_nobody_knows(name, message):
+    with pytest.raises(UnknownNameError, match=rf"unknown task {name!r}: {message}.*\.jsonl"):
+        load_task(name)
+
+
+def test_names_of_tasks_that_need_no_file():
+    assert "letters" in task_names()
+    assert task_names() == sorted(task_names())

@@ -1,0 +1,172 @@
+"""Imports go one way: read from every module of the tree, lazy ones inside functions included."""
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from graphlib import TopologicalSorter
+from pathlib import Path
+
+import pytest
+
+import lite_selfplay
+
+ROOT = Path(lite_selfplay.__file__).parents[1]
+
+# From the bottom to the top. A unit is a module or a package directly below `lite_selfplay`; it imports units of lower
+# layers, or others of its own layer as long as that makes no circle.
+LAYERS = (
+    ("data", "errors", "text"),
+    ("config", "stats", "credit"),
+    ("table", "verify", "tasks", "rewards"),
+    ("games",),
+    ("models", "adapters", "backends"),
+    ("batches", "optimization", "rollout", "trainer", "cold_start"),
+    ("checkpoints", "records", "reports", "interrupts"),
+    ("session",),
+    ("run", "testing"),
+    ("cli",),
+)
+LEVEL = {unit: level for level, layer in enumerate(LAYERS) for unit in layer}
+
+MODULES = {
+    ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path
+    for folder in ("lite_selfplay", "cli")
+    for path in sorted((ROOT / folder).rglob("*.py"))
+}
+
+
+def imports(node: ast.AST) -> Iterator[str]:
+    """The dotted names a module imports, except those that only a type checker sees."""
+    if isinstance(node, ast.Import):
+        yield from (alias.name for alias in node.names)
+    elif isinstance(node, ast.ImportFrom):
+        assert node.level == 0, f"line {node.lineno}: relative imports are not used here"
+        assert node.module is not None
+        # `from lite_selfplay.models import hub` may name a module: both are reported.
+        yield node.module
+        yield from (f"{node.module}.{alias.name}" for alias in node.names)
+    elif isinstance(node, ast.If) and ast.unparse(node.test).endswith("TYPE_CHECKING"):
+        for other in node.orelse:
+            yield from imports(other)
+    else:
+        for child in ast.iter_child_nodes(node):
+            yield from imports(child)
+
+
+def unit(module: str) -> str | None:
+    """The unit a dotted name belongs to; None for other libraries and for the package's own `__init__`."""
+    first, *rest = module.split(".")
+    if first in ("cli", "lite_selfplay_cli"):
+        return "cli"
+    return rest[0] if first == "lite_selfplay" and rest else None
+
+
+IMPORTS = {name: sorted(set(imports(ast.parse(path.read_text(encoding="utf-8"))))) for name, path in MODULES.items()}
+
+
+def used_units(module: str) -> set[str]:
+    # `from lite_selfplay import x` gives `lite_selfplay.x`, a name of the public API unless it is a unit.
+    own = {name for name in map(unit, IMPORTS[module]) if name is not None}
+    return own & LEVEL.keys() | {name for name in own if f"lite_selfplay.{name}" in MODULES}
+
+
+def test_every_module_has_a_place():
+    units = {unit(name) for name in MODULES} - {None}
+    assert units - LEVEL.keys() == set(), "say in LAYERS where these stand"
+    assert LEVEL.keys() - units == set(), "these are no longer there"
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_a_module_imports_only_what_lies_below(module):
+    own = unit(module)
+    if own is None:
+        # The public API: names are imported when they are asked for.
+        assert used_units(module) == set()
+        return
+    above = {used for used in used_units(module) if LEVEL[used] > LEVEL[own]}
+    assert not above, f"{module} ({own}, layer {LEVEL[own]}) imports {sorted(above)}"
+
+
+def test_the_units_make_no_circle():
+    graph: dict[str, set[str]] = {}
+    for module in MODULES:
+        own = unit(module)
+        if own is not None:
+            graph.setdefault(own, set()).update(used_units(module) - {own})
+    # Raises CycleError naming the circle.
+    order = list(TopologicalSorter(graph).static_order())
+    assert order[-1] == "cli" or order.index("cli") > order.index("run")
+
+
+def uses(module: str, *names: str) -> list[str]:
+    return [found for found in IMPORTS[module] if any(found == name or found.startswith(f"{name}.") for name in names)]
+
+
+GAMES = [name for name in MODULES if unit(name) in ("games", "table", "data", "credit", "stats", "config", "text")]
+
+
+@pytest.mark.parametrize("module", GAMES)
+def test_rules_know_no_tensor(module):
+    machinery = ("adapters", "trainer", "backends", "models", "optimization", "batches", "rollout", "session")
+    heavy = ("torch", "transformers", "trl", "peft", "accelerate", "datasets")
+    assert uses(module, *heavy, *(f"lite_selfplay.{name}" for name in machinery)) == []
+
+
+def test_only_adapters_touch_peft():
+    assert [module for module in MODULES if uses(module, "peft")] == ["lite_selfplay.adapters"]
+
+
+@pytest.mark.parametrize("library", ["bitsandbytes", "unsloth", "accelerate"])
+def test_only_backends_know_what_a_base_is_held_in(library):
+    assert {unit(module) for module in MODULES if uses(module, library)} <= {"backends"}
+
+
+def test_only_the_command_line_knows_typer():
+    assert {unit(module) for module in MODULES if uses(module, "typer", "click")} == {"cli"}
+
+
+def test_nothing_imports_the_tests_or_the_examples():
+    assert [module for module in MODULES if uses(module, "tests", "examples", "conftest", "cli")] == []
+
+
+HEAVY = "{'torch', 'transformers', 'trl', 'peft', 'accelerate', 'datasets', 'scipy', 'pandas'}"
+DRY = "['lite-selfplay', 'train', 'agon', '--model', 'tiny', '--tasks', 'letters', '--dry-run']"
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "import lite_selfplay",
+        "import lite_selfplay_cli.app",
+        "from lite_selfplay import Game, RunConfig, load_run, register_game, resume, train",
+        "import lite_selfplay.credit, lite_selfplay.stats, lite_selfplay.records",
+        "from lite_selfplay.games import find_game, game_names; [find_game(name) for name in game_names()]",
+        "import lite_selfplay.testing as t, lite_selfplay.games as g; t.check_game(g.make_game('agon', {}), steps=2)",
+        f"import sys; sys.argv = {DRY}\nfrom lite_selfplay_cli.app import main\n"
+        "try: main()\nexcept SystemExit as end: assert not end.code",
+    ],
+    ids=["package", "command line", "public names", "arithmetic", "games", "check_game", "dry run"],
+)
+def test_loads_no_torch(code):
+    check = f"{code}\nimport sys\nfound = {HEAVY} & set(sys.modules)\nassert not found, found"
+    done = subprocess.run([sys.executable, "-c", check], capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+# The reader itself
+
+
+def test_the_reader_sees_lazy_imports_and_not_those_of_the_type_checker():
+    tree = ast.parse(
+        "import a.b\nfrom typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import hidden\nelse:\n    import shown\n"
+        "def f():\n    from c import d\n    if True:\n        import e\n"
+    )
+    assert set(imports(tree)) - {"typing", "typing.TYPE_CHECKING"} == {"a.b", "shown", "c", "c.d", "e"}
+
+
+def test_the_reader_finds_the_imports_of_this_library():
+    assert "trainer" in used_units("lite_selfplay.session")
+    assert "session" in used_units("lite_selfplay.run")
+    assert "run" not in used_units("lite_selfplay.session")
+    assert uses("lite_selfplay.adapters", "peft")

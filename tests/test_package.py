@@ -1,0 +1,106 @@
+"""The wheel holds what the tree holds: every module and prompt, and no top-level module that others may bring too."""
+
+import shutil
+import subprocess
+import sys
+import tomllib
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import lite_selfplay
+
+ROOT = Path(lite_selfplay.__file__).parents[1]
+SOURCES = {"lite_selfplay": "lite_selfplay", "cli": "lite_selfplay_cli"}
+
+
+@pytest.fixture(scope="module")
+def project() -> dict[str, Any]:
+    return tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> zipfile.ZipFile:
+    """Built from a copy, so that the tree stays clean and nothing left in it gets in."""
+    place = tmp_path_factory.mktemp("build")
+    for folder in SOURCES:
+        shutil.copytree(ROOT / folder, place / folder, ignore=shutil.ignore_patterns("__pycache__"))
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
+        if (ROOT / name).exists():
+            shutil.copy(ROOT / name, place)
+    code = "from setuptools.build_meta import build_wheel; build_wheel('dist')"
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=place, capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    (built,) = (place / "dist").glob("*.whl")
+    return zipfile.ZipFile(built)
+
+
+def in_tree() -> set[str]:
+    return {
+        f"{package}/{path.relative_to(ROOT / folder).as_posix()}"
+        for folder, package in SOURCES.items()
+        for path in (ROOT / folder).rglob("*")
+        if path.is_file() and "__pycache__" not in path.parts
+    }
+
+
+def test_the_wheel_holds_the_tree_and_nothing_else(wheel):
+    inside = {name for name in wheel.namelist() if ".dist-info/" not in name}
+    assert inside == in_tree()
+
+
+def test_the_tree_holds_code_and_prompts_only():
+    assert {Path(name).suffix for name in in_tree()} <= {".py", ".txt"} | {Path("py.typed").suffix}
+    prompts = {name for name in in_tree() if name.endswith(".txt")}
+    assert prompts
+    assert all(name.startswith("lite_selfplay/games/prompts/") for name in prompts)
+    assert "lite_selfplay/py.typed" in in_tree()
+
+
+def test_files_are_the_trees_own(wheel):
+    for name in wheel.namelist():
+        package, _, rest = name.partition("/")
+        folder = {package: folder for folder, package in SOURCES.items()}.get(package)
+        if folder is not None:
+            assert wheel.read(name) == (ROOT / folder / rest).read_bytes(), name
+
+
+def test_there_is_no_module_named_cli(wheel):
+    assert {name.partition("/")[0] for name in wheel.namelist() if ".dist-info/" not in name} == set(SOURCES.values())
+
+
+def test_the_console_script_is_declared(wheel):
+    (entry_points,) = (name for name in wheel.namelist() if name.endswith(".dist-info/entry_points.txt"))
+    assert "[console_scripts]\nlite-selfplay = lite_selfplay_cli.app:main" in wheel.read(entry_points).decode()
+
+
+def test_the_licence_is_in_it(wheel):
+    assert any(name.endswith("/licenses/LICENSE") for name in wheel.namelist())
+
+
+def test_every_package_is_listed(project):
+    existing = {
+        ".".join((package, *path.parent.relative_to(ROOT / folder).parts))
+        for folder, package in SOURCES.items()
+        for path in (ROOT / folder).rglob("__init__.py")
+    }
+    listed = project["tool"]["setuptools"]["packages"]
+    assert sorted(listed) == sorted(existing)
+
+
+def test_every_folder_with_modules_is_a_package():
+    for folder in SOURCES:
+        for path in (ROOT / folder).rglob("*.py"):
+            assert (path.parent / "__init__.py").exists(), path
+
+
+def test_a_wheel_is_what_is_imported_from(wheel, tmp_path):
+    wheel.extractall(tmp_path)
+    code = "import sys; sys.path.insert(0, sys.argv[1]); import lite_selfplay, lite_selfplay_cli.app as app; "
+    code += "from lite_selfplay.games.prompts import fill; fill('solver', problem='1 + 1?'); "
+    code += "assert lite_selfplay.__file__.startswith(sys.argv[1]) and app.__file__.startswith(sys.argv[1])"
+    subprocess.run([sys.executable, "-c", code, str(tmp_path)], check=True, timeout=60, cwd=tmp_path)
