@@ -1,7 +1,7 @@
 """Train Agon from Python and look at what it wrote.
 
-    python examples/agon.py                       a random model, a few seconds
-    python examples/agon.py Qwen3-0.6B my.jsonl   a real model on your own problems
+python examples/agon.py                       a random model, a few seconds
+python examples/agon.py Qwen3-0.6B my.jsonl   a real model on your own problems
 """
 
 import sys

@@ -1,0 +1,40 @@
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from bitsandbytes.nn import Linear4bit
+
+from lite_selfplay.backends.transformers import compute_dtype
+from lite_selfplay.config import ModelSection
+from lite_selfplay.data import Sampling
+
+
+def test_every_linear_layer_but_the_head_is_held_in_nf4(make_backend: Callable[..., Any]):
+    model = make_backend("4bit").adapters.model.get_base_model()
+    layers = [module for module in model.modules() if isinstance(module, Linear4bit)]
+    assert len(layers) == 2 * 7
+    assert {layer.weight.quant_type for layer in layers} == {"nf4"}
+    assert not any(layer.support_avx512bf16_for_cpu for layer in layers)
+    assert not isinstance(model.lm_head, Linear4bit)
+
+
+@pytest.mark.parametrize("precision", ["4bit", "bf16", "fp16", "fp32"])
+def test_each_precision_speaks_with_the_log_probabilities_it_scores(make_backend: Callable[..., Any], precision: str):
+    backend = make_backend(precision)
+    said = backend.generate("A", [[10, 11, 12], [20]], 4, Sampling(max_tokens=12), [[1, 2, 3, 4], [5, 6, 7, 8]])
+    rows = [(prompt, out.token_ids) for prompt, g in zip([[10, 11, 12], [20]], said, strict=True) for out in g]
+    scores = backend.score("A", rows, 1.0)
+    sampled = torch.tensor([lp for group in said for out in group for lp in out.logprobs])
+    recomputed = torch.tensor([lp for score in scores for lp in score.logprobs])
+    exact = backend.compute_dtype == torch.float32
+    assert torch.allclose(sampled, recomputed, atol=1e-4 if exact else 0.1)
+
+
+def test_the_type_weights_are_multiplied_in():
+    cpu = torch.device("cpu")
+    named = ModelSection(name="x", precision="4bit", compute_dtype="fp16")
+    assert compute_dtype(named, cpu) == torch.float16
+    assert compute_dtype(ModelSection(name="x", precision="bf16", compute_dtype="fp16"), cpu) == torch.bfloat16
+    expected = torch.bfloat16 if torch.cpu._is_avx512_bf16_supported() else torch.float32
+    assert compute_dtype(ModelSection(name="x"), cpu) == expected
