@@ -18,11 +18,13 @@ def report(
     typer.echo(f"{folder.config.game.name} on {folder.config.model.name}: {len(rows)} steps in {folder.path}")
     for row in rows[:1] + rows[1:][-1:]:
         for role, stream in row["streams"].items():
-            accuracy = "" if stream["accuracy"] is None else f"{stream['accuracy']:.0%} right, "
+            if not stream["completions"]:
+                continue
+            judged = stream["accuracy"] is not None
+            accuracy = f"{stream['accuracy']:.0%} right, {stream['well_formed']:.0%} well-formed, " if judged else ""
             typer.echo(
                 f"  step {row['step'] + 1}: {role} (seat {stream['seat']}): {accuracy}"
-                f"reward {stream['reward_mean']:.2f}, "
-                f"{stream['well_formed']:.0%} well-formed, {stream['tokens_mean']:.0f} tokens"
+                f"reward {stream['reward_mean']:.2f}, {stream['tokens_mean']:.0f} tokens"
             )
     for number, exchange in enumerate(_exchanges(folder.episodes())[:duels], 1):
         _print_exchange(number, exchange)

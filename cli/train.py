@@ -109,14 +109,16 @@ def _layers(
 
 def _start(layers: list[dict[str, Any]], dry_run: bool) -> None:
     from lite_selfplay.config import RunConfig
+    from lite_selfplay.planning import plan
     from lite_selfplay.rewards import load_reward
-    from lite_selfplay.run import plan, train
+    from lite_selfplay.run import free_folder, train
 
     config = RunConfig.of(*layers)
     if dry_run:
         reward = load_reward(config.run.reward) if config.run.reward else None
         for line in plan(config, own_checker=reward is not None).lines():
             typer.echo(line)
+        typer.echo(f"run folder: {free_folder(config)}")
         typer.echo("dry run: nothing was started")
         return
     train(config, say=_say)

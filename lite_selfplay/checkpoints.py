@@ -44,7 +44,8 @@ def save_checkpoint(
 ) -> Path:
     """Write `folder/step-N`, then drop all but the last `keep`. `state` is JSON; `identity` names base and config."""
     target, aside = folder / f"step-{step}", folder / f".step-{step}.partial"
-    shutil.rmtree(aside, ignore_errors=True)
+    for left in folder.glob(".step-*.partial"):  # of a save that was killed
+        shutil.rmtree(left, ignore_errors=True)
     aside.mkdir(parents=True)
     for seat in adapters.seats:
         adapters.save(seat, aside / "adapters" / seat)

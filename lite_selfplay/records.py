@@ -24,20 +24,23 @@ class RunFolder:
     def __init__(self, path: Path):
         self.path = path
 
-    @classmethod
-    def create(cls, path: Path, config: RunConfig) -> "RunFolder":
-        """Make the folder and write `config.yaml`. Raises RunFolderError where something is there already."""
+    def require_free(self) -> None:
+        """Raises RunFolderError where something is there already."""
+        path = self.path
         if path.exists() and (not path.is_dir() or any(path.iterdir())):
             raise RunFolderError(
                 f"{path} exists already and a run folder is never overwritten: choose another --run-dir, or go on with "
                 f"`lite-selfplay train --resume {path}`"
             )
+
+    def create(self, config: RunConfig) -> None:
+        """Make the folder and write `config.yaml`. Raises RunFolderError where it is not free or cannot be written."""
+        self.require_free()
         try:
-            path.mkdir(parents=True, exist_ok=True)
-            (path / CONFIG).write_text(config.to_yaml(), encoding="utf-8")
+            self.path.mkdir(parents=True, exist_ok=True)
+            (self.path / CONFIG).write_text(config.to_yaml(), encoding="utf-8")
         except OSError as error:
-            raise RunFolderError(f"cannot write to {path}: {error.strerror or error}") from None
-        return cls(path)
+            raise RunFolderError(f"cannot write to {self.path}: {error.strerror or error}") from None
 
     @classmethod
     def open(cls, path: Path) -> "RunFolder":

@@ -4,18 +4,16 @@ import contextlib
 import datetime
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lite_selfplay.config import RunConfig, merge, nested, set_key, spread
-from lite_selfplay.errors import ConfigError, RunFolderError
-from lite_selfplay.games import Game, make_game
+from lite_selfplay.config import RunConfig
+from lite_selfplay.errors import RunFolderError
 from lite_selfplay.interrupts import Interrupts
+from lite_selfplay.planning import Plan, plan
 from lite_selfplay.records import ADAPTERS, CHECKPOINTS, CONFIG, RunFolder
 from lite_selfplay.rewards import RewardFunction, load_reward
-from lite_selfplay.tasks import Task, load_task
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -23,83 +21,6 @@ if TYPE_CHECKING:
     from lite_selfplay.session import Session
 
 Say = Callable[[str], None]
-
-
-@dataclass(frozen=True)
-class Plan:
-    """A run before it starts: the whole configuration, the game and the task, checked against each other."""
-
-    config: RunConfig
-    game: Game
-    task: Task
-    max_completion_tokens: int
-
-    def lines(self) -> list[str]:
-        """What would happen, in sentences."""
-        run, model = self.config.run, self.config.model
-        seats = ", ".join(f"{name} (lr {seat.lr:g}, rank {seat.rank})" for name, seat in self.config.seats.items())
-        rollouts = self.game.rollouts_per_step()
-        sampled = "a number of completions that varies" if rollouts is None else f"{rollouts} completions"
-        lines = [
-            f"{self.config.game.name} with {model.name} in {model.precision}, {run.steps} steps, seed {run.seed}",
-            f"tasks: {self.task.name}, {len(self.task.problems):,} problems, {run.problems_per_step} a step",
-            f"seats: {seats}",
-            f"a step samples {sampled} of at most {self.max_completion_tokens} tokens",
-        ]
-        if rollouts is not None:
-            most = rollouts * self.max_completion_tokens
-            lines.append(f"so at most {most:,} tokens a step and {most * run.steps:,} in the whole run")
-        return lines
-
-
-def plan(config: RunConfig, *, own_checker: bool = False) -> Plan:
-    """Fill in everything a configuration leaves open, and check it. Starts nothing, downloads nothing.
-
-    `own_checker`: a reward function takes the checker's place, so problems need no answers.
-    Raises ConfigError, UnknownNameError or TaskError.
-    """
-    from lite_selfplay.models import suggested
-
-    chosen = config.chosen()
-    game_options = config.game.options
-    run = config.run
-    sizes = {"group_size": run.group_size, "problems_per_step": run.problems_per_step}
-    game = make_game(config.game.name, game_options, **sizes)
-    if config.tasks.train is None:
-        raise ConfigError("no tasks: give --tasks a .jsonl file or a name such as letters")
-    task = load_task(config.tasks.train, seed=run.seed)
-    resolved = _layered(game, suggested(config.model.name), chosen)
-    options = game.options.model_dump(mode="json")
-    resolved = RunConfig.of(resolved.chosen(), {"game": {"name": config.game.name, **options}})
-    tokens = resolved.run.max_completion_tokens or task.max_completion_tokens
-    resolved = RunConfig.of(resolved.model_dump(mode="json"), {"run": {"max_completion_tokens": tokens}})
-    for name, role in resolved.roles.items():
-        if not role.sampling(tokens).is_policy:
-            raise ConfigError(
-                f"roles.{name}: completions sampled with top_p, top_k, min_p or a repetition penalty are not the "
-                "policy's own, and training on them as if they were is silently wrong: only temperature may change"
-            )
-    if game.needs_answers and not own_checker:
-        missing = next((problem.id for problem in task.problems if problem.answer is None), None)
-        if missing is not None:
-            raise ConfigError(f"{config.game.name} needs an answer to every problem; {missing} has none")
-    return Plan(resolved, game, task, tokens)
-
-
-def _layered(game: Game, suggested: Mapping[str, Any], chosen: Mapping[str, Any]) -> RunConfig:
-    """The game's recipe, what the model suggests, and the user's own keys, with `*` spread over roles and seats."""
-    hints: dict[str, Any] = {}
-    for dotted, value in suggested.items():
-        set_key(hints, dotted, value)
-    defaults: dict[str, Any] = {"seats": {"*": {}}, "roles": {"*": {}}}
-    merged: dict[str, Any] = {}
-    for layer in (defaults, game.recipe, hints, chosen):
-        layer = spread(nested(layer), "seats", game.trained_seats())
-        layer = spread(layer, "roles", game.roles)
-        merged = merge(merged, layer)
-    for section, names in (("seats", game.trained_seats()), ("roles", game.roles)):
-        merged[section] = {name: merged.get(section, {}).get(name, {}) for name in names}
-    return RunConfig.of(merged)
 
 
 class Run:
@@ -144,17 +65,17 @@ def train(config: RunConfig, reward: RewardFunction | None = None, *, say: Say |
     if reward is None and config.run.reward is not None:
         reward = load_reward(config.run.reward)
     ready = plan(config, own_checker=reward is not None)
-    folder = _free_folder(ready.config)
+    folder = RunFolder(free_folder(ready.config))
     with _quiet(), Interrupts() as interrupts:
         from lite_selfplay.models import resolve
 
         model = resolve(ready.config.model.name, say=say)
-        run_folder = RunFolder.create(folder, ready.config)
-        session = _session(ready, model, run_folder, reward, say, interrupts.poll)
+        session = _session(ready, model, folder, reward, say, interrupts.poll)
         with contextlib.closing(session):
-            run_folder.write_environment(**session.facts())
+            folder.create(ready.config)
+            folder.write_environment(**session.facts())
             session.run()
-    return Run(run_folder)
+    return Run(folder)
 
 
 def resume(
@@ -211,12 +132,11 @@ def _session(
     return Session(ready, model, folder, reward=reward, say=say, poll=poll)
 
 
-def _free_folder(config: RunConfig) -> Path:
+def free_folder(config: RunConfig) -> Path:
+    """Where a run will be written. Raises RunFolderError where something is there already."""
     if config.run.dir is not None:
-        path = config.run.dir
-        if path.exists() and (not path.is_dir() or any(path.iterdir())):
-            RunFolder.create(path, config)  # raises, before a model is loaded for nothing
-        return path
+        RunFolder(config.run.dir).require_free()
+        return config.run.dir
     model = re.sub(r"[^\w.-]+", "-", Path(config.model.name).name)
     stamp = datetime.datetime.now().strftime("%Y%m%d-%H%M%S")
     return Path("runs") / f"{config.game.name}-{model}-{stamp}"

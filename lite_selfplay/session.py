@@ -26,7 +26,7 @@ from lite_selfplay.verify import Verifier
 
 if TYPE_CHECKING:
     from lite_selfplay.models import ResolvedModel
-    from lite_selfplay.run import Plan
+    from lite_selfplay.planning import Plan
 
 
 class Session:
@@ -72,6 +72,7 @@ class Session:
             reward=reward,
         )
         self.skipped_steps = 0
+        self._said_full = False
         self._start_state: dict[str, Any] = {}
         self._trainer_files = tempfile.TemporaryDirectory(prefix="lite-selfplay-")
         self.trainer = make_trainer_class(self.backend.trainer_parent())(
@@ -98,12 +99,12 @@ class Session:
 
     def run(self, checkpoint: Checkpoint | None = None) -> None:
         """Play to the last step. Raises Interrupted after saving the state before the step that was cut short."""
-        self._started = time.perf_counter()
         self._first_step = checkpoint.step if checkpoint else 0
         try:
             if checkpoint is None:
                 self._cold_start()
                 self._keep_references()
+            self._started = time.perf_counter()
             self.trainer.train(resume_from_checkpoint=str(checkpoint.path) if checkpoint else None)
             self._save(self.config.run.steps, self._state())
             self.say(f"done: {self.folder.path}")
@@ -149,7 +150,8 @@ class Session:
         metrics = self._metrics(report)
         run = self.config.run
         room = self.folder.append(metrics, episode_rows(report), run.episodes_limit_mb)
-        if not room and report.step == self._first_step:
+        if not room and not self._said_full:
+            self._said_full = True
             self.say(f"episodes.jsonl has reached its limit of {run.episodes_limit_mb:g} MB: no more are written")
         self._tell(report, metrics)
         if run.report_to != "none":

@@ -268,7 +268,8 @@ def make_trainer_class(parent: Any) -> Any:
                     raise TrainingError(f"the gradient of seat {group['seat']} is {norm.item()} at {self._where()}")
                 self._report.seats[group["seat"]] = {
                     "lr": group["lr"],
-                    "grad_norm": None if norm is None else norm.item(),
+                    # A gradient scaler skips a step that overflowed, and JSON knows no infinity.
+                    "grad_norm": norm.item() if norm is not None and torch.isfinite(norm) else None,
                 }
                 norms += [] if norm is None else [norm]
             return torch.stack(norms).norm() if norms else torch.zeros((), device=self.args.device)

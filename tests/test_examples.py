@@ -30,7 +30,7 @@ def test_example(name: str, tmp_path: Path):
 def test_the_demos_configuration_is_valid():
     from lite_selfplay import RunConfig
     from lite_selfplay.config import load_layer
-    from lite_selfplay.run import plan
+    from lite_selfplay.planning import plan
 
     ready = plan(RunConfig.of(load_layer(EXAMPLES / "demo.yaml")))
     assert ready.config.game.name == "agon"

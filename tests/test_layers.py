@@ -22,7 +22,7 @@ LAYERS = (
     ("games",),
     ("models", "adapters", "backends"),
     ("batches", "optimization", "rollout", "trainer", "cold_start"),
-    ("checkpoints", "records", "reports", "interrupts"),
+    ("checkpoints", "records", "reports", "interrupts", "planning"),
     ("session",),
     ("run", "testing"),
     ("cli",),

@@ -16,9 +16,15 @@ from lite_selfplay.records import CONFIG, EPISODES, METRICS, RunFolder, environm
 TINY = RunConfig(game="agon", model="tiny", tasks="letters", steps=3)
 
 
+def created(path: Path) -> RunFolder:
+    folder = RunFolder(path)
+    folder.create(TINY)
+    return folder
+
+
 @pytest.fixture
 def folder(tmp_path: Path) -> RunFolder:
-    return RunFolder.create(tmp_path / "run", TINY)
+    return created(tmp_path / "run")
 
 
 def write_steps(folder: RunFolder, *steps: int, episodes: int = 2) -> None:
@@ -35,21 +41,21 @@ def files(path: Path) -> dict[str, bytes]:
 
 
 def test_a_new_folder_holds_the_configuration(tmp_path):
-    folder = RunFolder.create(tmp_path / "runs" / "deep" / "x", TINY)
+    folder = created(tmp_path / "runs" / "deep" / "x")
     assert RunConfig.of(load_layer(folder.path / CONFIG)) == TINY
     assert folder.config().run.dir == folder.path
     assert list(files(folder.path)) == [CONFIG]
 
 
 def test_an_empty_folder_may_be_used(tmp_path):
-    assert RunFolder.create(tmp_path, TINY).path == tmp_path
+    assert created(tmp_path).path == tmp_path
 
 
 @pytest.mark.parametrize("name", [CONFIG, "notes.txt", ".hidden"])
 def test_a_folder_with_anything_in_it_is_left_alone(tmp_path, name):
     (tmp_path / name).write_text("mine")
     with pytest.raises(RunFolderError, match=r"never overwritten.*--run-dir.*--resume"):
-        RunFolder.create(tmp_path, TINY)
+        created(tmp_path)
     assert files(tmp_path) == {name: b"mine"}
 
 
@@ -57,19 +63,19 @@ def test_a_file_in_the_place_of_the_folder_is_left_alone(tmp_path):
     place = tmp_path / "run"
     place.write_text("mine")
     with pytest.raises(RunFolderError, match="never overwritten"):
-        RunFolder.create(place, TINY)
+        created(place)
     assert place.read_text() == "mine"
 
 
 def test_a_second_run_of_the_same_name_is_refused(folder):
     with pytest.raises(RunFolderError, match="exists already"):
-        RunFolder.create(folder.path, TINY)
+        created(folder.path)
 
 
 def test_a_place_below_a_file_cannot_be_written(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(RunFolderError, match=r"cannot write to .*: Not a directory"):
-        RunFolder.create(tmp_path / "file" / "run", TINY)
+        created(tmp_path / "file" / "run")
 
 
 @pytest.mark.parametrize("operation", ["mkdir", "write_text"])
@@ -79,7 +85,7 @@ def test_a_place_without_permission_cannot_be_written(tmp_path, monkeypatch, ope
 
     monkeypatch.setattr(Path, operation, refuse)
     with pytest.raises(RunFolderError, match=r"cannot write to .*: Permission denied"):
-        RunFolder.create(tmp_path / "run", TINY)
+        created(tmp_path / "run")
 
 
 @pytest.mark.parametrize("place", ["none", "", "file"])

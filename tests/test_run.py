@@ -16,9 +16,9 @@ from transformers import AutoModelForCausalLM
 from lite_selfplay import Run, RunConfig, load_run, resume, train
 from lite_selfplay.errors import RewardError, RunFolderError
 from lite_selfplay.models import resolve
+from lite_selfplay.planning import plan
 from lite_selfplay.records import RunFolder
 from lite_selfplay.rollout import LiveTable
-from lite_selfplay.run import plan
 from lite_selfplay.session import Session
 
 SMALL = {"game": "agon", "model": "tiny", "tasks": "letters", "group_size": 4, "problems_per_step": 2, "steps": 4}

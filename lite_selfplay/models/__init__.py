@@ -14,7 +14,7 @@ from lite_selfplay.errors import ModelNotFoundError, UnknownNameError
 from lite_selfplay.models import catalog, folders
 from lite_selfplay.models.catalog import NO_NETWORK, ModelInfo, known_models
 
-__all__ = ["ModelInfo", "ResolvedModel", "known_models", "provenance", "resolve"]
+__all__ = ["ModelInfo", "ResolvedModel", "known_models", "provenance", "require_known", "resolve", "suggested"]
 
 provenance = folders.provenance
 
@@ -43,25 +43,34 @@ def resolve(name: str, *, say: Callable[[str], None] | None = None) -> ResolvedM
     Raises `ModelNotFoundError` where the model is known but cannot be had, `UnknownNameError` (with near names) where
     the name means nothing.
     """
-    tell = say or _silent
+    return _route(name)(say or _silent)
+
+
+def require_known(name: str) -> None:
+    """Raises `UnknownNameError` or `ModelNotFoundError` for a name that `resolve` would not even try to fetch."""
+    _route(name)
+
+
+def _route(name: str) -> Callable[[Callable[[str], None]], ResolvedModel]:
+    """How a model is found or made: a function that does it, telling its argument what takes long."""
     key = name.strip()
     builtin = _BUILTIN.get(key.lower())
     hub_id = catalog.hub_id(key)
     path = Path(key).expanduser()
     # A stray folder called like a model (`runs/tiny`, say) must not hide the model.
     if key and path.is_dir() and (folders.has_config(path) or (builtin is None and hub_id is None)):
-        return _from_folder(name, path)
+        return lambda tell: _from_folder(name, path)
     if path.suffix.lower() == ".gguf":
-        return _from_gguf(name, path, tell)
+        return lambda tell: _from_gguf(name, path, tell)
     if builtin is not None:
-        return builtin(name, tell)
+        return lambda tell: builtin(name, tell)
     if hub_id is None and _looks_like_a_path(key):
         raise ModelNotFoundError(f"no model folder at {path}. {NO_NETWORK}")
     if hub_id is None:
         raise UnknownNameError(
             "model", name, catalog.names(), "A model may also be a hub id (owner/name), a folder or a .gguf file."
         )
-    return _from_hub(name, hub_id, tell)
+    return lambda tell: _from_hub(name, hub_id, tell)
 
 
 def _silent(sentence: str) -> None:
