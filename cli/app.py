@@ -1,6 +1,5 @@
 """The `lite-selfplay` command: its sub-commands, and how an error leaves it."""
 
-import os
 import sys
 from typing import Annotated
 
@@ -44,8 +43,6 @@ def root(
 
 def main() -> None:
     """Run a command. Exit codes: 0 done, 1 the run failed, 2 the request was wrong, 130 interrupted after saving."""
-    # Before torch is loaded: OpenMP threads that spin while they wait slow a shared CPU down several times over.
-    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     debug = "--debug" in sys.argv
     if debug:
         sys.argv.remove("--debug")
