@@ -16,7 +16,7 @@ $(STAMP): pyproject.toml requirements-cpu.lock
 
 demo: $(STAMP)
 	@$(BIN)/lite-selfplay train --config examples/demo.yaml --run-dir $(RUN)
-	@$(BIN)/lite-selfplay report $(RUN) --duels 2
+	@$(BIN)/lite-selfplay report $(RUN) --duels 3
 
 check: $(STAMP)
 	$(BIN)/ruff format --check .

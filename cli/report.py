@@ -1,5 +1,6 @@
 """`lite-selfplay report`: what happened in a run, read from its folder."""
 
+from itertools import zip_longest
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -8,9 +9,13 @@ import typer
 
 def report(
     run: Annotated[Path, typer.Argument(help="A run folder.")],
-    duels: Annotated[int, typer.Option(help="How many exchanges of the last step to print.", min=0)] = 1,
+    duels: Annotated[int, typer.Option(help="How many exchanges to print.", min=0)] = 1,
 ) -> None:
-    """Print a run's first and last steps, and exchanges of its last step with what every side saw."""
+    """Print a run's first and last steps, and exchanges with what every side saw.
+
+    Exchanges are the latest of each kind in turn: the challenge turned a wrong draft into a right answer, a right draft
+    into a wrong one, both were right, both were wrong.
+    """
     from lite_selfplay.run import load_run
 
     folder = load_run(run)
@@ -26,25 +31,39 @@ def report(
                 f"  step {row['step'] + 1}: {role} (seat {stream['seat']}): {accuracy}"
                 f"reward {stream['reward_mean']:.2f}, {stream['tokens_mean']:.0f} tokens"
             )
-    for number, exchange in enumerate(_exchanges(folder.episodes())[:duels], 1):
-        _print_exchange(number, exchange)
+    for number, (kind, exchange) in enumerate(_exchanges(folder.episodes())[:duels], 1):
+        _print_exchange(number, kind, exchange)
+    typer.echo("\nadapters, which plain PEFT loads: " + ", ".join(str(path) for path in folder.seats.values()))
 
 
-def _exchanges(episodes: list[dict[str, Any]]) -> list[list[dict[str, Any]]]:
-    """The last step's exchanges, those first in which the draft was wrong and the challenge right, then the reverse.
+_KINDS = (
+    "the challenge was right, the draft wrong",
+    "the draft was right, the challenge wrong",
+    "both right",
+    "both wrong",
+)
 
-    A completion that names a draft is paired with it; a game without drafts gives single completions.
+
+def _exchanges(episodes: list[dict[str, Any]]) -> list[tuple[str, list[dict[str, Any]]]]:
+    """Exchanges of the run, the latest of each kind in turn: conversions, regressions, both right, both wrong.
+
+    A completion that names a draft is paired with it; a game without drafts gives single completions, latest first.
     """
-    last = [row for row in episodes if row["step"] == episodes[-1]["step"]] if episodes else []
-    drafts = {(row["group"], row["sample"]): row for row in last if row["role"] == "drafter"}
-    pairs = [[drafts[row["group"], row["draft"]], row] for row in last if "draft" in row]
-    if not pairs:
-        return [[row] for row in sorted(last, key=lambda row: not row["correct"])]
-    return sorted(pairs, key=lambda pair: (pair[0]["correct"] == pair[1]["correct"], pair[0]["correct"]))
+    drafts = {(row["step"], row["group"], row["sample"]): row for row in episodes if row["role"] == "drafter"}
+    kinds: dict[str, list[list[dict[str, Any]]]] = {kind: [] for kind in _KINDS}
+    for row in reversed(episodes):
+        draft = drafts.get((row["step"], row["group"], row.get("draft")))
+        if draft is not None:
+            order = [(False, True), (True, False), (True, True), (False, False)]
+            kinds[_KINDS[order.index((bool(draft["correct"]), bool(row["correct"])))]].append([draft, row])
+    turns = zip_longest(*([(kind, pair) for pair in pairs] for kind, pairs in kinds.items()))
+    paired = [exchange for turn in turns for exchange in turn if exchange is not None]
+    return paired or [("right" if row["correct"] else "wrong", [row]) for row in reversed(episodes)]
 
 
-def _print_exchange(number: int, exchange: list[dict[str, Any]]) -> None:
-    typer.echo(f"\n== exchange {number}: problem {exchange[0]['problem_id']}")
+def _print_exchange(number: int, kind: str, exchange: list[dict[str, Any]]) -> None:
+    first = exchange[0]
+    typer.echo(f"\n== exchange {number}, step {first['step'] + 1}, problem {first['problem_id']}: {kind}")
     for row in exchange:
         verdict = "right" if row["correct"] else f"wrong ({row['reason']})"
         typer.echo(f"-- {row['role']} (seat {row['seat']}) was asked:\n{_indent(row['prompt'])}")

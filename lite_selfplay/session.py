@@ -108,6 +108,7 @@ class Session:
             self.trainer.train(resume_from_checkpoint=str(checkpoint.path) if checkpoint else None)
             self._save(self.config.run.steps, self._state())
             self.say(f"done: {self.folder.path}")
+            self.say(f"look at what was said: lite-selfplay report {self.folder.path}")
         except Interrupted as stop:
             step = self.trainer.state.global_step
             self._save(step, self._start_state or self._state())
