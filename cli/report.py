@@ -36,12 +36,12 @@ def report(
     typer.echo("\nadapters, which plain PEFT loads: " + ", ".join(str(path) for path in folder.seats.values()))
 
 
-_KINDS = (
-    "the challenge was right, the draft wrong",
-    "the draft was right, the challenge wrong",
-    "both right",
-    "both wrong",
-)
+_KINDS = {
+    (False, True): "the challenge was right, the draft wrong",
+    (True, False): "the draft was right, the challenge wrong",
+    (True, True): "both right",
+    (False, False): "both wrong",
+}
 
 
 def _exchanges(episodes: list[dict[str, Any]]) -> list[tuple[str, list[dict[str, Any]]]]:
@@ -50,12 +50,11 @@ def _exchanges(episodes: list[dict[str, Any]]) -> list[tuple[str, list[dict[str,
     A completion that names a draft is paired with it; a game without drafts gives single completions, latest first.
     """
     drafts = {(row["step"], row["group"], row["sample"]): row for row in episodes if row["role"] == "drafter"}
-    kinds: dict[str, list[list[dict[str, Any]]]] = {kind: [] for kind in _KINDS}
+    kinds: dict[str, list[list[dict[str, Any]]]] = {kind: [] for kind in _KINDS.values()}
     for row in reversed(episodes):
         draft = drafts.get((row["step"], row["group"], row.get("draft")))
         if draft is not None:
-            order = [(False, True), (True, False), (True, True), (False, False)]
-            kinds[_KINDS[order.index((bool(draft["correct"]), bool(row["correct"])))]].append([draft, row])
+            kinds[_KINDS[bool(draft["correct"]), bool(row["correct"])]].append([draft, row])
     turns = zip_longest(*([(kind, pair) for pair in pairs] for kind, pairs in kinds.items()))
     paired = [exchange for turn in turns for exchange in turn if exchange is not None]
     return paired or [("right" if row["correct"] else "wrong", [row]) for row in reversed(episodes)]
