@@ -23,7 +23,7 @@ def test_two_steps_of_agon_on_the_real_model(tmp_path: Path):
             group_size=6,
             problems_per_step=1,
             max_completion_tokens=24,
-            cold_start={"enabled": True, "steps": 6, "examples_per_step": 4, "lr": 1e-3},
+            cold_start={"enabled": True, "steps": 8, "examples_per_step": 4, "lr": 1e-3},
             seats={"*": {"lr": 1e-4}},
             run_dir=tmp_path / "run",
         ),
