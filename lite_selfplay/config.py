@@ -153,7 +153,7 @@ class RunSection(Section):
     save_every: int = Field(50, ge=1)
     keep_checkpoints: int = Field(3, ge=1)
     episodes_limit_mb: float = Field(256, ge=0)
-    microbatch_tokens: int = Field(8192, ge=1)
+    microbatch_tokens: int = Field(2048, ge=1)
     generation_tokens: int = Field(65536, ge=1)
     reward: str | None = None
     verify_timeout_s: float = Field(5.0, gt=0)

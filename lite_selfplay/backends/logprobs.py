@@ -12,8 +12,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-HEAD_ELEMENTS = 2**27
-"""Logits that are held at once: 512 MiB in float32."""
+HEAD_ELEMENTS = 2**25
+"""Logits that are held at once: 128 MiB in float32."""
 
 _SCALED_HEADS = ("logit_scale", "logits_scaling", "lm_head_multiplier", "output_multiplier")
 
