@@ -29,6 +29,9 @@ if TYPE_CHECKING:
     from lite_selfplay.planning import Plan
 
 
+SILENT_STEPS_WARNING = 3
+
+
 class Session:
     """Everything a run holds in memory. `run` plays it to its end, or from a checkpoint; `close` when done with it."""
 
@@ -73,6 +76,8 @@ class Session:
         )
         self.skipped_steps = 0
         self._said_full = False
+        self._silent_steps = 0
+        self._said_timeouts = 0
         self._start_state: dict[str, Any] = {}
         self._trainer_files = tempfile.TemporaryDirectory(prefix="lite-selfplay-")
         self.trainer = make_trainer_class(self.backend.trainer_parent())(
@@ -148,6 +153,7 @@ class Session:
     def _on_step(self, report: StepReport) -> None:
         moved = any(update.rows for update in report.streams)
         self.skipped_steps += not moved
+        self._silent_steps = 0 if moved else self._silent_steps + 1
         metrics = self._metrics(report)
         run = self.config.run
         room = self.folder.append(metrics, episode_rows(report), run.episodes_limit_mb)
@@ -191,6 +197,15 @@ class Session:
         self.say(progress_line(metrics, self.config.run.steps, self._time_left(report.step)))
         for sentence in self.game.warnings(report.episode.log):
             self.say(f"warning: {sentence}")
+        if self._silent_steps == SILENT_STEPS_WARNING:
+            self.say(
+                f"warning: {SILENT_STEPS_WARNING} steps in a row gave every completion of each group the same reward, "
+                "so nothing moved: easier problems, a larger --group-size or --cold-start help"
+            )
+        if self.verifier.counters.timeouts > self._said_timeouts:
+            new = self.verifier.counters.timeouts - self._said_timeouts
+            self._said_timeouts += new
+            self.say(f"warning: {new} answers took longer than {self.config.run.verify_timeout_s:g} s to check: wrong")
 
     def _time_left(self, step: int) -> float:
         played = step + 1 - self._first_step

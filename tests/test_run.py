@@ -220,3 +220,16 @@ def test_an_over_long_prompt_is_not_cut_but_unanswered(table: LiveTable):
     assert said.stop == "prompt_too_long"
     assert said.token_ids == ()
     assert short.token_ids
+
+
+def test_steps_without_any_signal_are_counted_and_said(tmp_path: Path):
+    said: list[str] = []
+
+    def indifferent(completions: list[str]) -> list[float]:
+        return [1.0] * len(completions)
+
+    run = train(config(tmp_path / "run", game="grpo", steps=4), reward=indifferent, say=said.append)
+    assert [row["skipped_steps"] for row in run.metrics_rows()] == [1, 2, 3, 4]
+    assert sum("3 steps in a row" in line for line in said) == 1
+    assert all(row["seats"]["solver"]["updates"] == 0 for row in run.metrics_rows())
+    assert not any(tensor.any() for name, tensor in weights(run, "solver").items() if "lora_B" in name)

@@ -136,7 +136,8 @@ def compute_dtype(section: ModelSection, device: torch.device) -> torch.dtype:
         return _DTYPES[section.compute_dtype]
     if device.type == "cuda":
         return torch.bfloat16 if torch.cuda.is_bf16_supported(including_emulation=False) else torch.float16
-    return torch.bfloat16 if torch.cpu._is_avx512_bf16_supported() else torch.float32
+    has_bf16 = getattr(torch.cpu, "_is_avx512_bf16_supported", lambda: False)()
+    return torch.bfloat16 if has_bf16 else torch.float32
 
 
 def load_base(path: Path, precision: str, dtype: torch.dtype, device: torch.device) -> nn.Module:
