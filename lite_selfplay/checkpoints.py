@@ -91,13 +91,19 @@ def load_checkpoint(checkpoint: Checkpoint, adapters: Adapters) -> tuple[dict[st
     for name, listed in _manifest(path)["files"].items():
         if sha256(path / name) != listed["sha256"]:
             raise RunFolderError(f"{path / name} is damaged: its SHA-256 is not the one in {MANIFEST}")
-    state = json.loads((path / STATE).read_text(encoding="utf-8"))
+    state = read_state(checkpoint)
     for seat in adapters.seats:
         adapters.load(seat, path / "adapters" / seat)
     for number, kept in enumerate(state["snapshots"]):
         adapters.put_snapshot(kept["name"], kept["seat"], load_file(path / f"snapshot-{number}.safetensors"))
     adapters.versions.update(state["versions"])
     return load_file(path / OPTIMIZER), state
+
+
+def read_state(checkpoint: Checkpoint) -> dict[str, Any]:
+    """The saved JSON state of a checkpoint."""
+    state: dict[str, Any] = json.loads((checkpoint.path / STATE).read_text(encoding="utf-8"))
+    return state
 
 
 def check_identity(checkpoint: Checkpoint, identity: Mapping[str, str]) -> None:

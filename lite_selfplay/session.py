@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from lite_selfplay.backends import choose_backend
-from lite_selfplay.checkpoints import Checkpoint, load_checkpoint, save_checkpoint
+from lite_selfplay.checkpoints import Checkpoint, load_checkpoint, read_state, save_checkpoint
 from lite_selfplay.cold_start import cold_start
 from lite_selfplay.data import Episode
 from lite_selfplay.errors import Interrupted
@@ -75,6 +75,7 @@ class Session:
             reward=reward,
         )
         self.skipped_steps = 0
+        self._cold_started = not ready.config.cold_start.enabled
         self._said_full = False
         self._silent_steps = 0
         self._said_timeouts = 0
@@ -104,6 +105,8 @@ class Session:
 
     def run(self, checkpoint: Checkpoint | None = None) -> None:
         """Play to the last step. Raises Interrupted after saving the state before the step that was cut short."""
+        if checkpoint is not None and not read_state(checkpoint)["cold_started"]:
+            checkpoint = None  # stopped during the cold start, which is short: it begins again
         self._first_step = checkpoint.step if checkpoint else 0
         try:
             if checkpoint is None:
@@ -133,6 +136,7 @@ class Session:
         task = load_task(section.tasks or self.config.tasks.train or "", seed=derived_seed(seed, "cold start"))
         source = Source(task.problems, seed=seed, name="cold start")
         cold_start(self.backend, self.chat, self.game, source, section, seed=seed, say=self.say, poll=self._poll)
+        self._cold_started = True
         self._save(0, self._state())
 
     def _keep_references(self) -> None:
@@ -218,6 +222,7 @@ class Session:
             "game": self.game.state(),
             "sources": {name: source.state() for name, source in self.sources.items()},
             "skipped_steps": self.skipped_steps,
+            "cold_started": self._cold_started,
         }
 
     def _save(self, step: int, state: Mapping[str, Any]) -> None:
@@ -245,3 +250,4 @@ class Session:
         for name, source in self.sources.items():
             source.restore(state["sources"][name])
         self.skipped_steps = state["skipped_steps"]
+        self._cold_started = state["cold_started"]

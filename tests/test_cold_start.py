@@ -1,16 +1,22 @@
+import contextlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file
 
 from lite_selfplay import RunConfig, resume, train
 from lite_selfplay.cold_start import cold_start
 from lite_selfplay.config import ColdStartSection, SeatConfig
-from lite_selfplay.errors import ConfigError
+from lite_selfplay.errors import ConfigError, Interrupted
 from lite_selfplay.games import make_game
+from lite_selfplay.models import resolve
 from lite_selfplay.models.chat import Chat
+from lite_selfplay.planning import plan
+from lite_selfplay.records import RunFolder
+from lite_selfplay.session import Session
 from lite_selfplay.tasks import Source, load_task
 from lite_selfplay.trainer import reference_name
 
@@ -94,6 +100,30 @@ def test_a_run_starts_from_it_and_its_reference_is_the_seat_after_it(tmp_path: P
     said.clear()
     resume(done.path, steps=3, say=said.append)
     assert not any("cold start" in line for line in said)
+
+
+def test_a_cold_start_that_was_stopped_begins_again(tmp_path: Path):
+    sections = {"cold_start": {"enabled": True, "tasks": "stories", "steps": 3, "examples_per_step": 2}}
+    sizes = {"steps": 2, "group_size": 2, "problems_per_step": 1, "precision": "fp32"}
+    base = {"game": "agon", "model": "tiny", "tasks": "letters", **sizes, **sections}
+    whole = train(RunConfig(**base, run_dir=tmp_path / "whole"))
+    stopped = RunFolder(tmp_path / "stopped")
+    stopped.create(whole.config)
+    polls = iter([None, None, None, None])  # in the middle of the second seat
+
+    def poll() -> None:
+        if next(polls, "stop") == "stop":
+            raise Interrupted("stopped by a test")
+
+    parts = plan(whole.config), resolve("tiny"), stopped
+    session = Session(*parts, reward=None, say=print, poll=poll)
+    with contextlib.closing(session), pytest.raises(Interrupted, match="saved before step 1"):
+        session.run()
+    again = resume(stopped.path)
+    for seat in "AB":
+        one, other = (load_file(run.seats[seat] / "adapter_model.safetensors") for run in (whole, again))
+        assert all(torch.equal(one[name], other[name]) for name in one)
+    assert [row["step"] for row in again.metrics_rows()] == [0, 1]
 
 
 def test_reference_names_cannot_clash_with_seats():
