@@ -81,7 +81,13 @@ class Harness:
                 seat: {n: p.grad.clone() for n, p in adapters.parameters(seat).items() if p.grad is not None}
                 for seat in adapters.seats
             }
-            return clip(model)
+            norm = clip(model)
+            self.applied = {
+                seat: torch.cat([p.grad.flatten() for p in adapters.parameters(seat).values()]).norm().item()
+                for seat in adapters.seats
+                if self.gradients[seat]
+            }
+            return norm
 
         trainer._clip_grad_norm = capture
         trainer.train()
@@ -342,6 +348,8 @@ def test_each_seat_is_clipped_by_its_own_bound(harness: Callable[..., Harness]):
     }
     assert run.reports[0].seats["A"]["grad_norm"] == pytest.approx(raw["A"], rel=1e-5)
     assert raw["A"] > 1e-3
+    assert run.applied["A"] == pytest.approx(1e-3, rel=1e-3)
+    assert run.applied["B"] == pytest.approx(raw["B"], rel=1e-5)
 
 
 def test_each_seat_moves_at_its_own_learning_rate(harness: Callable[..., Harness]):
