@@ -204,8 +204,8 @@ class Session:
         if self._silent_steps == SILENT_STEPS_WARNING:
             self.say(
                 f"warning: {SILENT_STEPS_WARNING} steps in a row gave every completion of each group the same reward, "
-                "so nothing moved: problems that are right now and then (too easy or too hard ones never help), or a larger "
-                "--group-size; --cold-start where the answer format is missing"
+                "so nothing moved. What helps: problems that are neither too easy nor too hard, a larger --group-size, "
+                "and --cold-start where the answer format is missing"
             )
         if self.verifier.counters.timeouts > self._said_timeouts:
             new = self.verifier.counters.timeouts - self._said_timeouts
