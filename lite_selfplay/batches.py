@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from lite_selfplay.config import RoleConfig
 from lite_selfplay.data import Completion, Stream
+from lite_selfplay.prefixes import Reading
 
 
 @dataclass(frozen=True)
@@ -64,21 +65,27 @@ def rows_of(stream: Stream, advantages: Sequence[Sequence[float | None]]) -> lis
 
 
 def microbatches(
-    rows: Sequence[Row], seat: str, role: RoleConfig, token_budget: int, *, replay: bool = False
+    rows: Sequence[Row],
+    seat: str,
+    role: RoleConfig,
+    token_budget: int,
+    *,
+    replay: bool = False,
+    sharing: bool = True,
 ) -> list[MicroBatch]:
     """Cut a stream's rows into microbatches of at most `token_budget` padded tokens (one row at the least).
 
-    Rows of different temperatures never share one. Returns [] for no rows, and also where nothing in the stream can
-    give a gradient: all advantages 0, no KL and no entropy term.
+    `sharing`: prompts that begin alike are read once, so rows are kept with those of their prompt where that is cheaper
+    than keeping rows of one length together. Rows of different temperatures never share a microbatch. Returns [] for
+    no rows, and also where nothing in the stream can give a gradient: all advantages 0, no KL and no entropy term.
     """
     if not rows or (all(row.advantage == 0 for row in rows) and role.beta == 0 and role.entropy == 0):
         return []
-    ordered = sorted(rows, key=lambda r: (r.completion.sampling.temperature, r.tokens, len(r.completion.prompt_ids)))
-    chunks: list[list[Row]] = [[]]
-    for row in ordered:
-        if chunks[-1] and not _fits([*chunks[-1], row], token_budget):
-            chunks.append([])
-        chunks[-1].append(row)
+    orders = [sorted(rows, key=_by_length)]
+    if sharing:
+        orders.append(sorted(rows, key=_by_prompt))
+    cuts = [_cut(order, token_budget, sharing) for order in orders]
+    chunks, _ = min(cuts, key=lambda cut: cut[1])
     tokens = sum(row.tokens for row in rows)
     return [
         MicroBatch(
@@ -96,7 +103,25 @@ def microbatches(
     ]
 
 
-def _fits(rows: Sequence[Row], token_budget: int) -> bool:
-    same = len({row.completion.sampling.temperature for row in rows}) == 1
-    width = max(len(row.completion.prompt_ids) for row in rows) + max(row.tokens for row in rows)
-    return same and width * len(rows) <= token_budget
+def _by_length(row: Row) -> tuple[float, int, int]:
+    return row.completion.sampling.temperature, row.tokens, len(row.completion.prompt_ids)
+
+
+def _by_prompt(row: Row) -> tuple[float, Sequence[int], int]:
+    return row.completion.sampling.temperature, row.completion.prompt_ids, row.tokens
+
+
+def _cut(rows: Sequence[Row], token_budget: int, sharing: bool) -> tuple[list[list[Row]], int]:
+    """Rows in their order, cut where the budget or the temperature ends a chunk; and the padded tokens of all."""
+    chunks: list[list[Row]] = [[]]
+    reading, cost = Reading(), 0
+    for row in rows:
+        longer = reading.with_row(row.completion.prompt_ids, row.tokens)
+        mixed = chunks[-1] and chunks[-1][0].completion.sampling.temperature != row.completion.sampling.temperature
+        if chunks[-1] and (mixed or longer.cost(sharing=sharing) > token_budget):
+            cost += reading.cost(sharing=sharing)
+            chunks.append([])
+            longer = Reading().with_row(row.completion.prompt_ids, row.tokens)
+        chunks[-1].append(row)
+        reading = longer
+    return chunks, cost + reading.cost(sharing=sharing)

@@ -22,7 +22,7 @@ from torch.utils.data import DataLoader
 
 from lite_selfplay.adapters import BASE
 from lite_selfplay.backends.base import Backend
-from lite_selfplay.backends.logprobs import token_logprobs
+from lite_selfplay.backends.logprobs import shares_prefixes, token_logprobs
 from lite_selfplay.backends.transformers import pad
 from lite_selfplay.batches import MicroBatch, microbatches, rows_of
 from lite_selfplay.config import RunConfig
@@ -145,7 +145,8 @@ def make_trainer_class(parent: Any) -> Any:
             budget = self.run_config.run.microbatch_tokens
             role = self.run_config.roles[stream.role]
             update = StreamUpdate(stream.role, seat)
-            for micro in microbatches(rows, seat, role, budget, replay=stream.replay):
+            sharing = shares_prefixes(model)
+            for micro in microbatches(rows, seat, role, budget, replay=stream.replay, sharing=sharing):
                 self._poll()
                 with self.backend.autocast():
                     loss = self.compute_loss(model, micro)

@@ -2,6 +2,7 @@
 
 import math
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -10,6 +11,7 @@ from hypothesis import strategies as st
 from lite_selfplay.batches import Row, microbatches, rows_of
 from lite_selfplay.config import RoleConfig
 from lite_selfplay.data import Completion, Group, Sample, Sampling, Stream
+from lite_selfplay.prefixes import Reading
 
 PLAIN = RoleConfig()
 
@@ -38,7 +40,7 @@ ANY_LOSS = st.sampled_from([RoleConfig(loss=loss, entropy=0.01) for loss in ("gr
 def test_scales_by_hand(loss, scales):
     # Widths 4 + 2 and 4 + 6: two short rows take 12 padded tokens, the long one would make it 3 * 10.
     rows = [row(tokens=2), row(tokens=6), row(tokens=2)]
-    micros = microbatches(rows, "A", RoleConfig(loss=loss), token_budget=20)
+    micros = microbatches(rows, "A", RoleConfig(loss=loss), token_budget=20, sharing=False)
     assert [[r.tokens for r in micro.rows] for micro in micros] == [[2, 2], [6]]
     assert [micro.scale for micro in micros] == scales
     assert [micro.row_share for micro in micros] == [2 / 3, 1 / 3]
@@ -61,6 +63,9 @@ def test_every_row_is_in_one_microbatch_and_the_shares_add_up_to_one(rows, role,
 @given(ROWS, ANY_LOSS, st.integers(1, 200))
 def test_the_budget_is_kept_except_by_a_single_row(rows, role, budget):
     for micro in microbatches(rows, "A", role, budget):
+        reading = Reading.of((r.completion.prompt_ids, r.tokens) for r in micro.rows)
+        assert len(micro.rows) == 1 or reading.cost() <= budget
+    for micro in microbatches(rows, "A", role, budget, sharing=False):
         width = max(len(r.completion.prompt_ids) for r in micro.rows) + max(r.tokens for r in micro.rows)
         assert len(micro.rows) == 1 or width * len(micro.rows) <= budget
 
@@ -82,20 +87,36 @@ def test_scaled_means_of_the_parts_are_the_mean_of_the_whole(rows, budget):
 
 
 def test_rows_within_the_budget_stay_together():
-    assert len(microbatches([row()] * 5, "A", PLAIN, token_budget=5 * 8)) == 1
-    assert len(microbatches([row()] * 5, "A", PLAIN, token_budget=5 * 8 - 1)) == 2
+    assert len(microbatches([row()] * 5, "A", PLAIN, token_budget=5 * 8, sharing=False)) == 1
+    assert len(microbatches([row()] * 5, "A", PLAIN, token_budget=5 * 8 - 1, sharing=False)) == 2
+
+
+def test_rows_of_one_prompt_stay_together_where_that_is_cheaper():
+    # Two prompts of 50 tokens, four rows of 2 to 5 tokens each: whole rows by length would take 8 * 55 = 440 tokens;
+    # read by prompt, 2 * 49 for what is shared and 8 * 6 for the rest.
+    prompts = [(1,) * 50, (2,) * 50]
+    rows = [Row(replace(completion(50, n), prompt_ids=prompts[n % 2]), 1.0) for n in (2, 3, 4, 5) * 2]
+    (micro,) = microbatches(rows, "A", PLAIN, token_budget=2 * 49 + 8 * 6)
+    assert [r.completion.prompt_ids[0] for r in micro.rows] == [1, 1, 1, 1, 2, 2, 2, 2]
+    assert len(microbatches(rows, "A", PLAIN, token_budget=2 * 49 + 8 * 6, sharing=False)) == 4
+
+
+def test_rows_of_one_length_stay_together_where_completions_are_long():
+    rows = [Row(replace(completion(3, n), prompt_ids=(p,) * 3), 1.0) for p in (1, 2) for n in (10, 400)]
+    micros = microbatches(rows, "A", PLAIN, token_budget=810)
+    assert [[r.tokens for r in micro.rows] for micro in micros] == [[10, 10], [400, 400]]
 
 
 def test_a_row_larger_than_the_budget_is_alone():
-    micros = microbatches([row(tokens=1), row(tokens=100), row(tokens=1)], "A", PLAIN, token_budget=10)
+    micros = microbatches([row(tokens=1), row(tokens=100), row(tokens=1)], "A", PLAIN, token_budget=10, sharing=False)
     assert [len(micro.rows) for micro in micros] == [2, 1]
 
 
 def test_padding_counts_on_both_sides():
     # One row has a long prompt, the other a long completion: together they take 2 * (10 + 10), not 11 + 11.
     rows = [row(prompt=10, tokens=1), row(prompt=1, tokens=10)]
-    assert len(microbatches(rows, "A", PLAIN, token_budget=39)) == 2
-    assert len(microbatches(rows, "A", PLAIN, token_budget=40)) == 1
+    assert len(microbatches(rows, "A", PLAIN, token_budget=39, sharing=False)) == 2
+    assert len(microbatches(rows, "A", PLAIN, token_budget=40, sharing=False)) == 1
 
 
 def test_two_temperatures_make_two_microbatches_of_a_large_budget():

@@ -11,8 +11,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from lite_selfplay.backends.logprobs import shares_prefixes
 from lite_selfplay.backends.sampling import choose, uniforms
 from lite_selfplay.data import Sampling, StopReason
+from lite_selfplay.prefixes import Reading
 
 LEAVE_AT = 1 / 8
 """Finished rows leave the batch once they are this share of it: each leaving copies the cache."""
@@ -93,28 +95,51 @@ class _Batch:
         self.eos = torch.tensor(sorted(eos_ids), device=device)
         self.uniform = torch.from_numpy(uniforms([row.seed for row in rows], sampling.max_tokens)).to(device)
         self.cache: Any = None
+        self.mask = self.position = torch.empty(0, dtype=torch.long)
         logits = self._read_prompts(pad_id)
         self.seen = self._seen(logits.shape[-1]) if sampling.repetition_penalty != 1.0 else None
         self.logits = logits
 
     def _read_prompts(self, pad_id: int) -> Tensor:
-        """One forward over the distinct prompts; cache, mask and positions are then repeated row by row."""
-        groups: dict[int, Sequence[int]] = {row.group: row.prompt for row in self.rows}
+        """Read the distinct prompts, what several of them begin with only once; then repeat the cache row by row."""
+        groups = dict(sorted({row.group: row.prompt for row in self.rows}.items(), key=lambda item: tuple(item[1])))
+        reading = Reading.of((prompt, 0) for prompt in groups.values())
+        if shares_prefixes(self.model) and reading.shares:
+            prefixes = [prefix.prompt[: prefix.length] for prefix in reading.prefixes]
+            self._read(prefixes, pad_id)
+            owner = [i for i, prefix in enumerate(reading.prefixes) for _ in range(prefix.rows)]
+            self._repeat(torch.tensor(owner, device=self.device))
+            own = [p[len(prefixes[i]) :] for i, p in zip(owner, groups.values(), strict=True)]
+        else:
+            own = list(groups.values())
+        logits = self._read(own, pad_id)
         index = {group: i for i, group in enumerate(groups)}
-        width = max(len(prompt) for prompt in groups.values())
-        ids = torch.full((len(groups), width), pad_id)
-        mask = torch.zeros((len(groups), width), dtype=torch.long)
-        for i, prompt in enumerate(groups.values()):
-            ids[i, width - len(prompt) :] = torch.tensor(prompt)
-            mask[i, width - len(prompt) :] = 1
-        ids, mask = ids.to(self.device), mask.to(self.device)
-        positions = (mask.cumsum(-1) - 1).clamp(min=0)
-        out = self.model(input_ids=ids, attention_mask=mask, position_ids=positions, use_cache=True, logits_to_keep=1)
         rows = torch.tensor([index[row.group] for row in self.rows], device=self.device)
-        self.cache = out.past_key_values
+        self._repeat(rows)
+        return logits[rows]
+
+    def _read(self, rows: Sequence[Sequence[int]], pad_id: int) -> Tensor:
+        """Read ids after what the cache holds already; the logits (R, V) of each row's last token."""
+        width = max(map(len, rows))
+        ids = torch.tensor([[pad_id] * (width - len(row)) + list(row) for row in rows], device=self.device)
+        mask = torch.tensor([[0] * (width - len(row)) + [1] * len(row) for row in rows], device=self.device)
+        self.mask = mask if self.cache is None else torch.cat([self.mask, mask], dim=1)
+        positions = (self.mask.cumsum(-1) - 1).clamp(min=0)[:, -width:]
+        out = self.model(
+            input_ids=ids,
+            attention_mask=self.mask,
+            position_ids=positions,
+            past_key_values=self.cache,
+            use_cache=True,
+            logits_to_keep=1,
+        )
+        self.cache, self.position = out.past_key_values, positions[:, -1:]
+        return out.logits[:, -1]
+
+    def _repeat(self, rows: Tensor) -> None:
+        """Rearrange what has been read so far: row i becomes a copy of row `rows[i]`."""
         self.cache.batch_select_indices(rows)
-        self.mask, self.position = mask[rows], positions[rows, -1:]
-        return out.logits[rows, -1]
+        self.mask, self.position = self.mask[rows], self.position[rows]
 
     def _seen(self, vocabulary: int) -> Tensor:
         seen = torch.zeros((len(self.rows), vocabulary), dtype=torch.bool)
@@ -150,8 +175,8 @@ class _Batch:
 
     def _keep(self, keep: Tensor) -> None:
         self.rows = [self.rows[i] for i in keep.tolist()]
-        self.cache.batch_select_indices(keep)
-        self.mask, self.position, self.uniform = self.mask[keep], self.position[keep], self.uniform[keep]
+        self._repeat(keep)
+        self.uniform = self.uniform[keep]
         if self.seen is not None:
             self.seen = self.seen[keep]
 

@@ -1,3 +1,4 @@
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -6,6 +7,7 @@ import torch
 from transformers import Gemma3ForCausalLM, Gemma3TextConfig, LlamaConfig, LlamaForCausalLM
 
 from lite_selfplay.adapters import BASE
+from lite_selfplay.backends import generation
 from lite_selfplay.backends.generation import generate
 from lite_selfplay.data import Sampling
 
@@ -42,6 +44,31 @@ def test_a_row_says_the_same_alone_in_any_batch_and_in_any_chunk(make_backend: C
     small = make_backend(eos_ids=[2, *range(100, 120)], cache_tokens=60)
     chunked = small.generate("A", PROMPTS, 4, sampling, seeds(4, 4))
     assert [[o.token_ids for o in g] for g in chunked] == [[o.token_ids for o in g] for g in together]
+
+
+def test_prompts_that_begin_alike_are_read_once_and_say_the_same(
+    make_backend: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+):
+    backend = make_backend(eos_ids=[2, *range(100, 120)])
+    head = list(range(60, 90))
+    prompts = [[*head, 1, 5], [*head, 1, 5], [*head, 7], [30, 31, 32, 33], [*head[:20], 9, 9, 9, 9]]
+    read: list[int] = []
+
+    def count(module: Any, args: Any, kwargs: Any) -> None:
+        read.append(kwargs["input_ids"].numel())
+
+    backend.adapters.model.get_base_model().register_forward_pre_hook(count, with_kwargs=True)
+    sampling = Sampling(max_tokens=16)
+    shared = backend.generate("A", prompts, 2, sampling, seeds(5, 2))
+    # One prompt has a prefix of its own, of 3 tokens, the others share 20; then at most 12 tokens of each are left.
+    assert read[:2] == [2 * 20, 5 * 12]
+    monkeypatch.setattr(generation, "shares_prefixes", lambda model: False)
+    read.clear()
+    plain = backend.generate("A", prompts, 2, sampling, seeds(5, 2))
+    assert read[0] == 5 * 32
+    for one, other in zip(itertools.chain(*shared), itertools.chain(*plain), strict=True):
+        assert one.token_ids == other.token_ids
+        assert one.logprobs == pytest.approx(other.logprobs, abs=1e-4)
 
 
 def test_different_seeds_say_different_things(make_backend: Callable[..., Any]):
@@ -125,14 +152,16 @@ def test_greedy_equals_transformers_generate(make: Callable[[], Any]):
     model = make().eval()
     with torch.no_grad():
         model.get_output_embeddings().weight.normal_(0, 0.3)
-    prompts = [[5, 6, 7, 8, 9, 10, 11], [12, 13, 14], [15]]
+    # The first two begin alike and the third begins the fourth, so that they are read from shared prefixes.
+    head = list(range(40, 60))
+    prompts = [[*head, 5, 6, 7], [*head, 8], [12, 13, 14], [12, 13, 14, 15, 16], [15]]
     device = torch.device("cpu")
     ours = generate(
         model,
         prompts,
         2,
         Sampling(temperature=0.0, max_tokens=20),
-        seeds(3, 2),
+        seeds(5, 2),
         eos_ids=[3],
         pad_id=0,
         device=device,

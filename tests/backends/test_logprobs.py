@@ -82,6 +82,51 @@ def test_gradients_do_not_depend_on_the_size_of_the_pieces(monkeypatch: pytest.M
     assert gradients[0]["model.layers.0.mlp.up_proj.weight"].abs().sum() > 0
 
 
+def grouped_rows() -> tuple[torch.Tensor, torch.Tensor]:
+    """Three prompts of two rows each, two of them alike at the beginning, and completions of several lengths."""
+    prompts = [[5, 6, 7, 8, 9, 10, 11]] * 2 + [[5, 6, 7, 8, 9, 20, 21, 22]] * 2 + [[30, 31, 32, 33, 34]] * 2
+    completions = [[40, 41, 42], [43], [44, 45], [46, 47, 48, 49], [50], [51, 52]]
+    ids, mask = torch.zeros(6, 12, dtype=torch.long), torch.zeros(6, 12, dtype=torch.long)
+    for i, (prompt, completion) in enumerate(zip(prompts, completions, strict=True)):
+        place = slice(8 - len(prompt), 8 + len(completion))
+        ids[i, place], mask[i, place] = torch.tensor(prompt + completion), 1
+    return ids, mask
+
+
+def test_reading_shared_prompts_once_changes_no_value_and_no_gradient(monkeypatch: pytest.MonkeyPatch):
+    torch.manual_seed(0)
+    model, (ids, mask) = qwen3(), grouped_rows()
+    passes = []
+    model.model.register_forward_hook(
+        lambda m, args, kwargs, out: passes.append(kwargs["input_ids"].numel()), with_kwargs=True
+    )
+    found = []
+    for shared in (True, False):
+        monkeypatch.setattr(logprobs, "shares_prefixes", lambda model, shared=shared: shared)
+        model.zero_grad()
+        lp, entropy = token_logprobs(model, ids, mask, 4, 0.7, entropy_gradient=True)
+        (lp * torch.arange(1, 5)).sum().backward()
+        found.append((lp.detach(), entropy.detach(), {n: p.grad.clone() for n, p in model.named_parameters()}))
+    (lp, entropy, gradients), (plain_lp, plain_entropy, plain_gradients) = found
+    # Prefixes of 5 and 4 tokens, then at most 7 tokens a row; without sharing, six rows of 12.
+    assert passes == [2 * 5, 6 * 7, 6 * 12]
+    assert torch.allclose(lp, plain_lp, atol=1e-6)
+    assert torch.allclose(entropy, plain_entropy, atol=1e-6)
+    for name, gradient in gradients.items():
+        assert torch.allclose(gradient, plain_gradients[name], atol=1e-6), name
+    assert gradients["model.layers.0.self_attn.k_proj.weight"].abs().sum() > 0
+
+
+def test_a_cache_that_forgets_positions_is_not_shared():
+    window = Gemma2ForCausalLM(Gemma2Config(**SMALL, sliding_window=8))
+    assert not logprobs.shares_prefixes(window)
+    model = qwen3()
+    assert logprobs.shares_prefixes(model)
+    model.gradient_checkpointing_enable()
+    assert not logprobs.shares_prefixes(model.train())
+    assert logprobs.shares_prefixes(model.eval())
+
+
 def test_entropies_carry_a_gradient_only_on_request():
     ids = torch.randint(0, 90, (1, 6))
     model = qwen3()

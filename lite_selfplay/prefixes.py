@@ -1,0 +1,88 @@
+"""Prompts that begin alike are read once: who shares what, and what a forward pass over rows then costs.
+
+A group's completions answer one prompt, and the challenges of a problem differ only after the problem. Their common
+beginning is one row of a first forward pass; a second one reads what is each row's own, over the first one's keys and
+values. This is exact, in the forward and in the backward pass.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+Row = tuple[Sequence[int], int]
+"""A prompt's ids and the number of tokens that follow it."""
+
+
+@dataclass(frozen=True)
+class SharedPrefix:
+    """Consecutive rows whose prompts share their first `length` tokens; `longest` counts a row's prompt and rest."""
+
+    prompt: Sequence[int]
+    length: int
+    rows: int
+    longest: int
+
+
+@dataclass(frozen=True)
+class Reading:
+    """How a sequence of rows is read. Rows that share a prefix must follow each other."""
+
+    prefixes: tuple[SharedPrefix, ...] = ()
+    longest_prompt: int = 0
+    longest_rest: int = 0
+
+    @classmethod
+    def of(cls, rows: Iterable[Row]) -> "Reading":
+        reading = cls()
+        for prompt, rest in rows:
+            reading = reading.with_row(prompt, rest)
+        return reading
+
+    def with_row(self, prompt: Sequence[int], rest: int) -> "Reading":
+        """This reading with one more row of `rest` tokens after its prompt.
+
+        The row joins the last prefix where what it saves outweighs what the prefix's rows lose by its being shorter.
+        The last token of a prompt is always a row's own: it predicts the first token of the rest.
+        """
+        total = len(prompt) + rest
+        prefixes, joined = self.prefixes, None
+        if prefixes:
+            last = prefixes[-1]
+            shared = min(_common(last.prompt, prompt), last.length, len(prompt) - 1)
+            if shared > (last.rows - 1) * (last.length - shared):
+                joined = SharedPrefix(last.prompt, shared, last.rows + 1, max(last.longest, total))
+        own = SharedPrefix(prompt, max(0, len(prompt) - 1), 1, total)
+        prefixes = (*prefixes[:-1], joined) if joined else (*prefixes, own)
+        return Reading(prefixes, max(self.longest_prompt, len(prompt)), max(self.longest_rest, rest))
+
+    @property
+    def rows(self) -> int:
+        return sum(prefix.rows for prefix in self.prefixes)
+
+    @property
+    def plain_cost(self) -> int:
+        """Padded tokens of one forward pass over whole rows, prompts padded on the left, rests on the right."""
+        return self.rows * (self.longest_prompt + self.longest_rest)
+
+    @property
+    def shared_cost(self) -> int:
+        """Padded tokens of the two passes."""
+        if not self.prefixes:
+            return 0
+        first = len(self.prefixes) * max(prefix.length for prefix in self.prefixes)
+        return first + self.rows * max(prefix.longest - prefix.length for prefix in self.prefixes)
+
+    @property
+    def shares(self) -> bool:
+        """Whether two passes are worth it: they have a cost of their own, so a tenth must be saved."""
+        return all(prefix.length for prefix in self.prefixes) and self.shared_cost < 0.9 * self.plain_cost
+
+    def cost(self, *, sharing: bool = True) -> int:
+        """Padded tokens of the cheaper way, or of the plain one where sharing is not possible."""
+        return self.shared_cost if sharing and self.shares else self.plain_cost
+
+
+def _common(a: Sequence[int], b: Sequence[int]) -> int:
+    """How many tokens two prompts share at their beginning."""
+    if a is b or a == b:
+        return len(a)
+    return next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
