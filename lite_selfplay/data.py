@@ -156,6 +156,17 @@ class Example:
 
 
 @dataclass(frozen=True)
+class EvalSpec:
+    """How a game's seats are measured: each alone (`single`), or drafting for and challenging each other (`cascade`).
+
+    `seats` are the seats that take part; a cascade has two of them, or one that reads its own draft.
+    """
+
+    mode: Literal["single", "cascade"]
+    seats: tuple[str, ...]
+
+
+@dataclass(frozen=True)
 class TokenScores:
     """Per-token natural log-probabilities and entropies (nats) of a completion under a seat."""
 

@@ -9,6 +9,7 @@ from lite_selfplay.backends.generation import Generation
 from lite_selfplay.config import RunConfig
 from lite_selfplay.data import Completion, Problem, Sampling, TokenScores, Verdict
 from lite_selfplay.errors import UnknownNameError
+from lite_selfplay.listener import Listener
 from lite_selfplay.models.chat import Chat, EncodedPrompt
 from lite_selfplay.rewards import RewardFunction, call_reward
 from lite_selfplay.tasks import Source
@@ -33,9 +34,11 @@ class LiveTable:
         *,
         max_completion_tokens: int,
         reward: RewardFunction | None = None,
+        listener: Listener | None = None,
     ):
         self._backend, self._chat, self._verifier, self._sources = backend, chat, verifier, sources
         self._config, self._reward = config, reward
+        self._listener = listener or Listener()
         self._default_tokens = max_completion_tokens
         self.thinks = chat.thinks
         self.open(0, {})
@@ -56,25 +59,29 @@ class LiveTable:
     def ask(
         self, role: str, prompts: Sequence[str], n: int = 1, sampling: Sampling | None = None
     ) -> list[list[Completion]]:
-        started = time.perf_counter()
-        seat = self._seat(role)
         sampling = sampling or self._config.roles[role].sampling(self._default_tokens)
-        encoded = [self._chat.encode(prompt) for prompt in prompts]
-        fits = [i for i, prompt in enumerate(encoded) if len(prompt.ids) <= self._config.run.max_prompt_tokens]
         first = self._asked[role]
         self._asked[role] += len(prompts)
-        run_seed = self._config.run.seed
-        seeds = [[derived_seed(run_seed, self._step, role, first + i, k) for k in range(n)] for i in fits]
-        spoken = dict(
-            zip(fits, self._backend.generate(seat, [encoded[i].ids for i in fits], n, sampling, seeds), strict=True)
-        )
+        places = range(first, first + len(prompts))
+        seeds = [[derived_seed(self._config.run.seed, self._step, role, i, k) for k in range(n)] for i in places]
+        self._listener.activity(f"{self._seat(role)} speaks as {role}")
+        return self.speak(self._seat(role), prompts, n, sampling, seeds)
+
+    def speak(
+        self, seat: str, prompts: Sequence[str], n: int, sampling: Sampling, seeds: Sequence[Sequence[int]]
+    ) -> list[list[Completion]]:
+        """`n` completions of each prompt by a seat, a snapshot or `base`; `seeds[p][k]` decides completion k of p."""
+        started = time.perf_counter()
+        encoded = [self._chat.encode(prompt) for prompt in prompts]
+        fits = [i for i, prompt in enumerate(encoded) if len(prompt.ids) <= self._config.run.max_prompt_tokens]
+        said = self._backend.generate(seat, [encoded[i].ids for i in fits], n, sampling, [seeds[i] for i in fits])
+        spoken = dict(zip(fits, said, strict=True))
         version = self._backend.adapters.version(seat)
-
-        def completion(i: int, said: Generation) -> Completion:
-            return self._completion(prompts[i], encoded[i], said, seat, version, sampling)
-
         unread = Generation(stop="prompt_too_long")
-        result = [[completion(i, said) for said in spoken.get(i, [unread] * n)] for i in range(len(prompts))]
+        result = [
+            [self._completion(prompts[i], encoded[i], g, seat, version, sampling) for g in spoken.get(i, [unread] * n)]
+            for i in range(len(prompts))
+        ]
         self.tokens_generated += sum(len(c.token_ids) for row in result for c in row)
         self.seconds["generate"] += time.perf_counter() - started
         return result

@@ -2,9 +2,8 @@
 
 import contextlib
 import datetime
-import os
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +11,7 @@ from lite_selfplay.config import RunConfig
 from lite_selfplay.errors import RunFolderError
 from lite_selfplay.interrupts import Interrupts
 from lite_selfplay.planning import Plan, plan
+from lite_selfplay.quiet import quiet
 from lite_selfplay.records import ADAPTERS, CHECKPOINTS, CONFIG, RunFolder
 from lite_selfplay.rewards import RewardFunction, load_reward
 
@@ -66,7 +66,7 @@ def train(config: RunConfig, reward: RewardFunction | None = None, *, say: Say |
         reward = load_reward(config.run.reward)
     ready = plan(config, own_checker=reward is not None)
     folder = RunFolder(free_folder(ready.config))
-    with _quiet(), Interrupts() as interrupts:
+    with quiet(), Interrupts() as interrupts:
         from lite_selfplay.models import resolve
 
         model = resolve(ready.config.model.name, say=say)
@@ -101,7 +101,7 @@ def resume(
     last = checkpoints[-1]
     if last.step > ready.config.run.steps:
         raise RunFolderError(f"{path} is at step {last.step} already, past the {ready.config.run.steps} asked for")
-    with _quiet(), Interrupts() as interrupts:
+    with quiet(), Interrupts() as interrupts:
         from lite_selfplay.models import resolve
 
         model = resolve(ready.config.model.name, say=say)
@@ -140,24 +140,6 @@ def free_folder(config: RunConfig) -> Path:
     model = re.sub(r"[^\w.-]+", "-", Path(config.model.name).name)
     stamp = datetime.datetime.now().strftime("%Y%m%d-%H%M%S")
     return Path("runs") / f"{config.game.name}-{model}-{stamp}"
-
-
-@contextlib.contextmanager
-def _quiet() -> Iterator[None]:
-    """Keep the libraries' progress bars and notices off the terminal for the length of a run."""
-    os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")
-    from transformers.utils import logging
-
-    verbosity = logging.get_verbosity()
-    bars = logging.is_progress_bar_enabled()
-    logging.set_verbosity_error()
-    logging.disable_progress_bar()
-    try:
-        yield
-    finally:
-        logging.set_verbosity(verbosity)
-        if bars:
-            logging.enable_progress_bar()
 
 
 def _silent(line: str) -> None:

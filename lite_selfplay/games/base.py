@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from lite_selfplay.config import explain
-from lite_selfplay.data import Episode, Example, Problem
+from lite_selfplay.data import Episode, EvalSpec, Example, Problem
 from lite_selfplay.errors import ConfigError, GameError, UnknownNameError
 from lite_selfplay.table import Table
 
@@ -60,6 +60,10 @@ class Game:
     def cold_start(self, role: str, problem: Problem, rng: random.Random, *, thinks: bool) -> Example | None:
         """An example of what a role should say, for a problem that brings a solution; None where there is none."""
         return None
+
+    def evaluation(self) -> EvalSpec:
+        """How `eval` and `--eval-every` measure the game. Its pass@1 is what "best" means."""
+        return EvalSpec("single", self.trained_seats())
 
     def rollouts_per_step(self) -> int | None:
         """Completions sampled in one step, where that is fixed."""

@@ -21,7 +21,7 @@ import random
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Literal
 
-from lite_selfplay.data import Completion, Episode, Example, Group, Problem, Sample, Stream, Verdict
+from lite_selfplay.data import Completion, Episode, EvalSpec, Example, Group, Problem, Sample, Stream, Verdict
 from lite_selfplay.games.base import Game, GameOptions
 from lite_selfplay.games.prompts import fill
 from lite_selfplay.games.solo import judged, solo_reward
@@ -73,6 +73,10 @@ class DraftChallenge(Game):
 
     def rollouts_per_step(self) -> int:
         return 2 * self.problems_per_step * self.group_size
+
+    def evaluation(self) -> EvalSpec:
+        """Both directions, where challengers read drafts in training; otherwise each seat alone, as the paper does."""
+        return EvalSpec("cascade" if self.options.opponent == "per_rollout" else "single", self.trained_seats())
 
     def cold_start(self, role: str, problem: Problem, rng: random.Random, *, thinks: bool) -> Example | None:
         prompt = fill("solver", problem=problem.text)
