@@ -13,27 +13,39 @@ from lite_selfplay.errors import TaskError, UnknownNameError
 
 @dataclass(frozen=True)
 class Task:
-    """A set of problems. `max_completion_tokens` is what the task suggests where a run does not say."""
+    """A set of problems. `max_completion_tokens` is what the task suggests where a run does not say.
+
+    `procedural`: the problems are made when they are asked for and may repeat, where a file holds what it holds.
+    """
 
     name: str
     problems: Sequence[Problem]
     max_completion_tokens: int = 512
+    procedural: bool = False
 
 
-def load_task(spec: str, *, seed: int = 0) -> Task:
+def load_task(spec: str, *, seed: int = 0, held_out: bool = False) -> Task:
     """A task from what `--tasks` takes: a `.jsonl` file, or a name with options (`letters:named=10`).
 
-    Raises TaskError for a file that is missing or malformed, naming the line, and UnknownNameError with near names.
+    A task that is made by name gives problems for training, or with `held_out` those that training never sees, whatever
+    the seeds and options of the two. A file gives all its rows either way.
+    Raises TaskError for a file that is missing or malformed, naming the line, for bad options and where they leave too
+    few different problems, and UnknownNameError with near names.
     """
-    if spec.endswith((".jsonl", ".json")) or "/" in spec or Path(spec).is_file():
+    makers = _makers()
+    name, _, options = spec.partition(":")
+    if spec.endswith((".jsonl", ".json")) or ("/" in spec and name not in makers) or Path(spec).is_file():
         from lite_selfplay.tasks.jsonl import read_jsonl
 
         return Task(Path(spec).stem, read_jsonl(Path(spec)))
-    name, _, options = spec.partition(":")
-    if name not in _makers():
+    if name not in makers:
         hint = "A file must end in .jsonl."
-        raise UnknownNameError("task", name, _makers(), hint)
-    return _makers()[name](seed, **_options(name, options))
+        raise UnknownNameError("task", name, makers, hint)
+    if name in _OF_A_DATA_SET:
+        options = f"dataset={options}"
+    task = makers[name](seed, held_out, **_options(options))
+    _ = task.problems[0]  # options that leave no problem are refused here rather than in the middle of a run
+    return task
 
 
 def task_names() -> list[str]:
@@ -42,17 +54,30 @@ def task_names() -> list[str]:
 
 
 def _makers() -> Mapping[str, Callable[..., Task]]:
+    from lite_selfplay.tasks.arithmetic import arithmetic
+    from lite_selfplay.tasks.gym import reasoning_gym
     from lite_selfplay.tasks.letters import letters
     from lite_selfplay.tasks.stories import stories
 
-    return {"letters": letters, "stories": stories}
+    return {"arithmetic": arithmetic, "letters": letters, "reasoning-gym": reasoning_gym, "stories": stories}
 
 
-def _options(name: str, text: str) -> dict[str, str]:
-    pairs = [item.partition("=") for item in text.split(",") if item]
-    if bad := next((key for key, equals, _ in pairs if not equals), None):
-        raise TaskError(f"options of a task are KEY=VALUE, as in {name}:named=10, got {bad!r}")
-    return {key.strip(): value.strip() for key, _, value in pairs}
+# Tasks whose first option is the bare name of a data set.
+_OF_A_DATA_SET = ("reasoning-gym",)
+
+
+def _options(text: str) -> dict[str, str]:
+    options: dict[str, str] = {}
+    for item in text.split(","):
+        key, equals, value = (part.strip() for part in item.partition("="))
+        if not item:
+            continue
+        if not equals:
+            raise TaskError(f"options of a task are KEY=VALUE, as in letters:named=10, got {item!r}")
+        if key in options:
+            raise TaskError(f"the option {key!r} of a task is given twice")
+        options[key] = value
+    return options
 
 
 class Source:

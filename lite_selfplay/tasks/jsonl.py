@@ -19,7 +19,9 @@ def read_jsonl(path: Path) -> list[Problem]:
     """Every line of a file as a problem; blank lines are passed over.
 
     A line is an object with `problem` or `question`, usually `answer` (of a worked solution, what follows `####`),
-    and possibly `id`; other columns are kept in `Problem.extra`. A worked solution is kept there as `solution`.
+    and possibly `id`; other columns are kept in `Problem.extra`. A worked solution is kept there as `solution`, and a
+    text in the column `content` says which problem it is where its wording does not. An answer that is a list names
+    values that are right only together; alternatives are written {"any_of": [...]}.
     Raises TaskError naming file and line for anything else.
     """
     if not path.is_file():
@@ -74,9 +76,8 @@ def _problem(row: dict[str, Any], where: str, default_id: str) -> Problem:
     if not isinstance(text, str) or not text.strip():
         raise TaskError(f"{where}: {key!r} must be a text that is not empty")
     answer, extra = row.get("answer"), {k: v for k, v in row.items() if k not in (key, "answer", "id")}
-    values = answer if isinstance(answer, list) and answer else [answer]
-    if answer is not None and not all(map(_is_answer, values)):
-        raise TaskError(f"{where}: 'answer' must be a text, a finite number or a list of them")
+    if answer is not None and not all(map(_is_answer, _values(answer))):
+        raise TaskError(f"{where}: 'answer' must be a text, a finite number, a list of them or {{\"any_of\": [...]}}")
     if isinstance(answer, str):
         _, mark, final = answer.rpartition("####")
         if mark and "\n" not in final.strip():
@@ -86,6 +87,13 @@ def _problem(row: dict[str, Any], where: str, default_id: str) -> Problem:
         answer = answer if answer.strip() else None
     own_id = row.get("id")
     return Problem(default_id if own_id is None else str(own_id), text.strip(), answer, extra=extra)
+
+
+def _values(answer: Any) -> list[Any]:
+    """What an answer names, taken out of its alternatives and lists; an empty one of those stays itself."""
+    if isinstance(answer, dict) and list(answer) == ["any_of"] and isinstance(answer["any_of"], list):
+        return [value for item in answer["any_of"] for value in _values(item)] or [answer]
+    return answer if isinstance(answer, list) and answer else [answer]
 
 
 def _is_answer(value: Any) -> bool:

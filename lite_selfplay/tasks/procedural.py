@@ -1,16 +1,27 @@
-"""What procedural tasks share: a sequence whose rows are made when they are asked for."""
+"""What procedural tasks share: a sequence whose rows are made when they are asked for, and how options are read."""
 
-from collections.abc import Callable, Sequence
+import random
+from collections.abc import Callable, Mapping, Sequence
 from typing import overload
 
 from lite_selfplay.data import Problem
+from lite_selfplay.errors import TaskError
+from lite_selfplay.tasks.base import derived_rng
+from lite_selfplay.tasks.split import content_key, held_out_side
+
+# How often a problem is drawn again: enough for a side that holds one problem in a hundred.
+TRIES = 1000
 
 
 class Procedural(Sequence[Problem]):
-    """Problem i is `make(i)`; none is held in memory."""
+    """Problems that are made when asked for; none is held in memory.
 
-    def __init__(self, size: int, make: Callable[[int], Problem]):
-        self._size, self._make = size, make
+    Problem i is the first of `make(i, 0)`, `make(i, 1)`, ... that lies on the wanted side of the split. Asking for one
+    raises TaskError where `TRIES` of them do not.
+    """
+
+    def __init__(self, name: str, size: int, held_out: bool, make: Callable[[int, int], Problem]):
+        self._name, self._size, self._held_out, self._make = name, size, held_out, make
 
     def __len__(self) -> int:
         return self._size
@@ -24,4 +35,32 @@ class Procedural(Sequence[Problem]):
             return [self[i] for i in range(*index.indices(self._size))]
         if not -self._size <= index < self._size:
             raise IndexError(index)
-        return self._make(index % self._size)
+        for attempt in range(TRIES):
+            problem = self._make(index % self._size, attempt)
+            if held_out_side(content_key(problem)) == self._held_out:
+                return problem
+        side = "held out" if self._held_out else "for training"
+        raise TaskError(
+            f"{self._name} has too few different problems: in {TRIES} draws came none that is {side}. "
+            "Choose options that allow more"
+        )
+
+
+def attempt_rng(seed: int, name: str, index: int, attempt: int) -> random.Random:
+    """The generator of a problem's draw; the first attempt's follows from seed, name and index alone."""
+    return derived_rng(seed, name, index, attempt) if attempt else derived_rng(seed, name, index)
+
+
+def whole_number(task: str, option: str, text: str, low: int, high: int) -> int:
+    """An option's value. Raises TaskError unless it is a whole number from `low` to `high`."""
+    if not text.isdecimal() or len(text) > len(str(high)) or not low <= int(text) <= high:
+        raise TaskError(f"{task}:{option} must be a whole number from {low} to {high}, got {text!r}")
+    return int(text)
+
+
+def refuse_unknown(task: str, options: Mapping[str, object], known: Sequence[str]) -> None:
+    """Raises TaskError, listing what the task knows, where an option is not among it."""
+    unknown = next((option for option in options if option not in known), None)
+    if unknown is not None:
+        listed = " and ".join(filter(None, [", ".join(known[:-1]), known[-1]])) if known else "none"
+        raise TaskError(f"{task} has no option {unknown!r}; it takes {listed}")

@@ -6,9 +6,8 @@ Two steps, so that a draft whose final value is withheld still has something to 
 import random
 
 from lite_selfplay.data import Problem
-from lite_selfplay.errors import TaskError
-from lite_selfplay.tasks.base import Task, derived_rng
-from lite_selfplay.tasks.procedural import Procedural
+from lite_selfplay.tasks.base import Task
+from lite_selfplay.tasks.procedural import Procedural, attempt_rng, refuse_unknown, whole_number
 
 SIZE = 20_000
 MAX_COMPLETION_TOKENS = 64
@@ -26,21 +25,19 @@ _STORIES = (
 )
 
 
-def stories(seed: int = 0, max: str = "20", **unknown: str) -> Task:
-    """Problems `a +- b +- c`, told as a story; numbers from 1 to `max`, results never negative.
+def stories(seed: int = 0, held_out: bool = False, /, max: str = "20", **unknown: str) -> Task:
+    """Problems `a +- b +- c`, told as a story; numbers from 1 to `max` (3 to a million), results never negative.
 
-    Raises TaskError for a `max` under 3 or an unknown option.
+    The same story about another person and other things is the same problem. Raises TaskError for another `max` or an
+    unknown option.
     """
-    if unknown:
-        raise TaskError(f"stories has no option {next(iter(unknown))!r}; it takes max")
-    if not max.isdigit() or int(max) < 3:
-        raise TaskError(f"stories:max must be a whole number of at least 3, got {max!r}")
-    largest = int(max)
-    return Task(
-        "stories",
-        Procedural(SIZE, lambda index: _story(index, largest, derived_rng(seed, "stories", index))),
-        MAX_COMPLETION_TOKENS,
-    )
+    refuse_unknown("stories", unknown, ("max",))
+    largest = whole_number("stories", "max", max, 3, 1_000_000)
+
+    def make(index: int, attempt: int) -> Problem:
+        return _story(index, largest, attempt_rng(seed, "stories", index, attempt))
+
+    return Task("stories", Procedural("stories", SIZE, held_out, make), MAX_COMPLETION_TOKENS, procedural=True)
 
 
 def _story(index: int, largest: int, rng: random.Random) -> Problem:
@@ -53,6 +50,9 @@ def _story(index: int, largest: int, rng: random.Random) -> Problem:
             break
     name, things = rng.choice(_NAMES), rng.choice(_THINGS)
     told = text.format(n=name, t=things, a=a, b=b, c=c)
-    solution = f"{a} {signs[0]} {b} = {middle}. {middle} {signs[1]} {c} = {final}."
     question = f"How many {things} are there in the end?"
-    return Problem(f"stories-{index}", f"{told} {question}", str(final), extra={"solution": solution})
+    extra = {
+        "solution": f"{a} {signs[0]} {b} = {middle}. {middle} {signs[1]} {c} = {final}.",
+        "content": text.format(n="someone", t="things", a=a, b=b, c=c),
+    }
+    return Problem(f"stories-{index}", f"{told} {question}", str(final), extra=extra)

@@ -6,7 +6,7 @@ from typing import Self
 
 from lite_selfplay.data import Completion, Problem, Verdict
 from lite_selfplay.errors import UnknownNameError
-from lite_selfplay.verify import letters, math
+from lite_selfplay.verify import gym, letters, math
 from lite_selfplay.verify.workers import WorkerPool
 
 __all__ = ["Checker", "Counters", "Verifier", "register_checker"]
@@ -14,7 +14,7 @@ __all__ = ["Checker", "Counters", "Verifier", "register_checker"]
 # (pairs of one kind, whether the format demands reasoning, workers for what may not end) -> verdicts in that order
 Checker = Callable[[Sequence[tuple[Completion, Problem]], bool, WorkerPool], list[Verdict]]
 
-_CHECKERS: dict[str, Checker] = {"math": math.check_batch, "letters": letters.check_all}
+_CHECKERS: dict[str, Checker] = {"math": math.check_batch, "letters": letters.check_all, gym.KIND: gym.check_batch}
 
 
 def register_checker(kind: str, checker: Checker) -> None:

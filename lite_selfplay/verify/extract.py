@@ -14,14 +14,14 @@ _LEAD = re.compile(
     (?: \banswers? [ \t*_]* (?:(?:to|for|of)\s[^.:\n]{{0,80}}?)? {_COPULA}   # the answer to this is 5; Answer: 5
       | \bfinal\ answer [*_]* [ \t]* (?=\n)                                        # a heading, the value below it
       | \#{{4}} [ \t]* (?=[-+$€£\\\d(.]) (?!\d+[.)]\s) )                           # GSM8K's mark, no numbered heading
-    [\s*_:]*
+    [\s*_:]* (?: (?:,\ )? (?:therefore|thus|hence|then)\b [\s*_:,]* )?
     """,
     re.VERBOSE | re.IGNORECASE,
 )
 _DISPLAY = re.compile(r"\$\$(?P<dollars>.{1,2000}?)\$\$|\\\[(?P<brackets>.{1,2000}?)\\\]", re.DOTALL)
 # "5! = 120" is a factorial, "It is 5! Great." and "It is 5!" are not.
 _SENTENCE_END = re.compile(r"[.?](?=[\s*]|$)|!(?=\s*$|\s+[A-Z])")
-_AFTERTHOUGHT = re.compile(r",?\s+(?:because|since|as|so that|which)\s.*", re.IGNORECASE | re.DOTALL)
+_AFTERTHOUGHT = re.compile(r"(?:,?\s+(?:because|since|as|so that|which)|,\s+so)\s.*", re.IGNORECASE | re.DOTALL)
 _CONNECTIVES = re.compile(r"(?:\\text|\\quad|\b(?:or|and|either|both)\b|[\W_])*", re.IGNORECASE)
 _OR_AFTER = re.compile(r"[\s$),]*\bor\b(?P<other>[^.\n]*)", re.IGNORECASE)
 _OR_BEFORE = re.compile(r"(?P<other>[^.\n]{0,60})\bor[\s$(]*$", re.IGNORECASE)

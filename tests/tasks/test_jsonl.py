@@ -64,6 +64,11 @@ def test_answers_as_they_stand(file, value):
     assert answer(file, value) == value
 
 
+@pytest.mark.parametrize("value", [{"any_of": ["1/2", 0.5]}, {"any_of": [["1", "2"], 3]}])
+def test_alternative_answers(file, value):
+    assert answer(file, value) == value
+
+
 @pytest.mark.parametrize("value", ["", " \n", "all of this #### ", "####"])
 def test_a_blank_answer_is_none(file, value):
     assert answer(file, value) is None
@@ -139,8 +144,15 @@ BAD_LINES = {
     "number as problem": (b'{"problem": 3}', "'problem' must be a text that is not empty"),
     "null as problem": (b'{"problem": null}', "'problem' must be a text"),
     "blank question": (b'{"question": " "}', "'question' must be a text that is not empty"),
-    "truth as answer": (b'{"problem": "x", "answer": true}', "'answer' must be a text, a finite number or a list"),
+    "truth as answer": (
+        b'{"problem": "x", "answer": true}',
+        "'answer' must be a text, a finite number, a list of them or",
+    ),
     "object as answer": (b'{"problem": "x", "answer": {"a": 1}}', "'answer' must be"),
+    "no alternatives": (b'{"problem": "x", "answer": {"any_of": []}}', "'answer' must be"),
+    "alternatives that are no list": (b'{"problem": "x", "answer": {"any_of": "1"}}', "'answer' must be"),
+    "truth among alternatives": (b'{"problem": "x", "answer": {"any_of": ["1", true]}}', "'answer' must be"),
+    "another key beside them": (b'{"problem": "x", "answer": {"any_of": ["1"], "x": 1}}', "'answer' must be"),
     "empty list as answer": (b'{"problem": "x", "answer": []}', "'answer' must be"),
     "null in a list": (b'{"problem": "x", "answer": ["1", null]}', "'answer' must be"),
     "list in a list": (b'{"problem": "x", "answer": [["1"]]}', "'answer' must be"),

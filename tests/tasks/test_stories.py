@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lite_selfplay.errors import TaskError
-from lite_selfplay.tasks import load_task
+from lite_selfplay.tasks import content_key, load_task
 
 TASK = load_task("stories")
 
@@ -30,7 +30,31 @@ def test_a_problem_follows_from_seed_and_index():
     assert len({problem.text for problem in TASK.problems[:500]}) > 450
 
 
-@pytest.mark.parametrize("spec", ["stories:max=2", "stories:max=x", "stories:digits=2", "stories:max"])
-def test_bad_options_are_refused(spec: str):
-    with pytest.raises(TaskError):
+def test_who_and_what_it_is_about_make_no_other_problem():
+    by_content: dict[str, set[str]] = {}
+    for held_out in (False, True):
+        for problem in load_task("stories:max=3", held_out=held_out).problems[:2000]:
+            by_content.setdefault(content_key(problem), set()).add(problem.text)
+    # Numbers from 1 to 3: two stories a + b - c with 26 choices, two a - b + c with 18, a + b + c with 27, a - b - c
+    # with 4.
+    assert len(by_content) == 2 * 26 + 2 * 18 + 27 + 4
+    assert max(len(texts) for texts in by_content.values()) > 10
+    for texts in by_content.values():
+        assert len({tuple(re.findall(r"\d+", text)) for text in texts}) == 1
+
+
+@pytest.mark.parametrize(
+    ("spec", "problem"),
+    [
+        ("stories:max=2", "max must be a whole number from 3 to 1000000, got '2'"),
+        ("stories:max=x", "got 'x'"),
+        ("stories:max=²", "got '²'"),
+        ("stories:max=99999999", "got '99999999'"),
+        ("stories:digits=2", "stories has no option 'digits'; it takes max"),
+        ("stories:seed=2", "stories has no option 'seed'; it takes max"),
+        ("stories:max", "KEY=VALUE"),
+    ],
+)
+def test_bad_options_are_refused(spec: str, problem: str):
+    with pytest.raises(TaskError, match=problem):
         load_task(spec)

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lite_selfplay.errors import TaskError, UnknownNameError
-from lite_selfplay.tasks import load_task, task_names
+from lite_selfplay.tasks import held_out_side, load_task, task_names
 from lite_selfplay.tasks.letters import SIZE
 
 
@@ -36,10 +36,19 @@ def test_the_seed_chooses_the_letters():
 @given(st.integers(1, 26).flatmap(lambda of: st.tuples(st.integers(1, of), st.just(of))), st.integers(0, SIZE - 1))
 def test_options_choose_how_many_letters_out_of_how_many(sizes, index):
     named, of = sizes
-    answer = load_task(f"letters:named={named},of={of}").problems[index].answer
+    whole = string.ascii_lowercase[:of]
+    held_out = named == of and held_out_side(whole)  # the only problem there is
+    answer = load_task(f"letters:named={named},of={of}", held_out=held_out).problems[index].answer
     assert len(set(answer)) == len(answer) == named
-    assert set(answer) <= set(string.ascii_lowercase[:of])
+    assert set(answer) <= set(whole)
     assert list(answer) == sorted(answer)
+
+
+def test_a_side_without_problems_is_refused_when_the_task_is_loaded():
+    side, other = (True, False) if held_out_side("abc") else (False, True)
+    assert load_task("letters:named=3,of=3", held_out=side).problems[9].answer == "abc"
+    with pytest.raises(TaskError, match="letters has too few different problems: in 1000 draws came none that is "):
+        load_task("letters:named=3,of=3", held_out=other)
 
 
 def test_it_is_a_sequence():
@@ -76,6 +85,7 @@ def test_spellings_of_the_default(spec):
         ("letters:named=²", "got named=²"),
         ("letters:size=3", "no option 'size'; it takes named and of"),
         ("letters:seed=3", "no option 'seed'; it takes named and of"),
+        ("letters:named=3,named=4", "the option 'named' of a task is given twice"),
         ("letters:named", "KEY=VALUE, as in letters:named=10, got 'named'"),
         ("letters:10", "got '10'"),
     ],
@@ -92,5 +102,4 @@ def test_a_task_that_nobody_knows(name, message):
 
 
 def test_names_of_tasks_that_need_no_file():
-    assert "letters" in task_names()
-    assert task_names() == sorted(task_names())
+    assert task_names() == ["arithmetic", "letters", "reasoning-gym", "stories"]

@@ -1,0 +1,143 @@
+"""`arithmetic`: sums, differences and products in figures, each with a solution written by rule."""
+
+import random
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import takewhile
+from math import prod
+
+from lite_selfplay.data import Problem
+from lite_selfplay.errors import TaskError
+from lite_selfplay.tasks.base import Task
+from lite_selfplay.tasks.procedural import (
+    TRIES,
+    Procedural,
+    attempt_rng,
+    refuse_unknown,
+    whole_number,
+)
+
+SIZE = 100_000
+MAX_COMPLETION_TOKENS = 256
+
+_OPTIONS = ("digits", "terms", "ops", "max", "last", "seed")
+_LARGEST = 999_999
+
+# A sign and the factors of one product; a term that stands alone is a product of one.
+Part = tuple[str, list[int]]
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What the problems of a task have in common: terms run from 1 to `largest`, the last one from 1 to `last`."""
+
+    terms: int
+    ops: str
+    largest: int
+    last: int
+
+
+def arithmetic(seed: int = 0, held_out: bool = False, /, **options: str) -> Task:
+    """Problems such as `What is 27 + 14 - 6?`: no value on the way is negative, and products go before sums.
+
+    Options: `digits`, the most figures of a term (1 to 6, by default 2); `terms` (2 to 6, by default 3); `ops`, some of
+    `+-*` (by default `+-`); `max`, the largest term instead of `digits`, and `last`, the largest last term (each 1 to
+    999999); `seed`, added to the run's. Terms and factors in another order are the same problem. Raises TaskError for
+    other values, an unknown option, and options that no problem meets.
+    """
+    refuse_unknown("arithmetic", options, _OPTIONS)
+    seed += whole_number("arithmetic", "seed", options.get("seed", "0"), 0, 2**32)
+    shape = _shape(options)
+
+    def make(index: int, attempt: int) -> Problem:
+        parts = _draw(shape, attempt_rng(seed, "arithmetic", index, attempt))
+        text = f"What is {_written(parts)}?"
+        steps, value = _solve(parts)
+        return Problem(
+            f"arithmetic-{index}", text, str(value), extra={"solution": " ".join(steps), "content": _content(parts)}
+        )
+
+    return Task("arithmetic", Procedural("arithmetic", SIZE, held_out, make), _tokens(shape), procedural=True)
+
+
+def _shape(options: Mapping[str, str]) -> Shape:
+    digits = whole_number("arithmetic", "digits", options.get("digits", "2"), 1, 6)
+    terms = whole_number("arithmetic", "terms", options.get("terms", "3"), 2, 6)
+    ops = options.get("ops", "+-")
+    if not ops or not set(ops) <= set("+-*") or len(set(ops)) < len(ops):
+        raise TaskError(f"arithmetic:ops must be one or more of +-*, each at most once, got {ops!r}")
+    largest = whole_number("arithmetic", "max", options.get("max", str(10**digits - 1)), 1, _LARGEST)
+    last = whole_number("arithmetic", "last", options.get("last", str(largest)), 1, _LARGEST)
+    return Shape(terms, "".join(sorted(ops)), largest, last)
+
+
+def _tokens(shape: Shape) -> int:
+    """Twice what the worked solution needs at a token a character, and room for the answer's tags."""
+    width = len(str(max(shape.largest, shape.last)))
+    width = width * shape.terms if "*" in shape.ops else width + 1
+    steps = (shape.terms - 1) * (3 * width + len(" + = . "))
+    return min(MAX_COMPLETION_TOKENS, 32 + 2 * steps)
+
+
+def _draw(shape: Shape, rng: random.Random) -> list[Part]:
+    for _ in range(TRIES):
+        parts = _try(shape, rng)
+        if parts is not None:
+            return parts
+    raise TaskError(
+        f"arithmetic finds no problem with {shape.terms} terms up to {shape.largest} (the last up to {shape.last}), "
+        f"{shape.ops} and no negative value on the way: allow larger terms, fewer of them, or +"
+    )
+
+
+def _try(shape: Shape, rng: random.Random) -> list[Part] | None:
+    """Parts drawn from left to right, each within what is left of the total; None where nothing is left."""
+    limits = [shape.largest] * (shape.terms - 1) + [shape.last]
+    signs, sizes = "+", [1]
+    for _ in range(shape.terms - 1):
+        operator = rng.choice(shape.ops)
+        if operator == "*":
+            sizes[-1] += 1
+        else:
+            signs, sizes = signs + operator, [*sizes, 1]
+    parts: list[Part] = []
+    total = 0
+    for place, (sign, size) in enumerate(zip(signs, sizes, strict=True)):
+        # Each difference that follows at once takes at least 1.
+        reserve = len(list(takewhile("-".__eq__, signs[place + 1 :])))
+        factors: list[int] = []
+        for _ in range(size):
+            limit = limits.pop(0)
+            if sign == "-":
+                limit = min(limit, (total - reserve) // prod(factors))
+            factors.append(rng.randint(1, limit))
+        total += prod(factors) if sign == "+" else -prod(factors)
+        if total < reserve:
+            return None
+        parts.append((sign, factors))
+    return parts
+
+
+def _written(parts: list[Part]) -> str:
+    return "".join(f" {sign} {' * '.join(map(str, factors))}" for sign, factors in parts).removeprefix(" + ")
+
+
+def _solve(parts: list[Part]) -> tuple[list[str], int]:
+    """A sentence for each operation, products first, and the value."""
+    steps, products = [], []
+    for sign, factors in parts:
+        value = factors[0]
+        for factor in factors[1:]:
+            steps.append(f"{value} * {factor} = {value * factor}.")
+            value *= factor
+        products.append((sign, value))
+    total = products[0][1]
+    for sign, value in products[1:]:
+        after = total + value if sign == "+" else total - value
+        steps.append(f"{total} {sign} {value} = {after}.")
+        total = after
+    return steps, total
+
+
+def _content(parts: list[Part]) -> str:
+    return " ".join(sorted(sign + "*".join(map(str, sorted(factors))) for sign, factors in parts))

@@ -1,0 +1,77 @@
+"""`reasoning-gym:NAME`: the procedural data sets of the reasoning-gym package, scored by their own rules.
+
+Source: https://github.com/open-thought/reasoning-gym
+"""
+
+import functools
+import json
+import os
+from typing import Any
+
+from lite_selfplay.data import Problem
+from lite_selfplay.errors import TaskError
+from lite_selfplay.tasks.base import Task, derived_seed
+from lite_selfplay.tasks.procedural import Procedural
+from lite_selfplay.verify.gym import KIND, open_dataset
+
+SIZE = 10_000
+
+# As of reasoning-gym 0.1.25. Rows that follow from the order of a set, which Python chooses anew in each process:
+_OF_SETS = frozenset(
+    "intermediate_integration isomorphic_strings knight_swap polynomial_multiplication ransom_note word_ladder".split()
+)
+# Rows that draw from a generator without a seed:
+_UNSEEDED = frozenset({"codeio", "list_functions"})
+
+
+def reasoning_gym(seed: int = 0, held_out: bool = False, /, dataset: str = "", **options: str) -> Task:
+    """Problems of one data set, with the options its configuration takes, except `seed` and `size`.
+
+    Values are JSON where they can be (`max_terms=3`, `allow_negation=true`) and text otherwise. A problem keeps its
+    entry, which the data set's own scorer needs, in `extra`; its answer is None where the data set names none.
+    Raises TaskError where the package is missing, for a bad option and for rows that would be others in the next
+    process, UnknownNameError for a name the package does not know.
+    """
+    if not dataset:
+        raise TaskError(f"{KIND} needs the name of a data set, as in {KIND}:chain_sum,max_terms=3")
+    name, values = f"{KIND}:{dataset}", {key: _value(text) for key, text in options.items()}
+
+    @functools.cache
+    def rows(attempt: int) -> Any:
+        parts = (seed, KIND, dataset, attempt) if attempt else (seed, KIND, dataset)
+        # Some data sets seed numpy, which takes 32 bits, with the sum of seed and index.
+        return open_dataset(dataset, values, seed=derived_seed(*parts) % 2**31, size=SIZE)
+
+    def make(index: int, attempt: int) -> Problem:
+        try:
+            entry = rows(attempt)[index]
+        except Exception as error:  # options that pass a data set's own checks may still be too much for its generator
+            raise TaskError(f"{name} cannot make its problem {index}: {error or type(error).__name__}") from error
+        answer = entry["answer"]
+        return Problem(
+            f"{dataset}-{index}",
+            entry["question"].strip(),
+            None if answer is None else str(answer),
+            kind=KIND,
+            extra={"dataset": dataset, "options": values, "entry": entry},
+        )
+
+    rows(0)
+    _require_repeatable(dataset)
+    return Task(name, Procedural(name, SIZE, held_out, make), procedural=True)
+
+
+def _require_repeatable(dataset: str) -> None:
+    if dataset in _UNSEEDED:
+        raise TaskError(f"{KIND}:{dataset} gives other problems each time, whatever the seed: choose another data set")
+    if dataset in _OF_SETS and os.environ.get("PYTHONHASHSEED", "random") == "random":
+        raise TaskError(
+            f"{KIND}:{dataset} gives other problems in each process: set the environment variable PYTHONHASHSEED=0"
+        )
+
+
+def _value(text: str) -> Any:
+    try:
+        return json.loads({"True": "true", "False": "false"}.get(text, text))
+    except ValueError:
+        return text

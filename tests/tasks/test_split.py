@@ -1,0 +1,194 @@
+"""Training and held-out problems are apart by what they say, whatever seeds and options they were made with."""
+
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lite_selfplay.data import Problem
+from lite_selfplay.errors import TaskError
+from lite_selfplay.tasks import Task, content_key, evaluation_set, held_out_side, load_task, without
+from lite_selfplay.tasks.base import derived_rng
+from lite_selfplay.tasks.procedural import TRIES, Procedural
+
+SPECS = {
+    "arithmetic": ["arithmetic", "arithmetic:digits=1,terms=2", "arithmetic:ops=*+,terms=4,max=5,seed=3"],
+    "letters": ["letters", "letters:named=5,of=9", "letters:named=2,of=26"],
+    "stories": ["stories", "stories:max=5", "stories:max=500"],
+}
+
+
+def problem(text: str, **extra: object) -> Problem:
+    return Problem("p", text, "1", extra=extra)
+
+
+def keys(problems: object) -> list[str]:
+    return [content_key(p) for p in problems]  # type: ignore[attr-defined]
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    return tmp_path / "sums.jsonl"
+
+
+def write(file: Path, texts: list[str]) -> Task:
+    file.write_text("".join(json.dumps({"problem": text, "answer": "1"}) + "\n" for text in texts), encoding="utf-8")
+    return load_task(str(file))
+
+
+# Content
+
+
+def test_the_content_is_what_a_task_says_or_the_text():
+    assert content_key(problem("What is 2 + 1?", content="+1 +2")) == "+1 +2"
+    assert content_key(problem("  What\tIS\n 2 + 1? ")) == "what is 2 + 1?" == content_key(problem("What is 2 + 1?"))
+    assert content_key(problem("x", content=3)) == "x"
+    assert content_key(problem("STRASSE")) == content_key(problem("Straße"))
+
+
+def test_the_id_and_the_answer_are_no_content():
+    assert content_key(Problem("a", "x", "1")) == content_key(Problem("b", "x", "2"))
+
+
+def test_the_side_of_a_content_stays_what_it_is():
+    # Another split would let a later version train on what an earlier one held out.
+    assert [key for key in "abcdefghijklmnop" if held_out_side(key)] == ["a", "h", "j", "l", "o"]
+
+
+def test_about_one_content_in_five_is_held_out():
+    share = sum(held_out_side(str(number)) for number in range(20_000)) / 20_000
+    assert abs(share - 0.2) < 0.01  # over three standard errors of 0.0028
+
+
+# The two sides of tasks that are made
+
+
+@settings(deadline=None, max_examples=30)
+@given(st.sampled_from(sorted(SPECS)), st.data(), st.integers(0, 10**6), st.integers(0, 10**6), st.integers(0, 9000))
+def test_the_sides_never_meet(name, data, seed, other_seed, start):
+    spec, other_spec = data.draw(st.sampled_from(SPECS[name])), data.draw(st.sampled_from(SPECS[name]))
+    training = load_task(spec, seed=seed).problems[start : start + 50]
+    held_out = load_task(other_spec, seed=other_seed, held_out=True).problems[start : start + 50]
+    assert not any(map(held_out_side, keys(training)))
+    assert all(map(held_out_side, keys(held_out)))
+    assert set(keys(training)).isdisjoint(keys(held_out))
+
+
+@pytest.mark.parametrize("name", SPECS)
+def test_problems_of_either_side_follow_from_seed_and_index(name):
+    for held_out in (False, True):
+        one, same, other = (load_task(name, seed=s, held_out=held_out).problems[:20] for s in (1, 1, 2))
+        assert one == same
+        assert one != other
+        assert [p.id for p in one] == [f"{name}-{index}" for index in range(20)]
+
+
+def test_the_first_attempt_on_the_wanted_side_is_taken():
+    drawn: list[tuple[int, int]] = []
+
+    def make(index: int, attempt: int) -> Problem:
+        drawn.append((index, attempt))
+        return problem(f"{index}/{attempt}")
+
+    wanted = next(attempt for attempt in range(50) if held_out_side(f"3/{attempt}"))
+    assert Procedural("toy", 9, True, make)[3].text == f"3/{wanted}"
+    assert drawn == [(3, attempt) for attempt in range(wanted + 1)]
+
+
+def test_draws_come_to_an_end():
+    drawn: list[int] = []
+
+    def make(index: int, attempt: int) -> Problem:
+        drawn.append(attempt)
+        return problem("a")
+
+    with pytest.raises(TaskError, match=r"toy has too few different problems: in 1000 draws .* that is "):
+        Procedural("toy", 9, not held_out_side("a"), make)[0]
+    assert drawn == list(range(TRIES))
+
+
+# Files
+
+
+def test_a_file_gives_all_its_rows_on_either_side(file):
+    task = write(file, [str(number) for number in range(30)])
+    assert not task.procedural
+    assert load_task(str(file), held_out=True) == task
+    assert len(task.problems) == 30
+
+
+def test_what_is_held_out_leaves_the_training_set():
+    training = [problem("A b"), problem("c"), problem("a  B "), problem("d", content="x")]
+    assert without(training, [problem("a b"), problem("X", content="x"), problem("e")]) == [training[1]]
+    assert without(training, []) == training
+    assert without([], training) == []
+
+
+# What to evaluate on
+
+
+def test_a_whole_file_each_content_once(file):
+    task = write(file, ["a", "b", "A ", "c", "b"])
+    for limit in (None, 3, 4):
+        assert [p.text for p in evaluation_set(task, limit)] == ["a", "b", "c"]
+
+
+def test_a_part_of_a_file_follows_from_seed_and_name(file):
+    task = write(file, [str(number) for number in range(100)])
+    chosen = [int(p.text) for p in evaluation_set(task, 10, seed=4)]
+    assert chosen == sorted(derived_rng(4, "evaluation", "sums").sample(range(100), 10))
+    assert chosen == [int(p.text) for p in evaluation_set(task, 10, seed=4)]
+    assert chosen != [int(p.text) for p in evaluation_set(task, 10, seed=5)]
+
+
+@settings(deadline=None)
+@given(st.lists(st.sampled_from("aAbBcdef"), min_size=1, max_size=20), st.integers(1, 10), st.integers(0, 3))
+def test_a_part_holds_different_contents_in_the_files_order(letters, limit, seed):
+    task = Task("toy", [Problem(str(i), text) for i, text in enumerate(letters)])
+    chosen = evaluation_set(task, limit, seed)
+    assert len(chosen) == len(set(keys(chosen))) == min(limit, len({letter.casefold() for letter in letters}))
+    assert [int(p.id) for p in chosen] == sorted(int(p.id) for p in chosen)
+
+
+@pytest.mark.parametrize(("limit", "n"), [(None, 100), (7, 7), (250, 250)])
+def test_the_first_different_problems_of_a_task(limit, n):
+    task = load_task("stories:max=9", held_out=True)
+    chosen = evaluation_set(task, limit)
+    assert len(set(keys(chosen))) == len(chosen) == n
+    first_of_each = dict(reversed([(content_key(p), p) for p in task.problems[:2000]]))
+    assert chosen == sorted(first_of_each.values(), key=lambda p: int(p.id.partition("-")[2]))[:n]
+
+
+def test_a_small_task_gives_what_it_has():
+    # Unordered pairs of 1 to 9 with a plus: 45 contents.
+    sides = [evaluation_set(load_task("arithmetic:digits=1,terms=2,ops=+", held_out=side)) for side in (False, True)]
+    pairs = {f"+{a} +{b}" for a in range(1, 10) for b in range(a, 10)}
+    assert {*keys(sides[0]), *keys(sides[1])} == pairs
+    assert len(sides[0]) + len(sides[1]) == 45
+    assert sides[1]
+
+
+def test_a_task_that_repeats_itself_is_not_walked_to_its_end():
+    drawn: list[int] = []
+    side = held_out_side("a")
+
+    def make(index: int, attempt: int) -> Problem:
+        drawn.append(index)
+        return problem("a")
+
+    assert len(evaluation_set(Task("toy", Procedural("toy", 10**9, side, make), procedural=True))) == 1
+    assert len(drawn) == 1001
+
+
+@pytest.mark.parametrize("limit", [0, -1])
+def test_a_limit_is_at_least_one(limit):
+    with pytest.raises(TaskError, match=f"at least 1, got {limit}"):
+        evaluation_set(load_task("letters"), limit)
+
+
+@pytest.mark.parametrize("procedural", [False, True])
+def test_nothing_to_evaluate_on(procedural):
+    with pytest.raises(TaskError, match="toy holds no problem to evaluate on"):
+        evaluation_set(Task("toy", [], procedural=procedural))

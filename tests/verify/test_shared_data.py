@@ -1,0 +1,102 @@
+"""Every reference answer of the benchmark files is right against itself, in each form that completions give it."""
+
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lite_selfplay.data import Problem
+from lite_selfplay.tasks.jsonl import read_jsonl
+from lite_selfplay.verify.math import check_all
+from lite_selfplay.verify.workers import WorkerPool
+
+DATA = Path(os.environ.get("LITE_SELFPLAY_TEST_DATA") or Path(__file__).parents[2] / ".." / "shared" / "data")
+ROWS = {
+    "aime24": 30,
+    "aime25": 30,
+    "amc": 83,
+    "gsm8k_test": 1319,
+    "gsm8k_train": 7473,
+    "math500": 500,
+    "mawps_singleop": 562,
+    "minerva": 272,
+    "olympiadbench": 675,
+    "svamp": 1000,
+}
+FORMS = {
+    "boxed": r"so \boxed{%s}.",
+    "block": "<answer>%s</answer>",
+    "sentence": "Therefore, the answer is %s.",
+    "formula": "Therefore, the answer is $%s$.",
+    "aside": "The answer is therefore %s, so we are done.",
+}
+
+pytestmark = pytest.mark.data
+
+
+@pytest.fixture(scope="module")
+def workers() -> Iterator[WorkerPool]:
+    with WorkerPool() as pool:
+        yield pool
+
+
+def read(name: str) -> list[Problem]:
+    path = DATA / f"{name}.jsonl"
+    if not path.exists():
+        pytest.skip(f"no benchmark file {path}: set LITE_SELFPLAY_TEST_DATA to the folder that holds it")
+    return read_jsonl(path)
+
+
+def written(answer: Any) -> str:
+    return ", ".join(answer) if isinstance(answer, list) else answer
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("name", ROWS)
+def test_an_answer_is_right_against_itself(name: str, form: str, workers: WorkerPool) -> None:
+    problems = read(name)
+    assert len(problems) == ROWS[name]
+    if name == "gsm8k_train" and form in ("formula", "aside"):
+        problems = problems[::10]  # whole numbers all
+    pairs = [(f"Some work. {FORMS[form] % written(problem.answer)}", problem.answer) for problem in problems]
+    verdicts = check_all(pairs, workers=workers)
+    wrong = [(p.id, v.answer, v.reason) for p, v in zip(problems, verdicts, strict=True) if not v.correct]
+    assert wrong == []
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("name", ROWS)
+def test_an_answer_is_wrong_beside_another_one(name: str, form: str, workers: WorkerPool) -> None:
+    problems = read(name)[::10]
+    pairs = [(FORMS[form] % f"{written(problem.answer)} or 987654321", problem.answer) for problem in problems]
+    assert not any(verdict.correct for verdict in check_all(pairs, workers=workers))
+
+
+def test_another_integer_is_wrong(workers: WorkerPool) -> None:
+    answers = [int(problem.answer) for problem in read("gsm8k_test")]
+    verdicts = check_all([(FORMS["sentence"] % (answer + 1), answer) for answer in answers], workers=workers)
+    assert {verdict.reason for verdict in verdicts} == {"wrong"}
+
+
+# Minerva's lists hold alternatives, and nothing in a row says so: a file that means them writes {"any_of": [...]}.
+
+
+@pytest.mark.parametrize("form", ["boxed", "block", "sentence"])
+def test_each_of_minervas_alternatives_is_right_alone(form: str, workers: WorkerPool, tmp_path: Path) -> None:
+    rows = [{"problem": p.text, "answer": {"any_of": p.answer}} for p in read("minerva") if isinstance(p.answer, list)]
+    assert len(rows) == 75
+    path = tmp_path / "alternatives.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    pairs = [(FORMS[form] % value, p.answer) for p in read_jsonl(path) for value in p.answer["any_of"]]
+    verdicts = check_all(pairs, workers=workers)
+    assert [pair for pair, verdict in zip(pairs, verdicts, strict=True) if not verdict.correct] == []
+
+
+def test_of_the_lists_as_they_stand_four_want_two_values(workers: WorkerPool) -> None:
+    lists = [problem for problem in read("minerva") if isinstance(problem.answer, list)]
+    verdicts = check_all([(FORMS["boxed"] % p.answer[0], p.answer) for p in lists], workers=workers)
+    refused = [problem.id for problem, verdict in zip(lists, verdicts, strict=True) if not verdict.correct]
+    assert refused == ["minerva-0010", "minerva-0017", "minerva-0088", "minerva-0193"]
