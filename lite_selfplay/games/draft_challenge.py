@@ -33,6 +33,10 @@ Reward = Literal["adv", "coop", "margin"]
 
 SUMMARY_TOKENS = 512
 EMPTY_SUMMARIES_WARNING = 0.2
+_RIVAL = (
+    "Here is another attempt, which may or may not be correct. Do not trust it and do not repeat it: check it, and "
+    "solve the problem yourself."
+)
 
 
 class DraftChallengeOptions(GameOptions):
@@ -178,10 +182,13 @@ def attempt_summary(table: Table, draft: Completion, problem: Problem) -> str:
 
 
 def challenge_prompt(problem: Problem, attempt: str) -> str:
-    """The challenger's prompt: the problem and a fenced attempt, or a line saying that there is none."""
+    """The challenger's prompt: the problem, then a fenced attempt or a line saying that there is none.
+
+    The attempt stands last, so that the challenges of a problem share all that is before it.
+    """
     if attempt:
         fenced = attempt.replace("```", "'''")
-        shown = f"Another attempt at this problem, which may or may not be correct:\n```\n{fenced}\n```"
+        shown = f"{_RIVAL}\n```\n{fenced}\n```"
     else:
         shown = "No other attempt at this problem is available."
     return fill("challenger", problem=problem.text, attempt=shown)

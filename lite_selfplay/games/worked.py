@@ -1,14 +1,30 @@
-"""Worked examples written by rule: what a solver should say, and the attempts a challenger may be shown."""
+"""Worked examples written by rule: what a solver should say, and the attempts a challenger may be shown.
+
+A draft and a challenge end in the same words: whatever a challenger was shown, its example solves the problem from the
+problem, and never repeats the attempt. Attempts are what a draft leaves to read in play: right ones, wrong ones that
+go on consistently from one wrong result, and now and then none; the value a draft ends with is withheld as in play.
+"""
 
 import random
 import re
+from collections.abc import Mapping, Sequence
+from fractions import Fraction
 
 from lite_selfplay.data import Example, Problem
 from lite_selfplay.games.summary import summarise
+from lite_selfplay.text import well_formed
 
 _CALCULATOR_NOTE = re.compile(r"<<[^<>]*>>")  # GSM8K's files mark each calculation this way
 _FINAL_LINE = re.compile(r"\n?####.*\Z", re.DOTALL)
-_RESULT = re.compile(r"(?<==)(\s*)(\d+)(?![\d.,]\d)")
+_WHOLE = r"(?:\d{1,3}(?:,\d{3})++|\d++)(?!,?\d|\.\d)"
+_OPERAND = rf"\$?{_WHOLE}"
+# A step is a calculation and its result, `16 - 3 - 4 = $9`; of one that cannot be read, such as `(3 + 4) * 2`, only the
+# result counts. Results are whole numbers.
+_STEP = re.compile(
+    rf"(?P<left>(?<![\w.,()/]){_OPERAND}(?:\s*[-+*/×x÷]\s*{_OPERAND})+)?"
+    rf"(?P<equals>\s*=\s*\$?)(?P<result>{_WHOLE})(?!\s*[-+*/×÷]\s*\d)"
+)
+_NUMBER = re.compile(rf"(?<![\w.,]){_WHOLE}(?!\w)")
 _SLIPS = (-10, -2, -1, 1, 2, 10)
 _WRONG_SHARE = 0.5
 _MISSING_SHARE = 0.1
@@ -17,37 +33,117 @@ _MISSING_SHARE = 0.1
 def solution_of(problem: Problem) -> str | None:
     """The worked solution a problem brings along, without calculator notes and final line; None where it has none."""
     solution = problem.extra.get("solution")
-    if not isinstance(solution, str) or problem.answer is None or isinstance(problem.answer, list):
+    if not isinstance(solution, str) or problem.answer is None or isinstance(problem.answer, list | Mapping):
         return None
     return _FINAL_LINE.sub("", _CALCULATOR_NOTE.sub("", solution)).strip() or None
 
 
 def worked_example(problem: Problem, prompt: str, *, thinks: bool) -> Example | None:
-    """The problem's own solution in the format the game asks for: reasoning (if the template thinks), recap, answer."""
+    """The problem's own solution in the format the game asks for: reasoning (if the template thinks), recap, answer.
+
+    None where the problem brings no solution, or one that cannot keep the format because it holds tags itself.
+    """
     solution = solution_of(problem)
     if solution is None:
         return None
     reasoning = f"<think>\n{solution}\n</think>\n\n" if thinks else ""
-    return Example(prompt, f"{reasoning}{solution} <answer>{problem.answer}</answer>")
+    completion = f"{reasoning}{_draft(solution, str(problem.answer))}"
+    return Example(prompt, completion) if well_formed(completion, thinks) else None
 
 
 def worked_attempt(problem: Problem, rng: random.Random) -> str:
-    """What a challenger may be shown of a rival's draft: right, wrong in one result, or now and then nothing."""
+    """What a challenger may be shown of a rival's draft: right, gone wrong in one result, or now and then nothing."""
     solution = solution_of(problem)
     draw = rng.random()
     if solution is None or draw < _MISSING_SHARE:
         return ""
+    answer = str(problem.answer).strip()
     if draw < _MISSING_SHARE + _WRONG_SHARE:
-        solution = with_a_slip(solution, rng)
-    return summarise(solution, problem.text, thinks=False)
+        wrong = with_a_slip(solution, rng)
+        if _last_result(solution).replace(",", "") == answer.replace(",", ""):
+            answer = _last_result(wrong)
+        solution = wrong
+    return summarise(_draft(solution, answer), problem.text, thinks=False)
 
 
 def with_a_slip(solution: str, rng: random.Random) -> str:
-    """A solution in which one calculation has another result; unchanged where it holds no calculation."""
-    results = list(_RESULT.finditer(solution))
-    if not results:
-        return solution
-    slip = rng.choice(results)
-    value = int(slip[2])
-    wrong = value + rng.choice([step for step in _SLIPS if value + step >= 0])
-    return f"{solution[: slip.start()]}{slip[1]}{wrong}{solution[slip.end() :]}"
+    """A solution in which one step has another result, and the steps after it go on from there.
+
+    A later step that takes up a changed result takes up the new one and is calculated anew: with 42 for 41,
+    `27 + 14 = 41. 41 - 6 = 35.` becomes `27 + 14 = 42. 42 - 6 = 36.` No result turns negative or broken. A solution
+    without a step stays as it is.
+    """
+    steps = list(_STEP.finditer(solution))
+    slips = [(place, by) for place in range(len(steps)) for by in _SLIPS]
+    for place, by in rng.sample(slips, len(slips)):
+        told = _told_with(solution, steps, place, by)
+        if told is not None:
+            return told
+    return solution
+
+
+def _draft(solution: str, answer: str) -> str:
+    return f"{solution} <answer>{answer}</answer>"
+
+
+def _last_result(solution: str) -> str:
+    results = [step["result"] for step in _STEP.finditer(solution)]
+    return results[-1] if results else ""
+
+
+def _told_with(solution: str, steps: Sequence[re.Match[str]], place: int, by: int) -> str | None:
+    """The solution with the result of step `place` moved by `by`; None where a result would be no whole number."""
+    changed: dict[int, int] = {}  # results as they were, and what stands in their place
+    parts, end = [], 0
+    for i, step in enumerate(steps):
+        left, written = step["left"] or "", _int(step["result"])
+        result: Fraction | int | None = written
+        words = solution[end : step.start()]
+        if i == place:
+            result = written + by
+        elif left and _value(left) == written:  # otherwise it was rounded, or is not what it seems: it stays
+            new = _with(left, changed, count=1)
+            result, left = _value(new), new
+        if result is None or result < 0 or result.denominator != 1:
+            return None
+        # Words before a step may name its result already: "she has 8 left, because 10 - 2 = 8".
+        parts += [_with(words, {**changed, written: int(result)}), left, step["equals"]]
+        parts.append(_like(step["result"], int(result)))
+        changed[written] = int(result)
+        end = step.end()
+    return "".join(parts) + _with(solution[end:], changed)
+
+
+def _with(text: str, changed: Mapping[int, int], count: int | None = None) -> str:
+    """A text in which numbers that are changed results are the new ones: all of them, or the first `count`."""
+    found = [number for number in _NUMBER.finditer(text) if changed.get(v := _int(number[0]), v) != v]
+    for number in reversed(found[:count]):
+        new = _like(number[0], changed[_int(number[0])])
+        text = text[: number.start()] + new + text[number.end() :]
+    return text
+
+
+def _int(number: str) -> int:
+    return int(number.replace(",", ""))
+
+
+def _like(number: str, value: int) -> str:
+    """A value in the spelling of a number: with thousands separators or without."""
+    return f"{value:,}" if "," in number else str(value)
+
+
+def _value(calculation: str) -> Fraction | None:
+    """What a calculation with + - * / comes to, products first; None for a division by zero."""
+    first, *rest = re.split(r"\s*([-+*/×x÷])\s*", re.sub(r"[$,]", "", calculation))
+    terms = [Fraction(first)]
+    for sign, operand in zip(rest[::2], rest[1::2], strict=True):
+        number = Fraction(operand)
+        if sign in "+-":
+            terms.append(number if sign == "+" else -number)
+        elif sign in "*×x":
+            terms[-1] *= number
+        elif number:
+            terms[-1] /= number
+        else:
+            return None
+    return sum(terms, Fraction())
