@@ -24,6 +24,25 @@ def clopper_pearson(k: int, n: int, confidence: float = 0.95) -> tuple[float, fl
     return low, high
 
 
+def paired_test(before: Sequence[bool], after: Sequence[bool]) -> tuple[int, int, float]:
+    """Exact McNemar test: did the same problems go right more often, or less often, than before?
+
+    `before[i]` and `after[i]` say whether problem i was right. Returns (gained, lost, p_value): problems that went from
+    wrong to right, from right to wrong, and how likely a split of these at least as uneven is by chance (two-sided
+    binomial, 1/2 each; 1 where nothing changed). Raises ValueError where the lengths differ.
+    Source: McNemar, Psychometrika 12 (1947), in its exact form.
+    """
+    from scipy.stats import binomtest
+
+    if len(before) != len(after):
+        raise ValueError(f"need pairs, got {len(before)} results before and {len(after)} after")
+    gained = sum(bool(b) < bool(a) for b, a in zip(before, after, strict=True))
+    lost = sum(bool(b) > bool(a) for b, a in zip(before, after, strict=True))
+    if gained + lost == 0:
+        return 0, 0, 1.0
+    return gained, lost, float(binomtest(gained, gained + lost, 0.5).pvalue)
+
+
 def majority_vote(
     answers: Sequence[T | None], same: Callable[[T, T], bool] = lambda a, b: a == b
 ) -> tuple[T | None, int]:

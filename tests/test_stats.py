@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import binom
 
-from lite_selfplay.stats import clopper_pearson, majority_vote
+from lite_selfplay.stats import clopper_pearson, majority_vote, paired_test
 
 COUNTS = st.integers(1, 300).flatmap(lambda n: st.tuples(st.integers(0, n), st.just(n)))
 
@@ -58,6 +58,36 @@ def test_no_trials_say_nothing():
 def test_impossible_counts(k, n):
     with pytest.raises(ValueError, match=f"k={k}, n={n}"):
         clopper_pearson(k, n)
+
+
+def pairs(gained: int, lost: int, right: int = 0, wrong: int = 0) -> tuple[list[bool], list[bool]]:
+    before = [False] * gained + [True] * lost + [True] * right + [False] * wrong
+    after = [True] * gained + [False] * lost + [True] * right + [False] * wrong
+    return before, after
+
+
+@pytest.mark.parametrize(
+    ("gained", "lost", "p_value"),
+    [
+        (0, 0, 1.0),
+        (1, 0, 1.0),  # 2 * 1/2
+        (3, 0, 0.25),  # 2 * 1/8
+        (0, 5, 0.0625),  # 2 * 1/32
+        (4, 1, 0.375),  # 2 * (1 + 5)/32
+        (5, 5, 1.0),
+        (10, 2, 0.03857421875),  # 2 * (1 + 12 + 66)/4096
+    ],
+)
+def test_paired_tests_by_hand(gained, lost, p_value):
+    for same in ({}, {"right": 7, "wrong": 11}):
+        assert paired_test(*pairs(gained, lost, **same)) == (gained, lost, pytest.approx(p_value))
+    assert paired_test(*reversed(pairs(gained, lost))) == (lost, gained, pytest.approx(p_value))
+
+
+def test_a_pair_has_two_sides():
+    with pytest.raises(ValueError, match="2 results before and 1 after"):
+        paired_test([True, False], [True])
+    assert paired_test([], []) == (0, 0, 1.0)
 
 
 @pytest.mark.parametrize(

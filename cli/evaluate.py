@@ -1,0 +1,134 @@
+"""`lite-selfplay eval`: how well a run's seats, or a base model, solve problems they have not seen."""
+
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from lite_selfplay.evaluation import Evaluation, Score
+
+
+def evaluate(
+    target: Annotated[
+        str, typer.Argument(help="A run folder, or a base model by any name that train takes.", metavar="RUN|M")
+    ],
+    tasks: Annotated[
+        str,
+        typer.Option("--tasks", "-t", help="A .jsonl file, a benchmark in --data-dir, or a task by name.", metavar="T"),
+    ],
+    mode: Annotated[
+        str | None, typer.Option(help="single or cascade.", show_default="the game's own; single for a base model")
+    ] = None,
+    limit: Annotated[
+        int | None, typer.Option(help="Problems to ask.", show_default="all of a file, 100 of a task made by name")
+    ] = None,
+    samples: Annotated[int, typer.Option(help="Answers to each problem.")] = 1,
+    temperature: Annotated[float, typer.Option(help="0 is greedy.")] = 0.6,
+    top_p: Annotated[float, typer.Option(help="Nucleus sampling; 1 switches it off.")] = 0.95,
+    max_completion_tokens: Annotated[
+        int | None, typer.Option(help="Cap of a completion.", show_default="the run's; for a base model the task's")
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Which problems and which samples. The same seed makes pairs.")] = 0,
+    precision: Annotated[
+        str | None, typer.Option(help="4bit, bf16, fp16 or fp32.", show_default="the run's; 4bit for a base model")
+    ] = None,
+    data_dir: Annotated[Path | None, typer.Option(help="Where NAME.jsonl of --tasks NAME lies.", metavar="D")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Only the result's JSON object on stdout.")] = False,
+) -> None:
+    """Measure pass@1 of every seat, and of seats that challenge each other's drafts.
+
+    single: each seat answers every problem by itself.
+    cascade: each seat also reads the other's answer, its final result withheld,
+    and answers in its turn (A->B: A drafts, B answers). A base model, or a game's
+    only seat, reads its own.
+
+    Tasks made by name give problems that training never saw; problems of a run's
+    own training file are left out. The same seed gives every seat, run and moment
+    the same problems and the same randomness.
+
+    The result of a run is kept in RUN/eval/, that of a base model is not (--json
+    prints it).
+
+    Examples:
+
+      lite-selfplay eval Qwen3-0.6B --tasks gsm8k_test --data-dir data --limit 200
+
+      lite-selfplay eval runs/agon-tiny-20260101-120000 --tasks letters
+
+      lite-selfplay eval runs/agon-tiny-20260101-120000 --tasks letters --mode single --samples 4 --json
+    """
+    from lite_selfplay.evaluation import evaluate as measured
+    from lite_selfplay.listener import Lines
+
+    evaluation = measured(
+        target,
+        tasks,
+        mode=mode,
+        limit=limit,
+        samples=samples,
+        temperature=temperature,
+        top_p=top_p,
+        max_completion_tokens=max_completion_tokens,
+        seed=seed,
+        precision=precision,
+        data_dir=data_dir,
+        listener=Lines(lambda line: typer.echo(line, err=True)),
+    )
+    if as_json:
+        typer.echo(json.dumps(evaluation.to_json(), ensure_ascii=False, allow_nan=False, indent=1))
+    else:
+        _print(evaluation)
+
+
+def _print(evaluation: "Evaluation") -> None:
+    """A row for each seat and direction, and what was asked of them."""
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    cascade = bool(evaluation.directions)
+    table = Table(box=box.SIMPLE_HEAD)
+    table.add_column("")
+    lengths = ("tokens, final", "both stages") if cascade else ("tokens",)
+    exchange = ("conversions", "regressions") if cascade else ()
+    for column in ("pass@1 [95%]", "well-formed", "truncated", *lengths, *exchange):
+        table.add_column(column, justify="right")
+    for name, score in {**evaluation.seats, **evaluation.directions}.items():
+        table.add_row(*(Text(cell) for cell in [name, *_cells(score, cascade)]))
+    # Wide enough for every column where stdout is a file or a pipe.
+    console = Console(file=sys.stdout, width=None if sys.stdout.isatty() else 120, highlight=False)
+    console.print(table)
+    for line in _notes(evaluation):
+        console.print(Text(line))
+
+
+def _cells(score: "Score", cascade: bool) -> list[str]:
+    from lite_selfplay.evaluation.scores import CascadeScore
+    from lite_selfplay.evaluation.tables import MISSING, percent, with_interval
+
+    cells = [with_interval(score.to_json()), percent(score.well_formed), percent(score.truncated)]
+    cells.append(f"{score.tokens_final_mean:.0f}")
+    if isinstance(score, CascadeScore):
+        return [*cells, f"{score.tokens_total_mean:.0f}", str(score.conversions), str(score.regressions)]
+    return [*cells, *[MISSING] * 3] if cascade else cells
+
+
+def _notes(evaluation: "Evaluation") -> list[str]:
+    from lite_selfplay.evaluation.tables import percent
+
+    best, sampling = evaluation.scores[evaluation.best], evaluation.sampling
+    asked = f"{best.n} problem{'s' if best.n != 1 else ''} of {evaluation.tasks}, {best.samples} each"
+    lines = [f"{asked}; temperature {sampling.temperature:g}, top-p {sampling.top_p:g}, seed {evaluation.seed}"]
+    if evaluation.mean_of_directions is not None and len(evaluation.directions) > 1:
+        lines.append(
+            f"best direction: {evaluation.best}, {percent(best.pass_at_1)}; "
+            f"mean of all: {percent(evaluation.mean_of_directions)}"
+        )
+    for name, score in {**evaluation.seats, **evaluation.directions}.items():
+        if score.prompts_too_long:
+            lines.append(f"{name}: {score.prompts_too_long} prompts were too long to be read and count as wrong")
+    return lines

@@ -1,0 +1,26 @@
+"""How well seats solve problems they have not seen.
+
+Reading order: `scores` (what is found), `modes` (who is asked what), `tables` (as text), `targets` (a run or a model,
+loaded and measured). Importing this package loads no torch.
+"""
+
+from lite_selfplay.evaluation.modes import MODES, Speaker, measure
+from lite_selfplay.evaluation.scores import CascadeScore, Evaluation, Score
+from lite_selfplay.evaluation.tables import as_markdown, as_text, change, comparison, headline
+from lite_selfplay.evaluation.targets import evaluate, write_result
+
+__all__ = [
+    "MODES",
+    "CascadeScore",
+    "Evaluation",
+    "Score",
+    "Speaker",
+    "as_markdown",
+    "as_text",
+    "change",
+    "comparison",
+    "evaluate",
+    "headline",
+    "measure",
+    "write_result",
+]

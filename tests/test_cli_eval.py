@@ -1,0 +1,153 @@
+"""`lite-selfplay eval`: what it prints where, how it ends, and what it leaves behind."""
+
+import json
+import signal
+import subprocess
+import sys
+import sysconfig
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from lite_selfplay import RunConfig, train
+from lite_selfplay_cli.app import main
+
+TINY = ("eval", "tiny", "--tasks", "letters:named=6")
+
+
+class Ended(NamedTuple):
+    code: int
+    out: str
+    err: str
+
+
+@pytest.fixture
+def call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., Ended]:
+    """Run a command in this process, in an empty folder."""
+    monkeypatch.chdir(tmp_path)
+
+    def call(*arguments: str) -> Ended:
+        monkeypatch.setattr(sys, "argv", ["lite-selfplay", *arguments])
+        capsys.readouterr()
+        try:
+            main()
+            code = 0
+        except SystemExit as end:
+            code = end.code if isinstance(end.code, int) else int(end.code is not None)
+        return Ended(code, *capsys.readouterr())
+
+    return call
+
+
+@pytest.fixture(scope="session")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    small: dict[str, Any] = {"group_size": 2, "problems_per_step": 1, "steps": 2, "precision": "fp32"}
+    folder = tmp_path_factory.mktemp("runs") / "agon"
+    return train(RunConfig(game="agon", model="tiny", tasks="letters", run_dir=folder, **small)).path
+
+
+def test_a_base_model_in_a_table(call: Callable[..., Ended], tmp_path: Path):
+    ended = call(*TINY, "--limit", "5", "--precision", "fp32")
+    assert ended.code == 0
+    assert ended.out.split()[:5] == ["pass@1", "[95%]", "well-formed", "truncated", "tokens"]
+    (row,) = [line.split() for line in ended.out.splitlines() if line.strip().startswith("base")]
+    assert row[1].endswith("%")
+    assert "5 problems of letters:named=6, 1 each; temperature 0.6, top-p 0.95, seed 0" in ended.out
+    assert "evaluation of tiny on letters:named=6" in ended.err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_run_in_a_table_and_as_json(call: Callable[..., Ended], run: Path):
+    asked = ("eval", str(run), "--tasks", "letters:named=6", "--limit", "5")
+    table = call(*asked)
+    assert table.code == 0
+    assert [line.split()[0] for line in table.out.splitlines() if line.startswith("  ") and line.strip()][1:] == [
+        *("A", "B", "A->B", "B->A"),
+    ]
+    assert "conversions" in table.out
+    assert "best direction: " in table.out
+    assert "mean of all: " in table.out
+    ended = call(*asked, "--json")
+    assert ended.code == 0
+    result = json.loads(ended.out)
+    written = run / "eval" / "cascade-letters-named-6-5-2.json"
+    assert json.loads(written.read_text()) == result
+    assert f"written: {written}" in ended.err
+    assert result["mode"] == "cascade"
+    assert set(result["directions"]) == {"A->B", "B->A"}
+
+
+def test_every_flag_arrives(call: Callable[..., Ended], tmp_path: Path):
+    (tmp_path / "sums.jsonl").write_text("".join(f'{{"problem": "{i}?", "answer": "1"}}\n' for i in range(4)))
+    flags = "--mode cascade --limit 3 --samples 2 --temperature 0.9 --top-p 0.8 --max-completion-tokens 7 --seed 4"
+    ended = call("eval", "tiny", "-t", "sums", "--data-dir", ".", *flags.split(), "--precision", "fp32", "--json")
+    result = json.loads(ended.out)
+    wanted = {"mode": "cascade", "n": 3, "samples": 2, "temperature": 0.9, "top_p": 0.8, "seed": 4, "precision": "fp32"}
+    assert {key: result[key] for key in wanted} == wanted
+    assert result["max_completion_tokens"] == 7
+    assert result["tasks"] == "sums"
+    assert result["tokens_final_mean"] <= 7
+    assert [path.name for path in tmp_path.iterdir()] == ["sums.jsonl"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        ((*TINY, "--mode", "vote"), "unknown evaluation mode 'vote'"),
+        ((*TINY, "--limit", "0"), "must be at least 1, got 0"),
+        ((*TINY, "--samples", "0"), "samples must be at least 1"),
+        ((*TINY, "--top-p", "2"), "top_p must be more than 0 and at most 1, got 2.0"),
+        ((*TINY, "--precision", "3bit"), "model.precision: "),
+        ((*TINY, "--data-dir", "none"), "no folder of data at none"),
+        (("eval", "tinny", "--tasks", "letters"), "unknown model 'tinny': did you mean tiny"),
+        (("eval", "./none", "--tasks", "letters"), "no model folder at none"),
+        (("eval", "tiny", "--tasks", "lettres"), "unknown task 'lettres': did you mean letters"),
+    ],
+)
+def test_a_wrong_request_is_refused_in_a_sentence(
+    call: Callable[..., Ended], tmp_path: Path, arguments: tuple[str, ...], sentence: str
+):
+    ended = call(*arguments)
+    assert (ended.code, ended.out) == (2, "")
+    assert sentence in ended.err
+    assert ended.err.startswith("error: ")
+    assert ended.err.count("\n") == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("arguments", [("eval",), ("eval", "tiny"), (*TINY, "--limit", "many")])
+def test_a_wrong_command_line(call: Callable[..., Ended], arguments: tuple[str, ...]):
+    ended = call(*arguments)
+    assert ended.code == 2
+    assert ended.err
+
+
+def test_help(call: Callable[..., Ended]):
+    ended = call("eval", "--help")
+    assert ended.code == 0
+    assert "Usage: " in ended.out
+    assert "Examples:" in ended.out
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="sends a POSIX signal")
+def test_an_interrupted_evaluation_ends_with_130(tmp_path: Path):
+    script = Path(sysconfig.get_path("scripts")) / "lite-selfplay"
+    long = "--limit 5000 --samples 64 --max-completion-tokens 2000 --precision fp32"
+    asked = [str(script), "eval", "tiny", "--tasks", "stories", *long.split()]
+    said = tmp_path / "said.txt"
+    with said.open("w") as file, subprocess.Popen(asked, stdout=subprocess.PIPE, stderr=file, cwd=tmp_path) as child:
+        try:
+            deadline = time.monotonic() + 100
+            while "evaluation of" not in said.read_text() and child.poll() is None and time.monotonic() < deadline:
+                time.sleep(0.05)
+            child.send_signal(signal.SIGINT)
+            out, _ = child.communicate(timeout=60)
+        finally:
+            child.kill()
+    assert child.returncode == 130, said.read_text()
+    assert out == b""
+    assert "Traceback" not in said.read_text()
+    assert said.read_text().splitlines()[-1] == "error: stopped by SIGINT"
