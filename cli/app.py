@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from lite_selfplay.errors import LiteSelfPlayError
-from lite_selfplay_cli import config, listing, report, train
+from lite_selfplay_cli import cold_start, config, evaluate, listing, report, train
 
 app = typer.Typer(
     name="lite-selfplay",
@@ -14,12 +14,16 @@ app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
+    rich_markup_mode=None,  # which takes [default: ...] for markup
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.command("train")(train.train)
+app.command("cold-start")(cold_start.cold_start)
+app.command("eval")(evaluate.evaluate)
 app.command("report")(report.report)
 app.command("games")(listing.games)
 app.command("models")(listing.models)
+app.command("presets")(listing.presets)
 app.add_typer(config.app, name="config")
 
 

@@ -1,4 +1,4 @@
-"""`lite-selfplay games` and `lite-selfplay models`: what there is to choose from."""
+"""`lite-selfplay games`, `models` and `presets`: what there is to choose from."""
 
 import typer
 
@@ -23,3 +23,11 @@ def models() -> None:
     for model in known:
         where = "" if model.needs_network else "  (no model hub needed)"
         typer.echo(f"{model.name:<{width}}  {model.size:>8}  {model.licence:<14} {model.source}{where}")
+
+
+def presets() -> None:
+    """List the presets; `train GAME --preset P --dry-run` shows what one would do."""
+    from lite_selfplay.config import preset_about, preset_names
+
+    for name in preset_names():
+        typer.echo(f"{name:<14} {preset_about(name)}")

@@ -1,72 +1,121 @@
 """`lite-selfplay report`: what happened in a run, read from its folder."""
 
-from itertools import zip_longest
+import json
+from collections.abc import Mapping, Sequence
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from lite_selfplay.errors import ConfigError, RunFolderError
+
+
+class Rule(StrEnum):
+    """How exchanges are chosen: `lite_selfplay.reports.RULES` says what each name means."""
+
+    KINDS = "kinds"
+    FIRST = "first"
+    SPREAD = "spread"
+
 
 def report(
     run: Annotated[Path, typer.Argument(help="A run folder.")],
-    duels: Annotated[int, typer.Option(help="How many exchanges to print.", min=0)] = 1,
+    duels: Annotated[int, typer.Option(help="How many exchanges to show.", min=0)] = 1,
+    choose: Annotated[
+        Rule,
+        typer.Option(help="The latest of each kind in turn, the first of the run, or one each of evenly spread steps."),
+    ] = Rule.KINDS,
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", help="Write the exchanges there, as Markdown.", metavar="FILE.md")
+    ] = None,
 ) -> None:
-    """Print a run's first and last steps, and exchanges with what every side saw.
+    """Print a run's first and last steps, its evaluations, and exchanges with what every side saw.
 
-    Exchanges are the latest of each kind in turn: the challenge turned a wrong draft into a right answer, a right draft
-    into a wrong one, both were right, both were wrong.
+    The kinds of an exchange are: the challenge turned a wrong draft into a right answer, a right draft into a wrong
+    one, both were right, both were wrong.
     """
+    from lite_selfplay.reports import choose_exchanges, exchanges_markdown
     from lite_selfplay.run import load_run
 
+    if out is not None and out.exists():
+        raise ConfigError(f"{out} exists already: choose another --out")
     folder = load_run(run)
     rows = folder.metrics_rows()
-    typer.echo(f"{folder.config.game.name} on {folder.config.model.name}: {len(rows)} steps in {folder.path}")
+    title = f"{folder.config.game.name} on {folder.config.model.name}"
+    typer.echo(f"{title}: {len(rows)} steps in {folder.path}")
     for row in rows[:1] + rows[1:][-1:]:
-        for role, stream in row["streams"].items():
-            if not stream["completions"]:
-                continue
-            judged = stream["accuracy"] is not None
-            accuracy = f"{stream['accuracy']:.0%} right, {stream['well_formed']:.0%} well-formed, " if judged else ""
-            typer.echo(
-                f"  step {row['step'] + 1}: {role} (seat {stream['seat']}): {accuracy}"
-                f"reward {stream['reward_mean']:.2f}, {stream['tokens_mean']:.0f} tokens"
-            )
-    for number, (kind, exchange) in enumerate(_exchanges(folder.episodes())[:duels], 1):
-        _print_exchange(number, kind, exchange)
+        _print_step(row)
+    _print_evaluations(folder.path / "eval")
+    chosen = choose_exchanges(folder.episodes(), duels, choose.value) if duels else []
+    if out is not None:
+        _write(out, exchanges_markdown(f"Exchanges of {title}, {len(rows)} steps", chosen, choose.value))
+        typer.echo(f"\nwrote {len(chosen)} exchanges to {out}")
+    else:
+        for number, exchange in enumerate(chosen, 1):
+            _print_exchange(number, exchange)
     typer.echo("\nadapters, which plain PEFT loads: " + ", ".join(str(path) for path in folder.seats.values()))
 
 
-_KINDS = {
-    (False, True): "the challenge was right, the draft wrong",
-    (True, False): "the draft was right, the challenge wrong",
-    (True, True): "both right",
-    (False, False): "both wrong",
-}
+def _print_step(row: Mapping[str, Any]) -> None:
+    for role, stream in row["streams"].items():
+        if not stream["completions"]:
+            continue
+        judged = stream["accuracy"] is not None
+        accuracy = f"{stream['accuracy']:.0%} right, {stream['well_formed']:.0%} well-formed, " if judged else ""
+        typer.echo(
+            f"  step {row['step'] + 1}: {role} (seat {stream['seat']}): {accuracy}"
+            f"reward {stream['reward_mean']:.2f}, {stream['tokens_mean']:.0f} tokens"
+        )
 
 
-def _exchanges(episodes: list[dict[str, Any]]) -> list[tuple[str, list[dict[str, Any]]]]:
-    """Exchanges of the run, the latest of each kind in turn: conversions, regressions, both right, both wrong.
+def _print_evaluations(folder: Path) -> None:
+    """The moments of training side by side, then what `lite-selfplay eval` measured."""
+    from lite_selfplay.evaluation.tables import as_text, change, comparison, headline
 
-    A completion that names a draft is paired with it; a game without drafts gives single completions, latest first.
-    """
-    drafts = {(row["step"], row["group"], row["sample"]): row for row in episodes if row["role"] == "drafter"}
-    kinds: dict[str, list[list[dict[str, Any]]]] = {kind: [] for kind in _KINDS.values()}
-    for row in reversed(episodes):
-        draft = drafts.get((row["step"], row["group"], row.get("draft")))
-        if draft is not None:
-            kinds[_KINDS[bool(draft["correct"]), bool(row["correct"])]].append([draft, row])
-    turns = zip_longest(*([(kind, pair) for pair in pairs] for kind, pairs in kinds.items()))
-    paired = [exchange for turn in turns for exchange in turn if exchange is not None]
-    return paired or [("right" if row["correct"] else "wrong", [row]) for row in reversed(episodes)]
+    found = {path.stem: _read(path) for path in sorted(folder.glob("*.json"))}
+    timed = sorted((result for result in found.values() if "moment" in result), key=lambda result: result["step"])
+    moments = {result["moment"]: result for result in timed}
+    if moments:
+        typer.echo(f"\nheld-out problems of {timed[-1]['tasks']}, pass@1 with 95% intervals:")
+        typer.echo(as_text(*comparison(moments)))
+        if told := change(moments):
+            typer.echo(told)
+    others = {name: result for name, result in found.items() if "moment" not in result}
+    if others:
+        typer.echo("\nmeasured with `lite-selfplay eval`, pass@1:")
+    for name, result in others.items():
+        typer.echo(f"  {name}: {headline(result)}")
 
 
-def _print_exchange(number: int, kind: str, exchange: list[dict[str, Any]]) -> None:
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        result = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise RunFolderError(f"cannot read {path}: {error}") from None
+    if not isinstance(result, dict) or "seats" not in result:
+        raise RunFolderError(f"{path} holds no evaluation")
+    return result
+
+
+def _write(path: Path, text: str) -> None:
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"cannot write {path}: {error.strerror or error}") from None
+
+
+def _print_exchange(number: int, exchange: Sequence[Mapping[str, Any]]) -> None:
+    from lite_selfplay.listener import printable
+    from lite_selfplay.reports import kind_of, verdict
+
     first = exchange[0]
-    typer.echo(f"\n== exchange {number}, step {first['step'] + 1}, problem {first['problem_id']}: {kind}")
+    problem = printable(str(first["problem_id"]))
+    typer.echo(f"\n== exchange {number}, step {first['step'] + 1}, problem {problem}: {kind_of(exchange)}")
     for row in exchange:
-        verdict = "right" if row["correct"] else f"wrong ({row['reason']})"
-        typer.echo(f"-- {row['role']} (seat {row['seat']}) was asked:\n{_indent(row['prompt'])}")
-        typer.echo(f"-- and said, {verdict}, reward {row['reward']:g}:\n{_indent(row['text'])}")
+        typer.echo(f"-- {row['role']} (seat {row['seat']}) was asked:\n{_indent(printable(row['prompt']))}")
+        judged = f"{printable(verdict(row))}, reward {row['reward']:g}"
+        typer.echo(f"-- and said, {judged}:\n{_indent(printable(row['text']))}")
 
 
 def _indent(text: str) -> str:

@@ -9,16 +9,33 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from lite_selfplay.config import RunConfig
     from lite_selfplay.errors import LiteSelfPlayError
+    from lite_selfplay.evaluation import evaluate
     from lite_selfplay.games import Game, register_game
-    from lite_selfplay.run import Run, load_run, resume, train
+    from lite_selfplay.listener import Listener
+    from lite_selfplay.run import Run, cold_start, load_run, resume, train
 
-__all__ = ["Game", "LiteSelfPlayError", "Run", "RunConfig", "load_run", "register_game", "resume", "train"]
+__all__ = [
+    "Game",
+    "Listener",
+    "LiteSelfPlayError",
+    "Run",
+    "RunConfig",
+    "cold_start",
+    "evaluate",
+    "load_run",
+    "register_game",
+    "resume",
+    "train",
+]
 
 _HOME = {
     "Game": "lite_selfplay.games",
     "LiteSelfPlayError": "lite_selfplay.errors",
     "Run": "lite_selfplay.run",
     "RunConfig": "lite_selfplay.config",
+    "Listener": "lite_selfplay.listener",
+    "cold_start": "lite_selfplay.run",
+    "evaluate": "lite_selfplay.evaluation",
     "load_run": "lite_selfplay.run",
     "register_game": "lite_selfplay.games",
     "resume": "lite_selfplay.run",

@@ -1,18 +1,20 @@
 """The configuration of a run: what the command line, a YAML file and Python all build.
 
-A run is described by a few sections (`game`, `model`, `tasks`, `roles`, `seats`, `cold_start`, `run`). Every flag of
-the command line is also a flat key (`steps`, `group_size`, ...) that stands for a key of a section; `FLAT_KEYS` is the
+A run is described by a few sections (`game`, `model`, `tasks`, `roles`, `seats`, `cold_start`, `eval`, `run`). Every
+flag of the command line is also a flat key (`steps`, `group_size`, ...) that stands for a key of a section; `FLAT_KEYS` is the
 one table of them. Layers are merged as plain nested dictionaries, the later over the earlier: the library's defaults,
-the game's recipe, what the base model suggests, the file, the flags.
+the game's recipe, what the base model suggests, a preset, the file, the flags.
 """
 
 import copy
 from collections.abc import Mapping
+from importlib.resources import files
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic_core import PydanticCustomError
 
 from lite_selfplay.data import Sampling
 from lite_selfplay.errors import ConfigError, UnknownNameError
@@ -27,9 +29,14 @@ FLAT_KEYS: dict[str, str] = {
     "save_every": "run.save_every",
     "reward": "run.reward",
     "report_to": "run.report_to",
+    "init": "run.init",
+    "eval_tasks": "eval.tasks",
+    "eval_every": "eval.every",
+    "eval_limit": "eval.limit",
     "backend": "model.backend",
     "precision": "model.precision",
 }
+PRESETS = "lite_selfplay.presets"
 NAMED_SECTIONS = {"game": "name", "model": "name", "tasks": "train"}
 
 Unit = Annotated[float, Field(gt=0, le=1)]
@@ -123,16 +130,54 @@ class SeatConfig(Section):
 
 
 class ColdStartSection(Section):
-    """Supervised learning of the output format before the first step: `steps` batches of worked examples a seat.
+    """Supervised learning of the output format before the first step, without a teacher.
 
-    `tasks` None takes the run's own; their problems must bring solutions, as `stories` and GSM8K's files do.
+    `enabled` switches it on. `source` says what is learned from:
+
+    - `worked`: solutions that the tasks bring along (as `stories` and GSM8K's files do), written in the game's format;
+    - `self`: the base plays the game by itself, and what was right and well-formed is kept;
+    - a path to a `.jsonl` file: lines of `prompt`, `completion` and possibly `role` (without it, every role);
+    - `auto`: `worked` where the tasks bring solutions, `self` elsewhere.
+
+    `tasks` are the problems of `worked` and `self`; None takes the run's own. `top_up` is a task with worked solutions,
+    from which `self` takes what the base did not get right often enough; None leaves it at that. `temperature` is the
+    base's own while it plays, `rounds` the most steps of the game it plays. Each seat then learns `steps` batches of
+    `examples_per_step`; `lr` is the learning rate after a short warm-up, and falls to a tenth of that at the end.
     """
 
     enabled: bool = False
+    source: str = "auto"
     tasks: str | None = None
+    top_up: str | None = "stories"
     steps: int = Field(20, ge=1)
     examples_per_step: int = Field(16, ge=1)
     lr: float = Field(2e-4, gt=0)
+    temperature: float = Field(1.0, gt=0)
+    rounds: int = Field(8, ge=1)
+
+    @field_validator("source", mode="before")
+    @classmethod
+    def _a_source(cls, value: Any) -> Any:
+        value = str(value) if isinstance(value, Path) else value
+        if isinstance(value, str) and value not in ("auto", "worked", "self") and not value.endswith(".jsonl"):
+            raise PydanticCustomError("source", "should be auto, worked, self or a path to a .jsonl file")
+        return value
+
+
+class EvalSection(Section):
+    """Held-out problems, and when the run is measured on them: before training, after it, and every `every` steps.
+
+    `tasks` None measures nothing. `limit` problems are taken (None: all of a file, 100 of a procedural task), with
+    `samples` completions of each seat a problem at `temperature` and `top_p`; a `temperature` of 0 is greedy. What is
+    held out is never trained on.
+    """
+
+    tasks: str | None = None
+    limit: int | None = Field(None, ge=1)
+    every: int | None = Field(None, ge=1)
+    samples: int = Field(1, ge=1)
+    temperature: float = Field(0.6, ge=0)
+    top_p: Unit = 0.95
 
 
 class RunSection(Section):
@@ -140,7 +185,8 @@ class RunSection(Section):
 
     `max_completion_tokens` None takes what the task suggests (16 for `letters`, otherwise 512).
     `microbatch_tokens` bounds the padded tokens of one forward and backward; `generation_tokens` the tokens whose
-    keys and values are held at once while sampling.
+    keys and values are held at once while sampling. `init` is another run's folder, whose seats this one starts from
+    instead of a cold start.
     """
 
     steps: int = Field(200, ge=1)
@@ -150,6 +196,7 @@ class RunSection(Section):
     max_prompt_tokens: int = Field(2048, ge=1)
     seed: int = Field(0, ge=0)
     dir: Path | None = None
+    init: str | None = None
     save_every: int = Field(50, ge=1)
     keep_checkpoints: int = Field(3, ge=1)
     episodes_limit_mb: float = Field(256, ge=0)
@@ -161,7 +208,7 @@ class RunSection(Section):
 
 
 class RunConfig(Section):
-    """Everything a run needs to be repeated.
+    """Everything a run needs to be repeated. `preset` names a layer that is laid under everything else given.
 
     >>> RunConfig(game="agon", model="tiny", tasks="letters", steps=3).run.steps
     3
@@ -173,11 +220,15 @@ class RunConfig(Section):
     roles: dict[str, RoleConfig] = Field(default_factory=dict)
     seats: dict[str, SeatConfig] = Field(default_factory=dict)
     cold_start: ColdStartSection = ColdStartSection()
+    eval: EvalSection = EvalSection()
     run: RunSection = RunSection()
 
     def __init__(self, **values: Any) -> None:
+        layer = nested(values)
+        if (preset := layer.pop("preset", None)) is not None:
+            layer = merge(preset_layer(preset), layer)
         try:
-            super().__init__(**nested(values))
+            super().__init__(**layer)
         except ValidationError as error:
             raise explain(error) from None
 
@@ -213,7 +264,7 @@ def nested(values: Mapping[str, Any]) -> dict[str, Any]:
             value = str(value)
         if key in NAMED_SECTIONS and (value is None or isinstance(value, str)):
             value = {NAMED_SECTIONS[key]: value} if value is not None else {}
-        if key in ("roles", "seats", "cold_start", "run") and value is None:
+        if key in ("roles", "seats", "cold_start", "eval", "run") and value is None:
             value = {}
         if key == "cold_start" and isinstance(value, bool):
             value = {"enabled": value}
@@ -284,6 +335,25 @@ def load_layer(path: Path) -> dict[str, Any]:
     return nested(values)
 
 
+def preset_names() -> list[str]:
+    """The presets, by name."""
+    return sorted(file.name.removesuffix(".yaml") for file in files(PRESETS).iterdir() if file.name.endswith(".yaml"))
+
+
+def preset_layer(name: str) -> dict[str, Any]:
+    """A preset as a layer. Raises UnknownNameError with the near names."""
+    if name not in preset_names():
+        raise UnknownNameError("preset", str(name), preset_names())
+    values = yaml.safe_load(files(PRESETS).joinpath(f"{name}.yaml").read_text(encoding="utf-8"))
+    values.pop("about")
+    return nested(values)
+
+
+def preset_about(name: str) -> str:
+    """What a preset is for, in a sentence."""
+    return str(yaml.safe_load(files(PRESETS).joinpath(f"{name}.yaml").read_text(encoding="utf-8"))["about"])
+
+
 def spread(layer: Mapping[str, Any], section: str, names: tuple[str, ...]) -> dict[str, Any]:
     """Lay `section.*` under each named entry of a section: `seats: {"*": {lr: 1e-4}}` reaches every seat.
 
@@ -317,7 +387,7 @@ def _explain_one(item: Any) -> str:
 def keys_of(section: list[str]) -> list[str]:
     """The keys that may stand in a section, given by its path (`["run"]`, `["seats", "A"]`)."""
     if not section:
-        return [*RunConfig.model_fields, *FLAT_KEYS]
+        return [*RunConfig.model_fields, "preset", *FLAT_KEYS]
     models: dict[str, type[BaseModel]] = {
         "game": GameSection,
         "model": ModelSection,
@@ -325,6 +395,7 @@ def keys_of(section: list[str]) -> list[str]:
         "roles": RoleConfig,
         "seats": SeatConfig,
         "cold_start": ColdStartSection,
+        "eval": EvalSection,
         "run": RunSection,
     }
     return list(models[section[0]].model_fields)

@@ -4,9 +4,14 @@ A run speaks to one `Listener`. `Lines` turns everything into lines of text for 
 `print`; the command line has a display of its own.
 """
 
+import re
 import time
+import unicodedata
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
+
+_ESCAPES = re.compile(r"(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]|\x1b[]PX^_][^\x07\x1b\n]*(?:\x07|\x1b\\)|\x1b[ -/]*[0-~]")
+_LINE_ENDS = re.compile("\r\n|[\r\v\f\x1c-\x1e\x85\u2028\u2029]")
 
 
 class Listener:
@@ -42,14 +47,18 @@ class Listener:
 
 
 class Lines(Listener):
-    """Everything as lines. During long work a line at least every `every_s` seconds says what is being done."""
+    """Everything as lines. During long work a line at least every `every_s` seconds says what is being done.
 
-    def __init__(self, write: Callable[[str], None], every_s: float = 10.0):
-        self._write, self._every_s = write, every_s
+    Warnings go to `warn` where that is given, to `write` elsewhere.
+    """
+
+    def __init__(self, write: Callable[[str], None], every_s: float = 10.0, warn: Callable[[str], None] | None = None):
+        self._write, self._every_s, self._write_warning = write, every_s, warn or write
         self._last = time.monotonic()
         self._phase, self._done = "", 0
         self._total: int | None = None
         self._activity, self._note = "", ""
+        self._since = self._last
 
     def _line(self, text: str) -> None:
         self._last = time.monotonic()
@@ -59,24 +68,30 @@ class Lines(Listener):
         self._line(sentence)
 
     def warn(self, sentence: str) -> None:
-        self._line(f"warning: {sentence}")
+        self._last = time.monotonic()
+        self._write_warning(f"warning: {sentence}")
 
     def phase(self, name: str, total: int | None = None) -> None:
         self._phase, self._total, self._done, self._activity, self._note = name, total, 0, "", ""
+        self._since = time.monotonic()
         self._line(name)
 
     def advance(self, done: int, note: str = "") -> None:
         self._done, self._note = done, note
 
     def activity(self, text: str) -> None:
-        self._activity = text
+        self._activity, self._since = text, time.monotonic()
 
     def tick(self) -> None:
-        if time.monotonic() - self._last >= self._every_s:
-            where = f"{self._phase}, {self._done + 1} of {self._total}" if self._total else self._phase
-            self._line("  ... " + "; ".join(part for part in (where, self._activity, self._note) if part))
+        now = time.monotonic()
+        if now - self._last >= self._every_s:
+            part = f" {min(self._done + 1, self._total)} of {self._total}" if self._total else ""
+            doing = self._activity or "at work"
+            parts = [f"{self._phase}{part}", f"{doing} for {clock(now - self._since)}", self._note]
+            self._line("  ... " + "; ".join(filter(None, parts)))
 
     def step(self, metrics: Mapping[str, Any], exchange: Sequence[Mapping[str, Any]], line: str) -> None:
+        self._done = metrics["step"] + 1
         self._line(line)
 
     def evaluated(self, name: str, result: Mapping[str, Any], line: str) -> None:
@@ -85,6 +100,22 @@ class Lines(Listener):
     def finished(self, summary: Sequence[str]) -> None:
         for sentence in summary:
             self._line(sentence)
+
+
+def clock(seconds: float) -> str:
+    """Seconds as `m:ss` or `h:mm:ss`."""
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+
+
+def printable(text: str) -> str:
+    """Text that cannot drive a terminal: without escape sequences, control, format and surrogate characters.
+
+    Line ends of every kind become `\\n`, tabs become blanks.
+    """
+    text = _LINE_ENDS.sub("\n", _ESCAPES.sub("", text)).expandtabs(4)
+    return "".join(c for c in text if c == "\n" or unicodedata.category(c) not in ("Cc", "Cf", "Cs"))
 
 
 def as_listener(listener: Listener | Callable[[str], None] | None) -> Listener:

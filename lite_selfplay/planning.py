@@ -1,51 +1,94 @@
 """A run before it starts: its configuration filled in and checked. Nothing is downloaded, nothing written."""
 
 import importlib.util
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from lite_selfplay.backends import require_available
 from lite_selfplay.config import RunConfig, merge, nested, set_key, spread
+from lite_selfplay.data import Problem
 from lite_selfplay.errors import ConfigError
+from lite_selfplay.examples import require_examples, source_of
 from lite_selfplay.games import Game, make_game
 from lite_selfplay.models import require_known, suggested
+from lite_selfplay.records import RunFolder
 from lite_selfplay.tasks import Task, load_task
-from lite_selfplay.tasks.base import derived_rng
+from lite_selfplay.tasks.split import evaluation_set, without
 
 _LOOKED_AT = 50
+"""Problems of a procedural task that are checked: they are made one by one, and all in one way."""
 
 
 @dataclass(frozen=True)
 class Plan:
-    """The whole configuration, the game and the task, checked against each other."""
+    """The whole configuration, the game, the problems to train on and those held out, checked against each other."""
 
     config: RunConfig
     game: Game
     task: Task
     max_completion_tokens: int
+    held_out: Sequence[Problem] = ()
 
     def lines(self) -> list[str]:
         """What would happen, in sentences."""
         run, model = self.config.run, self.config.model
         seats = ", ".join(f"{name} (lr {seat.lr:g}, rank {seat.rank})" for name, seat in self.config.seats.items())
-        rollouts = self.game.rollouts_per_step()
-        sampled = "a number of completions that varies" if rollouts is None else f"{rollouts} completions"
         lines = [
             f"{self.config.game.name} with {model.name} in {model.precision}, {run.steps} steps, seed {run.seed}",
             f"tasks: {self.task.name}, {len(self.task.problems):,} problems, {run.problems_per_step} a step",
             f"seats: {seats}",
-            f"a step samples {sampled} of at most {self.max_completion_tokens} tokens",
         ]
-        if rollouts is not None:
-            most = rollouts * self.max_completion_tokens
-            lines.append(f"so at most {most:,} tokens a step and {most * run.steps:,} in the whole run")
-        if self.config.cold_start.enabled:
-            section = self.config.cold_start
-            examples = section.steps * section.examples_per_step
-            lines.append(f"before that, a cold start of {examples} worked examples a seat")
-        return lines
+        if run.init is not None:
+            lines.append(f"the seats start from {run.init}")
+        return lines + self._cold_start_lines() + self._step_lines() + self._evaluation_lines()
+
+    def _cold_start_lines(self) -> list[str]:
+        section = self.config.cold_start
+        if not section.enabled:
+            return []
+        examples = section.steps * section.examples_per_step
+        source = source_of(section, load_task(section.tasks) if section.tasks else self.task, self.game)
+        from_where = {
+            "worked": "worked solutions",
+            "self": "what the base gets right",
+            "file": f"{section.source}",
+        }[source]
+        return [
+            f"cold start: {section.steps} steps of {section.examples_per_step}, {examples} examples a seat, "
+            f"from {from_where}"
+        ]
+
+    def _step_lines(self) -> list[str]:
+        rollouts, steps = self.game.rollouts_per_step(), self.config.run.steps
+        if rollouts is None:
+            return [
+                f"a step samples a number of completions that varies, of at most {self.max_completion_tokens} tokens"
+            ]
+        most = rollouts * self.max_completion_tokens
+        return [
+            f"a step: {rollouts} completions of up to {self.max_completion_tokens} tokens, at most {most:,} tokens",
+            f"in all: {rollouts * steps:,} completions and at most {most * steps:,} tokens",
+        ]
+
+    def _evaluation_lines(self) -> list[str]:
+        section, spec = self.config.eval, self.game.evaluation()
+        if not self.held_out:
+            return ["no evaluation: --eval-tasks names problems to measure the run on"]
+        times = len(evaluation_steps(self.config))
+        stages = len(spec.seats) + (len(spec.seats) * (len(spec.seats) - 1) or 1) * (spec.mode == "cascade")
+        asked = len(self.held_out) * section.samples
+        return [
+            f"evaluation: {spec.mode} of {' and '.join(spec.seats)} on {len(self.held_out)} held-out problems of "
+            f"{section.tasks}, {times} times of {stages * asked} completions, and the untouched base once"
+        ]
+
+
+def evaluation_steps(config: RunConfig) -> list[int]:
+    """After how many steps a run is measured: before the first, every `eval.every`, and after the last."""
+    steps, every = config.run.steps, config.eval.every or config.run.steps
+    return sorted({0, steps, *range(every, steps, every)})
 
 
 def plan(config: RunConfig, *, own_checker: bool = False) -> Plan:
@@ -57,18 +100,30 @@ def plan(config: RunConfig, *, own_checker: bool = False) -> Plan:
     if config.tasks.train is None:
         raise ConfigError("no tasks: give --tasks a .jsonl file or a name such as letters")
     task = load_task(config.tasks.train, seed=config.run.seed)
+    kept_apart = held_out(config)
+    task = _training_side(task, kept_apart)
     resolved = _layered(make_game(config.game.name, config.game.options), config)
     tokens = resolved.run.max_completion_tokens or task.max_completion_tokens
     reward = resolved.run.reward
-    files = {
+    files: dict[str, dict[str, Any]] = {
         "tasks": {"train": _absolute(config.tasks.train)},
-        "run": {"max_completion_tokens": tokens, "reward": reward and _absolute_function(reward)},
+        "cold_start": {"source": _absolute(resolved.cold_start.source), "enabled": _cold_starts(resolved)},
+        "eval": {"tasks": resolved.eval.tasks and _absolute(resolved.eval.tasks)},
+        "run": {
+            "max_completion_tokens": tokens,
+            "reward": reward and _absolute_function(reward),
+            "init": resolved.run.init and str(Path(resolved.run.init).resolve()),
+        },
     }
+    if tasks := resolved.cold_start.tasks:
+        files["cold_start"]["tasks"] = _absolute(tasks)
     sizes = {"group_size": resolved.run.group_size, "problems_per_step": resolved.run.problems_per_step}
     game = make_game(resolved.game.name, resolved.game.options, **sizes)
     options = {"game": {"name": resolved.game.name, **game.options.model_dump(mode="json")}}
-    ready = Plan(RunConfig.of(resolved.model_dump(mode="json"), files, options), game, task, tokens)
+    ready = Plan(RunConfig.of(resolved.model_dump(mode="json"), files, options), game, task, tokens, kept_apart)
     _check_model(ready.config)
+    if ready.config.run.init is not None:
+        RunFolder.open(Path(ready.config.run.init))
     _check_sampling(ready.config)
     _check_problems(ready, own_checker)
     return ready
@@ -119,18 +174,38 @@ def _check_sampling(config: RunConfig) -> None:
 
 
 def _check_problems(ready: Plan, own_checker: bool) -> None:
-    name, game, cold_start = ready.config.game.name, ready.game, ready.config.cold_start
+    name, game = ready.config.game.name, ready.game
     if game.needs_answers and not own_checker:
-        missing = next((problem.id for problem in ready.task.problems if problem.answer is None), None)
+        looked_at = ready.task.problems[:_LOOKED_AT] if ready.task.procedural else ready.task.problems
+        missing = next((problem.id for problem in looked_at if problem.answer is None), None)
         if missing is not None:
             raise ConfigError(f"{name} needs an answer to every problem; {missing} has none")
-    if not cold_start.enabled:
+    require_examples(ready.config.cold_start, ready.task, game, own_checker=own_checker)
+    if own_checker:
         return
-    task = load_task(cold_start.tasks) if cold_start.tasks else ready.task
-    shown = [task.problems[i] for i in range(min(_LOOKED_AT, len(task.problems)))]
-    rng = derived_rng("looking")
-    if not any(game.cold_start(role, p, rng, thinks=False) for p in shown for role in game.roles):
+    unanswered = next((problem.id for problem in ready.held_out if problem.answer is None), None)
+    if unanswered is not None:
+        raise ConfigError(f"evaluation needs an answer to every problem; {unanswered} has none")
+
+
+def held_out(config: RunConfig) -> list[Problem]:
+    """The problems a run is measured on: the same ones whatever the run's seed, so that runs can be compared."""
+    section = config.eval
+    return evaluation_set(load_task(section.tasks, held_out=True), section.limit) if section.tasks else []
+
+
+def _training_side(task: Task, kept_apart: Sequence[Problem]) -> Task:
+    """A task without what is held out; the two sides of a procedural task are apart as they come."""
+    if not kept_apart or task.procedural:
+        return task
+    problems = without(task.problems, kept_apart)
+    if not problems:
         raise ConfigError(
-            f"cold start needs worked solutions, and {task.name} brings none for {name}: use --no-cold-start, or "
-            "--set cold_start.tasks=stories"
+            f"every problem of {task.name} is held out for evaluation: a smaller --eval-limit leaves some"
         )
+    return replace(task, problems=problems)
+
+
+def _cold_starts(config: RunConfig) -> bool:
+    """Seats that start from another run's were taught there."""
+    return config.cold_start.enabled and config.run.init is None

@@ -15,6 +15,7 @@ from lite_selfplay.errors import RunFolderError
 
 CONFIG, ENVIRONMENT, METRICS, EPISODES = "config.yaml", "environment.json", "metrics.jsonl", "episodes.jsonl"
 ADAPTERS, CHECKPOINTS, CARD = "adapters", "checkpoints", "README.md"
+EVALUATIONS, EXAMPLES = "eval", "cold_start.jsonl"
 PACKAGES = ("lite-selfplay", "torch", "transformers", "trl", "peft", "bitsandbytes", "accelerate", "unsloth")
 
 
@@ -51,6 +52,39 @@ class RunFolder:
 
     def config(self) -> RunConfig:
         return RunConfig.of(load_layer(self.path / CONFIG), {"run": {"dir": str(self.path)}})
+
+    def seats(self) -> dict[str, Path]:
+        """The folder of each seat's adapter that has been saved."""
+        found = sorted((self.path / ADAPTERS).glob("*/adapter_config.json"))
+        return {file.parent.name: file.parent for file in found}
+
+    def base(self) -> str:
+        """The identity of the base model. Raises RunFolderError where `environment.json` does not say."""
+        path = self.path / ENVIRONMENT
+        try:
+            return str(json.loads(path.read_text(encoding="utf-8"))["base"])
+        except (OSError, ValueError, KeyError, TypeError):
+            raise RunFolderError(f"{path} does not say which base the run was made over") from None
+
+    # Evaluations
+
+    def write_evaluation(self, name: str, result: Mapping[str, Any]) -> Path:
+        """Write `eval/NAME.json` in the place of an older one. Raises RunFolderError where that cannot be."""
+        path = self.path / EVALUATIONS / f"{name}.json"
+        text = json.dumps(result, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            aside = path.with_suffix(".partial")
+            aside.write_text(text, encoding="utf-8")
+            aside.replace(path)
+        except OSError as error:
+            raise RunFolderError(f"cannot write to {path.parent}: {error.strerror or error}") from None
+        return path
+
+    def evaluations(self) -> dict[str, dict[str, Any]]:
+        """The evaluations made in training, by their moment, in the order of the steps."""
+        found = [json.loads(path.read_text(encoding="utf-8")) for path in (self.path / EVALUATIONS).glob("*.json")]
+        return {row["moment"]: row for row in sorted((r for r in found if "moment" in r), key=lambda r: r["step"])}
 
     # Lines
 

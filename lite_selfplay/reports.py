@@ -1,17 +1,43 @@
-"""A finished step as text and JSON: its lines in the run folder, its line on the terminal, the model card."""
+"""A finished step as text and JSON: its lines in the run folder, its line on the terminal, its exchanges.
+
+An exchange is what one side said and what its rival made of it: a draft and its challenge, or a completion by itself in
+games without a rival. Its rows are lines of `episodes.jsonl`.
+"""
 
 import math
+import re
 import statistics
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import zip_longest
+from typing import TYPE_CHECKING, Any
 
-from lite_selfplay.config import RunConfig
 from lite_selfplay.credit import has_variance
 from lite_selfplay.data import Sample, Stream
-from lite_selfplay.trainer import Advantages, StepReport, StreamUpdate
+from lite_selfplay.games.prompts import fill
+from lite_selfplay.listener import clock, printable
+from lite_selfplay.summaries import code, plain
+
+if TYPE_CHECKING:
+    from lite_selfplay.trainer import Advantages, StepReport, StreamUpdate
+
+Row = Mapping[str, Any]
+"""A line of `episodes.jsonl`."""
+
+CONVERSION, REGRESSION = "the challenge was right, the draft wrong", "the draft was right, the challenge wrong"
+BOTH_RIGHT, BOTH_WRONG = "both right", "both wrong"
+RIGHT, WRONG = "right", "wrong"
+KINDS = (CONVERSION, REGRESSION, BOTH_RIGHT, BOTH_WRONG, RIGHT, WRONG)
+"""What an exchange can be, the most telling first; the last two are of games whose completions meet no rival."""
+
+RULES = {
+    "kinds": "the latest exchange of each kind in turn: " + "; ".join(KINDS[:4]),
+    "first": "the first exchanges of the run, in the order they were played",
+    "spread": "the first exchange of evenly spaced steps, from the first step to the last",
+}
+"""How exchanges are chosen, so that nobody picks the nice ones by hand."""
 
 
-def stream_metrics(stream: Stream, advantages: Advantages, update: StreamUpdate) -> dict[str, Any]:
+def stream_metrics(stream: Stream, advantages: "Advantages", update: "StreamUpdate") -> dict[str, Any]:
     """One stream's line of `metrics.jsonl`. Shares are over all completions of the stream, masked ones included."""
     samples = [sample for group in stream.groups for sample in group.samples]
     rewards = [sample.reward for sample in samples]
@@ -36,7 +62,7 @@ def stream_metrics(stream: Stream, advantages: Advantages, update: StreamUpdate)
     }
 
 
-def episode_rows(report: StepReport) -> list[dict[str, Any]]:
+def episode_rows(report: "StepReport") -> list[dict[str, Any]]:
     """The step's completions as lines of `episodes.jsonl`; `group` and `sample` place each in its stream."""
     return [
         _episode_row(report.step, stream.role, g, k, group.problem.id if group.problem else None, sample, advantage)
@@ -71,6 +97,105 @@ def _episode_row(
     }
 
 
+def exchanges(rows: Iterable[Row]) -> list[list[Row]]:
+    """The exchanges among rows, in their order: a draft and a completion that names it.
+
+    Where no completion names a draft, each stands for itself.
+    """
+    rows = list(rows)
+    drafts = {(row["step"], row["group"], row["sample"]): row for row in rows if row["role"] == "drafter"}
+    keyed = [((row["step"], row["group"], row.get("draft")), row) for row in rows]
+    return [[drafts[key], row] for key, row in keyed if key in drafts] or [[row] for row in rows]
+
+
+def kind_of(exchange: Sequence[Row]) -> str:
+    """Which of `KINDS` an exchange is."""
+    if len(exchange) == 1:
+        return RIGHT if exchange[0]["correct"] else WRONG
+    draft, challenge = (bool(row["correct"]) for row in exchange)
+    if draft:
+        return BOTH_RIGHT if challenge else REGRESSION
+    return CONVERSION if challenge else BOTH_WRONG
+
+
+def shown_exchange(rows: Iterable[Row]) -> list[Row]:
+    """The exchange of a step that a display shows: the first of the most telling kind there is, as `KINDS` orders them.
+
+    Empty where there are no rows.
+    """
+    return min(exchanges(rows), key=lambda exchange: KINDS.index(kind_of(exchange)), default=[])
+
+
+def choose_exchanges(rows: Iterable[Row], count: int, rule: str = "kinds") -> list[list[Row]]:
+    """At most `count` exchanges of a run by one of `RULES`."""
+    found = exchanges(rows)
+    if rule == "first":
+        return found[:count]
+    return (_spread if rule == "spread" else _latest_of_each_kind)(found, count)
+
+
+def _latest_of_each_kind(found: Sequence[list[Row]], count: int) -> list[list[Row]]:
+    by_kind: dict[str, list[list[Row]]] = {kind: [] for kind in KINDS}
+    for exchange in reversed(found):
+        by_kind[kind_of(exchange)].append(exchange)
+    return [exchange for turn in zip_longest(*by_kind.values()) for exchange in turn if exchange is not None][:count]
+
+
+def _spread(found: Sequence[list[Row]], count: int) -> list[list[Row]]:
+    """A single one is of the last step."""
+    first: dict[int, list[Row]] = {}
+    for exchange in found:
+        first.setdefault(exchange[0]["step"], exchange)
+    steps, count = list(first), min(count, len(first))
+    places = [round(i * (len(steps) - 1) / (count - 1)) for i in range(count)] if count > 1 else [-1] * count
+    return [first[steps[place]] for place in places]
+
+
+def problem_text(exchange: Sequence[Row]) -> str:
+    """The problem of an exchange: its first prompt, without the instruction that the solver's template adds."""
+    return str(exchange[0]["prompt"]).removesuffix(fill("solver", problem="")).strip()
+
+
+def exchanges_markdown(title: str, chosen: Sequence[Sequence[Row]], rule: str) -> str:
+    """Exchanges as a page of Markdown, with the rule they were chosen by at its top."""
+    parts = [f"# {plain(title)}", f"Chosen by rule (`{rule}`): {RULES[rule]}. Nothing was picked by hand."]
+    if not chosen:
+        parts.append("There are no exchanges to show.")
+    for number, exchange in enumerate(chosen, 1):
+        first = exchange[0]
+        parts.append(f"## {number}. Step {first['step'] + 1}, {plain(str(first['problem_id']))}: {kind_of(exchange)}")
+        parts += ["The problem:", _fenced(problem_text(exchange))]
+        for i, row in enumerate(exchange):
+            if i:
+                parts += _seen(exchange[0]["prompt"], row["prompt"])
+            parts.append(f"{plain(row['role'])}, seat {code(row['seat'])}: {verdict(row)}, reward {row['reward']:g}")
+            parts.append(_fenced(row["text"]))
+    return "\n\n".join(parts) + "\n"
+
+
+def _seen(drafter_saw: str, challenger_saw: str) -> list[str]:
+    if challenger_saw == drafter_saw:
+        return ["The challenger saw the same, and nothing of the draft."]
+    if challenger_saw.startswith(drafter_saw):
+        return ["The challenger saw the same, and then:", _fenced(challenger_saw.removeprefix(drafter_saw))]
+    return ["The challenger saw:", _fenced(challenger_saw)]
+
+
+def _fenced(text: str) -> str:
+    """A block that shows text as it stands, whatever fences are in it."""
+    text = printable(text).strip() or "(nothing)"
+    fence = "`" * max(3, 1 + max(map(len, re.findall("`+", text)), default=0))
+    return f"{fence}text\n{text}\n{fence}"
+
+
+def verdict(row: Row) -> str:
+    """`right`, `wrong (the reason)`, or `not judged`."""
+    if row["correct"] is None:
+        return "not judged"
+    reason = row.get("reason")
+    return RIGHT if row["correct"] else f"{WRONG} ({reason})" if reason not in (None, "", WRONG) else WRONG
+
+
 def progress_line(metrics: Mapping[str, Any], steps: int, seconds_left: float) -> str:
     """A step in one line: who played what, how often right, at which reward, at what speed."""
     parts = [f"step {metrics['step'] + 1}/{steps}"]
@@ -82,14 +207,8 @@ def progress_line(metrics: Mapping[str, Any], steps: int, seconds_left: float) -
         parts.append("no signal, nothing moved")
     wall, tokens = metrics["wall_s"], metrics["tokens"]["generated"]
     parts.append(f"{tokens:,} tokens at {tokens / max(wall['generate'], 1e-9):.0f}/s")
-    parts.append(f"{wall['total']:.1f} s, {_clock(seconds_left)} left")
+    parts.append(f"{wall['total']:.1f} s, {clock(seconds_left)} left")
     return " | ".join(parts)
-
-
-def _clock(seconds: float) -> str:
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
 
 
 def flat(metrics: Mapping[str, Any], prefix: str = "") -> dict[str, float]:
@@ -101,33 +220,6 @@ def flat(metrics: Mapping[str, Any], prefix: str = "") -> dict[str, float]:
         elif isinstance(value, int | float) and math.isfinite(value):
             result[f"{prefix}{key}"] = value
     return result
-
-
-def model_card(config: RunConfig, step: int) -> str:
-    """The run folder's README: what the adapters are, over which base, and how to load one."""
-    seats = ", ".join(f"`{name}`" for name in config.seats)
-    first = next(iter(config.seats))
-    return f"""---
-base_model: {config.model.name}
-library_name: peft
-tags: [lite-selfplay, {config.game.name}, lora]
----
-
-# {config.game.name} on {config.model.name}, after {step} of {config.run.steps} steps
-
-LoRA adapters trained by self-play with lite-selfplay. Seats: {seats}. Base weights were held in
-{config.model.precision}, tasks came from `{config.tasks.train}`, the seed was {config.run.seed}.
-
-`adapters/{first}/` loads in plain PEFT:
-
-```python
-from peft import PeftModel
-model = PeftModel.from_pretrained(base_model, "adapters/{first}")
-```
-
-`config.yaml` repeats the run (`lite-selfplay train --config config.yaml`); `metrics.jsonl` holds a line a step,
-`episodes.jsonl` a line a completion. No figure in this folder comes from held-out problems.
-"""
 
 
 def _mean(values: Sequence[float]) -> float | None:

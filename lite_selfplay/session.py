@@ -1,30 +1,41 @@
 """A run in progress: the base in memory, the game at its table, the trainer, and what is written down of each step."""
 
+import contextlib
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 
+from lite_selfplay.adapters import BASE
 from lite_selfplay.backends import choose_backend
 from lite_selfplay.checkpoints import Checkpoint, load_checkpoint, read_state, save_checkpoint
-from lite_selfplay.cold_start import cold_start
-from lite_selfplay.data import Episode
-from lite_selfplay.errors import Interrupted
+from lite_selfplay.cold_start import cold_start, playing_config, within_limits
+from lite_selfplay.data import Episode, EvalSpec, Sampling
+from lite_selfplay.errors import Interrupted, RunFolderError
+from lite_selfplay.evaluation.modes import measure
+from lite_selfplay.evaluation.tables import headline
+from lite_selfplay.examples import gather
+from lite_selfplay.listener import Listener
 from lite_selfplay.models.chat import Chat
 from lite_selfplay.optimization import load_optimizer_state, optimizer_state
-from lite_selfplay.records import ADAPTERS, CARD, CHECKPOINTS, RunFolder
-from lite_selfplay.reports import episode_rows, flat, model_card, progress_line, stream_metrics
+from lite_selfplay.planning import evaluation_steps
+from lite_selfplay.records import ADAPTERS, CARD, CHECKPOINTS, EXAMPLES, RunFolder
+from lite_selfplay.reports import episode_rows, flat, progress_line, shown_exchange, stream_metrics
 from lite_selfplay.rewards import RewardFunction
 from lite_selfplay.rollout import LiveTable
-from lite_selfplay.tasks import Source, load_task
+from lite_selfplay.summaries import closing_summary, model_card
+from lite_selfplay.tasks import Source, Task, load_task
 from lite_selfplay.tasks.base import derived_seed
+from lite_selfplay.tasks.split import without
 from lite_selfplay.trainer import StepReport, make_trainer_class, reference_name
 from lite_selfplay.verify import Verifier
 
 if TYPE_CHECKING:
+    from lite_selfplay.config import RunConfig
     from lite_selfplay.models import ResolvedModel
     from lite_selfplay.planning import Plan
 
@@ -41,16 +52,16 @@ class Session:
         model: "ResolvedModel",
         folder: RunFolder,
         *,
-        reward: RewardFunction | None,
-        say: Callable[[str], None],
-        poll: Callable[[], None],
+        reward: RewardFunction | None = None,
+        listener: Listener | None = None,
+        poll: Callable[[], None] = lambda: None,
     ):
-        self.config, self.game, self.folder, self.say = ready.config, ready.game, folder, say
-        self._poll = poll
+        self.config, self.game, self.folder, self.listener = ready.config, ready.game, folder, listener or Listener()
+        self._ready, self._ask_to_stop = ready, poll
         run = ready.config.run
         self.identity = {"base": model.identity, "game": ready.config.game.name}
         self.chat = Chat.load(model.path, ready.config.model.thinking)
-        say(f"loading {model.name} in {ready.config.model.precision}")
+        self.listener.say(f"loading {model.name} in {ready.config.model.precision}")
         self.backend = choose_backend(
             model.path,
             ready.config.model,
@@ -60,22 +71,15 @@ class Session:
             pad_id=self.chat.pad_id,
             base_name=model.name,
             cache_tokens=run.generation_tokens,
-            poll=poll,
+            poll=self._poll,
         )
         self.adapters = self.backend.adapters
         self.verifier = Verifier(deadline=run.verify_timeout_s)
         self.sources = {name: Source(ready.task.problems, seed=run.seed, name=name) for name in self.game.sources}
-        self.table = LiveTable(
-            self.backend,
-            self.chat,
-            self.verifier,
-            self.sources,
-            self.config,
-            max_completion_tokens=ready.max_completion_tokens,
-            reward=reward,
-        )
+        self._reward = reward
+        self.table = self._make_table(self.config, self.sources)
         self.skipped_steps = 0
-        self._cold_started = not ready.config.cold_start.enabled
+        self._cold_started = False
         self._said_full = False
         self._silent_steps = 0
         self._said_timeouts = 0
@@ -88,7 +92,8 @@ class Session:
             play=self._play,
             on_step=self._on_step,
             load=self._load,
-            poll=poll,
+            listener=self.listener,
+            poll=self._poll,
             output_dir=self._trainer_files.name,
         )
 
@@ -107,43 +112,165 @@ class Session:
         """Play to the last step. Raises Interrupted after saving the state before the step that was cut short."""
         if checkpoint is not None and not read_state(checkpoint)["cold_started"]:
             checkpoint = None  # stopped during the cold start, which is short: it begins again
-        self._first_step = checkpoint.step if checkpoint else 0
-        try:
+        steps = self.config.run.steps
+        with self._saved_when_stopped():
             if checkpoint is None:
-                self._cold_start()
+                self._prepare()
+            elif checkpoint.step == 0:
+                load_checkpoint(checkpoint, self.adapters)
+                self._cold_started, checkpoint = True, None
+            if checkpoint is None:
+                self._evaluate(0)
                 self._keep_references()
+            self._first_step = checkpoint.step if checkpoint else 0
+            self.listener.phase("training", steps)
+            self.listener.advance(self._first_step)
             self._started = time.perf_counter()
             self.trainer.train(resume_from_checkpoint=str(checkpoint.path) if checkpoint else None)
-            self._save(self.config.run.steps, self._state())
-            self.say(f"done: {self.folder.path}")
-            self.say(f"look at what was said: lite-selfplay report {self.folder.path}")
-        except Interrupted as stop:
-            step = self.trainer.state.global_step
-            self._save(step, self._start_state or self._state())
-            go_on = f"lite-selfplay train --resume {self.folder.path}"
-            raise Interrupted(f"{stop}; saved before step {step + 1}. Go on with: {go_on}") from None
+            self._start_state = {}
+            self._save(steps, self._state())
+            self._evaluate(steps)
+            self._write_card(steps)
+        metrics, evaluations = self.folder.metrics(), self.folder.evaluations()
+        self.listener.finished(closing_summary(self.config, metrics, evaluations, self.folder.path))
+
+    def cold_start_only(self) -> None:
+        """Teach the seats and stop: the folder is what another run's `init` takes."""
+        with self._saved_when_stopped():
+            self._prepare()
+            self._evaluate(0)
+            self._write_card(0)
+        path = self.folder.path
+        self.listener.finished(
+            [f"the run: {path}", f"train from it: lite-selfplay train {self.config.game.name} --init {path} ..."]
+        )
 
     def close(self) -> None:
         """End the checking processes and remove what the trainer wrote aside."""
         self.verifier.close()
         self._trainer_files.cleanup()
 
-    def _cold_start(self) -> None:
-        section, seed = self.config.cold_start, self.config.run.seed
-        if not section.enabled:
-            return
-        # Problems of their own, where the task makes them: training starts on problems it has not seen.
-        task = load_task(section.tasks or self.config.tasks.train or "", seed=derived_seed(seed, "cold start"))
-        source = Source(task.problems, seed=seed, name="cold start")
-        cold_start(self.backend, self.chat, self.game, source, section, seed=seed, say=self.say, poll=self._poll)
+    @contextlib.contextmanager
+    def _saved_when_stopped(self) -> Iterator[None]:
+        try:
+            yield
+        except Interrupted as stop:
+            step = self.trainer.state.global_step
+            self._save(step, self._start_state or self._state())
+            go_on = f"lite-selfplay train --resume {self.folder.path}"
+            raise Interrupted(f"{stop}; saved before step {step + 1}. Go on with: {go_on}") from None
+
+    def _poll(self) -> None:
+        self.listener.tick()
+        self._ask_to_stop()
+
+    # Before the first step
+
+    def _prepare(self) -> None:
+        """The seats as they enter training: another run's, taught by a cold start, or as they were made."""
+        if self._ready.held_out and not self.config.run.init:
+            self._measure("base", EvalSpec("single", (BASE,)), step=-1, moment="untouched")
+        if self.config.run.init is not None:
+            self._start_from(RunFolder.open(Path(self.config.run.init)))
+        if self.config.cold_start.enabled:
+            self._cold_start()
         self._cold_started = True
         self._save(0, self._state())
+
+    def _start_from(self, other: RunFolder) -> None:
+        """Put another run's seats into this one's: those of the same name, or its only one into all."""
+        theirs = other.seats()
+        base = other.base()
+        if base != self.identity["base"]:
+            raise RunFolderError(f"{other.path} was made over {base!r}, this run is over {self.identity['base']!r}")
+        for seat in self.adapters.seats:
+            folder = theirs.get(seat) or (next(iter(theirs.values())) if len(theirs) == 1 else None)
+            if folder is None:
+                raise RunFolderError(f"{other.path} has no seat {seat!r}: it has {', '.join(theirs) or 'none'}")
+            self.adapters.load(seat, folder)
+
+    def _cold_start(self) -> None:
+        config, seed = self.config, derived_seed(self.config.run.seed, "cold start")
+        # Problems of their own, where the task makes them: training starts on problems it has not seen.
+        task = load_task(config.cold_start.tasks or config.tasks.train or "", seed=seed)
+        if not task.procedural:
+            task = replace(task, problems=without(task.problems, self._ready.held_out))
+        pool = gather(
+            self.game,
+            config.cold_start,
+            task,
+            self._table_of_the_base(task),
+            seed=config.run.seed,
+            fits=within_limits(self.chat, config, self._ready.max_completion_tokens),
+            listener=self.listener,
+        )
+        for sentence in pool.lines():
+            self.listener.say(sentence)
+        pool.save(self.folder.path / EXAMPLES)
+        cold_start(
+            self.backend,
+            self.chat,
+            self.game,
+            pool,
+            config.cold_start,
+            seed=config.run.seed,
+            listener=self.listener,
+            poll=self._poll,
+            microbatch_tokens=config.run.microbatch_tokens,
+        )
+
+    def _table_of_the_base(self, task: Task) -> LiveTable:
+        """A table at which the base plays for examples, on problems and randomness of its own."""
+        config = playing_config(self.config)
+        sources = {name: Source(task.problems, seed=config.run.seed, name=name) for name in self.game.sources}
+        return self._make_table(config, sources)
 
     def _keep_references(self) -> None:
         """Where a role has a KL term, keep its possible seats as they enter training."""
         if any(role.beta and role.reference == "seat" for role in self.config.roles.values()):
             for seat in self.adapters.seats:
                 self.adapters.snapshot(seat, reference_name(seat))
+
+    def _make_table(self, config: RunConfig, sources: Mapping[str, Source]) -> LiveTable:
+        return LiveTable(
+            self.backend,
+            self.chat,
+            self.verifier,
+            sources,
+            config,
+            max_completion_tokens=self._ready.max_completion_tokens,
+            reward=self._reward,
+            listener=self.listener,
+        )
+
+    # Held-out problems
+
+    def _evaluate(self, step: int) -> None:
+        """Measure the seats as the game asks for, after `step` steps."""
+        if not self._ready.held_out:
+            return
+        taught = self.config.cold_start.enabled
+        first = "after cold start" if taught else "before training"
+        self._measure(f"step-{step:06}", self.game.evaluation(), step, f"after {step} steps" if step else first)
+        self._write_card(step)
+
+    def _measure(self, name: str, spec: EvalSpec, step: int, moment: str) -> None:
+        section = self.config.eval
+        tokens = self._ready.max_completion_tokens
+        result = measure(
+            self.table,
+            spec,
+            self._ready.held_out,
+            sampling=Sampling(temperature=section.temperature, top_p=section.top_p, max_tokens=tokens),
+            samples=section.samples,
+            tasks=section.tasks or "",
+            name=f"evaluation {moment}",
+            about={"moment": moment, "step": step, "model": self.config.model.name},
+            cache_tokens=self.config.run.generation_tokens,
+            listener=self.listener,
+        ).to_json()
+        self.folder.write_evaluation(name, result)
+        self.listener.evaluated(moment, result, headline(result))
 
     # A step
 
@@ -158,18 +285,24 @@ class Session:
         moved = any(update.rows for update in report.streams)
         self.skipped_steps += not moved
         self._silent_steps = 0 if moved else self._silent_steps + 1
-        metrics = self._metrics(report)
+        metrics, rows = self._metrics(report), episode_rows(report)
         run = self.config.run
-        room = self.folder.append(metrics, episode_rows(report), run.episodes_limit_mb)
+        room = self.folder.append(metrics, rows, run.episodes_limit_mb)
         if not room and not self._said_full:
             self._said_full = True
-            self.say(f"episodes.jsonl has reached its limit of {run.episodes_limit_mb:g} MB: no more are written")
-        self._tell(report, metrics)
+            self.listener.warn(
+                f"episodes.jsonl has reached its limit of {run.episodes_limit_mb:g} MB: no more are written"
+            )
+        self._tell(report, metrics, rows)
         if run.report_to != "none":
             self.trainer.report(flat(metrics))
         done = report.step + 1
-        if done % run.save_every == 0 and done < run.steps:
+        if done < run.steps and done % run.save_every == 0:
             self._save(done, self._state())
+        if done < run.steps and done in evaluation_steps(self.config):
+            self._evaluate(done)
+            self.listener.phase("training", run.steps)
+            self.listener.advance(done)
 
     def _metrics(self, report: StepReport) -> dict[str, Any]:
         streams = {
@@ -197,20 +330,23 @@ class Session:
             "verify_timeouts": self.verifier.counters.timeouts,
         }
 
-    def _tell(self, report: StepReport, metrics: Mapping[str, Any]) -> None:
-        self.say(progress_line(metrics, self.config.run.steps, self._time_left(report.step)))
+    def _tell(self, report: StepReport, metrics: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> None:
+        listener = self.listener
+        line = progress_line(metrics, self.config.run.steps, self._time_left(report.step))
+        listener.step(metrics, shown_exchange(rows), line)
+        listener.advance(report.step + 1)
         for sentence in self.game.warnings(report.episode.log):
-            self.say(f"warning: {sentence}")
+            listener.warn(sentence)
         if self._silent_steps == SILENT_STEPS_WARNING:
-            self.say(
-                f"warning: {SILENT_STEPS_WARNING} steps in a row gave every completion of each group the same reward, "
-                "so nothing moved. What helps: problems that are neither too easy nor too hard, a larger --group-size, "
+            listener.warn(
+                f"{SILENT_STEPS_WARNING} steps in a row gave every completion of each group the same reward, so "
+                "nothing moved. What helps: problems that are neither too easy nor too hard, a larger --group-size, "
                 "and --cold-start where the answer format is missing"
             )
         if self.verifier.counters.timeouts > self._said_timeouts:
             new = self.verifier.counters.timeouts - self._said_timeouts
             self._said_timeouts += new
-            self.say(f"warning: {new} answers took longer than {self.config.run.verify_timeout_s:g} s to check: wrong")
+            listener.warn(f"{new} answers took longer than {self.config.run.verify_timeout_s:g} s to check: wrong")
 
     def _time_left(self, step: int) -> float:
         played = step + 1 - self._first_step
@@ -241,7 +377,11 @@ class Session:
         for seat in self.adapters.seats:
             self.adapters.save(seat, aside / seat)
         self.folder.replace_folder(ADAPTERS, aside)
-        (self.folder.path / CARD).write_text(model_card(self.config, step), encoding="utf-8")
+        self._write_card(step)
+
+    def _write_card(self, step: int) -> None:
+        card = model_card(self.config, step, metrics=self.folder.metrics(), evaluations=self.folder.evaluations())
+        (self.folder.path / CARD).write_text(card, encoding="utf-8")
 
     def _load(self, path: str) -> None:
         checkpoint = Checkpoint(Path(path), self.trainer.state.global_step)

@@ -29,6 +29,7 @@ from lite_selfplay.config import RunConfig
 from lite_selfplay.credit import stream_advantages
 from lite_selfplay.data import Episode, Restore, Snapshot, Stream
 from lite_selfplay.errors import GameError, TrainingError
+from lite_selfplay.listener import Listener
 from lite_selfplay.optimization import SeatSchedule, reset_optimizer, seat_groups
 
 Advantages = list[list[float | None]]
@@ -86,6 +87,7 @@ def make_trainer_class(parent: Any) -> Any:
             play: Callable[[int], tuple[Episode, Mapping[str, str]]],
             on_step: Callable[[StepReport], None],
             load: Callable[[Any], None],
+            listener: Listener | None = None,
             poll: Callable[[], None] = lambda: None,
             output_dir: str,
         ):
@@ -93,6 +95,7 @@ def make_trainer_class(parent: Any) -> Any:
 
             self.backend, self.adapters, self.run_config = backend, backend.adapters, config
             self._play, self._on_step, self._load, self._poll = play, on_step, load, poll
+            self.listener = listener or Listener()
             self._report: StepReport | None = None
             self.optimizer: Any = None
             self.control: Any = None
@@ -145,6 +148,7 @@ def make_trainer_class(parent: Any) -> Any:
             budget = self.run_config.run.microbatch_tokens
             role = self.run_config.roles[stream.role]
             update = StreamUpdate(stream.role, seat)
+            self.listener.activity(f"{seat} learns as {stream.role}")
             sharing = shares_prefixes(model)
             for micro in microbatches(rows, seat, role, budget, replay=stream.replay, sharing=sharing):
                 self._poll()

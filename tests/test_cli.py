@@ -311,8 +311,9 @@ def test_a_dry_run_says_what_would_happen_and_makes_nothing(call, here):
     ended = call(*AGON, "--run-dir", "run", "--dry-run")
     assert (ended.code, ended.err) == (0, "")
     # 4 problems, 8 drafts and 8 challenges each; 16 tokens at most; 200 steps.
-    assert "a step samples 64 completions of at most 16 tokens" in ended.out
-    assert "at most 1,024 tokens a step and 204,800 in the whole run" in ended.out
+    assert "a step: 64 completions of up to 16 tokens, at most 1,024 tokens" in ended.out
+    assert "in all: 12,800 completions and at most 204,800 tokens" in ended.out
+    assert "no evaluation" in ended.out
     assert "tasks: letters, 10,000 problems, 4 a step" in ended.out
     assert not everything(here)
 
@@ -320,8 +321,8 @@ def test_a_dry_run_says_what_would_happen_and_makes_nothing(call, here):
 def test_a_dry_run_follows_the_flags(call):
     ended = call(*AGON, "--dry-run", *SMALL, "--max-completion-tokens", "10", "--seed", "7", "--precision", "fp32")
     # 1 problem, 2 drafts and 2 challenges, 10 tokens, 2 steps.
-    assert "a step samples 4 completions of at most 10 tokens" in ended.out
-    assert "at most 40 tokens a step and 80 in the whole run" in ended.out
+    assert "a step: 4 completions of up to 10 tokens, at most 40 tokens" in ended.out
+    assert "in all: 8 completions and at most 80 tokens" in ended.out
     assert "agon with tiny in fp32, 2 steps, seed 7" in ended.out
 
 
@@ -335,7 +336,25 @@ def test_flags_go_over_the_file_and_set_over_the_flags(call, here):
     (here / "c.yaml").write_text("game: agon\nmodel: tiny\ntasks: letters\nsteps: 5\nseed: 5\ngroup_size: 5\n")
     ended = call("train", "--config", "c.yaml", "--steps", "6", "--seed", "6", "--set", "seed=7", "--dry-run")
     assert "6 steps, seed 7" in ended.out
-    assert "a step samples 40 completions" in ended.out
+    assert "a step: 40 completions" in ended.out
+
+
+def test_a_dry_run_shows_a_preset_and_what_goes_over_it(call):
+    ended = call("train", "agon", "--preset", "demo", "--steps", "7", "--tasks", "letters", "--dry-run")
+    assert (ended.code, ended.err) == (0, "")
+    assert "agon with smollm2-135m in 4bit, 7 steps" in ended.out
+    assert "tasks: letters" in ended.out
+    assert "cold start: " in ended.out
+    assert "evaluation: cascade of A and B on 100 held-out problems of arithmetic" in ended.out
+
+
+def test_presets_are_listed_and_an_unknown_one_lists_the_near(call):
+    listed = call("presets")
+    assert listed.code == 0
+    assert [line.split()[0] for line in listed.out.splitlines()] == ["consumer-24gb", "demo", "paper", "t4"]
+    ended = call("train", "agon", "--preset", "dmeo")
+    assert ended.code == 2
+    assert "did you mean demo?" in ended.err
 
 
 def test_init_show_and_validate(call, here):
@@ -411,7 +430,8 @@ def test_an_interrupted_run_is_saved_and_goes_on(here, command, call):
     assert code == 130, told
     assert "Traceback" not in told
     assert f"Go on with: lite-selfplay train --resume {Path('run')}" in told.splitlines()[-1]
-    (checkpoint,) = find_checkpoints(run / "checkpoints")
+    first, checkpoint = find_checkpoints(run / "checkpoints")
+    assert first.step == 0
     assert 1 <= checkpoint.step < 200
     assert steps(run)[: checkpoint.step] == list(range(checkpoint.step))
 
@@ -419,7 +439,7 @@ def test_an_interrupted_run_is_saved_and_goes_on(here, command, call):
     ended = call("train", "--resume", "run", "--steps", str(more))
     assert ended.code == 0, ended.err
     assert steps(run) == list(range(more))
-    assert [found.step for found in find_checkpoints(run / "checkpoints")] == [checkpoint.step, more]
+    assert [found.step for found in find_checkpoints(run / "checkpoints")] == [0, checkpoint.step, more]
     assert yaml.safe_load((run / "config.yaml").read_text())["run"]["steps"] == more
     episodes = [json.loads(line) for line in (run / "episodes.jsonl").read_text().splitlines()]
     # A problem a step, with two drafts and two challenges.

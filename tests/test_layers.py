@@ -16,13 +16,13 @@ ROOT = Path(lite_selfplay.__file__).parents[1]
 # From the bottom to the top. A unit is a module or a package directly below `lite_selfplay`; it imports units of lower
 # layers, or others of its own layer as long as that makes no circle.
 LAYERS = (
-    ("data", "errors", "text", "listener", "quiet"),
+    ("data", "errors", "text", "listener", "quiet", "presets"),
     ("config", "stats", "credit", "prefixes"),
     ("table", "verify", "tasks", "rewards"),
     ("games",),
     ("models", "adapters", "backends"),
-    ("batches", "optimization", "rollout", "trainer", "cold_start"),
-    ("checkpoints", "records", "reports", "interrupts", "planning", "evaluation"),
+    ("batches", "optimization", "rollout", "trainer", "cold_start", "examples"),
+    ("checkpoints", "records", "reports", "summaries", "interrupts", "planning", "evaluation"),
     ("session",),
     ("run", "testing"),
     ("cli",),

@@ -188,7 +188,7 @@ def broken(completions: list[str]) -> list[float]:
 def session_of(settings: RunConfig, path: Path) -> contextlib.closing[Session]:
     """A run's parts in memory, before its first step."""
     parts = plan(settings), resolve("tiny"), RunFolder(path)
-    return contextlib.closing(Session(*parts, reward=None, say=print, poll=lambda: None))
+    return contextlib.closing(Session(*parts))
 
 
 @pytest.fixture
@@ -228,7 +228,7 @@ def test_steps_without_any_signal_are_counted_and_said(tmp_path: Path):
     def indifferent(completions: list[str]) -> list[float]:
         return [1.0] * len(completions)
 
-    run = train(config(tmp_path / "run", game="grpo", steps=4), reward=indifferent, say=said.append)
+    run = train(config(tmp_path / "run", game="grpo", steps=4), reward=indifferent, listener=said.append)
     assert [row["skipped_steps"] for row in run.metrics_rows()] == [1, 2, 3, 4]
     assert sum("3 steps in a row" in line for line in said) == 1
     assert all(row["seats"]["solver"]["updates"] == 0 for row in run.metrics_rows())

@@ -80,11 +80,10 @@ def _inputs(input_ids: Tensor, attention_mask: Tensor) -> dict[str, Any]:
 
 def _rows(input_ids: Tensor, attention_mask: Tensor, keep: int) -> list[tuple[list[int], list[int]]]:
     """Each row's own tokens, without padding: its prompt, and what follows in the last `keep` columns."""
-    ids, masks = input_ids.tolist(), attention_mask.tolist()
     split = input_ids.shape[1] - keep
     return [
-        ([i for i, m in zip(row[:split], mask, strict=False) if m], [i for i, m in zip(row[split:], mask[split:]) if m])
-        for row, mask in zip(ids, masks, strict=True)
+        (row[:split][mask[:split]].tolist(), row[split:][mask[split:]].tolist())
+        for row, mask in zip(input_ids.cpu(), attention_mask.bool().cpu(), strict=True)
     ]
 
 

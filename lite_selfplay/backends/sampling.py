@@ -43,15 +43,28 @@ def filtered_logits(logits: Tensor, sampling: Sampling, seen: Tensor | None = No
         kth = logits.topk(sampling.top_k, dim=-1).values[..., -1:]
         logits = logits.masked_fill(logits < kth, -torch.inf)
     if sampling.top_p < 1.0:
-        ascending, order = logits.sort(dim=-1)
-        drop = ascending.softmax(-1).cumsum(-1) <= 1 - sampling.top_p
-        drop[..., -1] = False
-        logits = logits.masked_fill(torch.zeros_like(drop).scatter(-1, order, drop), -torch.inf)
+        logits = logits.masked_fill(~_nucleus(logits.softmax(-1), sampling.top_p), -torch.inf)
     if sampling.min_p > 0.0:
         probabilities = logits.softmax(-1)
         floor = sampling.min_p * probabilities.amax(-1, keepdim=True)
         logits = logits.masked_fill(probabilities < floor, -torch.inf)
     return logits
+
+
+def _nucleus(probabilities: Tensor, top_p: float) -> Tensor:
+    """The most likely tokens (R, V) bool that reach `top_p` together: those with less than `top_p` before them.
+
+    The vocabulary is sorted only as far as the widest row needs.
+    """
+    size, vocabulary = 64, probabilities.shape[-1]
+    while True:
+        largest, order = probabilities.topk(min(size, vocabulary), dim=-1)
+        reached = largest.cumsum(-1)
+        if size >= vocabulary or bool((reached[..., -1] >= top_p).all()):
+            break
+        size *= 8
+    keep = reached - largest < top_p
+    return torch.zeros_like(probabilities, dtype=torch.bool).scatter(-1, order, keep)
 
 
 def choose(logits: Tensor, uniform: Tensor, sampling: Sampling, seen: Tensor | None = None) -> tuple[Tensor, Tensor]:

@@ -1,0 +1,300 @@
+"""What a run looks like on a terminal: a live region at the bottom, finished lines scrolling above it.
+
+`Display` takes in what it is told and keeps it in one frozen `View`; `Screen` draws a view. Live draws in a thread of
+its own, which only ever reads a whole view, so nothing here needs a lock. What a model said is shown as plain text:
+what could drive a terminal is taken out of it, and rich reads no markup in it.
+"""
+
+import contextlib
+import re
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from statistics import fmean
+from types import TracebackType
+from typing import Any, Self
+
+import typer
+from rich.cells import cell_len
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
+from rich.live import Live
+from rich.panel import Panel
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from lite_selfplay.listener import Lines, Listener, clock, printable
+from lite_selfplay.reports import kind_of, problem_text, verdict
+
+HEARTBEAT_S = 5.0
+REFRESHES_PER_S = 4
+RECENT = 10
+"""Steps that running means are over."""
+
+WIDE = 84
+"""Columns from which a duel stands side by side."""
+
+_CUT = "[…]"
+_LONGEST = 4000
+
+
+@contextlib.contextmanager
+def make_listener(console: Console | None = None) -> Iterator[Listener]:
+    """A listener for the length of a run: a display where stdout is a terminal that can show one, otherwise lines.
+
+    Lines go to stdout and warnings to stderr, at least one every few seconds. However it is left, the terminal is as it
+    was before.
+    """
+    console = console or Console()
+    if console.is_interactive and console.file.isatty() and console.encoding.lower().startswith("utf"):
+        with Display(console) as display:
+            yield display
+    else:
+        yield Lines(typer.echo, HEARTBEAT_S, warn=lambda line: typer.echo(line, err=True))
+
+
+@dataclass(frozen=True)
+class View:
+    """All that the live region shows. Times are the display's clock's, in seconds."""
+
+    phase: str = ""
+    total: int | None = None
+    done: int = 0
+    note: str = ""
+    phase_since: float = 0.0
+    advanced_at: float = 0.0
+    activity: str = ""
+    activity_since: float = 0.0
+    metrics: Mapping[str, Any] | None = None
+    accuracies: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
+    step_seconds: tuple[float, ...] = ()
+    stepping: str = ""
+    first_step: int = 0
+    counted: Mapping[str, int] = field(default_factory=dict)
+    exchange: Sequence[Mapping[str, Any]] = ()
+    evaluations: tuple[tuple[str, Mapping[str, Any]], ...] = ()
+
+    def seconds_left(self, now: float) -> float | None:
+        """Time left in the phase, from the last steps or from what is done of it; None where nothing tells."""
+        if self.total is None:
+            return None
+        rest = self.total - self.done
+        if self.step_seconds and self.phase == self.stepping:
+            whole = fmean(self.step_seconds) * rest
+        elif self.done and self.advanced_at - self.phase_since >= 2:  # a resumed phase is told at once what is done
+            whole = (self.advanced_at - self.phase_since) / self.done * rest
+        else:
+            return None
+        return max(0.0, whole - (now - self.advanced_at))
+
+
+class Display(Listener):
+    """A run on a terminal, while the context is open."""
+
+    def __init__(self, console: Console, time_now: Callable[[], float] = time.monotonic):
+        self._console, self._now = console, time_now
+        self._view = View()
+        self._live = Live(
+            console=console,
+            get_renderable=lambda: Screen(self._view, self._now()),
+            refresh_per_second=REFRESHES_PER_S,
+            transient=True,
+        )
+
+    def __enter__(self) -> Self:
+        self._live.start()
+        # A second Ctrl-C ends the process at once, and must not leave a terminal without a cursor.
+        self._console.show_cursor(True)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._live.stop()
+
+    def say(self, sentence: str) -> None:
+        self._print(sentence)
+
+    def warn(self, sentence: str) -> None:
+        self._print(f"warning: {sentence}", "yellow")
+
+    def phase(self, name: str, total: int | None = None) -> None:
+        now = self._now()
+        self._view = replace(
+            self._view, phase=name, total=total, done=0, note="", activity="", phase_since=now, activity_since=now
+        )
+
+    def advance(self, done: int, note: str = "") -> None:
+        self._view = replace(self._view, done=done, note=note, advanced_at=self._now())
+
+    def activity(self, text: str) -> None:
+        self._view = replace(self._view, activity=text, activity_since=self._now())
+
+    def step(self, metrics: Mapping[str, Any], exchange: Sequence[Mapping[str, Any]], line: str) -> None:
+        self._print(line)
+        now, view = self._now(), self._view
+        accuracies = dict(view.accuracies)
+        for role, stream in metrics["streams"].items():
+            if stream["accuracy"] is not None:
+                accuracies[role] = (*accuracies.get(role, ()), stream["accuracy"])[-RECENT:]
+        game = metrics["game"]
+        new = {key: game[key] for key in ("conversions", "regressions") if key in game}
+        self._view = replace(
+            view,
+            done=metrics["step"] + 1,
+            advanced_at=now,
+            stepping=view.phase,
+            step_seconds=(*view.step_seconds, metrics["wall_s"]["total"])[-RECENT:],
+            first_step=view.first_step if view.metrics else metrics["step"],
+            metrics=metrics,
+            accuracies=accuracies,
+            counted={key: view.counted.get(key, 0) + count for key, count in new.items()},
+            exchange=tuple(exchange),
+        )
+
+    def evaluated(self, name: str, result: Mapping[str, Any], line: str) -> None:
+        self._print(f"{name}: {line}")
+        self._view = replace(self._view, evaluations=(*self._view.evaluations, (name, result)))
+
+    def finished(self, summary: Sequence[str]) -> None:
+        self._live.stop()
+        for sentence in summary:
+            self._console.print(_text(sentence), soft_wrap=True)  # a command stays whole when it is copied
+
+    def _print(self, sentence: str, style: str = "") -> None:
+        self._console.print(_text(sentence, style))
+
+
+class Screen:
+    """A view, drawn for the size a terminal has at that moment."""
+
+    def __init__(self, view: View, now: float):
+        self._view, self._now = view, now
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        view, width = self._view, options.max_width
+        if not view.phase:
+            return
+        parts: list[RenderableType] = [Text(), self._progress(), self._doing()]
+        room = console.size.height - 1 - len(parts)
+        if view.evaluations:
+            parts.append(_one_line(self._evaluations()))
+            room -= 1
+        if view.metrics is not None and room >= (needed := 4 + len(view.metrics["streams"])):
+            parts += [Text(), _streams(view, view.metrics, width), *_counters(view, view.metrics)]
+            room -= needed
+            parts += _duel(console, view.exchange, width, room) if view.exchange else []
+        yield Group(*parts)
+
+    def _progress(self) -> RenderableType:
+        view = self._view
+        spent = clock(self._now - view.phase_since)
+        if not view.total:
+            return _one_line(_text(view.phase, "bold").append(f"  {spent}", "dim"))
+        left = view.seconds_left(self._now)
+        row = Table.grid(padding=(0, 1), expand=True)
+        row.add_column(no_wrap=True, overflow="ellipsis", max_width=30)
+        row.add_column(ratio=1)
+        row.add_column(no_wrap=True, justify="right")
+        times = f"{spent} gone" if left is None else f"{spent} gone, {clock(left)} left"
+        name = _text(view.phase, "bold").append(f" {view.done}/{view.total}", "not bold")
+        row.add_row(name, ProgressBar(view.total, view.done), Text(times))
+        return row
+
+    def _doing(self) -> Text:
+        """What is being done now; its time goes on, so that long work does not look dead."""
+        view = self._view
+        doing = _text(view.activity or "at work", "cyan").append(f", {clock(self._now - view.activity_since)}", "cyan")
+        return _one_line(doing.append(f"   {printable(view.note)}", "dim") if view.note else doing)
+
+    def _evaluations(self) -> Text:
+        latest = [f"{name} {result['pass_at_1']:.1%}" for name, result in self._view.evaluations[-3:]]
+        return _text("best pass@1: " + " -> ".join(latest))
+
+
+def _streams(view: View, metrics: Mapping[str, Any], width: int) -> Table:
+    """A row a stream: who played which role, how well at this step and lately."""
+    table = Table(box=None, pad_edge=False, header_style="dim", padding=(0, 1 if width < WIDE else 2))
+    table.add_column("role", no_wrap=True, overflow="ellipsis")
+    table.add_column("seat", no_wrap=True, overflow="ellipsis")
+    names = ["right", f"last {RECENT}", "reward", "well-formed" if width > 61 else "format", "tokens"]
+    names = names if width > 55 else names[:3]
+    for name in names:
+        table.add_column(name, justify="right", no_wrap=True)
+    for role, stream in metrics["streams"].items():
+        recent = view.accuracies.get(role)
+        reward, tokens = stream["reward_mean"], stream["tokens_mean"]
+        cells = [
+            _share(stream["accuracy"]),
+            _share(fmean(recent) if recent else None),
+            "-" if reward is None else f"{reward:.2f}",
+            _share(stream["well_formed"]),
+            "-" if tokens is None else f"{tokens:.0f}",
+        ]
+        table.add_row(_text(role), _text(str(stream["seat"])), *cells[: len(names)])
+    return table
+
+
+def _counters(view: View, metrics: Mapping[str, Any]) -> list[Text]:
+    """What the exchanges did at this step and in all, and the speed: a line each."""
+    said = ", ".join(f"{key} {metrics['game'].get(key, 0)}" for key in view.counted)
+    if said:
+        said += f"; since step {view.first_step + 1}: {' and '.join(map(str, view.counted.values()))}"
+    tokens, seconds = metrics["tokens"]["generated"], metrics["wall_s"]["generate"]
+    speed = f"{tokens:,} tokens at {tokens / max(seconds, 1e-9):.0f}/s, {metrics['wall_s']['total']:.1f} s a step"
+    return [_one_line(Text(line)) for line in (said, speed) if line]
+
+
+def _duel(console: Console, exchange: Sequence[Mapping[str, Any]], width: int, room: int) -> list[RenderableType]:
+    """The problem, and below it what each side said: side by side, or one below the other where it is narrow."""
+    beside = len(exchange) > 1 and width >= WIDE
+    lines = min(8, (room - 4) // (1 if beside else len(exchange)) - 2)
+    if lines < 1:
+        return []
+    first = exchange[0]
+    title = f"step {first['step'] + 1}, {first['problem_id'] or 'a problem'}: {kind_of(exchange)}"
+    inner = ((width - 1) // 2 if beside else width) - 4
+    sides: list[RenderableType] = [_side(row, _excerpt(console, row["text"], inner, lines)) for row in exchange]
+    if beside:
+        grid = Table.grid(expand=True, padding=(0, 1), pad_edge=False)
+        grid.add_column(ratio=1)
+        grid.add_column(ratio=1)
+        grid.add_row(*sides)
+        sides = [grid]
+    return [Text(), _one_line(_text(title, "bold")), _excerpt(console, problem_text(exchange), width, 2), *sides]
+
+
+def _side(row: Mapping[str, Any], said: Text) -> Panel:
+    """What one side said. Right and wrong are a sign, a word and a colour."""
+    sign, style = {True: ("\u2713 ", "green"), False: ("\u2717 ", "red")}.get(row["correct"], ("", ""))
+    title = _text(f"{row['role']} {row['seat']}: ").append(f"{sign}{printable(verdict(row))}", style)
+    return Panel(said, title=title.append(f", reward {row['reward']:g}"), title_align="left", border_style=style)
+
+
+def _excerpt(console: Console, text: str, width: int, most: int) -> Text:
+    """At most so many lines of a text: its beginning and, since answers stand last, its end, with a mark between."""
+    text = re.sub(r"\n\s*\n", "\n", printable(text).strip())
+    if not text:
+        return Text("(nothing)", "dim")
+    if len(text) > _LONGEST:
+        text = text[: _LONGEST // 2] + "\n" + text[-_LONGEST // 2 :]
+    lines = [line.plain.rstrip() for line in Text(text).wrap(console, width, overflow="fold")]
+    if len(lines) > most:
+        head, tail = lines[: most // 2], lines[most // 2 - most :]
+        while cell_len(_CUT) + cell_len(tail[0]) > width and tail[0]:
+            tail[0] = tail[0][1:]
+        lines = [*head, _CUT + tail[0], *tail[1:]]
+    return Text("\n".join(lines), no_wrap=True, overflow="crop")
+
+
+def _share(value: float | None) -> str:
+    return "-" if value is None else f"{value:.0%}"
+
+
+def _text(sentence: str, style: str = "") -> Text:
+    return Text(printable(sentence).replace("\n", " "), style)
+
+
+def _one_line(text: Text) -> Text:
+    text.no_wrap, text.overflow = True, "ellipsis"
+    return text

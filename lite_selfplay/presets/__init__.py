@@ -1,0 +1,1 @@
+"""Presets: configurations by name, each a YAML layer with a sentence about itself. `--preset NAME` takes one."""
