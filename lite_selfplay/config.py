@@ -1,9 +1,9 @@
 """The configuration of a run: what the command line, a YAML file and Python all build.
 
 A run is described by a few sections (`game`, `model`, `tasks`, `roles`, `seats`, `cold_start`, `eval`, `run`). Every
-flag of the command line is also a flat key (`steps`, `group_size`, ...) that stands for a key of a section; `FLAT_KEYS` is the
-one table of them. Layers are merged as plain nested dictionaries, the later over the earlier: the library's defaults,
-the game's recipe, what the base model suggests, a preset, the file, the flags.
+flag of the command line is also a flat key (`steps`, `group_size`, ...) that stands for a key of a section;
+`FLAT_KEYS` is the one table of them. Layers are merged as plain nested dictionaries, the later over the earlier: the
+library's defaults, the game's recipe, what the base model suggests, a preset, the file, the flags.
 """
 
 import copy

@@ -17,8 +17,8 @@ from lite_selfplay.games import make_game
 from lite_selfplay.interrupts import Interrupts
 from lite_selfplay.listener import Listener, as_listener
 from lite_selfplay.models import require_known
-from lite_selfplay.quiet import quiet
 from lite_selfplay.planning import held_out
+from lite_selfplay.quiet import quiet
 from lite_selfplay.records import ADAPTERS, CONFIG, EVALUATIONS, RunFolder
 from lite_selfplay.tasks import Task, evaluation_set, load_task, without
 

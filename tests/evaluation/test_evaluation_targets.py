@@ -12,6 +12,7 @@ from lite_selfplay.errors import ConfigError, ModelNotFoundError, RunFolderError
 from lite_selfplay.evaluation import evaluate, write_result
 from lite_selfplay.evaluation.targets import find_task
 from lite_selfplay.listener import Listener
+from lite_selfplay.records import RunFolder
 from lite_selfplay.tasks import content_key, evaluation_set, load_task
 
 SMALL = {"group_size": 2, "problems_per_step": 1, "steps": 2, "precision": "fp32"}
@@ -224,12 +225,12 @@ def test_a_benchmark_is_found_by_its_bare_name(tmp_path: Path):
 
 def test_results_are_never_overwritten(tmp_path: Path):
     result = {"mode": "single", "tasks": "reasoning-gym:chain_sum,max=3", "n": 5}
-    names = [write_result(tmp_path, result).name for _ in range(3)]
+    names = [write_result(RunFolder(tmp_path), result).name for _ in range(3)]
     stem = "single-reasoning-gym-chain_sum-max-3-5"
     assert names == [f"{stem}.json", f"{stem}-2.json", f"{stem}-3.json"]
     assert {path.name for path in (tmp_path / "eval").iterdir()} == set(names)
     with pytest.raises(ValueError, match="Out of range float"):
-        write_result(tmp_path, {**result, "pass_at_1": float("nan")})
+        write_result(RunFolder(tmp_path), {**result, "pass_at_1": float("nan")})
 
 
 @pytest.mark.parametrize(
