@@ -1,9 +1,11 @@
-# make demo: install, fetch the real model, play a few steps of Agon.   make test: everything that is checked.
+# make demo: install, fetch the real model, train Agon, print what it learned.   make test: everything that is checked.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
-RUN ?= runs/demo-$(shell date +%Y%m%d-%H%M%S)
+GAME ?= agon
+SEED ?= 0
+RUN ?= runs/demo-$(GAME)-$(SEED)-$(shell date +%Y%m%d-%H%M%S)
 
 .PHONY: demo test check test-fast format lock clean
 
@@ -15,8 +17,8 @@ $(STAMP): pyproject.toml requirements-cpu.lock
 	@touch $@
 
 demo: $(STAMP)
-	@$(BIN)/lite-selfplay train --config examples/demo.yaml --run-dir $(RUN)
-	@$(BIN)/lite-selfplay report $(RUN) --duels 3
+	@$(BIN)/lite-selfplay train $(GAME) --preset demo --seed $(SEED) --run-dir $(RUN)
+	@$(BIN)/lite-selfplay report $(RUN)
 
 check: $(STAMP)
 	$(BIN)/ruff format --check .

@@ -14,8 +14,9 @@ from lite_selfplay.adapters import BASE
 from lite_selfplay.backends import choose_backend
 from lite_selfplay.checkpoints import Checkpoint, load_checkpoint, read_state, save_checkpoint
 from lite_selfplay.cold_start import cold_start, playing_config, within_limits
+from lite_selfplay.config import RunConfig
 from lite_selfplay.data import Episode, EvalSpec, Sampling
-from lite_selfplay.errors import Interrupted, RunFolderError
+from lite_selfplay.errors import Interrupted, LiteSelfPlayError, RunFolderError
 from lite_selfplay.evaluation.modes import measure
 from lite_selfplay.evaluation.tables import headline
 from lite_selfplay.examples import gather
@@ -35,7 +36,6 @@ from lite_selfplay.trainer import StepReport, make_trainer_class, reference_name
 from lite_selfplay.verify import Verifier
 
 if TYPE_CHECKING:
-    from lite_selfplay.config import RunConfig
     from lite_selfplay.models import ResolvedModel
     from lite_selfplay.planning import Plan
 
@@ -187,7 +187,10 @@ class Session:
             folder = theirs.get(seat) or (next(iter(theirs.values())) if len(theirs) == 1 else None)
             if folder is None:
                 raise RunFolderError(f"{other.path} has no seat {seat!r}: it has {', '.join(theirs) or 'none'}")
-            self.adapters.load(seat, folder)
+            try:
+                self.adapters.load(seat, folder)
+            except LiteSelfPlayError as error:
+                raise RunFolderError(f"{other.path}: {error}") from None
 
     def _cold_start(self) -> None:
         config, seed = self.config, derived_seed(self.config.run.seed, "cold start")

@@ -8,6 +8,7 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM
 
 from lite_selfplay.adapters import BASE, Adapters
+from lite_selfplay.backends.transformers import dense_weight
 from lite_selfplay.config import SeatConfig
 from lite_selfplay.errors import LiteSelfPlayError, UnknownNameError
 
@@ -175,3 +176,32 @@ def test_unknown_names_and_unfit_weights_are_refused(adapters: Adapters, tiny_pa
     for name in ("base", "default", "a.b", "A-frozen", ""):
         with pytest.raises(LiteSelfPlayError, match="cannot be named"):
             Adapters(base(tiny_path), {name: STRONG}, seed=0)
+
+
+@pytest.mark.parametrize("name", ["A", "B", BASE, "A@then"])
+def test_merged_weights_say_the_same_and_leave_no_trace(adapters: Adapters, name: str):
+    adapters.snapshot("A", "A@then")
+    with torch.no_grad():
+        for parameter in adapters.parameters("A").values():
+            parameter.add_(0.05)
+    before = {key: tensor.clone() for key, tensor in adapters.model.state_dict().items()}
+    plain = heard(adapters, name)
+    with adapters.speaking_merged(name, dense_weight):
+        merged = said(adapters.model)
+    assert torch.allclose(merged, plain, atol=1e-4)
+    assert torch.equal(heard(adapters, name), plain)
+    assert trainable(adapters) == {"A"}
+    after = adapters.model.state_dict()
+    assert all(torch.equal(after[key], tensor) for key, tensor in before.items())
+
+
+def test_merged_weights_go_after_an_error(adapters: Adapters):
+    plain = heard(adapters, "A")
+    with pytest.raises(KeyboardInterrupt), adapters.speaking_merged("B", dense_weight):
+        raise KeyboardInterrupt
+    assert torch.equal(heard(adapters, "A"), plain)
+
+
+def test_the_memory_of_merged_weights_is_that_of_all_linear_layers_in_float32(adapters: Adapters, tiny_path: Path):
+    linear = {id(m): m for n, m in base(tiny_path).named_modules() if isinstance(m, torch.nn.Linear) and n != "lm_head"}
+    assert adapters.merged_bytes() == sum(4 * module.weight.numel() for module in linear.values())

@@ -25,14 +25,3 @@ def test_example(name: str, tmp_path: Path):
     assert done.returncode == 0, done.stderr
     assert "adapter" in done.stdout
     assert len(list((tmp_path / "runs").iterdir())) == 1
-
-
-def test_the_demos_configuration_is_valid():
-    from lite_selfplay import RunConfig
-    from lite_selfplay.config import load_layer
-    from lite_selfplay.planning import plan
-
-    ready = plan(RunConfig.of(load_layer(EXAMPLES / "demo.yaml")))
-    assert ready.config.game.name == "agon"
-    assert ready.config.model.precision == "4bit"
-    assert ready.game.rollouts_per_step() == 32

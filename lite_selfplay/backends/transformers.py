@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import psutil
 import torch
 from torch import Tensor, nn
 
@@ -48,6 +49,12 @@ class TransformersBackend:
         base = load_base(path, section.precision, self.compute_dtype, self.device)
         self.adapters = Adapters(base, seats, seed=seed, base_name=base_name or str(path))
         self.adapters.model.eval()
+        self._merges = self._can_merge()
+
+    def _can_merge(self) -> bool:
+        """Whether seats speak through dense weights: in float32 on a CPU with four times the memory that takes."""
+        plain = self.device.type == "cpu" and self.compute_dtype == torch.float32
+        return plain and 4 * self.adapters.merged_bytes() < psutil.virtual_memory().available
 
     def generate(
         self,
@@ -57,7 +64,9 @@ class TransformersBackend:
         sampling: Sampling,
         seeds: Sequence[Sequence[int]],
     ) -> list[list[Generation]]:
-        with self._at_rest(), self.adapters.speaking(seat):
+        adapters = self.adapters
+        speaking = adapters.speaking_merged(seat, dense_weight) if self._merges else adapters.speaking(seat)
+        with self._at_rest(), speaking:
             return generate(
                 self.adapters.model,
                 prompts,
@@ -156,6 +165,17 @@ def load_base(path: Path, precision: str, dtype: torch.dtype, device: torch.devi
         keep_training_layout(model)
     model.requires_grad_(False)
     return model
+
+
+def dense_weight(layer: nn.Module) -> Tensor:
+    """A fresh float32 copy (out, in) of a linear layer's weight, expanded where it is held in 4 bits."""
+    weight: Any = layer.weight
+    if getattr(weight, "quant_state", None) is None:
+        return weight.detach().to(torch.float32, copy=True)
+    from bitsandbytes.functional import dequantize_4bit
+
+    expanded: Tensor = dequantize_4bit(weight.data, weight.quant_state)
+    return expanded.float()
 
 
 def keep_training_layout(model: nn.Module) -> None:

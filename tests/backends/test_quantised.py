@@ -5,6 +5,7 @@ import pytest
 import torch
 from bitsandbytes.nn import Linear4bit
 
+from lite_selfplay.adapters import BASE
 from lite_selfplay.backends.transformers import compute_dtype
 from lite_selfplay.config import ModelSection
 from lite_selfplay.data import Sampling
@@ -38,3 +39,23 @@ def test_the_type_weights_are_multiplied_in():
     assert compute_dtype(ModelSection(name="x", precision="bf16", compute_dtype="fp16"), cpu) == torch.bfloat16
     expected = torch.bfloat16 if torch.cpu._is_avx512_bf16_supported() else torch.float32
     assert compute_dtype(ModelSection(name="x"), cpu) == expected
+
+
+@pytest.mark.parametrize("seat", ["A", "B", BASE])
+def test_merged_weights_of_a_4_bit_base_speak_as_the_seat_does(make_backend: Callable[..., Any], seat: str):
+    backend = make_backend("4bit", compute_dtype="fp32")
+    prompts, sampling = [[10, 11, 12], [20]], Sampling(max_tokens=12)
+    said = []
+    for merges in (True, False):
+        backend._merges = merges
+        out = backend.generate(seat, prompts, 4, sampling, [[1, 2, 3, 4], [5, 6, 7, 8]])
+        said.append([row for group in out for row in group])
+    for merged, plain in zip(*said, strict=True):
+        assert merged.token_ids == plain.token_ids
+        assert merged.logprobs == pytest.approx(plain.logprobs, abs=1e-4)
+
+
+def test_only_float32_arithmetic_on_a_cpu_is_merged(make_backend: Callable[..., Any]):
+    assert make_backend("4bit", compute_dtype="fp32")._merges
+    assert not make_backend("4bit", compute_dtype="bf16")._merges
+    assert not make_backend("bf16")._merges
