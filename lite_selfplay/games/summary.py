@@ -23,6 +23,7 @@ _NUMBER = re.compile(
     """,
     re.VERBOSE,
 )
+_TAG = re.compile(r"</?[^<>\s]*>")
 _SENTENCE = re.compile(r"[^.!?\n]*(?:[.!?](?=\d)[^.!?\n]*)*(?:[.!?]+|\n|$)")
 _ANNOUNCES = re.compile(
     r"\b(?:final|correct)?\s*(?:answer|result|solution)\b\s*(?:\w+\s+){0,4}?(?:is|are|equals|:|=|→)|^\s*answer\b|####",
@@ -54,7 +55,7 @@ def summarise(text: str, problem: str, *, thinks: bool, prefill: str = "") -> st
     final = extract_answer(whole)
     recap = _without_boxes(_before_answer(split.rest))
     if final is None:
-        numbers = [match.group() for match in _NUMBER.finditer(recap)]
+        numbers = [match.group() for match in _NUMBER.finditer(_TAG.sub(" ", recap))]
         final = numbers[-1] if numbers else None
     if final is not None:
         recap = _withhold(recap, final.strip(), problem)

@@ -23,6 +23,7 @@ APPLES = "Tom has 12 apples and buys 30 more. How many does he have?"
         pytest.param(r"It is \boxed{42", "It is ?", id="unclosed box"),
         pytest.param("Adding gives forty-two apples, i.e. 42.0. #### 42", "Adding gives ? apples, i.e. ?.", id="words"),
         pytest.param("We add. <answer>42", "We add.", id="unclosed answer"),
+        pytest.param("12 + 30 = 42. <3>42</3></answer>", "12 + 30 = ?. <3>?</3></answer>", id="a tag is no number"),
         pytest.param("We add. <answer>42</answer> and again 42", "We add.", id="text after the answer"),
         pytest.param("12 + 30 = 42, and 42 - 2 = 40. <answer>40", "12 + 30 = 42, and 42 - 2 = ?.", id="steps stay"),
         pytest.param("Half is 0.5, or 1/2. <answer>\\frac{1}{2}</answer>", "Half is ?, or ?.", id="same number"),
