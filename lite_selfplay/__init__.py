@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from lite_selfplay.evaluation import evaluate
     from lite_selfplay.games import Game, register_game
     from lite_selfplay.listener import Listener
-    from lite_selfplay.run import Run, cold_start, load_run, resume, train
+    from lite_selfplay.run import Run, load_run, resume, train
 
 __all__ = [
     "Game",
@@ -20,7 +20,6 @@ __all__ = [
     "LiteSelfPlayError",
     "Run",
     "RunConfig",
-    "cold_start",
     "evaluate",
     "load_run",
     "register_game",
@@ -34,7 +33,6 @@ _HOME = {
     "Run": "lite_selfplay.run",
     "RunConfig": "lite_selfplay.config",
     "Listener": "lite_selfplay.listener",
-    "cold_start": "lite_selfplay.run",
     "evaluate": "lite_selfplay.evaluation",
     "load_run": "lite_selfplay.run",
     "register_game": "lite_selfplay.games",

@@ -81,6 +81,9 @@ class RunFolder:
             raise RunFolderError(f"cannot write to {path.parent}: {error.strerror or error}") from None
         return path
 
+    def has_evaluation(self, name: str) -> bool:
+        return (self.path / EVALUATIONS / f"{name}.json").is_file()
+
     def evaluations(self) -> dict[str, dict[str, Any]]:
         """The evaluations made in training, by their moment, in the order of the steps."""
         found = [json.loads(path.read_text(encoding="utf-8")) for path in (self.path / EVALUATIONS).glob("*.json")]

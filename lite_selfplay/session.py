@@ -77,7 +77,10 @@ class Session:
         self.verifier = Verifier(deadline=run.verify_timeout_s)
         self.sources = {name: Source(ready.task.problems, seed=run.seed, name=name) for name in self.game.sources}
         self._reward = reward
-        self.table = self._make_table(self.config, self.sources)
+        self.table = self._make_table(self.config, self.sources, reward)
+        # Held-out answers are judged by the checker, so that runs with different rewards can be compared.
+        answered = all(problem.answer is not None for problem in ready.held_out)
+        self._measuring = self._make_table(self.config, {}, None if answered else reward)
         self.skipped_steps = 0
         self._cold_started = False
         self._said_full = False
@@ -116,13 +119,16 @@ class Session:
         with self._saved_when_stopped():
             if checkpoint is None:
                 self._prepare()
-            elif checkpoint.step == 0:
+            else:
                 load_checkpoint(checkpoint, self.adapters)
-                self._cold_started, checkpoint = True, None
-            if checkpoint is None:
-                self._evaluate(0)
+                self._cold_started = True
+            done = checkpoint.step if checkpoint else 0
+            if done in evaluation_steps(self.config) and not self.folder.has_evaluation(_evaluation_name(done)):
+                self._evaluate(done)
+            if done == 0:
                 self._keep_references()
-            self._first_step = checkpoint.step if checkpoint else 0
+                checkpoint = None  # nothing but the seats has been saved yet
+            self._first_step = done
             self.listener.phase("training", steps)
             self.listener.advance(self._first_step)
             self._started = time.perf_counter()
@@ -226,7 +232,7 @@ class Session:
         """A table at which the base plays for examples, on problems and randomness of its own."""
         config = playing_config(self.config)
         sources = {name: Source(task.problems, seed=config.run.seed, name=name) for name in self.game.sources}
-        return self._make_table(config, sources)
+        return self._make_table(config, sources, self._reward)
 
     def _keep_references(self) -> None:
         """Where a role has a KL term, keep its possible seats as they enter training."""
@@ -234,7 +240,7 @@ class Session:
             for seat in self.adapters.seats:
                 self.adapters.snapshot(seat, reference_name(seat))
 
-    def _make_table(self, config: RunConfig, sources: Mapping[str, Source]) -> LiveTable:
+    def _make_table(self, config: RunConfig, sources: Mapping[str, Source], reward: RewardFunction | None) -> LiveTable:
         return LiveTable(
             self.backend,
             self.chat,
@@ -242,7 +248,7 @@ class Session:
             sources,
             config,
             max_completion_tokens=self._ready.max_completion_tokens,
-            reward=self._reward,
+            reward=reward,
             listener=self.listener,
         )
 
@@ -254,14 +260,14 @@ class Session:
             return
         taught = self.config.cold_start.enabled
         first = "after cold start" if taught else "before training"
-        self._measure(f"step-{step:06}", self.game.evaluation(), step, f"after {step} steps" if step else first)
+        self._measure(_evaluation_name(step), self.game.evaluation(), step, f"after {step} steps" if step else first)
         self._write_card(step)
 
     def _measure(self, name: str, spec: EvalSpec, step: int, moment: str) -> None:
         section = self.config.eval
         tokens = self._ready.max_completion_tokens
         result = measure(
-            self.table,
+            self._measuring,
             spec,
             self._ready.held_out,
             sampling=Sampling(temperature=section.temperature, top_p=section.top_p, max_tokens=tokens),
@@ -303,6 +309,7 @@ class Session:
         if done < run.steps and done % run.save_every == 0:
             self._save(done, self._state())
         if done < run.steps and done in evaluation_steps(self.config):
+            self._start_state = self._state()  # an evaluation may be stopped: the step before it is complete
             self._evaluate(done)
             self.listener.phase("training", run.steps)
             self.listener.advance(done)
@@ -395,3 +402,7 @@ class Session:
             source.restore(state["sources"][name])
         self.skipped_steps = state["skipped_steps"]
         self._cold_started = state["cold_started"]
+
+
+def _evaluation_name(step: int) -> str:
+    return f"step-{step:06}"

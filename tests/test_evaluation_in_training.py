@@ -8,10 +8,11 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from lite_selfplay import Run, RunConfig, cold_start, resume, train
+from lite_selfplay import Run, RunConfig, resume, session, train
 from lite_selfplay.config import preset_layer, preset_names
-from lite_selfplay.errors import ConfigError, RunFolderError, UnknownNameError
+from lite_selfplay.errors import ConfigError, Interrupted, RunFolderError, UnknownNameError
 from lite_selfplay.planning import evaluation_steps, plan
+from lite_selfplay.run import cold_start
 from lite_selfplay.tasks import content_key
 
 LETTERS = "letters:named=6"
@@ -135,6 +136,33 @@ def test_seats_that_do_not_fit_are_refused(taught: Run, tmp_path: Path):
     assert not (tmp_path / "none").exists()
     with pytest.raises(ConfigError, match="fresh seats"):
         cold_start(config(tmp_path / "twice", init=str(taught.path), eval={}))
+
+
+@pytest.mark.parametrize("stopped", [0, 2, 4])
+def test_a_run_stopped_while_it_is_measured_goes_on_as_if_it_had_not(
+    measured: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stopped: int
+):
+    whole = session.measure
+
+    def stop(*args: Any, about: dict[str, Any], **options: Any) -> Any:
+        if about["step"] == stopped:
+            raise Interrupted("stopped by SIGINT")
+        return whole(*args, about=about, **options)
+
+    monkeypatch.setattr(session, "measure", stop)
+    with pytest.raises(Interrupted, match=f"saved before step {stopped + 1}"):
+        train(config(tmp_path / "run"))
+    monkeypatch.setattr(session, "measure", whole)
+    run = resume(tmp_path / "run")
+    assert [row["text"] for row in run.episodes()] == [row["text"] for row in measured.episodes()]
+    assert all(same(weights(run, seat), weights(measured, seat)) for seat in "AB")
+    assert run.evaluations() == measured.evaluations()
+
+
+def test_held_out_answers_are_judged_by_the_checker_whatever_the_reward(tmp_path: Path):
+    run = train(config(tmp_path / "run", game="grpo", steps=1), reward=lambda completions: [1.0] * len(completions))
+    assert run.metrics_rows()[0]["streams"]["solver"]["accuracy"] == 1.0
+    assert all(found["pass_at_1"] < 1 for found in run.evaluations().values())
 
 
 def test_a_run_stopped_in_its_first_evaluation_goes_on_as_if_it_had_not(measured: Run, tmp_path: Path):

@@ -107,3 +107,10 @@ def test_a_wheel_is_what_is_imported_from(wheel, tmp_path):
     code += "from lite_selfplay.games.prompts import fill; fill('solver', problem='1 + 1?'); "
     code += "assert lite_selfplay.__file__.startswith(sys.argv[1]) and app.__file__.startswith(sys.argv[1])"
     subprocess.run([sys.executable, "-c", code, str(tmp_path)], check=True, timeout=60, cwd=tmp_path)
+
+
+def test_no_public_name_is_a_modules_name_too():
+    # An imported module becomes an attribute of its package, and would hide a name that is looked up when asked for.
+    modules = {path.stem for path in (ROOT / "lite_selfplay").iterdir()}
+    assert not modules & set(lite_selfplay.__all__)
+    assert all(getattr(lite_selfplay, name) for name in lite_selfplay.__all__)
