@@ -1,14 +1,16 @@
 """`lite-selfplay report`: what happened in a run, read from its folder."""
 
-import json
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from lite_selfplay.errors import ConfigError, RunFolderError
+from lite_selfplay.errors import ConfigError
+
+if TYPE_CHECKING:
+    from lite_selfplay.run import Run
 
 
 class Rule(StrEnum):
@@ -46,7 +48,7 @@ def report(
     typer.echo(f"{title}: {len(rows)} steps in {folder.path}")
     for row in rows[:1] + rows[1:][-1:]:
         _print_step(row)
-    _print_evaluations(folder.path / "eval")
+    _print_evaluations(folder)
     chosen = choose_exchanges(folder.episodes(), duels, choose.value) if duels else []
     if out is not None:
         _write(out, exchanges_markdown(f"Exchanges of {title}, {len(rows)} steps", chosen, choose.value))
@@ -69,33 +71,20 @@ def _print_step(row: Mapping[str, Any]) -> None:
         )
 
 
-def _print_evaluations(folder: Path) -> None:
+def _print_evaluations(run: "Run") -> None:
     """The moments of training side by side, then what `lite-selfplay eval` measured."""
     from lite_selfplay.evaluation.tables import as_text, change, comparison, headline
 
-    found = {path.stem: _read(path) for path in sorted(folder.glob("*.json"))}
-    timed = sorted((result for result in found.values() if "moment" in result), key=lambda result: result["step"])
-    moments = {result["moment"]: result for result in timed}
-    if moments:
-        typer.echo(f"\nheld-out problems of {timed[-1]['tasks']}, pass@1 with 95% intervals:")
+    if moments := run.evaluations():
+        tasks = list(moments.values())[-1]["tasks"]
+        typer.echo(f"\nheld-out problems of {tasks}, pass@1 with 95% intervals:")
         typer.echo(as_text(*comparison(moments)))
         if told := change(moments):
             typer.echo(told)
-    others = {name: result for name, result in found.items() if "moment" not in result}
-    if others:
+    if later := run.later_evaluations():
         typer.echo("\nmeasured with `lite-selfplay eval`, pass@1:")
-    for name, result in others.items():
+    for name, result in later.items():
         typer.echo(f"  {name}: {headline(result)}")
-
-
-def _read(path: Path) -> dict[str, Any]:
-    try:
-        result = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise RunFolderError(f"cannot read {path}: {error}") from None
-    if not isinstance(result, dict) or "seats" not in result:
-        raise RunFolderError(f"{path} holds no evaluation")
-    return result
 
 
 def _write(path: Path, text: str) -> None:

@@ -28,9 +28,9 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from lite_selfplay.config import SeatConfig
+from lite_selfplay.data import BASE
 from lite_selfplay.errors import LiteSelfPlayError, UnknownNameError
 
-BASE = "base"
 _TWIN = "-frozen"
 _WEIGHTS, _CONFIG = "adapter_model.safetensors", "adapter_config.json"
 

@@ -10,6 +10,9 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 Credit = Literal["group", "group_mean", "reinforce", "batch"]
+BASE = "base"
+"""The name under which the base speaks, every adapter off."""
+
 StopReason = Literal["eos", "length", "string", "prompt_too_long"]
 
 

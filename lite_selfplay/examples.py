@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Literal, Protocol, Self
 
 from lite_selfplay.config import ColdStartSection
-from lite_selfplay.data import Example, Problem, Stream
+from lite_selfplay.data import BASE, Example, Problem, Stream
 from lite_selfplay.errors import ConfigError, UnknownNameError
 from lite_selfplay.games.base import Game
 from lite_selfplay.listener import Listener
@@ -197,7 +197,7 @@ class _Gathering:
         listener.phase("the base plays for examples", total=self._section.rounds)
         try:
             for step in range(self._section.rounds):
-                table.open(step, dict.fromkeys(self._game.roles, "base"))
+                table.open(step, dict.fromkeys(self._game.roles, BASE))
                 for stream in self._game.play(step, table).streams:
                     if stream.role in self._wanted:
                         self._keep(stream)

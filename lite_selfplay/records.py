@@ -86,8 +86,24 @@ class RunFolder:
 
     def evaluations(self) -> dict[str, dict[str, Any]]:
         """The evaluations made in training, by their moment, in the order of the steps."""
-        found = [json.loads(path.read_text(encoding="utf-8")) for path in (self.path / EVALUATIONS).glob("*.json")]
-        return {row["moment"]: row for row in sorted((r for r in found if "moment" in r), key=lambda r: r["step"])}
+        found = [result for result in self._evaluation_files().values() if "moment" in result]
+        return {result["moment"]: result for result in sorted(found, key=lambda result: result["step"])}
+
+    def later_evaluations(self) -> dict[str, dict[str, Any]]:
+        """Those made of the finished run, by the name of their file. Both raise RunFolderError for a damaged file."""
+        return {name: result for name, result in self._evaluation_files().items() if "moment" not in result}
+
+    def _evaluation_files(self) -> dict[str, dict[str, Any]]:
+        found = {}
+        for path in sorted((self.path / EVALUATIONS).glob("*.json")):
+            try:
+                result = json.loads(path.read_text(encoding="utf-8"))
+            except (OSError, ValueError) as error:
+                raise RunFolderError(f"cannot read {path}: {error}") from None
+            if not isinstance(result, dict) or "seats" not in result:
+                raise RunFolderError(f"{path} holds no evaluation")
+            found[path.stem] = result
+        return found
 
     # Lines
 

@@ -55,6 +55,10 @@ class Run:
         """The evaluations made in training, by their moment (`untouched`, `after cold start`, `after 20 steps`)."""
         return self._folder.evaluations()
 
+    def later_evaluations(self) -> dict[str, dict[str, Any]]:
+        """What `evaluate` and `lite-selfplay eval` found of the run, by the name of the file in `eval/`."""
+        return self._folder.later_evaluations()
+
     def __repr__(self) -> str:
         return f"Run({str(self.path)!r})"
 

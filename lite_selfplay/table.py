@@ -11,14 +11,26 @@ from typing import Protocol
 from lite_selfplay.data import Completion, Problem, Sampling, TokenScores, Verdict
 
 
-class Table(Protocol):
+class Reader(Protocol):
+    """What it takes to read a completion: the base's tokenizer, and whether its template thinks."""
+
+    thinks: bool
+    """Whether the base's chat template asks for a `<think>` block."""
+
+    def tokenize(self, text: str) -> list[int]:
+        """Token ids of plain text under the base's tokenizer, without special tokens."""
+        ...
+
+    def detokenize(self, ids: Sequence[int]) -> str:
+        """The text of token ids."""
+        ...
+
+
+class Table(Reader, Protocol):
     """Draws problems, lets roles speak, and judges what they said. A game sees nothing else of the machinery."""
 
     rng: random.Random
     """Derived from the run's seed and the step: the only randomness a game may use."""
-
-    thinks: bool
-    """Whether the base's chat template asks for a `<think>` block."""
 
     def draw(self, source: str, n: int) -> list[Problem]:
         """The next `n` items of a source. Its position is part of a checkpoint."""
@@ -40,12 +52,4 @@ class Table(Protocol):
 
     def verify(self, pairs: Sequence[tuple[Completion, Problem]]) -> list[Verdict]:
         """Judge completions against their problems' answers, in order. `well_formed` is filled in as well."""
-        ...
-
-    def tokenize(self, text: str) -> list[int]:
-        """Token ids of plain text under the base's tokenizer, without special tokens."""
-        ...
-
-    def detokenize(self, ids: Sequence[int]) -> str:
-        """The text of token ids."""
         ...

@@ -14,7 +14,7 @@ summaries are those of training.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import permutations
-from typing import Any, Protocol, cast
+from typing import Any, Protocol
 
 from lite_selfplay.data import Completion, EvalSpec, Problem, Sampling, Verdict
 from lite_selfplay.errors import RequestError, UnknownNameError
@@ -22,7 +22,7 @@ from lite_selfplay.evaluation.scores import Evaluation, Judged, cascade_score, s
 from lite_selfplay.games.draft_challenge import attempt_summary, challenge_prompt
 from lite_selfplay.games.prompts import fill
 from lite_selfplay.listener import Listener
-from lite_selfplay.table import Table
+from lite_selfplay.table import Reader
 from lite_selfplay.tasks.base import derived_seed
 
 MODES = ("single", "cascade")
@@ -30,20 +30,14 @@ MODES = ("single", "cascade")
 _PROMPT_TOKENS = 256
 
 
-class Speaker(Protocol):
+class Speaker(Reader, Protocol):
     """What measuring needs: seats that speak, and a checker. The live table is one."""
-
-    thinks: bool
 
     def speak(
         self, seat: str, prompts: Sequence[str], n: int, sampling: Sampling, seeds: Sequence[Sequence[int]]
     ) -> list[list[Completion]]: ...
 
     def verify(self, pairs: Sequence[tuple[Completion, Problem]]) -> list[Verdict]: ...
-
-    def tokenize(self, text: str) -> list[int]: ...
-
-    def detokenize(self, ids: Sequence[int]) -> str: ...
 
 
 def measure(
@@ -149,9 +143,8 @@ class _Asking:
 
     def attempts(self, drafts: Sequence[Sequence[Judged]]) -> list[list[str]]:
         """What a challenger may see of each draft."""
-        table = cast(Table, self.table)  # of which a summary uses what a speaker has
         return [
-            [attempt_summary(table, draft.completion, problem) for draft in row]
+            [attempt_summary(self.table, draft.completion, problem) for draft in row]
             for problem, row in zip(self.problems, drafts, strict=True)
         ]
 

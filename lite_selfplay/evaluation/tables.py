@@ -6,9 +6,9 @@ A moment is when something was measured: `untouched`, `after cold start`, `after
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from lite_selfplay.data import BASE
 from lite_selfplay.stats import paired_test
 
-BASE = "base"
 MISSING = "-"
 
 Result = Mapping[str, Any]

@@ -27,7 +27,7 @@ from lite_selfplay.games.prompts import fill
 from lite_selfplay.games.solo import judged, solo_reward
 from lite_selfplay.games.summary import summarise
 from lite_selfplay.games.worked import worked_attempt, worked_example
-from lite_selfplay.table import Table
+from lite_selfplay.table import Reader, Table
 
 Reward = Literal["adv", "coop", "margin"]
 
@@ -174,7 +174,7 @@ def agon_reward(
     return reward + tiebreak * challenger * drafter
 
 
-def attempt_summary(table: Table, draft: Completion, problem: Problem) -> str:
+def attempt_summary(table: Reader, draft: Completion, problem: Problem) -> str:
     """What the challenger may see of a draft: its recap without the final answer, at most the last 512 tokens."""
     text = summarise(draft.text, problem.text, thinks=table.thinks, prefill=draft.prefill)
     ids = table.tokenize(text)

@@ -126,6 +126,7 @@ def _load(file: Path, header: GgufHeader) -> Any:
             quantization_config=GgufConfig(dequantize=True),
             output_loading_info=True,
         )
+    # What transformers raises for an architecture or a tensor type that it cannot turn into a model of its own.
     except (AttributeError, KeyError, NotImplementedError, RuntimeError, ValueError) as error:
         raise _misfit(file, header, str(error)) from error
     model, report = loaded

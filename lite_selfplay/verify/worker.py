@@ -6,6 +6,7 @@ The first line it writes says {"ready": true}, or {"failed": reason}. A question
 its own ends it.
 """
 
+import functools
 import json
 import logging
 import os
@@ -14,6 +15,7 @@ import sys
 from collections.abc import Callable
 from typing import Any, TextIO
 
+from lite_selfplay.errors import LiteSelfPlayError
 from lite_selfplay.verify.exact import judge
 
 # How much later than the parent's deadline the alarm rings.
@@ -22,6 +24,8 @@ ALARM_GRACE = 5.0
 RELATIVE_ERROR = 1e-6
 
 Compare = Callable[[str, str], bool]
+Reply = Callable[[dict[str, Any]], dict[str, str]]
+"""A question to its reply."""
 
 
 class UnparsableAnswer(Exception):
@@ -106,28 +110,28 @@ def set_alarm(seconds: float) -> None:
         signal.setitimer(signal.ITIMER_REAL, seconds)
 
 
-def serve(questions: TextIO, replies: TextIO, deadline: float) -> None:
-    """Answer questions until their stream ends."""
+def serve(questions: TextIO, replies: TextIO, deadline: float, prepare: Callable[[], Reply]) -> None:
+    """Answer questions until their stream ends, by the function that `prepare` loads or fails to load."""
 
     def send(message: dict[str, Any]) -> None:
         replies.write(json.dumps(message) + "\n")
         replies.flush()
 
     try:
-        compare = load_compare()
-    except ImportError as error:
-        send({"failed": f"math-verify cannot be imported: {error}"})
+        reply = prepare()
+    except (ImportError, LiteSelfPlayError) as error:
+        send({"failed": str(error)})
         return
     send({"ready": True})
     for line in questions:
         set_alarm(deadline + ALARM_GRACE)
-        reply = reply_to(json.loads(line), compare)
+        answered = reply(json.loads(line))
         set_alarm(0)
-        send(reply)
+        send(answered)
 
 
-def main() -> None:
-    """Run as `python -m lite_selfplay.verify.worker DEADLINE_SECONDS MEMORY_MB`."""
+def run(prepare: Callable[[], Reply]) -> None:
+    """A checking process from its start to its end; its arguments are the deadline in seconds and its memory in MB."""
     # Ctrl-C is for the parent: a worker that dies of it would turn a pending answer into a wrong one.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     logging.disable()
@@ -137,10 +141,19 @@ def main() -> None:
     replies = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
     try:
-        serve(sys.stdin, replies, deadline)
+        serve(sys.stdin, replies, deadline, prepare)
     except MemoryError:
         os._exit(1)
 
 
+def by_math_verify() -> Reply:
+    """What this program answers with."""
+    try:
+        compare = load_compare()
+    except ImportError as error:
+        raise ImportError(f"math-verify cannot be imported: {error}") from error
+    return functools.partial(reply_to, compare=compare)
+
+
 if __name__ == "__main__":
-    main()
+    run(by_math_verify)
