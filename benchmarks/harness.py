@@ -1,0 +1,277 @@
+"""What the benchmarks share: a process for each contender, taking turns, medians, tables and the machine."""
+
+import json
+import os
+import platform
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import typer
+from rich.box import MARKDOWN
+from rich.console import Console
+from rich.table import Table
+
+from lite_selfplay import RunConfig
+from lite_selfplay.errors import LiteSelfPlayError
+from lite_selfplay.models import require_known
+from lite_selfplay.tasks import Source, load_task
+
+PAUSE_S = 0.5
+"""Between turns: the threads of the process that has just worked stop spinning before the other one starts."""
+PACKAGES = ("torch", "transformers", "trl", "peft", "bitsandbytes", "lite-selfplay")
+HERE = Path(__file__).parent
+
+Reply = dict[str, Any]
+
+
+class BenchmarkError(Exception):
+    """A contender stopped working; the message ends with what it wrote last."""
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What every contender is given alike.
+
+    `tasks` is a JSONL file of exactly the problems of a round, `folder` a place for what contenders write, `adapter`
+    where ours leaves the adapter that TRL's starts with. `lengths` is `uniform` (no token ends a completion before
+    `cap`) or `long-tailed` (the model's own). `group_size` counts the completions of a problem; in a training step,
+    those of one of two roles. A prompt is the problem and what `ask` says, or the library's own where that is None.
+    """
+
+    model: str
+    precision: str
+    compute_dtype: str
+    lengths: str
+    tasks: str
+    folder: str
+    adapter: str
+    prompts: int
+    group_size: int
+    cap: int
+    rounds: int
+    ask: str | None = None
+    seats: int = 1
+    rank: int = 16
+    alpha: int = 32
+    init_std: float = 1e-3
+    lr: float = 1e-5
+
+    @property
+    def uniform(self) -> bool:
+        return self.lengths == "uniform"
+
+    def told(self, tasks: str, lengths: str) -> dict[str, Any]:
+        """The setting as results tell it, without the places of a run that is over."""
+        values = {**asdict(self), "tasks": tasks, "lengths": lengths}
+        return {key: value for key, value in values.items() if key not in ("folder", "adapter")}
+
+
+class Contender:
+    """A worker process, spoken to in JSON lines. `hear` waits for its next line, `ask` sends one first."""
+
+    def __init__(self, name: str, script: str, kind: str, setting: Setting, threads: int | None = None):
+        self.name = name
+        self._log = tempfile.TemporaryFile("w+", errors="replace")  # noqa: SIM115
+        environment = dict(os.environ)
+        if threads is not None:
+            environment["OMP_NUM_THREADS"] = str(threads)
+        mine, its = os.pipe()  # its stdout is full of what libraries print
+        self._process = subprocess.Popen(
+            [sys.executable, str(HERE / script), kind, json.dumps(asdict(setting)), str(its)],
+            stdin=subprocess.PIPE,
+            stdout=self._log,
+            stderr=subprocess.STDOUT,
+            pass_fds=[its],
+            text=True,
+            env=environment,
+        )
+        os.close(its)
+        self._answers = os.fdopen(mine, encoding="utf-8")
+
+    def ask(self, **message: Any) -> Reply:
+        assert self._process.stdin is not None
+        try:
+            self._process.stdin.write(json.dumps(message) + "\n")
+            self._process.stdin.flush()
+        except BrokenPipeError:
+            raise self._broken() from None
+        return self.hear()
+
+    def hear(self) -> Reply:
+        line = self._answers.readline()
+        if not line:
+            raise self._broken()
+        reply: Reply = json.loads(line)
+        return reply
+
+    def close(self) -> None:
+        """End the process, which leaves by itself once nobody speaks to it."""
+        if self._process.stdin is not None:
+            self._process.stdin.close()
+        try:
+            self._process.wait(timeout=30)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        self._answers.close()
+        self._log.close()
+
+    def _broken(self) -> BenchmarkError:
+        code = self._process.wait()
+        self._log.seek(0)
+        tail = "".join(self._log.readlines()[-25:])
+        return BenchmarkError(f"{self.name} ended with exit code {code}:\n{tail}")
+
+
+@contextmanager
+def started(
+    kinds: Mapping[str, tuple[str, str]], setting: Setting, threads: int | None
+) -> Iterator[list[tuple[Contender, Reply]]]:
+    """Contenders by their (script, kind), each loaded and warmed up before the next, and what they said."""
+    with ExitStack() as ending:
+        running = []
+        for name, (script, kind) in kinds.items():
+            say(f"{name}: loading, and a first round to warm up")
+            contender = Contender(name, script, kind, setting, threads)
+            ending.callback(contender.close)
+            running.append((contender, contender.hear()))
+        yield running
+
+
+def take_turns(
+    contenders: Sequence[Contender], rounds: int, message: Callable[[int], Mapping[str, Any]]
+) -> dict[str, list[Reply]]:
+    """The replies of each contender to `message(round)`, one after the other in every round."""
+    replies: dict[str, list[Reply]] = {contender.name: [] for contender in contenders}
+    for number in range(rounds):
+        for contender in contenders:
+            time.sleep(PAUSE_S)
+            reply = contender.ask(**message(number))
+            replies[contender.name].append(reply)
+            say(f"round {number + 1} of {rounds}, {contender.name}: {reply['seconds']:.2f} s, {reply['tokens']} tokens")
+    return replies
+
+
+def spread(values: Sequence[float]) -> dict[str, float]:
+    """The median and the extremes."""
+    return {"median": statistics.median(values), "lowest": min(values), "highest": max(values)}
+
+
+def ratio(ours: Sequence[float], theirs: Sequence[float]) -> dict[str, float]:
+    """Ours over theirs: the ratio of the medians, and the extremes of the ratios of single rounds."""
+    pairs = [mine / other for mine, other in zip(ours, theirs, strict=True)]
+    return {**spread(pairs), "median": statistics.median(ours) / statistics.median(theirs)}
+
+
+def write_problems(tasks: str | None, n: int, path: Path) -> str:
+    """Write `n` problems of a task to a JSONL file of their own, in the same order every time; the task's name."""
+    task = load_task(tasks or "arithmetic")
+    rows = [{"problem": p.text, "answer": p.answer or ""} for p in Source(task.problems, seed=0).draw(n)]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    return task.name
+
+
+def require(model: str, precision: str, compute_dtype: str) -> None:
+    """Raises RequestError for a base or a precision that a run would refuse."""
+    RunConfig(game="grpo", model={"name": model, "precision": precision, "compute_dtype": compute_dtype})
+    require_known(model)
+
+
+def machine() -> dict[str, Any]:
+    """The processor, the cores this process may use, the load before the run, and versions."""
+    versions = {}
+    for package in PACKAGES:
+        try:
+            versions[package] = version(package)
+        except PackageNotFoundError:
+            versions[package] = "not installed"
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    load = round(os.getloadavg()[0], 2) if hasattr(os, "getloadavg") else None
+    return {"cpu": _cpu(), "cores": cores, "load": load, "python": platform.python_version(), "versions": versions}
+
+
+def _cpu() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return platform.processor() or platform.machine()
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.machine()
+
+
+def machine_line(facts: Mapping[str, Any], contender: Mapping[str, Any]) -> str:
+    """The machine in one line; `contender` is what a worker said of itself."""
+    versions = ", ".join(f"{name} {number}" for name, number in facts["versions"].items())
+    threads, device, dtype = (contender[key] for key in ("threads", "device", "dtype"))
+    return (
+        f"{facts['cpu']}, {facts['cores']} cores, {threads} threads, load {facts['load']} at the start; "
+        f"{device}, weights multiplied in {dtype}; {versions}"
+    )
+
+
+# Printing
+
+_console = Console(width=None if sys.stdout.isatty() else 200)
+_notes = Console(stderr=True, highlight=False)
+
+
+def say(sentence: str) -> None:
+    """What is being done right now, on stderr: stdout holds results."""
+    _notes.print(sentence, markup=False)
+
+
+def show(text: str) -> None:
+    _console.print(text, markup=False, highlight=False, soft_wrap=True)
+
+
+def show_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """A table in Markdown under its title."""
+    table = Table(box=MARKDOWN)
+    for i, column in enumerate(columns):
+        table.add_column(column, justify="right" if i else "left", no_wrap=True)
+    for row in rows:
+        table.add_row(*row)
+    with _console.capture() as printed:
+        _console.print(table)
+    lines = [line.rstrip() for line in printed.get().splitlines()]
+    show("\n".join(["", title, "", *filter(None, lines), ""]))
+
+
+def ranged(values: Mapping[str, float], digits: int = 1) -> str:
+    """`2.1 (1.9 to 2.4)`; `2.1` where nothing varies."""
+    if values["lowest"] == values["highest"]:
+        return f"{values['median']:.{digits}f}"
+    return f"{values['median']:.{digits}f} ({values['lowest']:.{digits}f} to {values['highest']:.{digits}f})"
+
+
+def megabytes(count: float) -> str:
+    return f"{count / 2**20:,.0f}"
+
+
+def run(command: Callable[..., None]) -> None:
+    """A benchmark's command line. A contender that broke ends it with exit code 1, a wrong request with 2."""
+    app = typer.Typer(add_completion=False, rich_markup_mode="markdown")
+    app.command()(command)
+    try:
+        app()
+    except BenchmarkError as error:
+        say(str(error))
+        raise SystemExit(1) from None
+    except LiteSelfPlayError as error:
+        say(str(error))
+        raise SystemExit(error.exit_code) from None
+
+
+def save(path: Path | None, results: Mapping[str, Any]) -> None:
+    if path is not None:
+        path.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
+        say(f"results in {path}")

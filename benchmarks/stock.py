@@ -1,0 +1,180 @@
+"""TRL's own `GRPOTrainer` as a contender, set up as its documentation does it, with the model and adapter of ours."""
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from contender import NEVER, HashReward, Memory, Parent, about, answer_rounds, clock, main, prompt_texts
+from harness import Setting
+from peft import PeftModel
+from torch import Tensor
+from torch.utils.checkpoint import checkpoint
+from transformers import AutoModelForCausalLM, BitsAndBytesConfig, TrainerCallback
+from trl import GRPOConfig, GRPOTrainer
+
+from lite_selfplay.backends.transformers import compute_dtype
+from lite_selfplay.config import ModelSection
+from lite_selfplay.models import resolve
+from lite_selfplay.models.chat import Chat
+
+BATCH = 8
+"""Rows of one forward and backward pass: the default of transformers' and TRL's trainers."""
+LOGITS_AT_ONCE = 2**25
+
+
+def rollouts(parent: Parent, setting: Setting) -> None:
+    """Completions as the trainer generates them inside a step, from ids to ids."""
+    memory = Memory()
+    trainer, facts = _trainer(setting, HashReward(), steps=1, completions=setting.group_size)
+    trainer.model.train()  # as inside a step
+
+    def play(number: int, group_size: int, cap: int, prompts: Sequence[Sequence[int]]) -> list[int]:
+        torch.manual_seed(number)
+        trainer.generation_config.max_new_tokens = trainer.generation_kwargs["max_new_tokens"] = cap
+        rows = [list(prompt) for prompt in prompts for _ in range(group_size)]
+        said, _ = trainer._generate_single_turn(rows, None, {}, group_size)
+        return [len(ids) for ids in said]
+
+    answer_rounds(parent, setting, memory, play, facts)
+
+
+def step(parent: Parent, setting: Setting) -> None:
+    """Steps of `GRPOTrainer.train` with twice the group size: as many completions as a game with two roles has."""
+    memory, reward = Memory(), HashReward()
+    trainer, facts = _trainer(setting, reward, steps=setting.rounds + 1, completions=2 * setting.group_size)
+    trainer.add_callback(Turns(parent, memory, reward, facts))
+    memory.loaded()
+    trainer.train()
+
+
+class Turns(TrainerCallback):
+    """Tells of every step when it is complete, and lets the next one begin when it is told to."""
+
+    def __init__(self, parent: Parent, memory: Memory, reward: HashReward, facts: dict[str, Any]) -> None:
+        self._parent, self._memory, self._reward, self._facts = parent, memory, reward, facts
+        self._weights: list[Tensor] = []
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self._weights = [p for p in kwargs["model"].parameters() if p.requires_grad]
+        self._before = self._sum()
+        self._since = clock()
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        now, reward = clock(), self._reward
+        after = self._sum()
+        self._parent.tell(
+            seconds=now - self._since,
+            tokens=reward.tokens,
+            generate_s=reward.asked_at - self._since,
+            update_s=now - reward.asked_at,
+            moved=after != self._before,
+            memory=self._memory.report(),
+            **self._facts,
+        )
+        self._parent.hear()
+        self._before, reward.tokens = after, 0
+        self._since = clock()
+
+    def _sum(self) -> float:
+        return math.fsum(float(weight.detach().double().abs().sum()) for weight in self._weights)
+
+
+def _trainer(setting: Setting, reward: HashReward, steps: int, completions: int) -> tuple[Any, dict[str, Any]]:
+    """The trainer of `completions` a prompt, a step's in one generation batch; and what there is to say of it."""
+    from datasets import Dataset
+
+    cuda = torch.cuda.is_available()
+    if not cuda:
+        _head_without_triton()
+    resolved = resolve(setting.model)
+    section = ModelSection(name=setting.model, precision=setting.precision, compute_dtype=setting.compute_dtype)
+    dtype = compute_dtype(section, torch.device("cuda" if cuda else "cpu"))
+    chat, texts = Chat.load(resolved.path), prompt_texts(setting)
+    prompts = [[{"role": "user", "content": text}] for text in texts]
+    rows = len(texts) * completions
+    trainer = GRPOTrainer(
+        model=PeftModel.from_pretrained(_base(resolved.path, setting, dtype), setting.adapter, is_trainable=True),
+        reward_funcs=[reward],  # type: ignore[list-item]
+        args=GRPOConfig(
+            output_dir=str(Path(setting.folder) / "trl"),
+            max_steps=steps,
+            per_device_train_batch_size=math.gcd(rows, BATCH),
+            gradient_accumulation_steps=rows // math.gcd(rows, BATCH),
+            num_generations=completions,
+            max_completion_length=setting.cap,
+            temperature=1.0,
+            beta=0.0,
+            loss_type="grpo",
+            learning_rate=setting.lr,
+            disable_dropout=True,
+            gradient_checkpointing=False,
+            bf16=False,
+            use_cpu=not cuda,
+            shuffle_dataset=False,
+            save_strategy="no",
+            report_to="none",
+            disable_tqdm=True,
+        ),
+        train_dataset=Dataset.from_dict({"prompt": prompts * steps}),
+        processing_class=chat.tokenizer,
+    )
+    if trainer._tokenize_prompts(prompts)[0] != [chat.encode(text).ids for text in texts]:
+        raise SystemExit("TRL's chat template gives other prompts than ours: nothing here could be compared")
+    if setting.uniform:
+        trainer.eos_token_ids = trainer.generation_config.eos_token_id = [NEVER]
+        trainer.generation_kwargs["eos_token_id"] = [NEVER]
+    return trainer, {**about(dtype), "path": str(resolved.path)}
+
+
+def _base(path: Path, setting: Setting, dtype: torch.dtype) -> Any:
+    quantization = None
+    if setting.precision == "4bit":
+        quantization = BitsAndBytesConfig(
+            load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_compute_dtype=dtype, bnb_4bit_use_double_quant=False
+        )
+    return AutoModelForCausalLM.from_pretrained(path, dtype=dtype, quantization_config=quantization)
+
+
+def _head_without_triton() -> None:
+    """TRL 1.15 computes its loss in a Triton kernel and raises where there is none: torch takes its place on a CPU."""
+    from trl.trainer import utils
+
+    vars(utils)["_ChunkedLogProbFunction"] = PlainHead
+
+
+class PlainHead:
+    """Log-probabilities and entropies from hidden states, in pieces that are recomputed in the backward pass."""
+
+    @staticmethod
+    def apply(
+        hidden: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        targets: Tensor,
+        temperature: float,
+        chunk_size: int,
+        softcap: float | None,
+        scale: float,
+        outputs: Sequence[str],
+    ) -> tuple[Tensor | None, ...]:
+        """As TRL calls its kernel: `hidden` (N, H), `weight` (V, H), `targets` (N,); five results of (N,) or None."""
+
+        def piece(h: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+            logits = torch.nn.functional.linear(h, weight, bias).float() * scale
+            if softcap is not None:
+                logits = softcap * torch.tanh(logits / softcap)
+            log_p = (logits / temperature).log_softmax(-1)
+            with torch.no_grad():
+                entropy = -(log_p.exp() * log_p).sum(-1)
+            return log_p.gather(-1, y[:, None])[:, 0], entropy
+
+        size = max(1, LOGITS_AT_ONCE // weight.shape[0])
+        pieces = zip(hidden.split(size), targets.split(size), strict=True)
+        logprobs, entropies = zip(*(checkpoint(piece, h, y, use_reentrant=False) for h, y in pieces), strict=True)
+        return torch.cat(logprobs), torch.cat(entropies) if "entropy" in outputs else None, None, None, None
+
+
+if __name__ == "__main__":
+    main({"rollouts": rollouts, "step": step})

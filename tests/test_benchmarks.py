@@ -1,0 +1,145 @@
+"""The benchmarks end to end on the random model: their structure and their arithmetic, never a speed."""
+
+import importlib
+import json
+import math
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
+SMALL = ("--model", "tiny", "--tasks", "letters", "--prompts", "2", "--group-size", "2", "--cap", "8", "--rounds", "1")
+
+
+def run(script: str, folder: Path, *options: str) -> tuple[dict[str, Any], str]:
+    """The results file and what was printed."""
+    path = folder / "results.json"
+    command = [sys.executable, str(BENCHMARKS / script), *SMALL, "--threads", "1", "--json", str(path), *options]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=250, check=False)
+    assert done.returncode == 0, done.stderr
+    return json.loads(path.read_text()), done.stdout
+
+
+def numbers(value: Any) -> Iterator[float]:
+    if isinstance(value, dict):
+        value = list(value.values())
+    if isinstance(value, list):
+        for item in value:
+            yield from numbers(item)
+    elif isinstance(value, int | float):
+        yield value
+
+
+def check_ratio(found: dict[str, float]) -> None:
+    assert 0 < found["lowest"] <= found["median"] <= found["highest"] < math.inf
+
+
+def check_memory(found: dict[str, int]) -> None:
+    assert found["loaded"] > 0
+    assert 0 < found["peak"] <= found["total_peak"]
+
+
+def test_rollouts_count_what_both_were_asked_for(tmp_path: Path) -> None:
+    found, printed = run("rollouts.py", tmp_path, "--lengths", "uniform")
+    (result,) = found["results"]
+    for side in (result["ours"], result["trl"]):
+        assert side["tokens"] == [2 * 2 * 8]
+        assert (side["mean_length"], side["longest"], side["at_cap"]) == (8, 8, 1)
+        assert side["speeds"] == [side["tokens"][0] / side["seconds"][0]]
+        check_memory(side["memory"])
+    check_ratio(result["speed_ratio"])
+    assert result["speed_ratio"]["median"] == pytest.approx(result["ours"]["speeds"][0] / result["trl"]["speeds"][0])
+    assert result["peak_ratio"] == result["ours"]["memory"]["peak"] / result["trl"]["memory"]["peak"]
+    assert len(result["prompt_tokens"]) == 2
+    assert all(map(math.isfinite, numbers(found)))
+    assert found["settings"]["tasks"] == "letters"
+    machine = found["machine"]
+    assert machine["contender"]["threads"] == 1
+    assert all(machine["versions"][name] in printed for name in ("torch", "trl", "bitsandbytes"))
+    assert "uniform lengths: tiny in 4bit, 2 prompts, 1 rounds" in printed
+    assert "| 2 x 2 " in printed
+
+
+def test_a_step_of_each_contender_and_where_its_time_went(tmp_path: Path) -> None:
+    found, printed = run("step.py", tmp_path)
+    contenders = found["contenders"]
+    assert list(contenders) == ["lite-selfplay agon", "lite-selfplay grpo", "TRL grpo"]
+    for side in contenders.values():
+        assert side["tokens"] == [2 * 2 * 2 * 8], "as many completions for each, all of them as long as the cap"
+        assert side["moved"]
+        assert 0 < side["generate_s"][0] < side["seconds"][0]
+        assert 0 < side["update_s"][0] < side["seconds"][0]
+        check_memory(side["memory"])
+    for name, ratios in found["ratios"].items():
+        check_ratio(ratios["seconds"])
+        assert ratios["seconds"]["median"] == pytest.approx(
+            contenders[name]["seconds"][0] / contenders["TRL grpo"]["seconds"][0]
+        )
+        assert 0 < ratios["peak"] < math.inf
+    for profile in found["profile"].values():
+        parts, own = profile["parts"], profile["own_generating"] + profile["own_elsewhere"]
+        seen = ("prompt reading", "generation forward", "sampling", "update forward", "update backward", "optimizer")
+        assert all(parts[part] > 0 for part in seen)
+        assert min(profile["own_generating"], profile["own_elsewhere"]) > 0
+        assert sum(parts.values()) + own == pytest.approx(profile["seconds"])
+        assert profile["own_share"] == pytest.approx(own / profile["seconds"])
+    assert "a step of 2 x 4 completions of at most 8 tokens" in printed
+    assert "| update backward " in printed
+
+
+@pytest.mark.slow
+def test_what_grows_and_what_a_seat_costs(tmp_path: Path) -> None:
+    found, printed = run("rollouts.py", tmp_path, "--growth", "--lengths", "long-tailed")
+    (alone, *grown) = found["results"]
+    assert alone["lengths"] == "long-tailed"
+    for side in (alone["ours"], alone["trl"]):
+        assert side["tokens"][0] == sum(side["lengths"]) <= 2 * 2 * 8
+    sizes = [(r["sweep"], r["group_size"], r["cap"], r["prompt_tokens"][0]) for r in grown]
+    natural = alone["prompt_tokens"][0]
+    assert sizes == [
+        *[("completion length", 2, cap, natural) for cap in (2, 4, 8)],
+        *[("prompt length", 2, 8, length) for length in (64, 512)],
+        *[("group size", size, 8, natural) for size in (1, 2, 4)],
+    ]
+    for result in grown:
+        for side in (result["ours"], result["trl"]):
+            assert side["tokens"] == [2 * result["group_size"] * result["cap"]]
+    assert [result["seats"] for result in found["seats"]] == [1, 2, 4]
+    for result in found["seats"][1:]:
+        assert result["weights"] == result["gradients"] == sum(result["predicted"]) / 4
+        assert 1 <= result["bytes_ratio"] <= 1.1
+        assert result["resident_ratio"] > 0
+    assert "each further seat" in printed
+
+
+def test_the_head_that_trl_is_given_on_a_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    import torch
+
+    monkeypatch.syspath_prepend(BENCHMARKS)
+    stock: Any = importlib.import_module("stock")
+    monkeypatch.setattr(stock, "LOGITS_AT_ONCE", 2 * 11)  # pieces of two rows
+    generator = torch.Generator().manual_seed(0)
+    hidden = torch.randn(5, 4, generator=generator, requires_grad=True)
+    weight, targets = torch.randn(11, 4, generator=generator), torch.tensor([0, 10, 3, 3, 7])
+    logprobs, entropies, *others = stock.PlainHead.apply(
+        hidden, weight, None, targets, 0.7, 32768, None, 1.0, ("log_probs", "entropy")
+    )
+    expected = torch.distributions.Categorical(logits=hidden @ weight.T / 0.7)
+    torch.testing.assert_close(logprobs, expected.log_prob(targets))
+    torch.testing.assert_close(entropies, expected.entropy())
+    assert others == [None] * 3
+    (gradient,) = torch.autograd.grad(logprobs.sum(), hidden)
+    (plain,) = torch.autograd.grad(expected.log_prob(targets).sum(), hidden)
+    torch.testing.assert_close(gradient, plain)
+
+
+def test_a_wrong_request_is_said_in_a_sentence(tmp_path: Path) -> None:
+    command = [sys.executable, str(BENCHMARKS / "rollouts.py"), *SMALL, "--tasks", "lettres"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 2
+    assert "lettres" in done.stderr
+    assert "Traceback" not in done.stderr
