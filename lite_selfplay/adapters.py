@@ -30,6 +30,7 @@ from torch import Tensor, nn
 from lite_selfplay.config import SeatConfig
 from lite_selfplay.data import BASE
 from lite_selfplay.errors import LiteSelfPlayError, UnknownNameError
+from lite_selfplay.linear import LowRank, linear
 
 _TWIN = "-frozen"
 _WEIGHTS, _CONFIG = "adapter_model.safetensors", "adapter_config.json"
@@ -96,28 +97,36 @@ class Adapters:
                 self.activate(before)
 
     @contextlib.contextmanager
-    def speaking_merged(self, name: str, dense: Callable[[nn.Module], Tensor]) -> Iterator[None]:
-        """As `speaking`, through dense weights into which the adapter is multiplied out for the length of it.
+    def speaking_dense(self, name: str, dense: Callable[[nn.Module], Tensor]) -> Iterator[None]:
+        """As `speaking`, through dense weights that live for the length of it: a 4-bit weight is expanded once instead
+        of at every token.
 
-        `dense(layer)` is a fresh float32 copy (out, in) of a base layer's weight, which is itself left alone. Weights
-        are expanded once instead of at every token, and nothing low-rank is left to compute. Only for float32
-        arithmetic, in which it changes no more than the last bits.
+        `dense(layer)` is a base layer's weight (out, in) in the type it is multiplied in. In float32 the adapter is
+        added to it, which changes no more than the last bits. A half precision would round the adapter away; there it
+        is kept apart, its down-projection stacked under the weight, so that one product gives both.
         """
         with self.speaking(name), torch.no_grad():
             layers = self._layers()
+            before = [layer.__dict__.get("forward") for layer in layers]
             try:
                 for layer in layers:
-                    weight = _with_adapter(layer, dense(layer.get_base_layer()))
-                    bias = getattr(layer.get_base_layer(), "bias", None)
-                    layer.forward = functools.partial(nn.functional.linear, weight=weight, bias=bias)
+                    found = layer.get_base_layer()
+                    layer.forward = _dense_forward(dense(found), getattr(found, "bias", None), _active_adapter(layer))
                 yield
             finally:
-                for layer in layers:
+                for layer, forward in zip(layers, before, strict=True):
                     layer.__dict__.pop("forward", None)
+                    if forward is not None:
+                        layer.forward = forward
 
-    def merged_bytes(self) -> int:
-        """What `speaking_merged` takes while it speaks."""
-        return sum(4 * layer.in_features * layer.out_features for layer in self._layers())
+    def compute_together(self, dense: Callable[[nn.Module], Tensor]) -> None:
+        """From now on a layer and its adapter are computed by `linear`, not by PEFT's own layers."""
+        for layer in self._layers():
+            layer.forward = functools.partial(_forward, layer, dense)
+
+    def dense_bytes(self, dtype: torch.dtype) -> int:
+        """What `speaking_dense` takes while it speaks through weights of this type."""
+        return sum(dtype.itemsize * layer.in_features * layer.out_features for layer in self._layers())
 
     def _layers(self) -> list[Any]:
         """The layers that carry adapters."""
@@ -248,14 +257,34 @@ def _lora(config: SeatConfig) -> LoraConfig:
     )
 
 
-def _with_adapter(layer: Any, weight: Tensor) -> Tensor:
-    """A layer's dense weight with its active adapter added in place; as it is where adapters are switched off."""
-    if not layer.disable_adapters:
-        for adapter in layer.active_adapters:
-            if adapter in layer.lora_A:
-                up, down = layer.lora_B[adapter].weight, layer.lora_A[adapter].weight
-                weight.addmm_(up.float(), down.float(), alpha=layer.scaling[adapter])
-    return weight
+def _active_adapter(layer: Any) -> LowRank | None:
+    for adapter in () if layer.disable_adapters else layer.active_adapters:
+        if adapter in layer.lora_A:
+            return LowRank(layer.lora_A[adapter].weight, layer.lora_B[adapter].weight, layer.scaling[adapter])
+    return None
+
+
+def _forward(layer: Any, dense: Callable[[nn.Module], Tensor], x: Tensor) -> Tensor:
+    """A layer with its active adapter; see `Adapters.compute_together`."""
+    base = layer.get_base_layer()
+    return linear(x, functools.partial(dense, base), getattr(base, "bias", None), _active_adapter(layer))
+
+
+def _dense_forward(weight: Tensor, bias: Tensor | None, adapter: LowRank | None) -> Callable[[Tensor], Tensor]:
+    """A layer with its adapter as it is now; see `Adapters.speaking_dense`."""
+    if adapter is None:
+        return functools.partial(nn.functional.linear, weight=weight, bias=bias)
+    down, up = adapter.down.to(weight.dtype), (adapter.scale * adapter.up).to(weight.dtype)
+    if weight.dtype == torch.float32:
+        return functools.partial(nn.functional.linear, weight=torch.addmm(weight, up, down), bias=bias)
+    size, stacked = len(weight), torch.cat([weight, down])
+
+    def forward(x: Tensor) -> Tensor:
+        both = nn.functional.linear(x.reshape(-1, x.shape[-1]), stacked)
+        out = torch.addmm(both[:, :size], both[:, size:], up.T)
+        return (out if bias is None else out + bias).view(*x.shape[:-1], size)
+
+    return forward
 
 
 def _derive(seed: int, seat: str) -> int:

@@ -35,7 +35,8 @@ class Problem:
 class Sampling:
     """How a completion is sampled, as transformers defines each term. `temperature` 0 is greedy decoding.
 
-    `top_k` 0, `top_p` 1, `min_p` 0 and `repetition_penalty` 1 switch the respective filter off.
+    `top_k` 0, `top_p` 1, `min_p` 0 and `repetition_penalty` 1 switch the respective filter off. A completion ends after
+    the token that completes one of the strings in `stop`.
     """
 
     temperature: float = 1.0
@@ -44,6 +45,7 @@ class Sampling:
     min_p: float = 0.0
     repetition_penalty: float = 1.0
     max_tokens: int = 512
+    stop: tuple[str, ...] = ()
 
     @property
     def is_policy(self) -> bool:

@@ -20,7 +20,7 @@ LAYERS = (
     ("config", "stats", "credit", "prefixes"),
     ("table", "verify", "tasks", "rewards"),
     ("games",),
-    ("models", "adapters", "backends"),
+    ("models", "linear", "adapters", "backends"),
     ("batches", "optimization", "rollout", "trainer", "cold_start", "examples"),
     ("checkpoints", "records", "reports", "summaries", "interrupts", "planning", "evaluation"),
     ("session",),

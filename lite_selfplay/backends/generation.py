@@ -1,23 +1,27 @@
 """Sampling completions from a causal language model, a whole step's prompts at once.
 
 A prompt that a group shares is read once and its cache expanded to the group's rows; rows leave the batch when they
-finish. Shapes: `P` prompts, `n` completions of each, `R` rows still running.
+finish, and rows that did not fit at first take their places. Shapes: `P` prompts, `n` completions of each, `R` rows in
+the batch, `T` columns read so far, `V` vocabulary.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from lite_selfplay.backends.attention import shared_key_attention
+from lite_selfplay.backends.cache import join_masks, join_rows, keep_rows, row_cache, rows_may_join
 from lite_selfplay.backends.logprobs import shares_prefixes
 from lite_selfplay.backends.sampling import choose, uniforms
 from lite_selfplay.data import Sampling, StopReason
 from lite_selfplay.prefixes import Reading
 
-LEAVE_AT = 1 / 8
-"""Finished rows leave the batch once they are this share of it: each leaving copies the cache."""
+LEAVE_AT = 1 / 16
+"""Finished rows leave the batch once they are this share of it."""
+JOIN_AT = 1 / 4
+"""Waiting rows join the batch once this share of its places is free: their prompts are read by themselves."""
 
 
 @dataclass
@@ -41,20 +45,26 @@ def generate(
     pad_id: int,
     device: torch.device,
     cache_tokens: int = 65536,
+    decode: Callable[[Sequence[int]], str] | None = None,
     poll: Callable[[], None] = lambda: None,
 ) -> list[list[Generation]]:
     """`n` completions of each prompt, in the order of the prompts.
 
     `seeds[p][k]` is the seed of completion k of prompt p. At most `cache_tokens` keys and values are held at once (a
-    single prompt's group may exceed it by being split). `poll` is called once a token and may raise to stop.
-    Raises ValueError for an empty prompt.
+    single row may exceed it). `decode` turns ids into text; only stop strings need it. `poll` is called once a token
+    and may raise to stop. Raises ValueError for an empty prompt, and for stop strings without `decode`.
     """
     if any(not prompt for prompt in prompts):
         raise ValueError("a prompt must hold at least one token")
+    if sampling.stop and decode is None:
+        raise ValueError("stop strings need a function that decodes ids")
     results = [[Generation() for _ in range(n)] for _ in prompts]
-    rows = [_Row(p, prompts[p], results[p][k], seeds[p][k]) for p in range(len(prompts)) for k in range(n)]
-    for chunk in _chunks(rows, sampling.max_tokens, cache_tokens):
-        _Batch(model, chunk, sampling, frozenset(eos_ids), pad_id, device).run(poll)
+    waiting = [_Row(p, prompts[p], results[p][k], seeds[p][k]) for p in range(len(prompts)) for k in range(n)]
+    waiting.sort(key=lambda row: (len(row.prompt), row.group))
+    speaker = _Speaker(model, sampling, torch.tensor(sorted(set(eos_ids)), device=device), pad_id, device, decode)
+    with shared_key_attention():
+        while waiting:
+            _sample(speaker, waiting, cache_tokens, poll)
     return results
 
 
@@ -66,66 +76,99 @@ class _Row:
     seed: int
 
 
-def _chunks(rows: list[_Row], max_tokens: int, cache_tokens: int) -> Iterator[list[_Row]]:
-    """Rows of similar prompt length together, as many as the cache holds; a group stays in one chunk if it can."""
-    rows = sorted(rows, key=lambda row: (len(row.prompt), row.group))
-    chunk: list[_Row] = []
-    for row in rows:
-        if chunk and (len(chunk) + 1) * (len(row.prompt) + max_tokens) > cache_tokens:
-            yield chunk
-            chunk = []
-        chunk.append(row)
-    if chunk:
-        yield chunk
+@dataclass(frozen=True)
+class _Speaker:
+    model: nn.Module
+    sampling: Sampling
+    eos: Tensor
+    pad_id: int
+    device: torch.device
+    decode: Callable[[Sequence[int]], str] | None
+
+
+def _sample(speaker: _Speaker, waiting: list[_Row], cache_tokens: int, poll: Callable[[], None]) -> None:
+    """Finish the rows at the head of `waiting` that fit at once, and those that find a place while they run."""
+    batch = _Batch(speaker, _take(waiting, 0, speaker.sampling.max_tokens, cache_tokens))
+    places = len(batch.rows)
+    while True:
+        poll()
+        token = batch.choose()
+        if batch.share_finished >= LEAVE_AT:
+            token = token[batch.leave()]
+            if not batch.rows:
+                return
+        batch.advance(token)
+        if waiting and batch.may_join and len(batch.rows) <= (1 - JOIN_AT) * places:
+            if rows := _take(waiting, len(batch.rows), speaker.sampling.max_tokens, cache_tokens):
+                poll()
+                batch.join(_Batch(speaker, rows))
+            places = len(batch.rows)
+
+
+def _take(waiting: list[_Row], beside: int, max_tokens: int, cache_tokens: int) -> list[_Row]:
+    """Rows from the head of `waiting`, in order of their prompts' lengths, as many as the cache holds beside others."""
+    count = 0
+    while count < len(waiting):
+        if beside + count and (beside + count + 1) * (len(waiting[count].prompt) + max_tokens) > cache_tokens:
+            break
+        count += 1
+    taken = waiting[:count]
+    del waiting[:count]
+    return taken
 
 
 class _Batch:
-    """The rows that are sampled together, and their cache."""
+    """The rows that are sampled together: their cache, the logits of their next tokens, and what they have said.
 
-    def __init__(
-        self,
-        model: nn.Module,
-        rows: list[_Row],
-        sampling: Sampling,
-        eos_ids: frozenset[int],
-        pad_id: int,
-        device: torch.device,
-    ):
-        self.model, self.rows, self.sampling, self.device = model, rows, sampling, device
-        self.eos = torch.tensor(sorted(eos_ids), device=device)
-        self.uniform = torch.from_numpy(uniforms([row.seed for row in rows], sampling.max_tokens)).to(device)
-        self.cache: Any = None
+    `said` and `logprobs` (R, max_tokens + 1) hold what a row has said, `length` (R,) how much; what a finished row goes
+    on to say is written into the last column until it leaves.
+    """
+
+    def __init__(self, speaker: _Speaker, rows: list[_Row]):
+        self.speaker, self.rows, device = speaker, rows, speaker.device
+        limit = speaker.sampling.max_tokens
+        self.uniform = torch.from_numpy(uniforms([row.seed for row in rows], limit)).to(device)
+        self.said = torch.zeros((len(rows), limit + 1), dtype=torch.long, device=device)
+        self.logprobs = torch.zeros((len(rows), limit + 1), device=device)
+        self.length = torch.zeros(len(rows), dtype=torch.long, device=device)
+        self.ended, self.stopped, self.full = (torch.zeros_like(self.length, dtype=torch.bool) for _ in range(3))
+        self.cache = row_cache(speaker.model)
         self.mask = self.position = torch.empty(0, dtype=torch.long)
-        logits = self._read_prompts(pad_id)
-        self.seen = self._seen(logits.shape[-1]) if sampling.repetition_penalty != 1.0 else None
-        self.logits = logits
+        self.logits = self._read_prompts()
+        self.seen = self._seen() if speaker.sampling.repetition_penalty != 1.0 else None
 
-    def _read_prompts(self, pad_id: int) -> Tensor:
+    # Reading prompts
+
+    def _read_prompts(self) -> Tensor:
         """Read the distinct prompts, what several of them begin with only once; then repeat the cache row by row."""
         groups = dict(sorted({row.group: row.prompt for row in self.rows}.items(), key=lambda item: tuple(item[1])))
         reading = Reading.of((prompt, 0) for prompt in groups.values())
-        if shares_prefixes(self.model) and reading.shares:
+        if shares_prefixes(self.speaker.model) and reading.shares:
             prefixes = [prefix.prompt[: prefix.length] for prefix in reading.prefixes]
-            self._read(prefixes, pad_id)
+            self._read(prefixes)
             owner = [i for i, prefix in enumerate(reading.prefixes) for _ in range(prefix.rows)]
-            self._repeat(torch.tensor(owner, device=self.device))
+            self._repeat(torch.tensor(owner, device=self.speaker.device))
             own = [p[len(prefixes[i]) :] for i, p in zip(owner, groups.values(), strict=True)]
         else:
             own = list(groups.values())
-        logits = self._read(own, pad_id)
+        logits = self._read(own)
         index = {group: i for i, group in enumerate(groups)}
-        rows = torch.tensor([index[row.group] for row in self.rows], device=self.device)
+        rows = torch.tensor([index[row.group] for row in self.rows], device=self.speaker.device)
         self._repeat(rows)
         return logits[rows]
 
-    def _read(self, rows: Sequence[Sequence[int]], pad_id: int) -> Tensor:
+    def _read(self, rows: Sequence[Sequence[int]]) -> Tensor:
         """Read ids after what the cache holds already; the logits (R, V) of each row's last token."""
-        width = max(map(len, rows))
-        ids = torch.tensor([[pad_id] * (width - len(row)) + list(row) for row in rows], device=self.device)
-        mask = torch.tensor([[0] * (width - len(row)) + [1] * len(row) for row in rows], device=self.device)
-        self.mask = mask if self.cache is None else torch.cat([self.mask, mask], dim=1)
+        width, pad, device = max(map(len, rows)), self.speaker.pad_id, self.speaker.device
+        ids = torch.tensor([[pad] * (width - len(row)) + list(row) for row in rows], device=device)
+        mask = torch.tensor([[0] * (width - len(row)) + [1] * len(row) for row in rows], device=device)
+        self.mask = torch.cat([self.mask, mask], dim=1) if len(self.mask) else mask
         positions = (self.mask.cumsum(-1) - 1).clamp(min=0)[:, -width:]
-        out = self.model(
+        self.position = positions[:, -1:]
+        return self._forward(ids, positions)
+
+    def _forward(self, ids: Tensor, positions: Tensor) -> Tensor:
+        out = self.speaker.model(
             input_ids=ids,
             attention_mask=self.mask,
             position_ids=positions,
@@ -133,64 +176,105 @@ class _Batch:
             use_cache=True,
             logits_to_keep=1,
         )
-        self.cache, self.position = out.past_key_values, positions[:, -1:]
-        return out.logits[:, -1]
+        logits: Tensor = out.logits[:, -1]
+        return logits
 
     def _repeat(self, rows: Tensor) -> None:
         """Rearrange what has been read so far: row i becomes a copy of row `rows[i]`."""
         self.cache.batch_select_indices(rows)
         self.mask, self.position = self.mask[rows], self.position[rows]
 
-    def _seen(self, vocabulary: int) -> Tensor:
-        seen = torch.zeros((len(self.rows), vocabulary), dtype=torch.bool)
+    def _seen(self) -> Tensor:
+        seen = torch.zeros((len(self.rows), self.logits.shape[-1]), dtype=torch.bool)
         for i, row in enumerate(self.rows):
             seen[i, list(row.prompt)] = True
-        return seen.to(self.device)
+        return seen.to(self.speaker.device)
 
-    def run(self, poll: Callable[[], None]) -> None:
-        finished = torch.zeros(len(self.rows), dtype=torch.bool, device=self.device)
-        for t in range(self.sampling.max_tokens):
-            poll()
-            token, logprob = choose(self.logits, self.uniform[:, t], self.sampling, self.seen)
-            ended = torch.isin(token, self.eos)
-            self._append(token, logprob, finished, ended)
-            finished = finished | ended
-            if t + 1 == self.sampling.max_tokens or bool(finished.all()):
-                return
-            if float(finished.float().mean()) >= LEAVE_AT:
-                keep = (~finished).nonzero()[:, 0]
-                self._keep(keep)
-                token, finished = token[keep], finished[keep]
-            self._advance(token)
+    # A token of every row
 
-    def _append(self, token: Tensor, logprob: Tensor, finished: Tensor, ended: Tensor) -> None:
-        columns = (token.tolist(), logprob.tolist(), finished.tolist(), ended.tolist())
-        for row, row_token, row_logprob, was_finished, has_ended in zip(self.rows, *columns, strict=True):
-            if was_finished:
-                continue
-            row.out.token_ids.append(row_token)
-            row.out.logprobs.append(row_logprob)
-            if has_ended:
-                row.out.stop = "eos"
+    @property
+    def finished(self) -> Tensor:
+        return self.ended | self.stopped | self.full
 
-    def _keep(self, keep: Tensor) -> None:
-        self.rows = [self.rows[i] for i in keep.tolist()]
-        self._repeat(keep)
-        self.uniform = self.uniform[keep]
-        if self.seen is not None:
-            self.seen = self.seen[keep]
+    @property
+    def share_finished(self) -> float:
+        return float(self.finished.float().mean())
 
-    def _advance(self, token: Tensor) -> None:
+    def choose(self) -> Tensor:
+        """Draw the next token (R,) of every row and write it down."""
+        sampling, running = self.speaker.sampling, ~self.finished
+        uniform = self.uniform.gather(1, self.length.clamp(max=sampling.max_tokens - 1)[:, None])[:, 0]
+        token, logprob = choose(self.logits, uniform, sampling, self.seen)
+        place = torch.where(running, self.length, sampling.max_tokens)[:, None]
+        self.said.scatter_(1, place, token[:, None])
+        self.logprobs.scatter_(1, place, logprob[:, None])
+        self.length += running
+        self.ended |= running & torch.isin(token, self.speaker.eos)
+        self.full |= self.length == sampling.max_tokens
+        if sampling.stop:
+            self.stopped |= running & ~self.ended & self._meets_stop()
+        return token
+
+    def _meets_stop(self) -> Tensor:
+        """Which rows' last token completed a stop string: only as many tokens are decoded as could hold one."""
+        decode, stops = self.speaker.decode, self.speaker.sampling.stop
+        assert decode is not None
+        longest = max(len(stop.encode()) for stop in stops) + 4
+        lines = zip(self.said.tolist(), self.length.tolist(), strict=True)
+        tails = [decode(ids[max(0, length - longest) : length]) for ids, length in lines]
+        return torch.tensor([any(stop in tail for stop in stops) for tail in tails], device=self.speaker.device)
+
+    def advance(self, token: Tensor) -> None:
+        """Read the token (R,) that every row has just said."""
         self.position = self.position + 1
         self.mask = torch.cat([self.mask, self.mask.new_ones(len(self.rows), 1)], dim=1)
         if self.seen is not None:
             self.seen.scatter_(1, token[:, None], True)
-        out = self.model(
-            input_ids=token[:, None],
-            attention_mask=self.mask,
-            position_ids=self.position,
-            past_key_values=self.cache,
-            use_cache=True,
-            logits_to_keep=1,
-        )
-        self.logits = out.logits[:, -1]
+        self.logits = self._forward(token[:, None], self.position)
+
+    # Rows that come and go
+
+    def leave(self) -> Tensor:
+        """Hand over what the finished rows have said and close the gaps: row i is now what row `order[i]` was."""
+        finished = self.finished
+        self._hand_over(finished)
+        gone = finished.tolist()
+        rows = gone.count(False)
+        holes = [i for i in range(rows) if gone[i]]
+        movers = [i for i in range(rows, len(gone)) if not gone[i]]
+        places = list(range(rows))
+        for hole, mover in zip(holes, movers, strict=True):
+            places[hole] = mover
+        order = torch.tensor(places, dtype=torch.long, device=self.speaker.device)
+        keep_rows(self.cache, holes, movers, order)
+        self.rows = [self.rows[i] for i in places]
+        for name, tensor in self._tensors().items():
+            setattr(self, name, tensor[order])
+        return order
+
+    def _hand_over(self, finished: Tensor) -> None:
+        rows = [row for row, done in zip(self.rows, finished.tolist(), strict=True) if done]
+        columns = (self.said, self.logprobs, self.length, self.ended, self.stopped)
+        for row, ids, logprobs, length, ended, stopped in zip(
+            rows, *(column[finished].tolist() for column in columns), strict=True
+        ):
+            row.out.token_ids, row.out.logprobs = ids[:length], logprobs[:length]
+            row.out.stop = "eos" if ended else "string" if stopped else "length"
+
+    @property
+    def may_join(self) -> bool:
+        return rows_may_join(self.cache)
+
+    def join(self, other: "_Batch") -> None:
+        """Take in the rows of another batch. Columns that none of one's own rows uses any more are dropped."""
+        first = int(self.mask.any(0).int().argmax())
+        join_rows(self.cache, other.cache, first)
+        mask = join_masks(self.mask, other.mask, first)
+        for name, tensor in other._tensors().items():
+            if name != "mask":
+                setattr(self, name, torch.cat([getattr(self, name), tensor]))
+        self.mask, self.rows = mask, self.rows + other.rows
+
+    def _tensors(self) -> dict[str, Tensor]:
+        """Everything that has a row for each row."""
+        return {name: value for name, value in vars(self).items() if isinstance(value, Tensor)}

@@ -1,21 +1,28 @@
 """Log-probabilities of given completions: what the update, the scores and the checks share.
 
-Only positions that predict a completion token reach the output head, in pieces that are recomputed in the backward
-pass, so that the logits of a long batch never exist at once. Shapes: `B` rows, `L` padded length of prompt and
-completion, `T` the completion's part of it, `H` hidden size, `V` vocabulary.
+Only positions that predict a completion token reach the output head, piece by piece, so that the logits of a long
+batch never exist at once. A frozen head leaves behind its gradient, a vector (H,) for each position; a trained one is
+read again in the backward pass. Shapes: `B` rows, `L` padded length of prompt and completion, `T` the completion's
+part of it, `N` the positions that predict a token, `n` of them in a piece, `H` hidden size, `V` vocabulary.
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+from torch.nn.functional import linear
 from torch.utils.checkpoint import checkpoint
 
 from lite_selfplay.prefixes import Reading
 
 HEAD_ELEMENTS = 2**25
-"""Logits that are held at once: 128 MiB in float32."""
+"""Logits that are held at once: 128 MiB in float32. Smaller pieces read the head's weight more often."""
+
+_FP16_SCALE = 64.0
+"""Lifts probabilities above what fp16 rounds to 0 (3e-8); sums over weights up to 40 still stay below 65504."""
 
 _SCALED_HEADS = ("logit_scale", "logits_scaling", "lm_head_multiplier", "output_multiplier")
 
@@ -52,14 +59,18 @@ def token_logprobs(
             hidden = base.base_model(**_inputs(input_ids, attention_mask)).last_hidden_state[:, -keep - 1 : -1][mask]
         softcap = getattr(config, "final_logit_softcapping", None)
         head = base.get_output_embeddings()
+        size = max(1, HEAD_ELEMENTS // head.weight.shape[0])
+        if is_frozen(head):
+            scores = FrozenHead.of(head, size, softcap, temperature).scores(hidden, targets, entropy_gradient)
+        else:
 
-        def piece(h: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-            logits = head(h).float()
-            if softcap is not None:
-                logits = softcap * torch.tanh(logits / softcap)
-            return _scores(logits, y, temperature, entropy_gradient)
+            def piece(h: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+                logits = head(h).float()
+                if softcap is not None:
+                    logits = softcap * torch.tanh(logits / softcap)
+                return _scores(logits, y, temperature, entropy_gradient)
 
-        scores = _in_pieces(piece, hidden, targets, max(1, HEAD_ELEMENTS // head.weight.shape[0]))
+            scores = _in_pieces(piece, hidden, targets, size)
     logprobs, entropies = (torch.zeros_like(mask, dtype=torch.float32).masked_scatter(mask, s) for s in scores)
     return logprobs, entropies
 
@@ -71,6 +82,111 @@ def shares_prefixes(model: nn.Module) -> bool:
     kinds = getattr(config, "layer_types", None)
     whole = all(kind == "full_attention" for kind in kinds) if kinds else not getattr(config, "sliding_window", None)
     return whole and not (base.training and base.is_gradient_checkpointing)
+
+
+def is_frozen(head: nn.Module) -> bool:
+    """Whether `head` is nothing but a dense matrix that is not trained: no adapter, no quantised weight, no hook."""
+    return (
+        type(head) is nn.Linear
+        and type(head.weight) is nn.Parameter
+        and not any(p.requires_grad for p in head.parameters())
+        and not (head._forward_hooks or head._forward_pre_hooks or "forward" in vars(head))
+    )
+
+
+@dataclass(frozen=True)
+class FrozenHead:
+    """An output head that is not trained: `weight` (V, H) and `bias` (V,) in the dtype they are multiplied in.
+
+    Logits are capped by `softcap` (softcap * tanh(logits / softcap)) and then divided by `temperature`. `size`
+    positions are read at a time.
+    """
+
+    weight: Tensor
+    bias: Tensor | None
+    size: int
+    softcap: float | None = None
+    temperature: float = 1.0
+
+    @classmethod
+    def of(cls, head: nn.Linear, size: int, softcap: float | None, temperature: float) -> "FrozenHead":
+        device = head.weight.device.type
+        dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else head.weight.dtype
+        bias = None if head.bias is None else head.bias.to(dtype)
+        return cls(head.weight.to(dtype), bias, size, softcap, temperature)
+
+    def scores(self, hidden: Tensor, targets: Tensor, entropy_gradient: bool) -> tuple[Tensor, Tensor]:
+        """Log-probabilities of `targets` (N,) and entropies, both (N,) in float32, from `hidden` (N, H).
+
+        Differentiable once in `hidden`, the entropies only where `entropy_gradient` asks for it.
+        """
+        if torch.is_grad_enabled() and hidden.requires_grad:
+            logprobs, entropies = _FrozenScores.apply(hidden, targets, self, entropy_gradient)
+        else:
+            logprobs, entropies = self.read(hidden, targets)
+        return logprobs, entropies
+
+    def read(self, hidden: Tensor, targets: Tensor, gradients: int = 0) -> list[Tensor]:
+        """Log-probabilities and entropies (N,), then the gradients (N, H) of the first `gradients` of these two.
+
+        All in float32.
+        """
+        pieces = zip(hidden.split(self.size), targets.split(self.size), strict=True)
+        return [torch.cat(part) for part in zip(*(self._piece(h, y, gradients) for h, y in pieces), strict=True)]
+
+    def _piece(self, hidden: Tensor, targets: Tensor, gradients: int) -> list[Tensor]:
+        """`read` for (n, H) and (n,): two buffers (n, V) in float32 serve throughout, three with a softcap."""
+        logits, slope = self._logits(hidden, gradients > 0)
+        log_p = logits.log_softmax(-1)
+        logprobs = log_p.gather(-1, targets[:, None])
+        p = torch.exp(log_p, out=logits)
+        p_log_p = log_p.mul_(p)
+        entropies = -p_log_p.sum(-1, keepdim=True)
+        vectors = []
+        if gradients > 1:
+            vectors.append(self._toward_hidden(p_log_p.addcmul_(p, entropies), slope))
+        if gradients > 0:
+            vectors.append(self._toward_hidden(p.scatter_(-1, targets[:, None], logprobs.expm1()), slope))
+        return [logprobs[:, 0], entropies[:, 0], *reversed(vectors)]
+
+    def _logits(self, hidden: Tensor, with_slope: bool) -> tuple[Tensor, Tensor | None]:
+        """Capped and divided logits (n, V) in float32, and the derivative of the cap where there is one."""
+        logits, slope = linear(hidden.to(self.weight.dtype), self.weight, self.bias).float(), None
+        if self.softcap is not None:
+            logits.div_(self.softcap).tanh_()
+            slope = 1 - logits.square() if with_slope else None
+            logits.mul_(self.softcap)
+        return logits if self.temperature == 1 else logits.div_(self.temperature), slope
+
+    def _toward_hidden(self, descent: Tensor, slope: Tensor | None) -> Tensor:
+        """The gradient (n, H) in hidden states, from minus that in the divided logits (n, V), a buffer to reuse."""
+        scale = _FP16_SCALE if self.weight.dtype == torch.float16 else 1.0
+        if slope is not None:
+            descent.mul_(slope)
+        if scale != 1:
+            descent.mul_(scale)
+        return (descent.to(self.weight.dtype) @ self.weight).float().mul_(-1 / (self.temperature * scale))
+
+
+class _FrozenScores(torch.autograd.Function):
+    """`FrozenHead.read`, whose gradient is made while the logits are there: nothing is computed a second time."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, hidden: Tensor, targets: Tensor, head: FrozenHead, entropy_gradient: bool
+    ) -> tuple[Tensor, Tensor]:
+        logprobs, entropies, *vectors = head.read(hidden, targets, 2 if entropy_gradient else 1)
+        if not entropy_gradient:
+            ctx.mark_non_differentiable(entropies)
+        ctx.save_for_backward(*vectors)
+        ctx.dtype = hidden.dtype
+        return logprobs, entropies
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None, None]:
+        terms = [g[:, None] * vector for g, vector in zip(gradients, ctx.saved_tensors, strict=False)]
+        return sum(terms[1:], terms[0]).to(ctx.dtype), None, None, None
 
 
 def _inputs(input_ids: Tensor, attention_mask: Tensor) -> dict[str, Any]:
@@ -136,7 +252,7 @@ def _in_pieces(
 
 def _scores(logits: Tensor, targets: Tensor, temperature: float, entropy_gradient: bool) -> tuple[Tensor, Tensor]:
     """Log-probability of each target and entropy of each distribution, from logits (N, V)."""
-    log_p = (logits.float() / temperature).log_softmax(-1)
+    log_p = (logits.float() if temperature == 1 else logits.float() / temperature).log_softmax(-1)
     chosen = log_p.gather(-1, targets[:, None])[:, 0]
     with torch.set_grad_enabled(entropy_gradient and torch.is_grad_enabled()):
         entropy = -(log_p.exp() * log_p).sum(-1)

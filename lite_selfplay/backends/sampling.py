@@ -8,9 +8,12 @@ from collections.abc import Sequence
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from lite_selfplay.data import Sampling
+
+BLOCK = 256
+"""Tokens that are added up together when a cumulative sum over the vocabulary is inverted."""
 
 
 def uniforms(seeds: Sequence[int], length: int) -> np.ndarray:
@@ -74,13 +77,33 @@ def choose(logits: Tensor, uniform: Tensor, sampling: Sampling, seen: Tensor | N
     filtered, tempered distribution. Temperature 0 takes the most likely token; its log-probability is the one at
     temperature 1.
     """
-    log_p = filtered_logits(logits, sampling, seen).log_softmax(-1)
+    logits = filtered_logits(logits, sampling, seen)
+    peak = logits.amax(-1, keepdim=True)
+    weights = (logits - peak).exp_()
     if sampling.temperature == 0.0:
-        token = log_p.argmax(-1)
+        token, total = logits.argmax(-1), weights.sum(-1)
     else:
-        cumulative = log_p.exp().cumsum(-1)
-        target = uniform.to(cumulative.dtype).clamp(max=1 - 2.0**-24) * cumulative[:, -1]
-        token = torch.searchsorted(cumulative, target[:, None], right=True)[:, 0].clamp(max=log_p.shape[-1] - 1)
-        impossible = log_p.gather(-1, token[:, None])[:, 0] == -torch.inf  # the last bit of the cumulative sum
-        token = torch.where(impossible, log_p.argmax(-1), token)
-    return token, log_p.gather(-1, token[:, None])[:, 0]
+        token, total = _invert(weights, uniform)
+    logprob = (logits.gather(-1, token[:, None]) - peak)[:, 0] - total.log()
+    return token, logprob.float()
+
+
+def _invert(weights: Tensor, uniform: Tensor) -> tuple[Tensor, Tensor]:
+    """The token at which the cumulative sum of `weights` (R, V) passes a share `uniform` (R,) of it, and the sum.
+
+    Sums in float64, over blocks first and then inside the one block that is passed: most of the vocabulary is only
+    added up.
+    """
+    rows, vocabulary = weights.shape
+    blocks = nn.functional.pad(weights, (0, -vocabulary % BLOCK)).view(rows, -1, BLOCK)
+    reached = blocks.sum(-1).to(torch.float64).cumsum(-1)
+    total = reached[:, -1]
+    target = uniform.to(torch.float64)[:, None] * total[:, None]
+    block = torch.searchsorted(reached, target, right=True).clamp(max=reached.shape[1] - 1)
+    before = torch.where(block > 0, reached.gather(-1, (block - 1).clamp(min=0)), 0.0)
+    inside = blocks.gather(1, block[:, :, None].expand(-1, -1, BLOCK))[:, 0]
+    place = torch.searchsorted(inside.to(torch.float64).cumsum(-1), target - before, right=True).clamp(max=BLOCK - 1)
+    # Rounding can point past the last token that has a weight; the likeliest of the block is taken then.
+    impossible = inside.gather(-1, place) == 0
+    place = torch.where(impossible, inside.argmax(-1, keepdim=True), place)
+    return (block * BLOCK + place)[:, 0], total

@@ -1,6 +1,7 @@
 """The backend that runs anywhere: transformers, PEFT and bitsandbytes, on a CUDA card or a CPU."""
 
 import contextlib
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,8 @@ class TransformersBackend:
     """A base loaded by transformers, with its seats.
 
     `eos_ids` end a completion; `pad_id` fills rows and is never read. `cache_tokens` bounds the keys and values held
-    while sampling. `poll` is called often during long work and may raise to stop it.
+    while sampling. `decode` turns ids into text where stop strings ask for it. `poll` is called often during long work
+    and may raise to stop it.
     """
 
     name = "transformers"
@@ -39,22 +41,27 @@ class TransformersBackend:
         pad_id: int,
         base_name: str = "",
         cache_tokens: int = 65536,
+        decode: Callable[[Sequence[int]], str] | None = None,
         poll: Callable[[], None] = lambda: None,
     ):
         self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         self.compute_dtype = compute_dtype(section, self.device)
-        self._eos_ids, self._pad_id, self._cache_tokens, self._poll = eos_ids, pad_id, cache_tokens, poll
+        self._eos_ids, self._pad_id, self._cache_tokens = eos_ids, pad_id, cache_tokens
+        self._decode, self._poll = decode, poll
         checkpointing = section.gradient_checkpointing
         self._checkpointing = self.device.type == "cuda" if checkpointing == "auto" else bool(checkpointing)
         base = load_base(path, section.precision, self.compute_dtype, self.device)
         self.adapters = Adapters(base, seats, seed=seed, base_name=base_name or str(path))
         self.adapters.model.eval()
-        self._merges = self._can_merge()
+        self._dense = functools.partial(dense_weight, dtype=self.compute_dtype)
+        if self.device.type == "cpu":
+            self.adapters.compute_together(self._dense)
+        self._speaks_dense = self._has_room_for_dense_weights()
 
-    def _can_merge(self) -> bool:
-        """Whether seats speak through dense weights: in float32 on a CPU with four times the memory that takes."""
-        plain = self.device.type == "cpu" and self.compute_dtype == torch.float32
-        return plain and 4 * self.adapters.merged_bytes() < psutil.virtual_memory().available
+    def _has_room_for_dense_weights(self) -> bool:
+        """Whether seats speak through dense weights: on a CPU with four times the memory that takes."""
+        needed = 4 * self.adapters.dense_bytes(self.compute_dtype)
+        return self.device.type == "cpu" and needed < psutil.virtual_memory().available
 
     def generate(
         self,
@@ -65,7 +72,7 @@ class TransformersBackend:
         seeds: Sequence[Sequence[int]],
     ) -> list[list[Generation]]:
         adapters = self.adapters
-        speaking = adapters.speaking_merged(seat, dense_weight) if self._merges else adapters.speaking(seat)
+        speaking = adapters.speaking_dense(seat, self._dense) if self._speaks_dense else adapters.speaking(seat)
         with self._at_rest(), speaking:
             return generate(
                 self.adapters.model,
@@ -77,6 +84,7 @@ class TransformersBackend:
                 pad_id=self._pad_id,
                 device=self.device,
                 cache_tokens=self._cache_tokens,
+                decode=self._decode,
                 poll=self._poll,
             )
 
@@ -167,15 +175,15 @@ def load_base(path: Path, precision: str, dtype: torch.dtype, device: torch.devi
     return model
 
 
-def dense_weight(layer: nn.Module) -> Tensor:
-    """A fresh float32 copy (out, in) of a linear layer's weight, expanded where it is held in 4 bits."""
+def dense_weight(layer: nn.Module, dtype: torch.dtype) -> Tensor:
+    """A linear layer's weight (out, in), expanded where it is held in 4 bits."""
     weight: Any = layer.weight
     if getattr(weight, "quant_state", None) is None:
-        return weight.detach().to(torch.float32, copy=True)
+        return weight.detach().to(dtype)
     from bitsandbytes.functional import dequantize_4bit
 
     expanded: Tensor = dequantize_4bit(weight.data, weight.quant_state)
-    return expanded.float()
+    return expanded.to(dtype)
 
 
 def keep_training_layout(model: nn.Module) -> None:

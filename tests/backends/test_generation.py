@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 import torch
+from scipy.stats import chisquare
 from transformers import Gemma3ForCausalLM, Gemma3TextConfig, LlamaConfig, LlamaForCausalLM
 
 from lite_selfplay.adapters import BASE
@@ -69,6 +70,97 @@ def test_prompts_that_begin_alike_are_read_once_and_say_the_same(
     for one, other in zip(itertools.chain(*shared), itertools.chain(*plain), strict=True):
         assert one.token_ids == other.token_ids
         assert one.logprobs == pytest.approx(other.logprobs, abs=1e-4)
+
+
+def test_rows_that_join_later_say_what_they_say_alone(
+    make_backend: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+):
+    joined: list[int] = []
+    join = generation._Batch.join
+
+    def count(self: Any, other: Any) -> None:
+        joined.append(len(other.rows))
+        join(self, other)
+
+    monkeypatch.setattr(generation._Batch, "join", count)
+    ends, sampling = [2, *range(100, 130)], Sampling(max_tokens=20, repetition_penalty=1.1)
+    prompts = [[*range(p, p + 1 + p % 7)] for p in range(3, 30)]
+    whole = make_backend(eos_ids=ends).generate("B", prompts, 2, sampling, seeds(27, 2))
+    assert not joined
+    small = make_backend(eos_ids=ends, cache_tokens=220).generate("B", prompts, 2, sampling, seeds(27, 2))
+    assert len(joined) > 2
+    assert sum(joined) > 20
+    for one, other in zip(itertools.chain(*whole), itertools.chain(*small), strict=True):
+        assert one.token_ids == other.token_ids
+        assert one.logprobs == pytest.approx(other.logprobs, abs=1e-4)
+        assert one.stop == other.stop
+
+
+def test_a_sliding_window_waits_for_a_batch_of_its_own():
+    model, sampling = sliding_window().eval(), Sampling(max_tokens=12)
+    prompts = [[*range(p, p + 1 + p % 5)] for p in range(3, 15)]
+    said = [
+        generate(
+            model,
+            prompts,
+            2,
+            sampling,
+            seeds(12, 2),
+            eos_ids=[*range(60, 90)],
+            pad_id=0,
+            device=torch.device("cpu"),
+            cache_tokens=cache_tokens,
+        )
+        for cache_tokens in (10**6, 100)
+    ]
+    assert [[out.token_ids for out in group] for group in said[0]] == [[o.token_ids for o in g] for g in said[1]]
+
+
+def test_what_is_said_follows_the_exact_probabilities(make_backend: Callable[..., Any]):
+    backend = make_backend("fp32")
+    prompt, n, temperature = PROMPTS[0], 4000, 0.5
+    said = backend.generate("A", [prompt], n, Sampling(temperature=temperature, max_tokens=2), seeds(1, n))[0]
+    first = torch.bincount(torch.tensor([out.token_ids[0] for out in said]), minlength=260)
+    with torch.inference_mode(), backend.adapters.speaking("A"):
+        model = backend.adapters.model
+        exact = (model(torch.tensor([prompt])).logits[0, -1].double() / temperature).softmax(-1)
+        assert agrees(first, exact)
+        # The second token, after the first that was said most often.
+        likely = int(first.argmax())
+        after = (model(torch.tensor([[*prompt, likely]])).logits[0, -1].double() / temperature).softmax(-1)
+    seconds = [out.token_ids[1] for out in said if out.token_ids[0] == likely and len(out.token_ids) > 1]
+    assert len(seconds) > 50
+    assert agrees(torch.bincount(torch.tensor(seconds), minlength=260), after)
+    assert not agrees(first, after)
+
+
+def agrees(counts: torch.Tensor, exact: torch.Tensor) -> bool:
+    """Whether counts pass a chi-square test against probabilities, rare tokens taken together."""
+    wanted = exact * counts.sum()
+    keep = wanted >= 5
+    observed = torch.cat([counts[: len(exact)][keep], counts[: len(exact)][~keep].sum()[None]]).double()
+    expected = torch.cat([wanted[keep], wanted[~keep].sum()[None]])
+    return bool(chisquare(observed.numpy(), expected.numpy() * float(observed.sum() / expected.sum())).pvalue > 1e-3)
+
+
+def test_a_stop_string_ends_a_completion_with_the_token_that_completes_it(make_backend: Callable[..., Any]):
+    def decode(ids: Any) -> str:
+        return "".join(chr(65 + i % 26) for i in ids)
+
+    free = make_backend(eos_ids=[]).generate("A", PROMPTS, 4, Sampling(max_tokens=60), seeds(4, 4))
+    texts = [decode(out.token_ids) for group in free for out in group]
+    stop = texts[5][20:22]
+    backend = make_backend(eos_ids=[], decode=decode)
+    said = backend.generate("A", PROMPTS, 4, Sampling(max_tokens=60, stop=(stop, "never said")), seeds(4, 4))
+    flat = [out for group in said for out in group]
+    assert sum(out.stop == "string" for out in flat) >= 1
+    for text, out in zip(texts, flat, strict=True):
+        end = text.find(stop)
+        assert decode(out.token_ids) == (text if end < 0 else text[: end + len(stop)])
+        assert out.stop == ("length" if end < 0 else "string")
+        assert len(out.logprobs) == len(out.token_ids)
+    with pytest.raises(ValueError, match="decodes"):
+        make_backend().generate("A", PROMPTS, 1, Sampling(stop=("x",)), seeds(4, 1))
 
 
 def test_different_seeds_say_different_things(make_backend: Callable[..., Any]):

@@ -1,8 +1,11 @@
+import math
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
+from peft import LoraConfig, get_peft_model
+from torch import Tensor, nn
 from transformers import (
     Gemma2Config,
     Gemma2ForCausalLM,
@@ -13,7 +16,7 @@ from transformers import (
 )
 
 from lite_selfplay.backends import logprobs
-from lite_selfplay.backends.logprobs import token_logprobs
+from lite_selfplay.backends.logprobs import FrozenHead, is_frozen, token_logprobs
 
 SMALL = {
     "vocab_size": 90,
@@ -132,3 +135,167 @@ def test_entropies_carry_a_gradient_only_on_request():
     model = qwen3()
     assert not token_logprobs(model, ids, torch.ones_like(ids), 3)[1].requires_grad
     assert token_logprobs(model, ids, torch.ones_like(ids), 3, entropy_gradient=True)[1].requires_grad
+
+
+def frozen_linear(bias: bool = False, vocabulary: int = 50) -> nn.Linear:
+    head = nn.Linear(16, vocabulary, bias=bias).requires_grad_(False)
+    head.weight.mul_(6)
+    return head
+
+
+def frozen_like(head: nn.Linear, dtype: torch.dtype) -> nn.Linear:
+    copy = nn.Linear(head.in_features, head.out_features, dtype=dtype).requires_grad_(False)
+    copy.load_state_dict(head.state_dict())
+    return copy
+
+
+def plain_scores(
+    head: nn.Module, hidden: Tensor, targets: Tensor, softcap: float | None = None, temperature: float = 1.0
+) -> tuple[Tensor, Tensor]:
+    logits = head(hidden).float()
+    if softcap is not None:
+        logits = softcap * (logits / softcap).tanh()
+    log_p = (logits / temperature).log_softmax(-1)
+    return log_p.gather(-1, targets[:, None])[:, 0], -(log_p.exp() * log_p).sum(-1)
+
+
+def gradient(scores: tuple[Tensor, Tensor], hidden: Tensor, weights: tuple[Tensor, ...]) -> Tensor:
+    """That of the weighted sum of log-probabilities, and of entropies where they have weights too."""
+    total = torch.stack([(s * w).sum() for s, w in zip(scores, weights, strict=False)]).sum()
+    return torch.autograd.grad(total, hidden)[0]
+
+
+@pytest.mark.parametrize("entropy_gradient", [False, True])
+@pytest.mark.parametrize("temperature", [1.0, 0.7])
+@pytest.mark.parametrize("softcap", [None, 2.0])
+@pytest.mark.parametrize("bias", [False, True])
+def test_a_frozen_head_equals_plain_autograd(
+    bias: bool, softcap: float | None, temperature: float, entropy_gradient: bool
+):
+    torch.manual_seed(1)
+    head, hidden, targets = frozen_linear(bias), torch.randn(12, 16, requires_grad=True), torch.randint(0, 50, (12,))
+    weights = tuple(torch.randn(2 if entropy_gradient else 1, 12))
+    expected = plain_scores(head, hidden, targets, softcap, temperature)
+    expected_gradient = gradient(expected, hidden, weights)
+    for size in (1, 4, 5, 100):  # single rows, an exact multiple, a remainder, all at once
+        got = FrozenHead.of(head, size, softcap, temperature).scores(hidden, targets, entropy_gradient)
+        assert got[1].requires_grad == entropy_gradient
+        for value, plain in zip(got, expected, strict=True):
+            assert torch.allclose(value, plain, atol=1e-5)
+        assert torch.allclose(gradient(got, hidden, weights), expected_gradient, atol=1e-5)
+
+
+def test_a_frozen_head_by_hand():
+    """Two words with logits log 3 and 0: p = (3/4, 1/4), and d log p(second) / d logits = (-3/4, 3/4)."""
+    head = FrozenHead(torch.eye(2), None, 1)
+    hidden = torch.tensor([[math.log(3), 0.0]], requires_grad=True)
+    logprobs, entropies = head.scores(hidden, torch.tensor([1]), entropy_gradient=True)
+    assert logprobs.item() == pytest.approx(math.log(0.25))
+    assert entropies.item() == pytest.approx(math.log(4) - 0.75 * math.log(3))
+    (of_logprob,) = torch.autograd.grad(logprobs, hidden, retain_graph=True)
+    assert of_logprob[0].tolist() == pytest.approx([-0.75, 0.75])
+    # -p (log p + H): H exceeds -log(3/4) by log(3) / 4.
+    (of_entropy,) = torch.autograd.grad(entropies, hidden)
+    assert of_entropy[0].tolist() == pytest.approx([-0.1875 * math.log(3), 0.1875 * math.log(3)])
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("autocast", [False, True])
+def test_a_frozen_head_in_half_precision_is_right_within_its_rounding(dtype: torch.dtype, autocast: bool):
+    torch.manual_seed(2)
+    exact = frozen_linear(bias=True, vocabulary=400).to(dtype).float()
+    hidden, targets = torch.randn(9, 16).mul(0.3).to(dtype).float().requires_grad_(), torch.randint(0, 400, (9,))
+    weights = tuple(torch.randn(2, 9))
+    expected = plain_scores(exact, hidden, targets, temperature=0.7)
+    with torch.autocast("cpu", dtype, enabled=autocast):
+        head = FrozenHead.of(exact if autocast else frozen_like(exact, dtype), 4, None, 0.7)
+        given = hidden if autocast else hidden.to(dtype)
+        got = head.scores(given, targets, entropy_gradient=True)
+        found = gradient(got, hidden, weights)
+    assert head.weight.dtype == dtype
+    assert {s.dtype for s in got} == {torch.float32}
+    assert found.dtype == torch.float32
+    for value, plain in zip(got, expected, strict=True):
+        assert torch.allclose(value, plain, atol=0.05)
+    plain_gradient = gradient(expected, hidden, weights)
+    assert torch.cosine_similarity(found.flatten(), plain_gradient.flatten(), dim=0) > 0.999
+
+
+def test_probabilities_below_what_fp16_holds_keep_their_gradient():
+    """A word of probability 1e-8 and a weight of its own: the gradient in that place is -1e-8, not 0."""
+    hidden = torch.tensor([[1.0, 0.0]], dtype=torch.float16)
+    weight = torch.tensor([[0.0, 0.0], [-18.42, 1.0]], dtype=torch.float16)
+    *_, vector = FrozenHead(weight, None, 1).read(hidden, torch.tensor([0]), gradients=1)
+    assert vector.dtype == torch.float32
+    assert vector[0, 1].item() == pytest.approx(-1e-8, rel=0.1)
+
+
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
+def test_without_gradients_a_frozen_head_makes_none(mode: Callable[[], Any], monkeypatch: pytest.MonkeyPatch):
+    def unwanted(*_: object) -> None:
+        raise AssertionError("a gradient was computed that nobody asked for")
+
+    monkeypatch.setattr(FrozenHead, "_toward_hidden", unwanted)
+    head, hidden, targets = frozen_linear(), torch.randn(5, 16, requires_grad=True), torch.randint(0, 50, (5,))
+    expected = plain_scores(head, hidden, targets)
+    with mode():
+        found = [FrozenHead.of(head, 2, None, 1.0).scores(hidden, targets, True)]
+    found.append(FrozenHead.of(head, 2, None, 1.0).scores(hidden.detach(), targets, True))
+    for scores in found:
+        assert not any(s.requires_grad for s in scores)
+        assert all(torch.allclose(s, e, atol=1e-5) for s, e in zip(scores, expected, strict=True))
+
+
+def test_a_second_derivative_is_refused():
+    head, hidden = frozen_linear(), torch.randn(3, 16, requires_grad=True)
+    logprobs, _ = FrozenHead.of(head, 2, None, 1.0).scores(hidden, torch.tensor([1, 2, 3]), False)
+    (first,) = torch.autograd.grad(logprobs.square().sum(), hidden, create_graph=True)
+    with pytest.raises(RuntimeError, match="once_differentiable"):
+        first.sum().backward()
+
+
+def test_only_a_plain_untrained_matrix_counts_as_frozen():
+    class Scaled(nn.Linear):
+        pass
+
+    assert is_frozen(frozen_linear(bias=True))
+    assert not is_frozen(nn.Linear(4, 9))
+    assert not is_frozen(Scaled(4, 9).requires_grad_(False))
+    assert not is_frozen(nn.Sequential(frozen_linear()))
+    hooked = frozen_linear()
+    hooked.register_forward_hook(lambda module, args, out: out * 2)
+    assert not is_frozen(hooked)
+
+
+def test_adapters_leave_the_head_frozen():
+    model = get_peft_model(qwen3(), LoraConfig(target_modules="all-linear"))
+    assert is_frozen(model.get_base_model().get_output_embeddings())
+
+
+@pytest.mark.parametrize("make", [qwen3, gemma2_with_softcap])
+@pytest.mark.parametrize("entropy_gradient", [False, True])
+def test_a_frozen_head_and_a_trained_one_lead_to_the_same_gradients(make: Callable[[], Any], entropy_gradient: bool):
+    torch.manual_seed(0)
+    model, (ids, mask) = make(), grouped_rows()
+    model.lm_head.weight = nn.Parameter(model.lm_head.weight.detach().clone())  # no longer the embedding's
+    found = []
+    for trained in (True, False):
+        model.zero_grad()
+        model.lm_head.requires_grad_(trained)
+        lp, entropy = token_logprobs(model, ids, mask, 4, 0.7, entropy_gradient=entropy_gradient)
+        loss = (lp * torch.arange(1, 5)).sum() + (entropy.sum() if entropy_gradient else 0)
+        loss.backward()
+        found.append({n: p.grad.clone() for n, p in model.named_parameters() if p.grad is not None})
+    head = found[0].pop("lm_head.weight")
+    assert found[0].keys() == found[1].keys()
+    assert all(torch.allclose(found[0][n], found[1][n], atol=1e-5) for n in found[0])
+
+    model.lm_head.requires_grad_(True)
+    loss = torch.zeros(())
+    for row, own in zip(ids, mask.bool(), strict=True):
+        completion = row[-4:][own[-4:]]
+        log_p = (model(row[None, own]).logits[0, -len(completion) - 1 : -1] / 0.7).log_softmax(-1)
+        loss = loss + (log_p.gather(-1, completion[:, None])[:, 0] * torch.arange(1, len(completion) + 1)).sum()
+        loss = loss - (log_p.exp() * log_p).sum() * entropy_gradient
+    (expected,) = torch.autograd.grad(loss, model.lm_head.weight)
+    assert torch.allclose(head, expected, atol=1e-5)

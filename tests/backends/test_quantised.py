@@ -1,6 +1,8 @@
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
+import psutil
 import pytest
 import torch
 from bitsandbytes.nn import Linear4bit
@@ -9,6 +11,8 @@ from lite_selfplay.adapters import BASE
 from lite_selfplay.backends.transformers import compute_dtype
 from lite_selfplay.config import ModelSection
 from lite_selfplay.data import Sampling
+
+SEEDS = [[1, 2, 3, 4], [5, 6, 7, 8]]
 
 
 def test_every_linear_layer_but_the_head_is_held_in_nf4(make_backend: Callable[..., Any]):
@@ -41,21 +45,23 @@ def test_the_type_weights_are_multiplied_in():
     assert compute_dtype(ModelSection(name="x"), cpu) == expected
 
 
+@pytest.mark.parametrize("dtype", ["fp32", "bf16"])
 @pytest.mark.parametrize("seat", ["A", "B", BASE])
-def test_merged_weights_of_a_4_bit_base_speak_as_the_seat_does(make_backend: Callable[..., Any], seat: str):
-    backend = make_backend("4bit", compute_dtype="fp32")
+def test_dense_weights_of_a_4_bit_base_speak_as_the_seat_does(make_backend: Callable[..., Any], seat: str, dtype: str):
+    backend = make_backend("4bit", compute_dtype=dtype)
     prompts, sampling = [[10, 11, 12], [20]], Sampling(max_tokens=12)
-    said = []
-    for merges in (True, False):
-        backend._merges = merges
-        out = backend.generate(seat, prompts, 4, sampling, [[1, 2, 3, 4], [5, 6, 7, 8]])
-        said.append([row for group in out for row in group])
-    for merged, plain in zip(*said, strict=True):
-        assert merged.token_ids == plain.token_ids
-        assert merged.logprobs == pytest.approx(plain.logprobs, abs=1e-4)
+    assert backend._speaks_dense
+    dense = [out for group in backend.generate(seat, prompts, 4, sampling, SEEDS) for out in group]
+    backend._speaks_dense = False
+    plain = [out for group in backend.generate(seat, prompts, 4, sampling, SEEDS) for out in group]
+    scored = backend.score(seat, [(prompts[i // 4], out.token_ids) for i, out in enumerate(dense)], 1.0)
+    for one, other, score in zip(dense, plain, scored, strict=True):
+        if dtype == "fp32":
+            assert one.token_ids == other.token_ids
+            assert one.logprobs == pytest.approx(other.logprobs, abs=1e-4)
+        assert one.logprobs == pytest.approx(score.logprobs, abs=1e-4 if dtype == "fp32" else 0.1)
 
 
-def test_only_float32_arithmetic_on_a_cpu_is_merged(make_backend: Callable[..., Any]):
-    assert make_backend("4bit", compute_dtype="fp32")._merges
-    assert not make_backend("4bit", compute_dtype="bf16")._merges
-    assert not make_backend("bf16")._merges
+def test_dense_weights_need_memory_that_is_free(make_backend: Callable[..., Any], monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(available=1000))
+    assert not make_backend("4bit")._speaks_dense

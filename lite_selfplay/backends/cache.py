@@ -1,0 +1,115 @@
+"""Keys and values of a batch whose rows come and go while it is sampled.
+
+Shapes: `R` rows, `T` columns read so far, `K` key heads, `D` head size. A row's tokens end at the last column; what is
+left of its first token is padding, which the attention mask hides.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+from transformers.cache_utils import Cache, DynamicCache, DynamicLayer
+
+ROOM = 64
+"""Columns that are allocated beyond those in use, at the least: growing copies everything."""
+
+
+class RowLayer(DynamicLayer):
+    """One layer's keys and values (R, K, T, D), written in place into a larger allocation.
+
+    A token, a row that leaves and a row that joins cost what they hold themselves, not a copy of the batch. Only for
+    layers that keep every column, and without gradients.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._stores: tuple[Tensor, ...] = ()
+        self._held: tuple[Tensor, ...] = ()
+
+    def update(self, key_states: Tensor, value_states: Tensor, *_: Any, **__: Any) -> tuple[Tensor, Tensor]:
+        if not self._stores:
+            self.lazy_initialization(key_states, value_states)
+            self._held = tuple(new[:, :, :0] for new in (key_states, value_states))
+        rows, begin = key_states.shape[0], self._held[0].shape[2]
+        end = begin + key_states.shape[2]
+        if not self._stores or end > self._stores[0].shape[2]:
+            self._move(rows, 0, 0, end + max(ROOM, end // 4))
+        for store, new in zip(self._stores, (key_states, value_states), strict=True):
+            store[:rows, :, begin:end] = new
+        return self._hold(rows, end)
+
+    def keep(self, holes: Tensor, movers: Tensor, rows: int) -> None:
+        """Leave `rows` rows: what stands at `movers` goes to `holes`, and the end is cut off."""
+        columns = self._held[0].shape[2]
+        for store in self._stores:
+            store[holes, :, :columns] = store[movers, :, :columns]
+        self._hold(rows, columns)
+
+    def join(self, other: "RowLayer", first: int) -> None:
+        """Take in the rows of another layer after one's own, whose columns before `first` hold nothing any more."""
+        own, columns = self._held[0].shape[0], self._held[0].shape[2] - first
+        rows, theirs = own + other._held[0].shape[0], other._held[0].shape[2]
+        width = max(columns, theirs)
+        self._move(rows, first, width - columns, width + ROOM)
+        for store, new in zip(self._stores, other._held, strict=True):
+            store[own:rows, :, : width - theirs] = 0
+            store[own:rows, :, width - theirs : width] = new
+        self._hold(rows, width)
+
+    def batch_select_indices(self, indices: Tensor) -> None:
+        """Row i becomes a copy of row `indices[i]`."""
+        self._held = tuple(held[indices] for held in self._held)
+        self._move(len(indices), 0, 0, self._held[0].shape[2] + ROOM)
+        self._hold(len(indices), self._held[0].shape[2])
+
+    def _move(self, rows: int, first: int, shift: int, capacity: int) -> None:
+        """What is held from column `first` on goes into a new allocation, `shift` columns of zeros before it."""
+        self._stores = tuple(held.new_empty(rows, held.shape[1], capacity, held.shape[3]) for held in self._held)
+        for store, held in zip(self._stores, self._held, strict=True):
+            store[: len(held), :, :shift] = 0
+            store[: len(held), :, shift : shift + held.shape[2] - first] = held[:, :, first:]
+
+    def _hold(self, rows: int, columns: int) -> tuple[Tensor, Tensor]:
+        self.keys, self.values = (store[:rows, :, :columns] for store in self._stores)
+        self._held = self.keys, self.values
+        return self.keys, self.values
+
+
+def row_cache(model: nn.Module) -> Cache:
+    """A cache for a causal language model; layers that keep every column become `RowLayer`s."""
+    base: Any = getattr(model, "get_base_model", lambda: model)()
+    cache = DynamicCache(config=base.config)
+    cache.layers = [RowLayer() if type(layer) is DynamicLayer else layer for layer in cache.layers]
+    return cache
+
+
+def rows_may_join(cache: Cache) -> bool:
+    """Whether rows of other lengths can be taken in: a window that slides over columns cannot be shifted."""
+    return all(isinstance(layer, RowLayer) for layer in cache.layers)
+
+
+def keep_rows(cache: Cache, holes: Sequence[int], movers: Sequence[int], order: Tensor) -> None:
+    """Rows leave: see `RowLayer.keep`; `order` (rows,) is the same as a selection, for layers of other kinds."""
+    to, taken = (torch.tensor(indices, dtype=torch.long, device=order.device) for indices in (holes, movers))
+    layers: list[Any] = cache.layers
+    for layer in layers:
+        if isinstance(layer, RowLayer):
+            layer.keep(to, taken, len(order))
+        else:
+            layer.batch_select_indices(order)
+
+
+def join_rows(cache: Cache, other: Cache, first: int) -> None:
+    """Rows of another cache join: see `RowLayer.join`."""
+    layers: list[Any] = cache.layers
+    for layer, new in zip(layers, other.layers, strict=True):
+        layer.join(new, first)
+
+
+def join_masks(mask: Tensor, other: Tensor, first: int) -> Tensor:
+    """The attention mask (R, T) that belongs to `join_rows`."""
+    mask = mask[:, first:]
+    width = max(mask.shape[1], other.shape[1])
+    return torch.cat([functional.pad(m, (width - m.shape[1], 0)) for m in (mask, other)])
