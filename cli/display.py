@@ -23,7 +23,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from lite_selfplay.listener import Lines, Listener, clock, printable
+from lite_selfplay.listener import Lines, Listener, clock, how_far, printable
 from lite_selfplay.reports import kind_of, problem_text, verdict
 
 HEARTBEAT_S = 5.0
@@ -65,6 +65,7 @@ class View:
     advanced_at: float = 0.0
     activity: str = ""
     activity_since: float = 0.0
+    tokens: str = ""
     metrics: Mapping[str, Any] | None = None
     accuracies: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
     step_seconds: tuple[float, ...] = ()
@@ -75,7 +76,10 @@ class View:
     evaluations: tuple[tuple[str, Mapping[str, Any]], ...] = ()
 
     def seconds_left(self, now: float) -> float | None:
-        """Time left in the phase, from the last steps or from what is done of it; None where nothing tells."""
+        """Time left in the phase, from the last steps or from what is done of it.
+
+        None where nothing tells, and where it takes longer than that.
+        """
         if self.total is None:
             return None
         rest = self.total - self.done
@@ -85,7 +89,8 @@ class View:
             whole = (self.advanced_at - self.phase_since) / self.done * rest
         else:
             return None
-        return max(0.0, whole - (now - self.advanced_at))
+        left = whole - (now - self.advanced_at)
+        return left if left > 0 else None
 
 
 class Display(Listener):
@@ -121,14 +126,25 @@ class Display(Listener):
     def phase(self, name: str, total: int | None = None) -> None:
         now = self._now()
         self._view = replace(
-            self._view, phase=name, total=total, done=0, note="", activity="", phase_since=now, activity_since=now
+            self._view,
+            phase=name,
+            total=total,
+            done=0,
+            note="",
+            activity="",
+            tokens="",
+            phase_since=now,
+            activity_since=now,
         )
 
     def advance(self, done: int, note: str = "") -> None:
         self._view = replace(self._view, done=done, note=note, advanced_at=self._now())
 
     def activity(self, text: str) -> None:
-        self._view = replace(self._view, activity=text, activity_since=self._now())
+        self._view = replace(self._view, activity=text, tokens="", activity_since=self._now())
+
+    def tokens(self, done: int, most: int | None) -> None:
+        self._view = replace(self._view, tokens=how_far(done, most))
 
     def step(self, metrics: Mapping[str, Any], exchange: Sequence[Mapping[str, Any]], line: str) -> None:
         self._print(line)
@@ -204,7 +220,8 @@ class Screen:
     def _doing(self) -> Text:
         """What is being done now; its time goes on, so that long work does not look dead."""
         view = self._view
-        doing = _text(view.activity or "at work", "cyan").append(f", {clock(self._now - view.activity_since)}", "cyan")
+        spent = clock(self._now - view.activity_since)
+        doing = _text(", ".join(filter(None, [view.activity or "at work", spent, view.tokens])), "cyan")
         return _one_line(doing.append(f"   {printable(view.note)}", "dim") if view.note else doing)
 
     def _evaluations(self) -> Text:

@@ -29,7 +29,10 @@ Assignments = Annotated[
 ]
 EvalTasks = Annotated[
     str | None,
-    typer.Option(help="Held-out problems to measure on before and after; never trained on.", metavar="T"),
+    typer.Option(
+        help="Held-out problems to measure on before and after; never trained on. `none` asks for no evaluation.",
+        metavar="T",
+    ),
 ]
 EvalLimit = Annotated[int | None, typer.Option(help="How many of them. [default: all of a file, else 100]")]
 Backend = Annotated[str | None, typer.Option(help="auto, transformers or unsloth. [default: auto]")]

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from lite_selfplay.config import RoleConfig
 from lite_selfplay.data import Completion, Stream
-from lite_selfplay.prefixes import Reading
+from lite_selfplay.prefixes import cut
 
 
 @dataclass(frozen=True)
@@ -84,15 +84,15 @@ def microbatches(
     orders = [sorted(rows, key=_by_length)]
     if sharing:
         orders.append(sorted(rows, key=_by_prompt))
-    cuts = [_cut(order, token_budget, sharing) for order in orders]
-    chunks, _ = min(cuts, key=lambda cut: cut[1])
+    cuts = [cut(order, _ids_and_rest, token_budget, sharing=sharing, kind=_temperature) for order in orders]
+    chunks, _ = min(cuts, key=lambda found: found[1])
     tokens = sum(row.tokens for row in rows)
     return [
         MicroBatch(
             rows=chunk,
             seat=seat,
             role=role,
-            temperature=chunk[0].completion.sampling.temperature,
+            temperature=_temperature(chunk[0]),
             max_tokens=max(row.completion.sampling.max_tokens for row in rows),
             row_share=len(chunk) / len(rows),
             token_share=sum(row.tokens for row in chunk) / tokens,
@@ -103,25 +103,17 @@ def microbatches(
     ]
 
 
+def _ids_and_rest(row: Row) -> tuple[Sequence[int], int]:
+    return row.completion.prompt_ids, row.tokens
+
+
+def _temperature(row: Row) -> float:
+    return row.completion.sampling.temperature
+
+
 def _by_length(row: Row) -> tuple[float, int, int]:
-    return row.completion.sampling.temperature, row.tokens, len(row.completion.prompt_ids)
+    return _temperature(row), row.tokens, len(row.completion.prompt_ids)
 
 
 def _by_prompt(row: Row) -> tuple[float, Sequence[int], int]:
-    return row.completion.sampling.temperature, row.completion.prompt_ids, row.tokens
-
-
-def _cut(rows: Sequence[Row], token_budget: int, sharing: bool) -> tuple[list[list[Row]], int]:
-    """Rows in their order, cut where the budget or the temperature ends a chunk; and the padded tokens of all."""
-    chunks: list[list[Row]] = [[]]
-    reading, cost = Reading(), 0
-    for row in rows:
-        longer = reading.with_row(row.completion.prompt_ids, row.tokens)
-        mixed = chunks[-1] and chunks[-1][0].completion.sampling.temperature != row.completion.sampling.temperature
-        if chunks[-1] and (mixed or longer.cost(sharing=sharing) > token_budget):
-            cost += reading.cost(sharing=sharing)
-            chunks.append([])
-            longer = Reading().with_row(row.completion.prompt_ids, row.tokens)
-        chunks[-1].append(row)
-        reading = longer
-    return chunks, cost + reading.cost(sharing=sharing)
+    return _temperature(row), row.completion.prompt_ids, row.tokens

@@ -19,6 +19,7 @@ from lite_selfplay.examples import ExamplePool, Fits, PooledExample, roles_of
 from lite_selfplay.games.base import Game
 from lite_selfplay.listener import Listener
 from lite_selfplay.models.chat import Chat, Conversation
+from lite_selfplay.prefixes import cut
 from lite_selfplay.tasks.base import derived_seed
 
 _CLIP = 1.0
@@ -192,14 +193,8 @@ class _Fit:
 
 def microbatches(batch: Sequence[Conversation], budget: int) -> list[list[Conversation]]:
     """A batch's rows by length, cut into parts of at most `budget` padded tokens (one row at the least)."""
-    parts: list[list[Conversation]] = [[]]
-    for row in sorted(batch, key=lambda row: (len(row.completion_ids), len(row.prompt_ids))):
-        grown = [*parts[-1], row]
-        width = max(len(r.prompt_ids) for r in grown) + max(len(r.completion_ids) for r in grown)
-        if parts[-1] and width * len(grown) > budget:
-            parts.append([row])
-        else:
-            parts[-1] = grown
+    rows = sorted(batch, key=lambda row: (len(row.completion_ids), len(row.prompt_ids)))
+    parts, _ = cut(rows, lambda row: (row.prompt_ids, len(row.completion_ids)), budget, sharing=False)
     return parts
 
 

@@ -95,6 +95,7 @@ class RoleConfig(Section):
     min_p: float = Field(0.0, ge=0, lt=1)
     repetition_penalty: float = Field(1.0, gt=0)
     max_completion_tokens: int | None = Field(None, ge=1)
+    stop: tuple[str, ...] = ()
     beta: float = Field(0.0, ge=0)
     reference: Literal["seat", "base"] = "seat"
     loss: Literal["grpo", "dr_grpo", "dapo"] = "grpo"
@@ -109,6 +110,7 @@ class RoleConfig(Section):
             min_p=self.min_p,
             repetition_penalty=self.repetition_penalty,
             max_tokens=self.max_completion_tokens or default_max_tokens,
+            stop=self.stop,
         )
 
 
@@ -167,9 +169,9 @@ class ColdStartSection(Section):
 class EvalSection(Section):
     """Held-out problems, and when the run is measured on them: before training, after it, and every `every` steps.
 
-    `tasks` None measures nothing. `limit` problems are taken (None: all of a file, 100 of a procedural task), with
-    `samples` completions of each seat a problem at `temperature` and `top_p`; a `temperature` of 0 is greedy. What is
-    held out is never trained on.
+    `tasks` None, or `none` as a flag can say it, measures nothing. `limit` problems are taken (None: all of a file, 100
+    of a procedural task), with `samples` completions of each seat a problem at `temperature` and `top_p`; a
+    `temperature` of 0 is greedy. What is held out is never trained on.
     """
 
     tasks: str | None = None
@@ -178,6 +180,11 @@ class EvalSection(Section):
     samples: int = Field(1, ge=1)
     temperature: float = Field(0.6, ge=0)
     top_p: Unit = 0.95
+
+    @field_validator("tasks", mode="before")
+    @classmethod
+    def _switched_off(cls, value: Any) -> Any:
+        return None if value == "none" else value
 
 
 class RunSection(Section):

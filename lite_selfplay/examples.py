@@ -26,6 +26,7 @@ from lite_selfplay.listener import Listener
 from lite_selfplay.table import Table
 from lite_selfplay.tasks import Source, Task, load_task
 from lite_selfplay.tasks.base import derived_rng, derived_seed
+from lite_selfplay.tasks.split import training_side
 
 Origin = Literal["worked", "self", "file"]
 Fits = Callable[[str, Example], bool]
@@ -151,13 +152,15 @@ def gather(
     table: PlayTable,
     *,
     seed: int,
+    held_out: Sequence[Problem] = (),
     fits: Fits = lambda role, example: True,
     listener: Listener | None = None,
 ) -> ExamplePool:
     """The examples that a cold start of a game needs, from where the section says.
 
-    `task` holds the problems of worked examples, `table` draws those that the base plays with. Examples that do not
-    fit are left out and counted. Raises ConfigError where none remain.
+    `task` holds the problems of worked examples, `table` draws those that the base plays with; neither holds a problem
+    of `held_out`, which is also left out of what tops them up. Examples that do not fit are left out and counted.
+    Raises ConfigError where none remain.
     """
     gathering = _Gathering(game, section, table.thinks, seed, fits)
     source = source_of(section, task, game)
@@ -168,7 +171,8 @@ def gather(
     else:
         gathering.play(table, listener or Listener())
         if section.top_up is not None:
-            gathering.write(load_task(section.top_up, seed=derived_seed(seed, "cold start")).problems)
+            top_up = load_task(section.top_up, seed=derived_seed(seed, "cold start"))
+            gathering.write(training_side(top_up, held_out).problems)
     return gathering.pool()
 
 
@@ -282,15 +286,23 @@ def source_of(section: ColdStartSection, task: Task, game: Game) -> Literal["wor
     return "worked" if brings or section.source == "worked" else "self"
 
 
-def require_examples(section: ColdStartSection, task: Task, game: Game, *, own_checker: bool = False) -> None:
+def require_examples(
+    section: ColdStartSection,
+    task: Task,
+    game: Game,
+    *,
+    held_out: Sequence[Problem] = (),
+    own_checker: bool = False,
+) -> None:
     """Check that a cold start will find examples, as far as that can be told without a model.
 
-    `task` is the run's own, which `section.tasks` may replace. `own_checker`: a reward function judges in the checker's
-    place, so problems need no answers. Raises ConfigError saying what to do, and what `load_task` raises.
+    `task` is the run's own, which `section.tasks` may replace; nothing is learned from problems of `held_out`.
+    `own_checker`: a reward function judges in the checker's place, so problems need no answers. Raises ConfigError
+    saying what to do, and what `load_task` raises.
     """
     if not section.enabled:
         return
-    task = load_task(section.tasks) if section.tasks else task
+    task = training_side(load_task(section.tasks), held_out) if section.tasks else task
     source = source_of(section, task, game)
     if source == "file":
         read_examples(Path(section.source), game.roles)
@@ -302,7 +314,7 @@ def require_examples(section: ColdStartSection, task: Task, game: Game, *, own_c
         )
     elif source == "self":
         if section.top_up is not None:
-            load_task(section.top_up)
+            training_side(load_task(section.top_up), held_out)
         if section.tasks and game.needs_answers and not own_checker:
             missing = next((problem.id for problem in task.problems if problem.answer is None), None)
             if missing is not None:

@@ -4,10 +4,11 @@ A run speaks to one `Listener`. `Lines` turns everything into lines of text for 
 `print`; the command line has a display of its own.
 """
 
+import contextlib
 import re
 import time
 import unicodedata
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 _ESCAPES = re.compile(r"(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]|\x1b[]PX^_][^\x07\x1b\n]*(?:\x07|\x1b\\)|\x1b[ -/]*[0-~]")
@@ -32,6 +33,12 @@ class Listener:
     def activity(self, text: str) -> None:
         """What is being done inside the phase right now: `A drafts`."""
 
+    def tokens(self, done: int, most: int | None) -> None:
+        """How far the activity is, called between tokens: its longest completion has `done` of at most `most` tokens.
+
+        None where completions wait for others to end: then `done` counts how often each of those running got a token.
+        """
+
     def tick(self) -> None:
         """Called often during long work: between tokens and between microbatches."""
 
@@ -46,6 +53,34 @@ class Listener:
         """The run is over: what improved, where it lies, what to try next."""
 
 
+class Poll:
+    """What long work calls often: a backend once a token, a trainer once a microbatch.
+
+    Each call lets the listener tick, tells it of the tokens while `counting`, and calls `stop`, which may raise.
+    """
+
+    def __init__(self, listener: Listener, stop: Callable[[], None] = lambda: None):
+        self._listener, self._stop = listener, stop
+        self._counting, self._done = False, 0
+        self._most: int | None = None
+
+    def __call__(self) -> None:
+        if self._counting:
+            self._listener.tokens(self._done, self._most)
+            self._done += 1
+        self._listener.tick()
+        self._stop()
+
+    @contextlib.contextmanager
+    def counting(self, most: int | None) -> Iterator[None]:
+        """For the length of a context every call is a token, of at most so many (None: see `Listener.tokens`)."""
+        self._counting, self._done, self._most = True, 0, most
+        try:
+            yield
+        finally:
+            self._counting = False
+
+
 class Lines(Listener):
     """Everything as lines. During long work a line at least every `every_s` seconds says what is being done.
 
@@ -57,7 +92,7 @@ class Lines(Listener):
         self._last = time.monotonic()
         self._phase, self._done = "", 0
         self._total: int | None = None
-        self._activity, self._note = "", ""
+        self._activity, self._tokens, self._note = "", "", ""
         self._since = self._last
 
     def _line(self, text: str) -> None:
@@ -72,22 +107,25 @@ class Lines(Listener):
         self._write_warning(f"warning: {sentence}")
 
     def phase(self, name: str, total: int | None = None) -> None:
-        self._phase, self._total, self._done, self._activity, self._note = name, total, 0, "", ""
-        self._since = time.monotonic()
+        self._phase, self._total, self._done, self._note = name, total, 0, ""
+        self.activity("")
         self._line(name)
 
     def advance(self, done: int, note: str = "") -> None:
         self._done, self._note = done, note
 
     def activity(self, text: str) -> None:
-        self._activity, self._since = text, time.monotonic()
+        self._activity, self._tokens, self._since = text, "", time.monotonic()
+
+    def tokens(self, done: int, most: int | None) -> None:
+        self._tokens = how_far(done, most)
 
     def tick(self) -> None:
         now = time.monotonic()
         if now - self._last >= self._every_s:
-            part = f" {min(self._done + 1, self._total)} of {self._total}" if self._total else ""
-            doing = self._activity or "at work"
-            parts = [f"{self._phase}{part}", f"{doing} for {clock(now - self._since)}", self._note]
+            part = f", {self._done} of {self._total} done" if self._total else ""
+            doing = f"{self._activity or 'at work'} for {clock(now - self._since)}"
+            parts = [f"{self._phase}{part}", ", ".join(filter(None, [doing, self._tokens])), self._note]
             self._line("  ... " + "; ".join(filter(None, parts)))
 
     def step(self, metrics: Mapping[str, Any], exchange: Sequence[Mapping[str, Any]], line: str) -> None:
@@ -107,6 +145,11 @@ def clock(seconds: float) -> str:
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+
+
+def how_far(done: int, most: int | None) -> str:
+    """What `Listener.tokens` is told, in words."""
+    return f"up to {done:,} of {most:,} tokens" if most is not None else f"{done:,} token steps"
 
 
 def printable(text: str) -> str:

@@ -2,7 +2,7 @@
 
 import importlib.util
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ from lite_selfplay.games import Game, make_game
 from lite_selfplay.models import require_known, suggested
 from lite_selfplay.records import RunFolder
 from lite_selfplay.tasks import Task, load_task
-from lite_selfplay.tasks.split import evaluation_set, without
+from lite_selfplay.tasks.split import evaluation_set, training_side
 
 _LOOKED_AT = 50
 """Problems of a procedural task that are checked: they are made one by one, and all in one way."""
@@ -49,7 +49,8 @@ class Plan:
         if not section.enabled:
             return []
         examples = section.steps * section.examples_per_step
-        source = source_of(section, load_task(section.tasks) if section.tasks else self.task, self.game)
+        task = training_side(load_task(section.tasks), self.held_out) if section.tasks else self.task
+        source = source_of(section, task, self.game)
         from_where = {
             "worked": "worked solutions",
             "self": "what the base gets right",
@@ -101,7 +102,7 @@ def plan(config: RunConfig, *, own_checker: bool = False) -> Plan:
         raise ConfigError("no tasks: give --tasks a .jsonl file or a name such as letters")
     task = load_task(config.tasks.train, seed=config.run.seed)
     kept_apart = held_out(config)
-    task = _training_side(task, kept_apart)
+    task = training_side(task, kept_apart)
     resolved = _layered(make_game(config.game.name, config.game.options), config)
     tokens = resolved.run.max_completion_tokens or task.max_completion_tokens
     reward = resolved.run.reward
@@ -115,8 +116,9 @@ def plan(config: RunConfig, *, own_checker: bool = False) -> Plan:
             "init": resolved.run.init and str(Path(resolved.run.init).resolve()),
         },
     }
-    if tasks := resolved.cold_start.tasks:
-        files["cold_start"]["tasks"] = _absolute(tasks)
+    for key in ("tasks", "top_up"):
+        if (spec := getattr(resolved.cold_start, key)) is not None:
+            files["cold_start"][key] = _absolute(spec)
     sizes = {"group_size": resolved.run.group_size, "problems_per_step": resolved.run.problems_per_step}
     game = make_game(resolved.game.name, resolved.game.options, **sizes)
     options = {"game": {"name": resolved.game.name, **game.options.model_dump(mode="json")}}
@@ -180,7 +182,7 @@ def _check_problems(ready: Plan, own_checker: bool) -> None:
         missing = next((problem.id for problem in looked_at if problem.answer is None), None)
         if missing is not None:
             raise ConfigError(f"{name} needs an answer to every problem; {missing} has none")
-    require_examples(ready.config.cold_start, ready.task, game, own_checker=own_checker)
+    require_examples(ready.config.cold_start, ready.task, game, held_out=ready.held_out, own_checker=own_checker)
     if own_checker:
         return
     unanswered = next((problem.id for problem in ready.held_out if problem.answer is None), None)
@@ -192,18 +194,6 @@ def held_out(config: RunConfig) -> list[Problem]:
     """The problems a run is measured on: the same ones whatever the run's seed, so that runs can be compared."""
     section = config.eval
     return evaluation_set(load_task(section.tasks, held_out=True), section.limit) if section.tasks else []
-
-
-def _training_side(task: Task, kept_apart: Sequence[Problem]) -> Task:
-    """A task without what is held out; the two sides of a procedural task are apart as they come."""
-    if not kept_apart or task.procedural:
-        return task
-    problems = without(task.problems, kept_apart)
-    if not problems:
-        raise ConfigError(
-            f"every problem of {task.name} is held out for evaluation: a smaller --eval-limit leaves some"
-        )
-    return replace(task, problems=problems)
 
 
 def _cold_starts(config: RunConfig) -> bool:

@@ -5,8 +5,11 @@ beginning is one row of a first forward pass; a second one reads what is each ro
 values. This is exact, in the forward and in the backward pass.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
+
+T = TypeVar("T")
 
 Row = tuple[Sequence[int], int]
 """A prompt's ids and the number of tokens that follow it."""
@@ -79,6 +82,32 @@ class Reading:
     def cost(self, *, sharing: bool = True) -> int:
         """Padded tokens of the cheaper way, or of the plain one where sharing is not possible."""
         return self.shared_cost if sharing and self.shares else self.plain_cost
+
+
+def cut(
+    items: Sequence[T],
+    row_of: Callable[[T], Row],
+    budget: int,
+    *,
+    sharing: bool = True,
+    kind: Callable[[T], object] = lambda item: None,
+) -> tuple[list[list[T]], int]:
+    """Items in their order, cut into chunks of at most `budget` padded tokens (one item at the least).
+
+    `row_of` says how an item is read; items of different `kind` never share a chunk. Returns the chunks, none for no
+    items, and the padded tokens of all of them.
+    """
+    chunks: list[list[T]] = []
+    reading, cost = Reading(), 0
+    for item in items:
+        longer = reading.with_row(*row_of(item))
+        if not chunks or kind(chunks[-1][0]) != kind(item) or longer.cost(sharing=sharing) > budget:
+            cost += reading.cost(sharing=sharing)
+            chunks.append([])
+            longer = Reading().with_row(*row_of(item))
+        chunks[-1].append(item)
+        reading = longer
+    return chunks, cost + reading.cost(sharing=sharing)
 
 
 def _common(a: Sequence[int], b: Sequence[int]) -> int:

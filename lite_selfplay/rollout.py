@@ -9,19 +9,22 @@ from lite_selfplay.backends.generation import Generation
 from lite_selfplay.config import RunConfig
 from lite_selfplay.data import Completion, Problem, Sampling, TokenScores, Verdict
 from lite_selfplay.errors import UnknownNameError
-from lite_selfplay.listener import Listener
+from lite_selfplay.listener import Listener, Poll
 from lite_selfplay.models.chat import Chat, EncodedPrompt
 from lite_selfplay.rewards import RewardFunction, call_reward
 from lite_selfplay.tasks import Source
 from lite_selfplay.tasks.base import derived_rng, derived_seed
 from lite_selfplay.verify import Verifier
 
+CPU_ROWS = 64
+"""Completions to ask a CPU for where progress is told in between: 256 at a time were 1.4 times as fast as 64."""
+
 
 class LiveTable:
     """The table of a run, opened anew for each step.
 
     Every completion's seed follows from the run's seed, the step, the role, and its place in the step: the same run
-    says the same, however its work is cut into batches.
+    says the same, however its work is cut into batches. `poll` is what the backend calls once a token.
     """
 
     def __init__(
@@ -35,10 +38,12 @@ class LiveTable:
         max_completion_tokens: int,
         reward: RewardFunction | None = None,
         listener: Listener | None = None,
+        poll: Poll | None = None,
     ):
         self._backend, self._chat, self._verifier, self._sources = backend, chat, verifier, sources
         self._config, self._reward = config, reward
         self._listener = listener or Listener()
+        self._poll = poll or Poll(self._listener)
         self._default_tokens = max_completion_tokens
         self.thinks = chat.thinks
         self.open(0, {})
@@ -50,6 +55,11 @@ class LiveTable:
         self.rng = derived_rng(self._config.run.seed, step, "game")
         self.seconds = {"generate": 0.0, "verify": 0.0}
         self.tokens_generated = 0
+
+    @property
+    def rows_at_once(self) -> int | None:
+        """How many completions to ask for at a time where the asker reports in between; None: all that fit."""
+        return CPU_ROWS if self._backend.device.type == "cpu" else None
 
     def draw(self, source: str, n: int) -> list[Problem]:
         if source not in self._sources:
@@ -74,7 +84,9 @@ class LiveTable:
         started = time.perf_counter()
         encoded = [self._chat.encode(prompt) for prompt in prompts]
         fits = [i for i, prompt in enumerate(encoded) if len(prompt.ids) <= self._config.run.max_prompt_tokens]
-        said = self._backend.generate(seat, [encoded[i].ids for i in fits], n, sampling, [seeds[i] for i in fits])
+        ids = [encoded[i].ids for i in fits]
+        with self._poll.counting(sampling.max_tokens if self._all_at_once(ids, n, sampling) else None):
+            said = self._backend.generate(seat, ids, n, sampling, [seeds[i] for i in fits])
         spoken = dict(zip(fits, said, strict=True))
         version = self._backend.adapters.version(seat)
         unread = Generation(stop="prompt_too_long")
@@ -85,6 +97,11 @@ class LiveTable:
         self.tokens_generated += sum(len(c.token_ids) for row in result for c in row)
         self.seconds["generate"] += time.perf_counter() - started
         return result
+
+    def _all_at_once(self, prompts: Sequence[Sequence[int]], n: int, sampling: Sampling) -> bool:
+        """Whether no completion has to wait until others have ended."""
+        longest = max(map(len, prompts), default=0) + sampling.max_tokens
+        return len(prompts) * n * longest <= self._config.run.generation_tokens
 
     def _completion(
         self, prompt: str, encoded: EncodedPrompt, said: Generation, seat: str, version: int, sampling: Sampling
@@ -114,6 +131,7 @@ class LiveTable:
 
     def verify(self, pairs: Sequence[tuple[Completion, Problem]]) -> list[Verdict]:
         started = time.perf_counter()
+        self._listener.activity("answers are checked")
         if self._reward is None:
             verdicts = self._verifier.verify(pairs, thinks=self.thinks)
         else:

@@ -4,7 +4,6 @@ import contextlib
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +19,7 @@ from lite_selfplay.errors import Interrupted, LiteSelfPlayError, RunFolderError
 from lite_selfplay.evaluation.modes import measure
 from lite_selfplay.evaluation.tables import headline
 from lite_selfplay.examples import gather
-from lite_selfplay.listener import Listener
+from lite_selfplay.listener import Listener, Poll
 from lite_selfplay.models.chat import Chat
 from lite_selfplay.optimization import load_optimizer_state, optimizer_state
 from lite_selfplay.planning import evaluation_steps
@@ -31,7 +30,7 @@ from lite_selfplay.rollout import LiveTable
 from lite_selfplay.summaries import closing_summary, model_card
 from lite_selfplay.tasks import Source, Task, load_task
 from lite_selfplay.tasks.base import derived_seed
-from lite_selfplay.tasks.split import without
+from lite_selfplay.tasks.split import training_side
 from lite_selfplay.trainer import StepReport, make_trainer_class, reference_name
 from lite_selfplay.verify import Verifier
 
@@ -57,7 +56,7 @@ class Session:
         poll: Callable[[], None] = lambda: None,
     ):
         self.config, self.game, self.folder, self.listener = ready.config, ready.game, folder, listener or Listener()
-        self._ready, self._ask_to_stop = ready, poll
+        self._ready, self._poll = ready, Poll(self.listener, poll)
         run = ready.config.run
         self.identity = {"base": model.identity, "game": ready.config.game.name}
         self.chat = Chat.load(model.path, ready.config.model.thinking)
@@ -71,6 +70,7 @@ class Session:
             pad_id=self.chat.pad_id,
             base_name=model.name,
             cache_tokens=run.generation_tokens,
+            decode=self.chat.decode,
             poll=self._poll,
         )
         self.adapters = self.backend.adapters
@@ -166,10 +166,6 @@ class Session:
             go_on = f"lite-selfplay train --resume {self.folder.path}"
             raise Interrupted(f"{stop}; saved before step {step + 1}. Go on with: {go_on}") from None
 
-    def _poll(self) -> None:
-        self.listener.tick()
-        self._ask_to_stop()
-
     # Before the first step
 
     def _prepare(self) -> None:
@@ -199,17 +195,17 @@ class Session:
                 raise RunFolderError(f"{other.path}: {error}") from None
 
     def _cold_start(self) -> None:
-        config, seed = self.config, derived_seed(self.config.run.seed, "cold start")
+        config, held_out = self.config, self._ready.held_out
+        seed = derived_seed(config.run.seed, "cold start")
         # Problems of their own, where the task makes them: training starts on problems it has not seen.
-        task = load_task(config.cold_start.tasks or config.tasks.train or "", seed=seed)
-        if not task.procedural:
-            task = replace(task, problems=without(task.problems, self._ready.held_out))
+        task = training_side(load_task(config.cold_start.tasks or config.tasks.train or "", seed=seed), held_out)
         pool = gather(
             self.game,
             config.cold_start,
             task,
             self._table_of_the_base(task),
             seed=config.run.seed,
+            held_out=held_out,
             fits=within_limits(self.chat, config, self._ready.max_completion_tokens),
             listener=self.listener,
         )
@@ -250,6 +246,7 @@ class Session:
             max_completion_tokens=self._ready.max_completion_tokens,
             reward=reward,
             listener=self.listener,
+            poll=self._poll,
         )
 
     # Held-out problems
@@ -276,6 +273,7 @@ class Session:
             name=f"evaluation {moment}",
             about={"moment": moment, "step": step, "model": self.config.model.name},
             cache_tokens=self.config.run.generation_tokens,
+            rows_at_once=self._measuring.rows_at_once,
             listener=self.listener,
         ).to_json()
         self.folder.write_evaluation(name, result)

@@ -1,9 +1,10 @@
 """What the whole suite shares: a small random model in float32, and runs that are made once."""
 
 import os
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -54,3 +55,31 @@ def make_backend(tiny_path: Path) -> Callable[..., Any]:
         return TransformersBackend(tiny_path, section, seats, **{"seed": 0, "eos_ids": [2], "pad_id": 0, **options})
 
     return make
+
+
+class Ended(NamedTuple):
+    """How a command ended, and what it wrote."""
+
+    code: int
+    out: str
+    err: str
+
+
+@pytest.fixture
+def call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., Ended]:
+    """Run a command in this process, in an empty folder: `call("train", "agon")`."""
+    from lite_selfplay_cli.app import main
+
+    monkeypatch.chdir(tmp_path)
+
+    def call(*arguments: object) -> Ended:
+        monkeypatch.setattr(sys, "argv", ["lite-selfplay", *map(str, arguments)])
+        capsys.readouterr()
+        try:
+            main()
+            code = 0
+        except SystemExit as end:
+            code = end.code if isinstance(end.code, int) else int(end.code is not None)
+        return Ended(code, *capsys.readouterr())
+
+    return call

@@ -5,13 +5,12 @@ import os
 import shutil
 import signal
 import subprocess
-import sys
 import sysconfig
 import time
 from collections.abc import Callable
 from importlib.metadata import version
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any
 
 import pytest
 import yaml
@@ -21,16 +20,9 @@ from lite_selfplay.config import RunConfig
 from lite_selfplay.errors import Interrupted, TrainingError
 from lite_selfplay.games import game_names
 from lite_selfplay.models import known_models
-from lite_selfplay_cli.app import main
 
 AGON = ("train", "agon", "--model", "tiny", "--tasks", "letters")
 SMALL = ("--steps", "2", "--group-size", "2", "--problems-per-step", "1")
-
-
-class Ended(NamedTuple):
-    code: int
-    out: str
-    err: str
 
 
 @pytest.fixture(scope="module")
@@ -38,7 +30,7 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("cache")
 
 
-@pytest.fixture
+@pytest.fixture(autouse=True)
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cache: Path) -> Path:
     """An empty working directory, without a network."""
     import huggingface_hub.constants
@@ -51,24 +43,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cache: Path) -> Path:
 
 
 @pytest.fixture
-def call(here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., Ended]:
-    """Run a command in this process."""
-
-    def call(*arguments: str) -> Ended:
-        monkeypatch.setattr(sys, "argv", ["lite-selfplay", *arguments])
-        capsys.readouterr()
-        try:
-            main()
-            code = 0
-        except SystemExit as end:
-            code = end.code if isinstance(end.code, int) else int(end.code is not None)
-        return Ended(code, *capsys.readouterr())
-
-    return call
-
-
-@pytest.fixture
-def refused(here: Path, call: Callable[..., Ended]) -> Callable[..., str]:
+def refused(here: Path, call: Callable[..., Any]) -> Callable[..., str]:
     """Run a command that must be refused in one sentence and leave nothing on disk; returns the sentence."""
 
     def refused(*arguments: str) -> str:
@@ -346,6 +321,14 @@ def test_a_dry_run_shows_a_preset_and_what_goes_over_it(call):
     assert "tasks: letters" in ended.out
     assert "cold start: " in ended.out
     assert "evaluation: cascade of A and B on 100 held-out problems of arithmetic" in ended.out
+
+
+@pytest.mark.parametrize("off", [("--eval-tasks", "none"), ("--set", "eval.tasks=none"), ("--set", "eval_tasks=null")])
+def test_the_evaluation_of_a_preset_is_switched_off(call, off):
+    ended = call("train", "agon", "--preset", "demo", *off, "--dry-run")
+    assert (ended.code, ended.err) == (0, "")
+    assert "no evaluation: " in ended.out
+    assert "`none` asks for no evaluation" in " ".join(call("train", "--help").out.split())
 
 
 def test_presets_are_listed_and_an_unknown_one_lists_the_near(call):

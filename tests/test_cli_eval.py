@@ -8,38 +8,13 @@ import sysconfig
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 
 from lite_selfplay import RunConfig, train
-from lite_selfplay_cli.app import main
 
 TINY = ("eval", "tiny", "--tasks", "letters:named=6")
-
-
-class Ended(NamedTuple):
-    code: int
-    out: str
-    err: str
-
-
-@pytest.fixture
-def call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., Ended]:
-    """Run a command in this process, in an empty folder."""
-    monkeypatch.chdir(tmp_path)
-
-    def call(*arguments: str) -> Ended:
-        monkeypatch.setattr(sys, "argv", ["lite-selfplay", *arguments])
-        capsys.readouterr()
-        try:
-            main()
-            code = 0
-        except SystemExit as end:
-            code = end.code if isinstance(end.code, int) else int(end.code is not None)
-        return Ended(code, *capsys.readouterr())
-
-    return call
 
 
 @pytest.fixture(scope="session")
@@ -49,7 +24,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return train(RunConfig(game="agon", model="tiny", tasks="letters", run_dir=folder, **small)).path
 
 
-def test_a_base_model_in_a_table(call: Callable[..., Ended], tmp_path: Path):
+def test_a_base_model_in_a_table(call: Callable[..., Any], tmp_path: Path):
     ended = call(*TINY, "--limit", "5", "--precision", "fp32")
     assert ended.code == 0
     assert ended.out.split()[:5] == ["pass@1", "[95%]", "well-formed", "truncated", "tokens"]
@@ -60,7 +35,7 @@ def test_a_base_model_in_a_table(call: Callable[..., Ended], tmp_path: Path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_run_in_a_table_and_as_json(call: Callable[..., Ended], run: Path):
+def test_a_run_in_a_table_and_as_json(call: Callable[..., Any], run: Path):
     asked = ("eval", str(run), "--tasks", "letters:named=6", "--limit", "5")
     table = call(*asked)
     assert table.code == 0
@@ -80,7 +55,7 @@ def test_a_run_in_a_table_and_as_json(call: Callable[..., Ended], run: Path):
     assert set(result["directions"]) == {"A->B", "B->A"}
 
 
-def test_every_flag_arrives(call: Callable[..., Ended], tmp_path: Path):
+def test_every_flag_arrives(call: Callable[..., Any], tmp_path: Path):
     (tmp_path / "sums.jsonl").write_text("".join(f'{{"problem": "{i}?", "answer": "1"}}\n' for i in range(4)))
     flags = "--mode cascade --limit 3 --samples 2 --temperature 0.9 --top-p 0.8 --max-completion-tokens 7 --seed 4"
     ended = call("eval", "tiny", "-t", "sums", "--data-dir", ".", *flags.split(), "--precision", "fp32", "--json")
@@ -108,7 +83,7 @@ def test_every_flag_arrives(call: Callable[..., Ended], tmp_path: Path):
     ],
 )
 def test_a_wrong_request_is_refused_in_a_sentence(
-    call: Callable[..., Ended], tmp_path: Path, arguments: tuple[str, ...], sentence: str
+    call: Callable[..., Any], tmp_path: Path, arguments: tuple[str, ...], sentence: str
 ):
     ended = call(*arguments)
     assert (ended.code, ended.out) == (2, "")
@@ -119,13 +94,13 @@ def test_a_wrong_request_is_refused_in_a_sentence(
 
 
 @pytest.mark.parametrize("arguments", [("eval",), ("eval", "tiny"), (*TINY, "--limit", "many")])
-def test_a_wrong_command_line(call: Callable[..., Ended], arguments: tuple[str, ...]):
+def test_a_wrong_command_line(call: Callable[..., Any], arguments: tuple[str, ...]):
     ended = call(*arguments)
     assert ended.code == 2
     assert ended.err
 
 
-def test_help(call: Callable[..., Ended]):
+def test_help(call: Callable[..., Any]):
     ended = call("eval", "--help")
     assert ended.code == 0
     assert "Usage: " in ended.out

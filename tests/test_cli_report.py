@@ -1,7 +1,7 @@
 """`lite-selfplay report`, on run folders written by hand."""
 
+import functools
 import json
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,7 +10,6 @@ import pytest
 
 from lite_selfplay.config import RunConfig
 from lite_selfplay.records import RunFolder
-from lite_selfplay_cli.app import main
 
 
 def episode(step: int, role: str, correct: bool, text: str, **values: Any) -> dict[str, Any]:
@@ -54,17 +53,8 @@ def run(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def report(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, str]]:
-    def report(*arguments: object) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["lite-selfplay", "report", *map(str, arguments)])
-        try:
-            main()
-            code = 0
-        except SystemExit as end:
-            code = int(end.code or 0)
-        return code, *capsys.readouterr()
-
-    return report
+def report(call: Callable[..., Any]) -> Callable[..., Any]:
+    return functools.partial(call, "report")
 
 
 def write(run: Path, **results: dict[str, Any]) -> None:

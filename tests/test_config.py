@@ -23,6 +23,7 @@ from lite_selfplay.config import (
 )
 from lite_selfplay.data import Sampling
 from lite_selfplay.errors import ConfigError, UnknownNameError
+from lite_selfplay.planning import plan
 
 TINY = {"game": "agon", "model": "tiny", "tasks": "letters"}
 
@@ -141,6 +142,15 @@ def test_cold_start_is_switched_by_its_name_or_set_by_its_keys():
     assert tiny(cold_start=True).cold_start.enabled
     config = RunConfig.of(TINY, {"cold_start": {"steps": 3}}, {"cold_start": True})
     assert (config.cold_start.enabled, config.cold_start.steps) == (True, 3)
+
+
+@pytest.mark.parametrize("off", [{"eval_tasks": "none"}, {"eval": {"tasks": "none"}}, {"eval": {"tasks": None}}])
+def test_the_evaluation_of_a_preset_is_switched_off(off):
+    assert RunConfig(preset="demo", game="agon").eval.tasks is not None
+    config = RunConfig(preset="demo", game="agon", **off)
+    assert config.eval.tasks is None
+    assert RunConfig.of(config.chosen()) == config
+    assert plan(config).held_out == []
 
 
 def test_a_games_own_switches_are_passed_on():

@@ -124,6 +124,18 @@ def test_a_phase_tells_how_far_it_is_and_how_long_it_will_take():
     assert "0:20 gone, 0:20 left" in shown.text()
 
 
+def test_how_far_the_tokens_are():
+    shown = Shown()
+    shown.display.phase("evaluation", 100)
+    shown.display.activity("A answers problems 1 to 64")
+    shown.now = 41
+    shown.display.tokens(214, 1024)
+    assert "A answers problems 1 to 64, 0:41, up to 214 of 1,024 tokens" in shown.text()
+    assert "left" not in shown.text()  # how many tokens will be said cannot be known
+    shown.display.activity("answers are checked")
+    assert re.search(r"answers are checked, 0:00\s*$", shown.text(), re.MULTILINE)
+
+
 def test_training_at_a_glance():
     text = in_training().text()
     assert re.search(r"training 2/20 .*0:49 gone, 0:31 left", text)  # 18 steps of 4 s, 41 s after the second
@@ -351,7 +363,7 @@ def test_a_terminal_without_unicode_gets_lines(capsys):
         assert isinstance(listener, Lines)
 
 
-def test_time_left_is_never_negative():
+def test_an_estimate_that_has_run_out_is_none():
     view = View(phase="training", total=4, done=2, stepping="training", step_seconds=(1.0,), advanced_at=0.0)
     assert view.seconds_left(1.5) == 0.5
-    assert view.seconds_left(100.0) == 0.0
+    assert view.seconds_left(100.0) is None

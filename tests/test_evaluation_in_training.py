@@ -87,6 +87,24 @@ def test_what_is_measured_is_never_trained_on(tmp_path: Path):
         plan(config(tmp_path / "x", tasks=str(file), eval={"tasks": str(file)}))
 
 
+def test_what_is_measured_is_not_taught_by_a_top_up_either(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    def worked(name: str, *numbers: int) -> str:
+        rows = [{"problem": f"{n} and 3?", "answer": n + 3, "solution": f"{n} + 3 = {n + 3}."} for n in numbers]
+        (tmp_path / name).write_text("".join(json.dumps(row) + "\n" for row in rows))
+        return name
+
+    monkeypatch.chdir(tmp_path)
+    section = {"enabled": True, "source": "self", "rounds": 1, "steps": 1, "examples_per_step": 4}
+    taught = {**section, "top_up": worked("worked.jsonl", *range(8))}
+    asked = {"tasks": worked("asked.jsonl", *range(6))}
+    run = cold_start(config(tmp_path / "run", game="grpo", max_completion_tokens=80, cold_start=taught, eval=asked))
+    assert run.config.cold_start.top_up == str(tmp_path / "worked.jsonl")  # so that it is found from anywhere
+    examples = [json.loads(line) for line in (run.path / "cold_start.jsonl").read_text().splitlines()]
+    prompts = [row["prompt"] for row in examples if row["origin"] == "worked"]
+    assert prompts
+    assert all("6 and 3?" in prompt or "7 and 3?" in prompt for prompt in prompts)
+
+
 def test_every_run_is_measured_on_the_same_problems(tmp_path: Path):
     one, other = (plan(config(tmp_path / "x", seed=seed)).held_out for seed in (0, 1))
     assert [problem.text for problem in one] == [problem.text for problem in other]

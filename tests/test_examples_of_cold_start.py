@@ -1,5 +1,6 @@
 """What a cold start learns from: kept and dropped samples by hand, files and their errors, who reads what."""
 
+import contextlib
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -175,6 +176,16 @@ def test_too_few_are_topped_up_by_worked_examples():
         "solver: 2 of 8 samples of the base were right and well-formed, 1 of them kept; 9 written by rule"
     ]
     assert sum("in the end?" in prompt for prompt, _ in found(pool, "solver")) == 9
+
+
+def test_what_is_held_out_does_not_top_up(tmp_path: Path):
+    game = make_game("grpo", {"budget": "single"}, group_size=4, problems_per_step=1)
+    rows = [{"problem": p.text, "answer": p.answer, "solution": p.extra["solution"]} for p in WORKED[:6]]
+    keys = {"top_up": str(lines(tmp_path / "worked.jsonl", *rows)), "rounds": 1, "steps": 3, "examples_per_step": 10}
+    with contextlib.closing(ScriptedTable({"solver": ["no"]}, SUMS)) as table:
+        pool = gather(game, section(**keys), task(SUMS), table, seed=0, held_out=WORKED[:4])
+    assert pool.counts["solver"].worked == 2
+    assert all("5 and 3?" in prompt or "6 and 3?" in prompt for prompt, _ in found(pool, "solver"))
 
 
 def test_nothing_right_and_no_top_up_is_an_error():
@@ -378,6 +389,10 @@ def test_what_cannot_work_is_refused(tmp_path: Path):
     unanswered = lines(tmp_path / "open.jsonl", {"problem": "1?", "answer": 1}, {"problem": "2?"})
     with pytest.raises(ConfigError, match="open-2 has no answer"):
         require_examples(section(tasks=str(unanswered)), task(SUMS), game)
+    held_out = [Problem("x", "1?", "1"), Problem("y", "2?", "2")]
+    for key in ("tasks", "top_up"):
+        with pytest.raises(ConfigError, match="every problem of open is held out"):
+            require_examples(section(**{key: str(unanswered)}), task(SUMS), game, held_out=held_out)
 
 
 def test_what_may_work_is_let_through(tmp_path: Path):

@@ -1,11 +1,14 @@
 """Listeners: lines, heartbeats, and text that cannot drive a terminal."""
 
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 import lite_selfplay.listener as listener_module
-from lite_selfplay.listener import Lines, Listener, as_listener, clock, printable
+from lite_selfplay.errors import Interrupted
+from lite_selfplay.listener import Lines, Listener, Poll, as_listener, clock, printable
 
 
 @pytest.fixture
@@ -57,10 +60,10 @@ def test_a_heartbeat_says_what_is_done_and_for_how_long(now):
     now[0] += 0.1
     lines.tick()
     lines.tick()
-    assert said[2:] == ["  ... training 2 of 4; A speaks as drafter for 0:05; loss 0.5"]
+    assert said[2:] == ["  ... training, 1 of 4 done; A speaks as drafter for 0:05; loss 0.5"]
     now[0] += 60
     lines.tick()
-    assert said[-1] == "  ... training 2 of 4; A speaks as drafter for 1:05; loss 0.5"
+    assert said[-1] == "  ... training, 1 of 4 done; A speaks as drafter for 1:05; loss 0.5"
 
 
 def test_a_heartbeat_of_a_phase_of_unknown_length(now):
@@ -72,13 +75,59 @@ def test_a_heartbeat_of_a_phase_of_unknown_length(now):
     assert said == ["loading", "  ... loading; at work for 0:07"]
 
 
-def test_a_heartbeat_counts_no_further_than_the_phase(now):
+def test_a_heartbeat_says_how_far_the_tokens_are(now):
     said: list[str] = []
     lines = Lines(said.append, every_s=0)
-    lines.phase("training", 2)
-    lines.advance(2)
+    lines.phase("evaluation", 100)
+    lines.activity("A answers problems 1 to 64")
+    now[0] += 8
+    lines.tokens(214, 1024)
     lines.tick()
-    assert "2 of 2" in said[-1]
+    assert said[-1] == "  ... evaluation, 0 of 100 done; A answers problems 1 to 64 for 0:08, up to 214 of 1,024 tokens"
+    lines.tokens(2000, None)
+    lines.tick()
+    assert said[-1].endswith(" for 0:08, 2,000 token steps")
+    lines.activity("answers are checked")
+    lines.tick()
+    assert said[-1] == "  ... evaluation, 0 of 100 done; answers are checked for 0:00"
+
+
+class Counted(Listener):
+    def __init__(self) -> None:
+        self.told: list[Any] = []
+
+    def tokens(self, done: int, most: int | None) -> None:
+        self.told.append((done, most))
+
+    def tick(self) -> None:
+        self.told.append("tick")
+
+
+def test_a_poll_counts_tokens_where_it_is_told_to():
+    ear = Counted()
+    poll = Poll(ear)
+    poll()
+    with poll.counting(8):
+        poll()
+        poll()
+    poll()
+    with poll.counting(None):
+        poll()
+    assert ear.told == ["tick", (0, 8), "tick", (1, 8), "tick", "tick", (0, None), "tick"]
+
+
+def test_a_poll_stops_what_it_counts():
+    ear = Counted()
+
+    def stop() -> None:
+        raise Interrupted("stopped by a test")
+
+    poll = Poll(ear, stop)
+    with pytest.raises(Interrupted), poll.counting(8):
+        poll()
+    with pytest.raises(Interrupted):
+        poll()
+    assert ear.told == [(0, 8), "tick", "tick"]
 
 
 def test_what_counts_as_a_listener():

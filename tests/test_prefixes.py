@@ -1,9 +1,11 @@
 """What rows share at their beginning, and what reading them costs, by hand."""
 
+import itertools
+
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lite_selfplay.prefixes import Reading
+from lite_selfplay.prefixes import Reading, cut
 
 ROWS = st.lists(st.tuples(st.lists(st.integers(1, 2), min_size=1, max_size=8), st.integers(1, 5)), max_size=10)
 
@@ -63,3 +65,46 @@ def test_a_shared_prefix_is_shared_indeed_and_every_row_is_in_one(rows):
             assert prefix.length < len(prompt)
             assert len(prompt) + rest <= prefix.longest
     assert reading.cost() <= reading.plain_cost
+
+
+# Cutting
+
+
+def as_it_is(row):
+    return row
+
+
+def test_rows_are_cut_where_the_budget_ends():
+    # Whole rows: two of 2 + 1 tokens take 6; a third of 2 + 4 would make it 3 * 6, and takes 6 by itself.
+    rows = [([1, 1], 1), ([2, 2], 1), ([3, 3], 4)]
+    assert cut(rows, as_it_is, 6, sharing=False) == ([rows[:2], rows[2:]], 12)
+    assert cut(rows, as_it_is, 18, sharing=False) == ([rows], 18)
+    assert cut(rows, as_it_is, 1, sharing=False) == ([[row] for row in rows], 3 + 3 + 6)
+
+
+def test_what_is_read_once_is_counted_once():
+    # Four tokens shared, then two of each row; whole rows would take 3 * 6.
+    rows = [([1, 2, 3, 4, 5], 1)] * 3
+    assert cut(rows, as_it_is, 4 + 3 * 2) == ([rows], 10)
+    assert cut(rows, as_it_is, 4 + 3 * 2, sharing=False) == ([[row] for row in rows], 18)
+
+
+def test_kinds_never_share_a_chunk():
+    items = ["a1", "a2", "b3", "a4"]
+    chunks, cost = cut(items, lambda item: ([int(item[1])], 1), 100, sharing=False, kind=lambda item: item[0])
+    assert (chunks, cost) == ([["a1", "a2"], ["b3"], ["a4"]], 8)
+
+
+def test_nothing_is_cut_into_nothing():
+    assert cut([], as_it_is, 10) == ([], 0)
+
+
+@given(ROWS, st.integers(1, 60), st.booleans())
+def test_chunks_hold_all_rows_in_order_within_the_budget_and_grow_while_they_can(rows, budget, sharing):
+    chunks, cost = cut(rows, as_it_is, budget, sharing=sharing)
+    assert [row for chunk in chunks for row in chunk] == rows
+    costs = [Reading.of(chunk).cost(sharing=sharing) for chunk in chunks]
+    assert sum(costs) == cost
+    assert all(len(chunk) == 1 or one <= budget for chunk, one in zip(chunks, costs, strict=True))
+    for chunk, following in itertools.pairwise(chunks):
+        assert Reading.of([*chunk, following[0]]).cost(sharing=sharing) > budget

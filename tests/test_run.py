@@ -14,7 +14,9 @@ from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
 from lite_selfplay import Run, RunConfig, load_run, resume, train
+from lite_selfplay.data import Problem
 from lite_selfplay.errors import RewardError, RunFolderError
+from lite_selfplay.listener import Listener
 from lite_selfplay.models import resolve
 from lite_selfplay.planning import plan
 from lite_selfplay.records import RunFolder
@@ -213,6 +215,35 @@ def test_asking_twice_says_new_things_and_asking_again_the_same(table: LiveTable
     assert table.ask("drafter", ["Say something."], n=2) == first
     table.open(1, {"drafter": "A", "challenger": "B"})
     assert table.ask("drafter", ["Say something."], n=2) != first
+
+
+def test_a_listener_is_told_what_is_done_between_tokens(tmp_path: Path):
+    told: list[Any] = []
+
+    class Ear(Listener):
+        def activity(self, text: str) -> None:
+            told.append(text)
+
+        def tokens(self, done: int, most: int | None) -> None:
+            told.append((done, most))
+
+    def steps_of(most: int | None, **changes: Any) -> None:
+        told.clear()
+        settings = config(tmp_path / "run", **changes)
+        with contextlib.closing(
+            Session(plan(settings), resolve("tiny"), RunFolder(tmp_path), listener=Ear())
+        ) as session:
+            session.table.open(0, {"drafter": "A", "challenger": "B"})
+            said = session.table.ask("drafter", ["Say something.", "And you?"], n=2)
+            session.table.verify([(said[0][0], Problem("p", "?", "1"))])
+        first, *steps, last = told
+        assert (first, last) == ("A speaks as drafter", "answers are checked")
+        assert steps == [(done, most) for done in range(len(steps))]
+        longest = max(len(completion.token_ids) for row in said for completion in row)
+        assert len(steps) == longest if most else len(steps) > longest
+
+    steps_of(16)
+    steps_of(None, run={"generation_tokens": 1})  # one completion after the other
 
 
 def test_an_over_long_prompt_is_not_cut_but_unanswered(table: LiveTable):

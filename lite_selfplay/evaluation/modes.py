@@ -52,12 +52,14 @@ def measure(
     name: str = "evaluation",
     about: Mapping[str, Any] | None = None,
     cache_tokens: int = 65536,
+    rows_at_once: int | None = None,
     listener: Listener | None = None,
 ) -> Evaluation:
     """Let the seats of `spec` answer the problems, `samples` times each, and judge them.
 
     `tasks` names the problems in the result and `name` the phase to the listener; `about` goes into the result's JSON.
-    `cache_tokens` is what the table's backend holds at once. A prompt over the table's limit counts as wrong.
+    `cache_tokens` is what the table's backend holds at once; no more than `rows_at_once` completions are asked for at a
+    time, a problem's samples at the least. A prompt over the table's limit counts as wrong.
     Raises UnknownNameError for another mode, and RequestError where there is no problem, no seat or no sample.
     """
     if spec.mode not in MODES:
@@ -67,7 +69,8 @@ def measure(
     pairs = seat_pairs(spec)
     listener = listener or Listener()
     listener.phase(name, len(problems) * (len(spec.seats) + len(pairs)))
-    at_once = max(1, cache_tokens // ((sampling.max_tokens + _PROMPT_TOKENS) * samples))
+    rows = cache_tokens // (sampling.max_tokens + _PROMPT_TOKENS)
+    at_once = max(1, min(rows, rows_at_once or rows) // samples)
     asking = _Asking(table, problems, problem_keys(problems), sampling, samples, seed, at_once, listener)
 
     alone = {seat: asking.answers(seat) for seat in spec.seats}
@@ -135,7 +138,7 @@ class _Asking:
         """Each problem answered by a seat, a row of samples a problem."""
         rows: list[list[Judged]] = []
         for block in self._blocks():
-            self.listener.activity(f"{seat} answers")
+            self.listener.activity(f"{seat} answers {_named(block)}")
             prompts = [fill("solver", problem=self.problems[i].text) for i in block]
             seeds = [self._seeds(i, "answer") for i in block]
             rows += self._judged(block, self.table.speak(seat, prompts, self.samples, self.sampling, seeds))
@@ -152,7 +155,7 @@ class _Asking:
         """One challenge of each draft, in the drafts' order."""
         rows: list[list[Judged]] = []
         for block in self._blocks():
-            self.listener.activity(f"{challenger} challenges {drafter}")
+            self.listener.activity(f"{challenger} challenges {drafter} on {_named(block)}")
             prompts = [challenge_prompt(self.problems[i], attempt) for i in block for attempt in attempts[i]]
             seeds = [[one] for i in block for one in self._seeds(i, "challenge")]
             said = [completion for (completion,) in self.table.speak(challenger, prompts, 1, self.sampling, seeds)]
@@ -174,6 +177,10 @@ class _Asking:
         self.done += len(block)
         self.listener.advance(self.done)
         return rows
+
+
+def _named(block: range) -> str:
+    return f"problems {block[0] + 1} to {block[-1] + 1}" if len(block) > 1 else f"problem {block[0] + 1}"
 
 
 def _judge(completion: Completion, verdict: Verdict) -> Judged:

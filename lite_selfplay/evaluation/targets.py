@@ -15,7 +15,7 @@ from lite_selfplay.evaluation.scores import Evaluation
 from lite_selfplay.evaluation.tables import BASE, headline
 from lite_selfplay.games import make_game
 from lite_selfplay.interrupts import Interrupts
-from lite_selfplay.listener import Listener, as_listener
+from lite_selfplay.listener import Listener, Poll, as_listener
 from lite_selfplay.models import require_known
 from lite_selfplay.planning import held_out
 from lite_selfplay.quiet import quiet
@@ -92,7 +92,7 @@ class Target:
 
     @contextlib.contextmanager
     def table(
-        self, model: "ResolvedModel", max_completion_tokens: int, poll: Callable[[], None]
+        self, model: "ResolvedModel", max_completion_tokens: int, listener: Listener, poll: Poll
     ) -> "Iterator[LiveTable]":
         """The base in memory with the run's adapters, and a checker, for the length of a context."""
         from lite_selfplay.backends import choose_backend
@@ -111,12 +111,22 @@ class Target:
             pad_id=chat.pad_id,
             base_name=model.name,
             cache_tokens=run.generation_tokens,
+            decode=chat.decode,
             poll=poll,
         )
         for seat in self.config.seats if self.folder else ():
             backend.adapters.load(seat, self._adapter(seat))
         with Verifier(deadline=run.verify_timeout_s) as verifier:
-            yield LiveTable(backend, chat, verifier, {}, self.config, max_completion_tokens=max_completion_tokens)
+            yield LiveTable(
+                backend,
+                chat,
+                verifier,
+                {},
+                self.config,
+                max_completion_tokens=max_completion_tokens,
+                listener=listener,
+                poll=poll,
+            )
 
     @property
     def _model(self) -> str:
@@ -166,14 +176,10 @@ def evaluate(
     with quiet(), Interrupts() as interrupts:
         from lite_selfplay.models import resolve
 
-        def poll() -> None:
-            interrupts.poll()
-            listener.tick()
-
         model = resolve(found.config.model.name, say=listener.say)
         found.require_base(model.identity)
         listener.say(f"loading {model.name} in {found.config.model.precision}")
-        with found.table(model, tokens, poll) as table:
+        with found.table(model, tokens, listener, Poll(listener, interrupts.poll)) as table:
             evaluation = measure(
                 table,
                 spec,
@@ -185,6 +191,7 @@ def evaluate(
                 name=f"evaluation of {found.name} on {named}",
                 about={"model": model.name, "precision": found.config.model.precision},
                 cache_tokens=found.config.run.generation_tokens,
+                rows_at_once=table.rows_at_once,
                 listener=listener,
             )
     result = evaluation.to_json()
@@ -213,8 +220,9 @@ def trained_on(config: RunConfig, listener: Listener) -> list[Problem]:
     file that is gone is a warning to the listener.
     """
     section, found = config.cold_start, list[Problem]()
+    taught = [section.tasks, section.top_up] if section.enabled else []
     try:
-        for spec in dict.fromkeys([config.tasks.train, section.tasks if section.enabled else None]):
+        for spec in dict.fromkeys([config.tasks.train, *taught]):
             if spec is not None and Path(spec).is_absolute():  # as a run writes down files
                 found += load_task(spec).problems
         found = without(found, held_out(config)) if found else found

@@ -1,9 +1,10 @@
 """Which problems are for training and which are held out: decided by what a problem says, never by its id or a seed."""
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 from lite_selfplay.data import Problem
-from lite_selfplay.errors import TaskError
+from lite_selfplay.errors import ConfigError, TaskError
 from lite_selfplay.tasks.base import Task, derived_rng, derived_seed
 
 DEFAULT_LIMIT = 100
@@ -34,6 +35,21 @@ def without(problems: Iterable[Problem], held_out_problems: Iterable[Problem]) -
     """
     held_out = {content_key(problem) for problem in held_out_problems}
     return [problem for problem in problems if content_key(problem) not in held_out]
+
+
+def training_side(task: Task, held_out_problems: Sequence[Problem]) -> Task:
+    """A task to learn from, without what is held out; the two sides of a procedural task are apart as they come.
+
+    Raises ConfigError where a file holds nothing else.
+    """
+    if not held_out_problems or task.procedural:
+        return task
+    problems = without(task.problems, held_out_problems)
+    if not problems:
+        raise ConfigError(
+            f"every problem of {task.name} is held out for evaluation: a smaller --eval-limit leaves some"
+        )
+    return replace(task, problems=problems)
 
 
 def evaluation_set(task: Task, limit: int | None = None, seed: int = 0) -> list[Problem]:

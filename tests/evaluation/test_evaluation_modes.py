@@ -245,8 +245,17 @@ def test_blocks_change_nothing_and_are_told_one_by_one(cascade: Evaluation):
     )
     assert found == cascade
     assert [len(call[1]) for call in table.calls] == [2, 1] * 4
-    assert told[:5] == [("now", 12), "A answers", 2, "A answers", 3]
-    assert told[-2:] == ["A challenges B", 12]
+    assert told[:5] == [("now", 12), "A answers problems 1 to 2", 2, "A answers problem 3", 3]
+    assert told[-2:] == ["A challenges B on problem 3", 12]
+
+
+@pytest.mark.parametrize(
+    ("rows", "samples", "blocks"), [(2, 1, [2, 1]), (4, 2, [2, 1]), (1, 2, [1, 1, 1]), (64, 2, [3]), (None, 1, [3])]
+)
+def test_so_many_rows_are_asked_for_at_a_time(rows: int | None, samples: int, blocks: list[int]):
+    table = Scripted(exchange)
+    measure(table, ALONE, PROBLEMS, sampling=PAPER, samples=samples, rows_at_once=rows)
+    assert [len(call[1]) for call in table.calls] == blocks * 2
 
 
 def test_the_json_is_complete_and_finite(cascade: Evaluation):

@@ -50,6 +50,7 @@ class Ear(Listener):
         self.phases: list[tuple[str, int | None]] = []
         self.results: list[tuple[str, Any, str]] = []
         self.ticks = 0
+        self.tokened: list[tuple[int, int | None]] = []
 
     def say(self, sentence: str) -> None:
         self.said.append(sentence)
@@ -59,6 +60,9 @@ class Ear(Listener):
 
     def phase(self, name: str, total: int | None = None) -> None:
         self.phases.append((name, total))
+
+    def tokens(self, done: int, most: int | None) -> None:
+        self.tokened.append((done, most))
 
     def tick(self) -> None:
         self.ticks += 1
@@ -81,7 +85,8 @@ def test_a_base_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     held_out = evaluation_set(load_task("letters:named=6", held_out=True), 12)
     assert list(result["per_problem"]) == [problem.id for problem in held_out]
     assert ear.phases == [("evaluation of tiny on letters:named=6", 12)]
-    assert ear.ticks >= 16
+    assert ear.ticks == len(ear.tokened) >= 16
+    assert ear.tokened == [(done, 16) for done in range(16)]
     ((name, told, line),) = ear.results
     assert (name, told) == ("tiny", result)
     assert line.endswith("; 12 problems")
@@ -170,6 +175,18 @@ def test_problems_that_were_trained_on_are_left_out(of_a_file: Path, tmp_path: P
     trained = of_a_file.parent / "trained.jsonl"
     with pytest.raises(TaskError, match="was trained on every one of these problems of trained"):
         evaluate(of_a_file, str(trained))
+
+
+@pytest.mark.parametrize("key", ["tasks", "top_up"])
+def test_problems_of_a_cold_start_are_left_out_as_well(of_a_file: Path, tmp_path: Path, key: str):
+    copied = shutil.copytree(of_a_file, tmp_path / "run")
+    section = {"enabled": True, key: str(lines(tmp_path / "taught.jsonl", "other?"))}
+    (copied / "config.yaml").write_text(
+        RunConfig.of(RunFolder(copied).config().chosen(), {"cold_start": section}).to_yaml()
+    )
+    tasks = lines(tmp_path / "mixed.jsonl", "new?", "two?", "other?")
+    result = evaluate(copied, str(tasks), max_completion_tokens=4, write=False).to_json()
+    assert list(result["per_problem"]) == ["mixed-1"]
 
 
 def test_a_training_file_that_is_gone_is_a_warning(of_a_file: Path, tmp_path: Path):

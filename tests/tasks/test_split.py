@@ -8,10 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lite_selfplay.data import Problem
-from lite_selfplay.errors import TaskError
+from lite_selfplay.errors import ConfigError, TaskError
 from lite_selfplay.tasks import Task, content_key, evaluation_set, held_out_side, load_task, without
 from lite_selfplay.tasks.base import derived_rng
 from lite_selfplay.tasks.procedural import TRIES, Procedural
+from lite_selfplay.tasks.split import training_side
 
 SPECS = {
     "arithmetic": ["arithmetic", "arithmetic:digits=1,terms=2", "arithmetic:ops=*+,terms=4,max=5,seed=3"],
@@ -124,6 +125,16 @@ def test_what_is_held_out_leaves_the_training_set():
     assert without(training, [problem("a b"), problem("X", content="x"), problem("e")]) == [training[1]]
     assert without(training, []) == training
     assert without([], training) == []
+
+
+def test_a_file_is_learned_from_without_what_is_held_out(file):
+    task = write(file, ["a", "b", "A ", "c"])
+    assert keys(training_side(task, [problem("a")]).problems) == ["b", "c"]
+    assert training_side(task, []) is task
+    with pytest.raises(ConfigError, match="every problem of sums is held out for evaluation"):
+        training_side(task, task.problems)
+    made = load_task("letters")
+    assert training_side(made, task.problems) is made
 
 
 # What to evaluate on
