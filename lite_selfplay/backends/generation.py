@@ -174,7 +174,8 @@ class _Batch:
             position_ids=positions,
             past_key_values=self.cache,
             use_cache=True,
-            logits_to_keep=1,
+            # An index, not a count: a slice of many columns would have the head's weight copied for every row.
+            logits_to_keep=torch.tensor([ids.shape[1] - 1], device=ids.device),
         )
         logits: Tensor = out.logits[:, -1]
         return logits
