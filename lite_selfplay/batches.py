@@ -31,7 +31,8 @@ class MicroBatch:
     """Rows for one forward and backward under one seat.
 
     `row_share` and `token_share` are this microbatch's shares (0, 1] of its stream's rows and tokens, `stream_tokens`
-    the stream's completion tokens. All rows were sampled at `temperature` with at most `max_tokens` tokens.
+    the stream's completion tokens, those of rows without a gradient included. All rows were sampled at `temperature`
+    with at most `max_tokens` tokens.
     """
 
     rows: Sequence[Row]
@@ -76,14 +77,17 @@ def microbatches(
     """Cut a stream's rows into microbatches of at most `token_budget` padded tokens (one row at the least).
 
     `sharing`: prompts that begin alike are read once, so rows are kept with those of their prompt where that is cheaper
-    than keeping rows of one length together. Rows of different temperatures never share a microbatch. Returns [] for
-    no rows, and also where nothing in the stream can give a gradient: all advantages 0, no KL and no entropy term.
+    than keeping rows of one length together. Rows of different temperatures never share a microbatch. Rows that cannot
+    give a gradient (advantage 0 where there is no KL and no entropy term, such as those of a group in which all were
+    rewarded alike) are counted in the shares and left out: they never reach the model. [] where none is left.
     """
-    if not rows or (all(row.advantage == 0 for row in rows) and role.beta == 0 and role.entropy == 0):
+    every_row_counts = role.beta != 0 or role.entropy != 0
+    moving = [row for row in rows if every_row_counts or row.advantage != 0]
+    if not moving:
         return []
-    orders = [sorted(rows, key=_by_length)]
+    orders = [sorted(moving, key=_by_length)]
     if sharing:
-        orders.append(sorted(rows, key=_by_prompt))
+        orders.append(sorted(moving, key=_by_prompt))
     cuts = [cut(order, _ids_and_rest, token_budget, sharing=sharing, kind=_temperature) for order in orders]
     chunks, _ = min(cuts, key=lambda found: found[1])
     tokens = sum(row.tokens for row in rows)

@@ -146,9 +146,12 @@ def test_a_kl_or_entropy_term_needs_no_advantage(role):
     assert len(micro.rows) == 1
 
 
-def test_one_advantage_keeps_the_rows_without_for_the_mean():
-    (micro,) = microbatches([row(advantage=0.0), row(advantage=1.0)], "A", PLAIN, token_budget=100)
-    assert len(micro.rows) == 2
+def test_rows_without_a_gradient_count_in_the_shares_and_never_reach_the_model():
+    rows = [row(tokens=2, advantage=0.0), row(tokens=3, advantage=1.0), row(tokens=5, advantage=0.0)]
+    (micro,) = microbatches(rows, "A", PLAIN, token_budget=100)
+    assert [r.tokens for r in micro.rows] == [3]
+    assert (micro.row_share, micro.token_share, micro.stream_tokens) == (1 / 3, 0.3, 10)
+    assert micro.scale * 1.0 == pytest.approx(sum(r.advantage for r in rows) / 3)
 
 
 def test_rows_are_the_samples_with_an_advantage_and_a_token():

@@ -5,6 +5,7 @@ finish, and rows that did not fit at first take their places. Shapes: `P` prompt
 the batch, `T` columns read so far, `V` vocabulary.
 """
 
+import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
@@ -22,6 +23,8 @@ LEAVE_AT = 1 / 16
 """Finished rows leave the batch once they are this share of it."""
 JOIN_AT = 1 / 4
 """Waiting rows join the batch once this share of its places is free: their prompts are read by themselves."""
+READ_TOKENS = 8192
+"""Prompt tokens that are read at once, a single prompt aside."""
 
 
 @dataclass
@@ -85,10 +88,14 @@ class _Speaker:
     device: torch.device
     decode: Callable[[Sequence[int]], str] | None
 
+    @functools.cached_property
+    def rows_may_join(self) -> bool:
+        return rows_may_join(row_cache(self.model))
+
 
 def _sample(speaker: _Speaker, waiting: list[_Row], cache_tokens: int, poll: Callable[[], None]) -> None:
     """Finish the rows at the head of `waiting` that fit at once, and those that find a place while they run."""
-    batch = _Batch(speaker, _take(waiting, 0, speaker.sampling.max_tokens, cache_tokens))
+    batch = _read(speaker, _take(waiting, 0, speaker.sampling.max_tokens, cache_tokens), poll)
     places = len(batch.rows)
     while True:
         poll()
@@ -98,10 +105,9 @@ def _sample(speaker: _Speaker, waiting: list[_Row], cache_tokens: int, poll: Cal
             if not batch.rows:
                 return
         batch.advance(token)
-        if waiting and batch.may_join and len(batch.rows) <= (1 - JOIN_AT) * places:
+        if waiting and speaker.rows_may_join and len(batch.rows) <= (1 - JOIN_AT) * places:
             if rows := _take(waiting, len(batch.rows), speaker.sampling.max_tokens, cache_tokens):
-                poll()
-                batch.join(_Batch(speaker, rows))
+                batch.join(_read(speaker, rows, poll))
             places = len(batch.rows)
 
 
@@ -115,6 +121,25 @@ def _take(waiting: list[_Row], beside: int, max_tokens: int, cache_tokens: int) 
     taken = waiting[:count]
     del waiting[:count]
     return taken
+
+
+def _read(speaker: _Speaker, rows: list[_Row], poll: Callable[[], None]) -> "_Batch":
+    """The rows with their prompts read: a piece at a time, where the cache of one piece can take in another."""
+    pieces: list[list[_Row]] = []
+    tokens, group = 0, -1
+    for row in rows:
+        new = 0 if row.group == group else len(row.prompt)
+        if not pieces or (new and tokens + new > READ_TOKENS and speaker.rows_may_join):
+            pieces.append([])
+            tokens = 0
+        pieces[-1].append(row)
+        tokens, group = tokens + new, row.group
+    poll()
+    batch = _Batch(speaker, pieces[0])
+    for piece in pieces[1:]:
+        poll()
+        batch.join(_Batch(speaker, piece))
+    return batch
 
 
 class _Batch:
@@ -261,10 +286,6 @@ class _Batch:
         ):
             row.out.token_ids, row.out.logprobs = ids[:length], logprobs[:length]
             row.out.stop = "eos" if ended else "string" if stopped else "length"
-
-    @property
-    def may_join(self) -> bool:
-        return rows_may_join(self.cache)
 
     def join(self, other: "_Batch") -> None:
         """Take in the rows of another batch. Columns that none of one's own rows uses any more are dropped."""

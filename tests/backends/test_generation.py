@@ -96,6 +96,21 @@ def test_rows_that_join_later_say_what_they_say_alone(
         assert one.stop == other.stop
 
 
+def test_prompts_are_read_a_piece_at_a_time(make_backend: Callable[..., Any], monkeypatch: pytest.MonkeyPatch):
+    ends, sampling = [2, *range(100, 130)], Sampling(max_tokens=12)
+    prompts = [[*range(p, p + 1 + p % 7)] for p in range(3, 20)]
+    polled: list[None] = []
+    backend = make_backend(eos_ids=ends, poll=lambda: polled.append(None))
+    whole = backend.generate("A", prompts, 2, sampling, seeds(17, 2))
+    once = len(polled)
+    monkeypatch.setattr(generation, "READ_TOKENS", 16)
+    pieces = backend.generate("A", prompts, 2, sampling, seeds(17, 2))
+    assert len(polled) - once > once + 3
+    for one, other in zip(itertools.chain(*whole), itertools.chain(*pieces), strict=True):
+        assert one.token_ids == other.token_ids
+        assert one.logprobs == pytest.approx(other.logprobs, abs=1e-4)
+
+
 def test_a_sliding_window_waits_for_a_batch_of_its_own():
     model, sampling = sliding_window().eval(), Sampling(max_tokens=12)
     prompts = [[*range(p, p + 1 + p % 5)] for p in range(3, 15)]
