@@ -66,7 +66,7 @@ class Poll:
 
     def __call__(self) -> None:
         if self._counting:
-            self._listener.tokens(self._done, self._most)
+            self._listener.tokens(self._done if self._most is None else min(self._done, self._most), self._most)
             self._done += 1
         self._listener.tick()
         self._stop()

@@ -8,6 +8,11 @@ import torch
 from safetensors.torch import load_file
 
 from lite_selfplay import RunConfig, train
+from lite_selfplay.backends.transformers import TransformersBackend
+from lite_selfplay.config import ModelSection, SeatConfig
+from lite_selfplay.data import Sampling
+from lite_selfplay.models import resolve
+from lite_selfplay.models.chat import Chat
 
 
 @pytest.mark.slow
@@ -44,3 +49,41 @@ def test_two_steps_of_agon_on_the_real_model(tmp_path: Path):
     assert any(row["well_formed"] for row in completions)
     assert any(row["stop"] == "eos" for row in completions)
     assert not any("<|im_" in row["text"] for row in completions)
+
+
+@pytest.mark.slow
+def test_greedy_text_and_log_probabilities_of_the_real_model_are_those_of_transformers():
+    torch.set_num_threads(os.cpu_count() or 1)
+    model = resolve("smollm2-135m")
+    chat = Chat.load(model.path, "off")
+    seats = {"A": SeatConfig(init="gaussian", init_std=0.02), "B": SeatConfig()}
+    backend = TransformersBackend(
+        model.path,
+        ModelSection(name="smollm2-135m", precision="fp32"),
+        seats,
+        seed=0,
+        eos_ids=chat.eos_ids,
+        pad_id=chat.pad_id,
+    )
+    asked = ("What is 3 + 4?", "What is 3 + 40 - 8? Think step by step.", "Name a colour.")
+    prompts = [list(chat.encode(text).ids) for text in asked]
+    for seat in ("A", "base"):
+        said = backend.generate(seat, prompts, 2, Sampling(temperature=0.0, max_tokens=24), [[0, 1]] * 3)
+        for prompt, group in zip(prompts, said, strict=True):
+            with torch.no_grad(), backend.adapters.speaking(seat):
+                theirs = backend.adapters.model.generate(
+                    input_ids=torch.tensor([prompt]),
+                    attention_mask=torch.ones(1, len(prompt), dtype=torch.long),
+                    max_new_tokens=24,
+                    do_sample=False,
+                    eos_token_id=list(chat.eos_ids),
+                    pad_token_id=chat.pad_id,
+                )[0, len(prompt) :].tolist()
+            assert [out.token_ids for out in group] == [theirs, theirs]
+        drawn = backend.generate(seat, prompts, 2, Sampling(max_tokens=24), [[1, 2], [3, 4], [5, 6]])
+        rows = [(prompt, out.token_ids) for prompt, group in zip(prompts, drawn, strict=True) for out in group]
+        scores = backend.score(seat, rows, 1.0)
+        outs = [out for group in drawn for out in group]
+        for out, score in zip(outs, scores, strict=True):
+            assert out.logprobs == pytest.approx(score.logprobs, abs=1e-4)
+        assert len({tuple(out.token_ids) for out in outs}) > 3

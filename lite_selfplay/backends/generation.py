@@ -134,7 +134,6 @@ def _read(speaker: _Speaker, rows: list[_Row], poll: Callable[[], None]) -> "_Ba
             tokens = 0
         pieces[-1].append(row)
         tokens, group = tokens + new, row.group
-    poll()
     batch = _Batch(speaker, pieces[0])
     for piece in pieces[1:]:
         poll()

@@ -1,11 +1,12 @@
 import itertools
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from scipy.stats import chisquare
-from transformers import Gemma3ForCausalLM, Gemma3TextConfig, LlamaConfig, LlamaForCausalLM
+from transformers import AutoModelForCausalLM, Gemma3ForCausalLM, Gemma3TextConfig, LlamaConfig, LlamaForCausalLM
 
 from lite_selfplay.adapters import BASE
 from lite_selfplay.backends import generation
@@ -254,11 +255,14 @@ def sliding_window() -> Any:
     return Gemma3ForCausalLM(config)
 
 
-@pytest.mark.parametrize("make", [grouped_attention, sliding_window])
-def test_greedy_equals_transformers_generate(make: Callable[[], Any]):
-    model = make().eval()
-    with torch.no_grad():
-        model.get_output_embeddings().weight.normal_(0, 0.3)
+@pytest.mark.parametrize("make", [grouped_attention, sliding_window, AutoModelForCausalLM.from_pretrained])
+def test_greedy_equals_transformers_generate(make: Callable[..., Any], tiny_path: Path):
+    if make in (grouped_attention, sliding_window):
+        model = make().eval()
+        with torch.no_grad():
+            model.get_output_embeddings().weight.normal_(0, 0.3)
+    else:
+        model = make(tiny_path, dtype=torch.float32).eval()
     # The first two begin alike and the third begins the fourth, so that they are read from shared prefixes.
     head = list(range(40, 60))
     prompts = [[*head, 5, 6, 7], [*head, 8], [12, 13, 14], [12, 13, 14, 15, 16], [15]]
