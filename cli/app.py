@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from lite_selfplay.errors import LiteSelfPlayError
-from lite_selfplay_cli import cold_start, config, evaluate, listing, report, train
+from lite_selfplay_cli import cold_start, config, doctor, evaluate, listing, report, train
 
 app = typer.Typer(
     name="lite-selfplay",
@@ -21,6 +21,7 @@ app.command("train")(train.train)
 app.command("cold-start")(cold_start.cold_start)
 app.command("eval")(evaluate.evaluate)
 app.command("report")(report.report)
+app.command("doctor")(doctor.doctor)
 app.command("games")(listing.games)
 app.command("models")(listing.models)
 app.command("presets")(listing.presets)

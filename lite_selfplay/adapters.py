@@ -24,16 +24,17 @@ from typing import Any
 import torch
 from peft import LoraConfig, PeftModel, get_peft_model, get_peft_model_state_dict, set_peft_model_state_dict
 from peft.tuners.lora import LoraLayer
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from lite_selfplay.config import SeatConfig
 from lite_selfplay.data import BASE
-from lite_selfplay.errors import LiteSelfPlayError, UnknownNameError
+from lite_selfplay.errors import LiteSelfPlayError, RunFolderError, UnknownNameError
 from lite_selfplay.linear import LowRank, linear
+from lite_selfplay.reading import first_link, read_tensors
 
 _TWIN = "-frozen"
-_WEIGHTS, _CONFIG = "adapter_model.safetensors", "adapter_config.json"
+WEIGHTS, _CONFIG = "adapter_model.safetensors", "adapter_config.json"
 
 State = dict[str, Tensor]
 
@@ -169,6 +170,11 @@ class Adapters:
         """Updates a seat has seen; -1 for the base and for snapshots, which never move."""
         return self.versions.get(name, -1)
 
+    def ranks(self) -> dict[str, int]:
+        """The rank of each seat."""
+        configs: dict[str, Any] = self.model.peft_config
+        return {seat: configs[seat].r for seat in self.seats}
+
     def state(self, seat: str) -> State:
         """A copy of a seat's weights on the CPU, keyed as in a PEFT file."""
         self._check(seat)
@@ -207,7 +213,7 @@ class Adapters:
     def save(self, seat: str, folder: Path) -> None:
         """Write `adapter_model.safetensors` and `adapter_config.json` into a folder."""
         folder.mkdir(parents=True, exist_ok=True)
-        save_file(self.state(seat), folder / _WEIGHTS, metadata={"format": "pt"})
+        save_file(self.state(seat), folder / WEIGHTS, metadata={"format": "pt"})
         config: dict[str, Any] = self.model.peft_config[seat].to_dict()
         config["base_model_name_or_path"] = self._base_name or config.get("base_model_name_or_path")
         config["inference_mode"] = True
@@ -215,8 +221,8 @@ class Adapters:
         (folder / _CONFIG).write_text(text + "\n", encoding="utf-8")
 
     def load(self, seat: str, folder: Path) -> None:
-        """Read a seat's weights from such a folder."""
-        self.load_state(seat, load_file(folder / _WEIGHTS))
+        """Read a seat's weights from such a folder. Raises RunFolderError, before anything is changed."""
+        self.load_state(seat, check_folder(self, seat, folder))
 
     # Inside
 
@@ -244,6 +250,34 @@ class Adapters:
         if name not in self.snapshots:
             raise UnknownNameError("seat or snapshot", name, [*self.seats, *self.snapshots, BASE])
         return self.snapshots[name]
+
+
+def check_folder(adapters: Adapters, seat: str, folder: Path) -> State:
+    """The weights in an adapter's folder. Raises RunFolderError where they are damaged or do not fit the seat."""
+    if (link := first_link(folder)) is not None:
+        raise RunFolderError(f"{link} is a symbolic link, which is not followed")
+    state = read_tensors(folder / WEIGHTS)
+    require_fit(adapters, seat, state, folder / WEIGHTS)
+    return state
+
+
+def require_fit(adapters: Adapters, seat: str, state: Mapping[str, Tensor], file: Path) -> None:
+    """Raises RunFolderError, naming the file and what differs, where weights are not of such a seat."""
+    own = adapters.state(seat)
+    start = f"{file}: these weights do not fit seat {seat!r}"
+    if odd := sorted(own.keys() ^ state.keys()):
+        which = "has no" if odd[0] in own else "has"
+        raise RunFolderError(f"{start}: the file {which} {odd[0]} ({len(odd)} differ), so it is of another base")
+    for key, tensor in state.items():
+        if tensor.dtype != own[key].dtype:
+            raise RunFolderError(f"{start}: {key} is {tensor.dtype}, not {own[key].dtype}")
+        if tensor.shape != own[key].shape:
+            outer = 1 if "lora_A" in key else 0  # the base's own dimension, beside the rank
+            same_base = tensor.ndim == 2 and tensor.shape[outer] == own[key].shape[outer]
+            what = "another rank" if same_base else "another base"
+            raise RunFolderError(
+                f"{start}: {key} is {list(tensor.shape)}, not {list(own[key].shape)}, so it is of {what}"
+            )
 
 
 def _lora(config: SeatConfig) -> LoraConfig:

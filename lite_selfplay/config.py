@@ -193,7 +193,9 @@ class RunSection(Section):
     `max_completion_tokens` None takes what the task suggests (16 for `letters`, otherwise 512).
     `microbatch_tokens` bounds the padded tokens of one forward and backward; `generation_tokens` the tokens whose
     keys and values are held at once while sampling. `init` is another run's folder, whose seats this one starts from
-    instead of a cold start.
+    instead of a cold start. A checkpoint is saved every `save_every` steps, and after a step where the last one is
+    `save_minutes` old (0: by steps alone). A step with a number that is not finite is skipped; `max_bad_steps` of them
+    in a row stop the run.
     """
 
     steps: int = Field(200, ge=1)
@@ -205,6 +207,8 @@ class RunSection(Section):
     dir: Path | None = None
     init: str | None = None
     save_every: int = Field(50, ge=1)
+    save_minutes: float = Field(10, ge=0)
+    max_bad_steps: int = Field(3, ge=1)
     keep_checkpoints: int = Field(3, ge=1)
     episodes_limit_mb: float = Field(256, ge=0)
     microbatch_tokens: int = Field(2048, ge=1)

@@ -61,6 +61,10 @@ class TrainingError(LiteSelfPlayError):
     """Training cannot go on: what was seen, and at which step."""
 
 
+class SaveFailed(LiteSelfPlayError):
+    """A checkpoint could not be written: the disk is full, say. Those before it are whole."""
+
+
 class Interrupted(LiteSelfPlayError):
     """The run was stopped from outside and saved first."""
 

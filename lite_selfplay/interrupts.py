@@ -1,12 +1,14 @@
 """Stopping a run from outside without tearing a step.
 
-The first SIGINT or SIGTERM sets a flag that long work asks for between tokens and between microbatches, never inside an
-optimizer step; the second ends the process at once.
+The first SIGINT or SIGTERM sets a flag that long work asks for between tokens and between layers, never inside an
+optimizer step or a save; the second ends the process at once. Before anybody has asked, while a model is still being
+loaded and there is nothing to save, the first one leaves at once as KeyboardInterrupt.
 """
 
 import os
 import signal
 import threading
+from collections.abc import Callable
 from types import FrameType, TracebackType
 from typing import Any, Self
 
@@ -20,10 +22,12 @@ class Interrupts:
 
     def __init__(self) -> None:
         self._asked: str | None = None
+        self._polled = False
         self._before: dict[signal.Signals, Any] = {}
 
     def poll(self) -> None:
-        """Raise Interrupted if somebody asked to stop."""
+        """Raise Interrupted if somebody asked to stop. From the first call on, signals wait for the next."""
+        self._polled = True
         if self._asked is not None:
             raise Interrupted(f"stopped by {self._asked}")
 
@@ -42,3 +46,26 @@ class Interrupts:
         if self._asked is not None:
             os._exit(130)
         self._asked = signal.Signals(number).name
+        if not self._polled:
+            raise KeyboardInterrupt
+
+
+def poll_between_layers(model: Any, poll: Callable[[], None]) -> None:
+    """Call `poll`, which may raise, between a model's layers, forwards and backwards, while it is in training mode.
+
+    For a CPU, where one microbatch of a large model may take minutes. `model` is a transformers one, or PEFT's over it.
+    """
+    base = getattr(model, "get_base_model", lambda: model)()
+    kinds = set(getattr(base, "_no_split_modules", None) or ())
+
+    def between(layer: Any, inputs: Any, output: Any) -> None:
+        if not layer.training:
+            return
+        poll()
+        hidden = output[0] if isinstance(output, tuple) else output
+        if hidden.requires_grad:
+            hidden.register_hook(lambda gradient: poll())
+
+    for module in base.modules():
+        if type(module).__name__ in kinds:
+            module.register_forward_hook(between)

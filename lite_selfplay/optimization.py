@@ -1,11 +1,12 @@
 """The optimizer's side of seats: a parameter group each, a schedule over a seat's own updates, state as tensors."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.utils import get_total_norm
 from torch.optim import Optimizer
 
 from lite_selfplay.adapters import Adapters
@@ -99,3 +100,24 @@ def reset_optimizer(optimizer: Optimizer, adapters: Adapters, seat: str) -> None
     """Forget the momentum of one seat."""
     for parameter in adapters.parameters(seat).values():
         optimizer.state.pop(parameter, None)
+
+
+def all_finite(tensors: Iterable[Tensor]) -> bool:
+    """Whether every number in the tensors is finite."""
+    found = [tensor.detach() for tensor in tensors if tensor.numel()]
+    return not found or bool(torch.isfinite(get_total_norm(found, math.inf, foreach=False)))
+
+
+def find_nonfinite(adapters: Adapters, optimizer: Optimizer | None = None) -> str | None:
+    """What of a seat is not finite, such as `a weight of seat A`; None where all is well.
+
+    With an optimizer its state is looked at too.
+    """
+    for seat in adapters.seats:
+        parameters = list(adapters.parameters(seat).values())
+        if not all_finite(parameters):
+            return f"a weight of seat {seat}"
+        states = [optimizer.state.get(p, {}) for p in parameters] if optimizer is not None else []
+        if not all_finite(value for state in states for value in state.values() if isinstance(value, Tensor)):
+            return f"the optimizer's state of seat {seat}"
+    return None

@@ -5,13 +5,15 @@ import os
 import platform
 import shutil
 import subprocess
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 from lite_selfplay.config import RunConfig, load_layer
 from lite_selfplay.errors import RunFolderError
+from lite_selfplay.locks import LOCK
+from lite_selfplay.reading import read_json, read_lines, require_no_link
 
 CONFIG, ENVIRONMENT, METRICS, EPISODES = "config.yaml", "environment.json", "metrics.jsonl", "episodes.jsonl"
 ADAPTERS, CHECKPOINTS, CARD = "adapters", "checkpoints", "README.md"
@@ -29,17 +31,23 @@ class RunFolder:
         """Raises RunFolderError where something is there already."""
         path = self.path
         if path.exists() and (not path.is_dir() or any(path.iterdir())):
-            raise RunFolderError(
-                f"{path} exists already and a run folder is never overwritten: choose another --run-dir, or go on with "
-                f"`lite-selfplay train --resume {path}`"
-            )
+            raise self._taken()
+
+    def _taken(self) -> RunFolderError:
+        return RunFolderError(
+            f"{self.path} exists already and a run folder is never overwritten: choose another --run-dir, or go on "
+            f"with `lite-selfplay train --resume {self.path}`"
+        )
 
     def create(self, config: RunConfig) -> None:
         """Make the folder and write `config.yaml`. Raises RunFolderError where it is not free or cannot be written."""
         self.require_free()
         try:
             self.path.mkdir(parents=True, exist_ok=True)
-            (self.path / CONFIG).write_text(config.to_yaml(), encoding="utf-8")
+            with (self.path / CONFIG).open("x", encoding="utf-8") as file:
+                file.write(config.to_yaml())
+        except FileExistsError:  # another run was quicker
+            raise self._taken() from None
         except OSError as error:
             raise RunFolderError(f"cannot write to {self.path}: {error.strerror or error}") from None
 
@@ -51,10 +59,29 @@ class RunFolder:
         return cls(path)
 
     def config(self) -> RunConfig:
-        return RunConfig.of(load_layer(self.path / CONFIG), {"run": {"dir": str(self.path)}})
+        """The run's configuration. Raises ConfigError, and RunFolderError where it is nested past reading."""
+        try:
+            return RunConfig.of(load_layer(self.path / CONFIG), {"run": {"dir": str(self.path)}})
+        except RecursionError:
+            raise RunFolderError(f"{self.path / CONFIG}: not a configuration (nested too deeply)") from None
+
+    def rewrite_config(self, config: RunConfig) -> None:
+        """Put another configuration in the place of the old one. Raises RunFolderError where that cannot be."""
+        aside = self.path / f".{CONFIG}.partial"
+        try:
+            aside.write_text(config.to_yaml(), encoding="utf-8")
+            aside.replace(self.path / CONFIG)
+        except OSError as error:
+            raise RunFolderError(f"cannot write to {self.path}: {error.strerror or error}") from None
+
+    def require_own_files(self) -> None:
+        """Raises RunFolderError where a part of the folder is a link, through which a run would write elsewhere."""
+        for name in (CONFIG, ENVIRONMENT, METRICS, EPISODES, ADAPTERS, CHECKPOINTS, CARD, EVALUATIONS, EXAMPLES, LOCK):
+            require_no_link(self.path / name)
 
     def seats(self) -> dict[str, Path]:
-        """The folder of each seat's adapter that has been saved."""
+        """The folder of each seat's adapter that has been saved. Raises RunFolderError where they lie elsewhere."""
+        require_no_link(self.path / ADAPTERS)
         found = sorted((self.path / ADAPTERS).glob("*/adapter_config.json"))
         return {file.parent.name: file.parent for file in found}
 
@@ -62,9 +89,12 @@ class RunFolder:
         """The identity of the base model. Raises RunFolderError where `environment.json` does not say."""
         path = self.path / ENVIRONMENT
         try:
-            return str(json.loads(path.read_text(encoding="utf-8"))["base"])
-        except (OSError, ValueError, KeyError, TypeError):
-            raise RunFolderError(f"{path} does not say which base the run was made over") from None
+            base = read_json(path).get("base")
+        except RunFolderError as error:
+            raise RunFolderError(f"{path} does not say which base the run was made over ({error})") from None
+        if not isinstance(base, str):
+            raise RunFolderError(f"{path} does not say which base the run was made over")
+        return base
 
     # Evaluations
 
@@ -96,11 +126,8 @@ class RunFolder:
     def _evaluation_files(self) -> dict[str, dict[str, Any]]:
         found = {}
         for path in sorted((self.path / EVALUATIONS).glob("*.json")):
-            try:
-                result = json.loads(path.read_text(encoding="utf-8"))
-            except (OSError, ValueError) as error:
-                raise RunFolderError(f"cannot read {path}: {error}") from None
-            if not isinstance(result, dict) or "seats" not in result:
+            result = read_json(path)
+            if "seats" not in result or ("moment" in result and type(result.get("step")) is not int):
                 raise RunFolderError(f"{path} holds no evaluation")
             found[path.stem] = result
         return found
@@ -118,22 +145,34 @@ class RunFolder:
         return room
 
     def metrics(self) -> list[dict[str, Any]]:
-        return list(_read_lines(self.path / METRICS))
+        """The lines of `metrics.jsonl`. Raises RunFolderError naming the line that is none, as `episodes` does."""
+        return [row for _, row in _lines(self.path / METRICS)]
 
     def episodes(self) -> Iterator[dict[str, Any]]:
-        return _read_lines(self.path / EPISODES)
+        """The lines of `episodes.jsonl`."""
+        return (row for _, row in _lines(self.path / EPISODES))
 
     def cut(self, step: int) -> None:
-        """Drop the lines of this step and all later ones, as a resume from its start needs."""
-        for name in (METRICS, EPISODES):
-            path = self.path / name
-            if path.exists():
-                kept = [row for row in _read_lines(path) if row["step"] < step]
-                aside = path.with_suffix(".partial")
+        """Drop the lines of this step and all later ones, as a resume from its start needs.
+
+        Raises RunFolderError, with nothing changed, where a line cannot be read or the folder cannot be written.
+        """
+        paths = [path for name in (METRICS, EPISODES) if (path := self.path / name).exists()]
+        asides = [path.with_suffix(".partial") for path in paths]
+        try:
+            for path, aside in zip(paths, asides, strict=True):
                 aside.unlink(missing_ok=True)
-                aside.touch()
-                _append_lines(aside, kept)
+                with aside.open("xb") as file:
+                    file.writelines(line for line, row in _lines(path) if row["step"] < step)
+                    file.flush()
+                    os.fsync(file.fileno())
+            for path, aside in zip(paths, asides, strict=True):
                 aside.replace(path)
+        except OSError as error:
+            raise RunFolderError(f"cannot write to {self.path}: {error.strerror or error}") from None
+        finally:
+            for aside in asides:
+                aside.unlink(missing_ok=True)
 
     def write_environment(self, **facts: Any) -> None:
         facts = {**environment(), **facts}
@@ -142,15 +181,18 @@ class RunFolder:
     def replace_folder(self, name: str, aside: Path) -> None:
         """Put a folder that was written aside in the place of an older one."""
         target = self.path / name
+        old = target.with_name(f".{target.name}.old")
         target.parent.mkdir(parents=True, exist_ok=True)
         if target.exists():
-            old = target.with_name(f".{target.name}.old")
             shutil.rmtree(old, ignore_errors=True)
             target.rename(old)
+        try:
             aside.rename(target)
-            shutil.rmtree(old)
-        else:
-            aside.rename(target)
+        except OSError:
+            if old.exists():
+                old.rename(target)
+            raise
+        shutil.rmtree(old, ignore_errors=True)
 
 
 def environment() -> dict[str, Any]:
@@ -158,9 +200,14 @@ def environment() -> dict[str, Any]:
     return {
         "python": platform.python_version(),
         "platform": platform.platform(),
-        "packages": {name: found for name in PACKAGES if (found := _version(name))},
+        "packages": versions(PACKAGES),
         "commit": _commit(),
     }
+
+
+def versions(names: Sequence[str]) -> dict[str, str]:
+    """The versions of those packages that are installed."""
+    return {name: found for name in names if (found := _version(name))}
 
 
 def _version(name: str) -> str | None:
@@ -192,12 +239,9 @@ def _append_lines(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
         os.fsync(file.fileno())
 
 
-def _read_lines(path: Path) -> Iterator[dict[str, Any]]:
-    """The objects of a JSONL file; a last line that a kill cut short is passed over."""
-    if not path.exists():
-        return
-    with path.open("rb") as file:  # bytes: the cut may lie inside a character
-        for line in file:
-            if not line.endswith(b"\n"):
-                return
-            yield json.loads(line)
+def _lines(path: Path) -> Iterator[tuple[bytes, dict[str, Any]]]:
+    """The lines of a step's file and what each holds. Raises RunFolderError for one that does not name its step."""
+    for number, line, row in read_lines(path):
+        if type(row.get("step")) is not int:
+            raise RunFolderError(f"{path}, line {number}: does not say which step it is of")
+        yield line, row

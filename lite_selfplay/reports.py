@@ -40,7 +40,7 @@ RULES = {
 def stream_metrics(stream: Stream, advantages: "Advantages", update: "StreamUpdate") -> dict[str, Any]:
     """One stream's line of `metrics.jsonl`. Shares are over all completions of the stream, masked ones included."""
     samples = [sample for group in stream.groups for sample in group.samples]
-    rewards = [sample.reward for sample in samples]
+    rewards = [sample.reward for sample in samples if math.isfinite(sample.reward)]
     lengths = [len(sample.completion.token_ids) for sample in samples]
     judged = [sample.verdict for sample in samples if sample.verdict is not None]
     return {
@@ -203,7 +203,9 @@ def progress_line(metrics: Mapping[str, Any], steps: int, seconds_left: float) -
         accuracy = "" if stream["accuracy"] is None else f"{stream['accuracy']:.0%} right, "
         parts.append(f"{role} {stream['seat']}: {accuracy}reward {stream['reward_mean'] or 0:.2f}")
     parts += [f"{key} {value}" for key, value in metrics["game"].items() if key in ("conversions", "regressions")]
-    if not any(stream["rows_trained"] for stream in metrics["streams"].values()):
+    if metrics.get("nonfinite_what") is not None:
+        parts.append(f"skipped, {metrics['nonfinite_what']}")
+    elif not any(stream["rows_trained"] for stream in metrics["streams"].values()):
         parts.append("no signal, nothing moved")
     wall, tokens = metrics["wall_s"], metrics["tokens"]["generated"]
     parts.append(f"{tokens:,} tokens at {tokens / max(wall['generate'], 1e-9):.0f}/s")
@@ -220,6 +222,15 @@ def flat(metrics: Mapping[str, Any], prefix: str = "") -> dict[str, float]:
         elif isinstance(value, int | float) and math.isfinite(value):
             result[f"{prefix}{key}"] = value
     return result
+
+
+def only_finite(values: Any) -> Any:
+    """Nested JSON with None in the place of every number that is not finite, which JSON cannot hold."""
+    if isinstance(values, Mapping):
+        return {key: only_finite(value) for key, value in values.items()}
+    if isinstance(values, list | tuple):
+        return [only_finite(value) for value in values]
+    return None if isinstance(values, float) and not math.isfinite(values) else values
 
 
 def _mean(values: Sequence[float]) -> float | None:

@@ -11,14 +11,16 @@ from lite_selfplay.config import RunConfig
 from lite_selfplay.errors import ConfigError, RunFolderError
 from lite_selfplay.interrupts import Interrupts
 from lite_selfplay.listener import Listener, as_listener
+from lite_selfplay.locks import writing
 from lite_selfplay.planning import Plan, plan
 from lite_selfplay.quiet import quiet
-from lite_selfplay.records import ADAPTERS, CHECKPOINTS, CONFIG, RunFolder
+from lite_selfplay.records import ADAPTERS, CHECKPOINTS, RunFolder
 from lite_selfplay.rewards import RewardFunction, load_reward
 
 if TYPE_CHECKING:
     import pandas as pd
 
+    from lite_selfplay.checkpoints import Checkpoint
     from lite_selfplay.session import Session
 
 Watcher = Listener | Callable[[str], None] | None
@@ -104,47 +106,99 @@ def _fresh_session(config: RunConfig, reward: RewardFunction | None, listener: W
         model = resolve(ready.config.model.name, say=told.say)
         session = Session(ready, model, folder, reward=reward, listener=told, poll=interrupts.poll)
         with contextlib.closing(session):
+            if ready.config.run.init is not None:
+                _check_init(RunFolder.open(Path(ready.config.run.init)), session)
             folder.create(ready.config)
-            folder.write_environment(**session.facts())
-            yield session
+            with writing(folder.path):
+                folder.write_environment(**session.facts())
+                yield session
+
+
+def _check_init(other: RunFolder, session: "Session") -> None:
+    """Raises RunFolderError, before anything is written, where a seat that another run holds does not fit this one."""
+    from lite_selfplay.adapters import check_folder
+
+    base = session.identity["base"]
+    if (theirs := other.base()) != base:
+        raise RunFolderError(f"{other.path} was made over {theirs!r}, this run is over {base!r}")
+    seats = other.seats()
+    for seat in session.adapters.seats:
+        # The session says where there is none; an only seat goes into all.
+        folder = seats.get(seat) or (next(iter(seats.values())) if len(seats) == 1 else None)
+        if folder is not None:
+            check_folder(session.adapters, seat, folder)
 
 
 def resume(
     path: Path | str, *, steps: int | None = None, reward: RewardFunction | None = None, listener: Watcher = None
 ) -> Run:
-    """Go on with a run from its last complete checkpoint, up to `steps` in all if given.
+    """Go on with a run from its newest complete and undamaged checkpoint, up to `steps` in all if given.
 
-    Raises RunFolderError where there is nothing to resume, or where base, game or task are not what they were.
+    The listener is warned of every newer one that is skipped, and why. Raises RunFolderError, with nothing changed,
+    where there is nothing to resume, where base, game or task are not what they were, where a file of the folder is
+    damaged, or where another process is writing it.
     """
-    from lite_selfplay.checkpoints import check_identity, find_checkpoints
-
     told = as_listener(listener)
     folder = RunFolder.open(Path(path))
     config = folder.config()
     if steps is not None:
         config = RunConfig.of(config.model_dump(mode="json"), {"run": {"steps": steps}})
-    if reward is None and config.run.reward is not None:
-        reward = load_reward(config.run.reward)
-    ready = plan(config, own_checker=reward is not None)
-    checkpoints = find_checkpoints(folder.path / CHECKPOINTS)
-    if not checkpoints:
-        raise RunFolderError(f"{path} has no complete checkpoint to resume from")
-    last = checkpoints[-1]
-    if last.step > ready.config.run.steps:
-        raise RunFolderError(f"{path} is at step {last.step} already, past the {ready.config.run.steps} asked for")
-    with quiet(), Interrupts() as interrupts:
+    ready = plan(config, own_checker=(reward or config.run.reward) is not None)
+    folder.require_own_files()
+    with writing(folder.path), quiet(), Interrupts() as interrupts:
+        from lite_selfplay.checkpoints import check_identity, hash_of
         from lite_selfplay.models import resolve
         from lite_selfplay.session import Session
 
+        last = _last_checkpoint(folder, ready, told)
         model = resolve(ready.config.model.name, say=told.say)
-        check_identity(last, _identity(ready, model.identity))
-        (folder.path / CONFIG).write_text(ready.config.to_yaml(), encoding="utf-8")
+        check_identity(last, _identity(ready, model.identity), hash_of(ready.config))
+        if reward is None and config.run.reward is not None:
+            reward = load_reward(config.run.reward)
         session = Session(ready, model, folder, reward=reward, listener=told, poll=interrupts.poll)
-        told.say(f"going on from step {last.step} of {ready.config.run.steps}")
-        folder.cut(last.step)
         with contextlib.closing(session):
+            _check_state(last, session)
+            folder.cut(last.step)
+            folder.rewrite_config(ready.config)
+            told.say(f"going on from step {last.step} of {ready.config.run.steps}")
             session.run(last)
     return Run(folder)
+
+
+def _last_checkpoint(folder: RunFolder, ready: Plan, told: Listener) -> "Checkpoint":
+    from lite_selfplay.checkpoints import newest_whole
+
+    skipped: list[str] = []
+    last = newest_whole(folder.path / CHECKPOINTS, skipped.append)
+    if last is None:
+        reasons = f" ({'; '.join(skipped)})" if skipped else ""
+        raise RunFolderError(f"{folder.path} has no complete checkpoint to resume from{reasons}")
+    if last.step > ready.config.run.steps:
+        raise RunFolderError(
+            f"{folder.path} is at step {last.step} already, past the {ready.config.run.steps} asked for"
+        )
+    for sentence in skipped:
+        told.warn(sentence)
+    return last
+
+
+def _check_state(checkpoint: "Checkpoint", session: "Session") -> None:
+    """Raises RunFolderError where a session could not go on from a checkpoint. Its seats stay as they are."""
+    from lite_selfplay.checkpoints import STATE, check_checkpoint
+
+    state, path = check_checkpoint(checkpoint, session.adapters), checkpoint.path / STATE
+    if type(state.get("cold_started")) is not bool or type(state.get("skipped_steps")) is not int:
+        raise RunFolderError(f"{path} is not the state of a run: cold_started or skipped_steps is not what it writes")
+    try:
+        for name, source in session.sources.items():
+            if not (type(position := state["sources"][name]["position"]) is int and position >= 0):
+                raise ValueError(f"{name} is at {position!r}")
+            source.restore(state["sources"][name])
+        session.game.restore(state["game"])
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+        raise RunFolderError(
+            f"{path} is not the state of such a run: {type(error).__name__}: {error} in its game or sources"
+        ) from None
 
 
 def load_run(path: Path | str) -> Run:

@@ -8,23 +8,39 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
+from safetensors import SafetensorError
 
 from lite_selfplay.adapters import BASE
 from lite_selfplay.backends import choose_backend
-from lite_selfplay.checkpoints import Checkpoint, load_checkpoint, read_state, save_checkpoint
+from lite_selfplay.checkpoints import (
+    Checkpoint,
+    find_checkpoints,
+    hash_of,
+    load_checkpoint,
+    read_state,
+    save_checkpoint,
+)
 from lite_selfplay.cold_start import cold_start, playing_config, within_limits
 from lite_selfplay.config import RunConfig
-from lite_selfplay.data import Episode, EvalSpec, Sampling
-from lite_selfplay.errors import Interrupted, LiteSelfPlayError, RunFolderError
+from lite_selfplay.data import Episode, EvalSpec, Example, Sampling
+from lite_selfplay.errors import (
+    Interrupted,
+    LiteSelfPlayError,
+    RewardError,
+    RunFolderError,
+    SaveFailed,
+    TrainingError,
+)
 from lite_selfplay.evaluation.modes import measure
 from lite_selfplay.evaluation.tables import headline
-from lite_selfplay.examples import gather
+from lite_selfplay.examples import Fits, gather
+from lite_selfplay.interrupts import poll_between_layers
 from lite_selfplay.listener import Listener, Poll
 from lite_selfplay.models.chat import Chat
-from lite_selfplay.optimization import load_optimizer_state, optimizer_state
+from lite_selfplay.optimization import find_nonfinite, load_optimizer_state, optimizer_state
 from lite_selfplay.planning import evaluation_steps
 from lite_selfplay.records import ADAPTERS, CARD, CHECKPOINTS, EXAMPLES, RunFolder
-from lite_selfplay.reports import episode_rows, flat, progress_line, shown_exchange, stream_metrics
+from lite_selfplay.reports import episode_rows, flat, only_finite, progress_line, shown_exchange, stream_metrics
 from lite_selfplay.rewards import RewardFunction
 from lite_selfplay.rollout import LiveTable
 from lite_selfplay.summaries import closing_summary, model_card
@@ -54,9 +70,10 @@ class Session:
         reward: RewardFunction | None = None,
         listener: Listener | None = None,
         poll: Callable[[], None] = lambda: None,
+        clock: Callable[[], float] = time.monotonic,
     ):
         self.config, self.game, self.folder, self.listener = ready.config, ready.game, folder, listener or Listener()
-        self._ready, self._poll = ready, Poll(self.listener, poll)
+        self._ready, self._poll, self._clock = ready, Poll(self.listener, poll), clock
         run = ready.config.run
         self.identity = {"base": model.identity, "game": ready.config.game.name}
         self.chat = Chat.load(model.path, ready.config.model.thinking)
@@ -74,14 +91,19 @@ class Session:
             poll=self._poll,
         )
         self.adapters = self.backend.adapters
-        self.verifier = Verifier(deadline=run.verify_timeout_s)
+        if self.backend.device.type == "cpu":
+            poll_between_layers(self.adapters.model, self._poll)
+        self.verifier = Verifier(deadline=run.verify_timeout_s, poll=self._poll)
         self.sources = {name: Source(ready.task.problems, seed=run.seed, name=name) for name in self.game.sources}
         self._reward = reward
         self.table = self._make_table(self.config, self.sources, reward)
         # Held-out answers are judged by the checker, so that runs with different rewards can be compared.
         answered = all(problem.answer is not None for problem in ready.held_out)
         self._measuring = self._make_table(self.config, {}, None if answered else reward)
-        self.skipped_steps = 0
+        self.skipped_steps = self.nonfinite_steps = 0
+        self._bad_steps = 0  # in a row, up to the last one
+        self._last_save = clock()
+        self._unread: Checkpoint | None = None  # what the run goes on from, until all of it is in memory
         self._cold_started = False
         self._said_full = False
         self._silent_steps = 0
@@ -112,13 +134,17 @@ class Session:
         }
 
     def run(self, checkpoint: Checkpoint | None = None) -> None:
-        """Play to the last step. Raises Interrupted after saving the state before the step that was cut short."""
+        """Play to the last step. Raises Interrupted after saving the state before the step that was cut short;
+        TrainingError after too many steps with numbers that are not finite; SaveFailed where the folder's lines or its
+        last checkpoint cannot be written."""
         if checkpoint is not None and not read_state(checkpoint)["cold_started"]:
             checkpoint = None  # stopped during the cold start, which is short: it begins again
         steps = self.config.run.steps
+        self._unread = checkpoint
         with self._saved_when_stopped():
             if checkpoint is None:
                 self._prepare()
+                self._try_save(0, self._state())
             else:
                 load_checkpoint(checkpoint, self.adapters)
                 self._cold_started = True
@@ -127,7 +153,7 @@ class Session:
                 self._evaluate(done)
             if done == 0:
                 self._keep_references()
-                checkpoint = None  # nothing but the seats has been saved yet
+                checkpoint = self._unread = None  # nothing but the seats has been saved yet
             self._first_step = done
             self.listener.phase("training", steps)
             self.listener.advance(self._first_step)
@@ -144,6 +170,7 @@ class Session:
         """Teach the seats and stop: the folder is what another run's `init` takes."""
         with self._saved_when_stopped():
             self._prepare()
+            self._save(0, self._state())
             self._evaluate(0)
             self._write_card(0)
         path = self.folder.path
@@ -158,13 +185,25 @@ class Session:
 
     @contextlib.contextmanager
     def _saved_when_stopped(self) -> Iterator[None]:
+        """What stops a run between two updates, a signal or a reward function, finds it saved."""
         try:
+            self._poll()
             yield
-        except Interrupted as stop:
-            step = self.trainer.state.global_step
-            self._save(step, self._start_state or self._state())
-            go_on = f"lite-selfplay train --resume {self.folder.path}"
-            raise Interrupted(f"{stop}; saved before step {step + 1}. Go on with: {go_on}") from None
+        except (Interrupted, RewardError) as stop:
+            if self._unread is None:
+                step = self.trainer.state.global_step
+                self._save(step, self._start_state or self._state())
+            else:
+                step = self._unread.step  # nothing has changed since
+            raise type(stop)(f"{stop}; saved before step {step + 1}. {self._go_on()}") from None
+
+    def _go_on(self) -> str:
+        return f"Go on with: lite-selfplay train --resume {self.folder.path}"
+
+    def _what_is_whole(self) -> str:
+        """Which checkpoint a resume would find, and how."""
+        found = find_checkpoints(self.folder.path / CHECKPOINTS)
+        return f"{found[-1].path} is whole. {self._go_on()}" if found else "No checkpoint has been saved yet"
 
     # Before the first step
 
@@ -177,7 +216,6 @@ class Session:
         if self.config.cold_start.enabled:
             self._cold_start()
         self._cold_started = True
-        self._save(0, self._state())
 
     def _start_from(self, other: RunFolder) -> None:
         """Put another run's seats into this one's: those of the same name, or its only one into all."""
@@ -206,7 +244,7 @@ class Session:
             self._table_of_the_base(task),
             seed=config.run.seed,
             held_out=held_out,
-            fits=within_limits(self.chat, config, self._ready.max_completion_tokens),
+            fits=self._polling(within_limits(self.chat, config, self._ready.max_completion_tokens)),
             listener=self.listener,
         )
         for sentence in pool.lines():
@@ -223,6 +261,15 @@ class Session:
             poll=self._poll,
             microbatch_tokens=config.run.microbatch_tokens,
         )
+
+    def _polling(self, fits: Fits) -> Fits:
+        """The same, asking before each example whether to stop: files of examples may be long."""
+
+        def asked(role: str, example: Example) -> bool:
+            self._poll()
+            return fits(role, example)
+
+        return asked
 
     def _table_of_the_base(self, task: Task) -> LiveTable:
         """A table at which the base plays for examples, on problems and randomness of its own."""
@@ -276,7 +323,10 @@ class Session:
             rows_at_once=self._measuring.rows_at_once,
             listener=self.listener,
         ).to_json()
-        self.folder.write_evaluation(name, result)
+        try:
+            self.folder.write_evaluation(name, result)
+        except RunFolderError as error:
+            raise SaveFailed(f"{error}. {self._what_is_whole()}") from None
         self.listener.evaluated(moment, result, headline(result))
 
     # A step
@@ -289,12 +339,19 @@ class Session:
         return self.game.play(step, self.table), seats
 
     def _on_step(self, report: StepReport) -> None:
-        moved = any(update.rows for update in report.streams)
-        self.skipped_steps += not moved
-        self._silent_steps = 0 if moved else self._silent_steps + 1
-        metrics, rows = self._metrics(report), episode_rows(report)
+        trained = any(update.rows for update in report.streams)
+        self.skipped_steps += report.overflow or not trained
+        self.nonfinite_steps += report.nonfinite is not None
+        self._silent_steps = 0 if trained or report.nonfinite is not None else self._silent_steps + 1
+        metrics, rows = only_finite(self._metrics(report)), only_finite(episode_rows(report))
         run = self.config.run
-        room = self.folder.append(metrics, rows, run.episodes_limit_mb)
+        try:
+            room = self.folder.append(metrics, rows, run.episodes_limit_mb)
+        except OSError as error:
+            raise SaveFailed(
+                f"cannot write step {report.step + 1} to {self.folder.path}: {error.strerror or error}. The run stops, "
+                f"since a step without its line would be lost. {self._what_is_whole()}"
+            ) from None
         if not room and not self._said_full:
             self._said_full = True
             self.listener.warn(
@@ -304,13 +361,37 @@ class Session:
         if run.report_to != "none":
             self.trainer.report(flat(metrics))
         done = report.step + 1
-        if done < run.steps and done % run.save_every == 0:
-            self._save(done, self._state())
+        self._judge_numbers(report)
+        if done < run.steps and self._save_is_due(done):
+            self._try_save(done, self._state())
         if done < run.steps and done in evaluation_steps(self.config):
             self._start_state = self._state()  # an evaluation may be stopped: the step before it is complete
             self._evaluate(done)
             self.listener.phase("training", run.steps)
             self.listener.advance(done)
+
+    def _judge_numbers(self, report: StepReport) -> None:
+        """Warn of a step that was skipped for a number that is not finite. Raises TrainingError after too many."""
+        self._bad_steps = 0 if report.nonfinite is None else self._bad_steps + 1
+        if report.nonfinite is None:
+            return
+        most = self.config.run.max_bad_steps
+        self.listener.warn(
+            f"step {report.step + 1} was skipped, nothing moved: {report.nonfinite} "
+            f"({self._bad_steps} in a row, the run stops at {most})"
+        )
+        if self._bad_steps >= most:
+            raise TrainingError(
+                f"{most} step{'s' if most > 1 else ''} in a row met a number that is not finite, at step "
+                f"{report.step + 1} {report.nonfinite}. Nothing was saved since: {self._what_is_whole()}, perhaps with "
+                "a lower seats.*.lr in its config.yaml"
+            )
+
+    def _save_is_due(self, done: int) -> bool:
+        """By steps or by time; while steps are being skipped, the last good state stays the last one saved."""
+        run = self.config.run
+        late = run.save_minutes > 0 and self._clock() - self._last_save >= 60 * run.save_minutes
+        return not self._bad_steps and (late or done % run.save_every == 0)
 
     def _metrics(self, report: StepReport) -> dict[str, Any]:
         streams = {
@@ -335,6 +416,8 @@ class Session:
             "seats": report.seats,
             "game": dict(report.episode.log),
             "skipped_steps": self.skipped_steps,
+            "nonfinite": self.nonfinite_steps,
+            "nonfinite_what": report.nonfinite,
             "verify_timeouts": self.verifier.counters.timeouts,
         }
 
@@ -367,29 +450,49 @@ class Session:
             "game": self.game.state(),
             "sources": {name: source.state() for name, source in self.sources.items()},
             "skipped_steps": self.skipped_steps,
+            "nonfinite": self.nonfinite_steps,
             "cold_started": self._cold_started,
         }
 
+    def _try_save(self, step: int, state: Mapping[str, Any]) -> None:
+        """Save, and where that fails say so and go on: the next save tries again."""
+        try:
+            self._save(step, state)
+        except SaveFailed as error:
+            self.listener.warn(f"{error}. The run goes on, and tries again at the next save")
+
     def _save(self, step: int, state: Mapping[str, Any]) -> None:
+        """Raises SaveFailed where the folder cannot be written, TrainingError for seats that are not finite."""
+        self._last_save = self._clock()
         optimizer = self.trainer.optimizer
-        save_checkpoint(
-            self.folder.path / CHECKPOINTS,
-            step,
-            adapters=self.adapters,
-            optimizer=optimizer_state(optimizer, self.adapters) if optimizer is not None else {},
-            state=state,
-            identity=self.identity,
-            keep=self.config.run.keep_checkpoints,
-        )
-        aside = self.folder.path / f".{ADAPTERS}.partial"
-        for seat in self.adapters.seats:
-            self.adapters.save(seat, aside / seat)
-        self.folder.replace_folder(ADAPTERS, aside)
+        if (found := find_nonfinite(self.adapters, optimizer)) is not None:
+            raise TrainingError(f"{found} is not finite: not saved. {self._what_is_whole()}")
+        try:
+            save_checkpoint(
+                self.folder.path / CHECKPOINTS,
+                step,
+                adapters=self.adapters,
+                optimizer=optimizer_state(optimizer, self.adapters) if optimizer is not None else {},
+                state=state,
+                identity=self.identity,
+                keep=self.config.run.keep_checkpoints,
+                config_hash=hash_of(self.config),
+            )
+            aside = self.folder.path / f".{ADAPTERS}.partial"
+            for seat in self.adapters.seats:
+                self.adapters.save(seat, aside / seat)
+            self.folder.replace_folder(ADAPTERS, aside)
+        except (SaveFailed, OSError, SafetensorError) as error:
+            why = getattr(error, "strerror", None) or error
+            raise SaveFailed(f"saving before step {step + 1} failed: {why}. {self._what_is_whole()}") from None
         self._write_card(step)
 
     def _write_card(self, step: int) -> None:
         card = model_card(self.config, step, metrics=self.folder.metrics(), evaluations=self.folder.evaluations())
-        (self.folder.path / CARD).write_text(card, encoding="utf-8")
+        try:
+            (self.folder.path / CARD).write_text(card, encoding="utf-8")
+        except OSError as error:
+            raise SaveFailed(f"cannot write {CARD}: {error.strerror or error}. {self._what_is_whole()}") from None
 
     def _load(self, path: str) -> None:
         checkpoint = Checkpoint(Path(path), self.trainer.state.global_step)
@@ -399,7 +502,9 @@ class Session:
         for name, source in self.sources.items():
             source.restore(state["sources"][name])
         self.skipped_steps = state["skipped_steps"]
+        self.nonfinite_steps = state.get("nonfinite", 0)
         self._cold_started = state["cold_started"]
+        self._unread = None
 
 
 def _evaluation_name(step: int) -> str:

@@ -45,6 +45,9 @@ def closing_summary(config: RunConfig, metrics: Metrics, evaluations: Evaluation
     if silent:
         steps = _count(len(metrics), "step")
         lines.append(f"{silent} of {steps} gave no signal (equal rewards in every group) and moved nothing")
+    bad = sum(row.get("nonfinite_what") is not None for row in metrics)
+    if bad:
+        lines.append(f"{bad} of {_count(len(metrics), 'step')} met a number that is not finite and moved nothing")
     lines.append(f"the run: {path}")
     return lines + [f"{why}: {command}" for why, command in _next(config, metrics, evaluations, path)]
 
@@ -186,7 +189,10 @@ def _overall(result: Mapping[str, Any]) -> float:
 
 
 def _silent_steps(metrics: Metrics) -> int:
-    return sum(not any(stream["rows_trained"] for stream in row["streams"].values()) for row in metrics)
+    return sum(
+        row.get("nonfinite_what") is None and not any(stream["rows_trained"] for stream in row["streams"].values())
+        for row in metrics
+    )
 
 
 def _roles(metrics: Metrics) -> list[str]:

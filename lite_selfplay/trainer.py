@@ -8,6 +8,9 @@
 
 Gradients come from TRL's own loss: what is overridden is where its inputs come from, which adapter is active, and how
 log-probabilities are computed. The class is made by a factory because a backend may replace TRL's trainer first.
+
+A step in which a number is not finite moves nothing: its gradients are dropped, no schedule ticks, and its report says
+what was seen.
 """
 
 import math
@@ -30,9 +33,13 @@ from lite_selfplay.credit import stream_advantages
 from lite_selfplay.data import Episode, Restore, Snapshot, Stream
 from lite_selfplay.errors import GameError, TrainingError
 from lite_selfplay.listener import Listener
-from lite_selfplay.optimization import SeatSchedule, reset_optimizer, seat_groups
+from lite_selfplay.optimization import SeatSchedule, find_nonfinite, reset_optimizer, seat_groups
 
 Advantages = list[list[float | None]]
+
+
+class _NotFinite(Exception):
+    """Ends a step's update: a number is not finite, and the message says which."""
 
 
 @dataclass
@@ -52,7 +59,8 @@ class StepReport:
     """A finished step: the episode, the advantages of each stream, and what the update did.
 
     `seats` maps every seat to its learning rate, gradient norm before clipping (None where it did not move) and number
-    of updates so far.
+    of updates so far. `nonfinite` says which number was not finite, in a step that was skipped for it; `overflow`, that
+    a gradient scaler skipped the step, as it does while it finds its scale.
     """
 
     step: int
@@ -61,6 +69,8 @@ class StepReport:
     streams: list[StreamUpdate]
     seats: dict[str, dict[str, Any]] = field(default_factory=dict)
     update_s: float = 0.0
+    nonfinite: str | None = None
+    overflow: bool = False
 
 
 def reference_name(seat: str) -> str:
@@ -97,6 +107,7 @@ def make_trainer_class(parent: Any) -> Any:
             self._play, self._on_step, self._load, self._poll = play, on_step, load, poll
             self.listener = listener or Listener()
             self._report: StepReport | None = None
+            self._learner = ""
             self.optimizer: Any = None
             self.control: Any = None
             # TRL rounds whatever is trainable over a 4-bit base to bfloat16: for now, nothing is.
@@ -132,11 +143,19 @@ def make_trainer_class(parent: Any) -> Any:
             episode, seats = self._play(step)
             started = time.perf_counter()
             model.train()
-            report = StepReport(step, episode, [stream_advantages(s) for s in episode.streams], [])
-            for stream, advantages in zip(episode.streams, report.advantages, strict=True):
-                report.streams.append(self._update(model, stream, seats[stream.role], advantages))
+            untouched = [StreamUpdate(stream.role, seats[stream.role]) for stream in episode.streams]
+            report = self._report = StepReport(step, episode, [_no_advantages(s) for s in episode.streams], untouched)
+            try:
+                if (found := find_nonfinite(self.adapters)) is not None:
+                    raise _NotFinite(f"{found} is not finite")
+                report.advantages = [_finite_advantages(s, seats[s.role]) for s in episode.streams]
+                report.streams = [
+                    self._update(model, stream, seats[stream.role], advantages)
+                    for stream, advantages in zip(episode.streams, report.advantages, strict=True)
+                ]
+            except _NotFinite as found:
+                self._skip(report, str(found))
             report.update_s = time.perf_counter() - started
-            self._report = report
             if not any(update.rows for update in report.streams):
                 # Nothing to apply: marked as an accumulation step, the optimizer (and a gradient scaler) skip it.
                 self.accelerator.gradient_state._set_sync_gradients(False)
@@ -148,6 +167,7 @@ def make_trainer_class(parent: Any) -> Any:
             budget = self.run_config.run.microbatch_tokens
             role = self.run_config.roles[stream.role]
             update = StreamUpdate(stream.role, seat)
+            self._learner = f"{stream.role} (seat {seat})"
             self.listener.activity(f"{seat} learns as {stream.role}")
             sharing = shares_prefixes(model)
             for micro in microbatches(rows, seat, role, budget, replay=stream.replay, sharing=sharing):
@@ -155,7 +175,7 @@ def make_trainer_class(parent: Any) -> Any:
                 with self.backend.autocast():
                     loss = self.compute_loss(model, micro)
                 if not torch.isfinite(loss):
-                    raise TrainingError(f"the loss of {stream.role} is {loss.item()} at step {self.state.global_step}")
+                    raise _NotFinite(f"the loss of {self._learner} is {loss.item()}")
                 self.accelerator.backward(loss)
                 update.loss += loss.item()
                 update.rows += len(micro.rows)
@@ -164,6 +184,19 @@ def make_trainer_class(parent: Any) -> Any:
                     update.kl = (update.kl or 0.0) + self._metrics["train"]["kl"][-1] * micro.token_share
                 self._metrics["train"].clear()
             return update
+
+        def _skip(self, report: StepReport, what: str) -> None:
+            """Leave a step without an update, because of a number that is not finite."""
+            report.nonfinite = what
+            report.streams = [StreamUpdate(update.role, update.seat) for update in report.streams]
+            self._metrics["train"].clear()
+            self._drop_gradients()
+
+        def _drop_gradients(self) -> None:
+            """Without a gradient the optimizer moves no seat, and no schedule ticks."""
+            for seat in self.adapters.seats:
+                for parameter in self.adapters.parameters(seat).values():
+                    parameter.grad = None
 
         def _check_fresh(self, stream: Stream, seat: str) -> None:
             """On-policy samples must come from the seat that trains on them, as it is now."""
@@ -245,6 +278,8 @@ def make_trainer_class(parent: Any) -> Any:
                 self.temperature,
                 entropy_gradient=self._entropy_bonus_enabled,
             )
+            if not torch.isfinite(logprobs.detach()).all():
+                raise _NotFinite(f"a log-probability of {self._learner} is not finite")
             return logprobs, entropies, None
 
         # The optimizer: a group, a bound and a schedule of its own for every seat
@@ -265,28 +300,38 @@ def make_trainer_class(parent: Any) -> Any:
             assert self._report is not None
             if any(update.rows for update in self._report.streams):
                 self.accelerator.unscale_gradients(self.optimizer)
-            norms = []
+            norms: dict[str, float] = {}
             for group in self.optimizer.param_groups:
                 moving = [p for p in group["params"] if p.grad is not None]
-                norm = torch.nn.utils.clip_grad_norm_(moving, group["clip"]) if moving else None
-                if norm is not None and not torch.isfinite(norm) and self.accelerator.scaler is None:
-                    raise TrainingError(f"the gradient of seat {group['seat']} is {norm.item()} at {self._where()}")
-                self._report.seats[group["seat"]] = {
-                    "lr": group["lr"],
-                    # A gradient scaler skips a step that overflowed, and JSON knows no infinity.
-                    "grad_norm": norm.item() if norm is not None and torch.isfinite(norm) else None,
-                }
-                norms += [] if norm is None else [norm]
-            return torch.stack(norms).norm() if norms else torch.zeros((), device=self.args.device)
+                if moving:
+                    norms[group["seat"]] = torch.nn.utils.clip_grad_norm_(moving, group["clip"]).item()
+            odd = next((seat for seat, norm in norms.items() if not math.isfinite(norm)), None)
+            if odd is not None:
+                self._leave_out(self._report, odd, norms[odd])
+                norms = {}
+            for group in self.optimizer.param_groups:
+                self._report.seats[group["seat"]] = {"lr": group["lr"], "grad_norm": norms.get(group["seat"])}
+            return torch.tensor(math.hypot(*norms.values()), device=self.args.device)
 
-        def _where(self) -> str:
-            return f"step {self.state.global_step}"
+        def _leave_out(self, report: StepReport, seat: str, norm: float) -> None:
+            """A gradient's norm is not finite. With a gradient scaler that happens until it has found its scale."""
+            scaler = self.accelerator.scaler
+            if scaler is not None and scaler.get_scale() > 1.0:
+                report.overflow = True
+                self._drop_gradients()
+            else:
+                roles = " and ".join(update.role for update in report.streams if update.seat == seat)
+                self._skip(report, f"the gradient of {roles} (seat {seat}) has the norm {norm}")
 
         # After the update
 
         def _finish_step(self) -> None:
             report, self._report = self._report, None
             assert report is not None
+            if any(update.rows for update in report.streams) and (found := find_nonfinite(self.adapters)) is not None:
+                raise TrainingError(
+                    f"the update of step {report.step + 1} left {found} that is not finite: lower its learning rate"
+                )
             for seat, values in report.seats.items():
                 values["updates"] = self.adapters.versions[seat]
             for action in report.episode.actions:
@@ -362,6 +407,29 @@ def _at_step_end(finish: Callable[[], None]) -> Any:
             finish()
 
     return StepEnd()
+
+
+def _no_advantages(stream: Stream) -> Advantages:
+    return [[None] * len(group.samples) for group in stream.groups]
+
+
+def _finite_advantages(stream: Stream, seat: str) -> Advantages:
+    """A stream's advantages. Raises _NotFinite for a number of an unmasked sample, or an advantage, that is none."""
+    who = f"{stream.role} (seat {seat})"
+    for sample in (sample for group in stream.groups for sample in group.samples if not sample.masked):
+        given = () if sample.advantage is None else (sample.advantage,)
+        numbers = {"a reward": (sample.reward,), "an advantage": given, "a log-probability": sample.completion.logprobs}
+        for what, values in numbers.items():
+            odd = next((value for value in values if not math.isfinite(value)), None)
+            if odd is not None:
+                raise _NotFinite(f"{what} of {who} is {odd}")
+    try:
+        result = stream_advantages(stream)
+    except OverflowError:
+        raise _NotFinite(f"an advantage of {who} is too large a number") from None
+    if not all(math.isfinite(value) for row in result for value in row if value is not None):
+        raise _NotFinite(f"an advantage of {who} is not finite")
+    return result
 
 
 def _unused_reward(completions: Sequence[Any], **kwargs: Any) -> list[float]:

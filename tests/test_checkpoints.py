@@ -1,6 +1,8 @@
 """Checkpoints: bit for bit, complete or absent, and refused where they are damaged or another run's."""
 
+import errno
 import json
+import pickle
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -8,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from torch import Tensor
 from transformers import AutoModelForCausalLM
 
@@ -19,11 +22,14 @@ from lite_selfplay.checkpoints import (
     Checkpoint,
     check_identity,
     find_checkpoints,
+    list_checkpoints,
     load_checkpoint,
+    newest_whole,
     save_checkpoint,
+    sha256,
 )
 from lite_selfplay.config import SeatConfig
-from lite_selfplay.errors import RunFolderError
+from lite_selfplay.errors import RunFolderError, SaveFailed
 from lite_selfplay.optimization import load_optimizer_state, optimizer_state, seat_groups
 
 SEATS = {name: SeatConfig(rank=2, alpha=4, init="gaussian", init_std=0.1) for name in ("A", "B")}
@@ -269,3 +275,132 @@ def test_another_base_or_game_is_refused(player, tmp_path, key, value):
     with pytest.raises(RunFolderError, match=f"made with {key} .*, this run has '{value}'") as caught:
         check_identity(checkpoint, {**IDENTITY, key: value})
     assert caught.value.exit_code == 2
+
+
+# Refused by a sentence, with every file as it was
+
+
+def contents(path: Path) -> dict[str, bytes]:
+    return {str(file.relative_to(path)): file.read_bytes() for file in path.rglob("*") if file.is_file()}
+
+
+def relisted(path: Path) -> None:
+    """Make a manifest fit whatever the files hold now, as somebody could who means harm."""
+    manifest = json.loads((path / MANIFEST).read_text())
+    manifest["files"] = {
+        name: {"size": (path / name).stat().st_size, "sha256": sha256(path / name)} for name in manifest["files"]
+    }
+    write(path / MANIFEST, json.dumps(manifest))
+
+
+def rename_entry(path: Path, name: str) -> None:
+    manifest = json.loads((path / MANIFEST).read_text())
+    manifest["files"][name] = manifest["files"][STATE]
+    write(path / MANIFEST, json.dumps(manifest))
+
+
+def change_state(path: Path, **values: Any) -> None:
+    write(path / STATE, json.dumps({**json.loads((path / STATE).read_text()), **values}))
+
+
+def change_seat(path: Path, change: Callable[[Tensor], Tensor]) -> None:
+    file = path / SEAT
+    save_file({name: change(tensor).contiguous() for name, tensor in load_file(file).items()}, file)
+
+
+SEAT = "adapters/A/adapter_model.safetensors"
+HOSTILE: dict[str, tuple[Callable[[Path], Any], str]] = {
+    "absolute": (lambda path: rename_entry(path, "/etc/passwd"), r"manifest\.json names '/etc/passwd'"),
+    "above": (lambda path: rename_entry(path, "../step-1/state.json"), r"manifest\.json names '\.\./"),
+    "backslash": (lambda path: rename_entry(path, "a\\b"), r"manifest\.json names"),
+    "drive": (lambda path: rename_entry(path, "C:x"), r"manifest\.json names 'C:x'"),
+    "a link": (lambda path: (path / "adapters/x").symlink_to("/tmp"), "adapters/x is a symbolic link"),
+    "NaN": (lambda path: write(path / STATE, '{"step": NaN}') or relisted(path), r"state\.json: not JSON \(NaN"),
+    "a list": (lambda path: write(path / STATE, "[]") or relisted(path), r"state\.json: holds no JSON object"),
+    "another step": (lambda path: change_state(path, step=9) or relisted(path), r"state\.json is no state of step 5"),
+    "other seats": (
+        lambda path: change_state(path, versions={"Z": 1}) or relisted(path),
+        r"state\.json is of the seats Z",
+    ),
+    "a pickle": (
+        lambda path: (path / SEAT).write_bytes(pickle.dumps({"a": 1})) and relisted(path),
+        f"{SEAT} is no safetensors file",
+    ),
+    "cut": (lambda path: truncate(path / SEAT) or relisted(path), f"{SEAT} is no safetensors file"),
+    "another rank": (
+        lambda path: change_seat(path, lambda t: t[:1] if t.shape[0] == 2 else t[:, :1]) or relisted(path),
+        f"{SEAT}: .*so it is of another rank",
+    ),
+    "half precision": (lambda path: change_seat(path, lambda t: t.half()) or relisted(path), f"{SEAT}: .*float16"),
+    "not finite": (
+        lambda path: change_seat(path, lambda t: t * float("nan")) or relisted(path),
+        f"{SEAT} is damaged: .*not finite",
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", HOSTILE)
+def test_a_hostile_checkpoint_is_refused_and_left_as_it_is(player, other, tmp_path, kind):
+    checkpoint = player.save(tmp_path, 5)
+    damage, sentence = HOSTILE[kind]
+    damage(checkpoint.path)
+    before, seats = contents(tmp_path), {seat: other.adapters.state(seat) for seat in ("A", "B")}
+    with pytest.raises(RunFolderError, match=sentence) as caught:
+        load_checkpoint(checkpoint, other.adapters)
+    assert caught.value.exit_code == 2
+    assert contents(tmp_path) == before
+    assert all(equal(other.adapters.state(seat), seats[seat]) for seat in seats)
+
+
+def test_each_folder_is_listed_with_what_is_wrong_with_it(player, tmp_path):
+    for step in (1, 2, 3):
+        player.save(tmp_path, step)
+    (tmp_path / "step-1" / MANIFEST).unlink()
+    flipped = bytearray((tmp_path / "step-3" / SEAT).read_bytes())
+    flipped[-1] ^= 1
+    (tmp_path / "step-3" / SEAT).write_bytes(flipped)
+    assert [found.problem for found in list_checkpoints(tmp_path)] == ["manifest.json is missing", None, None]
+    damaged = f"{SEAT} is damaged: its SHA-256 is not the one in manifest.json"
+    assert [found.problem for found in list_checkpoints(tmp_path, full=True)][1:] == [None, damaged]
+    said: list[str] = []
+    newest = newest_whole(tmp_path, said.append)
+    assert newest is not None
+    assert newest.step == 2
+    assert said == [f"skipped {tmp_path / 'step-3'}: {damaged}"]
+
+
+def test_a_full_disk_leaves_the_earlier_ones_whole(player, tmp_path, monkeypatch):
+    player.save(tmp_path, 1)
+    before = contents(tmp_path)
+
+    def full(*_: Any) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    for place in ("_sync", "_write_json", "save_file"):
+        with monkeypatch.context() as patch:
+            patch.setattr(
+                f"lite_selfplay.checkpoints.{place}", full if place != "save_file" else lambda *a, **k: full()
+            )
+            with pytest.raises(SaveFailed, match=r"cannot save .*step-1: No space left"):
+                player.save(tmp_path, 1)
+        assert contents(tmp_path) == before
+        assert [path.name for path in tmp_path.iterdir()] == ["step-1"]
+
+
+def test_an_older_one_that_was_moved_aside_is_found_and_put_back(player, tmp_path):
+    player.save(tmp_path, 3).path.rename(tmp_path / ".step-3.old")
+    (found,) = find_checkpoints(tmp_path)
+    assert (found.step, found.path.name) == (3, ".step-3.old")
+    player.save(tmp_path, 4)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["step-3", "step-4"]
+
+
+def test_the_manifest_names_versions_ranks_and_the_configuration(player, tmp_path):
+    checkpoint = player.save(tmp_path, 5, config_hash="abc")
+    manifest = json.loads((checkpoint.path / MANIFEST).read_text())
+    assert manifest["ranks"] == {"A": 2, "B": 2}
+    assert manifest["versions"].keys() == {"lite-selfplay", "torch", "transformers", "peft"}
+    check_identity(checkpoint, IDENTITY, "abc")
+    with pytest.raises(RunFolderError, match="another configuration"):
+        check_identity(checkpoint, IDENTITY, "abd")
+    check_identity(player.save(tmp_path, 6), IDENTITY, "abd")

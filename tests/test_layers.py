@@ -16,7 +16,7 @@ ROOT = Path(lite_selfplay.__file__).parents[1]
 # From the bottom to the top. A unit is a module or a package directly below `lite_selfplay`; it imports units of lower
 # layers, or others of its own layer as long as that makes no circle.
 LAYERS = (
-    ("data", "errors", "text", "listener", "quiet", "presets"),
+    ("data", "errors", "reading", "locks", "text", "listener", "quiet", "presets"),
     ("config", "stats", "credit", "prefixes"),
     ("table", "verify", "tasks", "rewards"),
     ("games",),
@@ -24,7 +24,7 @@ LAYERS = (
     ("batches", "optimization", "rollout", "trainer", "cold_start", "examples"),
     ("checkpoints", "records", "reports", "summaries", "interrupts", "planning", "evaluation"),
     ("session",),
-    ("run", "testing"),
+    ("run", "testing", "doctor"),
     ("cli",),
 )
 LEVEL = {unit: level for level, layer in enumerate(LAYERS) for unit in layer}

@@ -78,7 +78,7 @@ def test_a_place_below_a_file_cannot_be_written(tmp_path):
         created(tmp_path / "file" / "run")
 
 
-@pytest.mark.parametrize("operation", ["mkdir", "write_text"])
+@pytest.mark.parametrize("operation", ["mkdir", "open"])
 def test_a_place_without_permission_cannot_be_written(tmp_path, monkeypatch, operation):
     def refuse(*_: Any, **__: Any) -> None:
         raise PermissionError(13, "Permission denied")
@@ -229,3 +229,72 @@ def test_the_environment_names_versions_and_the_runs_own_facts(folder):
 def test_the_commit_is_that_of_the_checkout_or_none():
     commit = environment()["commit"]
     assert commit is None or (len(commit) == 40 and set(commit) <= set("0123456789abcdef"))
+
+
+# What is damaged is refused by file and line
+
+BAD_LINES = {
+    "bad UTF-8": (b'{"step": 1, "a": "\xff"}', "not UTF-8"),
+    "NUL bytes": (b"\0\0\0\0", "not JSON"),
+    "half a line": (b'{"step": 1', "not JSON"),
+    "a list": (b"[1]", "holds no JSON object"),
+    "NaN": (b'{"step": 1, "loss": NaN}', "NaN is no number"),
+    "infinite": (b'{"step": 1, "loss": 1e999}', "too large a number"),
+    "too deep": (b"[" * 100_000, "nested too deeply"),
+    "no step": (b'{"loss": 1}', "does not say which step"),
+    "a step of text": (b'{"step": "1"}', "does not say which step"),
+}
+
+
+@pytest.mark.parametrize("bad", BAD_LINES)
+@pytest.mark.parametrize("name", [METRICS, EPISODES])
+def test_a_damaged_line_is_named_and_nothing_is_cut(folder, name, bad):
+    write_steps(folder, 0, episodes=1)
+    line, why = BAD_LINES[bad]
+    with (folder.path / name).open("ab") as file:
+        file.write(line + b'\n{"step": 2}\n')
+    before = files(folder.path)
+    with pytest.raises(RunFolderError, match=rf"{name}, line 2: .*{why}"):
+        list(folder.metrics() if name == METRICS else folder.episodes())
+    with pytest.raises(RunFolderError, match=rf"{name}, line 2: "):
+        folder.cut(1)
+    assert files(folder.path) == before
+
+
+def test_a_gigantic_line_is_not_read(folder, monkeypatch):
+    monkeypatch.setattr("lite_selfplay.reading.LINE_LIMIT", 100)
+    (folder.path / METRICS).write_text('{"step": 0}\n' + "x" * 101)
+    with pytest.raises(RunFolderError, match=r"metrics\.jsonl, line 2: longer than"):
+        folder.metrics()
+
+
+def test_a_gigantic_environment_is_not_read(folder, monkeypatch):
+    folder.write_environment(base="tiny:1")
+    assert folder.base() == "tiny:1"
+    monkeypatch.setattr("lite_selfplay.reading.JSON_LIMIT", 100)
+    with pytest.raises(RunFolderError, match=r"does not say which base .*is longer than"):
+        folder.base()
+
+
+@pytest.mark.parametrize("name", [CONFIG, METRICS, EPISODES, "adapters", "checkpoints", "environment.json"])
+def test_a_part_that_is_a_link_is_refused(folder, tmp_path, name):
+    folder.require_own_files()
+    (folder.path / name).unlink(missing_ok=True)
+    (folder.path / name).symlink_to(tmp_path)
+    with pytest.raises(RunFolderError, match=rf"{name} is a symbolic link"):
+        folder.require_own_files()
+
+
+def test_another_configuration_takes_the_place_of_the_old_one(folder):
+    folder.rewrite_config(RunConfig.of(TINY.chosen(), {"run": {"steps": 9}}))
+    assert folder.config().run.steps == 9
+    assert list(files(folder.path)) == [CONFIG]
+
+
+def test_a_run_that_was_quicker_keeps_its_folder(tmp_path, monkeypatch):
+    first = created(tmp_path / "run")
+    monkeypatch.setattr(RunFolder, "require_free", lambda self: None)
+    before = files(first.path)
+    with pytest.raises(RunFolderError, match="exists already"):
+        created(first.path)
+    assert files(first.path) == before

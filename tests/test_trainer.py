@@ -82,11 +82,11 @@ class Harness:
                 for seat in adapters.seats
             }
             norm = clip(model)
-            self.applied = {
-                seat: torch.cat([p.grad.flatten() for p in adapters.parameters(seat).values()]).norm().item()
+            left = {
+                seat: [p.grad.flatten() for p in adapters.parameters(seat).values() if p.grad is not None]
                 for seat in adapters.seats
-                if self.gradients[seat]
             }
+            self.applied = {seat: torch.cat(found).norm().item() for seat, found in left.items() if found}
             return norm
 
         trainer._clip_grad_norm = capture
@@ -372,9 +372,95 @@ def test_stale_or_foreign_completions_are_refused(harness: Callable[..., Harness
         harness({}).step(episode(), episode())
 
 
-def test_a_loss_that_is_not_finite_stops_the_run(harness: Callable[..., Harness]):
+# Numbers that are not finite
+
+
+def test_a_weight_that_is_not_finite_moves_nothing_and_is_named(harness: Callable[..., Harness]):
     run = harness({})
     with torch.no_grad():
-        next(iter(run.backend.adapters.parameters("A").values())).fill_(float("nan"))
-    with pytest.raises(TrainingError, match="the loss of drafter is nan at step 0"):
+        next(iter(run.backend.adapters.parameters("B").values())).view(-1)[3] = float("nan")
+    before = states(run.backend)
+    assert run.step(episode()).reports[0].nonfinite == "a weight of seat B is not finite"
+    assert not moved(before, states(run.backend), "A")
+    assert run.backend.adapters.versions == {"A": 0, "B": 0}
+    assert run.reports[0].seats["A"]["grad_norm"] is None
+
+
+def with_first(played: Stream, **changes: Any) -> Stream:
+    """The stream with its very first sample changed."""
+    (first, *samples), *groups = [list(group.samples) for group in played.groups]
+    spoke = {"completion": dataclasses.replace(first.completion, **changes)} if "logprobs" in changes else changes
+    rows = [[dataclasses.replace(first, **spoke), *samples], *groups]
+    return dataclasses.replace(played, groups=[Group(row) for row in rows])
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"reward": float("inf")}, "a reward of challenger (seat B) is inf"),
+        ({"reward": 1e300}, "an advantage of challenger (seat B) is too large a number"),
+        ({"advantage": float("nan")}, "an advantage of challenger (seat B) is nan"),
+        ({"advantage": 1e300}, "the loss of challenger (seat B) is "),
+        ({"logprobs": (float("nan"),)}, "a log-probability of challenger (seat B) is nan"),
+    ],
+)
+def test_a_step_with_such_a_number_is_skipped_whole_and_the_next_one_counts(
+    harness: Callable[..., Harness], changes: dict[str, Any], sentence: str
+):
+    run, good = harness({}), episode()
+    start = states(run.backend)
+    snapshots: list[dict[str, Any]] = []
+    run.reports = Recorder(lambda: snapshots.append(states(run.backend)))
+    # The drafter's gradients, which are finite, are there already when the challenger's turn comes.
+    run.step(Episode([good.streams[0], with_first(good.streams[1], **changes)]), good)
+    bad, whole = run.reports
+    assert (bad.nonfinite or "").startswith(sentence)
+    assert [(update.role, update.rows, update.tokens) for update in bad.streams] == [
+        ("drafter", 0, 0),
+        ("challenger", 0, 0),
+    ]
+    assert not any(moved(start, snapshots[0], seat) for seat in "AB")
+    assert bad.seats["A"] == {"lr": whole.seats["A"]["lr"], "grad_norm": None, "updates": 0}
+    assert whole.nonfinite is None
+    assert all(moved(snapshots[0], snapshots[1], seat) for seat in "AB")
+    assert run.backend.adapters.versions == {"A": 1, "B": 1}
+    # And the skipped step left nothing behind: the good one alone gives the same gradient.
+    alone_run = harness({}).step(good)
+    assert relative_error(run.gradients["A"], alone_run.gradients["A"]) < 1e-6
+
+
+def test_a_masked_sample_may_hold_anything(harness: Callable[..., Harness]):
+    good = episode()
+    masked = with_first(good.streams[1], reward=float("nan"), masked=True)
+    assert harness({}).step(Episode([good.streams[0], masked])).reports[0].nonfinite is None
+
+
+@pytest.mark.parametrize("norm", [float("nan"), float("inf")])
+def test_a_gradient_that_is_not_finite_moves_no_seat(
+    harness: Callable[..., Harness], monkeypatch: pytest.MonkeyPatch, norm: float
+):
+    run = harness({})
+    before = states(run.backend)
+    asked: list[float] = []
+
+    def clip(parameters: Any, bound: float) -> Tensor:
+        asked.append(bound)
+        return torch.tensor(1.0 if len(asked) == 1 else norm)
+
+    monkeypatch.setattr(torch.nn.utils, "clip_grad_norm_", clip)
+    (report,) = run.step(episode()).reports
+    assert report.nonfinite == f"the gradient of challenger (seat B) has the norm {norm}"
+    assert run.applied == {}
+    assert run.backend.adapters.versions == {"A": 0, "B": 0}
+    assert not any(moved(before, states(run.backend), seat) for seat in "AB")
+
+
+def test_an_update_that_leaves_weights_not_finite_ends_the_run(
+    harness: Callable[..., Harness], monkeypatch: pytest.MonkeyPatch
+):
+    run = harness({})
+    found = iter([None, "a weight of seat A"])  # before the update, and after it
+    monkeypatch.setattr("lite_selfplay.trainer.find_nonfinite", lambda adapters: next(found))
+    with pytest.raises(TrainingError, match=r"the update of step 1 left a weight of seat A that is not finite"):
         run.step(episode())
+    assert not run.reports

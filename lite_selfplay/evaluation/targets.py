@@ -116,7 +116,7 @@ class Target:
         )
         for seat in self.config.seats if self.folder else ():
             backend.adapters.load(seat, self._adapter(seat))
-        with Verifier(deadline=run.verify_timeout_s) as verifier:
+        with Verifier(deadline=run.verify_timeout_s, poll=poll) as verifier:
             yield LiveTable(
                 backend,
                 chat,

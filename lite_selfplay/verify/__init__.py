@@ -36,11 +36,12 @@ class Verifier:
     Args:
         deadline: Seconds one answer may take before it counts as wrong.
         workers: Most checking processes at a time; by default 2, or 1 on a machine with one core.
+        poll: Called often while answers are checked in processes; it may raise to stop.
     """
 
-    def __init__(self, deadline: float = 5.0, workers: int | None = None):
+    def __init__(self, deadline: float = 5.0, workers: int | None = None, poll: Callable[[], None] = lambda: None):
         self.counters = Counters()
-        self._workers = WorkerPool(size=workers, deadline=deadline)
+        self._workers = WorkerPool(size=workers, deadline=deadline, poll=poll)
 
     def verify(self, pairs: Sequence[tuple[Completion, Problem]], thinks: bool = False) -> list[Verdict]:
         """Verdicts in the order of the pairs. `thinks`: the output format demands a closed reasoning block.

@@ -86,7 +86,7 @@ def _pool(workers: WorkerPool) -> WorkerPool:
     if workers not in _pools:
         program = [sys.executable, "-P", "-m", "lite_selfplay.verify.gym_worker"]
         command = [*program, str(workers.deadline), str(MEMORY_MB)]
-        _pools[workers] = WorkerPool(workers.size, workers.deadline, command=command)
+        _pools[workers] = WorkerPool(workers.size, workers.deadline, command=command, poll=workers.poll)
     return _pools[workers]
 
 

@@ -17,7 +17,7 @@ import threading
 import time
 import weakref
 from collections import Counter, deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
@@ -29,6 +29,8 @@ Events = queue.SimpleQueue[tuple["Worker", str | None]]
 
 # Importing sympy takes a second or two, far more on a loaded machine.
 START_SECONDS = 120.0
+# The longest wait between two calls of `poll`.
+POLL_SECONDS = 0.5
 # A question that crashed this many fresh workers is given up.
 MAX_CRASHES = 2
 
@@ -114,6 +116,7 @@ class WorkerPool:
         deadline: Seconds a question may take, from when a process that is ready has it.
         memory_mb: Cap on a process's address space in MiB, where the system supports one.
         command: Program to run instead of `lite_selfplay.verify.worker`, speaking the same lines.
+        poll: Called at least every half second while answers are waited for; it may raise to stop.
 
     A pool may be used from several threads; their batches take turns. After `close` the next question starts anew.
     """
@@ -124,9 +127,10 @@ class WorkerPool:
         deadline: float = 5.0,
         memory_mb: int = 2048,
         command: Sequence[str] | None = None,
+        poll: Callable[[], None] = lambda: None,
     ):
         self.size = size or _default_size()
-        self.deadline = deadline
+        self.deadline, self.poll = deadline, poll
         module = [sys.executable, "-P", "-m", "lite_selfplay.verify.worker"]
         self._command = list(command) if command else [*module, str(deadline), str(memory_mb)]
         self._events: Events = queue.SimpleQueue()
@@ -149,6 +153,7 @@ class WorkerPool:
             batch = _Batch(questions)
             try:
                 while any(outcome is None for outcome in batch.outcomes):
+                    self.poll()
                     self._hire(batch)
                     self._hand_out(batch)
                     self._wait(batch)
@@ -184,7 +189,7 @@ class WorkerPool:
         pending = [worker for worker in self._workers if not worker.ready or worker.job is not None]
         due = min((worker.due for worker in pending), default=time.monotonic())
         try:
-            worker, line = self._events.get(timeout=max(0.0, due - time.monotonic()))
+            worker, line = self._events.get(timeout=min(POLL_SECONDS, max(0.0, due - time.monotonic())))
         except queue.Empty:
             pass
         else:

@@ -1,0 +1,132 @@
+"""Files of a run folder, read with distrust: they may be damaged, or a stranger's.
+
+Nothing is executed, nothing is followed out of the folder, nothing is read without a bound; what does not fit is
+refused in one sentence that names the file.
+"""
+
+import json
+import math
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from lite_selfplay.errors import RunFolderError
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+JSON_LIMIT = LINE_LIMIT = 64 * 2**20
+"""Bytes of a JSON file, and of a line."""
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """The object in a JSON file.
+
+    Raises RunFolderError where the file cannot be read, is longer than `JSON_LIMIT`, is a link, or holds no object, or
+    a number that JSON does not have.
+    """
+    require_no_link(path)
+    try:
+        with path.open("rb") as file:
+            content = file.read(JSON_LIMIT + 1)
+    except OSError as error:
+        raise RunFolderError(f"cannot read {path}: {error.strerror or error}") from None
+    if len(content) > JSON_LIMIT:
+        raise RunFolderError(f"{path} is longer than {JSON_LIMIT >> 20} MB")
+    return _object(content, str(path))
+
+
+def read_lines(path: Path) -> Iterator[tuple[int, bytes, dict[str, Any]]]:
+    """The objects of a JSONL file, each after its line number and its bytes; none where there is no file.
+
+    A last line that a kill cut short is passed over. Raises RunFolderError, with the line's number, where a line is
+    longer than `LINE_LIMIT` or holds no object.
+    """
+    try:
+        with path.open("rb") as file:  # bytes: the cut may lie inside a character
+            number = 0
+            while line := file.readline(LINE_LIMIT + 1):
+                number += 1
+                if len(line) > LINE_LIMIT:
+                    raise RunFolderError(f"{path}, line {number}: longer than {LINE_LIMIT >> 20} MB")
+                if not line.endswith(b"\n"):
+                    return
+                yield number, line, _object(line, f"{path}, line {number}")
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise RunFolderError(f"cannot read {path}: {error.strerror or error}") from None
+
+
+def read_tensors(path: Path) -> "dict[str, Tensor]":
+    """The tensors of a safetensors file, on the CPU.
+
+    Raises RunFolderError where the file is a link, is anything else than safetensors, is cut, or holds a number that is
+    not finite.
+    """
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    require_no_link(path)
+    try:
+        tensors: dict[str, Tensor] = load_file(path)
+    except FileNotFoundError:
+        raise RunFolderError(f"{path} is missing") from None
+    except OSError as error:
+        raise RunFolderError(f"cannot read {path}: {error.strerror or error}") from None
+    except (
+        SafetensorError,
+        ArithmeticError,
+        AttributeError,
+        LookupError,
+        RuntimeError,
+        TypeError,
+        ValueError,
+    ) as error:
+        raise RunFolderError(f"{path} is no safetensors file, or is damaged: {error}") from None
+    for name, tensor in tensors.items():
+        if tensor.is_floating_point() and not bool(tensor.isfinite().all()):
+            raise RunFolderError(f"{path} is damaged: {name} holds numbers that are not finite")
+    return tensors
+
+
+def require_no_link(path: Path) -> None:
+    """Raises RunFolderError where a file or folder is a symbolic link."""
+    if path.is_symlink():
+        raise RunFolderError(f"{path} is a symbolic link, which is not followed")
+
+
+def first_link(folder: Path) -> Path | None:
+    """A symbolic link that a folder is, or holds at any depth; None where there is none."""
+    if folder.is_symlink():
+        return folder
+    for place, folders, files in os.walk(folder):
+        for name in sorted([*folders, *files]):
+            if (found := Path(place, name)).is_symlink():
+                return found
+    return None
+
+
+def _object(content: bytes, where: str) -> dict[str, Any]:
+    try:
+        found = json.loads(content.decode("utf-8"), parse_constant=_no_number, parse_float=_finite)
+    except UnicodeDecodeError as error:
+        raise RunFolderError(f"{where}: not UTF-8 ({error.reason} at byte {error.start})") from None
+    except RecursionError:
+        raise RunFolderError(f"{where}: not JSON that can be read (nested too deeply)") from None
+    except ValueError as error:
+        raise RunFolderError(f"{where}: not JSON ({error})") from None
+    if not isinstance(found, dict):
+        raise RunFolderError(f"{where}: holds no JSON object")
+    return found
+
+
+def _no_number(name: str) -> float:
+    raise ValueError(f"{name} is no number of JSON")
+
+
+def _finite(text: str) -> float:
+    if not math.isfinite(number := float(text)):
+        raise ValueError(f"{text[:20]} is too large a number")
+    return number
