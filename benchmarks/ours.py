@@ -157,6 +157,7 @@ def _run_config(setting: Setting, game: str, steps: int) -> RunConfig:
             "max_completion_tokens": setting.cap,
             "dir": Path(setting.folder) / f"{game}-{setting.seats}",
             "save_every": 10**6,
+            "save_minutes": 0,
         },
     )
 
