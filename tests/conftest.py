@@ -41,6 +41,17 @@ def tiny_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
+def several_threads() -> Iterator[None]:
+    """As users run: work is shared out, and what depends on who is done first comes to light."""
+    import torch
+
+    threads = torch.get_num_threads()
+    torch.set_num_threads(max(2, os.cpu_count() or 1))
+    yield
+    torch.set_num_threads(threads)
+
+
+@pytest.fixture
 def make_backend(tiny_path: Path) -> Callable[..., Any]:
     """A backend over the random model: `make_backend(precision="fp32", seats=..., seed=0, ...)`."""
     from lite_selfplay.backends.transformers import TransformersBackend

@@ -1,6 +1,5 @@
 """Two steps of the real SmolLM2-135M in 4 bits: what a random model cannot show."""
 
-import os
 from pathlib import Path
 
 import pytest
@@ -14,10 +13,10 @@ from lite_selfplay.data import Sampling
 from lite_selfplay.models import resolve
 from lite_selfplay.models.chat import Chat
 
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("several_threads")]
 
-@pytest.mark.slow
+
 def test_two_steps_of_agon_on_the_real_model(tmp_path: Path):
-    torch.set_num_threads(os.cpu_count() or 1)  # large enough to gain from it
     said: list[str] = []
     run = train(
         RunConfig(
@@ -51,9 +50,7 @@ def test_two_steps_of_agon_on_the_real_model(tmp_path: Path):
     assert not any("<|im_" in row["text"] for row in completions)
 
 
-@pytest.mark.slow
 def test_greedy_text_and_log_probabilities_of_the_real_model_are_those_of_transformers():
-    torch.set_num_threads(os.cpu_count() or 1)
     model = resolve("smollm2-135m")
     chat = Chat.load(model.path, "off")
     seats = {"A": SeatConfig(init="gaussian", init_std=0.02), "B": SeatConfig()}

@@ -115,6 +115,7 @@ def timeless(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("extra", [{}, {"roles": {"*": {"beta": 0.1}}}], ids=["plain", "with a reference snapshot"])
+@pytest.mark.usefixtures("several_threads")
 def test_a_resumed_run_ends_bit_equal_to_the_uninterrupted_one(tmp_path: Path, extra: dict[str, Any]):
     whole = train(config(tmp_path / "whole", **extra))
     broken = tmp_path / "broken"

@@ -210,13 +210,15 @@ def _hidden_over_prefixes(
     prefixes = [prefix.prompt[: prefix.length] for prefix in reading.prefixes]
     ids, mask = (t.to(device) for t in _left(prefixes))
     first = base.base_model(**{**_inputs(ids, mask), "use_cache": True})
-    owner = [i for i, prefix in enumerate(reading.prefixes) for _ in range(prefix.rows)]
-    index = torch.tensor(owner, device=device)
-    first.past_key_values.batch_select_indices(index)
+    counts = [prefix.rows for prefix in reading.prefixes]
+    owner = [i for i, count in enumerate(counts) for _ in range(count)]
+    for layer in first.past_key_values.layers:
+        layer.keys, layer.values = _repeat_rows(layer.keys, counts), _repeat_rows(layer.values, counts)
     own = [prompt[len(prefixes[i]) :] + rest for i, (prompt, rest) in zip(owner, rows, strict=True)]
     width = max(map(len, own))
     own_ids = torch.tensor([row + [0] * (width - len(row)) for row in own], device=device)
     own_mask = torch.tensor([[1] * len(row) + [0] * (width - len(row)) for row in own], device=device)
+    index = torch.tensor(owner, device=device)
     lengths = mask.sum(-1)[index]
     out = base.base_model(
         input_ids=own_ids,
@@ -229,6 +231,14 @@ def _hidden_over_prefixes(
     ends = [(len(row) - len(rest) - 1, len(row) - 1) for row, (_, rest) in zip(own, rows, strict=True)]
     places = [i * width + k for i, (start, end) in enumerate(ends) for k in range(start, end)]
     return out.last_hidden_state.flatten(0, 1)[torch.tensor(places, device=device)]
+
+
+def _repeat_rows(x: Tensor, counts: Sequence[int]) -> Tensor:
+    """Row i of `x` counts[i] times, the rows in their order.
+
+    By expansion, whose gradient is a plain sum: that of an index adds a row's parts in whatever order the threads come.
+    """
+    return torch.cat([row.expand(count, *x.shape[1:]) for row, count in zip(x.split(1), counts, strict=True)])
 
 
 def _left(rows: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:
