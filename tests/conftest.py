@@ -94,3 +94,35 @@ def call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capture
         return Ended(code, *capsys.readouterr())
 
     return call
+
+
+@pytest.fixture
+def reading_game() -> Iterator[type]:
+    """A small game, known as `reader`, whose proposer reads passages and whose solver is measured as it plays."""
+    from lite_selfplay.data import Episode, Group, Sample, Stream
+    from lite_selfplay.games import Game, base
+
+    class ReadingGame(Game):
+        roles = ("proposer", "solver")
+        sources = ("passages", "validation")
+        own_labels = True
+        default_tasks = "arithmetic"
+
+        def play(self, step: int, table: Any) -> Episode:
+            (passage,) = table.draw("passages", 1)
+            ((*said,),) = table.ask("proposer", [f"Read: {passage.text}"], n=self.group_size)
+            problems = table.everything("validation")
+            verdicts = table.evaluate("solver", [problem.text for problem in problems], problems)
+            samples = [Sample(c, float(len(c.text) + i)) for i, c in enumerate(said)]
+            log = {"passage": passage.id, "measured": [v.correct for v in verdicts], "answers": len(verdicts)}
+            return Episode([Stream("proposer", [Group(samples)])], log=log)
+
+        def describe(self, steps: int) -> list[str]:
+            return [f"{steps} passages are read"]
+
+        def warnings(self, log: Mapping[str, Any]) -> list[str]:
+            return [f"{log['answers'] + self.group_size * 0.5:.1f} things were seen", "always the same"]
+
+    base.register_game("reader", ReadingGame)
+    yield ReadingGame
+    base._registry.pop("reader")

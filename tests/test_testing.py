@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from lite_selfplay.data import Episode, Group, Problem, Sample, Stream
-from lite_selfplay.errors import GameError
+from lite_selfplay.errors import GameError, UnknownNameError
 from lite_selfplay.games import Game, game_names, make_game
 from lite_selfplay.table import Table
 from lite_selfplay.testing import EOS, ScriptedTable, check_game
@@ -119,3 +119,28 @@ def test_the_scripted_table_speaks_in_bytes():
     assert len(said.logprobs) == len(said.token_ids)
     assert table.draw("problems", 3) == [Problem("p", "?", "1")] * 3
     assert table.asked == [("a", ["prompt"], 1)]
+
+
+def test_the_scripted_table_measures_from_a_list_of_its_own():
+    problems = [Problem("p", "2 + 2?", "4"), Problem("q", "3 + 3?", "6")]
+    script = {"a": ["<answer>5</answer>"], "a, measured": ["<answer>4</answer>", "<answer>7</answer>", "no idea"]}
+    table = ScriptedTable(script, problems)
+    assert table.everything("validation") == problems
+    table.draw("validation", 1)
+    assert table.everything("validation") == table.everything("anything") == problems
+    assert table.draw("validation", 1) == problems[1:]
+    prompts = [problem.text for problem in problems]
+    assert [v.correct for v in table.evaluate("a", prompts, problems)] == [True, False]
+    assert [v.correct for v in table.evaluate("a", prompts, problems)] == [False, False]  # read in a circle
+    assert table.ask("a", ["?"])[0][0].text == "<answer>5</answer>"  # which leaves the other list where it was
+    assert table.asked == [("a, measured", prompts, 1)] * 2 + [("a", ["?"], 1)]
+
+
+def test_a_role_without_such_a_list_is_measured_by_what_it_says():
+    problems = [Problem("p", "2 + 2?", "4")]
+    table = ScriptedTable({"a": ["<answer>4</answer>", "<answer>5</answer>"]}, problems)
+    assert [table.evaluate("a", ["?"], problems)[0].correct for _ in range(3)] == [True, False, True]
+    table = ScriptedTable(lambda role, prompt, index: f"<answer>{4 if role == 'a' else 5}</answer>", problems)
+    assert table.evaluate("a", ["?"], problems)[0].correct
+    with pytest.raises(UnknownNameError, match="unknown role 'b'"):
+        ScriptedTable({"a": ["x"]}, problems).evaluate("b", ["?"], problems)

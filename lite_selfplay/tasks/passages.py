@@ -1,0 +1,119 @@
+"""Passages: texts that a proposer reads before it writes a problem.
+
+A text file is cut at blank lines, and neighbouring paragraphs are joined up to a length, so that a passage says
+something whole. A JSONL file gives a passage a line; a folder, those of all its files; a data set on the hub, those of
+its first rows, which are streamed. A passage is a `Problem` without an answer.
+"""
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from lite_selfplay.data import Problem
+from lite_selfplay.errors import TaskError
+from lite_selfplay.reading import read_object_lines
+from lite_selfplay.tasks.base import Task
+
+TEXT_FILES, LINE_FILES = (".txt", ".md"), (".jsonl",)
+COLUMNS = ("text", "passage", "content", "solution")
+JOINED_CHARACTERS = 1500
+"""Paragraphs of a text are joined up to this length."""
+
+HUB_ROWS = 10_000
+"""Rows taken of a data set on the hub."""
+
+
+def read_passages(spec: str) -> list[Problem]:
+    """Passages from a `.txt`, `.md` or `.jsonl` file, a folder of them (at any depth), or `hub:NAME[:SPLIT[:COLUMN]]`.
+
+    A line of a JSONL file holds its passage under one of `COLUMNS`, or is a problem: then the passage is the problem
+    and its answer. Raises TaskError, naming file and line, where there is nothing to read.
+    """
+    if spec.startswith("hub:"):
+        found = list(_from_hub(*spec.removeprefix("hub:").split(":")))
+    else:
+        path = Path(spec)
+        if not path.exists():
+            raise TaskError(f"no passages at {path}: give a text or JSONL file, a folder of them, or hub:NAME")
+        files = sorted(f for f in path.rglob("*") if f.suffix in TEXT_FILES + LINE_FILES) if path.is_dir() else [path]
+        names = [file.relative_to(path).as_posix() if path.is_dir() else file.stem for file in files]
+        found = [passage for file, name in zip(files, names, strict=True) for passage in _of_file(file, name)]
+    if not found:
+        raise TaskError(f"{spec} holds no passage")
+    return found
+
+
+def passages_of(task: Task) -> list[Problem]:
+    """The problems of a task as passages: each with its worked solution or, without one, its answer."""
+    count = min(len(task.problems), HUB_ROWS)
+    return [Problem(p.id, _told(p.text, p.extra.get("solution", p.answer))) for p in task.problems[:count]]
+
+
+def short_enough(passages: Sequence[Problem], tokens: Callable[[str], int], limit: int) -> list[Problem]:
+    """The passages of at most `limit` tokens. Raises TaskError where none is."""
+    kept = [passage for passage in passages if tokens(passage.text) <= limit]
+    if not kept:
+        raise TaskError(f"every passage is longer than {limit} tokens: raise tasks.passage_tokens, or cut them")
+    return kept
+
+
+def _of_file(path: Path, name: str) -> Iterator[Problem]:
+    if path.suffix in LINE_FILES:
+        for number, row in read_object_lines(path, TaskError):
+            yield Problem(f"{name}-{number}", _text_of(row, f"{path}, line {number}"))
+        return
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+    except UnicodeDecodeError:
+        raise TaskError(f"{path}: not UTF-8") from None
+    except OSError as error:
+        raise TaskError(f"cannot read {path}: {error.strerror or error}") from None
+    for number, passage in enumerate(_joined(text), 1):
+        yield Problem(f"{name}-{number}", passage)
+
+
+def _text_of(row: dict[str, Any], where: str) -> str:
+    question = row.get("problem", row.get("question"))
+    if isinstance(question, str) and question.strip():
+        return _told(question.strip(), row.get("solution", row.get("answer")))
+    found = next((row[key] for key in COLUMNS if isinstance(row.get(key), str) and row[key].strip()), None)
+    if found is None:
+        raise TaskError(f"{where}: no text under {', '.join(COLUMNS)}, problem or question")
+    return str(found).strip()
+
+
+def _told(question: str, answer: Any) -> str:
+    return question if answer in (None, "") else f"{question}\n{answer}"
+
+
+def _joined(text: str) -> Iterator[str]:
+    passage = ""
+    for paragraph in (part.strip() for part in re.split(r"\n[^\S\n]*\n", text)):
+        joined = f"{passage}\n\n{paragraph}".strip()
+        if passage and len(joined) > JOINED_CHARACTERS:
+            yield passage
+            joined = paragraph
+        passage = joined
+    if passage:
+        yield passage
+
+
+def _from_hub(name: str, split: str = "train", column: str = "", *rest: str) -> Iterable[Problem]:
+    from datasets import load_dataset
+
+    if rest:
+        raise TaskError(f"passages from the hub are hub:NAME[:SPLIT[:COLUMN]], got hub:{name}:{split}:{column}:...")
+    try:
+        rows = load_dataset(name, split=split, streaming=True).take(HUB_ROWS)
+        for number, row in enumerate(rows, 1):
+            where = f"{name}, row {number}"
+            if column and not isinstance(row.get(column), str):
+                raise TaskError(f"{where}: no text under {column!r} (its columns: {', '.join(row)})")
+            if text := row[column].strip() if column else _text_of(row, where):
+                yield Problem(f"{name}-{number}", text)
+    except TaskError:
+        raise
+    except Exception as error:  # the hub's library raises of its own, of requests and of the operating system
+        why = (str(error).strip() or type(error).__name__).splitlines()[0][:200]
+        raise TaskError(f"cannot stream {name} from the hub: {why}") from None

@@ -1,0 +1,221 @@
+"""Passages: texts cut at blank lines, lines of a file, folders, tasks; and what is refused."""
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lite_selfplay.data import Problem
+from lite_selfplay.errors import TaskError
+from lite_selfplay.tasks import Task, load_task
+from lite_selfplay.tasks import passages as passages_module
+from lite_selfplay.tasks.passages import JOINED_CHARACTERS, _joined, passages_of, read_passages, short_enough
+
+
+def written(path: Path, content: str | bytes) -> str:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    return str(path)
+
+
+def lines(path: Path, *rows: Any) -> str:
+    return written(path, "".join(json.dumps(row) + "\n" for row in rows))
+
+
+def told(passages: Iterable[Problem]) -> list[tuple[str, str]]:
+    return [(passage.id, passage.text) for passage in passages]
+
+
+# Texts
+
+
+def test_short_paragraphs_are_joined(tmp_path: Path):
+    text = "\n\nOne.\nStill one.\n\n\n  Two.  \r\n \t \r\nThree.\n"
+    found = read_passages(written(tmp_path / "notes.txt", text))
+    assert told(found) == [("notes-1", "One.\nStill one.\n\nTwo.\n\nThree.")]
+    assert found[0].answer is None
+
+
+def test_paragraphs_are_joined_up_to_the_length(tmp_path: Path):
+    first, fits, not_quite = "a" * 1000, "b" * (JOINED_CHARACTERS - 1002), "c" * (JOINED_CHARACTERS - 1001)
+    assert [len(p) for p in _joined(f"{first}\n\n{fits}")] == [JOINED_CHARACTERS]
+    assert [len(p) for p in _joined(f"{first}\n\n{not_quite}")] == [1000, JOINED_CHARACTERS - 1001]
+
+
+def test_a_long_paragraph_stays_whole():
+    long = "x" * (JOINED_CHARACTERS + 5)
+    assert list(_joined(f"before\n\n{long}\n\nafter")) == ["before", long, "after"]
+
+
+@given(st.lists(st.text(alphabet=st.sampled_from("ab c\n"), max_size=900), max_size=8))
+def test_no_word_is_lost_and_no_join_is_too_long(paragraphs):
+    found = list(_joined("\n\n".join(paragraphs)))
+    assert " ".join(found).split() == " ".join(paragraphs).split()
+    assert all(passage.strip() == passage != "" for passage in found)
+    assert all(len(passage) <= JOINED_CHARACTERS or "\n\n" not in passage for passage in found)
+
+
+def test_a_byte_order_mark_is_no_text(tmp_path: Path):
+    assert told(read_passages(written(tmp_path / "a.txt", b"\xef\xbb\xbfText"))) == [("a-1", "Text")]
+    assert told(read_passages(written(tmp_path / "a.jsonl", b'\xef\xbb\xbf{"text": "x"}\n'))) == [("a-1", "x")]
+
+
+# Lines
+
+
+@pytest.mark.parametrize(
+    ("row", "text"),
+    [
+        ({"text": " t "}, "t"),
+        ({"passage": "p"}, "p"),
+        ({"content": "c", "other": 1}, "c"),
+        ({"solution": "s"}, "s"),
+        ({"text": "", "content": "c"}, "c"),
+        ({"problem": "2 + 2?", "answer": 4}, "2 + 2?\n4"),
+        ({"question": "2 + 2?", "answer": "It is 4 #### 4"}, "2 + 2?\nIt is 4 #### 4"),
+        ({"question": "2 + 2?", "solution": "4.", "answer": "4"}, "2 + 2?\n4."),
+        ({"question": "2 + 2?"}, "2 + 2?"),
+        ({"question": "2 + 2?", "answer": ""}, "2 + 2?"),
+        ({"question": " ", "text": "t"}, "t"),
+    ],
+)
+def test_a_line_is_a_passage_or_a_problem(tmp_path: Path, row: dict[str, Any], text: str):
+    assert told(read_passages(lines(tmp_path / "k.jsonl", row))) == [("k-1", text)]
+
+
+def test_ids_name_the_line(tmp_path: Path):
+    path = written(tmp_path / "k.jsonl", '{"text": "a"}\n\n{"text": "b"}\n')
+    assert told(read_passages(path)) == [("k-1", "a"), ("k-3", "b")]
+
+
+# Folders
+
+
+def test_a_folder_gives_the_passages_of_all_its_files_in_order(tmp_path: Path):
+    written(tmp_path / "b.md", "B")
+    written(tmp_path / "a" / "b.txt", "AB")
+    written(tmp_path / "c" / "b.txt", "CB")
+    lines(tmp_path / "z.jsonl", {"text": "Z"})
+    written(tmp_path / "picture.png", b"\xff\xfe")
+    found = told(read_passages(str(tmp_path)))
+    assert found == [("a/b.txt-1", "AB"), ("b.md-1", "B"), ("c/b.txt-1", "CB"), ("z.jsonl-1", "Z")]
+
+
+# Refused
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("a.txt", " \n\n ", "holds no passage"),
+        ("a.txt", b"\xff\xfe\x00", r"a\.txt: not UTF-8"),
+        ("a.jsonl", "", "holds no passage"),
+        ("a.jsonl", '{"text": "x"}\n{"text"\n', r"a\.jsonl, line 2: not JSON"),
+        ("a.jsonl", "[1]\n", r"a\.jsonl, line 1: must be an object, not list"),
+        ("a.jsonl", '{"text": "x"}\n{"body": "x"}\n', r"a\.jsonl, line 2: no text under text, passage, content"),
+        ("a.jsonl", '{"text": 5}\n', r"a\.jsonl, line 1: no text"),
+        ("a.jsonl", '{"question": ""}\n', r"a\.jsonl, line 1: no text"),
+        ("a.jsonl", b'{"text": "\xff"}\n', r"a\.jsonl, line 1: not UTF-8"),
+    ],
+)
+def test_what_cannot_be_read(tmp_path: Path, name: str, content: str | bytes, message: str):
+    with pytest.raises(TaskError, match=message):
+        read_passages(written(tmp_path / name, content))
+
+
+def test_nothing_there(tmp_path: Path):
+    with pytest.raises(TaskError, match=r"no passages at .*missing\.txt: give a text or JSONL file"):
+        read_passages(str(tmp_path / "missing.txt"))
+    with pytest.raises(TaskError, match="holds no passage"):
+        read_passages(str(tmp_path))
+
+
+# Tasks
+
+
+def test_problems_as_passages_are_told_with_their_solutions():
+    problems = [
+        Problem("a", "2 + 2?", "4", extra={"solution": "2 + 2 = 4."}),
+        Problem("b", "3 + 3?", 6),
+        Problem("c", "Why?"),
+    ]
+    found = passages_of(Task("t", problems))
+    assert told(found) == [("a", "2 + 2?\n2 + 2 = 4."), ("b", "3 + 3?\n6"), ("c", "Why?")]
+    assert all(passage.answer is None for passage in found)
+
+
+def test_a_procedural_task_gives_a_bounded_number(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(passages_module, "HUB_ROWS", 7)
+    assert len(passages_of(load_task("arithmetic"))) == 7
+
+
+# Lengths
+
+
+def test_passages_that_are_too_long_are_left_out():
+    passages = [Problem(str(n), "x" * n) for n in (3, 4, 5)]
+    assert [p.id for p in short_enough(passages, len, 4)] == ["3", "4"]
+    assert [p.id for p in short_enough(passages, len, 3)] == ["3"]
+    with pytest.raises(TaskError, match=r"every passage is longer than 2 tokens: raise tasks\.passage_tokens"):
+        short_enough(passages, len, 2)
+
+
+# The hub
+
+
+class Rows:
+    """What a streamed data set of the hub's library is, as far as it is used."""
+
+    def __init__(self, rows: Iterable[dict[str, Any]]):
+        self.rows = list(rows)
+
+    def take(self, n: int) -> "Rows":
+        return Rows(self.rows[:n])
+
+    def __iter__(self) -> Any:
+        return iter(self.rows)
+
+
+def hub(monkeypatch: pytest.MonkeyPatch, rows: Any) -> list[tuple[Any, ...]]:
+    import datasets
+
+    asked: list[tuple[Any, ...]] = []
+
+    def load_dataset(name: str, split: str, streaming: bool) -> Rows:
+        asked.append((name, split, streaming))
+        if isinstance(rows, Exception):
+            raise rows
+        return Rows(rows)
+
+    monkeypatch.setattr(datasets, "load_dataset", load_dataset)
+    return asked
+
+
+def test_the_hub_is_streamed(monkeypatch: pytest.MonkeyPatch):
+    asked = hub(monkeypatch, [{"text": "a", "b": "B1"}, {"text": "c", "b": " "}, {"text": "d", "b": "B3"}])
+    assert told(read_passages("hub:me/data")) == [("me/data-1", "a"), ("me/data-2", "c"), ("me/data-3", "d")]
+    assert told(read_passages("hub:me/data:test:b")) == [("me/data-1", "B1"), ("me/data-3", "B3")]
+    assert asked == [("me/data", "train", True), ("me/data", "test", True)]
+    monkeypatch.setattr(passages_module, "HUB_ROWS", 2)
+    assert len(read_passages("hub:me/data")) == 2
+
+
+@pytest.mark.parametrize(
+    ("spec", "rows", "message"),
+    [
+        ("hub:me/data:test:b:more", [], r"hub:NAME\[:SPLIT\[:COLUMN\]\]"),
+        ("hub:me/data:test:b", [{"a": "x"}], r"me/data, row 1: no text under 'b' \(its columns: a\)"),
+        ("hub:me/data", [{"a": "x"}], "me/data, row 1: no text under"),
+        ("hub:me/data", [], "holds no passage"),
+        ("hub:me/data", OSError("no\nroute"), "cannot stream me/data from the hub: no$"),
+        ("hub:me/data", TimeoutError(), "cannot stream me/data from the hub: TimeoutError"),
+    ],
+)
+def test_what_the_hub_cannot_give(monkeypatch: pytest.MonkeyPatch, spec: str, rows: Any, message: str):
+    hub(monkeypatch, rows)
+    with pytest.raises(TaskError, match=message):
+        read_passages(spec)

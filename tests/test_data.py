@@ -1,0 +1,61 @@
+import dataclasses
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lite_selfplay.data import Completion, Sampling, completion_from_json, completion_to_json
+
+NUMBERS = st.floats(allow_nan=False, allow_infinity=False)
+COMPLETIONS = st.builds(
+    Completion,
+    prompt=st.text(),
+    text=st.text(),
+    prompt_ids=st.lists(st.integers(0, 10**6)).map(tuple),
+    token_ids=st.lists(st.integers(0, 10**6)).map(tuple),
+    logprobs=st.lists(NUMBERS).map(tuple),
+    stop=st.sampled_from(["eos", "length", "string", "prompt_too_long"]),
+    seat=st.text(),
+    weights_version=st.integers(-1, 1000),
+    sampling=st.builds(
+        Sampling,
+        temperature=NUMBERS,
+        max_tokens=st.integers(1, 10**5),
+        stop=st.lists(st.text(), max_size=2).map(tuple),
+    ),
+    prefill=st.text(),
+)
+
+
+@given(COMPLETIONS)
+def test_a_completion_survives_json(completion: Completion):
+    written = json.dumps(completion_to_json(completion), allow_nan=False)
+    assert completion_from_json(json.loads(written)) == completion
+    assert completion_from_json(completion_to_json(completion)) == completion
+    hash(completion_from_json(json.loads(written)))  # tuples again, not lists
+
+
+SOME = completion_to_json(Completion("p", "t", (1,), (2,), (-0.5,), "eos", "A", 3, Sampling(stop=("x",))))
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {},
+        {**SOME, "extra": 1},
+        {key: value for key, value in SOME.items() if key != "seat"},
+        {key: value for key, value in SOME.items() if key != "sampling"},
+        {**SOME, "sampling": None},
+        {**SOME, "sampling": {**SOME["sampling"], "heat": 1}},
+        {**SOME, "token_ids": None},
+    ],
+)
+def test_what_is_no_completion(values):
+    with pytest.raises((LookupError, TypeError, ValueError)):
+        completion_from_json(values)
+
+
+def test_every_field_is_kept():
+    assert set(SOME) == {field.name for field in dataclasses.fields(Completion)}
+    assert set(SOME["sampling"]) == {field.name for field in dataclasses.fields(Sampling)}

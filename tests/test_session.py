@@ -1,0 +1,134 @@
+"""A session's sources, and the warnings it repeats. The game is one of the test's own."""
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lite_selfplay import RunConfig, load_run, resume, train
+from lite_selfplay.data import Completion, Verdict
+from lite_selfplay.errors import TaskError, UnknownNameError
+from lite_selfplay.listener import Listener
+from lite_selfplay.models import resolve
+from lite_selfplay.planning import plan
+from lite_selfplay.records import RunFolder
+from lite_selfplay.session import WARNING_EVERY, Session
+
+pytestmark = pytest.mark.usefixtures("reading_game")
+
+
+class Ear(Listener):
+    def __init__(self) -> None:
+        self.warned: list[str] = []
+
+    def warn(self, sentence: str) -> None:
+        self.warned.append(sentence)
+
+
+def config(folder: Path, **changes: Any) -> RunConfig:
+    small = {"game": "reader", "model": "tiny", "precision": "fp32", "group_size": 2, "max_completion_tokens": 4}
+    return RunConfig(**{**small, "steps": 2, "tasks": {"validation_limit": 3}, "run_dir": folder, **changes})
+
+
+@contextlib.contextmanager
+def session_of(settings: RunConfig, folder: Path, listener: Listener | None = None) -> Iterator[Session]:
+    with contextlib.closing(Session(plan(settings), resolve("tiny"), RunFolder(folder), listener=listener)) as session:
+        yield session
+
+
+# Sources
+
+
+def test_passages_that_are_too_long_for_the_base_are_left_out(tmp_path: Path):
+    # The tiny model reads a character a token.
+    (tmp_path / "notes.jsonl").write_text("".join(f'{{"text": "{"x" * n}"}}\n' for n in (3, 4, 5)))
+    settings = {"knowledge": str(tmp_path / "notes.jsonl")}
+    with session_of(config(tmp_path / "run", tasks={"passage_tokens": 4}, **settings), tmp_path) as session:
+        assert [p.text for p in session.table.everything("passages")] == ["xxx", "xxxx"]
+    with pytest.raises(TaskError, match="every passage is longer than 2 tokens"):
+        session_of(config(tmp_path / "run", tasks={"passage_tokens": 2}, **settings), tmp_path).__enter__()
+
+
+def test_everything_leaves_the_position_where_it_is(tmp_path: Path):
+    with session_of(config(tmp_path / "run"), tmp_path) as session:
+        table, source = session.table, session.sources["validation"]
+        whole = list(table.everything("validation"))
+        assert len(whole) == 3
+        first = table.draw("validation", 2)
+        assert source.position == 2
+        assert list(table.everything("validation")) == whole
+        assert source.position == 2
+        assert {p.id for p in first + table.draw("validation", 1)} == {p.id for p in whole}
+        with pytest.raises(UnknownNameError, match="unknown source 'problems'"):
+            table.everything("problems")
+
+
+def test_measuring_says_the_same_at_every_call_and_every_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    heard: list[list[Completion]] = []
+
+    def verify(pairs: Any) -> list[Verdict]:
+        heard.append([completion for completion, _ in pairs])
+        return [Verdict(False, 0.0) for _ in pairs]
+
+    seats = {role: {"init": "gaussian", "init_std": 0.1, "rank": 4, "alpha": 8} for role in ("proposer", "solver")}
+    with session_of(config(tmp_path / "run", seats=seats), tmp_path) as session:
+        table = session.table
+        monkeypatch.setattr(table, "verify", verify)
+        problems = table.everything("validation")
+        prompts = [problem.text for problem in problems]
+        for step in (0, 0, 7):
+            table.open(step, {"solver": "solver"})
+            table.ask("solver", prompts[:1])  # what was asked before does not matter
+            assert len(table.evaluate("solver", prompts, problems)) == len(problems)
+        table.evaluate("solver", prompts, problems)
+        assert heard[0] == heard[1] == heard[2] == heard[3]
+        assert len({completion.token_ids for completion in heard[0]}) > 1
+        table.open(0, {"solver": "proposer"})
+        table.evaluate("solver", prompts, problems)
+        assert [c.seat for c in heard[4]] == ["proposer"] * 3
+        assert [c.token_ids for c in heard[4]] != [c.token_ids for c in heard[0]]
+        with pytest.raises(UnknownNameError, match="unknown role 'proposer'"):
+            table.evaluate("proposer", prompts, problems)
+        with pytest.raises(ValueError, match="zip"):
+            table.evaluate("solver", prompts[:2], problems)
+
+
+def test_measuring_judges_by_the_problems(tmp_path: Path):
+    with session_of(config(tmp_path / "run"), tmp_path) as session:
+        session.table.open(0, {"solver": "solver"})
+        problems = session.table.everything("validation")
+        before = session.table.tokens_generated
+        verdicts = session.table.evaluate("solver", [p.text for p in problems], problems)
+        assert [verdict.correct for verdict in verdicts] == [False] * 3
+        assert session.table.tokens_generated > before
+
+
+def test_a_run_goes_on_from_the_same_passage(tmp_path: Path):
+    changes = {"steps": 4, "save_every": 2, "tasks": {"validation_limit": 2}}
+    whole = [row["game"] for row in train(config(tmp_path / "run", **changes)).metrics_rows()]
+    assert len({log["passage"] for log in whole}) == 4
+    half = train(config(tmp_path / "half", **{**changes, "steps": 2}))
+    assert [row["game"] for row in resume(half.path, steps=4).metrics_rows()] == whole
+    assert load_run(half.path).config.tasks.train == "arithmetic"
+
+
+# Warnings
+
+
+def test_a_warning_of_one_kind_comes_now_and_then(tmp_path: Path):
+    ear = Ear()
+    with session_of(config(tmp_path / "run"), tmp_path, ear) as session:
+        for step in range(2 * WARNING_EVERY + 1):
+            session._warn_now_and_then(f"{step}.5% of all", step)
+            if step >= 3:
+                session._warn_now_and_then("something else", step)
+    assert ear.warned == ["0.5% of all", "something else", "10.5% of all", "something else", "20.5% of all"]
+
+
+def test_a_games_warnings_are_told_and_written_down(tmp_path: Path):
+    ear = Ear()
+    run = train(config(tmp_path / "run", steps=3), listener=ear)
+    assert ear.warned.count("4.0 things were seen") == ear.warned.count("always the same") == 1
+    assert [row["warnings"] for row in run.metrics_rows()] == [["4.0 things were seen", "always the same"]] * 3
