@@ -38,8 +38,9 @@ class ScriptedTable:
     """A table whose completions come from a script; token ids are the UTF-8 bytes of the text, then 256 for the end.
 
     `script` is either a function of (role, prompt, index of the completion in the role's run) or, for each role, a list
-    that is read in a circle. Problems are drawn in order, in a circle, from every source. `asked` records each call of
-    `ask`: role, prompts, n.
+    that is read in a circle; what a role says when it is measured may have a list of its own, as `ROLE, measured`.
+    Problems are drawn in order, in a circle, from every source. `asked` records each call of `ask` and `evaluate`:
+    role, prompts, n. The entropy of a token is made up from its id.
     """
 
     def __init__(
@@ -98,8 +99,17 @@ class ScriptedTable:
             sampling=sampling,
         )
 
+    def everything(self, source: str) -> Sequence[Problem]:
+        return self._problems
+
+    def evaluate(self, role: str, prompts: Sequence[str], problems: Sequence[Problem]) -> list[Verdict]:
+        self.asked.append((f"{role}, measured", list(prompts), 1))
+        own = isinstance(self._script, Mapping) and f"{role}, measured" in self._script
+        said = [self._say(f"{role}, measured" if own else role, prompt, Sampling()) for prompt in prompts]
+        return self.verify(list(zip(said, problems, strict=True)))
+
     def score(self, role: str, completions: Sequence[Completion]) -> list[TokenScores]:
-        return [TokenScores(c.logprobs, (1.0,) * len(c.token_ids)) for c in completions]
+        return [TokenScores(c.logprobs, tuple(i % 8 / 4 for i in c.token_ids)) for c in completions]
 
     def verify(self, pairs: Sequence[tuple[Completion, Problem]]) -> list[Verdict]:
         return self._verifier.verify(pairs, thinks=self.thinks)
@@ -127,9 +137,48 @@ _LINES = (
 )
 
 
+_LISTS = (
+    "1. What is 3 + 4?\n2. What is 5 * 2?\n3. What is 12 - 7?",
+    "Here they are:\n1) What is 9 - 6?\n2) **What is 1 + 1?**",
+    "no list",
+    "<think>1. never closed",
+)
+_QUESTIONS = (
+    "What is 2 + 5?",
+    "What is 12 * 5 - 7?",
+    "One of three.\n**Selected Question:** What is 9 - 4?",
+    "Selected Question: A farmer has 3 hens and buys 4. How many are there?",
+    "<think>scratch</think>What is 3 + 4?",
+    "",
+    "<think>never closed",
+)
+_PROPOSALS = (
+    "<{tag}>What is 1 + 1?</{tag}><answer>1 + 1 = 2, so \\boxed{{2}}.</answer>",
+    "<{tag}>A farmer has 3 hens and buys 4. How many are there?</{tag}<answer>never closed",
+    "<{tag}>A farmer has 3 hens and buys 4. How many are there?</{tag}> \\boxed{{7}} <answer>\\boxed{{7}}</answer>",
+    "<{tag}></{tag}> \\boxed{{1}} <answer>\\boxed{{1}}</answer>",
+    "<think>scratch</think>Selected Question: What is 2 * 3? <{tag}>What is 2 * 3?</{tag}> \\boxed{{6}} "
+    "<answer>\\boxed{{6}}</answer>",
+    "What is 2 + 5?",
+    "",
+    "<think>never closed",
+)
+
+
 def noisy_script(role: str, prompt: str, index: int) -> str:
-    """Lines of every kind a model may say: right, wrong, malformed, empty, reasoning never closed."""
-    return _LINES[derived_rng("noisy", role, index).randrange(len(_LINES))]
+    """Lines of every kind a model may say: right, wrong, malformed, empty, reasoning never closed.
+
+    A proposer or coach gives questions of every kind; in a tag where the prompt names one, and a numbered list where
+    it asks for many.
+    """
+    rng = derived_rng("noisy", role, index)
+    if "begins with its number" in prompt:
+        return _LISTS[rng.randrange(len(_LISTS))]
+    tag = next((tag for tag in ("problem", "question") if f"<{tag}>" in prompt), None)
+    if tag is None:
+        lines = _QUESTIONS if role in ("proposer", "coach") else _LINES
+        return lines[rng.randrange(len(lines))]
+    return _PROPOSALS[rng.randrange(len(_PROPOSALS))].format(tag=tag)
 
 
 def check_game(game: Game, *, steps: int = 6, script: Script = noisy_script, problems: Sequence[Problem] = ()) -> None:
