@@ -1,12 +1,13 @@
 """The `lite-selfplay` command: its sub-commands, and how an error leaves it."""
 
+import signal
 import sys
 from typing import Annotated
 
 import typer
 
 from lite_selfplay.errors import LiteSelfPlayError
-from lite_selfplay_cli import cold_start, config, doctor, evaluate, listing, report, train
+from lite_selfplay_cli import analyse, cold_start, config, doctor, evaluate, listing, report, train
 
 app = typer.Typer(
     name="lite-selfplay",
@@ -21,6 +22,7 @@ app.command("train")(train.train)
 app.command("cold-start")(cold_start.cold_start)
 app.command("eval")(evaluate.evaluate)
 app.command("report")(report.report)
+app.command("analyse")(analyse.analyse)
 app.command("doctor")(doctor.doctor)
 app.command("games")(listing.games)
 app.command("models")(listing.models)
@@ -48,6 +50,8 @@ def root(
 
 def main() -> None:
     """Run a command. Exit codes: 0 done, 1 the run failed, 2 the request was wrong, 130 interrupted after saving."""
+    # As Ctrl-C does, until a run takes both over to save first.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     debug = "--debug" in sys.argv
     if debug:
         sys.argv.remove("--debug")

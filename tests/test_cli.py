@@ -334,7 +334,9 @@ def test_the_evaluation_of_a_preset_is_switched_off(call, off):
 def test_presets_are_listed_and_an_unknown_one_lists_the_near(call):
     listed = call("presets")
     assert listed.code == 0
-    assert [line.split()[0] for line in listed.out.splitlines()] == ["consumer-24gb", "demo", "paper", "t4"]
+    names = [line.split()[0] for line in listed.out.splitlines()]
+    assert names == sorted(names)
+    assert {"consumer-24gb", "demo", "paper", "t4"} <= set(names)
     ended = call("train", "agon", "--preset", "dmeo")
     assert ended.code == 2
     assert "did you mean demo?" in ended.err

@@ -262,9 +262,9 @@ def test_of_a_long_file_as_much_is_taken_as_will_be_read(tmp_path: Path):
 @pytest.mark.parametrize(
     ("row", "message"),
     [
-        ("{", "not JSON in UTF-8"),
-        ('{"prompt": "\\ud800", "completion": "c"}', "not JSON in UTF-8"),
-        ("[" * 100_000, "not JSON in UTF-8"),
+        ("{", "not JSON"),
+        ('{"prompt": "\\ud800", "completion": "c"}', "holds half a surrogate pair"),
+        ("[" * 100_000, "nested too deeply"),
         ("[1]", "must be an object, not list"),
         ({"prompt": "p"}, "'completion' must be a text that is not empty"),
         ({"prompt": " ", "completion": "c"}, "'prompt' must be a text that is not empty"),
@@ -285,7 +285,7 @@ def test_a_file_that_is_missing_empty_or_in_another_encoding(tmp_path: Path):
     with pytest.raises(ConfigError, match="holds no example"):
         read_examples(lines(tmp_path / "empty.jsonl", ""), ("solver",))
     (tmp_path / "latin.jsonl").write_bytes('{"prompt": "é", "completion": "c"}'.encode("latin-1"))
-    with pytest.raises(ConfigError, match="line 1: not JSON in UTF-8"):
+    with pytest.raises(ConfigError, match="line 1: not UTF-8"):
         read_examples(tmp_path / "latin.jsonl", ("solver",))
     (tmp_path / "bom.jsonl").write_bytes(b'\xef\xbb\xbf{"prompt": "p\xe2\x80\xa8", "completion": "c"}\r\n')
     assert read_examples(tmp_path / "bom.jsonl", ("solver",)) == [PooledExample("solver", "p\u2028", "c", "file")]

@@ -1,0 +1,123 @@
+"""`lite-selfplay analyse`: how runs went over their steps, as tables and figures."""
+
+import json
+import sys
+from collections.abc import Sequence
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from lite_selfplay.errors import ConfigError
+
+if TYPE_CHECKING:
+    from lite_selfplay.analysis import Analysis
+
+FOLDER = "figures"
+
+
+class Format(StrEnum):
+    """What figures are saved as."""
+
+    PNG = "png"
+    SVG = "svg"
+
+
+def analyse(
+    runs: Annotated[
+        list[Path], typer.Argument(help="Run folders; several lie over each other in figures.", metavar="RUN")
+    ],
+    windows: Annotated[int, typer.Option(help="Columns of the tables: the run in so many parts.", min=1, max=50)] = 6,
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", "-o", help="Folder of the figures.", metavar="D", show_default="RUN/figures, of one run"),
+    ] = None,
+    kind: Annotated[Format, typer.Option("--format", help="What figures are saved as.")] = Format.PNG,
+    figures: Annotated[bool, typer.Option(help="Draw figures at all.")] = True,
+    as_json: Annotated[bool, typer.Option("--json", help="Only one JSON object on stdout.")] = False,
+) -> None:
+    """Show how runs went: each role's rewards and accuracies, the game's own figures, evaluations, over the steps.
+
+    A column of a table is a window of steps. Shares are over all completions,
+    questions or groups of a window. Figures hold the same, step by step; they
+    need matplotlib, an extra: pip install "lite-selfplay[plots]".
+
+    Examples:
+
+      lite-selfplay analyse runs/sqlm-smollm2-135m-20260101-120000
+
+      lite-selfplay analyse runs/first runs/second --out comparison --format svg
+    """
+    from lite_selfplay.analysis import analyse as read
+    from lite_selfplay.analysis import to_json
+
+    if out is not None and out.exists() and not out.is_dir():
+        raise ConfigError(f"{out} is a file: --out names the folder of the figures")
+    found = [read(run) for run in dict.fromkeys(runs)]
+    paths, hint = _draw(found, out, kind) if figures else ([], "")
+    if as_json:
+        told = {"runs": [to_json(run, run.windows(windows)) for run in found], "figures": [str(path) for path in paths]}
+        typer.echo(json.dumps(told, ensure_ascii=False, allow_nan=False, indent=1))
+        return
+    for number, run in enumerate(found):
+        _print_run(run, windows, first=not number)
+    if paths:
+        typer.echo(f"\nfigures: {', '.join(str(path) for path in paths)}")
+    if hint:
+        typer.echo(f"\n{hint}")
+
+
+def _draw(found: "Sequence[Analysis]", out: Path | None, kind: Format) -> tuple[list[Path], str]:
+    """The figures' paths, and why there are none."""
+    from lite_selfplay.analysis.figures import HOW_TO_DRAW, can_draw, save_figures
+
+    if not can_draw():
+        return [], HOW_TO_DRAW
+    if out is None and len(found) > 1:
+        return [], "figures of several runs are drawn into the folder that --out names"
+    return save_figures(found, out or found[0].path / FOLDER, kind.value), ""
+
+
+def _print_run(run: "Analysis", windows: int, *, first: bool) -> None:
+    from lite_selfplay.analysis import moments_table, part_table
+    from lite_selfplay.listener import printable
+
+    steps, shown = len(run.steps), run.windows(windows)
+    title = f"{run.game} on {run.model}: {steps} step{'s' if steps > 1 else ''} in {run.path}"
+    typer.echo(printable(title if first else f"\n{title}"))
+    for part in run.parts:
+        _print_table(part, *part_table(run, part, shown))
+    if run.moments:
+        tasks = dict.fromkeys(f"{moment.problems} of {moment.tasks}" for moment in run.moments)
+        _print_table(f"held-out problems ({', '.join(tasks)}), pass@1 with 95% intervals", *moments_table(run))
+    if run.recorded < run.spoken:
+        typer.echo(
+            f"\nepisodes.jsonl holds the completions of {run.recorded} of {run.spoken} steps: reasons are of these"
+        )
+    if run.warnings:
+        typer.echo("\nwarnings, the last of each kind:")
+    for sentence, count in run.warnings.items():
+        typer.echo(f"  at {count} step{'s' if count > 1 else ''}: {printable(sentence)}")
+
+
+def _print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """A table of rich's where stdout is a terminal, plain text elsewhere."""
+    from lite_selfplay.evaluation.tables import as_text
+    from lite_selfplay.listener import printable
+
+    columns, rows = [printable(cell) for cell in columns], [[printable(cell) for cell in row] for row in rows]
+    if not sys.stdout.isatty():
+        typer.echo(f"\n{printable(title)}\n{as_text(columns, rows)}")
+        return
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=box.SIMPLE_HEAD, title=Text(printable(title), "bold"), title_justify="left")
+    for number, column in enumerate(columns):
+        table.add_column(Text(column), justify="right" if number else "left")
+    for row in rows:
+        table.add_row(*map(Text, row))
+    Console(highlight=False).print(table)
