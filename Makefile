@@ -7,7 +7,9 @@ GAME ?= agon
 SEED ?= 0
 RUN ?= runs/demo-$(GAME)-$(SEED)-$(shell date +%Y%m%d-%H%M%S)
 
-.PHONY: demo test check test-fast format lock clean
+FAULTS ?= 200
+
+.PHONY: demo test check test-fast test-faults format lock clean
 
 $(STAMP): pyproject.toml requirements-cpu.lock
 	@echo "setting up $(VENV) from requirements-cpu.lock (a few minutes the first time)"
@@ -30,6 +32,10 @@ test: check
 
 test-fast: $(STAMP)
 	$(BIN)/python -m pytest -q -m "not slow and not data"
+
+# Runs that are killed FAULTS times, stopped by signals, and damaged: about an hour on one core.
+test-faults: $(STAMP)
+	OMP_NUM_THREADS=1 LITE_SELFPLAY_FAULTS=$(FAULTS) $(BIN)/python -m pytest -q --timeout 0 tests/faults
 
 format: $(STAMP)
 	$(BIN)/ruff check --fix .

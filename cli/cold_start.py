@@ -11,6 +11,7 @@ def cold_start(
     game: flags.Game = None,
     model: flags.Model = None,
     tasks: flags.Tasks = None,
+    knowledge: flags.Knowledge = None,
     source: Annotated[
         str | None,
         typer.Option(help="worked, self, a .jsonl file of prompt and completion, or auto. [default: auto]"),
@@ -28,6 +29,7 @@ def cold_start(
     eval_limit: flags.EvalLimit = None,
     backend: flags.Backend = None,
     precision: flags.Precision = None,
+    trust_remote_code: flags.TrustRemoteCode = None,
     reward: flags.Reward = None,
     dry_run: flags.DryRun = False,
 ) -> None:
@@ -50,6 +52,7 @@ def cold_start(
 
     section = {"source": source, "steps": steps, "examples_per_step": examples_per_step, "lr": lr}
     given = {
+        "knowledge": knowledge,
         "cold_start": {"enabled": True, **{key: value for key, value in section.items() if value is not None}},
         "max_completion_tokens": max_completion_tokens,
         "seed": seed,
@@ -58,6 +61,7 @@ def cold_start(
         "eval_limit": eval_limit,
         "backend": backend,
         "precision": precision,
+        "trust_remote_code": trust_remote_code,
         "reward": reward,
     }
     names = {"game": game, "model": model, "tasks": tasks}

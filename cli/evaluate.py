@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from lite_selfplay_cli import flags
+
 if TYPE_CHECKING:
     from lite_selfplay.evaluation import Evaluation, Score
 
@@ -35,6 +37,7 @@ def evaluate(
     precision: Annotated[
         str | None, typer.Option(help="4bit, bf16, fp16 or fp32.", show_default="the run's; 4bit for a base model")
     ] = None,
+    trust_remote_code: flags.TrustRemoteCode = None,
     data_dir: Annotated[Path | None, typer.Option(help="Where NAME.jsonl of --tasks NAME lies.", metavar="D")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Only the result's JSON object on stdout.")] = False,
 ) -> None:
@@ -75,6 +78,7 @@ def evaluate(
         seed=seed,
         precision=precision,
         data_dir=data_dir,
+        trust_remote_code=bool(trust_remote_code),
         listener=Lines(lambda line: typer.echo(line, err=True)),
     )
     if as_json:

@@ -16,6 +16,13 @@ Tasks = Annotated[
     str | None,
     typer.Option("--tasks", "-t", help="A .jsonl file, or arithmetic, stories, reasoning-gym:NAME, ...", metavar="T"),
 ]
+Knowledge = Annotated[
+    str | None,
+    typer.Option(help="Passages for a proposer: a text or JSONL file, a folder, hub:NAME. [default: --tasks]"),
+]
+Validation = Annotated[
+    str | None, typer.Option(help="Problems a game measures a seat on as it plays. [default: --tasks]", metavar="T")
+]
 MaxCompletionTokens = Annotated[int | None, typer.Option(help="Cap of a completion. [default: the task's, else 512]")]
 Seed = Annotated[int | None, typer.Option(help="Everything random follows from it. [default: 0]")]
 RunDir = Annotated[Path | None, typer.Option(help="The run folder; never overwritten. [default: runs/GAME-MODEL-TIME]")]
@@ -37,6 +44,10 @@ EvalTasks = Annotated[
 EvalLimit = Annotated[int | None, typer.Option(help="How many of them. [default: all of a file, else 100]")]
 Backend = Annotated[str | None, typer.Option(help="auto, transformers or unsloth. [default: auto]")]
 Precision = Annotated[str | None, typer.Option(help="4bit, bf16, fp16 or fp32. [default: 4bit]")]
+TrustRemoteCode = Annotated[
+    bool | None,
+    typer.Option("--trust-remote-code", help="Run the Python code that the model brings along, with all your rights."),
+]
 Reward = Annotated[str | None, typer.Option(help="A function in the checker's place.", metavar="FILE.py:FUNCTION")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Check everything, say what would run, stop.")]
 

@@ -8,11 +8,15 @@ import typer
 from lite_selfplay.errors import RequestError
 from lite_selfplay_cli import flags
 
+_RESUME_TAKES = ("steps", "trust_remote_code")
+
 
 def train(
     game: flags.Game = None,
     model: flags.Model = None,
     tasks: flags.Tasks = None,
+    knowledge: flags.Knowledge = None,
+    validation: flags.Validation = None,
     steps: Annotated[int | None, typer.Option(help="Steps of play and update. [default: 200]")] = None,
     group_size: Annotated[int | None, typer.Option(help="Completions that share a baseline. [default: 8]")] = None,
     problems_per_step: Annotated[int | None, typer.Option(help="Problems drawn at a step. [default: 4]")] = None,
@@ -39,6 +43,7 @@ def train(
     eval_limit: flags.EvalLimit = None,
     backend: flags.Backend = None,
     precision: flags.Precision = None,
+    trust_remote_code: flags.TrustRemoteCode = None,
     save_every: Annotated[int | None, typer.Option(help="Steps between checkpoints. [default: 50]")] = None,
     reward: flags.Reward = None,
     report_to: Annotated[str | None, typer.Option(help="tensorboard, wandb, trackio or none. [default: none]")] = None,
@@ -64,6 +69,8 @@ def train(
     """
     names = {"game": game, "model": model, "tasks": tasks}
     given = {
+        "knowledge": knowledge,
+        "validation": validation,
         "steps": steps,
         "group_size": group_size,
         "problems_per_step": problems_per_step,
@@ -77,13 +84,15 @@ def train(
         "eval_limit": eval_limit,
         "backend": backend,
         "precision": precision,
+        "trust_remote_code": trust_remote_code,
         "save_every": save_every,
         "reward": reward,
         "report_to": report_to,
     }
     if resume is not None:
         others = {**names, "preset": preset, "config": config, "set": assignments, "dry_run": dry_run or None, **given}
-        _resume(resume, steps, [key for key, value in others.items() if value not in (None, []) and key != "steps"])
+        given_too = [key for key, value in others.items() if value not in (None, []) and key not in _RESUME_TAKES]
+        _resume(resume, steps, bool(trust_remote_code), given_too)
         return
 
     from lite_selfplay.config import RunConfig
@@ -98,7 +107,7 @@ def train(
         run(asked, listener=listener)
 
 
-def _resume(path: Path, steps: int | None, others: list[str]) -> None:
+def _resume(path: Path, steps: int | None, trust_remote_code: bool, others: list[str]) -> None:
     from lite_selfplay.run import resume
     from lite_selfplay_cli.display import make_listener
 
@@ -106,4 +115,4 @@ def _resume(path: Path, steps: int | None, others: list[str]) -> None:
         flag = others[0].replace("_", "-")
         raise RequestError(f"--resume reads everything from the run folder; only --steps goes with it, not {flag}")
     with make_listener() as listener:
-        resume(path, steps=steps, listener=listener)
+        resume(path, steps=steps, trust_remote_code=trust_remote_code, listener=listener)

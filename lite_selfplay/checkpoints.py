@@ -3,6 +3,7 @@
 A checkpoint is written aside, synced, and put in its place by one rename. Its manifest names every file with size and
 SHA-256 and is written last, so a folder without a fitting manifest is not a checkpoint. One that takes the place of an
 older one of the same step moves it to `.step-N.old` for that moment; found alone, that is the checkpoint.
+`best.json` says which one was measured best; that one is kept, however old it is.
 """
 
 import hashlib
@@ -10,7 +11,7 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import Any
@@ -25,7 +26,7 @@ from lite_selfplay.errors import RunFolderError, SaveFailed
 from lite_selfplay.reading import first_link, read_json, read_tensors
 from lite_selfplay.records import versions
 
-MANIFEST, STATE, OPTIMIZER = "manifest.json", "state.json", "optimizer.safetensors"
+MANIFEST, STATE, OPTIMIZER, BEST = "manifest.json", "state.json", "optimizer.safetensors", "best.json"
 VERSIONS = ("lite-selfplay", "torch", "transformers", "peft")
 _FOLDER, _OLD = re.compile(r"step-(\d{1,15})"), re.compile(r"\.step-(\d{1,15})\.old")
 
@@ -54,9 +55,12 @@ def save_checkpoint(
     state: Mapping[str, Any],
     identity: Mapping[str, str],
     keep: int,
+    best: int | None = None,
     config_hash: str | None = None,
 ) -> Path:
-    """Write `folder/step-N`, then drop all but the last `keep`. `state` is JSON; `identity` names base and game.
+    """Write `folder/step-N`, then drop all but the last `keep` and that of step `best`.
+
+    `state` is JSON; `identity` names base and game.
 
     Raises SaveFailed where it cannot be written; the earlier ones are whole then, and nothing of this one is left.
     """
@@ -75,8 +79,38 @@ def save_checkpoint(
     finally:
         shutil.rmtree(aside, ignore_errors=True)
     for old in find_checkpoints(folder)[:-keep]:
-        shutil.rmtree(old.path, ignore_errors=True)
+        if old.step != best:
+            shutil.rmtree(old.path, ignore_errors=True)
     return target
+
+
+def best_evaluation(evaluations: Iterable[Mapping[str, Any]], saved: Container[int]) -> Mapping[str, Any] | None:
+    """The evaluation with the highest pass@1 of those made at a step in `saved`; of equals, the earliest; else None.
+
+    `evaluations` are what `eval/*.json` hold, their pass@1 that of the best seat or direction.
+    """
+    there = [found for found in evaluations if found["step"] in saved and isinstance(found.get("pass_at_1"), float)]
+    return max(there, key=lambda found: (found["pass_at_1"], -found["step"]), default=None)
+
+
+def write_best(folder: Path, evaluation: Mapping[str, Any]) -> None:
+    """Write down in `folder/best.json` which checkpoint was measured best. Raises OSError."""
+    aside = folder / f".{BEST}.partial"
+    aside.unlink(missing_ok=True)
+    _write_json(aside, {key: evaluation.get(key) for key in ("step", "pass_at_1", "best", "tasks", "n")})
+    _sync(aside)
+    aside.replace(folder / BEST)
+
+
+def read_best(folder: Path) -> dict[str, Any] | None:
+    """What `best.json` holds, None where there is none. Raises RunFolderError where it is damaged."""
+    path = folder / BEST
+    if not path.is_symlink() and not path.exists():
+        return None
+    found = read_json(path)
+    if type(found.get("step")) is not int or not isinstance(found.get("pass_at_1"), float):
+        raise RunFolderError(f"{path} does not say which checkpoint is the best")
+    return found
 
 
 def tidy(folder: Path) -> None:
@@ -206,8 +240,8 @@ def _write(
 ) -> None:
     for seat in adapters.seats:
         adapters.save(seat, aside / "adapters" / seat)
-    for number, (name, kept) in enumerate(sorted(adapters.snapshots.items())):
-        save_file(kept.state, _snapshot(aside, number), metadata={"name": name, "seat": kept.seat})
+    for number, (_, kept) in enumerate(sorted(adapters.snapshots.items())):
+        save_file(kept.state, _snapshot(aside, number))  # its name and seat are in the state, in the same order
     save_file(dict(optimizer), aside / OPTIMIZER)
     snapshots = [{"name": name, "seat": kept.seat} for name, kept in sorted(adapters.snapshots.items())]
     whole = {"step": about["step"], "versions": adapters.versions, "snapshots": snapshots, **state}

@@ -7,6 +7,7 @@ library's defaults, the game's recipe, what the base model suggests, a preset, t
 """
 
 import copy
+import reprlib
 from collections.abc import Mapping
 from importlib.resources import files
 from pathlib import Path
@@ -20,6 +21,8 @@ from lite_selfplay.data import Sampling
 from lite_selfplay.errors import ConfigError, UnknownNameError
 
 FLAT_KEYS: dict[str, str] = {
+    "knowledge": "tasks.knowledge",
+    "validation": "tasks.validation",
     "steps": "run.steps",
     "group_size": "run.group_size",
     "problems_per_step": "run.problems_per_step",
@@ -35,6 +38,7 @@ FLAT_KEYS: dict[str, str] = {
     "eval_limit": "eval.limit",
     "backend": "model.backend",
     "precision": "model.precision",
+    "trust_remote_code": "model.trust_remote_code",
 }
 PRESETS = "lite_selfplay.presets"
 NAMED_SECTIONS = {"game": "name", "model": "name", "tasks": "train"}
@@ -60,7 +64,8 @@ class GameSection(BaseModel):
 
 class ModelSection(Section):
     """The base model. `compute_dtype` is what 4-bit weights are multiplied in; `auto` takes bf16 where the hardware
-    has it, fp16 on older GPUs and fp32 on other CPUs. `thinking` switches a chat template's reasoning on or off."""
+    has it, fp16 on older GPUs and fp32 on other CPUs. `thinking` switches a chat template's reasoning on or off.
+    `trust_remote_code` runs the Python code that a model brings along, with all the rights of who started the run."""
 
     name: str
     precision: Literal["4bit", "bf16", "fp16", "fp32"] = "4bit"
@@ -68,6 +73,7 @@ class ModelSection(Section):
     backend: Literal["auto", "transformers", "unsloth"] = "auto"
     thinking: Literal["auto", "on", "off"] = "auto"
     gradient_checkpointing: Literal["auto"] | bool = "auto"
+    trust_remote_code: bool = False
 
     @field_validator("thinking", mode="before")
     @classmethod
@@ -77,9 +83,18 @@ class ModelSection(Section):
 
 
 class TasksSection(Section):
-    """Where problems come from: a `.jsonl` file or a task by name."""
+    """Where problems come from: a `.jsonl` file or a task by name.
+
+    `knowledge` is what a proposer reads: a text or JSONL file, a folder of them, or `hub:NAME` (see
+    `lite_selfplay.tasks.passages`), of passages of at most `passage_tokens` tokens. `validation` is what a game
+    measures a seat on while it plays, the first `validation_limit` problems. Both None: `train` serves.
+    """
 
     train: str | None = None
+    knowledge: str | None = None
+    passage_tokens: int = Field(1024, ge=1)
+    validation: str | None = None
+    validation_limit: int = Field(100, ge=1)
 
 
 class RoleConfig(Section):
@@ -118,7 +133,8 @@ class SeatConfig(Section):
     """A LoRA adapter and how it moves. `warmup` is a share of its own updates; `clip` bounds its gradient norm.
 
     `init`: `zero` is the usual LoRA start, at which a seat speaks as the base does; `gaussian` draws the up-projection
-    from N(0, `init_std`), so that two seats differ from the first token on.
+    from N(0, `init_std`), so that two seats differ from the first token on. `full_finetune_lr` is for the record:
+    the rate at which the game's paper trained all weights, where it did; adapters hardly move at it.
     """
 
     lr: float = Field(5e-5, ge=0)
@@ -129,6 +145,7 @@ class SeatConfig(Section):
     alpha: int = Field(32, ge=1)
     init: Literal["zero", "gaussian"] = "zero"
     init_std: float = Field(1e-3, gt=0)
+    full_finetune_lr: float | None = Field(None, gt=0)
 
 
 class ColdStartSection(Section):
@@ -385,6 +402,10 @@ def explain(error: ValidationError) -> ConfigError:
     return ConfigError("; ".join(_explain_one(item) for item in error.errors()))
 
 
+_SHORT = reprlib.Repr()  # a few lines of YAML can stand for billions of values
+_SHORT.maxstring = _SHORT.maxother = 200
+
+
 def _explain_one(item: Any) -> str:
     path = ".".join(str(part) for part in item["loc"])
     if item["type"] == "extra_forbidden":
@@ -392,7 +413,7 @@ def _explain_one(item: Any) -> str:
         return str(UnknownNameError("key", path, [".".join([*section, known]) for known in keys_of(section)]))
     if item["type"] == "missing":
         return f"{path} is missing"
-    return f"{path}: {item['msg'][0].lower()}{item['msg'][1:]}, got {item['input']!r}"
+    return f"{path}: {item['msg'][0].lower()}{item['msg'][1:]}, got {_SHORT.repr(item['input'])}"
 
 
 def keys_of(section: list[str]) -> list[str]:

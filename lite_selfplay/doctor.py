@@ -1,5 +1,6 @@
 """What state a run folder is in: what is whole, what is damaged, and whether it can be resumed. Writes nothing."""
 
+import contextlib
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -8,6 +9,7 @@ from typing import Any
 
 from lite_selfplay.config import RunConfig
 from lite_selfplay.errors import LiteSelfPlayError, RunFolderError
+from lite_selfplay.evaluation.tables import percent
 from lite_selfplay.locks import writer
 from lite_selfplay.reading import first_link, read_json, read_tensors
 from lite_selfplay.records import (
@@ -16,6 +18,7 @@ from lite_selfplay.records import (
     CONFIG,
     ENVIRONMENT,
     EPISODES,
+    EVALUATIONS,
     METRICS,
     PACKAGES,
     RunFolder,
@@ -66,10 +69,12 @@ def examine(path: Path) -> Report:
     readable &= look("links", lambda: _links(folder))
     readable &= look(METRICS, lambda: _steps(folder.metrics()))
     readable &= look(EPISODES, lambda: f"{sum(1 for _ in folder.episodes()):,} lines")
+    readable &= look(EVALUATIONS, lambda: _evaluations(folder))
     if config:
         for seat, section in config[0].seats.items():
             look(f"{ADAPTERS}/{seat}", lambda seat=seat, rank=section.rank: _adapter(folder, seat, rank))  # type: ignore[misc]
     last = _checkpoints(folder, config[0] if config else None, findings)
+    _best(folder, findings)
     held_by = writer(path)
     if held_by is not None:
         findings.append(Finding("lock", f"the run is being written by {held_by}"))
@@ -134,6 +139,28 @@ def _steps(rows: list[dict[str, Any]]) -> str:
     return f"{len(rows)} steps"
 
 
+def _evaluations(folder: RunFolder) -> str:
+    made, later = len(folder.evaluations()), len(folder.later_evaluations())
+    return f"{made} made in training, {later} later"
+
+
+def _best(folder: RunFolder, findings: list[Finding]) -> None:
+    """Which checkpoint was measured best, where one was; a resume does not need to know."""
+    from lite_selfplay.checkpoints import BEST, read_best
+
+    try:
+        found = read_best(folder.path / CHECKPOINTS)
+        if found is None:
+            return
+        there = folder.path / CHECKPOINTS / f"step-{found['step']}"
+        said = f"{there.name} was measured best: pass@1 {percent(found['pass_at_1'])} on {found.get('tasks')}"
+        if not there.is_dir():
+            said = f"names {there.name}, which is not there"
+        findings.append(Finding(f"{CHECKPOINTS}/{BEST}", said))
+    except RunFolderError as error:
+        findings.append(Finding(f"{CHECKPOINTS}/{BEST}", str(error), fine=False))
+
+
 def _adapter(folder: RunFolder, seat: str, rank: int) -> str:
     path = folder.path / ADAPTERS / seat
     if (link := first_link(path)) is not None:
@@ -152,17 +179,20 @@ def _adapter(folder: RunFolder, seat: str, rank: int) -> str:
 
 def _checkpoints(folder: RunFolder, config: RunConfig | None, findings: list[Finding]) -> int | None:
     """Look at every checkpoint; returns the step of the one that a resume would take."""
-    from lite_selfplay.checkpoints import check_identity, list_checkpoints, read_state
+    from lite_selfplay.checkpoints import check_identity, hash_of, list_checkpoints, read_state
 
-    last, base = None, ""
+    last, identity, kept = None, dict[str, str](), None
+    with contextlib.suppress(RunFolderError):  # found and said already; a resume does not need it
+        identity["base"] = folder.base()
+    if config is not None:
+        identity["game"], kept = config.game.name, hash_of(config)
     for found in list_checkpoints(folder.path / CHECKPOINTS, full=True):
         problem = found.problem
         if problem is None:
             last = found.step
             try:
-                base = base or folder.base()
                 read_state(found)
-                check_identity(found, {"base": base, **({"game": config.game.name} if config else {})})
+                check_identity(found, identity, kept)
             except RunFolderError as error:
                 problem, last = str(error), None  # a resume would take this one, and refuse it
         findings.append(

@@ -11,13 +11,15 @@ from pathlib import Path
 from typing import Any
 
 from lite_selfplay.config import RunConfig, load_layer
-from lite_selfplay.errors import RunFolderError
+from lite_selfplay.errors import ConfigError, RunFolderError
 from lite_selfplay.locks import LOCK
 from lite_selfplay.reading import read_json, read_lines, require_no_link
 
 CONFIG, ENVIRONMENT, METRICS, EPISODES = "config.yaml", "environment.json", "metrics.jsonl", "episodes.jsonl"
 ADAPTERS, CHECKPOINTS, CARD = "adapters", "checkpoints", "README.md"
 EVALUATIONS, EXAMPLES = "eval", "cold_start.jsonl"
+CONFIG_LIMIT = 2**20
+"""Bytes of `config.yaml`."""
 PACKAGES = ("lite-selfplay", "torch", "transformers", "trl", "peft", "bitsandbytes", "accelerate", "unsloth")
 
 
@@ -59,11 +61,26 @@ class RunFolder:
         return cls(path)
 
     def config(self) -> RunConfig:
-        """The run's configuration. Raises ConfigError, and RunFolderError where it is nested past reading."""
+        """The run's configuration. Raises ConfigError, and RunFolderError where it is too long or nested to be one."""
         try:
+            if (self.path / CONFIG).stat().st_size > CONFIG_LIMIT:
+                raise RunFolderError(f"{self.path / CONFIG}: not a configuration (over {CONFIG_LIMIT >> 20} MB)")
             return RunConfig.of(load_layer(self.path / CONFIG), {"run": {"dir": str(self.path)}})
         except RecursionError:
             raise RunFolderError(f"{self.path / CONFIG}: not a configuration (nested too deeply)") from None
+
+    def config_to_load(self, trust_remote_code: bool) -> RunConfig:
+        """`config`, for who loads the base. Raises ConfigError where its own code is to be run and is not trusted.
+
+        That the folder says so is not enough: it may be a stranger's.
+        """
+        config = self.config()
+        if config.model.trust_remote_code and not trust_remote_code:
+            raise ConfigError(
+                f"{self.path} was made with a model that runs Python code of its own ({config.model.name}): read that "
+                "code, and if you trust it give --trust-remote-code again"
+            )
+        return config
 
     def rewrite_config(self, config: RunConfig) -> None:
         """Put another configuration in the place of the old one. Raises RunFolderError where that cannot be."""
@@ -78,6 +95,15 @@ class RunFolder:
         """Raises RunFolderError where a part of the folder is a link, through which a run would write elsewhere."""
         for name in (CONFIG, ENVIRONMENT, METRICS, EPISODES, ADAPTERS, CHECKPOINTS, CARD, EVALUATIONS, EXAMPLES, LOCK):
             require_no_link(self.path / name)
+
+    def require_elsewhere(self, reward: str) -> None:
+        """Raises RunFolderError where `FILE.py:FUNCTION` lies in this folder: a stranger's would bring code along."""
+        path = Path(reward.rpartition(":")[0]).resolve()
+        if path.is_relative_to(self.path.resolve()):
+            raise RunFolderError(
+                f"{self.path / CONFIG} names a reward function in the run's own folder, {path}, which is not run: if "
+                "you trust it, move it elsewhere and say so in run.reward"
+            )
 
     def seats(self) -> dict[str, Path]:
         """The folder of each seat's adapter that has been saved. Raises RunFolderError where they lie elsewhere."""

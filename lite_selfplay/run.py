@@ -100,10 +100,10 @@ def _fresh_session(config: RunConfig, reward: RewardFunction | None, listener: W
     ready = plan(config, own_checker=reward is not None)
     folder = RunFolder(free_folder(ready.config))
     with quiet(), Interrupts() as interrupts:
-        from lite_selfplay.models import resolve
+        from lite_selfplay.models import base_of
         from lite_selfplay.session import Session
 
-        model = resolve(ready.config.model.name, say=told.say)
+        model = base_of(ready.config.model, told)
         session = Session(ready, model, folder, reward=reward, listener=told, poll=interrupts.poll)
         with contextlib.closing(session):
             if ready.config.run.init is not None:
@@ -130,28 +130,37 @@ def _check_init(other: RunFolder, session: "Session") -> None:
 
 
 def resume(
-    path: Path | str, *, steps: int | None = None, reward: RewardFunction | None = None, listener: Watcher = None
+    path: Path | str,
+    *,
+    steps: int | None = None,
+    reward: RewardFunction | None = None,
+    trust_remote_code: bool = False,
+    listener: Watcher = None,
 ) -> Run:
     """Go on with a run from its newest complete and undamaged checkpoint, up to `steps` in all if given.
 
-    The listener is warned of every newer one that is skipped, and why. Raises RunFolderError, with nothing changed,
-    where there is nothing to resume, where base, game or task are not what they were, where a file of the folder is
-    damaged, or where another process is writing it.
+    The listener is warned of every newer one that is skipped, and why. A run made with `trust_remote_code` needs it
+    given again. Raises RunFolderError, with nothing changed, where there is nothing to resume, where base, game or task
+    are not what they were, where a file of the folder is damaged, or where another process is writing it; ConfigError
+    where the configuration is not one, or the model's own code is not trusted.
     """
     told = as_listener(listener)
     folder = RunFolder.open(Path(path))
-    config = folder.config()
+    config = folder.config_to_load(trust_remote_code)
     if steps is not None:
         config = RunConfig.of(config.model_dump(mode="json"), {"run": {"steps": steps}})
     ready = plan(config, own_checker=(reward or config.run.reward) is not None)
+    if reward is None and config.run.reward is not None:
+        folder.require_elsewhere(config.run.reward)
     folder.require_own_files()
+    folder.evaluations()  # it is read at every save: what is damaged is to be said before the first step
     with writing(folder.path), quiet(), Interrupts() as interrupts:
         from lite_selfplay.checkpoints import check_identity, hash_of
-        from lite_selfplay.models import resolve
+        from lite_selfplay.models import base_of
         from lite_selfplay.session import Session
 
         last = _last_checkpoint(folder, ready, told)
-        model = resolve(ready.config.model.name, say=told.say)
+        model = base_of(ready.config.model, told)
         check_identity(last, _identity(ready, model.identity), hash_of(ready.config))
         if reward is None and config.run.reward is not None:
             reward = load_reward(config.run.reward)
@@ -187,8 +196,10 @@ def _check_state(checkpoint: "Checkpoint", session: "Session") -> None:
     from lite_selfplay.checkpoints import STATE, check_checkpoint
 
     state, path = check_checkpoint(checkpoint, session.adapters), checkpoint.path / STATE
-    if type(state.get("cold_started")) is not bool or type(state.get("skipped_steps")) is not int:
-        raise RunFolderError(f"{path} is not the state of a run: cold_started or skipped_steps is not what it writes")
+    kinds = {"cold_started": bool, "skipped_steps": int, "nonfinite": int, "game": dict, "sources": dict}
+    for key, kind in kinds.items():
+        if type(state.get(key)) is not kind:
+            raise RunFolderError(f"{path} is not the state of a run: {key} is not what it writes")
     try:
         for name, source in session.sources.items():
             if not (type(position := state["sources"][name]["position"]) is int and position >= 0):

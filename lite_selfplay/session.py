@@ -1,4 +1,4 @@
-"""A run in progress: the base in memory, the game at its table, the trainer, and what is written down of each step."""
+"""A run in progress: the base in memory, the game at its table, the trainer, and when what is measured and saved."""
 
 import contextlib
 import tempfile
@@ -8,44 +8,32 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-from safetensors import SafetensorError
 
 from lite_selfplay.adapters import BASE
 from lite_selfplay.backends import choose_backend
-from lite_selfplay.checkpoints import (
-    Checkpoint,
-    find_checkpoints,
-    hash_of,
-    load_checkpoint,
-    read_state,
-    save_checkpoint,
-)
+from lite_selfplay.bookkeeping import Bookkeeper
+from lite_selfplay.checkpoints import Checkpoint, load_checkpoint, read_state
 from lite_selfplay.cold_start import cold_start, playing_config, within_limits
 from lite_selfplay.config import RunConfig
-from lite_selfplay.data import Episode, EvalSpec, Example, Sampling
-from lite_selfplay.errors import (
-    Interrupted,
-    LiteSelfPlayError,
-    RewardError,
-    RunFolderError,
-    SaveFailed,
-    TrainingError,
-)
+from lite_selfplay.data import Episode, EvalSpec, Example, Problem, Sampling
+from lite_selfplay.errors import Interrupted, LiteSelfPlayError, RewardError, RunFolderError
 from lite_selfplay.evaluation.modes import measure
 from lite_selfplay.evaluation.tables import headline
 from lite_selfplay.examples import Fits, gather
 from lite_selfplay.interrupts import poll_between_layers
 from lite_selfplay.listener import Listener, Poll
 from lite_selfplay.models.chat import Chat
-from lite_selfplay.optimization import find_nonfinite, load_optimizer_state, optimizer_state
+from lite_selfplay.optimization import load_optimizer_state
 from lite_selfplay.planning import evaluation_steps
-from lite_selfplay.records import ADAPTERS, CARD, CHECKPOINTS, EXAMPLES, RunFolder
-from lite_selfplay.reports import episode_rows, flat, only_finite, progress_line, shown_exchange, stream_metrics
+from lite_selfplay.records import EXAMPLES, RunFolder
+from lite_selfplay.reports import flat
 from lite_selfplay.rewards import RewardFunction
 from lite_selfplay.rollout import LiveTable
-from lite_selfplay.summaries import closing_summary, model_card
+from lite_selfplay.saving import Saver
+from lite_selfplay.summaries import closing_summary
 from lite_selfplay.tasks import Source, Task, load_task
 from lite_selfplay.tasks.base import derived_seed
+from lite_selfplay.tasks.passages import short_enough
 from lite_selfplay.tasks.split import training_side
 from lite_selfplay.trainer import StepReport, make_trainer_class, reference_name
 from lite_selfplay.verify import Verifier
@@ -53,9 +41,6 @@ from lite_selfplay.verify import Verifier
 if TYPE_CHECKING:
     from lite_selfplay.models import ResolvedModel
     from lite_selfplay.planning import Plan
-
-
-SILENT_STEPS_WARNING = 3
 
 
 class Session:
@@ -73,10 +58,11 @@ class Session:
         clock: Callable[[], float] = time.monotonic,
     ):
         self.config, self.game, self.folder, self.listener = ready.config, ready.game, folder, listener or Listener()
-        self._ready, self._poll, self._clock = ready, Poll(self.listener, poll), clock
+        self._ready, self._poll = ready, Poll(self.listener, poll)
         run = ready.config.run
         self.identity = {"base": model.identity, "game": ready.config.game.name}
-        self.chat = Chat.load(model.path, ready.config.model.thinking)
+        section = ready.config.model
+        self.chat = Chat.load(model.path, section.thinking, trust_remote_code=section.trust_remote_code)
         self.listener.say(f"loading {model.name} in {ready.config.model.precision}")
         self.backend = choose_backend(
             model.path,
@@ -94,20 +80,17 @@ class Session:
         if self.backend.device.type == "cpu":
             poll_between_layers(self.adapters.model, self._poll)
         self.verifier = Verifier(deadline=run.verify_timeout_s, poll=self._poll)
-        self.sources = {name: Source(ready.task.problems, seed=run.seed, name=name) for name in self.game.sources}
+        self.sources = self._make_sources(ready.sources)
         self._reward = reward
         self.table = self._make_table(self.config, self.sources, reward)
         # Held-out answers are judged by the checker, so that runs with different rewards can be compared.
         answered = all(problem.answer is not None for problem in ready.held_out)
         self._measuring = self._make_table(self.config, {}, None if answered else reward)
-        self.skipped_steps = self.nonfinite_steps = 0
-        self._bad_steps = 0  # in a row, up to the last one
-        self._last_save = clock()
+        self._saver = Saver(self.config, folder, self.adapters, self.identity, self.listener, clock)
+        whole = self._saver.what_is_whole
+        self._books = Bookkeeper(self.config, self.game, folder, self.table, self.verifier, self.listener, whole)
         self._unread: Checkpoint | None = None  # what the run goes on from, until all of it is in memory
         self._cold_started = False
-        self._said_full = False
-        self._silent_steps = 0
-        self._said_timeouts = 0
         self._start_state: dict[str, Any] = {}
         self._trainer_files = tempfile.TemporaryDirectory(prefix="lite-selfplay-")
         self.trainer = make_trainer_class(self.backend.trainer_parent())(
@@ -144,7 +127,7 @@ class Session:
         with self._saved_when_stopped():
             if checkpoint is None:
                 self._prepare()
-                self._try_save(0, self._state())
+                self._saver.try_save(0, self._state(), self.trainer.optimizer)
             else:
                 load_checkpoint(checkpoint, self.adapters)
                 self._cold_started = True
@@ -154,15 +137,14 @@ class Session:
             if done == 0:
                 self._keep_references()
                 checkpoint = self._unread = None  # nothing but the seats has been saved yet
-            self._first_step = done
             self.listener.phase("training", steps)
-            self.listener.advance(self._first_step)
-            self._started = time.perf_counter()
+            self.listener.advance(done)
+            self._books.begin(done)
             self.trainer.train(resume_from_checkpoint=str(checkpoint.path) if checkpoint else None)
             self._start_state = {}
             self._save(steps, self._state())
             self._evaluate(steps)
-            self._write_card(steps)
+            self._saver.write_card(steps)
         metrics, evaluations = self.folder.metrics(), self.folder.evaluations()
         self.listener.finished(closing_summary(self.config, metrics, evaluations, self.folder.path))
 
@@ -172,7 +154,7 @@ class Session:
             self._prepare()
             self._save(0, self._state())
             self._evaluate(0)
-            self._write_card(0)
+            self._saver.write_card(0)
         path = self.folder.path
         self.listener.finished(
             [f"the run: {path}", f"train from it: lite-selfplay train {self.config.game.name} --init {path} ..."]
@@ -195,15 +177,7 @@ class Session:
                 self._save(step, self._start_state or self._state())
             else:
                 step = self._unread.step  # nothing has changed since
-            raise type(stop)(f"{stop}; saved before step {step + 1}. {self._go_on()}") from None
-
-    def _go_on(self) -> str:
-        return f"Go on with: lite-selfplay train --resume {self.folder.path}"
-
-    def _what_is_whole(self) -> str:
-        """Which checkpoint a resume would find, and how."""
-        found = find_checkpoints(self.folder.path / CHECKPOINTS)
-        return f"{found[-1].path} is whole. {self._go_on()}" if found else "No checkpoint has been saved yet"
+            raise type(stop)(f"{stop}; saved before step {step + 1}. {self._saver.go_on()}") from None
 
     # Before the first step
 
@@ -274,7 +248,7 @@ class Session:
     def _table_of_the_base(self, task: Task) -> LiveTable:
         """A table at which the base plays for examples, on problems and randomness of its own."""
         config = playing_config(self.config)
-        sources = {name: Source(task.problems, seed=config.run.seed, name=name) for name in self.game.sources}
+        sources = self._make_sources({**self._ready.sources, "problems": task.problems})
         return self._make_table(config, sources, self._reward)
 
     def _keep_references(self) -> None:
@@ -282,6 +256,14 @@ class Session:
         if any(role.beta and role.reference == "seat" for role in self.config.roles.values()):
             for seat in self.adapters.seats:
                 self.adapters.snapshot(seat, reference_name(seat))
+
+    def _make_sources(self, items: Mapping[str, Sequence[Problem]]) -> dict[str, Source]:
+        """What the game draws from, each item short enough for this base."""
+        found = {name: items[name] for name in self.game.sources}
+        if "passages" in found:
+            limit = self.config.tasks.passage_tokens
+            found["passages"] = short_enough(found["passages"], lambda text: len(self.chat.tokens(text)), limit)
+        return {name: Source(problems, seed=self.config.run.seed, name=name) for name, problems in found.items()}
 
     def _make_table(self, config: RunConfig, sources: Mapping[str, Source], reward: RewardFunction | None) -> LiveTable:
         return LiveTable(
@@ -305,7 +287,7 @@ class Session:
         taught = self.config.cold_start.enabled
         first = "after cold start" if taught else "before training"
         self._measure(_evaluation_name(step), self.game.evaluation(), step, f"after {step} steps" if step else first)
-        self._write_card(step)
+        self._saver.write_card(step)
 
     def _measure(self, name: str, spec: EvalSpec, step: int, moment: str) -> None:
         section = self.config.eval
@@ -323,125 +305,35 @@ class Session:
             rows_at_once=self._measuring.rows_at_once,
             listener=self.listener,
         ).to_json()
-        try:
-            self.folder.write_evaluation(name, result)
-        except RunFolderError as error:
-            raise SaveFailed(f"{error}. {self._what_is_whole()}") from None
+        self._saver.write_evaluation(name, result)
         self.listener.evaluated(moment, result, headline(result))
 
     # A step
 
     def _play(self, step: int) -> tuple[Episode, Mapping[str, str]]:
         self._start_state = self._state()
-        self._step_started = time.perf_counter()
+        self._books.begin_step()
         seats = self.game.seats(step)
         self.table.open(step, seats)
         return self.game.play(step, self.table), seats
 
     def _on_step(self, report: StepReport) -> None:
-        trained = any(update.rows for update in report.streams)
-        self.skipped_steps += report.overflow or not trained
-        self.nonfinite_steps += report.nonfinite is not None
-        self._silent_steps = 0 if trained or report.nonfinite is not None else self._silent_steps + 1
-        metrics, rows = only_finite(self._metrics(report)), only_finite(episode_rows(report))
-        run = self.config.run
-        try:
-            room = self.folder.append(metrics, rows, run.episodes_limit_mb)
-        except OSError as error:
-            raise SaveFailed(
-                f"cannot write step {report.step + 1} to {self.folder.path}: {error.strerror or error}. The run stops, "
-                f"since a step without its line would be lost. {self._what_is_whole()}"
-            ) from None
-        if not room and not self._said_full:
-            self._said_full = True
-            self.listener.warn(
-                f"episodes.jsonl has reached its limit of {run.episodes_limit_mb:g} MB: no more are written"
-            )
-        self._tell(report, metrics, rows)
+        run, done = self.config.run, report.step + 1
+        metrics = self._books.finish_step(report)
         if run.report_to != "none":
             self.trainer.report(flat(metrics))
-        done = report.step + 1
-        self._judge_numbers(report)
-        if done < run.steps and self._save_is_due(done):
-            self._try_save(done, self._state())
-        if done < run.steps and done in evaluation_steps(self.config):
+        self._books.judge_numbers(report)
+        if done >= run.steps:
+            return
+        measured = done in evaluation_steps(self.config) and bool(self._ready.held_out)
+        # While steps are being skipped, the last good state stays the last one saved.
+        if not self._books.bad_steps and (measured or self._saver.is_due(done)):
+            self._saver.try_save(done, self._state(), self.trainer.optimizer)
+        if measured:
             self._start_state = self._state()  # an evaluation may be stopped: the step before it is complete
             self._evaluate(done)
             self.listener.phase("training", run.steps)
             self.listener.advance(done)
-
-    def _judge_numbers(self, report: StepReport) -> None:
-        """Warn of a step that was skipped for a number that is not finite. Raises TrainingError after too many."""
-        self._bad_steps = 0 if report.nonfinite is None else self._bad_steps + 1
-        if report.nonfinite is None:
-            return
-        most = self.config.run.max_bad_steps
-        self.listener.warn(
-            f"step {report.step + 1} was skipped, nothing moved: {report.nonfinite} "
-            f"({self._bad_steps} in a row, the run stops at {most})"
-        )
-        if self._bad_steps >= most:
-            raise TrainingError(
-                f"{most} step{'s' if most > 1 else ''} in a row met a number that is not finite, at step "
-                f"{report.step + 1} {report.nonfinite}. Nothing was saved since: {self._what_is_whole()}, perhaps with "
-                "a lower seats.*.lr in its config.yaml"
-            )
-
-    def _save_is_due(self, done: int) -> bool:
-        """By steps or by time; while steps are being skipped, the last good state stays the last one saved."""
-        run = self.config.run
-        late = run.save_minutes > 0 and self._clock() - self._last_save >= 60 * run.save_minutes
-        return not self._bad_steps and (late or done % run.save_every == 0)
-
-    def _metrics(self, report: StepReport) -> dict[str, Any]:
-        streams = {
-            stream.role: stream_metrics(stream, advantages, update)
-            for stream, advantages, update in zip(
-                report.episode.streams, report.advantages, report.streams, strict=True
-            )
-        }
-        return {
-            "step": report.step,
-            "wall_s": {
-                "total": round(time.perf_counter() - self._step_started, 4),
-                "generate": round(self.table.seconds["generate"], 4),
-                "verify": round(self.table.seconds["verify"], 4),
-                "update": round(report.update_s, 4),
-            },
-            "tokens": {
-                "generated": self.table.tokens_generated,
-                "trained": sum(update.tokens for update in report.streams),
-            },
-            "streams": streams,
-            "seats": report.seats,
-            "game": dict(report.episode.log),
-            "skipped_steps": self.skipped_steps,
-            "nonfinite": self.nonfinite_steps,
-            "nonfinite_what": report.nonfinite,
-            "verify_timeouts": self.verifier.counters.timeouts,
-        }
-
-    def _tell(self, report: StepReport, metrics: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> None:
-        listener = self.listener
-        line = progress_line(metrics, self.config.run.steps, self._time_left(report.step))
-        listener.step(metrics, shown_exchange(rows), line)
-        listener.advance(report.step + 1)
-        for sentence in self.game.warnings(report.episode.log):
-            listener.warn(sentence)
-        if self._silent_steps == SILENT_STEPS_WARNING:
-            listener.warn(
-                f"{SILENT_STEPS_WARNING} steps in a row gave every completion of each group the same reward, so "
-                "nothing moved. What helps: problems that are neither too easy nor too hard, a larger --group-size, "
-                "and --cold-start where the answer format is missing"
-            )
-        if self.verifier.counters.timeouts > self._said_timeouts:
-            new = self.verifier.counters.timeouts - self._said_timeouts
-            self._said_timeouts += new
-            listener.warn(f"{new} answers took longer than {self.config.run.verify_timeout_s:g} s to check: wrong")
-
-    def _time_left(self, step: int) -> float:
-        played = step + 1 - self._first_step
-        return (time.perf_counter() - self._started) / played * (self.config.run.steps - step - 1)
 
     # Checkpoints
 
@@ -449,50 +341,12 @@ class Session:
         return {
             "game": self.game.state(),
             "sources": {name: source.state() for name, source in self.sources.items()},
-            "skipped_steps": self.skipped_steps,
-            "nonfinite": self.nonfinite_steps,
+            **self._books.counts(),
             "cold_started": self._cold_started,
         }
 
-    def _try_save(self, step: int, state: Mapping[str, Any]) -> None:
-        """Save, and where that fails say so and go on: the next save tries again."""
-        try:
-            self._save(step, state)
-        except SaveFailed as error:
-            self.listener.warn(f"{error}. The run goes on, and tries again at the next save")
-
     def _save(self, step: int, state: Mapping[str, Any]) -> None:
-        """Raises SaveFailed where the folder cannot be written, TrainingError for seats that are not finite."""
-        self._last_save = self._clock()
-        optimizer = self.trainer.optimizer
-        if (found := find_nonfinite(self.adapters, optimizer)) is not None:
-            raise TrainingError(f"{found} is not finite: not saved. {self._what_is_whole()}")
-        try:
-            save_checkpoint(
-                self.folder.path / CHECKPOINTS,
-                step,
-                adapters=self.adapters,
-                optimizer=optimizer_state(optimizer, self.adapters) if optimizer is not None else {},
-                state=state,
-                identity=self.identity,
-                keep=self.config.run.keep_checkpoints,
-                config_hash=hash_of(self.config),
-            )
-            aside = self.folder.path / f".{ADAPTERS}.partial"
-            for seat in self.adapters.seats:
-                self.adapters.save(seat, aside / seat)
-            self.folder.replace_folder(ADAPTERS, aside)
-        except (SaveFailed, OSError, SafetensorError) as error:
-            why = getattr(error, "strerror", None) or error
-            raise SaveFailed(f"saving before step {step + 1} failed: {why}. {self._what_is_whole()}") from None
-        self._write_card(step)
-
-    def _write_card(self, step: int) -> None:
-        card = model_card(self.config, step, metrics=self.folder.metrics(), evaluations=self.folder.evaluations())
-        try:
-            (self.folder.path / CARD).write_text(card, encoding="utf-8")
-        except OSError as error:
-            raise SaveFailed(f"cannot write {CARD}: {error.strerror or error}. {self._what_is_whole()}") from None
+        self._saver.save(step, state, self.trainer.optimizer)
 
     def _load(self, path: str) -> None:
         checkpoint = Checkpoint(Path(path), self.trainer.state.global_step)
@@ -501,8 +355,7 @@ class Session:
         self.game.restore(state["game"])
         for name, source in self.sources.items():
             source.restore(state["sources"][name])
-        self.skipped_steps = state["skipped_steps"]
-        self.nonfinite_steps = state.get("nonfinite", 0)
+        self._books.restore(state)
         self._cold_started = state["cold_started"]
         self._unread = None
 

@@ -194,7 +194,7 @@ def failing(after: int, error: Exception, work: Callable[..., Any]) -> Callable[
 
 
 def test_a_save_that_fails_is_said_and_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    from lite_selfplay import session as module
+    from lite_selfplay import saving as module
 
     ear, run = Ear(), tmp_path / "run"
     monkeypatch.setattr(module, "save_checkpoint", failing(1, SaveFailed("the disk is full"), module.save_checkpoint))
@@ -206,7 +206,7 @@ def test_a_save_that_fails_is_said_and_tried_again(tmp_path: Path, monkeypatch: 
 
 
 def test_the_last_save_must_succeed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    from lite_selfplay import session as module
+    from lite_selfplay import saving as module
 
     run = tmp_path / "run"
     monkeypatch.setattr(module, "save_checkpoint", failing(2, SaveFailed("the disk is full"), module.save_checkpoint))

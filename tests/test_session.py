@@ -8,13 +8,14 @@ from typing import Any
 import pytest
 
 from lite_selfplay import RunConfig, load_run, resume, train
+from lite_selfplay.bookkeeping import WARNING_EVERY
 from lite_selfplay.data import Completion, Verdict
 from lite_selfplay.errors import TaskError, UnknownNameError
 from lite_selfplay.listener import Listener
 from lite_selfplay.models import resolve
 from lite_selfplay.planning import plan
 from lite_selfplay.records import RunFolder
-from lite_selfplay.session import WARNING_EVERY, Session
+from lite_selfplay.session import Session
 
 pytestmark = pytest.mark.usefixtures("reading_game")
 
@@ -121,9 +122,9 @@ def test_a_warning_of_one_kind_comes_now_and_then(tmp_path: Path):
     ear = Ear()
     with session_of(config(tmp_path / "run"), tmp_path, ear) as session:
         for step in range(2 * WARNING_EVERY + 1):
-            session._warn_now_and_then(f"{step}.5% of all", step)
+            session._books._warn_now_and_then(f"{step}.5% of all", step)
             if step >= 3:
-                session._warn_now_and_then("something else", step)
+                session._books._warn_now_and_then("something else", step)
     assert ear.warned == ["0.5% of all", "something else", "10.5% of all", "something else", "20.5% of all"]
 
 

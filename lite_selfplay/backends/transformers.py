@@ -1,7 +1,9 @@
 """The backend that runs anywhere: transformers, PEFT and bitsandbytes, on a CUDA card or a CPU."""
 
 import contextlib
+import ctypes
 import functools
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,6 +17,7 @@ from lite_selfplay.backends.generation import Generation, generate
 from lite_selfplay.backends.logprobs import token_logprobs
 from lite_selfplay.config import ModelSection, SeatConfig
 from lite_selfplay.data import Sampling, TokenScores
+from lite_selfplay.models.folders import refusing_code
 
 _DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 _SCORE_TOKENS = 16384
@@ -50,7 +53,9 @@ class TransformersBackend:
         self._decode, self._poll = decode, poll
         checkpointing = section.gradient_checkpointing
         self._checkpointing = self.device.type == "cuda" if checkpointing == "auto" else bool(checkpointing)
-        base = load_base(path, section.precision, self.compute_dtype, self.device)
+        base = load_base(
+            path, section.precision, self.compute_dtype, self.device, trust_remote_code=section.trust_remote_code
+        )
         self.adapters = Adapters(base, seats, seed=seed, base_name=base_name or str(path))
         self.adapters.model.eval()
         self._dense = functools.partial(dense_weight, dtype=self.compute_dtype)
@@ -125,6 +130,10 @@ class TransformersBackend:
         finally:
             self.adapters.model.train(was_training)
 
+    def release_memory(self) -> None:
+        if self.device.type == "cpu":
+            _trim_heap()
+
     def autocast(self) -> contextlib.AbstractContextManager[Any]:
         if self.device.type == "cpu" or self.compute_dtype == torch.float32:
             return contextlib.nullcontext()
@@ -145,6 +154,21 @@ class TransformersBackend:
         }
 
 
+def _trim_heap() -> None:
+    """Let the C library return freed memory: glibc keeps what it once had, so that a phase's peak would lie on top of
+    what the phases before it have left. Elsewhere nothing happens."""
+    if (trim := _malloc_trim()) is not None:
+        trim(0)
+
+
+@functools.cache
+def _malloc_trim() -> Callable[[int], int] | None:
+    if not sys.platform.startswith("linux"):
+        return None
+    found: Callable[[int], int] | None = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    return found
+
+
 def compute_dtype(section: ModelSection, device: torch.device) -> torch.dtype:
     """What weights are multiplied in: bf16 where the hardware has it, fp16 on older GPUs, fp32 on other CPUs."""
     if section.precision != "4bit":
@@ -157,8 +181,13 @@ def compute_dtype(section: ModelSection, device: torch.device) -> torch.dtype:
     return torch.bfloat16 if has_bf16 else torch.float32
 
 
-def load_base(path: Path, precision: str, dtype: torch.dtype, device: torch.device) -> nn.Module:
-    """A frozen causal language model from a folder: NF4 weights for `4bit`, otherwise `dtype`."""
+def load_base(
+    path: Path, precision: str, dtype: torch.dtype, device: torch.device, *, trust_remote_code: bool = False
+) -> nn.Module:
+    """A frozen causal language model from a folder: NF4 weights for `4bit`, otherwise `dtype`.
+
+    Raises ConfigError for one that is code of its own, unless that is trusted.
+    """
     from transformers import AutoModelForCausalLM, BitsAndBytesConfig
 
     quantization = None
@@ -166,9 +195,15 @@ def load_base(path: Path, precision: str, dtype: torch.dtype, device: torch.devi
         quantization = BitsAndBytesConfig(
             load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_compute_dtype=dtype, bnb_4bit_use_double_quant=False
         )
-    model = AutoModelForCausalLM.from_pretrained(
-        path, dtype=dtype, quantization_config=quantization, device_map={"": device}, local_files_only=True
-    )
+    with refusing_code(path):
+        model = AutoModelForCausalLM.from_pretrained(
+            path,
+            dtype=dtype,
+            quantization_config=quantization,
+            device_map={"": device},
+            local_files_only=True,
+            trust_remote_code=trust_remote_code,
+        )
     if precision == "4bit":
         keep_training_layout(model)
     model.requires_grad_(False)

@@ -42,7 +42,7 @@ class Target:
     seats: tuple[str, ...]
 
     @classmethod
-    def of(cls, name: Path | str, precision: str | None, seed: int) -> "Target":
+    def of(cls, name: Path | str, precision: str | None, seed: int, trust_remote_code: bool = False) -> "Target":
         """A run where the folder has a `config.yaml`, else a base model by any name it goes by.
 
         Raises UnknownNameError, ModelNotFoundError or ConfigError.
@@ -50,14 +50,17 @@ class Target:
         chosen = {} if precision is None else {"precision": precision}
         if (Path(name) / CONFIG).is_file():
             folder = RunFolder.open(Path(name))
-            config = RunConfig.of(folder.config().model_dump(mode="json"), {"model": chosen})
+            config = RunConfig.of(folder.config_to_load(trust_remote_code).model_dump(mode="json"), {"model": chosen})
             sizes = {"group_size": config.run.group_size, "problems_per_step": config.run.problems_per_step}
             spec = make_game(config.game.name, config.game.options, **sizes).evaluation()
             return cls(str(name), config, folder, spec.mode, spec.seats)
         require_known(str(name))
         # A configuration names a game; nothing of it is used. Its one seat is there because PEFT wants an adapter.
         config = RunConfig(
-            game="grpo", model={"name": str(name), **chosen}, seats={"solver": SeatConfig(rank=1)}, seed=seed
+            game="grpo",
+            model={"name": str(name), **chosen, "trust_remote_code": trust_remote_code},
+            seats={"solver": SeatConfig(rank=1)},
+            seed=seed,
         )
         return cls(str(name), config, None, "single", (BASE,))
 
@@ -101,7 +104,8 @@ class Target:
         from lite_selfplay.verify import Verifier
 
         run = self.config.run
-        chat = Chat.load(model.path, self.config.model.thinking)
+        section = self.config.model
+        chat = Chat.load(model.path, section.thinking, trust_remote_code=section.trust_remote_code)
         backend = choose_backend(
             model.path,
             self.config.model,
@@ -151,6 +155,7 @@ def evaluate(
     precision: str | None = None,
     seats: Sequence[str] | None = None,
     data_dir: Path | str | None = None,
+    trust_remote_code: bool = False,
     write: bool = True,
     listener: Listener | Callable[[str], None] | None = None,
 ) -> Evaluation:
@@ -160,6 +165,7 @@ def evaluate(
     in `data_dir`. `mode`: `single` or `cascade`; None takes the game's own, `single` for a model. `limit` None: all
     problems of a file, 100 that are made by name. `temperature` 0 is greedy. `max_completion_tokens` None takes the
     run's, or what the task suggests for a model; `precision` None the run's, or 4bit; `seats` None the game's.
+    `trust_remote_code` runs the Python code that a model brings along; a run made with it needs it given again.
     The result is written to `eval/` in a run's folder unless `write` is off, never over another; none for a model.
 
     Raises RequestError where the request is wrong (a mode, seat, task or model that is not there, a run without its
@@ -167,19 +173,20 @@ def evaluate(
     """
     listener = as_listener(listener)
     _check_numbers(samples, temperature, top_p, max_completion_tokens, seed)
-    found = Target.of(target, precision, seed)
+    found = Target.of(target, precision, seed, trust_remote_code)
     spec = found.spec(mode, seats)
     found.require_adapters()
     task, named = find_task(tasks, data_dir, seed)
     problems = _choose(task, limit, seed, found, listener)
     tokens = max_completion_tokens or found.config.run.max_completion_tokens or task.max_completion_tokens
     with quiet(), Interrupts() as interrupts:
-        from lite_selfplay.models import resolve
+        from lite_selfplay.models import base_of
 
-        model = resolve(found.config.model.name, say=listener.say)
+        model = base_of(found.config.model, listener)
         found.require_base(model.identity)
         listener.say(f"loading {model.name} in {found.config.model.precision}")
         with found.table(model, tokens, listener, Poll(listener, interrupts.poll)) as table:
+            interrupts.poll()  # from here on a signal is told of
             evaluation = measure(
                 table,
                 spec,

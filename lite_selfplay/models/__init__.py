@@ -8,13 +8,26 @@ Importing this package loads neither torch nor transformers.
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from lite_selfplay.errors import ModelNotFoundError, UnknownNameError
 from lite_selfplay.models import catalog, folders
 from lite_selfplay.models.catalog import NO_NETWORK, ModelInfo, known_models
 
-__all__ = ["ModelInfo", "ResolvedModel", "known_models", "provenance", "require_known", "resolve", "suggested"]
+if TYPE_CHECKING:
+    from lite_selfplay.config import ModelSection
+    from lite_selfplay.listener import Listener
+
+__all__ = [
+    "ModelInfo",
+    "ResolvedModel",
+    "base_of",
+    "known_models",
+    "provenance",
+    "require_known",
+    "resolve",
+    "suggested",
+]
 
 provenance = folders.provenance
 
@@ -34,8 +47,18 @@ class ResolvedModel:
     defaults: Mapping[str, Any] = field(default_factory=dict)
 
 
-def resolve(name: str, *, say: Callable[[str], None] | None = None) -> ResolvedModel:
-    """Find or make the local folder of a base model.
+def base_of(section: "ModelSection", listener: "Listener") -> ResolvedModel:
+    """The base that a configuration names, with a loud warning where its own code is to be run. Raises as `resolve`."""
+    if section.trust_remote_code:
+        listener.warn(
+            f"TRUSTING REMOTE CODE: Python code that comes with {section.name} runs with all your rights: it can read, "
+            "change and send away whatever you can. Go on only if you have read it"
+        )
+    return resolve(section.name, with_code=section.trust_remote_code, say=listener.say)
+
+
+def resolve(name: str, *, with_code: bool = False, say: Callable[[str], None] | None = None) -> ResolvedModel:
+    """Find or make the local folder of a base model; from a hub its Python code comes along only `with_code`.
 
     Tried in this order: an existing folder, a `.gguf` file, `tiny`, `smollm2-135m`, a short name of the catalog, a hub
     id (`owner/name`). `say` is told, in sentences, about anything that takes longer than a second.
@@ -43,7 +66,7 @@ def resolve(name: str, *, say: Callable[[str], None] | None = None) -> ResolvedM
     Raises `ModelNotFoundError` where the model is known but cannot be had, `UnknownNameError` (with near names) where
     the name means nothing.
     """
-    return _route(name)(say or _silent)
+    return _route(name, with_code)(say or _silent)
 
 
 def require_known(name: str) -> None:
@@ -51,7 +74,7 @@ def require_known(name: str) -> None:
     _route(name)
 
 
-def _route(name: str) -> Callable[[Callable[[str], None]], ResolvedModel]:
+def _route(name: str, with_code: bool = False) -> Callable[[Callable[[str], None]], ResolvedModel]:
     """How a model is found or made: a function that does it, telling its argument what takes long."""
     key = name.strip()
     builtin = _BUILTIN.get(key.lower())
@@ -70,7 +93,7 @@ def _route(name: str) -> Callable[[Callable[[str], None]], ResolvedModel]:
         raise UnknownNameError(
             "model", name, catalog.names(), "A model may also be a hub id (owner/name), a folder or a .gguf file."
         )
-    return lambda tell: _from_hub(name, hub_id, tell)
+    return lambda tell: _from_hub(name, hub_id, with_code, tell)
 
 
 def _silent(sentence: str) -> None:
@@ -96,10 +119,10 @@ def _from_gguf(name: str, path: Path, say: Callable[[str], None]) -> ResolvedMod
     return ResolvedModel(name, gguf.converted(path, sha256, say=say), f"gguf:{sha256}")
 
 
-def _from_hub(name: str, hub_id: str, say: Callable[[str], None]) -> ResolvedModel:
+def _from_hub(name: str, hub_id: str, with_code: bool, say: Callable[[str], None]) -> ResolvedModel:
     from lite_selfplay.models import hub
 
-    path = hub.fetch(hub_id, say=say)
+    path = hub.fetch(hub_id, with_code=with_code, say=say)
     return ResolvedModel(name, path, f"hub:{hub_id}@{path.name}")
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from lite_selfplay.errors import ConfigError, ModelNotFoundError
+from lite_selfplay.models.folders import refusing_code
 
 Thinking = Literal["auto", "on", "off"]
 
@@ -80,12 +81,17 @@ class Chat:
         self.thinks: bool = self._mentions_thinking and not ends_closed
 
     @classmethod
-    def load(cls, path: Path | str, thinking: Thinking = "auto") -> "Chat":
-        """The chat of the model folder `path`; its generation config (else its config) may name further EOS ids."""
+    def load(cls, path: Path | str, thinking: Thinking = "auto", *, trust_remote_code: bool = False) -> "Chat":
+        """The chat of the model folder `path`; its generation config (else its config) may name further EOS ids.
+
+        Raises `ConfigError` for a tokenizer that is code of its own, unless that is trusted.
+        """
         from transformers import AutoTokenizer
 
         folder = Path(path)
-        return cls(AutoTokenizer.from_pretrained(folder), thinking=thinking, eos_ids=_configured_eos(folder))
+        with refusing_code(folder):
+            tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=trust_remote_code)
+        return cls(tokenizer, thinking=thinking, eos_ids=_configured_eos(folder))
 
     def encode(self, prompt: str) -> EncodedPrompt:
         """The ids of a user's `prompt`, up to where the assistant begins to speak.
@@ -101,6 +107,10 @@ class Chat:
         """The text of `ids` without special tokens, except that `<think>` and `</think>` are kept."""
         shown = [identity for identity in ids if identity not in self._hidden]
         return str(self.tokenizer.decode(shown, skip_special_tokens=False, clean_up_tokenization_spaces=False))
+
+    def tokens(self, text: str) -> list[int]:
+        """The ids of plain text, without special tokens."""
+        return list(self.tokenizer(text, add_special_tokens=False)["input_ids"])
 
     def conversation(self, prompt: str, completion: str) -> Conversation:
         """Ids to learn `completion` from. What the template already wrote of it (`prefill`) is not written twice."""

@@ -1,11 +1,13 @@
 """A model folder: whether it holds what transformers needs, and a fingerprint of its content."""
 
+import contextlib
 import hashlib
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from lite_selfplay.errors import ModelNotFoundError
+from lite_selfplay.errors import ConfigError, ModelNotFoundError
 
 PROVENANCE = "provenance.json"
 _TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "tokenizer_config.json", "spiece.model")
@@ -35,6 +37,12 @@ def missing_parts(folder: Path) -> list[str]:
     return missing
 
 
+def lacks_code(folder: Path) -> bool:
+    """True where the config names code that is to come with the model, and no Python file did."""
+    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    return "auto_map" in config and not any(folder.glob("*.py"))
+
+
 def require_model(folder: Path) -> None:
     """Raise `ModelNotFoundError`, in a sentence that names what is missing, unless the folder holds a whole model."""
     missing = missing_parts(folder)
@@ -53,7 +61,7 @@ def fingerprint(folder: Path) -> str:
     """`folder:` and a SHA-256 over the config, the tokenizer's files, and names, sizes and samples of the weights.
 
     Samples (16 blocks of 64 KiB spread over each file) tell two fine-tunes of one architecture apart without reading
-    gigabytes. The version of transformers that wrote the config does not count.
+    gigabytes. The version of transformers that wrote the config does not count; code that the config names does.
     """
     digest = hashlib.sha256()
     config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
@@ -62,6 +70,8 @@ def fingerprint(folder: Path) -> str:
     for name in ("tokenizer.json", "tokenizer.model", "chat_template.jinja", "tokenizer_config.json"):
         if (folder / name).is_file():
             digest.update(name.encode() + (folder / name).read_bytes())
+    for file in sorted(folder.rglob("*.py")) if "auto_map" in config else ():
+        digest.update(file.relative_to(folder).as_posix().encode() + file.read_bytes())
     for file in weight_files(folder):
         size = file.stat().st_size
         digest.update(f"{file.name}:{size}".encode())
@@ -70,6 +80,23 @@ def fingerprint(folder: Path) -> str:
                 stream.seek(max(0, size - _SAMPLE_BYTES) * sample // (_SAMPLES - 1))
                 digest.update(stream.read(_SAMPLE_BYTES))
     return f"folder:{digest.hexdigest()}"
+
+
+@contextlib.contextmanager
+def refusing_code(folder: Path) -> Iterator[None]:
+    """A context in which transformers loads from a folder; what it refuses to run is told in our words.
+
+    Raises `ConfigError` where the folder needs Python code of its own and that is not trusted.
+    """
+    try:
+        yield
+    except ValueError as error:
+        if "trust_remote_code" not in str(error):
+            raise
+        raise ConfigError(
+            f"the model in {folder} needs Python code that it brings along (auto_map in its config.json), which is not "
+            "run: read that code, and if you trust it give --trust-remote-code"
+        ) from None
 
 
 def sha256_of(file: Path) -> str:

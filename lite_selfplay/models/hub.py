@@ -23,8 +23,10 @@ _IGNORE = ["*/*", "consolidated*"]
 _DISK = (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EROFS)
 
 
-def fetch(hub_id: str, *, say: Callable[[str], None] | None = None) -> Path:
+def fetch(hub_id: str, *, with_code: bool = False, say: Callable[[str], None] | None = None) -> Path:
     """The snapshot folder of `hub_id` (`owner/name`); its name is the revision, 40 hexadecimal digits.
+
+    `with_code`: the Python files at its top level come along.
 
     A complete snapshot in the hub's cache is taken as it is, without asking the network: a base must not change
     between a run and its resume. Waits `HF_HUB_ETAG_TIMEOUT` seconds (4 unless set) for the hub to answer.
@@ -33,7 +35,8 @@ def fetch(hub_id: str, *, say: Callable[[str], None] | None = None) -> Path:
     """
     from huggingface_hub import HfApi, constants, snapshot_download
 
-    cached = _cached(hub_id)
+    allowed = [*_ALLOW, *(["*.py"] if with_code else [])]
+    cached = _cached(hub_id, allowed)
     if cached is not None:
         return cached
     if constants.HF_HUB_OFFLINE:
@@ -43,7 +46,7 @@ def fetch(hub_id: str, *, say: Callable[[str], None] | None = None) -> Path:
         _require_safetensors(hub_id, [file.rfilename for file in info.siblings or []])
         if say is not None:
             say(f"fetching {hub_id} from the hub, once")
-        path = Path(snapshot_download(hub_id, allow_patterns=_ALLOW, ignore_patterns=_IGNORE))
+        path = Path(snapshot_download(hub_id, allow_patterns=allowed, ignore_patterns=_IGNORE))
     except ModelNotFoundError:
         raise
     except Exception as error:  # Several libraries raise from here, with no common base.
@@ -52,19 +55,21 @@ def fetch(hub_id: str, *, say: Callable[[str], None] | None = None) -> Path:
     return path
 
 
-def _cached(hub_id: str) -> Path | None:
+def _cached(hub_id: str, allowed: list[str]) -> Path | None:
     """The newest whole snapshot that the hub's cache holds, None where there is none."""
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HFValidationError, LocalEntryNotFoundError
 
     try:
-        path = snapshot_download(hub_id, allow_patterns=_ALLOW, ignore_patterns=_IGNORE, local_files_only=True)
+        path = snapshot_download(hub_id, allow_patterns=allowed, ignore_patterns=_IGNORE, local_files_only=True)
     except LocalEntryNotFoundError:
         return None
     except HFValidationError as error:
         raise ModelNotFoundError(f"{hub_id!r} is neither a folder nor a valid hub id: {error}") from error
     # Other programs leave snapshots of single files, which count as whole where no listing was kept beside them.
-    return None if folders.missing_parts(Path(path)) else Path(path)
+    if folders.missing_parts(Path(path)) or ("*.py" in allowed and folders.lacks_code(Path(path))):
+        return None
+    return Path(path)
 
 
 def _deadline() -> float:

@@ -1,0 +1,127 @@
+"""A run that is killed, at any moment and however often, and resumed, ends as the one that nobody touched."""
+
+import random
+import shutil
+import signal
+import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lite_selfplay.stats import clopper_pearson
+
+KILLED = -signal.SIGKILL
+AIMS = ("any moment", "a file operation", "a save", "a phase")
+AGAIN = 0.5
+"""How often a resumed run is killed, too."""
+SOON_S = 0.03
+"""About as long as a save takes; kills aimed at one, or at a phase, come so soon after its beginning."""
+NO_CHECKPOINT = ("has no complete checkpoint to resume from", "is not a run folder", "must hold a mapping of keys")
+
+
+def kill(lab: Any, start: Callable[..., Any], run: Path, aim: str, rng: random.Random) -> tuple[Any, str]:
+    """Start a process and kill it; returns it and the phase it was in, empty where it had ended before."""
+    if aim == "a file operation":
+        process = start(run, operation=rng.randint(1, lab.operations))
+    else:
+        process = start(run)
+        if aim == "a save":
+            saves = rng.randint(1, lab.begun["saving"])
+            aside = run / "checkpoints"
+            process.until(lambda: process.begun("saving") >= saves and any(aside.glob(".step-*.partial")))
+            time.sleep(rng.uniform(0, SOON_S))
+        elif aim == "a phase":
+            phase = rng.choice([phase for phase, times in lab.begun.items() if times])
+            times = rng.randint(1, lab.begun[phase])
+            process.until(lambda: process.begun(phase) >= times)
+            time.sleep(rng.uniform(0, SOON_S))
+        else:
+            time.sleep(rng.uniform(0, lab.seconds))
+        process.send(signal.SIGKILL)
+    ended = process.wait()
+    assert ended.code in (KILLED, 0), ended.said
+    return process, process.phase if ended.code == KILLED else ""
+
+
+def survive(lab: Any, aim: str, rng: random.Random) -> tuple[list[str], list[str], list[str]]:
+    """Kill a run, possibly again when it is resumed, and let it end.
+
+    Returns the phases of the kills after which it was resumed, of those after which nothing had been saved and it was
+    started anew, and what the finished run has otherwise than the untouched one.
+    """
+    run = lab.new()
+    resumed, anew = list[str](), list[str]()
+    start = lab.train
+    while True:
+        process, phase = kill(lab, start, run, aim, rng)
+        if phase:
+            whole = lab.run("doctor", run)
+            tried = lab.resume(run) if rng.random() > AGAIN or whole.code else None
+            if tried is None:
+                resumed.append(phase)
+                start, aim = lab.resume, rng.choice(AIMS)
+                continue
+            process = tried
+        ended = process.wait()
+        if phase and ended.code == 2 and any(sentence in ended.said for sentence in NO_CHECKPOINT):
+            assert whole.code, "doctor says that it can be resumed"
+            anew.append(phase)
+            shutil.rmtree(run, ignore_errors=True)
+            process = lab.train(run)
+            ended = process.wait()
+        elif phase:
+            assert whole.code == 0, whole.said
+            resumed.append(phase)
+        assert ended.code == 0, f"after a kill in {[*resumed, *anew]}: {ended.said}"
+        differences = lab.differences(run)
+        if not differences:
+            shutil.rmtree(run)
+        return resumed, anew, differences
+
+
+def test_killed_runs_end_as_the_untouched_one(lab: Any, count: int, show: Callable[..., None]):
+    rng = random.Random(2026)
+    tried, survived, anew = Counter[str](), Counter[str](), Counter[str]()
+    broken: list[str] = []
+    trial = 0
+    while sum(tried.values()) < (count or 3):
+        kills, fresh, differences = survive(lab, AIMS[trial % len(AIMS)], rng)
+        trial += 1
+        tried.update(kills)
+        anew.update(fresh)
+        if differences:
+            broken.append(f"trial {trial}, killed in {', '.join([*kills, *fresh])}: {', '.join(differences)}")
+        else:
+            survived.update(kills)
+    if count:
+        show(f"kills survived, {trial} runs, {lab.seconds:.1f} s each untouched", rows(tried, survived, anew))
+    assert not broken, "\n".join(broken)
+
+
+def rows(tried: Counter[str], survived: Counter[str], anew: Counter[str]) -> list[list[object]]:
+    lines: list[list[object]] = [["killed in", "tried", "survived", "95% interval", "started anew"]]
+    for phase in [*dict.fromkeys([*tried, *anew]), "all"]:
+        n, k = (sum(c.values()) if phase == "all" else c[phase] for c in (tried, survived))
+        low, high = clopper_pearson(k, n)
+        fresh = sum(anew.values()) if phase == "all" else anew[phase]
+        lines.append([phase, n, k, f"{low:.1%} to {high:.1%}" if n else "-", fresh])
+    return lines
+
+
+def test_the_processes_are_seen_in_every_phase(lab: Any):
+    assert {phase for phase, times in lab.begun.items() if times} == set(lab.begun) - {"starting"}
+    assert lab.operations > 100
+
+
+@pytest.mark.parametrize("sentence", NO_CHECKPOINT)
+def test_a_run_that_has_saved_nothing_is_started_anew(lab: Any, sentence: str):
+    run = lab.new()
+    if sentence != "is not a run folder":
+        run.mkdir()
+        (run / "config.yaml").write_text("" if "mapping" in sentence else "game: agon\nmodel: tiny\ntasks: letters\n")
+    ended = lab.run("train", "--resume", run)
+    assert ended.code == 2
+    assert sentence in ended.said
