@@ -16,13 +16,14 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Literal, Protocol, Self
+from typing import Any, Literal, Protocol, Self
 
 from lite_selfplay.config import ColdStartSection
 from lite_selfplay.data import BASE, Example, Problem, Stream
 from lite_selfplay.errors import ConfigError, UnknownNameError
 from lite_selfplay.games.base import Game
 from lite_selfplay.listener import Listener
+from lite_selfplay.reading import read_object_lines
 from lite_selfplay.table import Table
 from lite_selfplay.tasks import Source, Task, load_task
 from lite_selfplay.tasks.base import derived_rng, derived_seed
@@ -335,27 +336,17 @@ def read_examples(path: Path, roles: Sequence[str]) -> list[PooledExample]:
     """
     if not path.is_file():
         raise ConfigError(f"no file of examples at {path}")
-    examples: list[PooledExample] = []
-    try:
-        lines = path.read_bytes().splitlines()
-    except OSError as error:
-        raise ConfigError(f"cannot read {path}: {error.strerror or error}") from None
-    for number, line in enumerate(lines, 1):
-        if line.strip():
-            examples += _examples_of(line, roles, f"{path}, line {number}")
+    examples = [
+        example
+        for number, row in read_object_lines(path, ConfigError)
+        for example in _examples_of(row, roles, f"{path}, line {number}")
+    ]
     if not examples:
         raise ConfigError(f"{path} holds no example")
     return examples
 
 
-def _examples_of(line: bytes, roles: Sequence[str], where: str) -> list[PooledExample]:
-    try:
-        row = json.loads(line.decode("utf-8-sig"))
-        json.dumps(row, ensure_ascii=False).encode("utf-8")  # half a surrogate pair is no text
-    except (ValueError, RecursionError) as error:
-        raise ConfigError(f"{where}: not JSON in UTF-8 ({str(error).partition(':')[0]})") from None
-    if not isinstance(row, dict):
-        raise ConfigError(f"{where}: must be an object, not {type(row).__name__}")
+def _examples_of(row: Mapping[str, Any], roles: Sequence[str], where: str) -> list[PooledExample]:
     for key in ("prompt", "completion"):
         if not isinstance(row.get(key), str) or not row[key].strip():
             raise ConfigError(f"{where}: {key!r} must be a text that is not empty")

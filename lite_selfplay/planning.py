@@ -2,7 +2,7 @@
 
 import importlib.util
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ from lite_selfplay.games import Game, make_game
 from lite_selfplay.models import require_known, suggested
 from lite_selfplay.records import RunFolder
 from lite_selfplay.tasks import Task, load_task
+from lite_selfplay.tasks.passages import passages_of, read_passages
 from lite_selfplay.tasks.split import evaluation_set, training_side
 
 _LOOKED_AT = 50
@@ -23,13 +24,17 @@ _LOOKED_AT = 50
 
 @dataclass(frozen=True)
 class Plan:
-    """The whole configuration, the game, the problems to train on and those held out, checked against each other."""
+    """The whole configuration, the game, the problems to train on and those held out, checked against each other.
+
+    `sources` holds what the game draws from, by name; `passages` may still be longer than a base's tokens allow.
+    """
 
     config: RunConfig
     game: Game
     task: Task
     max_completion_tokens: int
     held_out: Sequence[Problem] = ()
+    sources: Mapping[str, Sequence[Problem]] = field(default_factory=dict)
 
     def lines(self) -> list[str]:
         """What would happen, in sentences."""
@@ -37,12 +42,26 @@ class Plan:
         seats = ", ".join(f"{name} (lr {seat.lr:g}, rank {seat.rank})" for name, seat in self.config.seats.items())
         lines = [
             f"{self.config.game.name} with {model.name} in {model.precision}, {run.steps} steps, seed {run.seed}",
-            f"tasks: {self.task.name}, {len(self.task.problems):,} problems, {run.problems_per_step} a step",
+            *self._source_lines(),
             f"seats: {seats}",
+            *self.game.describe(run.steps),
         ]
         if run.init is not None:
             lines.append(f"the seats start from {run.init}")
         return lines + self._cold_start_lines() + self._step_lines() + self._evaluation_lines()
+
+    def _source_lines(self) -> list[str]:
+        tasks, lines = self.config.tasks, []
+        for name, problems in self.sources.items():
+            if name == "problems":
+                each = f", {self.config.run.problems_per_step} a step"
+                lines.append(f"tasks: {self.task.name}, {len(problems):,} problems{each}")
+            else:
+                given = tasks.knowledge if name == "passages" else tasks.validation
+                lines.append(f"{name}: {given or self.task.name}, {len(problems):,}")
+        if "problems" not in self.sources:
+            lines.append(f"problems are written by a seat; {self.task.name} is what a cold start would learn from")
+        return lines
 
     def _cold_start_lines(self) -> list[str]:
         section = self.config.cold_start
@@ -98,16 +117,18 @@ def plan(config: RunConfig, *, own_checker: bool = False) -> Plan:
     `own_checker`: a reward function takes the checker's place, so problems need no answers.
     Raises ConfigError, UnknownNameError or TaskError.
     """
-    if config.tasks.train is None:
+    game = make_game(config.game.name, config.game.options)
+    tasks = config.tasks.train or game.default_tasks
+    if tasks is None:
         raise ConfigError("no tasks: give --tasks a .jsonl file or a name such as letters")
-    task = load_task(config.tasks.train, seed=config.run.seed)
+    task = load_task(tasks, seed=config.run.seed)
     kept_apart = held_out(config)
     task = training_side(task, kept_apart)
-    resolved = _layered(make_game(config.game.name, config.game.options), config)
+    resolved = _layered(game, config)
     tokens = resolved.run.max_completion_tokens or task.max_completion_tokens
     reward = resolved.run.reward
     files: dict[str, dict[str, Any]] = {
-        "tasks": {"train": _absolute(config.tasks.train)},
+        "tasks": {"train": _absolute(tasks)},
         "cold_start": {"source": _absolute(resolved.cold_start.source), "enabled": _cold_starts(resolved)},
         "eval": {"tasks": resolved.eval.tasks and _absolute(resolved.eval.tasks)},
         "run": {
@@ -119,16 +140,33 @@ def plan(config: RunConfig, *, own_checker: bool = False) -> Plan:
     for key in ("tasks", "top_up"):
         if (spec := getattr(resolved.cold_start, key)) is not None:
             files["cold_start"][key] = _absolute(spec)
+    for key in ("knowledge", "validation"):
+        if (spec := getattr(config.tasks, key)) is not None:
+            files["tasks"][key] = _absolute(spec)
     sizes = {"group_size": resolved.run.group_size, "problems_per_step": resolved.run.problems_per_step}
     game = make_game(resolved.game.name, resolved.game.options, **sizes)
     options = {"game": {"name": resolved.game.name, **game.options.model_dump(mode="json")}}
-    ready = Plan(RunConfig.of(resolved.model_dump(mode="json"), files, options), game, task, tokens, kept_apart)
+    whole = RunConfig.of(resolved.model_dump(mode="json"), files, options)
+    sources = {name: _source(name, whole, task, kept_apart) for name in game.sources}
+    ready = Plan(whole, game, task, tokens, kept_apart, sources)
     _check_model(ready.config)
     if ready.config.run.init is not None:
         RunFolder.open(Path(ready.config.run.init))
     _check_sampling(ready.config)
     _check_problems(ready, own_checker)
     return ready
+
+
+def _source(name: str, config: RunConfig, task: Task, kept_apart: Sequence[Problem]) -> Sequence[Problem]:
+    """What a game draws from under a name: the run's own task, where nothing else is named for it."""
+    section = config.tasks
+    if name == "passages":
+        return read_passages(section.knowledge) if section.knowledge else passages_of(task)
+    if name == "validation":
+        if section.validation is not None:
+            task = training_side(load_task(section.validation, seed=config.run.seed), kept_apart)
+        return evaluation_set(task, section.validation_limit)
+    return task.problems
 
 
 def _layered(game: Game, config: RunConfig) -> RunConfig:
@@ -150,7 +188,7 @@ def _layered(game: Game, config: RunConfig) -> RunConfig:
 
 def _absolute(spec: str) -> str:
     """A file by its whole path, so that the run can be resumed and repeated from another folder."""
-    return str(Path(spec).resolve()) if Path(spec).is_file() else spec
+    return str(Path(spec).resolve()) if Path(spec).exists() else spec
 
 
 def _absolute_function(spec: str) -> str:
@@ -177,8 +215,12 @@ def _check_sampling(config: RunConfig) -> None:
 
 def _check_problems(ready: Plan, own_checker: bool) -> None:
     name, game = ready.config.game.name, ready.game
-    if game.needs_answers and not own_checker:
-        looked_at = ready.task.problems[:_LOOKED_AT] if ready.task.procedural else ready.task.problems
+    if game.own_labels and own_checker:
+        raise ConfigError(f"{name} judges by labels of its own making: a reward function has nothing to judge there")
+    needing = [source for source in ("problems", "validation") if source in ready.sources]
+    for source in needing if game.needs_answers and not own_checker else ():
+        problems = ready.sources[source]
+        looked_at = problems[:_LOOKED_AT] if ready.task.procedural else problems
         missing = next((problem.id for problem in looked_at if problem.answer is None), None)
         if missing is not None:
             raise ConfigError(f"{name} needs an answer to every problem; {missing} has none")

@@ -1,6 +1,7 @@
 """Keeping the libraries' own progress bars and notices off the terminal."""
 
 import contextlib
+import logging as python_logging
 import os
 from collections.abc import Iterator
 
@@ -11,6 +12,10 @@ def quiet() -> Iterator[None]:
     os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")
     from transformers.utils import logging
 
+    # At its import on some CPUs it misses a kernel of inference, which training does not use.
+    theirs = python_logging.getLogger("bitsandbytes")
+    level = theirs.level
+    theirs.setLevel(python_logging.ERROR)
     verbosity = logging.get_verbosity()
     bars = logging.is_progress_bar_enabled()
     logging.set_verbosity_error()
@@ -18,6 +23,7 @@ def quiet() -> Iterator[None]:
     try:
         yield
     finally:
+        theirs.setLevel(level)
         logging.set_verbosity(verbosity)
         if bars:
             logging.enable_progress_bar()

@@ -1,9 +1,10 @@
-"""Files of a run folder, read with distrust: they may be damaged, or a stranger's.
+"""Files read with distrust: they may be damaged, or a stranger's.
 
 Nothing is executed, nothing is followed out of the folder, nothing is read without a bound; what does not fit is
 refused in one sentence that names the file.
 """
 
+import codecs
 import json
 import math
 import os
@@ -11,13 +12,16 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lite_selfplay.errors import RunFolderError
+from lite_selfplay.errors import LiteSelfPlayError, RunFolderError
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 JSON_LIMIT = LINE_LIMIT = 64 * 2**20
 """Bytes of a JSON file, and of a line."""
+
+DATA_LINE_LIMIT = 10_000_000
+"""Bytes of a line of problems, passages or examples."""
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -34,7 +38,7 @@ def read_json(path: Path) -> dict[str, Any]:
         raise RunFolderError(f"cannot read {path}: {error.strerror or error}") from None
     if len(content) > JSON_LIMIT:
         raise RunFolderError(f"{path} is longer than {JSON_LIMIT >> 20} MB")
-    return _object(content, str(path))
+    return parse_object(content, str(path))
 
 
 def read_lines(path: Path) -> Iterator[tuple[int, bytes, dict[str, Any]]]:
@@ -52,11 +56,31 @@ def read_lines(path: Path) -> Iterator[tuple[int, bytes, dict[str, Any]]]:
                     raise RunFolderError(f"{path}, line {number}: longer than {LINE_LIMIT >> 20} MB")
                 if not line.endswith(b"\n"):
                     return
-                yield number, line, _object(line, f"{path}, line {number}")
+                yield number, line, parse_object(line, f"{path}, line {number}")
     except FileNotFoundError:
         return
     except OSError as error:
         raise RunFolderError(f"cannot read {path}: {error.strerror or error}") from None
+
+
+def read_object_lines(path: Path, error: type[LiteSelfPlayError]) -> Iterator[tuple[int, dict[str, Any]]]:
+    """The objects of a JSONL file of somebody's data, each after its line number; blank lines are passed over.
+
+    Raises `error`, with the line's number, where a line is longer than `DATA_LINE_LIMIT` or holds no object.
+    """
+    try:
+        file = path.open("rb")
+    except OSError as problem:
+        raise error(f"cannot read {path}: {problem.strerror or problem}") from None
+    with file as lines:
+        for number, line in enumerate(iter(lambda: lines.readline(DATA_LINE_LIMIT + 1), b""), 1):
+            where = f"{path}, line {number}"
+            if len(line) > DATA_LINE_LIMIT:
+                raise error(f"{where}: longer than {DATA_LINE_LIMIT:,} bytes")
+            if number == 1:
+                line = line.removeprefix(codecs.BOM_UTF8)
+            if line.strip():
+                yield number, parse_object(line.rstrip(), where, error)
 
 
 def read_tensors(path: Path) -> "dict[str, Tensor]":
@@ -75,7 +99,7 @@ def read_tensors(path: Path) -> "dict[str, Tensor]":
         raise RunFolderError(f"{path} is missing") from None
     except OSError as error:
         raise RunFolderError(f"cannot read {path}: {error.strerror or error}") from None
-    except (
+    except (  # the header is a stranger's JSON, and its reader raises whatever its content makes of it
         SafetensorError,
         ArithmeticError,
         AttributeError,
@@ -108,22 +132,28 @@ def first_link(folder: Path) -> Path | None:
     return None
 
 
-def _object(content: bytes, where: str) -> dict[str, Any]:
+def parse_object(content: bytes, where: str, error: type[LiteSelfPlayError] = RunFolderError) -> dict[str, Any]:
+    """The object in the bytes of a JSON text; `where` begins the sentence of what is raised, as `error`."""
     try:
         found = json.loads(content.decode("utf-8"), parse_constant=_no_number, parse_float=_finite)
-    except UnicodeDecodeError as error:
-        raise RunFolderError(f"{where}: not UTF-8 ({error.reason} at byte {error.start})") from None
+        json.dumps(found, ensure_ascii=False).encode("utf-8")
+    except UnicodeEncodeError:
+        raise error(f"{where}: holds half a surrogate pair, which is no text") from None
+    except UnicodeDecodeError as problem:
+        raise error(f"{where}: not UTF-8 ({problem.reason} at byte {problem.start})") from None
+    except json.JSONDecodeError as problem:
+        raise error(f"{where}: not JSON ({problem.msg} at column {problem.colno})") from None
+    except ValueError as problem:  # NaN, or a number of thousands of digits
+        raise error(f"{where}: not JSON ({str(problem).partition(':')[0]})") from None
     except RecursionError:
-        raise RunFolderError(f"{where}: not JSON that can be read (nested too deeply)") from None
-    except ValueError as error:
-        raise RunFolderError(f"{where}: not JSON ({error})") from None
+        raise error(f"{where}: nested too deeply") from None
     if not isinstance(found, dict):
-        raise RunFolderError(f"{where}: holds no JSON object")
+        raise error(f"{where}: must be an object, not {type(found).__name__}")
     return found
 
 
 def _no_number(name: str) -> float:
-    raise ValueError(f"{name} is no number of JSON")
+    raise ValueError(f"{name} is no JSON number")
 
 
 def _finite(text: str) -> float:

@@ -62,9 +62,7 @@ class LiveTable:
         return CPU_ROWS if self._backend.device.type == "cpu" else None
 
     def draw(self, source: str, n: int) -> list[Problem]:
-        if source not in self._sources:
-            raise UnknownNameError("source", source, self._sources)
-        return self._sources[source].draw(n)
+        return self._source(source).draw(n)
 
     def ask(
         self, role: str, prompts: Sequence[str], n: int = 1, sampling: Sampling | None = None
@@ -119,6 +117,16 @@ class LiveTable:
             prefill=encoded.prefill,
         )
 
+    def everything(self, source: str) -> Sequence[Problem]:
+        return self._source(source).problems
+
+    def evaluate(self, role: str, prompts: Sequence[str], problems: Sequence[Problem]) -> list[Verdict]:
+        self._listener.activity(f"{self._seat(role)} is measured as {role}")
+        seeds = [[derived_seed(self._config.run.seed, "evaluate", role, i)] for i in range(len(prompts))]
+        sampling = self._config.roles[role].sampling(self._default_tokens)
+        said = [completion for (completion,) in self.speak(self._seat(role), prompts, 1, sampling, seeds)]
+        return self.verify(list(zip(said, problems, strict=True)))
+
     def score(self, role: str, completions: Sequence[Completion]) -> list[TokenScores]:
         temperatures = [completion.sampling.temperature or 1.0 for completion in completions]
         scores: list[TokenScores] = [TokenScores((), ())] * len(completions)
@@ -140,10 +148,15 @@ class LiveTable:
         return verdicts
 
     def tokenize(self, text: str) -> list[int]:
-        return list(self._chat.tokenizer(text, add_special_tokens=False)["input_ids"])
+        return self._chat.tokens(text)
 
     def detokenize(self, ids: Sequence[int]) -> str:
         return self._chat.decode(ids)
+
+    def _source(self, name: str) -> Source:
+        if name not in self._sources:
+            raise UnknownNameError("source", name, self._sources)
+        return self._sources[name]
 
     def _seat(self, role: str) -> str:
         if role not in self._seats:

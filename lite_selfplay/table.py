@@ -46,6 +46,17 @@ class Table(Reader, Protocol):
         """
         ...
 
+    def everything(self, source: str) -> Sequence[Problem]:
+        """All items of a source, in an order that never changes; its position stays where it is."""
+        ...
+
+    def evaluate(self, role: str, prompts: Sequence[str], problems: Sequence[Problem]) -> list[Verdict]:
+        """One answer to each prompt by the seat that plays `role`, judged by its problem.
+
+        The same seeds at every call and every step, so that two calls differ by the seat alone.
+        """
+        ...
+
     def score(self, role: str, completions: Sequence[Completion]) -> list[TokenScores]:
         """Log-probabilities and entropies of completions under the seat that plays `role` in this step."""
         ...

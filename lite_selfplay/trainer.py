@@ -141,6 +141,7 @@ def make_trainer_class(parent: Any) -> Any:
         def training_step(self, model: Any, inputs: Any, num_items_in_batch: Any = None) -> Tensor:
             step = self.state.global_step
             episode, seats = self._play(step)
+            self.backend.release_memory()
             started = time.perf_counter()
             model.train()
             untouched = [StreamUpdate(stream.role, seats[stream.role]) for stream in episode.streams]
@@ -155,6 +156,7 @@ def make_trainer_class(parent: Any) -> Any:
                 ]
             except _NotFinite as found:
                 self._skip(report, str(found))
+            self.backend.release_memory()
             report.update_s = time.perf_counter() - started
             if not any(update.rows for update in report.streams):
                 # Nothing to apply: marked as an accumulation step, the optimizer (and a gradient scaler) skip it.

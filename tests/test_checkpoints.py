@@ -316,7 +316,7 @@ HOSTILE: dict[str, tuple[Callable[[Path], Any], str]] = {
     "drive": (lambda path: rename_entry(path, "C:x"), r"manifest\.json names 'C:x'"),
     "a link": (lambda path: (path / "adapters/x").symlink_to("/tmp"), "adapters/x is a symbolic link"),
     "NaN": (lambda path: write(path / STATE, '{"step": NaN}') or relisted(path), r"state\.json: not JSON \(NaN"),
-    "a list": (lambda path: write(path / STATE, "[]") or relisted(path), r"state\.json: holds no JSON object"),
+    "a list": (lambda path: write(path / STATE, "[]") or relisted(path), r"state\.json: must be an object, not list"),
     "another step": (lambda path: change_state(path, step=9) or relisted(path), r"state\.json is no state of step 5"),
     "other seats": (
         lambda path: change_state(path, versions={"Z": 1}) or relisted(path),

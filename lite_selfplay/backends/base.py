@@ -35,6 +35,10 @@ class Backend(Protocol):
         """Log-probabilities and entropies of (prompt ids, completion ids) under a seat, a snapshot or `base`."""
         ...
 
+    def release_memory(self) -> None:
+        """Give memory that is no longer in use back to the system: called between the phases of a step."""
+        ...
+
     def autocast(self) -> contextlib.AbstractContextManager[Any]:
         """The precision that generation, scoring and the update all run in."""
         ...

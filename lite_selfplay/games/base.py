@@ -6,6 +6,8 @@ a trainer. The whole contract is checked by `lite_selfplay.testing.check_game`.
 
 import random
 from collections.abc import Callable, Mapping
+from functools import partial
+from importlib import import_module
 from importlib.metadata import entry_points
 from typing import Any, ClassVar
 
@@ -28,14 +30,19 @@ class GameOptions(BaseModel):
 class Game:
     """The base of every game. Override `play`, and what else differs.
 
-    Class attributes: `roles` are the parts in the game, `sources` what it draws from (`problems`),
-    `needs_answers` whether every problem must come with its answer, `summary` one line
-    for the list of games, `Options` its switches, `recipe` the configuration its paper asks for, laid under the user's.
+    `roles` are the parts in the game. `sources` are what it draws from: `problems`, `passages` (texts for a proposer,
+    from `tasks.knowledge`), `validation` (what it measures a seat on while it plays); a game may set them by its
+    options. `needs_answers`: every problem must come with its answer. `own_labels`: it judges by labels of its own
+    making, so that a reward function would have nothing to judge. `default_tasks` stands in where a user names no
+    tasks. `summary` is a line for the list of games, `Options` its switches, `recipe` the configuration its paper
+    asks for, laid under the user's.
     """
 
     roles: ClassVar[tuple[str, ...]]
-    sources: ClassVar[tuple[str, ...]] = ("problems",)
+    sources: tuple[str, ...] = ("problems",)
     needs_answers: ClassVar[bool] = True
+    own_labels: ClassVar[bool] = False
+    default_tasks: str | None = None
     summary: ClassVar[str] = ""
     Options: ClassVar[type[GameOptions]] = GameOptions
     recipe: ClassVar[Mapping[str, Any]] = {}
@@ -69,6 +76,10 @@ class Game:
         """Completions sampled in one step, where that is fixed."""
         return None
 
+    def describe(self, steps: int) -> list[str]:
+        """Lines for a dry run: phases, draws, and what else a run of so many steps would do."""
+        return []
+
     def warnings(self, log: Mapping[str, Any]) -> list[str]:
         """Sentences for the terminal about a step's `log`, for what would go wrong silently."""
         return []
@@ -81,6 +92,15 @@ class Game:
         """Take back what `state` gave."""
 
 
+_OWN = {
+    "agon": "draft_challenge:DraftChallenge",
+    "cpmobius": "cpmobius:CpMobius",
+    "grpo": "solo:Solo",
+    "pasodoble": "pasodoble:PasoDoble",
+    "rent": "rent:Rent",
+    "rzero": "rzero:RZero",
+    "sqlm": "sqlm:Sqlm",
+}
 _registry: dict[str, Callable[[], type[Game]]] = {}
 
 
@@ -120,10 +140,13 @@ def make_game(name: str, options: Mapping[str, Any], *, group_size: int = 8, pro
 
 
 def _discover() -> None:
-    from lite_selfplay.games.draft_challenge import DraftChallenge
-    from lite_selfplay.games.solo import Solo
-
-    _registry.setdefault("agon", lambda: DraftChallenge)
-    _registry.setdefault("grpo", lambda: Solo)
+    for name, place in _OWN.items():
+        _registry.setdefault(name, partial(_load, place))
     for point in entry_points(group=ENTRY_POINTS):
         _registry.setdefault(point.name, point.load)
+
+
+def _load(place: str) -> type[Game]:
+    module, _, name = place.partition(":")
+    game: type[Game] = getattr(import_module(f"lite_selfplay.games.{module}"), name)
+    return game

@@ -81,12 +81,15 @@ def _options(text: str) -> dict[str, str]:
 
 
 class Source:
-    """Walks a task epoch by epoch, each in an order that follows from the seed and the epoch; remembers where it is."""
+    """Walks a task epoch by epoch, each in an order that follows from the seed and the epoch; remembers where it is.
+
+    `problems` are the task's own, in its order.
+    """
 
     def __init__(self, problems: Sequence[Problem], *, seed: int, name: str = "problems"):
         if not len(problems):
             raise TaskError(f"the source {name!r} holds no problem")
-        self._problems, self._seed, self._name = problems, seed, name
+        self.problems, self._seed, self._name = problems, seed, name
         self.position = 0
         self._walk: Iterator[int] | None = None
 
@@ -95,25 +98,25 @@ class Source:
         if self._walk is None:
             self._walk = self._indices(self.position)
         self.position += n
-        return [self._problems[next(self._walk)] for _ in range(n)]
+        return [self.problems[next(self._walk)] for _ in range(n)]
 
     def _indices(self, position: int) -> Iterator[int]:
-        epoch, offset = divmod(position, len(self._problems))
+        epoch, offset = divmod(position, len(self.problems))
         while True:
-            order = list(range(len(self._problems)))
+            order = list(range(len(self.problems)))
             derived_rng(self._seed, self._name, epoch).shuffle(order)
             yield from order[offset:]
             epoch, offset = epoch + 1, 0
 
     def state(self) -> dict[str, Any]:
-        return {"position": self.position, "size": len(self._problems)}
+        return {"position": self.position, "size": len(self.problems)}
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Go back to a saved position. Raises TaskError where the task holds another number of problems now."""
-        if state["size"] != len(self._problems):
+        if state["size"] != len(self.problems):
             raise TaskError(
                 f"the source {self._name!r} held {state['size']} problems when the run was saved and holds "
-                f"{len(self._problems)} now: the run cannot go on from the same place"
+                f"{len(self.problems)} now: the run cannot go on from the same place"
             )
         self.position, self._walk = state["position"], None
 

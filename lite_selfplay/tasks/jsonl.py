@@ -1,18 +1,15 @@
 """Problems from a JSONL file: the loader of a user's own data and of downloaded benchmarks alike."""
 
-import codecs
-import json
-import math
 import re
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 from lite_selfplay.data import Problem
 from lite_selfplay.errors import TaskError
+from lite_selfplay.reading import read_object_lines
 
 _PROBLEM_KEYS = ("problem", "question")
 _THOUSANDS = re.compile(r"[-+$]*\d{1,3}(,\d{3})+(\.\d*)?%?")
-MAX_LINE_BYTES = 10_000_000
 
 
 def read_jsonl(path: Path) -> list[Problem]:
@@ -26,46 +23,13 @@ def read_jsonl(path: Path) -> list[Problem]:
     """
     if not path.is_file():
         raise TaskError(f"no task file at {path}")
-    problems = []
-    try:
-        file = path.open("rb")
-    except OSError as error:
-        raise TaskError(f"cannot read {path}: {error.strerror or error}") from None
-    with file as lines:
-        for number, raw in enumerate(iter(lambda: lines.readline(MAX_LINE_BYTES + 1), b""), 1):
-            where = f"{path}, line {number}"
-            if len(raw) > MAX_LINE_BYTES:
-                raise TaskError(f"{where}: longer than {MAX_LINE_BYTES:,} bytes")
-            if number == 1:
-                raw = raw.removeprefix(codecs.BOM_UTF8)
-            if raw.strip():
-                problems.append(_problem(_row(raw, where), where, f"{path.stem}-{number}"))
+    problems = [
+        _problem(row, f"{path}, line {number}", f"{path.stem}-{number}")
+        for number, row in read_object_lines(path, TaskError)
+    ]
     if not problems:
         raise TaskError(f"{path} holds no problem")
     return problems
-
-
-def _row(raw: bytes, where: str) -> dict[str, Any]:
-    try:
-        row = json.loads(raw.rstrip().decode("utf-8"), parse_constant=_no_constant)
-        json.dumps(row, ensure_ascii=False).encode("utf-8")
-    except UnicodeEncodeError:
-        raise TaskError(f"{where}: holds half a surrogate pair, which is no text") from None
-    except UnicodeDecodeError:
-        raise TaskError(f"{where}: not UTF-8") from None
-    except json.JSONDecodeError as error:
-        raise TaskError(f"{where}: not JSON ({error.msg} at column {error.colno})") from None
-    except ValueError as error:  # NaN, or a number of thousands of digits
-        raise TaskError(f"{where}: not JSON ({str(error).partition(':')[0]})") from None
-    except RecursionError:
-        raise TaskError(f"{where}: nested too deeply") from None
-    if not isinstance(row, dict):
-        raise TaskError(f"{where}: must be an object, not {type(row).__name__}")
-    return row
-
-
-def _no_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is no JSON number")
 
 
 def _problem(row: dict[str, Any], where: str, default_id: str) -> Problem:
@@ -77,7 +41,7 @@ def _problem(row: dict[str, Any], where: str, default_id: str) -> Problem:
         raise TaskError(f"{where}: {key!r} must be a text that is not empty")
     answer, extra = row.get("answer"), {k: v for k, v in row.items() if k not in (key, "answer", "id")}
     if answer is not None and not all(map(_is_answer, _values(answer))):
-        raise TaskError(f"{where}: 'answer' must be a text, a finite number, a list of them or {{\"any_of\": [...]}}")
+        raise TaskError(f"{where}: 'answer' must be a text, a number, a list of them or {{\"any_of\": [...]}}")
     if isinstance(answer, str):
         _, mark, final = answer.rpartition("####")
         if mark and "\n" not in final.strip():
@@ -97,6 +61,4 @@ def _values(answer: Any) -> list[Any]:
 
 
 def _is_answer(value: Any) -> bool:
-    if isinstance(value, float):
-        return math.isfinite(value)
-    return isinstance(value, str | int) and not isinstance(value, bool)
+    return isinstance(value, str | int | float) and not isinstance(value, bool)
