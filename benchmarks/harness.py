@@ -11,9 +11,10 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
+from enum import StrEnum
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 from rich.box import MARKDOWN
@@ -31,6 +32,21 @@ PACKAGES = ("torch", "transformers", "trl", "peft", "bitsandbytes", "lite-selfpl
 HERE = Path(__file__).parent
 
 Reply = dict[str, Any]
+
+# Options that the benchmarks share.
+Model = Annotated[str, typer.Option(help="Any base that `lite-selfplay train --model` takes.")]
+Tasks = Annotated[str | None, typer.Option(help="A .jsonl file such as GSM8K's, or a task; else sums.")]
+Precision = Annotated[str, typer.Option(help="4bit, bf16, fp16 or fp32, as in a run.")]
+ComputeDtype = Annotated[str, typer.Option(help="What 4-bit weights are multiplied in, as in a run.")]
+Threads = Annotated[int | None, typer.Option(min=1, help="OMP_NUM_THREADS of all; else torch's own choice.")]
+JsonPath = Annotated[Path | None, typer.Option("--json", help="Write the results here, too.")]
+
+
+class Lengths(StrEnum):
+    """uniform: no completion ends before the cap; long-tailed: the model ends them."""
+
+    uniform = "uniform"
+    long_tailed = "long-tailed"
 
 
 class BenchmarkError(Exception):

@@ -9,13 +9,12 @@ adapter in bfloat16 over a 4-bit base.
 import dataclasses
 import tempfile
 from collections.abc import Mapping, Sequence
-from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
 
 import harness
 import typer
-from harness import Contender, Reply, Setting, megabytes, ranged, ratio, say, show, show_table, spread
+from harness import Contender, Lengths, Reply, Setting, megabytes, ranged, ratio, say, show, show_table, spread
 
 OURS, TRL = "lite-selfplay", "TRL"
 KINDS = {OURS: ("ours.py", "rollouts"), TRL: ("stock.py", "rollouts")}
@@ -27,25 +26,19 @@ ASK = "Answer in one or two short sentences."
 Result = dict[str, Any]
 
 
-class Lengths(StrEnum):
-    both = "both"
-    uniform = "uniform"
-    long_tailed = "long-tailed"
-
-
 def main(
-    model: Annotated[str, typer.Option(help="Any base that `lite-selfplay train --model` takes.")] = "smollm2-135m",
-    tasks: Annotated[str | None, typer.Option(help="A .jsonl file such as GSM8K's, or a task; else sums.")] = None,
+    model: harness.Model = "smollm2-135m",
+    tasks: harness.Tasks = None,
     prompts: Annotated[int, typer.Option(min=1, help="Problems a round.")] = 8,
     group_size: Annotated[int, typer.Option(min=2, help="Completions of each problem.")] = 8,
     cap: Annotated[int, typer.Option(min=1, help="The most tokens of a completion.")] = 256,
     ask: Annotated[str, typer.Option(help="What stands after each problem.")] = ASK,
     rounds: Annotated[int, typer.Option(min=1, help="Timed rounds of each contender.")] = 3,
     lengths: Annotated[
-        Lengths, typer.Option(help="uniform: no completion ends before the cap; long-tailed: the model ends them.")
-    ] = Lengths.both,
-    precision: Annotated[str, typer.Option(help="4bit, bf16, fp16 or fp32, as in a run.")] = "4bit",
-    compute_dtype: Annotated[str, typer.Option(help="What 4-bit weights are multiplied in, as in a run.")] = "auto",
+        Lengths | None, typer.Option(help=f"{Lengths.__doc__} [default: both]", show_default=False)
+    ] = None,
+    precision: harness.Precision = "4bit",
+    compute_dtype: harness.ComputeDtype = "auto",
     growth: Annotated[
         bool,
         typer.Option(
@@ -54,10 +47,8 @@ def main(
             "memory of 1, 2 and 4 seats.",
         ),
     ] = False,
-    threads: Annotated[
-        int | None, typer.Option(min=1, help="OMP_NUM_THREADS of both; else torch's own choice.")
-    ] = None,
-    json_path: Annotated[Path | None, typer.Option("--json", help="Write the results here, too.")] = None,
+    threads: harness.Threads = None,
+    json_path: harness.JsonPath = None,
 ) -> None:
     """Tokens a second of generation, ours against TRL's stock GRPOTrainer in the same run.
 
@@ -84,8 +75,8 @@ def main(
             rounds=rounds,
             ask=ask,
         )
-        results["settings"] = setting.told(name, str(lengths))
-        chosen = [Lengths.uniform, Lengths.long_tailed] if lengths is Lengths.both else [lengths]
+        results["settings"] = setting.told(name, str(lengths or "both"))
+        chosen = list(Lengths) if lengths is None else [lengths]
         alone = {"": [Point(group_size, cap)]}
         for kind in chosen:
             results["results"] += measure(dataclasses.replace(setting, lengths=str(kind)), alone, threads, results)

@@ -13,13 +13,12 @@ TRL's loss needs a stand-in (it calls a Triton kernel): plain torch, in pieces t
 import statistics
 import tempfile
 from collections.abc import Mapping, Sequence
-from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
 
 import harness
 import typer
-from harness import Reply, Setting, megabytes, ranged, ratio, say, show, show_table, spread
+from harness import Lengths, Reply, Setting, megabytes, ranged, ratio, say, show, show_table, spread
 
 AGON, GRPO, TRL = "lite-selfplay agon", "lite-selfplay grpo", "TRL grpo"
 KINDS = {GRPO: ("ours.py", "grpo"), AGON: ("ours.py", "agon"), TRL: ("stock.py", "step")}
@@ -29,27 +28,20 @@ OWN_LIMIT = 0.03
 Result = dict[str, Any]
 
 
-class Lengths(StrEnum):
-    uniform = "uniform"
-    long_tailed = "long-tailed"
-
-
 def main(
-    model: Annotated[str, typer.Option(help="Any base that `lite-selfplay train --model` takes.")] = "smollm2-135m",
-    tasks: Annotated[str | None, typer.Option(help="A .jsonl file such as GSM8K's, or a task; else sums.")] = None,
+    model: harness.Model = "smollm2-135m",
+    tasks: harness.Tasks = None,
     prompts: Annotated[int, typer.Option(min=1, help="Problems a step, the same ones at every step.")] = 4,
     group_size: Annotated[
         int, typer.Option(min=2, help="Completions of a problem and role: N drafts, N challenges.")
     ] = 8,
     cap: Annotated[int, typer.Option(min=1, help="The most tokens of a completion.")] = 128,
     rounds: Annotated[int, typer.Option(min=1, help="Timed steps of each contender.")] = 3,
-    lengths: Annotated[
-        Lengths, typer.Option(help="uniform: no completion ends before the cap; long-tailed: the model ends them.")
-    ] = Lengths.uniform,
-    precision: Annotated[str, typer.Option(help="4bit, bf16, fp16 or fp32, as in a run.")] = "4bit",
-    compute_dtype: Annotated[str, typer.Option(help="What 4-bit weights are multiplied in, as in a run.")] = "auto",
+    lengths: Annotated[Lengths, typer.Option(help=Lengths.__doc__)] = Lengths.uniform,
+    precision: harness.Precision = "4bit",
+    compute_dtype: harness.ComputeDtype = "auto",
     threads: Annotated[int | None, typer.Option(min=1, help="OMP_NUM_THREADS of all; else torch's own choice.")] = None,
-    json_path: Annotated[Path | None, typer.Option("--json", help="Write the results here, too.")] = None,
+    json_path: harness.JsonPath = None,
 ) -> None:
     """Seconds and memory of one training step, ours against TRL's stock GRPOTrainer in the same run.
 
