@@ -24,7 +24,8 @@ from rich.table import Table
 from rich.text import Text
 
 from lite_selfplay.listener import Lines, Listener, clock, how_far, printable
-from lite_selfplay.reports import kind_of, problem_text, verdict
+from lite_selfplay.reports import harvest, kind_of, outcome, problem_text, subject, verdict
+from lite_selfplay.summaries import accuracy_word
 
 HEARTBEAT_S = 5.0
 REFRESHES_PER_S = 4
@@ -234,7 +235,8 @@ def _streams(view: View, metrics: Mapping[str, Any], width: int) -> Table:
     table = Table(box=None, pad_edge=False, header_style="dim", padding=(0, 1 if width < WIDE else 2))
     table.add_column("role", no_wrap=True, overflow="ellipsis")
     table.add_column("seat", no_wrap=True, overflow="ellipsis")
-    names = ["right", f"last {RECENT}", "reward", "well-formed" if width > 61 else "format", "tokens"]
+    right = min((accuracy_word(role, [metrics]) for role in metrics["streams"]), default="right")
+    names = [right, f"last {RECENT}", "reward", "well-formed" if width > 61 else "format", "tokens"]
     names = names if width > 55 else names[:3]
     for name in names:
         table.add_column(name, justify="right", no_wrap=True)
@@ -257,6 +259,7 @@ def _counters(view: View, metrics: Mapping[str, Any]) -> list[Text]:
     said = ", ".join(f"{key} {metrics['game'].get(key, 0)}" for key in view.counted)
     if said:
         said += f"; since step {view.first_step + 1}: {' and '.join(map(str, view.counted.values()))}"
+    said = said or harvest(metrics["game"])
     tokens, seconds = metrics["tokens"]["generated"], metrics["wall_s"]["generate"]
     speed = f"{tokens:,} tokens at {tokens / max(seconds, 1e-9):.0f}/s, {metrics['wall_s']['total']:.1f} s a step"
     return [_one_line(Text(line)) for line in (said, speed) if line]
@@ -268,8 +271,7 @@ def _duel(console: Console, exchange: Sequence[Mapping[str, Any]], width: int, r
     lines = min(8, (room - 4) // (1 if beside else len(exchange)) - 2)
     if lines < 1:
         return []
-    first = exchange[0]
-    title = f"step {first['step'] + 1}, {first['problem_id'] or 'a problem'}: {kind_of(exchange)}"
+    title = f"step {exchange[-1]['step'] + 1}, {subject(exchange)}: {kind_of(exchange)}"
     inner = ((width - 1) // 2 if beside else width) - 4
     sides: list[RenderableType] = [_side(row, _excerpt(console, row["text"], inner, lines)) for row in exchange]
     if beside:
@@ -283,7 +285,7 @@ def _duel(console: Console, exchange: Sequence[Mapping[str, Any]], width: int, r
 
 def _side(row: Mapping[str, Any], said: Text) -> Panel:
     """What one side said. Right and wrong are a sign, a word and a colour."""
-    sign, style = {True: ("\u2713 ", "green"), False: ("\u2717 ", "red")}.get(row["correct"], ("", ""))
+    sign, style = {True: ("\u2713 ", "green"), False: ("\u2717 ", "red")}.get(outcome(row), ("", ""))
     title = _text(f"{row['role']} {row['seat']}: ").append(f"{sign}{printable(verdict(row))}", style)
     return Panel(said, title=title.append(f", reward {row['reward']:g}"), title_align="left", border_style=style)
 

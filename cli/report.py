@@ -35,7 +35,8 @@ def report(
     """Print a run's first and last steps, its evaluations, and exchanges with what every side saw.
 
     The kinds of an exchange are: the challenge turned a wrong draft into a right answer, a right draft into a wrong
-    one, both were right, both were wrong.
+    one, both were right, both were wrong. Where a game writes its own problems: an answer agrees with the label of a
+    question, or does not; a question by itself; no question.
     """
     from lite_selfplay.reports import choose_exchanges, exchanges_markdown
     from lite_selfplay.run import load_run
@@ -60,11 +61,14 @@ def report(
 
 
 def _print_step(row: Mapping[str, Any]) -> None:
+    from lite_selfplay.summaries import accuracy_word
+
     for role, stream in row["streams"].items():
         if not stream["completions"]:
             continue
         judged = stream["accuracy"] is not None
-        accuracy = f"{stream['accuracy']:.0%} right, {stream['well_formed']:.0%} well-formed, " if judged else ""
+        word = accuracy_word(role, [row])
+        accuracy = f"{stream['accuracy']:.0%} {word}, {stream['well_formed']:.0%} well-formed, " if judged else ""
         typer.echo(
             f"  step {row['step'] + 1}: {role} (seat {stream['seat']}): {accuracy}"
             f"reward {stream['reward_mean']:.2f}, {stream['tokens_mean']:.0f} tokens"
@@ -96,11 +100,10 @@ def _write(path: Path, text: str) -> None:
 
 def _print_exchange(number: int, exchange: Sequence[Mapping[str, Any]]) -> None:
     from lite_selfplay.listener import printable
-    from lite_selfplay.reports import kind_of, verdict
+    from lite_selfplay.reports import kind_of, subject, verdict
 
-    first = exchange[0]
-    problem = printable(str(first["problem_id"]))
-    typer.echo(f"\n== exchange {number}, step {first['step'] + 1}, problem {problem}: {kind_of(exchange)}")
+    step, name = exchange[-1]["step"] + 1, printable(subject(exchange))
+    typer.echo(f"\n== exchange {number}, step {step}, problem {name}: {kind_of(exchange)}")
     for row in exchange:
         typer.echo(f"-- {row['role']} (seat {row['seat']}) was asked:\n{_indent(printable(row['prompt']))}")
         judged = f"{printable(verdict(row))}, reward {row['reward']:g}"

@@ -28,6 +28,9 @@ Evaluations = Mapping[str, Mapping[str, Any]]
 FEWEST_STEPS, SURE = 8, 0.05
 """Fewer steps have no quarters worth comparing; a p-value from which on a change is put down to chance."""
 
+PROPOSERS = ("proposer", "coach", "challenger")
+"""Who writes the problems in games that write their own."""
+
 
 # The closing words
 
@@ -123,10 +126,19 @@ def _trained(metrics: Metrics) -> list[str]:
         first, last = _accuracies(metrics[:quarter], role), _accuracies(metrics[-quarter:], role)
         if first and last:
             before, after = statistics.fmean(first), statistics.fmean(last)
-            lines.append(f"  {role}: {percent(before)} -> {percent(after)} right, {_drift(first, last)}")
+            word = accuracy_word(role, metrics)
+            lines.append(f"  {role}: {percent(before)} -> {percent(after)} {word}, {_drift(first, last)}")
     if not lines:
         return ["no completion was judged right or wrong, so there is no accuracy to compare"]
     return [f"on the problems it trained on, the first {quarter} steps against the last {quarter}:", *lines]
+
+
+def accuracy_word(role: str, metrics: Metrics) -> str:
+    """What a role's accuracy is the share of: answers that are right, answers that `agree` with a label of the game's
+    own making, or proposals that are `accepted`."""
+    if not any("pass_rates" in row.get("game", {}) for row in metrics):
+        return "right"
+    return "accepted" if role in PROPOSERS else "agree"
 
 
 def _drift(first: Sequence[float], last: Sequence[float]) -> str:

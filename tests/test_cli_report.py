@@ -156,6 +156,32 @@ def test_what_a_model_said_cannot_drive_the_terminal(run, report):
     assert "\x07" not in out
 
 
+def test_questions_and_answers(tmp_path, report):
+    folder = RunFolder(tmp_path / "asked")
+    folder.create(RunConfig(game="sqlm", model="tiny", steps=1, seats={"shared": {}}))
+    asked = {"problem_id": "topic-0-0", "prompt": "Write one."}
+    rows = [
+        episode(0, "solver", True, "4", question="q-0-0", problem_id="q-0-0", prompt="What is 2 + 2?"),
+        episode(0, "proposer", False, "What is 2 + 2?", question="q-0-0", **{**asked, "reason": "all_agree"}),
+        episode(0, "proposer", False, "", **{**asked, "reason": "empty"}),
+    ]
+    line = {**step_metrics(0), "game": {"pass_rates": [0, 0, 0, 0, 1]}}
+    line["streams"] = {"solver": line["streams"]["drafter"], "proposer": line["streams"]["drafter"]}
+    folder.append(line, rows, 1.0)
+    code, out, err = report(folder.path, "--duels", 3)
+    assert (code, err) == (0, "")
+    assert "step 1: solver (seat A): 50% agree, 100% well-formed" in out
+    assert "step 1: proposer (seat A): 50% accepted, 100% well-formed" in out
+    assert headings(out) == [
+        "== exchange 1, step 1, problem q-0-0: the answer agrees with the label",
+        "== exchange 2, step 1, problem topic-0-0: no question",
+    ]
+    assert "-- proposer (seat B) was asked:\n    Write one.\n-- and said, not accepted (all agree), reward 0:" in out
+    assert "-- and said, agrees with the label, reward 2:\n    4\n" in out
+    assert "-- and said, no question (empty), reward 0:\n    (nothing)\n" in out
+    assert "wrong" not in out
+
+
 def test_a_run_without_a_step(tmp_path, report):
     RunFolder(tmp_path / "new").create(RunConfig(game="agon", model="tiny", tasks="letters", seats={"A": {}}))
     code, out, _ = report(tmp_path / "new")

@@ -201,6 +201,25 @@ def test_what_was_not_judged():
     assert "(nothing)" in text
 
 
+def test_a_question_and_an_answer_to_it():
+    step = metrics()
+    step["game"] = {"proposals": 4, "usable": 1, "refused": {"off_format": 3}, "pass_rates": [0, 0, 1, 0, 0]}
+    step["streams"] = {"proposer": step["streams"]["challenger"], "solver": step["streams"]["challenger"]}
+    asked = said("proposer", False, "What is 2 + 2?", question="q-0-1", problem_id=None, reason="all_agree")
+    answered = said("solver", False, "5", question="q-0-1", problem_id="q-0-1", prompt="What is 2 + 2?")
+    shown = Shown(width=120)
+    shown.display.phase("training", 2)
+    shown.display.step(step, [asked, answered], "step 1/2")
+    text = shown.text()
+    assert "step 1, q-0-1: the answer does not agree with the label" in text
+    assert "proposer B: not accepted (all agree), reward 2.5" in text
+    assert "solver B: ✗ does not agree with the label, reward 2.5" in text
+    assert "1 of 4 questions usable, most refused: off format 3" in text
+    assert re.search(r"role +seat +accepted", text)
+    assert "wrong" not in text
+    assert "right" not in text
+
+
 def test_long_texts_keep_their_beginning_and_their_end():
     long = "\n".join(f"line {i}" for i in range(500))
     text = in_training([said("drafter", True, long), said("challenger", True, long)]).text()
