@@ -9,7 +9,7 @@ import torch
 from safetensors.torch import load_file
 
 from lite_selfplay import Run, RunConfig, resume, session, train
-from lite_selfplay.config import preset_layer, preset_names
+from lite_selfplay.config import preset_about, preset_layer, preset_names
 from lite_selfplay.errors import ConfigError, Interrupted, RunFolderError, UnknownNameError
 from lite_selfplay.planning import evaluation_steps, plan
 from lite_selfplay.run import cold_start
@@ -201,11 +201,14 @@ def test_a_run_stopped_in_its_first_evaluation_goes_on_as_if_it_had_not(measured
 
 
 def test_presets_resolve_and_say_what_they_are_for():
-    assert preset_names() == ["consumer-24gb", "demo", "paper", "t4"]
+    of_any_game = {"consumer-24gb", "demo", "paper", "t4"}
+    assert of_any_game <= set(preset_names())
     for name in preset_names():
         layer = preset_layer(name)
-        config = plan(RunConfig.of(layer, {"game": "agon", "tasks": layer.get("tasks", {"train": "letters"})})).config
-        assert config.run.group_size == 8
+        assert preset_about(name)
+        game = {"game": "agon", "tasks": layer.get("tasks", {"train": "letters"})} if name in of_any_game else {}
+        config = plan(RunConfig.of(layer, game)).config
+        assert config.run.group_size == 8 if name in of_any_game else name.startswith(f"{config.game.name}-")
     assert RunConfig(preset="t4", game="agon", tasks="letters").model.compute_dtype == "fp16"
     assert RunConfig(preset="demo", game="agon", steps=3).run.steps == 3
     assert "preset" not in RunConfig(preset="demo", game="agon").to_yaml()

@@ -1,9 +1,11 @@
-"""`stories`: word problems of two steps with small numbers, each with a solution written by rule.
+"""`stories`: word problems of one or two steps with small numbers, each with a solution written by rule.
 
-Two steps, so that a draft whose final value is withheld still has something to say.
+By default two steps, so that a draft whose final value is withheld still has something to say.
 """
 
 import random
+from collections.abc import Sequence
+from itertools import accumulate
 
 from lite_selfplay.data import Problem
 from lite_selfplay.tasks.base import Task
@@ -14,7 +16,7 @@ MAX_COMPLETION_TOKENS = 64
 
 _NAMES = ("Ann", "Ben", "Carla", "David", "Ella", "Farid", "Grace", "Hugo", "Ines", "Jon", "Kim", "Leo", "Mona", "Nils")
 _THINGS = ("apples", "books", "cards", "coins", "eggs", "marbles", "pens", "shells", "stamps", "stickers")
-# Each story names three numbers and how the second and the third change the first.
+# Each story names its numbers and how those after the first change it.
 _STORIES = (
     ("{n} has {a} {t}. {n} buys {b} more and then gives away {c}.", "+-"),
     ("{n} had {a} {t}, lost {b} of them, and found {c} others.", "-+"),
@@ -23,36 +25,50 @@ _STORIES = (
     ("A box holds {a} {t}. {n} takes out {b}, and later puts {c} back.", "-+"),
     ("{n} picked {a} {t} on Monday and {b} on Tuesday, then ate or broke {c}.", "+-"),
 )
+_SHORT_STORIES = (
+    ("{n} has {a} {t} and buys {b} more.", "+"),
+    ("{n} had {a} {t} and gave {b} of them to a friend.", "-"),
+    ("There are {a} {t} in a box, and {n} puts {b} more inside.", "+"),
+    ("{n} found {a} {t} in the morning and {b} in the evening.", "+"),
+    ("{n} starts with {a} {t} and loses {b}.", "-"),
+    ("A shelf holds {a} {t}. {n} takes {b} away.", "-"),
+)
 
 
-def stories(seed: int = 0, held_out: bool = False, /, max: str = "20", **unknown: str) -> Task:
+def stories(seed: int = 0, held_out: bool = False, /, max: str = "20", steps: str = "2", **unknown: str) -> Task:
     """Problems `a +- b +- c`, told as a story; numbers from 1 to `max` (3 to a million), results never negative.
 
-    The same story about another person and other things is the same problem. Raises TaskError for another `max` or an
-    unknown option.
+    With `steps` 1 problems `a +- b`. The same story about another person and other things is the same problem. Raises
+    TaskError for other values of the two or an unknown option.
     """
-    refuse_unknown("stories", unknown, ("max",))
+    refuse_unknown("stories", unknown, ("max", "steps"))
     largest = whole_number("stories", "max", max, 3, 1_000_000)
+    told = (_SHORT_STORIES, _STORIES)[whole_number("stories", "steps", steps, 1, 2) - 1]
 
     def make(index: int, attempt: int) -> Problem:
-        return _story(index, largest, attempt_rng(seed, "stories", index, attempt))
+        return _story(index, told, largest, attempt_rng(seed, "stories", index, attempt))
 
     return Task("stories", Procedural("stories", SIZE, held_out, make), MAX_COMPLETION_TOKENS, procedural=True)
 
 
-def _story(index: int, largest: int, rng: random.Random) -> Problem:
-    text, signs = rng.choice(_STORIES)
+def _story(index: int, told: Sequence[tuple[str, str]], largest: int, rng: random.Random) -> Problem:
+    text, signs = rng.choice(told)
     while True:
-        a, b, c = (rng.randint(1, largest) for _ in range(3))
-        middle = a + b if signs[0] == "+" else a - b
-        final = middle + c if signs[1] == "+" else middle - c
-        if middle >= 0 and final >= 0:
+        numbers = [rng.randint(1, largest) for _ in range(len(signs) + 1)]
+        results = _results(numbers, signs)
+        if min(results) >= 0:
             break
     name, things = rng.choice(_NAMES), rng.choice(_THINGS)
-    told = text.format(n=name, t=things, a=a, b=b, c=c)
+    values = dict(zip("abc", numbers, strict=False))
     question = f"How many {things} are there in the end?"
-    extra = {
-        "solution": f"{a} {signs[0]} {b} = {middle}. {middle} {signs[1]} {c} = {final}.",
-        "content": text.format(n="someone", t="things", a=a, b=b, c=c),
-    }
-    return Problem(f"stories-{index}", f"{told} {question}", str(final), extra=extra)
+    lefts = [numbers[0], *results]
+    steps = [f"{x} {sign} {y} = {z}." for x, sign, y, z in zip(lefts, signs, numbers[1:], results, strict=False)]
+    extra = {"solution": " ".join(steps), "content": text.format(n="someone", t="things", **values)}
+    story = text.format(n=name, t=things, **values)
+    return Problem(f"stories-{index}", f"{story} {question}", str(results[-1]), extra=extra)
+
+
+def _results(numbers: Sequence[int], signs: str) -> list[int]:
+    """The value after each step."""
+    signed = [y if sign == "+" else -y for sign, y in zip(signs, numbers[1:], strict=True)]
+    return list(accumulate([numbers[0], *signed]))[1:]

@@ -17,7 +17,7 @@ from lite_selfplay.tasks.split import training_side
 SPECS = {
     "arithmetic": ["arithmetic", "arithmetic:digits=1,terms=2", "arithmetic:ops=*+,terms=4,max=5,seed=3"],
     "letters": ["letters", "letters:named=5,of=9", "letters:named=2,of=26"],
-    "stories": ["stories", "stories:max=5", "stories:max=500"],
+    "stories": ["stories", "stories:max=5", "stories:max=500", "stories:steps=1"],
 }
 
 

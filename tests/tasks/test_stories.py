@@ -24,6 +24,14 @@ def test_the_worked_solution_is_right_and_uses_the_storys_numbers(index: int):
     assert max(int(a), int(b), int(c)) <= 20
 
 
+def test_stories_of_one_step():
+    assert load_task("stories:steps=2").problems[7] == TASK.problems[7]
+    for problem in load_task("stories:steps=1,max=30").problems[:200]:
+        a, sign, b, final = re.fullmatch(r"(\d+) ([+-]) (\d+) = (\d+)\.", problem.extra["solution"]).groups()
+        assert problem.answer == final == str(int(a) + int(b) if sign == "+" else int(a) - int(b))
+        assert re.findall(r"\d+", problem.text) == [a, b]
+
+
 def test_a_problem_follows_from_seed_and_index():
     assert load_task("stories").problems[7] == TASK.problems[7]
     assert load_task("stories", seed=1).problems[7] != TASK.problems[7]
@@ -50,9 +58,10 @@ def test_who_and_what_it_is_about_make_no_other_problem():
         ("stories:max=x", "got 'x'"),
         ("stories:max=²", "got '²'"),
         ("stories:max=99999999", "got '99999999'"),
-        ("stories:digits=2", "stories has no option 'digits'; it takes max"),
-        ("stories:seed=2", "stories has no option 'seed'; it takes max"),
+        ("stories:digits=2", "stories has no option 'digits'; it takes max and steps"),
+        ("stories:seed=2", "stories has no option 'seed'; it takes max and steps"),
         ("stories:max", "KEY=VALUE"),
+        ("stories:steps=3", "steps must be a whole number from 1 to 2, got '3'"),
     ],
 )
 def test_bad_options_are_refused(spec: str, problem: str):
