@@ -83,7 +83,9 @@ def _stream_curves(rows: Sequence[Row]) -> Iterator[Curve]:
         played = [(row["step"], row["streams"][role]) for row in rows if role in row["streams"]]
         for key, (name, unit) in figures.items():
             yield _curve(role, name, ((step, s.get(key), s.get("completions", 0)) for step, s in played), unit)
-        silent = ((step, s.get("zero_variance_groups"), s.get("groups")) for step, s in played)
+        # A group of one has no variance to lose.
+        several = [(step, s) for step, s in played if s.get("groups") != s.get("completions")]
+        silent = ((step, s.get("zero_variance_groups"), s.get("groups")) for step, s in several)
         yield _curve(role, "groups without variance", _shares(silent), "share")
 
 

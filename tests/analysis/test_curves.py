@@ -37,7 +37,7 @@ def test_a_mean_is_weighted_by_completions():
 
 
 def test_the_figures_of_a_role():
-    rows = [metrics(0, {"solver": stream(groups=4, zero_variance_groups=3, kl=0.25, truncated=0.75)})]
+    rows = [metrics(0, {"solver": stream(completions=8, groups=4, zero_variance_groups=3, kl=0.25, truncated=0.75)})]
     curves = curves_of(rows, [])
     assert labels(curves, "solver") == [
         *("reward", "accuracy", "well-formed", "length in tokens", "truncated", "KL", "loss"),
@@ -54,8 +54,12 @@ def test_what_a_role_has_nothing_of_has_no_curve():
 
 
 def test_groups_without_variance_are_a_share_of_all_groups():
-    rows = [metrics(i, {"a": stream(groups=n, zero_variance_groups=z)}) for i, (n, z) in enumerate([(2, 2), (6, 1)])]
-    assert find(curves_of(rows, []), "a", "groups without variance").over(0, 1) == 3 / 8
+    rows = [
+        metrics(i, {"a": stream(completions=9, groups=n, zero_variance_groups=z)})
+        for i, (n, z) in enumerate([(2, 2), (6, 1)])
+    ]
+    rows.append(metrics(2, {"a": stream(groups=4, zero_variance_groups=4)}))  # groups of one have none to lose
+    assert find(curves_of(rows, []), "a", "groups without variance").over(0, 2) == 3 / 8
 
 
 def test_why_answers_were_not_right():
