@@ -1,6 +1,7 @@
 """The collapse watch: what it counts, what it remembers, when it warns, and which truths it dares to compute."""
 
 import json
+import re
 import time
 from fractions import Fraction
 from typing import Any
@@ -117,8 +118,10 @@ def test_shares_are_shares(questions):
         ({"questions": 4, "repeated": 0.51}, ["51% of the questions repeat"]),
         ({"questions": 4, "repeated": 0.5}, []),
         ({"questions": 3, "repeated": 1.0}, []),
-        ({"questions": 4, "distinct_tokens": 0.049}, ["only 4.9% of the questions' tokens"]),
-        ({"questions": 4, "distinct_tokens": 0.05}, []),
+        ({"questions": 4, "distinct_tokens": 0.31}, ["only 31.0% of the tokens of 4 questions are distinct"]),
+        ({"questions": 4, "distinct_tokens": 0.3125}, []),
+        ({"questions": 100, "distinct_tokens": 0.012}, ["only 1.2% of the tokens of 100 questions"]),
+        ({"questions": 100, "distinct_tokens": 0.0125}, []),
         ({"questions": 3, "distinct_tokens": 0.01}, []),
         ({"pass_rates": [4, 0, 0, 0, 0]}, ["agree with the label hardly ever"]),
         ({"pass_rates": [3, 0, 0, 0, 0]}, []),
@@ -135,6 +138,20 @@ def test_when_it_warns(figures: dict[str, Any], words: list[str]):
     found = collapse_warnings({**NOTHING, **figures})
     assert len(found) == len(words)
     assert all(word in sentence for word, sentence in zip(words, found, strict=True))
+
+
+@pytest.mark.parametrize("count", [4, 16, 64, 512])
+def test_sums_are_alike_and_no_collapse_however_many_there_are(count: int):
+    sums = [f"What is {100 + 7 * i % 900} + {999 - 13 * i % 900}?" for i in range(count)]
+
+    def tokens(text: str) -> list[int]:  # words, and a digit a token
+        return list(map(hash, re.findall(r"[a-z]+|\S", text.lower())))
+
+    assert collapse_warnings(CollapseWatch().look(sums, tokens=tokens)) == []
+    found = collapse_warnings(CollapseWatch().look(sums[:1] * count, tokens=tokens))
+    assert len(found) == 2  # repeated, and all alike
+    longer = [f"Calculate the sum of {100 + 7 * i % 900} and {999 - 13 * i % 900}." for i in range(count)]
+    assert collapse_warnings(CollapseWatch().look(longer, tokens=tokens)) == []
 
 
 def test_a_proposer_that_repeats_itself_is_noticed():
