@@ -14,7 +14,7 @@ SHIPPED = ("arithmetic", "algebra")
 CODE = "code"
 
 _MARK = re.compile(r"selected\s+question[\s:*_]*", re.IGNORECASE)
-_LINE = re.compile(r"^[ \t]*(?:\*\*)?\d+[.):][ \t]*(.*\S)", re.MULTILINE)
+_LINE = re.compile(r"^[ \t]*(?:\*\*)?\d+[.):](?!\d)[ \t]*(.*\S)", re.MULTILINE)
 
 
 @dataclass(frozen=True)

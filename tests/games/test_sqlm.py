@@ -265,7 +265,7 @@ def test_wrong_labels_are_warned_of_unless_nothing_is_trained_towards_them():
         ("1. a b\n2) c\n\n 3: d", False, ["a b", "c", "d"]),
         ("Here:\n1. **a**\n**2.** b", False, ["a", "b"]),
         ("1. 3 * 4\n2. 5 *", True, ["3 * 4"]),
-        ("none\n12 + 4", False, []),
+        ("none\n12 + 4\n12.5 pears at 12:30", False, []),
         ("1.\n2. ", False, []),
     ],
 )
