@@ -281,16 +281,17 @@ def test_a_page_of_questions_and_answers():
 
 
 FAMILY = [name for name in game_names() if issubclass(find_game(name), ProposeSolve)]
+SHORT = {"rzero": {"challenger_steps": 1, "solver_steps": 1}}
 
 
 @pytest.mark.parametrize("name", FAMILY)
 def test_the_rows_of_the_librarys_own_games_are_understood(name):
     """What the games write down is what is read here: no proposal is called wrong."""
-    game = make_game(name, {}, group_size=3, problems_per_step=4)
+    game = make_game(name, SHORT.get(name, {}), group_size=3, problems_per_step=4)
     table = ScriptedTable(noisy_script)
     proposers, solver = set(game.roles) - {game.solver}, game.solver
     rows = []
-    for step in range(7):  # R-Zero's solver comes after five of its challenger's
+    for step in range(4):
         table.open(step, game.seats(step))
         played = game.play(step, table)
         advantages = [[[None] * len(group.samples) for group in stream.groups] for stream in played.streams]

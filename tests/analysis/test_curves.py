@@ -1,5 +1,6 @@
 """Curves by hand-computed numbers."""
 
+import json
 from typing import Any
 
 import pytest
@@ -7,6 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lite_selfplay.analysis.curves import FIGURES, GAME, MOST_REASONS, SEATS, Curve, curves_of
+from lite_selfplay.games import find_game, game_names, make_game
+from lite_selfplay.games.propose_solve import ProposeSolve
+from lite_selfplay.testing import ScriptedTable, noisy_script
 
 from .conftest import completion, family_log, metrics, stream
 
@@ -135,6 +139,31 @@ def test_figures_come_in_one_order_whatever_the_log():
     known = [figure.name for figure in FIGURES.values()]
     shown = [label for label in labels(curves_of([metrics(0, game=backwards)], []), GAME) if label in known]
     assert shown == [name for name in known if name in shown]
+
+
+FAMILY = [name for name in game_names() if issubclass(find_game(name), ProposeSolve)]
+SHORT = {"rzero": {"challenger_steps": 1, "solver_steps": 1}}
+
+
+@pytest.mark.parametrize("name", FAMILY)
+def test_what_the_librarys_own_games_log_is_understood(name: str):
+    game, table = make_game(name, SHORT.get(name, {}), group_size=3, problems_per_step=4), ScriptedTable(noisy_script)
+    rows = []
+    for step in range(4):
+        table.open(step, game.seats(step))
+        rows.append(metrics(step, game=json.loads(json.dumps(dict(game.play(step, table).log)))))
+    table.close()
+    curves = curves_of(rows, [])
+    shown = set(labels(curves, GAME))
+    assert {"usable questions", "pass rate", "repeated questions", "distinct tokens"} <= shown
+    assert {"accuracy of labels", "steps without a usable question", "refused: off_format"} <= shown
+    for curve in curves:
+        assert curve.unit != "share" or all(0 <= value <= 1 for value in curve.values), curve.label
+    own = {
+        "pasodoble": {"valid questions", "diversity"},
+        "cpmobius": {"Delta, percentage points", "accepted questions"},
+    }
+    assert own.get(name, set()) <= shown
 
 
 ANYTHING = st.recursive(
