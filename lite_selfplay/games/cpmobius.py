@@ -101,7 +101,7 @@ class CpMobius(ProposeSolve):
             "coach": {"temperature": 0.7, "beta": 1e-3, "entropy": 0.01, "loss": "dapo"},
             "player": {"temperature": 0.6, "beta": 1e-3, "entropy": -0.01},
         },
-        "seats": {"*": {"lr": 2e-5, "schedule": "constant", "warmup": 0.0, "full_finetune_lr": 1e-6}},
+        "seats": {"*": {"lr": 3e-5, "schedule": "constant", "warmup": 0.0, "full_finetune_lr": 1e-6}},
         "run": {"group_size": 16, "problems_per_step": 16},
     }
 

@@ -67,7 +67,7 @@ class RZero(ProposeSolve):
     Options = RZeroOptions
     recipe: ClassVar[dict[str, Any]] = {
         "roles": {"*": {"beta": 1e-2}},
-        "seats": {"*": {"lr": 2e-5, "schedule": "constant", "warmup": 0.0, "full_finetune_lr": 1e-6}},
+        "seats": {"*": {"lr": 3e-5, "schedule": "constant", "warmup": 0.0, "full_finetune_lr": 1e-6}},
     }
 
     def __init__(self, options: Any = None, *, group_size: int = 8, problems_per_step: int = 4):
