@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from lite_selfplay.errors import LiteSelfPlayError
-from lite_selfplay_cli import analyse, cold_start, config, doctor, evaluate, listing, report, train
+from lite_selfplay_cli import analyse, cold_start, config, doctor, evaluate, listing, plan, report, train
 
 app = typer.Typer(
     name="lite-selfplay",
@@ -24,6 +24,7 @@ app.command("eval")(evaluate.evaluate)
 app.command("report")(report.report)
 app.command("analyse")(analyse.analyse)
 app.command("doctor")(doctor.doctor)
+app.command("plan")(plan.plan)
 app.command("games")(listing.games)
 app.command("models")(listing.models)
 app.command("presets")(listing.presets)

@@ -111,6 +111,16 @@ def evaluation_steps(config: RunConfig) -> list[int]:
     return sorted({0, steps, *range(every, steps, every)})
 
 
+def filled_in(config: RunConfig) -> tuple[RunConfig, Game]:
+    """A configuration with the game's recipe laid under it, and the game. Tasks are not looked at.
+
+    Raises ConfigError or UnknownNameError.
+    """
+    resolved = _layered(make_game(config.game.name, config.game.options), config)
+    sizes = {"group_size": resolved.run.group_size, "problems_per_step": resolved.run.problems_per_step}
+    return resolved, make_game(resolved.game.name, resolved.game.options, **sizes)
+
+
 def plan(config: RunConfig, *, own_checker: bool = False) -> Plan:
     """Fill in everything a configuration leaves open, and check it.
 
@@ -124,7 +134,7 @@ def plan(config: RunConfig, *, own_checker: bool = False) -> Plan:
     task = load_task(tasks, seed=config.run.seed)
     kept_apart = held_out(config)
     task = training_side(task, kept_apart)
-    resolved = _layered(game, config)
+    resolved, game = filled_in(config)
     tokens = resolved.run.max_completion_tokens or task.max_completion_tokens
     reward = resolved.run.reward
     files: dict[str, dict[str, Any]] = {
@@ -143,8 +153,6 @@ def plan(config: RunConfig, *, own_checker: bool = False) -> Plan:
     for key in ("knowledge", "validation"):
         if (spec := getattr(config.tasks, key)) is not None:
             files["tasks"][key] = _absolute(spec)
-    sizes = {"group_size": resolved.run.group_size, "problems_per_step": resolved.run.problems_per_step}
-    game = make_game(resolved.game.name, resolved.game.options, **sizes)
     options = {"game": {"name": resolved.game.name, **game.options.model_dump(mode="json")}}
     whole = RunConfig.of(resolved.model_dump(mode="json"), files, options)
     sources = {name: _source(name, whole, task, kept_apart) for name in game.sources}

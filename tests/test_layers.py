@@ -22,7 +22,7 @@ LAYERS = (
     ("games",),
     ("models", "linear", "adapters", "backends"),
     ("batches", "optimization", "rollout", "trainer", "cold_start", "examples"),
-    ("checkpoints", "records", "reports", "summaries", "interrupts", "planning", "evaluation", "analysis"),
+    ("checkpoints", "records", "reports", "summaries", "interrupts", "memory", "planning", "evaluation", "analysis"),
     ("bookkeeping", "saving"),
     ("session",),
     ("run", "testing", "doctor"),

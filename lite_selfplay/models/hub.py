@@ -5,6 +5,7 @@ takes as long as the resolver likes: so the first question to the hub is asked i
 """
 
 import errno
+import json
 import os
 import queue
 import threading
@@ -53,6 +54,25 @@ def fetch(hub_id: str, *, with_code: bool = False, say: Callable[[str], None] | 
         raise ModelNotFoundError(_explain(hub_id, error)) from error
     folders.require_model(path)
     return path
+
+
+def fetch_config(hub_id: str) -> dict[str, Any]:
+    """The `config.json` of a model, from the hub's cache or over the network; no weights come along.
+
+    Raises `ModelNotFoundError` where it cannot be had.
+    """
+    from huggingface_hub import constants, hf_hub_download, try_to_load_from_cache
+
+    cached = try_to_load_from_cache(hub_id, "config.json")
+    if not isinstance(cached, str):
+        if constants.HF_HUB_OFFLINE:
+            raise ModelNotFoundError(_not_here(hub_id, "HF_HUB_OFFLINE forbids asking the hub"))
+        try:
+            cached = _within(_deadline(), lambda: hf_hub_download(hub_id, "config.json"))
+        except Exception as error:  # Several libraries raise from here, with no common base.
+            raise ModelNotFoundError(_explain(hub_id, error)) from error
+    found: dict[str, Any] = json.loads(Path(cached).read_text(encoding="utf-8"))
+    return found
 
 
 def _cached(hub_id: str, allowed: list[str]) -> Path | None:
