@@ -107,26 +107,11 @@ def _fresh_session(config: RunConfig, reward: RewardFunction | None, listener: W
         session = Session(ready, model, folder, reward=reward, listener=told, poll=interrupts.poll)
         with contextlib.closing(session):
             if ready.config.run.init is not None:
-                _check_init(RunFolder.open(Path(ready.config.run.init)), session)
+                session.seats_of(RunFolder.open(Path(ready.config.run.init)))  # raises before anything is written
             folder.create(ready.config)
             with writing(folder.path):
                 folder.write_environment(**session.facts())
                 yield session
-
-
-def _check_init(other: RunFolder, session: "Session") -> None:
-    """Raises RunFolderError, before anything is written, where a seat that another run holds does not fit this one."""
-    from lite_selfplay.adapters import check_folder
-
-    base = session.identity["base"]
-    if (theirs := other.base()) != base:
-        raise RunFolderError(f"{other.path} was made over {theirs!r}, this run is over {base!r}")
-    seats = other.seats()
-    for seat in session.adapters.seats:
-        # The session says where there is none; an only seat goes into all.
-        folder = seats.get(seat) or (next(iter(seats.values())) if len(seats) == 1 else None)
-        if folder is not None:
-            check_folder(session.adapters, seat, folder)
 
 
 def resume(

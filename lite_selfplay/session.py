@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from lite_selfplay.adapters import BASE
+from lite_selfplay.adapters import BASE, State, check_folder
 from lite_selfplay.backends import choose_backend
 from lite_selfplay.bookkeeping import Bookkeeper
 from lite_selfplay.checkpoints import Checkpoint, load_checkpoint, read_state
 from lite_selfplay.cold_start import cold_start, playing_config, within_limits
 from lite_selfplay.config import RunConfig
 from lite_selfplay.data import Episode, EvalSpec, Example, Problem, Sampling
-from lite_selfplay.errors import Interrupted, LiteSelfPlayError, RewardError, RunFolderError
+from lite_selfplay.errors import Interrupted, RewardError, RunFolderError
 from lite_selfplay.evaluation.modes import measure
 from lite_selfplay.evaluation.tables import headline
 from lite_selfplay.examples import Fits, gather
@@ -186,25 +186,27 @@ class Session:
         if self._ready.held_out and not self.config.run.init:
             self._measure("base", EvalSpec("single", (BASE,)), step=-1, moment="untouched")
         if self.config.run.init is not None:
-            self._start_from(RunFolder.open(Path(self.config.run.init)))
+            for seat, weights in self.seats_of(RunFolder.open(Path(self.config.run.init))).items():
+                self.adapters.load_state(seat, weights)
         if self.config.cold_start.enabled:
             self._cold_start()
         self._cold_started = True
 
-    def _start_from(self, other: RunFolder) -> None:
-        """Put another run's seats into this one's: those of the same name, or its only one into all."""
-        theirs = other.seats()
-        base = other.base()
-        if base != self.identity["base"]:
-            raise RunFolderError(f"{other.path} was made over {base!r}, this run is over {self.identity['base']!r}")
+    def seats_of(self, other: RunFolder) -> dict[str, State]:
+        """The weights another run has for this one's seats: of the seat of the same name, or of its only one.
+
+        Raises RunFolderError where it is over another base, or a seat is missing, damaged or of another shape.
+        """
+        base = self.identity["base"]
+        if (theirs := other.base()) != base:
+            raise RunFolderError(f"{other.path} was made over {theirs!r}, this run is over {base!r}")
+        folders, found = other.seats(), {}
         for seat in self.adapters.seats:
-            folder = theirs.get(seat) or (next(iter(theirs.values())) if len(theirs) == 1 else None)
+            folder = folders.get(seat) or (next(iter(folders.values())) if len(folders) == 1 else None)
             if folder is None:
-                raise RunFolderError(f"{other.path} has no seat {seat!r}: it has {', '.join(theirs) or 'none'}")
-            try:
-                self.adapters.load(seat, folder)
-            except LiteSelfPlayError as error:
-                raise RunFolderError(f"{other.path}: {error}") from None
+                raise RunFolderError(f"{other.path} has no seat {seat!r}: it has {', '.join(folders) or 'none'}")
+            found[seat] = check_folder(self.adapters, seat, folder)
+        return found
 
     def _cold_start(self) -> None:
         config, held_out = self.config, self._ready.held_out
