@@ -2,7 +2,7 @@ import dataclasses
 import json
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lite_selfplay.data import Completion, Sampling, completion_from_json, completion_to_json
@@ -28,6 +28,7 @@ COMPLETIONS = st.builds(
 )
 
 
+@settings(deadline=None)
 @given(COMPLETIONS)
 def test_a_completion_survives_json(completion: Completion):
     written = json.dumps(completion_to_json(completion), allow_nan=False)

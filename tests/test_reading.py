@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lite_selfplay import reading
@@ -75,6 +75,7 @@ def test_parse_object_says_where_and_raises_what_it_is_told():
         parse_object(b'""', "there", TaskError)
 
 
+@settings(deadline=None)
 @given(
     st.binary(max_size=40) | st.text(alphabet=st.sampled_from('{}[]":,0.-eE ainfNultr\\u'), max_size=30).map(str.encode)
 )

@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from lite_selfplay.summaries import accuracy_word
+
 Row = Mapping[str, Any]
 Unit = Literal["share", "number"]
 How = Literal["mean", "sum", "last"]
@@ -61,18 +63,25 @@ class Curve:
 
 def curves_of(metrics: Sequence[Row], episodes: Iterable[Row]) -> tuple[Curve, ...]:
     """Every curve of a run's lines that holds a value: of roles, of the game, of seats."""
-    found = [*_stream_curves(metrics), *_reasons(episodes), *_game_curves(metrics), *_seat_curves(metrics)]
+    found = [*_stream_curves(metrics), *_reasons(episodes, metrics), *_game_curves(metrics), *_seat_curves(metrics)]
     return tuple(curve for curve in found if curve.steps)
 
 
 # Streams
+
+_ACCURACY = {
+    "right": ("accuracy", "not right"),
+    "agree": ("agreement with labels", "no agreement"),
+    "accepted": ("accepted proposals", "not accepted"),
+}
+"""What a role's accuracy is called, and its lack, by `accuracy_word`."""
 
 
 def _stream_curves(rows: Sequence[Row]) -> Iterator[Curve]:
     """What each role did: shares and means over its completions."""
     figures: dict[str, tuple[str, Unit]] = {
         "reward_mean": ("reward", "number"),
-        "accuracy": ("accuracy", "share"),
+        "accuracy": ("", "share"),  # by the role
         "well_formed": ("well-formed", "share"),
         "tokens_mean": ("length in tokens", "number"),
         "truncated": ("truncated", "share"),
@@ -80,6 +89,7 @@ def _stream_curves(rows: Sequence[Row]) -> Iterator[Curve]:
         "loss": ("loss", "number"),
     }
     for role in dict.fromkeys(role for row in rows for role in row["streams"]):
+        figures["accuracy"] = (_ACCURACY[accuracy_word(role, rows)][0], "share")
         played = [(row["step"], row["streams"][role]) for row in rows if role in row["streams"]]
         for key, (name, unit) in figures.items():
             yield _curve(role, name, ((step, s.get(key), s.get("completions", 0)) for step, s in played), unit)
@@ -95,7 +105,7 @@ def _seat_curves(rows: Sequence[Row]) -> Iterator[Curve]:
         yield _curve(SEATS, "gradient norm", norms, kind=seat)
 
 
-def _reasons(rows: Iterable[Row]) -> Iterator[Curve]:
+def _reasons(rows: Iterable[Row], metrics: Sequence[Row]) -> Iterator[Curve]:
     """Why completions of each role were not right, as shares of those that were judged."""
     counts: dict[str, dict[int, Counter[str]]] = {}
     for row in rows:
@@ -103,10 +113,11 @@ def _reasons(rows: Iterable[Row]) -> Iterator[Curve]:
             at = counts.setdefault(row["role"], {}).setdefault(row["step"], Counter())
             at[str(row.get("reason") or "") if not row["correct"] else ""] += 1
     for role, steps in counts.items():
+        name = _ACCURACY[accuracy_word(role, metrics)][1]
         whole = sum(steps.values(), Counter[str]())
         for reason, _ in [item for item in whole.most_common() if item[0]][:MOST_REASONS]:
             shares = ((step, at[reason], at.total()) for step, at in steps.items())
-            yield _curve(role, "not right", _shares(shares), "share", kind=reason)
+            yield _curve(role, name, _shares(shares), "share", kind=reason)
 
 
 # The game's own log

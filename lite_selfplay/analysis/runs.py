@@ -91,7 +91,7 @@ def analyse(path: Path) -> Analysis:
         spoken=sum(any(stream.get("completions") for stream in row["streams"].values()) for row in rows),
         recorded=len(recorded),
         curves=curves,
-        moments=tuple(_moment(name, result, path) for name, result in folder.evaluations().items()),
+        moments=tuple(_moment(name, result) for name, result in folder.evaluations().items()),
         warnings=_warnings(rows),
     )
 
@@ -124,13 +124,10 @@ def _noting(rows: Iterable[Row], steps: set[int], path: Path) -> Iterator[Row]:
         yield row
 
 
-def _moment(name: str, result: Mapping[str, Any], path: Path) -> Moment:
-    try:
-        found = {**result["seats"], **result.get("directions", {})}
-        scores = {seat: Score(float(s["pass_at_1"]), *map(float, s["ci95"])) for seat, s in found.items()}
-        return Moment(name, result["step"], str(result["tasks"]), int(result["n"]), scores)
-    except (LookupError, TypeError, ValueError, AttributeError) as error:
-        raise RunFolderError(f"{path}: the evaluation {name!r} is damaged ({error!r})") from None
+def _moment(name: str, result: Mapping[str, Any]) -> Moment:
+    found = {**result["seats"], **result.get("directions", {})}
+    scores = {seat: Score(score["pass_at_1"], *score["ci95"]) for seat, score in found.items()}
+    return Moment(name, result["step"], result["tasks"], result["n"], scores)
 
 
 # Tables

@@ -22,11 +22,11 @@ BINS = 5
 """Of the histogram of pass rates: [0, 0.2), [0.2, 0.4), ... [0.8, 1]."""
 
 MOST_REPEATED, MOST_AT_AN_END, FEWEST_RIGHT = 0.5, 0.95, 0.5
-FEWEST_DISTINCT = 1.25
-"""Times the number of questions: as many different tokens as so many questions have, if none of theirs came twice.
+FEWEST_DISTINCT = 1.0
+"""Different tokens of all questions together, as a multiple of the mean length of a question.
 
-A share by itself has no bound that fits: it falls with the number of questions. Sums of three-digit numbers, a digit a
-token, come to 1.7 here for any number of questions, and equal questions to less than 1.
+The share of distinct tokens has no bound by itself, since it falls with the number of questions. Sums, a digit a token,
+come to 1.2 to 1.7 here for any number of questions; equal questions to 1 at most.
 """
 FEWEST_JUDGED = 4
 """Shares over fewer questions or labels than this are no sign of anything."""
@@ -112,10 +112,10 @@ def collapse_warnings(log: Mapping[str, Any]) -> list[str]:
             f"{log['repeated']:.0%} of the questions repeat earlier ones: the proposer is collapsing. A higher "
             "temperature, a smaller learning rate or, where the game has one, its diversity term helps"
         )
-    if questions >= FEWEST_JUDGED and 0 < (log["distinct_tokens"] or 0) * questions < FEWEST_DISTINCT:
+    if questions >= FEWEST_JUDGED and 0 < (log["distinct_tokens"] or 0) * questions < FEWEST_DISTINCT + 1e-9:
         found.append(
-            f"only {log['distinct_tokens']:.1%} of the tokens of {questions} questions are distinct, hardly more than "
-            "one question has: they are all alike"
+            f"only {log['distinct_tokens']:.1%} of the tokens of {questions} questions are distinct, no more than one "
+            "question has: they are all alike"
         )
     if (answered := sum(rates)) >= FEWEST_JUDGED:
         for place, word in ((0, "hardly ever"), (-1, "nearly always")):

@@ -37,9 +37,16 @@ def completion(step: int, role: str = "solver", **values: Any) -> dict[str, Any]
     return {"step": step, "role": role, "correct": True, "reason": "", **values}
 
 
+def score(rate: float) -> dict[str, Any]:
+    return {"pass_at_1": rate, "ci95": [rate - 0.1, rate + 0.1]}
+
+
 def evaluation(moment: str, step: int, **rates: float) -> dict[str, Any]:
-    seats = {name: {"pass_at_1": rate, "ci95": [rate - 0.1, rate + 0.1]} for name, rate in rates.items()}
-    return {"moment": moment, "step": step, "tasks": "letters", "n": 10, "seats": seats, "per_problem": {}}
+    seats = {name: score(rate) for name, rate in rates.items()}
+    best = next(iter(seats))
+    about = {"mode": "single", "tasks": "letters", "n": 10, "samples": 1, "best": best, **seats[best]}
+    lengths = {"tokens_final_mean": 5.0, "tokens_total_mean": 5.0}
+    return {"moment": moment, "step": step, **about, **lengths, "seats": seats, "per_problem": {}}
 
 
 @pytest.fixture

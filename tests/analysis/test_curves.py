@@ -4,7 +4,7 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lite_selfplay.analysis.curves import FIGURES, GAME, MOST_REASONS, SEATS, Curve, curves_of
@@ -83,6 +83,14 @@ def test_why_answers_were_not_right():
     assert find(curves, "solver", "not right: wrong").over(0, 1) == 3 / 5
     assert find(curves, "solver", "not right: no_answer").values == (0.0, 1 / 3)
     assert labels(curves, "proposer") == []
+
+
+def test_a_games_own_labels_are_called_labels():
+    rows = [metrics(0, {"proposer": stream(), "solver": stream()}, game={"pass_rates": [0, 1]})]
+    said = [completion(0, role, correct=False, reason="wrong") for role in ("proposer", "solver")]
+    curves = curves_of(rows, said)
+    assert {"accepted proposals", "not accepted: wrong"} <= set(labels(curves, "proposer"))
+    assert {"agreement with labels", "no agreement: wrong"} <= set(labels(curves, "solver"))
 
 
 def test_only_the_most_frequent_reasons_have_a_curve():
@@ -174,6 +182,7 @@ ANYTHING = st.recursive(
 KEYS = st.sampled_from([*FIGURES, "usable", "refused", "pass_rates", "labels_checked", "draws", "other"])
 
 
+@settings(deadline=None)
 @given(st.lists(st.dictionaries(KEYS, ANYTHING, max_size=6), max_size=4))
 def test_no_log_breaks_it(logs):
     for curve in curves_of([metrics(step, game=log) for step, log in enumerate(logs)], []):
@@ -182,6 +191,7 @@ def test_no_log_breaks_it(logs):
         curve.over(0, len(logs))
 
 
+@settings(deadline=None)
 @given(st.lists(st.tuples(st.floats(0, 1), st.integers(1, 9)), min_size=1, max_size=12), st.data())
 def test_a_window_lies_between_its_lowest_and_highest_step(points, data):
     steps = tuple(range(0, 2 * len(points), 2))

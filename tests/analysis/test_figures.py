@@ -37,17 +37,17 @@ def test_streams_have_a_panel_a_figure_and_a_line_a_role(family: Path):
     figure = streams_figure([analyse(family)])
     found = panels(figure)
     assert list(found) == [
-        *("reward", "accuracy", "well-formed", "length in tokens", "truncated", "KL", "loss"),
+        *("reward", "agreement with labels", "well-formed", "length in tokens", "truncated", "KL", "loss"),
         *("groups without variance", "gradient norm"),
     ]
     assert legend(figure) == ["solver", "proposer"]
     assert lines(found["reward"])["solver"] == pytest.approx([step / 10 for step in range(10)])
-    assert list(lines(found["accuracy"])) == ["solver"]  # nobody judges the proposer
+    assert list(lines(found["agreement with labels"])) == ["solver"]  # nobody judges the proposer
     assert list(lines(found["gradient norm"])) == ["s"]
     assert list(found["reward"].lines[0].get_xdata()) == list(range(1, 11))
     assert {panel.get_xlabel() for panel in figure.axes} == {"step"}
-    assert found["accuracy"].get_ylim() == (-0.03, 1.03)
-    assert found["accuracy"].yaxis.get_major_formatter()(0.5, 0) == "50%"
+    assert found["agreement with labels"].get_ylim() == (-0.03, 1.03)
+    assert found["agreement with labels"].yaxis.get_major_formatter()(0.5, 0) == "50%"
     assert found["reward"].get_ylim() != (-0.03, 1.03)
 
 

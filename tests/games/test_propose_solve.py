@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lite_selfplay.data import Completion, Problem, Sampling, Verdict
@@ -73,6 +73,7 @@ def test_reading_a_proposal(completion: Completion, reason: str, question: str, 
 PIECES = ["<problem>", "</problem>", "<think>", "</think>", "\\boxed{", "}", "4", " "]
 
 
+@settings(deadline=None)
 @given(st.lists(st.sampled_from(PIECES), max_size=10).map("".join))
 def test_a_proposal_has_a_question_or_a_reason(text):
     for stop in ("eos", "length", "string", "prompt_too_long"):
@@ -223,6 +224,7 @@ def test_reasoning_that_never_ends_is_no_vote(table: Judging):
 SAME = {"2": "2", "2.0": "2", "4/2": "2", "3": "3", "6/2": "3", "5": "5"}
 
 
+@settings(deadline=None)
 @given(st.lists(st.lists(st.sampled_from([*SAME, None]), max_size=8), max_size=4))
 def test_a_vote_is_what_counting_by_value_says(groups):
     table = ScriptedTable({})

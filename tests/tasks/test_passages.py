@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lite_selfplay.data import Problem
@@ -51,6 +51,7 @@ def test_a_long_paragraph_stays_whole():
     assert list(_joined(f"before\n\n{long}\n\nafter")) == ["before", long, "after"]
 
 
+@settings(deadline=None)
 @given(st.lists(st.text(alphabet=st.sampled_from("ab c\n"), max_size=900), max_size=8))
 def test_no_word_is_lost_and_no_join_is_too_long(paragraphs):
     found = list(_joined("\n\n".join(paragraphs)))
