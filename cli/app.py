@@ -1,5 +1,7 @@
 """The `lite-selfplay` command: its sub-commands, and how an error leaves it."""
 
+import atexit
+import gc
 import signal
 import sys
 from typing import Annotated
@@ -8,6 +10,9 @@ import typer
 
 from lite_selfplay.errors import LiteSelfPlayError
 from lite_selfplay_cli import analyse, cold_start, config, doctor, evaluate, listing, plan, report, train
+
+# With torch loaded, the interpreter's last search for garbage takes longer than saving a run that was stopped.
+atexit.register(gc.freeze)
 
 app = typer.Typer(
     name="lite-selfplay",

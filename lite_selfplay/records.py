@@ -18,6 +18,13 @@ from lite_selfplay.reading import read_json, read_lines, require_no_link
 CONFIG, ENVIRONMENT, METRICS, EPISODES = "config.yaml", "environment.json", "metrics.jsonl", "episodes.jsonl"
 ADAPTERS, CHECKPOINTS, CARD = "adapters", "checkpoints", "README.md"
 EVALUATIONS, EXAMPLES = "eval", "cold_start.jsonl"
+_NUMBER = (int, float)
+_EVALUATION: dict[str, Any] = {
+    **dict.fromkeys(("tasks", "best"), str),
+    **dict.fromkeys(("seats", "per_problem"), dict),
+    **dict.fromkeys(("n", "samples"), int),
+    **dict.fromkeys(("pass_at_1", "tokens_final_mean", "tokens_total_mean"), _NUMBER),
+}
 CONFIG_LIMIT = 2**20
 """Bytes of `config.yaml`."""
 PACKAGES = ("lite-selfplay", "torch", "transformers", "trl", "peft", "bitsandbytes", "accelerate", "unsloth")
@@ -153,7 +160,7 @@ class RunFolder:
         found = {}
         for path in sorted((self.path / EVALUATIONS).glob("*.json")):
             result = read_json(path)
-            if "seats" not in result or ("moment" in result and type(result.get("step")) is not int):
+            if not _is_evaluation(result):
                 raise RunFolderError(f"{path} holds no evaluation")
             found[path.stem] = result
         return found
@@ -255,6 +262,28 @@ def _commit() -> str | None:
     except (OSError, subprocess.SubprocessError):
         return None
     return asked.stdout.strip()
+
+
+def _is_evaluation(result: Mapping[str, Any]) -> bool:
+    """Whether an object holds what is read of an evaluation."""
+    directions = result.get("directions", {})
+    if not all(isinstance(result.get(key), kind) for key, kind in _EVALUATION.items()) or not isinstance(
+        directions, dict
+    ):
+        return False
+    if "moment" in result and type(result.get("step")) is not int:
+        return False
+    if len(directions) > 1 and not isinstance(result.get("mean_of_directions"), _NUMBER):
+        return False
+    scores = {**result["seats"], **directions}
+    return result["best"] in scores and all(map(_is_score, scores.values()))
+
+
+def _is_score(score: Any) -> bool:
+    interval = score.get("ci95") if isinstance(score, dict) else None
+    if not isinstance(interval, list) or len(interval) != 2:
+        return False
+    return all(isinstance(value, _NUMBER) for value in (score.get("pass_at_1"), *interval))
 
 
 def _append_lines(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:

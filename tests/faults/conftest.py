@@ -29,12 +29,13 @@ PATIENCE_S = 120.0
 PAUSE_S = 0.0005
 
 PHASES = ("starting", "loading", "cold start", "evaluation", "generation", "update", "lines", "saving", "leaving")
-STEPS = 5
+STEPS = 4
 SETTINGS = (
     *("--model", "tiny", "--tasks", "letters", "--precision", "fp32", "--cold-start"),
     *("--steps", STEPS, "--group-size", 4, "--problems-per-step", 2, "--save-every", 2),
-    *("--eval-tasks", "letters:named=6", "--eval-limit", 4, "--eval-every", 3),
-    # A KL term, so that there are snapshots; steps large enough for every seat to move in all of its weights.
+    *("--max-completion-tokens", 8),
+    *("--eval-tasks", "letters:named=6", "--eval-limit", 2, "--eval-every", 3),
+    # A KL term, so that there are snapshots.
     *("--set", "roles.drafter.beta=0.05", "--set", "roles.challenger.beta=0.05"),
     *("--set", "cold_start.steps=2", "--set", "cold_start.examples_per_step=4"),
 )

@@ -85,6 +85,7 @@ def note_phases(page: mmap.mmap) -> None:
     """Let the functions that a phase consists of say when they begin and end."""
     from lite_selfplay.saving import Saver
     from lite_selfplay.session import Session
+    from lite_selfplay_cli import app
 
     def begin(name: str) -> None:
         phase = PHASES.index(name)
@@ -107,6 +108,13 @@ def note_phases(page: mmap.mmap) -> None:
 
         setattr(owner, function, noted)
 
+    whole = app.app
+
+    def noted_app() -> None:
+        begin("starting")  # from here on signals are answered
+        whole()
+
+    app.app = noted_app
     during("loading", "__init__")
     during("cold start", "_cold_start")
     during("evaluation", "_measure")
@@ -135,6 +143,7 @@ def count_operations(page: mmap.mmap, folder: str, last: int) -> None:
 if __name__ == "__main__":
     for module in WARM:
         importlib.import_module(module)
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored where a shell started this in the background
     gc.freeze()  # for the children: else each one copies, and at its end walks through, all that was imported
     mine = serve()
     if mine is not None:
