@@ -75,6 +75,7 @@ class Session:
             cache_tokens=run.generation_tokens,
             decode=self.chat.decode,
             poll=self._poll,
+            warn=self.listener.warn,
         )
         self.adapters = self.backend.adapters
         if self.backend.device.type == "cpu":

@@ -24,7 +24,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader
 
 from lite_selfplay.adapters import BASE
-from lite_selfplay.backends.base import Backend
+from lite_selfplay.backends.base import Backend, is_out_of_memory
 from lite_selfplay.backends.logprobs import shares_prefixes, token_logprobs
 from lite_selfplay.backends.transformers import pad
 from lite_selfplay.batches import MicroBatch, microbatches, rows_of
@@ -107,7 +107,8 @@ def make_trainer_class(parent: Any) -> Any:
             self._play, self._on_step, self._load, self._poll = play, on_step, load, poll
             self.listener = listener or Listener()
             self._report: StepReport | None = None
-            self._learner = ""
+            self._learner, self._rows_in_flight = "", 0
+            self._microbatch_tokens = config.run.microbatch_tokens
             self.optimizer: Any = None
             self.control: Any = None
             # TRL rounds whatever is trainable over a 4-bit base to bfloat16: for now, nothing is.
@@ -150,10 +151,7 @@ def make_trainer_class(parent: Any) -> Any:
                 if (found := find_nonfinite(self.adapters)) is not None:
                     raise _NotFinite(f"{found} is not finite")
                 report.advantages = [_finite_advantages(s, seats[s.role]) for s in episode.streams]
-                report.streams = [
-                    self._update(model, stream, seats[stream.role], advantages)
-                    for stream, advantages in zip(episode.streams, report.advantages, strict=True)
-                ]
+                report.streams = self._update_all(model, episode, seats, report.advantages)
             except _NotFinite as found:
                 self._skip(report, str(found))
             self.backend.release_memory()
@@ -163,10 +161,43 @@ def make_trainer_class(parent: Any) -> Any:
                 self.accelerator.gradient_state._set_sync_gradients(False)
             return torch.tensor(math.fsum(u.loss for u in report.streams), device=self.args.device)
 
+        def _update_all(
+            self, model: Any, episode: Episode, seats: Mapping[str, str], advantages: Sequence[Advantages]
+        ) -> list[StreamUpdate]:
+            """The gradients of every stream. Where memory runs out, all of them again in microbatches of half the size,
+            which the rest of the run keeps to."""
+            while True:
+                try:
+                    return [
+                        self._update(model, stream, seats[stream.role], values)
+                        for stream, values in zip(episode.streams, advantages, strict=True)
+                    ]
+                except (MemoryError, RuntimeError) as error:
+                    if not is_out_of_memory(error):
+                        raise
+                # Out of the handler: what it held is free now.
+                self._metrics["train"].clear()
+                self._drop_gradients()
+                self.backend.release_memory()
+                self._halve_microbatches()
+
+        def _halve_microbatches(self) -> None:
+            """Raises TrainingError where the microbatch that was too large had one row."""
+            if self._rows_in_flight == 1:
+                raise TrainingError(
+                    f"out of memory in the update of one completion of {self._learner}: lower max_completion_tokens or "
+                    "run.max_prompt_tokens, set model.gradient_checkpointing=true, or take a smaller model"
+                )
+            self._microbatch_tokens //= 2
+            self.listener.warn(
+                f"out of memory in the update: from now on at most {self._microbatch_tokens:,} tokens at once. "
+                f"--set run.microbatch_tokens={self._microbatch_tokens} starts with that"
+            )
+
         def _update(self, model: Any, stream: Stream, seat: str, advantages: Advantages) -> StreamUpdate:
             rows = rows_of(stream, advantages)
             self._check_fresh(stream, seat)
-            budget = self.run_config.run.microbatch_tokens
+            budget = self._microbatch_tokens
             role = self.run_config.roles[stream.role]
             update = StreamUpdate(stream.role, seat)
             self._learner = f"{stream.role} (seat {seat})"
@@ -174,6 +205,7 @@ def make_trainer_class(parent: Any) -> Any:
             sharing = shares_prefixes(model)
             for micro in microbatches(rows, seat, role, budget, replay=stream.replay, sharing=sharing):
                 self._poll()
+                self._rows_in_flight = len(micro.rows)
                 with self.backend.autocast():
                     loss = self.compute_loss(model, micro)
                 if not torch.isfinite(loss):

@@ -50,3 +50,10 @@ class Backend(Protocol):
     def trainer_arguments(self) -> dict[str, Any]:
         """What this backend asks of `GRPOConfig` (precision, checkpointing, device)."""
         ...
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether an error says that no memory was left, on a GPU or on a CPU."""
+    if isinstance(error, MemoryError | torch.OutOfMemoryError):
+        return True
+    return isinstance(error, RuntimeError) and "can't allocate memory" in str(error)

@@ -13,10 +13,12 @@ import torch
 from torch import Tensor, nn
 
 from lite_selfplay.adapters import Adapters
+from lite_selfplay.backends.base import is_out_of_memory
 from lite_selfplay.backends.generation import Generation, generate
 from lite_selfplay.backends.logprobs import token_logprobs
 from lite_selfplay.config import ModelSection, SeatConfig
 from lite_selfplay.data import Sampling, TokenScores
+from lite_selfplay.errors import TrainingError
 from lite_selfplay.models.folders import refusing_code
 
 _DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
@@ -27,8 +29,8 @@ class TransformersBackend:
     """A base loaded by transformers, with its seats.
 
     `eos_ids` end a completion; `pad_id` fills rows and is never read. `cache_tokens` bounds the keys and values held
-    while sampling. `decode` turns ids into text where stop strings ask for it. `poll` is called often during long work
-    and may raise to stop it.
+    while sampling; where memory runs out it is halved, and `warn` told. `decode` turns ids into text where stop strings
+    ask for it. `poll` is called often during long work and may raise to stop it.
     """
 
     name = "transformers"
@@ -46,11 +48,12 @@ class TransformersBackend:
         cache_tokens: int = 65536,
         decode: Callable[[Sequence[int]], str] | None = None,
         poll: Callable[[], None] = lambda: None,
+        warn: Callable[[str], None] = lambda sentence: None,
     ):
         self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         self.compute_dtype = compute_dtype(section, self.device)
         self._eos_ids, self._pad_id, self._cache_tokens = eos_ids, pad_id, cache_tokens
-        self._decode, self._poll = decode, poll
+        self._decode, self._poll, self._warn = decode, poll, warn
         checkpointing = section.gradient_checkpointing
         self._checkpointing = self.device.type == "cuda" if checkpointing == "auto" else bool(checkpointing)
         base = load_base(
@@ -69,6 +72,37 @@ class TransformersBackend:
         return self.device.type == "cpu" and needed < psutil.virtual_memory().available
 
     def generate(
+        self,
+        seat: str,
+        prompts: Sequence[Sequence[int]],
+        n: int,
+        sampling: Sampling,
+        seeds: Sequence[Sequence[int]],
+    ) -> list[list[Generation]]:
+        while True:
+            try:
+                return self._generate(seat, prompts, n, sampling, seeds)
+            except (MemoryError, RuntimeError) as error:
+                if not is_out_of_memory(error):
+                    raise
+            # Out of the handler: what it held is free now. A completion is the same in any batch.
+            self.release_memory()
+            self._halve_cache(max(map(len, prompts), default=0) + sampling.max_tokens)
+
+    def _halve_cache(self, longest: int) -> None:
+        """Hold half as many keys and values from now on. Raises TrainingError where that would be less than a row."""
+        if self._cache_tokens // 2 < longest:
+            raise TrainingError(
+                f"out of memory while one completion of up to {longest:,} tokens was sampled: lower "
+                "max_completion_tokens or run.max_prompt_tokens, use --precision 4bit, or take a smaller model"
+            )
+        self._cache_tokens //= 2
+        self._warn(
+            f"out of memory while sampling: from now on at most {self._cache_tokens:,} tokens at once. "
+            f"--set run.generation_tokens={self._cache_tokens} starts with that"
+        )
+
+    def _generate(
         self,
         seat: str,
         prompts: Sequence[Sequence[int]],
@@ -133,6 +167,8 @@ class TransformersBackend:
     def release_memory(self) -> None:
         if self.device.type == "cpu":
             _trim_heap()
+        elif self.device.type == "cuda":
+            torch.cuda.empty_cache()
 
     def autocast(self) -> contextlib.AbstractContextManager[Any]:
         if self.device.type == "cpu" or self.compute_dtype == torch.float32:
