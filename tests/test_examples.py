@@ -1,5 +1,6 @@
 """The examples run as they stand, on the random model."""
 
+import json
 import os
 import subprocess
 import sys
@@ -25,3 +26,20 @@ def test_example(name: str, tmp_path: Path):
     assert done.returncode == 0, done.stderr
     assert "adapter" in done.stdout
     assert len(list((tmp_path / "runs").iterdir())) == 1
+
+
+def test_the_examples_for_a_small_proposer_are_what_play_accepts(tmp_path: Path):
+    from lite_selfplay.examples import read_examples
+    from lite_selfplay.games.pasodoble_proposals import parse_proposal
+
+    rows = [
+        {"question": "Ann has 48 clips and buys 24. How many?", "answer": "48+24 = <<48+24=72>>72 clips.\n#### 72"},
+        {"question": "Half of 48?", "answer": "48/2 = <<48/2=24>>24.\n#### 24"},
+    ]
+    (tmp_path / "in.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    command = [sys.executable, str(EXAMPLES / "pasodoble_examples.py"), "in.jsonl", "out.jsonl"]
+    subprocess.run(command, cwd=tmp_path, check=True, capture_output=True, timeout=100)
+    proposer, solver = read_examples(tmp_path / "out.jsonl", ("proposer", "solver"))
+    assert parse_proposal(proposer.completion) == ("What is 48 + 24?", "72")
+    assert "What is 48 + 24?" in solver.prompt
+    assert solver.completion == "48 + 24 = 72. <answer>72</answer>"
