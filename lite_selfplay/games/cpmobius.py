@@ -14,8 +14,9 @@ Kept from the paper: rewards, filter, m = n = 16, KL 1e-3, the entropy coefficie
 is `pg - coefficient * H`, so the player's entropy is reduced), temperatures 0.7 and 0.6.
 Changed: coach and player are adapters over one base, where the paper's coach is another, larger model. The learning
 rate is for adapters; the paper trained all weights at 1e-6.
-Ours, where the sources are silent: at most `max_draws` m tasks a round, after which it goes on with what it has; tasks
-cut off, empty, or with an answer in them are refused; a kept task whose fresh answers have no majority is left out;
+Ours, where the sources are silent: at most `max_draws` m tasks a round, after which it goes on with what it has, and a
+quarter of that where none was kept; tasks cut off, empty, or with an answer in them are refused; a kept task whose
+fresh answers have no majority is left out;
 the coach's loss is a mean over the tokens of its tasks, which is equation 6 up to a factor; constant learning rates;
 `rollback` keeps the best player of those that have made an update.
 Where the published code differs from the paper, a switch says `release`.

@@ -14,6 +14,9 @@ from lite_selfplay.games.prompts import fill
 from lite_selfplay.games.propose_solve import Proposal, Vote, vote
 from lite_selfplay.table import Table
 
+HOPELESS = 4
+"""The share of all draws, one in so many, that may keep nothing before drawing ends."""
+
 Fate = Literal["kept", "refused", "no_majority", "too_hard", "too_easy"]
 
 
@@ -89,12 +92,15 @@ def draw_until(
 ) -> list[Candidate]:
     """All candidates drawn, a batch of `propose` at a time, until `wanted` of them are kept or `most` were drawn.
 
-    Each question is answered `n` times by the solver. More than `wanted` may be kept, since a batch is judged whole.
+    Each question is answered `n` times by the solver. More than `wanted` may be kept, since a batch is judged whole. A
+    quarter of the draws without a single question that is kept ends it, too: the rest would hardly be better.
     """
     drawn: list[Candidate] = []
-    while len(drawn) < most and sum(bounds.fate(c) == "kept" for c in drawn) < wanted:
+    kept = 0
+    while len(drawn) < most and kept < wanted and (kept or len(drawn) < most / HOPELESS):
         batch = propose()[: most - len(drawn)]
         drawn += answered(table, solver, batch, n, prefix=prefix, first=len(drawn))
+        kept = sum(bounds.fate(candidate) == "kept" for candidate in drawn)
     return drawn
 
 

@@ -205,11 +205,14 @@ def test_tasks_are_drawn_until_there_are_enough_and_the_first_are_taken():
 
 
 def test_draws_are_bounded_and_a_short_round_is_warned_of():
-    game = cpmobius(problems_per_step=2, max_draws=3)
-    (learn,) = play(game, [TWO], UP, steps=1)
-    assert (learn.log["draws"], learn.log["short"], learn.log["too_easy"]) == (6, 2, 6)
-    assert [s.role for s in learn.streams] == ["coach"]
-    assert any("only 0 of the 2 tasks of this round were found in 6 draws" in line for line in game.warnings(learn.log))
+    sure, split = [TWO] * 4, [TWO, TWO, TWO, THREE]
+    game = cpmobius(problems_per_step=2, max_draws=3, resample=False)
+    (learn,) = play(game, split + sure * 5, UP, steps=1)
+    assert (learn.log["draws"], learn.log["short"], learn.log["too_easy"]) == (6, 1, 5)
+    assert any("only 1 of the 2 tasks of this round were found in 6 draws" in line for line in game.warnings(learn.log))
+    (given_up,) = play(game, sure, UP, steps=1)
+    assert (given_up.log["draws"], given_up.log["short"]) == (2, 2)
+    assert [s.role for s in given_up.streams] == ["coach"]
     full = {**learn.log, "short": 0}
     assert not any("were found" in line for line in game.warnings(full))
 

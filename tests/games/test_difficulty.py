@@ -120,9 +120,15 @@ def test_drawing_stops_with_the_batch_that_brings_enough():
 
 @pytest.mark.parametrize(("most", "batch"), [(6, 2), (5, 2), (1, 4)])
 def test_drawing_ends_in_any_case(most: int, batch: int):
-    found = drawing([TWO], wanted=3, most=most, batch=batch)
+    found = drawing([TWO, TWO, TWO, THREE], wanted=99, most=most, batch=batch)
     assert [c.name for c in found] == [f"q-{k}" for k in range(most)]
-    assert count_fates(found, Bounds(0.2, 0.8)) == {"no_majority": 0, "too_hard": 0, "too_easy": most}
+
+
+@pytest.mark.parametrize(("most", "drawn"), [(16, 4), (18, 6), (4, 2), (2, 2)])
+def test_drawing_ends_early_where_a_quarter_of_the_draws_keeps_nothing(most: int, drawn: int):
+    found = drawing([TWO], wanted=3, most=most)
+    assert len(found) == drawn
+    assert count_fates(found, Bounds(0.2, 0.8)) == {"no_majority": 0, "too_hard": 0, "too_easy": drawn}
 
 
 def test_the_record_of_a_proposal_is_masked_and_says_what_became_of_it():

@@ -46,7 +46,7 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
         {"mode": "offline", "proposals": 4, "proposer_steps": 1, "solver_steps": 2, "eviction": True},
     ),
     "rent": ("rent", {}),
-    "rzero": ("rzero", {"challenger_steps": 1, "solver_steps": 2, "votes": 5}),
+    "rzero": ("rzero", {"challenger_steps": 1, "solver_steps": 2, "votes": 5, "max_draws": 8}),
     "rzero-no-similarity": ("rzero", {"challenger_steps": 2, "solver_steps": 1, "votes": 5, "similarity": False}),
     "sqlm": ("sqlm", {}),
     "sqlm-two-seats-every-2": ("sqlm", {"seats": "two", "proposer_every": 2}),
