@@ -117,11 +117,11 @@ class Lab:
     """How often each phase began in it."""
     number: int = 0
 
-    def start(self, *arguments: object, watched: Path | None = None, operation: int = 0, thaw: bool = False) -> Process:
+    def start(self, *arguments: object, watched: Path | None = None, operation: int = 0) -> Process:
         """Fork `lite-selfplay ARGUMENTS`; `watched` is the run folder where it is to note what it does."""
         self.number += 1
         log = self.place / f"{self.number}.log"
-        job: dict[str, Any] = {"argv": [str(argument) for argument in arguments], "log": str(log), "thaw": thaw}
+        job: dict[str, Any] = {"argv": [str(argument) for argument in arguments], "log": str(log)}
         page = None
         if watched is not None:
             page = self.place / f"{self.number}.page"

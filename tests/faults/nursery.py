@@ -2,8 +2,7 @@
 
 A line is a JSON object: `argv`, `log` (a file for what the process writes), and, where the process is to be watched,
 `page` (a file of `PAGE` bytes in which it notes what it is doing), `folder` (whose file operations it counts) and
-`operation` (the number of the one before which it kills itself; 0 for none). With `thaw` it takes as long to leave as
-one that has imported everything itself. The answers are lines too: `{"pid": n}`,
+`operation` (the number of the one before which it kills itself; 0 for none). The answers are lines too: `{"pid": n}`,
 and when the process has ended `{"code": c, "ended": monotonic seconds}`; the code of one that a signal ended is that
 signal's number, negative. The process stays a zombie until the next line, so that nobody else gets its number while
 somebody may still send it signals.
@@ -72,8 +71,6 @@ def become(job: dict[str, Any]) -> None:
     for descriptor, target in ((nothing, 0), (log, 1), (log, 2)):
         os.dup2(descriptor, target)
     sys.argv = ["lite-selfplay", *job["argv"]]
-    if job.get("thaw"):
-        gc.unfreeze()
     if "page" in job:
         with open(job["page"], "r+b") as file:
             page = mmap.mmap(file.fileno(), PAGE)

@@ -41,12 +41,12 @@ def stop(lab: Any, where: str, number: signal.Signals, rng: random.Random) -> St
     """Send a run a signal in a phase, see it leave, resume it, and compare it with the untouched one."""
     if where == "a resumed run":
         run = stopped_run(lab, rng)
-        process = lab.resume(run, thaw=True)
+        process = lab.resume(run)
         process.until(lambda: process.begun("starting") > 0)
         time.sleep(rng.uniform(0, lab.seconds / 2))
     else:
         run = lab.new()
-        process = lab.train(run, thaw=True)
+        process = lab.train(run)
         times = rng.randint(1, lab.begun[where])
         assert process.until(lambda: process.begun(where) >= times and process.phase == where)
         time.sleep(rng.uniform(0, LATER_S))
