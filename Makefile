@@ -28,7 +28,7 @@ check: $(STAMP)
 	$(BIN)/mypy
 
 test: check
-	$(BIN)/python -m pytest -q --durations=10
+	$(BIN)/python -m pytest -q -n 2 --dist loadfile --durations=10
 
 test-fast: $(STAMP)
 	$(BIN)/python -m pytest -q -m "not slow and not data"

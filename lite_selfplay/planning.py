@@ -36,6 +36,11 @@ class Plan:
     held_out: Sequence[Problem] = ()
     sources: Mapping[str, Sequence[Problem]] = field(default_factory=dict)
 
+    @property
+    def never_taught(self) -> list[Problem]:
+        """What no cold start may learn from: what the run, or the game as it plays, is measured on."""
+        return [*self.held_out, *self.sources.get("validation", ())]
+
     def lines(self) -> list[str]:
         """What would happen, in sentences."""
         run, model = self.config.run, self.config.model
@@ -68,7 +73,7 @@ class Plan:
         if not section.enabled:
             return []
         examples = section.steps * section.examples_per_step
-        task = training_side(load_task(section.tasks), self.held_out) if section.tasks else self.task
+        task = training_side(load_task(section.tasks) if section.tasks else self.task, self.never_taught)
         source = source_of(section, task, self.game)
         from_where = {
             "worked": "worked solutions",
@@ -232,7 +237,9 @@ def _check_problems(ready: Plan, own_checker: bool) -> None:
         missing = next((problem.id for problem in looked_at if problem.answer is None), None)
         if missing is not None:
             raise ConfigError(f"{name} needs an answer to every problem; {missing} has none")
-    require_examples(ready.config.cold_start, ready.task, game, held_out=ready.held_out, own_checker=own_checker)
+    if ready.config.cold_start.enabled:
+        task = training_side(ready.task, ready.never_taught) if ready.config.cold_start.tasks is None else ready.task
+        require_examples(ready.config.cold_start, task, game, held_out=ready.never_taught, own_checker=own_checker)
     if own_checker:
         return
     unanswered = next((problem.id for problem in ready.held_out if problem.answer is None), None)

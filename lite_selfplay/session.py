@@ -16,7 +16,7 @@ from lite_selfplay.checkpoints import Checkpoint, load_checkpoint, read_state
 from lite_selfplay.cold_start import cold_start, playing_config, within_limits
 from lite_selfplay.config import RunConfig
 from lite_selfplay.data import Episode, EvalSpec, Example, Problem, Sampling
-from lite_selfplay.errors import Interrupted, RewardError, RunFolderError
+from lite_selfplay.errors import GameError, Interrupted, RewardError, RunFolderError
 from lite_selfplay.evaluation.modes import measure
 from lite_selfplay.evaluation.tables import headline
 from lite_selfplay.examples import Fits, gather
@@ -168,11 +168,11 @@ class Session:
 
     @contextlib.contextmanager
     def _saved_when_stopped(self) -> Iterator[None]:
-        """What stops a run between two updates, a signal or a reward function, finds it saved."""
+        """What stops a run between two updates, a signal, a reward function or a game, finds it saved."""
         try:
             self._poll()
             yield
-        except (Interrupted, RewardError) as stop:
+        except (Interrupted, RewardError, GameError) as stop:
             if self._unread is None:
                 step = self.trainer.state.global_step
                 self._save(step, self._start_state or self._state())
@@ -210,7 +210,7 @@ class Session:
         return found
 
     def _cold_start(self) -> None:
-        config, held_out = self.config, self._ready.held_out
+        config, held_out = self.config, self._ready.never_taught
         seed = derived_seed(config.run.seed, "cold start")
         # Problems of their own, where the task makes them: training starts on problems it has not seen.
         task = training_side(load_task(config.cold_start.tasks or config.tasks.train or "", seed=seed), held_out)

@@ -1,6 +1,7 @@
 """A session's sources, and the warnings it repeats. The game is one of the test's own."""
 
 import contextlib
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -9,12 +10,14 @@ import pytest
 
 from lite_selfplay import RunConfig, load_run, resume, train
 from lite_selfplay.bookkeeping import WARNING_EVERY
+from lite_selfplay.checkpoints import find_checkpoints
 from lite_selfplay.data import Completion, Verdict
-from lite_selfplay.errors import TaskError, UnknownNameError
+from lite_selfplay.errors import GameError, TaskError, UnknownNameError
 from lite_selfplay.listener import Listener
 from lite_selfplay.models import resolve
 from lite_selfplay.planning import plan
-from lite_selfplay.records import RunFolder
+from lite_selfplay.records import CHECKPOINTS, EXAMPLES, RunFolder
+from lite_selfplay.run import cold_start
 from lite_selfplay.session import Session
 
 pytestmark = pytest.mark.usefixtures("reading_game")
@@ -133,3 +136,45 @@ def test_a_games_warnings_are_told_and_written_down(tmp_path: Path):
     run = train(config(tmp_path / "run", steps=3), listener=ear)
     assert ear.warned.count("4.0 things were seen") == ear.warned.count("always the same") == 1
     assert [row["warnings"] for row in run.metrics_rows()] == [["4.0 things were seen", "always the same"]] * 3
+
+
+# What a game measures a seat on, and what stops it
+
+
+def test_a_cold_start_never_learns_from_what_the_game_is_measured_on(tmp_path: Path):
+    rows = [f'{{"question": "What is {n} + {n}?", "answer": "{n} + {n} = {2 * n}.\\n#### {2 * n}"}}' for n in range(8)]
+    (tmp_path / "sums.jsonl").write_text("\n".join(rows))
+    settings = RunConfig(
+        game="cpmobius",
+        model="tiny",
+        precision="fp32",
+        tasks={"train": str(tmp_path / "sums.jsonl"), "validation_limit": 3},
+        max_completion_tokens=200,
+        cold_start={"enabled": True, "steps": 1, "examples_per_step": 8},
+        run_dir=tmp_path / "run",
+    )
+    measured = {problem.text for problem in plan(settings).sources["validation"]}
+    run = cold_start(settings)
+    taught = [json.loads(line) for line in (run.path / EXAMPLES).read_text().splitlines()]
+    asked = {row["completion"] for row in taught if row["role"] == "coach"}
+    assert len(measured) == 3
+    assert len(asked) == 5
+    assert not measured & asked
+    assert not [row for row in taught for text in measured if text in row["prompt"]]
+
+
+def test_a_game_that_stops_a_run_leaves_it_saved(tmp_path: Path):
+    # The random model writes no `<question>`: two steps in a row bring nothing to train on.
+    settings = RunConfig(
+        game={"name": "rzero", "max_barren_steps": 2, "votes": 2},
+        model="tiny",
+        precision="fp32",
+        group_size=2,
+        problems_per_step=2,
+        steps=5,
+        max_completion_tokens=4,
+        run_dir=tmp_path / "run",
+    )
+    with pytest.raises(GameError, match=r"2 steps in a row .*; saved before step 2\. Go on with: "):
+        train(settings)
+    assert [found.step for found in find_checkpoints(tmp_path / "run" / CHECKPOINTS)] == [0, 1]

@@ -47,7 +47,8 @@ def training_side(task: Task, held_out_problems: Sequence[Problem]) -> Task:
     problems = without(task.problems, held_out_problems)
     if not problems:
         raise ConfigError(
-            f"every problem of {task.name} is held out for evaluation: a smaller --eval-limit leaves some"
+            f"every problem of {task.name} is held out for evaluation or validation: a smaller --eval-limit or "
+            "tasks.validation_limit leaves some, and so do other cold_start.tasks"
         )
     return replace(task, problems=problems)
 
