@@ -9,7 +9,7 @@ RUN ?= runs/demo-$(GAME)-$(SEED)-$(shell date +%Y%m%d-%H%M%S)
 
 FAULTS ?= 200
 
-.PHONY: demo test check test-fast test-faults format lock clean
+.PHONY: demo test check test-fast test-faults format lock clean test-long
 
 $(STAMP): pyproject.toml requirements-cpu.lock
 	@echo "setting up $(VENV) from requirements-cpu.lock (a few minutes the first time)"
@@ -28,7 +28,11 @@ check: $(STAMP)
 	$(BIN)/mypy
 
 test: check
-	$(BIN)/python -m pytest -q -n 2 --dist loadfile --durations=10
+	$(BIN)/python -m pytest -q -n 2 --dist loadfile --durations=10 -m "not long"
+
+# The rest of the tests: benchmarks of the smallest size.
+test-long: $(STAMP)
+	$(BIN)/python -m pytest -q -m long --timeout 0
 
 test-fast: $(STAMP)
 	$(BIN)/python -m pytest -q -m "not slow and not data"

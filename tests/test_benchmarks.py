@@ -43,6 +43,7 @@ def check_memory(found: dict[str, int]) -> None:
     assert 0 < found["peak"] <= found["total_peak"]
 
 
+@pytest.mark.long
 def test_rollouts_count_what_both_were_asked_for(tmp_path: Path) -> None:
     found, printed = run("rollouts.py", tmp_path, "--lengths", "uniform")
     (result,) = found["results"]
@@ -64,6 +65,7 @@ def test_rollouts_count_what_both_were_asked_for(tmp_path: Path) -> None:
     assert "| 2 x 2 " in printed
 
 
+@pytest.mark.long
 def test_a_step_of_each_contender_and_where_its_time_went(tmp_path: Path) -> None:
     found, printed = run("step.py", tmp_path)
     contenders = found["contenders"]
@@ -92,6 +94,7 @@ def test_a_step_of_each_contender_and_where_its_time_went(tmp_path: Path) -> Non
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_what_grows_and_what_a_seat_costs(tmp_path: Path) -> None:
     found, printed = run("rollouts.py", tmp_path, "--growth", "--lengths", "long-tailed")
     (alone, *grown) = found["results"]
