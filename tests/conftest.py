@@ -11,7 +11,12 @@ import pytest
 os.environ.setdefault("HF_HUB_OFFLINE", "1")  # no test may depend on a hub
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # threads that spin while they wait slow each other down
 
+from hypothesis import settings
+
 from lite_selfplay.config import ModelSection, SeatConfig
+
+settings.register_profile("any machine", deadline=None)  # how long an example takes is not what is tested
+settings.load_profile("any machine")
 
 SEATS = {
     "A": SeatConfig(rank=4, alpha=8, init="gaussian", init_std=0.1, lr=1e-2),
