@@ -127,7 +127,7 @@ def test_a_wrong_request_is_refused_in_a_sentence(refused, arguments, sentence):
 @pytest.mark.parametrize(
     ("flags", "sentence"),
     [
-        (("--backend", "unsloth"), "the Unsloth backend is not part of this version yet"),
+        (("--backend", "unsloth"), "the Unsloth backend cannot work here: it needs a CUDA card, and torch finds none"),
         (("--set", "model.thinking=on"), "thinking is on, but the model's chat template knows no thinking"),
     ],
 )
