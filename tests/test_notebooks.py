@@ -1,0 +1,155 @@
+"""The notebooks run as they stand, on the random model, and leave behind what their cells promise."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import nbformat
+import pytest
+from nbclient import NotebookClient
+
+from lite_selfplay.games.prompts import fill
+from lite_selfplay.games.sqlm_topics import load_topic
+
+EXAMPLES = Path(__file__).parents[1] / "examples"
+NAMES = ("agon_colab.ipynb", "sqlm_colab.ipynb")
+
+SMALL = {"MODEL": "tiny", "PRESET": None, "TASKS": "letters", "HELD_OUT_LIMIT": 4, "STEPS": 2, "PROBLEMS_PER_STEP": 2}
+LEARNED = {"enabled": True, "source": "examples.jsonl"}
+PARAMETERS: dict[str, dict[str, Any]] = {
+    "agon_colab.ipynb": {
+        **SMALL,
+        "OTHER_TASKS": "letters:named=5",
+        "GROUP_SIZE": 4,
+        "MAX_COMPLETION_TOKENS": 20,
+        "COLD_START": {**LEARNED, "steps": 1, "examples_per_step": 2},
+    },
+    "sqlm_colab.ipynb": {
+        **SMALL,
+        "TASKS": "arithmetic:max=20,terms=2,ops=+",
+        "MAX_COMPLETION_TOKENS": 20,
+        "COLD_START": {**LEARNED, "steps": 30, "examples_per_step": 6, "lr": 2e-2},
+    },
+}
+
+
+def answer(value: int) -> str:
+    return f"<answer>{value}</answer>"
+
+
+def examples(name: str) -> list[dict[str, str]]:
+    """What a random model learns first, so that its seats speak in the game's format, and disagree."""
+    questions = ["1 + 2", "2 + 2"]
+    rows = [
+        {"role": "solver", "prompt": fill("solver", problem=question), "completion": answer(value)}
+        for question in questions
+        for value in (3, 4)
+    ]
+    if name == "agon_colab.ipynb":
+        return [{key: text for key, text in row.items() if key != "role"} for row in rows]
+    prompt = load_topic("arithmetic", 16).prompt
+    return [*rows, *({"role": "proposer", "prompt": prompt, "completion": question} for question in questions)]
+
+
+def parameters(notebook: Any) -> Any:
+    """The one cell that is tagged as holding the parameters."""
+    (cell,) = [cell for cell in notebook.cells if "parameters" in cell.metadata.get("tags", [])]
+    return cell
+
+
+def with_values(notebook: Any, values: Mapping[str, Any]) -> Any:
+    """The notebook with other values given at the end of its parameters, each of which it has to know."""
+    cell = parameters(notebook)
+    known = {line.split(" = ")[0] for line in cell.source.splitlines()}
+    assert values.keys() <= known
+    cell.source += "".join(f"\n{key} = {value!r}" for key, value in values.items())
+    return notebook
+
+
+@pytest.fixture(scope="module", params=NAMES)
+def executed(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Path]:
+    """A notebook with its outputs, and the run it made."""
+    folder = tmp_path_factory.mktemp("notebook")
+    lines = [json.dumps(row) + "\n" for row in examples(request.param)]
+    (folder / "examples.jsonl").write_text("".join(lines))
+    notebook = nbformat.read(EXAMPLES / request.param, as_version=4)
+    with_values(notebook, PARAMETERS[request.param])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("OMP_NUM_THREADS", "1")
+        patch.setenv("IPYTHONDIR", str(folder / "ipython"))
+        client = NotebookClient(notebook, timeout=200, resources={"metadata": {"path": str(folder)}})
+        client.execute()  # raises for a cell that fails
+    (run,) = (path for path in (folder / "runs").iterdir() if path.is_dir())
+    return notebook, run
+
+
+def shown(notebook: Any, cell_id: str, kind: str) -> list[str]:
+    """What a cell printed (`text/plain`) or displayed, in the order it did."""
+    (cell,) = [cell for cell in notebook.cells if cell.id == cell_id]
+    found = []
+    for output in cell.outputs:
+        if output.output_type == "stream" and output.name == "stdout" and kind == "text/plain":
+            found.append(output.text)
+        elif output.output_type in ("display_data", "execute_result") and kind in output.data:
+            found.append(output.data[kind])
+    return found
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_what_is_committed_is_valid_and_holds_no_outputs(name: str):
+    notebook = nbformat.read(EXAMPLES / name, as_version=4)
+    nbformat.validate(notebook)
+    code = [cell for cell in notebook.cells if cell.cell_type == "code"]
+    assert code
+    assert all(cell.outputs == [] and cell.execution_count is None for cell in code)
+    assert 'PRESET = "t4"' in parameters(notebook).source
+
+
+def test_every_step_is_written_and_something_moved(executed: tuple[Any, Path]):
+    notebook, run = executed
+    rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    assert [row["step"] for row in rows] == [0, 1]
+    assert any(stream["rows_trained"] for row in rows for stream in row["streams"].values())
+    assert "step 2/2" in "".join(shown(notebook, "train", "text/plain"))
+    assert "python" in "".join(shown(notebook, "doctor", "text/plain"))
+
+
+def test_duels_can_be_read(executed: tuple[Any, Path]):
+    notebook, run = executed
+    (page,) = shown(notebook, "duels", "text/markdown")
+    said = [json.loads(line) for line in (run / "episodes.jsonl").read_text().splitlines()]
+    assert "## 1. Step" in page
+    assert page.count("seat `") >= 2
+    assert {row["role"] for row in said} in ({"drafter", "challenger"}, {"proposer", "solver"})
+
+
+def test_figures_are_drawn(executed: tuple[Any, Path]):
+    notebook, run = executed
+    drawn = {path.name: path.stat().st_size for path in (run / "figures").iterdir()}
+    assert drawn.keys() >= {"streams.png", "evaluations.png"}
+    assert min(drawn.values()) > 5000
+    assert len(shown(notebook, "figures", "image/png")) == len(drawn)
+    (cell,) = [cell.id for cell in notebook.cells if cell.id in ("by-seat", "by-role")]
+    assert len(shown(notebook, cell, "image/png")) == 2
+
+
+def test_the_run_is_measured_on_held_out_problems(executed: tuple[Any, Path]):
+    notebook, run = executed
+    (table,) = shown(notebook, "held-out", "text/markdown")
+    assert table.splitlines()[0].split(" | ")[1:] == ["untouched", "after cold start", "after 2 steps |"]
+    results = [json.loads(path.read_text()) for path in (run / "eval").glob("*.json")]
+    assert {result["n"] for result in results} == {4}
+    other = any(cell.id == "other" for cell in notebook.cells)
+    assert len(results) == 3 + other
+    if other:
+        assert "4 problems" in "".join(shown(notebook, "other", "text/plain"))
+
+
+def test_seats_are_saved_and_packed(executed: tuple[Any, Path]):
+    notebook, run = executed
+    files = list(run.glob("adapters/*/adapter_model.safetensors"))
+    assert files
+    (printed,) = shown(notebook, "save", "text/plain")
+    assert all(str(file.parent.relative_to(run)) in printed for file in files)
+    assert run.with_name(f"{run.name}-adapters.zip").stat().st_size > sum(file.stat().st_size for file in files) / 2
