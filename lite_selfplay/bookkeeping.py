@@ -1,6 +1,5 @@
 """What is written down and said of each finished step: its lines, the words for it, its warnings, and bad numbers."""
 
-import re
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -12,6 +11,7 @@ from lite_selfplay.listener import Listener
 from lite_selfplay.records import RunFolder
 from lite_selfplay.reports import episode_rows, only_finite, progress_line, shown_exchange, stream_metrics
 from lite_selfplay.rollout import LiveTable
+from lite_selfplay.summaries import warning_kind
 from lite_selfplay.trainer import StepReport
 from lite_selfplay.verify import Verifier
 
@@ -155,7 +155,7 @@ class Bookkeeper:
 
     def _warn_now_and_then(self, sentence: str, step: int) -> None:
         """A warning that a game repeats from step to step, whatever its figures, is shown every so many steps."""
-        kind = re.sub(r"[\d.]+", "", sentence)
+        kind = warning_kind(sentence)
         if step - self._warned.get(kind, -WARNING_EVERY) >= WARNING_EVERY:
             self._warned[kind] = step
             self._listener.warn(sentence)

@@ -303,7 +303,7 @@ def require_examples(
     """
     if not section.enabled:
         return
-    task = training_side(load_task(section.tasks), held_out) if section.tasks else task
+    task = training_side(load_task(section.tasks) if section.tasks else task, held_out)
     source = source_of(section, task, game)
     if source == "file":
         read_examples(Path(section.source), game.roles)

@@ -237,9 +237,8 @@ def _check_problems(ready: Plan, own_checker: bool) -> None:
         missing = next((problem.id for problem in looked_at if problem.answer is None), None)
         if missing is not None:
             raise ConfigError(f"{name} needs an answer to every problem; {missing} has none")
-    if ready.config.cold_start.enabled:
-        task = training_side(ready.task, ready.never_taught) if ready.config.cold_start.tasks is None else ready.task
-        require_examples(ready.config.cold_start, task, game, held_out=ready.never_taught, own_checker=own_checker)
+    never_taught = ready.never_taught
+    require_examples(ready.config.cold_start, ready.task, game, held_out=never_taught, own_checker=own_checker)
     if own_checker:
         return
     unanswered = next((problem.id for problem in ready.held_out if problem.answer is None), None)

@@ -141,6 +141,11 @@ def accuracy_word(role: str, metrics: Metrics) -> str:
     return "accepted" if role in PROPOSERS else "agree"
 
 
+def warning_kind(sentence: str) -> str:
+    """What warnings of one kind have in common: the sentence without its figures."""
+    return re.sub(r"[\d.]+", "", sentence)
+
+
 def _drift(first: Sequence[float], last: Sequence[float]) -> str:
     """A change in words: a difference of less than two standard errors between steps is not called one."""
     points = 100 * (statistics.fmean(last) - statistics.fmean(first))

@@ -1,4 +1,4 @@
-"""A session's sources, and the warnings it repeats. The game is one of the test's own."""
+"""A session's sources, the warnings it repeats, what it never teaches, and what stops it."""
 
 import contextlib
 import json

@@ -1,7 +1,6 @@
 """A run over time, read from its folder: its curves in windows of steps, its evaluations, its warnings."""
 
 import itertools
-import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,6 +11,7 @@ from lite_selfplay.analysis.curves import Curve, Row, Unit, curves_of
 from lite_selfplay.errors import RunFolderError
 from lite_selfplay.evaluation.tables import MISSING, percent, with_interval
 from lite_selfplay.records import EPISODES, METRICS, RunFolder
+from lite_selfplay.summaries import warning_kind
 
 Window = tuple[int, int]
 """The first and the last of some steps, counted from 0."""
@@ -101,7 +101,7 @@ def _warnings(rows: Iterable[Row]) -> dict[str, int]:
     last: dict[str, str] = {}
     for row in rows:
         for sentence in row.get("warnings") or ():
-            kind = re.sub(r"[\d.]+", "", str(sentence))  # the same one, whatever its figures
+            kind = warning_kind(str(sentence))
             counts[kind] += 1
             last[kind] = str(sentence)
     return {last[kind]: count for kind, count in counts.items()}

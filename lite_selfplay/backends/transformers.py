@@ -79,15 +79,31 @@ class TransformersBackend:
         sampling: Sampling,
         seeds: Sequence[Sequence[int]],
     ) -> list[list[Generation]]:
+        longest = max(map(len, prompts), default=0) + sampling.max_tokens
         while True:
+            adapters = self.adapters
+            speaking = adapters.speaking_dense(seat, self._dense) if self._speaks_dense else adapters.speaking(seat)
             try:
-                return self._generate(seat, prompts, n, sampling, seeds)
+                with self._at_rest(), speaking:
+                    return generate(
+                        adapters.model,
+                        prompts,
+                        n,
+                        sampling,
+                        seeds,
+                        eos_ids=self._eos_ids,
+                        pad_id=self._pad_id,
+                        device=self.device,
+                        cache_tokens=self._cache_tokens,
+                        decode=self._decode,
+                        poll=self._poll,
+                    )
             except (MemoryError, RuntimeError) as error:
                 if not is_out_of_memory(error):
                     raise
             # Out of the handler: what it held is free now. A completion is the same in any batch.
             self.release_memory()
-            self._halve_cache(max(map(len, prompts), default=0) + sampling.max_tokens)
+            self._halve_cache(longest)
 
     def _halve_cache(self, longest: int) -> None:
         """Hold half as many keys and values from now on. Raises TrainingError where that would be less than a row."""
@@ -101,31 +117,6 @@ class TransformersBackend:
             f"out of memory while sampling: from now on at most {self._cache_tokens:,} tokens at once. "
             f"--set run.generation_tokens={self._cache_tokens} starts with that"
         )
-
-    def _generate(
-        self,
-        seat: str,
-        prompts: Sequence[Sequence[int]],
-        n: int,
-        sampling: Sampling,
-        seeds: Sequence[Sequence[int]],
-    ) -> list[list[Generation]]:
-        adapters = self.adapters
-        speaking = adapters.speaking_dense(seat, self._dense) if self._speaks_dense else adapters.speaking(seat)
-        with self._at_rest(), speaking:
-            return generate(
-                self.adapters.model,
-                prompts,
-                n,
-                sampling,
-                seeds,
-                eos_ids=self._eos_ids,
-                pad_id=self._pad_id,
-                device=self.device,
-                cache_tokens=self._cache_tokens,
-                decode=self._decode,
-                poll=self._poll,
-            )
 
     def score(
         self, seat: str, rows: Sequence[tuple[Sequence[int], Sequence[int]]], temperature: float

@@ -16,17 +16,16 @@ Changed: coach and player are adapters over one base, where the paper's coach is
 rate is for adapters; the paper trained all weights at 1e-6.
 Ours, where the sources are silent: at most `max_draws` m tasks a round, after which it goes on with what it has, and a
 quarter of that where none was kept; tasks cut off, empty, or with an answer in them are refused; a kept task whose
-fresh answers have no majority is left out;
-the coach's loss is a mean over the tokens of its tasks, which is equation 6 up to a factor; constant learning rates;
-`rollback` keeps the best player of those that have made an update.
+fresh answers have no majority is left out; the coach's loss is a mean over the tokens of its tasks, which is equation 6
+up to a factor; constant learning rates; `rollback` keeps the best player of those that have made an update.
 Where the published code differs from the paper, a switch says `release`.
 """
 
 import random
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from lite_selfplay.credit import advantages
 from lite_selfplay.data import (
@@ -49,9 +48,18 @@ from lite_selfplay.games.cpmobius_rewards import (
     progress,
     token_weighted,
 )
-from lite_selfplay.games.difficulty import Bounds, Candidate, answered, count_fates, draw_until, shown, watched
+from lite_selfplay.games.difficulty import (
+    Bounds,
+    Candidate,
+    FilterOptions,
+    answered,
+    count_fates,
+    draw_until,
+    shown,
+    watched,
+)
 from lite_selfplay.games.prompts import fill
-from lite_selfplay.games.propose_solve import Proposal, ProposeSolve, ProposeSolveOptions, read, verdicts_by_vote
+from lite_selfplay.games.propose_solve import Proposal, ProposeSolve, read, verdicts_by_vote
 from lite_selfplay.games.worked import solution_of, worked_example
 from lite_selfplay.table import Table
 from lite_selfplay.text import answer_spans, boxed_spans
@@ -59,7 +67,7 @@ from lite_selfplay.text import answer_spans, boxed_spans
 BEST = "player-best"
 
 
-class CpMobiusOptions(ProposeSolveOptions):
+class CpMobiusOptions(FilterOptions):
     """CPMobius's switches.
 
     `filter` keeps tasks whose majority's share lies in [`low`, `high`]; without it every task with a majority is kept.
@@ -80,12 +88,6 @@ class CpMobiusOptions(ProposeSolveOptions):
     coach_reward: CoachReward = "mean"
     freeze_coach: bool = False
     rollback: int = Field(0, ge=0)
-
-    @model_validator(mode="after")
-    def _ordered(self) -> Self:
-        if self.low > self.high:
-            raise ValueError(f"low must not be above high, got {self.low} and {self.high}")
-        return self
 
 
 class CpMobius(ProposeSolve):

@@ -7,17 +7,33 @@ question is. Shared by CPMobius (difficulty-filtered batching, section 3.1) and 
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any, Literal, Self
+
+from pydantic import Field, model_validator
 
 from lite_selfplay.data import Completion, Group, Problem, Sample
 from lite_selfplay.games.prompts import fill
-from lite_selfplay.games.propose_solve import Proposal, Vote, vote
+from lite_selfplay.games.propose_solve import Proposal, ProposeSolveOptions, Vote, vote
 from lite_selfplay.table import Table
 
 HOPELESS = 4
 """The share of all draws, one in so many, that may keep nothing before drawing ends."""
 
 Fate = Literal["kept", "refused", "no_majority", "too_hard", "too_easy"]
+
+
+class FilterOptions(ProposeSolveOptions):
+    """Switches of a game that filters by difficulty: questions train the solver where the share of the majority lies in
+    [`low`, `high`]."""
+
+    low: float = Field(ge=0, le=1)
+    high: float = Field(ge=0, le=1)
+
+    @model_validator(mode="after")
+    def _ordered(self) -> Self:
+        if self.low > self.high:
+            raise ValueError(f"low must not be above high, got {self.low} and {self.high}")
+        return self
 
 
 @dataclass(frozen=True)

@@ -146,24 +146,18 @@ def answer_classes(
 
 def verdicts_by_vote(answers: Sequence[Completion], counted: Vote, *, thinks: bool) -> list[Verdict]:
     """Each answer's verdict by the vote on its group: correct where it agrees with the label."""
-    return [
-        Verdict(
-            correct=agrees,
-            score=float(agrees),
-            answer=answer,
-            well_formed=well_formed(said.text, thinks, said.prefill),
-            reason=""
-            if agrees
-            else "no_answer"
-            if answer is None
-            else "no_majority"
-            if counted.label is None
-            else "wrong",
-        )
-        for said, agrees, answer in zip(
-            answers, counted.agrees, [extract_answer(completion_text(said)) for said in answers], strict=True
-        )
-    ]
+    return [_verdict(said, agrees, counted.label, thinks) for said, agrees in zip(answers, counted.agrees, strict=True)]
+
+
+def _verdict(said: Completion, agrees: bool, label: str | None, thinks: bool) -> Verdict:
+    answer = extract_answer(completion_text(said))
+    if agrees:
+        reason = ""
+    elif answer is None:
+        reason = "no_answer"
+    else:
+        reason = "no_majority" if label is None else "wrong"
+    return Verdict(agrees, float(agrees), answer, well_formed(said.text, thinks, said.prefill), reason)
 
 
 def _answer(completion: Completion, figures: bool) -> str | None:

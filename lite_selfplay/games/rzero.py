@@ -18,14 +18,23 @@ three are 3 * (challenger_steps + solver_steps) steps.
 
 import random
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from lite_selfplay.data import Completion, Episode, Example, Group, Problem, Sample, Stream
-from lite_selfplay.games.difficulty import Bounds, Candidate, answered, count_fates, draw_until, shown, watched
+from lite_selfplay.games.difficulty import (
+    Bounds,
+    Candidate,
+    FilterOptions,
+    answered,
+    count_fates,
+    draw_until,
+    shown,
+    watched,
+)
 from lite_selfplay.games.prompts import fill
-from lite_selfplay.games.propose_solve import Proposal, ProposeSolve, ProposeSolveOptions, last_boxed, last_tagged, read
+from lite_selfplay.games.propose_solve import Proposal, ProposeSolve, last_boxed, last_tagged, read
 from lite_selfplay.games.similarity import cluster_shares
 from lite_selfplay.games.worked import solution_of, worked_example
 from lite_selfplay.table import Table
@@ -33,7 +42,7 @@ from lite_selfplay.table import Table
 MALFORMED = -1.0
 
 
-class RZeroOptions(ProposeSolveOptions):
+class RZeroOptions(FilterOptions):
     """R-Zero's switches.
 
     `challenger_steps` and `solver_steps`: the two phases of an iteration. `votes`: answers a label is voted by.
@@ -50,12 +59,6 @@ class RZeroOptions(ProposeSolveOptions):
     max_draws: int = Field(4, ge=1)
     similarity: bool = True
     cluster_distance: float = Field(0.5, gt=0, lt=1)
-
-    @model_validator(mode="after")
-    def _ordered(self) -> Self:
-        if self.low > self.high:
-            raise ValueError(f"low must not be above high, got {self.low} and {self.high}")
-        return self
 
 
 class RZero(ProposeSolve):

@@ -165,35 +165,27 @@ def completion(text: str, stop: str = "eos") -> Completion:
 
 
 @pytest.mark.parametrize(
-    ("text", "stop", "question", "reason"),
+    ("topic", "text", "stop", "question", "reason"),
     [
-        ("What is 2 + 5?", "eos", "What is 2 + 5?", ""),
-        ("<think>a</think> 2 + 5\n", "eos", "2 + 5", ""),
-        ("What is 2 +", "length", "What is 2 +", "truncated"),
-        ("  ", "eos", "", "empty"),
-        ("<think>never", "eos", "", "off_format"),
-        ("", "prompt_too_long", "", "prompt_too_long"),
+        # The reply is the question.
+        ("arithmetic", "What is 2 + 5?", "eos", "What is 2 + 5?", ""),
+        ("arithmetic", "<think>a</think> 2 + 5\n", "eos", "2 + 5", ""),
+        ("arithmetic", "What is 2 +", "length", "What is 2 +", "truncated"),
+        ("arithmetic", "  ", "eos", "", "empty"),
+        ("arithmetic", "<think>never", "eos", "", "off_format"),
+        ("arithmetic", "", "prompt_too_long", "", "prompt_too_long"),
+        # It follows the last mark.
+        ("algebra", "1. a 2. b\nSelected Question: 2x = 4, x?", "eos", "2x = 4, x?", ""),
+        ("algebra", "Selected Question: a\n**Selected Question:** b", "eos", "b", ""),
+        ("algebra", "selected question\n-3x = 6", "eos", "-3x = 6", ""),
+        ("algebra", "Selected Question:", "eos", "", "empty"),
+        ("algebra", "What is x?", "eos", "", "off_format"),
+        ("algebra", "What is x", "length", "", "truncated"),
+        ("algebra", "Selected Question: what is", "length", "what is", "truncated"),
     ],
 )
-def test_in_arithmetic_the_reply_is_the_question(text: str, stop: str, question: str, reason: str):
-    proposal = read_question(load_topic("arithmetic", 16), completion(text, stop))
-    assert (proposal.question, proposal.reason) == (question, reason)
-
-
-@pytest.mark.parametrize(
-    ("text", "stop", "question", "reason"),
-    [
-        ("1. a 2. b\nSelected Question: 2x = 4, x?", "eos", "2x = 4, x?", ""),
-        ("Selected Question: a\n**Selected Question:** b", "eos", "b", ""),
-        ("selected question\n-3x = 6", "eos", "-3x = 6", ""),
-        ("Selected Question:", "eos", "", "empty"),
-        ("What is x?", "eos", "", "off_format"),
-        ("What is x", "length", "", "truncated"),
-        ("Selected Question: what is", "length", "what is", "truncated"),
-    ],
-)
-def test_in_algebra_it_follows_the_mark(text: str, stop: str, question: str, reason: str):
-    proposal = read_question(load_topic("algebra", 16), completion(text, stop))
+def test_where_the_question_stands_and_what_is_none(topic: str, text: str, stop: str, question: str, reason: str):
+    proposal = read_question(load_topic(topic, 16), completion(text, stop))
     assert (proposal.question, proposal.reason) == (question, reason)
 
 
