@@ -28,7 +28,7 @@ check: $(STAMP)
 	$(BIN)/mypy
 
 test: check
-	$(BIN)/python -m pytest -q -n 2 --dist loadfile --durations=10 -m "not long"
+	$(BIN)/python -m pytest -q -n 2 --dist loadfile --no-loadscope-reorder --durations=10 -m "not long"
 
 # The rest of the tests: benchmarks of the smallest size.
 test-long: $(STAMP)

@@ -1,6 +1,6 @@
 """Train Agon from Python and look at what it wrote.
 
-python examples/agon.py                       a random model, a few seconds
+python examples/agon.py                       a random model, half a minute
 python examples/agon.py Qwen3-0.6B my.jsonl   a real model on your own problems
 """
 
@@ -9,7 +9,7 @@ import sys
 from lite_selfplay import RunConfig, train
 
 model, tasks = [*sys.argv[1:], "tiny", "letters"][:2] if len(sys.argv) == 3 else ("tiny", "letters")
-run = train(RunConfig(game="agon", model=model, tasks=tasks, steps=20), listener=print)
+run = train(RunConfig(game="agon", model=model, tasks=tasks, steps=10), listener=print)
 
 metrics = run.metrics()
 print(metrics[["step", "streams.drafter.accuracy", "streams.challenger.accuracy", "game.conversions"]].to_string())

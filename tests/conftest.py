@@ -18,6 +18,13 @@ from lite_selfplay.config import ModelSection, SeatConfig
 settings.register_profile("any machine", deadline=None)  # how long an example takes is not what is tested
 settings.load_profile("any machine")
 
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The files that take longest come first: two processes share the files, and neither waits long for the other."""
+    slow = {item.path for item in items if item.get_closest_marker("slow")}
+    items.sort(key=lambda item: item.path not in slow)
+
+
 SEATS = {
     "A": SeatConfig(rank=4, alpha=8, init="gaussian", init_std=0.1, lr=1e-2),
     "B": SeatConfig(rank=4, alpha=8, init="gaussian", init_std=0.1, lr=1e-2),

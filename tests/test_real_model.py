@@ -13,7 +13,7 @@ from lite_selfplay.data import Sampling
 from lite_selfplay.models import resolve
 from lite_selfplay.models.chat import Chat
 
-pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("several_threads")]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900), pytest.mark.usefixtures("several_threads")]
 
 
 def test_two_steps_of_agon_on_the_real_model(tmp_path: Path):
@@ -27,7 +27,7 @@ def test_two_steps_of_agon_on_the_real_model(tmp_path: Path):
             group_size=6,
             problems_per_step=1,
             max_completion_tokens=36,
-            cold_start={"enabled": True, "steps": 8, "examples_per_step": 4, "lr": 1e-3},
+            cold_start={"enabled": True, "steps": 5, "examples_per_step": 4, "lr": 1e-3},
             seats={"*": {"lr": 1e-4}},
             run_dir=tmp_path / "run",
         ),
@@ -65,19 +65,19 @@ def test_greedy_text_and_log_probabilities_of_the_real_model_are_those_of_transf
     asked = ("What is 3 + 4?", "What is 3 + 40 - 8? Think step by step.", "Name a colour.")
     prompts = [list(chat.encode(text).ids) for text in asked]
     for seat in ("A", "base"):
-        said = backend.generate(seat, prompts, 2, Sampling(temperature=0.0, max_tokens=24), [[0, 1]] * 3)
+        said = backend.generate(seat, prompts, 2, Sampling(temperature=0.0, max_tokens=12), [[0, 1]] * 3)
         for prompt, group in zip(prompts, said, strict=True):
             with torch.no_grad(), backend.adapters.speaking(seat):
                 theirs = backend.adapters.model.generate(
                     input_ids=torch.tensor([prompt]),
                     attention_mask=torch.ones(1, len(prompt), dtype=torch.long),
-                    max_new_tokens=24,
+                    max_new_tokens=12,
                     do_sample=False,
                     eos_token_id=list(chat.eos_ids),
                     pad_token_id=chat.pad_id,
                 )[0, len(prompt) :].tolist()
             assert [out.token_ids for out in group] == [theirs, theirs]
-        drawn = backend.generate(seat, prompts, 2, Sampling(max_tokens=24), [[1, 2], [3, 4], [5, 6]])
+        drawn = backend.generate(seat, prompts, 2, Sampling(max_tokens=12), [[1, 2], [3, 4], [5, 6]])
         rows = [(prompt, out.token_ids) for prompt, group in zip(prompts, drawn, strict=True) for out in group]
         scores = backend.score(seat, rows, 1.0)
         outs = [out for group in drawn for out in group]

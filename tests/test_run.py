@@ -151,7 +151,7 @@ def test_resume_goes_on_to_more_steps_and_refuses_fewer(tmp_path: Path):
 
 def test_both_seats_learn_the_letters(tmp_path: Path):
     run = train(
-        RunConfig(game="agon", model="tiny", tasks="letters", steps=40, precision="fp32", run_dir=tmp_path / "r")
+        RunConfig(game="agon", model="tiny", tasks="letters", steps=32, precision="fp32", run_dir=tmp_path / "r")
     )
     right = {
         seat: [s["accuracy"] for row in run.metrics_rows() for s in row["streams"].values() if s["seat"] == seat]

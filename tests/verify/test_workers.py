@@ -59,6 +59,14 @@ def pool(stand_in: list[str]) -> Iterator[WorkerPool]:
         yield pool
 
 
+@pytest.fixture
+def interruptible() -> Iterator[None]:
+    """A shell starts what it puts into the background with SIGINT ignored."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
 @pytest.fixture(scope="module")
 def real() -> Iterator[WorkerPool]:
     with WorkerPool(size=1, deadline=1.0) as pool:
@@ -134,7 +142,7 @@ def test_a_forgotten_pool_ends_its_workers(stand_in: list[str]) -> None:
     assert gone(pid)
 
 
-def test_an_interrupt_leaves_no_late_replies_behind(pool: WorkerPool) -> None:
+def test_an_interrupt_leaves_no_late_replies_behind(pool: WorkerPool, interruptible: None) -> None:
     pool.ask([question("same")])
     threading.Timer(0.1, signal.raise_signal, [signal.SIGINT]).start()
     with pytest.raises(KeyboardInterrupt):
