@@ -86,16 +86,19 @@ class Plan:
         ]
 
     def _step_lines(self) -> list[str]:
-        rollouts, steps = self.game.rollouts_per_step(), self.config.run.steps
-        if rollouts is None:
-            return [
-                f"a step samples a number of completions that varies, of at most {self.max_completion_tokens} tokens"
-            ]
-        most = rollouts * self.max_completion_tokens
-        return [
-            f"a step: {rollouts} completions of up to {self.max_completion_tokens} tokens, at most {most:,} tokens",
-            f"in all: {rollouts * steps:,} completions and at most {most * steps:,} tokens",
+        each, tokens = self.game.rollouts_per_step(), self.max_completion_tokens
+        most = self.game.most_rollouts(self.config.run.steps)
+        lines = [
+            f"a step samples a number of completions that varies, of up to {tokens} tokens"
+            if each is None
+            else f"a step: {each} completions of up to {tokens} tokens, at most {each * tokens:,} tokens"
         ]
+        if most is not None:
+            bound = "at most " if each is None else ""
+            lines.append(f"in all: {bound}{most:,} completions and at most {most * tokens:,} tokens")
+        if "validation" in self.sources:
+            lines[-1] += ", the validation problems apart"
+        return lines
 
     def _evaluation_lines(self) -> list[str]:
         section, spec = self.config.eval, self.game.evaluation()

@@ -76,6 +76,11 @@ class Game:
         """Completions sampled in one step, where that is fixed."""
         return None
 
+    def most_rollouts(self, steps: int) -> int | None:
+        """The most completions that a run of so many steps samples, measurements apart; None where none is known."""
+        each = self.rollouts_per_step()
+        return None if each is None else each * steps
+
     def describe(self, steps: int) -> list[str]:
         """Lines for a dry run: phases, draws, and what else a run of so many steps would do."""
         return []

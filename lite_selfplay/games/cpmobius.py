@@ -120,7 +120,7 @@ class CpMobius(ProposeSolve):
 
     def describe(self, steps: int) -> list[str]:
         m, n = self.problems_per_step, self.group_size
-        most, again = self.options.max_draws * m, m * n if self.options.resample else 0
+        most, again = self._most_draws, self._fresh_answers
         lines = [
             f"rounds: {-(-steps // 2)}, of two steps: the player learns; then it is measured and the coach "
             + ("stays as it is" if self.options.freeze_coach else "learns"),
@@ -132,6 +132,18 @@ class CpMobius(ProposeSolve):
         if self.options.rollback:
             lines.append(f"rollback: to the best player after {self.options.rollback} rounds without a new best")
         return lines
+
+    def most_rollouts(self, steps: int) -> int:
+        """Every round draws all it may; its coach's step samples nothing but the measurement."""
+        return -(-steps // 2) * (self._most_draws * (1 + self.group_size) + self._fresh_answers)
+
+    @property
+    def _most_draws(self) -> int:
+        return self.options.max_draws * self.problems_per_step
+
+    @property
+    def _fresh_answers(self) -> int:
+        return self.problems_per_step * self.group_size if self.options.resample else 0
 
     def _kept_where(self) -> str:
         return f"majority's share {self.bounds.low:g} to {self.bounds.high:g}" if self.options.filter else "a majority"
@@ -152,7 +164,6 @@ class CpMobius(ProposeSolve):
         if self._before is None:
             self._before = self._measure(table)
         m = self.problems_per_step
-        most = self.options.max_draws * m
         drawn = draw_until(
             table,
             lambda: [read_task(said) for said in table.ask("coach", [fill("coach")], n=m)[0]],
@@ -160,7 +171,7 @@ class CpMobius(ProposeSolve):
             self.group_size,
             self.bounds,
             wanted=m,
-            most=most,
+            most=self._most_draws,
             prefix=f"q-{step}",
         )
         kept = [candidate for candidate in drawn if self.bounds.fate(candidate) == "kept"]

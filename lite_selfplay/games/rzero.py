@@ -16,6 +16,7 @@ over one base in the place of whole models. Iterations follow one another for as
 three are 3 * (challenger_steps + solver_steps) steps.
 """
 
+import math
 import random
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
@@ -24,6 +25,7 @@ from pydantic import Field
 
 from lite_selfplay.data import Completion, Episode, Example, Group, Problem, Sample, Stream
 from lite_selfplay.games.difficulty import (
+    HOPELESS,
     Bounds,
     Candidate,
     FilterOptions,
@@ -93,6 +95,17 @@ class RZero(ProposeSolve):
             f"a solver's step: {self.problems_per_step} questions, {self.group_size} answers each, "
             f"{self.problems_per_step * self.group_size:,} completions",
         ]
+
+    def most_rollouts(self, steps: int) -> int:
+        """Every solver's phase draws all it may at its last step, after a vain try at each step before."""
+        first, then, batch = self.options.challenger_steps, self.options.solver_steps, self._questions
+        rounds, rest = divmod(steps, first + then)
+        challenging, phases = rounds * first + min(rest, first), rounds + (rest > first)
+        solving = steps - challenging
+        most = then * self.problems_per_step * self.options.max_draws
+        each = 1 + self.options.votes
+        draws = phases * _whole(most, batch) + (solving - phases) * _whole(most / HOPELESS, batch)
+        return (challenging * batch + draws) * each + solving * batch
 
     @property
     def _questions(self) -> int:
@@ -217,6 +230,11 @@ def read_question(completion: Completion) -> Proposal:
 def _parse(text: str) -> tuple[str, str | None] | None:
     question = last_tagged(text, "question")
     return None if question is None else (question, last_boxed(text.rpartition("</question>")[2]))
+
+
+def _whole(draws: float, batch: int) -> int:
+    """So many draws in whole batches."""
+    return math.ceil(draws / batch) * batch
 
 
 def _graded(table: Table, problem: Problem, answers: Sequence[Completion]) -> Group:

@@ -324,6 +324,16 @@ def test_a_dry_run_names_rounds_draws_and_validation():
     assert "the coach stays as it is" in lines
 
 
+def test_the_most_it_samples():
+    # A round: 20 draws of 2 tasks with 3 answers each, and 3 fresh answers to 2 kept tasks; its second step, nothing.
+    assert [cpmobius(3, 2).most_rollouts(steps) for steps in (0, 1, 2, 3)] == [0, 166, 166, 332]
+    assert cpmobius(3, 2, resample=False, max_draws=1).most_rollouts(2) == 8
+    for player in ([TWO], [TWO, TWO, TWO, THREE], [TWO] * 8 + [TWO, THREE] * 4):
+        play(game := cpmobius(), player, UP, steps=5)
+        sampled = [len(prompts) * n for role, prompts, n in play.table.asked if "measured" not in role]
+        assert sum(sampled) <= game.most_rollouts(5)
+
+
 def test_the_coach_learns_to_write_problems_and_nothing_else():
     told = Problem("p", "Ann has 2 pens and buys 3. How many?", "5", extra={"solution": "2 + 3 = 5."})
     coach = cpmobius().cold_start("coach", told, random.Random(0), thinks=False)

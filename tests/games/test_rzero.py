@@ -194,6 +194,18 @@ def test_a_dry_run_names_phases_and_draws():
     assert "until 240 are kept (majority's share 0.3 to 0.8), at most 960" in lines
 
 
+def test_the_most_it_samples():
+    # A batch is 4 questions, 4 votes each. A challenger's step: 20. A solver's phase: at most 2 x 2 x 4 = 16 draws and
+    # 80 completions, a vain try a quarter of that, and 4 answers a step.
+    game = rzero()
+    assert [game.most_rollouts(steps) for steps in (0, 1, 2, 3, 4)] == [0, 20, 104, 128, 148]
+    few = "\\boxed{1}"  # one answer for all: too easy
+    split = [TWO, TWO, THREE, THREE]
+    for solver in ([few], split, [*[few] * 60, *split]):
+        play(game := rzero(max_barren_steps=99), [HENS, TRAIN], solver, steps=7)
+        assert sum(len(prompts) * n for _, prompts, n in play.table.asked) <= game.most_rollouts(7)
+
+
 def test_cold_starts():
     told = Problem("p", "Ann has 2 pens and buys 3. How many?", "5", extra={"solution": "2 + 3 = 5."})
     challenger = rzero().cold_start("challenger", told, random.Random(0), thinks=False)
