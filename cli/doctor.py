@@ -1,9 +1,13 @@
 """`lite-selfplay doctor`: what state a run folder, or this machine, is in."""
 
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+if TYPE_CHECKING:
+    from lite_selfplay.machine import Finding
 
 
 def doctor(run: Annotated[Path | None, typer.Argument(help="A run folder; without one, this machine.")] = None) -> None:
@@ -12,18 +16,28 @@ def doctor(run: Annotated[Path | None, typer.Argument(help="A run folder; withou
     Every line, adapter and checkpoint is read, with the SHA-256 of its files; nothing is written. The base model is not
     looked for. Exit codes: 0 the run is finished or can be resumed, 1 it cannot, or not yet, 2 there is no run folder.
 
-    Without a folder: versions, devices, and the room for models.
+    Without a folder, this machine: versions and whether they fit together, its cards, which backend, attention and
+    arithmetic a run would use, and what to install. Exit code 1 where something has to be mended first.
     """
-    from lite_selfplay.doctor import examine, machine
+    if run is None:
+        from lite_selfplay.machine import machine
+
+        _print(found := machine(), lambda finding: "PROBLEM: ")
+        raise typer.Exit(0 if all(finding.fine for finding in found) else 1)
+    from lite_selfplay.doctor import examine
     from lite_selfplay.listener import printable
 
-    report = None if run is None else examine(run)
-    findings = report.findings if report else machine()
+    report = examine(run)
+    _print(report.findings, lambda finding: "DAMAGED: " if finding.text != "none" else "MISSING: ")
+    typer.echo(f"\n{printable(report.verdict)}")
+    raise typer.Exit(0 if report.healthy else 1)
+
+
+def _print(findings: "Sequence[Finding]", mark: "Callable[[Finding], str]") -> None:
+    """A line a finding; `mark` stands before one that is not as it should be."""
+    from lite_selfplay.listener import printable
+
     width = max(len(finding.part) for finding in findings)
     for finding in findings:
-        mark = "" if finding.fine else "DAMAGED: " if finding.text != "none" else "MISSING: "
-        typer.echo(f"{finding.part:<{width}}  {mark}{printable(finding.text)}")
-    if report is not None:
-        typer.echo(f"\n{printable(report.verdict)}")
-        if not report.healthy:
-            raise typer.Exit(1)
+        sign = "" if finding.fine else mark(finding)
+        typer.echo(f"{finding.part:<{width}}  {sign}{printable(finding.text)}")

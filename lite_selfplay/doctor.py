@@ -1,7 +1,6 @@
 """What state a run folder is in: what is whole, what is damaged, and whether it can be resumed. Writes nothing."""
 
 import contextlib
-import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +10,7 @@ from lite_selfplay.config import RunConfig
 from lite_selfplay.errors import LiteSelfPlayError, RunFolderError
 from lite_selfplay.evaluation.tables import percent
 from lite_selfplay.locks import writer
+from lite_selfplay.machine import Finding
 from lite_selfplay.reading import first_link, read_json, read_tensors
 from lite_selfplay.records import (
     ADAPTERS,
@@ -22,20 +22,10 @@ from lite_selfplay.records import (
     METRICS,
     PACKAGES,
     RunFolder,
-    environment,
     versions,
 )
 
 _WEIGHTS, _ADAPTER_CONFIG = "adapter_model.safetensors", "adapter_config.json"
-
-
-@dataclass(frozen=True)
-class Finding:
-    """One part of a run folder: how it stands, and whether that is as it should be."""
-
-    part: str
-    text: str
-    fine: bool = True
 
 
 @dataclass(frozen=True)
@@ -79,34 +69,6 @@ def examine(path: Path) -> Report:
     if held_by is not None:
         findings.append(Finding("lock", f"the run is being written by {held_by}"))
     return Report(findings, *_verdict(path, config[0].run.steps if config else 0, last, readable, held_by))
-
-
-def machine() -> list[Finding]:
-    """Versions and devices, and how much room there is for models."""
-    import torch
-
-    from lite_selfplay.models.cache import cache_dir
-
-    installed = versions(PACKAGES)
-    named = [f"{name} {installed.get(name, 'not installed')}" for name in PACKAGES]
-    if torch.cuda.is_available():
-        found = [torch.cuda.get_device_properties(i) for i in range(torch.cuda.device_count())]
-        device = ", ".join(f"{card.name} with {card.total_memory / 2**30:.0f} GiB" for card in found)
-    else:
-        device = f"no CUDA card that torch can use; {torch.get_num_threads()} CPU threads"
-    cache = cache_dir()
-    place = next(parent for parent in (cache, *cache.parents) if parent.exists())
-    try:
-        room = f"{shutil.disk_usage(place).free / 1e9:.1f} GB free"
-    except OSError as error:
-        room = f"how much is free cannot be told: {error.strerror or error}"
-    facts = environment()
-    return [
-        Finding("python", f"{facts['python']} on {facts['platform']}"),
-        Finding("packages", ", ".join(named)),
-        Finding("device", device),
-        Finding("models", f"{cache}, {room}"),
-    ]
 
 
 def _config(folder: RunFolder, found: list[RunConfig]) -> str:

@@ -25,7 +25,7 @@ LAYERS = (
     ("checkpoints", "records", "reports", "summaries", "interrupts", "memory", "planning", "evaluation", "analysis"),
     ("bookkeeping", "saving"),
     ("session",),
-    ("run", "testing", "doctor"),
+    ("run", "testing", "machine", "doctor"),
     ("cli",),
 )
 LEVEL = {unit: level for level, layer in enumerate(LAYERS) for unit in layer}
