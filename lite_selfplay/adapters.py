@@ -37,6 +37,8 @@ _TWIN = "-frozen"
 WEIGHTS, _CONFIG = "adapter_model.safetensors", "adapter_config.json"
 
 State = dict[str, Tensor]
+Build = Callable[[nn.Module, LoraConfig], PeftModel]
+"""Wraps a base for a first adapter, which it names `default`."""
 
 
 @dataclass(frozen=True)
@@ -50,10 +52,19 @@ class Kept:
 class Adapters:
     """The seats of a run over one base model.
 
-    `model` is the PEFT model. `versions[seat]` counts the updates a seat has seen; it grows only in `moved`.
+    `model` is the PEFT model. `versions[seat]` counts the updates a seat has seen; it grows only in `moved`. Where
+    `build` made the PEFT model, the first seat's adapter is called `default` in there, and by its own name elsewhere.
     """
 
-    def __init__(self, base: nn.Module, seats: Mapping[str, SeatConfig], *, seed: int, base_name: str = ""):
+    def __init__(
+        self,
+        base: nn.Module,
+        seats: Mapping[str, SeatConfig],
+        *,
+        seed: int,
+        base_name: str = "",
+        build: Build | None = None,
+    ):
         if not seats:
             raise LiteSelfPlayError("a run needs at least one seat")
         for name in seats:
@@ -65,10 +76,14 @@ class Adapters:
         self._active: str | None = None
         self._in_twin: dict[str, str] = {}
         self._base_name = base_name
+        self._puts: dict[str, int] = {}
         first, *others = self.seats
-        self.model: PeftModel = get_peft_model(base, _lora(seats[first]), adapter_name=first)
+        self._peft_names: dict[str, str] = {} if build is None else {first: "default"}
+        wrap: Any = build or functools.partial(get_peft_model, adapter_name=first)
+        self.model: PeftModel = wrap(base, _lora(seats[first]))
+        targets = self._config(first).target_modules
         for name in others:
-            self.model.add_adapter(name, _lora(seats[name]))
+            self.model.add_adapter(name, _lora(seats[name], targets))
         for name in self.seats:
             self._initialise(name, seats[name], seed)
         self.cast_to_float32()
@@ -79,7 +94,7 @@ class Adapters:
     def activate(self, seat: str) -> None:
         """Put a seat into the forward pass and make it, alone, trainable."""
         self._check(seat)
-        self.model.set_adapter(seat)
+        self.model.set_adapter(self._peft_name(seat))
         self._active = seat
 
     @contextlib.contextmanager
@@ -136,11 +151,11 @@ class Adapters:
     def _speaker(self, name: str) -> str:
         """The PEFT adapter that speaks as `name`; a snapshot is loaded into a frozen twin of its seat's adapter."""
         if name in self.seats:
-            return name
+            return self._peft_name(name)
         kept = self._kept(name)
         twin = f"{kept.seat}{_TWIN}"
         if twin not in self.model.peft_config:
-            self.model.add_adapter(twin, LoraConfig(**self.model.peft_config[kept.seat].to_dict()))
+            self.model.add_adapter(twin, LoraConfig(**self._config(kept.seat).to_dict()))
             self.cast_to_float32()
         if self._in_twin.get(kept.seat) != name:
             set_peft_model_state_dict(self.model, kept.state, adapter_name=twin)
@@ -150,10 +165,11 @@ class Adapters:
     # Weights
 
     def parameters(self, seat: str) -> dict[str, nn.Parameter]:
-        """A seat's parameters by their name in the PEFT model, in the model's order."""
+        """A seat's parameters by their name in a PEFT model with adapters called as the seats, in the model's order."""
         self._check(seat)
-        mark = f".{seat}."
-        return {name: p for name, p in self.model.named_parameters() if mark in name and "lora_" in name}
+        mark, own = f".{self._peft_name(seat)}.", f".{seat}."
+        found = self.model.named_parameters()
+        return {name.replace(mark, own): p for name, p in found if mark in name and "lora_" in name}
 
     def cast_to_float32(self) -> None:
         """Hold every adapter in float32: a trainer's own set-up casts only those that require a gradient then."""
@@ -170,15 +186,25 @@ class Adapters:
         """Updates a seat has seen; -1 for the base and for snapshots, which never move."""
         return self.versions.get(name, -1)
 
+    def state_key(self, name: str) -> tuple[int, ...]:
+        """Another one whenever the weights that speak as `name` may be others, counted as an update or not."""
+        if name == BASE:
+            return ()
+        if name not in self.seats:
+            self._kept(name)
+            return (self._puts[name],)
+        # torch counts what is written into a tensor in place, which is how weights move and are put back.
+        return (self.versions[name], sum(p._version for p in self.parameters(name).values()))
+
     def ranks(self) -> dict[str, int]:
         """The rank of each seat."""
-        configs: dict[str, Any] = self.model.peft_config
-        return {seat: configs[seat].r for seat in self.seats}
+        return {seat: self._config(seat).r for seat in self.seats}
 
     def state(self, seat: str) -> State:
         """A copy of a seat's weights on the CPU, keyed as in a PEFT file."""
         self._check(seat)
-        found = get_peft_model_state_dict(self.model, adapter_name=seat, save_embedding_layers=False)
+        peft_name = self._peft_name(seat)
+        found = get_peft_model_state_dict(self.model, adapter_name=peft_name, save_embedding_layers=False)
         return {key: tensor.detach().to("cpu", copy=True).contiguous() for key, tensor in found.items()}
 
     def load_state(self, seat: str, state: Mapping[str, Tensor]) -> None:
@@ -188,7 +214,7 @@ class Adapters:
         if own != given:
             odd = sorted(set(own) ^ set(given)) or sorted(key for key in own if own[key] != given[key])
             raise LiteSelfPlayError(f"these weights do not fit seat {seat!r}: {odd[0]} differs ({len(odd)} in all)")
-        set_peft_model_state_dict(self.model, dict(state), adapter_name=seat)
+        set_peft_model_state_dict(self.model, dict(state), adapter_name=self._peft_name(seat))
 
     # Snapshots
 
@@ -202,6 +228,7 @@ class Adapters:
         if name in self.seats or name == BASE:
             raise LiteSelfPlayError(f"a snapshot cannot take the name {name!r} of a seat")
         self.snapshots[name] = Kept(seat, state)
+        self._puts[name] = self._puts.get(name, 0) + 1
         self._in_twin = {twin: held for twin, held in self._in_twin.items() if held != name}
 
     def restore(self, seat: str, name: str) -> None:
@@ -210,11 +237,12 @@ class Adapters:
 
     # Files that plain PEFT loads
 
-    def save(self, seat: str, folder: Path) -> None:
-        """Write `adapter_model.safetensors` and `adapter_config.json` into a folder."""
+    def save(self, name: str, folder: Path) -> None:
+        """Write `adapter_model.safetensors` and `adapter_config.json` of a seat or a snapshot into a folder."""
+        kept = Kept(name, self.state(name)) if name in self.seats else self._kept(name)
         folder.mkdir(parents=True, exist_ok=True)
-        save_file(self.state(seat), folder / WEIGHTS, metadata={"format": "pt"})
-        config: dict[str, Any] = self.model.peft_config[seat].to_dict()
+        save_file(kept.state, folder / WEIGHTS, metadata={"format": "pt"})
+        config: dict[str, Any] = self._config(kept.seat).to_dict()
         config["base_model_name_or_path"] = self._base_name or config.get("base_model_name_or_path")
         config["inference_mode"] = True
         text = json.dumps(config, indent=2, sort_keys=True, default=_jsonable)
@@ -241,6 +269,12 @@ class Adapters:
                 elif config.init == "gaussian":
                     draw.normal_(0.0, config.init_std, generator=generator)
                 parameter.data = draw.to(parameter.device)
+
+    def _peft_name(self, seat: str) -> str:
+        return self._peft_names.get(seat, seat)
+
+    def _config(self, seat: str) -> Any:
+        return self.model.peft_config[self._peft_name(seat)]
 
     def _check(self, seat: str) -> None:
         if seat not in self.seats:
@@ -280,13 +314,13 @@ def require_fit(adapters: Adapters, seat: str, state: Mapping[str, Tensor], file
             )
 
 
-def _lora(config: SeatConfig) -> LoraConfig:
+def _lora(config: SeatConfig, targets: Any = "all-linear") -> LoraConfig:
     return LoraConfig(
         r=config.rank,
         lora_alpha=config.alpha,
         lora_dropout=0.0,
         bias="none",
-        target_modules="all-linear",
+        target_modules=targets,
         task_type="CAUSAL_LM",
     )
 

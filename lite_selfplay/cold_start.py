@@ -10,7 +10,6 @@ from dataclasses import dataclass
 import torch
 
 from lite_selfplay.backends.base import Backend
-from lite_selfplay.backends.logprobs import token_logprobs
 from lite_selfplay.backends.transformers import pad
 from lite_selfplay.config import ColdStartSection, RunConfig
 from lite_selfplay.data import Example
@@ -204,5 +203,5 @@ def negative_log_likelihood(backend: Backend, rows: Sequence[Conversation], pad_
     ids, mask = pad([row.completion_ids for row in rows], pad_id)
     input_ids = torch.cat([prompt_ids, ids], dim=1).to(backend.device)
     attention_mask = torch.cat([prompt_mask, mask], dim=1).to(backend.device)
-    logprobs, _ = token_logprobs(backend.adapters.model, input_ids, attention_mask, ids.shape[1])
+    logprobs, _ = backend.token_logprobs(input_ids, attention_mask, ids.shape[1])
     return -logprobs.sum()

@@ -25,7 +25,6 @@ from torch.utils.data import DataLoader
 
 from lite_selfplay.adapters import BASE
 from lite_selfplay.backends.base import Backend, is_out_of_memory
-from lite_selfplay.backends.logprobs import shares_prefixes, token_logprobs
 from lite_selfplay.backends.transformers import pad
 from lite_selfplay.batches import MicroBatch, microbatches, rows_of
 from lite_selfplay.config import RunConfig
@@ -202,7 +201,7 @@ def make_trainer_class(parent: Any) -> Any:
             update = StreamUpdate(stream.role, seat)
             self._learner = f"{stream.role} (seat {seat})"
             self.listener.activity(f"{seat} learns as {stream.role}")
-            sharing = shares_prefixes(model)
+            sharing = self.backend.shares_prefixes()
             for micro in microbatches(rows, seat, role, budget, replay=stream.replay, sharing=sharing):
                 self._poll()
                 self._rows_in_flight = len(micro.rows)
@@ -266,9 +265,12 @@ def make_trainer_class(parent: Any) -> Any:
                 _entropy_bonus_enabled=role.entropy != 0.0,
             )
             if role.beta:
-                tensors["ref_per_token_logps"] = self._reference_logprobs(model, micro, tensors)
+                tensors["ref_per_token_logps"] = self._reference_logprobs(micro, tensors)
             self.adapters.activate(micro.seat)  # and active until its backward is done
-            return super().compute_loss(model, tensors, num_items_in_batch=tensors["num_items_in_batch"])
+            # Not `compute_loss`: Unsloth's class has another there, which knows no entropy bonus. This one is TRL's on
+            # both classes.
+            loss: Tensor = super()._compute_loss(model, tensors)
+            return loss
 
         def _tell(self, **settings: Any) -> None:
             """TRL reads its settings from the trainer, Unsloth's version partly from the arguments: set both."""
@@ -293,19 +295,18 @@ def make_trainer_class(parent: Any) -> Any:
                 tensors["old_per_token_logps"] = _pad_floats([row.completion.logprobs for row in rows])
             return {key: tensor.to(device) for key, tensor in tensors.items()}
 
-        def _reference_logprobs(self, model: Any, micro: MicroBatch, tensors: Mapping[str, Tensor]) -> Tensor:
+        def _reference_logprobs(self, micro: MicroBatch, tensors: Mapping[str, Tensor]) -> Tensor:
             name = BASE if micro.role.reference == "base" else reference_name(micro.seat)
             ids = torch.cat([tensors["prompt_ids"], tensors["completion_ids"]], dim=1)
             mask = torch.cat([tensors["prompt_mask"], tensors["completion_mask"]], dim=1)
             with self.adapters.speaking(name), torch.no_grad():
                 keep = tensors["completion_ids"].shape[1]
-                return token_logprobs(model, ids, mask, keep, micro.temperature)[0]
+                return self.backend.token_logprobs(ids, mask, keep, micro.temperature)[0]
 
         def _get_per_token_logps_and_entropies(
             self, model: Any, input_ids: Tensor, attention_mask: Tensor, logits_to_keep: int, *_: Any, **__: Any
         ) -> tuple[Tensor, Tensor, None]:
-            logprobs, entropies = token_logprobs(
-                model,
+            logprobs, entropies = self.backend.token_logprobs(
                 input_ids,
                 attention_mask,
                 logits_to_keep,

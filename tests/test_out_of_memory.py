@@ -97,16 +97,16 @@ def config(folder: Any, **run: Any) -> RunConfig:
 
 def limited_to(rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the log-probabilities of the update run out of memory on more rows than that."""
-    from lite_selfplay import trainer
+    from lite_selfplay.backends.transformers import TransformersBackend
 
-    work = trainer.token_logprobs
+    work = TransformersBackend.token_logprobs
 
-    def short_of_memory(model: Any, ids: torch.Tensor, *arguments: Any, **options: Any) -> Any:
+    def short_of_memory(backend: Any, ids: torch.Tensor, *arguments: Any, **options: Any) -> Any:
         if len(ids) > rows:
             raise torch.OutOfMemoryError("CUDA out of memory")
-        return work(model, ids, *arguments, **options)
+        return work(backend, ids, *arguments, **options)
 
-    monkeypatch.setattr(trainer, "token_logprobs", short_of_memory)
+    monkeypatch.setattr(TransformersBackend, "token_logprobs", short_of_memory)
 
 
 def test_an_update_is_done_again_in_smaller_microbatches_and_moves_the_seats_alike(

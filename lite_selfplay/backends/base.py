@@ -35,6 +35,22 @@ class Backend(Protocol):
         """Log-probabilities and entropies of (prompt ids, completion ids) under a seat, a snapshot or `base`."""
         ...
 
+    def token_logprobs(
+        self,
+        input_ids: torch.Tensor,
+        attention_mask: torch.Tensor,
+        keep: int,
+        temperature: float = 1.0,
+        *,
+        entropy_gradient: bool = False,
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Log-probabilities and entropies (B, keep) under what is active: see `backends.logprobs.token_logprobs`."""
+        ...
+
+    def shares_prefixes(self) -> bool:
+        """Whether the update reads prompts that begin alike once."""
+        ...
+
     def release_memory(self) -> None:
         """Give memory that is no longer in use back to the system: called between the phases of a step."""
         ...

@@ -7,7 +7,7 @@ the batch, `T` columns read so far, `V` vocabulary.
 
 import functools
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
@@ -15,8 +15,8 @@ from torch import Tensor, nn
 from lite_selfplay.backends.attention import shared_key_attention
 from lite_selfplay.backends.cache import join_masks, join_rows, keep_rows, row_cache, rows_may_join
 from lite_selfplay.backends.logprobs import shares_prefixes
-from lite_selfplay.backends.sampling import choose, uniforms
-from lite_selfplay.data import Sampling, StopReason
+from lite_selfplay.backends.transcript import Generation, Manner, Transcript
+from lite_selfplay.data import Sampling
 from lite_selfplay.prefixes import Reading
 
 LEAVE_AT = 1 / 16
@@ -25,15 +25,6 @@ JOIN_AT = 1 / 4
 """Waiting rows join the batch once this share of its places is free: their prompts are read by themselves."""
 READ_TOKENS = 8192
 """Prompt tokens that are read at once, a single prompt aside."""
-
-
-@dataclass
-class Generation:
-    """One completion: the sampled ids (with the end-of-sequence token where it ended) and their log-probabilities."""
-
-    token_ids: list[int] = field(default_factory=list)
-    logprobs: list[float] = field(default_factory=list)
-    stop: StopReason = "length"
 
 
 @torch.inference_mode()
@@ -64,7 +55,8 @@ def generate(
     results = [[Generation() for _ in range(n)] for _ in prompts]
     waiting = [_Row(p, prompts[p], results[p][k], seeds[p][k]) for p in range(len(prompts)) for k in range(n)]
     waiting.sort(key=lambda row: (len(row.prompt), row.group))
-    speaker = _Speaker(model, sampling, torch.tensor(sorted(set(eos_ids)), device=device), pad_id, device, decode)
+    manner = Manner(sampling, torch.tensor(sorted(set(eos_ids)), device=device), decode)
+    speaker = _Speaker(model, manner, pad_id, device)
     with shared_key_attention():
         while waiting:
             _sample(speaker, waiting, cache_tokens, poll)
@@ -82,11 +74,13 @@ class _Row:
 @dataclass(frozen=True)
 class _Speaker:
     model: nn.Module
-    sampling: Sampling
-    eos: Tensor
+    manner: Manner
     pad_id: int
     device: torch.device
-    decode: Callable[[Sequence[int]], str] | None
+
+    @property
+    def sampling(self) -> Sampling:
+        return self.manner.sampling
 
     @functools.cached_property
     def rows_may_join(self) -> bool:
@@ -141,21 +135,12 @@ def _read(speaker: _Speaker, rows: list[_Row], poll: Callable[[], None]) -> "_Ba
     return batch
 
 
-class _Batch:
-    """The rows that are sampled together: their cache, the logits of their next tokens, and what they have said.
-
-    `said` and `logprobs` (R, max_tokens + 1) hold what a row has said, `length` (R,) how much; what a finished row goes
-    on to say is written into the last column until it leaves.
-    """
+class _Batch(Transcript):
+    """The rows that are sampled together: their cache, the logits of their next tokens, and what they have said."""
 
     def __init__(self, speaker: _Speaker, rows: list[_Row]):
-        self.speaker, self.rows, device = speaker, rows, speaker.device
-        limit = speaker.sampling.max_tokens
-        self.uniform = torch.from_numpy(uniforms([row.seed for row in rows], limit)).to(device)
-        self.said = torch.zeros((len(rows), limit + 1), dtype=torch.long, device=device)
-        self.logprobs = torch.zeros((len(rows), limit + 1), device=device)
-        self.length = torch.zeros(len(rows), dtype=torch.long, device=device)
-        self.ended, self.stopped, self.full = (torch.zeros_like(self.length, dtype=torch.bool) for _ in range(3))
+        super().__init__(speaker.manner, [row.seed for row in rows])
+        self.speaker, self.rows = speaker, rows
         self.cache = row_cache(speaker.model)
         self.mask = self.position = torch.empty(0, dtype=torch.long)
         self.logits = self._read_prompts()
@@ -218,36 +203,12 @@ class _Batch:
     # A token of every row
 
     @property
-    def finished(self) -> Tensor:
-        return self.ended | self.stopped | self.full
-
-    @property
     def share_finished(self) -> float:
         return float(self.finished.float().mean())
 
     def choose(self) -> Tensor:
         """Draw the next token (R,) of every row and write it down."""
-        sampling, running = self.speaker.sampling, ~self.finished
-        uniform = self.uniform.gather(1, self.length.clamp(max=sampling.max_tokens - 1)[:, None])[:, 0]
-        token, logprob = choose(self.logits, uniform, sampling, self.seen)
-        place = torch.where(running, self.length, sampling.max_tokens)[:, None]
-        self.said.scatter_(1, place, token[:, None])
-        self.logprobs.scatter_(1, place, logprob[:, None])
-        self.length += running
-        self.ended |= running & torch.isin(token, self.speaker.eos)
-        self.full |= self.length == sampling.max_tokens
-        if sampling.stop:
-            self.stopped |= running & ~self.ended & self._meets_stop()
-        return token
-
-    def _meets_stop(self) -> Tensor:
-        """Which rows' last token completed a stop string: only as many tokens are decoded as could hold one."""
-        decode, stops = self.speaker.decode, self.speaker.sampling.stop
-        assert decode is not None
-        longest = max(len(stop.encode()) for stop in stops) + 4
-        lines = zip(self.said.tolist(), self.length.tolist(), strict=True)
-        tails = [decode(ids[max(0, length - longest) : length]) for ids, length in lines]
-        return torch.tensor([any(stop in tail for stop in stops) for tail in tails], device=self.speaker.device)
+        return self.write(self.logits, self.seen)
 
     def advance(self, token: Tensor) -> None:
         """Read the token (R,) that every row has just said."""
@@ -262,8 +223,8 @@ class _Batch:
     def leave(self) -> Tensor:
         """Hand over what the finished rows have said and close the gaps: row i is now what row `order[i]` was."""
         finished = self.finished
-        self._hand_over(finished)
         gone = finished.tolist()
+        self.hand_over(finished, [row.out for row, done in zip(self.rows, gone, strict=True) if done])
         rows = gone.count(False)
         holes = [i for i in range(rows) if gone[i]]
         movers = [i for i in range(rows, len(gone)) if not gone[i]]
@@ -276,15 +237,6 @@ class _Batch:
         for name, tensor in self._tensors().items():
             setattr(self, name, tensor[order])
         return order
-
-    def _hand_over(self, finished: Tensor) -> None:
-        rows = [row for row, done in zip(self.rows, finished.tolist(), strict=True) if done]
-        columns = (self.said, self.logprobs, self.length, self.ended, self.stopped)
-        for row, ids, logprobs, length, ended, stopped in zip(
-            rows, *(column[finished].tolist() for column in columns), strict=True
-        ):
-            row.out.token_ids, row.out.logprobs = ids[:length], logprobs[:length]
-            row.out.stop = "eos" if ended else "string" if stopped else "length"
 
     def join(self, other: "_Batch") -> None:
         """Take in the rows of another batch. Columns that none of one's own rows uses any more are dropped."""

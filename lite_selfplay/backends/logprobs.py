@@ -24,6 +24,9 @@ HEAD_ELEMENTS = 2**25
 _FP16_SCALE = 64.0
 """Lifts probabilities above what fp16 rounds to 0 (3e-8); sums over weights up to 40 still stay below 65504."""
 
+Read = Callable[[Any, Tensor, Tensor, int], Tensor]
+"""Hidden states (N, H) that predict the last `keep` tokens, from a base, ids and mask (B, L), and `keep`."""
+
 _SCALED_HEADS = ("logit_scale", "logits_scaling", "lm_head_multiplier", "output_multiplier")
 
 
@@ -35,13 +38,14 @@ def token_logprobs(
     temperature: float = 1.0,
     *,
     entropy_gradient: bool = False,
+    read: Read | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Log-probabilities and entropies of the last `keep` tokens of each row.
 
     `input_ids` and `attention_mask` (B, L), padded on either side; `keep` = T < L. Prompts of neighbouring rows that
     begin alike are read once where the model allows it. Both results are (B, T) in float32,
     0 where the mask is 0. The log-probabilities are differentiable, the entropies only where `entropy_gradient` asks
-    for it. `temperature` > 0 divides the logits.
+    for it. `temperature` > 0 divides the logits. `read` says how the base is read, by default `hidden_states`.
     """
     base: Any = getattr(model, "get_base_model", lambda: model)()
     mask = attention_mask[:, -keep:].bool()
@@ -51,12 +55,7 @@ def token_logprobs(
         logits = base(**_inputs(input_ids, attention_mask), logits_to_keep=keep + 1).logits[:, :-1][mask]
         scores = _scores(logits, targets, temperature, entropy_gradient)
     else:
-        rows = _rows(input_ids, attention_mask, keep) if shares_prefixes(model) else []
-        reading = Reading.of((prompt, len(rest)) for prompt, rest in rows)
-        if reading.shares:
-            hidden = _hidden_over_prefixes(base, rows, reading, input_ids.device)
-        else:
-            hidden = base.base_model(**_inputs(input_ids, attention_mask)).last_hidden_state[:, -keep - 1 : -1][mask]
+        hidden = (read or hidden_states)(base, input_ids, attention_mask, keep)
         softcap = getattr(config, "final_logit_softcapping", None)
         head = base.get_output_embeddings()
         size = max(1, HEAD_ELEMENTS // head.weight.shape[0])
@@ -73,6 +72,31 @@ def token_logprobs(
             scores = _in_pieces(piece, hidden, targets, size)
     logprobs, entropies = (torch.zeros_like(mask, dtype=torch.float32).masked_scatter(mask, s) for s in scores)
     return logprobs, entropies
+
+
+def hidden_states(base: Any, input_ids: Tensor, attention_mask: Tensor, keep: int) -> Tensor:
+    """Hidden states (N, H) that predict the N tokens, row by row; prompts that begin alike are read once."""
+    rows = _rows(input_ids, attention_mask, keep) if shares_prefixes(base) else []
+    reading = Reading.of((prompt, len(rest)) for prompt, rest in rows)
+    if reading.shares:
+        return _hidden_over_prefixes(base, rows, reading, input_ids.device)
+    out: Tensor = base.base_model(**_inputs(input_ids, attention_mask)).last_hidden_state[:, -keep - 1 : -1]
+    return out[attention_mask[:, -keep:].bool()]
+
+
+def hidden_states_without_mask(base: Any, input_ids: Tensor, attention_mask: Tensor, keep: int) -> Tensor:
+    """As `hidden_states`, for a base that may not look at an attention mask: rows are padded on the right alone.
+
+    No token sees what follows it, so padding there changes nothing and needs no mask.
+    """
+    rows = _rows(input_ids, attention_mask, keep)
+    width = max(len(prompt) + len(rest) for prompt, rest in rows)
+    ids = torch.zeros((len(rows), width), dtype=torch.long)
+    for i, (prompt, rest) in enumerate(rows):
+        ids[i, : len(prompt) + len(rest)] = torch.tensor(prompt + rest)
+    out = base.base_model(input_ids=ids.to(input_ids.device), use_cache=False)
+    spans = [(i * width + len(prompt) - 1, len(rest)) for i, (prompt, rest) in enumerate(rows)]
+    return _pick(out.last_hidden_state, spans)
 
 
 def shares_prefixes(model: nn.Module) -> bool:
@@ -228,9 +252,19 @@ def _hidden_over_prefixes(
         use_cache=True,
     )
     # The last token of a prompt predicts the first of the completion, whose own last token predicts nothing here.
-    ends = [(len(row) - len(rest) - 1, len(row) - 1) for row, (_, rest) in zip(own, rows, strict=True)]
-    places = [i * width + k for i, (start, end) in enumerate(ends) for k in range(start, end)]
-    return out.last_hidden_state.flatten(0, 1)[torch.tensor(places, device=device)]
+    return _pick(
+        out.last_hidden_state,
+        [
+            (i * width + len(row) - len(rest) - 1, len(rest))
+            for i, (row, (_, rest)) in enumerate(zip(own, rows, strict=True))
+        ],
+    )
+
+
+def _pick(hidden: Tensor, spans: Sequence[tuple[int, int]]) -> Tensor:
+    """Positions (N, H) of `hidden` (B, L, H), counted through all rows: of each span its first and how many."""
+    places = [first + k for first, count in spans for k in range(count)]
+    return hidden.flatten(0, 1)[torch.tensor(places, device=hidden.device)]
 
 
 def _repeat_rows(x: Tensor, counts: Sequence[int]) -> Tensor:

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from lite_selfplay.adapters import Adapters
 from lite_selfplay.backends.base import is_out_of_memory
 from lite_selfplay.backends.generation import Generation, generate
-from lite_selfplay.backends.logprobs import token_logprobs
+from lite_selfplay.backends.logprobs import Read, shares_prefixes, token_logprobs
 from lite_selfplay.config import ModelSection, SeatConfig
 from lite_selfplay.data import Sampling, TokenScores
 from lite_selfplay.errors import TrainingError
@@ -34,6 +34,8 @@ class TransformersBackend:
     """
 
     name = "transformers"
+    read: Read | None = None
+    """How log-probabilities read the base: see `token_logprobs`."""
 
     def __init__(
         self,
@@ -56,11 +58,17 @@ class TransformersBackend:
         self._decode, self._poll, self._warn = decode, poll, warn
         checkpointing = section.gradient_checkpointing
         self._checkpointing = self.device.type == "cuda" if checkpointing == "auto" else bool(checkpointing)
+        self._load(path, section, seats, seed=seed, base_name=base_name or str(path))
+        self.adapters.model.eval()
+
+    def _load(
+        self, path: Path, section: ModelSection, seats: Mapping[str, SeatConfig], *, seed: int, base_name: str
+    ) -> None:
+        """Bring the base and its seats into memory."""
         base = load_base(
             path, section.precision, self.compute_dtype, self.device, trust_remote_code=section.trust_remote_code
         )
-        self.adapters = Adapters(base, seats, seed=seed, base_name=base_name or str(path))
-        self.adapters.model.eval()
+        self.adapters = Adapters(base, seats, seed=seed, base_name=base_name)
         self._dense = functools.partial(dense_weight, dtype=self.compute_dtype)
         if self.device.type == "cpu":
             self.adapters.compute_together(self._dense)
@@ -81,29 +89,38 @@ class TransformersBackend:
     ) -> list[list[Generation]]:
         longest = max(map(len, prompts), default=0) + sampling.max_tokens
         while True:
-            adapters = self.adapters
-            speaking = adapters.speaking_dense(seat, self._dense) if self._speaks_dense else adapters.speaking(seat)
             try:
-                with self._at_rest(), speaking:
-                    return generate(
-                        adapters.model,
-                        prompts,
-                        n,
-                        sampling,
-                        seeds,
-                        eos_ids=self._eos_ids,
-                        pad_id=self._pad_id,
-                        device=self.device,
-                        cache_tokens=self._cache_tokens,
-                        decode=self._decode,
-                        poll=self._poll,
-                    )
+                return self._generate(seat, prompts, n, sampling, seeds)
             except (MemoryError, RuntimeError) as error:
                 if not is_out_of_memory(error):
                     raise
             # Out of the handler: what it held is free now. A completion is the same in any batch.
             self.release_memory()
             self._halve_cache(longest)
+
+    def _generate(
+        self,
+        seat: str,
+        prompts: Sequence[Sequence[int]],
+        n: int,
+        sampling: Sampling,
+        seeds: Sequence[Sequence[int]],
+    ) -> list[list[Generation]]:
+        adapters = self.adapters
+        speaking = adapters.speaking_dense(seat, self._dense) if self._speaks_dense else adapters.speaking(seat)
+        with self._at_rest(), speaking:
+            return generate(adapters.model, prompts, n, sampling, seeds, **self._limits())
+
+    def _limits(self) -> dict[str, Any]:
+        """What every way to generate is told."""
+        return {
+            "eos_ids": self._eos_ids,
+            "pad_id": self._pad_id,
+            "device": self.device,
+            "cache_tokens": self._cache_tokens,
+            "decode": self._decode,
+            "poll": self._poll,
+        }
 
     def _halve_cache(self, longest: int) -> None:
         """Hold half as many keys and values from now on. Raises TrainingError where that would be less than a row."""
@@ -123,7 +140,7 @@ class TransformersBackend:
     ) -> list[TokenScores]:
         scores: list[TokenScores] = [TokenScores((), ())] * len(rows)
         order = sorted((i for i, row in enumerate(rows) if row[1]), key=lambda i: len(rows[i][0]) + len(rows[i][1]))
-        with self._at_rest(), self.adapters.speaking(seat), torch.inference_mode():
+        with self._at_rest(), self.adapters.speaking(seat), torch.no_grad():
             while order:
                 longest = sum(map(len, rows[order[-1]]))
                 size = max(1, _SCORE_TOKENS // longest)
@@ -138,11 +155,28 @@ class TransformersBackend:
         ids, mask = pad([row[1] for row in rows], self._pad_id)
         input_ids = torch.cat([prompt_ids, ids], dim=1).to(self.device)
         attention_mask = torch.cat([prompt_mask, mask], dim=1).to(self.device)
-        logprobs, entropies = token_logprobs(self.adapters.model, input_ids, attention_mask, ids.shape[1], temperature)
+        logprobs, entropies = self.token_logprobs(input_ids, attention_mask, ids.shape[1], temperature)
         return [
             TokenScores(lp[: len(row[1])], h[: len(row[1])])
             for row, lp, h in zip(rows, logprobs.tolist(), entropies.tolist(), strict=True)
         ]
+
+    def token_logprobs(
+        self,
+        input_ids: Tensor,
+        attention_mask: Tensor,
+        keep: int,
+        temperature: float = 1.0,
+        *,
+        entropy_gradient: bool = False,
+    ) -> tuple[Tensor, Tensor]:
+        model = self.adapters.model
+        return token_logprobs(
+            model, input_ids, attention_mask, keep, temperature, entropy_gradient=entropy_gradient, read=self.read
+        )
+
+    def shares_prefixes(self) -> bool:
+        return shares_prefixes(self.adapters.model)
 
     @contextlib.contextmanager
     def _at_rest(self) -> Any:
