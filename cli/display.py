@@ -23,8 +23,9 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from lite_selfplay.exchanges import kind_of, outcome, problem_text, subject, verdict
 from lite_selfplay.listener import Lines, Listener, clock, how_far, printable
-from lite_selfplay.reports import harvest, kind_of, outcome, problem_text, subject, verdict
+from lite_selfplay.reports import harvest
 from lite_selfplay.summaries import accuracy_word
 
 HEARTBEAT_S = 5.0

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class Rule(StrEnum):
-    """How exchanges are chosen: `lite_selfplay.reports.RULES` says what each name means."""
+    """How exchanges are chosen: `lite_selfplay.exchanges.RULES` says what each name means."""
 
     KINDS = "kinds"
     FIRST = "first"
@@ -38,7 +38,7 @@ def report(
     one, both were right, both were wrong. Where a game writes its own problems: an answer agrees with the label of a
     question, or does not; a question by itself; no question.
     """
-    from lite_selfplay.reports import choose_exchanges, exchanges_markdown
+    from lite_selfplay.exchanges import choose_exchanges, exchanges_markdown
     from lite_selfplay.run import load_run
 
     if out is not None and out.exists():
@@ -99,8 +99,8 @@ def _write(path: Path, text: str) -> None:
 
 
 def _print_exchange(number: int, exchange: Sequence[Mapping[str, Any]]) -> None:
+    from lite_selfplay.exchanges import kind_of, subject, verdict
     from lite_selfplay.listener import printable
-    from lite_selfplay.reports import kind_of, subject, verdict
 
     step, name = exchange[-1]["step"] + 1, printable(subject(exchange))
     typer.echo(f"\n== exchange {number}, step {step}, problem {name}: {kind_of(exchange)}")

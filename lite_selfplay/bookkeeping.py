@@ -6,10 +6,11 @@ from typing import Any
 
 from lite_selfplay.config import RunConfig
 from lite_selfplay.errors import SaveFailed, TrainingError
+from lite_selfplay.exchanges import shown_exchange
 from lite_selfplay.games import Game
 from lite_selfplay.listener import Listener
 from lite_selfplay.records import RunFolder
-from lite_selfplay.reports import episode_rows, only_finite, progress_line, shown_exchange, stream_metrics
+from lite_selfplay.reports import episode_rows, only_finite, progress_line, stream_metrics
 from lite_selfplay.rollout import LiveTable
 from lite_selfplay.summaries import warning_kind
 from lite_selfplay.trainer import StepReport
