@@ -215,3 +215,51 @@ def test_the_memory_of_dense_weights_is_that_of_all_linear_layers(adapters: Adap
     numbers = sum(module.weight.numel() for module in linear.values())
     assert adapters.dense_bytes(torch.float32) == 4 * numbers
     assert adapters.dense_bytes(torch.bfloat16) == 2 * numbers
+
+
+# Over a PEFT model that another library built
+
+
+def built(path: Path) -> Adapters:
+    """Seats as they are under a library that calls its first adapter `default`."""
+    return Adapters(base(path), {"A": STRONG, "B": STRONG}, seed=0, build=get_peft_model)
+
+
+def test_a_first_adapter_called_default_is_a_seat_like_any_other(tiny_path: Path, tmp_path: Path, adapters: Adapters):
+    other = built(tiny_path)
+    assert set(other.model.peft_config) == {"default", "B"}
+    assert list(other.parameters("A")) == list(adapters.parameters("A"))
+    assert other.ranks() == adapters.ranks()
+    for seat in ("A", "B", BASE):
+        assert torch.equal(heard(other, seat), heard(adapters, seat))
+    for seat in ("A", "B"):
+        other.activate(seat)
+        assert trainable(other) == {{"A": "default"}.get(seat, seat)}
+        other.save(seat, tmp_path / seat)
+        adapters.load(seat, tmp_path / seat)
+        assert all(torch.equal(value, adapters.state(seat)[key]) for key, value in other.state(seat).items())
+    other.snapshot("A", "kept")
+    before = heard(other, "A")
+    other.load_state("A", other.state("B"))
+    assert torch.equal(heard(other, "kept"), before)
+    other.restore("A", "kept")
+    assert torch.equal(heard(other, "A"), before)
+
+
+def test_later_seats_adapt_the_layers_of_the_first(tiny_path: Path):
+    def narrow(model: Any, config: LoraConfig) -> PeftModel:
+        return get_peft_model(model, LoraConfig(r=config.r, lora_alpha=config.lora_alpha, target_modules=["q_proj"]))
+
+    adapters = Adapters(base(tiny_path), {"A": STRONG, "B": STRONG}, seed=0, build=narrow)
+    names = {seat: [name.split(".lora_")[0] for name in adapters.parameters(seat)] for seat in ("A", "B")}
+    assert names["A"] == names["B"] != []
+    assert all(name.endswith("q_proj") for name in names["B"])
+
+
+def test_a_snapshot_is_saved_as_a_seat_is(adapters: Adapters, tmp_path: Path):
+    adapters.snapshot("A", "kept")
+    adapters.load_state("A", adapters.state("B"))
+    adapters.save("kept", tmp_path)
+    adapters.load("B", tmp_path)
+    assert torch.equal(heard(adapters, "B"), heard(adapters, "kept"))
+    assert not torch.equal(heard(adapters, "A"), heard(adapters, "kept"))

@@ -16,7 +16,7 @@ from transformers import (
 )
 
 from lite_selfplay.backends import logprobs
-from lite_selfplay.backends.logprobs import FrozenHead, is_frozen, token_logprobs
+from lite_selfplay.backends.logprobs import FrozenHead, hidden_states_without_mask, is_frozen, token_logprobs
 
 SMALL = {
     "vocab_size": 90,
@@ -68,6 +68,29 @@ def test_equal_to_the_plain_forward_of_each_row(
         assert torch.allclose(entropies[i, :length], -(expected.exp() * expected).sum(-1), atol=1e-5)
         assert not got[i, length:].any()
         assert not entropies[i, length:].any()
+
+
+def test_a_base_that_drops_the_mask_in_training_is_read_without_padding_before_a_row(monkeypatch: pytest.MonkeyPatch):
+    torch.manual_seed(0)
+    model, (ids, mask) = qwen3(), grouped_rows()
+    monkeypatch.setattr(logprobs, "shares_prefixes", lambda model: False)
+    forward = model.model.forward
+
+    def gradient(read: Any = None) -> tuple[Tensor, Tensor]:
+        model.zero_grad()
+        lp, _ = token_logprobs(model, ids, mask, 4, 0.7, read=read)
+        (lp * torch.arange(1, 5)).sum().backward()
+        found = model.model.layers[0].self_attn.k_proj.weight.grad
+        assert found is not None
+        return lp.detach(), found.clone()
+
+    expected = gradient()
+    monkeypatch.setattr(
+        model.model, "forward", lambda attention_mask=None, position_ids=None, **inputs: forward(**inputs)
+    )
+    for got, right, wrong in zip(gradient(hidden_states_without_mask), expected, gradient(), strict=True):
+        assert torch.allclose(got, right, atol=1e-6)
+        assert not torch.allclose(wrong, right, atol=1e-3)
 
 
 def test_gradients_do_not_depend_on_the_size_of_the_pieces(monkeypatch: pytest.MonkeyPatch):
