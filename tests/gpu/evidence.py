@@ -1,0 +1,127 @@
+"""`python evidence.py SECTION FILE`: what a backend computes of fixed rows, into a safetensors file.
+
+SECTION is the `model` section of a configuration, in JSON. The file holds the gradient of every adapter weight of an
+Agon step (`gradient/<seat>/...`), and log-probabilities of the rows of that step under each seat (`logprobs/<seat>`).
+"""
+
+import json
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.optim.optimizer import register_optimizer_step_post_hook
+
+from lite_selfplay.backends import choose_backend
+from lite_selfplay.config import ModelSection, RunConfig, SeatConfig
+from lite_selfplay.data import Completion, Episode, Group, Sample, Sampling, Stream
+
+CAP = 24
+SEATS = {seat: SeatConfig(rank=8, alpha=16, init="gaussian", init_std=0.05, clip=1e9, lr=1e-2) for seat in ("A", "B")}
+ROLES = {"drafter": "A", "challenger": "B"}
+REWARDS = ([0.0, 2.0, 2.5, 0.5], [3.0, 0.0, 2.0, 0.5])
+
+
+def main() -> None:
+    from safetensors.torch import save_file
+
+    section = ModelSection(**json.loads(sys.argv[1]))
+    backend, chat = load(section)
+    played = episode(vocabulary=259)
+    found = {}
+    for seat, stream in zip(SEATS, played.streams, strict=True):
+        spoken = [sample.completion for group in stream.groups for sample in group.samples]
+        scores = backend.score(seat, [(one.prompt_ids, one.token_ids) for one in spoken], temperature=1.0)
+        found[f"logprobs/{seat}"] = torch.tensor([value for score in scores for value in score.logprobs])
+    for seat, gradients in one_update(backend, chat, played, section).items():
+        found |= {f"gradient/{seat}/{name}": gradient for name, gradient in gradients.items()}
+    save_file(found, sys.argv[2])
+
+
+def load(section: ModelSection) -> tuple[Any, Any]:
+    from lite_selfplay.models import resolve
+    from lite_selfplay.models.chat import Chat
+
+    path = resolve(section.name).path
+    chat = Chat.load(path)
+    return choose_backend(path, section, SEATS, seed=0, eos_ids=chat.eos_ids, pad_id=chat.pad_id), chat
+
+
+def episode(vocabulary: int, seats: Sequence[str] = tuple(SEATS)) -> Episode:
+    """Two groups a seat, of rows of unequal lengths; the prompts are shared by a group."""
+    streams = []
+    for role, seat in ROLES.items():
+        if seat not in seats:
+            continue
+        groups = []
+        for number, rewards in enumerate(REWARDS):
+            draw = torch.Generator().manual_seed(100 * ord(seat) + number)
+            prompt = torch.randint(3, vocabulary, (5 + 7 * number,), generator=draw).tolist()
+            lengths = [1 + (5 * k + 3 * number) % CAP for k in range(len(rewards))]
+            said = [torch.randint(3, vocabulary, (length,), generator=draw).tolist() for length in lengths]
+            groups.append(Group([Sample(spoke(seat, prompt, ids), r) for ids, r in zip(said, rewards, strict=True)]))
+        streams.append(Stream(role, groups))
+    return Episode(streams)
+
+
+def spoke(seat: str, prompt: list[int], ids: list[int]) -> Completion:
+    return Completion("", "", prompt, ids, [-5.0] * len(ids), "length", seat, 0, Sampling(max_tokens=CAP))
+
+
+def one_update(
+    backend: Any,
+    chat: Any,
+    played: Episode,
+    section: ModelSection,
+    after: Callable[[], None] = lambda: None,
+    keep: bool = True,
+) -> dict[str, dict[str, torch.Tensor]]:
+    """Update the seats by one step of play, and return the gradients of each, in float32 on the CPU.
+
+    `after` is called when the optimizer has moved the weights, while the gradients are still there. Without `keep`
+    no copy of them is made, and none returned.
+    """
+    from lite_selfplay.trainer import make_trainer_class
+
+    adapters = backend.adapters
+    config = RunConfig(
+        game="agon",
+        model=section.model_dump(),
+        seats=dict.fromkeys(adapters.seats, SEATS["A"]),
+        roles={role: {} for role in ROLES},
+        run={"steps": 1, "max_completion_tokens": CAP},
+    )
+    gradients: dict[str, dict[str, torch.Tensor]] = {}
+    with tempfile.TemporaryDirectory() as folder:
+        trainer = make_trainer_class(backend.trainer_parent())(
+            backend=backend,
+            config=config,
+            tokenizer=chat.tokenizer,
+            play=lambda step: (played, {stream.role: ROLES[stream.role] for stream in played.streams}),
+            on_step=lambda report: None,
+            load=lambda path: None,
+            output_dir=str(Path(folder) / "trainer"),
+        )
+        clip = trainer._clip_grad_norm
+
+        def capture(model: Any) -> torch.Tensor:
+            # A gradient scaler's factor is taken out by the clipping, so the gradients are read after it.
+            norm: torch.Tensor = clip(model)
+            for seat in adapters.seats if keep else ():
+                moving = {n: p.grad for n, p in adapters.parameters(seat).items() if p.grad is not None}
+                gradients[seat] = {name: grad.detach().float().cpu().clone() for name, grad in moving.items()}
+            return norm
+
+        trainer._clip_grad_norm = capture
+        hook = register_optimizer_step_post_hook(lambda *_: after())
+        try:
+            trainer.train()
+        finally:
+            hook.remove()
+    return gradients
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,186 @@
+"""A 4-bit base on the card: seats speak, move, say what they are now, and learn."""
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from lite_selfplay import RunConfig, train
+from lite_selfplay.data import BASE, Sampling
+from lite_selfplay.games.base import game_names
+from lite_selfplay.games.prompts import fill
+
+pytestmark = pytest.mark.gpu
+
+PROMPTS = [[5, 6, 7, 8], [40, 41], [90, 91, 92, 93, 94, 95, 96]]
+SEEDS = [[10 * p + k for k in range(4)] for p in range(len(PROMPTS))]
+SAMPLING = Sampling(max_tokens=16)
+
+NOISE = {torch.bfloat16: 0.02, torch.float16: 0.005, torch.float32: 1e-4}
+"""The mean difference of a log-probability that is computed twice, in batches of another shape.
+
+A number in bf16 has 8 significant bits, so a logit of about 4 is off by up to 4 * 2**-9 = 0.008 however it is rounded,
+and as much again where sums run in another order; fp16 has 3 bits more, float32 rounds at 1e-7.
+"""
+WORST = 10
+"""How much more than the mean the worst token may be off."""
+
+
+def generate(backend: Any, name: str) -> list[Any]:
+    said = backend.generate(name, PROMPTS, 4, SAMPLING, SEEDS)
+    return [one for group in said for one in group]
+
+
+def rows(said: Sequence[Any]) -> list[tuple[list[int], list[int]]]:
+    prompts = [prompt for prompt in PROMPTS for _ in range(4)]
+    return [(prompt, one.token_ids) for prompt, one in zip(prompts, said, strict=True)]
+
+
+def differences(backend: Any, name: str, said: Sequence[Any]) -> torch.Tensor:
+    """Of each token that was sampled: its log-probability then, and as the backend scores it now."""
+    scores = backend.score(name, rows(said), temperature=1.0)
+    then = torch.tensor([value for one in said for value in one.logprobs])
+    return (then - torch.tensor([value for score in scores for value in score.logprobs])).abs()
+
+
+def test_the_base_is_held_in_four_bits_and_the_adapters_in_float32(
+    load: Callable[..., Any], model_name: str, device: torch.device
+):
+    backend = load(model_name)
+    assert backend.device.type == device.type
+    linear = backend.adapters._layers()
+    assert linear
+    for layer in linear:
+        base = layer.get_base_layer()
+        assert base.weight.quant_state.quant_type == "nf4"
+        assert base.weight.nbytes == base.in_features * base.out_features / 2
+    for seat in backend.adapters.seats:
+        for parameter in backend.adapters.parameters(seat).values():
+            assert parameter.dtype == torch.float32
+            assert parameter.device.type == device.type
+
+
+def test_every_seat_speaks_for_itself_and_says_the_same_again(load: Callable[..., Any], model_name: str):
+    backend = load(model_name)
+    said = {name: [one.token_ids for one in generate(backend, name)] for name in ("A", "B", BASE)}
+    assert said["A"] != said["B"]
+    assert said[BASE] not in (said["A"], said["B"])
+    assert [one.token_ids for one in generate(backend, "A")] == said["A"]
+    assert all(1 <= len(ids) <= SAMPLING.max_tokens for spoken in said.values() for ids in spoken)
+
+
+def test_log_probabilities_of_samples_are_those_that_are_computed_again(load: Callable[..., Any], model_name: str):
+    backend = load(model_name)
+    for name in ("A", "B", BASE):
+        found = differences(backend, name, generate(backend, name))
+        assert found.mean() < NOISE[backend.compute_dtype]
+        assert found.max() < WORST * NOISE[backend.compute_dtype]
+
+
+def check_what_is_said_follows_the_weights(backend: Any) -> None:
+    before = generate(backend, "A")
+    backend.adapters.load_state("A", {key: -4 * tensor for key, tensor in backend.adapters.state("A").items()})
+    after = generate(backend, "A")
+    assert [one.token_ids for one in after] != [one.token_ids for one in before]
+    noise = NOISE[backend.compute_dtype]
+    assert differences(backend, "A", after).mean() < noise
+    assert differences(backend, "A", before).mean() > 5 * noise  # the same tokens, from weights that are gone
+    backend.adapters.snapshot("A", "A@then")
+    assert [one.token_ids for one in generate(backend, "A@then")] == [one.token_ids for one in after]
+
+
+def test_what_is_said_follows_the_weights(load: Callable[..., Any]):
+    check_what_is_said_follows_the_weights(load("tiny"))
+
+
+@pytest.mark.skipif(find_spec("vllm") is None, reason="needs vllm")
+def test_vllm_serves_no_stale_seat(load: Callable[..., Any], backend_name: str, model_name: str):
+    if backend_name != "unsloth":
+        pytest.skip("vLLM serves the Unsloth backend alone")
+    check_what_is_said_follows_the_weights(load(model_name, fast_inference=True))
+
+
+def test_both_seats_move_and_the_base_does_not(load: Callable[..., Any], model_name: str, worker: Any):
+    from lite_selfplay.config import ModelSection
+    from lite_selfplay.models import resolve
+    from lite_selfplay.models.chat import Chat
+
+    backend = load(model_name)
+    before = {seat: backend.adapters.state(seat) for seat in "AB"}
+    base = [one.token_ids for one in generate(backend, BASE)]
+    section = ModelSection(name=model_name, backend=backend.name)
+    worker.one_update(backend, Chat.load(resolve(model_name).path), worker.episode(259), section)
+    for seat in "AB":
+        after = backend.adapters.state(seat)
+        moved = [(after[name] - before[seat][name]).abs().max().item() for name in after]
+        # Adam's first step moves a weight by its learning rate, whatever the size of its gradient.
+        assert max(moved) == pytest.approx(worker.SEATS[seat].lr, rel=0.01)
+        assert sum(size > 0 for size in moved) > len(moved) / 2
+    assert [one.token_ids for one in generate(backend, BASE)] == base
+
+
+def test_both_seats_learn_the_letters_in_twenty_steps(tmp_path: Path, backend_name: str):
+    run = train(
+        RunConfig(
+            game="agon", model="tiny", backend=backend_name, tasks="letters", steps=20, seed=1, run_dir=tmp_path / "run"
+        )
+    )
+    rows = run.metrics_rows()
+    assert all(row.get("nonfinite_what") is None for row in rows)
+    for seat in "AB":
+        right = [s["accuracy"] for row in rows for s in row["streams"].values() if s["seat"] == seat]
+        first, last = sum(right[:4]) / 4, sum(right[-4:]) / 4
+        assert last > max(0.75, first + 0.1), f"{seat}: {right}"
+
+
+# Every game
+
+LESSONS: Mapping[str, dict[str, Any]] = {
+    "agon": {"tasks": "letters"},
+    "grpo": {"tasks": "letters"},
+    "rent": {"tasks": "letters"},
+    "sqlm": {"max_completion_tokens": 24},
+    "rzero": {"max_completion_tokens": 56, "tasks": "arithmetic:max=3,terms=2,ops=+"},
+    "pasodoble": {"max_completion_tokens": 40, "game": {"name": "pasodoble", "proposals": 2}},
+    "cpmobius": {
+        "max_completion_tokens": 40,
+        "tasks": {"train": "arithmetic:max=3,terms=2,ops=+", "validation_limit": 4},
+        "game": {"name": "cpmobius", "max_draws": 4, "filter": False},
+    },
+}
+"""What the random model can play of each game, in little time."""
+
+
+def test_every_game_has_a_lesson():
+    assert LESSONS.keys() == set(game_names())
+
+
+@pytest.mark.parametrize("game", LESSONS)
+def test_every_game_is_played_for_three_steps(game: str, tmp_path: Path, backend_name: str):
+    lines = [{"prompt": fill("solver", problem="1 + 2"), "completion": f"<answer>{value}</answer>"} for value in (3, 4)]
+    (tmp_path / "examples.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    lesson = {"cold_start": {"enabled": True, "steps": 2, "examples_per_step": 2}, **LESSONS[game]}
+    if "tasks" not in lesson or game in ("agon", "grpo", "rent"):
+        lesson["cold_start"]["source"] = str(tmp_path / "examples.jsonl")
+    config: dict[str, Any] = {
+        "game": game,
+        "model": "tiny",
+        "backend": backend_name,
+        "group_size": 4,
+        "problems_per_step": 2,
+        "steps": 3,
+        "max_completion_tokens": 20,
+        "run_dir": tmp_path / "run",
+    }
+    run = train(RunConfig(**{**config, **lesson}))
+    rows = run.metrics_rows()
+    assert [row["step"] for row in rows] == [0, 1, 2]
+    assert sum(row["tokens"]["generated"] for row in rows) > 0
+    assert all(row.get("nonfinite_what") is None for row in rows)
+    assert {row["seat"] for row in run.episodes()} <= {*run.seats, BASE}
+    if game in ("agon", "grpo", "rent"):
+        assert any(stream["rows_trained"] for row in rows for stream in row["streams"].values())
