@@ -8,8 +8,9 @@ SEED ?= 0
 RUN ?= runs/demo-$(GAME)-$(SEED)-$(shell date +%Y%m%d-%H%M%S)
 
 FAULTS ?= 200
+WHEELS ?= .wheels
 
-.PHONY: demo test check test-fast test-faults format lock clean test-long
+.PHONY: demo test check test-fast test-faults format lock clean test-long test-gpu gpu-wheels test-unsloth
 
 $(STAMP): pyproject.toml requirements-cpu.lock
 	@echo "setting up $(VENV) from requirements-cpu.lock (a few minutes the first time)"
@@ -41,6 +42,28 @@ test-fast: $(STAMP)
 test-faults: $(STAMP)
 	OMP_NUM_THREADS=1 LITE_SELFPLAY_FAULTS=$(FAULTS) $(BIN)/python -m pytest -q --timeout 0 tests/faults
 
+# This library's trainer over the class that Unsloth makes, on a CPU: three minutes. Unsloth patches what is beside it, so
+# it has an environment of its own, which takes everything else from $(VENV).
+$(VENV)-unsloth/.installed: $(STAMP) requirements-unsloth.lock
+	@$(PYTHON) -m venv $(VENV)-unsloth
+	@$(VENV)-unsloth/bin/python -m pip install --quiet --disable-pip-version-check --no-deps -r requirements-unsloth.lock
+	@site=$$($(BIN)/python -c "import site; print(site.getsitepackages()[0])"); \
+	  cd $$($(VENV)-unsloth/bin/python -c "import site; print(site.getsitepackages()[0])") && \
+	  echo "import site; site.addsitedir('$$site')" > beside.pth
+	@touch $@
+
+test-unsloth: $(VENV)-unsloth/.installed
+	$(VENV)-unsloth/bin/python -m pytest -q --timeout 600 tests/unsloth
+
+# On a machine with a CUDA card, with the packages of PYTHON: no .venv is made. What it lacks comes from WHEELS, if there.
+test-gpu:
+	$(PYTHON) tests/gpu/carry.py test --wheels $(WHEELS)
+
+# Wheels for a card's machine that has no network, in parts of at most 60 MB under WHEELS. GPU_WHEELS=--with-model adds
+# SmolLM2-135M.
+gpu-wheels:
+	$(PYTHON) tests/gpu/carry.py fetch --wheels $(WHEELS) $(GPU_WHEELS)
+
 format: $(STAMP)
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
@@ -54,4 +77,4 @@ lock:
 	rm -rf $(VENV)-lock
 
 clean:
-	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(VENV)-unsloth build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

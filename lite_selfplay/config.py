@@ -65,7 +65,8 @@ class GameSection(BaseModel):
 class ModelSection(Section):
     """The base model. `compute_dtype` is what 4-bit weights are multiplied in; `auto` takes bf16 where the hardware
     has it, fp16 on older GPUs and fp32 on other CPUs. `thinking` switches a chat template's reasoning on or off.
-    `trust_remote_code` runs the Python code that a model brings along, with all the rights of who started the run."""
+    `trust_remote_code` runs the Python code that a model brings along, with all the rights of who started the run.
+    `fast_inference` lets the Unsloth backend sample through vLLM: experimental, and needs the package vllm."""
 
     name: str
     precision: Literal["4bit", "bf16", "fp16", "fp32"] = "4bit"
@@ -73,6 +74,7 @@ class ModelSection(Section):
     backend: Literal["auto", "transformers", "unsloth"] = "auto"
     thinking: Literal["auto", "on", "off"] = "auto"
     gradient_checkpointing: Literal["auto"] | bool = "auto"
+    fast_inference: bool = False
     trust_remote_code: bool = False
 
     @field_validator("thinking", mode="before")

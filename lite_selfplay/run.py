@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from lite_selfplay.backends import import_first
 from lite_selfplay.config import RunConfig
 from lite_selfplay.errors import ConfigError, RunFolderError
 from lite_selfplay.interrupts import Interrupts
@@ -99,6 +100,7 @@ def _fresh_session(config: RunConfig, reward: RewardFunction | None, listener: W
         reward = load_reward(config.run.reward)
     ready = plan(config, own_checker=reward is not None)
     folder = RunFolder(free_folder(ready.config))
+    import_first(ready.config.model)
     with quiet(), Interrupts() as interrupts:
         from lite_selfplay.models import base_of
         from lite_selfplay.session import Session
@@ -139,6 +141,7 @@ def resume(
         folder.require_elsewhere(config.run.reward)
     folder.require_own_files()
     folder.evaluations()  # it is read at every save: what is damaged is to be said before the first step
+    import_first(ready.config.model)
     with writing(folder.path), quiet(), Interrupts() as interrupts:
         from lite_selfplay.checkpoints import check_identity, hash_of
         from lite_selfplay.models import base_of

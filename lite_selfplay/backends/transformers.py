@@ -249,18 +249,13 @@ def load_base(
 
     Raises ConfigError for one that is code of its own, unless that is trusted.
     """
-    from transformers import AutoModelForCausalLM, BitsAndBytesConfig
+    from transformers import AutoModelForCausalLM
 
-    quantization = None
-    if precision == "4bit":
-        quantization = BitsAndBytesConfig(
-            load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_compute_dtype=dtype, bnb_4bit_use_double_quant=False
-        )
     with refusing_code(path):
         model = AutoModelForCausalLM.from_pretrained(
             path,
             dtype=dtype,
-            quantization_config=quantization,
+            quantization_config=nf4(dtype) if precision == "4bit" else None,
             device_map={"": device},
             local_files_only=True,
             trust_remote_code=trust_remote_code,
@@ -269,6 +264,15 @@ def load_base(
         keep_training_layout(model)
     model.requires_grad_(False)
     return model
+
+
+def nf4(dtype: torch.dtype) -> Any:
+    """How 4-bit weights are held, in every backend alike: NF4, multiplied in `dtype`."""
+    from transformers import BitsAndBytesConfig
+
+    return BitsAndBytesConfig(
+        load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_compute_dtype=dtype, bnb_4bit_use_double_quant=False
+    )
 
 
 def dense_weight(layer: nn.Module, dtype: torch.dtype) -> Tensor:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, cast
 
+from lite_selfplay.backends import import_first
 from lite_selfplay.config import RunConfig, SeatConfig
 from lite_selfplay.data import EvalSpec, Problem, Sampling
 from lite_selfplay.errors import ConfigError, RunFolderError, TaskError, UnknownNameError
@@ -179,6 +180,7 @@ def evaluate(
     task, named = find_task(tasks, data_dir, seed)
     problems = _choose(task, limit, seed, found, listener)
     tokens = max_completion_tokens or found.config.run.max_completion_tokens or task.max_completion_tokens
+    import_first(found.config.model)
     with quiet(), Interrupts() as interrupts:
         from lite_selfplay.models import base_of
 

@@ -6,8 +6,15 @@ from importlib import metadata
 import pytest
 import torch
 
-from lite_selfplay.backends import availability, choose_backend, require_available
-from lite_selfplay.config import ModelSection
+from lite_selfplay.backends import (
+    availability,
+    choose_backend,
+    chosen,
+    import_first,
+    import_unsloth,
+    require_available,
+)
+from lite_selfplay.config import ModelSection, SeatConfig
 from lite_selfplay.errors import RequestError
 
 WHOLE = {
@@ -119,15 +126,64 @@ def test_the_oldest_release_is_the_one_that_the_extra_installs():
     assert [line.split(";")[0].strip() for line in extras] == [f"unsloth>={availability.OLDEST_UNSLOTH}"]
 
 
-def test_a_broken_unsloth_on_a_cpu_is_never_imported(installed, card, monkeypatch, tmp_path, tiny_path):
-    card(None)
-    (tmp_path / "unsloth").mkdir()
-    (tmp_path / "unsloth" / "__init__.py").write_text("raise RuntimeError('broken')\n")
-    monkeypatch.syspath_prepend(str(tmp_path))
-    monkeypatch.delitem(sys.modules, "unsloth", raising=False)
-    from lite_selfplay.config import SeatConfig
+@pytest.fixture
+def unsloth(monkeypatch, tmp_path):
+    """A package called unsloth, of one line."""
 
+    def write(line: str) -> None:
+        (tmp_path / "unsloth").mkdir()
+        (tmp_path / "unsloth" / "__init__.py").write_text(f"{line}\n")
+        monkeypatch.syspath_prepend(str(tmp_path))
+
+    monkeypatch.delitem(sys.modules, "unsloth", raising=False)
+    yield write
+    sys.modules.pop("unsloth", None)
+
+
+def test_a_broken_unsloth_on_a_cpu_is_never_imported(installed, card, unsloth, tiny_path):
+    card(None)
+    unsloth("raise RuntimeError('broken')")
     section = ModelSection(name="tiny", precision="fp32")
+    import_first(section)
     backend = choose_backend(tiny_path, section, {"A": SeatConfig()}, seed=0, eos_ids=[2], pad_id=0)
     assert backend.name == "transformers"
     assert "unsloth" not in sys.modules
+
+
+def test_a_broken_unsloth_on_a_card_is_said_and_nothing_goes_on_half_patched(installed, card, unsloth, monkeypatch):
+    card((8, 0))
+    unsloth("raise RuntimeError('no kernels for you')")
+    monkeypatch.setenv("UNSLOTH_COMPILE_LOCATION", "kept")
+    for backend in ("auto", "unsloth"):
+        with pytest.raises(
+            RequestError, match=r"cannot be imported \(RuntimeError: no kernels.*--backend transformers"
+        ):
+            import_first(ModelSection(name="tiny", backend=backend))
+    import_first(ModelSection(name="tiny", backend="transformers"))
+
+
+def test_what_it_compiles_goes_into_the_cache_and_what_it_prints_nowhere(unsloth, monkeypatch, tmp_path, capsys):
+    monkeypatch.setenv("LITE_SELFPLAY_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("UNSLOTH_COMPILE_LOCATION", "")
+    monkeypatch.delenv("UNSLOTH_COMPILE_LOCATION")
+    unsloth("import os; found = os.environ['UNSLOTH_COMPILE_LOCATION']; print('noise')")
+    assert import_unsloth().found == str(tmp_path / "cache" / "unsloth")
+    assert capsys.readouterr().out == ""
+
+
+def test_float32_is_left_to_transformers(installed, card):
+    card((8, 0))
+    assert chosen(ModelSection(name="tiny")) == "unsloth"
+    assert chosen(ModelSection(name="tiny", precision="fp32")) == "transformers"
+    with pytest.raises(RequestError, match=r"4 or 16 bits, not in fp32\. Use --backend transformers"):
+        chosen(ModelSection(name="tiny", backend="unsloth", precision="fp32"))
+
+
+def test_fast_inference_is_refused_where_unsloth_does_not_run(installed, card):
+    card(None)
+    with pytest.raises(RequestError, match=r"model\.fast_inference needs the Unsloth backend.*CUDA card"):
+        chosen(ModelSection(name="tiny", fast_inference=True))
+    card((8, 0))
+    with pytest.raises(RequestError, match="another one was asked for"):
+        chosen(ModelSection(name="tiny", fast_inference=True, backend="transformers"))
+    assert chosen(ModelSection(name="tiny", fast_inference=True)) == "unsloth"

@@ -1,0 +1,196 @@
+"""This library's trainer over the class that Unsloth makes of TRL's, on a CPU, held to the same over TRL's own class.
+
+Skipped where unsloth is not installed; `make test-unsloth` has an environment for it. Each side works in processes of
+its own, because unsloth patches other libraries when it is imported.
+"""
+
+import importlib.util
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch import Tensor
+
+WORK = Path(__file__).with_name("work.py")
+CASES = ("grpo", "dr_grpo", "dapo", "kl", "entropy", "temperature", "replay", "small parts")
+
+pytestmark = pytest.mark.skipif(
+    importlib.util.find_spec("unsloth") is None, reason="unsloth is not installed here: make test-unsloth"
+)
+
+
+def work(kind: str, command: str, folder: Path) -> Path:
+    done = subprocess.run(
+        [sys.executable, str(WORK), kind, command, str(folder)],
+        capture_output=True,
+        text=True,
+        timeout=280,
+        check=False,
+        cwd=folder.parent,
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
+    return folder
+
+
+class Evidence:
+    def __init__(self, folder: Path):
+        self.tensors = load_file(folder / "tensors.safetensors")
+        self.facts = json.loads((folder / "facts.json").read_text(encoding="utf-8"))
+
+    def gradient(self, case: str, seat: str) -> Tensor:
+        return self._flat(f"{case}/gradient/{seat}/")
+
+    def weights(self, case: str, moment: str, seat: str) -> Tensor:
+        return self._flat(f"{case}/{moment}/{seat}/")
+
+    def _flat(self, start: str) -> Tensor:
+        found = [self.tensors[key].flatten() for key in sorted(self.tensors) if key.startswith(start)]
+        return torch.cat(found) if found else torch.empty(0)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("unsloth")
+
+
+@pytest.fixture(scope="module")
+def plain(folder: Path) -> Evidence:
+    (folder / "plain").mkdir()
+    return Evidence(work("plain", "evidence", folder / "plain"))
+
+
+@pytest.fixture(scope="module")
+def unsloth(folder: Path) -> Evidence:
+    (folder / "unsloth").mkdir()
+    return Evidence(work("unsloth", "evidence", folder / "unsloth"))
+
+
+def cosine(one: Tensor, other: Tensor) -> float:
+    return torch.cosine_similarity(one.double(), other.double(), dim=0).item()
+
+
+def test_the_parent_is_the_class_that_unsloth_made(plain: Evidence, unsloth: Evidence):
+    assert plain.facts["parent"] == "GRPOTrainer"
+    assert unsloth.facts["parents"][:3] == ["SelfPlayTrainer", "UnslothGRPOTrainer", "_UnslothGRPOTrainer"]
+    assert not unsloth.facts["scaler"]
+    assert unsloth.facts["adapters"] == ["B", "default"]
+    assert plain.facts["adapters"] == ["A", "B"]
+
+
+def test_the_loss_that_is_used_is_trls_own_and_the_one_that_unsloth_put_beside_it_is_not(
+    plain: Evidence, unsloth: Evidence
+):
+    assert unsloth.facts["_compute_loss"] == plain.facts["_compute_loss"]
+    assert unsloth.facts["compute_loss"] != plain.facts["compute_loss"]
+
+
+@pytest.mark.parametrize("seat", ["A", "B"])
+@pytest.mark.parametrize("case", CASES)
+def test_each_seats_gradient_is_the_plain_backends(plain: Evidence, unsloth: Evidence, case: str, seat: str):
+    one, other = plain.gradient(case, seat), unsloth.gradient(case, seat)
+    assert len(one) == len(other) > 0
+    assert cosine(one, other) > 0.9999
+    assert other.norm().item() == pytest.approx(one.norm().item(), rel=1e-3)
+    moved = unsloth.weights(case, "after", seat) - unsloth.weights(case, "before", seat)
+    assert moved.abs().max() > 1e-3
+
+
+@pytest.mark.parametrize("case", CASES[1:])
+def test_what_a_case_changes_reaches_the_loss(unsloth: Evidence, case: str):
+    one, other = unsloth.gradient("grpo", "A"), unsloth.gradient(case, "A")
+    assert (one - other).norm() > 0.01 * one.norm()
+
+
+def test_the_temperature_of_the_rows_reaches_the_loss(plain: Evidence, unsloth: Evidence):
+    """A loss that kept temperature 1 would give the gradient of `grpo`: these rows differ in the temperature alone."""
+    for seat in ("A", "B"):
+        tempered, kept = unsloth.gradient("temperature", seat), unsloth.gradient("grpo", seat)
+        assert cosine(tempered, plain.gradient("temperature", seat)) > 0.9999
+        assert cosine(tempered, kept) < 0.999
+
+
+def test_a_seat_without_data_stays_to_the_bit(unsloth: Evidence):
+    assert len(unsloth.gradient("one seat", "A")) == 0
+    assert torch.equal(unsloth.weights("one seat", "before", "A"), unsloth.weights("one seat", "after", "A"))
+    assert not torch.equal(unsloth.weights("one seat", "before", "B"), unsloth.weights("one seat", "after", "B"))
+    assert torch.equal(unsloth.gradient("one seat", "B"), unsloth.gradient("grpo", "B"))
+
+
+def test_seats_say_what_they_say_on_the_plain_backend(plain: Evidence, unsloth: Evidence):
+    for seat in ("A", "B", "base"):
+        one, other = plain.facts["said"][seat], unsloth.facts["said"][seat]
+        assert other["ids"] == one["ids"]
+        for key in ("logprobs", "scores"):
+            for row, expected in zip(other[key], one[key], strict=True):
+                assert row == pytest.approx(expected, abs=1e-4)
+    assert unsloth.facts["said"]["A"]["ids"] != unsloth.facts["said"]["B"]["ids"]
+
+
+def test_a_call_that_does_not_train_ends_in_the_mode_it_found(unsloth: Evidence):
+    assert not unsloth.facts["said"]["training_while_it_spoke"]
+    assert unsloth.facts["said"]["training_after"]
+
+
+# Runs
+
+
+@pytest.fixture(scope="module")
+def whole(folder: Path) -> Path:
+    return work("unsloth", "run", folder / "whole")
+
+
+def checkpoint(run: Path, step: int) -> dict[str, Any]:
+    """The tensors of a checkpoint, by file and name."""
+    folder = run / "checkpoints" / f"step-{step}"
+    files = sorted(folder.rglob("*.safetensors"))
+    return {f"{file.relative_to(folder)}/{k}": v for file in files for k, v in load_file(file).items()}
+
+
+def same(one: dict[str, Tensor], other: dict[str, Tensor]) -> bool:
+    return one.keys() == other.keys() and all(torch.equal(one[key], other[key]) for key in one)
+
+
+def test_both_seats_move_in_a_run_and_keep_their_names(whole: Path):
+    start, end = checkpoint(whole, 0), checkpoint(whole, 4)
+    for seat in ("A", "B"):
+        weights = [key for key in end if key.startswith(f"adapters/{seat}/")]
+        assert weights
+        assert any(not torch.equal(start[key], end[key]) for key in weights)
+        assert any(key.startswith(f"optimizer.safetensors/{seat}/") for key in end)
+        assert json.loads((whole / "adapters" / seat / "adapter_config.json").read_text())["r"] > 0
+    assert not [key for key in end if "default" in key]
+    assert json.loads((whole / "environment.json").read_text())["backend"] == "unsloth"
+
+
+def test_a_run_that_was_resumed_in_the_middle_ends_to_the_bit_where_it_would_have(folder: Path, whole: Path):
+    part = work("unsloth", "part", folder / "part")
+    assert same(checkpoint(part, 2), checkpoint(whole, 2))
+    assert not same(checkpoint(part, 2), checkpoint(whole, 4))
+    work("unsloth", "resume", part)
+    assert same(checkpoint(part, 4), checkpoint(whole, 4))
+
+
+def test_a_run_of_the_plain_backend_goes_on_under_unsloth(folder: Path, whole: Path):
+    run = work("plain", "part", folder / "plain-run")
+    assert checkpoint(run, 2).keys() == checkpoint(whole, 2).keys()
+    work("unsloth", "resume", run)
+    for seat in ("A", "B"):
+        went, expected = (path_of(each, seat) for each in (run, whole))
+        assert expected.abs().max() > 1e-3
+        assert cosine(went, expected) > 0.999
+
+
+def path_of(run: Path, seat: str) -> Tensor:
+    """How a seat's weights moved from step 2 to step 4."""
+    middle, end = checkpoint(run, 2), checkpoint(run, 4)
+    keys = sorted(key for key in end if key.startswith(f"adapters/{seat}/"))
+    return torch.cat([(end[key] - middle[key]).flatten() for key in keys])
+
+
+def test_nothing_is_left_in_the_working_folder(folder: Path, unsloth: Evidence, whole: Path):
+    assert not list(folder.rglob("unsloth_compiled_cache"))

@@ -1,0 +1,236 @@
+"""`python work.py plain|unsloth COMMAND FOLDER`: what one backend does on a CPU, written into a folder.
+
+For `unsloth`, the class that it makes of TRL's trainer is the real one. Its kernels need a GPU, so the base below is a
+plain one in float32, whose first adapter is called `default` as under Unsloth; everything above it is Unsloth's.
+
+evidence   gradients of fixed rows, for each way to build the loss; completions and scores; what the trainer is
+run        a run of Agon of four steps, with a checkpoint before and after each
+part       the first two steps of it
+resume     goes on with the run in FOLDER to its fourth step
+"""
+
+# ruff: noqa: E402 -- unsloth is to be imported before what it patches
+
+import ast
+import inspect
+import json
+import os
+import sys
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+PLAIN, COMMAND, FOLDER = sys.argv[1] == "plain", sys.argv[2], Path(sys.argv[3])
+
+os.environ["CUDA_VISIBLE_DEVICES"] = ""
+if not PLAIN:
+    os.environ |= {"UNSLOTH_ALLOW_CPU": "1", "UNSLOTH_COMPILE_DISABLE": "1", "TORCHDYNAMO_DISABLE": "1"}
+    os.environ["UNSLOTH_COMPILE_LOCATION"] = tempfile.mkdtemp(prefix="unsloth-compiled-")
+    from lite_selfplay.backends import import_unsloth
+
+    import_unsloth()
+    from unsloth.models import rl
+
+    rl._patch_trl_rl_trainers("grpo_trainer")  # with UNSLOTH_ALLOW_CPU the import leaves it out
+
+import torch
+from peft import get_peft_model
+from safetensors.torch import save_file
+
+import lite_selfplay.session
+from lite_selfplay import RunConfig, train
+from lite_selfplay.adapters import BASE
+from lite_selfplay.backends.transformers import TransformersBackend, load_base
+from lite_selfplay.backends.unsloth import UnslothBackend
+from lite_selfplay.config import ModelSection, SeatConfig
+from lite_selfplay.data import Completion, Episode, Group, Sample, Sampling, Stream
+from lite_selfplay.models.chat import Chat
+from lite_selfplay.models.tiny import build_tiny
+from lite_selfplay.run import resume
+from lite_selfplay.trainer import make_trainer_class, reference_name
+
+torch.set_num_threads(1)
+
+CAP = 12
+FREE = {"rank": 4, "alpha": 8, "init": "gaussian", "init_std": 0.1, "clip": 1e9, "lr": 1e-2, "schedule": "constant"}
+ROLES = {"drafter": "A", "challenger": "B"}
+REWARDS = {"drafter": [[0, 2, 2, 0], [2.5, 0.5, 0], [2, 2, 2]], "challenger": [[3, 0, 2, 0.5], [0, 0, 3]]}
+
+CASES: dict[str, dict[str, Any]] = {
+    "grpo": {},
+    "dr_grpo": {"role": {"loss": "dr_grpo"}},
+    "dapo": {"role": {"loss": "dapo"}},
+    "kl": {"role": {"beta": 0.1}},
+    "entropy": {"role": {"entropy": 0.05}},
+    "temperature": {"stream": {"temperature": 0.6}},
+    "replay": {"stream": {"replay": True}},
+    "small parts": {"role": {"beta": 0.1, "entropy": 0.05, "loss": "dapo"}, "run": {"microbatch_tokens": 24}},
+}
+
+
+class OnCpu(UnslothBackend):
+    """The Unsloth backend but for what needs a GPU: loading the base and wrapping it."""
+
+    def _load_base(self, path: Path, section: ModelSection, *_: Any) -> Any:
+        return load_base(path, section.precision, self.compute_dtype, self.device)
+
+    def _wrap(self, base: Any, config: Any) -> Any:
+        return get_peft_model(base, config)
+
+
+KIND = TransformersBackend if PLAIN else OnCpu
+
+
+def backend_of(path: Path, **options: Any) -> Any:
+    section = ModelSection(name="tiny", precision="fp32")
+    seats = {seat: SeatConfig(**FREE) for seat in ("A", "B")}
+    return KIND(path, section, seats, **{"seed": 0, "eos_ids": [2, *range(100, 130)], "pad_id": 0, **options})
+
+
+# Gradients
+
+
+def completion(seat: str, index: int, temperature: float) -> Completion:
+    """Token ids of unequal lengths, the same for the same seat and index."""
+    draw = torch.Generator().manual_seed(100 * ord(seat) + index)
+    prompt = torch.randint(3, 259, (2 + index % 4,), generator=draw).tolist()
+    ids = torch.randint(3, 259, (1 + (5 * index) % CAP,), generator=draw).tolist()
+    stored = (torch.rand(len(ids), generator=draw) * -2 - 4).tolist()
+    return Completion("", "", prompt, ids, stored, "length", seat, 0, Sampling(temperature=temperature, max_tokens=CAP))
+
+
+def stream(role: str, temperature: float = 1.0, **options: Any) -> Stream:
+    numbers = iter(range(100))
+    groups = [
+        Group([Sample(completion(ROLES[role], next(numbers), temperature), reward) for reward in rewards])
+        for rewards in REWARDS[role]
+    ]
+    return Stream(role, groups, **options)
+
+
+def trainer_of(backend: Any, path: Path, played: Episode, case: Mapping[str, Any]) -> Any:
+    config = RunConfig(
+        game="agon",
+        model="tiny",
+        roles=dict.fromkeys(ROLES, case.get("role", {})),
+        seats=dict.fromkeys(("A", "B"), FREE),
+        run={"steps": 1, "max_completion_tokens": CAP, **case.get("run", {})},
+    )
+    return make_trainer_class(backend.trainer_parent())(
+        backend=backend,
+        config=config,
+        tokenizer=Chat.load(path).tokenizer,
+        play=lambda step: (played, ROLES),
+        on_step=lambda report: None,
+        load=lambda folder: None,
+        output_dir=tempfile.mkdtemp(),
+    )
+
+
+def update(path: Path, case: Mapping[str, Any], roles: tuple[str, ...] = tuple(ROLES)) -> dict[str, torch.Tensor]:
+    """One step: the gradients it applies, and the weights before and after."""
+    backend = backend_of(path)
+    adapters = backend.adapters
+    for seat in adapters.seats:
+        # Away from the reference, so that a KL term has a gradient.
+        adapters.snapshot(seat, reference_name(seat))
+        adapters.load_state(seat, {key: value * 1.3 for key, value in adapters.state(seat).items()})
+    found = weights(adapters, "before")
+    trainer = trainer_of(backend, path, Episode([stream(role, **case.get("stream", {})) for role in roles]), case)
+    clip = trainer._clip_grad_norm
+
+    def capture(model: Any) -> torch.Tensor:
+        norm: torch.Tensor = clip(model)
+        for seat in adapters.seats:
+            for name, parameter in adapters.parameters(seat).items():
+                if parameter.grad is not None:
+                    found[f"gradient/{seat}/{name}"] = parameter.grad.clone()
+        return norm
+
+    trainer._clip_grad_norm = capture
+    trainer.train()
+    return found | weights(adapters, "after")
+
+
+def weights(adapters: Any, moment: str) -> dict[str, torch.Tensor]:
+    return {f"{moment}/{seat}/{k}": v for seat in adapters.seats for k, v in adapters.state(seat).items()}
+
+
+# What is said
+
+
+def said(path: Path) -> dict[str, Any]:
+    backend = backend_of(path)
+    model = backend.adapters.model
+    prompts, seeds = [[10, 11, 12, 13], [20], [30, 31, 32, 33, 34, 35, 36]], [[3 * p, 3 * p + 1] for p in range(3)]
+    states: list[bool] = []
+    model.get_base_model().register_forward_pre_hook(lambda module, _: states.append(module.training))
+    model.train()
+    found: dict[str, Any] = {}
+    for seat in ("A", "B", BASE):
+        groups = backend.generate(seat, prompts, 2, Sampling(temperature=0.8, max_tokens=16), seeds)
+        rows = [(prompt, one.token_ids) for prompt, group in zip(prompts, groups, strict=True) for one in group]
+        found[seat] = {
+            "ids": [ids for _, ids in rows],
+            "logprobs": [one.logprobs for group in groups for one in group],
+            "scores": [score.logprobs for score in backend.score(seat, rows, 0.8)],
+        }
+    return {**found, "training_while_it_spoke": any(states), "training_after": all(m.training for m in model.modules())}
+
+
+def facts(path: Path) -> dict[str, Any]:
+    backend = backend_of(path)
+    trainer = trainer_of(backend, path, Episode(), {})
+    parent: Any = type(trainer).__mro__[1]
+    return {
+        "parent": parent.__name__,
+        "parents": [kind.__name__ for kind in type(trainer).__mro__],
+        "scaler": trainer.accelerator.scaler is not None,
+        "compute_loss": digest(parent.compute_loss),
+        "_compute_loss": digest(parent._compute_loss),
+        "adapters": sorted(backend.adapters.model.peft_config),
+    }
+
+
+def digest(function: Any) -> str:
+    """A function's code without its layout, comments and docstring."""
+    source = inspect.getsource(inspect.unwrap(function))
+    tree = ast.parse("class C:\n" + source if source.startswith(" ") else source)
+    return ast.dump(tree)
+
+
+def evidence() -> None:
+    path = FOLDER / "tiny"
+    build_tiny(path)
+    tensors = {f"{name}/{key}": value for name, case in CASES.items() for key, value in update(path, case).items()}
+    tensors |= {f"one seat/{key}": value for key, value in update(path, {}, ("challenger",)).items()}
+    save_file({key: value.contiguous() for key, value in tensors.items()}, FOLDER / "tensors.safetensors")
+    (FOLDER / "facts.json").write_text(json.dumps({**facts(path), "said": said(path)}), encoding="utf-8")
+
+
+def config(steps: int) -> RunConfig:
+    return RunConfig(
+        game="agon",
+        model="tiny",
+        tasks="letters",
+        precision="fp32",
+        group_size=4,
+        problems_per_step=2,
+        seats={"*": {"schedule": "constant", "warmup": 0.0}},
+        run={"steps": steps, "dir": str(FOLDER), "save_every": 1, "keep_checkpoints": 9},
+    )
+
+
+def main() -> None:
+    lite_selfplay.session.choose_backend = lambda *arguments, **options: KIND(*arguments, **options)
+    if COMMAND == "evidence":
+        evidence()
+    elif COMMAND == "resume":
+        resume(FOLDER, steps=4)
+    else:
+        train(config(4 if COMMAND == "run" else 2))
+
+
+if __name__ == "__main__":
+    main()
