@@ -1,0 +1,143 @@
+"""Wheels in parts: split, brought along, joined again, and refused where anything is not as it was."""
+
+import json
+import os
+import subprocess
+import sys
+import zipfile
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+SCRIPT = Path(__file__).parent / "gpu" / "carry.py"
+
+
+def load() -> Any:
+    spec = spec_from_file_location("carry", SCRIPT)
+    assert spec is not None
+    assert spec.loader is not None
+    module = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+carry = load()
+
+
+def wheel(folder: Path, name: str, filler: int = 0) -> Path:
+    """A wheel of a package with one module that says its name."""
+    path = folder / f"{name}-1.0-py3-none-any.whl"
+    about = f"{name}-1.0.dist-info"
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr(f"{name}.py", f"NAME = {name!r}\n# {'x' * filler}\n")
+        archive.writestr(f"{about}/METADATA", f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
+        archive.writestr(f"{about}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+        archive.writestr(f"{about}/RECORD", "")
+    return path
+
+
+@pytest.fixture
+def parts(tmp_path: Path) -> tuple[Path, list[Path]]:
+    """Three wheels in parts of 1,000 bytes, the second of them over several; the folder and the wheels."""
+    (tmp_path / "whole").mkdir()
+    files = [wheel(tmp_path / "whole", name, size) for name, size in (("first", 0), ("second", 2500), ("third", 100))]
+    carry.split(files, tmp_path / "brought", part_bytes=1000)
+    return tmp_path / "brought", files
+
+
+def test_parts_hold_no_more_than_they_may_and_make_the_same_files(parts: tuple[Path, list[Path]]):
+    folder, files = parts
+    held = [[path for path in part.iterdir() if path.name != "manifest.json"] for part in folder.glob("part-*")]
+    assert all(sum(path.stat().st_size for path in pieces) <= 1000 for pieces in held)
+    assert len(held) == -(-sum(path.stat().st_size for path in files) // 1000)
+    assert sum(len(pieces) for pieces in held) > len(files)
+    joined = carry.join(folder)
+    assert [path.read_bytes() for path in joined] == [path.read_bytes() for path in files]
+    assert [path.name for path in joined] == [path.name for path in files]
+    before = [path.stat().st_mtime_ns for path in joined]
+    assert [path.stat().st_mtime_ns for path in carry.join(folder)] == before  # what is there and whole is left alone
+
+
+def test_splitting_again_leaves_no_old_piece(parts: tuple[Path, list[Path]]):
+    folder, files = parts
+    assert carry.split(files[:1], folder, part_bytes=10_000) == 1
+    assert [path.name for path in folder.glob("part-*")] == ["part-1"]
+    assert len(carry.join(folder)) == 1
+
+
+def test_a_piece_that_is_missing_or_damaged_is_refused_by_name(parts: tuple[Path, list[Path]]):
+    folder, _ = parts
+    piece = next((folder / "part-2").glob("*.whl.*"))
+    whole = piece.read_bytes()
+    piece.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
+    with pytest.raises(carry.CarryError, match=rf"{piece.name} is damaged .*: bring part-2 along again"):
+        carry.join(folder)
+    piece.unlink()
+    with pytest.raises(carry.CarryError, match=rf"{piece.name} is missing: bring part-2 along"):
+        carry.join(folder)
+    assert not list((folder / "joined").glob("second*.whl"))
+    piece.write_bytes(whole)
+    assert len(carry.join(folder)) == 3
+
+
+def test_what_was_joined_is_checked_again(parts: tuple[Path, list[Path]]):
+    folder, files = parts
+    carry.join(folder)[0].write_bytes(b"something else")
+    assert carry.join(folder)[0].read_bytes() == files[0].read_bytes()
+
+
+def test_parts_of_two_sets_are_refused(parts: tuple[Path, list[Path]]):
+    folder, _ = parts
+    manifest = folder / "part-1" / "manifest.json"
+    manifest.write_text(json.dumps({**json.loads(manifest.read_text()), "other.whl": {"sha256": "", "pieces": []}}))
+    with pytest.raises(carry.CarryError, match="not of one set"):
+        carry.join(folder)
+
+
+@pytest.mark.parametrize("text", ["{", '{"a.whl": {}}', '{"../a.whl": {"sha256": "", "pieces": []}}'])
+def test_a_manifest_that_is_none_is_refused(parts: tuple[Path, list[Path]], text: str):
+    folder, _ = parts
+    for manifest in folder.glob("part-*/manifest.json"):
+        manifest.write_text(text)
+    with pytest.raises(carry.CarryError, match=r"manifest\.json"):
+        carry.join(folder)
+
+
+def test_no_parts_at_all(tmp_path: Path):
+    done = subprocess.run(
+        [sys.executable, str(SCRIPT), "join", "--wheels", str(tmp_path)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 2
+    assert done.stderr.startswith("error: ")
+    assert "make gpu-wheels" in done.stderr
+
+
+def test_wheels_are_installed_into_a_folder_of_their_own_and_only_once(parts: tuple[Path, list[Path]]):
+    folder, _ = parts
+    site = folder / "site"
+    carry.install(carry.join(folder), site)
+    (site / "first.py").write_text("NAME = 'changed'\n")
+    carry.install(carry.join(folder), site)
+    asked = [sys.executable, "-c", "import first, second, third; print(first.NAME, second.NAME, third.NAME)"]
+    environment = {**os.environ, "PYTHONPATH": str(site)}
+    done = subprocess.run(asked, env=environment, capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout.split() == ["changed", "second", "third"]
+    assert subprocess.run(asked, capture_output=True, timeout=60, check=False).returncode != 0
+
+
+def test_what_is_lacking_is_found():
+    assert list(carry.lacking(["pytest", "no-such-package-at-all", "torch"])) == ["no-such-package-at-all"]
+
+
+def test_the_lists_pin_what_the_lock_pins():
+    lock = (Path(__file__).parents[1] / "requirements-cpu.lock").read_text().splitlines()
+    assert set(carry.pins(carry.NEEDED)) <= set(lock)
+    both = [*carry.pins(carry.NEEDED), *carry.pins(carry.FOR_UNSLOTH)]
+    assert all(pin.count("==") == 1 for pin in both)
+    assert len({pin.partition("==")[0] for pin in both}) == len(both)
