@@ -19,8 +19,10 @@ from typing import Any
 import pytest
 import torch
 
-from lite_selfplay.backends import choose_backend, unsloth_problem
+from lite_selfplay.backends import choose_backend, import_first, unsloth_problem
 from lite_selfplay.config import ModelSection, SeatConfig
+from lite_selfplay.models import resolve
+from lite_selfplay.models.chat import Chat
 
 ON_CPU = os.environ.get("LITE_SELFPLAY_GPU_TESTS_ON_CPU") == "1"
 MODELS = tuple(dict.fromkeys(["tiny", os.environ.get("LITE_SELFPLAY_GPU_MODEL", "tiny")]))
@@ -83,14 +85,13 @@ def model_name(request: pytest.FixtureRequest) -> str:
 @pytest.fixture
 def load(backend_name: str) -> Callable[..., Any]:
     """A base with its seats in memory: `load(model, seats=..., precision=..., gradient_checkpointing=...)`."""
-    from lite_selfplay.models import resolve
-    from lite_selfplay.models.chat import Chat
 
     def load(model: str = "tiny", seats: Mapping[str, SeatConfig] = SEATS, **options: Any) -> Any:
-        path = resolve(model).path
-        chat = Chat.load(path)
         keys = [key for key in options if key in ModelSection.model_fields]
         section = ModelSection(name=model, backend=backend_name, **{key: options.pop(key) for key in keys})  # type: ignore[arg-type]
+        import_first(section)
+        path = resolve(model).path
+        chat = Chat.load(path)
         given = {"seed": 0, "eos_ids": chat.eos_ids, "pad_id": chat.pad_id, **options}
         return choose_backend(path, section, seats, **given)
 

@@ -14,9 +14,11 @@ from typing import Any
 import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
-from lite_selfplay.backends import choose_backend
+from lite_selfplay.backends import choose_backend, import_first
 from lite_selfplay.config import ModelSection, RunConfig, SeatConfig
 from lite_selfplay.data import Completion, Episode, Group, Sample, Sampling, Stream
+from lite_selfplay.models import resolve
+from lite_selfplay.models.chat import Chat
 
 CAP = 24
 SEATS = {seat: SeatConfig(rank=8, alpha=16, init="gaussian", init_std=0.05, clip=1e9, lr=1e-2) for seat in ("A", "B")}
@@ -25,9 +27,10 @@ REWARDS = ([0.0, 2.0, 2.5, 0.5], [3.0, 0.0, 2.0, 0.5])
 
 
 def main() -> None:
+    section = ModelSection(**json.loads(sys.argv[1]))
+    import_first(section)
     from safetensors.torch import save_file
 
-    section = ModelSection(**json.loads(sys.argv[1]))
     backend, chat = load(section)
     played = episode(vocabulary=259)
     found = {}
@@ -41,9 +44,6 @@ def main() -> None:
 
 
 def load(section: ModelSection) -> tuple[Any, Any]:
-    from lite_selfplay.models import resolve
-    from lite_selfplay.models.chat import Chat
-
     path = resolve(section.name).path
     chat = Chat.load(path)
     return choose_backend(path, section, SEATS, seed=0, eos_ids=chat.eos_ids, pad_id=chat.pad_id), chat

@@ -10,9 +10,12 @@ import pytest
 import torch
 
 from lite_selfplay import RunConfig, train
+from lite_selfplay.config import ModelSection
 from lite_selfplay.data import BASE, Sampling
 from lite_selfplay.games.base import game_names
 from lite_selfplay.games.prompts import fill
+from lite_selfplay.models import resolve
+from lite_selfplay.models.chat import Chat
 
 pytestmark = pytest.mark.gpu
 
@@ -105,10 +108,6 @@ def test_vllm_serves_no_stale_seat(load: Callable[..., Any], backend_name: str, 
 
 
 def test_both_seats_move_and_the_base_does_not(load: Callable[..., Any], model_name: str, worker: Any):
-    from lite_selfplay.config import ModelSection
-    from lite_selfplay.models import resolve
-    from lite_selfplay.models.chat import Chat
-
     backend = load(model_name)
     before = {seat: backend.adapters.state(seat) for seat in "AB"}
     base = [one.token_ids for one in generate(backend, BASE)]
