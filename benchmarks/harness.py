@@ -61,6 +61,7 @@ class Setting:
     where ours leaves the adapter that TRL's starts with. `lengths` is `uniform` (no token ends a completion before
     `cap`) or `long-tailed` (the model's own). `group_size` counts the completions of a problem; in a training step,
     those of one of two roles. A prompt is the problem and what `ask` says, or the library's own where that is None.
+    `checkpointing` recomputes activations in the backward pass.
     """
 
     model: str
@@ -80,6 +81,7 @@ class Setting:
     alpha: int = 32
     init_std: float = 1e-3
     lr: float = 1e-5
+    checkpointing: bool = False
 
     @property
     def uniform(self) -> bool:

@@ -1,8 +1,15 @@
 """This library as a contender: its own generation, its own training loop, and what its seats cost."""
 
+import sys
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
+
+if sys.argv[1:2] and sys.argv[1].endswith("-unsloth"):
+    from lite_selfplay.backends import import_unsloth
+
+    import_unsloth()  # before the libraries that it patches
 
 import torch
 from contender import NEVER, HashReward, Memory, Parent, about, answer_rounds, clock, give_back, main, resident
@@ -46,21 +53,15 @@ def rollouts(parent: Parent, setting: Setting) -> None:
     answer_rounds(parent, setting, memory, play, {**about(backend.compute_dtype), "path": str(model.path)})
 
 
-def agon(parent: Parent, setting: Setting) -> None:
-    _training(parent, setting, "agon")
+def training(parent: Parent, setting: Setting, *, game: str, backend: str = "transformers") -> None:
+    """Steps of a game by `lite_selfplay.train`: one to warm up, those that are timed, and one with timers.
 
-
-def grpo(parent: Parent, setting: Setting) -> None:
-    """Leaves its adapter, as it enters training, for TRL's contender."""
-    _training(parent, setting, "grpo")
-
-
-def _training(parent: Parent, setting: Setting, game: str) -> None:
-    """Steps of a game by `lite_selfplay.train`: one to warm up, those that are timed, and one with timers."""
+    `grpo` leaves its adapter, as it enters training, for TRL's contender.
+    """
     timers = Timers()
     timers.install()
     _when_loaded(setting, timers)
-    config = _run_config(setting, game, steps=setting.rounds + 2)
+    config = _run_config(setting, game, steps=setting.rounds + 2, backend=backend)
     train(config, HashReward(), listener=Turns(parent, timers))
 
 
@@ -144,10 +145,11 @@ def _numbers(folder: Path) -> int:
     return sum(tensor.numel() for tensor in load_file(folder / "adapter_model.safetensors").values())
 
 
-def _run_config(setting: Setting, game: str, steps: int) -> RunConfig:
+def _run_config(setting: Setting, game: str, steps: int, backend: str = "transformers") -> RunConfig:
+    place = f"{game}-{setting.seats}" if backend == "transformers" else f"{game}-{setting.seats}-{backend}"
     return RunConfig(
         game=game,
-        model=_model(setting),
+        model={**_model(setting), "backend": backend, "gradient_checkpointing": setting.checkpointing},
         tasks=setting.tasks,
         seats={"*": _seat(setting)},
         run={
@@ -155,7 +157,7 @@ def _run_config(setting: Setting, game: str, steps: int) -> RunConfig:
             "group_size": setting.group_size,
             "problems_per_step": setting.prompts,
             "max_completion_tokens": setting.cap,
-            "dir": Path(setting.folder) / f"{game}-{setting.seats}",
+            "dir": Path(setting.folder) / place,
             "save_every": 10**6,
             "save_minutes": 0,
         },
@@ -172,4 +174,11 @@ def _seat(setting: Setting) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    main({"rollouts": rollouts, "agon": agon, "grpo": grpo, "seats": seats})
+    main(
+        {
+            "rollouts": rollouts,
+            "seats": seats,
+            **{game: partial(training, game=game) for game in ("agon", "grpo")},
+            **{f"{game}-unsloth": partial(training, game=game, backend="unsloth") for game in ("agon", "grpo")},
+        }
+    )

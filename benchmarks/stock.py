@@ -1,9 +1,19 @@
-"""TRL's own `GRPOTrainer` as a contender, set up as its documentation does it, with the model and adapter of ours."""
+"""TRL's own `GRPOTrainer` as a contender, set up as its documentation does it, with the model and adapter of ours.
+
+And Unsloth's GRPO loop, which is the trainer that it puts in the place of TRL's, with its own model.
+"""
 
 import math
-from collections.abc import Sequence
+import sys
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
+
+if sys.argv[1:2] and sys.argv[1].endswith("-unsloth"):
+    from lite_selfplay.backends import import_unsloth
+
+    import_unsloth()  # before the libraries that it patches
 
 import torch
 from contender import NEVER, HashReward, Memory, Parent, about, answer_rounds, clock, main, prompt_texts
@@ -22,12 +32,15 @@ from lite_selfplay.models.chat import Chat
 BATCH = 8
 """Rows of one forward and backward pass: the default of transformers' and TRL's trainers."""
 LOGITS_AT_ONCE = 2**25
+PROMPT_TOKENS = 1024
+"""Room for a prompt, beside the cap, where a model is loaded for rows of a length."""
+MODULES = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
 
 
 def rollouts(parent: Parent, setting: Setting) -> None:
     """Completions as the trainer generates them inside a step, from ids to ids."""
     memory = Memory()
-    trainer, facts = _trainer(setting, HashReward(), steps=1, completions=setting.group_size)
+    trainer, facts = _trainer(setting, HashReward(), 1, setting.group_size, _model)
     trainer.model.train()  # as inside a step
 
     def play(number: int, group_size: int, cap: int, prompts: Sequence[Sequence[int]]) -> list[int]:
@@ -40,10 +53,14 @@ def rollouts(parent: Parent, setting: Setting) -> None:
     answer_rounds(parent, setting, memory, play, facts)
 
 
-def step(parent: Parent, setting: Setting) -> None:
+MakeModel = Callable[[Path, Setting, torch.dtype], Any]
+"""The base at a path, in a precision, with the adapter that the setting names."""
+
+
+def step(parent: Parent, setting: Setting, model: MakeModel | None = None) -> None:
     """Steps of `GRPOTrainer.train` with twice the group size: as many completions as a game with two roles has."""
     memory, reward = Memory(), HashReward()
-    trainer, facts = _trainer(setting, reward, steps=setting.rounds + 1, completions=2 * setting.group_size)
+    trainer, facts = _trainer(setting, reward, setting.rounds + 1, 2 * setting.group_size, model or _model)
     trainer.add_callback(Turns(parent, memory, reward, facts))
     memory.loaded()
     trainer.train()
@@ -81,7 +98,9 @@ class Turns(TrainerCallback):
         return math.fsum(float(weight.detach().double().abs().sum()) for weight in self._weights)
 
 
-def _trainer(setting: Setting, reward: HashReward, steps: int, completions: int) -> tuple[Any, dict[str, Any]]:
+def _trainer(
+    setting: Setting, reward: HashReward, steps: int, completions: int, model: MakeModel
+) -> tuple[Any, dict[str, Any]]:
     """The trainer of `completions` a prompt, a step's in one generation batch; and what there is to say of it."""
     from datasets import Dataset
 
@@ -95,7 +114,7 @@ def _trainer(setting: Setting, reward: HashReward, steps: int, completions: int)
     prompts = [[{"role": "user", "content": text}] for text in texts]
     rows = len(texts) * completions
     trainer = GRPOTrainer(
-        model=PeftModel.from_pretrained(_base(resolved.path, setting, dtype), setting.adapter, is_trainable=True),
+        model=model(resolved.path, setting, dtype),
         reward_funcs=[reward],  # type: ignore[list-item]
         args=GRPOConfig(
             output_dir=str(Path(setting.folder) / "trl"),
@@ -109,8 +128,9 @@ def _trainer(setting: Setting, reward: HashReward, steps: int, completions: int)
             loss_type="grpo",
             learning_rate=setting.lr,
             disable_dropout=True,
-            gradient_checkpointing=False,
-            bf16=False,
+            gradient_checkpointing=setting.checkpointing,
+            bf16=cuda and dtype == torch.bfloat16,
+            fp16=cuda and dtype == torch.float16,
             use_cpu=not cuda,
             shuffle_dataset=False,
             save_strategy="no",
@@ -128,13 +148,37 @@ def _trainer(setting: Setting, reward: HashReward, steps: int, completions: int)
     return trainer, {**about(dtype), "path": str(resolved.path)}
 
 
-def _base(path: Path, setting: Setting, dtype: torch.dtype) -> Any:
+def _model(path: Path, setting: Setting, dtype: torch.dtype) -> Any:
     quantization = None
     if setting.precision == "4bit":
         quantization = BitsAndBytesConfig(
             load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_compute_dtype=dtype, bnb_4bit_use_double_quant=False
         )
-    return AutoModelForCausalLM.from_pretrained(path, dtype=dtype, quantization_config=quantization)
+    base = AutoModelForCausalLM.from_pretrained(path, dtype=dtype, quantization_config=quantization)
+    return PeftModel.from_pretrained(base, setting.adapter, is_trainable=True)
+
+
+def _unsloth_model(path: Path, setting: Setting, dtype: torch.dtype) -> Any:
+    from peft import set_peft_model_state_dict
+    from safetensors.torch import load_file
+
+    kind = sys.modules["unsloth"].FastLanguageModel
+    base, _ = kind.from_pretrained(
+        model_name=str(path),
+        max_seq_length=PROMPT_TOKENS + setting.cap,
+        dtype=dtype,
+        load_in_4bit=setting.precision == "4bit",
+        fast_inference=False,
+    )
+    model = kind.get_peft_model(
+        base,
+        r=setting.rank,
+        lora_alpha=setting.alpha,
+        target_modules=MODULES,
+        use_gradient_checkpointing="unsloth" if setting.checkpointing else False,
+    )
+    set_peft_model_state_dict(model, load_file(Path(setting.adapter) / "adapter_model.safetensors"))
+    return model
 
 
 def _head_without_triton() -> None:
@@ -177,4 +221,4 @@ class PlainHead:
 
 
 if __name__ == "__main__":
-    main({"rollouts": rollouts, "step": step})
+    main({"rollouts": rollouts, "step": step, "step-unsloth": partial(step, model=_unsloth_model)})

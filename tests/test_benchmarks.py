@@ -93,6 +93,38 @@ def test_a_step_of_each_contender_and_where_its_time_went(tmp_path: Path) -> Non
     assert "| update backward " in printed
 
 
+@pytest.mark.long
+def test_a_step_on_a_card_or_without_one(tmp_path: Path) -> None:
+    command = [sys.executable, str(BENCHMARKS / "gpu.py"), *SMALL, "--threads", "1", "--out", str(tmp_path / "out")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=250, check=False)
+    assert done.returncode == 0, done.stderr
+    page, data = sorted((tmp_path / "out").iterdir(), key=lambda path: path.suffix, reverse=True)
+    assert (page.suffix, data.suffix) == (".md", ".json")
+    found, text = json.loads(data.read_text()), page.read_text()
+    assert text.strip() in done.stdout
+    run, missing = found["contenders"], found["cannot_run"]
+    assert {"lite-selfplay, one seat", "lite-selfplay, two seats", "TRL"} <= set(run)
+    on_unsloth = {"lite-selfplay on Unsloth, one seat", "lite-selfplay on Unsloth, two seats", "Unsloth"}
+    assert set(missing) == on_unsloth - set(run)
+    for side in run.values():
+        assert side["tokens"] == [2 * 2 * 2 * 8]
+        assert side["moved"]
+        assert side["peak"] > 0
+        for key in ("seconds", "generating", "updating"):
+            check_ratio(side[key])
+    for name, compared in found["ratios"].items():
+        assert name.startswith("lite-selfplay")
+        for other, ratios in compared.items():
+            mine, theirs = run[name], run[other]
+            assert ratios["peak"] == mine["peak"] / theirs["peak"]
+            for key in ("seconds", "generating", "updating"):
+                assert ratios[key]["median"] == pytest.approx(mine[key]["median"] / theirs[key]["median"])
+    assert all(math.isfinite(value) for value in numbers({**found, "machine": {}}))
+    assert all(f"| {name} |" in text for name in run)
+    assert all(f"Not run: {name}, since {why}" in text for name, why in missing.items())
+    assert found["machine"]["versions"].keys() >= {"torch", "trl", "unsloth", "xformers"}
+
+
 @pytest.mark.slow
 @pytest.mark.long
 def test_what_grows_and_what_a_seat_costs(tmp_path: Path) -> None:

@@ -1,0 +1,219 @@
+"""A training step on a card: this library on each of its backends, against TRL's trainer and Unsloth's own GRPO loop.
+
+Every contender makes the same number of completions of the same prompts under the same cap, from a base of the same
+weights and adapters of the same kind: with one seat by `grpo`, with two by `agon`. They work in turns, each in a
+process of its own, after a step each to warm up. Rewards are a hash of the text: no verifier is timed, and every group
+has something to learn. Contenders that cannot run here are listed with the reason.
+
+On a CPU the same runs, with the memory of the process in place of the card's: that shows that it works, and means
+nothing.
+"""
+
+import re
+import tempfile
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Annotated, Any
+
+import harness
+import typer
+from harness import BenchmarkError, Contender, Lengths, Reply, Setting, megabytes, ranged, ratio, say, spread
+
+from lite_selfplay.backends import unsloth_problem
+from lite_selfplay.evaluation import as_markdown
+from lite_selfplay.machine import facts, findings
+
+RESULTS = Path(__file__).parent / "results"
+TRL, UNSLOTH = "TRL", "Unsloth"
+KINDS = {
+    "lite-selfplay, one seat": ("ours.py", "grpo"),  # first: it leaves its adapter for the others
+    "lite-selfplay, two seats": ("ours.py", "agon"),
+    "lite-selfplay on Unsloth, one seat": ("ours.py", "grpo-unsloth"),
+    "lite-selfplay on Unsloth, two seats": ("ours.py", "agon-unsloth"),
+    TRL: ("stock.py", "step"),
+    UNSLOTH: ("stock.py", "step-unsloth"),
+}
+COMPARED_WITH = (TRL, UNSLOTH)
+BESIDES = ("unsloth", "unsloth_zoo", "xformers", "flash-attn", "triton")
+
+Result = dict[str, Any]
+
+
+def main(
+    model: harness.Model = "smollm2-135m",
+    tasks: harness.Tasks = None,
+    prompts: Annotated[int, typer.Option(min=1, help="Problems a step, the same ones at every step.")] = 4,
+    group_size: Annotated[int, typer.Option(min=2, help="Half of the completions of a problem.")] = 8,
+    cap: Annotated[int, typer.Option(min=1, help="The most tokens of a completion.")] = 256,
+    rounds: Annotated[int, typer.Option(min=1, help="Timed steps of each contender.")] = 5,
+    lengths: Annotated[Lengths, typer.Option(help=Lengths.__doc__)] = Lengths.uniform,
+    precision: harness.Precision = "4bit",
+    compute_dtype: harness.ComputeDtype = "auto",
+    checkpointing: Annotated[bool, typer.Option(help="Gradient checkpointing, in all of them.")] = False,
+    threads: harness.Threads = None,
+    out: Annotated[Path, typer.Option(help="Folder of the table and the JSON file.")] = RESULTS,
+) -> None:
+    """Tokens a second of sampling and of updates, and peak memory: ours against TRL's trainer and Unsloth's loop.
+
+    A step is PROMPTS x 2 x GROUP_SIZE completions. Figures are medians, ratios are ours over the other's: the medians',
+    and the extremes of single rounds in brackets. Results are written as Markdown and JSON, with machine and versions.
+    """
+    harness.require(model, precision, compute_dtype)
+    results: Result = {"benchmark": "gpu", "machine": machine()}
+    with tempfile.TemporaryDirectory(prefix="lite-selfplay-benchmark-") as folder, ExitStack() as ending:
+        problems = Path(folder) / "problems.jsonl"
+        name = harness.write_problems(tasks, prompts, problems)
+        setting = Setting(
+            model=model,
+            precision=precision,
+            compute_dtype=compute_dtype,
+            lengths=str(lengths),
+            tasks=str(problems),
+            folder=folder,
+            adapter=str(Path(folder) / "grpo-1" / "adapters" / "solver"),
+            prompts=prompts,
+            group_size=group_size,
+            cap=cap,
+            rounds=rounds,
+            checkpointing=checkpointing,
+        )
+        results["settings"] = setting.told(name, str(lengths))
+        running, results["cannot_run"] = start(setting, threads, ending)
+        results["machine"]["contender"] = {key: running[0][1][key] for key in ("threads", "device", "dtype")}
+        contenders = [contender for contender, _ in running]
+        replies = harness.take_turns(contenders, rounds, lambda number: {"profile": False})
+    results["contenders"] = {name: summary(found) for name, found in replies.items()}
+    results["ratios"] = {
+        name: {other: against(replies[name], replies[other]) for other in COMPARED_WITH if other in replies}
+        for name in replies
+        if name not in COMPARED_WITH
+    }
+    write(results, out)
+
+
+def machine() -> Result:
+    """The machine, its card, and the versions of what may compute on it besides."""
+    seen, found = facts(), harness.machine()
+    told = {finding.part: finding.text for finding in findings(seen)}
+    besides = {name: seen.installed.get(name, "not installed") for name in BESIDES}
+    return {**found, "versions": found["versions"] | besides, "card": told["device"], "attention": told["attention"]}
+
+
+def start(
+    setting: Setting, threads: int | None, ending: ExitStack
+) -> tuple[list[tuple[Contender, Reply]], dict[str, str]]:
+    """The contenders that run here, each loaded and warmed up before the next, and why the others do not.
+
+    Raises BenchmarkError where the first one does not run, which the others need.
+    """
+    running: list[tuple[Contender, Reply]] = []
+    missing: dict[str, str] = {}
+    for name, (script, kind) in KINDS.items():
+        if UNSLOTH in name and (problem := unsloth_problem()) is not None:
+            missing[name] = problem
+            continue
+        say(f"{name}: loading, and a first step to warm up")
+        contender = Contender(name, script, kind, setting, threads)
+        ending.callback(contender.close)
+        try:
+            running.append((contender, contender.hear()))
+        except BenchmarkError as error:
+            if not running:
+                raise
+            missing[name] = f"it ended at its start: {str(error).strip().splitlines()[-1]}"
+            say(str(error))
+    return running, missing
+
+
+def summary(replies: Sequence[Reply]) -> Result:
+    """One contender's steps: tokens a second, peak memory in bytes. `moved`: every step changed the weights."""
+    return {
+        "tokens": [reply["tokens"] for reply in replies],
+        "seconds": spread([reply["seconds"] for reply in replies]),
+        "generating": spread(speeds(replies, "generate_s")),
+        "updating": spread(speeds(replies, "update_s")),
+        "peak": peak(replies),
+        "moved": all(reply["moved"] for reply in replies),
+    }
+
+
+def speeds(replies: Sequence[Reply], phase: str) -> list[float]:
+    """Completion tokens a second of a phase, in each round."""
+    return [reply["tokens"] / reply[phase] for reply in replies]
+
+
+def peak(replies: Sequence[Reply]) -> int:
+    """Peak memory of the steps: the card's, or on a CPU the process's."""
+    memory: Mapping[str, int] = replies[-1]["memory"]
+    return memory["gpu_peak"] or memory["peak"]
+
+
+def against(ours: Sequence[Reply], theirs: Sequence[Reply]) -> Result:
+    """Ours over theirs."""
+    return {
+        "generating": ratio(speeds(ours, "generate_s"), speeds(theirs, "generate_s")),
+        "updating": ratio(speeds(ours, "update_s"), speeds(theirs, "update_s")),
+        "seconds": ratio([reply["seconds"] for reply in ours], [reply["seconds"] for reply in theirs]),
+        "peak": peak(ours) / peak(theirs),
+    }
+
+
+# Writing
+
+
+def write(results: Result, folder: Path) -> None:
+    """The page and the JSON file, named by device and model."""
+    device, model = results["machine"]["contender"]["device"], Path(results["settings"]["model"]).name
+    name = re.sub(r"[^a-z0-9.]+", "-", f"gpu-{device}-{model}".lower())
+    folder.mkdir(parents=True, exist_ok=True)
+    text = page(results)
+    (folder / f"{name}.md").write_text(text, encoding="utf-8")
+    harness.save(folder / f"{name}.json", results)
+    harness.show(text)
+
+
+def page(results: Result) -> str:
+    """The results as a page of Markdown."""
+    setting, here = results["settings"], results["machine"]
+    completions = f"{setting['prompts']} x {2 * setting['group_size']} completions of at most {setting['cap']} tokens"
+    parts = [
+        f"# A step on {here['contender']['device']}: {setting['model']} in {setting['precision']}",
+        f"{completions}, {setting['lengths']}, {setting['rounds']} rounds of each in turns; gradient checkpointing "
+        f"{'on' if setting['checkpointing'] else 'off'}. Medians, with the extremes in brackets.",
+        as_markdown(*table(results["contenders"])),
+    ]
+    for other in COMPARED_WITH:
+        rows = {name: found[other] for name, found in results["ratios"].items() if other in found}
+        if rows:
+            parts += [f"Ours over {other}:", as_markdown(*ratios(rows))]
+    parts += [f"Not run: {name}, since {why}." for name, why in results["cannot_run"].items()]
+    parts.append(f"The card: {here['card']}; attention of the backend that `auto` takes: {here['attention']}.")
+    parts.append(harness.machine_line(here, here["contender"]) + ".")
+    return "\n\n".join(parts) + "\n"
+
+
+def table(contenders: Mapping[str, Result]) -> tuple[list[str], list[list[str]]]:
+    columns = ["", "sampled tokens/s", "updated tokens/s", "seconds a step", "peak MiB", "moved"]
+    rows = [
+        [
+            name,
+            ranged(found["generating"], 0),
+            ranged(found["updating"], 0),
+            ranged(found["seconds"], 2),
+            megabytes(found["peak"]),
+            "yes" if found["moved"] else "NO",
+        ]
+        for name, found in contenders.items()
+    ]
+    return columns, rows
+
+
+def ratios(rows: Mapping[str, Result]) -> tuple[list[str], list[list[str]]]:
+    columns = ["", "sampling", "updating", "seconds a step", "peak memory"]
+    keys = ("generating", "updating", "seconds")
+    return columns, [[name, *(ranged(r[key], 2) for key in keys), f"{r['peak']:.2f}"] for name, r in rows.items()]
+
+
+if __name__ == "__main__":
+    harness.run(main)
