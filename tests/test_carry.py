@@ -135,9 +135,10 @@ def test_what_is_lacking_is_found():
     assert list(carry.lacking(["pytest", "no-such-package-at-all", "torch"])) == ["no-such-package-at-all"]
 
 
-def test_the_lists_pin_what_the_lock_pins():
-    lock = (Path(__file__).parents[1] / "requirements-cpu.lock").read_text().splitlines()
-    assert set(carry.pins(carry.NEEDED)) <= set(lock)
+def test_the_lists_pin_what_the_locks_pin():
+    root = Path(__file__).parents[1]
+    assert set(carry.pins(carry.NEEDED)) <= set(carry.pins(root / "requirements-cpu.lock"))
+    assert set(carry.pins(root / "requirements-unsloth.lock")) <= set(carry.pins(carry.FOR_UNSLOTH))
     both = [*carry.pins(carry.NEEDED), *carry.pins(carry.FOR_UNSLOTH)]
     assert all(pin.count("==") == 1 for pin in both)
     assert len({pin.partition("==")[0] for pin in both}) == len(both)
