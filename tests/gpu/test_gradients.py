@@ -20,9 +20,10 @@ off by up to 2**-8 in bf16, mostly not all to one side."""
 CHECKPOINTED = {"fp32": 1e-4, "auto": 0.05}
 """Relative difference of a seat's gradient with and without checkpointing. Without it, prompts that begin alike are
 read once: the same sums in other batches, rounded at 1e-7, or at 2**-8 many times over."""
-BACKENDS = 0.02
+BACKENDS = {"tiny": 0.02}
 """Mean difference of log-probabilities of two backends over the same 4-bit weights: that of two batches, which
 `test_seats` bounds alike."""
+OF_A_REAL_MODEL = 0.1
 
 
 def flat(found: Mapping[str, Tensor], seat: str) -> Tensor:
@@ -51,13 +52,17 @@ def test_a_gradient_is_that_of_float32(evidence: Evidence, sections: Callable[..
         assert cosine(flat(found, seat), flat(reference, seat)) > PRECISION
 
 
-def test_backends_agree(evidence: Evidence, sections: Callable[..., dict[str, Any]], backend_name: str):
+def test_backends_agree(
+    evidence: Evidence, sections: Callable[..., dict[str, Any]], backend_name: str, model_name: str
+):
     if backend_name == "transformers":
         pytest.skip("is what the others are compared with")
     found, plain = evidence(**sections()), evidence(**sections(backend="transformers"))
     for seat in "AB":
         assert cosine(flat(found, seat), flat(plain, seat)) > PRECISION
-        assert (found[f"logprobs/{seat}"] - plain[f"logprobs/{seat}"]).abs().mean() < BACKENDS
+        assert (found[f"logprobs/{seat}"] - plain[f"logprobs/{seat}"]).abs().mean() < BACKENDS.get(
+            model_name, OF_A_REAL_MODEL
+        )
 
 
 def test_checkpointing_changes_no_gradient(

@@ -24,11 +24,13 @@ SEEDS = [[10 * p + k for k in range(4)] for p in range(len(PROMPTS))]
 SAMPLING = Sampling(max_tokens=16)
 
 NOISE = {torch.bfloat16: 0.02, torch.float16: 0.005, torch.float32: 1e-4}
-"""The mean difference of a log-probability that is computed twice, in batches of another shape.
+"""The mean difference of a log-probability of `tiny` that is computed twice, in batches of another shape.
 
 A number in bf16 has 8 significant bits, so a logit of about 4 is off by up to 4 * 2**-9 = 0.008 however it is rounded,
 and as much again where sums run in another order; fp16 has 3 bits more, float32 rounds at 1e-7.
 """
+REAL = 5
+"""How much more that may be of a real model, whose logits are about 20: SmolLM2-135M has 0.05 in bf16 on a CPU."""
 WORST = 10
 """How much more than the mean the worst token may be off."""
 
@@ -80,8 +82,12 @@ def test_log_probabilities_of_samples_are_those_that_are_computed_again(load: Ca
     backend = load(model_name)
     for name in ("A", "B", BASE):
         found = differences(backend, name, generate(backend, name))
-        assert found.mean() < NOISE[backend.compute_dtype]
-        assert found.max() < WORST * NOISE[backend.compute_dtype]
+        assert found.mean() < noise(backend, model_name)
+        assert found.max() < WORST * noise(backend, model_name)
+
+
+def noise(backend: Any, model: str) -> float:
+    return NOISE[backend.compute_dtype] * (1 if model == "tiny" else REAL)
 
 
 def check_what_is_said_follows_the_weights(backend: Any) -> None:
@@ -89,9 +95,8 @@ def check_what_is_said_follows_the_weights(backend: Any) -> None:
     backend.adapters.load_state("A", {key: -4 * tensor for key, tensor in backend.adapters.state("A").items()})
     after = generate(backend, "A")
     assert [one.token_ids for one in after] != [one.token_ids for one in before]
-    noise = NOISE[backend.compute_dtype]
-    assert differences(backend, "A", after).mean() < noise
-    assert differences(backend, "A", before).mean() > 5 * noise  # the same tokens, from weights that are gone
+    # What weights that are gone said is scored as something else; what the present ones said differs by rounding alone.
+    assert differences(backend, "A", after).mean() < differences(backend, "A", before).mean() / 3
     backend.adapters.snapshot("A", "A@then")
     assert [one.token_ids for one in generate(backend, "A@then")] == [one.token_ids for one in after]
 
