@@ -12,7 +12,7 @@ from lite_selfplay.config import RunConfig
 from lite_selfplay.models.shapes import Shape
 
 GIB = 2**30
-HEAD_ELEMENTS = 2**25
+HEAD_ELEMENTS = 2**24
 """Logits that the update holds at once (`lite_selfplay.backends.logprobs`)."""
 
 NF4_BYTES = 0.5 + 4 / 64
@@ -108,7 +108,7 @@ def estimate(config: RunConfig, shape: Shape, load: Load, *, on_cpu: bool = Fals
     together = min(load.rows, max(1, run.generation_tokens // load.row))
     checkpointing = config.model.gradient_checkpointing
     checkpointing = not on_cpu if checkpointing == "auto" else checkpointing
-    held = min(max(run.microbatch_tokens, load.row), load.tokens)
+    held = min(max(run.tokens_at_once(on_cpu=on_cpu), load.row), load.tokens)
     logits = min(HEAD_ELEMENTS, held * shape.vocabulary)
     kept = activation_bytes(shape, compute, fused=on_cpu)
     per_token = shape.layers * shape.hidden * compute + kept if checkpointing else shape.layers * kept
@@ -181,7 +181,7 @@ def _steps_down(config: RunConfig, row: int) -> list[tuple[str, str, int | str |
     while tokens // 2 >= row:
         tokens //= 2
         steps.append(("run", "generation_tokens", tokens))
-    tokens = run.microbatch_tokens
+    tokens = run.tokens_at_once(on_cpu=False)
     while tokens // 2 >= row:
         tokens //= 2
         steps.append(("run", "microbatch_tokens", tokens))

@@ -236,7 +236,7 @@ class Session:
             seed=config.run.seed,
             listener=self.listener,
             poll=self._poll,
-            microbatch_tokens=config.run.microbatch_tokens,
+            microbatch_tokens=config.run.tokens_at_once(on_cpu=self.backend.device.type == "cpu"),
         )
 
     def _polling(self, fits: Fits) -> Fits:

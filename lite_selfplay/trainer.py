@@ -107,7 +107,7 @@ def make_trainer_class(parent: Any) -> Any:
             self.listener = listener or Listener()
             self._report: StepReport | None = None
             self._learner, self._rows_in_flight = "", 0
-            self._microbatch_tokens = config.run.microbatch_tokens
+            self._microbatch_tokens = config.run.tokens_at_once(on_cpu=backend.device.type == "cpu")
             self.optimizer: Any = None
             self.control: Any = None
             # TRL rounds whatever is trainable over a 4-bit base to bfloat16: for now, nothing is.

@@ -18,8 +18,8 @@ from torch.utils.checkpoint import checkpoint
 
 from lite_selfplay.prefixes import Reading
 
-HEAD_ELEMENTS = 2**25
-"""Logits that are held at once: 128 MiB in float32. Smaller pieces read the head's weight more often."""
+HEAD_ELEMENTS = 2**24
+"""Logits that are held at once: 64 MiB in float32. Smaller pieces read the head's weight more often."""
 
 _FP16_SCALE = 64.0
 """Lifts probabilities above what fp16 rounds to 0 (3e-8); sums over weights up to 40 still stay below 65504."""
