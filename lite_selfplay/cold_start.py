@@ -66,7 +66,7 @@ def cold_start(
     seed: int,
     listener: Listener | None = None,
     poll: Callable[[], None] = lambda: None,
-    microbatch_tokens: int = 896,
+    microbatch_tokens: int = 1024,
 ) -> ColdStartReport:
     """Train every seat of a game on `section.steps` batches of examples, one seat after the other.
 

@@ -3,6 +3,7 @@
 import contextlib
 import ctypes
 import functools
+import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -23,6 +24,9 @@ from lite_selfplay.models.folders import refusing_code
 
 _DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 _SCORE_TOKENS = 16384
+_PRIMITIVES = 64
+"""Compiled products of one shape each that oneDNN keeps on a CPU. Its own 1,024 come to hundreds of MB where batches have
+a new shape at every call."""
 
 
 class TransformersBackend:
@@ -65,6 +69,8 @@ class TransformersBackend:
         self, path: Path, section: ModelSection, seats: Mapping[str, SeatConfig], *, seed: int, base_name: str
     ) -> None:
         """Bring the base and its seats into memory."""
+        if self.device.type == "cpu":
+            os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", str(_PRIMITIVES))  # read at the first product
         base = load_base(
             path, section.precision, self.compute_dtype, self.device, trust_remote_code=section.trust_remote_code
         )
