@@ -25,8 +25,8 @@ from lite_selfplay.models.folders import refusing_code
 _DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 _SCORE_TOKENS = 16384
 _PRIMITIVES = 64
-"""Compiled products of one shape each that oneDNN keeps on a CPU. Its own 1,024 come to hundreds of MB where batches have
-a new shape at every call."""
+"""Compiled products, of one shape each, that oneDNN keeps on a CPU. Its own 1,024 come to hundreds of MB where every
+batch has another shape."""
 
 
 class TransformersBackend:
