@@ -10,7 +10,6 @@ nothing.
 """
 
 import re
-import tempfile
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -61,23 +60,22 @@ def main(
     """
     harness.require(model, precision, compute_dtype)
     results: Result = {"benchmark": "gpu", "machine": machine()}
-    with tempfile.TemporaryDirectory(prefix="lite-selfplay-benchmark-") as folder, ExitStack() as ending:
-        problems = Path(folder) / "problems.jsonl"
-        name = harness.write_problems(tasks, prompts, problems)
-        setting = Setting(
+    with (
+        harness.prepared(
+            tasks,
+            harness.GRPO_ADAPTER,
             model=model,
             precision=precision,
             compute_dtype=compute_dtype,
             lengths=str(lengths),
-            tasks=str(problems),
-            folder=folder,
-            adapter=str(Path(folder) / "grpo-1" / "adapters" / "solver"),
             prompts=prompts,
             group_size=group_size,
             cap=cap,
             rounds=rounds,
             checkpointing=checkpointing,
-        )
+        ) as (setting, name),
+        ExitStack() as ending,
+    ):
         results["settings"] = setting.told(name, str(lengths))
         running, results["cannot_run"] = start(setting, threads, ending)
         results["machine"]["contender"] = {key: running[0][1][key] for key in ("threads", "device", "dtype")}

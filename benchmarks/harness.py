@@ -93,6 +93,10 @@ class Setting:
         return {key: value for key, value in values.items() if key not in ("folder", "adapter")}
 
 
+GRPO_ADAPTER = "grpo-1/adapters/solver"
+"""Where ours leaves the seat of `grpo` as it enters training."""
+
+
 class Contender:
     """A worker process, spoken to in JSON lines. `hear` waits for its next line, `ask` sends one first."""
 
@@ -196,6 +200,18 @@ def write_problems(tasks: str | None, n: int, path: Path) -> str:
     rows = [{"problem": p.text, "answer": p.answer or ""} for p in Source(task.problems, seed=0).draw(n)]
     path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
     return task.name
+
+
+@contextmanager
+def prepared(tasks: str | None, adapter: str, **values: Any) -> Iterator[tuple[Setting, str]]:
+    """What all contenders are given, and the tasks' name: problems and `adapter` lie in a folder for the length of it.
+
+    `values` are the rest of `Setting`.
+    """
+    with tempfile.TemporaryDirectory(prefix="lite-selfplay-benchmark-") as folder:
+        problems = Path(folder) / "problems.jsonl"
+        name = write_problems(tasks, values["prompts"], problems)
+        yield Setting(tasks=str(problems), folder=folder, adapter=str(Path(folder) / adapter), **values), name
 
 
 def require(model: str, precision: str, compute_dtype: str) -> None:

@@ -7,9 +7,7 @@ adapter in bfloat16 over a 4-bit base.
 """
 
 import dataclasses
-import tempfile
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Annotated, Any
 
 import harness
@@ -58,23 +56,19 @@ def main(
     """
     harness.require(model, precision, compute_dtype)
     results: Result = {"benchmark": "rollouts", "machine": harness.machine(), "results": [], "seats": []}
-    with tempfile.TemporaryDirectory(prefix="lite-selfplay-benchmark-") as folder:
-        problems = Path(folder) / "problems.jsonl"
-        name = harness.write_problems(tasks, prompts, problems)
-        setting = Setting(
-            model=model,
-            precision=precision,
-            compute_dtype=compute_dtype,
-            lengths="uniform",
-            tasks=str(problems),
-            folder=folder,
-            adapter=str(Path(folder) / "adapter"),
-            prompts=prompts,
-            group_size=group_size,
-            cap=cap,
-            rounds=rounds,
-            ask=ask,
-        )
+    with harness.prepared(
+        tasks,
+        "adapter",
+        model=model,
+        precision=precision,
+        compute_dtype=compute_dtype,
+        lengths="uniform",
+        prompts=prompts,
+        group_size=group_size,
+        cap=cap,
+        rounds=rounds,
+        ask=ask,
+    ) as (setting, name):
         results["settings"] = setting.told(name, str(lengths or "both"))
         chosen = list(Lengths) if lengths is None else [lengths]
         alone = {"": [Point(group_size, cap)]}

@@ -11,9 +11,7 @@ TRL's loss needs a stand-in (it calls a Triton kernel): plain torch, in pieces t
 """
 
 import statistics
-import tempfile
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Annotated, Any
 
 import harness
@@ -40,7 +38,7 @@ def main(
     lengths: Annotated[Lengths, typer.Option(help=Lengths.__doc__)] = Lengths.uniform,
     precision: harness.Precision = "4bit",
     compute_dtype: harness.ComputeDtype = "auto",
-    threads: Annotated[int | None, typer.Option(min=1, help="OMP_NUM_THREADS of all; else torch's own choice.")] = None,
+    threads: harness.Threads = None,
     json_path: harness.JsonPath = None,
 ) -> None:
     """Seconds and memory of one training step, ours against TRL's stock GRPOTrainer in the same run.
@@ -54,22 +52,18 @@ def main(
     """
     harness.require(model, precision, compute_dtype)
     results: Result = {"benchmark": "step", "machine": harness.machine()}
-    with tempfile.TemporaryDirectory(prefix="lite-selfplay-benchmark-") as folder:
-        problems = Path(folder) / "problems.jsonl"
-        name = harness.write_problems(tasks, prompts, problems)
-        setting = Setting(
-            model=model,
-            precision=precision,
-            compute_dtype=compute_dtype,
-            lengths=str(lengths),
-            tasks=str(problems),
-            folder=folder,
-            adapter=str(Path(folder) / "grpo-1" / "adapters" / "solver"),
-            prompts=prompts,
-            group_size=group_size,
-            cap=cap,
-            rounds=rounds,
-        )
+    with harness.prepared(
+        tasks,
+        harness.GRPO_ADAPTER,
+        model=model,
+        precision=precision,
+        compute_dtype=compute_dtype,
+        lengths=str(lengths),
+        prompts=prompts,
+        group_size=group_size,
+        cap=cap,
+        rounds=rounds,
+    ) as (setting, name):
         results["settings"] = setting.told(name, str(lengths))
         with harness.started(KINDS, setting, threads) as running:
             results["machine"]["contender"] = {key: running[0][1][key] for key in ("threads", "device", "dtype")}

@@ -222,8 +222,8 @@ class TransformersBackend:
 
 
 def _trim_heap() -> None:
-    """Let the C library return freed memory: glibc keeps what it once had, so that a phase's peak would lie on top of
-    what the phases before it have left. Elsewhere nothing happens."""
+    """Let the C library return freed memory, of which glibc keeps what it once had: others may need it meanwhile.
+    Elsewhere nothing happens."""
     if (trim := _malloc_trim()) is not None:
         trim(0)
 
