@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from lite_selfplay.config import RoleConfig
 from lite_selfplay.data import Completion, Stream
-from lite_selfplay.prefixes import cut
+from lite_selfplay.prefixes import Way, cut
 
 
 @dataclass(frozen=True)
@@ -70,25 +70,25 @@ def microbatches(
     seat: str,
     role: RoleConfig,
     token_budget: int,
+    way: Way,
     *,
     replay: bool = False,
-    sharing: bool = True,
 ) -> list[MicroBatch]:
-    """Cut a stream's rows into microbatches of at most `token_budget` padded tokens (one row at the least).
+    """Cut a stream's rows into microbatches of at most `token_budget` tokens (one row at the least).
 
-    `sharing`: prompts that begin alike are read once, so rows are kept with those of their prompt where that is cheaper
-    than keeping rows of one length together. Rows of different temperatures never share a microbatch. Rows that cannot
-    give a gradient (advantage 0 where there is no KL and no entropy term, such as those of a group in which all were
-    rewarded alike) are counted in the shares and left out: they never reach the model. [] where none is left.
+    Where the `way` that rows are read counts once what prompts share, rows are kept with those of their prompt if that
+    is cheaper than keeping rows of one length together. Rows of different temperatures never share a microbatch. Rows
+    that cannot give a gradient (advantage 0 where there is no KL and no entropy term, such as those of a group in which
+    all were rewarded alike) are counted in the shares and left out: they never reach the model. [] where none is left.
     """
     every_row_counts = role.beta != 0 or role.entropy != 0
     moving = [row for row in rows if every_row_counts or row.advantage != 0]
     if not moving:
         return []
     orders = [sorted(moving, key=_by_length)]
-    if sharing:
+    if way is not Way.WHOLE:
         orders.append(sorted(moving, key=_by_prompt))
-    cuts = [cut(order, _ids_and_rest, token_budget, sharing=sharing, kind=_temperature) for order in orders]
+    cuts = [cut(order, _ids_and_rest, token_budget, way, kind=_temperature) for order in orders]
     chunks, _ = min(cuts, key=lambda found: found[1])
     tokens = sum(row.tokens for row in rows)
     return [

@@ -18,7 +18,7 @@ from lite_selfplay.examples import ExamplePool, Fits, PooledExample, roles_of
 from lite_selfplay.games.base import Game
 from lite_selfplay.listener import Listener
 from lite_selfplay.models.chat import Chat, Conversation
-from lite_selfplay.prefixes import cut
+from lite_selfplay.prefixes import Way, cut
 from lite_selfplay.tasks.base import derived_seed
 
 _CLIP = 1.0
@@ -166,7 +166,7 @@ class _Fit:
         total = 0.0
         tokens = sum(len(row.completion_ids) for row in batch)
         self.backend.adapters.activate(self.seat)
-        for micro in microbatches(batch, self.budget):
+        for micro in microbatches(batch, self.budget, self.backend.way()):
             self.poll()
             with self.backend.autocast():
                 loss = negative_log_likelihood(self.backend, micro, self.chat.pad_id) / tokens
@@ -190,10 +190,10 @@ class _Fit:
         return f"step {step + 1} of its cold start: a smaller cold_start.lr may help"
 
 
-def microbatches(batch: Sequence[Conversation], budget: int) -> list[list[Conversation]]:
-    """A batch's rows by length, cut into parts of at most `budget` padded tokens (one row at the least)."""
+def microbatches(batch: Sequence[Conversation], budget: int, way: Way) -> list[list[Conversation]]:
+    """A batch's rows by length, cut into parts of at most `budget` tokens (one row at the least)."""
     rows = sorted(batch, key=lambda row: (len(row.completion_ids), len(row.prompt_ids)))
-    parts, _ = cut(rows, lambda row: (row.prompt_ids, len(row.completion_ids)), budget, sharing=False)
+    parts, _ = cut(rows, lambda row: (row.prompt_ids, len(row.completion_ids)), budget, way)
     return parts
 
 

@@ -1,12 +1,13 @@
-"""Prompts that begin alike are read once: who shares what, and what a forward pass over rows then costs.
+"""Prompts that begin alike are read once: who shares what, and what reading rows then costs.
 
 A group's completions answer one prompt, and the challenges of a problem differ only after the problem. Their common
-beginning is one row of a first forward pass; a second one reads what is each row's own, over the first one's keys and
-values. This is exact, in the forward and in the backward pass.
+beginning is read as one row, and what is each row's own over the keys and values of that. This is exact, in the forward
+and in the backward pass.
 """
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from enum import Enum, auto
 from typing import TypeVar
 
 T = TypeVar("T")
@@ -15,14 +16,27 @@ Row = tuple[Sequence[int], int]
 """A prompt's ids and the number of tokens that follow it."""
 
 
+class Way(Enum):
+    """How a model reads rows: each `WHOLE` and padded, what they share in a first of two `PASSES` where that is
+    cheaper, or `PACKED`, which is one pass over no more tokens than there are."""
+
+    WHOLE = auto()
+    PASSES = auto()
+    PACKED = auto()
+
+
 @dataclass(frozen=True)
 class SharedPrefix:
-    """Consecutive rows whose prompts share their first `length` tokens; `longest` counts a row's prompt and rest."""
+    """Consecutive rows whose prompts share their first `length` tokens.
+
+    `longest` is the longest row, prompt and rest, and `tokens` the sum of all rows.
+    """
 
     prompt: Sequence[int]
     length: int
     rows: int
     longest: int
+    tokens: int
 
 
 @dataclass(frozen=True)
@@ -52,8 +66,8 @@ class Reading:
             last = prefixes[-1]
             shared = min(_common(last.prompt, prompt), last.length, len(prompt) - 1)
             if shared > (last.rows - 1) * (last.length - shared):
-                joined = SharedPrefix(last.prompt, shared, last.rows + 1, max(last.longest, total))
-        own = SharedPrefix(prompt, max(0, len(prompt) - 1), 1, total)
+                joined = SharedPrefix(last.prompt, shared, last.rows + 1, max(last.longest, total), last.tokens + total)
+        own = SharedPrefix(prompt, max(0, len(prompt) - 1), 1, total, total)
         prefixes = (*prefixes[:-1], joined) if joined else (*prefixes, own)
         return Reading(prefixes, max(self.longest_prompt, len(prompt)), max(self.longest_rest, rest))
 
@@ -79,35 +93,42 @@ class Reading:
         """Whether two passes are worth it: they have a cost of their own, so a tenth must be saved."""
         return all(prefix.length for prefix in self.prefixes) and self.shared_cost < 0.9 * self.plain_cost
 
-    def cost(self, *, sharing: bool = True) -> int:
-        """Padded tokens of the cheaper way, or of the plain one where sharing is not possible."""
-        return self.shared_cost if sharing and self.shares else self.plain_cost
+    @property
+    def packed_cost(self) -> int:
+        """Tokens without padding, those shared counted once."""
+        return sum(prefix.length + prefix.tokens - prefix.rows * prefix.length for prefix in self.prefixes)
+
+    def cost(self, way: Way) -> int:
+        """Tokens that are read, padding included."""
+        if way is Way.PACKED:
+            return self.packed_cost
+        return self.shared_cost if way is Way.PASSES and self.shares else self.plain_cost
 
 
 def cut(
     items: Sequence[T],
     row_of: Callable[[T], Row],
     budget: int,
+    way: Way,
     *,
-    sharing: bool = True,
     kind: Callable[[T], object] = lambda item: None,
 ) -> tuple[list[list[T]], int]:
-    """Items in their order, cut into chunks of at most `budget` padded tokens (one item at the least).
+    """Items in their order, cut into chunks of at most `budget` tokens (one item at the least).
 
-    `row_of` says how an item is read; items of different `kind` never share a chunk. Returns the chunks, none for no
-    items, and the padded tokens of all of them.
+    `row_of` gives an item's row, `way` how rows are read; items of different `kind` never share a chunk. Returns the
+    chunks, none for no items, and the tokens of all of them, padding included.
     """
     chunks: list[list[T]] = []
     reading, cost = Reading(), 0
     for item in items:
         longer = reading.with_row(*row_of(item))
-        if not chunks or kind(chunks[-1][0]) != kind(item) or longer.cost(sharing=sharing) > budget:
-            cost += reading.cost(sharing=sharing)
+        if not chunks or kind(chunks[-1][0]) != kind(item) or longer.cost(way) > budget:
+            cost += reading.cost(way)
             chunks.append([])
             longer = Reading().with_row(*row_of(item))
         chunks[-1].append(item)
         reading = longer
-    return chunks, cost + reading.cost(sharing=sharing)
+    return chunks, cost + reading.cost(way)
 
 
 def _common(a: Sequence[int], b: Sequence[int]) -> int:

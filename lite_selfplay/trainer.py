@@ -141,7 +141,7 @@ def make_trainer_class(parent: Any) -> Any:
         def training_step(self, model: Any, inputs: Any, num_items_in_batch: Any = None) -> Tensor:
             step = self.state.global_step
             episode, seats = self._play(step)
-            self.backend.release_memory()
+            self.backend.between_phases()
             started = time.perf_counter()
             model.train()
             untouched = [StreamUpdate(stream.role, seats[stream.role]) for stream in episode.streams]
@@ -153,7 +153,7 @@ def make_trainer_class(parent: Any) -> Any:
                 report.streams = self._update_all(model, episode, seats, report.advantages)
             except _NotFinite as found:
                 self._skip(report, str(found))
-            self.backend.release_memory()
+            self.backend.between_phases()
             report.update_s = time.perf_counter() - started
             if not any(update.rows for update in report.streams):
                 # Nothing to apply: marked as an accumulation step, the optimizer (and a gradient scaler) skip it.
@@ -201,8 +201,8 @@ def make_trainer_class(parent: Any) -> Any:
             update = StreamUpdate(stream.role, seat)
             self._learner = f"{stream.role} (seat {seat})"
             self.listener.activity(f"{seat} learns as {stream.role}")
-            sharing = self.backend.shares_prefixes()
-            for micro in microbatches(rows, seat, role, budget, replay=stream.replay, sharing=sharing):
+            way = self.backend.way()
+            for micro in microbatches(rows, seat, role, budget, way, replay=stream.replay):
                 self._poll()
                 self._rows_in_flight = len(micro.rows)
                 with self.backend.autocast():

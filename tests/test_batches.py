@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from lite_selfplay.batches import Row, microbatches, rows_of
 from lite_selfplay.config import RoleConfig
 from lite_selfplay.data import Completion, Group, Sample, Sampling, Stream
-from lite_selfplay.prefixes import Reading
+from lite_selfplay.prefixes import Reading, Way
 
 PLAIN = RoleConfig()
 
@@ -40,7 +40,7 @@ ANY_LOSS = st.sampled_from([RoleConfig(loss=loss, entropy=0.01) for loss in ("gr
 def test_scales_by_hand(loss, scales):
     # Widths 4 + 2 and 4 + 6: two short rows take 12 padded tokens, the long one would make it 3 * 10.
     rows = [row(tokens=2), row(tokens=6), row(tokens=2)]
-    micros = microbatches(rows, "A", RoleConfig(loss=loss), token_budget=20, sharing=False)
+    micros = microbatches(rows, "A", RoleConfig(loss=loss), token_budget=20, way=Way.WHOLE)
     assert [[r.tokens for r in micro.rows] for micro in micros] == [[2, 2], [6]]
     assert [micro.scale for micro in micros] == scales
     assert [micro.row_share for micro in micros] == [2 / 3, 1 / 3]
@@ -52,7 +52,7 @@ def test_scales_by_hand(loss, scales):
 @settings(deadline=None)
 @given(ROWS, ANY_LOSS, st.integers(1, 200))
 def test_every_row_is_in_one_microbatch_and_the_shares_add_up_to_one(rows, role, budget):
-    micros = microbatches(rows, "A", role, budget)
+    micros = microbatches(rows, "A", role, budget, way=Way.PASSES)
     assert Counter(id(r) for micro in micros for r in micro.rows) == Counter(map(id, rows))
     assert math.fsum(micro.row_share for micro in micros) == pytest.approx(1)
     assert math.fsum(micro.token_share for micro in micros) == pytest.approx(1)
@@ -62,10 +62,10 @@ def test_every_row_is_in_one_microbatch_and_the_shares_add_up_to_one(rows, role,
 @settings(deadline=None)
 @given(ROWS, ANY_LOSS, st.integers(1, 200))
 def test_the_budget_is_kept_except_by_a_single_row(rows, role, budget):
-    for micro in microbatches(rows, "A", role, budget):
+    for micro in microbatches(rows, "A", role, budget, way=Way.PASSES):
         reading = Reading.of((r.completion.prompt_ids, r.tokens) for r in micro.rows)
-        assert len(micro.rows) == 1 or reading.cost() <= budget
-    for micro in microbatches(rows, "A", role, budget, sharing=False):
+        assert len(micro.rows) == 1 or reading.cost(Way.PASSES) <= budget
+    for micro in microbatches(rows, "A", role, budget, way=Way.WHOLE):
         width = max(len(r.completion.prompt_ids) for r in micro.rows) + max(r.tokens for r in micro.rows)
         assert len(micro.rows) == 1 or width * len(micro.rows) <= budget
 
@@ -73,7 +73,7 @@ def test_the_budget_is_kept_except_by_a_single_row(rows, role, budget):
 @settings(deadline=None)
 @given(ROWS, ANY_LOSS, st.integers(1, 200))
 def test_temperatures_never_mix(rows, role, budget):
-    for micro in microbatches(rows, "A", role, budget):
+    for micro in microbatches(rows, "A", role, budget, way=Way.PASSES):
         assert {r.completion.sampling.temperature for r in micro.rows} == {micro.temperature}
 
 
@@ -81,14 +81,14 @@ def test_temperatures_never_mix(rows, role, budget):
 @given(ROWS, st.integers(1, 200))
 def test_scaled_means_of_the_parts_are_the_mean_of_the_whole(rows, budget):
     # What the trainer does: the mean over the rows it is handed, times the scale, one microbatch after the other.
-    micros = microbatches(rows, "A", RoleConfig(entropy=0.01), budget)
+    micros = microbatches(rows, "A", RoleConfig(entropy=0.01), budget, way=Way.PASSES)
     parts = [micro.scale * sum(r.advantage for r in micro.rows) / len(micro.rows) for micro in micros]
     assert math.fsum(parts) == pytest.approx(sum(r.advantage for r in rows) / len(rows))
 
 
 def test_rows_within_the_budget_stay_together():
-    assert len(microbatches([row()] * 5, "A", PLAIN, token_budget=5 * 8, sharing=False)) == 1
-    assert len(microbatches([row()] * 5, "A", PLAIN, token_budget=5 * 8 - 1, sharing=False)) == 2
+    assert len(microbatches([row()] * 5, "A", PLAIN, token_budget=5 * 8, way=Way.WHOLE)) == 1
+    assert len(microbatches([row()] * 5, "A", PLAIN, token_budget=5 * 8 - 1, way=Way.WHOLE)) == 2
 
 
 def test_rows_of_one_prompt_stay_together_where_that_is_cheaper():
@@ -96,59 +96,59 @@ def test_rows_of_one_prompt_stay_together_where_that_is_cheaper():
     # read by prompt, 2 * 49 for what is shared and 8 * 6 for the rest.
     prompts = [(1,) * 50, (2,) * 50]
     rows = [Row(replace(completion(50, n), prompt_ids=prompts[n % 2]), 1.0) for n in (2, 3, 4, 5) * 2]
-    (micro,) = microbatches(rows, "A", PLAIN, token_budget=2 * 49 + 8 * 6)
+    (micro,) = microbatches(rows, "A", PLAIN, token_budget=2 * 49 + 8 * 6, way=Way.PASSES)
     assert [r.completion.prompt_ids[0] for r in micro.rows] == [1, 1, 1, 1, 2, 2, 2, 2]
-    assert len(microbatches(rows, "A", PLAIN, token_budget=2 * 49 + 8 * 6, sharing=False)) == 4
+    assert len(microbatches(rows, "A", PLAIN, token_budget=2 * 49 + 8 * 6, way=Way.WHOLE)) == 4
 
 
 def test_rows_of_one_length_stay_together_where_completions_are_long():
     rows = [Row(replace(completion(3, n), prompt_ids=(p,) * 3), 1.0) for p in (1, 2) for n in (10, 400)]
-    micros = microbatches(rows, "A", PLAIN, token_budget=810)
+    micros = microbatches(rows, "A", PLAIN, token_budget=810, way=Way.PASSES)
     assert [[r.tokens for r in micro.rows] for micro in micros] == [[10, 10], [400, 400]]
 
 
 def test_a_row_larger_than_the_budget_is_alone():
-    micros = microbatches([row(tokens=1), row(tokens=100), row(tokens=1)], "A", PLAIN, token_budget=10, sharing=False)
+    micros = microbatches([row(tokens=1), row(tokens=100), row(tokens=1)], "A", PLAIN, token_budget=10, way=Way.WHOLE)
     assert [len(micro.rows) for micro in micros] == [2, 1]
 
 
 def test_padding_counts_on_both_sides():
     # One row has a long prompt, the other a long completion: together they take 2 * (10 + 10), not 11 + 11.
     rows = [row(prompt=10, tokens=1), row(prompt=1, tokens=10)]
-    assert len(microbatches(rows, "A", PLAIN, token_budget=39, sharing=False)) == 2
-    assert len(microbatches(rows, "A", PLAIN, token_budget=40, sharing=False)) == 1
+    assert len(microbatches(rows, "A", PLAIN, token_budget=39, way=Way.WHOLE)) == 2
+    assert len(microbatches(rows, "A", PLAIN, token_budget=40, way=Way.WHOLE)) == 1
 
 
 def test_two_temperatures_make_two_microbatches_of_a_large_budget():
-    micros = microbatches([row(temperature=1.0), row(temperature=0.7)], "A", PLAIN, token_budget=10_000)
+    micros = microbatches([row(temperature=1.0), row(temperature=0.7)], "A", PLAIN, token_budget=10_000, way=Way.PASSES)
     assert sorted(micro.temperature for micro in micros) == [0.7, 1.0]
 
 
 def test_the_most_tokens_are_those_of_the_whole_stream():
     rows = [Row(completion(max_tokens=8), 1.0), Row(completion(tokens=6, max_tokens=32), 1.0)]
-    assert [micro.max_tokens for micro in microbatches(rows, "A", PLAIN, token_budget=1)] == [32, 32]
+    assert [micro.max_tokens for micro in microbatches(rows, "A", PLAIN, token_budget=1, way=Way.PASSES)] == [32, 32]
 
 
 def test_seat_role_and_replay_are_handed_on():
-    (micro,) = microbatches([row()], "B", PLAIN, token_budget=100, replay=True)
+    (micro,) = microbatches([row()], "B", PLAIN, token_budget=100, replay=True, way=Way.PASSES)
     assert (micro.seat, micro.role, micro.replay) == ("B", PLAIN, True)
-    assert not microbatches([row()], "B", PLAIN, token_budget=100)[0].replay
+    assert not microbatches([row()], "B", PLAIN, token_budget=100, way=Way.PASSES)[0].replay
 
 
 def test_nothing_is_left_where_nothing_can_give_a_gradient():
-    assert microbatches([], "A", RoleConfig(beta=0.1, entropy=0.1), token_budget=100) == []
-    assert microbatches([row(advantage=0.0)] * 3, "A", PLAIN, token_budget=100) == []
+    assert microbatches([], "A", RoleConfig(beta=0.1, entropy=0.1), token_budget=100, way=Way.PASSES) == []
+    assert microbatches([row(advantage=0.0)] * 3, "A", PLAIN, token_budget=100, way=Way.PASSES) == []
 
 
 @pytest.mark.parametrize("role", [RoleConfig(beta=0.1), RoleConfig(entropy=0.1), RoleConfig(entropy=-0.1)])
 def test_a_kl_or_entropy_term_needs_no_advantage(role):
-    (micro,) = microbatches([row(advantage=0.0)], "A", role, token_budget=100)
+    (micro,) = microbatches([row(advantage=0.0)], "A", role, token_budget=100, way=Way.PASSES)
     assert len(micro.rows) == 1
 
 
 def test_rows_without_a_gradient_count_in_the_shares_and_never_reach_the_model():
     rows = [row(tokens=2, advantage=0.0), row(tokens=3, advantage=1.0), row(tokens=5, advantage=0.0)]
-    (micro,) = microbatches(rows, "A", PLAIN, token_budget=100)
+    (micro,) = microbatches(rows, "A", PLAIN, token_budget=100, way=Way.PASSES)
     assert [r.tokens for r in micro.rows] == [3]
     assert (micro.row_share, micro.token_share, micro.stream_tokens) == (1 / 3, 0.3, 10)
     assert micro.scale * 1.0 == pytest.approx(sum(r.advantage for r in rows) / 3)

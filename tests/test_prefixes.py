@@ -5,7 +5,7 @@ import itertools
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lite_selfplay.prefixes import Reading, cut
+from lite_selfplay.prefixes import Reading, Way, cut
 
 ROWS = st.lists(st.tuples(st.lists(st.integers(1, 2), min_size=1, max_size=8), st.integers(1, 5)), max_size=10)
 
@@ -16,14 +16,16 @@ def test_a_group_shares_all_but_the_last_token_of_its_prompt():
     assert reading.plain_cost == 3 * (4 + 5)
     assert reading.shared_cost == 3 + 3 * 6
     assert reading.shares
-    assert reading.cost() == 21
-    assert reading.cost(sharing=False) == 27
+    assert reading.cost(Way.PASSES) == 21
+    assert reading.cost(Way.PACKED) == 3 + 3 + 6 + 4  # of each row the prompt's last token and its own rest
+    assert reading.cost(Way.WHOLE) == 27
 
 
 def test_prompts_that_part_share_up_to_there():
     reading = Reading.of([([1, 2, 3, 7, 7], 1), ([1, 2, 3, 8], 1), ([1, 2, 3, 9, 9, 9], 1)])
     assert [(p.length, p.rows) for p in reading.prefixes] == [(3, 3)]
     assert reading.shared_cost == 3 + 3 * (7 - 3)
+    assert reading.packed_cost == 3 + 3 + 2 + 4
 
 
 def test_a_prefix_is_not_shortened_where_its_rows_would_lose_more():
@@ -41,7 +43,7 @@ def test_a_prompt_that_is_the_beginning_of_another_keeps_its_last_token():
 def test_different_prompts_are_read_whole():
     reading = Reading.of([([1, 1, 1], 1), ([2, 2, 2], 1)])
     assert not reading.shares
-    assert reading.cost() == reading.plain_cost == 8
+    assert reading.cost(Way.PASSES) == reading.plain_cost == reading.packed_cost == 8
 
 
 def test_a_prompt_of_one_token_cannot_be_shared():
@@ -49,7 +51,7 @@ def test_a_prompt_of_one_token_cannot_be_shared():
 
 
 def test_nothing_costs_nothing():
-    assert Reading().cost() == 0
+    assert [Reading().cost(way) for way in Way] == [0, 0, 0]
 
 
 @given(ROWS)
@@ -64,7 +66,7 @@ def test_a_shared_prefix_is_shared_indeed_and_every_row_is_in_one(rows):
             assert prompt[: prefix.length] == prefix.prompt[: prefix.length]
             assert prefix.length < len(prompt)
             assert len(prompt) + rest <= prefix.longest
-    assert reading.cost() <= reading.plain_cost
+    assert reading.packed_cost <= reading.cost(Way.PASSES) <= reading.plain_cost
 
 
 # Cutting
@@ -77,34 +79,34 @@ def as_it_is(row):
 def test_rows_are_cut_where_the_budget_ends():
     # Whole rows: two of 2 + 1 tokens take 6; a third of 2 + 4 would make it 3 * 6, and takes 6 by itself.
     rows = [([1, 1], 1), ([2, 2], 1), ([3, 3], 4)]
-    assert cut(rows, as_it_is, 6, sharing=False) == ([rows[:2], rows[2:]], 12)
-    assert cut(rows, as_it_is, 18, sharing=False) == ([rows], 18)
-    assert cut(rows, as_it_is, 1, sharing=False) == ([[row] for row in rows], 3 + 3 + 6)
+    assert cut(rows, as_it_is, 6, Way.WHOLE) == ([rows[:2], rows[2:]], 12)
+    assert cut(rows, as_it_is, 18, Way.WHOLE) == ([rows], 18)
+    assert cut(rows, as_it_is, 1, Way.WHOLE) == ([[row] for row in rows], 3 + 3 + 6)
 
 
 def test_what_is_read_once_is_counted_once():
     # Four tokens shared, then two of each row; whole rows would take 3 * 6.
     rows = [([1, 2, 3, 4, 5], 1)] * 3
-    assert cut(rows, as_it_is, 4 + 3 * 2) == ([rows], 10)
-    assert cut(rows, as_it_is, 4 + 3 * 2, sharing=False) == ([[row] for row in rows], 18)
+    assert cut(rows, as_it_is, 4 + 3 * 2, Way.PASSES) == ([rows], 10)
+    assert cut(rows, as_it_is, 4 + 3 * 2, Way.WHOLE) == ([[row] for row in rows], 18)
 
 
 def test_kinds_never_share_a_chunk():
     items = ["a1", "a2", "b3", "a4"]
-    chunks, cost = cut(items, lambda item: ([int(item[1])], 1), 100, sharing=False, kind=lambda item: item[0])
+    chunks, cost = cut(items, lambda item: ([int(item[1])], 1), 100, Way.WHOLE, kind=lambda item: item[0])
     assert (chunks, cost) == ([["a1", "a2"], ["b3"], ["a4"]], 8)
 
 
 def test_nothing_is_cut_into_nothing():
-    assert cut([], as_it_is, 10) == ([], 0)
+    assert cut([], as_it_is, 10, Way.PASSES) == ([], 0)
 
 
-@given(ROWS, st.integers(1, 60), st.booleans())
-def test_chunks_hold_all_rows_in_order_within_the_budget_and_grow_while_they_can(rows, budget, sharing):
-    chunks, cost = cut(rows, as_it_is, budget, sharing=sharing)
+@given(ROWS, st.integers(1, 60), st.sampled_from(Way))
+def test_chunks_hold_all_rows_in_order_within_the_budget_and_grow_while_they_can(rows, budget, way):
+    chunks, cost = cut(rows, as_it_is, budget, way)
     assert [row for chunk in chunks for row in chunk] == rows
-    costs = [Reading.of(chunk).cost(sharing=sharing) for chunk in chunks]
+    costs = [Reading.of(chunk).cost(way) for chunk in chunks]
     assert sum(costs) == cost
     assert all(len(chunk) == 1 or one <= budget for chunk, one in zip(chunks, costs, strict=True))
     for chunk, following in itertools.pairwise(chunks):
-        assert Reading.of([*chunk, following[0]]).cost(sharing=sharing) > budget
+        assert Reading.of([*chunk, following[0]]).cost(way) > budget

@@ -25,7 +25,7 @@ def test_two_steps_of_agon_on_the_real_model(tmp_path: Path):
             tasks="stories:max=10",
             steps=2,
             group_size=6,
-            problems_per_step=1,
+            problems_per_step=3,
             max_completion_tokens=36,
             cold_start={"enabled": True, "steps": 5, "examples_per_step": 4, "lr": 1e-3},
             seats={"*": {"lr": 1e-4}},
@@ -42,8 +42,9 @@ def test_two_steps_of_agon_on_the_real_model(tmp_path: Path):
     before = run.path / "checkpoints" / "step-0" / "adapters"
     for seat, folder in run.seats.items():
         start, end = (load_file(path / "adapter_model.safetensors") for path in (before / seat, folder))
-        assert rows[-1]["seats"][seat]["updates"] >= 1
-        assert any(not torch.equal(start[name], end[name]) for name in start)
+        moved = any(not torch.equal(start[name], end[name]) for name in start)
+        assert moved == (rows[-1]["seats"][seat]["updates"] > 0)  # a group that is rewarded alike moves nothing
+    assert any(row["seats"][seat]["updates"] for row in rows for seat in run.seats)
     completions = run.episodes()
     assert any(row["well_formed"] for row in completions)
     assert any(row["stop"] == "eos" for row in completions)

@@ -9,6 +9,7 @@ import torch
 from lite_selfplay.adapters import Adapters
 from lite_selfplay.backends.generation import Generation
 from lite_selfplay.data import Sampling, TokenScores
+from lite_selfplay.prefixes import Way
 
 
 class Backend(Protocol):
@@ -47,12 +48,16 @@ class Backend(Protocol):
         """Log-probabilities and entropies (B, keep) under what is active: see `backends.logprobs.token_logprobs`."""
         ...
 
-    def shares_prefixes(self) -> bool:
-        """Whether the update reads prompts that begin alike once."""
+    def way(self) -> Way:
+        """How the update reads rows."""
+        ...
+
+    def between_phases(self) -> None:
+        """Called when a step goes on to something that needs memory of another shape."""
         ...
 
     def release_memory(self) -> None:
-        """Give memory that is no longer in use back to the system: called between the phases of a step."""
+        """Give memory that is no longer in use back to the system: called where none was left."""
         ...
 
     def autocast(self) -> contextlib.AbstractContextManager[Any]:

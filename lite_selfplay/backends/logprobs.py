@@ -76,7 +76,7 @@ def token_logprobs(
 
 def hidden_states(base: Any, input_ids: Tensor, attention_mask: Tensor, keep: int) -> Tensor:
     """Hidden states (N, H) that predict the N tokens, row by row; prompts that begin alike are read once."""
-    rows = _rows(input_ids, attention_mask, keep) if shares_prefixes(base) else []
+    rows = own_tokens(input_ids, attention_mask, keep) if shares_prefixes(base) else []
     reading = Reading.of((prompt, len(rest)) for prompt, rest in rows)
     if reading.shares:
         return _hidden_over_prefixes(base, rows, reading, input_ids.device)
@@ -89,7 +89,7 @@ def hidden_states_without_mask(base: Any, input_ids: Tensor, attention_mask: Ten
 
     No token sees what follows it, so padding there changes nothing and needs no mask.
     """
-    rows = _rows(input_ids, attention_mask, keep)
+    rows = own_tokens(input_ids, attention_mask, keep)
     width = max(len(prompt) + len(rest) for prompt, rest in rows)
     ids = torch.zeros((len(rows), width), dtype=torch.long)
     for i, (prompt, rest) in enumerate(rows):
@@ -218,7 +218,7 @@ def _inputs(input_ids: Tensor, attention_mask: Tensor) -> dict[str, Any]:
     return {"input_ids": input_ids, "attention_mask": attention_mask, "position_ids": positions, "use_cache": False}
 
 
-def _rows(input_ids: Tensor, attention_mask: Tensor, keep: int) -> list[tuple[list[int], list[int]]]:
+def own_tokens(input_ids: Tensor, attention_mask: Tensor, keep: int) -> list[tuple[list[int], list[int]]]:
     """Each row's own tokens, without padding: its prompt, and what follows in the last `keep` columns."""
     split = input_ids.shape[1] - keep
     return [

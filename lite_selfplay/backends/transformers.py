@@ -17,13 +17,17 @@ from lite_selfplay.adapters import Adapters
 from lite_selfplay.backends.base import is_out_of_memory
 from lite_selfplay.backends.generation import Generation, generate
 from lite_selfplay.backends.logprobs import Read, shares_prefixes, token_logprobs
+from lite_selfplay.backends.packing import packed_hidden_states, packs
 from lite_selfplay.config import ModelSection, SeatConfig
 from lite_selfplay.data import Sampling, TokenScores
 from lite_selfplay.errors import TrainingError
 from lite_selfplay.models.folders import refusing_code
+from lite_selfplay.prefixes import Way
 
 _DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 _SCORE_TOKENS = 16384
+_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
+"""Of glibc's `mallopt`."""
 _PRIMITIVES = 64
 """Compiled products, of one shape each, that oneDNN keeps on a CPU. Its own 1,024 come to hundreds of MB where every
 batch has another shape."""
@@ -71,6 +75,7 @@ class TransformersBackend:
         """Bring the base and its seats into memory."""
         if self.device.type == "cpu":
             os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", str(_PRIMITIVES))  # read at the first product
+            _keep_what_is_freed()
         base = load_base(
             path, section.precision, self.compute_dtype, self.device, trust_remote_code=section.trust_remote_code
         )
@@ -78,6 +83,8 @@ class TransformersBackend:
         self._dense = functools.partial(dense_weight, dtype=self.compute_dtype)
         if self.device.type == "cpu":
             self.adapters.compute_together(self._dense)
+            if not self._checkpointing and packs(self.adapters.model):
+                self.read = packed_hidden_states
         self._speaks_dense = self._has_room_for_dense_weights()
 
     def _has_room_for_dense_weights(self) -> bool:
@@ -181,8 +188,10 @@ class TransformersBackend:
             model, input_ids, attention_mask, keep, temperature, entropy_gradient=entropy_gradient, read=self.read
         )
 
-    def shares_prefixes(self) -> bool:
-        return shares_prefixes(self.adapters.model)
+    def way(self) -> Way:
+        if self.read is not None:
+            return Way.PACKED
+        return Way.PASSES if shares_prefixes(self.adapters.model) else Way.WHOLE
 
     @contextlib.contextmanager
     def _at_rest(self) -> Any:
@@ -194,6 +203,10 @@ class TransformersBackend:
                 yield
         finally:
             self.adapters.model.train(was_training)
+
+    def between_phases(self) -> None:
+        if self.device.type == "cuda":
+            torch.cuda.empty_cache()
 
     def release_memory(self) -> None:
         if self.device.type == "cpu":
@@ -221,18 +234,25 @@ class TransformersBackend:
         }
 
 
+def _keep_what_is_freed() -> None:
+    """Let glibc keep freed memory for the next tensor until `_trim_heap`: it would return every large one to the system
+    and ask for it again a moment later, page by page. Elsewhere nothing happens."""
+    if (option := _from_glibc("mallopt")) is not None:
+        option(_MMAP_THRESHOLD, 2**30)
+        option(_TRIM_THRESHOLD, -1)
+
+
 def _trim_heap() -> None:
-    """Let the C library return freed memory, of which glibc keeps what it once had: others may need it meanwhile.
-    Elsewhere nothing happens."""
-    if (trim := _malloc_trim()) is not None:
+    """Let glibc return freed memory to the system: others may need it meanwhile. Elsewhere nothing happens."""
+    if (trim := _from_glibc("malloc_trim")) is not None:
         trim(0)
 
 
 @functools.cache
-def _malloc_trim() -> Callable[[int], int] | None:
+def _from_glibc(name: str) -> Callable[..., int] | None:
     if not sys.platform.startswith("linux"):
         return None
-    found: Callable[[int], int] | None = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    found: Callable[..., int] | None = getattr(ctypes.CDLL(None), name, None)
     return found
 
 

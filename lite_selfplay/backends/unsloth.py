@@ -32,6 +32,7 @@ from lite_selfplay.config import ModelSection, SeatConfig
 from lite_selfplay.data import Sampling
 from lite_selfplay.errors import RequestError, TrainingError
 from lite_selfplay.models.folders import refusing_code
+from lite_selfplay.prefixes import Way
 
 LONGEST = 32768
 """Tokens of a prompt and its completion that are read at most, however long the base could go."""
@@ -133,8 +134,8 @@ class UnslothBackend(TransformersBackend):
                 f"{self._longest:,}: lower max_completion_tokens or run.max_prompt_tokens, or use another --backend"
             )
 
-    def shares_prefixes(self) -> bool:
-        return False  # no cache is kept while training
+    def way(self) -> Way:
+        return Way.WHOLE  # no cache is kept while training
 
     @contextlib.contextmanager
     def _at_rest(self) -> Iterator[None]:
