@@ -50,13 +50,12 @@ def token_logprobs(
     base: Any = getattr(model, "get_base_model", lambda: model)()
     mask = attention_mask[:, -keep:].bool()
     targets = input_ids[:, -keep:][mask]
-    config = base.config.get_text_config()
-    if any(getattr(config, name, None) not in (None, 1, 1.0) for name in _SCALED_HEADS):
+    if not goes_by_hidden_states(base):
         logits = base(**_inputs(input_ids, attention_mask), logits_to_keep=keep + 1).logits[:, :-1][mask]
         scores = _scores(logits, targets, temperature, entropy_gradient)
     else:
         hidden = (read or hidden_states)(base, input_ids, attention_mask, keep)
-        softcap = getattr(config, "final_logit_softcapping", None)
+        softcap = getattr(base.config.get_text_config(), "final_logit_softcapping", None)
         head = base.get_output_embeddings()
         size = max(1, HEAD_ELEMENTS // head.weight.shape[0])
         if is_frozen(head):
@@ -72,6 +71,13 @@ def token_logprobs(
             scores = _in_pieces(piece, hidden, targets, size)
     logprobs, entropies = (torch.zeros_like(mask, dtype=torch.float32).masked_scatter(mask, s) for s in scores)
     return logprobs, entropies
+
+
+def goes_by_hidden_states(model: nn.Module) -> bool:
+    """Whether a model's logits are its hidden states under the head, capped at the most; else it is run as a whole."""
+    base: Any = getattr(model, "get_base_model", lambda: model)()
+    config = base.config.get_text_config()
+    return all(getattr(config, name, None) in (None, 1, 1.0) for name in _SCALED_HEADS)
 
 
 def hidden_states(base: Any, input_ids: Tensor, attention_mask: Tensor, keep: int) -> Tensor:

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from lite_selfplay.adapters import Adapters
 from lite_selfplay.backends.base import is_out_of_memory
 from lite_selfplay.backends.generation import Generation, generate
-from lite_selfplay.backends.logprobs import Read, shares_prefixes, token_logprobs
+from lite_selfplay.backends.logprobs import Read, goes_by_hidden_states, shares_prefixes, token_logprobs
 from lite_selfplay.backends.packing import packed_hidden_states, packs
 from lite_selfplay.config import ModelSection, SeatConfig
 from lite_selfplay.data import Sampling, TokenScores
@@ -189,6 +189,8 @@ class TransformersBackend:
         )
 
     def way(self) -> Way:
+        if not goes_by_hidden_states(self.adapters.model):
+            return Way.WHOLE
         if self.read is not None:
             return Way.PACKED
         return Way.PASSES if shares_prefixes(self.adapters.model) else Way.WHOLE

@@ -166,3 +166,9 @@ def test_a_backend_on_a_cpu_packs_unless_layers_are_computed_again(make_backend:
     again.adapters.model.gradient_checkpointing_enable()
     again.adapters.model.train()
     assert again.way() is Way.WHOLE
+
+
+def test_a_model_whose_logits_are_scaled_is_read_as_a_whole(make_backend: Callable[..., Any]):
+    backend = make_backend()
+    backend.adapters.model.get_base_model().config.logits_scaling = 4.0
+    assert backend.way() is Way.WHOLE
