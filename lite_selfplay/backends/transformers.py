@@ -29,8 +29,8 @@ _SCORE_TOKENS = 16384
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
 """Of glibc's `mallopt`."""
 _PRIMITIVES = 64
-"""Compiled products, of one shape each, that oneDNN keeps on a CPU. Its own 1,024 come to hundreds of MB where every
-batch has another shape."""
+"""Compiled products, of one shape each, that oneDNN and torch's layer above it each keep on a CPU. Their own 1,024 come
+to hundreds of MB where every batch has another shape."""
 
 
 class TransformersBackend:
@@ -74,7 +74,8 @@ class TransformersBackend:
     ) -> None:
         """Bring the base and its seats into memory."""
         if self.device.type == "cpu":
-            os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", str(_PRIMITIVES))  # read at the first product
+            for cache in ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY"):  # both read at the first product
+                os.environ.setdefault(cache, str(_PRIMITIVES))
             _keep_what_is_freed()
         base = load_base(
             path, section.precision, self.compute_dtype, self.device, trust_remote_code=section.trust_remote_code
