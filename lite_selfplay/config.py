@@ -212,9 +212,9 @@ class RunSection(Section):
     `max_completion_tokens` None takes what the task suggests (16 for `letters`, otherwise 512).
     `microbatch_tokens` bounds the tokens of one forward and backward, padding included (None: 1,536 on a CPU, where
     more is hardly faster, and 8,192 on a card); `generation_tokens` the tokens whose keys and values are held at once
-    while sampling. `init` is another run's folder, whose seats this one starts from instead of a cold start. A checkpoint is
-    saved every `save_every` steps, and after a step where the last one is `save_minutes` old (0: by steps alone). A
-    step with a number that is not finite is skipped; `max_bad_steps` of them in a row stop the run.
+    while sampling. `init` is another run's folder, whose seats this one starts from instead of a cold start. A
+    checkpoint is saved every `save_every` steps, and after a step where the last one is `save_minutes` old (0: by steps
+    alone). A step with a number that is not finite is skipped; `max_bad_steps` of them in a row stop the run.
     """
 
     steps: int = Field(200, ge=1)
