@@ -210,7 +210,7 @@ class RunSection(Section):
     """The run itself. `dir` is its place, the only key that `config.yaml` leaves out.
 
     `max_completion_tokens` None takes what the task suggests (16 for `letters`, otherwise 512).
-    `microbatch_tokens` bounds the tokens of one forward and backward, padding included (None: 1,536 on a CPU, where
+    `microbatch_tokens` bounds the tokens of one forward and backward, padding included (None: 1,280 on a CPU, where
     more is hardly faster, and 8,192 on a card); `generation_tokens` the tokens whose keys and values are held at once
     while sampling. `init` is another run's folder, whose seats this one starts from instead of a cold start. A
     checkpoint is saved every `save_every` steps, and after a step where the last one is `save_minutes` old (0: by steps
@@ -238,7 +238,7 @@ class RunSection(Section):
 
     def tokens_at_once(self, *, on_cpu: bool) -> int:
         """What `microbatch_tokens` comes to on a kind of machine."""
-        return self.microbatch_tokens or (1536 if on_cpu else 8192)
+        return self.microbatch_tokens or (1280 if on_cpu else 8192)
 
 
 class RunConfig(Section):
