@@ -1,7 +1,7 @@
-"""Attention of one new token a row, without copying keys for the heads that share them."""
+"""Another attention in the place of transformers' own: here that of one new token a row, which copies no keys."""
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -11,14 +11,19 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 
 @contextlib.contextmanager
-def shared_key_attention() -> Iterator[None]:
-    """For the length of this, transformers' `sdpa` attention reads one new token a row by `attend`."""
+def sdpa_replaced(attention: Callable[..., tuple[Tensor, None]]) -> Iterator[None]:
+    """For the length of this, transformers' `sdpa` attention is another one."""
     before = ALL_ATTENTION_FUNCTIONS["sdpa"]
-    ALL_ATTENTION_FUNCTIONS["sdpa"] = attend
+    ALL_ATTENTION_FUNCTIONS["sdpa"] = attention
     try:
         yield
     finally:
         ALL_ATTENTION_FUNCTIONS["sdpa"] = before
+
+
+def shared_key_attention() -> contextlib.AbstractContextManager[None]:
+    """For the length of this, transformers' `sdpa` attention reads one new token a row by `attend`."""
+    return sdpa_replaced(attend)
 
 
 def attend(

@@ -38,27 +38,24 @@ class Block:
         return slice(self.start, self.start + sum(self.lengths))
 
     @cached_property
-    def _padded(self) -> tuple[Tensor, Tensor] | None:
-        """Tokens by their place in a rectangle (R * T,), -1 where none is, and places by token; None without gaps."""
+    def _places(self) -> Tensor | None:
+        """Each token's place in a rectangle of R * T; None where the rows fill it."""
         if min(self.lengths) == self.width:
             return None
-        lengths = torch.tensor(self.lengths)
-        within = torch.arange(self.width)[None] < lengths[:, None]
-        tokens = torch.full(within.shape, -1).masked_scatter(within, torch.arange(int(lengths.sum())))
-        return tokens.flatten(), within.flatten().nonzero()[:, 0]
+        within = torch.arange(self.width)[None] < torch.tensor(self.lengths)[:, None]
+        return within.flatten().nonzero()[:, 0]
 
     def rectangle(self, x: Tensor) -> Tensor:
         """The rows (R, T, ...) of x (N, ...), zeros where a row is shorter."""
-        own = x[self.span]
-        if self._padded is not None:
-            tokens, places = self._padded
-            own = own.new_zeros(len(tokens), *own.shape[1:]).index_copy_(0, places, own)
-        return own.unflatten(0, (len(self.lengths), self.width))
+        own, rows = x[self.span], len(self.lengths)
+        if self._places is not None:
+            own = own.new_zeros(rows * self.width, *own.shape[1:]).index_copy_(0, self._places, own)
+        return own.unflatten(0, (rows, self.width))
 
     def tokens(self, x: Tensor) -> Tensor:
         """The tokens of a rectangle (R, T, ...), without its gaps."""
         flat = x.flatten(0, 1)
-        return flat if self._padded is None else flat[self._padded[1]]
+        return flat if self._places is None else flat[self._places]
 
 
 def attend(q: Tensor, k: Tensor, v: Tensor, blocks: Sequence[Block], scale: float) -> Tensor:

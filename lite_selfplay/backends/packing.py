@@ -5,15 +5,14 @@ looks beyond a token, so that is all that has to know whose a token is. Shapes: 
 completion's token, `H` hidden size; `B` rows of `L` tokens as they are given, padding included.
 """
 
-import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
+from lite_selfplay.backends.attention import sdpa_replaced
 from lite_selfplay.backends.logprobs import own_tokens, shares_prefixes
 from lite_selfplay.backends.packed_attention import Block, attend
 from lite_selfplay.prefixes import Reading
@@ -97,7 +96,7 @@ def packed_hidden_states(base: Any, input_ids: Tensor, attention_mask: Tensor, k
     """As `logprobs.hidden_states`: those (M, H) that predict the last `keep` tokens (B, L) that are no padding."""
     packed = Packed.of(own_tokens(input_ids, attention_mask, keep))
     device = input_ids.device
-    with _attention_over(packed.blocks):
+    with sdpa_replaced(_attention_over(packed.blocks)):
         out = base.base_model(
             input_ids=torch.tensor([packed.ids], device=device),
             position_ids=torch.tensor([packed.positions], device=device),
@@ -109,9 +108,8 @@ def packed_hidden_states(base: Any, input_ids: Tensor, attention_mask: Tensor, k
     return hidden[torch.tensor(packed.predicting, device=device)]
 
 
-@contextlib.contextmanager
-def _attention_over(blocks: Sequence[Block]) -> Iterator[None]:
-    """For the length of this, transformers' `sdpa` attention is that of packed rows."""
+def _attention_over(blocks: Sequence[Block]) -> Callable[..., tuple[Tensor, None]]:
+    """Attention of packed rows, as transformers calls it."""
 
     def attention(
         module: nn.Module,
@@ -130,12 +128,7 @@ def _attention_over(blocks: Sequence[Block]) -> Iterator[None]:
         q, k, v = (x[0].transpose(0, 1) for x in (query, key, value))
         return attend(q, k, v, blocks, scale)[None], None
 
-    before = ALL_ATTENTION_FUNCTIONS["sdpa"]
-    ALL_ATTENTION_FUNCTIONS["sdpa"] = attention
-    try:
-        yield
-    finally:
-        ALL_ATTENTION_FUNCTIONS["sdpa"] = before
+    return attention
 
 
 @torch.no_grad()

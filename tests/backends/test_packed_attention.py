@@ -96,7 +96,7 @@ def test_a_row_sees_its_beginning_and_nothing_of_what_comes_later_or_belongs_to_
         assert changed == list(sees)
 
 
-def test_nothing_is_computed_for_rows_that_are_not_there():
+def test_rows_become_a_rectangle_and_tokens_again():
     assert Block(9, (3, 6, 5), range(5)).span == slice(9, 23)
     block = Block(1, (2, 1))
     x = torch.tensor([9.0, 1.0, 2.0, 3.0])
