@@ -4,7 +4,6 @@
 are tried. `LITE_SELFPLAY_FAULTS_SEED` says which, so that several processes may share them.
 """
 
-import contextlib
 import hashlib
 import json
 import mmap
@@ -23,6 +22,7 @@ from typing import Any
 import pytest
 
 from lite_selfplay.evaluation.tables import as_text
+from tests.warm_parent import started
 
 NURSERY = Path(__file__).with_name("nursery.py")
 COUNT = int(os.environ.get("LITE_SELFPLAY_FAULTS") or 0)
@@ -216,24 +216,11 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
     if not hasattr(os, "fork") or not Path("/proc/self/stat").exists():
         pytest.skip("forks, and reads /proc")
     place = tmp_path_factory.mktemp("faults")
-    with subprocess.Popen(
-        [sys.executable, str(NURSERY)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-        env=ENVIRONMENT,
-        cwd=place,
-    ) as nursery:
+    with started(NURSERY, place, ENVIRONMENT) as nursery:
         lab = Lab(place, nursery)
-        try:
-            lab._answer()
-            _run_untouched(lab)
-            yield lab
-        finally:
-            nursery.stdin.close()  # type: ignore[union-attr]
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                nursery.wait(30)
-            nursery.kill()
+        lab._answer()
+        _run_untouched(lab)
+        yield lab
     shutil.rmtree(place, ignore_errors=True)
 
 

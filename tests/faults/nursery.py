@@ -19,8 +19,6 @@ functions that are wrapped to note the phase do what they did.
 
 import errno
 import functools
-import gc
-import importlib
 import json
 import mmap
 import os
@@ -33,26 +31,15 @@ import time
 from pathlib import Path
 from typing import Any
 
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from warm_parent import warm_up
+
 PHASES = ("starting", "loading", "cold start", "evaluation", "generation", "update", "lines", "saving", "leaving")
 PAGE = 64
 """Bytes of a page. Byte 0 is the phase; byte 16 + i says how often phase i has begun, up to 255; 8 to 11 count the file
 operations, 12 to 15 the writes among them."""
 
-WARM = (
-    "datasets",
-    "lite_selfplay.games.agon",
-    "lite_selfplay.runs.api",
-    "lite_selfplay.runs.doctor",
-    "lite_selfplay.runs.targets",
-    "lite_selfplay.models.sources.tiny",
-    "lite_selfplay.runs.session",
-    "lite_selfplay_cli.app",
-    "lite_selfplay_cli.display",
-    "pandas",
-    "scipy.stats",
-    "transformers.models.qwen3.modeling_qwen3",
-    "trl.trainer.grpo_trainer",
-)
 # What Python tells of before it does it. safetensors writes by itself, between two of these.
 OPERATIONS = ("open", "os.rename", "os.remove", "os.rmdir", "os.mkdir", "os.truncate")
 WRITING = ("os.rename", "os.mkdir")
@@ -195,12 +182,7 @@ def fill(mount: Path, spare: int) -> None:
 
 
 if __name__ == "__main__":
-    for module in WARM:
-        importlib.import_module(module)
-    # Ignored where a shell started this in the background, and under `nohup`.
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-    signal.signal(signal.SIGHUP, signal.SIG_DFL)
-    gc.freeze()  # for the children: else each one copies, and at its end walks through, all that was imported
+    warm_up()
     mine = serve()
     if mine is not None:
         become(mine)

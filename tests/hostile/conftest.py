@@ -1,6 +1,5 @@
 """Requests to `lite-selfplay`, forked from a warm parent or as processes of their own, and how they ended."""
 
-import contextlib
 import json
 import os
 import resource
@@ -16,6 +15,7 @@ from typing import Any
 import pytest
 
 from lite_selfplay.evaluation.tables import as_text
+from tests.warm_parent import started
 
 SERVER = Path(__file__).with_name("server.py")
 PATIENCE_S = 60.0
@@ -111,25 +111,12 @@ def server(tmp_path_factory: pytest.TempPathFactory, pytestconfig: pytest.Config
         pytest.skip("forks")
     place = tmp_path_factory.mktemp("server")
     environment = {**os.environ, **ENVIRONMENT}
-    with subprocess.Popen(
-        [sys.executable, str(SERVER)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-        env=environment,
-        cwd=place,
-    ) as parent:
+    with started(SERVER, place, environment) as parent:
         server = Server(place, parent, environment)
-        try:
-            server.answer()
-            (place / "warm").mkdir()
-            server.fork(["eval", "tiny", "--tasks", "letters", "--limit", "1"], place / "warm")  # makes the model
-            yield server
-        finally:
-            parent.stdin.close()  # type: ignore[union-attr]
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                parent.wait(30)
-            parent.kill()
+        server.answer()
+        (place / "warm").mkdir()
+        server.fork(["eval", "tiny", "--tasks", "letters", "--limit", "1"], place / "warm")  # makes the model
+        yield server
     reporter: Any = pytestconfig.pluginmanager.get_plugin("terminalreporter")
     if server.ended and reporter is not None:
         reporter.ensure_newline()

@@ -12,8 +12,6 @@ which would take longer than most requests.
 import atexit
 import contextlib
 import ctypes
-import gc
-import importlib
 import json
 import os
 import signal
@@ -21,23 +19,13 @@ import sys
 import time
 import traceback
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, NoReturn
 
-WARM = (
-    "datasets",
-    "gguf",
-    "lite_selfplay.runs.doctor",
-    "lite_selfplay.runs.targets",
-    "lite_selfplay.models.sources.tiny",
-    "lite_selfplay.runs.report.analysis.runs",
-    "lite_selfplay.runs.session",
-    "lite_selfplay_cli.app",
-    "lite_selfplay_cli.display",
-    "pandas",
-    "scipy.stats",
-    "transformers.models.qwen3.modeling_qwen3",
-    "trl.trainer.grpo_trainer",
-)
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from warm_parent import warm_up
+
 _CAPABILITIES = 0x20080522  # version 3: two words of 32 capabilities each
 _PAUSE_S = 0.002
 
@@ -109,13 +97,7 @@ def leave(main: Callable[[], None]) -> NoReturn:
 
 
 if __name__ == "__main__":
-    for module in WARM:
-        importlib.import_module(module)
-    import torch
-
-    torch.set_num_threads(1)
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored where a shell started this in the background
-    gc.freeze()  # for the children: else each one copies, and at its end walks through, all that was imported
+    warm_up()
     mine = serve()
     if mine is not None:
         become(mine)
