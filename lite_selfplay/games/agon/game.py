@@ -57,6 +57,36 @@ class DraftChallengeOptions(GameOptions):
     opponent: Literal["per_rollout", "hidden", "shared_hidden"] = "per_rollout"
 
 
+def figures_of_drafts(use: str) -> tuple[Figure, ...]:
+    """The figures of `challenge_log`; `use` says what a draft's recap is for."""
+    return (
+        Figure("conversions", "conversions a step", word="conversions", summed=True),
+        Figure("regressions", "regressions a step", word="regressions", summed=True),
+        Figure(
+            "empty_summaries",
+            "empty summaries",
+            "share",
+            healthy=(0.0, MOST_EMPTY_RECAPS),
+            warning=f"{{value:.0%}} of the drafts left nothing {use}: no recap between the reasoning and the answer, "
+            "or cut off before it. A larger max_completion_tokens or a cold start helps.",
+        ),
+    )
+
+
+def pairing_with_drafts(answer: str) -> Pairing:
+    """How a draft is shown beside what was answered after reading it, the `answer`."""
+    return Pairing(
+        "drafter",
+        "draft",
+        {
+            (False, True): f"the {answer} was right, the draft wrong",
+            (True, False): f"the draft was right, the {answer} wrong",
+            (True, True): "both right",
+            (False, False): "both wrong",
+        },
+    )
+
+
 class DraftChallenge(Game):
     """Two seats take turns: one drafts, the other reads the draft's recap and is paid for out-solving it."""
 
@@ -69,28 +99,8 @@ class DraftChallenge(Game):
             "B": {"init": "gaussian", "init_std": 1e-3},
         }
     }
-    figures = (
-        Figure("conversions", "conversions a step", word="conversions", summed=True),
-        Figure("regressions", "regressions a step", word="regressions", summed=True),
-        Figure(
-            "empty_summaries",
-            "empty summaries",
-            "share",
-            healthy=(0.0, MOST_EMPTY_RECAPS),
-            warning="{value:.0%} of the drafts left nothing for the challenger to read: no recap between the reasoning "
-            "and the answer, or cut off before it. A larger max_completion_tokens or a cold start helps.",
-        ),
-    )
-    pairing = Pairing(
-        "drafter",
-        "draft",
-        {
-            (False, True): "the challenge was right, the draft wrong",
-            (True, False): "the draft was right, the challenge wrong",
-            (True, True): "both right",
-            (False, False): "both wrong",
-        },
-    )
+    figures = figures_of_drafts("for the challenger to read")
+    pairing = pairing_with_drafts("challenge")
 
     def seats(self, step: int) -> Mapping[str, str]:
         swap = self.options.rotate and step % 2 == 1

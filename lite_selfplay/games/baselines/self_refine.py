@@ -20,10 +20,9 @@ from typing import Any, ClassVar
 from lite_selfplay.data import Episode, EvalSpec, Example, Group, Problem, Sample, Stream
 from lite_selfplay.games.agon.attempts import worked_attempt
 from lite_selfplay.games.agon.controls import own_attempt_prompt
-from lite_selfplay.games.agon.game import MOST_EMPTY_RECAPS, challenge_log, recap_of
+from lite_selfplay.games.agon.game import challenge_log, figures_of_drafts, pairing_with_drafts, recap_of
 from lite_selfplay.games.base import Game, GameOptions
 from lite_selfplay.games.baselines.grpo import judged, solo_reward
-from lite_selfplay.games.presentation import Figure, Pairing
 from lite_selfplay.games.prompts import fill
 from lite_selfplay.games.table import Table
 from lite_selfplay.games.worked_examples import worked_example
@@ -44,28 +43,8 @@ class SelfRefine(Game):
     about = "one seat drafts and refines its own drafts: Agon's control, at its budget"
     Options = SelfRefineOptions
     recipe: ClassVar[dict[str, Any]] = {"seats": {"solver": {"lr": 5e-5, "schedule": "linear", "warmup": 0.1}}}
-    figures = (
-        Figure("conversions", "conversions a step", word="conversions", summed=True),
-        Figure("regressions", "regressions a step", word="regressions", summed=True),
-        Figure(
-            "empty_summaries",
-            "empty summaries",
-            "share",
-            healthy=(0.0, MOST_EMPTY_RECAPS),
-            warning="{value:.0%} of the drafts left nothing to refine: no recap between reasoning and answer, or "
-            "cut off before it. A larger max_completion_tokens or a cold start helps.",
-        ),
-    )
-    pairing = Pairing(
-        "drafter",
-        "draft",
-        {
-            (False, True): "the refinement was right, the draft wrong",
-            (True, False): "the draft was right, the refinement wrong",
-            (True, True): "both right",
-            (False, False): "both wrong",
-        },
-    )
+    figures = figures_of_drafts("to refine")
+    pairing = pairing_with_drafts("refinement")
 
     def seats(self, step: int) -> Mapping[str, str]:
         return dict.fromkeys(self.roles, "solver")
@@ -85,8 +64,8 @@ class SelfRefine(Game):
     def play(self, step: int, table: Table) -> Episode:
         weight = self.options.format_weight
         problems = table.draw("problems", self.problems_per_step)
-        said = table.ask("drafter", [fill("solver", problem=x.text) for x in problems], n=self.group_size)
-        drafted = judged(table, problems, said, weight)
+        drafts = table.ask("drafter", [fill("solver", problem=x.text) for x in problems], n=self.group_size)
+        drafted = judged(table, problems, drafts, weight)
         recaps = [
             [recap_of(table, sample.completion, x) for sample in group.samples]
             for x, group in zip(problems, drafted, strict=True)
