@@ -30,7 +30,7 @@ def guarded(
     Whatever the code raises is raised as `error`, `sys.exit` and exceptions outside `Exception` included; this
     library's own errors and KeyboardInterrupt pass. Afterwards the working folder, torch's default type and grad mode
     are what they were, and for code that only `judges` also the environment, the number of torch's threads and the
-    state of the global random generators. `warn` is told, once for each of them, what the code had changed.
+    state of the global random generators. `warn` reports, once for each of them, what the code had changed.
     """
     before = _state(judges)
     try:

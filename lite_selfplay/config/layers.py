@@ -118,18 +118,22 @@ def load_layer(path: Path) -> dict[str, Any]:
     """A configuration file as a layer. Raises ConfigError where it is missing or is not a YAML mapping."""
     if not os.path.exists(path):
         raise ConfigError(f"no configuration file at {path}")
-    text = read_utf8(path, ConfigError, FILE_LIMIT)
+    return nested(parse_mapping(read_utf8(path, ConfigError, FILE_LIMIT), str(path)))
+
+
+def parse_mapping(text: str, name: str) -> dict[str, Any]:
+    """A YAML mapping. Raises ConfigError, with the `name` of what holds it, for anything else."""
     try:
         values = _parse(text)
     except ConfigError as error:
-        raise ConfigError(f"{path}: {error}") from None
+        raise ConfigError(f"{name}: {error}") from None
     except _NO_YAML as error:
         mark = getattr(error, "problem_mark", None)
-        where = f"{path}, line {mark.line + 1}" if mark else path
+        where = f"{name}, line {mark.line + 1}" if mark else name
         raise ConfigError(f"{where}: not YAML ({getattr(error, 'problem', None) or error})") from None
     if not isinstance(values, dict):
-        raise ConfigError(f"{path} must hold a mapping of keys, not a {type(values).__name__}")
-    return nested(values)
+        raise ConfigError(f"{name} must hold a mapping of keys, not a {type(values).__name__}")
+    return values
 
 
 def preset_names() -> list[str]:

@@ -11,14 +11,14 @@ log-probabilities were (`Table.score`), and then plays one batch of the collecti
 
 import json
 import math
-import os
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, BinaryIO, TypeVar
+from typing import IO, Any, TypeVar
 
-from lite_selfplay.data import Completion, Group, Sample, Stream, completion_from_json
+from lite_selfplay.config.user_files import open_file
+from lite_selfplay.data import Completion, Group, Sample, Stream, completion_from_json, completion_to_json
 from lite_selfplay.errors import RunFolderError
 from lite_selfplay.tasks.base import derived_rng
 from lite_selfplay.tasks.files import LINE_LIMIT, parse_object, written_whole
@@ -48,8 +48,7 @@ class CollectedRow:
     round: int = 0
 
     def to_json(self) -> dict[str, Any]:
-        sampling = vars(self.completion.sampling)
-        return {**vars(self), "completion": {**vars(self.completion), "sampling": sampling}}
+        return {**vars(self), "completion": completion_to_json(self.completion)}
 
     @classmethod
     def from_json(cls, values: dict[str, Any]) -> "CollectedRow":
@@ -74,50 +73,9 @@ class CollectedRow:
         return row
 
 
-class CollectionWriter:
-    """Writes a collection row by row; it appears under its name when the block is left without an error.
-
-    >>> with CollectionWriter(path) as writer:
-    ...     writer.add(row)
-    """
-
-    def __init__(self, path: Path):
-        self.path, self.rows = path, 0
-        self._aside = path.with_name(path.name + ".partial")
-        self._file: BinaryIO | None = None
-
-    def __enter__(self) -> "CollectionWriter":
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        self._file = self._aside.open("wb")
-        return self
-
-    def add(self, row: CollectedRow) -> None:
-        """Raises ValueError for a number that is not finite."""
-        self._write(row.to_json())
-        self.rows += 1
-
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        assert self._file is not None
-        with self._file as file:
-            if kind is None:
-                self._write({"rows": self.rows})
-                file.flush()
-                os.fsync(file.fileno())
-        if kind is None:
-            self._aside.replace(self.path)
-        else:
-            self._aside.unlink(missing_ok=True)
-
-    def _write(self, values: dict[str, Any]) -> None:
-        assert self._file is not None
-        self._file.write(json.dumps(values, ensure_ascii=False, allow_nan=False).encode() + b"\n")
-
-
 def write_collection(path: Path, rows: Iterable[CollectedRow]) -> None:
-    """Write a collection, replacing an older one of that name."""
-    with CollectionWriter(path) as writer:
-        for row in rows:
-            writer.add(row)
+    """Write a collection, replacing an older one of that name. Raises ValueError for a number that is not finite."""
+    write_objects(path, (row.to_json() for row in rows))
 
 
 class Collection:
@@ -143,7 +101,7 @@ class Collection:
 
     def rows(self, places: Iterable[int]) -> list[CollectedRow]:
         """Rows by their places in the file, from 0."""
-        with self._opened() as file:
+        with open_file(self.path, RunFolderError) as file:
             return [self._row(file, place) for place in places]
 
     def batches(self, size: int, *, seed: int, epoch: int) -> list[list[int]]:
@@ -152,7 +110,7 @@ class Collection:
         derived_rng(seed, self.path.stem, epoch).shuffle(order)
         return [order[i : i + size] for i in range(0, len(order), size)]
 
-    def _row(self, file: BinaryIO, place: int) -> CollectedRow:
+    def _row(self, file: IO[bytes], place: int) -> CollectedRow:
         file.seek(self._starts[place])
         return self._parse(file.readline(LINE_LIMIT + 1), place + 1)
 
@@ -162,9 +120,6 @@ class Collection:
 
     def _parse(self, line: bytes, number: int) -> CollectedRow:
         return _parsed(line, _where(self.path, number), CollectedRow.from_json, "row of a collection")
-
-    def _opened(self) -> BinaryIO:
-        return _opened(self.path)
 
 
 def replayed(role: str, rows: Sequence[CollectedRow]) -> Stream:
@@ -185,7 +140,7 @@ def write_objects(path: Path, objects: Iterable[Mapping[str, Any]]) -> None:
 
 
 def read_objects(path: Path, make: Callable[[dict[str, Any]], T], what: str) -> list[T]:
-    """What `make` makes of the objects of such a file; `what` they are is said where one is none.
+    """What `make` makes of the objects of such a file; `what` names them in errors.
 
     Raises RunFolderError, with file and line, where the file is missing, cut or damaged.
     """
@@ -194,7 +149,7 @@ def read_objects(path: Path, make: Callable[[dict[str, Any]], T], what: str) -> 
 
 def _whole_lines(path: Path) -> Iterator[tuple[int, int, bytes]]:
     """Where each line but the last begins, its number from 1, and the line; the last says how many there are."""
-    with _opened(path) as file:
+    with open_file(path, RunFolderError) as file:
         count, start, line = 0, 0, file.readline(LINE_LIMIT + 1)
         while following := file.readline(LINE_LIMIT + 1):
             count += 1
@@ -215,13 +170,6 @@ def _parsed(line: bytes, where: str, make: Callable[[dict[str, Any]], T], what: 
         return make(parse_object(line, where))
     except (LookupError, TypeError, ValueError, AttributeError) as error:
         raise RunFolderError(f"{where}: no {what} ({error})") from None
-
-
-def _opened(path: Path) -> BinaryIO:
-    try:
-        return path.open("rb")
-    except OSError as error:
-        raise RunFolderError(f"cannot read {path}: {error.strerror or error}") from None
 
 
 def _where(path: Path, number: int) -> str:

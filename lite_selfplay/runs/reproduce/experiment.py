@@ -6,12 +6,13 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any, Literal
 
-import yaml
 from pydantic import Field, ValidationError, model_validator
 from pydantic_core import PydanticCustomError
 
 from lite_selfplay.config import FLAT_KEYS, RunConfig, merge, nested, set_key
+from lite_selfplay.config.layers import FILE_LIMIT, parse_mapping
 from lite_selfplay.config.sections import Section
+from lite_selfplay.config.user_files import read_utf8
 from lite_selfplay.errors import ConfigError, UnknownNameError
 from lite_selfplay.runs.evaluating import Settings
 
@@ -128,24 +129,10 @@ def load_experiment(name: str, scale: str = "full") -> Experiment:
     if name in experiment_names():
         text, stem = files(EXPERIMENTS).joinpath(f"{name}.yaml").read_text(encoding="utf-8"), name
     elif name.endswith((".yaml", ".yml")):
-        text, stem = _read(Path(name)), Path(name).stem
+        text, stem = read_utf8(Path(name), ConfigError, FILE_LIMIT), Path(name).stem
     else:
         raise UnknownNameError("experiment", name, experiment_names(), "A file of your own must end in .yaml.")
-    try:
-        values = yaml.safe_load(text)
-    except (yaml.YAMLError, ValueError) as error:
-        mark = getattr(error, "problem_mark", None)
-        raise ConfigError(f"{name}{f', line {mark.line + 1}' if mark else ''}: not YAML") from None
-    if not isinstance(values, dict):
-        raise ConfigError(f"{name} must hold a mapping of keys")
-    return _checked(name, stem, values, scale)
-
-
-def _read(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"no experiment at {path}: {getattr(error, 'strerror', None) or error}") from None
+    return _checked(name, stem, parse_mapping(text, name), scale)
 
 
 def _checked(name: str, stem: str, values: Mapping[str, Any], scale: str) -> Experiment:
