@@ -32,8 +32,8 @@ def evaluate(
     mode: Annotated[
         str | None,
         typer.Option(
-            help="single, cascade, self-refine, self-cascade, moa, vote, swap-seats or a game's own; several separated "
-            "by commas.",
+            help="single, cascade, self-refine, self-cascade, moa, vote, swap-seats, critic, search or a game's own; "
+            "several separated by commas.",
             metavar="MODE,...",
             show_default="the game's; single for a base model",
         ),
@@ -85,6 +85,8 @@ def evaluate(
     reads its own former attempt, in the words of that game, or in the challenger's.
     moa: two independent answers, each refined after reading the other. vote: what
     most of several answers say. swap-seats: every seat drafts for every seat.
+    critic: seats judge labelled steps (ProcessBench, PRM800K, DeltaBench, or worked
+    solutions). search: a solver's steps, each checked by a critic.
 
     Tasks made by rule give problems that training never saw; problems of a run's
     own training data are left out, and those that only look alike are named. The
@@ -259,8 +261,8 @@ def _print_comparisons(pairs: "list[tuple[Arm, Arm, Comparison]]", listed: int) 
                 printable(f"\n--- {case['id']}: {case.get('problem', '')}\n(reference: {case.get('reference')})")
             )
             for name, side in ((comparison.first, case["first"]), (comparison.second, case["second"])):
-                said = ", ".join(answer if answer is not None else "-" for answer in side["answers"])
-                typer.echo(printable(f"{name}: {_outcome(side['right'])}: {said}"))
+                given = ", ".join(answer if answer is not None else "-" for answer in side["answers"])
+                typer.echo(printable(f"{name}: {_outcome(side['right'])}: {given}"))
                 if len(side["texts"]) == 1:
                     typer.echo(printable(_indented(side["texts"][0])))
 

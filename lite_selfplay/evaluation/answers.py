@@ -133,16 +133,24 @@ class Answers:
 
 
 def _line(answer: Judged) -> dict[str, Any]:
-    said = answer.completion
-    judged = {"correct": answer.correct, "well_formed": answer.well_formed, "answer": answer.answer, "key": answer.key}
-    return {"text": said.text, "ids": list(said.token_ids), "stop": said.stop, "prefill": said.prefill, **judged}
+    completion = answer.completion
+    return {
+        "text": completion.text,
+        "ids": list(completion.token_ids),
+        "stop": completion.stop,
+        "prefill": completion.prefill,
+        "correct": answer.correct,
+        "well_formed": answer.well_formed,
+        "answer": answer.answer,
+        "key": answer.key,
+    }
 
 
 def _judged(row: Mapping[str, Any], seat: str, prompt: str, sampling: Sampling) -> Judged:
     """An answer as it was written down; the ids of its prompt and its log-probabilities are not kept."""
     if not isinstance(row["text"], str) or row["stop"] not in ("eos", "length", "string", "prompt_too_long"):
         raise ValueError("not an answer")
-    said = Completion(
+    completion = Completion(
         prompt, row["text"], (), tuple(map(int, row["ids"])), (), row["stop"], seat, -1, sampling, row["prefill"]
     )
-    return Judged(said, bool(row["correct"]), bool(row["well_formed"]), row["answer"], row["key"])
+    return Judged(completion, bool(row["correct"]), bool(row["well_formed"]), row["answer"], row["key"])

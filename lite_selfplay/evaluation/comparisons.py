@@ -131,7 +131,7 @@ def compared(evaluations: Sequence[tuple[str, Evaluation]]) -> list[tuple[Arm, A
 
 
 def disagreements(first: Arm, second: Arm, comparison: Comparison, limit: int) -> list[dict[str, Any]]:
-    """The first `limit` problems on which two arms differ, with what each said, to be read."""
+    """The first `limit` problems on which two arms differ, with the completions of each, to be read."""
     found = []
     for key in comparison.differ[:limit]:
         problem = second.problem(key) or first.problem(key)

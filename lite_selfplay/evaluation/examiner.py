@@ -212,11 +212,11 @@ class _Examiner:
     ) -> list[Completion]:
         seeds = [[derived_seed(self.seed, "evaluation", self.keys[i], *more)] for i, *more in about]
         starts = beginnings or [""] * len(prompts)
-        size, said = max(1, self.at_once * self.samples), list[Completion]()
+        size, found = max(1, self.at_once * self.samples), list[Completion]()
         for first in range(0, len(prompts), size):
             part = slice(first, first + size)
-            said += chain(*self.table.speak(seat, prompts[part], 1, sampling, seeds[part], starts[part]))
-        return said
+            found += chain(*self.table.speak(seat, prompts[part], 1, sampling, seeds[part], starts[part]))
+        return found
 
     def judge(self, answers: Sequence[tuple[Completion, int]]) -> list[Judged]:
         verdicts = self.table.verify([(completion, self.problems[i]) for completion, i in answers])

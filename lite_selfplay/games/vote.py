@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from lite_selfplay.games.modes import Examiner, Found, Judged, Measured, Mode, Score, alone, score_of
+from lite_selfplay.games.modes import Examiner, Found, Judged, Measured, Mode, Rows, Score, alone, score_of
 
 
 @dataclass(frozen=True)
@@ -24,19 +24,20 @@ class VoteScore(Score):
 
 def vote(examiner: Examiner, seats: Sequence[str]) -> Found:
     """Each seat's elected answers."""
-    return Found({seat: elected(measured) for seat, measured in alone(examiner, seats).items()})
+    return Found({seat: elected(measured.answers) for seat, measured in alone(examiner, seats).items()})
 
 
-def elected(measured: Measured) -> Measured:
-    """The vote on each problem's answers, as one answer a problem."""
-    rows = [[_winner(row)] for row in measured.answers]
-    votes = len(measured.answers[0])
-    others = [a for row, (won,) in zip(measured.answers, rows, strict=True) for a in row if a is not won]
+def elected(answers: Rows, also_read: Sequence[Judged] = ()) -> Measured:
+    """The vote on each problem's answers, as one answer a problem; `also_read` are what the answers cost besides."""
+    rows = [[_winner(row)] for row in answers]
+    votes = len(answers[0])
+    others = [a for row, (won,) in zip(answers, rows, strict=True) for a in row if a is not won]
     shares = [
         sum(won.key is not None and answer.key == won.key for answer in row) / votes
-        for row, (won,) in zip(measured.answers, rows, strict=True)
+        for row, (won,) in zip(answers, rows, strict=True)
     ]
-    score = score_of(rows, before=others, kind=VoteScore, votes=votes, share=sum(shares) / len(shares))
+    share = sum(shares) / len(shares)
+    score = score_of(rows, before=[*others, *also_read], kind=VoteScore, votes=votes, share=share)
     return Measured(rows, score)
 
 

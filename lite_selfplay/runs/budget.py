@@ -79,7 +79,7 @@ class Budget:
         self._resumed = "steps" in self.chosen
 
     @property
-    def open(self) -> bool:
+    def nothing_chosen(self) -> bool:
         """Whether nothing was chosen yet, so that the machine is to be measured."""
         return self.minutes > 0 and not self.chosen
 

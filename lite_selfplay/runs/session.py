@@ -149,7 +149,7 @@ class Session:
         if checkpoint is not None:
             self._load(checkpoint)
         with self._saved_when_stopped():
-            if self._budget.open and self._done < self.config.run.steps:
+            if self._budget.nothing_chosen and self._done < self.config.run.steps:
                 self._look_at_the_machine()
             if checkpoint is None:
                 self._prepare()

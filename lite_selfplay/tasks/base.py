@@ -15,7 +15,7 @@ class Task:
     """A set of problems. `max_completion_tokens` is used by runs that do not set a limit themselves.
 
     `procedural`: the problems are generated on demand and may repeat. `origin` is where other tasks found theirs.
-    `samples`: completions a problem that an evaluation takes where it is told nothing else.
+    `samples`: completions per problem that an evaluation samples by default.
     """
 
     name: str

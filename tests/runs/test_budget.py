@@ -62,7 +62,7 @@ def test_without_minutes_nothing_is_chosen(tmp_path: Path):
     free = budget(tmp_path / "budget.json", 0.0)
     with free.timing_an_evaluation(), free.timing_a_step():
         pass
-    assert not free.open
+    assert not free.nothing_chosen
     assert free.problems(100) == 100
     assert free.steps(5, 40, None) is None
     assert not (tmp_path / "budget.json").exists()

@@ -71,7 +71,7 @@ class Case:
 
     def judged(self) -> list[Critique]:
         """The critiques of the rewrite, read."""
-        return [read_critique(said) for said in self.critiques]
+        return [read_critique(completion) for completion in self.critiques]
 
     def fate(self, stable: float = STABLE) -> Fate:
         """What became of the step. Raises ValueError where something has not come to pass yet."""

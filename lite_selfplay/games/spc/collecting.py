@@ -14,9 +14,6 @@ from lite_selfplay.games.spc.rewards import critic_reward, sneaky_reward
 from lite_selfplay.games.spc.rounds import CRITIC, SNEAKY
 from lite_selfplay.games.table import Table
 
-Speaker = Callable[[Completion], str]
-"""The snapshot that said something."""
-
 
 def sneaky_rows(cases: Iterable[Case], round_: int, stable: float) -> list[CollectedRow]:
     """A row for each rewrite that was won or lost."""
@@ -36,20 +33,20 @@ def critic_rows(cases: Iterable[Case], round_: int) -> list[CollectedRow]:
             f"{case.id}-{'correct' if correct else 'wrong'}",
             CRITIC,
             critic_kind(critique, correct=correct),
-            said,
+            completion,
             critic_reward(critique, correct=correct),
             round=round_,
         )
         for case in cases
         for correct, critiques in ((False, case.critiques), (True, case.untouched))
-        for said in critiques
-        if said.token_ids
-        for critique in [read_critique(said)]
+        for completion in critiques
+        if completion.token_ids
+        for critique in [read_critique(completion)]
     ]
 
 
 def with_old_logprobs(table: Table, rows: Sequence[CollectedRow]) -> list[CollectedRow]:
-    """Rows with the log-probabilities that the trainer finds for them under the weights that said them.
+    """Rows with the log-probabilities that the trainer finds for them under the weights that sampled them.
 
     The sampler rounds otherwise, and the clip would act on its rounding.
     """
@@ -58,8 +55,8 @@ def with_old_logprobs(table: Table, rows: Sequence[CollectedRow]) -> list[Collec
         places = [i for i, row in enumerate(rows) if row.completion.seat == seat]
         scores = table.score(rows[places[0]].role, [rows[i].completion for i in places], seat=seat)
         for i, score in zip(places, scores, strict=True):
-            said = replace(rows[i].completion, logprobs=tuple(score.logprobs))
-            result[i] = replace(rows[i], completion=said)
+            completion = replace(rows[i].completion, logprobs=tuple(score.logprobs))
+            result[i] = replace(rows[i], completion=completion)
     return result
 
 
@@ -74,8 +71,8 @@ def example_rows(
             break
         example = write(problems[table.rng.randrange(len(problems))], table.rng)
         if example is not None:
-            said = table.completed(example)
-            rows.append(CollectedRow(f"example-{len(rows) + 1}", role, EXAMPLE, said, None))
+            completion = table.completed(example)
+            rows.append(CollectedRow(f"example-{len(rows) + 1}", role, EXAMPLE, completion, None))
     return rows
 
 
@@ -113,10 +110,10 @@ def _rewrite_sample(case: Case, stable: float) -> Sample:
     return Sample(case.attack, sneaky_reward(fate), verdict, masked=True, info=info)
 
 
-def _critique_sample(case: Case, said: Completion, correct: bool) -> Sample:
-    critique = read_critique(said)
+def _critique_sample(case: Case, completion: Completion, correct: bool) -> Sample:
+    critique = read_critique(completion)
     right = critique.agrees(correct)
     reason = "" if right else critique.reason or ("rejected" if correct else "accepted")
     verdict = Verdict(right, float(right), critique.judgement, critique.judgement is not None, reason)
     info = {"step_is": "correct" if correct else "wrong", **({} if correct else {"rewrite": 0})}
-    return Sample(said, critic_reward(critique, correct=correct), verdict, masked=True, info=info)
+    return Sample(completion, critic_reward(critique, correct=correct), verdict, masked=True, info=info)

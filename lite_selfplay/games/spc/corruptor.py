@@ -12,8 +12,6 @@ Whatever the change, the step's result is not what its calculation, as it was, c
 where the solution was right. All of it is ours.
 """
 
-import ast
-import operator
 import random
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -25,6 +23,7 @@ from typing import Literal
 from lite_selfplay.data import Problem
 from lite_selfplay.games.spc.replies import KINDS
 from lite_selfplay.games.spc.steps import StepPair, split_steps, without_notes
+from lite_selfplay.verify.calculation import calculate
 
 Change = Literal["number", "operator", "variable", "condition"]
 CHANGES: tuple[Change, ...] = ("number", "operator", "variable", "condition")
@@ -43,12 +42,8 @@ _GOES_ON = re.compile(r"[-+*x×/÷−–^(]\s*\Z")  # the expression began befor
 _FINAL_LINE = re.compile(r"\n?####.*\Z", re.DOTALL)
 _DECIMALS = 2
 _SLIPS = (-10, -2, -1, 1, 2, 10)
-_OPERATIONS: Mapping[type[ast.operator], Callable[[Fraction, Fraction], Fraction]] = {
-    ast.Add: operator.add,
-    ast.Sub: operator.sub,
-    ast.Mult: operator.mul,
-    ast.Div: operator.truediv,
-}
+_ARITHMETIC = re.compile(r"[\d.+\-*/() ]+")
+_TOGETHER = re.compile(r"\*\s*\*|/\s*/|[\d.]\s*\(|\)\s*[\d.(]|\d\s+\d")  # powers, and products without a sign
 
 
 @dataclass(frozen=True)
@@ -78,23 +73,7 @@ class Corruption:
 @lru_cache(10_000)  # the same expression is looked at several times
 def value_of(expression: str) -> Fraction | None:
     """What an expression of decimal numbers, + - * / and brackets comes to; None for any other, or a division by 0."""
-    text = expression.strip()
-    if not re.fullmatch(r"[\d.+\-*/() ]+", text):
-        return None
-    try:
-        return _value(ast.parse(text, mode="eval").body, text)
-    except (SyntaxError, ValueError, ZeroDivisionError, LookupError, RecursionError, MemoryError):
-        return None
-
-
-def _value(node: ast.AST, text: str) -> Fraction:
-    if isinstance(node, ast.BinOp):
-        return _OPERATIONS[type(node.op)](_value(node.left, text), _value(node.right, text))
-    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub | ast.UAdd):
-        return _value(node.operand, text) * (-1 if isinstance(node.op, ast.USub) else 1)
-    if isinstance(node, ast.Constant):
-        return Fraction(ast.get_source_segment(text, node) or "")
-    raise ValueError("no arithmetic")
+    return calculate(expression) if _ARITHMETIC.fullmatch(expression) and not _TOGETHER.search(expression) else None
 
 
 def calculations(step: str) -> list[Calculation]:

@@ -45,7 +45,7 @@ def counts_of_round(
     """A round's log: fates, attack success and win rate with their intervals, and what is learned from."""
     fates = [case.fate(stable) for case in cases]
     met = [Played(*pairing, fate) for fate in fates if fate in ("caught", "fooled", "undecided")]
-    critiques = [read_critique(said) for case in cases for said in (*case.critiques, *case.untouched)]
+    critiques = [read_critique(completion) for case in cases for completion in (*case.critiques, *case.untouched)]
     found: dict[str, Any] = {
         "fates": {fate: fates.count(fate) for fate in sorted(set(fates))},
         "attack": attack_success(fates),

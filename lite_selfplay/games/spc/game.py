@@ -18,7 +18,7 @@ critic, which is trained anew on all rounds' critiques) and the symmetric one, t
 Changed: the seats are adapters over one base, where the paper trains all weights of two models; the solvers are the
 base and its seats, where the paper's are several models (a file of solutions brings others' in).
 Ours, where the paper is silent: how many completions validate a step, what becomes of replies that cannot be read, how
-many correct steps are judged, rounds after the second, learning rates. Each is said where it is decided.
+many correct steps are judged, rounds after the second, learning rates. Each is named where it is decided.
 Each phase writes its cases to a file in the run's folder, whole; `state` holds where the game is.
 """
 
@@ -385,7 +385,7 @@ class Spc(Game):
 
         def ask(prompts: Sequence[str]) -> list[list[Completion]]:
             rows = table.ask(role, prompts, n=n, seat=None if name == held else name)
-            return [[_said_by(said, role, name) for said in row] for row in rows]
+            return [[_sampled_by(completion, role, name) for completion in row] for row in rows]
 
         return ask
 
@@ -457,8 +457,8 @@ class Spc(Game):
         self._opened.clear()
 
 
-def _said_by(said: Completion, role: str, name: str) -> Completion:
-    return replace(said, seat=name, weights_version=-1) if said.seat == role else said
+def _sampled_by(completion: Completion, role: str, name: str) -> Completion:
+    return replace(completion, seat=name, weights_version=-1) if completion.seat == role else completion
 
 
 def _without_critic(case: Case, stable: float) -> Fate:

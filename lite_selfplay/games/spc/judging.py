@@ -5,6 +5,7 @@ GSM8K's or of a task, whose steps are then taken as they are or gone wrong by ru
 that is the built-in set). The paper's critics judge greedily, in at most 2,048 tokens: `--temperature 0`.
 """
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -14,7 +15,7 @@ from lite_selfplay.data import Completion, Problem, Verdict
 from lite_selfplay.errors import GameError, TaskError
 from lite_selfplay.games.modes import Examiner, Found, Measured, Mode, Rows, Score, score_of
 from lite_selfplay.games.spc.replies import judging_prompt, read_critique
-from lite_selfplay.games.spc.scores import CriticScores, Interval, critic_scores, mean_of_subsets, scores_by_subset
+from lite_selfplay.games.spc.scores import Interval, critic_scores, mean_of_subsets, scores_by_subset
 from lite_selfplay.games.spc.steps import LabelledStep
 from lite_selfplay.games.spc.stepsets import is_step_set, read_step_set, steps_of_solutions
 from lite_selfplay.tasks import Task, load_task
@@ -55,12 +56,12 @@ def step_task(spec: str) -> Task:
 
     Raises TaskError, with file and line, where there are none, and what `load_task` raises.
     """
-    path = Path(spec)
-    if path.is_file() and is_step_set(path):
+    path, is_file = Path(spec), os.path.isfile(spec)
+    if is_file and is_step_set(path):
         steps, name = read_step_set(path), path.stem
     else:
         task = load_task(spec, held_out=True)
-        steps, name = steps_of_solutions(task.problems), f"steps of {path.stem if path.is_file() else spec}"
+        steps, name = steps_of_solutions(task.problems), f"steps of {path.stem if is_file else spec}"
     if not steps:
         raise TaskError(
             f"{spec} holds no labelled steps (of ProcessBench, PRM800K or DeltaBench), and no worked solutions with "
@@ -91,11 +92,11 @@ def step_of(problem: Problem) -> LabelledStep:
 
 def check(pairs: Sequence[tuple[Completion, Problem]], expected: AnswerFormat, workers: WorkerPool) -> list[Verdict]:
     """Whether critiques judge their steps as they are."""
-    return [_judged(said, step_of(problem)) for said, problem in pairs]
+    return [_judged(completion, step_of(problem)) for completion, problem in pairs]
 
 
-def _judged(said: Completion, step: LabelledStep) -> Verdict:
-    critique = read_critique(said)
+def _judged(completion: Completion, step: LabelledStep) -> Verdict:
+    critique = read_critique(completion)
     right = critique.agrees(step.correct)
     reason = "" if right else critique.reason or "wrong"
     return Verdict(right, float(right), critique.judgement, critique.judgement is not None, reason)
@@ -122,13 +123,9 @@ def _score(steps: Sequence[LabelledStep], rows: Rows) -> CriticScore:
         kind=CriticScore,
         **{name: getattr(whole, name) for name in shown},
         mean_of_subsets=mean_of_subsets(subsets) if several else None,
-        subsets={name: _subset(score) for name, score in subsets.items()} if several else {},
+        subsets={name: asdict(score) for name, score in subsets.items()} if several else {},
     )
     return found
-
-
-def _subset(score: CriticScores) -> dict[str, Any]:
-    return asdict(score)
 
 
 register_checker(KIND, check)

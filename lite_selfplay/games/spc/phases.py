@@ -29,11 +29,11 @@ def sampled_solutions(
     prompts = [solver_prompt(problem.text) for problem in problems]
     for solver in solvers:
         rows = table.ask("solver", prompts, n=samples, seat=solver)
-        pairs = [(said, problem) for problem, row in zip(problems, rows, strict=True) for said in row]
+        pairs = [(completion, problem) for problem, row in zip(problems, rows, strict=True) for completion in row]
         verdicts = table.verify(pairs)
-        for (said, problem), verdict in zip(pairs, verdicts, strict=True):
-            if verdict.correct and said.stop != "prompt_too_long":
-                text = split_reasoning(completion_text(said)).rest
+        for (completion, problem), verdict in zip(pairs, verdicts, strict=True):
+            if verdict.correct and completion.stop != "prompt_too_long":
+                text = split_reasoning(completion_text(completion)).rest
                 cases += _case(f"{name}-{len(cases) + 1}-{problem.id}", problem, text, solver, table.rng)
         samples_of = [Sample(c, float(v.correct), v, masked=True) for (c, _), v in zip(pairs, verdicts, strict=True)]
         groups += [Group(samples_of[i * samples : (i + 1) * samples], problem) for i, problem in enumerate(problems)]
@@ -46,8 +46,8 @@ def written_solutions(table: Table, problems: Sequence[Problem], solver: str, na
     texts = [without_notes(str(problem.extra.get("solution") or "")) for problem in problems]
     read = [Completion("", text, (), (), (), "eos", "", -1, Sampling()) for text in texts]
     verdicts = table.verify(list(zip(read, problems, strict=True)))
-    for problem, text, said, verdict in zip(problems, texts, read, verdicts, strict=True):
-        if verdict.correct or table.read_answer(said) is None:
+    for problem, text, completion, verdict in zip(problems, texts, read, verdicts, strict=True):
+        if verdict.correct or table.read_answer(completion) is None:
             cases += _case(f"{name}-{len(cases) + 1}-{problem.id}", problem, text, solver, table.rng)
     return cases
 
@@ -81,10 +81,10 @@ def _trials(table: Table, starts: Sequence[tuple[Case, str]], rollouts: int) -> 
         prompts = [solver_prompt(starts[i][0].problem.text) for i in places]
         beginnings = [starts[i][1] for i in places]
         rows = table.ask("solver", prompts, n=rollouts, beginnings=beginnings, seat=solver)
-        pairs = [(said, starts[i][0].problem) for i, row in zip(places, rows, strict=True) for said in row]
+        pairs = [(completion, starts[i][0].problem) for i, row in zip(places, rows, strict=True) for completion in row]
         right = iter([verdict.correct for verdict in table.verify(pairs)])
         for i, row in zip(places, rows, strict=True):
-            unread = any(said.stop == "prompt_too_long" for said in row)
+            unread = any(completion.stop == "prompt_too_long" for completion in row)
             ended_well = sum([next(right) for _ in row])
             result[i] = Trial(0 if unread else ended_well, rollouts), unread
     return result

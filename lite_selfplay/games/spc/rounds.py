@@ -7,7 +7,6 @@ start made of them.
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import product
 from typing import Any, Literal
 
 from lite_selfplay.games.spc.rewards import Fate
@@ -70,12 +69,6 @@ def schedule(rounds: int, kind: Schedule = "asymmetric") -> tuple[Round, ...]:
         )
         made.append(Round(number, sneaky, critic, updates))
     return tuple(made)
-
-
-def pairings(rounds: int) -> list[tuple[str, str]]:
-    """Every snapshot of the sneaky generator with every one of the critic, round 0 to `rounds`."""
-    numbers = range(rounds + 1)
-    return [(snapshot_name(SNEAKY, s), snapshot_name(CRITIC, c)) for s, c in product(numbers, numbers)]
 
 
 def win_rates(games: Iterable[Played]) -> list[dict[str, Any]]:

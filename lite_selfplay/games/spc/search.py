@@ -6,16 +6,14 @@ solver's plain samples and their majority vote, each with the tokens that it too
 count. A reply without a judgement lets a step pass (ours), as the critic would otherwise cost what it cannot read.
 """
 
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from lite_selfplay.data import BASE, Completion
-from lite_selfplay.games.modes import Examiner, Found, Judged, Measured, Mode, Rows, score_of
+from lite_selfplay.games.modes import Examiner, Found, Judged, Measured, Mode, score_of
 from lite_selfplay.games.spc.replies import critic_prompt, read_critique, solver_prompt
 from lite_selfplay.games.spc.rounds import CRITIC
-from lite_selfplay.verify.extract import completion_text, extract_answer
-from lite_selfplay.verify.math import answer_key
+from lite_selfplay.games.vote import elected
 
 SEARCHES = 5
 """Searches, and plain samples, of a problem: as many as self-consistency votes over (section 4.2)."""
@@ -27,7 +25,7 @@ _STEP_END = "\n\n"
 
 @dataclass
 class _Search:
-    """A solution in the making: its problem's place, its number, what is kept of it, and what else was said."""
+    """A solution in the making: its problem's place, its number, what is kept of it, and its other completions."""
 
     problem: int
     number: int
@@ -38,18 +36,18 @@ class _Search:
 
     @property
     def text(self) -> str:
-        return "".join(said.text for said in self.kept)
+        return "".join(completion.text for completion in self.kept)
 
     def place(self, what: str) -> tuple[int, object]:
         """What a question is about, from which its seed follows."""
         return self.problem, f"{what}/{self.number}/{len(self.kept)}/{self.attempts}"
 
-    def take(self, said: Completion, most_tokens: int) -> None:
+    def take(self, completion: Completion, most_tokens: int) -> None:
         """Keep a step, and see whether it was the last one."""
-        self.kept.append(said)
+        self.kept.append(completion)
         self.attempts = 0
         tokens = sum(len(one.token_ids) for one in self.kept)
-        self.over = said.stop != "string" or len(self.kept) >= MOST_STEPS or tokens >= most_tokens
+        self.over = completion.stop != "string" or len(self.kept) >= MOST_STEPS or tokens >= most_tokens
 
 
 def measure_search(examiner: Examiner, seats: Sequence[str]) -> Found:
@@ -60,10 +58,10 @@ def measure_search(examiner: Examiner, seats: Sequence[str]) -> Found:
     places = [(i, k) for i in range(count) for k in range(SEARCHES)]
     examiner.progress(0, f"{solver} answers by itself")
     prompts = [solver_prompt(problem.text) for problem in examiner.problems]
-    said = examiner.say(
+    samples = examiner.say(
         solver, [prompts[i] for i, _ in places], examiner.sampling, [(i, f"plain/{k}") for i, k in places]
     )
-    plain = _rows(examiner.judge([(one, i) for one, (i, _) in zip(said, places, strict=True)]))
+    plain = _rows(examiner.judge([(one, i) for one, (i, _) in zip(samples, places, strict=True)]))
     searches = [_Search(i, k) for i, k in places]
     _run(examiner, searches, solver, critic, prompts)
     found = _rows(examiner.judge([(_whole(search, prompts, solver), search.problem) for search in searches]))
@@ -72,9 +70,9 @@ def measure_search(examiner: Examiner, seats: Sequence[str]) -> Found:
     return Found(
         {solver: Measured(plain, score_of(plain))},
         {
-            f"vote of {SEARCHES}": _voted(plain, []),
+            f"vote of {SEARCHES}": elected(plain),
             "search": Measured(found, score_of(found, before=every)),
-            f"search + vote of {SEARCHES}": _voted(found, every),
+            f"search + vote of {SEARCHES}": elected(found, also_read=every),
         },
     )
 
@@ -94,54 +92,34 @@ def _run(examiner: Examiner, searches: Sequence[_Search], solver: str, critic: s
             [search.place("step") for search in active],
             [search.text for search in active],
         )
-        asked = [i for i, said in enumerate(steps) if said.text.strip()]
+        asked = [i for i, completion in enumerate(steps) if completion.text.strip()]
         questions = [
             critic_prompt(examiner.problems[active[i].problem].text, active[i].text, steps[i].text) for i in asked
         ]
         about = [active[i].place("critique") for i in asked]
         critiques = dict(zip(asked, examiner.say(critic, questions, judging, about) if asked else [], strict=True))
-        for i, (search, said) in enumerate(zip(active, steps, strict=True)):
+        for i, (search, completion) in enumerate(zip(active, steps, strict=True)):
             rejected = False
             if i in critiques:
                 search.spent.append(critiques[i])
                 rejected = read_critique(critiques[i]).judgement == "incorrect"
             if rejected and search.attempts + 1 < ATTEMPTS:
                 search.attempts += 1
-                search.spent.append(said)
+                search.spent.append(completion)
             else:
-                search.take(said, most)
+                search.take(completion, most)
 
 
 def _whole(search: _Search, prompts: Sequence[str], solver: str) -> Completion:
     """A search's solution as one completion."""
     last = search.kept[-1]
-    ids = tuple(token for said in search.kept for token in said.token_ids)
+    ids = tuple(token for completion in search.kept for token in completion.token_ids)
     text, stop = search.text, "length" if last.stop == "string" else last.stop
     return Completion(prompts[search.problem], text, (), ids, (), stop, solver, -1, last.sampling)
 
 
 def _rows(judged: Sequence[Judged]) -> list[list[Judged]]:
     return [list(judged[i : i + SEARCHES]) for i in range(0, len(judged), SEARCHES)]
-
-
-def _voted(rows: Rows, spent: Sequence[Judged]) -> Measured:
-    """The majority of each problem's answers, which all of them paid for."""
-    winners = [_winner(row) for row in rows]
-    others = [one for row, place in zip(rows, winners, strict=True) for k, one in enumerate(row) if k != place]
-    answers = [[row[place]] for row, place in zip(rows, winners, strict=True)]
-    return Measured(answers, score_of(answers, before=[*others, *spent]))
-
-
-def _winner(row: Sequence[Judged]) -> int:
-    """The place of the first answer of the largest class of equal ones; of equals the first; 0 without an answer."""
-    keys = [_key(one.completion) for one in row]
-    counts = Counter(key for key in keys if key is not None)
-    return keys.index(max(counts, key=lambda key: counts[key])) if counts else 0
-
-
-def _key(said: Completion) -> str | None:
-    answer = extract_answer(completion_text(said))
-    return None if answer is None else answer_key(answer) or answer
 
 
 SEARCH_MODE = Mode(measure_search, stages=lambda seats: 2)

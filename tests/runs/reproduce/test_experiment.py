@@ -99,7 +99,7 @@ def test_unknown_names(tmp_path: Path):
         load_experiment("agon-table4")
     with pytest.raises(UnknownNameError, match="unknown scale 'huge'"):
         load_experiment("agon-table3", "huge")
-    with pytest.raises(ConfigError, match="cannot read .*none.yaml: No such file"):
+    with pytest.raises(ConfigError, match=r"cannot read .*none\.yaml: No such file"):
         load_experiment(str(tmp_path / "none.yaml"))
     (tmp_path / "list.yaml").write_text("- 1\n")
     with pytest.raises(ConfigError, match="must hold a mapping of keys"):
