@@ -55,7 +55,7 @@ class Game:
     How a run is shown: `accuracy` says of each role what its correct completions are (by default right answers),
     `figures` what the keys of its log measure, in the order they are shown. Other keys that hold numbers are shown
     under their own names, except those in `not_figures`. `pairing` says which completions of two roles are read
-    together (by default each by itself).
+    together (by default each by itself), `remarks` what else may be said of those (see `remarks_on`).
 
     `open_ended`: it ends by itself (see `over`), and `run.steps` only bounds it.
     """
@@ -72,6 +72,7 @@ class Game:
     figures: ClassVar[Sequence[Figure]] = ()
     not_figures: ClassVar[frozenset[str]] = frozenset()
     pairing: ClassVar[Pairing | None] = None
+    remarks: ClassVar[tuple[str, ...]] = ()
     open_ended: ClassVar[bool] = False
 
     def __init__(self, options: Any = None, *, group_size: int = 8, problems_per_step: int = 4):
@@ -192,6 +193,11 @@ class Game:
         """A transcript whose problem is the one that its first completion was asked."""
         problem = str(rows[0]["prompt"]).removesuffix(fill("solver", problem="")).strip()
         return Transcript(rows, kind, str(rows[-1]["problem_id"] or "a problem"), problem)
+
+    @classmethod
+    def remarks_on(cls, transcript: Transcript) -> list[str]:
+        """Which of `remarks` hold of a transcript."""
+        return []
 
     @classmethod
     def _kind(cls, row: Row) -> str:

@@ -27,9 +27,13 @@ from lite_selfplay.games.propose_solve.collapse import (
     MOST_REPEATED,
     CollapseWatch,
     collapse_warnings,
+    label_is_right,
 )
 from lite_selfplay.games.propose_solve.proposals import Proposal, count_reasons
 from lite_selfplay.games.propose_solve.transcripts import KINDS, kind_of, proposal_verdict, questions_with_answers
+
+LABEL_WRONG = "label wrong"
+"""What is said of an answer whose label is not the question's value, where that can be computed."""
 
 SHOWN_PROPOSALS, SHOWN_CHARACTERS = 3, 300
 
@@ -68,6 +72,7 @@ class ProposeSolve(Game):
     """The role whose seat is evaluated: it answers, the others propose."""
     figures: ClassVar[Sequence[Figure]] = (*YIELD, *WATCHED, *BREAKDOWNS)
     not_figures: ClassVar[frozenset[str]] = frozenset({"empty_steps", "questions", "labels_checked"})
+    remarks: ClassVar[tuple[str, ...]] = (LABEL_WRONG,)
 
     def __init__(self, options: Any = None, *, group_size: int = 8, problems_per_step: int = 4):
         super().__init__(options, group_size=group_size, problems_per_step=problems_per_step)
@@ -137,6 +142,13 @@ class ProposeSolve(Game):
     @classmethod
     def verdict(cls, row: Row) -> str:
         return proposal_verdict(row) if cls._proposes(row) else super().verdict(row)
+
+    @classmethod
+    def remarks_on(cls, transcript: Transcript) -> list[str]:
+        """Whether an answer was judged by a label that is not the question's value."""
+        row, label = transcript.rows[-1], transcript.rows[-1].get("label")
+        wrong = isinstance(label, str) and not cls._proposes(row) and label_is_right(transcript.problem, label) is False
+        return [LABEL_WRONG] if wrong else []
 
     @classmethod
     def _proposes(cls, row: Row) -> bool:

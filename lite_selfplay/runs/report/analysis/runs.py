@@ -76,14 +76,17 @@ class Analysis:
         return list(dict.fromkeys(curve.part for curve in self.curves))
 
 
-def analyse(path: Path) -> Analysis:
-    """Read a run folder. Raises RunFolderError if it is not one, is damaged or holds no step yet; ConfigError."""
+def analyse(path: Path, *, reasons: bool = True) -> Analysis:
+    """Read a run folder. Raises RunFolderError if it is not one, is damaged or holds no step yet; ConfigError.
+
+    Without `reasons`, `episodes.jsonl` is not read: there are no curves of them, and `recorded` is 0.
+    """
     folder = RunFolder.open(path)
     with as_written(path):
-        return _analysis(folder)
+        return _analysis(folder, folder.episodes() if reasons else ())
 
 
-def _analysis(folder: RunFolder) -> Analysis:
+def _analysis(folder: RunFolder, episodes: Iterable[Row]) -> Analysis:
     path = folder.path
     config, rows = folder.config(), folder.metrics()
     game, without_game = game_of(folder)
@@ -92,7 +95,7 @@ def _analysis(folder: RunFolder) -> Analysis:
     for row in rows:
         _require_step(row, path / METRICS)
     recorded: set[int] = set()
-    curves = curves_of(game, rows, _noting(folder.episodes(), recorded, path / EPISODES))
+    curves = curves_of(game, rows, _noting(episodes, recorded, path / EPISODES))
     return Analysis(
         path=path,
         game=config.game.label,
