@@ -25,6 +25,7 @@ from lite_selfplay_cli import (
     reproduce,
     train,
     view,
+    why,
 )
 
 # With torch loaded, the interpreter's last search for garbage takes longer than saving a run that was stopped.
@@ -60,6 +61,9 @@ app.command("reproduce")(_without_exit(reproduce.reproduce))
 app.command("report")(_without_exit(report.report))
 app.command("analyse")(_without_exit(analyse.analyse))
 app.command("view")(_without_exit(view.view))
+app.command("why")(_without_exit(why.why))
+app.command("explain")(_without_exit(why.explain))
+app.command("runs")(_without_exit(why.runs))
 app.command("doctor")(_without_exit(doctor.doctor))
 app.command("plan")(_without_exit(plan.plan))
 app.command("games")(_without_exit(listing.games))

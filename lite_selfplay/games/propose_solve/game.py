@@ -35,24 +35,73 @@ from lite_selfplay.games.propose_solve.transcripts import KINDS, kind_of, propos
 LABEL_WRONG = "label wrong"
 """What is said of an answer whose label is not the question's value, where that can be computed."""
 
+FEWEST_VOTES = 0.5
+"""Below this share, the label of a typical question is no majority's."""
+
 SHOWN_PROPOSALS, SHOWN_CHARACTERS = 3, 300
 
 # The figures of every game of the family, in the order in which each game puts its own between them.
 YIELD = (
-    Figure("usable", "usable questions", "share", of="proposals", part=True),
-    Figure("proposals", "proposals a step"),
-    Figure("pass_rate", "pass rate", "share", of="pass_rates"),
+    Figure("usable", "usable questions", "share", of="proposals", part=True, about="Proposals left to train on."),
+    Figure("proposals", "proposals a step", about="Completions that were to pose a question."),
+    Figure(
+        "pass_rate",
+        "pass rate",
+        "share",
+        of="pass_rates",
+        about="How often answers to a question agree with its label: near 0 or 1 there is little to learn from.",
+    ),
 )
 WATCHED = (
-    Figure("repeated", "repeated questions", "share", of="questions", healthy=(0.0, MOST_REPEATED)),
-    Figure("distinct_tokens", "distinct tokens", "share", of="questions"),
-    Figure("vote_share", "vote share", "share", of="questions"),
-    Figure("label_accuracy", "accuracy of labels", "share", of="labels_checked", healthy=(FEWEST_RIGHT, 1.0)),
+    Figure(
+        "repeated",
+        "repeated questions",
+        "share",
+        of="questions",
+        healthy=(0.0, MOST_REPEATED),
+        about="Questions that are among the last 200: the proposer collapses where they grow.",
+    ),
+    Figure(
+        "distinct_tokens",
+        "distinct tokens",
+        "share",
+        of="questions",
+        about="Different tokens among all tokens of a step's questions; compare steps of one run alone.",
+    ),
+    Figure(
+        "vote_share",
+        "vote share",
+        "share",
+        of="questions",
+        healthy=(FEWEST_VOTES, 1.0),
+        about="The share of a question's answers in the largest class of equal ones: split votes label nothing well.",
+    ),
+    Figure(
+        "label_accuracy",
+        "accuracy of labels",
+        "share",
+        of="labels_checked",
+        healthy=(FEWEST_RIGHT, 1.0),
+        about="Whether the label is the question's value, of questions that are bare calculations.",
+    ),
 )
 BREAKDOWNS = (
-    Figure("usable", "steps without a usable question", of="proposals", how="zeros"),
-    Figure("refused", "refused", "share", of="proposals", part=True),
-    Figure("pass_rates", "questions by pass rate", "share", of="pass_rates", part=True),
+    Figure(
+        "usable",
+        "steps without a usable question",
+        of="proposals",
+        how="zeros",
+        about="Steps of which no proposal was left to train on.",
+    ),
+    Figure("refused", "refused", "share", of="proposals", part=True, about="Invalid proposals, by their reason."),
+    Figure(
+        "pass_rates",
+        "questions by pass rate",
+        "share",
+        of="pass_rates",
+        part=True,
+        about="How many questions the solver hardly ever, sometimes, or nearly always answers as their label says.",
+    ),
 )
 
 

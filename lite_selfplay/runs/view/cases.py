@@ -46,7 +46,7 @@ def cases_of(
     cases = []
     for transcript in found:
         groups = [rewards[row["role"], row["group"]] for row in transcript.rows]
-        flags = [*game.remarks_on(transcript), *_odd(transcript.rows, groups[-1])]
+        flags = [*game.remarks_on(transcript), *_odd(transcript.rows, groups)]
         if not chosen or chosen in (transcript.kind, *flags):
             cases.append(_case(game, transcript, lines, groups, flags, whole=whole))
     return cases
@@ -112,12 +112,12 @@ def _to_read(row: Row, first: Row | None) -> dict[str, Any]:
     }
 
 
-def _odd(rows: Sequence[Row], group: Sequence[float | None]) -> list[str]:
-    paid = [reward for reward in group if reward is not None]
+def _odd(rows: Sequence[Row], groups: Sequence[Sequence[float | None]]) -> list[str]:
+    paid = [[reward for reward in group if reward is not None] for group in groups]
     odd = {
         TRUNCATED: any(row["stop"] == "length" for row in rows),
         ILL_FORMED: any(row["well_formed"] is False for row in rows),
-        NO_VARIANCE: len(paid) > 1 and len(set(paid)) == 1,
+        NO_VARIANCE: any(len(rewards) > 1 and len(set(rewards)) == 1 for rewards in paid),
     }
     return [name for name, is_so in odd.items() if is_so]
 

@@ -1,6 +1,5 @@
 """A run as the page first shows it: what it is, its curves, its evaluations, and which steps have episodes."""
 
-from collections.abc import Mapping
 from dataclasses import replace
 from math import isinf
 from pathlib import Path
@@ -8,7 +7,7 @@ from typing import Any
 
 from lite_selfplay.errors import RunFolderError
 from lite_selfplay.games import Game
-from lite_selfplay.games.presentation import PROPOSALS, Unit
+from lite_selfplay.games.presentation import PROPOSALS
 from lite_selfplay.runs.folder import EPISODES, EVALUATIONS, METRICS, RunFolder, as_written
 from lite_selfplay.runs.report.analysis import Analysis, Curve, analyse
 from lite_selfplay.runs.report.analysis.curves import GAME, SEATS
@@ -22,7 +21,6 @@ LEARNING, PLAY, HEALTH = "Learning", "The game", "Health"
 """The groups of charts: what the seats achieve; what the game declares of itself; whether the training is sound."""
 
 _ACHIEVED = {"reward", "well-formed", "length in tokens"}
-_HEALTHY: Mapping[tuple[str, Unit], tuple[float | None, float | None]] = {("truncated", "share"): (None, 0.5)}
 
 
 class ViewedRun:
@@ -106,7 +104,7 @@ def charts_of(game: type[Game], run: Analysis) -> list[dict[str, Any]]:
         ]
         unit, how = curves[0].unit, curves[0].how
         chart = {"name": name, "group": group, "unit": unit, "how": how, "lines": lines}
-        charts.append(chart | {"healthy": _healthy(game, name, unit)})
+        charts.append(chart | {"healthy": _healthy(game, name)})
     order = [LEARNING, PLAY, HEALTH]
     return sorted(charts, key=lambda chart: order.index(chart["group"]))
 
@@ -118,11 +116,11 @@ def _group(game: type[Game], curve: Curve) -> str:
     return LEARNING if curve.part != SEATS and curve.name in names else HEALTH
 
 
-def _healthy(game: type[Game], name: str, unit: Unit) -> list[float | None] | None:
+def _healthy(game: type[Game], name: str) -> list[float | None] | None:
     """The lowest and the highest healthy value, where the game declares any."""
     figure = next((figure for figure in game.figures if figure.name == name), None)
     if figure is None:
-        return list(_HEALTHY[name, unit]) if (name, unit) in _HEALTHY else None
+        return None
     bounds = [None if isinf(bound) else bound for bound in figure.healthy]
     return None if bounds == [None, None] else bounds
 
