@@ -102,9 +102,8 @@ class _About:
         return " ".join(["lite-selfplay train --config", place, *flags])
 
     def slower(self) -> str:
-        """The flag for a third of the learning rate."""
-        rate = min((seat.lr for seat in self.config.seats.values()), default=1e-5)
-        return f"--set 'seats.*.lr={rate / 3:.1g}'"
+        """The flags for a third of each seat's learning rate."""
+        return " ".join(f"--set seats.{name}.lr={seat.lr / 3:.2g}" for name, seat in self.config.seats.items())
 
     def roles(self) -> dict[str, list[Row]]:
         """The steps of each role that played."""

@@ -66,7 +66,7 @@ def test_a_run_in_which_all_is_well(write):
         ("no variance", {"zero_variance_groups": 2}, "every group of the drafter", "--group-size 16"),
         ("no variance", {"zero_variance_groups": 2, "accuracy": 0.0}, "answers are wrong", "--cold-start"),
         ("no variance", {"zero_variance_groups": 2, "accuracy": 1.0}, "answers are right", "--tasks"),
-        ("kl", {"kl": 7.5}, "KL explodes: 7.5 nats a token, 0.01 in the run's first quarter", "seats.*.lr=1.7e-05"),
+        ("kl", {"kl": 7.5}, "KL explodes: 7.5 nats a token, 0.01 in the run's first quarter", "--set seats.A.lr="),
     ],
 )
 def test_a_cause_in_a_stream(write, name: str, stream: dict[str, float], says: str, next_: str):
