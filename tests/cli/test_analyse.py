@@ -81,7 +81,7 @@ def test_several_runs_need_a_folder_for_their_figures(analyse: Callable[..., Any
     assert ended.out.splitlines()[-1] == "figures of several runs are drawn into the folder that --out names"
     ended = analyse(agon, other, "--out", "both")
     assert (ended.code, len(list((tmp_path / "both").iterdir()))) == (0, 3)
-    assert "episodes.jsonl holds the completions of 0 of 4 steps: reasons are of these" in ended.out
+    assert "episodes.jsonl holds the completions of 0 of 4 steps: reasons and studies are of these" in ended.out
 
 
 def test_without_matplotlib_the_tables_are_there(
