@@ -64,6 +64,12 @@ def within(observations: Iterable[T], window: Window, step: Callable[[T], int]) 
     return [each for each in observations if window[0] <= step(each) <= window[1]]
 
 
+def evenly(observations: Sequence[T], most: int) -> list[T]:
+    """At most so many observations, evenly taken in their order."""
+    count = min(most, len(observations))
+    return [observations[i * len(observations) // count] for i in range(count)]
+
+
 def mean(values: Sequence[float]) -> float | None:
     """The mean; None of nothing."""
     return sum(values) / len(values) if values else None

@@ -6,7 +6,17 @@ from typing import Any
 import pytest
 
 from lite_selfplay.games import find_game, make_game
-from lite_selfplay.games.studies import HEIGHT, WIDTH, Point, drawn, mean, share_with_interval, window_names, within
+from lite_selfplay.games.studies import (
+    HEIGHT,
+    WIDTH,
+    Point,
+    drawn,
+    evenly,
+    mean,
+    share_with_interval,
+    window_names,
+    within,
+)
 from lite_selfplay.testing import ScriptedTable, noisy_script
 
 
@@ -25,6 +35,7 @@ def test_points_are_drawn_by_their_window():
 def test_small_parts():
     assert window_names([(0, 1), (2, 2)]) == ["steps 1-2", "3"]
     assert within([0, 1, 2, 3], (1, 2), int) == [1, 2]
+    assert (evenly([1, 2, 3, 4, 5], 2), evenly([1, 2], 3), evenly([], 3)) == ([1, 3], [1, 2], [])
     assert (mean([1.0, 2.0]), mean([])) == (1.5, None)
     assert (share_with_interval(1, 2), share_with_interval(0, 0)) == ("50% [1, 99]", "-")
 

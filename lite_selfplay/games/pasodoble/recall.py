@@ -7,15 +7,17 @@ continue the beginning of each question, which needs a model and is not measured
 """
 
 from collections.abc import Sequence
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any
 
 from lite_selfplay.games.presentation import value_in_words
 from lite_selfplay.games.propose_solve.collapse import plain
 from lite_selfplay.games.propose_solve.diversity import terms
 from lite_selfplay.games.propose_solve.questions import Question
-from lite_selfplay.games.studies import Study, Window, mean, window_names, within
+from lite_selfplay.games.studies import Study, Window, evenly, mean, window_names, within
 
+MOST = 1000
+"""Questions that are compared with their passages, evenly taken from the whole run where there are more."""
 COPIED = 0.8
 """A question is called copied if its recall is this or more."""
 
@@ -34,6 +36,7 @@ def _scorer() -> Any:
     return RougeScorer(["rougeL"], tokenizer=_Terms())
 
 
+@lru_cache(2 * MOST)
 def rouge_l_recall(question: str, passage: str) -> float:
     """The share of a question's words that stand in a passage in the same order, in [0, 1]; 0 without words."""
     return float(_scorer().score(question, passage)["rougeL"].recall)
@@ -47,7 +50,8 @@ def exact_match(question: str, passage: str) -> bool:
 def recall_of_knowledge(questions: Sequence[Question], windows: Sequence[Window]) -> Study:
     """ROUGE-L recall and exact match of questions against their passages, over the steps."""
     read = [each for each in questions if each.source]
-    parts = [within(read, window, lambda q: q.step) for window in windows]
+    taken = evenly(read, MOST)
+    parts = [within(taken, window, lambda q: q.step) for window in windows]
     recalls = [[rouge_l_recall(each.text, each.source) for each in part] for part in parts]
     exact = [mean([exact_match(each.text, each.source) for each in part]) for part in parts]
     copied = [mean([recall >= COPIED for recall in row]) for row in recalls]
@@ -60,6 +64,8 @@ def recall_of_knowledge(questions: Sequence[Question], windows: Sequence[Window]
     ]
     data = {"questions": [len(part) for part in parts], "rouge_l_recall": means, "copied": copied, "exact_match": exact}
     notes = ["recall: words of the question that stand in its passage in the same order"]
+    if len(taken) < len(read):
+        notes.append(f"{len(taken)} of {len(read)} questions, evenly taken")
     without = len(questions) - len(read)
     if without:
         notes.append(f"{without} questions were written without a passage: nothing to compare them with")

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from lite_selfplay.games.presentation import percent, value_in_words
 from lite_selfplay.games.propose_solve.questions import Question
-from lite_selfplay.games.studies import Point, Study, Window, window_names, within
+from lite_selfplay.games.studies import Point, Study, Window, evenly, window_names, within
 
 if TYPE_CHECKING:
     from numpy import ndarray
@@ -28,8 +28,7 @@ _TERM = re.compile(r"\d+|[^\W\d]+|[^\w\s]")
 
 def question_map(questions: Sequence[Question], windows: Sequence[Window]) -> Study:
     """Where the questions of each window lie, and how far they are from each other."""
-    places = [i * len(questions) // min(MOST, len(questions)) for i in range(min(MOST, len(questions)))]
-    taken = [questions[place] for place in places]
+    taken = evenly(questions, MOST)
     vectors = tfidf([each.text for each in taken])
     coordinates, explained = principal_components(vectors)
     points = [Point(each.step, float(x), float(y), each.text) for each, (x, y) in zip(taken, coordinates, strict=True)]

@@ -129,10 +129,7 @@ def difficulty_and_domains(questions: Sequence[Question], windows: Sequence[Wind
         "domains": {domain: [count[domain] for count in counts] for domain in order},
         "effective_domains": effective,
     }
-    notes = [
-        "domains are told by words, the effective number is exp of their entropy: where a judge model knows more, "
-        "--json has every question"
-    ]
+    notes = ["domains are told by words; their effective number is the exponential of their entropy"]
     return Study("domains", "difficulty and domains over time", ["", *window_names(windows)], figures, data, notes)
 
 

@@ -3,7 +3,7 @@
 import itertools
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -59,10 +59,16 @@ class Analysis:
     analysts: Sequence[Analyst] = ()
     observations: Sequence[Any] = ()
     without_game: str = ""
+    _studies: dict[tuple[Window, ...], list[Study]] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def studies(self, windows: Sequence[Window]) -> list[Study]:
         """The analyses of the game's paper, by windows; none where there is nothing to observe."""
-        return [analyst(self.observations, windows) for analyst in self.analysts] if self.observations else []
+        if not self.observations:
+            return []
+        known = tuple(windows)
+        if known not in self._studies:  # a table, a figure and JSON may all want the same
+            self._studies[known] = [analyst(self.observations, windows) for analyst in self.analysts]
+        return self._studies[known]
 
     @property
     def name(self) -> str:
