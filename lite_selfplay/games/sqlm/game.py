@@ -27,7 +27,7 @@ Pre-generated questions are shuffled once and drawn in a circle.
 """
 
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -37,11 +37,12 @@ from pydantic import Field, field_validator
 from pydantic_core import PydanticCustomError
 
 from lite_selfplay.data import Completion, Episode, Example, Group, Problem, Sample, Stream, Verdict
-from lite_selfplay.games.presentation import Figure
+from lite_selfplay.games.presentation import Figure, Row
 from lite_selfplay.games.prompts import fill
 from lite_selfplay.games.propose_solve.game import BREAKDOWNS, WATCHED, YIELD, ProposeSolve, ProposeSolveOptions
 from lite_selfplay.games.propose_solve.proposals import Proposal, read
-from lite_selfplay.games.propose_solve.voting import Vote, verdicts_by_vote, vote
+from lite_selfplay.games.propose_solve.questions import Question, question
+from lite_selfplay.games.propose_solve.voting import Vote, count, verdicts_by_vote, vote
 from lite_selfplay.games.sqlm.topics import SHIPPED, Topic, load_topic, numbered_lines
 from lite_selfplay.games.table import Table
 from lite_selfplay.games.worked_examples import worked_example
@@ -272,12 +273,38 @@ class Sqlm(ProposeSolve):
         """As the family's; the format baseline trains towards no label."""
         return super().warnings({**log, "labels_checked": 0} if self.options.reward == "format" else log)
 
+    @classmethod
+    def observations(cls, rows: Iterable[Row], references: Mapping[str, str]) -> Sequence[Question]:
+        """The questions that were answered, from their answers: those written beforehand have no proposal."""
+        votes: dict[str, int] = {}
+        answers: dict[str, list[Row]] = {}
+        for row in rows:
+            if row.get("question") is None:
+                continue
+            if cls._proposes(row):
+                votes[row["question"]] = row["votes"]
+            else:
+                answers.setdefault(row["question"], []).append(
+                    {key: row[key] for key in ("step", "prompt", "label", "correct", "answer")}
+                )
+        return [_observed(row, votes.get(name), references) for name, row in answers.items()]
+
     def state(self) -> dict[str, Any]:
         return {**super().state(), "questions": list(self._questions), "position": self._position}
 
     def restore(self, state: Mapping[str, Any]) -> None:
         super().restore(state)
         self._questions, self._position = list(state["questions"]), state["position"]
+
+
+def _observed(answers: Sequence[Row], votes: int | None, references: Mapping[str, str]) -> Question:
+    """A question with its label, from all its answers. `votes`: the size of the largest class, where it is recorded."""
+    first = answers[0]
+    text = first["prompt"].removesuffix(fill("solver", problem="")).strip()
+    if votes is None:
+        agree = sum(row["correct"] for row in answers)
+        votes = agree if first["label"] is not None else count([row["answer"] for row in answers]).votes
+    return question(first["step"], text, first["label"], votes / len(answers), references)
 
 
 def solver_reward(agrees: bool, well_formed: bool, kind: Literal["majority", "format"] = "majority") -> float:

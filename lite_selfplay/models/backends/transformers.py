@@ -14,7 +14,7 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 
 from lite_selfplay.config import ModelSection, SeatConfig
 from lite_selfplay.data import TokenScores
-from lite_selfplay.errors import TrainingError
+from lite_selfplay.errors import ModelNotFoundError, TrainingError
 from lite_selfplay.models import attention, threads
 from lite_selfplay.models.adapters import Adapters
 from lite_selfplay.models.backends import tuning
@@ -24,6 +24,8 @@ from lite_selfplay.models.generation.sampling import Decoding, Generation, Gener
 from lite_selfplay.models.logprobs.batch import Batch, Row, Way
 from lite_selfplay.models.logprobs.reading import packs, shares_prefixes
 from lite_selfplay.models.logprobs.token_logprobs import goes_by_hidden_states, token_logprobs
+from lite_selfplay.models.memory import recomputes
+from lite_selfplay.models.shapes import Shape, shape_in
 from lite_selfplay.models.sources.folders import reading
 
 _DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
@@ -58,8 +60,8 @@ class TransformersBackend:
         self.compute_dtype = compute_dtype(section, self.device)
         self._decoding = Decoding(eos_ids, pad_id, self.device, cache_tokens, decode, poll)
         self._warn = warn
-        checkpointing = section.gradient_checkpointing
-        self._checkpointing = self.device.type == "cuda" if checkpointing == "auto" else bool(checkpointing)
+        on_cpu = self.device.type == "cpu"
+        self._checkpointing = recomputes(section, _shape(path), self.compute_dtype.itemsize, on_cpu=on_cpu)
         self._packs = False
         self._undoing = contextlib.ExitStack()
         """What the process is given back when the backend is closed."""
@@ -73,7 +75,7 @@ class TransformersBackend:
     ) -> None:
         """Bring the base and its seats into memory."""
         if self.device.type == "cpu" and section.tune_memory:
-            self._undoing.callback(tuning.tune(self, self.compute_dtype))
+            self._undoing.callback(tuning.tune(self, self.compute_dtype, lean=self._checkpointing))
         base: Any = load_base(
             path, section.precision, self.compute_dtype, self.device, trust_remote_code=section.trust_remote_code
         )
@@ -85,7 +87,7 @@ class TransformersBackend:
         if self.device.type == "cpu":
             self._undoing.callback(threads.choose(base, section.threads))
             self.adapters.compute_together(self._dense)
-            self._packs = not self._checkpointing and packs(base)
+            self._packs = packs(base)
         self._speaks_dense = self._has_room_for_dense_weights()
 
     def _has_room_for_dense_weights(self) -> bool:
@@ -177,8 +179,11 @@ class TransformersBackend:
         self.adapters.model.train(training)
 
     def _empty_cache(self) -> None:
+        """Between sampling and update, which hold tensors of other sizes."""
         if self.device.type == "cuda":
             torch.cuda.empty_cache()
+        elif self._checkpointing:
+            tuning.trim_heap()
 
     def release_memory(self) -> None:
         self._empty_cache()
@@ -204,6 +209,14 @@ class TransformersBackend:
 
     def close(self) -> None:
         self._undoing.close()
+
+
+def _shape(path: Path) -> Shape | None:
+    """The shape of the model in a folder, or None where its configuration gives none."""
+    try:
+        return shape_in(path, str(path))
+    except ModelNotFoundError:
+        return None
 
 
 def poll_between_layers(base: nn.Module, poll: Callable[[], None]) -> None:

@@ -55,7 +55,7 @@ class ViewedRun:
             state, config, counts = state_of(self.path), self.folder.config(), self.index.steps()
             metrics = self.path / METRICS
             begun = metrics.exists() and metrics.stat().st_size > 0
-            run = replace(analyse(self.path, reasons=False), recorded=len(counts)) if begun else None
+            run = replace(analyse(self.path, completions=False), recorded=len(counts)) if begun else None
             facts = {
                 "name": self.path.resolve().name,
                 "game": config.game.label,
