@@ -50,7 +50,7 @@ OTHERS = (
     "why nosuch --step x", "explain", "explain nosuch", "explain kl nosuch", "explain kll --json", "explain kl . .",
     "runs nosuch", "runs nosuch --json", "runs . .", "show-prompt", "show-prompt agonn --model tiny --tasks letters",
     "show-prompt agon --model tinny --tasks letters", "show-prompt agon --model tiny --tasks leters",
-    "show-prompt agon --model tiny", "show-prompt pasodoble --model tiny", "try-reward", "try-reward nosuch.py:f",
+    "show-prompt agon --model tiny", "try-reward", "try-reward nosuch.py:f",
     "try-reward nosuch.py:f --tasks letters", "try-reward nosuch --tasks letters", "try-reward .py:f --tasks leters",
     "version --jsn", "version nosuch", "--versio",
 )  # fmt: skip
