@@ -45,8 +45,8 @@ def make(path: Path, steps: int, episodes: int) -> None:
 
 
 def _rows(rng: random.Random, step: int, problems: int, learned: float) -> Iterator[dict[str, Any]]:
-    for role, group in itertools.product(("drafter", "challenger"), range(problems)):
-        number = rng.randrange(2000)
+    numbers = [rng.randrange(2000) for _ in range(problems)]
+    for role, (group, number) in itertools.product(("drafter", "challenger"), enumerate(numbers)):
         for sample in range(GROUP):
             right = rng.random() < 0.2 + 0.5 * learned
             yield {
