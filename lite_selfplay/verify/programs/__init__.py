@@ -8,7 +8,7 @@ run ends in `limits.py`, how verdicts are made in `judge.py`, where programs run
 from collections.abc import Sequence
 from typing import Any, overload
 
-from lite_selfplay.verify.programs.cases import AssertTest, CallTest, StdinTest, Tests, read_tests
+from lite_selfplay.verify.programs.cases import AssertTest, CallTest, ProgramTests, StdinTest, read_tests
 from lite_selfplay.verify.programs.extract import extract_program
 from lite_selfplay.verify.programs.judge import judge_all
 from lite_selfplay.verify.programs.nouns import Job, Limits, Reason, Report, Run
@@ -24,13 +24,13 @@ __all__ = [
     "AssertTest",
     "CallTest",
     "Limits",
+    "ProgramTests",
     "Reason",
     "Report",
     "Run",
     "Sandbox",
     "SandboxError",
     "StdinTest",
-    "Tests",
     "close_sandbox",
     "extract_program",
     "open_sandbox",

@@ -39,7 +39,7 @@ Case = StdinTest | CallTest | AssertTest
 
 
 @dataclass(frozen=True)
-class Tests:
+class ProgramTests:
     """All tests of a program.
 
     `function`: what assertions call `candidate`. `stub`: what stands before the program, such as the head of the
@@ -62,7 +62,7 @@ _CODE = ("assert", "check", "test", "code")
 _MANY = ("tests", "test_list", "cases", "unit_tests")
 
 
-def read_tests(given: Any, where: str = "the tests") -> Tests:
+def read_tests(given: Any, where: str = "the tests") -> ProgramTests:
     """Tests as data sets have them, as JSON or as the classes above.
 
     - a list of tests, or an object with the list under `tests`, each test being
@@ -73,7 +73,7 @@ def read_tests(given: Any, where: str = "the tests") -> Tests:
 
     An object may also hold `function`, `stub`, `setup` and `tolerance`. Raises TaskError, beginning with `where`.
     """
-    if isinstance(given, Tests):
+    if isinstance(given, ProgramTests):
         return given
     if isinstance(given, str | StdinTest | CallTest | AssertTest):
         given = [given]
@@ -81,10 +81,10 @@ def read_tests(given: Any, where: str = "the tests") -> Tests:
         return _of_object(given, where)
     if not isinstance(given, Sequence) or not given:
         raise TaskError(f"{where}: must be a list of tests with something in it")
-    return Tests(tuple(_case(each, "", f"{where}, number {n}") for n, each in enumerate(given, 1)))
+    return ProgramTests(tuple(_case(each, "", f"{where}, number {n}") for n, each in enumerate(given, 1)))
 
 
-def _of_object(given: Mapping[str, Any], where: str) -> Tests:
+def _of_object(given: Mapping[str, Any], where: str) -> ProgramTests:
     function = _first(given, _FUNCTION, "")
     common = {key: given[key] for key in _COMMON if given.get(key) is not None} | {"function": function or ""}
     if not all(isinstance(common.get(key, ""), str) for key in ("function", "stub", "setup")):
@@ -93,8 +93,8 @@ def _of_object(given: Mapping[str, Any], where: str) -> Tests:
     if not isinstance(tolerance, int | float) or isinstance(tolerance, bool) or not 0 <= tolerance < 1:
         raise TaskError(f"{where}: tolerance must be a number from 0 to 1")
     many = _first(given, _MANY, None)
-    if many is None and (together := _together(given)) is not None:
-        many = together
+    if many is None:
+        many = _together(given, where)
     if many is None:
         many = [given]
     if isinstance(many, str):
@@ -102,16 +102,16 @@ def _of_object(given: Mapping[str, Any], where: str) -> Tests:
     if not isinstance(many, Sequence) or not many:
         raise TaskError(f"{where}: must hold a list of tests with something in it")
     cases = tuple(_case(each, common["function"], f"{where}, number {n}") for n, each in enumerate(many, 1))
-    return Tests(cases, **common)
+    return ProgramTests(cases, **common)
 
 
-def _together(given: Mapping[str, Any]) -> list[Any] | None:
-    """Tests whose inputs stand in one list and whose outputs stand in another; None where they do not."""
+def _together(given: Mapping[str, Any], where: str) -> list[Any] | None:
+    """ProgramTests whose inputs stand in one list and whose outputs stand in another; None where they do not."""
     inputs, outputs = _first(given, _STDIN, None), _first(given, _STDOUT, None)
-    if not isinstance(inputs, list) or not isinstance(outputs, list) or len(inputs) != len(outputs):
+    if not isinstance(inputs, list) or not isinstance(outputs, list):
         return None
-    if not inputs or (_first(given, _FUNCTION, "") and "expected" in given):
-        return None
+    if len(inputs) != len(outputs) or not inputs:
+        raise TaskError(f"{where}: {len(inputs)} inputs and {len(outputs)} outputs; there must be as many")
     return [{"input": each, "output": output} for each, output in zip(inputs, outputs, strict=True)]
 
 

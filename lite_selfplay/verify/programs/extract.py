@@ -8,6 +8,7 @@ import warnings
 from lite_selfplay.verify.format import answer_spans, split_reasoning
 
 _FENCE = re.compile(r"^[ \t]*(?P<fence>`{3,}|~{3,})[ \t]*(?P<language>[\w+#.-]*)[^\n`]*\n", re.MULTILINE)
+_TAG = re.compile(r"</?answer>")
 _LANGUAGES = frozenset(("", "py", "python", "python3", "py3", "code"))
 _LONGEST, _LONGEST_LINE = 50_000, 5000
 """Characters of a program and of a line that is parsed here; nothing longer is one."""
@@ -66,6 +67,7 @@ def with_stub(stub: str, program: str) -> str:
 def _last_fenced(text: str) -> str | None:
     """What stands in the last fenced block of Python; an opening fence that is never closed counts."""
     found, position = None, 0
+    text = _TAG.sub("\n", text)  # a fence may stand on a tag's line
     while opening := _FENCE.search(text, position):
         fence = re.escape(opening["fence"][:1]) + "{" + str(len(opening["fence"])) + ",}"
         closing = re.compile(rf"^[ \t]*{fence}[ \t]*$", re.MULTILINE).search(text, opening.end())

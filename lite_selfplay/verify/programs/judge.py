@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from lite_selfplay.verify.programs.cases import AssertTest, CallTest, StdinTest, Tests
+from lite_selfplay.verify.programs.cases import AssertTest, CallTest, ProgramTests, StdinTest
 from lite_selfplay.verify.programs.compare import same_text, same_value
 from lite_selfplay.verify.programs.extract import with_stub
 from lite_selfplay.verify.programs.inside.values import canonical, pack
@@ -38,7 +38,7 @@ class _Part:
 
 def judge_all(
     runner: Runner,
-    programs: Sequence[tuple[str | None, Tests]],
+    programs: Sequence[tuple[str | None, ProgramTests]],
     limits: Limits,
     poll: Callable[[], None] = lambda: None,
 ) -> list[Report]:
@@ -57,7 +57,7 @@ def judge_all(
     return [_report(program, tests, done.get(number, [])) for number, (program, tests) in enumerate(programs)]
 
 
-def _report(program: str | None, tests: Tests, done: Sequence[tuple[_Part, Run]]) -> Report:
+def _report(program: str | None, tests: ProgramTests, done: Sequence[tuple[_Part, Run]]) -> Report:
     results = [False] * len(tests.cases)
     if program is None:
         return Report(tuple(results), "no_program")
@@ -79,7 +79,7 @@ def _said(run: Run) -> str:
     return (wrong or (told[-1] if told else ""))[:300]
 
 
-def _parts(program: str, tests: Tests, number: int) -> Iterator[_Part]:
+def _parts(program: str, tests: ProgramTests, number: int) -> Iterator[_Part]:
     """The jobs of a program: one for each text of stdin, one for all calls of a function, one for all assertions."""
     calls: dict[str, list[int]] = {}
     asserted: list[int] = []

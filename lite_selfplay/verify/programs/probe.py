@@ -16,7 +16,8 @@ from lite_selfplay.verify.programs.judge import Runner
 from lite_selfplay.verify.programs.nouns import Job, Limits
 
 _CANARY = r"""
-import errno, os, socket
+import errno, functools, os, socket
+print = functools.partial(print, flush=True)
 
 def attempt(name, function):
     try:
@@ -87,7 +88,7 @@ def probe(runner: Runner) -> Probe:
         if path.read_text() != "canary" or len(os.listdir(place)) > 1:
             possible.append("a change of files")
         with contextlib.suppress(BlockingIOError):
-            listener.accept()
+            listener.accept()[0].close()
             possible.append("a connection")
         names = tuple(line.partition(" denied")[0] for line in lines if " denied" in line)
         if possible:
