@@ -38,7 +38,7 @@ from pydantic_core import PydanticCustomError
 
 from lite_selfplay.data import Completion, Episode, Example, Group, Problem, Sample, Stream, Verdict
 from lite_selfplay.games.presentation import Figure
-from lite_selfplay.games.prompts import fill
+from lite_selfplay.games.prompts import asked, fill
 from lite_selfplay.games.propose_solve.game import BREAKDOWNS, WATCHED, YIELD, ProposeSolve, ProposeSolveOptions
 from lite_selfplay.games.propose_solve.proposals import Proposal, read
 from lite_selfplay.games.propose_solve.voting import Vote, verdicts_by_vote, vote
@@ -161,7 +161,7 @@ class Sqlm(ProposeSolve):
     def cold_start(self, role: str, problem: Problem, rng: random.Random, *, thinks: bool) -> Example | None:
         """The proposer learns to write such problems as a task's, the solver to solve them; a shared seat both."""
         if role == "solver":
-            return worked_example(problem, fill("solver", problem=problem.text), thinks=thinks)
+            return worked_example(problem, asked(problem), thinks=thinks)
         reasoning = "<think>\n\n</think>\n\n" if thinks else ""
         return Example(self.topic.prompt, f"{reasoning}{self.topic.written(problem.text)}")
 
