@@ -19,7 +19,8 @@ from tests.verify.programs.outside import litter, processes
 LIMITS = Limits(seconds=1.0)
 PATIENCE_S = 20.0
 PARENT = """
-import sys, time
+import signal, sys, time
+signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored where a shell started the tests in the background
 from lite_selfplay.verify.programs import Limits, open_sandbox, run_program
 sandbox = open_sandbox(size=2, marks=("-X", sys.argv[1]))
 print(*sandbox.pids(), flush=True)
