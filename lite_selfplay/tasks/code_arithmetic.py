@@ -18,6 +18,7 @@ from lite_selfplay.tasks.programs import program_problem
 SIZE = 10_000
 MAX_COMPLETION_TOKENS = 160
 _MOST_NUMBERS = 8
+_TRIES = 100
 
 Numbers = list[int]
 
@@ -117,17 +118,27 @@ def _problem(name: str, steps: Sequence[_Step], end: _End, count: int) -> Proble
     doing = f"{done}, and print {end.words}" if steps else f"Print {end.words}"
     program = "\n".join(["numbers = [int(word) for word in input().split()]", *(step.code for step in steps), end.code])
     rng = attempt_rng(0, f"code-arithmetic {doing}", 0, 0)
-    tests = [_test(rng, steps, end) for _ in range(count)]
+    tests = _tests(rng, steps, end, count)
     extra = {"content": doing, "solution": program, "explanation": _explained(steps, end)}
     return program_problem(name, f"Read a line of whole numbers. {doing}.", tests, name, extra)
 
 
-def _test(rng: random.Random, steps: Sequence[_Step], end: _End) -> list[str]:
-    numbers = [rng.randint(0, 30) for _ in range(rng.randint(1, _MOST_NUMBERS))]
-    found = numbers
+def _tests(rng: random.Random, steps: Sequence[_Step], end: _End, count: int) -> list[list[str]]:
+    """Lines of numbers and what must be printed; each step shows in one of them, as far as so few can tell."""
+    for _ in range(_TRIES):
+        lines = [[rng.randint(0, 30) for _ in range(rng.randint(1, _MOST_NUMBERS))] for _ in range(count)]
+        printed = [_printed(line, steps, end) for line in lines]
+        fewer = [[*steps[:i], *steps[i + 1 :]] for i in range(len(steps))]
+        tells = all([_printed(line, each, end) for line in lines] != printed for each in fewer)
+        if tells and (len(set(printed)) > 1 or count == 1):
+            break
+    return [[" ".join(map(str, line)) + "\n", f"{text}\n"] for line, text in zip(lines, printed, strict=True)]
+
+
+def _printed(numbers: Numbers, steps: Sequence[_Step], end: _End) -> str:
     for step in steps:
-        found = step.do(found)
-    return [" ".join(map(str, numbers)) + "\n", f"{end.shown(found)}\n"]
+        numbers = step.do(numbers)
+    return str(end.shown(numbers))
 
 
 def _explained(steps: Sequence[_Step], end: _End) -> str:
