@@ -24,11 +24,12 @@ Numbers = list[int]
 
 
 class _Step(NamedTuple):
-    """A step in words, as Python over the list `numbers`, and what it does."""
+    """A step in words, as Python over the list `numbers`, and what it does. `changes`: as many are left as before."""
 
     words: str
     code: str
     do: Callable[[Numbers], Numbers]
+    changes: bool
 
 
 class _End(NamedTuple):
@@ -70,7 +71,10 @@ def code_arithmetic(
 
     def make(index: int, attempt: int) -> Problem:
         rng = attempt_rng(seed, "code-arithmetic", index, attempt)
-        return _problem(f"code-arithmetic-{index}", _draw(rng, most), rng.choice(_ENDS), count)
+        drawn = _draw(rng, most)
+        # How many there are tells nothing of what was done to each.
+        ends = [end for end in _ENDS if end.shown is not len or not any(step.changes for step in drawn)]
+        return _problem(f"code-arithmetic-{index}", drawn, rng.choice(ends), count)
 
     problems = Procedural("code-arithmetic", SIZE, held_out, make)
     return Task("code-arithmetic", problems, MAX_COMPLETION_TOKENS, procedural=True)
@@ -95,7 +99,7 @@ def _kept(rng: random.Random) -> _Step:
         ]
     )
     code = f"numbers = [n for n in numbers if {condition}]"
-    return _Step(f"Keep those {words}", code, lambda found: [n for n in found if holds(n)])
+    return _Step(f"Keep those {words}", code, lambda found: [n for n in found if holds(n)], False)
 
 
 def _changed(rng: random.Random) -> _Step:
@@ -109,7 +113,7 @@ def _changed(rng: random.Random) -> _Step:
             (f"Take each modulo {k}", f"n % {k}", lambda n: n % k),
         ]
     )
-    return _Step(words, f"numbers = [{term} for n in numbers]", lambda found: [value(n) for n in found])
+    return _Step(words, f"numbers = [{term} for n in numbers]", lambda found: [value(n) for n in found], True)
 
 
 def _problem(name: str, steps: Sequence[_Step], end: _End, count: int) -> Problem:

@@ -35,7 +35,7 @@ def test_half_of_the_tests_earn_nothing():
     """Section 5.3: r = 1 where all unit tests pass. `HALF` prints the second number: right on the second test alone."""
     for name, roles in (("agon", ("drafter", "challenger")), ("grpo", ("solver",)), ("self-refine", ("drafter",))):
         game = make_game(name, {}, group_size=2, problems_per_step=1)
-        table = ScriptedTable(dict.fromkeys(game.roles, [RIGHT, HALF]), [ADD])
+        table = ScriptedTable({role: [RIGHT, HALF] for role in game.roles}, [ADD])
         table.open(0, game.seats(0))
         episode = game.play(0, table)
         table.close()
