@@ -61,7 +61,8 @@ class Setting:
     `adapter` the folder where this library saves the adapter that TRL starts with. `lengths` is `uniform` (every
     completion runs to `cap`) or `long-tailed` (the model ends completions). `group_size` is the number of completions
     per problem; in a training step, those of one of two roles. A prompt is the problem followed by `ask`, or the
-    library's own prompt if that is None. `checkpointing` recomputes activations in the backward pass.
+    library's own prompt if that is None. `checkpointing` recomputes activations in the backward pass; if it
+    is None, this library decides for itself, and others keep them, which is faster.
     """
 
     model: str
@@ -81,7 +82,7 @@ class Setting:
     alpha: int = 32
     init_std: float = 1e-3
     lr: float = 1e-5
-    checkpointing: bool = False
+    checkpointing: bool | None = None
 
     @property
     def uniform(self) -> bool:

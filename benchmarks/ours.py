@@ -150,7 +150,11 @@ def _run_config(setting: Setting, game: str, steps: int, backend: str = "transfo
     place = f"{game}-{setting.seats}" if backend == "transformers" else f"{game}-{setting.seats}-{backend}"
     return RunConfig(
         game=game,
-        model={**_model(setting), "backend": backend, "gradient_checkpointing": setting.checkpointing},
+        model={
+            **_model(setting),
+            "backend": backend,
+            "gradient_checkpointing": "auto" if setting.checkpointing is None else setting.checkpointing,
+        },
         tasks=setting.tasks,
         seats={"*": _seat(setting)},
         run={

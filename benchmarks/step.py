@@ -6,7 +6,8 @@ adapters of the same kind; this library's `grpo` does the same task as TRL. They
 own. Rewards are a hash of the text on both sides: no checker is timed, and every group has variance.
 
 TRL is set up as in its documentation: 8 rows per device, enough accumulation steps to make all completions one
-generation batch, no KL term. On both sides gradient checkpointing and dropout are off and nothing is saved. On a CPU,
+generation batch, no KL term. Its gradient checkpointing is off, which is faster and takes more memory; this library
+decides for itself (`model.gradient_checkpointing=auto`). On both sides dropout is off and nothing is saved. On a CPU,
 TRL's loss kernel, which needs Triton, is replaced by plain torch in chunks that are recomputed, as in this library.
 """
 
@@ -39,6 +40,9 @@ def main(
     precision: harness.Precision = "4bit",
     compute_dtype: harness.ComputeDtype = "auto",
     threads: harness.Threads = None,
+    checkpointing: Annotated[
+        bool | None, typer.Option(help="Compute activations again in all contenders, or in none.")
+    ] = None,
     json_path: harness.JsonPath = None,
 ) -> None:
     """Seconds and memory of one training step: this library and TRL's stock GRPOTrainer in the same run.
@@ -63,6 +67,7 @@ def main(
         group_size=group_size,
         cap=cap,
         rounds=rounds,
+        checkpointing=checkpointing,
     ) as (setting, name):
         results["settings"] = setting.as_result(name, str(lengths))
         with harness.started(KINDS, setting, threads) as running:

@@ -128,7 +128,7 @@ def _trainer(
             loss_type="grpo",
             learning_rate=setting.lr,
             disable_dropout=True,
-            gradient_checkpointing=setting.checkpointing,
+            gradient_checkpointing=bool(setting.checkpointing),
             bf16=cuda and dtype == torch.bfloat16,
             fp16=cuda and dtype == torch.float16,
             use_cpu=not cuda,

@@ -89,7 +89,9 @@ class ModelSection(Section):
         "auto", "Switches a chat template's reasoning on or off; auto leaves it as the template has it"
     )
     gradient_checkpointing: Literal["auto"] | bool = key(
-        "auto", "Compute activations again in the backward pass instead of keeping them; auto does so on GPUs"
+        "auto",
+        "Compute activations again in the backward pass instead of keeping them; auto does so on GPUs, and on CPUs "
+        "where a token keeps more than 1 MB",
     )
     threads: int | None = key(
         None,

@@ -10,13 +10,13 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lite_selfplay.config import RunConfig, SeatConfig
+from lite_selfplay.config import ModelSection, RunConfig, SeatConfig
 from lite_selfplay.errors import ModelNotFoundError
 from lite_selfplay.models.generation.cache import RowLayer
 from lite_selfplay.models.logprobs.batch import Batch
 from lite_selfplay.models.logprobs.token_logprobs import HEAD_ELEMENTS as UPDATE_ELEMENTS
 from lite_selfplay.models.logprobs.token_logprobs import token_logprobs
-from lite_selfplay.models.memory import CARDS, HEAD_ELEMENTS, Load, activation_bytes, advise, estimate
+from lite_selfplay.models.memory import CARDS, HEAD_ELEMENTS, Load, activation_bytes, advise, estimate, recomputes
 from lite_selfplay.models.shapes import Shape, shape_of
 from lite_selfplay.models.sources import known_models
 from lite_selfplay.runs.plan import filled_in
@@ -166,3 +166,24 @@ def test_more_in_flight_never_takes_less(rows: int, prompt: int, completion: int
     peaks = [estimate(run, TINY, Load(r, prompt, completion)) for r in (rows, rows + 1)]
     assert peaks[0].updating <= peaks[1].updating
     assert peaks[0].generating <= peaks[1].generating
+
+
+@pytest.mark.parametrize(
+    ("model", "setting", "compute", "on_cpu", "wanted"),
+    [
+        ("smollm2-135m", "auto", 4, True, True),  # 30 layers of 35,328 + 4,608 bytes: 1.2 MB
+        ("smollm2-135m", "auto", 2, True, False),
+        ("tiny", "auto", 4, True, False),
+        ("Qwen3-0.6B", "auto", 2, True, True),
+        ("tiny", "auto", 2, False, True),
+        ("smollm2-135m", False, 4, True, False),
+        ("tiny", True, 4, True, True),
+    ],
+)
+def test_what_is_recomputed(model: str, setting: Any, compute: int, on_cpu: bool, wanted: bool):
+    section = ModelSection(name=model, gradient_checkpointing=setting)
+    assert recomputes(section, shape_of(model), compute, on_cpu=on_cpu) is wanted
+
+
+def test_a_base_of_unknown_shape_keeps_its_activations_on_a_cpu():
+    assert not recomputes(ModelSection(name="tiny"), None, 4, on_cpu=True)

@@ -14,7 +14,7 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 
 from lite_selfplay.config import ModelSection, SeatConfig
 from lite_selfplay.data import TokenScores
-from lite_selfplay.errors import TrainingError
+from lite_selfplay.errors import ModelNotFoundError, TrainingError
 from lite_selfplay.models import attention, threads
 from lite_selfplay.models.adapters import Adapters
 from lite_selfplay.models.backends import tuning
@@ -24,6 +24,8 @@ from lite_selfplay.models.generation.sampling import Decoding, Generation, Gener
 from lite_selfplay.models.logprobs.batch import Batch, Row, Way
 from lite_selfplay.models.logprobs.reading import packs, shares_prefixes
 from lite_selfplay.models.logprobs.token_logprobs import goes_by_hidden_states, token_logprobs
+from lite_selfplay.models.memory import recomputes
+from lite_selfplay.models.shapes import Shape, shape_in
 from lite_selfplay.models.sources.folders import reading
 
 _DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
@@ -58,8 +60,8 @@ class TransformersBackend:
         self.compute_dtype = compute_dtype(section, self.device)
         self._decoding = Decoding(eos_ids, pad_id, self.device, cache_tokens, decode, poll)
         self._warn = warn
-        checkpointing = section.gradient_checkpointing
-        self._checkpointing = self.device.type == "cuda" if checkpointing == "auto" else bool(checkpointing)
+        on_cpu = self.device.type == "cpu"
+        self._checkpointing = recomputes(section, _shape(path), self.compute_dtype.itemsize, on_cpu=on_cpu)
         self._packs = False
         self._undoing = contextlib.ExitStack()
         """What the process is given back when the backend is closed."""
@@ -85,7 +87,7 @@ class TransformersBackend:
         if self.device.type == "cpu":
             self._undoing.callback(threads.choose(base, section.threads))
             self.adapters.compute_together(self._dense)
-            self._packs = not self._checkpointing and packs(base)
+            self._packs = packs(base)
         self._speaks_dense = self._has_room_for_dense_weights()
 
     def _has_room_for_dense_weights(self) -> bool:
@@ -204,6 +206,14 @@ class TransformersBackend:
 
     def close(self) -> None:
         self._undoing.close()
+
+
+def _shape(path: Path) -> Shape | None:
+    """The shape of the model in a folder, or None where its configuration gives none."""
+    try:
+        return shape_in(path, str(path))
+    except ModelNotFoundError:
+        return None
 
 
 def poll_between_layers(base: nn.Module, poll: Callable[[], None]) -> None:
