@@ -8,7 +8,7 @@ import math
 import string
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lite_selfplay.verify.programs.compare import same_text, same_value
@@ -53,6 +53,7 @@ def kinds(value):
 
 
 @given(VALUES)
+@settings(max_examples=60)
 def test_a_value_is_read_back_as_it_was(value):
     found = unpack(json.loads(json.dumps(pack(value))))
     assert found == value
@@ -61,6 +62,7 @@ def test_a_value_is_read_back_as_it_was(value):
 
 
 @given(VALUES, VALUES)
+@settings(max_examples=60)
 def test_texts_are_equal_where_values_are(one, other):
     """But for bytes and bytearrays, which stay apart in nothing, as in Python."""
     assert (canonical(one) == canonical(other)) == (one == other)
@@ -68,6 +70,7 @@ def test_texts_are_equal_where_values_are(one, other):
 
 
 @given(VALUES)
+@settings(max_examples=60)
 def test_a_text_is_a_line_of_ascii(value):
     text = canonical(value)
     assert text.isascii()
