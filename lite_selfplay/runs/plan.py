@@ -254,7 +254,8 @@ def _check_problems(ready: Plan, own_checker: bool) -> None:
         missing = next((problem.id for problem in looked_at if problem.answer is None), None)
         if missing is not None:
             raise ConfigError(f"{name} needs an answer to every problem; {missing} has none")
-    if game.runs_programs or any(_is_program(problems) for problems in (*ready.sources.values(), ready.held_out)):
+    judged = [ready.held_out, *([] if own_checker else ready.sources.values())]
+    if game.runs_programs or any(map(_are_programs, judged)):
         shared_sandbox(unsafe_code=ready.config.tasks.unsafe_code)  # refused before anything is loaded
     never_taught = ready.never_taught
     require_examples(
@@ -272,9 +273,10 @@ def _check_problems(ready: Plan, own_checker: bool) -> None:
         raise ConfigError(f"evaluation needs an answer to every problem; {unanswered} has none")
 
 
-def _is_program(problems: Sequence[Problem]) -> bool:
+def _are_programs(problems: Sequence[Problem]) -> bool:
     """Whether the answer to any of some problems is a program; those of a procedural task are alike."""
-    return any(problem.kind == PROGRAM for problem in problems[:_LOOKED_AT])
+    looked_at = problems if isinstance(problems, list) else problems[:_LOOKED_AT]
+    return any(problem.kind == PROGRAM for problem in looked_at)
 
 
 def held_out(config: RunConfig) -> list[Problem]:

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -160,6 +161,28 @@ def test_no_descriptor_is_left_open(tagged):
     for _ in range(30):
         run_tests("def f(x): return x", ["assert f(1) == 1", "assert f(2) == 3"], LIMITS, sandbox=sandbox)
     assert len(os.listdir("/proc/self/fd")) == before
+
+
+@pytest.mark.long
+def test_thousands_of_programs_leave_nothing(tagged):
+    """Neither files nor descriptors nor processes, and the zygotes stay as large as they were."""
+    _, sandbox = tagged
+    programs = ["x = 'x' * 10 ** 6\nprint(1)", "def f(", "import os; os._exit(3)", "raise SystemExit", "print(input())"]
+    jobs = [Job("stdio", ({"program": programs[n % 5]},), b"1\n", n) for n in range(500)]
+    sandbox.run(jobs, LIMITS)
+    before = (litter(), len(os.listdir("/proc/self/fd")), size_of(sandbox.pids()))
+    for _ in range(9):
+        runs = sandbox.run(jobs, LIMITS)
+        assert [run.text for run in runs[:5]] == ["1\n", "", "", "", "1\n"]
+    assert (litter(), len(os.listdir("/proc/self/fd"))) == before[:2]
+    assert size_of(sandbox.pids()) < before[2] + (4 << 20)
+    assert len(sandbox.pids()) == 2
+
+
+def size_of(pids: list[int]) -> int:
+    """Bytes that processes and their children hold, the largest."""
+    family = {pid for pid, (_, _, parent) in processes().items() if pid in pids or parent in pids}
+    return max(int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") for pid in family)
 
 
 @pytest.mark.long
