@@ -13,6 +13,7 @@ from lite_selfplay.errors import ConfigError
 from lite_selfplay_cli import flags
 
 if TYPE_CHECKING:
+    from lite_selfplay.games.studies import Study, Window
     from lite_selfplay.runs.report.analysis import Analysis
 
 FOLDER = "figures"
@@ -36,9 +37,20 @@ def analyse(
     ] = None,
     kind: Annotated[Format, typer.Option("--format", help="What figures are saved as.")] = Format.PNG,
     figures: Annotated[bool, typer.Option(help="Draw figures at all.")] = True,
+    references: Annotated[
+        Path | None,
+        typer.Option(
+            help="A .jsonl file of true answers to questions of the run's own, to check its labels by.",
+            metavar="FILE",
+        ),
+    ] = None,
     as_json: flags.Json = False,
 ) -> None:
     """Show how runs went: each role's rewards and accuracies, the game's own figures, evaluations, over the steps.
+
+    Then come the studies of the game's paper: are the labels of its own questions
+    right, how hard are these and what about, how different are they; how long
+    are answers by the draft that they read.
 
     A column of a table is a window of steps. Shares are over all completions,
     questions or groups of a window. Figures hold the same, step by step; they
@@ -49,13 +61,17 @@ def analyse(
       lite-selfplay analyse runs/sqlm-smollm2-135m-20260101-120000
 
       lite-selfplay analyse runs/first runs/second --out comparison --format svg
+
+      lite-selfplay analyse runs/sqlm --no-figures --references answers.jsonl
     """
     from lite_selfplay.runs.folder import as_written
     from lite_selfplay.runs.report.analysis import analyse as read
+    from lite_selfplay.runs.report.analysis.references import read_references
 
     if out is not None and os.path.lexists(out) and not os.path.isdir(out):
         raise ConfigError(f"{out} is a file: --out names the folder of the figures")
-    found = [read(run) for run in dict.fromkeys(runs)]
+    known = {} if references is None else read_references(references)
+    found = [read(run, known) for run in dict.fromkeys(runs)]
     with as_written(found[0].path):
         _analyse(found, windows, out, kind, figures, as_json)
 
@@ -67,7 +83,7 @@ def _analyse(
 
     for warning in filter(None, (run.without_game for run in found)):
         typer.echo(f"warning: {warning}", err=True)
-    paths, hint = _draw(found, out, kind) if figures else ([], "")
+    paths, hint = _draw(found, windows, out, kind) if figures else ([], "")
     if as_json:
         analyses = [to_json(run, run.windows(windows)) for run in found]
         flags.echo_json({"runs": analyses, "figures": [str(path) for path in paths]})
@@ -80,7 +96,7 @@ def _analyse(
         typer.echo(f"\n{hint}")
 
 
-def _draw(found: "Sequence[Analysis]", out: Path | None, kind: Format) -> tuple[list[Path], str]:
+def _draw(found: "Sequence[Analysis]", windows: int, out: Path | None, kind: Format) -> tuple[list[Path], str]:
     """The figures' paths, and why there are none."""
     from lite_selfplay.runs.report.analysis.figures import HOW_TO_DRAW, can_draw, save_figures
 
@@ -88,7 +104,7 @@ def _draw(found: "Sequence[Analysis]", out: Path | None, kind: Format) -> tuple[
         return [], HOW_TO_DRAW
     if out is None and len(found) > 1:
         return [], "figures of several runs are drawn into the folder that --out names"
-    return save_figures(found, out or found[0].path / FOLDER, kind.value), ""
+    return save_figures(found, out or found[0].path / FOLDER, kind.value, windows), ""
 
 
 def _print_run(run: "Analysis", windows: int, *, first: bool) -> None:
@@ -104,13 +120,28 @@ def _print_run(run: "Analysis", windows: int, *, first: bool) -> None:
         tasks = dict.fromkeys(f"{moment.problems} of {moment.tasks}" for moment in run.moments)
         _print_table(f"held-out problems ({', '.join(tasks)}), pass@1 with 95% intervals", *moments_table(run))
     if run.recorded < run.spoken:
-        typer.echo(
-            f"\nepisodes.jsonl holds the completions of {run.recorded} of {run.spoken} steps: reasons are of these"
-        )
+        held = f"{run.recorded} of {run.spoken} steps"
+        typer.echo(f"\nepisodes.jsonl holds the completions of {held}: reasons and studies are of these")
+    if run.analysts and not run.observations:
+        typer.echo("\nno studies: episodes.jsonl holds nothing that this game's are about")
+    for study in run.studies(shown):
+        _print_study(study, shown)
     if run.warnings:
         typer.echo("\nwarnings, the last of each kind:")
     for sentence, count in run.warnings.items():
         typer.echo(f"  at {count} step{'s' if count > 1 else ''}: {printable(sentence)}")
+
+
+def _print_study(study: "Study", windows: "Sequence[Window]") -> None:
+    from lite_selfplay.games.studies import drawn
+    from lite_selfplay.training.progress import printable
+
+    _print_table(study.title, study.columns, study.rows)
+    plane = drawn(study.points, windows)
+    if plane:
+        typer.echo("\n".join(["the plane; a mark is a window, * several of them:", *plane]))
+    for note in study.notes:
+        typer.echo(printable(f"  {note}"))
 
 
 def _print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:

@@ -222,7 +222,7 @@ def _print(title: str, evaluations: "list[Evaluation]", suite: Any) -> None:
     for row in rows:
         table.add_row(*(Text(printable(cell)) for cell in row))
     # Wide enough for every column where stdout is a file or a pipe.
-    console = Console(file=sys.stdout, width=None if sys.stdout.isatty() else 160, highlight=False)
+    console = Console(file=sys.stdout, width=None if sys.stdout.isatty() else 200, highlight=False)
     console.print(table)
     for line in dict.fromkeys(line for evaluation in evaluations for line in _notes(evaluation, len(evaluations) > 1)):
         console.print(Text(printable(line)))

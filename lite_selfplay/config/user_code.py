@@ -37,11 +37,15 @@ def short_name(spec: str) -> str:
     return (found["name"] or Path(found["file"]).stem) if found else spec
 
 
-def absolute(spec: str) -> str:
-    """A file, or a place in one, by its whole path, so that another folder finds it too; other names as they are."""
+def absolute(spec: str, *, folder: bool = False) -> str:
+    """A file, or a place in one, by its whole path, so that another folder finds it too; other names as they are.
+
+    `folder`: so is a folder, where one may be meant. Elsewhere a folder that happens to have the name of a task is not.
+    """
     found = _PLACE.fullmatch(spec)
     if found is None:
-        return os.path.realpath(spec) if os.path.exists(spec) else spec
+        there = os.path.isfile(spec) or (folder and os.path.isdir(spec))
+        return os.path.realpath(spec) if there else spec
     file = Path(found["file"])
     return f"{os.path.realpath(file)}{spec.removeprefix(found['file'])}" if os.path.exists(file) else spec
 

@@ -31,6 +31,7 @@ from lite_selfplay.games.presentation import (
     words_of,
 )
 from lite_selfplay.games.prompts import problem_asked
+from lite_selfplay.games.studies import Analyst
 from lite_selfplay.games.table import Table
 
 ENTRY_POINTS = "lite_selfplay.games"
@@ -56,7 +57,8 @@ class Game:
     How a run is shown: `accuracy` says of each role what its correct completions are (by default right answers),
     `figures` what the keys of its log measure, in the order they are shown. Other keys that hold numbers are shown
     under their own names, except those in `not_figures`. `pairing` says which completions of two roles are read
-    together (by default each by itself).
+    together (by default each by itself). `studies` are the analyses that its paper prints of a run's completions, as
+    functions of what `observations` keeps of them.
 
     `open_ended`: it ends by itself (see `over`), and `run.steps` only bounds it.
     """
@@ -74,6 +76,7 @@ class Game:
     figures: ClassVar[Sequence[Figure]] = ()
     not_figures: ClassVar[frozenset[str]] = frozenset()
     pairing: ClassVar[Pairing | None] = None
+    studies: ClassVar[Sequence[Analyst]] = ()
     open_ended: ClassVar[bool] = False
 
     def __init__(self, options: Any = None, *, group_size: int = 8, problems_per_step: int = 4):
@@ -173,6 +176,14 @@ class Game:
     def why_skipped(cls, log: Mapping[str, Any]) -> str:
         """Why the game found nothing to train on in a step; empty where it did."""
         return ""
+
+    @classmethod
+    def observations(cls, rows: Iterable[Row], references: Mapping[str, str]) -> Sequence[Any]:
+        """What `studies` are about, from rows of `episodes.jsonl` in their order; nothing by default.
+
+        `references` are true answers by the content of their questions, for a game that writes its own.
+        """
+        return ()
 
     @classmethod
     def kinds(cls) -> list[str]:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from lite_selfplay.config import RunConfig, merge, nested, set_key, spread
-from lite_selfplay.config.user_code import absolute
+from lite_selfplay.config.user_code import absolute, file_of
 from lite_selfplay.data import Problem
 from lite_selfplay.errors import ConfigError
 from lite_selfplay.games import Game, make_game
@@ -178,12 +178,14 @@ def plan(config: RunConfig, *, own_checker: bool = False) -> Plan:
             files["cold_start"][key] = absolute(spec)
     for key in ("knowledge", "validation", "solutions"):
         if (spec := getattr(config.tasks, key)) is not None:
-            files["tasks"][key] = absolute(spec)
+            files["tasks"][key] = absolute(spec, folder=key == "knowledge")
     if folder := _data_folder(
         config, [*files["tasks"].values(), files["eval"]["tasks"], *files["cold_start"].values()]
     ):
         files["tasks"]["data_dir"] = folder
-    options = {"game": {"name": absolute(resolved.game.name), **game.options.model_dump(mode="json")}}
+    name = resolved.game.name
+    place = absolute(name) if file_of(name) is not None else name
+    options = {"game": {"name": place, **game.options.model_dump(mode="json")}}
     whole = RunConfig.of(resolved.model_dump(mode="json"), files, options)
     sources = {name: _source(name, whole, task, kept_apart) for name in game.sources}
     ready = Plan(whole, game, task, tokens, kept_apart, sources)

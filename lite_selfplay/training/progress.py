@@ -102,6 +102,7 @@ class PlainProgress(Progress):
         self._activity, self._tokens, self._note = "", "", ""
         self._since = self._last
         self._pace = Pace(self._last)
+        self._worked = False  # whether there was a tick since the last part
 
     def _line(self, text: str) -> None:
         self._last = time.monotonic()
@@ -116,13 +117,14 @@ class PlainProgress(Progress):
 
     def phase(self, name: str, total: int | None = None) -> None:
         self._phase, self._total, self._done, self._note = name, total, 0, ""
-        self._pace = Pace(time.monotonic())
+        self._pace, self._worked = Pace(time.monotonic()), False
         self.activity("")
         self._line(name)
 
     def advance(self, done: int, note: str = "") -> None:
         self._done, self._note = done, note
-        self._pace.at(time.monotonic(), done)
+        self._pace.at(time.monotonic(), done, free=not self._worked)
+        self._worked = False
 
     def activity(self, text: str) -> None:
         self._activity, self._tokens, self._since = text, "", time.monotonic()
@@ -131,7 +133,7 @@ class PlainProgress(Progress):
         self._tokens = how_far(done, most)
 
     def tick(self) -> None:
-        now = time.monotonic()
+        now, self._worked = time.monotonic(), True
         if now - self._last >= self._every_s:
             part = f", {self._done} of {self._total} done" if self._total else ""
             left = self._pace.left(now, self._total) if self._total else None
@@ -162,11 +164,13 @@ class Pace:
         self._start = self._first_at = self._last_at = start
         self._first = self._done = 0
 
-    def at(self, now: float, done: int) -> None:
-        """So many parts are done by now."""
+    def at(self, now: float, done: int, *, free: bool = False) -> None:
+        """So many parts are done by now. `free`: the last of them took no work, and tell nothing of those to come."""
+        if free or now - self._start < self._AT_ONCE_S:
+            self._first += done - self._done
+            if self._first == done:
+                self._first_at = now
         self._last_at, self._done = now, done
-        if now - self._start < self._AT_ONCE_S:
-            self._first_at, self._first = now, done
 
     def left(self, now: float, total: int) -> float | None:
         """Seconds left of `total` parts; None while nothing tells."""

@@ -81,7 +81,7 @@ def test_several_runs_need_a_folder_for_their_figures(analyse: Callable[..., Any
     assert ended.out.splitlines()[-1] == "figures of several runs are drawn into the folder that --out names"
     ended = analyse(agon, other, "--out", "both")
     assert (ended.code, len(list((tmp_path / "both").iterdir()))) == (0, 3)
-    assert "episodes.jsonl holds the completions of 0 of 4 steps: reasons are of these" in ended.out
+    assert "episodes.jsonl holds the completions of 0 of 4 steps: reasons and studies are of these" in ended.out
 
 
 def test_without_matplotlib_the_tables_are_there(
@@ -158,3 +158,97 @@ def test_help(analyse: Callable[..., Any]):
     ended = analyse("--help")
     assert ended.code == 0
     assert "Examples:" in ended.out
+
+
+# Studies
+
+
+@pytest.fixture
+def pasodoble(tmp_path: Path) -> Path:
+    """Two steps of PasoDoble's proposals as it writes them: two labels of which the truth is known or given."""
+    from lite_selfplay.games.pasodoble.proposals import proposer_prompt
+
+    folder = RunFolder(tmp_path / "pasodoble")
+    folder.create(RunConfig(game="pasodoble", model="tiny", tasks="letters", steps=2))
+    stream = {"seat": "proposer", "completions": 2, "groups": 1, "zero_variance_groups": 0}
+    asked = [("What is 2 + 3?", "5", 0.5), ("How old is Ann?", "12", 1.0), ("What is 2 + 3?", "6", 0.0)]
+    metrics = [
+        {"step": step, "streams": {"proposer": stream}, "seats": {}, "game": {"proposals": 2, "usable": 1}}
+        for step in range(2)
+    ]
+    episodes = [
+        {
+            "step": number // 2,
+            "role": "proposer",
+            "seat": "proposer",
+            "prompt": proposer_prompt("What is 2 + 3? It is 5."),
+            "text": f"<problem>{text}</problem><answer>\\boxed{{{label}}}</answer>",
+            "stop": "eos",
+            "correct": True,
+            "reason": "",
+            "answer": label,
+            "question": f"q-{number}",
+            "pass_rate": rate,
+        }
+        for number, (text, label, rate) in enumerate(asked)
+    ]
+    for file, lines in (("metrics.jsonl", metrics), ("episodes.jsonl", episodes)):
+        (folder.path / file).write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return folder.path
+
+
+def test_the_studies_of_a_run(analyse: Callable[..., Any], pasodoble: Path, tmp_path: Path):
+    known = tmp_path / "known.jsonl"
+    known.write_text(json.dumps({"question": "how old is ann?", "answer": "11"}) + "\n")
+    ended = analyse(pasodoble, "--windows", 2, "--references", known)
+    assert (ended.code, ended.err) == (0, "")
+    for title in (
+        "accuracy of labels by pass rate",
+        "difficulty and domains over time",
+        "diversity of questions",
+        "recall of questions from the knowledge",
+    ):
+        assert title in ended.out.splitlines()
+    assert (
+        "  a true answer is known of 3 of 3 labelled questions (2 computed, as bare calculations, 1 from the file)"
+        in (ended.out.splitlines())
+    )
+    assert "the plane; a mark is a window, * several of them:" in ended.out
+    assert (pasodoble / "figures" / "diversity.png").read_bytes().startswith(b"\x89PNG")
+    told = json.loads(analyse(pasodoble, "--windows", 2, "--json", "--no-figures").out)["runs"][0]["studies"]
+    assert list(told) == ["label_accuracy", "domains", "diversity", "recall"]
+    groups = {each["group"]: each for each in told["label_accuracy"]["groups"]}
+    assert (groups["all"]["questions"], groups["all"]["judged"], groups["all"]["right"]) == (3, 2, 1)
+    assert told["domains"]["difficulty"] == [0.25, 1.0]
+    assert told["recall"]["exact_match"] == [0.5, 1.0]
+    assert [(point["step"], point["question"]) for point in told["diversity"]["points"]] == [
+        (1, "What is 2 + 3?"),
+        (1, "How old is Ann?"),
+        (2, "What is 2 + 3?"),
+    ]
+
+
+def test_studies_that_have_nothing_to_be_about(analyse: Callable[..., Any], pasodoble: Path, agon: Path):
+    (pasodoble / "episodes.jsonl").write_text("")
+    ended = analyse(pasodoble, "--no-figures")
+    assert "no studies: episodes.jsonl holds nothing that this game's are about" in ended.out
+    ended = analyse(agon, "--no-figures")
+    assert "length by correctness of the draft" in ended.out.splitlines()
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (None, "known.jsonl"),
+        ('{"question": "x"}\n', "holds no question with one answer in writing"),
+        ("{", "line 1"),
+    ],
+)
+def test_references_that_are_none(
+    analyse: Callable[..., Any], pasodoble: Path, tmp_path: Path, content: str | None, message: str
+):
+    known = tmp_path / "known.jsonl"
+    if content is not None:
+        known.write_text(content)
+    ended = analyse(pasodoble, "--references", known, "--no-figures")
+    assert (ended.code, message in ended.err) == (2, True), ended.err

@@ -36,6 +36,12 @@ def test_a_place_by_its_whole_path(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert [absolute(name) for name in ("other.py:sums", "agon")] == ["other.py:sums", "agon"]
 
 
+def test_a_folder_with_the_name_of_a_task_is_not_the_task(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "gsm8k").mkdir()
+    assert (absolute("gsm8k"), absolute("gsm8k", folder=True)) == ("gsm8k", f"{tmp_path}/gsm8k")
+
+
 @pytest.fixture
 def write(tmp_path: Path) -> Callable[[str], Path]:
     def write(text: str) -> Path:

@@ -201,3 +201,31 @@ def test_what_a_phase_that_is_gone_on_with_begins_with_took_no_time():
     assert pace.left(0.2, 48) is None
     pace.at(20.2, 44)
     assert pace.left(20.2, 48) == 20.0
+
+
+def test_parts_that_took_no_work_tell_nothing_of_those_to_come():
+    pace = Pace(0.0)
+    pace.at(60.0, 600, free=True)  # restored on a busy machine
+    assert pace.left(60.0, 720) is None
+    pace.at(100.0, 640)  # 1 s a part
+    assert pace.left(100.0, 720) == 80.0
+    pace.at(101.0, 680, free=True)  # shared with another mode
+    pace.at(141.0, 700)  # 60 parts of work in 81 s
+    assert pace.left(141.0, 720) == pytest.approx(81 / 60 * 20)
+
+
+def test_without_a_tick_there_was_no_work(monkeypatch: pytest.MonkeyPatch):
+    now = [0.0]
+    monkeypatch.setattr("lite_selfplay.training.progress.time.monotonic", lambda: now[0])
+    lines: list[str] = []
+    progress = PlainProgress(lines.append)
+    progress.phase("evaluation", 100)
+    now[0] = 30.0
+    progress.advance(50)
+    progress.tick()
+    assert lines[-1].endswith("50 of 100 done; at work for 0:30")
+    now[0] = 60.0
+    progress.advance(60)
+    now[0] = 75.0
+    progress.tick()
+    assert "60 of 100 done, about 1:45 left" in lines[-1]

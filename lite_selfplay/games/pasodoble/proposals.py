@@ -11,6 +11,7 @@ from lite_selfplay.games.propose_solve.proposals import last_boxed, last_tagged
 from lite_selfplay.games.worked_examples import solution_of
 
 _PROBLEM_CLOSE = "</problem>"
+_PASSAGE = "Here is a text to draw on:\n```\n"
 
 
 def proposer_prompt(passage: str = "") -> str:
@@ -18,7 +19,12 @@ def proposer_prompt(passage: str = "") -> str:
     if not passage:
         return fill("pasodoble_proposer", knowledge="Choose any topic of mathematics.")
     fenced = passage.strip().replace("```", "'''")
-    return fill("pasodoble_proposer", knowledge=f"Here is a text to draw on:\n```\n{fenced}\n```")
+    return fill("pasodoble_proposer", knowledge=f"{_PASSAGE}{fenced}\n```")
+
+
+def passage_of(prompt: str) -> str:
+    """The passage in a proposer's prompt, as it stands there; empty where there is none."""
+    return prompt.partition(_PASSAGE)[2].partition("\n```")[0]
 
 
 def solver_prompt(question: str) -> str:

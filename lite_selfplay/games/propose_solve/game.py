@@ -6,6 +6,7 @@ after too many of them in a row the game stops and shows the last proposals.
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, ClassVar
 
 from pydantic import Field
@@ -28,8 +29,17 @@ from lite_selfplay.games.propose_solve.collapse import (
     CollapseWatch,
     collapse_warnings,
 )
+from lite_selfplay.games.propose_solve.diversity import question_map
 from lite_selfplay.games.propose_solve.proposals import Proposal, count_reasons
+from lite_selfplay.games.propose_solve.questions import (
+    Question,
+    References,
+    difficulty_and_domains,
+    labels_by_pass_rate,
+    questions_of,
+)
 from lite_selfplay.games.propose_solve.transcripts import KINDS, kind_of, proposal_verdict, questions_with_answers
+from lite_selfplay.games.studies import Analyst
 
 SHOWN_PROPOSALS, SHOWN_CHARACTERS = 3, 300
 
@@ -68,6 +78,7 @@ class ProposeSolve(Game):
     """The role whose seat is evaluated: it answers, the others propose."""
     figures: ClassVar[Sequence[Figure]] = (*YIELD, *WATCHED, *BREAKDOWNS)
     not_figures: ClassVar[frozenset[str]] = frozenset({"empty_steps", "questions", "labels_checked"})
+    studies: ClassVar[Sequence[Analyst]] = (labels_by_pass_rate, difficulty_and_domains, question_map)
 
     def __init__(self, options: Any = None, *, group_size: int = 8, problems_per_step: int = 4):
         super().__init__(options, group_size=group_size, problems_per_step=problems_per_step)
@@ -117,6 +128,16 @@ class ProposeSolve(Game):
     @classmethod
     def why_skipped(cls, log: Mapping[str, Any]) -> str:
         return "no question to train on" if log.get("skipped") is True else ""
+
+    @classmethod
+    def observations(cls, rows: Iterable[Row], references: Mapping[str, str]) -> Sequence[Question]:
+        """The questions that were answered, each once."""
+        return questions_of((row for row in rows if cls._proposes(row)), partial(cls.question, references=references))
+
+    @classmethod
+    def question(cls, row: Row, references: References) -> Question | None:
+        """The question that a proposer's row asks; None where nobody answered it. For a game to say."""
+        return None
 
     @classmethod
     def kinds(cls) -> list[str]:

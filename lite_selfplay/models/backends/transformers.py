@@ -75,7 +75,7 @@ class TransformersBackend:
     ) -> None:
         """Bring the base and its seats into memory."""
         if self.device.type == "cpu" and section.tune_memory:
-            self._undoing.callback(tuning.tune(self, self.compute_dtype))
+            self._undoing.callback(tuning.tune(self, self.compute_dtype, lean=self._checkpointing))
         base: Any = load_base(
             path, section.precision, self.compute_dtype, self.device, trust_remote_code=section.trust_remote_code
         )
@@ -179,8 +179,11 @@ class TransformersBackend:
         self.adapters.model.train(training)
 
     def _empty_cache(self) -> None:
+        """Between sampling and update, which hold tensors of other sizes."""
         if self.device.type == "cuda":
             torch.cuda.empty_cache()
+        elif self._checkpointing:
+            tuning.trim_heap()
 
     def release_memory(self) -> None:
         self._empty_cache()

@@ -16,6 +16,9 @@ import torch
 
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
 """Of glibc's `mallopt`."""
+_LARGE, _LARGE_IF_LEAN = 2**30, 10 * 2**20
+"""Bytes from which a tensor has a mapping of its own, which goes back to the system when it is freed. Smaller ones
+share the heap: what is freed there is kept, but leaves gaps that other sizes do not fit into."""
 _DEFAULT = 128 * 1024
 """Of both, in bytes. By itself glibc raises them as it sees fit, which ends with the first call of `mallopt`."""
 _PRODUCTS = "64"
@@ -27,11 +30,14 @@ _asking = 0
 """Backends for which freed memory is kept."""
 
 
-def tune(owner: Any, dtype: torch.dtype) -> Callable[[], object]:
-    """Tune the process for an object's sake; what is returned ends that, and so does the object's end."""
+def tune(owner: Any, dtype: torch.dtype, *, lean: bool = False) -> Callable[[], object]:
+    """Tune the process for an object's sake; what is returned ends that, and so does the object's end.
+
+    `lean` keeps less of what is freed, for a base whose memory matters more than a few percent of time.
+    """
     global _asking
     _limit_products(dtype)
-    keep_what_is_freed()
+    keep_what_is_freed(_LARGE_IF_LEAN if lean else _LARGE)
     _asking += 1
     return weakref.finalize(owner, _end)
 
@@ -45,11 +51,11 @@ def _end() -> None:
         trim_heap()
 
 
-def keep_what_is_freed() -> None:
-    """Let glibc keep freed memory for the next tensor until `trim_heap`: it would return every large one to the system
-    and ask for it again a moment later, page by page. Elsewhere nothing happens."""
+def keep_what_is_freed(large: int = _LARGE) -> None:
+    """Let glibc keep freed memory, of tensors below `large` bytes, for the next one until `trim_heap`: it would return
+    it to the system and ask for it again a moment later, page by page. Elsewhere nothing happens."""
     if (option := _from_glibc("mallopt")) is not None:
-        option(_MMAP_THRESHOLD, 2**30)
+        option(_MMAP_THRESHOLD, large)
         option(_TRIM_THRESHOLD, -1)
 
 

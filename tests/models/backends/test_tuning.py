@@ -70,6 +70,17 @@ def test_it_ends_with_the_last_backend_that_asked(make_backend: Callable[..., An
 
 
 @on_a_cpu
+def test_a_base_whose_activations_are_computed_again_keeps_no_large_tensor(
+    make_backend: Callable[..., Any], asked: list[Any]
+):
+    backend = make_backend(gradient_checkpointing=True)
+    assert asked == [("mallopt", -3, 10 * 2**20), ("mallopt", -1, -1)]
+    with backend.updating():
+        assert asked[2:] == [("malloc_trim", 0)]  # what sampling freed
+    assert asked[3:] == [("malloc_trim", 0)]  # what the update freed
+
+
+@on_a_cpu
 def test_a_child_process_inherits_nothing(make_backend: Callable[..., Any], monkeypatch: pytest.MonkeyPatch):
     seen: list[dict[str, str]] = []
     product = torch.nn.functional.linear

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from lite_selfplay.errors import RunFolderError
+from lite_selfplay.games.studies import Study, window_names, within
 from lite_selfplay.runs.report.analysis.curves import GAME, SEATS, Curve
 from lite_selfplay.runs.report.analysis.runs import Analysis, Moment
 from lite_selfplay.tasks.files import require_no_link
@@ -38,13 +39,16 @@ def can_draw() -> bool:
     return importlib.util.find_spec("matplotlib") is not None
 
 
-def save_figures(runs: Sequence[Analysis], folder: Path, suffix: Format = "png") -> list[Path]:
-    """Draw `streams`, `game` and `evaluations`, as far as there is something to draw, into a folder; their paths.
+def save_figures(runs: Sequence[Analysis], folder: Path, suffix: Format = "png", windows: int = 6) -> list[Path]:
+    """Draw `streams`, `game`, `evaluations` and each study with points, as far as there is something to draw.
+
+    Returns their paths in the folder. Points have a colour for each of the run's `windows`.
 
     Figures of the same name are replaced. Raises RunFolderError where the folder cannot be written or is a link.
     """
     require_no_link(folder)
     made = {name: figure for name, draw in DRAWN.items() if (figure := draw(runs)) is not None}
+    made |= planes(runs, windows)
     paths = []
     for name, figure in made.items():
         path = folder / f"{name}.{suffix}"
@@ -101,6 +105,35 @@ DRAWN: Mapping[str, Callable[[Sequence[Analysis]], "Figure | None"]] = {
     "evaluations": evaluations_figure,
 }
 """The figures by the name of their file."""
+
+
+def planes(runs: Sequence[Analysis], windows: int) -> "dict[str, Figure]":
+    """A figure for each study with points, by its name: a panel for each run, a colour for each window of steps."""
+    found: dict[str, list[tuple[Analysis, Study]]] = {}
+    for run in runs:
+        for study in run.studies(run.windows(windows)):
+            if study.points:
+                found.setdefault(study.name, []).append((run, study))
+    made = {}
+    for name, parts in found.items():
+        figure, panels = _grid(len(parts), width=6.0, height=5.0)
+        for panel, (run, study) in zip(panels, parts, strict=True):
+            shown = run.windows(windows)
+            panel.set_title(_title(f"{study.title}: {run.name}", 50))
+            for number, (window, label) in enumerate(zip(shown, window_names(shown), strict=True)):
+                points = within(study.points, window, lambda point: point.step)
+                style: dict[str, Any] = {"s": 12, "color": _shade(number, len(shown)), "label": label}
+                panel.scatter([p.x for p in points], [p.y for p in points], **style)
+            panel.legend(fontsize="x-small")
+        made[name] = figure
+    return made
+
+
+def _shade(number: int, count: int) -> Any:
+    """From dark to light over the run, so that a drift can be seen."""
+    from matplotlib import colormaps
+
+    return colormaps["viridis"](number / max(1, count - 1))
 
 
 def _panels(runs: Sequence[Analysis], wanted: Callable[[Curve], bool]) -> "Figure | None":

@@ -3,20 +3,18 @@
 import itertools
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from lite_selfplay.errors import RunFolderError
 from lite_selfplay.evaluation.tables import with_interval
 from lite_selfplay.games.presentation import MISSING, value_in_words
+from lite_selfplay.games.studies import Analyst, Study, Window, window_names
 from lite_selfplay.runs.folder import EPISODES, METRICS, RunFolder, as_written
 from lite_selfplay.runs.report.analysis.curves import Curve, Row, curves_of
 from lite_selfplay.runs.report.declared import game_of
 from lite_selfplay.runs.report.steps import warning_kind
-
-Window = tuple[int, int]
-"""The first and the last of some steps, counted from 0."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +43,8 @@ class Analysis:
 
     `steps` are those that were played, counted from 0. Completions were sampled in `spoken` of them, and
     `episodes.jsonl`, which has a limit, holds those of `recorded`. `warnings` holds how often the game gave each kind
-    of warning, under its last wording. `without_game` says why the game's own figures and words are missing.
+    of warning, under its last wording. `analysts` are the game's studies of its `observations`.
+    `without_game` says why the game's own figures and words are missing.
     """
 
     path: Path
@@ -57,7 +56,19 @@ class Analysis:
     curves: tuple[Curve, ...]
     moments: tuple[Moment, ...]
     warnings: Mapping[str, int]
+    analysts: Sequence[Analyst] = ()
+    observations: Sequence[Any] = ()
     without_game: str = ""
+    _studies: dict[tuple[Window, ...], list[Study]] = field(default_factory=dict, init=False, repr=False, compare=False)
+
+    def studies(self, windows: Sequence[Window]) -> list[Study]:
+        """The analyses of the game's paper, by windows; none where there is nothing to observe."""
+        if not self.observations:
+            return []
+        known = tuple(windows)
+        if known not in self._studies:  # a table, a figure and JSON may all want the same
+            self._studies[known] = [analyst(self.observations, windows) for analyst in self.analysts]
+        return self._studies[known]
 
     @property
     def name(self) -> str:
@@ -76,14 +87,17 @@ class Analysis:
         return list(dict.fromkeys(curve.part for curve in self.curves))
 
 
-def analyse(path: Path) -> Analysis:
-    """Read a run folder. Raises RunFolderError if it is not one, is damaged or holds no step yet; ConfigError."""
+def analyse(path: Path, references: Mapping[str, str] | None = None) -> Analysis:
+    """Read a run folder. `references`: true answers to questions of its own, by content.
+
+    Raises RunFolderError if it is not one, is damaged or holds no step yet; ConfigError.
+    """
     folder = RunFolder.open(path)
     with as_written(path):
-        return _analysis(folder)
+        return _analysis(folder, references or {})
 
 
-def _analysis(folder: RunFolder) -> Analysis:
+def _analysis(folder: RunFolder, references: Mapping[str, str]) -> Analysis:
     path = folder.path
     config, rows = folder.config(), folder.metrics()
     game, without_game = game_of(folder)
@@ -103,6 +117,8 @@ def _analysis(folder: RunFolder) -> Analysis:
         curves=curves,
         moments=tuple(_moment(name, result) for name, result in folder.evaluations().items()),
         warnings=_warnings(rows),
+        analysts=game.studies,
+        observations=game.observations(folder.episodes(), references) if game.studies else (),
         without_game=without_game,
     )
 
@@ -161,12 +177,6 @@ def moments_table(run: Analysis) -> tuple[list[str], list[list[str]]]:
     return ["", *(moment.name for moment in run.moments)], rows
 
 
-def window_names(windows: Sequence[Window]) -> list[str]:
-    """`step 1`, `2-4`, ...: as users count steps, from 1."""
-    names = [f"{first + 1}-{last + 1}" if first != last else str(first + 1) for first, last in windows]
-    return [f"step{'s' if '-' in names[0] else ''} {names[0]}", *names[1:]]
-
-
 def _cell(score: Score | None) -> str:
     return MISSING if score is None else with_interval({"pass_at_1": score.pass_at_1, "ci95": (score.low, score.high)})
 
@@ -196,5 +206,6 @@ def to_json(run: Analysis, windows: Sequence[Window]) -> dict[str, Any]:
         "windows": [[first + 1, last + 1] for first, last in windows],
         "figures": figures,
         "evaluations": moments,
+        "studies": {study.name: {**study.data, "notes": list(study.notes)} for study in run.studies(windows)},
         "warnings": dict(run.warnings),
     }
