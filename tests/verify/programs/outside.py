@@ -202,7 +202,7 @@ class World:
             found.append(f"left a process: {line[:60]}")
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-        if left := litter() - mess:
+        if left := left_since(mess):
             found.append(f"left {sorted(left)[0]}")
             sweep(left)
         return found
@@ -239,6 +239,15 @@ def litter() -> set[str]:
             lines = Path("/proc/sysvipc", kind).read_text().splitlines()[1:]
             found |= {f"sysv {kind} {line.split()[1]}" for line in lines}
     return found
+
+
+def left_since(before: set[str]) -> set[str]:
+    """What has come to `litter` and stays: another process's folder may be there for a moment."""
+    left = litter() - before
+    if left:
+        time.sleep(0.5)
+        left &= litter()
+    return left
 
 
 def _roots(place: str) -> list[str]:

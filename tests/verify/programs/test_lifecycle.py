@@ -15,7 +15,7 @@ import pytest
 from lite_selfplay.verify.programs import Limits, Sandbox, close_sandbox, open_sandbox, run_program, run_tests
 from lite_selfplay.verify.programs.nouns import Job
 from lite_selfplay.verify.programs.sandbox import shared_sandbox
-from tests.verify.programs.outside import litter, processes
+from tests.verify.programs.outside import left_since, litter, processes
 
 LIMITS = Limits(seconds=1.0)
 PATIENCE_S = 20.0
@@ -79,7 +79,7 @@ def test_nothing_outlives_its_parent(body, end):
     assert process.stdout is not None
     process.stdout.close()
     assert gone(tag)
-    assert litter() - before == set()
+    assert left_since(before) == set()
 
 
 def test_nor_where_a_fork_of_the_parent_lives_on():
@@ -174,7 +174,8 @@ def test_thousands_of_programs_leave_nothing(tagged):
     for _ in range(9):
         runs = sandbox.run(jobs, LIMITS)
         assert [run.text for run in runs[:5]] == ["1\n", "", "", "", "1\n"]
-    assert (litter(), len(os.listdir("/proc/self/fd"))) == before[:2]
+    assert left_since(before[0]) == set()
+    assert len(os.listdir("/proc/self/fd")) == before[1]
     assert size_of(sandbox.pids()) < before[2] + (4 << 20)
     assert len(sandbox.pids()) == 2
 
@@ -215,4 +216,4 @@ def test_two_hundred_kills_at_random_moments():
         assert run_program("print(6 * 7)", sandbox=sandbox).text == "42\n"
     sandbox.close()
     assert gone(tag)
-    assert litter() - before == set()
+    assert left_since(before) == set()
