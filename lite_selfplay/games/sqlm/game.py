@@ -245,8 +245,8 @@ class Sqlm(ProposeSolve):
         unmarked = self.topic.find(completion_text(proposal.completion)) is None
         info: dict[str, Any] = {}
         if question is not None:
-            info = {"question": question.problem.id, "share": question.share}
-            info |= {} if question.votes is None else {"votes": question.votes}
+            counted = {"share": question.share} if question.votes is None else {"votes": question.votes}
+            info = {"question": question.problem.id, **counted}
         return Sample(
             proposal.completion,
             reward,
