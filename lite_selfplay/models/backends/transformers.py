@@ -63,6 +63,7 @@ class TransformersBackend:
         on_cpu = self.device.type == "cpu"
         self._checkpointing = recomputes(section, _shape(path), self.compute_dtype.itemsize, on_cpu=on_cpu)
         self._packs = False
+        self._lean_sampling: Callable[[], contextlib.AbstractContextManager[None]] = contextlib.nullcontext
         self._undoing = contextlib.ExitStack()
         """What the process is given back when the backend is closed."""
         self._load(path, section, seats, seed=seed, base_name=base_name or str(path))
@@ -76,6 +77,8 @@ class TransformersBackend:
         """Bring the base and its seats into memory."""
         if self.device.type == "cpu" and section.tune_memory:
             self._undoing.callback(tuning.tune(self, self.compute_dtype, lean=self._checkpointing))
+            if self._checkpointing:
+                self._lean_sampling = tuning.sampling
         base: Any = load_base(
             path, section.precision, self.compute_dtype, self.device, trust_remote_code=section.trust_remote_code
         )
@@ -109,7 +112,7 @@ class TransformersBackend:
     def _generate(self, request: GenerationRequest) -> list[list[Generation]]:
         adapters, seat = self.adapters, request.seat
         speaking = adapters.speaking_dense(seat, self._dense) if self._speaks_dense else adapters.speaking(seat)
-        with self._at_rest(), speaking:
+        with self._lean_sampling(), self._at_rest(), speaking:
             return generate(adapters.model, request, self._decoding)
 
     def _halve_cache(self, longest: int) -> None:

@@ -4,21 +4,23 @@ Both are for speed and memory alone: `model.tune_memory=false` leaves the proces
 with the backend that asked for them; the environment is put back at once, so that no child process inherits anything.
 """
 
+import contextlib
 import ctypes
 import functools
 import os
 import sys
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
 
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
 """Of glibc's `mallopt`."""
-_LARGE, _LARGE_IF_LEAN = 2**30, 10 * 2**20
+_LARGE, _LARGE_IF_LEAN, _LARGE_WHILE_SAMPLING = 2**30, 10 * 2**20, 2**20
 """Bytes from which a tensor has a mapping of its own, which goes back to the system when it is freed. Smaller ones
-share the heap: what is freed there is kept, but leaves gaps that other sizes do not fit into."""
+share the heap: what is freed there is kept, but leaves gaps that other sizes do not fit into. While sampling, few
+tensors are large, and those that are (expanded weights, keys and values) live long."""
 _DEFAULT = 128 * 1024
 """Of both, in bytes. By itself glibc raises them as it sees fit, which ends with the first call of `mallopt`."""
 _PRODUCTS = "64"
@@ -57,6 +59,17 @@ def keep_what_is_freed(large: int = _LARGE) -> None:
     if (option := _from_glibc("mallopt")) is not None:
         option(_MMAP_THRESHOLD, large)
         option(_TRIM_THRESHOLD, -1)
+
+
+@contextlib.contextmanager
+def sampling() -> Iterator[None]:
+    """While a lean base samples: the heap begins without gaps, and what lives long does not make new ones."""
+    trim_heap()
+    keep_what_is_freed(_LARGE_WHILE_SAMPLING)
+    try:
+        yield
+    finally:
+        keep_what_is_freed(_LARGE_IF_LEAN)
 
 
 def trim_heap() -> None:

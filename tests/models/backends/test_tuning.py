@@ -11,8 +11,10 @@ import pytest
 import torch
 
 from lite_selfplay.config import ModelSection, SeatConfig
+from lite_selfplay.data import Sampling
 from lite_selfplay.models.backends import tuning
 from lite_selfplay.models.backends.transformers import TransformersBackend
+from lite_selfplay.models.generation.sampling import GenerationRequest
 
 on_a_cpu = pytest.mark.skipif(torch.cuda.is_available(), reason="a card has memory of its own")
 
@@ -78,6 +80,9 @@ def test_a_base_whose_activations_are_computed_again_keeps_no_large_tensor(
     with backend.updating():
         assert asked[2:] == [("malloc_trim", 0)]  # what sampling freed
     assert asked[3:] == [("malloc_trim", 0)]  # what the update freed
+    backend.generate(GenerationRequest("A", [[1, 2, 3]], 1, Sampling(max_tokens=2), [[0]]))
+    within, after = [("mallopt", -3, 2**20), ("mallopt", -1, -1)], [("mallopt", -3, 10 * 2**20), ("mallopt", -1, -1)]
+    assert asked[4:] == [("malloc_trim", 0), *within, *after]
 
 
 @on_a_cpu
