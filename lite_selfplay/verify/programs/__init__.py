@@ -1,7 +1,7 @@
 """Programs as answers: found in completions, run where they can do no harm, and judged by tests.
 
 `run_program` and `run_tests` are all that most callers need. What a program is tested with is in `cases.py`, how its
-run ends in `limits.py`, how verdicts are made in `judge.py`, where programs run in `sandbox.py`, `zygotes.py` and
+run ends in `outcome.py`, how verdicts are made in `judge.py`, where programs run in `sandbox.py`, `zygotes.py` and
 `inside/`. What the sandbox protects, and what it does not: docs/sandbox.md.
 """
 
