@@ -74,6 +74,7 @@ def evaluate(
         typer.Option(help="List so many problems on which two modes, seats or runs differ.", min=0, metavar="N"),
     ] = None,
     trust_remote_code: flags.TrustRemoteCode = None,
+    unsafe_code: flags.UnsafeCode = None,
     data_dir: DataDir = None,
     as_json: flags.Json = False,
 ) -> None:
@@ -139,6 +140,7 @@ def evaluate(
             settings,
             precision=precision,
             trust_remote_code=bool(trust_remote_code),
+            unsafe_code=bool(unsafe_code),
             progress=progress,
         )
         found += [(each, evaluation) for evaluation in made]

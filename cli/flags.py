@@ -48,6 +48,7 @@ def option(flag: str, key: Key) -> Any:
 
 
 TrustRemoteCode = option("trust_remote_code", FLAGS["trust_remote_code"])
+UnsafeCode = option("unsafe_code", FLAGS["unsafe_code"])
 
 
 def takes(paths: Mapping[str, str]) -> Callable[[Callable[..., None]], Callable[..., None]]:

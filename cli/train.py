@@ -8,7 +8,7 @@ import typer
 from lite_selfplay.errors import RequestError
 from lite_selfplay_cli import flags
 
-_RESUME_TAKES = ("steps", "trust_remote_code")
+_RESUME_TAKES = ("steps", "trust_remote_code", "unsafe_code")
 
 
 @flags.takes(flags.TRAIN)
@@ -69,5 +69,6 @@ def _resume(path: Path, given: dict[str, Any], others: list[str]) -> None:
             path,
             steps=given.get("steps"),
             trust_remote_code=bool(given.get("trust_remote_code")),
+            unsafe_code=bool(given.get("unsafe_code")),
             progress=progress,
         )

@@ -74,6 +74,13 @@ SECTIONS: dict[str, tuple[str, dict[str, str]]] = {
         "From `lite_selfplay.verify.math`. Which answers are equal: [answers.md](answers.md).",
         {"lite_selfplay.verify.math": "check check_all answer_key extract_answer"},
     ),
+    "Running programs": (
+        "From `lite_selfplay.verify.programs`. What confines them: [sandbox.md](sandbox.md).",
+        {
+            "lite_selfplay.verify.programs": "run_program run_tests read_tests extract_program open_sandbox Limits Run "
+            "Report ProgramTests StdinTest CallTest AssertTest"
+        },
+    ),
     "Testing games": (
         "From `lite_selfplay.testing`.",
         {"lite_selfplay.testing": "check_game ScriptedTable noisy_script"},
@@ -107,7 +114,7 @@ def entry(place: str, name: str) -> str:
 def definition(found: Any) -> tuple[ast.FunctionDef | ast.ClassDef, list[str]]:
     """Where a function or class is defined, whatever module it was imported from, and the lines of that file."""
     source = Path(inspect.getfile(found)).read_text(encoding="utf-8")
-    for node in ast.parse(source).body:
+    for node in reversed(ast.parse(source).body):  # the last: those before may be overloads
         if isinstance(node, ast.FunctionDef | ast.ClassDef) and node.name == found.__name__:
             return node, source.splitlines()
     raise LookupError(f"{found!r} is not defined at the top of its module")

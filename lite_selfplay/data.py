@@ -22,8 +22,8 @@ StopReason = Literal["eos", "length", "string", "prompt_too_long"]
 class Problem:
     """A task to solve.
 
-    `kind` names the checker (`math`, `letters`, `reasoning-gym`); `extra` keeps the columns of a data file that the
-    library does not use itself. `answer` is None where a task has no reference answer.
+    `kind` names the checker (`math`, `program`, `letters`, `reasoning-gym`); `extra` keeps the columns of a data file
+    that the library does not use itself. `answer` is None where a task has no reference answer.
     """
 
     id: str

@@ -193,7 +193,26 @@ _QUESTIONS = (
     "",
     "<think>never closed",
 )
+_PROGRAMS = (
+    "Add them.\n<answer>\nprint(sum(map(int, input().split())))\n</answer>",
+    "<answer>```python\nprint(max(map(int, input().split())))\n```</answer>",
+    "<answer>\nprint(len(input().split())\n</answer>",
+    "<answer>print(0)</answer>",
+    "I cannot do that.",
+    "",
+    "<think>never closed",
+)
 _STEPWISE = {
+    "||| <output>": (
+        "Problem Description:\nPrint the sum of the numbers.\nTest Cases:\n1 2 ||| 3\n4 ||| 4\n0 0 ||| 0",
+        "**Problem Description:**\nPrint the largest number.\n\n**Test Cases:**\n1 2 ||| 2\\n\n3 1 ||| 3",
+        "Problem Description:\nPrint something else.\nTest Cases:\n1 2 ||| 77",
+        "Print the sum.\nTest Cases:\n1 2: 3",
+        "Problem Description:\nPrint the sum.",
+        "",
+        "<think>never closed",
+    ),
+    "whole program in Python": _PROGRAMS,
     "</step>": (
         "<error>arithmetic slip</error>\n<change>I change a sum.</change>\n<step>Both together are 3.</step>",
         "<error>Invalid inference.</error><change>x</change><step>So there is nothing left.</step>",

@@ -164,6 +164,11 @@ class TasksSection(Section):
         "anywhere",
         "Where an answer is read: in the <answer> block, a box or a sentence (anywhere), or in the block alone",
     )
+    unsafe_code: bool = key(
+        False,
+        "Run programs that a model wrote where no sandbox protects this machine from them as well",
+        flag="unsafe_code",
+    )
 
 
 class RoleConfig(Section):

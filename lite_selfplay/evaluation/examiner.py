@@ -20,6 +20,7 @@ from lite_selfplay.games.table import Reader
 from lite_selfplay.tasks.base import derived_seed
 from lite_selfplay.verify.choice import KIND as CHOICE
 from lite_selfplay.verify.keys import vote_key
+from lite_selfplay.verify.programs.checker import KIND as PROGRAM
 
 # A guess at a prompt's length, for how many problems to ask at a time: progress is shown between such blocks.
 _PROMPT_TOKENS = 256
@@ -253,7 +254,12 @@ def _judge(completion: Completion, problem: Problem, verdict: Verdict) -> Judged
 
 
 def _class_of(answer: str, problem: Problem) -> str | None:
-    """An answer's class in a vote: its value, the letter of a choice; the words of what another checker reads."""
+    """An answer's class in a vote: its value, the letter of a choice; the words of what another checker reads.
+
+    Programs have none: two that do the same are rarely the same.
+    """
+    if problem.kind == PROGRAM:
+        return None
     if problem.kind == "math":
         return vote_key(answer)
     if problem.kind == CHOICE:

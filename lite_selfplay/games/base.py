@@ -30,7 +30,7 @@ from lite_selfplay.games.presentation import (
     warnings_of,
     words_of,
 )
-from lite_selfplay.games.prompts import fill
+from lite_selfplay.games.prompts import problem_asked
 from lite_selfplay.games.studies import Analyst
 from lite_selfplay.games.table import Table
 
@@ -50,8 +50,9 @@ class Game:
     from `tasks.knowledge`), `validation` (what it measures a seat on while it plays), `solutions` (worked ones, from
     `tasks.solutions`; there may be none); a game may set them by its options. `needs_answers`: every problem must come
     with its answer. `own_labels`: it judges by labels of its own making, so that a reward function would have nothing
-    to judge. `default_tasks` stands in where a user names no tasks. `about` is a line for the list of games, `Options`
-    its switches, `recipe` the configuration its paper asks for, laid under the user's.
+    to judge. `runs_programs`: its rules run programs, whatever the tasks. `default_tasks` stands in where a user names
+    no tasks. `about` is a line for the list of games, `Options` its switches, `recipe` the configuration its paper asks
+    for, laid under the user's.
 
     How a run is shown: `accuracy` says of each role what its correct completions are (by default right answers),
     `figures` what the keys of its log measure, in the order they are shown. Other keys that hold numbers are shown
@@ -66,6 +67,7 @@ class Game:
     sources: tuple[str, ...] = ("problems",)
     needs_answers: ClassVar[bool] = True
     own_labels: ClassVar[bool] = False
+    runs_programs: bool = False
     default_tasks: str | None = None
     about: ClassVar[str] = ""
     Options: ClassVar[type[GameOptions]] = GameOptions
@@ -202,7 +204,7 @@ class Game:
     @classmethod
     def transcript(cls, rows: tuple[Row, ...], kind: str) -> Transcript:
         """A transcript whose problem is the one that its first completion was asked."""
-        problem = str(rows[0]["prompt"]).removesuffix(fill("solver", problem="")).strip()
+        problem = problem_asked(str(rows[0]["prompt"]))
         return Transcript(rows, kind, str(rows[-1]["problem_id"] or "a problem"), problem)
 
     @classmethod

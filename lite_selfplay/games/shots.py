@@ -4,26 +4,29 @@ The papers ask base models with four or five examples and print none of them: th
 format that the solver's prompt asks for. No benchmark holds one of them.
 """
 
+from dataclasses import replace
 from functools import cache
 from importlib.resources import files
 
 from lite_selfplay.data import Problem
-from lite_selfplay.games.prompts import fill
+from lite_selfplay.games.prompts import PROGRAM, asked
 from lite_selfplay.verify.choice import KIND as CHOICE
 
 MOST_SHOTS = 5
 
+_KINDS = {CHOICE: "choice", PROGRAM: "program"}
+
 
 def opening(problem: Problem, shots: int = 0) -> str:
     """The solver's prompt for a problem, after the first `shots` worked examples of its kind (at most `MOST_SHOTS`)."""
-    asked = fill("solver", problem=problem.text)
+    prompt = asked(problem)
     if not shots:
-        return asked
+        return prompt
     examples = [
-        f"{fill('solver', problem=text)}\n\n{worked}"
-        for text, worked in _examples("choice" if problem.kind == CHOICE else "math")[:shots]
+        f"{asked(replace(problem, text=text))}\n\n{worked}"
+        for text, worked in _examples(_KINDS.get(problem.kind, "math"))
     ]
-    return "\n\n\n".join([*examples, asked])
+    return "\n\n\n".join([*examples[:shots], prompt])
 
 
 @cache

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from fractions import Fraction
 
 from lite_selfplay.data import Example, Problem
+from lite_selfplay.games.prompts import PROGRAM
 from lite_selfplay.verify.calculation import calculate
 from lite_selfplay.verify.format import well_formed
 
@@ -21,11 +22,20 @@ _STEP = re.compile(
 )
 _NUMBER = re.compile(rf"(?<![\w.,]){_WHOLE}(?!\w)")
 _SLIPS = (-10, -2, -1, 1, 2, 10)
+_PROGRAM_SLIPS = (
+    (r"(?<= )\+(?= )", "-"), (r"(?<= )\*(?= )", "+"), (r"(?<= )<(?= )", "<="), (r"(?<= )>(?= )", ">="),
+    (r"(?<= )==(?= )", "!="), (r"\bmax\(", "min("), (r"\bmin\(", "max("), (r"\bsum\(", "len("), (r"\blen\(", "sum("),
+)  # fmt: skip
 
 
 def solution_of(problem: Problem) -> str | None:
-    """The worked solution a problem brings along, without calculator notes and final line; None where it has none."""
+    """The worked solution a problem brings along, without calculator notes and final line; None where it has none.
+
+    Of a program, a program that solves it.
+    """
     solution = problem.extra.get("solution")
+    if problem.kind == PROGRAM:
+        return solution.strip() if isinstance(solution, str) and solution.strip() else None
     if not isinstance(solution, str) or problem.answer is None or isinstance(problem.answer, list | Mapping):
         return None
     return _FINAL_LINE.sub("", _CALCULATOR_NOTE.sub("", solution)).strip() or None
@@ -39,8 +49,12 @@ def worked_example(problem: Problem, prompt: str, *, thinks: bool) -> Example | 
     solution = solution_of(problem)
     if solution is None:
         return None
-    reasoning = f"<think>\n{solution}\n</think>\n\n" if thinks else ""
-    completion = f"{reasoning}{draft(solution, str(problem.answer))}"
+    if problem.kind == PROGRAM:
+        reasoning = "<think>\n\n</think>\n\n" if thinks else ""
+        completion = f"{reasoning}{program_draft(problem, solution)}"
+    else:
+        reasoning = f"<think>\n{solution}\n</think>\n\n" if thinks else ""
+        completion = f"{reasoning}{draft(solution, str(problem.answer))}"
     return Example(prompt, completion) if well_formed(completion, thinks) else None
 
 
@@ -63,6 +77,23 @@ def with_a_slip(solution: str, rng: random.Random) -> str:
 def draft(solution: str, answer: str) -> str:
     """A solution with its answer, as a draft has them."""
     return f"{solution} <answer>{answer}</answer>"
+
+
+def program_draft(problem: Problem, program: str) -> str:
+    """A program as a draft has it: after its explanation, where the problem brings one."""
+    explanation = problem.extra.get("explanation")
+    before = f"{explanation}\n\n" if isinstance(explanation, str) and explanation.strip() else ""
+    return f"{before}<answer>\n{program}\n</answer>"
+
+
+def program_with_a_slip(program: str, rng: random.Random) -> str:
+    """A program in which one sign, number or name is another; as it is where nothing in it can be mistaken."""
+    places = [(found, other) for pattern, other in _PROGRAM_SLIPS for found in re.finditer(pattern, program)]
+    places += [(found, str(int(found[0]) + 1)) for found in re.finditer(r"(?<![\w.])\d+(?![\w.])", program)]
+    if not places:
+        return program
+    found, other = rng.choice(places)
+    return program[: found.start()] + other + program[found.end() :]
 
 
 def last_result(solution: str) -> str:

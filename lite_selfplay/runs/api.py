@@ -130,18 +130,19 @@ def resume(
     steps: int | None = None,
     reward: RewardFunction | None = None,
     trust_remote_code: bool = False,
+    unsafe_code: bool = False,
     progress: ProgressLike = None,
 ) -> Run:
     """Go on with a run from its newest complete and undamaged checkpoint, up to `steps` in all if given.
 
-    A warning names every newer one that is skipped, and why. A run made with `trust_remote_code` needs it
-    given again. Raises RunFolderError, with nothing changed, where there is nothing to resume, where base, game or task
-    are not what they were, where a file of the folder is damaged, or where another process is writing it; ConfigError
-    where the configuration is not one, or the model's own code is not trusted.
+    A warning names every newer one that is skipped, and why. A run made with `trust_remote_code` or `unsafe_code` needs
+    it given again. Raises RunFolderError, with nothing changed, where there is nothing to resume, where base, game or
+    task are not what they were, where a file of the folder is damaged, or where another process is writing it;
+    ConfigError where the configuration is not one, or the model's own code is not trusted.
     """
     shown = as_progress(progress)
     folder = RunFolder.open(Path(path))
-    config = folder.config_to_load(trust_remote_code)
+    config = folder.config_to_load(trust_remote_code, unsafe_code)
     if steps is not None:
         config = RunConfig.of(config.model_dump(mode="json"), {"run": {"steps": steps}})
     ready = plan(config, own_checker=(reward or config.run.reward) is not None)

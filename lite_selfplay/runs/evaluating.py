@@ -29,12 +29,14 @@ from lite_selfplay.tasks import Task, data_facts, evaluation_set, fingerprint, w
 from lite_selfplay.tasks.overlap import overlap
 from lite_selfplay.training.interrupts import Interrupts
 from lite_selfplay.training.progress import Poll, Progress, as_progress
+from lite_selfplay.verify.programs.checker import KIND as PROGRAM
+from lite_selfplay.verify.programs.sandbox import shared_sandbox
 
 if TYPE_CHECKING:
     from lite_selfplay.training.rollout import LiveTable
 
 # Kinds of problems whose checker compares with the answer; others have rules of their own.
-_NEED_ANSWERS = ("math", "letters", "choice")
+_NEED_ANSWERS = ("math", "letters", "choice", PROGRAM)
 
 
 @dataclass(frozen=True)
@@ -99,6 +101,7 @@ def evaluate(
     seats: Sequence[str] | None = None,
     data_dir: Path | str | None = None,
     trust_remote_code: bool = False,
+    unsafe_code: bool = False,
     write: bool = True,
     progress: Progress | Callable[[str], None] | None = None,
 ) -> Evaluation:
@@ -111,6 +114,7 @@ def evaluate(
     base models. `temperature` 0 is greedy. `max_completion_tokens` None takes the run's, or what the task suggests for
     a model; `precision` None the run's, or 4bit; `seats` None the game's.
     `trust_remote_code` runs the Python code that a model brings along; a run made with it needs it given again.
+    `unsafe_code` runs programs that are answers where no sandbox can be had as well.
     The result is written to `eval/` in a run's folder unless `write` is off, never over another; none for a model.
 
     Raises RequestError where the request is wrong (a mode, seat, task or model that is not there, a run without its
@@ -127,6 +131,7 @@ def evaluate(
         settings,
         precision=precision,
         trust_remote_code=trust_remote_code,
+        unsafe_code=unsafe_code,
         write=write,
         progress=progress,
     )
@@ -141,6 +146,7 @@ def evaluate_all(
     *,
     precision: str | None = None,
     trust_remote_code: bool = False,
+    unsafe_code: bool = False,
     write: bool = True,
     progress: Progress | Callable[[str], None] | None = None,
 ) -> list[Evaluation]:
@@ -151,7 +157,7 @@ def evaluate_all(
     call goes on with them.
     """
     progress, settings = as_progress(progress), settings or Settings()
-    found = Target.of(target, precision, settings.seed, trust_remote_code)
+    found = Target.of(target, precision, settings.seed, trust_remote_code, unsafe_code)
     specs = [found.spec(mode, settings.seats) for mode in dict.fromkeys(modes)]
     found.require_adapters()
     learned = _Learned(found, progress)
@@ -223,6 +229,8 @@ def _choose(
         raise RequestError("these modes are measured on tasks of different kinds: give one --mode at a time")
     task, name = find_task(spec, settings.data_dir, settings.seed, *readers)
     chosen = evaluation_set(task, settings.limit, settings.seed)
+    if any(problem.kind == PROGRAM for problem in chosen):
+        shared_sandbox(unsafe_code=target.config.tasks.unsafe_code)  # refused before anything is loaded
     missing = next((p.id for p in chosen if p.answer is None and p.kind in _NEED_ANSWERS), None)
     if missing is not None:
         raise TaskError(f"an evaluation needs an answer to every problem; {missing} of {task.name} has none")

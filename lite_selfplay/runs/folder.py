@@ -77,11 +77,12 @@ class RunFolder:
         """The run's configuration. Raises ConfigError."""
         return RunConfig.of(load_layer(self.path / CONFIG), {"run": {"dir": str(self.path)}})
 
-    def config_to_load(self, trust_remote_code: bool) -> RunConfig:
+    def config_to_load(self, trust_remote_code: bool, unsafe_code: bool = False) -> RunConfig:
         """`config`, for who loads the base, the game and the tasks.
 
-        Raises ConfigError where code of the base is to be run and is not trusted: that the folder says so is not
-        enough, since it may be a stranger's. Raises RunFolderError for a game or a task whose code the folder brings.
+        Raises ConfigError where code of the base, or of what it writes, is to be run without protection, and that is
+        not asked for anew: that the folder says so is not enough, since it may be a stranger's. Raises RunFolderError
+        for a game or a task whose code the folder brings.
         """
         config = self.config()
         self.require_elsewhere(config.game.name, "a game")
@@ -92,6 +93,11 @@ class RunFolder:
             raise ConfigError(
                 f"{self.path} was made with a model that runs Python code of its own ({config.model.name}): read that "
                 "code, and if you trust it give --trust-remote-code again"
+            )
+        if config.tasks.unsafe_code and not unsafe_code:
+            raise ConfigError(
+                f"{self.path} was made with --unsafe-code, under which programs that the model writes may run without "
+                "protection: if that is meant, give --unsafe-code again"
             )
         return config
 

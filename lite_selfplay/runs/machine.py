@@ -19,6 +19,7 @@ from lite_selfplay.models.backends.availability import INSTALL, dotted, unsloth_
 from lite_selfplay.models.packages import OWN, fits, requirements, versions
 from lite_selfplay.models.sources.cache import cache_dir
 from lite_selfplay.runs.folder import PACKAGES
+from lite_selfplay.verify.programs.sandbox import SandboxError, open_sandbox
 
 ATTENTION = ("flash-attn", "xformers")
 """Packages whose attention Unsloth uses where they are installed; it prefers the first."""
@@ -53,7 +54,8 @@ class Facts:
     `installed` maps packages to versions, `needed` maps a package to what it requires: this library, and each package
     that this library requires. `torch_problem` says why torch could not be imported, `torch_cuda` the CUDA version it
     was built for, `driver` NVIDIA's driver, found without torch. `unsloth_problem` is None where that backend can work.
-    `free` is the room for models in bytes, None where it is unknown.
+    `free` is the room for models in bytes, None where it is unknown. `sandbox` says how programs that a model wrote
+    would be run, or why they would not.
     """
 
     python: str
@@ -69,6 +71,7 @@ class Facts:
     unsloth_problem: str | None = None
     cache: Path = Path()
     free: int | None = None
+    sandbox: str = ""
 
 
 def machine() -> list[Finding]:
@@ -92,6 +95,7 @@ def facts() -> Facts:
     except Exception as error:  # torch in pieces raises nearly anything
         about["torch_problem"] = _first_line(error)
     about["unsloth_problem"] = _unsloth()
+    about["sandbox"] = _sandbox()
     return Facts(
         python=platform.python_version(),
         system=platform.platform(),
@@ -123,6 +127,16 @@ def _unsloth() -> str | None:
         return unsloth_problem()
     except Exception as error:  # torch in pieces raises nearly anything
         return f"what is installed of it cannot be read ({_first_line(error)}): {INSTALL}"
+
+
+def _sandbox() -> str:
+    """The sandbox of programs: opened, and tried with a canary."""
+    try:
+        sandbox = open_sandbox(size=1)
+    except SandboxError as error:
+        return f"none: {error}"
+    sandbox.close()
+    return sandbox.sentence()
 
 
 def _first_line(error: Exception) -> str:
@@ -166,6 +180,8 @@ def findings(seen: Facts) -> list[Finding]:
         Finding("packages", ", ".join(named)),
         *(judge(seen) for judge in (_versions, _device, _backend, _attention, _precision)),
         Finding("models", f"{seen.cache}, {free}"),
+        # Whoever trains on other answers needs none.
+        Finding("sandbox", seen.sandbox or "not looked for"),
     ]
 
 

@@ -21,6 +21,8 @@ from lite_selfplay.tasks.hub import DATA_VARIABLE
 from lite_selfplay.tasks.passages import passages_of, read_passages
 from lite_selfplay.tasks.split import evaluation_set, training_side
 from lite_selfplay.training.examples import require_examples, source_of
+from lite_selfplay.verify.programs.checker import KIND as PROGRAM
+from lite_selfplay.verify.programs.sandbox import shared_sandbox
 
 OPTIONAL = ("solutions",)
 """Sources that may hold nothing: a game looks whether there is any."""
@@ -254,6 +256,9 @@ def _check_problems(ready: Plan, own_checker: bool) -> None:
         missing = next((problem.id for problem in looked_at if problem.answer is None), None)
         if missing is not None:
             raise ConfigError(f"{name} needs an answer to every problem; {missing} has none")
+    judged = [ready.held_out, *([] if own_checker else ready.sources.values())]
+    if game.runs_programs or any(map(_are_programs, judged)):
+        shared_sandbox(unsafe_code=ready.config.tasks.unsafe_code)  # refused before anything is loaded
     never_taught = ready.never_taught
     require_examples(
         ready.config.cold_start,
@@ -268,6 +273,12 @@ def _check_problems(ready: Plan, own_checker: bool) -> None:
     unanswered = next((problem.id for problem in ready.held_out if problem.answer is None), None)
     if unanswered is not None:
         raise ConfigError(f"evaluation needs an answer to every problem; {unanswered} has none")
+
+
+def _are_programs(problems: Sequence[Problem]) -> bool:
+    """Whether the answer to any of some problems is a program; those of a procedural task are alike."""
+    looked_at = problems if isinstance(problems, list) else problems[:_LOOKED_AT]
+    return any(problem.kind == PROGRAM for problem in looked_at)
 
 
 def held_out(config: RunConfig) -> list[Problem]:

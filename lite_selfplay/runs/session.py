@@ -92,7 +92,10 @@ class Session:
         )
         self.adapters = self.backend.adapters
         self.verifier = Verifier(
-            deadline=run.verify_timeout_s, poll=self._poll, block_only=self.config.tasks.answer_from == "block"
+            deadline=run.verify_timeout_s,
+            poll=self._poll,
+            block_only=self.config.tasks.answer_from == "block",
+            unsafe_code=self.config.tasks.unsafe_code,
         )
         self.sources = self._make_sources(ready.sources)
         self._reward = reward

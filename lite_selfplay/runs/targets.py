@@ -41,15 +41,24 @@ class Target:
     others: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, name: Path | str, precision: str | None, seed: int, trust_remote_code: bool = False) -> "Target":
+    def of(
+        cls,
+        name: Path | str,
+        precision: str | None,
+        seed: int,
+        trust_remote_code: bool = False,
+        unsafe_code: bool = False,
+    ) -> "Target":
         """A run where the folder has a `config.yaml`, else a base model by any name it goes by.
 
         Raises UnknownNameError, ModelNotFoundError or ConfigError.
         """
+        protection = {"unsafe_code": unsafe_code}
         chosen = {} if precision is None else {"precision": precision}
         if os.path.isfile(Path(name) / CONFIG):
             folder = RunFolder.open(Path(name))
-            config = RunConfig.of(folder.config_to_load(trust_remote_code).model_dump(mode="json"), {"model": chosen})
+            config = folder.config_to_load(trust_remote_code, unsafe_code)
+            config = RunConfig.of(config.model_dump(mode="json"), {"model": chosen, "tasks": protection})
             sizes = {"group_size": config.run.group_size, "problems_per_step": config.run.problems_per_step}
             game = make_game(config.game.name, config.game.options, **sizes)
             spec = game.evaluation()
@@ -60,6 +69,7 @@ class Target:
             game="none",
             model={"name": str(name), **chosen, "trust_remote_code": trust_remote_code},
             seats={"unused": SeatConfig(rank=1)},
+            tasks=protection,
             seed=seed,
         )
         return cls(str(name), config, None, "single", (BASE,))
@@ -119,8 +129,13 @@ class Target:
         )
         for seat in self.config.seats if self.folder else ():
             backend.adapters.load(seat, self._adapter(seat))
-        block_only = self.config.tasks.answer_from == "block"
-        with Verifier(deadline=run.verify_timeout_s, poll=poll, block_only=block_only) as verifier:
+        tasks = self.config.tasks
+        with Verifier(
+            deadline=run.verify_timeout_s,
+            poll=poll,
+            block_only=tasks.answer_from == "block",
+            unsafe_code=tasks.unsafe_code,
+        ) as verifier:
             yield LiveTable(
                 backend,
                 chat,

@@ -53,7 +53,12 @@ class Benchmark:
 
 
 _NONE = "none stated"
-_ANSWERED: dict[Kind, str] = {"number": "a number", "expression": "an expression", "choice": "a choice"}
+_ANSWERED: dict[Kind, str] = {
+    "number": "a number",
+    "expression": "an expression",
+    "choice": "a choice",
+    "program": "a program",
+}
 
 BENCHMARKS: dict[str, Benchmark] = {
     "gsm8k": Benchmark(

@@ -10,10 +10,11 @@ from lite_selfplay.data import Problem
 from lite_selfplay.errors import TaskError
 from lite_selfplay.tasks.base import derived_rng
 from lite_selfplay.tasks.jsonl import to_problem
+from lite_selfplay.tasks.programs import program_problem
 from lite_selfplay.verify.choice import KIND as CHOICE
 
-Kind = Literal["number", "expression", "choice"]
-KINDS: tuple[Kind, ...] = ("number", "expression", "choice")
+Kind = Literal["number", "expression", "choice", "program"]
+KINDS: tuple[Kind, ...] = ("number", "expression", "choice", "program")
 LETTERS = string.ascii_uppercase
 
 _NUMBER = re.compile(r"([-+]?)(\d[\d,_]*)(?:\.(\d*))?")
@@ -25,7 +26,7 @@ class Columns:
 
     - `problem`: one or several, joined by a blank.
     - `answer`: the reference answer; of a multiple choice, the letter, the position (from 0) or the text of the right
-      option, or the right option itself where `options` names the columns of the wrong ones.
+      option, or the right option itself where `options` names the columns of the wrong ones; of a program, its tests.
     - `options`: none, one column with a list of all options, or several columns with a wrong option each.
     - `id`, `solution`: used where a row has them. `keep`: further columns that go into `Problem.extra`.
     """
@@ -76,6 +77,9 @@ def problem_of_row(
     for key in ("id", "solution"):
         if (name := getattr(columns, key)) and _found(row, name) and (value := _value(row, name)) is not None:
             extra[key] = value
+    if kind == "program":
+        name = default_id if extra.get("id") is None else str(extra.pop("id"))
+        return program_problem(name, question, answer, where, extra)
     if kind == "choice":
         shown, answer = _shuffled(question, *_options(row, columns, answer, where))
         extra["options"] = shown

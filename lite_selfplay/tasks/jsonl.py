@@ -8,6 +8,7 @@ from typing import Any
 from lite_selfplay.data import Problem
 from lite_selfplay.errors import TaskError
 from lite_selfplay.tasks.files import read_object_lines
+from lite_selfplay.tasks.programs import problem_of_object
 
 _PROBLEM_KEYS = ("problem", "question")
 _THOUSANDS = re.compile(r"[-+$]*\d{1,3}(,\d{3})+(\.\d*)?%?")
@@ -18,8 +19,9 @@ def read_jsonl(path: Path) -> list[Problem]:
 
     A line is an object with `problem` or `question`, usually `answer` (of a worked solution, what follows `####`), and
     possibly `id`; other columns are kept in `Problem.extra`. A worked solution is kept there as `solution`; a column
-    `content` identifies the problem where its wording does not. A list as the answer means values that must all be
-    given; alternatives are written {"any_of": [...]}. Raises TaskError, naming file and line, for anything else.
+    `content` identifies the problem where its wording does not. With `tests`, the answer is a program that passes them
+    (`lite_selfplay.verify.programs.read_tests`). A list as the answer means values that must all be given; alternatives
+    are written {"any_of": [...]}. Raises TaskError, naming file and line, for anything else.
     """
     if not os.path.exists(path):
         raise TaskError(f"no task file at {path}")
@@ -35,6 +37,10 @@ def read_jsonl(path: Path) -> list[Problem]:
 def to_problem(row: dict[str, Any], where: str, default_id: str) -> Problem:
     """A row as `read_jsonl` describes it. Raises TaskError, beginning with `where`, for anything else."""
     key = next((key for key in _PROBLEM_KEYS if key in row), None)
+    if key is not None and row.get("tests") is not None:
+        if not isinstance(row[key], str) or not row[key].strip():
+            raise TaskError(f"{where}: {key!r} must be a non-empty text")
+        return problem_of_object(row, row[key], where, default_id if row.get("id") is None else str(row["id"]))
     if key is None:
         raise TaskError(f"{where}: neither 'problem' nor 'question' among its columns ({', '.join(row) or 'none'})")
     text = row[key]

@@ -2,12 +2,15 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Self
 
 from lite_selfplay.data import Completion, Problem, Verdict
 from lite_selfplay.errors import UnknownNameError
 from lite_selfplay.verify import choice, gym, letters, math
 from lite_selfplay.verify.extract import AnswerFormat, completion_text, extract_answer
+from lite_selfplay.verify.programs import checker as programs
+from lite_selfplay.verify.programs.sandbox import close_sandbox
 from lite_selfplay.verify.workers import WorkerPool
 
 __all__ = ["AnswerFormat", "Checker", "Counters", "Verifier", "register_checker"]
@@ -46,6 +49,7 @@ class Verifier:
         workers: Maximum number of checking processes; by default 2, or 1 on a machine with one core.
         poll: Called often while answers are checked in processes; it may raise to stop.
         block_only: Accept answers in `<answer>` blocks only, and none in boxes or sentences.
+        unsafe_code: Run programs where no sandbox can be had as well.
     """
 
     def __init__(
@@ -55,10 +59,12 @@ class Verifier:
         poll: Callable[[], None] = lambda: None,
         *,
         block_only: bool = False,
+        unsafe_code: bool = False,
     ):
         self.counters = Counters()
         self._block_only = block_only
         self._workers = WorkerPool(size=workers, deadline=deadline, poll=poll)
+        self._check_programs = partial(programs.check_batch, seconds=deadline, unsafe_code=unsafe_code, poll=poll)
 
     def verify(self, pairs: Sequence[tuple[Completion, Problem]], thinks: bool = False) -> list[Verdict]:
         """Verdicts in the order of the pairs. `thinks`: the output format requires a closed reasoning block.
@@ -68,13 +74,17 @@ class Verifier:
         """
         by_kind: dict[str, list[int]] = {}
         for index, (_, problem) in enumerate(pairs):
-            if problem.kind not in _CHECKERS:
-                raise UnknownNameError("kind of problem", problem.kind, _CHECKERS)
+            if problem.kind not in _CHECKERS and problem.kind != programs.KIND:
+                raise UnknownNameError("kind of problem", problem.kind, [*_CHECKERS, programs.KIND])
             by_kind.setdefault(problem.kind, []).append(index)
         verdicts: dict[int, Verdict] = {}
         expected = AnswerFormat(thinks, self._block_only)
         for kind, indices in by_kind.items():
-            judged = _CHECKERS[kind]([pairs[index] for index in indices], expected, self._workers)
+            own = [pairs[index] for index in indices]
+            if kind in _CHECKERS:
+                judged = _CHECKERS[kind](own, expected, self._workers)
+            else:
+                judged = self._check_programs(own, expected)
             verdicts.update(zip(indices, judged, strict=True))
         self.counters.checked += len(pairs)
         self.counters.timeouts += sum(verdict.reason == "timeout" for verdict in verdicts.values())
@@ -87,6 +97,7 @@ class Verifier:
     def close(self) -> None:
         """End the checking processes; the next answer that needs one starts them again."""
         self._workers.close()
+        close_sandbox()
 
     def __enter__(self) -> Self:
         return self

@@ -221,6 +221,13 @@ ALGEBRA: Values = {
     "eval.limit": (100, "section 5.1: OMEGA's linear equations, which are to be named"),
     "eval.tasks": (None, "section 5.1: OMEGA's linear equations, which are to be named"),
 }
+CODE: Values = {
+    "game.topic": ("code", "section 5.1"),
+    "model.name": ("Qwen/Qwen2.5-Coder-3B-Instruct", "section 5.1"),
+    "run.max_completion_tokens": (512, "table 4, coding"),
+    "eval.limit": (123, "section 5.1: the Codeforces problems of Eurus-2, which are to be named"),
+    "eval.tasks": (None, "section 5.1: the Codeforces problems of Eurus-2, which are to be named"),
+}
 TRAINER, GRPO = "verl/trainer/config/ppo_trainer.yaml", "exps/grpo.yaml"
 SQLM_RELEASE: Values = {
     "game.seats": ("shared", f"{TRAINER}: one actor"),
@@ -460,6 +467,7 @@ HELD: dict[str, Held] = {
     "pasodoble-release": PASODOBLE_RELEASE,
     "sqlm-paper": Held("sqlm", {**SQLM, **ARITHMETIC}, SQLM_PAPER_OURS),
     "sqlm-paper-algebra": Held("sqlm", {**SQLM, **ALGEBRA}, SQLM_PAPER_OURS),
+    "sqlm-paper-code": Held("sqlm", {**SQLM, **CODE}, SQLM_PAPER_OURS),
     "sqlm-release": sqlm_release(
         "exps/multiply_selfplay.yaml",
         "arithmetic",

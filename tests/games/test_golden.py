@@ -59,6 +59,7 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "sqlm-two-seats-every-2": ("sqlm", {"seats": "two", "proposer_every": 2}),
     "sqlm-algebra-every-step": ("sqlm", {"topic": "algebra", "proposer_every": 1}),
     "sqlm-never": ("sqlm", {"proposer_every": 0}),
+    "sqlm-code": ("sqlm", {"topic": "code", "proposer_every": 1}),
     "sqlm-format": ("sqlm", {"reward": "format", "proposer_every": 1}),
     "sqlm-pregenerated": ("sqlm", {"questions": "pregenerated", "calls": 4, "questions_per_call": 3}),
 }

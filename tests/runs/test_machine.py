@@ -153,8 +153,9 @@ def test_facts_are_those_of_this_machine():
 def test_the_command_tells_of_this_machine(call: Callable[..., Any]):
     ended = call("doctor")
     lines = {line.split()[0]: line for line in ended.out.splitlines()}
-    parts = ["python", "packages", "versions", "device", "backend", "attention", "precision", "models"]
+    parts = ["python", "packages", "versions", "device", "backend", "attention", "precision", "models", "sandbox"]
     assert list(lines) == parts
+    assert lines["sandbox"].split()[1] in ("kernel,", "none:")
     assert ended.code == int("PROBLEM: " in ended.out)
     if not torch.cuda.is_available():
         assert lines["backend"].split()[1:4] == ["transformers;", "unsloth", "cannot"]

@@ -8,8 +8,16 @@ none. The final value of a draft is withheld, as in the game.
 import random
 
 from lite_selfplay.data import Problem
-from lite_selfplay.games.agon.recap import summarise
-from lite_selfplay.games.worked_examples import draft, last_result, solution_of, with_a_slip
+from lite_selfplay.games.agon.recap import summarise, with_program
+from lite_selfplay.games.prompts import PROGRAM
+from lite_selfplay.games.worked_examples import (
+    draft,
+    last_result,
+    program_draft,
+    program_with_a_slip,
+    solution_of,
+    with_a_slip,
+)
 
 WRONG_SHARE, MISSING_SHARE = 0.5, 0.1
 
@@ -20,6 +28,9 @@ def worked_attempt(problem: Problem, rng: random.Random) -> str:
     draw = rng.random()
     if solution is None or draw < MISSING_SHARE:
         return ""
+    if problem.kind == PROGRAM:
+        shown = program_with_a_slip(solution, rng) if draw < MISSING_SHARE + WRONG_SHARE else solution
+        return with_program(program_draft(problem, shown), thinks=False)
     answer = str(problem.answer).strip()
     if draw < MISSING_SHARE + WRONG_SHARE:
         wrong = with_a_slip(solution, rng)

@@ -18,7 +18,7 @@ from lite_selfplay.data import Problem
 from lite_selfplay.games.agon.cascade import cascade_score, challenge, recaps_of
 from lite_selfplay.games.agon.game import fenced
 from lite_selfplay.games.modes import Examiner, Found, Measured, Mode, Rows, alone
-from lite_selfplay.games.prompts import fill
+from lite_selfplay.games.prompts import asked_after, fill
 
 Prompt = Callable[[Problem, str], str]
 
@@ -26,13 +26,13 @@ Prompt = Callable[[Problem, str], str]
 def own_attempt_prompt(name: str, problem: Problem, attempt: str) -> str:
     """The prompt of a seat that reads its own attempt; `name` is the prompt's, `self_refine` or `self_cascade`."""
     own = fill(name, attempt=fenced(attempt)) if attempt else "No attempt of yours at this problem is available."
-    return fill("challenger", problem=problem.text, attempt=own)
+    return asked_after(problem, own)
 
 
 def moa_prompt(problem: Problem, own: str, other: str) -> str:
     """The prompt of a seat that refines its own attempt after reading another's."""
     shown = [fenced(attempt) if attempt else "(This attempt is not available.)" for attempt in (own, other)]
-    return fill("challenger", problem=problem.text, attempt=fill("moa", own=shown[0], other=shown[1]))
+    return asked_after(problem, fill("moa", own=shown[0], other=shown[1]))
 
 
 def _second_pass(prompt: Prompt, doing: str, name: str, examiner: Examiner, seats: Sequence[str]) -> Found:

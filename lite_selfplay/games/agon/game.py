@@ -24,11 +24,11 @@ from typing import Any, ClassVar, Literal
 from lite_selfplay.data import Completion, Episode, EvalSpec, Example, Group, Problem, Sample, Stream, Verdict
 from lite_selfplay.games.agon.attempts import worked_attempt
 from lite_selfplay.games.agon.lengths import Answer, answers_of, length_by_draft
-from lite_selfplay.games.agon.recap import summarise
+from lite_selfplay.games.agon.recap import summarise, with_program
 from lite_selfplay.games.base import Game, GameOptions
-from lite_selfplay.games.baselines.grpo import judged, solo_reward
+from lite_selfplay.games.baselines.grpo import earned, judged, solo_reward
 from lite_selfplay.games.presentation import Figure, Pairing, Row
-from lite_selfplay.games.prompts import fill
+from lite_selfplay.games.prompts import PROGRAM, asked, asked_after
 from lite_selfplay.games.table import Reader, Table
 from lite_selfplay.games.worked_examples import worked_example
 
@@ -132,7 +132,7 @@ class DraftChallenge(Game):
         return EvalSpec("cascade" if self.options.opponent == "per_rollout" else "single", self.trained_seats())
 
     def cold_start(self, role: str, problem: Problem, rng: random.Random, *, thinks: bool) -> Example | None:
-        prompt = fill("solver", problem=problem.text)
+        prompt = asked(problem)
         if role == "challenger":
             prompt = challenge_prompt(problem, worked_attempt(problem, rng))
         return worked_example(problem, prompt, thinks=thinks)
@@ -143,7 +143,7 @@ class DraftChallenge(Game):
 
     def play(self, step: int, table: Table) -> Episode:
         problems = table.draw("problems", self.problems_per_step)
-        drafts = table.ask("drafter", [fill("solver", problem=x.text) for x in problems], n=self.group_size)
+        drafts = table.ask("drafter", [asked(x) for x in problems], n=self.group_size)
         drafted = judged(table, problems, drafts, self.options.format_weight)
 
         recaps = [
@@ -169,7 +169,7 @@ class DraftChallenge(Game):
 
     def _prompt(self, problem: Problem, attempt: str) -> str:
         shown = self.options.opponent == "per_rollout"
-        return challenge_prompt(problem, attempt) if shown else fill("solver", problem=problem.text)
+        return challenge_prompt(problem, attempt) if shown else asked(problem)
 
     def _each(self, problems: Sequence[Problem]) -> list[Problem]:
         return [problem for problem in problems for _ in range(self.group_size)]
@@ -182,10 +182,11 @@ class DraftChallenge(Game):
     def _challenge(self, completion: Completion, verdict: Verdict, drafted: Group, opponent: int) -> Sample:
         draft = drafted.samples[opponent]
         assert draft.verdict is not None
+        assert drafted.problem is not None
         shorter = len(completion.token_ids) < len(draft.completion.token_ids)
         reward = agon_reward(
-            verdict.score,
-            draft.verdict.score,
+            earned(verdict, drafted.problem),
+            earned(draft.verdict, drafted.problem),
             verdict.well_formed,
             kind=self.options.reward,
             format_weight=self.options.format_weight,
@@ -219,8 +220,15 @@ def agon_reward(
 
 
 def recap_of(table: Reader, draft: Completion, problem: Problem) -> str:
-    """What the challenger may see of a draft: its recap without the final answer, at most the last 512 tokens."""
-    text = summarise(draft.text, problem.text, thinks=table.thinks, prefill=draft.prefill)
+    """What the challenger may see of a draft: its recap without the final answer, at most the last 512 tokens.
+
+    Of a program that is the explanation and the program itself: nobody says whether it passes (ours, where section 5.3
+    is silent).
+    """
+    if problem.kind == PROGRAM:
+        text = with_program(draft.text, thinks=table.thinks, prefill=draft.prefill)
+    else:
+        text = summarise(draft.text, problem.text, thinks=table.thinks, prefill=draft.prefill)
     ids = table.tokenize(text)
     return text if len(ids) <= RECAP_TOKENS else table.detokenize(ids[-RECAP_TOKENS:]).strip()
 
@@ -231,7 +239,7 @@ def challenge_prompt(problem: Problem, attempt: str) -> str:
     The attempt stands last, so that the challenges of a problem share all that is before it.
     """
     shown = f"{_RIVAL}\n{fenced(attempt)}" if attempt else "No other attempt at this problem is available."
-    return fill("challenger", problem=problem.text, attempt=shown)
+    return asked_after(problem, shown)
 
 
 def fenced(attempt: str) -> str:

@@ -16,6 +16,7 @@ from lite_selfplay.verify.number_words import NUMBER_WORDS
 
 WITHHELD = "?"
 
+_ANSWER_TAG = re.compile(r"</?answer>")
 _TAG = re.compile(r"</?[^<>\s]*>")
 _SENTENCE = re.compile(r"(?:\\!|[^.!?\n])*(?:[.!?](?=\d)(?:\\!|[^.!?\n])*)*(?:[.!?]+|\n|$)")
 _ANNOUNCES = re.compile(
@@ -64,6 +65,14 @@ def summarise(text: str, problem: str, *, thinks: bool = True, prefill: str = ""
         recap = _Recap(final.strip(), problem).of(recap)
     recap = re.sub(r"\n{3,}", "\n\n", recap).strip()
     return recap if re.search(r"[^\W_]", recap) else ""
+
+
+def with_program(text: str, *, thinks: bool = True, prefill: str = "") -> str:
+    """The visible part of a draft whose answer is a program: all of it, without its tags; empty as in `summarise`."""
+    split = split_reasoning(prefill + text)
+    if split.state == "open" or (thinks and split.state != "closed"):
+        return ""
+    return re.sub(r"\n{3,}", "\n\n", _ANSWER_TAG.sub("", split.rest)).strip()
 
 
 def _before_answer(text: str) -> str:

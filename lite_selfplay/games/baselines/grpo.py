@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Literal
 
 from lite_selfplay.data import Completion, Episode, Example, Group, Problem, Sample, Stream, Verdict
 from lite_selfplay.games.base import Game, GameOptions
-from lite_selfplay.games.prompts import fill
+from lite_selfplay.games.prompts import PROGRAM, asked
 from lite_selfplay.games.table import Table
 from lite_selfplay.games.worked_examples import worked_example
 
@@ -40,14 +40,22 @@ class Solo(Game):
         return self.problems_per_step * self.completions_per_problem
 
     def cold_start(self, role: str, problem: Problem, rng: random.Random, *, thinks: bool) -> Example | None:
-        return worked_example(problem, fill("solver", problem=problem.text), thinks=thinks)
+        return worked_example(problem, asked(problem), thinks=thinks)
 
     def play(self, step: int, table: Table) -> Episode:
         problems = table.draw("problems", self.problems_per_step)
-        prompts = [fill("solver", problem=problem.text) for problem in problems]
+        prompts = [asked(problem) for problem in problems]
         answers = table.ask("solver", prompts, n=self.completions_per_problem)
         groups = judged(table, problems, answers, self.options.format_weight)
         return Episode(streams=[Stream("solver", groups, drop_zero_variance=True)])
+
+
+def earned(verdict: Verdict, problem: Problem) -> float:
+    """c of a completion: its score; of a program 1 where it passes all tests, else 0 (Agon, section 5.3).
+
+    A user's own reward function gives no reason, and its number stands.
+    """
+    return 0.0 if problem.kind == PROGRAM and verdict.reason else verdict.score
 
 
 def solo_reward(correct: float, well_formed: bool, format_weight: float = 0.5) -> float:
@@ -59,11 +67,11 @@ def judged(table: Table, problems: list[Problem], answers: list[list[Completion]
     """Groups of completions, verified in one batch, each rewarded by itself. A prompt over the limit is masked."""
     verdicts = iter(table.verify([(c, p) for p, group in zip(problems, answers, strict=True) for c in group]))
     return [
-        Group([_sample(c, next(verdicts), format_weight) for c in group], problem)
+        Group([_sample(c, next(verdicts), problem, format_weight) for c in group], problem)
         for problem, group in zip(problems, answers, strict=True)
     ]
 
 
-def _sample(completion: Completion, verdict: Verdict, format_weight: float) -> Sample:
-    reward = solo_reward(verdict.score, verdict.well_formed, format_weight)
+def _sample(completion: Completion, verdict: Verdict, problem: Problem, format_weight: float) -> Sample:
+    reward = solo_reward(earned(verdict, problem), verdict.well_formed, format_weight)
     return Sample(completion, reward, verdict, masked=completion.stop == "prompt_too_long")

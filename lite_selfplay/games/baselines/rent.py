@@ -20,7 +20,7 @@ from lite_selfplay.credit import rewards_of
 from lite_selfplay.data import Completion, Episode, Example, Group, Problem, Sample, Stream, TokenScores, Verdict
 from lite_selfplay.games.base import Game
 from lite_selfplay.games.presentation import Figure
-from lite_selfplay.games.prompts import fill
+from lite_selfplay.games.prompts import asked
 from lite_selfplay.games.table import Table
 from lite_selfplay.games.worked_examples import worked_example
 
@@ -52,11 +52,11 @@ class Rent(Game):
         return self.problems_per_step * self.group_size
 
     def cold_start(self, role: str, problem: Problem, rng: random.Random, *, thinks: bool) -> Example | None:
-        return worked_example(problem, fill("solver", problem=problem.text), thinks=thinks)
+        return worked_example(problem, asked(problem), thinks=thinks)
 
     def play(self, step: int, table: Table) -> Episode:
         problems = table.draw("problems", self.problems_per_step)
-        answers = table.ask("solver", [fill("solver", problem=problem.text) for problem in problems], n=self.group_size)
+        answers = table.ask("solver", [asked(problem) for problem in problems], n=self.group_size)
         every = [(c, p) for p, row in zip(problems, answers, strict=True) for c in row]
         scores = iter(table.score("solver", [c for c, _ in every if c.token_ids]))
         # For the records: the game itself looks at no answer.

@@ -26,7 +26,7 @@ from pydantic import Field
 from lite_selfplay.data import Completion, Episode, Example, Group, Problem, Sample, Stream
 from lite_selfplay.games.baselines.similarity import cluster_shares
 from lite_selfplay.games.presentation import Figure, Row
-from lite_selfplay.games.prompts import fill
+from lite_selfplay.games.prompts import asked, fill
 from lite_selfplay.games.propose_solve.difficulty import (
     HOPELESS,
     Bounds,
@@ -134,7 +134,7 @@ class RZero(ProposeSolve):
         """For the challenger the problem and its boxed answer; for the solver the worked solution."""
         solution = solution_of(problem)
         if role == "solver" or solution is None:
-            return worked_example(problem, fill("solver", problem=problem.text), thinks=thinks)
+            return worked_example(problem, asked(problem), thinks=thinks)
         scratch = f"<think>\n{solution}\n</think>\n\n" if thinks else ""
         completion = f"{scratch}<question>{problem.text}</question>\n\\boxed{{{problem.answer}}}"
         return Example(fill("rzero_challenger"), completion)
@@ -187,7 +187,7 @@ class RZero(ProposeSolve):
         drawn = [] if self._pool else self._fill_pool(step, table)
         log = self._yield_log(step, "solver", table, drawn, self._pool) if drawn else self._where(step, "solver")
         chosen = [self._next() for _ in range(min(self.problems_per_step, len(self._pool)))]
-        prompts = [fill("solver", problem=problem.text) for problem in chosen]
+        prompts = [asked(problem) for problem in chosen]
         answers = table.ask("solver", prompts, n=self.group_size) if chosen else []
         groups = [_graded(table, x, row) for x, row in zip(chosen, answers, strict=True)]
         streams = {"challenger": [shown(candidate, self.bounds) for candidate in drawn], "solver": groups}

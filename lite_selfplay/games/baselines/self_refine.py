@@ -23,9 +23,9 @@ from lite_selfplay.games.agon.controls import own_attempt_prompt
 from lite_selfplay.games.agon.game import challenge_log, figures_of_drafts, pairing_with_drafts, recap_of
 from lite_selfplay.games.agon.lengths import Answer, answers_of, length_by_draft
 from lite_selfplay.games.base import Game, GameOptions
-from lite_selfplay.games.baselines.grpo import judged, solo_reward
+from lite_selfplay.games.baselines.grpo import earned, judged, solo_reward
 from lite_selfplay.games.presentation import Row
-from lite_selfplay.games.prompts import fill
+from lite_selfplay.games.prompts import asked
 from lite_selfplay.games.table import Table
 from lite_selfplay.games.worked_examples import worked_example
 
@@ -59,7 +59,7 @@ class SelfRefine(Game):
         return EvalSpec("self-refine", self.trained_seats())
 
     def cold_start(self, role: str, problem: Problem, rng: random.Random, *, thinks: bool) -> Example | None:
-        prompt = fill("solver", problem=problem.text)
+        prompt = asked(problem)
         if role == "refiner":
             prompt = own_attempt_prompt(_PROMPT, problem, worked_attempt(problem, rng))
         return worked_example(problem, prompt, thinks=thinks)
@@ -71,7 +71,7 @@ class SelfRefine(Game):
     def play(self, step: int, table: Table) -> Episode:
         weight = self.options.format_weight
         problems = table.draw("problems", self.problems_per_step)
-        drafts = table.ask("drafter", [fill("solver", problem=x.text) for x in problems], n=self.group_size)
+        drafts = table.ask("drafter", [asked(x) for x in problems], n=self.group_size)
         drafted = judged(table, problems, drafts, weight)
         recaps = [
             [recap_of(table, sample.completion, x) for sample in group.samples]
@@ -88,7 +88,7 @@ class SelfRefine(Game):
             samples = []
             for i, draft in enumerate(group.samples):
                 completion, verdict = next(judgements)
-                reward = solo_reward(verdict.score, verdict.well_formed, weight)
+                reward = solo_reward(earned(verdict, x), verdict.well_formed, weight)
                 info = {"draft": i, "draft_correct": draft.verdict is not None and draft.verdict.correct}
                 unread = completion.stop == "prompt_too_long"
                 samples.append(Sample(completion, reward, verdict, masked=unread, info=info))

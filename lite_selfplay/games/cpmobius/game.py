@@ -48,7 +48,7 @@ from lite_selfplay.games.cpmobius.rewards import (
     token_weighted,
 )
 from lite_selfplay.games.presentation import Figure, Row
-from lite_selfplay.games.prompts import fill
+from lite_selfplay.games.prompts import asked, fill
 from lite_selfplay.games.propose_solve.difficulty import (
     Bounds,
     Candidate,
@@ -172,7 +172,7 @@ class CpMobius(ProposeSolve):
         """For the coach a problem's text, without its solution; for the player the worked solution."""
         solution = solution_of(problem)
         if role == "player" or solution is None:
-            return worked_example(problem, fill("solver", problem=problem.text), thinks=thinks)
+            return worked_example(problem, asked(problem), thinks=thinks)
         return Example(fill("coach"), f"<think>\n{solution}\n</think>\n\n{problem.text}" if thinks else problem.text)
 
     def play(self, step: int, table: Table) -> Episode:
@@ -268,7 +268,7 @@ class CpMobius(ProposeSolve):
 
     def _measure(self, table: Table) -> list[int]:
         problems = table.everything("validation")
-        prompts = [fill("solver", problem=problem.text) for problem in problems]
+        prompts = [asked(problem) for problem in problems]
         n = self.options.validation_samples
         right = [verdict.correct for verdict in table.evaluate("player", prompts, problems, n)]
         return [sum(right[i : i + n]) for i in range(0, len(right), n)]

@@ -15,44 +15,53 @@ rate, one set of weights in both roles, "Selected Question" in algebra and the w
 Changed: adapters instead of all weights, at 3e-5 instead of 1e-6. With one shared seat, a step that moves both roles
 adds both gradients into one update; the paper moves the solver first. The vote is over classes of equal answers, so
 that 1/2 and 0.5 vote together, where the release compares strings. A step is one update unless `run.minibatches` says
-otherwise, as the presets do: 8 for the solver's 1,024 answers, 128 at a time. The prompts are worded anew. The code
-topic needs programs to be run, and waits for that.
+otherwise, as the presets do: 8 for the solver's 1,024 answers, 128 at a time. The prompts are worded anew. The released
+code trains its code topic by PPO with a critic; here it is GRPO as well.
+
+In the code topic a question is a description with one to five tests, and an answer is a program:
+
+    R(program)  = the share of the tests that it passes                       equation 3
+    R(question) = 1 where the programs pass some of the tests and not all     equation 4, over the n answers together
 
 Ours, where the sources are silent or take what comes first: a tie for the largest class has no label and pays no
 solver, and the proposer is still paid by the size of the class. An answer without a value, or without a digit in the
-two topics that ship, votes for nothing but counts in n. A reply without its mark is masked, and never reaches the
+topics of numbers, votes for nothing but counts in n. A reply without its mark is masked, and never reaches the
 solver; one that is empty, cut off or too long to be asked earns 0. Where k is the interval, the proposer moves at steps
 k, 2k, ...; at others its rows are recorded, but masked. The format baseline pays the solver alone by format.
 Pre-generated questions are shuffled once and drawn in a circle.
 """
 
+import json
 import random
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, Self
 
-from pydantic import Field, field_validator
+from pydantic import Field, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
 from lite_selfplay.data import Completion, Episode, Example, Group, Problem, Sample, Stream, Verdict
 from lite_selfplay.games.presentation import Figure, Row
-from lite_selfplay.games.prompts import fill
+from lite_selfplay.games.prompts import asked, problem_asked
 from lite_selfplay.games.propose_solve.game import BREAKDOWNS, WATCHED, YIELD, ProposeSolve, ProposeSolveOptions
 from lite_selfplay.games.propose_solve.proposals import Proposal, read
 from lite_selfplay.games.propose_solve.questions import Question, question
-from lite_selfplay.games.propose_solve.voting import Vote, count, verdicts_by_vote, vote
-from lite_selfplay.games.sqlm.topics import SHIPPED, Topic, load_topic, numbered_lines
+from lite_selfplay.games.propose_solve.voting import count
+from lite_selfplay.games.sqlm.answered import Answered, by_tests, by_votes
+from lite_selfplay.games.sqlm.rewards import proposer_reward as proposer_reward
+from lite_selfplay.games.sqlm.rewards import solver_reward
+from lite_selfplay.games.sqlm.topics import CODE, SHIPPED, Topic, load_topic, numbered_lines, problem_with_tests
 from lite_selfplay.games.table import Table
 from lite_selfplay.games.worked_examples import worked_example
+from lite_selfplay.tasks.programs import program_problem
 from lite_selfplay.verify.extract import completion_text
 
 
 class SqlmOptions(ProposeSolveOptions):
     """SQLM's switches.
 
-    `topic`: `arithmetic`, `algebra` or a text file with a prompt. `seats`: one adapter in both roles, or `two`.
+    `topic`: `arithmetic`, `algebra`, `code` or a text file with a prompt. `seats`: one adapter in both roles, or `two`.
     `reward`: the solver is paid for agreeing with the majority, or for the `format` alone (a baseline). `questions`:
     written at every step, or `pregenerated` at the first one by `calls` completions of `questions_per_call` questions
     (a baseline, in which the proposer never moves). The proposer moves every `proposer_every` steps, 0 for never.
@@ -66,6 +75,12 @@ class SqlmOptions(ProposeSolveOptions):
     questions_per_call: int = Field(16, ge=1)
     calls: int = Field(400, ge=1)
 
+    @model_validator(mode="after")
+    def _code_is_proposed(self) -> Self:
+        if self.topic == CODE and self.questions == "pregenerated":
+            raise PydanticCustomError("topic", "questions of the code topic bring tests, and are not written in lists")
+        return self
+
     @field_validator("topic")
     @classmethod
     def _a_topic(cls, value: str) -> str:
@@ -75,24 +90,6 @@ class SqlmOptions(ProposeSolveOptions):
         except ValueError as error:
             raise PydanticCustomError("topic", "{why}", {"why": str(error)}) from None
         return value if value in SHIPPED else str(Path(value).resolve())
-
-
-@dataclass(frozen=True)
-class Answered:
-    """A question with its label, what was answered, and the vote on it."""
-
-    problem: Problem
-    answers: Sequence[Completion]
-    vote: Vote
-
-    def verdicts(self, thinks: bool) -> list[Verdict]:
-        """Each answer judged by the label."""
-        return verdicts_by_vote(self.answers, self.vote, thinks=thinks)
-
-    @property
-    def unread(self) -> bool:
-        """Whether the question was too long to be asked."""
-        return all(answer.stop == "prompt_too_long" for answer in self.answers)
 
 
 class Sqlm(ProposeSolve):
@@ -123,7 +120,7 @@ class Sqlm(ProposeSolve):
     def __init__(self, options: Any = None, *, group_size: int = 4, problems_per_step: int = 4):
         super().__init__(options, group_size=group_size, problems_per_step=problems_per_step)
         self.topic = load_topic(self.options.topic, self.options.questions_per_call)
-        self.default_tasks = self.topic.tasks
+        self.default_tasks, self.runs_programs = self.topic.tasks, self.topic.programs
         self._questions: list[str] = []  # pre-generated
         self._position = 0
 
@@ -151,7 +148,7 @@ class Sqlm(ProposeSolve):
 
     def describe(self, steps: int) -> list[str]:
         options, rows, n = self.options, self.problems_per_step, self.group_size
-        each = f"{n} answers to each, rewarded by {options.reward}"
+        each = f"{n} answers to each, rewarded by {'tests' if self.topic.programs else options.reward}"
         if options.questions == "pregenerated":
             most = options.calls * options.questions_per_call
             return [
@@ -168,9 +165,9 @@ class Sqlm(ProposeSolve):
     def cold_start(self, role: str, problem: Problem, rng: random.Random, *, thinks: bool) -> Example | None:
         """The proposer learns to write such problems as a task's, the solver to solve them; a shared seat both."""
         if role == "solver":
-            return worked_example(problem, fill("solver", problem=problem.text), thinks=thinks)
-        reasoning = "<think>\n\n</think>\n\n" if thinks else ""
-        return Example(self.topic.prompt, f"{reasoning}{self.topic.written(problem.text)}")
+            return worked_example(problem, asked(problem), thinks=thinks)
+        reasoning, reply = "<think>\n\n</think>\n\n" if thinks else "", self.topic.written(problem)
+        return None if reply is None else Example(self.topic.prompt, f"{reasoning}{reply}")
 
     # A step
 
@@ -179,7 +176,7 @@ class Sqlm(ProposeSolve):
             return self._play_drawn(step, table)
         replies = table.ask("proposer", [self.topic.prompt] * self.problems_per_step, n=self.group_size)
         proposals = [read_question(self.topic, completion) for row in replies for completion in row]
-        answered = iter(self._answers(step, table, [p.question for p in proposals if p.usable]))
+        answered = iter(self._answers(step, table, [(p.question, p.answer) for p in proposals if p.usable]))
         asked = [_asked(proposal, next(answered) if proposal.usable else None) for proposal in proposals]
         solved = [question for _, question in asked if question is not None]
         log = self._log(table, [proposal for proposal, _ in asked], solved)
@@ -198,7 +195,7 @@ class Sqlm(ProposeSolve):
         """A step with questions written beforehand, by the seat as it enters training."""
         written = [] if self._questions else self._write(table)
         wanted = self.questions_per_step if self._questions else 0
-        drawn = [self._questions[(self._position + i) % len(self._questions)] for i in range(wanted)]
+        drawn = [(self._questions[(self._position + i) % len(self._questions)], None) for i in range(wanted)]
         self._position += wanted
         solved = [question for question in self._answers(step, table, drawn) if not question.unread]
         log = self._log(table, written, solved)
@@ -213,16 +210,21 @@ class Sqlm(ProposeSolve):
         table.rng.shuffle(self._questions)
         return lists
 
-    def _answers(self, step: int, table: Table, questions: Sequence[str]) -> list[Answered]:
-        """Each question with its answers and the label they vote for."""
+    def _answers(self, step: int, table: Table, questions: Sequence[tuple[str, str | None]]) -> list[Answered]:
+        """Each question, perhaps with its tests in JSON, with its answers and the verdicts on them."""
         if not questions:
             return []
-        answers = table.ask("solver", [fill("solver", problem=text) for text in questions], n=self.group_size)
-        votes = vote(table, answers, figures=self.topic.figures)
-        return [
-            Answered(Problem(f"q-{step}-{i}", text, counted.label), row, counted)
-            for i, (text, row, counted) in enumerate(zip(questions, answers, votes, strict=True))
-        ]
+        if self.topic.programs:
+            problems = [
+                program_problem(f"q-{step}-{i}", text, tests, f"question {i}")
+                for i, (text, tests) in enumerate(questions)
+            ]
+        else:
+            problems = [Problem(f"q-{step}-{i}", text) for i, (text, _) in enumerate(questions)]
+        answers = table.ask("solver", [asked(problem) for problem in problems], n=self.group_size)
+        if self.topic.programs:
+            return by_tests(table, problems, answers)
+        return by_votes(table, problems, answers, figures=self.topic.figures)
 
     def _solved(self, table: Table, solved: Sequence[Answered]) -> list[Stream]:
         """The solver's stream; none where there was no question."""
@@ -231,11 +233,11 @@ class Sqlm(ProposeSolve):
                 [
                     Sample(
                         answer,
-                        solver_reward(verdict.correct, verdict.well_formed, self.options.reward),
+                        solver_reward(verdict.score, verdict.well_formed, self.options.reward),
                         verdict,
-                        info={"question": question.problem.id, "label": question.vote.label},
+                        info={"question": question.problem.id, "label": question.label},
                     )
-                    for answer, verdict in zip(question.answers, question.verdicts(table.thinks), strict=True)
+                    for answer, verdict in zip(question.answers, question.verdicts, strict=True)
                 ],
                 question.problem,
             )
@@ -245,33 +247,40 @@ class Sqlm(ProposeSolve):
 
     def _proposed(self, proposal: Proposal, question: Answered | None, *, moves: bool) -> Sample:
         """A proposal with what it earns; masked where the proposer rests, or the reply holds no question to judge."""
-        votes = question.vote.votes if question else 0
-        reward = proposer_reward(votes, self.group_size) if question else 0.0
+        reward = float(question is not None and question.pays)
         unmarked = self.topic.find(completion_text(proposal.completion)) is None
-        too_easy = "all_agree" if votes == self.group_size else "none_agree"
-        reason = proposal.reason or ("" if reward else too_easy)
+        info: dict[str, Any] = {}
+        if question is not None:
+            counted = {"share": question.share} if question.votes is None else {"votes": question.votes}
+            info = {"question": question.problem.id, **counted}
         return Sample(
             proposal.completion,
             reward,
-            Verdict(reward == 1, reward, well_formed=proposal.usable, reason=reason),
+            Verdict(
+                reward == 1,
+                reward,
+                well_formed=proposal.usable,
+                reason=proposal.reason or (question.fate if question else ""),
+            ),
             masked=not moves or unmarked or proposal.reason == "prompt_too_long",
-            info={"question": question.problem.id, "votes": votes} if question else {},
+            info=info,
         )
 
     def _log(self, table: Table, proposals: Sequence[Proposal], solved: Sequence[Answered]) -> dict[str, Any]:
-        shares = [question.vote.share for question in solved]
-        answers = [verdict.answer for question in solved for verdict in question.verdicts(table.thinks)]
+        shares = [question.share for question in solved]
+        answers = [verdict.answer for question in solved for verdict in question.verdicts]
         watched = self.watch.look(
             [question.problem.text for question in solved],
             tokens=table.tokenize,
             pass_rates=shares,
-            vote_shares=shares,
-            labels=[(question.problem.text, question.vote.label) for question in solved],
+            vote_shares=() if self.topic.programs else shares,
+            labels=[(question.problem.text, question.label) for question in solved],
         )
+        without = () if self.topic.programs else solved
         return {
             **self.question_yield(proposals, len(solved)),
             **watched,
-            "without_majority": sum(question.vote.label is None for question in solved),
+            "without_majority": sum(question.label is None for question in without),
             "unread_answers": answers.count(None) / len(answers) if answers else None,
         }
 
@@ -282,18 +291,18 @@ class Sqlm(ProposeSolve):
     @classmethod
     def observations(cls, rows: Iterable[Row], references: Mapping[str, str]) -> Sequence[Question]:
         """The questions that were answered, from their answers: those written beforehand have no proposal."""
-        votes: dict[str, int] = {}
+        proposed: dict[str, Row] = {}
         answers: dict[str, list[Row]] = {}
         for row in rows:
             if row.get("question") is None:
                 continue
             if cls._proposes(row):
-                votes[row["question"]] = row["votes"]
+                proposed[row["question"]] = {key: row.get(key) for key in ("votes", "share")}
             else:
                 answers.setdefault(row["question"], []).append(
                     {key: row[key] for key in ("step", "prompt", "label", "correct", "answer")}
                 )
-        return [_observed(row, votes.get(name), references) for name, row in answers.items()]
+        return [_observed(row, proposed.get(name, {}), references) for name, row in answers.items()]
 
     def state(self) -> dict[str, Any]:
         return {**super().state(), "questions": list(self._questions), "position": self._position}
@@ -303,32 +312,28 @@ class Sqlm(ProposeSolve):
         self._questions, self._position = list(state["questions"]), state["position"]
 
 
-def _observed(answers: Sequence[Row], votes: int | None, references: Mapping[str, str]) -> Question:
-    """A question with its label, from all its answers. `votes`: the size of the largest class, where it is recorded."""
+def _observed(answers: Sequence[Row], proposed: Row, references: Mapping[str, str]) -> Question:
+    """A question with its label, from all its answers. `proposed` holds the size of the largest class as `votes`, where
+    it is recorded; with a `share` alone the question was judged by tests, and has no label."""
     first = answers[0]
-    text = first["prompt"].removesuffix(fill("solver", problem="")).strip()
+    text = problem_asked(first["prompt"])
+    votes = proposed.get("votes")
+    if votes is None and proposed.get("share") is not None:
+        return question(first["step"], text, None, proposed["share"], references)
     if votes is None:
         agree = sum(row["correct"] for row in answers)
         votes = agree if first["label"] is not None else count([row["answer"] for row in answers]).votes
     return question(first["step"], text, first["label"], votes / len(answers), references)
 
 
-def solver_reward(agrees: bool, well_formed: bool, kind: Literal["majority", "format"] = "majority") -> float:
-    """1 for an answer that is the majority's, else 0 (equation 1); the baseline (section 5.2): 1 for its format."""
-    return float(well_formed if kind == "format" else agrees)
-
-
-def proposer_reward(votes: int, n: int) -> float:
-    """1 where more than one of a question's `n` answers agree and not all do, else 0 (equation 2, section 5.1)."""
-    return float(1 < votes < n)
-
-
 def read_question(topic: Topic, completion: Completion) -> Proposal:
     """What a reply proposes; a question that was cut off is invalid."""
 
-    def parse(text: str) -> tuple[str, None] | None:
+    def parse(text: str) -> tuple[str, str | None] | None:
         question = topic.find(text)
-        return None if question is None else (question, None)
+        if question is None:
+            return None
+        return question, json.dumps(problem_with_tests(text)[1]) if topic.programs else None
 
     proposal = read(completion, parse)
     return proposal.refused("truncated") if proposal.usable and completion.stop == "length" else proposal

@@ -10,13 +10,19 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from lite_selfplay.config.user_files import read_utf8
+from lite_selfplay.data import Problem
 from lite_selfplay.errors import ConfigError
-from lite_selfplay.games.prompts import fill
+from lite_selfplay.games.prompts import PROGRAM, fill
+from lite_selfplay.verify.programs.cases import StdinTest, read_tests
 
-SHIPPED = ("arithmetic", "algebra")
 CODE = "code"
+SHIPPED = ("arithmetic", "algebra", CODE)
+MOST_TESTS = 5
 
 _MARK = re.compile(r"selected\s+question[\s:*_]*", re.IGNORECASE)
+_DESCRIPTION = re.compile(r"problem\s+description[\s:*_#]*", re.IGNORECASE)
+_TEST_CASES = re.compile(r"^[\s*_#]*test\s+cases?[\s:*_]*$", re.IGNORECASE | re.MULTILINE)
+_TEST = re.compile(r"^[ \t]*(?P<stdin>[^|\n]*[^|\s])[ \t]*\|\|\|[ \t]*(?P<stdout>[^|\n]*[^|\s])[ \t]*$", re.MULTILINE)
 _LINE = re.compile(r"^[ \t]*(?:\*\*)?\d+[.):](?!\d)[ \t]*(.*\S)", re.MULTILINE)
 
 
@@ -24,8 +30,8 @@ _LINE = re.compile(r"^[ \t]*(?:\*\*)?\d+[.):](?!\d)[ \t]*(.*\S)", re.MULTILINE)
 class Topic:
     """A topic's prompt, its prompt for many questions at once, and whether a mark stands before the question.
 
-    `figures`: answers are numbers, and words are not accepted. `tasks` are problems of the kind, for a cold start
-    without other tasks.
+    `figures`: answers are numbers, and words are not accepted. `programs`: answers are programs, and a question brings
+    its tests. `tasks` are problems of the kind, for a cold start without other tasks.
     """
 
     prompt: str
@@ -33,17 +39,31 @@ class Topic:
     marked: bool
     figures: bool
     tasks: str
+    programs: bool = False
 
     def find(self, text: str) -> str | None:
-        """The question in a reply: what follows the last mark, or all of it. None where the mark is missing."""
+        """The question in a reply: what follows the last mark, or all of it. None where the mark is missing.
+
+        Of a programming problem its description, where one to five tests follow it.
+        """
+        if self.programs:
+            return problem_with_tests(text)[0] if problem_with_tests(text)[1] else None
         if not self.marked:
             return text
         marks = list(_MARK.finditer(text))
         return text[marks[-1].end() :] if marks else None
 
-    def written(self, question: str) -> str:
-        """A reply that proposes a question."""
-        return f"Selected Question: {question}" if self.marked else question
+    def written(self, problem: Problem) -> str | None:
+        """A reply that proposes a problem; None where the topic needs tests of stdin and the problem brings none."""
+        if not self.programs:
+            return f"Selected Question: {problem.text}" if self.marked else problem.text
+        if problem.kind != PROGRAM:
+            return None
+        cases = [case for case in read_tests(problem.answer).cases if isinstance(case, StdinTest)]
+        lines = [f"{case.stdin.strip()} ||| {case.stdout.strip()}" for case in cases[:MOST_TESTS]]
+        description = problem.text.rpartition("\n\n")[0] or problem.text  # without the form of an answer
+        reply = f"Problem Description:\n{description}\nTest Cases:\n" + "\n".join(lines)
+        return reply if len(problem_with_tests(reply)[1]) == len(lines) > 0 else None
 
 
 def load_topic(name: str, count: int) -> Topic:
@@ -58,14 +78,14 @@ def load_topic(name: str, count: int) -> Topic:
     if name == "algebra":
         many = fill("sqlm_many_algebra", count=str(count))
         return Topic(fill("sqlm_algebra"), many, marked=True, figures=True, tasks="stories")
+    if name == CODE:
+        return Topic(fill("sqlm_code"), "", marked=False, figures=False, tasks="code-arithmetic", programs=True)
     prompt = _read(name)
     many = fill("sqlm_many", topic=prompt, count=str(count))
     return Topic(prompt, many, marked=_MARK.search(prompt) is not None, figures=False, tasks="stories")
 
 
 def _read(name: str) -> str:
-    if name == CODE:
-        raise ValueError("should be another topic: programs are not run yet, which the code topic needs")
     path = Path(name)
     if not os.path.isfile(path):
         raise ValueError(f"should be {', '.join(SHIPPED)} or a text file that exists")
@@ -76,6 +96,27 @@ def _read(name: str) -> str:
     if not text:
         raise ValueError("should be a file with a topic in it: this one is empty")
     return text
+
+
+def problem_with_tests(text: str) -> tuple[str, list[list[str]]]:
+    """The description and the tests, `[stdin, stdout]`, in a reply that proposes a programming problem.
+
+    Tests are the lines `INPUT ||| OUTPUT` after the last "Test Cases:", the first five of them; other lines are passed
+    over (the release's format, of which one to five tests are accepted). A written `\\n` at the end of an output is
+    dropped: texts are compared without blanks at their ends.
+    """
+    marks = list(_TEST_CASES.finditer(text))
+    if not marks:
+        return text.strip(), []
+    lines = [(match["stdin"], match["stdout"]) for match in _TEST.finditer(text, marks[-1].end())]
+    tests = [[_plain(stdin), _plain(stdout)] for stdin, stdout in lines[:MOST_TESTS]]
+    before = text[: marks[-1].start()]
+    begins = list(_DESCRIPTION.finditer(before))
+    return before[begins[-1].end() if begins else 0 :].strip(), [test for test in tests if all(test)]
+
+
+def _plain(text: str) -> str:
+    return text.strip().removesuffix("\\n").strip()
 
 
 def numbered_lines(text: str, *, cut: bool) -> list[str]:

@@ -26,6 +26,7 @@ SWITCHES: list[dict[str, Any]] = [
     {"proposer_every": 2},
     {"proposer_every": 0},
     {"topic": "algebra", "proposer_every": 1},
+    {"topic": "code", "proposer_every": 1},
     {"questions": "pregenerated", "calls": 3, "questions_per_call": 2},
 ]
 
@@ -347,11 +348,6 @@ def test_verdicts_follow_the_vote():
 
 
 # Topics and cold start
-
-
-def test_the_code_topic_is_refused_in_a_sentence():
-    with pytest.raises(ConfigError, match="programs are not run yet"):
-        make_game("sqlm", {"topic": "code"})
 
 
 def test_topics_from_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

@@ -11,7 +11,8 @@ from lite_selfplay.runs.reproduce.conduct import require_one_budget
 from lite_selfplay.runs.reproduce.experiment import experiment_names, load_experiment
 
 SHIPPED = [
-    *("agon-table3", "agon-table7", "agon-table8", "cpmobius-ablations", "pasodoble-ablations", "sqlm-table1"),
+    *("agon-code", "agon-table3", "agon-table7", "agon-table8", "cpmobius-ablations", "pasodoble-ablations"),
+    "sqlm-table1",
 ]
 TINY: dict[str, Any] = {
     "about": "Two ways.",

@@ -1,0 +1,162 @@
+"""What a program is tested with: text for stdin and stdout, calls with their results, or assertions.
+
+`read_tests` takes the forms in which data sets write these down.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from lite_selfplay.errors import TaskError
+from lite_selfplay.verify.programs.inside.values import Unwritable, canonical, pack
+
+
+@dataclass(frozen=True)
+class StdinTest:
+    """What the program reads, and what it must then write: compared line by line, without blanks at their ends."""
+
+    stdin: str
+    stdout: str
+
+
+@dataclass(frozen=True)
+class CallTest:
+    """A call and the value that it must return, both of plain built-in values."""
+
+    function: str
+    arguments: tuple[Any, ...]
+    expected: Any
+
+
+@dataclass(frozen=True)
+class AssertTest:
+    """Code that calls the program's functions by name, or as `candidate`, and raises where a result is wrong."""
+
+    code: str
+
+
+Case = StdinTest | CallTest | AssertTest
+
+
+@dataclass(frozen=True)
+class ProgramTests:
+    """All tests of a program.
+
+    `function`: what assertions call `candidate`. `stub`: what stands before the program, such as the head of the
+    function that it completes. `setup`: code that runs before the assertions, where the program is not. `tolerance`:
+    how far numbers may be off, as a share of the expected value (of 1 where that is smaller).
+    """
+
+    cases: tuple[Case, ...]
+    function: str = ""
+    stub: str = ""
+    setup: str = ""
+    tolerance: float = 0.0
+
+
+_COMMON = ("function", "stub", "setup", "tolerance")
+_STDIN, _STDOUT = ("stdin", "input", "inputs"), ("stdout", "output", "outputs", "expected_output")
+_FUNCTION = ("function", "fn_name", "entry_point", "func_name")
+_ARGUMENTS, _EXPECTED = ("arguments", "args", "input", "inputs"), ("expected", "output", "outputs", "result")
+_CODE = ("assert", "check", "test", "code")
+_MANY = ("tests", "test_list", "cases", "unit_tests")
+
+
+def read_tests(given: Any, where: str = "the tests") -> ProgramTests:
+    """Tests as data sets have them, as JSON or as the classes above.
+
+    - a list of tests, or an object with the list under `tests`, each test being
+      `[stdin, stdout]`; `{"stdin": ..., "stdout": ...}` (or `input` and `output`);
+      `{"function": name, "arguments": [...], "expected": value}`; or a text of assertions;
+    - `{"input": [...], "output": [...]}`, lists of equal length, with `fn_name` of calls (APPS, CodeContests);
+    - `{"test": code, "entry_point": name}` (HumanEval), or one text of assertions.
+
+    An object may also hold `function`, `stub`, `setup` and `tolerance`. Raises TaskError, beginning with `where`.
+    """
+    if isinstance(given, ProgramTests):
+        return given
+    if isinstance(given, str | StdinTest | CallTest | AssertTest):
+        given = [given]
+    if isinstance(given, Mapping):
+        return _of_object(given, where)
+    if not isinstance(given, Sequence) or not given:
+        raise TaskError(f"{where}: must be a list of tests with something in it")
+    return ProgramTests(tuple(_case(each, "", f"{where}, number {n}") for n, each in enumerate(given, 1)))
+
+
+def _of_object(given: Mapping[str, Any], where: str) -> ProgramTests:
+    function = _first(given, _FUNCTION, "")
+    common = {key: given[key] for key in _COMMON if given.get(key) is not None} | {"function": function or ""}
+    if not all(isinstance(common.get(key, ""), str) for key in ("function", "stub", "setup")):
+        raise TaskError(f"{where}: function, stub and setup must be text")
+    tolerance = common.get("tolerance", 0.0)
+    if not isinstance(tolerance, int | float) or isinstance(tolerance, bool) or not 0 <= tolerance < 1:
+        raise TaskError(f"{where}: tolerance must be a number from 0 to 1")
+    many = _first(given, _MANY, None)
+    if many is None:
+        many = _together(given, where)
+    if many is None:
+        many = [given]
+    if isinstance(many, str):
+        many = [many]
+    if not isinstance(many, Sequence) or not many:
+        raise TaskError(f"{where}: must hold a list of tests with something in it")
+    cases = tuple(_case(each, common["function"], f"{where}, number {n}") for n, each in enumerate(many, 1))
+    return ProgramTests(cases, **common)
+
+
+def _together(given: Mapping[str, Any], where: str) -> list[Any] | None:
+    """ProgramTests whose inputs stand in one list and whose outputs stand in another; None where they do not."""
+    inputs, outputs = _first(given, _STDIN, None), _first(given, _STDOUT, None)
+    if not isinstance(inputs, list) or not isinstance(outputs, list):
+        return None
+    if len(inputs) != len(outputs) or not inputs:
+        raise TaskError(f"{where}: {len(inputs)} inputs and {len(outputs)} outputs; there must be as many")
+    return [{"input": each, "output": output} for each, output in zip(inputs, outputs, strict=True)]
+
+
+def _case(given: Any, function: str, where: str) -> Case:
+    if isinstance(given, StdinTest | CallTest | AssertTest):
+        return given
+    if isinstance(given, str) and given.strip():
+        return AssertTest(given)
+    if isinstance(given, Mapping):
+        function = _first(given, _FUNCTION, "") or function
+        code = _first(given, _CODE, None)
+        if isinstance(code, str) and code.strip():
+            return AssertTest(code)
+        arguments, expected = _first(given, _ARGUMENTS, None), _first(given, _EXPECTED, _MISSING)
+        if function and isinstance(arguments, list | tuple) and expected is not _MISSING:
+            return _call(function, tuple(arguments), expected, where)
+        given = (_first(given, _STDIN, None), _first(given, _STDOUT, None))
+    if isinstance(given, list | tuple) and len(given) == 2:
+        stdin, stdout = (_lines(each) for each in given)
+        if stdin is not None and stdout is not None:
+            return StdinTest(stdin, stdout)
+    raise TaskError(
+        f"{where}: a test is [stdin, stdout], an object with stdin and stdout, one with function, arguments and "
+        "expected, or a text of assertions"
+    )
+
+
+def _call(function: str, arguments: tuple[Any, ...], expected: Any, where: str) -> CallTest:
+    try:
+        canonical(expected)
+        pack(arguments)
+    except Unwritable as error:
+        raise TaskError(f"{where}: a value that is not plain: {error}") from None
+    return CallTest(function, arguments, expected)
+
+
+def _lines(given: Any) -> str | None:
+    """Text for a stream; some data sets have a list of lines."""
+    if isinstance(given, list) and all(isinstance(line, str) for line in given):
+        return "\n".join(given)
+    return given if isinstance(given, str) else None
+
+
+_MISSING = object()
+
+
+def _first(given: Mapping[str, Any], names: Sequence[str], otherwise: Any) -> Any:
+    return next((given[name] for name in names if name in given and given[name] is not None), otherwise)

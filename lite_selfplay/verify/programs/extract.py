@@ -1,0 +1,78 @@
+"""Finding the program that a completion gives."""
+
+import ast
+import re
+import textwrap
+import warnings
+
+from lite_selfplay.verify.format import answer_spans, split_reasoning
+
+_FENCE = re.compile(r"^[ \t]*(?P<fence>`{3,}|~{3,})[ \t]*(?P<language>[\w+#.-]*)[^\n`]*\n", re.MULTILINE)
+_TAG = re.compile(r"</?answer>")
+_LANGUAGES = frozenset(("", "py", "python", "python3", "py3", "code"))
+_LONGEST, _LONGEST_LINE = 50_000, 5000
+"""Characters of a program and of a line that is parsed here; nothing longer is one."""
+
+
+def extract_program(text: str, *, block_only: bool = False) -> str | None:
+    """The program that follows the reasoning of a completion, or None.
+
+    In this order: an `<answer>` block that is a program as it stands; the last fenced block (of Python, or of no
+    language; one that is never closed runs to the end); the whole reply, if it is a program; whatever stands in the
+    last `<answer>` block. With `block_only`, only what stands in a closed `<answer>` block counts. What is found need
+    not be a program that Python can read: half a program is one with an error in it.
+    """
+    rest = split_reasoning(text).rest
+    blocks = [span for span in answer_spans(rest) if span.content.strip() and (span.closed or not block_only)]
+    answer = blocks[-1].content.strip("\n") if blocks else None
+    if answer is not None and is_program(answer):
+        found: str | None = answer
+    elif block_only:
+        found = None if answer is None else _last_fenced(answer) or answer
+    else:
+        found = _last_fenced(rest) or (rest if is_program(rest) else answer)
+    if found is None or not found.strip() or len(found) > _LONGEST:
+        return None
+    return found.strip("\n").rstrip()
+
+
+def is_program(text: str) -> bool:
+    """Whether a text is Python that does something: a word or a number by itself is Python as well.
+
+    It is parsed here and never compiled: that can crash an interpreter, and is left to confined ones.
+    """
+    if len(text) > _LONGEST or max(map(len, text.splitlines()), default=0) > _LONGEST_LINE:
+        return False
+    try:
+        with warnings.catch_warnings():  # of doubtful literals, which are the model's own affair
+            warnings.simplefilter("ignore")
+            tree = ast.parse(textwrap.dedent(text))
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return False
+    return any(not isinstance(each, ast.Expr) or isinstance(each.value, ast.Call) for each in tree.body)
+
+
+def with_stub(stub: str, program: str) -> str:
+    """A program behind the head of the function that it completes, which it may also write anew.
+
+    The body alone, indented, continues the head; a whole function takes its place. A program that is indented as a
+    whole, as in a list, is moved to the margin.
+    """
+    if stub and program[:1].isspace():
+        return stub.rstrip("\n") + "\n" + program
+    program = textwrap.dedent(program)
+    return f"{stub.rstrip()}\n\n\n{program}" if stub else program
+
+
+def _last_fenced(text: str) -> str | None:
+    """What stands in the last fenced block of Python; an opening fence that is never closed counts."""
+    found, position = None, 0
+    text = _TAG.sub("\n", text)  # a fence may stand on a tag's line
+    while opening := _FENCE.search(text, position):
+        fence = re.escape(opening["fence"][:1]) + "{" + str(len(opening["fence"])) + ",}"
+        closing = re.compile(rf"^[ \t]*{fence}[ \t]*$", re.MULTILINE).search(text, opening.end())
+        end, position = (closing.start(), closing.end()) if closing else (len(text), len(text))
+        content = text[opening.end() : end].strip("\n")
+        if opening["language"].lower() in _LANGUAGES and content.strip():
+            found = content
+    return found

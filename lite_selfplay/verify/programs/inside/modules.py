@@ -1,0 +1,93 @@
+"""Imports without a file system: what programs usually import is loaded beforehand, the rest is kept in memory."""
+
+import contextlib
+import importlib.machinery
+import importlib.util
+import marshal
+import os
+import sys
+from collections.abc import Sequence
+from types import ModuleType
+from typing import Any, NamedTuple
+
+# What such programs import, loaded once; each further page makes every fork slower. Other pure modules are imported
+# from memory when asked for, but extension modules can be loaded here alone, before the layers stand.
+_BEFOREHAND = """
+abc array bisect calendar cmath codecs collections.abc copy dataclasses datetime decimal enum fractions hashlib heapq
+inspect itertools keyword linecache numbers operator pprint queue re secrets stat statistics string textwrap threading
+token tokenize typing unicodedata warnings weakref zlib
+encodings.ascii encodings.latin_1 encodings.utf_16 encodings.idna encodings.cp1252
+_heapq _bisect _random _struct _datetime _decimal _json _statistics _pickle _csv _hashlib _sha1 _sha256 _sha512 _sha2
+_sha3 _md5 _blake2 binascii _zoneinfo _opcode _queue _contextvars _elementtree pyexpat _lzma _bz2 _asyncio mmap
+_multibytecodec _codecs_jp _crypt _lsprof _posixsubprocess _multiprocessing _posixshmem grp fcntl termios
+""".split()
+_NOT_SERVED = frozenset(
+    "test tests idle_test idlelib tkinter turtledemo lib2to3 ensurepip distutils pydoc_data site-packages "
+    "dist-packages __pycache__ lib-dynload venv".split()
+)
+_HEADER = 16  # bytes before the code of a compiled module: PEP 552
+
+
+def load_beforehand() -> None:
+    """Import the usual modules, as far as this interpreter has them, and serve the others from memory."""
+    for name in _BEFOREHAND:
+        with contextlib.suppress(ImportError):
+            __import__(name)
+    finders = [finder for finder in sys.meta_path if finder is not importlib.machinery.PathFinder]
+    sys.meta_path[:] = [*finders, InMemory(os.path.dirname(os.__file__))]
+    sys.path.clear()
+    sys.path_importer_cache.clear()
+
+
+class _Kept(NamedTuple):
+    package: bool
+    compiled: bool
+    content: bytes
+    path: str
+
+
+class InMemory:
+    """Imports the pure modules of the standard library from memory; what is loaded already is left out."""
+
+    def __init__(self, root: str):
+        self._modules: dict[str, _Kept] = {}
+        for folder, folders, files in os.walk(root):
+            folders[:] = sorted(each for each in folders if each not in _NOT_SERVED and not each.startswith("config-"))
+            for file in files:
+                if file.endswith(".py"):
+                    self._keep(root, os.path.join(folder, file))
+
+    def _keep(self, root: str, path: str) -> None:
+        parts = os.path.relpath(path, root).removesuffix(".py").split(os.sep)
+        package = parts[-1] == "__init__"
+        name = ".".join(parts[:-1] if package else parts)
+        if not name or name in sys.modules:
+            return
+        with contextlib.suppress(OSError):
+            try:
+                with open(importlib.util.cache_from_source(path), "rb") as file:
+                    content = file.read()
+                compiled = content[:4] == importlib.util.MAGIC_NUMBER
+            except OSError:
+                compiled = False
+            if not compiled:
+                with open(path, "rb") as file:
+                    content = file.read()
+            self._modules[name] = _Kept(package, compiled, content[_HEADER:] if compiled else content, path)
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        kept = self._modules.get(name)
+        if kept is None:
+            return None
+        loader: Any = self
+        return importlib.machinery.ModuleSpec(name, loader, origin=kept.path, is_package=kept.package)
+
+    def create_module(self, spec: importlib.machinery.ModuleSpec) -> None:
+        """None: the usual module object."""
+
+    def exec_module(self, module: ModuleType) -> None:
+        kept = self._modules[module.__name__]
+        code = marshal.loads(kept.content) if kept.compiled else compile(kept.content, kept.path, "exec")
+        exec(code, module.__dict__)

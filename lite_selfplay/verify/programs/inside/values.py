@@ -1,0 +1,169 @@
+"""Plain values as text: canonical text, which is compared, and a packed form, which is read back into built-in types.
+
+Both are written inside a program's own process, which may send what it likes: whoever reads them believes nothing of
+it, and builds nothing but exact built-in values.
+"""
+
+import collections
+import decimal
+import fractions
+import itertools
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
+
+DEEPEST = 60
+LONGEST_ITERATOR = 100_000
+
+
+class Unwritable(Exception):
+    """A value that has no text here: of another type, or nested too deeply, as one that holds itself is."""
+
+
+def canonical(value: Any, depth: int = 0) -> str:
+    """Text that is the same for values that are equal in Python, and different for others.
+
+    Tokens are separated by single blanks. Numbers that are equal are one token (1, 1.0, True), sets and mappings stand
+    in the order of their texts. Raises Unwritable.
+    """
+    if depth > DEEPEST:
+        raise Unwritable("nested too deeply")
+
+    def each(items: Iterable[Any]) -> Iterator[str]:
+        return (canonical(item, depth + 1) for item in items)
+
+    if value is None:
+        return "N"
+    if isinstance(value, int | float | fractions.Fraction | decimal.Decimal):
+        return _number(value)
+    if isinstance(value, complex):
+        return _number(value.real) if value.imag == 0 else f"c {_number(value.real)} {_number(value.imag)}"
+    if isinstance(value, str):
+        return f'"{_escaped(value)}"'
+    if isinstance(value, bytes | bytearray):
+        return f"b{bytes(value).hex()}"
+    if isinstance(value, list):
+        return " ".join(["[", *each(list.__iter__(value)), "]"])
+    if isinstance(value, tuple):
+        return " ".join(["(", *each(tuple.__iter__(value)), ")"])
+    if isinstance(value, set | frozenset):
+        return " ".join(["{", *sorted(each(value)), "}"])
+    if isinstance(value, dict):
+        pairs = zip(each(value.keys()), each(value.values()), strict=True)
+        return " ".join(["<", *sorted(f"{key} : {item}" for key, item in pairs), ">"])
+    if isinstance(value, collections.deque):
+        return " ".join(["k", *each(value), "k"])
+    if isinstance(value, range):  # equal where they hold the same numbers
+        return f"r {canonical((len(value), *value[:1], *value[1:2]), depth + 1)}"
+    raise Unwritable(type(value).__name__)
+
+
+def _number(value: Any) -> str:
+    """One token for all numbers that are equal: an exact fraction in hexadecimal digits."""
+    if isinstance(value, float | decimal.Decimal) and not math.isfinite(value):
+        return "#nan" if value != value else "#inf" if value > 0 else "#-inf"
+    if isinstance(value, decimal.Decimal) and abs(value.adjusted()) > 5000:
+        raise Unwritable("a decimal of thousands of digits")
+    above, below = (int(value), 1) if isinstance(value, int) else value.as_integer_ratio()
+    return f"#{above:x}" if below == 1 else f"#{above:x}/{below:x}"
+
+
+def _escaped(text: str) -> str:
+    """A text in ASCII without blanks and quotation marks; no two texts have one form, halves of surrogates included."""
+    return text.encode("unicode_escape").decode().replace('"', "\\x22").replace(" ", "\\x20")
+
+
+_SEQUENCES: dict[str, Callable[[Iterable[Any]], Any]] = {
+    "l": list,
+    "t": tuple,
+    "S": set,
+    "F": frozenset,
+    "k": collections.deque,
+    "I": lambda items: iter(list(items)),
+}
+_TAGS = {list: "l", tuple: "t", set: "S", frozenset: "F", collections.deque: "k"}
+
+
+class Handle:
+    """Something that stays in the program's process: a test may hand it back, and do nothing else with it."""
+
+    def __init__(self, number: int):
+        self.number = number
+
+
+def pack(value: Any, kept: list[Any] | None = None, depth: int = 0) -> Any:
+    """A value as JSON that `unpack` reads back: built-in types as they are, iterators as far as they go.
+
+    Of anything else a `Handle` goes out and the thing itself into `kept`; without `kept`, Unwritable is raised.
+    """
+    if depth > DEEPEST:
+        raise Unwritable("nested too deeply")
+
+    def each(items: Iterable[Any]) -> list[Any]:
+        return [pack(item, kept, depth + 1) for item in items]
+
+    if value is None or value is True or value is False:
+        return value
+    if isinstance(value, int):
+        return ["i", f"{int(value):x}"]
+    if isinstance(value, float):
+        return ["f", float(value).hex()]
+    if isinstance(value, str):
+        return ["s", str.__str__(value)]
+    if isinstance(value, complex):
+        return ["c", value.real.hex(), value.imag.hex()]
+    if isinstance(value, bytes | bytearray):
+        return ["b" if isinstance(value, bytes) else "B", bytes(value).hex()]
+    if isinstance(value, dict):
+        return ["d", [each(pair) for pair in value.items()]]
+    for kind, tag in _TAGS.items():
+        if isinstance(value, kind):
+            return [tag, each(value)]
+    if isinstance(value, fractions.Fraction):
+        return ["q", f"{value.numerator:x}", f"{value.denominator:x}"]
+    if isinstance(value, decimal.Decimal):
+        return ["D", str(value)]
+    if isinstance(value, range):
+        return ["r", value.start, value.stop, value.step]
+    if isinstance(value, Handle):
+        return ["h", value.number]
+    if kept is None:
+        raise Unwritable(type(value).__name__)
+    if isinstance(value, Iterator):
+        return ["I", each(itertools.islice(value, LONGEST_ITERATOR))]
+    kept.append(value)
+    return ["h", len(kept) - 1]
+
+
+def unpack(data: Any, kept: Sequence[Any] | None = None) -> Any:
+    """The value that `pack` wrote; a handle is the thing in `kept`, without `kept` a `Handle`.
+
+    Raises Unwritable, ValueError, TypeError, LookupError, ArithmeticError or RecursionError for anything else.
+    """
+    if data is None or data is True or data is False:
+        return data
+    tag, *rest = data
+    first = rest[0]
+    if tag == "i":
+        return int(first, 16)
+    if tag == "f":
+        return float.fromhex(first)
+    if tag == "s" and type(first) is str:
+        return first
+    if tag == "c":
+        return complex(float.fromhex(first), float.fromhex(rest[1]))
+    if tag in ("b", "B"):
+        return (bytes if tag == "b" else bytearray).fromhex(first)
+    if tag in _SEQUENCES and type(first) is list:
+        return _SEQUENCES[tag](unpack(item, kept) for item in first)
+    if tag == "d":
+        return {unpack(key, kept): unpack(value, kept) for key, value in first}
+    if tag == "q":
+        return fractions.Fraction(int(first, 16), int(rest[1], 16))
+    if tag == "D" and type(first) is str:
+        return decimal.Decimal(first)
+    if tag == "r":
+        return range(*map(int, rest))
+    if tag == "h":
+        return Handle(int(first)) if kept is None else kept[int(first)]
+    raise Unwritable("an unknown form")

@@ -1,0 +1,110 @@
+"""The nouns of running programs: what one may use, what is asked of the sandbox, how a run ended, how tests went."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from lite_selfplay.errors import ConfigError
+
+Reason = Literal["", "wrong_answer", "time", "memory", "output", "syntax", "forbidden", "error", "no_program"]
+"""Why a program did not pass; empty where it did.
+
+`wrong_answer`: it ended with another result. `time`, `memory`, `output`: it went over a limit. `syntax`: Python cannot
+read it. `forbidden`: it asked for what a confined program may not do. `error`: it raised anything else, or ended with a
+code other than 0. `no_program`: there was none to run.
+"""
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What one run of a program may use.
+
+    `seconds` of the processor, of which the kernel counts whole ones, and twice as many by the clock; `memory_mb` of
+    address space in MiB, 30 of which the interpreter takes; `output_kb` of what it writes, in KiB. Raises ConfigError
+    for a number out of its range.
+    """
+
+    seconds: float = 5.0
+    memory_mb: int = 512
+    output_kb: int = 1024
+
+    def __post_init__(self) -> None:
+        for name, value, low, high in (
+            ("seconds", self.seconds, 0.1, 3600),
+            ("memory_mb", self.memory_mb, 64, 1 << 20),
+            ("output_kb", self.output_kb, 1, 1 << 20),
+        ):
+            if not low <= value <= high:
+                raise ConfigError(f"a program's {name} must be from {low} to {high}, got {value}")
+
+    @property
+    def wall(self) -> float:
+        """The seconds that it may take by the clock, on a machine that is busy with other things."""
+        return 2 * self.seconds
+
+
+@dataclass(frozen=True)
+class Run:
+    """How a program's run ended.
+
+    `reason` is empty where the program ran to its end by itself; what it then wrote may still be wrong. `detail` is a
+    line for people. `seconds` are of the processor, `memory_mb` the most that it held, in MiB. `reply` is what a role
+    wrote beside its output. None of it is to be believed: the program wrote it.
+    """
+
+    reason: Reason
+    detail: str = ""
+    stdout: bytes = b""
+    stderr: bytes = b""
+    reply: bytes = b""
+    seconds: float = 0.0
+    memory_mb: float = 0.0
+
+    @property
+    def text(self) -> str:
+        """What it wrote to stdout, as text."""
+        return self.stdout.decode("utf-8", "replace")
+
+
+@dataclass(frozen=True)
+class Job:
+    """What a sandbox is asked to run.
+
+    `kind`: a whole program (`stdio`), calls of one of its functions (`call`), or assertions in a process beside it
+    (`check`). `bodies` is what each of its processes reads, as JSON. `program` numbers the program that it is a part
+    of: once a program has run out of time in one job, its other jobs are not run.
+    """
+
+    kind: Literal["stdio", "call", "check"]
+    bodies: Sequence[Mapping[str, Any]]
+    stdin: bytes = b""
+    program: int = 0
+
+
+@dataclass(frozen=True)
+class Report:
+    """How a program did. `results[i]` says whether it passed test i.
+
+    `reason` is empty where it passed all, else why it failed the first that it failed; `detail` says more, for people.
+    `seconds` of the processor are the sum over its runs.
+    """
+
+    results: tuple[bool, ...]
+    reason: Reason = ""
+    detail: str = ""
+    seconds: float = 0.0
+
+    @property
+    def passed(self) -> int:
+        """How many tests it passed."""
+        return sum(self.results)
+
+    @property
+    def total(self) -> int:
+        """How many tests there are."""
+        return len(self.results)
+
+    @property
+    def score(self) -> float:
+        """The share of tests that it passed, 1 exactly where all."""
+        return self.passed / self.total if self.total else 0.0

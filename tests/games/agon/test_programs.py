@@ -1,0 +1,144 @@
+"""Agon and plain GRPO on programs: what is paid, what a rival sees, what a cold start teaches, and runs of both."""
+
+import json
+import random
+
+import pytest
+
+from lite_selfplay import RunConfig, train
+from lite_selfplay.data import Completion, Problem, Sampling, Verdict
+from lite_selfplay.games import make_game
+from lite_selfplay.games.agon.attempts import worked_attempt
+from lite_selfplay.games.agon.game import challenge_prompt, recap_of
+from lite_selfplay.games.baselines.grpo import earned
+from lite_selfplay.games.prompts import asked, asked_after, problem_asked
+from lite_selfplay.games.shots import opening
+from lite_selfplay.games.worked_examples import program_with_a_slip
+from lite_selfplay.tasks import load_task
+from lite_selfplay.tasks.base import derived_rng
+from lite_selfplay.testing import ScriptedTable, check_game
+from lite_selfplay.verify.format import well_formed
+from lite_selfplay.verify.programs import extract_program, run_tests
+
+TASK = load_task("code-arithmetic", seed=5)
+ADD = Problem("add", "Add two numbers.", {"tests": [["1 2", "3"], ["0 3", "3"]]}, "program")
+RIGHT = "The sum.\n<answer>\nprint(sum(map(int, input().split())))\n</answer>"
+HALF = "Three.\n<answer>\nprint(input().split()[1] if 0 else 2)\n</answer>".replace("if 0 else 2", "")
+WRONG = "<answer>\nprint(0)\n</answer>"
+
+
+def completion(text: str) -> Completion:
+    return Completion("p", text, (), tuple(text.encode()), (), "eos", "A", 0, Sampling())
+
+
+def test_half_of_the_tests_earn_nothing():
+    """Section 5.3: r = 1 where all unit tests pass. `HALF` prints the second number: right on the second test alone."""
+    for name, roles in (("agon", ("drafter", "challenger")), ("grpo", ("solver",)), ("self-refine", ("drafter",))):
+        game = make_game(name, {}, group_size=2, problems_per_step=1)
+        table = ScriptedTable({role: [RIGHT, HALF] for role in game.roles}, [ADD])
+        table.open(0, game.seats(0))
+        episode = game.play(0, table)
+        table.close()
+        for stream in episode.streams:
+            if stream.role in roles:
+                samples = stream.groups[0].samples[:2]
+                assert [s.verdict.score for s in samples] == [1, 0.5]
+                bonus = 0.5  # both are well-formed
+                assert [s.reward for s in samples] == [2 + bonus, bonus], name
+
+
+def test_a_users_own_number_stands():
+    assert earned(Verdict(False, 0.3, reason=""), ADD) == 0.3
+    assert earned(Verdict(False, 0.9, reason="wrong_answer"), ADD) == 0
+    assert earned(Verdict(True, 1.0), ADD) == 1
+    assert earned(Verdict(False, 0.4, reason="wrong"), Problem("x", "1 + 1?", "2")) == 0.4
+
+
+def test_a_rival_sees_explanation_and_program_and_no_verdict():
+    table = ScriptedTable({})
+    seen = recap_of(table, completion(RIGHT), ADD)
+    assert seen == "The sum.\n\nprint(sum(map(int, input().split())))"
+    prompt = challenge_prompt(ADD, seen)
+    assert seen in prompt
+    assert "may or may not be correct" in prompt
+    for word in ("passed", "failed", "wrong_answer", "1 2"):
+        assert word not in prompt
+    assert recap_of(table, completion("<think>hm"), ADD) == ""
+    thinking = ScriptedTable({}, thinks=True)
+    assert recap_of(thinking, completion(RIGHT), ADD) == ""
+    assert recap_of(thinking, completion(f"<think>secret</think>{RIGHT}"), ADD) == seen
+    fenced = recap_of(table, completion("```python\nprint(1)\n```"), ADD)
+    assert "```\n'''python\nprint(1)\n'''\n```" in challenge_prompt(ADD, fenced)
+
+
+def test_prompts_say_what_is_not_there():
+    for prompt in (asked(ADD), asked_after(ADD, "x"), challenge_prompt(ADD, "")):
+        for missing in ("no files", "no network", "no threads", "no other processes"):
+            assert missing in prompt
+    assert problem_asked(asked(ADD)) == ADD.text
+    assert problem_asked(asked(Problem("x", "1 + 1?", "2"))) == "1 + 1?"
+
+
+def test_worked_examples_before_a_problem_are_programs():
+    prompt = opening(ADD, 5)
+    assert prompt.count("<answer>\n") == 5
+    assert prompt.endswith(asked(ADD))
+
+
+@pytest.mark.parametrize("thinks", [False, True])
+@pytest.mark.parametrize("name", ["agon", "grpo", "self-refine"])
+def test_a_cold_start_teaches_programs_that_pass(name, thinks):
+    game = make_game(name, {})
+    for problem in TASK.problems[:4]:
+        for role in game.roles:
+            example = game.cold_start(role, problem, derived_rng(role), thinks=thinks)
+            assert example is not None
+            assert well_formed(example.completion, thinks)
+            program = extract_program(example.completion)
+            assert program == problem.extra["solution"]
+            assert run_tests(program, problem.answer).score == 1
+            assert problem.text in example.prompt
+
+
+def test_attempts_of_a_cold_start_are_right_wrong_and_missing():
+    problem, rng = TASK.problems[0], random.Random(0)
+    attempts = [worked_attempt(problem, rng) for _ in range(40)]
+    programs = [
+        extract_program(f"<answer>\n{text.partition(chr(10))[2].strip()}\n</answer>") for text in attempts if text
+    ]
+    scores = [report.score for report in run_tests(programs, problem.answer)]
+    assert 1 <= attempts.count("") <= 15
+    assert 0.2 < sum(score < 1 for score in scores) / len(scores) < 0.8
+    assert all(problem.extra["explanation"] in text for text in attempts if text)
+
+
+def test_a_slip_is_another_program():
+    for problem in TASK.problems[:20]:
+        program = problem.extra["solution"]
+        slipped = program_with_a_slip(program, random.Random(1))
+        assert slipped != program or not any(c.isdigit() or c in "+*<>=" for c in program.split("\n", 1)[1])
+    assert program_with_a_slip("pass", random.Random(1)) == "pass"
+
+
+@pytest.mark.parametrize("name", ["agon", "grpo"])
+def test_the_contract_holds(name):
+    check_game(make_game(name, {}, group_size=2, problems_per_step=1), steps=2, problems=TASK.problems[:3])
+
+
+@pytest.mark.parametrize("name", ["agon", pytest.param("grpo", marks=pytest.mark.long)])
+def test_a_run_of_the_random_model(name, tmp_path):
+    config = RunConfig(
+        game=name,
+        model={"name": "tiny", "precision": "fp32"},
+        tasks="code-arithmetic",
+        steps=2,
+        group_size=2,
+        problems_per_step=1,
+        max_completion_tokens=24,
+        run={"dir": str(tmp_path / "run")},
+    )
+    run = train(config)
+    rows = [json.loads(line) for line in (run.path / "metrics.jsonl").read_text().splitlines()]
+    assert [row["step"] for row in rows] == [0, 1]
+    episodes = [json.loads(line) for line in (run.path / "episodes.jsonl").read_text().splitlines()]
+    assert {row["reason"] for row in episodes} <= {"no_program", "syntax", "error", "wrong_answer", "timeout"}

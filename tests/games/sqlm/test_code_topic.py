@@ -1,0 +1,189 @@
+"""The code topic: a problem with tests, programs for it, and what both earn (equations 3 and 4)."""
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lite_selfplay import RunConfig, train
+from lite_selfplay.data import Completion, Sampling
+from lite_selfplay.errors import ConfigError
+from lite_selfplay.games import make_game
+from lite_selfplay.games.prompts import fill
+from lite_selfplay.games.sqlm.game import Sqlm, read_question, solver_reward
+from lite_selfplay.games.sqlm.rewards import proposer_reward_by_tests
+from lite_selfplay.games.sqlm.topics import load_topic, problem_with_tests
+from lite_selfplay.tasks import load_task
+from lite_selfplay.tasks.base import derived_rng
+from lite_selfplay.testing import ScriptedTable, check_game
+from lite_selfplay.verify.programs import read_tests, run_tests
+
+TOPIC = load_topic("code", 16)
+SUM = "Problem Description:\nPrint the sum.\n\nTest Cases:\n1 2 ||| 3\n4 5 6 ||| 15\n7 ||| 7\n0 0 ||| 0\n-1 1 ||| 0"
+RIGHT = "<answer>\nprint(sum(map(int, input().split())))\n</answer>"
+FIRST = "<answer>\nprint(input().split()[0])\n</answer>"
+WRONG = "<answer>\nprint('no')\n</answer>"
+
+
+def code(n: int = 4, rows: int = 1, **options: object) -> Sqlm:
+    game = make_game("sqlm", {"topic": "code", "proposer_every": 1, **options}, group_size=n, problems_per_step=rows)
+    assert isinstance(game, Sqlm)
+    return game
+
+
+def played(proposals: list[str], answers: list[str], **options: object):
+    game, table = code(**options), ScriptedTable({"proposer": proposals, "solver": answers})
+    try:
+        table.open(0, game.seats(0))
+        return game.play(0, table), table
+    finally:
+        table.close()
+
+
+def samples(episode, role):
+    return [s for stream in episode.streams if stream.role == role for group in stream.groups for s in group.samples]
+
+
+@pytest.mark.parametrize(("share", "reward"), [(0, 0), (0.05, 1), (0.5, 1), (0.95, 1), (1, 0)])
+def test_a_question_is_paid_between_nothing_and_everything(share, reward):
+    assert proposer_reward_by_tests(share) == reward
+
+
+@given(st.floats(0, 1))
+def test_a_program_earns_the_share_of_its_tests(share):
+    assert solver_reward(share, True) == share
+    assert solver_reward(share, True, "format") == 1
+
+
+def test_a_step_by_hand():
+    """Tests passed, of five: all; the first number of three lines is right, where there is one or a 0; none; all."""
+    episode, _ = played([SUM], [RIGHT, FIRST, WRONG, RIGHT], n=4)
+    rewards = [sample.reward for sample in samples(episode, "solver")][:4]
+    assert rewards == [1, 0.4, 0, 1]  # FIRST is right on "7" and on "0 0"
+    proposer = samples(episode, "proposer")[0]
+    assert (proposer.reward, proposer.masked) == (1, False)
+    assert proposer.info["share"] == pytest.approx(0.6)
+    assert [s.verdict.reason for s in samples(episode, "solver")][:4] == ["", "wrong_answer", "wrong_answer", ""]
+
+
+@pytest.mark.parametrize(
+    ("answers", "fate"), [([RIGHT], "all_pass"), ([WRONG], "none_pass"), (["nothing"], "none_pass")]
+)
+def test_all_and_nothing_pay_nothing(answers, fate):
+    episode, _ = played([SUM], answers)
+    assert {sample.reward for sample in samples(episode, "proposer")} == {0}
+    assert {sample.verdict.reason for sample in samples(episode, "proposer")} == {fate}
+
+
+def completion(text: str, stop: str = "eos") -> Completion:
+    return Completion("p", text, (), tuple(text.encode()), (), stop, "shared", 0, Sampling())  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("text", "stop", "question", "tests", "reason"),
+    [
+        (SUM, "eos", "Print the sum.", 5, ""),
+        ("**Problem Description:** Print 1.\n### Test cases:\n1 ||| 1\\n", "eos", "Print 1.", 1, ""),
+        ("Print it.\nTest Cases:\n1 ||| 1\n2 ||| 2\n3|||3\n4 ||| 4\n5 ||| 5\n6 ||| 6", "eos", "Print it.", 5, ""),
+        ("<think>Test Cases:\n1 ||| 2</think>Print it.\nTest Cases:\n1 ||| 1", "eos", "Print it.", 1, ""),
+        ("Print it.\nTest Cases:\n1 ||| 1\nnothing\n2 ||| \n ||| 3", "eos", "Print it.", 1, ""),
+        ("Print it.\nTest Cases:\n1: 1", "eos", "", 0, "off_format"),
+        ("Print it.\n1 ||| 1", "eos", "", 0, "off_format"),
+        ("Test Cases:\n1 ||| 1", "eos", "", 1, "empty"),
+        (SUM, "length", "Print the sum.", 5, "truncated"),
+        ("", "eos", "", 0, "empty"),
+    ],
+)
+def test_what_a_reply_proposes(text, stop, question, tests, reason):
+    found = read_question(TOPIC, completion(text, stop))
+    assert (found.reason, found.question) == (reason, question)
+    assert len(json.loads(found.answer or "[]")) == tests
+
+
+def test_replies_without_tests_are_masked_and_never_asked():
+    episode, table = played([SUM, "Print it.", "Print it.\nTest Cases:\nnone", SUM], [RIGHT, WRONG], n=4)
+    assert [sample.masked for sample in samples(episode, "proposer")] == [False, True, True, False]
+    ((_, prompts, _),) = [asked for asked in table.asked if asked[0] == "solver"]
+    assert len(prompts) == 2
+    assert episode.log["refused"] == {"off_format": 2}
+
+
+def test_the_solver_sees_the_problem_and_no_test():
+    _, table = played([SUM], [RIGHT])
+    prompt = table.asked[1][1][0]
+    assert prompt.startswith("Print the sum.")
+    assert "|||" not in prompt
+    assert "no files, no network, no threads" in prompt
+
+
+@given(st.text(max_size=200))
+def test_any_reply_is_read(text):
+    for each in (text, f"Test Cases:\n{text}", f"Print.\nTest Cases:\n1 ||| {text}"):
+        question, tests = problem_with_tests(each)
+        assert len(tests) <= 5
+        assert all(stdin and stdout for stdin, stdout in tests)
+        assert question == question.strip()
+
+
+def test_a_proposer_is_taught_what_can_be_read():
+    game = code()
+    for problem in load_task("code-arithmetic", seed=3).problems[:20]:
+        example = game.cold_start("proposer", problem, derived_rng(0), thinks=False)
+        taught = game.cold_start("solver", problem, derived_rng(0), thinks=False)
+        assert taught is not None
+        assert "<answer>\nnumbers = [int(word)" in taught.completion
+        if example is None:  # a test of it prints nothing
+            continue
+        assert example.prompt == fill("sqlm_code")
+        question, tests = problem_with_tests(example.completion)
+        assert tests == [[i.strip(), o.strip()] for i, o in problem.answer["tests"]]
+        assert question
+        assert "stdin" not in question
+        assert run_tests(problem.extra["solution"], read_tests(tests)).score == 1
+    sums = load_task("arithmetic").problems[0]
+    assert game.cold_start("proposer", sums, derived_rng(0), thinks=False) is None
+
+
+def test_the_contract_holds():
+    check_game(code(n=2, rows=2), steps=3)
+
+
+def test_questions_of_the_code_topic_are_not_pregenerated():
+    with pytest.raises(ConfigError, match="bring tests"):
+        make_game("sqlm", {"topic": "code", "questions": "pregenerated"})
+
+
+def test_a_run_of_the_random_model(tmp_path):
+    config = RunConfig(
+        game={"name": "sqlm", "topic": "code", "max_empty_steps": 5},
+        model={"name": "tiny", "precision": "fp32"},
+        steps=2,
+        group_size=2,
+        problems_per_step=1,
+        max_completion_tokens=24,
+        run={"dir": str(tmp_path / "run")},
+    )
+    run = train(config)
+    rows = [json.loads(line) for line in (run.path / "metrics.jsonl").read_text().splitlines()]
+    assert [row["game"]["proposals"] for row in rows] == [2, 2]
+
+
+def test_a_study_of_a_run_knows_the_share_of_tests_and_no_label():
+    rows = [
+        {"role": "proposer", "question": "q-0-0", "share": 0.6, "step": 0},
+        *(
+            {
+                "role": "solver",
+                "question": "q-0-0",
+                "label": None,
+                "step": 0,
+                "prompt": "p",
+                "correct": right,
+                "answer": "x",
+            }
+            for right in (True, False)
+        ),
+    ]
+    (found,) = Sqlm.observations(rows, {})
+    assert (found.pass_rate, found.label, found.right) == (0.6, None, None)

@@ -1,0 +1,300 @@
+"""Problems whose answer is a program: files, `code-arithmetic`, and the layouts of benchmarks on small rows."""
+
+import base64
+import json
+import pickle
+import zlib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lite_selfplay.data import Completion, Problem, Sampling
+from lite_selfplay.errors import TaskError
+from lite_selfplay.tasks import content_key, load_task
+from lite_selfplay.tasks.code_benchmarks import CODE_BENCHMARKS
+from lite_selfplay.verify import Verifier
+from lite_selfplay.verify.programs import read_tests, run_tests
+
+
+def jsonl(path: Path, *rows: Any) -> Path:
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+def completion(text: str) -> Completion:
+    return Completion("p", text, (), tuple(text.encode()), (), "eos", "A", 0, Sampling())
+
+
+# Files
+
+
+def test_a_file_with_tests(tmp_path):
+    path = jsonl(
+        tmp_path / "mine.jsonl",
+        {"problem": "Print the square of a number.", "tests": [["3", "9"]], "solution": "print(int(input())**2)"},
+        {"question": "Double it.", "tests": [{"args": [2], "expected": 4}], "function": "double", "id": "d"},
+        {
+            "problem": "Triple it.",
+            "tests": ["assert triple(1) == 3", "assert candidate(2) == 6"],
+            "entry_point": "triple",
+        },
+        {"problem": "Halve it.", "tests": '{"inputs": ["4"], "outputs": ["2.0"]}', "tolerance": 1e-6},
+    )
+    square, double, triple, half = load_task(str(path)).problems
+    assert {p.kind for p in (square, double, triple, half)} == {"program"}
+    assert square.text.startswith("Print the square of a number.\n\nThe program reads its input from stdin")
+    assert (double.id, "function `double`" in double.text, "function `triple`" in triple.text) == ("d", True, True)
+    assert run_tests(square.extra["solution"], square.answer).score == 1
+    assert run_tests("def double(x): return 2 * x", double.answer).score == 1
+    assert run_tests("def triple(x): return 3 * x", triple.answer).score == 1
+    assert run_tests("print(int(input()) / 2.0000001)", half.answer).score == 1
+    with Verifier() as verifier:
+        verdicts = verifier.verify(
+            [
+                (completion("Square it: <answer>print(int(input())**2)</answer>"), square),
+                (completion("<answer>print(9)</answer>"), square),
+                (completion("```python\ndef triple(x):\n    return x + 2\n```"), triple),
+                (completion("I do not know."), triple),
+                (completion("<answer>def triple(x) return</answer>"), triple),
+            ]
+        )
+    assert [(v.correct, v.score, v.reason, v.well_formed) for v in verdicts] == [
+        (True, 1.0, "", True),
+        (True, 1.0, "", True),
+        (False, 0.5, "wrong_answer", False),
+        (False, 0.0, "no_program", False),
+        (False, 0.0, "syntax", True),
+    ]
+    assert verdicts[0].answer == "print(int(input())**2)"
+
+
+@pytest.mark.parametrize("tests", [[], 3, "[broken", [["only one"]], {"inputs": ["1"], "outputs": []}])
+def test_tests_that_cannot_be_read_are_refused_with_their_line(tmp_path, tests):
+    path = jsonl(tmp_path / "mine.jsonl", {"problem": "x", "tests": [["", ""]]}, {"problem": "y", "tests": tests})
+    with pytest.raises(TaskError, match="line 2"):
+        load_task(str(path))
+
+
+# code-arithmetic
+
+
+def test_every_solution_passes_and_what_is_left_out_shows():
+    for problem in load_task("code-arithmetic", seed=1).problems[:15]:
+        program = problem.extra["solution"]
+        lines = program.split("\n")
+        without = "\n".join([lines[0], *lines[2:]])
+        right, first, empty = run_tests([program, without, "print()"], problem.answer)
+        assert (right.passed, right.total) == (5, 5), problem
+        assert first.passed < 5 or "numbers = " not in lines[1], problem
+        assert empty.passed < 5
+
+
+def test_problems_follow_from_the_seed_and_the_sides_never_meet():
+    first, again = (load_task("code-arithmetic", seed=3).problems[:200] for _ in range(2))
+    assert [p.text for p in first] == [p.text for p in again]
+    assert [p.answer for p in first] == [p.answer for p in again]
+    held_out = load_task("code-arithmetic", held_out=True).problems[:200]
+    assert not {content_key(p) for p in first} & {content_key(p) for p in held_out}
+    assert len({content_key(p) for p in first}) > 120
+    assert load_task("code-arithmetic").problems[:5] != first[:5]
+
+
+@pytest.mark.parametrize(("steps", "lines"), [("0", {2}), ("1", {3}), ("2", {3, 4})])
+def test_options(steps, lines):
+    problems = load_task(f"code-arithmetic:steps={steps},tests=3").problems[:30]
+    assert {len(p.extra["solution"].split("\n")) for p in problems} == lines
+    assert {len(read_tests(p.answer).cases) for p in problems} == {3}
+
+
+@pytest.mark.parametrize("options", ["steps=3", "tests=0", "tests=x", "digits=2"])
+def test_other_options_are_refused(options):
+    with pytest.raises(TaskError, match="code-arithmetic"):
+        load_task(f"code-arithmetic:{options}")
+
+
+# Benchmarks: a row in the columns of the hub, a program that passes, one that does not
+
+LCB_PRIVATE = base64.b64encode(
+    zlib.compress(pickle.dumps(json.dumps([{"input": "4 5\n", "output": "9\n", "testtype": "stdin"}])))
+).decode()
+HUMANEVAL = {
+    "task_id": "HumanEval/0",
+    "prompt": 'from typing import List\n\n\ndef total(xs: List[int]) -> int:\n    """ The sum. """\n',
+    "entry_point": "total",
+    "canonical_solution": "    return sum(xs)\n",
+    "test": "def check(candidate):\n    assert candidate([1, 2]) == 3\n    assert candidate([]) == 0\n",
+}
+PLUS = (
+    "import numpy as np\n\ndef assertion(out, exp, atol):\n    if out != exp and atol:\n"
+    "        assert np.allclose(out, exp, rtol=1e-07, atol=atol)\n    else:\n        assert out == exp\n\n"
+)
+ROWS: dict[str, tuple[dict[str, Any], str, str]] = {
+    "humaneval": (HUMANEVAL, "    return sum(xs)", "    return 3"),
+    "humanevalplus": (
+        {**HUMANEVAL, "test": PLUS + "def check(candidate):\n    assertion(candidate([0.1, 0.2]), 0.3, 1e-6)\n"},
+        "def total(xs):\n    return sum(xs)",
+        "    return 0.4",
+    ),
+    "mbpp": (
+        {
+            "task_id": 11,
+            "text": "Write a function to add two numbers.",
+            "code": "def add(a, b):\r\n  return a + b",
+            "test_list": ["assert add(1, 2) == 3", "assert add(0, 0) == 0"],
+            "test_setup_code": "",
+            "challenge_test_list": ["assert add(-1, 1) == 0"],
+        },
+        "def add(a, b):\n    return a + b",
+        "def add(a, b):\n    return a or b",
+    ),
+    "mbppplus": (
+        {
+            "task_id": 2,
+            "prompt": "Write a function to add two numbers.",
+            "code": "def add(a, b):\n  return a + b",
+            "test_imports": [],
+            "test_list": ["assert add(1, 2) == 3"],
+            "test": PLUS + "for inp, exp in zip([[0.1, 0.2]], [0.3]):\n    assertion(add(*inp), exp, 1e-6)\n",
+        },
+        "def add(a, b):\n    return a + b",
+        "def add(a, b):\n    return a",
+    ),
+    "codecontests": (
+        {
+            "name": "1_A. Sum",
+            "description": "Add two numbers.",
+            "public_tests": {"input": ["1 2\n"], "output": ["3\n"]},
+            "private_tests": {"input": ["4 5\n", "0 0\n"], "output": ["9\n", "0\n"]},
+            "generated_tests": {"input": ["x"], "output": ["y"]},
+            "difficulty": 1,
+        },
+        "print(sum(map(int, input().split())))",
+        "print(3)",
+    ),
+    "livecodebench": (
+        {
+            "question_title": "Sum",
+            "question_content": "Add two numbers.",
+            "question_id": "1",
+            "starter_code": "",
+            "difficulty": "easy",
+            "public_test_cases": json.dumps([{"input": "1 2\n", "output": "3\n", "testtype": "stdin"}]),
+            "private_test_cases": LCB_PRIVATE,
+            "metadata": "{}",
+        },
+        "print(sum(map(int, input().split())))",
+        "print(3)",
+    ),
+    "apps": (
+        {
+            "problem_id": 0,
+            "question": "Add two numbers.",
+            "solutions": json.dumps(["print(sum(map(int, input().split())))"]),
+            "input_output": json.dumps({"inputs": ["1 2\n", ["4 5"]], "outputs": ["3\n", ["9"]]}),
+            "difficulty": "introductory",
+            "url": "u",
+            "starter_code": "",
+        },
+        "print(sum(map(int, input().split())))",
+        "print(3)",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CODE_BENCHMARKS)
+def test_a_row_of_the_hub(name, tmp_path):
+    row, right, wrong = ROWS[name]
+    jsonl(tmp_path / f"{name}_test.jsonl", row)
+    task = load_task(name, held_out=True, data_dir=str(tmp_path))
+    (problem,) = task.problems
+    assert problem.kind == "program"
+    assert json.loads(json.dumps(problem.answer)) == problem.answer
+    good, bad = run_tests([right, wrong], problem.answer)
+    assert good.score == 1, good
+    assert bad.score < 1
+    if "solution" in problem.extra:
+        assert run_tests(problem.extra["solution"], problem.answer).score == 1
+
+
+def test_functions_of_livecodebench_and_apps(tmp_path):
+    lcb = {
+        **ROWS["livecodebench"][0],
+        "starter_code": "class Solution:\n    def add(self, a: int, b: int) -> int:\n        ",
+        "public_test_cases": json.dumps([{"input": "1\n2", "output": "3", "testtype": "functional"}]),
+        "private_test_cases": json.dumps([{"input": "[4]\n[5]", "output": "[4, 5]", "testtype": "functional"}]),
+        "metadata": json.dumps({"func_name": "add"}),
+    }
+    apps = {
+        **ROWS["apps"][0],
+        "input_output": json.dumps({"fn_name": "add", "inputs": [[1, 2], [3, 4]], "outputs": [[3], [7]]}),
+    }
+    jsonl(tmp_path / "livecodebench.jsonl", lcb)
+    jsonl(tmp_path / "apps.jsonl", apps)
+    for name in ("livecodebench", "apps"):
+        (problem,) = load_task(name, held_out=True, data_dir=str(tmp_path)).problems
+        assert "function `add`" in problem.text
+        program = "class Solution:\n    def add(self, a, b):\n        return a + b"
+        assert run_tests(program, problem.answer).score == 1
+
+
+def test_the_easy_ones_of_codecontests_are_meant(tmp_path):
+    row = ROWS["codecontests"][0]
+    jsonl(tmp_path / "codecontests.jsonl", row, {**row, "difficulty": 2, "name": "b"}, {**row, "name": "c"})
+    assert [p.id for p in load_task("codecontests", data_dir=str(tmp_path)).problems] == ["1_A. Sum", "c"]
+    assert [p.id for p in load_task("codecontests:difficulty=2", data_dir=str(tmp_path)).problems] == ["b"]
+    assert len(load_task("codecontests:difficulty=all", data_dir=str(tmp_path)).problems) == 3
+    with pytest.raises(TaskError, match="difficulty=9"):
+        load_task("codecontests:difficulty=9", data_dir=str(tmp_path))
+
+
+class Evil:
+    def __reduce__(self):
+        return (print, ("it ran",))
+
+
+@pytest.mark.parametrize(
+    "private",
+    [base64.b64encode(zlib.compress(pickle.dumps(Evil()))).decode(), "no base64!", base64.b64encode(b"x").decode()],
+    ids=["a pickle that runs", "no base64", "not packed"],
+)
+def test_packed_tests_that_are_more_than_text_are_refused(private, tmp_path, capsys):
+    jsonl(tmp_path / "livecodebench.jsonl", {**ROWS["livecodebench"][0], "private_test_cases": private})
+    with pytest.raises(TaskError, match="cannot be unpacked"):
+        load_task("livecodebench", data_dir=str(tmp_path))
+    assert capsys.readouterr().out == ""
+
+
+@pytest.mark.parametrize("name", CODE_BENCHMARKS)
+def test_a_row_that_lacks_a_column_is_named(name, tmp_path):
+    row = dict(ROWS[name][0])
+    del row[CODE_BENCHMARKS[name].columns[-1]]
+    jsonl(tmp_path / f"{name}.jsonl", row)
+    with pytest.raises(TaskError, match=r"line 1: .*no column"):
+        load_task(name, data_dir=str(tmp_path))
+
+
+def test_any_data_set_by_a_map_of_its_columns(tmp_path):
+    from lite_selfplay.tasks.columns import Columns, problem_of_row
+
+    row = {"question": "Add.", "input_output": '{"inputs": ["1 2"], "outputs": ["3"]}', "problem_id": 7}
+    columns = Columns(("question",), "input_output", id="problem_id")
+    problem = problem_of_row(row, columns, "row 1", "x", kind="program")
+    assert isinstance(problem, Problem)
+    assert (problem.id, problem.kind) == ("7", "program")
+    assert run_tests("print(3)", problem.answer).score == 1
+
+
+DATA = Path(__file__).parents[3] / "shared" / "data"
+
+
+@pytest.mark.data
+def test_humaneval_by_name():
+    if not (DATA / "humaneval.jsonl").exists():
+        pytest.skip(f"no humaneval.jsonl in {DATA}")
+    task = load_task("humaneval", held_out=True, data_dir=str(DATA))
+    assert len(task.problems) == 164
+    for problem in task.problems[::20]:
+        solution, stub = run_tests([problem.extra["solution"], "    pass"], problem.answer)
+        assert solution.score == 1
+        assert stub.passed == 0
