@@ -13,7 +13,21 @@ import typer
 
 from lite_selfplay.errors import GameError, LiteSelfPlayError
 from lite_selfplay.training.interrupts import HANGUP, stopping_signals
-from lite_selfplay_cli import analyse, cold_start, config, doctor, evaluate, listing, plan, report, reproduce, train
+from lite_selfplay_cli import (
+    analyse,
+    cold_start,
+    config,
+    doctor,
+    evaluate,
+    listing,
+    plan,
+    rehearse,
+    report,
+    reproduce,
+    train,
+    view,
+    why,
+)
 
 # With torch loaded, the interpreter's last search for garbage takes longer than saving a run that was stopped.
 atexit.register(gc.freeze)
@@ -47,6 +61,12 @@ app.command("eval")(_without_exit(evaluate.evaluate))
 app.command("reproduce")(_without_exit(reproduce.reproduce))
 app.command("report")(_without_exit(report.report))
 app.command("analyse")(_without_exit(analyse.analyse))
+app.command("view")(_without_exit(view.view))
+app.command("why")(_without_exit(why.why))
+app.command("explain")(_without_exit(why.explain))
+app.command("runs")(_without_exit(why.runs))
+app.command("show-prompt")(_without_exit(rehearse.show_prompt))
+app.command("try-reward")(_without_exit(rehearse.try_reward))
 app.command("doctor")(_without_exit(doctor.doctor))
 app.command("plan")(_without_exit(plan.plan))
 app.command("games")(_without_exit(listing.games))

@@ -53,8 +53,11 @@ def test_the_wheel_holds_the_tree_and_nothing_else(wheel):
     assert inside == in_tree()
 
 
-def test_the_tree_holds_code_prompts_and_presets_only():
-    assert {Path(name).suffix for name in in_tree()} <= {".py", ".txt", ".yaml"} | {Path("py.typed").suffix}
+def test_the_tree_holds_code_prompts_presets_and_a_page_only():
+    page = {name for name in in_tree() if name.endswith((".html", ".css", ".js"))}
+    assert page
+    assert all(name.startswith("lite_selfplay/runs/view/") for name in page)
+    assert {Path(name).suffix for name in in_tree() - page} <= {".py", ".txt", ".yaml"} | {Path("py.typed").suffix}
     presets = {name for name in in_tree() if name.endswith(".yaml")}
     assert presets
     folders = ("lite_selfplay/config/presets/", "lite_selfplay/runs/reproduce/experiments/")

@@ -57,8 +57,8 @@ class Game:
     How a run is shown: `accuracy` says of each role what its correct completions are (by default right answers),
     `figures` what the keys of its log measure, in the order they are shown. Other keys that hold numbers are shown
     under their own names, except those in `not_figures`. `pairing` says which completions of two roles are read
-    together (by default each by itself). `studies` are the analyses that its paper prints of a run's completions, as
-    functions of what `observations` keeps of them.
+    together (by default each by itself), `remarks` what else may be said of those (see `remarks_on`). `studies` are the
+    analyses that its paper prints of a run's completions, as functions of what `observations` keeps of them.
 
     `open_ended`: it ends by itself (see `over`), and `run.steps` only bounds it.
     """
@@ -76,6 +76,7 @@ class Game:
     figures: ClassVar[Sequence[Figure]] = ()
     not_figures: ClassVar[frozenset[str]] = frozenset()
     pairing: ClassVar[Pairing | None] = None
+    remarks: ClassVar[tuple[str, ...]] = ()
     studies: ClassVar[Sequence[Analyst]] = ()
     open_ended: ClassVar[bool] = False
 
@@ -205,6 +206,11 @@ class Game:
         """A transcript whose problem is the one that its first completion was asked."""
         problem = problem_asked(str(rows[0]["prompt"]))
         return Transcript(rows, kind, str(rows[-1]["problem_id"] or "a problem"), problem)
+
+    @classmethod
+    def remarks_on(cls, transcript: Transcript) -> list[str]:
+        """Which of `remarks` hold of a transcript."""
+        return []
 
     @classmethod
     def _kind(cls, row: Row) -> str:

@@ -57,7 +57,7 @@ class Figure:
     `part`: the values are counts out of `of`, and shown as shares of it.
     `word`: its name on the line of a step; without one it is not there. `summed`: the live display adds it up as well.
     `healthy`: the lowest and the highest value that need no warning; `warning` is the sentence for others, in which
-    `{value}` stands for the value.
+    `{value}` stands for the value. `about` says in a sentence what the figure measures.
     """
 
     key: str
@@ -70,6 +70,7 @@ class Figure:
     summed: bool = False
     healthy: tuple[float, float] = (-inf, inf)
     warning: str = ""
+    about: str = ""
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from lite_selfplay.runs.reproduce.experiment import experiment_names
 from lite_selfplay.tasks import task_names
 from lite_selfplay_cli.app import app
 
-WITHOUT = {"train", "cold-start", "config init", "config validate"}
+WITHOUT = {"train", "cold-start", "view", "config init", "config validate"}
 """Commands that do something, or say only whether a file is valid, which their exit code says as well."""
 
 
@@ -86,6 +86,15 @@ FACTS: dict[str, Callable[[Any], None]] = {
     "reproduce": lambda found: _equal(names(found), experiment_names()),
     "report RUN": report_facts,
     "report RUN --duels 0": lambda found: _equal(found["transcripts"], []),
+    "why RUN": lambda found: _equal((found["steps"], bool(found["findings"])), ([1, 2], True)),
+    "explain reward RUN": lambda found: _equal(
+        (found["key"], list(found["values"])), ("reward_mean", ["drafter", "challenger"])
+    ),
+    "runs RUN": lambda found: _equal([(one["game"], one["stage"]) for one in found], [("agon", "finished")]),
+    "show-prompt agon --model tiny --tasks letters": lambda found: _equal(
+        [prompt["role"] for prompt in found["prompts"]], ["drafter", "challenger"]
+    ),
+    "try-reward REWARD --tasks letters": lambda found: _equal(len(found["samples"]), 10),
     "analyse RUN --no-figures": lambda found: _equal((found["figures"], found["runs"][0]["steps"]), ([], 2)),
 }
 
@@ -96,7 +105,10 @@ def _equal(found: object, expected: object) -> None:
 
 @pytest.mark.parametrize("command", FACTS)
 def test_json_and_nothing_else(call: Callable[..., Any], run: Path, command: str):
-    ended = call(*(word.replace("RUN", str(run)) for word in command.split()), "--json")
+    words = command.replace("RUN", str(run)).replace(
+        "REWARD", f"{Path(__file__).parents[1] / 'varied_reward.py'}:varied"
+    )
+    ended = call(*words.split(), "--json")
     found = json.loads(ended.out)
     FACTS[command](found)
     assert ended.code == (1 if command == "doctor" and not found["healthy"] else 0), ended.err
@@ -117,7 +129,18 @@ def test_every_command_that_prints_facts_is_among_them():
     assert all(any(command.startswith(name) for command in FACTS) for name in with_json)
 
 
-@pytest.mark.parametrize("command", ["report none", "doctor none", "config show none.yaml", "config keys none"])
+@pytest.mark.parametrize(
+    "command",
+    [
+        "report none",
+        "doctor none",
+        "why none",
+        "explain none",
+        "runs none",
+        "config show none.yaml",
+        "config keys none",
+    ],
+)
 def test_a_refused_request_prints_nothing_on_stdout(call: Callable[..., Any], command: str):
     ended = call(*command.split(), "--json")
     assert (ended.code, ended.out) == (2, "")

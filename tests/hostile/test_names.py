@@ -45,6 +45,13 @@ OTHERS = (
     "config init agon --tasks leters", "config init agon --model tinny", "config init agon --out .",
     "config init agon --model tiny --out no/such/folder.yaml", "games nosuch", "games agon nosuch --json",
     "games nosuch.py:G", "games .py:G", "tasks nosuch", "tasks --jsn", "models nosuch", "presets nosuch",
+    "view", "view nosuch", "view .", "view . . .", "view nosuch --bundle out", "view . --port x", "view . --port -1",
+    "view . --port 99999", "view . --json", "why", "why nosuch", "why . --json", "why nosuch --step 0",
+    "why nosuch --step x", "explain", "explain nosuch", "explain kl nosuch", "explain kll --json", "explain kl . .",
+    "runs nosuch", "runs nosuch --json", "runs . .", "show-prompt", "show-prompt agonn --model tiny --tasks letters",
+    "show-prompt agon --model tinny --tasks letters", "show-prompt agon --model tiny --tasks leters",
+    "show-prompt agon --model tiny", "try-reward", "try-reward nosuch.py:f",
+    "try-reward nosuch.py:f --tasks letters", "try-reward nosuch --tasks letters", "try-reward .py:f --tasks leters",
     "version --jsn", "version nosuch", "--versio",
 )  # fmt: skip
 PLACES = {
@@ -95,10 +102,24 @@ def places() -> Iterator[Request]:
         nowhere = "/proc/no/such" if flag == "--run-dir" else "no/such"
         for odd in (LONG_NAME + ending, f"no/{'y' * 300}/such{ending}", nowhere, "/".join(["z" * 200] * 30) + ending):
             yield Request(("train", *base, flag, odd))
-    for command in ("report", "analyse", "doctor", "eval", "config show", "config validate"):
+    for command in (
+        "report",
+        "analyse",
+        "doctor",
+        "view",
+        "why",
+        "explain kl",
+        "runs",
+        "eval",
+        "config show",
+        "config validate",
+    ):
         more = ("--tasks", "letters") if command == "eval" else ()
         yield Request((*command.split(), LONG_NAME, *more))
     yield Request(("report", "nosuch", "--out", LONG_NAME))
+    yield Request(("view", "nosuch", "--bundle", LONG_NAME))
+    yield Request(("explain", LONG_NAME))
+    yield Request(("try-reward", f"{LONG_NAME}.py:f", "--tasks", "letters"))
     yield Request(("config", "init", "agon", "--model", "tiny", "--out", LONG_NAME))
     yield Request(("eval", "tiny", "--tasks", "gsm8k", "--data-dir", LONG_NAME))
     yield Request((*TRAIN, "--set", f"cold_start.source={LONG_NAME}.jsonl", "--cold-start"))

@@ -61,8 +61,20 @@ class DraftChallengeOptions(GameOptions):
 def figures_of_drafts(use: str) -> tuple[Figure, ...]:
     """The figures of `challenge_log`; `use` says what a draft's recap is for."""
     return (
-        Figure("conversions", "conversions a step", word="conversions", summed=True),
-        Figure("regressions", "regressions a step", word="regressions", summed=True),
+        Figure(
+            "conversions",
+            "conversions a step",
+            word="conversions",
+            summed=True,
+            about="Wrong drafts after which the answer was right.",
+        ),
+        Figure(
+            "regressions",
+            "regressions a step",
+            word="regressions",
+            summed=True,
+            about="Right drafts after which the answer was wrong.",
+        ),
         Figure(
             "empty_summaries",
             "empty summaries",
@@ -70,6 +82,7 @@ def figures_of_drafts(use: str) -> tuple[Figure, ...]:
             healthy=(0.0, MOST_EMPTY_RECAPS),
             warning=f"{{value:.0%}} of the drafts left nothing {use}: no recap between the reasoning and the answer, "
             "or cut off before it. A larger max_completion_tokens or a cold start helps.",
+            about="Drafts that leave nothing to read: their recap is empty.",
         ),
     )
 

@@ -78,7 +78,7 @@ class RZero(ProposeSolve):
         *YIELD,
         *WATCHED,
         Figure("cluster_share", "share of the cluster", "share", of="questions"),
-        Figure("pool", "questions in the pool", how="last"),
+        Figure("pool", "questions in the pool", how="last", about="Questions that the solver can learn from."),
         *BREAKDOWNS,
     )
     not_figures = ProposeSolve.not_figures | {"phase", "iteration"}

@@ -82,10 +82,24 @@ class CpMobius(ProposeSolve):
     figures = (
         *YIELD,
         *WATCHED,
-        Figure("acceptance", "accepted questions", "share", of="draws"),
-        Figure("validation_accuracy", "accuracy on validation, %", how="last"),
-        Figure("best_validation_accuracy", "best accuracy on validation, %", how="last"),
-        Figure("delta", "Delta, percentage points"),
+        Figure("acceptance", "accepted questions", "share", of="draws", about="Drawn tasks of the right difficulty."),
+        Figure(
+            "validation_accuracy",
+            "accuracy on validation, %",
+            how="last",
+            about="The player on the validation problems.",
+        ),
+        Figure(
+            "best_validation_accuracy",
+            "best accuracy on validation, %",
+            how="last",
+            about="The highest of them so far.",
+        ),
+        Figure(
+            "delta",
+            "Delta, percentage points",
+            about="The player's progress on the validation problems, which pays the coach.",
+        ),
         *BREAKDOWNS,
     )
     not_figures = ProposeSolve.not_figures | {

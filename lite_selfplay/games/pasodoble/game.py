@@ -67,8 +67,16 @@ class PasoDoble(ProposeSolve):
     Options = PasoDobleOptions
     figures = (
         *YIELD,
-        Figure("valid_rate", "valid questions", "share", of="proposals"),
-        Figure("diversity", "diversity", "share", of="questions"),
+        Figure(
+            "valid_rate",
+            "valid questions",
+            "share",
+            of="proposals",
+            about="Proposals of the right difficulty and diversity that do not give their answer away.",
+        ),
+        Figure(
+            "diversity", "diversity", "share", of="questions", about="How much a question differs from earlier ones."
+        ),
         *WATCHED,
         Figure("buffer", "buffered questions", how="last"),
         Figure("evicted", "evicted questions", how="sum"),

@@ -28,6 +28,7 @@ from lite_selfplay.games.propose_solve.collapse import (
     MOST_REPEATED,
     CollapseWatch,
     collapse_warnings,
+    label_is_right,
 )
 from lite_selfplay.games.propose_solve.diversity import question_map
 from lite_selfplay.games.propose_solve.proposals import Proposal, count_reasons
@@ -41,24 +42,76 @@ from lite_selfplay.games.propose_solve.questions import (
 from lite_selfplay.games.propose_solve.transcripts import KINDS, kind_of, proposal_verdict, questions_with_answers
 from lite_selfplay.games.studies import Analyst
 
+LABEL_WRONG = "label wrong"
+"""What is said of an answer whose label is not the question's value, where that can be computed."""
+
+FEWEST_VOTES = 0.5
+"""Below this share, the label of a typical question is no majority's."""
+
 SHOWN_PROPOSALS, SHOWN_CHARACTERS = 3, 300
 
 # The figures of every game of the family, in the order in which each game puts its own between them.
 YIELD = (
-    Figure("usable", "usable questions", "share", of="proposals", part=True),
-    Figure("proposals", "proposals a step"),
-    Figure("pass_rate", "pass rate", "share", of="pass_rates"),
+    Figure("usable", "usable questions", "share", of="proposals", part=True, about="Proposals left to train on."),
+    Figure("proposals", "proposals a step", about="Completions that were to pose a question."),
+    Figure(
+        "pass_rate",
+        "pass rate",
+        "share",
+        of="pass_rates",
+        about="How often answers to a question agree with its label: near 0 or 1 there is little to learn from.",
+    ),
 )
 WATCHED = (
-    Figure("repeated", "repeated questions", "share", of="questions", healthy=(0.0, MOST_REPEATED)),
-    Figure("distinct_tokens", "distinct tokens", "share", of="questions"),
-    Figure("vote_share", "vote share", "share", of="questions"),
-    Figure("label_accuracy", "accuracy of labels", "share", of="labels_checked", healthy=(FEWEST_RIGHT, 1.0)),
+    Figure(
+        "repeated",
+        "repeated questions",
+        "share",
+        of="questions",
+        healthy=(0.0, MOST_REPEATED),
+        about="Questions that are among the last 200: the proposer collapses where they grow.",
+    ),
+    Figure(
+        "distinct_tokens",
+        "distinct tokens",
+        "share",
+        of="questions",
+        about="Different tokens among all tokens of a step's questions; compare steps of one run alone.",
+    ),
+    Figure(
+        "vote_share",
+        "vote share",
+        "share",
+        of="questions",
+        healthy=(FEWEST_VOTES, 1.0),
+        about="The share of a question's answers in the largest class of equal ones: split votes label nothing well.",
+    ),
+    Figure(
+        "label_accuracy",
+        "accuracy of labels",
+        "share",
+        of="labels_checked",
+        healthy=(FEWEST_RIGHT, 1.0),
+        about="Whether the label is the question's value, of questions that are bare calculations.",
+    ),
 )
 BREAKDOWNS = (
-    Figure("usable", "steps without a usable question", of="proposals", how="zeros"),
-    Figure("refused", "refused", "share", of="proposals", part=True),
-    Figure("pass_rates", "questions by pass rate", "share", of="pass_rates", part=True),
+    Figure(
+        "usable",
+        "steps without a usable question",
+        of="proposals",
+        how="zeros",
+        about="Steps of which no proposal was left to train on.",
+    ),
+    Figure("refused", "refused", "share", of="proposals", part=True, about="Invalid proposals, by their reason."),
+    Figure(
+        "pass_rates",
+        "questions by pass rate",
+        "share",
+        of="pass_rates",
+        part=True,
+        about="How many questions the solver hardly ever, sometimes, or nearly always answers as their label says.",
+    ),
 )
 
 
@@ -78,6 +131,7 @@ class ProposeSolve(Game):
     """The role whose seat is evaluated: it answers, the others propose."""
     figures: ClassVar[Sequence[Figure]] = (*YIELD, *WATCHED, *BREAKDOWNS)
     not_figures: ClassVar[frozenset[str]] = frozenset({"empty_steps", "questions", "labels_checked"})
+    remarks: ClassVar[tuple[str, ...]] = (LABEL_WRONG,)
     studies: ClassVar[Sequence[Analyst]] = (labels_by_pass_rate, difficulty_and_domains, question_map)
 
     def __init__(self, options: Any = None, *, group_size: int = 8, problems_per_step: int = 4):
@@ -158,6 +212,13 @@ class ProposeSolve(Game):
     @classmethod
     def verdict(cls, row: Row) -> str:
         return proposal_verdict(row) if cls._proposes(row) else super().verdict(row)
+
+    @classmethod
+    def remarks_on(cls, transcript: Transcript) -> list[str]:
+        """Whether an answer was judged by a label that is not the question's value."""
+        row, label = transcript.rows[-1], transcript.rows[-1].get("label")
+        wrong = isinstance(label, str) and not cls._proposes(row) and label_is_right(transcript.problem, label) is False
+        return [LABEL_WRONG] if wrong else []
 
     @classmethod
     def _proposes(cls, row: Row) -> bool:

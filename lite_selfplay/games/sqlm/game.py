@@ -102,7 +102,13 @@ class Sqlm(ProposeSolve):
     figures = (
         *YIELD,
         *WATCHED,
-        Figure("unread_answers", "answers that could not be read", "share", of="questions"),
+        Figure(
+            "unread_answers",
+            "answers that could not be read",
+            "share",
+            of="questions",
+            about="Answers that state no value, and so have no vote.",
+        ),
         *BREAKDOWNS,
     )
     recipe: ClassVar[dict[str, Any]] = {

@@ -64,20 +64,21 @@ def transcripts_markdown(game: type[Game], title: str, chosen: Sequence[Transcri
             if not i and posed:
                 parts += [f"What {plain(row['role'])} was asked:", _fenced(row["prompt"])]
             elif i and not posed:
-                parts += _seen(transcript.rows[0], row)
+                sentence, text = seen(transcript.rows[0], row)
+                parts += [sentence, _fenced(text)] if text else [sentence]
             parts.append(f"{plain(row['role'])}, seat {code(row['seat'])}: {game.verdict(row)}{earned(row)}")
             parts.append(_fenced(row["text"]))
     return "\n\n".join(parts) + "\n"
 
 
-def _seen(first: Row, later: Row) -> list[str]:
-    """What a later role was asked, as far as it is not what the first one was asked."""
+def seen(first: Row, later: Row) -> tuple[str, str]:
+    """What a later role was asked, as far as it is not what the first one was asked: a sentence, and the text of it."""
     role, before, prompt = plain(later["role"]), first["prompt"], later["prompt"]
     if prompt == before:
-        return [f"The {role} saw the same, and nothing of what the {plain(first['role'])} wrote."]
+        return f"The {role} saw the same, and nothing of what the {plain(first['role'])} wrote.", ""
     if prompt.startswith(before):
-        return [f"The {role} saw the same, and then:", _fenced(prompt.removeprefix(before))]
-    return [f"The {role} saw:", _fenced(prompt)]
+        return f"The {role} saw the same, and then:", prompt.removeprefix(before)
+    return f"The {role} saw:", prompt
 
 
 def _fenced(text: str) -> str:

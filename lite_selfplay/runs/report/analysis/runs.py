@@ -87,17 +87,18 @@ class Analysis:
         return list(dict.fromkeys(curve.part for curve in self.curves))
 
 
-def analyse(path: Path, references: Mapping[str, str] | None = None) -> Analysis:
+def analyse(path: Path, references: Mapping[str, str] | None = None, *, completions: bool = True) -> Analysis:
     """Read a run folder. `references`: true answers to questions of its own, by content.
 
-    Raises RunFolderError if it is not one, is damaged or holds no step yet; ConfigError.
+    Without `completions`, `episodes.jsonl` is not read: there are no curves of reasons and no studies, and `recorded`
+    is 0. Raises RunFolderError if it is not one, is damaged or holds no step yet; ConfigError.
     """
     folder = RunFolder.open(path)
     with as_written(path):
-        return _analysis(folder, references or {})
+        return _analysis(folder, references or {}, completions=completions)
 
 
-def _analysis(folder: RunFolder, references: Mapping[str, str]) -> Analysis:
+def _analysis(folder: RunFolder, references: Mapping[str, str], *, completions: bool) -> Analysis:
     path = folder.path
     config, rows = folder.config(), folder.metrics()
     game, without_game = game_of(folder)
@@ -106,7 +107,9 @@ def _analysis(folder: RunFolder, references: Mapping[str, str]) -> Analysis:
     for row in rows:
         _require_step(row, path / METRICS)
     recorded: set[int] = set()
-    curves = curves_of(game, rows, _noting(folder.episodes(), recorded, path / EPISODES))
+    episodes = folder.episodes() if completions else iter(())
+    curves = curves_of(game, rows, _noting(episodes, recorded, path / EPISODES))
+    studies = game.studies if completions else ()
     return Analysis(
         path=path,
         game=config.game.label,
@@ -117,8 +120,8 @@ def _analysis(folder: RunFolder, references: Mapping[str, str]) -> Analysis:
         curves=curves,
         moments=tuple(_moment(name, result) for name, result in folder.evaluations().items()),
         warnings=_warnings(rows),
-        analysts=game.studies,
-        observations=game.observations(folder.episodes(), references) if game.studies else (),
+        analysts=studies,
+        observations=game.observations(folder.episodes(), references) if studies else (),
         without_game=without_game,
     )
 

@@ -1,0 +1,278 @@
+"""Why a run does what it does: findings in sentences, each with its evidence and the next command.
+
+The findings that hold of every game are here; what a game declares healthy, and what it warns of, is its own
+(`Figure.healthy`, `Game.warnings`). The bounds are rules of thumb: a finding is where to look first, never a proof.
+"""
+
+import heapq
+import shlex
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from lite_selfplay.config import RunConfig
+from lite_selfplay.errors import ConfigError, RunFolderError
+from lite_selfplay.games import Game
+from lite_selfplay.games.presentation import as_words, number_of, percent, value_in_words, value_of
+from lite_selfplay.runs.folder import METRICS, RunFolder, as_written
+from lite_selfplay.runs.report.declared import game_of
+from lite_selfplay.runs.report.steps import warning_kind
+
+Row = Mapping[str, Any]
+Level = Literal["wrong", "watch", "normal"]
+
+MOST_TRUNCATED, FEWEST_WELL_FORMED, MOST_SILENT = 0.5, 0.1, 0.8
+"""From which share on completions that were cut off, or groups without variance, and below which well-formed ones, are
+what is wrong first."""
+MOST_KL, KL_GROWS = 1.0, 10.0
+"""Nats a token, and the growth since the run's first quarter, from which on the KL term explodes."""
+ALL_WRONG, ALL_RIGHT, NO_LOSS = 0.05, 0.95, 1e-3
+MOVED_MOST = 5
+FEWEST_STEPS = 5
+"""The last quarter of a run is looked at, and at least so many steps."""
+
+
+@dataclass(frozen=True)
+class Cause:
+    """What was found: how bad it is, in a sentence, with its evidence and what to do next (a command, or a page)."""
+
+    name: str
+    level: Level
+    sentence: str
+    evidence: str = ""
+    next: str = ""
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """The steps that were looked at, counted from 0, the first and the last; the causes; and the completions that moved
+    most: those with the largest advantages."""
+
+    steps: tuple[int, int]
+    causes: tuple[Cause, ...]
+    moved_most: tuple[Row, ...]
+    without_game: str = ""
+
+
+def diagnose(path: Path, step: int | None = None) -> Diagnosis:
+    """Look at the last quarter of a run, or at one step of it, counted from 0.
+
+    Raises RunFolderError where there is no run, or no step, or it is damaged; ConfigError for a step that is not there.
+    """
+    folder = RunFolder.open(path)
+    with as_written(path):
+        config, rows, (game, without_game) = folder.config(), folder.metrics(), game_of(folder)
+        if not rows:
+            raise RunFolderError(f"{path / METRICS} holds no step yet: there is nothing to diagnose")
+        looked = rows[-max(FEWEST_STEPS, len(rows) // 4) :] if step is None else [r for r in rows if r["step"] == step]
+        if not looked:
+            last = rows[-1]["step"] + 1
+            raise ConfigError(f"--step {(step or 0) + 1} is not in {path}: its steps are 1 to {last}")
+        about = _About(path, config, game, rows, looked)
+        causes = [cause for check in CHECKS for cause in check(about)]
+        if all(cause.level == "normal" for cause in causes):
+            causes.insert(0, _nothing(about))
+        order: list[Level] = ["wrong", "watch", "normal"]
+        causes.sort(key=lambda cause: order.index(cause.level))
+        first, last = looked[0]["step"], looked[-1]["step"]
+        within = (row for row in folder.episodes() if first <= row["step"] <= last)
+        return Diagnosis((first, last), tuple(causes), tuple(moved_most(within)), without_game)
+
+
+def moved_most(rows: Iterable[Row], count: int = MOVED_MOST) -> list[Row]:
+    """The completions with the largest advantages, whatever their sign, the largest first."""
+    weighed = ((abs(number_of(row.get("advantage")) or 0.0), -place, row) for place, row in enumerate(rows))
+    return [row for weight, _, row in heapq.nlargest(count, weighed) if weight > 0]
+
+
+@dataclass(frozen=True)
+class _About:
+    """What the checks look at: all steps of a run, and those in question."""
+
+    path: Path
+    config: RunConfig
+    game: type[Game]
+    rows: Sequence[Row]
+    looked: Sequence[Row]
+
+    def again(self, *flags: str) -> str:
+        """The command of a new run with other flags."""
+        place = shlex.quote(str(self.path / "config.yaml"))
+        return " ".join(["lite-selfplay train --config", place, *flags])
+
+    def slower(self) -> str:
+        """The flags for a third of each seat's learning rate."""
+        return " ".join(f"--set seats.{name}.lr={seat.lr / 3:.2g}" for name, seat in self.config.seats.items())
+
+    def roles(self) -> dict[str, list[Row]]:
+        """The steps of each role that played."""
+        names = dict.fromkeys(role for row in self.looked for role in row["streams"])
+        return {name: [row["streams"][name] for row in self.looked if name in row["streams"]] for name in names}
+
+
+def _mean(steps: Iterable[Row], key: str) -> float | None:
+    """The mean of a stream's key over steps, weighed by their completions."""
+    found = [
+        (value, number_of(step.get("completions")) or 1)
+        for step in steps
+        if (value := number_of(step.get(key))) is not None
+    ]
+    weight = sum(weight for _, weight in found)
+    return sum(value * weight for value, weight in found) / weight if weight else None
+
+
+def _truncated(about: _About) -> Iterator[Cause]:
+    for role, steps in about.roles().items():
+        share, length = _mean(steps, "truncated"), _mean(steps, "tokens_mean")
+        if share is None or share < MOST_TRUNCATED:
+            continue
+        own = about.config.roles[role].max_completion_tokens if role in about.config.roles else None
+        limit = own or about.config.run.max_completion_tokens or 0
+        flag = (
+            f"--set roles.{role}.max_completion_tokens={2 * limit}" if own else f"--max-completion-tokens {2 * limit}"
+        )
+        sentence = (
+            f"{percent(share)} of the {role}'s completions hit the limit of {limit} tokens: they end before the answer."
+        )
+        evidence = f"truncated {share:.2f}, mean length {length or 0:.0f} of {limit} tokens"
+        yield Cause("truncation", "wrong", sentence, evidence, about.again(flag))
+
+
+def _format(about: _About) -> Iterator[Cause]:
+    for role, steps in about.roles().items():
+        share = _mean(steps, "well_formed")
+        if share is not None and share < FEWEST_WELL_FORMED:
+            none = "Nothing the" if share == 0 else f"Only {percent(share)} of what the"
+            sentence = f"{none} {role} writes is well-formed: the answer format is missing."
+            yield Cause("format", "wrong", sentence, f"well_formed {share:.2f}", about.again("--cold-start"))
+
+
+def _silent(about: _About) -> Iterator[Cause]:
+    for role, steps in about.roles().items():
+        several = [step for step in steps if step.get("groups") != step.get("completions")]
+        groups = sum(number_of(step.get("groups")) or 0 for step in several)
+        silent = sum(number_of(step.get("zero_variance_groups")) or 0 for step in several)
+        if not groups or silent / groups < MOST_SILENT:
+            continue
+        every = "every group" if silent == groups else f"{silent:.0f} of {groups:.0f} groups"
+        right = _mean(steps, "accuracy")
+        why, flags = "all of a group's rewards are equal", [f"--group-size {2 * about.config.run.group_size}"]
+        poses = about.game.accuracy_of(role).proposals
+        if right is not None and not poses and (right < ALL_WRONG or right > ALL_RIGHT):
+            why = "nearly all its answers are wrong" if right < ALL_WRONG else "nearly all its answers are right"
+            flags = ["--cold-start"] if right < ALL_WRONG else ["--tasks HARDER"]
+        evidence = f"zero_variance_groups {silent:.0f} of {groups:.0f}" + (
+            "" if right is None else f", accuracy {right:.2f}"
+        )
+        sentence = f"In {every} of the {role} nothing can be learned: {why}."
+        yield Cause("no variance", "wrong" if silent == groups else "watch", sentence, evidence, about.again(*flags))
+
+
+def _declared(about: _About) -> Iterator[Cause]:
+    """The game's figures that are not healthy, and what it warned of."""
+    warned: dict[str, tuple[str, int]] = {}
+    for row in about.looked:
+        for sentence in row.get("warnings") or ():
+            kind = warning_kind(str(sentence))
+            warned[kind] = (str(sentence), warned.get(kind, ("", 0))[1] + 1)
+    page = f"docs/games/{about.config.game.label}.md" if not about.config.game.label.endswith(".py") else ""
+    for sentence, count in warned.values():
+        steps = f"the game warned of it at {count} of {len(about.looked)} steps"
+        yield Cause("warning", "wrong", f"{sentence[:1].upper()}{sentence[1:].rstrip('.')}.", steps, page)
+    for figure in about.game.figures:
+        values = [value for row in about.looked if (value := value_of(figure, row["game"])) is not None]
+        mean = sum(values) / len(values) if values else None
+        if mean is None or figure.how == "zeros" or figure.healthy[0] <= mean <= figure.healthy[1]:
+            continue
+        if figure.warning and warned:
+            continue  # it has been said, in the game's own words
+        shown, (low, high) = value_in_words(mean, figure.unit), figure.healthy
+        bound = (
+            f"from {value_in_words(low, figure.unit)} on"
+            if mean < low
+            else f"up to {value_in_words(high, figure.unit)}"
+        )
+        sentence = (
+            f"{figure.name[:1].upper()}{figure.name[1:]}: {shown}, which is healthy {bound}. {figure.about}".strip()
+        )
+        yield Cause(
+            as_words(figure.key),
+            "watch",
+            sentence,
+            f"game.{figure.key} {mean:.2f}",
+            f"lite-selfplay explain {figure.key}",
+        )
+
+
+def _kl(about: _About) -> Iterator[Cause]:
+    early = about.rows[: max(1, len(about.rows) // 4)]
+    for role, steps in about.roles().items():
+        now = _mean(steps, "kl")
+        first = _mean([row["streams"][role] for row in early if role in row["streams"]], "kl") or 0.0
+        if now is not None and now > MOST_KL and now > KL_GROWS * first:
+            sentence = f"The {role}'s KL explodes: {now:.2g} nats a token, {first:.2g} in the run's first quarter."
+            yield Cause("kl", "wrong", sentence, f"kl {now:.2g}", about.again(about.slower()))
+
+
+def _sampler(about: _About) -> Iterator[Cause]:
+    for key, name, sentence, flags in (
+        (
+            "sampler_what",
+            "sampler check",
+            "completions of other weights than those that are trained, and moved nothing.",
+            ["--backend transformers", "--precision fp32"],
+        ),
+        ("nonfinite_what", "not finite", "a number that is not finite, and moved nothing.", [about.slower()]),
+    ):
+        said = [str(row[key]) for row in about.looked if row.get(key)]
+        if said:
+            steps = f"{len(said)} of {len(about.looked)} steps"
+            yield Cause(name, "wrong", f"{steps} met {sentence}", said[-1], about.again(*flags))
+
+
+def _loss(about: _About) -> Iterator[Cause]:
+    losses = [
+        abs(loss)
+        for steps in about.roles().values()
+        for step in steps
+        if (loss := number_of(step.get("loss"))) is not None
+    ]
+    if losses and max(losses) < NO_LOSS:
+        sentence = (
+            "The loss is near 0, which is normal: advantages of a group sum to zero, so with one update a step that is "
+            "its value whatever is learned. Its gradient is not 0."
+        )
+        norms = [
+            norm
+            for row in about.looked
+            for s in row["seats"].values()
+            if (norm := number_of(s.get("grad_norm"))) is not None
+        ]
+        evidence = f"|loss| up to {max(losses):.1g}" + (f", grad_norm up to {max(norms):.2g}" if norms else "")
+        yield Cause("loss", "normal", sentence, evidence, "lite-selfplay explain loss")
+
+
+def _nothing(about: _About) -> Cause:
+    facts = []
+    for role, steps in about.roles().items():
+        reward, right = _mean(steps, "reward_mean"), _mean(steps, "accuracy")
+        words = [
+            "" if reward is None else f"reward {reward:.2f}",
+            "" if right is None else f"{percent(right)} {about.game.accuracy_of(role).word}",
+        ]
+        facts.append(f"{role}: {', '.join(filter(None, words)) or 'for the record'}")
+    where = shlex.quote(str(about.path))
+    return Cause(
+        "nothing",
+        "normal",
+        "Nothing in these steps is out of the ordinary.",
+        "; ".join(facts),
+        f"lite-selfplay view {where}",
+    )
+
+
+CHECKS: tuple[Callable[[_About], Iterator[Cause]], ...] = (
+    _truncated, _format, _silent, _declared, _kl, _sampler, _loss,
+)  # fmt: skip
+"""What is looked for, in the order in which it is told."""

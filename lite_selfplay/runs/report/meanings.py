@@ -1,0 +1,250 @@
+"""What each figure of a run means, which values are healthy, and what to change: of every game, and of a game's own.
+
+The keys are those of `metrics.jsonl`. A game's own figures are explained by what it declares of them (`Figure`).
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from math import isinf
+from typing import Any
+
+from lite_selfplay.errors import UnknownNameError
+from lite_selfplay.games import Game, find_game, game_names
+from lite_selfplay.games.presentation import Figure, Unit, number_of, value_in_words, value_of
+
+Row = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Meaning:
+    """A figure: its key, where `metrics.jsonl` has it (`streams`, `seats`, `game` or the `step` itself), what it is.
+
+    `healthy` says which values are, `change` what to change for others. `figure` is a game's declaration of it.
+    """
+
+    key: str
+    part: str
+    unit: Unit
+    meaning: str
+    healthy: str
+    change: str
+    figure: Figure | None = None
+
+
+def _of(part: str, key: str, meaning: str, healthy: str, change: str = "", unit: Unit = "number") -> Meaning:
+    return Meaning(key, part, unit, meaning, healthy, change)
+
+
+_OF_A_RUN = (
+    _of(
+        "streams",
+        "reward_mean",
+        "The mean reward of a role's completions.",
+        "Rises, with noise from step to step.",
+        "Flat from the start: look at well_formed, truncated and zero_variance_groups first.",
+    ),
+    _of(
+        "streams",
+        "reward_std",
+        "How far the rewards of a role's completions spread (standard deviation).",
+        "Above 0: equal rewards teach nothing.",
+        "Problems that are neither too easy nor too hard; a larger --group-size.",
+    ),
+    _of(
+        "streams",
+        "accuracy",
+        "The share of a role's judged completions that are right, agree with their label, or are "
+        "accepted, whichever the game judges.",
+        "Between 10% and 90% there is most to learn from.",
+        "Near 0: easier --tasks or --cold-start. Near 1: harder --tasks. Falling: a lower seats.*.lr.",
+        "share",
+    ),
+    _of(
+        "streams",
+        "well_formed",
+        "The share of completions in the format that the prompt asks for.",
+        "Above 80% after the first steps.",
+        "--cold-start teaches the format; a larger --max-completion-tokens.",
+        "share",
+    ),
+    _of(
+        "streams",
+        "truncated",
+        "The share of completions that reached their limit of tokens.",
+        "Below 20%.",
+        "A larger --max-completion-tokens, or a cold start with short solutions.",
+        "share",
+    ),
+    _of(
+        "streams",
+        "tokens_mean",
+        "The mean length of a role's completions, in tokens.",
+        "Well below run.max_completion_tokens.",
+        "A larger --max-completion-tokens where many reach it.",
+    ),
+    _of(
+        "streams",
+        "zero_variance_groups",
+        "Groups in which every completion earned the same, so that nothing is learned from them.",
+        "Fewer than half of `groups`.",
+        "Problems that are neither too easy nor too hard; a larger --group-size; --cold-start for the format.",
+    ),
+    _of(
+        "streams",
+        "rows_trained",
+        "Completions that reached the model in the update.",
+        "Above 0.",
+        "See zero_variance_groups.",
+    ),
+    _of(
+        "streams",
+        "loss",
+        "The loss of a role's update. Advantages of a group sum to zero, so its value is near 0 where "
+        "a step makes one update; its gradient is not.",
+        "Near 0 is normal, and says nothing about learning.",
+        "Nothing: look at reward_mean and accuracy.",
+    ),
+    _of(
+        "streams",
+        "kl",
+        "The mean KL divergence from the reference per token, in nats; null without a KL term (beta 0).",
+        "Below 1, growing slowly.",
+        "A lower seats.*.lr, or a larger roles.*.beta.",
+    ),
+    _of(
+        "streams",
+        "clipped",
+        "The share of tokens whose probability ratio was clipped; null with one update a step.",
+        "Below 20%.",
+        "A lower seats.*.lr, or fewer run.minibatches.",
+        "share",
+    ),
+    _of(
+        "streams",
+        "sampler_gap",
+        "How far the log-probabilities of the sampler are from the update's, in nats per token: "
+        "with equal weights they differ by rounding alone.",
+        "About 1e-6 in fp32, 0.01 to 0.05 in half precision.",
+        "docs/sampler.md says what a larger one means; compare with --backend transformers --precision fp32.",
+    ),
+    _of(
+        "streams",
+        "base_gap",
+        "How far a seat has moved from the base model, in nats per token.",
+        "Grows from 0; a few nats are much.",
+        "Growing while accuracy falls: a lower seats.*.lr.",
+    ),
+    _of("streams", "completions", "Completions of a role at a step.", "As the game and its sizes say."),
+    _of(
+        "streams",
+        "groups",
+        "Groups of a role at a step: the completions of a group share a baseline.",
+        "As the game and its sizes say.",
+    ),
+    _of("streams", "tokens_generated", "Tokens that a role sampled at a step.", "As long as answers have to be."),
+    _of(
+        "streams",
+        "tokens_trained",
+        "Tokens of a role's completions that reached the model in the update.",
+        "Above 0.",
+        "See zero_variance_groups.",
+    ),
+    _of(
+        "seats",
+        "grad_norm",
+        "The norm of a seat's gradient before it is clipped; null where the seat did not move.",
+        "Steady; below about 10 times its first values.",
+        "Exploding: a lower seats.*.lr.",
+    ),
+    _of(
+        "seats", "lr", "A seat's learning rate at this step.", "As the schedule says.", "seats.*.lr, seats.*.schedule."
+    ),
+    _of(
+        "seats", "updates", "A seat's updates so far.", "Grows where the seat is trained.", "See zero_variance_groups."
+    ),
+    _of("step", "skipped_steps", "Steps so far that moved nothing.", "Few.", "lite-selfplay why RUN says why."),
+    _of(
+        "step",
+        "nonfinite",
+        "Steps so far that met a number that is not finite, and moved nothing.",
+        "0.",
+        "A lower seats.*.lr; another --precision.",
+    ),
+    _of(
+        "step",
+        "verify_timeouts",
+        "Answers so far whose check took longer than run.verify_timeout_s: they count as wrong.",
+        "0, or nearly.",
+        "A larger run.verify_timeout_s; docs/answers.md.",
+    ),
+)
+MEANINGS: Mapping[str, Meaning] = {meaning.key: meaning for meaning in _OF_A_RUN}
+"""The figures of every run."""
+
+
+def find_meaning(name: str, game: type[Game] | None = None) -> Meaning:
+    """What a figure means, by its key (`kl`, `streams.drafter.kl`) or the name that is shown (`accuracy of labels`).
+
+    `game`: whose own figures are looked among first; those of all games are, too. Raises UnknownNameError with near
+    names.
+    """
+    asked = name.strip().casefold().replace(" ", "_").replace("-", "_")
+    asked = asked.rpartition(".")[2] or asked
+    games = [game] if game is not None else []
+    known: dict[str, Meaning] = {}
+    for one in [*games, *(find_game(other) for other in game_names())]:
+        for figure in one.figures:
+            meaning = _of_figure(figure)
+            known.setdefault(figure.key, meaning)
+            known.setdefault(figure.name.casefold().replace(" ", "_"), meaning)
+    known = {**known, **MEANINGS, **_shown_names()}
+    if asked not in known:
+        raise UnknownNameError("metric", name, known, "docs/analyse.md lists the keys of metrics.jsonl.")
+    return known[asked]
+
+
+def _shown_names() -> dict[str, Meaning]:
+    """The names under which tables and charts show figures of every run."""
+    shown = {
+        "reward": "reward_mean",
+        "length": "tokens_mean",
+        "length_in_tokens": "tokens_mean",
+        "ratios_cut_off": "clipped",
+        "gradient_norm": "grad_norm",
+        "groups_without_variance": "zero_variance_groups",
+        "learning_rate": "lr",
+    }
+    return {name: MEANINGS[key] for name, key in shown.items()}
+
+
+def _of_figure(figure: Figure) -> Meaning:
+    low, high = (None if isinf(bound) else value_in_words(bound, figure.unit) for bound in figure.healthy)
+    if figure.unit == "share" and figure.healthy[0] == 0:
+        low = None
+    if figure.unit == "share" and figure.healthy[1] == 1:
+        high = None
+    words = [f"from {low}" if low else "", f"up to {high}" if high else ""]
+    healthy = " ".join(filter(None, words)) or "the game declares no bounds"
+    what = figure.about or f"The game's figure {figure.name!r}."
+    sentence = figure.warning.partition(". ")[2].format(value=0.0) if figure.warning else ""
+    return Meaning(figure.key, "game", figure.unit, what, f"{healthy[:1].upper()}{healthy[1:]}.", sentence, figure)
+
+
+def values_of(meaning: Meaning, rows: Sequence[Row]) -> dict[str, list[float]]:
+    """A figure's values over steps, by role or seat; under an empty name where it belongs to none."""
+    found: dict[str, list[float]] = {}
+    for row in rows:
+        for name, value in _in_step(meaning, row):
+            if value is not None:
+                found.setdefault(name, []).append(value)
+    return found
+
+
+def _in_step(meaning: Meaning, row: Row) -> Iterator[tuple[str, float | None]]:
+    if meaning.part in ("streams", "seats"):
+        for name, part in (row.get(meaning.part) or {}).items():
+            yield name, number_of(part.get(meaning.key))
+    elif meaning.figure is not None:
+        yield "", value_of(meaning.figure, row.get("game") or {})
+    else:
+        yield "", number_of(row.get(meaning.key))

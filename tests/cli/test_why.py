@@ -1,0 +1,102 @@
+"""`lite-selfplay why`, `explain` and `runs`, on a run folder written by hand."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lite_selfplay.config import RunConfig
+from lite_selfplay.runs.folder import RunFolder
+
+STREAM = {
+    "seat": "A",
+    "completions": 4,
+    "groups": 1,
+    "accuracy": 0.5,
+    "well_formed": 1.0,
+    "truncated": 0.9,
+    "tokens_mean": 9.0,
+}
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    folder = RunFolder(tmp_path / "runs" / "first")
+    folder.create(
+        RunConfig(game="grpo", model="tiny", tasks="letters", steps=4, max_completion_tokens=10, seats={"A": {}})
+    )
+    for step in range(2):
+        about = {"step": step, "role": "solver", "seat": "A", "group": 0, "sample": 0, "problem_id": "p\x1b[2J"}
+        row = {
+            **about,
+            "prompt": "?",
+            "text": "one\x1b[2J\u202etwo " * 40,
+            "reward": 1.0,
+            "advantage": 1.5,
+            "correct": True,
+        }
+        line = {"step": step, "streams": {"solver": STREAM}, "seats": {}, "game": {}, "warnings": []}
+        folder.append(line, [row], 1.0)
+    return folder.path
+
+
+def test_why(run: Path, call: Callable[..., Any]):
+    ended = call("why", run)
+    assert (ended.code, ended.err) == (0, "")
+    lines = ended.out.splitlines()
+    assert lines[0] == "grpo on tiny, steps 1 to 2:"
+    assert lines[2] == "! 90% of the solver's completions hit the limit of 10 tokens: they end before the answer."
+    assert lines[3] == "    evidence: truncated 0.90, mean length 9 of 10 tokens"
+    assert lines[4] == f"    next: lite-selfplay train --config {run}/config.yaml --max-completion-tokens 20"
+    assert "  step 1, solver (seat A), p: right, advantage +1.50" in lines
+    assert max(map(len, lines)) < 200
+    assert not {"\x1b", "\u202e"} & set(ended.out)
+
+
+def test_why_one_step_and_one_that_is_not_there(run: Path, call: Callable[..., Any]):
+    assert "grpo on tiny, step 2:" in call("why", run, "--step", 2).out
+    ended = call("why", run, "--step", 3)
+    assert ended.code == 2
+    assert "its steps are 1 to 2" in ended.err
+
+
+def test_explain(run: Path, call: Callable[..., Any]):
+    ended = call("explain", "truncated", run)
+    assert ended.out.splitlines() == [
+        "truncated: The share of completions that reached their limit of tokens.",
+        "healthy: Below 20%.",
+        "to change: A larger --max-completion-tokens, or a cold start with short solutions.",
+        "this run, solver: first 90%, last quarter 90%, last 90%; 2 steps",
+    ]
+    assert call("explain", "kl", run).out.splitlines()[-1] == "this run: it has no value"
+    assert call("explain", "vote share").code == 0
+    ended = call("explain", "truncatd")
+    assert ended.code == 2
+    assert "did you mean truncated" in ended.err
+
+
+def test_runs(run: Path, tmp_path: Path, call: Callable[..., Any]):
+    (run / "checkpoints" / "step-2").mkdir(parents=True)
+    (run / "checkpoints" / "step-2" / "manifest.json").write_text("{}")
+    RunFolder(tmp_path / "runs" / "second").create(
+        RunConfig(game="agon", model="tiny", tasks="letters", seats={"A": {}})
+    )
+    (tmp_path / "runs" / "third").mkdir()
+    (tmp_path / "runs" / "third" / "config.yaml").write_text("game: [")
+    ended = call("runs")
+    assert (ended.code, ended.err) == (0, "")
+    lines = [line.split() for line in ended.out.splitlines()]
+    assert lines[0] == ["run", "game", "model", "step", "state", "best", "size"]
+    assert lines[1][:5] == ["first", "grpo", "tiny", "2/4", "stopped"]
+    assert lines[2][:6] == ["second", "agon", "tiny", "0/200", "not", "begun"]
+    assert "damaged" in lines[3]
+    assert "first: lite-selfplay train --resume runs/first" in ended.out
+    assert "third: " in ended.out
+
+
+def test_no_runs(tmp_path: Path, call: Callable[..., Any]):
+    assert "no run folders in ." in call("runs", ".").out
+    ended = call("runs", "nowhere")
+    assert ended.code == 2
+    assert "cannot read nowhere" in ended.err

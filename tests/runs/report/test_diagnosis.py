@@ -1,0 +1,163 @@
+"""Why a run does what it does: each cause from a run written by hand that has it, and none where all is well."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lite_selfplay.config import RunConfig
+from lite_selfplay.errors import ConfigError, RunFolderError, UnknownNameError
+from lite_selfplay.games import find_game, game_names
+from lite_selfplay.runs.folder import RunFolder
+from lite_selfplay.runs.report.diagnosis import diagnose, moved_most
+from lite_selfplay.runs.report.meanings import MEANINGS, find_meaning, values_of
+from lite_selfplay.runs.report.steps import stream_metrics
+
+WELL = {
+    "seat": "A", "completions": 8, "groups": 2, "zero_variance_groups": 0, "accuracy": 0.5, "well_formed": 1.0,
+    "truncated": 0.0, "tokens_mean": 20.0, "reward_mean": 1.0, "rows_trained": 8, "loss": 0.2, "kl": 0.01,
+}  # fmt: skip
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Callable[..., Path]:
+    """A run of eight steps; the last four differ by these values of the drafter, of the game's log and of the step."""
+
+    def written(stream: dict[str, Any] | None = None, log: dict[str, Any] | None = None, **of_step: Any) -> Path:
+        folder = RunFolder(tmp_path / "run")
+        folder.create(
+            RunConfig(game="agon", model="tiny", tasks="letters", steps=8, max_completion_tokens=30, seats={"A": {}})
+        )
+        for step in range(8):
+            late = step >= 4
+            streams = {"drafter": {**WELL, **(stream or {} if late else {})}, "challenger": WELL}
+            game = {
+                "pairs": 4,
+                "conversions": 1,
+                "regressions": 1,
+                "empty_summaries": 0.0,
+                **(log or {} if late else {}),
+            }
+            line = {"step": step, "streams": streams, "seats": {"A": {"grad_norm": 1.0}}, "game": game, "warnings": []}
+            about = {"step": step, "role": "drafter", "seat": "A", "group": 0, "sample": 0, "problem_id": f"p{step}"}
+            row = {**about, "prompt": "?", "text": "!", "reward": 1.0, "advantage": float(-step), "correct": False}
+            folder.append({**line, **(of_step if late else {})}, [row], 1.0)
+        return folder.path
+
+    return written
+
+
+def causes(path: Path, step: int | None = None) -> dict[str, str]:
+    return {cause.name: cause.sentence for cause in diagnose(path, step).causes}
+
+
+def test_a_run_in_which_all_is_well(write):
+    (cause,) = diagnose(write()).causes
+    assert (cause.name, cause.level) == ("nothing", "normal")
+    assert "drafter: reward 1.00, 50% right" in cause.evidence
+
+
+@pytest.mark.parametrize(
+    ("name", "stream", "says", "next_"),
+    [
+        ("truncation", {"truncated": 0.97}, "97% of the drafter's completions hit the limit of 30", "-tokens 60"),
+        ("format", {"well_formed": 0.0}, "Nothing the drafter writes is well-formed", "--cold-start"),
+        ("no variance", {"zero_variance_groups": 2}, "every group of the drafter", "--group-size 16"),
+        ("no variance", {"zero_variance_groups": 2, "accuracy": 0.0}, "answers are wrong", "--cold-start"),
+        ("no variance", {"zero_variance_groups": 2, "accuracy": 1.0}, "answers are right", "--tasks"),
+        ("kl", {"kl": 7.5}, "KL explodes: 7.5 nats a token, 0.01 in the run's first quarter", "--set seats.A.lr="),
+    ],
+)
+def test_a_cause_in_a_stream(write, name: str, stream: dict[str, float], says: str, next_: str):
+    path = write(stream)
+    (cause,) = [cause for cause in diagnose(path, 6).causes if cause.name == name]
+    assert says in cause.sentence
+    assert next_ in cause.next
+    assert cause.evidence
+    assert cause.level == "wrong"
+    assert list(causes(path, 1)) == ["nothing"]  # an early step has it not
+
+
+def test_what_the_game_declares_unhealthy(write):
+    path = write(log={"empty_summaries": 0.9})
+    (cause,) = [cause for cause in diagnose(path, 5).causes if cause.name == "empty summaries"]
+    assert cause.sentence.startswith("Empty summaries: 90%, which is healthy up to 20%.")
+
+
+def test_what_the_game_warned_of_is_said_once(write):
+    path = write(log={"empty_summaries": 0.9}, warnings=["90% of the drafts left nothing."])
+    (cause,) = diagnose(path, 5).causes
+    assert (cause.name, cause.sentence) == ("warning", "90% of the drafts left nothing.")
+
+
+@pytest.mark.parametrize("key", ["sampler_what", "nonfinite_what"])
+def test_steps_that_moved_nothing(write, key: str):
+    (cause,) = diagnose(write(**{key: "seat A is off"})).causes
+    assert cause.evidence == "seat A is off"
+    assert "moved nothing" in cause.sentence
+
+
+def test_a_loss_near_0_is_normal(write):
+    path = write({"loss": 1e-8})
+    assert "normal" in causes(path)["nothing"] or "loss" not in causes(path)  # the challenger's is not near 0
+    with_both = diagnose(path).causes
+    assert all(cause.level == "normal" for cause in with_both)
+
+
+def test_votes_that_split(tmp_path: Path):
+    folder = RunFolder(tmp_path / "asked")
+    folder.create(RunConfig(game="sqlm", model="tiny", steps=1, seats={"shared": {}}))
+    log = {"proposals": 8, "usable": 4, "vote_share": 0.3}
+    folder.append({"step": 0, "streams": {}, "seats": {}, "game": log, "warnings": []}, [], 1.0)
+    assert "Vote share: 30%" in causes(folder.path)["vote share"]
+
+
+def test_the_completions_that_moved_most(write):
+    found = diagnose(write())
+    assert found.steps == (3, 7)
+    assert [row["advantage"] for row in found.moved_most] == [-7.0, -6.0, -5.0, -4.0, -3.0]
+    assert moved_most([{"advantage": None}, {"advantage": 0.0}, {}]) == []
+
+
+def test_no_step_and_a_step_that_is_not_there(write, tmp_path: Path):
+    with pytest.raises(ConfigError, match="its steps are 1 to 8"):
+        diagnose(write(), 8)
+    RunFolder(tmp_path / "new").create(RunConfig(game="agon", model="tiny", tasks="letters", seats={"A": {}}))
+    with pytest.raises(RunFolderError, match="no step yet"):
+        diagnose(tmp_path / "new")
+
+
+# Meanings
+
+
+def test_every_key_of_a_stream_is_explained():
+    class Update:
+        seat, tokens, rows, loss, kl, clipped, sampler_gap, base_gap = "A", 0, 0, 0.0, 0.0, 0.0, 0.0, 0.0
+
+    class Nothing:
+        groups: tuple[()] = ()
+
+    keys = set(stream_metrics(Nothing(), (), Update())) - {"seat"}  # type: ignore[arg-type]
+    assert keys == {key for key, meaning in MEANINGS.items() if meaning.part == "streams"}
+
+
+@pytest.mark.parametrize("name", game_names())
+def test_every_declared_figure_is_explained(name: str):
+    for figure in find_game(name).figures:
+        for asked in (figure.key, figure.name, figure.name.upper()):
+            assert find_meaning(asked, find_game(name)).meaning
+
+
+def test_a_figure_by_any_of_its_names_and_its_values(write):
+    assert find_meaning("streams.drafter.kl").key == find_meaning("KL").key == "kl"
+    assert find_meaning("length in tokens").key == "tokens_mean"
+    rows = RunFolder(write()).metrics()
+    assert values_of(find_meaning("accuracy"), rows) == {"drafter": [0.5] * 8, "challenger": [0.5] * 8}
+    assert values_of(find_meaning("grad_norm"), rows) == {"A": [1.0] * 8}
+    assert values_of(find_meaning("empty summaries"), rows) == {"": [0.0] * 8}
+
+
+def test_an_unknown_figure_has_near_names():
+    with pytest.raises(UnknownNameError, match="did you mean truncated"):
+        find_meaning("truncatd")

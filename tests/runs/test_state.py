@@ -1,0 +1,77 @@
+"""Runs at a glance: their state, the command that goes on, and folders that are none."""
+
+from pathlib import Path
+
+import pytest
+
+from lite_selfplay.config import RunConfig
+from lite_selfplay.errors import RunFolderError
+from lite_selfplay.runs.folder import RunFolder
+from lite_selfplay.runs.lock import writing
+from lite_selfplay.runs.state import run_folders, state_of
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> RunFolder:
+    folder = RunFolder(tmp_path / "runs" / "first")
+    folder.create(RunConfig(game="agon", model="tiny", tasks="letters", steps=4, seats={"A": {}}))
+    return folder
+
+
+def play(run: RunFolder, steps: int, **about: object) -> None:
+    for step in range(steps):
+        run.append({"step": step, **about}, [], 1.0)
+
+
+def test_a_run_that_has_not_begun(run: RunFolder):
+    state = state_of(run.path)
+    assert (state.game, state.model, state.step, state.steps, state.stage) == ("agon", "tiny", 0, 4, "not begun")
+    assert state.size == (run.path / "config.yaml").stat().st_size
+    assert state.resume is None
+
+
+def test_a_run_that_stopped_is_resumed_from_a_checkpoint(run: RunFolder):
+    play(run, 2)
+    assert (state_of(run.path).stage, state_of(run.path).resume) == ("stopped", None)
+    (run.path / "checkpoints" / "step-2").mkdir(parents=True)
+    (run.path / "checkpoints" / "step-2" / "manifest.json").write_text("{}")
+    (run.path / "checkpoints" / "best.json").write_text('{"step": 2, "pass_at_1": 0.5}')
+    state = state_of(run.path)
+    assert state.resume == f"lite-selfplay train --resume {run.path}"
+    assert state.best == "50% after 2 steps"
+
+
+def test_a_run_that_goes_on_and_one_that_is_done(run: RunFolder):
+    play(run, 2)
+    with writing(run.path):
+        assert state_of(run.path).stage == "running"
+    play(run, 4)
+    assert state_of(run.path).stage == "finished"
+
+
+def test_a_game_that_ended_by_itself(run: RunFolder):
+    play(run, 2, over=True)
+    assert (state_of(run.path).stage, state_of(run.path).resume) == ("finished", None)
+
+
+@pytest.mark.parametrize("content", ["nonsense\n", '{"step": "1"}\n', "[1]\n"])
+def test_a_damaged_run_has_a_problem(run: RunFolder, content: str):
+    (run.path / "metrics.jsonl").write_text(content)
+    state = state_of(run.path)
+    assert state.stage == "damaged"
+    assert "metrics.jsonl" in state.problem
+
+
+def test_a_line_that_a_kill_cut_short_is_passed_over(run: RunFolder):
+    play(run, 2)
+    with (run.path / "metrics.jsonl").open("a") as file:
+        file.write('{"step": 2')
+    assert state_of(run.path).step == 2
+
+
+def test_the_runs_in_a_folder(run: RunFolder, tmp_path: Path):
+    (tmp_path / "runs" / "no run").mkdir()
+    assert run_folders(tmp_path / "runs") == run_folders(run.path) == [run.path]
+    assert run_folders(tmp_path / "runs" / "no run") == []
+    with pytest.raises(RunFolderError, match="cannot read"):
+        run_folders(tmp_path / "nowhere")
