@@ -154,6 +154,9 @@ def test_code_that_asks_nobody_ends_at_once_and_saves():
             interrupts.poll()
 
 
-def test_outside_a_run_a_signal_stays_what_it_is():
+def test_outside_a_run_a_signal_stays_what_it_is(request: pytest.FixtureRequest):
+    # A shell that started the tests in the background has SIGINT ignored.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    request.addfinalizer(lambda: signal.signal(signal.SIGINT, before))
     with pytest.raises(KeyboardInterrupt), ending_at_once(lambda: None):
         os.kill(os.getpid(), signal.SIGINT)
