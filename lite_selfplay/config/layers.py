@@ -66,8 +66,11 @@ def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def set_key(values: dict[str, Any], dotted: str, value: Any) -> None:
-    """Set `a.b.c` in nested dictionaries, making those that are missing."""
+    """Set `a.b.c` in nested dictionaries, making those that are missing. Raises ConfigError where it leads too deep, or
+    through a value."""
     *path, last = dotted.split(".")
+    if len(path) >= _DEEPEST:
+        raise ConfigError(f"cannot set '{dotted[:60]}...': nested too deeply")
     for part in path:
         below = values.setdefault(part, {})
         if isinstance(below, str) and part in NAMED_SECTIONS:

@@ -238,6 +238,8 @@ def test_a_dotted_key_opens_sections():
 def test_a_dotted_key_below_a_value():
     with pytest.raises(ConfigError, match=r"'run\.steps\.x'.*'steps' is a value"):
         set_key({"run": {"steps": 3}}, "run.steps.x", 1)
+    with pytest.raises(ConfigError, match=r"cannot set 'seats\.A\.w\.w.*': nested too deeply"):
+        set_key({}, "seats.A" + ".w" * 1000, 1)
 
 
 # --set
