@@ -56,7 +56,7 @@ def state_of(path: Path) -> RunState:
     stage: Stage = "finished" if over or step >= steps else "stopped" if step else "not begun"
     if writer(path) is not None:
         stage = "running"
-    can = stage == "stopped" and any((path / CHECKPOINTS).glob("step-*/manifest.json"))
+    can = stage in ("stopped", "not begun") and any((path / CHECKPOINTS).glob("step-*/manifest.json"))
     resume = f"lite-selfplay train --resume {shlex.quote(str(path))}" if can else None
     return RunState(path, config.game.label, config.model.name, step, steps, stage, best, size, resume)
 

@@ -235,7 +235,9 @@ def _problem(known: CodeBenchmark, row: Row, where: str, default: str) -> Proble
         return None
     try:
         statement, tests, extra = known.read(row, where)
-    except (AttributeError, LookupError, TypeError) as error:
+    except TaskError:
+        raise
+    except (ArithmeticError, AttributeError, LookupError, MemoryError, TypeError, ValueError) as error:
         raise TaskError(f"{where}: not a row of this benchmark ({type(error).__name__}: {error})") from None
     if not tests:
         return None

@@ -28,6 +28,9 @@ def test_a_run_that_has_not_begun(run: RunFolder):
     assert (state.game, state.model, state.step, state.steps, state.stage) == ("agon", "tiny", 0, 4, "not begun")
     assert state.size == (run.path / "config.yaml").stat().st_size
     assert state.resume is None
+    (run.path / "checkpoints" / "step-0").mkdir(parents=True)
+    (run.path / "checkpoints" / "step-0" / "manifest.json").write_text("{}")
+    assert state_of(run.path).resume == f"lite-selfplay train --resume {run.path}"
 
 
 def test_a_run_that_stopped_is_resumed_from_a_checkpoint(run: RunFolder):

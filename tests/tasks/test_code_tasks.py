@@ -265,6 +265,12 @@ def test_packed_tests_that_are_more_than_text_are_refused(private, tmp_path, cap
     assert capsys.readouterr().out == ""
 
 
+def test_a_row_of_another_form_is_named_by_file_and_line(tmp_path):
+    jsonl(tmp_path / "apps.jsonl", {**ROWS["apps"][0], "input_output": '["abc"]'})
+    with pytest.raises(TaskError, match=r"apps\.jsonl, line 1: not a row of this benchmark"):
+        load_task("apps", held_out=True, data_dir=str(tmp_path))
+
+
 @pytest.mark.parametrize("name", CODE_BENCHMARKS)
 def test_a_row_that_lacks_a_column_is_named(name, tmp_path):
     row = dict(ROWS[name][0])

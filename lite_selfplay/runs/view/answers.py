@@ -3,10 +3,8 @@
 import json
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
-from lite_selfplay.errors import RunFolderError
 from lite_selfplay.runs.folder import as_written
 from lite_selfplay.runs.view.cases import Numbered, cases_of, holds
 from lite_selfplay.runs.view.index import read_row
@@ -18,11 +16,8 @@ PATIENCE_S = 0.5
 """Seconds after which a search says how far it is."""
 
 
-@dataclass(frozen=True)
 class NotAsked(Exception):
-    """A question that the page does not ask."""
-
-    sentence: str
+    """A question that the page does not ask, in a sentence."""
 
 
 def answer(runs: Sequence[ViewedRun], question: str, about: Mapping[str, str]) -> Any:
@@ -109,10 +104,5 @@ def read_rows(lines: Sequence[tuple[int, bytes]]) -> list[Numbered]:
 def _number(about: Mapping[str, str], key: str, most: int = 10**15) -> int:
     text = about.get(key, "0")
     if not (text.isascii() and text.isdigit() and len(text) < 17 and int(text) <= most):
-        raise NotAsked(f"{key} is no number of one")
+        raise NotAsked(f"{key} must be a whole number of at most {most}, got {text!r}")
     return int(text)
-
-
-def in_a_sentence(error: RunFolderError | Exception) -> str:
-    """What the page says where a question has no answer."""
-    return error.sentence if isinstance(error, NotAsked) else str(error)

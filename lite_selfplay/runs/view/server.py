@@ -10,7 +10,7 @@ from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
 from lite_selfplay.errors import ConfigError, LiteSelfPlayError
-from lite_selfplay.runs.view.answers import NotAsked, answer, in_a_sentence
+from lite_selfplay.runs.view.answers import NotAsked, answer
 from lite_selfplay.runs.view.overview import ViewedRun
 
 HOST = "127.0.0.1"
@@ -95,9 +95,9 @@ class Handler(BaseHTTPRequestHandler):
         try:
             found = answer(self.server.runs, question, about)
         except NotAsked as error:
-            return self._refuse(404, in_a_sentence(error))
+            return self._refuse(404, str(error))
         except (LiteSelfPlayError, OSError) as error:
-            return self._refuse(409, in_a_sentence(error))
+            return self._refuse(409, str(error))
         # In ASCII alone: halves of surrogate pairs, which a text may hold, have no UTF-8.
         return self._send(200, "application/json", json.dumps(found, allow_nan=False).encode())
 
