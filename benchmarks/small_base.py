@@ -2,7 +2,8 @@
 
 The random `tiny` cannot reason, and runs of SmolLM2 take minutes each. This base reads a problem and writes its worked
 solution, as often right as its training was long; runs on it take seconds. It learns the training side of a task alone,
-as plain text in a chat's turns: neither a game's prompts nor its output format.
+as plain text in a chat's turns: neither a game's prompts nor its output format. Words in random order stand around half
+of the problems, and now and then the solution of another one, so that it finds the problem in a prompt.
 """
 
 import json
@@ -113,8 +114,8 @@ def batches(sources: Any, tokenizer: Any, size: int, seed: int) -> Iterator[tupl
             source = rng.choice(sources)
             texts.append(source[rng.randrange(len(source))])
         rows = []
-        for problem in texts:
-            prompt = tokenizer.encode(_prompt(problem))
+        for i, problem in enumerate(texts):
+            prompt = tokenizer.encode(_prompt(problem, texts[i - 1], rng))
             rows.append((len(prompt), prompt + tokenizer.encode(f"{problem.extra['solution']}{EOS}")))
         longest = max(len(row) for _, row in rows)
         ids = torch.full((size, longest), tokenizer.pad_token_id)
@@ -130,8 +131,13 @@ def solved(problem: Problem) -> str:
     return f"{problem.text}\n{problem.extra['solution']}"
 
 
-def _prompt(problem: Problem) -> str:
-    return f"{BOS}user\n{problem.text}{EOS}{BOS}assistant\n"
+def _prompt(problem: Problem, other: Problem, rng: random.Random) -> str:
+    words = WORDS.split()
+    around = [" ".join(rng.choices(words, k=rng.randrange(15))) for _ in range(2)] if rng.random() < 0.5 else []
+    if around and rng.random() < 0.3:
+        around[1] += f"\n{other.extra['solution']}"
+    text = "\n\n".join([problem.text, *around])
+    return f"{BOS}user\n{text}{EOS}{BOS}assistant\n"
 
 
 def _share_of_peak(step: int, steps: int) -> float:
