@@ -70,6 +70,8 @@ class Decoding:
     poll: Callable[[], None] = lambda: None
     loop: Loop = "plain"
     warn: Callable[[str], None] = lambda sentence: None
+    refusals: list[str] = field(default_factory=list)
+    """Why CUDA graphs could not be recorded, where they could not."""
 
     @functools.cached_property
     def eos(self) -> Tensor:
