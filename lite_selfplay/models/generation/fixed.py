@@ -78,6 +78,7 @@ class _Places(Sampler):
 
     def __init__(self, speaker: Speaker, rows: Sequence[Row], columns: int):
         super().__init__(speaker.sampling, speaker.decoding, [row.seed for row in rows])
+        _ = speaker.decoding.eos  # kept from now on: the first token would wait for it
         self.speaker = speaker
         self.rows: list[Row | None] = list(rows)
         self.steps = Steps(speaker.decoding)
