@@ -143,7 +143,7 @@ def test_graphs_say_bit_for_bit_what_the_same_loop_says_without_them(
     assert by_graphs == without
     assert len({len(out.token_ids) for out in without}) > 5
     assert len(made) > 2  # one for every size
-    assert sum(graph.replays for graph in made) > 100
+    assert sum(graph.replays for graph in made) > 40
 
 
 def test_a_step_that_cannot_be_recorded_is_run_as_it_is(a_card: Card, folder: Path, monkeypatch: pytest.MonkeyPatch):
