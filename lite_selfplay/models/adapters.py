@@ -30,11 +30,13 @@ from torch import Tensor, nn
 from lite_selfplay.config import SeatConfig
 from lite_selfplay.data import BASE
 from lite_selfplay.errors import LiteSelfPlayError, RunFolderError, UnknownNameError
-from lite_selfplay.models.linear import LowRank, linear
+from lite_selfplay.models.linear import LowRank, cast, linear
 from lite_selfplay.models.stacked import Beside, Stack, take, together
+from lite_selfplay.models.transfers import on_host
 from lite_selfplay.tasks.files import first_link, read_tensors
 
 _TWIN = "-frozen"
+_CAST = "_cast_together"
 WEIGHTS, _CONFIG = "adapter_model.safetensors", "adapter_config.json"
 
 State = dict[str, Tensor]
@@ -82,6 +84,7 @@ class Adapters:
         self._in_twin: dict[str, str] = {}
         self._base_name = base_name
         self._puts: dict[str, int] = {}
+        self._together: list[Any] = []
         first, *others = self.seats
         self._peft_names: dict[str, str] = {} if build is None else {first: "default"}
         wrap: Any = build or functools.partial(get_peft_model, adapter_name=first)
@@ -172,8 +175,29 @@ class Adapters:
 
     def compute_together(self, dense: Callable[[nn.Module], Tensor]) -> None:
         """From now on a layer and its adapter are computed by `linear`, not by PEFT's own layers."""
-        for layer in self._layers():
+        self._together = self._layers()
+        for layer in self._together:
             layer.forward = functools.partial(_forward, layer, dense)
+
+    @contextlib.contextmanager
+    def cast_together(self, dtype: torch.dtype) -> Iterator[None]:
+        """Take the active seat into the type that weights are multiplied in once, not layer by layer at every use.
+
+        For layers that compute together on a card, where many small kernels take their time; elsewhere nothing happens.
+        A backward pass lies within, as its forward pass does.
+        """
+        found = {id(layer): adapter for layer in self._together if (adapter := _active_adapter(layer)) is not None}
+        if dtype == torch.float32 or not all(adapter.down.is_cuda for adapter in found.values()):
+            found = {}
+        cast_to = dict(zip(found, cast(list(found.values()), dtype), strict=True)) if found else {}
+        layers = [layer for layer in self._together if id(layer) in cast_to]
+        for layer in layers:
+            layer.__dict__[_CAST] = cast_to[id(layer)]
+        try:
+            yield
+        finally:
+            for layer in layers:
+                del layer.__dict__[_CAST]
 
     def dense_bytes(self, dtype: torch.dtype) -> int:
         """What `speaking_dense` takes while it speaks through weights of this type."""
@@ -236,16 +260,22 @@ class Adapters:
         """The rank of each seat."""
         return {seat: self._config(seat).r for seat in self.seats}
 
-    def state(self, seat: str) -> State:
-        """A copy of a seat's weights on the CPU, keyed as in a PEFT file."""
+    def state(self, seat: str, *, wait: bool = True) -> State:
+        """A copy of a seat's weights on the CPU, keyed as in a PEFT file.
+
+        Without `wait` it is on its way from a card, and there once the card was waited for.
+        """
+        return on_host(self._tensors(seat), wait=wait)
+
+    def _tensors(self, seat: str) -> State:
         self._check(seat)
         peft_name = self._peft_name(seat)
-        found = get_peft_model_state_dict(self.model, adapter_name=peft_name, save_embedding_layers=False)
-        return {key: tensor.detach().to("cpu", copy=True).contiguous() for key, tensor in found.items()}
+        found: State = get_peft_model_state_dict(self.model, adapter_name=peft_name, save_embedding_layers=False)
+        return found
 
     def load_state(self, seat: str, state: Mapping[str, Tensor]) -> None:
         """Overwrite a seat's weights. Raises LiteSelfPlayError where keys or shapes differ."""
-        own = {key: tensor.shape for key, tensor in self.state(seat).items()}
+        own = {key: tensor.shape for key, tensor in self._tensors(seat).items()}
         given = {key: tensor.shape for key, tensor in state.items()}
         if own != given:
             odd = sorted(set(own) ^ set(given)) or sorted(key for key in own if own[key] != given[key])
@@ -363,6 +393,9 @@ def _lora(config: SeatConfig, targets: Any = "all-linear") -> LoraConfig:
 
 
 def _active_adapter(layer: Any) -> LowRank | None:
+    if (cast_adapter := layer.__dict__.get(_CAST)) is not None:
+        found: LowRank = cast_adapter
+        return found
     for adapter in () if layer.disable_adapters else layer.active_adapters:
         if adapter in layer.lora_A:
             return _low_rank(layer, adapter)

@@ -15,7 +15,7 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 from lite_selfplay.config import ModelSection, SeatConfig
 from lite_selfplay.data import TokenScores
 from lite_selfplay.errors import ModelNotFoundError, TrainingError
-from lite_selfplay.models import attention, threads
+from lite_selfplay.models import attention, norms, threads
 from lite_selfplay.models.adapters import Adapters, Stacks
 from lite_selfplay.models.backends import tuning
 from lite_selfplay.models.backends.base import is_out_of_memory
@@ -27,6 +27,7 @@ from lite_selfplay.models.logprobs.token_logprobs import goes_by_hidden_states, 
 from lite_selfplay.models.memory import recomputes
 from lite_selfplay.models.shapes import Shape, shape_in
 from lite_selfplay.models.sources.folders import reading
+from lite_selfplay.models.transfers import read
 
 _DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 _SCORE_TOKENS = 16384
@@ -90,8 +91,10 @@ class TransformersBackend:
         self._dense = functools.partial(dense_weight, dtype=self.compute_dtype)
         if self.device.type == "cpu":
             self._undoing.callback(threads.choose(base, section.threads))
-            self.adapters.compute_together(self._dense)
-            self._packs = packs(base)
+        else:
+            norms.fuse(base)
+        self.adapters.compute_together(self._dense)
+        self._packs = packs(base)
         self._speaks_dense = self._has_room_for_dense_weights()
         self._stacks: Stacks | None = None
         if self.device.type == "cuda" and self.adapters.stackable:
@@ -173,7 +176,7 @@ class TransformersBackend:
                 chunk, order = order[-size:], order[:-size]
                 self._decoding.poll()
                 batch = Batch.of((rows[i] for i in chunk), self.way())
-                columns = (batch.split(x.tolist()) for x in self.token_logprobs(batch, temperature))
+                columns = (batch.split(x) for x in read(self.token_logprobs(batch, temperature)))
                 for i, logprobs, entropies in zip(chunk, *columns, strict=True):
                     scores[i] = TokenScores(logprobs, entropies)
         return scores

@@ -33,7 +33,7 @@ import torch
 from .counting import Seen, Wait, places
 from .engine import ENGINE
 from .models import GIB, PROFILES, RTX_4090, T4, Memory, Model
-from .operations import Operations, attention
+from .operations import Operations, attention, rms_norm
 from .tensors import PATCHES, Generator, inside, is_card
 from .torch_cuda import functions
 
@@ -122,6 +122,7 @@ def card(model: Model = RTX_4090, package: str = "lite_selfplay") -> Iterator[Ca
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             library.impl("scaled_dot_product_attention", functools.partial(attention, found), "AutogradCUDA")
+            library.impl("_fused_rms_norm", functools.partial(rms_norm, found), "AutogradCUDA")
         _forget_the_device()
         stack.enter_context(Operations(found))
         yield found

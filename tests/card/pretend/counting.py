@@ -14,8 +14,8 @@ _HERE = str(Path(__file__).parent)
 class Wait:
     """A place where the host waits for the card.
 
-    `kind` is `read` (a number or a tensor comes to the host), `shape` (a result's size depends on the card's numbers)
-    or `write` (a blocking copy from ordinary host memory, which torch ends with a synchronisation of the stream).
+    `kind` is `read` (a number or a tensor comes to the host, or the host asks for everything to be done), `shape` (a
+    result's size depends on the card's numbers) or `write` (a copy from host memory that is blocking or not pinned).
     `place` is the innermost line of the watched package, `via` the innermost outside torch.
     """
 

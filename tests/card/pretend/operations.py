@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map_only
 
-from .tensors import CPU, generates_on_card, inside, is_card, set_data, wrap
+from .tensors import CPU, generates_on_card, inside, is_card, is_pinned, pinned, set_data, wrap
 
 aten = torch.ops.aten
 
@@ -19,6 +19,9 @@ _WAITS_FOR_SHAPE = {"nonzero", "masked_select", "_unique2", "unique_dim", "uniqu
 _TAKES_ZERO_DIM = {"masked_fill", "masked_fill_", "fill", "fill_", "index_put", "index_put_", "where", "lerp", "lerp_"}
 _INDEXING = {"index", "index_put", "index_put_", "_unsafe_index", "_index_put_impl_", "_unsafe_index_put"}
 _READS = (aten._local_scalar_dense.default, aten.equal.default)
+
+_IN_ONE_KERNEL = (110, 64, 48, 36, 30)
+"""Tensors that a foreach kernel takes by the number of lists (MultiTensorApply.cuh); large ones may need more."""
 
 Argument = tuple[int, str]
 """An argument of an operation, by position and name."""
@@ -70,6 +73,14 @@ def _name(func: Any) -> str:
     return str(func._schema.name.split("::")[1])
 
 
+def _launches(name: str, args: Any) -> int:
+    """Kernels of an operation: one, or as many as CUDA needs for lists of tensors, whose addresses are arguments."""
+    if not name.startswith(("_foreach", "_fused_adam", "_amp_foreach")):
+        return 1
+    lists = [x for x in args if isinstance(x, list | tuple) and x and isinstance(x[0], Tensor)]
+    return -(-len(lists[0]) // _IN_ONE_KERNEL[min(len(lists), len(_IN_ONE_KERNEL)) - 1]) if lists else 1
+
+
 def _tensors(values: Any) -> list[Tensor]:
     found = []
     for value in values:
@@ -101,7 +112,7 @@ class Operations(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         if kwargs.get("pin_memory"):
-            kwargs = {**kwargs, "pin_memory": False}
+            return pinned(func(*args, **{**kwargs, "pin_memory": False}))
         tensors = _tensors((*args, *kwargs.values()))
         place = kwargs.get("device")
         makes = place is not None and torch.device(place).type == "cuda"
@@ -113,6 +124,8 @@ class Operations(TorchDispatchMode):
             with self:
                 if func is aten.scaled_dot_product_attention.default:
                     return attention(self.card, *args, **kwargs)
+                if func is aten._fused_rms_norm.default:
+                    return rms_norm(self.card, *args, **kwargs)
                 return func.decompose(*args, **kwargs)
         if not touches:
             return func(*args, **kwargs)
@@ -180,12 +193,13 @@ class Operations(TorchDispatchMode):
         place = torch.device(kwargs.pop("device", None) or x.device)
         blocking = not kwargs.pop("non_blocking", False)
         kwargs.pop("pin_memory", None)
-        self._count_copy("_to_copy", x.is_cuda, place.type == "cuda", blocking, x)
+        self._count_copy("_to_copy", x.is_cuda, place.type == "cuda", blocking or not is_pinned(x), x)
         out = aten._to_copy.default(inside(x) if x.is_cuda else x, device=CPU, **kwargs)
         return self._new(out) if place.type == "cuda" else out
 
     def _copy(self, to: Tensor, source: Tensor, non_blocking: bool = False) -> Tensor:
-        self._count_copy("copy_", source.is_cuda, to.is_cuda, not non_blocking, to)
+        blocking = not non_blocking or not (is_pinned(to) or is_pinned(source))
+        self._count_copy("copy_", source.is_cuda, to.is_cuda, blocking, to)
         aten.copy_.default(*(inside(x) if x.is_cuda else x for x in (to, source)))
         return to
 
@@ -193,10 +207,8 @@ class Operations(TorchDispatchMode):
         if not x.numel() or not self.card.watched:
             return
         self.card.count(name, shapes=(tuple(x.shape),))
-        if from_card and not to_card:
-            self.card.wait("read", name)
-        elif to_card and not from_card and blocking:
-            self.card.wait("write", name)
+        if from_card != to_card and blocking:
+            self.card.wait("read" if from_card else "write", name)
 
     def _count(self, func: Any, kind: _Kind, args: Any, kwargs: Any, tensors: list[Tensor]) -> None:
         name = _name(func)
@@ -212,7 +224,7 @@ class Operations(TorchDispatchMode):
                     self.card.wait("shape", f"{name}[mask]")
                     self.card.count("nonzero", 3)
         if not (kind.view or kind.alias_only or name in _FREE):
-            self.card.count(name, shapes=tuple(tuple(x.shape) for x in tensors))
+            self.card.count(name, _launches(name, args), tuple(tuple(x.shape) for x in tensors))
 
 
 # Without what torch wraps it in for its compiler, it takes a third of the time.
@@ -277,3 +289,37 @@ def attention(
     return aten._scaled_dot_product_flash_attention_for_cpu(
         query, key, value, 0.0, is_causal, attn_mask=attn_mask, scale=scale
     )[0]
+
+
+def rms_norm(card: Any, x: Tensor, shape: Any, weight: Tensor | None, eps: float | None) -> tuple[Tensor, Tensor]:
+    """A norm in one kernel, and in another one backwards, whose weight is frozen."""
+    return _RmsNorm.apply(card, x, shape, weight, eps)
+
+
+class _RmsNorm(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, card: Any, x: Tensor, shape: Any, weight: Tensor | None, eps: float | None) -> Any:
+        if weight is not None and not is_card(weight):
+            raise RuntimeError("Expected all tensors to be on the same device, but found at least two devices")
+        ctx.card, ctx.x, ctx.weight, ctx.eps = card, inside(x), None if weight is None else inside(weight), eps
+        card.count("_fused_rms_norm", shapes=(tuple(x.shape),))
+        y, scale = _RmsNorm._inner(ctx.x, ctx.weight, eps)
+        for made in (y, scale):
+            card.memory.take(made)
+        return wrap(y), wrap(scale)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor, _: Any) -> Any:
+        ctx.card.count("_fused_rms_norm_backward", shapes=(tuple(grad.shape),))
+        with torch.enable_grad():
+            x = ctx.x.detach().requires_grad_()
+            (found,) = torch.autograd.grad(_RmsNorm._inner(x, ctx.weight, ctx.eps)[0], x, inside(grad))
+        ctx.card.memory.take(found)
+        return None, wrap(found), None, None, None
+
+    @staticmethod
+    def _inner(x: Tensor, weight: Tensor | None, eps: float | None) -> tuple[Tensor, Tensor]:
+        up = x.float()
+        scale = torch.rsqrt(up.square().mean(-1, keepdim=True) + (torch.finfo(x.dtype).eps if eps is None else eps))
+        y = up * scale if weight is None else up * scale * weight.float()
+        return y.to(x.dtype), scale

@@ -45,6 +45,22 @@ def inside(x: Any) -> Tensor:
     return x._card
 
 
+_PINNED: set[int] = set()
+"""Storages from which a card copies while the host goes on, by their place in memory."""
+
+
+def pinned(x: Tensor) -> Tensor:
+    """Remember that a CPU tensor's memory is pinned."""
+    storage = x.untyped_storage()
+    _PINNED.add(storage._cdata)
+    weakref.finalize(storage, _PINNED.discard, storage._cdata).atexit = False
+    return x
+
+
+def is_pinned(x: Tensor) -> bool:
+    return not x.is_cuda and x.untyped_storage()._cdata in _PINNED
+
+
 # Methods of torch.Tensor
 
 _DATA: Any = torch._C.TensorBase.data
@@ -116,7 +132,8 @@ PATCHES: dict[str, Any] = {
     "__repr__": _repr,
     "tolist": _tolist,
     "numpy": _numpy,
-    "pin_memory": lambda x, device=None: x.clone(),
+    "pin_memory": lambda x, device=None: pinned(x.clone()),
+    "is_pinned": lambda x, device=None: is_pinned(x),
     **{
         name: _of_the_inside(getattr(torch.Tensor, name))
         for name in ("data_ptr", "untyped_storage", "storage", "_typed_storage")

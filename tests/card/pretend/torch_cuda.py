@@ -52,7 +52,7 @@ def _always(value: Any) -> Any:
 
 def functions(card: Any) -> dict[str, Any]:
     """What stands in the place of `torch.cuda`'s functions and classes, by name."""
-    return {**_about(card.model), **_work(card), **_memory(card.model, card.memory), **_randomness(card.generator)}
+    return {**_about(card.model), **_work(card), **_memory(card), **_randomness(card.generator)}
 
 
 def _about(model: Any) -> dict[str, Any]:
@@ -109,7 +109,13 @@ def _work(card: Any) -> dict[str, Any]:
     }
 
 
-def _memory(model: Any, memory: Any) -> dict[str, Any]:
+def _memory(card: Any) -> dict[str, Any]:
+    model, memory = card.model, card.memory
+
+    def empty_cache() -> None:
+        card.wait("read", "empty_cache")  # memory is given back when the card is done with it
+        memory.empty_cache()
+
     def set_fraction(fraction: float, device: Any = None) -> None:
         memory.fraction = fraction
 
@@ -131,7 +137,7 @@ def _memory(model: Any, memory: Any) -> dict[str, Any]:
         "max_memory_reserved": lambda *_: memory.peak_reserved,
         "reset_peak_memory_stats": lambda *_: memory.reset_peak(),
         "reset_max_memory_allocated": lambda *_: memory.reset_peak(),
-        "empty_cache": memory.empty_cache,
+        "empty_cache": empty_cache,
         "memory_stats": stats,
         "set_per_process_memory_fraction": set_fraction,
         "get_per_process_memory_fraction": lambda *_: memory.fraction,
