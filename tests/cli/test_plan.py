@@ -33,9 +33,9 @@ def test_numbers_for_a_machine(call):
 def test_a_long_answer_says_how_long_it_takes_at_least(call):
     options = ("--model", "Qwen3-0.6B", "--precision", "bf16", "--gpu", "rtx4090", "--max-completion-tokens", "15000")
     out = call("plan", *options, "--bandwidth", "500", "--launch-us", "8").out
-    assert "4 completions side by side, 240,000 tokens one after the other, each reading 4.74 GB" in out
-    assert "sampling a step: at least 38 min" in out  # 240,000 times 4.74 GB at 500 GB/s
-    assert "about 999 kernels, which takes at least 32 min at 8 us each" in out
+    assert "4 completions side by side, 240,000 tokens one after the other, each reading 4.87 GB" in out
+    assert "sampling a step: at least 39 min" in out  # 240,000 times 4.87 GB at 500 GB/s
+    assert "about 879 kernels, which takes at least 28 min at 8 us each" in out
     assert call("plan", *options, "--bandwidth", "0").code == 2
 
 

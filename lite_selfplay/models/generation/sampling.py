@@ -213,7 +213,7 @@ class Sampler:
         self.tokens.scatter_(1, place, token[:, None])
         self.logprobs.scatter_(1, place, logprob[:, None])
         self.length += running
-        self.ended |= running & torch.isin(token, self.decoding.eos)
+        self.ended |= running & (token[:, None] == self.decoding.eos).any(1)
         self.full |= self.length == limit
         if self.sampling.stop and self.waits:
             self.stopped |= running & ~self.ended & self._meets_stop()
