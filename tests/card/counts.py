@@ -125,7 +125,18 @@ def update(card: Card, backend: Any, folder: Path, *, with_places: bool = False)
 
     The first one is not counted: it makes what is kept from then on.
     """
-    chat = Chat.load(folder)
+    learner = trainer(backend, folder)
+    learner.update(0, as_sampled(episode(backend), backend), ROLES)
+    played = as_sampled(episode(backend), backend)
+    with card.watch(with_places=with_places) as seen:
+        report = learner.update(1, played, ROLES)
+    assert report.trained
+    assert report.nonfinite is None
+    return seen
+
+
+def trainer(backend: Any, folder: Path) -> SelfPlayTrainer:
+    """A trainer of Agon's two roles over a backend."""
     config = RunConfig(
         game="agon",
         model={"name": "tiny"},
@@ -133,14 +144,8 @@ def update(card: Card, backend: Any, folder: Path, *, with_places: bool = False)
         roles={role: {} for role in ROLES},
         run={"steps": 2, "max_completion_tokens": CAP},
     )
-    trainer = SelfPlayTrainer(backend=backend, config=config, tokenizer=chat.tokenizer, output_dir=str(folder / "out"))
-    trainer.update(0, as_sampled(episode(backend), backend), ROLES)
-    played = as_sampled(episode(backend), backend)
-    with card.watch(with_places=with_places) as seen:
-        report = trainer.update(1, played, ROLES)
-    assert report.trained
-    assert report.nonfinite is None
-    return seen
+    tokenizer = Chat.load(folder).tokenizer
+    return SelfPlayTrainer(backend=backend, config=config, tokenizer=tokenizer, output_dir=str(folder / "out"))
 
 
 def episode(backend: Any, seats: Sequence[str] = tuple(SEATS)) -> Episode:

@@ -27,6 +27,7 @@ from lite_selfplay.training.cold_start import cold_start, lr_share, microbatches
 from lite_selfplay.training.examples import ExamplePool, PooledExample, gather
 from lite_selfplay.training.progress import Progress
 from lite_selfplay.training.rollout import LiveTable
+from lite_selfplay.training.scale import LossScale
 from lite_selfplay.training.trainer import reference_name
 from lite_selfplay.verify import Verifier
 
@@ -213,11 +214,13 @@ def test_a_seat_whose_roles_are_not_named_stays_as_it_was_without_a_word(
     assert all(".B." in name for name in moved)
 
 
-def test_a_gradient_scaler_changes_nothing(make_backend: Callable[..., Any], tiny_path: Path):
+def test_a_loss_scale_changes_nothing(
+    make_backend: Callable[..., Any], tiny_path: Path, monkeypatch: pytest.MonkeyPatch
+):
     ends = []
-    for fp16 in (False, True):  # in fp16 gradients are scaled up; in float32 that must leave no trace
+    for needed in (False, True):  # in float16 gradients are scaled up; in float32 that must leave no trace
+        monkeypatch.setattr("lite_selfplay.training.cold_start.loss_scale", lambda backend, on=needed: LossScale(on))
         backend = make_backend(seats={"solver": SeatConfig(rank=4)})
-        backend.trainer_arguments = lambda fp16=fp16: {"fp16": fp16}
         run(backend, tiny_path, "grpo", steps=4, examples_per_step=2, lr=1e-2)
         ends.append(weights(backend))
     for name, expected in ends[0].items():
