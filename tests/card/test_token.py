@@ -2,7 +2,6 @@
 
 import dataclasses
 import itertools
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +18,6 @@ from tests.card.recorded_graph import graphs_on_the_card
 
 ENDS = [2, *range(100, 120)]
 PROMPTS = [[*range(p, p + 1 + p % 7)] for p in range(3, 15)]
-
-
-@pytest.fixture
-def a_card() -> Iterator[Card]:
-    with card() as found:
-        yield found
 
 
 @pytest.fixture
@@ -78,10 +71,10 @@ class Tokens:
     ids=lambda sampling: " ".join(sampling) or "plain",
 )
 def test_every_token_of_a_chunk_runs_the_same_kernels_and_waits_for_nothing(
-    a_card: Card, folder: Path, sampling: dict[str, Any]
+    rtx_4090: Card, folder: Path, sampling: dict[str, Any]
 ):
     backend = loaded(folder, loop="fixed", decode=lambda ids: "".join("abcdefgh"[i % 8] for i in ids))
-    tokens = Tokens(a_card, backend).of(asked(max_tokens=33, **sampling))
+    tokens = Tokens(rtx_4090, backend).of(asked(max_tokens=33, **sampling))
     # The prompts are read before the first token; the last token of a chunk is followed by the look at it.
     chunks = [tokens[1 + first : 16 + first] for first in range(0, 32, 16)]
     assert all(len(chunk) == 15 for chunk in chunks)
@@ -92,21 +85,21 @@ def test_every_token_of_a_chunk_runs_the_same_kernels_and_waits_for_nothing(
         assert [waits for _, waits in chunk] == [0] * 15
 
 
-def test_a_token_of_a_model_of_28_layers_takes_at_most_1700_kernels(a_card: Card, tmp_path: Path):
+def test_a_token_of_a_model_of_28_layers_takes_at_most_1700_kernels(rtx_4090: Card, tmp_path: Path):
     counts.deep_model(tmp_path, 28)
     backend = loaded(tmp_path, loop="fixed")
-    tokens = Tokens(a_card, backend).of(asked(max_tokens=5))
+    tokens = Tokens(rtx_4090, backend).of(asked(max_tokens=5))
     operations, waits = tokens[2]
     assert waits == 0
     assert 28 * 20 < len(operations) <= 1700
     assert abs(len(operations) - (28 * KERNELS_OF_A_LAYER + KERNELS_BESIDE)) < 20  # what `plan` reckons with
 
 
-def test_a_seat_that_takes_over_costs_one_copy_of_its_adapter(a_card: Card, folder: Path):
+def test_a_seat_that_takes_over_costs_one_copy_of_its_adapter(rtx_4090: Card, folder: Path):
     backend = loaded(folder)
-    with a_card.watch() as plain, backend.adapters.speaking("A"):
+    with rtx_4090.watch() as plain, backend.adapters.speaking("A"):
         pass
-    with a_card.watch() as seen, backend._speaking("A"):
+    with rtx_4090.watch() as seen, backend._speaking("A"):
         pass
     assert seen.kernels - plain.kernels == {"_foreach_mul": 1, "_foreach_copy_": 1}
     assert seen.syncs == 0
@@ -115,7 +108,7 @@ def test_a_seat_that_takes_over_costs_one_copy_of_its_adapter(a_card: Card, fold
 @pytest.mark.parametrize(
     ("precision", "seat"), [("fp32", "A"), ("fp32", BASE), ("bf16", "B"), ("4bit:bf16", "A"), ("4bit:fp16", "B")]
 )
-def test_what_a_card_says_is_what_a_cpu_says(folder: Path, precision: str, seat: str):
+def test_what_rtx_4090_says_is_what_a_cpu_says(folder: Path, precision: str, seat: str):
     request = asked(seat, max_tokens=12)
     with card():
         backend = loaded(folder, precision, eos_ids=ENDS)
@@ -133,13 +126,13 @@ def test_what_a_card_says_is_what_a_cpu_says(folder: Path, precision: str, seat:
 
 @pytest.mark.parametrize("sampling", [{}, {"repetition_penalty": 1.1, "top_p": 0.95}], ids=["plain", "more"])
 def test_graphs_say_bit_for_bit_what_the_same_loop_says_without_them(
-    a_card: Card, folder: Path, monkeypatch: pytest.MonkeyPatch, sampling: dict[str, Any]
+    rtx_4090: Card, folder: Path, monkeypatch: pytest.MonkeyPatch, sampling: dict[str, Any]
 ):
     # More columns than one view has, rows that end in between, and rows that wait for their places.
     request = asked(max_tokens=48, **sampling)
     options = {"eos_ids": ENDS[:5], "cache_tokens": 1400}
     monkeypatch.setattr(fixed, "FINEST", 16)
-    with graphs_on_the_card(a_card) as made:
+    with graphs_on_the_card(rtx_4090) as made:
         by_graphs = spoken(loaded(folder, "fp32", loop="graphs", **options), request)
     without = spoken(loaded(folder, "fp32", loop="fixed", **options), request)
     assert by_graphs == without
@@ -148,7 +141,7 @@ def test_graphs_say_bit_for_bit_what_the_same_loop_says_without_them(
     assert sum(graph.replays for graph in made) > 40
 
 
-def test_a_step_that_cannot_be_recorded_is_run_as_it_is(a_card: Card, folder: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_step_that_cannot_be_recorded_is_run_as_it_is(rtx_4090: Card, folder: Path, monkeypatch: pytest.MonkeyPatch):
     plain, warned = fixed._Places.step, list[str]()
 
     def reads(self: Any) -> None:
@@ -159,7 +152,7 @@ def test_a_step_that_cannot_be_recorded_is_run_as_it_is(a_card: Card, folder: Pa
     without = spoken(loaded(folder, "fp32", loop="fixed", eos_ids=ENDS), request)
     monkeypatch.setattr(fixed._Places, "step", reads)
     backend = loaded(folder, "fp32", loop="graphs", eos_ids=ENDS, warn=warned.append)
-    with graphs_on_the_card(a_card) as made:
+    with graphs_on_the_card(rtx_4090) as made:
         assert spoken(backend, request) == without
         assert spoken(backend, request) == without
     assert not made
@@ -168,7 +161,7 @@ def test_a_step_that_cannot_be_recorded_is_run_as_it_is(a_card: Card, folder: Pa
     assert "not permitted when stream is capturing" in sentence
 
 
-def test_weights_that_have_no_room_to_be_expanded_stay_as_they_are(a_card: Card, folder: Path):
+def test_weights_that_have_no_room_to_be_expanded_stay_as_they_are(rtx_4090: Card, folder: Path):
     request = asked(max_tokens=6)
     backend = loaded(folder, "4bit:bf16", loop="fixed", eos_ids=ENDS)
     assert backend._speaks_dense
@@ -180,16 +173,16 @@ def test_weights_that_have_no_room_to_be_expanded_stay_as_they_are(a_card: Card,
     assert sum(same) > 0.6 * len(same)
 
 
-def test_the_keys_and_values_of_a_long_answer_are_taken_once(a_card: Card, folder: Path):
+def test_the_keys_and_values_of_a_long_answer_are_taken_once(rtx_4090: Card, folder: Path):
     """Memory does not grow with the tokens that were drawn, and is what `plan` counts: places times their length."""
     backend = loaded(folder, loop="fixed")
     backend.generate(asked(max_tokens=4))
     held: list[int] = []
-    backend._decoding = dataclasses.replace(backend._decoding, poll=lambda: held.append(a_card.memory.allocated))
-    before = a_card.memory.allocated
+    backend._decoding = dataclasses.replace(backend._decoding, poll=lambda: held.append(rtx_4090.memory.allocated))
+    before = rtx_4090.memory.allocated
     request = GenerationRequest("A", [[5, 6, 7]], 4, Sampling(max_tokens=150), [[1, 2, 3, 4]])
     backend.generate(request)
     later = held[20:]
-    columns, per_token = 256, 2 * 2 * 8 * 16 * 2  # layers, keys and values, key heads, head size, bytes
+    columns, per_token = 160, 2 * 2 * 8 * 16 * 2  # layers, keys and values, key heads, head size, bytes
     assert max(later) - before < 4 * columns * per_token + 2 * 2**20
     assert max(later) - min(later) < 4 * columns * per_token / 2

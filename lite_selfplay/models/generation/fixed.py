@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lite_selfplay.models.generation.places import FINEST, place_cache, rounded_up
+from lite_selfplay.models.generation.places import ALIGNED, FINEST, place_cache, rounded_up
 from lite_selfplay.models.generation.replay import Steps
 from lite_selfplay.models.generation.rows import Row, RowBatch, Speaker, pieces
 from lite_selfplay.models.generation.sampling import Sampler
@@ -82,7 +82,7 @@ class _Places(Sampler):
         self.speaker = speaker
         self.rows: list[Row | None] = list(rows)
         self.steps = Steps(speaker.decoding)
-        self._columns = -(-columns // FINEST) * FINEST
+        self._columns = -(-columns // ALIGNED) * ALIGNED
         self.position = torch.zeros_like(self.length)
         """The column of each row's next token, which is its number in the row."""
         self.seat(rows, range(len(rows)))
@@ -98,7 +98,7 @@ class _Places(Sampler):
         begin = 0
         for piece in pieces(self.speaker, rows):
             self.decoding.poll()
-            self._put(RowBatch(self.speaker, piece), places[begin : begin + len(piece)])
+            self._put(RowBatch(self.speaker, piece, expand=False), places[begin : begin + len(piece)])
             begin += len(piece)
 
     def _put(self, batch: RowBatch, places: Sequence[int]) -> None:
@@ -108,9 +108,10 @@ class _Places(Sampler):
         lengths = [len(row.prompt) for row in batch.rows]
         # Columns that hold a token of the row come first, in their order: the others are padding.
         columns = torch.sort(batch.mask == 0, dim=1, stable=True).indices[:, : max(lengths)]
+        columns = columns[batch.sources]
         layers: list[Any] = self.cache.layers
         for layer, other in zip(layers, batch.cache.layers, strict=True):
-            layer.put(other, columns, to)
+            layer.put(other, batch.sources, columns, to)
         length = torch.tensor(lengths, device=self.decoding.device)
         before = torch.arange(self._columns, device=self.decoding.device)[None] < length[:, None]
         self.bias[to] = torch.where(before, 0.0, -torch.inf).to(self.bias.dtype)

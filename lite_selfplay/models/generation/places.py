@@ -14,6 +14,8 @@ from lite_selfplay.models.generation.cache import RowLayer, row_cache
 
 FINEST = 128
 """Columns by which a view grows at the least."""
+ALIGNED = 8
+"""What the columns of a place are a multiple of: attention on a card copies a mask whose rows are not aligned."""
 
 
 def rounded_up(count: int, finest: int = 1) -> int:
@@ -43,11 +45,11 @@ class PlaceLayer(DynamicLayer):
             rows.scatter_(2, self._at.expand_as(new), new.to(store.dtype))
         return self._view
 
-    def put(self, other: RowLayer, columns: Tensor, places: Tensor) -> None:
-        """Rows come into `places` (r,): their token t is in column `columns[i, t]` of the other cache."""
+    def put(self, other: RowLayer, sources: Tensor, columns: Tensor, places: Tensor) -> None:
+        """Rows come into `places` (r,): token t of row i is in the other's row `sources[i]`, column `columns[i, t]`."""
         for store, held in zip(self.stores, other.held, strict=True):
             index = columns[:, None, :, None].expand(-1, held.shape[1], -1, held.shape[3])
-            store[places, :, : columns.shape[1]] = held.gather(2, index)
+            store[places, :, : columns.shape[1]] = held[sources].gather(2, index)
 
     def move(self, holes: Tensor, movers: Tensor, columns: int) -> None:
         """The rows at `movers` go to `holes`."""

@@ -68,19 +68,23 @@ def read(speaker: Speaker, rows: Sequence[Row]) -> "RowBatch":
 
 
 class RowBatch(Sampler):
-    """The rows that are sampled together: their cache, the logits of their next tokens, and what was drawn."""
+    """The rows that are sampled together: their cache, the logits of their next tokens, and what was drawn.
 
-    def __init__(self, speaker: Speaker, rows: list[Row]):
+    Without `expand` the cache holds each distinct prompt once, and `sources` (R,) says which of them is each row's: for
+    whoever takes the rows out of it.
+    """
+
+    def __init__(self, speaker: Speaker, rows: list[Row], *, expand: bool = True):
         super().__init__(speaker.sampling, speaker.decoding, [row.seed for row in rows])
         self.speaker, self.rows = speaker, rows
         self.cache = row_cache(speaker.model)
         self.mask = self.position = torch.empty(0, dtype=torch.long)
-        self.logits = self._read_prompts()
+        self.logits = self._read_prompts(expand)
         self.seen = self._seen() if self.sampling.repetition_penalty != 1.0 else None
 
     # Reading prompts
 
-    def _read_prompts(self) -> Tensor:
+    def _read_prompts(self, expand: bool) -> Tensor:
         """Read the distinct prompts, what several of them begin with only once; then repeat the cache row by row."""
         groups = dict(sorted({row.group: row.prompt for row in self.rows}.items(), key=lambda item: tuple(item[1])))
         batch, device = Batch.of((prompt, ()) for prompt in groups.values()), self.decoding.device
@@ -92,7 +96,10 @@ class RowBatch(Sampler):
         logits = self._read(own)
         index = {group: i for i, group in enumerate(groups)}
         rows = torch.tensor([index[row.group] for row in self.rows], device=device)
-        self._repeat(rows)
+        if expand:
+            self._repeat(rows)
+        else:
+            self.sources = rows
         return logits[rows]
 
     def _read(self, rows: Sequence[Sequence[int]]) -> Tensor:
