@@ -35,16 +35,19 @@ def sample_fixed(speaker: Speaker, waiting: list[Row]) -> None:
     """Finish the rows at the head of `waiting` that have places at once, and those that find one while they run."""
     first, room = _first(speaker, waiting)
     batch = _Places(speaker, first, room + speaker.sampling.max_tokens)
-    while batch.occupied:
-        batch.run()
-        batch.look()
-        free = [place for place, row in enumerate(batch.rows) if row is None]
-        if len(free) < JOIN_AT * len(batch.rows):
-            continue
-        if rows := _fitting(waiting, room, len(free)):
-            batch.seat(rows, free[: len(rows)])
-        elif batch.occupied:
-            batch.shrink()
+    try:
+        while batch.occupied:
+            batch.run()
+            batch.look()
+            free = [place for place, row in enumerate(batch.rows) if row is None]
+            if len(free) < JOIN_AT * len(batch.rows):
+                continue
+            if rows := _fitting(waiting, room, len(free)):
+                batch.seat(rows, free[: len(rows)])
+            elif batch.occupied:
+                batch.shrink()
+    finally:
+        batch.steps.forget()
 
 
 def _first(speaker: Speaker, waiting: list[Row]) -> tuple[list[Row], int]:

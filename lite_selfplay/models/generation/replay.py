@@ -33,6 +33,10 @@ class Steps:
             self._known[shape] = Replayed(step, self._capture) if self.graphs else step
         return self._known[shape]
 
+    def forget(self) -> None:
+        """Let go of the steps, and of the batch that they hold, whose memory is wanted at once."""
+        self._known.clear()
+
     def model(self, model: nn.Module) -> Any:
         """What to call instead of a model: the same, or compiled."""
         if self._decoding.loop != "compiled":
