@@ -2,6 +2,7 @@
 
 import dataclasses
 import itertools
+import shutil
 from collections.abc import Callable
 from typing import Any
 
@@ -164,3 +165,18 @@ def test_a_nucleus_found_without_waiting_is_the_same():
         waiting, not_waiting = (filtered_logits(logits, sampling, waits=waits) for waits in (True, False))
         assert torch.equal(waiting, not_waiting)
         assert 1 < (waiting > -torch.inf).sum(-1).float().mean() < 2900
+
+
+@pytest.mark.long
+@pytest.mark.skipif(shutil.which("g++") is None, reason="torch compiles for a CPU through g++")
+@pytest.mark.filterwarnings("ignore")  # of torch's own compiler
+def test_a_compiled_model_says_the_same(make_backend: Callable[..., Any]):
+    from torch._dynamo.utils import counters
+
+    backend = make_backend()
+    request = GenerationRequest("A", [[5, 6, 7], [8, 9]], 2, Sampling(max_tokens=5), [[1, 2], [3, 4]])
+    counters.clear()
+    compiled = by(backend, "compiled", request)
+    assert counters["frames"]["ok"] == counters["frames"]["total"] > 0
+    assert not counters["graph_break"]
+    assert_alike(compiled, by(backend, "fixed", request))
