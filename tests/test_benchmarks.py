@@ -199,3 +199,16 @@ def test_an_invalid_request_ends_with_a_message(tmp_path: Path) -> None:
     assert done.returncode == 2
     assert "lettres" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.long
+def test_launches_are_counted_and_not_timed(tmp_path: Path) -> None:
+    path = tmp_path / "results.json"
+    command = [sys.executable, str(BENCHMARKS / "launches.py"), "--no-updates", "--json", str(path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
+    assert done.returncode == 0, done.stderr
+    counted = json.loads(path.read_text())["token"]
+    ours, theirs = counted["ours, seat"], counted["transformers generate, seat"]
+    assert ours[0] <= 1700 < theirs[0]
+    assert ours[1] == 0 < theirs[1]
+    assert "nothing here was timed" in done.stdout

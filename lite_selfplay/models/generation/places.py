@@ -36,7 +36,8 @@ class PlaceLayer(DynamicLayer):
     def view(self, rows: int, columns: int, position: Tensor) -> None:
         """From now on the first `rows` places are in use, up to `columns`; the next token goes to `position` (R,)."""
         self._rows, self._at = rows, position[:, None, None, None]
-        self._view = self.keys, self.values = tuple(store[:rows, :, :columns] for store in self.stores)
+        keys, values = (store[:rows, :, :columns] for store in self.stores)
+        self._view = self.keys, self.values = keys, values
 
     def update(self, key_states: Tensor, value_states: Tensor, *_: Any, **__: Any) -> tuple[Tensor, Tensor]:
         """One token of every row in use."""
