@@ -13,7 +13,7 @@ from lite_selfplay.config import RunConfig
 from lite_selfplay.models.memory import Load, compute_bytes
 from lite_selfplay.models.shapes import Shape
 
-KERNELS_OF_A_LAYER, KERNELS_BESIDE = 29, 67
+KERNELS_OF_A_LAYER, KERNELS_BESIDE = 29, 68
 """Of a decoded token, as the tests count them on a pretend card (`tests/card/test_token.py`), in a model like Qwen3."""
 LAUNCH_US = 5.0
 """Microseconds that a launch costs a host: assumed where nobody says otherwise."""
