@@ -163,8 +163,8 @@ def attend(q: Tensor, k: Tensor, v: Tensor, layout: Layout, scale: float) -> Ten
         )
         results.append(out.transpose(1, 2).reshape(-1, size))
     whole = results[0] if len(results) == 1 else torch.cat(results)
-    out: Tensor = _Taken.apply(whole, found.result_places)
-    return out.view(q.shape[0], q.shape[1], size)
+    taken: Tensor = _Taken.apply(whole, found.result_places)
+    return taken.view(q.shape[0], q.shape[1], size)
 
 
 class _Permuted(torch.autograd.Function):

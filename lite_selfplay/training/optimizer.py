@@ -175,7 +175,8 @@ def find_nonfinite(adapters: Adapters, optimizer: Optimizer | None = None) -> st
             break
         states = [optimizer.state.get(p, {}) for p in adapters.parameters(seat).values()]
         values = [value for state in states for value in state.values() if isinstance(value, Tensor)]
-        found[f"the optimizer's state of seat {seat}"] = largest(values)
+        if values:
+            found[f"the optimizer's state of seat {seat}"] = largest(values)
     return first_nonfinite(found)
 
 

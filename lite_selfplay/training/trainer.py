@@ -179,7 +179,11 @@ class SelfPlayTrainer:
     def _learn(self, report: StepReport) -> None:
         """All updates of a step, each on its part of every stream."""
         self._suspects = largest_weights(self.adapters)
-        learning = admit(report, self.config, self.adapters)
+        try:
+            learning = admit(report, self.config, self.adapters)
+        except NotFinite:
+            self._read([])  # weights that are not finite sample numbers that are not, and are what to name
+            raise
         numbers = [k for k in range(self.config.run.minibatches) if any(x.moves(k) for x in learning)]
         if len(numbers) > 1:
             self._undo = Undo(self.optimizer, self.adapters)
@@ -198,26 +202,30 @@ class SelfPlayTrainer:
     # Gradients, seat by seat
 
     def _gradients(self, learning: Sequence[Learning], part: int) -> _Gradients:
-        """The gradients of a part of every stream: computed again, with a smaller scale, where float16 overflows."""
+        """The gradients of a part of every stream: computed again, with a smaller scale, where float16 overflows.
+
+        A card is waited for once, when all of them are under way.
+        """
         while True:
-            found = self._fitting(partial(self._backward_all, learning, part))
+            done = self._fitting(lambda: [list(self._backward(x, part)) for x in learning])
+            norms = self._norms()
+            sizes = self._read([one for stream in done for one in stream], list(norms.values()))
+            found = _Gradients(norms, dict(zip(norms, sizes, strict=True)), done)
             if found.odd is None or not self.scale.lower():
                 break
             self._drop_gradients()
-        for x, done in zip(learning, found.done, strict=True):
-            x.add(part, _figures(x, done))
+        for x, computed in zip(learning, done, strict=True):
+            x.add(part, _figures(x, computed))
         return found
 
-    def _backward_all(self, learning: Sequence[Learning], part: int) -> _Gradients:
-        """The gradients of a part of every stream. A card is waited for once, when all of them are under way."""
-        done = [list(self._backward(x, part)) for x in learning]
+    def _norms(self) -> dict[str, Tensor]:
+        """The norm of the gradient of each seat that has one, whose scale is taken off before."""
         norms = {}
         for group in self.optimizer.param_groups:
             if moving := _gradients_of(group):
                 self.scale.take_off(moving)
                 norms[group["seat"]] = gradient_norm(moving)
-        sizes = self._read([one for stream in done for one in stream], list(norms.values()))
-        return _Gradients(norms, dict(zip(norms, sizes, strict=True)), done)
+        return norms
 
     def _read(self, done: Sequence[_Done], others: Sequence[Tensor] = ()) -> list[float]:
         """Bring to the host what was computed of microbatches, and other scalars.

@@ -4,7 +4,6 @@ Importing `pretend` prepares autograd's engine, which must happen before the fir
 is imported when tests are collected.
 """
 
-import gc
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -15,10 +14,9 @@ from tests.card import pretend
 
 
 def there(model: pretend.Model) -> Iterator[pretend.Card]:
-    """A card for the length of a test; nothing that is on it may outlive it."""
+    """A card for the length of a test; what is on it is of no use afterwards."""
     with pretend.card(model) as found:
         yield found
-        gc.collect()
 
 
 @pytest.fixture(params=sorted(pretend.PROFILES))
@@ -46,7 +44,6 @@ def precision(request: pytest.FixtureRequest) -> Iterator[str]:
     model, name = request.param
     with pretend.card(pretend.PROFILES[model]):
         yield name
-        gc.collect()
 
 
 @pytest.fixture

@@ -60,6 +60,7 @@ class Harness:
     def __init__(self, backend: Any, tokenizer: Any, folder: Path, role: Mapping[str, Any], **run: Any):
         self.backend, self.gradients = backend, {}
         self.reports: list[StepReport] = []
+        self.applied: dict[str, float] = {}
         self.on_update: Callable[[], None] | None = None
         self.starts: list[dict[str, dict[str, Tensor]]] = []  # the weights before each update
         self.config = RunConfig(
