@@ -9,9 +9,12 @@ On a CPU the benchmark runs as well, with the memory of the process in place of 
 works.
 """
 
+import math
 import re
+import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -39,6 +42,21 @@ BESIDES = ("unsloth", "unsloth_zoo", "xformers", "flash-attn", "triton")
 Result = dict[str, Any]
 
 
+@dataclass(frozen=True)
+class Times:
+    """When contenders have to be loaded, when the last round begins, and when all ends: times of `time.monotonic`."""
+
+    loaded: float = math.inf
+    last_round: float = math.inf
+    end: float = math.inf
+
+    @classmethod
+    def of_a_quick_run(cls) -> "Times":
+        """Ten minutes, less half a minute for the table."""
+        now = time.monotonic()
+        return cls(now + 300, now + 420, now + 570)
+
+
 def main(
     model: harness.Model = "smollm2-135m",
     tasks: harness.Tasks = None,
@@ -52,6 +70,9 @@ def main(
     checkpointing: Annotated[bool, typer.Option(help="Gradient checkpointing, in all contenders.")] = False,
     threads: harness.Threads = None,
     out: Annotated[Path, typer.Option(help="Folder for the table and the JSON file.")] = RESULTS,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="A table within 10 minutes: short completions, two rounds, no latecomers.")
+    ] = False,
 ) -> None:
     """Tokens per second of sampling and of updates, and peak memory: this library, TRL's trainer and Unsloth's loop.
 
@@ -59,6 +80,9 @@ def main(
     the extremes of single rounds in brackets. Results are written as Markdown and JSON, with machine and versions.
     """
     harness.require(model, precision, compute_dtype)
+    if quick:
+        prompts, group_size, cap, rounds = min(prompts, 2), min(group_size, 4), min(cap, 64), min(rounds, 2)
+    times = Times.of_a_quick_run() if quick else Times()
     results: Result = {"benchmark": "gpu", "machine": machine()}
     with (
         harness.prepared(
@@ -77,10 +101,13 @@ def main(
         ExitStack() as ending,
     ):
         results["settings"] = setting.as_result(name, str(lengths))
-        running, results["cannot_run"] = start(setting, threads, ending)
+        running, results["cannot_run"] = start(setting, threads, ending, times)
         results["machine"]["contender"] = {key: running[0][1][key] for key in ("threads", "device", "dtype")}
         contenders = [contender for contender, _ in running]
-        replies = harness.take_turns(contenders, rounds, lambda number: {"profile": False})
+        for contender in contenders:
+            contender.until = times.end
+        replies = harness.take_turns(contenders, rounds, lambda number: {"profile": False}, times.last_round)
+    results["settings"]["rounds"] = len(replies[contenders[0].name])
     results["contenders"] = {name: summary(found) for name, found in replies.items()}
     results["ratios"] = {
         name: {other: against(replies[name], replies[other]) for other in COMPARED_WITH if other in replies}
@@ -99,20 +126,24 @@ def machine() -> Result:
 
 
 def start(
-    setting: Setting, threads: int | None, ending: ExitStack
+    setting: Setting, threads: int | None, ending: ExitStack, times: Times
 ) -> tuple[list[tuple[Contender, Reply]], dict[str, str]]:
     """The contenders that can run here, each loaded and warmed up before the next, and why the others cannot.
 
     Raises BenchmarkError if the first one, which the others need, cannot run.
     """
+    kinds = KINDS if math.isinf(times.end) else {name: KINDS[name] for name in sorted(KINDS, key=_by_value)}
     running: list[tuple[Contender, Reply]] = []
     missing: dict[str, str] = {}
-    for name, (script, kind) in KINDS.items():
+    for name, (script, kind) in kinds.items():
         if UNSLOTH in name and (problem := unsloth_problem()) is not None:
             missing[name] = problem
             continue
+        if running and time.monotonic() > times.loaded:
+            missing[name] = "the time was used up before its turn"
+            continue
         say(f"{name}: loading, and a first step to warm up")
-        contender = Contender(name, script, kind, setting, threads)
+        contender = Contender(name, script, kind, setting, threads, times.loaded if running else times.end)
         ending.callback(contender.close)
         try:
             running.append((contender, contender.hear()))
@@ -122,6 +153,12 @@ def start(
             missing[name] = f"it ended at its start: {str(error).strip().splitlines()[-1]}"
             say(str(error))
     return running, missing
+
+
+def _by_value(name: str) -> int:
+    """What is loaded first where time is short: one seat of ours, then what it is compared with."""
+    first = next(iter(KINDS))
+    return (first, TRL).index(name) if name in (first, TRL) else 2
 
 
 def summary(replies: Sequence[Reply]) -> Result:

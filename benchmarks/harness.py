@@ -1,8 +1,10 @@
 """Shared by the benchmarks: a process for each contender, turns, medians, tables and facts about the machine."""
 
 import json
+import math
 import os
 import platform
+import select
 import statistics
 import subprocess
 import sys
@@ -99,10 +101,21 @@ GRPO_ADAPTER = "grpo-1/adapters/solver"
 
 
 class Contender:
-    """A process that is compared; its protocol is JSON lines. `hear` waits for its next one, `ask` sends one first."""
+    """A process that is compared; its protocol is JSON lines. `hear` waits for its next one, `ask` sends one first.
 
-    def __init__(self, name: str, script: str, kind: str, setting: Setting, threads: int | None = None):
-        self.name = name
+    It is waited for no longer than `until`, a time of `time.monotonic`.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        script: str,
+        kind: str,
+        setting: Setting,
+        threads: int | None = None,
+        until: float = math.inf,
+    ):
+        self.name, self.until = name, until
         self._log = tempfile.TemporaryFile("w+", errors="replace")  # noqa: SIM115
         environment = dict(os.environ)
         if threads is not None:
@@ -130,6 +143,10 @@ class Contender:
         return self.hear()
 
     def hear(self) -> Reply:
+        left = None if math.isinf(self.until) else max(0.0, self.until - time.monotonic())
+        if not select.select([self._answers], [], [], left)[0]:
+            self._process.kill()
+            raise BenchmarkError(f"{self.name} had no answer when the time was used up")
         line = self._answers.readline()
         if not line:
             raise self._broken()
@@ -171,11 +188,20 @@ def started(
 
 
 def take_turns(
-    contenders: Sequence[Contender], rounds: int, message: Callable[[int], Mapping[str, Any]]
+    contenders: Sequence[Contender],
+    rounds: int,
+    message: Callable[[int], Mapping[str, Any]],
+    until: float = math.inf,
 ) -> dict[str, list[Reply]]:
-    """The replies of each contender to `message(round)`; in every round they take turns."""
+    """The replies of each contender to `message(round)`; in every round they take turns.
+
+    After `until`, a time of `time.monotonic`, no further round begins; the first one always does.
+    """
     replies: dict[str, list[Reply]] = {contender.name: [] for contender in contenders}
     for number in range(rounds):
+        if number and time.monotonic() > until:
+            say(f"the time is used up after round {number} of {rounds}")
+            break
         for contender in contenders:
             time.sleep(PAUSE_S)
             reply = contender.ask(**message(number))

@@ -5,6 +5,7 @@ import json
 import math
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -193,9 +194,37 @@ def test_the_replacement_of_trls_kernel_on_a_cpu(monkeypatch: pytest.MonkeyPatch
     torch.testing.assert_close(gradient, plain)
 
 
+def test_a_quick_run_waits_for_nobody_beyond_its_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(BENCHMARKS)
+    gpu: Any = importlib.import_module("gpu")
+    harness: Any = importlib.import_module("harness")
+    (tmp_path / "silent.py").write_text("import time; time.sleep(60)")
+    setting = harness.Setting("tiny", "fp32", "auto", "uniform", "", "", "", 1, 1, 1, 1)
+    contender = harness.Contender("silent", str(tmp_path / "silent.py"), "any", setting, until=time.monotonic() + 0.5)
+    with pytest.raises(harness.BenchmarkError, match="silent had no answer when the time was used up"):
+        contender.hear()
+    contender.close()
+    times = gpu.Times.of_a_quick_run()
+    assert time.monotonic() < times.loaded < times.last_round < times.end < time.monotonic() + 600
+    assert sorted(gpu.KINDS, key=gpu._by_value)[:2] == ["lite-selfplay, one seat", "TRL"]
+
+
 def test_an_invalid_request_ends_with_a_message(tmp_path: Path) -> None:
     command = [sys.executable, str(BENCHMARKS / "rollouts.py"), *SMALL, "--tasks", "lettres"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 2
     assert "lettres" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.long
+def test_launches_are_counted_and_not_timed(tmp_path: Path) -> None:
+    path = tmp_path / "results.json"
+    command = [sys.executable, str(BENCHMARKS / "launches.py"), "--no-updates", "--json", str(path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
+    assert done.returncode == 0, done.stderr
+    counted = json.loads(path.read_text())["token"]
+    ours, theirs = counted["ours, seat"], counted["transformers generate, seat"]
+    assert ours[0] <= 1700 < theirs[0]
+    assert ours[1] == 0 < theirs[1]
+    assert "nothing here was timed" in done.stdout

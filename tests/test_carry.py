@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+from tests.gpu import schedule
+
 SCRIPT = Path(__file__).parent / "gpu" / "carry.py"
 
 
@@ -129,6 +131,41 @@ def test_wheels_are_installed_into_a_folder_of_their_own_and_only_once(parts: tu
     done = subprocess.run(asked, env=environment, capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout.split() == ["changed", "second", "third"]
     assert subprocess.run(asked, capture_output=True, timeout=60, check=False).returncode != 0
+
+
+def test_the_tests_of_a_card_come_by_their_value_and_are_written_one_by_one(tmp_path: Path):
+    names = [
+        "test_every_game_is_played_for_three_steps[spc-transformers]",
+        "test_both_seats_learn_the_letters_in_twenty_steps[transformers]",
+        "test_the_base_is_held_in_four_bits_and_the_adapters_in_float32[tiny-transformers]",
+        "test_every_game_is_played_for_three_steps[agon-transformers]",
+    ]
+    assert sorted(names, key=schedule.rank) == [names[2], names[1], names[3], names[0]]
+    written = {schedule.RESULTS: str(tmp_path / "results.jsonl")}
+    for number in range(2):
+        schedule.write({"test": number}, written)
+        assert [json.loads(line)["test"] for line in (tmp_path / "results.jsonl").read_text().splitlines()] == [
+            *range(number + 1)
+        ]
+    schedule.write({"test": 2}, {})  # no file is asked for
+
+
+def test_every_test_that_the_order_names_is_there():
+    text = "".join(path.read_text() for path in SCRIPT.parent.glob("test_*.py"))
+    assert [start for start in schedule.ORDER if f"def {start.partition('[')[0]}" not in text] == []
+
+
+def test_no_test_begins_when_the_time_is_used_up():
+    assert schedule.left_out({}) is None
+    assert schedule.left_out({schedule.UNTIL: "100"}, now=99.0) is None
+    assert "used up" in schedule.left_out({schedule.UNTIL: "100"}, now=100.0)
+    assert 60 * carry.MINUTES * carry.shares(False)[-1] + carry._GRACE < 20 * 60
+
+
+def test_tests_that_do_not_end_are_ended():
+    sleeping = [sys.executable, "-c", "import time; time.sleep(60)"]
+    assert carry._pytest(sleeping, dict(os.environ), 1.0) == 1
+    assert carry._pytest([sys.executable, "-c", ""], dict(os.environ), 60.0) == 0
 
 
 def test_what_is_lacking_is_found():

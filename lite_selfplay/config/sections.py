@@ -93,6 +93,12 @@ class ModelSection(Section):
         "Compute activations again in the backward pass instead of keeping them; auto does so on GPUs, and on CPUs "
         "where a token keeps more than 1 MB",
     )
+    decoding: Literal["auto", "plain", "fixed", "graphs", "compiled"] = key(
+        "auto",
+        "How tokens follow each other: one by one as the host looks at each (plain); by the same operations for each, "
+        "with a look at every 16th (fixed), as CUDA graphs (graphs), compiled by torch (compiled); auto is graphs on a "
+        "GPU and plain on a CPU",
+    )
     threads: int | None = key(
         None,
         "Threads on a CPU",

@@ -16,7 +16,7 @@ import hashlib
 import json
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -30,15 +30,20 @@ from torch import Tensor, nn
 from lite_selfplay.config import SeatConfig
 from lite_selfplay.data import BASE
 from lite_selfplay.errors import LiteSelfPlayError, RunFolderError, UnknownNameError
-from lite_selfplay.models.linear import LowRank, linear
+from lite_selfplay.models.linear import LowRank, cast, linear
+from lite_selfplay.models.stacked import Beside, Stack, take, together
+from lite_selfplay.models.transfers import on_host
 from lite_selfplay.tasks.files import first_link, read_tensors
 
 _TWIN = "-frozen"
+_CAST = "_cast_together"
 WEIGHTS, _CONFIG = "adapter_model.safetensors", "adapter_config.json"
 
 State = dict[str, Tensor]
 Build = Callable[[nn.Module, LoraConfig], PeftModel]
 """Wraps a base for a first adapter, which it names `default`."""
+Stacks = Sequence[tuple[Stack | Beside, Sequence[Any]]]
+"""Stacks, and the layers with adapters that each computes."""
 
 
 @dataclass(frozen=True)
@@ -79,6 +84,7 @@ class Adapters:
         self._in_twin: dict[str, str] = {}
         self._base_name = base_name
         self._puts: dict[str, int] = {}
+        self._together: list[Any] = []
         first, *others = self.seats
         self._peft_names: dict[str, str] = {} if build is None else {first: "default"}
         wrap: Any = build or functools.partial(get_peft_model, adapter_name=first)
@@ -123,24 +129,75 @@ class Adapters:
         added to it, which changes no more than the last bits. A half precision would round the adapter away; there it
         is kept apart, its down-projection stacked under the weight, so that one product gives both.
         """
-        with self.speaking(name), torch.no_grad():
-            layers = self._layers()
-            before = [layer.__dict__.get("forward") for layer in layers]
-            try:
-                for layer in layers:
-                    found = layer.get_base_layer()
-                    layer.forward = _dense_forward(dense(found), getattr(found, "bias", None), _active_adapter(layer))
-                yield
-            finally:
-                for layer, forward in zip(layers, before, strict=True):
-                    layer.__dict__.pop("forward", None)
-                    if forward is not None:
-                        layer.forward = forward
+        with self.speaking(name), torch.no_grad(), _other_forwards(self._layers()):
+            for layer in self._layers():
+                found = layer.get_base_layer()
+                layer.forward = _dense_forward(dense(found), getattr(found, "bias", None), _active_adapter(layer))
+            yield
+
+    @contextlib.contextmanager
+    def speaking_stacked(self, name: str, stacks: Stacks) -> Iterator[None]:
+        """As `speaking`, through stacks of this base: a seat's weights are copied into them once, at the beginning."""
+        with self.speaking(name), torch.no_grad(), _other_forwards(self._layers()):
+            take((stack, [_active_adapter(layer) for layer in layers]) for stack, layers in stacks)
+            for stack, layers in stacks:
+                for i, layer in enumerate(layers):
+                    layer.forward = functools.partial(stack.forward, i)
+            yield
+
+    def stacked(self, dense: Callable[[nn.Module], Tensor], *, instead: bool) -> Stacks:
+        """Stacks of the base's weights, `dense(layer)` as in `speaking_dense`.
+
+        `instead`: from now on the base's own weights lie in them, so that they take no memory but an adapter's.
+        """
+        stacks = []
+        named = {name: module for name, module in self.model.named_modules() if isinstance(module, LoraLayer)}
+        for names in together(named):
+            layers: list[Any] = [named[name] for name in names]
+            bases: list[Any] = [layer.get_base_layer() for layer in layers]
+            stack = Stack([dense(base) for base in bases], [base.bias for base in bases], max(self.ranks().values()))
+            for i, base in enumerate(bases if instead else ()):
+                base.weight.data = stack.part(i)
+            stacks.append((stack, layers))
+        return stacks
+
+    def beside(self, dtype: torch.dtype) -> Stacks:
+        """The same for layers that stay as they are, with adapters in `dtype` beside them."""
+        rank, first = max(self.ranks().values()), self._peft_name(self.seats[0])
+        return [
+            (Beside(layer.get_base_layer(), _low_rank(layer, first), dtype, rank), [layer]) for layer in self._layers()
+        ]
+
+    @property
+    def stackable(self) -> bool:
+        """Whether all layers with adapters are plain linear ones, as `stacked` needs them."""
+        return all(isinstance(layer.get_base_layer(), nn.Linear) for layer in self._layers())
 
     def compute_together(self, dense: Callable[[nn.Module], Tensor]) -> None:
         """From now on a layer and its adapter are computed by `linear`, not by PEFT's own layers."""
-        for layer in self._layers():
+        self._together = self._layers()
+        for layer in self._together:
             layer.forward = functools.partial(_forward, layer, dense)
+
+    @contextlib.contextmanager
+    def cast_together(self, dtype: torch.dtype) -> Iterator[None]:
+        """Take the active seat into the type that weights are multiplied in once, not layer by layer at every use.
+
+        For layers that compute together on a card, where many small kernels take their time; elsewhere nothing happens.
+        A backward pass lies within, as its forward pass does.
+        """
+        found = {id(layer): adapter for layer in self._together if (adapter := _active_adapter(layer)) is not None}
+        if dtype == torch.float32 or not all(adapter.down.is_cuda for adapter in found.values()):
+            found = {}
+        cast_to = dict(zip(found, cast(list(found.values()), dtype), strict=True)) if found else {}
+        layers = [layer for layer in self._together if id(layer) in cast_to]
+        for layer in layers:
+            layer.__dict__[_CAST] = cast_to[id(layer)]
+        try:
+            yield
+        finally:
+            for layer in layers:
+                del layer.__dict__[_CAST]
 
     def dense_bytes(self, dtype: torch.dtype) -> int:
         """What `speaking_dense` takes while it speaks through weights of this type."""
@@ -203,16 +260,22 @@ class Adapters:
         """The rank of each seat."""
         return {seat: self._config(seat).r for seat in self.seats}
 
-    def state(self, seat: str) -> State:
-        """A copy of a seat's weights on the CPU, keyed as in a PEFT file."""
+    def state(self, seat: str, *, wait: bool = True) -> State:
+        """A copy of a seat's weights on the CPU, keyed as in a PEFT file.
+
+        Without `wait` it is on its way from a card, and there once the card was waited for.
+        """
+        return on_host(self._tensors(seat), wait=wait)
+
+    def _tensors(self, seat: str) -> State:
         self._check(seat)
         peft_name = self._peft_name(seat)
-        found = get_peft_model_state_dict(self.model, adapter_name=peft_name, save_embedding_layers=False)
-        return {key: tensor.detach().to("cpu", copy=True).contiguous() for key, tensor in found.items()}
+        found: State = get_peft_model_state_dict(self.model, adapter_name=peft_name, save_embedding_layers=False)
+        return found
 
     def load_state(self, seat: str, state: Mapping[str, Tensor]) -> None:
         """Overwrite a seat's weights. Raises LiteSelfPlayError where keys or shapes differ."""
-        own = {key: tensor.shape for key, tensor in self.state(seat).items()}
+        own = {key: tensor.shape for key, tensor in self._tensors(seat).items()}
         given = {key: tensor.shape for key, tensor in state.items()}
         if own != given:
             odd = sorted(set(own) ^ set(given)) or sorted(key for key in own if own[key] != given[key])
@@ -330,10 +393,30 @@ def _lora(config: SeatConfig, targets: Any = "all-linear") -> LoraConfig:
 
 
 def _active_adapter(layer: Any) -> LowRank | None:
+    if (cast_adapter := layer.__dict__.get(_CAST)) is not None:
+        found: LowRank = cast_adapter
+        return found
     for adapter in () if layer.disable_adapters else layer.active_adapters:
         if adapter in layer.lora_A:
-            return LowRank(layer.lora_A[adapter].weight, layer.lora_B[adapter].weight, layer.scaling[adapter])
+            return _low_rank(layer, adapter)
     return None
+
+
+def _low_rank(layer: Any, adapter: str) -> LowRank:
+    return LowRank(layer.lora_A[adapter].weight, layer.lora_B[adapter].weight, layer.scaling[adapter])
+
+
+@contextlib.contextmanager
+def _other_forwards(layers: Sequence[Any]) -> Iterator[None]:
+    """Afterwards the layers are computed as they were before."""
+    before = [layer.__dict__.get("forward") for layer in layers]
+    try:
+        yield
+    finally:
+        for layer, forward in zip(layers, before, strict=True):
+            layer.__dict__.pop("forward", None)
+            if forward is not None:
+                layer.forward = forward
 
 
 def _forward(layer: Any, dense: Callable[[nn.Module], Tensor], x: Tensor) -> Tensor:

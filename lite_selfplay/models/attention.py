@@ -10,6 +10,7 @@ of `T` tokens after a beginning of `P`, `S` = P + T.
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import accumulate
 from typing import Any, NamedTuple
 
 import torch
@@ -18,6 +19,8 @@ from torch.autograd.function import once_differentiable
 from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
+
+from lite_selfplay.models import packed_on_card
 
 OURS = "lite_selfplay_sdpa"
 """The name under which transformers knows this attention; one with `sdpa` in it is checked and masked as `sdpa` is."""
@@ -46,7 +49,7 @@ def attention(
     attention_mask: Tensor | None,
     dropout: float = 0.0,
     scaling: float | None = None,
-    packed_blocks: "Sequence[Block] | None" = None,
+    packed_blocks: "Sequence[Block] | packed_on_card.Layout | None" = None,
     **options: Any,
 ) -> tuple[Tensor, None]:
     """What transformers' `sdpa` gives, for queries (R, H, T, D) over keys and values (R, K, S, D): (R, T, H, D).
@@ -60,6 +63,8 @@ def attention(
             raise ValueError("this attention is more than causal")
         scale = query.shape[-1] ** -0.5 if scaling is None else scaling
         q, k, v = (x[0].transpose(0, 1) for x in (query, key, value))
+        if isinstance(packed_blocks, packed_on_card.Layout):
+            return packed_on_card.attend(q, k, v, packed_blocks, scale)[None], None
         return attend(q, k, v, packed_blocks, scale)[None], None
     rows, heads, length, size = query.shape
     groups = heads // key.shape[1]
@@ -89,6 +94,13 @@ class Block:
     @property
     def span(self) -> slice:
         return slice(self.start, self.start + sum(self.lengths))
+
+    @property
+    def spans(self) -> list[packed_on_card.Span]:
+        """The rows one by one."""
+        starts = accumulate(self.lengths, initial=self.start)
+        pairs = zip(starts, self.lengths, strict=False)
+        return [packed_on_card.Span(start, length, self.before) for start, length in pairs]
 
     @cached_property
     def _places(self) -> Tensor | None:

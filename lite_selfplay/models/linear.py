@@ -5,7 +5,7 @@ pass. Here a layer keeps its input and the adapter's inner product, and nothing 
 `r`.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -65,10 +65,44 @@ class _Adapted(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> Any:
         rows, inner, down, up = ctx.saved_tensors
         grad = grad.reshape(-1, grad.shape[-1])
-        grad_inner = (grad @ up.to(grad.dtype)).mul_(ctx.scale)
+        grad_inner = _times(grad @ up.to(grad.dtype), ctx.scale)
         grad_x = None
         if ctx.needs_input_grad[0]:
             grad_x = (grad @ ctx.weight()).addmm_(grad_inner, down.to(grad.dtype)).view(ctx.shape).to(ctx.dtype)
         grad_down = (grad_inner.T @ rows).to(down.dtype) if ctx.needs_input_grad[3] else None
-        grad_up = (grad.T @ inner).to(up.dtype).mul_(ctx.scale) if ctx.needs_input_grad[4] else None
+        grad_up = _times((grad.T @ inner).to(up.dtype), ctx.scale) if ctx.needs_input_grad[4] else None
         return grad_x, None, None, grad_down, grad_up, None
+
+
+def _times(x: Tensor, scale: float) -> Tensor:
+    return x if scale == 1 else x.mul_(scale)
+
+
+def cast(adapters: Sequence[LowRank], dtype: torch.dtype) -> list[LowRank]:
+    """Adapters in another type, their scale taken into `up`: a few kernels for all of them, forwards and backwards."""
+    scales = [factor for one in adapters for factor in (1.0, one.scale)]
+    found = iter(_Cast.apply(dtype, scales, *(matrix for one in adapters for matrix in (one.down, one.up))))
+    return [LowRank(next(found), next(found), 1.0) for _ in adapters]
+
+
+class _Cast(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, dtype: torch.dtype, scales: Sequence[float], *weights: Tensor) -> tuple[Tensor, ...]:
+        ctx.scales, ctx.dtypes = scales, [weight.dtype for weight in weights]
+        found = [torch.empty_like(weight, dtype=dtype) for weight in weights]
+        torch._foreach_copy_(found, list(weights))
+        torch._foreach_mul_(found, scales)
+        ctx.set_materialize_grads(False)
+        return tuple(found)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *grads: Tensor | None) -> Any:
+        there = [i for i, grad in enumerate(grads) if grad is not None]
+        given = [grad for grad in grads if grad is not None]
+        found = [torch.empty_like(grad, dtype=ctx.dtypes[i]) for i, grad in zip(there, given, strict=True)]
+        if found:
+            torch._foreach_copy_(found, given)
+            torch._foreach_mul_(found, [ctx.scales[i] for i in there])
+        by_place = dict(zip(there, found, strict=True))
+        return None, None, *(by_place.get(i) for i in range(len(grads)))

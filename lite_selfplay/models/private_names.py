@@ -28,7 +28,7 @@ class Private:
 
 
 PRIVATE = (
-    Private("torch", "torch", ("_softmax_backward_data",)),
+    Private("torch", "torch", ("_foreach_copy_", "_foreach_mul", "_foreach_mul_", "_softmax_backward_data")),
     Private("torch", "torch.cpu", ("_is_avx512_bf16_supported",)),
     Private("torch", "torch:Tensor", ("_version",)),
     Private("torch", "torch.nn:Linear", ("_forward_hooks", "_forward_pre_hooks"), of_instance=True),

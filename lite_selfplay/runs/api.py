@@ -204,6 +204,7 @@ def _check_state(checkpoint: "Checkpoint", session: "Session") -> None:
                 raise ValueError(f"{name} is at {position!r}")
             source.restore(state["sources"][name])
         session.game.restore(state["game"])
+        session.trainer.restore(state)
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
         raise RunFolderError(
             f"{path} is not the state of such a run: {type(error).__name__}: {error} in its game or sources"

@@ -446,6 +446,7 @@ class Session:
             "sources": {name: source.state() for name, source in self.sources.items()},
             **self._books.counts(),
             "cold_started": self._cold_started,
+            **self.trainer.state(),
         }
 
     def _save(self, step: int, state: Mapping[str, Any]) -> None:
@@ -455,6 +456,7 @@ class Session:
         optimizer, state = load_checkpoint(checkpoint, self.adapters)
         load_optimizer_state(self.trainer.optimizer, self.adapters, optimizer)
         self.trainer.schedule.apply()
+        self.trainer.restore(state)
         self.game.restore(state["game"])
         for name, source in self.sources.items():
             source.restore(state["sources"][name])

@@ -68,7 +68,7 @@ class Bookkeeper:
         Raises SaveFailed where the lines cannot be written.
         """
         trained = report.trained
-        self.skipped_steps += report.overflow or (not trained and self._game.trains(report.episode.log))
+        self.skipped_steps += not trained and self._game.trains(report.episode.log)
         self.nonfinite_steps += report.nonfinite is not None
         fine = report.nonfinite is None and report.foreign is None
         meant = bool(report.episode.streams) and self._game.trains(report.episode.log)  # a game may skip a step

@@ -4,6 +4,7 @@ One seat after the other learns examples of every role it may play, from a pool 
 optimizer is thrown away afterwards: training starts with seats that have moved and no momentum.
 """
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -16,15 +17,16 @@ from lite_selfplay.games.base import Game
 from lite_selfplay.models.backends.base import Backend
 from lite_selfplay.models.chat import Chat, Conversation
 from lite_selfplay.models.logprobs.batch import Batch, Way, cut
+from lite_selfplay.models.transfers import read
 from lite_selfplay.tasks.base import derived_seed
 from lite_selfplay.training.examples import ExamplePool, Fits, PooledExample, roles_of
-from lite_selfplay.training.optimizer import gradient_scaler
+from lite_selfplay.training.optimizer import gradient_norm, on_card
 from lite_selfplay.training.progress import Progress
+from lite_selfplay.training.scale import loss_scale
 
 _CLIP = 1.0
 _WARM_UP = 5
 _LAST_SHARE = 0.1
-_FIRST_SCALE = 1024.0  # what a gradient scaler starts from: the usual 65536 overflows, and skips, the first few steps
 
 
 @dataclass(frozen=True)
@@ -138,8 +140,9 @@ class _Fit:
         self.backend, self.chat, self.seat, self.section = backend, chat, seat, section
         self.progress, self.poll, self.budget = progress, poll, microbatch_tokens
         self.parameters = list(backend.adapters.parameters(seat).values())
-        self.optimizer = torch.optim.AdamW(self.parameters, lr=section.lr, weight_decay=0.0)
-        self.scaler = gradient_scaler(backend, _FIRST_SCALE)
+        fused = on_card(backend.adapters) or None
+        self.optimizer = torch.optim.AdamW(self.parameters, lr=section.lr, weight_decay=0.0, fused=fused)
+        self.scale = loss_scale(backend)
 
     def run(self, roles: tuple[str, ...], examples: Sequence[PooledExample]) -> SeatReport:
         """Learn the examples in their order, a batch a step."""
@@ -149,38 +152,50 @@ class _Fit:
             for step in range(steps):
                 drawn = examples[step * size : (step + 1) * size]
                 batch = [self.chat.conversation(example.prompt, example.completion) for example in drawn]
-                losses.append(self._backward(batch, step))
-                self._move(step)
+                losses.append(self._learn(batch, step))
                 tokens += sum(len(row.completion_ids) for row in batch)
                 self.progress.advance(step + 1, note=f"loss {losses[-1]:.2f}")
         finally:
             self.optimizer.zero_grad(set_to_none=True)
         return SeatReport(self.seat, roles, losses[0], losses[-1], len(examples), tokens)
 
-    def _backward(self, batch: Sequence[Conversation], step: int) -> float:
-        """Add up the gradient of a batch's loss, microbatch by microbatch; returns the loss."""
-        total = 0.0
+    def _learn(self, batch: Sequence[Conversation], step: int) -> float:
+        """One update, computed again with a smaller scale where its gradient overflows in float16; returns the loss."""
+        while True:
+            losses = self._backward(batch)
+            gradients = [p.grad for p in self.parameters if p.grad is not None]
+            self.scale.take_off(gradients)
+            norm = gradient_norm(gradients)
+            *found, (size,) = read([*losses, norm])
+            for (value,) in found:
+                if not math.isfinite(value):
+                    raise TrainingError(f"the loss of seat {self.seat} is {value} at {self._where(step)}")
+            if math.isfinite(size):
+                break
+            if not self.scale.lower():
+                raise TrainingError(f"the gradient of seat {self.seat} is {size} at {self._where(step)}")
+            self.optimizer.zero_grad(set_to_none=True)
+        self.optimizer.param_groups[0]["lr"] = self.section.lr * lr_share(step, self.section.steps)
+        torch.nn.utils.clip_grads_with_norm_(self.parameters, _CLIP, norm)
+        self.optimizer.step()
+        self.scale.held()
+        self.optimizer.zero_grad(set_to_none=True)
+        return sum(value for (value,) in found)
+
+    def _backward(self, batch: Sequence[Conversation]) -> list[torch.Tensor]:
+        """Add up the gradient of a batch's loss, microbatch by microbatch; returns the parts of the loss."""
+        losses = []
         tokens = sum(len(row.completion_ids) for row in batch)
         self.backend.adapters.activate(self.seat)
         for micro in microbatches(batch, self.budget, self.backend.way()):
             self.poll()
-            with self.backend.autocast():
-                loss = negative_log_likelihood(self.backend, micro) / tokens
-            if not torch.isfinite(loss):
-                raise TrainingError(f"the loss of seat {self.seat} is {loss.item()} at {self._where(step)}")
-            self.scaler.scale(loss).backward()
-            total += loss.item()
-        return total
-
-    def _move(self, step: int) -> None:
-        self.optimizer.param_groups[0]["lr"] = self.section.lr * lr_share(step, self.section.steps)
-        self.scaler.unscale_(self.optimizer)
-        norm = torch.nn.utils.clip_grad_norm_(self.parameters, _CLIP)
-        if not torch.isfinite(norm) and not self.scaler.is_enabled():  # a scaler skips a step that overflowed
-            raise TrainingError(f"the gradient of seat {self.seat} is {norm.item()} at {self._where(step)}")
-        self.scaler.step(self.optimizer)
-        self.scaler.update()
-        self.optimizer.zero_grad(set_to_none=True)
+            with self.backend.adapters.cast_together(self.backend.compute_dtype):
+                with self.backend.autocast():
+                    logprobs, _ = self.backend.token_logprobs(micro)
+                    loss = -logprobs.sum() / tokens
+                self.scale.of(loss, logprobs).backward()
+            losses.append(loss.detach())
+        return losses
 
     def _where(self, step: int) -> str:
         return f"step {step + 1} of its cold start: a smaller cold_start.lr may help"
@@ -190,9 +205,3 @@ def microbatches(rows: Sequence[Conversation], budget: int, way: Way) -> list[Ba
     """Rows by length, cut into batches of at most `budget` tokens (one row at the least)."""
     ordered = sorted(rows, key=lambda row: (len(row.completion_ids), len(row.prompt_ids)))
     return [batch for _, batch in cut(ordered, lambda row: (row.prompt_ids, row.completion_ids), budget, way)]
-
-
-def negative_log_likelihood(backend: Backend, batch: Batch) -> torch.Tensor:
-    """The sum over a batch's completion tokens in nats, under the seat that is active: a differentiable scalar."""
-    logprobs, _ = backend.token_logprobs(batch)
-    return -logprobs.sum()

@@ -1,7 +1,7 @@
 """The optimizer's side of seats: a parameter group each, a schedule over a seat's own updates, state as tensors."""
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -12,7 +12,7 @@ from torch.optim import Optimizer
 from lite_selfplay.config import SeatConfig
 from lite_selfplay.errors import LiteSelfPlayError
 from lite_selfplay.models.adapters import Adapters
-from lite_selfplay.models.backends.base import Backend
+from lite_selfplay.models.transfers import on_host, read
 
 
 def learning_rate(config: SeatConfig, update: int, total: int) -> float:
@@ -82,26 +82,31 @@ def seat_groups(adapters: Adapters, seats: Mapping[str, SeatConfig]) -> list[dic
 
 
 def make_optimizer(adapters: Adapters, seats: Mapping[str, SeatConfig]) -> Optimizer:
-    """AdamW over all seats. A seat without a gradient keeps `grad = None`, and AdamW leaves it alone."""
-    return torch.optim.AdamW(seat_groups(adapters, seats))
+    """AdamW over all seats. A seat without a gradient keeps `grad = None`, and AdamW leaves it alone.
+
+    On a card a seat moves in a few kernels.
+    """
+    return torch.optim.AdamW(seat_groups(adapters, seats), fused=on_card(adapters) or None)
 
 
-def gradient_scaler(backend: Backend, init_scale: float = 2.0**16) -> torch.amp.GradScaler:
-    """What keeps small gradients above zero where weights are multiplied in float16 on a card; elsewhere it does
-    nothing."""
-    needed = backend.device.type == "cuda" and backend.compute_dtype == torch.float16
-    return torch.amp.GradScaler(backend.device.type, init_scale=init_scale, enabled=needed)
+def on_card(adapters: Adapters) -> bool:
+    """Whether the seats' weights are on a card."""
+    return next(iter(adapters.parameters(adapters.seats[0]).values())).is_cuda
+
+
+def gradient_norm(gradients: Sequence[Tensor]) -> Tensor:
+    """The norm of all of a seat's gradients together, where they are."""
+    return get_total_norm(gradients)
 
 
 def optimizer_state(optimizer: Optimizer, adapters: Adapters) -> dict[str, Tensor]:
     """The optimizer's state as named tensors on the CPU: `seat/parameter/exp_avg` and so on."""
-    result: dict[str, Tensor] = {}
+    found: dict[str, Tensor] = {}
     for seat in adapters.seats:
         for name, parameter in adapters.parameters(seat).items():
             for key, value in optimizer.state.get(parameter, {}).items():
-                tensor = value if isinstance(value, Tensor) else torch.tensor(float(value))
-                result[f"{seat}/{name}/{key}"] = tensor.detach().to("cpu", copy=True).contiguous()
-    return result
+                found[f"{seat}/{name}/{key}"] = value if isinstance(value, Tensor) else torch.tensor(float(value))
+    return on_host(found)
 
 
 def load_optimizer_state(optimizer: Optimizer, adapters: Adapters, state: Mapping[str, Tensor]) -> None:
@@ -113,7 +118,8 @@ def load_optimizer_state(optimizer: Optimizer, adapters: Adapters, state: Mappin
         if owner not in known:
             raise LiteSelfPlayError(f"the saved optimizer holds {owner!r}, which no seat of this run has")
         parameter = known[owner]
-        place = "cpu" if key == "step" else parameter.device
+        # A count of steps is where the optimizer reads it: on the card only where it moves the weights in one kernel.
+        place = "cpu" if key == "step" and not optimizer.defaults.get("fused") else parameter.device
         optimizer.state.setdefault(parameter, {})[key] = tensor.to(place, copy=True)
 
 
@@ -142,8 +148,20 @@ def reset_optimizer(optimizer: Optimizer, adapters: Adapters, seat: str) -> None
 
 def all_finite(tensors: Iterable[Tensor]) -> bool:
     """Whether every number in the tensors is finite."""
+    return math.isfinite(largest(tensors).item())
+
+
+def largest(tensors: Iterable[Tensor]) -> Tensor:
+    """The largest absolute value in the tensors, where they are: not finite where one of their numbers is not."""
     found = [tensor.detach() for tensor in tensors if tensor.numel()]
-    return not found or bool(torch.isfinite(get_total_norm(found, math.inf, foreach=False)))
+    if not found:
+        return torch.zeros(())
+    return get_total_norm(found, math.inf, foreach=None if found[0].is_cuda else False)
+
+
+def largest_weights(adapters: Adapters) -> dict[str, Tensor]:
+    """The largest absolute weight of every seat, under a name such as `a weight of seat A`."""
+    return {f"a weight of seat {seat}": largest(adapters.parameters(seat).values()) for seat in adapters.seats}
 
 
 def find_nonfinite(adapters: Adapters, optimizer: Optimizer | None = None) -> str | None:
@@ -151,11 +169,18 @@ def find_nonfinite(adapters: Adapters, optimizer: Optimizer | None = None) -> st
 
     With an optimizer its state is looked at too.
     """
+    found = largest_weights(adapters)
     for seat in adapters.seats:
-        parameters = list(adapters.parameters(seat).values())
-        if not all_finite(parameters):
-            return f"a weight of seat {seat}"
-        states = [optimizer.state.get(p, {}) for p in parameters] if optimizer is not None else []
-        if not all_finite(value for state in states for value in state.values() if isinstance(value, Tensor)):
-            return f"the optimizer's state of seat {seat}"
-    return None
+        if optimizer is None:
+            break
+        states = [optimizer.state.get(p, {}) for p in adapters.parameters(seat).values()]
+        values = [value for state in states for value in state.values() if isinstance(value, Tensor)]
+        if values:
+            found[f"the optimizer's state of seat {seat}"] = largest(values)
+    return first_nonfinite(found)
+
+
+def first_nonfinite(found: Mapping[str, Tensor]) -> str | None:
+    """The name of the first of some numbers that is not finite; a card is waited for once."""
+    values = zip(found, read(list(found.values())), strict=True)
+    return next((name for name, value in values if not all(map(math.isfinite, value))), None)

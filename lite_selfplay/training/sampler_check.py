@@ -176,12 +176,12 @@ class SamplerCheck:
         return floor
 
     def measure_base(self, agreements: Sequence[Agreement]) -> None:
-        """Fill in each stream's mean difference from the base, on a few of its rows."""
-        for agreement in agreements:
-            chosen = spread(agreement.rows, max(1, len(agreement.rows) // ONE_IN))
-            with self._where_memory_allows():
-                pairs = zip(chosen, self._scores(BASE, chosen), strict=True)
-                agreement.base_gap = mean_gap([(own[:LONGEST], theirs) for (_, own), theirs in pairs])
+        """Fill in each stream's mean difference from the base, on a few of its rows, which are read together."""
+        chosen = [spread(agreement.rows, max(1, len(agreement.rows) // ONE_IN)) for agreement in agreements]
+        with self._where_memory_allows():
+            scores = iter(self._scores(BASE, [row for rows in chosen for row in rows]))
+            for agreement, rows in zip(agreements, chosen, strict=True):
+                agreement.base_gap = mean_gap([(own[:LONGEST], next(scores)) for _, own in rows])
 
     def judge(self, agreements: Sequence[Agreement]) -> None:
         """Raises Foreign for the first stream whose completions were not sampled from the weights it trains.

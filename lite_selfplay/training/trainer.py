@@ -14,6 +14,7 @@ and its report says what was seen.
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, TypeVar
 
@@ -25,18 +26,21 @@ from lite_selfplay.data import Episode, Restore, Snapshot
 from lite_selfplay.errors import TrainingError
 from lite_selfplay.models.adapters import BASE
 from lite_selfplay.models.backends.base import Backend, is_out_of_memory
+from lite_selfplay.models.transfers import read
 from lite_selfplay.training.admission import NotFinite
 from lite_selfplay.training.microbatches import MicroBatch, TokenBudget, microbatches
 from lite_selfplay.training.optimizer import (
     SeatSchedule,
     Undo,
     find_nonfinite,
-    gradient_scaler,
+    gradient_norm,
+    largest_weights,
     make_optimizer,
     reset_optimizer,
 )
 from lite_selfplay.training.progress import Progress
 from lite_selfplay.training.sampler_check import Foreign, Read, SamplerCheck
+from lite_selfplay.training.scale import loss_scale
 from lite_selfplay.training.trl import make_loss
 from lite_selfplay.training.updates import Learning, StepReport, StreamUpdate, admit
 
@@ -46,6 +50,52 @@ T = TypeVar("T")
 def reference_name(seat: str) -> str:
     """The snapshot that a KL term pulls a seat towards."""
     return f"{seat}@reference"
+
+
+@dataclass
+class _Done:
+    """A microbatch that went through the model, and what was computed of it, which is read later.
+
+    `numbers` hold `logprobs` (N,), and where there are such: `reference` (N,), `loss`, `kl` and `clipped`.
+    """
+
+    micro: MicroBatch
+    learner: str
+    numbers: dict[str, Tensor]
+    read: dict[str, list[float]] = field(default_factory=dict)
+
+    @property
+    def rows(self) -> list[Read]:
+        """Each row with its log-probabilities."""
+        return list(zip(self.micro.rows, self.micro.batch.split(self.read["logprobs"]), strict=True))
+
+    def require_finite(self) -> None:
+        """Raises NotFinite, naming who learns."""
+        for name in ("reference", "logprobs"):
+            if not all(map(math.isfinite, self.read.get(name, ()))):
+                raise NotFinite(f"a log-probability of {self.learner} is not finite")
+        for value in self.read.get("loss", ()):
+            if not math.isfinite(value):
+                raise NotFinite(f"the loss of {self.learner} is {value}")
+
+
+@dataclass(frozen=True)
+class _Gradients:
+    """What a part of every stream came to: each seat's norm, on its device and on the host, and what was computed."""
+
+    norms: dict[str, Tensor]
+    sizes: dict[str, float]
+    done: list[list[_Done]]
+
+    @property
+    def rows(self) -> list[list[Read]]:
+        """The rows of each stream with their log-probabilities."""
+        return [[row for one in stream for row in one.rows] for stream in self.done]
+
+    @property
+    def odd(self) -> str | None:
+        """A seat whose norm is not finite."""
+        return next((seat for seat, size in self.sizes.items() if not math.isfinite(size)), None)
 
 
 class SelfPlayTrainer:
@@ -71,17 +121,27 @@ class SelfPlayTrainer:
         self.loss = make_loss(backend, config, tokenizer, output_dir)
         self.adapters.activate(self.adapters.seats[0])
         self.optimizer = make_optimizer(self.adapters, config.seats)
-        self.scaler = gradient_scaler(backend)
+        self.scale = loss_scale(backend)
         totals = self._totals(updates or dict.fromkeys(config.seats, config.run.steps))
         self.schedule = SeatSchedule(self.optimizer, self.adapters, config.seats, totals)
         self.check = SamplerCheck(backend)
         self._undo: Undo | None = None
+        self._suspects: dict[str, Tensor] = {}
         self._learner = ""
         self._budget = TokenBudget(config.run.tokens_at_once(on_cpu=backend.device.type == "cpu"), self.progress.warn)
 
     def expect(self, updates: Mapping[str, int]) -> None:
         """Let the seats' schedules go over other numbers of steps than were expected."""
         self.schedule.expect(self._totals(updates))
+
+    def state(self) -> dict[str, Any]:
+        """What a checkpoint holds beside the optimizer's state, as JSON."""
+        return {"loss_scale": self.scale.state()} if self.scale.needed else {}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Go on from what `state` returned, or from a state without it. Raises ValueError for what is none."""
+        if self.scale.needed and "loss_scale" in state:
+            self.scale.restore(state["loss_scale"])
 
     def _totals(self, steps: Mapping[str, int]) -> dict[str, int]:
         return {seat: max(1, count * self.config.run.minibatches) for seat, count in steps.items()}
@@ -118,52 +178,85 @@ class SelfPlayTrainer:
 
     def _learn(self, report: StepReport) -> None:
         """All updates of a step, each on its part of every stream."""
-        if (found := find_nonfinite(self.adapters)) is not None:
-            raise NotFinite(f"{found} is not finite")
-        learning = admit(report, self.config, self.adapters)
+        self._suspects = largest_weights(self.adapters)
+        try:
+            learning = admit(report, self.config, self.adapters)
+        except NotFinite:
+            self._read([])  # weights that are not finite sample numbers that are not, and are what to name
+            raise
         numbers = [k for k in range(self.config.run.minibatches) if any(x.moves(k) for x in learning)]
         if len(numbers) > 1:
             self._undo = Undo(self.optimizer, self.adapters)
             self._fitting(partial(self._read_before, learning, numbers[1:]))
+        if not numbers:
+            self._read([])
         seats = {x.update.seat for x in learning if any(map(x.moves, numbers))}
-        before = {seat: self.adapters.state(seat) for seat in seats}
+        before = {seat: self.adapters.state(seat, wait=False) for seat in seats}
         for k in numbers:
-            read = self._fitting(partial(self._backward_all, learning, k))
+            found = self._gradients(learning, k)
             if k == numbers[0]:
-                self._compare(learning, read)
-            self._move(report)
+                self._compare(learning, found.rows)
+            self._move(report, found)
         self.check.before |= before
 
     # Gradients, seat by seat
 
-    def _backward_all(self, learning: Sequence[Learning], part: int) -> list[list[Read]]:
-        """The gradients of a part of every stream, and the log-probabilities of its rows."""
-        done = [self._backward(x, part) for x in learning]
-        for x, (found, _) in zip(learning, done, strict=True):
-            x.add(part, found)
-        return [read for _, read in done]
+    def _gradients(self, learning: Sequence[Learning], part: int) -> _Gradients:
+        """The gradients of a part of every stream: computed again, with a smaller scale, where float16 overflows.
 
-    def _backward(self, learning: Learning, part: int) -> tuple[StreamUpdate, list[Read]]:
-        found, read = StreamUpdate(learning.stream.role, learning.update.seat), list[Read]()
+        A card is waited for once, when all of them are under way.
+        """
+        while True:
+            done = self._fitting(lambda: [list(self._backward(x, part)) for x in learning])
+            norms = self._norms()
+            sizes = self._read([one for stream in done for one in stream], list(norms.values()))
+            found = _Gradients(norms, dict(zip(norms, sizes, strict=True)), done)
+            if found.odd is None or not self.scale.lower():
+                break
+            self._drop_gradients()
+        for x, computed in zip(learning, done, strict=True):
+            x.add(part, _figures(x, computed))
+        return found
+
+    def _norms(self) -> dict[str, Tensor]:
+        """The norm of the gradient of each seat that has one, whose scale is taken off before."""
+        norms = {}
+        for group in self.optimizer.param_groups:
+            if moving := _gradients_of(group):
+                self.scale.take_off(moving)
+                norms[group["seat"]] = gradient_norm(moving)
+        return norms
+
+    def _read(self, done: Sequence[_Done], others: Sequence[Tensor] = ()) -> list[float]:
+        """Bring to the host what was computed of microbatches, and other scalars.
+
+        Raises NotFinite for the former, and, when first called in a step, for a weight from before it.
+        """
+        computed = [x for one in done for x in one.numbers.values()]
+        values = iter(read([*self._suspects.values(), *computed, *others]))
+        for name in self._suspects:
+            if not all(map(math.isfinite, next(values))):
+                raise NotFinite(f"{name} is not finite")
+        self._suspects = {}
+        for one in done:
+            one.read = {name: next(values) for name in one.numbers}
+            one.require_finite()
+        return [value for (value,) in values]
+
+    def _backward(self, learning: Learning, part: int) -> Iterator[_Done]:
         for micro in self._microbatches(learning, part):
             role = micro.role
             with self.backend.autocast():
                 reference = self._reference_logprobs(micro) if role.beta else None
-                self.adapters.activate(micro.seat)  # and active until its backward pass is done
-                logprobs, entropies = self._logprobs(micro, entropy_gradient=role.entropy != 0.0)
-                loss = self.loss.of(micro, logprobs, entropies, reference)
-            if not torch.isfinite(loss.value):
-                raise NotFinite(f"the loss of {self._learner} is {loss.value.item()}")
-            read += _by_row(micro, logprobs)
-            self.scaler.scale(loss.value).backward()
-            found.loss += loss.value.item()
-            found.rows += len(micro.rows)
-            found.tokens += micro.tokens
-            if loss.kl is not None:
-                found.kl = (found.kl or 0.0) + loss.kl * micro.token_share
-            if loss.clipped is not None:
-                found.clipped = (found.clipped or 0.0) + loss.clipped * micro.token_share
-        return found, read
+            self.adapters.activate(micro.seat)  # and active until its backward pass is done
+            with self.adapters.cast_together(self.backend.compute_dtype):
+                with self.backend.autocast():
+                    logprobs, entropies = self._logprobs(micro, entropy_gradient=role.entropy != 0.0)
+                    loss = self.loss.of(micro, logprobs, entropies, reference)
+                self.scale.of(loss.value, logprobs).backward()
+            found = {"logprobs": logprobs, "reference": reference, "loss": loss.value}
+            found |= {"kl": loss.kl, "clipped": loss.clipped}
+            yield _Done(micro, self._learner, {name: x.detach() for name, x in found.items() if x is not None})
 
     def _microbatches(self, learning: Learning, part: int) -> Iterator[MicroBatch]:
         """A part of a stream in microbatches, polling before each."""
@@ -183,10 +276,7 @@ class SelfPlayTrainer:
 
     def _logprobs(self, micro: MicroBatch, *, entropy_gradient: bool = False) -> tuple[Tensor, Tensor]:
         """Log-probabilities and entropies (N,) of a microbatch under the seat that is active."""
-        found = self.backend.token_logprobs(micro.batch, micro.temperature, entropy_gradient=entropy_gradient)
-        if not torch.isfinite(found[0].detach()).all():
-            raise NotFinite(f"a log-probability of {self._learner} is not finite")
-        return found
+        return self.backend.token_logprobs(micro.batch, micro.temperature, entropy_gradient=entropy_gradient)
 
     def _read_before(self, learning: Sequence[Learning], numbers: Sequence[int]) -> None:
         """Put beside the rows of later parts their log-probabilities from before the first update.
@@ -196,12 +286,13 @@ class SelfPlayTrainer:
         """
         for x in learning:
             for k in () if x.stream.replay else numbers:
-                read: list[Read] = []
+                done: list[_Done] = []
                 for micro in self._microbatches(x, k):
                     self.adapters.activate(micro.seat)
                     with self.backend.autocast(), torch.no_grad():
-                        read += _by_row(micro, self._logprobs(micro)[0])
-                x.remember(k, read)
+                        done.append(_Done(micro, self._learner, {"logprobs": self._logprobs(micro)[0]}))
+                self._read(done)
+                x.remember(k, [row for one in done for row in one.rows])
 
     def _compare(self, learning: Sequence[Learning], read: Sequence[list[Read]]) -> None:
         """Hold what was computed before anything moved to what the sampler noted, and to the base. Raises Foreign."""
@@ -216,28 +307,20 @@ class SelfPlayTrainer:
 
     # One step of the optimizer: a group, a bound and a schedule of its own for every seat
 
-    def _move(self, report: StepReport) -> None:
+    def _move(self, report: StepReport, found: _Gradients) -> None:
         """Bound each seat's gradient by itself, move the seats that have one, and tick their schedules.
 
-        Raises NotFinite for a gradient whose norm is not, unless a gradient scaler is still looking for its scale.
+        Raises NotFinite for a gradient whose norm is not.
         """
-        self.scaler.unscale_(self.optimizer)
-        norms: dict[str, float] = {}
-        for group in self.optimizer.param_groups:
-            moving = [p for p in group["params"] if p.grad is not None]
-            if moving:
-                norms[group["seat"]] = torch.nn.utils.clip_grad_norm_(moving, group["clip"]).item()
-        odd = next((seat for seat, norm in norms.items() if not math.isfinite(norm)), None)
-        report.overflow = report.overflow or (odd is not None and self.scaler.get_scale() > 1.0)
-        if odd is not None:
-            self._drop_gradients()
-        else:
-            self._note_seats(report, norms)
-        self.scaler.step(self.optimizer)  # also without a gradient, or a scaler would not lower its scale
-        self.scaler.update()
-        if odd is not None and not report.overflow:
+        if (odd := found.odd) is not None:
             roles = " and ".join(update.role for update in report.streams if update.seat == odd)
-            raise NotFinite(f"the gradient of {roles} (seat {odd}) has the norm {norms[odd]}")
+            raise NotFinite(f"the gradient of {roles} (seat {odd}) has the norm {found.sizes[odd]}")
+        for group in self.optimizer.param_groups:
+            if group["seat"] in found.norms:
+                torch.nn.utils.clip_grads_with_norm_(group["params"], group["clip"], found.norms[group["seat"]])
+        self._note_seats(report, found.sizes)
+        self.optimizer.step()
+        self.scale.held()
         self.schedule.step()
         self._drop_gradients()
 
@@ -299,6 +382,19 @@ class SelfPlayTrainer:
             self._budget.halve(self._learner)
 
 
-def _by_row(micro: MicroBatch, logprobs: Tensor) -> list[Read]:
-    """Each row of a microbatch with its log-probabilities, from (N,)."""
-    return list(zip(micro.rows, micro.batch.split(logprobs.tolist()), strict=True))
+def _gradients_of(group: Mapping[str, Any]) -> list[Tensor]:
+    return [p.grad for p in group["params"] if p.grad is not None]
+
+
+def _figures(learning: Learning, done: Sequence[_Done]) -> StreamUpdate:
+    """What the microbatches of a part of a stream add up to."""
+    found = StreamUpdate(learning.stream.role, learning.update.seat)
+    for one in done:
+        found.loss += one.read["loss"][0]
+        found.rows += len(one.micro.rows)
+        found.tokens += one.micro.tokens
+        if "kl" in one.read:
+            found.kl = (found.kl or 0.0) + one.read["kl"][0] * one.micro.token_share
+        if "clipped" in one.read:
+            found.clipped = (found.clipped or 0.0) + one.read["clipped"][0] * one.micro.token_share
+    return found

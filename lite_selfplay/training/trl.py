@@ -16,6 +16,7 @@ from torch import Tensor
 from lite_selfplay.config import RoleConfig, RunConfig
 from lite_selfplay.models import private_names
 from lite_selfplay.models.backends.base import Backend
+from lite_selfplay.models.transfers import placed
 from lite_selfplay.training.microbatches import MicroBatch
 
 _TRL_NAMES = {"sequence": "luspo"}
@@ -28,13 +29,36 @@ _LARGEST = 20.0
 class Loss:
     """A microbatch's loss, a differentiable scalar; the mean KL per token; the share of tokens whose ratio was clipped.
 
-    The latter two are None where there is no such term. A KL that is taken off the advantages is the mean of
-    log p - log p_reference.
+    The latter two, scalars as well, are None where there is no such term. A KL that is taken off the advantages is the
+    mean of log p - log p_reference.
     """
 
     value: Tensor
-    kl: float | None
-    clipped: float | None
+    kl: Tensor | None
+    clipped: Tensor | None
+
+
+class _Unread:
+    """TRL's accelerator while a loss is computed: the means that TRL logs stay on the card.
+
+    TRL reads each of them, which makes the host wait a dozen times a microbatch. It is handed the place of a mean in
+    `means` instead, as a sum of 1 number. Whatever else it asks for is the accelerator's own.
+    """
+
+    def __init__(self, accelerator: Any):
+        self._accelerator = accelerator
+        self.means: list[Tensor] = []
+
+    def reduce(self, sum_and_count: Tensor, reduction: str = "sum") -> Tensor:
+        total, count = sum_and_count
+        self.means.append(total / count.clamp(min=1.0))
+        return torch.tensor([len(self.means) - 1.0, 1.0])
+
+    def gather(self, values: Tensor) -> Tensor:
+        return torch.zeros(1)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._accelerator, name)
 
 
 class TrlLoss:
@@ -66,10 +90,10 @@ class TrlLoss:
         `reference` is needed where the role has a KL term.
         """
         role, device = micro.role, logprobs.device
-        mask = completion_mask(micro).to(device)
+        mask = placed(completion_mask(micro), device)
         differences = None  # from the reference, of the KL that is taken off the advantages
         if reference is not None and role.kl == "advantage":
-            differences, reference = padded(logprobs.detach() - reference, mask), None
+            differences, reference = padded(logprobs.detach() - reference, micro), None
         self._tell(
             temperature=micro.temperature,
             beta=role.beta * micro.scale if differences is None else 0.0,
@@ -89,28 +113,33 @@ class TrlLoss:
             "prompt_mask": nothing,
             "completion_ids": torch.zeros_like(mask),
             "completion_mask": mask,
-            "advantages": torch.tensor(row_advantages(micro, differences), device=device),
-            "num_items_in_batch": torch.tensor(float(micro.stream_tokens), device=device),
+            "advantages": placed(row_advantages(micro, differences), device),
+            "num_items_in_batch": torch.tensor(float(micro.stream_tokens)),
         }
         if reference is not None:
-            tensors["ref_per_token_logps"] = padded(reference, mask)
-        self._scores = padded(logprobs, mask), padded(entropies, mask)
+            tensors["ref_per_token_logps"] = padded(reference, micro)
+        self._scores = padded(logprobs, micro), padded(entropies, micro)
         stored = None
         if micro.has_old:
-            stored = padded(torch.tensor([value for row in micro.old for value in row], device=device), mask)
+            stored = padded(placed([value for row in micro.old for value in row], device), micro)
         old = old_logprobs(role, self._scores[0], stored, mask)
         if old is not None:
             tensors["old_per_token_logps"] = old
         # Not `compute_loss`: Unsloth's class has another there, which knows no entropy bonus. This one is TRL's on both
         # classes.
         trl: Any = self
-        value = trl._compute_loss(trl.model, tensors)
-        means = dict(trl._metrics["train"])
+        unread = _Unread(trl.accelerator)
+        trl.accelerator = unread
+        try:
+            value = trl._compute_loss(trl.model, tensors)
+        finally:
+            trl.accelerator = unread._accelerator
+        places = {name: int(values[-1]) for name, values in trl._metrics["train"].items()}
         self.forget()
         kl = None
         if role.beta:
-            kl = means["kl"][-1] if differences is None else (differences.sum() / mask.sum()).item()
-        return Loss(value, kl, means["clip_ratio/region_mean"][-1] if micro.has_old else None)
+            kl = unread.means[places["kl"]] if differences is None else differences.sum() / mask.sum()
+        return Loss(value, kl, unread.means[places["clip_ratio/region_mean"]] if micro.has_old else None)
 
     def forget(self) -> None:
         """Drop what a loss that was not finished holds."""
@@ -174,9 +203,12 @@ def completion_mask(micro: MicroBatch) -> Tensor:
     return (torch.arange(int(lengths.max()))[None] < lengths).long()
 
 
-def padded(values: Tensor, mask: Tensor) -> Tensor:
-    """Values (N,) of the completions' tokens as (B, T), 0 where the mask (B, T) is."""
-    return torch.zeros(mask.shape, dtype=values.dtype, device=values.device).masked_scatter(mask.bool(), values)
+def padded(values: Tensor, micro: MicroBatch) -> Tensor:
+    """Values (N,) of the completions' tokens as (B, T), 0 behind a completion."""
+    lengths = [row.tokens for row in micro.rows]
+    width = max(lengths)
+    places = placed([i * width + t for i, length in enumerate(lengths) for t in range(length)], values.device)
+    return values.new_zeros(len(lengths) * width).index_copy(0, places, values).unflatten(0, (len(lengths), width))
 
 
 def row_advantages(micro: MicroBatch, differences: Tensor | None = None) -> list[float]:

@@ -49,8 +49,7 @@ class StepReport:
 
     `seats` maps every seat to its learning rate, gradient norm before clipping (of the last update it took part in,
     None where it did not move) and number of updates so far. `nonfinite` says which number was not finite, in a step
-    that was skipped for it, `foreign` whose completions came from other weights; `overflow`, that a gradient scaler
-    skipped the step, as it does while it finds its scale.
+    that was skipped for it, `foreign` whose completions came from other weights.
     """
 
     step: int
@@ -61,7 +60,6 @@ class StepReport:
     update_s: float = 0.0
     nonfinite: str | None = None
     foreign: str | None = None
-    overflow: bool = False
 
     @classmethod
     def of(cls, step: int, episode: Episode, streams: list[StreamUpdate]) -> "StepReport":

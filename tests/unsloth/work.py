@@ -186,7 +186,7 @@ def facts(path: Path) -> dict[str, Any]:
     return {
         "parent": parent.__name__,
         "parents": [kind.__name__ for kind in parents],
-        "scaler": trainer.scaler.is_enabled(),
+        "scaler": trainer.scale.needed,
         "compute_loss": digest(parent.compute_loss),
         "_compute_loss": digest(parent._compute_loss),
         "adapters": sorted(backend.adapters.model.peft_config),

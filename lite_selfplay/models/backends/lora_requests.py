@@ -1,7 +1,8 @@
 """Which LoRA an inference engine is to serve for a seat: a fresh request after every change of its weights.
 
 An engine keeps what it has loaded under an integer id, and goes on serving it under that id whatever has happened to
-the weights since, without an error. So an id and a folder are never used for two states of a seat.
+the weights since, without an error; what it keeps of prompts that it has read goes by the adapter's name and path. So
+an id, a name and a folder are never used for two states of a seat.
 """
 
 import itertools

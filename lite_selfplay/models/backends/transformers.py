@@ -15,18 +15,19 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 from lite_selfplay.config import ModelSection, SeatConfig
 from lite_selfplay.data import TokenScores
 from lite_selfplay.errors import ModelNotFoundError, TrainingError
-from lite_selfplay.models import attention, threads
-from lite_selfplay.models.adapters import Adapters
+from lite_selfplay.models import attention, norms, threads
+from lite_selfplay.models.adapters import Adapters, Stacks
 from lite_selfplay.models.backends import tuning
 from lite_selfplay.models.backends.base import is_out_of_memory
 from lite_selfplay.models.generation.generate import generate
-from lite_selfplay.models.generation.sampling import Decoding, Generation, GenerationRequest
+from lite_selfplay.models.generation.sampling import Decoding, Generation, GenerationRequest, Loop
 from lite_selfplay.models.logprobs.batch import Batch, Row, Way
 from lite_selfplay.models.logprobs.reading import packs, shares_prefixes
 from lite_selfplay.models.logprobs.token_logprobs import goes_by_hidden_states, token_logprobs
 from lite_selfplay.models.memory import recomputes
 from lite_selfplay.models.shapes import Shape, shape_in
 from lite_selfplay.models.sources.folders import reading
+from lite_selfplay.models.transfers import read
 
 _DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 _SCORE_TOKENS = 16384
@@ -58,7 +59,8 @@ class TransformersBackend:
     ):
         self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         self.compute_dtype = compute_dtype(section, self.device)
-        self._decoding = Decoding(eos_ids, pad_id, self.device, cache_tokens, decode, poll)
+        loop = decoding_loop(section, self.device)
+        self._decoding = Decoding(eos_ids, pad_id, self.device, cache_tokens, decode, poll, loop, warn)
         self._warn = warn
         on_cpu = self.device.type == "cpu"
         self._checkpointing = recomputes(section, _shape(path), self.compute_dtype.itemsize, on_cpu=on_cpu)
@@ -89,14 +91,29 @@ class TransformersBackend:
         self._dense = functools.partial(dense_weight, dtype=self.compute_dtype)
         if self.device.type == "cpu":
             self._undoing.callback(threads.choose(base, section.threads))
-            self.adapters.compute_together(self._dense)
-            self._packs = packs(base)
+        else:
+            norms.fuse(base)
+        self.adapters.compute_together(self._dense)
+        self._packs = packs(base)
         self._speaks_dense = self._has_room_for_dense_weights()
+        self._stacks: Stacks | None = None
+        if self.device.type == "cuda" and self.adapters.stackable:
+            self._stack(section)
 
     def _has_room_for_dense_weights(self) -> bool:
-        """Whether seats speak through dense weights: on a CPU with four times the memory that takes."""
-        needed = 4 * self.adapters.dense_bytes(self.compute_dtype)
-        return self.device.type == "cpu" and needed < psutil.virtual_memory().available
+        """Whether 4-bit weights are expanded while a seat speaks: on a CPU with four times the memory that takes, on a
+        card with three times that."""
+        needed = self.adapters.dense_bytes(self.compute_dtype)
+        if self.device.type == "cpu":
+            return 4 * needed < psutil.virtual_memory().available
+        return 3 * needed < torch.cuda.mem_get_info()[0]
+
+    def _stack(self, section: ModelSection) -> None:
+        """On a card seats speak through stacks, with fewer launches: see `models/stacked.py`."""
+        if section.precision != "4bit":
+            self._stacks = self.adapters.stacked(self._dense, instead=True)
+        elif not self._speaks_dense:
+            self._stacks = self.adapters.beside(self.compute_dtype)
 
     def generate(self, request: GenerationRequest) -> list[list[Generation]]:
         while True:
@@ -107,13 +124,33 @@ class TransformersBackend:
                     raise
             # Out of the handler: what it held is free now. A completion is the same in any batch.
             self.release_memory()
-            self._halve_cache(request.longest)
+            if not self._leaves_weights_folded():
+                self._halve_cache(request.longest)
 
     def _generate(self, request: GenerationRequest) -> list[list[Generation]]:
-        adapters, seat = self.adapters, request.seat
-        speaking = adapters.speaking_dense(seat, self._dense) if self._speaks_dense else adapters.speaking(seat)
-        with self._lean_sampling(), self._at_rest(), speaking:
-            return generate(adapters.model, request, self._decoding)
+        with self._lean_sampling(), self._at_rest(), self._speaking(request.seat):
+            return generate(self.adapters.model, request, self._decoding)
+
+    def _speaking(self, seat: str) -> contextlib.AbstractContextManager[None]:
+        """A seat in the forward pass in the way that samples fastest."""
+        adapters = self.adapters
+        if self._stacks is not None:
+            return adapters.speaking_stacked(seat, self._stacks)
+        if not self._speaks_dense:
+            return adapters.speaking(seat)
+        if self.device.type == "cpu" or not adapters.stackable:
+            return adapters.speaking_dense(seat, self._dense)
+        return adapters.speaking_stacked(seat, adapters.stacked(self._dense, instead=False))
+
+    def _leaves_weights_folded(self) -> bool:
+        """On a card, where 4-bit weights were expanded while a seat spoke: from now on they are not."""
+        expanded = self.device.type == "cuda" and self._speaks_dense and self._stacks is None
+        if expanded and self.adapters.stackable:
+            self._speaks_dense, self._stacks = False, self.adapters.beside(self.compute_dtype)
+            self._warn(
+                "out of memory while sampling: from now on 4-bit weights are not expanded for it, which is slower"
+            )
+        return expanded and not self._speaks_dense
 
     def _halve_cache(self, longest: int) -> None:
         """Hold half as many keys and values from now on. Raises TrainingError where that would be less than a row."""
@@ -139,7 +176,7 @@ class TransformersBackend:
                 chunk, order = order[-size:], order[:-size]
                 self._decoding.poll()
                 batch = Batch.of((rows[i] for i in chunk), self.way())
-                columns = (batch.split(x.tolist()) for x in self.token_logprobs(batch, temperature))
+                columns = (batch.split(x) for x in read(self.token_logprobs(batch, temperature)))
                 for i, logprobs, entropies in zip(chunk, *columns, strict=True):
                     scores[i] = TokenScores(logprobs, entropies)
         return scores
@@ -250,6 +287,13 @@ def compute_dtype(section: ModelSection, device: torch.device) -> torch.dtype:
     if device.type == "cuda":
         return torch.bfloat16 if torch.cuda.is_bf16_supported(including_emulation=False) else torch.float16
     return torch.bfloat16 if torch.cpu._is_avx512_bf16_supported() else torch.float32
+
+
+def decoding_loop(section: ModelSection, device: torch.device) -> Loop:
+    """How tokens follow each other: `auto` samples by CUDA graphs on a card, and by the plain loop on a CPU."""
+    if section.decoding == "auto":
+        return "graphs" if device.type == "cuda" else "plain"
+    return section.decoding
 
 
 def load_base(

@@ -27,7 +27,7 @@ from lite_selfplay.errors import RequestError, TrainingError
 from lite_selfplay.models.adapters import Adapters
 from lite_selfplay.models.backends import import_unsloth
 from lite_selfplay.models.backends.transformers import TransformersBackend, nf4
-from lite_selfplay.models.backends.vllm import Engine
+from lite_selfplay.models.backends.vllm import Engine, lora_limits
 from lite_selfplay.models.generation.own_generate import generate_through
 from lite_selfplay.models.generation.sampling import Generation, GenerationRequest
 from lite_selfplay.models.logprobs.batch import Batch, Way
@@ -67,8 +67,7 @@ class UnslothBackend(TransformersBackend):
         four = section.precision == "4bit"
         vllm: dict[str, Any] = {}
         if section.fast_inference:
-            rank = max(seat.rank for seat in seats.values())
-            vllm = {"fast_inference": True, "max_lora_rank": rank, "max_loras": len(seats)}
+            vllm = {"fast_inference": True, **lora_limits({name: seat.rank for name, seat in seats.items()})}
         base, _ = self._unsloth.FastLanguageModel.from_pretrained(
             str(path),
             max_seq_length=longest_of(path, section, LONGEST_IN_VLLM if vllm else LONGEST),
@@ -117,6 +116,13 @@ class UnslothBackend(TransformersBackend):
     ) -> tuple[Tensor, Tensor]:
         self._require_room(batch.longest)
         return super().token_logprobs(batch, temperature, entropy_gradient=entropy_gradient)
+
+    @contextlib.contextmanager
+    def updating(self) -> Iterator[None]:
+        if self._engine is not None:
+            self._engine.sleep()
+        with super().updating():
+            yield
 
     def _require_room(self, tokens: int) -> None:
         """Unsloth cuts what is longer than it was loaded for, with a notice: here that is an error."""

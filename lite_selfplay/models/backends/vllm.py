@@ -1,18 +1,44 @@
-"""Sampling through a vLLM engine that serves seats as LoRA adapters. Experimental: not yet run on a GPU."""
+"""Sampling through a vLLM engine that serves seats as LoRA adapters. Experimental: not yet run on a GPU.
+
+Written to the sources of vLLM 0.33. What it does without an error, and what is done about it here:
+
+- It serves a LoRA by its id, whatever the files hold since, and finds prompts it has read by the LoRA's name and path:
+  each state of a seat has an id, a name and a folder of its own (`lora_requests`).
+- It notes log-probabilities before the temperature unless it was started with `logprobs_mode="processed_logprobs"`, and
+  raises a temperature below 0.01: what it would get wrong is refused.
+- Asleep, it takes requests and leaves them: it is woken before it is asked.
+"""
 
 import shutil
 import tempfile
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from lite_selfplay.data import Sampling
+from lite_selfplay.errors import RequestError
 from lite_selfplay.models.adapters import Adapters
 from lite_selfplay.models.backends.lora_requests import LoraRequests
 from lite_selfplay.models.generation.sampling import Generation, GenerationRequest
 
 _SEED_BITS = 0x7FFF_FFFF_FFFF_FFFF
+RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
+"""The values that vLLM takes for `max_lora_rank` (`vllm/config/lora.py`)."""
+COLDEST, HOTTEST = 1e-2, 2.0
+"""The temperatures that vLLM samples at as they are (`vllm/sampling_params.py`), besides 0."""
+
+
+def lora_limits(ranks: Mapping[str, int]) -> dict[str, Any]:
+    """What an engine is started with to serve seats of such ranks: as many LoRAs in memory, room for the largest.
+
+    Snapshots take the place of what was served longest ago. Raises RequestError for a rank beyond vLLM's largest.
+    """
+    largest = max(ranks.values())
+    if largest > RANKS[-1]:
+        raise RequestError(f"vLLM serves adapters up to rank {RANKS[-1]}, and a seat has rank {largest}")
+    rank = next(rank for rank in RANKS if rank >= largest)
+    return {"max_lora_rank": rank, "max_loras": len(ranks)}
 
 
 class Engine:
@@ -34,6 +60,8 @@ class Engine:
 
             params, lora = SamplingParams, LoRARequest
         self._llm, self._params = llm, params
+        self._config = getattr(llm, "model_config", None)
+        self._asleep = False
         files = Path(tempfile.mkdtemp(prefix="lite-selfplay-loras-"))
         weakref.finalize(self, shutil.rmtree, files, ignore_errors=True)
         core = getattr(llm, "llm_engine", None)
@@ -47,8 +75,11 @@ class Engine:
         """What `Backend.generate` gives.
 
         A completion's seed goes to vLLM's own generator: the same seed gives the same completion in the same engine,
-        not the one that another backend gives.
+        not the one that another backend gives. Raises RequestError for a temperature at which vLLM would sample
+        otherwise, or note other log-probabilities than those of its draws.
         """
+        self._check(request.sampling)
+        self.wake_up()
         n, pairs = request.n, zip(request.prompts, request.seeds, strict=True)
         rows = [(prompt, seed) for prompt, seeds in pairs for seed in seeds[:n]]
         answers = self._llm.generate(
@@ -60,11 +91,46 @@ class Engine:
         completions = [_generation(answer.outputs[0], eos_ids) for answer in answers]
         return [completions[p * n : (p + 1) * n] for p in range(len(request.prompts))]
 
+    def sleep(self) -> None:
+        """Give the memory of keys and values back until the next request, where the engine was started so that it can.
+
+        Weights stay where they are: the base's are those that are trained over.
+        """
+        if self._asleep or not getattr(self._config, "enable_sleep_mode", False):
+            return
+        if not hasattr(self._llm, "release_kv_cache_memory"):
+            return  # before 0.33: all that it can let go of has the weights in it
+        self._llm.sleep(level=0)
+        self._asleep = True
+        self._llm.release_kv_cache_memory()
+
+    def wake_up(self) -> None:
+        """Take that memory again. Raises RequestError where the engine does not wake up."""
+        if not self._asleep:
+            return
+        if self._llm.wake_up() is False:
+            raise RequestError("the vLLM engine did not wake up: set model.fast_inference=false")
+        self._asleep = False
+
+    def _check(self, sampling: Sampling) -> None:
+        temperature = sampling.temperature
+        if temperature > HOTTEST or 0 < temperature < COLDEST:
+            raise RequestError(
+                f"vLLM samples at temperatures from {COLDEST:g} to {HOTTEST:g}, and {temperature:g} is asked for: set "
+                "model.fast_inference=false"
+            )
+        mode = getattr(self._config, "logprobs_mode", "processed_logprobs")
+        if sampling.is_policy and temperature != 1.0 and mode != "processed_logprobs":
+            raise RequestError(
+                f"this vLLM engine notes log-probabilities before the temperature ({mode}), so what it samples at "
+                f"{temperature:g} cannot be trained on: set the roles' temperature to 1, or model.fast_inference=false"
+            )
+
     def _sampling(self, sampling: Sampling, seed: int, eos_ids: Sequence[int]) -> Any:
         return self._params(
             temperature=sampling.temperature,
             top_p=sampling.top_p,
-            top_k=sampling.top_k or -1,
+            top_k=sampling.top_k,
             min_p=sampling.min_p,
             repetition_penalty=sampling.repetition_penalty,
             max_tokens=sampling.max_tokens,

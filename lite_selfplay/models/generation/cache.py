@@ -40,6 +40,11 @@ class RowLayer(DynamicLayer):
             store[:rows, :, begin:end] = new
         return self._hold(rows, end)
 
+    @property
+    def held(self) -> tuple[Tensor, ...]:
+        """Keys and values as they are in use."""
+        return self._held
+
     def keep(self, holes: Tensor, movers: Tensor, rows: int) -> None:
         """Leave `rows` rows: what stands at `movers` goes to `holes`, and the end is cut off."""
         columns = self._held[0].shape[2]

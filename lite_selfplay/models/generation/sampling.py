@@ -7,12 +7,18 @@ generator. Shapes: `R` rows, `V` vocabulary.
 import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Literal
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from lite_selfplay.data import Sampling, StopReason
+
+Loop = Literal["plain", "fixed", "graphs", "compiled"]
+"""How tokens follow each other: `plain` looks at every token on the host, so that rows leave as they end; `fixed` runs
+the same operations for each token and looks every few; `graphs` replays those as CUDA graphs; `compiled` compiles the
+model for them, and replays them where there is a card."""
 
 BLOCK = 256
 """Tokens that are added up together when a cumulative sum over the vocabulary is inverted."""
@@ -52,7 +58,8 @@ class Decoding:
 
     A completion ends at one of `eos_ids`; `pad_id` fills rows and is never read. At most `cache_tokens` keys and values
     are held at once (a single row may exceed it). `decode` turns ids into text; only stop strings need it. `poll` is
-    called once a token and may raise to stop.
+    called once a token and may raise to stop. `loop` is wished for: a model whose cache does not hold every token is
+    sampled by the plain one. `warn` takes a sentence for the user.
     """
 
     eos_ids: Sequence[int]
@@ -61,6 +68,10 @@ class Decoding:
     cache_tokens: int = 65536
     decode: Callable[[Sequence[int]], str] | None = None
     poll: Callable[[], None] = lambda: None
+    loop: Loop = "plain"
+    warn: Callable[[str], None] = lambda sentence: None
+    refusals: list[str] = field(default_factory=list)
+    """Why CUDA graphs could not be recorded, where they could not."""
 
     @functools.cached_property
     def eos(self) -> Tensor:
@@ -89,10 +100,11 @@ def uniforms(seeds: Sequence[int], length: int) -> np.ndarray:
     return (z >> np.uint64(11)).astype(np.float64) * 2.0**-53
 
 
-def filtered_logits(logits: Tensor, sampling: Sampling, seen: Tensor | None = None) -> Tensor:
+def filtered_logits(logits: Tensor, sampling: Sampling, seen: Tensor | None = None, *, waits: bool = True) -> Tensor:
     """Logits (R, V) in float32 after penalty, temperature, top-k, top-p and min-p, in transformers' order and sense.
 
-    `seen` (R, V) bool marks the tokens a row's prompt and completion hold already, for the repetition penalty.
+    `seen` (R, V) bool marks the tokens a row's prompt and completion hold already, for the repetition penalty. With
+    `waits` the host may wait for a tensor to save work.
     """
     logits = logits.float()
     if sampling.repetition_penalty != 1.0 and seen is not None:
@@ -104,7 +116,7 @@ def filtered_logits(logits: Tensor, sampling: Sampling, seen: Tensor | None = No
         kth = logits.topk(sampling.top_k, dim=-1).values[..., -1:]
         logits = logits.masked_fill(logits < kth, -torch.inf)
     if sampling.top_p < 1.0:
-        logits = logits.masked_fill(~_nucleus(logits.softmax(-1), sampling.top_p), -torch.inf)
+        logits = logits.masked_fill(~_nucleus(logits.softmax(-1), sampling.top_p, waits), -torch.inf)
     if sampling.min_p > 0.0:
         probabilities = logits.softmax(-1)
         floor = sampling.min_p * probabilities.amax(-1, keepdim=True)
@@ -112,12 +124,13 @@ def filtered_logits(logits: Tensor, sampling: Sampling, seen: Tensor | None = No
     return logits
 
 
-def _nucleus(probabilities: Tensor, top_p: float) -> Tensor:
+def _nucleus(probabilities: Tensor, top_p: float, waits: bool) -> Tensor:
     """The most likely tokens (R, V) bool that reach `top_p` together: those with less than `top_p` before them.
 
-    The vocabulary is sorted only as far as the widest row needs.
+    The vocabulary is sorted only as far as the widest row needs, where the host may wait to know that.
     """
-    size, vocabulary = 64, probabilities.shape[-1]
+    vocabulary = probabilities.shape[-1]
+    size = 64 if waits else vocabulary
     while True:
         largest, order = probabilities.topk(min(size, vocabulary), dim=-1)
         reached = largest.cumsum(-1)
@@ -128,14 +141,16 @@ def _nucleus(probabilities: Tensor, top_p: float) -> Tensor:
     return torch.zeros_like(probabilities, dtype=torch.bool).scatter(-1, order, keep)
 
 
-def choose(logits: Tensor, uniform: Tensor, sampling: Sampling, seen: Tensor | None = None) -> tuple[Tensor, Tensor]:
+def choose(
+    logits: Tensor, uniform: Tensor, sampling: Sampling, seen: Tensor | None = None, *, waits: bool = True
+) -> tuple[Tensor, Tensor]:
     """The next token of each row and the log-probability it was drawn with.
 
     `logits` (R, V); `uniform` (R,) in [0, 1). Returns token ids (R,) int64 and log-probabilities (R,) float32 under the
     filtered, tempered distribution. Temperature 0 takes the most likely token; its log-probability is the one at
-    temperature 1.
+    temperature 1. `waits` as in `filtered_logits`.
     """
-    logits = filtered_logits(logits, sampling, seen)
+    logits = filtered_logits(logits, sampling, seen, waits=waits)
     peak = logits.amax(-1, keepdim=True)
     weights = (logits - peak).exp_()
     if sampling.temperature == 0.0:
@@ -171,8 +186,11 @@ class Sampler:
     """The tokens of `R` rows, each drawn by a seed of its own, and which rows have ended.
 
     `tokens` and `logprobs` (R, max_tokens + 1) hold what was drawn for a row, `length` (R,) how much; what is drawn for
-    a finished row goes into the last column.
+    a finished row goes into the last column. Where `waits` is off, no token makes the host wait for a tensor, and stop
+    strings are for whoever looks at the tokens later.
     """
+
+    waits = True
 
     def __init__(self, sampling: Sampling, decoding: Decoding, seeds: Sequence[int]):
         self.sampling, self.decoding, limit, device = sampling, decoding, sampling.max_tokens, decoding.device
@@ -190,25 +208,33 @@ class Sampler:
         """Draw the next token (R,) of every row from its logits (R, V) and keep it; `seen` as in `choose`."""
         limit, running = self.sampling.max_tokens, ~self.finished
         uniform = self.uniform.gather(1, self.length.clamp(max=limit - 1)[:, None])[:, 0]
-        token, logprob = choose(logits, uniform, self.sampling, seen)
+        token, logprob = choose(logits, uniform, self.sampling, seen, waits=self.waits)
         place = torch.where(running, self.length, limit)[:, None]
         self.tokens.scatter_(1, place, token[:, None])
         self.logprobs.scatter_(1, place, logprob[:, None])
         self.length += running
-        self.ended |= running & torch.isin(token, self.decoding.eos)
+        self.ended |= running & (token[:, None] == self.decoding.eos).any(1)
         self.full |= self.length == limit
-        if self.sampling.stop:
+        if self.sampling.stop and self.waits:
             self.stopped |= running & ~self.ended & self._meets_stop()
         return token
 
     def _meets_stop(self) -> Tensor:
-        """Which rows' last token completed a stop string: only as many tokens are decoded as could hold one."""
-        decode, stops = self.decoding.decode, self.sampling.stop
-        assert decode is not None
-        longest = max(len(stop.encode()) for stop in stops) + 4
-        lines = zip(self.tokens.tolist(), self.length.tolist(), strict=True)
-        tails = [decode(ids[max(0, length - longest) : length]) for ids, length in lines]
-        return torch.tensor([any(stop in tail for stop in stops) for tail in tails], device=self.tokens.device)
+        """Which rows' last token completed a stop string."""
+        longest, lines = self.longest_stop, zip(self.tokens.tolist(), self.length.tolist(), strict=True)
+        met = [self.holds_stop(ids[max(0, length - longest) : length]) for ids, length in lines]
+        return torch.tensor(met, device=self.tokens.device)
+
+    @property
+    def longest_stop(self) -> int:
+        """How many tokens at the end of a row could hold a stop string that its last token completed."""
+        return max(len(stop.encode()) for stop in self.sampling.stop) + 4
+
+    def holds_stop(self, ids: Sequence[int]) -> bool:
+        """Whether the text of some tokens has a stop string in it."""
+        assert self.decoding.decode is not None
+        text = self.decoding.decode(ids)
+        return any(stop in text for stop in self.sampling.stop)
 
     def hand_over(self, rows: Tensor, outs: Sequence[Generation]) -> None:
         """Put what was drawn for `rows` (R,) bool into `outs`, one for each of them in their order."""

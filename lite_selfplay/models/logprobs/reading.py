@@ -14,6 +14,8 @@ from torch import Tensor, nn
 
 from lite_selfplay.models.attention import OURS, Block
 from lite_selfplay.models.logprobs.batch import Batch, Row, Way, pad
+from lite_selfplay.models.packed_on_card import Layout
+from lite_selfplay.models.transfers import placed
 
 _ALIKE = 2
 """Rows up to so many times as long as the shortest among them are one block of attention, which is a rectangle."""
@@ -30,7 +32,7 @@ def hidden_states(base: Any, batch: Batch) -> Tensor:
         return _in_two_passes(base, batch)
     ids, _ = pad([[*prompt, *completion] for prompt, completion in batch.rows])
     # No token sees what follows it, so padding behind a row changes nothing and needs no mask.
-    out = base.base_model(input_ids=ids.to(base.device), use_cache=False)
+    out = base.base_model(input_ids=placed(ids, base.device), use_cache=False)
     return pick(out.last_hidden_state, [(len(prompt) - 1, len(completion)) for prompt, completion in batch.rows])
 
 
@@ -47,7 +49,7 @@ def pick(x: Tensor, spans: Sequence[tuple[int, int]]) -> Tensor:
     """Positions (N, ...) of `x` (B, L, ...): of each row a span, given by its first position and its length."""
     width = x.shape[1]
     places = [i * width + first + k for i, (first, count) in enumerate(spans) for k in range(count)]
-    return x.flatten(0, 1)[torch.tensor(places, device=x.device)]
+    return x.flatten(0, 1)[placed(places, x.device)]
 
 
 # Two passes: what is shared, then what is each row's own
@@ -55,13 +57,13 @@ def pick(x: Tensor, spans: Sequence[tuple[int, int]]) -> Tensor:
 
 def _in_two_passes(base: Any, batch: Batch) -> Tensor:
     device = base.device
-    ids, mask = (t.to(device) for t in pad([prefix.ids for prefix in batch.prefixes]))
+    ids, mask = (placed(t, device) for t in pad([prefix.ids for prefix in batch.prefixes]))
     cache = base.base_model(input_ids=ids, use_cache=True).past_key_values
     counts = [prefix.rows for prefix in batch.prefixes]
     for layer in cache.layers:
         layer.keys, layer.values = _repeat_rows(layer.keys, counts), _repeat_rows(layer.values, counts)
-    own_ids, own_mask = (t.to(device) for t in pad(batch.own))
-    owner = torch.tensor(batch.owners, device=device)
+    own_ids, own_mask = (placed(t, device) for t in pad(batch.own))
+    owner = placed(batch.owners, device)
     out = base.base_model(
         input_ids=own_ids,
         attention_mask=torch.cat([mask[owner], own_mask], dim=1),
@@ -151,16 +153,19 @@ def _length(span: _Span) -> int:
 
 def _packed(base: Any, batch: Batch) -> Tensor:
     packed, device = Packed.of(batch), base.device
+    blocks: Any = packed.blocks
+    if device.type == "cuda":
+        blocks = Layout([span for block in packed.blocks for span in block.spans])
     out = base.base_model(
-        input_ids=torch.tensor([packed.ids], device=device),
-        position_ids=torch.tensor([packed.positions], device=device),
+        input_ids=placed([packed.ids], device),
+        position_ids=placed([packed.positions], device),
         # Handed on as it is for having four dimensions, and not looked at: who sees whom is in the blocks.
         attention_mask=torch.zeros((1, 1, 1, 1), dtype=torch.bool, device=device),
         use_cache=False,
-        packed_blocks=packed.blocks,  # transformers hands on to attention what it does not know
+        packed_blocks=blocks,  # transformers hands on to attention what it does not know
     )
     hidden: Tensor = out.last_hidden_state[0]
-    return hidden[torch.tensor(packed.predicting, device=device)]
+    return hidden[placed(packed.predicting, device)]
 
 
 @torch.no_grad()

@@ -18,6 +18,7 @@ from torch.utils.checkpoint import checkpoint
 
 from lite_selfplay.models.logprobs.batch import Batch, pad
 from lite_selfplay.models.logprobs.reading import hidden_states, pick
+from lite_selfplay.models.transfers import placed
 
 HEAD_ELEMENTS = 2**24
 """Logits that are held at once: 64 MiB in float32. Smaller pieces read the head's weight more often."""
@@ -37,7 +38,7 @@ def token_logprobs(
     divides the logits.
     """
     base: Any = getattr(model, "get_base_model", lambda: model)()
-    targets = torch.tensor(batch.completion_ids, device=base.device)
+    targets = placed(batch.completion_ids, base.device)
     if not goes_by_hidden_states(base):
         return _scores(_logits(base, batch), targets, temperature, entropy_gradient)
     hidden = hidden_states(base, batch)
@@ -68,7 +69,7 @@ def _logits(base: Any, batch: Batch) -> Tensor:
     ids, _ = pad([[*prompt, *completion] for prompt, completion in batch.rows])
     first = min(len(prompt) for prompt, _ in batch.rows) - 1
     kept = torch.arange(first, ids.shape[1], device=base.device)
-    out = base(input_ids=ids.to(base.device), use_cache=False, logits_to_keep=kept)
+    out = base(input_ids=placed(ids, base.device), use_cache=False, logits_to_keep=kept)
     return pick(out.logits, [(len(prompt) - 1 - first, len(completion)) for prompt, completion in batch.rows])
 
 

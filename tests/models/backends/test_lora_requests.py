@@ -151,7 +151,7 @@ def test_what_the_engine_is_told_and_what_comes_back(served: Served):
     assert said[0][0].logprobs == [-0.5] * 3
     assert [params["seed"] for params in served.llm.params] == [1, 2, 3, 4]
     told = served.llm.params[0]
-    assert (told["temperature"], told["top_p"], told["top_k"], told["max_tokens"]) == (0.7, 0.9, -1, 9)
+    assert (told["temperature"], told["top_p"], told["top_k"], told["max_tokens"]) == (0.7, 0.9, 0, 9)
     assert (told["stop"], told["stop_token_ids"], told["logprobs"]) == (["x"], [2, 3], 0)
 
 

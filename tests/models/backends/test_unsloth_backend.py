@@ -153,7 +153,7 @@ def test_vllm_is_asked_for_room_for_every_seat_and_its_engine_is_kept_from_trl(f
     fake.engine = SimpleNamespace(generate=generate)
     backend = make(fast_inference=True)
     told = {key: fake.loaded[key] for key in ("fast_inference", "max_loras", "max_lora_rank")}
-    assert told == {"fast_inference": True, "max_loras": 2, "max_lora_rank": 6}
+    assert told == {"fast_inference": True, "max_loras": 2, "max_lora_rank": 8}
     assert fake.loaded["max_seq_length"] <= LONGEST_IN_VLLM
     assert not hasattr(backend.adapters.model, "vllm_engine")
     ((first, _), _) = backend.generate(GenerationRequest("B", PROMPTS, 2, Sampling(max_tokens=3), SEEDS))

@@ -10,7 +10,7 @@ from transformers import AutoModelForCausalLM, Gemma3ForCausalLM, Gemma3TextConf
 
 from lite_selfplay.data import Sampling
 from lite_selfplay.models.adapters import BASE
-from lite_selfplay.models.generation import generate as generation
+from lite_selfplay.models.generation import rows
 from lite_selfplay.models.generation.generate import generate
 from lite_selfplay.models.generation.sampling import Decoding, GenerationRequest
 
@@ -65,7 +65,7 @@ def test_prompts_that_begin_alike_are_read_once_and_say_the_same(
     shared = backend.generate(GenerationRequest("A", prompts, 2, sampling, seeds(5, 2)))
     # One prompt has a prefix of its own, of 3 tokens, the others share 20; then at most 12 tokens of each are left.
     assert read[:2] == [2 * 20, 5 * 12]
-    monkeypatch.setattr(generation, "shares_prefixes", lambda model: False)
+    monkeypatch.setattr(rows, "shares_prefixes", lambda model: False)
     read.clear()
     plain = backend.generate(GenerationRequest("A", prompts, 2, sampling, seeds(5, 2)))
     assert read[0] == 5 * 32
@@ -78,13 +78,13 @@ def test_rows_that_join_later_say_what_they_say_alone(
     make_backend: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ):
     joined: list[int] = []
-    join = generation._Batch.join
+    join = rows.RowBatch.join
 
     def count(self: Any, other: Any) -> None:
         joined.append(len(other.rows))
         join(self, other)
 
-    monkeypatch.setattr(generation._Batch, "join", count)
+    monkeypatch.setattr(rows.RowBatch, "join", count)
     ends, sampling = [2, *range(100, 130)], Sampling(max_tokens=20, repetition_penalty=1.1)
     prompts = [[*range(p, p + 1 + p % 7)] for p in range(3, 30)]
     whole = make_backend(eos_ids=ends).generate(GenerationRequest("B", prompts, 2, sampling, seeds(27, 2)))
@@ -107,7 +107,7 @@ def test_prompts_are_read_a_piece_at_a_time(make_backend: Callable[..., Any], mo
     backend = make_backend(eos_ids=ends, poll=lambda: polled.append(None))
     whole = backend.generate(GenerationRequest("A", prompts, 2, sampling, seeds(17, 2)))
     once = len(polled)
-    monkeypatch.setattr(generation, "READ_TOKENS", 16)
+    monkeypatch.setattr(rows, "READ_TOKENS", 16)
     pieces = backend.generate(GenerationRequest("A", prompts, 2, sampling, seeds(17, 2)))
     assert len(polled) - once > once + 3
     for one, other in zip(itertools.chain(*whole), itertools.chain(*pieces), strict=True):

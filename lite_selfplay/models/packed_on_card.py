@@ -1,0 +1,212 @@
+"""Attention over packed rows on a card: all of a microbatch's rows in one rectangle, for torch's fused kernels.
+
+What `attention.attend` does block by block, in many small products, would be bound on a card by their number. Here
+queries, keys and values are gathered into rectangles with one index each, a mask says what each query sees, and the
+result is gathered back: five kernels a layer. Rows of very different lengths make several rectangles where that saves
+more than it launches.
+
+Shapes: `N` tokens, `H` query heads over `K` key heads, `G` = H / K, head size `D`; in a rectangle `R` rows of `T` own
+tokens that see `S` keys, those of a shared beginning first. The G heads of a key head are queries of that head, so that
+keys and values are not repeated.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+from torch.nn.functional import scaled_dot_product_attention
+
+from lite_selfplay.models.transfers import placed
+
+FEW_SCORES = 2**22
+"""Scores of one head up to which rows share a rectangle whatever their lengths: a kernel has work for less time than it
+takes to launch."""
+ALIGNED = 16
+"""Keys are filled up to a multiple of this, which fused kernels ask of a mask."""
+
+
+class Span(NamedTuple):
+    """Neighbouring tokens of a row: where they begin, how many, and the tokens before that they see as well."""
+
+    start: int
+    length: int
+    before: range
+
+    @property
+    def keys(self) -> int:
+        return len(self.before) + self.length
+
+
+@dataclass(frozen=True)
+class Indices:
+    """Where everything goes. A place is a position in the rectangles, one after another.
+
+    `queries` (R * K * T) are rows of q as (N * K, G * D), `query_places` (N * K) the way back; `keys` (R * S) are
+    tokens; `result_places` (N * H) are rows of the result as (R * T * G * K, D). `shapes` are R, T, S of each rectangle
+    and `masks` (R, 1, T * G, S) are added to its scores.
+    """
+
+    queries: Tensor
+    query_places: Tensor
+    keys: Tensor
+    result_places: Tensor
+    shapes: Sequence[tuple[int, int, int]]
+    masks: Sequence[Tensor]
+
+
+@dataclass(eq=False)
+class Layout:
+    """The rows of a packed batch, and their indices, which are made once for all layers."""
+
+    spans: Sequence[Span]
+    _made: dict[Any, Indices] = field(default_factory=dict)
+
+    def indices(self, heads: int, groups: int, like: Tensor) -> Indices:
+        key = (heads, groups, like.dtype, like.device)
+        if key not in self._made:
+            self._made[key] = _indices(rectangles(self.spans), heads, groups, like)
+        return self._made[key]
+
+
+def rectangles(spans: Sequence[Span]) -> list[list[Span]]:
+    """Spans by length, cut where sharing a rectangle would more than double the scores that are needed."""
+    found: list[list[Span]] = []
+    needed = 0
+    for span in sorted(spans, key=lambda span: (span.length, span.keys)):
+        own = span.length * span.keys
+        if found:
+            joined = [*found[-1], span]
+            if _scores(joined) <= max(FEW_SCORES, 2 * (needed + own)):
+                found[-1], needed = joined, needed + own
+                continue
+        found.append([span])
+        needed = own
+    return found
+
+
+def _scores(spans: Sequence[Span]) -> int:
+    return len(spans) * max(span.length for span in spans) * max(span.keys for span in spans)
+
+
+def _indices(found: Sequence[Sequence[Span]], heads: int, groups: int, like: Tensor) -> Indices:
+    tokens = sum(span.length for spans in found for span in spans)
+    shapes, masks = [], []
+    queries, keys = [], []
+    query_places = torch.zeros(tokens, heads, dtype=torch.long)
+    result_places = torch.zeros(tokens, heads, groups, dtype=torch.long)
+    before_places, before_results = 0, 0
+    for spans in found:
+        rows, width = len(spans), max(span.length for span in spans)
+        columns = -(-max(span.keys for span in spans) // ALIGNED) * ALIGNED
+        token = torch.zeros(rows, width, dtype=torch.long)  # behind the end of a row: any token, nobody asks for it
+        key = torch.zeros(rows, columns, dtype=torch.long)
+        for row, span in enumerate(spans):
+            own = torch.arange(span.start, span.start + span.length)
+            token[row, : span.length] = own
+            key[row, : span.keys] = torch.cat([torch.arange(span.before.start, span.before.stop), own])
+            at, head, group = torch.arange(span.length)[:, None], torch.arange(heads)[None], torch.arange(groups)
+            query_places[own] = before_places + (row * heads + head) * width + at
+            result = ((row * width + at)[..., None] * groups + group) * heads + head[..., None]
+            result_places[own] = before_results + result
+        queries.append((token[:, None] * heads + torch.arange(heads)[None, :, None]).flatten())
+        keys.append(key.flatten())
+        shapes.append((rows, width, columns))
+        masks.append(_mask([len(span.before) for span in spans], width, columns, groups, like))
+        before_places += rows * heads * width
+        before_results += rows * width * groups * heads
+    device = like.device
+    return Indices(
+        placed(torch.cat(queries), device),
+        placed(query_places.flatten(), device),
+        placed(torch.cat(keys), device),
+        placed(result_places.flatten(), device),
+        shapes,
+        masks,
+    )
+
+
+def _mask(before: Sequence[int], width: int, columns: int, groups: int, like: Tensor) -> Tensor:
+    """What is added to scores (R, 1, T * G, S): a query sees what is before its row, and the row up to itself."""
+    last = placed(list(before), like.device)[:, None] + torch.arange(width, device=like.device)
+    hidden = (
+        torch.arange(columns, device=like.device)
+        > last.repeat_interleave(groups, 1, output_size=width * groups)[..., None]
+    )
+    return like.new_zeros(hidden.shape).masked_fill_(hidden, float("-inf"))[:, None]
+
+
+def attend(q: Tensor, k: Tensor, v: Tensor, layout: Layout, scale: float) -> Tensor:
+    """Causal attention (N, H, D) of q (N, H, D) over k and v (N, K, D), by the rows that a layout names."""
+    heads, groups, size = k.shape[1], q.shape[1] // k.shape[1], v.shape[2]
+    found = layout.indices(heads, groups, q)
+    queries = _Permuted.apply(q.reshape(-1, groups * q.shape[2]), found.queries, found.query_places)
+    keys, values = (_Repeated.apply(x, found.keys) for x in (k, v))
+    parts = zip(
+        queries.split([rows * heads * width for rows, width, _ in found.shapes]),
+        keys.split([rows * columns for rows, _, columns in found.shapes]),
+        values.split([rows * columns for rows, _, columns in found.shapes]),
+        found.shapes,
+        found.masks,
+        strict=True,
+    )
+    results = []
+    for part, key, value, (rows, width, columns), mask in parts:
+        out = scaled_dot_product_attention(
+            part.view(rows, heads, width * groups, -1),
+            key.view(rows, columns, heads, -1).transpose(1, 2),
+            value.view(rows, columns, heads, -1).transpose(1, 2),
+            attn_mask=mask,
+            scale=scale,
+        )
+        results.append(out.transpose(1, 2).reshape(-1, size))
+    whole = results[0] if len(results) == 1 else torch.cat(results)
+    taken: Tensor = _Taken.apply(whole, found.result_places)
+    return taken.view(q.shape[0], q.shape[1], size)
+
+
+class _Permuted(torch.autograd.Function):
+    """Rows of x by an index; a row's gradient is that of its place, since those of gaps are 0."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, index: Tensor, places: Tensor) -> Tensor:
+        ctx.save_for_backward(places)
+        return x.index_select(0, index)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> Any:
+        return grad.index_select(0, ctx.saved_tensors[0]), None, None
+
+
+class _Repeated(torch.autograd.Function):
+    """Rows of x by an index that may name one several times: its gradient is their sum, added up in float32."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, index: Tensor) -> Tensor:
+        ctx.save_for_backward(index)
+        ctx.rows = len(x)
+        return x.index_select(0, index)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> Any:
+        total = torch.zeros(ctx.rows, *grad.shape[1:], device=grad.device)
+        return total.index_add_(0, ctx.saved_tensors[0], grad.float()).to(grad.dtype), None
+
+
+class _Taken(torch.autograd.Function):
+    """Rows of x by an index that names none twice: the gradient of all others is 0."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, index: Tensor) -> Tensor:
+        ctx.save_for_backward(index)
+        ctx.rows = len(x)
+        return x.index_select(0, index)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> Any:
+        return grad.new_zeros(ctx.rows, *grad.shape[1:]).index_copy_(0, ctx.saved_tensors[0], grad), None

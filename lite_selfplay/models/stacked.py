@@ -1,0 +1,139 @@
+"""Frozen linear layers and an adapter over them in two products, on tensors that stay where they are.
+
+On a card it is launches that take time. Layers that read the same input (queries, keys and values; gate and up) are one
+product here, with the adapter's down-projections stacked under their weights; a second product adds what the
+up-projections make of them. Another seat is another few rows of these tensors, nothing else: a CUDA graph that was
+recorded for one seat's tensors stays right. Shapes: `N` tokens, `O` outputs of all layers of a stack, `r` ranks of all.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from lite_selfplay.models.linear import LowRank
+
+SAME_INPUT = (("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj"))
+"""Layers of a block that transformers' models call on the same tensor, by name."""
+
+Forward = Callable[[Tensor], Tensor]
+
+
+class Stack:
+    """Layers that are called on the same input, with room for an adapter of `rank` over each.
+
+    `weights` (out, in) and `biases` (out,) are the layers', in the type they are multiplied in.
+    """
+
+    def __init__(self, weights: Sequence[Tensor], biases: Sequence[Tensor | None], rank: int):
+        self._ends = torch.tensor([len(weight) for weight in weights]).cumsum(0).tolist()
+        self._outputs, self._rank, total = self._ends[-1], rank, rank * len(weights)
+        first = weights[0]
+        self.weight = first.new_zeros(self._outputs + total, first.shape[1])
+        self.up = first.new_zeros(self._outputs, total)
+        """Block by block on the diagonal: what one layer's adapter reads is nothing to the others."""
+        self.bias: Tensor | None = None
+        if any(bias is not None for bias in biases):
+            self.bias = first.new_zeros(self._outputs + total)
+        for end, weight, bias in zip(self._ends, weights, biases, strict=True):
+            self.weight[end - len(weight) : end] = weight
+            if bias is not None and self.bias is not None:
+                self.bias[end - len(weight) : end] = bias
+        self._adapted = False
+        self._input: Tensor | None = None
+        self._outs: list[Tensor | None] = []
+
+    def part(self, i: int) -> Tensor:
+        """Layer i's own weight (out, in), in here."""
+        return self.weight[self._begin(i) : self._ends[i]]
+
+    def places(self, adapters: Sequence[LowRank | None]) -> Iterator[tuple[Tensor, Tensor, float]]:
+        """Where an adapter's numbers go, whose they are, and what they are multiplied by; without one for any of the
+        layers, adapters are left out of the product from now on."""
+        self._adapted = any(adapter is not None for adapter in adapters)
+        for i, adapter in enumerate(adapters) if self._adapted else ():
+            rank = 0 if adapter is None else len(adapter.down)
+            down = self.weight[self._outputs + i * self._rank :][: self._rank]
+            up = self.up[self._begin(i) : self._ends[i], i * self._rank : (i + 1) * self._rank]
+            if rank < self._rank:
+                up[:, rank:].zero_()
+                down[rank:].zero_()
+            if adapter is not None:
+                yield down[:rank], adapter.down, 1.0
+                yield up[:, :rank], adapter.up, adapter.scale
+
+    def forward(self, i: int, x: Tensor) -> Tensor:
+        """What layer i gives for x (..., in); what the others give for it is kept until they are asked."""
+        if self._input is not x or self._outs[i] is None:
+            self._input, self._outs = x, self._compute(x)
+        out = self._outs[i]
+        self._outs[i] = None
+        if all(other is None for other in self._outs):
+            self._input = None
+        assert out is not None
+        return out
+
+    def _compute(self, x: Tensor) -> list[Tensor | None]:
+        rows = x.reshape(-1, x.shape[-1]).to(self.weight.dtype)
+        if self._adapted:
+            both = nn.functional.linear(rows, self.weight, self.bias)
+            out = both[:, : self._outputs].addmm_(both[:, self._outputs :], self.up.T)
+        else:
+            bias = None if self.bias is None else self.bias[: self._outputs]
+            out = nn.functional.linear(rows, self.weight[: self._outputs], bias)
+        whole = out.view(*x.shape[:-1], self._outputs)
+        return [whole[..., self._begin(i) : end] for i, end in enumerate(self._ends)]
+
+    def _begin(self, i: int) -> int:
+        return self._ends[i - 1] if i else 0
+
+
+class Beside:
+    """A layer that is left as it is, with an adapter beside it: for 4-bit weights that there is no room to expand."""
+
+    def __init__(self, layer: nn.Module, like: LowRank, dtype: torch.dtype, rank: int):
+        self._layer, self._adapted = layer, False
+        self.down = torch.zeros(rank, like.down.shape[1], dtype=dtype, device=like.down.device)
+        self.up = torch.zeros(len(like.up), rank, dtype=dtype, device=like.up.device)
+
+    def places(self, adapters: Sequence[LowRank | None]) -> Iterator[tuple[Tensor, Tensor, float]]:
+        """As `Stack.places`, for one layer."""
+        (adapter,) = adapters
+        self._adapted = adapter is not None
+        if adapter is not None:
+            rank = len(adapter.down)
+            self.down[rank:].zero_()
+            self.up[:, rank:].zero_()
+            yield self.down[:rank], adapter.down, 1.0
+            yield self.up[:, :rank], adapter.up, adapter.scale
+
+    def forward(self, i: int, x: Tensor) -> Tensor:
+        """What the layer and its adapter give for x (..., in)."""
+        out: Tensor = self._layer(x)
+        if not self._adapted:
+            return out
+        rows = x.reshape(-1, x.shape[-1]).to(self.down.dtype)
+        flat = out.to(self.down.dtype).reshape(-1, out.shape[-1])
+        return torch.addmm(flat, rows @ self.down.T, self.up.T).view(out.shape)
+
+
+def together(names: Iterable[str]) -> list[list[str]]:
+    """Names of layers, those together that are called on the same input: `layers.0.self_attn.q_proj` and so on."""
+    found: dict[tuple[str, object], list[str]] = {}
+    for name in names:
+        parent, _, own = name.rpartition(".")
+        kind: object = next((kind for kind in SAME_INPUT if own in kind), own)
+        found.setdefault((parent, kind), []).append(name)
+    return list(found.values())
+
+
+@torch.no_grad()
+def take(stacks: Iterable[tuple[Any, Sequence[LowRank | None]]]) -> None:
+    """Give stacks the adapters that are to speak: each number is copied once, all in one go."""
+    places = [place for stack, adapters in stacks for place in stack.places(adapters)]
+    if not places:
+        return
+    to, of, scales = (list(column) for column in zip(*places, strict=True))
+    # In float32 before it is rounded, as everything that is done to an adapter.
+    torch._foreach_copy_(to, torch._foreach_mul(of, scales))

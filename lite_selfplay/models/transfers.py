@@ -1,0 +1,50 @@
+"""Between host and card: many numbers at once, and without the host waiting where it need not.
+
+A copy from ordinary memory makes the host wait until the card has finished everything before it. One from pinned memory
+does not; torch keeps that memory until the copy is done.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+def placed(values: Any, device: torch.device, dtype: torch.dtype | None = None) -> Tensor:
+    """Numbers of the host, nested lists or a tensor on the CPU, as a tensor on a device."""
+    found = values if isinstance(values, Tensor) else torch.tensor(values, dtype=dtype)
+    return found.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else found.to(device)
+
+
+def read(tensors: Sequence[Tensor]) -> list[list[float]]:
+    """The numbers in each of several float tensors, for which a card is waited for once."""
+    if not tensors:
+        return []
+    sizes = [tensor.numel() for tensor in tensors]
+    values: list[float] = torch.cat([tensor.detach().flatten().float() for tensor in tensors]).tolist()
+    found, first = [], 0
+    for size in sizes:
+        found.append(values[first : first + size])
+        first += size
+    return found
+
+
+def on_host(tensors: Mapping[str, Tensor], *, wait: bool = True) -> dict[str, Tensor]:
+    """Copies of named tensors on the CPU, from a card in one transfer for each type.
+
+    Without `wait` they are not there before the card is next waited for.
+    """
+    result: dict[str, Tensor] = {}
+    by_kind: dict[tuple[torch.device, torch.dtype], list[str]] = {}
+    for name, tensor in tensors.items():
+        by_kind.setdefault((tensor.device, tensor.dtype), []).append(name)
+    for (device, dtype), names in by_kind.items():
+        if device.type != "cuda":
+            result |= {name: tensors[name].detach().to("cpu", copy=True).contiguous() for name in names}
+            continue
+        whole = torch.cat([tensors[name].detach().flatten() for name in names])
+        host = torch.empty(len(whole), dtype=dtype, pin_memory=not wait).copy_(whole, non_blocking=not wait)
+        for name, part in zip(names, host.split([tensors[name].numel() for name in names]), strict=True):
+            result[name] = part.view(tensors[name].shape)
+    return {name: result[name] for name in tensors}

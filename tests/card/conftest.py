@@ -1,0 +1,68 @@
+"""A pretend card for a test: `card` has both profiles one after the other, `t4` and `rtx_4090` one of them.
+
+Importing `pretend` prepares autograd's engine, which must happen before the first backward pass of a process: this file
+is imported when tests are collected.
+"""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.card import pretend
+
+
+def there(model: pretend.Model) -> Iterator[pretend.Card]:
+    """A card for the length of a test; what is on it is of no use afterwards."""
+    with pretend.card(model) as found:
+        yield found
+
+
+@pytest.fixture(params=sorted(pretend.PROFILES))
+def card(request: pytest.FixtureRequest) -> Iterator[pretend.Card]:
+    yield from there(pretend.PROFILES[request.param])
+
+
+@pytest.fixture
+def t4() -> Iterator[pretend.Card]:
+    yield from there(pretend.T4)
+
+
+@pytest.fixture
+def rtx_4090() -> Iterator[pretend.Card]:
+    yield from there(pretend.RTX_4090)
+
+
+KINDS = (("t4", "fp32"), ("t4", "fp16"), ("t4", "4bit"), ("4090", "bf16"), ("4090", "4bit"))
+"""What a card is asked for: 4 bits are multiplied in fp16 on a T4, in bf16 on a 4090."""
+
+
+@pytest.fixture(params=KINDS, ids="-".join)
+def precision(request: pytest.FixtureRequest) -> Iterator[str]:
+    """A precision, on a card that has it."""
+    model, name = request.param
+    with pretend.card(pretend.PROFILES[model]):
+        yield name
+
+
+@pytest.fixture
+def agon(tmp_path: Path) -> Callable[..., dict[str, Any]]:
+    """The configuration of a small run of Agon, with changes: `agon("name", precision="fp16", steps=2)`."""
+
+    def config(name: str = "run", precision: str = "bf16", **changes: Any) -> dict[str, Any]:
+        return {
+            "game": "agon",
+            "model": {"name": "tiny", "precision": precision},
+            "backend": "transformers",
+            "tasks": "letters",
+            "group_size": 4,
+            "problems_per_step": 2,
+            "steps": 1,
+            "max_completion_tokens": 8,
+            "seed": 1,
+            "run_dir": tmp_path / name,
+            **changes,
+        }
+
+    return config

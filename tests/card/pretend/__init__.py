@@ -1,0 +1,169 @@
+"""A pretend CUDA card: code that asks for `cuda` runs on a CPU build of torch, with real numbers.
+
+    from tests.card import pretend             # before the first backward pass of the process
+
+    with pretend.card(pretend.T4) as card:
+        x = torch.ones(3, device="cuda")       # x.is_cuda, type(x) is torch.Tensor; its numbers lie on the CPU
+        x + torch.ones(3)                      # RuntimeError: Expected all tensors to be on the same device ...
+        with card.watch() as seen:
+            x.sum().item()
+        seen.launches, seen.waits              # 2 kernels, and where the host waited
+
+What it shows: which way code takes where there is a card, tensors on the wrong device, precisions and types, memory
+that runs out (the bytes of all tensors), how many kernels are launched, and where the host waits.
+
+What it cannot show: time; the numbers of CUDA's own kernels, which round otherwise; what goes wrong within a kernel or
+between streams; the memory of workspaces and gaps; and what is not torch (vLLM, Triton, bitsandbytes' CUDA library,
+whose operators run here as they do on a CPU). A kernel is counted for every operation that is not a view; a card may
+take none or several for it. No figure from here is one of a GPU.
+"""
+
+import contextlib
+import functools
+import sys
+import threading
+import types
+import warnings
+from collections.abc import Iterator
+from typing import Any
+from unittest import mock
+
+import torch
+
+from .counting import Seen, Wait, places
+from .engine import ENGINE
+from .models import GIB, PROFILES, RTX_4090, T4, Memory, Model
+from .operations import Operations, attention, rms_norm
+from .tensors import PATCHES, Generator, inside, is_card
+from .torch_cuda import functions
+
+__all__ = ["GIB", "PROFILES", "RTX_4090", "T4", "Card", "Model", "Seen", "Wait", "card", "inside", "is_card"]
+
+
+class Card:
+    """The card that is there for the length of `card`."""
+
+    def __init__(self, model: Model, package: str):
+        self.model, self.package = model, package
+        self.memory = Memory(model)
+        self.generator = torch.Generator()
+        self._watching: list[Seen] = []
+        self._lock = threading.Lock()
+
+    @property
+    def watched(self) -> bool:
+        return bool(self._watching)
+
+    @contextlib.contextmanager
+    def watch(self, *, with_places: bool = False, with_operations: bool = False) -> Iterator[Seen]:
+        """Count what happens within; may be nested. See `Seen` for what the options add."""
+        seen = Seen(with_places, with_operations)
+        self._watching.append(seen)
+        try:
+            yield seen
+        finally:
+            self._watching.remove(seen)
+
+    def count(self, name: str, kernels: int = 1, shapes: tuple[tuple[int, ...], ...] = ()) -> None:
+        """Note that an operation launched kernels."""
+        own = places(self.package)[0] if any(seen.with_places for seen in self._watching) else ""
+        with self._lock:
+            for seen in self._watching:
+                seen.kernels[name] += kernels
+                if seen.with_places:
+                    seen.places[own] += kernels
+                if seen.with_operations:
+                    seen.operations.append((name, shapes))
+
+    def wait(self, kind: str, name: str) -> None:
+        """Note that the host waited."""
+        if self._watching:
+            found = Wait(kind, name, *places(self.package))
+            with self._lock:
+                for seen in self._watching:
+                    seen.waits[found] += 1
+
+    @contextlib.contextmanager
+    def randomness(self) -> Iterator[None]:
+        """The card's own generator in the place of the CPU's, which a card leaves alone."""
+        own = torch.default_generator.get_state()
+        torch.default_generator.set_state(self.generator.get_state())
+        try:
+            yield
+        finally:
+            self.generator.set_state(torch.default_generator.get_state())
+            torch.default_generator.set_state(own)
+
+
+_one_at_a_time = threading.Lock()
+
+
+@contextlib.contextmanager
+def card(model: Model = RTX_4090, package: str = "lite_selfplay") -> Iterator[Card]:
+    """A card is in the machine for the length of this; tensors that are on it do not outlive it.
+
+    `package` is the one whose lines are told where the host waits. Raises RuntimeError where torch is built for CUDA,
+    and where there is a card already.
+    """
+    if ENGINE is None:
+        raise RuntimeError("this torch is built for CUDA: a pretend card needs a build for CPUs")
+    if not _one_at_a_time.acquire(blocking=False):
+        raise RuntimeError("there is a card already")
+    found = Card(model, package)
+    with contextlib.ExitStack() as stack:
+        stack.callback(_one_at_a_time.release)
+        with contextlib.suppress(ImportError):  # looks for a card when imported, and for its own library for one
+            import bitsandbytes  # noqa: F401
+        stack.callback(_forget_the_device)
+        library = torch.library.Library("aten", "IMPL")
+        stack.callback(library._destroy)
+        stack.enter_context(ENGINE.believing())
+        _patch(found, stack)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            library.impl("scaled_dot_product_attention", functools.partial(attention, found), "AutogradCUDA")
+            library.impl("_fused_rms_norm", functools.partial(rms_norm, found), "AutogradCUDA")
+        _forget_the_device()
+        stack.enter_context(Operations(found))
+        yield found
+
+
+def _patch(found: Card, stack: contextlib.ExitStack) -> None:
+    lift = torch._C._only_lift_cpu_tensors()
+    torch._C._set_only_lift_cpu_tensors(True)  # `torch.tensor(list, device="cuda")` copies, as it does on a card
+    stack.callback(torch._C._set_only_lift_cpu_tensors, lift)
+    for name, value in functions(found).items():
+        for module in (torch.cuda, torch.cuda.memory, torch.cuda.random):
+            if module is torch.cuda or hasattr(module, name):
+                stack.enter_context(mock.patch.object(module, name, value, create=True))
+    for name, value in PATCHES.items():
+        stack.enter_context(mock.patch.object(torch.Tensor, name, value, create=True))
+    for where, name, value in (
+        (torch, "Generator", Generator),
+        (threading.Thread, "_bootstrap_inner", _in_every_thread(found)),
+        (torch.version, "cuda", "12.8"),
+        (torch.backends.cuda, "is_built", lambda: True),
+    ):
+        stack.enter_context(mock.patch.object(where, name, value, create=True))
+
+
+def _in_every_thread(found: Card, plain: Any = threading.Thread._bootstrap_inner) -> Any:  # type: ignore[attr-defined]
+    """A mode is a thread's own: new threads begin with it, as those of transformers that load weights."""
+
+    def start(self: threading.Thread) -> None:
+        with Operations(found):
+            plain(self)
+
+    return start
+
+
+def _forget_the_device() -> None:
+    """accelerate and transformers keep in a process what they first saw of the machine."""
+    state = sys.modules.get("accelerate.state")
+    if state is not None:
+        state.AcceleratorState._reset_state(reset_partial_state=True)
+        state.GradientState._reset_state()
+    for name in ("transformers.utils.import_utils", "transformers.training_args", "accelerate.utils.imports"):
+        for function in vars(sys.modules.get(name, types)).values():
+            if hasattr(function, "cache_clear"):
+                function.cache_clear()

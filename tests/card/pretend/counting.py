@@ -1,0 +1,76 @@
+"""What a stretch of work cost a card: kernels by operation, and where the host waited."""
+
+import sys
+import threading
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import FrameType
+
+_HERE = str(Path(__file__).parent)
+
+
+@dataclass(frozen=True)
+class Wait:
+    """A place where the host waits for the card.
+
+    `kind` is `read` (a number or a tensor comes to the host, or the host asks for everything to be done), `shape` (a
+    result's size depends on the card's numbers) or `write` (a copy from host memory that is blocking or not pinned).
+    `place` is the innermost line of the watched package, `via` the innermost outside torch.
+    """
+
+    kind: str
+    operation: str
+    place: str
+    via: str
+
+
+@dataclass
+class Seen:
+    """What was counted: `kernels` by operation, and `waits` by kind and place.
+
+    `places` counts kernels by line of the watched package, and `operations` holds every kernel in its order, with the
+    shapes of what it was given; each only where it was asked for, since both take time.
+    """
+
+    with_places: bool = False
+    with_operations: bool = False
+    kernels: Counter[str] = field(default_factory=Counter)
+    waits: Counter[Wait] = field(default_factory=Counter)
+    places: Counter[str] = field(default_factory=Counter)
+    operations: list[tuple[str, tuple[tuple[int, ...], ...]]] = field(default_factory=list)
+
+    @property
+    def launches(self) -> int:
+        """Kernels in all."""
+        return sum(self.kernels.values())
+
+    @property
+    def syncs(self) -> int:
+        """Waits in all."""
+        return sum(self.waits.values())
+
+    def table(self) -> str:
+        """The waits, most frequent first, under the sums."""
+        lines = [f"{n:6}  {w.kind:5}  {w.operation:28} {w.place:46} {w.via}" for w, n in self.waits.most_common()]
+        return "\n".join([f"{self.launches} kernels, {self.syncs} waits", *lines])
+
+
+def places(package: str) -> tuple[str, str]:
+    """The innermost line of a package, and the innermost outside torch and this folder, as `file:line`.
+
+    `(backward)` stands for a package's line on the threads of autograd, which know none.
+    """
+    frame: FrameType | None = sys._getframe(1)
+    own = via = ""
+    while frame is not None and not own:
+        name = frame.f_code.co_filename
+        if not name.startswith(_HERE):
+            if not via and "/torch/" not in name and "/contextlib.py" not in name:
+                via = f"{'/'.join(name.split('/')[-2:])}:{frame.f_lineno}"
+            if f"/{package}/" in name and "site-packages" not in name:
+                own = f"{name.rsplit(f'/{package}/', 1)[1]}:{frame.f_lineno}"
+        frame = frame.f_back
+    if not own and threading.current_thread() is not threading.main_thread():
+        own = "(backward)"
+    return own, via

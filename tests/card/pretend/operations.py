@@ -1,0 +1,325 @@
+"""Operations on card tensors: checked as a CUDA build checks them, counted, and run on the CPU tensors inside."""
+
+import contextlib
+import functools
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_map_only
+
+from .tensors import CPU, generates_on_card, inside, is_card, is_pinned, pinned, set_data, wrap
+
+aten = torch.ops.aten
+
+_FREE = {"empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided", "_unsafe_view", "detach_", "resize_"}
+_WAITS_FOR_SHAPE = {"nonzero", "masked_select", "_unique2", "unique_dim", "unique_consecutive", "bincount", "_unique"}
+_TAKES_ZERO_DIM = {"masked_fill", "masked_fill_", "fill", "fill_", "index_put", "index_put_", "where", "lerp", "lerp_"}
+_INDEXING = {"index", "index_put", "index_put_", "_unsafe_index", "_index_put_impl_", "_unsafe_index_put"}
+_READS = (aten._local_scalar_dense.default, aten.equal.default)
+
+_IN_ONE_KERNEL = (110, 64, 48, 36, 30)
+"""Tensors that a foreach kernel takes by the number of lists (MultiTensorApply.cuh); large ones may need more."""
+
+Argument = tuple[int, str]
+"""An argument of an operation, by position and name."""
+
+
+@dataclass(frozen=True)
+class _Kind:
+    """What is known of an operation from its schema.
+
+    `back` names for each result the argument that it is, None where it is a new tensor; `writes` are the arguments that
+    it changes. `composite`: torch has it in terms of others; `zero_dim`: a CPU tensor of one number may be among card
+    tensors.
+    """
+
+    composite: bool
+    view: bool
+    alias_only: bool
+    back: tuple[Argument | None, ...]
+    writes: tuple[Argument, ...]
+    random: bool
+    zero_dim: bool
+
+
+@functools.cache
+def _kind(func: Any) -> _Kind:
+    schema, name = func._schema, _name(func)
+    written = {}
+    for place, argument in enumerate(schema.arguments):
+        if argument.alias_info is not None and argument.alias_info.is_write:
+            for alias in argument.alias_info.before_set:
+                written[alias] = (place, argument.name)
+    back = tuple(
+        next((written[a] for a in r.alias_info.before_set if a in written), None) if r.alias_info is not None else None
+        for r in schema.returns
+    )
+    return _Kind(
+        composite=torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), "CompositeImplicitAutograd"),
+        view=bool(func.is_view),
+        alias_only=any(r.alias_info is not None and not r.alias_info.is_write for r in schema.returns),
+        back=back,
+        writes=tuple(written.values()),
+        random=torch.Tag.nondeterministic_seeded in func.tags,
+        zero_dim=torch.Tag.pointwise in func.tags or name in _TAKES_ZERO_DIM or name.startswith("_foreach"),
+    )
+
+
+@functools.cache
+def _name(func: Any) -> str:
+    return str(func._schema.name.split("::")[1])
+
+
+def _launches(name: str, args: Any) -> int:
+    """Kernels of an operation: one, or as many as CUDA needs for lists of tensors, whose addresses are arguments."""
+    if not name.startswith(("_foreach", "_fused_adam", "_amp_foreach")):
+        return 1
+    lists = [x for x in args if isinstance(x, list | tuple) and x and isinstance(x[0], Tensor)]
+    return -(-len(lists[0]) // _IN_ONE_KERNEL[min(len(lists), len(_IN_ONE_KERNEL)) - 1]) if lists else 1
+
+
+def _tensors(values: Any) -> list[Tensor]:
+    found = []
+    for value in values:
+        if isinstance(value, Tensor):
+            found.append(value)
+        elif isinstance(value, list | tuple):
+            found += _tensors(value)
+    return found
+
+
+def _inner(value: Any) -> Any:
+    if isinstance(value, Tensor):
+        return inside(value) if value.is_cuda else value
+    return [_inner(one) for one in value] if isinstance(value, list | tuple) else value
+
+
+def _given(source: Argument, args: Any, kwargs: Any) -> Any:
+    at, name = source
+    return kwargs[name] if name in kwargs else args[at] if at < len(args) else None
+
+
+class Operations(TorchDispatchMode):
+    """Runs what has a card tensor, or makes one, on the CPU tensors inside; what has none is left as it is."""
+
+    def __init__(self, card: Any):
+        super().__init__()
+        self.card = card
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if kwargs.get("pin_memory"):
+            return pinned(func(*args, **{**kwargs, "pin_memory": False}))
+        tensors = _tensors((*args, *kwargs.values()))
+        place = kwargs.get("device")
+        makes = place is not None and torch.device(place).type == "cuda"
+        touches = makes or any(x.is_cuda for x in tensors)
+        if "generator" in kwargs:
+            _check_generator(func, kwargs["generator"], touches)
+        kind = _kind(func)
+        if kind.composite and (touches or any(isinstance(x, torch.device) for x in args)):
+            with self:
+                if func is aten.scaled_dot_product_attention.default:
+                    return attention(self.card, *args, **kwargs)
+                if func is aten._fused_rms_norm.default:
+                    return rms_norm(self.card, *args, **kwargs)
+                return func.decompose(*args, **kwargs)
+        if not touches:
+            return func(*args, **kwargs)
+        if makes and torch.device(place).index not in (None, 0):
+            raise RuntimeError("CUDA error: invalid device ordinal")
+        if func is aten._to_copy.default:
+            return self._to_copy(args[0], dict(kwargs))
+        if func is aten.copy_.default:
+            return self._copy(*args, **kwargs)
+        if place is None and not all(x.is_cuda for x in tensors):  # with a place, only a shape is asked for
+            _check_devices(func, kind, args, kwargs, tensors)
+        if self.card.watched:
+            self._count(func, kind, args, kwargs, tensors)
+        out = self._run(func, kind, args, kwargs, makes)
+        return out if place is not None and not makes else self._finish(func, kind, args, kwargs, out)
+
+    def _run(self, func: Any, kind: _Kind, args: Any, kwargs: Any, makes: bool) -> Any:
+        inner_args = [_inner(x) for x in args]
+        inner_kwargs = {name: _inner(x) for name, x in kwargs.items()}
+        if makes:
+            inner_kwargs["device"] = CPU
+        with self.card.randomness() if kind.random else contextlib.nullcontext():
+            try:
+                return func(*inner_args, **inner_kwargs)
+            except (RuntimeError, NotImplementedError) as error:
+                if "not implemented for 'Half'" not in str(error) or kind.writes:
+                    raise
+                up = tree_map_only(Tensor, lambda t: t.float() if t.dtype == torch.float16 else t, inner_args)
+                down = func(*up, **inner_kwargs)  # what CUDA has in fp16 and a CPU has not
+                return tree_map_only(Tensor, lambda t: t.half() if t.dtype == torch.float32 else t, down)
+
+    def _finish(self, func: Any, kind: _Kind, args: Any, kwargs: Any, out: Any) -> Any:
+        for given in _tensors([_given(source, args, kwargs) for source in kind.writes]):
+            self._follow(given)
+        if not kind.back or func in _READS:
+            return out
+        # In inference mode a view is an ordinary tensor where its base is one.
+        plain = kind.alias_only and torch.is_inference_mode_enabled() and not args[0].is_inference()
+        outs = out if len(kind.back) > 1 else (out,)
+        with torch.inference_mode(False) if plain else contextlib.nullcontext():
+            found = [
+                self._wrapped(one) if source is None else _given(source, args, kwargs)
+                for source, one in zip(kind.back, outs, strict=True)
+            ]
+        return tuple(found) if len(kind.back) > 1 else found[0]
+
+    def _wrapped(self, out: Any) -> Any:
+        if isinstance(out, Tensor):
+            return self._new(out)
+        return type(out)(self._wrapped(one) for one in out) if isinstance(out, list | tuple) else out
+
+    def _new(self, inner: Tensor) -> Tensor:
+        self.card.memory.take(inner)
+        return wrap(inner)
+
+    def _follow(self, card: Tensor) -> None:
+        """After an operation that writes: where it has changed the shape, the wrapper has it as well."""
+        inner = inside(card) if card.is_cuda else card
+        if card.shape != inner.shape or card.stride() != inner.stride():
+            set_data(card, self._new(inner))
+
+    # Copies between host and card
+
+    def _to_copy(self, x: Tensor, kwargs: dict[str, Any]) -> Tensor:
+        place = torch.device(kwargs.pop("device", None) or x.device)
+        blocking = not kwargs.pop("non_blocking", False)
+        kwargs.pop("pin_memory", None)
+        self._count_copy("_to_copy", x.is_cuda, place.type == "cuda", blocking or not is_pinned(x), x)
+        out = aten._to_copy.default(inside(x) if x.is_cuda else x, device=CPU, **kwargs)
+        return self._new(out) if place.type == "cuda" else out
+
+    def _copy(self, to: Tensor, source: Tensor, non_blocking: bool = False) -> Tensor:
+        blocking = not non_blocking or not (is_pinned(to) or is_pinned(source))
+        self._count_copy("copy_", source.is_cuda, to.is_cuda, blocking, to)
+        aten.copy_.default(*(inside(x) if x.is_cuda else x for x in (to, source)))
+        return to
+
+    def _count_copy(self, name: str, from_card: bool, to_card: bool, blocking: bool, x: Tensor) -> None:
+        if not x.numel() or not self.card.watched:
+            return
+        self.card.count(name, shapes=(tuple(x.shape),))
+        if from_card != to_card and blocking:
+            self.card.wait("read" if from_card else "write", name)
+
+    def _count(self, func: Any, kind: _Kind, args: Any, kwargs: Any, tensors: list[Tensor]) -> None:
+        name = _name(func)
+        if func in _READS:
+            self.card.wait("read", name)
+        elif name in _WAITS_FOR_SHAPE or (name == "repeat_interleave" and kwargs.get("output_size") is None):
+            self.card.wait("shape", name)
+        elif name in _INDEXING:
+            for index in args[1]:
+                if index is not None and not index.is_cuda:
+                    self.card.wait("write", f"{name}[CPU index]")
+                elif index is not None and index.dtype in (torch.bool, torch.uint8):
+                    self.card.wait("shape", f"{name}[mask]")
+                    self.card.count("nonzero", 3)
+        if not (kind.view or kind.alias_only or name in _FREE):
+            self.card.count(name, _launches(name, args), tuple(tuple(x.shape) for x in tensors))
+
+
+# Without what torch wraps it in for its compiler, it takes a third of the time.
+Operations.__torch_dispatch__ = vars(Operations)["__torch_dispatch__"].__wrapped__  # type: ignore[method-assign]
+
+
+# What a CUDA build refuses
+
+
+def _check_generator(func: Any, generator: Any, on_card: bool) -> None:
+    if generator is not None and generates_on_card(generator) != on_card:
+        expected, found = ("cuda", "cpu") if on_card else ("cpu", "cuda")
+        raise RuntimeError(f"Expected a '{expected}' device type for generator but found '{found}' ({func})")
+
+
+def _check_devices(func: Any, kind: _Kind, args: Any, kwargs: Any, tensors: list[Tensor]) -> None:
+    others = [x for x in tensors if not x.is_cuda]
+    if _name(func) in _INDEXING:
+        if not is_card(args[0]):
+            raise RuntimeError("indices should be either on cpu or on the same device as the indexed tensor (cpu)")
+        indices = {id(x) for x in args[1] if x is not None}  # may lie on the CPU: they are copied to the card
+        others = [x for x in others if id(x) not in indices]
+    written = {id(x) for x in _tensors([_given(source, args, kwargs) for source in kind.writes])}
+    for other in others:
+        if other.dim() == 0 and kind.zero_dim and id(other) not in written:
+            continue
+        raise RuntimeError(
+            "Expected all tensors to be on the same device, but found at least two devices, cuda:0 and cpu! "
+            f"(pretend card: {func} was given a CPU tensor of shape {list(other.shape)} and type {other.dtype})"
+        )
+
+
+def attention(
+    card: Any,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    *,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> Tensor:
+    """One fused kernel where a card would have one (flash or memory-efficient), the plain formula elsewhere.
+
+    A card asks of a fused kernel: a half precision and no mask for flash, no shared key heads for the efficient one,
+    which takes a mask of the query's type; torch makes one of a boolean mask.
+    """
+    half = query.dtype in (torch.float16, torch.bfloat16)
+    flash = half and attn_mask is None and card.model.capability >= (8, 0)
+    efficient = not enable_gqa and (query.dtype != torch.bfloat16 or card.model.bf16)
+    if query.dim() != 4 or dropout_p or not (flash or efficient):
+        return aten._scaled_dot_product_attention_math(
+            query, key, value, attn_mask, dropout_p, is_causal, None, scale=scale, enable_gqa=enable_gqa
+        )[0]
+    if attn_mask is not None and attn_mask.dtype == torch.bool:
+        attn_mask = torch.zeros_like(attn_mask, dtype=query.dtype).masked_fill_(attn_mask.logical_not(), -torch.inf)
+    if enable_gqa and key.shape[1] != query.shape[1]:
+        groups = query.shape[1] // key.shape[1]  # inside the kernel on a card
+        key, value = (x.repeat_interleave(groups, 1, output_size=query.shape[1]) for x in (key, value))
+    return aten._scaled_dot_product_flash_attention_for_cpu(
+        query, key, value, 0.0, is_causal, attn_mask=attn_mask, scale=scale
+    )[0]
+
+
+def rms_norm(card: Any, x: Tensor, shape: Any, weight: Tensor | None, eps: float | None) -> tuple[Tensor, Tensor]:
+    """A norm in one kernel, and in another one backwards, whose weight is frozen."""
+    return _RmsNorm.apply(card, x, shape, weight, eps)
+
+
+class _RmsNorm(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, card: Any, x: Tensor, shape: Any, weight: Tensor | None, eps: float | None) -> Any:
+        if weight is not None and not is_card(weight):
+            raise RuntimeError("Expected all tensors to be on the same device, but found at least two devices")
+        ctx.card, ctx.x, ctx.weight, ctx.eps = card, inside(x), None if weight is None else inside(weight), eps
+        card.count("_fused_rms_norm", shapes=(tuple(x.shape),))
+        y, scale = _RmsNorm._inner(ctx.x, ctx.weight, eps)
+        for made in (y, scale):
+            card.memory.take(made)
+        return wrap(y), wrap(scale)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor, _: Any) -> Any:
+        ctx.card.count("_fused_rms_norm_backward", shapes=(tuple(grad.shape),))
+        with torch.enable_grad():
+            x = ctx.x.detach().requires_grad_()
+            (found,) = torch.autograd.grad(_RmsNorm._inner(x, ctx.weight, ctx.eps)[0], x, inside(grad))
+        ctx.card.memory.take(found)
+        return None, wrap(found), None, None, None
+
+    @staticmethod
+    def _inner(x: Tensor, weight: Tensor | None, eps: float | None) -> tuple[Tensor, Tensor]:
+        up = x.float()
+        scale = torch.rsqrt(up.square().mean(-1, keepdim=True) + (torch.finfo(x.dtype).eps if eps is None else eps))
+        y = up * scale if weight is None else up * scale * weight.float()
+        return y.to(x.dtype), scale

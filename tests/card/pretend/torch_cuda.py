@@ -1,0 +1,160 @@
+"""`torch.cuda`, as far as a program asks for it. There is one stream, and what is asked of it is done already."""
+
+import contextlib
+import time
+import types
+from typing import Any
+
+import torch
+
+from .tensors import CUDA
+
+
+class _Device(contextlib.AbstractContextManager[None]):
+    """`torch.cuda.device` and `torch.cuda.stream`: there is one of each."""
+
+    def __init__(self, device: Any = None):
+        self.idx, self.prev_idx = 0, 0
+
+    def __exit__(self, *_: Any) -> None:
+        return None
+
+
+class _Stream:
+    """A stream or an event."""
+
+    device, cuda_stream, stream_id = CUDA, 0, 0
+
+    def __init__(self, *_: Any, **__: Any):
+        self.at = 0.0
+
+    def record(self, *_: Any) -> None:
+        self.at = time.perf_counter()
+
+    def elapsed_time(self, other: "_Stream") -> float:
+        return 1000 * (other.at - self.at)
+
+    def query(self) -> bool:
+        return True
+
+    wait_stream = wait_event = wait = record
+
+    def __enter__(self) -> "_Stream":
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        return None
+
+
+def _always(value: Any) -> Any:
+    return lambda *_, **__: value
+
+
+def functions(card: Any) -> dict[str, Any]:
+    """What stands in the place of `torch.cuda`'s functions and classes, by name."""
+    return {**_about(card.model), **_work(card), **_memory(card), **_randomness(card.generator)}
+
+
+def _about(model: Any) -> dict[str, Any]:
+    properties = types.SimpleNamespace(
+        name=model.name,
+        major=model.capability[0],
+        minor=model.capability[1],
+        total_memory=model.memory,
+        multi_processor_count=model.multiprocessors,
+        warp_size=32,
+        is_integrated=False,
+        gcnArchName="",
+    )
+    return {
+        "is_available": _always(True),
+        "is_initialized": _always(True),
+        "_is_compiled": _always(True),
+        "init": _always(None),
+        "_lazy_init": _always(None),
+        "_lazy_call": lambda call, **_: call(),
+        "device_count": _always(1),
+        "_device_count_nvml": _always(1),
+        "_nvml_based_avail": _always(False),
+        "current_device": _always(0),
+        "set_device": _always(None),
+        "get_device_name": _always(model.name),
+        "get_device_properties": _always(properties),
+        "get_device_capability": _always(model.capability),
+        "get_arch_list": _always([f"sm_{model.capability[0]}{model.capability[1]}"]),
+        "is_bf16_supported": lambda including_emulation=True: model.bf16 or including_emulation,
+        "is_tf32_supported": _always(model.bf16),
+        "can_device_access_peer": _always(False),
+    }
+
+
+def _work(card: Any) -> dict[str, Any]:
+    class Stream(_Stream):
+        def synchronize(self) -> None:
+            card.wait("read", "synchronize")
+
+    return {
+        "synchronize": lambda *_: card.wait("read", "synchronize"),
+        "ipc_collect": _always(None),
+        "is_current_stream_capturing": _always(False),
+        "device": _Device,
+        "device_of": _Device,
+        "_DeviceGuard": _Device,
+        "stream": _Device,
+        "Stream": Stream,
+        "Event": Stream,
+        "current_stream": lambda *_: Stream(),
+        "default_stream": lambda *_: Stream(),
+        "set_stream": _always(None),
+    }
+
+
+def _memory(card: Any) -> dict[str, Any]:
+    model, memory = card.model, card.memory
+
+    def empty_cache() -> None:
+        card.wait("read", "empty_cache")  # memory is given back when the card is done with it
+        memory.empty_cache()
+
+    def set_fraction(fraction: float, device: Any = None) -> None:
+        memory.fraction = fraction
+
+    def stats(device: Any = None) -> dict[str, int]:
+        return {
+            "allocated_bytes.all.current": memory.allocated,
+            "allocated_bytes.all.peak": memory.peak,
+            "reserved_bytes.all.current": memory.reserved,
+            "reserved_bytes.all.peak": memory.peak_reserved,
+            "num_alloc_retries": 0,
+            "num_ooms": 0,
+        }
+
+    return {
+        "mem_get_info": lambda *_: (int(model.memory * memory.fraction) - memory.reserved, model.memory),
+        "memory_allocated": lambda *_: memory.allocated,
+        "max_memory_allocated": lambda *_: memory.peak,
+        "memory_reserved": lambda *_: memory.reserved,
+        "max_memory_reserved": lambda *_: memory.peak_reserved,
+        "reset_peak_memory_stats": lambda *_: memory.reset_peak(),
+        "reset_max_memory_allocated": lambda *_: memory.reset_peak(),
+        "empty_cache": empty_cache,
+        "memory_stats": stats,
+        "set_per_process_memory_fraction": set_fraction,
+        "get_per_process_memory_fraction": lambda *_: memory.fraction,
+    }
+
+
+def _randomness(generator: torch.Generator) -> dict[str, Any]:
+    def seed(value: int) -> None:
+        generator.manual_seed(int(value))
+
+    return {
+        "manual_seed": seed,
+        "manual_seed_all": seed,
+        "initial_seed": generator.initial_seed,
+        "get_rng_state": lambda *_: generator.get_state(),
+        "get_rng_state_all": lambda: [generator.get_state()],
+        "set_rng_state": lambda state, *_: generator.set_state(state),
+        "set_rng_state_all": lambda states: generator.set_state(states[0]),
+        "default_generators": (generator,),
+    }

@@ -1,0 +1,89 @@
+"""CUDA graphs for the pretend card: what was recorded is run again, on the same memory, without the Python code.
+
+As on a card, recording runs nothing for good (what was written is put back), refuses whatever a stream cannot record (a
+copy to or from the host, a number or a shape that the host asks for), and a replay reads and writes the tensors that
+were there at the recording. What it cannot show: streams, CUDA's own reasons to refuse, and time.
+"""
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+from unittest import mock
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_flatten
+
+from tests.card.pretend import Card, Seen, inside
+
+
+class RecordedGraph:
+    """In the place of `torch.cuda.CUDAGraph`."""
+
+    def __init__(self) -> None:
+        self.operations: list[tuple[Any, Any, Any, list[Tensor]]] = []
+        self.replays = 0
+
+    def replay(self) -> None:
+        self.replays += 1
+        with torch.inference_mode():
+            for function, args, kwargs, outs in self.operations:
+                again = [x for x in tree_flatten(function(*args, **kwargs))[0] if isinstance(x, Tensor)]
+                for old, new in zip(outs, again, strict=True):
+                    if inside(old).data_ptr() != inside(new).data_ptr():  # not a view, and not written in place
+                        inside(old).copy_(inside(new))
+
+
+class _Recording(TorchDispatchMode):
+    def __init__(self, graph: RecordedGraph, seen: Seen):
+        super().__init__()
+        self._graph, self._seen = graph, seen
+        self._before: dict[int, tuple[Tensor, Tensor]] = {}
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        for argument, given in zip(function._schema.arguments, args, strict=False):
+            if argument.alias_info is not None and argument.alias_info.is_write and isinstance(given, Tensor):
+                self._keep(inside(given))
+        out = function(*args, **kwargs)
+        if self._seen.syncs:
+            raise RuntimeError(f"CUDA error: operation not permitted when stream is capturing ({function})")
+        outs = [x for x in tree_flatten(out)[0] if isinstance(x, Tensor)]
+        self._graph.operations.append((function, args, kwargs, outs))
+        return out
+
+    def _keep(self, written: Tensor) -> None:
+        storage = written.untyped_storage()
+        if storage.data_ptr() not in self._before:
+            whole = torch.empty(0, dtype=torch.uint8).set_(storage)
+            self._before[storage.data_ptr()] = whole, whole.clone()
+
+    def undo(self) -> None:
+        for whole, before in self._before.values():
+            whole.copy_(before)
+
+
+@contextlib.contextmanager
+def graphs_on_the_card(card: Card) -> Iterator[list[RecordedGraph]]:
+    """The pretend card has CUDA graphs for the length of this; the list holds those that were made and recorded."""
+    made: list[RecordedGraph] = []
+
+    @contextlib.contextmanager
+    def record(graph: RecordedGraph, pool: Any = None) -> Iterator[None]:
+        with card.watch() as seen:
+            recording = _Recording(graph, seen)
+            try:
+                with recording:
+                    yield
+            finally:
+                with torch.inference_mode():
+                    recording.undo()
+        made.append(graph)
+
+    with (
+        mock.patch.object(torch.cuda, "CUDAGraph", RecordedGraph),
+        mock.patch.object(torch.cuda, "graph", record),
+        mock.patch.object(torch.cuda, "graph_pool_handle", return_value=(0, 0), create=True),
+    ):
+        yield made

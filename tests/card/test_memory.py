@@ -1,0 +1,124 @@
+"""Memory of the pretend card that runs out, and what `doctor` and `plan` say of a card."""
+
+import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from lite_selfplay.config import ModelSection
+from lite_selfplay.data import BASE, Sampling
+from lite_selfplay.errors import TrainingError
+from lite_selfplay.models.backends.transformers import TransformersBackend
+from lite_selfplay.models.generation.sampling import GenerationRequest
+from lite_selfplay.testing import as_sampled
+from tests.card import counts, pretend
+
+ROWS = 48
+REQUEST = GenerationRequest("A", [[5, 6, 7, 8]], ROWS, Sampling(max_tokens=6), [range(ROWS)])
+
+
+def load(folder: Path, said: list[str], precision: str = "fp32") -> TransformersBackend:
+    section = ModelSection(name="tiny", precision=precision, gradient_checkpointing=False)
+    return TransformersBackend(
+        folder, section, counts.SEATS, seed=0, eos_ids=[2**30], pad_id=256, cache_tokens=2**16, warn=said.append
+    )
+
+
+@contextmanager
+def share_of_peak(card: pretend.Card, share: float, work: Callable[[], object]) -> Iterator[None]:
+    """So much of the card's memory as a share of what some work takes beside what is there."""
+    before = torch.cuda.memory_allocated()
+    torch.cuda.reset_peak_memory_stats()
+    work()
+    most = torch.cuda.max_memory_allocated()
+    assert most > before
+    card.memory.fraction = (before + share * (most - before)) / card.model.memory
+    try:
+        yield
+    finally:
+        card.memory.fraction = 1.0
+
+
+def test_sampling_goes_on_with_half_where_memory_runs_out(tiny_path: Path, t4: pretend.Card):
+    said: list[str] = []
+    backend = load(tiny_path, said)
+    whole: list[Any] = []
+    with share_of_peak(t4, 0.6, lambda: whole.extend(backend.generate(REQUEST))):
+        assert not said
+        again = backend.generate(REQUEST)
+    assert [one.token_ids for one in again[0]] == [one.token_ids for one in whole[0]]
+    assert said
+    assert all("out of memory while sampling: from now on at most" in sentence for sentence in said)
+
+
+def test_a_completion_that_does_not_fit_alone_is_an_error(tiny_path: Path, t4: pretend.Card):
+    backend = load(tiny_path, [])
+    with (
+        share_of_peak(t4, 0.0, lambda: backend.generate(REQUEST)),
+        pytest.raises(TrainingError, match="one completion"),
+    ):
+        backend.generate(REQUEST)
+
+
+def test_an_update_goes_on_with_smaller_microbatches_where_memory_runs_out(tmp_path: Path, t4: pretend.Card):
+    counts.deep_model(tmp_path, 2)
+    backend = counts.load(tmp_path, "fp32")
+    start = {seat: backend.adapters.state(seat) for seat in "AB"}
+
+    def update() -> tuple[Any, dict[str, Any]]:
+        for seat, state in start.items():
+            backend.adapters.load_state(seat, state)
+        backend.adapters.updates = dict.fromkeys("AB", 0)
+        trainer = counts.trainer(backend, tmp_path)
+        warned: list[str] = []
+        trainer.progress.warn = warned.append  # type: ignore[method-assign]
+        trainer._budget._warn = warned.append
+        played = as_sampled(counts.episode(backend), backend)
+        report = trainer.update(0, played, counts.ROLES)
+        return warned, {seat: found["grad_norm"] for seat, found in report.seats.items()}
+
+    found: list[Any] = []
+    with share_of_peak(t4, 0.75, lambda: found.append(update())):
+        warned, norms = update()
+    assert found[0][0] == []
+    assert warned
+    assert all("out of memory in the update: from now on at most" in sentence for sentence in warned)
+    assert norms == pytest.approx(found[0][1], rel=1e-4)
+
+
+def test_a_snapshot_speaks_as_the_seat_did_and_can_be_put_back(tiny_path: Path, precision: str):
+    backend = load(tiny_path, [], precision)
+    adapters = backend.adapters
+    request = GenerationRequest("A", [[5, 6, 7, 8]], 4, Sampling(max_tokens=6), [range(4)])
+
+    def said(name: str) -> list[list[int]]:
+        named = GenerationRequest(name, request.prompts, request.n, request.sampling, request.seeds)
+        return [one.token_ids for one in backend.generate(named)[0]]
+
+    before = said("A")
+    adapters.snapshot("A", "kept")
+    adapters.load_state("A", {key: -4 * tensor for key, tensor in adapters.state("A").items()})
+    assert said("A") != before
+    assert said("kept") == before
+    rows = [([5, 6, 7, 8], ids) for ids in before]
+    scores = {name: [score.logprobs for score in backend.score(name, rows, 1.0)] for name in ("A", "kept", BASE)}
+    assert scores["A"] != scores["kept"] != scores[BASE]
+    adapters.restore("A", "kept")
+    assert said("A") == before
+
+
+def test_doctor_says_what_a_run_would_use(card: pretend.Card, call: Callable[..., Any]):
+    told = json.loads(call("doctor", "--json").out)
+    text = json.dumps(told)
+    assert card.model.name in text
+    assert ("bf16" if card.model.bf16 else "fp16") in text
+
+
+def test_a_plan_is_held_to_the_card_that_is_there(card: pretend.Card, call: Callable[..., Any]):
+    told = call("plan", "--model", "tiny", "--game", "agon")
+    assert told.code == 0
+    assert card.model.name in told.out

@@ -1,0 +1,80 @@
+"""Runs on the pretend card: a step in every precision, every game, evaluation, saving and going on."""
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from lite_selfplay import RunConfig, evaluate, load_run, train
+from lite_selfplay.data import BASE
+from lite_selfplay.games.prompts import fill
+from lite_selfplay.runs.api import resume
+from tests.card import pretend
+from tests.gpu.test_seats import LESSONS
+
+Config = Callable[..., dict[str, Any]]
+
+
+def kept(run: Path) -> dict[str, torch.Tensor]:
+    """All weights of a run's last checkpoint, and what its optimizer remembers."""
+    last = run / "checkpoints" / "step-2"
+    found = load_file(last / "optimizer.safetensors")
+    for seat in "AB":
+        weights = load_file(last / "adapters" / seat / "adapter_model.safetensors")
+        found |= {f"{seat}/weights/{name}": tensor for name, tensor in weights.items()}
+    return found
+
+
+def test_a_run_moves_both_seats_and_goes_on_to_the_bit(precision: str, agon: Config, tmp_path: Path):
+    whole = train(RunConfig(**agon("whole", precision, steps=2, run={"save_every": 1})))
+    for row in whole.metrics_rows():
+        assert row["nonfinite_what"] is None
+        assert row["skipped_steps"] == 0
+        assert all(stream["rows_trained"] for stream in row["streams"].values())
+        assert all(stream["sampler_gap"] < 0.05 for stream in row["streams"].values())
+    assert {seat: one["updates"] for seat, one in whole.metrics_rows()[-1]["seats"].items()} == {"A": 2, "B": 2}
+    shutil.copytree(whole.path, tmp_path / "again")
+    shutil.rmtree(tmp_path / "again" / "checkpoints" / "step-2")
+    again = resume(tmp_path / "again")
+    assert [row["streams"] for row in whole.metrics_rows()] == [row["streams"] for row in again.metrics_rows()]
+    one, other = (kept(run.path) for run in (whole, again))
+    assert one.keys() == other.keys()
+    assert all(torch.equal(one[name], other[name]) for name in one)
+    assert any(name.endswith("exp_avg") and tensor.any() for name, tensor in one.items())
+
+
+def test_evaluation_while_training_and_afterwards(card: pretend.Card, agon: Config):
+    run = train(RunConfig(**agon(precision="4bit", eval={"tasks": "letters", "limit": 2, "every": 1})))
+    assert len(list((run.path / "eval").glob("step-*.json"))) == 2
+    found = evaluate(run.path, tasks="letters", mode="cascade", limit=2, max_completion_tokens=8)
+    assert found
+    assert load_run(run.path).seats
+
+
+@pytest.mark.parametrize("game", LESSONS)
+def test_every_game_plays_a_step(game: str, tmp_path: Path, t4: pretend.Card):
+    lines = [{"prompt": fill("solver", problem="1 + 2"), "completion": f"<answer>{value}</answer>"} for value in (3, 4)]
+    (tmp_path / "examples.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    lesson = {"cold_start": {"enabled": True, "steps": 1, "examples_per_step": 2}, **LESSONS[game]}
+    if "tasks" not in lesson or game in ("agon", "grpo", "rent", "self-refine"):
+        lesson["cold_start"]["source"] = str(tmp_path / "examples.jsonl")
+    config: dict[str, Any] = {
+        "game": game,
+        "model": "tiny",
+        "backend": "transformers",
+        "group_size": 4,
+        "problems_per_step": 2,
+        "steps": 1,
+        "max_completion_tokens": 20,
+        "run_dir": tmp_path / "run",
+    }
+    run = train(RunConfig(**{**config, **lesson}))
+    rows = run.metrics_rows()
+    assert sum(row["tokens"]["generated"] for row in rows) > 0
+    assert all(row.get("nonfinite_what") is None for row in rows)
+    assert {row["seat"] for row in run.episodes()} <= {*run.seats, BASE}

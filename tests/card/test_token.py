@@ -1,0 +1,194 @@
+"""A token on a card: as few kernels as can be had, always the same ones, and no wait for the card."""
+
+import dataclasses
+import gc
+import itertools
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lite_selfplay.data import Sampling
+from lite_selfplay.models.adapters import BASE
+from lite_selfplay.models.generation import fixed
+from lite_selfplay.models.generation.sampling import Generation, GenerationRequest
+from lite_selfplay.models.sampling_time import KERNELS_BESIDE, KERNELS_OF_A_LAYER
+from tests.card import counts
+from tests.card.pretend import Card, Seen, card
+from tests.card.recorded_graph import graphs_on_the_card
+
+ENDS = [2, *range(100, 120)]
+PROMPTS = [[*range(p, p + 1 + p % 7)] for p in range(3, 15)]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    counts.deep_model(tmp_path, 2)
+    return tmp_path
+
+
+def loaded(folder: Path, precision: str = "bf16", **decoding: Any) -> Any:
+    backend = counts.load(folder, precision)
+    backend._decoding = dataclasses.replace(backend._decoding, **decoding)
+    return backend
+
+
+def asked(seat: str = "A", **sampling: Any) -> GenerationRequest:
+    seeds = [[1000 * p + k for k in range(3)] for p in range(len(PROMPTS))]
+    return GenerationRequest(seat, PROMPTS, 3, Sampling(**{"max_tokens": 40, **sampling}), seeds)
+
+
+def spoken(backend: Any, request: GenerationRequest) -> list[Generation]:
+    return list(itertools.chain(*backend.generate(request)))
+
+
+class Tokens:
+    """What each token launched, and how often the host waited: `poll` is called before every one."""
+
+    def __init__(self, card: Card, backend: Any):
+        self.card, self.backend = card, backend
+        self.marks: list[tuple[int, int]] = []
+
+    def of(self, request: GenerationRequest) -> list[tuple[list[Any], int]]:
+        with self.card.watch(with_operations=True) as seen:
+            self.backend._decoding = dataclasses.replace(self.backend._decoding, poll=lambda: self._mark(seen))
+            self.backend.generate(request)
+        spans = itertools.pairwise(self.marks)
+        return [(seen.operations[a:b], waits - before) for (a, before), (b, waits) in spans]
+
+    def _mark(self, seen: Seen) -> None:
+        self.marks.append((len(seen.operations), seen.syncs))
+
+
+@pytest.mark.parametrize(
+    "sampling",
+    [
+        {},
+        {"temperature": 0.0},
+        {"top_p": 0.9, "top_k": 20, "min_p": 0.01},
+        {"repetition_penalty": 1.1},
+        {"stop": ("ab",)},
+    ],
+    ids=lambda sampling: " ".join(sampling) or "plain",
+)
+def test_every_token_of_a_chunk_runs_the_same_kernels_and_waits_for_nothing(
+    rtx_4090: Card, folder: Path, sampling: dict[str, Any]
+):
+    backend = loaded(folder, loop="fixed", decode=lambda ids: "".join("abcdefgh"[i % 8] for i in ids))
+    tokens = Tokens(rtx_4090, backend).of(asked(max_tokens=33, **sampling))
+    # The prompts are read before the first token; the last token of a chunk is followed by the look at it.
+    chunks = [tokens[1 + first : 16 + first] for first in range(0, 32, 16)]
+    assert all(len(chunk) == 15 for chunk in chunks)
+    for chunk in chunks:
+        (first, _), *_ = chunk
+        assert len(first) > 100
+        assert all(operations == first for operations, _ in chunk)
+        assert [waits for _, waits in chunk] == [0] * 15
+
+
+def test_a_token_of_a_model_of_28_layers_takes_at_most_1700_kernels(rtx_4090: Card, tmp_path: Path):
+    counts.deep_model(tmp_path, 28)
+    backend = loaded(tmp_path, loop="fixed")
+    tokens = Tokens(rtx_4090, backend).of(asked(max_tokens=5))
+    operations, waits = tokens[2]
+    assert waits == 0
+    assert 28 * 20 < len(operations) <= 1700
+    assert abs(len(operations) - (28 * KERNELS_OF_A_LAYER + KERNELS_BESIDE)) < 20  # what `plan` reckons with
+
+
+def test_a_seat_that_takes_over_costs_one_copy_of_its_adapter(rtx_4090: Card, folder: Path):
+    backend = loaded(folder)
+    with rtx_4090.watch() as plain, backend.adapters.speaking("A"):
+        pass
+    with rtx_4090.watch() as seen, backend._speaking("A"):
+        pass
+    assert seen.kernels - plain.kernels == {"_foreach_mul": 1, "_foreach_copy_": 1}
+    assert seen.syncs == 0
+
+
+@pytest.mark.parametrize(
+    ("precision", "seat"), [("fp32", "A"), ("fp32", BASE), ("bf16", "B"), ("4bit:bf16", "A"), ("4bit:fp16", "B")]
+)
+def test_what_rtx_4090_says_is_what_a_cpu_says(folder: Path, precision: str, seat: str):
+    request = asked(seat, max_tokens=12)
+    with card():
+        backend = loaded(folder, precision, eos_ids=ENDS)
+        assert backend._decoding.loop == "graphs"
+        ours = spoken(backend, request)
+    theirs = spoken(loaded(folder, precision, eos_ids=ENDS), request)
+    close = 1e-4 if precision == "fp32" else 0.15
+    firsts = [(one.logprobs[0], other.logprobs[0]) for one, other in zip(ours, theirs, strict=True)]
+    if precision == "fp32":
+        assert [out.token_ids for out in ours] == [out.token_ids for out in theirs]
+    same = [a for a, b in zip(ours, theirs, strict=True) if a.token_ids[:1] == b.token_ids[:1]]
+    assert len(same) > 0.7 * len(ours)
+    assert sum(abs(a - b) < close for a, b in firsts) > 0.7 * len(firsts)
+
+
+@pytest.mark.parametrize("sampling", [{}, {"repetition_penalty": 1.1, "top_p": 0.95}], ids=["plain", "more"])
+def test_graphs_say_bit_for_bit_what_the_same_loop_says_without_them(
+    rtx_4090: Card, folder: Path, monkeypatch: pytest.MonkeyPatch, sampling: dict[str, Any]
+):
+    # More columns than one view has, rows that end in between, and rows that wait for their places.
+    request = asked(max_tokens=48, **sampling)
+    options = {"eos_ids": ENDS[:5], "cache_tokens": 1400}
+    monkeypatch.setattr(fixed, "FINEST", 16)
+    with graphs_on_the_card(rtx_4090) as made:
+        by_graphs = spoken(loaded(folder, "fp32", loop="graphs", **options), request)
+    without = spoken(loaded(folder, "fp32", loop="fixed", **options), request)
+    assert by_graphs == without
+    assert len({len(out.token_ids) for out in without}) > 5
+    assert len(made) > 2  # one for every size
+    assert sum(graph.replays for graph in made) > 40
+
+
+def test_a_step_that_cannot_be_recorded_is_run_as_it_is(rtx_4090: Card, folder: Path, monkeypatch: pytest.MonkeyPatch):
+    plain, warned = fixed._Places.step, list[str]()
+
+    def reads(self: Any) -> None:
+        plain(self)
+        bool(self.finished.any())
+
+    request = asked(max_tokens=12)
+    without = spoken(loaded(folder, "fp32", loop="fixed", eos_ids=ENDS), request)
+    monkeypatch.setattr(fixed._Places, "step", reads)
+    backend = loaded(folder, "fp32", loop="graphs", eos_ids=ENDS, warn=warned.append)
+    with graphs_on_the_card(rtx_4090) as made:
+        assert spoken(backend, request) == without
+        assert spoken(backend, request) == without
+    assert not made
+    (sentence,) = warned
+    assert "without CUDA graphs" in sentence
+    assert "not permitted when stream is capturing" in sentence
+
+
+def test_weights_that_have_no_room_to_be_expanded_stay_as_they_are(rtx_4090: Card, folder: Path):
+    request = asked(max_tokens=6)
+    backend = loaded(folder, "4bit:bf16", loop="fixed", eos_ids=ENDS)
+    assert backend._speaks_dense
+    expanded = spoken(backend, request)
+    assert backend._leaves_weights_folded()
+    assert not backend._leaves_weights_folded()
+    beside = spoken(backend, request)
+    same = [one.token_ids == other.token_ids for one, other in zip(expanded, beside, strict=True)]
+    assert sum(same) > 0.6 * len(same)
+
+
+def test_the_keys_and_values_of_a_long_answer_are_taken_once(rtx_4090: Card, folder: Path):
+    """Memory does not grow with the tokens that were drawn, and is what `plan` counts: places times their length."""
+    backend = loaded(folder, loop="fixed")
+    backend.generate(asked(max_tokens=4))
+    held: list[int] = []
+    backend._decoding = dataclasses.replace(backend._decoding, poll=lambda: held.append(rtx_4090.memory.allocated))
+    before = rtx_4090.memory.allocated
+    request = GenerationRequest("A", [[5, 6, 7]], 4, Sampling(max_tokens=150), [[1, 2, 3, 4]])
+    gc.disable()
+    try:
+        backend.generate(request)
+        assert rtx_4090.memory.allocated < before + 2**16  # given back at once: the update wants it
+    finally:
+        gc.enable()
+    later = held[20:]
+    columns, per_token = 160, 2 * 2 * 8 * 16 * 2  # layers, keys and values, key heads, head size, bytes
+    assert max(later) - before < 4 * columns * per_token + 2 * 2**20
+    assert max(later) - min(later) < 4 * columns * per_token / 2

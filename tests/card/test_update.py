@@ -1,0 +1,134 @@
+"""An update on the pretend card: the gradients of a CPU, few kernels, few waits, and no step lost in float16."""
+
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from lite_selfplay.config import ModelSection
+from lite_selfplay.models import packed_on_card
+from lite_selfplay.models.backends.transformers import TransformersBackend
+from lite_selfplay.models.chat import Chat
+from lite_selfplay.models.logprobs.batch import Way
+from lite_selfplay.testing import as_sampled
+from lite_selfplay.training import scale
+from tests.card import counts, pretend
+from tests.gpu import evidence
+
+Gradients = Mapping[str, Mapping[str, torch.Tensor]]
+
+
+def gradients(folder: Path, precision: str = "fp32", **options: Any) -> Gradients:
+    """Of an Agon step over fixed rows, on the device that there is."""
+    section = ModelSection(name="tiny", precision=precision, tune_memory=False, **options)
+    backend = TransformersBackend(folder, section, evidence.SEATS, seed=0, eos_ids=[2], pad_id=0)
+    assert backend.way() is Way.PACKED
+    return evidence.one_update(backend, Chat.load(folder), evidence.episode(259), section)
+
+
+def difference(one: Gradients, other: Gradients) -> float:
+    """Of all gradients together, as a share of their size."""
+    assert {seat: found.keys() for seat, found in one.items()} == {seat: found.keys() for seat, found in other.items()}
+    flat = [torch.cat([g[seat][name].flatten() for seat in g for name in g[seat]]).double() for g in (one, other)]
+    return float((flat[0] - flat[1]).norm() / flat[1].norm())
+
+
+@pytest.fixture(scope="module")
+def on_cpu(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Gradients]:
+    folder = tmp_path_factory.mktemp("model")
+    counts.tiny.build_tiny(folder)
+    return folder, gradients(folder, gradient_checkpointing=False)
+
+
+@pytest.mark.parametrize(
+    ("few_scores", "checkpointing"), [(packed_on_card.FEW_SCORES, False), (0, False), (packed_on_card.FEW_SCORES, True)]
+)
+def test_gradients_are_those_of_a_cpu(
+    on_cpu: tuple[Path, Gradients],
+    t4: pretend.Card,
+    monkeypatch: pytest.MonkeyPatch,
+    few_scores: int,
+    checkpointing: bool,
+):
+    monkeypatch.setattr(packed_on_card, "FEW_SCORES", few_scores)  # 0: several rectangles
+    folder, right = on_cpu
+    assert difference(gradients(folder, gradient_checkpointing=checkpointing), right) < 1e-4
+
+
+@pytest.mark.parametrize(
+    ("model", "kind", "checkpointing", "bound"),
+    [("t4", "fp16", False, 0.02), ("4090", "bf16", False, 0.15), ("4090", "bf16", True, 0.15)],
+)
+def test_half_precisions_point_the_same_way(
+    on_cpu: tuple[Path, Gradients], model: str, kind: str, checkpointing: bool, bound: float
+):
+    folder, right = on_cpu
+    with pretend.card(pretend.PROFILES[model]):
+        assert difference(gradients(folder, kind, gradient_checkpointing=checkpointing), right) < bound
+
+
+def test_rows_share_a_rectangle_until_it_wastes_more_than_it_saves():
+    spans = [packed_on_card.Span(0, n, range(0)) for n in (10, 2000, 12, 2100)]
+    assert [[span.length for span in found] for found in packed_on_card.rectangles(spans)] == [[10, 12], [2000, 2100]]
+    few = [packed_on_card.Span(0, n, range(0)) for n in (10, 100, 1)]
+    assert len(packed_on_card.rectangles(few)) == 1
+
+
+def test_an_update_takes_few_kernels_and_five_waits(tmp_path: Path, rtx_4090: pretend.Card):
+    seen = {}
+    for layers in (1, 2):
+        counts.deep_model(tmp_path / str(layers), layers)
+        backend = counts.load(tmp_path / str(layers))
+        seen[layers] = counts.update(rtx_4090, backend, tmp_path / str(layers))
+        assert seen[layers].syncs <= 5, seen[layers].table()
+    a_layer = seen[2].launches - seen[1].launches
+    assert seen[1].launches + (counts.LAYERS - 1) * a_layer < 35_000 / 3
+
+
+# Float16
+
+
+def updated(folder: Path, exponent: int | None) -> Any:
+    """A trainer after an update in float16 whose factor began as 2 ** exponent, its weights and its report."""
+    backend = counts.load(folder, "fp16")
+    trainer = counts.trainer(backend, folder)
+    trainer.scale.exponent = exponent
+    report = trainer.update(0, as_sampled(counts.episode(backend), backend), counts.ROLES)
+    return trainer, {seat: backend.adapters.state(seat) for seat in "AB"}, report
+
+
+def test_a_step_that_overflows_is_computed_again_and_not_lost(tmp_path: Path, t4: pretend.Card):
+    counts.deep_model(tmp_path, 1)
+    first, _, _ = updated(tmp_path, None)
+    assert 0 < first.scale.exponent < scale.LARGEST
+    trainer, weights, report = updated(tmp_path, 30)
+    assert report.nonfinite is None
+    assert trainer.scale.exponent < 30
+    assert (30 - trainer.scale.exponent) % scale.BACK == 0
+    assert {seat: found["updates"] for seat, found in report.seats.items()} == {"A": 1, "B": 1}
+    # What came before the last attempt left no trace: neither in weights nor in figures.
+    _, plain, other = updated(tmp_path, trainer.scale.exponent)
+    assert all(torch.equal(weights[seat][name], plain[seat][name]) for seat in "AB" for name in plain[seat])
+    assert [(s.rows, s.tokens, s.loss) for s in report.streams] == [(s.rows, s.tokens, s.loss) for s in other.streams]
+
+
+def test_a_gradient_that_overflows_at_every_scale_is_not_finite(
+    tmp_path: Path, t4: pretend.Card, monkeypatch: pytest.MonkeyPatch
+):
+    counts.deep_model(tmp_path, 1)
+    norms: list[torch.Tensor] = []
+
+    def endless(gradients: Any) -> torch.Tensor:
+        norms.append(torch.full((), math.inf, device="cuda"))
+        return norms[-1]
+
+    monkeypatch.setattr("lite_selfplay.training.trainer.gradient_norm", endless)
+    trainer, weights, report = updated(tmp_path, 7)
+    assert report.nonfinite == "the gradient of drafter (seat A) has the norm inf"
+    assert len(norms) == 2 * 4  # two seats, at 2**7, 2**4, 2 and 1
+    assert trainer.scale.exponent == 0
+    before = counts.load(tmp_path, "fp16").adapters
+    assert all(torch.equal(x, weights[seat][name]) for seat in "AB" for name, x in before.state(seat).items())

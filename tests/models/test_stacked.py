@@ -1,0 +1,117 @@
+"""Layers on the same input as one product, with another seat's adapter copied in: what PEFT's own layers give."""
+
+import functools
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from lite_selfplay.config import SeatConfig
+from lite_selfplay.models.adapters import BASE, Adapters
+from lite_selfplay.models.backends.transformers import dense_weight, load_base
+from lite_selfplay.models.linear import LowRank
+from lite_selfplay.models.stacked import Stack, take, together
+
+SEATS = {
+    "A": SeatConfig(rank=4, alpha=8, init="gaussian", init_std=0.1),
+    "B": SeatConfig(rank=2, alpha=2, init="gaussian", init_std=0.1),  # less than there is room for
+}
+DENSE = functools.partial(dense_weight, dtype=torch.float32)
+
+
+@pytest.fixture
+def adapters(tiny_path: Path) -> Adapters:
+    base = load_base(tiny_path, "fp32", torch.float32, torch.device("cpu"))
+    return Adapters(base, SEATS, seed=0)
+
+
+def said(adapters: Adapters) -> Tensor:
+    with torch.no_grad():
+        logits: Tensor = adapters.model(torch.tensor([[5, 6, 7, 8], [9, 8, 7, 6]])).logits
+    return logits
+
+
+def heard(adapters: Adapters, name: str) -> Tensor:
+    with adapters.speaking(name):
+        return said(adapters)
+
+
+@pytest.mark.parametrize("way", ["instead", "expanded", "beside"])
+def test_every_seat_says_the_same_however_often_they_take_turns(adapters: Adapters, way: str):
+    adapters.snapshot("A", "A@then")
+    with torch.no_grad():
+        for parameter in adapters.parameters("A").values():
+            parameter.add_(0.05)
+    names = ("A", "B", BASE, "A@then")
+    plain = {name: heard(adapters, name) for name in names}
+    assert all((plain[a] - plain[b]).abs().max() > 0.1 for a in names for b in names if a < b)
+    weights = {key: tensor.clone() for key, tensor in adapters.model.state_dict().items()}
+    assert adapters.stackable
+    stacks = adapters.beside(torch.float32) if way == "beside" else adapters.stacked(DENSE, instead=way == "instead")
+    for name in ("A", "B", BASE, "A@then", "B", "A"):
+        with adapters.speaking_stacked(name, stacks):
+            assert torch.allclose(said(adapters), plain[name], atol=2e-4)
+        assert torch.allclose(heard(adapters, name), plain[name], atol=1e-6)
+    after = adapters.model.state_dict()
+    assert all(torch.equal(after[key], tensor) for key, tensor in weights.items())
+
+
+def test_weights_that_lie_in_stacks_take_their_memory_once_and_give_the_same_gradients(adapters: Adapters):
+    def gradients() -> list[Tensor]:
+        adapters.activate("A")
+        adapters.model(torch.tensor([[5, 6, 7, 8]])).logits.square().mean().backward()
+        found = [
+            parameter.grad.clone() for parameter in adapters.parameters("A").values() if parameter.grad is not None
+        ]
+        adapters.model.zero_grad()
+        return found
+
+    before = gradients()
+    stacks = adapters.stacked(DENSE, instead=True)
+    with adapters.speaking_stacked("B", stacks):
+        said(adapters)
+    assert all(torch.equal(a, b) for a, b in zip(before, gradients(), strict=True))
+    for stack, layers in stacks:
+        assert isinstance(stack, Stack)
+        for layer in layers:
+            own = layer.get_base_layer().weight.untyped_storage()
+            assert own.data_ptr() == stack.weight.untyped_storage().data_ptr()
+
+
+def test_a_seat_that_takes_over_moves_no_tensor(adapters: Adapters):
+    stacks = adapters.stacked(DENSE, instead=True)
+
+    def places() -> list[int]:
+        return [tensor.data_ptr() for stack, _ in stacks for tensor in (stack.weight, stack.up)]
+
+    before = places()
+    for name in ("A", "B", BASE):
+        with adapters.speaking_stacked(name, stacks):
+            assert places() == before
+
+
+def test_layers_go_together_by_block_and_name():
+    names = [f"{block}.{name}" for block in "01" for name in ("a.q_proj", "a.v_proj", "a.o_proj", "m.up_proj", "x")]
+    assert together(names) == [
+        *(["0.a.q_proj", "0.a.v_proj"], ["0.a.o_proj"], ["0.m.up_proj"], ["0.x"]),
+        *(["1.a.q_proj", "1.a.v_proj"], ["1.a.o_proj"], ["1.m.up_proj"], ["1.x"]),
+    ]
+
+
+def test_biases_adapters_of_some_layers_and_inputs_that_differ():
+    torch.manual_seed(0)
+    layers = [nn.Linear(6, 4), nn.Linear(6, 3, bias=False)]
+    adapter = LowRank(torch.randn(2, 6), torch.randn(4, 2), 0.5)
+    stack = Stack([layer.weight.detach() for layer in layers], [layer.bias for layer in layers], 2)
+    x, y = torch.randn(5, 2, 6), torch.randn(3, 6)
+    with torch.no_grad():
+        for adapters in ([adapter, None], [None, None]):
+            take([(stack, adapters)])
+            first, second = layers[0](x), layers[1](x)
+            if adapters[0] is not None:
+                first = first + 0.5 * (x @ adapter.down.T) @ adapter.up.T
+            assert torch.allclose(stack.forward(1, x), second, atol=1e-6)  # in any order
+            assert torch.allclose(stack.forward(0, x), first, atol=1e-6)
+            assert torch.allclose(stack.forward(0, x), first, atol=1e-6)  # and again
+            assert torch.allclose(stack.forward(1, y), layers[1](y), atol=1e-6)  # another input before both were asked
