@@ -4,6 +4,7 @@ One seat after the other learns examples of every role it may play, from a pool 
 optimizer is thrown away afterwards: training starts with seats that have moved and no momentum.
 """
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -20,6 +21,7 @@ from lite_selfplay.tasks.base import derived_seed
 from lite_selfplay.training.examples import ExamplePool, Fits, PooledExample, roles_of
 from lite_selfplay.training.optimizer import gradient_scaler
 from lite_selfplay.training.progress import Progress
+from lite_selfplay.training.ranks import ALONE, Ranks
 
 _CLIP = 1.0
 _WARM_UP = 5
@@ -67,11 +69,13 @@ def cold_start(
     progress: Progress | None = None,
     poll: Callable[[], None] = lambda: None,
     microbatch_tokens: int = 1024,
+    ranks: Ranks = ALONE,
 ) -> ColdStartReport:
     """Train every seat of a game on `section.steps` batches of examples, one seat after the other.
 
     The loss is the mean negative log-likelihood per completion token of a batch, of which at most `microbatch_tokens`
-    padded tokens (one example at the least) are read at a time. `poll` is called between them and may raise to stop.
+    padded tokens (one example at the least) are read at a time. Several processes share each batch out (`ranks`).
+    `poll` is called between microbatches and may raise to stop.
     A seat without examples is left as it is, with a warning unless `section.roles` leaves out all it plays. Raises
     TrainingError naming seat and step where a loss or a gradient is not finite; then that step has moved nothing.
     """
@@ -86,7 +90,7 @@ def cold_start(
                 progress.warn(f"there are no examples for {seat}: it starts without a cold start")
                 continue
             progress.phase(f"cold start of {seat}", total=section.steps)
-            fit = _Fit(backend, chat, seat, section, progress, poll, microbatch_tokens)
+            fit = _Fit(backend, chat, seat, section, progress, poll, microbatch_tokens, ranks)
             reports[seat] = fit.run(tuple(role for role in roles_of(game, seat) if role in pool.roles), examples)
             progress.say(reports[seat].sentence())
     return ColdStartReport(reports)
@@ -134,7 +138,9 @@ class _Fit:
         progress: Progress,
         poll: Callable[[], None],
         microbatch_tokens: int,
+        ranks: Ranks,
     ):
+        self.ranks = ranks
         self.backend, self.chat, self.seat, self.section = backend, chat, seat, section
         self.progress, self.poll, self.budget = progress, poll, microbatch_tokens
         self.parameters = list(backend.adapters.parameters(seat).values())
@@ -159,10 +165,23 @@ class _Fit:
 
     def _backward(self, batch: Sequence[Conversation], step: int) -> float:
         """Add up the gradient of a batch's loss, microbatch by microbatch; returns the loss."""
-        total = 0.0
         tokens = sum(len(row.completion_ids) for row in batch)
+        if self.ranks.alone:
+            return self._backward_part(batch, tokens, step)
+        part = self.ranks.part(batch, lambda row: len(row.prompt_ids) + len(row.completion_ids))
+        loss = self._backward_part(part, tokens, step)
+        told = self.ranks.gather(f"the loss of seat {self.seat}, {self._where(step)}", loss)
+        for parameter in self.parameters:
+            if parameter.grad is None:
+                parameter.grad = torch.zeros_like(parameter)
+        self.ranks.add_up([parameter.grad for parameter in self.parameters if parameter.grad is not None])
+        return math.fsum(theirs for theirs, _ in told)
+
+    def _backward_part(self, rows: Sequence[Conversation], tokens: int, step: int) -> float:
+        """The same for rows of a batch of so many tokens."""
+        total = 0.0
         self.backend.adapters.activate(self.seat)
-        for micro in microbatches(batch, self.budget, self.backend.way()):
+        for micro in microbatches(rows, self.budget, self.backend.way()):
             self.poll()
             with self.backend.autocast():
                 loss = negative_log_likelihood(self.backend, micro) / tokens

@@ -36,7 +36,9 @@ from lite_selfplay.training.optimizer import (
     reset_optimizer,
 )
 from lite_selfplay.training.progress import Progress
+from lite_selfplay.training.ranks import ALONE, Ranks
 from lite_selfplay.training.sampler_check import Foreign, Read, SamplerCheck
+from lite_selfplay.training.shared_update import SharedUpdate, finite_in_all, foreign_in_any
 from lite_selfplay.training.trl import make_loss
 from lite_selfplay.training.updates import Learning, StepReport, StreamUpdate, admit
 
@@ -65,9 +67,10 @@ class SelfPlayTrainer:
         progress: Progress | None = None,
         poll: Callable[[], None] = lambda: None,
         updates: Mapping[str, int] | None = None,
+        ranks: Ranks = ALONE,
     ):
         self.backend, self.adapters, self.config = backend, backend.adapters, config
-        self.progress, self._poll = progress or Progress(), poll
+        self.progress, self._poll, self._ranks = progress or Progress(), poll, ranks
         self.loss = make_loss(backend, config, tokenizer, output_dir)
         self.adapters.activate(self.adapters.seats[0])
         self.optimizer = make_optimizer(self.adapters, config.seats)
@@ -124,11 +127,12 @@ class SelfPlayTrainer:
         numbers = [k for k in range(self.config.run.minibatches) if any(x.moves(k) for x in learning)]
         if len(numbers) > 1:
             self._undo = Undo(self.optimizer, self.adapters)
-            self._fitting(partial(self._read_before, learning, numbers[1:]))
+            with finite_in_all(self._ranks, f"reading before the updates of step {report.step + 1}"):
+                self._fitting(partial(self._read_before, learning, numbers[1:]))
         seats = {x.update.seat for x in learning if any(map(x.moves, numbers))}
         before = {seat: self.adapters.state(seat) for seat in seats}
         for k in numbers:
-            read = self._fitting(partial(self._backward_all, learning, k))
+            read = self._gradients(report, learning, k)
             if k == numbers[0]:
                 self._compare(learning, read)
             self._move(report)
@@ -136,11 +140,16 @@ class SelfPlayTrainer:
 
     # Gradients, seat by seat
 
-    def _backward_all(self, learning: Sequence[Learning], part: int) -> list[list[Read]]:
-        """The gradients of a part of every stream, and the log-probabilities of its rows."""
-        done = [self._backward(x, part) for x in learning]
-        for x, (found, _) in zip(learning, done, strict=True):
+    def _gradients(self, report: StepReport, learning: Sequence[Learning], part: int) -> list[list[Read]]:
+        """The gradients of a part of every stream, and the log-probabilities of its rows: of those rows, where several
+        processes share them, that are this one's."""
+        together = SharedUpdate(self._ranks, self.adapters, report, self._budget)
+        with together.nonfinite_in_any():
+            done = self._fitting(lambda: [self._backward(x, part) for x in learning])
+            together.found = [found for found, _ in done]
+        for x, found in zip(learning, together.found, strict=True):
             x.add(part, found)
+        together.add_up({x.update.seat for x in learning if x.moves(part)})
         return [read for _, read in done]
 
     def _backward(self, learning: Learning, part: int) -> tuple[StreamUpdate, list[Read]]:
@@ -171,7 +180,8 @@ class SelfPlayTrainer:
         self._learner = f"{stream.role} (seat {seat})"
         self.progress.activity(f"{seat} learns as {stream.role}")
         tokens, way = self._budget.tokens, self.backend.way()
-        for micro in microbatches(learning.parts[part], seat, learning.role, tokens, way, replay=stream.replay):
+        rows, ranks = learning.parts[part], self._ranks
+        for micro in microbatches(rows, seat, learning.role, tokens, way, replay=stream.replay, ranks=ranks):
             self._poll()
             self._budget.rows_in_flight = len(micro.rows)
             yield micro
@@ -212,7 +222,8 @@ class SelfPlayTrainer:
         self.check.measure_base([x.agreement for x in seen])
         for x in seen:
             x.update.sampler_gap, x.update.base_gap = x.agreement.gap, x.agreement.base_gap
-        self.check.judge([x.agreement for x in seen])
+        with foreign_in_any(self._ranks, learning):
+            self.check.judge([x.agreement for x in seen])
 
     # One step of the optimizer: a group, a bound and a schedule of its own for every seat
 
