@@ -1,4 +1,4 @@
-"""What is done to a process of a run before it begins: faults of one process, and a random model's talk as questions."""
+"""What is done to a process of a run before it begins: faults of one, and a random model's talk as questions."""
 
 import os
 import signal
@@ -130,3 +130,25 @@ def ends(rank: int, where: int, how: str, name: str, times: int) -> None:
         return found
 
     setattr(owner, function, counted)
+
+
+def other_argument(rank: int, where: int, argument: str) -> None:
+    """Another argument for one process."""
+    import sys
+
+    if rank == where:
+        sys.argv += [argument]
+
+
+def slow_clock(rank: int, where: int) -> None:
+    """A clock that stands still in one process."""
+    import time
+
+    if rank == where:
+        frozen = time.monotonic()
+        from lite_selfplay.runs import api, session
+
+        for module in (api, session):
+            module.time = type(
+                "Still", (), {"monotonic": staticmethod(lambda: frozen), "perf_counter": time.perf_counter}
+            )

@@ -14,7 +14,7 @@ STEPS = int(os.environ.get("LITE_SELFPLAY_RANKS_STEPS") or 3)
 CLOSE = 1e-5
 SETTINGS = (
     *("--model", "tiny", "--precision", "fp32", "--tasks", "letters", "--steps", STEPS),
-    *("--set", "seats.*.lr=0.005", "--set", "seats.*.schedule=constant", "--set", "seats.*.warmup=0"),
+    *("--set", "seats.*.lr=0.002", "--set", "seats.*.schedule=constant", "--set", "seats.*.warmup=0"),
     *("--max-completion-tokens", 10, "--problems-per-step", 2, "--group-size", 4),
 )
 GAMES: dict[str, tuple[object, ...]] = {
@@ -42,14 +42,19 @@ def told(path: Path) -> list[dict[str, Any]]:
     return [{k: v for k, v in row.items() if k not in ("kl", "base_gap")} for row in lines(path / "episodes.jsonl")]
 
 
-def farthest(one: Path, other: Path) -> float:
-    """The largest difference between weights of two runs' seats."""
+def apart(one: Path, other: Path) -> float:
+    """How far two runs' adapters are apart: the norm of the difference over the norm, of the seat that differs most."""
     seats = sorted(path.name for path in (one / "adapters").iterdir())
     assert seats == sorted(path.name for path in (other / "adapters").iterdir())
-    pairs = [
-        (load_file(run / "adapters" / seat / "adapter_model.safetensors") for run in (one, other)) for seat in seats
-    ]
-    return max(float((a[key] - b[key]).abs().max()) for a, b in pairs for key in a)
+    shares = []
+    for seat in seats:
+        a, b = (load_file(run / "adapters" / seat / "adapter_model.safetensors") for run in (one, other))
+        assert a.keys() == b.keys()
+        difference, whole = (
+            sum(float(x.double().square().sum()) for x in of) for of in ([a[k] - b[k] for k in a], a.values())
+        )
+        shares.append((difference / whole) ** 0.5)
+    return max(shares)
 
 
 def moved(path: Path) -> set[str]:
@@ -65,4 +70,33 @@ def test_two_processes_play_what_one_does(game: str, play: Callable[..., Any], t
         assert set(ended.codes) == {0}, ended.said
     assert told(tmp_path / "2") == told(tmp_path / "1")
     assert len(moved(tmp_path / "1")) == (1 if game == "grpo" else 2), "the seats of this game have no gradient"
-    assert farthest(tmp_path / "1", tmp_path / "2") < CLOSE
+    assert apart(tmp_path / "1", tmp_path / "2") < CLOSE
+
+
+def test_a_run_of_two_goes_on_as_two_and_then_as_one(play: Callable[..., Any], tmp_path: Path):
+    command = ("train", "agon", *SETTINGS, "--cold-start", "--set", "cold_start.steps=3")
+    measured = ("--eval-tasks", "letters:named=6", "--eval-limit", 6, "--eval-every", 2)
+    whole = ("--steps", 3, "--set", "run.minibatches=2", "--set", "roles.*.beta=0.05", "--set", "roles.*.entropy=0.01")
+    ended = play(1, *command, *measured, *whole, "--run-dir", tmp_path / "one")
+    assert ended.codes == [0], ended.said
+    run = tmp_path / "several"
+    for world, steps, how in ((2, 1, None), (2, 2, run), (1, 3, run)):
+        fresh = (*command, *measured, *whole, "--steps", steps, "--run-dir", run)
+        ended = play(world, *(fresh if how is None else ("train", "--resume", run, "--steps", steps)))
+        assert set(ended.codes) == {0}, ended.said
+        assert ended.said[1:] == [""] * (world - 1), "one process speaks"
+    assert told(run) == told(tmp_path / "one")
+    assert apart(run, tmp_path / "one") < CLOSE
+    facts = json.loads((run / "environment.json").read_text())
+    assert facts["processes"] == 2
+    # An evaluation by two processes is that by one.
+    evaluate = ("eval", run, "--tasks", "letters:named=6", "--limit", 6, "--samples", 2, "--json")
+    found = []
+    for world in (1, 2):
+        ended = play(world, *evaluate)
+        assert set(ended.codes) == {0}, ended.said
+        said = ended.said[0]
+        result = json.loads(said[said.index("{\n") : said.rindex("}") + 1])
+        found.append({key: result[key] for key in ("pass_at_1", "n", "per_problem", "seats")})
+    assert found[0]["per_problem"] == found[1]["per_problem"]
+    assert len(list((run / "eval").glob("*letters*"))) == 2
