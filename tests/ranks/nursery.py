@@ -24,7 +24,7 @@ from warm_parent import warm_up
 
 
 def serve() -> dict[str, Any] | None:
-    """Fork for every job. Returns the job in a child, with its rank; None in the parent once there are no more lines."""
+    """Fork for every job. Returns the job in a child, with its rank; None in the parent when no line is left."""
     print(json.dumps({"pid": os.getpid()}), flush=True)
     for line in sys.stdin:
         job: dict[str, Any] = json.loads(line)
