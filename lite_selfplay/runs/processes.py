@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
 PATIENCE_S = 20.0
 """Seconds to wait for the process that writes the run folder to have saved; torchrun ends all after 30."""
-_SAVED = ("", "Interrupted", "KeyboardInterrupt", "RewardError", "GameError", "WorkerStartError", "ProcessLost")
-"""What a process may end with that saves the run, or would have: not one that could not, or found it to be damaged."""
+_UNSAVED = ("SaveFailed", "RunFolderError")
+"""What process 0 may end with where another one could not save either."""
 
 
 def require_one_run(ranks: Ranks, ready: "Plan", reward: RewardFunction | None) -> None:
@@ -72,13 +72,13 @@ def save_in_its_place(ranks: Ranks, folder: RunFolder, done: int, save: Callable
     """Save a run after `done` steps where process 0, whose task that is, has ended without having done so.
 
     Whoever has the folder's lock writes it: process 0 keeps it to its end, however that comes, and of several others
-    one has it at a time. Nothing is done where process 0 ended in a way that saves nothing, or where the lock cannot be
-    had. Raises SaveFailed.
+    one has it at a time. Nothing is done where process 0 could not write the folder, or where the lock cannot be had.
+    Raises SaveFailed.
     """
     from lite_selfplay.runs.checkpoints import find_checkpoints
 
     said = ranks.last_words(0)
-    if not (folder.path / CONFIG).is_file() or (said or {"kind": ""})["kind"] not in _SAVED:
+    if not (folder.path / CONFIG).is_file() or (said is not None and said["kind"] in _UNSAVED):
         return
     try:
         with writing(folder.path, PATIENCE_S, insist=True):

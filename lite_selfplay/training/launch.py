@@ -19,6 +19,9 @@ from lite_selfplay.errors import RequestError
 TIMEOUT = datetime.timedelta(hours=1)
 """How long the others are waited for: a process that another machine lost, without a word, is missed after that."""
 
+MEETING = datetime.timedelta(minutes=10)
+"""How long a process waits for the place where all meet."""
+
 _HIDDEN = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "ROLE_RANK", "ROLE_WORLD_SIZE")
 _OTHER_ENGINES = {
     "ACCELERATE_USE_FSDP": "FSDP",
@@ -158,24 +161,25 @@ def connect(launch: Launch) -> Any:
     # A machine's own name may not be known to itself.
     address = "127.0.0.1" if launch.one_machine and launch.hosted else launch.address
     hosts = launch.rank == 0 and not launch.hosted
-    listening = _listen(address, launch.port) if hosts else None
     try:
-        store = dist.TCPStore(
+        listening = _listen(address, launch.port) if hosts else None
+        place = dist.TCPStore(
             address,
             launch.port,
             launch.world,
             hosts,
-            TIMEOUT,
+            MEETING,
             wait_for_workers=False,
-            **({} if listening is None else {"master_listen_fd": listening}),
+            master_listen_fd=listening,
         )
-        store = dist.PrefixStore(f"lite-selfplay/{launch.attempt}/{next(_groups)}", store)
+        store = dist.PrefixStore(f"lite-selfplay/{launch.attempt}/{next(_groups)}", place)
         cards = torch.cuda.is_available() and dist.is_nccl_available()
         backend = "cpu:gloo,cuda:nccl" if cards else "gloo"
         dist.init_process_group(backend, store=store, rank=launch.rank, world_size=launch.world, timeout=TIMEOUT)
-    except RuntimeError as error:
+    except (RuntimeError, OSError) as error:
+        why = str(error).splitlines()[0]
         raise RequestError(
-            f"the processes of this run do not find each other at {address}:{launch.port}: {str(error).splitlines()[0]}"
+            f"the processes of this run do not find each other at {address}:{launch.port}: {why}"
         ) from error
     return store
 

@@ -132,6 +132,15 @@ def ends(rank: int, where: int, how: str, name: str, times: int) -> None:
     setattr(owner, function, counted)
 
 
+def other_device(rank: int, where: int) -> None:
+    """Another card in one process."""
+    from lite_selfplay.runs.session import Session
+
+    whole = Session.facts
+    if rank == where:
+        Session.facts = lambda self: {**whole(self), "device": "another card"}
+
+
 def other_argument(rank: int, where: int, argument: str) -> None:
     """Another argument for one process."""
     import sys

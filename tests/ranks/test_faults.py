@@ -93,6 +93,7 @@ def test_a_game_that_depends_on_its_process_is_refused(play: Callable[..., Any],
             ("other_package", 1),
             "process 1 of this run has another set of packages than process 0: 'trl 0.0.1', not 'trl ",
         ),
+        (("other_device", 1), "process 1 of this run has another device than process 0: 'another card, torch.float32'"),
         (
             ("other_argument", 1, "--seed=5"),
             "process 1 of this run has another configuration than process 0: 'seed: 5'",
