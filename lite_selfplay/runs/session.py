@@ -114,8 +114,8 @@ class Session:
         self._saver = Saver(self.config, folder, self.adapters, self.identity, self.progress, clock)
         whole = self._saver.what_is_whole
         self._books = Bookkeeper(self.config, self.game, folder, self.table, self.verifier, self.progress, whole)
-        began = clock() if began is None else ranks.from_main("when the run began", lambda: began)
-        self._budget = Budget(run.minutes, folder.path / BUDGET, clock, began, ranks)
+        started = clock() if began is None else ranks.from_main("when the run began", lambda: began or 0.0)
+        self._budget = Budget(run.minutes, folder.path / BUDGET, clock, started, ranks)
         self._done = 0  # complete steps
         self._resumed_from: int | None = None
         self._cold_started = False
