@@ -11,8 +11,8 @@ def nothing(rank: int) -> None:
 
 
 def anything_goes(rank: int) -> None:
-    """Whatever a random model says is a question, and an answer, 0 more often than 1, so that every game has something to
-    reward and every seat a gradient."""
+    """Whatever a random model says is a question, and an answer, 0 more often than 1: there is something to reward, and
+    every seat has a gradient."""
     from lite_selfplay.data import Completion, Problem, Verdict
     from lite_selfplay.games.baselines import rzero
     from lite_selfplay.games.cpmobius import game as cpmobius

@@ -91,7 +91,10 @@ def test_two_processes_play_what_one_does(game: str, play: Callable[..., Any], t
 
 
 def test_a_run_of_two_goes_on_as_two_and_then_as_one(play: Callable[..., Any], tmp_path: Path):
-    command = ("train", "agon", *SETTINGS, "--cold-start", "--set", "cold_start.steps=3")
+    taught = [{"prompt": f"Write {letter}", "completion": letter * (k % 5 + 1)} for k, letter in enumerate("abcdefgh")]
+    (tmp_path / "taught.jsonl").write_text("".join(json.dumps(row) + "\n" for row in taught))
+    cold = ("--cold-start", "--set", f"cold_start.source={tmp_path / 'taught.jsonl'}", "--set", "cold_start.steps=3")
+    command = ("train", "agon", *SETTINGS, *cold)
     measured = ("--eval-tasks", "letters:named=6", "--eval-limit", 6, "--eval-every", 2)
     whole = ("--steps", 3, "--set", "run.minibatches=2", "--set", "roles.*.beta=0.05", "--set", "roles.*.entropy=0.01")
     ended = play(1, *command, *measured, *whole, "--run-dir", tmp_path / "one")
