@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from lite_selfplay.config.sections import LARGEST
 from lite_selfplay.data import EvalSpec, Problem, Sampling
-from lite_selfplay.errors import ConfigError, Interrupted, RequestError, TaskError
+from lite_selfplay.errors import ConfigError, Interrupted, ProcessLost, RequestError, TaskError
 from lite_selfplay.evaluation.answers import SUFFIX, Answers, key_of
 from lite_selfplay.evaluation.examiner import Phases, measure, require_enough
 from lite_selfplay.evaluation.result import Evaluation
@@ -201,11 +201,11 @@ def _evaluate_all(
                 evaluations = list(
                     _evaluations(found, model.name, table, chosen, specs, settings, answers, progress, ranks.world)
                 )
-            except Interrupted as stop:
+            except (Interrupted, ProcessLost) as stop:
                 kept = (
                     f"; {answers.path} keeps what was answered, and the same command goes on" if answers.begun else ""
                 )
-                raise Interrupted(f"{stop}{kept}") from None
+                raise type(stop)(f"{stop}{kept}") from None
     if write and found.folder is not None and ranks.main:
         for evaluation in evaluations:
             progress.say(f"written: {write_result(found.folder, evaluation.to_json())}")

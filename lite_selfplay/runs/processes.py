@@ -68,27 +68,30 @@ def require_one_kind(ranks: Ranks, session: "Session") -> None:
     )
 
 
-def save_in_its_place(ranks: Ranks, folder: RunFolder, done: int, save: Callable[[], None]) -> None:
-    """Save a run after `done` steps where process 0, whose task that is, has ended without having done so.
+def save_in_turn(ranks: Ranks, folder: RunFolder, done: int, save: Callable[[], None]) -> bool:
+    """Save a run that ends after `done` steps: process 0 does, and another one where that has ended before it could.
 
     Whoever has the folder's lock writes it: process 0 keeps it to its end, however that comes, and of several others
-    one has it at a time. Nothing is done where process 0 could not write the folder, or where the lock cannot be had.
-    Raises SaveFailed.
+    one has it at a time. Returns whether the run is saved: not where process 0 could not write the folder, or where the
+    lock cannot be had. Raises SaveFailed.
     """
     from lite_selfplay.runs.checkpoints import find_checkpoints
 
+    if ranks.main:
+        save()
+        return True
     said = ranks.last_words(0)
     if not (folder.path / CONFIG).is_file() or (said is not None and said["kind"] in _UNSAVED):
-        return
+        return False
     try:
         with writing(folder.path, PATIENCE_S, insist=True):
             saved = [found.step for found in find_checkpoints(folder.path / CHECKPOINTS)]
-            if max(saved, default=-1) >= done:
-                return
-            folder.ours = True
-            save()
+            if max(saved, default=-1) < done:
+                folder.ours = True
+                save()
     except RunFolderError:
-        return
+        return False
+    return True
 
 
 def _packages() -> list[str]:

@@ -25,7 +25,7 @@ from lite_selfplay.runs.budget import Budget, sampling_speed
 from lite_selfplay.runs.checkpoints import Checkpoint, load_checkpoint, read_state
 from lite_selfplay.runs.folder import BUDGET, COLLECTIONS, RunFolder
 from lite_selfplay.runs.plan import OPTIONAL, evaluation_steps, mode_of_the_base
-from lite_selfplay.runs.processes import save_in_its_place
+from lite_selfplay.runs.processes import save_in_turn
 from lite_selfplay.runs.report.closing import closing_report
 from lite_selfplay.runs.report.steps import flat
 from lite_selfplay.runs.saving import Saver
@@ -216,11 +216,9 @@ class Session:
                 yield
         except (Interrupted, RewardError, GameError, WorkerStartError, ProcessLost) as stop:
             self._ranks.leave(stop)
-            if self._ranks.main:
-                self._save_what_changed()
-            else:
-                save_in_its_place(self._ranks, self.folder, self._done, self._save_what_changed)
-            raise type(stop)(f"{stop}; saved before step {self._done + 1}. {self._saver.go_on()}") from None
+            if save_in_turn(self._ranks, self.folder, self._done, self._save_what_changed):
+                raise type(stop)(f"{stop}; saved before step {self._done + 1}. {self._saver.go_on()}") from None
+            raise type(stop)(f"{stop}. {self._saver.what_is_whole()}") from None
 
     def _save_what_changed(self) -> None:
         """Save the state before the step that was cut short."""
