@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.ranks.test_equal_runs import apart, lines, told
+from tests.ranks.test_equal_runs import apart, lines, require_same_episodes
 
 KILLS = int(os.environ.get("LITE_SELFPLAY_RANKS_KILLS") or 0)
 """Kills at random moments; a few of each kind without it."""
@@ -37,7 +37,7 @@ def went_on(run: Path, play: Callable[..., Any], untouched: Path, world: int = 1
     ended = play(world, "train", "--resume", run)
     assert set(ended.codes) == {0}, ended.said
     assert [row["step"] for row in lines(run / "metrics.jsonl")] == list(range(STEPS))
-    assert told(run) == told(untouched)
+    require_same_episodes(run, untouched)
     assert apart(run, untouched) < 1e-6
 
 
