@@ -44,6 +44,8 @@ TOKEN_BYTES = 8
 """Of a completion's token as it travels: its id and its log-probability."""
 HELD_BYTES = 72
 """Of a completion's token as every process holds it; measured."""
+PROMPT_BYTES = 8
+"""Of a prompt's token, in each of its completions: a reference to the id."""
 STEP_S, COMPLETION_S = 0.19, 2.6e-4
 """Processor seconds that every process spends on a step, and on each completion of it; measured with 30 tokens each."""
 
@@ -111,7 +113,7 @@ def step_time(
         telling=(MESSAGES * others * link.message_s + megabytes * link.gather_s_a_mb) if others else 0.0,
         adding_up=2 * others / processes * adapters * link.sum_s_a_mb,
         python=STEP_S + rollouts * COMPLETION_S,
-        held=rollouts * load.row * HELD_BYTES,
+        held=rollouts * (tokens * HELD_BYTES + load.prompt_tokens * PROMPT_BYTES),
     )
 
 
