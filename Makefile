@@ -10,9 +10,10 @@ RUN ?= runs/demo-$(GAME)-$(SEED)-$(shell date +%Y%m%d-%H%M%S)
 
 FAULTS ?= 200
 FUZZ ?= 100000
+KILLS ?= 100
 WHEELS ?= .wheels
 
-.PHONY: demo docs test check test-fast test-faults test-hostile format lock clean test-long test-gpu gpu-wheels test-unsloth
+.PHONY: demo docs test check test-fast test-faults test-ranks test-hostile format lock clean test-long test-gpu gpu-wheels test-unsloth
 
 $(STAMP): pyproject.toml requirements-cpu.lock
 	@echo "setting up $(VENV) from requirements-cpu.lock (a few minutes the first time)"
@@ -43,6 +44,11 @@ test-fast: $(STAMP)
 # Runs that are killed FAULTS times, stopped by signals, moved, damaged, and run on a full disk: about an hour on one core.
 test-faults: $(STAMP)
 	OMP_NUM_THREADS=1 LITE_SELFPLAY_FAULTS=$(FAULTS) $(BIN)/python -m pytest -q --timeout 0 tests/faults
+
+# Runs of several processes: each game for 20 steps against one process, and processes killed KILLS times.
+test-ranks: $(STAMP)
+	OMP_NUM_THREADS=1 LITE_SELFPLAY_RANKS_STEPS=20 LITE_SELFPLAY_RANKS_KILLS=$(KILLS) \
+	  $(BIN)/python -m pytest -q -s --timeout 0 tests/ranks
 
 # Hundreds of wrong requests, and FUZZ hostile inputs for every parser: most of two hours on one core.
 test-hostile: $(STAMP)

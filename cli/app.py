@@ -3,6 +3,7 @@
 import atexit
 import functools
 import gc
+import os
 import re
 import signal
 import sys
@@ -13,6 +14,7 @@ import typer
 
 from lite_selfplay.errors import GameError, LiteSelfPlayError
 from lite_selfplay.training.interrupts import HANGUP, stopping_signals
+from lite_selfplay.training.ranks import joined
 from lite_selfplay_cli import (
     analyse,
     cold_start,
@@ -46,6 +48,17 @@ def _without_exit(command: Callable[..., None]) -> Callable[..., None]:
     return run
 
 
+def _together(command: Callable[..., None]) -> Callable[..., None]:
+    """The same command, in one of the processes that torchrun started."""
+
+    @functools.wraps(command)
+    def run(*arguments: Any, **options: Any) -> None:
+        with joined():
+            command(*arguments, **options)
+
+    return run
+
+
 app = typer.Typer(
     name="lite-selfplay",
     help="Self-play reinforcement learning for language models on one GPU: every role a LoRA adapter over one base.",
@@ -55,9 +68,9 @@ app = typer.Typer(
     rich_markup_mode=None,  # which takes [default: ...] for markup
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-app.command("train")(_without_exit(train.train))
-app.command("cold-start")(_without_exit(cold_start.cold_start))
-app.command("eval")(_without_exit(evaluate.evaluate))
+app.command("train")(_without_exit(_together(train.train)))
+app.command("cold-start")(_without_exit(_together(cold_start.cold_start)))
+app.command("eval")(_without_exit(_together(evaluate.evaluate)))
 app.command("reproduce")(_without_exit(reproduce.reproduce))
 app.command("report")(_without_exit(report.report))
 app.command("analyse")(_without_exit(analyse.analyse))
@@ -101,6 +114,8 @@ def main() -> None:
     for number in stopping_signals()[1:]:
         signal.signal(number, signal.default_int_handler)
     debug = "--debug" in sys.argv
+    number = os.environ.get("RANK", "0")
+    who = "" if number == "0" else f" (process {number})"
     if debug:
         sys.argv.remove("--debug")
     try:
@@ -108,7 +123,8 @@ def main() -> None:
     except LiteSelfPlayError as error:
         if debug:
             raise
-        typer.echo(f"error: {_readable(error)}", err=True)
+        if not error.said_elsewhere:
+            typer.echo(f"error{who}: {_readable(error)}", err=True)
         sys.exit(error.exit_code)
     except KeyboardInterrupt:
         sys.exit(130)
@@ -117,7 +133,7 @@ def main() -> None:
     except BaseException as error:  # code of a user's own may raise anything
         if debug:
             raise
-        typer.echo(f"error: {type(error).__name__}: {_readable(error)} (--debug shows where)", err=True)
+        typer.echo(f"error{who}: {type(error).__name__}: {_readable(error)} (--debug shows where)", err=True)
         sys.exit(1)
     finally:
         if HANGUP is not None:

@@ -28,6 +28,7 @@ from lite_selfplay.games.presentation import Row, Transcript, number_of, value_i
 from lite_selfplay.runs.report.steps import agreement_lines
 from lite_selfplay.runs.report.transcripts import earned, outcome
 from lite_selfplay.training.progress import PlainProgress, Progress, clock, how_far, printable
+from lite_selfplay.training.ranks import here
 from lite_selfplay_cli.streams import outlast_readers
 
 HEARTBEAT_S = 5.0
@@ -47,8 +48,12 @@ def make_progress(console: Console | None = None) -> Iterator[Progress]:
     """Where a run's progress is shown: a live display if stdout is a terminal that can show one, otherwise plain lines.
 
     Lines go to stdout and warnings to stderr, at least one every few seconds. However it is left, the terminal is as it
-    was before. When the terminal or whoever else reads is gone, the run goes on unseen.
+    was before. When the terminal or whoever else reads is gone, the run goes on unseen. Of several processes that play
+    a run the first one shows it.
     """
+    if not here().main:
+        yield Progress()
+        return
     if console is None:
         outlast_readers()
         console = Console()

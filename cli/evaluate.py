@@ -7,6 +7,7 @@ import typer
 
 from lite_selfplay.config import KEYS
 from lite_selfplay.errors import ConfigError, RequestError
+from lite_selfplay.training.ranks import here
 from lite_selfplay_cli import flags
 
 if TYPE_CHECKING:
@@ -144,6 +145,8 @@ def evaluate(
             progress=progress,
         )
         found += [(each, evaluation) for evaluation in made]
+    if not here().main:
+        return
     pairs = _compared(found, against, disagreements)
     if as_json:
         flags.echo_json(_as_json(found, pairs, disagreements or 0, chosen))

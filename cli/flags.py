@@ -15,6 +15,7 @@ import typer
 
 from lite_selfplay.config import FLAGS, KEYS, Key, load_layer, parse_assignment, preset_layer, set_key
 from lite_selfplay.errors import ConfigError
+from lite_selfplay.training.ranks import here
 
 Game = Annotated[
     str | None, typer.Argument(help="agon, grpo, ... (`lite-selfplay games` lists them), or your own: FILE.py:CLASS.")
@@ -113,6 +114,8 @@ def dry_run(config: Any) -> None:
     from lite_selfplay.runs.api import free_folder
     from lite_selfplay.runs.plan import plan
 
+    if not here().main:
+        return
     own_checker = config.run.reward is not None and load(config.run.reward, "--reward", "function") is not None
     for line in plan(config, own_checker=own_checker).lines():
         typer.echo(line)

@@ -1,10 +1,11 @@
 """`lite-selfplay plan`: how much memory a run would take, before anything is downloaded."""
 
+from dataclasses import asdict
 from typing import Annotated, Any
 
 import typer
 
-from lite_selfplay.errors import UnknownNameError
+from lite_selfplay.errors import ConfigError, UnknownNameError
 from lite_selfplay_cli import flags
 
 _FLAGS = ("model", "group_size", "problems_per_step", "max_completion_tokens", "backend", "precision")
@@ -23,6 +24,11 @@ def plan(
         float | None, typer.Option(min=1, max=1e6, help="GB a second that the card reads. [default: its data sheet's]")
     ] = None,
     launch_us: Annotated[float, typer.Option(min=0.1, max=1e4, help="Microseconds that a launch costs.")] = 5.0,
+    gpus: Annotated[
+        int | None, typer.Option(min=1, max=4096, help="Also the time of a step on so many cards a machine.")
+    ] = None,
+    nodes: Annotated[int, typer.Option(min=1, max=4096, help="Machines, each with --gpus cards.")] = 1,
+    network: Annotated[float, typer.Option(min=0.001, help="Gigabits a second between machines.")] = 10.0,
     preset: flags.Preset = None,
     config: flags.Config = None,
     assignments: flags.Assignments = None,
@@ -36,15 +42,22 @@ def plan(
     keys and values for every token, and without CUDA graphs as long as the host takes to launch its kernels. With
     --json memory is in bytes, time in seconds.
 
+    --gpus and --nodes add how long a step takes on several cards, and where more of them stop to pay. What sharing a
+    step out costs was measured; sampling and the update are by the card's data sheet.
+
     Examples:
 
       lite-selfplay plan --model Qwen3-4B --game agon --gpu t4 --preset t4
 
       lite-selfplay plan --model Qwen3-1.7B --gpu rtx3060 --max-completion-tokens 2048
+
+      lite-selfplay plan --model Qwen3-4B --gpu h100 --gpus 8 --nodes 8
     """
     from lite_selfplay.config import RunConfig
     from lite_selfplay.models.memory import CARDS, GIB, Load, advise, estimate
     from lite_selfplay.models.sampling_time import sampling_time
+    from lite_selfplay.models.scaling import lines as table_of
+    from lite_selfplay.models.scaling import pays_up_to, scaling
     from lite_selfplay.models.shapes import shape_of
     from lite_selfplay.runs.plan import filled_in
 
@@ -62,6 +75,12 @@ def plan(
     most = None if rollouts is None else rollouts * load.completion_tokens
     time = None if on_cpu else sampling_time(whole, shape, load, rollouts or rows)
     chosen = [] if on_cpu else [CARDS[gpu.lower()]] if gpu is not None else list(CARDS.values())
+    steps = []
+    if gpus is not None or nodes > 1:
+        if len(chosen) != 1:
+            raise ConfigError("--gpus and --nodes need --gpu, the kind of card that they are")
+        each, all_rows = gpus or 1, rollouts or load.rows * len(played.roles)
+        steps = scaling(whole, shape, load, all_rows, chosen[0], each * nodes, each, network)
     if as_json:
         facts = {
             "parts": {part.name: round(part.bytes) for part in found.parts},
@@ -71,6 +90,8 @@ def plan(
             "tokens_per_step": most,
             "fits": {card.name: found.peak <= card.memory for card in chosen},
             "sampling": None if time is None else _sampling_facts(time, chosen, bandwidth, launch_us),
+            **({"scaling": [{**asdict(s), "total": s.total} for s in steps]} if steps else {}),
+            **({"pays_up_to": pays_up_to(steps)} if steps else {}),
         }
         flags.echo_json(facts)
         return
@@ -84,6 +105,8 @@ def plan(
         typer.echo(_sampling_line(time, launch_us))
     for sentence in advise(whole, shape, load, chosen[0]) if len(chosen) == 1 else ():
         typer.echo(sentence)
+    for line in ["", *table_of(chosen[0], steps)] if steps else ():
+        typer.echo(line)
     typer.echo(
         "\nAn estimate: its parts have been compared with measured memory on a CPU, and not yet on a GPU; "
         "times are floors."

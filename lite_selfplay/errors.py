@@ -14,6 +14,8 @@ class LiteSelfPlayError(Exception):
     """
 
     exit_code = 1
+    said_elsewhere = False
+    """Whether another process of the same run tells the user, so that this one need not."""
 
 
 class RequestError(LiteSelfPlayError):
@@ -63,6 +65,10 @@ class TrainingError(LiteSelfPlayError):
 
 class SaveFailed(LiteSelfPlayError):
     """A checkpoint could not be written, for example because the disk is full. Earlier ones are intact."""
+
+
+class ProcessLost(LiteSelfPlayError):
+    """Another process of this run has ended, or cannot be reached."""
 
 
 class Interrupted(LiteSelfPlayError):

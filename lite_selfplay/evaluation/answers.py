@@ -61,6 +61,14 @@ class Answers:
         """Lines of answers that a former call left."""
         return len(self._lines)
 
+    def lines(self) -> dict[str, dict[str, Any]]:
+        """What a former call left, by the key of what was asked: for another process of this evaluation."""
+        return self._lines
+
+    def take(self, lines: Mapping[str, dict[str, Any]]) -> None:
+        """Go by the lines of another process."""
+        self._lines = dict(lines)
+
     def find(self, key: str, seat: str, prompts: Sequence[str], sampling: Sampling) -> Answered | None:
         """The answers to what has this key; None where it was not asked yet. The rest is what they were asked with."""
         if key in self._memory:

@@ -17,9 +17,11 @@ from lite_selfplay.models.silence import quiet
 from lite_selfplay.runs.folder import ADAPTERS, CHECKPOINTS, RunFolder
 from lite_selfplay.runs.lock import writing
 from lite_selfplay.runs.plan import Plan, plan
+from lite_selfplay.runs.processes import require_one_kind, require_one_run
 from lite_selfplay.runs.report.declared import game_of
 from lite_selfplay.training.interrupts import Interrupts
 from lite_selfplay.training.progress import Progress, as_progress
+from lite_selfplay.training.ranks import Ranks, joined
 from lite_selfplay.verify.reward_functions import RewardFunction
 
 if TYPE_CHECKING:
@@ -103,21 +105,38 @@ def cold_start(config: RunConfig, reward: RewardFunction | None = None, *, progr
 @contextlib.contextmanager
 def _fresh_session(config: RunConfig, reward: RewardFunction | None, progress: ProgressLike) -> "Iterator[Session]":
     """A session with a new folder, its model found and loaded."""
-    began, shown = time.monotonic(), as_progress(progress)
+    with joined() as ranks, _fresh_session_of(ranks, config, reward, progress) as session:
+        yield session
+
+
+@contextlib.contextmanager
+def _fresh_session_of(
+    ranks: Ranks, config: RunConfig, reward: RewardFunction | None, progress: ProgressLike
+) -> "Iterator[Session]":
+    """The same, in one of the processes of a run."""
+    began, shown = time.monotonic(), as_progress(progress) if ranks.main else Progress()
     if reward is None and config.run.reward is not None:
         reward = load(config.run.reward, "--reward", "function")
     ready = plan(config, own_checker=reward is not None)
-    folder = RunFolder(free_folder(ready.config))
+    path = ranks.from_main("the run folder", lambda: str(free_folder(ready.config)))
+    folder = RunFolder(Path(path), ours=ranks.main)
+    require_one_run(ranks, ready, reward)
     import_first(ready.config.model)
-    with quiet(), Interrupts() as interrupts:
+    with quiet(), Interrupts(patient=ranks.world > 1) as interrupts:
         from lite_selfplay.models.sources import base_of
         from lite_selfplay.runs.session import Session
 
         model = base_of(ready.config.model, shown)
-        session = Session(ready, model, folder, reward=reward, progress=shown, poll=interrupts.poll, began=began)
+        session = Session(
+            ready, model, folder, reward=reward, progress=shown, poll=interrupts.poll, began=began, ranks=ranks
+        )
         with contextlib.closing(session):
+            require_one_kind(ranks, session)
             if ready.config.run.init is not None:
                 session.seats_of(RunFolder.open(Path(ready.config.run.init)))  # raises before anything is written
+            if not ranks.main:
+                yield session
+                return
             folder.create(ready.config)
             with writing(folder.path):
                 folder.write_environment(**session.facts())
@@ -140,8 +159,22 @@ def resume(
     task are not what they were, where a file of the folder is damaged, or where another process is writing it;
     ConfigError where the configuration is not one, or the model's own code is not trusted.
     """
-    shown = as_progress(progress)
-    folder = RunFolder.open(Path(path))
+    with joined() as ranks:
+        return _resume(ranks, Path(path), steps, reward, trust_remote_code, unsafe_code, progress)
+
+
+def _resume(
+    ranks: Ranks,
+    path: Path,
+    steps: int | None,
+    reward: RewardFunction | None,
+    trust_remote_code: bool,
+    unsafe_code: bool,
+    progress: ProgressLike,
+) -> Run:
+    shown = as_progress(progress) if ranks.main else Progress()
+    folder = RunFolder.open(path)
+    folder.ours = ranks.main
     config = folder.config_to_load(trust_remote_code, unsafe_code)
     if steps is not None:
         config = RunConfig.of(config.model_dump(mode="json"), {"run": {"steps": steps}})
@@ -150,22 +183,27 @@ def resume(
         folder.require_elsewhere(config.run.reward, "a reward function")
     folder.require_own_files()
     folder.evaluations()  # read at every save: damage is reported before the first step
+    require_one_run(ranks, ready, reward)
     import_first(ready.config.model)
-    with writing(folder.path), quiet(), Interrupts() as interrupts:
+    lock = writing(folder.path) if ranks.main else contextlib.nullcontext()
+    with lock, quiet(), Interrupts(patient=ranks.world > 1) as interrupts:
         from lite_selfplay.models.sources import base_of
         from lite_selfplay.runs.checkpoints import check_identity, hash_of
         from lite_selfplay.runs.session import Session
 
         last = _last_checkpoint(folder, ready, shown)
+        ranks.require_same({"last checkpoint in the run folder, which all must see,": last.step})
         model = base_of(ready.config.model, shown)
         check_identity(last, _identity(ready, model.identity), hash_of(ready.config))
         if reward is None and config.run.reward is not None:
             reward = load(config.run.reward, "--reward", "function")
-        session = Session(ready, model, folder, reward=reward, progress=shown, poll=interrupts.poll)
+        session = Session(ready, model, folder, reward=reward, progress=shown, poll=interrupts.poll, ranks=ranks)
         with contextlib.closing(session):
+            require_one_kind(ranks, session)
             _check_state(last, session)
-            folder.cut(last.step)
-            folder.rewrite_config(ready.config)
+            if ranks.main:
+                folder.cut(last.step)
+                folder.rewrite_config(ready.config)
             of = "" if ready.game.open_ended else f" of {ready.config.run.steps}"
             shown.say(f"going on from step {last.step}{of}")
             session.run(last)

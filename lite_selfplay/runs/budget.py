@@ -19,6 +19,7 @@ from lite_selfplay.models.backends.base import Backend
 from lite_selfplay.models.generation.sampling import GenerationRequest
 from lite_selfplay.tasks.base import derived_seed
 from lite_selfplay.tasks.files import read_json, write_whole
+from lite_selfplay.training.ranks import ALONE, Ranks
 
 FIRST_STEPS = 2
 """Steps that show what the others take."""
@@ -68,15 +69,18 @@ class Budget:
     decided. `began` is when the minutes began, by the clock. Raises RunFolderError for a damaged file.
     """
 
-    def __init__(self, minutes: float, path: Path, clock: Callable[[], float], began: float):
-        self.minutes, self._path, self._clock, self._began = minutes, path, clock, began
+    def __init__(self, minutes: float, path: Path, clock: Callable[[], float], began: float, ranks: Ranks = ALONE):
+        self.minutes, self._path, self._clock, self._began, self._ranks = minutes, path, clock, began, ranks
         self._steps_s: list[float] = []
         self._saving_s = 0.0
-        self.chosen: dict[str, Any] = read_json(path) if minutes and path.exists() else {}
+        self.chosen: dict[str, Any] = ranks.from_main("the minutes", self._read)
         numbers = {"problems": int, "steps": int, "asked_steps": int, "evaluation_s": float}
         if not all(isinstance(self.chosen.get(key, kind()), kind) for key, kind in numbers.items()):
             raise RunFolderError(f"{path} is not what a run writes")
         self._resumed = "steps" in self.chosen
+
+    def _read(self) -> dict[str, Any]:
+        return read_json(self._path) if self.minutes and self._path.exists() else {}
 
     @property
     def nothing_chosen(self) -> bool:
@@ -169,6 +173,8 @@ class Budget:
 
     def _write(self, **values: Any) -> None:
         self.chosen |= values
+        if not self._ranks.main:
+            return
         try:
             write_whole(self._path, json.dumps(self.chosen, indent=1) + "\n")
         except OSError as error:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from lite_selfplay.config.sections import LARGEST
 from lite_selfplay.data import EvalSpec, Problem, Sampling
-from lite_selfplay.errors import ConfigError, Interrupted, RequestError, TaskError
+from lite_selfplay.errors import ConfigError, Interrupted, ProcessLost, RequestError, TaskError
 from lite_selfplay.evaluation.answers import SUFFIX, Answers, key_of
 from lite_selfplay.evaluation.examiner import Phases, measure, require_enough
 from lite_selfplay.evaluation.result import Evaluation
@@ -24,11 +24,13 @@ from lite_selfplay.games.modes import find_mode
 from lite_selfplay.models.backends import import_first
 from lite_selfplay.models.silence import quiet
 from lite_selfplay.runs.folder import EVALUATIONS
+from lite_selfplay.runs.processes import require_shareable
 from lite_selfplay.runs.targets import Target, find_task, texts_trained_on, trained_on, write_result
 from lite_selfplay.tasks import Task, data_facts, evaluation_set, fingerprint, without
 from lite_selfplay.tasks.overlap import overlap
 from lite_selfplay.training.interrupts import Interrupts
 from lite_selfplay.training.progress import Poll, Progress, as_progress
+from lite_selfplay.training.ranks import Ranks, joined
 from lite_selfplay.verify.programs.checker import KIND as PROGRAM
 from lite_selfplay.verify.programs.sandbox import shared_sandbox
 
@@ -156,31 +158,55 @@ def evaluate_all(
     on, answers are kept in `eval/` (of the run, or of the current folder for a model) until all is done, and the same
     call goes on with them.
     """
-    progress, settings = as_progress(progress), settings or Settings()
+    with joined() as ranks:
+        shown = as_progress(progress) if ranks.main else Progress()
+        settings = settings or Settings()
+        return _evaluate_all(
+            ranks, target, tasks, modes, settings, precision, trust_remote_code, unsafe_code, write, shown
+        )
+
+
+def _evaluate_all(
+    ranks: Ranks,
+    target: Path | str,
+    tasks: Sequence[str],
+    modes: Sequence[str | None],
+    settings: Settings,
+    precision: str | None,
+    trust_remote_code: bool,
+    unsafe_code: bool,
+    write: bool,
+    progress: Progress,
+) -> list[Evaluation]:
     found = Target.of(target, precision, settings.seed, trust_remote_code, unsafe_code)
     specs = [found.spec(mode, settings.seats) for mode in dict.fromkeys(modes)]
     found.require_adapters()
     learned = _Learned(found, progress)
     chosen = [_choose(spec, settings, specs, found, learned, progress) for spec in dict.fromkeys(tasks)]
+    require_shareable(ranks, found.config.model)
     import_first(found.config.model)
-    with quiet(), Interrupts() as interrupts:
+    with quiet(), Interrupts(patient=ranks.world > 1) as interrupts:
         from lite_selfplay.models.sources import base_of
 
         model = base_of(found.config.model, progress)
         found.require_base(model.identity)
-        answers = _answers(found, model.identity, chosen, specs, settings, write, progress)
+        answers = _answers(found, model.identity, chosen, specs, settings, write and ranks.main, progress)
         progress.say(f"loading {model.name} in {found.config.model.precision}")
         tokens = max(each.sampling.max_tokens for each in chosen)
-        with found.table(model, tokens, progress, Poll(progress, interrupts.poll)) as table:
+        with found.table(model, tokens, progress, Poll(progress, interrupts.poll), ranks) as table:
+            ranks.poll = Poll(progress, interrupts.poll)
+            _require_same(ranks, found, model.identity, chosen, specs, answers)
             interrupts.poll()  # from here on a signal raises Interrupted here
             try:
-                evaluations = list(_evaluations(found, model.name, table, chosen, specs, settings, answers, progress))
-            except Interrupted as stop:
+                evaluations = list(
+                    _evaluations(found, model.name, table, chosen, specs, settings, answers, progress, ranks.world)
+                )
+            except (Interrupted, ProcessLost) as stop:
                 kept = (
                     f"; {answers.path} keeps what was answered, and the same command goes on" if answers.begun else ""
                 )
-                raise Interrupted(f"{stop}{kept}") from None
-    if write and found.folder is not None:
+                raise type(stop)(f"{stop}{kept}") from None
+    if write and found.folder is not None and ranks.main:
         for evaluation in evaluations:
             progress.say(f"written: {write_result(found.folder, evaluation.to_json())}")
     answers.remove()
@@ -303,6 +329,28 @@ def _answers(
     return answers
 
 
+def _require_same(
+    ranks: Ranks,
+    target: Target,
+    base: str,
+    chosen: Sequence[_Chosen],
+    specs: Sequence[EvalSpec],
+    answers: Answers,
+) -> None:
+    """Give the others the answers that process 0 has already. Raises RequestError where they ask something else."""
+    if ranks.alone:
+        return
+    answers.take(ranks.from_main("the answers to go on from", answers.lines))
+    ranks.require_same(
+        {
+            "base model": base,
+            "set of adapters": target.weights(),
+            "set of problems": [[c.name, c.about["data"]["asked"], c.samples, asdict(c.sampling)] for c in chosen],
+            "choice of modes": [[spec.mode, *spec.seats] for spec in specs],
+        }
+    )
+
+
 def _evaluations(
     target: Target,
     model: str,
@@ -312,6 +360,7 @@ def _evaluations(
     settings: Settings,
     answers: Answers,
     progress: Progress,
+    processes: int,
 ) -> Iterator[Evaluation]:
     """Each task in each mode, under one phase of the progress."""
     pairs = [(each, spec) for each in chosen for spec in specs]
@@ -335,7 +384,7 @@ def _evaluations(
             name=f"evaluation of {target.name} on {each.name}",
             about={"model": model, "precision": target.config.model.precision, **each.about},
             answers=answers,
-            cache_tokens=target.config.run.generation_tokens,
+            cache_tokens=target.config.run.generation_tokens * processes,
             rows_at_once=table.rows_at_once,
             progress=_Part(progress, sum(parts[:number]), f" of {each.name}, {spec.mode}") if several else progress,
         )

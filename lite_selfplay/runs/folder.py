@@ -30,10 +30,13 @@ PACKAGES = ("lite-selfplay", "torch", "transformers", "trl", "peft", "bitsandbyt
 
 
 class RunFolder:
-    """A run's own folder. Lines are appended whole and flushed, a step at a time."""
+    """A run's own folder. Lines are appended whole and flushed, a step at a time.
 
-    def __init__(self, path: Path):
-        self.path = path
+    `ours`: whether this process writes it. Of several that play a run together, one does.
+    """
+
+    def __init__(self, path: Path, ours: bool = True):
+        self.path, self.ours = path, ours
 
     def require_free(self) -> None:
         """Raises RunFolderError where something is there already."""

@@ -21,15 +21,16 @@ _PATIENCE_S = 0.2  # `writer` takes the lock for a moment, too
 
 
 @contextlib.contextmanager
-def writing(folder: Path) -> Iterator[None]:
-    """Hold a run folder's lock, for the length of a context.
+def writing(folder: Path, patience_s: float = _PATIENCE_S, *, insist: bool = False) -> Iterator[None]:
+    """Hold a run folder's lock, for the length of a context, having waited for it as long as patience allows.
 
-    Raises RunFolderError, naming the process, where another one holds it, and where the folder cannot be written.
+    `insist`: a file system without locks is an error as well. Raises RunFolderError, naming the process, where another
+    one holds it, and where the folder cannot be written.
     """
     path = folder / LOCK
     if os.path.exists(path) and not stat.S_ISREG(path.stat().st_mode):
         raise RunFolderError(f"{path} is no file: take it away if no run writes {folder}")
-    lock = FileLock(path, timeout=_PATIENCE_S, on_acquired=_sign)
+    lock = FileLock(path, timeout=patience_s, on_acquired=_sign)
     try:
         lock.acquire()
     except Timeout:
@@ -38,7 +39,7 @@ def writing(folder: Path) -> Iterator[None]:
             f"go on with `lite-selfplay train --resume {folder}`"
         ) from None
     except OSError as error:
-        if error.errno not in _NO_LOCKS:
+        if insist or error.errno not in _NO_LOCKS:
             raise RunFolderError(f"cannot write to {folder}: {LOCK}: {error.strerror or error}") from None
     try:
         yield

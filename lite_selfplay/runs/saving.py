@@ -20,7 +20,10 @@ from lite_selfplay.training.progress import Progress
 
 
 class Saver:
-    """Saves a run into its folder. `identity` names base and game; `clock` gives seconds. `config` may be replaced."""
+    """Saves a run into its folder, where that is this process's. `identity` names base and game; `clock` gives seconds.
+
+    `config` may be replaced.
+    """
 
     def __init__(
         self,
@@ -49,6 +52,8 @@ class Saver:
         self._last = self._clock()
         if (found := find_nonfinite(self._adapters, optimizer)) is not None:
             raise TrainingError(f"{found} is not finite: not saved. {self.what_is_whole()}")
+        if not self._folder.ours:
+            return
         best = self._best()
         try:
             save_checkpoint(
@@ -87,6 +92,8 @@ class Saver:
     def change_config(self, config: RunConfig) -> None:
         """Go by another configuration from now on, and write it. Raises SaveFailed."""
         self.config = config
+        if not self._folder.ours:
+            return
         try:
             self._folder.rewrite_config(config)
         except RunFolderError as error:
@@ -94,6 +101,8 @@ class Saver:
 
     def write_evaluation(self, name: str, result: Mapping[str, Any]) -> None:
         """Write an evaluation, and which checkpoint is the best one now. Raises SaveFailed."""
+        if not self._folder.ours:
+            return
         try:
             self._folder.write_evaluation(name, result)
             if (best := self._best()) is not None:
@@ -104,6 +113,8 @@ class Saver:
 
     def write_examples(self, pool: ExamplePool) -> None:
         """Write what a cold start teaches. Raises SaveFailed."""
+        if not self._folder.ours:
+            return
         try:
             pool.save(self._folder.path / EXAMPLES)
         except OSError as error:
@@ -111,6 +122,8 @@ class Saver:
 
     def write_card(self, step: int) -> None:
         """Write the model card of a run after `step` steps. Raises SaveFailed."""
+        if not self._folder.ours:
+            return
         metrics, evaluations = self._folder.metrics(), self._folder.evaluations()
         card = model_card(self.config, step, metrics=metrics, evaluations=evaluations)
         try:

@@ -1,6 +1,7 @@
 """A run in progress: the base in memory, the game at its table, the trainer, and when what is measured and saved."""
 
 import contextlib
+import shutil
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -13,7 +14,7 @@ from lite_selfplay.config import RunConfig
 from lite_selfplay.config.guard import guarded
 from lite_selfplay.config.user_code import file_of
 from lite_selfplay.data import Episode, EvalSpec, Example, Problem, Sampling
-from lite_selfplay.errors import GameError, Interrupted, RewardError, RunFolderError
+from lite_selfplay.errors import GameError, Interrupted, ProcessLost, RewardError, RunFolderError
 from lite_selfplay.evaluation.examiner import measure
 from lite_selfplay.evaluation.tables import headline
 from lite_selfplay.games.modes import find_mode
@@ -24,6 +25,7 @@ from lite_selfplay.runs.budget import Budget, sampling_speed
 from lite_selfplay.runs.checkpoints import Checkpoint, load_checkpoint, read_state
 from lite_selfplay.runs.folder import BUDGET, COLLECTIONS, RunFolder
 from lite_selfplay.runs.plan import OPTIONAL, evaluation_steps, mode_of_the_base
+from lite_selfplay.runs.processes import save_in_turn
 from lite_selfplay.runs.report.closing import closing_report
 from lite_selfplay.runs.report.steps import flat
 from lite_selfplay.runs.saving import Saver
@@ -36,6 +38,7 @@ from lite_selfplay.training.cold_start import cold_start, playing_config, within
 from lite_selfplay.training.examples import Fits, gather
 from lite_selfplay.training.optimizer import load_optimizer_state
 from lite_selfplay.training.progress import Poll, Progress
+from lite_selfplay.training.ranks import ALONE, Ranks
 from lite_selfplay.training.rollout import LiveTable
 from lite_selfplay.training.trainer import SelfPlayTrainer, reference_name
 from lite_selfplay.training.updates import StepReport
@@ -55,7 +58,8 @@ PROBE = "Name three things you can see from a window, and say what each of them 
 class Session:
     """Everything a run holds in memory. `run` plays it to its end, or from a checkpoint; `close` when done with it.
 
-    `began` is when the run began, by the clock, if that was before.
+    `began` is when the run began, by the clock, if that was before. Of several processes that play it (`ranks`), the
+    one whose `folder` it is writes.
     """
 
     def __init__(
@@ -69,9 +73,12 @@ class Session:
         poll: Callable[[], None] = lambda: None,
         clock: Callable[[], float] = time.monotonic,
         began: float | None = None,
+        ranks: Ranks = ALONE,
     ):
+        self._ranks = ranks
         self.config, self.game, self.folder, self.progress = ready.config, ready.game, folder, progress or Progress()
         self._ready, self._poll = ready, Poll(self.progress, poll)
+        ranks.poll, clock = Poll(self.progress, poll), ranks.shared_clock(clock)
         run = ready.config.run
         self.identity = {"base": model.identity, "game": ready.config.game.label}
         section = ready.config.model
@@ -99,6 +106,7 @@ class Session:
         )
         self.sources = self._make_sources(ready.sources)
         self._reward = reward
+        self._trainer_files = tempfile.TemporaryDirectory(prefix="lite-selfplay-")
         self.table = self._make_table(self.config, self.sources, reward)
         # Held-out answers are judged by the checker, so that runs with different rewards can be compared.
         answered = all(problem.answer is not None for problem in ready.held_out)
@@ -106,20 +114,21 @@ class Session:
         self._saver = Saver(self.config, folder, self.adapters, self.identity, self.progress, clock)
         whole = self._saver.what_is_whole
         self._books = Bookkeeper(self.config, self.game, folder, self.table, self.verifier, self.progress, whole)
-        self._budget = Budget(run.minutes, folder.path / BUDGET, clock, clock() if began is None else began)
+        started = clock() if began is None else ranks.from_main("when the run began", lambda: began or 0.0)
+        self._budget = Budget(run.minutes, folder.path / BUDGET, clock, started, ranks)
         self._done = 0  # complete steps
         self._resumed_from: int | None = None
         self._cold_started = False
         self._start_state: dict[str, Any] = {}
-        self._trainer_files = tempfile.TemporaryDirectory(prefix="lite-selfplay-")
         self.trainer = SelfPlayTrainer(
             backend=self.backend,
-            config=self.config,
+            config=self.config if ranks.main else without_tracker(self.config),
             tokenizer=self.chat.tokenizer,
             output_dir=self._trainer_files.name,
             progress=self.progress,
             poll=self._poll,
             updates=self._updates(run.steps),
+            ranks=ranks,
         )
 
     def facts(self) -> dict[str, Any]:
@@ -129,6 +138,7 @@ class Session:
         return {
             "backend": self.backend.name,
             "device": torch.cuda.get_device_name(device) if cuda else f"{torch.get_num_threads()} CPU threads",
+            **({"processes": self._ranks.world} if self._ranks.world > 1 else {}),
             "seed": self.config.run.seed,
             "base": self.identity["base"],
             "data": self._data(),
@@ -159,7 +169,7 @@ class Session:
                 with self._budget.timing_a_save():
                     self._saver.try_save(0, self._state(), self.trainer.optimizer)
             done = self._done
-            if done in evaluation_steps(self.config) and not self.folder.has_evaluation(_evaluation_name(done)):
+            if done in evaluation_steps(self.config) and not self._was_evaluated(done):
                 self._evaluate(done)
             if done == 0:
                 self._keep_references()
@@ -172,6 +182,8 @@ class Session:
             self._save(self._done, self._state())
             self._evaluate(self._done)
             self._saver.write_card(self._done)
+        if not self._ranks.main:
+            return
         metrics, evaluations = self.folder.metrics(), self.folder.evaluations()
         closing = closing_report(type(self.game), self.config, metrics, evaluations, self.folder.path)
         self.progress.finished([*self._budget.outcome(), *closing])
@@ -202,10 +214,17 @@ class Session:
             self._poll()
             with leaving_as_an_error():
                 yield
-        except (Interrupted, RewardError, GameError, WorkerStartError) as stop:
-            if self._done != self._resumed_from:  # else nothing has changed since
-                self._save(self._done, self._start_state or self._state())
-            raise type(stop)(f"{stop}; saved before step {self._done + 1}. {self._saver.go_on()}") from None
+        except (Interrupted, RewardError, GameError, WorkerStartError, ProcessLost) as stop:
+            self._ranks.leave(stop)
+            if save_in_turn(self._ranks, self.folder, self._done, self._save_what_changed):
+                raise type(stop)(f"{stop}; saved before step {self._done + 1}. {self._saver.go_on()}") from None
+            raise type(stop)(f"{stop}. {self._saver.what_is_whole()}") from None
+
+    def _save_what_changed(self) -> None:
+        """Save the state before the step that was cut short."""
+        if self._done != self._resumed_from:  # else nothing has changed since
+            self._books.write_what_is_missing()
+            self._save(self._done, self._start_state or self._state())
 
     # Before the first step
 
@@ -267,6 +286,7 @@ class Session:
             progress=self.progress,
             poll=self._poll,
             microbatch_tokens=config.run.tokens_at_once(on_cpu=self.backend.device.type == "cpu"),
+            ranks=self._ranks,
         )
 
     def _polling(self, fits: Fits) -> Fits:
@@ -315,8 +335,14 @@ class Session:
             reward=reward,
             progress=self.progress,
             poll=self._poll,
-            folder=self.folder.path / COLLECTIONS,
+            folder=self._collections,
+            ranks=self._ranks,
         )
+
+    @property
+    def _collections(self) -> Path:
+        """Where the game writes: in a process that does not write the run folder, into a copy of its own."""
+        return (self.folder.path if self._ranks.main else Path(self._trainer_files.name)) / COLLECTIONS
 
     # Held-out problems
 
@@ -343,7 +369,7 @@ class Session:
             tasks=section.tasks or "",
             name=f"evaluation {moment}",
             about={"moment": moment, "step": step, "model": self.config.model.name},
-            cache_tokens=self.config.run.generation_tokens,
+            cache_tokens=self.config.run.generation_tokens * self._ranks.world,
             rows_at_once=self._measuring.rows_at_once,
             progress=self.progress,
         ).to_json()
@@ -376,7 +402,7 @@ class Session:
     def _finish(self, report: StepReport) -> None:
         run, done = self.config.run, self._done
         metrics = self._books.finish_step(report)
-        if run.report_to != "none":
+        if run.report_to != "none" and self._ranks.main:
             self.trainer.loss.report(report.step, flat(metrics))
         self._books.judge(report)
         self._keep_to_the_budget()
@@ -413,7 +439,8 @@ class Session:
         run, tokens, spec = self.config.run, self._ready.max_completion_tokens, self.game.evaluation()
         rollouts = self.game.rollouts_per_step() or run.group_size * run.problems_per_step
         probe = self.chat.encode(PROBE).ids
-        speed = sampling_speed(self.backend, self.adapters.seats[0], probe, rollouts)
+        own = sampling_speed(self.backend, self.adapters.seats[0], probe, -(-rollouts // self._ranks.world))
+        speed = self._ranks.from_main("the speed", lambda: own) * self._ranks.world
         answers = len(evaluation_steps(self.config)) * find_mode(spec.mode).stages(spec.seats) + 1
         sentence = self._budget.choose_problems(
             speed,
@@ -452,7 +479,13 @@ class Session:
     def _save(self, step: int, state: Mapping[str, Any]) -> None:
         self._saver.save(step, state, self.trainer.optimizer)
 
+    def _was_evaluated(self, done: int) -> bool:
+        name = _evaluation_name(done)
+        return self._ranks.from_main("former evaluations", lambda: self.folder.has_evaluation(name))
+
     def _load(self, checkpoint: Checkpoint) -> None:
+        if not self._ranks.main and (theirs := self.folder.path / COLLECTIONS).is_dir():
+            shutil.copytree(theirs, self._collections)
         optimizer, state = load_checkpoint(checkpoint, self.adapters)
         load_optimizer_state(self.trainer.optimizer, self.adapters, optimizer)
         self.trainer.schedule.apply()
@@ -463,6 +496,12 @@ class Session:
         self._books.restore(state)
         self._cold_started = state["cold_started"]
         self._done = self._resumed_from = checkpoint.step
+        self._ranks.gather("the checkpoint", checkpoint.step)  # until all have read it, nobody writes
+
+
+def without_tracker(config: RunConfig) -> RunConfig:
+    """The same for a process that reports to nobody."""
+    return config.model_copy(update={"run": config.run.model_copy(update={"report_to": "none"})})
 
 
 def _evaluation_name(step: int) -> str:

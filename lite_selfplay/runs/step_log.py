@@ -43,6 +43,7 @@ class Bookkeeper:
         self.skipped_steps = self.nonfinite_steps = self.bad_steps = 0
         self._silent_steps = self._shown_timeouts = 0
         self._warned_full = False
+        self._unwritten: tuple[int, Mapping[str, Any], Sequence[Mapping[str, Any]]] | None = None
         self._warned: dict[str, int] = {}
         self._first_step, self._started = 0, time.perf_counter()
 
@@ -50,6 +51,15 @@ class Bookkeeper:
         """Training begins, from this step on."""
         self._first_step, self._started = first_step, time.perf_counter()
         self._progress.begin(type(self._game))
+
+    def write_what_is_missing(self) -> None:
+        """Write the last step's lines where the process that writes them has ended before it did. Raises SaveFailed."""
+        if self._unwritten is None:
+            return
+        step, metrics, rows = self._unwritten
+        if not any(line["step"] == step for line in self._folder.metrics()):
+            self._folder.cut(step)  # its completions may be there, and not its metrics
+            self._write(step, metrics, rows)
 
     def begin_step(self) -> None:
         self._step_started = time.perf_counter()
@@ -76,7 +86,8 @@ class Bookkeeper:
         self._silent_steps = self._silent_steps + 1 if silent else 0
         metrics, rows = only_finite(self._metrics(report)), only_finite(episode_rows(report))
         self._write(report.step, metrics, rows)
-        self._show(report.step, metrics, rows)
+        if self._folder.ours:
+            self._show(report.step, metrics, rows)
         return metrics
 
     def judge(self, report: StepReport) -> None:
@@ -140,6 +151,9 @@ class Bookkeeper:
         }
 
     def _write(self, step: int, metrics: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> None:
+        if not self._folder.ours:
+            self._unwritten = step, metrics, rows
+            return
         limit = self.config.run.episodes_limit_mb
         try:
             room = self._folder.append(metrics, rows, limit)

@@ -21,6 +21,7 @@ from lite_selfplay.tasks import Task, is_data, load_task, without
 from lite_selfplay.tasks.files import read_object_lines, sha256_of
 from lite_selfplay.tasks.passages import read_passages
 from lite_selfplay.training.progress import Poll, Progress
+from lite_selfplay.training.ranks import ALONE, Ranks
 
 if TYPE_CHECKING:
     from lite_selfplay.models.sources import ResolvedModel
@@ -104,7 +105,12 @@ class Target:
 
     @contextlib.contextmanager
     def table(
-        self, model: "ResolvedModel", max_completion_tokens: int, progress: Progress, poll: Poll
+        self,
+        model: "ResolvedModel",
+        max_completion_tokens: int,
+        progress: Progress,
+        poll: Poll,
+        ranks: Ranks = ALONE,
     ) -> "Iterator[LiveTable]":
         """The base in memory with the run's adapters, and a checker, for the length of a context."""
         from lite_selfplay.models.backends import choose_backend
@@ -145,6 +151,7 @@ class Target:
                 max_completion_tokens=max_completion_tokens,
                 progress=progress,
                 poll=poll,
+                ranks=ranks,
             )
 
     def weights(self) -> dict[str, str]:

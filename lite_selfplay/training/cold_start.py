@@ -22,6 +22,7 @@ from lite_selfplay.tasks.base import derived_seed
 from lite_selfplay.training.examples import ExamplePool, Fits, PooledExample, roles_of
 from lite_selfplay.training.optimizer import gradient_norm, on_card
 from lite_selfplay.training.progress import Progress
+from lite_selfplay.training.ranks import ALONE, Ranks
 from lite_selfplay.training.scale import loss_scale
 
 _CLIP = 1.0
@@ -69,11 +70,13 @@ def cold_start(
     progress: Progress | None = None,
     poll: Callable[[], None] = lambda: None,
     microbatch_tokens: int = 1024,
+    ranks: Ranks = ALONE,
 ) -> ColdStartReport:
     """Train every seat of a game on `section.steps` batches of examples, one seat after the other.
 
     The loss is the mean negative log-likelihood per completion token of a batch, of which at most `microbatch_tokens`
-    padded tokens (one example at the least) are read at a time. `poll` is called between them and may raise to stop.
+    padded tokens (one example at the least) are read at a time. Several processes share each batch out (`ranks`).
+    `poll` is called between microbatches and may raise to stop.
     A seat without examples is left as it is, with a warning unless `section.roles` leaves out all it plays. Raises
     TrainingError naming seat and step where a loss or a gradient is not finite; then that step has moved nothing.
     """
@@ -88,7 +91,7 @@ def cold_start(
                 progress.warn(f"there are no examples for {seat}: it starts without a cold start")
                 continue
             progress.phase(f"cold start of {seat}", total=section.steps)
-            fit = _Fit(backend, chat, seat, section, progress, poll, microbatch_tokens)
+            fit = _Fit(backend, chat, seat, section, progress, poll, microbatch_tokens, ranks)
             reports[seat] = fit.run(tuple(role for role in roles_of(game, seat) if role in pool.roles), examples)
             progress.say(reports[seat].sentence())
     return ColdStartReport(reports)
@@ -136,7 +139,9 @@ class _Fit:
         progress: Progress,
         poll: Callable[[], None],
         microbatch_tokens: int,
+        ranks: Ranks,
     ):
+        self.ranks = ranks
         self.backend, self.chat, self.seat, self.section = backend, chat, seat, section
         self.progress, self.poll, self.budget = progress, poll, microbatch_tokens
         self.parameters = list(backend.adapters.parameters(seat).values())
@@ -161,15 +166,17 @@ class _Fit:
 
     def _learn(self, batch: Sequence[Conversation], step: int) -> float:
         """One update, computed again with a smaller scale where its gradient overflows in float16; returns the loss."""
+        tokens = sum(len(row.completion_ids) for row in batch)
+        rows = self.ranks.part(batch, lambda row: len(row.prompt_ids) + len(row.completion_ids))
         while True:
-            losses = self._backward(batch)
-            gradients = [p.grad for p in self.parameters if p.grad is not None]
-            self.scale.take_off(gradients)
+            losses = self._backward(rows, tokens)
+            self.scale.take_off(self._gradients())
+            if not self.ranks.alone:
+                losses = self._shared(losses, step)
+            gradients = self._gradients()
             norm = gradient_norm(gradients)
             *found, (size,) = read([*losses, norm])
-            for (value,) in found:
-                if not math.isfinite(value):
-                    raise TrainingError(f"the loss of seat {self.seat} is {value} at {self._where(step)}")
+            self._require_finite([value for (value,) in found], step)
             if math.isfinite(size):
                 break
             if not self.scale.lower():
@@ -182,12 +189,34 @@ class _Fit:
         self.optimizer.zero_grad(set_to_none=True)
         return sum(value for (value,) in found)
 
-    def _backward(self, batch: Sequence[Conversation]) -> list[torch.Tensor]:
-        """Add up the gradient of a batch's loss, microbatch by microbatch; returns the parts of the loss."""
+    def _gradients(self) -> list[torch.Tensor]:
+        return [p.grad for p in self.parameters if p.grad is not None]
+
+    def _shared(self, losses: Sequence[torch.Tensor], step: int) -> list[torch.Tensor]:
+        """The losses of all processes' rows; the seat's gradient becomes that of all of them.
+
+        Raises TrainingError for a loss that is not finite.
+        """
+        own = [value for (value,) in read(losses)]
+        self._require_finite(own, step)
+        told = self.ranks.gather(f"the loss of seat {self.seat}, {self._where(step)}", [own, self.scale.exponent])
+        self.scale.agree([exponent for (_, exponent), _ in told])
+        for parameter in self.parameters:
+            if parameter.grad is None:
+                parameter.grad = torch.zeros_like(parameter)
+        self.ranks.add_up(self._gradients())
+        return [torch.tensor(x, device=self.parameters[0].device) for (theirs, _), _ in told for x in theirs]
+
+    def _require_finite(self, losses: Sequence[float], step: int) -> None:
+        for value in losses:
+            if not math.isfinite(value):
+                raise TrainingError(f"the loss of seat {self.seat} is {value} at {self._where(step)}")
+
+    def _backward(self, rows: Sequence[Conversation], tokens: int) -> list[torch.Tensor]:
+        """Add up the gradient of the loss of rows of a batch of so many tokens; returns its parts by microbatch."""
         losses = []
-        tokens = sum(len(row.completion_ids) for row in batch)
         self.backend.adapters.activate(self.seat)
-        for micro in microbatches(batch, self.budget, self.backend.way()):
+        for micro in microbatches(rows, self.budget, self.backend.way()):
             self.poll()
             with self.backend.adapters.cast_together(self.backend.compute_dtype):
                 with self.backend.autocast():

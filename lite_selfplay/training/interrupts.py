@@ -28,9 +28,14 @@ def stopping_signals() -> tuple[signal.Signals, ...]:
 
 
 class Interrupts:
-    """A context in which signals ask instead of killing. Outside the main thread it changes nothing."""
+    """A context in which signals ask instead of killing. Outside the main thread it changes nothing.
 
-    def __init__(self) -> None:
+    `patient`: a second signal ends nothing. Who starts several processes passes signals on to each of them, and kills
+    those that have not ended in half a minute.
+    """
+
+    def __init__(self, *, patient: bool = False) -> None:
+        self._patient = patient
         self._asked: str | None = None
         self._insisted = self._polled = False
         self._before: dict[signal.Signals, Any] = {}
@@ -53,7 +58,7 @@ class Interrupts:
             signal.signal(number, handler)
 
     def _ask(self, number: int, frame: FrameType | None) -> None:
-        if number != HANGUP:
+        if number != HANGUP and not self._patient:
             if self._insisted:
                 os._exit(130)
             self._insisted = True

@@ -14,6 +14,7 @@ from lite_selfplay.config import RoleConfig
 from lite_selfplay.data import Completion, Stream
 from lite_selfplay.errors import TrainingError
 from lite_selfplay.models.logprobs.batch import Batch, Way, cut
+from lite_selfplay.training.ranks import ALONE, Ranks
 
 
 @dataclass(frozen=True)
@@ -79,6 +80,12 @@ class TokenBudget:
         self.tokens, self._warn = tokens, warn
         self.rows_in_flight = 0
 
+    def lower(self, tokens: int) -> None:
+        """Keep to as few tokens as another process has to."""
+        if tokens < self.tokens:
+            self.tokens = tokens
+            self._warn(f"out of memory in the update of another process: from now on at most {tokens:,} tokens at once")
+
     def halve(self, who: str) -> None:
         """Raises TrainingError, naming who learns, where the microbatch that was too large had one row."""
         if self.rows_in_flight == 1:
@@ -135,15 +142,19 @@ def microbatches(
     way: Way,
     *,
     replay: bool = False,
+    ranks: Ranks = ALONE,
 ) -> list[MicroBatch]:
     """Cut a stream's rows into microbatches of at most `token_budget` tokens (one row at the least).
 
     Where the `way` that rows are read counts once what prompts share, rows are kept with those of their prompt if that
     is cheaper than keeping rows of one length together. Rows of different temperatures never share a microbatch. Rows
     that cannot give a gradient (see `moving`), such as those of a group in which all were rewarded alike, are counted
-    in the shares and left out: they never reach the model. [] where none is left.
+    in the shares and left out: they never reach the model. [] where none is left. Of several processes each gets its
+    part of the rows, of about as many tokens as the others'; shares are of the whole stream all the same.
     """
     chosen = moving(rows, role)
+    if not ranks.alone:
+        chosen = ranks.part(sorted(chosen, key=_by_prompt), lambda row: len(row.completion.prompt_ids) + row.tokens)
     if not chosen:
         return []
     orders = [sorted(chosen, key=_by_length)]

@@ -3,6 +3,7 @@
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 from lite_selfplay.config import RunConfig
@@ -14,8 +15,10 @@ from lite_selfplay.models.chat import Chat, EncodedPrompt
 from lite_selfplay.models.generation.sampling import Generation, GenerationRequest
 from lite_selfplay.tasks import Source
 from lite_selfplay.tasks.base import derived_rng, derived_seed
+from lite_selfplay.training import sharing
 from lite_selfplay.training.interrupts import ending_at_once
 from lite_selfplay.training.progress import Poll, Progress
+from lite_selfplay.training.ranks import ALONE, Ranks
 from lite_selfplay.verify import Verifier
 from lite_selfplay.verify.reward_functions import RewardFunction, call_reward, name_of
 
@@ -27,8 +30,8 @@ class LiveTable:
     """The table of a run, opened anew for each step.
 
     Every completion's seed follows from the run's seed, the step, the role, and its place in the step: the same run
-    gives the same completions, however its work is cut into batches. `poll` is what the backend calls once a token,
-    `folder` where the game may write.
+    gives the same completions, however its work is cut into batches or shared out to processes (`ranks`). `poll` is
+    what the backend calls once a token, `folder` where the game may write.
     """
 
     def __init__(
@@ -44,8 +47,9 @@ class LiveTable:
         progress: Progress | None = None,
         poll: Poll | None = None,
         folder: Path | None = None,
+        ranks: Ranks = ALONE,
     ):
-        self._folder = folder
+        self._folder, self._ranks = folder, ranks
         self._backend, self._chat, self._verifier, self._sources = backend, chat, verifier, sources
         self._config, self._reward = config, reward
         self._progress = progress or Progress()
@@ -65,7 +69,7 @@ class LiveTable:
     @property
     def rows_at_once(self) -> int | None:
         """How many completions to ask for at a time where the asker reports in between; None: all that fit."""
-        return CPU_ROWS if self._backend.device.type == "cpu" else None
+        return CPU_ROWS * self._ranks.world if self._backend.device.type == "cpu" else None
 
     def draw(self, source: str, n: int) -> list[Problem]:
         return self._source(source).draw(n)
@@ -115,7 +119,8 @@ class LiveTable:
         fits = [i for i, prompt in enumerate(encoded) if len(prompt.ids) <= self._config.run.max_prompt_tokens]
         request = GenerationRequest(seat, [encoded[i].ids for i in fits], n, sampling, [seeds[i] for i in fits])
         with self._poll.counting(sampling.max_tokens if self._all_at_once(request) else None):
-            generated = dict(zip(fits, self._backend.generate(request), strict=True))
+            completions = sharing.generate(self._ranks, self._step, request, self._backend.generate)
+        generated = dict(zip(fits, completions, strict=True))
         version = self._backend.adapters.version(seat)
         unread = Generation(stop="prompt_too_long")
         result = [
@@ -128,7 +133,9 @@ class LiveTable:
 
     def _all_at_once(self, request: GenerationRequest) -> bool:
         """Whether no completion has to wait until others have ended."""
-        return len(request.prompts) * request.n * request.longest <= self._config.run.generation_tokens
+        return (
+            len(request.prompts) * request.n * request.longest <= self._config.run.generation_tokens * self._ranks.world
+        )
 
     def _completion(
         self, prompt: str, encoded: EncodedPrompt, generated: Generation, request: GenerationRequest, version: int
@@ -173,12 +180,16 @@ class LiveTable:
         return self.verify([(c, problem) for problem, row in zip(problems, completions, strict=True) for c in row])
 
     def score(self, role: str, completions: Sequence[Completion], *, seat: str | None = None) -> list[TokenScores]:
+        reader = seat or self._seat(role)
+        return sharing.score(self._ranks, self._step, reader, completions, partial(self._score, reader))
+
+    def _score(self, seat: str, completions: Sequence[Completion]) -> list[TokenScores]:
         temperatures = [completion.sampling.temperature or 1.0 for completion in completions]
         scores: list[TokenScores] = [TokenScores((), ())] * len(completions)
         for temperature in sorted(set(temperatures)):
             chosen = [i for i, t in enumerate(temperatures) if t == temperature]
             rows = [(completions[i].prompt_ids, completions[i].token_ids) for i in chosen]
-            for i, score in zip(chosen, self._backend.score(seat or self._seat(role), rows, temperature), strict=True):
+            for i, score in zip(chosen, self._backend.score(seat, rows, temperature), strict=True):
                 scores[i] = score
         return scores
 
@@ -189,13 +200,16 @@ class LiveTable:
         started = time.perf_counter()
         self._progress.activity("answers are checked")
         if self._reward is None:
-            verdicts = self._verifier.verify(pairs, thinks=self.thinks)
+            verdicts = sharing.verify(self._ranks, self._step, self._verifier, pairs, thinks=self.thinks)
         else:
-            guard = guarded(name_of(self._reward), RewardError, self._progress.warn, judges=True)
-            with ending_at_once(self._poll), guard:
-                verdicts = call_reward(self._reward, pairs, thinks=self.thinks)
+            verdicts = sharing.judge(self._ranks, self._step, partial(self._judge, self._reward, pairs), len(pairs))
         self.seconds["verify"] += time.perf_counter() - started
         return verdicts
+
+    def _judge(self, reward: RewardFunction, pairs: Sequence[tuple[Completion, Problem]]) -> list[Verdict]:
+        guard = guarded(name_of(reward), RewardError, self._progress.warn, judges=True)
+        with ending_at_once(self._poll), guard:
+            return call_reward(reward, pairs, thinks=self.thinks)
 
     def tokenize(self, text: str) -> list[int]:
         return self._chat.tokens(text)

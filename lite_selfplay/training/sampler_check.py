@@ -75,7 +75,7 @@ class Agreement:
 
     `rows` are those that reached the model, each with its log-probabilities; `noted` of them, whose tokens were drawn
     by the seat as it is now and from its own probabilities, are compared. `base_gap` is the mean difference from the
-    base's log-probabilities on a few rows.
+    base's log-probabilities on a few rows, of `base_tokens` tokens.
     """
 
     role: str
@@ -83,6 +83,7 @@ class Agreement:
     rows: list[Read] = field(default_factory=list)
     noted: list[Read] = field(default_factory=list)
     base_gap: float | None = None
+    base_tokens: int = 0
 
     def add(self, read: Read, *, compared: bool) -> None:
         """A row as the update read it."""
@@ -99,6 +100,11 @@ class Agreement:
     def usual_gap(self) -> float | None:
         """The same over the nineteen tokens in twenty that differ least: what is judged."""
         return usual_gap(self._pairs)
+
+    @property
+    def tokens(self) -> int:
+        """How many tokens are compared."""
+        return sum(len(logprobs) for _, logprobs in self.noted)
 
     @property
     def _pairs(self) -> list[tuple[Sequence[float], Sequence[float]]]:
@@ -182,6 +188,7 @@ class SamplerCheck:
             scores = iter(self._scores(BASE, [row for rows in chosen for row in rows]))
             for agreement, rows in zip(agreements, chosen, strict=True):
                 agreement.base_gap = mean_gap([(own[:LONGEST], next(scores)) for _, own in rows])
+                agreement.base_tokens = sum(len(own[:LONGEST]) for _, own in rows)
 
     def judge(self, agreements: Sequence[Agreement]) -> None:
         """Raises Foreign for the first stream whose completions were not sampled from the weights it trains.

@@ -6,6 +6,7 @@ power of two on the host: to multiply by it and to divide again rounds nothing, 
 """
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -60,6 +61,11 @@ class LossScale:
             return False
         self.exponent, self._good = max(0, self.exponent - BACK), 0
         return True
+
+    def agree(self, exponents: Sequence[int | None]) -> None:
+        """Go on with the smallest of the exponents that several processes found, none where nobody has found one."""
+        known = [exponent for exponent in exponents if exponent is not None]
+        self.exponent = min(known, default=None)
 
     def held(self) -> None:
         """After an update that did not overflow."""

@@ -39,8 +39,10 @@ from lite_selfplay.training.optimizer import (
     reset_optimizer,
 )
 from lite_selfplay.training.progress import Progress
+from lite_selfplay.training.ranks import ALONE, Ranks
 from lite_selfplay.training.sampler_check import Foreign, Read, SamplerCheck
 from lite_selfplay.training.scale import loss_scale
+from lite_selfplay.training.shared_update import SharedUpdate, finite_in_all, foreign_in_any
 from lite_selfplay.training.trl import make_loss
 from lite_selfplay.training.updates import Learning, StepReport, StreamUpdate, admit
 
@@ -115,9 +117,10 @@ class SelfPlayTrainer:
         progress: Progress | None = None,
         poll: Callable[[], None] = lambda: None,
         updates: Mapping[str, int] | None = None,
+        ranks: Ranks = ALONE,
     ):
         self.backend, self.adapters, self.config = backend, backend.adapters, config
-        self.progress, self._poll = progress or Progress(), poll
+        self.progress, self._poll, self._ranks = progress or Progress(), poll, ranks
         self.loss = make_loss(backend, config, tokenizer, output_dir)
         self.adapters.activate(self.adapters.seats[0])
         self.optimizer = make_optimizer(self.adapters, config.seats)
@@ -187,13 +190,14 @@ class SelfPlayTrainer:
         numbers = [k for k in range(self.config.run.minibatches) if any(x.moves(k) for x in learning)]
         if len(numbers) > 1:
             self._undo = Undo(self.optimizer, self.adapters)
-            self._fitting(partial(self._read_before, learning, numbers[1:]))
+            with finite_in_all(self._ranks, f"reading before the updates of step {report.step + 1}"):
+                self._fitting(partial(self._read_before, learning, numbers[1:]))
         if not numbers:
             self._read([])
         seats = {x.update.seat for x in learning if any(map(x.moves, numbers))}
         before = {seat: self.adapters.state(seat, wait=False) for seat in seats}
         for k in numbers:
-            found = self._gradients(learning, k)
+            found = self._gradients(report, learning, k)
             if k == numbers[0]:
                 self._compare(learning, found.rows)
             self._move(report, found)
@@ -201,31 +205,45 @@ class SelfPlayTrainer:
 
     # Gradients, seat by seat
 
-    def _gradients(self, learning: Sequence[Learning], part: int) -> _Gradients:
+    def _gradients(self, report: StepReport, learning: Sequence[Learning], part: int) -> _Gradients:
         """The gradients of a part of every stream: computed again, with a smaller scale, where float16 overflows.
 
-        A card is waited for once, when all of them are under way.
+        A card is waited for once, when all of them are under way; where several processes share the rows, once more,
+        before the gradients are added up. What was computed is then of this process's rows.
         """
+        together = SharedUpdate(self._ranks, self.adapters, report, self._budget, self.scale)
         while True:
-            done = self._fitting(lambda: [list(self._backward(x, part)) for x in learning])
+            with together.nonfinite_in_any():
+                done = self._fitting(lambda: [list(self._backward(x, part)) for x in learning])
+                read_later = [one for stream in done for one in stream]
+                self._take_scale_off()
+                if not self._ranks.alone:
+                    self._read(read_later)
+                    read_later = []
+                    together.found = list(map(_figures, learning, done))
+            together.add_up({x.update.seat for x in learning if x.moves(part)})
             norms = self._norms()
-            sizes = self._read([one for stream in done for one in stream], list(norms.values()))
+            sizes = self._read(read_later, list(norms.values()))
             found = _Gradients(norms, dict(zip(norms, sizes, strict=True)), done)
             if found.odd is None or not self.scale.lower():
                 break
             self._drop_gradients()
-        for x, computed in zip(learning, done, strict=True):
-            x.add(part, _figures(x, computed))
+        figures = map(_figures, learning, done) if self._ranks.alone else together.found
+        for x, of_all_rows in zip(learning, figures, strict=True):
+            x.add(part, of_all_rows)
         return found
 
-    def _norms(self) -> dict[str, Tensor]:
-        """The norm of the gradient of each seat that has one, whose scale is taken off before."""
-        norms = {}
+    def _take_scale_off(self) -> None:
         for group in self.optimizer.param_groups:
-            if moving := _gradients_of(group):
-                self.scale.take_off(moving)
-                norms[group["seat"]] = gradient_norm(moving)
-        return norms
+            self.scale.take_off(_gradients_of(group))
+
+    def _norms(self) -> dict[str, Tensor]:
+        """The norm of the gradient of each seat that has one."""
+        return {
+            group["seat"]: gradient_norm(moving)
+            for group in self.optimizer.param_groups
+            if (moving := _gradients_of(group))
+        }
 
     def _read(self, done: Sequence[_Done], others: Sequence[Tensor] = ()) -> list[float]:
         """Bring to the host what was computed of microbatches, and other scalars.
@@ -264,7 +282,8 @@ class SelfPlayTrainer:
         self._learner = f"{stream.role} (seat {seat})"
         self.progress.activity(f"{seat} learns as {stream.role}")
         tokens, way = self._budget.tokens, self.backend.way()
-        for micro in microbatches(learning.parts[part], seat, learning.role, tokens, way, replay=stream.replay):
+        rows, ranks = learning.parts[part], self._ranks
+        for micro in microbatches(rows, seat, learning.role, tokens, way, replay=stream.replay, ranks=ranks):
             self._poll()
             self._budget.rows_in_flight = len(micro.rows)
             yield micro
@@ -303,7 +322,8 @@ class SelfPlayTrainer:
         self.check.measure_base([x.agreement for x in seen])
         for x in seen:
             x.update.sampler_gap, x.update.base_gap = x.agreement.gap, x.agreement.base_gap
-        self.check.judge([x.agreement for x in seen])
+        with foreign_in_any(self._ranks, learning):
+            self.check.judge([x.agreement for x in seen])
 
     # One step of the optimizer: a group, a bound and a schedule of its own for every seat
 

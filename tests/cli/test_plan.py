@@ -44,6 +44,16 @@ def test_a_cpu_has_no_bandwidth_of_a_card(call):
     assert "sampling:" not in call("plan", "--model", "tiny", "--gpu", "cpu").out
 
 
+def test_several_cards_and_machines(call):
+    ended = call("plan", "--model", "Qwen3-4B", "--gpu", "h100", "--gpus", 8, "--nodes", 2)
+    assert ended.code == 0
+    table = ended.out[ended.out.index("a step on several H100 80 GB") :].splitlines()
+    assert [line.split()[0] for line in table[2:7]] == ["1", "2", "4", "8", "16"]
+    told = json.loads(call("plan", "--model", "Qwen3-4B", "--gpu", "h100", "--gpus", 8, "--json").out)
+    assert told["pays_up_to"] in (1, 2, 4, 8)
+    assert [step["processes"] for step in told["scaling"]] == [1, 2, 4, 8]
+
+
 def test_a_cpu_has_dense_weights_to_speak_with(call):
     assert "dense weights" in json.loads(call("plan", "--model", "tiny", "--gpu", "cpu", "--json").out)["parts"]
 
@@ -52,6 +62,7 @@ def test_a_cpu_has_dense_weights_to_speak_with(call):
     ("arguments", "said"),
     [
         (["--model", "tiny", "--gpu", "t5"], "t4"),
+        (["--model", "tiny", "--gpus", "2"], "--gpus and --nodes need --gpu"),
         (["--model", "Qwen3-5B"], "Qwen3-4B"),
         (["--model", "somebody/unheard-of"], "hub"),
         ([], "model"),

@@ -80,16 +80,16 @@ class Engine:
         """
         self._check(request.sampling)
         self.wake_up()
-        n, pairs = request.n, zip(request.prompts, request.seeds, strict=True)
-        rows = [(prompt, seed) for prompt, seeds in pairs for seed in seeds[:n]]
+        pairs = zip(request.prompts, request.seeds, strict=True)
+        rows = [(prompt, seed) for prompt, seeds in pairs for seed in seeds]
         answers = self._llm.generate(
             [{"prompt_token_ids": list(prompt)} for prompt, _ in rows],
             [self._sampling(request.sampling, seed, eos_ids) for _, seed in rows],
             lora_request=self._requests.of(request.seat),
             use_tqdm=False,
         )
-        completions = [_generation(answer.outputs[0], eos_ids) for answer in answers]
-        return [completions[p * n : (p + 1) * n] for p in range(len(request.prompts))]
+        completions = iter([_generation(answer.outputs[0], eos_ids) for answer in answers])
+        return [[next(completions) for _ in seeds] for seeds in request.seeds]
 
     def sleep(self) -> None:
         """Give the memory of keys and values back until the next request, where the engine was started so that it can.

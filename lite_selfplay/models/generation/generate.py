@@ -26,9 +26,12 @@ def generate(model: nn.Module, request: GenerationRequest, decoding: Decoding) -
     strings without `decoding.decode`.
     """
     decoding.check(request)
-    prompts, n = request.prompts, request.n
-    results = [[Generation() for _ in range(n)] for _ in prompts]
-    waiting = [Row(p, prompts[p], results[p][k], request.seeds[p][k]) for p in range(len(prompts)) for k in range(n)]
+    results = [[Generation() for _ in seeds] for seeds in request.seeds]
+    waiting = [
+        Row(p, prompt, out, seed)
+        for p, (prompt, outs, seeds) in enumerate(zip(request.prompts, results, request.seeds, strict=True))
+        for out, seed in zip(outs, seeds, strict=True)
+    ]
     waiting.sort(key=lambda row: (len(row.prompt), row.group))
     speaker = Speaker(model, request.sampling, decoding)
     sample = sample_fixed if decoding.loop != "plain" and can_be_fixed(speaker) else _sample

@@ -31,9 +31,12 @@ def generate_through(
     strings without `decoding.decode`.
     """
     decoding.check(request)
-    prompts, seeds, n, sampling = request.prompts, request.seeds, request.n, request.sampling
-    results = [[Generation() for _ in range(n)] for _ in prompts]
-    rows = [(prompts[p], seeds[p][k], results[p][k]) for p in range(len(prompts)) for k in range(n)]
+    sampling, results = request.sampling, [[Generation() for _ in seeds] for seeds in request.seeds]
+    rows = [
+        (prompt, seed, out)
+        for prompt, seeds, outs in zip(request.prompts, request.seeds, results, strict=True)
+        for seed, out in zip(seeds, outs, strict=True)
+    ]
     rows.sort(key=lambda row: len(row[0]))
     while rows:
         size = _rows_that_fit(rows, sampling.max_tokens, decoding.cache_tokens)

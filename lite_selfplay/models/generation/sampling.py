@@ -28,7 +28,7 @@ BLOCK = 256
 class GenerationRequest:
     """`n` completions of each prompt by a seat, a snapshot or `base`.
 
-    `seeds[p][k]` decides completion k of prompt p.
+    `seeds[p][k]` decides completion k of prompt p; a prompt with fewer seeds gets as many completions as it has.
     """
 
     seat: str

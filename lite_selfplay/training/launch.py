@@ -1,0 +1,202 @@
+"""How processes of one run find each other: what a launcher put into the environment, and what is refused of it.
+
+The engine is torch's own: `torchrun` starts the processes, gloo carries what they tell each other, NCCL gradients from
+card to card. TRL, accelerate and transformers are not told of the others, since they would average what they log,
+divide losses by the number of processes, and wrap the model into a DDP that never sees a seat's gradient.
+"""
+
+import contextlib
+import datetime
+import itertools
+import os
+import socket
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from lite_selfplay.errors import RequestError
+
+TIMEOUT = datetime.timedelta(hours=1)
+"""How long the others are waited for: a process that another machine lost, without a word, is missed after that."""
+
+MEETING = datetime.timedelta(minutes=10)
+"""How long a process waits for the place where all meet."""
+
+_HIDDEN = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "ROLE_RANK", "ROLE_WORLD_SIZE")
+_OTHER_ENGINES = {
+    "ACCELERATE_USE_FSDP": "FSDP",
+    "ACCELERATE_USE_DEEPSPEED": "DeepSpeed",
+    "ACCELERATE_USE_MEGATRON_LM": "Megatron-LM",
+}
+_OTHER_LAUNCHERS = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MV2_COMM_WORLD_SIZE")
+_groups = itertools.count()
+"""Process groups that this process has joined: all start as many, one after the other."""
+_HOW = "start the run with torchrun --nproc-per-node N -m lite_selfplay_cli"
+
+
+@dataclass(frozen=True)
+class Launch:
+    """A launch: process `rank` of `world`, on a machine with `local_world` of them, where it is number `local_rank`.
+
+    `address` and `port` are where they meet; `hosted` says whether the launcher keeps that place, else process 0 does.
+    """
+
+    rank: int
+    world: int
+    local_rank: int
+    local_world: int
+    address: str
+    port: int
+    hosted: bool
+    attempt: str
+
+    @property
+    def one_machine(self) -> bool:
+        return self.local_world == self.world
+
+
+def find(environment: Mapping[str, str] = os.environ) -> Launch | None:
+    """The launch that the environment tells of, None for a process by itself.
+
+    Raises RequestError for one that shares out more than rows, or that is not whole.
+    """
+    engine = next((name for name in _OTHER_ENGINES if environment.get(name, "false").lower() in ("true", "1")), None)
+    if engine is not None:
+        raise RequestError(
+            f"{_OTHER_ENGINES[engine]} cannot train a run of this library ({engine} is set): every process holds the "
+            f"whole base; {_HOW}"
+        )
+    if "WORLD_SIZE" not in environment:
+        if "ACCELERATE_USE_CPU" in environment and "MASTER_ADDR" in environment:
+            raise RequestError(f"accelerate launch was asked for several processes and has started one: {_HOW}")
+        several = next((name for name in _OTHER_LAUNCHERS if environment.get(name, "1") != "1"), None)
+        if several is not None:
+            raise RequestError(
+                f"{several} is {environment[several]}: processes that mpirun starts do not find each other; {_HOW}"
+            )
+        if environment.get("RANK", "0") != "0":
+            raise RequestError(f"RANK is set, and WORLD_SIZE is not: {_HOW}")
+        return None
+    world = _number(environment, "WORLD_SIZE")
+    if world == 1:
+        return None
+    missing = [name for name in ("RANK", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT") if name not in environment]
+    if missing:
+        raise RequestError(f"WORLD_SIZE is {world}, and {' and '.join(missing)} not set: {_HOW}")
+    rank, local = _number(environment, "RANK"), _number(environment, "LOCAL_RANK")
+    local_world = _number(environment, "LOCAL_WORLD_SIZE") if "LOCAL_WORLD_SIZE" in environment else world
+    if not (0 <= rank < world and 0 <= local < local_world <= world):
+        raise RequestError(
+            f"RANK {rank} of WORLD_SIZE {world}, LOCAL_RANK {local} of {local_world}: no such process; {_HOW}"
+        )
+    return Launch(
+        rank,
+        world,
+        local,
+        local_world,
+        environment["MASTER_ADDR"],
+        _number(environment, "MASTER_PORT"),
+        environment.get("TORCHELASTIC_USE_AGENT_STORE") == "True",
+        environment.get("TORCHELASTIC_RESTART_COUNT", "0"),
+    )
+
+
+def _number(environment: Mapping[str, str], name: str) -> int:
+    try:
+        return int(environment[name])
+    except ValueError:
+        raise RequestError(f"{name} is {environment[name]!r}, which is no number: {_HOW}") from None
+
+
+@contextlib.contextmanager
+def prepared(launch: Launch) -> Iterator[None]:
+    """The process with one card of its own, and without the variables by which other libraries would find the others,
+    for the length of a context. Raises RequestError where there are more processes than cards."""
+    before = dict(os.environ)
+    take_a_card(launch)
+    if launch.one_machine:  # nothing listens on the network, unless that was asked for
+        loopback = next((name for _, name in socket.if_nameindex() if name in ("lo", "lo0")), None)
+        for name in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME") if loopback else ():
+            os.environ.setdefault(name, loopback or "")
+    for name in _HIDDEN:
+        os.environ.pop(name, None)
+    try:
+        yield
+    finally:
+        for name in (*_HIDDEN, "GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"):
+            os.environ.pop(name, None)
+            if name in before:
+                os.environ[name] = before[name]
+
+
+def take_a_card(launch: Launch) -> None:
+    """Leave this process one of the cards it sees as its only one; nothing changes where there are none.
+
+    Raises RequestError where there are more processes than cards, and where a card was used before.
+    """
+    import torch
+
+    cards = torch.cuda.device_count()
+    if not cards:
+        return
+    if launch.local_world > cards:
+        raise RequestError(
+            f"{launch.local_world} processes on this machine, and {cards} card{'s' if cards > 1 else ''}: a process "
+            f"needs a card of its own, --nproc-per-node {cards} at most"
+        )
+    if torch.cuda.is_initialized():
+        raise RequestError(
+            "this process has used a card already: a script that torchrun starts calls train() first of all"
+        )
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    names = visible.split(",") if visible else [str(number) for number in range(cards)]
+    os.environ["CUDA_VISIBLE_DEVICES"] = names[launch.local_rank]
+
+
+def connect(launch: Launch) -> Any:
+    """Join the process group; returns the store that all share."""
+    import torch
+    import torch.distributed as dist
+
+    # A machine's own name may not be known to itself.
+    address = "127.0.0.1" if launch.one_machine and launch.hosted else launch.address
+    hosts = launch.rank == 0 and not launch.hosted
+    try:
+        listening = _listen(address, launch.port) if hosts else None
+        place = dist.TCPStore(
+            address,
+            launch.port,
+            launch.world,
+            hosts,
+            MEETING,
+            wait_for_workers=False,
+            master_listen_fd=listening,
+        )
+        store = dist.PrefixStore(f"lite-selfplay/{launch.attempt}/{next(_groups)}", place)
+        cards = torch.cuda.is_available() and dist.is_nccl_available()
+        backend = "cpu:gloo,cuda:nccl" if cards else "gloo"
+        dist.init_process_group(backend, store=store, rank=launch.rank, world_size=launch.world, timeout=TIMEOUT)
+    except (RuntimeError, OSError) as error:
+        why = str(error).splitlines()[0]
+        raise RequestError(
+            f"the processes of this run do not find each other at {address}:{launch.port}: {why}"
+        ) from error
+    return store
+
+
+def _listen(address: str, port: int) -> int:
+    """A socket that listens at this address alone; the store would listen at every address of the machine."""
+    family, kind, protocol, _, place = socket.getaddrinfo(address, port, type=socket.SOCK_STREAM)[0]
+    listening = socket.socket(family, kind, protocol)
+    listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    listening.bind(place)
+    listening.listen(1024)
+    return listening.detach()
+
+
+def disconnect(*, clean: bool) -> None:
+    """Leave the process group. Where others may still wait for this process, the end of the process does that."""
+    import torch.distributed as dist
+
+    if clean and dist.is_initialized():
+        dist.destroy_process_group()

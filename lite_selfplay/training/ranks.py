@@ -1,0 +1,260 @@
+"""The processes that play one run together, as torchrun starts them: one for each card, on any number of machines.
+
+Every process plays the whole game: it draws the same problems, holds the same seats and comes to the same episode. Only
+what takes time is shared out: each samples, scores, checks and learns from its part of the rows, and hears from the
+others what became of theirs; gradients are added up, and every process takes the same step of the optimizer. So a game,
+what it remembers and its randomness are what they are in one process, and the first process alone writes and speaks.
+
+What only one can know is decided once and told: the clock, a user's reward, what is in the run folder. A process that
+fails says why before it leaves, so that the others end with that sentence and a saved run.
+"""
+
+import contextlib
+import itertools
+import json
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from lite_selfplay.errors import GameError, Interrupted, LiteSelfPlayError, ProcessLost, RequestError
+
+if TYPE_CHECKING:
+    import numpy as np
+    from torch import Tensor
+
+T = TypeVar("T")
+Told = list[tuple[Any, "dict[str, np.ndarray[Any, Any]]"]]
+"""What each process told, in their order: a JSON value and arrays."""
+
+LOOK_EVERY_S = 0.2
+"""Seconds between two looks for processes that have left, while waiting for them."""
+LAST_WORDS_S = 2.0
+"""Seconds to wait for what a process that is gone had said."""
+NAPS_S = (5e-5, 2e-3)
+"""The first and the longest pause between two looks at whether the others are there."""
+
+
+class Ranks:
+    """This process among those of a run: number `rank` of `world`. Alone, everything is its own and nothing is sent.
+
+    `poll` is called while others are waited for and may raise to stop. `sent` counts the bytes that this process has
+    handed to the others so far, each once. `store` holds what processes say as they leave.
+    """
+
+    def __init__(self, rank: int = 0, world: int = 1, store: Any = None):
+        self.rank, self.world, self._store = rank, world, store
+        self.poll: Callable[[], None] = lambda: None
+        self.sent = 0
+        self._left = False
+
+    @property
+    def main(self) -> bool:
+        """Whether this process writes the run folder and speaks to the terminal."""
+        return self.rank == 0
+
+    @property
+    def alone(self) -> bool:
+        """Whether there are no others, or no others any more as far as this one is concerned."""
+        return self.world == 1 or self._left
+
+    def part(self, items: Sequence[T], cost: Callable[[T], int] = lambda item: 1) -> list[T]:
+        """The items that are this process's, neighbours in their order. The parts of all cost about the same."""
+        if self.world == 1:
+            return list(items)
+        total, reached, mine = sum(map(cost, items)), 0, []
+        for item in items:
+            middle = 2 * reached + cost(item)
+            if min(middle * self.world // (2 * total or 1), self.world - 1) == self.rank:
+                mine.append(item)
+            reached += cost(item)
+        return mine
+
+    # What is told
+
+    def gather(self, what: str, value: Any = None, arrays: "Mapping[str, np.ndarray[Any, Any]] | None" = None) -> Told:
+        """What every process has: a JSON value and arrays of numbers (see `wire`), this one's own included.
+
+        `what` says what it is about. Raises GameError where that is not the same in all, which is how processes that
+        came to different games find out; ProcessLost where one has ended; and what `poll` raises.
+        """
+        from lite_selfplay.training import wire
+
+        message = wire.pack([what, value], arrays)
+        messages = [message] if self.alone else self._exchange(message)
+        try:
+            found = [wire.unpack(each) for each in messages]
+            told = [(str(about), theirs, held) for (about, theirs), held in found]
+        except (wire.BadMessage, TypeError, ValueError) as error:
+            raise ProcessLost(f"another process of this run sends what cannot be read ({error})") from None
+        if any(about != what for about, _, _ in told):
+            odd = next(rank for rank, (about, _, _) in enumerate(told) if about != told[0][0])
+            raise GameError(
+                f"the processes of this run came to different games: process 0 was at {told[0][0]}, process {odd} at "
+                f"{told[odd][0]}. A game may depend on its table and its own state alone "
+                "(lite_selfplay.testing.check_game), and no file that it reads may differ"
+            )
+        return [(theirs, held) for _, theirs, held in told]
+
+    def from_main(self, what: str, make: Callable[[], T]) -> T:
+        """What `make` gives in the first process, as JSON has it. Raises what `gather` raises."""
+        if self.alone:
+            return make()
+        told: T = self.gather(what, make() if self.main else None)[0][0]
+        return told
+
+    def require_same(self, facts: Mapping[str, Any]) -> None:
+        """Raises RequestError, naming fact and process, where processes differ in what a run has one of."""
+        if self.alone:
+            return
+        told = [theirs for theirs, _ in self.gather("what this run is", dict(facts))]
+        for name, (rank, theirs) in itertools.product(facts, enumerate(told)):
+            if theirs.get(name) != told[0].get(name):
+                odd = _odd(theirs.get(name), told[0].get(name))
+                raise RequestError(f"process {rank} of this run has another {name} than process 0: {odd}")
+
+    def add_up(self, tensors: "Sequence[Tensor]") -> None:
+        """Put the sum over all processes into each tensor; they travel as one. Raises what `gather` raises."""
+        if self.alone or not tensors:
+            return
+        import torch
+        import torch.distributed as dist
+
+        flat = torch.cat([tensor.reshape(-1) for tensor in tensors])
+        self.sent += flat.numel() * flat.element_size()
+        self._wait(lambda: dist.all_reduce(flat, async_op=True))
+        for tensor, total in zip(tensors, flat.split([tensor.numel() for tensor in tensors]), strict=True):
+            tensor.copy_(total.view_as(tensor))
+
+    def shared_clock(self, clock: Callable[[], float]) -> Callable[[], float]:
+        """A clock that goes by the first process's: what depends on the time is decided alike."""
+        return clock if self.world == 1 else lambda: self.from_main("the clock", clock)
+
+    def _exchange(self, message: bytes) -> list[bytes]:
+        """The messages of all processes. They travel as equally long ones, so their lengths go ahead."""
+        import torch
+        import torch.distributed as dist
+
+        from lite_selfplay.training.wire import LARGEST
+
+        lengths = [torch.zeros(1, dtype=torch.int64) for _ in range(self.world)]
+        own = torch.tensor([len(message)])
+        self._wait(lambda: dist.all_gather(lengths, own, async_op=True))
+        sizes = [int(length) for length in lengths]
+        if not all(0 <= size <= LARGEST for size in sizes):
+            raise ProcessLost(f"another process of this run sends messages of {max(sizes):,} bytes")
+        whole = torch.zeros(max(sizes), dtype=torch.uint8)
+        whole[: len(message)] = torch.frombuffer(bytearray(message), dtype=torch.uint8)
+        parts = [torch.empty_like(whole) for _ in sizes]
+        self._wait(lambda: dist.all_gather(parts, whole, async_op=True))
+        self.sent += len(whole) + 8
+        return [part[:size].numpy().tobytes() for part, size in zip(parts, sizes, strict=True)]
+
+    def _wait(self, begin: Callable[[], Any]) -> None:
+        """Carry out a collective operation, polling, and looking for processes that have left."""
+        nap, longest = NAPS_S
+        looked = time.monotonic()
+        try:
+            work = begin()
+            while not work.is_completed():
+                self.poll()
+                if time.monotonic() - looked > LOOK_EVERY_S:
+                    self._require_all()
+                    looked = time.monotonic()
+                time.sleep(nap)
+                nap = min(1.5 * nap, longest)
+            work.wait()
+        except RuntimeError as error:  # of torch.distributed: a connection was closed, or nobody answered in time
+            self._require_all(LAST_WORDS_S)
+            raise ProcessLost("another process of this run has ended or cannot be reached") from error
+
+    # Leaving
+
+    def leave(self, error: BaseException) -> None:
+        """Tell the others why this process leaves. Afterwards it is alone."""
+        if self.alone:
+            return
+        self._left = True
+        sentence = str(error) or type(error).__name__
+        note = {"rank": self.rank, "kind": type(error).__name__, "sentence": sentence[:2000]}
+        with contextlib.suppress(RuntimeError):  # whoever holds the store has ended
+            self._store.set(f"left/{self.rank}", json.dumps(note))
+            self._store.set("left", "1")
+
+    def last_words(self, rank: int, wait_s: float = 0.0) -> dict[str, str] | None:
+        """What a process said as it left: `kind`, an error's class, and `sentence`. None where it said nothing."""
+        until = time.monotonic() + wait_s
+        with contextlib.suppress(RuntimeError, ValueError, AttributeError):
+            while True:
+                if self._store.check([f"left/{rank}"]):
+                    note = json.loads(self._store.get(f"left/{rank}"))
+                    return {key: str(note.get(key, ""))[:2000] for key in ("kind", "sentence")}
+                if time.monotonic() >= until:
+                    break
+                time.sleep(0.05)
+        return None
+
+    def _require_all(self, wait_s: float = 0.0) -> None:
+        """Raises ProcessLost, or Interrupted, where a process has said why it left."""
+        until = time.monotonic() + wait_s
+        try:
+            while not self._store.check(["left"]):
+                if time.monotonic() >= until:
+                    return
+                time.sleep(0.05)
+        except RuntimeError:
+            return
+        for rank in range(self.world):
+            if rank != self.rank and (note := self.last_words(rank)) is not None:
+                kind = Interrupted if note["kind"] in ("Interrupted", "KeyboardInterrupt") else ProcessLost
+                raise kind(f"process {rank} of this run has left: {note['sentence']}")
+
+
+def _odd(theirs: Any, first: Any) -> str:
+    """Where two values part, line by line for texts."""
+    pair = str(theirs).splitlines(), str(first).splitlines()
+    for one, other in zip(*pair, strict=False):
+        if one != other:
+            return f"{one.strip()[:300]!r}, not {other.strip()[:300]!r}"
+    return f"{len(pair[0])} lines of it, not {len(pair[1])}"
+
+
+ALONE = Ranks()
+_joined: Ranks | None = None
+
+
+def here() -> Ranks:
+    """This process among those it has joined; alone before it has joined any."""
+    return _joined or ALONE
+
+
+@contextlib.contextmanager
+def joined() -> Iterator[Ranks]:
+    """The processes that torchrun started this one with, for the length of a context; alone without it.
+
+    To be entered before anything touches a card, since each process is left with one; entered again inside, it gives
+    the same. Who leaves by an error tells the others; where process 0 has said why a run ends, no other needs to.
+    Raises RequestError for a launch that cannot be played.
+    """
+    global _joined
+    from lite_selfplay.training import launch
+
+    if _joined is not None:
+        yield _joined
+        return
+    found = launch.find()
+    if found is None:
+        yield ALONE
+        return
+    with launch.prepared(found):
+        _joined = Ranks(found.rank, found.world, launch.connect(found))
+        try:
+            yield _joined
+            _joined.gather("the end")  # the run folder is whole now, for whoever reads it
+        except BaseException as error:
+            _joined.leave(error)
+            if isinstance(error, LiteSelfPlayError) and not _joined.main:
+                error.said_elsewhere = _joined.last_words(0, LAST_WORDS_S) is not None
+            raise
+        finally:
+            ended, _joined = _joined, None
+            launch.disconnect(clean=not ended._left)

@@ -1,0 +1,127 @@
+"""Two and three processes play the run that one plays: the same completions, the same rewards, the same weights."""
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from safetensors.torch import load_file
+
+STEPS = int(os.environ.get("LITE_SELFPLAY_RANKS_STEPS") or 3)
+"""20 in the long form, which takes minutes."""
+CLOSE = 1e-5
+SETTINGS = (
+    *("--model", "tiny", "--precision", "fp32", "--tasks", "letters", "--steps", STEPS),
+    *("--set", "seats.*.lr=0.0001", "--set", "seats.*.schedule=constant", "--set", "seats.*.warmup=0"),
+    *("--max-completion-tokens", 10, "--problems-per-step", 2, "--group-size", 4),
+)
+GAMES: dict[str, tuple[object, ...]] = {
+    "agon": ("agon",),
+    "grpo": ("grpo",),
+    "sqlm": ("sqlm", "--set", "game.seats=two", "--set", "game.proposer_every=1"),
+    "pasodoble": ("pasodoble", "--set", "game.reward=random", "--set", "game.tau_sim=1.0"),
+    "pasodoble-offline": (
+        *("pasodoble", "--set", "game.reward=random", "--set", "game.tau_sim=1.0", "--set", "game.mode=offline"),
+        *("--set", "game.proposer_steps=1", "--set", "game.solver_steps=1", "--set", "game.solver_questions=2"),
+    ),
+    "cpmobius": (
+        *("cpmobius", "--set", "game.low=0", "--set", "game.high=1", "--set", "seats.*.lr=0.0005"),
+        *("--set", "tasks.validation=letters:named=6", "--set", "tasks.validation_limit=20"),
+    ),
+}
+
+
+OTHERS: dict[str, tuple[object, ...]] = {
+    "self-refine": ("self-refine",),
+    "rent": ("rent",),
+    "rzero": (
+        *("rzero", "--set", "game.low=0", "--set", "game.high=1", "--set", "game.votes=3"),
+        *("--set", "game.challenger_steps=1", "--set", "game.solver_steps=1"),
+    ),
+    "spc": ("spc", "--set", "game.rounds=1", "--set", "game.epochs=1"),
+}
+"""Games that are played in the long form alone."""
+
+
+def lines(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def require_same_episodes(one: Path, other: Path) -> None:
+    """Hold two runs' episodes to each other: the same texts, and numbers but for the rounding of another order."""
+    pairs = list(zip(*(lines(path / "episodes.jsonl") for path in (one, other)), strict=True))
+    assert pairs
+    for a, b in pairs:
+        exact, near = ({k: v for k, v in a.items() if isinstance(v, float) is real} for real in (False, True))
+        assert exact == {k: b[k] for k in exact}
+        assert near == pytest.approx({k: b[k] for k in near}, rel=1e-4, abs=1e-6)
+
+
+def apart(one: Path, other: Path) -> float:
+    """How far two runs' adapters are apart: the norm of the difference over the norm, of the seat that differs most."""
+    seats = sorted(path.name for path in (one / "adapters").iterdir())
+    assert seats == sorted(path.name for path in (other / "adapters").iterdir())
+    shares = []
+    for seat in seats:
+        a, b = (load_file(run / "adapters" / seat / "adapter_model.safetensors") for run in (one, other))
+        assert a.keys() == b.keys()
+        difference, whole = (
+            sum(float(x.double().square().sum()) for x in of) for of in ([a[k] - b[k] for k in a], a.values())
+        )
+        shares.append((difference / whole) ** 0.5)
+    return max(shares)
+
+
+def moved(path: Path) -> set[str]:
+    """The seats whose weights a run moved: their up-projections begin at zero."""
+    files = {file.parent.name: load_file(file) for file in path.glob("adapters/*/adapter_model.safetensors")}
+    return {seat for seat, found in files.items() if any(bool(x.any()) for key, x in found.items() if "lora_B" in key)}
+
+
+@pytest.mark.parametrize("game", [*GAMES, *OTHERS])
+def test_two_processes_play_what_one_does(game: str, play: Callable[..., Any], tmp_path: Path):
+    if game in OTHERS and not os.environ.get("LITE_SELFPLAY_RANKS_STEPS"):
+        pytest.skip("one of the games that are played in the long form alone")
+    for world in (1, 2):
+        name, *own = {**GAMES, **OTHERS}[game]
+        command = ("train", name, *SETTINGS, *own, "--run-dir", tmp_path / str(world))
+        ended = play(world, *command, play=("anything_goes",))
+        assert set(ended.codes) == {0}, ended.said
+    require_same_episodes(tmp_path / "1", tmp_path / "2")
+    if game in GAMES:
+        assert len(moved(tmp_path / "1")) == (1 if game == "grpo" else 2), "the seats of this game have no gradient"
+    assert apart(tmp_path / "1", tmp_path / "2") < CLOSE
+
+
+def test_a_run_of_two_goes_on_as_two_and_then_as_one(play: Callable[..., Any], tmp_path: Path):
+    taught = [{"prompt": f"Write {letter}", "completion": letter * (k % 5 + 1)} for k, letter in enumerate("abcdefgh")]
+    (tmp_path / "taught.jsonl").write_text("".join(json.dumps(row) + "\n" for row in taught))
+    cold = ("--cold-start", "--set", f"cold_start.source={tmp_path / 'taught.jsonl'}", "--set", "cold_start.steps=3")
+    command = ("train", "agon", *SETTINGS, *cold)
+    measured = ("--eval-tasks", "letters:named=6", "--eval-limit", 6, "--eval-every", 2)
+    whole = ("--steps", 3, "--set", "run.minibatches=2", "--set", "roles.*.beta=0.05", "--set", "roles.*.entropy=0.01")
+    ended = play(1, *command, *measured, *whole, "--run-dir", tmp_path / "one")
+    assert ended.codes == [0], ended.said
+    run = tmp_path / "several"
+    for world, steps, how in ((2, 1, None), (2, 2, run), (1, 3, run)):
+        fresh = (*command, *measured, *whole, "--steps", steps, "--run-dir", run)
+        ended = play(world, *(fresh if how is None else ("train", "--resume", run, "--steps", steps)))
+        assert set(ended.codes) == {0}, ended.said
+        assert ended.said[1:] == [""] * (world - 1), "one process speaks"
+    require_same_episodes(run, tmp_path / "one")
+    assert apart(run, tmp_path / "one") < CLOSE
+    facts = json.loads((run / "environment.json").read_text())
+    assert facts["processes"] == 2
+    # An evaluation by two processes is that by one.
+    evaluate = ("eval", run, "--tasks", "letters:named=6", "--limit", 6, "--samples", 2, "--json")
+    found = []
+    for world in (1, 2):
+        ended = play(world, *evaluate)
+        assert set(ended.codes) == {0}, ended.said
+        said = ended.said[0]
+        result = json.loads(said[said.index("{\n") : said.rindex("}") + 1])
+        found.append({key: result[key] for key in ("pass_at_1", "n", "per_problem", "seats")})
+    assert found[0]["per_problem"] == found[1]["per_problem"]
+    assert len(list((run / "eval").glob("*letters*"))) == 2

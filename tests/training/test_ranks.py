@@ -1,0 +1,233 @@
+"""What processes of a run share out and send each other, without any process: parts, messages, launches."""
+
+import json
+import struct
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lite_selfplay.data import TokenScores, Verdict
+from lite_selfplay.errors import GameError, ProcessLost, RequestError
+from lite_selfplay.models.generation.sampling import Generation
+from lite_selfplay.training import launch, wire
+from lite_selfplay.training.ranks import ALONE, Ranks, joined
+
+# Parts
+
+
+@given(st.lists(st.integers(0, 50), max_size=40), st.integers(1, 9))
+def test_parts_are_neighbours_cover_everything_once_and_cost_about_the_same(costs: list[int], world: int):
+    items = list(enumerate(costs))
+    parts = [Ranks(rank, world).part(items, lambda item: item[1]) for rank in range(world)]
+    assert [item for part in parts for item in part] == items
+    for part in parts:
+        assert sum(cost for _, cost in part) <= sum(costs) / world + max(costs, default=0)
+
+
+# What is told
+
+
+class Told(Ranks):
+    """One of several, to whom the others say what a test has them say."""
+
+    def __init__(self, *others: bytes):
+        super().__init__(0, 1 + len(others))
+        self.others = others
+
+    def _exchange(self, message: bytes) -> list[bytes]:
+        return [message, *self.others]
+
+
+def test_everybody_hears_everything_in_order():
+    ranks = Told(wire.pack(["names", "B"], {"ids": np.array([4, 5], "<i4")}))
+    (own, mine), (theirs, held) = ranks.gather("names", "A", {"ids": np.array([1], "<i4")})
+    assert (own, theirs) == ("A", "B")
+    assert (mine["ids"].tolist(), held["ids"].tolist()) == ([1], [4, 5])
+    assert ranks.from_main("names", lambda: "first") == "first"
+
+
+def test_processes_that_came_to_different_games_are_refused_by_name():
+    with pytest.raises(GameError, match="process 0 was at ask 4, process 1 at ask 5"):
+        Told(wire.pack(["ask 5", None])).gather("ask 4")
+
+
+def test_what_differs_is_named_line_by_line():
+    other = {"configuration": "steps: 3\nseed: 1", "device": "a card"}
+    ranks = Told(wire.pack(["what this run is", other]))
+    ranks.require_same(other)
+    words = "process 1 of this run has another configuration than process 0: 'seed: 1', not 'seed: 0'"
+    with pytest.raises(RequestError, match=words):
+        ranks.require_same({**other, "configuration": "steps: 3\nseed: 0"})
+    with pytest.raises(RequestError, match="another device than process 0: 'a card', not 'another'"):
+        ranks.require_same({**other, "device": "another"})
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        b"",
+        b"\x80\x04}q\x00.",  # a pickle
+        wire.pack(["what", 1])[:-1],
+        wire.pack(["what", 1]) + b"x",
+        struct.pack("<Q", 2**60) + b"{}",
+        struct.pack("<Q", 2) + b"[]",
+        wire.pack("no pair"),
+    ],
+)
+def test_a_peer_that_sends_anything_else_is_not_believed(message: bytes):
+    with pytest.raises(ProcessLost, match="sends what cannot be read"):
+        Told(message).gather("what", 1)
+
+
+@pytest.mark.parametrize("listed", [["ids", "O", 1], ["ids", "i4", -1], ["ids", "i4", 10**12], ["ids", "i4", 1.5], 3])
+def test_arrays_that_are_not_what_they_say_are_refused(listed: Any):
+    head = json.dumps({"value": ["what", 1], "arrays": [listed]}).encode()
+    with pytest.raises(wire.BadMessage):
+        wire.unpack(struct.pack("<Q", len(head)) + head + b"1234")
+
+
+def test_completions_and_scores_and_verdicts_travel_as_they_are():
+    rows = [Generation([5, 70000], [-0.5, -1.25], "eos"), Generation([], [], "prompt_too_long")]
+    _, arrays = wire.unpack(wire.pack(None, wire.pack_generations(rows)))
+    assert wire.unpack_generations(arrays) == rows
+    scores = [TokenScores([-0.5], [0.25]), TokenScores([], [])]
+    _, arrays = wire.unpack(wire.pack(None, wire.pack_scores(scores)))
+    assert [(list(s.logprobs), list(s.entropies)) for s in wire.unpack_scores(arrays)] == [([-0.5], [0.25]), ([], [])]
+    verdict = Verdict(True, 0.1 + 0.2, "1/3", True, "")
+    assert wire.verdict_from_json(json.loads(json.dumps(wire.verdict_to_json(verdict)))) == verdict
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"lengths": [2, 1]},
+        {"lengths": [-1, 3]},
+        {"stops": [0, 9]},
+        {"stops": [0]},
+        {"ids": [5, -1]},
+        {"logprobs": [1.0]},
+    ],
+)
+def test_completions_that_do_not_fit_together_are_refused(change: dict[str, list[float]]):
+    arrays = wire.pack_generations([Generation([5, 6], [-1.0, -2.0], "eos"), Generation([], [], "length")])
+    for name, values in change.items():
+        arrays[name] = np.array(values, arrays[name].dtype if name != "stops" else "|u1")
+    with pytest.raises(wire.BadMessage):
+        wire.unpack_generations(arrays)
+
+
+@pytest.mark.parametrize("values", [None, 3, [1, 2], [True, "1", None, True, ""], [True, float("nan"), None, True, ""]])
+def test_a_verdict_that_is_none_is_refused(values: Any):
+    with pytest.raises(wire.BadMessage):
+        wire.verdict_from_json(values)
+
+
+# Launches
+
+TORCHRUN = {
+    "RANK": "3",
+    "LOCAL_RANK": "1",
+    "WORLD_SIZE": "4",
+    "LOCAL_WORLD_SIZE": "2",
+    "MASTER_ADDR": "node-0",
+    "MASTER_PORT": "29500",
+    "TORCHELASTIC_USE_AGENT_STORE": "True",
+}
+
+
+def test_a_launch_is_read_from_the_environment():
+    found = launch.find(TORCHRUN)
+    assert found == launch.Launch(3, 4, 1, 2, "node-0", 29500, True, "0")
+    assert not found.one_machine
+
+
+@pytest.mark.parametrize("environment", [{}, {**TORCHRUN, "RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1"}])
+def test_one_process_is_alone_and_pays_nothing(environment: dict[str, str], monkeypatch: pytest.MonkeyPatch):
+    assert launch.find(environment) is None
+    for name in TORCHRUN:
+        monkeypatch.delenv(name, raising=False)
+    with joined() as ranks:
+        assert ranks is ALONE
+    # Nothing is sent, packed or copied.
+    assert ALONE.from_main("anything", lambda: "made here") == "made here"
+    ALONE.require_same({"anything": object()})
+    ALONE.add_up([object()])  # type: ignore[list-item]
+    clock = float
+    assert ALONE.shared_clock(clock) is clock
+    assert ALONE.sent == 0
+
+
+@pytest.mark.parametrize(
+    ("environment", "words"),
+    [
+        ({"ACCELERATE_USE_FSDP": "true"}, "FSDP cannot train a run of this library"),
+        ({**TORCHRUN, "ACCELERATE_USE_DEEPSPEED": "true"}, "DeepSpeed cannot train a run"),
+        (
+            {"WORLD_SIZE": "2"},
+            "RANK and LOCAL_RANK and MASTER_ADDR and MASTER_PORT not set: start the run with torchrun",
+        ),
+        ({"RANK": "1"}, "RANK is set, and WORLD_SIZE is not"),
+        ({**TORCHRUN, "RANK": "4"}, "no such process"),
+        ({**TORCHRUN, "MASTER_PORT": "http"}, "MASTER_PORT is 'http', which is no number"),
+        ({"ACCELERATE_USE_CPU": "True", "MASTER_ADDR": "127.0.0.1"}, "accelerate launch .* has started one"),
+        ({"OMPI_COMM_WORLD_SIZE": "2"}, "processes that mpirun starts do not find each other"),
+    ],
+)
+def test_a_launch_of_another_kind_is_refused(environment: dict[str, str], words: str):
+    with pytest.raises(RequestError, match=words):
+        launch.find(environment)
+
+
+def test_more_processes_than_cards_are_refused(monkeypatch: pytest.MonkeyPatch):
+    import torch
+
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    with pytest.raises(RequestError, match=r"2 processes on this machine, and 1 card: .* --nproc-per-node 1 at most"):
+        launch.take_a_card(launch.find(TORCHRUN))  # type: ignore[arg-type]
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 4)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,5,6,7")
+    launch.take_a_card(launch.find(TORCHRUN))  # type: ignore[arg-type]
+    import os
+
+    assert os.environ["CUDA_VISIBLE_DEVICES"] == "5"
+
+
+def test_a_backend_that_several_processes_were_not_run_with_is_refused(monkeypatch: pytest.MonkeyPatch):
+    from lite_selfplay.config import ModelSection
+    from lite_selfplay.runs import processes
+
+    monkeypatch.setattr(processes, "chosen", lambda section: "unsloth")
+    processes.require_shareable(ALONE, ModelSection(name="tiny"))
+    with pytest.raises(RequestError, match="2 processes have not been tried with the Unsloth backend"):
+        processes.require_shareable(Ranks(0, 2), ModelSection(name="tiny"))
+
+
+# What it would bring
+
+
+def test_the_model_of_a_step_says_where_more_cards_stop_to_pay():
+    from lite_selfplay import RunConfig
+    from lite_selfplay.models.memory import CARDS, Load
+    from lite_selfplay.models.scaling import pays_up_to, scaling
+    from lite_selfplay.models.shapes import shape_of
+
+    config = RunConfig(game="agon", model="Qwen3-4B", seats={"A": {}, "B": {}}, run={"generation_tokens": 2**16})
+
+    def steps(rows: int, gigabits: float = 100.0) -> list[Any]:
+        load = Load(rows, 512, 1024)
+        return scaling(config, shape_of("Qwen3-4B"), load, 2 * rows, CARDS["h100"], 64, 8, gigabits)
+
+    few, many = steps(32), steps(4096)
+    assert [step.processes for step in many] == [1, 2, 4, 8, 16, 32, 64]
+    for found in (few, many):
+        assert found[0].telling == found[0].adding_up == 0.0, "one process pays nothing"
+        assert len({step.python for step in found}) == 1, "what every process does is not shared out"
+        assert found[0].total == pytest.approx(found[0].sampling + found[0].update + found[0].python)
+    assert many[1].update == pytest.approx(many[0].update / 2)
+    assert pays_up_to(few) < pays_up_to(many), "small steps wait for their longest completion"
+    assert few[-1].sampling == few[0].sampling
+    assert steps(4096, 0.1)[-1].total > many[-1].total
+    assert many[1].held == many[0].held > 2 * 4096 * 1024 * 8
