@@ -24,6 +24,7 @@ from lite_selfplay_cli import (
     rehearse,
     report,
     reproduce,
+    serve,
     train,
     view,
     why,
@@ -62,6 +63,7 @@ app.command("reproduce")(_without_exit(reproduce.reproduce))
 app.command("report")(_without_exit(report.report))
 app.command("analyse")(_without_exit(analyse.analyse))
 app.command("view")(_without_exit(view.view))
+app.command("serve")(_without_exit(serve.serve))
 app.command("why")(_without_exit(why.why))
 app.command("explain")(_without_exit(why.explain))
 app.command("runs")(_without_exit(why.runs))

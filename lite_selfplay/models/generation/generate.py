@@ -34,7 +34,7 @@ def generate(model: nn.Module, request: GenerationRequest, decoding: Decoding) -
     """
     decoding.check(request)
     prompts, n = request.prompts, request.n
-    results = [[Generation() for _ in range(n)] for _ in prompts]
+    results = request.empty()
     waiting = [_Row(p, prompts[p], results[p][k], request.seeds[p][k]) for p in range(len(prompts)) for k in range(n)]
     waiting.sort(key=lambda row: (len(row.prompt), row.group))
     speaker = _Speaker(model, request.sampling, decoding)
@@ -73,6 +73,7 @@ def _sample(speaker: _Speaker, waiting: list[_Row]) -> None:
     while True:
         speaker.decoding.poll()
         token = batch.choose()
+        batch.tell([row.out for row in batch.rows])
         if batch.share_finished >= LEAVE_AT:
             token = token[batch.leave()]
             if not batch.rows:

@@ -32,7 +32,7 @@ def generate_through(
     """
     decoding.check(request)
     prompts, seeds, n, sampling = request.prompts, request.seeds, request.n, request.sampling
-    results = [[Generation() for _ in range(n)] for _ in prompts]
+    results = request.empty()
     rows = [(prompts[p], seeds[p][k], results[p][k]) for p in range(len(prompts)) for k in range(n)]
     rows.sort(key=lambda row: len(row[0]))
     while rows:
@@ -63,6 +63,7 @@ class _Chooser(Sampler, LogitsProcessor):
     def __init__(self, sampling: Sampling, decoding: Decoding, rows: Sequence[Row]):
         super().__init__(sampling, decoding, [seed for _, seed, _ in rows])
         self.prompts = [prompt for prompt, _, _ in rows]
+        self.outs = [out for _, _, out in rows]
         self.seen: Tensor | None = None
 
     def inputs(self) -> dict[str, Tensor]:
@@ -78,16 +79,18 @@ class _Chooser(Sampler, LogitsProcessor):
             for i, prompt in enumerate(self.prompts):
                 self.seen[i, list(prompt)] = True
         token = self.draw(scores, self.seen)[:, None]
+        self.tell(self.outs)
         if self.seen is not None:
             self.seen.scatter_(1, token, True)
         return torch.full_like(scores, -torch.inf).scatter_(1, token, 0.0)
 
 
 class _Stopped(StoppingCriteria):
-    """Ends the rows that met a stop string; end-of-sequence tokens and the limit are the library's own."""
+    """Ends the rows that met a stop string, and those that nobody wants more of; end-of-sequence tokens and the limit
+    are the library's own."""
 
     def __init__(self, chooser: _Chooser):
         self._chooser = chooser
 
     def __call__(self, input_ids: Tensor, scores: Any, **kwargs: Any) -> Any:
-        return self._chooser.stopped
+        return self._chooser.stopped | self._chooser.full
