@@ -1,6 +1,7 @@
 """A question to a speaker, and its reply as it grows token by token."""
 
 import threading
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -98,7 +99,8 @@ class Reply:
     """A question and what it has brought so far; one thread answers, any other may `cancel`.
 
     `hear(reply, piece)` is called by the answering thread with each piece of text of the seat that is `speaking`, and
-    `done(reply)` once, when `finish` or `error` is set. `saw` is what that seat was shown of the answer before.
+    `done(reply)` once, when `finish` or `error` is set. `saw` is what that seat was shown of the answer before,
+    `seconds` how long the answer took.
     """
 
     def __init__(
@@ -113,9 +115,11 @@ class Reply:
         self.saw: str | None = None
         self.finish: Finish | None = None
         self.error: LiteSelfPlayError | None = None
+        self.seconds = 0.0
         self._hear, self._done = hear, done
         self._cancelled = threading.Event()
         self._spelling: Spelling | None = None
+        self._began: float | None = None
 
     @property
     def speaking(self) -> str:
@@ -170,6 +174,7 @@ class Reply:
         """A stage begins. `saw`: see `Stage`."""
         self._spelling = Spelling(decode, self.question.sampling.stop if self.is_last else ())
         self.saw = saw
+        self._began = self._began or time.monotonic()
 
     def heard(self, number: int, token: int) -> bool:
         """Take token `number` of the stage; False where no other is wanted."""
@@ -202,6 +207,7 @@ class Reply:
 
     def close(self, finish: Finish) -> None:
         self.finish = finish
+        self.seconds = 0.0 if self._began is None else time.monotonic() - self._began
         self._done(self)
 
     def fail(self, error: LiteSelfPlayError) -> None:
