@@ -1,6 +1,8 @@
 """`lite-selfplay chat`: a question, and every seat's answer beside the base's; duels, and a seat for oneself."""
 
 import contextlib
+import importlib
+import io
 import json
 import signal
 import sys
@@ -69,6 +71,8 @@ def chat(
     from lite_selfplay.runs.talk.speakers import speakers_of
 
     names = [name.strip() for name in seat.split(",")] if seat is not None else []
+    if isinstance(sys.stdin, io.TextIOWrapper):
+        sys.stdin.reconfigure(errors="replace")  # bytes that are no text are shown as such, and end nothing
     with speakers_of(
         run,
         checkpoint=checkpoint,
@@ -149,8 +153,8 @@ class _Screen(_Shown):
     def __init__(self) -> None:
         from rich.console import Console
 
-        with contextlib.suppress(ImportError):
-            pass  # noqa: F401: from here on lines can be edited, and called back
+        with contextlib.suppress(ImportError):  # not on Windows
+            importlib.import_module("readline")  # from here on lines can be edited, and called back
         self.console: Console = Console(highlight=False)
 
     def greet(self, talked: "Conversation") -> None:
@@ -180,27 +184,22 @@ class _Screen(_Shown):
         self.console.print(drawn(entry, self.console.width))
 
     def say(self, sentence: str) -> None:
-        from rich.text import Text
+        from lite_selfplay_cli.columns import plain
 
-        from lite_selfplay.training.progress import printable
-
-        self.console.print(Text(printable(sentence), "dim"))
+        self.console.print(plain(sentence, "dim"))
 
     def refuse(self, sentence: str) -> None:
-        from rich.text import Text
+        from lite_selfplay_cli.columns import plain
 
-        from lite_selfplay.training.progress import printable
-
-        self.console.print(Text(printable(sentence), "red"))
+        self.console.print(plain(sentence, "red"))
 
     def called(self, called: "Called") -> str | None:
         from rich.panel import Panel
-        from rich.text import Text
 
-        from lite_selfplay.training.progress import printable
+        from lite_selfplay_cli.columns import plain
 
-        title = f"you are the {called.role}, in the place of {called.seat}"
-        self.console.print(Panel(Text(printable(called.prompt)), title=title, title_align="left"))
+        title = plain(f"you are {called.role}, in the place of {called.seat}")
+        self.console.print(Panel(plain(called.prompt), title=title, title_align="left"))
         self.say("your answer; an empty line ends it")
         lines: list[str] = []
         while (line := self.read("| ")) is not None and (line or not lines):
