@@ -75,10 +75,7 @@ def drawn(entry: Entry, width: int) -> RenderableType:
     """An entry of a conversation, as it stays on the screen."""
     if "play" in entry:
         return _game(entry)
-    if "duel" in entry:
-        cells = _duel(entry)
-    else:
-        cells = [_answer(name, answer) for name, answer in entry["answers"].items()]
+    cells = _duel(entry) if "duel" in entry else [_answer(*each) for each in entry["answers"].items()]
     return _grid(cells, _across(len(cells), width))
 
 
