@@ -30,10 +30,17 @@ Precision = Annotated[
 
 
 def to_stderr() -> "Progress":
-    """Progress beside the conversation, which alone is on stdout."""
-    from lite_selfplay.training.progress import PlainProgress
+    """How loading goes, beside the conversation, which alone is on stdout; nothing while somebody speaks."""
+    from lite_selfplay.training.progress import Progress, printable
 
-    return PlainProgress(lambda line: typer.echo(line, err=True))
+    class Loading(Progress):
+        def say(self, sentence: str) -> None:
+            typer.echo(printable(sentence), err=True)
+
+        def warn(self, sentence: str) -> None:
+            self.say(f"warning: {sentence}")
+
+    return Loading()
 
 
 def read_line(stream: "TextIO") -> str | None:
@@ -92,7 +99,8 @@ def _as_text(entry: "Entry") -> str:
     from lite_selfplay.training.progress import printable
 
     kind = next(key for key in ("message", "follow", "duel", "play") if key in entry)
-    parts = [f"> {entry[kind]}"]
+    command = {"message": "", "duel": f"/duel {entry.get('pair', '')} "}.get(kind, f"/{kind} ")
+    parts = [f"> {command}{entry[kind]}"]
     if "answers" in entry:
         parts += [f"{name}: {_said(answer)}" for name, answer in entry["answers"].items()]
     elif kind == "duel":
@@ -103,7 +111,9 @@ def _as_text(entry: "Entry") -> str:
     else:
         for who, sample in [("you", entry["you"]), *((entry["in_place_of"], other) for other in entry["others"])]:
             parts.append(f"{who}: {sample['verdict']}, reward {sample['reward']}: {sample['text']}")
-        parts.append(f"your advantage: {entry['you']['advantage']}; the answer is {entry['reference']}")
+        advantage = entry["you"]["advantage"]
+        parts.append("no advantage" if advantage is None else f"your advantage in the group: {advantage:+.2f}")
+        parts += [] if entry["reference"] is None else [f"the answer is {entry['reference']}"]
     return printable("\n".join(parts)) + "\n"
 
 
