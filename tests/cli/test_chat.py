@@ -54,9 +54,10 @@ def test_a_line_is_asked_of_everybody_and_answered_in_a_line_of_json(chat: Calla
 
 def test_commands_work_in_a_pipe(chat: Callable[..., Any], tmp_path: Path):
     ended = chat(
-        "/seat base, A->B", "/temperature 0.5", "/tokens 3", "Which?", "/duel", "/duel B->A Which letter?",
-        "/plain on", "/play drafter", "it is <answer>a</answer>", "/save talk.jsonl", "/save talk.svg", "/save talk.md", "/quit", "!",
-    )  # fmt: skip
+        *("/seat base, A->B", "/temperature 0.5", "/tokens 3", "Which?", "/duel", "/duel B->A Which letter?"),
+        *("/plain on", "/play drafter", "it is <answer>a</answer>"),
+        *("/save talk.jsonl", "/save talk.svg", "/save talk.md", "/quit", "never asked"),
+    )
     assert ended.code == 0, ended.err
     message, duel, turned, game = map(json.loads, ended.out.splitlines())
     assert list(message["answers"]) == ["base", "A->B"]
