@@ -136,12 +136,10 @@ class Speakers:
             self._generate(batch)
         except Interrupted:
             raise
+        except LiteSelfPlayError as error:
+            _fail(batch, error)
         except Exception as error:
-            known = isinstance(error, LiteSelfPlayError)
-            failure = error if known else TrainingError(f"{seat} could not answer: {type(error).__name__}: {error}")
-            for reply in batch:
-                if not reply.is_over:
-                    reply.fail(failure)
+            _fail(batch, TrainingError(f"{seat} could not answer: {type(error).__name__}: {error}"))
 
     def _generate(self, batch: Sequence[Reply]) -> None:
         prompts: list[str | tuple[Turn, ...]] = []
@@ -196,6 +194,12 @@ class Speakers:
             f"the prompt has {prompt:,} tokens and asks for up to {completion:,} more; there is room for "
             f"{self.context:,} together"
         )
+
+
+def _fail(replies: Sequence[Reply], error: LiteSelfPlayError) -> None:
+    for reply in replies:
+        if not reply.is_over:
+            reply.fail(error)
 
 
 @contextlib.contextmanager

@@ -325,8 +325,8 @@ def test_who_takes_nothing_is_cut_off(speakers: Speakers, monkeypatch: pytest.Mo
                 + body
             )
             time.sleep(3)
-            with pytest.raises(ConnectionError):
-                list(iter(lambda: slow.recv(1 << 20), b""))
+            taken = sum(map(len, iter(lambda: slow.recv(1 << 20), b"")))
+        assert 0 < taken < 50_000_000  # what was on its way, of 120 MB
         assert idle(desk)
 
 
