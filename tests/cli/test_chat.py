@@ -64,7 +64,12 @@ def test_commands_work_in_a_pipe(chat: Callable[..., Any], tmp_path: Path):
     assert (message["temperature"], message["answers"]["base"]["tokens"]) == (0.5, 3)
     assert (duel["duel"], duel["pair"], turned["pair"]) == ("Which?", "A->B", "B->A")
     assert (game["play"], game["you"]["text"]) == ("drafter", "it is <answer>a</answer>")
-    assert [json.loads(line) for line in (tmp_path / "talk.jsonl").open()] == [message, duel, turned, game]
+    assert [json.loads(line) for line in (tmp_path / "talk.jsonl").read_text().splitlines()] == [
+        message,
+        duel,
+        turned,
+        game,
+    ]
     assert (tmp_path / "talk.svg").read_text().startswith("<svg")
     assert "> /play drafter" in (tmp_path / "talk.md").read_text()
 
@@ -185,7 +190,7 @@ def test_a_line_of_a_megabyte_is_shown_in_part():
 
 
 def growing(text: str, *seats: str) -> Reply:
-    reply = Reply(Question("->".join(seats), "?", Sampling()), seats)
+    reply = Reply(Question("->".join(seats), "?", Sampling(max_tokens=4096)), seats)
     reply.begin(lambda ids: bytes(ids).decode(errors="replace"), None)
     for number, byte in enumerate(text.encode(errors="replace"), 1):
         reply.heard(number, byte)

@@ -20,7 +20,8 @@ import pytest
 
 from lite_selfplay.data import Sampling, Turn
 from lite_selfplay.errors import ConfigError
-from lite_selfplay.runs.talk import server as http
+from lite_selfplay.runs.talk import routes
+from lite_selfplay.runs.talk.choices import Answer
 from lite_selfplay.runs.talk.desk import Desk
 from lite_selfplay.runs.talk.reply import Question, Reply
 from lite_selfplay.runs.talk.server import Server
@@ -300,7 +301,7 @@ def test_who_goes_away_frees_the_place(served: tuple[Server, Desk], slowly: Call
 
 @pytest.mark.parametrize("sent", [b"", b"POST /v1/chat/comp", "head", "part of the body"])
 def test_who_is_too_slow_is_left(served: tuple[Server, Desk], monkeypatch: pytest.MonkeyPatch, sent: bytes | str):
-    monkeypatch.setattr(http, "PATIENCE_S", 0.3)
+    monkeypatch.setattr(routes, "PATIENCE_S", 0.3)
     head = (
         f"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {KEY}\r\nContent-Length: 9\r\n"
     )
@@ -314,8 +315,8 @@ def test_who_is_too_slow_is_left(served: tuple[Server, Desk], monkeypatch: pytes
 
 def test_who_takes_nothing_is_cut_off(speakers: Speakers, monkeypatch: pytest.MonkeyPatch):
     """A stream that fills every buffer on its way: the connection ends, and the server goes on."""
-    monkeypatch.setattr(http, "PATIENCE_S", 0.5)
-    monkeypatch.setattr(http._Answer, "_chunk", lambda self, k, delta, end=None: {"filling": "x" * 2_000_000})
+    monkeypatch.setattr(routes, "PATIENCE_S", 0.5)
+    monkeypatch.setattr(Answer, "_chunk", lambda self, k, delta, end=None: {"filling": "x" * 2_000_000})
     with serving(speakers) as (server, desk):
         body = json.dumps({"model": "A", "messages": HI, "max_tokens": 60, "stream": True}).encode()
         with socket.create_connection(("127.0.0.1", server.socket.getsockname()[1]), 10) as slow:
