@@ -82,6 +82,7 @@ def save(path: Path, entries: "Sequence[Entry]", width: int) -> None:
 def as_svg(entries: "Sequence[Entry]", width: int) -> str:
     """A conversation as it looks on a terminal of so many columns."""
     import io
+    import re
 
     from rich.console import Console
 
@@ -91,7 +92,8 @@ def as_svg(entries: "Sequence[Entry]", width: int) -> str:
     for entry in entries:
         console.print(heading(entry))
         console.print(drawn(entry, width))
-    return console.export_svg(title="lite-selfplay chat")
+    svg: str = console.export_svg(title="lite-selfplay chat")
+    return re.sub(r"@font-face\s*\{[^}]*\}\s*", "", svg, count=2)  # rich's own two, which a viewer would fetch
 
 
 def _as_text(entry: "Entry") -> str:

@@ -49,7 +49,7 @@ def test_a_challenger_sees_the_recap_and_is_paid_for_out_solving_the_draft(speak
 
 
 def test_a_drafter_is_asked_the_problem_alone(speakers: Speakers):
-    found = play(speakers, "drafter", lambda called: "no idea")
+    found = play(speakers, "drafter", lambda called: "7")
     assert found.called.problem is not None
     assert found.called.prompt == asked(found.called.problem)
     assert found.sample.reward == 0.0
@@ -84,13 +84,18 @@ def test_games_of_one_seat(tmp_path: Path, options: dict[str, Any]):
         assert play(found, role, right).sample.reward == 2.5
 
 
-def test_a_base_model_plays_nothing_and_an_unpaid_step_says_why(tmp_path: Path):
+def test_a_base_model_plays_nothing_and_a_role_that_nobody_is_asked_as_is_given_up(tmp_path: Path):
     with speakers_of("tiny", precision="fp32") as base, pytest.raises(ConfigError, match="no game"):
         find_role(base, None)
     folder = train(RunConfig(game="sqlm", tasks="arithmetic", run_dir=tmp_path / "r", **{**SMALL, "steps": 1})).path
-    with speakers_of(folder) as found:  # a random proposer asks nothing that a solver could be paid for
-        role = find_role(found, "proposer")
-        entry = play(found, role, lambda called: "What is 3 + 4?")
-        assert entry.sample.reward in (0.0, 1.0)
-        with pytest.raises(GameError):
-            play(found, "solver", lambda called: 1 / 0 and "")  # nobody is asked, or the answer fails
+    with speakers_of(folder) as found:
+        called: list[Called] = []
+
+        def question(call: Called) -> str:
+            called.append(call)
+            return "What is 3 + 4?"
+
+        assert play(found, find_role(found, "proposer"), question).sample.reward in (0.0, 1.0)
+        assert (called[0].seat, called[0].problem) == ("shared", None)
+        with pytest.raises(GameError, match="nobody was asked as judge within 8 steps"):
+            play(found, "judge", question)
