@@ -95,7 +95,7 @@ def _answer(name: str, answer: Entry) -> Panel:
     if answer.get("error"):
         return Panel(plain(answer["error"], "red"), title=plain(name), title_align="left", border_style="red")
     ending = {"length": ", cut off", "cancelled": ", stopped"}.get(answer["finish"], "")
-    facts = f"{_read(answer['answer'])}, {answer['tokens']} tokens in {answer['seconds']:.1f} s{ending}"
+    facts = f"{_read(answer['answer'])}, {answer['tokens']} tokens{ending}"
     return _panel(name, _body(answer["text"]), name.rpartition("->")[2], facts)
 
 
@@ -113,7 +113,7 @@ def _duel(entry: Entry) -> list[Panel]:
 
 
 def _read(answer: str | None) -> str:
-    return "no answer read" if answer is None else f"answer {_cut(answer, LONGEST_ANSWER)}"
+    return "no answer" if answer is None else f"answer {_cut(answer, LONGEST_ANSWER)}"
 
 
 def _game(entry: Entry) -> RenderableType:
@@ -133,7 +133,8 @@ def _game(entry: Entry) -> RenderableType:
         if advantage is None or not entry["others"]
         else f"your advantage in the group: {advantage:+.2f}"
     )
-    title = plain(f"as {entry['play']}, in the place of {entry['in_place_of']}", "bold")
+    asked = f": {_cut(entry['problem'], 200)}" if entry["problem"] else ""
+    title = plain(f"as {entry['play']}, in the place of {entry['in_place_of']}{asked}")
     reference = [] if entry["reference"] is None else [plain(f"the answer is {_cut(entry['reference'], 200)}")]
     return Group(title, table, plain(beside), *reference)
 
