@@ -13,7 +13,6 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from lite_selfplay.data import BASE
 from lite_selfplay.training.progress import printable
 
 if TYPE_CHECKING:
@@ -141,7 +140,7 @@ def _game(entry: Entry) -> RenderableType:
 
 def _panel(title: str, body: Text, seat: str, facts: str = "") -> Panel:
     """A text in a frame of its seat's colour, the same wherever that speaks."""
-    colour = "white" if seat == BASE else _COLOURS[sum(seat.encode()) % len(_COLOURS)]
+    colour = "white" if seat == "base" else _COLOURS[sum(seat.encode()) % len(_COLOURS)]
     below = plain(facts, "dim") if facts else None
     return Panel(
         body, title=plain(title), subtitle=below, title_align="left", subtitle_align="left", border_style=colour

@@ -158,10 +158,12 @@ class Chat:
 
     def _prefill(self, text: str) -> str:
         """What follows the last assistant header in a rendered prompt."""
-        for header in (self._header, self._header.rstrip()):
-            # Not found: the header is written in another way with an answer after it than without one.
-            if header.strip() and header in text:
-                return text[text.rindex(header) + len(header) :]
+        headers = [header for header in (self._header, self._header.rstrip()) if header.strip() and header in text]
+        # None: the header is written in another way with an answer after it than without one. The shorter one may be
+        # found alone at the end, the other before an answer of an earlier turn.
+        if headers:
+            last = max(headers, key=lambda header: (text.rindex(header), len(header)))
+            return text[text.rindex(last) + len(last) :]
         opened = re.search(r"<think>(\s*</think>)?\s*\Z", text)
         return opened[0] if opened else ""
 
