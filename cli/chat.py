@@ -107,7 +107,7 @@ class _Chat:
                 well = False
                 self._shown.refuse(str(error))
             except KeyboardInterrupt:
-                if not self._shown.asks:
+                if not self._shown.asks or self._shown.ended:
                     raise
                 self._shown.refuse("stopped")
         return well and not any(map(_failed, self._talked.entries))

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from lite_selfplay.training.interrupts import stopping_signals
 from lite_selfplay_cli import talk
 
 if TYPE_CHECKING:
@@ -20,9 +21,9 @@ if TYPE_CHECKING:
 
 
 class Shown:
-    """Where a conversation is shown. `asks`: somebody sits there."""
+    """Where a conversation is shown. `asks`: somebody sits there; `ended`: and is sent away, by more than a Ctrl-C."""
 
-    asks = False
+    asks = ended = False
 
     def greet(self, talked: "Conversation") -> None:
         """Say who is there."""
@@ -81,6 +82,12 @@ class Screen(Shown):
         with contextlib.suppress(ImportError):  # not on Windows
             importlib.import_module("readline")  # from here on lines can be edited, and called back
         self.console: Console = Console(highlight=False)
+        for number in stopping_signals()[1:]:
+            signal.signal(number, self._end)
+
+    def _end(self, number: int, frame: FrameType | None) -> None:
+        self.ended = True
+        raise KeyboardInterrupt
 
     def greet(self, talked: "Conversation") -> None:
         speakers = talked.speakers
@@ -94,6 +101,8 @@ class Screen(Shown):
             except EOFError:
                 return None
             except KeyboardInterrupt:
+                if self.ended:
+                    raise
                 self.console.print("\nCtrl-D or /quit leaves")
 
     def answering(self, replies: "Sequence[Reply]", answer: Callable[[], None]) -> None:

@@ -265,3 +265,11 @@ def test_at_a_terminal(terminal: Any):
     wait_for("A answer, of base, A, B, A->B, B->A")
     write("\x04")
     assert process.wait(60) == 0
+
+
+@pytest.mark.timeout(900)
+def test_a_signal_ends_it_at_the_prompt(terminal: Any):
+    _, wait_for, process = terminal
+    wait_for("> ")
+    process.terminate()
+    assert process.wait(60) == 130
