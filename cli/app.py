@@ -17,6 +17,7 @@ from lite_selfplay.training.interrupts import HANGUP, stopping_signals
 from lite_selfplay.training.ranks import joined
 from lite_selfplay_cli import (
     analyse,
+    chat,
     cold_start,
     config,
     doctor,
@@ -26,6 +27,7 @@ from lite_selfplay_cli import (
     rehearse,
     report,
     reproduce,
+    serve,
     train,
     view,
     why,
@@ -75,6 +77,8 @@ app.command("reproduce")(_without_exit(reproduce.reproduce))
 app.command("report")(_without_exit(report.report))
 app.command("analyse")(_without_exit(analyse.analyse))
 app.command("view")(_without_exit(view.view))
+app.command("chat")(_without_exit(chat.chat))
+app.command("serve")(_without_exit(serve.serve))
 app.command("why")(_without_exit(why.why))
 app.command("explain")(_without_exit(why.explain))
 app.command("runs")(_without_exit(why.runs))

@@ -33,6 +33,14 @@ class Problem:
     extra: Mapping[str, Any] = field(default_factory=dict)
 
 
+@dataclass(frozen=True)
+class Turn:
+    """What somebody says in a conversation."""
+
+    role: Literal["system", "user", "assistant"]
+    text: str
+
+
 FILTERS = ("top_p", "top_k", "min_p", "repetition_penalty")
 """What leaves out or reweighs tokens as they are sampled: for evaluations; refused where a role would train on it."""
 

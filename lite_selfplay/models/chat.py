@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from lite_selfplay.errors import ConfigError, ModelNotFoundError
+from lite_selfplay.data import Turn
+from lite_selfplay.errors import ConfigError, ModelNotFoundError, RequestError
 from lite_selfplay.models.sources.folders import reading
 
 Thinking = Literal["auto", "on", "off"]
@@ -95,8 +96,11 @@ class Chat:
             tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=trust_remote_code)
         return cls(tokenizer, thinking=thinking, eos_ids=_configured_eos(folder))
 
-    def encode(self, prompt: str, beginning: str = "") -> EncodedPrompt:
+    def encode(self, prompt: str | Sequence[Turn], beginning: str = "") -> EncodedPrompt:
         """The ids of a user's `prompt`, up to where the assistant begins to speak, or goes on from its `beginning`.
+
+        `prompt` may be a conversation whose last turn is the user's; without a template its turns stand one below the
+        other. Raises RequestError for one that the template does not take, such as a system's turn in some.
 
         A beginning is one of an answer: under a template that thinks, an empty reasoning block stands before it.
 
@@ -134,12 +138,18 @@ class Chat:
             completion_ids = self.tokenizer(completion, add_special_tokens=False)["input_ids"]
         return Conversation(prompt_ids, [*completion_ids, self.eos_ids[0]], prefill)
 
-    def _render(self, prompt: str) -> tuple[str, str]:
+    def _render(self, prompt: str | Sequence[Turn]) -> tuple[str, str]:
         """The rendered prompt and the prefill at its end."""
-        prompt = self._as_text(prompt)
+        from jinja2.exceptions import TemplateError
+
+        turns = [Turn("user", prompt)] if isinstance(prompt, str) else prompt
+        messages = [{"role": turn.role, "content": self._as_text(turn.text)} for turn in turns]
         if not self._templated:
-            return prompt, ""
-        text = self._apply([{"role": "user", "content": prompt}], add_generation_prompt=True)
+            return "\n\n".join(message["content"] for message in messages), ""
+        try:
+            text = self._apply(messages, add_generation_prompt=True)
+        except TemplateError as error:
+            raise RequestError(f"the model's chat template does not take this conversation: {error}") from None
         prefill = self._prefill(text)
         if self._thinking == "off" and self._mentions_thinking and _CLOSED not in prefill:
             # A template without a switch: the block is closed for it, in the way that those with a switch do.
@@ -148,10 +158,12 @@ class Chat:
 
     def _prefill(self, text: str) -> str:
         """What follows the last assistant header in a rendered prompt."""
-        for header in (self._header, self._header.rstrip()):
-            # Not found: the header is written in another way with an answer after it than without one.
-            if header.strip() and header in text:
-                return text[text.rindex(header) + len(header) :]
+        headers = [header for header in (self._header, self._header.rstrip()) if header.strip() and header in text]
+        # None: the header is written in another way with an answer after it than without one. The shorter one may be
+        # found alone at the end, the other before an answer of an earlier turn.
+        if headers:
+            last = max(headers, key=lambda header: (text.rindex(header), len(header)))
+            return text[text.rindex(last) + len(last) :]
         opened = re.search(r"<think>(\s*</think>)?\s*\Z", text)
         return opened[0] if opened else ""
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from lite_selfplay.config.guard import guarded
-from lite_selfplay.data import BASE, Completion, Problem, Sampling, StopReason, TokenScores, Verdict
+from lite_selfplay.data import BASE, Completion, Problem, Sampling, StopReason, TokenScores, Turn, Verdict
 from lite_selfplay.errors import ConfigError, GameError, RewardError
 from lite_selfplay.games import Game
 from lite_selfplay.games.prompts import fill
@@ -109,15 +109,17 @@ def _prompts(ready: Plan, chat: "Chat") -> dict[str, tuple[str, str]]:
         def speak(
             self,
             seat: str,
-            prompts: Sequence[str],
+            prompts: Sequence[str | Sequence[Turn]],
             n: int,
             sampling: Sampling,
             seeds: Sequence[Sequence[int]],
             beginnings: Sequence[str] | None = None,
+            hear: Callable[[int, int, int, int], bool] | None = None,
         ) -> list[list[Completion]]:
             starts = beginnings or [""] * len(prompts)
             return [
-                [self._made_up(seat, *each, sampling) for _ in range(n)] for each in zip(prompts, starts, strict=True)
+                [self._made_up(seat, str(prompt), start, sampling) for _ in range(n)]
+                for prompt, start in zip(prompts, starts, strict=True)
             ]
 
         def _made_up(self, seat: str, prompt: str, start: str, sampling: Sampling) -> Completion:

@@ -25,6 +25,7 @@ from lite_selfplay.training.ranks import ALONE, Ranks
 
 if TYPE_CHECKING:
     from lite_selfplay.models.sources import ResolvedModel
+    from lite_selfplay.runs.checkpoints import Checkpoint
     from lite_selfplay.training.rollout import LiveTable
 
 _WEIGHTS = "adapter_model.safetensors"
@@ -111,8 +112,12 @@ class Target:
         progress: Progress,
         poll: Poll,
         ranks: Ranks = ALONE,
+        checkpoint: "Checkpoint | None" = None,
     ) -> "Iterator[LiveTable]":
-        """The base in memory with the run's adapters, and a checker, for the length of a context."""
+        """The base in memory with the run's adapters, and a checker, for the length of a context.
+
+        The adapters are those of a `checkpoint`, whose snapshots may speak as well, or those that were saved last.
+        """
         from lite_selfplay.models.backends import choose_backend
         from lite_selfplay.models.chat import Chat
         from lite_selfplay.training.rollout import LiveTable
@@ -133,7 +138,11 @@ class Target:
             decode=chat.decode,
             poll=poll,
         )
-        for seat in self.config.seats if self.folder else ():
+        if checkpoint is not None:
+            from lite_selfplay.runs.checkpoints import load_checkpoint
+
+            load_checkpoint(checkpoint, backend.adapters)
+        for seat in self.config.seats if self.folder and checkpoint is None else ():
             backend.adapters.load(seat, self._adapter(seat))
         tasks = self.config.tasks
         with Verifier(

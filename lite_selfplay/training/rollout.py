@@ -2,13 +2,13 @@
 
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
 from lite_selfplay.config import RunConfig
 from lite_selfplay.config.guard import guarded
-from lite_selfplay.data import Completion, Example, Problem, Sampling, TokenScores, Verdict
+from lite_selfplay.data import BASE, Completion, Example, Problem, Sampling, TokenScores, Turn, Verdict
 from lite_selfplay.errors import GameError, RewardError, UnknownNameError
 from lite_selfplay.models.backends.base import Backend
 from lite_selfplay.models.chat import Chat, EncodedPrompt
@@ -71,6 +71,16 @@ class LiveTable:
         """How many completions to ask for at a time where the asker reports in between; None: all that fit."""
         return CPU_ROWS * self._ranks.world if self._backend.device.type == "cpu" else None
 
+    @property
+    def default_tokens(self) -> int:
+        """The cap of a completion where its role has none of its own."""
+        return self._default_tokens
+
+    @property
+    def speakers(self) -> tuple[str, ...]:
+        """Who can speak: the base, the seats and the snapshots."""
+        return (BASE, *self._backend.adapters.seats, *self._backend.adapters.snapshots)
+
     def draw(self, source: str, n: int) -> list[Problem]:
         return self._source(source).draw(n)
 
@@ -103,21 +113,24 @@ class LiveTable:
     def speak(
         self,
         seat: str,
-        prompts: Sequence[str],
+        prompts: Sequence[str | Sequence[Turn]],
         n: int,
         sampling: Sampling,
         seeds: Sequence[Sequence[int]],
         beginnings: Sequence[str] | None = None,
+        hear: Callable[[int, int, int, int], bool] | None = None,
     ) -> list[list[Completion]]:
         """`n` completions of each prompt by a seat, a snapshot or `base`; `seeds[p][k]` decides completion k of p.
 
-        `beginnings`: see `Table.ask`.
+        A prompt may be a conversation: see `Chat.encode`. `beginnings`: see `Table.ask`; `hear`: see
+        `GenerationRequest`.
         """
         started = time.perf_counter()
         starts = beginnings or [""] * len(prompts)
         encoded = [self._chat.encode(*each) for each in zip(prompts, starts, strict=True)]
         fits = [i for i, prompt in enumerate(encoded) if len(prompt.ids) <= self._config.run.max_prompt_tokens]
-        request = GenerationRequest(seat, [encoded[i].ids for i in fits], n, sampling, [seeds[i] for i in fits])
+        told = None if hear is None else lambda p, *what: hear(fits[p], *what)
+        request = GenerationRequest(seat, [encoded[i].ids for i in fits], n, sampling, [seeds[i] for i in fits], told)
         with self._poll.counting(sampling.max_tokens if self._all_at_once(request) else None):
             completions = sharing.generate(self._ranks, self._step, request, self._backend.generate)
         generated = dict(zip(fits, completions, strict=True))
@@ -138,10 +151,15 @@ class LiveTable:
         )
 
     def _completion(
-        self, prompt: str, encoded: EncodedPrompt, generated: Generation, request: GenerationRequest, version: int
+        self,
+        prompt: str | Sequence[Turn],
+        encoded: EncodedPrompt,
+        generated: Generation,
+        request: GenerationRequest,
+        version: int,
     ) -> Completion:
         return Completion(
-            prompt=prompt,
+            prompt=prompt if isinstance(prompt, str) else prompt[-1].text,
             text=self._chat.decode(generated.token_ids),
             prompt_ids=tuple(encoded.ids),
             token_ids=tuple(generated.token_ids),
@@ -210,6 +228,10 @@ class LiveTable:
         guard = guarded(name_of(reward), RewardError, self._progress.warn, judges=True)
         with ending_at_once(self._poll), guard:
             return call_reward(reward, pairs, thinks=self.thinks)
+
+    def prompt_tokens(self, prompt: str | Sequence[Turn]) -> int:
+        """How many tokens a prompt, or a conversation, has under the chat template."""
+        return len(self._chat.encode(prompt).ids)
 
     def tokenize(self, text: str) -> list[int]:
         return self._chat.tokens(text)

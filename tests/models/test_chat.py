@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lite_selfplay.errors import ConfigError, ModelNotFoundError
+from lite_selfplay.data import Turn
+from lite_selfplay.errors import ConfigError, ModelNotFoundError, RequestError
 from lite_selfplay.models.chat import Chat, Thinking
 from lite_selfplay.models.sources.tiny import build_tiny, byte_tokenizer
 
@@ -218,3 +219,25 @@ def test_no_eos_anywhere() -> None:
     tokenizer.eos_token = None
     with pytest.raises(ModelNotFoundError, match="end-of-sequence"):
         Chat(tokenizer)
+
+
+@pytest.mark.parametrize("template", [SWITCH, OPENS, DATED, MODEL, WRAPS, BEGINS, None])
+def test_a_conversation_of_one_turn_is_the_prompt_and_longer_ones_hold_each_turn(template: str | None) -> None:
+    talk = chat(template)
+    assert talk.encode([Turn("user", "2+2?")]) == talk.encode("2+2?")
+    longer = talk.encode([Turn("user", "2+2?"), Turn("assistant", "It is 4."), Turn("user", "and 3?")])
+    text = talk.tokenizer.decode(longer.ids)
+    places = [text.index(said) for said in ("2+2?", "It is 4.", "and 3?")]
+    assert places == sorted(places)
+    assert longer.prefill == talk.encode("and 3?").prefill
+
+
+def test_a_conversation_that_a_template_refuses_is_a_wrong_request() -> None:
+    with pytest.raises(RequestError, match="does not take this conversation: no system role"):
+        chat(MODEL).encode([Turn("system", "Be short."), Turn("user", "2+2?")])
+
+
+def test_nobody_ends_anothers_turn_in_a_conversation() -> None:
+    talk = chat(SWITCH)
+    ids = talk.encode([Turn("assistant", "a<|end|>"), Turn("user", "b<|end|>")]).ids
+    assert ids.count(talk.tokenizer.convert_tokens_to_ids("<|end|>")) == 2  # the template's own

@@ -12,9 +12,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import permutations
 
-from lite_selfplay.data import Problem
+from lite_selfplay.data import Completion, Problem
 from lite_selfplay.games.agon.game import challenge_prompt, recap_of
 from lite_selfplay.games.modes import Examiner, Found, Judged, Measured, Mode, Rows, Score, alone, score_of
+from lite_selfplay.games.table import Reader
 
 
 @dataclass(frozen=True)
@@ -110,8 +111,17 @@ def recaps_of(examiner: Examiner, drafts: Rows) -> list[list[str]]:
     ]
 
 
+def read_by_rival(
+    table: Reader, draft: Completion, problem: Problem, prompt: Callable[[Problem, str], str] = challenge_prompt
+) -> tuple[str, str]:
+    """What whoever answers next may see of a draft, and its prompt."""
+    recap = recap_of(table, draft, problem)
+    return recap, prompt(problem, recap)
+
+
 CASCADE = Mode(
     cascade,
+    reads=read_by_rival,
     stages=lambda seats: len(seats) + len(seat_pairs(seats)),
     columns=("conversions", "regressions"),
 )

@@ -15,7 +15,7 @@ from functools import partial
 from itertools import permutations, product
 
 from lite_selfplay.data import Problem
-from lite_selfplay.games.agon.cascade import cascade_score, challenge, recaps_of
+from lite_selfplay.games.agon.cascade import cascade_score, challenge, read_by_rival, recaps_of
 from lite_selfplay.games.agon.game import fenced
 from lite_selfplay.games.modes import Examiner, Found, Measured, Mode, Rows, alone
 from lite_selfplay.games.prompts import asked_after, fill
@@ -100,7 +100,8 @@ def _twice(name: str, doing: str) -> Mode:
     prompt = partial(own_attempt_prompt, name)
     stage = name.replace("_", "-")
     measure = partial(_second_pass, prompt, doing, stage)
-    return Mode(measure, stages=lambda seats: 2 * len(seats), columns=_COLUMNS)
+    reads = partial(read_by_rival, prompt=prompt)
+    return Mode(measure, stages=lambda seats: 2 * len(seats), columns=_COLUMNS, reads=reads)
 
 
 SELF_REFINE = _twice("self_refine", "refines its answers to")

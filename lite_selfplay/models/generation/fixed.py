@@ -183,6 +183,7 @@ class _Places(Sampler):
         """Hand over the rows that have ended; their places are free."""
         if self.sampling.stop:
             self._cut_at_stops()
+        self._tell_new()
         finished, lengths = torch.stack([self.finished.long(), self.length]).tolist()
         self._reached = lengths
         gone = [bool(done) and row is not None for done, row in zip(finished, self.rows, strict=True)]
@@ -190,6 +191,19 @@ class _Places(Sampler):
             outs = [row.out for row, left in zip(self.rows, gone, strict=True) if left and row is not None]
             self.hand_over(torch.tensor(gone, device=self.decoding.device), outs)
             self.rows = [None if left else row for row, left in zip(self.rows, gone, strict=True)]
+
+    def _tell_new(self) -> None:
+        """Tell who listens the tokens since the last look, and end rows at the one after which nobody wants more."""
+        listening = [(i, row.out.hear) for i, row in enumerate(self.rows) if row is not None and row.out.hear]
+        if not listening:
+            return
+        lengths, ids = self.length.tolist(), self.tokens.tolist()
+        for place, hear in listening:
+            for number in range(self._reached[place] + 1, lengths[place] + 1):
+                if not hear(number, ids[place][number - 1]):
+                    self.ended[place] &= number == lengths[place]
+                    self.length[place], self.full[place] = number, True
+                    break
 
     def _cut_at_stops(self) -> None:
         """End rows at the token that completed a stop string, and drop what was drawn after it."""

@@ -26,7 +26,7 @@ def generate(model: nn.Module, request: GenerationRequest, decoding: Decoding) -
     strings without `decoding.decode`.
     """
     decoding.check(request)
-    results = [[Generation() for _ in seeds] for seeds in request.seeds]
+    results = request.empty()
     waiting = [
         Row(p, prompt, out, seed)
         for p, (prompt, outs, seeds) in enumerate(zip(request.prompts, results, request.seeds, strict=True))
@@ -47,6 +47,7 @@ def _sample(speaker: Speaker, waiting: list[Row]) -> None:
     while True:
         speaker.decoding.poll()
         token = batch.choose()
+        batch.tell([row.out for row in batch.rows])
         if batch.share_finished >= LEAVE_AT:
             token = token[batch.leave()]
             if not batch.rows:

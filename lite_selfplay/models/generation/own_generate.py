@@ -31,7 +31,7 @@ def generate_through(
     strings without `decoding.decode`.
     """
     decoding.check(request)
-    sampling, results = request.sampling, [[Generation() for _ in seeds] for seeds in request.seeds]
+    sampling, results = request.sampling, request.empty()
     rows = [
         (prompt, seed, out)
         for prompt, seeds, outs in zip(request.prompts, request.seeds, results, strict=True)
@@ -66,6 +66,7 @@ class _Chooser(Sampler, LogitsProcessor):
     def __init__(self, sampling: Sampling, decoding: Decoding, rows: Sequence[Row]):
         super().__init__(sampling, decoding, [seed for _, seed, _ in rows])
         self.prompts = [prompt for prompt, _, _ in rows]
+        self.outs = [out for _, _, out in rows]
         self.seen: Tensor | None = None
 
     def inputs(self) -> dict[str, Tensor]:
@@ -81,16 +82,18 @@ class _Chooser(Sampler, LogitsProcessor):
             for i, prompt in enumerate(self.prompts):
                 self.seen[i, list(prompt)] = True
         token = self.draw(scores, self.seen)[:, None]
+        self.tell(self.outs)
         if self.seen is not None:
             self.seen.scatter_(1, token, True)
         return torch.full_like(scores, -torch.inf).scatter_(1, token, 0.0)
 
 
 class _Stopped(StoppingCriteria):
-    """Ends the rows that met a stop string; end-of-sequence tokens and the limit are the library's own."""
+    """Ends the rows that met a stop string, and those that nobody wants more of; end-of-sequence tokens and the limit
+    are the library's own."""
 
     def __init__(self, chooser: _Chooser):
         self._chooser = chooser
 
     def __call__(self, input_ids: Tensor, scores: Any, **kwargs: Any) -> Any:
-        return self._chooser.stopped
+        return self._chooser.stopped | self._chooser.full

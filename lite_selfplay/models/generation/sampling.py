@@ -29,6 +29,9 @@ class GenerationRequest:
     """`n` completions of each prompt by a seat, a snapshot or `base`.
 
     `seeds[p][k]` decides completion k of prompt p; a prompt with fewer seeds gets as many completions as it has.
+    `hear(p, k, number, token)` is told the tokens of completion k as they are drawn, numbered from 1 (some twice,
+    where work begins anew); where it answers False, the completion ends there. A backend that samples elsewhere tells
+    nothing.
     """
 
     seat: str
@@ -36,6 +39,15 @@ class GenerationRequest:
     n: int
     sampling: Sampling
     seeds: Sequence[Sequence[int]]
+    hear: Callable[[int, int, int, int], bool] | None = None
+
+    def empty(self) -> "list[list[Generation]]":
+        """The completions before anything is sampled: `empty()[p][k]`."""
+        hear = self.hear
+        return [
+            [Generation(hear=None if hear is None else functools.partial(hear, p, k)) for k in range(len(seeds))]
+            for p, seeds in enumerate(self.seeds)
+        ]
 
     @property
     def longest(self) -> int:
@@ -45,11 +57,15 @@ class GenerationRequest:
 
 @dataclass
 class Generation:
-    """One completion: the sampled ids (with the end-of-sequence token where it ended) and their log-probabilities."""
+    """One completion: the sampled ids (with the end-of-sequence token where it ended) and their log-probabilities.
+
+    `hear(number, token)`: see `GenerationRequest`.
+    """
 
     token_ids: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
     stop: StopReason = "length"
+    hear: Callable[[int, int], bool] | None = field(default=None, repr=False, compare=False)
 
 
 @dataclass(frozen=True)
@@ -218,6 +234,15 @@ class Sampler:
         if self.sampling.stop and self.waits:
             self.stopped |= running & ~self.ended & self._meets_stop()
         return token
+
+    def tell(self, outs: Sequence[Generation]) -> None:
+        """Tell who listens the last token of each row; a row that nobody wants more of ends. `outs`: one for each."""
+        if all(out.hear is None for out in outs):
+            return
+        last = self.tokens.gather(1, (self.length - 1).clamp(min=0)[:, None])[:, 0]
+        for i, (out, number, token) in enumerate(zip(outs, self.length.tolist(), last.tolist(), strict=True)):
+            if out.hear is not None and not out.hear(number, token):
+                self.full[i] = True
 
     def _meets_stop(self) -> Tensor:
         """Which rows' last token completed a stop string."""

@@ -278,3 +278,24 @@ def test_greedy_equals_transformers_generate(make: Callable[..., Any], tiny_path
             )[0, len(prompt) :].tolist()
         assert [out.token_ids for out in group] == [theirs, theirs]
         assert len(theirs) > 1
+
+
+def test_tokens_are_told_as_they_are_drawn_and_a_row_ends_where_nobody_wants_more(make_backend: Callable[..., Any]):
+    backend = make_backend(eos_ids=[2, *range(100, 120)])
+    sampling = Sampling(max_tokens=20)
+    whole = backend.generate(GenerationRequest("A", PROMPTS, 2, sampling, seeds(4, 2)))
+    told: dict[tuple[int, int], list[int]] = {}
+
+    def hear(p: int, k: int, number: int, token: int) -> bool:
+        row = told.setdefault((p, k), [])
+        if number == len(row) + 1:
+            row.append(token)
+        return (p, k) != (2, 1) or number < 3
+
+    heard = backend.generate(GenerationRequest("A", PROMPTS, 2, sampling, seeds(4, 2), hear))
+    for p, k in told:
+        expected = whole[p][k].token_ids[:3] if (p, k) == (2, 1) else whole[p][k].token_ids
+        assert told[p, k] == heard[p][k].token_ids == expected
+    assert len(told) == 8
+    assert len(whole[2][1].token_ids) > 3
+    assert heard[2][1].stop == "length"

@@ -115,3 +115,31 @@ def test_an_empty_prompt_is_refused():
         generate_through(
             print, GenerationRequest("A", [[]], 1, Sampling(), [[0]]), Decoding([2], 0, torch.device("cpu"))
         )
+
+
+def test_tokens_are_told_and_a_call_ends_once_nobody_wants_more(make_backend: Callable[..., Any]):
+    backend, sampling = make_backend(eos_ids=ENDS), Sampling(max_tokens=12)
+    expected = words(through(backend, sampling))
+    told: dict[tuple[int, int], list[int]] = {}
+
+    def hear(p: int, k: int, number: int, token: int) -> bool:
+        row = told.setdefault((p, k), [])
+        if number == len(row) + 1:
+            row.append(token)
+        return number < 4
+
+    request = GenerationRequest("A", PROMPTS, 3, sampling, SEEDS, hear)
+    calls = 0
+
+    def generate(**options: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        out = backend.adapters.model.generate(**options)
+        assert out.shape[1] - options["input_ids"].shape[1] == 4
+        return out
+
+    with backend.adapters.speaking("A"), torch.no_grad():
+        said = generate_through(generate, request, Decoding(ENDS, 0, torch.device("cpu")))
+    assert calls == 1
+    assert words(said) == [[row[:4] for row in group] for group in expected]
+    assert {place: said[place[0]][place[1]].token_ids for place in told} == told
