@@ -19,6 +19,7 @@ from lite_selfplay_cli import (
     config,
     doctor,
     evaluate,
+    export,
     listing,
     plan,
     rehearse,
@@ -62,6 +63,8 @@ app.command("reproduce")(_without_exit(reproduce.reproduce))
 app.command("report")(_without_exit(report.report))
 app.command("analyse")(_without_exit(analyse.analyse))
 app.command("view")(_without_exit(view.view))
+app.command("export")(_without_exit(export.export))
+app.command("push")(_without_exit(export.push))
 app.command("why")(_without_exit(why.why))
 app.command("explain")(_without_exit(why.explain))
 app.command("runs")(_without_exit(why.runs))

@@ -65,6 +65,14 @@ class SaveFailed(LiteSelfPlayError):
     """A checkpoint could not be written, for example because the disk is full. Earlier ones are intact."""
 
 
+class VerificationFailed(LiteSelfPlayError):
+    """An exported model does not answer as the seat it was made from, or could not be asked."""
+
+
+class PushFailed(LiteSelfPlayError):
+    """A hub did not take what was pushed, or could not be reached."""
+
+
 class Interrupted(LiteSelfPlayError):
     """The run was stopped by a signal, after saving."""
 

@@ -1,0 +1,217 @@
+"""Run as a script in a process of its own: what another tool alone makes of exported files.
+
+python -P foreign.py REQUEST ANSWER reads a JSON file and writes one. Nothing of this library is imported here, so that
+what is measured is what somebody without it would get. The process ends when its standard input closes, which it does
+when whoever asked is gone.
+"""
+
+import json
+import os
+import sys
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+FAR = 1000.0
+"""A gap, in nats, where a token is not among those whose probabilities a reader gives."""
+_TOP = 50
+_PACKAGES = ("transformers", "peft", "torch", "bitsandbytes", "gguf", "xllamacpp", "llama-cpp-python")
+
+Question = Mapping[str, Any]
+Answers = list[dict[str, Any]]
+
+
+def main() -> None:
+    threading.Thread(target=_end_with_the_asker, daemon=True).start()
+    request = json.loads(Path(sys.argv[1]).read_text(encoding="utf-8"))
+    answers = _READERS[request["reader"]](request)
+    result = {
+        "answers": answers,
+        "versions": {name: found for name in _PACKAGES if (found := _version(name)) is not None},
+        "alone": "lite_selfplay" not in sys.modules,
+    }
+    Path(sys.argv[2]).write_text(json.dumps(result), encoding="utf-8")
+
+
+def _end_with_the_asker() -> None:
+    sys.stdin.buffer.read()
+    os._exit(3)
+
+
+def _version(name: str) -> str | None:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return None
+
+
+def _adapter(request: Mapping[str, Any]) -> Answers:
+    """PEFT: the adapter's folder over a base that transformers loads, in 4 bits where that is asked."""
+    import torch
+    from peft import PeftModel
+    from transformers import AutoModelForCausalLM, AutoTokenizer, BitsAndBytesConfig
+
+    dtype = getattr(torch, request["dtype"])
+    nf4 = BitsAndBytesConfig(load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_compute_dtype=dtype)
+    base = AutoModelForCausalLM.from_pretrained(
+        request["base"],
+        dtype=dtype,
+        quantization_config=nf4 if request["nf4"] else None,
+        device_map={"": request["device"]},
+        trust_remote_code=request["trust_remote_code"],
+    )
+    model = PeftModel.from_pretrained(base, request["folder"])
+    if request["tokenizer"] is None:
+        return _ask(model, request, lambda prompt: None)
+    tokenizer = AutoTokenizer.from_pretrained(request["tokenizer"], trust_remote_code=request["trust_remote_code"])
+    return _ask(model, request, _rendering(tokenizer))
+
+
+def _folder(request: Mapping[str, Any]) -> Answers:
+    """transformers: a folder with a model and its tokenizer."""
+    import torch
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    folder = request["folder"]
+    model = AutoModelForCausalLM.from_pretrained(
+        folder, dtype=getattr(torch, request["dtype"]), device_map={"": request["device"]}
+    )
+    return _ask(model, request, _rendering(AutoTokenizer.from_pretrained(folder)))
+
+
+def _gguf_by_transformers(request: Mapping[str, Any]) -> Answers:
+    """transformers' reader of GGUF files: its weights alone.
+
+    Its reader of their vocabularies splits every text as GPT-2 did, so the prompts' ids are given; so are the few
+    numbers of the configuration that it leaves at their defaults.
+    """
+    import torch
+    from transformers import AutoConfig, AutoModelForCausalLM, GgufConfig
+
+    where = {"gguf_file": request["file"]}
+    config = AutoConfig.from_pretrained(request["folder"], **where)
+    for key, value in request["overrides"].items():
+        setattr(config, key, value)
+    model = AutoModelForCausalLM.from_pretrained(
+        request["folder"],
+        config=config,
+        dtype=getattr(torch, request["dtype"]),
+        quantization_config=GgufConfig(dequantize=True),
+        **where,
+    )
+    return _ask(model.to(request["device"]), request, lambda prompt: None)
+
+
+def _rendering(tokenizer: Any) -> Callable[[str], list[int] | None]:
+    """A prompt's ids by a tokenizer and the chat template that came with it."""
+
+    def render(prompt: str) -> list[int]:
+        if not tokenizer.chat_template:
+            return list(tokenizer(prompt)["input_ids"])
+        turns = [{"role": "user", "content": prompt}]
+        found = tokenizer.apply_chat_template(turns, add_generation_prompt=True, tokenize=False)
+        return list(tokenizer(found, add_special_tokens=False)["input_ids"])
+
+    return render
+
+
+def _ask(model: Any, request: Mapping[str, Any], render: Callable[[str], list[int] | None]) -> Answers:
+    import torch
+    from transformers import GenerationConfig
+
+    model.eval()
+    eos = list(request["eos_ids"])
+    greedy = GenerationConfig(
+        do_sample=False, max_new_tokens=request["max_tokens"], eos_token_id=eos, pad_token_id=eos[0]
+    )
+    model.generation_config = GenerationConfig()
+    answers = []
+    with torch.no_grad():
+        for question in request["questions"]:
+            prompt, given = question["prompt_ids"], question["token_ids"]
+            row = torch.tensor([[*prompt, *given]], device=model.device)
+            logprobs = model(row).logits[0, len(prompt) - 1 : -1].float().log_softmax(-1)
+            said = logprobs.gather(-1, torch.tensor(given, device=model.device)[:, None])[:, 0]
+            start = row[:, : len(prompt)]
+            made = model.generate(start, attention_mask=torch.ones_like(start), generation_config=greedy)
+            answers.append(
+                {
+                    "prompt_ids": render(question["prompt"]),
+                    "first": int(logprobs[0].argmax()),
+                    "gap": float(logprobs[0].max() - said[0]),
+                    "logprobs": said.tolist(),
+                    "token_ids": made[0, len(prompt) :].tolist(),
+                }
+            )
+    return answers
+
+
+def _llama_cpp(request: Mapping[str, Any]) -> Answers:
+    """llama.cpp by its Python package `xllamacpp`: its own tokenizer and chat template, greedy.
+
+    It gives the probabilities of the tokens it says itself: they are compared as far as it says what the seat said.
+    """
+    import xllamacpp
+
+    params = xllamacpp.CommonParams()
+    params.model.path = str(Path(request["folder"]) / request["file"])
+    params.n_gpu_layers, params.n_parallel, params.verbosity = 0, 1, -1
+    params.n_ctx = max(256, request["longest"] + 64)
+    params.n_predict, params.warmup = request["max_tokens"], False
+    server = xllamacpp.Server(params)
+    return [_one_by_llama_cpp(server, request, question) for question in request["questions"]]
+
+
+def _one_by_llama_cpp(server: Any, request: Mapping[str, Any], question: Question) -> dict[str, Any]:
+    given: Sequence[int] = question["token_ids"]
+    found = _complete(server, request, {"prompt": list(question["prompt_ids"])})
+    steps = found["completion_probabilities"]
+    top = {each["id"]: each["logprob"] for each in steps[0]["top_logprobs"]}
+    ids = [step["id"] for step in steps]
+    logprobs = []
+    for own, step in zip(given, steps, strict=False):
+        near = {each["id"]: each["logprob"] for each in step["top_logprobs"]}
+        if own in near:
+            logprobs.append(near[own])
+        if own != step["id"]:
+            break
+    return {
+        "prompt_ids": None,
+        "same_prompt": _same_prompt(server, question, top),
+        "first": ids[0],
+        "gap": max(top.values()) - top[given[0]] if given[0] in top else FAR,
+        "logprobs": logprobs,
+        "token_ids": ids,
+    }
+
+
+def _same_prompt(server: Any, question: Question, top: Mapping[int, float]) -> bool:
+    """Whether the file's own template and vocabulary make the same prompt of the words: it has as many tokens, and the
+    same tokens are as likely after it."""
+    turns = {"messages": [{"role": "user", "content": question["prompt"]}], "max_tokens": 1, "temperature": 0.0}
+    said: list[Any] = []
+    server.handle_chat_completions({**turns, "logprobs": True, "top_logprobs": 5, "cache_prompt": False}, said.append)
+    result = said[-1] if isinstance(said[-1], dict) else json.loads(said[-1])
+    first = result["choices"][0]["logprobs"]["content"][0]["top_logprobs"]
+    same_length = result["usage"]["prompt_tokens"] == len(question["prompt_ids"])
+    return same_length and all(abs(each["logprob"] - top.get(each["id"], FAR)) < 0.05 for each in first[:2])
+
+
+def _complete(server: Any, request: Mapping[str, Any], more: Mapping[str, Any]) -> Any:
+    ask = {"n_predict": request["max_tokens"], "temperature": 0.0, "n_probs": _TOP, "cache_prompt": False, **more}
+    said: list[Any] = []
+    server.handle_completions(ask, said.append)
+    return said[-1] if isinstance(said[-1], dict) else json.loads(said[-1])
+
+
+_READERS: Mapping[str, Callable[[Mapping[str, Any]], Answers]] = {
+    "peft": _adapter,
+    "transformers": _folder,
+    "gguf": _gguf_by_transformers,
+    "llama.cpp": _llama_cpp,
+}
+
+if __name__ == "__main__":
+    main()
