@@ -147,7 +147,7 @@ def _loading(about: Exported) -> str:
 
 def _load_adapter(about: Exported) -> str:
     base, revision = base_id(about.config.model.name), f', revision="{about.revision}"' if about.revision else ""
-    half = "float32" if about.compute == "float32" else about.compute
+    half = {"fp32": "float32", "fp16": "float16"}.get(about.config.model.precision, "bfloat16")
     lines = ["import torch", "from peft import PeftModel"]
     lines += [f"from transformers import AutoModelForCausalLM, AutoTokenizer{', BitsAndBytesConfig' * about.nf4}"]
     if base is None and not Path(about.config.model.name).is_dir():
@@ -167,7 +167,7 @@ def _load_adapter(about: Exported) -> str:
     lines += ['model = PeftModel.from_pretrained(base, "FOLDER")']
     lines += ['tokenizer = AutoTokenizer.from_pretrained("FOLDER")']
     rank = about.config.seats[about.seat].rank
-    serve = f"vllm serve {about.base}" + (f" --revision {about.revision}" if about.revision else "")
+    serve = f"vllm serve {base or 'BASE'}" + (f" --revision {about.revision}" if about.revision else "")
     serve += f" --enable-lora --max-lora-rank {rank} --lora-modules {about.seat}=FOLDER"
     serve += " --quantization bitsandbytes" if about.nf4 else ""
     return f"{_python(chr(10).join(lines))}\n\nIn vLLM:\n\n```\n{serve}\n```"

@@ -10,7 +10,9 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lite_selfplay.config import RunConfig
+import psutil
+
+from lite_selfplay.config import ModelSection, RunConfig
 from lite_selfplay.errors import (
     ConfigError,
     RequestError,
@@ -197,6 +199,10 @@ def _write(
         config = AutoConfig.from_pretrained(model.path, trust_remote_code=section.trust_remote_code)
     if asked.form in ("gguf", "ollama"):
         require_convertible(config)
+    if _computes_exactly(config, model.path, section):
+        asked = replace(
+            asked, config=RunConfig.of(asked.config.model_dump(mode="json"), {"model": {"compute_dtype": "fp32"}})
+        )
     chat = Chat.load(model.path, section.thinking, trust_remote_code=section.trust_remote_code)
     about, questions = _about(asked, model), list["Question"]()
     try:
@@ -224,6 +230,25 @@ def _write(
     )
     _write_texts(asked, about, folder, verification)
     return verification
+
+
+def _computes_exactly(config: Any, path: Path, section: ModelSection) -> bool:
+    """Whether a seat over 4-bit weights may be computed in float32, so that rounding hides no difference.
+
+    Not where the base's file is in float32: a run quantised its numbers after rounding them. And only where the whole
+    base in float32 fits into memory.
+    """
+    import torch
+
+    from lite_selfplay.models.sources.folders import weight_files
+
+    if section.precision != "4bit" or config.dtype not in (torch.bfloat16, torch.float16):
+        return False
+    if torch.cuda.is_available():
+        free, _ = torch.cuda.mem_get_info()
+    else:
+        free = psutil.virtual_memory().available
+    return 3 * sum(file.stat().st_size for file in weight_files(path)) < int(free)
 
 
 def _about(asked: _Asked, model: "ResolvedModel") -> Exported:
@@ -347,7 +372,13 @@ def _verify(
     if not about.nf4:
         return found
     progress.say("and the same adapter over the base's original 16-bit weights, for comparison")
-    other = {"reader": "peft", "folder": str(asked.adapter.absolute()), "tokenizer": None, "nf4": False}
+    other = {
+        "reader": "peft",
+        "folder": str(asked.adapter.absolute()),
+        "tokenizer": None,
+        "nf4": False,
+        "max_tokens": 0,
+    }
     return replace(found, original_base=mean_difference(questions, ask_foreign(request | other, poll)))
 
 

@@ -36,7 +36,8 @@ def main() -> None:
 
 
 def _end_with_the_asker() -> None:
-    sys.stdin.buffer.read()
+    while os.read(0, 1024):  # not through sys.stdin, whose lock the interpreter wants at its end
+        pass
     os._exit(3)
 
 
@@ -118,34 +119,47 @@ def _rendering(tokenizer: Any) -> Callable[[str], list[int] | None]:
 
 
 def _ask(model: Any, request: Mapping[str, Any], render: Callable[[str], list[int] | None]) -> Answers:
+    """Each question by itself, so that no padding comes into its log-probabilities; the texts all at once."""
     import torch
-    from transformers import GenerationConfig
 
     model.eval()
-    eos = list(request["eos_ids"])
-    greedy = GenerationConfig(
-        do_sample=False, max_new_tokens=request["max_tokens"], eos_token_id=eos, pad_token_id=eos[0]
-    )
-    model.generation_config = GenerationConfig()
+    texts = _texts(model, request) if request["max_tokens"] else [None] * len(request["questions"])
     answers = []
     with torch.no_grad():
-        for question in request["questions"]:
+        for question, text in zip(request["questions"], texts, strict=True):
             prompt, given = question["prompt_ids"], question["token_ids"]
             row = torch.tensor([[*prompt, *given]], device=model.device)
             logprobs = model(row).logits[0, len(prompt) - 1 : -1].float().log_softmax(-1)
             said = logprobs.gather(-1, torch.tensor(given, device=model.device)[:, None])[:, 0]
-            start = row[:, : len(prompt)]
-            made = model.generate(start, attention_mask=torch.ones_like(start), generation_config=greedy)
             answers.append(
                 {
                     "prompt_ids": render(question["prompt"]),
                     "first": int(logprobs[0].argmax()),
                     "gap": float(logprobs[0].max() - said[0]),
                     "logprobs": said.tolist(),
-                    "token_ids": made[0, len(prompt) :].tolist(),
+                    "token_ids": text,
                 }
             )
     return answers
+
+
+def _texts(model: Any, request: Mapping[str, Any]) -> list[list[int]]:
+    """The greedy answers by transformers' own `generate`, without what fills them up."""
+    import torch
+    from transformers import GenerationConfig
+
+    eos, prompts = list(request["eos_ids"]), [question["prompt_ids"] for question in request["questions"]]
+    most = max(map(len, prompts))
+    rows = torch.tensor([[eos[0]] * (most - len(ids)) + ids for ids in prompts], device=model.device)
+    mask = torch.tensor([[0] * (most - len(ids)) + [1] * len(ids) for ids in prompts], device=model.device)
+    model.generation_config = GenerationConfig()
+    greedy = GenerationConfig(
+        do_sample=False, max_new_tokens=request["max_tokens"], eos_token_id=eos, pad_token_id=eos[0]
+    )
+    with torch.no_grad():
+        made = model.generate(rows, attention_mask=mask, generation_config=greedy)[:, most:].tolist()
+    ends = [next((i + 1 for i, token in enumerate(row) if token in eos), len(row)) for row in made]
+    return [row[:end] for row, end in zip(made, ends, strict=True)]
 
 
 def _llama_cpp(request: Mapping[str, Any]) -> Answers:

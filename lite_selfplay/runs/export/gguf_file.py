@@ -43,6 +43,7 @@ def require_convertible(config: Any) -> str:
         (rope.get("rope_type", "default") not in ("default", "llama3"), f"rotary scaling {rope.get('rope_type')!r}"),
         (layers != {"full_attention"}, "attention over a sliding window"),
         (getattr(config, "hidden_act", "silu") != "silu", f"the activation {getattr(config, 'hidden_act', '')!r}"),
+        (name == "LlamaForCausalLM" and (config.attention_bias or config.mlp_bias), "biases"),
         (float(rope.get("partial_rotary_factor", 1.0)) != 1.0, "rotary positions of a part of each head"),
     ):
         if wrong:
