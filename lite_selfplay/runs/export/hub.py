@@ -128,39 +128,48 @@ def _send(api: "HfApi", name: str, folder: Path, seat: str, *, private: bool, up
             created = not update
             found = api.upload_folder(repo_id=name, folder_path=folder, commit_message=f"Seat {seat}, by lite-selfplay")
     except PushFailed as error:
-        left = f" The repository {name} was made and is empty: the same push with --update fills it." if created else ""
+        left = f". The repository {name} was made and is empty: the same push with --update fills it" if created else ""
         raise PushFailed(f"{error}{left}") from None
     return str(found.repo_url)
 
 
 @contextlib.contextmanager
 def _explained(name: str, api: "HfApi") -> Iterator[None]:
-    """A context that asks a hub; what goes wrong there raises PushFailed, in a sentence."""
+    """A context that asks a hub, without its progress bars; what goes wrong there raises PushFailed, in a sentence."""
     import httpx
-    from huggingface_hub.errors import HfHubHTTPError, OfflineModeIsEnabled
+    from huggingface_hub.utils import are_progress_bars_disabled, disable_progress_bars, enable_progress_bars
 
+    shown = not are_progress_bars_disabled()
+    disable_progress_bars()
     try:
         yield
     except LiteSelfPlayError:
         raise
-    except OfflineModeIsEnabled:
-        raise PushFailed(f"nothing was pushed to {name}: HF_HUB_OFFLINE forbids asking {api.endpoint}") from None
-    except HfHubHTTPError as error:
-        status = error.response.status_code if error.response is not None else None
-        said = f": {message}" if (message := getattr(error, "server_message", None)) else ""
-        reasons = {
-            401: f"it does not know the token (401{said}). {_LOG_IN} anew",
-            403: f"the token may not write there (403{said}): take one with the right to write, or a name of your own",
-            409: f"there is a repository of that name (409{said}): give another name, or --update",
-        }
-        server = (
-            f"it failed ({status}{said}): try again later" if (status or 0) >= 500 else f"it answered {status}{said}"
-        )
-        raise PushFailed(
-            f"nothing was pushed to {name} on {api.endpoint}: {reasons.get(status or 0, server)}"
-        ) from None
     except (httpx.HTTPError, OSError, RuntimeError, ValueError) as error:
-        why = (str(error).splitlines() or [""])[0] or type(error).__name__
-        raise PushFailed(
-            f"nothing was pushed to {name}: {api.endpoint} could not be reached, or broke off ({why}). Try again later"
-        ) from None
+        raise PushFailed(f"nothing was pushed to {name} on {api.endpoint}: {_reason(error)}") from error
+    finally:
+        if shown:
+            enable_progress_bars()
+
+
+def _reason(error: BaseException) -> str:
+    """Why a hub took nothing; several libraries raise what lies behind it, some within another error."""
+    from huggingface_hub.errors import HfHubHTTPError, OfflineModeIsEnabled
+
+    causes = [error]
+    while (cause := causes[-1].__cause__) is not None:
+        causes.append(cause)
+    if any(isinstance(each, OfflineModeIsEnabled) for each in causes):
+        return "HF_HUB_OFFLINE forbids asking it"
+    answered = next((each for each in causes if isinstance(each, HfHubHTTPError) and each.response is not None), None)
+    if answered is None:
+        why = (str(causes[-1]).splitlines() or [""])[0] or type(causes[-1]).__name__
+        return f"it could not be reached, or broke off ({why}): try again later"
+    status = answered.response.status_code
+    said = f"{status}: {answered.server_message}" if answered.server_message else str(status)
+    reasons = {
+        401: f"it does not know the token ({said}). {_LOG_IN} anew",
+        403: f"the token may not write there ({said}): take one with the right to write, or a name of your own",
+        409: f"there is a repository of that name ({said}): give another name, or --update",
+    }
+    return reasons.get(status, f"it failed ({said}): try again later" if status >= 500 else f"it answered {said}")

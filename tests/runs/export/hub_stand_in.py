@@ -88,6 +88,8 @@ class _Handler(BaseHTTPRequestHandler):
         hub, parts = self.hub, path.strip("/").split("/")
         if path == "/api/whoami-v2":
             return 200, {"type": "user", "name": "somebody", "auth": {"type": "access_token"}, "orgs": []}
+        if path == "/api/validate-yaml":
+            return 200, {"errors": [], "warnings": []}
         if path == "/api/repos/create":
             return self._create(json.loads(body))
         if parts[0] == "blob":
@@ -137,6 +139,8 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_header("Content-Type", "application/json")
         if status >= 400:
             self.send_header("X-Error-Message", str(value.get("error", "")))
+            if status == 404:
+                self.send_header("X-Error-Code", "RepoNotFound")
         self.send_header("Content-Length", str(len(content)))
         self.end_headers()
         self.wfile.write(content)

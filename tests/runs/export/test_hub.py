@@ -11,6 +11,7 @@ from lite_selfplay.runs.export.hub import Push, push
 from tests.runs.export.hub_stand_in import READ_ONLY, TOKEN, StandIn
 
 MakeRun = Callable[..., Path]
+pytestmark = pytest.mark.filterwarnings("ignore:Use 'content:DeprecationWarning")  # huggingface_hub's own use of httpx
 
 
 @pytest.fixture
@@ -103,7 +104,7 @@ def test_a_token_that_is_not_enough(hub: StandIn, send: Callable[..., Push], mon
         ("/create", 503, r"it failed \(503.*try again later"),
         ("/create", 409, r"there is a repository of that name \(409"),
         ("/create", 402, r"it answered 402"),
-        ("/create", None, r"could not be reached, or broke off \(.*Try again later"),
+        ("/create", None, r"could not be reached, or broke off \(.*\): try again later"),
         ("/preupload", 500, r"it failed \(500.*The repository somebody/agon-a was made and is empty: .*--update"),
         ("/blob", 502, r"it failed \(502.*was made and is empty"),
         ("/commit", None, r"broke off .*was made and is empty"),
@@ -125,7 +126,7 @@ def test_a_hub_that_is_not_there_and_one_that_may_not_be_asked(hub: StandIn, sen
     from huggingface_hub import constants
 
     monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
-    with pytest.raises(PushFailed, match=r"http://127.0.0.1:9 could not be reached"):
+    with pytest.raises(PushFailed, match=r"on http://127.0.0.1:9: it could not be reached"):
         send()
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
     with pytest.raises(PushFailed, match="HF_HUB_OFFLINE forbids asking"):
