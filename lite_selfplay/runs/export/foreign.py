@@ -174,6 +174,8 @@ def _llama_cpp(request: Mapping[str, Any]) -> Answers:
     params.n_gpu_layers, params.n_parallel, params.verbosity = 0, 1, -1
     params.n_ctx = max(256, request["longest"] + 64)
     params.n_predict, params.warmup = request["max_tokens"], False
+    if threads := int(os.environ.get("OMP_NUM_THREADS") or 0):
+        params.cpuparams.n_threads = params.cpuparams_batch.n_threads = threads
     server = xllamacpp.Server(params)
     return [_one_by_llama_cpp(server, request, question) for question in request["questions"]]
 
@@ -181,7 +183,7 @@ def _llama_cpp(request: Mapping[str, Any]) -> Answers:
 def _one_by_llama_cpp(server: Any, request: Mapping[str, Any], question: Question) -> dict[str, Any]:
     given: Sequence[int] = question["token_ids"]
     found = _complete(server, request, {"prompt": list(question["prompt_ids"])})
-    steps = found["completion_probabilities"]
+    steps = found["choices"][0]["logprobs"]["content"]
     top = {each["id"]: each["logprob"] for each in steps[0]["top_logprobs"]}
     ids = [step["id"] for step in steps]
     logprobs = []

@@ -8,7 +8,7 @@ import json
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -222,7 +222,7 @@ def compare(
         abs(a - b) for question in questions for a, b in zip(question.logprobs, question.base_logprobs, strict=True)
     ]
     same = [question.token_ids[0] == answer["first"] for question, answer in pairs]
-    near = max(SHARE, 2 * limit)
+    near, eos = max(SHARE, 2 * limit), set(request.get("eos_ids", ()))
     return Verification(
         reader=NAMES[request["reader"]],
         versions=found["versions"],
@@ -230,7 +230,7 @@ def compare(
         questions=len(questions),
         first_tokens_same=sum(same),
         near_ties=sum(not ok and answer["gap"] <= near for ok, (_, answer) in zip(same, pairs, strict=True)),
-        texts_same=sum(list(question.token_ids) == answer["token_ids"] for question, answer in pairs),
+        texts_same=sum(_text(question.token_ids, eos) == _text(answer["token_ids"], eos) for question, answer in pairs),
         prompts_same=_prompts_same(pairs),
         tokens=len(differences),
         mean_difference=_mean(differences),
@@ -252,6 +252,11 @@ def _differences(questions: Sequence[Question], answers: Sequence[Mapping[str, A
         for question, answer in zip(questions, answers, strict=True)
         for own, other in zip(question.logprobs, answer["logprobs"], strict=False)
     ]
+
+
+def _text(ids: Sequence[int], eos: Container[int]) -> list[int]:
+    """What is said before the end; some readers give the token that ends it and some do not."""
+    return [token for token in ids if token not in eos]
 
 
 def _prompts_same(pairs: Sequence[tuple[Question, Mapping[str, Any]]]) -> int | None:

@@ -1,8 +1,5 @@
 """GGUF files that are written, read back by this library's own reader, by transformers' and by llama.cpp."""
 
-import json
-import subprocess
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -17,7 +14,7 @@ from lite_selfplay.models.sources.tiny import byte_tokenizer
 from lite_selfplay.runs.export import foreign
 from lite_selfplay.runs.export.exporting import overrides
 from lite_selfplay.runs.export.gguf_file import require_convertible, write_gguf
-from lite_selfplay.runs.export.verification import gguf_reader
+from lite_selfplay.runs.export.verification import ask_foreign, gguf_reader
 
 TEMPLATE = (
     "{% for m in messages %}<s>{{ m.role }}\n{{ m.content }}</s>\n{% endfor %}"
@@ -126,10 +123,7 @@ def ask(folder: Path, reader: str, model: Any, ids: Sequence[int], given: Sequen
     if reader == "gguf":
         found: list[dict[str, Any]] = foreign._READERS[reader](request)
         return found
-    (folder / "request.json").write_text(json.dumps(request))
-    command = [sys.executable, "-P", foreign.__file__, str(folder / "request.json"), str(folder / "answer.json")]
-    subprocess.run(command, stdin=subprocess.PIPE, check=True, timeout=100, capture_output=True)
-    answered: list[dict[str, Any]] = json.loads((folder / "answer.json").read_text())["answers"]
+    answered: list[dict[str, Any]] = ask_foreign(request, lambda: None)["answers"]
     assert answered[0]["same_prompt"] is True
     return answered
 
