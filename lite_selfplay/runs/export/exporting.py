@@ -2,9 +2,8 @@
 
 import gc
 import json
-import os
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -13,21 +12,14 @@ from typing import TYPE_CHECKING, Any
 import psutil
 
 from lite_selfplay.config import ModelSection, RunConfig
-from lite_selfplay.errors import (
-    ConfigError,
-    RequestError,
-    RunFolderError,
-    SaveFailed,
-    UnknownNameError,
-    VerificationFailed,
-)
+from lite_selfplay.errors import SaveFailed, VerificationFailed
 from lite_selfplay.models.backends import import_first
 from lite_selfplay.models.silence import quiet
-from lite_selfplay.runs.export.card import FORMS, Exported, Form, export_card
+from lite_selfplay.runs.export.card import Exported, Form, export_card
+from lite_selfplay.runs.export.request import Asked, ask
 from lite_selfplay.runs.export.whole_folder import written_whole_folder
-from lite_selfplay.runs.folder import ADAPTERS, CARD, RunFolder
+from lite_selfplay.runs.folder import CARD, RunFolder
 from lite_selfplay.runs.report.card import base_id
-from lite_selfplay.tasks.files import require_no_link
 from lite_selfplay.training.interrupts import Interrupts
 from lite_selfplay.training.progress import Poll, Progress, as_progress
 
@@ -38,14 +30,6 @@ if TYPE_CHECKING:
     from lite_selfplay.runs.export.verification import Question, Verification
 
 VERIFICATION = "verification.json"
-_DTYPES: Mapping[Form, tuple[str, ...]] = {
-    "peft": ("fp32",),
-    "merged": ("bf16", "fp16"),
-    "gguf": ("fp16", "bf16", "q8_0"),
-    "ollama": ("fp16", "bf16", "q8_0"),
-}
-"""What the weights may be held in, the default first: bf16 is what most bases come in and never overflows while a model
-computes in it; llama.cpp computes in more, and fp16 rounds less."""
 _ROUNDING = {"fp32": 0.01, "fp16": 0.01, "bf16": 0.05, "q8_0": 0.05}
 """The mean difference, in nats a token, that rounding weights to a type may make. Measured: docs/export.md."""
 _COMPUTING = {"float32": 0.0, "bfloat16": 0.05, "float16": 0.02}
@@ -92,7 +76,7 @@ def export(
     folder is there then, with `verification.json`. Interrupted by a signal. In every other case nothing is left.
     """
     shown = as_progress(progress)
-    asked = _ask(RunFolder.open(Path(run)), seat, to, out, dtype, trust_remote_code)
+    asked = ask(RunFolder.open(Path(run)), seat, to, out, dtype, trust_remote_code)
     import_first(asked.config.model)
     with quiet(), Interrupts() as interrupts:
         from lite_selfplay.models.sources import base_of
@@ -114,76 +98,11 @@ def export(
     return done
 
 
-@dataclass(frozen=True)
-class _Asked:
-    """A request that was checked."""
-
-    folder: RunFolder
-    config: RunConfig
-    seat: str
-    form: Form
-    dtype: str
-    out: Path
-
-    @property
-    def adapter(self) -> Path:
-        return self.folder.path / ADAPTERS / self.seat
-
-    def require_base(self, identity: str) -> None:
-        base = self.folder.base()
-        if base != identity:
-            name = self.config.model.name
-            raise RunFolderError(f"{self.folder.path} was made over the base {base!r}; {name} is {identity!r} now")
-
-
-def _ask(
-    folder: RunFolder, seat: str | None, form: Form, out: Path | str | None, dtype: str | None, trusted: bool
-) -> _Asked:
-    """Check everything that is known without the model. Raises RequestError."""
-    config = folder.config_to_load(trusted, unsafe_code=True)  # nothing that the model writes is run
-    if form not in FORMS:
-        raise ConfigError(f"a seat is exported to {', '.join(FORMS)}, not to {form!r}")
-    held = dtype or _DTYPES[form][0]
-    if held not in _DTYPES[form]:
-        raise ConfigError(f"--to {form} holds weights in {' or '.join(_DTYPES[form])}, not in {held!r}")
-    if config.model.trust_remote_code and form != "peft":
-        raise ConfigError(f"{config.model.name} is Python code of its own, which only --to peft leaves where it is")
-    chosen = choose_seat(config, folder, seat)
-    backend = {"model": {"backend": "transformers", "fast_inference": False}}
-    config = RunConfig.of(config.model_dump(mode="json"), backend)
-    return _Asked(folder, config, chosen, form, held, _free(folder, chosen, form, out))
-
-
-def choose_seat(config: RunConfig, folder: RunFolder, seat: str | None) -> str:
-    """The seat that is meant. Raises RequestError where several could be, it is none, or it has no adapter yet."""
-    if seat is None and len(config.seats) > 1:
-        raise RequestError(f"{folder.path} has the seats {', '.join(config.seats)}: say which one, after the run")
-    chosen = seat or next(iter(config.seats))
-    if chosen not in config.seats:
-        raise UnknownNameError("seat", chosen, config.seats)
-    saved = folder.seats()
-    if chosen not in saved:
-        raise RunFolderError(
-            f"{folder.path} has no adapter of seat {chosen!r}: a run writes its adapters at its checkpoints and at its "
-            "end"
-        )
-    require_no_link(saved[chosen])
-    return chosen
-
-
-def _free(folder: RunFolder, seat: str, form: Form, out: Path | str | None) -> Path:
-    path = Path(out) if out is not None else Path("exports") / f"{folder.path.resolve().name}-{seat}-{form}"
-    path = path.expanduser()
-    if os.path.lexists(path):
-        raise ConfigError(f"{path} exists already and is not overwritten: choose another --out")
-    return path
-
-
 # Writing
 
 
 def _write(
-    asked: _Asked, model: "ResolvedModel", folder: Path, verify: bool, progress: Progress, poll: Poll
+    asked: Asked, model: "ResolvedModel", folder: Path, verify: bool, progress: Progress, poll: Poll
 ) -> "Verification | None":
     """Fill the folder; the model is in memory only for as long as it is needed."""
     from safetensors import SafetensorError
@@ -251,7 +170,7 @@ def _computes_exactly(config: Any, path: Path, section: ModelSection) -> bool:
     return 3 * sum(file.stat().st_size for file in weight_files(path)) < int(free)
 
 
-def _about(asked: _Asked, model: "ResolvedModel") -> Exported:
+def _about(asked: Asked, model: "ResolvedModel") -> Exported:
     """What a card says of the seat before it is loaded."""
     metrics, run = asked.folder.metrics(), asked.config.run
     played = {role: None for row in metrics for role, stream in row["streams"].items() if stream["seat"] == asked.seat}
@@ -278,7 +197,7 @@ def _about(asked: _Asked, model: "ResolvedModel") -> Exported:
     )
 
 
-def _load(asked: _Asked, model: "ResolvedModel", chat: "Chat", progress: Progress, poll: Poll) -> "Backend":
+def _load(asked: Asked, model: "ResolvedModel", chat: "Chat", progress: Progress, poll: Poll) -> "Backend":
     """The base in memory with the run's adapters."""
     from lite_selfplay.models.backends import choose_backend
 
@@ -320,7 +239,7 @@ def _free_memory() -> None:
 # Verification
 
 
-def _questions(asked: _Asked, backend: "Backend", chat: "Chat", progress: Progress) -> "list[Question]":
+def _questions(asked: Asked, backend: "Backend", chat: "Chat", progress: Progress) -> "list[Question]":
     from lite_selfplay.runs.export.verification import QUESTIONS, ask_seat, choose_prompts
 
     progress.say(f"asking seat {asked.seat} {QUESTIONS} prompts of the run")
@@ -331,7 +250,7 @@ def _questions(asked: _Asked, backend: "Backend", chat: "Chat", progress: Progre
 
 
 def _verify(
-    asked: _Asked,
+    asked: Asked,
     about: Exported,
     model: "ResolvedModel",
     folder: Path,
@@ -388,7 +307,7 @@ def overrides(config: Any) -> dict[str, Any]:
     return {key: value for key, value in found.items() if value is not None}
 
 
-def _write_texts(asked: _Asked, about: Exported, folder: Path, verification: "Verification | None") -> None:
+def _write_texts(asked: Asked, about: Exported, folder: Path, verification: "Verification | None") -> None:
     """The model card, and the verification's figures."""
     metrics = asked.folder.metrics()
     card = export_card(

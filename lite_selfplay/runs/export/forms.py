@@ -12,7 +12,7 @@ from lite_selfplay.runs.export.card import Exported
 from lite_selfplay.runs.export.gguf_file import GgufType, write_gguf
 from lite_selfplay.runs.export.gguf_vocabulary import writes_bos
 from lite_selfplay.runs.export.templates import ollama_template, with_switches
-from lite_selfplay.tasks.files import read_json
+from lite_selfplay.tasks.files import read_json, read_tensors
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -25,6 +25,7 @@ Weights = Callable[[], Iterator[tuple[str, "Tensor"]]]
 
 def write_adapter(folder: Path, about: Exported, adapter: Path, chat: "Chat") -> None:
     """An adapter for plain PEFT and vLLM, with the tokenizer, the chat template and the role's settings."""
+    read_tensors(adapter / WEIGHTS)  # raises RunFolderError for damaged ones
     shutil.copyfile(adapter / WEIGHTS, folder / WEIGHTS)
     config = read_json(adapter / CONFIG)
     config |= {"base_model_name_or_path": about.base, "revision": about.revision}
