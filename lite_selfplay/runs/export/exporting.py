@@ -3,7 +3,7 @@
 import gc
 import json
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -144,9 +144,7 @@ def _write(
     except SafetensorError as error:
         raise SaveFailed(f"cannot write {asked.out}: {error}. Nothing was left there") from None
     poll()
-    verification = (
-        _verify(asked, about, model, folder, config, chat.eos_ids, questions, progress, poll) if verify else None
-    )
+    verification = _verify(asked, about, model, folder, config, chat, questions, progress, poll) if verify else None
     _write_texts(asked, about, folder, verification)
     return verification
 
@@ -255,7 +253,7 @@ def _verify(
     model: "ResolvedModel",
     folder: Path,
     config: Any,
-    eos_ids: Sequence[int],
+    chat: "Chat",
     questions: "list[Question]",
     progress: Progress,
     poll: Poll,
@@ -273,7 +271,7 @@ def _verify(
     )
 
     readers = {"peft": "peft", "merged": "transformers"}
-    request = request_of(questions, eos_ids) | {
+    request = request_of(questions, chat.eos_ids) | {
         "reader": readers[asked.form] if asked.form in readers else gguf_reader(),
         "folder": str(folder.absolute()),
         "tokenizer": str(folder.absolute()),
@@ -284,6 +282,7 @@ def _verify(
         "device": "cuda" if torch.cuda.is_available() else "cpu",
         "trust_remote_code": asked.config.model.trust_remote_code,
         "overrides": overrides(config),
+        "plain_token": chat.tokens("a")[0],
     }
     progress.say(f"{NAMES[request['reader']]} reads the files in a fresh process")
     limit = _ROUNDING[asked.dtype] + (_LLAMA_CPP if request["reader"] == "llama.cpp" else _COMPUTING[about.compute])

@@ -163,63 +163,66 @@ def _texts(model: Any, request: Mapping[str, Any]) -> list[list[int]]:
 
 
 def _llama_cpp(request: Mapping[str, Any]) -> Answers:
-    """llama.cpp by its Python package `xllamacpp`: its own tokenizer and chat template, greedy.
+    """llama.cpp by its Python package `xllamacpp`, with its own tokenizer and chat template.
 
-    It gives the probabilities of the tokens it says itself: they are compared as far as it says what the seat said.
+    It tells what is likeliest at a place and leaves out tokens that are a part of a character: so it is asked for each
+    place of the seat's answer, and told to say a token that is text, which changes no probability that it tells.
     """
     import xllamacpp
 
     params = xllamacpp.CommonParams()
     params.model.path = str(Path(request["folder"]) / request["file"])
     params.n_gpu_layers, params.n_parallel, params.verbosity = 0, 1, -1
-    params.n_ctx = max(256, request["longest"] + 64)
-    params.n_predict, params.warmup = request["max_tokens"], False
+    params.n_ctx, params.warmup = max(256, request["longest"] + 64), False
     if threads := int(os.environ.get("OMP_NUM_THREADS") or 0):
         params.cpuparams.n_threads = params.cpuparams_batch.n_threads = threads
     server = xllamacpp.Server(params)
-    return [_one_by_llama_cpp(server, request, question) for question in request["questions"]]
+    forced = {"temperature": 0.0, "max_tokens": 1, "logit_bias": [[request["plain_token"], 1000.0]]}
+    return [_one_by_llama_cpp(server, forced, question) for question in request["questions"]]
 
 
-def _one_by_llama_cpp(server: Any, request: Mapping[str, Any], question: Question) -> dict[str, Any]:
-    given: Sequence[int] = question["token_ids"]
-    found = _complete(server, request, {"prompt": list(question["prompt_ids"])})
-    steps = found["choices"][0]["logprobs"]["content"]
-    top = {each["id"]: each["logprob"] for each in steps[0]["top_logprobs"]}
-    ids = [step["id"] for step in steps]
-    logprobs = []
-    for own, step in zip(given, steps, strict=False):
-        near = {each["id"]: each["logprob"] for each in step["top_logprobs"]}
-        if own in near:
-            logprobs.append(near[own])
-        if own != step["id"]:
-            break
+def _one_by_llama_cpp(server: Any, forced: Mapping[str, Any], question: Question) -> dict[str, Any]:
+    prompt, given = list(question["prompt_ids"]), list(question["token_ids"])
+    tops = [_likeliest(server, forced, [*prompt, *given[:place]]) for place in range(len(given))]
+    said = [max(top, key=lambda token: top[token]) for top in tops]
     return {
         "prompt_ids": None,
-        "same_prompt": _same_prompt(server, question, top),
-        "first": ids[0],
-        "gap": max(top.values()) - top[given[0]] if given[0] in top else FAR,
-        "logprobs": logprobs,
-        "token_ids": ids,
+        "same_prompt": _same_prompt(server, forced, question, tops[0]),
+        "first": said[0],
+        "gap": max(tops[0].values()) - tops[0].get(given[0], -FAR),
+        # One that is not among the likeliest is at most as likely as the last of these.
+        "logprobs": [top.get(token, min(top.values())) for token, top in zip(given, tops, strict=True)],
+        "token_ids": said,  # the seat's own exactly where it would say the same greedily
     }
 
 
-def _same_prompt(server: Any, question: Question, top: Mapping[int, float]) -> bool:
+def _likeliest(server: Any, forced: Mapping[str, Any], ids: Sequence[int]) -> dict[int, float]:
+    """The log-probabilities of the likeliest next tokens, by id."""
+    said: list[Any] = []
+    server.handle_completions({**forced, "prompt": list(ids), "n_probs": _TOP, "cache_prompt": True}, said.append)
+    return _tops(_read(said))
+
+
+def _same_prompt(server: Any, forced: Mapping[str, Any], question: Question, top: Mapping[int, float]) -> bool:
     """Whether the file's own template and vocabulary make the same prompt of the words: it has as many tokens, and the
     same tokens are as likely after it."""
-    turns = {"messages": [{"role": "user", "content": question["prompt"]}], "max_tokens": 1, "temperature": 0.0}
     said: list[Any] = []
-    server.handle_chat_completions({**turns, "logprobs": True, "top_logprobs": 5, "cache_prompt": False}, said.append)
-    result = said[-1] if isinstance(said[-1], dict) else json.loads(said[-1])
-    first = result["choices"][0]["logprobs"]["content"][0]["top_logprobs"]
-    same_length = result["usage"]["prompt_tokens"] == len(question["prompt_ids"])
-    return same_length and all(abs(each["logprob"] - top.get(each["id"], FAR)) < 0.05 for each in first[:2])
+    ask = {"messages": [{"role": "user", "content": question["prompt"]}], "logprobs": True, "top_logprobs": 5}
+    server.handle_chat_completions({**forced, **ask, "cache_prompt": False}, said.append)
+    found = _read(said)
+    same_length = found["usage"]["prompt_tokens"] == len(question["prompt_ids"])
+    return same_length and all(abs(top.get(token, -FAR) - logprob) < 0.05 for token, logprob in _tops(found).items())
 
 
-def _complete(server: Any, request: Mapping[str, Any], more: Mapping[str, Any]) -> Any:
-    ask = {"n_predict": request["max_tokens"], "temperature": 0.0, "n_probs": _TOP, "cache_prompt": False, **more}
-    said: list[Any] = []
-    server.handle_completions(ask, said.append)
-    return said[-1] if isinstance(said[-1], dict) else json.loads(said[-1])
+def _tops(found: Mapping[str, Any]) -> dict[int, float]:
+    return {each["id"]: each["logprob"] for each in found["choices"][0]["logprobs"]["content"][0]["top_logprobs"]}
+
+
+def _read(said: Sequence[Any]) -> Any:
+    found = said[-1] if isinstance(said[-1], dict) else json.loads(said[-1])
+    if "choices" not in found:
+        raise RuntimeError(f"llama.cpp: {found}")
+    return found
 
 
 _READERS: Mapping[str, Callable[[Mapping[str, Any]], Answers]] = {

@@ -41,10 +41,11 @@ def written_whole_folder(out: Path) -> Iterator[Path]:
         aside.rename(out)
         sync(out.parent)
     except OSError as error:
-        full = (
-            " (about as much room is needed as the files take)" if error.errno in (errno.ENOSPC, errno.EDQUOT) else ""
-        )
-        raise SaveFailed(f"cannot write {out}: {error.strerror or error}{full}. Nothing was left there") from None
+        cut_short = " requested and " in str(error)  # numpy's words, without a number, for a file on a full disk
+        why = error.strerror or (os.strerror(errno.ENOSPC) if cut_short else error)
+        full = why in (os.strerror(errno.ENOSPC), os.strerror(errno.EDQUOT))
+        needed = " (about as much room is needed as the files take)" if full else ""
+        raise SaveFailed(f"cannot write {out}: {why}{needed}. Nothing was left there") from None
     finally:
         shutil.rmtree(aside, ignore_errors=True)
         for path in new:

@@ -117,6 +117,7 @@ def ask(folder: Path, reader: str, model: Any, ids: Sequence[int], given: Sequen
         "eos_ids": [258],
         "max_tokens": 4,
         "longest": len(ids) + 4,
+        "plain_token": ord("a"),
         "overrides": overrides(model.config),
         "questions": [{"prompt": "What is 7 + 8?", "prompt_ids": list(ids), "token_ids": list(given)}],
     }
