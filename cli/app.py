@@ -22,6 +22,7 @@ from lite_selfplay_cli import (
     config,
     doctor,
     evaluate,
+    export,
     listing,
     plan,
     rehearse,
@@ -79,6 +80,8 @@ app.command("analyse")(_without_exit(analyse.analyse))
 app.command("view")(_without_exit(view.view))
 app.command("chat")(_without_exit(chat.chat))
 app.command("serve")(_without_exit(serve.serve))
+app.command("export")(_without_exit(export.export))
+app.command("push")(_without_exit(export.push))
 app.command("why")(_without_exit(why.why))
 app.command("explain")(_without_exit(why.explain))
 app.command("runs")(_without_exit(why.runs))

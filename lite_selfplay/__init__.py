@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from lite_selfplay.models.backends import register_backend
     from lite_selfplay.runs.api import Run, load_run, resume, train
     from lite_selfplay.runs.evaluating import evaluate
+    from lite_selfplay.runs.export.exporting import export
+    from lite_selfplay.runs.export.hub import push
     from lite_selfplay.tasks import register_task
     from lite_selfplay.training.progress import Progress
 
@@ -26,7 +28,9 @@ __all__ = [
     "Run",
     "RunConfig",
     "evaluate",
+    "export",
     "load_run",
+    "push",
     "register_backend",
     "register_game",
     "register_task",
@@ -43,7 +47,9 @@ _HOME = {
     "RunConfig": "lite_selfplay.config",
     "Progress": "lite_selfplay.training.progress",
     "evaluate": "lite_selfplay.runs.evaluating",
+    "export": "lite_selfplay.runs.export.exporting",
     "load_run": "lite_selfplay.runs.api",
+    "push": "lite_selfplay.runs.export.hub",
     "register_backend": "lite_selfplay.models.backends",
     "register_game": "lite_selfplay.games",
     "register_task": "lite_selfplay.tasks",

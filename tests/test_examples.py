@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from lite_selfplay_cli.app import app
+
 EXAMPLES = Path(__file__).parents[1] / "examples"
 
 
@@ -26,6 +28,33 @@ def test_example(name: str, tmp_path: Path):
     assert done.returncode == 0, done.stderr
     assert "adapter" in done.stdout
     assert len(list((tmp_path / "runs").iterdir())) == 1
+
+
+@pytest.mark.skipif(
+    "serve" not in {command.name for command in app.registered_commands}, reason="needs the commands chat and serve"
+)
+def test_from_a_run_to_what_others_use(tmp_path: Path):
+    pytest.importorskip("openai")
+    done = subprocess.run(
+        [sys.executable, str(EXAMPLES / "take_it_away.py")],
+        cwd=tmp_path,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=280,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "chat, base: " in done.stdout
+    assert "chat, B: " in done.stdout
+    assert "served: base, A, B, A->B" in done.stdout
+    assert "served, A: " in done.stdout
+    assert "written: taken-away-page/index.html" in done.stdout
+    assert "<html" in (tmp_path / "taken-away-page" / "index.html").read_text(encoding="utf-8")
+    assert "transformers: 20 of 20 first tokens agree" in done.stdout
+    found = json.loads((tmp_path / "taken-away-A" / "verification.json").read_text(encoding="utf-8"))
+    assert found["passed"] is True
+    assert found["reader"] == "transformers"
 
 
 def test_the_examples_for_a_small_proposer_are_accepted_in_play(tmp_path: Path):

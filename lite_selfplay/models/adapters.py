@@ -37,7 +37,7 @@ from lite_selfplay.tasks.files import first_link, read_tensors
 
 _TWIN = "-frozen"
 _CAST = "_cast_together"
-WEIGHTS, _CONFIG = "adapter_model.safetensors", "adapter_config.json"
+WEIGHTS, CONFIG = "adapter_model.safetensors", "adapter_config.json"
 
 State = dict[str, Tensor]
 Build = Callable[[nn.Module, LoraConfig], PeftModel]
@@ -302,6 +302,31 @@ class Adapters:
         self.load_state(seat, self._kept(name).state)
         self.versions[seat] += 1
 
+    def merged(self, name: str, dense: Callable[[nn.Module], Tensor]) -> Iterator[tuple[str, Tensor]]:
+        """The weights of the model that a seat is, each by its name in the base alone, in float32, one after another.
+
+        `dense(layer)` is a base layer's weight (out, in) as it is multiplied, expanded where it is held in 4 bits; the
+        adapter's product is added to it in float32. A weight that is tied to another comes once.
+        """
+        self._check(name)
+        own = self._peft_name(name)
+        base: Any = self.model.get_base_model()
+        with torch.no_grad():
+            for full, parameter in base.named_parameters():
+                if "lora_" in full:
+                    continue
+                place, _, kind = full.rpartition(".")
+                outer = place.removesuffix(".base_layer")
+                layer: Any = base.get_submodule(outer)
+                carries = isinstance(layer, LoraLayer)
+                weight = parameter.detach()
+                if kind == "weight" and (carries or isinstance(layer, nn.Linear)):
+                    weight = dense(layer.get_base_layer() if carries else layer)
+                if kind == "weight" and carries:
+                    product = layer.lora_B[own].weight.float() @ layer.lora_A[own].weight.float()
+                    weight = weight.float() + layer.scaling[own] * product
+                yield f"{outer}.{kind}", weight.float()
+
     # Files that plain PEFT loads
 
     def save(self, name: str, folder: Path) -> None:
@@ -313,7 +338,7 @@ class Adapters:
         config["base_model_name_or_path"] = self._base_name or config.get("base_model_name_or_path")
         config["inference_mode"] = True
         text = json.dumps(config, indent=2, sort_keys=True, default=_jsonable)
-        (folder / _CONFIG).write_text(text + "\n", encoding="utf-8")
+        (folder / CONFIG).write_text(text + "\n", encoding="utf-8")
 
     def load(self, seat: str, folder: Path) -> None:
         """Read a seat's weights from such a folder. Raises RunFolderError, before anything is changed."""

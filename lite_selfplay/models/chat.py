@@ -29,7 +29,7 @@ _SWITCH: dict[Thinking, dict[str, Any]] = {
 }
 # Llama 3 writes today's date into its system turn, and this one where it knows no date. Prompts that change at midnight
 # would make a resumed run another run.
-_DATE = "26 Jul 2024"
+DATE = "26 Jul 2024"
 
 
 @dataclass(frozen=True)
@@ -191,7 +191,7 @@ class Chat:
                 turns,
                 tokenize=False,
                 add_generation_prompt=add_generation_prompt,
-                date_string=_DATE,
+                date_string=DATE,
                 **_SWITCH[self._thinking],
             )
         )

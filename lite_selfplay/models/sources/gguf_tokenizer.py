@@ -27,6 +27,8 @@ _PATTERNS = {
 }
 _GPT2_LIKE = ("default", "gpt-2", "gpt2")
 _SINGLE_DIGITS = ("smollm", "starcoder", "refact", "command-r")
+SPLITTING_RULES = ("qwen2", "llama-bpe", "smollm", "gpt-2")
+"""A name of each rule."""
 
 
 def token_id(metadata: Mapping[str, Any], role: str) -> int | None:
@@ -75,10 +77,10 @@ def build_tokenizer(metadata: Mapping[str, Any], file: Path) -> Any:
     return tokenizer
 
 
-def _byte_level(metadata: Mapping[str, Any], file: Path) -> Any:
-    from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
+def splitting(rule: str) -> Any:
+    """What splits text by a rule before merging; None for an unknown one."""
+    from tokenizers import Regex, pre_tokenizers
 
-    rule = metadata.get("tokenizer.ggml.pre", "default")
     split: Any
     if rule in _PATTERNS:
         by_pattern = pre_tokenizers.Split(Regex(_PATTERNS[rule]), behavior="isolated")
@@ -89,15 +91,31 @@ def _byte_level(metadata: Mapping[str, Any], file: Path) -> Any:
     elif rule in _GPT2_LIKE:
         split = [pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)]
     else:
+        return None
+    return pre_tokenizers.Sequence(split)
+
+
+def ignores_merges(rule: str) -> bool:
+    """Whether a piece that is a token stays whole under a rule, whatever the merges say."""
+    return rule in _LLAMA3
+
+
+def _byte_level(metadata: Mapping[str, Any], file: Path) -> Any:
+    from tokenizers import Tokenizer, decoders, models, normalizers
+
+    rule = metadata.get("tokenizer.ggml.pre", "default")
+    split = splitting(rule)
+    if split is None:
         raise ModelNotFoundError(
             f"{file.name} splits text by an unknown rule ({rule}): use the published safetensors folder."
         )
     vocabulary = {token: identity for identity, token in enumerate(metadata["tokenizer.ggml.tokens"])}
     merges = [tuple(merge.split(" ", 1)) for merge in metadata.get("tokenizer.ggml.merges", [])]
-    backend = Tokenizer(models.BPE(vocab=vocabulary, merges=merges, ignore_merges=rule in _LLAMA3))
+    merges = [(left, right) for left, right in merges if left + right in vocabulary]  # others merge nothing
+    backend = Tokenizer(models.BPE(vocab=vocabulary, merges=merges, ignore_merges=ignores_merges(rule)))
     if rule in _QWEN:
         backend.normalizer = normalizers.NFC()
-    backend.pre_tokenizer = pre_tokenizers.Sequence(split)
+    backend.pre_tokenizer = split
     backend.decoder = decoders.ByteLevel()
     return backend
 

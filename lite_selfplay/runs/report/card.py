@@ -40,13 +40,13 @@ LoRA adapters trained by self-play with lite-selfplay, one a seat, over one froz
 
 ## Training
 
-{_facts(config, metrics)}
+{facts(config, metrics)}
 
 {as_markdown(("seat", "learning rate", "schedule", "rank", "alpha"), _seat_rows(config))}
 
 ## Measured
 
-{_measured(config, evaluations or {})}
+{measured(config, evaluations or {})}
 
 ## Use
 
@@ -76,7 +76,7 @@ def _metadata(config: RunConfig) -> "ModelCardData":
     """What a hub reads of the card; `base_model` only for a hub id, since a hub takes nothing else there."""
     from huggingface_hub import ModelCardData
 
-    base = _hub_id(config.model.name)
+    base = base_id(config.model.name)
     return ModelCardData(
         base_model=base,
         base_model_relation="adapter" if base else None,
@@ -86,11 +86,13 @@ def _metadata(config: RunConfig) -> "ModelCardData":
     )
 
 
-def _hub_id(name: str) -> str | None:
+def base_id(name: str) -> str | None:
+    """The hub's name of a run's base; None for one that is a folder, or that only this library makes or converts."""
     return None if name.strip().lower() in ("tiny", "smollm2-135m") or Path(name).is_dir() else hub_id(name.strip())
 
 
-def _facts(config: RunConfig, metrics: Metrics) -> str:
+def facts(config: RunConfig, metrics: Metrics) -> str:
+    """What was trained on what, a line a fact."""
     run, cold, options = config.run, config.cold_start, config.game.options
     switches = ", ".join(f"{key}={value}" for key, value in options.items())
     taught = f"cold start, {cold.steps} batches of {cold.examples_per_step} examples a seat, source {code(cold.source)}"
@@ -116,7 +118,8 @@ def _seat_rows(config: RunConfig) -> list[tuple[str, ...]]:
     ]
 
 
-def _measured(config: RunConfig, evaluations: Evaluations) -> str:
+def measured(config: RunConfig, evaluations: Evaluations) -> str:
+    """The evaluations made in training side by side, with what they can and cannot tell."""
     if not evaluations:
         return "Nothing: no figure in this folder comes from held-out problems."
     columns, rows = comparison(evaluations)
@@ -131,7 +134,7 @@ def _measured(config: RunConfig, evaluations: Evaluations) -> str:
 
 def _loading(name: str, seat: str) -> str:
     """The lines that load a seat, for a base on a hub and for one that only this library makes or converts."""
-    base = _hub_id(name)
+    base = base_id(name)
     where = json.dumps(base) if base else f"resolve({json.dumps(name, ensure_ascii=False)}).path"
     lines = ["from peft import PeftModel", "from transformers import AutoModelForCausalLM", ""]
     if base is None:

@@ -1,0 +1,236 @@
+"""GGUF files that are written, read back by this library's own reader, by transformers' and by llama.cpp."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from lite_selfplay.errors import RequestError
+from lite_selfplay.models.sources import gguf as reading
+from lite_selfplay.models.sources.gguf_tokenizer import SPLITTING_RULES, build_tokenizer, ignores_merges, splitting
+from lite_selfplay.models.sources.tiny import byte_tokenizer
+from lite_selfplay.runs.export import foreign
+from lite_selfplay.runs.export.exporting import overrides
+from lite_selfplay.runs.export.gguf_file import require_convertible, write_gguf
+from lite_selfplay.runs.export.verification import ask_foreign, gguf_reader
+
+TEMPLATE = (
+    "{% for m in messages %}<s>{{ m.role }}\n{{ m.content }}</s>\n{% endfor %}"
+    "{% if add_generation_prompt %}<s>assistant\n{% endif %}"
+)
+LLAMA3 = {
+    "rope_type": "llama3",
+    "rope_theta": 10000.0,
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 8192,
+}
+
+
+def small_model(arch: str, **options: Any) -> Any:
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    heads = {} if arch == "qwen2" else {"head_dim": 16}
+    config = AutoConfig.for_model(
+        arch,
+        vocab_size=options.pop("vocab_size", 259),
+        hidden_size=64,
+        intermediate_size=96,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        max_position_embeddings=512,
+        architectures=[{"llama": "LlamaForCausalLM", "qwen2": "Qwen2ForCausalLM", "qwen3": "Qwen3ForCausalLM"}[arch]],
+        **heads,
+        **options,
+    )
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        model = AutoModelForCausalLM.from_config(config)
+        for parameter in model.parameters():  # biases and norms that are not all alike, and logits worth comparing
+            parameter.data += 0.1 * torch.randn(parameter.shape)
+    return model.eval()
+
+
+def write(file: Path, model: Any, *, kind: Any = "f16", tokenizer: Any = None, name: str = "a test") -> Path:
+    tokenizer = tokenizer or byte_tokenizer(TEMPLATE)
+    weights = model.named_parameters()
+    write_gguf(file, weights, model.config, tokenizer, kind=kind, name=name, eos_ids=[258], template=TEMPLATE)
+    return file
+
+
+def logprobs(model: Any, ids: Sequence[int]) -> torch.Tensor:
+    with torch.no_grad():
+        found: torch.Tensor = model(torch.tensor([list(ids)])).logits[0].float().log_softmax(-1)
+    return found
+
+
+CASES = [
+    ("llama", {"tie_word_embeddings": True}),
+    ("llama", {"tie_word_embeddings": False, "rope_parameters": LLAMA3}),
+    ("qwen2", {"tie_word_embeddings": True}),
+    ("qwen3", {"tie_word_embeddings": False}),
+]
+
+
+@pytest.mark.parametrize(("arch", "options"), CASES, ids=["llama", "llama 3", "qwen2", "qwen3"])
+def test_the_librarys_own_reader_finds_the_same_weights(tmp_path, arch, options):
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    model = small_model(arch, **options)
+    file = write(tmp_path / "a.gguf", model, kind="bf16")
+    reading.convert(file, tmp_path / "copy", sha256="0")
+    copy = AutoModelForCausalLM.from_pretrained(tmp_path / "copy")
+    for name, tensor in model.state_dict().items():
+        assert torch.equal(copy.state_dict()[name], tensor.bfloat16()), name
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path / "copy")
+    assert tokenizer("Hé </s> 12")["input_ids"] == byte_tokenizer(TEMPLATE)("Hé </s> 12")["input_ids"]
+    assert tokenizer.chat_template == TEMPLATE
+
+
+@pytest.mark.parametrize(("kind", "most"), [("f16", 0.002), ("bf16", 0.02), ("q8_0", 0.05)])
+@pytest.mark.parametrize("arch", ["llama", "qwen2", "qwen3"])
+def test_another_reader_computes_the_same(tmp_path, arch, kind, most):
+    model = small_model(arch, tie_word_embeddings=False)
+    write(tmp_path / "a.gguf", model, kind=kind)
+    prompt = list(b"<s>user\nWhat is 7 + 8?</s>\n<s>assistant\n")
+    ids = byte_tokenizer(TEMPLATE)("<s>user\nWhat is 7 + 8?</s>\n<s>assistant\n")["input_ids"]
+    assert len(ids) < len(prompt)  # special tokens are one
+    own = logprobs(model, ids)
+    first = int(own[-1].argmax())
+    for reader in dict.fromkeys(["gguf", gguf_reader()]):
+        (found,) = ask(tmp_path, reader, model, ids, [first])
+        assert found["first"] == first or found["gap"] < 0.1
+        assert abs(found["logprobs"][0] - float(own[-1, first])) < most * (1 if reader == "gguf" else 3), reader
+
+
+def ask(folder: Path, reader: str, model: Any, ids: Sequence[int], given: Sequence[int]) -> list[dict[str, Any]]:
+    request = {
+        "reader": reader,
+        "folder": str(folder),
+        "file": "a.gguf",
+        "dtype": "float32",
+        "device": "cpu",
+        "eos_ids": [258],
+        "max_tokens": 4,
+        "longest": len(ids) + 4,
+        "plain_token": ord("a"),
+        "overrides": overrides(model.config),
+        "questions": [{"prompt": "What is 7 + 8?", "prompt_ids": list(ids), "token_ids": list(given)}],
+    }
+    if reader == "gguf":
+        found: list[dict[str, Any]] = foreign._READERS[reader](request)
+        return found
+    answered: list[dict[str, Any]] = ask_foreign(request, lambda: None)["answers"]
+    assert answered[0]["same_prompt"] is True
+    return answered
+
+
+def test_rows_that_make_no_blocks_are_held_as_f16(tmp_path):
+    from gguf import GGMLQuantizationType, GGUFReader
+
+    model = small_model("llama")
+    write_gguf(
+        tmp_path / "a.gguf",
+        [(name, p[:, :48] if name.endswith("up_proj.weight") else p) for name, p in model.named_parameters()],
+        model.config,
+        byte_tokenizer(TEMPLATE),
+        kind="q8_0",
+        name="odd",
+        eos_ids=[258],
+        template=None,
+    )  # fmt: skip
+    kinds = {tensor.name: tensor.tensor_type for tensor in GGUFReader(tmp_path / "a.gguf").tensors}
+    assert kinds["blk.0.ffn_up.weight"] == GGMLQuantizationType.F16
+    assert kinds["blk.0.ffn_down.weight"] == GGMLQuantizationType.Q8_0
+    assert kinds["output_norm.weight"] == GGMLQuantizationType.F32
+
+
+def test_weights_beyond_f16_are_refused(tmp_path):
+    model = small_model("qwen2")
+    model.model.embed_tokens.weight.data[3, 5] = 70000.0
+    with pytest.raises(RequestError, match=r"embed_tokens.weight holds numbers beyond what f16 can: give --dtype bf16"):
+        write(tmp_path / "a.gguf", model)
+    write(tmp_path / "b.gguf", model, kind="bf16")
+
+
+@pytest.mark.parametrize(
+    ("change", "what"),
+    [
+        ({"architectures": ["Gemma3ForCausalLM"]}, "not of Gemma3ForCausalLM"),
+        ({"architectures": None}, "not of unknown"),
+        ({"rope_parameters": {"rope_type": "yarn", "rope_theta": 1.0}}, "rotary scaling 'yarn'"),
+        ({"layer_types": ["full_attention", "sliding_attention"]}, "attention over a sliding window"),
+        ({"hidden_act": "gelu"}, "the activation 'gelu'"),
+        ({"attention_bias": True}, "biases"),
+        ({"rope_parameters": {"partial_rotary_factor": 0.5}}, "a part of each head"),
+    ],
+)
+def test_what_would_become_another_model_is_refused_by_name(change, what):
+    config = small_model("llama").config
+    for key, value in change.items():
+        config.__dict__[key] = value
+    with pytest.raises(RequestError, match=what) as refused:
+        require_convertible(config)
+    assert "python convert_hf_to_gguf.py DIR" in str(refused.value)
+
+
+def test_a_weight_that_the_architecture_does_not_have(tmp_path):
+    model = small_model("llama")
+    weights = [*model.named_parameters(), ("model.layers.0.extra.weight", torch.ones(2, 2))]
+    tokenizer = byte_tokenizer(TEMPLATE)
+    with pytest.raises(RequestError, match=r"a weight model.layers.0.extra.weight that llama does not have"):
+        write_gguf(tmp_path / "a", weights, model.config, tokenizer, kind="f16", name="", eos_ids=[258], template=None)
+
+
+# Vocabularies
+
+
+def merging_tokenizer(rule: str) -> Any:
+    """A byte-level tokenizer with two merges that splits text by a rule."""
+    from tokenizers import Tokenizer, decoders, models
+    from tokenizers.pre_tokenizers import ByteLevel
+    from transformers import PreTrainedTokenizerFast
+
+    tokens = [*sorted(ByteLevel.alphabet()), "th", "12"]
+    vocabulary = {token: identity for identity, token in enumerate(tokens)}
+    model = models.BPE(vocab=vocabulary, merges=[("t", "h"), ("1", "2")], ignore_merges=ignores_merges(rule))
+    backend = Tokenizer(model)
+    backend.pre_tokenizer = splitting(rule)
+    backend.decoder = decoders.ByteLevel()
+    backend.add_special_tokens(["</s>"])
+    backend.add_tokens(["<think>"])
+    return PreTrainedTokenizerFast(tokenizer_object=backend, eos_token="</s>")
+
+
+@pytest.mark.parametrize("rule", SPLITTING_RULES)
+def test_the_rule_of_splitting_is_found_and_the_vocabulary_survives(tmp_path, rule):
+    tokenizer = merging_tokenizer(rule)
+    model = small_model("llama", vocab_size=264)  # more rows than tokens, as published models have
+    file = tmp_path / "a.gguf"
+    weights = model.named_parameters()
+    write_gguf(file, weights, model.config, tokenizer, kind="f16", name="", eos_ids=[258], template=None)
+    metadata = reading.read_header(file).metadata
+    assert metadata["tokenizer.ggml.pre"] == rule
+    assert metadata["tokenizer.ggml.tokens"][-4:] == ["<think>", "[PAD260]", "[PAD261]", "[PAD262]", "[PAD263]"][-4:]
+    copy = build_tokenizer(metadata, file)
+    for text in ("the 1212 moth<think>", "it's\n\n 3.14  ok</s>", "naïve 你好"):
+        assert copy(text)["input_ids"] == tokenizer(text)["input_ids"]
+
+
+def test_a_tokenizer_of_another_kind_is_refused(tmp_path):
+    from tokenizers import Tokenizer, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    tokenizer = merging_tokenizer("gpt-2")
+    tokenizer.backend_tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [pre_tokenizers.Punctuation(), pre_tokenizers.ByteLevel(add_prefix_space=False)]
+    )
+    with pytest.raises(RequestError, match="splits text by a rule"):
+        write(tmp_path / "a.gguf", small_model("llama"), tokenizer=tokenizer)
+    pieces = PreTrainedTokenizerFast(tokenizer_object=Tokenizer(models.Unigram([("a", 0.0)], unk_id=0)))
+    with pytest.raises(RequestError, match="not this Unigram one"):
+        write(tmp_path / "b.gguf", small_model("llama"), tokenizer=pieces)
