@@ -15,6 +15,7 @@ from lite_selfplay.errors import GameError, LiteSelfPlayError
 from lite_selfplay.training.interrupts import HANGUP, stopping_signals
 from lite_selfplay_cli import (
     analyse,
+    arena,
     cold_start,
     config,
     doctor,
@@ -58,6 +59,7 @@ app = typer.Typer(
 app.command("train")(_without_exit(train.train))
 app.command("cold-start")(_without_exit(cold_start.cold_start))
 app.command("eval")(_without_exit(evaluate.evaluate))
+app.command("arena")(_without_exit(arena.arena))
 app.command("reproduce")(_without_exit(reproduce.reproduce))
 app.command("report")(_without_exit(report.report))
 app.command("analyse")(_without_exit(analyse.analyse))

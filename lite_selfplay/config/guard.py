@@ -46,6 +46,17 @@ def guarded(
                 warn(f"{what} changed {name}, which was put back: it is the whole run's")
 
 
+@contextlib.contextmanager
+def unnoticed() -> Iterator[None]:
+    """A context after which the process is what it was: all that `guarded` keeps, whatever was run meanwhile."""
+    before = _state(judges=True)
+    try:
+        yield
+    finally:
+        for name, kept in before.items():
+            _put_back(name, kept)
+
+
 def _state(judges: bool) -> dict[str, Any]:
     """What is to be put back, by what it is."""
     names = [name for name, (_, _, only_judges) in _KEPT.items() if judges or not only_judges]

@@ -168,6 +168,8 @@ class Mode:
     `stages`: how many times they answer each problem. `columns`: fields of the scores that are shown beside those of
     every `Score`. `samples`: completions a problem where nobody says how many; `least` of them are needed, and so many
     `seats`. `tasks` reads what is measured on, for a mode that asks about something other than a task's problems.
+    `duels`: its directions are between every two seats, `X->Y` being Y's answers after X's, and their scores are those
+    of `agon.cascade.CascadeScore`.
     """
 
     measure: Callable[[Examiner, Sequence[str]], Found]
@@ -177,6 +179,7 @@ class Mode:
     least: int = 1
     seats: int = 1
     tasks: Callable[[str], Task] | None = None
+    duels: bool = False
 
 
 def alone(examiner: Examiner, seats: Sequence[str]) -> dict[str, Measured]:

@@ -62,6 +62,57 @@ class Progress:
         """The run is over: what improved, where it lies, what to try next, a line each."""
 
 
+class Several(Progress):
+    """Passes on what it is told to several others, in their order."""
+
+    def __init__(self, *others: Progress):
+        self._others = others
+
+    def say(self, sentence: str) -> None:
+        for each in self._others:
+            each.say(sentence)
+
+    def warn(self, sentence: str) -> None:
+        for each in self._others:
+            each.warn(sentence)
+
+    def phase(self, name: str, total: int | None = None) -> None:
+        for each in self._others:
+            each.phase(name, total)
+
+    def advance(self, done: int, note: str = "") -> None:
+        for each in self._others:
+            each.advance(done, note)
+
+    def activity(self, text: str) -> None:
+        for each in self._others:
+            each.activity(text)
+
+    def tokens(self, done: int, most: int | None) -> None:
+        for each in self._others:
+            each.tokens(done, most)
+
+    def tick(self) -> None:
+        for each in self._others:
+            each.tick()
+
+    def begin(self, game: "type[Game]") -> None:
+        for each in self._others:
+            each.begin(game)
+
+    def step(self, metrics: Mapping[str, Any], transcript: "Transcript | None", line: str) -> None:
+        for each in self._others:
+            each.step(metrics, transcript, line)
+
+    def evaluated(self, name: str, result: Mapping[str, Any], line: str) -> None:
+        for each in self._others:
+            each.evaluated(name, result, line)
+
+    def finished(self, report: Sequence[str]) -> None:
+        for each in self._others:
+            each.finished(report)
+
+
 class OutOfTime(LiteSelfPlayError):
     """Ends work that may take only so long: see `Poll.within`."""
 

@@ -37,7 +37,7 @@ from lite_selfplay.training.optimizer import (
 )
 from lite_selfplay.training.progress import Progress
 from lite_selfplay.training.sampler_check import Foreign, Read, SamplerCheck
-from lite_selfplay.training.trl import make_loss
+from lite_selfplay.training.trl import Loss, make_loss
 from lite_selfplay.training.updates import Learning, StepReport, StreamUpdate, admit
 
 T = TypeVar("T")
@@ -146,16 +146,8 @@ class SelfPlayTrainer:
     def _backward(self, learning: Learning, part: int) -> tuple[StreamUpdate, list[Read]]:
         found, read = StreamUpdate(learning.stream.role, learning.update.seat), list[Read]()
         for micro in self._microbatches(learning, part):
-            role = micro.role
-            with self.backend.autocast():
-                reference = self._reference_logprobs(micro) if role.beta else None
-                self.adapters.activate(micro.seat)  # and active until its backward pass is done
-                logprobs, entropies = self._logprobs(micro, entropy_gradient=role.entropy != 0.0)
-                loss = self.loss.of(micro, logprobs, entropies, reference)
-            if not torch.isfinite(loss.value):
-                raise NotFinite(f"the loss of {self._learner} is {loss.value.item()}")
+            loss, logprobs = self._learn_from(micro)
             read += _by_row(micro, logprobs)
-            self.scaler.scale(loss.value).backward()
             found.loss += loss.value.item()
             found.rows += len(micro.rows)
             found.tokens += micro.tokens
@@ -164,6 +156,34 @@ class SelfPlayTrainer:
             if loss.clipped is not None:
                 found.clipped = (found.clipped or 0.0) + loss.clipped * micro.token_share
         return found, read
+
+    def _learn_from(self, micro: MicroBatch) -> tuple[Loss, Tensor]:
+        """Forwards and backwards through a microbatch: its loss, and its log-probabilities (N,)."""
+        role = micro.role
+        with self.backend.autocast():
+            reference = self._reference_logprobs(micro) if role.beta else None
+            self.adapters.activate(micro.seat)  # and active until its backward pass is done
+            logprobs, entropies = self._logprobs(micro, entropy_gradient=role.entropy != 0.0)
+            loss = self.loss.of(micro, logprobs, entropies, reference)
+        if not torch.isfinite(loss.value):
+            raise NotFinite(f"the loss of {self._learner} is {loss.value.item()}")
+        self.scaler.scale(loss.value).backward()
+        return loss, logprobs
+
+    def rehearse(self, micro: MicroBatch) -> None:
+        """Compute a microbatch as an update would, and throw its gradient away: nothing moves.
+
+        Raises what runs out: TrainingError where a number is not finite, and torch's errors for memory.
+        """
+        self._learner = f"a microbatch of {micro.seat}"
+        with self.backend.updating():
+            try:
+                self._learn_from(micro)
+            except NotFinite as found:
+                raise TrainingError(f"{found}, before anything was learned") from None
+            finally:
+                self.loss.forget()
+                self._drop_gradients()
 
     def _microbatches(self, learning: Learning, part: int) -> Iterator[MicroBatch]:
         """A part of a stream in microbatches, polling before each."""

@@ -114,4 +114,5 @@ CASCADE = Mode(
     cascade,
     stages=lambda seats: len(seats) + len(seat_pairs(seats)),
     columns=("conversions", "regressions"),
+    duels=True,
 )
