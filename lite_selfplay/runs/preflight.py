@@ -8,8 +8,8 @@ away. A run that cannot learn is refused; what is only doubtful is said, in the 
 import json
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -31,7 +31,7 @@ from lite_selfplay.runs.small_step import NOBODYS_STEP, Enough, SmallTable, smal
 from lite_selfplay.stats import clopper_pearson
 from lite_selfplay.tasks import Source
 from lite_selfplay.tasks.files import write_whole
-from lite_selfplay.training.progress import OutOfTime, Poll, Progress, clock
+from lite_selfplay.training.progress import OutOfTime, Poll, Progress, clock, printable
 from lite_selfplay.training.trainer import SelfPlayTrainer
 from lite_selfplay.verify import Verifier
 from lite_selfplay.verify.reward_functions import RewardFunction
@@ -53,6 +53,7 @@ class Lookout:
     game: Game
     trainer: SelfPlayTrainer
     chat: Chat
+    verifier: Verifier
     sources: Mapping[str, Source]
     max_completion_tokens: int
     reward: RewardFunction | None
@@ -143,8 +144,8 @@ def _looked(run: Lookout) -> Preflight:
     limit = min(SECONDS, SHARE * 60 * config.run.minutes or SECONDS)
     rollouts, notes = run.game.rollouts_per_step(), list[str]()
     played = _Played(run.game)
-    with TemporaryDirectory(prefix="lite-selfplay-") as aside, _verifier(run) as verifier:
-        table = _table(run, verifier, Path(aside))
+    with TemporaryDirectory(prefix="lite-selfplay-") as aside, _uncounted(run.verifier):
+        table = _table(run, Path(aside))
         try:
             with run.poll.within(limit):
                 played.step(run, table, rollouts or SAMPLES, SAMPLING * limit)
@@ -153,7 +154,7 @@ def _looked(run: Lookout) -> Preflight:
         except OutOfTime:
             notes.append(_too_slow(played.speed, rollouts, run))
         except GameError as error:
-            notes.append(f"so small a step could not be played: {error}")
+            notes.append(f"so small a step could not be played: {_short(error)}")
         streams = streams_of(table, played.seats, played.episode)
     load, fit = Load(run.trainer, config, run.max_completion_tokens, table.said, played.seats), None
     try:
@@ -162,7 +163,7 @@ def _looked(run: Lookout) -> Preflight:
     except OutOfTime:
         notes.append("the largest microbatch was not computed to its end: it takes longer than the time left for it")
     except TrainingError as error:
-        notes.append(f"the largest microbatch could not be computed: {error}")
+        notes.append(f"the largest microbatch could not be computed: {_short(error)}")
     found = Preflight(
         seconds=round(time.monotonic() - started, 2),
         group_size=played.game.group_size,
@@ -187,6 +188,11 @@ def _too_slow(speed: float, rollouts: int | None, run: Lookout) -> str:
         else f": a step of {rollouts} completions may take {clock(_longest(run) * rollouts / speed)}"
     )
     return f"{words}; sampling makes about {speed:.0f} tokens/s{most}"
+
+
+def _short(error: Exception) -> str:
+    """What an error says on one line: that of a user's own game may be anything."""
+    return " ".join(printable(str(error)[:2000]).split())[:500]
 
 
 def _longest(run: Lookout) -> int:
@@ -215,20 +221,23 @@ class _Played:
         self.episode = episode if isinstance(episode, Episode) else None  # a user's own may return anything
 
 
-def _verifier(run: Lookout) -> Verifier:
-    """A checker of its own, so that the run's counts are its own."""
-    tasks, deadline = run.config.tasks, run.config.run.verify_timeout_s
-    block_only = tasks.answer_from == "block"
-    return Verifier(deadline, poll=run.poll, block_only=block_only, unsafe_code=tasks.unsafe_code)
+@contextmanager
+def _uncounted(verifier: Verifier) -> Iterator[None]:
+    """A context after which the run's checker has counted nothing; its processes are the run's own, started early."""
+    before = replace(verifier.counters)
+    try:
+        yield
+    finally:
+        verifier.counters = before
 
 
-def _table(run: Lookout, verifier: Verifier, aside: Path) -> SmallTable:
+def _table(run: Lookout, aside: Path) -> SmallTable:
     """A table on the run's problems from the beginning, whose game writes elsewhere."""
     seed, sources = run.config.run.seed, run.sources.items()
     return SmallTable(
         run.trainer.backend,
         run.chat,
-        verifier,
+        run.verifier,
         {name: Source(own.problems, seed=seed, name=name, may_be_empty=True) for name, own in sources},
         run.config,
         max_completion_tokens=run.max_completion_tokens,

@@ -316,6 +316,7 @@ class Session:
                 game=self.game,
                 trainer=self.trainer,
                 chat=self.chat,
+                verifier=self.verifier,
                 sources=self.sources,
                 max_completion_tokens=self._ready.max_completion_tokens,
                 reward=self._reward,

@@ -346,6 +346,17 @@ def test_names_stay_on_one_line(name):
     assert not re.search(f"(?<!`){fence}(?!`)", code(name)[len(fence) : -len(fence)])
 
 
+def test_what_is_hostile_stays_text_in_a_card():
+    odd = "<script>alert(1)</script> ![x](http://example.org/x.png)\x1b[31m\u202e ``` \n# no heading | " + "a" * 2**20
+    run = RunConfig(game="agon", model="tiny", tasks=odd, seats={"A": {}})
+    moments = {odd[:90]: {**evaluation({"base": score(0.05)}), "tasks": odd}}
+    _, text = front_matter(model_card(run, 1, evaluations=moments))
+    assert not set(text) & {"\x1b", "\u202e"}
+    assert "\n# no heading" not in text
+    literal = re.sub(r"(`+) .+? \1", "", text)  # inline code
+    assert not re.search(r"(?<!\\)(<script|!\[)", literal)
+
+
 def test_reports_and_summaries_load_no_torch():
     check = (
         "import lite_selfplay.runs.report.steps, sys; assert not {'torch', 'transformers', 'scipy'} & set(sys.modules)"
