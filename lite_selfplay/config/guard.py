@@ -48,8 +48,8 @@ def guarded(
 
 @contextlib.contextmanager
 def unnoticed() -> Iterator[None]:
-    """A context after which the process is what it was: all that `guarded` keeps, whatever was run meanwhile."""
-    before = _state(judges=True)
+    """A context after which the global random generators are where they were, whatever was run meanwhile."""
+    before = {name: kept for name, kept in _state(judges=True).items() if name.startswith("the state of")}
     try:
         yield
     finally:
