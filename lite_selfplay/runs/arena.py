@@ -21,13 +21,12 @@ from lite_selfplay.games.modes import find_mode
 from lite_selfplay.games.presentation import MISSING, percent
 from lite_selfplay.games.studies import share_with_interval
 from lite_selfplay.runs.evaluating import Settings, evaluate_all
-from lite_selfplay.runs.folder import CHECKPOINTS, RunFolder
+from lite_selfplay.runs.folder import ARENA, CHECKPOINTS, RunFolder
 from lite_selfplay.runs.targets import Target
 from lite_selfplay.stats import clopper_pearson
 from lite_selfplay.tasks.files import require_no_link, write_whole
 from lite_selfplay.training.progress import Progress
 
-ARENA = "arena"
 LIMIT = 50
 """Problems of an arena where nobody says how many: every two contestants meet on each of them, twice."""
 

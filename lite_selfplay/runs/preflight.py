@@ -264,6 +264,8 @@ def _judged(run: Lookout, found: Preflight, episode: Episode | None) -> Prefligh
     """The same with what is doubtful, and why the run is refused where it is."""
     row = {"step": 0, "streams": found.streams, "seats": {}, "game": dict(episode.log) if episode else {}}
     causes = foreseen(run.path, run.config, type(run.game), row)
+    if _varied(found):  # the groups are few and small: that one role has none with variance says little
+        causes = [cause for cause in causes if cause.name != "no variance"]
     if (fit := found.fit) and (fit.asked or fit.used > NEARLY_FULL * fit.of):
         tokens = fit.tokens if fit.asked else fit.tokens // 2
         causes.append(
@@ -272,11 +274,15 @@ def _judged(run: Lookout, found: Preflight, episode: Episode | None) -> Prefligh
     return replace(found, findings=causes, refused=_refusal(found, causes))
 
 
+def _varied(found: Preflight) -> bool:
+    """Whether the rewards of any group differ."""
+    return any(s.get("groups", 0) > s.get("zero_variance_groups", 0) for s in found.streams.values())
+
+
 def _refusal(found: Preflight, causes: Sequence[Cause]) -> str:
     """Why nothing can be learned: no group has variance, and nothing is right or well-formed, or nothing ends."""
     streams = list(found.streams.values())
-    varied = any(s.get("groups", 0) > s.get("zero_variance_groups", 0) for s in streams)
-    if varied or found.samples < LEAST:
+    if _varied(found) or found.samples < LEAST:
         return ""
     judged = [s for s in streams if s["accuracy"] is not None]
     count = sum(s["completions"] for s in judged)

@@ -17,7 +17,7 @@ from lite_selfplay.config import RunConfig
 from lite_selfplay.errors import ConfigError, RunFolderError, SaveFailed
 from lite_selfplay.games import Game
 from lite_selfplay.games.presentation import Transcript
-from lite_selfplay.runs.folder import TRACKER
+from lite_selfplay.runs.folder import TENSORBOARD, TRACKER
 from lite_selfplay.runs.report.analysis.curves import GAME, curves_of
 from lite_selfplay.runs.report.transcripts import transcript_markdown
 from lite_selfplay.runs.view.overview import LEARNING, group_of
@@ -132,7 +132,7 @@ class Tensorboard(Tracker):
 
         # What a run that is gone on with had written of later steps does not count.
         purged = {"purge_step": done + 1} if done else {}
-        self._writer: Any = SummaryWriter(str(self.folder / "tensorboard"), **purged)
+        self._writer: Any = SummaryWriter(str(self.folder / TENSORBOARD), **purged)
 
     def _log(self, values: Mapping[str, float], step: int) -> None:
         for tag, value in values.items():

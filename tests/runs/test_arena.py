@@ -9,8 +9,8 @@ import pytest
 
 from lite_selfplay import RunConfig, train
 from lite_selfplay.errors import ConfigError, Interrupted, RunFolderError
-from lite_selfplay.runs.arena import ARENA, Arena, Duels, chosen_steps, hold, summary
-from lite_selfplay.runs.folder import RunFolder
+from lite_selfplay.runs.arena import Arena, Duels, chosen_steps, hold, summary
+from lite_selfplay.runs.folder import ARENA, RunFolder
 from lite_selfplay.runs.report.heat_map import save_heat_map
 from lite_selfplay.training.progress import Progress
 

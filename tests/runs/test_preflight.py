@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from lite_selfplay import RunConfig, resume, train
 from lite_selfplay.config.guard import unnoticed
@@ -233,8 +234,19 @@ def test_memory_is_that_of_the_machine_or_of_its_container(tmp_path: Path):
     assert machine_memory(bound) == 1000
     bound.write_text("max\n")
     assert machine_memory(bound) == machine_memory(gone) > 10**8
-    used, of, _ = fitting.peak(__import__("torch").device("cpu"))
+    used, of, _ = fitting.peak(torch.device("cpu"))
     assert 10**7 < used < of
+
+
+def test_on_a_card_counts_what_others_hold_there(monkeypatch: pytest.MonkeyPatch):
+    for name, value in {
+        "mem_get_info": (4, 15),
+        "memory_reserved": 8,
+        "max_memory_reserved": 9,
+        "get_device_name": "Tesla T4",
+    }.items():
+        monkeypatch.setattr(torch.cuda, name, lambda device, value=value: value)
+    assert fitting.peak(torch.device("cuda")) == (12, 15, "Tesla T4")  # 9 at the peak, and 3 of others
 
 
 def test_a_fit_in_a_sentence():
