@@ -65,7 +65,7 @@ def run(model: str, steps: int, cap: int, environment: Mapping[str, str], thread
     with tempfile.TemporaryDirectory(prefix="lite-selfplay-benchmark-") as folder:
         command = [sys.executable, "-m", "lite_selfplay_cli", "train", "agon", "--model", model, "--run-dir", "run"]
         command += ["--tasks", "arithmetic", "--steps", steps, "--max-completion-tokens", cap, "--save-every", 10**6]
-        command += ["--group-size", 8, "--problems-per-step", 4, "--eval-tasks", "none"]
+        command += ["--group-size", 8, "--problems-per-step", 4, "--eval-tasks", "none", "--no-preflight"]
         command += ["--threads", threads] if threads else []
         clean = {k: v for k, v in os.environ.items() if k not in ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")}
         done = subprocess.run(

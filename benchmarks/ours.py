@@ -164,6 +164,7 @@ def _run_config(setting: Setting, game: str, steps: int, backend: str = "transfo
             "max_completion_tokens": setting.cap,
             "dir": Path(setting.folder) / place,
             "save_every": 10**6,
+            "preflight": False,
             "save_minutes": 0,
         },
     )

@@ -141,7 +141,7 @@ def share_of_a_step(model: str, steps: int, cap: int) -> dict[str, float]:
         run = train(
             RunConfig(
                 game="grpo", model=model, tasks="code-arithmetic", steps=steps, group_size=8, problems_per_step=4,
-                max_completion_tokens=cap, run={"dir": str(Path(place, "run"))},
+                max_completion_tokens=cap, run={"dir": str(Path(place, "run")), "preflight": False},
             )
         )  # fmt: skip
         rows = [json.loads(line) for line in (run.path / "metrics.jsonl").read_text().splitlines()]

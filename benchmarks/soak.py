@@ -102,7 +102,7 @@ def configuration(model: str, precision: str, steps: int, seed: int, folder: Pat
         eval_every=max(12, steps // 10),
         run_dir=folder,
         eval={"limit": 8},
-        run={"episodes_limit_mb": EPISODES_MB},
+        run={"episodes_limit_mb": EPISODES_MB, "preflight": False},
     )
 
 

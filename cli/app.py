@@ -17,6 +17,7 @@ from lite_selfplay.training.interrupts import HANGUP, stopping_signals
 from lite_selfplay.training.ranks import joined
 from lite_selfplay_cli import (
     analyse,
+    arena,
     chat,
     cold_start,
     config,
@@ -74,6 +75,7 @@ app = typer.Typer(
 app.command("train")(_without_exit(_together(train.train)))
 app.command("cold-start")(_without_exit(_together(cold_start.cold_start)))
 app.command("eval")(_without_exit(_together(evaluate.evaluate)))
+app.command("arena")(_without_exit(arena.arena))
 app.command("reproduce")(_without_exit(reproduce.reproduce))
 app.command("report")(_without_exit(report.report))
 app.command("analyse")(_without_exit(analyse.analyse))

@@ -27,7 +27,7 @@ from lite_selfplay.games import Game
 from lite_selfplay.games.presentation import Row, Transcript, number_of, value_in_words
 from lite_selfplay.runs.report.steps import agreement_lines
 from lite_selfplay.runs.report.transcripts import earned, outcome
-from lite_selfplay.training.progress import PlainProgress, Progress, clock, how_far, printable
+from lite_selfplay.training.progress import Pace, PlainProgress, Progress, clock, how_far, printable
 from lite_selfplay.training.ranks import here
 from lite_selfplay_cli.streams import outlast_readers
 
@@ -75,6 +75,7 @@ class View:
     note: str = ""
     phase_since: float = 0.0
     advanced_at: float = 0.0
+    part_seconds: float | None = None
     activity: str = ""
     activity_since: float = 0.0
     tokens: str = ""
@@ -88,20 +89,17 @@ class View:
     evaluations: tuple[tuple[str, Mapping[str, Any]], ...] = ()
 
     def seconds_left(self, now: float) -> float | None:
-        """Time left in the phase, from the last steps or from what is done of it.
+        """Time left in the phase, from the last steps or from the parts of it that were done since it began here.
 
         None where nothing tells, and where it takes longer than that.
         """
         if self.total is None:
             return None
-        rest = self.total - self.done
-        if self.step_seconds and self.phase == self.stepping:
-            whole = fmean(self.step_seconds) * rest
-        elif self.done and self.advanced_at - self.phase_since >= 2:  # a resumed phase begins with what is done
-            whole = (self.advanced_at - self.phase_since) / self.done * rest
-        else:
+        steps = fmean(self.step_seconds) if self.step_seconds and self.phase == self.stepping else None
+        each = self.part_seconds if steps is None else steps
+        if each is None:
             return None
-        left = whole - (now - self.advanced_at)
+        left = each * (self.total - self.done) - (now - self.advanced_at)
         return left if left > 0 else None
 
 
@@ -111,6 +109,7 @@ class Display(Progress):
     def __init__(self, console: Console, time_now: Callable[[], float] = time.monotonic):
         self._console, self._now = console, time_now
         self._view = View()
+        self._pace, self._worked = Pace(time_now()), False  # worked: whether there was a tick since the last part
         self._live = Live(
             console=console,
             get_renderable=lambda: Screen(self._view, self._now()),
@@ -137,11 +136,13 @@ class Display(Progress):
 
     def phase(self, name: str, total: int | None = None) -> None:
         now = self._now()
+        self._pace, self._worked = Pace(now), False
         self._view = replace(
             self._view,
             phase=name,
             total=total,
             done=0,
+            part_seconds=None,
             note="",
             activity="",
             tokens="",
@@ -150,7 +151,13 @@ class Display(Progress):
         )
 
     def advance(self, done: int, note: str = "") -> None:
-        self._view = replace(self._view, done=done, note=note, advanced_at=self._now())
+        now = self._now()
+        self._pace.at(now, done, free=not self._worked)
+        self._worked = False
+        self._view = replace(self._view, done=done, note=note, advanced_at=now, part_seconds=self._pace.each)
+
+    def tick(self) -> None:
+        self._worked = True
 
     def activity(self, text: str) -> None:
         self._view = replace(self._view, activity=text, tokens="", activity_since=self._now())

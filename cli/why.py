@@ -30,7 +30,7 @@ def why(
 
     Looked for: completions that are cut off, nothing well-formed, groups without variance, a KL term that explodes, a
     sampler that is off, numbers that are not finite, and what the game itself declares unhealthy or warned of. The
-    bounds are rules of thumb.
+    bounds are rules of thumb. Before its first step it says what the pre-flight found.
     """
     from lite_selfplay.runs.api import load_run
     from lite_selfplay.runs.folder import as_written
@@ -50,19 +50,20 @@ def why(
 def _why_json(run: Path, found: "Diagnosis") -> dict[str, Any]:
     from lite_selfplay.runs.report.steps import only_finite
 
-    steps = [found.steps[0] + 1, found.steps[1] + 1]
+    steps = None if found.steps is None else [found.steps[0] + 1, found.steps[1] + 1]
     moved = [dict(row) for row in found.moved_most]
     return {"run": str(run), "steps": steps, "findings": [asdict(cause) for cause in found.causes],
-            "moved_most": only_finite(moved)}  # fmt: skip
+            "moved_most": only_finite(moved), "preflight": list(found.preflight)}  # fmt: skip
 
 
 def _print_why(title: str, game: "type[Game]", found: "Diagnosis") -> None:
     from lite_selfplay.training.progress import printable
 
-    first, last = found.steps[0] + 1, found.steps[1] + 1
-    typer.echo(printable(f"{title}, {f'steps {first} to {last}' if last > first else f'step {first}'}:"))
+    first, last = found.steps or (-1, -1)
+    steps = f"steps {first + 1} to {last + 1}" if last > first else f"step {first + 1}"
+    typer.echo(printable(f"{title}, {steps if found.steps else 'before its first step'}:"))
     for cause in found.causes:
-        typer.echo(f"\n{_MARKS[cause.level]} {printable(cause.sentence)}")
+        typer.echo(f"\n{_MARKS.get(cause.level, '?')} {printable(cause.sentence)}")
         for name, text in (("evidence", cause.evidence), ("next", cause.next)):
             if text:
                 typer.echo(printable(f"    {name}: {text}"))
@@ -72,6 +73,10 @@ def _print_why(title: str, game: "type[Game]", found: "Diagnosis") -> None:
         about = f"  step {row['step'] + 1}, {row['role']} (seat {row['seat']}), {row.get('problem_id') or 'a problem'}"
         typer.echo(printable(f"{about}: {game.verdict(row)}, advantage {row['advantage']:+.2f}"))
         typer.echo(f"    {_one_line(row['text'])}")
+    if found.preflight:
+        typer.echo("\nbefore the first step:")
+    for line in found.preflight:
+        typer.echo(f"  {printable(line)}")
 
 
 def _one_line(text: str) -> str:

@@ -51,6 +51,10 @@ class RunFolderError(RequestError):
     """A run folder that exists already, or that cannot be resumed."""
 
 
+class PreflightError(RequestError):
+    """A run that cannot learn as it is configured, found out before its first step."""
+
+
 class RewardError(LiteSelfPlayError):
     """A user's own reward function returned something that is not one finite number per completion."""
 

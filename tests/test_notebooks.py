@@ -153,3 +153,16 @@ def test_seats_are_saved_and_packed(executed: tuple[Any, Path]):
     (printed,) = shown(notebook, "save", "text/plain")
     assert all(str(file.parent.relative_to(run)) in printed for file in files)
     assert run.with_name(f"{run.name}-adapters.zip").stat().st_size > sum(file.stat().st_size for file in files) / 2
+
+
+def test_they_end_with_three_problems_side_by_side(executed: tuple[Any, Path]):
+    notebook, run = executed
+    (page,) = shown(notebook, "side-by-side", "text/markdown")
+    assert notebook.cells[-1].id == "side-by-side"
+    agon = (run / "adapters" / "A").is_dir()
+    names = ["base model", "A", "B", "A-\\>B"] if agon else ["base model", "shared"]
+    for name in names:
+        assert page.count(f"**{name}: right**") + page.count(f"**{name}: wrong**") == 3
+        assert f"| {name} | " in page
+    assert page.count("### ") == 3
+    assert "may be chance" in page

@@ -46,6 +46,17 @@ def guarded(
                 warn(f"{what} changed {name}, which was put back: it is the whole run's")
 
 
+@contextlib.contextmanager
+def unnoticed() -> Iterator[None]:
+    """A context after which the global random generators are where they were, whatever was run meanwhile."""
+    before = {name: kept for name, kept in _state(judges=True).items() if name.startswith("the state of")}
+    try:
+        yield
+    finally:
+        for name, kept in before.items():
+            _put_back(name, kept)
+
+
 def _state(judges: bool) -> dict[str, Any]:
     """What is to be put back, by what it is."""
     names = [name for name, (_, _, only_judges) in _KEPT.items() if judges or not only_judges]

@@ -368,6 +368,13 @@ class RunSection(Section):
     save_minutes: float = key(
         10, "A checkpoint is also saved after a step where the last one is so old; 0: by steps alone", ge=0
     )
+    preflight: bool | None = key(
+        None,
+        "Before the first step play up to 16 completions and compute the largest microbatch, say what to expect, and "
+        "refuse a run that cannot learn",
+        flag="preflight",
+        unset="yes, but for tiny, whose weights are random",
+    )
     max_bad_steps: int = key(
         3, "A step with a number that is not finite is skipped; so many in a row stop the run", ge=1
     )
@@ -386,7 +393,7 @@ class RunSection(Section):
     reward: str | None = key(None, "A function in the checker's place", flag="reward", metavar="FILE.py:FUNCTION")
     verify_timeout_s: float = key(5.0, "Seconds that checking one answer may take before it counts as wrong", gt=0)
     report_to: Literal["none", "tensorboard", "wandb", "trackio"] = key(
-        "none", "A tracker that metrics are sent to as well", flag="report_to"
+        "none", "A tracker that gets the curves, sample completions and warnings as well", flag="report_to"
     )
 
     def tokens_at_once(self, *, on_cpu: bool) -> int:

@@ -170,6 +170,8 @@ class Mode:
     `seats`. `tasks` reads what is measured on, for a mode that asks about something other than a task's problems.
     `reads`: what a seat is shown of an answer before its own, and the whole prompt in which it reads that, for a mode
     in which seats answer one after the other.
+    `duels`: its directions are between every two seats, `X->Y` being Y's answers after X's, and their scores are those
+    of `agon.cascade.CascadeScore`.
     """
 
     measure: Callable[[Examiner, Sequence[str]], Found]
@@ -180,6 +182,7 @@ class Mode:
     seats: int = 1
     tasks: Callable[[str], Task] | None = None
     reads: Callable[[Reader, Completion, Problem], tuple[str, str]] | None = None
+    duels: bool = False
 
 
 def alone(examiner: Examiner, seats: Sequence[str]) -> dict[str, Measured]:

@@ -42,7 +42,7 @@ PRIVATE = (
         "trl",
         "trl:GRPOTrainer",
         (
-            *("_metrics", "_entropy_bonus_enabled", "aux_loss_enabled", "beta", "callback_handler", "entropy_coef"),
+            *("_metrics", "_entropy_bonus_enabled", "aux_loss_enabled", "beta", "entropy_coef"),
             *("epsilon_high", "epsilon_low", "loss_type", "max_completion_length", "temperature"),
         ),
         of_instance=True,

@@ -150,19 +150,21 @@ def evaluate_all(
     trust_remote_code: bool = False,
     unsafe_code: bool = False,
     write: bool = True,
+    keep: bool | None = None,
     progress: Progress | Callable[[str], None] | None = None,
 ) -> list[Evaluation]:
     """Measure a run or a base model on each task in each mode, task by task; see `evaluate`.
 
-    Modes share what they ask in the same words: the drafts of a cascade are the answers of `single`. While `write` is
+    Modes share what they ask in the same words: the drafts of a cascade are the answers of `single`. While `keep` is
     on, answers are kept in `eval/` (of the run, or of the current folder for a model) until all is done, and the same
-    call goes on with them.
+    call goes on with them; where it is None, while `write` is. Among `settings.seats` may be `SEAT@STEP`, a seat as it
+    was in a checkpoint.
     """
     with joined() as ranks:
         shown = as_progress(progress) if ranks.main else Progress()
         settings = settings or Settings()
         return _evaluate_all(
-            ranks, target, tasks, modes, settings, precision, trust_remote_code, unsafe_code, write, shown
+            ranks, target, tasks, modes, settings, precision, trust_remote_code, unsafe_code, write, keep, shown
         )
 
 
@@ -176,9 +178,10 @@ def _evaluate_all(
     trust_remote_code: bool,
     unsafe_code: bool,
     write: bool,
+    keep: bool | None,
     progress: Progress,
 ) -> list[Evaluation]:
-    found = Target.of(target, precision, settings.seed, trust_remote_code, unsafe_code)
+    found = Target.of(target, precision, settings.seed, trust_remote_code, unsafe_code).at(settings.seats or ())
     specs = [found.spec(mode, settings.seats) for mode in dict.fromkeys(modes)]
     found.require_adapters()
     learned = _Learned(found, progress)
@@ -190,7 +193,8 @@ def _evaluate_all(
 
         model = base_of(found.config.model, progress)
         found.require_base(model.identity)
-        answers = _answers(found, model.identity, chosen, specs, settings, write and ranks.main, progress)
+        kept = (write if keep is None else keep) and ranks.main
+        answers = _answers(found, model.identity, chosen, specs, settings, kept, progress)
         progress.say(f"loading {model.name} in {found.config.model.precision}")
         tokens = max(each.sampling.max_tokens for each in chosen)
         with found.table(model, tokens, progress, Poll(progress, interrupts.poll), ranks) as table:

@@ -242,7 +242,7 @@ def _check_model(config: RunConfig) -> None:
     require_available(config.model.backend)
     tracker = config.run.report_to
     if tracker != "none" and importlib.util.find_spec(tracker) is None:
-        raise ConfigError(f"run.report_to is {tracker}, which is not installed: pip install {tracker}")
+        raise ConfigError(f'run.report_to is {tracker}, which is not installed: pip install "lite-selfplay[trackers]"')
 
 
 def _check_problems(ready: Plan, own_checker: bool) -> None:

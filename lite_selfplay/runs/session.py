@@ -25,11 +25,12 @@ from lite_selfplay.runs.budget import Budget, sampling_speed
 from lite_selfplay.runs.checkpoints import Checkpoint, load_checkpoint, read_state
 from lite_selfplay.runs.folder import BUDGET, COLLECTIONS, RunFolder
 from lite_selfplay.runs.plan import OPTIONAL, evaluation_steps, mode_of_the_base
+from lite_selfplay.runs.preflight import Lookout, preflight, wanted
 from lite_selfplay.runs.processes import save_in_turn
 from lite_selfplay.runs.report.closing import closing_report
-from lite_selfplay.runs.report.steps import flat
 from lite_selfplay.runs.saving import Saver
 from lite_selfplay.runs.step_log import Bookkeeper
+from lite_selfplay.runs.trackers import TRACKERS, Tracker
 from lite_selfplay.tasks import Source, Task, data_facts, fingerprint, load_task
 from lite_selfplay.tasks.base import derived_seed
 from lite_selfplay.tasks.passages import short_enough
@@ -37,7 +38,7 @@ from lite_selfplay.tasks.split import training_side
 from lite_selfplay.training.cold_start import cold_start, playing_config, within_limits
 from lite_selfplay.training.examples import Fits, gather
 from lite_selfplay.training.optimizer import load_optimizer_state
-from lite_selfplay.training.progress import Poll, Progress
+from lite_selfplay.training.progress import Poll, Progress, Several
 from lite_selfplay.training.ranks import ALONE, Ranks
 from lite_selfplay.training.rollout import LiveTable
 from lite_selfplay.training.trainer import SelfPlayTrainer, reference_name
@@ -76,7 +77,12 @@ class Session:
         ranks: Ranks = ALONE,
     ):
         self._ranks = ranks
-        self.config, self.game, self.folder, self.progress = ready.config, ready.game, folder, progress or Progress()
+        self.config, self.game, self.folder = ready.config, ready.game, folder
+        self.progress = shown = progress or Progress()
+        self._tracker: Tracker | None = None
+        if ranks.main and (kind := TRACKERS.get(self.config.run.report_to)) is not None:
+            self._tracker = kind(self.config, type(self.game), folder.path, shown.warn)
+            self.progress = Several(shown, self._tracker)
         self._ready, self._poll = ready, Poll(self.progress, poll)
         ranks.poll, clock = Poll(self.progress, poll), ranks.shared_clock(clock)
         run = ready.config.run
@@ -154,13 +160,19 @@ class Session:
         }
 
     def run(self, checkpoint: Checkpoint | None = None) -> None:
-        """Play to the last step. Raises Interrupted after saving the state before the step that was cut short;
-        TrainingError after too many steps with numbers that are not finite, or sampled from other weights; SaveFailed
-        where the folder's lines or its last checkpoint cannot be written."""
+        """Play to the last step.
+
+        Raises ConfigError where the tracker cannot be started; PreflightError before the first step, where the run
+        could not learn; Interrupted after saving the state before the step that was cut short; TrainingError after too
+        many steps with numbers that are not finite, or sampled from other weights; SaveFailed where the folder's lines
+        or its last checkpoint cannot be written.
+        """
         if checkpoint is not None and not read_state(checkpoint)["cold_started"]:
             checkpoint = None  # stopped during the cold start, which is short: it begins again
         if checkpoint is not None:
             self._load(checkpoint)
+        if self._tracker is not None:
+            self._tracker.open(self._done)
         with self._saved_when_stopped():
             if self._budget.nothing_chosen and self._done < self.config.run.steps:
                 self._look_at_the_machine()
@@ -169,10 +181,12 @@ class Session:
                 with self._budget.timing_a_save():
                     self._saver.try_save(0, self._state(), self.trainer.optimizer)
             done = self._done
-            if done in evaluation_steps(self.config) and not self._was_evaluated(done):
-                self._evaluate(done)
             if done == 0:
                 self._keep_references()
+            if checkpoint is None and self._ranks.main and wanted(self.config):
+                self._look_ahead()
+            if done in evaluation_steps(self.config) and not self._was_evaluated(done):
+                self._evaluate(done)
             self._begin_training(done)
             self.progress.activity("sampler and trainer are compared")
             self.trainer.check.calibrate(self.chat.encode(PROBE).ids)
@@ -202,6 +216,8 @@ class Session:
 
     def close(self) -> None:
         """End the checking processes, undo what the backend changed, and remove what the trainer wrote aside."""
+        if self._tracker is not None:
+            self._tracker.close()
         self.verifier.close()
         self.backend.close()
         self._trainer_files.cleanup()
@@ -312,6 +328,25 @@ class Session:
         for kept in self.game.kept_at_start():
             self.adapters.snapshot(kept.seat, kept.name)
 
+    def _look_ahead(self) -> None:
+        """Play a little before the first step. Raises PreflightError where the run could not learn."""
+        preflight(
+            Lookout(
+                config=self.config,
+                game=self.game,
+                trainer=self.trainer,
+                chat=self.chat,
+                verifier=self.verifier,
+                sources=self.sources,
+                max_completion_tokens=self._ready.max_completion_tokens,
+                reward=self._reward,
+                path=self.folder.path,
+                progress=self.progress,
+                poll=self._poll,
+                guarded=self._guarded,
+            )
+        )
+
     def _make_sources(self, items: Mapping[str, Sequence[Problem]]) -> dict[str, Source]:
         """What the game draws from, each item short enough for this base."""
         found = {name: items[name] for name in self.game.sources}
@@ -400,10 +435,8 @@ class Session:
         return guarded(f"the game {self.config.game.label}", GameError, self.progress.warn)
 
     def _finish(self, report: StepReport) -> None:
-        run, done = self.config.run, self._done
-        metrics = self._books.finish_step(report)
-        if run.report_to != "none" and self._ranks.main:
-            self.trainer.loss.report(report.step, flat(metrics))
+        done = self._done
+        self._books.finish_step(report)
         self._books.judge(report)
         self._keep_to_the_budget()
         if done >= self.config.run.steps or self.game.over():

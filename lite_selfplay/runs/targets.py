@@ -4,7 +4,7 @@ import contextlib
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +15,7 @@ from lite_selfplay.errors import ConfigError, RunFolderError, TaskError, Unknown
 from lite_selfplay.games import make_game
 from lite_selfplay.games.modes import find_mode
 from lite_selfplay.models.sources import require_known
-from lite_selfplay.runs.folder import ADAPTERS, CONFIG, EVALUATIONS, EXAMPLES, RunFolder
+from lite_selfplay.runs.folder import ADAPTERS, CHECKPOINTS, CONFIG, EVALUATIONS, EXAMPLES, RunFolder
 from lite_selfplay.runs.plan import held_out
 from lite_selfplay.tasks import Task, is_data, load_task, without
 from lite_selfplay.tasks.files import read_object_lines, sha256_of
@@ -33,7 +33,10 @@ _WEIGHTS = "adapter_model.safetensors"
 
 @dataclass(frozen=True)
 class Target:
-    """A run, or with `folder` None a base model, whose configuration then holds only what loading it takes."""
+    """A run, or with `folder` None a base model, whose configuration then holds only what loading it takes.
+
+    `past` maps `SEAT@STEP` to a seat and the folder of its adapter in that checkpoint: see `at`.
+    """
 
     name: str
     config: RunConfig
@@ -41,6 +44,7 @@ class Target:
     mode: str
     seats: tuple[str, ...]
     others: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    past: Mapping[str, tuple[str, Path]] = field(default_factory=dict)
 
     @classmethod
     def of(
@@ -76,11 +80,33 @@ class Target:
         )
         return cls(str(name), config, None, "single", (BASE,))
 
+    def at(self, names: Sequence[str]) -> "Target":
+        """The same, where those of the names that are `SEAT@STEP` can speak as the seat did in that checkpoint.
+
+        Raises UnknownNameError for a seat or a step that is not there, RunFolderError where its checkpoint is damaged.
+        """
+        asked = [name for name in names if "@" in name]
+        if not asked or self.folder is None:
+            return self
+        from lite_selfplay.runs.checkpoints import list_checkpoints
+
+        found = {each.step: each for each in list_checkpoints(self.folder.path / CHECKPOINTS, full=True)}
+        known = {f"{seat}@{step}": (seat, step) for step in found for seat in self.config.seats}
+        past = {}
+        for name in asked:
+            if name not in known:
+                raise UnknownNameError("seat of a checkpoint", name, known or ["none: the run has no checkpoint"])
+            seat, step = known[name]
+            if (problem := found[step].problem) is not None:
+                raise RunFolderError(f"{found[step].path} cannot be used: {problem}")
+            past[name] = seat, found[step].path / ADAPTERS / seat
+        return replace(self, past=past)
+
     def spec(self, mode: str | None, seats: Sequence[str] | None) -> EvalSpec:
         """How it is measured: as asked for, else as the game says. Raises UnknownNameError."""
         mode = mode or self.mode
         find_mode(mode)
-        known = (*self.config.seats, BASE) if self.folder else (BASE,)
+        known = (*self.config.seats, *self.past, BASE) if self.folder else (BASE,)
         for seat in seats or ():
             if seat not in known:
                 raise UnknownNameError("seat", seat, known)
@@ -118,6 +144,7 @@ class Target:
 
         The adapters are those of a `checkpoint`, whose snapshots may speak as well, or those that were saved last.
         """
+        from lite_selfplay.models.adapters import check_folder
         from lite_selfplay.models.backends import choose_backend
         from lite_selfplay.models.chat import Chat
         from lite_selfplay.training.rollout import LiveTable
@@ -144,6 +171,8 @@ class Target:
             load_checkpoint(checkpoint, backend.adapters)
         for seat in self.config.seats if self.folder and checkpoint is None else ():
             backend.adapters.load(seat, self._adapter(seat))
+        for name, (seat, place) in self.past.items():
+            backend.adapters.put_snapshot(name, seat, check_folder(backend.adapters, seat, place))
         tasks = self.config.tasks
         with Verifier(
             deadline=run.verify_timeout_s,
@@ -165,7 +194,9 @@ class Target:
 
     def weights(self) -> dict[str, str]:
         """The SHA-256 of each seat's adapter, by the seat; none of a base model."""
-        return {seat: sha256_of(self._adapter(seat) / _WEIGHTS) for seat in self.config.seats} if self.folder else {}
+        places = {seat: self._adapter(seat) for seat in self.config.seats} if self.folder else {}
+        places |= {name: place for name, (_, place) in self.past.items()}
+        return {name: sha256_of(place / _WEIGHTS) for name, place in places.items()}
 
     @property
     def _model(self) -> str:

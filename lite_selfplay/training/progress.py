@@ -11,6 +11,8 @@ import unicodedata
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from lite_selfplay.errors import LiteSelfPlayError
+
 if TYPE_CHECKING:
     from lite_selfplay.games import Game
     from lite_selfplay.games.presentation import Transcript
@@ -60,6 +62,61 @@ class Progress:
         """The run is over: what improved, where it lies, what to try next, a line each."""
 
 
+class Several(Progress):
+    """Passes on what it is told to several others, in their order."""
+
+    def __init__(self, *others: Progress):
+        self._others = others
+
+    def say(self, sentence: str) -> None:
+        for each in self._others:
+            each.say(sentence)
+
+    def warn(self, sentence: str) -> None:
+        for each in self._others:
+            each.warn(sentence)
+
+    def phase(self, name: str, total: int | None = None) -> None:
+        for each in self._others:
+            each.phase(name, total)
+
+    def advance(self, done: int, note: str = "") -> None:
+        for each in self._others:
+            each.advance(done, note)
+
+    def activity(self, text: str) -> None:
+        for each in self._others:
+            each.activity(text)
+
+    def tokens(self, done: int, most: int | None) -> None:
+        for each in self._others:
+            each.tokens(done, most)
+
+    def tick(self) -> None:
+        for each in self._others:
+            each.tick()
+
+    def begin(self, game: "type[Game]") -> None:
+        for each in self._others:
+            each.begin(game)
+
+    def step(self, metrics: Mapping[str, Any], transcript: "Transcript | None", line: str) -> None:
+        for each in self._others:
+            each.step(metrics, transcript, line)
+
+    def evaluated(self, name: str, result: Mapping[str, Any], line: str) -> None:
+        for each in self._others:
+            each.evaluated(name, result, line)
+
+    def finished(self, report: Sequence[str]) -> None:
+        for each in self._others:
+            each.finished(report)
+
+
+class OutOfTime(LiteSelfPlayError):
+    """Ends work that may take only so long: see `Poll.within`."""
+
+
 class Poll:
     """What long work calls often: a backend once a token, a trainer once a microbatch.
 
@@ -70,6 +127,7 @@ class Poll:
         self._progress, self._stop = progress, stop
         self._counting, self._done = False, 0
         self._most: int | None = None
+        self._until: float | None = None
 
     def __call__(self) -> None:
         if self._counting:
@@ -77,6 +135,17 @@ class Poll:
             self._done += 1
         self._progress.tick()
         self._stop()
+        if self._until is not None and time.monotonic() >= self._until:
+            raise OutOfTime
+
+    @contextlib.contextmanager
+    def within(self, seconds: float) -> Iterator[None]:
+        """For the length of a context calls raise OutOfTime once so many seconds are over."""
+        self._until = time.monotonic() + seconds
+        try:
+            yield
+        finally:
+            self._until = None
 
     @contextlib.contextmanager
     def counting(self, most: int | None) -> Iterator[None]:
@@ -172,13 +241,17 @@ class Pace:
                 self._first_at = now
         self._last_at, self._done = now, done
 
+    @property
+    def each(self) -> float | None:
+        """Seconds that a part takes; None while nothing tells."""
+        done = self._done - self._first
+        return (self._last_at - self._first_at) / done if done > 0 else None
+
     def left(self, now: float, total: int) -> float | None:
         """Seconds left of `total` parts; None while nothing tells."""
-        done = self._done - self._first
-        if done <= 0 or self._done >= total:
+        if self.each is None or self._done >= total:
             return None
-        whole = (self._last_at - self._first_at) / done * (total - self._done)
-        return max(0.0, whole - (now - self._last_at))
+        return max(0.0, self.each * (total - self._done) - (now - self._last_at))
 
 
 def clock(seconds: float) -> str:

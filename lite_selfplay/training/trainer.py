@@ -263,18 +263,38 @@ class SelfPlayTrainer:
 
     def _backward(self, learning: Learning, part: int) -> Iterator[_Done]:
         for micro in self._microbatches(learning, part):
-            role = micro.role
+            yield self._learn_from(micro)
+
+    def _learn_from(self, micro: MicroBatch) -> _Done:
+        """Forwards and backwards through a microbatch."""
+        role = micro.role
+        with self.backend.autocast():
+            reference = self._reference_logprobs(micro) if role.beta else None
+        self.adapters.activate(micro.seat)  # and active until its backward pass is done
+        with self.adapters.cast_together(self.backend.compute_dtype):
             with self.backend.autocast():
-                reference = self._reference_logprobs(micro) if role.beta else None
-            self.adapters.activate(micro.seat)  # and active until its backward pass is done
-            with self.adapters.cast_together(self.backend.compute_dtype):
-                with self.backend.autocast():
-                    logprobs, entropies = self._logprobs(micro, entropy_gradient=role.entropy != 0.0)
-                    loss = self.loss.of(micro, logprobs, entropies, reference)
-                self.scale.of(loss.value, logprobs).backward()
-            found = {"logprobs": logprobs, "reference": reference, "loss": loss.value}
-            found |= {"kl": loss.kl, "clipped": loss.clipped}
-            yield _Done(micro, self._learner, {name: x.detach() for name, x in found.items() if x is not None})
+                logprobs, entropies = self._logprobs(micro, entropy_gradient=role.entropy != 0.0)
+                loss = self.loss.of(micro, logprobs, entropies, reference)
+            self.scale.of(loss.value, logprobs).backward()
+        found = {"logprobs": logprobs, "reference": reference, "loss": loss.value}
+        found |= {"kl": loss.kl, "clipped": loss.clipped}
+        return _Done(micro, self._learner, {name: x.detach() for name, x in found.items() if x is not None})
+
+    def rehearse(self, micro: MicroBatch) -> None:
+        """Compute a microbatch as an update would, and throw its gradient away: nothing moves.
+
+        Raises what runs out: TrainingError where a number is not finite, and torch's errors for memory.
+        """
+        self._learner, scale = f"a microbatch of {micro.seat}", self.scale.state()
+        with self.backend.updating():
+            try:
+                self._read([self._learn_from(micro)])
+            except NotFinite as found:
+                raise TrainingError(f"{found}, before anything was learned") from None
+            finally:
+                self.loss.forget()
+                self._drop_gradients()
+                self.scale.restore(scale)
 
     def _microbatches(self, learning: Learning, part: int) -> Iterator[MicroBatch]:
         """A part of a stream in microbatches, polling before each."""

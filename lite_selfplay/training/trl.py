@@ -2,11 +2,11 @@
 
 TRL clips a ratio at every token and adds the terms up. How they are added up is its `loss_type`; whose ratio stands at
 a token is decided here, by the old log-probabilities it is handed: less those, a token's log-probability is its
-log-ratio. Nothing else of TRL's trainer is used but its trackers. Shapes: `B` rows, `T` tokens of the longest
-completion, `N` tokens of all completions, row after row.
+log-ratio. Nothing else of TRL's trainer is used. Shapes: `B` rows, `T` tokens of the longest completion, `N` tokens of
+all completions, row after row.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -156,17 +156,6 @@ class TrlLoss:
         assert self._scores is not None
         return *self._scores, None
 
-    def report(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Hand a step's metrics to the tracker of `run.report_to`, which the first step opens and the last closes."""
-        trl: Any = self
-        handler, about = trl.callback_handler, (trl.args, trl.state, trl.control)
-        if trl.state.global_step == 0:
-            handler.on_train_begin(*about)
-        trl.state.global_step = step + 1
-        handler.on_log(*about, dict(metrics))
-        if step + 1 == trl.args.max_steps:
-            handler.on_train_end(*about)
-
 
 def make_loss(backend: Backend, config: RunConfig, tokenizer: Any, output_dir: str) -> TrlLoss:
     """The loss of the backend's GRPO trainer class: TRL's own, or what Unsloth made of it."""
@@ -179,7 +168,6 @@ def grpo_config(config: RunConfig, backend: Backend, output_dir: str) -> Any:
     """TRL's configuration: only what its constructor needs; the loss is configured per microbatch."""
     from trl import GRPOConfig
 
-    report_to = config.run.report_to
     return GRPOConfig(
         output_dir=output_dir,
         max_steps=config.run.steps,
@@ -191,7 +179,7 @@ def grpo_config(config: RunConfig, backend: Backend, output_dir: str) -> Any:
         use_bias_correction_kl=False,  # the papers' KL term; TRL's default multiplies it by the importance ratio
         gradient_checkpointing=False,  # the backend's own concern
         seed=config.run.seed,
-        report_to=[] if report_to == "none" else [report_to],
+        report_to=[],
         disable_tqdm=True,
         **backend.trainer_arguments(),
     )

@@ -130,6 +130,7 @@ def test_a_phase_tells_how_far_it_is_and_how_long_it_will_take():
     shown.now = 1
     assert "left" not in shown.text()
     shown.now = 10
+    shown.display.tick()
     shown.display.advance(5, "loss 0.51")
     assert re.search(r"cold start of A 5/20 .*0:10 gone, 0:30 left", shown.text())
     assert "loss 0.51" in shown.text()
@@ -180,6 +181,18 @@ def test_a_resumed_run_counts_from_where_it_went_on():
     assert "9/20" in shown.text()
     assert "0:44 left" in shown.text()
     assert "since step 9: conversions 2, regressions 1" in shown.text()
+
+
+def test_what_an_evaluation_goes_on_with_says_nothing_of_what_is_left():
+    shown = Shown()
+    shown.display.phase("evaluation", 720)
+    shown.now = 6
+    shown.display.advance(600)  # answered before, and read back on a busy machine
+    assert "left" not in shown.text()
+    shown.now = 46
+    shown.display.tick()
+    shown.display.advance(640)
+    assert re.search(r"evaluation 640/720 .*0:46 gone, 1:20 left", shown.text())  # 40 in 40 s, not 640 in 46 s
 
 
 def test_an_evaluation_in_between_leaves_the_speed_of_training_alone():

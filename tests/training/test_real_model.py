@@ -30,6 +30,7 @@ def test_two_steps_of_agon_on_the_real_model(tmp_path: Path):
             max_completion_tokens=36,
             cold_start={"enabled": True, "steps": 5, "examples_per_step": 4, "lr": 1e-3},
             seats={"*": {"lr": 1e-4}},
+            preflight=False,
             run_dir=tmp_path / "run",
         ),
         progress=said.append,

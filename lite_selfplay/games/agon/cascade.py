@@ -124,4 +124,5 @@ CASCADE = Mode(
     reads=read_by_rival,
     stages=lambda seats: len(seats) + len(seat_pairs(seats)),
     columns=("conversions", "regressions"),
+    duels=True,
 )

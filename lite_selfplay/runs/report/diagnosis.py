@@ -7,7 +7,7 @@ The findings that hold of every game are here; what a game declares healthy, and
 import heapq
 import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Literal
 
@@ -15,9 +15,10 @@ from lite_selfplay.config import RunConfig
 from lite_selfplay.errors import ConfigError, RunFolderError
 from lite_selfplay.games import Game
 from lite_selfplay.games.presentation import as_words, number_of, percent, value_in_words, value_of
-from lite_selfplay.runs.folder import METRICS, RunFolder, as_written
+from lite_selfplay.runs.folder import METRICS, PREFLIGHT, RunFolder, as_written
 from lite_selfplay.runs.report.declared import game_of
 from lite_selfplay.runs.report.steps import warning_kind
+from lite_selfplay.tasks.files import read_json, require_no_link
 
 Row = Mapping[str, Any]
 Level = Literal["wrong", "watch", "normal"]
@@ -46,23 +47,27 @@ class Cause:
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """The steps that were looked at, counted from 0, the first and the last; the causes; and the completions that moved
-    most: those with the largest advantages."""
+    """The steps that were looked at, counted from 0, the first and the last, None before the first one; the causes; the
+    completions that moved most: those with the largest advantages; and what the pre-flight said."""
 
-    steps: tuple[int, int]
+    steps: tuple[int, int] | None
     causes: tuple[Cause, ...]
     moved_most: tuple[Row, ...]
     without_game: str = ""
+    preflight: tuple[str, ...] = ()
 
 
 def diagnose(path: Path, step: int | None = None) -> Diagnosis:
-    """Look at the last quarter of a run, or at one step of it, counted from 0.
+    """Look at the last quarter of a run, or at one step of it, counted from 0; before its first at its pre-flight.
 
     Raises RunFolderError where there is no run, or no step, or it is damaged; ConfigError for a step that is not there.
     """
     folder = RunFolder.open(path)
     with as_written(path):
         config, rows, (game, without_game) = folder.config(), folder.metrics(), game_of(folder)
+        said, expected = _before(path)
+        if not rows and said and step is None:
+            return Diagnosis(None, expected, (), without_game, said)
         if not rows:
             raise RunFolderError(f"{path / METRICS} holds no step yet: there is nothing to diagnose")
         looked = rows[-max(FEWEST_STEPS, len(rows) // 4) :] if step is None else [r for r in rows if r["step"] == step]
@@ -77,7 +82,29 @@ def diagnose(path: Path, step: int | None = None) -> Diagnosis:
         causes.sort(key=lambda cause: order.index(cause.level))
         first, last = looked[0]["step"], looked[-1]["step"]
         within = (row for row in folder.episodes() if first <= row["step"] <= last)
-        return Diagnosis((first, last), tuple(causes), tuple(moved_most(within)), without_game)
+        return Diagnosis((first, last), tuple(causes), tuple(moved_most(within)), without_game, said)
+
+
+def foreseen(path: Path, config: RunConfig, game: type[Game], row: Row) -> list[Cause]:
+    """What is doubtful of a run that has not begun, from a step that was played before it: `row` holds its streams and
+    the game's log, as a line of `metrics.jsonl` does."""
+    about = _About(path, config, game, [row], [row])
+    return [cause for check in (_truncated, _format, _silent, _declared) for cause in check(about)]
+
+
+def _before(path: Path) -> tuple[tuple[str, ...], tuple[Cause, ...]]:
+    """What the pre-flight of a run said and found; nothing where there was none. Raises RunFolderError for a damaged
+    file."""
+    file = path / PREFLIGHT
+    if not file.exists():
+        return (), ()
+    require_no_link(file)
+    values = read_json(file)
+    said, found, refused = values["lines"], values["findings"], values["refused"]
+    causes = [Cause(**{name.name: str(each[name.name]) for name in fields(Cause)}) for each in found]  # type: ignore[arg-type]
+    if refused:
+        causes.insert(0, Cause("pre-flight", "wrong", f"The run was refused: {refused}"))
+    return tuple(map(str, said)), tuple(causes)
 
 
 def moved_most(rows: Iterable[Row], count: int = MOVED_MOST) -> list[Row]:
@@ -104,6 +131,11 @@ class _About:
     def slower(self) -> str:
         """The flags for a third of each seat's learning rate."""
         return " ".join(f"--set seats.{name}.lr={seat.lr / 3:.2g}" for name, seat in self.config.seats.items())
+
+    def taught(self) -> str:
+        """The flag for a cold start, or for a longer one."""
+        section = self.config.cold_start
+        return f"--set cold_start.steps={2 * section.steps}" if section.enabled else "--cold-start"
 
     def roles(self) -> dict[str, list[Row]]:
         """The steps of each role that played."""
@@ -145,7 +177,7 @@ def _format(about: _About) -> Iterator[Cause]:
         if share is not None and share < FEWEST_WELL_FORMED:
             none = "Nothing the" if share == 0 else f"Only {percent(share)} of what the"
             sentence = f"{none} {role} writes is well-formed: the answer format is missing."
-            yield Cause("format", "wrong", sentence, f"well_formed {share:.2f}", about.again("--cold-start"))
+            yield Cause("format", "wrong", sentence, f"well_formed {share:.2f}", about.again(about.taught()))
 
 
 def _silent(about: _About) -> Iterator[Cause]:
@@ -161,7 +193,7 @@ def _silent(about: _About) -> Iterator[Cause]:
         poses = about.game.accuracy_of(role).proposals
         if right is not None and not poses and (right < ALL_WRONG or right > ALL_RIGHT):
             why = "nearly all its answers are wrong" if right < ALL_WRONG else "nearly all its answers are right"
-            flags = ["--cold-start"] if right < ALL_WRONG else ["--tasks HARDER"]
+            flags = [about.taught()] if right < ALL_WRONG else ["--tasks HARDER"]
         evidence = f"zero_variance_groups {silent:.0f} of {groups:.0f}" + (
             "" if right is None else f", accuracy {right:.2f}"
         )

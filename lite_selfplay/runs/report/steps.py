@@ -138,17 +138,6 @@ def _nats(value: float) -> str:
     return "under 0.001" if value < 0.001 else f"{value:.2g}"
 
 
-def flat(metrics: Mapping[str, Any], prefix: str = "") -> dict[str, float]:
-    """Nested metrics as `a/b/c: number`, for trackers."""
-    result: dict[str, float] = {}
-    for key, value in metrics.items():
-        if isinstance(value, Mapping):
-            result |= flat(value, f"{prefix}{key}/")
-        elif isinstance(value, int | float) and math.isfinite(value):
-            result[f"{prefix}{key}"] = value
-    return result
-
-
 def only_finite(values: Any) -> Any:
     """Nested JSON with None in the place of every number that is not finite, which JSON cannot hold."""
     if isinstance(values, Mapping):

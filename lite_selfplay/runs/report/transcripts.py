@@ -18,6 +18,8 @@ RULES = {
     "spread": "the first transcript of evenly spaced steps, from the first step to the last",
 }
 """How transcripts are chosen, so that nobody picks the nice ones by hand."""
+LONGEST_NAME = 200
+"""Characters of a problem's name in a title."""
 
 
 def shown_transcript(game: type[Game], rows: Iterable[Row]) -> Transcript | None:
@@ -57,18 +59,35 @@ def transcripts_markdown(game: type[Game], title: str, chosen: Sequence[Transcri
     if not chosen:
         parts.append("There are no transcripts to show.")
     for number, transcript in enumerate(chosen, 1):
-        title = f"Step {transcript.step + 1}, {plain(transcript.subject)}: {transcript.kind}"
-        parts += [f"## {number}. {title}", "The problem:", _fenced(transcript.problem)]
-        posed = game.accuracy_of(transcript.rows[0]["role"]).proposals and len(transcript.rows) > 1
-        for i, row in enumerate(transcript.rows):
-            if not i and posed:
-                parts += [f"What {plain(row['role'])} was asked:", _fenced(row["prompt"])]
-            elif i and not posed:
-                sentence, text = seen(transcript.rows[0], row)
-                parts += [sentence, _fenced(text)] if text else [sentence]
-            parts.append(f"{plain(row['role'])}, seat {code(row['seat'])}: {game.verdict(row)}{earned(row)}")
-            parts.append(_fenced(row["text"]))
+        parts += _parts(game, transcript, f"{number}. ")
     return "\n\n".join(parts) + "\n"
+
+
+def transcript_markdown(game: type[Game], transcript: Transcript, longest: int) -> str:
+    """One transcript as Markdown, with at most so many characters of each text."""
+    return "\n\n".join(_parts(game, transcript, "", longest)) + "\n"
+
+
+def _parts(game: type[Game], transcript: Transcript, number: str, longest: int | None = None) -> list[str]:
+    """The paragraphs of a transcript; texts are cut to the `longest` that may stand."""
+
+    def shown(text: str) -> str:
+        return fenced(text if longest is None or len(text) <= longest else f"{text[:longest]}\u2026")
+
+    title = f"Step {transcript.step + 1}, {plain(transcript.subject[:LONGEST_NAME])}: {transcript.kind}"
+    parts = [f"## {number}{title}", "The problem:", shown(transcript.problem)]
+    posed = game.accuracy_of(transcript.rows[0]["role"]).proposals and len(transcript.rows) > 1
+    for i, row in enumerate(transcript.rows):
+        if not i and posed:
+            parts += [f"What {plain(row['role'])} was asked:", shown(row["prompt"])]
+        elif i and not posed:
+            sentence, text = seen(transcript.rows[0], row)
+            parts += [sentence, shown(text)] if text else [sentence]
+        parts.append(
+            f"{plain(row['role'])}, seat {code(row['seat'])}: {plain(game.verdict(row)[:LONGEST_NAME])}{earned(row)}"
+        )
+        parts.append(shown(row["text"]))
+    return parts
 
 
 def seen(first: Row, later: Row) -> tuple[str, str]:
@@ -81,7 +100,7 @@ def seen(first: Row, later: Row) -> tuple[str, str]:
     return f"The {role} saw:", prompt
 
 
-def _fenced(text: str) -> str:
+def fenced(text: str) -> str:
     """A block that shows text as it stands, whatever fences are in it."""
     text = printable(text).strip() or "(nothing)"
     fence = "`" * max(3, 1 + max(map(len, re.findall("`+", text)), default=0))

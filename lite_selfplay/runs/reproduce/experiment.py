@@ -104,7 +104,7 @@ class Experiment(Section):
         for dotted, value in self.arms[arm].set.items():
             set_key(keys, FLAT_KEYS.get(dotted, dotted), value)
         started = {"cold_start": {"enabled": False}, "run": {"init": str(init)}} if init else {}
-        run = {"run": {"seed": seed, "dir": str(folder)}}
+        run = {"run": {"seed": seed, "dir": str(folder), "preflight": False}}  # an arm is compared, whatever it learns
         return RunConfig.of(self.base, {"game": self.arms[arm].game}, started, keys, run)
 
     def cold_start_config(self, seed: int, folder: Path) -> RunConfig:

@@ -92,7 +92,7 @@ def charts_of(game: type[Game], run: Analysis) -> list[dict[str, Any]]:
     named: dict[tuple[str, str], list[Curve]] = {}
     for curve in run.curves:
         if curve.part != GAME or curve.declared or any(curve.values):
-            named.setdefault((_group(game, curve), curve.name), []).append(curve)
+            named.setdefault((group_of(game, curve), curve.name), []).append(curve)
     for (group, name), curves in named.items():
         lines = [
             {
@@ -109,7 +109,8 @@ def charts_of(game: type[Game], run: Analysis) -> list[dict[str, Any]]:
     return sorted(charts, key=lambda chart: order.index(chart["group"]))
 
 
-def _group(game: type[Game], curve: Curve) -> str:
+def group_of(game: type[Game], curve: Curve) -> str:
+    """Which group of charts a curve is in."""
     if curve.part == GAME:
         return PLAY
     names = {game.accuracy_of(curve.part).name, PROPOSALS.name} | _ACHIEVED

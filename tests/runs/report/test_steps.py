@@ -16,7 +16,7 @@ from lite_selfplay.data import Completion, Episode, Group, Sample, Sampling, Str
 from lite_selfplay.games import find_game
 from lite_selfplay.runs.report.card import code, model_card, plain
 from lite_selfplay.runs.report.closing import closing_report
-from lite_selfplay.runs.report.steps import agreement_lines, episode_rows, flat, progress_line, stream_metrics
+from lite_selfplay.runs.report.steps import agreement_lines, episode_rows, progress_line, stream_metrics
 from lite_selfplay.training.trainer import StepReport, StreamUpdate
 
 AGON, SQLM, CPMOBIUS = map(find_game, ("agon", "sqlm", "cpmobius"))
@@ -82,7 +82,6 @@ def test_a_step_in_one_line_without_rewards():
     step = metrics(0, (None, 0.5))
     step["streams"]["drafter"]["reward_mean"] = step["streams"]["challenger"]["reward_mean"] = None
     assert "| drafter A: for the record | challenger B: 50% right |" in progress_line(AGON, step, 20, 75)
-    assert flat({"streams": {"coach": {"reward_mean": None, "loss": 0.5}}}) == {"streams/coach/loss": 0.5}
 
 
 def compared(seat, sampler, base):
@@ -107,10 +106,6 @@ def test_how_far_sampler_trainer_and_base_are_apart():
     foreign = {**row, "sampler_what": "the completions of drafter (seat A) come from elsewhere"}
     assert agreement_lines(foreign) == []
     assert "skipped, the completions of drafter (seat A) come from elsewhere" in progress_line(AGON, foreign, 20, 75)
-
-
-def test_flat_metrics():
-    assert flat({"a": {"b": 1, "c": None, "d": float("nan")}, "e": "text"}) == {"a/b": 1}
 
 
 def test_words_for_a_roles_accuracy():
@@ -349,6 +344,17 @@ def test_names_stay_on_one_line(name):
     assert "\n" not in plain(name) + code(name)
     fence = re.match("`+", code(name)).group()
     assert not re.search(f"(?<!`){fence}(?!`)", code(name)[len(fence) : -len(fence)])
+
+
+def test_what_is_hostile_stays_text_in_a_card():
+    odd = "<script>alert(1)</script> ![x](http://example.org/x.png)\x1b[31m\u202e ``` \n# no heading | " + "a" * 2**20
+    run = RunConfig(game="agon", model="tiny", tasks=odd, seats={"A": {}})
+    moments = {odd[:90]: {**evaluation({"base": score(0.05)}), "tasks": odd}}
+    _, text = front_matter(model_card(run, 1, evaluations=moments))
+    assert not set(text) & {"\x1b", "\u202e"}
+    assert "\n# no heading" not in text
+    literal = re.sub(r"(`+) .+? \1", "", text)  # inline code
+    assert not re.search(r"(?<!\\)(<script|!\[)", literal)
 
 
 def test_reports_and_summaries_load_no_torch():

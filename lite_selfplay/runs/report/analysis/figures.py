@@ -171,10 +171,10 @@ class _Styles:
     def __call__(self, run: Analysis, name: str) -> dict[str, Any]:
         number = self._names.setdefault(name, len(self._names))
         if len(self._runs) == 1:
-            return {"label": _label(name or run.name), "color": f"C{number % 10}", "linestyle": "-"}
+            return {"label": shown_label(name or run.name), "color": f"C{number % 10}", "linestyle": "-"}
         place = next(i for i, other in enumerate(self._runs) if other is run)
         label = f"{run.name}: {name}" if name else run.name
-        return {"label": _label(label), "color": f"C{place % 10}", "linestyle": _STYLES[number % len(_STYLES)]}
+        return {"label": shown_label(label), "color": f"C{place % 10}", "linestyle": _STYLES[number % len(_STYLES)]}
 
 
 def _drawn(panel: "Axes", run: Analysis, curve: Curve, **style: Any) -> Any:
@@ -227,10 +227,10 @@ def _shared_legend(figure: "Figure", handles: Mapping[str, Any]) -> None:
 
 
 def _title(text: str, width: int) -> str:
-    return "\n".join(textwrap.wrap(_label(text), width))
+    return "\n".join(textwrap.wrap(shown_label(text), width))
 
 
-def _label(text: str) -> str:
+def shown_label(text: str) -> str:
     """Text on one line in which matplotlib finds no formula, and that a legend does not leave out."""
     shown = re.sub(r"([$\\])", r"\\\1", " ".join(printable(text).split()))
     return f" {shown}" if shown.startswith("_") else shown

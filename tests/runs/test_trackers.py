@@ -1,0 +1,277 @@
+"""Trackers hear the viewer's curves, samples as text alone, and warnings: each read back by its own library."""
+
+import importlib.util
+import json
+import os
+import re
+import struct
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lite_selfplay import RunConfig, load_run, resume, train
+from lite_selfplay.errors import ConfigError
+from lite_selfplay.games import find_game
+from lite_selfplay.runs import trackers
+from lite_selfplay.runs.trackers import Tensorboard, Tracker, curve_values
+from lite_selfplay.runs.view.overview import charts_of
+
+AGON = find_game("agon")
+HOSTILE = (
+    "<script>alert(1)</script> [link](javascript:alert(1)) ![x](http://example.org/x.png)\x1b[31m red\x1b]0;title\x07 "
+    "\u202eevil \ud800 ```\n# no heading\n" + "a" * 2**20
+)
+"""What a model may write: markup, escape sequences, bidirectional marks, halves of surrogate pairs, a megabyte."""
+
+STREAM = {
+    "seat": "A", "completions": 8, "reward_mean": 1.5, "accuracy": 0.5, "well_formed": 1.0, "tokens_mean": 9.0,
+    "truncated": 0.25, "groups": 2, "zero_variance_groups": 1, "kl": None, "loss": 0.01, "clipped": None,
+    "sampler_gap": 1e-6, "base_gap": 0.1,
+}  # fmt: skip
+METRICS = {
+    "streams": {"drafter": STREAM, "challenger": {**STREAM, "seat": "B", "reward_mean": 2.5}},
+    "seats": {"A": {"grad_norm": 0.3}, "B": {"grad_norm": None}},
+    "game": {"pairs": 8, "conversions": 2, "regressions": 1, "empty_summaries": 0.0},
+}
+SCORE = {"pass_at_1": 0.5, "ci95": [0.25, 0.75]}
+RESULT = {"n": 4, "step": 2, "seats": {"A": SCORE}, "directions": {"A->B": {"pass_at_1": 0.75, "ci95": [0.5, 1.0]}}}
+EXPECTED = {
+    "Learning/reward/drafter": 1.5,
+    "Learning/reward/challenger": 2.5,
+    "Learning/accuracy/drafter": 0.5,
+    "Health/truncated/drafter": 0.25,
+    "Health/gradient norm/A": 0.3,
+    "The game/conversions a step": 2.0,
+}
+
+
+def row(role: str, seat: str, text: str, **more: Any) -> dict[str, Any]:
+    about = {"problem_id": text[:50], "group": 0, "sample": 0, "prompt": f"Solve: {text}", "text": text}
+    judged = {"reward": 1.0, "correct": False, "reason": text, "stop": "eos", "tokens": 3, "advantage": 0.5}
+    return {"step": 0, "role": role, "seat": seat, **about, **judged, **more}
+
+
+def tell(tracker: Tracker) -> None:
+    """A run of two steps, as a session tells it."""
+    rows = [row("drafter", "A", HOSTILE), row("challenger", "B", HOSTILE, draft=0)]
+    (transcript,) = AGON.transcripts(rows)
+    tracker.open(0)
+    for step in range(2):
+        tracker.step({"step": step, **METRICS}, transcript, "")
+    tracker.evaluated("after 2 steps", RESULT, "")
+    tracker.warn(f"drafts are empty: \x1b[31m{HOSTILE[:40]}\ud800")
+    tracker.close()
+
+
+def told(sentences: list[str], folder: Path, kind: str) -> Tracker:
+    settings = RunConfig(game="agon", model="tiny", tasks="letters", report_to=kind)
+    return trackers.TRACKERS[kind](settings, AGON, folder, sentences.append)
+
+
+def is_text_alone(markdown: str) -> None:
+    """What models wrote stands inside fences that it cannot close, and drives nothing."""
+    assert "<script>" in markdown
+    outside = [part for place, part in enumerate(markdown.split("\n````")) if place % 2 == 0]
+    assert not any(re.search(r"(?<!\\)(<\w|\]\()", part) for part in outside)
+    assert not set(markdown) & {"\x1b", "\x07", "\u202e", "\ud800"}
+    assert len(markdown) < 20 * trackers.LONGEST
+    markdown.encode()
+
+
+# TensorBoard
+
+
+def events(folder: Path) -> Any:
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    found = EventAccumulator(str(folder), size_guidance={"tensors": 0, "scalars": 0})
+    found.Reload()
+    return found
+
+
+def texts(found: Any, tag: str) -> list[str]:
+    return [event.tensor_proto.string_val[0].decode() for event in found.Tensors(f"{tag}/text_summary")]
+
+
+tensorboard = pytest.mark.skipif(
+    importlib.util.find_spec("tensorboard") is None, reason='needs pip install "lite-selfplay[trackers]"'
+)
+
+
+@tensorboard
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_tensorboard_holds_curves_samples_and_warnings(tmp_path: Path):
+    sentences: list[str] = []
+    tell(told(sentences, tmp_path, "tensorboard"))
+    assert sentences == []
+    found = events(tmp_path / "tensorboard")
+    scalars = {tag: [(e.step, round(e.value, 6)) for e in found.Scalars(tag)] for tag in found.Tags()["scalars"]}
+    assert {tag: scalars[tag] for tag in EXPECTED} == {tag: [(1, v), (2, v)] for tag, v in EXPECTED.items()}
+    assert scalars["Learning/pass@1, 4 held-out problems/A->B"] == [(2, 0.75)]
+    assert scalars["Learning/pass@1, 4 held-out problems/A, 95% from"] == [(2, 0.25)]
+    (sample,) = texts(found, "samples")
+    is_text_alone(sample)
+    assert "drafts are empty: <script>" in texts(found, "warnings")[0]
+
+
+@tensorboard
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_a_run_and_its_resume_have_the_curves_of_the_viewer(tmp_path: Path):
+    from lite_selfplay.runs.report.analysis import analyse
+
+    settings = {"model": "tiny", "precision": "fp32", "tasks": "letters", "max_completion_tokens": 6, "group_size": 4}
+    asked = RunConfig(
+        game="agon", **settings, problems_per_step=2, steps=1, report_to="tensorboard", run_dir=tmp_path / "r"
+    )
+    path = train(asked).path
+    resume(path, steps=2)
+    found = events(path / "tensorboard")
+    shown = charts_of(AGON, analyse(path, completions=False))
+    for chart in shown:
+        for line in chart["lines"]:
+            tag = "/".join(filter(None, [chart["group"], chart["name"].replace("/", "|"), line["name"]]))
+            got = [(event.step - 1, pytest.approx(event.value, abs=1e-5)) for event in found.Scalars(tag)]
+            assert list(zip(line["steps"], line["values"], strict=True)) == got
+    assert len(shown) > 10
+    assert len(load_run(path).metrics_rows()) == 2
+
+
+# Weights & Biases, Trackio: in processes of their own, which read their folders' names once
+
+_CHILD = """
+import json, sys
+from pathlib import Path
+sys.path.insert(0, {tests!r})
+import test_trackers
+sentences = []
+test_trackers.tell(test_trackers.told(sentences, Path({folder!r}), {kind!r}))
+print(json.dumps(sentences), file=sys.stderr)
+"""
+
+
+def in_a_process(kind: str, folder: Path, **environment: str) -> str:
+    """Tell a tracker of a run, and return what it printed on stdout."""
+    folder.mkdir()
+    code = _CHILD.format(tests=str(Path(__file__).parent), folder=str(folder), kind=kind)
+    run = subprocess.run(
+        [sys.executable, "-c", code], env={**os.environ, **environment}, capture_output=True, text=True, timeout=250
+    )
+    assert run.returncode == 0, run.stderr
+    assert json.loads(run.stderr.splitlines()[-1]) == [], run.stderr
+    return run.stdout
+
+
+def wandb_records(data: bytes) -> list[bytes]:
+    """The records of an offline run's file: LevelDB's log format after a header of seven bytes."""
+    place, found, part = 7, [], b""
+    while place + 7 <= len(data):
+        if (room := 2**15 - place % 2**15) < 7:  # what is left of a block is padding
+            place += room
+            continue
+        size, kind = struct.unpack("<4xHB", data[place : place + 7])
+        part += data[place + 7 : place + 7 + size]
+        place += 7 + size
+        if kind in (1, 4):  # whole, or the last part
+            found.append(part)
+            part = b""
+    return found
+
+
+@pytest.mark.skipif(importlib.util.find_spec("wandb") is None, reason='needs pip install "lite-selfplay[trackers]"')
+@pytest.mark.filterwarnings("ignore")
+def test_wandb_keeps_the_same_offline(tmp_path: Path):
+    assert in_a_process("wandb", tmp_path / "run", WANDB_MODE="offline", WANDB_SILENT="true") == ""
+    from wandb.proto import wandb_internal_pb2
+
+    (file,) = (tmp_path / "run" / "wandb").glob("offline-run-*/run-*.wandb")
+    history, alerts = [], []
+    for data in wandb_records(file.read_bytes()):
+        record = wandb_internal_pb2.Record()
+        record.ParseFromString(data)
+        if record.HasField("history"):
+            history.append({i.key or "/".join(i.nested_key): json.loads(i.value_json) for i in record.history.item})
+        if record.HasField("alert"):
+            alerts.append(record.alert.text)
+    first = next(line for line in history if line.get("_step") == 1)
+    assert {key: first[key] for key in EXPECTED} == EXPECTED
+    assert any(line.get("Learning/pass@1, 4 held-out problems/A->B") == 0.75 for line in history)
+    (table,) = (tmp_path / "run" / "wandb").glob("offline-run-*/files/media/table/*.json")
+    ((step, sample),) = json.loads(table.read_text())["data"]
+    assert step == 1
+    is_text_alone(sample)
+    assert "drafts are empty" in alerts[0]
+
+
+@pytest.mark.skipif(importlib.util.find_spec("trackio") is None, reason='needs pip install "lite-selfplay[trackers]"')
+def test_trackio_keeps_the_same_locally(tmp_path: Path):
+    place = {"TRACKIO_DIR": str(tmp_path / "trackio"), "TRACKIO_PROJECT": "tests"}
+    assert in_a_process("trackio", tmp_path / "run", **place) == ""
+    read = """
+import json
+from trackio.sqlite_storage import SQLiteStorage
+(name,) = SQLiteStorage.get_runs("tests")
+print(json.dumps([SQLiteStorage.get_logs("tests", name), SQLiteStorage.get_alerts("tests", run_name=name)]))
+"""
+    shown = subprocess.run(
+        [sys.executable, "-c", read], env={**os.environ, **place}, capture_output=True, text=True, check=True
+    )
+    logs, alerts = json.loads(shown.stdout.splitlines()[-1])
+    first: Mapping[str, Any] = next(
+        line for line in logs if line.get("step") == 1 and "Learning/reward/drafter" in line
+    )
+    assert {key: first[key] for key in EXPECTED} == EXPECTED
+    assert any(line.get("Learning/pass@1, 4 held-out problems/A->B") == 0.75 for line in logs)
+    (sample,) = [line["samples"]["_value"] for line in logs if "samples" in line]
+    is_text_alone(sample)
+    assert [alert["level"] for alert in alerts] == ["warn"]
+    assert alerts[0]["text"].startswith("drafts are empty: <script>")
+
+
+# Any of them
+
+
+class Broken(Tensorboard):
+    def _start(self, identity: str, done: int) -> None:
+        self.identity = identity
+
+    def _log(self, values: Mapping[str, float], step: int) -> None:
+        raise OSError("no network")
+
+
+def test_a_tracker_that_fails_is_told_of_once_and_the_run_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setitem(trackers.TRACKERS, "tensorboard", Broken)  # type: ignore[misc]
+    sentences: list[str] = []
+    tell(told(sentences, tmp_path, "tensorboard"))
+    assert sentences == ["tensorboard failed, and hears no more of this run: OSError: no network"]
+
+
+def test_one_that_cannot_be_started_ends_the_run_before_it_begins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    def fail(*_: object) -> None:
+        raise ValueError("no key\x1b[31m")
+
+    monkeypatch.setattr(Broken, "_start", fail)
+    with pytest.raises(ConfigError, match=r"tensorboard cannot be started: ValueError: no key \(--report-to none"):
+        Broken(RunConfig(game="agon", model="tiny"), AGON, tmp_path, print).open(0)
+
+
+def test_a_resumed_run_is_the_same_to_a_tracker(tmp_path: Path):
+    settings = RunConfig(game="agon", model="tiny")
+    first, second = (Broken(settings, AGON, tmp_path, print) for _ in range(2))
+    first.open(0)
+    second.open(3)
+    assert first.identity == second.identity
+    (tmp_path / "tracker.json").write_text('{"id": "../elsewhere"}')
+    with pytest.raises(Exception, match="does not say what a tracker knows the run by"):
+        first.open(0)
+
+
+def test_an_undeclared_figure_has_a_curve_once_it_is_not_zero():
+    seen: set[str] = set()
+    logs: Callable[[int], dict[str, Any]] = lambda n: {"step": 0, **METRICS, "game": {"odd/things": n}}  # noqa: E731
+    assert "The game/odd|things" not in curve_values(AGON, logs(0), seen)
+    assert curve_values(AGON, logs(2), seen)["The game/odd|things"] == 2.0
+    assert curve_values(AGON, logs(0), seen)["The game/odd|things"] == 0.0
