@@ -193,8 +193,8 @@ def _evaluate_all(
 
         model = base_of(found.config.model, progress)
         found.require_base(model.identity)
-        kept = (write if keep is None else keep) and ranks.main
-        answers = _answers(found, model.identity, chosen, specs, settings, kept, progress)
+        keeps = (write if keep is None else keep) and ranks.main
+        answers = _answers(found, model.identity, chosen, specs, settings, keeps, progress)
         progress.say(f"loading {model.name} in {found.config.model.precision}")
         tokens = max(each.sampling.max_tokens for each in chosen)
         with found.table(model, tokens, progress, Poll(progress, interrupts.poll), ranks) as table:

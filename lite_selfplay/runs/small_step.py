@@ -1,10 +1,10 @@
 """A step of a game in small, played aside: at a table of its own that notes what was said, with a game of its own."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from lite_selfplay.config import RunConfig
-from lite_selfplay.data import Completion, Episode, Problem, Sampling, Verdict
+from lite_selfplay.data import Completion, Episode, Problem, Sampling, Turn, Verdict
 from lite_selfplay.errors import LiteSelfPlayError
 from lite_selfplay.games import Game, make_game
 from lite_selfplay.runs.report.steps import stream_metrics
@@ -49,17 +49,19 @@ class SmallTable(LiveTable):
     def speak(
         self,
         seat: str,
-        prompts: Sequence[str],
+        prompts: Sequence[str | Sequence[Turn]],
         n: int,
         sampling: Sampling,
         seeds: Sequence[Sequence[int]],
         beginnings: Sequence[str] | None = None,
+        hear: Callable[[int, int, int, int], bool] | None = None,
     ) -> list[list[Completion]]:
         left = self.most - sum(map(len, self.said.values()))
         each = min(n, left)
         count = min(len(prompts), left // each) if each else 0
         starts = None if beginnings is None else beginnings[:count]
-        found = super().speak(seat, prompts[:count], each, sampling, [row[:each] for row in seeds[:count]], starts)
+        first = [row[:each] for row in seeds[:count]]
+        found = super().speak(seat, prompts[:count], each, sampling, first, starts, hear)
         self.said.setdefault(self._role, []).extend(completion for row in found for completion in row)
         if each == n and count == len(prompts):
             return found

@@ -236,7 +236,7 @@ def speakers_of(
         config = RunConfig.of(target.config.model_dump(mode="json"), {"run": {"max_prompt_tokens": context}})
         target = replace(target, config=config)
         tokens = min(max_tokens or target.config.run.max_completion_tokens or DEFAULT_TOKENS, context - 1)
-        with target.table(model, tokens, shown, Poll(shown, poll), chosen) as table:
+        with target.table(model, tokens, shown, Poll(shown, poll), checkpoint=chosen) as table:
             yield Speakers(
                 table=table,
                 target=target,
