@@ -373,7 +373,7 @@ class RunSection(Section):
         "Before the first step play up to 16 completions and compute the largest microbatch, say what to expect, and "
         "refuse a run that cannot learn",
         flag="preflight",
-        unset="yes, but for tiny, whose weights are random",
+        unset="yes, except for tiny, whose weights are random",
     )
     max_bad_steps: int = key(
         3, "A step with a number that is not finite is skipped; so many in a row stop the run", ge=1
