@@ -45,6 +45,7 @@ class Rent(Game):
             "entropy, nats a token",
             healthy=(SURE, math.inf),
             warning="the mean entropy is {value:.4f} nats a token: the seat says the same whatever is drawn",
+            about="The mean entropy of the seat's next-token distribution: what it is paid to lower.",
         ),
     )
 

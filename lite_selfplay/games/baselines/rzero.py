@@ -77,7 +77,13 @@ class RZero(ProposeSolve):
     figures = (
         *YIELD,
         *WATCHED,
-        Figure("cluster_share", "share of the cluster", "share", of="questions"),
+        Figure(
+            "cluster_share",
+            "share of the cluster",
+            "share",
+            of="questions",
+            about="The mean share of a step's questions that are alike: their challenger is paid less.",
+        ),
         Figure("pool", "questions in the pool", how="last", about="Questions that the solver can learn from."),
         *BREAKDOWNS,
     )

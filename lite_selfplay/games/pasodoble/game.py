@@ -78,9 +78,19 @@ class PasoDoble(ProposeSolve):
             "diversity", "diversity", "share", of="questions", about="How much a question differs from earlier ones."
         ),
         *WATCHED,
-        Figure("buffer", "buffered questions", how="last"),
-        Figure("evicted", "evicted questions", how="sum"),
-        Figure("leaks", "questions that give their answer away", how="sum"),
+        Figure("buffer", "buffered questions", how="last", about="Questions kept for offline training."),
+        Figure(
+            "evicted",
+            "evicted questions",
+            how="sum",
+            about="Questions dropped from the buffer: always solved, or not solved more often any more.",
+        ),
+        Figure(
+            "leaks",
+            "questions that give their answer away",
+            how="sum",
+            about="Proposals refused since their question states its own answer.",
+        ),
         *BREAKDOWNS,
     )
     not_figures = ProposeSolve.not_figures | {"phase", "iteration", "skips", "skipped"}

@@ -248,6 +248,8 @@ def corruptions(problem: Problem, rng: random.Random, changes: Sequence[Change] 
         made = corrupt(step, rng, given=given, changes=changes)
         if made is None:
             continue
+        found = calculations(step)
+        needed = list(map(str, found))
         yield StepPair(
             id=f"{problem.id}-{place + 1}",
             problem=problem.text,
@@ -256,7 +258,15 @@ def corruptions(problem: Problem, rng: random.Random, changes: Sequence[Change] 
             wrong=made.step.strip(),
             kind=KIND_OF[made.change],
             change=f"The step calculates {made.was}. I make it {made.now}.",
-            check=f"{' and '.join(map(str, calculations(step)))}, as the step says.",
-            flaw=f"It says {made.now}, but "
-            + (f"{made.was}." if made.change == "number" else f"what is needed here is {made.was}."),
+            check=_compared(needed, needed),
+            flaw=_compared(needed, [made.now if each == made.was else str(each) for each in found]),
         )
+
+
+def _compared(needed: Sequence[str], said: Sequence[str]) -> str:
+    """What a critic says of a step: first what is needed, then what stands there, and only then whether they differ.
+
+    Begun in the same words for right and for wrong steps, so that a critic taught with it calculates before it judges.
+    """
+    verdict = "the same" if needed == said else "something else"
+    return f"What is needed is {' and '.join(needed)}. The step says {' and '.join(said)}: {verdict}."

@@ -15,18 +15,27 @@ from lite_selfplay.games.spc.rounds import CRITIC, SNEAKY, Played, attack_succes
 from lite_selfplay.games.spc.scores import VALID_SHARE
 
 FIGURES: Sequence[Figure] = (
-    Figure("steps", "steps of right solutions", how="last", word="steps"),
-    Figure("stable", "stable original steps", "share", of="steps", part=True, word="stable"),
-    Figure("attack_success", "attack success", "share", how="last", word="attacks succeed"),
-    Figure("win_rate", "sneaky generator's win rate", "share", how="last", word="critic fooled"),
+    Figure("steps", "steps of right solutions", how="last", word="steps",
+           about="Steps drawn from right solutions, one a solution: what can be attacked."),
+    Figure("stable", "stable original steps", "share", of="steps", part=True, word="stable",
+           about="Steps from which the solver mostly ends well; the others are discarded."),
+    Figure("attack_success", "attack success", "share", how="last", word="attacks succeed",
+           about="Attempted rewrites after which the solver never ends well: they are real errors."),
+    Figure("win_rate", "sneaky generator's win rate", "share", how="last", word="critic fooled",
+           about="Real errors that the critic's first critique accepted."),
     Figure("judged_share", "critiques with a judgement", "share", word="critiques judge", healthy=(VALID_SHARE, inf),
-           warning="only {value:.0%} of the critiques hold a judgement: a longer cold start or more tokens may help"),
-    Figure("sneaky_rows", "rows the sneaky generator learns from", how="last", word="sneaky rows"),
-    Figure("critic_rows", "rows the critic learns from", how="last", word="critic rows"),
-    Figure("fates", "fates of the steps", how="last"),
-    Figure("refused", "rewrites that cannot be tried", how="sum"),
-    Figure("win_rates", "win rate by pairing", "share", how="last"),
-    Figure("attack_successes", "attack success by sneaky generator", "share", how="last"),
+           warning="only {value:.0%} of the critiques hold a judgement: a longer cold start or more tokens may help",
+           about="Critiques that say whether the step is correct."),
+    Figure("sneaky_rows", "rows the sneaky generator learns from", how="last", word="sneaky rows",
+           about="Rewrites that won, were caught and were no error, in equal numbers."),
+    Figure("critic_rows", "rows the critic learns from", how="last", word="critic rows",
+           about="Critiques in pairs, a right and a wrong one of the same step."),
+    Figure("fates", "fates of the steps", how="last", about="What became of each step, counted."),
+    Figure("refused", "rewrites that cannot be tried", how="sum", about="Invalid rewrites, by their reason."),
+    Figure("win_rates", "win rate by pairing", "share", how="last",
+           about="Each snapshot of the sneaky generator against each of the critic, at the end of a run."),
+    Figure("attack_successes", "attack success by sneaky generator", "share", how="last",
+           about="Rewrites of each snapshot of the sneaky generator that mislead the solver, at the end of a run."),
 )  # fmt: skip
 
 NOT_FIGURES = frozenset(

@@ -35,7 +35,7 @@ EGGS = Problem(
     "eggs", "A duck lays 16 eggs. 3 are eaten, 4 baked, the rest sold at $2.", "18", extra={"solution": SOLUTION}
 )
 
-FLAW = re.compile(r"It says (.+ = .+), but (?:what is needed here is )?(.+ = .+)\.")
+FLAW = re.compile(r"What is needed is (?P<needed>.+ = .+)\. The step says (?P<said>.+ = .+): something else\.")
 
 
 def gsm8k(name: str = "gsm8k_train") -> list[Problem]:
@@ -158,8 +158,9 @@ def test_a_pair_says_what_was_done():
     assert second.before == "She sells 16 - 3 - 4 = 9 eggs.\n"
     assert second.right == "She makes 9 * $2 = $18."
     assert first.kind == "arithmetic slip"
-    assert first.check == "16 - 3 - 4 = 9, as the step says."
-    assert re.fullmatch(r"It says 16 - 3 - 4 = \d+, but 16 - 3 - 4 = 9\.", first.flaw)
+    assert first.check == "What is needed is 16 - 3 - 4 = 9. The step says 16 - 3 - 4 = 9: the same."
+    needed = r"What is needed is 16 - 3 - 4 = 9\. The step says 16 - 3 - 4 = (?!9:)\d+: something else\."
+    assert re.fullmatch(needed, first.flaw)
     assert "<<" not in first.wrong + second.wrong + second.before
 
 
@@ -188,7 +189,8 @@ def test_every_corrupted_step_is_wrong_when_recomputed():
         assert pair.right != pair.wrong
         assert "<<" not in pair.before + pair.right + pair.wrong
         assert pair.right in without_notes(problem.extra["solution"])
-        now, was = FLAW.fullmatch(pair.flaw).groups()
+        needed, said = (side.split(" and ") for side in FLAW.fullmatch(pair.flaw).groups())
+        ((was, now),) = [both for both in zip(needed, said, strict=True) if both[0] != both[1]]
         assert value_of(was.partition(" = ")[0]) == Fraction(was.partition(" = ")[2])
         # The result is another one than the calculation that the solution has here comes to.
         assert Fraction(now.partition(" = ")[2].replace(",", "")) != value_of(was.partition(" = ")[0])
