@@ -118,7 +118,9 @@ def test_doctor_says_what_a_run_would_use(card: pretend.Card, call: Callable[...
     assert ("bf16" if card.model.bf16 else "fp16") in text
 
 
-def test_a_plan_is_held_to_the_card_that_is_there(card: pretend.Card, call: Callable[..., Any]):
+def test_a_plan_knows_the_card_and_how_much_it_holds(card: pretend.Card, call: Callable[..., Any]):
     told = call("plan", "--model", "tiny", "--game", "agon")
     assert told.code == 0
-    assert card.model.name in told.out
+    name = card.model.name.removeprefix("NVIDIA GeForce ")
+    (line,) = [line for line in told.out.splitlines() if line.startswith(f"{name} ")]
+    assert f" {card.model.memory / pretend.GIB:.1f} GiB  fits" in line

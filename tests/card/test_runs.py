@@ -16,6 +16,7 @@ from lite_selfplay.games.prompts import fill
 from lite_selfplay.runs.api import resume
 from tests.card import pretend
 from tests.gpu.test_seats import LESSONS
+from tests.varied_reward import varied
 
 Config = Callable[..., dict[str, Any]]
 
@@ -31,7 +32,7 @@ def kept(run: Path) -> dict[str, torch.Tensor]:
 
 
 def test_a_run_moves_both_seats_and_goes_on_to_the_bit(precision: str, agon: Config, tmp_path: Path):
-    whole = train(RunConfig(**agon("whole", precision, steps=2, run={"save_every": 1})))
+    whole = train(RunConfig(**agon("whole", precision, steps=2, run={"save_every": 1})), reward=varied)
     for row in whole.metrics_rows():
         assert row["nonfinite_what"] is None
         assert row["skipped_steps"] == 0
@@ -40,7 +41,7 @@ def test_a_run_moves_both_seats_and_goes_on_to_the_bit(precision: str, agon: Con
     assert {seat: one["updates"] for seat, one in whole.metrics_rows()[-1]["seats"].items()} == {"A": 2, "B": 2}
     shutil.copytree(whole.path, tmp_path / "again")
     shutil.rmtree(tmp_path / "again" / "checkpoints" / "step-2")
-    again = resume(tmp_path / "again")
+    again = resume(tmp_path / "again", reward=varied)
     assert [row["streams"] for row in whole.metrics_rows()] == [row["streams"] for row in again.metrics_rows()]
     one, other = (kept(run.path) for run in (whole, again))
     assert one.keys() == other.keys()
