@@ -40,7 +40,7 @@ OTHERS: dict[str, tuple[object, ...]] = {
         *("rzero", "--set", "game.low=0", "--set", "game.high=1", "--set", "game.votes=3"),
         *("--set", "game.challenger_steps=1", "--set", "game.solver_steps=1"),
     ),
-    "spc": ("spc", "--set", "game.rounds=1", "--set", "game.epochs=1"),
+    "spc": ("spc", "--no-cold-start", "--set", "game.rounds=1", "--set", "game.epochs=1"),
 }
 """Games that are played in the long form alone."""
 
