@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from safetensors.torch import load_file
 
-STEPS = int(os.environ.get("LITE_SELFPLAY_RANKS_STEPS") or 3)
+STEPS = int(os.environ.get("LITE_SELFPLAY_RANKS_STEPS") or 2)
 """20 in the long form, which takes minutes."""
 CLOSE = 1e-5
 SETTINGS = (
@@ -18,7 +18,7 @@ SETTINGS = (
     *("--max-completion-tokens", 10, "--problems-per-step", 2, "--group-size", 4),
 )
 GAMES: dict[str, tuple[object, ...]] = {
-    "agon": ("agon",),
+    "agon": ("agon", "--set", "seats.*.lr=0.0005"),
     "grpo": ("grpo",),
     "sqlm": ("sqlm", "--set", "game.seats=two", "--set", "game.proposer_every=1"),
     "pasodoble": ("pasodoble", "--set", "game.reward=random", "--set", "game.tau_sim=1.0"),
@@ -40,7 +40,7 @@ OTHERS: dict[str, tuple[object, ...]] = {
         *("rzero", "--set", "game.low=0", "--set", "game.high=1", "--set", "game.votes=3"),
         *("--set", "game.challenger_steps=1", "--set", "game.solver_steps=1"),
     ),
-    "spc": ("spc", "--set", "game.rounds=1", "--set", "game.epochs=1"),
+    "spc": ("spc", "--no-cold-start", "--set", "game.rounds=1", "--set", "game.epochs=1"),
 }
 """Games that are played in the long form alone."""
 

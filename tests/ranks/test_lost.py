@@ -15,7 +15,7 @@ from tests.ranks.test_equal_runs import apart, lines, require_same_episodes
 
 KILLS = int(os.environ.get("LITE_SELFPLAY_RANKS_KILLS") or 0)
 """Kills at random moments; a few of each kind without it."""
-STEPS = 4
+STEPS = 3
 COMMAND = (
     *("train", "agon", "--model", "tiny", "--precision", "fp32", "--tasks", "letters", "--max-completion-tokens", 8),
     *("--problems-per-step", 2, "--group-size", 4, "--steps", STEPS, "--set", "seats.*.lr=0.001"),
@@ -53,7 +53,6 @@ def saved(run: Path) -> int:
         (0, "SIGKILL", "after sum"),
         (0, "SIGKILL", "lines"),
         (1, "SIGKILL", "update"),
-        (1, "SIGKILL", "after sum"),
         (0, "SIGTERM", "ask"),
         (1, "SIGINT", "update"),
     ],
@@ -62,7 +61,7 @@ def test_whoever_is_lost_the_run_is_saved(
     rank: int, how: str, moment: str, play: Callable[..., Any], untouched: tuple[Path, float], tmp_path: Path
 ):
     run, world = tmp_path / "run", 2
-    times = 5 if moment in ("ask", "after sum") else 3  # in the third step
+    times = 3 if moment in ("ask", "after sum") else 2  # in the second step
     ended = play(world, *COMMAND, "--run-dir", run, play=("ends", rank, how, moment, times))
     other = 1 - rank
     if how == "SIGKILL":
@@ -74,7 +73,7 @@ def test_whoever_is_lost_the_run_is_saved(
     assert "Go on with: lite-selfplay train --resume" in ended.said[speaks]
     assert "saved before step" in ended.said[speaks]
     assert "error" not in ended.said[1 - speaks]
-    assert saved(run) >= 2
+    assert saved(run) >= 1
     assert [row["step"] for row in lines(run / "metrics.jsonl")] == list(range(saved(run)))
     went_on(run, play, untouched[0])
 
@@ -84,7 +83,7 @@ def test_killed_at_random_moments(
 ):
     """Ranks that are killed again and again: what was complete before stays, and the run ends as the untouched one."""
     rng, kills, resumed = random.Random(8), 0, 0
-    while kills < (KILLS or 2):
+    while kills < (KILLS or 1):
         run, complete, first = tmp_path / f"run-{kills}", 0, True
         for _ in range(3):
             world = rng.choice((2, 2, 3))
