@@ -263,7 +263,7 @@ def test_a_small_game_samples_no_more_than_it_may():
 
 
 def test_a_table_ends_the_game_once_enough_was_said(monkeypatch: pytest.MonkeyPatch):
-    def speak(self: Any, seat: str, prompts: Any, n: int, sampling: Any, seeds: Any, beginnings: Any = None) -> Any:
+    def speak(self: Any, seat: str, prompts: Any, n: int, sampling: Any, seeds: Any, *rest: Any) -> Any:
         assert len(seeds) == len(prompts)
         assert {len(row) for row in seeds} <= {n}
         return [[Completion(p, "", (1,), (2,), (), "eos", seat, 0, sampling) for _ in range(n)] for p in prompts]
