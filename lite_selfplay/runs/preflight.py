@@ -6,7 +6,6 @@ away. A run that cannot learn is refused; what is only doubtful is said, in the 
 """
 
 import json
-import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -105,10 +104,7 @@ class Preflight:
 
 
 def wanted(config: RunConfig) -> bool:
-    """Whether there is a pre-flight: where nobody says, for every base that is not random. One of several processes
-    that train together has none."""
-    if os.environ.get("WORLD_SIZE", "1") != "1":
-        return False
+    """Whether there is a pre-flight: where nobody says, for every base that is not random."""
     asked = config.run.preflight
     return config.model.name.strip().lower() != "tiny" if asked is None else asked
 

@@ -183,7 +183,7 @@ class Session:
             done = self._done
             if done == 0:
                 self._keep_references()
-            if checkpoint is None and self._ranks.main and wanted(self.config):
+            if checkpoint is None and self._ranks.alone and wanted(self.config):
                 self._look_ahead()
             if done in evaluation_steps(self.config) and not self._was_evaluated(done):
                 self._evaluate(done)

@@ -173,13 +173,10 @@ def test_a_refusal_says_how_sure_it_is():
     ("model", "asked", "expected"),
     [("tiny", None, False), (" Tiny", None, False), ("tiny", True, True), ("smollm2-135m", None, True)],
 )
-def test_it_is_for_bases_that_are_not_random(model: str, asked: bool | None, expected: bool, monkeypatch: Any):
-    monkeypatch.delenv("WORLD_SIZE", raising=False)
+def test_it_is_for_bases_that_are_not_random(model: str, asked: bool | None, expected: bool):
     settings = RunConfig(game="agon", model=model, run={"preflight": asked})
     assert wanted(settings) is expected
     assert not wanted(RunConfig.of(settings.chosen(), {"run": {"preflight": False}}))
-    monkeypatch.setenv("WORLD_SIZE", "2")
-    assert not wanted(settings)
 
 
 # Time and memory
