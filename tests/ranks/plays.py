@@ -1,5 +1,6 @@
 """What is done to a process of a run before it begins: faults of one, and a random model's talk as questions."""
 
+import math
 import os
 import signal
 from collections.abc import Sequence
@@ -39,7 +40,6 @@ def anything_goes(rank: int) -> None:
 
 def nan(rank: int, where: int, step: int) -> None:
     """A loss that is not finite in one process, at one step."""
-    import torch
 
     from lite_selfplay.training.trainer import SelfPlayTrainer
     from lite_selfplay.training.trl import Loss
@@ -48,7 +48,7 @@ def nan(rank: int, where: int, step: int) -> None:
 
     def update(self: Any, number: int, *rest: Any) -> Any:
         if rank == where and number == step:
-            self.loss.of, before = lambda *_: Loss(torch.tensor(float("nan")), None, None), self.loss.of
+            self.loss.of, before = lambda micro, logprobs, *_: Loss(logprobs.sum() * math.nan, None, None), self.loss.of
             try:
                 return whole(self, number, *rest)
             finally:

@@ -66,7 +66,7 @@ def test_a_users_reward_is_asked_by_one_process_and_its_random_numbers_are_share
         "def judged(completions, **_):\n    return [float('nan') for _ in completions]\n"
     )
     ended = play(2, *COMMAND, *reward, "--steps", 2, "--run-dir", tmp_path / "wrong")
-    assert ended.codes == [1, 1]
+    assert ended.codes == [1, 1], ended.said
     assert "judged returned nan for completion 0; saved before step 1" in ended.said[0]
     assert (tmp_path / "wrong/checkpoints/step-0").is_dir()
 
