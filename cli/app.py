@@ -1,6 +1,7 @@
 """The `lite-selfplay` command: its sub-commands, and how an error leaves it."""
 
 import atexit
+import contextlib
 import functools
 import gc
 import os
@@ -8,12 +9,13 @@ import re
 import signal
 import sys
 from collections.abc import Callable
-from typing import Annotated, Any
+from typing import Annotated, Any, NoReturn
 
 import typer
 
 from lite_selfplay.errors import GameError, LiteSelfPlayError
 from lite_selfplay.training.interrupts import HANGUP, stopping_signals
+from lite_selfplay.training.launch import is_connected
 from lite_selfplay.training.ranks import joined
 from lite_selfplay_cli import (
     analyse,
@@ -134,19 +136,32 @@ def main() -> None:
             raise
         if not error.said_elsewhere:
             typer.echo(f"error{who}: {_readable(error)}", err=True)
-        sys.exit(error.exit_code)
+        _leave(error.exit_code)
     except KeyboardInterrupt:
-        sys.exit(130)
+        _leave(130)
     except SystemExit:
         raise
     except BaseException as error:  # code of a user's own may raise anything
         if debug:
             raise
         typer.echo(f"error{who}: {type(error).__name__}: {_readable(error)} (--debug shows where)", err=True)
-        sys.exit(1)
+        _leave(1)
     finally:
         if HANGUP is not None:
             signal.signal(HANGUP, signal.SIG_IGN)  # the second one of a closed terminal must not cut the way out short
+
+
+def _leave(code: int) -> NoReturn:
+    """End with a code: at once where other processes of the run are gone, whose connections may abort a slower way out.
+
+    Everything is saved and said by then.
+    """
+    if is_connected():
+        for stream in (sys.stdout, sys.stderr):
+            with contextlib.suppress(OSError, ValueError):
+                stream.flush()
+        os._exit(code)
+    sys.exit(code)
 
 
 def _readable(error: BaseException) -> str:

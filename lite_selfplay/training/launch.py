@@ -10,6 +10,7 @@ import datetime
 import itertools
 import os
 import socket
+import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -200,3 +201,9 @@ def disconnect(*, clean: bool) -> None:
 
     if clean and dist.is_initialized():
         dist.destroy_process_group()
+
+
+def is_connected() -> bool:
+    """Whether this process is in a process group, or has left one without the others."""
+    dist = sys.modules.get("torch.distributed")
+    return dist is not None and dist.is_available() and dist.is_initialized()
