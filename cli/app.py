@@ -15,7 +15,7 @@ import typer
 
 from lite_selfplay.errors import GameError, LiteSelfPlayError
 from lite_selfplay.training.interrupts import HANGUP, stopping_signals
-from lite_selfplay.training.launch import is_connected
+from lite_selfplay.training.launch import may_leave_at_once
 from lite_selfplay.training.ranks import joined
 from lite_selfplay_cli import (
     analyse,
@@ -154,9 +154,9 @@ def main() -> None:
 def _leave(code: int) -> NoReturn:
     """End with a code: at once where other processes of the run are gone, whose connections may abort a slower way out.
 
-    Everything is saved and said by then.
+    Everything is saved and said by then. Process 0 takes its time, so that others can still read what it said.
     """
-    if is_connected():
+    if may_leave_at_once():
         for stream in (sys.stdout, sys.stderr):
             with contextlib.suppress(OSError, ValueError):
                 stream.flush()

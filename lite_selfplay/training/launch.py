@@ -203,7 +203,7 @@ def disconnect(*, clean: bool) -> None:
         dist.destroy_process_group()
 
 
-def is_connected() -> bool:
-    """Whether this process is in a process group, or has left one without the others."""
+def may_leave_at_once() -> bool:
+    """Whether this process is in a process group that it neither hosts nor has taken leave of."""
     dist = sys.modules.get("torch.distributed")
-    return dist is not None and dist.is_available() and dist.is_initialized()
+    return dist is not None and dist.is_available() and dist.is_initialized() and dist.get_rank() > 0
