@@ -1,5 +1,6 @@
 """`lite-selfplay serve`: a run's seats behind OpenAI's chat completions, on this machine."""
 
+import contextlib
 import importlib.util
 import secrets
 from typing import Annotated
@@ -67,7 +68,6 @@ def serve(
         typer.echo(f"{server.url}\nkey: {given if key is None else 'as given'}\nmodels: {', '.join(speakers.names)}")
         typer.echo("Ctrl-C ends it.")
         with desk:
-            try:
+            with contextlib.suppress(KeyboardInterrupt):
                 server.run()
-            except KeyboardInterrupt:
-                typer.echo("closed", err=True)
+    typer.echo("closed", err=True)

@@ -263,6 +263,7 @@ def test_at_a_terminal(terminal: Any):
     assert "A" in shown
     write("/seat A\n")
     wait_for("A answer, of base, A, B, A->B, B->A")
+    wait_for("> ")  # before it is asked for a line, the terminal would swallow the end
     write("\x04")
     assert process.wait(60) == 0
 

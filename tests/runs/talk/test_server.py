@@ -259,7 +259,7 @@ def test_what_is_no_http_is_refused_and_the_next_is_answered(
     served: tuple[Server, Desk], ask: Callable[..., httpx.Response]
 ):
     port = served[0].socket.getsockname()[1]
-    for said in (b"\x16\x03\x01\x02\x00", b"GET / HTTP/9.9\r\n\r\n", b"POST /v1 HTTP/1.1\r\nContent-Length: x\r\n\r\n"):
+    for said in (b"\x16\x03\x01\x02\x00", b"NONSENSE\r\n\r\n", b"POST /v1 HTTP/1.1\r\nContent-Length: x\r\n\r\n"):
         with socket.create_connection(("127.0.0.1", port), 10) as wrong:
             wrong.sendall(said + b"\r\n\r\n")
             assert b"400" in wrong.recv(1000)
