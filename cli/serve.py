@@ -67,7 +67,6 @@ def serve(
         server = Server(desk, given, port)
         typer.echo(f"{server.url}\nkey: {given if key is None else 'as given'}\nmodels: {', '.join(speakers.names)}")
         typer.echo("Ctrl-C ends it.")
-        with desk:
-            with contextlib.suppress(KeyboardInterrupt):
-                server.run()
+        with desk, contextlib.suppress(KeyboardInterrupt):
+            server.run()
     typer.echo("closed", err=True)

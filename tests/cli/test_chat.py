@@ -272,5 +272,6 @@ def test_at_a_terminal(terminal: Any):
 def test_a_signal_ends_it_at_the_prompt(terminal: Any):
     _, wait_for, process = terminal
     wait_for("> ")
+    time.sleep(0.5)  # the prompt is written a moment before Python waits in a way that a signal ends
     process.terminate()
     assert process.wait(60) == 130
