@@ -8,6 +8,7 @@ Every part is a command: what runs here can be typed into a terminal.
 """
 
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -48,6 +49,14 @@ def serve(run, seat):
 def bundle(run, folder):
     """The run's episodes and curves as one HTML file, which opens without a server or network."""
     print(lite_selfplay("view", run, "--bundle", folder).strip())
+    browser = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+    if browser is None:
+        print("browser: none is here; the page opens in any")
+        return
+    page = (Path(folder) / "index.html").resolve().as_uri()
+    flags = ["--headless", "--no-sandbox", "--disable-gpu", "--virtual-time-budget=10000", "--dump-dom"]
+    shown = subprocess.run([browser, *flags, page], capture_output=True, text=True, check=True, timeout=120).stdout
+    print(f"browser: the page drew {shown.count('<svg')} charts")
 
 
 def export(run, seat, folder):

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -51,6 +52,9 @@ def test_from_a_run_to_what_others_use(tmp_path: Path):
     assert "served, A: " in done.stdout
     assert "written: taken-away-page/index.html" in done.stdout
     assert "<html" in (tmp_path / "taken-away-page" / "index.html").read_text(encoding="utf-8")
+    charts = re.search(r"browser: (?:the page drew (\d+) charts|none is here)", done.stdout)
+    assert charts is not None
+    assert charts[1] is None or int(charts[1]) > 3
     assert "transformers: 20 of 20 first tokens agree" in done.stdout
     found = json.loads((tmp_path / "taken-away-A" / "verification.json").read_text(encoding="utf-8"))
     assert found["passed"] is True

@@ -9,6 +9,7 @@ import io
 import json
 import os
 import uuid
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -31,7 +32,7 @@ LONGEST = 4000
 """Characters of a completion, of a problem and of a prompt in such a sample."""
 
 
-class Tracker(Progress):
+class Tracker(Progress, ABC):
     """A run as a tracker hears it, from `open` to `close`; `tell` is told where it fails, and it hears no more.
 
     Curves are named as in the viewer (`Learning/reward/drafter`). Steps are counted from 1; 0 is before training.
@@ -106,20 +107,20 @@ class Tracker(Progress):
 
     # What each library does in its own way
 
-    def _start(self, identity: str, done: int) -> None:
-        raise NotImplementedError
+    @abstractmethod
+    def _start(self, identity: str, done: int) -> None: ...
 
-    def _log(self, values: Mapping[str, float], step: int) -> None:
-        raise NotImplementedError
+    @abstractmethod
+    def _log(self, values: Mapping[str, float], step: int) -> None: ...
 
-    def _show(self, markdown: str, step: int) -> None:
-        raise NotImplementedError
+    @abstractmethod
+    def _show(self, markdown: str, step: int) -> None: ...
 
-    def _alert(self, sentence: str, step: int) -> None:
-        raise NotImplementedError
+    @abstractmethod
+    def _alert(self, sentence: str, step: int) -> None: ...
 
-    def _finish(self) -> None:
-        raise NotImplementedError
+    @abstractmethod
+    def _finish(self) -> None: ...
 
 
 class Tensorboard(Tracker):
