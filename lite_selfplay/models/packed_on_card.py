@@ -181,14 +181,18 @@ class _Permuted(torch.autograd.Function):
         return grad.index_select(0, ctx.saved_tensors[0]), None, None
 
 
-class _Repeated(torch.autograd.Function):
-    """Rows of x by an index that may name one several times: its gradient is their sum, added up in float32."""
+class _Rows(torch.autograd.Function):
+    """Rows of x by an index."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, index: Tensor) -> Tensor:
         ctx.save_for_backward(index)
         ctx.rows = len(x)
         return x.index_select(0, index)
+
+
+class _Repeated(_Rows):
+    """Rows of x by an index that may name one several times: its gradient is their sum, added up in float32."""
 
     @staticmethod
     @once_differentiable
@@ -197,14 +201,8 @@ class _Repeated(torch.autograd.Function):
         return total.index_add_(0, ctx.saved_tensors[0], grad.float()).to(grad.dtype), None
 
 
-class _Taken(torch.autograd.Function):
+class _Taken(_Rows):
     """Rows of x by an index that names none twice: the gradient of all others is 0."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, index: Tensor) -> Tensor:
-        ctx.save_for_backward(index)
-        ctx.rows = len(x)
-        return x.index_select(0, index)
 
     @staticmethod
     @once_differentiable
