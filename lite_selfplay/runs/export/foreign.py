@@ -9,6 +9,7 @@ import json
 import os
 import sys
 import threading
+import urllib.request
 from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -186,8 +187,7 @@ def _one_by_llama_cpp(server: Any, forced: Mapping[str, Any], question: Question
     tops = [_likeliest(server, forced, [*prompt, *given[:place]]) for place in range(len(given))]
     said = [max(top, key=lambda token: top[token]) for top in tops]
     return {
-        "prompt_ids": None,
-        "same_prompt": _same_prompt(server, forced, question, tops[0]),
+        "prompt_ids": _rendered(server, question["prompt"]),
         "first": said[0],
         "gap": max(tops[0].values()) - tops[0].get(given[0], -FAR),
         # One that is not among the likeliest is at most as likely as the last of these.
@@ -203,15 +203,19 @@ def _likeliest(server: Any, forced: Mapping[str, Any], ids: Sequence[int]) -> di
     return _tops(_read(said))
 
 
-def _same_prompt(server: Any, forced: Mapping[str, Any], question: Question, top: Mapping[int, float]) -> bool:
-    """Whether the file's own template and vocabulary make the same prompt of the words: it has as many tokens, and the
-    same tokens are as likely after it."""
-    said: list[Any] = []
-    ask = {"messages": [{"role": "user", "content": question["prompt"]}], "logprobs": True, "top_logprobs": 5}
-    server.handle_chat_completions({**forced, **ask, "cache_prompt": False}, said.append)
-    found = _read(said)
-    same_length = found["usage"]["prompt_tokens"] == len(question["prompt_ids"])
-    return same_length and all(abs(top.get(token, -FAR) - logprob) < 0.05 for token, logprob in _tops(found).items())
+def _rendered(server: Any, prompt: str) -> list[int]:
+    """A prompt's ids by the file's own template and vocabulary, as llama.cpp's chat would read it."""
+    text = _post(server, "/apply-template", {"messages": [{"role": "user", "content": prompt}]})["prompt"]
+    ids: list[int] = _post(server, "/tokenize", {"content": text, "add_special": True, "parse_special": True})["tokens"]
+    return ids
+
+
+def _post(server: Any, path: str, body: Mapping[str, Any]) -> Any:
+    """What the server, which listens on this machine alone, answers at a path."""
+    headers = {"Content-Type": "application/json"}
+    asked = urllib.request.Request(f"{server.listening_address}{path}", json.dumps(body).encode(), headers)
+    with urllib.request.urlopen(asked, timeout=60) as answer:
+        return json.loads(answer.read())
 
 
 def _tops(found: Mapping[str, Any]) -> dict[int, float]:

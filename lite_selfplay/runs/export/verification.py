@@ -262,11 +262,9 @@ def _text(ids: Sequence[int], eos: Container[int]) -> list[int]:
 def _prompts_same(pairs: Sequence[tuple[Question, Mapping[str, Any]]]) -> int | None:
     """How many prompts become the same tokens by the files' own template and vocabulary; None if they were given."""
     told = [
-        answer["same_prompt"]
-        if answer.get("same_prompt") is not None
-        else list(question.prompt_ids) == answer["prompt_ids"]
+        list(question.prompt_ids) == answer["prompt_ids"]
         for question, answer in pairs
-        if answer.get("same_prompt") is not None or answer["prompt_ids"] is not None
+        if answer["prompt_ids"] is not None
     ]
     return sum(told) if told else None
 

@@ -125,7 +125,7 @@ def ask(folder: Path, reader: str, model: Any, ids: Sequence[int], given: Sequen
         found: list[dict[str, Any]] = foreign._READERS[reader](request)
         return found
     answered: list[dict[str, Any]] = ask_foreign(request, lambda: None)["answers"]
-    assert answered[0]["same_prompt"] is True
+    assert answered[0]["prompt_ids"] == list(ids)
     return answered
 
 
