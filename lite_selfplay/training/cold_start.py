@@ -20,7 +20,7 @@ from lite_selfplay.models.logprobs.batch import Batch, Way, cut
 from lite_selfplay.models.transfers import read
 from lite_selfplay.tasks.base import derived_seed
 from lite_selfplay.training.examples import ExamplePool, Fits, PooledExample, roles_of
-from lite_selfplay.training.optimizer import gradient_norm, on_card
+from lite_selfplay.training.optimizer import adamw, gradient_norm, on_card
 from lite_selfplay.training.progress import Progress
 from lite_selfplay.training.ranks import ALONE, Ranks
 from lite_selfplay.training.scale import loss_scale
@@ -145,8 +145,8 @@ class _Fit:
         self.backend, self.chat, self.seat, self.section = backend, chat, seat, section
         self.progress, self.poll, self.budget = progress, poll, microbatch_tokens
         self.parameters = list(backend.adapters.parameters(seat).values())
-        fused = on_card(backend.adapters) or None
-        self.optimizer = torch.optim.AdamW(self.parameters, lr=section.lr, weight_decay=0.0, fused=fused)
+        fused = on_card(backend.adapters)
+        self.optimizer = adamw(self.parameters, fused=fused, lr=section.lr, weight_decay=0.0)
         self.scale = loss_scale(backend)
 
     def run(self, roles: tuple[str, ...], examples: Sequence[PooledExample]) -> SeatReport:

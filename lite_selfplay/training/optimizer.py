@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd.graph import increment_version
 from torch.nn.utils import get_total_norm
 from torch.optim import Optimizer
 
@@ -86,7 +87,22 @@ def make_optimizer(adapters: Adapters, seats: Mapping[str, SeatConfig]) -> Optim
 
     On a card a seat moves in a few kernels.
     """
-    return torch.optim.AdamW(seat_groups(adapters, seats), fused=on_card(adapters) or None)
+    return adamw(seat_groups(adapters, seats), fused=on_card(adapters))
+
+
+def adamw(parameters: Any, *, fused: bool, **options: Any) -> Optimizer:
+    """torch's AdamW, `fused` into a few kernels or not; either way torch counts what it writes (`Tensor._version`).
+
+    The fused kernels write weights without counting that, and whoever serves a seat's weights goes by the count.
+    """
+    optimizer = torch.optim.AdamW(parameters, fused=fused or None, **options)
+    if fused:
+        optimizer.register_step_post_hook(_count_as_written)
+    return optimizer
+
+
+def _count_as_written(optimizer: Optimizer, *_: Any) -> None:
+    increment_version([p for group in optimizer.param_groups for p in group["params"] if p.grad is not None])
 
 
 def on_card(adapters: Adapters) -> bool:

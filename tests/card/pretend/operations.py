@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd.graph import increment_version
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map_only
 
@@ -160,6 +161,9 @@ class Operations(TorchDispatchMode):
     def _finish(self, func: Any, kind: _Kind, args: Any, kwargs: Any, out: Any) -> Any:
         for given in _tensors([_given(source, args, kwargs) for source in kind.writes]):
             self._follow(given)
+        if _name(func).startswith("_foreach") and _name(func).endswith("_"):
+            # CUDA's kernels for lists count what they write (ForeachFunctors.cuh); those of fused optimizers do not.
+            increment_version(args[0])
         if not kind.back or func in _READS:
             return out
         # In inference mode a view is an ordinary tensor where its base is one.

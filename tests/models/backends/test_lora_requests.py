@@ -15,6 +15,7 @@ from lite_selfplay.errors import UnknownNameError
 from lite_selfplay.models.adapters import BASE, WEIGHTS, Adapters
 from lite_selfplay.models.backends.vllm import Engine
 from lite_selfplay.models.generation.sampling import GenerationRequest
+from lite_selfplay.training.optimizer import adamw
 
 
 @dataclass(frozen=True)
@@ -77,12 +78,12 @@ def served(make_backend: Callable[..., Any]) -> Served:
     return Served(make_backend().adapters)
 
 
-def step(adapters: Adapters, seat: str, *, counted: bool = True, foreach: bool = False) -> None:
+def step(adapters: Adapters, seat: str, *, counted: bool = True, **kernels: bool) -> None:
     """An optimizer's step on a seat; a cold start's is not counted as an update."""
     parameters = list(adapters.parameters(seat).values())
     for parameter in parameters:
         parameter.grad = torch.ones_like(parameter)
-    torch.optim.AdamW(parameters, lr=1e-2, foreach=foreach).step()
+    adamw(parameters, lr=1e-2, **{"fused": False, **kernels}).step()
     if counted:
         adapters.moved(seat)
 
@@ -95,11 +96,11 @@ def test_two_seats_are_served_side_by_side_and_written_once(served: Served):
     assert served.llm.removed == []
 
 
-@pytest.mark.parametrize("foreach", [False, True])
+@pytest.mark.parametrize("kernels", [{"foreach": False}, {"foreach": True}, {"fused": True}], ids=str)
 @pytest.mark.parametrize("counted", [True, False], ids=["an update", "a cold start"])
-def test_weights_that_moved_get_a_fresh_id_and_folder(served: Served, counted: bool, foreach: bool):
+def test_weights_that_moved_get_a_fresh_id_and_folder(served: Served, counted: bool, kernels: dict[str, bool]):
     before = served.word("A")
-    step(served.adapters, "A", counted=counted, foreach=foreach)
+    step(served.adapters, "A", counted=counted, **kernels)
     assert served.word("A") == served.now("A") != before
     first, second = served.llm.asked
     assert (first.id, second.id) == (1, 2)
