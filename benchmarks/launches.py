@@ -1,10 +1,11 @@
 """What a decoded token and an update launch on a card, and where the host waits: ours, transformers' and TRL's.
 
 Counted on the pretend card of `tests/card`, which has no kernels of its own: the operations that are not views, of a
-random model in the shape of Qwen3-0.6B. Every layer launches the same, so two small depths give the count of any other;
-the tests count a token of all 28 layers. From the counts follows a floor: what the launches alone would take, one after
-the other, at a cost per launch that is assumed. Beside it stands another: reading the weights once for every token, by
-a card's data sheet. Neither is a time, and nothing here was run on a card.
+random model in the shape of Qwen3-0.6B. Every layer of a token launches the same, so two small depths give the count of
+any other; the tests count one of all 28 layers. An update is counted at its own depth: what works on the list of all
+weights launches a kernel for every 30 to 110 of them. From the counts follows a floor: what the launches alone would
+take, one after the other, at a cost per launch that is assumed. Beside it stands another: reading the weights once for
+every token, by a card's data sheet. Neither is a time, and nothing here was run on a card.
 """
 
 import contextlib
@@ -48,11 +49,12 @@ def main(
     torch.set_num_threads(1)
     weights = _weight_bytes(precision)
     results: dict[str, Any] = {"benchmark": "launches", "machine": harness.machine(), "layers": layers}
-    for kind, counts in (("token", _tokens(precision)), ("update", _updates(precision) if updates else {})):
+    told = (("token", _tokens(precision), _carried_on), ("update", _updates(precision) if updates else {}, _counted))
+    for kind, counts, at_depth in told:
         found = {}
         for name, count in counts.items():
             say(f"{kind}: {name}")
-            found[name] = _at_depth(count, layers)
+            found[name] = at_depth(count, layers)
         results[kind] = found
     show(f"Counted on a pretend card, of a model of {layers} layers in {precision}; nothing here was timed.")
     tokens = results["token"]
@@ -68,16 +70,18 @@ def main(
     harness.save(json_path, results)
 
 
-def _at_depth(count: Count, layers: int) -> Counts:
-    """What a model of so many layers launches, from two that have fewer."""
+def _counted(count: Count, layers: int) -> Counts:
+    """What a model of so many layers launches."""
     from tests.card import counts, pretend
 
-    points = []
-    for depth in DEPTHS:
-        with pretend.card() as card, tempfile.TemporaryDirectory() as folder:
-            counts.deep_model(Path(folder), depth)
-            points.append(count(card, Path(folder)))
-    few, more = points
+    with pretend.card() as card, tempfile.TemporaryDirectory() as folder:
+        counts.deep_model(Path(folder), layers)
+        return count(card, Path(folder))
+
+
+def _carried_on(count: Count, layers: int) -> Counts:
+    """The same from two models that have fewer, where every layer launches as many."""
+    few, more = (_counted(count, depth) for depth in DEPTHS)
     each = [(b - a) / (DEPTHS[1] - DEPTHS[0]) for a, b in zip(few, more, strict=True)]
     kernels, waits = (a + (layers - DEPTHS[0]) * per_layer for a, per_layer in zip(few, each, strict=True))
     return kernels, waits
