@@ -135,14 +135,14 @@ def update(card: Card, backend: Any, folder: Path, *, with_places: bool = False)
     return seen
 
 
-def trainer(backend: Any, folder: Path) -> SelfPlayTrainer:
-    """A trainer of Agon's two roles over a backend."""
+def trainer(backend: Any, folder: Path, role: Mapping[str, Any] = {}, **run: Any) -> SelfPlayTrainer:
+    """A trainer of Agon's two roles over a backend, with options of both roles and of the run."""
     config = RunConfig(
         game="agon",
         model={"name": "tiny"},
         seats=SEATS,
-        roles={role: {} for role in ROLES},
-        run={"steps": 2, "max_completion_tokens": CAP},
+        roles=dict.fromkeys(ROLES, role),
+        run={"steps": 2, "max_completion_tokens": CAP, **run},
     )
     tokenizer = Chat.load(folder).tokenizer
     return SelfPlayTrainer(backend=backend, config=config, tokenizer=tokenizer, output_dir=str(folder / "out"))

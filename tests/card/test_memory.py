@@ -101,6 +101,7 @@ def test_a_snapshot_speaks_as_the_seat_did_and_can_be_put_back(tiny_path: Path, 
 
     before = said("A")
     adapters.snapshot("A", "kept")
+    assert not any(weights.is_cuda for weights in adapters.snapshots["kept"].state.values())  # takes none of its memory
     adapters.load_state("A", {key: -4 * tensor for key, tensor in adapters.state("A").items()})
     assert said("A") != before
     assert said("kept") == before

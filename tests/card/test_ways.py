@@ -1,0 +1,136 @@
+"""The ways that are not the usual ones on a card: there they come to what they come to on a CPU."""
+
+import dataclasses
+import itertools
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import GenerationConfig
+
+from lite_selfplay.data import Sampling
+from lite_selfplay.models.generation.own_generate import generate_through
+from lite_selfplay.models.generation.sampling import Generation, GenerationRequest
+from lite_selfplay.models.logprobs.batch import Batch, Way
+from lite_selfplay.testing import as_sampled
+from tests.card import counts, pretend
+
+ENDS = [2, *range(100, 120)]
+PROMPTS = [[10, 11, 12, 13], [10, 11, 12], [30, 31, 32, 33, 34, 35, 36], [40, 41]]
+ROWS = [(prompt, [7 + k, 50, 60 + k][: 1 + k]) for prompt in PROMPTS for k in range(3)]
+SAMPLINGS: list[dict[str, Any]] = [{}, {"repetition_penalty": 1.3, "top_p": 0.9, "stop": ("ab",)}]
+
+
+def on_both(work: Callable[[], Any]) -> tuple[Any, Any]:
+    """What some work comes to on a card, and on a CPU."""
+    with pretend.card():
+        found = work()
+    return found, work()
+
+
+def asked(**sampling: Any) -> GenerationRequest:
+    seeds = [[1000 * p + k for k in range(3)] for p in range(len(PROMPTS))]
+    return GenerationRequest("A", PROMPTS, 3, Sampling(**{"max_tokens": 24, **sampling}), seeds)
+
+
+def words(said: Iterable[Iterable[Generation]]) -> list[tuple[list[int], str]]:
+    return [(out.token_ids, out.stop) for out in itertools.chain(*said)]
+
+
+def decode(ids: Any) -> str:
+    return "".join("abcdefgh"[i % 8] for i in ids)
+
+
+@pytest.mark.parametrize("sampling", SAMPLINGS, ids=["plain", "more"])
+def test_the_loop_that_looks_at_every_token(make_backend: Callable[..., Any], sampling: dict[str, Any]):
+    def said() -> Any:
+        backend = make_backend(eos_ids=ENDS, cache_tokens=200, decode=decode)  # some rows have to wait
+        backend._decoding = dataclasses.replace(backend._decoding, loop="plain")
+        return words(backend.generate(asked(**sampling)))
+
+    ours, theirs = on_both(said)
+    assert ours == theirs
+    assert len({len(ids) for ids, _ in ours}) > 3
+
+
+@pytest.mark.parametrize("sampling", SAMPLINGS, ids=["plain", "more"])
+def test_a_models_own_generate(make_backend: Callable[..., Any], rtx_4090: pretend.Card, sampling: dict[str, Any]):
+    """As the Unsloth backend samples, but by transformers' loop: its waits are one for the ends of all rows, and one
+    for the mask. Stop strings and top-p cost what they cost the plain loop."""
+    backend = make_backend(eos_ids=ENDS, decode=decode)
+    backend.adapters.model.get_base_model().generation_config = GenerationConfig()
+
+    def through(request: GenerationRequest, **decoding: Any) -> Any:
+        changed = dataclasses.replace(backend._decoding, **decoding)
+        with backend.adapters.speaking("A"), torch.no_grad():
+            return generate_through(backend.adapters.model.generate, request, changed)
+
+    assert words(through(asked(**sampling))) == words(backend.generate(asked(**sampling)))
+    found = []
+    for tokens in (3, 7):
+        with rtx_4090.watch() as seen:
+            through(asked(**{**sampling, "max_tokens": tokens}), eos_ids=[2**30])
+        found.append(seen)
+    assert (found[1].syncs - found[0].syncs) / 4 <= (2 if not sampling else 6), found[1].table()
+
+
+READINGS: dict[str, tuple[Way, Mapping[str, float], bool]] = {
+    "two passes": (Way.PASSES, {}, False),
+    "whole": (Way.WHOLE, {}, False),
+    "logits": (Way.WHOLE, {"logit_scale": 2.0}, False),
+    "trained head": (Way.PACKED, {"final_logit_softcapping": 5.0}, True),
+}
+
+
+@pytest.mark.parametrize("name", READINGS)
+def test_ways_to_read_rows(make_backend: Callable[..., Any], name: str):
+    way, settings, trained = READINGS[name]
+
+    def read() -> tuple[torch.Tensor, torch.Tensor]:
+        backend = make_backend()
+        base = backend.adapters.model.get_base_model()
+        for key, value in settings.items():
+            setattr(base.config, key, value)
+        base.get_output_embeddings().weight.requires_grad_(trained)
+        backend.adapters.activate("A")
+        batch = Batch.of(ROWS, way)
+        assert batch.shares
+        logprobs, entropies = backend.token_logprobs(batch, 0.7, entropy_gradient=True)
+        (logprobs.sum() + entropies.sum()).backward()
+        gradients = [p.grad.flatten() for p in backend.adapters.parameters("A").values()]
+        return logprobs.detach().cpu(), torch.cat(gradients).cpu()
+
+    ours, theirs = on_both(read)
+    assert torch.allclose(ours[0], theirs[0], atol=1e-4)
+    assert (ours[1] - theirs[1]).norm() < 1e-3 * theirs[1].norm()
+
+
+@pytest.mark.parametrize(
+    "role",
+    [
+        {"beta": 0.2, "reference": "base", "entropy": 0.05, "loss": "dapo"},
+        {"beta": 0.4, "reference": "base", "kl": "advantage", "loss": "sequence"},
+    ],
+    ids=["a KL term and entropy", "a KL inside the advantage"],
+)
+def test_an_update_in_two_parts_of_rows_that_are_replayed_and_others(tmp_path: Path, role: dict[str, Any]):
+    counts.deep_model(tmp_path, 1)
+
+    def updated() -> tuple[torch.Tensor, list[Any]]:
+        backend = counts.load(tmp_path, "fp32")
+        learner = counts.trainer(backend, tmp_path, role, minibatches=2)
+        before = torch.cat([x.flatten() for seat in "AB" for x in backend.adapters.state(seat).values()])
+        played = as_sampled(counts.episode(backend), backend)
+        fresh, stored = played.streams
+        episode = dataclasses.replace(played, streams=[fresh, dataclasses.replace(stored, replay=True)])
+        report = learner.update(0, episode, counts.ROLES)
+        assert {seat: found["updates"] for seat, found in report.seats.items()} == {"A": 2, "B": 2}
+        after = torch.cat([x.flatten() for seat in "AB" for x in backend.adapters.state(seat).values()])
+        return after - before, [(s.rows, s.loss, s.kl, s.clipped) for s in report.streams]
+
+    (ours, told), (theirs, right) = on_both(updated)
+    assert (ours - theirs).norm() < 0.05 * theirs.norm()  # Adam makes whole steps of gradients that are all but 0
+    for one, other in zip(told, right, strict=True):
+        assert one == pytest.approx(other, rel=1e-3, abs=1e-4)
