@@ -19,6 +19,19 @@ settings.register_profile("any machine", deadline=None)  # how long an example t
 settings.load_profile("any machine")
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--pretend-card", choices=("t4", "4090"), help="run the tests on this pretended card (tests/card)")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if model := config.getoption("--pretend-card"):
+        from tests.card import pretend
+
+        there = pretend.card(pretend.PROFILES[model])
+        there.__enter__()
+        config.add_cleanup(lambda: there.__exit__(None, None, None))
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """The files that take longest come first: two processes share the files, and neither waits long for the other."""
     slow = {item.path for item in items if item.get_closest_marker("slow")}

@@ -135,7 +135,8 @@ def test_the_first_loss_is_the_plain_negative_log_likelihood(make_backend: Calla
         row = chat.conversation(example.prompt, example.completion)
         assert row.completion_ids[-1] == chat.eos_ids[0]
         with torch.no_grad(), backend.adapters.speaking("solver"):
-            logits = backend.adapters.model(input_ids=torch.tensor([row.prompt_ids + row.completion_ids])).logits
+            ids = torch.tensor([row.prompt_ids + row.completion_ids], device=backend.device)
+            logits = backend.adapters.model(input_ids=ids).logits.cpu()
         log_p = logits[0, len(row.prompt_ids) - 1 : -1].log_softmax(-1)
         total -= log_p.gather(-1, torch.tensor(row.completion_ids)[:, None]).sum().item()
         count += len(row.completion_ids)
@@ -261,7 +262,7 @@ def test_a_loss_that_is_not_finite_names_seat_and_step(make_backend: Callable[..
 def test_a_gradient_that_is_not_finite_moves_nothing(make_backend, tiny_path, monkeypatch):
     backend = make_backend(seats=SEATS)
     before = weights(backend)
-    endless = torch.tensor(torch.inf)
+    endless = torch.tensor(torch.inf, device=backend.device)
     monkeypatch.setattr("lite_selfplay.training.cold_start.gradient_norm", lambda gradients: endless)
     with pytest.raises(TrainingError, match="the gradient of seat A is inf at step 1"):
         run(backend, tiny_path, steps=2, examples_per_step=2)

@@ -344,7 +344,8 @@ def sound(folder: Path, precision: str, steps: int) -> None:
     assert len(gaps) > steps  # of two streams a step; those without variance never reach the model
     assert all(row["sampler_what"] is None for row in rows)
     section = ModelSection(name="tiny", precision=precision)
-    bounds = BOUNDS[str(compute_dtype(section, torch.device("cpu"))).removeprefix("torch.")]
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    bounds = BOUNDS[str(compute_dtype(section, device)).removeprefix("torch.")]
     print(f"{precision}: {steps} steps, the largest gap {max(gaps):.2g} nats a token, bound {bounds.rounding:g}")
     assert max(gaps) < bounds.most / 5
     assert min(stream["base_gap"] for stream in seen[-2:]) > 20 * max(gaps)  # so it would have been seen

@@ -104,7 +104,7 @@ class Harness:
     def _gradients(self) -> dict[str, dict[str, Tensor]]:
         adapters = self.backend.adapters
         return {
-            seat: {n: p.grad.clone() for n, p in adapters.parameters(seat).items() if p.grad is not None}
+            seat: {n: p.grad.clone().cpu() for n, p in adapters.parameters(seat).items() if p.grad is not None}
             for seat in adapters.seats
         }
 
@@ -525,7 +525,7 @@ def test_a_gradient_that_is_not_finite_moves_no_seat(
 ):
     run = harness({})
     before = states(run.backend)
-    norms = iter([torch.tensor(1.0), torch.tensor(norm)])
+    norms = iter(torch.tensor([1.0, norm], device=run.backend.device))
     monkeypatch.setattr("lite_selfplay.training.trainer.gradient_norm", lambda gradients: next(norms))
     (report,) = run.step(episode()).reports
     assert report.nonfinite == f"the gradient of challenger (seat B) has the norm {norm}"

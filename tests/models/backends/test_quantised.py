@@ -67,4 +67,5 @@ def test_dense_weights_of_a_4_bit_base_speak_as_the_seat_does(make_backend: Call
 
 def test_dense_weights_need_memory_that_is_free(make_backend: Callable[..., Any], monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(available=1000))
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda *_: (1000, 1000))
     assert not make_backend("4bit")._speaks_dense
