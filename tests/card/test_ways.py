@@ -57,8 +57,8 @@ def test_the_loop_that_looks_at_every_token(make_backend: Callable[..., Any], sa
 
 @pytest.mark.parametrize("sampling", SAMPLINGS, ids=["plain", "more"])
 def test_a_models_own_generate(make_backend: Callable[..., Any], rtx_4090: pretend.Card, sampling: dict[str, Any]):
-    """As the Unsloth backend samples, but by transformers' loop: its waits are one for the ends of all rows, and one
-    for the mask. Stop strings and top-p cost what they cost the plain loop."""
+    """As the Unsloth backend samples, but by transformers' loop, which waits twice at every token: for whether all rows
+    have ended, and for the mask. Top-p and stop strings wait once more each."""
     backend = make_backend(eos_ids=ENDS, decode=decode)
     backend.adapters.model.get_base_model().generation_config = GenerationConfig()
 
@@ -73,7 +73,7 @@ def test_a_models_own_generate(make_backend: Callable[..., Any], rtx_4090: prete
         with rtx_4090.watch() as seen:
             through(asked(**{**sampling, "max_tokens": tokens}), eos_ids=[2**30])
         found.append(seen)
-    assert (found[1].syncs - found[0].syncs) / 4 <= (2 if not sampling else 6), found[1].table()
+    assert (found[1].syncs - found[0].syncs) / 4 <= (4 if sampling else 2), found[1].table()
 
 
 READINGS: dict[str, tuple[Way, Mapping[str, float], bool]] = {

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from lite_selfplay.data import Sampling, StopReason
+from lite_selfplay.models.transfers import placed
 
 Loop = Literal["plain", "fixed", "graphs", "compiled"]
 """How tokens follow each other: `plain` looks at every token on the host, so that rows leave as they end; `fixed` runs
@@ -245,10 +246,12 @@ class Sampler:
                 self.full[i] = True
 
     def _meets_stop(self) -> Tensor:
-        """Which rows' last token completed a stop string."""
-        longest, lines = self.longest_stop, zip(self.tokens.tolist(), self.length.tolist(), strict=True)
-        met = [self.holds_stop(ids[max(0, length - longest) : length]) for ids, length in lines]
-        return torch.tensor(met, device=self.tokens.device)
+        """Which rows' last token completed a stop string; a card is waited for once."""
+        begin = (self.length - self.longest_stop).clamp(min=0)[:, None]
+        window = torch.arange(self.longest_stop, device=begin.device)
+        latest = self.tokens.gather(1, (begin + window).clamp(max=self.sampling.max_tokens))
+        lines = torch.cat([latest, self.length[:, None] - begin], dim=1).tolist()
+        return placed([self.holds_stop(ids[:count]) for *ids, count in lines], begin.device)
 
     @property
     def longest_stop(self) -> int:
