@@ -13,6 +13,11 @@ import pytest
 from tests.card import pretend
 
 
+def pytest_ignore_collect(config: pytest.Config) -> bool | None:
+    """Where all tests run on a card already, those that make one of their own cannot."""
+    return True if config.getoption("--pretend-card") else None
+
+
 def there(model: pretend.Model) -> Iterator[pretend.Card]:
     """A card for the length of a test; what is on it is of no use afterwards."""
     with pretend.card(model) as found:

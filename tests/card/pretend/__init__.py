@@ -2,7 +2,7 @@
 
     from tests.card import pretend             # before the first backward pass of the process
 
-    with pretend.card(pretend.T4) as card:
+    with pretend.card(pretend.T4) as card:     # or, for a whole run of tests: pytest --pretend-card t4 tests/models
         x = torch.ones(3, device="cuda")       # x.is_cuda, type(x) is torch.Tensor; its numbers lie on the CPU
         x + torch.ones(3)                      # RuntimeError: Expected all tensors to be on the same device ...
         with card.watch() as seen:
@@ -13,9 +13,10 @@ What it shows: which way code takes where there is a card, tensors on the wrong 
 that runs out (the bytes of all tensors), how many kernels are launched, and where the host waits.
 
 What it cannot show: time; the numbers of CUDA's own kernels, which round otherwise; what goes wrong within a kernel or
-between streams; the memory of workspaces and gaps; and what is not torch (vLLM, Triton, bitsandbytes' CUDA library,
-whose operators run here as they do on a CPU). A kernel is counted for every operation that is not a view; a card may
-take none or several for it. No figure from here is one of a GPU.
+between streams; the memory of workspaces and gaps; processes that a program starts, which have no card; and what is not
+torch (vLLM, Triton, bitsandbytes' CUDA library, whose operators run here as they do on a CPU). A kernel is counted for
+every operation that is not a view; a card may take none or several for it. No figure from here is one of a GPU. Work
+takes several times as long as on the CPU alone.
 """
 
 import contextlib

@@ -21,7 +21,7 @@ ENDS = [2, *range(100, 130)]
 def through(backend: Any, sampling: Sampling, seat: str = "A", seeds: Any = SEEDS, **options: Any) -> Any:
     backend.adapters.model.get_base_model().generation_config = GenerationConfig()
     request = GenerationRequest(seat, PROMPTS, len(seeds[0]), sampling, seeds)
-    decoding = Decoding(ENDS, 0, torch.device("cpu"), **options)
+    decoding = Decoding(ENDS, 0, backend.device, **options)
     with backend.adapters.speaking(seat), torch.no_grad():
         return generate_through(backend.adapters.model.generate, request, decoding)
 
@@ -139,7 +139,7 @@ def test_tokens_are_told_and_a_call_ends_once_nobody_wants_more(make_backend: Ca
         return out
 
     with backend.adapters.speaking("A"), torch.no_grad():
-        said = generate_through(generate, request, Decoding(ENDS, 0, torch.device("cpu")))
+        said = generate_through(generate, request, Decoding(ENDS, 0, backend.device))
     assert calls == 1
     assert words(said) == [[row[:4] for row in group] for group in expected]
     assert {place: said[place[0]][place[1]].token_ids for place in told} == told
