@@ -63,7 +63,8 @@ def test_only_what_asks_for_a_gradient_gets_one_and_the_weight_is_not_kept():
 def test_a_model_has_the_gradients_that_peft_gives(make_backend: Callable[..., Any], precision: str):
     held, _, multiplied = precision.partition("-")
     backend = make_backend(held, **({"compute_dtype": multiplied} if multiplied else {}))
-    adapters, ids = backend.adapters, torch.randint(10, 200, (3, 12), generator=torch.Generator().manual_seed(0))
+    ids = torch.randint(10, 200, (3, 12), generator=torch.Generator().manual_seed(0)).to(backend.device)
+    adapters = backend.adapters
 
     def gradients() -> tuple[Tensor, dict[str, Tensor]]:
         adapters.activate("B")

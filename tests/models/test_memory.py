@@ -38,7 +38,7 @@ def held(model: Any, *, adapters: bool) -> int:
     found = 0
     for name, p in model.named_parameters():
         if ("lora_" in name) == adapters and (p.ndim > 1 or adapters):
-            found += p.untyped_storage().nbytes()
+            found += p.nbytes  # not its storage's: on a card weights lie in stacks, side by side
             state = getattr(p, "quant_state", None)
             found += state.absmax.untyped_storage().nbytes() if state is not None else 0
     return found

@@ -134,12 +134,13 @@ def test_what_is_said_follows_the_exact_probabilities(make_backend: Callable[...
     )[0]
     first = torch.bincount(torch.tensor([out.token_ids[0] for out in said]), minlength=260)
     with torch.inference_mode(), backend.adapters.speaking("A"):
-        model = backend.adapters.model
-        exact = (model(torch.tensor([prompt])).logits[0, -1].double() / temperature).softmax(-1)
+        model, place = backend.adapters.model, backend.device
+        exact = (model(torch.tensor([prompt], device=place)).logits[0, -1].double() / temperature).softmax(-1).cpu()
         assert agrees(first, exact)
         # The second token, after the first that was said most often.
         likely = int(first.argmax())
-        after = (model(torch.tensor([[*prompt, likely]])).logits[0, -1].double() / temperature).softmax(-1)
+        longer = torch.tensor([[*prompt, likely]], device=place)
+        after = (model(longer).logits[0, -1].double() / temperature).softmax(-1).cpu()
     seconds = [out.token_ids[1] for out in said if out.token_ids[0] == likely and len(out.token_ids) > 1]
     assert len(seconds) > 50
     assert agrees(torch.bincount(torch.tensor(seconds), minlength=260), after)

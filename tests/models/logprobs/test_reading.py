@@ -165,8 +165,7 @@ def test_no_other_model_in_the_process_gets_this_attention():
     assert not packs(other)
 
 
-@pytest.mark.skipif(torch.cuda.is_available(), reason="a card reads shared prompts in a pass of their own")
-def test_a_backend_on_a_cpu_packs(make_backend: Callable[..., Any]):
+def test_a_backend_packs(make_backend: Callable[..., Any]):
     assert make_backend().way() is Way.PACKED
     again = make_backend(gradient_checkpointing=True)
     again.adapters.model.train()
