@@ -10,7 +10,7 @@ import json
 import math
 import random
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -25,6 +25,8 @@ from lite_selfplay.tasks import load_task
 _TURNS = "{% for m in messages %}<s>{{ m.role }}\n{{ m.content }}</s>{% endfor %}"
 TEMPLATE = _TURNS + "{% if add_generation_prompt %}<s>assistant\n{% endif %}"
 PAD, BOS, EOS = "<pad>", "<s>", "</s>"
+BATCHES_SORTED = 16
+"""Batches whose rows are drawn together and sorted by length, so that little of a batch is padding."""
 WORDS = """Reason step by step, then recap your solution in a few short sentences, and end with the final result alone
 between <answer> and </answer>. Here is your own attempt, another solver's attempt, which may or may not be correct.
 Check it step by step, correct what is wrong in it, and solve the problem."""
@@ -106,24 +108,30 @@ def small_qwen3(tokenizer: Any, width: int, layers: int) -> Any:
 
 
 def batches(sources: Any, tokenizer: Any, size: int, seed: int) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-    """Endless batches: ids (rows x length), and labels with -100 where a prompt or padding stands."""
+    """Endless batches of rows of similar length: ids (rows x length), and labels with -100 at prompts and padding."""
     rng = random.Random(seed)
     while True:
-        texts = []
-        for _ in range(size):
+        problems = []
+        for _ in range(size * BATCHES_SORTED):
             source = rng.choice(sources)
-            texts.append(source[rng.randrange(len(source))])
+            problems.append(source[rng.randrange(len(source))])
         rows = []
-        for i, problem in enumerate(texts):
-            prompt = tokenizer.encode(_prompt(problem, texts[i - 1], rng))
+        for i, problem in enumerate(problems):
+            prompt = tokenizer.encode(_prompt(problem, problems[i - 1], rng))
             rows.append((len(prompt), prompt + tokenizer.encode(f"{problem.extra['solution']}{EOS}")))
-        longest = max(len(row) for _, row in rows)
-        ids = torch.full((size, longest), tokenizer.pad_token_id)
-        labels = torch.full((size, longest), -100)
-        for i, (start, row) in enumerate(rows):
-            ids[i, : len(row)] = torch.tensor(row)
-            labels[i, start : len(row)] = torch.tensor(row[start:])
-        yield ids, labels
+        rows.sort(key=lambda row: len(row[1]))
+        for start in rng.sample(range(0, len(rows), size), BATCHES_SORTED):
+            yield _padded(rows[start : start + size], tokenizer.pad_token_id)
+
+
+def _padded(rows: Sequence[tuple[int, list[int]]], pad: int) -> tuple[torch.Tensor, torch.Tensor]:
+    longest = max(len(row) for _, row in rows)
+    ids = torch.full((len(rows), longest), pad)
+    labels = torch.full((len(rows), longest), -100)
+    for i, (start, row) in enumerate(rows):
+        ids[i, : len(row)] = torch.tensor(row)
+        labels[i, start : len(row)] = torch.tensor(row[start:])
+    return ids, labels
 
 
 def solved(problem: Problem) -> str:
