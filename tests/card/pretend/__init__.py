@@ -13,10 +13,10 @@ What it shows: which way code takes where there is a card, tensors on the wrong 
 that runs out (the bytes of all tensors), how many kernels are launched, and where the host waits.
 
 What it cannot show: time; the numbers of CUDA's own kernels, which round otherwise; what goes wrong within a kernel or
-between streams; the memory of workspaces and gaps; processes that a program starts, which have no card; and what is not
-torch (vLLM, Triton, bitsandbytes' CUDA library, whose operators run here as they do on a CPU). A kernel is counted for
-every operation that is not a view; a card may take none or several for it. No figure from here is one of a GPU. Work
-takes several times as long as on the CPU alone.
+between streams; the memory of workspaces and gaps; what norms keep for the backward pass, to autograd's hooks;
+processes that a program starts, which have no card; and what is not torch (vLLM, Triton, bitsandbytes' CUDA library,
+whose operators run here as they do on a CPU). A kernel is counted for every operation that is not a view; a card may
+take none or several for it. No figure from here is one of a GPU. Work takes several times as long as on the CPU alone.
 """
 
 import contextlib
