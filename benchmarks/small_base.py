@@ -161,11 +161,16 @@ def with_a_wrong_step(solution: str, rng: random.Random) -> str:
 def _prompt(problem: Problem, other: Problem, rng: random.Random) -> str:
     words = WORDS.split()
     around = [" ".join(rng.choices(words, k=rng.randrange(15))) for _ in range(2)] if rng.random() < 0.5 else []
-    if around and rng.random() < 0.6:
-        attempt = rng.choice([problem.extra["solution"], with_a_wrong_step(problem.extra["solution"], rng)])
-        around[1] += f"\n{attempt if rng.random() < 0.7 else other.extra['solution']}"
+    if around and rng.random() < 0.8:
+        around.append(_attempt(problem if rng.random() < 0.8 else other, rng))
     text = "\n\n".join([problem.text, *around])
     return f"{BOS}user\n{text}{EOS}{BOS}assistant\n"
+
+
+def _attempt(problem: Problem, rng: random.Random) -> str:
+    """The solution, right or with a wrong step, and in half of the cases as a game shows it: without its last value."""
+    text = rng.choice([problem.extra["solution"], with_a_wrong_step(problem.extra["solution"], rng)])
+    return rng.choice([text, f"```\n{re.sub(r'= -?[0-9]+[.]$', '= ?.', text)}\n```"])
 
 
 def _share_of_peak(step: int, steps: int) -> float:
