@@ -1,0 +1,287 @@
+"""A server that speaks vLLM's protocol over a real socket and samples with a small model and PEFT's adapters.
+
+Written from vLLM 0.33's sources (`vllm/entrypoints`): the same paths, fields, messages and status codes, as far as they
+are used. It shares no code with the library: plain transformers, PEFT and torch. Beside the protocol it has
+
+    POST /test/fault  {"kind": ..., "times": n, ...}   what goes wrong with the next n completions, -1: with all
+    GET  /test/log                                      what it was asked for, in order
+
+Started as `python stand_in.py MODEL PORT [--no-runtime-lora] [--raw] [--longest N]`; it prints a line once it listens.
+"""
+
+import argparse
+import json
+import re
+import threading
+import time
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import torch
+from peft import PeftModel
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+BASE = "the-base"
+
+
+class Engine:
+    """The model with its adapters, one forward pass at a time."""
+
+    def __init__(self, path: str, *, raw: bool):
+        self.tokenizer = AutoTokenizer.from_pretrained(path)
+        self.base = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32).eval()
+        self.peft: PeftModel | None = None
+        self.raw = raw
+        self.names: list[str] = []
+        self.roots: dict[str, str] = {}
+        self.lock = threading.Lock()
+
+    def load(self, name: str, folder: str) -> None:
+        with self.lock:
+            inside = f"a{len(self.names)}"
+            if self.peft is None:
+                self.peft = PeftModel.from_pretrained(self.base, folder, adapter_name=inside)
+            else:
+                self.peft.load_adapter(folder, adapter_name=inside)
+            self.peft.eval()
+            self.names.append(name)
+            self.roots[name] = folder
+
+    def former(self, name: str) -> str:
+        """The adapter that was loaded for the same seat before."""
+        seat = re.compile(r".*-\d+-(.+)-v-?\d+$")
+        own = seat.fullmatch(name)
+        same = [one for one in self.names if own and (found := seat.fullmatch(one)) and found[1] == own[1]]
+        return same[max(0, same.index(name) - 1)]
+
+    @torch.no_grad()
+    def sample(self, name: str, body: dict[str, Any]) -> tuple[list[int], list[float], str, Any]:
+        with self.lock:
+            if name == BASE or self.peft is None:
+                if self.peft is None:
+                    return self._sample(self.base, body)
+                with self.peft.disable_adapter():
+                    return self._sample(self.peft, body)
+            self.peft.set_adapter(f"a{self.names.index(name)}")
+            return self._sample(self.peft, body)
+
+    def _sample(self, model: Any, body: dict[str, Any]) -> tuple[list[int], list[float], str, Any]:
+        generator = torch.Generator().manual_seed(body["seed"] % 2**63)
+        temperature, ids = body["temperature"], torch.tensor([body["prompt"]])
+        cache, tokens, logprobs = None, [], []
+        while len(tokens) < body["max_tokens"]:
+            out = model(input_ids=ids, past_key_values=cache, use_cache=True)
+            cache, logits = out.past_key_values, out.logits[0, -1].float()
+            tempered = (logits / temperature if temperature else logits).log_softmax(-1)
+            if temperature:
+                token = int(torch.multinomial(self._filtered(tempered, body).exp(), 1, generator=generator))
+            else:
+                token = int(tempered.argmax())
+            noted = logits.log_softmax(-1) if self.raw else tempered
+            tokens.append(token)
+            logprobs.append(float(noted[token]))
+            ids = torch.tensor([[token]])
+            if token in body["stop_token_ids"]:
+                return tokens, logprobs, "stop", token
+            text = self.tokenizer.decode(tokens)
+            if found := next((stop for stop in body["stop"] if stop in text), None):
+                return tokens, logprobs, "stop", found
+        return tokens, logprobs, "length", None
+
+    @staticmethod
+    def _filtered(logprobs: torch.Tensor, body: dict[str, Any]) -> torch.Tensor:
+        if body["top_p"] >= 1:
+            return logprobs
+        order = logprobs.argsort(descending=True)
+        before = logprobs[order].exp().cumsum(0) - logprobs[order].exp()
+        return logprobs.index_fill(0, order[before >= body["top_p"]], -torch.inf)
+
+
+class State:
+    """What the server is: its engine, what goes wrong, what was asked."""
+
+    def __init__(self, engine: Engine, options: argparse.Namespace):
+        self.engine, self.options = engine, options
+        self.served: list[str] = []
+        self.fault: dict[str, Any] = {}
+        self.log: list[dict[str, Any]] = []
+        self.lock = threading.Lock()
+
+    def take_fault(self, path: str) -> dict[str, Any]:
+        with self.lock:
+            fault = self.fault
+            if not fault or fault.get("path", "/v1/completions") != path or fault["times"] == 0:
+                return {}
+            fault["times"] -= 1
+            return dict(fault)
+
+
+class Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    state: State
+
+    def log_message(self, *_: Any) -> None:
+        pass
+
+    def do_GET(self) -> None:
+        if self.path == "/v1/models":
+            longest = self.state.options.longest
+            cards = [{"id": BASE, "object": "model", "root": BASE, "parent": None, "max_model_len": longest}]
+            roots = self.state.engine.roots
+            cards += [{"id": n, "root": roots[n], "parent": BASE, "max_model_len": None} for n in self.state.served]
+            self.answer(200, {"object": "list", "data": cards})
+        elif self.path == "/test/log":
+            self.answer(200, self.state.log)
+        else:
+            self.answer(404, {"detail": "Not Found"})
+
+    def do_POST(self) -> None:
+        raw = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        assert self.headers["Content-Type"] == "application/json"
+        body = json.loads(raw)
+        if self.path == "/test/fault":
+            with self.state.lock:
+                self.state.fault = body
+            self.answer(200, {})
+            return
+        with self.state.lock:
+            self.state.log.append({"path": self.path, **body})
+        fault = self.state.take_fault(self.path)
+        if fault.get("kind") == "slow":
+            time.sleep(fault["seconds"])
+        if fault.get("kind") == "status":
+            self.error(fault["status"], "EngineCore encountered an issue")
+        elif self.path == "/tokenize":
+            ids = self.state.engine.tokenizer(body["prompt"], add_special_tokens=body["add_special_tokens"])
+            self.answer(200, {"count": 0, "max_model_len": 1, "tokens": ids["input_ids"], "token_strs": None})
+        elif self.path == "/v1/load_lora_adapter" and not self.state.options.no_runtime_lora:
+            self.load(body)
+        elif self.path == "/v1/unload_lora_adapter" and not self.state.options.no_runtime_lora:
+            self.unload(body)
+        elif self.path == "/v1/completions":
+            self.complete(body, fault)
+        else:
+            self.answer(404, {"detail": "Not Found"})
+
+    def load(self, body: dict[str, Any]) -> None:
+        name, folder = body["lora_name"], body["lora_path"]
+        if not name or not folder:
+            self.error(400, "Both 'lora_name' and 'lora_path' must be provided.")
+        elif name in self.state.served:
+            self.error(400, f"The lora adapter '{name}' has already been loaded. If you want ...")
+        elif not (Path(folder) / "adapter_config.json").is_file():
+            self.error(404, f"Loading lora {name} failed: No adapter found for {folder}")
+        else:
+            self.state.engine.load(name, folder)
+            self.state.served.append(name)
+            self.text(f"Success: LoRA adapter '{name}' added successfully.")
+
+    def unload(self, body: dict[str, Any]) -> None:
+        name = body["lora_name"]
+        if name not in self.state.served:
+            self.error(404, f"The lora adapter '{name}' cannot be found.")
+            return
+        self.state.served.remove(name)
+        self.text(f"Success: LoRA adapter '{name}' removed successfully.")
+
+    def complete(self, body: dict[str, Any], fault: dict[str, Any]) -> None:
+        name, kind = body["model"], fault.get("kind")
+        if kind == "restart":
+            self.state.served.clear()
+        if name != BASE and name not in self.state.served:
+            self.error(404, f"The model `{name}` does not exist. Valid aliases: {BASE}.")
+            return
+        assert body["n"] == 1
+        assert body["logprobs"] == 0
+        assert body["ignore_eos"] is True
+        by = self.state.engine.former(name) if kind == "stale" and name != BASE else name
+        ids, logprobs, reason, stop = self.state.engine.sample(by, body)
+        named = [f"token_id:{token}" for token in ids] if body["return_tokens_as_token_ids"] else []
+        answer: dict[str, Any] = {
+            "id": "cmpl-1",
+            "object": "text_completion",
+            "model": "another-model" if kind == "name" else name,
+            "choices": [
+                {
+                    "index": 0,
+                    "text": "",
+                    "logprobs": {"text_offset": [], "token_logprobs": logprobs, "tokens": named, "top_logprobs": []},
+                    "finish_reason": reason,
+                    "stop_reason": stop,
+                    "token_ids": ids if body["return_token_ids"] else None,
+                    "prompt_token_ids": body["prompt"] if body["return_token_ids"] else None,
+                }
+            ],
+            "usage": {"prompt_tokens": len(body["prompt"]), "completion_tokens": len(ids)},
+        }
+        self.spoil(kind, answer["choices"][0])
+        text = json.dumps(answer)
+        if kind == "json":
+            text = text[: len(text) // 2] + "}{"
+        self.send_raw(200, text.encode(), drop=kind == "drop")
+
+    @staticmethod
+    def spoil(kind: str | None, choice: dict[str, Any]) -> None:
+        logprobs = choice["logprobs"]
+        if kind == "lengths":
+            logprobs["token_logprobs"] = logprobs["token_logprobs"][:-1]
+        elif kind == "nan":
+            logprobs["token_logprobs"][0] = float("nan")
+        elif kind == "null":
+            logprobs["token_logprobs"][0] = None
+        elif kind == "positive":
+            logprobs["token_logprobs"][0] = 0.5
+        elif kind == "vocabulary":
+            choice["token_ids"][0] = 100_000
+            logprobs["tokens"][0] = "token_id:100000"
+        elif kind == "others":
+            logprobs["tokens"][0] = "token_id:7" if logprobs["tokens"][0] != "token_id:7" else "token_id:8"
+        elif kind == "prompt":
+            choice["prompt_token_ids"] = choice["prompt_token_ids"][1:]
+        elif kind == "short":
+            choice["finish_reason"] = "abort"
+
+    def error(self, status: int, message: str) -> None:
+        kinds = {400: "BadRequestError", 404: "NotFoundError"}
+        error = {"message": message, "type": kinds.get(status, "InternalServerError"), "param": None, "code": status}
+        self.answer(status, {"error": error})
+
+    def answer(self, status: int, value: Any) -> None:
+        self.send_raw(status, json.dumps(value).encode())
+
+    def text(self, text: str) -> None:
+        self.send_raw(200, text.encode())
+
+    def send_raw(self, status: int, body: bytes, *, drop: bool = False) -> None:
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        try:
+            self.wfile.write(body[: len(body) // 2] if drop else body)
+        except OSError:
+            pass
+        if drop:
+            self.wfile.flush()
+            self.connection.close()
+            self.close_connection = True
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("model")
+    parser.add_argument("port", type=int)
+    parser.add_argument("--no-runtime-lora", action="store_true")
+    parser.add_argument("--raw", action="store_true")
+    parser.add_argument("--longest", type=int, default=4096)
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    Handler.state = State(Engine(options.model, raw=options.raw), options)
+    ThreadingHTTPServer.request_queue_size = 512
+    server = ThreadingHTTPServer(("127.0.0.1", options.port), Handler)
+    print(f"listening on {server.server_port}", flush=True)
+    server.serve_forever()
+
+
+if __name__ == "__main__":
+    main()
