@@ -440,6 +440,11 @@ class RolloutsSection(Section):
             raise PydanticCustomError("address", "should name each server once")
         return found
 
+    @property
+    def again(self) -> str:
+        """What a resume is given besides the run folder: ` --rollouts URL,...`, nothing without servers."""
+        return f" --rollouts {','.join(self.servers)}" if self.servers else ""
+
 
 def _address(text: str) -> str:
     """The address of a server, without a closing slash or `/v1`."""

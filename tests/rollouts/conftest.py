@@ -1,6 +1,5 @@
-"""Stand-ins for vLLM's server, each a process of its own that samples with `tiny`."""
+"""Stand-ins for vLLM's server, in a process of their own, that sample with `tiny`."""
 
-import contextlib
 import json
 import subprocess
 import sys
@@ -11,76 +10,86 @@ from typing import Any
 
 import pytest
 
+from lite_selfplay.config import ModelSection, RolloutsSection
 from lite_selfplay.models.backends import fleet
+from lite_selfplay.models.backends.rollouts import Rollouts, ServedBackend
+from lite_selfplay.models.chat import Chat
+from tests.conftest import SEATS
 
 STAND_IN = Path(__file__).with_name("stand_in.py")
 
 
 class StandIn:
-    """A server in another process. `fault(kind, times)` makes it fail; `log` is what it was asked for."""
+    """A server in another process. `fault` makes it fail, `log` is what it was asked for."""
 
-    def __init__(self, model: Path, *options: str):
-        command = [sys.executable, str(STAND_IN), str(model), "0", *options]
-        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-        assert self.process.stdout is not None
-        line = self.process.stdout.readline()
-        self.address = f"http://127.0.0.1:{line.split()[-1]}"
+    def __init__(self, port: str):
+        self.address = f"http://127.0.0.1:{port}"
 
     def fault(self, kind: str, times: int = -1, **more: Any) -> None:
-        body = json.dumps({"kind": kind, "times": times, **more}).encode()
-        asked = urllib.request.Request(f"{self.address}/test/fault", body, {"Content-Type": "application/json"})
-        with urllib.request.urlopen(asked, timeout=20):
-            pass
+        """What goes wrong with the next completions; all of them without `times`."""
+        self._call("/test/fault", {"kind": kind, "times": times, **more})
 
-    def heal(self) -> None:
+    def start(self, **options: Any) -> None:
+        """Start it anew with other options; whole again without any."""
         self.fault("", 0)
+        self._call("/test/start", options)
 
     @property
     def log(self) -> list[dict[str, Any]]:
-        return self._get("/test/log")
+        return self._call("/test/log")
 
     @property
     def served(self) -> list[str]:
-        return [card["id"] for card in self._get("/v1/models")["data"]][1:]
+        return [card["id"] for card in self._call("/v1/models")["data"]][1:]
 
-    def _get(self, path: str) -> Any:
-        with urllib.request.urlopen(f"{self.address}{path}", timeout=20) as answer:
+    def asked(self, path: str) -> list[dict[str, Any]]:
+        return [body for body in self.log if body["path"] == path]
+
+    def _call(self, path: str, body: Any = None) -> Any:
+        content = None if body is None else json.dumps(body).encode()
+        asked = urllib.request.Request(f"{self.address}{path}", content, {"Content-Type": "application/json"})
+        with urllib.request.urlopen(asked, timeout=60) as answer:
             return json.load(answer)
-
-    def kill(self) -> None:
-        self.process.kill()
-        self.process.wait()
 
 
 @pytest.fixture(scope="session")
-def _shared(tiny_path: Path) -> Iterator[list[StandIn]]:
-    servers = [StandIn(tiny_path), StandIn(tiny_path)]
-    yield servers
-    for server in servers:
-        server.kill()
+def _started(tiny_path: Path) -> Iterator[list[StandIn]]:
+    command = [sys.executable, str(STAND_IN), str(tiny_path), "2"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        yield [StandIn(port) for port in process.stdout.readline().split()[2:]]
+        process.kill()
 
 
 @pytest.fixture
-def servers(_shared: list[StandIn]) -> Iterator[list[StandIn]]:
-    """Two servers over `tiny`, whole again for every test."""
-    for server in _shared:
-        server.heal()
-    yield _shared
-    for server in _shared:
-        server.heal()
+def servers(_started: list[StandIn]) -> Iterator[list[StandIn]]:
+    """Two servers over `tiny`, new for every test."""
+    for server in _started:
+        server.start()
+    yield _started
+    for server in _started:
+        server.start()
 
 
 @pytest.fixture
-def start(tiny_path: Path) -> Iterator[Callable[..., StandIn]]:
-    """Start a server of one's own: `start("--raw", model=...)`."""
-    with contextlib.ExitStack() as stack:
+def backend_over(tiny_path: Path, tmp_path: Path) -> Iterator[Callable[..., ServedBackend]]:
+    """A backend whose completions come from servers: `backend_over(servers, temperatures=..., timeout_s=...)`."""
+    made = []
 
-        def begin(*options: str, model: Path = tiny_path) -> StandIn:
-            server = StandIn(model, *options)
-            stack.callback(server.kill)
-            return server
+    def make(servers: list[StandIn], **options: Any) -> ServedBackend:
+        chat = Chat.load(tiny_path)
+        temperatures = options.pop("temperatures", [1.0])
+        told = {key: options.pop(key) for key in ("longest", "warn", "poll") if key in options}
+        section = RolloutsSection(servers=tuple(server.address for server in servers), **options)
+        rollouts = Rollouts(section, tmp_path / "rollouts", chat.tokens, temperatures, told.pop("longest", 100))
+        model = ModelSection(name="tiny", precision="fp32")
+        ends = {"eos_ids": chat.eos_ids, "pad_id": chat.pad_id, "decode": chat.decode}
+        made.append(ServedBackend(tiny_path, model, SEATS, seed=0, rollouts=rollouts, **ends, **told))
+        return made[-1]
 
-        yield begin
+    yield make
+    for backend in made:
+        backend.close()
 
 
 @pytest.fixture(autouse=True)

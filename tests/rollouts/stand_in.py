@@ -4,14 +4,16 @@ Written from vLLM 0.33's sources (`vllm/entrypoints`): the same paths, fields, m
 are used. It shares no code with the library: plain transformers, PEFT and torch. Beside the protocol it has
 
     POST /test/fault  {"kind": ..., "times": n, ...}   what goes wrong with the next n completions, -1: with all
-    GET  /test/log                                      what it was asked for, in order
+    POST /test/start  {"raw": true, ...}               how it was started: see `START`; it forgets its adapters
+    GET  /test/log                                     what it was asked for, in order
 
-Started as `python stand_in.py MODEL PORT [--no-runtime-lora] [--raw] [--longest N]`; it prints a line once it listens.
+Started as `python stand_in.py MODEL COUNT`, which makes COUNT servers and prints their ports once they listen.
 """
 
-import argparse
+import contextlib
 import json
 import re
+import sys
 import threading
 import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -23,19 +25,32 @@ from peft import PeftModel
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 BASE = "the-base"
+START: dict[str, Any] = {"runtime_lora": True, "raw": False, "other_weights": False, "dead": False, "longest": 4096}
+"""Whether adapters can be loaded; whether log-probabilities are those before the temperature; whether its weights are
+others; whether it hangs up on everybody; how many tokens it reads."""
+
+
+class Row:
+    """A completion while it is sampled: its tokens, their log-probabilities, how it ended and at what."""
+
+    def __init__(self, name: str, body: dict[str, Any]):
+        self.name, self.body, self.done = name, body, threading.Event()
+        self.generator = torch.Generator().manual_seed(body["seed"])
+        self.answer: tuple[list[int], list[float], str, Any] = ([], [], "", None)
 
 
 class Engine:
     """The model with its adapters, one forward pass at a time."""
 
-    def __init__(self, path: str, *, raw: bool):
+    def __init__(self, path: str, start: dict[str, Any]):
         self.tokenizer = AutoTokenizer.from_pretrained(path)
         self.base = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32).eval()
         self.peft: PeftModel | None = None
-        self.raw = raw
+        self.start = start
         self.names: list[str] = []
         self.roots: dict[str, str] = {}
         self.lock = threading.Lock()
+        self.waiting: list[Row] = []
 
     def load(self, name: str, folder: str) -> None:
         with self.lock:
@@ -55,39 +70,69 @@ class Engine:
         same = [one for one in self.names if own and (found := seat.fullmatch(one)) and found[1] == own[1]]
         return same[max(0, same.index(name) - 1)]
 
-    @torch.no_grad()
     def sample(self, name: str, body: dict[str, Any]) -> tuple[list[int], list[float], str, Any]:
+        """A completion; requests that wait together are sampled together."""
+        row = Row(name, body)
         with self.lock:
-            if name == BASE or self.peft is None:
-                if self.peft is None:
-                    return self._sample(self.base, body)
-                with self.peft.disable_adapter():
-                    return self._sample(self.peft, body)
-            self.peft.set_adapter(f"a{self.names.index(name)}")
-            return self._sample(self.peft, body)
+            self.waiting.append(row)
+        while not row.done.wait(0.005):
+            with self.lock:  # whoever has it samples for all that wait
+                if not row.done.is_set():
+                    together = [one for one in self.waiting if one.name == name]
+                    self.waiting = [one for one in self.waiting if one.name != name]
+                    self._sample_as(name, together)
+        return row.answer
 
-    def _sample(self, model: Any, body: dict[str, Any]) -> tuple[list[int], list[float], str, Any]:
-        generator = torch.Generator().manual_seed(body["seed"] % 2**63)
-        temperature, ids = body["temperature"], torch.tensor([body["prompt"]])
-        cache, tokens, logprobs = None, [], []
-        while len(tokens) < body["max_tokens"]:
-            out = model(input_ids=ids, past_key_values=cache, use_cache=True)
-            cache, logits = out.past_key_values, out.logits[0, -1].float()
-            tempered = (logits / temperature if temperature else logits).log_softmax(-1)
-            if temperature:
-                token = int(torch.multinomial(self._filtered(tempered, body).exp(), 1, generator=generator))
-            else:
-                token = int(tempered.argmax())
-            noted = logits.log_softmax(-1) if self.raw else tempered
-            tokens.append(token)
-            logprobs.append(float(noted[token]))
-            ids = torch.tensor([[token]])
-            if token in body["stop_token_ids"]:
-                return tokens, logprobs, "stop", token
-            text = self.tokenizer.decode(tokens)
-            if found := next((stop for stop in body["stop"] if stop in text), None):
-                return tokens, logprobs, "stop", found
-        return tokens, logprobs, "length", None
+    @torch.no_grad()
+    def _sample_as(self, name: str, rows: "list[Row]") -> None:
+        if self.peft is None:
+            self._sample(self.base, rows)
+        elif name == BASE:
+            with self.peft.disable_adapter():
+                self._sample(self.peft, rows)
+        else:
+            self.peft.set_adapter(f"a{self.names.index(name)}")
+            self._sample(self.peft, rows)
+        for row in rows:
+            row.done.set()
+
+    def _sample(self, model: Any, rows: "list[Row]") -> None:
+        longest = max(len(row.body["prompt"]) for row in rows)
+        ids = torch.tensor([[0] * (longest - len(row.body["prompt"])) + row.body["prompt"] for row in rows])
+        mask = torch.tensor([[i >= longest - len(row.body["prompt"]) for i in range(longest)] for row in rows]).long()
+        positions, cache = (mask.cumsum(-1) - 1).clamp(min=0), None
+        while any(row.answer[2] == "" for row in rows):
+            out = model(
+                input_ids=ids, attention_mask=mask, position_ids=positions, past_key_values=cache, use_cache=True
+            )
+            cache = out.past_key_values
+            drawn = [self._draw(row, logits) for row, logits in zip(rows, out.logits[:, -1].float(), strict=True)]
+            ids, positions = torch.tensor(drawn)[:, None], positions[:, -1:] + 1
+            mask = torch.cat([mask, mask.new_ones(len(rows), 1)], dim=1)
+
+    def _draw(self, row: "Row", logits: torch.Tensor) -> int:
+        """The next token of a row that goes on; any of one that has ended."""
+        tokens, logprobs, ended, _ = row.answer
+        if ended:
+            return 0
+        body, temperature = row.body, row.body["temperature"]
+        if self.start["other_weights"]:
+            logits = logits.flip(-1)
+        tempered = (logits / temperature if temperature else logits).log_softmax(-1)
+        if temperature:
+            token = int(torch.multinomial(self._filtered(tempered, body).exp(), 1, generator=row.generator))
+        else:
+            token = int(tempered.argmax())
+        tokens.append(token)
+        logprobs.append(float((logits.log_softmax(-1) if self.start["raw"] else tempered)[token]))
+        text = self.tokenizer.decode(tokens) if body["stop"] else ""
+        if token in body["stop_token_ids"]:
+            row.answer = tokens, logprobs, "stop", token
+        elif found := next((stop for stop in body["stop"] if stop in text), None):
+            row.answer = tokens, logprobs, "stop", found
+        elif len(tokens) == body["max_tokens"]:
+            row.answer = tokens, logprobs, "length", None
+        return token
 
     @staticmethod
     def _filtered(logprobs: torch.Tensor, body: dict[str, Any]) -> torch.Tensor:
@@ -101,8 +146,9 @@ class Engine:
 class State:
     """What the server is: its engine, what goes wrong, what was asked."""
 
-    def __init__(self, engine: Engine, options: argparse.Namespace):
-        self.engine, self.options = engine, options
+    def __init__(self, model: str):
+        self.start = dict(START)
+        self.engine = Engine(model, self.start)
         self.served: list[str] = []
         self.fault: dict[str, Any] = {}
         self.log: list[dict[str, Any]] = []
@@ -125,8 +171,10 @@ class Handler(BaseHTTPRequestHandler):
         pass
 
     def do_GET(self) -> None:
-        if self.path == "/v1/models":
-            longest = self.state.options.longest
+        if self.state.start["dead"] and not self.path.startswith("/test/"):
+            self.close_connection = True
+        elif self.path == "/v1/models":
+            longest = self.state.start["longest"]
             cards = [{"id": BASE, "object": "model", "root": BASE, "parent": None, "max_model_len": longest}]
             roots = self.state.engine.roots
             cards += [{"id": n, "root": roots[n], "parent": BASE, "max_model_len": None} for n in self.state.served]
@@ -145,6 +193,15 @@ class Handler(BaseHTTPRequestHandler):
                 self.state.fault = body
             self.answer(200, {})
             return
+        if self.path == "/test/start":
+            self.state.start.update({**START, **body})
+            self.state.served.clear()
+            self.state.log.clear()
+            self.answer(200, {})
+            return
+        if self.state.start["dead"]:
+            self.close_connection = True
+            return
         with self.state.lock:
             self.state.log.append({"path": self.path, **body})
         fault = self.state.take_fault(self.path)
@@ -155,9 +212,9 @@ class Handler(BaseHTTPRequestHandler):
         elif self.path == "/tokenize":
             ids = self.state.engine.tokenizer(body["prompt"], add_special_tokens=body["add_special_tokens"])
             self.answer(200, {"count": 0, "max_model_len": 1, "tokens": ids["input_ids"], "token_strs": None})
-        elif self.path == "/v1/load_lora_adapter" and not self.state.options.no_runtime_lora:
+        elif self.path == "/v1/load_lora_adapter" and self.state.start["runtime_lora"]:
             self.load(body)
-        elif self.path == "/v1/unload_lora_adapter" and not self.state.options.no_runtime_lora:
+        elif self.path == "/v1/unload_lora_adapter" and self.state.start["runtime_lora"]:
             self.unload(body)
         elif self.path == "/v1/completions":
             self.complete(body, fault)
@@ -257,10 +314,8 @@ class Handler(BaseHTTPRequestHandler):
         self.send_response(status)
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
-        try:
+        with contextlib.suppress(OSError):
             self.wfile.write(body[: len(body) // 2] if drop else body)
-        except OSError:
-            pass
         if drop:
             self.wfile.flush()
             self.connection.close()
@@ -268,19 +323,17 @@ class Handler(BaseHTTPRequestHandler):
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("model")
-    parser.add_argument("port", type=int)
-    parser.add_argument("--no-runtime-lora", action="store_true")
-    parser.add_argument("--raw", action="store_true")
-    parser.add_argument("--longest", type=int, default=4096)
-    options = parser.parse_args()
+    model, count = sys.argv[1], int(sys.argv[2])
     torch.set_num_threads(1)
-    Handler.state = State(Engine(options.model, raw=options.raw), options)
     ThreadingHTTPServer.request_queue_size = 512
-    server = ThreadingHTTPServer(("127.0.0.1", options.port), Handler)
-    print(f"listening on {server.server_port}", flush=True)
-    server.serve_forever()
+    servers = []
+    for _ in range(count):
+        kind = type("Handler", (Handler,), {"state": State(model)})
+        servers.append(ThreadingHTTPServer(("127.0.0.1", 0), kind))
+    print("listening on", *(server.server_port for server in servers), flush=True)
+    for server in servers[1:]:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+    servers[0].serve_forever()
 
 
 if __name__ == "__main__":
