@@ -53,7 +53,7 @@ class StandIn:
 
 
 @pytest.fixture(scope="session")
-def _started(tiny_path: Path) -> Iterator[list[StandIn]]:
+def started(tiny_path: Path) -> Iterator[list[StandIn]]:
     command = [sys.executable, str(STAND_IN), str(tiny_path), "2"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
@@ -62,12 +62,12 @@ def _started(tiny_path: Path) -> Iterator[list[StandIn]]:
 
 
 @pytest.fixture
-def servers(_started: list[StandIn]) -> Iterator[list[StandIn]]:
+def servers(started: list[StandIn]) -> Iterator[list[StandIn]]:
     """Two servers over `tiny`, new for every test."""
-    for server in _started:
+    for server in started:
         server.start()
-    yield _started
-    for server in _started:
+    yield started
+    for server in started:
         server.start()
 
 

@@ -63,6 +63,14 @@ class Engine:
             self.names.append(name)
             self.roots[name] = folder
 
+    def forget(self) -> None:
+        """Be a base without adapters again."""
+        with self.lock:
+            if self.peft is not None:
+                self.base, self.peft = self.peft.unload(), None
+            self.names.clear()
+            self.roots.clear()
+
     def former(self, name: str) -> str:
         """The adapter that was loaded for the same seat before."""
         seat = re.compile(r".*-\d+-(.+)-v-?\d+$")
@@ -197,6 +205,7 @@ class Handler(BaseHTTPRequestHandler):
             self.state.start.update({**START, **body})
             self.state.served.clear()
             self.state.log.clear()
+            self.state.engine.forget()
             self.answer(200, {})
             return
         if self.state.start["dead"]:

@@ -15,7 +15,6 @@ about it here:
 import contextlib
 import http.client
 import json
-import math
 import os
 import socket
 import threading
@@ -36,8 +35,8 @@ SMALL = 1 << 20
 """Bytes of an answer that holds no completion, at most."""
 TOKEN_BYTES = 1024
 """Bytes of an answer for each of its tokens, at most."""
-ROUNDED = 1e-3
-"""How far above 0 rounding may bring a log-probability."""
+LEAST, MOST = -1e4, 1e-3
+"""Between which log-probabilities lie: vLLM says -9,999 in place of less, and rounding may bring one above 0."""
 _SEED_BITS = 0x7FFF_FFFF_FFFF_FFFF
 
 
@@ -48,7 +47,8 @@ class ServerFailed(Exception):
     """
 
     def __init__(self, clause: str, *, lasting: bool = False, status: int | None = None):
-        super().__init__(clause)
+        # What a server says may be anything, and is shown on a terminal.
+        super().__init__("".join(c if c.isprintable() else " " for c in clause)[:1000])
         self.lasting, self.status = lasting, status
 
     @property
@@ -293,7 +293,7 @@ def read_completion(answer: Any, wanted: Wanted) -> Generation:
         raise ServerFailed(f"answers with tokens that are not of the base's {wanted.vocabulary:,}")
     if spelled != [f"token_id:{token}" for token in ids]:
         raise ServerFailed("answers with log-probabilities of other tokens than it sampled")
-    if not all(type(x) in (int, float) and math.isfinite(x) and x <= ROUNDED for x in logprobs):
+    if not all(type(x) in (int, float) and LEAST <= x <= MOST for x in logprobs):  # no NaN is
         raise ServerFailed("answers with log-probabilities that are not finite numbers of at most 0")
     return Generation(ids, [min(float(x), 0.0) for x in logprobs], _stop(reason, ids, wanted))
 
