@@ -20,7 +20,7 @@ from lite_selfplay.evaluation.tables import headline
 from lite_selfplay.games.modes import find_mode
 from lite_selfplay.models.adapters import BASE, State, check_folder
 from lite_selfplay.models.backends import choose_backend
-from lite_selfplay.models.backends.rollouts import Rollouts, ServedBackend
+from lite_selfplay.models.backends.rollouts import Rollouts, ServedBackend, require_temperature
 from lite_selfplay.models.chat import Chat
 from lite_selfplay.runs.budget import Budget, sampling_speed
 from lite_selfplay.runs.checkpoints import Checkpoint, load_checkpoint, read_state
@@ -158,6 +158,8 @@ class Session:
         config, tokens = self.config, self._ready.max_completion_tokens
         if not config.rollouts.servers:
             return None
+        for temperature in (config.eval.temperature, config.cold_start.temperature):
+            require_temperature(temperature)
         sampled = [role.sampling(tokens) for role in config.roles.values()]
         return Rollouts(
             config.rollouts,

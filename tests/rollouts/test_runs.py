@@ -250,6 +250,12 @@ def test_what_does_not_go_together(tmp_path: Path):
         require_one_run(Ranks(0, 2), ready, None)
 
 
+def test_a_temperature_of_an_evaluation_is_refused_before_anything_is_written(tmp_path: Path):
+    with pytest.raises(RequestError, match=r"from 0\.01 to 2, and 3 is asked for"):
+        train(config(tmp_path / "run", rollouts="http://127.0.0.1:9", eval={"temperature": 3}))
+    assert not (tmp_path / "run").exists()
+
+
 def test_a_server_that_is_not_there_leaves_nothing_behind(tmp_path: Path):
     with pytest.raises(RequestError, match=r"--rollouts: http://127.0.0.1:9 cannot be reached"):
         train(config(tmp_path / "run", rollouts="http://127.0.0.1:9"))

@@ -89,7 +89,7 @@ class ServedBackend(TransformersBackend):
 
         Raises RequestError for a temperature that vLLM samples at otherwise, RolloutsLost once no server is left.
         """
-        require_temperature(request.sampling)
+        require_temperature(request.sampling.temperature)
         self._decoding.check(request)
         adapter = self._served(request.seat)
         pairs = zip(request.prompts, request.seeds, strict=True)
@@ -194,7 +194,8 @@ class ServedBackend(TransformersBackend):
 
     def _compare(self, member: Member, temperature: float) -> None:
         """Raises ServerFailed where the base's own completions are none of the run's base, or are noted otherwise."""
-        require_temperature(sampling := Sampling(temperature=temperature, max_tokens=PROBE_TOKENS))
+        require_temperature(temperature)
+        sampling = Sampling(temperature=temperature, max_tokens=PROBE_TOKENS)
         prompt = list(self._rollouts.tokens(PROBE))
         rows = [self._row(prompt, sampling, seed) for seed in range(PROBES)]
         made = [member.server.complete(row(member.name)) for row in rows]
@@ -218,10 +219,10 @@ class ServedBackend(TransformersBackend):
             )
 
 
-def require_temperature(sampling: Sampling) -> None:
+def require_temperature(temperature: float) -> None:
     """Raises RequestError for a temperature that vLLM samples at otherwise."""
-    if sampling.temperature > HOTTEST or 0 < sampling.temperature < COLDEST:
+    if temperature > HOTTEST or 0 < temperature < COLDEST:
         raise RequestError(
-            f"vLLM samples at temperatures from {COLDEST:g} to {HOTTEST:g}, and {sampling.temperature:g} is asked for: "
-            "set the role's temperature, or leave out --rollouts"
+            f"vLLM samples at temperatures from {COLDEST:g} to {HOTTEST:g}, and {temperature:g} is asked for: set the "
+            "temperature of the role (or of eval, or cold_start), or leave out --rollouts"
         )
