@@ -2,15 +2,17 @@
 
 The random `tiny` cannot reason, and runs of SmolLM2 take minutes each. This base reads a problem and writes its worked
 solution, as often right as its training was long; runs on it take seconds. It learns the training side of a task alone,
-as plain text in a chat's turns: neither a game's prompts nor its output format. Words in random order stand around half
-of the problems, and now and then the solution of another one, so that it finds the problem in a prompt.
+in a chat's turns, without a game's prompts. Words in random order stand around half of the problems, and among them now
+and then an attempt at the same problem, right or with a wrong step, or the solution of another one: so it finds the
+problem in a prompt, and has seen what an attempt is. Half of the solutions end with the tags of an answer.
 """
 
 import json
 import math
 import random
+import re
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -25,6 +27,8 @@ from lite_selfplay.tasks import load_task
 _TURNS = "{% for m in messages %}<s>{{ m.role }}\n{{ m.content }}</s>{% endfor %}"
 TEMPLATE = _TURNS + "{% if add_generation_prompt %}<s>assistant\n{% endif %}"
 PAD, BOS, EOS = "<pad>", "<s>", "</s>"
+BATCHES_SORTED = 16
+"""Batches whose rows are drawn together and sorted by length, so that little of a batch is padding."""
 WORDS = """Reason step by step, then recap your solution in a few short sentences, and end with the final result alone
 between <answer> and </answer>. Here is your own attempt, another solver's attempt, which may or may not be correct.
 Check it step by step, correct what is wrong in it, and solve the problem."""
@@ -38,6 +42,7 @@ def main(
     width: Annotated[int, typer.Option(min=32, help="Hidden size, a multiple of 32.")] = 128,
     layers: Annotated[int, typer.Option(min=1)] = 4,
     lr: Annotated[float, typer.Option(min=0.0, help="Peak learning rate; cosine.")] = 2e-3,
+    save_every: Annotated[int, typer.Option(min=0, help="Write FOLDER-BATCH, too, after every so many; 0: none.")] = 0,
     seed: int = 0,
 ) -> None:
     """Pretrain a small Qwen3 on worked problems and write it as a folder that `--model` takes."""
@@ -49,6 +54,7 @@ def main(
     model = small_qwen3(tokenizer, width, layers)
     parameters = sum(p.numel() for p in model.parameters())
     say(f"{parameters / 1e6:.2f}M parameters, {len(tokenizer)} tokens, {steps} batches of {batch}")
+    facts = {"tasks": tasks, "steps": steps, "batch": batch, "width": width, "layers": layers, "lr": lr, "seed": seed}
     optimizer = torch.optim.AdamW(model.parameters(), lr=lr, weight_decay=0.01, betas=(0.9, 0.98))
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda i: _share_of_peak(i, steps))
     started = time.monotonic()
@@ -62,10 +68,11 @@ def main(
         schedule.step()
         if step % 100 == 0 or step == steps:
             say(f"batch {step}: loss {loss.item():.3f}, {time.monotonic() - started:.0f} s")
-    model.save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
-    facts = {"tasks": tasks, "steps": steps, "batch": batch, "width": width, "layers": layers, "lr": lr, "seed": seed}
-    (folder / "pretraining.json").write_text(json.dumps({**facts, "parameters": parameters}, indent=2) + "\n")
+        if step == steps or (save_every and step % save_every == 0):
+            to = folder if step == steps else folder.with_name(f"{folder.name}-{step}")
+            model.save_pretrained(to)
+            tokenizer.save_pretrained(to)
+            (to / "pretraining.json").write_text(json.dumps({**facts, "batches": step}, indent=2) + "\n")
 
 
 def byte_pairs(texts: list[str]) -> Any:
@@ -106,24 +113,31 @@ def small_qwen3(tokenizer: Any, width: int, layers: int) -> Any:
 
 
 def batches(sources: Any, tokenizer: Any, size: int, seed: int) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-    """Endless batches: ids (rows x length), and labels with -100 where a prompt or padding stands."""
+    """Endless batches of rows of similar length: ids (rows x length), and labels with -100 at prompts and padding."""
     rng = random.Random(seed)
     while True:
-        texts = []
-        for _ in range(size):
+        problems = []
+        for _ in range(size * BATCHES_SORTED):
             source = rng.choice(sources)
-            texts.append(source[rng.randrange(len(source))])
+            problems.append(source[rng.randrange(len(source))])
         rows = []
-        for i, problem in enumerate(texts):
-            prompt = tokenizer.encode(_prompt(problem, texts[i - 1], rng))
-            rows.append((len(prompt), prompt + tokenizer.encode(f"{problem.extra['solution']}{EOS}")))
-        longest = max(len(row) for _, row in rows)
-        ids = torch.full((size, longest), tokenizer.pad_token_id)
-        labels = torch.full((size, longest), -100)
-        for i, (start, row) in enumerate(rows):
-            ids[i, : len(row)] = torch.tensor(row)
-            labels[i, start : len(row)] = torch.tensor(row[start:])
-        yield ids, labels
+        for i, problem in enumerate(problems):
+            prompt = tokenizer.encode(_prompt(problem, problems[i - 1], rng))
+            answer = rng.choice(["", f" <answer>{problem.answer}</answer>"])
+            rows.append((len(prompt), prompt + tokenizer.encode(f"{problem.extra['solution']}{answer}{EOS}")))
+        rows.sort(key=lambda row: len(row[1]))
+        for start in rng.sample(range(0, len(rows), size), BATCHES_SORTED):
+            yield _padded(rows[start : start + size], tokenizer.pad_token_id)
+
+
+def _padded(rows: Sequence[tuple[int, list[int]]], pad: int) -> tuple[torch.Tensor, torch.Tensor]:
+    longest = max(len(row) for _, row in rows)
+    ids = torch.full((len(rows), longest), pad)
+    labels = torch.full((len(rows), longest), -100)
+    for i, (start, row) in enumerate(rows):
+        ids[i, : len(row)] = torch.tensor(row)
+        labels[i, start : len(row)] = torch.tensor(row[start:])
+    return ids, labels
 
 
 def solved(problem: Problem) -> str:
@@ -131,13 +145,32 @@ def solved(problem: Problem) -> str:
     return f"{problem.text}\n{problem.extra['solution']}"
 
 
+def with_a_wrong_step(solution: str, rng: random.Random) -> str:
+    """A worked sum in which the result of one step is off by 1 to 10, and the steps after it go on from there."""
+    steps = [re.findall(r"[+-]? ?\d+", step.split("=")[0]) for step in solution.rstrip(".").split(". ")]
+    wrong, value, written = rng.randrange(len(steps)), int(steps[0][0]), []
+    for place, (_, change) in enumerate(steps):
+        result = value + int(change.replace(" ", ""))
+        if place == wrong:
+            result = max(0, result + rng.choice([-1, 1]) * rng.randint(1, 10))
+        written.append(f"{value} {change} = {result}.")
+        value = result
+    return " ".join(written)
+
+
 def _prompt(problem: Problem, other: Problem, rng: random.Random) -> str:
     words = WORDS.split()
     around = [" ".join(rng.choices(words, k=rng.randrange(15))) for _ in range(2)] if rng.random() < 0.5 else []
-    if around and rng.random() < 0.3:
-        around[1] += f"\n{other.extra['solution']}"
+    if around and rng.random() < 0.8:
+        around.append(_attempt(problem if rng.random() < 0.8 else other, rng))
     text = "\n\n".join([problem.text, *around])
     return f"{BOS}user\n{text}{EOS}{BOS}assistant\n"
+
+
+def _attempt(problem: Problem, rng: random.Random) -> str:
+    """The solution, right or with a wrong step, and in half of the cases as a game shows it: without its last value."""
+    text = rng.choice([problem.extra["solution"], with_a_wrong_step(problem.extra["solution"], rng)])
+    return rng.choice([text, f"```\n{re.sub(r'= -?[0-9]+[.]$', '= ?.', text)}\n```"])
 
 
 def _share_of_peak(step: int, steps: int) -> float:

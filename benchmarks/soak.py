@@ -22,6 +22,7 @@ from contender import resident
 from harness import megabytes, say, show, show_table
 
 from lite_selfplay import Progress, RunConfig, train
+from lite_selfplay.config.layers import preset_layer
 
 WARM_UP = 10
 """Steps after which memory is to be flat: caches, heaps and moments are there by then."""
@@ -86,23 +87,29 @@ def main(
 
 
 def configuration(model: str, precision: str, steps: int, seed: int, folder: Path) -> RunConfig:
-    tiny = model == "tiny"
+    """Small steps that learn: `tiny` finds letters by itself, another model starts as in the preset `demo`."""
+    own: dict[str, Any]
+    if model == "tiny":
+        precision = "fp32"
+        own = {"tasks": "letters", "max_completion_tokens": 16, "eval_tasks": "letters:named=6"}
+    else:
+        demo = preset_layer("demo")
+        tasks = demo["tasks"]["train"]
+        own = {"tasks": tasks, "max_completion_tokens": 40, "eval_tasks": tasks, "cold_start": demo["cold_start"]}
     return RunConfig(
         game="agon",
         model=model,
-        tasks="letters" if tiny else "arithmetic",
-        precision="fp32" if tiny else precision,
+        precision=precision,
         steps=steps,
         seed=seed,
         group_size=4,
         problems_per_step=2,
-        max_completion_tokens=16 if tiny else 48,
         save_every=10,
-        eval_tasks="letters:named=6" if tiny else "arithmetic",
         eval_every=max(12, steps // 10),
         run_dir=folder,
         eval={"limit": 8},
         run={"episodes_limit_mb": EPISODES_MB, "preflight": False},
+        **own,
     )
 
 

@@ -13,9 +13,9 @@ from typing import Annotated, Any, NoReturn
 
 import typer
 
-from lite_selfplay.errors import GameError, LiteSelfPlayError
+from lite_selfplay.errors import GameError, LiteSelfPlayError, RequestError
 from lite_selfplay.training.interrupts import HANGUP, stopping_signals
-from lite_selfplay.training.launch import may_leave_at_once
+from lite_selfplay.training.launch import find, may_leave_at_once
 from lite_selfplay.training.ranks import joined
 from lite_selfplay_cli import (
     analyse,
@@ -65,6 +65,22 @@ def _together(command: Callable[..., None]) -> Callable[..., None]:
     return run
 
 
+def _alone(command: Callable[..., None]) -> Callable[..., None]:
+    """The same command, refused in one of several processes, which would all do the same."""
+
+    @functools.wraps(command)
+    def run(*arguments: Any, **options: Any) -> None:
+        launch = find()
+        if launch is not None and launch.world > 1:
+            raise RequestError(
+                f"`{command.__name__}` runs in one process, and {launch.world} were started: torchrun is for train, "
+                "cold-start and eval"
+            )
+        command(*arguments, **options)
+
+    return run
+
+
 app = typer.Typer(
     name="lite-selfplay",
     help="Self-play reinforcement learning for language models on one GPU: every role a LoRA adapter over one base.",
@@ -77,15 +93,15 @@ app = typer.Typer(
 app.command("train")(_without_exit(_together(train.train)))
 app.command("cold-start")(_without_exit(_together(cold_start.cold_start)))
 app.command("eval")(_without_exit(_together(evaluate.evaluate)))
-app.command("arena")(_without_exit(arena.arena))
-app.command("reproduce")(_without_exit(reproduce.reproduce))
+app.command("arena")(_without_exit(_alone(arena.arena)))
+app.command("reproduce")(_without_exit(_alone(reproduce.reproduce)))
 app.command("report")(_without_exit(report.report))
 app.command("analyse")(_without_exit(analyse.analyse))
 app.command("view")(_without_exit(view.view))
-app.command("chat")(_without_exit(chat.chat))
-app.command("serve")(_without_exit(serve.serve))
-app.command("export")(_without_exit(export.export))
-app.command("push")(_without_exit(export.push))
+app.command("chat")(_without_exit(_alone(chat.chat)))
+app.command("serve")(_without_exit(_alone(serve.serve)))
+app.command("export")(_without_exit(_alone(export.export)))
+app.command("push")(_without_exit(_alone(export.push)))
 app.command("why")(_without_exit(why.why))
 app.command("explain")(_without_exit(why.explain))
 app.command("runs")(_without_exit(why.runs))

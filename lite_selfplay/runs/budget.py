@@ -1,8 +1,9 @@
 """The minutes that a run may take (`run.minutes`): how much is measured, how many steps fit, and where that is written.
 
-How many problems are evaluated is chosen before the first evaluation, by how fast the machine samples. The number of
-steps is chosen once, when the first ones have shown what a step takes; schedules and evaluations go by it from then on.
-A run that falls behind all the same ends early. `budget.json` holds what was chosen, and a resume keeps it.
+How many problems are evaluated is chosen before the first evaluation, by how fast the machine samples. A cold start
+that would take too long is cut short after its first batch. The number of steps is chosen once, when the first ones
+have shown what a step takes; schedules and evaluations go by it from then on. A run that falls behind all the same ends
+early. `budget.json` holds what was chosen, and a resume keeps it.
 """
 
 import json
@@ -27,6 +28,8 @@ SPARE = 0.05
 """The share of the time left that is not planned for: later completions may be longer than the first ones."""
 MEASURED = 1 / 4
 """The share of all minutes that evaluations may take before fewer problems are evaluated."""
+COLD_START = 1 / 2
+"""The share of the minutes left that a cold start may take before its seats learn fewer batches."""
 LEAST_PROBLEMS = 20
 STEP_OVER_SAMPLING = 2.5
 """A step's time over that of its sampling, before one was seen: on a CPU updates take longer than rollouts."""
@@ -74,7 +77,7 @@ class Budget:
         self._steps_s: list[float] = []
         self._saving_s = 0.0
         self.chosen: dict[str, Any] = ranks.from_main("the minutes", self._read)
-        numbers = {"problems": int, "steps": int, "asked_steps": int, "evaluation_s": float}
+        numbers = {"problems": int, "cold_start": int, "steps": int, "asked_steps": int, "evaluation_s": float}
         if not all(isinstance(self.chosen.get(key, kind()), kind) for key, kind in numbers.items()):
             raise RunFolderError(f"{path} is not what a run writes")
         self._resumed = "steps" in self.chosen
@@ -130,6 +133,23 @@ class Budget:
             + f"; about {minutes:g} min"
         )
 
+    def cold_start(self, asked: int) -> Callable[[int], int]:
+        """Begin a cold start of `asked` batches a seat.
+
+        What is returned says how many fit, after the first batch and given the number of seats that learn. A cold start
+        that was stopped is repeated with as many.
+        """
+        began = self._clock()
+
+        def fit(seats: int) -> int:
+            batch_s = self._clock() - began
+            if self.minutes and "cold_start" not in self.chosen:
+                fits = int(COLD_START * (self._left_s() + batch_s) / max(batch_s * seats, 1e-9))
+                self._write(cold_start=min(asked, max(1, fits)), asked_cold_start=asked)
+            return min(asked, self.chosen.get("cold_start", asked))
+
+        return fit
+
     def steps(self, done: int, asked: int, every: int | None) -> int | None:
         """How many steps to play, where that is to be changed after `done` of `asked`; else None.
 
@@ -157,11 +177,15 @@ class Budget:
         return f"a step takes {step_s:.1f} s{end}: {steps} of {asked} steps fit into {self.minutes:g} min"
 
     def outcome(self) -> list[str]:
-        """What the closing report says of it: nothing where all steps that were asked for were played."""
-        steps, asked = self.chosen.get("steps"), self.chosen.get("asked_steps")
-        if steps == asked:
-            return []
-        return [f"{steps} of the {asked} steps asked for fitted into {self.minutes:g} min"]
+        """What the closing report says of it: nothing where all that was asked for was done."""
+        done = []
+        if self.chosen.get("cold_start") != self.chosen.get("asked_cold_start"):
+            done.append(
+                f"{self.chosen['cold_start']} of the {self.chosen['asked_cold_start']} batches of the cold start"
+            )
+        if self.chosen.get("steps") != self.chosen.get("asked_steps"):
+            done.append(f"{self.chosen['steps']} of the {self.chosen['asked_steps']} steps asked for")
+        return [f"{' and '.join(done)} fitted into {self.minutes:g} min"] if done else []
 
     def _left_s(self) -> float:
         return 60 * self.minutes - (self._clock() - self._began)

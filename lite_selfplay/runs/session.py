@@ -330,6 +330,7 @@ class Session:
             poll=self._poll,
             microbatch_tokens=config.run.tokens_at_once(on_cpu=self.backend.device.type == "cpu"),
             ranks=self._ranks,
+            steps_that_fit=self._budget.cold_start(config.cold_start.steps),
         )
 
     def _polling(self, fits: Fits) -> Fits:

@@ -71,30 +71,60 @@ def cold_start(
     poll: Callable[[], None] = lambda: None,
     microbatch_tokens: int = 1024,
     ranks: Ranks = ALONE,
+    steps_that_fit: Callable[[int], int] | None = None,
 ) -> ColdStartReport:
     """Train every seat of a game on `section.steps` batches of examples, one seat after the other.
 
     The loss is the mean negative log-likelihood per completion token of a batch, of which at most `microbatch_tokens`
     padded tokens (one example at the least) are read at a time. Several processes share each batch out (`ranks`).
-    `poll` is called between microbatches and may raise to stop.
+    `poll` is called between microbatches and may raise to stop. `steps_that_fit` is asked once, after the first batch,
+    with the number of seats that learn, and says how many batches each of them does.
     A seat without examples is left as it is, with a warning unless `section.roles` leaves out all it plays. Raises
     TrainingError naming seat and step where a loss or a gradient is not finite; then that step has moved nothing.
     """
     progress = progress or Progress()
-    reports = {}
+    reports: dict[str, SeatReport] = {}
+    learning = _learning(game, pool, section, seed, progress)
+    steps = _Steps(section.steps, len(learning), steps_that_fit, progress)
     with backend.updating():
-        for seat in game.trained_seats():
-            examples = list(pool.walk(game, seat, section.steps * section.examples_per_step, seed=seed))
-            if section.roles is not None and not set(roles_of(game, seat)) & set(section.roles):
-                continue
-            if not examples:
-                progress.warn(f"there are no examples for {seat}: it starts without a cold start")
-                continue
-            progress.phase(f"cold start of {seat}", total=section.steps)
+        for seat, examples in learning.items():
+            progress.phase(f"cold start of {seat}", total=steps.number)
             fit = _Fit(backend, chat, seat, section, progress, poll, microbatch_tokens, ranks)
-            reports[seat] = fit.run(tuple(role for role in roles_of(game, seat) if role in pool.roles), examples)
+            roles = tuple(role for role in roles_of(game, seat) if role in pool.roles)
+            reports[seat] = fit.run(roles, examples, steps)
             progress.say(reports[seat].sentence())
     return ColdStartReport(reports)
+
+
+def _learning(
+    game: Game, pool: ExamplePool, section: ColdStartSection, seed: int, progress: Progress
+) -> dict[str, list[PooledExample]]:
+    """The examples of each seat that learns, in the order in which it reads them."""
+    found = {}
+    for seat in game.trained_seats():
+        examples = list(pool.walk(game, seat, section.steps * section.examples_per_step, seed=seed))
+        if section.roles is not None and not set(roles_of(game, seat)) & set(section.roles):
+            continue
+        if examples:
+            found[seat] = examples
+        else:
+            progress.warn(f"there are no examples for {seat}: it starts without a cold start")
+    return found
+
+
+class _Steps:
+    """How many batches each seat learns: as many as asked for, or as fit once the first one was seen."""
+
+    def __init__(self, asked: int, seats: int, that_fit: Callable[[int], int] | None, progress: Progress):
+        self.number, self._seats, self._that_fit, self._progress = asked, seats, that_fit, progress
+
+    def first_is_over(self, seat: str) -> None:
+        if self._that_fit is None:
+            return
+        asked, self.number, self._that_fit = self.number, self._that_fit(self._seats), None
+        if self.number < asked:
+            self._progress.say(f"{self.number} of {asked} batches of the cold start fit into the minutes of the run")
+            self._progress.phase(f"cold start of {seat}", total=self.number)
 
 
 def within_limits(chat: Chat, config: RunConfig, max_completion_tokens: int) -> Fits:
@@ -149,23 +179,25 @@ class _Fit:
         self.optimizer = torch.optim.AdamW(self.parameters, lr=section.lr, weight_decay=0.0, fused=fused)
         self.scale = loss_scale(backend)
 
-    def run(self, roles: tuple[str, ...], examples: Sequence[PooledExample]) -> SeatReport:
+    def run(self, roles: tuple[str, ...], examples: Sequence[PooledExample], steps: _Steps) -> SeatReport:
         """Learn the examples in their order, a batch a step."""
-        size, steps = self.section.examples_per_step, self.section.steps
-        losses, tokens = [], 0
+        size = self.section.examples_per_step
+        losses: list[float] = []
+        seen = tokens = 0
         try:
-            for step in range(steps):
-                drawn = examples[step * size : (step + 1) * size]
+            while len(losses) < steps.number:
+                drawn = examples[seen : seen + size]
                 batch = [self.chat.conversation(example.prompt, example.completion) for example in drawn]
-                losses.append(self._learn(batch, step))
-                tokens += sum(len(row.completion_ids) for row in batch)
-                self.progress.advance(step + 1, note=f"loss {losses[-1]:.2f}")
+                losses.append(self._learn(batch, len(losses), steps.number))
+                seen, tokens = seen + len(drawn), tokens + sum(len(row.completion_ids) for row in batch)
+                steps.first_is_over(self.seat)
+                self.progress.advance(len(losses), note=f"loss {losses[-1]:.2f}")
         finally:
             self.optimizer.zero_grad(set_to_none=True)
-        return SeatReport(self.seat, roles, losses[0], losses[-1], len(examples), tokens)
+        return SeatReport(self.seat, roles, losses[0], losses[-1], seen, tokens)
 
-    def _learn(self, batch: Sequence[Conversation], step: int) -> float:
-        """One update, computed again with a smaller scale where its gradient overflows in float16; returns the loss."""
+    def _learn(self, batch: Sequence[Conversation], step: int, steps: int) -> float:
+        """One of so many updates, computed again at a smaller scale where it overflows in float16; returns the loss."""
         tokens = sum(len(row.completion_ids) for row in batch)
         rows = self.ranks.part(batch, lambda row: len(row.prompt_ids) + len(row.completion_ids))
         while True:
@@ -182,7 +214,7 @@ class _Fit:
             if not self.scale.lower():
                 raise TrainingError(f"the gradient of seat {self.seat} is {size} at {self._where(step)}")
             self.optimizer.zero_grad(set_to_none=True)
-        self.optimizer.param_groups[0]["lr"] = self.section.lr * lr_share(step, self.section.steps)
+        self.optimizer.param_groups[0]["lr"] = self.section.lr * lr_share(step, steps)
         torch.nn.utils.clip_grads_with_norm_(self.parameters, _CLIP, norm)
         self.optimizer.step()
         self.scale.held()

@@ -72,6 +72,26 @@ def steps(run: Path) -> list[int]:
 
 
 @pytest.mark.parametrize(
+    "command",
+    [
+        ("reproduce", "agon-table3", "--scale", "tiny"),
+        ("arena", "runs/a"),
+        ("chat", "runs/a"),
+        ("serve", "runs/a"),
+        ("export", "runs/a"),
+        ("push", "runs/a", "mine"),
+    ],
+)
+def test_what_runs_in_one_process_refuses_to_be_one_of_several(
+    refused: Callable[..., str], command: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+):
+    places = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}
+    for name, value in {**places, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}.items():
+        monkeypatch.setenv(name, value)
+    assert f"`{command[0]}` runs in one process, and 2 were started" in refused(*command)
+
+
+@pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
         (("train", "agonn", *AGON[2:]), "unknown game 'agonn': did you mean agon?"),

@@ -58,6 +58,30 @@ def test_problems_are_as_many_as_a_quarter_of_the_time_allows(tmp_path: Path):
     )
 
 
+def test_a_cold_start_takes_at_most_half_of_what_is_left(tmp_path: Path):
+    now = [60.0]  # a minute is over when it begins
+    chosen = Budget(12.0, tmp_path / "budget.json", lambda: now[0], 0.0)
+    fits = chosen.cold_start(7)
+    now[0] += 60.0
+    assert fits(2) == 2  # half of 660 s are 330, and a batch of both seats takes 120 s
+    assert fits(1) == 2  # it is chosen once
+    assert chosen.outcome() == ["2 of the 7 batches of the cold start fitted into 12 min"]
+    repeated = Budget(12.0, tmp_path / "budget.json", lambda: 0.0, 0.0)
+    assert repeated.cold_start(7)(2) == 2
+    slow = Budget(12.0, tmp_path / "slow.json", lambda: now[0], 0.0)
+    fits = slow.cold_start(7)
+    now[0] += 1000.0
+    assert fits(2) == 1  # one is the least
+
+
+def test_a_cold_start_that_fits_is_whole(tmp_path: Path):
+    chosen = budget(tmp_path / "budget.json")
+    assert chosen.cold_start(7)(2) == 7
+    assert not chosen.outcome()
+    assert budget(tmp_path / "none.json", minutes=0.0).cold_start(7)(2) == 7
+    assert not (tmp_path / "none.json").exists()
+
+
 def test_without_minutes_nothing_is_chosen(tmp_path: Path):
     free = budget(tmp_path / "budget.json", 0.0)
     with free.timing_an_evaluation(), free.timing_a_step():

@@ -57,7 +57,11 @@ class Told(Progress):
 
 def run(backend: Any, path: Path, game: str = "agon", pool: ExamplePool | None = None, **keys: Any) -> Any:
     played, chat = make_game(game, {}), Chat.load(path)
-    options = {name: keys.pop(name) for name in ("progress", "poll", "microbatch_tokens", "seed") if name in keys}
+    options = {
+        name: keys.pop(name)
+        for name in ("progress", "poll", "microbatch_tokens", "seed", "steps_that_fit")
+        if name in keys
+    }
     section = ColdStartSection(enabled=True, source="worked", **keys)
     if pool is None:
         pool = gather(played, section, load_task("stories"), ScriptedTable({}), seed=0)
@@ -95,6 +99,28 @@ def test_both_seats_learn_the_examples_and_the_base_stays(make_backend: Callable
     assert backend.adapters.versions == {"A": 0, "B": 0}
     assert all(p.grad is None for p in backend.adapters.model.parameters())
     assert not backend.adapters.model.training  # as it was found
+
+
+def test_a_cold_start_is_cut_short_for_all_seats_after_the_first_batch(
+    make_backend: Callable[..., Any], tiny_path: Path
+):
+    asked: list[int] = []
+
+    def two(seats: int) -> int:
+        asked.append(seats)
+        return 2
+
+    backend, told = make_backend(seats=SEATS), Told()
+    before = weights(backend)
+    report = run(backend, tiny_path, steps=9, examples_per_step=2, lr=1e-2, progress=told, steps_that_fit=two)
+    assert asked == [2]  # once, for both seats
+    assert told.phases == [("cold start of A", 9), ("cold start of A", 2), ("cold start of B", 2)]
+    assert [done for done, _ in told.notes] == [1, 2, 1, 2]
+    assert told.said[0] == "2 of 9 batches of the cold start fit into the minutes of the run"
+    assert [(seat.roles, seat.examples) for seat in report.seats.values()] == [(("drafter", "challenger"), 4)] * 2
+    after = weights(backend)
+    for seat in "AB":
+        assert any(not torch.equal(before[name], after[name]) for name in before if f".{seat}." in name)
 
 
 def test_only_the_seat_that_learns_moves(make_backend: Callable[..., Any], tiny_path: Path):
