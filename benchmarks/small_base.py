@@ -160,7 +160,7 @@ def with_a_wrong_step(solution: str, rng: random.Random) -> str:
 
 def _prompt(problem: Problem, other: Problem, rng: random.Random) -> str:
     words = WORDS.split()
-    around = [" ".join(rng.choices(words, k=rng.randrange(15))) for _ in range(2)] if rng.random() < 0.5 else []
+    around = [" ".join(rng.choices(words, k=rng.randrange(50))) for _ in range(2)] if rng.random() < 0.5 else []
     if around and rng.random() < 0.8:
         around.append(_attempt(problem if rng.random() < 0.8 else other, rng))
     text = "\n\n".join([problem.text, *around])
