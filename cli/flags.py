@@ -31,7 +31,7 @@ Assignments = Annotated[
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Check everything, say what would run, stop.")]
 Json = Annotated[bool, typer.Option("--json", help="Only JSON on stdout.")]
 
-_ORDER = ("tasks", "run", "cold_start", "eval", "model")
+_ORDER = ("tasks", "run", "cold_start", "eval", "model", "rollouts")
 TRAIN: Mapping[str, str] = {
     "model": FLAGS["model"].path,
     **{flag: key.path for name in _ORDER for flag, key in FLAGS.items() if key.path.startswith(f"{name}.")},
@@ -45,7 +45,8 @@ def option(flag: str, key: Key) -> Any:
     names = [f"{name}/--no-{name[2:]}" if key.kind is bool else name, *filter(None, [key.short])]
     default = f" [default: {key.default_text}]" if key.default_text else ""
     metavar = key.metavar or "|".join(key.choices) or None
-    return Annotated[key.kind | None, typer.Option(*names, help=f"{key.about}.{default}", metavar=metavar)]
+    kind = str if key.kind is tuple else key.kind  # several texts stand in one, between commas
+    return Annotated[kind | None, typer.Option(*names, help=f"{key.about}.{default}", metavar=metavar)]
 
 
 TrustRemoteCode = option("trust_remote_code", FLAGS["trust_remote_code"])

@@ -8,7 +8,7 @@ import typer
 from lite_selfplay.errors import RequestError
 from lite_selfplay_cli import flags
 
-_RESUME_TAKES = ("steps", "trust_remote_code", "unsafe_code")
+_RESUME_TAKES = ("steps", "rollouts", "trust_remote_code", "unsafe_code")
 
 
 @flags.takes(flags.TRAIN)
@@ -63,11 +63,14 @@ def _resume(path: Path, given: dict[str, Any], others: list[str]) -> None:
 
     if others:
         flag = others[0].replace("_", "-")
-        raise RequestError(f"--resume reads everything from the run folder; only --steps goes with it, not {flag}")
+        raise RequestError(
+            f"--resume reads everything from the run folder; only --steps and --rollouts go with it, not {flag}"
+        )
     with make_progress() as progress:
         resume(
             path,
             steps=given.get("steps"),
+            rollouts=given.get("rollouts"),
             trust_remote_code=bool(given.get("trust_remote_code")),
             unsafe_code=bool(given.get("unsafe_code")),
             progress=progress,

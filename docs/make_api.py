@@ -44,7 +44,7 @@ SECTIONS: dict[str, tuple[str, dict[str, str]]] = {
         {
             "lite_selfplay": "RunConfig",
             "lite_selfplay.config": "GameSection ModelSection TasksSection RoleConfig SeatConfig ColdStartSection "
-            "EvalSection RunSection",
+            "EvalSection RunSection RolloutsSection",
         },
     ),
     "Games": (

@@ -75,6 +75,10 @@ class ProcessLost(LiteSelfPlayError):
     """Another process of this run has ended, or cannot be reached."""
 
 
+class RolloutsLost(LiteSelfPlayError):
+    """No server is left that samples completions (`rollouts.servers`)."""
+
+
 class VerificationFailed(LiteSelfPlayError):
     """An exported model does not answer as the seat it was made from, or could not be asked."""
 

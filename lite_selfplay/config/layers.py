@@ -22,7 +22,7 @@ FILE_LIMIT = 2**20
 _MOST_VALUES, _DEEPEST = 100_000, 20
 # ValueError: a date that does not exist. TypeError: a key that is a list. AttributeError, LookupError: `!!int ""`.
 _NO_YAML = (yaml.YAMLError, ValueError, TypeError, AttributeError, LookupError)
-NAMED_SECTIONS = {"game": "name", "model": "name", "tasks": "train"}
+NAMED_SECTIONS = {"game": "name", "model": "name", "tasks": "train", "rollouts": "servers"}
 
 
 def nested(values: Mapping[str, Any]) -> dict[str, Any]:

@@ -20,6 +20,7 @@ from lite_selfplay.config.sections import (
     GameSection,
     ModelSection,
     RoleConfig,
+    RolloutsSection,
     RunSection,
     SeatConfig,
     Section,
@@ -43,6 +44,7 @@ class RunConfig(Section):
     cold_start: ColdStartSection = ColdStartSection()
     eval: EvalSection = EvalSection()
     run: RunSection = RunSection()
+    rollouts: RolloutsSection = RolloutsSection()
 
     def __init__(self, **values: Any) -> None:
         layer = nested(values)

@@ -7,6 +7,7 @@ Command-line options, their help, the flat keys of configuration files (`lite_se
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
+from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator, model_validator
 from pydantic_core import PydanticCustomError
@@ -401,6 +402,66 @@ class RunSection(Section):
         return self.microbatch_tokens or (1280 if on_cpu else 8192)
 
 
+class RolloutsSection(Section):
+    """Servers that sample in this process's place: vLLM's, which load a seat's adapter anew after each of its updates.
+
+    They have to see `folder`, where adapters are written for them.
+    """
+
+    servers: tuple[str, ...] = key(
+        (),
+        "Servers that sample in this process's place, such as http://node-1:8000: `vllm serve` with LoRA, over the "
+        "run's base; `none` samples here",
+        flag="rollouts",
+        metavar="URL,...",
+        unset="none",
+    )
+    model: str | None = key(None, "The base's name on the servers", unset="the only base that a server names")
+    timeout_s: float = key(600, "Seconds that a server may take for one completion before it is left out", gt=0)
+    rows_at_once: int = key(128, "The most completions that a server is asked for at a time", ge=1, le=1024)
+    folder: str | None = key(
+        None, "Where adapters are written for the servers", unset="rollouts in the run folder", min_length=1
+    )
+    seen_as: str | None = key(None, "The path under which the servers see that folder", unset="the same", min_length=1)
+
+    @field_validator("servers", mode="before")
+    @classmethod
+    def _a_list(cls, value: Any) -> Any:
+        """One text holds several, as a flag does; `none` switches them off."""
+        if isinstance(value, str):
+            value = [] if value == "none" else [part.strip() for part in value.split(",")]
+        return value
+
+    @field_validator("servers")
+    @classmethod
+    def _addresses(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        found = tuple(map(_address, value))
+        if len(set(found)) < len(found):
+            raise PydanticCustomError("address", "should name each server once")
+        return found
+
+    @property
+    def again(self) -> str:
+        """What a resume is given besides the run folder: ` --rollouts URL,...`, nothing without servers."""
+        return f" --rollouts {','.join(self.servers)}" if self.servers else ""
+
+
+def _address(text: str) -> str:
+    """The address of a server, without a closing slash or `/v1`."""
+    try:
+        parts = urlsplit(text)
+        whole = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        whole = False
+    if not whole or not text.isascii() or not text.isprintable() or " " in text:
+        raise PydanticCustomError("address", "should be addresses of servers, such as http://node-1:8000")
+    if parts.username is not None or parts.query or parts.fragment:
+        raise PydanticCustomError(
+            "address", "should hold no user, password, query or fragment (a key is read from VLLM_API_KEY)"
+        )
+    return text.rstrip("/").removesuffix("/v1").rstrip("/")
+
+
 SECTIONS: Mapping[str, type[BaseModel]] = {
     "game": GameSection,
     "model": ModelSection,
@@ -410,5 +471,6 @@ SECTIONS: Mapping[str, type[BaseModel]] = {
     "cold_start": ColdStartSection,
     "eval": EvalSection,
     "run": RunSection,
+    "rollouts": RolloutsSection,
 }
 """The sections by name; `roles` and `seats` hold one such section for each role and each seat."""

@@ -148,6 +148,7 @@ def resume(
     *,
     steps: int | None = None,
     reward: RewardFunction | None = None,
+    rollouts: str | None = None,
     trust_remote_code: bool = False,
     unsafe_code: bool = False,
     progress: ProgressLike = None,
@@ -155,12 +156,13 @@ def resume(
     """Go on with a run from its newest complete and undamaged checkpoint, up to `steps` in all if given.
 
     A warning names every newer one that is skipped, and why. A run made with `trust_remote_code` or `unsafe_code` needs
-    it given again. Raises RunFolderError, with nothing changed, where there is nothing to resume, where base, game or
-    task are not what they were, where a file of the folder is damaged, or where another process is writing it;
-    ConfigError where the configuration is not one, or the model's own code is not trusted.
+    it given again, and one that sampled on servers needs `rollouts`: their addresses, others, or `none`. Raises
+    RunFolderError, with nothing changed, where there is nothing to resume, where base, game or task are not what they
+    were, where a file of the folder is damaged, or where another process is writing it; ConfigError
+    where the configuration is not one, or the model's own code is not trusted.
     """
     with joined() as ranks:
-        return _resume(ranks, Path(path), steps, reward, trust_remote_code, unsafe_code, progress)
+        return _resume(ranks, Path(path), steps, reward, rollouts, trust_remote_code, unsafe_code, progress)
 
 
 def _resume(
@@ -168,6 +170,7 @@ def _resume(
     path: Path,
     steps: int | None,
     reward: RewardFunction | None,
+    rollouts: str | None,
     trust_remote_code: bool,
     unsafe_code: bool,
     progress: ProgressLike,
@@ -176,6 +179,10 @@ def _resume(
     folder = RunFolder.open(path)
     folder.ours = ranks.main
     config = folder.config_to_load(trust_remote_code, unsafe_code)
+    if rollouts is not None:
+        config = RunConfig.of(config.model_dump(mode="json"), {"rollouts": rollouts})
+    elif servers := ",".join(config.rollouts.servers):  # a stranger's folder does not choose whom to speak to
+        raise ConfigError(f"{path} was sampled on servers: give --rollouts {servers} again, or others, or none")
     if steps is not None:
         config = RunConfig.of(config.model_dump(mode="json"), {"run": {"steps": steps}})
     ready = plan(config, own_checker=(reward or config.run.reward) is not None)

@@ -20,6 +20,7 @@ CONFIG, ENVIRONMENT, METRICS, EPISODES = "config.yaml", "environment.json", "met
 ADAPTERS, CHECKPOINTS, CARD, BUDGET = "adapters", "checkpoints", "README.md", "budget.json"
 EVALUATIONS, EXAMPLES, COLLECTIONS, PREFLIGHT = "eval", "cold_start.jsonl", "collections", "preflight.json"
 TRACKER, TENSORBOARD, WANDB, ARENA = "tracker.json", "tensorboard", "wandb", "arena"
+ROLLOUTS = "rollouts"
 _NUMBER = (int, float)
 _EVALUATION: dict[str, Any] = {
     **dict.fromkeys(("tasks", "best"), str),
@@ -115,7 +116,7 @@ class RunFolder:
     def require_own_files(self) -> None:
         """Raises RunFolderError where a part of the folder is a link, through which a run would write elsewhere."""
         parts = (ADAPTERS, CHECKPOINTS, CARD, BUDGET, EVALUATIONS, EXAMPLES, COLLECTIONS, PREFLIGHT, LOCK)
-        for name in (CONFIG, ENVIRONMENT, METRICS, EPISODES, *parts, TRACKER, TENSORBOARD, WANDB, ARENA):
+        for name in (CONFIG, ENVIRONMENT, METRICS, EPISODES, *parts, TRACKER, TENSORBOARD, WANDB, ARENA, ROLLOUTS):
             require_no_link(self.path / name)
 
     def require_elsewhere(self, place: str, what: str) -> None:

@@ -62,6 +62,8 @@ class Plan:
         ]
         if run.init is not None:
             lines.append(f"the seats start from {run.init}")
+        if servers := self.config.rollouts.servers:
+            lines.append(f"completions are sampled by {' and '.join(servers)}")
         if run.minutes:
             lines.append(f"as many of the steps as fit into {run.minutes:g} minutes, chosen after the first ones")
         return lines + self._cold_start_lines() + self._step_lines() + self._evaluation_lines()
@@ -167,6 +169,8 @@ def plan(config: RunConfig, *, own_checker: bool = False) -> Plan:
         "tasks": {"train": absolute(tasks)},
         "cold_start": {"source": absolute(resolved.cold_start.source), "enabled": _cold_starts(resolved)},
         "eval": {"tasks": resolved.eval.tasks and absolute(resolved.eval.tasks)},
+        "model": {"backend": _backend(resolved)},
+        "rollouts": {"folder": (folder := resolved.rollouts.folder) and os.path.abspath(folder)},
         "run": {
             "max_completion_tokens": tokens,
             "reward": reward and absolute(reward),
@@ -235,6 +239,21 @@ def _layered(game: Game, config: RunConfig) -> RunConfig:
     for section, names in sections.items():
         merged[section] = {name: merged.get(section, {}).get(name, {}) for name in names}
     return RunConfig.of(merged)
+
+
+def _backend(config: RunConfig) -> str:
+    """What computes: over servers that sample the transformers backend, whose loss takes the ratio to them.
+
+    Raises ConfigError where another one was asked for.
+    """
+    model = config.model
+    if not config.rollouts.servers:
+        return model.backend
+    if model.fast_inference:
+        raise ConfigError("rollouts.servers and model.fast_inference both say what samples: give one of them")
+    if model.backend not in ("auto", "transformers"):
+        raise ConfigError(f"--rollouts works with the transformers backend, and model.backend is {model.backend}")
+    return "transformers"
 
 
 def _check_model(config: RunConfig) -> None:

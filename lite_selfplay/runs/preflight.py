@@ -126,8 +126,8 @@ def preflight(run: Lookout) -> Preflight:
         run.progress.say(line)
     if found.refused:
         raise PreflightError(
-            f"pre-flight: {found.refused}. To train all the same: lite-selfplay train --resume {run.path}, or "
-            "--no-preflight on a new run"
+            f"pre-flight: {found.refused}. To train all the same: lite-selfplay train --resume "
+            f"{run.path}{run.config.rollouts.again}, or --no-preflight on a new run"
         )
     for cause in found.findings:
         run.progress.warn(f"pre-flight: {cause.sentence} {f'Try: {cause.next}' if cause.next else ''}".rstrip())

@@ -34,6 +34,8 @@ def require_one_run(ranks: Ranks, ready: "Plan", reward: RewardFunction | None) 
         return
     require_shareable(ranks, ready.config.model)
     config = ready.config
+    if config.rollouts.servers:
+        raise RequestError(f"--rollouts is for one process, and there are {ranks.world}: leave it out, or torchrun")
     own = {"game": config.game.name, "reward function": config.run.reward or "", "tasks": config.tasks.train or ""}
     code = {f"{name}'s code": sha256_of(file) for name, spec in own.items() if (file := file_of(spec)) is not None}
     ranks.require_same(

@@ -14,16 +14,17 @@ from lite_selfplay.config import RunConfig
 from lite_selfplay.config.guard import guarded
 from lite_selfplay.config.user_code import file_of
 from lite_selfplay.data import Episode, EvalSpec, Example, Problem, Sampling
-from lite_selfplay.errors import GameError, Interrupted, ProcessLost, RewardError, RunFolderError
+from lite_selfplay.errors import GameError, Interrupted, ProcessLost, RewardError, RolloutsLost, RunFolderError
 from lite_selfplay.evaluation.examiner import measure
 from lite_selfplay.evaluation.tables import headline
 from lite_selfplay.games.modes import find_mode
 from lite_selfplay.models.adapters import BASE, State, check_folder
 from lite_selfplay.models.backends import choose_backend
+from lite_selfplay.models.backends.rollouts import Rollouts, ServedBackend, require_temperature
 from lite_selfplay.models.chat import Chat
 from lite_selfplay.runs.budget import Budget, sampling_speed
 from lite_selfplay.runs.checkpoints import Checkpoint, load_checkpoint, read_state
-from lite_selfplay.runs.folder import BUDGET, COLLECTIONS, RunFolder
+from lite_selfplay.runs.folder import BUDGET, COLLECTIONS, ROLLOUTS, RunFolder
 from lite_selfplay.runs.plan import OPTIONAL, evaluation_steps, mode_of_the_base
 from lite_selfplay.runs.preflight import Lookout, preflight, wanted
 from lite_selfplay.runs.processes import save_in_turn
@@ -102,6 +103,7 @@ class Session:
             decode=self.chat.decode,
             poll=self._poll,
             warn=self.progress.warn,
+            rollouts=self._rollouts(),
         )
         self.adapters = self.backend.adapters
         self.verifier = Verifier(
@@ -145,10 +147,27 @@ class Session:
             "backend": self.backend.name,
             "device": torch.cuda.get_device_name(device) if cuda else f"{torch.get_num_threads()} CPU threads",
             **({"processes": self._ranks.world} if self._ranks.world > 1 else {}),
+            **({"rollouts": list(servers)} if (servers := self.config.rollouts.servers) else {}),
             "seed": self.config.run.seed,
             "base": self.identity["base"],
             "data": self._data(),
         }
+
+    def _rollouts(self) -> Rollouts | None:
+        """How the run samples on servers; None where it samples here."""
+        config, tokens = self.config, self._ready.max_completion_tokens
+        if not config.rollouts.servers:
+            return None
+        for temperature in (config.eval.temperature, config.cold_start.temperature):
+            require_temperature(temperature)
+        sampled = [role.sampling(tokens) for role in config.roles.values()]
+        return Rollouts(
+            config.rollouts,
+            self.folder.path / ROLLOUTS,
+            self.chat.tokens,
+            [sampling.temperature for sampling in sampled],
+            config.run.max_prompt_tokens + max([tokens, *(sampling.max_tokens for sampling in sampled)]),
+        )
 
     def _data(self) -> dict[str, Any]:
         """The data that the run learns from and is measured on, as far as they are data and not made by rule."""
@@ -162,7 +181,8 @@ class Session:
     def run(self, checkpoint: Checkpoint | None = None) -> None:
         """Play to the last step.
 
-        Raises ConfigError where the tracker cannot be started; PreflightError before the first step, where the run
+        Raises ConfigError where the tracker cannot be started; RequestError where a server cannot load an adapter;
+        PreflightError before the first step, where the run
         could not learn; Interrupted after saving the state before the step that was cut short; TrainingError after too
         many steps with numbers that are not finite, or sampled from other weights; SaveFailed where the folder's lines
         or its last checkpoint cannot be written.
@@ -171,6 +191,7 @@ class Session:
             checkpoint = None  # stopped during the cold start, which is short: it begins again
         if checkpoint is not None:
             self._load(checkpoint)
+        self._begin_rollouts()
         if self._tracker is not None:
             self._tracker.open(self._done)
         with self._saved_when_stopped():
@@ -204,6 +225,7 @@ class Session:
 
     def cold_start_only(self) -> None:
         """Teach the seats and stop: the folder is what another run's `init` takes."""
+        self._begin_rollouts()
         with self._saved_when_stopped():
             self._prepare()
             self._save(0, self._state())
@@ -213,6 +235,11 @@ class Session:
         self.progress.finished(
             [f"the run: {path}", f"train from it: lite-selfplay train {self.config.game.name} --init {path} ..."]
         )
+
+    def _begin_rollouts(self) -> None:
+        """Have servers load a seat before anything is asked of them."""
+        if isinstance(self.backend, ServedBackend):
+            self.backend.begin()
 
     def close(self) -> None:
         """End the checking processes, undo what the backend changed, and remove what the trainer wrote aside."""
@@ -230,7 +257,7 @@ class Session:
             self._poll()
             with leaving_as_an_error():
                 yield
-        except (Interrupted, RewardError, GameError, WorkerStartError, ProcessLost) as stop:
+        except (Interrupted, RewardError, GameError, WorkerStartError, ProcessLost, RolloutsLost) as stop:
             self._ranks.leave(stop)
             if save_in_turn(self._ranks, self.folder, self._done, self._save_what_changed):
                 raise type(stop)(f"{stop}; saved before step {self._done + 1}. {self._saver.go_on()}") from None

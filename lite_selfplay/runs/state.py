@@ -57,7 +57,7 @@ def state_of(path: Path) -> RunState:
     if writer(path) is not None:
         stage = "running"
     can = stage in ("stopped", "not begun") and any((path / CHECKPOINTS).glob("step-*/manifest.json"))
-    resume = f"lite-selfplay train --resume {shlex.quote(str(path))}" if can else None
+    resume = f"lite-selfplay train --resume {shlex.quote(str(path))}{config.rollouts.again}" if can else None
     return RunState(path, config.game.label, config.model.name, step, steps, stage, best, size, resume)
 
 

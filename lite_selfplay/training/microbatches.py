@@ -22,11 +22,13 @@ class Row:
     """A completion in the loss, with its advantage.
 
     `old`, where given, are the log-probabilities that the ratio is to: those before the first of a step's updates.
+    `to_sampler`: the ratio is to those noted while sampling instead, by another program than the one that learns.
     """
 
     completion: Completion
     advantage: float
     old: Sequence[float] | None = None
+    to_sampler: bool = False
 
     @property
     def tokens(self) -> int:
@@ -65,12 +67,15 @@ class MicroBatch:
     @property
     def has_old(self) -> bool:
         """Whether the ratio is to log-probabilities of another policy than the one that learns."""
-        return self.replay or any(row.old is not None for row in self.rows)
+        return self.replay or any(row.to_sampler or row.old is not None for row in self.rows)
 
     @property
     def old(self) -> list[Sequence[float]]:
-        """Those log-probabilities, row by row: a replay's as they were sampled."""
-        return [row.completion.logprobs if self.replay or row.old is None else row.old for row in self.rows]
+        """Those log-probabilities, row by row: a replay's, and those of another sampler, as they were sampled."""
+        return [
+            row.completion.logprobs if self.replay or row.to_sampler or row.old is None else row.old
+            for row in self.rows
+        ]
 
 
 class TokenBudget:
@@ -100,14 +105,17 @@ class TokenBudget:
         )
 
 
-def rows_of(stream: Stream, advantages: Sequence[Sequence[float | None]]) -> list[list[Row]]:
+def rows_of(
+    stream: Stream, advantages: Sequence[Sequence[float | None]], *, elsewhere: bool = False
+) -> list[list[Row]]:
     """The samples of a stream that enter the loss, group by group: those with an advantage and at least one token.
 
-    Groups without any are left out.
+    Groups without any are left out. `elsewhere`: completions are sampled by another program than the one that learns,
+    and the ratio is to its log-probabilities, except for samples that are learned from by their likelihood.
     """
     groups = [
         [
-            Row(sample.completion, advantage)
+            Row(sample.completion, advantage, to_sampler=elsewhere and sample.advantage is None)
             for sample, advantage in zip(group.samples, values, strict=True)
             if advantage is not None and sample.completion.token_ids
         ]
@@ -160,7 +168,7 @@ def microbatches(
     orders = [sorted(chosen, key=_by_length)]
     if way is not Way.WHOLE:
         orders.append(sorted(chosen, key=_by_prompt))
-    cuts = [cut(order, _ids, token_budget, way, kind=_temperature) for order in orders]
+    cuts = [cut(order, _ids, token_budget, way, kind=_kind) for order in orders]
     chunks = min(cuts, key=lambda found: sum(batch.cost for _, batch in found))
     tokens = sum(row.tokens for row in rows)
     return [
@@ -189,9 +197,13 @@ def _temperature(row: Row) -> float:
     return row.completion.sampling.temperature or 1.0
 
 
-def _by_length(row: Row) -> tuple[float, int, int]:
-    return _temperature(row), row.tokens, len(row.completion.prompt_ids)
+def _kind(row: Row) -> tuple[float, bool]:
+    return _temperature(row), row.to_sampler
 
 
-def _by_prompt(row: Row) -> tuple[float, Sequence[int], int]:
-    return _temperature(row), row.completion.prompt_ids, row.tokens
+def _by_length(row: Row) -> tuple[tuple[float, bool], int, int]:
+    return _kind(row), row.tokens, len(row.completion.prompt_ids)
+
+
+def _by_prompt(row: Row) -> tuple[tuple[float, bool], Sequence[int], int]:
+    return _kind(row), row.completion.prompt_ids, row.tokens

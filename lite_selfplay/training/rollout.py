@@ -3,6 +3,7 @@
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from pathlib import Path
 
@@ -10,7 +11,7 @@ from lite_selfplay.config import RunConfig
 from lite_selfplay.config.guard import guarded
 from lite_selfplay.data import BASE, Completion, Example, Problem, Sampling, TokenScores, Turn, Verdict
 from lite_selfplay.errors import GameError, RewardError, UnknownNameError
-from lite_selfplay.models.backends.base import Backend
+from lite_selfplay.models.backends.base import Backend, samples_elsewhere
 from lite_selfplay.models.chat import Chat, EncodedPrompt
 from lite_selfplay.models.generation.sampling import Generation, GenerationRequest
 from lite_selfplay.tasks import Source
@@ -131,7 +132,7 @@ class LiveTable:
         fits = [i for i, prompt in enumerate(encoded) if len(prompt.ids) <= self._config.run.max_prompt_tokens]
         told = None if hear is None else lambda p, *what: hear(fits[p], *what)
         request = GenerationRequest(seat, [encoded[i].ids for i in fits], n, sampling, [seeds[i] for i in fits], told)
-        with self._poll.counting(sampling.max_tokens if self._all_at_once(request) else None):
+        with self._counting(request):
             completions = sharing.generate(self._ranks, self._step, request, self._backend.generate)
         generated = dict(zip(fits, completions, strict=True))
         version = self._backend.adapters.version(seat)
@@ -143,6 +144,12 @@ class LiveTable:
         self.tokens_generated += sum(len(c.token_ids) for row in result for c in row)
         self.seconds["generate"] += time.perf_counter() - started
         return result
+
+    def _counting(self, request: GenerationRequest) -> AbstractContextManager[None]:
+        """Where a token is sampled here between two polls."""
+        if samples_elsewhere(self._backend):
+            return nullcontext()
+        return self._poll.counting(request.sampling.max_tokens if self._all_at_once(request) else None)
 
     def _all_at_once(self, request: GenerationRequest) -> bool:
         """Whether no completion has to wait until others have ended."""

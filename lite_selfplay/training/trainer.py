@@ -25,7 +25,7 @@ from lite_selfplay.config import RunConfig
 from lite_selfplay.data import Episode, Restore, Snapshot
 from lite_selfplay.errors import TrainingError
 from lite_selfplay.models.adapters import BASE
-from lite_selfplay.models.backends.base import Backend, is_out_of_memory
+from lite_selfplay.models.backends.base import Backend, is_out_of_memory, samples_elsewhere
 from lite_selfplay.models.transfers import read
 from lite_selfplay.training.admission import NotFinite
 from lite_selfplay.training.microbatches import MicroBatch, TokenBudget, microbatches
@@ -183,7 +183,7 @@ class SelfPlayTrainer:
         """All updates of a step, each on its part of every stream."""
         self._suspects = largest_weights(self.adapters)
         try:
-            learning = admit(report, self.config, self.adapters)
+            learning = admit(report, self.config, self.adapters, elsewhere=samples_elsewhere(self.backend))
         except NotFinite:
             self._read([])  # weights that are not finite sample numbers that are not, and are what to name
             raise

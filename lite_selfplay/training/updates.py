@@ -128,10 +128,11 @@ def _tokens(rows: Sequence[Row]) -> int:
     return sum(row.tokens for row in rows)
 
 
-def admit(report: StepReport, config: RunConfig, adapters: Adapters) -> list[Learning]:
+def admit(report: StepReport, config: RunConfig, adapters: Adapters, *, elsewhere: bool = False) -> list[Learning]:
     """The streams of a step, cut into one part an update. Puts their advantages into the report.
 
-    Raises GameError for samples that would train a seat wrongly, NotFinite for a number that is not finite.
+    `elsewhere`: see `rows_of`. Raises GameError for samples that would train a seat wrongly, NotFinite for a number
+    that is not finite.
     """
     pairs = list(zip(report.episode.streams, report.streams, strict=True))
     for stream, update in pairs:
@@ -140,7 +141,9 @@ def admit(report: StepReport, config: RunConfig, adapters: Adapters) -> list[Lea
     report.advantages = [finite_advantages(stream, update.seat) for stream, update in pairs]
     count = config.run.minibatches
     return [
-        Learning(part, role, parts(rows_of(part, own), count), update, adapters.version(update.seat))
+        Learning(
+            part, role, parts(rows_of(part, own, elsewhere=elsewhere), count), update, adapters.version(update.seat)
+        )
         for (stream, update), values in zip(pairs, report.advantages, strict=True)
         for part, own, role in _apart(stream, values, config.roles[stream.role])
     ]

@@ -216,7 +216,9 @@ def test_an_existing_run_folder(refused, here, content):
     ],
 )
 def test_resume_takes_no_flag_beside_steps(refused, flags, named):
-    assert f"only --steps goes with it, not {named}\n" in refused("train", "--resume", "run", "--steps", "3", *flags)
+    assert f"only --steps and --rollouts go with it, not {named}\n" in refused(
+        "train", "--resume", "run", "--steps", "3", *flags
+    )
 
 
 def test_resume_takes_no_game(refused):

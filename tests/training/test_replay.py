@@ -13,6 +13,7 @@ from lite_selfplay.credit import stream_advantages
 from lite_selfplay.data import Episode, Group, Sample, Sampling, Stream
 from lite_selfplay.errors import GameError
 from lite_selfplay.models.chat import Chat
+from lite_selfplay.training.sampler_check import SamplerCheck
 from tests.training.test_trainer import (
     DRAFTS,
     FREE,
@@ -83,6 +84,35 @@ def test_a_clipped_ratio_by_hand(harness: Callable[..., Harness], tiny_path: Pat
     lengths = [len(sample.completion.token_ids) for sample in played.groups[0].samples]
     cut_off = {0.5: sum(lengths[1:]), -0.5: lengths[0]}.get(shift, 0) / sum(lengths)
     assert got.reports[0].streams[0].clipped == pytest.approx(cut_off, abs=1e-6)
+
+
+@pytest.mark.parametrize("shift", [0.5, 0.1, -0.1, -0.5])
+@pytest.mark.parametrize("minibatches", [1, 2])
+def test_the_ratio_is_to_what_another_program_noted(
+    harness: Callable[..., Harness], monkeypatch: pytest.MonkeyPatch, shift: float, minibatches: int
+):
+    """The seat's own fresh completions, sampled elsewhere with log-probabilities that are `shift` above the trainer's,
+    are learned from as a replay with those is, whose ratio is worked out by hand above: in each update of a step."""
+    monkeypatch.setattr(SamplerCheck, "judge", lambda *_: None)  # such a shift is no rounding
+    monkeypatch.setattr("tests.training.test_trainer.as_sampled", lambda played, _: played)
+    offline, run = harness(minibatches=minibatches), harness(minibatches=minibatches)
+    played = stream("drafter", "A", [[1, -1, -1], [1, -1, 1, 1]], credit="reinforce")
+    replay = stored(played, run.backend, shift)
+
+    def fresh(sample: Sample) -> Sample:
+        said = dataclasses.replace(sample.completion, seat="A", weights_version=0)
+        return dataclasses.replace(sample, completion=said, advantage=None)
+
+    groups = [Group([fresh(sample) for sample in group.samples]) for group in replay.groups]
+    run.backend.samples_elsewhere = True
+    run.step(Episode([dataclasses.replace(replay, groups=groups, replay=False)]))
+    offline.step(Episode([replay]))
+    assert len(run.starts) == len(offline.starts) == minibatches
+    assert relative_error(run.gradients["A"], offline.gradients["A"]) < 1e-5
+    (own,), (theirs,) = run.reports[0].streams, offline.reports[0].streams
+    assert own.clipped == pytest.approx(theirs.clipped, abs=1e-6)
+    assert (own.clipped == 0.0) == (abs(shift) < 0.2 and minibatches == 1)
+    assert own.sampler_gap == pytest.approx(abs(shift), abs=1e-4)
 
 
 def example(index: int, weight: float) -> Sample:

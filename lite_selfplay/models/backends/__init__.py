@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     from lite_selfplay.config import ModelSection
     from lite_selfplay.models.backends.base import Backend
+    from lite_selfplay.models.backends.rollouts import Rollouts
 
 ENTRY_POINTS = "lite_selfplay.backends"
 OTHER = "Use --backend transformers, which plays and trains the same on a CUDA card or a CPU"
@@ -109,13 +110,20 @@ def import_unsloth() -> Any:
     return unsloth
 
 
-def choose_backend(path: "Path", section: "ModelSection", *arguments: Any, **options: Any) -> "Backend":
+def choose_backend(
+    path: "Path", section: "ModelSection", *arguments: Any, rollouts: "Rollouts | None" = None, **options: Any
+) -> "Backend":
     """The backend that a configuration comes to, with the base loaded: the arguments are those of `Backend`.
 
-    Raises what `chosen` and `import_first` do, and RequestError where an installed library lacks what is needed of it.
+    With `rollouts` it samples on servers. Raises what `chosen` and `import_first` do, and RequestError where an
+    installed library lacks what is needed of it, or a server does not serve the base.
     """
     import_first(section)
     from lite_selfplay.models import private_names
 
     private_names.require("torch", "transformers")
+    if rollouts is not None:
+        from lite_selfplay.models.backends.rollouts import ServedBackend
+
+        return ServedBackend(path, section, *arguments, rollouts=rollouts, **options)
     return _known()[chosen(section)]()(path, section, *arguments, **options)

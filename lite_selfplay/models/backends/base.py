@@ -104,6 +104,14 @@ class Backend(Protocol):
         ...
 
 
+def samples_elsewhere(backend: Backend) -> bool:
+    """Whether what a backend notes while sampling is another program's arithmetic than its own log-probabilities.
+
+    A backend says so by an attribute of this name; one without it does not.
+    """
+    return bool(getattr(backend, "samples_elsewhere", False))
+
+
 def is_out_of_memory(error: BaseException) -> bool:
     """Whether an error says that no memory was left, on a GPU or on a CPU."""
     if isinstance(error, MemoryError | torch.OutOfMemoryError):

@@ -28,7 +28,8 @@ class LoraRequests:
     """The requests under which an engine serves seats and snapshots, at most one each.
 
     `make(name, id, folder)` builds the engine's request for an adapter in PEFT's format; `forget(id)` tells the engine
-    to drop one that will not be asked for again.
+    to drop one that will not be asked for again. There are at most `most`: those that were asked for longest ago go
+    first, and are made anew when they are asked for again.
     """
 
     def __init__(
@@ -37,8 +38,10 @@ class LoraRequests:
         folder: Path,
         make: Callable[[str, int, Path], Any],
         forget: Callable[[int], Any] = lambda number: None,
+        most: int | None = None,
     ):
         self._adapters, self._folder, self._make, self._forget = adapters, folder, make, forget
+        self._most = most
         self._ids = itertools.count(1)
         self._served: dict[str, _Served] = {}
 
@@ -49,13 +52,20 @@ class LoraRequests:
         """
         if name == BASE:
             return None
-        key, served = self._adapters.state_key(name), self._served.get(name)
+        key, served = self._adapters.state_key(name), self._served.pop(name, None)
         if served is None or served.key != key:
             if served is not None:
-                self._forget(served.id)
-                shutil.rmtree(served.folder, ignore_errors=True)
+                self._drop(served)
             number = next(self._ids)
-            folder = self._folder / f"{number}-{name}"
-            self._adapters.save(name, folder)
-            served = self._served[name] = _Served(key, number, folder, self._make(f"{number}-{name}", number, folder))
+            folder, aside = self._folder / f"{number}-{name}", self._folder / f".{number}-{name}"
+            self._adapters.save(name, aside)
+            aside.rename(folder)  # whole from the moment that it is there
+            served = _Served(key, number, folder, self._make(f"{number}-{name}", number, folder))
+        self._served[name] = served  # behind all others
+        while self._most is not None and len(self._served) > self._most:
+            self._drop(self._served.pop(next(iter(self._served))))
         return served.request
+
+    def _drop(self, served: _Served) -> None:
+        self._forget(served.id)
+        shutil.rmtree(served.folder, ignore_errors=True)

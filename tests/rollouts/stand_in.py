@@ -1,0 +1,349 @@
+"""A server that speaks vLLM's protocol over a real socket and samples with a small model and PEFT's adapters.
+
+Written from vLLM 0.33's sources (`vllm/entrypoints`): the same paths, fields, messages and status codes, as far as they
+are used. It shares no code with the library: plain transformers, PEFT and torch. Beside the protocol it has
+
+    POST /test/fault  {"kind": ..., "times": n, ...}   what goes wrong with the next n completions, -1: with all
+    POST /test/start  {"raw": true, ...}               how it was started: see `START`; it forgets its adapters
+    GET  /test/log                                     what it was asked for, in order
+
+Started as `python stand_in.py MODEL COUNT`, which makes COUNT servers and prints their ports once they listen.
+"""
+
+import contextlib
+import json
+import re
+import sys
+import threading
+import time
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import torch
+from peft import PeftModel
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+BASE = "the-base"
+START: dict[str, Any] = {"runtime_lora": True, "raw": False, "other_weights": False, "dead": False, "longest": 4096}
+"""Whether adapters can be loaded; whether log-probabilities are those before the temperature; whether its weights are
+others; whether it hangs up on everybody; how many tokens it reads."""
+
+
+class Row:
+    """A completion while it is sampled: its tokens, their log-probabilities, how it ended and at what."""
+
+    def __init__(self, name: str, body: dict[str, Any]):
+        self.name, self.body, self.done = name, body, threading.Event()
+        self.generator = torch.Generator().manual_seed(body["seed"])
+        self.answer: tuple[list[int], list[float], str, Any] = ([], [], "", None)
+
+
+class Engine:
+    """The model with its adapters, one forward pass at a time."""
+
+    def __init__(self, path: str, start: dict[str, Any]):
+        self.tokenizer = AutoTokenizer.from_pretrained(path)
+        self.base = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32).eval()
+        self.peft: PeftModel | None = None
+        self.start = start
+        self.names: list[str] = []
+        self.roots: dict[str, str] = {}
+        self.lock = threading.Lock()
+        self.waiting: list[Row] = []
+
+    def load(self, name: str, folder: str) -> None:
+        with self.lock:
+            inside = f"a{len(self.names)}"
+            if self.peft is None:
+                self.peft = PeftModel.from_pretrained(self.base, folder, adapter_name=inside)
+            else:
+                self.peft.load_adapter(folder, adapter_name=inside)
+            self.peft.eval()
+            self.names.append(name)
+            self.roots[name] = folder
+
+    def forget(self) -> None:
+        """Be a base without adapters again."""
+        with self.lock:
+            if self.peft is not None:
+                self.base, self.peft = self.peft.unload(), None
+            self.names.clear()
+            self.roots.clear()
+
+    def former(self, name: str) -> str:
+        """The adapter that was loaded for the same seat before."""
+        seat = re.compile(r".*-\d+-(.+)-v-?\d+$")
+        own = seat.fullmatch(name)
+        same = [one for one in self.names if own and (found := seat.fullmatch(one)) and found[1] == own[1]]
+        return same[max(0, same.index(name) - 1)]
+
+    def sample(self, name: str, body: dict[str, Any]) -> tuple[list[int], list[float], str, Any]:
+        """A completion; requests that wait together are sampled together."""
+        row = Row(name, body)
+        with self.lock:
+            self.waiting.append(row)
+        while not row.done.wait(0.005):
+            with self.lock:  # whoever has it samples for all that wait
+                if not row.done.is_set():
+                    together = [one for one in self.waiting if one.name == name]
+                    self.waiting = [one for one in self.waiting if one.name != name]
+                    self._sample_as(name, together)
+        return row.answer
+
+    @torch.no_grad()
+    def _sample_as(self, name: str, rows: "list[Row]") -> None:
+        if self.peft is None:
+            self._sample(self.base, rows)
+        elif name == BASE:
+            with self.peft.disable_adapter():
+                self._sample(self.peft, rows)
+        else:
+            self.peft.set_adapter(f"a{self.names.index(name)}")
+            self._sample(self.peft, rows)
+        for row in rows:
+            row.done.set()
+
+    def _sample(self, model: Any, rows: "list[Row]") -> None:
+        longest = max(len(row.body["prompt"]) for row in rows)
+        ids = torch.tensor([[0] * (longest - len(row.body["prompt"])) + row.body["prompt"] for row in rows])
+        mask = torch.tensor([[i >= longest - len(row.body["prompt"]) for i in range(longest)] for row in rows]).long()
+        positions, cache = (mask.cumsum(-1) - 1).clamp(min=0), None
+        while any(row.answer[2] == "" for row in rows):
+            out = model(
+                input_ids=ids, attention_mask=mask, position_ids=positions, past_key_values=cache, use_cache=True
+            )
+            cache = out.past_key_values
+            drawn = [self._draw(row, logits) for row, logits in zip(rows, out.logits[:, -1].float(), strict=True)]
+            ids, positions = torch.tensor(drawn)[:, None], positions[:, -1:] + 1
+            mask = torch.cat([mask, mask.new_ones(len(rows), 1)], dim=1)
+
+    def _draw(self, row: "Row", logits: torch.Tensor) -> int:
+        """The next token of a row that goes on; any of one that has ended."""
+        tokens, logprobs, ended, _ = row.answer
+        if ended:
+            return 0
+        body, temperature = row.body, row.body["temperature"]
+        if self.start["other_weights"]:
+            logits = logits.flip(-1)
+        tempered = (logits / temperature if temperature else logits).log_softmax(-1)
+        if temperature:
+            token = int(torch.multinomial(self._filtered(tempered, body).exp(), 1, generator=row.generator))
+        else:
+            token = int(tempered.argmax())
+        tokens.append(token)
+        logprobs.append(float((logits.log_softmax(-1) if self.start["raw"] else tempered)[token]))
+        text = self.tokenizer.decode(tokens) if body["stop"] else ""
+        if token in body["stop_token_ids"]:
+            row.answer = tokens, logprobs, "stop", token
+        elif found := next((stop for stop in body["stop"] if stop in text), None):
+            row.answer = tokens, logprobs, "stop", found
+        elif len(tokens) == body["max_tokens"]:
+            row.answer = tokens, logprobs, "length", None
+        return token
+
+    @staticmethod
+    def _filtered(logprobs: torch.Tensor, body: dict[str, Any]) -> torch.Tensor:
+        if body["top_p"] >= 1:
+            return logprobs
+        order = logprobs.argsort(descending=True)
+        before = logprobs[order].exp().cumsum(0) - logprobs[order].exp()
+        return logprobs.index_fill(0, order[before >= body["top_p"]], -torch.inf)
+
+
+class State:
+    """What the server is: its engine, what goes wrong, what was asked."""
+
+    def __init__(self, model: str):
+        self.start = dict(START)
+        self.engine = Engine(model, self.start)
+        self.served: list[str] = []
+        self.fault: dict[str, Any] = {}
+        self.log: list[dict[str, Any]] = []
+        self.lock = threading.Lock()
+
+    def take_fault(self, path: str) -> dict[str, Any]:
+        with self.lock:
+            fault = self.fault
+            if not fault or fault.get("path", "/v1/completions") != path or fault["times"] == 0:
+                return {}
+            fault["times"] -= 1
+            return dict(fault)
+
+
+class Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    state: State
+
+    def log_message(self, *_: Any) -> None:
+        pass
+
+    def do_GET(self) -> None:
+        if self.state.start["dead"] and not self.path.startswith("/test/"):
+            self.close_connection = True
+        elif self.path == "/v1/models":
+            longest = self.state.start["longest"]
+            cards = [{"id": BASE, "object": "model", "root": BASE, "parent": None, "max_model_len": longest}]
+            roots = self.state.engine.roots
+            cards += [{"id": n, "root": roots[n], "parent": BASE, "max_model_len": None} for n in self.state.served]
+            self.answer(200, {"object": "list", "data": cards})
+        elif self.path == "/test/log":
+            self.answer(200, self.state.log)
+        else:
+            self.answer(404, {"detail": "Not Found"})
+
+    def do_POST(self) -> None:
+        raw = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        assert self.headers["Content-Type"] == "application/json"
+        body = json.loads(raw)
+        if self.path == "/test/fault":
+            with self.state.lock:
+                self.state.fault = body
+            self.answer(200, {})
+            return
+        if self.path == "/test/start":
+            self.state.start.update({**START, **body})
+            self.state.served.clear()
+            self.state.log.clear()
+            self.state.engine.forget()
+            self.answer(200, {})
+            return
+        if self.state.start["dead"]:
+            self.close_connection = True
+            return
+        with self.state.lock:
+            self.state.log.append({"path": self.path, **body})
+        fault = self.state.take_fault(self.path)
+        if fault.get("kind") == "slow":
+            time.sleep(fault["seconds"])
+        if fault.get("kind") == "status":
+            self.error(fault["status"], "EngineCore encountered an issue")
+        elif self.path == "/tokenize":
+            ids = self.state.engine.tokenizer(body["prompt"], add_special_tokens=body["add_special_tokens"])
+            self.answer(200, {"count": 0, "max_model_len": 1, "tokens": ids["input_ids"], "token_strs": None})
+        elif self.path == "/v1/load_lora_adapter" and self.state.start["runtime_lora"]:
+            self.load(body)
+        elif self.path == "/v1/unload_lora_adapter" and self.state.start["runtime_lora"]:
+            self.unload(body)
+        elif self.path == "/v1/completions":
+            self.complete(body, fault)
+        else:
+            self.answer(404, {"detail": "Not Found"})
+
+    def load(self, body: dict[str, Any]) -> None:
+        name, folder = body["lora_name"], body["lora_path"]
+        if not name or not folder:
+            self.error(400, "Both 'lora_name' and 'lora_path' must be provided.")
+        elif name in self.state.served:
+            self.error(400, f"The lora adapter '{name}' has already been loaded. If you want ...")
+        elif not (Path(folder) / "adapter_config.json").is_file():
+            self.error(404, f"Loading lora {name} failed: No adapter found for {folder}")
+        else:
+            self.state.engine.load(name, folder)
+            self.state.served.append(name)
+            self.text(f"Success: LoRA adapter '{name}' added successfully.")
+
+    def unload(self, body: dict[str, Any]) -> None:
+        name = body["lora_name"]
+        if name not in self.state.served:
+            self.error(404, f"The lora adapter '{name}' cannot be found.")
+            return
+        self.state.served.remove(name)
+        self.text(f"Success: LoRA adapter '{name}' removed successfully.")
+
+    def complete(self, body: dict[str, Any], fault: dict[str, Any]) -> None:
+        name, kind = body["model"], fault.get("kind")
+        if kind == "restart":
+            self.state.served.clear()
+        if name != BASE and name not in self.state.served:
+            self.error(404, f"The model `{name}` does not exist. Valid aliases: {BASE}.")
+            return
+        assert body["n"] == 1
+        assert body["logprobs"] == 0
+        assert body["ignore_eos"] is True
+        by = self.state.engine.former(name) if kind == "stale" and name != BASE else name
+        ids, logprobs, reason, stop = self.state.engine.sample(by, body)
+        named = [f"token_id:{token}" for token in ids] if body["return_tokens_as_token_ids"] else []
+        answer: dict[str, Any] = {
+            "id": "cmpl-1",
+            "object": "text_completion",
+            "model": "another-model" if kind == "name" else name,
+            "choices": [
+                {
+                    "index": 0,
+                    "text": "",
+                    "logprobs": {"text_offset": [], "token_logprobs": logprobs, "tokens": named, "top_logprobs": []},
+                    "finish_reason": reason,
+                    "stop_reason": stop,
+                    "token_ids": ids if body["return_token_ids"] else None,
+                    "prompt_token_ids": body["prompt"] if body["return_token_ids"] else None,
+                }
+            ],
+            "usage": {"prompt_tokens": len(body["prompt"]), "completion_tokens": len(ids)},
+        }
+        self.spoil(kind, answer["choices"][0])
+        text = json.dumps(answer)
+        if kind == "json":
+            text = text[: len(text) // 2] + "}{"
+        self.send_raw(200, text.encode(), drop=kind == "drop")
+
+    @staticmethod
+    def spoil(kind: str | None, choice: dict[str, Any]) -> None:
+        logprobs = choice["logprobs"]
+        if kind == "lengths":
+            logprobs["token_logprobs"] = logprobs["token_logprobs"][:-1]
+        elif kind == "nan":
+            logprobs["token_logprobs"][0] = float("nan")
+        elif kind == "null":
+            logprobs["token_logprobs"][0] = None
+        elif kind == "positive":
+            logprobs["token_logprobs"][0] = 0.5
+        elif kind == "vocabulary":
+            choice["token_ids"][0] = 100_000
+            logprobs["tokens"][0] = "token_id:100000"
+        elif kind == "others":
+            logprobs["tokens"][0] = "token_id:7" if logprobs["tokens"][0] != "token_id:7" else "token_id:8"
+        elif kind == "prompt":
+            choice["prompt_token_ids"] = choice["prompt_token_ids"][1:]
+        elif kind == "short":
+            choice["finish_reason"] = "abort"
+
+    def error(self, status: int, message: str) -> None:
+        kinds = {400: "BadRequestError", 404: "NotFoundError"}
+        error = {"message": message, "type": kinds.get(status, "InternalServerError"), "param": None, "code": status}
+        self.answer(status, {"error": error})
+
+    def answer(self, status: int, value: Any) -> None:
+        self.send_raw(status, json.dumps(value).encode())
+
+    def text(self, text: str) -> None:
+        self.send_raw(200, text.encode())
+
+    def send_raw(self, status: int, body: bytes, *, drop: bool = False) -> None:
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        with contextlib.suppress(OSError):
+            self.wfile.write(body[: len(body) // 2] if drop else body)
+        if drop:
+            self.wfile.flush()
+            self.connection.close()
+            self.close_connection = True
+
+
+def main() -> None:
+    model, count = sys.argv[1], int(sys.argv[2])
+    torch.set_num_threads(1)
+    ThreadingHTTPServer.request_queue_size = 512
+    servers = []
+    for _ in range(count):
+        kind = type("Handler", (Handler,), {"state": State(model)})
+        servers.append(ThreadingHTTPServer(("127.0.0.1", 0), kind))
+    print("listening on", *(server.server_port for server in servers), flush=True)
+    for server in servers[1:]:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+    servers[0].serve_forever()
+
+
+if __name__ == "__main__":
+    main()
