@@ -36,13 +36,18 @@ Check it step by step, correct what is wrong in it, and solve the problem."""
 
 def main(
     folder: Annotated[Path, typer.Argument(help="Where the model is written; it must not exist.")],
-    tasks: Annotated[str, typer.Option(help="Tasks with worked solutions, separated by spaces.")] = "arithmetic",
+    tasks: Annotated[
+        str, typer.Option(help="Sums and differences (`arithmetic:ops=+-`), several separated by spaces.")
+    ] = "arithmetic",
     steps: Annotated[int, typer.Option(min=1, help="Batches.")] = 2000,
     batch: Annotated[int, typer.Option(min=1, help="Problems a batch.")] = 128,
     width: Annotated[int, typer.Option(min=32, help="Hidden size, a multiple of 32.")] = 128,
     layers: Annotated[int, typer.Option(min=1)] = 4,
     lr: Annotated[float, typer.Option(min=0.0, help="Peak learning rate; cosine.")] = 2e-3,
-    save_every: Annotated[int, typer.Option(min=0, help="Write FOLDER-BATCH, too, after every so many; 0: none.")] = 0,
+    until: Annotated[
+        int | None,
+        typer.Option(min=1, help="Stop after so many batches: its errors are those of a base that had begun to learn."),
+    ] = None,
     seed: int = 0,
 ) -> None:
     """Pretrain a small Qwen3 on worked problems and write it as a folder that `--model` takes."""
@@ -57,8 +62,8 @@ def main(
     facts = {"tasks": tasks, "steps": steps, "batch": batch, "width": width, "layers": layers, "lr": lr, "seed": seed}
     optimizer = torch.optim.AdamW(model.parameters(), lr=lr, weight_decay=0.01, betas=(0.9, 0.98))
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda i: _share_of_peak(i, steps))
-    started = time.monotonic()
-    for step, (ids, labels) in zip(range(1, steps + 1), batches(sources, tokenizer, batch, seed), strict=False):
+    started, last = time.monotonic(), min(steps, until or steps)
+    for step, (ids, labels) in zip(range(1, last + 1), batches(sources, tokenizer, batch, seed), strict=False):
         logits = model(input_ids=ids, use_cache=False).logits[:, :-1]
         loss = cross_entropy(logits.flatten(0, 1), labels[:, 1:].flatten(), ignore_index=-100)
         loss.backward()
@@ -66,13 +71,13 @@ def main(
         optimizer.step()
         optimizer.zero_grad()
         schedule.step()
-        if step % 100 == 0 or step == steps:
+        if step % 100 == 0 or step == last:
             say(f"batch {step}: loss {loss.item():.3f}, {time.monotonic() - started:.0f} s")
-        if step == steps or (save_every and step % save_every == 0):
-            to = folder if step == steps else folder.with_name(f"{folder.name}-{step}")
-            model.save_pretrained(to)
-            tokenizer.save_pretrained(to)
-            (to / "pretraining.json").write_text(json.dumps({**facts, "batches": step}, indent=2) + "\n")
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    (folder / "pretraining.json").write_text(
+        json.dumps({**facts, "until": last, "parameters": parameters}, indent=2) + "\n"
+    )
 
 
 def byte_pairs(texts: list[str]) -> Any:
