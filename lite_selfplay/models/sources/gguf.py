@@ -132,7 +132,7 @@ def _load(file: Path, header: GgufHeader) -> Any:
             output_loading_info=True,
         )
     # What transformers raises for an architecture or tensor type that it cannot convert.
-    except (AttributeError, KeyError, NotImplementedError, RuntimeError, ValueError) as error:
+    except (AttributeError, KeyError, RuntimeError, ValueError) as error:
         raise _misfit(file, header, str(error)) from error
     model, report = loaded
     missing = [*report["missing_keys"], *report["mismatched_keys"]]

@@ -30,6 +30,7 @@ from typing import Any
 from unittest import mock
 
 import torch
+from torch.library import Library
 
 from .counting import Seen, Wait, places
 from .engine import ENGINE
@@ -116,14 +117,14 @@ def card(model: Model = RTX_4090, package: str = "lite_selfplay") -> Iterator[Ca
         with contextlib.suppress(ImportError):  # looks for a card when imported, and for its own library for one
             import bitsandbytes  # noqa: F401
         stack.callback(_forget_the_device)
-        library = torch.library.Library("aten", "IMPL")
-        stack.callback(library._destroy)
+        aten = Library("aten", "IMPL")
+        stack.callback(aten._destroy)
         stack.enter_context(ENGINE.believing())
         _patch(found, stack)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            library.impl("scaled_dot_product_attention", functools.partial(attention, found), "AutogradCUDA")
-            library.impl("_fused_rms_norm", functools.partial(rms_norm, found), "AutogradCUDA")
+            aten.impl("scaled_dot_product_attention", functools.partial(attention, found), "AutogradCUDA")
+            aten.impl("_fused_rms_norm", functools.partial(rms_norm, found), "AutogradCUDA")
         _forget_the_device()
         stack.enter_context(Operations(found))
         yield found

@@ -151,7 +151,7 @@ class Operations(TorchDispatchMode):
         with self.card.randomness() if kind.random else contextlib.nullcontext():
             try:
                 return func(*inner_args, **inner_kwargs)
-            except (RuntimeError, NotImplementedError) as error:
+            except RuntimeError as error:
                 if "not implemented for 'Half'" not in str(error) or kind.writes:
                     raise
                 up = tree_map_only(Tensor, lambda t: t.float() if t.dtype == torch.float16 else t, inner_args)
