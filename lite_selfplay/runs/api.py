@@ -158,8 +158,8 @@ def resume(
     A warning names every newer one that is skipped, and why. A run made with `trust_remote_code` or `unsafe_code` needs
     it given again, and one that sampled on servers needs `rollouts`: their addresses, others, or `none`. Raises
     RunFolderError, with nothing changed, where there is nothing to resume, where base, game or task are not what they
-    were, where a file of the folder is damaged, or where another process is writing it; ConfigError
-    where the configuration is not one, or the model's own code is not trusted.
+    were, where a file of the folder is damaged, or where another process is writing it; ConfigError where the
+    configuration is not one, or the model's own code is not trusted.
     """
     with joined() as ranks:
         return _resume(ranks, Path(path), steps, reward, rollouts, trust_remote_code, unsafe_code, progress)

@@ -182,10 +182,9 @@ class Session:
         """Play to the last step.
 
         Raises ConfigError where the tracker cannot be started; RequestError where a server cannot load an adapter;
-        PreflightError before the first step, where the run
-        could not learn; Interrupted after saving the state before the step that was cut short; TrainingError after too
-        many steps with numbers that are not finite, or sampled from other weights; SaveFailed where the folder's lines
-        or its last checkpoint cannot be written.
+        PreflightError before the first step, where the run could not learn; Interrupted after saving the state before
+        the step that was cut short; TrainingError after too many steps with numbers that are not finite, or sampled
+        from other weights; SaveFailed where the folder's lines or its last checkpoint cannot be written.
         """
         if checkpoint is not None and not read_state(checkpoint)["cold_started"]:
             checkpoint = None  # stopped during the cold start, which is short: it begins again
