@@ -77,7 +77,8 @@ class Budget:
         self._steps_s: list[float] = []
         self._saving_s = 0.0
         self.chosen: dict[str, Any] = ranks.from_main("the minutes", self._read)
-        numbers = {"problems": int, "cold_start": int, "steps": int, "asked_steps": int, "evaluation_s": float}
+        counts = ("problems", "cold_start", "asked_cold_start", "steps", "asked_steps")
+        numbers: dict[str, type] = {**dict.fromkeys(counts, int), "evaluation_s": float}
         if not all(isinstance(self.chosen.get(key, kind()), kind) for key, kind in numbers.items()):
             raise RunFolderError(f"{path} is not what a run writes")
         self._resumed = "steps" in self.chosen
@@ -179,12 +180,10 @@ class Budget:
     def outcome(self) -> list[str]:
         """What the closing report says of it: nothing where all that was asked for was done."""
         done = []
-        if self.chosen.get("cold_start") != self.chosen.get("asked_cold_start"):
-            done.append(
-                f"{self.chosen['cold_start']} of the {self.chosen['asked_cold_start']} batches of the cold start"
-            )
-        if self.chosen.get("steps") != self.chosen.get("asked_steps"):
-            done.append(f"{self.chosen['steps']} of the {self.chosen['asked_steps']} steps asked for")
+        for key, what in (("cold_start", "batches of the cold start"), ("steps", "steps asked for")):
+            did, asked = self.chosen.get(key), self.chosen.get(f"asked_{key}")
+            if did != asked:
+                done.append(f"{did} of the {asked} {what}")
         return [f"{' and '.join(done)} fitted into {self.minutes:g} min"] if done else []
 
     def _left_s(self) -> float:
