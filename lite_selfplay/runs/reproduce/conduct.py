@@ -59,10 +59,18 @@ def conduct(
 
 
 def require_one_budget(experiment: Experiment) -> None:
-    """Raises ConfigError where trained arms sample different numbers of completions, as far as these are fixed."""
+    """Raises ConfigError where trained arms sample different numbers of completions, as far as these are fixed.
+
+    An arm with a bound of minutes is refused: how many of its steps fit follows from the machine.
+    """
     budgets: dict[str, int] = {}
     for name in experiment.trained():
         config, game = filled_in(experiment.config(name, experiment.seeds[0], Path("run"), None))
+        if config.run.minutes:
+            raise ConfigError(
+                f"{experiment.name}: arms are compared at one number of steps, and {name} has {config.run.minutes:g} "
+                "minutes: leave out run.minutes"
+            )
         if (each := game.rollouts_per_step()) is not None:
             budgets[name] = each * config.run.steps
     if len(set(budgets.values())) > 1:

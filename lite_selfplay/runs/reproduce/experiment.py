@@ -18,6 +18,7 @@ from lite_selfplay.runs.evaluating import Settings
 
 EXPERIMENTS = "lite_selfplay.runs.reproduce.experiments"
 COLD_START = "cold-start"
+_WHOLE: dict[str, Any] = {"run": {"minutes": 0}}  # a preset's minutes would give each arm another number of steps
 
 
 class ArmSection(Section):
@@ -105,14 +106,14 @@ class Experiment(Section):
             set_key(keys, FLAT_KEYS.get(dotted, dotted), value)
         started = {"cold_start": {"enabled": False}, "run": {"init": str(init)}} if init else {}
         run = {"run": {"seed": seed, "dir": str(folder), "preflight": False}}  # an arm is compared, whatever it learns
-        return RunConfig.of(self.base, {"game": self.arms[arm].game}, started, keys, run)
+        return RunConfig.of(_WHOLE, self.base, {"game": self.arms[arm].game}, started, keys, run)
 
     def cold_start_config(self, seed: int, folder: Path) -> RunConfig:
         """The configuration of the cold start that all trained arms of a seed share."""
         keys = dict(self.cold_start or {})
         game = keys.pop("game", "self-refine")
         taught = {"cold_start": {**keys, "enabled": True}, "eval": {"tasks": None}}
-        return RunConfig.of(self.base, {"game": game}, taught, {"run": {"seed": seed, "dir": str(folder)}})
+        return RunConfig.of(_WHOLE, self.base, {"game": game}, taught, {"run": {"seed": seed, "dir": str(folder)}})
 
 
 def experiment_names() -> list[str]:

@@ -47,6 +47,7 @@ def test_the_arms_of_agons_table_share_all_but_the_method():
     assert {config.run.seed for config in configs} == {1}
     assert {config.run.init for config in configs} == {"taught"}
     assert {config.cold_start.enabled for config in configs} == {False}
+    assert {config.run.minutes for config in (*configs, found.cold_start_config(1, Path("run")))} == {0}
     assert len({(c.model, c.tasks, c.run.steps, c.run.group_size, c.run.problems_per_step) for c in configs}) == 1
     assert [config.game.name for config in configs] == ["grpo", "self-refine", "agon", "agon", "agon"]
     assert [config.game.options.get("reward") for config in configs] == [None, None, None, "coop", None]
@@ -110,4 +111,10 @@ def test_unknown_names(tmp_path: Path):
 def test_arms_of_different_budgets_are_refused(tmp_path: Path):
     arms = {"one": {"game": "grpo", "set": {"game.budget": "single"}}, "two": {"game": "agon"}}
     with pytest.raises(ConfigError, match=r"do not sample the same number of completions: one 4, two 8"):
+        require_one_budget(load_experiment(written(tmp_path, arms=arms)))
+
+
+def test_an_arm_with_a_bound_of_minutes_is_refused(tmp_path: Path):
+    arms = {"one": {"game": "grpo"}, "two": {"game": "agon", "set": {"minutes": 12}}}
+    with pytest.raises(ConfigError, match=r"one number of steps, and two has 12 minutes: leave out run\.minutes"):
         require_one_budget(load_experiment(written(tmp_path, arms=arms)))
