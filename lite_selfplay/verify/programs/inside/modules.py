@@ -4,6 +4,7 @@ import contextlib
 import importlib.machinery
 import importlib.util
 import marshal
+import mmap
 import os
 import sys
 from collections.abc import Sequence
@@ -42,7 +43,7 @@ def load_beforehand() -> None:
 class _Kept(NamedTuple):
     package: bool
     compiled: bool
-    content: bytes
+    place: slice
     path: str
 
 
@@ -51,13 +52,15 @@ class InMemory:
 
     def __init__(self, root: str):
         self._modules: dict[str, _Kept] = {}
+        contents = bytearray()
         for folder, folders, files in os.walk(root):
             folders[:] = sorted(each for each in folders if each not in _NOT_SERVED and not each.startswith("config-"))
             for file in files:
                 if file.endswith(".py"):
-                    self._keep(root, os.path.join(folder, file))
+                    self._keep(root, os.path.join(folder, file), contents)
+        self._contents = _mapped(contents)
 
-    def _keep(self, root: str, path: str) -> None:
+    def _keep(self, root: str, path: str, contents: bytearray) -> None:
         parts = os.path.relpath(path, root).removesuffix(".py").split(os.sep)
         package = parts[-1] == "__init__"
         name = ".".join(parts[:-1] if package else parts)
@@ -73,7 +76,9 @@ class InMemory:
             if not compiled:
                 with open(path, "rb") as file:
                     content = file.read()
-            self._modules[name] = _Kept(package, compiled, content[_HEADER:] if compiled else content, path)
+            start = len(contents)
+            contents += content[_HEADER:] if compiled else content
+            self._modules[name] = _Kept(package, compiled, slice(start, len(contents)), path)
 
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
@@ -89,5 +94,17 @@ class InMemory:
 
     def exec_module(self, module: ModuleType) -> None:
         kept = self._modules[module.__name__]
-        code = marshal.loads(kept.content) if kept.compiled else compile(kept.content, kept.path, "exec")
+        content = self._contents[kept.place]
+        code = marshal.loads(content) if kept.compiled else compile(content, kept.path, "exec")
         exec(code, module.__dict__)
+
+
+def _mapped(data: bytes | bytearray) -> mmap.mmap:
+    """The same bytes in a mapped file of memory: a fork does not copy its page tables, as it does those of the heap.
+
+    The mapping is private, so that a process that makes it writable writes to pages of its own.
+    """
+    with open(os.memfd_create("modules", os.MFD_CLOEXEC), "wb") as file:
+        file.write(data)
+        file.flush()
+        return mmap.mmap(file.fileno(), len(data), flags=mmap.MAP_PRIVATE, prot=mmap.PROT_READ)

@@ -101,7 +101,8 @@ def _layers(library: _Library, config: Mapping[str, Any]) -> tuple[_Library, fro
             missing["uid"] = "there is one user in the namespace"
     if works("chroot", layers.empty_root):
         layers.empty_root()
-    works("seccomp", _filter)
+    if works("seccomp", _filter):
+        bpf.build()  # its cache: the trial built it in a process of its own
     found = frozenset(name for name in asked if not missing.get(name))
     return library, found, {name: why for name, why in missing.items() if why}
 
