@@ -45,6 +45,10 @@ class ZygoteError(LiteSelfPlayError):
     """The processes that run programs cannot be started."""
 
 
+class SilentZygoteError(ZygoteError):
+    """One ended before it could say anything, as one does that is killed."""
+
+
 @dataclass(eq=False)
 class Zygote:
     """A zygote's process. `layers` stand around its programs; `missing` says why others do not.
@@ -88,7 +92,8 @@ class Zygote:
         if "ready" not in hello or "all" in zygote.missing:
             zygote.close()
             why = zygote.missing.get("all", f"it ended with code {process.returncode}")
-            raise ZygoteError(f"the process that runs programs did not start: {why}")
+            kind = ZygoteError if hello else SilentZygoteError
+            raise kind(f"the process that runs programs did not start: {why}")
         return zygote
 
     def give(self, number: int, job: Job, limits: Limits) -> None:
@@ -169,7 +174,7 @@ class Zygotes:
         with self._lock:
             self._own_process()
             if not self._zygotes:
-                self._zygotes.append(Zygote.start(self._asked, self._marks))
+                self._zygotes.append(self._start())
             return self._zygotes[0]
 
     def pids(self) -> list[int]:
@@ -218,9 +223,17 @@ class Zygotes:
             self._cleanup.detach()
             self._cleanup = weakref.finalize(self, _close_all, self._zygotes, self._pid)
 
+    def _start(self) -> Zygote:
+        """A new zygote; one that was killed before it was ready is started again, once."""
+        try:
+            return Zygote.start(self._asked, self._marks)
+        except SilentZygoteError:
+            self.lost += 1
+            return Zygote.start(self._asked, self._marks)
+
     def _hand_out(self, batch: "_Batch") -> None:
         while len(self._zygotes) < self.size and sum(z.job is None for z in self._zygotes) < len(batch.waiting):
-            self._zygotes.append(Zygote.start(self._asked, self._marks))
+            self._zygotes.append(self._start())
         for zygote in [each for each in self._zygotes if each.job is None]:
             number = batch.next()
             if number is None:

@@ -9,12 +9,14 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from lite_selfplay.verify.programs import Limits, Sandbox, close_sandbox, open_sandbox, run_program, run_tests
 from lite_selfplay.verify.programs.nouns import Job
 from lite_selfplay.verify.programs.sandbox import shared_sandbox
+from lite_selfplay.verify.programs.zygotes import ZygoteError, Zygotes
 from tests.verify.programs.outside import left_since, litter, processes
 
 LIMITS = Limits(seconds=1.0)
@@ -184,6 +186,29 @@ def size_of(pids: list[int]) -> int:
     """Bytes that processes and their children hold, the largest."""
     family = {pid for pid, (_, _, parent) in processes().items() if pid in pids or parent in pids}
     return max(int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") for pid in family)
+
+
+def test_a_zygote_that_is_killed_before_it_is_ready_is_started_again(monkeypatch: pytest.MonkeyPatch):
+    killed: list[int] = []
+
+    class Killer(subprocess.Popen):  # type: ignore[type-arg]
+        """Kills what it starts, so many times."""
+
+        def __init__(self, *args: Any, **kwargs: Any):
+            super().__init__(*args, **kwargs)
+            if len(killed) < deadly:
+                killed.append(self.pid)
+                self.kill()
+
+    monkeypatch.setattr(subprocess, "Popen", Killer)
+    deadly = 1
+    with Zygotes(1) as zygotes:
+        (run,) = zygotes.run([Job("stdio", ({"program": "print(6 * 7)"},))], Limits())
+        assert (run.text, len(killed), zygotes.lost) == ("42\n", 1, 1)
+    deadly = 3
+    with Zygotes(1) as zygotes, pytest.raises(ZygoteError, match="did not start: it ended with code -9"):
+        zygotes.first()
+    assert len(killed) == 3
 
 
 @pytest.mark.long
