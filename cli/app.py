@@ -15,7 +15,7 @@ import typer
 
 from lite_selfplay.errors import GameError, LiteSelfPlayError, RequestError
 from lite_selfplay.training.interrupts import HANGUP, stopping_signals
-from lite_selfplay.training.launch import find, may_leave_at_once
+from lite_selfplay.training.launch import find, in_a_group
 from lite_selfplay.training.ranks import joined
 from lite_selfplay_cli import (
     analyse,
@@ -168,11 +168,10 @@ def main() -> None:
 
 
 def _leave(code: int) -> NoReturn:
-    """End with a code: at once where other processes of the run are gone, whose connections may abort a slower way out.
-
-    Everything is saved and said by then. Process 0 takes its time, so that others can still read what it said.
-    """
-    if may_leave_at_once():
+    """End with a code. Where other processes of the run are gone, the interpreter's own end is left out, in which torch
+    takes down connections to them and may abort: everything is saved and said by then."""
+    if in_a_group():
+        atexit._run_exitfuncs()
         for stream in (sys.stdout, sys.stderr):
             with contextlib.suppress(OSError, ValueError):
                 stream.flush()

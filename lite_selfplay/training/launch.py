@@ -203,7 +203,7 @@ def disconnect(*, clean: bool) -> None:
         dist.destroy_process_group()
 
 
-def may_leave_at_once() -> bool:
-    """Whether this process is in a process group that it neither hosts nor has taken leave of."""
+def in_a_group() -> bool:
+    """Whether this process is in a process group that it has not taken leave of."""
     dist = sys.modules.get("torch.distributed")
-    return dist is not None and dist.is_available() and dist.is_initialized() and dist.get_rank() > 0
+    return dist is not None and dist.is_available() and dist.is_initialized()

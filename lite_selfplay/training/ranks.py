@@ -180,6 +180,17 @@ class Ranks:
             self._store.set(f"left/{self.rank}", json.dumps(note))
             self._store.set("left", "1")
 
+    def say_goodbye(self) -> None:
+        """Say that this process has read what others said; the first waits for that, since what was said may end with
+        it."""
+        names = [f"read/{rank}" for rank in range(1, self.world)]
+        until = time.monotonic() + LAST_WORDS_S
+        with contextlib.suppress(RuntimeError):  # whoever holds the store has ended
+            if not self.main:
+                self._store.set(names[self.rank - 1], "1")
+            while self.main and not self._store.check(names) and time.monotonic() < until:
+                time.sleep(0.05)
+
     def last_words(self, rank: int, wait_s: float = 0.0) -> dict[str, str] | None:
         """What a process said as it left: `kind`, an error's class, and `sentence`. None where it said nothing."""
         until = time.monotonic() + wait_s
@@ -254,6 +265,7 @@ def joined() -> Iterator[Ranks]:
             _joined.leave(error)
             if isinstance(error, LiteSelfPlayError) and not _joined.main:
                 error.said_elsewhere = _joined.last_words(0, LAST_WORDS_S) is not None
+            _joined.say_goodbye()
             raise
         finally:
             ended, _joined = _joined, None

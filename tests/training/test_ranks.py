@@ -2,18 +2,20 @@
 
 import json
 import struct
+import time
 from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from torch.distributed import HashStore
 
 from lite_selfplay.data import TokenScores, Verdict
-from lite_selfplay.errors import GameError, ProcessLost, RequestError
+from lite_selfplay.errors import GameError, Interrupted, ProcessLost, RequestError
 from lite_selfplay.models.generation.sampling import Generation
 from lite_selfplay.training import launch, wire
-from lite_selfplay.training.ranks import ALONE, Ranks, joined
+from lite_selfplay.training.ranks import ALONE, LAST_WORDS_S, Ranks, joined
 
 # Parts
 
@@ -123,6 +125,36 @@ def test_completions_that_do_not_fit_together_are_refused(change: dict[str, list
 def test_a_verdict_that_is_none_is_refused(values: Any):
     with pytest.raises(wire.BadMessage):
         wire.verdict_from_json(values)
+
+
+# Leaving
+
+
+def test_the_first_process_waits_until_the_others_have_read_why_it_leaves(monkeypatch: pytest.MonkeyPatch):
+    store = HashStore()
+    first, second, third = (Ranks(rank, 3, store) for rank in range(3))
+    waited = []
+
+    def nap(seconds: float) -> None:
+        waited.append(seconds)
+        if len(waited) == 3:
+            second.say_goodbye()
+        if len(waited) == 5:
+            third.say_goodbye()
+
+    monkeypatch.setattr(time, "sleep", nap)
+    first.leave(Interrupted("stopped"))
+    assert second.last_words(0) == {"kind": "Interrupted", "sentence": "stopped"}
+    first.say_goodbye()
+    assert len(waited) == 5
+
+
+def test_a_process_that_was_killed_is_not_waited_for_long():
+    store = HashStore()
+    Ranks(1, 3, store).say_goodbye()
+    began = time.monotonic()
+    Ranks(0, 3, store).say_goodbye()
+    assert LAST_WORDS_S <= time.monotonic() - began < LAST_WORDS_S + 5
 
 
 # Launches
