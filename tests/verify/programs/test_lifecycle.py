@@ -211,6 +211,27 @@ def test_a_zygote_that_is_killed_before_it_is_ready_is_started_again(monkeypatch
     assert len(killed) == 3
 
 
+SCRIBBLE = """
+import ctypes, sys
+kept = sys.meta_path[-1]._contents
+address = ctypes.c_void_p.from_address(id(kept) + 16).value  # where a mapping's object has its memory
+assert ctypes.string_at(address, 100) == kept[:100]
+print(ctypes.CDLL(None).mprotect(ctypes.c_void_p(address), ctypes.c_size_t(len(kept)), 3))
+ctypes.memset(address, 0, len(kept))
+print(kept[:3])
+"""
+
+
+def test_a_program_that_overwrites_the_kept_modules_spoils_only_its_own():
+    sandbox = open_sandbox(size=1)
+    try:
+        spoilt = run_program(SCRIBBLE, sandbox=sandbox)
+        assert spoilt.text == "0\nb'\\x00\\x00\\x00'\n", spoilt
+        assert run_program("import graphlib; print(graphlib.__name__)", sandbox=sandbox).text == "graphlib\n"
+    finally:
+        sandbox.close()
+
+
 @pytest.mark.long
 def test_two_hundred_kills_at_random_moments():
     """Of the parent, of a zygote, of a program: nothing is left, and what lives on works."""
