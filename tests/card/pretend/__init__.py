@@ -30,7 +30,7 @@ from typing import Any
 from unittest import mock
 
 import torch
-from torch.library import Library
+from torch import library
 
 from .counting import Seen, Wait, places
 from .engine import ENGINE
@@ -117,7 +117,7 @@ def card(model: Model = RTX_4090, package: str = "lite_selfplay") -> Iterator[Ca
         with contextlib.suppress(ImportError):  # looks for a card when imported, and for its own library for one
             import bitsandbytes  # noqa: F401
         stack.callback(_forget_the_device)
-        aten = Library("aten", "IMPL")
+        aten = library.Library("aten", "IMPL")
         stack.callback(aten._destroy)
         stack.enter_context(ENGINE.believing())
         _patch(found, stack)
