@@ -15,7 +15,7 @@ from typing import Any
 
 from packaging.requirements import Requirement
 
-from lite_selfplay.models.backends.availability import INSTALL, dotted, unsloth_problem
+from lite_selfplay.models.backends.availability import INSTALL, cpu_has_bf16, dotted, unsloth_problem
 from lite_selfplay.models.packages import OWN, fits, requirements, versions
 from lite_selfplay.models.sources.cache import cache_dir
 from lite_selfplay.runs.folder import PACKAGES
@@ -118,7 +118,7 @@ def _seen_by_torch() -> dict[str, Any]:
         "torch_cuda": torch.version.cuda,
         "cards": tuple(cards),
         "threads": torch.get_num_threads(),
-        "cpu_bf16": bool(getattr(torch.cpu, "_is_avx512_bf16_supported", lambda: False)()),
+        "cpu_bf16": cpu_has_bf16(),
     }
 
 
@@ -257,5 +257,5 @@ def _precision(seen: Facts) -> Finding:
         card = seen.cards[0]
         kind = "bf16" if card.bf16 else f"fp16, as {card.name} has no bf16"
     else:
-        kind = "bf16" if seen.cpu_bf16 else "fp32, as this CPU has no bf16 instructions"
+        kind = "bf16" if seen.cpu_bf16 else "fp32, as torch finds no bf16 instructions on this CPU"
     return Finding("precision", f"over 4-bit weights {kind}; adapters are float32")

@@ -84,7 +84,9 @@ def test_of_several_cards_the_first_one_is_used():
 def test_a_machine_without_a_card():
     told = said(WITHOUT)
     assert told["device"] == "no CUDA card; 2 CPU threads"
-    assert told["precision"] == "over 4-bit weights fp32, as this CPU has no bf16 instructions; adapters are float32"
+    assert told["precision"] == (
+        "over 4-bit weights fp32, as torch finds no bf16 instructions on this CPU; adapters are float32"
+    )
     assert said(replace(WITHOUT, cpu_bf16=True))["precision"] == "over 4-bit weights bf16; adapters are float32"
 
 

@@ -1,4 +1,7 @@
-"""Which backend can work on this machine, and why not. Reads package metadata: nothing of Unsloth is imported here."""
+"""What this machine can do: which backend can work on it, why another cannot, and whether its CPU multiplies in bf16.
+
+Reads package metadata: nothing of Unsloth is imported here.
+"""
 
 from packaging.requirements import Requirement
 
@@ -14,6 +17,14 @@ CHECKED = ("torch", "transformers", "trl", "peft", "bitsandbytes", "accelerate",
 def best_backend() -> str:
     """What `auto` chooses here: `unsloth` where it can work, otherwise `transformers`."""
     return "transformers" if unsloth_problem() else "unsloth"
+
+
+def cpu_has_bf16() -> bool:
+    """Whether the CPU has instructions for bf16 products that torch may use: `ATEN_CPU_CAPABILITY` can keep it from
+    them, as one does to try what a machine with AVX2 would do."""
+    import torch
+
+    return bool(torch.cpu._is_avx512_bf16_supported()) and torch.backends.cpu.get_cpu_capability() == "AVX512"
 
 
 def unsloth_problem() -> str | None:

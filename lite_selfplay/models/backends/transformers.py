@@ -18,6 +18,7 @@ from lite_selfplay.errors import ModelNotFoundError, TrainingError
 from lite_selfplay.models import attention, norms, threads
 from lite_selfplay.models.adapters import Adapters, Stacks
 from lite_selfplay.models.backends import tuning
+from lite_selfplay.models.backends.availability import cpu_has_bf16
 from lite_selfplay.models.backends.base import is_out_of_memory
 from lite_selfplay.models.generation.generate import generate
 from lite_selfplay.models.generation.sampling import Decoding, Generation, GenerationRequest, Loop
@@ -286,7 +287,7 @@ def compute_dtype(section: ModelSection, device: torch.device) -> torch.dtype:
         return _DTYPES[section.compute_dtype]
     if device.type == "cuda":
         return torch.bfloat16 if torch.cuda.is_bf16_supported(including_emulation=False) else torch.float16
-    return torch.bfloat16 if torch.cpu._is_avx512_bf16_supported() else torch.float32
+    return torch.bfloat16 if cpu_has_bf16() else torch.float32
 
 
 def decoding_loop(section: ModelSection, device: torch.device) -> Loop:

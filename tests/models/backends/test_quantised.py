@@ -42,8 +42,18 @@ def test_the_type_weights_are_multiplied_in():
     named = ModelSection(name="x", precision="4bit", compute_dtype="fp16")
     assert compute_dtype(named, cpu) == torch.float16
     assert compute_dtype(ModelSection(name="x", precision="bf16", compute_dtype="fp16"), cpu) == torch.bfloat16
-    expected = torch.bfloat16 if torch.cpu._is_avx512_bf16_supported() else torch.float32
-    assert compute_dtype(ModelSection(name="x"), cpu) == expected
+
+
+@pytest.mark.parametrize(
+    ("instructions", "capability", "expected"),
+    [(True, "AVX512", torch.bfloat16), (True, "AVX2", torch.float32), (False, "AVX512", torch.float32)],
+)
+def test_a_cpu_multiplies_in_bf16_where_torch_may_use_such_instructions(
+    monkeypatch: pytest.MonkeyPatch, instructions: bool, capability: str, expected: torch.dtype
+):
+    monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: instructions)
+    monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: capability)
+    assert compute_dtype(ModelSection(name="x"), torch.device("cpu")) == expected
 
 
 @pytest.mark.parametrize("dtype", ["fp32", "bf16"])
