@@ -6,7 +6,11 @@ time is the median over its steps, the first one apart.
 
 A fair share: a scheduler that gives every busy thread as much lets `t` threads beside `b` neighbours on `c` cores have
 min(1, c / (t + b)) of a core each. A step that takes 1 / that times as long as alone has had its share; what it takes
-beyond is lost in waiting. A run that is left more than that (its threads sleep while they wait) comes out below 1.
+beyond is lost. A run that is left more than that (its threads sleep while they wait) comes out below 1.
+
+Part of what is lost no program can save: cores share caches, clocks and sometimes their arithmetic, and a scheduler
+moves threads late. So as many processes of one thread, which wait for nothing, multiply matrices beside the same
+neighbours: by how much they become slower, all in all, is what the machine leaves.
 """
 
 import json
@@ -26,10 +30,24 @@ from harness import machine, say, show, show_table
 
 from lite_selfplay.models.threads import cores
 
-OURS, PLAIN = "lite-selfplay", "torch's own threads"
+OURS, PLAIN, WAITLESS = "lite-selfplay", "torch's own threads", "products that wait for nothing"
 SPIN = {"GOMP_SPINCOUNT": "300000"}
 """What GNU's OpenMP takes by itself: some milliseconds."""
 GOAL = 1.2
+PRODUCTS = """
+import sys, time
+import numpy as np
+a, b = np.ones((64, 512), np.float32), np.ones((512, 512), np.float32)
+print("ready", flush=True)
+sys.stdin.readline()
+end, done = time.monotonic() + float(sys.argv[1]), 0
+while time.monotonic() < end:
+    for _ in range(20):
+        a @ b
+    done += 20
+print(done)
+"""
+"""Products of one thread that waits for nobody; says how many there were."""
 
 Result = dict[str, Any]
 
@@ -40,6 +58,7 @@ def main(
     neighbours: Annotated[int, typer.Option(min=1, help="The most busy processes beside it.")] = 2,
     compare: Annotated[bool, typer.Option(help="Also with torch's own threads.")] = True,
     cap: Annotated[int, typer.Option(min=1, help="The most tokens of a completion.")] = 40,
+    seconds: Annotated[float, typer.Option(min=0.1, help="Of products by processes that wait for nothing.")] = 10,
     json_path: harness.JsonPath = None,
 ) -> None:
     """Seconds of an Agon step alone and beside busy processes, against the fair share of the cores."""
@@ -55,6 +74,12 @@ def main(
                 with busy_processes(busy):
                     runs.append(run(model, steps, cap, environment, threads))
             found[name] = [compared(each, busy, runs[0]) for busy, each in enumerate(runs)]
+        processes, runs = found[OURS][0]["threads"], []
+        for busy in range(neighbours + 1):
+            say(f"{processes} processes that wait for nothing: beside {busy} busy processes")
+            with busy_processes(busy):
+                runs.append(multiply(processes, seconds))
+        found[WAITLESS] = [compared(each, busy, runs[0]) for busy, each in enumerate(runs)]
         results["models"][model] = found
         show_model(model, found)
     harness.save(json_path, results)
@@ -75,12 +100,34 @@ def run(model: str, steps: int, cap: int, environment: Mapping[str, str], thread
             raise harness.BenchmarkError(f"{model} ended with exit code {done.returncode}:\n{done.stderr[-2000:]}")
         lines = (Path(folder) / "run/metrics.jsonl").read_text(encoding="utf-8").splitlines()
         about = json.loads((Path(folder) / "run/environment.json").read_text(encoding="utf-8"))
-    return {"seconds": statistics.median(json.loads(line)["wall_s"]["total"] for line in lines[1:]), "about": about}
+    seconds = statistics.median(json.loads(line)["wall_s"]["total"] for line in lines[1:])
+    return {"seconds": seconds, "threads": int(about["device"].split()[0])}
+
+
+def multiply(processes: int, seconds: float) -> Result:
+    """Seconds that 10,000 products take processes of one thread together, from how many they do in so many seconds."""
+    clean = {**os.environ, "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-c", PRODUCTS, str(seconds)]
+    running = [
+        subprocess.Popen(command, env=clean, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        for _ in range(processes)
+    ]
+    for process in running:
+        assert process.stdout is not None
+        process.stdout.readline()
+    done = 0
+    for process in running:
+        assert process.stdin is not None
+        process.stdin.write("\n")
+        process.stdin.flush()
+    for process in running:
+        done += int(process.communicate()[0])
+    return {"seconds": 10_000 * seconds / done, "threads": processes}
 
 
 def compared(found: Result, busy: int, alone: Result) -> Result:
     """A run's step against the same one alone and against the fair share."""
-    threads = int(found["about"]["device"].split()[0])
+    threads = found["threads"]
     fair = max(1.0, (threads + busy) / cores())
     slower = found["seconds"] / alone["seconds"]
     return {"seconds": found["seconds"], "threads": threads, "slower": slower, "fair": fair, "lost": slower / fair}
@@ -104,16 +151,16 @@ def show_model(model: str, found: Mapping[str, list[Result]]) -> None:
         for busy, one in enumerate(runs):
             figures = (f"{one['seconds']:.2f}", f"{one['slower']:.2f}", f"{one['fair']:.2f}", f"{one['lost']:.2f}")
             rows.append((name, str(busy), str(one["threads"]), *figures))
-    columns = ("", "busy neighbours", "threads", "s a step", "against alone", "fair share", "of the fair share")
+    columns = ("", "busy neighbours", "threads", "s", "against alone", "fair share", "of the fair share")
     show_table(f"{model}: an Agon step beside busy processes (goal: at most {GOAL} of the fair share)", columns, rows)
+    show(f"of what is left to {WAITLESS}: " + _ratios(found, WAITLESS, "lost"))
     if PLAIN in found:
-        show(
-            "ours over torch's own threads: " + ", ".join(_against(*pair) for pair in zip(*found.values(), strict=True))
-        )
+        show(f"over {PLAIN}: " + _ratios(found, PLAIN, "seconds"))
 
 
-def _against(ours: Result, plain: Result) -> str:
-    return f"{ours['seconds'] / plain['seconds']:.2f}"
+def _ratios(found: Mapping[str, list[Result]], other: str, key: str) -> str:
+    """Ours divided by another's, beside each number of neighbours."""
+    return ", ".join(f"{ours[key] / theirs[key]:.2f}" for ours, theirs in zip(found[OURS], found[other], strict=True))
 
 
 if __name__ == "__main__":

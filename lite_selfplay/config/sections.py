@@ -387,7 +387,7 @@ class RunSection(Section):
     microbatch_tokens: int | None = key(
         None,
         "The most tokens of one forward and backward pass, padding included",
-        unset="1,280 on a CPU, where more is hardly faster, 8,192 on a GPU",
+        unset="8,192 on a GPU; 1,280 on a CPU, where more is hardly faster, and 896 for large models in float32",
         ge=1,
     )
     generation_tokens: int = key(65536, "The most tokens whose keys and values are held at once while sampling", ge=1)
@@ -397,9 +397,9 @@ class RunSection(Section):
         "none", "A tracker that gets the curves, sample completions and warnings as well", flag="report_to"
     )
 
-    def tokens_at_once(self, *, on_cpu: bool) -> int:
-        """What `microbatch_tokens` comes to on a kind of machine."""
-        return self.microbatch_tokens or (1280 if on_cpu else 8192)
+    def tokens_at_once(self, *, on_cpu: bool, lean: bool = False) -> int:
+        """What `microbatch_tokens` comes to on a kind of machine; `lean`: see `models.memory.is_lean`."""
+        return self.microbatch_tokens or ((896 if lean else 1280) if on_cpu else 8192)
 
 
 class RolloutsSection(Section):

@@ -203,6 +203,10 @@ class Adapters:
         """What `speaking_dense` takes while it speaks through weights of this type."""
         return sum(dtype.itemsize * layer.in_features * layer.out_features for layer in self._layers())
 
+    def largest_dense_bytes(self, dtype: torch.dtype) -> int:
+        """What the largest weight under an adapter takes in this type."""
+        return max(dtype.itemsize * layer.in_features * layer.out_features for layer in self._layers())
+
     def _layers(self) -> list[Any]:
         """The layers that carry adapters."""
         return [module for module in self.model.modules() if isinstance(module, LoraLayer)]

@@ -12,8 +12,14 @@ from lite_selfplay.config import ModelSection, RunConfig
 from lite_selfplay.models.shapes import Shape
 
 GIB = 2**30
-HEAD_ELEMENTS = 2**24
-"""Logits that the update holds at once (`lite_selfplay.models.logprobs.token_logprobs`)."""
+HEAD_ELEMENTS, HEAD_ELEMENTS_IF_LEAN = 2**24, 2**22
+"""Logits that an update holds at once, and that of a lean base: 64 and 16 MiB in float32."""
+HEAD_POSITIONS = 64
+"""The fewest whose logits are computed at once: with fewer, a product waits for the head's weight to be read."""
+
+MANY_ROWS = 16
+"""Completions sampled together from which on expanding a 4-bit weight at every token costs little beside its product: a
+tenth with 32 rows of SmolLM2-135M in float32."""
 
 NF4_BYTES = 0.5 + 4 / 64
 """Of a weight in 4 bits: half a byte, and a float32 scale for each block of 64."""
@@ -112,10 +118,11 @@ def estimate(config: RunConfig, shape: Shape, load: Load, *, on_cpu: bool = Fals
     compute = compute_bytes(config, on_cpu=on_cpu)
     numbers = sum(shape.adapter_parameters(seat.rank) for seat in config.seats.values())
     together = min(load.rows, max(1, run.generation_tokens // load.row))
-    held = min(max(run.tokens_at_once(on_cpu=on_cpu), load.row), load.tokens)
-    logits = min(HEAD_ELEMENTS, held * shape.vocabulary)
     kept = activation_bytes(shape, compute, fused=on_cpu)
     recomputed = recomputes(config.model, shape, compute, on_cpu=on_cpu)
+    lean = is_lean(config.model, shape, compute, on_cpu=on_cpu)
+    held = min(max(run.tokens_at_once(on_cpu=on_cpu, lean=lean), load.row), load.tokens)
+    logits = min(head_elements(shape.vocabulary, lean=lean), held * shape.vocabulary)
     per_token = shape.layers * shape.hidden * compute + kept if recomputed else shape.layers * kept
     weight = NF4_BYTES if precision == "4bit" else compute
     parts = [
@@ -128,7 +135,7 @@ def estimate(config: RunConfig, shape: Shape, load: Load, *, on_cpu: bool = Fals
         Part("activations", held * per_token, generating=False),
         Part("logits, update", (8 + compute) * logits, generating=False),
     ]
-    if on_cpu and precision == "4bit":
+    if on_cpu and precision == "4bit" and not (lean and together >= MANY_ROWS):
         parts.append(Part("dense weights", shape.linear_parameters * compute, updating=False))
     return Estimate(parts)
 
@@ -141,6 +148,17 @@ def recomputes(section: ModelSection, shape: Shape | None, compute: int, *, on_c
     if not on_cpu:
         return True
     return shape is not None and shape.layers * activation_bytes(shape, compute, fused=True) > KEPT_ON_CPU
+
+
+def is_lean(section: ModelSection, shape: Shape | None, compute: int, *, on_cpu: bool) -> bool:
+    """Whether memory comes before a few percent of time: for a base whose activations a CPU computes again in float32,
+    where everything is twice as large and products are so slow that little else counts."""
+    return on_cpu and compute == _BYTES["fp32"] and recomputes(section, shape, compute, on_cpu=True)
+
+
+def head_elements(vocabulary: int, *, lean: bool) -> int:
+    """Logits that an update holds at once."""
+    return max(HEAD_ELEMENTS_IF_LEAN, HEAD_POSITIONS * vocabulary) if lean else HEAD_ELEMENTS
 
 
 def compute_bytes(config: RunConfig, *, on_cpu: bool = False) -> int:

@@ -59,7 +59,7 @@ class Load:
     @property
     def budget(self) -> int:
         """The most tokens of a microbatch."""
-        return self.config.run.tokens_at_once(on_cpu=self.trainer.backend.device.type == "cpu")
+        return self.trainer.backend.tokens_at_once(self.config.run)
 
     def trained(self) -> dict[str, Sequence[Completion]]:
         """What was said by roles whose seats are trained."""

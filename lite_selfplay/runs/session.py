@@ -327,7 +327,7 @@ class Session:
             seed=config.run.seed,
             progress=self.progress,
             poll=self._poll,
-            microbatch_tokens=config.run.tokens_at_once(on_cpu=self.backend.device.type == "cpu"),
+            microbatch_tokens=self.backend.tokens_at_once(config.run),
             ranks=self._ranks,
             steps_that_fit=self._budget.cold_start(config.cold_start.steps),
         )

@@ -131,7 +131,7 @@ class SelfPlayTrainer:
         self._undo: Undo | None = None
         self._suspects: dict[str, Tensor] = {}
         self._learner = ""
-        self._budget = TokenBudget(config.run.tokens_at_once(on_cpu=backend.device.type == "cpu"), self.progress.warn)
+        self._budget = TokenBudget(backend.tokens_at_once(config.run), self.progress.warn)
 
     def expect(self, updates: Mapping[str, int]) -> None:
         """Let the seats' schedules go over other numbers of steps than were expected."""

@@ -559,6 +559,7 @@ def test_every_short_section_names_a_key_it_has():
 def test_the_tokens_of_a_microbatch_follow_the_machine_unless_they_are_given():
     free, chosen = (RunConfig(**TINY, run=run).run for run in ({}, {"microbatch_tokens": 5}))
     assert [free.tokens_at_once(on_cpu=on_cpu) for on_cpu in (True, False)] == [1280, 8192]
+    assert free.tokens_at_once(on_cpu=True, lean=True) == 896
     assert [chosen.tokens_at_once(on_cpu=on_cpu) for on_cpu in (True, False)] == [5, 5]
     with pytest.raises(ConfigError, match="microbatch_tokens"):
         RunConfig(**TINY, run={"microbatch_tokens": "many"})

@@ -14,9 +14,17 @@ from lite_selfplay.config import ModelSection, RunConfig, SeatConfig
 from lite_selfplay.errors import ModelNotFoundError
 from lite_selfplay.models.generation.cache import RowLayer
 from lite_selfplay.models.logprobs.batch import Batch
-from lite_selfplay.models.logprobs.token_logprobs import HEAD_ELEMENTS as UPDATE_ELEMENTS
 from lite_selfplay.models.logprobs.token_logprobs import token_logprobs
-from lite_selfplay.models.memory import CARDS, HEAD_ELEMENTS, Load, activation_bytes, advise, estimate, recomputes
+from lite_selfplay.models.memory import (
+    CARDS,
+    Load,
+    activation_bytes,
+    advise,
+    estimate,
+    head_elements,
+    is_lean,
+    recomputes,
+)
 from lite_selfplay.models.shapes import Shape, shape_of
 from lite_selfplay.models.sources import known_models
 from lite_selfplay.runs.plan import filled_in
@@ -89,10 +97,6 @@ def test_activations_are_what_a_backward_pass_keeps(make_backend: Callable[..., 
     kept = sum(size for place, size in seen.items() if place not in weights)
     told = ids.numel() * TINY.layers * activation_bytes(TINY, 4 if dtype is torch.float32 else 2, fused=True)
     assert 0.75 < told / kept < 1.1  # norms of queries and keys, which this small model has, weigh more here
-
-
-def test_the_update_holds_as_many_logits_as_it_says():
-    assert HEAD_ELEMENTS == UPDATE_ELEMENTS
 
 
 def test_a_part_by_hand():
@@ -184,6 +188,34 @@ def test_more_in_flight_never_takes_less(rows: int, prompt: int, completion: int
 def test_what_is_recomputed(model: str, setting: Any, compute: int, on_cpu: bool, wanted: bool):
     section = ModelSection(name=model, gradient_checkpointing=setting)
     assert recomputes(section, shape_of(model), compute, on_cpu=on_cpu) is wanted
+
+
+@pytest.mark.parametrize(
+    ("model", "compute", "on_cpu", "wanted"),
+    [
+        ("smollm2-135m", 4, True, True),
+        ("smollm2-135m", 4, False, False),
+        ("tiny", 4, True, False),
+        ("Qwen3-0.6B", 2, True, False),
+    ],
+)
+def test_what_is_lean(model: str, compute: int, on_cpu: bool, wanted: bool):
+    assert is_lean(ModelSection(name=model), shape_of(model), compute, on_cpu=on_cpu) is wanted
+
+
+def test_logits_that_are_held_at_once():
+    assert head_elements(49_152, lean=False) == head_elements(151_936, lean=False) == 2**24
+    assert head_elements(49_152, lean=True) == 2**22  # 85 positions
+    assert head_elements(151_936, lean=True) == 64 * 151_936
+
+
+@pytest.mark.parametrize(("rows", "expanded"), [(15, True), (16, False)])
+def test_a_lean_base_holds_no_expanded_weights_while_many_rows_are_sampled(rows: int, expanded: bool):
+    shape = shape_of("smollm2-135m")
+    run = config(model={"name": "smollm2-135m", "precision": "4bit", "compute_dtype": "fp32"})
+    told = parts(run, shape, Load(rows, 50, 50), on_cpu=True)
+    assert told.get("dense weights") == (4 * shape.linear_parameters if expanded else None)
+    assert told["logits, update"] == 12 * 2**22
 
 
 def test_a_base_of_unknown_shape_keeps_its_activations_on_a_cpu():

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 import torch
 
-from lite_selfplay.config import ModelSection, SeatConfig
+from lite_selfplay.config import ModelSection, RunSection, SeatConfig
 from lite_selfplay.data import TokenScores
 from lite_selfplay.models.adapters import Adapters
 from lite_selfplay.models.generation.sampling import Generation, GenerationRequest
@@ -73,6 +73,10 @@ class Backend(Protocol):
 
         The log-probabilities are differentiable in the active adapter; the entropies where `entropy_gradient` asks.
         """
+        ...
+
+    def tokens_at_once(self, run: RunSection) -> int:
+        """The most tokens of a microbatch: what a run sets, or what suits this base and its device."""
         ...
 
     def way(self) -> Way:

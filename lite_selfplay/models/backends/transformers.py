@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from transformers.modeling_layers import GradientCheckpointingLayer
 
-from lite_selfplay.config import ModelSection, SeatConfig
+from lite_selfplay.config import ModelSection, RunSection, SeatConfig
 from lite_selfplay.data import TokenScores
 from lite_selfplay.errors import ModelNotFoundError, TrainingError
 from lite_selfplay.models import attention, norms, threads
@@ -25,7 +25,7 @@ from lite_selfplay.models.generation.sampling import Decoding, Generation, Gener
 from lite_selfplay.models.logprobs.batch import Batch, Row, Way
 from lite_selfplay.models.logprobs.reading import packs, shares_prefixes
 from lite_selfplay.models.logprobs.token_logprobs import goes_by_hidden_states, token_logprobs
-from lite_selfplay.models.memory import recomputes
+from lite_selfplay.models.memory import MANY_ROWS, head_elements, is_lean, recomputes
 from lite_selfplay.models.shapes import Shape, shape_in
 from lite_selfplay.models.sources.folders import reading
 from lite_selfplay.models.transfers import read
@@ -61,12 +61,16 @@ class TransformersBackend:
         self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         self.compute_dtype = compute_dtype(section, self.device)
         loop = decoding_loop(section, self.device)
-        self._decoding = Decoding(eos_ids, pad_id, self.device, cache_tokens, decode, poll, loop, warn)
-        self._warn = warn
         on_cpu = self.device.type == "cpu"
-        self._checkpointing = recomputes(section, _shape(path), self.compute_dtype.itemsize, on_cpu=on_cpu)
+        shape, itemsize = _shape(path), self.compute_dtype.itemsize
+        self._checkpointing = recomputes(section, shape, itemsize, on_cpu=on_cpu)
+        self._lean = is_lean(section, shape, itemsize, on_cpu=on_cpu)
+        self._tidies = on_cpu and self._checkpointing and section.tune_memory
+        """Whether memory that was freed goes back to the system between sampling and update."""
+        self._give_back = tuning.trim_heap if self._tidies and self._lean else lambda: None
+        self._decoding = Decoding(eos_ids, pad_id, self.device, cache_tokens, decode, poll, self._give_back, loop, warn)
+        self._warn = warn
         self._packs = False
-        self._lean_sampling: Callable[[], contextlib.AbstractContextManager[None]] = contextlib.nullcontext
         self._undoing = contextlib.ExitStack()
         """What the process is given back when the backend is closed."""
         self._load(path, section, seats, seed=seed, base_name=base_name or str(path))
@@ -80,8 +84,6 @@ class TransformersBackend:
         """Bring the base and its seats into memory."""
         if self.device.type == "cpu" and section.tune_memory:
             self._undoing.callback(tuning.tune(self, self.compute_dtype, lean=self._checkpointing))
-            if self._checkpointing:
-                self._lean_sampling = tuning.sampling
         base: Any = load_base(
             path, section.precision, self.compute_dtype, self.device, trust_remote_code=section.trust_remote_code
         )
@@ -129,15 +131,26 @@ class TransformersBackend:
                 self._halve_cache(request.longest)
 
     def _generate(self, request: GenerationRequest) -> list[list[Generation]]:
-        with self._lean_sampling(), self._at_rest(), self._speaking(request.seat):
+        expand = self._speaks_dense and not self._expands_every_time(request)
+        with self._tidy_sampling(expand), self._at_rest(), self._speaking(request.seat, expand):
             return generate(self.adapters.model, request, self._decoding)
 
-    def _speaking(self, seat: str) -> contextlib.AbstractContextManager[None]:
-        """A seat in the forward pass in the way that samples fastest."""
+    def _expands_every_time(self, request: GenerationRequest) -> bool:
+        """Whether a weight is expanded at every token: in a lean base, where many rows share the work."""
+        rows = min(sum(map(len, request.seeds)), self._decoding.cache_tokens // max(1, request.longest))
+        return self._lean and rows >= MANY_ROWS
+
+    def _tidy_sampling(self, expand: bool) -> contextlib.AbstractContextManager[None]:
+        if not self._tidies:
+            return contextlib.nullcontext()
+        return tuning.sampling(0 if expand else self.adapters.largest_dense_bytes(self.compute_dtype))
+
+    def _speaking(self, seat: str, expand: bool) -> contextlib.AbstractContextManager[None]:
+        """A seat in the forward pass in the way that samples fastest, with weights that are expanded first or not."""
         adapters = self.adapters
         if self._stacks is not None:
             return adapters.speaking_stacked(seat, self._stacks)
-        if not self._speaks_dense:
+        if not expand:
             return adapters.speaking(seat)
         if self.device.type == "cpu" or not adapters.stackable:
             return adapters.speaking_dense(seat, self._dense)
@@ -185,7 +198,17 @@ class TransformersBackend:
     def token_logprobs(
         self, batch: Batch, temperature: float = 1.0, *, entropy_gradient: bool = False
     ) -> tuple[Tensor, Tensor]:
-        return token_logprobs(self.adapters.model, batch, temperature, entropy_gradient=entropy_gradient)
+        # In a lean base's update each pass leaves gaps that tensors of other sizes do not fit into.
+        give_back = self._give_back if torch.is_grad_enabled() else lambda: None
+        give_back()
+        model: Any = self.adapters.model
+        elements = head_elements(model.config.get_text_config().vocab_size, lean=self._lean)
+        found = token_logprobs(model, batch, temperature, entropy_gradient=entropy_gradient, head_elements=elements)
+        give_back()
+        return found
+
+    def tokens_at_once(self, run: RunSection) -> int:
+        return run.tokens_at_once(on_cpu=self.device.type == "cpu", lean=self._lean)
 
     def way(self) -> Way:
         if not goes_by_hidden_states(self.adapters.model):
@@ -223,7 +246,7 @@ class TransformersBackend:
         """Between sampling and update, which hold tensors of other sizes."""
         if self.device.type == "cuda":
             torch.cuda.empty_cache()
-        elif self._checkpointing:
+        elif self._tidies:
             tuning.trim_heap()
 
     def release_memory(self) -> None:

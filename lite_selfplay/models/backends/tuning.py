@@ -21,6 +21,7 @@ _LARGE, _LARGE_IF_LEAN, _LARGE_WHILE_SAMPLING = 2**30, 10 * 2**20, 2**20
 """Bytes from which a tensor has a mapping of its own, which goes back to the system when it is freed. Smaller ones
 share the heap: what is freed there is kept, but leaves gaps that other sizes do not fit into. While sampling, few
 tensors are large, and those that are (expanded weights, keys and values) live long."""
+_PAGE = 4096
 _DEFAULT = 128 * 1024
 """Of both, in bytes. By itself glibc raises them as it sees fit, which ends with the first call of `mallopt`."""
 _PRODUCTS = "64"
@@ -62,10 +63,13 @@ def keep_what_is_freed(large: int = _LARGE) -> None:
 
 
 @contextlib.contextmanager
-def sampling() -> Iterator[None]:
-    """While a lean base samples: the heap begins without gaps, and what lives long does not make new ones."""
+def sampling(expanded: int = 0) -> Iterator[None]:
+    """While a lean base samples: the heap begins without gaps, and what lives long does not make new ones.
+
+    `expanded` bytes are freed and asked for again at every token: the largest weight that is expanded there.
+    """
     trim_heap()
-    keep_what_is_freed(_LARGE_WHILE_SAMPLING)
+    keep_what_is_freed(max(_LARGE_WHILE_SAMPLING, expanded + _PAGE))
     try:
         yield
     finally:

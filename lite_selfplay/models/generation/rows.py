@@ -64,6 +64,7 @@ def read(speaker: Speaker, rows: Sequence[Row]) -> "RowBatch":
     for piece in others:
         speaker.decoding.poll()
         batch.join(RowBatch(speaker, piece))
+    speaker.decoding.give_back()
     return batch
 
 

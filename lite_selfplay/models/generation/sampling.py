@@ -75,8 +75,9 @@ class Decoding:
 
     A completion ends at one of `eos_ids`; `pad_id` fills rows and is never read. At most `cache_tokens` keys and values
     are held at once (a single row may exceed it). `decode` turns ids into text; only stop strings need it. `poll` is
-    called once a token and may raise to stop. `loop` is wished for: a model whose cache does not hold every token is
-    sampled by the plain one. `warn` takes a sentence for the user.
+    called once a token and may raise to stop; `give_back` by the plain loop once prompts were read, which takes memory
+    of other sizes than tokens do. `loop` is wished for: a model whose cache does not hold every token is sampled by the
+    plain one. `warn` takes a sentence for the user.
     """
 
     eos_ids: Sequence[int]
@@ -85,6 +86,7 @@ class Decoding:
     cache_tokens: int = 65536
     decode: Callable[[Sequence[int]], str] | None = None
     poll: Callable[[], None] = lambda: None
+    give_back: Callable[[], None] = lambda: None
     loop: Loop = "plain"
     warn: Callable[[str], None] = lambda sentence: None
     refusals: list[str] = field(default_factory=list)

@@ -18,10 +18,8 @@ from torch.utils.checkpoint import checkpoint
 
 from lite_selfplay.models.logprobs.batch import Batch, pad
 from lite_selfplay.models.logprobs.reading import hidden_states, pick
+from lite_selfplay.models.memory import HEAD_ELEMENTS
 from lite_selfplay.models.transfers import placed
-
-HEAD_ELEMENTS = 2**24
-"""Logits that are held at once: 64 MiB in float32. Smaller pieces read the head's weight more often."""
 
 _FP16_SCALE = 64.0
 """Lifts probabilities above what fp16 rounds to 0 (3e-8); sums over weights up to 40 still stay below 65504."""
@@ -30,12 +28,17 @@ _SCALED_HEADS = ("logit_scale", "logits_scaling", "lm_head_multiplier", "output_
 
 
 def token_logprobs(
-    model: nn.Module, batch: Batch, temperature: float = 1.0, *, entropy_gradient: bool = False
+    model: nn.Module,
+    batch: Batch,
+    temperature: float = 1.0,
+    *,
+    entropy_gradient: bool = False,
+    head_elements: int = HEAD_ELEMENTS,
 ) -> tuple[Tensor, Tensor]:
     """Log-probabilities and entropies of the completions' tokens in a batch: (N,) each, row after row, in float32.
 
     The log-probabilities are differentiable, the entropies only where `entropy_gradient` asks for it. `temperature` > 0
-    divides the logits.
+    divides the logits, of which `head_elements` are held at once.
     """
     base: Any = getattr(model, "get_base_model", lambda: model)()
     targets = placed(batch.completion_ids, base.device)
@@ -44,7 +47,7 @@ def token_logprobs(
     hidden = hidden_states(base, batch)
     softcap = getattr(base.config.get_text_config(), "final_logit_softcapping", None)
     head = base.get_output_embeddings()
-    size = max(1, HEAD_ELEMENTS // head.weight.shape[0])
+    size = max(1, head_elements // head.weight.shape[0])
     if is_frozen(head):
         return FrozenHead.of(head, size, softcap, temperature).scores(hidden, targets, entropy_gradient)
 

@@ -1,5 +1,6 @@
 """What a base on a CPU asks of its process, that it ends with the run, and the switch that leaves the process alone."""
 
+import dataclasses
 import os
 import subprocess
 import sys
@@ -10,11 +11,12 @@ from typing import Any
 import pytest
 import torch
 
-from lite_selfplay.config import ModelSection, SeatConfig
+from lite_selfplay.config import ModelSection, RunSection, SeatConfig
 from lite_selfplay.data import Sampling
 from lite_selfplay.models.backends import tuning
 from lite_selfplay.models.backends.transformers import TransformersBackend
 from lite_selfplay.models.generation.sampling import GenerationRequest
+from lite_selfplay.models.logprobs.batch import Batch
 
 on_a_cpu = pytest.mark.skipif(torch.cuda.is_available(), reason="a card has memory of its own")
 
@@ -82,7 +84,52 @@ def test_a_base_whose_activations_are_computed_again_keeps_no_large_tensor(
     assert asked[3:] == [("malloc_trim", 0)]  # what the update freed
     backend.generate(GenerationRequest("A", [[1, 2, 3]], 1, Sampling(max_tokens=2), [[0]]))
     within, after = [("mallopt", -3, 2**20), ("mallopt", -1, -1)], [("mallopt", -3, 10 * 2**20), ("mallopt", -1, -1)]
-    assert asked[4:] == [("malloc_trim", 0), *within, *after]
+    read = ("malloc_trim", 0)
+    assert asked[4:] == [("malloc_trim", 0), *within, read, *after]
+
+
+@on_a_cpu
+def test_a_lean_base_expands_weights_at_every_token_of_many_rows(
+    make_backend: Callable[..., Any], asked: list[Any], monkeypatch: pytest.MonkeyPatch
+):
+    backend = make_backend("4bit", compute_dtype="fp32", gradient_checkpointing=True)
+    monkeypatch.setattr(backend.adapters, "largest_dense_bytes", lambda dtype: 5 * 2**20)
+    expand, expanded = backend.adapters.speaking_dense, list[str]()
+    monkeypatch.setattr(backend.adapters, "speaking_dense", lambda *x: (expanded.append(x[0]), expand(*x))[1])
+
+    def said(rows: int, cache_tokens: int = 65536) -> list[Any]:
+        backend._decoding = dataclasses.replace(backend._decoding, cache_tokens=cache_tokens)
+        asked.clear()
+        seeds = [list(range(rows))]
+        return backend.generate(GenerationRequest("A", [[1, 2, 3]], rows, Sampling(max_tokens=4), seeds))[0]
+
+    few = said(15)
+    assert (expanded, asked[1]) == (["A"], ("mallopt", -3, 2**20))
+    many = said(16)
+    # A weight of 5 MiB is freed at each token: kept for the next one, as is what is smaller.
+    assert (expanded, asked[1]) == (["A"], ("mallopt", -3, 5 * 2**20 + 4096))
+    assert [row.token_ids for row in many[:15]] == [row.token_ids for row in few]
+    for one, other in zip(few, many, strict=False):
+        assert one.logprobs == pytest.approx(other.logprobs, abs=1e-4)
+    said(16, cache_tokens=15 * 7)  # of which 15 find room at once
+    assert expanded == ["A", "A"]
+
+
+@on_a_cpu
+@pytest.mark.parametrize(("dtype", "lean"), [("fp32", True), ("bf16", False)])
+def test_a_lean_base_begins_each_pass_of_an_update_without_gaps(
+    make_backend: Callable[..., Any], asked: list[Any], dtype: str, lean: bool
+):
+    backend = make_backend("4bit", compute_dtype=dtype, gradient_checkpointing=True)
+    batch = Batch.of([([1, 2, 3], [4, 5])], backend.way())
+    asked.clear()
+    with torch.no_grad():
+        backend.token_logprobs(batch)
+    assert asked == []
+    backend.token_logprobs(batch)
+    assert asked == [("malloc_trim", 0)] * (2 if lean else 0)
+    assert backend.tokens_at_once(RunSection()) == (896 if lean else 1280)
+    assert backend.tokens_at_once(RunSection(microbatch_tokens=40)) == 40
 
 
 @on_a_cpu

@@ -15,7 +15,6 @@ from transformers import (
     Qwen3ForCausalLM,
 )
 
-from lite_selfplay.models.logprobs import token_logprobs as logprobs
 from lite_selfplay.models.logprobs.batch import Batch, Row, Way
 from lite_selfplay.models.logprobs.reading import shares_prefixes
 from lite_selfplay.models.logprobs.token_logprobs import (
@@ -51,15 +50,12 @@ def granite_with_scaled_logits() -> Any:
 
 @pytest.mark.parametrize("make", [qwen3, gemma2_with_softcap, granite_with_scaled_logits])
 @pytest.mark.parametrize("temperature", [1.0, 0.6])
-def test_equal_to_the_plain_forward_of_each_row(
-    make: Callable[[], Any], temperature: float, monkeypatch: pytest.MonkeyPatch
-):
-    monkeypatch.setattr(logprobs, "HEAD_ELEMENTS", 90 * 3)  # pieces of three positions
+def test_equal_to_the_plain_forward_of_each_row(make: Callable[[], Any], temperature: float):
     torch.manual_seed(0)
     model = make().eval()
     prompts, completions = [[3, 4, 5, 6], [7], [8, 9]], [[10, 11], [12, 13, 14, 15], [16]]
     batch = Batch.of(zip(prompts, completions, strict=True))
-    found = token_logprobs(model, batch, temperature)
+    found = token_logprobs(model, batch, temperature, head_elements=90 * 3)  # pieces of three positions
     assert [x.shape for x in found] == [(7,), (7,)]
     for prompt, completion, got, entropies in zip(prompts, completions, *map(batch.split, found), strict=True):
         logits = model(torch.tensor([prompt + completion])).logits[0, len(prompt) - 1 : -1] / temperature
@@ -90,15 +86,14 @@ def halves(ids: Tensor) -> Batch:
     return Batch.of((row[:middle], row[middle:]) for row in ids.tolist())
 
 
-def test_gradients_do_not_depend_on_the_size_of_the_pieces(monkeypatch: pytest.MonkeyPatch):
+def test_gradients_do_not_depend_on_the_size_of_the_pieces():
     torch.manual_seed(0)
     model = qwen3()
     ids = torch.randint(0, 90, (3, 12))
     gradients = []
     for elements in (90, 90 * 1000):
-        monkeypatch.setattr(logprobs, "HEAD_ELEMENTS", elements)
         model.zero_grad()
-        lp, entropy = token_logprobs(model, halves(ids), entropy_gradient=True)
+        lp, entropy = token_logprobs(model, halves(ids), entropy_gradient=True, head_elements=elements)
         (lp.sum() + 0.3 * entropy.sum()).backward()
         gradients.append({name: p.grad.clone() for name, p in model.named_parameters()})
     assert all(torch.allclose(gradients[0][n], gradients[1][n], atol=1e-5) for n in gradients[0])
