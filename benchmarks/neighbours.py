@@ -57,6 +57,9 @@ def main(
     steps: Annotated[int, typer.Option(min=2, help="Steps of a run; the first is not counted.")] = 4,
     neighbours: Annotated[int, typer.Option(min=1, help="The most busy processes beside it.")] = 2,
     compare: Annotated[bool, typer.Option(help="Also with torch's own threads.")] = True,
+    threads: Annotated[
+        int | None, typer.Option(min=1, help="Also with so many threads, against the usual number alone.")
+    ] = None,
     cap: Annotated[int, typer.Option(min=1, help="The most tokens of a completion.")] = 40,
     seconds: Annotated[float, typer.Option(min=0.1, help="Of products by processes that wait for nothing.")] = 10,
     json_path: harness.JsonPath = None,
@@ -64,16 +67,22 @@ def main(
     """Seconds of an Agon step alone and beside busy processes, against the fair share of the cores."""
     results: Result = {"benchmark": "neighbours", "machine": machine(), "models": {}}
     show(f"{results['machine']['cpu']}, {cores()} cores, load {results['machine']['load']} at the start")
-    contenders = {OURS: (dict[str, str](), None)} | ({PLAIN: (SPIN, cores())} if compare else {})
+    contenders: dict[str, tuple[dict[str, str], int | None]] = {OURS: ({}, None)} | (
+        {PLAIN: (SPIN, cores())} if compare else {}
+    )
+    fewer = f"{OURS}, --threads {threads}"
+    if threads is not None:
+        contenders[fewer] = ({}, threads)
     for model in models.split(","):
         found: Result = {}
-        for name, (environment, threads) in contenders.items():
+        for name, (environment, number) in contenders.items():
             runs = []
             for busy in range(neighbours + 1):
                 say(f"{model}, {name}: beside {busy} busy processes")
                 with busy_processes(busy):
-                    runs.append(run(model, steps, cap, environment, threads))
-            found[name] = [compared(each, busy, runs[0]) for busy, each in enumerate(runs)]
+                    runs.append(run(model, steps, cap, environment, number))
+            alone = found[OURS][0] if name == fewer else runs[0]
+            found[name] = [compared(each, busy, alone) for busy, each in enumerate(runs)]
         processes, runs = found[OURS][0]["threads"], []
         for busy in range(neighbours + 1):
             say(f"{processes} processes that wait for nothing: beside {busy} busy processes")
@@ -126,11 +135,10 @@ def multiply(processes: int, seconds: float) -> Result:
 
 
 def compared(found: Result, busy: int, alone: Result) -> Result:
-    """A run's step against the same one alone and against the fair share."""
-    threads = found["threads"]
-    fair = max(1.0, (threads + busy) / cores())
+    """A run's step against one alone, and against that one's fair share."""
+    fair = max(1.0, (alone["threads"] + busy) / cores())
     slower = found["seconds"] / alone["seconds"]
-    return {"seconds": found["seconds"], "threads": threads, "slower": slower, "fair": fair, "lost": slower / fair}
+    return {**found, "slower": slower, "fair": fair, "lost": slower / fair}
 
 
 @contextmanager

@@ -4,6 +4,7 @@ import math
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -124,3 +125,52 @@ def test_nothing_is_set_once_torch_is_there() -> None:
     environment: dict[str, str] = {}
     threads.spin_briefly(environment)
     assert environment == {}
+
+
+def test_work_so_far_is_that_of_the_cores_a_process_may_use(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {1, 3})
+    monkeypatch.setattr(os, "sysconf", lambda name: 100)
+    (tmp_path / "proc").mkdir()
+    core = (
+        "{0} 10 20 30 4000 500 6 7 80 9 9"  # user, nice, system, idle, waiting, two kinds of interrupts, stolen, guests
+    )
+    text = "\n".join(["cpu 9 9 9 9 9 9 9 9 9 9", *(core.format(f"cpu{i}") for i in range(4)), "", "intr 5 6 7"])
+    (tmp_path / "proc/stat").write_text(text)
+    found = threads.load(tmp_path)
+    assert found is not None
+    assert found.any == pytest.approx(2 * (10 + 20 + 30 + 6 + 7) / 100)
+    assert threads.load(tmp_path / "without") is None
+
+
+@pytest.mark.parametrize(
+    ("seconds", "any_work", "own", "running", "expected"),
+    [
+        (10.0, 18.0, 8.0, 2, "about 1.0 cores busy: while they do, --threads 1 is likely faster than 2"),
+        (10.0, 30.0, 6.0, 8, "about 2.4 cores busy: while they do, --threads 6 is likely faster than 8"),
+        (10.0, 70.0, 1.0, 4, "--threads 1 is likely faster than 4"),
+        (10.0, 12.9, 8.0, 2, None),  # less than half a core
+        (10.0, 18.0, 8.0, 1, None),  # no fewer threads to take
+        (0.4, 0.8, 0.1, 2, None),  # too short to tell
+    ],
+)
+def test_whoever_starts_beside_busy_processes_is_told(
+    seconds: float, any_work: float, own: float, running: int, expected: str | None
+) -> None:
+    before = threads.Load(100.0, 1000.0, 50.0)
+    now = threads.Load(100.0 + seconds, 1000.0 + any_work, 50.0 + own)
+    said = threads.crowded(before, now, running)
+    assert (said is None) if expected is None else (said is not None and expected in said)
+    assert threads.crowded(None, now, running) is None
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the system's own count")
+def test_a_busy_process_is_seen() -> None:
+    before = threads.load()
+    with subprocess.Popen([sys.executable, "-c", "while True: pass"]) as busy:
+        time.sleep(1.0)
+        now = threads.load()
+        busy.kill()
+    assert before is not None
+    assert now is not None
+    assert now.any - before.any > 0.3  # of a second, however busy the machine is
+    assert now.own - before.own < 0.3

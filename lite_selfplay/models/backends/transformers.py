@@ -82,6 +82,7 @@ class TransformersBackend:
         self, path: Path, section: ModelSection, seats: Mapping[str, SeatConfig], *, seed: int, base_name: str
     ) -> None:
         """Bring the base and its seats into memory."""
+        load = threads.load()
         if self.device.type == "cpu" and section.tune_memory:
             self._undoing.callback(tuning.tune(self, self.compute_dtype, lean=self._checkpointing))
         base: Any = load_base(
@@ -94,6 +95,9 @@ class TransformersBackend:
         self._dense = functools.partial(dense_weight, dtype=self.compute_dtype)
         if self.device.type == "cpu":
             self._undoing.callback(threads.choose(base, section.threads))
+            crowded = threads.crowded(load, threads.load(), torch.get_num_threads())
+            if section.threads is None and crowded is not None:
+                self._warn(crowded)
         else:
             norms.fuse(base)
         self.adapters.compute_together(self._dense)
