@@ -4,7 +4,7 @@ The threads of a product of matrices wait for each other at its end. Those of Op
 on an idle machine; where another process has the core that one of them needs, the others burn their own until the
 scheduler comes round. So they spin for microseconds only and then sleep (`spin_briefly`), and small matrices are left
 to one thread (`choose`). A core that others keep busy is still lost twice: whoever starts a run beside them is told
-(`crowded`). Fewer threads are not chosen for that: they round differently, and load comes and goes.
+(`crowded`). Fewer threads are not chosen for that: they round differently, and neighbours come and go.
 """
 
 import math
@@ -23,18 +23,16 @@ _SPINS = "1000"
 below a scheduler's slice."""
 _POLICIES = ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")
 """What users set who want another policy: then nothing is changed."""
-
-
 _CROWDED, _LONG_ENOUGH = 0.5, 0.5
 """Cores that others keep busy from which on it matters, and seconds that say so."""
 
 
 @dataclass(frozen=True)
-class Load:
-    """Seconds so far: by the clock, of any work on the cores that this process may use, and of its own."""
+class Work:
+    """Seconds so far: by the clock, of everyone's work on the cores that this process may use, and of its own."""
 
     clock: float
-    any: float
+    everyone: float
     own: float
 
 
@@ -54,20 +52,20 @@ def choose(base: Any, asked: int | None = None) -> Callable[[], None]:
     return lambda: torch.set_num_threads(before)
 
 
-def load(root: Path = Path("/")) -> Load | None:
-    """What has been worked so far, where the system says it. `root` is where `proc` is."""
+def work_so_far(root: Path = Path("/")) -> Work | None:
+    """What has been worked since the system began, where it says so. `root` is where `proc` is."""
     names = {f"cpu{core}" for core in os.sched_getaffinity(0)} if hasattr(os, "sched_getaffinity") else set[str]()
     lines = [line.split() for line in _lines(root / "proc/stat")]
     # user, nice, system, idle, waiting for disks, interrupts of two kinds; what follows is not this system's own work
     ticks = [sum(map(int, [*line[1:4], *line[6:8]])) for line in lines if line and line[0] in names]
-    return Load(time.monotonic(), sum(ticks) / os.sysconf("SC_CLK_TCK"), time.process_time()) if ticks else None
+    return Work(time.monotonic(), sum(ticks) / os.sysconf("SC_CLK_TCK"), time.process_time()) if ticks else None
 
 
-def crowded(before: Load | None, now: Load | None, threads: int) -> str | None:
+def crowded(before: Work | None, now: Work | None, threads: int) -> str | None:
     """A sentence for whoever runs `threads` threads while other processes keep cores busy; None where they do not."""
     if before is None or now is None or now.clock - before.clock < _LONG_ENOUGH:
         return None
-    busy = ((now.any - before.any) - (now.own - before.own)) / (now.clock - before.clock)
+    busy = ((now.everyone - before.everyone) - (now.own - before.own)) / (now.clock - before.clock)
     fewer = max(1, threads - round(busy))
     if busy < _CROWDED or fewer == threads:
         return None

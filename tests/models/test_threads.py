@@ -131,15 +131,14 @@ def test_work_so_far_is_that_of_the_cores_a_process_may_use(tmp_path: Path, monk
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {1, 3})
     monkeypatch.setattr(os, "sysconf", lambda name: 100)
     (tmp_path / "proc").mkdir()
-    core = (
-        "{0} 10 20 30 4000 500 6 7 80 9 9"  # user, nice, system, idle, waiting, two kinds of interrupts, stolen, guests
-    )
+    # user, nice, system, idle, waiting for disks, interrupts of two kinds, stolen, and two kinds of guests
+    core = "{0} 10 20 30 4000 500 6 7 80 9 9"
     text = "\n".join(["cpu 9 9 9 9 9 9 9 9 9 9", *(core.format(f"cpu{i}") for i in range(4)), "", "intr 5 6 7"])
     (tmp_path / "proc/stat").write_text(text)
-    found = threads.load(tmp_path)
+    found = threads.work_so_far(tmp_path)
     assert found is not None
-    assert found.any == pytest.approx(2 * (10 + 20 + 30 + 6 + 7) / 100)
-    assert threads.load(tmp_path / "without") is None
+    assert found.everyone == pytest.approx(2 * (10 + 20 + 30 + 6 + 7) / 100)
+    assert threads.work_so_far(tmp_path / "without") is None
 
 
 @pytest.mark.parametrize(
@@ -156,8 +155,8 @@ def test_work_so_far_is_that_of_the_cores_a_process_may_use(tmp_path: Path, monk
 def test_whoever_starts_beside_busy_processes_is_told(
     seconds: float, any_work: float, own: float, running: int, expected: str | None
 ) -> None:
-    before = threads.Load(100.0, 1000.0, 50.0)
-    now = threads.Load(100.0 + seconds, 1000.0 + any_work, 50.0 + own)
+    before = threads.Work(100.0, 1000.0, 50.0)
+    now = threads.Work(100.0 + seconds, 1000.0 + any_work, 50.0 + own)
     said = threads.crowded(before, now, running)
     assert (said is None) if expected is None else (said is not None and expected in said)
     assert threads.crowded(None, now, running) is None
@@ -165,12 +164,12 @@ def test_whoever_starts_beside_busy_processes_is_told(
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the system's own count")
 def test_a_busy_process_is_seen() -> None:
-    before = threads.load()
+    before = threads.work_so_far()
     with subprocess.Popen([sys.executable, "-c", "while True: pass"]) as busy:
         time.sleep(1.0)
-        now = threads.load()
+        now = threads.work_so_far()
         busy.kill()
     assert before is not None
     assert now is not None
-    assert now.any - before.any > 0.3  # of a second, however busy the machine is
+    assert now.everyone - before.everyone > 0.3  # of a second, however busy the machine is
     assert now.own - before.own < 0.3

@@ -24,7 +24,8 @@ def cpu_has_bf16() -> bool:
     them, as one does to try what a machine with AVX2 would do."""
     import torch
 
-    return bool(torch.cpu._is_avx512_bf16_supported()) and torch.backends.cpu.get_cpu_capability() == "AVX512"
+    bound_below = torch.backends.cpu.get_cpu_capability() in ("NO AVX", "DEFAULT", "AVX2")
+    return bool(torch.cpu._is_avx512_bf16_supported()) and not bound_below
 
 
 def unsloth_problem() -> str | None:

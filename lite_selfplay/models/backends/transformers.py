@@ -82,9 +82,9 @@ class TransformersBackend:
         self, path: Path, section: ModelSection, seats: Mapping[str, SeatConfig], *, seed: int, base_name: str
     ) -> None:
         """Bring the base and its seats into memory."""
-        load = threads.load()
+        before = threads.work_so_far()
         if self.device.type == "cpu" and section.tune_memory:
-            self._undoing.callback(tuning.tune(self, self.compute_dtype, lean=self._checkpointing))
+            self._undoing.callback(tuning.tune(self, self.compute_dtype, tidy=self._checkpointing))
         base: Any = load_base(
             path, section.precision, self.compute_dtype, self.device, trust_remote_code=section.trust_remote_code
         )
@@ -95,7 +95,7 @@ class TransformersBackend:
         self._dense = functools.partial(dense_weight, dtype=self.compute_dtype)
         if self.device.type == "cpu":
             self._undoing.callback(threads.choose(base, section.threads))
-            crowded = threads.crowded(load, threads.load(), torch.get_num_threads())
+            crowded = threads.crowded(before, threads.work_so_far(), torch.get_num_threads())
             if section.threads is None and crowded is not None:
                 self._warn(crowded)
         else:

@@ -17,7 +17,7 @@ import torch
 
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
 """Of glibc's `mallopt`."""
-_LARGE, _LARGE_IF_LEAN, _LARGE_WHILE_SAMPLING = 2**30, 10 * 2**20, 2**20
+_LARGE, _LARGE_IF_TIDY, _LARGE_WHILE_SAMPLING = 2**30, 10 * 2**20, 2**20
 """Bytes from which a tensor has a mapping of its own, which goes back to the system when it is freed. Smaller ones
 share the heap: what is freed there is kept, but leaves gaps that other sizes do not fit into. While sampling, few
 tensors are large, and those that are (expanded weights, keys and values) live long."""
@@ -33,14 +33,14 @@ _asking = 0
 """Backends for which freed memory is kept."""
 
 
-def tune(owner: Any, dtype: torch.dtype, *, lean: bool = False) -> Callable[[], object]:
+def tune(owner: Any, dtype: torch.dtype, *, tidy: bool = False) -> Callable[[], object]:
     """Tune the process for an object's sake; what is returned ends that, and so does the object's end.
 
-    `lean` keeps less of what is freed, for a base whose memory matters more than a few percent of time.
+    `tidy` keeps less of what is freed, for a base so large that its activations are computed again.
     """
     global _asking
     _limit_products(dtype)
-    keep_what_is_freed(_LARGE_IF_LEAN if lean else _LARGE)
+    keep_what_is_freed(_LARGE_IF_TIDY if tidy else _LARGE)
     _asking += 1
     return weakref.finalize(owner, _end)
 
@@ -64,7 +64,7 @@ def keep_what_is_freed(large: int = _LARGE) -> None:
 
 @contextlib.contextmanager
 def sampling(expanded: int = 0) -> Iterator[None]:
-    """While a lean base samples: the heap begins without gaps, and what lives long does not make new ones.
+    """While a base tuned with `tidy` samples: the heap begins without gaps, and what lives long does not make new ones.
 
     `expanded` bytes are freed and asked for again at every token: the largest weight that is expanded there.
     """
@@ -73,7 +73,7 @@ def sampling(expanded: int = 0) -> Iterator[None]:
     try:
         yield
     finally:
-        keep_what_is_freed(_LARGE_IF_LEAN)
+        keep_what_is_freed(_LARGE_IF_TIDY)
 
 
 def trim_heap() -> None:

@@ -46,7 +46,13 @@ def test_the_type_weights_are_multiplied_in():
 
 @pytest.mark.parametrize(
     ("instructions", "capability", "expected"),
-    [(True, "AVX512", torch.bfloat16), (True, "AVX2", torch.float32), (False, "AVX512", torch.float32)],
+    [
+        (True, "AVX512", torch.bfloat16),
+        (True, "AVX10_2", torch.bfloat16),
+        (True, "AVX2", torch.float32),
+        (True, "DEFAULT", torch.float32),
+        (False, "AVX512", torch.float32),
+    ],
 )
 def test_a_cpu_multiplies_in_bf16_where_torch_may_use_such_instructions(
     monkeypatch: pytest.MonkeyPatch, instructions: bool, capability: str, expected: torch.dtype
