@@ -362,7 +362,8 @@ def test_a_signal_ends_it_cleanly_in_the_middle_of_an_answer(agon: Path, number:
         url = process.stdout.readline().strip()
         key = process.stdout.readline().strip().removeprefix("key: ")
         client = openai.OpenAI(base_url=url, api_key=key, max_retries=0)
-        stream = client.chat.completions.create(model="A", messages=HI, max_tokens=4000, stream=True)
+        # Four at once: one alone may come to its end before the signal arrives.
+        stream = client.chat.completions.create(model="A", messages=HI, max_tokens=4000, n=4, seed=1, stream=True)
         next(iter(stream))
         process.send_signal(number)
         with pytest.raises(openai.APIError, match="stopping"):
