@@ -1,12 +1,13 @@
 """A training step beside busy neighbours: how near it comes to its fair share of the cores.
 
 The same run of the command line, alone and beside one and two processes that never rest, with this library's threads
-and with torch's own: as many as there are cores, spinning while they wait. Each is a process of its own, and a step's
-time is the median over its steps, the first one apart.
+and with torch's own: as many as there are cores, on all of them, spinning while they wait. Each is a process of its
+own, and a step's time is the median over its steps, the first one apart.
 
 A fair share: a scheduler that gives every busy thread as much lets `t` threads beside `b` neighbours on `c` cores have
 min(1, c / (t + b)) of a core each. A step that takes 1 / that times as long as alone has had its share; what it takes
-beyond is lost. A run that is left more than that (its threads sleep while they wait) comes out below 1.
+beyond is lost. A run that needs less (two threads on a core of their own do not wait for each other in vain) comes out
+below 1.
 
 Part of what is lost no program can save: cores share caches, clocks and sometimes their arithmetic, and a scheduler
 moves threads late. So as many processes of one thread, which wait for nothing, multiply matrices beside the same
@@ -28,7 +29,7 @@ import harness
 import typer
 from harness import machine, say, show, show_table
 
-from lite_selfplay.models.threads import cores
+from lite_selfplay.models.cores import cores
 
 OURS, PLAIN, WAITLESS = "lite-selfplay", "torch's own threads", "products that wait for nothing"
 SPIN = {"GOMP_SPINCOUNT": "300000"}
@@ -57,9 +58,6 @@ def main(
     steps: Annotated[int, typer.Option(min=2, help="Steps of a run; the first is not counted.")] = 4,
     neighbours: Annotated[int, typer.Option(min=1, help="The most busy processes beside it.")] = 2,
     compare: Annotated[bool, typer.Option(help="Also with torch's own threads.")] = True,
-    threads: Annotated[
-        int | None, typer.Option(min=1, help="Also with so many threads, against the usual number alone.")
-    ] = None,
     cap: Annotated[int, typer.Option(min=1, help="The most tokens of a completion.")] = 40,
     seconds: Annotated[float, typer.Option(min=0.1, help="Of products by processes that wait for nothing.")] = 10,
     json_path: harness.JsonPath = None,
@@ -67,22 +65,19 @@ def main(
     """Seconds of an Agon step alone and beside busy processes, against the fair share of the cores."""
     results: Result = {"benchmark": "neighbours", "machine": machine(), "models": {}}
     show(f"{results['machine']['cpu']}, {cores()} cores, load {results['machine']['load']} at the start")
-    contenders: dict[str, tuple[dict[str, str], int | None]] = {OURS: ({}, None)} | (
-        {PLAIN: (SPIN, cores())} if compare else {}
+    plain = ["--threads", str(cores()), "--set", "model.share_cores=false"]
+    contenders: dict[str, tuple[dict[str, str], list[str]]] = {OURS: ({}, [])} | (
+        {PLAIN: (SPIN, plain)} if compare else {}
     )
-    fewer = f"{OURS}, --threads {threads}"
-    if threads is not None:
-        contenders[fewer] = ({}, threads)
     for model in models.split(","):
         found: Result = {}
-        for name, (environment, number) in contenders.items():
+        for name, (environment, options) in contenders.items():
             runs = []
             for busy in range(neighbours + 1):
                 say(f"{model}, {name}: beside {busy} busy processes")
                 with busy_processes(busy):
-                    runs.append(run(model, steps, cap, environment, number))
-            alone = found[OURS][0] if name == fewer else runs[0]
-            found[name] = [compared(each, busy, alone) for busy, each in enumerate(runs)]
+                    runs.append(run(model, steps, cap, environment, options))
+            found[name] = [compared(each, busy, runs[0]) for busy, each in enumerate(runs)]
         processes, runs = found[OURS][0]["threads"], []
         for busy in range(neighbours + 1):
             say(f"{processes} processes that wait for nothing: beside {busy} busy processes")
@@ -94,13 +89,12 @@ def main(
     harness.save(json_path, results)
 
 
-def run(model: str, steps: int, cap: int, environment: Mapping[str, str], threads: int | None) -> Result:
+def run(model: str, steps: int, cap: int, environment: Mapping[str, str], options: list[str]) -> Result:
     """The median of a run's steps in seconds, and the number of its threads."""
     with tempfile.TemporaryDirectory(prefix="lite-selfplay-benchmark-") as folder:
         command = [sys.executable, "-m", "lite_selfplay_cli", "train", "agon", "--model", model, "--run-dir", "run"]
         command += ["--tasks", "arithmetic", "--steps", steps, "--max-completion-tokens", cap, "--save-every", 10**6]
-        command += ["--group-size", 8, "--problems-per-step", 4, "--eval-tasks", "none", "--no-preflight"]
-        command += ["--threads", threads] if threads else []
+        command += ["--group-size", 8, "--problems-per-step", 4, "--eval-tasks", "none", "--no-preflight", *options]
         clean = {k: v for k, v in os.environ.items() if k not in ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")}
         done = subprocess.run(
             list(map(str, command)), cwd=folder, env={**clean, **environment}, capture_output=True, text=True

@@ -90,13 +90,13 @@ class _Work:
     def __init__(self, model: str, precision: str, dtype: str, rows: int, tokens: int, group_size: int):
         import torch
 
-        from lite_selfplay.config import ModelSection, SeatConfig
+        from lite_selfplay.config import ModelSection, RunSection, SeatConfig
         from lite_selfplay.data import Sampling
         from lite_selfplay.games.prompts import fill
         from lite_selfplay.models.backends import choose_backend
         from lite_selfplay.models.chat import Chat
         from lite_selfplay.models.generation.sampling import GenerationRequest
-        from lite_selfplay.models.logprobs.batch import Batch
+        from lite_selfplay.models.logprobs.batch import cut
         from lite_selfplay.models.sources import resolve
         from lite_selfplay.tasks import load_task
 
@@ -119,8 +119,8 @@ class _Work:
         self._request = GenerationRequest("A", prompts, group_size, Sampling(max_tokens=tokens), seeds)
         done = self.backend.generate(self._request)
         pairs = [(prompt, out.token_ids) for prompt, group in zip(prompts, done, strict=True) for out in group]
-        size = max(1, 1280 // (max(map(len, prompts)) + tokens))
-        self._batches = [Batch.of(pairs[i : i + size], self.backend.way()) for i in range(0, len(pairs), size)]
+        budget = self.backend.tokens_at_once(RunSection())
+        self._batches = [batch for _, batch in cut(pairs, lambda pair: pair, budget, self.backend.way())]
         layers, head = self._shapes()
         self.decoding = [(len(pairs), shape) for _ in range(tokens) for shape in (*layers, head)]
         self.decoding += [(sum(map(len, prompts)), shape) for shape in layers]

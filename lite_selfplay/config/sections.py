@@ -92,7 +92,7 @@ class ModelSection(Section):
     gradient_checkpointing: Literal["auto"] | bool = key(
         "auto",
         "Compute activations again in the backward pass instead of keeping them; auto does so on GPUs, and on CPUs "
-        "where a token keeps more than 1 MB",
+        "where a token keeps more than 1 MB, but for the results of matrix products where these are less than that",
     )
     decoding: Literal["auto", "plain", "fixed", "graphs", "compiled"] = key(
         "auto",
@@ -107,6 +107,11 @@ class ModelSection(Section):
         unset="one for a base of small matrices, else the cores that the process may use",
         ge=1,
         le=1024,
+    )
+    share_cores: bool = key(
+        True,
+        "On a CPU, keep to half of the cores while other processes need the other half, which is faster than "
+        "waiting for shared ones; results are the same",
     )
     tune_memory: bool = key(
         True,

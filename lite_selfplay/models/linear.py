@@ -13,6 +13,8 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
+from lite_selfplay.models.recomputing import keep, kept
+
 
 class LowRank(NamedTuple):
     """An adapter over one layer: `scale * up @ down`, with `down` (r, in) and `up` (out, r)."""
@@ -37,8 +39,12 @@ class _Frozen(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Callable[[], Tensor], bias: Tensor | None) -> Tensor:
         ctx.weight, ctx.dtype = weight, x.dtype
+        if (again := kept()) is not None:
+            return again[0]
         w = weight()
-        return functional.linear(x.to(w.dtype), w, bias)
+        out = functional.linear(x.to(w.dtype), w, bias)
+        keep(out)
+        return out
 
     @staticmethod
     @once_differentiable
@@ -51,14 +57,20 @@ class _Adapted(torch.autograd.Function):
     def forward(
         ctx: Any, x: Tensor, weight: Callable[[], Tensor], bias: Tensor | None, down: Tensor, up: Tensor, scale: float
     ) -> Tensor:
-        w = weight()
-        rows = x.reshape(-1, x.shape[-1]).to(w.dtype)
-        inner = rows @ down.to(w.dtype).T  # (N, r)
-        out = functional.linear(rows, w, bias)
-        out.addmm_(inner, up.to(w.dtype).T, alpha=scale)
+        rows = x.reshape(-1, x.shape[-1])
+        if (again := kept()) is not None:
+            out, inner = again
+            rows = rows.to(out.dtype)
+        else:
+            w = weight()
+            rows = rows.to(w.dtype)
+            inner = rows @ down.to(w.dtype).T  # (N, r)
+            out = functional.linear(rows, w, bias)
+            out.addmm_(inner, up.to(w.dtype).T, alpha=scale)
+            keep(out, inner)
         ctx.weight, ctx.scale, ctx.shape, ctx.dtype = weight, scale, x.shape, x.dtype
         ctx.save_for_backward(rows, inner, down, up)
-        return out.view(*x.shape[:-1], len(w))
+        return out.view(*x.shape[:-1], out.shape[-1])
 
     @staticmethod
     @once_differentiable

@@ -28,8 +28,9 @@ CONTEXT_BYTES, WASTE = 0.9 * GIB, 0.1
 """Allowances: what CUDA, its libraries or the process hold before any model, and what allocators waste of the rest."""
 
 KEPT_ON_CPU = 10**6
-"""Activations of a token, in bytes, above which a CPU computes them again. SmolLM2-135M keeps 1.2 MB in float32, half
-in bfloat16; computing them again makes an update take two fifths longer."""
+"""What a CPU keeps of a token for the backward pass, in bytes: all activations where they are no more, else what the
+products came to where that is no more, else a block's input alone. SmolLM2-135M has 1.2 MB of activations in float32,
+0.7 MB of them from products, and half as much in bfloat16."""
 
 _BYTES = {"bf16": 2, "fp16": 2, "fp32": 4}
 
@@ -119,11 +120,14 @@ def estimate(config: RunConfig, shape: Shape, load: Load, *, on_cpu: bool = Fals
     numbers = sum(shape.adapter_parameters(seat.rank) for seat in config.seats.values())
     together = min(load.rows, max(1, run.generation_tokens // load.row))
     kept = activation_bytes(shape, compute, fused=on_cpu)
-    recomputed = recomputes(config.model, shape, compute, on_cpu=on_cpu)
     lean = is_lean(config.model, shape, compute, on_cpu=on_cpu)
     held = min(max(run.tokens_at_once(on_cpu=on_cpu, lean=lean), load.row), load.tokens)
     logits = min(head_elements(shape.vocabulary, lean=lean), held * shape.vocabulary)
-    per_token = shape.layers * shape.hidden * compute + kept if recomputed else shape.layers * kept
+    per_token = shape.layers * kept
+    if recomputes(config.model, shape, compute, on_cpu=on_cpu):
+        per_token = shape.layers * shape.hidden * compute + kept
+    if keeps_products(config.model, shape, compute, on_cpu=on_cpu):
+        per_token += shape.layers * product_bytes(shape, compute)
     weight = NF4_BYTES if precision == "4bit" else compute
     parts = [
         Part("base", shape.linear_parameters * weight + shape.embedding_parameters * compute),
@@ -148,6 +152,14 @@ def recomputes(section: ModelSection, shape: Shape | None, compute: int, *, on_c
     if not on_cpu:
         return True
     return shape is not None and shape.layers * activation_bytes(shape, compute, fused=True) > KEPT_ON_CPU
+
+
+def keeps_products(section: ModelSection, shape: Shape | None, compute: int, *, on_cpu: bool) -> bool:
+    """Whether what is computed again is so without its products: see `models/recomputing.py`. Whoever asks for
+    `model.gradient_checkpointing` by name has all computed again, with the least memory."""
+    if section.gradient_checkpointing != "auto" or not recomputes(section, shape, compute, on_cpu=on_cpu):
+        return False
+    return on_cpu and shape is not None and shape.layers * product_bytes(shape, compute) <= KEPT_ON_CPU
 
 
 def is_lean(section: ModelSection, shape: Shape | None, compute: int, *, on_cpu: bool) -> bool:
@@ -180,6 +192,11 @@ def activation_bytes(shape: Shape, compute: int, *, fused: bool) -> int:
     if not fused:
         kept += 4 * sum(inner for inner, _ in shape.linear_layers)
     return kept
+
+
+def product_bytes(shape: Shape, compute: int) -> int:
+    """Bytes that the results of one block's linear layers and of its attention have of a token."""
+    return compute * (sum(outer for _, outer in shape.linear_layers) + shape.queries)
 
 
 def advise(config: RunConfig, shape: Shape, load: Load, card: Card) -> list[str]:

@@ -23,6 +23,8 @@ from lite_selfplay.models.memory import (
     estimate,
     head_elements,
     is_lean,
+    keeps_products,
+    product_bytes,
     recomputes,
 )
 from lite_selfplay.models.shapes import Shape, shape_of
@@ -188,6 +190,34 @@ def test_more_in_flight_never_takes_less(rows: int, prompt: int, completion: int
 def test_what_is_recomputed(model: str, setting: Any, compute: int, on_cpu: bool, wanted: bool):
     section = ModelSection(name=model, gradient_checkpointing=setting)
     assert recomputes(section, shape_of(model), compute, on_cpu=on_cpu) is wanted
+
+
+@pytest.mark.parametrize(
+    ("model", "setting", "compute", "on_cpu", "wanted"),
+    [
+        ("smollm2-135m", "auto", 4, True, True),
+        ("smollm2-135m", True, 4, True, False),  # asked for: the least memory
+        ("smollm2-135m", "auto", 4, False, False),
+        ("smollm2-135m", "auto", 2, True, False),  # keeps everything
+        ("Qwen3-0.6B", "auto", 2, True, True),
+        ("Qwen3-0.6B", "auto", 4, True, False),  # 1.6 MB a token
+    ],
+)
+def test_whose_products_are_kept(model: str, setting: Any, compute: int, on_cpu: bool, wanted: bool):
+    section = ModelSection(name=model, gradient_checkpointing=setting)
+    assert keeps_products(section, shape_of(model), compute, on_cpu=on_cpu) is wanted
+
+
+def test_products_that_are_kept_are_counted():
+    # Queries 576, keys and values 192 each, output 576, gate and up 1,536 each, down 576, attention 576: 5,760 numbers.
+    shape = shape_of("smollm2-135m")
+    assert product_bytes(shape, 4) == 4 * 5760
+    run = {"model": {"name": "smollm2-135m", "precision": "4bit", "compute_dtype": "fp32"}}
+    least = {"model": {**run["model"], "gradient_checkpointing": True}}
+    load = Load(64, 100, 50)
+    kept, inputs = (parts(config(**given), shape, load, on_cpu=True)["activations"] for given in (run, least))
+    assert inputs == 896 * (30 * 576 * 4 + activation_bytes(shape, 4, fused=True))
+    assert kept - inputs == 896 * 30 * 4 * 5760
 
 
 @pytest.mark.parametrize(

@@ -1,50 +1,15 @@
 """Threads on a CPU: how many, and that they sleep soon when they wait."""
 
-import math
 import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 import torch
 
 from lite_selfplay.models import threads
-
-
-def group(root: Path, line: str, files: dict[str, str]) -> Path:
-    """A system's root with one control group of a process and the files of its groups."""
-    places = {"proc/self/cgroup": line, **{f"sys/fs/cgroup/{name}": text for name, text in files.items()}}
-    for name, text in places.items():
-        (root / name).parent.mkdir(parents=True, exist_ok=True)
-        (root / name).write_text(text + "\n")
-    return root
-
-
-@pytest.mark.parametrize(
-    ("line", "files", "expected"),
-    [
-        ("0::/", {"cpu.max": "150000 100000"}, 1.5),
-        ("0::/", {"cpu.max": "max 100000"}, math.inf),
-        ("0::/", {}, math.inf),
-        ("0::/a/b", {"a/cpu.max": "50000 100000", "a/b/cpu.max": "max 100000"}, 0.5),
-        ("0::/of/the/host", {"cpu.max": "200000 100000"}, 2.0),
-        ("4:cpu,cpuacct:/", {"cpu/cpu.cfs_quota_us": "300000", "cpu/cpu.cfs_period_us": "100000"}, 3.0),
-        ("4:cpu,cpuacct:/", {"cpu/cpu.cfs_quota_us": "-1", "cpu/cpu.cfs_period_us": "100000"}, math.inf),
-        ("4:memory:/", {"cpu/cpu.cfs_quota_us": "300000", "cpu/cpu.cfs_period_us": "100000"}, math.inf),
-        ("0::/", {"cpu.max": "100 0"}, math.inf),
-    ],
-)
-def test_the_quota_of_a_container_is_found(tmp_path: Path, line: str, files: dict[str, str], expected: float) -> None:
-    assert threads._quota(group(tmp_path, line, files)) == expected
-
-
-def test_cores_are_those_of_the_quota_rounded_up_and_at_least_one(tmp_path: Path) -> None:
-    assert threads.cores(group(tmp_path / "half", "0::/", {"cpu.max": "50000 100000"})) == 1
-    bound = len(os.sched_getaffinity(0))
-    assert threads.cores(group(tmp_path / "many", "0::/", {"cpu.max": "99900000 100000"})) == bound
-    assert threads.cores(tmp_path / "without") == bound
+from lite_selfplay.models.cores import Work
 
 
 def two_layers(width: int) -> torch.nn.Module:
@@ -127,49 +92,23 @@ def test_nothing_is_set_once_torch_is_there() -> None:
     assert environment == {}
 
 
-def test_work_so_far_is_that_of_the_cores_a_process_may_use(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {1, 3})
-    monkeypatch.setattr(os, "sysconf", lambda name: 100)
-    (tmp_path / "proc").mkdir()
-    # user, nice, system, idle, waiting for disks, interrupts of two kinds, stolen, and two kinds of guests
-    core = "{0} 10 20 30 4000 500 6 7 80 9 9"
-    text = "\n".join(["cpu 9 9 9 9 9 9 9 9 9 9", *(core.format(f"cpu{i}") for i in range(4)), "", "intr 5 6 7"])
-    (tmp_path / "proc/stat").write_text(text)
-    found = threads.work_so_far(tmp_path)
-    assert found is not None
-    assert found.everyone == pytest.approx(2 * (10 + 20 + 30 + 6 + 7) / 100)
-    assert threads.work_so_far(tmp_path / "without") is None
-
-
 @pytest.mark.parametrize(
     ("seconds", "any_work", "own", "running", "expected"),
     [
-        (10.0, 18.0, 8.0, 2, "about 1.0 cores busy: while they do, --threads 1 is likely faster than 2"),
+        (10.0, 18.0, 8.0, 3, "about 1.0 cores busy: while they do, --threads 2 is likely faster than 3"),
         (10.0, 30.0, 6.0, 8, "about 2.4 cores busy: while they do, --threads 6 is likely faster than 8"),
         (10.0, 70.0, 1.0, 4, "--threads 1 is likely faster than 4"),
-        (10.0, 12.9, 8.0, 2, None),  # less than half a core
+        (10.0, 12.9, 8.0, 4, None),  # less than half a core
+        (10.0, 18.0, 8.0, 2, None),  # two do as well on one core
         (10.0, 18.0, 8.0, 1, None),  # no fewer threads to take
-        (0.4, 0.8, 0.1, 2, None),  # too short to tell
+        (0.4, 0.8, 0.1, 4, None),  # too short to tell
     ],
 )
 def test_whoever_starts_beside_busy_processes_is_told(
     seconds: float, any_work: float, own: float, running: int, expected: str | None
 ) -> None:
-    before = threads.Work(100.0, 1000.0, 50.0)
-    now = threads.Work(100.0 + seconds, 1000.0 + any_work, 50.0 + own)
+    before = Work(100.0, {0: 400.0, 1: 600.0}, 50.0)
+    now = Work(100.0 + seconds, {0: 400.0 + any_work, 1: 600.0}, 50.0 + own)
     said = threads.crowded(before, now, running)
     assert (said is None) if expected is None else (said is not None and expected in said)
     assert threads.crowded(None, now, running) is None
-
-
-@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the system's own count")
-def test_a_busy_process_is_seen() -> None:
-    before = threads.work_so_far()
-    with subprocess.Popen([sys.executable, "-c", "while True: pass"]) as busy:
-        time.sleep(1.0)
-        now = threads.work_so_far()
-        busy.kill()
-    assert before is not None
-    assert now is not None
-    assert now.everyone - before.everyone > 0.3  # of a second, however busy the machine is
-    assert now.own - before.own < 0.3

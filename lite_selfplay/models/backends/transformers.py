@@ -15,7 +15,7 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 from lite_selfplay.config import ModelSection, RunSection, SeatConfig
 from lite_selfplay.data import TokenScores
 from lite_selfplay.errors import ModelNotFoundError, TrainingError
-from lite_selfplay.models import attention, norms, threads
+from lite_selfplay.models import attention, cores, norms, threads
 from lite_selfplay.models.adapters import Adapters, Stacks
 from lite_selfplay.models.backends import tuning
 from lite_selfplay.models.backends.availability import cpu_has_bf16
@@ -25,7 +25,8 @@ from lite_selfplay.models.generation.sampling import Decoding, Generation, Gener
 from lite_selfplay.models.logprobs.batch import Batch, Row, Way
 from lite_selfplay.models.logprobs.reading import packs, shares_prefixes
 from lite_selfplay.models.logprobs.token_logprobs import goes_by_hidden_states, token_logprobs
-from lite_selfplay.models.memory import MANY_ROWS, head_elements, is_lean, recomputes
+from lite_selfplay.models.memory import MANY_ROWS, head_elements, is_lean, keeps_products, recomputes
+from lite_selfplay.models.recomputing import keeping_products
 from lite_selfplay.models.shapes import Shape, shape_in
 from lite_selfplay.models.sources.folders import reading
 from lite_selfplay.models.transfers import read
@@ -64,25 +65,35 @@ class TransformersBackend:
         on_cpu = self.device.type == "cpu"
         shape, itemsize = _shape(path), self.compute_dtype.itemsize
         self._checkpointing = recomputes(section, shape, itemsize, on_cpu=on_cpu)
+        self._keeps_products = keeps_products(section, shape, itemsize, on_cpu=on_cpu)
         self._lean = is_lean(section, shape, itemsize, on_cpu=on_cpu)
         self._tidies = on_cpu and self._checkpointing and section.tune_memory
         """Whether memory that was freed goes back to the system between sampling and update."""
         self._give_back = tuning.trim_heap if self._tidies and self._lean else lambda: None
-        self._decoding = Decoding(eos_ids, pad_id, self.device, cache_tokens, decode, poll, self._give_back, loop, warn)
+        sharing = self._sharing = cores.Sharing(torch.get_num_threads, active=on_cpu and section.share_cores)
+
+        def polled() -> None:
+            poll()
+            sharing.look()
+
+        self._decoding = Decoding(
+            eos_ids, pad_id, self.device, cache_tokens, decode, polled, self._give_back, loop, warn
+        )
         self._warn = warn
         self._packs = False
         self._undoing = contextlib.ExitStack()
         """What the process is given back when the backend is closed."""
+        self._undoing.callback(sharing.close)
         self._load(path, section, seats, seed=seed, base_name=base_name or str(path))
         if self.device.type == "cpu":
-            poll_between_layers(self.adapters.model.get_base_model(), poll)
+            poll_between_layers(self.adapters.model.get_base_model(), polled)
         self.adapters.model.eval()
 
     def _load(
         self, path: Path, section: ModelSection, seats: Mapping[str, SeatConfig], *, seed: int, base_name: str
     ) -> None:
         """Bring the base and its seats into memory."""
-        before = threads.work_so_far()
+        before = cores.work_so_far(cores.allowed())
         if self.device.type == "cpu" and section.tune_memory:
             self._undoing.callback(tuning.tune(self, self.compute_dtype, tidy=self._checkpointing))
         base: Any = load_base(
@@ -90,12 +101,14 @@ class TransformersBackend:
         )
         attention.install(base)
         if self._checkpointing:
-            base.gradient_checkpointing_enable({"use_reentrant": False})
+            kept = {"context_fn": keeping_products} if self._keeps_products else {}
+            base.gradient_checkpointing_enable({"use_reentrant": False, **kept})
         self.adapters = Adapters(base, seats, seed=seed, base_name=base_name)
         self._dense = functools.partial(dense_weight, dtype=self.compute_dtype)
         if self.device.type == "cpu":
             self._undoing.callback(threads.choose(base, section.threads))
-            crowded = threads.crowded(before, threads.work_so_far(), torch.get_num_threads())
+            now = cores.work_so_far(cores.allowed())
+            crowded = threads.crowded(before, now, torch.get_num_threads())
             if section.threads is None and crowded is not None:
                 self._warn(crowded)
         else:
@@ -227,7 +240,7 @@ class TransformersBackend:
         was_training = self.adapters.model.training
         self._set_training(False)
         try:
-            with self.autocast():
+            with self._sharing.computing(), self.autocast():
                 yield
         finally:
             if was_training:
@@ -238,7 +251,8 @@ class TransformersBackend:
         self._empty_cache()
         self._set_training(True)
         try:
-            yield
+            with self._sharing.computing():
+                yield
         finally:
             self._set_training(False)
             self._empty_cache()

@@ -34,7 +34,7 @@ def resident():
 
 asked_for = [faults() for _ in range(3)]
 keep_what_is_freed()
-faults()
+torch.zeros(5 * 2**22)  # a larger one first: a tensor is aligned within what was freed, and needs a few bytes more
 kept = [faults() for _ in range(6)]
 held = resident()
 trim_heap()
