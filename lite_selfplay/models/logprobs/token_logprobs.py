@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
-from torch.nn.functional import linear
+from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
 from lite_selfplay.models.logprobs.batch import Batch, pad
@@ -123,13 +123,17 @@ class FrozenHead:
 
         All in float32.
         """
-        pieces = zip(hidden.split(self.size), targets.split(self.size), strict=True)
-        return [torch.cat(part) for part in zip(*(self._piece(h, y, gradients) for h, y in pieces), strict=True)]
+        count = max(1, -(-len(hidden) // self.size))
+        pieces = list(zip(hidden.tensor_split(count), targets.tensor_split(count), strict=True))
+        # Made once: on a CPU the system would hand out such large ones page by page, for every piece anew.
+        buffers = hidden.new_empty(2, len(pieces[0][1]), len(self.weight), dtype=torch.float32)
+        parts = [self._piece(h, y, gradients, buffers[:, : len(y)]) for h, y in pieces]
+        return [torch.cat(part) for part in zip(*parts, strict=True)]
 
-    def _piece(self, hidden: Tensor, targets: Tensor, gradients: int) -> list[Tensor]:
-        """`read` for (n, H) and (n,): two buffers (n, V) in float32 serve throughout, three with a softcap."""
-        logits, slope = self._logits(hidden, gradients > 0)
-        log_p = logits.log_softmax(-1)
+    def _piece(self, hidden: Tensor, targets: Tensor, gradients: int, buffers: Tensor) -> list[Tensor]:
+        """`read` for (n, H) and (n,): two buffers (2, n, V) in float32 serve throughout, and a third with a softcap."""
+        logits, slope = self._logits(hidden, gradients > 0, buffers[0])
+        log_p = torch.log_softmax(logits, -1, out=buffers[1])
         logprobs = log_p.gather(-1, targets[:, None])
         p = torch.exp(log_p, out=logits)
         p_log_p = log_p.mul_(p)
@@ -141,14 +145,22 @@ class FrozenHead:
             vectors.append(self._toward_hidden(p.scatter_(-1, targets[:, None], logprobs.expm1()), slope))
         return [logprobs[:, 0], entropies[:, 0], *reversed(vectors)]
 
-    def _logits(self, hidden: Tensor, with_slope: bool) -> tuple[Tensor, Tensor | None]:
-        """Capped and divided logits (n, V) in float32, and the derivative of the cap where there is one."""
-        logits, slope = linear(hidden.to(self.weight.dtype), self.weight, self.bias).float(), None
+    def _logits(self, hidden: Tensor, with_slope: bool, out: Tensor) -> tuple[Tensor, Tensor | None]:
+        """Capped and divided logits (n, V) in float32, put into `out`, and the derivative of the cap where there is
+        one."""
+        logits, slope = self._product(hidden.to(self.weight.dtype), out), None
         if self.softcap is not None:
             logits.div_(self.softcap).tanh_()
             slope = 1 - logits.square() if with_slope else None
             logits.mul_(self.softcap)
         return logits if self.temperature == 1 else logits.div_(self.temperature), slope
+
+    def _product(self, hidden: Tensor, out: Tensor) -> Tensor:
+        if self.weight.dtype != out.dtype:
+            return out.copy_(functional.linear(hidden, self.weight, self.bias))
+        if self.bias is None:
+            return torch.mm(hidden, self.weight.T, out=out)
+        return torch.addmm(self.bias, hidden, self.weight.T, out=out)
 
     def _toward_hidden(self, descent: Tensor, slope: Tensor | None) -> Tensor:
         """The gradient (n, H) in hidden states, from minus that in the divided logits (n, V), a buffer to reuse."""
