@@ -15,7 +15,7 @@ from torch import nn
 from transformers.modeling_layers import GradientCheckpointingLayer
 
 from lite_selfplay.errors import Interrupted
-from lite_selfplay.models.backends.transformers import poll_between_layers
+from lite_selfplay.models.backends.transformers import between_layers
 from lite_selfplay.training.interrupts import Interrupts, ending_at_once
 from lite_selfplay.verify.workers import WorkerPool
 
@@ -109,7 +109,7 @@ def model() -> nn.Module:
 def test_a_microbatch_asks_between_its_layers_forwards_and_backwards():
     asked: list[str] = []
     layers = model()
-    poll_between_layers(layers, lambda: asked.append("asked"))
+    between_layers(layers, lambda: asked.append("asked"))
     layers.eval()
     layers(torch.ones(2, 3))
     assert not asked
@@ -120,6 +120,17 @@ def test_a_microbatch_asks_between_its_layers_forwards_and_backwards():
     assert len(asked) == 4
 
 
+def test_of_many_layers_only_the_last_of_so_many_asks():
+    asked: list[int] = []
+    layers = nn.Sequential(*(Layer() for _ in range(5)))
+    between_layers(layers, lambda: asked.append(sum(p.grad is not None for p in layers.parameters())), 2)
+    loss = layers(torch.ones(2, 3)).sum()
+    assert asked == [0, 0]
+    loss.backward()
+    of_a_layer = len(list(Layer().parameters()))
+    assert asked == [0, 0, of_a_layer, 3 * of_a_layer]  # layers that were passed on the way back
+
+
 def test_what_is_asked_in_a_backward_pass_may_stop_it():
     stopping: list[bool] = []
 
@@ -128,7 +139,7 @@ def test_what_is_asked_in_a_backward_pass_may_stop_it():
             raise Interrupted("stopped")
 
     layers = model()
-    poll_between_layers(layers, poll)
+    between_layers(layers, poll)
     loss = layers(torch.ones(2, 3)).sum()
     stopping.append(True)
     with pytest.raises(Interrupted, match="stopped"):

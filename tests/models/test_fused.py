@@ -1,0 +1,151 @@
+"""Gated products and norms as one operation on a CPU: the model's numbers, and the gradients of its formulas."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from transformers.models.gemma.modeling_gemma import GemmaRMSNorm
+from transformers.models.llama.configuration_llama import LlamaConfig
+from transformers.models.llama.modeling_llama import LlamaMLP, LlamaRMSNorm
+
+from lite_selfplay.models import gates, norms
+
+DTYPES = [torch.float32, torch.bfloat16]
+
+
+def drawn(*shape: int, dtype: torch.dtype = torch.float32, seed: int = 0) -> Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed)).to(dtype)
+
+
+def gradients(of: Callable[..., Tensor], *inputs: Tensor) -> list[Tensor]:
+    """The result for some inputs, and the gradients in them."""
+    leaves = [one.clone().requires_grad_() for one in inputs]
+    out = of(*leaves)
+    return [out.detach(), *torch.autograd.grad(out, leaves, drawn(*out.shape, dtype=out.dtype, seed=9))]
+
+
+# Gates
+
+
+def mlp_of(kind: type[LlamaMLP] = LlamaMLP, activation: str = "silu") -> LlamaMLP:
+    torch.manual_seed(0)
+    config = LlamaConfig(hidden_size=8, intermediate_size=12, num_attention_heads=2, hidden_act=activation)
+    return kind(config).requires_grad_(False)
+
+
+def test_a_gated_product_by_hand():
+    """silu(0) = 0 with slope 1/2; silu(x) = x - silu(-x) and silu'(x) + silu'(-x) = 1."""
+    gate, up = torch.tensor([0.0, 2.0], requires_grad=True), torch.tensor([3.0, 5.0], requires_grad=True)
+    out = gates.gated(gate, up)
+    sigmoid = 1 / (1 + torch.tensor(-2.0).exp())
+    assert out.tolist() == pytest.approx([0.0, 2 * sigmoid.item() * 5])
+    to_gate, to_up = torch.autograd.grad(out, (gate, up), torch.tensor([10.0, 1.0]))
+    slope = sigmoid * (1 + 2 * (1 - sigmoid))
+    assert to_gate.tolist() == pytest.approx([10 * 0.5 * 3, slope.item() * 5])
+    assert to_up.tolist() == pytest.approx([0.0, 2 * sigmoid.item()])
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_a_gated_product_is_that_of_autograd_bit_by_bit(dtype: torch.dtype):
+    gate, up = drawn(2, 5, 12, dtype=dtype), drawn(2, 5, 12, dtype=dtype, seed=1)
+    expected = gradients(lambda g, u: nn.functional.silu(g) * u, gate, up)
+    assert all(map(torch.equal, gradients(gates.gated, gate, up), expected))
+
+
+def test_it_changes_nothing_that_it_was_given():
+    gate, up = (drawn(3, 4, seed=seed).requires_grad_() for seed in (0, 1))
+    before, grad = (gate.detach().clone(), up.detach().clone()), torch.ones(3, 4)
+    torch.autograd.grad(gates.gated(gate, up), (gate, up), grad)
+    assert torch.equal(gate, before[0])
+    assert torch.equal(up, before[1])
+    assert torch.equal(grad, torch.ones(3, 4))
+
+
+def test_an_mlp_stays_the_same_bit_by_bit():
+    mlp, fused = mlp_of(), mlp_of()
+    assert gates.fuse(fused) == 1
+    x = drawn(2, 3, 8)
+    assert all(map(torch.equal, gradients(fused, x), gradients(mlp, x)))
+
+
+class Doubled(LlamaMLP):
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x) * 2
+
+
+class WithAnotherPart(LlamaMLP):
+    def __init__(self, config: LlamaConfig):
+        super().__init__(config)
+        self.norm = nn.LayerNorm(config.intermediate_size)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.down_proj(self.norm(self.act_fn(self.gate_proj(x)) * self.up_proj(x)))
+
+
+@pytest.mark.parametrize("kind", [Doubled, WithAnotherPart])
+def test_an_mlp_that_computes_something_else_is_left_alone(kind: type[LlamaMLP]):
+    mlp = mlp_of(kind)
+    x = drawn(2, 8)
+    before = mlp(x)
+    assert gates.fuse(mlp) == 0
+    assert torch.equal(mlp(x), before)
+
+
+def test_an_mlp_with_another_activation_is_left_alone():
+    assert gates.fuse(mlp_of(activation="gelu")) == 0
+
+
+# Norms
+
+
+def llama_norm(dtype: torch.dtype = torch.float32) -> LlamaRMSNorm:
+    norm = LlamaRMSNorm(6, eps=1e-5).requires_grad_(False).to(dtype)
+    norm.weight.copy_(drawn(6, dtype=dtype, seed=3))
+    return norm
+
+
+def test_a_norm_by_hand():
+    """(3, 4) has the mean square 12.5; what is added along x changes nothing, so x times the gradient is 0."""
+    norm = LlamaRMSNorm(2, eps=0.0).requires_grad_(False)
+    norm.weight.copy_(torch.tensor([1.0, 2.0]))
+    assert norms.fuse(norm) == 1
+    x = torch.tensor([3.0, 4.0], requires_grad=True)
+    out = norm(x)
+    root = 12.5**0.5
+    assert out.tolist() == pytest.approx([3 / root, 8 / root])
+    (grad,) = torch.autograd.grad(out, x, torch.tensor([1.0, 0.0]))
+    assert grad.tolist() == pytest.approx([(1 - 9 / 25) / root, -12 / 25 / root])
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_a_norm_stays_the_same_and_its_gradient_that_of_its_formula(dtype: torch.dtype):
+    norm, fused = llama_norm(dtype), llama_norm(dtype)
+    assert norms.fuse(fused) == 1
+    x = drawn(2, 5, 6, dtype=dtype)
+    (out, grad), (expected_out, expected) = gradients(fused, x), gradients(norm, x)
+    assert torch.equal(out, expected_out)
+    assert grad.dtype == dtype
+    torch.testing.assert_close(grad, expected, rtol=1e-5 if dtype == torch.float32 else 2**-6, atol=1e-6)
+    with torch.no_grad():
+        assert torch.equal(fused(x), out)
+
+
+def test_a_norm_that_adds_1_to_its_weight_is_left_alone():
+    class GemmaLike(GemmaRMSNorm):
+        variance_epsilon = 1e-5
+
+    assert norms.fuse(GemmaLike(6, eps=1e-5)) == 0
+
+
+# A base
+
+
+def test_a_base_on_a_cpu_is_fused_whole(make_backend: Callable[..., Any]):
+    backend = make_backend("fp32")
+    base: Any = backend.adapters.model.get_base_model()
+    layers = len(base.model.layers)
+    assert sum("forward" in vars(m) and type(m).__name__.endswith("MLP") for m in base.modules()) == layers
+    assert sum("forward" in vars(m) and type(m).__name__.endswith("RMSNorm") for m in base.modules()) >= 2 * layers + 1
+    backend.close()
