@@ -178,7 +178,7 @@ def test_more_in_flight_never_takes_less(rows: int, prompt: int, completion: int
 @pytest.mark.parametrize(
     ("model", "setting", "compute", "on_cpu", "wanted"),
     [
-        ("smollm2-135m", "auto", 4, True, True),  # 30 layers of 35,328 + 4,608 bytes: 1.2 MB
+        ("smollm2-135m", "auto", 4, True, True),  # 30 layers of 29,184 + 4,608 bytes: 1.01 MB
         ("smollm2-135m", "auto", 2, True, False),
         ("tiny", "auto", 4, True, False),
         ("Qwen3-0.6B", "auto", 2, True, True),
