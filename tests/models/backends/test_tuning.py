@@ -13,7 +13,7 @@ import torch
 
 from lite_selfplay.config import ModelSection, RunSection, SeatConfig
 from lite_selfplay.data import Sampling
-from lite_selfplay.models.backends import tuning
+from lite_selfplay.models.backends import transformers, tuning
 from lite_selfplay.models.backends.transformers import TransformersBackend
 from lite_selfplay.models.generation.sampling import GenerationRequest
 from lite_selfplay.models.logprobs.batch import Batch
@@ -117,17 +117,25 @@ def test_a_lean_base_expands_weights_at_every_token_of_many_rows(
 
 @on_a_cpu
 @pytest.mark.parametrize(("dtype", "lean"), [("fp32", True), ("bf16", False)])
-def test_a_lean_base_begins_each_pass_of_an_update_without_gaps(
-    make_backend: Callable[..., Any], asked: list[Any], dtype: str, lean: bool
+def test_a_lean_base_gives_back_within_the_passes_of_an_update(
+    make_backend: Callable[..., Any], asked: list[Any], monkeypatch: pytest.MonkeyPatch, dtype: str, lean: bool
 ):
+    monkeypatch.setattr(transformers, "_LAYERS_OF_GAPS", 1)
     backend = make_backend("4bit", compute_dtype=dtype, gradient_checkpointing=True)
+    layers = len(backend.adapters.model.get_base_model().model.layers)
     batch = Batch.of([([1, 2, 3], [4, 5])], backend.way())
     asked.clear()
     with torch.no_grad():
         backend.token_logprobs(batch)
     assert asked == []
-    backend.token_logprobs(batch)
-    assert asked == [("malloc_trim", 0)] * (2 if lean else 0)
+    with backend.updating():
+        asked.clear()
+        logprobs, _ = backend.token_logprobs(batch)
+        assert asked == [("malloc_trim", 0)] * (layers if lean else 0)
+        asked.clear()
+        logprobs.sum().backward()
+        assert set(asked) == ({("malloc_trim", 0)} if lean else set())
+        assert len(asked) >= (layers if lean else 0)
     assert backend.tokens_at_once(RunSection()) == (896 if lean else 1280)
     assert backend.tokens_at_once(RunSection(microbatch_tokens=40)) == 40
 
