@@ -1,8 +1,7 @@
 """The gated product of a block's MLP, `silu(gate) * up`, as one operation.
 
-On a CPU each tensor of that size costs a pass over memory and fresh pages. Step by step autograd keeps five of them
-and makes four in the backward pass; here two are kept, which the products before them hold anyway, and two made. The
-results are the same, bit by bit.
+On a CPU each tensor of that size costs a pass over memory and fresh pages. Step by step, autograd keeps three of them
+and makes three in the backward pass; here the two factors are kept, and two made. The results are the same, bit by bit.
 """
 
 import functools

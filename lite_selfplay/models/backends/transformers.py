@@ -72,8 +72,7 @@ class TransformersBackend:
         self._lean = is_lean(section, shape, itemsize, on_cpu=on_cpu)
         self._tidies = on_cpu and self._checkpointing and section.tune_memory
         """Whether memory that was freed goes back to the system between sampling and update."""
-        gives_back = self._tidies and self._lean
-        """Whether it does so also within a pass, which leaves gaps that later tensors do not fit into."""
+        gives_back = self._tidies and self._lean  # also within a pass: its gaps fit no later tensor
         give_back = tuning.trim_heap if gives_back else lambda: None
         sharing = self._sharing = cores.Sharing(torch.get_num_threads, active=on_cpu and section.share_cores)
 
@@ -303,8 +302,8 @@ def _shape(path: Path) -> Shape | None:
 
 
 def between_layers(base: nn.Module, call: Callable[[], object], every: int = 1) -> None:
-    """Call `call`, which may raise, after each of a model's layers, or the last one of `every` so many, forwards and
-    backwards, while it is in training mode.
+    """Call `call`, which may raise, after every `every`-th of a model's layers, forwards and backwards, while it is in
+    training mode.
 
     For a CPU, where one microbatch of a large model may take minutes.
     """
