@@ -8,6 +8,7 @@ and in the backward pass.
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, auto
+from functools import cached_property
 from typing import TypeVar
 
 import torch
@@ -46,6 +47,21 @@ class SharedPrefix:
         """What the rows share."""
         return self.prompt[: self.length]
 
+    @property
+    def cost(self) -> int:
+        """Tokens of the rows, those shared counted once."""
+        return self.tokens - (self.rows - 1) * self.length
+
+    def followed_by(self, other: "SharedPrefix") -> "SharedPrefix":
+        """What these rows share with those of another, which follow them."""
+        return SharedPrefix(
+            self.prompt,
+            min(self.length, other.length, _common(self.prompt, other.prompt)),
+            self.rows + other.rows,
+            max(self.longest, other.longest),
+            self.tokens + other.tokens,
+        )
+
 
 @dataclass(frozen=True)
 class Batch:
@@ -58,6 +74,8 @@ class Batch:
     way: Way = Way.WHOLE
     prefixes: tuple[SharedPrefix, ...] = field(default=(), repr=False)
     longest: int = 0
+    _prompts: tuple[tuple["Batch", SharedPrefix], ...] = field(default=(), repr=False, compare=False)
+    """For each prompt that differs from the one before: the batch up to there, and what rows of it share."""
 
     @classmethod
     def of(cls, rows: Iterable[Row], way: Way = Way.WHOLE) -> "Batch":
@@ -69,19 +87,24 @@ class Batch:
     def with_row(self, row: Row) -> "Batch":
         """This batch with one more row.
 
-        The row joins the last prefix where what it saves outweighs what the prefix's rows lose by its being shorter.
-        The last token of a prompt is always a row's own: it predicts the first token of the completion.
+        Of all ways to divide the rows among prefixes, this is the one that reads the fewest tokens. The last token of
+        a prompt is always a row's own: it predicts the first token of the completion.
         """
         prompt, total = row[0], len(row[0]) + len(row[1])
-        prefixes, joined = self.prefixes, None
-        if prefixes:
-            last = prefixes[-1]
-            shared = min(_common(last.prompt, prompt), last.length, len(prompt) - 1)
-            if shared > (last.rows - 1) * (last.length - shared):
-                joined = SharedPrefix(last.prompt, shared, last.rows + 1, max(last.longest, total), last.tokens + total)
-        own = SharedPrefix(prompt, max(0, len(prompt) - 1), 1, total, total)
-        prefixes = (*prefixes[:-1], joined) if joined else (*prefixes, own)
-        return Batch((*self.rows, row), self.way, prefixes, max(self.longest, total))
+        last = SharedPrefix(prompt, max(0, len(prompt) - 1), 1, total, total)
+        prompts, before = self._prompts, self
+        if prompts and prompts[-1][1].prompt == prompt:
+            before, same = prompts[-1]
+            prompts, last = prompts[:-1], same.followed_by(last)
+        best, least = (*before.prefixes, last), before.packed_cost + last.cost
+        joined = last
+        for earlier, shared in reversed(prompts):  # the last prefix may begin with any of these
+            joined = shared.followed_by(joined)
+            if joined.length == 0:
+                break
+            if (cost := earlier.packed_cost + joined.cost) < least:
+                best, least = (*earlier.prefixes, joined), cost
+        return Batch((*self.rows, row), self.way, best, max(self.longest, total), (*prompts, (before, last)))
 
     @property
     def owners(self) -> list[int]:
@@ -125,10 +148,10 @@ class Batch:
         """Whether two passes are worth it: they have a cost of their own, so a tenth must be saved."""
         return all(prefix.length for prefix in self.prefixes) and self.shared_cost < 0.9 * self.plain_cost
 
-    @property
+    @cached_property
     def packed_cost(self) -> int:
         """Tokens without padding, those shared counted once."""
-        return sum(prefix.length + prefix.tokens - prefix.rows * prefix.length for prefix in self.prefixes)
+        return sum(prefix.cost for prefix in self.prefixes)
 
     @property
     def cost(self) -> int:

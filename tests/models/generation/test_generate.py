@@ -64,8 +64,8 @@ def test_prompts_that_begin_alike_are_read_once_and_say_the_same(
     backend.adapters.model.get_base_model().register_forward_pre_hook(count, with_kwargs=True)
     sampling = Sampling(max_tokens=16)
     shared = backend.generate(GenerationRequest("A", prompts, 2, sampling, seeds(5, 2)))
-    # One prompt has a prefix of its own, of 3 tokens, the others share 20; then at most 12 tokens of each are left.
-    assert read[:2] == [2 * 20, 5 * 12]
+    # Three prompts share 30 tokens, the others have a prefix of their own; then at most 2 tokens of each are left.
+    assert read[:2] == [3 * 30, 5 * 2]
     monkeypatch.setattr(rows, "shares_prefixes", lambda model: False)
     read.clear()
     plain = backend.generate(GenerationRequest("A", prompts, 2, sampling, seeds(5, 2)))

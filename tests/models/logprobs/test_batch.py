@@ -57,6 +57,33 @@ def test_a_prompt_that_is_the_beginning_of_another_keeps_its_last_token():
     assert [(p.length, p.rows) for p in batch.prefixes] == [(2, 2)]
 
 
+@given(ROWS)
+def test_fewest_tokens_are_read_of_all_ways_to_share_prefixes(rows):
+    def least(start: int) -> int:
+        """Tokens of the rows from `start` on, by trying every end of the first prefix."""
+        if start == len(rows):
+            return 0
+        return min(alone(rows[start:end]) + least(end) for end in range(start + 1, len(rows) + 1))
+
+    assert Batch.of(rows).packed_cost == least(0)
+
+
+def alone(rows: list[Row]) -> int:
+    """Tokens of rows that share one prefix, what is shared counted once."""
+    columns = itertools.takewhile(lambda ids: len(set(ids)) == 1, zip(*(prompt for prompt, _ in rows), strict=False))
+    shared = min(len(list(columns)), *(len(prompt) - 1 for prompt, _ in rows))
+    return shared + sum(len(prompt) - shared + len(completion) for prompt, completion in rows)
+
+
+def test_a_prefix_for_a_row_and_the_next_prompt_ends_when_more_of_that_prompt_follow():
+    # One row of a prompt shares 2 tokens with the next one; two rows of that one share 9.
+    first, second = row([1, 1] + [2] * 8, 1), row([1, 1] + [3] * 8, 1)
+    assert [(p.length, p.rows) for p in Batch.of([first, second]).prefixes] == [(2, 2)]
+    batch = Batch.of([first, second, second])
+    assert [(p.length, p.rows) for p in batch.prefixes] == [(9, 1), (9, 2)]
+    assert batch.packed_cost == 11 + 9 + 2 + 2
+
+
 def test_different_prompts_are_read_whole():
     rows = [row([1, 1, 1], 1), row([2, 2, 2], 1)]
     assert not Batch.of(rows).shares
