@@ -75,7 +75,7 @@ class Batch:
     prefixes: tuple[SharedPrefix, ...] = field(default=(), repr=False)
     longest: int = 0
     _prompts: tuple[tuple["Batch", SharedPrefix], ...] = field(default=(), repr=False, compare=False)
-    """For each prompt that differs from the one before: the batch up to there, and what rows of it share."""
+    """For each prompt that differs from the one before: the batch before it, and what the rows of that prompt share."""
 
     @classmethod
     def of(cls, rows: Iterable[Row], way: Way = Way.WHOLE) -> "Batch":
