@@ -34,7 +34,7 @@ check: $(STAMP)
 test: check
 	$(BIN)/python -m pytest -q -n 2 --dist loadfile --no-loadscope-reorder --durations=10 -m "not long"
 
-# The rest of the tests: benchmarks of the smallest size.
+# The rest of the tests: more games, precisions and signals, a run taken away, benchmarks of the smallest size.
 test-long: $(STAMP)
 	$(BIN)/python -m pytest -q -m long --timeout 0 --ignore tests/hostile
 

@@ -31,6 +31,7 @@ def test_example(name: str, tmp_path: Path):
     assert len(list((tmp_path / "runs").iterdir())) == 1
 
 
+@pytest.mark.long
 @pytest.mark.skipif(
     "serve" not in {command.name for command in app.registered_commands}, reason="needs the commands chat and serve"
 )

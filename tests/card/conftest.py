@@ -39,7 +39,13 @@ def rtx_4090() -> Iterator[pretend.Card]:
     yield from there(pretend.RTX_4090)
 
 
-KINDS = (("t4", "fp32"), ("t4", "fp16"), ("t4", "4bit"), ("4090", "bf16"), ("4090", "4bit"))
+KINDS = (
+    pytest.param(("t4", "fp32"), marks=pytest.mark.long),
+    ("t4", "fp16"),
+    ("t4", "4bit"),
+    pytest.param(("4090", "bf16"), marks=pytest.mark.long),
+    ("4090", "4bit"),
+)
 """What a card is asked for: 4 bits are multiplied in fp16 on a T4, in bf16 on a 4090."""
 
 

@@ -42,7 +42,7 @@ OTHERS: dict[str, tuple[object, ...]] = {
     ),
     "spc": ("spc", "--no-cold-start", "--set", "game.rounds=1", "--set", "game.epochs=1"),
 }
-"""Games that are played in the long form alone."""
+"""Games in which two steps may move nothing."""
 
 
 def lines(path: Path) -> list[dict[str, Any]]:
@@ -80,10 +80,14 @@ def moved(path: Path) -> set[str]:
     return {seat for seat, found in files.items() if any(bool(x.any()) for key, x in found.items() if "lora_B" in key)}
 
 
-@pytest.mark.parametrize("game", [*GAMES, *OTHERS])
+SHORT = ("agon", "pasodoble-offline", "cpmobius")
+"""One game of each kind, which are played by every test run: draft and challenge, phases, and a measured player."""
+
+
+@pytest.mark.parametrize(
+    "game", [game if game in SHORT else pytest.param(game, marks=pytest.mark.long) for game in (*GAMES, *OTHERS)]
+)
 def test_two_processes_play_what_one_does(game: str, play: Callable[..., Any], tmp_path: Path):
-    if game in OTHERS and not os.environ.get("LITE_SELFPLAY_RANKS_STEPS"):
-        pytest.skip("one of the games that are played in the long form alone")
     for world in (1, 2):
         name, *own = {**GAMES, **OTHERS}[game]
         command = ("train", name, *SETTINGS, *own, "--run-dir", tmp_path / str(world))

@@ -50,11 +50,11 @@ def saved(run: Path) -> int:
     ("rank", "how", "moment"),
     [
         (0, "SIGKILL", "ask"),
-        (0, "SIGKILL", "after sum"),
-        (0, "SIGKILL", "lines"),
+        pytest.param(0, "SIGKILL", "after sum", marks=pytest.mark.long),
+        pytest.param(0, "SIGKILL", "lines", marks=pytest.mark.long),
         (1, "SIGKILL", "update"),
         (0, "SIGTERM", "ask"),
-        (1, "SIGINT", "update"),
+        pytest.param(1, "SIGINT", "update", marks=pytest.mark.long),
     ],
 )
 def test_whoever_is_lost_the_run_is_saved(

@@ -326,7 +326,9 @@ def test_a_run_whose_rollouts_come_from_other_weights_moves_nothing_and_stops(
     )
 
 
-@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize(
+    "precision", [*(pytest.param(name, marks=pytest.mark.long) for name in ("fp32", "bf16")), "4bit"]
+)
 def test_a_sound_run_is_let_alone(tmp_path: Path, precision: str):
     sound(tmp_path / "run", precision, 12)
 
