@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from lite_selfplay.config import RunConfig
-from lite_selfplay.runs.report.card import base_id, code, facts, measured, plain
+from lite_selfplay.runs.report.card import base_id, code, facts, measured, plain, shown
 from lite_selfplay.runs.report.closing import Evaluations, Metrics
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ class Exported:
 
     @property
     def name(self) -> str:
-        return f"{self.config.game.label} on {self.config.model.name}, seat {self.seat}"
+        return f"{self.config.game.label} on {shown(self.config.model.name)}, seat {self.seat}"
 
 
 def export_card(
@@ -77,7 +77,7 @@ def export_card(
 # {plain(about.name)}
 
 {_WHAT[about.form]} trained by self-play with lite-selfplay: seat {code(about.seat)} of a run of
-{plain(config.game.label)} after {step} steps, which played {parts}, over {code(about.base)}.
+{plain(config.game.label)} after {step} steps, which played {parts}, over {code(shown(about.base))}.
 
 ## Load
 

@@ -63,20 +63,22 @@ def export(
     dtype: str | None = None,
     verify: bool = True,
     trust_remote_code: bool = False,
+    portable: bool = False,
     progress: Progress | Callable[[str], None] | None = None,
 ) -> Export:
     """Write a seat of a run as a folder for other tools, and have one of them verify it in a fresh process.
 
     `seat` None is the run's only seat. `to`: `peft` (an adapter), `merged` (a model of its own in 16 bits), `gguf`, or
     `ollama` (GGUF and a Modelfile). `out` None is `exports/RUN-SEAT-TO`. `dtype`: bf16 or fp16 for `merged`, q8_0 as
-    well for GGUF; None takes the form's own. The weights are those in the run's `adapters/`.
+    well for GGUF; None takes the form's own. The weights are those in the run's `adapters/`. `portable` names a
+    base that is a folder of this machine by the folder's name alone, as `push` does.
 
     Raises RequestError where the request is wrong, the folder exists, or the model cannot be written in this form;
     SaveFailed where it cannot be written; VerificationFailed where what was written does not answer as the seat: the
     folder is there then, with `verification.json`. Interrupted by a signal. In every other case nothing is left.
     """
     shown = as_progress(progress)
-    asked = ask(RunFolder.open(Path(run)), seat, to, out, dtype, trust_remote_code)
+    asked = ask(RunFolder.open(Path(run)), seat, to, out, dtype, trust_remote_code, portable)
     import_first(asked.config.model)
     with quiet(), Interrupts() as interrupts:
         from lite_selfplay.models.sources import base_of
@@ -175,9 +177,10 @@ def _about(asked: Asked, model: "ResolvedModel") -> Exported:
     roles = tuple(role for role in asked.config.roles if role in played) or tuple(played)
     first = asked.config.roles.get(roles[0]) if roles else None
     sampling = first.sampling(run.max_completion_tokens or 512) if first is not None else None
-    on_hub = base_id(asked.config.model.name)
+    name = asked.config.model.name
+    base = base_id(name) or (Path(name).name if asked.portable and Path(name).is_dir() else name)
     revision = model.identity.partition("@")[2] if model.identity.startswith("hub:") else ""
-    plain = re.sub(r"[^\w.-]+", "-", f"{asked.config.game.label}-{Path(asked.config.model.name).name}-{asked.seat}")
+    plain = re.sub(r"[^\w.-]+", "-", f"{asked.config.game.label}-{Path(name).name}-{asked.seat}")
     suffix = {"fp16": "f16"}.get(asked.dtype, asked.dtype)
     return Exported(
         asked.config,
@@ -189,7 +192,7 @@ def _about(asked: Asked, model: "ResolvedModel") -> Exported:
         temperature=sampling.temperature if sampling else 1.0,
         max_tokens=sampling.max_tokens if sampling else run.max_completion_tokens or 512,
         stop=sampling.stop if sampling else (),
-        base=on_hub or asked.config.model.name,
+        base=base,
         revision=revision or None,
         file=f"{plain}-{suffix}.gguf" if asked.form in ("gguf", "ollama") else None,
     )

@@ -88,6 +88,7 @@ def push(
             dtype=dtype,
             verify=verify,
             trust_remote_code=trust_remote_code,
+            portable=True,
             progress=_Without(shown, place),
         )
         files = {str(path.relative_to(made.path)): path.stat().st_size for path in made.files}

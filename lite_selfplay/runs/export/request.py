@@ -31,6 +31,8 @@ class Asked:
     form: Form
     dtype: str
     out: Path
+    portable: bool = False
+    """Whether the files are for other machines, and name no folder of this one."""
 
     @property
     def adapter(self) -> Path:
@@ -44,7 +46,13 @@ class Asked:
 
 
 def ask(
-    folder: RunFolder, seat: str | None, form: Form, out: Path | str | None, dtype: str | None, trusted: bool
+    folder: RunFolder,
+    seat: str | None,
+    form: Form,
+    out: Path | str | None,
+    dtype: str | None,
+    trusted: bool,
+    portable: bool = False,
 ) -> Asked:
     """Check everything that is known without the model. Raises RequestError."""
     config = folder.config_to_load(trusted, unsafe_code=True)  # nothing that the model writes is run
@@ -58,7 +66,7 @@ def ask(
     chosen = choose_seat(config, folder, seat)
     backend = {"model": {"backend": "transformers", "fast_inference": False}}
     config = RunConfig.of(config.model_dump(mode="json"), backend)
-    return Asked(folder, config, chosen, form, held, free_place(folder, chosen, form, out))
+    return Asked(folder, config, chosen, form, held, free_place(folder, chosen, form, out), portable)
 
 
 def choose_seat(config: RunConfig, folder: RunFolder, seat: str | None) -> str:

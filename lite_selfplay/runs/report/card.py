@@ -34,7 +34,7 @@ def model_card(
 {_metadata(config)}
 ---
 
-# {plain(config.game.label)} on {plain(name)}, after {step}{_of(config, metrics)} steps
+# {plain(config.game.label)} on {plain(shown(name))}, after {step}{_of(config, metrics)} steps
 
 LoRA adapters trained by self-play with lite-selfplay, one a seat, over one frozen base.
 
@@ -94,15 +94,16 @@ def base_id(name: str) -> str | None:
 def facts(config: RunConfig, metrics: Metrics) -> str:
     """What was trained on what, a line a fact."""
     run, cold, options = config.run, config.cold_start, config.game.options
-    switches = ", ".join(f"{key}={value}" for key, value in options.items())
-    taught = f"cold start, {cold.steps} batches of {cold.examples_per_step} examples a seat, source {code(cold.source)}"
+    switches = ", ".join(f"{key}={shown(value)}" for key, value in options.items())
+    source = code(shown(cold.source))
+    taught = f"cold start, {cold.steps} batches of {cold.examples_per_step} examples a seat, source {source}"
     taught += f", as {plain(' and '.join(cold.roles))} alone" if cold.roles else ""
     facts = {
         "game": code(config.game.label) + (f" ({plain(switches)})" if switches else ""),
-        "base": f"{code(config.model.name)}, weights held in {config.model.precision}",
-        "problems": code(config.tasks.train or "none"),
+        "base": f"{code(shown(config.model.name))}, weights held in {config.model.precision}",
+        "problems": code(shown(config.tasks.train or "none")),
         "a step": f"{counted(run.problems_per_step, 'problem')}, groups of {run.group_size}",
-        "start": f"the seats of {code(run.init)}" if run.init else taught if cold.enabled else "no cold start",
+        "start": f"the seats of {code(shown(run.init))}" if run.init else taught if cold.enabled else "no cold start",
         "seed": str(run.seed),
     }
     if metrics:
@@ -124,11 +125,14 @@ def measured(config: RunConfig, evaluations: Evaluations) -> str:
         return "Nothing: no figure in this folder comes from held-out problems."
     columns, rows = comparison(evaluations)
     table = as_markdown([plain(column) for column in columns], [[plain(row[0]), *row[1:]] for row in rows])
-    tasks = ", ".join(dict.fromkeys(f"{result['n']} of {code(result['tasks'])}" for result in evaluations.values()))
+    tasks = ", ".join(
+        dict.fromkeys(f"{result['n']} of {code(shown(result['tasks']))}" for result in evaluations.values())
+    )
+    trained = code(shown(config.tasks.train or "none"))
     return (
         f"pass@1 with 95% intervals on problems held out from training ({tasks}); `A->B` is B answering after A's "
-        f"draft.\n\n{table}\n\nThe run trained on problems of {code(config.tasks.train or 'none')}. One run does not "
-        "show how another seed would fare."
+        f"draft.\n\n{table}\n\nThe run trained on problems of {trained}. One run does not show how "
+        "another seed would fare."
     )
 
 
@@ -142,6 +146,12 @@ def _loading(name: str, seat: str) -> str:
     lines += [f"base = AutoModelForCausalLM.from_pretrained({where})"]
     lines += [f"model = PeftModel.from_pretrained(base, {json.dumps('adapters/' + seat, ensure_ascii=False)})"]
     return "\n".join(lines)
+
+
+def shown(value: object) -> str:
+    """A name or a value as a card has it: of a path only the last part, since a card is read on other machines."""
+    text = str(value)
+    return Path(text).name if Path(text).is_absolute() else text
 
 
 def plain(text: str) -> str:

@@ -1,11 +1,14 @@
 """`push`, against a stand-in of the hub on a real socket."""
 
+import json
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from lite_selfplay import RunConfig, train
 from lite_selfplay.errors import ConfigError, PushFailed, RequestError
 from lite_selfplay.runs.export.hub import Push, push
 from tests.runs.export.hub_stand_in import READ_ONLY, TOKEN, StandIn
@@ -64,6 +67,36 @@ def test_one_that_exists_is_left_alone_unless_asked(hub: StandIn, send: Callable
     assert len(hub.repositories["somebody/agon-a"]["commits"]) == 1
     send(update=True, to="peft")
     assert len(hub.repositories["somebody/agon-a"]["commits"]) == 2
+
+
+@pytest.mark.parametrize("form", ["peft", "merged", "gguf"])
+def test_nothing_that_is_sent_names_a_folder_of_this_machine(hub: StandIn, tiny_path: Path, tmp_path: Path, form: Any):
+    private = tmp_path / "of-nobody-else"
+    base = private / "my-base"
+    shutil.copytree(tiny_path, base)
+    (private / "sums.jsonl").write_text('{"question": "1 + 1", "answer": "2"}\n{"question": "1 + 2", "answer": "3"}\n')
+    (private / "taught.jsonl").write_text('{"prompt": "1 + 2", "completion": "3"}\n')
+    run = train(
+        RunConfig(
+            game="grpo",
+            model={"name": str(base), "precision": "fp32"},
+            tasks=str(private / "sums.jsonl"),
+            eval={"tasks": "letters", "limit": 1},
+            cold_start={"enabled": True, "source": str(private / "taught.jsonl"), "steps": 1, "examples_per_step": 1},
+            steps=1,
+            group_size=2,
+            problems_per_step=1,
+            max_completion_tokens=8,
+            run_dir=private / "run",
+        )
+    )
+    push(run.path, "somebody/grpo", to=form, verify=False)
+    files = hub.repositories["somebody/grpo"]["files"]
+    assert [name for name, content in files.items() if b"of-nobody-else" in content] == []
+    assert b"`sums.jsonl`" in files["README.md"]
+    assert b"`taught.jsonl`" in files["README.md"]
+    if form == "peft":
+        assert json.loads(files["adapter_config.json"])["base_model_name_or_path"] == "my-base"
 
 
 @pytest.mark.parametrize("how", ["no token", "asked for"])
