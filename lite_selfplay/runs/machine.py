@@ -54,7 +54,8 @@ class Facts:
     `installed` maps packages to versions, `needed` maps a package to what it requires: this library, and each package
     that this library requires. `torch_problem` says why torch could not be imported, `torch_cuda` the CUDA version it
     was built for, `driver` NVIDIA's driver, found without torch. `unsloth_problem` is None where that backend can work.
-    `free` is the room for models in bytes, None where it is unknown. `sandbox` says how programs that a model wrote
+    `free` is the room for models in bytes, None where it is unknown. `allocator` is who manages this process's memory,
+    empty where that is unknown. `sandbox` says how programs that a model wrote
     would be run, or why they would not.
     """
 
@@ -71,6 +72,7 @@ class Facts:
     unsloth_problem: str | None = None
     cache: Path = Path()
     free: int | None = None
+    allocator: str = ""
     sandbox: str = ""
 
 
@@ -95,6 +97,7 @@ def facts() -> Facts:
     except Exception as error:  # torch in pieces raises nearly anything
         about["torch_problem"] = _first_line(error)
     about["unsloth_problem"] = _unsloth()
+    about["allocator"] = _allocator()
     about["sandbox"] = _sandbox()
     return Facts(
         python=platform.python_version(),
@@ -120,6 +123,17 @@ def _seen_by_torch() -> dict[str, Any]:
         "threads": torch.get_num_threads(),
         "cpu_bf16": cpu_has_bf16(),
     }
+
+
+def _allocator() -> str:
+    """The allocator that was loaded in glibc's place, or glibc; nothing on systems without it."""
+    if platform.libc_ver()[0] != "glibc":
+        return ""
+    try:
+        loaded = Path("/proc/self/maps").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""
+    return next((name for name in ("tcmalloc", "jemalloc", "mimalloc") if name in loaded), "glibc")
 
 
 def _unsloth() -> str | None:
@@ -179,6 +193,7 @@ def findings(seen: Facts) -> list[Finding]:
         Finding("python", f"{seen.python} on {seen.system}"),
         Finding("packages", ", ".join(named)),
         *(judge(seen) for judge in (_versions, _device, _backend, _attention, _precision)),
+        *_memory(seen),
         Finding("models", f"{seen.cache}, {free}"),
         # Whoever trains on other answers needs none.
         Finding("sandbox", seen.sandbox or "not looked for"),
@@ -259,3 +274,11 @@ def _precision(seen: Facts) -> Finding:
     else:
         kind = "bf16" if seen.cpu_bf16 else "fp32, as torch finds no bf16 instructions on this CPU"
     return Finding("precision", f"over 4-bit weights {kind}; adapters are float32")
+
+
+def _memory(seen: Facts) -> list[Finding]:
+    """The allocator, where it decides how fast an update is: in fp32 on a CPU (docs/performance.md)."""
+    if seen.torch_problem is not None or seen.cards or seen.cpu_bf16 or not seen.allocator:
+        return []
+    better = "; tcmalloc in its place makes updates faster: install libtcmalloc_minimal and name it in LD_PRELOAD"
+    return [Finding("allocator", seen.allocator + (better if seen.allocator == "glibc" else ""))]

@@ -90,6 +90,14 @@ def test_a_machine_without_a_card():
     assert said(replace(WITHOUT, cpu_bf16=True))["precision"] == "over 4-bit weights bf16; adapters are float32"
 
 
+def test_the_allocator_is_named_where_updates_in_fp32_depend_on_it():
+    told = said(replace(WITHOUT, allocator="glibc"))["allocator"]
+    assert told.startswith("glibc; tcmalloc in its place makes updates faster")
+    assert said(replace(WITHOUT, allocator="tcmalloc"))["allocator"] == "tcmalloc"
+    for seen in (WITHOUT, replace(WITHOUT, allocator="glibc", cpu_bf16=True), replace(WITH_CARD, allocator="glibc")):
+        assert "allocator" not in said(seen)
+
+
 @pytest.mark.parametrize(
     ("cuda", "why"), [(None, "install a CUDA build of it"), ("13.0", "which may be newer than the driver")]
 )
@@ -144,6 +152,7 @@ def test_facts_are_those_of_this_machine():
     seen = facts()
     assert seen.installed["torch"] == torch.__version__
     assert bool(seen.cards) == torch.cuda.is_available()
+    assert seen.allocator in ("", "glibc", "tcmalloc", "jemalloc", "mimalloc")
     assert {requirement.name for requirement in seen.needed[OWN]} >= {"torch", "trl", "peft", "transformers"}
     here = torch.device("cuda" if seen.cards else "cpu")
     kind = {torch.bfloat16: "bf16", torch.float16: "fp16", torch.float32: "fp32"}[
