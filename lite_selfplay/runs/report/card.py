@@ -1,6 +1,7 @@
 """The model card of a run: what the adapters are, how they came about, what was measured."""
 
 import json
+import os
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -88,7 +89,7 @@ def _metadata(config: RunConfig) -> "ModelCardData":
 
 def base_id(name: str) -> str | None:
     """The hub's name of a run's base; None for one that is a folder, or that only this library makes or converts."""
-    return None if name.strip().lower() in ("tiny", "smollm2-135m") or Path(name).is_dir() else hub_id(name.strip())
+    return None if name.strip().lower() in ("tiny", "smollm2-135m") or os.path.isdir(name) else hub_id(name.strip())
 
 
 def facts(config: RunConfig, metrics: Metrics) -> str:
