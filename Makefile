@@ -13,6 +13,9 @@ FUZZ ?= 100000
 KILLS ?= 100
 WHEELS ?= .wheels
 
+# Tests start many processes: one of them compiles a module, and the others find it compiled.
+export PYTHONDONTWRITEBYTECODE :=
+
 .PHONY: demo docs test check test-fast test-faults test-ranks test-hostile format lock clean test-long test-gpu gpu-wheels test-unsloth
 
 $(STAMP): pyproject.toml requirements-cpu.lock

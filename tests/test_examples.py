@@ -14,7 +14,7 @@ from lite_selfplay_cli.app import app
 EXAMPLES = Path(__file__).parents[1] / "examples"
 
 
-@pytest.mark.parametrize("name", ["agon.py", "own_game.py"])
+@pytest.mark.parametrize("name", ["agon.py", pytest.param("own_game.py", marks=pytest.mark.long)])
 def test_example(name: str, tmp_path: Path):
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     done = subprocess.run(

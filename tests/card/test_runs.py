@@ -57,7 +57,13 @@ def test_evaluation_while_training_and_afterwards(rtx_4090: pretend.Card, agon: 
     assert load_run(run.path).seats
 
 
-@pytest.mark.parametrize("game", LESSONS)
+SHORT = ("agon", "pasodoble", "spc")
+"""Games that are played by every test run: seats that take turns, online with two roles, and phases over files."""
+
+
+@pytest.mark.parametrize(
+    "game", [game if game in SHORT else pytest.param(game, marks=pytest.mark.long) for game in LESSONS]
+)
 def test_every_game_plays_a_step(game: str, tmp_path: Path, t4: pretend.Card):
     lines = [{"prompt": fill("solver", problem="1 + 2"), "completion": f"<answer>{value}</answer>"} for value in (3, 4)]
     (tmp_path / "examples.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))

@@ -268,6 +268,7 @@ def test_at_a_terminal(terminal: Any):
     assert process.wait(60) == 0
 
 
+@pytest.mark.long
 @pytest.mark.timeout(900)
 def test_a_signal_ends_it_at_the_prompt(terminal: Any):
     _, wait_for, process = terminal

@@ -158,6 +158,7 @@ def test_help(call: Callable[..., Any]):
     assert "Examples:" in ended.out
 
 
+@pytest.mark.long
 @pytest.mark.skipif(sys.platform == "win32", reason="sends a POSIX signal")
 def test_an_interrupted_evaluation_ends_with_130(tmp_path: Path):
     script = Path(sysconfig.get_path("scripts")) / "lite-selfplay"

@@ -19,7 +19,7 @@ from lite_selfplay.runs.checkpoints import list_checkpoints
 SIZE = "32m"
 SPARE = (0, 0, 4096, 4 * 4096, 40 * 4096, 100 * 4096)
 """Bytes that are left: none, or so many that a later file of a save is the first one cut."""
-SHORT = (0.3, 0.7)
+SHORT = (0.5,)
 """Where among its writes a run is tried in the short form."""
 NO_CHECKPOINT = ("has no complete checkpoint to resume from", "is not a run folder", "must hold a mapping of keys")
 

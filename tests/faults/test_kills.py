@@ -82,7 +82,7 @@ def test_killed_runs_end_as_the_untouched_one(lab: Any, count: int, rng: random.
     tried, survived, anew = Counter[str](), Counter[str](), Counter[str]()
     broken: list[str] = []
     trial = 0
-    while sum(tried.values()) < (count or 3):
+    while sum(tried.values()) < (count or 2):
         kills, fresh, differences = survive(lab, AIMS[trial % len(AIMS)], rng)
         trial += 1
         tried.update(kills)

@@ -80,8 +80,8 @@ def moved(path: Path) -> set[str]:
     return {seat for seat, found in files.items() if any(bool(x.any()) for key, x in found.items() if "lora_B" in key)}
 
 
-SHORT = ("agon", "pasodoble-offline", "cpmobius")
-"""One game of each kind, which are played by every test run: draft and challenge, phases, and a measured player."""
+SHORT = ("agon", "cpmobius")
+"""Games that are played by every test run: one of two trained seats, and one with phases and a measured player."""
 
 
 @pytest.mark.parametrize(

@@ -53,7 +53,7 @@ def saved(run: Path) -> int:
         pytest.param(0, "SIGKILL", "after sum", marks=pytest.mark.long),
         pytest.param(0, "SIGKILL", "lines", marks=pytest.mark.long),
         (1, "SIGKILL", "update"),
-        (0, "SIGTERM", "ask"),
+        pytest.param(0, "SIGTERM", "ask", marks=pytest.mark.long),
         pytest.param(1, "SIGINT", "update", marks=pytest.mark.long),
     ],
 )
@@ -78,6 +78,7 @@ def test_whoever_is_lost_the_run_is_saved(
     went_on(run, play, untouched[0])
 
 
+@pytest.mark.long
 def test_killed_at_random_moments(
     start: Callable[..., Any], play: Callable[..., Any], untouched: tuple[Path, float], tmp_path: Path
 ):

@@ -218,6 +218,7 @@ def test_cold_start_and_evaluation_are_sampled_there(servers: list[StandIn], tmp
     assert asked.count("the-base") > 2 * 4 + 2  # more than what is compared at the start, and evaluated
 
 
+@pytest.mark.long
 def test_a_killed_run_goes_on_from_its_checkpoint(servers: list[StandIn], whole: Run, tmp_path: Path):
     flags = ["--rollouts", address_of(servers), "--config", str(whole.path / "config.yaml"), "--run-dir"]
     command = [sys.executable, "-m", "lite_selfplay_cli", "train", *flags, str(tmp_path / "run")]

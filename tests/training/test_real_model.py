@@ -26,9 +26,9 @@ def test_two_steps_of_agon_on_the_real_model(tmp_path: Path):
             tasks="stories:max=10",
             steps=2,
             group_size=4,
-            problems_per_step=3,
-            max_completion_tokens=36,
-            cold_start={"enabled": True, "steps": 4, "examples_per_step": 3, "lr": 1e-3},
+            problems_per_step=2,
+            max_completion_tokens=32,
+            cold_start={"enabled": True, "steps": 6, "examples_per_step": 2, "lr": 1e-3},
             seats={"*": {"lr": 1e-4}},
             preflight=False,
             run_dir=tmp_path / "run",
@@ -65,11 +65,11 @@ def test_greedy_text_and_log_probabilities_of_the_real_model_are_those_of_transf
         eos_ids=chat.eos_ids,
         pad_id=chat.pad_id,
     )
-    asked = ("What is 3 + 4?", "What is 3 + 40 - 8? Think step by step.", "Name a colour.")
+    asked = ("What is 3 + 4?", "What is 3 + 40 - 8? Think step by step.")
     prompts = [list(chat.encode(text).ids) for text in asked]
     for seat in ("A", "base"):
         said = backend.generate(
-            GenerationRequest(seat, prompts, 2, Sampling(temperature=0.0, max_tokens=12), [[0, 1]] * 3)
+            GenerationRequest(seat, prompts, 2, Sampling(temperature=0.0, max_tokens=12), [[0, 1]] * 2)
         )
         for prompt, group in zip(prompts, said, strict=True):
             with torch.no_grad(), backend.adapters.speaking(seat):
@@ -82,10 +82,10 @@ def test_greedy_text_and_log_probabilities_of_the_real_model_are_those_of_transf
                     pad_token_id=chat.pad_id,
                 )[0, len(prompt) :].tolist()
             assert [out.token_ids for out in group] == [theirs, theirs]
-        drawn = backend.generate(GenerationRequest(seat, prompts, 2, Sampling(max_tokens=12), [[1, 2], [3, 4], [5, 6]]))
+        drawn = backend.generate(GenerationRequest(seat, prompts, 2, Sampling(max_tokens=12), [[1, 2], [3, 4]]))
         rows = [(prompt, out.token_ids) for prompt, group in zip(prompts, drawn, strict=True) for out in group]
         scores = backend.score(seat, rows, 1.0)
         outs = [out for group in drawn for out in group]
         for out, score in zip(outs, scores, strict=True):
             assert out.logprobs == pytest.approx(score.logprobs, abs=1e-4)
-        assert len({tuple(out.token_ids) for out in outs}) > 3
+        assert len({tuple(out.token_ids) for out in outs}) > 2

@@ -298,7 +298,7 @@ def mislead(monkeypatch: pytest.MonkeyPatch, how: str, first: int) -> None:
 @pytest.mark.parametrize(
     ("how", "called", "precision"),
     [
-        (BASE, "the base", "fp32"),
+        pytest.param(BASE, "the base", "fp32", marks=pytest.mark.long),
         ("B", "seat B", "bf16"),
         ("yesterday's", "seat A before its last update", "4bit"),
     ],

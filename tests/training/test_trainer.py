@@ -192,8 +192,15 @@ def relative_error(got: Mapping[str, Tensor], wanted: Mapping[str, Tensor]) -> f
     return float(difference.norm() / whole.norm())
 
 
-@pytest.mark.parametrize("checkpointing", [False, True], ids=["plain", "checkpointing"])
-@pytest.mark.parametrize("budget", [8192, 40], ids=["one chunk", "several chunks"])
+@pytest.mark.parametrize(
+    ("budget", "checkpointing"),
+    [
+        pytest.param(8192, False, id="one chunk"),
+        pytest.param(40, False, id="several chunks"),
+        pytest.param(8192, True, id="one chunk, checkpointing", marks=pytest.mark.long),
+        pytest.param(40, True, id="several chunks, checkpointing"),
+    ],
+)
 @pytest.mark.parametrize("beta", [0.0, 0.3])
 @pytest.mark.parametrize("loss", ["grpo", "dr_grpo", "dapo", "sequence"])
 def test_each_seats_gradient_is_that_of_the_plain_objective(

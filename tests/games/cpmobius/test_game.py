@@ -447,6 +447,7 @@ def test_a_run_trains_player_and_coach_in_turn_and_resumes_in_the_middle_of_a_ro
     assert all(same(weights(run, 5, seat), weights(half, 5, seat)) for seat in ("coach", "player"))
 
 
+@pytest.mark.long
 def test_a_frozen_coach_stays_as_it_was_to_the_bit(tmp_path: Path):
     train(small(tmp_path / "run", 4, freeze_coach=True, rollback=1))
     assert same(*(weights(tmp_path / "run", step, "coach") for step in (0, 4)))

@@ -86,7 +86,7 @@ def test_the_real_tokenizer(smollm2: ResolvedModel) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("precision", ["bf16", "4bit"])
+@pytest.mark.parametrize("precision", [pytest.param("bf16", marks=pytest.mark.long), "4bit"])
 def test_it_answers_and_stops(smollm2: ResolvedModel, precision: str) -> None:
     import torch
     from transformers import AutoModelForCausalLM, BitsAndBytesConfig

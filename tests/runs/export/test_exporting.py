@@ -69,6 +69,7 @@ def test_a_merged_model_is_the_seat(make_run: MakeRun, tmp_path: Path):
     assert "quantization_config" not in config
 
 
+@pytest.mark.long
 def test_an_ollama_folder_is_the_seat(make_run: MakeRun, tmp_path: Path):
     made = export(make_run(precision="fp32", game="grpo"), to="ollama", out=tmp_path / "out")
     assert made.verification is not None
@@ -215,6 +216,7 @@ def test_a_signal_while_another_tool_reads_leaves_nothing(
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.long
 @pytest.mark.skipif(os.name != "posix", reason="kills a process")
 def test_a_killed_export_leaves_nothing_under_its_name_and_the_next_one_clears_up(make_run: MakeRun, tmp_path: Path):
     code = (

@@ -352,7 +352,8 @@ def test_a_port_that_is_taken_and_a_key_that_no_header_holds(served: tuple[Serve
             Server(Desk(speakers), key)
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_ends_it_cleanly_in_the_middle_of_an_answer(agon: Path, number: signal.Signals):
     command = [sys.executable, "-m", "lite_selfplay_cli", "serve", str(agon), "--port", "0"]
     with subprocess.Popen(

@@ -113,7 +113,9 @@ def test_nothing_to_draw(write_run: Callable[..., Path], tmp_path: Path):
     assert not (tmp_path / "none").exists()
 
 
-@pytest.mark.parametrize(("suffix", "begin"), [("png", b"\x89PNG"), ("svg", b"<?xml")])
+@pytest.mark.parametrize(
+    ("suffix", "begin"), [("png", b"\x89PNG"), pytest.param("svg", b"<?xml", marks=pytest.mark.long)]
+)
 def test_files(family: Path, tmp_path: Path, suffix: Any, begin: bytes):
     paths = save_figures([analyse(family)], tmp_path / "deep" / "figures", suffix)
     assert [path.name for path in paths] == [f"{name}.{suffix}" for name in ("streams", "game", "evaluations")]
