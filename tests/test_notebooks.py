@@ -67,7 +67,7 @@ def with_values(notebook: Any, values: Mapping[str, Any]) -> Any:
     return notebook
 
 
-@pytest.fixture(scope="module", params=[NAMES[0], pytest.param(NAMES[1], marks=pytest.mark.long)])
+@pytest.fixture(scope="module", params=[pytest.param(name, marks=pytest.mark.long) for name in NAMES])
 def executed(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Path]:
     """A notebook with its outputs, and the run it made."""
     folder = tmp_path_factory.mktemp("notebook")

@@ -44,7 +44,7 @@ KINDS = (
     ("t4", "fp16"),
     ("t4", "4bit"),
     pytest.param(("4090", "bf16"), marks=pytest.mark.long),
-    ("4090", "4bit"),
+    pytest.param(("4090", "4bit"), marks=pytest.mark.long),
 )
 """What a card is asked for: 4 bits are multiplied in fp16 on a T4, in bf16 on a 4090."""
 

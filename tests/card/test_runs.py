@@ -49,6 +49,7 @@ def test_a_run_moves_both_seats_and_goes_on_to_the_bit(precision: str, agon: Con
     assert any(name.endswith("exp_avg") and tensor.any() for name, tensor in one.items())
 
 
+@pytest.mark.long
 def test_evaluation_while_training_and_afterwards(rtx_4090: pretend.Card, agon: Config):
     run = train(RunConfig(**agon(precision="4bit", eval={"tasks": "letters", "limit": 2, "every": 1})))
     assert len(list((run.path / "eval").glob("step-*.json"))) == 2

@@ -86,6 +86,7 @@ def test_every_token_of_a_chunk_runs_the_same_kernels_and_waits_for_nothing(
         assert [waits for _, waits in chunk] == [0] * 15
 
 
+@pytest.mark.long
 def test_a_token_of_a_model_of_28_layers_takes_at_most_1700_kernels(rtx_4090: Card, tmp_path: Path):
     counts.deep_model(tmp_path, 28)
     backend = loaded(tmp_path, loop="fixed")

@@ -67,6 +67,7 @@ def test_one_object_for_machines(analyse: Callable[..., Any], agon: Path, tmp_pa
     assert [moment["step"] for moment in run["evaluations"]] == [-1, 0, 4]
 
 
+@pytest.mark.long
 def test_several_runs_need_a_folder_for_their_figures(analyse: Callable[..., Any], agon: Path, tmp_path: Path):
     ended = analyse(agon, agon.parent, "--no-figures")
     assert ended.code == 2  # the second is no run

@@ -80,12 +80,8 @@ def moved(path: Path) -> set[str]:
     return {seat for seat, found in files.items() if any(bool(x.any()) for key, x in found.items() if "lora_B" in key)}
 
 
-SHORT = ("agon", "cpmobius")
-"""Games that are played by every test run: one of two trained seats, and one with phases and a measured player."""
-
-
 @pytest.mark.parametrize(
-    "game", [game if game in SHORT else pytest.param(game, marks=pytest.mark.long) for game in (*GAMES, *OTHERS)]
+    "game", ["agon", *(pytest.param(game, marks=pytest.mark.long) for game in (*GAMES, *OTHERS) if game != "agon")]
 )
 def test_two_processes_play_what_one_does(game: str, play: Callable[..., Any], tmp_path: Path):
     for world in (1, 2):

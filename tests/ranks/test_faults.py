@@ -110,6 +110,7 @@ def test_processes_that_were_started_on_something_else_are_refused(
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.long
 def test_a_minutes_budget_is_kept_by_one_clock(play: Callable[..., Any], tmp_path: Path):
     ended = play(2, *COMMAND, "--steps", 400, "--minutes", 0.15, "--run-dir", tmp_path / "run", play=("slow_clock", 1))
     assert ended.codes == [0, 0], ended.said

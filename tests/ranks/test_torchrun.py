@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 
 import psutil
+import pytest
 
 TRAIN = (
     *("train", "agon", "--model", "tiny", "--precision", "fp32", "--tasks", "letters", "--max-completion-tokens", "8"),
@@ -18,6 +19,7 @@ TRAIN = (
 PATIENCE_S = 200
 
 
+@pytest.mark.long
 def test_torchrun_plays_a_run_that_a_signal_ends_saved(tmp_path: Path):
     run, said = tmp_path / "run", tmp_path / "said"
     launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]

@@ -196,7 +196,7 @@ def relative_error(got: Mapping[str, Tensor], wanted: Mapping[str, Tensor]) -> f
     ("budget", "checkpointing"),
     [
         pytest.param(8192, False, id="one chunk"),
-        pytest.param(40, False, id="several chunks"),
+        pytest.param(40, False, id="several chunks", marks=pytest.mark.long),
         pytest.param(8192, True, id="one chunk, checkpointing", marks=pytest.mark.long),
         pytest.param(40, True, id="several chunks, checkpointing"),
     ],

@@ -40,6 +40,7 @@ SMALL = Experiment(
 )
 
 
+@pytest.mark.long
 def test_an_experiment_is_carried_out_and_gone_on_with(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tmp_path)
     out = tmp_path / "out"
