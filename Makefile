@@ -13,7 +13,7 @@ FUZZ ?= 100000
 KILLS ?= 100
 WHEELS ?= .wheels
 
-# Tests start many processes: one of them compiles a module, and the others find it compiled.
+# Tests start many processes. Where an environment forbids Python to keep compiled modules, each would compile them all.
 export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: demo docs test check test-fast test-faults test-ranks test-hostile format lock clean test-long test-gpu gpu-wheels test-unsloth
@@ -37,7 +37,7 @@ check: $(STAMP)
 test: check
 	$(BIN)/python -m pytest -q -n 2 --dist loadfile --no-loadscope-reorder --durations=10 -m "not long"
 
-# The rest of the tests: more games, precisions and signals, a run taken away, benchmarks of the smallest size.
+# The slow rest: more games, precisions and signals, notebooks, a run taken away, benchmarks of the smallest size.
 test-long: $(STAMP)
 	$(BIN)/python -m pytest -q -m long --timeout 0 --ignore tests/hostile
 

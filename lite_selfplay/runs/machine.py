@@ -55,8 +55,7 @@ class Facts:
     that this library requires. `torch_problem` says why torch could not be imported, `torch_cuda` the CUDA version it
     was built for, `driver` NVIDIA's driver, found without torch. `unsloth_problem` is None where that backend can work.
     `free` is the room for models in bytes, None where it is unknown. `allocator` is who manages this process's memory,
-    empty where that is unknown. `sandbox` says how programs that a model wrote
-    would be run, or why they would not.
+    empty where that is unknown. `sandbox` says how programs that a model wrote would be run, or why they would not.
     """
 
     python: str
