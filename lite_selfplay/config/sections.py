@@ -51,7 +51,9 @@ class GameSection(BaseModel):
 
     model_config = ConfigDict(extra="allow", frozen=True)
 
-    name: str = key(..., "The game whose seats are trained: a name that `lite-selfplay games` lists, or FILE.py:CLASS")
+    name: str = key(
+        ..., "The game whose seats are trained: a name that `lite-selfplay list games` lists, or FILE.py:CLASS"
+    )
 
     @property
     def label(self) -> str:

@@ -87,7 +87,7 @@ class Transcript:
 
     @property
     def step(self) -> int:
-        """The step of the last completion, counted from 0."""
+        """The step of the last completion, counted from 1."""
         return int(self.rows[-1]["step"])
 
 

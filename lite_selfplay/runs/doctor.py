@@ -99,9 +99,9 @@ def _links(folder: RunFolder) -> str:
 
 def _steps(rows: list[dict[str, Any]]) -> str:
     numbers = [row["step"] for row in rows]
-    if numbers != list(range(len(numbers))):
-        odd = next(i for i, number in enumerate(numbers) if number != i)
-        raise RunFolderError(f"line {odd + 1} is of step {numbers[odd] + 1}, not of step {odd + 1}")
+    if numbers != list(range(1, len(numbers) + 1)):
+        odd = next(i for i, number in enumerate(numbers) if number != i + 1)
+        raise RunFolderError(f"line {odd + 1} is of step {numbers[odd]}, not of step {odd + 1}")
     return f"{len(rows)} steps"
 
 

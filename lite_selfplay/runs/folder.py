@@ -206,7 +206,7 @@ class RunFolder:
         return (row for _, row in _lines(self.path / EPISODES))
 
     def cut(self, step: int) -> None:
-        """Drop the lines of this step and all later ones, as a resume from its start needs.
+        """Drop the lines of all steps after this one, counted from 1, as a resume behind it needs.
 
         Raises RunFolderError, with nothing changed, where a line cannot be read or the folder cannot be written.
         """
@@ -214,7 +214,7 @@ class RunFolder:
         try:
             with contextlib.ExitStack() as stack:  # neither takes its place before both are written
                 for path, file in [(path, stack.enter_context(written_whole(path))) for path in paths]:
-                    file.writelines(line for line, row in _lines(path) if row["step"] < step)
+                    file.writelines(line for line, row in _lines(path) if row["step"] <= step)
         except OSError as error:
             raise RunFolderError(f"cannot write to {self.path}: {error.strerror or error}") from None
 

@@ -48,7 +48,7 @@ def state_of(path: Path) -> RunState:
     try:
         config = folder.config()
         last = last_step(path)
-        step = 0 if last is None else last["step"] + 1
+        step = 0 if last is None else last["step"]
         best = _best(path)
     except LiteSelfPlayError as error:
         return RunState(path, size=size, problem=str(error))
