@@ -51,20 +51,22 @@ class Display(Progress):
 
     def __init__(self, console: Console, verbose: bool = False):
         self._console, self.verbose = console, verbose
-        cut = Column(no_wrap=True, overflow="ellipsis")
+        name, doing = (Column(no_wrap=True, overflow="ellipsis", ratio=part) for part in (2, 3))
         self._bars = Bars(
-            TextColumn("{task.description}", style="bold", markup=False, table_column=cut),
-            BarColumn(bar_width=20),
+            TextColumn("{task.description}", style="bold", markup=False, table_column=name),
+            BarColumn(bar_width=12),
+            TextColumn("{task.fields[count]}"),
             TimeElapsedColumn(),
             TimeRemainingColumn(),
-            TextColumn("{task.fields[doing]}", style="cyan", markup=False, table_column=cut),
+            TextColumn("{task.fields[doing]}", style="cyan", markup=False, table_column=doing),
             console=console,
             refresh_per_second=REFRESHES_PER_S,
             speed_estimate_period=PACE_OVER_S,
             transient=True,
+            expand=True,
         )
-        self._task = self._bars.add_task("", visible=False, doing="")
-        self._name, self._total, self._activity, self._note = "", "", "", ""
+        self._task = self._bars.add_task("", visible=False, count="", doing="")
+        self._total, self._activity, self._note = "", "", ""
 
     def __enter__(self) -> Self:
         self._bars.start()
@@ -85,13 +87,12 @@ class Display(Progress):
 
     def phase(self, name: str, total: int | None = None) -> None:
         self._bars.remove_task(self._task)
-        self._name, self._total, self._activity, self._note = name, f"/{total}" if total else "", "", ""
-        self._task = self._bars.add_task(_text(name).plain, total=total, doing="")
+        self._total, self._activity, self._note = f"/{total}" if total else "", "", ""
+        self._task = self._bars.add_task(_text(name).plain, total=total, count="", doing="")
 
     def advance(self, done: int, note: str = "") -> None:
         self._note = note
-        name = _text(f"{self._name} {done}{self._total}").plain
-        self._bars.update(self._task, completed=done, description=name)
+        self._bars.update(self._task, completed=done, count=f"{done}{self._total}")
         self._do()
 
     def activity(self, text: str) -> None:

@@ -21,6 +21,8 @@ ADAPTERS, CHECKPOINTS, CARD, BUDGET = "adapters", "checkpoints", "README.md", "b
 EVALUATIONS, EXAMPLES, COLLECTIONS, PREFLIGHT = "eval", "cold_start.jsonl", "collections", "preflight.json"
 TRACKER, TENSORBOARD, WANDB, ARENA = "tracker.json", "tensorboard", "wandb", "arena"
 ROLLOUTS = "rollouts"
+COLD_START = "cold start"
+"""What `environment.json` says of a folder whose seats were taught their format `only`."""
 _NUMBER = (int, float)
 _EVALUATION: dict[str, Any] = {
     **dict.fromkeys(("tasks", "best"), str),

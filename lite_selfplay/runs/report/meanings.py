@@ -156,7 +156,7 @@ _OF_A_RUN = (
         "docs/sampler.md says what a larger one means; compare with --backend transformers --precision fp32.",
         name="sampler gap",
         group=HEALTH,
-        most=0.5,
+        most=0.1,
     ),
     Meaning(
         "streams",
