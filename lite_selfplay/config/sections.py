@@ -401,7 +401,7 @@ class RunSection(Section):
     reward: str | None = key(None, "A function in the checker's place", flag="reward", metavar="FILE.py:FUNCTION")
     verify_timeout_s: float = key(5.0, "Seconds that checking one answer may take before it counts as wrong", gt=0)
     report_to: Literal["none", "tensorboard", "wandb", "trackio"] = key(
-        "none", "A tracker that gets the curves, sample completions and warnings as well", flag="report_to"
+        "none", "A tracker that gets the curves and warnings as well", flag="report_to"
     )
 
     def tokens_at_once(self, *, on_cpu: bool, lean: bool = False) -> int:

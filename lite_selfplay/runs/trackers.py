@@ -48,7 +48,6 @@ class Tracker(Progress):
         try:
             with contextlib.redirect_stdout(io.StringIO()):  # they print, between the lines of a display
                 tracker = self._made()
-                tracker.main_process_only = False  # else accelerate looks for processes of its own
                 tracker.start()
         except Exception as error:  # whatever its library raises
             raise ConfigError(
@@ -57,8 +56,9 @@ class Tracker(Progress):
         self._tracker = tracker
 
     def _made(self) -> Any:
-        from accelerate import tracking
+        from accelerate import PartialState, tracking
 
+        PartialState()  # what its trackers ask whether they are to write; the trainer has made it before
         if self._kind == "tensorboard":
             return tracking.TensorBoardTracker(
                 TENSORBOARD, self._folder, purge_step=self._done + 1 if self._done else None

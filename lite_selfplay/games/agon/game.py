@@ -64,14 +64,12 @@ def figures_of_drafts(use: str) -> tuple[Figure, ...]:
             "conversions",
             "conversions a step",
             word="conversions",
-            summed=True,
             about="Wrong drafts after which the answer was right.",
         ),
         Figure(
             "regressions",
             "regressions a step",
             word="regressions",
-            summed=True,
             about="Right drafts after which the answer was wrong.",
         ),
         Figure(

@@ -235,7 +235,7 @@ def find_meaning(name: str, game: type[Game] | None = None) -> Meaning:
     named = {meaning.name.casefold().replace(" ", "_"): meaning for meaning in MEANINGS.values() if meaning.name}
     known = {**known, **named, **MEANINGS}
     if asked not in known:
-        raise UnknownNameError("metric", name, known, "docs/view.md lists the keys of metrics.jsonl.")
+        raise UnknownNameError("metric", name, known, "docs/metrics.md lists the keys of metrics.jsonl.")
     return known[asked]
 
 

@@ -61,7 +61,12 @@ def test_a_run_in_which_all_is_well(write):
 @pytest.mark.parametrize(
     ("name", "stream", "says", "next_"),
     [
-        ("truncation", {"truncated": 0.97, "accuracy": 0.1}, "97% of the drafter's completions hit the limit of 30", "-tokens 60"),
+        (
+            "truncation",
+            {"truncated": 0.97, "accuracy": 0.1},
+            "97% of the drafter's completions hit the limit of 30",
+            "-tokens 60",
+        ),
         ("format", {"well_formed": 0.0, "accuracy": 0.05}, "Nothing the drafter writes is well-formed", "--cold-start"),
         ("no variance", {"zero_variance_groups": 2}, "every group of the drafter", "--group-size 16"),
         ("no variance", {"zero_variance_groups": 2, "accuracy": 0.0}, "answers are wrong", "--cold-start"),
