@@ -290,7 +290,7 @@ def test_help(call, arguments):
 
 
 def test_games_are_listed_with_roles_and_switches(call):
-    ended = call("games")
+    ended = call("list", "games")
     assert ended.code == 0
     lines = ended.out.splitlines()
     assert [line.split()[0] for line in lines if not line.startswith(" ")] == game_names()
@@ -298,7 +298,7 @@ def test_games_are_listed_with_roles_and_switches(call):
 
 
 def test_models_are_listed(call):
-    ended = call("models")
+    ended = call("list", "models")
     assert ended.code == 0
     assert [line.split()[0] for line in ended.out.splitlines()] == [model.name for model in known_models()]
     assert "(no model hub needed)" in ended.out.splitlines()[0]
@@ -354,7 +354,7 @@ def test_the_evaluation_of_a_preset_is_switched_off(call, off):
 
 
 def test_presets_are_listed_and_an_unknown_one_lists_the_near(call):
-    listed = call("presets")
+    listed = call("list", "presets")
     assert listed.code == 0
     names = [line.split()[0] for line in listed.out.splitlines()]
     assert names == sorted(names)
@@ -402,7 +402,7 @@ def test_a_run_its_report_and_no_second_one(here, command, call, refused):
     assert "checkpoints/step-2/manifest.json" in made
     assert not [name for name in made if "partial" in name or name.endswith((".pt", ".bin", ".pkl"))]
     assert set(everything(here)) == {"run", *(f"run/{name}" for name in made)}
-    assert steps(here / "run") == [0, 1]
+    assert steps(here / "run") == [1, 2]
     # Two steps of one problem with two drafts and two challenges each.
     assert len((here / "run" / "episodes.jsonl").read_text().splitlines()) == 8
 
@@ -440,14 +440,14 @@ def test_an_interrupted_run_is_saved_and_goes_on(here, command, call):
     first, checkpoint = find_checkpoints(run / "checkpoints")
     assert first.step == 0
     assert 1 <= checkpoint.step < 200
-    assert steps(run)[: checkpoint.step] == list(range(checkpoint.step))
+    assert steps(run)[: checkpoint.step] == list(range(1, checkpoint.step + 1))
 
     more = checkpoint.step + 1
     ended = call("train", "--resume", "run", "--steps", str(more))
     assert ended.code == 0, ended.err
-    assert steps(run) == list(range(more))
+    assert steps(run) == list(range(1, more + 1))
     assert [found.step for found in find_checkpoints(run / "checkpoints")] == [0, checkpoint.step, more]
     assert yaml.safe_load((run / "config.yaml").read_text())["run"]["steps"] == more
     episodes = [json.loads(line) for line in (run / "episodes.jsonl").read_text().splitlines()]
     # A problem a step, with two drafts and two challenges.
-    assert [row["step"] for row in episodes] == [step for step in range(more) for _ in range(4)]
+    assert [row["step"] for row in episodes] == [step + 1 for step in range(more) for _ in range(4)]

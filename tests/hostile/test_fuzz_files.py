@@ -29,8 +29,9 @@ from lite_selfplay.runs.checkpoints import (
     save_checkpoint,
 )
 from lite_selfplay.runs.doctor import examine
-from lite_selfplay.runs.folder import as_written
-from lite_selfplay.runs.report.analysis import analyse, to_json
+from lite_selfplay.runs.folder import RunFolder, as_written
+from lite_selfplay.runs.report.charts import charts_of
+from lite_selfplay.runs.report.declared import game_of
 from lite_selfplay.tasks.files import read_tensors, sha256_of
 from lite_selfplay.training.optimizer import optimizer_state, seat_groups
 
@@ -85,10 +86,10 @@ def everything(path: Path) -> None:
 
 
 def shown(path: Path) -> None:
-    """What `analyse` shows, and `report` of its last steps."""
-    found = analyse(path)
+    """What `view` and `report --figures` show."""
+    folder = RunFolder.open(path)
     with as_written(path):
-        to_json(found, found.windows(6))
+        charts_of(game_of(folder)[0], folder, folder.metrics())
 
 
 @sizes

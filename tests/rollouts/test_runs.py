@@ -54,7 +54,7 @@ class Ear(Progress):
         self.warned.append(sentence)
 
     def step(self, metrics: Any, line: str) -> None:
-        self._then(metrics["step"] + 1)
+        self._then(metrics["step"])
 
 
 def config(folder: Path, servers: list[StandIn] | None = None, **changes: Any) -> RunConfig:
@@ -74,8 +74,8 @@ def played(run: Run) -> list[tuple[Any, ...]]:
 def require_whole(run: Run, steps: int = 4) -> None:
     """Every completion of every step is there once: 16 a step, 4 to each of 2 problems, by two roles."""
     rows = run.episodes()
-    assert [row["step"] for row in run.metrics_rows()] == list(range(steps))
-    for step in range(steps):
+    assert [row["step"] for row in run.metrics_rows()] == list(range(1, steps + 1))
+    for step in range(1, steps + 1):
         own = [row for row in rows if row["step"] == step]
         assert {role: sum(row["role"] == role for row in own) for role in ("drafter", "challenger")} == {
             "drafter": 8,

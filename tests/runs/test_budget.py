@@ -156,7 +156,7 @@ def test_as_many_steps_as_fit_are_played_and_schedules_end_with_them(tmp_path: P
     lines = Lines()
     run = train(config(tmp_path / "run"), progress=lines)
     # Two steps leave 40 s, of which 38 are planned for: three more.
-    assert [row["step"] for row in run.metrics_rows()] == [0, 1, 2, 3, 4]
+    assert [row["step"] for row in run.metrics_rows()] == [1, 2, 3, 4, 5]
     assert load_run(run.path).config.run.steps == 5
     assert "a step takes 10.0 s: 5 of 40 steps fit into 1 min" in lines.lines
     assert "5 of the 40 steps asked for fitted into 1 min" in lines.lines
