@@ -108,8 +108,9 @@ def may_not_be_read(path: Path) -> None:
 
 def run_folders() -> Iterator[Request]:
     readers = (("train", "--resume", "run"), ("report", "run"), ("report", "run", "--json"),
-               ("report", "run", "--figures"), ("view", "run", "--bundle", "runs"), ("why", "run"), ("why", "kl", "run"),
-               ("eval", "run", "--tasks", "letters"), ("doctor", "run"), (*TRAIN, "--init", "run"))  # fmt: skip
+               ("report", "run", "--figures"), ("view", "run", "--bundle", "runs"), ("why", "run"),
+               ("why", "kl", "run"), ("eval", "run", "--tasks", "letters"), ("doctor", "run"),
+               (*TRAIN, "--init", "run"))  # fmt: skip
     for prepare in NO_RUNS:
         for arguments in readers:
             # What a run of a game that is not there holds is shown without that game's own words.

@@ -71,14 +71,14 @@ def test_the_index_passes_over_what_is_no_completion(run: Path, monkeypatch: pyt
         b"[" * 9999,
     ]
     with (run / "episodes.jsonl").open("ab") as file:
-        file.write(b"".join(odd) + b"\n" + b'{"role": "solver", "step": 4, "text": "in another order"}\n')
+        file.write(b"".join(odd) + b"\n" + b'{"role": "solver", "step": 5, "text": "in another order"}\n')
     index = EpisodeIndex(run / "episodes.jsonl")
-    assert index.steps()[4] == 1
+    assert index.steps()[5] == 1
     assert index.damaged == 5  # one begins as a line of step 1 does: it is known, and not read
     assert len(answers.read_rows(index.of_step(1))) == 2
     monkeypatch.setattr("lite_selfplay.runs.view.index.LINE_LIMIT", 300)
     short = EpisodeIndex(run / "episodes.jsonl")
-    assert short.steps()[4] == 1
+    assert short.steps()[5] == 1
     assert short.damaged > 5
 
 
@@ -330,15 +330,15 @@ def test_a_bundle_holds_all_and_asks_for_nothing(hostile: Path):
     (policy,) = (about["content"] for tag, about in page.tags if tag == "meta" and "http-equiv" in about)
     assert "unsafe" not in str(policy)
     (held,) = json.loads(page.held)
-    assert sorted(held["cases"]) == ["0", "1", "2", "3", "4"]
-    assert held["cases"]["4"][0]["parts"][0]["text"] == SCRIPT
-    assert len(held["cases"]["4"][4]["parts"][0]["text"]) == 20_001
+    assert sorted(held["cases"]) == ["1", "2", "3", "4", "5"]
+    assert held["cases"]["5"][0]["parts"][0]["text"] == SCRIPT
+    assert len(held["cases"]["5"][4]["parts"][0]["text"]) == 20_001
 
 
 def test_a_bundle_of_a_long_run_holds_evenly_spread_steps(run: Path):
     text = bundle([ViewedRun(run)], limit=2000)
     (held,) = json.loads(Tags(text).held)
-    assert list(held["cases"]) == ["0", "3"]
+    assert list(held["cases"]) == ["1", "4"]
     assert [step for step, _ in held["overview"]["steps"]] == [1, 4]
     assert held["overview"]["remarks"][0] == "This file holds the episodes of 2 of 4 steps, evenly spread."
 
