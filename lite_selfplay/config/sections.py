@@ -386,6 +386,11 @@ class RunSection(Section):
     )
     keep_checkpoints: int = key(3, "Checkpoints to keep; the best one is kept besides", ge=1)
     episodes_limit_mb: float = key(256, "Size at which episodes.jsonl ends", ge=0)
+    keep_tokens: bool = key(
+        False,
+        "Also write each step's token ids and log-probabilities, from which it can be recomputed",
+        flag="keep_tokens",
+    )
     minibatches: int = key(
         1, "Updates of a step, each on its share of every stream; above 1 the ratio's clip acts", ge=1
     )
