@@ -23,8 +23,14 @@ from lite_selfplay.games.spc.corruptor import (
     spelled,
     value_of,
 )
-from lite_selfplay.games.spc.examples import critic_examples, sneaky_example, solver_example
-from lite_selfplay.games.spc.replies import KINDS, read_judgement, read_rewrite
+from lite_selfplay.games.spc.replies import (
+    KINDS,
+    critic_examples,
+    read_judgement,
+    read_rewrite,
+    sneaky_example,
+    solver_example,
+)
 from lite_selfplay.games.spc.steps import StepPair, without_notes
 from lite_selfplay.tasks import load_task
 from lite_selfplay.tasks.jsonl import read_jsonl
