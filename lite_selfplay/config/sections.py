@@ -108,16 +108,6 @@ class ModelSection(Section):
         ge=1,
         le=1024,
     )
-    share_cores: bool = key(
-        True,
-        "On a CPU, keep to half of the cores while other processes need the other half, which is faster than "
-        "waiting for shared ones; results are the same",
-    )
-    tune_memory: bool = key(
-        True,
-        "On a CPU, have the C library keep freed memory and bound oneDNN's caches, in the whole process until the run "
-        "ends",
-    )
     fast_inference: bool = key(
         False, "Sample through vLLM on the Unsloth backend: experimental, and needs the package vllm"
     )
