@@ -82,9 +82,13 @@ class ModelSection(Section):
     )
     backend: str = key(
         "auto",
-        "Which library computes: transformers, unsloth, or a name given to register_backend; auto takes Unsloth where "
-        "it can work",
+        "Which library computes: transformers, unsloth, or a name given to register_backend; auto is transformers",
         flag="backend",
+    )
+    device: Literal["auto", "cpu"] = key(
+        "auto",
+        "What computes: auto is the first card that torch sees, and the CPU only where there is no card",
+        flag="device",
     )
     thinking: Literal["auto", "on", "off"] = key(
         "auto", "Switches a chat template's reasoning on or off; auto leaves it as the template has it"

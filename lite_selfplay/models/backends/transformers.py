@@ -14,11 +14,11 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 
 from lite_selfplay.config import ModelSection, RunSection, SeatConfig
 from lite_selfplay.data import TokenScores
-from lite_selfplay.errors import ModelNotFoundError, TrainingError
+from lite_selfplay.errors import ModelNotFoundError, RequestError, TrainingError
 from lite_selfplay.models import attention, gates, norms, threads
 from lite_selfplay.models.adapters import Adapters, Stacks
 from lite_selfplay.models.backends import tuning
-from lite_selfplay.models.backends.availability import cpu_has_bf16
+from lite_selfplay.models.backends.availability import cpu_has_bf16, device_of, quantised_problem
 from lite_selfplay.models.backends.base import is_out_of_memory
 from lite_selfplay.models.generation.generate import generate
 from lite_selfplay.models.generation.sampling import Decoding, Generation, GenerationRequest, Loop
@@ -62,7 +62,7 @@ class TransformersBackend:
         poll: Callable[[], None] = lambda: None,
         warn: Callable[[str], None] = lambda sentence: None,
     ):
-        self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        self.device = device_of(section)
         self.compute_dtype = compute_dtype(section, self.device)
         loop = decoding_loop(section, self.device)
         on_cpu = self.device.type == "cpu"
@@ -76,7 +76,8 @@ class TransformersBackend:
         give_back = tuning.trim_heap if gives_back else lambda: None
         self._decoding = Decoding(eos_ids, pad_id, self.device, cache_tokens, decode, poll, give_back, loop, warn)
         self._warn = warn
-        self._packs = False
+        self._packs = self._speaks_dense = False
+        self._stacks: Stacks | None = None
         self._undoing = contextlib.ExitStack()
         """What the process is given back when the backend is closed."""
         self._load(path, section, seats, seed=seed, base_name=base_name or str(path))
@@ -113,7 +114,6 @@ class TransformersBackend:
         self.adapters.compute_together(self._dense)
         self._packs = packs(base)
         self._speaks_dense = self._has_room_for_dense_weights()
-        self._stacks: Stacks | None = None
         if self.device.type == "cuda" and self.adapters.stackable:
             self._stack(section)
 
@@ -335,10 +335,13 @@ def load_base(
 ) -> nn.Module:
     """A frozen causal language model from a folder: NF4 weights for `4bit`, otherwise `dtype`.
 
-    Raises ConfigError for one that is code of its own, unless that is trusted, and ModelNotFoundError for one that
-    cannot be read.
+    Raises ConfigError for one that is code of its own, unless that is trusted, ModelNotFoundError for one that cannot
+    be read, and RequestError where a card cannot work with 4-bit weights.
     """
     from transformers import AutoModelForCausalLM
+
+    if precision == "4bit" and device.type == "cuda" and (problem := quantised_problem()) is not None:
+        raise RequestError(f"{problem}: take --precision bf16 or fp16, or a version of bitsandbytes for this card")
 
     with reading(path):
         model = AutoModelForCausalLM.from_pretrained(
