@@ -143,7 +143,7 @@ def runs(
 ) -> None:
     """List run folders: game, model, step, state, best checkpoint, size, and the command that goes on.
 
-    A glance alone: `lite-selfplay doctor RUN` checks whether one can be resumed.
+    A glance alone: `lite-selfplay train --resume RUN` checks whether one can be resumed.
     """
     from lite_selfplay.runs.state import run_folders, state_of
 

@@ -261,8 +261,8 @@ def as_written(path: Path) -> Iterator[None]:
         yield
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
         raise RunFolderError(
-            f"{path} does not hold what a run writes ({type(error).__name__}: {error}); `lite-selfplay doctor {path}` "
-            "looks at its files one by one"
+            f"{path} does not hold what a run writes ({type(error).__name__}: {error}); `lite-selfplay train --resume "
+            f"{path}` names what is damaged"
         ) from error
 
 

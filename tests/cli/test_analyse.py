@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from lite_selfplay import RunConfig, train
+from lite_selfplay.models.packages import install
 from lite_selfplay.runs.folder import RunFolder
 from lite_selfplay.runs.report.analysis import figures
 
@@ -92,7 +93,7 @@ def test_without_matplotlib_the_tables_are_there(
     ended = analyse(agon, "--out", tmp_path / "none")
     assert (ended.code, ended.err) == (0, "")
     assert "challenger" in ended.out.splitlines()
-    assert ended.out.splitlines()[-1] == 'for figures, install matplotlib: pip install "lite-selfplay[plots]"'
+    assert ended.out.splitlines()[-1] == f"for figures, install matplotlib: {install('plots')}"
     assert not (tmp_path / "none").exists()
     assert json.loads(analyse(agon, "--json").out)["figures"] == []
     ended = analyse(agon, "--no-figures")

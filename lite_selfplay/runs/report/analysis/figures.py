@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from lite_selfplay.errors import RunFolderError
 from lite_selfplay.games.studies import Study, window_names, within
+from lite_selfplay.models.packages import install
 from lite_selfplay.runs.report.analysis.curves import GAME, SEATS, Curve
 from lite_selfplay.runs.report.analysis.runs import Analysis, Moment
 from lite_selfplay.tasks.files import require_no_link
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 
 Format = Literal["png", "svg"]
 
-HOW_TO_DRAW = 'for figures, install matplotlib: pip install "lite-selfplay[plots]"'
+HOW_TO_DRAW = f"for figures, install matplotlib: {install('plots')}"
 COLUMNS, WIDTH, HEIGHT = 3, 4.6, 3.1
 """Panels in a row; inches of a panel."""
 
