@@ -48,7 +48,7 @@ def arena(
       lite-selfplay arena runs/agon --checkpoints 0,20,40 --tasks gsm8k
     """
     from lite_selfplay.runs.arena import hold
-    from lite_selfplay.runs.report.analysis.figures import HOW_TO_DRAW, can_draw
+    from lite_selfplay.runs.report.drawn import HOW_TO_DRAW, can_draw
     from lite_selfplay.training.progress import PlainProgress
 
     progress = PlainProgress(lambda line: typer.echo(line, err=True))

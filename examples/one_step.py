@@ -177,12 +177,12 @@ def play(problems: int = 4, n: int = 8, most: int = 24, rate: float = 5e-3, seed
 def recompute(run: Path, step: int) -> dict[str, dict[str, float]]:
     """A step of a run again, in float64: how far each seat's gradient and weights are from the run's own.
 
-    The gradient after clipping is read from AdamW's first moment: g = (m' - 0.9 m) / 0.1. Steps count from 0.
+    The gradient after clipping is read from AdamW's first moment: g = (m' - 0.9 m) / 0.1. Steps count from 1.
     """
     config = yaml.safe_load((run / "config.yaml").read_text())
-    facts = json.loads((run / "metrics.jsonl").read_text().splitlines()[step])
+    facts = json.loads((run / "metrics.jsonl").read_text().splitlines()[step - 1])
     tokens = load_file(run / "tokens" / f"step-{step}.safetensors")
-    before, after = (run / "checkpoints" / f"step-{k}" for k in (step, step + 1))
+    before, after = (run / "checkpoints" / f"step-{k}" for k in (step - 1, step))
     moments, moved = (load_file(folder / "optimizer.safetensors") for folder in (before, after))
     kept = [kept["name"] for kept in json.loads((before / "state.json").read_text())["snapshots"]]
     seats = {seat: (own["rank"], own["alpha"]) for seat, own in config["seats"].items()}
@@ -244,7 +244,7 @@ def rows_of(run: Path, step: int, role: str, tokens):
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--run", type=Path, help="a run folder, made with --keep-tokens --save-every 1")
-    parser.add_argument("--step", type=int, default=0, help="which of its steps, from 0")
+    parser.add_argument("--step", type=int, default=1, help="which of its steps, from 1")
     given = parser.parse_args()
     for seat, figures in recompute(given.run, given.step).items() if given.run else play():
         print(f"{seat}: " + ", ".join(f"{name} {value:.3g}" for name, value in figures.items()))

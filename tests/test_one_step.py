@@ -45,7 +45,7 @@ def check(example: Any, run: Path) -> None:
     for lines in groups.values():
         theirs, ours = [line["advantage"] for line in lines], example.advantages([line["reward"] for line in lines])
         assert [a or 0.0 for a in theirs] == pytest.approx([a or 0.0 for a in ours], abs=1e-12)
-    for step in range(2):
+    for step in (1, 2):
         for figures in example.recompute(run, step).values():
             moved += figures["gradient"] > 0
             assert figures["gradient"] == pytest.approx(figures["gradient in the run"], rel=1e-5)

@@ -51,7 +51,9 @@ class GameSection(BaseModel):
 
     model_config = ConfigDict(extra="allow", frozen=True)
 
-    name: str = key(..., "The game whose seats are trained: a name that `lite-selfplay games` lists, or FILE.py:CLASS")
+    name: str = key(
+        ..., "The game whose seats are trained: a name that `lite-selfplay list games` lists, or FILE.py:CLASS"
+    )
 
     @property
     def label(self) -> str:
@@ -398,7 +400,7 @@ class RunSection(Section):
     reward: str | None = key(None, "A function in the checker's place", flag="reward", metavar="FILE.py:FUNCTION")
     verify_timeout_s: float = key(5.0, "Seconds that checking one answer may take before it counts as wrong", gt=0)
     report_to: Literal["none", "tensorboard", "wandb", "trackio"] = key(
-        "none", "A tracker that gets the curves, sample completions and warnings as well", flag="report_to"
+        "none", "A tracker that gets the curves and warnings as well", flag="report_to"
     )
 
     def tokens_at_once(self, *, on_cpu: bool, lean: bool = False) -> int:

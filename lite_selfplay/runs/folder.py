@@ -24,6 +24,8 @@ ADAPTERS, CHECKPOINTS, CARD, BUDGET = "adapters", "checkpoints", "README.md", "b
 EVALUATIONS, EXAMPLES, COLLECTIONS, PREFLIGHT = "eval", "cold_start.jsonl", "collections", "preflight.json"
 TRACKER, TENSORBOARD, WANDB, ARENA = "tracker.json", "tensorboard", "wandb", "arena"
 ROLLOUTS, TOKENS = "rollouts", "tokens"
+COLD_START = "cold start"
+"""What `environment.json` says of a folder whose seats were taught their format `only`."""
 _NUMBER = (int, float)
 _EVALUATION: dict[str, Any] = {
     **dict.fromkeys(("tasks", "best"), str),
@@ -229,7 +231,7 @@ class RunFolder:
         return (row for _, row in _lines(self.path / EPISODES))
 
     def cut(self, step: int) -> None:
-        """Drop the lines of this step and all later ones, as a resume from its start needs.
+        """Drop the lines of all steps after this one, counted from 1, as a resume behind it needs.
 
         Raises RunFolderError, with nothing changed, where a line cannot be read or the folder cannot be written.
         """
@@ -237,9 +239,9 @@ class RunFolder:
         try:
             with contextlib.ExitStack() as stack:  # neither takes its place before both are written
                 for path, file in [(path, stack.enter_context(written_whole(path))) for path in paths]:
-                    file.writelines(line for line, row in _lines(path) if row["step"] < step)
+                    file.writelines(line for line, row in _lines(path) if row["step"] <= step)
             for path in (self.path / TOKENS).glob("step-*.safetensors"):
-                if int(path.stem.removeprefix("step-")) >= step:
+                if int(path.stem.removeprefix("step-")) > step:
                     path.unlink()
         except OSError as error:
             raise RunFolderError(f"cannot write to {self.path}: {error.strerror or error}") from None

@@ -16,7 +16,6 @@ from lite_selfplay.runs.report.steps import (
     token_columns,
     warning_kind,
 )
-from lite_selfplay.runs.report.transcripts import shown_transcript
 from lite_selfplay.training.progress import Progress
 from lite_selfplay.training.rollout import LiveTable
 from lite_selfplay.training.updates import StepReport
@@ -57,14 +56,13 @@ class Bookkeeper:
     def begin(self, first_step: int) -> None:
         """Training begins, from this step on."""
         self._first_step, self._started = first_step, time.perf_counter()
-        self._progress.begin(type(self._game))
 
     def write_what_is_missing(self) -> None:
         """Write the last step's lines where the process that writes them has ended before it did. Raises SaveFailed."""
         if self._unwritten is None:
             return
         step, metrics, rows, tokens = self._unwritten
-        if not any(line["step"] == step for line in self._folder.metrics()):
+        if not any(line["step"] == step + 1 for line in self._folder.metrics()):
             self._folder.cut(step)  # its completions may be there, and not its metrics
             self._write(step, metrics, rows, tokens)
 
@@ -95,7 +93,7 @@ class Bookkeeper:
         tokens = token_columns(report) if self.config.run.keep_tokens else {}
         self._write(report.step, metrics, rows, tokens)
         if self._folder.ours:
-            self._show(report.step, metrics, rows)
+            self._show(report.step, metrics)
         return metrics
 
     def judge(self, report: StepReport) -> None:
@@ -136,7 +134,7 @@ class Bookkeeper:
             )
         }
         return {
-            "step": report.step,
+            "step": report.step + 1,
             "wall_s": {
                 "total": round(time.perf_counter() - self._step_started, 4),
                 "generate": round(self._table.seconds["generate"], 4),
@@ -172,7 +170,7 @@ class Bookkeeper:
         limit = self.config.run.episodes_limit_mb
         try:
             if tokens:
-                self._folder.keep_tokens(step, tokens)
+                self._folder.keep_tokens(step + 1, tokens)
             room = self._folder.append(metrics, rows, limit)
         except OSError as error:
             raise SaveFailed(
@@ -183,11 +181,11 @@ class Bookkeeper:
             self._warned_full = True
             self._progress.warn(f"episodes.jsonl has reached its limit of {limit:g} MB: no more are written")
 
-    def _show(self, step: int, metrics: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> None:
+    def _show(self, step: int, metrics: Mapping[str, Any]) -> None:
         progress, game = self._progress, type(self._game)
-        total = (None, None) if game.open_ended else (self.config.run.steps, self._time_left(step))
-        line = progress_line(game, metrics, *total)
-        progress.step(metrics, shown_transcript(game, rows), line)
+        steps, left = (None, None) if game.open_ended else (self.config.run.steps, self._time_left(step))
+        line = progress_line(game, metrics, steps, left, progress.verbose)
+        progress.step(metrics, line)
         progress.advance(step + 1)
         for sentence in metrics["warnings"]:
             self._warn_now_and_then(sentence, step)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from lite_selfplay.errors import RunFolderError
 from lite_selfplay.runs.arena import Arena, conversion_rate
-from lite_selfplay.runs.report.analysis.figures import shown_label
+from lite_selfplay.runs.report.drawn import shown_label
 from lite_selfplay.stats import clopper_pearson
 from lite_selfplay.tasks.files import require_no_link
 
