@@ -19,7 +19,6 @@ from lite_selfplay.training.launch import find, in_a_group
 from lite_selfplay.training.ranks import joined
 from lite_selfplay_cli import (
     analyse,
-    arena,
     chat,
     cold_start,
     config,
@@ -31,7 +30,6 @@ from lite_selfplay_cli import (
     rehearse,
     report,
     reproduce,
-    serve,
     train,
     view,
     why,
@@ -93,15 +91,12 @@ app = typer.Typer(
 app.command("train")(_without_exit(_together(train.train)))
 app.command("cold-start")(_without_exit(_together(cold_start.cold_start)))
 app.command("eval")(_without_exit(_together(evaluate.evaluate)))
-app.command("arena")(_without_exit(_alone(arena.arena)))
 app.command("reproduce")(_without_exit(_alone(reproduce.reproduce)))
 app.command("report")(_without_exit(report.report))
 app.command("analyse")(_without_exit(analyse.analyse))
 app.command("view")(_without_exit(view.view))
 app.command("chat")(_without_exit(_alone(chat.chat)))
-app.command("serve")(_without_exit(_alone(serve.serve)))
 app.command("export")(_without_exit(_alone(export.export)))
-app.command("push")(_without_exit(_alone(export.push)))
 app.command("why")(_without_exit(why.why))
 app.command("explain")(_without_exit(why.explain))
 app.command("runs")(_without_exit(why.runs))

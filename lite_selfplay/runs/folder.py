@@ -19,7 +19,7 @@ from lite_selfplay.tasks.files import read_json, read_lines, require_no_link, wr
 CONFIG, ENVIRONMENT, METRICS, EPISODES = "config.yaml", "environment.json", "metrics.jsonl", "episodes.jsonl"
 ADAPTERS, CHECKPOINTS, CARD, BUDGET = "adapters", "checkpoints", "README.md", "budget.json"
 EVALUATIONS, EXAMPLES, COLLECTIONS, PREFLIGHT = "eval", "cold_start.jsonl", "collections", "preflight.json"
-TRACKER, TENSORBOARD, WANDB, ARENA = "tracker.json", "tensorboard", "wandb", "arena"
+TRACKER, TENSORBOARD, WANDB = "tracker.json", "tensorboard", "wandb"
 ROLLOUTS = "rollouts"
 _NUMBER = (int, float)
 _EVALUATION: dict[str, Any] = {
@@ -116,7 +116,7 @@ class RunFolder:
     def require_own_files(self) -> None:
         """Raises RunFolderError where a part of the folder is a link, through which a run would write elsewhere."""
         parts = (ADAPTERS, CHECKPOINTS, CARD, BUDGET, EVALUATIONS, EXAMPLES, COLLECTIONS, PREFLIGHT, LOCK)
-        for name in (CONFIG, ENVIRONMENT, METRICS, EPISODES, *parts, TRACKER, TENSORBOARD, WANDB, ARENA, ROLLOUTS):
+        for name in (CONFIG, ENVIRONMENT, METRICS, EPISODES, *parts, TRACKER, TENSORBOARD, WANDB, ROLLOUTS):
             require_no_link(self.path / name)
 
     def require_elsewhere(self, place: str, what: str) -> None:
