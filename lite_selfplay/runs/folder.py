@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 CONFIG, ENVIRONMENT, METRICS, EPISODES = "config.yaml", "environment.json", "metrics.jsonl", "episodes.jsonl"
 ADAPTERS, CHECKPOINTS, CARD, BUDGET = "adapters", "checkpoints", "README.md", "budget.json"
 EVALUATIONS, EXAMPLES, COLLECTIONS, PREFLIGHT = "eval", "cold_start.jsonl", "collections", "preflight.json"
-TRACKER, TENSORBOARD, WANDB, ARENA = "tracker.json", "tensorboard", "wandb", "arena"
+TRACKER, TENSORBOARD, WANDB = "tracker.json", "tensorboard", "wandb"
 ROLLOUTS, TOKENS = "rollouts", "tokens"
 COLD_START = "cold start"
 """What `environment.json` says of a folder whose seats were taught their format `only`."""
@@ -121,19 +121,8 @@ class RunFolder:
     def require_own_files(self) -> None:
         """Raises RunFolderError where a part of the folder is a link, through which a run would write elsewhere."""
         parts = (ADAPTERS, CHECKPOINTS, CARD, BUDGET, EVALUATIONS, EXAMPLES, COLLECTIONS, PREFLIGHT, LOCK)
-        for name in (
-            CONFIG,
-            ENVIRONMENT,
-            METRICS,
-            EPISODES,
-            *parts,
-            TRACKER,
-            TENSORBOARD,
-            WANDB,
-            ARENA,
-            ROLLOUTS,
-            TOKENS,
-        ):
+        of_trackers = (TRACKER, TENSORBOARD, WANDB)
+        for name in (CONFIG, ENVIRONMENT, METRICS, EPISODES, *parts, *of_trackers, ROLLOUTS, TOKENS):
             require_no_link(self.path / name)
 
     def require_elsewhere(self, place: str, what: str) -> None:
