@@ -18,7 +18,6 @@ from lite_selfplay.training.interrupts import HANGUP, stopping_signals
 from lite_selfplay.training.launch import find, in_a_group
 from lite_selfplay.training.ranks import joined
 from lite_selfplay_cli import (
-    arena,
     chat,
     cold_start,
     config,
@@ -30,7 +29,6 @@ from lite_selfplay_cli import (
     rehearse,
     report,
     reproduce,
-    serve,
     train,
     view,
     why,
@@ -77,15 +75,12 @@ lists = typer.Typer(help="List the games, tasks, models, presets or runs there a
 app.command("train")(_command(train.train, "many"))
 app.command("cold-start")(_command(cold_start.cold_start, "many"))
 app.command("eval")(_command(evaluate.evaluate, "many"))
-app.command("arena")(_command(arena.arena, "one"))
 app.command("plan")(_command(plan.plan))
 app.command("report")(_command(report.report))
 app.command("why")(_command(why.why))
 app.command("view")(_command(view.view))
 app.command("chat")(_command(chat.chat, "one"))
-app.command("serve")(_command(serve.serve, "one"))
 app.command("export")(_command(export.export, "one"))
-app.command("push")(_command(export.push, "one"))
 app.command("show-prompt")(_command(rehearse.show_prompt))
 app.command("try-reward")(_command(rehearse.try_reward))
 app.command("reproduce")(_command(reproduce.reproduce, "one"))

@@ -1,4 +1,4 @@
-"""What state a run is in, at a glance: by its configuration, its last step and its lock. `doctor` looks closely."""
+"""What state a run is in, at a glance: by its configuration, its last step and its lock. A resume looks closely."""
 
 import contextlib
 import os

@@ -8,7 +8,14 @@ from lite_selfplay.config import RunConfig
 from lite_selfplay.errors import SaveFailed, TrainingError
 from lite_selfplay.games import Game
 from lite_selfplay.runs.folder import RunFolder
-from lite_selfplay.runs.report.steps import episode_rows, only_finite, progress_line, stream_metrics, warning_kind
+from lite_selfplay.runs.report.steps import (
+    episode_rows,
+    only_finite,
+    progress_line,
+    stream_metrics,
+    token_columns,
+    warning_kind,
+)
 from lite_selfplay.training.progress import Progress
 from lite_selfplay.training.rollout import LiveTable
 from lite_selfplay.training.updates import StepReport
@@ -42,7 +49,7 @@ class Bookkeeper:
         self.skipped_steps = self.nonfinite_steps = self.bad_steps = 0
         self._silent_steps = self._shown_timeouts = 0
         self._warned_full = False
-        self._unwritten: tuple[int, Mapping[str, Any], Sequence[Mapping[str, Any]]] | None = None
+        self._unwritten: tuple[int, Mapping[str, Any], Sequence[Mapping[str, Any]], Mapping[str, Any]] | None = None
         self._warned: dict[str, int] = {}
         self._first_step, self._started = 0, time.perf_counter()
 
@@ -54,10 +61,10 @@ class Bookkeeper:
         """Write the last step's lines where the process that writes them has ended before it did. Raises SaveFailed."""
         if self._unwritten is None:
             return
-        step, metrics, rows = self._unwritten
+        step, metrics, rows, tokens = self._unwritten
         if not any(line["step"] == step + 1 for line in self._folder.metrics()):
             self._folder.cut(step)  # its completions may be there, and not its metrics
-            self._write(step, metrics, rows)
+            self._write(step, metrics, rows, tokens)
 
     def begin_step(self) -> None:
         self._step_started = time.perf_counter()
@@ -83,7 +90,8 @@ class Bookkeeper:
         silent = meant and fine and not trained
         self._silent_steps = self._silent_steps + 1 if silent else 0
         metrics, rows = only_finite(self._metrics(report)), only_finite(episode_rows(report))
-        self._write(report.step, metrics, rows)
+        tokens = token_columns(report) if self.config.run.keep_tokens else {}
+        self._write(report.step, metrics, rows, tokens)
         if self._folder.ours:
             self._show(report.step, metrics)
         return metrics
@@ -149,12 +157,20 @@ class Bookkeeper:
             **({"over": True} if self._game.over() else {}),
         }
 
-    def _write(self, step: int, metrics: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> None:
+    def _write(
+        self,
+        step: int,
+        metrics: Mapping[str, Any],
+        rows: Sequence[Mapping[str, Any]],
+        tokens: Mapping[str, Any],
+    ) -> None:
         if not self._folder.ours:
-            self._unwritten = step, metrics, rows
+            self._unwritten = step, metrics, rows, tokens
             return
         limit = self.config.run.episodes_limit_mb
         try:
+            if tokens:
+                self._folder.keep_tokens(step + 1, tokens)
             room = self._folder.append(metrics, rows, limit)
         except OSError as error:
             raise SaveFailed(

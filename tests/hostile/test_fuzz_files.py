@@ -28,7 +28,6 @@ from lite_selfplay.runs.checkpoints import (
     newest_whole,
     save_checkpoint,
 )
-from lite_selfplay.runs.doctor import examine
 from lite_selfplay.runs.folder import RunFolder, as_written
 from lite_selfplay.runs.report.charts import charts_of
 from lite_selfplay.runs.report.declared import game_of
@@ -82,7 +81,6 @@ def everything(path: Path) -> None:
     run.episodes()
     run.evaluations()
     run.later_evaluations()
-    examine(path)
 
 
 def shown(path: Path) -> None:

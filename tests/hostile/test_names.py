@@ -38,7 +38,7 @@ OTHERS = (
     "eval tiny --tasks gsm8k --data-dir .", "eval tinny --tasks letters", "eval . --tasks letters",
     "eval ./nosuch/model --tasks letters", "eval no/such/model --tasks letters", "eval m.gguf --tasks letters",
     "report nosuch", "report nosuch --choose best", "report . --out .", "report nosuch --figures",
-    "report . --figures --json", "doctor nosuch", "doctor nosuch --json", "doctor . .", "plan", "plan --model no",
+    "report . --figures --json", "doctor nosuch", "plan", "plan --model no",
     "plan --gpu t5 --model tiny", "plan --model tiny --game agonn", "plan --model tiny --preset dmo", "config",
     "config show", "config nosuch", "config show nosuch.yaml", "config show . --json", "config validate nosuch.yaml",
     "config validate .", "config keys nosuch", "config keys runn --json", "config keys run eval", "config init agonn",
@@ -106,7 +106,6 @@ def places() -> Iterator[Request]:
             yield Request(("train", *base, flag, odd))
     for command in (
         "report",
-        "doctor",
         "view",
         "why",
         "why kl",

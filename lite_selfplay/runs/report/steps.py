@@ -6,6 +6,8 @@ import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from lite_selfplay.credit import has_variance, rewards_of
 from lite_selfplay.data import Sample, Stream
 from lite_selfplay.games import Game
@@ -58,6 +60,28 @@ def episode_rows(report: "StepReport") -> list[dict[str, Any]]:
         for g, (group, row) in enumerate(zip(stream.groups, advantages, strict=True))
         for k, (sample, advantage) in enumerate(zip(group.samples, row, strict=True))
     ]
+
+
+def token_columns(report: "StepReport") -> "dict[str, np.ndarray]":
+    """The step's completions as numbers, each role's in the order of its lines in `episodes.jsonl`.
+
+    Under `ROLE/`: `prompt_ids` and `token_ids` (int64) and `logprobs` (float64, nats, a number for each of
+    `token_ids`), of all completions one after the other; `prompt_tokens` and `tokens` (int64), the lengths of each;
+    `temperature` (float64) of each.
+    """
+    columns: dict[str, np.ndarray] = {}
+    for stream in report.episode.streams:
+        said = [sample.completion for group in stream.groups for sample in group.samples]
+        numbers: dict[str, Sequence[float]] = {
+            "prompt_ids": [i for one in said for i in one.prompt_ids],
+            "token_ids": [i for one in said for i in one.token_ids],
+            "prompt_tokens": [len(one.prompt_ids) for one in said],
+            "tokens": [len(one.token_ids) for one in said],
+        }
+        columns |= {f"{stream.role}/{name}": np.array(values, np.int64) for name, values in numbers.items()}
+        columns[f"{stream.role}/logprobs"] = np.array([p for one in said for p in one.logprobs], np.float64)
+        columns[f"{stream.role}/temperature"] = np.array([one.sampling.temperature for one in said], np.float64)
+    return columns
 
 
 def _episode_row(
