@@ -115,12 +115,18 @@ def _from_folder(name: str, path: Path) -> ResolvedModel:
 
 def _from_gguf(name: str, path: Path, say: Callable[[str], None]) -> ResolvedModel:
     from lite_selfplay.models.sources import gguf
+    from lite_selfplay.models.sources.cache import build_once
 
     if not os.path.exists(path):
         raise ModelNotFoundError(f"no .gguf file at {path}. {NO_NETWORK}")
     require_file(path, ModelNotFoundError)
     sha256 = sha256_of(path)
-    return ResolvedModel(name, gguf.converted(path, sha256, say=say), f"gguf:{sha256}")
+
+    def build(staging: Path) -> None:
+        say(f"converting {path.name} into a transformers folder; this is done once")
+        gguf.convert(path, staging, sha256=sha256)
+
+    return ResolvedModel(name, build_once(gguf.folder_for(sha256), build, say=say), f"gguf:{sha256}")
 
 
 def _from_hub(name: str, hub_id: str, with_code: bool, say: Callable[[str], None]) -> ResolvedModel:

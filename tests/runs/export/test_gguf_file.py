@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from lite_selfplay.errors import RequestError
+from lite_selfplay.errors import ModelNotFoundError, RequestError
 from lite_selfplay.models.sources import gguf as reading
 from lite_selfplay.models.sources.gguf_tokenizer import SPLITTING_RULES, build_tokenizer, ignores_merges, splitting
 from lite_selfplay.models.sources.tiny import byte_tokenizer
@@ -76,7 +76,17 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize(("arch", "options"), CASES, ids=["llama", "llama 3", "qwen2", "qwen3"])
+def test_the_scaling_of_llama_3_is_written_and_not_read_back(tmp_path):
+    from gguf import GGUFReader
+
+    file = write(tmp_path / "a.gguf", small_model(*CASES[1][:1], **CASES[1][1]))
+    (factors,) = (tensor.data for tensor in GGUFReader(file).tensors if tensor.name == "rope_freqs.weight")
+    assert list(factors) == pytest.approx(reading.llama3_factors(len(factors), LLAMA3))
+    with pytest.raises(ModelNotFoundError, match="rotary positions are scaled"):
+        reading.convert(file, tmp_path / "copy", sha256="0")
+
+
+@pytest.mark.parametrize(("arch", "options"), [CASES[0], *CASES[2:]], ids=["llama", "qwen2", "qwen3"])
 def test_the_librarys_own_reader_finds_the_same_weights(tmp_path, arch, options):
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
