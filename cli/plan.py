@@ -51,10 +51,12 @@ def plan(
     rows = max(run.problems_per_step * run.group_size, (played.rollouts_per_step() or 0) // len(played.roles))
     load = Load(rows, prompt_tokens, run.max_completion_tokens or 512)
     on_cpu = gpu is not None and gpu.lower() == "cpu"
-    found = estimate(whole, shape, load, on_cpu=on_cpu)
+    chosen = [] if on_cpu else [CARDS[gpu.lower()]] if gpu is not None else list(CARDS.values())
+    one = chosen[0] if len(chosen) == 1 else None
+    found = estimate(whole, shape, load, on_cpu=on_cpu, card=one)
+    fitting = {card.name: estimate(whole, shape, load, card=card).peak <= card.memory for card in chosen}
     rollouts = played.rollouts_per_step()
     most = None if rollouts is None else rollouts * load.completion_tokens
-    chosen = [] if on_cpu else [CARDS[gpu.lower()]] if gpu is not None else list(CARDS.values())
     if as_json:
         facts = {
             "parts": {part.name: round(part.bytes) for part in found.parts},
@@ -62,14 +64,14 @@ def plan(
             "updating": round(found.updating),
             "completions_per_step": rollouts,
             "tokens_per_step": most,
-            "fits": {card.name: found.peak <= card.memory for card in chosen},
+            "fits": fitting,
         }
         flags.echo_json(facts)
         return
     for line in [*_about(whole, shape, load, rollouts, most), "", *_table(found), ""]:
         typer.echo(line)
     for card in chosen:
-        fits = "fits" if found.peak <= card.memory else "too small"
+        fits = "fits" if fitting[card.name] else "too small"
         typer.echo(f"{card.name:<20}{card.memory / GIB:>6.1f} GiB  {fits}")
     for sentence in advise(whole, shape, load, chosen[0]) if len(chosen) == 1 else ():
         typer.echo(sentence)
