@@ -28,7 +28,6 @@ from lite_selfplay_cli import (
     export,
     listing,
     plan,
-    rehearse,
     report,
     reproduce,
     serve,
@@ -105,8 +104,6 @@ app.command("push")(_without_exit(_alone(export.push)))
 app.command("why")(_without_exit(why.why))
 app.command("explain")(_without_exit(why.explain))
 app.command("runs")(_without_exit(why.runs))
-app.command("show-prompt")(_without_exit(rehearse.show_prompt))
-app.command("try-reward")(_without_exit(rehearse.try_reward))
 app.command("doctor")(_without_exit(doctor.doctor))
 app.command("plan")(_without_exit(plan.plan))
 app.command("games")(_without_exit(listing.games))

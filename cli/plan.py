@@ -1,4 +1,4 @@
-"""`lite-selfplay plan`: how much memory a run would take, before anything is downloaded."""
+"""`lite-selfplay plan`: what a run would take, ask and pay, before anything is downloaded."""
 
 from dataclasses import asdict
 from typing import Annotated, Any
@@ -9,9 +9,11 @@ from lite_selfplay.errors import ConfigError, UnknownNameError
 from lite_selfplay_cli import flags
 
 _FLAGS = ("model", "group_size", "problems_per_step", "max_completion_tokens", "backend", "precision")
+_OF_TASKS = ("tasks", "knowledge", "validation", "solutions", "data_dir", "seed", "reward", "trust_remote_code")
+PREVIEW = 60
 
 
-@flags.takes({flag: flags.TRAIN[flag] for flag in _FLAGS})
+@flags.takes({flag: flags.TRAIN[flag] for flag in (*_FLAGS, *_OF_TASKS)})
 def plan(
     game: Annotated[str, typer.Option("--game", help="The game whose seats are trained.")] = "agon",
     *,
@@ -29,6 +31,9 @@ def plan(
     ] = None,
     nodes: Annotated[int, typer.Option(min=1, max=4096, help="Machines, each with --gpus cards.")] = 1,
     network: Annotated[float, typer.Option(min=0.001, help="Gigabits a second between machines.")] = 10.0,
+    prompts: Annotated[
+        bool, typer.Option(help="Instead show the prompts of each role, as the model reads them.")
+    ] = False,
     preset: flags.Preset = None,
     config: flags.Config = None,
     assignments: flags.Assignments = None,
@@ -45,9 +50,18 @@ def plan(
     --gpus and --nodes add how long a step takes on several cards, and where more of them stop to pay. What sharing a
     step out costs was measured; sampling and the update are by the card's data sheet.
 
+    --prompts shows what each role would be asked, with thinking on and off, and how many tokens that has: the problems
+    are the task's own, what other roles write before is made up, and only the model's tokenizer is loaded. --reward
+    calls a reward function on ten made-up completions of two problems and shows what each would earn beside what the
+    checker says: right, right without the answer format, wrong, empty and cut off; their token ids are bytes.
+
     Examples:
 
       lite-selfplay plan --model Qwen3-4B --game agon --gpu t4 --preset t4
+
+      lite-selfplay plan --model Qwen3-0.6B --game sqlm --prompts
+
+      lite-selfplay plan --model tiny --tasks problems.jsonl --reward my_reward.py:reward
 
       lite-selfplay plan --model Qwen3-1.7B --gpu rtx3060 --max-completion-tokens 2048
 
@@ -64,6 +78,9 @@ def plan(
     if gpu is not None and gpu.lower() not in (*CARDS, "cpu"):
         raise UnknownNameError("GPU", gpu, [*CARDS, "cpu"])
     asked = RunConfig.of(*flags.layers({"game": game, **given}, preset, config, assignments))
+    if prompts or asked.run.reward is not None:
+        (_show_prompts if prompts else _try_reward)(asked, as_json)
+        return
     whole, played = filled_in(asked)
     shape = shape_of(whole.model.name)
     run = whole.run
@@ -164,3 +181,55 @@ def _table(found: Any) -> list[str]:
         lines.append(f"{part.name:<18}{part.bytes / GIB:>7.2f}  {when}")
     sampling, updating = found.generating / GIB, found.updating / GIB
     return [*lines, "", f"peak, with allowances: {sampling:.1f} GiB sampling, {updating:.1f} updating"]
+
+
+def _show_prompts(asked: Any, as_json: bool) -> None:
+    from lite_selfplay.runs.plan import plan as planned
+    from lite_selfplay.runs.rehearsal import MOST_STEPS, rendered_prompts
+    from lite_selfplay.training.progress import printable
+
+    found, silent = rendered_prompts(planned(asked, own_checker=asked.run.reward is not None), _to_stderr())
+    if as_json:
+        flags.echo_json({"prompts": [vars(each) for each in found], "not_asked": silent})
+        return
+    for each in found:
+        how = "" if each.thinking == "auto" else f", thinking {each.thinking}"
+        typer.echo(f"== {each.role} (seat {each.seat}){how}: {each.tokens} tokens")
+        typer.echo("\n".join(f"    {line}" for line in printable(each.text).splitlines()) + "\n")
+    if found and all(each.thinking == "auto" for each in found):
+        typer.echo("The model's chat template knows no thinking: there is nothing to switch on or off.")
+    for role in silent:
+        typer.echo(f"\n{role}: not asked in the first {MOST_STEPS} steps of a made-up game")
+
+
+def _try_reward(asked: Any, as_json: bool) -> None:
+    from lite_selfplay.config.user_code import load
+    from lite_selfplay.evaluation.tables import as_text
+    from lite_selfplay.runs.plan import plan as planned
+    from lite_selfplay.runs.rehearsal import in_a_sentence, tried
+
+    function = load(asked.run.reward, "--reward", "function")
+    found = tried(function, planned(asked, own_checker=True).task, _to_stderr())
+    if as_json:
+        flags.echo_json({"samples": [vars(each) for each in found], "verdict": in_a_sentence(found)})
+        return
+    rows = [
+        [_short(each.problem), each.kind, f"{each.reward:g}", "right" if each.right else "wrong", _short(each.text)]
+        for each in found
+    ]
+    typer.echo(as_text(["problem", "completion", "reward", "checker", "text"], rows))
+    typer.echo(f"\n{in_a_sentence(found)}")
+
+
+def _to_stderr() -> Any:
+    """Progress beside the result, which alone is on stdout."""
+    from lite_selfplay.training.progress import PlainProgress
+
+    return PlainProgress(lambda line: typer.echo(line, err=True))
+
+
+def _short(text: str) -> str:
+    from lite_selfplay.training.progress import printable
+
+    words = " ".join(printable(text).split()) or "(nothing)"
+    return words if len(words) <= PREVIEW else f"{words[:PREVIEW]}..."

@@ -50,86 +50,62 @@ class Plan:
         return [*self.held_out, *self.sources.get("validation", ())]
 
     def lines(self) -> list[str]:
-        """What would happen, in sentences."""
-        run, model = self.config.run, self.config.model
-        seats = ", ".join(f"{name} (lr {seat.lr:g}, rank {seat.rank})" for name, seat in self.config.seats.items())
-        length = "until the game ends" if self.game.open_ended else f"{run.steps} steps"
-        lines = [
-            f"{self.config.game.label} with {model.name} in {model.precision}, {length}, seed {run.seed}",
-            *self._source_lines(),
-            f"seats: {seats}",
-            *self.game.describe(run.steps),
-        ]
-        if run.init is not None:
-            lines.append(f"the seats start from {run.init}")
-        if servers := self.config.rollouts.servers:
-            lines.append(f"completions are sampled by {' and '.join(servers)}")
-        if run.minutes:
-            lines.append(f"as many of the steps as fit into {run.minutes:g} minutes, chosen after the first ones")
-        return lines + self._cold_start_lines() + self._step_lines() + self._evaluation_lines()
+        """What would happen, a line each."""
+        config, game, run = self.config, self.game, self.config.run
+        length = "until the game ends" if game.open_ended else f"{run.steps} steps"
+        seats = [f"{name} (lr {seat.lr:g}, rank {seat.rank})" for name, seat in config.seats.items()]
+        base = f"{config.model.name} in {config.model.precision}"
+        rows = {
+            "run": f"{config.game.label} with {base}, {length}, seed {run.seed}",
+            **self._drawn(),
+            "seats": ", ".join(seats) + (f", from {run.init}" if run.init else ""),
+            "samplers": ", ".join(config.rollouts.servers),
+            "minutes": f"{run.minutes:g}, for as many of the steps as fit" if run.minutes else "",
+            "cold start": self._taught(),
+            "a step": self._sampled(),
+            "evaluation": self._measured(),
+        }
+        return [f"{what}: {value}" for what, value in rows.items() if value] + game.describe(run.steps)
 
-    def _source_lines(self) -> list[str]:
-        tasks, lines = self.config.tasks, []
-        for name, problems in self.sources.items():
-            if name == "problems":
-                often = "round" if self.game.open_ended else "step"
-                each = f", {self.config.run.problems_per_step} a {often}"
-                lines.append(f"tasks: {self.task.name}, {len(problems):,} problems{each}")
-            elif name == "solutions":
-                lines += [f"solutions: {tasks.solutions}, {len(problems):,}"] if problems else []
-            else:
-                given = tasks.knowledge if name == "passages" else tasks.validation
-                lines.append(f"{name}: {given or self.task.name}, {len(problems):,}")
+    def _drawn(self) -> dict[str, str]:
+        tasks, each = self.config.tasks, self.config.run.problems_per_step
+        given = {"passages": tasks.knowledge, "solutions": tasks.solutions, "validation": tasks.validation}
+        rows = {name: f"{given.get(name) or self.task.name}, {len(p):,}" for name, p in self.sources.items() if p}
         if "problems" not in self.sources:
-            lines.append(f"problems are written by a seat; {self.task.name} is what a cold start would learn from")
-        return lines
+            return {"tasks": f"{self.task.name}, for a cold start: problems are written by a seat", **rows}
+        return {
+            "tasks": f"{rows.pop('problems')} problems, {each} a {'round' if self.game.open_ended else 'step'}",
+            **rows,
+        }
 
-    def _cold_start_lines(self) -> list[str]:
+    def _taught(self) -> str:
         section = self.config.cold_start
         if not section.enabled:
-            return []
-        examples = section.steps * section.examples_per_step
+            return ""
         taught = section.tasks and load_task(section.tasks, data_dir=self.config.tasks.data_dir)
-        task = training_side(taught or self.task, self.never_taught)
-        source = source_of(section, task, self.game)
-        from_where = {
-            "worked": "worked solutions",
-            "self": "what the base gets right",
-            "file": f"{section.source}",
-        }[source]
-        return [
-            f"cold start: {section.steps} steps of {section.examples_per_step}, {examples} examples a seat, "
-            f"from {from_where}" + (f", as {' and '.join(section.roles)} alone" if section.roles else "")
-        ]
+        source = source_of(section, training_side(taught or self.task, self.never_taught), self.game)
+        words = {"worked": "worked solutions", "self": "what the base gets right", "file": section.source}
+        roles = f", as {' and '.join(section.roles)} alone" if section.roles else ""
+        return f"{section.steps} steps of {section.examples_per_step} examples a seat, from {words[source]}{roles}"
 
-    def _step_lines(self) -> list[str]:
+    def _sampled(self) -> str:
         each, tokens = self.game.rollouts_per_step(), self.max_completion_tokens
         most = self.game.most_rollouts(self.config.run.steps)
-        lines = [
-            f"a step samples a number of completions that varies, of up to {tokens} tokens"
-            if each is None
-            else f"a step: {each} completions of up to {tokens} tokens, at most {each * tokens:,} tokens"
-        ]
-        if most is not None:
-            bound = "at most " if each is None else ""
-            lines.append(f"in all: {bound}{most:,} completions and at most {most * tokens:,} tokens")
-        if "validation" in self.sources:
-            lines[-1] += ", the validation problems apart"
-        return lines
+        step = "completions, their number varies," if each is None else f"{each} completions"
+        of = f" of up to {tokens:,} tokens"
+        return f"{step}{of}" + (f"; at most {most:,} in all, {most * tokens:,} tokens" if most is not None else "")
 
-    def _evaluation_lines(self) -> list[str]:
+    def _measured(self) -> str:
         section, spec = self.config.eval, self.game.evaluation()
         if not self.held_out:
-            return ["no evaluation: --eval-tasks names problems to measure the run on"]
-        times = f"{len(evaluation_steps(self.config))} times"
-        if self.game.open_ended:
-            times = "before training, where the game asks for it, and after it,"
-        stages = find_mode(spec.mode).stages(spec.seats)
-        asked = len(self.held_out) * section.samples
-        return [
-            f"evaluation: {spec.mode} of {' and '.join(spec.seats)} on {len(self.held_out)} held-out problems of "
-            f"{section.tasks}, {times} of {stages * asked} completions, and the untouched base once"
-        ]
+            return "none; --eval-tasks names problems to measure the run on"
+        times = "before and after" if self.game.open_ended else f"{len(evaluation_steps(self.config))} times"
+        each = find_mode(spec.mode).stages(spec.seats) * len(self.held_out) * section.samples
+        seats = " and ".join(spec.seats)
+        return (
+            f"{spec.mode} of {seats} on {len(self.held_out)} held-out problems of {section.tasks}, {times} "
+            f"{each} completions, and the untouched base once"
+        )
 
 
 def evaluation_steps(config: RunConfig) -> list[int]:

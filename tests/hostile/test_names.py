@@ -48,10 +48,10 @@ OTHERS = (
     "view", "view nosuch", "view .", "view . . .", "view nosuch --bundle out", "view . --port x", "view . --port -1",
     "view . --port 99999", "view . --json", "why", "why nosuch", "why . --json", "why nosuch --step 0",
     "why nosuch --step x", "explain", "explain nosuch", "explain kl nosuch", "explain kll --json", "explain kl . .",
-    "runs nosuch", "runs nosuch --json", "runs . .", "show-prompt", "show-prompt agonn --model tiny --tasks letters",
-    "show-prompt agon --model tinny --tasks letters", "show-prompt agon --model tiny --tasks leters",
-    "show-prompt agon --model tiny", "try-reward", "try-reward nosuch.py:f",
-    "try-reward nosuch.py:f --tasks letters", "try-reward nosuch --tasks letters", "try-reward .py:f --tasks leters",
+    "runs nosuch", "runs nosuch --json", "runs . .", "plan --prompts", "plan --game agonn --model tiny --prompts",
+    "plan --model tinny --tasks letters --prompts", "plan --model tiny --tasks leters --prompts", "plan --reward x",
+    "plan --model tiny --tasks letters --reward nosuch.py:f", "plan --model tiny --tasks letters --reward nosuch",
+    "plan --model tiny --tasks leters --reward .py:f",
     "version --jsn", "version nosuch", "--versio",
 )  # fmt: skip
 PLACES = {
@@ -119,7 +119,7 @@ def places() -> Iterator[Request]:
     yield Request(("report", "nosuch", "--out", LONG_NAME))
     yield Request(("view", "nosuch", "--bundle", LONG_NAME))
     yield Request(("explain", LONG_NAME))
-    yield Request(("try-reward", f"{LONG_NAME}.py:f", "--tasks", "letters"))
+    yield Request(("plan", "--model", "tiny", "--reward", f"{LONG_NAME}.py:f", "--tasks", "letters"))
     yield Request(("config", "init", "agon", "--model", "tiny", "--out", LONG_NAME))
     yield Request(("eval", "tiny", "--tasks", "gsm8k", "--data-dir", LONG_NAME))
     yield Request((*TRAIN, "--set", f"cold_start.source={LONG_NAME}.jsonl", "--cold-start"))
