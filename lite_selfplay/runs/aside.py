@@ -5,9 +5,10 @@ from typing import Any
 
 from lite_selfplay.config import RunConfig
 from lite_selfplay.credit import has_variance, rewards_of
-from lite_selfplay.data import Completion, Episode, Problem, Sampling, TokenScores, Turn, Verdict
+from lite_selfplay.data import Completion, Episode, Problem, Sampling, StopReason, TokenScores, Turn, Verdict
 from lite_selfplay.errors import LiteSelfPlayError
 from lite_selfplay.games import Game, make_game
+from lite_selfplay.training.progress import OutOfTime
 from lite_selfplay.training.rollout import LiveTable
 
 SIZES = ((4, 4), (4, 2), (4, 1), (2, 4), (2, 2), (2, 1))
@@ -69,7 +70,17 @@ class AsideTable(LiveTable):
         starts = None if beginnings is None else beginnings[:count]
         if self._words is None:
             first = [row[:each] for row in seeds[:count]]
-            found = super().speak(seat, prompts[:count], each, sampling, first, starts, hear)
+            heard: dict[tuple[int, int], list[int]] = {}
+
+            def listen(p: int, k: int, number: int, token: int) -> bool:
+                heard.setdefault((p, k), [])[number - 1 :] = [token]
+                return hear is None or hear(p, k, number, token)
+
+            try:
+                found = super().speak(seat, prompts[:count], each, sampling, first, starts, listen)
+            except OutOfTime:
+                self._keep_what_was_heard(heard, seat, sampling)
+                raise
         else:
             pairs = zip(prompts[:count], starts or [""] * count, strict=True)
             found = [
@@ -81,6 +92,16 @@ class AsideTable(LiveTable):
         if judged := [(c, problem) for row, problem in zip(found, self._measured, strict=False) for c in row]:
             self.verify(judged)
         raise Enough
+
+    def _keep_what_was_heard(self, heard: Mapping[Any, list[int]], seat: str, sampling: Sampling) -> None:
+        """Of completions that had no time to end, those count as cut off that came half as far as they may, thinking
+        aloud; nobody judges them."""
+        for ids in heard.values():
+            ended = ids[-1] in self._chat.eos_ids
+            if ended or (self.thinks and len(ids) >= sampling.max_tokens / 2):
+                stop: StopReason = "eos" if ended else "length"
+                cut = Completion("", self._chat.decode(ids), (), tuple(ids), (), stop, seat, 0, sampling)
+                self.said.setdefault(self._role, []).append(cut)
 
     def _made_up(self, seat: str, prompt: str, start: str, sampling: Sampling) -> Completion:
         assert self._words is not None

@@ -19,10 +19,11 @@ from lite_selfplay.errors import GameError, PreflightError, SaveFailed
 from lite_selfplay.games import Game
 from lite_selfplay.games.presentation import percent
 from lite_selfplay.runs.aside import AsideTable, Enough, small_game
+from lite_selfplay.runs.choices import Streams
 from lite_selfplay.runs.folder import PREFLIGHT
 from lite_selfplay.runs.report.diagnosis import FEWEST_WELL_FORMED, MOST_SILENT, MOST_TRUNCATED, Cause, foreseen
 from lite_selfplay.runs.report.steps import only_finite
-from lite_selfplay.stats import clopper_pearson
+from lite_selfplay.stats import clopper_pearson, is_above
 from lite_selfplay.tasks.files import write_whole
 from lite_selfplay.training.progress import OutOfTime, Poll, Progress, printable
 
@@ -32,20 +33,6 @@ FIRST, MOST = 8, 32
 """Completions of the first small step and of a later one: each has twice those of the one before it, up to the most."""
 NOBODYS_STEP = -1
 """The first step that its seeds follow from, and the next ones below: none of the run's."""
-
-Streams = Mapping[str, Mapping[str, Any]]
-
-
-def above(share: float, n: int, bound: float) -> bool | None:
-    """Whether a share seen in `n` lies above a bound, or below it, with 95% confidence; None where that is open."""
-    low, high = clopper_pearson(round(share * n), n)
-    return True if low > bound else False if high < bound else None
-
-
-def wanted(config: RunConfig) -> bool:
-    """Whether there is a pre-flight: where nobody says, for every base that is not random."""
-    asked = config.run.preflight
-    return config.model.name.strip().lower() != "tiny" if asked is None else asked
 
 
 @dataclass(frozen=True)
@@ -65,9 +52,9 @@ class Played:
         """Whether the rewards of any group differ."""
         return any(s["groups"] > s["zero_variance_groups"] for s in self.streams.values())
 
-    def lines(self, game: type[Game]) -> list[str]:
+    def lines(self, game: type[Game], name: str = "pre-flight") -> list[str]:
         """What is told of it, a sentence a line."""
-        lines = [f"pre-flight: {self.samples} completions in {self.seconds:.0f} s"]
+        lines = [f"{name}: {self.samples} completions in {self.seconds:.0f} s"]
         return [*lines, *(_stream_line(game, role, stream) for role, stream in self.streams.items()), *self.notes]
 
 
@@ -120,13 +107,13 @@ def settled(streams: Streams) -> bool:
     """Whether it is known of each role if its answers end and have the format, and if rewards differ in any group."""
     silent = [(s["zero_variance_groups"], s["groups"]) for s in streams.values() if s["groups"]]
     varied = any(equal < groups for equal, groups in silent)
-    known = [above(s["truncated"], s["completions"], MOST_TRUNCATED) for s in streams.values()]
+    known = [is_above(s["truncated"], s["completions"], MOST_TRUNCATED) for s in streams.values()]
     known += [
-        above(s["well_formed"], s["judged"], FEWEST_WELL_FORMED)
+        is_above(s["well_formed"], s["judged"], FEWEST_WELL_FORMED)
         for s in streams.values()
         if s["well_formed"] is not None
     ]
-    known += [varied or above(equal / groups, groups, MOST_SILENT) for equal, groups in silent]
+    known += [varied or is_above(equal / groups, groups, MOST_SILENT) for equal, groups in silent]
     return None not in known
 
 
@@ -158,10 +145,10 @@ def doubts(found: Played, config: RunConfig, game: type[Game], path: Path) -> li
     """What is doubtful, as far as the counts bear it out. An answer that was cut off says nothing of the format."""
     causes = []
     for role, stream in found.streams.items():
-        cut = above(stream["truncated"], stream["completions"], MOST_TRUNCATED)
-        shaped = above(stream["well_formed"] or 0.0, stream["judged"], FEWEST_WELL_FORMED)
+        cut = is_above(stream["truncated"], stream["completions"], MOST_TRUNCATED)
+        shaped = is_above(stream["well_formed"] or 0.0, stream["judged"], FEWEST_WELL_FORMED)
         groups = 0 if found.varied else stream["groups"]
-        silent = above(stream["zero_variance_groups"] / max(groups, 1), groups, MOST_SILENT)
+        silent = is_above(stream["zero_variance_groups"] / max(groups, 1), groups, MOST_SILENT)
         certain = {"truncation": cut is True, "format": not cut and shaped is False, "no variance": silent is True}
         row = {"step": 0, "streams": {role: stream}, "seats": {}, "game": {}}
         causes += [cause for cause in foreseen(path, config, game, row) if certain[cause.name]]
@@ -175,8 +162,8 @@ def refusal(found: Played, causes: Sequence[Cause]) -> str:
     judged = sum(s["judged"] for s in streams)
     good = any(s["accuracy"] or s["well_formed"] for s in streams)
     cut = round(sum(s["truncated"] * s["completions"] for s in streams))
-    too_long = bool(found.samples) and above(cut / found.samples, found.samples, MOST_TRUNCATED)
-    if found.varied or not (too_long or (not good and above(0.0, judged, FEWEST_WELL_FORMED) is False)):
+    too_long = bool(found.samples) and is_above(cut / found.samples, found.samples, MOST_TRUNCATED)
+    if found.varied or not (too_long or (not good and is_above(0.0, judged, FEWEST_WELL_FORMED) is False)):
         return ""
     named = [cause for cause in causes if cause.name == ("truncation" if too_long else "format")]
     mended = f". What mends it: {named[0].next}" if named else ""

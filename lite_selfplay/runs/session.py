@@ -19,6 +19,7 @@ from lite_selfplay.errors import GameError, Interrupted, ProcessLost, RewardErro
 from lite_selfplay.evaluation.examiner import measure
 from lite_selfplay.evaluation.result import Evaluation
 from lite_selfplay.evaluation.tables import headline
+from lite_selfplay.games import Game
 from lite_selfplay.games.modes import find_mode
 from lite_selfplay.models.adapters import BASE, State, check_folder
 from lite_selfplay.models.backends import choose_backend
@@ -27,9 +28,10 @@ from lite_selfplay.models.chat import Chat
 from lite_selfplay.runs.aside import AsideTable
 from lite_selfplay.runs.budget import Budget
 from lite_selfplay.runs.checkpoints import Checkpoint, load_checkpoint, read_state
+from lite_selfplay.runs.choices import LONGEST, Streams, after_a_look, undecided, wanted
 from lite_selfplay.runs.folder import BUDGET, COLLECTIONS, ROLLOUTS, RunFolder
 from lite_selfplay.runs.plan import OPTIONAL, evaluation_steps, mode_of_the_base
-from lite_selfplay.runs.preflight import play, preflight, seconds_for, settled, wanted
+from lite_selfplay.runs.preflight import Played, play, preflight, seconds_for, settled
 from lite_selfplay.runs.processes import save_in_turn
 from lite_selfplay.runs.report.closing import closing_report
 from lite_selfplay.runs.saving import Saver
@@ -62,7 +64,8 @@ PROBE = "Name three things you can see from a window, and say what each of them 
 class Session:
     """Everything a run holds in memory. `run` plays it to its end, or from a checkpoint; `close` when done with it.
 
-    `began` is when the run began, by the clock, if that was before. Of several processes that play it (`ranks`), the
+    With `look` the untouched base is looked at first, to decide what nobody said. `began` is when the run began, by the
+    clock, if that was before. Of several processes that play it (`ranks`), the
     one whose `folder` it is writes.
     """
 
@@ -78,19 +81,16 @@ class Session:
         clock: Callable[[], float] = time.monotonic,
         began: float | None = None,
         ranks: Ranks = ALONE,
+        look: bool = False,
     ):
         self._ranks = ranks
         self.config, self.game, self.folder = ready.config, ready.game, folder
         self.progress = shown = progress or Progress()
-        self._tracker: Tracker | None = None
-        if ranks.main and (kind := TRACKERS.get(self.config.run.report_to)) is not None:
-            self._tracker = kind(self.config, type(self.game), folder.path, shown.warn)
-            self.progress = Several(shown, self._tracker)
         self._ready, self._poll = ready, Poll(self.progress, poll)
         ranks.poll, clock = Poll(self.progress, poll), ranks.shared_clock(clock)
         run = ready.config.run
         self.identity = {"base": model.identity, "game": ready.config.game.label}
-        section = ready.config.model
+        section, self._path = ready.config.model, model.path
         self.chat = Chat.load(model.path, section.thinking, trust_remote_code=section.trust_remote_code)
         self.progress.say(f"loading {model.name} in {ready.config.model.precision}")
         self.backend = choose_backend(
@@ -104,7 +104,7 @@ class Session:
             cache_tokens=run.generation_tokens,
             decode=self.chat.decode,
             poll=self._poll,
-            warn=self.progress.warn,
+            warn=lambda sentence: self.progress.warn(sentence),
             rollouts=self._rollouts(),
         )
         self.adapters = self.backend.adapters
@@ -116,6 +116,14 @@ class Session:
         )
         self.sources = self._make_sources(ready.sources)
         self._reward = reward
+        if look and ready.open and ranks.alone:
+            with self._closed_on_failure():
+                self._look_at_the_base()
+            ready, run = self._ready, self.config.run
+        self._tracker: Tracker | None = None
+        if ranks.main and (kind := TRACKERS.get(run.report_to)) is not None:
+            self._tracker = kind(self.config, type(self.game), folder.path, shown.warn)
+            self.progress = Several(shown, self._tracker)
         self._trainer_files = tempfile.TemporaryDirectory(prefix="lite-selfplay-")
         self.table = self._make_table(self.config, self.sources, reward)
         # Held-out answers are judged by the checker, so that runs with different rewards can be compared.
@@ -239,6 +247,19 @@ class Session:
         if isinstance(self.backend, ServedBackend):
             self.backend.begin()
 
+    @contextlib.contextmanager
+    def _closed_on_failure(self) -> Iterator[None]:
+        """What ends a session before it is one leaves nothing behind: no folder of the run is there yet."""
+        try:
+            with leaving_as_an_error():
+                yield
+        except BaseException as error:
+            self.verifier.close()
+            self.backend.close()
+            if isinstance(error, Interrupted):
+                raise Interrupted(f"{error}: nothing was saved") from None
+            raise
+
     def close(self) -> None:
         """End the checking processes, undo what the backend changed, and remove what the trainer wrote aside."""
         if self._tracker is not None:
@@ -352,20 +373,38 @@ class Session:
         for kept in self.game.kept_at_start():
             self.adapters.snapshot(kept.seat, kept.name)
 
+    def _look_at_the_base(self) -> None:
+        """Let what the untouched base does decide whether it thinks, how long its answers may be, and whether it is
+        taught the format: one after the other, each time with another look."""
+        tokens, section = self._ready.max_completion_tokens, self.config.model
+        while self.chat.thinks or self._ready.open != ("thinking",):
+            self.progress.phase("a look at the base")
+            found = self._played(lambda game: dict.fromkeys(game.seats(0), BASE), undecided)
+            now, thinks = self._ready.max_completion_tokens, self.chat.thinks
+            choice = after_a_look(self._ready.open, now, LONGEST * tokens, thinks, found.streams)
+            for line in found.lines(type(self.game), "a look at the base"):
+                self.progress.say(line)
+            if choice is None:
+                return
+            self._ready = self._ready.after(choice)
+            self.config = self._ready.config
+            self.progress.say(self._ready.chosen(choice.what)[-1])
+            if choice.what == "cold start":
+                return
+            thinking, trusted = self.config.model.thinking, section.trust_remote_code
+            self.chat = Chat.load(self._path, thinking, trust_remote_code=trusted)
+
     def _look_ahead(self) -> None:
         """Play a little before the first step. Raises PreflightError where the run could not learn."""
         self.progress.phase("pre-flight")
-        with self._aside() as table:
-            found = play(
-                table,
-                self.config,
-                lambda game: game.seats(0),
-                settled,
-                seconds=seconds_for(self.config),
-                poll=self._poll,
-                guarded=self._guarded,
-            )
+        found = self._played(lambda game: game.seats(0), settled)
         preflight(found, self.config, type(self.game), self.folder.path, self.progress)
+
+    def _played(self, seats: Callable[[Game], Mapping[str, str]], enough: Callable[[Streams], bool]) -> Played:
+        """What small steps of the game show, played aside by these seats."""
+        seconds = seconds_for(self.config)
+        with self._aside() as table:
+            return play(table, self.config, seats, enough, seconds=seconds, poll=self._poll, guarded=self._guarded)
 
     @contextlib.contextmanager
     def _aside(self) -> Iterator[AsideTable]:

@@ -414,7 +414,7 @@ def _figures(learning: Learning, done: Sequence[_Done]) -> StreamUpdate:
     """What the microbatches of a part of a stream add up to."""
     found = StreamUpdate(learning.stream.role, learning.update.seat)
     for one in done:
-        found.loss += one.read["loss"][0]
+        found.loss = (found.loss or 0.0) + one.read["loss"][0]
         found.rows += len(one.micro.rows)
         found.tokens += one.micro.tokens
         if "kl" in one.read:

@@ -47,11 +47,6 @@ def test_without_any_tasks_the_games_own_serve_for_everything():
     assert ready.sources["passages"][0].text.startswith(ready.task.problems[0].text)
 
 
-def test_a_game_without_tasks_of_its_own_asks_for_some():
-    with pytest.raises(ConfigError, match="no tasks: give --tasks"):
-        plan(RunConfig(game="grpo", model="tiny"))
-
-
 def test_tasks_of_the_user_come_before_the_games_own(three: str):
     ready = planned(tasks=three)
     assert ready.config.tasks.train == three
