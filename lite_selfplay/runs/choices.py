@@ -37,7 +37,7 @@ MOST_CUT = 1 / 5
 LONGEST = 8
 """How many times as long as they were to be answers may become."""
 _SIZE = ("steps", "group_size", "problems_per_step")
-_PROMPT_TOKENS = 512
+_PROMPT_TOKENS = _TAUGHT_TOKENS = 512
 
 
 Streams = Mapping[str, Mapping[str, Any]]
@@ -93,11 +93,16 @@ def _problems(config: RunConfig, game: Game) -> list[Choice]:
         tasks, why = game.default_tasks, "the game's own"
     elif toy := _toy(config):
         tasks, why = toy, "so small a base gets some of them right"
+        if "cold_start" in game.recipe:
+            tasks, why = MADE, "the game begins with what worked solutions teach"
     else:
         public = PUBLIC_OF_PRESETS.get(config.run.preset or "", PUBLIC)
         problem = missing(public, config.tasks.data_dir)
         tasks, why = (MADE, f"in place of {public}: {problem}") if problem else (public, "public, and to be had here")
-    return [Choice("tasks", {"tasks.train": tasks}, why, "--tasks T")]
+    values: dict[str, Any] = {"tasks.train": tasks}
+    if tasks == MADE and "cold_start" in game.recipe:  # what it teaches is longer than their solutions
+        values |= {} if given(config, "run.max_completion_tokens") else {"run.max_completion_tokens": _TAUGHT_TOKENS}
+    return [Choice("tasks", values, why, "--tasks T")]
 
 
 def _evaluation(config: RunConfig, game: Game, problems: list[Choice]) -> list[Choice]:
@@ -201,9 +206,9 @@ def wanted(config: RunConfig) -> bool:
 # After a look at the untouched base
 
 
-def undecided(streams: Streams) -> bool:
-    """Whether a look has to go on: it is not known yet if answers end, or if those of every role have the format."""
-    return _cut(streams)[2] is None or None in _shaped(streams).values()
+def seen_enough(streams: Streams) -> bool:
+    """Whether a look may end: it is known if answers end, and if those of every role have the format."""
+    return _cut(streams)[2] is not None and None not in _shaped(streams).values()
 
 
 def after_a_look(asked: Iterable[str], tokens: int, limit: int, thinks: bool, streams: Streams) -> Choice | None:

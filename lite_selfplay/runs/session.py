@@ -28,7 +28,7 @@ from lite_selfplay.models.chat import Chat
 from lite_selfplay.runs.aside import AsideTable
 from lite_selfplay.runs.budget import Budget
 from lite_selfplay.runs.checkpoints import Checkpoint, load_checkpoint, read_state
-from lite_selfplay.runs.choices import LONGEST, Streams, after_a_look, undecided, wanted
+from lite_selfplay.runs.choices import LONGEST, Streams, after_a_look, seen_enough, wanted
 from lite_selfplay.runs.folder import BUDGET, COLLECTIONS, ROLLOUTS, RunFolder
 from lite_selfplay.runs.plan import OPTIONAL, evaluation_steps, mode_of_the_base
 from lite_selfplay.runs.preflight import Played, play, preflight, seconds_for, settled
@@ -379,7 +379,7 @@ class Session:
         tokens, section = self._ready.max_completion_tokens, self.config.model
         while self.chat.thinks or self._ready.open != ("thinking",):
             self.progress.phase("a look at the base")
-            found = self._played(lambda game: dict.fromkeys(game.seats(0), BASE), undecided)
+            found = self._played(lambda game: dict.fromkeys(game.seats(0), BASE), seen_enough)
             now, thinks = self._ready.max_completion_tokens, self.chat.thinks
             choice = after_a_look(self._ready.open, now, LONGEST * tokens, thinks, found.streams)
             for line in found.lines(type(self.game), "a look at the base"):

@@ -5,7 +5,6 @@ A folder holds our JSONL files (`gsm8k_test.jsonl`) or copies of the hub's own r
 """
 
 import contextlib
-import functools
 import os
 import queue
 import threading
@@ -24,6 +23,11 @@ from lite_selfplay.tasks.split import fingerprint
 
 DATA_VARIABLE = "LITE_SELFPLAY_DATA"
 """The environment variable that names the folder of downloaded data."""
+
+ASK_AGAIN_S = 60.0
+"""Seconds for which what was found of the hub holds."""
+_answers: dict[str, tuple[float, str | None]] = {}
+"""When each hub was asked, by the clock, and why it did not answer."""
 
 T = TypeVar("T")
 Rows = Iterable[tuple[str, dict[str, Any]]]
@@ -87,11 +91,14 @@ def hub_problem() -> str | None:
 
     if constants.HF_HUB_OFFLINE:
         return "HF_HUB_OFFLINE forbids asking the hub"
-    return _no_answer(constants.ENDPOINT, deadline(), int(time.monotonic() // 60))
+    asked, why = _answers.get(constants.ENDPOINT, (-ASK_AGAIN_S, None))
+    if time.monotonic() - asked >= ASK_AGAIN_S:
+        why = _no_answer(constants.ENDPOINT, deadline())
+        _answers[constants.ENDPOINT] = time.monotonic(), why
+    return why
 
 
-@functools.lru_cache(maxsize=1)
-def _no_answer(endpoint: str, seconds: float, minute: int) -> str | None:
+def _no_answer(endpoint: str, seconds: float) -> str | None:
     from huggingface_hub import get_session
 
     try:

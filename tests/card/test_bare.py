@@ -1,7 +1,6 @@
 """The bare command on a card: a base that thinks at length, problems of a hub, and what is chosen by itself."""
 
 import http.server
-import json
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -9,49 +8,11 @@ from typing import Any
 
 import datasets
 import pytest
-import torch
 from huggingface_hub import constants
-from safetensors.torch import load_file, save_file
 
 from lite_selfplay import load_run
-from lite_selfplay.models.sources.tiny import build_tiny, byte_tokenizer
-from lite_selfplay.tasks import hub
 from tests.card import pretend
-
-TEMPLATE = (
-    "{% for m in messages %}<s>{{ m.role }}\n{{ m.content }}</s>\n{% endfor %}"
-    "{% if add_generation_prompt %}<s>assistant\n"
-    "{% if enable_thinking is defined and not enable_thinking %}<think>\n\n</think>{% endif %}{% endif %}"
-)
-ANSWERS = [f"<answer>{n}</answer>" for n in (1, 2)]
-SURE = 14.0
-"""The logit of a token that follows; that of every other is 0."""
-
-
-def build_thinker(folder: Path) -> None:
-    """A base whose next token follows from the last one: after the template's closed block one of two answers, which
-    end there; where it is to open the block itself, a thought that hardly ever ends."""
-    build_tiny(folder)
-    tokenizer = byte_tokenizer(TEMPLATE)
-    tokenizer.add_tokens(["<think>", "</think>", " hm", *ANSWERS])
-    tokenizer.save_pretrained(folder)
-    think, close, hm, *answers = tokenizer.convert_tokens_to_ids(["<think>", "</think>", " hm", *ANSWERS])
-    config = json.loads((folder / "config.json").read_text())
-    (folder / "config.json").write_text(json.dumps({**config, "vocab_size": len(tokenizer)}))
-    weights = load_file(folder / "model.safetensors")
-    for name, tensor in weights.items():
-        if name.endswith(("o_proj.weight", "down_proj.weight")):
-            tensor.zero_()  # every block passes on what it reads
-    width = weights["model.norm.weight"].numel()
-    kinds = {think: 1, hm: 2, close: 3, **dict.fromkeys(answers, 4)}
-    follows = {0: [think], 1: [hm], 2: [hm], 3: answers, 4: [tokenizer.eos_token_id]}
-    embedding, head = torch.zeros(len(tokenizer), width), torch.zeros(len(tokenizer), width)
-    for token in range(len(tokenizer)):
-        embedding[token, kinds.get(token, 0)] = 1.0
-    for kind, tokens in follows.items():
-        head[tokens, kind] = SURE / width**0.5  # which the norm makes of the one number that is not 0
-    weights |= {"model.embed_tokens.weight": embedding, "lm_head.weight": head}
-    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+from tests.thinker import build_thinker
 
 
 @pytest.fixture
@@ -76,11 +37,9 @@ def a_hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
     monkeypatch.setattr(constants, "ENDPOINT", f"http://127.0.0.1:{server.server_port}")
     monkeypatch.setattr(datasets, "load_dataset", load_dataset)
-    hub._no_answer.cache_clear()
     yield
     server.shutdown()
     server.server_close()
-    hub._no_answer.cache_clear()
 
 
 @pytest.mark.parametrize(("card", "preset"), [(pretend.T4, "t4"), (pretend.RTX_4090, "consumer-24gb")])

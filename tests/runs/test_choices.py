@@ -3,7 +3,7 @@
 import contextlib
 import socket
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,18 +14,17 @@ from lite_selfplay import RunConfig, load_run, resume, train
 from lite_selfplay.errors import PreflightError
 from lite_selfplay.games import game_names, make_game
 from lite_selfplay.runs import choices as choosing
-from lite_selfplay.runs.choices import after_a_look, choices, layer_of, open_questions, size, undecided
+from lite_selfplay.runs.choices import after_a_look, choices, layer_of, open_questions, seen_enough, size
 from lite_selfplay.runs.plan import plan
 from lite_selfplay.tasks import hub
+from tests.thinker import build_thinker
 
 GIB_T4, GIB_4090, GIB_H100 = (14.6, False), (23.5, True), (79.1, True)
 
 
 @pytest.fixture(autouse=True)
-def _no_answer_is_remembered() -> Iterator[None]:
-    hub._no_answer.cache_clear()
-    yield
-    hub._no_answer.cache_clear()
+def _no_answer_is_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hub, "_answers", {})
 
 
 def chosen(game: str = "agon", model: str = "Qwen3-0.6B", **values: Any) -> dict[str, Any]:
@@ -181,10 +180,10 @@ def test_one_role_that_never_has_the_format_is_enough():
 
 
 def test_a_look_goes_on_until_it_is_decided():
-    assert undecided({"solver": stream(0.0, 0.0, 8)})
-    assert undecided({"solver": stream(0.2, 1.0)})
-    assert not undecided({"solver": stream(0.0, 0.0, 36)})
-    assert not undecided({"solver": {**stream(0.0, 0.0), "judged": 0}})
+    assert not seen_enough({"solver": stream(0.0, 0.0, 8)})
+    assert not seen_enough({"solver": stream(0.2, 1.0)})
+    assert seen_enough({"solver": stream(0.0, 0.0, 36)})
+    assert seen_enough({"solver": {**stream(0.0, 0.0), "judged": 0}})
 
 
 @pytest.mark.parametrize(
@@ -212,8 +211,9 @@ def test_what_a_look_is_asked(values: dict[str, Any], asked: Any):
 
 @pytest.mark.parametrize("game", game_names())
 def test_the_bare_command_of_every_game_trains_a_step(call: Callable[..., Any], game: str):
-    ended = call("train", game, "--model", "tiny", "--steps", 1, "--run-dir", "run")
-    assert (ended.code, ended.err) == (0, "")
+    short = ("--set", "cold_start.steps=1") if game == "spc" else ()
+    ended = call("train", game, "--model", "tiny", "--steps", 1, "--run-dir", "run", *short)
+    assert ended.code == 0, ended.err
     assert len(Path("run/metrics.jsonl").read_text().splitlines()) == 1
     assert said(ended.out, "tasks: ", "--tasks T changes that")
 
@@ -247,13 +247,15 @@ def test_a_dry_run_of_the_bare_command_shows_all_of_it(call: Callable[..., Any],
 
 
 def test_a_base_that_never_has_the_format_is_taught_it_by_itself(tmp_path: Path):
-    """The random model, once it is asked for a look, ends some answers, and none has the format."""
+    build_thinker(tmp_path / "base", answers=("one", "two"))
     lines: list[str] = []
-    sizes = {"group_size": 2, "problems_per_step": 1, "steps": 1, "max_completion_tokens": 200}
-    settings = {"cold_start": {"source": "worked", "steps": 1}, "roles": {"*": {"temperature": 3.0}}}
-    values = {"game": "grpo", "model": {"name": "tiny", "precision": "fp32"}, "tasks": "arithmetic", "preflight": True}
-    config = RunConfig(**values, **sizes, **settings, run_dir=tmp_path / "run")
+    model = {"name": str(tmp_path / "base"), "precision": "fp32", "thinking": "off"}
+    sizes = {"group_size": 2, "problems_per_step": 1, "steps": 1, "max_completion_tokens": 60}
+    config = RunConfig(game="grpo", model=model, tasks="stories", run_dir=tmp_path / "run", **sizes)
+    config = RunConfig.of(config.chosen(), {"cold_start": {"steps": 1}})
     with contextlib.suppress(PreflightError):  # a step of examples does not teach it
         train(config, progress=lines.append)
     assert load_run(tmp_path / "run").config.cold_start.enabled is True
-    assert any("answers of the base had the format; --no-cold-start changes that" in line for line in lines)
+    found = "0 of 36 answers of the base had the format; --no-cold-start changes that"
+    assert any(line.startswith("cold start: 1 steps of 16") and found in line for line in lines)
+    assert lines.index("a look at the base") < lines.index("cold start of solver") < lines.index("pre-flight")
