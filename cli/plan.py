@@ -73,6 +73,7 @@ def plan(
     from lite_selfplay.models.scaling import lines as table_of
     from lite_selfplay.models.scaling import pays_up_to, scaling
     from lite_selfplay.models.shapes import shape_of
+    from lite_selfplay.runs.choices import size_for
     from lite_selfplay.runs.plan import filled_in
 
     if gpu is not None and gpu.lower() not in (*CARDS, "cpu"):
@@ -81,7 +82,8 @@ def plan(
     if prompts or asked.run.reward is not None:
         (_show_prompts if prompts else _try_reward)(asked, as_json)
         return
-    whole, played = filled_in(asked)
+    sized = size_for(asked, gpu) if gpu is not None else []
+    whole, played = filled_in(asked, sized)
     shape = shape_of(whole.model.name)
     run = whole.run
     rows = max(run.problems_per_step * run.group_size, (played.rollouts_per_step() or 0) // len(played.roles))
@@ -112,7 +114,8 @@ def plan(
         }
         flags.echo_json(facts)
         return
-    for line in [*_about(whole, shape, load, rollouts, most), "", *_table(found), ""]:
+    why = [f"{choice.why}; {choice.flag} changes that" for choice in sized]
+    for line in [*_about(whole, shape, load, rollouts, most), *why, "", *_table(found), ""]:
         typer.echo(line)
     for card in chosen:
         fits = "fits" if found.peak <= card.memory else "too small"

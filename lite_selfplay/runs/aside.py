@@ -39,7 +39,7 @@ class AsideTable(LiveTable):
 
     def open(self, step: int, seats: Mapping[str, str]) -> None:
         super().open(step, seats)
-        self._role, self._measured = "", list[Problem]()
+        self._role = ""
 
     def draw(self, source: str, n: int) -> list[Problem]:
         found = super().draw(source, n)
@@ -47,12 +47,12 @@ class AsideTable(LiveTable):
         return found
 
     def ask(self, role: str, *args: Any, **options: Any) -> list[list[Completion]]:
-        self._role, self._measured = role, []
+        self._role = role
         return super().ask(role, *args, **options)
 
-    def evaluate(self, role: str, prompts: Sequence[str], problems: Sequence[Problem], n: int = 1) -> list[Verdict]:
-        self._role, self._measured = role, list(problems)
-        return super().evaluate(role, prompts, problems, n)
+    def evaluate(self, role: str, *args: Any, **options: Any) -> list[Verdict]:
+        self._role = role
+        return super().evaluate(role, *args, **options)
 
     def speak(
         self,
@@ -89,8 +89,6 @@ class AsideTable(LiveTable):
         self.said.setdefault(self._role, []).extend(completion for row in found for completion in row)
         if each == n and count == len(prompts):
             return found
-        if judged := [(c, problem) for row, problem in zip(found, self._measured, strict=False) for c in row]:
-            self.verify(judged)
         raise Enough
 
     def _keep_what_was_heard(self, heard: Mapping[Any, list[int]], seat: str, sampling: Sampling) -> None:
@@ -133,15 +131,11 @@ class AsideTable(LiveTable):
         """Completions so far."""
         return sum(map(len, self.said.values()))
 
-    def judged(self, role: str) -> list[tuple[Completion, Verdict]]:
-        """What a role said, as far as it was judged."""
-        return [(c, self.verdicts[id(c)]) for c in self.said.get(role, ()) if id(c) in self.verdicts]
-
     def streams(self, seats: Mapping[str, str]) -> dict[str, dict[str, Any]]:
         """What each role did, under the keys of `metrics.jsonl`; groups and rewards are of whole steps."""
         found = {}
         for role, said in self.said.items():
-            judged = [verdict for _, verdict in self.judged(role)]
+            judged = [self.verdicts[id(c)] for c in said if id(c) in self.verdicts]
             groups = [group for e in self.episodes for s in e.streams if s.role == role for group in s.groups]
             found[role] = {
                 "seat": seats.get(role, said[0].seat if said else ""),

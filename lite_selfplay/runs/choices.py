@@ -15,9 +15,9 @@ from typing import Any
 
 from lite_selfplay.config import RunConfig, merge, nested, preset_layer, set_key
 from lite_selfplay.errors import LiteSelfPlayError
-from lite_selfplay.games import Game
+from lite_selfplay.games import Game, make_game
 from lite_selfplay.games.modes import find_mode
-from lite_selfplay.models.memory import GIB, Load, estimate
+from lite_selfplay.models.memory import CARDS, GIB, Load, estimate
 from lite_selfplay.models.shapes import shape_of
 from lite_selfplay.runs.report.diagnosis import FEWEST_WELL_FORMED
 from lite_selfplay.stats import is_above
@@ -125,6 +125,13 @@ def size(config: RunConfig, game: Game, card: Card | None) -> list[Choice]:
     names = [name for name, least, needs in SIZES if memory >= least and (bf16 or not needs)]
     found = [_sized(name, config, game, f"for {memory:.1f} GiB") for name in names]
     return [next((one for one in found if _fits(one, config, memory)), found[-1])]
+
+
+def size_for(config: RunConfig, name: str) -> list[Choice]:
+    """The same for a card by its name in `lite_selfplay.models.memory.CARDS`, or `cpu`."""
+    card = CARDS.get(name.lower())
+    game = make_game(config.game.name, config.game.options)
+    return size(config, game, None if card is None else (card.memory / GIB, card.bf16))
 
 
 def _sized(preset: str, config: RunConfig, game: Game, why: str) -> Choice:

@@ -252,7 +252,7 @@ def test_a_table_ends_the_game_once_enough_was_said(monkeypatch: pytest.MonkeyPa
 
     monkeypatch.setattr(LiveTable, "speak", speak)
     table = AsideTable.__new__(AsideTable)
-    table.most, table.said, table.verdicts, table._role, table._measured = 5, {}, {}, "drafter", []
+    table.most, table.said, table.verdicts, table._role = 5, {}, {}, "drafter"
     table._words = None
     assert len(table.speak("A", ["a", "b"], 2, Sampling(), [[1, 2], [3, 4]])) == 2
     with pytest.raises(Enough):
