@@ -90,10 +90,10 @@ FACTS: dict[str, Callable[[Any], None]] = {
         (found["key"], list(found["values"])), ("reward_mean", ["drafter", "challenger"])
     ),
     "list runs RUN": lambda found: _equal([(one["game"], one["stage"]) for one in found], [("agon", "finished")]),
-    "show-prompt agon --model tiny --tasks letters": lambda found: _equal(
+    "plan --prompts --model tiny --tasks letters": lambda found: _equal(
         [prompt["role"] for prompt in found["prompts"]], ["drafter", "challenger"]
     ),
-    "try-reward REWARD --tasks letters": lambda found: _equal(len(found["samples"]), 10),
+    "plan --model tiny --reward REWARD --tasks letters": lambda found: _equal(len(found["samples"]), 10),
 }
 
 

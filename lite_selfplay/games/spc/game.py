@@ -88,7 +88,6 @@ class Spc(Game):
 
     roles = (SNEAKY, CRITIC, "solver")
     sources: tuple[str, ...] = ("problems", "solutions")
-    default_tasks = "stories"
     about = "SPC: a sneaky generator rewrites correct steps into wrong ones, and a critic learns to catch them"
     Options = SpcOptions
     open_ended = True
