@@ -25,8 +25,9 @@ from lite_selfplay.errors import (
     UnknownNameError,
     VerificationFailed,
 )
+from lite_selfplay.models import sources
 from lite_selfplay.models.chat import DATE
-from lite_selfplay.models.sources import resolve
+from lite_selfplay.models.sources import ResolvedModel, resolve
 from lite_selfplay.runs.evaluating import evaluate
 from lite_selfplay.runs.export import forms, verification
 from lite_selfplay.runs.export.exporting import export
@@ -122,6 +123,20 @@ def test_an_export_names_no_folder_of_this_machine(make_run: MakeRun, tmp_path: 
     for file in (tmp_path / "out").iterdir():
         assert b"private" not in file.read_bytes(), file.name
     assert json.loads((tmp_path / "out" / "adapter_config.json").read_text())["base_model_name_or_path"] == "my-base"
+
+
+def test_a_base_from_a_hub_goes_by_the_hubs_name(make_run: MakeRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    from_hub = ResolvedModel("tiny", resolve("tiny").path, "hub:me/tiny@f00")
+    monkeypatch.setitem(sources._BUILTIN, "tiny", lambda name, say: from_hub)
+    run = make_run(precision="fp32", threads=1)
+    commands = export(run, "A", out=tmp_path / "out", **FAST).commands
+    own, exported = (
+        json.loads((folder / "adapter_config.json").read_text())
+        for folder in (run / "adapters" / "A", tmp_path / "out")
+    )
+    assert own["base_model_name_or_path"] == exported["base_model_name_or_path"] == "me/tiny"
+    assert exported["revision"] == "f00"
+    assert commands[0] == f"vllm serve me/tiny --revision f00 --enable-lora --lora-modules A={tmp_path / 'out'}"
 
 
 def test_the_commands_to_paste(make_run: MakeRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
