@@ -100,7 +100,7 @@ class Session:
             seed=run.seed,
             eos_ids=self.chat.eos_ids,
             pad_id=self.chat.pad_id,
-            base_name=model.name,
+            base_name=model.hub_id or model.name,
             cache_tokens=run.generation_tokens,
             decode=self.chat.decode,
             poll=self._poll,

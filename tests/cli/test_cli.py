@@ -75,11 +75,8 @@ def steps(run: Path) -> list[int]:
     "command",
     [
         ("reproduce", "agon-table3", "--scale", "tiny"),
-        ("arena", "runs/a"),
         ("chat", "runs/a"),
-        ("serve", "runs/a"),
         ("export", "runs/a"),
-        ("push", "runs/a", "mine"),
     ],
 )
 def test_what_runs_in_one_process_refuses_to_be_one_of_several(

@@ -49,6 +49,16 @@ class ResolvedModel:
     identity: str
     defaults: Mapping[str, Any] = field(default_factory=dict)
 
+    @property
+    def hub_id(self) -> str | None:
+        """What a hub calls it; None for one that came from none."""
+        return self.identity[4:].partition("@")[0] if self.identity.startswith("hub:") else None
+
+    @property
+    def revision(self) -> str | None:
+        """Its commit on a hub; None for one that came from none."""
+        return self.identity.partition("@")[2] if self.hub_id else None
+
 
 def base_of(section: "ModelSection", progress: "Progress") -> ResolvedModel:
     """The base that a configuration names, with a loud warning where its own code is to be run. Raises as `resolve`."""
