@@ -110,7 +110,7 @@ def test_rules_know_no_tensor(module):
 
 
 def test_only_adapters_touch_peft():
-    alone = "lite_selfplay.runs.export.foreign"  # a process of its own, which knows nothing of this library
+    alone = "lite_selfplay.runs.export.reader"  # a process of its own, which knows nothing of this library
     assert [module for module in MODULES if uses(module, "peft")] == ["lite_selfplay.models.adapters", alone]
     assert not uses(alone, "lite_selfplay")
 

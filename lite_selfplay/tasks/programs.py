@@ -13,7 +13,6 @@ from lite_selfplay.verify.programs.cases import CallTest, ProgramTests, StdinTes
 from lite_selfplay.verify.programs.checker import KIND
 
 _KEYS = ("function", "stub", "setup", "tolerance")
-_STUBS = ("stub", "starter_code", "starter")
 
 
 def program_problem(

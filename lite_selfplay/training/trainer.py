@@ -280,22 +280,6 @@ class SelfPlayTrainer:
         found |= {"kl": loss.kl, "clipped": loss.clipped}
         return _Done(micro, self._learner, {name: x.detach() for name, x in found.items() if x is not None})
 
-    def rehearse(self, micro: MicroBatch) -> None:
-        """Compute a microbatch as an update would, and throw its gradient away: nothing moves.
-
-        Raises what runs out: TrainingError where a number is not finite, and torch's errors for memory.
-        """
-        self._learner, scale = f"a microbatch of {micro.seat}", self.scale.state()
-        with self.backend.updating():
-            try:
-                self._read([self._learn_from(micro)])
-            except NotFinite as found:
-                raise TrainingError(f"{found}, before anything was learned") from None
-            finally:
-                self.loss.forget()
-                self._drop_gradients()
-                self.scale.restore(scale)
-
     def _microbatches(self, learning: Learning, part: int) -> Iterator[MicroBatch]:
         """A part of a stream in microbatches, polling before each."""
         stream, seat = learning.stream, learning.update.seat
@@ -430,7 +414,7 @@ def _figures(learning: Learning, done: Sequence[_Done]) -> StreamUpdate:
     """What the microbatches of a part of a stream add up to."""
     found = StreamUpdate(learning.stream.role, learning.update.seat)
     for one in done:
-        found.loss += one.read["loss"][0]
+        found.loss = (found.loss or 0.0) + one.read["loss"][0]
         found.rows += len(one.micro.rows)
         found.tokens += one.micro.tokens
         if "kl" in one.read:

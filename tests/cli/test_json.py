@@ -17,9 +17,9 @@ from lite_selfplay.runs.reproduce.experiment import experiment_names
 from lite_selfplay.tasks import task_names
 from lite_selfplay_cli.app import app
 
-WITHOUT = {"train", "cold-start", "view", "serve", "config init", "config validate"}
+WITHOUT = {"train", "cold-start", "view", "config init", "config validate"}
 """Commands that do something, or say only whether a file is valid, which their exit code says as well."""
-ELSEWHERE = {"arena", "chat", "export", "push"}
+ELSEWHERE = {"chat", "export"}
 """Commands whose facts are looked at in the tests of their own."""
 
 
@@ -90,10 +90,10 @@ FACTS: dict[str, Callable[[Any], None]] = {
         (found["key"], list(found["values"])), ("reward_mean", ["drafter", "challenger"])
     ),
     "list runs RUN": lambda found: _equal([(one["game"], one["stage"]) for one in found], [("agon", "finished")]),
-    "show-prompt agon --model tiny --tasks letters": lambda found: _equal(
+    "plan --prompts --model tiny --tasks letters": lambda found: _equal(
         [prompt["role"] for prompt in found["prompts"]], ["drafter", "challenger"]
     ),
-    "try-reward REWARD --tasks letters": lambda found: _equal(len(found["samples"]), 10),
+    "plan --model tiny --reward REWARD --tasks letters": lambda found: _equal(len(found["samples"]), 10),
 }
 
 

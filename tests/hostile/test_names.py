@@ -49,12 +49,11 @@ OTHERS = (
     "view", "view nosuch", "view .", "view . . .", "view nosuch --bundle out", "view . --port x", "view . --port -1",
     "view . --port 99999", "view . --json", "why", "why nosuch", "why . --json", "why nosuch --step 0",
     "why nosuch --step x", "why kl nosuch", "why kll --json", "why kl . .", "why kl --step 1",
-    "list runs nosuch", "list runs nosuch --json", "list runs . .",
-    "show-prompt", "show-prompt agonn --model tiny --tasks letters",
-    "show-prompt agon --model tinny --tasks letters", "show-prompt agon --model tiny --tasks leters",
-    "show-prompt agon --model tiny", "try-reward", "try-reward nosuch.py:f",
-    "try-reward nosuch.py:f --tasks letters", "try-reward nosuch --tasks letters", "try-reward .py:f --tasks leters",
-    "--versio",
+    "list runs nosuch", "list runs nosuch --json", "list runs . .", "plan --prompts",
+    "plan --game agonn --model tiny --prompts",
+    "plan --model tinny --tasks letters --prompts", "plan --model tiny --tasks leters --prompts", "plan --reward x",
+    "plan --model tiny --tasks letters --reward nosuch.py:f", "plan --model tiny --tasks letters --reward nosuch",
+    "plan --model tiny --tasks leters --reward .py:f", "--versio",
 )  # fmt: skip
 PLACES = {
     "--knowledge": "", "--validation": ".jsonl", "--eval-tasks": ".jsonl", "--init": "", "--reward": ".py:f",
@@ -118,7 +117,7 @@ def places() -> Iterator[Request]:
         yield Request((*command.split(), LONG_NAME, *more))
     yield Request(("report", "nosuch", "--out", LONG_NAME))
     yield Request(("view", "nosuch", "--bundle", LONG_NAME))
-    yield Request(("try-reward", f"{LONG_NAME}.py:f", "--tasks", "letters"))
+    yield Request(("plan", "--model", "tiny", "--reward", f"{LONG_NAME}.py:f", "--tasks", "letters"))
     yield Request(("config", "init", "agon", "--model", "tiny", "--out", LONG_NAME))
     yield Request(("eval", "tiny", "--tasks", "gsm8k", "--data-dir", LONG_NAME))
     yield Request((*TRAIN, "--set", f"cold_start.source={LONG_NAME}.jsonl", "--cold-start"))
