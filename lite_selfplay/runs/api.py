@@ -125,7 +125,7 @@ def _fresh_session_of(
         shown.say(line)
     path = ranks.from_main("the run folder", lambda: str(free_folder(ready.config)))
     folder = RunFolder(Path(path), ours=ranks.main)
-    require_one_run(ranks, ready, reward)
+    require_one_run(ranks, ready)
     import_first(ready.config.model)
     with quiet(), Interrupts(patient=ranks.world > 1) as interrupts:
         from lite_selfplay.models.sources import base_of
@@ -204,7 +204,7 @@ def _resume(
         folder.require_elsewhere(config.run.reward, "a reward function")
     folder.require_own_files()
     folder.evaluations()  # read at every save: damage is reported before the first step
-    require_one_run(ranks, ready, reward)
+    require_one_run(ranks, ready)
     import_first(ready.config.model)
     again = config.rollouts.again
     lock = writing(folder.path, again=again) if ranks.main else contextlib.nullcontext()

@@ -23,7 +23,8 @@ from lite_selfplay.games import Game
 from lite_selfplay.games.modes import find_mode
 from lite_selfplay.models.adapters import BASE, State, check_folder
 from lite_selfplay.models.backends import choose_backend
-from lite_selfplay.models.backends.rollouts import Rollouts, ServedBackend, require_temperature
+from lite_selfplay.models.backends.rollouts import REMEDY, Rollouts
+from lite_selfplay.models.backends.vllm import require_temperature
 from lite_selfplay.models.chat import Chat
 from lite_selfplay.runs.aside import AsideTable
 from lite_selfplay.runs.budget import Budget
@@ -168,16 +169,12 @@ class Session:
         config, tokens = self.config, self._ready.max_completion_tokens
         if not config.rollouts.servers:
             return None
-        for temperature in (config.eval.temperature, config.cold_start.temperature):
-            require_temperature(temperature)
         sampled = [role.sampling(tokens) for role in config.roles.values()]
-        return Rollouts(
-            config.rollouts,
-            self.folder.path / ROLLOUTS,
-            self.chat.tokens,
-            [sampling.temperature for sampling in sampled],
-            config.run.max_prompt_tokens + max([tokens, *(sampling.max_tokens for sampling in sampled)]),
-        )
+        learned = [sampling.temperature for sampling in sampled]
+        for temperature in (config.eval.temperature, config.cold_start.temperature, *learned):
+            require_temperature(temperature, REMEDY)
+        longest = max([tokens, *(sampling.max_tokens for sampling in sampled)])
+        return Rollouts(config.rollouts, self.folder.path / ROLLOUTS, config.run.max_prompt_tokens + longest)
 
     def _data(self) -> dict[str, Any]:
         """The data that the run learns from and is measured on, as far as they are data and not made by rule."""
@@ -191,16 +188,15 @@ class Session:
     def run(self, checkpoint: Checkpoint | None = None) -> None:
         """Play to the last step.
 
-        Raises ConfigError where the tracker cannot be started; RequestError where a server cannot load an adapter;
-        PreflightError before the first step, where the run could not learn; Interrupted after saving the state before
-        the step that was cut short; TrainingError after too many steps with numbers that are not finite, or sampled
-        from other weights; SaveFailed where the folder's lines or its last checkpoint cannot be written.
+        Raises ConfigError where the tracker cannot be started; PreflightError before the first step, where the run
+        could not learn; Interrupted after saving the state before the step that was cut short; TrainingError after too
+        many steps with numbers that are not finite, or sampled from other weights; SaveFailed where the folder's lines
+        or its last checkpoint cannot be written.
         """
         if checkpoint is not None and not read_state(checkpoint)["cold_started"]:
             checkpoint = None  # stopped during the cold start, which is short: it begins again
         if checkpoint is not None:
             self._load(checkpoint)
-        self._begin_rollouts()
         if self._tracker is not None:
             self._tracker.open(self._done)
         with self._saved_when_stopped():
@@ -231,7 +227,6 @@ class Session:
 
     def cold_start_only(self) -> None:
         """Teach the seats and stop: the folder is what another run's `init` takes."""
-        self._begin_rollouts()
         with self._saved_when_stopped():
             self._prepare()
             self._save(0, self._state())
@@ -243,11 +238,6 @@ class Session:
         self.progress.finished(
             [f"the run: {path}", f"train from it: lite-selfplay train {self.config.game.name} --init {path} ..."]
         )
-
-    def _begin_rollouts(self) -> None:
-        """Have servers load a seat before anything is asked of them."""
-        if isinstance(self.backend, ServedBackend):
-            self.backend.begin()
 
     @contextlib.contextmanager
     def _closed_on_failure(self) -> Iterator[None]:

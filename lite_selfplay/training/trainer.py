@@ -42,7 +42,7 @@ from lite_selfplay.training.progress import Progress
 from lite_selfplay.training.ranks import ALONE, Ranks
 from lite_selfplay.training.sampler_check import Foreign, Read, SamplerCheck
 from lite_selfplay.training.scale import loss_scale
-from lite_selfplay.training.shared_update import SharedUpdate, finite_in_all, foreign_in_any
+from lite_selfplay.training.sharing import add_up, failing_together, foreign_in_any, nonfinite_in_any
 from lite_selfplay.training.trl import make_loss
 from lite_selfplay.training.updates import Learning, StepReport, StreamUpdate, admit
 
@@ -190,7 +190,8 @@ class SelfPlayTrainer:
         numbers = [k for k in range(self.config.run.minibatches) if any(x.moves(k) for x in learning)]
         if len(numbers) > 1:
             self._undo = Undo(self.optimizer, self.adapters)
-            with finite_in_all(self._ranks, f"reading before the updates of step {report.step + 1}"):
+            what = f"reading before the updates of step {report.step + 1}"
+            with failing_together(self._ranks, what, NotFinite):
                 self._fitting(partial(self._read_before, learning, numbers[1:]))
         if not numbers:
             self._read([])
@@ -211,25 +212,24 @@ class SelfPlayTrainer:
         A card is waited for once, when all of them are under way; where several processes share the rows, once more,
         before the gradients are added up. What was computed is then of this process's rows.
         """
-        together = SharedUpdate(self._ranks, self.adapters, report, self._budget, self.scale)
+        figures: list[StreamUpdate] = []
         while True:
-            with together.nonfinite_in_any():
+            with nonfinite_in_any(self._ranks, self.adapters, report, self._budget, self.scale, figures):
                 done = self._fitting(lambda: [list(self._backward(x, part)) for x in learning])
                 read_later = [one for stream in done for one in stream]
                 self._take_scale_off()
                 if not self._ranks.alone:
                     self._read(read_later)
                     read_later = []
-                    together.found = list(map(_figures, learning, done))
-            together.add_up({x.update.seat for x in learning if x.moves(part)})
+                    figures[:] = map(_figures, learning, done)
+            add_up(self._ranks, self.adapters, {x.update.seat for x in learning if x.moves(part)})
             norms = self._norms()
             sizes = self._read(read_later, list(norms.values()))
             found = _Gradients(norms, dict(zip(norms, sizes, strict=True)), done)
             if found.odd is None or not self.scale.lower():
                 break
             self._drop_gradients()
-        figures = map(_figures, learning, done) if self._ranks.alone else together.found
-        for x, of_all_rows in zip(learning, figures, strict=True):
+        for x, of_all_rows in zip(learning, figures or map(_figures, learning, done), strict=True):
             x.add(part, of_all_rows)
         return found
 
