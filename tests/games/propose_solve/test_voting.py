@@ -1,7 +1,6 @@
 """Votes: what most answers to a question say, whatever their order and spelling."""
 
 import random
-from collections.abc import Sequence
 
 import pytest
 from hypothesis import given, settings
