@@ -16,7 +16,7 @@ WHEELS ?= .wheels
 # Tests start many processes. Where an environment forbids Python to keep compiled modules, each would compile them all.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo docs test check test-fast test-faults test-ranks test-hostile format lock clean test-long test-gpu gpu-wheels test-unsloth
+.PHONY: demo docs test check test-fast test-faults test-ranks test-hostile format lock clean test-long test-gpu gpu-wheels test-unsloth weight
 
 $(STAMP): pyproject.toml requirements-cpu.lock
 	@echo "setting up $(VENV) from requirements-cpu.lock (a few minutes the first time)"
@@ -78,6 +78,10 @@ test-gpu:
 # SmolLM2-135M.
 gpu-wheels:
 	$(PYTHON) tests/gpu/carry.py fetch --wheels $(WHEELS) $(GPU_WHEELS)
+
+# Statements, lines and files by room.
+weight:
+	@$(PYTHON) benchmarks/weight.py
 
 # docs/api.md, from the docstrings.
 docs: $(STAMP)

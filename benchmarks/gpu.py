@@ -24,7 +24,8 @@ from harness import BenchmarkError, Contender, Lengths, Reply, Setting, megabyte
 
 from lite_selfplay.evaluation import as_markdown
 from lite_selfplay.models.backends import unsloth_problem
-from lite_selfplay.runs.machine import facts, findings
+from lite_selfplay.models.packages import version_of
+from lite_selfplay.runs.doctor import machine as machine_as_found
 
 RESULTS = Path(__file__).parent / "results"
 TRL, UNSLOTH = "TRL", "Unsloth"
@@ -119,10 +120,10 @@ def main(
 
 def machine() -> Result:
     """The machine, its card, and the versions of further packages that may compute on it."""
-    seen, found = facts(), harness.machine()
-    texts = {finding.part: finding.text for finding in findings(seen)}
-    besides = {name: seen.installed.get(name, "not installed") for name in BESIDES}
-    return {**found, "versions": found["versions"] | besides, "card": texts["device"], "attention": texts["attention"]}
+    found, texts = harness.machine(), {finding.part: finding.text for finding in machine_as_found()}
+    besides = {name: version_of(name) or "not installed" for name in BESIDES}
+    xformers = texts.get("xformers", "not installed")
+    return {**found, "versions": found["versions"] | besides, "card": texts["device"], "xformers": xformers}
 
 
 def start(
@@ -223,7 +224,7 @@ def page(results: Result) -> str:
         if rows:
             parts += [f"Ours divided by {other}'s:", as_markdown(*ratios(rows))]
     parts += [f"Not run: {name}, since {why}." for name, why in results["cannot_run"].items()]
-    parts.append(f"The card: {here['card']}; attention of the backend that `auto` takes: {here['attention']}.")
+    parts.append(f"The card: {here['card']}; xformers: {here['xformers']}.")
     parts.append(harness.machine_line(here, here["contender"]) + ".")
     return "\n\n".join(parts) + "\n"
 

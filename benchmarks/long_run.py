@@ -50,7 +50,7 @@ def _rows(rng: random.Random, step: int, problems: int, learned: float) -> Itera
         for sample in range(GROUP):
             right = rng.random() < 0.2 + 0.5 * learned
             yield {
-                "step": step, "role": role, "seat": "AB"[(step + (role == "challenger")) % 2],
+                "step": step + 1, "role": role, "seat": "AB"[(step + (role == "challenger")) % 2],
                 "problem_id": f"sum-{number}", "group": group, "sample": sample,
                 "prompt": f"What is {number} + {group}?\n\n" + "Reason step by step. " * 15,
                 "text": _LONG.format(number),
@@ -77,7 +77,7 @@ def _metrics(step: int, rows: list[dict[str, Any]]) -> dict[str, Any]:
     wall = {"total": 10.0, "generate": 7.0, "verify": 0.1, "update": 2.9}
     tokens = {"generated": 200 * len(rows), "trained": 200 * len(rows)}
     return {
-        "step": step,
+        "step": step + 1,
         "wall_s": wall,
         "tokens": tokens,
         "streams": streams,

@@ -78,7 +78,7 @@ class Turns(Progress):
             self._memory.loaded()
             self._since = clock()
 
-    def step(self, metrics: Mapping[str, Any], transcript: Any, line: str) -> None:
+    def step(self, metrics: Mapping[str, Any], line: str) -> None:
         seconds = clock() - self._since
         self._timers.enabled = False
         self._parent.tell(

@@ -46,7 +46,7 @@ class Watch(Progress):
         self.largest = 0
         self._said, self._spent = time.monotonic(), time.process_time()
 
-    def step(self, metrics: Mapping[str, Any], transcript: Any, line: str) -> None:
+    def step(self, metrics: Mapping[str, Any], line: str) -> None:
         self.memory.append(resident("VmRSS"))
         spent, self._spent = self._spent, time.process_time()
         self.seconds.append(self._spent - spent)

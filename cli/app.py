@@ -9,7 +9,7 @@ import re
 import signal
 import sys
 from collections.abc import Callable
-from typing import Annotated, Any, NoReturn
+from typing import Annotated, Any, Literal, NoReturn
 
 import typer
 
@@ -18,8 +18,6 @@ from lite_selfplay.training.interrupts import HANGUP, stopping_signals
 from lite_selfplay.training.launch import find, in_a_group
 from lite_selfplay.training.ranks import joined
 from lite_selfplay_cli import (
-    analyse,
-    arena,
     chat,
     cold_start,
     config,
@@ -31,7 +29,6 @@ from lite_selfplay_cli import (
     rehearse,
     report,
     reproduce,
-    serve,
     train,
     view,
     why,
@@ -41,42 +38,26 @@ from lite_selfplay_cli import (
 atexit.register(gc.freeze)
 
 
-def _without_exit(command: Callable[..., None]) -> Callable[..., None]:
-    """The same command; `sys.exit`, which only code of a user's own calls in one, is an error."""
+def _command(command: Callable[..., None], processes: Literal["many", "one", "any"] = "any") -> Callable[..., None]:
+    """A command as it is run: `sys.exit`, which only code of a user's own calls in one, is an error.
+
+    `processes`: `many`, those that torchrun starts work on it together; `one`, it is refused in one of several, which
+    would all do the same.
+    """
 
     @functools.wraps(command)
     def run(*arguments: Any, **options: Any) -> None:
-        try:
-            command(*arguments, **options)
-        except SystemExit as left:
-            raise GameError(f"code of your own called sys.exit({'' if left.code is None else left.code})") from left
-
-    return run
-
-
-def _together(command: Callable[..., None]) -> Callable[..., None]:
-    """The same command, in one of the processes that torchrun started."""
-
-    @functools.wraps(command)
-    def run(*arguments: Any, **options: Any) -> None:
-        with joined():
-            command(*arguments, **options)
-
-    return run
-
-
-def _alone(command: Callable[..., None]) -> Callable[..., None]:
-    """The same command, refused in one of several processes, which would all do the same."""
-
-    @functools.wraps(command)
-    def run(*arguments: Any, **options: Any) -> None:
-        launch = find()
+        launch = find() if processes == "one" else None
         if launch is not None and launch.world > 1:
             raise RequestError(
                 f"`{command.__name__}` runs in one process, and {launch.world} were started: torchrun is for train, "
                 "cold-start and eval"
             )
-        command(*arguments, **options)
+        try:
+            with joined() if processes == "many" else contextlib.nullcontext():
+                command(*arguments, **options)
+        except SystemExit as left:
+            raise GameError(f"code of your own called sys.exit({'' if left.code is None else left.code})") from left
 
     return run
 
@@ -90,31 +71,24 @@ app = typer.Typer(
     rich_markup_mode=None,  # which takes [default: ...] for markup
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-app.command("train")(_without_exit(_together(train.train)))
-app.command("cold-start")(_without_exit(_together(cold_start.cold_start)))
-app.command("eval")(_without_exit(_together(evaluate.evaluate)))
-app.command("arena")(_without_exit(_alone(arena.arena)))
-app.command("reproduce")(_without_exit(_alone(reproduce.reproduce)))
-app.command("report")(_without_exit(report.report))
-app.command("analyse")(_without_exit(analyse.analyse))
-app.command("view")(_without_exit(view.view))
-app.command("chat")(_without_exit(_alone(chat.chat)))
-app.command("serve")(_without_exit(_alone(serve.serve)))
-app.command("export")(_without_exit(_alone(export.export)))
-app.command("push")(_without_exit(_alone(export.push)))
-app.command("why")(_without_exit(why.why))
-app.command("explain")(_without_exit(why.explain))
-app.command("runs")(_without_exit(why.runs))
-app.command("show-prompt")(_without_exit(rehearse.show_prompt))
-app.command("try-reward")(_without_exit(rehearse.try_reward))
-app.command("doctor")(_without_exit(doctor.doctor))
-app.command("plan")(_without_exit(plan.plan))
-app.command("games")(_without_exit(listing.games))
-app.command("tasks")(_without_exit(listing.tasks))
-app.command("models")(_without_exit(listing.models))
-app.command("presets")(_without_exit(listing.presets))
-app.command("version")(_without_exit(listing.version))
+lists = typer.Typer(help="List the games, tasks, models, presets or runs there are.", no_args_is_help=True)
+app.command("train")(_command(train.train, "many"))
+app.command("cold-start")(_command(cold_start.cold_start, "many"))
+app.command("eval")(_command(evaluate.evaluate, "many"))
+app.command("plan")(_command(plan.plan))
+app.command("report")(_command(report.report))
+app.command("why")(_command(why.why))
+app.command("view")(_command(view.view))
+app.command("chat")(_command(chat.chat, "one"))
+app.command("export")(_command(export.export, "one"))
+app.command("show-prompt")(_command(rehearse.show_prompt))
+app.command("try-reward")(_command(rehearse.try_reward))
+app.command("reproduce")(_command(reproduce.reproduce, "one"))
+app.command("doctor")(_command(doctor.doctor))
+app.add_typer(lists, name="list")
 app.add_typer(config.app, name="config")
+for listed in (listing.games, listing.tasks, listing.models, listing.presets, listing.runs):
+    lists.command()(_command(listed))
 
 
 def _version(asked: bool) -> None:

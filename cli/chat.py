@@ -1,198 +1,173 @@
-"""`lite-selfplay chat`: a question, and every seat's answer beside the base's; duels, and a seat for oneself."""
+"""`lite-selfplay chat`: a question, and every seat's answer beside the base's; follow-ups and duels."""
 
+import contextlib
+import importlib
 import io
+import math
 import sys
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from lite_selfplay.errors import ConfigError, LiteSelfPlayError, RequestError, UnknownNameError
-from lite_selfplay_cli import flags, talk
-from lite_selfplay_cli.shown import JsonLines, Lines, Screen, Shown
+from lite_selfplay.errors import ConfigError, Interrupted, LiteSelfPlayError, UnknownNameError
+from lite_selfplay_cli import flags
+from lite_selfplay_cli.shown import Lines, Screen
 
 if TYPE_CHECKING:
     from lite_selfplay.runs.talk.conversation import Conversation
-    from lite_selfplay.runs.talk.play import Called
 
 HELP = """a message            every speaker answers it, as a problem of the kind it was trained on
 /follow TEXT         asks on: each speaker remembers the last question and its own answer
 /duel [A->B] [TEXT]  A drafts, B answers after reading what the game shows it; without TEXT on the last problem
-/play [ROLE|SEAT]    you take a role in the run's game, and are scored by its rules
 /seat [NAME ...]     who answers: base, a seat, a cascade such as A->B; without a name lists them
 /temperature [X]     0 is greedy
-/tokens [N]          the cap of an answer
-/plain [on|off]      whether messages reach the seats as they are, without the words of training
-/save FILE           writes the conversation: .jsonl, .svg (as on the screen), or text
 /help, /quit         Ctrl-C stops an answer, Ctrl-D leaves"""
 
-COMMANDS = ("follow", "duel", "play", "seat", "temperature", "tokens", "plain", "save", "help", "quit")
-PIPE_WIDTH = 110
-"""Columns of a saved screen."""
+LONGEST_LINE = 2_000_000
+"""Characters of a line of input that are read; more than may be asked, so that it is refused and not cut."""
 
 
 def chat(
-    run: talk.Run,
+    run: Annotated[str, typer.Argument(help="A run folder, or a base model by any name that train takes.")],
     seat: Annotated[
         str | None,
-        typer.Option(help="Who answers, separated by commas.", metavar="NAME,...", show_default="base and every seat"),
+        typer.Option(
+            help="Who answers, separated by commas: base, A, A->B, and A@20 or A@best as in a checkpoint.",
+            metavar="NAME,...",
+            show_default="base and every seat",
+        ),
     ] = None,
-    checkpoint: talk.Checkpoint = "last",
     temperature: Annotated[float, typer.Option(help="0 is greedy.", min=0, max=100)] = 0.0,
-    max_completion_tokens: talk.MaxCompletionTokens = None,
+    max_completion_tokens: Annotated[
+        int | None, typer.Option(help="Cap of an answer.", min=1, max=1_000_000, show_default="the run's, else 512")
+    ] = None,
     plain: Annotated[
         bool, typer.Option("--plain", help="Messages as they are, without the words of training.")
     ] = False,
     seed: Annotated[int, typer.Option(help="Which samples, at a temperature above 0.")] = 0,
-    precision: talk.Precision = None,
+    precision: Annotated[
+        str | None, typer.Option(help="4bit, bf16, fp16 or fp32.", show_default="the run's; 4bit for a base model")
+    ] = None,
     trust_remote_code: flags.TrustRemoteCode = None,
     unsafe_code: flags.UnsafeCode = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON line a message on stdout.")] = False,
 ) -> None:
-    """Speak with a run: base and every seat answer side by side, as they are sampled.
+    """Speak with a run: base and every seat answer side by side.
 
     Each message stands by itself, as a problem in the words of training; /follow asks on. /duel lets B answer after
-    reading what the game shows it of A's draft. /play puts you into a seat. /help lists all commands; they work
-    in a pipe, too, a line each, where the exit code is 2 if one was refused.
+    reading what the game shows it of A's draft. /help lists all commands; they work in a pipe, too, a line each, where
+    the exit code is 2 if one was refused.
 
     Examples:
 
       lite-selfplay chat runs/agon-smollm2-135m-20260101-120000
 
+      lite-selfplay chat runs/agon --seat base,A@20,A@best
+
       echo "What is 7+8+9?" | lite-selfplay chat runs/agon --json
     """
     from lite_selfplay.runs.talk.conversation import Conversation
-    from lite_selfplay.runs.talk.speakers import speakers_of
+    from lite_selfplay.runs.talk.speakers import ARROW, speakers_of
+    from lite_selfplay.training.progress import PlainProgress
 
     names = [name.strip() for name in seat.split(",")] if seat is not None else []
+    at_terminal = sys.stdin.isatty() and sys.stdout.isatty() and not as_json
     if isinstance(sys.stdin, io.TextIOWrapper):
         sys.stdin.reconfigure(errors="replace")  # bytes that are no text are shown as such, and end nothing
     with speakers_of(
         run,
-        checkpoint=checkpoint,
+        past=[part.strip() for name in names for part in name.split(ARROW)],
         precision=precision,
         max_tokens=max_completion_tokens,
         trust_remote_code=bool(trust_remote_code),
         unsafe_code=bool(unsafe_code),
-        progress=talk.to_stderr(),
+        progress=PlainProgress(lambda line: typer.echo(line, err=True), math.inf if at_terminal else 10),
     ) as speakers:
-        talked = Conversation(speakers, speakers.alone, temperature, plain=plain, seed=seed)
-        if names:
-            talked.choose(names)
-        shown = JsonLines() if as_json else Screen() if _is_terminal() else Lines()
-        if not _Chat(talked, shown).go_on() and not shown.asks:
+        shown = Screen() if at_terminal else Lines(as_json)
+        talked = Conversation(speakers, speakers.alone, temperature, plain=plain, seed=seed, waits=shown.waits)
+        talked.choose(names or speakers.alone)
+        if at_terminal:
+            with contextlib.suppress(ImportError):  # not on Windows
+                importlib.import_module("readline")  # from here on lines can be edited, and called back
+            shown.say(f"{', '.join(talked.names)} answer. /help lists the commands, Ctrl-D leaves.")
+        if not _Chat(talked, shown).go_on(_typed if at_terminal else _piped, at_terminal) and not at_terminal:
             raise typer.Exit(2)
 
 
-def _is_terminal() -> bool:
-    return sys.stdin.isatty() and sys.stdout.isatty()
+def _typed() -> str | None:
+    """The next line at a terminal; None at the end."""
+    try:
+        return input("> ")
+    except EOFError:
+        return None
+
+
+def _piped() -> str | None:
+    """The next line of a pipe; None at the end. Of one that is endless, what fits."""
+    line = rest = sys.stdin.readline(LONGEST_LINE)
+    while len(rest) == LONGEST_LINE and not rest.endswith("\n"):
+        rest = sys.stdin.readline(LONGEST_LINE)
+    return line or None
 
 
 class _Chat:
     """Lines of a user's, each a message or a command."""
 
-    def __init__(self, talked: "Conversation", shown: Shown):
+    def __init__(self, talked: "Conversation", shown: Screen | Lines):
         self._talked, self._shown = talked, shown
         self._problem = ""
 
-    def go_on(self) -> bool:
+    def go_on(self, read: Callable[[], str | None], at_terminal: bool) -> bool:
         """Read and answer until the end. Whether nothing was refused."""
         well = True
-        self._shown.greet(self._talked)
-        while (line := self._shown.read("> ")) is not None:
+        while (line := read()) is not None and line.strip() != "/quit":
             try:
-                if line.strip() and not self._line(line.strip()):
-                    break
+                self._line(line.strip())
             except LiteSelfPlayError as error:
+                if isinstance(error, Interrupted) and not (at_terminal and "SIGINT" in str(error)):
+                    raise
                 well = False
                 self._shown.refuse(str(error))
-            except KeyboardInterrupt:
-                if not self._shown.asks or self._shown.ended:
-                    raise
-                self._shown.refuse("stopped")
-        return well and not any(map(_failed, self._talked.entries))
+        return well
 
-    def _line(self, line: str) -> bool:
-        """Do what a line says; False for leaving."""
-        if not line.startswith("/"):
+    def _line(self, line: str) -> None:
+        commands = {
+            "/follow": lambda text: self._shown.entry(self._talked.follow(text)),
+            "/duel": self._duel,
+            "/seat": self._seat,
+            "/temperature": self._temperature,
+            "/help": lambda _: self._shown.say(HELP),
+        }
+        name, _, rest = line.partition(" ")
+        if name in commands:
+            commands[name](rest.strip())
+        elif line.startswith("/"):
+            raise UnknownNameError("command", name[:60], [*commands, "/quit"])
+        elif line:
             self._problem = line
-            self._shown.entry(self._talked.ask(line, self._shown.answering))
-            return True
-        name, _, rest = line[1:].partition(" ")
-        if name not in COMMANDS:
-            raise UnknownNameError("command", f"/{name}"[:60], [f"/{each}" for each in COMMANDS])
-        if name == "quit":
-            return False
-        getattr(self, f"_{name}")(rest.strip())
-        return True
-
-    def _follow(self, text: str) -> None:
-        self._shown.entry(self._talked.follow(text, self._shown.answering))
+            self._shown.entry(self._talked.ask(line))
 
     def _duel(self, rest: str) -> None:
         first, _, text = rest.partition(" ")
-        pair = first if "->" in first and len(first) < 60 else None
-        text = (text if pair else rest).strip() or self._problem
-        if not text:
-            raise RequestError("a duel needs a problem: /duel TEXT")
-        if pair is not None and len(self._talked.speakers.seats_of(pair)) != 2:
-            raise RequestError(f"a duel is of two seats, such as A->B, not {pair}")
-        self._problem = text
-        self._shown.entry(self._talked.duel(text, pair, self._shown.answering))
-
-    def _play(self, name: str) -> None:
-        def answer(called: "Called") -> str:
-            text = self._shown.called(called)
-            if text is None:
-                raise RequestError("there was no answer: the game is off")
-            return text
-
-        self._shown.entry(self._talked.play(name or None, answer, self._shown.say))
+        name = first if "->" in first and len(first) < 60 else None
+        self._problem = (text if name else rest).strip() or self._problem
+        self._shown.entry(self._talked.duel(self._problem, name))
 
     def _seat(self, names: str) -> None:
         if names:
             self._talked.choose(names.replace(",", " ").split())
-        there = ", ".join(self._talked.speakers.names)
-        self._shown.say(f"{', '.join(self._talked.names)} answer, of {there}")
+        speakers = self._talked.speakers
+        self._shown.say(
+            f"{', '.join(self._talked.names)} answer, of {', '.join([*speakers.alone, *speakers.cascades])}"
+        )
 
     def _temperature(self, text: str) -> None:
-        if text:
-            self._talked.temperature = _number(text, "a temperature", 0, 100)
-        self._shown.say(f"temperature {self._talked.temperature:g}")
-
-    def _tokens(self, text: str) -> None:
-        most = self._talked.speakers.context - 1
-        if text:
-            self._talked.max_tokens = int(_number(text, "a number of tokens", 1, most))
-        self._shown.say(f"at most {self._talked.max_tokens or self._talked.speakers.most_tokens} tokens")
-
-    def _plain(self, text: str) -> None:
-        if text not in ("", "on", "off"):
-            raise ConfigError(f"/plain is on or off, not {text[:60]!r}")
-        self._talked.plain = text == "on" if text else self._talked.plain
-        self._shown.say("messages as they are" if self._talked.plain else "messages in the words of training")
-
-    def _save(self, name: str) -> None:
-        if not name:
-            raise RequestError("/save takes a file")
-        talk.save(Path(name).expanduser(), self._talked.entries, PIPE_WIDTH)
-        self._shown.say(f"written: {name}")
-
-    def _help(self, _: str) -> None:
-        self._shown.say(HELP)
-
-
-def _failed(entry: Any) -> bool:
-    from lite_selfplay.runs.talk.conversation import failures
-
-    return bool(failures(entry))
-
-
-def _number(text: str, what: str, least: float, most: float) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = float("nan")
-    if not least <= value <= most:
-        raise ConfigError(f"{what} is from {least:g} to {most:g}, not {text[:60]!r}")
-    return value
+        try:
+            value = float(text or self._talked.temperature)
+        except ValueError:
+            value = float("nan")
+        if not 0 <= value <= 100:
+            raise ConfigError(f"a temperature is from 0 to 100, not {text[:60]!r}")
+        self._talked.temperature = value
+        self._shown.say(f"temperature {value:g}")

@@ -59,7 +59,7 @@ def keys(
 ) -> None:
     """List the keys of a configuration: the type, range, default, flag and meaning of each.
 
-    ROLE and SEAT stand for a name, or for * and every one. `lite-selfplay games` lists the switches of each game, which
+    ROLE and SEAT stand for a name, or for * and every one. `list games` shows the switches of each game, which
     are further keys of the section game. Any key is set with --set, as in --set run.minibatches=2.
     """
     found = [key for name in ([section] if section else SECTIONS) for key in keys_in(name)]

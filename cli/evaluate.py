@@ -39,6 +39,14 @@ def evaluate(
             show_default="the game's; single for a base model",
         ),
     ] = None,
+    seats: Annotated[
+        str | None,
+        typer.Option(
+            help="Who is measured, each against each other: base, A, and A@20 or A@best as in a checkpoint.",
+            metavar="NAME,...",
+            show_default="the game's",
+        ),
+    ] = None,
     suite: Annotated[
         str | None,
         typer.Option(help="A paper's benchmarks, samples and sampling: pasodoble, cpmobius, ... (see below)."),
@@ -104,6 +112,8 @@ def evaluate(
 
       lite-selfplay eval runs/agon-tiny-20260101-120000 --tasks letters --mode single --samples 4 --json
 
+      lite-selfplay eval runs/agon --tasks gsm8k --seats A@20,B@40,base
+
       lite-selfplay eval runs/agon --tasks gsm8k --against runs/grpo --disagreements 5
 
       lite-selfplay eval Qwen3-0.6B --suite agon-transfer --data-dir data
@@ -126,6 +136,7 @@ def evaluate(
         top_p=top_p if top_p is not None else chosen.top_p if chosen else 0.95,
         max_completion_tokens=max_completion_tokens or (chosen.max_completion_tokens if chosen else None),
         seed=seed,
+        seats=None if seats is None else tuple(dict.fromkeys(name.strip() for name in seats.split(","))),
         data_dir=data_dir,
     )
     modes: list[str | None] = (
@@ -147,7 +158,7 @@ def evaluate(
         found += [(each, evaluation) for evaluation in made]
     if not here().main:
         return
-    pairs = _compared(found, against, disagreements)
+    pairs = _compared(found, against, disagreements, seats)
     if as_json:
         flags.echo_json(_as_json(found, pairs, disagreements or 0, chosen))
         return
@@ -164,13 +175,13 @@ def _numbers(flag: str, text: str | None) -> tuple[int, ...]:
 
 
 def _compared(
-    found: "list[tuple[str, Evaluation]]", against: str | None, disagreements: int | None
+    found: "list[tuple[str, Evaluation]]", against: str | None, disagreements: int | None, seats: str | None
 ) -> "list[tuple[Arm, Arm, Comparison]]":
-    from lite_selfplay.evaluation.comparisons import compared
+    from lite_selfplay.evaluation.comparisons import compared, met
 
-    if against is None and disagreements is None:
+    if against is None and disagreements is None and seats is None:
         return []
-    pairs = compared(found)
+    pairs = compared(found) if against or seats is None else [pair for each in found for pair in met(*each)]
     if not pairs:
         typer.echo(
             "warning: there is nothing to compare: give two modes, a run of two seats, or another run by --against, "

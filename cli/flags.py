@@ -18,7 +18,8 @@ from lite_selfplay.errors import ConfigError
 from lite_selfplay.training.ranks import here
 
 Game = Annotated[
-    str | None, typer.Argument(help="agon, grpo, ... (`lite-selfplay games` lists them), or your own: FILE.py:CLASS.")
+    str | None,
+    typer.Argument(help="agon, grpo, ... (`lite-selfplay list games` lists them), or your own: FILE.py:CLASS."),
 ]
 Preset = Annotated[
     str | None,

@@ -1,12 +1,13 @@
-"""`lite-selfplay games`, `tasks`, `models` and `presets`: what there is to choose from; and `version`."""
+"""`lite-selfplay list`: the games, tasks, models, presets and runs there are."""
 
-import platform
 from collections.abc import Mapping
 from dataclasses import asdict
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from lite_selfplay.errors import RunFolderError
 from lite_selfplay_cli import flags
 
 if TYPE_CHECKING:
@@ -66,17 +67,47 @@ def presets(as_json: flags.Json = False) -> None:
     _list({name: preset_about(name) for name in preset_names()}, as_json)
 
 
-def version(as_json: flags.Json = False) -> None:
-    """Print the versions of this library, of Python and of the packages that a run records."""
-    from lite_selfplay.models.packages import versions
-    from lite_selfplay.runs.folder import PACKAGES
+def runs(
+    folder: Annotated[Path, typer.Argument(help="A folder of run folders.")] = Path("runs"),
+    as_json: flags.Json = False,
+) -> None:
+    """List run folders: game, model, step, state, best checkpoint, size, and the command that goes on.
 
-    found = {**versions(PACKAGES), "python": platform.python_version()}
+    A glance alone: `lite-selfplay doctor RUN` checks whether one can be resumed.
+    """
+    from lite_selfplay.evaluation.tables import as_text
+    from lite_selfplay.runs.state import run_folders, state_of
+    from lite_selfplay.training.progress import printable
+
+    found = []
+    for path in run_folders(folder):
+        try:
+            found.append(state_of(path))
+        except RunFolderError:  # it went away meanwhile
+            continue
     if as_json:
-        flags.echo_json(found)
+        flags.echo_json([{**asdict(state), "path": str(state.path)} for state in found])
         return
-    for name, number in found.items():
-        typer.echo(f"{name} {number}")
+    if not found:
+        typer.echo(f"no run folders in {folder}: `lite-selfplay train` makes one")
+        return
+    columns = ["run", "game", "model", "step", "state", "best", "size"]
+    rows = [
+        [
+            run.path.name,
+            run.game,
+            run.model,
+            f"{run.step}/{run.steps}",
+            run.stage,
+            run.best,
+            f"{run.size / 1e6:,.1f} MB",
+        ]
+        for run in found
+    ]
+    typer.echo(printable(as_text(columns, rows)))
+    for state in found:
+        if state.resume or state.problem:
+            typer.echo(printable(f"{state.path.name}: {state.resume or state.problem}"))
 
 
 def _list(abouts: Mapping[str, str], as_json: bool) -> None:

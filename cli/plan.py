@@ -1,11 +1,10 @@
 """`lite-selfplay plan`: how much memory a run would take, before anything is downloaded."""
 
-from dataclasses import asdict
 from typing import Annotated, Any
 
 import typer
 
-from lite_selfplay.errors import ConfigError, UnknownNameError
+from lite_selfplay.errors import UnknownNameError
 from lite_selfplay_cli import flags
 
 _FLAGS = ("model", "group_size", "problems_per_step", "max_completion_tokens", "backend", "precision")
@@ -20,44 +19,26 @@ def plan(
         str | None, typer.Option(help="t4, rtx3060, rtx4090, l4, a100, h100, ...; cpu. [default: all cards]")
     ] = None,
     prompt_tokens: Annotated[int, typer.Option(min=1, max=2**31 - 1, help="Tokens of a long prompt of yours.")] = 512,
-    bandwidth: Annotated[
-        float | None, typer.Option(min=1, max=1e6, help="GB a second that the card reads. [default: its data sheet's]")
-    ] = None,
-    launch_us: Annotated[float, typer.Option(min=0.1, max=1e4, help="Microseconds that a launch costs.")] = 5.0,
-    gpus: Annotated[
-        int | None, typer.Option(min=1, max=4096, help="Also the time of a step on so many cards a machine.")
-    ] = None,
-    nodes: Annotated[int, typer.Option(min=1, max=4096, help="Machines, each with --gpus cards.")] = 1,
-    network: Annotated[float, typer.Option(min=0.001, help="Gigabits a second between machines.")] = 10.0,
     preset: flags.Preset = None,
     config: flags.Config = None,
     assignments: flags.Assignments = None,
     as_json: flags.Json = False,
 ) -> None:
-    """Estimate a step's memory, tokens and least sampling time from the configuration; nothing is downloaded.
+    """Estimate a step's memory and tokens from the configuration; nothing is downloaded.
 
     Weights, adapters, optimizer state, keys and values follow from the shape of the base. Activations are estimated
     from what a block keeps for its backward pass, and a tenth is added for what allocators waste. Where a card is too
-    small, the settings are named that make it fit. Sampling takes at least as long as the card takes to read weights,
-    keys and values for every token, and without CUDA graphs as long as the host takes to launch its kernels. With
-    --json memory is in bytes, time in seconds.
-
-    --gpus and --nodes add how long a step takes on several cards, and where more of them stop to pay. What sharing a
-    step out costs was measured; sampling and the update are by the card's data sheet.
+    small, the settings are named that make it fit. With --json memory is in bytes. How long a step takes, a run says
+    once it has made two.
 
     Examples:
 
       lite-selfplay plan --model Qwen3-4B --game agon --gpu t4 --preset t4
 
       lite-selfplay plan --model Qwen3-1.7B --gpu rtx3060 --max-completion-tokens 2048
-
-      lite-selfplay plan --model Qwen3-4B --gpu h100 --gpus 8 --nodes 8
     """
     from lite_selfplay.config import RunConfig
     from lite_selfplay.models.memory import CARDS, GIB, Load, advise, estimate
-    from lite_selfplay.models.sampling_time import sampling_time
-    from lite_selfplay.models.scaling import lines as table_of
-    from lite_selfplay.models.scaling import pays_up_to, scaling
     from lite_selfplay.models.shapes import shape_of
     from lite_selfplay.runs.plan import filled_in
 
@@ -73,14 +54,7 @@ def plan(
     found = estimate(whole, shape, load, on_cpu=on_cpu)
     rollouts = played.rollouts_per_step()
     most = None if rollouts is None else rollouts * load.completion_tokens
-    time = None if on_cpu else sampling_time(whole, shape, load, rollouts or rows)
     chosen = [] if on_cpu else [CARDS[gpu.lower()]] if gpu is not None else list(CARDS.values())
-    steps = []
-    if gpus is not None or nodes > 1:
-        if len(chosen) != 1:
-            raise ConfigError("--gpus and --nodes need --gpu, the kind of card that they are")
-        each, all_rows = gpus or 1, rollouts or load.rows * len(played.roles)
-        steps = scaling(whole, shape, load, all_rows, chosen[0], each * nodes, each, network)
     if as_json:
         facts = {
             "parts": {part.name: round(part.bytes) for part in found.parts},
@@ -89,9 +63,6 @@ def plan(
             "completions_per_step": rollouts,
             "tokens_per_step": most,
             "fits": {card.name: found.peak <= card.memory for card in chosen},
-            "sampling": None if time is None else _sampling_facts(time, chosen, bandwidth, launch_us),
-            **({"scaling": [{**asdict(s), "total": s.total} for s in steps]} if steps else {}),
-            **({"pays_up_to": pays_up_to(steps)} if steps else {}),
         }
         flags.echo_json(facts)
         return
@@ -99,49 +70,10 @@ def plan(
         typer.echo(line)
     for card in chosen:
         fits = "fits" if found.peak <= card.memory else "too small"
-        least = "" if time is None else f"  sampling a step: at least {_span(time.reading(_rate(card, bandwidth)))}"
-        typer.echo(f"{card.name:<20}{card.memory / GIB:>6.1f} GiB  {fits:<9}{least}")
-    if time is not None:
-        typer.echo(_sampling_line(time, launch_us))
+        typer.echo(f"{card.name:<20}{card.memory / GIB:>6.1f} GiB  {fits}")
     for sentence in advise(whole, shape, load, chosen[0]) if len(chosen) == 1 else ():
         typer.echo(sentence)
-    for line in ["", *table_of(chosen[0], steps)] if steps else ():
-        typer.echo(line)
-    typer.echo(
-        "\nAn estimate: its parts have been compared with measured memory on a CPU, and not yet on a GPU; "
-        "times are floors."
-    )
-
-
-def _rate(card: Any, bandwidth: float | None) -> float:
-    """Bytes per second."""
-    return card.bandwidth if bandwidth is None else bandwidth * 1e9
-
-
-def _sampling_line(time: Any, launch_us: float) -> str:
-    return (
-        f"sampling: {time.together} completions side by side, {time.tokens:,} tokens one after the other, each reading "
-        f"{time.bytes / 1e9:.2f} GB; without CUDA graphs each launches about {time.kernels:,} kernels, which takes at "
-        f"least {_span(time.launching(launch_us))} at {launch_us:g} us each"
-    )
-
-
-def _sampling_facts(time: Any, cards: Any, bandwidth: float | None, launch_us: float) -> dict[str, Any]:
-    return {
-        "together": time.together,
-        "tokens_in_a_row": time.tokens,
-        "bytes_per_token": round(time.bytes),
-        "kernels_per_token": time.kernels,
-        "reading_s": {card.name: round(time.reading(_rate(card, bandwidth)), 3) for card in cards},
-        "launching_s": round(time.launching(launch_us), 3),
-    }
-
-
-def _span(seconds: float) -> str:
-    """`8 s`, `12 min`, `3.5 h`."""
-    if seconds < 120:
-        return f"{seconds:.2g} s" if seconds < 10 else f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
+    typer.echo("\nAn estimate: its parts have been compared with measured memory on a CPU, and not yet on a GPU.")
 
 
 def _about(config: Any, shape: Any, load: Any, rollouts: int | None, most: int | None) -> list[str]:

@@ -32,8 +32,16 @@ def report(
         Rule,
         typer.Option(help="The latest of each kind in turn, the first of the run, or one each of evenly spread steps."),
     ] = Rule.KINDS,
+    figures: Annotated[bool, typer.Option("--figures", help="Draw the run's curves, which needs matplotlib.")] = False,
     out: Annotated[
-        Path | None, typer.Option("--out", "-o", help="Write the transcripts there, as Markdown.", metavar="FILE.md")
+        Path | None,
+        typer.Option(
+            "--out",
+            "-o",
+            help="Write the transcripts there, as Markdown; with --figures, the folder of these.",
+            metavar="FILE.md|DIR",
+            show_default="with --figures RUN/figures",
+        ),
     ] = None,
     as_json: flags.Json = False,
 ) -> None:
@@ -41,18 +49,23 @@ def report(
 
     The game says which those are and of what kind: a draft and its challenge, where the challenge turned a wrong draft
     into a right answer, say, or a question and an answer that agrees with its label.
+
+    With --figures: rewards, accuracies, lengths, pass@1 (learning.png), the game's own figures (the-game.png), KL,
+    truncation and the rest of the training's health (health.png), over the steps.
     """
     from lite_selfplay.runs.api import load_run
     from lite_selfplay.runs.folder import as_written
+    from lite_selfplay.runs.report.drawn import save_figures
 
-    if out is not None and os.path.lexists(out):
+    if out is not None and os.path.lexists(out) and not (figures and out.is_dir()):
         raise ConfigError(f"{out} exists already: choose another --out")
     folder = load_run(run)
+    drawn = save_figures(run, out) if figures else []
     with as_written(run):
-        _report(folder, duels, choose, out, as_json)
+        _report(folder, duels, choose, None if figures else out, drawn, as_json)
 
 
-def _report(folder: "Run", duels: int, choose: Rule, out: Path | None, as_json: bool) -> None:
+def _report(folder: "Run", duels: int, choose: Rule, out: Path | None, drawn: list[Path], as_json: bool) -> None:
     from lite_selfplay.runs.report.transcripts import choose_transcripts, transcripts_markdown
 
     rows = folder.metrics_rows()
@@ -64,7 +77,7 @@ def _report(folder: "Run", duels: int, choose: Rule, out: Path | None, as_json: 
     if out is not None:
         _write(out, transcripts_markdown(game, f"Transcripts of {title}, {len(rows)} steps", chosen, choose.value))
     if as_json:
-        flags.echo_json(_to_json(folder, rows, chosen))
+        flags.echo_json({**_to_json(folder, rows, chosen), "figures": [str(path) for path in drawn]})
         return
     typer.echo(f"{title}: {len(rows)} steps in {folder.path}")
     for row in rows[:1] + rows[1:][-1:]:
@@ -75,6 +88,8 @@ def _report(folder: "Run", duels: int, choose: Rule, out: Path | None, as_json: 
     else:
         for number, transcript in enumerate(chosen, 1):
             _print_transcript(game, number, transcript)
+    if drawn:
+        typer.echo(f"\nfigures: {', '.join(map(str, drawn))}")
     typer.echo("\nadapters, which plain PEFT loads: " + ", ".join(str(path) for path in folder.seats.values()))
 
 
@@ -95,20 +110,13 @@ def _to_json(run: "Run", rows: Sequence[Mapping[str, Any]], chosen: "Sequence[Tr
 
 
 def _print_step(game: "type[Game]", row: Mapping[str, Any]) -> None:
-    from lite_selfplay.runs.report.steps import agreement_lines
+    from lite_selfplay.runs.report.steps import stream_words
 
     for role, stream in row["streams"].items():
         if not stream["completions"]:
             continue
-        judged, word = stream["accuracy"] is not None, game.accuracy_of(role).word
-        accuracy = f"{stream['accuracy']:.0%} {word}, {stream['well_formed']:.0%} well-formed, " if judged else ""
-        reward = "" if stream["reward_mean"] is None else f"reward {stream['reward_mean']:.2f}, "
-        typer.echo(
-            f"  step {row['step'] + 1}: {role} (seat {stream['seat']}): {accuracy}"
-            f"{reward}{stream['tokens_mean']:.0f} tokens"
-        )
-    for line in agreement_lines(row):
-        typer.echo(f"    {line}")
+        figures = stream_words(game, role, stream, verbose=True)
+        typer.echo(f"  step {row['step']}: {role} (seat {stream['seat']}): {', '.join(figures)}")
 
 
 def _print_evaluations(run: "Run") -> None:
@@ -138,7 +146,7 @@ def _print_transcript(game: "type[Game]", number: int, transcript: "Transcript")
     from lite_selfplay.runs.report.transcripts import earned
     from lite_selfplay.training.progress import printable
 
-    title = f"step {transcript.step + 1}, problem {printable(transcript.subject)}: {transcript.kind}"
+    title = f"step {transcript.step}, problem {printable(transcript.subject)}: {transcript.kind}"
     typer.echo(f"\n== transcript {number}, {title}")
     for row in transcript.rows:
         typer.echo(f"-- {row['role']} (seat {row['seat']}) was asked:\n{_indent(printable(row['prompt']))}")

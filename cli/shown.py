@@ -1,157 +1,114 @@
-"""Where a chat is shown, and read from: an object a line, plain text, or the columns of a terminal."""
+"""How a chat is shown: drawn on a terminal, or a line each as text or JSON. What a model said drives no terminal."""
 
-import contextlib
-import importlib
 import json
-import signal
-import sys
-from collections.abc import Callable, Iterator, Sequence
-from types import FrameType
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
 
 import typer
 
-from lite_selfplay.training.interrupts import stopping_signals
-from lite_selfplay_cli import talk
+from lite_selfplay.training.progress import printable
 
 if TYPE_CHECKING:
-    from lite_selfplay.runs.talk.conversation import Conversation, Entry
-    from lite_selfplay.runs.talk.play import Called
-    from lite_selfplay.runs.talk.reply import Reply
+    from rich.table import Table
+
+Entry = Mapping[str, Any]
+
+NARROWEST = 30
+"""Columns of the terminal that a speaker has at the least; with fewer, they stand one below the other."""
+LONGEST = 20_000
+"""Characters of a text that a terminal shows; a pipe has all."""
 
 
-class Shown:
-    """Where a conversation is shown. `asks`: somebody sits there; `ended`: and is sent away, by more than a Ctrl-C."""
+class Lines:
+    """Standard output as a file or a pipe has it: text, or with `as_json` an object a line, in ASCII alone."""
 
-    asks = ended = False
+    def __init__(self, as_json: bool):
+        self._as_json = as_json
 
-    def greet(self, talked: "Conversation") -> None:
-        """Say who is there."""
-
-    def read(self, mark: str) -> str | None:
-        """The user's next line; None at the end."""
-        return talk.read_line(sys.stdin)
-
-    def answering(self, replies: "Sequence[Reply]", answer: Callable[[], None]) -> None:
-        answer()
-
-    def entry(self, entry: "Entry") -> None: ...
-
-    def say(self, sentence: str) -> None: ...
-
-    def refuse(self, sentence: str) -> None: ...
-
-    def called(self, called: "Called") -> str | None:
-        """A person's answer in a game: here the next line."""
-        return self.read("")
-
-
-class JsonLines(Shown):
-    """An object a line, in ASCII alone."""
-
-    def entry(self, entry: "Entry") -> None:
-        typer.echo(json.dumps(entry, allow_nan=False))
-
-    def refuse(self, sentence: str) -> None:
-        typer.echo(json.dumps({"error": sentence}))
-
-
-class Lines(Shown):
-    """Plain text, as into a file."""
-
-    def entry(self, entry: "Entry") -> None:
-        talk.echo_lines(entry)
+    def entry(self, entry: Entry) -> None:
+        typer.echo(json.dumps(entry, allow_nan=False) if self._as_json else as_text(entry))
 
     def say(self, sentence: str) -> None:
-        from lite_selfplay.training.progress import printable
-
         typer.echo(printable(sentence), err=True)
 
     def refuse(self, sentence: str) -> None:
-        self.say(f"error: {sentence}")
+        if self._as_json:
+            typer.echo(json.dumps({"error": sentence}))
+        else:
+            self.say(f"error: {sentence}")
+
+    def waits(self, name: str) -> None:
+        """Say nothing of who speaks."""
 
 
-class Screen(Shown):
-    """A terminal: columns that grow, then stay."""
-
-    asks = True
+class Screen:
+    """A terminal: speakers side by side."""
 
     def __init__(self) -> None:
         from rich.console import Console
 
-        with contextlib.suppress(ImportError):  # not on Windows
-            importlib.import_module("readline")  # from here on lines can be edited, and called back
-        self.console: Console = Console(highlight=False)
-        for number in stopping_signals()[1:]:
-            signal.signal(number, self._end)
+        self._console = Console(highlight=False, markup=False)
+        self._status = self._console.status("")
 
-    def _end(self, number: int, frame: FrameType | None) -> None:
-        self.ended = True
-        raise KeyboardInterrupt
-
-    def greet(self, talked: "Conversation") -> None:
-        speakers = talked.speakers
-        self.say(f"{speakers.target.name}, seats as of {speakers.checkpoint}: {', '.join(speakers.names)}")
-        self.say(f"{', '.join(talked.names)} answer. /help lists the commands, Ctrl-D leaves.")
-
-    def read(self, mark: str) -> str | None:
-        while True:
-            try:
-                return input(mark)
-            except EOFError:
-                return None
-            except KeyboardInterrupt:
-                if self.ended:
-                    raise
-                self.console.print("\nCtrl-D or /quit leaves")
-
-    def answering(self, replies: "Sequence[Reply]", answer: Callable[[], None]) -> None:
-        from lite_selfplay_cli.columns import shown_live
-
-        duel = len(replies) == 1 and len(replies[0].seats) > 1
-        with _stoppable(replies), shown_live(self.console, replies, duel=duel):
-            answer()
-
-    def entry(self, entry: "Entry") -> None:
-        from lite_selfplay_cli.columns import drawn
-
-        self.console.print(drawn(entry, self.console.width))
+    def entry(self, entry: Entry) -> None:
+        self._status.stop()
+        self._console.print(drawn(entry, self._console.width))
 
     def say(self, sentence: str) -> None:
-        from lite_selfplay_cli.columns import plain
-
-        self.console.print(plain(sentence, "dim"))
+        self._console.print(printable(sentence), style="dim")
 
     def refuse(self, sentence: str) -> None:
-        from lite_selfplay_cli.columns import plain
+        self._status.stop()
+        self._console.print(printable(sentence), style="red")
 
-        self.console.print(plain(sentence, "red"))
-
-    def called(self, called: "Called") -> str | None:
-        from rich.panel import Panel
-
-        from lite_selfplay_cli.columns import plain
-
-        title = plain(f"you are {called.role}, in the place of {called.seat}")
-        self.console.print(Panel(plain(called.prompt), title=title, title_align="left"))
-        self.say("your answer; an empty line ends it")
-        lines: list[str] = []
-        while (line := self.read("| ")) is not None and (line or not lines):
-            lines.append(line)
-        return "\n".join(lines).strip() or None
+    def waits(self, name: str) -> None:
+        """Show who speaks, until the entry or the refusal."""
+        self._status.update(f"{name} speaks")
+        self._status.start()
 
 
-@contextlib.contextmanager
-def _stoppable(replies: "Sequence[Reply]") -> Iterator[None]:
-    """For the length of a context Ctrl-C stops these replies at their next token; a second one leaves."""
+def as_text(entry: Entry) -> str:
+    """An entry as lines of text."""
+    return printable("\n".join([f"> {_asked(entry)}", *(f"{title}: {text}" for title, text, _ in _parts(entry))]))
 
-    def stop(number: int, frame: FrameType | None) -> None:
-        signal.signal(signal.SIGINT, before)
-        for reply in replies:
-            reply.cancel()
 
-    before = signal.signal(signal.SIGINT, stop)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)
+def drawn(entry: Entry, width: int) -> "Table":
+    """An entry as panels side by side, as many as a terminal of so many columns has room for."""
+    from rich.panel import Panel
+    from rich.table import Table
+    from rich.text import Text
+
+    cells = []
+    for title, text, facts in _parts(entry):
+        more = f"\u2026 ({len(text) - LONGEST:,} more characters)" if len(text) > LONGEST else ""
+        body = Text(printable(text[:LONGEST]).strip("\n") + more or "(nothing)", overflow="fold")
+        below = Text(printable(facts), "dim") if facts else None
+        cells.append(Panel(body, title=Text(printable(title)), subtitle=below, title_align="left"))
+    across = max(1, min(len(cells), width // NARROWEST))
+    grid = Table.grid(expand=True)
+    for _ in range(across):
+        grid.add_column(ratio=1)
+    for start in range(0, len(cells), across):
+        grid.add_row(*cells[start : start + across])
+    return grid
+
+
+def _asked(entry: Entry) -> str:
+    kind = next(key for key in ("message", "follow", "duel") if key in entry)
+    return f"{'' if kind == 'message' else f'/{kind} '}{entry[kind]}"
+
+
+def _parts(entry: Entry) -> Iterator[tuple[str, str, str]]:
+    """What is shown of an entry: title, text, and what is known of it; of a cascade also what the second seat saw."""
+    for name, answer in entry["answers"].items():
+        *drafts, last = answer.get("stages", [answer])
+        for draft in drafts:
+            yield f"{draft['seat']} drafts", draft["text"], _read(draft)
+            yield f"what {last['seat']} saw of it", last["saw"] or "(nothing)", ""
+        cut = ", cut off" if answer["finish"] == "length" else ""
+        title = f"{last['seat']} answers" if drafts else name
+        yield title, answer["text"], f"{_read(answer)}, {answer['tokens']} tokens{cut}"
+
+
+def _read(answer: Entry) -> str:
+    return "no answer" if answer["answer"] is None else f"answer {answer['answer'][:40]}"

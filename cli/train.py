@@ -23,6 +23,9 @@ def train(
         Path | None, typer.Option(help="Go on from a run's last complete checkpoint.", metavar="RUN")
     ] = None,
     dry_run: flags.DryRun = False,
+    verbose: Annotated[
+        bool, typer.Option("--verbose", help="Show every figure of a step, not only those that are wrong.")
+    ] = False,
 ) -> None:
     """Train the seats of a game.
 
@@ -42,7 +45,7 @@ def train(
     if resume is not None:
         own = {"preset": preset, "config": config, "set": assignments, "dry_run": dry_run}
         used = [*(["game"] if game else []), *given, *(flag for flag, value in own.items() if value)]
-        _resume(resume, given, [flag for flag in used if flag not in _RESUME_TAKES])
+        _resume(resume, given, [flag for flag in used if flag not in _RESUME_TAKES], verbose)
         return
 
     from lite_selfplay.config import RunConfig
@@ -53,11 +56,11 @@ def train(
     if dry_run:
         flags.dry_run(asked)
         return
-    with make_progress() as progress:
+    with make_progress(verbose=verbose) as progress:
         run(asked, progress=progress)
 
 
-def _resume(path: Path, given: dict[str, Any], others: list[str]) -> None:
+def _resume(path: Path, given: dict[str, Any], others: list[str], verbose: bool) -> None:
     from lite_selfplay.runs.api import resume
     from lite_selfplay_cli.display import make_progress
 
@@ -66,7 +69,7 @@ def _resume(path: Path, given: dict[str, Any], others: list[str]) -> None:
         raise RequestError(
             f"--resume reads everything from the run folder; only --steps and --rollouts go with it, not {flag}"
         )
-    with make_progress() as progress:
+    with make_progress(verbose=verbose) as progress:
         resume(
             path,
             steps=given.get("steps"),

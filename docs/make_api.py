@@ -28,7 +28,7 @@ This page answers how each public name is called and what it returns. It is gene
 - **Shapes** of tensors and the indices of nested lists: [architecture.md](architecture.md#shapes).
 - **Units.** Log-probabilities, entropies and KL are in nats; lengths in tokens; times in seconds; shares and accuracies
   in [0, 1], unless a name says percent or percentage points. Standard deviations are sample ones (ddof 1).
-- **Steps** are counted from 0 in Python and in the files of a run, and from 1 on the terminal.
+- **Steps** are counted from 0 in Python, and from 1 in the files of a run and on the terminal.
 - **Configuration keys** have dots on the command line (`--set run.steps=3`) and are nested in YAML; `RunConfig` also
   takes the short names of the command line's flags (`steps=3`). `*` stands for every role or seat.
 - **Errors** raised on purpose are subclasses of `LiteSelfPlayError`.

@@ -3,8 +3,8 @@
     lite-selfplay train examples/own_game.py:Brief --model tiny --tasks letters --steps 10
 
 A game draws problems, asks for completions and scores them; it never sees a tensor. The figures of its log that it
-declares (`figures`) are shown by `report`, by `analyse` and in the line of a step. `check_game` plays it with a script
-and checks the contract.
+declares (`figures`) are shown by `report --figures`, by `view` and in the line of a step. `check_game` plays it with a
+script and checks the contract.
 """
 
 from lite_selfplay import Game, RunConfig, train

@@ -228,3 +228,12 @@ def test_launches_are_counted_and_not_timed(tmp_path: Path) -> None:
     assert ours[0] <= 1700 < theirs[0]
     assert ours[1] == 0 < theirs[1]
     assert "nothing here was timed" in done.stdout
+
+
+def test_the_weight_of_a_file_counts_statements_and_not_lines(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(BENCHMARKS)
+    weigh = importlib.import_module("weight").weigh
+    text = '"""About."""\n\nimport os\n\n\ndef f(x):\n    """Twice."""\n    return (\n        2 * x\n    )\n'
+    # docstring, import, def, docstring, return: five, and two of them are neither an import nor a docstring
+    assert weigh(text) == (5, 2, 10, 1)
+    assert weigh("a = 1; b = 2\n") == (2, 2, 1, 1)

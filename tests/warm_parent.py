@@ -20,7 +20,6 @@ _IMPORTED = (
     "lite_selfplay.games.agon",
     "lite_selfplay.models.sources.tiny",
     "lite_selfplay.runs.api",
-    "lite_selfplay.runs.doctor",
     "lite_selfplay.runs.evaluating",
     "lite_selfplay.runs.report.analysis.runs",
     "lite_selfplay.runs.session",

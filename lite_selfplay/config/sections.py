@@ -51,7 +51,9 @@ class GameSection(BaseModel):
 
     model_config = ConfigDict(extra="allow", frozen=True)
 
-    name: str = key(..., "The game whose seats are trained: a name that `lite-selfplay games` lists, or FILE.py:CLASS")
+    name: str = key(
+        ..., "The game whose seats are trained: a name that `lite-selfplay list games` lists, or FILE.py:CLASS"
+    )
 
     @property
     def label(self) -> str:
@@ -82,9 +84,13 @@ class ModelSection(Section):
     )
     backend: str = key(
         "auto",
-        "Which library computes: transformers, unsloth, or a name given to register_backend; auto takes Unsloth where "
-        "it can work",
+        "Which library computes: transformers, unsloth, or a name given to register_backend; auto is transformers",
         flag="backend",
+    )
+    device: Literal["auto", "cpu"] = key(
+        "auto",
+        "What computes: auto is the first card that torch sees, and the CPU only where there is no card",
+        flag="device",
     )
     thinking: Literal["auto", "on", "off"] = key(
         "auto", "Switches a chat template's reasoning on or off; auto leaves it as the template has it"
@@ -107,16 +113,6 @@ class ModelSection(Section):
         unset="one for a base of small matrices, else the cores that the process may use",
         ge=1,
         le=1024,
-    )
-    share_cores: bool = key(
-        True,
-        "On a CPU, keep to half of the cores while other processes need the other half, which is faster than "
-        "waiting for shared ones; results are the same",
-    )
-    tune_memory: bool = key(
-        True,
-        "On a CPU, have the C library keep freed memory and bound oneDNN's caches, in the whole process until the run "
-        "ends",
     )
     fast_inference: bool = key(
         False, "Sample through vLLM on the Unsloth backend: experimental, and needs the package vllm"
@@ -386,6 +382,11 @@ class RunSection(Section):
     )
     keep_checkpoints: int = key(3, "Checkpoints to keep; the best one is kept besides", ge=1)
     episodes_limit_mb: float = key(256, "Size at which episodes.jsonl ends", ge=0)
+    keep_tokens: bool = key(
+        False,
+        "Also write each step's token ids and log-probabilities, from which it can be recomputed",
+        flag="keep_tokens",
+    )
     minibatches: int = key(
         1, "Updates of a step, each on its share of every stream; above 1 the ratio's clip acts", ge=1
     )
@@ -399,7 +400,7 @@ class RunSection(Section):
     reward: str | None = key(None, "A function in the checker's place", flag="reward", metavar="FILE.py:FUNCTION")
     verify_timeout_s: float = key(5.0, "Seconds that checking one answer may take before it counts as wrong", gt=0)
     report_to: Literal["none", "tensorboard", "wandb", "trackio"] = key(
-        "none", "A tracker that gets the curves, sample completions and warnings as well", flag="report_to"
+        "none", "A tracker that gets the curves and warnings as well", flag="report_to"
     )
 
     def tokens_at_once(self, *, on_cpu: bool, lean: bool = False) -> int:

@@ -6,11 +6,14 @@ of several answers by the bootstrap over problems.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import combinations
 from typing import Any
 
 from lite_selfplay.data import Problem
 from lite_selfplay.evaluation.result import Evaluation
-from lite_selfplay.stats import paired_bootstrap, paired_test
+from lite_selfplay.games.modes import find_mode
+from lite_selfplay.games.presentation import percent
+from lite_selfplay.stats import clopper_pearson, paired_bootstrap, paired_test
 
 Result = Mapping[str, Any]
 
@@ -70,11 +73,21 @@ class Comparison:
     differ: tuple[str, ...]
 
     def sentence(self) -> str:
-        """`mawps: B against A +5.0 points [-2.5, 12.5] (4 gained, 2 lost, p = 0.69), 40 problems`."""
+        """`mawps: B against A +5.0 points [-2.5, 12.5] (4 gained, 2 lost: 66.7% [22, 96], p = 0.69); 40 problems`."""
         between = "" if self.interval is None else " [{:.1f}, {:.1f}]".format(*(100 * x for x in self.interval))
-        exact = "" if self.p_value is None else f" ({self.gained} gained, {self.lost} lost, p = {self.p_value:.2g})"
+        exact = (
+            ""
+            if self.p_value is None
+            else f" ({self.gained} gained, {self.lost} lost{self._share()}, p = {self.p_value:.2g})"
+        )
         points = f"{100 * self.difference:+.1f} points{between}"
         return f"{self.tasks}: {self.second} against {self.first} {points}{exact}; {self.n} problems"
+
+    def _share(self) -> str:
+        """The share gained of the problems that one of the two alone had right, with its 95% interval."""
+        gained, decided = self.gained or 0, (self.gained or 0) + (self.lost or 0)
+        low, high = clopper_pearson(gained, decided)
+        return f": {percent(gained / decided)} [{100 * low:.0f}, {100 * high:.0f}]" if decided else ""
 
     def to_json(self) -> dict[str, Any]:
         interval = None if self.interval is None else list(self.interval)
@@ -128,6 +141,17 @@ def compared(evaluations: Sequence[tuple[str, Evaluation]]) -> list[tuple[Arm, A
             if (comparison := compare(first, other)) is not None:
                 found.append((first, other, comparison))
     return found
+
+
+def met(target: str, evaluation: Evaluation) -> list[tuple[Arm, Arm, Comparison]]:
+    """Every two seats of an evaluation, the second against the first: by themselves or, where the mode is of duels,
+    after reading the first's draft, in both orders. Whom the second gains, the first alone had wrong.
+    """
+    result = evaluation.to_json()
+    drafts = [(name.partition("->")[0], name) for name in evaluation.directions]
+    pairs = drafts if find_mode(evaluation.mode).duels else combinations(evaluation.scores, 2)
+    arms = [tuple(Arm(target, result, name, evaluation) for name in pair) for pair in pairs]
+    return [(first, second, found) for first, second in arms if (found := compare(first, second)) is not None]
 
 
 def disagreements(first: Arm, second: Arm, comparison: Comparison, limit: int) -> list[dict[str, Any]]:

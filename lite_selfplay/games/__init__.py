@@ -1,8 +1,7 @@
 """The games: rules only, each readable beside its paper.
 
 `base.py` says what a game is, `table.py` what it may ask for, `presentation.py` how it declares what is shown of it,
-`modes.py` how it is evaluated, `studies.py` how a run's completions are analysed; each paper has a folder. Nothing here
-knows a tensor, a model or a file of a run.
+`modes.py` how it is evaluated; each paper has a folder. Nothing here knows a tensor, a model or a file of a run.
 """
 
 from lite_selfplay.games.base import Game, GameOptions, find_game, game_names, make_game, register_game

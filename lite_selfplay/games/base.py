@@ -31,7 +31,6 @@ from lite_selfplay.games.presentation import (
     words_of,
 )
 from lite_selfplay.games.prompts import problem_asked
-from lite_selfplay.games.studies import Analyst
 from lite_selfplay.games.table import Table
 
 ENTRY_POINTS = "lite_selfplay.games"
@@ -57,8 +56,7 @@ class Game:
     How a run is shown: `accuracy` says of each role what its correct completions are (by default right answers),
     `figures` what the keys of its log measure, in the order they are shown. Other keys that hold numbers are shown
     under their own names, except those in `not_figures`. `pairing` says which completions of two roles are read
-    together (by default each by itself), `remarks` what else may be said of those (see `remarks_on`). `studies` are the
-    analyses that its paper prints of a run's completions, as functions of what `observations` keeps of them.
+    together (by default each by itself), `remarks` what else may be said of those (see `remarks_on`).
 
     `open_ended`: it ends by itself (see `over`), and `run.steps` only bounds it.
     """
@@ -77,7 +75,6 @@ class Game:
     not_figures: ClassVar[frozenset[str]] = frozenset()
     pairing: ClassVar[Pairing | None] = None
     remarks: ClassVar[tuple[str, ...]] = ()
-    studies: ClassVar[Sequence[Analyst]] = ()
     open_ended: ClassVar[bool] = False
 
     def __init__(self, options: Any = None, *, group_size: int = 8, problems_per_step: int = 4):
@@ -179,14 +176,6 @@ class Game:
         return ""
 
     @classmethod
-    def observations(cls, rows: Iterable[Row], references: Mapping[str, str]) -> Sequence[Any]:
-        """What `studies` are about, from rows of `episodes.jsonl` in their order; nothing by default.
-
-        `references` are true answers by the content of their questions, for a game that writes its own.
-        """
-        return ()
-
-    @classmethod
     def kinds(cls) -> list[str]:
         """What a transcript can be, the most telling kind first."""
         roles = [cls.accuracy_of(role) for role in getattr(cls, "roles", ())] or [ANSWERS]
@@ -266,7 +255,9 @@ def find_game(name: str) -> type[Game]:
         return game
     _discover()
     if name not in _registry:
-        raise UnknownNameError("game", name, _registry, "`lite-selfplay games` lists them; FILE.py:CLASS is your own.")
+        raise UnknownNameError(
+            "game", name, _registry, "`lite-selfplay list games` lists them; FILE.py:CLASS is your own."
+        )
     return _registry[name]()
 
 

@@ -1,4 +1,4 @@
-"""What a game declares of itself for those who show its runs: progress lines, the live display, reports, analyses.
+"""What a game declares of itself for those who show its runs: progress lines, reports, charts.
 
 `Accuracy` says what the correct completions of a role are, `Figure` what a key of the log measures, `Pairing` which
 completions are read together. Nothing here knows a single game.
@@ -55,7 +55,7 @@ class Figure:
     `how`: over several steps the mean, the sum, the last value, or the number of steps at which it was 0 (`zeros`).
     `of` names the key of what a step's value is a mean over, which weighs the steps (a list there counts by its sum).
     `part`: the values are counts out of `of`, and shown as shares of it.
-    `word`: its name on the line of a step; without one it is not there. `summed`: the live display adds it up as well.
+    `word`: its name on the line of a step; without one it is not there.
     `healthy`: the lowest and the highest value that need no warning; `warning` is the sentence for others, in which
     `{value}` stands for the value. `about` says in a sentence what the figure measures.
     """
@@ -67,7 +67,6 @@ class Figure:
     of: str = ""
     part: bool = False
     word: str = ""
-    summed: bool = False
     healthy: tuple[float, float] = (-inf, inf)
     warning: str = ""
     about: str = ""
@@ -87,7 +86,7 @@ class Transcript:
 
     @property
     def step(self) -> int:
-        """The step of the last completion, counted from 0."""
+        """The step of the last completion, counted from 1."""
         return int(self.rows[-1]["step"])
 
 

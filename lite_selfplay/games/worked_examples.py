@@ -96,12 +96,6 @@ def program_with_a_slip(program: str, rng: random.Random) -> str:
     return program[: found.start()] + other + program[found.end() :]
 
 
-def last_result(solution: str) -> str:
-    """The result of the last step of a solution; empty where it has none."""
-    results = [step["result"] for step in _STEP.finditer(solution)]
-    return results[-1] if results else ""
-
-
 def _retold(solution: str, steps: Sequence[re.Match[str]], place: int, by: int) -> str | None:
     """The solution with the result of step `place` moved by `by`; None where a result would be no whole number."""
     changed: dict[int, int] = {}  # results as they were, and what stands in their place

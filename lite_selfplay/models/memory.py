@@ -37,32 +37,30 @@ _BYTES = {"bf16": 2, "fp16": 2, "fp32": 4}
 
 @dataclass(frozen=True)
 class Card:
-    """A GPU by name: its memory in bytes, what it reads in bytes per second by its data sheet, and whether it
-    multiplies in bf16."""
+    """A GPU by name: its memory in bytes, and whether it multiplies in bf16."""
 
     name: str
     memory: int
-    bandwidth: float
     bf16: bool = True
 
 
 CARDS = {
-    key: Card(name, round(gib * GIB), gigabytes_a_second * 1e9, bf16)
-    for key, (name, gib, gigabytes_a_second, bf16) in {
-        "t4": ("Tesla T4", 14.6, 320, False),
-        "v100": ("Tesla V100 16 GB", 15.8, 900, False),
-        "rtx2080ti": ("RTX 2080 Ti", 10.8, 616, False),
-        "rtx3060": ("RTX 3060 12 GB", 11.7, 360, True),
-        "rtx3090": ("RTX 3090", 23.6, 936, True),
-        "rtx4060ti": ("RTX 4060 Ti 16 GB", 15.6, 288, True),
-        "rtx4090": ("RTX 4090", 23.5, 1008, True),
-        "rtx5090": ("RTX 5090", 31.4, 1792, True),
-        "l4": ("L4", 22.0, 300, True),
-        "a10g": ("A10G", 22.1, 600, True),
-        "a100-40": ("A100 40 GB", 39.4, 1555, True),
-        "a100": ("A100 80 GB", 79.2, 2039, True),
-        "h100": ("H100 80 GB", 79.1, 3350, True),
-        "h200": ("H200", 139.8, 4800, True),
+    key: Card(name, round(gib * GIB), bf16)
+    for key, (name, gib, bf16) in {
+        "t4": ("Tesla T4", 14.6, False),
+        "v100": ("Tesla V100 16 GB", 15.8, False),
+        "rtx2080ti": ("RTX 2080 Ti", 10.8, False),
+        "rtx3060": ("RTX 3060 12 GB", 11.7, True),
+        "rtx3090": ("RTX 3090", 23.6, True),
+        "rtx4060ti": ("RTX 4060 Ti 16 GB", 15.6, True),
+        "rtx4090": ("RTX 4090", 23.5, True),
+        "rtx5090": ("RTX 5090", 31.4, True),
+        "l4": ("L4", 22.0, True),
+        "a10g": ("A10G", 22.1, True),
+        "a100-40": ("A100 40 GB", 39.4, True),
+        "a100": ("A100 80 GB", 79.2, True),
+        "h100": ("H100 80 GB", 79.1, True),
+        "h200": ("H200", 139.8, True),
     }.items()
 }
 

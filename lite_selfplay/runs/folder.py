@@ -7,7 +7,7 @@ import platform
 import subprocess
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from lite_selfplay.config import RunConfig, load_layer
 from lite_selfplay.config.user_code import file_of
@@ -16,11 +16,16 @@ from lite_selfplay.models.packages import versions
 from lite_selfplay.runs.lock import LOCK
 from lite_selfplay.tasks.files import read_json, read_lines, require_no_link, write_whole, written_whole
 
+if TYPE_CHECKING:
+    import numpy as np
+
 CONFIG, ENVIRONMENT, METRICS, EPISODES = "config.yaml", "environment.json", "metrics.jsonl", "episodes.jsonl"
 ADAPTERS, CHECKPOINTS, CARD, BUDGET = "adapters", "checkpoints", "README.md", "budget.json"
 EVALUATIONS, EXAMPLES, COLLECTIONS, PREFLIGHT = "eval", "cold_start.jsonl", "collections", "preflight.json"
-TRACKER, TENSORBOARD, WANDB, ARENA = "tracker.json", "tensorboard", "wandb", "arena"
-ROLLOUTS = "rollouts"
+TRACKER, TENSORBOARD, WANDB = "tracker.json", "tensorboard", "wandb"
+ROLLOUTS, TOKENS = "rollouts", "tokens"
+COLD_START = "cold start"
+"""What `environment.json` says of a folder whose seats were taught their format `only`."""
 _NUMBER = (int, float)
 _EVALUATION: dict[str, Any] = {
     **dict.fromkeys(("tasks", "best"), str),
@@ -116,7 +121,8 @@ class RunFolder:
     def require_own_files(self) -> None:
         """Raises RunFolderError where a part of the folder is a link, through which a run would write elsewhere."""
         parts = (ADAPTERS, CHECKPOINTS, CARD, BUDGET, EVALUATIONS, EXAMPLES, COLLECTIONS, PREFLIGHT, LOCK)
-        for name in (CONFIG, ENVIRONMENT, METRICS, EPISODES, *parts, TRACKER, TENSORBOARD, WANDB, ARENA, ROLLOUTS):
+        of_trackers = (TRACKER, TENSORBOARD, WANDB)
+        for name in (CONFIG, ENVIRONMENT, METRICS, EPISODES, *parts, *of_trackers, ROLLOUTS, TOKENS):
             require_no_link(self.path / name)
 
     def require_elsewhere(self, place: str, what: str) -> None:
@@ -197,6 +203,14 @@ class RunFolder:
         _append_lines(self.path / METRICS, [metrics])
         return room
 
+    def keep_tokens(self, step: int, columns: Mapping[str, "np.ndarray"]) -> None:
+        """Write `tokens/step-N.safetensors`, in the place of one of a step that is played again. Raises OSError."""
+        from safetensors.numpy import save
+
+        (self.path / TOKENS).mkdir(exist_ok=True)
+        with written_whole(self.path / TOKENS / f"step-{step}.safetensors") as file:
+            file.write(save(dict(columns)))
+
     def metrics(self) -> list[dict[str, Any]]:
         """The lines of `metrics.jsonl`. Raises RunFolderError naming a damaged line, as `episodes` does."""
         return [row for _, row in _lines(self.path / METRICS)]
@@ -206,7 +220,7 @@ class RunFolder:
         return (row for _, row in _lines(self.path / EPISODES))
 
     def cut(self, step: int) -> None:
-        """Drop the lines of this step and all later ones, as a resume from its start needs.
+        """Drop the lines of all steps after this one, counted from 1, as a resume behind it needs.
 
         Raises RunFolderError, with nothing changed, where a line cannot be read or the folder cannot be written.
         """
@@ -214,7 +228,10 @@ class RunFolder:
         try:
             with contextlib.ExitStack() as stack:  # neither takes its place before both are written
                 for path, file in [(path, stack.enter_context(written_whole(path))) for path in paths]:
-                    file.writelines(line for line, row in _lines(path) if row["step"] < step)
+                    file.writelines(line for line, row in _lines(path) if row["step"] <= step)
+            for path in (self.path / TOKENS).glob("step-*.safetensors"):
+                if int(path.stem.removeprefix("step-")) > step:
+                    path.unlink()
         except OSError as error:
             raise RunFolderError(f"cannot write to {self.path}: {error.strerror or error}") from None
 
@@ -235,8 +252,8 @@ def as_written(path: Path) -> Iterator[None]:
         yield
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
         raise RunFolderError(
-            f"{path} does not hold what a run writes ({type(error).__name__}: {error}); `lite-selfplay doctor {path}` "
-            "looks at its files one by one"
+            f"{path} does not hold what a run writes ({type(error).__name__}: {error}); `lite-selfplay train --resume "
+            f"{path}` names what is damaged"
         ) from error
 
 

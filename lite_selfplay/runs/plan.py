@@ -14,6 +14,7 @@ from lite_selfplay.errors import ConfigError
 from lite_selfplay.games import Game, make_game
 from lite_selfplay.games.modes import find_mode
 from lite_selfplay.models.backends import require_available
+from lite_selfplay.models.packages import install
 from lite_selfplay.models.sources import require_known, suggested
 from lite_selfplay.runs.folder import RunFolder
 from lite_selfplay.tasks import Task, is_data, load_task
@@ -261,7 +262,7 @@ def _check_model(config: RunConfig) -> None:
     require_available(config.model.backend)
     tracker = config.run.report_to
     if tracker != "none" and importlib.util.find_spec(tracker) is None:
-        raise ConfigError(f'run.report_to is {tracker}, which is not installed: pip install "lite-selfplay[trackers]"')
+        raise ConfigError(f"run.report_to is {tracker}, which is not installed: {install('trackers')}")
 
 
 def _check_problems(ready: Plan, own_checker: bool) -> None:

@@ -24,7 +24,7 @@ from lite_selfplay.models.backends.rollouts import Rollouts, ServedBackend, requ
 from lite_selfplay.models.chat import Chat
 from lite_selfplay.runs.budget import Budget, sampling_speed
 from lite_selfplay.runs.checkpoints import Checkpoint, load_checkpoint, read_state
-from lite_selfplay.runs.folder import BUDGET, COLLECTIONS, ROLLOUTS, RunFolder
+from lite_selfplay.runs.folder import BUDGET, COLD_START, COLLECTIONS, ROLLOUTS, RunFolder
 from lite_selfplay.runs.plan import OPTIONAL, evaluation_steps, mode_of_the_base
 from lite_selfplay.runs.preflight import Lookout, preflight, wanted
 from lite_selfplay.runs.processes import save_in_turn
@@ -231,6 +231,8 @@ class Session:
             self._evaluate(0)
             self._saver.write_card(0)
         path = self.folder.path
+        if self.folder.ours:
+            self.folder.write_environment(**self.facts(), only=COLD_START)
         self.progress.finished(
             [f"the run: {path}", f"train from it: lite-selfplay train {self.config.game.name} --init {path} ..."]
         )

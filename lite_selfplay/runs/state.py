@@ -1,4 +1,4 @@
-"""What state a run is in, at a glance: by its configuration, its last step and its lock. `doctor` looks closely."""
+"""What state a run is in, at a glance: by its configuration, its last step and its lock. A resume looks closely."""
 
 import contextlib
 import os
@@ -10,14 +10,14 @@ from typing import Any, Literal
 from lite_selfplay.config.user_files import open_file
 from lite_selfplay.errors import LiteSelfPlayError, RunFolderError
 from lite_selfplay.games.presentation import number_of, percent
-from lite_selfplay.runs.folder import CHECKPOINTS, CONFIG, METRICS, RunFolder
+from lite_selfplay.runs.folder import CHECKPOINTS, COLD_START, CONFIG, ENVIRONMENT, METRICS, RunFolder
 from lite_selfplay.runs.lock import writer
 from lite_selfplay.tasks.files import parse_object, read_json
 
 LAST_LINE = 2**20
 """Bytes at the end of `metrics.jsonl` in which the last step is looked for."""
 
-Stage = Literal["running", "finished", "stopped", "not begun", "damaged"]
+Stage = Literal["running", "finished", "stopped", "cold start", "not begun", "damaged"]
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class RunState:
 
     `step`: how many steps were played, of `steps` that were asked for. `best`: what `best.json` says, in words, empty
     without one. `size` in bytes, of all files. `resume`: the command that goes on, None where there is nothing to go on
-    from or nothing left to do. `problem` says why the run is `damaged`.
+    from or nothing left to do, as after a `cold start` alone. `problem` says why the run is `damaged`.
     """
 
     path: Path
@@ -48,12 +48,15 @@ def state_of(path: Path) -> RunState:
     try:
         config = folder.config()
         last = last_step(path)
-        step = 0 if last is None else last["step"] + 1
+        step = 0 if last is None else last["step"]
         best = _best(path)
+        taught = (path / ENVIRONMENT).exists() and read_json(path / ENVIRONMENT).get("only") == COLD_START
     except LiteSelfPlayError as error:
         return RunState(path, size=size, problem=str(error))
     steps, over = config.run.steps, last is not None and last.get("over") is True
     stage: Stage = "finished" if over or step >= steps else "stopped" if step else "not begun"
+    if taught and not step:
+        stage = "cold start"
     if writer(path) is not None:
         stage = "running"
     can = stage in ("stopped", "not begun") and any((path / CHECKPOINTS).glob("step-*/manifest.json"))

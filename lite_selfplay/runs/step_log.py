@@ -8,8 +8,14 @@ from lite_selfplay.config import RunConfig
 from lite_selfplay.errors import SaveFailed, TrainingError
 from lite_selfplay.games import Game
 from lite_selfplay.runs.folder import RunFolder
-from lite_selfplay.runs.report.steps import episode_rows, only_finite, progress_line, stream_metrics, warning_kind
-from lite_selfplay.runs.report.transcripts import shown_transcript
+from lite_selfplay.runs.report.steps import (
+    episode_rows,
+    only_finite,
+    progress_line,
+    stream_metrics,
+    token_columns,
+    warning_kind,
+)
 from lite_selfplay.training.progress import Progress
 from lite_selfplay.training.rollout import LiveTable
 from lite_selfplay.training.updates import StepReport
@@ -43,23 +49,22 @@ class Bookkeeper:
         self.skipped_steps = self.nonfinite_steps = self.bad_steps = 0
         self._silent_steps = self._shown_timeouts = 0
         self._warned_full = False
-        self._unwritten: tuple[int, Mapping[str, Any], Sequence[Mapping[str, Any]]] | None = None
+        self._unwritten: tuple[int, Mapping[str, Any], Sequence[Mapping[str, Any]], Mapping[str, Any]] | None = None
         self._warned: dict[str, int] = {}
         self._first_step, self._started = 0, time.perf_counter()
 
     def begin(self, first_step: int) -> None:
         """Training begins, from this step on."""
         self._first_step, self._started = first_step, time.perf_counter()
-        self._progress.begin(type(self._game))
 
     def write_what_is_missing(self) -> None:
         """Write the last step's lines where the process that writes them has ended before it did. Raises SaveFailed."""
         if self._unwritten is None:
             return
-        step, metrics, rows = self._unwritten
-        if not any(line["step"] == step for line in self._folder.metrics()):
+        step, metrics, rows, tokens = self._unwritten
+        if not any(line["step"] == step + 1 for line in self._folder.metrics()):
             self._folder.cut(step)  # its completions may be there, and not its metrics
-            self._write(step, metrics, rows)
+            self._write(step, metrics, rows, tokens)
 
     def begin_step(self) -> None:
         self._step_started = time.perf_counter()
@@ -85,9 +90,10 @@ class Bookkeeper:
         silent = meant and fine and not trained
         self._silent_steps = self._silent_steps + 1 if silent else 0
         metrics, rows = only_finite(self._metrics(report)), only_finite(episode_rows(report))
-        self._write(report.step, metrics, rows)
+        tokens = token_columns(report) if self.config.run.keep_tokens else {}
+        self._write(report.step, metrics, rows, tokens)
         if self._folder.ours:
-            self._show(report.step, metrics, rows)
+            self._show(report.step, metrics)
         return metrics
 
     def judge(self, report: StepReport) -> None:
@@ -128,7 +134,7 @@ class Bookkeeper:
             )
         }
         return {
-            "step": report.step,
+            "step": report.step + 1,
             "wall_s": {
                 "total": round(time.perf_counter() - self._step_started, 4),
                 "generate": round(self._table.seconds["generate"], 4),
@@ -151,12 +157,20 @@ class Bookkeeper:
             **({"over": True} if self._game.over() else {}),
         }
 
-    def _write(self, step: int, metrics: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> None:
+    def _write(
+        self,
+        step: int,
+        metrics: Mapping[str, Any],
+        rows: Sequence[Mapping[str, Any]],
+        tokens: Mapping[str, Any],
+    ) -> None:
         if not self._folder.ours:
-            self._unwritten = step, metrics, rows
+            self._unwritten = step, metrics, rows, tokens
             return
         limit = self.config.run.episodes_limit_mb
         try:
+            if tokens:
+                self._folder.keep_tokens(step + 1, tokens)
             room = self._folder.append(metrics, rows, limit)
         except OSError as error:
             raise SaveFailed(
@@ -167,11 +181,11 @@ class Bookkeeper:
             self._warned_full = True
             self._progress.warn(f"episodes.jsonl has reached its limit of {limit:g} MB: no more are written")
 
-    def _show(self, step: int, metrics: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> None:
+    def _show(self, step: int, metrics: Mapping[str, Any]) -> None:
         progress, game = self._progress, type(self._game)
-        total = (None, None) if game.open_ended else (self.config.run.steps, self._time_left(step))
-        line = progress_line(game, metrics, *total)
-        progress.step(metrics, shown_transcript(game, rows), line)
+        steps, left = (None, None) if game.open_ended else (self.config.run.steps, self._time_left(step))
+        line = progress_line(game, metrics, steps, left, progress.verbose)
+        progress.step(metrics, line)
         progress.advance(step + 1)
         for sentence in metrics["warnings"]:
             self._warn_now_and_then(sentence, step)

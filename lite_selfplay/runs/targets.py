@@ -3,7 +3,7 @@
 import contextlib
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,18 +14,18 @@ from lite_selfplay.data import BASE, EvalSpec, Problem
 from lite_selfplay.errors import ConfigError, RunFolderError, TaskError, UnknownNameError
 from lite_selfplay.games import make_game
 from lite_selfplay.games.modes import find_mode
+from lite_selfplay.models.silence import quiet
 from lite_selfplay.models.sources import require_known
 from lite_selfplay.runs.folder import ADAPTERS, CHECKPOINTS, CONFIG, EVALUATIONS, EXAMPLES, RunFolder
 from lite_selfplay.runs.plan import held_out
 from lite_selfplay.tasks import Task, is_data, load_task, without
-from lite_selfplay.tasks.files import read_object_lines, sha256_of
+from lite_selfplay.tasks.files import read_object_lines, require_no_link, sha256_of
 from lite_selfplay.tasks.passages import read_passages
 from lite_selfplay.training.progress import Poll, Progress
 from lite_selfplay.training.ranks import ALONE, Ranks
 
 if TYPE_CHECKING:
     from lite_selfplay.models.sources import ResolvedModel
-    from lite_selfplay.runs.checkpoints import Checkpoint
     from lite_selfplay.training.rollout import LiveTable
 
 _WEIGHTS = "adapter_model.safetensors"
@@ -81,26 +81,12 @@ class Target:
         return cls(str(name), config, None, "single", (BASE,))
 
     def at(self, names: Sequence[str]) -> "Target":
-        """The same, where those of the names that are `SEAT@STEP` can speak as the seat did in that checkpoint.
-
-        Raises UnknownNameError for a seat or a step that is not there, RunFolderError where its checkpoint is damaged.
-        """
+        """The same, where those of the names that are of a checkpoint (`A@20`) can speak. Raises what `saved_adapters`
+        raises."""
         asked = [name for name in names if "@" in name]
         if not asked or self.folder is None:
             return self
-        from lite_selfplay.runs.checkpoints import list_checkpoints
-
-        found = {each.step: each for each in list_checkpoints(self.folder.path / CHECKPOINTS, full=True)}
-        known = {f"{seat}@{step}": (seat, step) for step in found for seat in self.config.seats}
-        past = {}
-        for name in asked:
-            if name not in known:
-                raise UnknownNameError("seat of a checkpoint", name, known or ["none: the run has no checkpoint"])
-            seat, step = known[name]
-            if (problem := found[step].problem) is not None:
-                raise RunFolderError(f"{found[step].path} cannot be used: {problem}")
-            past[name] = seat, found[step].path / ADAPTERS / seat
-        return replace(self, past=past)
+        return replace(self, past=saved_adapters(self.folder, self.config.seats, asked))
 
     def spec(self, mode: str | None, seats: Sequence[str] | None) -> EvalSpec:
         """How it is measured: as asked for, else as the game says. Raises UnknownNameError."""
@@ -138,12 +124,8 @@ class Target:
         progress: Progress,
         poll: Poll,
         ranks: Ranks = ALONE,
-        checkpoint: "Checkpoint | None" = None,
     ) -> "Iterator[LiveTable]":
-        """The base in memory with the run's adapters, and a checker, for the length of a context.
-
-        The adapters are those of a `checkpoint`, whose snapshots may speak as well, or those that were saved last.
-        """
+        """The base in memory with the run's adapters, and a checker, for the length of a context."""
         from lite_selfplay.models.adapters import check_folder
         from lite_selfplay.models.backends import choose_backend
         from lite_selfplay.models.chat import Chat
@@ -165,11 +147,7 @@ class Target:
             decode=chat.decode,
             poll=poll,
         )
-        if checkpoint is not None:
-            from lite_selfplay.runs.checkpoints import load_checkpoint
-
-            load_checkpoint(checkpoint, backend.adapters)
-        for seat in self.config.seats if self.folder and checkpoint is None else ():
+        for seat in self.config.seats if self.folder else ():
             backend.adapters.load(seat, self._adapter(seat))
         for name, (seat, place) in self.past.items():
             backend.adapters.put_snapshot(name, seat, check_folder(backend.adapters, seat, place))
@@ -205,6 +183,37 @@ class Target:
     def _adapter(self, seat: str) -> Path:
         assert self.folder is not None
         return self.folder.path / ADAPTERS / seat
+
+
+def saved_adapters(folder: RunFolder, seats: Collection[str], names: Sequence[str]) -> dict[str, tuple[str, Path]]:
+    """The seat and the adapter's folder that each name means: `A` as saved last, `A@20` as in the checkpoint of step
+    20, `A@best` as in the one that was measured best in training.
+
+    Raises UnknownNameError with those there are, RunFolderError where a checkpoint is damaged or none was measured.
+    """
+    with quiet():  # what it imports speaks up
+        from lite_selfplay.runs.checkpoints import list_checkpoints, read_best
+
+    place = folder.path / CHECKPOINTS
+    there = {str(found.step): found for found in list_checkpoints(place, full=any("@" in name for name in names))}
+    known = [*seats, *(f"{seat}@{step}" for step in there for seat in seats)]
+    found = {}
+    for name in names:
+        seat, at, step = name.partition("@")
+        if at and step == "best":
+            best = read_best(place)
+            if best is None:
+                raise RunFolderError(f"{folder.path} has no best checkpoint: it was not evaluated where it was saved")
+            step = str(best["step"])
+        if seat not in seats or (at and step not in there):
+            raise UnknownNameError("seat", name, known)
+        if at and (problem := there[step].problem) is not None:
+            raise RunFolderError(f"{there[step].path} cannot be used: {problem}")
+        path = (there[step].path if at else folder.path) / ADAPTERS / seat
+        require_no_link(path.parent)
+        require_no_link(path)
+        found[name] = seat, path
+    return found
 
 
 def find_task(

@@ -7,11 +7,13 @@ takes. Columns, revisions and sizes are those that the hub's data cards and publ
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 from lite_selfplay.data import Problem
 from lite_selfplay.errors import TaskError
 from lite_selfplay.tasks.base import Task, derived_seed
+from lite_selfplay.tasks.code_benchmarks import Reader, Row, codecontests, humaneval, mbpp, program_of_row
 from lite_selfplay.tasks.columns import Columns, Kind, problem_of_row
 from lite_selfplay.tasks.equations import equations
 from lite_selfplay.tasks.hub import HubData, hub_task, read_data, require_fingerprint
@@ -29,8 +31,10 @@ class Benchmark:
     - `split` is evaluated, `train` learned from; without `train`, all rows serve both.
     - `samples`: completions a problem, by default. `size`: rows of the evaluation split as published.
     - `files`: further names of JSONL files, after `NAME_SPLIT.jsonl` and `NAME.jsonl`.
+    - `read`: how a row of a benchmark of programs says what is tested.
     - `alternatives`: an answer that is a list holds values each right alone.
-    - `difficulty`: the column that the option `difficulty` selects by, and the option's default.
+    - `difficulty`: the column that the option `difficulty` selects by, and the option's default: a number, two joined
+      by a dash, or `all`; where the default is one of `LEVELS`, their names as well.
     - `own_split`: without answers of two values (yes, no, true, false), the rows are split into so many for training
       and so many held out, by content alone. Fewer rows are split in the same proportion.
     """
@@ -47,11 +51,19 @@ class Benchmark:
     samples: int = 1
     max_completion_tokens: int = 2048
     files: tuple[str, ...] = ()
+    read: Reader | None = None
     alternatives: bool = False
     difficulty: tuple[str, str] | None = None
     own_split: tuple[int, int] | None = None
 
+    @property
+    def ours(self) -> Columns:
+        """The columns of our own JSONL files."""
+        return Columns(keep=self.columns.keep, options=("options",) if self.kind == "choice" else ())
 
+
+LEVELS = {"easy": "1", "medium": "2", "hard": "3"}
+"""As CodeContests numbers its difficulties."""
 _NONE = "none stated"
 _ANSWERED: dict[Kind, str] = {
     "number": "a number",
@@ -59,6 +71,12 @@ _ANSWERED: dict[Kind, str] = {
     "choice": "a choice",
     "program": "a program",
 }
+
+_HUMANEVAL = Columns(("prompt",), "test", id="task_id", solution="canonical_solution", keep=("entry_point",))
+_MBPP = Columns(
+    (), "test_list", id="task_id", solution="code",
+    optional=("text", "prompt", "test_setup_code", "test_imports", "challenge_test_list"),
+)  # fmt: skip
 
 BENCHMARKS: dict[str, Benchmark] = {
     "gsm8k": Benchmark(
@@ -119,6 +137,26 @@ BENCHMARKS: dict[str, Benchmark] = {
         "allenai/omega-explorative", "test_in", Columns(("messages.0.content",), "ground_truth"), "expression", "MIT",
         100, config="algebra_linear_equation", train="train", revision="b04ae8d4757a2229e8ed65ac6a923e502d0bbb95",
     ),
+    "humaneval": Benchmark(
+        "openai/openai_humaneval", "test", _HUMANEVAL, "program", "MIT", 164, max_completion_tokens=512, read=humaneval,
+    ),
+    "humanevalplus": Benchmark(
+        "evalplus/humanevalplus", "test", _HUMANEVAL, "program", "Apache-2.0", 164,
+        max_completion_tokens=512, read=humaneval,
+    ),
+    "mbpp": Benchmark(
+        "google-research-datasets/mbpp", "test", _MBPP, "program", "CC-BY-4.0", 500, config="full", train="train",
+        max_completion_tokens=512, read=mbpp,
+    ),
+    "mbppplus": Benchmark(
+        "evalplus/mbppplus", "test", replace(_MBPP, keep=("test",)), "program", "Apache-2.0", 378,
+        max_completion_tokens=512, read=mbpp,
+    ),
+    "codecontests": Benchmark(
+        "deepmind/code_contests", "test", Columns(("description",), "public_tests", id="name", keep=("private_tests",)),
+        "program", "CC-BY-4.0", 165, train="train", max_completion_tokens=4096, difficulty=("difficulty", "easy"),
+        read=codecontests,
+    ),
 }  # fmt: skip
 
 _OPTIONS = ("config", "split", "revision", "sha256", "data_dir")
@@ -128,8 +166,9 @@ def load_benchmark(name: str, held_out: bool = True, **options: str) -> Task:
     """A benchmark's problems: its evaluation split with `held_out`, else its training split.
 
     Options: `config`, `split` and `revision` instead of the benchmark's own; `sha256`, the beginning of the problems'
-    fingerprint, which must fit; `data_dir`, the folder of downloaded data; `difficulty` of DeepMath, one (`8`) or from
-    one to another (`5-7`). Raises TaskError where the data cannot be had or read, and for other options.
+    fingerprint, which must fit; `data_dir`, the folder of downloaded data; `difficulty` of DeepMath and CodeContests,
+    one (`8`), from one to another (`5-7`) or `all`. Rows of programs without tests are passed over. Raises TaskError
+    where the data cannot be had or read, and for other options.
     """
     benchmark = BENCHMARKS[name]
     refuse_unknown(name, options, (*_OPTIONS, *(["difficulty"] if benchmark.difficulty else [])))
@@ -140,30 +179,32 @@ def load_benchmark(name: str, held_out: bool = True, **options: str) -> Task:
         options.get("config") or benchmark.config,
         options.get("revision") or benchmark.revision,
     )
-    columns = benchmark.columns
-    ours = Columns(keep=columns.keep, options=("options",) if benchmark.kind == "choice" else ())
-    origin, rows = read_data(data, columns.names | ours.names, _files(name, split, options), options.get("data_dir"))
+    column, default = benchmark.difficulty or ("id", "all")
+    columns = benchmark.columns.names | benchmark.ours.names | {column}
+    origin, rows = read_data(data, columns, _files(name, split, options), options.get("data_dir"))
+    wanted = options.get("difficulty") or default
     problems = [
-        problem_of_row(
-            row,
-            columns if columns.fit(row) or not ours.fit(row) else ours,
-            where,
-            f"{name}-{number}",
-            kind=benchmark.kind,
-            alternatives=benchmark.alternatives,
-        )
+        problem
         for number, (where, row) in enumerate(rows, 1)
+        if wanted == "all" or _is_of_difficulty(name, row, column, wanted, LEVELS if default in LEVELS else {})
+        if (problem := _problem(benchmark, row, where, f"{name}-{number}")) is not None
     ]
-    if benchmark.difficulty:
-        column, default = benchmark.difficulty
-        problems = _of_difficulty(name, problems, column, options.get("difficulty") or default)
     if benchmark.own_split:
         problems = _own_side(name, problems, benchmark.own_split, held_out)
     if not problems:
-        raise TaskError(f"{name} holds no problem: {origin} has none that fits")
+        raise TaskError(f"{name} holds no problem: {origin} has none that fits (difficulty={wanted})")
     if pin := options.get("sha256"):
         require_fingerprint(name, problems, pin)
     return Task(name, problems, benchmark.max_completion_tokens, origin=origin, samples=benchmark.samples)
+
+
+def _problem(benchmark: Benchmark, row: Row, where: str, default_id: str) -> Problem | None:
+    """A row as a problem, in the hub's columns or in those of our files; None for a program without tests."""
+    columns, ours = benchmark.columns, benchmark.ours
+    if benchmark.read is not None:
+        return program_of_row(row, columns, benchmark.read, where, default_id)
+    columns = ours if ours.fit(row) and not columns.fit(row) else columns
+    return problem_of_row(row, columns, where, default_id, kind=benchmark.kind, alternatives=benchmark.alternatives)
 
 
 def _files(name: str, split: str, options: Mapping[str, str]) -> tuple[str, ...]:
@@ -173,13 +214,13 @@ def _files(name: str, split: str, options: Mapping[str, str]) -> tuple[str, ...]
     return (f"{name}_{split}", *(() if "split" in options else (name, *BENCHMARKS[name].files)))
 
 
-def _of_difficulty(name: str, problems: Sequence[Problem], column: str, wanted: str) -> list[Problem]:
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)(?:-(\d+(?:\.\d+)?))?", wanted)
+def _is_of_difficulty(name: str, row: Row, column: str, wanted: str, levels: Mapping[str, Any]) -> bool:
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)(?:-(\d+(?:\.\d+)?))?", levels.get(wanted, wanted))
     if match is None:
         raise TaskError(f"{name}:difficulty is a number, or two joined by -, as in 5-7.5, got {wanted!r}")
-    low, high = float(match[1]), float(match[2] or match[1])
+    found = row.get(column)
     try:
-        return [problem for problem in problems if low <= float(problem.extra[column]) <= high]
+        return float(match[1]) <= float(levels.get(str(found).lower(), found)) <= float(match[2] or match[1])
     except (TypeError, ValueError):
         raise TaskError(f"{name}: {column} must be a number in every row") from None
 

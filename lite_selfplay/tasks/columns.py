@@ -28,7 +28,8 @@ class Columns:
     - `answer`: the reference answer; of a multiple choice, the letter, the position (from 0) or the text of the right
       option, or the right option itself where `options` names the columns of the wrong ones; of a program, its tests.
     - `options`: none, one column with a list of all options, or several columns with a wrong option each.
-    - `id`, `solution`: used where a row has them. `keep`: further columns that go into `Problem.extra`.
+    - `id`, `solution` and what `optional` names: used where a row has them. `keep`: further columns that go into
+      `Problem.extra`.
     """
 
     problem: tuple[str, ...] = ("problem",)
@@ -37,6 +38,7 @@ class Columns:
     id: str = "id"
     solution: str = "solution"
     keep: tuple[str, ...] = ()
+    optional: tuple[str, ...] = ()
 
     @property
     def required(self) -> tuple[str, ...]:
@@ -45,11 +47,19 @@ class Columns:
     @property
     def names(self) -> set[str]:
         """The top-level columns that may be read."""
-        return {part for name in (*self.required, self.id, self.solution) for part in (name, name.partition(".")[0])}
+        used = (*self.required, self.id, self.solution, *self.optional)
+        return {part for name in used for part in (name, name.partition(".")[0])}
 
     def fit(self, row: Mapping[str, Any]) -> bool:
         """Whether a row has everything that is required."""
         return all(_found(row, name) for name in self.required)
+
+
+def require_columns(row: Mapping[str, Any], columns: Columns, where: str) -> None:
+    """Raises TaskError, beginning with `where`, unless a row has everything that is required."""
+    missing = [name for name in columns.required if not _found(row, name)]
+    if missing:
+        raise TaskError(f"{where}: no column {missing[0]!r} among {', '.join(row) or 'none'}")
 
 
 def problem_of_row(
@@ -66,9 +76,7 @@ def problem_of_row(
     `alternatives`: an answer that is a list holds values each right alone; otherwise they are right together.
     Raises TaskError, beginning with `where`, for a column that is missing or holds something else.
     """
-    missing = [name for name in columns.required if not _found(row, name)]
-    if missing:
-        raise TaskError(f"{where}: no column {missing[0]!r} among {', '.join(row) or 'none'}")
+    require_columns(row, columns, where)
     texts = [_value(row, name) for name in columns.problem]
     if not all(isinstance(text, str) for text in texts):
         raise TaskError(f"{where}: {' and '.join(columns.problem)} must be text")

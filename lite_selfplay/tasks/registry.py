@@ -13,7 +13,6 @@ from lite_selfplay.tasks.arithmetic import arithmetic
 from lite_selfplay.tasks.base import Task
 from lite_selfplay.tasks.benchmarks import BENCHMARKS, MAKERS
 from lite_selfplay.tasks.code_arithmetic import code_arithmetic
-from lite_selfplay.tasks.code_benchmarks import CODE_BENCHMARKS, CODE_MAKERS
 from lite_selfplay.tasks.gym import reasoning_gym
 from lite_selfplay.tasks.jsonl import read_jsonl
 from lite_selfplay.tasks.letters import letters
@@ -33,13 +32,12 @@ _registry: dict[str, Maker] = {
     "reasoning-gym": reasoning_gym,
     "stories": stories,
     **MAKERS,
-    **CODE_MAKERS,
 }
 
 # Tasks whose first option is the bare name of a data set.
 _OF_A_DATA_SET = ("hub", "reasoning-gym")
 # Tasks whose data are looked for in a folder of downloaded data.
-_DATA = frozenset(("hub", *BENCHMARKS, *CODE_BENCHMARKS))
+_DATA = frozenset(("hub", *BENCHMARKS))
 
 
 def register_task(name: str, maker: Maker) -> None:

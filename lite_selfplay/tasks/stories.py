@@ -1,6 +1,6 @@
 """`stories`: word problems of one or two steps with small numbers, each with a worked solution written by rule.
 
-The default is two steps, so that a draft whose final value is withheld still shows one.
+The default is two steps, so that a draft can go wrong in one and go on from there.
 """
 
 import random

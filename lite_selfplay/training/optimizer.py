@@ -162,11 +162,6 @@ def reset_optimizer(optimizer: Optimizer, adapters: Adapters, seat: str) -> None
         optimizer.state.pop(parameter, None)
 
 
-def all_finite(tensors: Iterable[Tensor]) -> bool:
-    """Whether every number in the tensors is finite."""
-    return math.isfinite(largest(tensors).item())
-
-
 def largest(tensors: Iterable[Tensor]) -> Tensor:
     """The largest absolute value in the tensors, where they are: not finite where one of their numbers is not."""
     found = [tensor.detach() for tensor in tensors if tensor.numel()]

@@ -9,20 +9,22 @@ import re
 import time
 import unicodedata
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import Any
 
 from lite_selfplay.errors import LiteSelfPlayError
-
-if TYPE_CHECKING:
-    from lite_selfplay.games import Game
-    from lite_selfplay.games.presentation import Transcript
 
 _ESCAPES = re.compile(r"(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]|\x1b[]PX^_][^\x07\x1b\n]*(?:\x07|\x1b\\)|\x1b[ -/]*[0-~]")
 _LINE_ENDS = re.compile("\r\n|[\r\v\f\x1c-\x1e\x85\u2028\u2029]")
 
 
 class Progress:
-    """What a run reports to as it goes on. Every method does nothing until it is overridden."""
+    """What a run reports to as it goes on. Every method does nothing until it is overridden.
+
+    `verbose`: the line of a step holds every figure, not only those of people's concern.
+    """
+
+    verbose = False
 
     def say(self, sentence: str) -> None:
         """Something worth a line."""
@@ -48,12 +50,8 @@ class Progress:
     def tick(self) -> None:
         """Called often during long work: between tokens and between microbatches."""
 
-    def begin(self, game: "type[Game]") -> None:
-        """Training begins, of a game; its class says how its steps are shown."""
-
-    def step(self, metrics: Mapping[str, Any], transcript: "Transcript | None", line: str) -> None:
-        """A training step is complete: its line of `metrics.jsonl`, a transcript out of it (where it has completions),
-        and the step as one line of text."""
+    def step(self, metrics: Mapping[str, Any], line: str) -> None:
+        """A training step is complete: its line of `metrics.jsonl`, and the step as one line of text."""
 
     def evaluated(self, name: str, result: Mapping[str, Any], line: str) -> None:
         """An evaluation is complete: its name (`after cold start`), what its file in `eval/` holds, and one line."""
@@ -66,51 +64,14 @@ class Several(Progress):
     """Passes on what it is told to several others, in their order."""
 
     def __init__(self, *others: Progress):
-        self._others = others
+        self.verbose = any(each.verbose for each in others)
+        for name in (name for name, told in vars(Progress).items() if callable(told)):
+            setattr(self, name, partial(_tell, others, name))
 
-    def say(self, sentence: str) -> None:
-        for each in self._others:
-            each.say(sentence)
 
-    def warn(self, sentence: str) -> None:
-        for each in self._others:
-            each.warn(sentence)
-
-    def phase(self, name: str, total: int | None = None) -> None:
-        for each in self._others:
-            each.phase(name, total)
-
-    def advance(self, done: int, note: str = "") -> None:
-        for each in self._others:
-            each.advance(done, note)
-
-    def activity(self, text: str) -> None:
-        for each in self._others:
-            each.activity(text)
-
-    def tokens(self, done: int, most: int | None) -> None:
-        for each in self._others:
-            each.tokens(done, most)
-
-    def tick(self) -> None:
-        for each in self._others:
-            each.tick()
-
-    def begin(self, game: "type[Game]") -> None:
-        for each in self._others:
-            each.begin(game)
-
-    def step(self, metrics: Mapping[str, Any], transcript: "Transcript | None", line: str) -> None:
-        for each in self._others:
-            each.step(metrics, transcript, line)
-
-    def evaluated(self, name: str, result: Mapping[str, Any], line: str) -> None:
-        for each in self._others:
-            each.evaluated(name, result, line)
-
-    def finished(self, report: Sequence[str]) -> None:
-        for each in self._others:
-            each.finished(report)
+def _tell(others: Sequence[Progress], name: str, *arguments: Any, **named: Any) -> None:
+    for each in others:
+        getattr(each, name)(*arguments, **named)
 
 
 class OutOfTime(LiteSelfPlayError):
@@ -163,15 +124,18 @@ class PlainProgress(Progress):
     Warnings go to `warn` where that is given, to `write` elsewhere.
     """
 
-    def __init__(self, write: Callable[[str], None], every_s: float = 10.0, warn: Callable[[str], None] | None = None):
-        self._write, self._every_s, self._write_warning = write, every_s, warn or write
-        self._last = time.monotonic()
-        self._phase, self._done = "", 0
+    def __init__(
+        self,
+        write: Callable[[str], None],
+        every_s: float = 30.0,
+        warn: Callable[[str], None] | None = None,
+        verbose: bool = False,
+    ):
+        self._write, self._every_s, self._write_warning, self.verbose = write, every_s, warn or write, verbose
+        self._phase, self._activity, self._tokens, self._note = "", "", "", ""
         self._total: int | None = None
-        self._activity, self._tokens, self._note = "", "", ""
-        self._since = self._last
-        self._pace = Pace(self._last)
-        self._worked = False  # whether there was a tick since the last part
+        self._last = self._since = time.monotonic()
+        self._first = self._latest = (self._last, 0)  # when how many parts of the phase were done
 
     def _line(self, text: str) -> None:
         self._last = time.monotonic()
@@ -185,15 +149,15 @@ class PlainProgress(Progress):
         self._write_warning(f"warning: {sentence}")
 
     def phase(self, name: str, total: int | None = None) -> None:
-        self._phase, self._total, self._done, self._note = name, total, 0, ""
-        self._pace, self._worked = Pace(time.monotonic()), False
+        self._phase, self._total, self._note = name, total, ""
+        self._first = self._latest = (time.monotonic(), 0)
         self.activity("")
         self._line(name)
 
     def advance(self, done: int, note: str = "") -> None:
-        self._done, self._note = done, note
-        self._pace.at(time.monotonic(), done, free=not self._worked)
-        self._worked = False
+        self._latest, self._note = (time.monotonic(), done), note
+        if not self._first[1]:  # what a resume has done before it tells nothing of the pace
+            self._first = self._latest
 
     def activity(self, text: str) -> None:
         self._activity, self._tokens, self._since = text, "", time.monotonic()
@@ -202,18 +166,22 @@ class PlainProgress(Progress):
         self._tokens = how_far(done, most)
 
     def tick(self) -> None:
-        now, self._worked = time.monotonic(), True
+        now = time.monotonic()
         if now - self._last >= self._every_s:
-            part = f", {self._done} of {self._total} done" if self._total else ""
-            left = self._pace.left(now, self._total) if self._total else None
-            part += f", about {clock(left)} left" if left is not None else ""
+            part = f", {self._latest[1]} of {self._total} done{self._left(now)}" if self._total else ""
             doing = f"{self._activity or 'at work'} for {clock(now - self._since)}"
             parts = [f"{self._phase}{part}", ", ".join(filter(None, [doing, self._tokens])), self._note]
             self._line("  ... " + "; ".join(filter(None, parts)))
 
-    def step(self, metrics: Mapping[str, Any], transcript: "Transcript | None", line: str) -> None:
-        self._done = metrics["step"] + 1
-        self._pace.at(time.monotonic(), self._done)
+    def _left(self, now: float) -> str:
+        """The time left in words, from the parts that were done since the first one; nothing where that tells none."""
+        (began, first), (last, done) = self._first, self._latest
+        if self._total is None or not first < done < self._total:
+            return ""
+        seconds = (last - began) / (done - first) * (self._total - done) - (now - last)
+        return f", about {clock(max(0.0, seconds))} left"
+
+    def step(self, metrics: Mapping[str, Any], line: str) -> None:
         self._line(line)
 
     def evaluated(self, name: str, result: Mapping[str, Any], line: str) -> None:
@@ -222,36 +190,6 @@ class PlainProgress(Progress):
     def finished(self, report: Sequence[str]) -> None:
         for sentence in report:
             self._line(sentence)
-
-
-class Pace:
-    """How fast a phase that began at `start` goes on, in seconds of one clock."""
-
-    _AT_ONCE_S = 1.0  # what is done so soon was done before: a phase that is gone on with
-
-    def __init__(self, start: float):
-        self._start = self._first_at = self._last_at = start
-        self._first = self._done = 0
-
-    def at(self, now: float, done: int, *, free: bool = False) -> None:
-        """So many parts are done by now. `free`: the last of them took no work, and tell nothing of those to come."""
-        if free or now - self._start < self._AT_ONCE_S:
-            self._first += done - self._done
-            if self._first == done:
-                self._first_at = now
-        self._last_at, self._done = now, done
-
-    @property
-    def each(self) -> float | None:
-        """Seconds that a part takes; None while nothing tells."""
-        done = self._done - self._first
-        return (self._last_at - self._first_at) / done if done > 0 else None
-
-    def left(self, now: float, total: int) -> float | None:
-        """Seconds left of `total` parts; None while nothing tells."""
-        if self.each is None or self._done >= total:
-            return None
-        return max(0.0, self.each * (total - self._done) - (now - self._last_at))
 
 
 def clock(seconds: float) -> str:

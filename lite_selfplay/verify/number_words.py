@@ -1,8 +1,6 @@
-"""Numbers in English words: "twelve", "twenty-one", "one hundred and five", "three thousand", "two thirds"."""
+"""Numbers in English words: "twelve", "twenty-one", "one hundred and five", "three thousand"."""
 
 import re
-from collections.abc import Iterator
-from fractions import Fraction
 
 _UNITS = (
     "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen seventeen "
@@ -45,22 +43,3 @@ def number_of(words: str) -> int | None:
         else:
             return None
     return total + below_thousand
-
-
-_PARTS = ["half", "third", "quarter", "fifth", "sixth", "seventh", "eighth", "ninth", "tenth"]
-_DENOMINATORS = {word: n for n, word in enumerate(_PARTS, 2)} | {"halve": 2, "fourth": 4}
-_FRACTION = re.compile(
-    rf"(?<![\w-])(?P<above>an?|{'|'.join(_UNITS[1:10])})[\s-]+(?P<below>{'|'.join(_DENOMINATORS)})s?(?![\w-])",
-    re.IGNORECASE,
-)
-
-
-def spelled_numbers(text: str) -> Iterator[tuple[int, int, Fraction]]:
-    """(start, end, value) of the numbers and fractions that a text has in words. A bare "one" does not count."""
-    for match in _FRACTION.finditer(text):
-        above = number_of(match["above"]) if match["above"].casefold() not in ("a", "an") else 1
-        yield match.start(), match.end(), Fraction(above or 1, _DENOMINATORS[match["below"].casefold()])
-    for match in NUMBER_WORDS.finditer(text):
-        number = number_of(match[0])
-        if number is not None and match[0].casefold() != "one":
-            yield match.start(), match.end(), Fraction(number)

@@ -47,9 +47,7 @@ def deep_model(folder: Path, layers: int = LAYERS) -> None:
 def section(precision: str = "bf16") -> ModelSection:
     """The `model` section of `bf16`, `fp16`, `fp32`, or of `4bit` with what it is multiplied in, as in `4bit:bf16`."""
     kind, _, inner = precision.partition(":")
-    return ModelSection(
-        name="tiny", precision=kind, compute_dtype=inner or "auto", gradient_checkpointing=False, tune_memory=False
-    )
+    return ModelSection(name="tiny", precision=kind, compute_dtype=inner or "auto", gradient_checkpointing=False)
 
 
 def load(folder: Path, precision: str = "bf16") -> TransformersBackend:

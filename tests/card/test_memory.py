@@ -1,6 +1,5 @@
 """Memory of the pretend card that runs out, and what `doctor` and `plan` say of a card."""
 
-import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -110,13 +109,6 @@ def test_a_snapshot_speaks_as_the_seat_did_and_can_be_put_back(tiny_path: Path, 
     assert scores["A"] != scores["kept"] != scores[BASE]
     adapters.restore("A", "kept")
     assert said("A") == before
-
-
-def test_doctor_says_what_a_run_would_use(card: pretend.Card, call: Callable[..., Any]):
-    told = json.loads(call("doctor", "--json").out)
-    text = json.dumps(told)
-    assert card.model.name in text
-    assert ("bf16" if card.model.bf16 else "fp16") in text
 
 
 def test_a_plan_knows_the_card_and_how_much_it_holds(card: pretend.Card, call: Callable[..., Any]):

@@ -55,6 +55,16 @@ def test_a_run_in_a_table_and_as_json(call: Callable[..., Any], run: Path):
     assert set(result["directions"]) == {"A->B", "B->A"}
 
 
+def test_seats_of_checkpoints_and_the_base_meet(call: Callable[..., Any], run: Path):
+    asked = ("eval", str(run), "--tasks", "letters:named=6", "--limit", "3", "--seats")
+    ended = call(*asked, "A@2, B,base")
+    assert ended.code == 0, ended.err
+    assert "A@2->base against A@2 " in ended.out
+    assert len([line for line in ended.out.splitlines() if " against " in line]) == 6
+    refused = call(*asked, "A@99,base")
+    assert (refused.code, "unknown seat 'A@99'" in refused.err) == (2, True)
+
+
 MANY = ("--limit", "3", "--samples", "2", "--max-completion-tokens", "6", "--precision", "fp32")
 
 

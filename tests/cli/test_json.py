@@ -59,7 +59,6 @@ def key_facts(found: Any) -> None:
 
 
 def machine_facts(found: Any) -> None:
-    assert "verdict" not in found
     assert found["healthy"] is all(part["fine"] for part in found["findings"])
 
 
@@ -80,7 +79,6 @@ FACTS: dict[str, Callable[[Any], None]] = {
     "version": lambda found: _equal(found["lite-selfplay"], "0.1.0"),
     "plan --model tiny --gpu t4": lambda found: _equal(found["fits"], {"Tesla T4": True}),
     "doctor": machine_facts,
-    "doctor RUN": lambda found: _equal((found["healthy"], "steps" in str(found["findings"])), (True, True)),
     "config show RUN/config.yaml": lambda found: _equal((found["run"]["steps"], found["game"]["name"]), (2, "agon")),
     "config keys": key_facts,
     "config keys tasks": lambda found: _equal(found[0]["flag"], "tasks"),
@@ -135,7 +133,6 @@ def test_every_command_that_prints_facts_is_among_them():
     "command",
     [
         "report none",
-        "doctor none",
         "why none",
         "explain none",
         "runs none",

@@ -41,7 +41,7 @@ class Hint(Game):
     }
     figures = (
         Figure("short_hints", "short hints", "share", of="hints", part=True, word="short hints"),
-        Figure("hints", "hints a step", how="last", word="hints", summed=True),
+        Figure("hints", "hints a step", how="last", word="hints"),
         Figure("first_letters", "hints by first letter", "share", of="hints", part=True),
         Figure("odd", "oddity", healthy=(0, 1), warning="oddity is at {value:.0f}"),
     )

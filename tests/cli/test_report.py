@@ -46,7 +46,7 @@ def run(tmp_path: Path) -> Path:
     """Four steps: the challenge wins, loses, both are right, both are wrong."""
     folder = RunFolder(tmp_path / "run")
     folder.create(RunConfig(game="agon", model="tiny", tasks="letters", steps=4, seats={"A": {}, "B": {}}))
-    for step, (draft, challenge) in enumerate([(False, True), (True, False), (True, True), (False, False)]):
+    for step, (draft, challenge) in enumerate([(False, True), (True, False), (True, True), (False, False)], 1):
         pair = [episode(step, "drafter", draft, "a draft"), episode(step, "challenger", challenge, "a reply", draft=0)]
         folder.append(step_metrics(step), pair, 1.0)
     return folder.path
@@ -72,12 +72,12 @@ def test_first_and_last_step_and_the_latest_conversion(run, report):
     assert (code, err) == (0, "")
     assert out.splitlines()[:5] == [
         f"agon on tiny: 4 steps in {run}",
-        "  step 1: drafter (seat A): 50% right, 100% well-formed, reward 1.25, 20 tokens",
-        "  step 1: challenger (seat B): 50% right, 100% well-formed, reward 1.25, 20 tokens",
-        "  step 4: drafter (seat A): 50% right, 100% well-formed, reward 1.25, 20 tokens",
-        "  step 4: challenger (seat B): 50% right, 100% well-formed, reward 1.25, 20 tokens",
+        "  step 1: drafter (seat A): 50% right, reward 1.25, well-formed 100%, length in tokens 20",
+        "  step 1: challenger (seat B): 50% right, reward 1.25, well-formed 100%, length in tokens 20",
+        "  step 4: drafter (seat A): 50% right, reward 1.25, well-formed 100%, length in tokens 20",
+        "  step 4: challenger (seat B): 50% right, reward 1.25, well-formed 100%, length in tokens 20",
     ]
-    assert headings(out) == ["== transcript 1, step 1, problem p0: the challenge was right, the draft wrong"]
+    assert headings(out) == ["== transcript 1, step 1, problem p1: the challenge was right, the draft wrong"]
     assert "-- and answered, wrong, reward 0:\n    a draft\n" in out
     assert "-- and answered, right, reward 2:\n    a reply\n" in out
     assert "pass@1" not in out
@@ -119,6 +119,25 @@ def test_a_page_overwrites_nothing_and_says_where_it_cannot_be_written(run, repo
     assert "cannot write" in err
 
 
+def test_figures(run, report, tmp_path):
+    for line in (run / "metrics.jsonl").read_text().splitlines():
+        whole = {**json.loads(line), "seats": {}, "game": {"conversions": 1}}
+        with (run / "whole").open("a") as file:
+            file.write(json.dumps(whole) + "\n")
+    (run / "whole").replace(run / "metrics.jsonl")
+    code, out, err = report(run, "--duels", 0, "--figures")
+    assert (code, err) == (0, "")
+    names = ["learning.png", "the-game.png"]
+    assert f"figures: {', '.join(str(run / 'figures' / name) for name in names)}" in out
+    for _ in range(2):  # in the place of those of before
+        code, out, _ = report(run, "--figures", "--out", tmp_path / "elsewhere", "--json")
+        assert json.loads(out)["figures"] == [str(tmp_path / "elsewhere" / name) for name in names]
+    (tmp_path / "file").write_text("mine")
+    code, _, err = report(run, "--figures", "--out", tmp_path / "file")
+    assert (code, (tmp_path / "file").read_text()) == (2, "mine")
+    assert "exists already" in err
+
+
 def test_evaluations_are_printed_side_by_side(run, report):
     write(
         run,
@@ -148,7 +167,7 @@ def test_a_broken_evaluation_is_named(run, report, content):
 
 def test_what_a_model_said_cannot_drive_the_terminal(run, report):
     evil = "\x1b[2Jgone\x07"
-    RunFolder(run).append(step_metrics(4), [episode(4, "solver", True, evil, prompt=evil, problem_id=evil)], 1.0)
+    RunFolder(run).append(step_metrics(5), [episode(5, "solver", True, evil, prompt=evil, problem_id=evil)], 1.0)
     (run / "episodes.jsonl").write_text((run / "episodes.jsonl").read_text().splitlines()[-1] + "\n")
     _, out, _ = report(run)
     assert "== transcript 1, step 5, problem gone: right" in out
@@ -161,17 +180,17 @@ def test_questions_and_answers(tmp_path, report):
     folder.create(RunConfig(game="sqlm", model="tiny", steps=1, seats={"shared": {}}))
     asked = {"problem_id": "topic-0-0", "prompt": "Write one."}
     rows = [
-        episode(0, "solver", True, "4", question="q-0-0", problem_id="q-0-0", prompt="What is 2 + 2?"),
-        episode(0, "proposer", False, "What is 2 + 2?", question="q-0-0", **{**asked, "reason": "all_agree"}),
-        episode(0, "proposer", False, "", **{**asked, "reason": "empty"}),
+        episode(1, "solver", True, "4", question="q-0-0", problem_id="q-0-0", prompt="What is 2 + 2?"),
+        episode(1, "proposer", False, "What is 2 + 2?", question="q-0-0", **{**asked, "reason": "all_agree"}),
+        episode(1, "proposer", False, "", **{**asked, "reason": "empty"}),
     ]
-    line = {**step_metrics(0), "game": {"pass_rates": [0, 0, 0, 0, 1]}}
+    line = {**step_metrics(1), "game": {"pass_rates": [0, 0, 0, 0, 1]}}
     line["streams"] = {"solver": line["streams"]["drafter"], "proposer": line["streams"]["drafter"]}
     folder.append(line, rows, 1.0)
     code, out, err = report(folder.path, "--duels", 3)
     assert (code, err) == (0, "")
-    assert "step 1: solver (seat A): 50% agree, 100% well-formed" in out
-    assert "step 1: proposer (seat A): 50% accepted, 100% well-formed" in out
+    assert "step 1: solver (seat A): 50% agree, reward 1.25, well-formed 100%" in out
+    assert "step 1: proposer (seat A): 50% accepted, reward 1.25, well-formed 100%" in out
     assert headings(out) == [
         "== transcript 1, step 1, problem q-0-0: the answer agrees with the label",
         "== transcript 2, step 1, problem topic-0-0: no question",
@@ -195,13 +214,13 @@ def test_what_is_there_for_the_record_alone_earns_nothing(tmp_path, report):
     folder = RunFolder(tmp_path / "run")
     folder.create(RunConfig(game="cpmobius", model="tiny", steps=1))
     nothing = {"accuracy": None, "well_formed": None, "reward_mean": None}
-    streams = {"coach": {**step_metrics(0)["streams"]["drafter"], "seat": "coach", **nothing}}
+    streams = {"coach": {**step_metrics(1)["streams"]["drafter"], "seat": "coach", **nothing}}
     about = {"reward": None, "question": "q-0-0", "problem_id": None, "fate": "kept"}
-    task = {**episode(0, "coach", True, "2 + 2?", **about), "correct": None}
-    folder.append({"step": 0, "streams": streams}, [task], 1.0)
+    task = {**episode(1, "coach", True, "2 + 2?", **about), "correct": None}
+    folder.append({"step": 1, "streams": streams}, [task], 1.0)
     code, out, err = report(folder.path)
     assert (code, err) == (0, "")
-    assert "  step 1: coach (seat coach): 20 tokens\n" in out
+    assert "  step 1: coach (seat coach): length in tokens 20\n" in out
     assert "-- and answered, accepted:\n    2 + 2?\n" in out
     page = tmp_path / "page.md"
     assert report(folder.path, "--out", page)[0] == 0

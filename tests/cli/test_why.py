@@ -1,4 +1,4 @@
-"""`lite-selfplay why`, `explain` and `runs`, on a run folder written by hand."""
+"""`lite-selfplay why` and `list runs`, on a run folder written by hand."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -13,7 +13,7 @@ STREAM = {
     "seat": "A",
     "completions": 4,
     "groups": 1,
-    "accuracy": 0.5,
+    "accuracy": 0.1,
     "well_formed": 1.0,
     "truncated": 0.9,
     "tokens_mean": 9.0,
@@ -26,7 +26,7 @@ def run(tmp_path: Path) -> Path:
     folder.create(
         RunConfig(game="grpo", model="tiny", tasks="letters", steps=4, max_completion_tokens=10, seats={"A": {}})
     )
-    for step in range(2):
+    for step in (1, 2):
         about = {"step": step, "role": "solver", "seat": "A", "group": 0, "sample": 0, "problem_id": "p\x1b[2J"}
         row = {
             **about,
@@ -62,18 +62,20 @@ def test_why_one_step_and_one_that_is_not_there(run: Path, call: Callable[..., A
 
 
 def test_explain(run: Path, call: Callable[..., Any]):
-    ended = call("explain", "truncated", run)
+    ended = call("why", "truncated", run)
     assert ended.out.splitlines() == [
         "truncated: The share of completions that reached their limit of tokens.",
         "healthy: Below 20%.",
         "to change: A larger --max-completion-tokens, or a cold start with short solutions.",
         "this run, solver: first 90%, last quarter 90%, last 90%; 2 steps",
     ]
-    assert call("explain", "kl", run).out.splitlines()[-1] == "this run: it has no value"
-    assert call("explain", "vote share").code == 0
-    ended = call("explain", "truncatd")
+    assert call("why", "kl", run).out.splitlines()[-1] == "this run: it has no value"
+    assert call("why", "vote share").code == 0
+    ended = call("why", "truncatd")
     assert ended.code == 2
     assert "did you mean truncated" in ended.err
+    assert "is not a run folder" in call("why", "runs/nowhere").err
+    assert "--step goes with a run folder" in call("why", "kl", "--step", 1).err
 
 
 def test_runs(run: Path, tmp_path: Path, call: Callable[..., Any]):
@@ -84,7 +86,7 @@ def test_runs(run: Path, tmp_path: Path, call: Callable[..., Any]):
     )
     (tmp_path / "runs" / "third").mkdir()
     (tmp_path / "runs" / "third" / "config.yaml").write_text("game: [")
-    ended = call("runs")
+    ended = call("list", "runs")
     assert (ended.code, ended.err) == (0, "")
     lines = [line.split() for line in ended.out.splitlines()]
     assert lines[0] == ["run", "game", "model", "step", "state", "best", "size"]
@@ -96,7 +98,7 @@ def test_runs(run: Path, tmp_path: Path, call: Callable[..., Any]):
 
 
 def test_no_runs(tmp_path: Path, call: Callable[..., Any]):
-    assert "no run folders in ." in call("runs", ".").out
-    ended = call("runs", "nowhere")
+    assert "no run folders in ." in call("list", "runs", ".").out
+    ended = call("list", "runs", "nowhere")
     assert ended.code == 2
     assert "cannot read nowhere" in ended.err

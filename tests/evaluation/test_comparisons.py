@@ -1,13 +1,17 @@
 """Arms compared, and evaluations side by side, by hand numbers."""
 
 import json
+import re
 from typing import Any
 
 import pytest
 
-from lite_selfplay.evaluation.comparisons import Arm, compare, disagreements
+from lite_selfplay.data import Sampling
+from lite_selfplay.evaluation.comparisons import Arm, compare, disagreements, met
 from lite_selfplay.evaluation.overview import means, overview, settings_line
+from lite_selfplay.evaluation.result import Evaluation
 from lite_selfplay.evaluation.suites import SUITES, find_suite, is_base_model
+from lite_selfplay.games.modes import Score
 from lite_selfplay.stats import paired_bootstrap, paired_test
 from lite_selfplay.tasks.benchmarks import BENCHMARKS
 
@@ -52,7 +56,7 @@ def test_single_answers_are_compared_exactly():
     assert found.interval == paired_bootstrap(before, after)[1:]
     assert found.differ == ("p1", "p2", "p4")
     assert found.sentence().startswith("sums: B against A +20.0 points [")
-    assert found.sentence().endswith("(2 gained, 1 lost, p = 1); 5 problems")
+    assert found.sentence().endswith("(2 gained, 1 lost: 66.7% [9, 99], p = 1); 5 problems")
     assert json.loads(json.dumps(found.to_json()))["differ"] == ["p1", "p2", "p4"]
     shown = disagreements(first, second, found, 2)
     assert [case["id"] for case in shown] == ["p1", "p2"]
@@ -130,3 +134,49 @@ def test_suites_name_benchmarks_and_average_them():
 def test_base_models_are_asked_with_worked_examples(name: str, shots: int):
     assert find_suite("pasodoble").shots_for(name) == shots
     assert is_base_model(name) == (shots > 0)
+
+
+def evaluation(mode: str, together: tuple[str, ...] = (), **outcomes: str) -> Evaluation:
+    """An evaluation of ten problems whose outcomes are given as `+` and `-`: `together` names the directions."""
+    rows = {name.replace("_", "->"): [sign == "+" for sign in signs] for name, signs in outcomes.items()}
+    scores = {
+        name: Score(sum(row) / 10, (0.0, 1.0), 10, 1, sum(row), 1.0, 0.0, 0, 20.0, 20.0) for name, row in rows.items()
+    }
+    seats, directions = (
+        {name: score for name, score in scores.items() if (name in together) == is_direction}
+        for is_direction in (False, True)
+    )
+    problems = {f"p{i}": {name: row[i] for name, row in rows.items()} for i in range(10)}
+    return Evaluation(mode, "sums", Sampling(), 0, seats, directions, problems)
+
+
+def sentences(found: Evaluation) -> list[str]:
+    return [re.sub(r" \[[^]]*\] ", " ", comparison.sentence(), count=1) for *_, comparison in met("run", found)]
+
+
+def test_every_two_seats_meet_alone():
+    # Of A and B, B alone is right on p5 to p7: 3 of 3, at least 0.025^(1/3) = 29%; p = 2/8. C is as A, but for p0.
+    found = evaluation("single", A="+++++-----", B="++++++++--", C="-++++-----")
+    assert sentences(found) == [
+        "sums: B against A +30.0 points (3 gained, 0 lost: 100% [29, 100], p = 0.25); 10 problems",
+        "sums: C against A -10.0 points (0 gained, 1 lost: 0% [0, 98], p = 1); 10 problems",
+        "sums: C against B -40.0 points (0 gained, 4 lost: 0% [0, 60], p = 0.12); 10 problems",
+    ]
+
+
+def test_in_duels_a_seat_meets_the_draft_that_it_read_in_both_orders():
+    # Of A's drafts B converts p5 to p7 and loses p0: 3 of 4, p = 2 (4 + 1) / 16. Of B's A converts none and loses two.
+    found = evaluation(
+        "cascade", ("A->B", "B->A"), A="+++++-----", B="++++++++--", A_B="-+++++++--", B_A="--++++++--"
+    )  # fmt: skip
+    assert sentences(found) == [
+        "sums: A->B against A +20.0 points (3 gained, 1 lost: 75% [19, 99], p = 0.62); 10 problems",
+        "sums: B->A against B -20.0 points (0 gained, 2 lost: 0% [0, 84], p = 0.5); 10 problems",
+    ]
+    assert met("run", found)[0][2].differ == ("p0", "p5", "p6", "p7")
+
+
+def test_nothing_decided_has_no_share():
+    assert sentences(evaluation("single", A="+-+-+-+-+-", B="+-+-+-+-+-")) == [
+        "sums: B against A +0.0 points (0 gained, 0 lost, p = 1); 10 problems"
+    ]

@@ -320,7 +320,7 @@ def corruptions() -> Iterator[Corruption]:
         yield Corruption(f"fitting, {STATE} has {about}", in_state(**values), REFUSED)
 
     # The rest of the folder
-    everything = ("doctor", "report", "eval")
+    everything = ("report", "eval")
     yield Corruption("config.yaml is empty", at("config.yaml", text("")), REFUSED, everything)
     yield Corruption("config.yaml is no YAML", at("config.yaml", text("a: [")), REFUSED, everything)
     yield Corruption("config.yaml is not UTF-8", at("config.yaml", text(b"\xff\xfe\0")), REFUSED, everything)
@@ -331,31 +331,29 @@ def corruptions() -> Iterator[Corruption]:
     yield Corruption("config.yaml is nested past reading", at("config.yaml", text("[" * 100_000)), REFUSED, everything)
     yield Corruption("config.yaml is a link", at("config.yaml", link), REFUSED)
     yield Corruption("config.yaml names another game", in_config(game={"name": "chess"}), REFUSED, ("eval",))
-    yield Corruption("config.yaml names another rank", in_config(seats={"A": {"rank": 2}}), REFUSED, ("doctor", "eval"))
+    yield Corruption("config.yaml names another rank", in_config(seats={"A": {"rank": 2}}), REFUSED, ("eval",))
     yield Corruption(
         "config.yaml trusts the model's code", in_config(model={"trust_remote_code": True}), REFUSED, ("eval",)
     )
     yield Corruption("config.yaml names a reward function of the folder", with_code, REFUSED)
     yield Corruption("config.yaml names a model of the folder", with_a_model, REFUSED, ("eval",))
     for kind, damage in BAD_JSON.items():
-        yield Corruption(f"environment.json {kind}", at("environment.json", damage), KEEPS_ON, ("doctor", "eval"))
+        yield Corruption(f"environment.json {kind}", at("environment.json", damage), KEEPS_ON, ("eval",))
     for name in ("metrics.jsonl", "episodes.jsonl"):
         for kind, line in BAD_LINES.items():
-            yield Corruption(f"a line of {name}: {kind}", at(name, lines(line)), REFUSED, ("doctor", "report"))
+            yield Corruption(f"a line of {name}: {kind}", at(name, lines(line)), REFUSED, ("report",))
         yield Corruption(f"{name} is a link", at(name, link), REFUSED)
     for kind, damage in BAD_JSON.items():
-        yield Corruption(f"an evaluation {kind}", at("eval/step-000003.json", damage), REFUSED, ("doctor", "report"))
+        yield Corruption(f"an evaluation {kind}", at("eval/step-000003.json", damage), REFUSED, ("report",))
     yield Corruption(
         "an evaluation without rates", at("eval/x.json", text('{"seats": {}, "moment": "m", "step": 1}')), REFUSED
     )
     for name in ("adapters", "checkpoints", "eval", "README.md", "environment.json", "cold_start.jsonl", ".lock"):
         yield Corruption(f"{name} is a link", at(name, link), REFUSED)
     for kind, damage in (("cut", cut), ("a pickle", pickled), ("empty", text("")), ("missing", Path.unlink)):
-        yield Corruption(f"{SEAT} is {kind}", at(SEAT, damage), KEEPS_ON, ("doctor", "eval"))
-        yield Corruption(
-            f"adapter_config.json is {kind}", at("adapters/A/adapter_config.json", damage), KEEPS_ON, ("doctor",)
-        )
-    yield Corruption("a seat of the adapters is a link", at("adapters/A", link), KEEPS_ON, ("doctor", "eval"))
+        yield Corruption(f"{SEAT} is {kind}", at(SEAT, damage), KEEPS_ON, ("eval",))
+        yield Corruption(f"adapter_config.json is {kind}", at("adapters/A/adapter_config.json", damage), KEEPS_ON)
+    yield Corruption("a seat of the adapters is a link", at("adapters/A", link), KEEPS_ON, ("eval",))
     for kind, damage in BAD_JSON.items():
         yield Corruption(f"best.json {kind}", at("checkpoints/best.json", damage), KEEPS_ON)
 
@@ -409,13 +407,11 @@ def tried(lab: Any, stopped: Path, corruption: Corruption) -> list[str]:
     corruption.damage(run)
     wrong = []
     before = seen(place)
-    for command in dict.fromkeys((*corruption.refuse, "doctor")):
+    for command in corruption.refuse:
         ended = lab.run(*COMMANDS[command](run))
-        # What a resume does without, doctor only names.
-        named = command == "doctor" and "DAMAGED" in ended.said
-        if command in corruption.refuse and ended.code not in (1, 2) and not named:
+        if ended.code not in (1, 2):
             wrong.append(f"{command} ends with {ended.code}")
-        if command != "doctor" and ended.code and (why := refusal(ended.said)):
+        elif why := refusal(ended.said):
             wrong.append(f"{command}: {why}")
         if "Traceback" in ended.said or ended.code not in (0, 1, 2):
             wrong.append(f"{command} ends with {ended.code}: {ended.said[-300:]}")
@@ -445,7 +441,6 @@ def tried(lab: Any, stopped: Path, corruption: Corruption) -> list[str]:
 
 
 COMMANDS: dict[str, Callable[[Path], tuple[object, ...]]] = {
-    "doctor": lambda run: ("doctor", run),
     "report": lambda run: ("report", run),
     "eval": lambda run: ("eval", run, "--tasks", "letters", "--limit", 2),
 }

@@ -15,8 +15,8 @@ from lite_selfplay.stats import clopper_pearson
 
 KILLED = -signal.SIGKILL
 AIMS = ("any moment", "a file operation", "a save", "a phase")
-AGAIN, ASK_DOCTOR = 0.6, 0.25
-"""How often a resumed run is killed, too; how often doctor is asked after a kill."""
+AGAIN = 0.6
+"""How often a resumed run is killed, too."""
 SOON_S = 0.03
 """About as long as a save takes; kills aimed at one, or at a phase, come so soon after its beginning."""
 FRESH = 10
@@ -54,7 +54,7 @@ def survive(lab: Any, aim: str, rng: random.Random) -> tuple[list[str], list[str
     """
     run = lab.new()
     kills, anew = list[str](), list[str]()
-    start, told = lab.train, None
+    start = lab.train
     while True:
         again = not kills or rng.random() < AGAIN
         process = kill(lab, start, run, aim, rng) if again else start(run)
@@ -62,16 +62,12 @@ def survive(lab: Any, aim: str, rng: random.Random) -> tuple[list[str], list[str
         if ended.code == KILLED:
             kills.append(process.phase)
             start, aim = lab.resume, rng.choice(AIMS)
-            if rng.random() < ASK_DOCTOR:
-                told = lab.run("doctor", run).code
         elif ended.code == 2 and any(sentence in ended.said for sentence in NO_CHECKPOINT):
-            assert told != 0, "doctor said that it can be resumed"
             anew += kills
-            kills, start, told = [], lab.train, None
+            kills, start = [], lab.train
             shutil.rmtree(run, ignore_errors=True)
         else:
             assert ended.code == 0, f"after kills in {', '.join(kills)}: {ended.said}"
-            assert not told, "doctor said that it cannot be resumed"
             differences = lab.differences(run)
             if not differences:
                 shutil.rmtree(run)

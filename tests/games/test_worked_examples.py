@@ -44,8 +44,8 @@ def test_an_example_keeps_the_format_and_leaves_something_to_read(thinks: bool):
     assert well_formed(example.completion, thinks)
     assert example.completion.endswith("5 + 3 = 8. 8 - 2 = 6. <answer>6</answer>")
     assert ("<think>" in example.completion) == thinks
-    # What a challenger would read of this draft: the recap after the reasoning, without the final value.
-    assert summarise(example.completion, SUM.text, thinks=thinks) == "5 + 3 = 8. 8 - 2 = ?."
+    # What a challenger would read of this draft: the recap after the reasoning, without the answer block.
+    assert summarise(example.completion, SUM.text, thinks=thinks) == "5 + 3 = 8. 8 - 2 = 6."
     if thinks:
         split = split_reasoning(example.completion)
         assert split.reasoning.strip() == "5 + 3 = 8. 8 - 2 = 6."
@@ -128,27 +128,17 @@ def test_slips_fall_on_every_step():
 # Attempts
 
 
-def test_a_wrong_attempt_withholds_its_own_final_value():
-    problem = Problem(
-        "p", "Ann has 27 pens, gets 14, and loses 6.", "35", extra={"solution": "27 + 14 = 41. 41 - 6 = 35."}
-    )
-    assert worked_attempt(problem, Chosen((0, 1))) == "27 + 14 = 42. 42 - 6 = ?."
-    assert worked_attempt(problem, Chosen((1, 1))) == "27 + 14 = 41. 41 - 6 = ?."
-    assert worked_attempt(problem, Chosen(draw=0.9)) == "27 + 14 = 41. 41 - 6 = ?."
+def test_an_attempt_is_the_recap_of_a_right_draft_or_of_one_with_a_slip():
+    solution = "27 + 14 = 41. 41 - 6 = 35.\nThe answer is 35."
+    problem = Problem("p", "Ann has 27 pens, gets 14, and loses 6.", "35", extra={"solution": solution})
+    assert worked_attempt(problem, Chosen((0, 1))) == "27 + 14 = 42. 42 - 6 = 36."
+    assert worked_attempt(problem, Chosen((1, 1))) == "27 + 14 = 41. 41 - 6 = 36."
+    assert worked_attempt(problem, Chosen(draw=0.9)) == "27 + 14 = 41. 41 - 6 = 35."
     assert worked_attempt(problem, Chosen(draw=0.05)) == ""
-
-
-def test_the_withheld_value_is_the_answer_not_the_last_number():
-    solution = "2 * 9 = 18 dollars. So she makes 18 in 7 days."
-    problem = Problem("p", "She sells 9 eggs at 2 dollars, for a week.", "18", extra={"solution": solution})
-    assert worked_attempt(problem, Chosen(draw=0.9)) == "2 * 9 = ? dollars. So she makes ? in 7 days."
-    assert worked_attempt(problem, Chosen((0, 2))) == "2 * 9 = ? dollars. So she makes ? in 7 days."
 
 
 def test_attempts_are_right_wrong_or_missing():
     attempts = [worked_attempt(SUM, random.Random(seed)) for seed in range(400)]
     assert 0.05 < attempts.count("") / 400 < 0.15
-    assert 0.5 < attempts.count("5 + 3 = 8. 8 - 2 = ?.") / 400 < 0.8  # right, or wrong in what is withheld
-    wrong = {text for text in attempts if text and "= 8." not in text}
-    assert {"5 + 3 = 9. 9 - 2 = ?.", "5 + 3 = 7. 7 - 2 = ?."} <= wrong
-    assert all(text.endswith("= ?.") for text in wrong)
+    assert 0.3 < attempts.count("5 + 3 = 8. 8 - 2 = 6.") / 400 < 0.5
+    assert {"5 + 3 = 9. 9 - 2 = 7.", "5 + 3 = 7. 7 - 2 = 5.", "5 + 3 = 8. 8 - 2 = 7."} <= set(attempts)

@@ -109,12 +109,12 @@ def may_not_be_read(path: Path) -> None:
 def run_folders() -> Iterator[Request]:
     readers = (("train", "--resume", "run"), ("report", "run"), ("report", "run", "--json"), ("analyse", "run"),
                ("view", "run", "--bundle", "runs"), ("why", "run"), ("explain", "kl", "run"),
-               ("eval", "run", "--tasks", "letters"), ("doctor", "run"), (*TRAIN, "--init", "run"))  # fmt: skip
+               ("eval", "run", "--tasks", "letters"), (*TRAIN, "--init", "run"))  # fmt: skip
     for prepare in NO_RUNS:
         for arguments in readers:
             # What a run of a game that is not there holds is shown without that game's own words.
             shown = arguments[0] in ("report", "view", "explain") and prepare.__name__ == "run_of_another_game"
-            yield Request(arguments, prepare, (1, 2) if arguments[0] == "doctor" else (0,) if shown else (2,))
+            yield Request(arguments, prepare, (0,) if shown else (2,))
     for prepare in UNFINISHED:
         for arguments in (
             ("train", "--resume", "run"),
@@ -122,7 +122,6 @@ def run_folders() -> Iterator[Request]:
             (*TRAIN, "--init", "run"),
         ):
             yield Request(arguments, prepare)
-        yield Request(("doctor", "run"), prepare, (1,))
         # A run without a line has nothing wrong: there is little to show.
         yield Request(("report", "run"), prepare, (0, 2))
         yield Request(("analyse", "run", "--no-figures"), prepare, (0, 2))
@@ -142,7 +141,7 @@ def run_folders() -> Iterator[Request]:
         ("config", "init", "agon", "--model", "tiny", "--out", "closed/c.yaml"), may_not_be_written, plain=True
     )
     for arguments in readers:
-        yield Request(arguments, may_not_be_read, (1, 2) if arguments[0] == "doctor" else (2,), plain=True)
+        yield Request(arguments, may_not_be_read, plain=True)
 
 
 QWEN = json.dumps({"model_type": "qwen3", "architectures": ["Qwen3ForCausalLM"]})

@@ -28,7 +28,6 @@ from lite_selfplay.runs.checkpoints import (
     newest_whole,
     save_checkpoint,
 )
-from lite_selfplay.runs.doctor import examine
 from lite_selfplay.runs.folder import as_written
 from lite_selfplay.runs.report.analysis import analyse, to_json
 from lite_selfplay.tasks.files import read_tensors, sha256_of
@@ -81,7 +80,6 @@ def everything(path: Path) -> None:
     run.episodes()
     run.evaluations()
     run.later_evaluations()
-    examine(path)
 
 
 def shown(path: Path) -> None:

@@ -38,7 +38,7 @@ OTHERS = (
     "eval tiny --tasks gsm8k --data-dir .", "eval tinny --tasks letters", "eval . --tasks letters",
     "eval ./nosuch/model --tasks letters", "eval no/such/model --tasks letters", "eval m.gguf --tasks letters",
     "report nosuch", "report nosuch --choose best", "report . --out .", "analyse nosuch", "analyse nosuch nosuch",
-    "analyse . --json", "doctor nosuch", "doctor nosuch --json", "doctor . .", "plan", "plan --model no",
+    "analyse . --json", "doctor nosuch", "plan", "plan --model no",
     "plan --gpu t5 --model tiny", "plan --model tiny --game agonn", "plan --model tiny --preset dmo", "config",
     "config show", "config nosuch", "config show nosuch.yaml", "config show . --json", "config validate nosuch.yaml",
     "config validate .", "config keys nosuch", "config keys runn --json", "config keys run eval", "config init agonn",
@@ -105,7 +105,6 @@ def places() -> Iterator[Request]:
     for command in (
         "report",
         "analyse",
-        "doctor",
         "view",
         "why",
         "explain kl",

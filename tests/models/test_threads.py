@@ -1,15 +1,19 @@
 """Threads on a CPU: how many, and that they sleep soon when they wait."""
 
+import math
 import os
 import subprocess
 import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 import torch
 
 from lite_selfplay.models import threads
-from lite_selfplay.models.cores import Work
+from lite_selfplay.models.threads import Work
 
 
 def two_layers(width: int) -> torch.nn.Module:
@@ -107,8 +111,62 @@ def test_nothing_is_set_once_torch_is_there() -> None:
 def test_whoever_starts_beside_busy_processes_is_told(
     seconds: float, any_work: float, own: float, running: int, expected: str | None
 ) -> None:
-    before = Work(100.0, {0: 400.0, 1: 600.0}, 50.0)
-    now = Work(100.0 + seconds, {0: 400.0 + any_work, 1: 600.0}, 50.0 + own)
+    before = Work(100.0, 1000.0, 50.0)
+    now = Work(100.0 + seconds, 1000.0 + any_work, 50.0 + own)
     said = threads.crowded(before, now, running)
     assert (said is None) if expected is None else (said is not None and expected in said)
-    assert threads.crowded(None, now, running) is None
+
+
+def group(root: Path, line: str, files: dict[str, str]) -> Path:
+    """A system's root with one control group of a process and the files of its groups."""
+    places = {"proc/self/cgroup": line, **{f"sys/fs/cgroup/{name}": text for name, text in files.items()}}
+    for name, text in places.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(text + "\n")
+    return root
+
+
+@pytest.mark.parametrize(
+    ("line", "files", "expected"),
+    [
+        ("0::/", {"cpu.max": "150000 100000"}, 1.5),
+        ("0::/", {"cpu.max": "max 100000"}, math.inf),
+        ("0::/", {}, math.inf),
+        ("0::/a/b", {"a/cpu.max": "50000 100000", "a/b/cpu.max": "max 100000"}, 0.5),
+        ("0::/of/the/host", {"cpu.max": "200000 100000"}, 2.0),
+        ("4:cpu,cpuacct:/", {"cpu/cpu.cfs_quota_us": "300000", "cpu/cpu.cfs_period_us": "100000"}, 3.0),
+        ("4:cpu,cpuacct:/", {"cpu/cpu.cfs_quota_us": "-1", "cpu/cpu.cfs_period_us": "100000"}, math.inf),
+        ("4:memory:/", {"cpu/cpu.cfs_quota_us": "300000", "cpu/cpu.cfs_period_us": "100000"}, math.inf),
+        ("0::/", {"cpu.max": "100 0"}, math.inf),
+    ],
+)
+def test_the_quota_of_a_container_is_found(tmp_path: Path, line: str, files: dict[str, str], expected: float) -> None:
+    assert threads._quota(group(tmp_path, line, files)) == expected
+
+
+def test_cores_are_those_of_the_quota_rounded_up_and_at_least_one(tmp_path: Path) -> None:
+    assert threads.cores(group(tmp_path / "half", "0::/", {"cpu.max": "50000 100000"})) == 1
+    bound = len(os.sched_getaffinity(0))
+    assert threads.cores(group(tmp_path / "many", "0::/", {"cpu.max": "99900000 100000"})) == bound
+    assert threads.cores(tmp_path / "without") == bound
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the system's own count of its cores")
+def test_a_busy_process_is_seen() -> None:
+    before = threads.work_so_far()
+    with busy_processes(1):
+        time.sleep(1.0)
+        _, everyone, own = (b - a for a, b in zip(before, threads.work_so_far(), strict=True))
+    assert everyone > 0.3  # of a second, however busy the machine is
+    assert own < 0.3
+
+
+@contextmanager
+def busy_processes(count: int) -> Iterator[None]:
+    running = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(count)]
+    try:
+        yield
+    finally:
+        for process in running:
+            process.kill()
+            process.wait()

@@ -53,7 +53,7 @@ class Ear(Progress):
     def warn(self, sentence: str) -> None:
         self.warned.append(sentence)
 
-    def step(self, metrics: Any, transcript: Any, line: str) -> None:
+    def step(self, metrics: Any, line: str) -> None:
         self._then(metrics["step"] + 1)
 
 

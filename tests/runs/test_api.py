@@ -16,7 +16,6 @@ from transformers import AutoModelForCausalLM
 from lite_selfplay import Run, RunConfig, load_run, resume, train
 from lite_selfplay.data import Problem
 from lite_selfplay.errors import RewardError, RunFolderError
-from lite_selfplay.models import cores
 from lite_selfplay.models.sources import resolve
 from lite_selfplay.runs.folder import RunFolder
 from lite_selfplay.runs.plan import plan
@@ -136,25 +135,6 @@ def test_a_resumed_run_ends_bit_equal_to_the_uninterrupted_one(tmp_path: Path, e
     assert states[0] == states[1]
     assert timeless(again.metrics_rows()) == timeless(whole.metrics_rows())
     assert again.episodes() == whole.episodes()
-
-
-@pytest.mark.skipif(len(cores.allowed()) < 2, reason="one core cannot be shared out")
-@pytest.mark.usefixtures("several_threads")
-def test_a_run_is_the_same_on_whichever_cores_its_threads_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    alone = train(config(tmp_path / "alone", model={"name": "tiny", "share_cores": False}))
-    moved = []
-
-    def another(self: cores.Sharing, every: frozenset[int]) -> frozenset[int] | None:
-        moved.append(None if self.kept else frozenset({sorted(every)[len(moved) % len(every)]}))
-        return moved[-1]
-
-    monkeypatch.setattr(cores.Sharing, "_choice", another)
-    monkeypatch.setattr(cores, "_WINDOW", (0.0, 0.0))
-    beside = train(config(tmp_path / "beside"))
-    assert len(moved) > 20
-    assert all(same(weights(beside, seat), weights(alone, seat)) for seat in "AB")
-    assert timeless(beside.metrics_rows()) == timeless(alone.metrics_rows())
-    assert beside.episodes() == alone.episodes()
 
 
 def test_resume_goes_on_to_more_steps_and_refuses_fewer(tmp_path: Path):

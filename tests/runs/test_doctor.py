@@ -1,58 +1,95 @@
-"""`lite-selfplay doctor`: what it finds, what it says, and how it ends."""
+"""`lite-selfplay doctor` on this machine, and on one whose torch is in pieces; `tests/card` has made-up cards."""
 
+import os
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
-from lite_selfplay.config import RunConfig
-from lite_selfplay.runs.folder import METRICS, RunFolder
-from lite_selfplay.runs.lock import writing
-
-
-@pytest.fixture
-def run(tmp_path: Path) -> Path:
-    """A run of two steps that has saved nothing yet."""
-    folder = RunFolder(tmp_path / "run")
-    folder.create(RunConfig(game="grpo", model="tiny", tasks="letters", steps=4, seats={"solver": {}}))
-    folder.write_environment(base="tiny:1")
-    for step in range(2):
-        folder.append({"step": step}, [{"step": step}], limit_mb=1)
-    return folder.path
+from lite_selfplay.config import ModelSection
+from lite_selfplay.models.backends import availability
+from lite_selfplay.models.backends.transformers import compute_dtype
+from lite_selfplay.runs.doctor import machine
 
 
-def contents(path: Path) -> dict[str, bytes]:
-    return {str(file.relative_to(path)): file.read_bytes() for file in path.rglob("*") if file.is_file()}
+def test_the_command_tells_of_this_machine(call: Callable[..., Any]):
+    ended = call("doctor")
+    lines = {line.split()[0]: line for line in ended.out.splitlines()}
+    parts = ["python", "packages", "device", "backend", "precision", "models", "sandbox"]
+    assert [part for part in lines if part != "xformers"] == parts
+    assert f"torch {torch.__version__}" in lines["packages"]
+    assert lines["sandbox"].split()[1] in ("kernel,", "none:")
+    assert ended.code == int("PROBLEM: " in ended.out)
+    if not torch.cuda.is_available():
+        assert lines["backend"].split()[1:4] == ["transformers;", "unsloth", "cannot"]
 
 
-def test_a_run_without_a_checkpoint_cannot_be_resumed(run: Path, call: Callable[..., Any]):
-    before = contents(run)
-    ended = call("doctor", run)
+def test_the_precision_is_what_a_run_takes():
+    here = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    dtype = compute_dtype(ModelSection(name="tiny"), here)
+    kind = {torch.bfloat16: "bf16", torch.float16: "fp16", torch.float32: "fp32"}[dtype]
+    told = {finding.part: finding.text for finding in machine()}
+    assert told["precision"].startswith(f"over 4-bit weights {kind}")
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="torch finds a card here")
+@pytest.mark.parametrize(
+    ("cuda", "why"), [(None, "install a CUDA build of it"), ("13.0", "torch for CUDA 13.0 may be too new for it")]
+)
+def test_a_driver_whose_card_torch_cannot_use_is_a_problem(
+    call: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, cuda: str | None, why: str
+):
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    monkeypatch.setattr(availability, "driver", lambda: "535.104")
+    monkeypatch.setattr(torch.version, "cuda", cuda)
+    ended = call("doctor")
     assert ended.code == 1
-    assert ["metrics.jsonl", "2", "steps"] in [line.split() for line in ended.out.splitlines()]
-    assert "not saved yet" in ended.out
-    assert "MISSING: none" in ended.out
-    assert "cannot be resumed: the run has no checkpoint" in ended.out
-    assert contents(run) == before
+    assert "PROBLEM: NVIDIA's driver 535.104 is there and torch can use no card: " in ended.out
+    assert why in ended.out
+    assert "--device cpu" in ended.out
+    train = (
+        "train",
+        "grpo",
+        "--model",
+        "tiny",
+        "--tasks",
+        "letters",
+        "--steps",
+        "1",
+        "--group-size",
+        "2",
+        "--no-preflight",
+    )
+    refused = call(*train, "--run-dir", "refused")
+    assert refused.code == 2
+    assert why in refused.err
+    assert call(*train, "--run-dir", "meant", "--device", "cpu").code == 0
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")  # says so as well
+    assert call("doctor").code == 0
 
 
-def test_a_damaged_line_is_named(run: Path, call: Callable[..., Any]):
-    with (run / METRICS).open("ab") as file:
-        file.write(b"\0\n")
-    ended = call("doctor", run)
-    assert ended.code == 1
-    assert f"DAMAGED: {run / METRICS}, line 3: not JSON" in ended.out
-
-
-def test_who_writes_is_named(run: Path, call: Callable[..., Any]):
-    with writing(run):
-        ended = call("doctor", run)
-    assert ended.code == 1
-    assert "being written by process" in ended.out
-
-
-def test_no_run_folder(tmp_path: Path, call: Callable[..., Any]):
-    ended = call("doctor", tmp_path / "none")
-    assert ended.code == 2
-    assert "is not a run folder" in ended.err
+@pytest.mark.parametrize(
+    ("body", "problem"),
+    [("raise ImportError('libtorch.so is missing')", "libtorch.so is missing"), ("", "has no attribute 'cuda'")],
+    ids=["raises", "is empty"],
+)
+def test_the_command_survives_a_torch_that_is_half_installed(tmp_path: Path, body: str, problem: str):
+    (tmp_path / "torch").mkdir()
+    (tmp_path / "torch" / "__init__.py").write_text(body)
+    (tmp_path / "unsloth-2026.10.9.dist-info").mkdir()  # without METADATA
+    done = subprocess.run(
+        [sys.executable, "-c", "from lite_selfplay_cli.app import main; main()", "doctor"],
+        env={**os.environ, "PYTHONPATH": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 1, done.stderr
+    assert "Traceback" not in done.stderr
+    assert problem in done.stdout
+    assert "unsloth unknown" in done.stdout

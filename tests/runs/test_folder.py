@@ -164,28 +164,28 @@ def test_a_last_line_that_a_kill_cut_short_is_passed_over(folder, cut):
 
 
 def test_cutting_keeps_the_earlier_lines_byte_for_byte(folder):
-    write_steps(folder, 0, 1)
+    write_steps(folder, 1, 2)
     before = files(folder.path)
-    write_steps(folder, 2, 3)
+    write_steps(folder, 3, 4)
     folder.cut(2)
     assert files(folder.path) == before
 
 
 def test_cutting_drops_a_half_written_line_so_that_the_next_one_stands_alone(folder):
-    write_steps(folder, 0, 1)
+    write_steps(folder, 1, 2)
     for name in (METRICS, EPISODES):
         path = folder.path / name
-        path.write_bytes(path.read_bytes() + '{"step": 2, "text": "✓'.encode()[:-1])
+        path.write_bytes(path.read_bytes() + '{"step": 3, "text": "✓'.encode()[:-1])
     folder.cut(2)
-    write_steps(folder, 2)
-    assert [row["step"] for row in folder.metrics()] == [0, 1, 2]
-    assert [row["step"] for row in folder.episodes()] == [0, 0, 1, 1, 2, 2]
+    write_steps(folder, 3)
+    assert [row["step"] for row in folder.metrics()] == [1, 2, 3]
+    assert [row["step"] for row in folder.episodes()] == [1, 1, 2, 2, 3, 3]
 
 
 def test_cutting_at_the_start_and_past_the_end(folder):
-    write_steps(folder, 0, 1)
+    write_steps(folder, 1, 2)
     folder.cut(9)
-    assert [row["step"] for row in folder.metrics()] == [0, 1]
+    assert [row["step"] for row in folder.metrics()] == [1, 2]
     folder.cut(0)
     assert folder.metrics() == []
     assert list(folder.episodes()) == []
@@ -197,10 +197,10 @@ def test_cutting_a_run_without_lines_makes_none(folder):
 
 
 def test_a_cut_that_was_killed_is_begun_again(folder):
-    write_steps(folder, 0, 1)
+    write_steps(folder, 1, 2)
     (folder.path / ".metrics.jsonl.partial").write_text('{"step": 77}\n')
     folder.cut(1)
-    assert [row["step"] for row in folder.metrics()] == [0]
+    assert [row["step"] for row in folder.metrics()] == [1]
     assert not list(folder.path.glob(".*.partial"))
 
 

@@ -19,7 +19,7 @@ def run(tmp_path: Path) -> RunFolder:
 
 
 def play(run: RunFolder, steps: int, **about: object) -> None:
-    for step in range(steps):
+    for step in range(1, steps + 1):
         run.append({"step": step, **about}, [], 1.0)
 
 
@@ -42,6 +42,15 @@ def test_a_run_that_stopped_is_resumed_from_a_checkpoint(run: RunFolder):
     state = state_of(run.path)
     assert state.resume == f"lite-selfplay train --resume {run.path}"
     assert state.best == "50% after 2 steps"
+
+
+def test_a_cold_start_alone_is_called_one_and_has_nothing_to_go_on_with(run: RunFolder):
+    (run.path / "checkpoints" / "step-0").mkdir(parents=True)
+    (run.path / "checkpoints" / "step-0" / "manifest.json").write_text("{}")
+    (run.path / "environment.json").write_text('{"only": "cold start"}')
+    assert (state_of(run.path).stage, state_of(run.path).resume) == ("cold start", None)
+    play(run, 1)  # by somebody who went on with it all the same
+    assert (state_of(run.path).stage, state_of(run.path).resume is None) == ("stopped", False)
 
 
 def test_a_run_that_goes_on_and_one_that_is_done(run: RunFolder):
@@ -68,7 +77,7 @@ def test_a_damaged_run_has_a_problem(run: RunFolder, content: str):
 def test_a_line_that_a_kill_cut_short_is_passed_over(run: RunFolder):
     play(run, 2)
     with (run.path / "metrics.jsonl").open("a") as file:
-        file.write('{"step": 2')
+        file.write('{"step": 3')
     assert state_of(run.path).step == 2
 
 

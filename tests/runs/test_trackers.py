@@ -1,13 +1,12 @@
-"""Trackers hear the viewer's curves, samples as text alone, and warnings: each read back by its own library."""
+"""Trackers hear the viewer's curves, and warnings as text alone: each read back by its own library."""
 
 import importlib.util
 import json
 import os
-import re
 import struct
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,15 +16,13 @@ from lite_selfplay import RunConfig, load_run, resume, train
 from lite_selfplay.errors import ConfigError
 from lite_selfplay.games import find_game
 from lite_selfplay.runs import trackers
-from lite_selfplay.runs.trackers import Tensorboard, Tracker, curve_values
-from lite_selfplay.runs.view.overview import charts_of
+from lite_selfplay.runs.folder import RunFolder
+from lite_selfplay.runs.report.charts import charts_of
+from lite_selfplay.runs.trackers import Tracker
 
 AGON = find_game("agon")
-HOSTILE = (
-    "<script>alert(1)</script> [link](javascript:alert(1)) ![x](http://example.org/x.png)\x1b[31m red\x1b]0;title\x07 "
-    "\u202eevil \ud800 ```\n# no heading\n" + "a" * 2**20
-)
-"""What a model may write: markup, escape sequences, bidirectional marks, halves of surrogate pairs, a megabyte."""
+HOSTILE = "<script>alert(1)</script>\x1b[31m red\x1b]0;title\x07 \u202eevil \ud800 ```\n# no heading"
+"""What a warning may quote: markup, escape sequences, bidirectional marks, halves of surrogate pairs."""
 
 STREAM = {
     "seat": "A", "completions": 8, "reward_mean": 1.5, "accuracy": 0.5, "well_formed": 1.0, "tokens_mean": 9.0,
@@ -49,21 +46,13 @@ EXPECTED = {
 }
 
 
-def row(role: str, seat: str, text: str, **more: Any) -> dict[str, Any]:
-    about = {"problem_id": text[:50], "group": 0, "sample": 0, "prompt": f"Solve: {text}", "text": text}
-    judged = {"reward": 1.0, "correct": False, "reason": text, "stop": "eos", "tokens": 3, "advantage": 0.5}
-    return {"step": 0, "role": role, "seat": seat, **about, **judged, **more}
-
-
 def tell(tracker: Tracker) -> None:
     """A run of two steps, as a session tells it."""
-    rows = [row("drafter", "A", HOSTILE), row("challenger", "B", HOSTILE, draft=0)]
-    (transcript,) = AGON.transcripts(rows)
     tracker.open(0)
-    for step in range(2):
-        tracker.step({"step": step, **METRICS}, transcript, "")
+    for step in (1, 2):
+        tracker.step({"step": step, **METRICS}, "")
     tracker.evaluated("after 2 steps", RESULT, "")
-    tracker.warn(f"drafts are empty: \x1b[31m{HOSTILE[:40]}\ud800")
+    tracker.warn(f"drafts are empty: {HOSTILE}")
     tracker.close()
 
 
@@ -72,14 +61,11 @@ def told(sentences: list[str], folder: Path, kind: str) -> Tracker:
     return trackers.TRACKERS[kind](settings, AGON, folder, sentences.append)
 
 
-def is_text_alone(markdown: str) -> None:
-    """What models wrote stands inside fences that it cannot close, and drives nothing."""
-    assert "<script>" in markdown
-    outside = [part for place, part in enumerate(markdown.split("\n````")) if place % 2 == 0]
-    assert not any(re.search(r"(?<!\\)(<\w|\]\()", part) for part in outside)
-    assert not set(markdown) & {"\x1b", "\x07", "\u202e", "\ud800"}
-    assert len(markdown) < 20 * trackers.LONGEST
-    markdown.encode()
+def is_text_alone(warning: str) -> None:
+    """It stands inside a fence that it cannot close, and drives nothing."""
+    assert warning.startswith("````text\ndrafts are empty: <script>")
+    assert warning.endswith("\n````")
+    assert not set(warning) & {"\x1b", "\x07", "\u202e", "\ud800"}
 
 
 # TensorBoard
@@ -104,7 +90,7 @@ tensorboard = pytest.mark.skipif(
 
 @tensorboard
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
-def test_tensorboard_holds_curves_samples_and_warnings(tmp_path: Path):
+def test_tensorboard_holds_curves_and_warnings(tmp_path: Path):
     sentences: list[str] = []
     tell(told(sentences, tmp_path, "tensorboard"))
     assert sentences == []
@@ -112,17 +98,13 @@ def test_tensorboard_holds_curves_samples_and_warnings(tmp_path: Path):
     scalars = {tag: [(e.step, round(e.value, 6)) for e in found.Scalars(tag)] for tag in found.Tags()["scalars"]}
     assert {tag: scalars[tag] for tag in EXPECTED} == {tag: [(1, v), (2, v)] for tag, v in EXPECTED.items()}
     assert scalars["Learning/pass@1, 4 held-out problems/A->B"] == [(2, 0.75)]
-    assert scalars["Learning/pass@1, 4 held-out problems/A, 95% from"] == [(2, 0.25)]
-    (sample,) = texts(found, "samples")
-    is_text_alone(sample)
-    assert "drafts are empty: <script>" in texts(found, "warnings")[0]
+    (warning,) = texts(found, "warnings")
+    is_text_alone(warning)
 
 
 @tensorboard
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_a_run_and_its_resume_have_the_curves_of_the_viewer(tmp_path: Path):
-    from lite_selfplay.runs.report.analysis import analyse
-
     settings = {"model": "tiny", "precision": "fp32", "tasks": "letters", "max_completion_tokens": 6, "group_size": 4}
     asked = RunConfig(
         game="agon", **settings, problems_per_step=2, steps=1, report_to="tensorboard", run_dir=tmp_path / "r"
@@ -130,11 +112,11 @@ def test_a_run_and_its_resume_have_the_curves_of_the_viewer(tmp_path: Path):
     path = train(asked).path
     resume(path, steps=2)
     found = events(path / "tensorboard")
-    shown = charts_of(AGON, analyse(path, completions=False))
+    shown = charts_of(AGON, RunFolder.open(path), load_run(path).metrics_rows())
     for chart in shown:
         for line in chart["lines"]:
             tag = "/".join(filter(None, [chart["group"], chart["name"].replace("/", "|"), line["name"]]))
-            got = [(event.step - 1, pytest.approx(event.value, abs=1e-5)) for event in found.Scalars(tag)]
+            got = [(event.step, pytest.approx(event.value, abs=1e-5)) for event in found.Scalars(tag)]
             assert list(zip(line["steps"], line["values"], strict=True)) == got
     assert len(shown) > 10
     assert len(load_run(path).metrics_rows()) == 2
@@ -188,22 +170,17 @@ def test_wandb_keeps_the_same_offline(tmp_path: Path):
     from wandb.proto import wandb_internal_pb2
 
     (file,) = (tmp_path / "run" / "wandb").glob("offline-run-*/run-*.wandb")
-    history, alerts = [], []
+    history = []
     for data in wandb_records(file.read_bytes()):
         record = wandb_internal_pb2.Record()
         record.ParseFromString(data)
         if record.HasField("history"):
             history.append({i.key or "/".join(i.nested_key): json.loads(i.value_json) for i in record.history.item})
-        if record.HasField("alert"):
-            alerts.append(record.alert.text)
     first = next(line for line in history if line.get("_step") == 1)
     assert {key: first[key] for key in EXPECTED} == EXPECTED
     assert any(line.get("Learning/pass@1, 4 held-out problems/A->B") == 0.75 for line in history)
-    (table,) = (tmp_path / "run" / "wandb").glob("offline-run-*/files/media/table/*.json")
-    ((step, sample),) = json.loads(table.read_text())["data"]
-    assert step == 1
-    is_text_alone(sample)
-    assert "drafts are empty" in alerts[0]
+    (warning,) = [line["warnings"] for line in history if "warnings" in line]
+    is_text_alone(warning)
 
 
 @pytest.mark.skipif(importlib.util.find_spec("trackio") is None, reason='needs pip install "lite-selfplay[trackers]"')
@@ -214,64 +191,102 @@ def test_trackio_keeps_the_same_locally(tmp_path: Path):
 import json
 from trackio.sqlite_storage import SQLiteStorage
 (name,) = SQLiteStorage.get_runs("tests")
-print(json.dumps([SQLiteStorage.get_logs("tests", name), SQLiteStorage.get_alerts("tests", run_name=name)]))
+print(json.dumps(SQLiteStorage.get_logs("tests", name)))
 """
     shown = subprocess.run(
         [sys.executable, "-c", read], env={**os.environ, **place}, capture_output=True, text=True, check=True
     )
-    logs, alerts = json.loads(shown.stdout.splitlines()[-1])
+    logs = json.loads(shown.stdout.splitlines()[-1])
     first: Mapping[str, Any] = next(
         line for line in logs if line.get("step") == 1 and "Learning/reward/drafter" in line
     )
     assert {key: first[key] for key in EXPECTED} == EXPECTED
     assert any(line.get("Learning/pass@1, 4 held-out problems/A->B") == 0.75 for line in logs)
-    (sample,) = [line["samples"]["_value"] for line in logs if "samples" in line]
-    is_text_alone(sample)
-    assert [alert["level"] for alert in alerts] == ["warn"]
-    assert alerts[0]["text"].startswith("drafts are empty: <script>")
+    (warning,) = [line["warnings"] for line in logs if "warnings" in line]
+    is_text_alone(warning)
 
 
 # Any of them
 
 
-class Broken(Tensorboard):
-    def _start(self, identity: str, done: int) -> None:
-        self.identity = identity
+class Heard:
+    """A tracker of accelerate's that notes what it is told, and fails after so many calls."""
 
-    def _log(self, values: Mapping[str, float], step: int) -> None:
-        raise OSError("no network")
+    def __init__(self, most: int = 99):
+        self.told: list[Any] = []
+        self._most = most
+
+    def start(self) -> None: ...
+
+    def log(self, values: Mapping[str, Any], step: int) -> None:
+        if len(self.told) >= self._most:
+            raise OSError("no network")
+        self.told.append((step, values))
+
+    def finish(self) -> None:
+        self.told.append("finished")
+
+
+def hearing(monkeypatch: pytest.MonkeyPatch, **classes: Any) -> None:
+    from accelerate import tracking
+
+    for name, made in classes.items():
+        monkeypatch.setattr(tracking, name, made)
 
 
 def test_a_tracker_that_fails_is_told_of_once_and_the_run_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setitem(trackers.TRACKERS, "tensorboard", Broken)  # type: ignore[misc]
+    hearing(monkeypatch, TensorBoardTracker=lambda *_, **__: Heard(0))
     sentences: list[str] = []
     tell(told(sentences, tmp_path, "tensorboard"))
     assert sentences == ["tensorboard failed, and hears no more of this run: OSError: no network"]
 
 
 def test_one_that_cannot_be_started_ends_the_run_before_it_begins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    def fail(*_: object) -> None:
+    def fail(*_: object, **__: object) -> None:
         raise ValueError("no key\x1b[31m")
 
-    monkeypatch.setattr(Broken, "_start", fail)
+    hearing(monkeypatch, TensorBoardTracker=fail)
     with pytest.raises(ConfigError, match=r"tensorboard cannot be started: ValueError: no key \(--report-to none"):
-        Broken(RunConfig(game="agon", model="tiny"), AGON, tmp_path, print).open(0)
+        told([], tmp_path, "tensorboard").open(0)
 
 
-def test_a_resumed_run_is_the_same_to_a_tracker(tmp_path: Path):
-    settings = RunConfig(game="agon", model="tiny")
-    first, second = (Broken(settings, AGON, tmp_path, print) for _ in range(2))
-    first.open(0)
-    second.open(3)
-    assert first.identity == second.identity
+def test_a_resumed_run_is_the_same_to_a_tracker_and_told_of_no_step_twice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """The run was killed at its third step, which is played again from a checkpoint after the first one."""
+    made: list[tuple[dict[str, Any], Heard]] = []
+
+    def make(project: str, **about: Any) -> Heard:
+        made.append(({"project": project, **about}, Heard()))
+        return made[-1][1]
+
+    hearing(monkeypatch, WandBTracker=make)
+    monkeypatch.setenv("WANDB_PROJECT", "tests")
+    told([], tmp_path, "wandb").open(0)
+    (tmp_path / "metrics.jsonl").write_text('{"step": 1}\n{"step": 2}\n')
+    again = told([], tmp_path, "wandb")
+    again.open(1)
+    for step in (2, 3):
+        again.step({"step": step, **METRICS}, "")
+    (first, _), (second, heard) = made
+    assert first == second
+    assert (first["project"], first["resume"], first["name"]) == ("tests", "allow", f"{tmp_path.name}-{first['id']}")
+    assert [step for step, _ in heard.told] == [3]
     (tmp_path / "tracker.json").write_text('{"id": "../elsewhere"}')
-    with pytest.raises(Exception, match="does not say what a tracker knows the run by"):
-        first.open(0)
+    with pytest.raises(ConfigError, match="does not say what a tracker knows the run by"):
+        told([], tmp_path, "wandb").open(0)
 
 
-def test_an_undeclared_figure_has_a_curve_once_it_is_not_zero():
-    seen: set[str] = set()
-    logs: Callable[[int], dict[str, Any]] = lambda n: {"step": 0, **METRICS, "game": {"odd/things": n}}  # noqa: E731
-    assert "The game/odd|things" not in curve_values(AGON, logs(0), seen)
-    assert curve_values(AGON, logs(2), seen)["The game/odd|things"] == 2.0
-    assert curve_values(AGON, logs(0), seen)["The game/odd|things"] == 0.0
+@tensorboard
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_tensorboard_takes_back_the_steps_that_are_played_again(tmp_path: Path):
+    for done, steps, reward in ((0, (1, 2, 3), 1.0), (1, (2,), 5.0)):
+        tracker = told([], tmp_path, "tensorboard")
+        tracker.open(done)
+        for step in steps:
+            streams = {"drafter": {**STREAM, "reward_mean": reward}}
+            tracker.step({"step": step, **METRICS, "streams": streams}, "")
+        tracker.close()
+        (tmp_path / "metrics.jsonl").write_text('{"step": 1}\n{"step": 2}\n{"step": 3}\n')
+    scalars = events(tmp_path / "tensorboard").Scalars("Learning/reward/drafter")
+    assert [(event.step, event.value) for event in scalars] == [(1, 1.0), (2, 5.0)]

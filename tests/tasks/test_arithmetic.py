@@ -65,24 +65,17 @@ def test_the_worked_solution_leads_to_the_answer_step_by_step(drawn):
 
 @settings(deadline=None)
 @given(problems())
-def test_a_recap_keeps_the_steps_and_withholds_the_value(drawn):
+def test_a_recap_keeps_the_steps(drawn):
     problem, *_ = drawn
     example = worked_example(problem, "?", thinks=False)
     assert example is not None
-    shown = summarise(example.completion, problem.text, thinks=False)
-    assert shown.endswith(" = ?.")
-    if int(problem.answer) not in terms(problem):
-        assert re.search(rf"(?<!\d){problem.answer}(?!\d)", shown) is None
-        kept = [step for step in STEP.findall(problem.extra["solution"]) if problem.answer not in step]
-        assert all(" {} {} {} = {}. ".format(*step) in f" {shown} " for step in kept)
+    assert summarise(example.completion, problem.text, thinks=False) == problem.extra["solution"]
 
 
-def test_a_recap_by_hand():
+def test_steps_by_hand():
     parts = [("+", [27]), ("+", [14]), ("-", [6])]
     steps, value = _solve(parts)
     assert (_written(parts), steps, value) == ("27 + 14 - 6", ["27 + 14 = 41.", "41 - 6 = 35."], 35)
-    recap = "27 + 14 = 41. 41 - 6 = 35. <answer>35</answer>"
-    assert summarise(recap, "What is 27 + 14 - 6?", thinks=False) == "27 + 14 = 41. 41 - 6 = ?."
 
 
 def test_products_come_first():

@@ -1,9 +1,6 @@
 """Problems whose answer is a program: files, `code-arithmetic`, and the layouts of benchmarks on small rows."""
 
-import base64
 import json
-import pickle
-import zlib
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +9,7 @@ import pytest
 from lite_selfplay.data import Completion, Problem, Sampling
 from lite_selfplay.errors import TaskError
 from lite_selfplay.tasks import content_key, load_task
-from lite_selfplay.tasks.code_benchmarks import CODE_BENCHMARKS
+from lite_selfplay.tasks.benchmarks import BENCHMARKS
 from lite_selfplay.verify import Verifier
 from lite_selfplay.verify.programs import read_tests, run_tests
 
@@ -115,9 +112,6 @@ def test_other_options_are_refused(options):
 
 # Benchmarks: a row in the columns of the hub, a program that passes, one that does not
 
-LCB_PRIVATE = base64.b64encode(
-    zlib.compress(pickle.dumps(json.dumps([{"input": "4 5\n", "output": "9\n", "testtype": "stdin"}])))
-).decode()
 HUMANEVAL = {
     "task_id": "HumanEval/0",
     "prompt": 'from typing import List\n\n\ndef total(xs: List[int]) -> int:\n    """ The sum. """\n',
@@ -172,37 +166,10 @@ ROWS: dict[str, tuple[dict[str, Any], str, str]] = {
         "print(sum(map(int, input().split())))",
         "print(3)",
     ),
-    "livecodebench": (
-        {
-            "question_title": "Sum",
-            "question_content": "Add two numbers.",
-            "question_id": "1",
-            "starter_code": "",
-            "difficulty": "easy",
-            "public_test_cases": json.dumps([{"input": "1 2\n", "output": "3\n", "testtype": "stdin"}]),
-            "private_test_cases": LCB_PRIVATE,
-            "metadata": "{}",
-        },
-        "print(sum(map(int, input().split())))",
-        "print(3)",
-    ),
-    "apps": (
-        {
-            "problem_id": 0,
-            "question": "Add two numbers.",
-            "solutions": json.dumps(["print(sum(map(int, input().split())))"]),
-            "input_output": json.dumps({"inputs": ["1 2\n", ["4 5"]], "outputs": ["3\n", ["9"]]}),
-            "difficulty": "introductory",
-            "url": "u",
-            "starter_code": "",
-        },
-        "print(sum(map(int, input().split())))",
-        "print(3)",
-    ),
 }
 
 
-@pytest.mark.parametrize("name", CODE_BENCHMARKS)
+@pytest.mark.parametrize("name", ROWS)
 def test_a_row_of_the_hub(name, tmp_path):
     row, right, wrong = ROWS[name]
     jsonl(tmp_path / f"{name}_test.jsonl", row)
@@ -217,27 +184,6 @@ def test_a_row_of_the_hub(name, tmp_path):
         assert run_tests(problem.extra["solution"], problem.answer).score == 1
 
 
-def test_functions_of_livecodebench_and_apps(tmp_path):
-    lcb = {
-        **ROWS["livecodebench"][0],
-        "starter_code": "class Solution:\n    def add(self, a: int, b: int) -> int:\n        ",
-        "public_test_cases": json.dumps([{"input": "1\n2", "output": "3", "testtype": "functional"}]),
-        "private_test_cases": json.dumps([{"input": "[4]\n[5]", "output": "[4, 5]", "testtype": "functional"}]),
-        "metadata": json.dumps({"func_name": "add"}),
-    }
-    apps = {
-        **ROWS["apps"][0],
-        "input_output": json.dumps({"fn_name": "add", "inputs": [[1, 2], [3, 4]], "outputs": [[3], [7]]}),
-    }
-    jsonl(tmp_path / "livecodebench.jsonl", lcb)
-    jsonl(tmp_path / "apps.jsonl", apps)
-    for name in ("livecodebench", "apps"):
-        (problem,) = load_task(name, held_out=True, data_dir=str(tmp_path)).problems
-        assert "function `add`" in problem.text
-        program = "class Solution:\n    def add(self, a, b):\n        return a + b"
-        assert run_tests(program, problem.answer).score == 1
-
-
 def test_the_easy_ones_of_codecontests_are_meant(tmp_path):
     row = ROWS["codecontests"][0]
     jsonl(tmp_path / "codecontests.jsonl", row, {**row, "difficulty": 2, "name": "b"}, {**row, "name": "c"})
@@ -248,33 +194,24 @@ def test_the_easy_ones_of_codecontests_are_meant(tmp_path):
         load_task("codecontests:difficulty=9", data_dir=str(tmp_path))
 
 
-class Evil:
-    def __reduce__(self):
-        return (print, ("it ran",))
-
-
-@pytest.mark.parametrize(
-    "private",
-    [base64.b64encode(zlib.compress(pickle.dumps(Evil()))).decode(), "no base64!", base64.b64encode(b"x").decode()],
-    ids=["a pickle that runs", "no base64", "not packed"],
-)
-def test_packed_tests_that_are_more_than_text_are_refused(private, tmp_path, capsys):
-    jsonl(tmp_path / "livecodebench.jsonl", {**ROWS["livecodebench"][0], "private_test_cases": private})
-    with pytest.raises(TaskError, match="cannot be unpacked"):
-        load_task("livecodebench", data_dir=str(tmp_path))
-    assert capsys.readouterr().out == ""
-
-
 def test_a_row_of_another_form_is_named_by_file_and_line(tmp_path):
-    jsonl(tmp_path / "apps.jsonl", {**ROWS["apps"][0], "input_output": '["abc"]'})
-    with pytest.raises(TaskError, match=r"apps\.jsonl, line 1: not a row of this benchmark"):
-        load_task("apps", held_out=True, data_dir=str(tmp_path))
+    jsonl(tmp_path / "codecontests.jsonl", {**ROWS["codecontests"][0], "public_tests": {"input": 7, "output": "x"}})
+    with pytest.raises(TaskError, match=r"codecontests\.jsonl, line 1: not a row of this benchmark"):
+        load_task("codecontests", held_out=True, data_dir=str(tmp_path))
 
 
-@pytest.mark.parametrize("name", CODE_BENCHMARKS)
+def test_a_row_without_tests_is_passed_over(tmp_path):
+    row = ROWS["codecontests"][0]
+    untested = {"input": [], "output": []}
+    jsonl(tmp_path / "codecontests.jsonl", {**row, "name": "b", "public_tests": untested, "private_tests": None}, row)
+    (problem,) = load_task("codecontests", data_dir=str(tmp_path)).problems
+    assert problem.id == row["name"]
+
+
+@pytest.mark.parametrize("name", ROWS)
 def test_a_row_that_lacks_a_column_is_named(name, tmp_path):
     row = dict(ROWS[name][0])
-    del row[CODE_BENCHMARKS[name].columns[-1]]
+    del row[BENCHMARKS[name].columns.required[-1]]
     jsonl(tmp_path / f"{name}.jsonl", row)
     with pytest.raises(TaskError, match=r"line 1: .*no column"):
         load_task(name, data_dir=str(tmp_path))

@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 from lite_selfplay.errors import TaskError, UnknownNameError
 from lite_selfplay.tasks import held_out_side, load_task, task_names
 from lite_selfplay.tasks.benchmarks import BENCHMARKS
-from lite_selfplay.tasks.code_benchmarks import CODE_BENCHMARKS
 from lite_selfplay.tasks.letters import SIZE
 
 
@@ -105,5 +104,5 @@ def test_an_unknown_task(name, message):
 
 def test_names_of_tasks_that_need_no_file():
     own = {"arithmetic", "code-arithmetic", "equations", "hub", "letters", "multiplication", "reasoning-gym", "stories"}
-    assert set(task_names()) == own | set(BENCHMARKS) | set(CODE_BENCHMARKS)
+    assert set(task_names()) == own | set(BENCHMARKS)
     assert task_names() == sorted(task_names())

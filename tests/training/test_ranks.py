@@ -235,31 +235,3 @@ def test_a_backend_that_several_processes_were_not_run_with_is_refused(monkeypat
     processes.require_shareable(ALONE, ModelSection(name="tiny"))
     with pytest.raises(RequestError, match="2 processes have not been tried with the Unsloth backend"):
         processes.require_shareable(Ranks(0, 2), ModelSection(name="tiny"))
-
-
-# What it would bring
-
-
-def test_the_model_of_a_step_says_where_more_cards_stop_to_pay():
-    from lite_selfplay import RunConfig
-    from lite_selfplay.models.memory import CARDS, Load
-    from lite_selfplay.models.scaling import pays_up_to, scaling
-    from lite_selfplay.models.shapes import shape_of
-
-    config = RunConfig(game="agon", model="Qwen3-4B", seats={"A": {}, "B": {}}, run={"generation_tokens": 2**16})
-
-    def steps(rows: int, gigabits: float = 100.0) -> list[Any]:
-        load = Load(rows, 512, 1024)
-        return scaling(config, shape_of("Qwen3-4B"), load, 2 * rows, CARDS["h100"], 64, 8, gigabits)
-
-    few, many = steps(32), steps(4096)
-    assert [step.processes for step in many] == [1, 2, 4, 8, 16, 32, 64]
-    for found in (few, many):
-        assert found[0].telling == found[0].adding_up == 0.0, "one process pays nothing"
-        assert len({step.python for step in found}) == 1, "what every process does is not shared out"
-        assert found[0].total == pytest.approx(found[0].sampling + found[0].update + found[0].python)
-    assert many[1].update == pytest.approx(many[0].update / 2)
-    assert pays_up_to(few) < pays_up_to(many), "small steps wait for their longest completion"
-    assert few[-1].sampling == few[0].sampling
-    assert steps(4096, 0.1)[-1].total > many[-1].total
-    assert many[1].held == many[0].held > 2 * 4096 * 1024 * 8

@@ -2,7 +2,7 @@
 
 In an example the challenger solves the problem itself and never repeats the attempt that it is shown. Attempts are
 recaps of drafts as in the game: right ones, wrong ones that continue consistently from one wrong result, and sometimes
-none. The final value of a draft is withheld, as in the game.
+none.
 """
 
 import random
@@ -10,14 +10,7 @@ import random
 from lite_selfplay.data import Problem
 from lite_selfplay.games.agon.recap import summarise, with_program
 from lite_selfplay.games.prompts import PROGRAM
-from lite_selfplay.games.worked_examples import (
-    draft,
-    last_result,
-    program_draft,
-    program_with_a_slip,
-    solution_of,
-    with_a_slip,
-)
+from lite_selfplay.games.worked_examples import program_draft, program_with_a_slip, solution_of, with_a_slip
 
 WRONG_SHARE, MISSING_SHARE = 0.5, 0.1
 
@@ -28,13 +21,8 @@ def worked_attempt(problem: Problem, rng: random.Random) -> str:
     draw = rng.random()
     if solution is None or draw < MISSING_SHARE:
         return ""
+    slip = program_with_a_slip if problem.kind == PROGRAM else with_a_slip
+    shown = slip(solution, rng) if draw < MISSING_SHARE + WRONG_SHARE else solution
     if problem.kind == PROGRAM:
-        shown = program_with_a_slip(solution, rng) if draw < MISSING_SHARE + WRONG_SHARE else solution
         return with_program(program_draft(problem, shown), thinks=False)
-    answer = str(problem.answer).strip()
-    if draw < MISSING_SHARE + WRONG_SHARE:
-        wrong = with_a_slip(solution, rng)
-        if last_result(solution).replace(",", "") == answer.replace(",", ""):
-            answer = last_result(wrong)
-        solution = wrong
-    return summarise(draft(solution, answer), problem.text, thinks=False)
+    return summarise(shown, problem.text, thinks=False)

@@ -6,7 +6,7 @@
 - `swap-seats`: every seat drafts for every seat, itself included: how much of a role lives in its adapter.
 
 Source: Beliaev, "Agon", section 5 and table 1 (untrained Mixture-of-Agents, self-refinement, GRPO self-cascade). The
-paper prints no prompts: as in its cascade, what is read is a recap without its final value (ours). Swapped seats are
+paper prints no prompts: as in its cascade, what is read is a recap without its final answer (ours). Swapped seats are
 ours as well.
 """
 

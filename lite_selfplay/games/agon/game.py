@@ -18,16 +18,15 @@ step, no KL term (the paper has "the usual KL" without a value), a recap of at m
 """
 
 import random
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Literal
 
 from lite_selfplay.data import Completion, Episode, EvalSpec, Example, Group, Problem, Sample, Stream, Verdict
 from lite_selfplay.games.agon.attempts import worked_attempt
-from lite_selfplay.games.agon.lengths import Answer, answers_of, length_by_draft
 from lite_selfplay.games.agon.recap import summarise, with_program
 from lite_selfplay.games.base import Game, GameOptions
 from lite_selfplay.games.baselines.grpo import earned, judged, solo_reward
-from lite_selfplay.games.presentation import Figure, Pairing, Row
+from lite_selfplay.games.presentation import Figure, Pairing
 from lite_selfplay.games.prompts import PROGRAM, asked, asked_after
 from lite_selfplay.games.table import Reader, Table
 from lite_selfplay.games.worked_examples import worked_example
@@ -65,14 +64,12 @@ def figures_of_drafts(use: str) -> tuple[Figure, ...]:
             "conversions",
             "conversions a step",
             word="conversions",
-            summed=True,
             about="Wrong drafts after which the answer was right.",
         ),
         Figure(
             "regressions",
             "regressions a step",
             word="regressions",
-            summed=True,
             about="Right drafts after which the answer was wrong.",
         ),
         Figure(
@@ -115,7 +112,6 @@ class DraftChallenge(Game):
     }
     figures = figures_of_drafts("for the challenger to read")
     pairing = pairing_with_drafts("challenge")
-    studies = (length_by_draft,)
 
     def seats(self, step: int) -> Mapping[str, str]:
         swap = self.options.rotate and step % 2 == 1
@@ -136,10 +132,6 @@ class DraftChallenge(Game):
         if role == "challenger":
             prompt = challenge_prompt(problem, worked_attempt(problem, rng))
         return worked_example(problem, prompt, thinks=thinks)
-
-    @classmethod
-    def observations(cls, rows: Iterable[Row], references: Mapping[str, str]) -> Sequence[Answer]:
-        return answers_of(rows)
 
     def play(self, step: int, table: Table) -> Episode:
         problems = table.draw("problems", self.problems_per_step)

@@ -25,7 +25,7 @@ from pydantic import Field
 
 from lite_selfplay.data import Completion, Episode, Example, Group, Problem, Sample, Stream
 from lite_selfplay.games.baselines.similarity import cluster_shares
-from lite_selfplay.games.presentation import Figure, Row
+from lite_selfplay.games.presentation import Figure
 from lite_selfplay.games.prompts import asked, fill
 from lite_selfplay.games.propose_solve.difficulty import (
     HOPELESS,
@@ -35,13 +35,11 @@ from lite_selfplay.games.propose_solve.difficulty import (
     answered,
     count_fates,
     draw_until,
-    question_shown,
     shown,
     watched,
 )
 from lite_selfplay.games.propose_solve.game import BREAKDOWNS, WATCHED, YIELD, ProposeSolve
 from lite_selfplay.games.propose_solve.proposals import Proposal, last_boxed, last_tagged, read
-from lite_selfplay.games.propose_solve.questions import Question, References, completion_of
 from lite_selfplay.games.table import Table
 from lite_selfplay.games.worked_examples import solution_of, worked_example
 
@@ -236,10 +234,6 @@ class RZero(ProposeSolve):
 
     def _where(self, step: int, phase: str) -> dict[str, Any]:
         return {"phase": phase, "iteration": step // (self.options.challenger_steps + self.options.solver_steps)}
-
-    @classmethod
-    def question(cls, row: Row, references: References) -> Question | None:
-        return question_shown(row, read_question(completion_of(row)), references)
 
     def state(self) -> dict[str, Any]:
         pool = [{"id": x.id, "text": x.text, "answer": x.answer} for x in self._pool]

@@ -14,17 +14,15 @@ challenger would read, and the prompt differs from the challenger's in whose att
 """
 
 import random
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from lite_selfplay.data import Episode, EvalSpec, Example, Group, Problem, Sample, Stream
 from lite_selfplay.games.agon.attempts import worked_attempt
 from lite_selfplay.games.agon.controls import own_attempt_prompt
 from lite_selfplay.games.agon.game import challenge_log, figures_of_drafts, pairing_with_drafts, recap_of
-from lite_selfplay.games.agon.lengths import Answer, answers_of, length_by_draft
 from lite_selfplay.games.base import Game, GameOptions
 from lite_selfplay.games.baselines.grpo import earned, judged, solo_reward
-from lite_selfplay.games.presentation import Row
 from lite_selfplay.games.prompts import asked
 from lite_selfplay.games.table import Table
 from lite_selfplay.games.worked_examples import worked_example
@@ -47,7 +45,6 @@ class SelfRefine(Game):
     recipe: ClassVar[dict[str, Any]] = {"seats": {"solver": {"lr": 5e-5, "schedule": "linear", "warmup": 0.1}}}
     figures = figures_of_drafts("to refine")
     pairing = pairing_with_drafts("refinement")
-    studies = (length_by_draft,)
 
     def seats(self, step: int) -> Mapping[str, str]:
         return dict.fromkeys(self.roles, "solver")
@@ -63,10 +60,6 @@ class SelfRefine(Game):
         if role == "refiner":
             prompt = own_attempt_prompt(_PROMPT, problem, worked_attempt(problem, rng))
         return worked_example(problem, prompt, thinks=thinks)
-
-    @classmethod
-    def observations(cls, rows: Iterable[Row], references: Mapping[str, str]) -> Sequence[Answer]:
-        return answers_of(rows)
 
     def play(self, step: int, table: Table) -> Episode:
         weight = self.options.format_weight

@@ -47,7 +47,7 @@ from lite_selfplay.games.cpmobius.rewards import (
     progress,
     token_weighted,
 )
-from lite_selfplay.games.presentation import Figure, Row
+from lite_selfplay.games.presentation import Figure
 from lite_selfplay.games.prompts import asked, fill
 from lite_selfplay.games.propose_solve.difficulty import (
     Bounds,
@@ -55,13 +55,11 @@ from lite_selfplay.games.propose_solve.difficulty import (
     answered,
     count_fates,
     draw_until,
-    question_shown,
     shown,
     watched,
 )
 from lite_selfplay.games.propose_solve.game import BREAKDOWNS, WATCHED, YIELD, ProposeSolve
 from lite_selfplay.games.propose_solve.proposals import Proposal, read
-from lite_selfplay.games.propose_solve.questions import Question, References, completion_of
 from lite_selfplay.games.propose_solve.voting import verdicts_by_vote
 from lite_selfplay.games.table import Table
 from lite_selfplay.games.worked_examples import solution_of, worked_example
@@ -297,10 +295,6 @@ class CpMobius(ProposeSolve):
                 f"{log['no_majority']}, refused {sum(log['refused'].values())}): it goes on with these"
             )
         return found
-
-    @classmethod
-    def question(cls, row: Row, references: References) -> Question | None:
-        return question_shown(row, read_task(completion_of(row)), references)
 
     def state(self) -> dict[str, Any]:
         return {

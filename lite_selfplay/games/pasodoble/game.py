@@ -38,22 +38,19 @@ from lite_selfplay.games.pasodoble.offline import OfflineSchedule, QuestionBuffe
 from lite_selfplay.games.pasodoble.options import PasoDobleOptions
 from lite_selfplay.games.pasodoble.proposals import (
     parse_proposal,
-    passage_of,
     proposer_prompt,
     solver_prompt,
     worked_proposal,
 )
-from lite_selfplay.games.pasodoble.recall import recall_of_knowledge
 from lite_selfplay.games.pasodoble.rewards import (
     leaks,
     proposer_reward,
     question_diversity,
     why_invalid,
 )
-from lite_selfplay.games.presentation import Figure, Row
+from lite_selfplay.games.presentation import Figure
 from lite_selfplay.games.propose_solve.game import BREAKDOWNS, WATCHED, YIELD, ProposeSolve
 from lite_selfplay.games.propose_solve.proposals import Proposal, read
-from lite_selfplay.games.propose_solve.questions import Question, References, completion_of, question
 from lite_selfplay.games.table import Table
 from lite_selfplay.games.worked_examples import worked_example
 
@@ -94,7 +91,6 @@ class PasoDoble(ProposeSolve):
         *BREAKDOWNS,
     )
     not_figures = ProposeSolve.not_figures | {"phase", "iteration", "skips", "skipped"}
-    studies = (*ProposeSolve.studies, recall_of_knowledge)
     recipe: ClassVar[dict[str, Any]] = {
         "group_size": 6,
         "problems_per_step": 1,
@@ -315,15 +311,6 @@ class PasoDoble(ProposeSolve):
         }
         self.schedule.advance(updated=bool(kept), buffered=len(self.buffer))
         return Episode([Stream("solver", kept, chosen.credit)] if kept else [], log=log)
-
-    @classmethod
-    def question(cls, row: Row, references: References) -> Question | None:
-        """The question with its proposer's own answer as the label, and the passage it was written from."""
-        if row.get("pass_rate") is None:
-            return None
-        text = read(completion_of(row), parse_proposal).question
-        source = passage_of(row["prompt"])
-        return question(row["step"], text, row["answer"], row["pass_rate"], references, source)
 
     def state(self) -> dict[str, Any]:
         return {

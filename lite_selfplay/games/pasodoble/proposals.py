@@ -22,11 +22,6 @@ def proposer_prompt(passage: str = "") -> str:
     return fill("pasodoble_proposer", knowledge=f"{_PASSAGE}{fenced}\n```")
 
 
-def passage_of(prompt: str) -> str:
-    """The passage in a proposer's prompt, as it stands there; empty where there is none."""
-    return prompt.partition(_PASSAGE)[2].partition("\n```")[0]
-
-
 def solver_prompt(question: str) -> str:
     """What the solver is asked: the question as any other problem."""
     return fill("solver", problem=question)

@@ -12,11 +12,9 @@ from typing import Any, Literal, Self
 from pydantic import Field, model_validator
 
 from lite_selfplay.data import Completion, Group, Problem, Sample
-from lite_selfplay.games.presentation import Row
 from lite_selfplay.games.prompts import fill
 from lite_selfplay.games.propose_solve.game import ProposeSolveOptions
-from lite_selfplay.games.propose_solve.proposals import REASONS, Proposal
-from lite_selfplay.games.propose_solve.questions import Question, References, question
+from lite_selfplay.games.propose_solve.proposals import Proposal
 from lite_selfplay.games.propose_solve.voting import Vote, vote
 from lite_selfplay.games.table import Table
 
@@ -140,13 +138,6 @@ def shown(candidate: Candidate, bounds: Bounds) -> Group:
         "share": candidate.share,
     }
     return Group([Sample(candidate.proposal.completion, None, masked=True, info=info)])
-
-
-def question_shown(row: Row, proposal: Proposal, references: References) -> Question | None:
-    """The question that a row of a candidate shows, with the vote it was drawn by; None where it has none."""
-    if "label" not in row or not proposal.usable or row.get("fate") in frozenset(REASONS):
-        return None
-    return question(row["step"], proposal.question, row["label"], row["share"], references)
 
 
 def watched(candidates: Sequence[Candidate]) -> dict[str, Any]:

@@ -6,7 +6,6 @@ after too many of them in a row the game stops and shows the last proposals.
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Any, ClassVar
 
 from pydantic import Field
@@ -30,17 +29,8 @@ from lite_selfplay.games.propose_solve.collapse import (
     collapse_warnings,
     label_is_right,
 )
-from lite_selfplay.games.propose_solve.diversity import question_map
 from lite_selfplay.games.propose_solve.proposals import Proposal, count_reasons
-from lite_selfplay.games.propose_solve.questions import (
-    Question,
-    References,
-    difficulty_and_domains,
-    labels_by_pass_rate,
-    questions_of,
-)
 from lite_selfplay.games.propose_solve.transcripts import KINDS, kind_of, proposal_verdict, questions_with_answers
-from lite_selfplay.games.studies import Analyst
 
 LABEL_WRONG = "label wrong"
 """What is said of an answer whose label is not the question's value, where that can be computed."""
@@ -132,7 +122,6 @@ class ProposeSolve(Game):
     figures: ClassVar[Sequence[Figure]] = (*YIELD, *WATCHED, *BREAKDOWNS)
     not_figures: ClassVar[frozenset[str]] = frozenset({"empty_steps", "questions", "labels_checked"})
     remarks: ClassVar[tuple[str, ...]] = (LABEL_WRONG,)
-    studies: ClassVar[Sequence[Analyst]] = (labels_by_pass_rate, difficulty_and_domains, question_map)
 
     def __init__(self, options: Any = None, *, group_size: int = 8, problems_per_step: int = 4):
         super().__init__(options, group_size=group_size, problems_per_step=problems_per_step)
@@ -182,16 +171,6 @@ class ProposeSolve(Game):
     @classmethod
     def why_skipped(cls, log: Mapping[str, Any]) -> str:
         return "no question to train on" if log.get("skipped") is True else ""
-
-    @classmethod
-    def observations(cls, rows: Iterable[Row], references: Mapping[str, str]) -> Sequence[Question]:
-        """The questions that were answered, each once."""
-        return questions_of((row for row in rows if cls._proposes(row)), partial(cls.question, references=references))
-
-    @classmethod
-    def question(cls, row: Row, references: References) -> Question | None:
-        """The question that a proposer's row asks; None where nobody answered it. For a game to say."""
-        return None
 
     @classmethod
     def kinds(cls) -> list[str]:

@@ -1,15 +1,39 @@
-"""A case: a step of a right solution, and what becomes of it from phase to phase. Each phase writes the cases anew."""
+"""A case: a step of a right solution, what becomes of it from phase to phase, and what that earns.
+
+Each phase writes the cases anew. Source: "SPC: Evolving Self-Play Critic via Adversarial Games for LLM Reasoning",
+sections 3.2 to 3.4. Ours: how many completions validate a step (4; the paper says N), what a reply is worth that cannot
+be read, and that the first of four critiques decides a game.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from lite_selfplay.data import Completion, Problem, completion_from_json, completion_to_json
 from lite_selfplay.games.collections import read_objects, write_objects
 from lite_selfplay.games.spc.replies import Critique, Rewrite, read_critique, read_rewrite
-from lite_selfplay.games.spc.rewards import STABLE, Attack, Fate, Trial, fate, is_stable, misleads
 from lite_selfplay.games.spc.steps import beginning, replaced
+
+CRITIQUES = 4
+ROLLOUTS = 4
+STABLE = 0.75
+
+Fate = Literal["unstable", "refused", "harmless", "undecided", "caught", "fooled"]
+"""What becomes of a step: its original is solved too rarely from; the rewrite cannot be used; the rewrite misleads
+nobody; the critic gives no judgement; the critic catches the error, or is fooled."""
+
+
+@dataclass(frozen=True)
+class Trial:
+    """How many of the completions from a step reach the right answer."""
+
+    right: int
+    of: int
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.right <= self.of or not self.of:
+            raise ValueError(f"need 0 <= right <= of and at least one completion, got {self.right} of {self.of}")
 
 
 @dataclass(frozen=True)
@@ -63,15 +87,12 @@ class Case:
 
     @property
     def is_valid(self) -> bool:
-        """Whether the rewrite is an error that misleads the solver."""
-        return self.sneaky is not None and misleads(self.sneaky)
+        """Whether the rewrite is an error: no completion from it reaches the right answer (section 3.2)."""
+        return self.sneaky is not None and self.sneaky.right == 0
 
     def is_stable(self, at_least: float = STABLE) -> bool:
-        return self.original is not None and is_stable(self.original, at_least)
-
-    def judged(self) -> list[Critique]:
-        """The critiques of the rewrite, read."""
-        return [read_critique(completion) for completion in self.critiques]
+        """Whether the step is solved from often enough to be called correct: in at least 75% (section 3.2)."""
+        return self.original is not None and self.original.right >= at_least * self.original.of
 
     def fate(self, stable: float = STABLE) -> Fate:
         """What became of the step. Raises ValueError where something has not come to pass yet."""
@@ -79,9 +100,20 @@ class Case:
             raise ValueError("the original step was not tried")
         if not self.is_stable(stable):
             return "unstable"
-        # The bar for a stable step is the game's own.
-        passed = Trial(self.original.of, self.original.of)
-        return fate(Attack(passed, self.rewrite, self.sneaky, self.judged()))
+        if self.rewrite is None:
+            raise ValueError("a stable step has no rewrite")
+        if self.rewrite.reason:
+            return "refused"
+        if self.sneaky is None:
+            raise ValueError("a rewrite was not tried")
+        if not self.is_valid:
+            return "harmless"
+        if not self.critiques:
+            raise ValueError("a valid error was not judged")
+        decisive = read_critique(self.critiques[0])
+        if decisive.judgement is None:
+            return "undecided"
+        return "caught" if decisive.agrees(correct=False) else "fooled"
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -108,6 +140,21 @@ class Case:
                 **{name: tuple(map(completion_from_json, values[name])) for name in ("critiques", "untouched")},
             }
         )
+
+
+def sneaky_reward(found: Fate) -> float | None:
+    """+1 for a critic that is fooled; -1 for an error that is caught, or for none; None where nothing was decided.
+
+    A reply that cannot be read is no error either (ours).
+    """
+    if found in ("unstable", "undecided"):
+        return None
+    return 1.0 if found == "fooled" else -1.0
+
+
+def critic_reward(critique: Critique, *, correct: bool) -> float:
+    """+1 for a judgement that is right about the step, -1 for one that is wrong, or for none."""
+    return 1.0 if critique.agrees(correct) else -1.0
 
 
 def write_cases(path: Path, cases: Sequence[Case]) -> None:

@@ -1,12 +1,10 @@
 """Worked solutions gone wrong by rule: in one step, one calculation is changed.
 
 A calculation is one of GSM8K's calculator notes (`<<48/2=24>>24`), or is written out (`48/2 = 24`); only exact ones are
-used, which are recomputed here in fractions. Four changes, as the paper's kinds of error:
+used, which are recomputed here in fractions. Two changes:
 
 - `number`: another result, so that the equation is false;
-- `operator`: another operator, and the result it gives;
-- `variable`: another number of the problem or of an earlier step for one that is used, and the result it gives;
-- `condition`: an operand left out, and the result without it.
+- `operator`: another operator, and the result it gives.
 
 Whatever the change, the step's result is not what its calculation, as it was, comes to: the step is wrong beyond doubt
 where the solution was right. All of it is ours.
@@ -14,7 +12,7 @@ where the solution was right. All of it is ours.
 
 import random
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
@@ -25,9 +23,9 @@ from lite_selfplay.games.spc.replies import KINDS
 from lite_selfplay.games.spc.steps import StepPair, split_steps, without_notes
 from lite_selfplay.verify.calculation import calculate
 
-Change = Literal["number", "operator", "variable", "condition"]
-CHANGES: tuple[Change, ...] = ("number", "operator", "variable", "condition")
-KIND_OF: Mapping[Change, str] = {"number": KINDS[0], "operator": KINDS[1], "condition": KINDS[2], "variable": KINDS[4]}
+Change = Literal["number", "operator"]
+CHANGES: tuple[Change, ...] = ("number", "operator")
+KIND_OF: Mapping[Change, str] = {"number": KINDS[0], "operator": KINDS[1]}
 
 _NUMBER = r"(?:(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?|\.\d+)(?!,?\d|\.\d)"
 _SIGN = r"\s*[-+*x×/÷−–]\s*"
@@ -68,6 +66,10 @@ class Corruption:
     change: Change
     now: str
     was: Calculation
+
+
+Option = tuple[Calculation, str, Fraction]
+"""A calculation, the expression to put in its place (empty for its own), and the result to say."""
 
 
 @lru_cache(10_000)  # the same expression is looked at several times
@@ -127,29 +129,45 @@ def is_exact(step: str) -> bool:
     return True
 
 
-def corrupt(
-    step: str, rng: random.Random, *, given: Sequence[str] = (), changes: Sequence[Change] = CHANGES
-) -> Corruption | None:
-    """A step with one calculation changed; None where it allows none of the changes.
-
-    `given` are numbers that may stand in for others. All but `number` change the last calculation of a step alone, and
-    only where its result stands nowhere else in it: the rest of the step would go on from the right one.
-    """
+def corrupt(step: str, rng: random.Random, *, changes: Sequence[Change] = CHANGES) -> Corruption | None:
+    """A step with one calculation changed; None where it allows none of the changes."""
     found = calculations(step)
     for change in rng.sample(list(changes), len(changes)):
-        if change == "number":
-            options = [(was, "", value) for was in found for value in _near(step, was)]
-            made = rng.choice(options) if options else None
-        else:
-            made = next((e for was in found[-1:] for e in _edits(step, was, change, given, rng)), None)
-        if made is not None:
-            was, text, value = made
+        options = _slips(step, found) if change == "number" else _other_operators(step, found)
+        if options:
+            was, text, value = rng.choice(options)
             result = spelled(value, like=step[slice(*was.result)])
             a, b = was.written if text and was.written else (was.result[0], was.result[0])
             changed = step[:a] + text + step[b : was.result[0]] + result + step[was.result[1] :]
             expression = text.translate(_SIGNS) if text else was.expression
             return Corruption(without_notes(changed), change, f"{_spaced(expression)} = {result}", was)
     return None
+
+
+def _slips(step: str, found: Sequence[Calculation]) -> list[Option]:
+    """Every calculation with every result that is near its own."""
+    return [(was, "", value) for was in found for value in _near(step, was)]
+
+
+def _other_operators(step: str, found: Sequence[Calculation]) -> list[Option]:
+    """The last calculation with another operator, where that comes to something else, above 0, with few decimals.
+
+    Only where it is written out and its result stands nowhere else: the rest of the step would go on from the right
+    one.
+    """
+    was = found[-1] if found else None
+    if was is None or was.written is None or not _stands_once(step, was):
+        return []
+    parts = re.split(rf"({_SIGN})", step[slice(*was.written)])  # operand, sign, operand, ...
+    options = []
+    for i in range(1, len(parts), 2):
+        sign = parts[i].strip()
+        for new in "+-*/".replace(sign.translate(_SIGNS), ""):
+            text = "".join([*parts[:i], parts[i].replace(sign, new), *parts[i + 1 :]])
+            value = value_of(text.translate(_SIGNS))
+            if value is not None and value > 0 and value != was.value and spelled(value):
+                options.append((was, text, value))
+    return options
 
 
 def _near(step: str, was: Calculation) -> list[Fraction]:
@@ -169,46 +187,6 @@ def _stands_once(step: str, was: Calculation) -> bool:
     places = [m.span() for m in _STANDING.finditer(hidden) if _number(m[0]) == was.value]
     written = was.written or was.result
     return all(place == was.result or written[0] <= place[0] < written[1] for place in places)
-
-
-def _edits(
-    step: str, was: Calculation, change: Change, given: Sequence[str], rng: random.Random
-) -> Iterator[tuple[Calculation, str, Fraction]]:
-    """The expressions that a change can make of a calculation that is written out, in random order, and what each comes
-    to, where that is something else, above 0, with few decimals."""
-    if was.written is None or not _stands_once(step, was):
-        return
-    parts = re.split(rf"({_SIGN})", step[slice(*was.written)])  # operand, sign, operand, ...
-    made: Mapping[Change, Callable[[], Iterator[list[str]]]] = {
-        "operator": lambda: _other_signs(parts),
-        "variable": lambda: _other_numbers(parts, given),
-        "condition": lambda: _fewer(parts),
-    }
-    texts = list(map("".join, made[change]()))
-    for text in rng.sample(texts, len(texts)):
-        value = value_of(text.translate(_SIGNS))
-        if value is not None and value > 0 and value != was.value and spelled(value):
-            yield was, text, value
-
-
-def _other_signs(parts: Sequence[str]) -> Iterator[list[str]]:
-    for i in range(1, len(parts), 2):
-        sign = parts[i].strip()
-        for new in "+-*/":
-            if new != sign.translate(_SIGNS):
-                yield [*parts[:i], parts[i].replace(sign, new), *parts[i + 1 :]]
-
-
-def _other_numbers(parts: Sequence[str], given: Sequence[str]) -> Iterator[list[str]]:
-    for i in range(0, len(parts), 2):
-        for number in given:
-            if _number(number) != _number(parts[i].lstrip("$")):
-                yield [*parts[:i], "$" * parts[i].startswith("$") + number, *parts[i + 1 :]]
-
-
-def _fewer(parts: Sequence[str]) -> Iterator[list[str]]:
-    for i in range(0, len(parts) if len(parts) > 3 else 0, 2):
-        yield [*parts[: i - 1], *parts[i + 1 :]] if i else list(parts[2:])
 
 
 def _number(text: str) -> Fraction:
@@ -244,8 +222,7 @@ def corruptions(problem: Problem, rng: random.Random, changes: Sequence[Change] 
         if not is_exact(step) or holds(right) is False:
             return
         before = without_notes("".join(steps[:place]))
-        given = list(dict.fromkeys(match[0] for match in _STANDING.finditer(f"{problem.text} {before}")))
-        made = corrupt(step, rng, given=given, changes=changes)
+        made = corrupt(step, rng, changes=changes)
         if made is None:
             continue
         found = calculations(step)

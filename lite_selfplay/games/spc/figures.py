@@ -1,18 +1,19 @@
 """What a run of SPC shows of itself: its figures, what a round came to, and what it costs to validate steps."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from math import inf
 from typing import Any
 
 from lite_selfplay.games.collections import CollectedRow, kinds_of
 from lite_selfplay.games.presentation import Figure, percent
-from lite_selfplay.games.spc.balancing import RIGHT
 from lite_selfplay.games.spc.cases import Case
+from lite_selfplay.games.spc.collecting import RIGHT
 from lite_selfplay.games.spc.options import SpcOptions
 from lite_selfplay.games.spc.replies import read_critique
 from lite_selfplay.games.spc.rounds import CRITIC, SNEAKY, Played, attack_success, win_rates
-from lite_selfplay.games.spc.scores import VALID_SHARE
+
+VALID_SHARE = 0.99
+"""Of the critiques that hold a judgement: what falls below it is worth a warning."""
 
 FIGURES: Sequence[Figure] = (
     Figure("steps", "steps of right solutions", how="last", word="steps",
@@ -108,48 +109,35 @@ def _share(value: float, interval: Sequence[float]) -> str:
     return f"{percent(value)} [{100 * low:.0f}, {100 * high:.0f}]"
 
 
-@dataclass(frozen=True)
-class Cost:
-    """The most completions that a run samples, by what they are for."""
-
-    solutions: int
-    validation: int
-    rewrites: int
-    critiques: int
-    pairings: int
-
-    @property
-    def most(self) -> int:
-        return self.solutions + self.validation + self.rewrites + self.critiques + self.pairings
-
-    def lines(self, options: SpcOptions) -> list[str]:
-        """What a dry run says of it."""
-        n, share = options.rollouts, round(100 * self.validation / max(1, self.most))
-        lines = [
-            f"rounds: {options.rounds}, {options.schedule}; solvers: {', '.join(options.solvers)}; at most "
-            f"{self.solutions:,} solutions, {self.rewrites:,} rewrites, {self.critiques:,} critiques",
-            f"validation: {n} completions from each step and {n} from its rewrite, at most {self.validation:,} of all "
-            f"{self.most:,} completions ({share}%)",
-            f"offline training: {options.epochs} epochs of batches of {options.batch} after each round, "
-            + ("the critic on pairs" if options.pairing else "the critic unpaired")
-            + (f"; as many examples at a weight of {options.sft_weight:g}" if options.sft_weight else ""),
-        ]
-        if options.tournament:
-            lines.append(f"at the end every snapshot meets every other, by at most {self.pairings:,} critiques")
-        return lines
-
-
-def validation_cost(options: SpcOptions, problems: int) -> Cost:
-    """The most completions of a run with so many problems a round: every solution right, every step stable."""
+def most_completions(options: SpcOptions, problems: int) -> dict[str, int]:
+    """The most completions of a run with so many problems a round, by what they are for: every solution right, every
+    step stable."""
     steps = problems * len(options.solvers) * options.samples
-    played, attacks = max(1, options.rounds), options.rounds + options.tournament
-    if not options.rounds and not options.tournament:
-        played = 0
+    attacks = options.rounds + options.tournament
+    played = max(1, options.rounds) if attacks else 0
     met = (options.rounds + 1) ** 2 - options.rounds if options.tournament else 0
-    return Cost(
-        solutions=played * steps,
-        validation=(played + attacks) * steps * options.rollouts,
-        rewrites=attacks * steps,
-        critiques=options.rounds * 2 * steps * options.critiques,
-        pairings=met * steps,
-    )
+    return {
+        "solutions": played * steps,
+        "validation": (played + attacks) * steps * options.rollouts,
+        "rewrites": attacks * steps,
+        "critiques": options.rounds * 2 * steps * options.critiques,
+        "pairings": met * steps,
+    }
+
+
+def described(options: SpcOptions, problems: int) -> list[str]:
+    """What a dry run says of a run with so many problems a round."""
+    cost, n = most_completions(options, problems), options.rollouts
+    most = sum(cost.values())
+    lines = [
+        f"rounds: {options.rounds}, {options.schedule}; solvers: {', '.join(options.solvers)}; at most "
+        f"{cost['solutions']:,} solutions, {cost['rewrites']:,} rewrites, {cost['critiques']:,} critiques",
+        f"validation: {n} completions from each step and {n} from its rewrite, at most {cost['validation']:,} of all "
+        f"{most:,} completions ({round(100 * cost['validation'] / max(1, most))}%)",
+        f"offline training: {options.epochs} epochs of batches of {options.batch} after each round, "
+        + ("the critic on pairs" if options.pairing else "the critic unpaired")
+        + (f"; as many examples at a weight of {options.sft_weight:g}" if options.sft_weight else ""),
+    ]
+    if options.tournament:
+        lines.append(f"at the end every snapshot meets every other, by at most {cost['pairings']:,} critiques")
+    return lines

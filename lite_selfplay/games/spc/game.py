@@ -23,6 +23,7 @@ Each phase writes its cases to a file in the run's folder, whole; `state` holds 
 """
 
 import random
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -33,13 +34,20 @@ from lite_selfplay.games.base import Game
 from lite_selfplay.games.collections import Collection, replayed, write_collection
 from lite_selfplay.games.presentation import Accuracy, Pairing, Row, Transcript
 from lite_selfplay.games.spc import collecting, phases
-from lite_selfplay.games.spc.balancing import critic_set, mixed, sneaky_set
-from lite_selfplay.games.spc.cases import Case, read_cases, write_cases
+from lite_selfplay.games.spc.cases import Case, Fate, read_cases, write_cases
+from lite_selfplay.games.spc.collecting import critic_set, mixed, sneaky_set
 from lite_selfplay.games.spc.corruptor import corruptions
-from lite_selfplay.games.spc.examples import critic_examples, sneaky_example, solver_example
-from lite_selfplay.games.spc.figures import FIGURES, NOT_FIGURES, counts_of_round, missing, results, validation_cost
+from lite_selfplay.games.spc.figures import (
+    FIGURES,
+    NOT_FIGURES,
+    counts_of_round,
+    described,
+    missing,
+    most_completions,
+    results,
+)
 from lite_selfplay.games.spc.options import SpcOptions
-from lite_selfplay.games.spc.rewards import Fate
+from lite_selfplay.games.spc.replies import critic_examples, sneaky_example, solver_example
 from lite_selfplay.games.spc.rounds import (
     CRITIC,
     SNEAKY,
@@ -69,15 +77,18 @@ Phase = Literal[
     "over",
 ]
 PHASES: tuple[Phase, ...] = get_args(Phase)
-_CASES: Mapping[Phase, str] = {
-    "solutions": "1-solutions",
-    "validation": "2-validation",
-    "sneaky": "3-sneaky",
-    "sneaky validation": "4-sneaky-validation",
-    "critiques": "5-critiques",
-    "last sneaky": "6-last-sneaky",
-    "last validation": "7-last-validation",
+_CASES: Mapping[Phase, tuple[str, Phase | None, Phase]] = {
+    "solutions": ("1-solutions", None, "validation"),
+    "validation": ("2-validation", "solutions", "sneaky"),
+    "sneaky": ("3-sneaky", "validation", "sneaky validation"),
+    "sneaky validation": ("4-sneaky-validation", "sneaky", "critiques"),
+    "critiques": ("5-critiques", "sneaky validation", "collection"),
+    "last sneaky": ("6-last-sneaky", "validation", "last validation"),
+    "last validation": ("7-last-validation", "last sneaky", "pairings"),
 }
+"""By phase that plays with cases: the file it writes them to, the phase whose cases it takes, and what comes next."""
+_Played = tuple[Sequence[Case], dict[str, Any], Sequence[Stream]]
+"""What such a phase makes of its cases, its log, and its streams."""
 _TRIES = 20
 
 
@@ -169,25 +180,34 @@ class Spc(Game):
 
     def play(self, step: int, table: Table) -> Episode:
         phase, number = self._phase, self._round
-        played: Mapping[Phase, Callable[[Table], Episode]] = {
+        others: Mapping[Phase, Callable[[Table], Episode]] = {
+            "collection": self._collect,
+            "sneaky learns": self._learn,
+            "critic learns": self._learn,
+            "pairings": self._meet,
+            "over": lambda table: Episode(),
+        }
+        found = others.get(phase, self._play_cases)(table)
+        return replace(found, log={"phase": phase, "round": number, **found.log})
+
+    def _play_cases(self, table: Table) -> Episode:
+        """A phase that takes the cases of the one before and writes them anew."""
+        played: Mapping[str, Callable[[Table, Sequence[Case]], _Played]] = {
             "solutions": self._solutions,
             "validation": self._validation,
             "sneaky": self._sneaky,
             "sneaky validation": self._sneaky_validation,
             "critiques": self._critiques,
-            "collection": self._collect,
-            "sneaky learns": self._learn,
-            "critic learns": self._learn,
             "last sneaky": self._sneaky,
             "last validation": self._sneaky_validation,
-            "pairings": self._meet,
         }
-        if phase == "over":
-            return Episode(log={"phase": "over", "round": number})
-        found = played[phase](table)
-        return replace(found, log={"phase": phase, "round": number, **found.log})
+        file, before, after = _CASES[self._phase]
+        cases, log, streams = played[self._phase](table, self._cases_of(table, before) if before else [])
+        write_cases(self._file(table, file), cases)
+        self._phase = after if self._round or after != "sneaky" else "last sneaky"
+        return Episode(streams, log=log, save=True)
 
-    def _solutions(self, table: Table) -> Episode:
+    def _solutions(self, table: Table, _: Sequence[Case]) -> _Played:
         """Right solutions, and a random step of each."""
         written, name = len(table.everything("solutions")), f"round-{self._round}"
         groups: list[Group] = []
@@ -199,60 +219,45 @@ class Spc(Game):
             problems = table.draw("problems", self.problems_per_step)
             cases, groups = phases.sampled_solutions(table, problems, self.options.solvers, self.options.samples, name)
             asked = sum(len(group.samples) for group in groups)
-        self._write(table, "solutions", cases)
-        self._phase = "validation"
         streams = [Stream("solver", groups, replay=True)] if groups else []
-        return Episode(streams, log={"solutions": asked, "steps": len(cases)}, save=True)
+        return cases, {"solutions": asked, "steps": len(cases)}, streams
 
-    def _validation(self, table: Table) -> Episode:
+    def _validation(self, table: Table, cases: Sequence[Case]) -> _Played:
         """Which steps are correct, by what they lead to."""
-        cases = phases.tried_originals(table, self._read(table, "solutions"), self.options.rollouts)
-        self._write(table, "validation", cases)
-        self._phase = "sneaky" if self._round else "last sneaky"
+        cases = phases.tried_originals(table, cases, self.options.rollouts)
         stable = sum(case.is_stable(self.options.stable) for case in cases)
-        log = {"steps": len(cases), "stable": stable, "completions": len(cases) * self.options.rollouts}
-        return Episode(log=log, save=True)
+        return cases, {"steps": len(cases), "stable": stable, "completions": len(cases) * self.options.rollouts}, ()
 
-    def _sneaky(self, table: Table) -> Episode:
+    def _sneaky(self, table: Table, cases: Sequence[Case]) -> _Played:
         """Correct steps rewritten: by the round's sneaky generator, or the last one."""
-        cases = [case for case in self._read(table, "validation") if case.is_stable(self.options.stable)]
+        cases = [case for case in cases if case.is_stable(self.options.stable)]
         cases = phases.rewritten(self._asking(table, SNEAKY, self._attacker, 1), cases)
-        self._write(table, self._phase, cases)
-        self._phase = "sneaky validation" if self._phase == "sneaky" else "last validation"
-        refused = [case.rewrite.reason for case in cases if case.rewrite is not None and case.rewrite.reason]
-        log = {"attacks": len(cases), "refused": {reason: refused.count(reason) for reason in sorted(set(refused))}}
-        return Episode(log=log, save=True)
+        refused = Counter(case.rewrite.reason for case in cases if case.rewrite is not None and case.rewrite.reason)
+        return cases, {"attacks": len(cases), "refused": dict(sorted(refused.items()))}, ()
 
-    def _sneaky_validation(self, table: Table) -> Episode:
+    def _sneaky_validation(self, table: Table, cases: Sequence[Case]) -> _Played:
         """Which rewrites are errors, by what they lead to."""
-        last = self._phase == "last validation"
-        cases = self._read(table, "last sneaky" if last else "sneaky")
         cases = phases.tried_rewrites(table, cases, self.options.rollouts)
-        self._write(table, self._phase, cases)
-        self._phase = "pairings" if last else "critiques"
         tried = sum(case.sneaky is not None for case in cases)
         valid = sum(case.is_valid for case in cases)
         log = {"attacks": len(cases), "valid": valid, "completions": tried * self.options.rollouts}
-        if cases:
-            log["attack_success"] = valid / len(cases)
-        return Episode(log=log, save=True)
+        return cases, log | ({"attack_success": valid / len(cases)} if cases else {}), ()
 
-    def _critiques(self, table: Table) -> Episode:
+    def _critiques(self, table: Table, cases: Sequence[Case]) -> _Played:
         """Critiques of the errors, and of as many steps as they were."""
         ask = self._asking(table, CRITIC, self._opponent, self.options.critiques)
-        cases = phases.judged(ask, self._read(table, "sneaky validation"))
-        cases = phases.judged_untouched(ask, cases, range(len(cases)), table.rng)
-        self._write(table, "critiques", cases)
-        self._phase = "collection"
-        log = {"judged_errors": sum(map(bool, (case.critiques for case in cases)))}
-        log["judged_correct"] = sum(map(bool, (case.untouched for case in cases)))
-        return Episode(collecting.record(cases, self.options.stable), log=log, save=True)
+        cases = phases.judged_untouched(ask, phases.judged(ask, cases), table.rng)
+        log = {
+            "judged_errors": sum(bool(case.critiques) for case in cases),
+            "judged_correct": sum(bool(case.untouched) for case in cases),
+        }
+        return cases, log, collecting.record(cases, self.options.stable)
 
     # Collection
 
     def _collect(self, table: Table) -> Episode:
         """The collections that the seats learn from, and the seats as they begin to learn."""
-        cases = self._read(table, "critiques")
+        cases = self._cases_of(table, "critiques")
         now = self.rounds[self._round - 1]
         critiques = collecting.with_old_logprobs(table, collecting.critic_rows(cases, self._round))
         write_collection(self._file(table, "critiques-as-rows"), critiques)
@@ -363,8 +368,8 @@ class Spc(Game):
     def _attacks_of(self, table: Table, number: int) -> list[Case]:
         """The attacks of the sneaky generator of a round: those it played with, or the last ones."""
         if number < len(self.rounds):
-            return read_cases(self._file(table, _CASES["critiques"], number + 1))
-        return self._read(table, "last validation")
+            return self._cases_of(table, "critiques", number + 1)
+        return self._cases_of(table, "last validation")
 
     # Who speaks, and where things lie
 
@@ -392,11 +397,8 @@ class Spc(Game):
     def _file(self, table: Table, name: str, round_: int | None = None) -> Path:
         return table.folder / f"round-{self._round if round_ is None else round_}" / f"{name}.jsonl"
 
-    def _write(self, table: Table, phase: Phase, cases: Sequence[Case]) -> None:
-        write_cases(self._file(table, _CASES[phase]), cases)
-
-    def _read(self, table: Table, phase: Phase) -> list[Case]:
-        return read_cases(self._file(table, _CASES[phase]))
+    def _cases_of(self, table: Table, phase: Phase, round_: int | None = None) -> list[Case]:
+        return read_cases(self._file(table, _CASES[phase][0], round_))
 
     def _collection(self, table: Table, seat: str) -> Collection:
         if seat not in self._opened:
@@ -406,10 +408,10 @@ class Spc(Game):
     # What a run of it is
 
     def most_rollouts(self, steps: int) -> int:
-        return validation_cost(self.options, self.problems_per_step).most
+        return sum(most_completions(self.options, self.problems_per_step).values())
 
     def describe(self, steps: int) -> list[str]:
-        return validation_cost(self.options, self.problems_per_step).lines(self.options)
+        return described(self.options, self.problems_per_step)
 
     def warnings(self, log: Mapping[str, Any]) -> list[str]:
         return [*super().warnings(log), *missing(log)]

@@ -1,23 +1,27 @@
-"""The evaluation mode `critic`: how well seats judge labelled steps (section 4.1), each in one critique.
+"""The evaluation mode `critic`: how well seats judge labelled steps (sections 4.1 and 4.2), each in one critique.
 
 It is measured on a file in the layout of ProcessBench, PRM800K or DeltaBench, or on worked solutions, of a file such as
 GSM8K's or of a task, whose steps are then taken as they are or gone wrong by rule (500 of each; of GSM8K's test set
 that is the built-in set). The paper's critics judge greedily, in at most 2,048 tokens: `--temperature 0`.
+Replies without a judgement are counted apart and leave the recalls, as in the published code, which asks for at least
+99% with one.
 """
 
 import os
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from lite_selfplay.data import Completion, Problem, Verdict
 from lite_selfplay.errors import GameError, TaskError
 from lite_selfplay.games.modes import Examiner, Found, Measured, Mode, Rows, Score, score_of
-from lite_selfplay.games.spc.replies import judging_prompt, read_critique
-from lite_selfplay.games.spc.scores import Interval, critic_scores, mean_of_subsets, scores_by_subset
+from lite_selfplay.games.spc.replies import Judgement, critic_prompt, read_critique
 from lite_selfplay.games.spc.steps import LabelledStep
 from lite_selfplay.games.spc.stepsets import is_step_set, read_step_set, steps_of_solutions
+from lite_selfplay.stats import clopper_pearson
 from lite_selfplay.tasks import Task, load_task
 from lite_selfplay.verify import register_checker
 from lite_selfplay.verify.extract import AnswerFormat
@@ -25,15 +29,17 @@ from lite_selfplay.verify.workers import WorkerPool
 
 KIND = "step"
 """The kind of a problem that asks whether a step is correct; its answer is `Correct` or `Incorrect`."""
+_RESAMPLES = 2000
+
+Interval = tuple[float, float]
 
 
 @dataclass(frozen=True)
 class CriticScore(Score):
     """How a seat judged steps. `pass_at_1` is the share judged rightly, a reply without a judgement counted as wrong.
 
-    `correct` and `error` are the recalls on correct and on wrong steps among the replies with a judgement, `mean` and
-    `harmonic_mean` are of the two, each with a 95% interval; `invalid` is the share of replies without a judgement.
-    `mean_of_subsets` is the plain mean of the subsets' means, as ProcessBench is reported, where there are several.
+    The figures of `critic_figures`, of all steps and, where there are several, of each subset. `mean_of_subsets` is
+    then the plain mean of the subsets' means, as ProcessBench is reported.
     """
 
     correct: float | None
@@ -45,10 +51,7 @@ class CriticScore(Score):
     error_ci95: Interval
     harmonic_mean_ci95: Interval | None
     mean_of_subsets: float | None
-    subsets: Mapping[str, Mapping[str, Any]]
-
-    def to_json(self) -> dict[str, Any]:
-        return {**super().to_json(), "subsets": {name: dict(found) for name, found in self.subsets.items()}}
+    subsets: dict[str, dict[str, Any]]
 
 
 def step_task(spec: str) -> Task:
@@ -105,7 +108,7 @@ def _judged(completion: Completion, step: LabelledStep) -> Verdict:
 def measure_critics(examiner: Examiner, seats: Sequence[str]) -> Found:
     """Each seat's critiques of every step."""
     steps = [step_of(problem) for problem in examiner.problems]
-    prompts = [[judging_prompt(step)] for step in steps]
+    prompts = [[critic_prompt(step.problem, step.before, step.step)] for step in steps]
     answers = {seat: examiner.ask(seat, prompts, "critique", f"{seat} judges") for seat in seats}
     return Found({seat: Measured(rows, _score(steps, rows)) for seat, rows in answers.items()})
 
@@ -114,18 +117,68 @@ def _score(steps: Sequence[LabelledStep], rows: Rows) -> CriticScore:
     results = [
         (step, read_critique(one.completion).judgement) for step, row in zip(steps, rows, strict=True) for one in row
     ]
-    whole = critic_scores([(step.correct, judgement) for step, judgement in results])
-    subsets = scores_by_subset(results)
-    several = len(subsets) > 1
-    shown = ("correct", "error", "mean", "harmonic_mean", "invalid", "correct_ci95", "error_ci95", "harmonic_mean_ci95")
+    whole = critic_figures([(step.correct, judgement) for step, judgement in results])
+    del whole["steps"]
+    subsets = by_subset(results) if len({step.subset for step in steps}) > 1 else {}
     found: CriticScore = score_of(
-        rows,
-        kind=CriticScore,
-        **{name: getattr(whole, name) for name in shown},
-        mean_of_subsets=mean_of_subsets(subsets) if several else None,
-        subsets={name: asdict(score) for name, score in subsets.items()} if several else {},
+        rows, kind=CriticScore, **whole, mean_of_subsets=mean_of_subsets(subsets), subsets=subsets
     )
     return found
+
+
+def critic_figures(results: Sequence[tuple[bool, Judgement | None]]) -> dict[str, Any]:
+    """What a critic made of correct and of wrong steps; `results` are judgements, each after whether its step is
+    correct.
+
+    `correct` and `error` are the recalls among the replies with a judgement, with exact 95% intervals (Clopper and
+    Pearson); `mean` and `harmonic_mean` are of the two, the latter with a 95% bootstrap interval. All are shares in
+    [0, 1], None without a judged step of that kind. `invalid` is the share of the `steps` without a judgement.
+    """
+    judged = {side: [j for correct, j in results if correct is side and j is not None] for side in (True, False)}
+    right = {True: judged[True].count("correct"), False: judged[False].count("incorrect")}
+    correct, error = (right[side] / len(judged[side]) if judged[side] else None for side in (True, False))
+    both = None if correct is None or error is None else (correct, error)
+    sizes = len(judged[True]), len(judged[False])
+    return {
+        "steps": len(results),
+        "correct": correct,
+        "correct_ci95": clopper_pearson(right[True], sizes[0]),
+        "error": error,
+        "error_ci95": clopper_pearson(right[False], sizes[1]),
+        "mean": sum(both) / 2 if both else None,
+        "harmonic_mean": harmonic_mean(*both) if both else None,
+        "harmonic_mean_ci95": _bootstrap(both, sizes) if both else None,
+        "invalid": sum(j is None for _, j in results) / len(results) if results else 0.0,
+    }
+
+
+def harmonic_mean(a: float, b: float) -> float:
+    """Of two shares; 0 where both are 0."""
+    return 2 * a * b / (a + b) if a + b else 0.0
+
+
+def by_subset(results: Iterable[tuple[LabelledStep, Judgement | None]]) -> dict[str, dict[str, Any]]:
+    """The figures of each subset, in the order in which they first come."""
+    found: dict[str, list[tuple[bool, Judgement | None]]] = {}
+    for step, judgement in results:
+        found.setdefault(step.subset, []).append((step.correct, judgement))
+    return {subset: critic_figures(rows) for subset, rows in found.items()}
+
+
+def mean_of_subsets(figures: Mapping[str, Mapping[str, Any]]) -> float | None:
+    """The plain mean of the subsets' means; None where one has none, or there is no subset."""
+    means = [found["mean"] for found in figures.values()]
+    return sum(means) / len(means) if means and None not in means else None
+
+
+def _bootstrap(recalls: tuple[float, float], steps: tuple[int, int]) -> Interval:
+    """A percentile interval of the harmonic mean of two independent recalls, each on so many steps."""
+    rng = np.random.default_rng(0)
+    first, second = (rng.binomial(n, share, _RESAMPLES) / n for share, n in zip(recalls, steps, strict=True))
+    total = first + second
+    means = np.divide(2 * first * second, total, out=np.zeros_like(total), where=total > 0)
+    low, high = np.quantile(means, [0.025, 0.975])
+    return float(low), float(high)
 
 
 register_checker(KIND, check)

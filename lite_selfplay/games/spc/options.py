@@ -6,7 +6,7 @@ from typing import Annotated
 from pydantic import BeforeValidator, Field, StringConstraints
 
 from lite_selfplay.games.base import GameOptions
-from lite_selfplay.games.spc.rewards import CRITIQUES, ROLLOUTS, STABLE
+from lite_selfplay.games.spc.cases import CRITIQUES, ROLLOUTS, STABLE
 from lite_selfplay.games.spc.rounds import Schedule
 
 Solver = Annotated[str, StringConstraints(pattern=r"^(base|solver|sneaky|critic|(sneaky|critic|solver)@round-0)$")]

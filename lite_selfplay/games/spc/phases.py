@@ -5,9 +5,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from lite_selfplay.data import Completion, Group, Problem, Sample, Sampling
-from lite_selfplay.games.spc.cases import Case
+from lite_selfplay.games.spc.cases import Case, Trial
 from lite_selfplay.games.spc.replies import critic_prompt, sneaky_prompt, solver_prompt
-from lite_selfplay.games.spc.rewards import Trial
 from lite_selfplay.games.spc.steps import split_steps, without_notes
 from lite_selfplay.games.table import Table
 from lite_selfplay.verify.extract import completion_text
@@ -104,13 +103,9 @@ def judged(ask: Ask, cases: Sequence[Case]) -> list[Case]:
     return [replace(case, critiques=tuple(found.get(i, ()))) for i, case in enumerate(cases)]
 
 
-def judged_untouched(ask: Ask, cases: Sequence[Case], stable: Sequence[int], rng: random.Random) -> list[Case]:
-    """The cases, with judgements of as many steps as they were as there are rewrites that mislead.
-
-    They are drawn from the cases at the places `stable`.
-    """
-    count = min(len(stable), sum(case.is_valid for case in cases))
-    chosen = sorted(rng.sample(list(stable), count))
+def judged_untouched(ask: Ask, cases: Sequence[Case], rng: random.Random) -> list[Case]:
+    """The cases, with judgements of as many steps as they were, drawn at random, as there are rewrites that mislead."""
+    chosen = sorted(rng.sample(range(len(cases)), sum(case.is_valid for case in cases)))
     rows = ask([critic_prompt(cases[i].problem.text, cases[i].before, cases[i].step) for i in chosen]) if chosen else []
     found = dict(zip(chosen, rows, strict=True))
     return [replace(case, untouched=tuple(found.get(i, ()))) for i, case in enumerate(cases)]

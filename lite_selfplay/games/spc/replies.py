@@ -1,17 +1,16 @@
-r"""What passes between SPC's roles as text: their prompts, a rewritten step, a verdict.
+r"""What passes between SPC's roles as text: their prompts, a rewritten step, a verdict, and examples of each.
 
 The wording is ours, and so are the five kinds of error, which the paper names in an appendix that its text lacks.
 """
 
 import re
-from collections import Counter
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
-from lite_selfplay.data import Completion
+from lite_selfplay.data import Completion, Example, Problem
 from lite_selfplay.games.prompts import fill
-from lite_selfplay.games.spc.steps import LabelledStep
+from lite_selfplay.games.spc.steps import StepPair, split_steps
+from lite_selfplay.games.worked_examples import solution_of
 from lite_selfplay.verify.extract import completion_text
 from lite_selfplay.verify.format import answer_spans, boxed_spans, split_reasoning
 
@@ -78,11 +77,6 @@ def critic_prompt(problem: str, before: str, step: str) -> str:
     return fill("spc_critic", problem=problem, before=before.strip() or OPENING, step=step.strip())
 
 
-def judging_prompt(step: LabelledStep) -> str:
-    """What the critic is asked about a labelled step."""
-    return critic_prompt(step.problem, step.before, step.step)
-
-
 def read_rewrite(completion: Completion, original: str) -> Rewrite:
     """A sneaky generator's completion, read after its reasoning; the last block of each tag counts.
 
@@ -141,11 +135,6 @@ def read_judgement(text: str, without: str = "off_format") -> Critique:
     return Critique("incorrect") if blocks[-1] == "incorrect" else Critique(reason="unclear")
 
 
-def count_reasons(replies: Iterable[Rewrite | Critique]) -> dict[str, int]:
-    """How many replies could not be used, by reason."""
-    return dict(sorted(Counter(reply.reason for reply in replies if reply.reason).items()))
-
-
 def rewrite_reply(kind: str, change: str, step: str) -> str:
     """A sneaky generator's reply, as it is asked for."""
     return f"<error>{kind}</error>\n<change>{change}</change>\n<step>{step.strip()}</step>"
@@ -154,3 +143,52 @@ def rewrite_reply(kind: str, change: str, step: str) -> str:
 def critique_reply(gist: str, critique: str, correct: bool) -> str:
     """A critic's reply, as it is asked for."""
     return f"{gist} {critique}\n\n<answer>{'Correct' if correct else 'Incorrect'}</answer>"
+
+
+# Examples for cold start, written by rule from pairs of steps and worked solutions: no teacher is asked
+
+
+def solver_example(problem: Problem, *, thinks: bool = False) -> Example | None:
+    """A problem's worked solution, a step a paragraph, with its answer boxed; None where the problem brings none."""
+    solution = solution_of(problem)
+    if solution is None:
+        return None
+    steps = "\n\n".join(step.strip() for step in split_steps(solution))
+    boxed = f" The answer is \\boxed{{{problem.answer}}}."
+    return Example(solver_prompt(problem.text), _after_reasoning(steps + boxed, steps, thinks))
+
+
+def sneaky_example(pair: StepPair, *, thinks: bool = False) -> Example:
+    """The correct step of a pair rewritten as the wrong one.
+
+    Where it is not known what kind of error that is, a step with the same words is an arithmetic slip, any other an
+    invalid inference.
+    """
+    kind = pair.kind or (KINDS[0] if _words(pair.right) == _words(pair.wrong) else KINDS[3])
+    change = pair.change or f"The step says: {pair.right.strip()} I make it say something that does not follow."
+    reply = rewrite_reply(kind, change, pair.wrong)
+    return Example(sneaky_prompt(pair.problem, pair.before, pair.right), _after_reasoning(reply, change, thinks))
+
+
+def critic_examples(pair: StepPair, *, thinks: bool = False) -> tuple[Example, Example]:
+    """Critiques of the correct step of a pair and of the wrong one."""
+    taken = len(split_steps(pair.before))
+    gist = "So far, nothing has been worked out."
+    if taken:
+        gist = f"So far, the solution takes {taken} step{'s' if taken > 1 else ''}, the last of which is sound."
+    right = pair.check or "The last step follows from what comes before it."
+    wrong = pair.flaw or "The last step does not follow from what comes before it."
+
+    def example(step: str, critique: str, correct: bool) -> Example:
+        reply = critique_reply(gist, critique, correct)
+        return Example(critic_prompt(pair.problem, pair.before, step), _after_reasoning(reply, critique, thinks))
+
+    return example(pair.right, right, True), example(pair.wrong, wrong, False)
+
+
+def _after_reasoning(text: str, reasoning: str, thinks: bool) -> str:
+    return f"<think>\n{reasoning}\n</think>\n\n{text}" if thinks else text
+
+
+def _words(step: str) -> list[str]:
+    return [word for word in step.lower().split() if word.isalpha()]

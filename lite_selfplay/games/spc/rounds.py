@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from lite_selfplay.games.spc.rewards import Fate
+from lite_selfplay.games.spc.cases import Fate
 from lite_selfplay.stats import clopper_pearson
 
 Schedule = Literal["asymmetric", "symmetric"]

@@ -1,4 +1,4 @@
-"""Sets of labelled steps that a critic is measured on: published layouts, one made of GSM8K, and the figures.
+"""Sets of labelled steps that a critic is measured on: published layouts, and steps of worked solutions.
 
 Layouts, by their columns:
 
@@ -57,19 +57,6 @@ def read_pairs(path: Path) -> list[StepPair]:
     Raises TaskError, with file and line, for a row that has another.
     """
     return [pair for row, where in _rows(path) for pair in _prm800k(row, where)]
-
-
-def gsm8k_step_set(problems: Sequence[Problem], *, each: int = EACH, seed: int = SEED) -> list[LabelledStep]:
-    """The built-in set: `each` correct and as many wrong steps of GSM8K's solutions, one a solution, in random order.
-
-    Raises TaskError where the problems allow fewer.
-    """
-    found = steps_of_solutions(problems, each=each, seed=seed)
-    if len(found) < 2 * each:
-        raise TaskError(
-            f"these {len(problems)} problems bring {len(found)} of the {2 * each} worked solutions that are needed"
-        )
-    return found
 
 
 def steps_of_solutions(problems: Sequence[Problem], *, each: int = EACH, seed: int = SEED) -> list[LabelledStep]:

@@ -33,7 +33,7 @@ Pre-generated questions are shuffled once and drawn in a circle.
 
 import json
 import random
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Self
@@ -42,12 +42,10 @@ from pydantic import Field, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
 from lite_selfplay.data import Completion, Episode, Example, Group, Problem, Sample, Stream, Verdict
-from lite_selfplay.games.presentation import Figure, Row
-from lite_selfplay.games.prompts import asked, problem_asked
+from lite_selfplay.games.presentation import Figure
+from lite_selfplay.games.prompts import asked
 from lite_selfplay.games.propose_solve.game import BREAKDOWNS, WATCHED, YIELD, ProposeSolve, ProposeSolveOptions
 from lite_selfplay.games.propose_solve.proposals import Proposal, read
-from lite_selfplay.games.propose_solve.questions import Question, question
-from lite_selfplay.games.propose_solve.voting import count
 from lite_selfplay.games.sqlm.answered import Answered, by_tests, by_votes
 from lite_selfplay.games.sqlm.rewards import proposer_reward as proposer_reward
 from lite_selfplay.games.sqlm.rewards import solver_reward
@@ -288,42 +286,12 @@ class Sqlm(ProposeSolve):
         """As the family's; the format baseline trains towards no label."""
         return super().warnings({**log, "labels_checked": 0} if self.options.reward == "format" else log)
 
-    @classmethod
-    def observations(cls, rows: Iterable[Row], references: Mapping[str, str]) -> Sequence[Question]:
-        """The questions that were answered, from their answers: those written beforehand have no proposal."""
-        proposed: dict[str, Row] = {}
-        answers: dict[str, list[Row]] = {}
-        for row in rows:
-            if row.get("question") is None:
-                continue
-            if cls._proposes(row):
-                proposed[row["question"]] = {key: row.get(key) for key in ("votes", "share")}
-            else:
-                answers.setdefault(row["question"], []).append(
-                    {key: row[key] for key in ("step", "prompt", "label", "correct", "answer")}
-                )
-        return [_observed(row, proposed.get(name, {}), references) for name, row in answers.items()]
-
     def state(self) -> dict[str, Any]:
         return {**super().state(), "questions": list(self._questions), "position": self._position}
 
     def restore(self, state: Mapping[str, Any]) -> None:
         super().restore(state)
         self._questions, self._position = list(state["questions"]), state["position"]
-
-
-def _observed(answers: Sequence[Row], proposed: Row, references: Mapping[str, str]) -> Question:
-    """A question with its label, from all its answers. `proposed` holds the size of the largest class as `votes`, where
-    it is recorded; with a `share` alone the question was judged by tests, and has no label."""
-    first = answers[0]
-    text = problem_asked(first["prompt"])
-    votes = proposed.get("votes")
-    if votes is None and proposed.get("share") is not None:
-        return question(first["step"], text, None, proposed["share"], references)
-    if votes is None:
-        agree = sum(row["correct"] for row in answers)
-        votes = agree if first["label"] is not None else count([row["answer"] for row in answers]).votes
-    return question(first["step"], text, first["label"], votes / len(answers), references)
 
 
 def read_question(topic: Topic, completion: Completion) -> Proposal:

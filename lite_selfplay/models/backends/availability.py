@@ -1,22 +1,33 @@
-"""What this machine can do: which backend can work on it, why another cannot, and whether its CPU multiplies in bf16.
+"""What this machine can do: the device a run computes on, which backend can work on it, and why another cannot.
 
 Reads package metadata: nothing of Unsloth is imported here.
 """
 
+import importlib.util
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+from pathlib import Path
+from typing import TYPE_CHECKING
+
 from packaging.requirements import Requirement
 
-from lite_selfplay.models.packages import OWN, fits, requirements, version_of
+from lite_selfplay.errors import RequestError
+from lite_selfplay.models.memory import Card
+from lite_selfplay.models.packages import OWN, fits, install, requirements, version_of
 
-INSTALL = 'pip install "lite-selfplay[unsloth]"'
-OLDEST_CAPABILITY = (7, 0)
-"""Compute capability of the oldest cards that its compiled code runs on: Volta; a T4 is 7.5."""
+if TYPE_CHECKING:
+    import torch
+
+    from lite_selfplay.config import ModelSection
+
 CHECKED = ("torch", "transformers", "trl", "peft", "bitsandbytes", "accelerate", "datasets", "triton", "unsloth_zoo")
 """Packages whose versions Unsloth has to agree with, or that it cannot run without. Others it can do without."""
-
-
-def best_backend() -> str:
-    """What `auto` chooses here: `unsloth` where it can work, otherwise `transformers`."""
-    return "transformers" if unsloth_problem() else "unsloth"
+OLDEST_CAPABILITY = (7, 0)
+"""Compute capability of the oldest cards that Unsloth and Triton compile for: Volta; a T4 is 7.5."""
+ON_PURPOSE = "to compute on the CPU on purpose: --device cpu, or CUDA_VISIBLE_DEVICES= before any command"
 
 
 def cpu_has_bf16() -> bool:
@@ -28,49 +39,172 @@ def cpu_has_bf16() -> bool:
     return bool(torch.cpu._is_avx512_bf16_supported()) and not bound_below
 
 
+# The device
+
+
+def device_of(section: "ModelSection") -> "torch.device":
+    """What a run computes on: the first card that torch sees, or the CPU where there is none or it is asked for.
+
+    Raises RequestError where a card is there and torch cannot use it: a CPU would take hours without a word.
+    """
+    import torch
+
+    if section.device == "cpu":
+        return torch.device("cpu")
+    if (problem := device_problem()) is not None:
+        raise RequestError(f"{problem}; {ON_PURPOSE}")
+    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
+
+def device_problem() -> str | None:
+    """Why torch cannot use the card that is there, a clause; None where it can, or where there is none to use."""
+    import torch
+
+    if torch.cuda.is_available():
+        return None if torch.version.hip else _kernels_problem()
+    found = driver() if os.environ.get("CUDA_VISIBLE_DEVICES") not in ("", "-1") else None
+    if found is None:
+        return None
+    if torch.version.cuda is None:
+        why = f"torch {torch.__version__} is built without CUDA: install a CUDA build of it (pytorch.org)"
+    else:
+        why = f"torch for CUDA {torch.version.cuda} may be too new for it: update the driver, or take an older build"
+    return f"NVIDIA's driver {found} is there and torch can use no card: {why}"
+
+
+def _kernels_problem() -> str | None:
+    """Whether torch has compiled code for the first card: of its generation, and no newer, or to be compiled here."""
+    import torch
+
+    card, known = torch.cuda.get_device_capability(), list[tuple[int, int]]()
+    for kind, _, digits in (arch.partition("_") for arch in torch.cuda.get_arch_list()):
+        number = int("".join(filter(str.isdigit, digits)))
+        known.append(divmod(number, 10))
+        if known[-1] <= card and (kind == "compute" or known[-1][0] == card[0]):
+            return None
+    if not known:
+        return None
+    return (
+        f"{torch.cuda.get_device_name()} has compute capability {dotted(card)}, and torch {torch.__version__} is built "
+        f"for {dotted(min(known))} to {dotted(max(known))}: install a build of torch for this card (pytorch.org)"
+    )
+
+
+def cards() -> list[Card]:
+    """The cards that torch sees; a run uses the first. Empty where there is none."""
+    import torch
+
+    found = []
+    for index in range(torch.cuda.device_count() if torch.cuda.is_available() else 0):
+        properties = torch.cuda.get_device_properties(index)
+        with torch.cuda.device(index):
+            bf16 = torch.cuda.is_bf16_supported(including_emulation=False)
+        found.append(Card(properties.name, properties.total_memory, bf16))
+    return found
+
+
+def driver() -> str | None:
+    """The version of NVIDIA's driver, from the kernel or from nvidia-smi, without torch; None if there is none."""
+    try:
+        first = Path("/proc/driver/nvidia/version").read_text(encoding="utf-8").splitlines()[0]
+        return next((word for word in first.split() if word.count(".") >= 1 and word[0].isdigit()), None)
+    except (OSError, IndexError, UnicodeDecodeError):
+        pass
+    if (tool := shutil.which("nvidia-smi")) is None:
+        return None
+    command = [tool, "--query-gpu=driver_version", "--format=csv,noheader"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True)
+    except (OSError, subprocess.SubprocessError, UnicodeDecodeError):
+        return None
+    return next(iter(done.stdout.split()), None)
+
+
+def quantised_problem() -> str | None:
+    """Why the card cannot work with 4-bit weights, a clause; None where it can. Tries it on a few numbers."""
+    import torch
+    from bitsandbytes.functional import dequantize_4bit, quantize_4bit
+
+    try:
+        ones = torch.ones(64, 64, dtype=torch.float16, device="cuda")
+        right = bool((dequantize_4bit(*quantize_4bit(ones, quant_type="nf4")) == 1).all())
+    except Exception as error:  # of a library that does not load, or has no code for the card
+        return f"bitsandbytes {version_of('bitsandbytes')} does not run on this card ({first_line(error)})"
+    return None if right else f"bitsandbytes {version_of('bitsandbytes')} gives wrong numbers on this card"
+
+
+def xformers_problem() -> str | None:
+    """Why xformers, which is installed, has no operators beside this torch; None where they load."""
+    import torch
+
+    found = importlib.util.find_spec("xformers")
+    for folder in (found.submodule_search_locations or ()) if found is not None else ():
+        for library in Path(folder).glob("_C*.so"):
+            try:
+                torch.ops.load_library(library)
+            except OSError as error:
+                return f"its operators do not load beside torch {torch.__version__} ({first_line(error)})"
+            return None
+    return "it has no compiled operators"
+
+
+# Unsloth
+
+
 def unsloth_problem() -> str | None:
     """Why the Unsloth backend cannot work here, a clause without a full stop; None where it can.
 
     Loads torch, and nothing else that is heavy. What is installed may still be broken: that shows when it is imported.
     """
-    return card_problem() or package_problem()
+    return card_problem() or package_problem() or compiler_problem()
 
 
 def card_problem() -> str | None:
-    """Why the card does not serve: there is none, or it is too old. None where it serves."""
+    """Why the card does not serve Unsloth: there is none, or it is too old. None where it serves."""
     import torch
 
     if not torch.cuda.is_available():
         build = "" if torch.version.cuda else f": torch {torch.__version__} is built without CUDA"
         return f"it needs a CUDA card, and torch finds none{build}"
-    if torch.version.hip:
-        return None
     capability = torch.cuda.get_device_capability()
-    if capability < OLDEST_CAPABILITY:
+    if not torch.version.hip and capability < OLDEST_CAPABILITY:
         return (
             f"{torch.cuda.get_device_name()} is too old for it: compute capability {dotted(capability)}, and it needs "
             f"{dotted(OLDEST_CAPABILITY)} or later"
         )
-    return None
+    return device_problem()
 
 
 def package_problem() -> str | None:
     """Why what is installed does not serve: Unsloth is missing, too old, or does not go with a version beside it."""
     if version_of("unsloth") is None:
-        return f"the package unsloth is not installed ({INSTALL})"
+        return f"the package unsloth is not installed ({install('unsloth')})"
     if version_of("unsloth_zoo") is None:
-        return f"unsloth is installed without unsloth_zoo ({INSTALL})"
+        return f"unsloth is installed without unsloth_zoo ({install('unsloth')})"
     needed = [(OWN, one) for one in requirements(OWN, extra="unsloth") if one.name == "unsloth"]
     for owner in ("unsloth", "unsloth_zoo"):
         needed += [(owner, one) for one in requirements(owner) if one.name in CHECKED]
     return next((problem for owner, one in needed if (problem := _unmet(owner, one)) is not None), None)
 
 
+def compiler_problem() -> str | None:
+    """Why Triton, which Unsloth's kernels are written in, could not build what launches them. It looks for a compiler
+    and for Python.h in the same way (`triton/runtime/build.py`); on Windows it brings both along."""
+    if sys.platform == "win32":
+        return None
+    if not os.environ.get("CC") and not any(map(shutil.which, ("gcc", "clang"))):
+        return "Triton needs a C compiler, and neither CC, gcc nor clang is there (apt-get install gcc)"
+    header = Path(sysconfig.get_paths(scheme="posix_prefix")["include"], "Python.h")
+    if not header.is_file():
+        return f"Triton needs {header}, which is not there (apt-get install python3-dev)"
+    return None
+
+
 def _unmet(owner: str, requirement: Requirement) -> str | None:
     name, bounds = requirement.name, requirement.specifier
     found = version_of(name)
     if found is None:
-        return f"{owner} {version_of(owner)} needs {name}, which is not installed ({INSTALL})"
+        return f"{owner} {version_of(owner)} needs {name}, which is not installed ({install('unsloth')})"
     if not fits(found, requirement):
         return (
             f"{name} {found} is out of the bounds of {owner} {version_of(owner)}: it needs {name}{bounds} "
@@ -82,3 +216,8 @@ def _unmet(owner: str, requirement: Requirement) -> str | None:
 def dotted(capability: tuple[int, int]) -> str:
     """A compute capability as NVIDIA writes it: 7.5."""
     return f"{capability[0]}.{capability[1]}"
+
+
+def first_line(error: Exception) -> str:
+    """An error's kind and the first line of what it says."""
+    return f"{type(error).__name__}: {error}".splitlines()[0]

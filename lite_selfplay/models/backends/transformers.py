@@ -14,11 +14,11 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 
 from lite_selfplay.config import ModelSection, RunSection, SeatConfig
 from lite_selfplay.data import TokenScores
-from lite_selfplay.errors import ModelNotFoundError, TrainingError
-from lite_selfplay.models import attention, cores, gates, norms, threads
+from lite_selfplay.errors import ModelNotFoundError, RequestError, TrainingError
+from lite_selfplay.models import attention, gates, norms, threads
 from lite_selfplay.models.adapters import Adapters, Stacks
 from lite_selfplay.models.backends import tuning
-from lite_selfplay.models.backends.availability import cpu_has_bf16
+from lite_selfplay.models.backends.availability import cpu_has_bf16, device_of, quantised_problem
 from lite_selfplay.models.backends.base import is_out_of_memory
 from lite_selfplay.models.generation.generate import generate
 from lite_selfplay.models.generation.sampling import Decoding, Generation, GenerationRequest, Loop
@@ -62,7 +62,7 @@ class TransformersBackend:
         poll: Callable[[], None] = lambda: None,
         warn: Callable[[str], None] = lambda sentence: None,
     ):
-        self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        self.device = device_of(section)
         self.compute_dtype = compute_dtype(section, self.device)
         loop = decoding_loop(section, self.device)
         on_cpu = self.device.type == "cpu"
@@ -70,25 +70,19 @@ class TransformersBackend:
         self._checkpointing = recomputes(section, shape, itemsize, on_cpu=on_cpu)
         self._keeps_products = keeps_products(section, shape, itemsize, on_cpu=on_cpu)
         self._lean = is_lean(section, shape, itemsize, on_cpu=on_cpu)
-        self._tidies = on_cpu and self._checkpointing and section.tune_memory
+        self._tidies = on_cpu and self._checkpointing
         """Whether memory that was freed goes back to the system between sampling and update."""
         gives_back = self._tidies and self._lean  # also within a pass: its gaps fit no later tensor
         give_back = tuning.trim_heap if gives_back else lambda: None
-        sharing = self._sharing = cores.Sharing(torch.get_num_threads, active=on_cpu and section.share_cores)
-
-        def polled() -> None:
-            poll()
-            sharing.look()
-
-        self._decoding = Decoding(eos_ids, pad_id, self.device, cache_tokens, decode, polled, give_back, loop, warn)
+        self._decoding = Decoding(eos_ids, pad_id, self.device, cache_tokens, decode, poll, give_back, loop, warn)
         self._warn = warn
-        self._packs = False
+        self._packs = self._speaks_dense = False
+        self._stacks: Stacks | None = None
         self._undoing = contextlib.ExitStack()
         """What the process is given back when the backend is closed."""
-        self._undoing.callback(sharing.close)
         self._load(path, section, seats, seed=seed, base_name=base_name or str(path))
         if self.device.type == "cpu":
-            between_layers(self.adapters.model.get_base_model(), polled)
+            between_layers(self.adapters.model.get_base_model(), poll)
         if gives_back:
             between_layers(self.adapters.model.get_base_model(), give_back, _LAYERS_OF_GAPS)
         self.adapters.model.eval()
@@ -97,8 +91,8 @@ class TransformersBackend:
         self, path: Path, section: ModelSection, seats: Mapping[str, SeatConfig], *, seed: int, base_name: str
     ) -> None:
         """Bring the base and its seats into memory."""
-        before = cores.work_so_far(cores.allowed())
-        if self.device.type == "cpu" and section.tune_memory:
+        before = threads.work_so_far()
+        if self.device.type == "cpu":
             self._undoing.callback(tuning.tune(self, self.compute_dtype, tidy=self._checkpointing))
         base: Any = load_base(
             path, section.precision, self.compute_dtype, self.device, trust_remote_code=section.trust_remote_code
@@ -114,14 +108,12 @@ class TransformersBackend:
         self._dense = functools.partial(dense_weight, dtype=self.compute_dtype)
         if self.device.type == "cpu":
             self._undoing.callback(threads.choose(base, section.threads))
-            now = cores.work_so_far(cores.allowed())
-            crowded = threads.crowded(before, now, torch.get_num_threads())
+            crowded = threads.crowded(before, threads.work_so_far(), torch.get_num_threads())
             if section.threads is None and crowded is not None:
                 self._warn(crowded)
         self.adapters.compute_together(self._dense)
         self._packs = packs(base)
         self._speaks_dense = self._has_room_for_dense_weights()
-        self._stacks: Stacks | None = None
         if self.device.type == "cuda" and self.adapters.stackable:
             self._stack(section)
 
@@ -240,7 +232,7 @@ class TransformersBackend:
         was_training = self.adapters.model.training
         self._set_training(False)
         try:
-            with self._sharing.computing(), self.autocast():
+            with self.autocast():
                 yield
         finally:
             if was_training:
@@ -251,8 +243,7 @@ class TransformersBackend:
         self._empty_cache()
         self._set_training(True)
         try:
-            with self._sharing.computing():
-                yield
+            yield
         finally:
             self._set_training(False)
             self._empty_cache()
@@ -344,10 +335,13 @@ def load_base(
 ) -> nn.Module:
     """A frozen causal language model from a folder: NF4 weights for `4bit`, otherwise `dtype`.
 
-    Raises ConfigError for one that is code of its own, unless that is trusted, and ModelNotFoundError for one that
-    cannot be read.
+    Raises ConfigError for one that is code of its own, unless that is trusted, ModelNotFoundError for one that cannot
+    be read, and RequestError where a card cannot work with 4-bit weights.
     """
     from transformers import AutoModelForCausalLM
+
+    if precision == "4bit" and device.type == "cuda" and (problem := quantised_problem()) is not None:
+        raise RequestError(f"{problem}: take --precision bf16 or fp16, or a version of bitsandbytes for this card")
 
     with reading(path):
         model = AutoModelForCausalLM.from_pretrained(

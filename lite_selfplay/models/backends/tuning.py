@@ -1,7 +1,7 @@
 """What a base on a CPU asks of the whole process: freed memory is kept, and few compiled products are.
 
-Both are for speed and memory alone: `model.tune_memory=false` leaves the process as it is. The C library's settings end
-with the backend that asked for them; the environment is put back at once, so that no child process inherits anything.
+Both are for speed and memory alone, and results are the same without them. The C library's settings end with the
+backend that asked for them; the environment is put back at once, so that no child process inherits anything.
 """
 
 import contextlib

@@ -314,7 +314,7 @@ def _write_texts(asked: Asked, about: Exported, folder: Path, verification: "Ver
     metrics = asked.folder.metrics()
     card = export_card(
         about,
-        step=metrics[-1]["step"] + 1 if metrics else 0,
+        step=metrics[-1]["step"] if metrics else 0,
         metrics=metrics,
         evaluations=asked.folder.evaluations(),
         verification=verification,

@@ -17,17 +17,18 @@ from lite_selfplay.games import Game
 from lite_selfplay.games.presentation import as_words, number_of, percent, value_in_words, value_of
 from lite_selfplay.runs.folder import METRICS, PREFLIGHT, RunFolder, as_written
 from lite_selfplay.runs.report.declared import game_of
-from lite_selfplay.runs.report.steps import warning_kind
+from lite_selfplay.runs.report.meanings import MEANINGS, harmless
+from lite_selfplay.runs.report.steps import warned
 from lite_selfplay.tasks.files import read_json, require_no_link
 
 Row = Mapping[str, Any]
 Level = Literal["wrong", "watch", "normal"]
 
-MOST_TRUNCATED, FEWEST_WELL_FORMED, MOST_SILENT = 0.5, 0.1, 0.8
-"""From which share on completions that were cut off, or groups without variance, and below which well-formed ones, are
-what is wrong first."""
-MOST_KL, KL_GROWS = 1.0, 10.0
-"""Nats a token, and the growth since the run's first quarter, from which on the KL term explodes."""
+FEWEST_WELL_FORMED, MOST_SILENT = 0.1, 0.8
+"""Below which share of well-formed completions, and from which share of groups without variance on, these are what is
+wrong first."""
+KL_GROWS = 10.0
+"""The growth since the run's first quarter from which on the KL term explodes."""
 ALL_WRONG, ALL_RIGHT, NO_LOSS = 0.05, 0.95, 1e-3
 MOVED_MOST = 5
 FEWEST_STEPS = 5
@@ -47,7 +48,7 @@ class Cause:
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """The steps that were looked at, counted from 0, the first and the last, None before the first one; the causes; the
+    """The steps that were looked at, counted from 1, the first and the last, None before the first one; the causes; the
     completions that moved most: those with the largest advantages; and what the pre-flight said."""
 
     steps: tuple[int, int] | None
@@ -58,7 +59,7 @@ class Diagnosis:
 
 
 def diagnose(path: Path, step: int | None = None) -> Diagnosis:
-    """Look at the last quarter of a run, or at one step of it, counted from 0; before its first at its pre-flight.
+    """Look at the last quarter of a run, or at one step of it, counted from 1; before its first at its pre-flight.
 
     Raises RunFolderError where there is no run, or no step, or it is damaged; ConfigError for a step that is not there.
     """
@@ -72,8 +73,7 @@ def diagnose(path: Path, step: int | None = None) -> Diagnosis:
             raise RunFolderError(f"{path / METRICS} holds no step yet: there is nothing to diagnose")
         looked = rows[-max(FEWEST_STEPS, len(rows) // 4) :] if step is None else [r for r in rows if r["step"] == step]
         if not looked:
-            last = rows[-1]["step"] + 1
-            raise ConfigError(f"--step {(step or 0) + 1} is not in {path}: its steps are 1 to {last}")
+            raise ConfigError(f"--step {step} is not in {path}: its steps are 1 to {rows[-1]['step']}")
         about = _About(path, config, game, rows, looked)
         causes = [cause for check in CHECKS for cause in check(about)]
         if all(cause.level == "normal" for cause in causes):
@@ -157,7 +157,7 @@ def _mean(steps: Iterable[Row], key: str) -> float | None:
 def _truncated(about: _About) -> Iterator[Cause]:
     for role, steps in about.roles().items():
         share, length = _mean(steps, "truncated"), _mean(steps, "tokens_mean")
-        if share is None or share < MOST_TRUNCATED:
+        if share is None or share < MEANINGS["truncated"].most or harmless(share, _mean(steps, "accuracy")):
             continue
         own = about.config.roles[role].max_completion_tokens if role in about.config.roles else None
         limit = own or about.config.run.max_completion_tokens or 0
@@ -174,7 +174,7 @@ def _truncated(about: _About) -> Iterator[Cause]:
 def _format(about: _About) -> Iterator[Cause]:
     for role, steps in about.roles().items():
         share = _mean(steps, "well_formed")
-        if share is not None and share < FEWEST_WELL_FORMED:
+        if share is not None and share < FEWEST_WELL_FORMED and not harmless(1 - share, _mean(steps, "accuracy")):
             none = "Nothing the" if share == 0 else f"Only {percent(share)} of what the"
             sentence = f"{none} {role} writes is well-formed: the answer format is missing."
             yield Cause("format", "wrong", sentence, f"well_formed {share:.2f}", about.again(about.taught()))
@@ -203,13 +203,9 @@ def _silent(about: _About) -> Iterator[Cause]:
 
 def _declared(about: _About) -> Iterator[Cause]:
     """The game's figures that are not healthy, and what it warned of."""
-    warned: dict[str, tuple[str, int]] = {}
-    for row in about.looked:
-        for sentence in row.get("warnings") or ():
-            kind = warning_kind(str(sentence))
-            warned[kind] = (str(sentence), warned.get(kind, ("", 0))[1] + 1)
+    sentences = warned(about.looked)
     page = f"docs/games/{about.config.game.label}.md" if not about.config.game.label.endswith(".py") else ""
-    for sentence, count in warned.values():
+    for sentence, count in sentences.items():
         steps = f"the game warned of it at {count} of {len(about.looked)} steps"
         yield Cause("warning", "wrong", f"{sentence[:1].upper()}{sentence[1:].rstrip('.')}.", steps, page)
     for figure in about.game.figures:
@@ -217,7 +213,7 @@ def _declared(about: _About) -> Iterator[Cause]:
         mean = sum(values) / len(values) if values else None
         if mean is None or figure.how == "zeros" or figure.healthy[0] <= mean <= figure.healthy[1]:
             continue
-        if figure.warning and warned:
+        if figure.warning and sentences:
             continue  # it has been said, in the game's own words
         shown, (low, high) = value_in_words(mean, figure.unit), figure.healthy
         bound = (
@@ -233,7 +229,7 @@ def _declared(about: _About) -> Iterator[Cause]:
             "watch",
             sentence,
             f"game.{figure.key} {mean:.2f}",
-            f"lite-selfplay explain {figure.key}",
+            f"lite-selfplay why {figure.key}",
         )
 
 
@@ -242,7 +238,7 @@ def _kl(about: _About) -> Iterator[Cause]:
     for role, steps in about.roles().items():
         now = _mean(steps, "kl")
         first = _mean([row["streams"][role] for row in early if role in row["streams"]], "kl") or 0.0
-        if now is not None and now > MOST_KL and now > KL_GROWS * first:
+        if now is not None and now > MEANINGS["kl"].most and now > KL_GROWS * first:
             sentence = f"The {role}'s KL explodes: {now:.2g} nats a token, {first:.2g} in the run's first quarter."
             yield Cause("kl", "wrong", sentence, f"kl {now:.2g}", about.again(about.slower()))
 
@@ -282,7 +278,7 @@ def _loss(about: _About) -> Iterator[Cause]:
             if (norm := number_of(s.get("grad_norm"))) is not None
         ]
         evidence = f"|loss| up to {max(losses):.1g}" + (f", grad_norm up to {max(norms):.2g}" if norms else "")
-        yield Cause("loss", "normal", sentence, evidence, "lite-selfplay explain loss")
+        yield Cause("loss", "normal", sentence, evidence, "lite-selfplay why loss")
 
 
 def _nothing(about: _About) -> Cause:

@@ -5,7 +5,7 @@ The keys are those of `metrics.jsonl`. A game's own figures are explained by wha
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from math import isinf
+from math import inf, isinf
 from typing import Any
 
 from lite_selfplay.errors import UnknownNameError
@@ -14,43 +14,51 @@ from lite_selfplay.games.presentation import Figure, Unit, number_of, value_in_w
 
 Row = Mapping[str, Any]
 
+LEARNING, HEALTH = "Learning", "Health"
+"""Groups of charts: what the seats achieve, and whether the training is sound."""
+SILENT = "zero_variance_groups"
+RIGHT_ALL_THE_SAME = 0.1
+
 
 @dataclass(frozen=True)
 class Meaning:
-    """A figure: its key, where `metrics.jsonl` has it (`streams`, `seats`, `game` or the `step` itself), what it is.
+    """A figure: where `metrics.jsonl` has it (`streams`, `seats`, `game` or the `step` itself), its key, what it is.
 
-    `healthy` says which values are, `change` what to change for others. `figure` is a game's declaration of it.
+    `healthy` says which values are, `change` what to change for others. `name` is what its chart is called, `group`
+    which charts it is among, empty for what has none. Above `most`, by rule of thumb, something is wrong. `figure` is
+    a game's declaration of it.
     """
 
-    key: str
     part: str
-    unit: Unit
+    key: str
     meaning: str
     healthy: str
-    change: str
+    change: str = ""
+    unit: Unit = "number"
+    name: str = ""
+    group: str = ""
+    most: float = inf
     figure: Figure | None = None
 
 
-def _of(part: str, key: str, meaning: str, healthy: str, change: str = "", unit: Unit = "number") -> Meaning:
-    return Meaning(key, part, unit, meaning, healthy, change)
-
-
 _OF_A_RUN = (
-    _of(
+    Meaning(
         "streams",
         "reward_mean",
         "The mean reward of a role's completions.",
         "Rises, with noise from step to step.",
         "Flat from the start: look at well_formed, truncated and zero_variance_groups first.",
+        name="reward",
+        group=LEARNING,
     ),
-    _of(
+    Meaning(
         "streams",
         "reward_std",
         "How far the rewards of a role's completions spread (standard deviation).",
         "Above 0: equal rewards teach nothing.",
         "Problems that are neither too easy nor too hard; a larger --group-size.",
     ),
-    _of(
+    Meaning(
         "streams",
         "accuracy",
         "The share of a role's judged completions that are right, agree with their label, or are "
@@ -58,119 +66,146 @@ _OF_A_RUN = (
         "Between 10% and 90% there is most to learn from.",
         "Near 0: easier --tasks or --cold-start. Near 1: harder --tasks. Falling: a lower seats.*.lr.",
         "share",
+        group=LEARNING,
     ),
-    _of(
+    Meaning(
         "streams",
         "well_formed",
         "The share of completions in the format that the prompt asks for.",
         "Above 80% after the first steps.",
         "--cold-start teaches the format; a larger --max-completion-tokens.",
         "share",
+        name="well-formed",
+        group=LEARNING,
     ),
-    _of(
+    Meaning(
         "streams",
         "truncated",
         "The share of completions that reached their limit of tokens.",
         "Below 20%.",
         "A larger --max-completion-tokens, or a cold start with short solutions.",
         "share",
+        name="truncated",
+        group=HEALTH,
+        most=0.5,
     ),
-    _of(
+    Meaning(
         "streams",
         "tokens_mean",
         "The mean length of a role's completions, in tokens.",
         "Well below run.max_completion_tokens.",
         "A larger --max-completion-tokens where many reach it.",
+        name="length in tokens",
+        group=LEARNING,
     ),
-    _of(
+    Meaning(
         "streams",
-        "zero_variance_groups",
-        "Groups in which every completion earned the same, so that nothing is learned from them.",
-        "Fewer than half of `groups`.",
+        SILENT,
+        "The share of groups in which every completion earned the same, so that nothing is learned from them; "
+        "metrics.jsonl counts them.",
+        "Below 50%.",
         "Problems that are neither too easy nor too hard; a larger --group-size; --cold-start for the format.",
+        "share",
+        name="groups without variance",
+        group=HEALTH,
     ),
-    _of(
+    Meaning(
         "streams",
         "rows_trained",
         "Completions that reached the model in the update.",
         "Above 0.",
         "See zero_variance_groups.",
     ),
-    _of(
+    Meaning(
         "streams",
         "loss",
         "The loss of a role's update. Advantages of a group sum to zero, so its value is near 0 where "
         "a step makes one update; its gradient is not.",
         "Near 0 is normal, and says nothing about learning.",
         "Nothing: look at reward_mean and accuracy.",
+        name="loss",
+        group=HEALTH,
     ),
-    _of(
+    Meaning(
         "streams",
         "kl",
         "The mean KL divergence from the reference per token, in nats; null without a KL term (beta 0).",
         "Below 1, growing slowly.",
         "A lower seats.*.lr, or a larger roles.*.beta.",
+        name="KL",
+        group=HEALTH,
+        most=1.0,
     ),
-    _of(
+    Meaning(
         "streams",
         "clipped",
         "The share of tokens whose probability ratio was clipped; null with one update a step.",
         "Below 20%.",
         "A lower seats.*.lr, or fewer run.minibatches.",
         "share",
+        name="ratios cut off",
+        group=HEALTH,
+        most=0.5,
     ),
-    _of(
+    Meaning(
         "streams",
         "sampler_gap",
         "How far the log-probabilities of the sampler are from the update's, in nats per token: "
         "with equal weights they differ by rounding alone.",
         "About 1e-6 in fp32, 0.01 to 0.05 in half precision.",
         "docs/sampler.md says what a larger one means; compare with --backend transformers --precision fp32.",
+        name="sampler gap",
+        group=HEALTH,
+        most=0.1,
     ),
-    _of(
+    Meaning(
         "streams",
         "base_gap",
         "How far a seat has moved from the base model, in nats per token.",
         "Grows from 0; a few nats are much.",
         "Growing while accuracy falls: a lower seats.*.lr.",
+        name="base gap",
+        group=HEALTH,
     ),
-    _of("streams", "completions", "Completions of a role at a step.", "As the game and its sizes say."),
-    _of(
+    Meaning("streams", "completions", "Completions of a role at a step.", "As the game and its sizes say."),
+    Meaning(
         "streams",
         "groups",
         "Groups of a role at a step: the completions of a group share a baseline.",
         "As the game and its sizes say.",
     ),
-    _of("streams", "tokens_generated", "Tokens that a role sampled at a step.", "As long as answers have to be."),
-    _of(
+    Meaning("streams", "tokens_generated", "Tokens that a role sampled at a step.", "As long as answers have to be."),
+    Meaning(
         "streams",
         "tokens_trained",
         "Tokens of a role's completions that reached the model in the update.",
         "Above 0.",
         "See zero_variance_groups.",
     ),
-    _of(
+    Meaning(
         "seats",
         "grad_norm",
         "The norm of a seat's gradient before it is clipped; null where the seat did not move.",
         "Steady; below about 10 times its first values.",
         "Exploding: a lower seats.*.lr.",
+        name="gradient norm",
+        group=HEALTH,
     ),
-    _of(
+    Meaning(
         "seats", "lr", "A seat's learning rate at this step.", "As the schedule says.", "seats.*.lr, seats.*.schedule."
     ),
-    _of(
+    Meaning(
         "seats", "updates", "A seat's updates so far.", "Grows where the seat is trained.", "See zero_variance_groups."
     ),
-    _of("step", "skipped_steps", "Steps so far that moved nothing.", "Few.", "lite-selfplay why RUN says why."),
-    _of(
+    Meaning("step", "skipped_steps", "Steps so far that moved nothing.", "Few.", "lite-selfplay why RUN says why."),
+    Meaning(
         "step",
         "nonfinite",
         "Steps so far that met a number that is not finite, and moved nothing.",
         "0.",
         "A lower seats.*.lr; another --precision.",
     ),
-    _of(
+    Meaning(
         "step",
         "verify_timeouts",
         "Answers so far whose check took longer than run.verify_timeout_s: they count as wrong.",
@@ -197,24 +232,11 @@ def find_meaning(name: str, game: type[Game] | None = None) -> Meaning:
             meaning = _of_figure(figure)
             known.setdefault(figure.key, meaning)
             known.setdefault(figure.name.casefold().replace(" ", "_"), meaning)
-    known = {**known, **MEANINGS, **_shown_names()}
+    named = {meaning.name.casefold().replace(" ", "_"): meaning for meaning in MEANINGS.values() if meaning.name}
+    known = {**known, **named, **MEANINGS}
     if asked not in known:
-        raise UnknownNameError("metric", name, known, "docs/analyse.md lists the keys of metrics.jsonl.")
+        raise UnknownNameError("metric", name, known, "docs/metrics.md lists the keys of metrics.jsonl.")
     return known[asked]
-
-
-def _shown_names() -> dict[str, Meaning]:
-    """The names under which tables and charts show figures of every run."""
-    shown = {
-        "reward": "reward_mean",
-        "length": "tokens_mean",
-        "length_in_tokens": "tokens_mean",
-        "ratios_cut_off": "clipped",
-        "gradient_norm": "grad_norm",
-        "groups_without_variance": "zero_variance_groups",
-        "learning_rate": "lr",
-    }
-    return {name: MEANINGS[key] for name, key in shown.items()}
 
 
 def _of_figure(figure: Figure) -> Meaning:
@@ -227,7 +249,8 @@ def _of_figure(figure: Figure) -> Meaning:
     healthy = " ".join(filter(None, words)) or "the game declares no bounds"
     what = figure.about or f"The game's figure {figure.name!r}."
     sentence = figure.warning.partition(". ")[2].format(value=0.0) if figure.warning else ""
-    return Meaning(figure.key, "game", figure.unit, what, f"{healthy[:1].upper()}{healthy[1:]}.", sentence, figure)
+    healthy = f"{healthy[:1].upper()}{healthy[1:]}."
+    return Meaning("game", figure.key, what, healthy, sentence, figure.unit, figure.name, figure=figure)
 
 
 def values_of(meaning: Meaning, rows: Sequence[Row]) -> dict[str, list[float]]:
@@ -243,8 +266,27 @@ def values_of(meaning: Meaning, rows: Sequence[Row]) -> dict[str, list[float]]:
 def _in_step(meaning: Meaning, row: Row) -> Iterator[tuple[str, float | None]]:
     if meaning.part in ("streams", "seats"):
         for name, part in (row.get(meaning.part) or {}).items():
-            yield name, number_of(part.get(meaning.key))
+            yield name, value_in(meaning, part)
     elif meaning.figure is not None:
         yield "", value_of(meaning.figure, row.get("game") or {})
     else:
         yield "", number_of(row.get(meaning.key))
+
+
+def value_in(meaning: Meaning, part: Row) -> float | None:
+    """A figure's value in what `metrics.jsonl` holds of a role or a seat; None where it has none.
+
+    What counts groups is a share of them. A group of one completion has no variance to lose.
+    """
+    value = number_of(part.get(meaning.key))
+    if meaning.key != SILENT:
+        return value
+    groups = number_of(part.get("groups"))
+    several = groups and groups != part.get("completions")
+    return value / groups if value is not None and groups and several else None
+
+
+def harmless(hurt: float, right: float | None) -> bool:
+    """Whether a share of completions that is cut off, or ill-formed, is no fault: where by the share that is right a
+    tenth of all at least is right in spite of it, the task is not after the end of an answer, or its format."""
+    return right is not None and right - (1 - hurt) >= RIGHT_ALL_THE_SAME

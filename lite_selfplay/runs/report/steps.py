@@ -3,12 +3,16 @@
 import math
 import re
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from lite_selfplay.credit import has_variance, rewards_of
 from lite_selfplay.data import Sample, Stream
 from lite_selfplay.games import Game
+from lite_selfplay.games.presentation import value_in_words
+from lite_selfplay.runs.report.meanings import MEANINGS, harmless, value_in
 from lite_selfplay.training.progress import clock
 
 if TYPE_CHECKING:
@@ -46,13 +50,38 @@ def stream_metrics(stream: Stream, advantages: "Advantages", update: "StreamUpda
 
 
 def episode_rows(report: "StepReport") -> list[dict[str, Any]]:
-    """The step's completions as lines of `episodes.jsonl`; `group` and `sample` place each in its stream."""
+    """The step's completions as lines of `episodes.jsonl`, whose steps count from 1.
+
+    `group` and `sample` place each in its stream.
+    """
     return [
-        _episode_row(report.step, stream.role, g, k, group.problem.id if group.problem else None, sample, advantage)
+        _episode_row(report.step + 1, stream.role, g, k, group.problem.id if group.problem else None, sample, advantage)
         for stream, advantages in zip(report.episode.streams, report.advantages, strict=True)
         for g, (group, row) in enumerate(zip(stream.groups, advantages, strict=True))
         for k, (sample, advantage) in enumerate(zip(group.samples, row, strict=True))
     ]
+
+
+def token_columns(report: "StepReport") -> "dict[str, np.ndarray]":
+    """The step's completions as numbers, each role's in the order of its lines in `episodes.jsonl`.
+
+    Under `ROLE/`: `prompt_ids` and `token_ids` (int64) and `logprobs` (float64, nats, a number for each of
+    `token_ids`), of all completions one after the other; `prompt_tokens` and `tokens` (int64), the lengths of each;
+    `temperature` (float64) of each.
+    """
+    columns: dict[str, np.ndarray] = {}
+    for stream in report.episode.streams:
+        said = [sample.completion for group in stream.groups for sample in group.samples]
+        numbers: dict[str, Sequence[float]] = {
+            "prompt_ids": [i for one in said for i in one.prompt_ids],
+            "token_ids": [i for one in said for i in one.token_ids],
+            "prompt_tokens": [len(one.prompt_ids) for one in said],
+            "tokens": [len(one.token_ids) for one in said],
+        }
+        columns |= {f"{stream.role}/{name}": np.array(values, np.int64) for name, values in numbers.items()}
+        columns[f"{stream.role}/logprobs"] = np.array([p for one in said for p in one.logprobs], np.float64)
+        columns[f"{stream.role}/temperature"] = np.array([one.sampling.temperature for one in said], np.float64)
+    return columns
 
 
 def _episode_row(
@@ -80,29 +109,46 @@ def _episode_row(
     }
 
 
-def progress_line(game: type[Game], metrics: Mapping[str, Any], steps: int | None, seconds_left: float | None) -> str:
-    """A step in one line: who played what, how often right, at which reward, at what speed.
+def progress_line(
+    game: type[Game], metrics: Mapping[str, Any], steps: int | None, seconds_left: float | None, verbose: bool = False
+) -> str:
+    """A step in one line: who played what, how often right, at which reward, what the game says of it, the time left.
 
-    `steps` and `seconds_left` are None where the game ends by itself.
+    Figures of health are there where they are wrong; all of them, and the speed, with `verbose`. `steps` and
+    `seconds_left` are None where the game ends by itself.
     """
     log = metrics["game"]
-    parts = [f"step {metrics['step'] + 1}" + ("" if steps is None else f"/{steps}")]
+    parts = [f"step {metrics['step']}" + ("" if steps is None else f"/{steps}")]
     for role, stream in metrics["streams"].items():
-        accuracy, reward = stream["accuracy"], stream["reward_mean"]
-        figures = [
-            "" if accuracy is None else f"{accuracy:.0%} {game.accuracy_of(role).word}",
-            "" if reward is None else f"reward {reward:.2f}",
-        ]
-        parts.append(f"{role} {stream['seat']}: {', '.join(filter(None, figures)) or 'for the record'}")
-    parts += [*game.step_words(log), *agreement_lines(metrics)]
+        shown = stream_words(game, role, stream, verbose)
+        parts.append(f"{role} {stream['seat']}: {', '.join(shown) or 'for the record'}")
+    parts += game.step_words(log)
     if what := metrics.get("nonfinite_what") or metrics.get("sampler_what") or game.why_skipped(log):
         parts.append(f"skipped, {what}")
     elif game.trains(log) and not any(stream["rows_trained"] for stream in metrics["streams"].values()):
         parts.append("no signal, nothing moved")
-    wall, tokens = metrics["wall_s"], metrics["tokens"]["generated"]
-    parts.append(f"{tokens:,} tokens at {tokens / max(wall['generate'], 1e-9):.0f}/s")
-    parts.append(f"{wall['total']:.1f} s" + ("" if seconds_left is None else f", {clock(seconds_left)} left"))
+    if verbose:
+        wall, tokens = metrics["wall_s"], metrics["tokens"]["generated"]
+        parts.append(f"{tokens:,} tokens at {tokens / max(wall['generate'], 1e-9):.0f}/s, {wall['total']:.1f} s")
+    if seconds_left is not None:
+        parts.append(f"{clock(seconds_left)} left")
     return " | ".join(parts)
+
+
+def stream_words(game: type[Game], role: str, stream: Mapping[str, Any], verbose: bool) -> list[str]:
+    """A role's accuracy and reward in words, then its figures of health: those that are wrong, or all of them."""
+    accuracy, reward = stream["accuracy"], stream["reward_mean"]
+    found = [] if accuracy is None else [f"{accuracy:.0%} {game.accuracy_of(role).word}"]
+    if reward is not None:
+        found.append(f"reward {reward:.2f}")
+    for known in MEANINGS.values():
+        value = value_in(known, stream) if known.part == "streams" and known.group else None
+        if value is None or known.key in ("accuracy", "reward_mean"):
+            continue
+        wrong = value > known.most and not (known.key == "truncated" and harmless(value, stream["accuracy"]))
+        if verbose or wrong:
+            found.append(f"{known.name} {value_in_words(value, known.unit)}")
+    return found
 
 
 def warning_kind(sentence: str) -> str:
@@ -110,32 +156,13 @@ def warning_kind(sentence: str) -> str:
     return re.sub(r"[\d.]+", "", sentence)
 
 
-def agreement_lines(metrics: Mapping[str, Any]) -> list[str]:
-    """How far each seat's sampler is from its trainer, and the seat from the base, in mean nats a token.
-
-    A line a seat: none where nothing was compared, and in a step that was skipped because they do not agree, which says
-    more.
-    """
-    seats: dict[str, Mapping[str, Any]] = {}
-    for stream in metrics["streams"].values():
-        gap = stream.get("sampler_gap")
-        if gap is not None and gap >= seats.get(stream["seat"], stream)["sampler_gap"]:
-            seats[stream["seat"]] = stream
-    if metrics.get("sampler_what") is not None:
-        return []
-    return [_agreement(seat, stream["sampler_gap"], stream["base_gap"]) for seat, stream in seats.items()]
-
-
-def _agreement(seat: str, sampler: float, base: float | None) -> str:
-    agrees = f"{seat}: sampler = trainer ({_nats(sampler)} nats)"
-    if base is None:
-        return agrees
-    differs = "differs" if base > 2 * max(sampler, 0.001) else "hardly differs"
-    return f"{agrees}, {differs} from base ({_nats(base)})"
-
-
-def _nats(value: float) -> str:
-    return "under 0.001" if value < 0.001 else f"{value:.2g}"
+def warned(rows: Iterable[Mapping[str, Any]]) -> dict[str, int]:
+    """How many steps a game gave each kind of warning at, by its last wording."""
+    found: dict[str, tuple[str, int]] = {}
+    for sentence in (str(each) for row in rows for each in row.get("warnings") or ()):
+        kind = warning_kind(sentence)
+        found[kind] = sentence, found.get(kind, ("", 0))[1] + 1
+    return dict(found.values())
 
 
 def only_finite(values: Any) -> Any:

@@ -22,12 +22,6 @@ LONGEST_NAME = 200
 """Characters of a problem's name in a title."""
 
 
-def shown_transcript(game: type[Game], rows: Iterable[Row]) -> Transcript | None:
-    """What a display shows of a step: the first transcript of the most telling kind; None where there are no rows."""
-    places = {kind: place for place, kind in enumerate(game.kinds())}
-    return min(game.transcripts(rows), key=lambda found: places.get(found.kind, len(places)), default=None)
-
-
 def choose_transcripts(game: type[Game], rows: Iterable[Row], count: int, rule: str = "kinds") -> list[Transcript]:
     """At most `count` transcripts of a run by one of `RULES`."""
     found = game.transcripts(rows)
@@ -74,7 +68,7 @@ def _parts(game: type[Game], transcript: Transcript, number: str, longest: int |
     def shown(text: str) -> str:
         return fenced(text if longest is None or len(text) <= longest else f"{text[:longest]}\u2026")
 
-    title = f"Step {transcript.step + 1}, {plain(transcript.subject[:LONGEST_NAME])}: {transcript.kind}"
+    title = f"Step {transcript.step}, {plain(transcript.subject[:LONGEST_NAME])}: {transcript.kind}"
     parts = [f"## {number}{title}", "The problem:", shown(transcript.problem)]
     posed = game.accuracy_of(transcript.rows[0]["role"]).proposals and len(transcript.rows) > 1
     for i, row in enumerate(transcript.rows):

@@ -240,7 +240,7 @@ def draw(experiment: Experiment, records: Sequence[Record], path: Path) -> None:
 
 def write_findings(experiment: Experiment, records: Sequence[Record], out: Path) -> list[Path]:
     """Write the table, the figure (where matplotlib is installed) and the JSON; their paths."""
-    from lite_selfplay.runs.report.analysis.figures import can_draw
+    from lite_selfplay.runs.report.drawn import can_draw
 
     try:
         write_whole(out / TABLE, table(experiment, records))

@@ -1,82 +1,73 @@
-"""Who speaks of a run: its base, its seats and snapshots, and cascades such as `A->B`, where B answers after A.
+"""Who speaks of a run: its base, its seats, and cascades such as `A->B`, where B answers after reading of A's answer.
 
-Replies of one seat at one temperature share a generation; what each says is what it would say alone. The prompts are
-those of the run's game: a problem in the words that seats were trained on, a rival's draft as the game shows it.
+The prompts are those of the run's game: a problem in the words that seats were trained on, a rival's draft as the game
+shows it.
 """
 
 import contextlib
 import json
-import re
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import permutations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lite_selfplay.config import RunConfig
-from lite_selfplay.data import BASE, Completion, Problem, Turn
-from lite_selfplay.errors import (
-    ConfigError,
-    Interrupted,
-    LiteSelfPlayError,
-    RequestError,
-    RunFolderError,
-    TrainingError,
-    UnknownNameError,
-)
+from lite_selfplay.data import BASE, Completion, Problem, Sampling, Turn
+from lite_selfplay.errors import LiteSelfPlayError, RequestError, UnknownNameError
 from lite_selfplay.games.modes import find_mode
 from lite_selfplay.games.prompts import asked
 from lite_selfplay.games.table import Reader
 from lite_selfplay.models.backends import import_first
 from lite_selfplay.models.silence import quiet
-from lite_selfplay.runs.folder import CHECKPOINTS
-from lite_selfplay.runs.talk.reply import Question, Reply
 from lite_selfplay.runs.targets import Target
 from lite_selfplay.tasks import load_task
+from lite_selfplay.tasks.base import derived_seed
+from lite_selfplay.training.interrupts import Interrupts
 from lite_selfplay.training.progress import Poll, Progress
 
 if TYPE_CHECKING:
-    from lite_selfplay.runs.checkpoints import Checkpoint
     from lite_selfplay.training.rollout import LiveTable
 
-MOST_AT_ONCE = 32
-"""Replies of one generation."""
 DEFAULT_TOKENS = 512
 ARROW = "->"
+
+
+@dataclass(frozen=True)
+class Stage:
+    """What a seat said on the way to an answer. `saw`: what it was shown of the answer before; None at the first."""
+
+    completion: Completion
+    saw: str | None = None
 
 
 @dataclass(frozen=True)
 class Speakers:
     """Everybody who can be asked. `context` is the most tokens that a prompt and its completion may take.
 
-    `reads`: see `Mode`; None where the game lets nobody read another's answer. `kind`: of the run's own problems.
+    `kind`: of the run's own problems. `reads`: see `Mode`; None where the game lets nobody read another's answer.
     """
 
     table: "LiveTable"
     target: Target
-    checkpoint: str
     most_tokens: int
     context: int
     kind: str
     reads: Callable[[Reader, Completion, Problem], tuple[str, str]] | None
+    _interrupts: list[Interrupts] = field(repr=False)
 
     @property
     def alone(self) -> tuple[str, ...]:
-        """The base, the seats, and the snapshots of a checkpoint."""
+        """The base, the seats, and those of checkpoints that were asked for."""
         return self.table.speakers if self.target.folder else (BASE,)
 
     @property
     def cascades(self) -> tuple[str, ...]:
-        """The cascades that the game is evaluated in: each seat after each other one, or a single one after itself."""
+        """Those that the game is evaluated in: each seat after each other one, or a single one after itself."""
         if self.reads is None:
             return ()
         seats = self.target.seats
-        pairs = list(permutations(seats, 2)) or [(seats[0], seats[0])]
-        return tuple(ARROW.join(pair) for pair in pairs)
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        return (*self.alone, *self.cascades)
+        return tuple(ARROW.join(pair) for pair in permutations(seats, 2)) or (f"{seats[0]}{ARROW}{seats[0]}",)
 
     def seats_of(self, name: str) -> tuple[str, ...]:
         """Who speaks, one after the other, under a name. Any two may meet in a cascade, whichever the game plays.
@@ -85,145 +76,67 @@ class Speakers:
         """
         seats = tuple(part.strip() for part in name.split(ARROW))
         if len(seats) > 2 or not all(seat in self.alone for seat in seats):
-            raise UnknownNameError("speaker", name, self.names)
+            raise UnknownNameError("speaker", name, [*self.alone, *self.cascades])
         if len(seats) == 2 and self.reads is None:
-            raise RequestError(
-                f"{self.target.name} knows no cascade such as {name}: nobody reads another's answer in its game. "
-                f"There are {', '.join(self.alone)}"
-            )
+            raise RequestError(f"{name}: nobody reads another's answer in the game of {self.target.name}")
         return seats
 
     def prompt(self, text: str) -> str:
         """A problem of a user's own, asked in the words in which the seats were trained."""
-        return asked(self.problem(text))
+        return asked(self._problem(text))
 
-    def problem(self, text: str, kind: str | None = None) -> Problem:
-        return Problem("yours", text, kind=kind or self.kind)
+    def say(self, name: str, prompt: str | Sequence[Turn], sampling: Sampling, seed: int = 0) -> list[Stage]:
+        """What a speaker says to a prompt or a conversation; of a cascade, `prompt` is the problem's own text, and both
+        seats' completions come.
 
-    def reply(
-        self,
-        question: Question,
-        hear: Callable[[Reply, str], None] = lambda reply, piece: None,
-        done: Callable[[Reply], None] = lambda reply: None,
-    ) -> Reply:
-        """A reply that is to be answered. Raises what `seats_of` raises, and RequestError for what cannot be said."""
-        seats = self.seats_of(question.speaker)
-        turns = [question.asked] if isinstance(question.asked, str) else [turn.text for turn in question.asked]
-        if any(re.search("[\ud800-\udfff]", text) for text in turns):
-            raise RequestError("the text holds half of a surrogate pair, which is no character")
-        return Reply(question, seats, hear, done)
-
-    def answer(self, replies: Sequence[Reply]) -> None:
-        """Answer all of these, the first ones first. What cannot be answered has its `error` set."""
-        waiting = list(replies)
-        while waiting := [reply for reply in waiting if not reply.is_over]:
-            self.step(waiting)
-
-    def step(self, waiting: Sequence[Reply]) -> None:
-        """One generation: the first of these, and whoever can share it.
-
-        Whatever fails is the replies' `error`, so that others are answered; Interrupted alone passes.
+        Raises RequestError where it has no room, Interrupted after a signal, at the next token.
         """
-        for reply in waiting:
-            if reply.is_cancelled and not reply.is_over:
-                reply.close("cancelled")
-        left = [reply for reply in waiting if not reply.is_over]
-        if not left:
-            return
-        batch = [reply for reply in left if reply.key == left[0].key][:MOST_AT_ONCE]
-        seat = batch[0].speaking
-        try:
-            self._generate(batch)
-        except Interrupted:
-            raise
-        except LiteSelfPlayError as error:
-            _fail(batch, error)
-        except Exception as error:
-            _fail(batch, TrainingError(f"{seat} could not answer: {type(error).__name__}: {error}"))
+        first, *others = self.seats_of(name)
+        with Interrupts() as self._interrupts[0]:
+            self._interrupts[0].poll()  # from here on a signal waits for the next call, which is between two tokens
+            if not others:
+                return [self._stage(first, prompt, sampling, seed)]
+            assert self.reads is not None
+            problem = self._problem(str(prompt))
+            draft = self._stage(first, asked(problem), sampling, seed)
+            saw, after = self.reads(self.table, draft.completion, problem)
+            return [draft, self._stage(others[0], after, sampling, derived_seed(seed, "answer"), saw)]
 
-    def _generate(self, batch: Sequence[Reply]) -> None:
-        prompts: list[str | tuple[Turn, ...]] = []
-        ready: list[Reply] = []
-        for reply in batch:
-            try:
-                saw, prompt = self._asked(reply)
-                self._require_room(reply, prompt)
-            except RequestError as error:
-                reply.fail(error)
-                continue
-            reply.begin(self.table.detokenize, saw)
-            prompts.append(prompt)
-            ready.append(reply)
-        if not ready:
-            return
-        seat, *_ = ready[0].key
-        longest = max(reply.question.sampling.max_tokens for reply in ready)
-        sampling = replace(ready[0].question.sampling, max_tokens=longest, stop=())
-        seeds = [[reply.seed] for reply in ready]
-        said = self.table.speak(
-            seat, prompts, 1, sampling, seeds, hear=lambda p, k, number, token: ready[p].heard(number, token)
-        )
-        for reply, (completion,) in zip(ready, said, strict=True):
-            if completion.stop == "prompt_too_long":
-                reply.fail(self._too_long(len(completion.prompt_ids), 0))
-            else:
-                reply.ended(completion)
+    def _problem(self, text: str) -> Problem:
+        return Problem("yours", text, kind=self.kind)
 
-    def _asked(self, reply: Reply) -> tuple[str | None, str | tuple[Turn, ...]]:
-        """What the next seat is shown of the answer before, and its prompt."""
-        question = reply.question
-        if len(reply.seats) == 1:
-            return None, question.asked
-        if not isinstance(question.asked, str):
-            raise RequestError(f"{question.speaker} is asked one problem, not a conversation")
-        problem = self.problem(question.asked, question.kind)
-        if not reply.stages:
-            return None, asked(problem)
-        assert self.reads is not None
-        return self.reads(self.table, reply.stages[0].completion, problem)
-
-    def _require_room(self, reply: Reply, prompt: str | tuple[Turn, ...]) -> None:
+    def _stage(
+        self, seat: str, prompt: str | Sequence[Turn], sampling: Sampling, seed: int, saw: str | None = None
+    ) -> Stage:
         tokens = self.table.prompt_tokens(prompt)
-        if tokens == 0:
-            raise RequestError("there is nothing to answer: the prompt is empty")
-        if tokens + reply.question.sampling.max_tokens > self.context:
-            raise self._too_long(tokens, reply.question.sampling.max_tokens)
-
-    def _too_long(self, prompt: int, completion: int) -> RequestError:
-        return RequestError(
-            f"the prompt has {prompt:,} tokens and asks for up to {completion:,} more; there is room for "
-            f"{self.context:,} together"
-        )
-
-
-def _fail(replies: Sequence[Reply], error: LiteSelfPlayError) -> None:
-    for reply in replies:
-        if not reply.is_over:
-            reply.fail(error)
+        if tokens + sampling.max_tokens > self.context:
+            raise RequestError(
+                f"the prompt has {tokens:,} tokens and asks for up to {sampling.max_tokens:,} more; there is room for "
+                f"{self.context:,} together"
+            )
+        ((completion,),) = self.table.speak(seat, [prompt], 1, sampling, [[seed]])
+        return Stage(completion, saw)
 
 
 @contextlib.contextmanager
 def speakers_of(
     name: Path | str,
     *,
-    checkpoint: str = "last",
+    past: Sequence[str] = (),
     precision: str | None = None,
     max_tokens: int | None = None,
     trust_remote_code: bool = False,
     unsafe_code: bool = False,
     progress: Progress | None = None,
-    poll: Callable[[], None] = lambda: None,
 ) -> Iterator[Speakers]:
     """A run's speakers, or a base model by any name it goes by, in memory for the length of a context.
 
-    `checkpoint`: `last` (the seats as they were saved last), `best` (measured best in training), or a step, as
-    `step-20` or `20`. `max_tokens`: of a completion, where nobody says; None takes the run's. `poll` is called once a
-    token and may raise to stop. Raises UnknownNameError, ConfigError, ModelNotFoundError or RunFolderError.
+    `past`: names among which those of seats in checkpoints (`A@20`) are loaded as well. `max_tokens`: of a completion;
+    None takes the run's. Raises UnknownNameError, ConfigError, ModelNotFoundError or RunFolderError.
     """
     shown = progress or Progress()
-    target = Target.of(name, precision, 0, trust_remote_code, unsafe_code)
+    target = Target.of(name, precision, 0, trust_remote_code, unsafe_code).at(past)
     target.require_adapters()
-    chosen = find_checkpoint(target, checkpoint)
     import_first(target.config.model)
     with quiet():
         from lite_selfplay.models.sources import base_of
@@ -236,40 +149,10 @@ def speakers_of(
         config = RunConfig.of(target.config.model_dump(mode="json"), {"run": {"max_prompt_tokens": context}})
         target = replace(target, config=config)
         tokens = min(max_tokens or target.config.run.max_completion_tokens or DEFAULT_TOKENS, context - 1)
-        with target.table(model, tokens, shown, Poll(shown, poll), checkpoint=chosen) as table:
-            yield Speakers(
-                table=table,
-                target=target,
-                checkpoint="last" if chosen is None else f"step-{chosen.step}",
-                most_tokens=tokens,
-                context=context,
-                kind=_kind_of(target),
-                reads=find_mode(target.mode).reads if target.folder else None,
-            )
-
-
-def find_checkpoint(target: Target, name: str) -> "Checkpoint | None":
-    """A checkpoint of a run by its name (see `speakers_of`); None for `last`.
-
-    Raises UnknownNameError with those there are, RunFolderError where none was measured, ConfigError for a base model.
-    """
-    if name == "last":
-        return None
-    if target.folder is None:
-        raise ConfigError(f"{target.name} is a base model, which has no checkpoint {name!r}")
-    from lite_selfplay.runs.checkpoints import find_checkpoints, read_best
-
-    folder = target.folder.path / CHECKPOINTS
-    found = {f"step-{checkpoint.step}": checkpoint for checkpoint in find_checkpoints(folder)}
-    wanted = f"step-{name}" if name.isascii() and name.isdigit() else name
-    if name == "best":
-        best = read_best(folder)
-        if best is None:
-            raise RunFolderError(f"{target.name} has no best checkpoint: it was not evaluated where it was saved")
-        wanted = f"step-{best['step']}"
-    if wanted not in found:
-        raise UnknownNameError("checkpoint", name, [*found, "best", "last"])
-    return found[wanted]
+        interrupts = [Interrupts()]  # another one for every answer
+        with target.table(model, tokens, shown, Poll(shown, lambda: interrupts[0].poll())) as table:
+            reads = find_mode(target.mode).reads if target.folder else None
+            yield Speakers(table, target, tokens, context, _kind_of(target), reads, interrupts)
 
 
 def _positions(path: Path) -> int:

@@ -115,9 +115,9 @@ class Chart {
       const label = draw("text", { x: LEFT - 7, y: this.y(value) + 4, "text-anchor": "end" }, this.svg);
       label.textContent = shown(value, this.about.unit);
     }
-    const steps = ticks(this.span[0] + 1, this.span[1] + 1, Math.max(2, Math.floor(width / 75))).filter(Number.isInteger);
-    for (const step of steps.length ? steps : [this.span[1] + 1]) {
-      const label = draw("text", { x: this.x(step - 1), y: base + 15, "text-anchor": "middle" }, this.svg);
+    const steps = ticks(this.span[0], this.span[1], Math.max(2, Math.floor(width / 75))).filter(Number.isInteger);
+    for (const step of steps.length ? steps : [this.span[1]]) {
+      const label = draw("text", { x: this.x(step), y: base + 15, "text-anchor": "middle" }, this.svg);
       label.textContent = step;
     }
     const name = draw("text", { x: LEFT + (width - LEFT - RIGHT) / 2, y: HEIGHT - 3, "text-anchor": "middle" }, this.svg);
@@ -164,7 +164,7 @@ class Chart {
     place(this.hoverLine, pointed);
     const step = pointed === null ? chosen : pointed, measured = this.about.how === "measured";
     const word = this.series.some((s) => s.means) ? "mean to step" : measured ? "up to step" : "step";
-    this.at.textContent = step === null ? "" : `${word} ${step + 1}`;
+    this.at.textContent = step === null ? "" : `${word} ${step}`;
     const items = this.series.map((series) => this.entry(series, step));
     this.legend.replaceChildren(...items);
     this.svg.setAttribute("aria-label", `${this.about.name}, ${this.at.textContent}: ${items.map((i) => i.textContent).join("; ")}`);

@@ -218,7 +218,7 @@ function move(by) {
 
 function stepper() {
   const known = steps(), run = state.runs[state.run];
-  $("step").value = state.step === null ? "" : state.step + 1;
+  $("step").value = state.step === null ? "" : state.step;
   $("step").disabled = !known.length;
   $("of").textContent = `of ${Math.max(run.played, (known.at(-1) ?? -1) + 1).toLocaleString("en")}`;
   $("before").disabled = !known.length || state.step <= known[0];
@@ -272,7 +272,7 @@ function entries(looking) {
 }
 
 function entry(each) {
-  const kind = made("span", "line kind", made("span", "soft", `step ${each.step + 1}`), made("span", `tone ${each.tone}`, MARKS[each.tone]), each.kind);
+  const kind = made("span", "line kind", made("span", "soft", `step ${each.step}`), made("span", `tone ${each.tone}`, MARKS[each.tone]), each.kind);
   const rewards = each.parts.map((part) => `${part.role} ${part.seat}: ${part.reward === null ? "no reward" : shown(part.reward)}`).join("  \u2192  ");
   const act = button(kind, () => read(each, { turn: true }));
   act.append(said("span", "line", each.problem), said("span", "line soft", rewards), ...each.flags.map((flag) => made("span", "flag", flag)));
@@ -293,7 +293,7 @@ async function read(each, { turn = false } = {}) {
   if (turn) $("panes").classList.add("reading");
   for (const act of $("cases").querySelectorAll("button")) act.setAttribute("aria-current", String(act.dataset.id === each.id));
   if (state.all && (state.filter || state.words)) { state.step = each.step; stepper(); point(null); }
-  history.replaceState(null, "", `#${new URLSearchParams({ run, step: each.step + 1, case: each.id })}`);
+  history.replaceState(null, "", `#${new URLSearchParams({ run, step: each.step, case: each.id })}`);
 }
 
 function turn(by) {
@@ -316,7 +316,7 @@ function card(each, kept) {
   const same = button("Same problem", () => elsewhere(each, where), "At other steps (s)");
   same.classList.add("same");
   const where = made("p", "where soft");
-  const place = `step ${each.step + 1}${state.runs.length > 1 ? ` of ${state.runs[each.run].name}` : ""}  \u00b7  `;
+  const place = `step ${each.step}${state.runs.length > 1 ? ` of ${state.runs[each.run].name}` : ""}  \u00b7  `;
   const kind = made("span", "kind", made("span", `tone ${each.tone}`, MARKS[each.tone]), each.kind);
   const top = made("div", "top", kept ? null : back, kind, put(made("span", "soft", place), each.subject),
     made("span", "buttons", keep, kept ? null : same));
@@ -373,7 +373,7 @@ async function elsewhere(each, where) {
   try {
     const found = await Promise.all(state.runs.map((_, run) => source.problem(run, each.problem_id)));
     const places = found.flatMap(({ steps }, run) => steps.filter((step) => step !== each.step || run !== each.run).map((step) => [run, step]));
-    const links = places.slice(0, 30).map(([run, step]) => button(`${step + 1}${run !== each.run ? ` of ${state.runs[run].name}` : ""}`, async () => {
+    const links = places.slice(0, 30).map(([run, step]) => button(`${step}${run !== each.run ? ` of ${state.runs[run].name}` : ""}`, async () => {
       const { cases } = await source.step(run, step), other = cases.filter((one) => one.problem_id === each.problem_id);
       state.kept = each;
       Object.assign(state, { run, filter: "", words: "", all: false });
@@ -437,7 +437,7 @@ function wire() {
   $("theme").addEventListener("click", () => theme(true));
   $("before").addEventListener("click", () => move(-1));
   $("after").addEventListener("click", () => move(1));
-  $("step").addEventListener("change", () => choose(Number($("step").value) - 1));
+  $("step").addEventListener("change", () => choose(Number($("step").value)));
   $("which").addEventListener("change", () => { state.run = Number($("which").value); state.open = null; choose(state.step ?? lastStep()); });
   $("all").addEventListener("change", () => { state.all = $("all").checked; list(); });
   $("more").addEventListener("click", () => list({ more: true }));
@@ -456,7 +456,7 @@ async function begin() {
     state.run = Math.min(state.runs.length - 1, Number(at.get("run")) || 0);
     $("which").selectedIndex = state.run;
     const step = Number(at.get("step"));
-    await choose(step ? step - 1 : lastStep(), { follow: !step, open: at.get("case") });
+    await choose(step || lastStep(), { follow: !step, open: at.get("case") });
     if (!at.get("case")) $("panes").classList.remove("reading");
   } catch (error) { fail(error); }
   document.documentElement.dataset.ready = "yes";

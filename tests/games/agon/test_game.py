@@ -81,14 +81,14 @@ def test_roles_rotate_at_every_step_unless_told_otherwise():
 
 
 def test_each_challenge_reads_its_own_draft_and_forms_a_group_with_its_problem():
-    drafts = [f"Idea {i}: use {i} fingers. <answer>{i}</answer>" for i in range(100, 108)]
+    drafts = [f"Idea {i - 100}: use fingers. The answer is {i}. <answer>{i}</answer>" for i in range(100, 108)]
     episode = play(agon(problems_per_step=2), drafts, [RIGHT, WRONG], [SIX, TEN])
     _, challenge_prompts, n = play.table.asked[1]
     assert n == 1
     assert len(challenge_prompts) == 8
     for i, prompt in enumerate(challenge_prompts):
         assert (SIX if i < 4 else TEN).text in prompt
-        assert "Idea ?: use ? fingers." in prompt
+        assert f"Idea {i}: use fingers." in prompt
         assert str(100 + i) not in prompt
     challenged = episode.streams[1]
     assert [group.problem for group in challenged.groups] == [SIX, TEN]
@@ -106,7 +106,7 @@ def test_the_pair_that_is_compared_is_the_pair_that_was_shown():
 
 
 def test_a_withheld_answer_does_not_reach_the_challenger():
-    play(agon(), ["We add: 2 + 4 = 6, so the answer is 6. <answer>6</answer>"], [RIGHT], [SIX])
+    play(agon(), ["We add 2 and 4, so the answer is 6. <answer>6</answer>"], [RIGHT], [SIX])
     _, prompts, _ = play.table.asked[1]
     assert all("6" not in prompt for prompt in prompts)
 

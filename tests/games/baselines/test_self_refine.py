@@ -44,13 +44,13 @@ def test_one_seat_plays_both_at_agons_budget():
 
 
 def test_each_refinement_reads_its_own_draft_without_its_answer():
-    drafts = [f"Idea {i}: use {i} fingers. <answer>{i}</answer>" for i in range(100, 104)]
+    drafts = [f"Idea {i - 100}: use fingers. The answer is {i}. <answer>{i}</answer>" for i in range(100, 104)]
     _, table = play(drafts, [RIGHT])
     _, prompts, n = table.asked[1]
     assert (len(prompts), n) == (4, 1)
     for i, prompt in enumerate(prompts):
         assert "Here is your own attempt" in prompt
-        assert "Idea ?: use ? fingers." in prompt
+        assert f"Idea {i}: use fingers." in prompt
         assert str(100 + i) not in prompt
 
 

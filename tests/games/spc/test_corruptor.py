@@ -23,8 +23,14 @@ from lite_selfplay.games.spc.corruptor import (
     spelled,
     value_of,
 )
-from lite_selfplay.games.spc.examples import critic_examples, sneaky_example, solver_example
-from lite_selfplay.games.spc.replies import KINDS, read_judgement, read_rewrite
+from lite_selfplay.games.spc.replies import (
+    KINDS,
+    critic_examples,
+    read_judgement,
+    read_rewrite,
+    sneaky_example,
+    solver_example,
+)
 from lite_selfplay.games.spc.steps import StepPair, without_notes
 from lite_selfplay.tasks import load_task
 from lite_selfplay.tasks.jsonl import read_jsonl
@@ -121,35 +127,25 @@ def test_results_are_spelled_like_the_one_before(value: str, like: str, text: st
 EVERY = {
     "number": {f"She makes 9 * $2 = ${n}." for n in (8, 16, 17, 19, 20, 28, 81)},
     "operator": {"She makes 9 + $2 = $11.", "She makes 9 - $2 = $7.", "She makes 9 / $2 = $4.5."},
-    "variable": {f"She makes {n} * $2 = ${2 * n}." for n in (16, 3, 4)}
-    | {f"She makes 9 * ${n} = ${9 * n}." for n in (16, 3, 4)},
 }
 
 
 @pytest.mark.parametrize("change", EVERY)
 def test_every_way_in_which_a_step_can_go_wrong(change: Change):
     step = "She makes 9 * $2 = $<<9*2=18>>18."
-    made = [corrupt(step, random.Random(i), given=["16", "3", "4", "2"], changes=[change]) for i in range(300)]
-    steps = {found.step for found in made if found}
-    more = {"She makes 2 * $2 = $4."} if change == "variable" else set()
-    assert steps == EVERY[change] | more
-
-
-def test_a_dropped_condition():
-    made = [corrupt("She sells 16 - 3 - 4 = 9 eggs.", random.Random(i), changes=["condition"]) for i in range(60)]
-    assert {m.step for m in made if m} == {"She sells 16 - 3 = 13 eggs.", "She sells 16 - 4 = 12 eggs."}
-    assert corrupt("She sells 16 - 3 = 13 eggs.", random.Random(0), changes=["condition"]) is None
+    made = [corrupt(step, random.Random(i), changes=[change]) for i in range(300)]
+    assert {found.step for found in made if found} == EVERY[change]
 
 
 def test_a_step_that_mentions_its_result_again_gets_another_one_alone():
     step = "They are 13, because 16 - 3 = 13."
-    assert corrupt(step, random.Random(0), given=["4"], changes=["operator", "variable", "condition"]) is None
+    assert corrupt(step, random.Random(0), changes=["operator"]) is None
     assert corrupt(step, random.Random(0), changes=["number"]) is not None
 
 
 @pytest.mark.parametrize("step", ["It is done.", "10 / 3 = <<10/3=3.33>>3.33", "half of it"])
 def test_a_step_without_an_exact_calculation_stays(step: str):
-    assert corrupt(step, random.Random(0), given=["4"]) is None
+    assert corrupt(step, random.Random(0)) is None
 
 
 def test_a_pair_says_what_was_done():

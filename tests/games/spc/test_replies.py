@@ -8,7 +8,6 @@ from lite_selfplay.games.spc.replies import (
     OPENING,
     Critique,
     Rewrite,
-    count_reasons,
     critic_prompt,
     critique_reply,
     read_critique,
@@ -112,17 +111,6 @@ def test_replies_that_were_cut_off_or_never_asked_for():
     assert read_critique(completion("So far", "length")).reason == "truncated"
     assert read_critique(completion("", "prompt_too_long")).reason == "prompt_too_long"
     assert read_rewrite(completion("", "prompt_too_long"), ORIGINAL).reason == "prompt_too_long"
-
-
-def test_reasons_are_counted():
-    replies = [
-        Rewrite(reason="empty"),
-        Rewrite("a"),
-        Critique("correct"),
-        Critique(reason="empty"),
-        Critique(reason="unclear"),
-    ]
-    assert count_reasons(replies) == {"empty": 2, "unclear": 1}
 
 
 def test_agreement():

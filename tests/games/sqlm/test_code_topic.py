@@ -167,23 +167,3 @@ def test_a_run_of_the_random_model(tmp_path):
     run = train(config)
     rows = [json.loads(line) for line in (run.path / "metrics.jsonl").read_text().splitlines()]
     assert [row["game"]["proposals"] for row in rows] == [2, 2]
-
-
-def test_a_study_of_a_run_knows_the_share_of_tests_and_no_label():
-    rows = [
-        {"role": "proposer", "question": "q-0-0", "share": 0.6, "step": 0},
-        *(
-            {
-                "role": "solver",
-                "question": "q-0-0",
-                "label": None,
-                "step": 0,
-                "prompt": "p",
-                "correct": right,
-                "answer": "x",
-            }
-            for right in (True, False)
-        ),
-    ]
-    (found,) = Sqlm.observations(rows, {})
-    assert (found.pass_rate, found.label, found.right) == (0.6, None, None)

@@ -5,16 +5,14 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-from lite_selfplay.config import ModelSection, RunSection, SeatConfig
+from lite_selfplay.config import RunSection
 from lite_selfplay.data import Sampling
 from lite_selfplay.models.backends import transformers, tuning
-from lite_selfplay.models.backends.transformers import TransformersBackend
 from lite_selfplay.models.generation.sampling import GenerationRequest
 from lite_selfplay.models.logprobs.batch import Batch
 
@@ -158,19 +156,3 @@ def test_a_child_process_inherits_nothing(make_backend: Callable[..., Any], monk
     # While oneDNN reads them, both are set: what the user chose, and what nobody did.
     assert seen[0]["LRU_CACHE_CAPACITY"] == "7"
     assert seen[0]["ONEDNN_PRIMITIVE_CACHE_CAPACITY"] == "64"
-
-
-@on_a_cpu
-def test_the_switch_leaves_the_process_alone(tiny_path: Path, monkeypatch: pytest.MonkeyPatch):
-    def load(**section: Any) -> None:
-        chosen = ModelSection(name="tiny", precision="fp32", **section)
-        TransformersBackend(tiny_path, chosen, {"A": SeatConfig()}, seed=0, eos_ids=[2], pad_id=0).close()
-
-    def unwanted(*_: Any) -> None:
-        raise AssertionError("the process was tuned")
-
-    monkeypatch.setattr(tuning, "_limit_products", unwanted)
-    monkeypatch.setattr(tuning, "keep_what_is_freed", unwanted)
-    load(tune_memory=False)
-    with pytest.raises(AssertionError, match="the process was tuned"):
-        load()

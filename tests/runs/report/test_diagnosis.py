@@ -29,8 +29,8 @@ def write(tmp_path: Path) -> Callable[..., Path]:
         folder.create(
             RunConfig(game="agon", model="tiny", tasks="letters", steps=8, max_completion_tokens=30, seats={"A": {}})
         )
-        for step in range(8):
-            late = step >= 4
+        for step in range(1, 9):
+            late = step > 4
             streams = {"drafter": {**WELL, **(stream or {} if late else {})}, "challenger": WELL}
             game = {
                 "pairs": 4,
@@ -61,8 +61,13 @@ def test_a_run_in_which_all_is_well(write):
 @pytest.mark.parametrize(
     ("name", "stream", "says", "next_"),
     [
-        ("truncation", {"truncated": 0.97}, "97% of the drafter's completions hit the limit of 30", "-tokens 60"),
-        ("format", {"well_formed": 0.0}, "Nothing the drafter writes is well-formed", "--cold-start"),
+        (
+            "truncation",
+            {"truncated": 0.97, "accuracy": 0.1},
+            "97% of the drafter's completions hit the limit of 30",
+            "-tokens 60",
+        ),
+        ("format", {"well_formed": 0.0, "accuracy": 0.05}, "Nothing the drafter writes is well-formed", "--cold-start"),
         ("no variance", {"zero_variance_groups": 2}, "every group of the drafter", "--group-size 16"),
         ("no variance", {"zero_variance_groups": 2, "accuracy": 0.0}, "answers are wrong", "--cold-start"),
         ("no variance", {"zero_variance_groups": 2, "accuracy": 1.0}, "answers are right", "--tasks"),
@@ -77,6 +82,11 @@ def test_a_cause_in_a_stream(write, name: str, stream: dict[str, float], says: s
     assert cause.evidence
     assert cause.level == "wrong"
     assert list(causes(path, 1)) == ["nothing"]  # an early step has it not
+
+
+def test_what_is_right_without_an_end_and_a_format_lacks_neither(write):
+    """A task that asks for letters is solved by whatever holds one: all is cut off, nothing well-formed, and fine."""
+    assert list(causes(write({"truncated": 1.0, "well_formed": 0.0, "accuracy": 0.9}))) == ["nothing"]
 
 
 def test_what_the_game_declares_unhealthy(write):
@@ -109,20 +119,20 @@ def test_votes_that_split(tmp_path: Path):
     folder = RunFolder(tmp_path / "asked")
     folder.create(RunConfig(game="sqlm", model="tiny", steps=1, seats={"shared": {}}))
     log = {"proposals": 8, "usable": 4, "vote_share": 0.3}
-    folder.append({"step": 0, "streams": {}, "seats": {}, "game": log, "warnings": []}, [], 1.0)
+    folder.append({"step": 1, "streams": {}, "seats": {}, "game": log, "warnings": []}, [], 1.0)
     assert "Vote share: 30%" in causes(folder.path)["vote share"]
 
 
 def test_the_completions_that_moved_most(write):
     found = diagnose(write())
-    assert found.steps == (3, 7)
-    assert [row["advantage"] for row in found.moved_most] == [-7.0, -6.0, -5.0, -4.0, -3.0]
+    assert found.steps == (4, 8)
+    assert [row["advantage"] for row in found.moved_most] == [-8.0, -7.0, -6.0, -5.0, -4.0]
     assert moved_most([{"advantage": None}, {"advantage": 0.0}, {}]) == []
 
 
 def test_no_step_and_a_step_that_is_not_there(write, tmp_path: Path):
     with pytest.raises(ConfigError, match="its steps are 1 to 8"):
-        diagnose(write(), 8)
+        diagnose(write(), 9)
     RunFolder(tmp_path / "new").create(RunConfig(game="agon", model="tiny", tasks="letters", seats={"A": {}}))
     with pytest.raises(RunFolderError, match="no step yet"):
         diagnose(tmp_path / "new")

@@ -16,7 +16,7 @@ from lite_selfplay.data import Completion, Episode, Group, Sample, Sampling, Str
 from lite_selfplay.games import find_game
 from lite_selfplay.runs.report.card import code, model_card, plain
 from lite_selfplay.runs.report.closing import closing_report
-from lite_selfplay.runs.report.steps import agreement_lines, episode_rows, progress_line, stream_metrics
+from lite_selfplay.runs.report.steps import episode_rows, progress_line, stream_metrics, stream_words
 from lite_selfplay.training.trainer import StepReport, StreamUpdate
 
 AGON, SQLM, CPMOBIUS = map(find_game, ("agon", "sqlm", "cpmobius"))
@@ -24,7 +24,7 @@ AGON, SQLM, CPMOBIUS = map(find_game, ("agon", "sqlm", "cpmobius"))
 # A step as text
 
 
-def metrics(step=0, accuracy=(0.5, 0.5), trained=4, **game):
+def metrics(step=1, accuracy=(0.5, 0.5), trained=4, **game):
     def stream(seat, right):
         return {
             "seat": seat,
@@ -46,9 +46,8 @@ def metrics(step=0, accuracy=(0.5, 0.5), trained=4, **game):
 
 
 def test_a_step_in_one_line():
-    assert progress_line(AGON, metrics(1, (0.5, None), conversions=2, pairs=8), 20, 75) == (
-        "step 2/20 | drafter A: 50% right, reward 1.00 | challenger B: reward 1.00 | conversions 2 | "
-        "100 tokens at 50/s | 4.0 s, 1:15 left"
+    assert progress_line(AGON, metrics(2, (0.5, None), conversions=2, pairs=8), 20, 75) == (
+        "step 2/20 | drafter A: 50% right, reward 1.00 | challenger B: reward 1.00 | conversions 2 | 1:15 left"
     )
     assert "no signal, nothing moved" in progress_line(AGON, metrics(trained=0), 20, 75)
 
@@ -75,11 +74,11 @@ def test_a_row_for_the_record_says_null():
     found, advantages, _ = played(None)
     report = StepReport(4, Episode([found]), [advantages], [StreamUpdate("coach", "coach")])
     (row,) = json.loads(json.dumps(episode_rows(report)))
-    assert (row["reward"], row["advantage"], row["tokens"]) == (None, None, 2)
+    assert (row["step"], row["reward"], row["advantage"], row["tokens"]) == (5, None, None, 2)
 
 
 def test_a_step_in_one_line_without_rewards():
-    step = metrics(0, (None, 0.5))
+    step = metrics(1, (None, 0.5))
     step["streams"]["drafter"]["reward_mean"] = step["streams"]["challenger"]["reward_mean"] = None
     assert "| drafter A: for the record | challenger B: 50% right |" in progress_line(AGON, step, 20, 75)
 
@@ -88,23 +87,30 @@ def compared(seat, sampler, base):
     return {**metrics()["streams"]["drafter"], "seat": seat, "sampler_gap": sampler, "base_gap": base}
 
 
-def test_how_far_sampler_trainer_and_base_are_apart():
-    row = {**metrics(), "streams": {"drafter": compared("A", 0.0042, 0.312), "challenger": compared("B", 2e-7, 1e-4)}}
-    said = "A: sampler = trainer (0.0042 nats), differs from base (0.31)"
-    other = "B: sampler = trainer (under 0.001 nats), hardly differs from base (under 0.001)"
-    assert agreement_lines(row) == [said, other]
-    assert said in progress_line(AGON, row, 20, 75)
-    # Of two streams of a seat the one further apart; nothing where nothing was compared, or where the step was skipped.
-    shared = {"coach": compared("S", 0.001, 0.2), "player": compared("S", 0.003, 0.1)}
-    assert agreement_lines({**metrics(), "streams": shared}) == [
-        "S: sampler = trainer (0.003 nats), differs from base (0.1)"
+def health(verbose=False, right=0.5, **values):
+    stream = {**metrics()["streams"]["drafter"], "accuracy": right, **values}
+    return stream_words(AGON, "drafter", stream, verbose)[2:]
+
+
+def test_figures_of_health_are_there_where_they_are_wrong():
+    fine = {"truncated": 0.4, "kl": 0.9, "clipped": 0.3, "sampler_gap": 0.0042, "base_gap": 3.0, "loss": -1e-8}
+    assert health(**fine) == []
+    assert health(truncated=0.6, kl=1.2, sampler_gap=0.2) == ["truncated 60%", "KL 1.2", "sampler gap 0.2"]
+    assert health(verbose=True, **fine) == [
+        *("well-formed 100%", "truncated 40%", "length in tokens 20", "loss -1e-08", "KL 0.9", "ratios cut off 30%"),
+        *("sampler gap 0.0042", "base gap 3"),
     ]
-    assert agreement_lines({**metrics(), "streams": {"drafter": compared("A", None, 0.2)}}) == []
-    assert agreement_lines(metrics()) == []
-    unread = {"drafter": compared("A", 0.002, None)}  # no memory to read the base
-    assert agreement_lines({**metrics(), "streams": unread}) == ["A: sampler = trainer (0.002 nats)"]
-    foreign = {**row, "sampler_what": "the completions of drafter (seat A) come from elsewhere"}
-    assert agreement_lines(foreign) == []
+
+
+def test_completions_that_are_cut_off_and_right_all_the_same_are_not_wrong():
+    assert health(truncated=1.0, right=0.25) == []  # a quarter at least is right in spite of it
+    assert health(truncated=0.75, right=0.3) == ["truncated 75%"]  # 0.05 at least, which is too few to tell
+
+
+def test_a_verbose_step_says_its_speed_and_a_skipped_one_why():
+    line = progress_line(AGON, metrics(2), 20, 75, verbose=True)
+    assert line.endswith(" | 100 tokens at 50/s, 4.0 s | 1:15 left")
+    foreign = {**metrics(2), "sampler_what": "the completions of drafter (seat A) come from elsewhere"}
     assert "skipped, the completions of drafter (seat A) come from elsewhere" in progress_line(AGON, foreign, 20, 75)
 
 

@@ -16,7 +16,6 @@ from lite_selfplay.runs.report.transcripts import (
     RULES,
     choose_transcripts,
     outcome,
-    shown_transcript,
     transcripts_markdown,
 )
 from lite_selfplay.testing import ScriptedTable, noisy_script
@@ -25,7 +24,7 @@ AGON, SQLM, GRPO = map(find_game, ("agon", "sqlm", "grpo"))
 CONVERSION, REGRESSION, BOTH_RIGHT, BOTH_WRONG = AGON.pairing.kinds.values()
 
 
-def row(role, correct, *, step=0, group=0, sample=0, text="text", **info):
+def row(role, correct, *, step=1, group=0, sample=0, text="text", **info):
     return {
         "step": step,
         "role": role,
@@ -42,7 +41,7 @@ def row(role, correct, *, step=0, group=0, sample=0, text="text", **info):
     }
 
 
-def step_rows(*pairs, step=0):
+def step_rows(*pairs, step=1):
     """Rows as `episode_rows` orders them: all drafts, then all challenges."""
     drafts = [row("drafter", before, step=step, sample=i) for i, (before, _) in enumerate(pairs)]
     return drafts + [row("challenger", after, step=step, sample=i, draft=i) for i, (_, after) in enumerate(pairs)]
@@ -76,33 +75,11 @@ def test_completions_without_a_rival_stand_alone():
     assert kinds_of(AGON.transcripts(rows)) == kinds_of(GRPO.transcripts(rows)) == [WRONG, RIGHT]
 
 
-@pytest.mark.parametrize(
-    ("pairs", "place"),
-    [
-        ([(R, R), (W, R), (R, W), (W, R)], 1),
-        ([(W, W), (R, R), (R, W)], 2),
-        ([(W, W), (R, R), (R, R)], 1),
-        ([(W, W), (W, W)], 0),
-    ],
-)
-def test_the_transcript_that_is_shown(pairs, place):
-    draft, challenge = shown_transcript(AGON, step_rows(*pairs)).rows
-    assert (draft["sample"], challenge["sample"]) == (place, place)
-    assert (draft["role"], challenge["role"]) == ("drafter", "challenger")
-
-
-def test_what_is_shown_without_a_rival_and_without_anything():
-    rows = [row("solver", correct, sample=i) for i, correct in enumerate((W, R, R))]
-    assert shown_transcript(GRPO, rows).rows == (rows[1],)
-    assert shown_transcript(GRPO, rows[:1]).rows == (rows[0],)
-    assert shown_transcript(GRPO, []) is None
-
-
 RUN = [
-    *step_rows((R, R), (W, R), step=0),
-    *step_rows((W, W), (W, R), step=1),
-    *step_rows((R, W), step=2),
-    *step_rows((W, W), (R, R), step=3),
+    *step_rows((R, R), (W, R), step=1),
+    *step_rows((W, W), (W, R), step=2),
+    *step_rows((R, W), step=3),
+    *step_rows((W, W), (R, R), step=4),
 ]
 
 
@@ -112,19 +89,19 @@ def steps_and_kinds(chosen):
 
 def test_the_latest_of_each_kind_in_turn():
     assert steps_and_kinds(choose_transcripts(AGON, RUN, 5, "kinds")) == [
+        (2, CONVERSION),
+        (3, REGRESSION),
+        (4, BOTH_RIGHT),
+        (4, BOTH_WRONG),
         (1, CONVERSION),
-        (2, REGRESSION),
-        (3, BOTH_RIGHT),
-        (3, BOTH_WRONG),
-        (0, CONVERSION),
     ]
 
 
 def test_the_first_of_the_run():
-    assert steps_and_kinds(choose_transcripts(AGON, RUN, 2, "first")) == [(0, BOTH_RIGHT), (0, CONVERSION)]
+    assert steps_and_kinds(choose_transcripts(AGON, RUN, 2, "first")) == [(1, BOTH_RIGHT), (1, CONVERSION)]
 
 
-@pytest.mark.parametrize(("count", "chosen"), [(0, []), (1, [3]), (2, [0, 3]), (3, [0, 2, 3]), (9, [0, 1, 2, 3])])
+@pytest.mark.parametrize(("count", "chosen"), [(0, []), (1, [4]), (2, [1, 4]), (3, [1, 3, 4]), (9, [1, 2, 3, 4])])
 def test_evenly_spread(count, chosen):
     assert [transcript.step for transcript in choose_transcripts(AGON, RUN, count, "spread")] == chosen
 
@@ -157,7 +134,7 @@ def test_a_page_of_transcripts_states_its_rule_and_shows_what_was_seen():
     page = transcripts_markdown(AGON, "agon", choose_transcripts(AGON, RUN, 1, "kinds"), "kinds")
     head, body = page.split("\n\n## 1. ")
     assert RULES["kinds"] in head
-    assert body.startswith(f"Step 2, p1-0: {CONVERSION}\n")
+    assert body.startswith(f"Step 2, p2-0: {CONVERSION}\n")
     assert "The challenger saw the same, and then:\n\n```text\nan attempt\n```" in body
     assert "drafter, seat `A`: wrong, reward 0" in body
     assert "challenger, seat `B`: right, reward 2" in body
@@ -166,12 +143,12 @@ def test_a_page_of_transcripts_states_its_rule_and_shows_what_was_seen():
 # Proposed questions and answers to them
 
 
-def proposal(question, correct=None, *, step=0, sample=0, text="2 + 2?", **info):
+def proposal(question, correct=None, *, step=1, sample=0, text="2 + 2?", **info):
     asked = {**row("proposer", correct, step=step, sample=sample, text=text), "prompt": "Write a question."}
     return {**asked, "problem_id": None, "reason": None, "question": question, **info}
 
 
-def answer(question, correct, *, step=0, sample=0, **info):
+def answer(question, correct, *, step=1, sample=0, **info):
     from lite_selfplay.games.prompts import fill
 
     asked = {**row("solver", correct, step=step, sample=sample), "prompt": fill("solver", problem=f"{question}?")}
@@ -198,9 +175,6 @@ def test_a_question_meets_the_first_answer_of_each_outcome():
         (AGREES, [0, 1]),
         (DIFFERS, [1, 0]),
     ]
-    assert places([shown_transcript(SQLM, rows)]) == [(AGREES, [0, 1])]
-    assert places([shown_transcript(SQLM, rows[:4])]) == [(UNANSWERED, [0])]
-    assert places([shown_transcript(SQLM, rows[3:4])]) == [(NO_QUESTION, [3])]
 
 
 def test_the_order_of_the_streams_does_not_matter():
@@ -209,14 +183,12 @@ def test_the_order_of_the_streams_does_not_matter():
 
 
 def test_a_question_may_be_answered_at_a_later_step_and_paid_for_at_another():
-    first, paid = proposal("q-0-0", fate="kept"), proposal("q-0-0", step=1, reward=3.0)
-    rows = [first, paid, answer("q-0-0", R, step=4)]
+    first, paid = proposal("q-0-0", fate="kept"), proposal("q-0-0", step=2, reward=3.0)
+    rows = [first, paid, answer("q-0-0", R, step=5)]
     (found,) = SQLM.transcripts(rows)
     assert found.rows[0] is first
-    assert (found.subject, found.step) == ("q-0-0", 4)
+    assert (found.subject, found.step) == ("q-0-0", 5)
     assert choose_transcripts(SQLM, rows, 1, "spread") == [found]
-    assert places([shown_transcript(SQLM, [paid])]) == [(UNANSWERED, [0])]  # by itself, as a display sees that step
-    assert places([shown_transcript(SQLM, rows[2:])]) == [(AGREES, [0])]
 
 
 @pytest.mark.parametrize(
@@ -275,7 +247,7 @@ SHORT = {"rzero": {"challenger_steps": 1, "solver_steps": 1}}
 @pytest.mark.parametrize("name", FAMILY)
 def test_the_rows_of_the_librarys_own_games_are_understood(name):
     """What the games write down is what is read here: no proposal is called wrong."""
-    game = make_game(name, SHORT.get(name, {}), group_size=3, problems_per_step=4)
+    game = make_game(name, SHORT.get(name, {}), group_size=3, problems_per_step=5)
     table = ScriptedTable(noisy_script(game))
     rows = []
     for step in range(4):

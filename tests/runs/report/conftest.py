@@ -102,7 +102,7 @@ def family(write_run: Callable[..., Path]) -> Path:
     """Ten steps of propose and solve with the figures of `family_log`."""
     rows = [
         metrics(
-            step,
+            step + 1,
             {"solver": stream(reward_mean=step / 10, kl=0.01), "proposer": stream(accuracy=None)},
             game=family_log(step),
             warnings=[f"{step}0% of the questions repeat"] if step > 6 else [],
@@ -110,7 +110,7 @@ def family(write_run: Callable[..., Path]) -> Path:
         for step in range(10)
     ]
     episodes = [
-        completion(step, correct=k == 0, reason="" if k == 0 else "wrong" if k < 3 else "no_answer")
+        completion(step + 1, correct=k == 0, reason="" if k == 0 else "wrong" if k < 3 else "no_answer")
         for step in range(8)
         for k in range(4)
     ]

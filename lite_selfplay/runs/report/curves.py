@@ -1,0 +1,157 @@
+"""A run's lines as curves: one figure each, over the steps.
+
+What a game logs beside the figures it declares is shown under its own name.
+"""
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from lite_selfplay.games import Game
+from lite_selfplay.games.presentation import Figure, Unit, as_words
+from lite_selfplay.runs.report.meanings import MEANINGS, value_in
+
+Row = Mapping[str, Any]
+Log = tuple[int, Row]
+"""A step and the game's log of it."""
+
+How = Literal["mean", "sum", "last"]
+
+GAME, SEATS = "game", "seats"
+"""The parts of a run that are no role: what the game's own log holds, and what the seats did."""
+
+PLAY = "The game"
+"""The group of the game's own curves; `Meaning.group` has those of the others."""
+
+
+@dataclass(frozen=True)
+class Curve:
+    """One figure of a run over its steps.
+
+    `part` is a role, `GAME` or `SEATS`; `name` says what is measured, `kind` which of several of that name (a reason, a
+    bin, a seat). `values[i]` was seen at `steps[i]`, counted from 1; a share lies in [0, 1]. `how` several steps give
+    one value. `declared`: it is one of the game's `figures`.
+    """
+
+    part: str
+    name: str
+    steps: tuple[int, ...]
+    values: tuple[float, ...]
+    unit: Unit = "number"
+    group: str = PLAY
+    how: How = "mean"
+    kind: str = ""
+    declared: bool = False
+
+    @property
+    def line(self) -> str:
+        """What distinguishes it from others of its name: a kind, else a role; nothing where the game has one alone."""
+        return self.kind or ("" if self.part == GAME else self.part)
+
+
+def curves_of(game: type[Game], metrics: Sequence[Row]) -> tuple[Curve, ...]:
+    """Every curve of a run's lines that holds a value: of roles, of the game, of seats."""
+    found = [*_stream_curves(game, metrics), *_game_curves(game, metrics), *_seat_curves(metrics)]
+    return tuple(curve for curve in found if curve.steps)
+
+
+def _stream_curves(game: type[Game], rows: Sequence[Row]) -> Iterator[Curve]:
+    """What each role did: shares and means over its completions."""
+    drawn = [known for known in MEANINGS.values() if known.part == "streams" and known.group]
+    for role in dict.fromkeys(role for row in rows for role in row["streams"]):
+        played = [(row["step"], row["streams"][role]) for row in rows if role in row["streams"]]
+        for known in drawn:
+            points = ((step, value_in(known, stream)) for step, stream in played)
+            name = game.accuracy_of(role).name if known.key == "accuracy" else known.name
+            yield _curve(role, name, points, known.unit, group=known.group)
+
+
+def _seat_curves(rows: Sequence[Row]) -> Iterator[Curve]:
+    known = MEANINGS["grad_norm"]
+    for seat in dict.fromkeys(seat for row in rows for seat in row["seats"]):
+        norms = ((row["step"], row["seats"].get(seat, {}).get(known.key)) for row in rows)
+        yield _curve(SEATS, known.name, norms, group=known.group, kind=seat)
+
+
+# The game's own log
+
+
+def _game_curves(game: type[Game], rows: Sequence[Row]) -> Iterator[Curve]:
+    """The game's declared figures, then the other numbers of its log; last come breakdowns and counts of steps."""
+    logs = [(row["step"], row["game"]) for row in rows]
+    declared = [(figure, list(_figure_curves(figure, logs))) for figure in game.figures]
+    last = [figure.how == "zeros" or any(curve.kind for curve in curves) for figure, curves in declared]
+    yield from (curve for (_, curves), late in zip(declared, last, strict=True) if not late for curve in curves)
+    known = {figure.key for figure in game.figures} | game.not_figures
+    for key in dict.fromkeys(key for _, log in logs for key in log):
+        if key not in known:
+            yield from _undeclared(key, logs)
+    yield from (curve for (_, curves), late in zip(declared, last, strict=True) if late for curve in curves)
+
+
+def _figure_curves(figure: Figure, logs: Sequence[Log]) -> Iterator[Curve]:
+    """A declared figure: one curve, or one for each kind of an object (the most frequent first) and each bin."""
+    here = [(step, log[figure.key], _whole(figure, log)) for step, log in logs if figure.key in log]
+    how: How = "sum" if figure.how == "zeros" else figure.how
+    counts = [(step, value, of) for step, value, of in here if isinstance(value, Mapping)]
+    whole: Counter[str] = Counter()
+    for _, values, _ in counts:
+        whole.update({kind: count for kind, count in values.items() if _number(count)})
+    kinds = [kind for kind, _ in whole.most_common()]
+    size = max((len(value) for _, value, _ in here if isinstance(value, list)), default=0)
+    if size and not counts:
+        kinds = [f"{100 * i // size} to {100 * (i + 1) // size}%" for i in range(size)]
+        bins = [(step, value, of) for step, value, of in here if isinstance(value, list) and len(value) == size]
+        counts = [(step, dict(zip(kinds, value, strict=True)), of) for step, value, of in bins]
+    for kind in kinds:
+        points = ((step, _value(figure, values.get(kind, 0), of)) for step, values, of in counts)
+        yield _curve(GAME, figure.name, points, figure.unit, how=how, kind=kind, declared=True)
+    if not kinds:
+        points = ((step, _value(figure, value, of)) for step, value, of in here)
+        yield _curve(GAME, figure.name, points, figure.unit, how=how, declared=True)
+
+
+def _whole(figure: Figure, log: Row) -> Any:
+    """What a step's value is a mean over or a part of; 0 where it is of nothing."""
+    none = 0 if figure.part or figure.how == "zeros" else 1
+    found = log.get(figure.of, none) if figure.of else 1
+    if not isinstance(found, list):
+        return found
+    return (sum(found) if all(map(_number, found)) else 0) or none
+
+
+def _value(figure: Figure, value: Any, whole: Any) -> Any:
+    """A figure's value at a step; None where it is of nothing."""
+    if not (_number(whole) and whole > 0):
+        return None
+    if figure.how == "zeros":
+        return float(not value)
+    if not figure.part:
+        return value
+    return value / whole if _number(value) else None
+
+
+def _undeclared(key: str, logs: Sequence[Log]) -> Iterator[Curve]:
+    """A key under its own name: a curve, or one for each entry where it holds counts by name."""
+    name = as_words(key)
+    here = [(step, log[key]) for step, log in logs if key in log]
+    nested = dict.fromkeys(kind for _, value in here if isinstance(value, Mapping) for kind in value)
+    for kind in nested:
+        counts = ((step, value.get(kind, 0)) for step, value in here if isinstance(value, Mapping))
+        yield _curve(GAME, f"{name} a step", counts, kind=str(kind))
+    if not nested:
+        truth = all(isinstance(value, bool) for _, value in here)
+        yield _curve(GAME, name, here, "share" if truth else "number")
+
+
+def _curve(part: str, name: str, points: Iterable[tuple[int, Any]], unit: Unit = "number", **about: Any) -> Curve:
+    """A curve of those points (step, value) that hold numbers."""
+    kept = [(step, float(value)) for step, value in points if isinstance(value, bool) or _number(value)]
+    steps, values = (tuple(column) for column in zip(*kept, strict=True)) if kept else ((), ())
+    return Curve(part, name, steps, values, unit, **about)
+
+
+def _number(value: Any) -> bool:
+    return isinstance(value, int | float) and math.isfinite(value) and not isinstance(value, bool)

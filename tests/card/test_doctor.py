@@ -1,0 +1,175 @@
+"""`doctor` on machines that are made up: what would run on each, and why."""
+
+import dataclasses
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from lite_selfplay.config import ModelSection
+from lite_selfplay.errors import RequestError
+from lite_selfplay.models.backends import availability, chosen
+from lite_selfplay.models.backends.transformers import TransformersBackend
+from lite_selfplay.runs.doctor import machine
+from tests.card import counts, pretend
+
+V100 = dataclasses.replace(pretend.T4, name="Tesla V100-SXM2-16GB", memory=int(15.8 * pretend.GIB), capability=(7, 0))
+CUDA_13 = ["sm_75", "sm_80", "sm_86", "sm_90", "sm_100", "sm_120", "compute_120"]
+"""What torch for CUDA 13 is compiled for."""
+
+
+@pytest.fixture
+def put(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[pretend.Model], None]]:
+    """A card in a machine with torch for CUDA 13 and a driver."""
+    monkeypatch.setattr(availability, "driver", lambda: "580.82.07")
+    cards = []
+
+    def card(model: pretend.Model) -> None:
+        cards.append(pretend.card(model))
+        cards[0].__enter__()
+        monkeypatch.setattr(torch.cuda, "get_arch_list", lambda: CUDA_13)
+
+    yield card
+    monkeypatch.undo()
+    cards[0].__exit__(None, None, None)
+
+
+def told() -> dict[str, str]:
+    """What is said of each part, with a `!` before what is not as it should be."""
+    return {finding.part: ("" if finding.fine else "!") + finding.text for finding in machine()}
+
+
+def with_unsloth(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(availability, "package_problem", lambda: None)
+    monkeypatch.setattr("lite_selfplay.models.backends.version_of", lambda name: "2026.10.9")
+
+
+def test_a_t4(put: Callable[..., None]):
+    put(pretend.T4)
+    said = told()
+    assert said["device"].startswith("Tesla T4, 14.6 GiB; compute capability 7.5, driver 580.82.07, torch for CUDA")
+    assert said["precision"] == "over 4-bit weights fp16, since of bf16 Tesla T4 has none; adapters are float32"
+    assert said["backend"].startswith("transformers; unsloth cannot work here: the package unsloth is not installed")
+    assert not any(text.startswith("!") for text in said.values())
+
+
+def test_a_4090_with_unsloth(put: Callable[..., None], monkeypatch: pytest.MonkeyPatch):
+    put(pretend.RTX_4090)
+    with_unsloth(monkeypatch)
+    monkeypatch.setattr(availability, "compiler_problem", lambda: None)
+    said = told()
+    assert said["precision"] == "over 4-bit weights bf16; adapters are float32"
+    assert said["backend"].startswith("transformers; its CUDA graphs are expected to sample several times as fast")
+    assert said["backend"].endswith("--backend unsloth works, too")
+    assert chosen(ModelSection(name="tiny", backend="unsloth")) == "unsloth"
+    with pytest.raises(RequestError, match="needs a card, and --device cpu"):
+        chosen(ModelSection(name="tiny", backend="unsloth", device="cpu"))
+
+
+def test_whoever_has_unsloth_is_told_why_auto_is_not_unsloth(
+    put: Callable[..., None], monkeypatch: pytest.MonkeyPatch, tiny_path: Path
+):
+    from lite_selfplay.models.backends import choose_backend
+
+    put(pretend.RTX_4090)
+    said: list[str] = []
+    options: dict[str, Any] = {"seed": 0, "eos_ids": [2], "pad_id": 0, "warn": said.append}
+    choose_backend(tiny_path, ModelSection(name="tiny"), counts.SEATS, **options)
+    assert said == []
+    with_unsloth(monkeypatch)
+    monkeypatch.setattr(availability, "compiler_problem", lambda: "there is no compiler")
+    backend = choose_backend(tiny_path, ModelSection(name="tiny"), counts.SEATS, **options)
+    assert backend.name == "transformers"
+    assert said == ["--backend auto is transformers here: Unsloth cannot work here: there is no compiler"]
+
+
+def test_a_v100_that_torch_has_no_code_for(put: Callable[..., None], tiny_path: Path):
+    put(V100)
+    said = told()
+    assert said["device"].startswith(
+        f"!Tesla V100-SXM2-16GB has compute capability 7.0, and torch {torch.__version__} is built for 7.5 to 12.0"
+    )
+    with pytest.raises(RequestError, match=r"capability 7\.0.*--device cpu"):
+        counts.load(tiny_path)
+    section = ModelSection(name="tiny", precision="fp32", device="cpu")
+    backend = TransformersBackend(tiny_path, section, counts.SEATS, seed=0, eos_ids=[2], pad_id=0)
+    assert backend.device.type == "cpu"
+
+
+@pytest.mark.parametrize(
+    ("capability", "known", "runs"),
+    [
+        ((8, 9), ["sm_75", "sm_86"], True),  # code for an older card of the same generation
+        ((8, 0), ["sm_75", "sm_86"], False),
+        ((12, 1), ["sm_90", "compute_90"], True),  # compiled by the driver
+        ((9, 0), ["sm_90a"], True),
+        ((7, 0), ["sm_70"], True),
+        ((7, 0), [], True),  # a build that does not say
+    ],
+)
+def test_code_runs_on_its_own_generation_or_is_compiled_for_it(
+    monkeypatch: pytest.MonkeyPatch, put: Callable[..., None], capability: Any, known: list[str], runs: bool
+):
+    put(dataclasses.replace(V100, capability=capability))
+    monkeypatch.setattr(torch.cuda, "get_arch_list", lambda: known)
+    assert (availability.device_problem() is None) is runs
+
+
+def test_operators_that_do_not_load_are_tried_and_said(
+    put: Callable[..., None], monkeypatch: pytest.MonkeyPatch, tiny_path: Path
+):
+    import bitsandbytes.functional
+
+    put(pretend.RTX_4090)
+
+    def none(*_: Any, **__: Any) -> None:
+        raise RuntimeError("CUDA error: no kernel image is available for execution on the device")
+
+    monkeypatch.setattr(bitsandbytes.functional, "quantize_4bit", none)
+    said = told()["precision"]
+    assert said.startswith("!bitsandbytes ")
+    assert "no kernel image is available" in said
+    assert said.endswith("take --precision bf16")
+    with pytest.raises(RequestError, match=r"does not run on this card.*--precision bf16"):
+        counts.load(tiny_path, "4bit")
+
+
+@pytest.mark.parametrize("missing", ["compiler", "header"])
+def test_without_a_compiler_unsloth_cannot_work(
+    put: Callable[..., None], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, missing: str
+):
+    put(pretend.T4)
+    with_unsloth(monkeypatch)
+    monkeypatch.setattr(sys, "platform", "linux")
+    monkeypatch.delenv("CC", raising=False)
+    (tmp_path / "gcc").touch(mode=0o755)
+    (tmp_path / "Python.h").touch()
+    folder = tmp_path / "none" if missing == "header" else tmp_path
+    monkeypatch.setattr("sysconfig.get_paths", lambda scheme=None: {"include": str(folder)})
+    monkeypatch.setenv("PATH", "" if missing == "compiler" else str(tmp_path))
+    said = told()["backend"]
+    assert said.startswith("transformers; unsloth cannot work here: Triton needs ")
+    assert ("neither CC, gcc nor clang" if missing == "compiler" else "Python.h") in said
+    assert chosen(ModelSection(name="tiny")) == "transformers"
+    monkeypatch.setattr("sysconfig.get_paths", lambda scheme=None: {"include": str(tmp_path)})
+    monkeypatch.setenv("CC", "tcc")
+    assert availability.unsloth_problem() is None
+
+
+def test_xformers_is_tried(put: Callable[..., None], monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    put(pretend.T4)
+    (tmp_path / "xformers").mkdir()
+    (tmp_path / "xformers" / "__init__.py").touch()
+    (tmp_path / "xformers" / "_C.so").write_bytes(b"not a library")
+    (tmp_path / "xformers-0.0.35.dist-info").mkdir()
+    (tmp_path / "xformers-0.0.35.dist-info" / "METADATA").write_text("Name: xformers\nVersion: 0.0.35\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    said = told()
+    assert "xformers 0.0.35" in said["packages"]
+    assert said["xformers"].startswith(f"its operators do not load beside torch {torch.__version__} (OSError: ")
+    assert said["xformers"].endswith("Unsloth takes torch's own attention")
+    monkeypatch.setattr(torch.ops, "load_library", lambda path: None)
+    assert told()["xformers"].startswith("its operators load")
