@@ -24,7 +24,7 @@ def fault(tests: object) -> str:
         ["try:\n    assert add(1, 2) == 3\nexcept AssertionError:\n    pass"],
         ["assert add(1, 2) is None"],
         {"test": "# calls check(candidate)\ndef check(candidate):\n    assert candidate(1) == 2", "entry_point": "add"},
-        ["import unittest\nclass T(unittest.TestCase):\n    @unittest.skip('')\n    def test(self): assert add(1) == 2"],
+        ["import unittest as u\nclass T(u.TestCase):\n    @u.skip('')\n    def test(self): assert add(1) == 2"],
         [["3", ""], ["4", " \n"]],
     ],
 )

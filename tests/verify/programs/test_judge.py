@@ -315,8 +315,9 @@ WRONG = [
 ]
 CHECK = "def check(candidate):\n    assert candidate(1, 2) == 3\n    assert candidate(-5, 2) == -3\n"
 CASES = (
-    "class {}(unittest.TestCase):\n    def setUp(self):\n        self.two = 2\n    def test_sum(self):\n"
-    "        self.assertEqual(add(1, self.two), 3)\n    def test_less(self):\n        self.assertEqual(add(-5, 2), -3)\n"
+    "class {}(unittest.TestCase):\n    def setUp(self):\n        self.two = 2\n"
+    "    def test_sum(self):\n        self.assertEqual(add(1, self.two), 3)\n"
+    "    def test_less(self):\n        self.assertEqual(add(-5, 2), -3)\n"
 )
 ALL_FORMS = {
     "check of HumanEval": {"test": f"\n\nMETADATA = {{}}\n\n\n{CHECK}", "entry_point": "add"},
@@ -332,7 +333,7 @@ ALL_FORMS = {
     "unittest": [f"import unittest\n\n{CASES.format('TestAdd')}"],
     "unittest with two classes": [f"import unittest\n{CASES.format('A')}\n{CASES.format('B')}"],
     "unittest as a file": [
-        f"from unittest import TestCase, main\nimport unittest\n{CASES.format('A')}\nif __name__ == '__main__':\n    main()"
+        f"import unittest\nfrom unittest import main\n{CASES.format('A')}\nif __name__ == '__main__':\n    main()"
     ],
     "unittest that runs itself": [f"import unittest\n{CASES.format('A')}\nunittest.main()\n"],
     "calls": {"fn_name": "add", "inputs": [[1, 2], [-5, 2]], "outputs": [3, -3]},
