@@ -1,6 +1,7 @@
 """Statistics of evaluations: intervals, paired tests and majority votes. No torch."""
 
-from collections.abc import Callable, Hashable, Sequence
+from collections import Counter
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from math import comb, sqrt
 from statistics import fmean, stdev
@@ -51,29 +52,18 @@ def paired_test(before: Sequence[bool], after: Sequence[bool]) -> tuple[int, int
     return gained, lost, float(binomtest(gained, gained + lost, 0.5).pvalue)
 
 
-def majority_vote(
-    answers: Sequence[T | None], same: Callable[[T, T], bool] = lambda a, b: a == b
-) -> tuple[T | None, int]:
-    """The first answer of the largest equivalence class, and the size of that class.
+def majority_vote(classes: Sequence[T | None]) -> tuple[T | None, int]:
+    """The largest class of answers, and its size. `classes[i]` is the class of answer i, None a vote for nothing.
 
-    `None` is an answer that could not be parsed: it never wins. If classes tie for the largest, there is no winner:
-    (None, size).
-    `same` must be an equivalence; each answer is compared with the first member of each class.
+    If classes tie for the largest, there is no winner: (None, size). Votes for nothing are a class of their own, which
+    never wins: where no other is larger, (None, 0).
     """
-    classes: list[list[T]] = []
-    for answer in answers:
-        if answer is None:
-            continue
-        home = next((members for members in classes if same(members[0], answer)), None)
-        if home is None:
-            classes.append([answer])
-        else:
-            home.append(answer)
-    if not classes:
+    counts = Counter(key for key in classes if key is not None)
+    most = max(counts.values(), default=0)
+    if most <= sum(key is None for key in classes):
         return None, 0
-    size = max(len(members) for members in classes)
-    winners = [members[0] for members in classes if len(members) == size]
-    return (winners[0] if len(winners) == 1 else None), size
+    winners = [key for key, votes in counts.items() if votes == most]
+    return (winners[0] if len(winners) == 1 else None), most
 
 
 def pass_at_k(correct: int, n: int, k: int) -> float:
@@ -97,9 +87,9 @@ def mean_at_k(right: Sequence[bool | float], k: int) -> float:
 def maj_at_k(classes: Sequence[Hashable | None], right: Sequence[bool], k: int) -> float:
     """Whether the majority of a problem's first `k` samples is right; a tie counts as the mean of its classes.
 
-    `classes[i]` is the class of sample i's answer, None for an answer that states no value: such a sample has no vote.
-    `right[i]` says whether sample i is right. In [0, 1]; 0 where nobody votes, and for k = 1 the same as `mean_at_k`
-    wherever what is right states a value. Raises ValueError where there are fewer than `k` samples or lengths differ.
+    `classes[i]` is the class of sample i's answer, None a vote for nothing; those are a class that is never right.
+    `right[i]` says whether sample i is right. In [0, 1], and for k = 1 the same as `mean_at_k` wherever what is right
+    states a value. Raises ValueError where there are fewer than `k` samples or lengths differ.
     Source: Wang et al. 2022 (self-consistency), with the expectation of a tie that is broken at random.
     """
     if not 1 <= k <= len(classes) or len(classes) != len(right):
@@ -108,11 +98,10 @@ def maj_at_k(classes: Sequence[Hashable | None], right: Sequence[bool], k: int) 
         )
     verdicts: dict[Hashable, list[bool]] = {}
     for key, correct in zip(classes[:k], right[:k], strict=True):
-        if key is not None:
-            verdicts.setdefault(key, []).append(correct)
-    most = max(map(len, verdicts.values()), default=0)
+        verdicts.setdefault(key, []).append(correct and key is not None)
+    most = max(map(len, verdicts.values()))
     leading = [sum(votes) / most for votes in verdicts.values() if len(votes) == most]
-    return sum(leading) / len(leading) if leading else 0.0
+    return sum(leading) / len(leading)
 
 
 def paired_bootstrap(

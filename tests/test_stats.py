@@ -112,28 +112,15 @@ def test_unpaired_results_are_refused():
         (["4", "5", "5", "4", "6"], None, 2),
         ([], None, 0),
         ([None, None], None, 0),
-        ([None, None, None, "4"], "4", 1),
-        (["4", None, "5", None], None, 1),
+        ([None, None, None, "4"], None, 0),  # most votes are for nothing
+        ([None, "4", None, "4"], None, 0),
+        ([None, "4", None, "4", "4"], "4", 3),
+        (["4", None, "5"], None, 0),
+        (["4", "4", None, "5", "5"], None, 2),
     ],
 )
 def test_the_largest_class_wins_and_a_tie_does_not(answers, winner, size):
     assert majority_vote(answers) == (winner, size)
-
-
-def test_classes_are_those_of_the_given_equivalence():
-    answers = ["1/2", "0.5", "2", ".5"]
-    values = {"1/2": 0.5, "0.5": 0.5, ".5": 0.5, "2": 2.0}
-    assert majority_vote(answers) == (None, 1)
-    assert majority_vote(answers, same=lambda a, b: values[a] == values[b]) == ("1/2", 3)
-
-
-def test_unparsed_answers_are_never_compared():
-    def same(a: str, b: str) -> bool:
-        assert a is not None
-        assert b is not None
-        return a == b
-
-    assert majority_vote([None, "x", None, "x"], same=same) == ("x", 2)
 
 
 @settings(deadline=None)
@@ -141,9 +128,12 @@ def test_unparsed_answers_are_never_compared():
 def test_a_winner_has_more_votes_than_any_other(answers):
     winner, size = majority_vote(answers)
     votes = {a: answers.count(a) for a in answers if a is not None}
-    assert size == max(votes.values(), default=0)
-    leaders = [a for a, n in votes.items() if n == size]
-    assert winner == (leaders[0] if len(leaders) == 1 else None)
+    most = max(votes.values(), default=0)
+    leaders = [a for a, n in votes.items() if n == most]
+    if most > answers.count(None):
+        assert (winner, size) == (leaders[0] if len(leaders) == 1 else None, most)
+    else:
+        assert (winner, size) == (None, 0)
 
 
 # Several samples a problem
@@ -202,8 +192,10 @@ def test_mean_at_k_is_over_the_first():
         (["4", "5"], [True, False], 1 / 2),
         (["4", "5", "6"], [False, True, False], 1 / 3),
         (["4", "4", "5", "5", "6"], [True, True, False, False, False], 1 / 2),
-        ([None, None, "4"], [False, False, True], 1),
-        ([None, None], [False, False], 0),
+        ([None, None, "4"], [False, False, True], 0),
+        ([None, "4"], [False, True], 1 / 2),
+        ([None, "4", "4"], [True, True, True], 1),
+        ([None, None], [False, True], 0),  # what states no value is never elected, though it may be right
         (["4", "4", "4"], [True, True, False], 2 / 3),  # a class that the checker splits counts by its share
     ],
 )

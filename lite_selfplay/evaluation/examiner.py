@@ -19,7 +19,7 @@ from lite_selfplay.games.shots import MOST_SHOTS, opening
 from lite_selfplay.games.table import Reader
 from lite_selfplay.tasks.base import derived_seed
 from lite_selfplay.verify.choice import KIND as CHOICE
-from lite_selfplay.verify.keys import vote_key
+from lite_selfplay.verify.non_answers import states_nothing, vote_class
 from lite_selfplay.verify.programs.checker import KIND as PROGRAM
 
 # A guess at a prompt's length, for how many problems to ask at a time: progress is shown between such blocks.
@@ -254,14 +254,17 @@ def _judge(completion: Completion, problem: Problem, verdict: Verdict) -> Judged
 
 
 def _class_of(answer: str, problem: Problem) -> str | None:
-    """An answer's class in a vote: its value, the letter of a choice; the words of what another checker reads.
+    """An answer's class in a vote, None for a vote for nothing.
 
-    Programs have none: two that do the same are rarely the same.
+    Its value, the letter of a choice, the text of a program (two that do the same are rarely the same), the words of
+    what another checker reads. What the reference says is a choice, too.
     """
     if problem.kind == PROGRAM:
-        return None
-    if problem.kind == "math":
-        return vote_key(answer)
+        return answer
     if problem.kind == CHOICE:
         return answer if len(answer) == 1 and answer.isupper() else None
-    return " ".join(answer.casefold().split()) or None
+    options = problem.extra.get("options")
+    choices = map(str, [problem.answer, *(options if isinstance(options, list) else [])])
+    if problem.kind == "math":
+        return vote_class(answer, choices)
+    return None if states_nothing(answer, choices) else " ".join(answer.casefold().split()) or None

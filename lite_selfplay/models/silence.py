@@ -3,6 +3,7 @@
 import contextlib
 import logging as python_logging
 import os
+import warnings
 from collections.abc import Iterator
 
 
@@ -12,6 +13,8 @@ def quiet() -> Iterator[None]:
     os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")
     from transformers.utils import logging
 
+    # PEFT asks newer versions of transformers by an older name.
+    warnings.filterwarnings("ignore", "`is_gradient_checkpointing` is deprecated", FutureWarning)
     # At its import on some CPUs it misses a kernel of inference, which training does not use.
     theirs = python_logging.getLogger("bitsandbytes")
     level = theirs.level

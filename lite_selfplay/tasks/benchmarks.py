@@ -14,7 +14,7 @@ from lite_selfplay.data import Problem
 from lite_selfplay.errors import TaskError
 from lite_selfplay.tasks.base import Task, derived_seed
 from lite_selfplay.tasks.code_benchmarks import Reader, Row, codecontests, humaneval, mbpp, program_of_row
-from lite_selfplay.tasks.columns import Columns, Kind, problem_of_row
+from lite_selfplay.tasks.columns import Columns, Kind, problem_of_row, require_columns
 from lite_selfplay.tasks.equations import equations
 from lite_selfplay.tasks.hub import HubData, hub_problem, hub_task, in_folder, read_data, require_fingerprint
 from lite_selfplay.tasks.multiplication import multiplication
@@ -202,7 +202,8 @@ def _problem(benchmark: Benchmark, row: Row, where: str, default_id: str) -> Pro
     """A row as a problem, in the hub's columns or in those of our files; None for a program without tests."""
     columns, ours = benchmark.columns, benchmark.ours
     if benchmark.read is not None:
-        return program_of_row(row, columns, benchmark.read, where, default_id)
+        require_columns(row, columns, where)
+        return program_of_row(row, benchmark.read, where, default_id, columns.id)
     columns = ours if ours.fit(row) and not columns.fit(row) else columns
     return problem_of_row(row, columns, where, default_id, kind=benchmark.kind, alternatives=benchmark.alternatives)
 

@@ -8,7 +8,6 @@ from typing import Any
 
 from lite_selfplay.data import Problem
 from lite_selfplay.errors import TaskError
-from lite_selfplay.tasks.columns import Columns, require_columns
 from lite_selfplay.tasks.programs import program_problem
 
 Row = Mapping[str, Any]
@@ -30,19 +29,25 @@ sys.modules["numpy"] = numpy
 """The two names of numpy that EvalPlus' tests use: there is no other package in a sandbox."""
 
 
-def program_of_row(row: Row, columns: Columns, read: Reader, where: str, default_id: str) -> Problem | None:
+def reader_of(row: Row) -> Reader | None:
+    """How a row in the columns of HumanEval or MBPP is read; None for any other."""
+    if {"prompt", "entry_point", "test"} <= row.keys():
+        return humaneval
+    return mbpp if "test_list" in row else None
+
+
+def program_of_row(row: Row, read: Reader, where: str, default_id: str, id_column: str = "task_id") -> Problem | None:
     """A row as a problem that a program solves; None where it brings no tests.
 
-    Raises TaskError, beginning with `where`, for a column that is missing or holds something else.
+    Raises TaskError, beginning with `where`, for a column that holds something else.
     """
-    require_columns(row, columns, where)
     try:
         statement, tests, extra = read(row, where)
     except (ArithmeticError, AttributeError, LookupError, MemoryError, TypeError, ValueError) as error:
         raise TaskError(f"{where}: not a row of this benchmark ({type(error).__name__}: {error})") from None
     if not tests:
         return None
-    name = next((str(row[key]) for key in ("id", columns.id) if row.get(key) is not None), default_id)
+    name = next((str(row[key]) for key in ("id", id_column) if row.get(key) is not None), default_id)
     return program_problem(name, statement, tests, where, extra)
 
 
@@ -51,7 +56,7 @@ def humaneval(row: Row, where: str) -> tuple[str, Any, Mapping[str, Any]]:
     name, stub, test = _texts(row, ("entry_point", "prompt", "test"), where)
     statement = f"Complete this Python function:\n\n```python\n{stub.strip()}\n```"
     setup = stub if "import numpy" not in test else f"{_ARRAYS}\n{stub}"
-    tests = {"test": f"{test}\n\ncheck({name})\n", "function": name, "stub": stub, "setup": setup}
+    tests = {"test": test, "function": name, "stub": stub, "setup": setup}
     solution = row.get("canonical_solution")
     return statement, tests, {"solution": f"{stub}{solution}"} if isinstance(solution, str) else {}
 

@@ -7,8 +7,10 @@ from typing import Any
 
 from lite_selfplay.data import Problem
 from lite_selfplay.errors import TaskError
+from lite_selfplay.tasks.checked import checked
+from lite_selfplay.tasks.code_benchmarks import program_of_row, reader_of
 from lite_selfplay.tasks.files import read_object_lines
-from lite_selfplay.tasks.programs import problem_of_object
+from lite_selfplay.tasks.programs import has_tests, problem_of_object
 
 _PROBLEM_KEYS = ("problem", "question")
 _THOUSANDS = re.compile(r"[-+$]*\d{1,3}(,\d{3})+(\.\d*)?%?")
@@ -20,15 +22,14 @@ def read_jsonl(path: Path) -> list[Problem]:
     A line is an object with `problem` or `question`, usually `answer` (of a worked solution, what follows `####`), and
     possibly `id`; other columns are kept in `Problem.extra`. A worked solution is kept there as `solution`; a column
     `content` identifies the problem where its wording does not. With `tests`, the answer is a program that passes them
-    (`lite_selfplay.verify.programs.read_tests`). A list as the answer means values that must all be given; alternatives
-    are written {"any_of": [...]}. Raises TaskError, naming file and line, for anything else.
+    (`lite_selfplay.verify.programs.read_tests`); lines in the columns of HumanEval and MBPP are read as well. A list as
+    the answer means values that must all be given; alternatives are written {"any_of": [...]}. Raises TaskError, naming
+    file and line, for anything else, for tests that no program fails and for a reference that no answer matches.
     """
     if not os.path.exists(path):
         raise TaskError(f"no task file at {path}")
-    problems = [
-        to_problem(row, f"{path}, line {number}", f"{path.stem}-{number}")
-        for number, row in read_object_lines(path, TaskError)
-    ]
+    rows = ((f"{path}, line {number}", number, row) for number, row in read_object_lines(path, TaskError))
+    problems = checked((where, to_problem(row, where, f"{path.stem}-{number}")) for where, number, row in rows)
     if not problems:
         raise TaskError(f"{path} has no problem")
     return problems
@@ -37,13 +38,15 @@ def read_jsonl(path: Path) -> list[Problem]:
 def to_problem(row: dict[str, Any], where: str, default_id: str) -> Problem:
     """A row as `read_jsonl` describes it. Raises TaskError, beginning with `where`, for anything else."""
     key = next((key for key in _PROBLEM_KEYS if key in row), None)
+    if key is None and (read := reader_of(row)) and (program := program_of_row(row, read, where, default_id)):
+        return program
     if key is None:
         raise TaskError(f"{where}: neither 'problem' nor 'question' among its columns ({', '.join(row) or 'none'})")
     text = row[key]
     if not isinstance(text, str) or not text.strip():
         raise TaskError(f"{where}: {key!r} must be a non-empty text")
     name = default_id if row.get("id") is None else str(row["id"])
-    if row.get("tests") is not None:
+    if has_tests(row):
         return problem_of_object(row, text, where, name)
     answer, extra = row.get("answer"), {k: v for k, v in row.items() if k not in (key, "answer", "id")}
     if answer is not None and not all(map(_is_answer, _values(answer))):

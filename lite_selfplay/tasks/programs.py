@@ -13,6 +13,8 @@ from lite_selfplay.verify.programs.cases import CallTest, ProgramTests, StdinTes
 from lite_selfplay.verify.programs.checker import KIND
 
 _KEYS = ("function", "stub", "setup", "tolerance")
+_TESTED = ("test_list", "test", "entry_point", "fn_name", "test_setup_code", *_KEYS)
+"""What may stand beside `tests`, or instead of them, in a line of JSONL."""
 
 
 def program_problem(
@@ -27,18 +29,20 @@ def program_problem(
     return Problem(name, f"{statement.strip()}\n\n{_form(read)}", as_json(read), KIND, dict(extra or {}))
 
 
+def has_tests(row: Mapping[str, Any]) -> bool:
+    """Whether a line of JSONL is answered by a program."""
+    return any(row.get(key) is not None for key in ("tests", "test_list")) or {"test", "entry_point"} <= row.keys()
+
+
 def problem_of_object(row: Mapping[str, Any], text: str, where: str, name: str) -> Problem:
     """A line of JSONL with `tests`; `function`, `stub`, `setup` and `tolerance` may stand beside them.
 
     A program that solves it is kept as `solution`, and what explains that as `explanation`.
     """
-    tests = _from_text(row["tests"], where)
-    beside = {key: row[key] for key in _KEYS if row.get(key) is not None}
-    function = next((row[key] for key in ("entry_point", "fn_name") if isinstance(row.get(key), str)), None)
-    beside |= {} if function is None else {"function": function}
-    if beside:
-        tests = {**tests, **beside} if isinstance(tests, Mapping) else {"tests": tests, **beside}
-    used = {"tests", "entry_point", "fn_name", "problem", "question", "id", "answer", *_KEYS}
+    given = _from_text(row.get("tests"), where)
+    beside = {key: row[key] for key in _TESTED if row.get(key) is not None}
+    tests = {**given, **beside} if isinstance(given, Mapping) else {"tests": given, **beside}
+    used = {"tests", "problem", "question", "id", "answer", *_TESTED}
     extra = {key: value for key, value in row.items() if key not in used}
     return program_problem(name, text, tests, where, extra)
 

@@ -12,6 +12,7 @@ from lite_selfplay.errors import TaskError, UnknownNameError
 from lite_selfplay.tasks.arithmetic import arithmetic
 from lite_selfplay.tasks.base import Task
 from lite_selfplay.tasks.benchmarks import BENCHMARKS, MAKERS
+from lite_selfplay.tasks.checked import checked
 from lite_selfplay.tasks.code_arithmetic import code_arithmetic
 from lite_selfplay.tasks.gym import reasoning_gym
 from lite_selfplay.tasks.jsonl import read_jsonl
@@ -131,6 +132,8 @@ def _made(maker: Maker, name: str, seed: int, held_out: bool, options: str, data
         if not task.problems:
             raise TaskError(f"the task {name} holds no problem")
         _ = task.problems[0]
+    if isinstance(task.problems, list | tuple):  # others are made as they are drawn
+        checked((f"{task.origin or name}, problem {problem.id}", problem) for problem in task.problems)
     return task
 
 

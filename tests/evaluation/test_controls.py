@@ -178,7 +178,7 @@ def test_one_seat_cannot_be_swapped():
         measured(lambda *_: says(6), "swap-seats", "A")
 
 
-# Votes: 6 is right. Samples of "six": 6, 6.0, 7, none -> 6 wins with 2 of 4. Of "ten": 9, 10, nothing, 9 -> 9 wins.
+# Votes. Samples of "six": 6, 6.0, 7, none -> 6 wins with 2 of 4. Of "ten": 9, 10, nothing, 9 -> 9 wins.
 VOTES = {SIX.text: ["6", "6.0", "7", None], TEN.text: ["9", "10", None, "9"]}
 
 
@@ -209,6 +209,46 @@ def test_of_equal_classes_the_one_sampled_first_is_elected_and_without_votes_the
     found = measured(script, "vote", "A", samples=4)
     assert found.answers == {"six": {"A": ["7"]}, "ten": {"A": [None]}}
     assert found.seats["A"].share == 0.25  # half of six's answers, none of ten's
+
+
+def test_where_most_votes_are_for_nothing_nothing_is_elected():
+    said = {SIX.text: ["6", None, "I do not know", "6"], TEN.text: ["10", "unknown", "10", "10"]}
+
+    def script(seat: str, prompt: str, k: int) -> str:
+        value = next(votes for text, votes in said.items() if text in prompt)[k]
+        return "no idea" if value is None else says(value)
+
+    found = measured(script, "vote", "A", samples=4, ks=(4,))
+    assert found.per_problem == {"six": {"A": True}, "ten": {"A": True}}  # a tie goes to the class sampled first
+    said[SIX.text].reverse()
+    found = measured(script, "vote", "A", samples=4)
+    assert found.per_problem == {"six": {"A": True}, "ten": {"A": True}}
+    said[SIX.text] = ["6", None, "I do not know", "unknown"]
+    found = measured(script, "vote", "A", samples=4, ks=(4,))
+    assert found.per_problem == {"six": {"A": False}, "ten": {"A": True}}
+    assert found.answers["six"] == {"A": [None]}
+    assert found.seats["A"].share == (0 + 3 / 4) / 2
+    alone = measured(script, "single", "A", samples=4, ks=(4,))
+    assert alone.at_k["A"]["maj_at_k"] == {4: 0.5}
+
+
+def test_a_choice_may_be_that_it_cannot_be_known():
+    problem = Problem("u", "Rain?", "unknown", extra={"options": ["yes", "no", "unknown"]})
+    other = Problem("v", "Rain?", "no", extra={"options": ["yes", "no"]})
+    script = ["unknown", "unknown", "no", "unknown"]
+    table = Scripted(lambda seat, prompt, k: says(script[k]))
+    for asked, answer in ((problem, "unknown"), (other, "unknown")):
+        found = measure(table, EvalSpec("vote", ("A",)), [asked], sampling=SAMPLING, samples=4)
+        assert found.answers[asked.id] == {"A": [answer]}
+        assert found.seats["A"].share == (0.75 if asked is problem else 0.0)
+
+
+def test_a_program_votes_for_itself_alone():
+    problem = Problem("p", "Add.", {"tests": [["1 2", "3"]]}, kind="program")
+    programs = ["a", "b", "c", "b"]
+    table = Scripted(lambda seat, prompt, k: says(programs[k]))
+    found = measure(table, EvalSpec("vote", ("A",)), [problem], sampling=SAMPLING, samples=4)
+    assert found.answers["p"] == {"A": ["b"]}
 
 
 def test_several_samples_give_pass_mean_and_majority_at_k():

@@ -42,7 +42,8 @@ def shares_prefixes(model: nn.Module) -> bool:
     config = base.config.get_text_config()
     kinds = getattr(config, "layer_types", None)
     whole = all(kind == "full_attention" for kind in kinds) if kinds else not getattr(config, "sliding_window", None)
-    return whole and not (base.training and base.is_gradient_checkpointing)
+    recomputes = any(getattr(module, "gradient_checkpointing", False) for module in base.modules())
+    return whole and not (base.training and recomputes)
 
 
 def pick(x: Tensor, spans: Sequence[tuple[int, int]]) -> Tensor:

@@ -3,6 +3,7 @@
 `read_tests` takes the forms in which data sets write these down.
 """
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -54,12 +55,22 @@ class ProgramTests:
     tolerance: float = 0.0
 
 
-_COMMON = ("function", "stub", "setup", "tolerance")
 _STDIN, _STDOUT = ("stdin", "input", "inputs"), ("stdout", "output", "outputs", "expected_output")
 _FUNCTION = ("function", "fn_name", "entry_point", "func_name")
 _ARGUMENTS, _EXPECTED = ("arguments", "args", "input", "inputs"), ("expected", "output", "outputs", "result")
 _CODE = ("assert", "check", "test", "code")
 _MANY = ("tests", "test_list", "cases", "unit_tests")
+_SETUP = ("setup", "test_setup_code")
+
+_UNITTEST = """
+
+import unittest as _unittest
+for _case in [{}]:
+    _found = _unittest.TestResult()
+    _unittest.defaultTestLoader.loadTestsFromTestCase(_case).run(_found)
+    assert _found.testsRun and _found.wasSuccessful(), [lines[-200:] for _, lines in _found.failures + _found.errors]
+"""
+"""Runs the test cases of a text that defines them, as `unittest.main` does where a file is run."""
 
 
 def read_tests(given: Any, where: str = "the tests") -> ProgramTests:
@@ -69,40 +80,42 @@ def read_tests(given: Any, where: str = "the tests") -> ProgramTests:
       `[stdin, stdout]`; `{"stdin": ..., "stdout": ...}` (or `input` and `output`);
       `{"function": name, "arguments": [...], "expected": value}`; or a text of assertions;
     - `{"input": [...], "output": [...]}`, lists of equal length, with `fn_name` of calls (APPS, CodeContests);
-    - `{"test": code, "entry_point": name}` (HumanEval), or one text of assertions.
+    - `{"test": code, "entry_point": name}` (HumanEval), `{"test_list": [...], "test_setup_code": code}` (MBPP), or one
+      text of assertions.
 
-    An object may also hold `function`, `stub`, `setup` and `tolerance`. Raises TaskError, beginning with `where`.
+    A text that defines `check(candidate)` is run with the function, one of `unittest.TestCase` classes with those. An
+    object may also hold `function`, `stub`, `setup` and `tolerance`. Raises TaskError, beginning with `where`.
     """
     if isinstance(given, ProgramTests):
         return given
+    beside: dict[str, Any] = {}
+    if isinstance(given, Mapping):
+        beside = _beside(given, where)
+        many = _first(given, _MANY, None)
+        given = many if many is not None else _together(given, where) or [given]
     if isinstance(given, str | StdinTest | CallTest | AssertTest):
         given = [given]
-    if isinstance(given, Mapping):
-        return _of_object(given, where)
     if not isinstance(given, Sequence) or not given:
         raise TaskError(f"{where}: must be a list of tests with something in it")
-    return ProgramTests(tuple(_case(each, "", f"{where}, number {n}") for n, each in enumerate(given, 1)))
+    function = beside.get("function", "")
+    return ProgramTests(
+        tuple(_case(each, function, f"{where}, number {n}") for n, each in enumerate(given, 1)), **beside
+    )
 
 
-def _of_object(given: Mapping[str, Any], where: str) -> ProgramTests:
-    function = _first(given, _FUNCTION, "")
-    common = {key: given[key] for key in _COMMON if given.get(key) is not None} | {"function": function or ""}
-    if not all(isinstance(common.get(key, ""), str) for key in ("function", "stub", "setup")):
+def _beside(given: Mapping[str, Any], where: str) -> dict[str, Any]:
+    """What an object says of all its tests, as `ProgramTests` takes it."""
+    texts = {
+        "function": _first(given, _FUNCTION, ""),
+        "stub": given.get("stub") or "",
+        "setup": _first(given, _SETUP, ""),
+    }
+    if not all(isinstance(text, str) for text in texts.values()):
         raise TaskError(f"{where}: function, stub and setup must be text")
-    tolerance = common.get("tolerance", 0.0)
+    tolerance = given.get("tolerance") or 0.0
     if not isinstance(tolerance, int | float) or isinstance(tolerance, bool) or not 0 <= tolerance < 1:
         raise TaskError(f"{where}: tolerance must be a number from 0 to 1")
-    many = _first(given, _MANY, None)
-    if many is None:
-        many = _together(given, where)
-    if many is None:
-        many = [given]
-    if isinstance(many, str):
-        many = [many]
-    if not isinstance(many, Sequence) or not many:
-        raise TaskError(f"{where}: must hold a list of tests with something in it")
-    cases = tuple(_case(each, common["function"], f"{where}, number {n}") for n, each in enumerate(many, 1))
-    return ProgramTests(cases, **common)
+    return {**texts, "tolerance": tolerance}
 
 
 def _together(given: Mapping[str, Any], where: str) -> list[Any] | None:
@@ -118,13 +131,13 @@ def _together(given: Mapping[str, Any], where: str) -> list[Any] | None:
 def _case(given: Any, function: str, where: str) -> Case:
     if isinstance(given, StdinTest | CallTest | AssertTest):
         return given
-    if isinstance(given, str) and given.strip():
-        return AssertTest(given)
+    code = given
     if isinstance(given, Mapping):
         function = _first(given, _FUNCTION, "") or function
         code = _first(given, _CODE, None)
-        if isinstance(code, str) and code.strip():
-            return AssertTest(code)
+    if isinstance(code, str) and code.strip():
+        return _asserted(code, function, where)
+    if isinstance(given, Mapping):
         arguments, expected = _first(given, _ARGUMENTS, None), _first(given, _EXPECTED, _MISSING)
         if function and isinstance(arguments, list | tuple) and expected is not _MISSING:
             return _call(function, tuple(arguments), expected, where)
@@ -137,6 +150,19 @@ def _case(given: Any, function: str, where: str) -> Case:
         f"{where}: a test is [stdin, stdout], an object with stdin and stdout, one with function, arguments and "
         "expected, or a text of assertions"
     )
+
+
+def _asserted(code: str, function: str, where: str) -> AssertTest:
+    """Assertions with what runs them, where the text only defines it: its source does that elsewhere."""
+    check = re.search(r"^def check\((\s*\))?", code, re.MULTILINE)
+    if check and not re.search(r"(?<!def )\bcheck\(", code):
+        if not (check[1] or function):
+            raise TaskError(f"{where}: defines `check`, and no `entry_point` says which function it checks")
+        code += f"\n\ncheck({'' if check[1] else function})\n"
+    classes = ", ".join(re.findall(r"^class +(\w+)\(.*\bTestCase\b.*\):", code, re.MULTILINE))
+    if classes and not code.endswith(_UNITTEST.format(classes)):
+        code = re.sub(r"^unittest\.main\(.*\)", "", code, flags=re.MULTILINE) + _UNITTEST.format(classes)
+    return AssertTest(code)
 
 
 def _call(function: str, arguments: tuple[Any, ...], expected: Any, where: str) -> CallTest:

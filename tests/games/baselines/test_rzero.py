@@ -77,8 +77,8 @@ def play(game: Game, challenger: Sequence[str], solver: Sequence[str], steps: in
 
 
 def test_a_challengers_step_by_hand():
-    # Two groups of two: hens, train | hens again, broken. Votes: 3 of 4, 2 of 4 with a tie, 2 of 4 with two unread.
-    votes = [TWO, TWO, TWO, THREE, TWO, TWO, THREE, THREE, TWO, TWO, NONE, NONE]
+    # Two groups of two: hens, train | hens again, broken. Votes: 3 of 4, 2 of 4 with a tie, 2 of 4 with one unread.
+    votes = [TWO, TWO, TWO, THREE, TWO, TWO, THREE, THREE, TWO, TWO, NONE, THREE]
     (episode,) = play(rzero(), [HENS, TRAIN, HENS, BROKEN], votes)
     (challenger,) = episode.streams
     assert (challenger.role, challenger.credit) == ("challenger", "group")
@@ -93,6 +93,14 @@ def test_a_challengers_step_by_hand():
         ("challenger", 2, 2),
         ("solver", 3, 4),
     ]
+
+
+def test_a_solver_without_an_answer_pays_no_challenger_and_labels_nothing():
+    unknown = "<answer>I do not know</answer>"
+    for votes in ([TWO, TWO, NONE, NONE], [unknown] * 4, [unknown, NONE, unknown, TWO]):
+        (episode,) = play(rzero(group_size=1, problems_per_step=1, similarity=False), [HENS], votes)
+        (sample,) = episode.streams[0].groups[0].samples
+        assert (sample.reward, sample.info["label"], sample.info["fate"]) == (0, None, "no_majority")
 
 
 def test_likeness_costs_nothing_where_it_is_switched_off():

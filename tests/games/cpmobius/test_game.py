@@ -191,6 +191,14 @@ def test_a_task_without_a_fresh_majority_is_left_out():
     assert teach.streams == []
 
 
+def test_a_task_that_most_answers_say_nothing_to_is_left_out():
+    unknown = "<answer>It cannot be determined</answer>"
+    for votes in ([TWO, TWO, NONE, NONE], [unknown] * 4, [unknown, NONE, TWO, TWO]):
+        learn, teach = play(cpmobius(resample=False), votes, UP)
+        assert [s.role for s in learn.streams] == ["coach"]
+        assert (learn.log["no_majority"], learn.log["usable"], teach.streams) == (learn.log["draws"], 0, [])
+
+
 def test_the_releases_rewards():
     signed, teach = play(cpmobius(reward="signed", coach_reward="advantage", resample=False), [TWO, TWO, TWO, NONE], UP)
     assert stream(signed, "player") == [[1, 1, 1, -1]]

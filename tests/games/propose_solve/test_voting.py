@@ -1,7 +1,6 @@
 """Votes: what most answers to a question say, whatever their order and spelling."""
 
 import random
-from collections.abc import Sequence
 
 import pytest
 from hypothesis import given, settings
@@ -35,8 +34,14 @@ def answers(*values: str | None) -> list[Completion]:
         (("4", "5"), None, 1, (False, False)),  # a tie
         (("4", "5", "4", "5", None), None, 2, (False,) * 5),
         (("4", "4", "5", "5", "6"), None, 2, (False,) * 5),
-        ((None, "4", None), "4", 1, (False, True, False)),  # answers that are not read never win, but count
+        ((None, "4", "4"), "4", 2, (False, True, True)),  # no answer is a vote for nothing
+        ((None, None, None, "7"), None, 0, (False,) * 4),  # of which there may be most
+        ((None, "4"), None, 0, (False, False)),
+        ((None, "4", "4", None, "5"), None, 0, (False,) * 5),
         ((None, None), None, 0, (False, False)),
+        (("I do not know",) * 4, None, 0, (False,) * 4),
+        (("unknown", "7", "7.0", None), None, 0, (False,) * 4),
+        (("7", "unknown", "7.0", "N/A", "7"), "7", 3, (True, False, True, False, True)),
         (("4",), "4", 1, (True,)),
         ((), None, 0, ()),
     ],
@@ -62,19 +67,22 @@ def test_shares() -> None:
     ["####", "48 + 24", r"\frac{", "9" * 3000, "{}", ",", "x" * 2001, "\x00", "2x + 3 = 11", "5 = 6", "5!", "what?"],
 )
 def test_what_states_no_value_votes_for_nothing(odd: str) -> None:
-    found = count([odd, "5", odd, "4", odd, "5"])
-    assert (found.label, found.votes, found.of) == ("5", 2, 6)
+    found = count([odd, "5", "5", "4", odd, "5"])
+    assert (found.label, found.votes, found.of) == ("5", 3, 6)
+    found = count([odd, "5", "5", "4", odd, odd])
+    assert (found.label, found.votes, found.of) == (None, 0, 6)
     assert count([odd] * 3).label is None
 
 
 def test_figures_are_asked_for_in_some_topics() -> None:
     assert count(["red", "red", "5"]).label == "red"
-    assert count(["red", "red", "5"], figures=True).label == "5"
+    assert count(["red", "5.0", "5"], figures=True).label == "5"
+    assert count(["red", "blue", "5"], figures=True) == Vote(None, 0, 3, (False,) * 3, ("red", "blue", "5"))
 
 
 def test_reasoning_that_never_ends_is_no_vote() -> None:
-    group = [said("<think>so <answer>4</answer>"), said("<think>x</think><answer>4</answer>")]
-    assert vote(ScriptedTable({}), [group]) == [Vote("4", 1, 2, (False, True), (None, "4"))]
+    group = [said("<think>so <answer>4</answer>"), *[said("<think>x</think><answer>4</answer>")] * 2]
+    assert vote(ScriptedTable({}), [group]) == [Vote("4", 2, 3, (False, True, True), (None, "4", "4"))]
 
 
 def test_verdicts_say_who_agrees_and_why_not() -> None:
@@ -86,10 +94,17 @@ def test_verdicts_say_who_agrees_and_why_not() -> None:
     assert [verdict.answer for verdict in verdicts] == ["4", "4.0", "5", None]
     (tied, _) = verdicts_by_vote(answers("4", "5"), count(["4", "5"]), thinks=False)
     assert (tied.correct, tied.reason) == (False, "no_majority")
+    unknown = verdicts_by_vote(answers("unknown", None, "7"), count(["unknown", None, "7"]), thinks=False)
+    assert [(verdict.correct, verdict.reason) for verdict in unknown] == [
+        (False, "no_majority"),
+        (False, "no_answer"),
+        (False, "no_majority"),
+    ]
 
 
 # Properties: order, direction, and questions restated
 
+NOTHING = ["unknown", "N/A", "I don't know", r"\text{Cannot be determined}", "x = unknown", "5 or unknown"]
 VALUES = [
     "5%", "5", "0.05", "7", "72", "72.0", "48+24", "563+247-189", "x=72", "y = 72", "1/20", "$72", "72 apples",
     "72 m", "2 hours", "120 minutes", "2", "12 or 13", "13, 12", "(1,2)", "(2,1)", r"\sqrt{8}", "no", "yes",
@@ -97,7 +112,7 @@ VALUES = [
     r"\binom{5}{2}", "10", r"1 \pm \sqrt{2}", r"1+\sqrt2, 1-\sqrt2", "52_8", "[1, 2)", r"\pi/6", "30^\\circ", "-0", "0",
 ]  # fmt: skip
 ANSWERS = st.one_of(
-    st.sampled_from(VALUES),
+    st.sampled_from([*VALUES, *NOTHING]),
     st.integers(-50, 50).map(str),
     st.builds(lambda a, b: f"{a}/{b}", st.integers(-9, 9), st.integers(1, 9)),
     st.builds(lambda a, b: rf"\frac{{{a}}}{{{b}}}", st.integers(-9, 9), st.integers(1, 9)),
@@ -161,24 +176,22 @@ def test_a_restated_question_never_becomes_a_label(question: str, times: int) ->
     assert not any(found.agrees)
 
 
-def group_by_value(group: Sequence[str | None], same: dict[str, str]) -> dict[str, int]:
-    return {value: [same.get(answer or "") for answer in group].count(value) for value in set(same.values())}
-
-
-SAME = {"2": "2", "2.0": "2", "$2": "2", "3": "3", "three": "3", "5": "5"}
+SAME = {"2": "2", "2.0": "2", "$2": "2", "3": "3", "three": "3", "5": "5", **dict.fromkeys(NOTHING)}
 
 
 @settings(deadline=None)
 @given(st.lists(st.sampled_from([*SAME, None]), max_size=8))
 def test_a_vote_is_what_counting_by_value_says(group: list[str | None]) -> None:
-    found, counted = count(group), group_by_value(group, SAME)
+    found, said = count(group), [None if answer is None else SAME[answer] for answer in group]
+    counted = {value: said.count(value) for value in ("2", "3", "5")}
     most = max(counted.values())
     winners = [value for value, votes in counted.items() if votes == most]
-    assert (found.votes, found.of) == (most, len(group))
-    if most and len(winners) == 1:
+    nothing = most <= said.count(None)
+    assert (found.votes, found.of) == (0 if nothing else most, len(group))
+    if not nothing and len(winners) == 1:
         members = [answer for answer in group if answer is not None and SAME[answer] == winners[0]]
         assert found.label is not None
         assert SAME[found.label] == winners[0]
         assert len(found.label) == min(map(len, members))
     else:
-        assert found.label is None
+        assert (found.label, any(found.agrees)) == (None, False)

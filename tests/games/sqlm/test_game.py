@@ -88,10 +88,13 @@ ANSWERS = {
     "a half in two spellings": (["1/2", "0.5", 2, 3], "0.5", [1, 1, 0, 0], 1, ""),
     "a tie of two and two": ([3, 4, 3, 4], None, [0, 0, 0, 0], 1, ""),
     "all different": ([1, 2, 3, 4], None, [0, 0, 0, 0], 0, "none_agree"),
-    "one read of four": ([5, None, None, None], "5", [1, 0, 0, 0], 0, "none_agree"),
-    "two read of four": ([5, 5, None, None], "5", [1, 1, 0, 0], 1, ""),
+    "one read of four": ([5, None, None, None], None, [0, 0, 0, 0], 0, "none_agree"),
+    "two read of four": ([5, 5, None, None], None, [0, 0, 0, 0], 0, "none_agree"),
+    "two alike and one read of four": ([5, 5, None, 6], "5", [1, 1, 0, 0], 1, ""),
     "none read": ([None] * 4, None, [0, 0, 0, 0], 0, "none_agree"),
-    "words are no numbers": (["the result"] * 3 + [7], "7", [0, 0, 0, 1], 0, "none_agree"),
+    "words are no numbers": (["the result"] * 3 + [7], None, [0, 0, 0, 0], 0, "none_agree"),
+    "all say that they do not know": (["I do not know"] * 4, None, [0, 0, 0, 0], 0, "none_agree"),
+    "most say so": (["unknown", 7, "cannot be determined", "N/A"], None, [0, 0, 0, 0], 0, "none_agree"),
 }
 
 
@@ -108,6 +111,21 @@ def test_the_majority_labels_a_question(case: str):
     proposal = samples(episode, "proposer")[0]
     assert (proposal.reward, proposal.verdict and proposal.verdict.reason) == (earned, reason)
     table.close()
+
+
+def test_who_does_not_know_is_no_majority_where_words_are_answers(tmp_path: Path):
+    topic = tmp_path / "colours.txt"
+    topic.write_text("Ask for a colour.")
+    for said, label in (
+        (["unknown"] * 4, None),
+        (["unknown", "red", "N/A", "red"], None),
+        (["red"] * 3 + [None], "red"),
+    ):
+        texts = ["no idea" if value is None else answer(value) for value in said]
+        table = ScriptedTable({"proposer": ["Which colour?"], "solver": texts})
+        episode = played(sqlm(topic=str(topic), proposer_every=1), table)
+        assert {sample.info["label"] for sample in samples(episode, "solver")[:4]} == {label}
+        table.close()
 
 
 def test_the_format_baseline_pays_the_form_alone():

@@ -61,7 +61,7 @@ def test_prompts_that_begin_alike_are_read_once_and_say_the_same(
     def count(module: Any, args: Any, kwargs: Any) -> None:
         read.append(kwargs["input_ids"].numel())
 
-    backend.adapters.model.get_base_model().register_forward_pre_hook(count, with_kwargs=True)
+    backend.adapters.model.get_base_model().base_model.register_forward_pre_hook(count, with_kwargs=True)
     sampling = Sampling(max_tokens=16)
     shared = backend.generate(GenerationRequest("A", prompts, 2, sampling, seeds(5, 2)))
     # Three prompts share 30 tokens, the others have a prefix of their own; then at most 2 tokens of each are left.

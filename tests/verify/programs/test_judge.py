@@ -278,3 +278,85 @@ def test_every_solution_of_humaneval_passes_and_no_stub_does():
         failed += [] if right.score == 1 else [(row["task_id"], right)]
         passed += [row["task_id"]] if stub.passed else []
     assert (len(rows), failed, passed) == (164, [], [])
+
+
+# Every form of tests that a data set may have, and programs that are wrong in every way
+
+RIGHT = ["def add(a, b):\n    return a + b", "add = lambda a, b: b - -a"]
+ALWAYS_EQUAL = "class Same(int):\n    def __eq__(self, other): return True\n    __hash__ = int.__hash__\n"
+WRONG = [
+    *(
+        f"def add(a, b):\n    return {value}"
+        for value in (
+            *("-77", "None", "a", "b", "a - b", "a * b", "a + b + 1", "abs(a + b)", "3", "0", "True", "str(a + b)"),
+            *("[a + b]", "(a + b,)", "{a + b}", "a + b + 1e-3", "float('nan')", "float('inf')", "1j", "print(a + b)"),
+            *("lambda: a + b", "add", "iter([a + b])", "NotImplemented", "a + b if a > 0 else None", "a or b"),
+        )
+    ),
+    "",
+    "x = 3",
+    "def sub(a, b):\n    return a + b",
+    "def add(a):\n    return a",
+    "def add(a, b) return a + b",
+    "async def add(a, b):\n    return a + b",
+    "def add(a, b):\n    return add(a, b)",
+    "def add(a, b):\n    while True: pass",
+    "def add(a, b):\n    raise AssertionError",
+    "def add(a, b):\n    raise SystemExit(0)",
+    "import os\ndef add(a, b):\n    os._exit(0)",
+    "raise SystemExit",
+    f"{ALWAYS_EQUAL}def add(a, b):\n    return Same(7)",
+    f"{ALWAYS_EQUAL}class add(Same):\n    def __new__(cls, a, b): return Same(7)",
+    "class Any:\n    def __eq__(self, other): return True\ndef add(a, b):\n    return Any()",
+    "def check(candidate): pass\ndef add(a, b):\n    return 7",
+    "import unittest\nunittest.TestCase.assertEqual = lambda *_: None\ndef add(a, b):\n    return 7",
+    "import builtins\nbuiltins.AssertionError = BaseException\ndef add(a, b):\n    return 7",
+    "def close(a, b): return True\ndef add(a, b):\n    return 7",
+]
+CHECK = "def check(candidate):\n    assert candidate(1, 2) == 3\n    assert candidate(-5, 2) == -3\n"
+CASES = (
+    "class {}(unittest.TestCase):\n    def setUp(self):\n        self.two = 2\n"
+    "    def test_sum(self):\n        self.assertEqual(add(1, self.two), 3)\n"
+    "    def test_less(self):\n        self.assertEqual(add(-5, 2), -3)\n"
+)
+ALL_FORMS = {
+    "check of HumanEval": {"test": f"\n\nMETADATA = {{}}\n\n\n{CHECK}", "entry_point": "add"},
+    "check that is called": {"test": f"{CHECK}\ncheck(add)", "entry_point": "add"},
+    "check in a list": [{"test": CHECK, "entry_point": "add"}],
+    "check without parameters": [CHECK.replace("(candidate)", "()").replace("candidate", "add")],
+    "check after a head": {"test": CHECK, "entry_point": "add", "setup": "def add(a, b):\n    ..."},
+    "test_list of MBPP": {
+        "test_list": ["assert close(add(1, 2), 3)", "assert add(-5, 2) == -3"],
+        "test_setup_code": "def close(a, b):\n    return abs(a - b) < 1e-9",
+    },
+    "assertions": ["assert add(1, 2) == 3\nassert add(-5, 2) == -3"],
+    "unittest": [f"import unittest\n\n{CASES.format('TestAdd')}"],
+    "unittest with two classes": [f"import unittest\n{CASES.format('A')}\n{CASES.format('B')}"],
+    "unittest as a file": [
+        f"import unittest\nfrom unittest import main\n{CASES.format('A')}\nif __name__ == '__main__':\n    main()"
+    ],
+    "unittest that runs itself": [f"import unittest\n{CASES.format('A')}\nunittest.main()\n"],
+    "calls": {"fn_name": "add", "inputs": [[1, 2], [-5, 2]], "outputs": [3, -3]},
+}
+
+
+@pytest.mark.parametrize("form", ALL_FORMS)
+def test_every_form_tells_right_programs_from_wrong_ones(form):
+    tests = read_tests(ALL_FORMS[form])
+    assert len(WRONG) == 45
+    right, wrong = run_tests(RIGHT, tests, FAST), run_tests(WRONG, tests, FAST)
+    assert [report.score for report in right] == [1, 1], right
+    assert [program for program, report in zip(WRONG, wrong, strict=True) if report.score == 1] == []
+
+
+def test_what_was_read_is_read_again_as_it_is():
+    for form in ALL_FORMS.values():
+        read = read_tests(form)
+        assert read_tests({"tests": list(read.cases), "function": read.function, "setup": read.setup}) == read
+        codes = [case.code for case in read.cases if isinstance(case, AssertTest)]
+        assert [case.code for case in read_tests(codes).cases] == codes if codes else True
+
+
+def test_a_check_of_nobody_is_refused():
+    with pytest.raises(TaskError, match="the tests, number 1: defines `check`, and no `entry_point`"):
+        read_tests([CHECK])

@@ -1,0 +1,56 @@
+"""Answers that say that there is none, such as "I do not know": in a vote they are votes for nothing.
+
+A solver that always says so would otherwise be its own majority.
+"""
+
+import re
+from collections.abc import Iterable
+
+from lite_selfplay.verify.keys import vote_key
+
+LONGEST = 200
+"""Characters of an answer that are looked at; a longer one states no value anyway."""
+
+_MARKUP = re.compile(r"\\(?:text|textbf|textit|mathrm|mathbf|operatorname)\b|[\\$*`~{}()\[\]\"“”]")
+_BETWEEN = re.compile(r"\s*(?:[,;]|\b(?:and|or)\b)\s*")
+_KNOW = r"(?:know|tell|say|determine|decide|answer|solve|compute|calculate)"
+_KNOWN = r"(?:known|told|said|determined|decided|answered|solved|computed|calculated|found)"
+_NOTHING = re.compile(
+    rf"""
+    (?: [a-z][a-z' ]{{0,30}} (?: = | : | \bis\b ) \s* )?                      # x = unknown; the answer is unknown
+    (?: (?:answer\ )?unknown | undetermined | unanswerable | idk | dunno | tbd | n/a | n\.a | (?-i:NA)
+      | (?:(?:i\ am|i'm|it's)\ )? (?:unsure | uncertain | unclear | not\ (?:sure|certain|clear|known))
+      | not\ (?:given|stated|specified|provided|available|applicable|determined)
+      | (?:i\ have\ )? no\ (?:answer|idea|clue|information) (?:\ (?:given|provided))?
+      | (?:(?:i|we)\ )? (?:do\ not|don't|can\ ?not|can't|unable\ to)\ {_KNOW} (?:\ (?:it|this|that|exactly|uniquely))?
+      | (?:(?:it|this|that)\ )? (?:can\ ?not|can't)\ be\ {_KNOWN} (?:\ (?:exactly|uniquely))?
+      | (?:not\ possible|impossible)\ to\ {_KNOW}
+      | (?:not\ enough|insufficient|too\ little|missing|need\ more)\ (?:information|info|data|details) (?:\ given)?
+    )""",
+    re.VERBOSE | re.IGNORECASE,
+)
+
+
+def states_nothing(answer: str, choices: Iterable[str] = ()) -> bool:
+    """Whether an answer, or one of several that are given together, says that there is none.
+
+    The words are those of docs/answers.md; one of the problem's `choices` is an answer whatever it says. "None",
+    "undefined", "no solution" and "does not exist" are answers.
+    """
+    text = _plain(answer[:LONGEST])
+    if text.casefold() in (_plain(choice).casefold() for choice in choices):
+        return False
+    return any(map(_NOTHING.fullmatch, _BETWEEN.split(text)))
+
+
+def vote_class(answer: str | None, choices: Iterable[str] = ()) -> str | None:
+    """The class of an answer in a vote, None for a vote for nothing.
+
+    That is no answer, one that states no value (`lite_selfplay.verify.keys.vote_key`) and one that states nothing.
+    """
+    return None if answer is None or states_nothing(answer, choices) else vote_key(answer)
+
+
+def _plain(text: str) -> str:
+    """Words without markup, and without a stop at their end."""
+    return " ".join(_MARKUP.sub(" ", text).replace("’", "'").split()).strip(" .!?")

@@ -1,0 +1,150 @@
+"""Problems whose answers decide nothing are refused as they are read, and files of well-known formats are not."""
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lite_selfplay.data import Problem
+from lite_selfplay.errors import TaskError
+from lite_selfplay.tasks import load_task
+from lite_selfplay.tasks.checked import checked
+from lite_selfplay.verify.programs import run_tests
+
+CHECK = (
+    "\n\nMETADATA = {}\n\n\ndef check(candidate):\n    assert candidate(1, 2) == 3\n    assert candidate(-5, 2) == -3\n"
+)
+HUMANEVAL = {
+    "task_id": "HumanEval/0",
+    "prompt": 'def add(a: int, b: int) -> int:\n    """ The sum. """\n',
+    "entry_point": "add",
+    "canonical_solution": "    return a + b\n",
+    "test": CHECK,
+}
+MBPP = {
+    "task_id": 11,
+    "text": "Write a function to add two numbers.",
+    "code": "def add(a, b):\r\n  return a + b",
+    "test_list": ["assert close(add(1, 2), 3)", "assert add(-5, 2) == -3"],
+    "test_setup_code": "def close(a, b): return abs(a - b) < 1e-9",
+    "challenge_test_list": [],
+}
+ROWS: dict[str, dict[str, Any]] = {
+    "HumanEval's columns": HUMANEVAL,
+    "MBPP's columns": MBPP,
+    "a check beside a problem": {"problem": "Add.", "test": CHECK, "entry_point": "add"},
+    "a check as the tests": {"problem": "Add.", "tests": CHECK, "entry_point": "add"},
+    "a test_list beside a problem": {"problem": "Add.", **{k: MBPP[k] for k in ("test_list", "test_setup_code")}},
+    "a unittest": {
+        "problem": "Add.",
+        "tests": "import unittest\nclass T(unittest.TestCase):\n    def test(self):\n"
+        "        self.assertEqual([add(1, 2), add(-5, 2)], [3, -3])\n",
+    },
+}
+
+
+def jsonl(path: Path, *rows: Any) -> str:
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    return str(path)
+
+
+@pytest.mark.parametrize("row", ROWS)
+def test_a_line_of_each_format(tmp_path: Path, row: str):
+    (problem,) = load_task(jsonl(tmp_path / "mine.jsonl", ROWS[row])).problems
+    right, wrong = run_tests(["def add(a, b):\n    return a + b", "def add(a, b):\n    return -77"], problem.answer)
+    assert (problem.kind, right.score, wrong.score) == ("program", 1, 0)
+    if "solution" in problem.extra:
+        assert run_tests(problem.extra["solution"], problem.answer).score == 1
+    if row == "HumanEval's columns":
+        assert (problem.id, "Complete this Python function" in problem.text) == ("HumanEval/0", True)
+        assert run_tests("    return a + b", problem.answer).score == 1
+
+
+def test_a_file_of_humanevals_format_is_trained_on(tmp_path: Path, call: Any):
+    path = jsonl(tmp_path / "mine.jsonl", HUMANEVAL, {**HUMANEVAL, "task_id": "HumanEval/1"})
+    train = ("train", "grpo", "--model", "tiny", "--tasks", path, "--steps", 1, "--precision", "fp32")
+    ended = call(*train, "--max-completion-tokens", 8, "--run-dir", tmp_path / "run")
+    assert ended.code == 0, ended.err
+    rows = [json.loads(line) for line in (tmp_path / "run" / "episodes.jsonl").read_text().splitlines()]
+    assert rows
+    assert not any(row["correct"] for row in rows)
+    assert {row["reason"] for row in rows} <= {"no_program", "wrong_answer", "syntax", "error"}
+
+
+@pytest.mark.parametrize(
+    ("row", "sentence"),
+    [
+        (
+            {"problem": "x", "tests": "def test():\n    assert add(1, 2) == 3"},
+            "the tests test nothing: a program whose",
+        ),
+        ({**HUMANEVAL, "test": "# check(x)\n" + CHECK}, "the tests test nothing"),
+        ({**MBPP, "test_list": ["add(1, 2)"]}, "the tests test nothing"),
+        ({"problem": "x", "tests": [["1", ""]]}, "the tests test nothing"),
+        ({"problem": "x", "tests": ["assert f(1) == 2", "import math"]}, "every program passes assertion 2"),
+        ({"problem": "x", "tests": CHECK}, "no `entry_point` says which function"),
+        (
+            {"problem": "x", "answer": "\\boxed{}"},
+            r"no answer can be right: the reference '\\\\boxed\{\}' as an answer",
+        ),
+        ({"problem": "x", "answer": "$$"}, "no answer can be right"),
+        ({"problem": "x", "answer": ["."]}, "no answer can be right"),
+        ({"problem": "x", "answer": "9" * 3000}, "no answer can be right: the reference '9{80}' as"),
+    ],
+)
+def test_what_decides_nothing_is_refused_with_file_and_line(tmp_path: Path, row: dict[str, Any], sentence: str):
+    path = jsonl(tmp_path / "mine.jsonl", {"problem": "y", "answer": "4"}, HUMANEVAL, row)
+    with pytest.raises(TaskError, match=rf"mine\.jsonl, line 3.*{sentence}"):
+        load_task(path)
+
+
+def test_a_benchmark_and_a_function_of_ones_own_are_looked_at_as_well(tmp_path: Path):
+    jsonl(
+        tmp_path / "humaneval.jsonl", HUMANEVAL, {**HUMANEVAL, "task_id": "odd", "test": "def check(f):\n    f(1, 2)"}
+    )
+    with pytest.raises(TaskError, match=r"humaneval\.jsonl, problem odd: the tests test nothing"):
+        load_task("humaneval", data_dir=str(tmp_path))
+    own = tmp_path / "own.py"
+    own.write_text(
+        "from lite_selfplay.data import Problem\nfrom lite_selfplay.tasks import Task\n"
+        "def made(seed, held_out):\n    return Task('mine', [Problem('p', 'What?', '')])\n"
+    )
+    with pytest.raises(TaskError, match=r"own\.py:made, problem p: no answer can be right"):
+        load_task(f"{own}:made")
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        "5",
+        5,
+        "x = 5",
+        "12 or 13",
+        ["1", "2"],
+        {"any_of": ["", "6"]},
+        "[1, 2)",
+        "yes",
+        "N/A",
+        "A sentence, and more.",
+        "5!",
+    ],
+)
+def test_references_that_an_answer_matches(answer: Any):
+    problem = Problem("x", "?", answer)
+    assert checked([("here", problem)]) == [problem]
+    assert checked([("here", Problem("x", "?"))])
+
+
+DATA = Path(os.environ.get("LITE_SELFPLAY_TEST_DATA") or Path(__file__).parents[3] / "shared" / "data")
+
+
+@pytest.mark.data
+def test_every_file_of_the_shared_data_is_read():
+    files = sorted(DATA.glob("*.jsonl"))
+    if not files:
+        pytest.skip(f"no files in {DATA}")
+    counts = {path.stem: len(load_task(str(path)).problems) for path in files}
+    assert counts["humaneval"] == 164
+    assert min(counts.values()) > 0
