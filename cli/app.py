@@ -26,7 +26,6 @@ from lite_selfplay_cli import (
     export,
     listing,
     plan,
-    rehearse,
     report,
     reproduce,
     train,
@@ -81,8 +80,6 @@ app.command("why")(_command(why.why))
 app.command("view")(_command(view.view))
 app.command("chat")(_command(chat.chat, "one"))
 app.command("export")(_command(export.export, "one"))
-app.command("show-prompt")(_command(rehearse.show_prompt))
-app.command("try-reward")(_command(rehearse.try_reward))
 app.command("reproduce")(_command(reproduce.reproduce, "one"))
 app.command("doctor")(_command(doctor.doctor))
 app.add_typer(lists, name="list")

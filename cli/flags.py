@@ -101,7 +101,7 @@ def layers(
     found += [flags, *(parse_assignment(text) for text in assignments or [])]
     chosen = {key for layer in found for key, value in layer.items() if value is not None}
     if missing := [key for key in ("game", "model") if key not in chosen and "preset" not in chosen]:
-        raise ConfigError(f"no {missing[0]} given: try `lite-selfplay train agon --model tiny --tasks letters`")
+        raise ConfigError(f"no {missing[0]} given: try `lite-selfplay train agon --model tiny`")
     return found
 
 

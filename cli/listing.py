@@ -73,7 +73,7 @@ def runs(
 ) -> None:
     """List run folders: game, model, step, state, best checkpoint, size, and the command that goes on.
 
-    A glance alone: `lite-selfplay doctor RUN` checks whether one can be resumed.
+    A glance alone: `train --resume` says what is damaged.
     """
     from lite_selfplay.evaluation.tables import as_text
     from lite_selfplay.runs.state import run_folders, state_of

@@ -1,4 +1,4 @@
-"""`lite-selfplay plan`: how much memory a run would take, before anything is downloaded."""
+"""`lite-selfplay plan`: what a run would take, ask and pay, before anything is downloaded."""
 
 from typing import Annotated, Any
 
@@ -8,9 +8,11 @@ from lite_selfplay.errors import UnknownNameError
 from lite_selfplay_cli import flags
 
 _FLAGS = ("model", "group_size", "problems_per_step", "max_completion_tokens", "backend", "precision")
+_OF_TASKS = ("tasks", "knowledge", "validation", "solutions", "data_dir", "seed", "reward", "trust_remote_code")
+PREVIEW = 60
 
 
-@flags.takes({flag: flags.TRAIN[flag] for flag in _FLAGS})
+@flags.takes({flag: flags.TRAIN[flag] for flag in (*_FLAGS, *_OF_TASKS)})
 def plan(
     game: Annotated[str, typer.Option("--game", help="The game whose seats are trained.")] = "agon",
     *,
@@ -19,6 +21,9 @@ def plan(
         str | None, typer.Option(help="t4, rtx3060, rtx4090, l4, a100, h100, ...; cpu. [default: all cards]")
     ] = None,
     prompt_tokens: Annotated[int, typer.Option(min=1, max=2**31 - 1, help="Tokens of a long prompt of yours.")] = 512,
+    prompts: Annotated[
+        bool, typer.Option(help="Instead show the prompts of each role, as the model reads them.")
+    ] = False,
     preset: flags.Preset = None,
     config: flags.Config = None,
     assignments: flags.Assignments = None,
@@ -31,30 +36,46 @@ def plan(
     small, the settings are named that make it fit. With --json memory is in bytes. How long a step takes, a run says
     once it has made two.
 
+    --prompts shows what each role would be asked, with thinking on and off, and how many tokens that has: the problems
+    are the task's own, what other roles write before is made up, and only the model's tokenizer is loaded. --reward
+    calls a reward function on ten made-up completions of two problems and shows what each would earn beside what the
+    checker says: right, right without the answer format, wrong, empty and cut off; their token ids are bytes.
+
     Examples:
 
       lite-selfplay plan --model Qwen3-4B --game agon --gpu t4 --preset t4
+
+      lite-selfplay plan --model Qwen3-0.6B --game sqlm --prompts
+
+      lite-selfplay plan --model tiny --tasks problems.jsonl --reward my_reward.py:reward
 
       lite-selfplay plan --model Qwen3-1.7B --gpu rtx3060 --max-completion-tokens 2048
     """
     from lite_selfplay.config import RunConfig
     from lite_selfplay.models.memory import CARDS, GIB, Load, advise, estimate
     from lite_selfplay.models.shapes import shape_of
+    from lite_selfplay.runs.choices import size_for
     from lite_selfplay.runs.plan import filled_in
 
     if gpu is not None and gpu.lower() not in (*CARDS, "cpu"):
         raise UnknownNameError("GPU", gpu, [*CARDS, "cpu"])
     asked = RunConfig.of(*flags.layers({"game": game, **given}, preset, config, assignments))
-    whole, played = filled_in(asked)
+    if prompts or asked.run.reward is not None:
+        (_show_prompts if prompts else _try_reward)(asked, as_json)
+        return
+    sized = size_for(asked, gpu) if gpu is not None else []
+    whole, played = filled_in(asked, sized)
     shape = shape_of(whole.model.name)
     run = whole.run
     rows = max(run.problems_per_step * run.group_size, (played.rollouts_per_step() or 0) // len(played.roles))
     load = Load(rows, prompt_tokens, run.max_completion_tokens or 512)
     on_cpu = gpu is not None and gpu.lower() == "cpu"
-    found = estimate(whole, shape, load, on_cpu=on_cpu)
+    chosen = [] if on_cpu else [CARDS[gpu.lower()]] if gpu is not None else list(CARDS.values())
+    one = chosen[0] if len(chosen) == 1 else None
+    found = estimate(whole, shape, load, on_cpu=on_cpu, card=one)
+    fitting = {card.name: estimate(whole, shape, load, card=card).peak <= card.memory for card in chosen}
     rollouts = played.rollouts_per_step()
     most = None if rollouts is None else rollouts * load.completion_tokens
-    chosen = [] if on_cpu else [CARDS[gpu.lower()]] if gpu is not None else list(CARDS.values())
     if as_json:
         facts = {
             "parts": {part.name: round(part.bytes) for part in found.parts},
@@ -62,14 +83,15 @@ def plan(
             "updating": round(found.updating),
             "completions_per_step": rollouts,
             "tokens_per_step": most,
-            "fits": {card.name: found.peak <= card.memory for card in chosen},
+            "fits": fitting,
         }
         flags.echo_json(facts)
         return
-    for line in [*_about(whole, shape, load, rollouts, most), "", *_table(found), ""]:
+    why = [f"{choice.why}; {choice.flag} changes that" for choice in sized]
+    for line in [*_about(whole, shape, load, rollouts, most), *why, "", *_table(found), ""]:
         typer.echo(line)
     for card in chosen:
-        fits = "fits" if found.peak <= card.memory else "too small"
+        fits = "fits" if fitting[card.name] else "too small"
         typer.echo(f"{card.name:<20}{card.memory / GIB:>6.1f} GiB  {fits}")
     for sentence in advise(whole, shape, load, chosen[0]) if len(chosen) == 1 else ():
         typer.echo(sentence)
@@ -96,3 +118,55 @@ def _table(found: Any) -> list[str]:
         lines.append(f"{part.name:<18}{part.bytes / GIB:>7.2f}  {when}")
     sampling, updating = found.generating / GIB, found.updating / GIB
     return [*lines, "", f"peak, with allowances: {sampling:.1f} GiB sampling, {updating:.1f} updating"]
+
+
+def _show_prompts(asked: Any, as_json: bool) -> None:
+    from lite_selfplay.runs.plan import plan as planned
+    from lite_selfplay.runs.rehearsal import MOST_STEPS, rendered_prompts
+    from lite_selfplay.training.progress import printable
+
+    found, silent = rendered_prompts(planned(asked, own_checker=asked.run.reward is not None), _to_stderr())
+    if as_json:
+        flags.echo_json({"prompts": [vars(each) for each in found], "not_asked": silent})
+        return
+    for each in found:
+        how = "" if each.thinking == "auto" else f", thinking {each.thinking}"
+        typer.echo(f"== {each.role} (seat {each.seat}){how}: {each.tokens} tokens")
+        typer.echo("\n".join(f"    {line}" for line in printable(each.text).splitlines()) + "\n")
+    if found and all(each.thinking == "auto" for each in found):
+        typer.echo("The model's chat template knows no thinking: there is nothing to switch on or off.")
+    for role in silent:
+        typer.echo(f"\n{role}: not asked in the first {MOST_STEPS} steps of a made-up game")
+
+
+def _try_reward(asked: Any, as_json: bool) -> None:
+    from lite_selfplay.config.user_code import load
+    from lite_selfplay.evaluation.tables import as_text
+    from lite_selfplay.runs.plan import plan as planned
+    from lite_selfplay.runs.rehearsal import in_a_sentence, tried
+
+    function = load(asked.run.reward, "--reward", "function")
+    found = tried(function, planned(asked, own_checker=True).task, _to_stderr())
+    if as_json:
+        flags.echo_json({"samples": [vars(each) for each in found], "verdict": in_a_sentence(found)})
+        return
+    rows = [
+        [_short(each.problem), each.kind, f"{each.reward:g}", "right" if each.right else "wrong", _short(each.text)]
+        for each in found
+    ]
+    typer.echo(as_text(["problem", "completion", "reward", "checker", "text"], rows))
+    typer.echo(f"\n{in_a_sentence(found)}")
+
+
+def _to_stderr() -> Any:
+    """Progress beside the result, which alone is on stdout."""
+    from lite_selfplay.training.progress import PlainProgress
+
+    return PlainProgress(lambda line: typer.echo(line, err=True))
+
+
+def _short(text: str) -> str:
+    from lite_selfplay.training.progress import printable
+
+    words = " ".join(printable(text).split()) or "(nothing)"
+    return words if len(words) <= PREVIEW else f"{words[:PREVIEW]}..."

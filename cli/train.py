@@ -27,14 +27,17 @@ def train(
         bool, typer.Option("--verbose", help="Show every figure of a step, not only those that are wrong.")
     ] = False,
 ) -> None:
-    """Train the seats of a game.
+    """Train the seats of a game. What is left out is chosen: problems, an evaluation, a size for this machine, whether
+    the base thinks aloud and is taught the format first. Each choice is said, with the flag that changes it.
 
     The run folder holds the configuration, a line of metrics a step, every completion with its reward, the evaluations,
     the adapters (which plain PEFT loads), checkpoints to resume from, and a model card.
 
     Examples:
 
-      lite-selfplay train agon --model tiny --tasks letters --steps 20
+      lite-selfplay train agon --model Qwen3-0.6B
+
+      lite-selfplay train agon --model tiny --steps 20
 
       lite-selfplay train agon --preset demo
 

@@ -1,6 +1,5 @@
-"""From a run to what others use: a chat, an OpenAI client, a page to pass on, and a model in another tool.
+"""From a run to what others use: a chat, a page to pass on, and a model in another tool.
 
-pip install "lite-selfplay[serve]" openai
 python examples/take_it_away.py            trains the random model first; minutes
 python examples/take_it_away.py RUN SEAT   with a run and a seat of yours
 
@@ -12,8 +11,6 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
-
-from openai import OpenAI
 
 QUESTION = "What is 7 + 8 + 9?"
 
@@ -29,21 +26,6 @@ def chat(run):
     (line,) = lite_selfplay("chat", run, "--json", input=QUESTION + "\n").splitlines()
     for name, answer in json.loads(line)["answers"].items():
         print(f"chat, {name}: {answer['text'][:60]!r}")
-
-
-def serve(run, seat):
-    """A completion through the official client of OpenAI, from a server that this script starts and ends."""
-    command = [sys.executable, "-m", "lite_selfplay_cli", "serve", str(run), "--port", "0"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
-        try:
-            url, key = server.stdout.readline().strip(), server.stdout.readline().partition("key: ")[2].strip()
-            client = OpenAI(base_url=url, api_key=key)
-            print("served:", ", ".join(model.id for model in client.models.list()))
-            message = {"role": "user", "content": QUESTION}
-            reply = client.chat.completions.create(model=seat, messages=[message], max_tokens=16, temperature=0)
-            print(f"served, {seat}: {reply.choices[0].message.content!r}")
-        finally:
-            server.terminate()
 
 
 def bundle(run, folder):
@@ -62,8 +44,8 @@ def bundle(run, folder):
 def export(run, seat, folder):
     """The seat as a model of its own. transformers loads it in a process of its own, and has to answer as the seat."""
     made = json.loads(lite_selfplay("export", run, seat, "--to", "merged", "--out", folder, "--json"))
-    print(f"exported: {', '.join(made['files'])}")
     print(f"{made['verification']['reader']}: {made['verification']['sentence']}")
+    print("to serve it, or to pass it on:", *made["commands"], sep="\n  ")
 
 
 if __name__ == "__main__":
@@ -71,6 +53,5 @@ if __name__ == "__main__":
     if not run.exists():
         lite_selfplay("train", "agon", "--model", "tiny", "--tasks", "letters", "--steps", "5", "--run-dir", run)
     chat(run)
-    serve(run, seat)
     bundle(run, f"{run.name}-page")
     export(run, seat, f"{run.name}-{seat}")

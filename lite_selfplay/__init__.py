@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from lite_selfplay.runs.api import Run, load_run, resume, train
     from lite_selfplay.runs.evaluating import evaluate
     from lite_selfplay.runs.export.exporting import export
-    from lite_selfplay.runs.export.hub import push
     from lite_selfplay.tasks import register_task
     from lite_selfplay.training.progress import Progress
 
@@ -30,7 +29,6 @@ __all__ = [
     "evaluate",
     "export",
     "load_run",
-    "push",
     "register_backend",
     "register_game",
     "register_task",
@@ -49,7 +47,6 @@ _HOME = {
     "evaluate": "lite_selfplay.runs.evaluating",
     "export": "lite_selfplay.runs.export.exporting",
     "load_run": "lite_selfplay.runs.api",
-    "push": "lite_selfplay.runs.export.hub",
     "register_backend": "lite_selfplay.models.backends",
     "register_game": "lite_selfplay.games",
     "register_task": "lite_selfplay.tasks",

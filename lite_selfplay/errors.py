@@ -83,10 +83,6 @@ class VerificationFailed(LiteSelfPlayError):
     """An exported model does not answer as the seat it was made from, or could not be asked."""
 
 
-class PushFailed(LiteSelfPlayError):
-    """A hub did not take what was pushed, or could not be reached."""
-
-
 class Interrupted(LiteSelfPlayError):
     """The run was stopped by a signal, after saving."""
 

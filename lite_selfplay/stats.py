@@ -26,6 +26,13 @@ def clopper_pearson(k: int, n: int, confidence: float = 0.95) -> tuple[float, fl
     return float(low), float(high)
 
 
+def is_above(share: float, n: int, bound: float) -> bool | None:
+    """Whether a share seen in `n` trials lies above a bound (True) or below it (False) with 95% confidence, by Clopper
+    and Pearson; None where that is open."""
+    low, high = clopper_pearson(round(share * n), n)
+    return True if low > bound else False if high < bound else None
+
+
 def paired_test(before: Sequence[bool], after: Sequence[bool]) -> tuple[int, int, float]:
     """Exact McNemar test: are the same problems solved more often, or less often, than before?
 

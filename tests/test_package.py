@@ -121,6 +121,6 @@ def test_no_public_name_is_a_modules_name_too():
 
 
 def test_the_command_line_starts_as_a_module(tmp_path: Path):
-    command = [sys.executable, "-m", "lite_selfplay_cli", "version"]
+    command = [sys.executable, "-m", "lite_selfplay_cli", "--version"]
     done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, check=True)
     assert done.stdout.startswith("lite-selfplay")

@@ -145,12 +145,12 @@ def preset_names() -> list[str]:
 
 
 def preset_layer(name: str) -> dict[str, Any]:
-    """A preset as a layer. Raises UnknownNameError with the near names."""
+    """A preset as a layer, which names it as `run.preset`. Raises UnknownNameError with the near names."""
     if name not in preset_names():
         raise UnknownNameError("preset", str(name), preset_names())
     values = yaml.safe_load(files(PRESETS).joinpath(f"{name}.yaml").read_text(encoding="utf-8"))
     values.pop("about")
-    return nested(values)
+    return merge(nested(values), {"run": {"preset": name}})
 
 
 def preset_about(name: str) -> str:

@@ -286,8 +286,11 @@ class ColdStartSection(Section):
     - `auto`: `worked` where the tasks bring solutions, `self` elsewhere.
     """
 
-    enabled: bool = key(
-        False, "Teach the format first, by worked solutions or by what the base gets right", flag="cold_start"
+    enabled: bool | None = key(
+        None,
+        "Teach the format first, by worked solutions or by what the base gets right",
+        flag="cold_start",
+        unset="where a look at the base finds that it never has it",
     )
     source: str = key("auto", "What is learned from: worked, self, a .jsonl file of prompt and completion, or auto")
     roles: tuple[str, ...] | None = key(
@@ -343,6 +346,9 @@ class EvalSection(Section):
 class RunSection(Section):
     """The run itself. `dir` is its place, the only key that `config.yaml` leaves out."""
 
+    preset: str | None = key(
+        None, "For the record: the preset that the other keys were laid over", unset="the one that fits the machine"
+    )
     steps: int = key(200, "Steps of play and update", flag="steps", ge=1, le=1_000_000)
     group_size: int = key(8, "Completions that share a baseline", flag="group_size", ge=2)
     problems_per_step: int = key(4, "Problems drawn at a step", flag="problems_per_step", ge=1)
@@ -372,8 +378,8 @@ class RunSection(Section):
     )
     preflight: bool | None = key(
         None,
-        "Before the first step play up to 16 completions and compute the largest microbatch, say what to expect, and "
-        "refuse a run that cannot learn",
+        "Before the first step play a little, for a minute at most: look at the base, say what to expect, and refuse a "
+        "run that cannot learn",
         flag="preflight",
         unset="yes, except for tiny, whose weights are random",
     )

@@ -50,8 +50,8 @@ class Game:
     `tasks.solutions`; there may be none); a game may set them by its options. `needs_answers`: every problem must come
     with its answer. `own_labels`: it judges by labels of its own making, so that a reward function would have nothing
     to judge. `runs_programs`: its rules run programs, whatever the tasks. `default_tasks` stands in where a user names
-    no tasks. `about` is a line for the list of games, `Options` its switches, `recipe` the configuration its paper asks
-    for, laid under the user's.
+    no tasks; without it any problems do. `about` is a line for the list of games, `Options` its switches, `recipe` the
+    configuration its paper asks for, laid under the user's.
 
     How a run is shown: `accuracy` says of each role what its correct completions are (by default right answers),
     `figures` what the keys of its log measure, in the order they are shown. Other keys that hold numbers are shown

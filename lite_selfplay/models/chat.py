@@ -58,6 +58,7 @@ class Chat:
       the one to teach.
     - `end_of_turn`: the special token with which the template ends an assistant's turn; None where it has none.
     - `pad_id`: for filling up rows. It may equal an EOS, so masks must come from lengths, never from ids.
+    - `knows_thinking`: whether the template does, so that it can be switched on and off.
     - `thinks`: whether a completion may be expected to think aloud between `<think>` tags.
 
     Raises `ConfigError` for thinking "on" under a template that knows no thinking, and `ModelNotFoundError` where
@@ -70,8 +71,8 @@ class Chat:
         self.tokenizer = tokenizer
         template = tokenizer.get_chat_template() if tokenizer.chat_template else ""
         self._templated = bool(template)
-        self._mentions_thinking = _OPENED in template or _CLOSED in template
-        if thinking == "on" and not self._mentions_thinking:
+        self.knows_thinking = _OPENED in template or _CLOSED in template
+        if thinking == "on" and not self.knows_thinking:
             raise ConfigError("thinking is on, but the model's chat template knows no thinking: use auto or off.")
         self._thinking: Thinking = thinking
         self._hidden, self._special_text = _special_tokens(tokenizer)
@@ -80,7 +81,7 @@ class Chat:
         pad = tokenizer.pad_token_id
         self.pad_id: int = self.eos_ids[0] if pad is None else pad
         ends_closed = self.encode(_QUESTION).prefill.rstrip().endswith(_CLOSED)
-        self.thinks: bool = self._mentions_thinking and not ends_closed
+        self.thinks: bool = self.knows_thinking and not ends_closed
 
     @classmethod
     def load(cls, path: Path | str, thinking: Thinking = "auto", *, trust_remote_code: bool = False) -> "Chat":
@@ -110,7 +111,7 @@ class Chat:
         """
         text, prefill = self._render(prompt)
         if beginning:
-            if self._mentions_thinking and _CLOSED not in prefill:
+            if self.knows_thinking and _CLOSED not in prefill:
                 text, prefill = _without_thinking(text, prefill)
             beginning = self._as_text(beginning)
         return EncodedPrompt(self._ids(text + beginning), prefill + beginning)
@@ -151,7 +152,7 @@ class Chat:
         except TemplateError as error:
             raise RequestError(f"the model's chat template does not take this conversation: {error}") from None
         prefill = self._prefill(text)
-        if self._thinking == "off" and self._mentions_thinking and _CLOSED not in prefill:
+        if self._thinking == "off" and self.knows_thinking and _CLOSED not in prefill:
             # A template without a switch: the block is closed for it, in the way that those with a switch do.
             text, prefill = _without_thinking(text, prefill)
         return text, prefill

@@ -26,6 +26,8 @@ NF4_BYTES = 0.5 + 4 / 64
 
 CONTEXT_BYTES, WASTE = 0.9 * GIB, 0.1
 """Allowances: what CUDA, its libraries or the process hold before any model, and what allocators waste of the rest."""
+SPARE = 0.1
+"""The share of what is free that stays free where a card's 4-bit weights are expanded."""
 
 KEPT_ON_CPU = 10**6
 """What a CPU keeps of a token for the backward pass, in bytes: all activations where they are no more, else what the
@@ -111,8 +113,11 @@ class Load:
         return self.rows * self.row
 
 
-def estimate(config: RunConfig, shape: Shape, load: Load, *, on_cpu: bool = False) -> Estimate:
-    """The memory of a run whose configuration is filled in."""
+def estimate(
+    config: RunConfig, shape: Shape, load: Load, *, on_cpu: bool = False, card: Card | None = None
+) -> Estimate:
+    """The memory of a run whose configuration is filled in, on a card where 4-bit weights are expanded while a seat
+    speaks; on `card` they are only if there is room for that."""
     run, precision = config.run, config.model.precision
     compute = compute_bytes(config, on_cpu=on_cpu)
     numbers = sum(shape.adapter_parameters(seat.rank) for seat in config.seats.values())
@@ -127,19 +132,33 @@ def estimate(config: RunConfig, shape: Shape, load: Load, *, on_cpu: bool = Fals
     if keeps_products(config.model, shape, compute, on_cpu=on_cpu):
         per_token += shape.layers * product_bytes(shape, compute)
     weight = NF4_BYTES if precision == "4bit" else compute
+    keys, sampled = sampling_bytes(shape, together, load.row, compute)
     parts = [
         Part("base", shape.linear_parameters * weight + shape.embedding_parameters * compute),
         Part("adapters", 4 * numbers),
         Part("optimizer", 8 * numbers),
         Part("gradients", 4 * numbers, generating=False),
-        Part("keys and values", together * load.row * shape.layers * 2 * shape.keys * compute, updating=False),
-        Part("logits, sampling", 8 * together * shape.vocabulary, updating=False),
+        Part("keys and values", keys, updating=False),
+        Part("logits, sampling", sampled, updating=False),
         Part("activations", held * per_token, generating=False),
         Part("logits, update", (8 + compute) * logits, generating=False),
     ]
-    if on_cpu and precision == "4bit" and not (lean and together >= MANY_ROWS):
-        parts.append(Part("dense weights", shape.linear_parameters * compute, updating=False))
-    return Estimate(parts)
+    dense = Part("dense weights", shape.linear_parameters * compute, updating=False)
+    expanded = not (lean and together >= MANY_ROWS)
+    if card is not None:
+        others = Estimate(parts).generating - (1 + WASTE) * (keys + sampled)
+        expanded = has_room(dense.bytes + keys + sampled, card.memory - others)
+    return Estimate([*parts, dense] if precision == "4bit" and expanded else parts)
+
+
+def sampling_bytes(shape: Shape, rows: int, row: int, compute: int) -> tuple[int, int]:
+    """Keys and values of `rows` completions of `row` tokens with their prompts, and the logits of a token of each."""
+    return rows * row * shape.layers * 2 * shape.keys * compute, 8 * rows * shape.vocabulary
+
+
+def has_room(wanted: float, free: float) -> bool:
+    """Whether 4-bit weights are expanded on a card: where they and what is held while sampling leave a tenth free."""
+    return (1 + WASTE) * wanted <= (1 - SPARE) * free
 
 
 def recomputes(section: ModelSection, shape: Shape | None, compute: int, *, on_cpu: bool) -> bool:
@@ -204,7 +223,7 @@ def advise(config: RunConfig, shape: Shape, load: Load, card: Card) -> list[str]
         found.append(
             f"{card.name} has no bf16: use --precision 4bit with model.compute_dtype=fp16 (--preset t4), or fp16"
         )
-    if estimate(config, shape, load).peak <= card.memory:
+    if estimate(config, shape, load, card=card).peak <= card.memory:
         return found
     smaller, settings = config, list[str]()
     for section, key, value in _steps_down(config, load.row):
@@ -212,7 +231,7 @@ def advise(config: RunConfig, shape: Shape, load: Load, card: Card) -> list[str]
         smaller = RunConfig.of(smaller.model_dump(mode="json"), change)
         settings = [text for text in settings if not text.startswith(f"{section}.{key}=")]
         settings.append(f"{section}.{key}={str(value).lower() if isinstance(value, bool) else value}")
-        peak = estimate(smaller, shape, load).peak
+        peak = estimate(smaller, shape, load, card=card).peak
         if peak <= card.memory:
             flags = " ".join(f"--set {text}" for text in settings)
             return [*found, f"{flags} brings it to about {peak / GIB:.1f} GiB, which fits"]

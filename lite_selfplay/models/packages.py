@@ -1,12 +1,9 @@
-"""Which packages are installed, and what they require, as their own metadata says. Nothing is imported."""
+"""Which packages are installed, and where this one came from, as their own metadata says. Nothing is imported."""
 
 import json
 from collections.abc import Iterable
 from importlib import metadata
 from pathlib import Path
-
-from packaging.requirements import InvalidRequirement, Requirement
-from packaging.version import InvalidVersion, Version
 
 OWN = "lite-selfplay"
 
@@ -40,28 +37,3 @@ def install(extras: str) -> str:
     if "vcs_info" in found:
         url = f"{found['vcs_info']['vcs']}+{url}"
     return f'pip install "{OWN}[{extras}]{url and f" @ {url}"}"'
-
-
-def requirements(package: str, extra: str = "") -> list[Requirement]:
-    """What a package requires on this platform, and its extra besides; nothing where its metadata cannot be read."""
-    try:
-        lines = metadata.requires(package) or []
-    except Exception:  # metadata may be missing or damaged
-        return []
-    found = [requirement for line in lines if (requirement := _read(line)) is not None]
-    return [one for one in found if one.marker is None or one.marker.evaluate({"extra": extra})]
-
-
-def fits(version: str, requirement: Requirement) -> bool:
-    """Whether a version lies within the bounds of a requirement; a pre-release does as well."""
-    try:
-        return requirement.specifier.contains(Version(version), prereleases=True)
-    except InvalidVersion:
-        return False
-
-
-def _read(line: str) -> Requirement | None:
-    try:
-        return Requirement(line)
-    except InvalidRequirement:
-        return None

@@ -5,6 +5,7 @@ import datetime
 import re
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,9 +15,10 @@ from lite_selfplay.errors import ConfigError, RunFolderError
 from lite_selfplay.games import Game
 from lite_selfplay.models.backends import import_first
 from lite_selfplay.models.silence import quiet
+from lite_selfplay.runs.choices import Choice
 from lite_selfplay.runs.folder import ADAPTERS, CHECKPOINTS, RunFolder
 from lite_selfplay.runs.lock import writing
-from lite_selfplay.runs.plan import Plan, plan
+from lite_selfplay.runs.plan import Plan, chosen, plan
 from lite_selfplay.runs.processes import require_one_kind, require_one_run
 from lite_selfplay.runs.report.declared import game_of
 from lite_selfplay.training.interrupts import Interrupts
@@ -117,18 +119,30 @@ def _fresh_session_of(
     began, shown = time.monotonic(), as_progress(progress) if ranks.main else Progress()
     if reward is None and config.run.reward is not None:
         reward = load(config.run.reward, "--reward", "function")
-    ready = plan(config, own_checker=reward is not None)
+    said = ranks.from_main("what is chosen", lambda: [asdict(choice) for choice in chosen(config)])
+    ready = plan(config, own_checker=reward is not None, choices=[Choice(**choice) for choice in said])
+    for line in ready.chosen():
+        shown.say(line)
     path = ranks.from_main("the run folder", lambda: str(free_folder(ready.config)))
     folder = RunFolder(Path(path), ours=ranks.main)
-    require_one_run(ranks, ready, reward)
+    require_one_run(ranks, ready)
     import_first(ready.config.model)
     with quiet(), Interrupts(patient=ranks.world > 1) as interrupts:
         from lite_selfplay.models.sources import base_of
+
+        model = base_of(ready.config.model, shown)  # refused, where it cannot be had, before the libraries are loaded
         from lite_selfplay.runs.session import Session
 
-        model = base_of(ready.config.model, shown)
         session = Session(
-            ready, model, folder, reward=reward, progress=shown, poll=interrupts.poll, began=began, ranks=ranks
+            ready,
+            model,
+            folder,
+            reward=reward,
+            progress=shown,
+            poll=interrupts.poll,
+            began=began,
+            ranks=ranks,
+            look=True,
         )
         with contextlib.closing(session):
             require_one_kind(ranks, session)
@@ -137,7 +151,7 @@ def _fresh_session_of(
             if not ranks.main:
                 yield session
                 return
-            folder.create(ready.config)
+            folder.create(session.config)
             with writing(folder.path):
                 folder.write_environment(**session.facts())
                 yield session
@@ -190,9 +204,10 @@ def _resume(
         folder.require_elsewhere(config.run.reward, "a reward function")
     folder.require_own_files()
     folder.evaluations()  # read at every save: damage is reported before the first step
-    require_one_run(ranks, ready, reward)
+    require_one_run(ranks, ready)
     import_first(ready.config.model)
-    lock = writing(folder.path) if ranks.main else contextlib.nullcontext()
+    again = config.rollouts.again
+    lock = writing(folder.path, again=again) if ranks.main else contextlib.nullcontext()
     with lock, quiet(), Interrupts(patient=ranks.world > 1) as interrupts:
         from lite_selfplay.models.sources import base_of
         from lite_selfplay.runs.checkpoints import check_identity, hash_of

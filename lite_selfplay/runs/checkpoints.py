@@ -246,8 +246,6 @@ def _write(
     whole = {"step": about["step"], "versions": adapters.versions, "updates": adapters.updates, "snapshots": snapshots}
     whole |= state
     _write_json(aside / STATE, whole)
-    # What transformers' own loop reads when it goes on from a step: the step, and a batch size that it only compares.
-    _write_json(aside / "trainer_state.json", {"global_step": about["step"], "train_batch_size": 2})
     files = sorted(path for path in aside.rglob("*") if path.is_file())
     listed = {
         path.relative_to(aside).as_posix(): {"size": path.stat().st_size, "sha256": sha256_of(path)} for path in files

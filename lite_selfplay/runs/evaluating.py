@@ -369,6 +369,7 @@ def _evaluations(
     """Each task in each mode, under one phase of the progress."""
     pairs = [(each, spec) for each in chosen for spec in specs]
     parts = [len(each.problems) * find_mode(spec.mode).stages(spec.seats) for each, spec in pairs]
+    about = {"model": model, "precision": target.config.model.precision, "weights": target.weights()}
     several = len(pairs) > 1
     if several:
         names = f"{', '.join(each.name for each in chosen)} in {', '.join(spec.mode for spec in specs)}"
@@ -386,7 +387,7 @@ def _evaluations(
             seed=settings.seed,
             tasks=each.name,
             name=f"evaluation of {target.name} on {each.name}",
-            about={"model": model, "precision": target.config.model.precision, **each.about},
+            about={**about, **each.about},
             answers=answers,
             cache_tokens=target.config.run.generation_tokens * processes,
             rows_at_once=table.rows_at_once,

@@ -21,11 +21,12 @@ _PATIENCE_S = 0.2  # `writer` takes the lock for a moment, too
 
 
 @contextlib.contextmanager
-def writing(folder: Path, patience_s: float = _PATIENCE_S, *, insist: bool = False) -> Iterator[None]:
+def writing(folder: Path, patience_s: float = _PATIENCE_S, *, insist: bool = False, again: str = "") -> Iterator[None]:
     """Hold a run folder's lock, for the length of a context, having waited for it as long as patience allows.
 
-    `insist`: a file system without locks is an error as well. Raises RunFolderError, naming the process, where another
-    one holds it, and where the folder cannot be written.
+    `again`: what a resume is given besides the folder (`RolloutsSection.again`). `insist`: a file system without locks
+    is an error as well. Raises RunFolderError, naming the process, where another one holds it, and where the folder
+    cannot be written.
     """
     path = folder / LOCK
     if os.path.exists(path) and not stat.S_ISREG(path.stat().st_mode):
@@ -36,7 +37,7 @@ def writing(folder: Path, patience_s: float = _PATIENCE_S, *, insist: bool = Fal
     except Timeout:
         raise RunFolderError(
             f"{folder} is being written by {_holder(path)}; wait until it has ended, or stop it (it saves first), and "
-            f"go on with `lite-selfplay train --resume {folder}`"
+            f"go on with `lite-selfplay train --resume {folder}{again}`"
         ) from None
     except OSError as error:
         if insist or error.errno not in _NO_LOCKS:

@@ -3,7 +3,7 @@
 import importlib.util
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from lite_selfplay.games.modes import find_mode
 from lite_selfplay.models.backends import require_available
 from lite_selfplay.models.packages import install
 from lite_selfplay.models.sources import require_known, suggested
+from lite_selfplay.runs.choices import Choice, choices, layer_of, open_questions
 from lite_selfplay.runs.folder import RunFolder
 from lite_selfplay.tasks import Task, is_data, load_task
 from lite_selfplay.tasks.hub import DATA_VARIABLE
@@ -36,6 +37,7 @@ class Plan:
     """The whole configuration, the game, the problems to train on and those held out, checked against each other.
 
     `sources` holds what the game draws from, by name; `passages` may still be longer than a base's tokens allow.
+    `choices` are what nobody said, and `open` what a look at the untouched base is still to decide.
     """
 
     config: RunConfig
@@ -44,93 +46,92 @@ class Plan:
     max_completion_tokens: int
     held_out: Sequence[Problem] = ()
     sources: Mapping[str, Sequence[Problem]] = field(default_factory=dict)
+    choices: Sequence[Choice] = ()
+    open: Sequence[str] = ()
 
     @property
     def never_taught(self) -> list[Problem]:
         """What no cold start may learn from: what the run, or the game as it plays, is measured on."""
         return [*self.held_out, *self.sources.get("validation", ())]
 
+    def after(self, choice: Choice) -> "Plan":
+        """The same once something more is chosen. Raises ConfigError where a cold start would find no examples."""
+        config = RunConfig.of(self.config.model_dump(mode="json"), layer_of([choice]))
+        tokens = config.run.max_completion_tokens or self.max_completion_tokens
+        found = replace(self, config=config, choices=[*self.choices, choice], max_completion_tokens=tokens)
+        _check_examples(found)
+        return found
+
+    def chosen(self, *what: str) -> list[str]:
+        """What was chosen, a line each: all, or what it says of these."""
+        lines = {choice.what: line for choice in self.choices for line in self.lines() if line.startswith(choice.what)}
+        return [line for name, line in lines.items() if not what or name in what]
+
     def lines(self) -> list[str]:
-        """What would happen, in sentences."""
-        run, model = self.config.run, self.config.model
-        seats = ", ".join(f"{name} (lr {seat.lr:g}, rank {seat.rank})" for name, seat in self.config.seats.items())
-        length = "until the game ends" if self.game.open_ended else f"{run.steps} steps"
-        lines = [
-            f"{self.config.game.label} with {model.name} in {model.precision}, {length}, seed {run.seed}",
-            *self._source_lines(),
-            f"seats: {seats}",
-            *self.game.describe(run.steps),
-        ]
-        if run.init is not None:
-            lines.append(f"the seats start from {run.init}")
-        if servers := self.config.rollouts.servers:
-            lines.append(f"completions are sampled by {' and '.join(servers)}")
-        if run.minutes:
-            lines.append(f"as many of the steps as fit into {run.minutes:g} minutes, chosen after the first ones")
-        return lines + self._cold_start_lines() + self._step_lines() + self._evaluation_lines()
+        """What would happen, a line each; behind what nobody said stands why, and the flag that says otherwise."""
+        config, game, run = self.config, self.game, self.config.run
+        length = "until the game ends" if game.open_ended else f"{run.steps} steps"
+        seats = [f"{name} (lr {seat.lr:g}, rank {seat.rank})" for name, seat in config.seats.items()]
+        base = f"{config.model.name} in {config.model.precision}"
+        rows = {
+            "run": f"{config.game.label} with {base}, {length}, seed {run.seed}",
+            **self._drawn(),
+            "seats": ", ".join(seats) + (f", from {run.init}" if run.init else ""),
+            "samplers": ", ".join(config.rollouts.servers),
+            "backend": config.model.backend if self._is_chosen("backend") else "",
+            "thinking": config.model.thinking if self._is_chosen("thinking") else "",
+            "before the first step": f"a look at the base decides on {', '.join(self.open)}" if self.open else "",
+            "minutes": f"{run.minutes:g}, for as many of the steps as fit" if run.minutes else "",
+            "cold start": self._taught(),
+            "a step": self._sampled(),
+            "evaluation": self._measured(),
+        }
+        why = {choice.what: f" ({choice.why}; {choice.flag} changes that)" for choice in self.choices}
+        shown = [f"{what}: {value}{why.get(what, '')}" for what, value in rows.items() if value]
+        return shown + game.describe(run.steps)
 
-    def _source_lines(self) -> list[str]:
-        tasks, lines = self.config.tasks, []
-        for name, problems in self.sources.items():
-            if name == "problems":
-                often = "round" if self.game.open_ended else "step"
-                each = f", {self.config.run.problems_per_step} a {often}"
-                lines.append(f"tasks: {self.task.name}, {len(problems):,} problems{each}")
-            elif name == "solutions":
-                lines += [f"solutions: {tasks.solutions}, {len(problems):,}"] if problems else []
-            else:
-                given = tasks.knowledge if name == "passages" else tasks.validation
-                lines.append(f"{name}: {given or self.task.name}, {len(problems):,}")
+    def _is_chosen(self, what: str) -> bool:
+        return any(choice.what == what for choice in self.choices)
+
+    def _drawn(self) -> dict[str, str]:
+        tasks, each = self.config.tasks, self.config.run.problems_per_step
+        given = {"passages": tasks.knowledge, "solutions": tasks.solutions, "validation": tasks.validation}
+        rows = {name: f"{given.get(name) or self.task.name}, {len(p):,}" for name, p in self.sources.items() if p}
         if "problems" not in self.sources:
-            lines.append(f"problems are written by a seat; {self.task.name} is what a cold start would learn from")
-        return lines
+            return {"tasks": f"{self.task.name}, for a cold start: problems are written by a seat", **rows}
+        return {
+            "tasks": f"{rows.pop('problems')} problems, {each} a {'round' if self.game.open_ended else 'step'}",
+            **rows,
+        }
 
-    def _cold_start_lines(self) -> list[str]:
+    def _taught(self) -> str:
         section = self.config.cold_start
         if not section.enabled:
-            return []
-        examples = section.steps * section.examples_per_step
+            return ""
         taught = section.tasks and load_task(section.tasks, data_dir=self.config.tasks.data_dir)
-        task = training_side(taught or self.task, self.never_taught)
-        source = source_of(section, task, self.game)
-        from_where = {
-            "worked": "worked solutions",
-            "self": "what the base gets right",
-            "file": f"{section.source}",
-        }[source]
-        return [
-            f"cold start: {section.steps} steps of {section.examples_per_step}, {examples} examples a seat, "
-            f"from {from_where}" + (f", as {' and '.join(section.roles)} alone" if section.roles else "")
-        ]
+        source = source_of(section, training_side(taught or self.task, self.never_taught), self.game)
+        words = {"worked": "worked solutions", "self": "what the base gets right", "file": section.source}
+        roles = f", as {' and '.join(section.roles)} alone" if section.roles else ""
+        return f"{section.steps} steps of {section.examples_per_step} examples a seat, from {words[source]}{roles}"
 
-    def _step_lines(self) -> list[str]:
+    def _sampled(self) -> str:
         each, tokens = self.game.rollouts_per_step(), self.max_completion_tokens
         most = self.game.most_rollouts(self.config.run.steps)
-        lines = [
-            f"a step samples a number of completions that varies, of up to {tokens} tokens"
-            if each is None
-            else f"a step: {each} completions of up to {tokens} tokens, at most {each * tokens:,} tokens"
-        ]
-        if most is not None:
-            bound = "at most " if each is None else ""
-            lines.append(f"in all: {bound}{most:,} completions and at most {most * tokens:,} tokens")
-        if "validation" in self.sources:
-            lines[-1] += ", the validation problems apart"
-        return lines
+        step = "completions, their number varies," if each is None else f"{each} completions"
+        of = f" of up to {tokens:,} tokens"
+        return f"{step}{of}" + (f"; at most {most:,} in all, {most * tokens:,} tokens" if most is not None else "")
 
-    def _evaluation_lines(self) -> list[str]:
+    def _measured(self) -> str:
         section, spec = self.config.eval, self.game.evaluation()
         if not self.held_out:
-            return ["no evaluation: --eval-tasks names problems to measure the run on"]
-        times = f"{len(evaluation_steps(self.config))} times"
-        if self.game.open_ended:
-            times = "before training, where the game asks for it, and after it,"
-        stages = find_mode(spec.mode).stages(spec.seats)
-        asked = len(self.held_out) * section.samples
-        return [
-            f"evaluation: {spec.mode} of {' and '.join(spec.seats)} on {len(self.held_out)} held-out problems of "
-            f"{section.tasks}, {times} of {stages * asked} completions, and the untouched base once"
-        ]
+            return "none; --eval-tasks names problems to measure the run on"
+        times = "before and after" if self.game.open_ended else f"{len(evaluation_steps(self.config))} times"
+        each = find_mode(spec.mode).stages(spec.seats) * len(self.held_out) * section.samples
+        seats = " and ".join(spec.seats)
+        return (
+            f"{spec.mode} of {seats} on {len(self.held_out)} held-out problems of {section.tasks}, {times} "
+            f"{each} completions, and the untouched base once"
+        )
 
 
 def evaluation_steps(config: RunConfig) -> list[int]:
@@ -139,31 +140,34 @@ def evaluation_steps(config: RunConfig) -> list[int]:
     return sorted({0, steps, *range(every, steps, every)})
 
 
-def filled_in(config: RunConfig) -> tuple[RunConfig, Game]:
-    """A configuration with the game's recipe laid under it, and the game. Tasks are not looked at.
+def filled_in(config: RunConfig, chosen: Iterable[Choice] = ()) -> tuple[RunConfig, Game]:
+    """A configuration with what was chosen and the game's recipe laid under it, and the game. Tasks are not looked at.
 
     Raises ConfigError or UnknownNameError.
     """
-    resolved = _layered(make_game(config.game.name, config.game.options), config)
+    resolved = _layered(make_game(config.game.name, config.game.options), config, layer_of(chosen))
     sizes = {"group_size": resolved.run.group_size, "problems_per_step": resolved.run.problems_per_step}
     return resolved, make_game(resolved.game.name, resolved.game.options, **sizes)
 
 
-def plan(config: RunConfig, *, own_checker: bool = False) -> Plan:
+def chosen(config: RunConfig) -> list[Choice]:
+    """What a run of a configuration does where it says nothing. Raises ConfigError, UnknownNameError or TaskError."""
+    return choices(config, make_game(config.game.name, config.game.options))
+
+
+def plan(config: RunConfig, *, own_checker: bool = False, choices: Sequence[Choice] | None = None) -> Plan:
     """Fill in everything a configuration leaves open, and check it.
 
-    `own_checker`: a reward function takes the checker's place, so problems need no answers.
-    Raises ConfigError, UnknownNameError or TaskError.
+    `own_checker`: a reward function takes the checker's place, so problems need no answers. `choices`: what `chosen`
+    gave, where it was asked before. Raises ConfigError, UnknownNameError or TaskError.
     """
-    game = make_game(config.game.name, config.game.options)
-    tasks = config.tasks.train or game.default_tasks
-    if tasks is None:
-        raise ConfigError("no tasks: give --tasks a .jsonl file or a name such as letters")
-    data_dir = config.tasks.data_dir
-    task = load_task(tasks, seed=config.run.seed, data_dir=data_dir)
-    kept_apart = held_out(config)
+    choices = chosen(config) if choices is None else choices
+    resolved, game = filled_in(config, choices)
+    asked = tuple(open_questions(config, game))
+    tasks = resolved.tasks.train or ""
+    task = load_task(tasks, seed=resolved.run.seed, data_dir=resolved.tasks.data_dir)
+    kept_apart = held_out(resolved)
     task = training_side(task, kept_apart)
-    resolved, game = filled_in(config)
     tokens = resolved.run.max_completion_tokens or task.max_completion_tokens
     reward = resolved.run.reward
     files: dict[str, dict[str, Any]] = {
@@ -182,10 +186,10 @@ def plan(config: RunConfig, *, own_checker: bool = False) -> Plan:
         if (spec := getattr(resolved.cold_start, key)) is not None:
             files["cold_start"][key] = absolute(spec)
     for key in ("knowledge", "validation", "solutions"):
-        if (spec := getattr(config.tasks, key)) is not None:
+        if (spec := getattr(resolved.tasks, key)) is not None:
             files["tasks"][key] = absolute(spec, folder=key == "knowledge")
     if folder := _data_folder(
-        config, [*files["tasks"].values(), files["eval"]["tasks"], *files["cold_start"].values()]
+        resolved, [*files["tasks"].values(), files["eval"]["tasks"], *files["cold_start"].values()]
     ):
         files["tasks"]["data_dir"] = folder
     name = resolved.game.name
@@ -193,11 +197,11 @@ def plan(config: RunConfig, *, own_checker: bool = False) -> Plan:
     options = {"game": {"name": place, **game.options.model_dump(mode="json")}}
     whole = RunConfig.of(resolved.model_dump(mode="json"), files, options)
     sources = {name: _source(name, whole, task, kept_apart) for name in game.sources}
-    ready = Plan(whole, game, task, tokens, kept_apart, sources)
+    ready = Plan(whole, game, task, tokens, kept_apart, sources, choices, asked)
     _check_model(ready.config)
     if game.open_ended and whole.run.minutes:
         raise ConfigError(f"{whole.game.label} ends by itself, so run.minutes cannot choose its steps: leave it out")
-    if config.tasks.solutions is not None and "solutions" not in game.sources:
+    if whole.tasks.solutions is not None and "solutions" not in game.sources:
         raise ConfigError(f"{whole.game.label} takes no solutions: --solutions is for games that work on their steps")
     if ready.config.run.init is not None:
         RunFolder.open(Path(ready.config.run.init))
@@ -225,14 +229,15 @@ def _source(name: str, config: RunConfig, task: Task, kept_apart: Sequence[Probl
     return task.problems
 
 
-def _layered(game: Game, config: RunConfig) -> RunConfig:
-    """The game's recipe, what the model suggests, and the user's own keys, with `*` spread over roles and seats."""
+def _layered(game: Game, config: RunConfig, chosen: Mapping[str, Any]) -> RunConfig:
+    """The game's recipe, what was chosen, what the model suggests and the user's own keys, with `*` spread over roles
+    and seats."""
     hints: dict[str, Any] = {}
     for dotted, value in suggested(config.model.name).items():
         set_key(hints, dotted, value)
     merged: dict[str, Any] = {}
     sections = {"seats": game.trained_seats(), "roles": game.roles}
-    for layer in (game.recipe, hints, config.chosen()):
+    for layer in (game.recipe, chosen, hints, config.chosen()):
         spread_out: Mapping[str, Any] = nested(layer)
         for section, names in sections.items():
             spread_out = spread(spread_out, section, names)
@@ -279,20 +284,18 @@ def _check_problems(ready: Plan, own_checker: bool) -> None:
     judged = [ready.held_out, *([] if own_checker else ready.sources.values())]
     if game.runs_programs or any(map(_are_programs, judged)):
         shared_sandbox(unsafe_code=ready.config.tasks.unsafe_code)  # refused before anything is loaded
-    never_taught = ready.never_taught
-    require_examples(
-        ready.config.cold_start,
-        ready.task,
-        game,
-        held_out=never_taught,
-        own_checker=own_checker,
-        data_dir=ready.config.tasks.data_dir,
-    )
+    _check_examples(ready, own_checker)
     if own_checker:
         return
     unanswered = next((problem.id for problem in ready.held_out if problem.answer is None), None)
     if unanswered is not None:
         raise ConfigError(f"evaluation needs an answer to every problem; {unanswered} has none")
+
+
+def _check_examples(ready: Plan, own_checker: bool = False) -> None:
+    config = ready.config
+    options: dict[str, Any] = {"own_checker": own_checker, "data_dir": config.tasks.data_dir}
+    require_examples(config.cold_start, ready.task, ready.game, held_out=ready.never_taught, **options)
 
 
 def _are_programs(problems: Sequence[Problem]) -> bool:
@@ -327,4 +330,4 @@ def _data_folder(config: RunConfig, specs: Iterable[Any]) -> str | None:
 
 def _cold_starts(config: RunConfig) -> bool:
     """Seats that start from another run's were taught there."""
-    return config.cold_start.enabled and config.run.init is None
+    return bool(config.cold_start.enabled) and config.run.init is None

@@ -1,10 +1,8 @@
 """Several processes that play one run: what must be the same in all of them, and who saves it when one is lost."""
 
-import hashlib
-import inspect
 import platform
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from lite_selfplay.config import ModelSection
 from lite_selfplay.config.user_code import file_of
@@ -15,7 +13,6 @@ from lite_selfplay.runs.folder import CHECKPOINTS, CONFIG, PACKAGES, RunFolder
 from lite_selfplay.runs.lock import writing
 from lite_selfplay.tasks.files import sha256_of
 from lite_selfplay.training.ranks import Ranks
-from lite_selfplay.verify.reward_functions import RewardFunction
 
 if TYPE_CHECKING:
     from lite_selfplay.runs.plan import Plan
@@ -27,23 +24,22 @@ _UNSAVED = ("SaveFailed", "RunFolderError")
 """What process 0 may end with where another one could not save either."""
 
 
-def require_one_run(ranks: Ranks, ready: "Plan", reward: RewardFunction | None) -> None:
+def require_one_run(ranks: Ranks, ready: "Plan") -> None:
     """Raises RequestError, naming what differs, where another process was started on something else, and for a backend
     that several processes have not been run with."""
     if ranks.alone:
         return
-    require_shareable(ranks, ready.config.model)
     config = ready.config
+    require_shareable(ranks, config.model)
     if config.rollouts.servers:
         raise RequestError(f"--rollouts is for one process, and there are {ranks.world}: leave it out, or torchrun")
+    packages = {"python": platform.python_version(), **versions(PACKAGES)}
     own = {"game": config.game.name, "reward function": config.run.reward or "", "tasks": config.tasks.train or ""}
-    code = {f"{name}'s code": sha256_of(file) for name, spec in own.items() if (file := file_of(spec)) is not None}
     ranks.require_same(
         {
-            "set of packages": "\n".join([f"python {platform.python_version()}", *_packages()]),
+            "set of packages": "\n".join(f"{name} {version}" for name, version in packages.items()),
             "configuration": config.to_yaml(),
-            "reward function": None if reward is None else _source(reward),
-            **code,
+            **{f"{name}'s code": sha256_of(file) for name, spec in own.items() if (file := file_of(spec)) is not None},
         }
     )
 
@@ -94,16 +90,3 @@ def save_in_turn(ranks: Ranks, folder: RunFolder, done: int, save: Callable[[], 
     except RunFolderError:
         return False
     return True
-
-
-def _packages() -> list[str]:
-    return [f"{name} {version}" for name, version in versions(PACKAGES).items()]
-
-
-def _source(function: Any) -> str:
-    """A digest of a function's source, or of its name where it has none."""
-    try:
-        text = inspect.getsource(function)
-    except (OSError, TypeError):
-        text = getattr(function, "__qualname__", type(function).__qualname__)
-    return hashlib.sha256(text.encode()).hexdigest()

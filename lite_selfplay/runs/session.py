@@ -1,6 +1,7 @@
 """A run in progress: the base in memory, the game at its table, the trainer, and when what is measured and saved."""
 
 import contextlib
+import dataclasses
 import shutil
 import tempfile
 import time
@@ -16,17 +17,22 @@ from lite_selfplay.config.user_code import file_of
 from lite_selfplay.data import Episode, EvalSpec, Example, Problem, Sampling
 from lite_selfplay.errors import GameError, Interrupted, ProcessLost, RewardError, RolloutsLost, RunFolderError
 from lite_selfplay.evaluation.examiner import measure
+from lite_selfplay.evaluation.result import Evaluation
 from lite_selfplay.evaluation.tables import headline
+from lite_selfplay.games import Game
 from lite_selfplay.games.modes import find_mode
 from lite_selfplay.models.adapters import BASE, State, check_folder
 from lite_selfplay.models.backends import choose_backend
-from lite_selfplay.models.backends.rollouts import Rollouts, ServedBackend, require_temperature
+from lite_selfplay.models.backends.rollouts import REMEDY, Rollouts
+from lite_selfplay.models.backends.vllm import require_temperature
 from lite_selfplay.models.chat import Chat
-from lite_selfplay.runs.budget import Budget, sampling_speed
+from lite_selfplay.runs.aside import AsideTable
+from lite_selfplay.runs.budget import Budget
 from lite_selfplay.runs.checkpoints import Checkpoint, load_checkpoint, read_state
+from lite_selfplay.runs.choices import LONGEST, Streams, after_a_look, seen_enough, wanted
 from lite_selfplay.runs.folder import BUDGET, COLD_START, COLLECTIONS, ROLLOUTS, RunFolder
 from lite_selfplay.runs.plan import OPTIONAL, evaluation_steps, mode_of_the_base
-from lite_selfplay.runs.preflight import Lookout, preflight, wanted
+from lite_selfplay.runs.preflight import Played, play, preflight, seconds_for, settled
 from lite_selfplay.runs.processes import save_in_turn
 from lite_selfplay.runs.report.closing import closing_report
 from lite_selfplay.runs.saving import Saver
@@ -52,7 +58,6 @@ if TYPE_CHECKING:
     from lite_selfplay.models.sources import ResolvedModel
     from lite_selfplay.runs.plan import Plan
 
-
 PROBE = "Name three things you can see from a window, and say what each of them is for."
 """What the base is asked where only its rounding matters."""
 
@@ -60,7 +65,8 @@ PROBE = "Name three things you can see from a window, and say what each of them 
 class Session:
     """Everything a run holds in memory. `run` plays it to its end, or from a checkpoint; `close` when done with it.
 
-    `began` is when the run began, by the clock, if that was before. Of several processes that play it (`ranks`), the
+    With `look` the untouched base is looked at first, to decide what nobody said. `began` is when the run began, by the
+    clock, if that was before. Of several processes that play it (`ranks`), the
     one whose `folder` it is writes.
     """
 
@@ -76,19 +82,16 @@ class Session:
         clock: Callable[[], float] = time.monotonic,
         began: float | None = None,
         ranks: Ranks = ALONE,
+        look: bool = False,
     ):
         self._ranks = ranks
         self.config, self.game, self.folder = ready.config, ready.game, folder
         self.progress = shown = progress or Progress()
-        self._tracker: Tracker | None = None
-        if ranks.main and (kind := TRACKERS.get(self.config.run.report_to)) is not None:
-            self._tracker = kind(self.config, type(self.game), folder.path, shown.warn)
-            self.progress = Several(shown, self._tracker)
         self._ready, self._poll = ready, Poll(self.progress, poll)
         ranks.poll, clock = Poll(self.progress, poll), ranks.shared_clock(clock)
         run = ready.config.run
         self.identity = {"base": model.identity, "game": ready.config.game.label}
-        section = ready.config.model
+        section, self._path = ready.config.model, model.path
         self.chat = Chat.load(model.path, section.thinking, trust_remote_code=section.trust_remote_code)
         self.progress.say(f"loading {model.name} in {ready.config.model.precision}")
         self.backend = choose_backend(
@@ -98,11 +101,11 @@ class Session:
             seed=run.seed,
             eos_ids=self.chat.eos_ids,
             pad_id=self.chat.pad_id,
-            base_name=model.name,
+            base_name=model.hub_id or model.name,
             cache_tokens=run.generation_tokens,
             decode=self.chat.decode,
             poll=self._poll,
-            warn=self.progress.warn,
+            warn=lambda sentence: self.progress.warn(sentence),
             rollouts=self._rollouts(),
         )
         self.adapters = self.backend.adapters
@@ -114,6 +117,14 @@ class Session:
         )
         self.sources = self._make_sources(ready.sources)
         self._reward = reward
+        if look and ready.open and ranks.alone:
+            with self._closed_on_failure():
+                self._look_at_the_base()
+            ready, run = self._ready, self.config.run
+        self._tracker: Tracker | None = None
+        if ranks.main and (kind := TRACKERS.get(run.report_to)) is not None:
+            self._tracker = kind(self.config, type(self.game), folder.path, shown.warn)
+            self.progress = Several(shown, self._tracker)
         self._trainer_files = tempfile.TemporaryDirectory(prefix="lite-selfplay-")
         self.table = self._make_table(self.config, self.sources, reward)
         # Held-out answers are judged by the checker, so that runs with different rewards can be compared.
@@ -158,16 +169,12 @@ class Session:
         config, tokens = self.config, self._ready.max_completion_tokens
         if not config.rollouts.servers:
             return None
-        for temperature in (config.eval.temperature, config.cold_start.temperature):
-            require_temperature(temperature)
         sampled = [role.sampling(tokens) for role in config.roles.values()]
-        return Rollouts(
-            config.rollouts,
-            self.folder.path / ROLLOUTS,
-            self.chat.tokens,
-            [sampling.temperature for sampling in sampled],
-            config.run.max_prompt_tokens + max([tokens, *(sampling.max_tokens for sampling in sampled)]),
-        )
+        learned = [sampling.temperature for sampling in sampled]
+        for temperature in (config.eval.temperature, config.cold_start.temperature, *learned):
+            require_temperature(temperature, REMEDY)
+        longest = max([tokens, *(sampling.max_tokens for sampling in sampled)])
+        return Rollouts(config.rollouts, self.folder.path / ROLLOUTS, config.run.max_prompt_tokens + longest)
 
     def _data(self) -> dict[str, Any]:
         """The data that the run learns from and is measured on, as far as they are data and not made by rule."""
@@ -181,32 +188,28 @@ class Session:
     def run(self, checkpoint: Checkpoint | None = None) -> None:
         """Play to the last step.
 
-        Raises ConfigError where the tracker cannot be started; RequestError where a server cannot load an adapter;
-        PreflightError before the first step, where the run could not learn; Interrupted after saving the state before
-        the step that was cut short; TrainingError after too many steps with numbers that are not finite, or sampled
-        from other weights; SaveFailed where the folder's lines or its last checkpoint cannot be written.
+        Raises ConfigError where the tracker cannot be started; PreflightError before the first step, where the run
+        could not learn; Interrupted after saving the state before the step that was cut short; TrainingError after too
+        many steps with numbers that are not finite, or sampled from other weights; SaveFailed where the folder's lines
+        or its last checkpoint cannot be written.
         """
         if checkpoint is not None and not read_state(checkpoint)["cold_started"]:
             checkpoint = None  # stopped during the cold start, which is short: it begins again
         if checkpoint is not None:
             self._load(checkpoint)
-        self._begin_rollouts()
         if self._tracker is not None:
             self._tracker.open(self._done)
         with self._saved_when_stopped():
-            if self._budget.nothing_chosen and self._done < self.config.run.steps:
-                self._look_at_the_machine()
             if checkpoint is None:
                 self._prepare()
-                with self._budget.timing_a_save():
+                with self._budget.timing("save"):
                     self._saver.try_save(0, self._state(), self.trainer.optimizer)
             done = self._done
             if done == 0:
                 self._keep_references()
             if checkpoint is None and self._ranks.alone and wanted(self.config):
                 self._look_ahead()
-            if done in evaluation_steps(self.config) and not self._was_evaluated(done):
-                self._evaluate(done)
+            self._evaluate_what_is_missing(done)
             self._begin_training(done)
             self.progress.activity("sampler and trainer are compared")
             self.trainer.check.calibrate(self.chat.encode(PROBE).ids)
@@ -224,11 +227,10 @@ class Session:
 
     def cold_start_only(self) -> None:
         """Teach the seats and stop: the folder is what another run's `init` takes."""
-        self._begin_rollouts()
         with self._saved_when_stopped():
             self._prepare()
             self._save(0, self._state())
-            self._evaluate(0)
+            self._evaluate_what_is_missing(0)
             self._saver.write_card(0)
         path = self.folder.path
         if self.folder.ours:
@@ -237,10 +239,18 @@ class Session:
             [f"the run: {path}", f"train from it: lite-selfplay train {self.config.game.name} --init {path} ..."]
         )
 
-    def _begin_rollouts(self) -> None:
-        """Have servers load a seat before anything is asked of them."""
-        if isinstance(self.backend, ServedBackend):
-            self.backend.begin()
+    @contextlib.contextmanager
+    def _closed_on_failure(self) -> Iterator[None]:
+        """What ends a session before it is one leaves nothing behind: no folder of the run is there yet."""
+        try:
+            with leaving_as_an_error():
+                yield
+        except BaseException as error:
+            self.verifier.close()
+            self.backend.close()
+            if isinstance(error, Interrupted):
+                raise Interrupted(f"{error}: nothing was saved") from None
+            raise
 
     def close(self) -> None:
         """End the checking processes, undo what the backend changed, and remove what the trainer wrote aside."""
@@ -274,8 +284,6 @@ class Session:
 
     def _prepare(self) -> None:
         """The seats as they enter training: another run's, taught by a cold start, or as they were made."""
-        if self._held_out and not self.config.run.init:
-            self._measure("base", EvalSpec(mode_of_the_base(self.game), (BASE,)), step=-1, moment="untouched")
         if self.config.run.init is not None:
             for seat, weights in self.seats_of(RunFolder.open(Path(self.config.run.init))).items():
                 self.adapters.load_state(seat, weights)
@@ -357,24 +365,53 @@ class Session:
         for kept in self.game.kept_at_start():
             self.adapters.snapshot(kept.seat, kept.name)
 
+    def _look_at_the_base(self) -> None:
+        """Let what the untouched base does decide whether it thinks, how long its answers may be, and whether it is
+        taught the format: one after the other, each time with another look."""
+        tokens, section = self._ready.max_completion_tokens, self.config.model
+        while self.chat.thinks or self._ready.open != ("thinking",):
+            self.progress.phase("a look at the base")
+            found = self._played(lambda game: dict.fromkeys(game.seats(0), BASE), seen_enough)
+            now, thinks = self._ready.max_completion_tokens, self.chat.thinks
+            choice = after_a_look(self._ready.open, now, LONGEST * tokens, thinks, found.streams)
+            for line in found.lines(type(self.game), "a look at the base"):
+                self.progress.say(line)
+            if choice is None:
+                return
+            self._ready = self._ready.after(choice)
+            self.config = self._ready.config
+            self.progress.say(self._ready.chosen(choice.what)[-1])
+            if choice.what == "cold start":
+                return
+            thinking, trusted = self.config.model.thinking, section.trust_remote_code
+            self.chat = Chat.load(self._path, thinking, trust_remote_code=trusted)
+
     def _look_ahead(self) -> None:
         """Play a little before the first step. Raises PreflightError where the run could not learn."""
-        preflight(
-            Lookout(
-                config=self.config,
-                game=self.game,
-                trainer=self.trainer,
-                chat=self.chat,
-                verifier=self.verifier,
-                sources=self.sources,
-                max_completion_tokens=self._ready.max_completion_tokens,
-                reward=self._reward,
-                path=self.folder.path,
-                progress=self.progress,
-                poll=self._poll,
-                guarded=self._guarded,
-            )
-        )
+        self.progress.phase("pre-flight")
+        found = self._played(lambda game: game.seats(0), settled)
+        preflight(found, self.config, type(self.game), self.folder.path, self.progress)
+
+    def _played(self, seats: Callable[[Game], Mapping[str, str]], enough: Callable[[Streams], bool]) -> Played:
+        """What small steps of the game show, played aside by these seats."""
+        seconds = seconds_for(self.config)
+        with self._aside() as table:
+            return play(table, self.config, seats, enough, seconds=seconds, poll=self._poll, guarded=self._guarded)
+
+    @contextlib.contextmanager
+    def _aside(self) -> Iterator[AsideTable]:
+        """A table on the run's problems from the beginning, whose game writes elsewhere; what is checked there counts
+        for nothing."""
+        counted, seed = dataclasses.replace(self.verifier.counters), self.config.run.seed
+        sources = {
+            name: Source(own.problems, seed=seed, name=name, may_be_empty=True) for name, own in self.sources.items()
+        }
+        with tempfile.TemporaryDirectory(prefix="lite-selfplay-") as aside:
+            place = Path(aside) / COLLECTIONS
+            table = self._make_table(self.config, sources, self._reward, kind=AsideTable, folder=place)
+            assert isinstance(table, AsideTable)
+            yield table
+        self.verifier.counters = counted
 
     def _make_sources(self, items: Mapping[str, Sequence[Problem]]) -> dict[str, Source]:
         """What the game draws from, each item short enough for this base."""
@@ -388,8 +425,16 @@ class Session:
             for name, problems in found.items()
         }
 
-    def _make_table(self, config: RunConfig, sources: Mapping[str, Source], reward: RewardFunction | None) -> LiveTable:
-        return LiveTable(
+    def _make_table(
+        self,
+        config: RunConfig,
+        sources: Mapping[str, Source],
+        reward: RewardFunction | None,
+        *,
+        kind: type[LiveTable] = LiveTable,
+        folder: Path | None = None,
+    ) -> LiveTable:
+        return kind(
             self.backend,
             self.chat,
             self.verifier,
@@ -399,7 +444,7 @@ class Session:
             reward=reward,
             progress=self.progress,
             poll=self._poll,
-            folder=self._collections,
+            folder=folder or self._collections,
             ranks=self._ranks,
         )
 
@@ -417,35 +462,40 @@ class Session:
         taught = self.config.cold_start.enabled
         first = "after cold start" if taught else "before training"
         moment = f"after {step} steps" if step else first
-        with self._budget.timing_an_evaluation():
+        with self._budget.timing("evaluation"):
             self._measure(_evaluation_name(step), self.game.evaluation(), step, moment)
         self._saver.write_card(step)
 
     def _measure(self, name: str, spec: EvalSpec, step: int, moment: str) -> None:
-        section = self.config.eval
-        tokens = self._ready.max_completion_tokens
-        result = measure(
+        about = {"moment": moment, "step": step, "model": self.config.model.name}
+        result = self._answers(spec, self._held_out, f"evaluation {moment}", about).to_json()
+        self._saver.write_evaluation(name, result)
+        self.progress.evaluated(moment, result, headline(result))
+
+    def _answers(
+        self, spec: EvalSpec, problems: Sequence[Problem], name: str, about: Mapping[str, Any] | None = None
+    ) -> Evaluation:
+        section, tokens = self.config.eval, self._ready.max_completion_tokens
+        return measure(
             self._measuring,
             spec,
-            self._held_out,
+            problems,
             sampling=Sampling(temperature=section.temperature, top_p=section.top_p, max_tokens=tokens),
             samples=section.samples,
             tasks=section.tasks or "",
-            name=f"evaluation {moment}",
-            about={"moment": moment, "step": step, "model": self.config.model.name},
+            name=name,
+            about=about,
             cache_tokens=self.config.run.generation_tokens * self._ranks.world,
             rows_at_once=self._measuring.rows_at_once,
             progress=self.progress,
-        ).to_json()
-        self._saver.write_evaluation(name, result)
-        self.progress.evaluated(moment, result, headline(result))
+        )
 
     # A step
 
     def _step(self, step: int) -> None:
         """Play a step, train on it, write it down; what else is due after it."""
         self._start_state = self._state()
-        with self._budget.timing_a_step():
+        with self._budget.timing("step"):
             self._books.begin_step()
             seats = self.game.seats(step)
             self.table.open(step, seats)
@@ -496,26 +546,31 @@ class Session:
         """How many of so many steps move each seat."""
         return {**dict.fromkeys(self.config.seats, steps), **self.game.updates(steps)}
 
-    def _look_at_the_machine(self) -> None:
-        """Measure how fast a seat samples, and choose by that how many problems are evaluated."""
-        run, tokens, spec = self.config.run, self._ready.max_completion_tokens, self.game.evaluation()
-        rollouts = self.game.rollouts_per_step() or run.group_size * run.problems_per_step
-        probe = self.chat.encode(PROBE).ids
-        own = sampling_speed(self.backend, self.adapters.seats[0], probe, -(-rollouts // self._ranks.world))
-        speed = self._ranks.from_main("the speed", lambda: own) * self._ranks.world
-        answers = len(evaluation_steps(self.config)) * find_mode(spec.mode).stages(spec.seats) + 1
-        sentence = self._budget.choose_problems(
-            speed,
-            most=len(self._ready.held_out),
-            steps=run.steps,
-            answers=answers * self.config.eval.samples * tokens,
-            step_tokens=rollouts * tokens,
-        )
-        self.progress.say(sentence)
+    def _evaluate_what_is_missing(self, done: int) -> None:
+        """Measure the untouched base, and the seats after `done` steps, where that is due and was not done."""
+        if done == 0 and self._ready.held_out:
+            self._choose_problems()
+            if not self.config.run.init and not self._was_evaluated("base"):
+                spec = EvalSpec(mode_of_the_base(self.game), (BASE,))
+                self._measure("base", spec, step=-1, moment="untouched")
+        if done in evaluation_steps(self.config) and not self._was_evaluated(_evaluation_name(done)):
+            self._evaluate(done)
+
+    def _choose_problems(self) -> None:
+        """Let the minutes of the run decide how many problems are evaluated: the untouched base answers the first."""
+        spec, held_out = self.game.evaluation(), self._ready.held_out
+
+        def evaluate(number: int) -> float:
+            self._answers(EvalSpec(mode_of_the_base(self.game), (BASE,)), held_out[:number], "evaluation, timed")
+            return len(evaluation_steps(self.config)) * find_mode(spec.mode).stages(spec.seats) + 1
+
+        self._budget.choose_problems(len(held_out), evaluate)
 
     def _keep_to_the_budget(self) -> None:
         """Play as many steps as fit into the run's minutes: the configuration, its file and the schedules say so."""
         asked = self.config.run.steps
+        if (expected := self._budget.expected(asked - self._done)) and not self.game.open_ended:
+            self.progress.say(expected)
         steps = self._budget.steps(self._done, asked, self.config.eval.every)
         if steps is None:
             return
@@ -541,8 +596,7 @@ class Session:
     def _save(self, step: int, state: Mapping[str, Any]) -> None:
         self._saver.save(step, state, self.trainer.optimizer)
 
-    def _was_evaluated(self, done: int) -> bool:
-        name = _evaluation_name(done)
+    def _was_evaluated(self, name: str) -> bool:
         return self._ranks.from_main("former evaluations", lambda: self.folder.has_evaluation(name))
 
     def _load(self, checkpoint: Checkpoint) -> None:

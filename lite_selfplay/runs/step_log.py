@@ -86,7 +86,8 @@ class Bookkeeper:
         self.skipped_steps += not trained and self._game.trains(report.episode.log)
         self.nonfinite_steps += report.nonfinite is not None
         fine = report.nonfinite is None and report.foreign is None
-        meant = bool(report.episode.streams) and self._game.trains(report.episode.log)  # a game may skip a step
+        unmasked = any(not s.masked for x in report.episode.streams for g in x.groups for s in g.samples)
+        meant = unmasked and self._game.trains(report.episode.log)  # a game may skip a step
         silent = meant and fine and not trained
         self._silent_steps = self._silent_steps + 1 if silent else 0
         metrics, rows = only_finite(self._metrics(report)), only_finite(episode_rows(report))
@@ -117,8 +118,8 @@ class Bookkeeper:
             raise TrainingError(
                 f"{steps} could not be trained on, at step {report.step + 1} because {report.foreign}. Rollouts that "
                 "come from the base, another seat or an adapter as it was before an update do not train a seat: "
-                "look at what samples them (model.backend, model.fast_inference, --rollouts; does --backend "
-                "transformers agree without them?). "
+                "look at what samples them (model.backend, model.fast_inference, --rollouts and their --logprobs-mode; "
+                "does --backend transformers agree without them?). "
                 f"docs/sampler.md says how it is checked. Nothing was saved since: {whole}"
             )
         raise TrainingError(

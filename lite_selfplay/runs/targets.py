@@ -86,7 +86,8 @@ class Target:
         asked = [name for name in names if "@" in name]
         if not asked or self.folder is None:
             return self
-        return replace(self, past=saved_adapters(self.folder, self.config.seats, asked))
+        found = saved_adapters(self.folder, self.config.seats, asked)
+        return replace(self, past={name: (seat, path) for name, (seat, _, path) in found.items()})
 
     def spec(self, mode: str | None, seats: Sequence[str] | None) -> EvalSpec:
         """How it is measured: as asked for, else as the game says. Raises UnknownNameError."""
@@ -185,9 +186,11 @@ class Target:
         return self.folder.path / ADAPTERS / seat
 
 
-def saved_adapters(folder: RunFolder, seats: Collection[str], names: Sequence[str]) -> dict[str, tuple[str, Path]]:
-    """The seat and the adapter's folder that each name means: `A` as saved last, `A@20` as in the checkpoint of step
-    20, `A@best` as in the one that was measured best in training.
+def saved_adapters(
+    folder: RunFolder, seats: Collection[str], names: Sequence[str]
+) -> dict[str, tuple[str, int | None, Path]]:
+    """The seat, the step and the adapter's folder that each name means: `A` as saved last (step None), `A@20` as in the
+    checkpoint of step 20, `A@best` as in the one that was measured best in training.
 
     Raises UnknownNameError with those there are, RunFolderError where a checkpoint is damaged or none was measured.
     """
@@ -212,7 +215,7 @@ def saved_adapters(folder: RunFolder, seats: Collection[str], names: Sequence[st
         path = (there[step].path if at else folder.path) / ADAPTERS / seat
         require_no_link(path.parent)
         require_no_link(path)
-        found[name] = seat, path
+        found[name] = seat, there[step].step if at else None, path
     return found
 
 

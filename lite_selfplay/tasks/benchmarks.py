@@ -16,7 +16,7 @@ from lite_selfplay.tasks.base import Task, derived_seed
 from lite_selfplay.tasks.code_benchmarks import Reader, Row, codecontests, humaneval, mbpp, program_of_row
 from lite_selfplay.tasks.columns import Columns, Kind, problem_of_row, require_columns
 from lite_selfplay.tasks.equations import equations
-from lite_selfplay.tasks.hub import HubData, hub_task, read_data, require_fingerprint
+from lite_selfplay.tasks.hub import HubData, hub_problem, hub_task, in_folder, read_data, require_fingerprint
 from lite_selfplay.tasks.multiplication import multiplication
 from lite_selfplay.tasks.procedural import refuse_unknown
 from lite_selfplay.tasks.split import content_key
@@ -206,6 +206,16 @@ def _problem(benchmark: Benchmark, row: Row, where: str, default_id: str) -> Pro
         return program_of_row(row, benchmark.read, where, default_id, columns.id)
     columns = ours if ours.fit(row) and not columns.fit(row) else columns
     return problem_of_row(row, columns, where, default_id, kind=benchmark.kind, alternatives=benchmark.alternatives)
+
+
+def missing(name: str, data_dir: str | None = None) -> str:
+    """Why a benchmark's data cannot be had, a clause; empty where a folder of downloaded data holds both its splits, or
+    the hub answers. Raises TaskError for a folder that is not there."""
+    data = BENCHMARKS[name]
+    splits = {data.split, data.train or data.split}
+    if all(in_folder(HubData(data.hub, split), _files(name, split, {}), data_dir) for split in splits):
+        return ""
+    return hub_problem() or ""
 
 
 def _files(name: str, split: str, options: Mapping[str, str]) -> tuple[str, ...]:

@@ -4,11 +4,15 @@ A folder holds our JSONL files (`gsm8k_test.jsonl`) or copies of the hub's own r
 `hf download --local-dir` leaves them). Nothing of a data set is executed.
 """
 
+import contextlib
 import os
-from collections.abc import Callable, Iterable, Sequence
+import queue
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from lite_selfplay.data import Problem
 from lite_selfplay.errors import TaskError
@@ -20,6 +24,12 @@ from lite_selfplay.tasks.split import fingerprint
 DATA_VARIABLE = "LITE_SELFPLAY_DATA"
 """The environment variable that names the folder of downloaded data."""
 
+ASK_AGAIN_S = 60.0
+"""Seconds for which what was found of the hub holds."""
+_answers: dict[str, tuple[float, str | None]] = {}
+"""When each hub was asked, by the clock, and why it did not answer."""
+
+T = TypeVar("T")
 Rows = Iterable[tuple[str, dict[str, Any]]]
 """Rows, each after what names it in an error: `gsm8k_test.jsonl, line 3`."""
 
@@ -43,23 +53,85 @@ def read_data(
 ) -> tuple[str, Rows]:
     """Where a split was found, and its rows with these columns alone.
 
-    Looked for, in this order: `files` (names of JSONL files), `owner/name` and `name` in `data_folder` (by default
-    `$LITE_SELFPLAY_DATA`); the hub, or its cache on this machine. Raises TaskError, saying what to do, where it is
-    nowhere.
+    Looked for, in this order: what `in_folder` finds; the hub, or its cache on this machine, which alone is asked where
+    the hub does not answer in a few seconds. Raises TaskError, saying what to do, where it is nowhere.
     """
-    given = data_folder or os.environ.get(DATA_VARIABLE)
-    folder = Path(given) if given else None
-    if folder is not None:
-        if not os.path.isdir(folder):
-            raise TaskError(f"no folder of data at {folder} (--data-dir, {DATA_VARIABLE})")
-        for path in (folder / f"{name}.jsonl" for name in files):
-            if os.path.lexists(path):
-                rows = ((f"{path}, line {number}", row) for number, row in read_object_lines(path, TaskError))
-                return path.name, rows
-        for place in (folder / data.hub, folder / data.hub.rpartition("/")[2]):
-            if os.path.isdir(place):
-                return f"{place.relative_to(folder)} ({data.split})", _of_copy(place, data, columns)
-    return str(data), _of_hub(data, columns, lambda why: _nowhere(data, files, folder, why))
+    place = in_folder(data, files, data_folder)
+    if place is None:
+        return str(data), _of_hub(data, columns, lambda why: _nowhere(data, files, _folder(data_folder), why))
+    if place.is_dir():
+        return f"{place.relative_to(_folder(data_folder) or place)} ({data.split})", _of_copy(place, data, columns)
+    rows = ((f"{place}, line {number}", row) for number, row in read_object_lines(place, TaskError))
+    return place.name, rows
+
+
+def in_folder(data: HubData, files: Sequence[str], data_folder: str | Path | None = None) -> Path | None:
+    """Where a folder of downloaded data (by default `$LITE_SELFPLAY_DATA`) holds a split: as one of `files` (names of
+    JSONL files), or as a copy of its repository in `owner/name` or `name`. Raises TaskError where there is no folder.
+    """
+    folder = _folder(data_folder)
+    if folder is None:
+        return None
+    if not os.path.isdir(folder):
+        raise TaskError(f"no folder of data at {folder} (--data-dir, {DATA_VARIABLE})")
+    lines = [path for path in (folder / f"{name}.jsonl" for name in files) if os.path.lexists(path)]
+    copies = [path for path in (folder / data.hub, folder / data.hub.rpartition("/")[2]) if os.path.isdir(path)]
+    return next(iter([*lines, *copies]), None)
+
+
+def _folder(given: str | Path | None) -> Path | None:
+    given = given or os.environ.get(DATA_VARIABLE)
+    return Path(given) if given else None
+
+
+def hub_problem() -> str | None:
+    """Why the hub cannot be asked, a clause; None where it answers. It is waited for once a minute, for
+    `HF_HUB_ETAG_TIMEOUT` seconds (4 unless set), where the library underneath would try again for half a minute."""
+    from huggingface_hub import constants
+
+    if constants.HF_HUB_OFFLINE:
+        return "HF_HUB_OFFLINE forbids asking the hub"
+    asked, why = _answers.get(constants.ENDPOINT, (-ASK_AGAIN_S, None))
+    if time.monotonic() - asked >= ASK_AGAIN_S:
+        why = _no_answer(constants.ENDPOINT, deadline())
+        _answers[constants.ENDPOINT] = time.monotonic(), why
+    return why
+
+
+def _no_answer(endpoint: str, seconds: float) -> str | None:
+    from huggingface_hub import get_session
+
+    try:
+        within(seconds, lambda: get_session().head(endpoint, timeout=seconds))
+    except Exception as error:  # of httpx, of the system's sockets, or of whatever a proxy is reached with
+        return f"the hub could not be reached ({_reason(error)})"
+    return None
+
+
+def deadline() -> float:
+    """Seconds that the hub has for its first answer."""
+    return float(os.environ.get("HF_HUB_ETAG_TIMEOUT") or 4.0)
+
+
+def within(seconds: float, call: Callable[[], T]) -> T:
+    """What `call` returns or raises; `TimeoutError` after `seconds`, leaving it behind in its daemon thread: looking up
+    a name takes as long as the resolver likes."""
+    box: queue.SimpleQueue[tuple[Any, Exception | None]] = queue.SimpleQueue()
+
+    def work() -> None:
+        try:
+            box.put((call(), None))
+        except Exception as error:  # Handed over and raised in the caller's thread.
+            box.put((None, error))
+
+    threading.Thread(target=work, daemon=True, name="hub-look-up").start()
+    try:
+        value, error = box.get(timeout=seconds)
+    except queue.Empty:
+        raise TimeoutError(f"no answer within {seconds:g} s") from None
+    if error is not None:
+        raise error
+    return value
 
 
 def _of_copy(place: Path, data: HubData, columns: set[str]) -> Rows:
@@ -79,12 +151,31 @@ def _of_copy(place: Path, data: HubData, columns: set[str]) -> Rows:
 def _of_hub(data: HubData, columns: set[str], failed: Callable[[str], TaskError]) -> Rows:
     from datasets import load_dataset
 
+    why = hub_problem()
     try:
-        found = load_dataset(data.hub, data.config, split=data.split, revision=data.revision)
+        with _cache_alone() if why else contextlib.nullcontext():
+            found = load_dataset(data.hub, data.config, split=data.split, revision=data.revision)
         found = found.select_columns([name for name in found.column_names if name in columns])
     except Exception as error:  # the hub's library raises of its own, of requests and of the operating system
-        raise failed(_reason(error)) from None
+        raise failed(why or _reason(error)) from None
     return ((f"{data.hub}, row {number}", row) for number, row in enumerate(found, 1))
+
+
+@contextlib.contextmanager
+def _cache_alone() -> Iterator[None]:
+    """A context in which the hub's libraries ask their cache and nothing else."""
+    from datasets import config
+    from huggingface_hub import constants
+
+    places: list[Any] = [config, constants]
+    before = [place.HF_HUB_OFFLINE for place in places]
+    try:
+        for place in places:
+            place.HF_HUB_OFFLINE = True
+        yield
+    finally:
+        for place, value in zip(places, before, strict=True):
+            place.HF_HUB_OFFLINE = value
 
 
 def _reason(error: Exception) -> str:

@@ -40,15 +40,14 @@ def to_problem(row: dict[str, Any], where: str, default_id: str) -> Problem:
     key = next((key for key in _PROBLEM_KEYS if key in row), None)
     if key is None and (read := reader_of(row)) and (program := program_of_row(row, read, where, default_id)):
         return program
-    if key is not None and has_tests(row):
-        if not isinstance(row[key], str) or not row[key].strip():
-            raise TaskError(f"{where}: {key!r} must be a non-empty text")
-        return problem_of_object(row, row[key], where, default_id if row.get("id") is None else str(row["id"]))
     if key is None:
         raise TaskError(f"{where}: neither 'problem' nor 'question' among its columns ({', '.join(row) or 'none'})")
     text = row[key]
     if not isinstance(text, str) or not text.strip():
         raise TaskError(f"{where}: {key!r} must be a non-empty text")
+    name = default_id if row.get("id") is None else str(row["id"])
+    if has_tests(row):
+        return problem_of_object(row, text, where, name)
     answer, extra = row.get("answer"), {k: v for k, v in row.items() if k not in (key, "answer", "id")}
     if answer is not None and not all(map(_is_answer, _values(answer))):
         raise TaskError(f"{where}: 'answer' must be a text, a number, a list of them or {{\"any_of\": [...]}}")
@@ -59,8 +58,7 @@ def to_problem(row: dict[str, Any], where: str, default_id: str) -> Problem:
             answer = final.strip()
             answer = answer.replace(",", "") if _THOUSANDS.fullmatch(answer) else answer
         answer = answer if answer.strip() else None
-    own_id = row.get("id")
-    return Problem(default_id if own_id is None else str(own_id), text.strip(), answer, extra=extra)
+    return Problem(name, text.strip(), answer, extra=extra)
 
 
 def _values(answer: Any) -> list[Any]:

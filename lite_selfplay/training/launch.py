@@ -24,15 +24,9 @@ MEETING = datetime.timedelta(minutes=10)
 """How long a process waits for the place where all meet."""
 
 _HIDDEN = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "ROLE_RANK", "ROLE_WORLD_SIZE")
-_OTHER_ENGINES = {
-    "ACCELERATE_USE_FSDP": "FSDP",
-    "ACCELERATE_USE_DEEPSPEED": "DeepSpeed",
-    "ACCELERATE_USE_MEGATRON_LM": "Megatron-LM",
-}
-_OTHER_LAUNCHERS = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MV2_COMM_WORLD_SIZE")
+_LOOPBACK = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
 _groups = itertools.count()
 """Process groups that this process has joined: all start as many, one after the other."""
-_HOW = "start the run with torchrun --nproc-per-node N -m lite_selfplay_cli"
 
 
 @dataclass(frozen=True)
@@ -55,58 +49,41 @@ class Launch:
     def one_machine(self) -> bool:
         return self.local_world == self.world
 
+    @property
+    def whole(self) -> bool:
+        """Whether there is such a process."""
+        return 0 <= self.rank < self.world and 0 <= self.local_rank < self.local_world <= self.world
+
 
 def find(environment: Mapping[str, str] = os.environ) -> Launch | None:
     """The launch that the environment tells of, None for a process by itself.
 
-    Raises RequestError for one that shares out more than rows, or that is not whole.
+    Raises RequestError for several processes that torchrun did not start: other launchers share out more than rows, or
+    do not say how their processes find each other.
     """
-    engine = next((name for name in _OTHER_ENGINES if environment.get(name, "false").lower() in ("true", "1")), None)
-    if engine is not None:
-        raise RequestError(
-            f"{_OTHER_ENGINES[engine]} cannot train a run of this library ({engine} is set): every process holds the "
-            f"whole base; {_HOW}"
-        )
-    if "WORLD_SIZE" not in environment:
-        if "ACCELERATE_USE_CPU" in environment and "MASTER_ADDR" in environment:
-            raise RequestError(f"accelerate launch was asked for several processes and has started one: {_HOW}")
-        several = next((name for name in _OTHER_LAUNCHERS if environment.get(name, "1") != "1"), None)
-        if several is not None:
-            raise RequestError(
-                f"{several} is {environment[several]}: processes that mpirun starts do not find each other; {_HOW}"
-            )
-        if environment.get("RANK", "0") != "0":
-            raise RequestError(f"RANK is set, and WORLD_SIZE is not: {_HOW}")
+    world = environment.get("WORLD_SIZE", "1")
+    if world == "1":
         return None
-    world = _number(environment, "WORLD_SIZE")
-    if world == 1:
-        return None
-    missing = [name for name in ("RANK", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT") if name not in environment]
-    if missing:
-        raise RequestError(f"WORLD_SIZE is {world}, and {' and '.join(missing)} not set: {_HOW}")
-    rank, local = _number(environment, "RANK"), _number(environment, "LOCAL_RANK")
-    local_world = _number(environment, "LOCAL_WORLD_SIZE") if "LOCAL_WORLD_SIZE" in environment else world
-    if not (0 <= rank < world and 0 <= local < local_world <= world):
-        raise RequestError(
-            f"RANK {rank} of WORLD_SIZE {world}, LOCAL_RANK {local} of {local_world}: no such process; {_HOW}"
-        )
-    return Launch(
-        rank,
-        world,
-        local,
-        local_world,
-        environment["MASTER_ADDR"],
-        _number(environment, "MASTER_PORT"),
-        environment.get("TORCHELASTIC_USE_AGENT_STORE") == "True",
-        environment.get("TORCHELASTIC_RESTART_COUNT", "0"),
-    )
-
-
-def _number(environment: Mapping[str, str], name: str) -> int:
     try:
-        return int(environment[name])
-    except ValueError:
-        raise RequestError(f"{name} is {environment[name]!r}, which is no number: {_HOW}") from None
+        found = Launch(
+            rank=int(environment["RANK"]),
+            world=int(world),
+            local_rank=int(environment["LOCAL_RANK"]),
+            local_world=int(environment.get("LOCAL_WORLD_SIZE", world)),
+            address=environment["MASTER_ADDR"],
+            port=int(environment["MASTER_PORT"]),
+            hosted=environment.get("TORCHELASTIC_USE_AGENT_STORE") == "True",
+            attempt=environment.get("TORCHELASTIC_RESTART_COUNT", "0"),
+        )
+    except (KeyError, ValueError):
+        found = None
+    accelerate = any(name.startswith(("ACCELERATE_USE_", "ACCELERATE_MIXED_")) for name in environment)
+    if found is None or accelerate or not found.whole:
+        raise RequestError(
+            f"WORLD_SIZE is {world}, and it was not torchrun that started this process: start the run with torchrun "
+            "--nproc-per-node N -m lite_selfplay_cli"
+        )
+    return found
 
 
 @contextlib.contextmanager
@@ -116,18 +93,16 @@ def prepared(launch: Launch) -> Iterator[None]:
     before = dict(os.environ)
     take_a_card(launch)
     if launch.one_machine:  # nothing listens on the network, unless that was asked for
-        loopback = next((name for _, name in socket.if_nameindex() if name in ("lo", "lo0")), None)
-        for name in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME") if loopback else ():
-            os.environ.setdefault(name, loopback or "")
+        for loopback in {name for _, name in socket.if_nameindex()} & {"lo", "lo0"}:
+            os.environ.update({name: before.get(name, loopback) for name in _LOOPBACK})
     for name in _HIDDEN:
         os.environ.pop(name, None)
     try:
         yield
     finally:
-        for name in (*_HIDDEN, "GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"):
+        for name in (*_HIDDEN, *_LOOPBACK):
             os.environ.pop(name, None)
-            if name in before:
-                os.environ[name] = before[name]
+        os.environ.update({name: before[name] for name in (*_HIDDEN, *_LOOPBACK) if name in before})
 
 
 def take_a_card(launch: Launch) -> None:
@@ -163,7 +138,10 @@ def connect(launch: Launch) -> Any:
     address = "127.0.0.1" if launch.one_machine and launch.hosted else launch.address
     hosts = launch.rank == 0 and not launch.hosted
     try:
-        listening = _listen(address, launch.port) if hosts else None
+        listening = None
+        if hosts:  # at this address alone; the store would listen at every one of the machine
+            family = socket.getaddrinfo(address, launch.port)[0][0]
+            listening = socket.create_server((address, launch.port), family=family, backlog=1024).detach()
         place = dist.TCPStore(
             address,
             launch.port,
@@ -183,16 +161,6 @@ def connect(launch: Launch) -> Any:
             f"the processes of this run do not find each other at {address}:{launch.port}: {why}"
         ) from error
     return store
-
-
-def _listen(address: str, port: int) -> int:
-    """A socket that listens at this address alone; the store would listen at every address of the machine."""
-    family, kind, protocol, _, place = socket.getaddrinfo(address, port, type=socket.SOCK_STREAM)[0]
-    listening = socket.socket(family, kind, protocol)
-    listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    listening.bind(place)
-    listening.listen(1024)
-    return listening.detach()
 
 
 def disconnect(*, clean: bool) -> None:

@@ -10,22 +10,27 @@ fails says why before it leaves, so that the others end with that sentence and a
 """
 
 import contextlib
+import datetime
+import io
 import itertools
 import json
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
+import numpy as np
+
 from lite_selfplay.errors import GameError, Interrupted, LiteSelfPlayError, ProcessLost, RequestError
 
 if TYPE_CHECKING:
-    import numpy as np
     from torch import Tensor
 
 T = TypeVar("T")
-Told = list[tuple[Any, "dict[str, np.ndarray[Any, Any]]"]]
-"""What each process told, in their order: a JSON value and arrays."""
+Arrays = Mapping[str, Any]
+"""Arrays of numbers by name."""
 
+LARGEST = 2**30
+"""Bytes of a message. A million completion tokens with their log-probabilities are 8 MB."""
 LOOK_EVERY_S = 0.2
 """Seconds between two looks for processes that have left, while waiting for them."""
 LAST_WORDS_S = 2.0
@@ -59,54 +64,57 @@ class Ranks:
 
     def part(self, items: Sequence[T], cost: Callable[[T], int] = lambda item: 1) -> list[T]:
         """The items that are this process's, neighbours in their order. The parts of all cost about the same."""
-        if self.world == 1:
-            return list(items)
-        total, reached, mine = sum(map(cost, items)), 0, []
-        for item in items:
-            middle = 2 * reached + cost(item)
-            if min(middle * self.world // (2 * total or 1), self.world - 1) == self.rank:
-                mine.append(item)
-            reached += cost(item)
-        return mine
+        ends = list(itertools.accumulate(map(cost, items)))
+        total = ends[-1] if ends else 0
+        middles = (2 * end - cost(item) for item, end in zip(items, ends, strict=True))
+        owners = (min(middle * self.world // (2 * total or 1), self.world - 1) for middle in middles)
+        return [item for item, owner in zip(items, owners, strict=True) if owner == self.rank]
 
     # What is told
 
-    def gather(self, what: str, value: Any = None, arrays: "Mapping[str, np.ndarray[Any, Any]] | None" = None) -> Told:
-        """What every process has: a JSON value and arrays of numbers (see `wire`), this one's own included.
+    def gather(
+        self,
+        what: str,
+        value: Any = None,
+        arrays: Arrays | None = None,
+        read: Callable[[Any, Arrays], Any] = lambda value, arrays: value,
+    ) -> list[Any]:
+        """What `read` makes of what every process has, in their order: a JSON value, and arrays of numbers.
 
         `what` says what it is about. Raises GameError where that is not the same in all, which is how processes that
-        came to different games find out; ProcessLost where one has ended; and what `poll` raises.
+        came to different games find out; ProcessLost where one has ended, or sends what cannot be read; and what `poll`
+        raises.
         """
-        from lite_selfplay.training import wire
-
-        message = wire.pack([what, value], arrays)
+        message = pack([what, value], arrays)
         messages = [message] if self.alone else self._exchange(message)
         try:
-            found = [wire.unpack(each) for each in messages]
-            told = [(str(about), theirs, held) for (about, theirs), held in found]
-        except (wire.BadMessage, TypeError, ValueError) as error:
+            told = [unpack(each) for each in messages]
+            abouts = [str(about) for (about, _), _ in told]
+            if any(about != what for about in abouts):
+                odd = next(rank for rank, about in enumerate(abouts) if about != abouts[0])
+                raise GameError(
+                    f"the processes of this run came to different games: process 0 was at {abouts[0]}, process {odd} "
+                    f"at {abouts[odd]}. A game may depend on its table and its own state alone "
+                    "(lite_selfplay.testing.check_game), and no file that it reads may differ"
+                )
+            return [read(theirs, held) for (_, theirs), held in told]
+        except GameError:
+            raise
+        except Exception as error:  # numpy's readers raise whatever the content makes of them
             raise ProcessLost(f"another process of this run sends what cannot be read ({error})") from None
-        if any(about != what for about, _, _ in told):
-            odd = next(rank for rank, (about, _, _) in enumerate(told) if about != told[0][0])
-            raise GameError(
-                f"the processes of this run came to different games: process 0 was at {told[0][0]}, process {odd} at "
-                f"{told[odd][0]}. A game may depend on its table and its own state alone "
-                "(lite_selfplay.testing.check_game), and no file that it reads may differ"
-            )
-        return [(theirs, held) for _, theirs, held in told]
 
     def from_main(self, what: str, make: Callable[[], T]) -> T:
         """What `make` gives in the first process, as JSON has it. Raises what `gather` raises."""
         if self.alone:
             return make()
-        told: T = self.gather(what, make() if self.main else None)[0][0]
+        told: T = self.gather(what, make() if self.main else None)[0]
         return told
 
     def require_same(self, facts: Mapping[str, Any]) -> None:
         """Raises RequestError, naming fact and process, where processes differ in what a run has one of."""
         if self.alone:
             return
-        told = [theirs for theirs, _ in self.gather("what this run is", dict(facts))]
+        told = self.gather("what this run is", dict(facts))
         for name, (rank, theirs) in itertools.product(facts, enumerate(told)):
             if theirs.get(name) != told[0].get(name):
                 odd = _odd(theirs.get(name), told[0].get(name))
@@ -133,8 +141,6 @@ class Ranks:
         """The messages of all processes. They travel as equally long ones, so their lengths go ahead."""
         import torch
         import torch.distributed as dist
-
-        from lite_selfplay.training.wire import LARGEST
 
         lengths = [torch.zeros(1, dtype=torch.int64) for _ in range(self.world)]
         own = torch.tensor([len(message)])
@@ -184,40 +190,56 @@ class Ranks:
         """Say that this process has read what others said; the first waits for that, since what was said may end with
         it."""
         names = [f"read/{rank}" for rank in range(1, self.world)]
-        until = time.monotonic() + LAST_WORDS_S
+        if self.main:
+            self._is_said(names, LAST_WORDS_S)
+            return
         with contextlib.suppress(RuntimeError):  # whoever holds the store has ended
-            if not self.main:
-                self._store.set(names[self.rank - 1], "1")
-            while self.main and not self._store.check(names) and time.monotonic() < until:
-                time.sleep(0.05)
+            self._store.set(names[self.rank - 1], "1")
 
     def last_words(self, rank: int, wait_s: float = 0.0) -> dict[str, str] | None:
         """What a process said as it left: `kind`, an error's class, and `sentence`. None where it said nothing."""
-        until = time.monotonic() + wait_s
         with contextlib.suppress(RuntimeError, ValueError, AttributeError):
-            while True:
-                if self._store.check([f"left/{rank}"]):
-                    note = json.loads(self._store.get(f"left/{rank}"))
-                    return {key: str(note.get(key, ""))[:2000] for key in ("kind", "sentence")}
-                if time.monotonic() >= until:
-                    break
-                time.sleep(0.05)
+            if self._is_said([f"left/{rank}"], wait_s):
+                note = json.loads(self._store.get(f"left/{rank}"))
+                return {key: str(note.get(key, ""))[:2000] for key in ("kind", "sentence")}
         return None
+
+    def _is_said(self, names: list[str], wait_s: float = 0.0) -> bool:
+        """Whether the store holds all of these, waited for so long. Not where whoever holds it has ended."""
+        with contextlib.suppress(RuntimeError):
+            if wait_s and names:
+                self._store.wait(names, datetime.timedelta(seconds=wait_s))
+            return bool(self._store.check(names))
+        return False
 
     def _require_all(self, wait_s: float = 0.0) -> None:
         """Raises ProcessLost, or Interrupted, where a process has said why it left."""
-        until = time.monotonic() + wait_s
-        try:
-            while not self._store.check(["left"]):
-                if time.monotonic() >= until:
-                    return
-                time.sleep(0.05)
-        except RuntimeError:
+        if not self._is_said(["left"], wait_s):
             return
         for rank in range(self.world):
             if rank != self.rank and (note := self.last_words(rank)) is not None:
                 kind = Interrupted if note["kind"] in ("Interrupted", "KeyboardInterrupt") else ProcessLost
                 raise kind(f"process {rank} of this run has left: {note['sentence']}")
+
+
+# Messages
+
+
+def pack(value: Any, arrays: Arrays | None = None) -> bytes:
+    """A message of a JSON value and arrays by name: numpy's `.npz`, in which `json` holds the value."""
+    file = io.BytesIO()
+    np.savez(file, json=np.frombuffer(json.dumps(value).encode(), np.uint8), **(arrays or {}))
+    return file.getvalue()
+
+
+def unpack(message: bytes) -> tuple[Any, Arrays]:
+    """The value and the arrays of a message. Nothing is unpickled: a peer can be wrong, and cannot run anything.
+
+    Raises whatever numpy makes of anything else.
+    """
+    with np.load(io.BytesIO(message), allow_pickle=False) as file:
+        arrays = dict(file)
+    return json.loads(arrays.pop("json").tobytes()), arrays
 
 
 def _odd(theirs: Any, first: Any) -> str:

@@ -182,7 +182,7 @@ class SamplerCheck:
             raise TrainingError(
                 f"sampler and trainer do not agree on the base's own completions: {floor:.2g} nats a token, where "
                 f"rounding makes less than {most:g}. Nothing that is sampled like this can be trained on: "
-                "does --backend transformers agree, or another --precision?"
+                "does --backend transformers agree, or another --precision? Do servers of --rollouts hold this base?"
             )
         self.bounds = self.bounds.widened(floor)
         return floor

@@ -42,7 +42,7 @@ from lite_selfplay.training.progress import Progress
 from lite_selfplay.training.ranks import ALONE, Ranks
 from lite_selfplay.training.sampler_check import Foreign, Read, SamplerCheck
 from lite_selfplay.training.scale import loss_scale
-from lite_selfplay.training.shared_update import SharedUpdate, finite_in_all, foreign_in_any
+from lite_selfplay.training.sharing import add_up, failing_together, foreign_in_any, nonfinite_in_any
 from lite_selfplay.training.trl import make_loss
 from lite_selfplay.training.updates import Learning, StepReport, StreamUpdate, admit
 
@@ -190,7 +190,8 @@ class SelfPlayTrainer:
         numbers = [k for k in range(self.config.run.minibatches) if any(x.moves(k) for x in learning)]
         if len(numbers) > 1:
             self._undo = Undo(self.optimizer, self.adapters)
-            with finite_in_all(self._ranks, f"reading before the updates of step {report.step + 1}"):
+            what = f"reading before the updates of step {report.step + 1}"
+            with failing_together(self._ranks, what, NotFinite):
                 self._fitting(partial(self._read_before, learning, numbers[1:]))
         if not numbers:
             self._read([])
@@ -211,25 +212,24 @@ class SelfPlayTrainer:
         A card is waited for once, when all of them are under way; where several processes share the rows, once more,
         before the gradients are added up. What was computed is then of this process's rows.
         """
-        together = SharedUpdate(self._ranks, self.adapters, report, self._budget, self.scale)
+        figures: list[StreamUpdate] = []
         while True:
-            with together.nonfinite_in_any():
+            with nonfinite_in_any(self._ranks, self.adapters, report, self._budget, self.scale, figures):
                 done = self._fitting(lambda: [list(self._backward(x, part)) for x in learning])
                 read_later = [one for stream in done for one in stream]
                 self._take_scale_off()
                 if not self._ranks.alone:
                     self._read(read_later)
                     read_later = []
-                    together.found = list(map(_figures, learning, done))
-            together.add_up({x.update.seat for x in learning if x.moves(part)})
+                    figures[:] = map(_figures, learning, done)
+            add_up(self._ranks, self.adapters, {x.update.seat for x in learning if x.moves(part)})
             norms = self._norms()
             sizes = self._read(read_later, list(norms.values()))
             found = _Gradients(norms, dict(zip(norms, sizes, strict=True)), done)
             if found.odd is None or not self.scale.lower():
                 break
             self._drop_gradients()
-        figures = map(_figures, learning, done) if self._ranks.alone else together.found
-        for x, of_all_rows in zip(learning, figures, strict=True):
+        for x, of_all_rows in zip(learning, figures or map(_figures, learning, done), strict=True):
             x.add(part, of_all_rows)
         return found
 
@@ -279,22 +279,6 @@ class SelfPlayTrainer:
         found = {"logprobs": logprobs, "reference": reference, "loss": loss.value}
         found |= {"kl": loss.kl, "clipped": loss.clipped}
         return _Done(micro, self._learner, {name: x.detach() for name, x in found.items() if x is not None})
-
-    def rehearse(self, micro: MicroBatch) -> None:
-        """Compute a microbatch as an update would, and throw its gradient away: nothing moves.
-
-        Raises what runs out: TrainingError where a number is not finite, and torch's errors for memory.
-        """
-        self._learner, scale = f"a microbatch of {micro.seat}", self.scale.state()
-        with self.backend.updating():
-            try:
-                self._read([self._learn_from(micro)])
-            except NotFinite as found:
-                raise TrainingError(f"{found}, before anything was learned") from None
-            finally:
-                self.loss.forget()
-                self._drop_gradients()
-                self.scale.restore(scale)
 
     def _microbatches(self, learning: Learning, part: int) -> Iterator[MicroBatch]:
         """A part of a stream in microbatches, polling before each."""
@@ -430,7 +414,7 @@ def _figures(learning: Learning, done: Sequence[_Done]) -> StreamUpdate:
     """What the microbatches of a part of a stream add up to."""
     found = StreamUpdate(learning.stream.role, learning.update.seat)
     for one in done:
-        found.loss += one.read["loss"][0]
+        found.loss = (found.loss or 0.0) + one.read["loss"][0]
         found.rows += len(one.micro.rows)
         found.tokens += one.micro.tokens
         if "kl" in one.read:

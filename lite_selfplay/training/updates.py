@@ -21,7 +21,8 @@ from lite_selfplay.training.sampler_check import Agreement, Read
 
 @dataclass
 class StreamUpdate:
-    """What a step's updates did with a stream: the loss they minimised, the mean KL per token, the rows and tokens.
+    """What a step's updates did with a stream: the loss they minimised (None where no row was trained on), the mean KL
+    per token, the rows and tokens.
 
     Of several updates, loss and KL are means, weighted by their rows and tokens. `clipped` is the share of tokens whose
     ratio was cut off by the clip; None where every ratio is 1 because nothing has moved yet. `sampler_gap` and
@@ -30,7 +31,7 @@ class StreamUpdate:
 
     role: str
     seat: str
-    loss: float = 0.0
+    loss: float | None = None
     kl: float | None = None
     clipped: float | None = None
     rows: int = 0
@@ -112,7 +113,7 @@ class Learning:
         if not found.rows:
             return
         total, rows, tokens = self.update, self._share(part, len), self._share(part, _tokens)
-        total.loss += found.loss * rows
+        total.loss = (total.loss or 0.0) + (found.loss or 0.0) * rows
         total.rows += found.rows
         total.tokens += found.tokens
         if found.kl is not None:

@@ -24,10 +24,25 @@ class RecordedGraph:
     def __init__(self) -> None:
         self.operations: list[tuple[Any, Any, Any, list[Tensor]]] = []
         self.replays = 0
+        self._ends: Any = None
+
+    def capture_begin(self, pool: Any = None, capture_error_mode: str = "global") -> None:
+        self._ends = contextlib.ExitStack()
+        seen = self._ends.enter_context(_cards[-1].watch())
+        self._recording = self._ends.enter_context(_Recording(self, seen))
+
+    def capture_end(self) -> None:
+        self._ends.close()
+        with torch.inference_mode():
+            self._recording.undo()
+        if self._recording.refused:
+            raise RuntimeError(f"CUDA error: operation failed due to a previous error during capture ({REFUSED})")
+        _made[-1].append(self)
 
     def replay(self) -> None:
         self.replays += 1
-        with torch.inference_mode():
+        # What was recorded lies below autocast, which would change it again.
+        with torch.inference_mode(), torch.autocast("cuda", enabled=False):
             for function, args, kwargs, outs in self.operations:
                 again = [x for x in tree_flatten(function(*args, **kwargs))[0] if isinstance(x, Tensor)]
                 for old, new in zip(outs, again, strict=True):
@@ -35,10 +50,15 @@ class RecordedGraph:
                         inside(old).copy_(inside(new))
 
 
+REFUSED = "operation not permitted when stream is capturing"
+_cards: list[Card] = []
+_made: list[list[RecordedGraph]] = []
+
+
 class _Recording(TorchDispatchMode):
     def __init__(self, graph: RecordedGraph, seen: Seen):
         super().__init__()
-        self._graph, self._seen = graph, seen
+        self._graph, self._seen, self.refused = graph, seen, False
         self._before: dict[int, tuple[Tensor, Tensor]] = {}
 
     def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -48,7 +68,8 @@ class _Recording(TorchDispatchMode):
                 self._keep(inside(given))
         out = function(*args, **kwargs)
         if self._seen.syncs:
-            raise RuntimeError(f"CUDA error: operation not permitted when stream is capturing ({function})")
+            self.refused = True
+            raise RuntimeError(f"CUDA error: {REFUSED} ({function})")
         outs = [x for x in tree_flatten(out)[0] if isinstance(x, Tensor)]
         self._graph.operations.append((function, args, kwargs, outs))
         return out
@@ -67,23 +88,14 @@ class _Recording(TorchDispatchMode):
 @contextlib.contextmanager
 def graphs_on_the_card(card: Card) -> Iterator[list[RecordedGraph]]:
     """The pretend card has CUDA graphs for the length of this; the list holds those that were made and recorded."""
-    made: list[RecordedGraph] = []
-
-    @contextlib.contextmanager
-    def record(graph: RecordedGraph, pool: Any = None) -> Iterator[None]:
-        with card.watch() as seen:
-            recording = _Recording(graph, seen)
-            try:
-                with recording:
-                    yield
-            finally:
-                with torch.inference_mode():
-                    recording.undo()
-        made.append(graph)
-
-    with (
-        mock.patch.object(torch.cuda, "CUDAGraph", RecordedGraph),
-        mock.patch.object(torch.cuda, "graph", record),
-        mock.patch.object(torch.cuda, "graph_pool_handle", return_value=(0, 0), create=True),
-    ):
-        yield made
+    _cards.append(card)
+    _made.append([])
+    try:
+        with (
+            mock.patch.object(torch.cuda, "CUDAGraph", RecordedGraph),
+            mock.patch.object(torch.cuda, "graph_pool_handle", return_value=(0, 0), create=True),
+        ):
+            yield _made[-1]
+    finally:
+        _cards.pop()
+        _made.pop()

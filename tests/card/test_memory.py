@@ -15,6 +15,7 @@ from lite_selfplay.models.backends.transformers import TransformersBackend
 from lite_selfplay.models.generation.sampling import GenerationRequest
 from lite_selfplay.testing import as_sampled
 from tests.card import counts, pretend
+from tests.gpu.evidence import OUT_OF_MEMORY
 
 ROWS = 48
 REQUEST = GenerationRequest("A", [[5, 6, 7, 8]], ROWS, Sampling(max_tokens=6), [range(ROWS)])
@@ -52,6 +53,21 @@ def test_sampling_goes_on_with_half_where_memory_runs_out(tiny_path: Path, t4: p
     assert [one.token_ids for one in again[0]] == [one.token_ids for one in whole[0]]
     assert said
     assert all("out of memory while sampling: from now on at most" in sentence for sentence in said)
+
+
+def test_weights_are_left_as_they_are_before_fewer_rows_are_held(tiny_path: Path, t4: pretend.Card):
+    """The first warning of 4-bit weights is another one: `tests/gpu` asks a card for the same."""
+    said: list[str] = []
+    backend = load(tiny_path, said, "4bit")
+    t4.memory.fraction = (torch.cuda.memory_reserved() + 2**27) / t4.model.memory
+    backend.generate(REQUEST)
+    assert backend._expanded
+    assert not said
+    with share_of_peak(t4, 0.3, lambda: backend.generate(REQUEST)):
+        backend._room_for = 2**40  # it seemed to have room
+        backend.generate(REQUEST)
+    assert said[0].startswith(OUT_OF_MEMORY[0])
+    assert all(sentence.startswith(OUT_OF_MEMORY) for sentence in said)
 
 
 def test_a_completion_that_does_not_fit_alone_is_an_error(tiny_path: Path, t4: pretend.Card):

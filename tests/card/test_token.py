@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from lite_selfplay.data import Sampling
 from lite_selfplay.models.adapters import BASE
@@ -144,6 +145,52 @@ def test_graphs_say_bit_for_bit_what_the_same_loop_says_without_them(
     assert sum(graph.replays for graph in made) > 40
 
 
+@pytest.mark.parametrize("precision", ["fp32", "4bit:bf16"])
+def test_graphs_and_their_stream_are_kept_from_call_to_call_of_the_same_sizes(
+    rtx_4090: Card, folder: Path, monkeypatch: pytest.MonkeyPatch, precision: str
+):
+    streams: list[Any] = []
+    plain = torch.cuda.Stream
+
+    def stream(*given: Any) -> Any:
+        streams.append(plain(*given))
+        return streams[-1]
+
+    monkeypatch.setattr(torch.cuda, "Stream", stream)
+    backend, other = loaded(folder, precision, loop="graphs"), loaded(folder, precision, loop="fixed")
+    with graphs_on_the_card(rtx_4090) as made:
+        for seat in ("A", "B"):  # of the same sizes: another seat is other numbers in the same tensors
+            assert spoken(backend, asked(seat)) == spoken(other, asked(seat))
+            assert (len(made), len(streams)) == (1, 1)
+        assert spoken(backend, asked(BASE)) == spoken(other, asked(BASE))  # without an adapter: other kernels
+        assert (len(made), len(streams)) == (2, 1)
+        with backend.updating():
+            assert backend._decoding.kept.places is None
+        assert spoken(backend, asked("A")) == spoken(other, asked("A"))
+        assert (len(made), len(streams)) == (3, 1)
+
+
+def test_what_is_kept_is_let_go_of_where_sampling_stops(rtx_4090: Card, folder: Path):
+    def stop() -> None:
+        raise KeyboardInterrupt
+
+    with graphs_on_the_card(rtx_4090):
+        backend = loaded(folder, loop="graphs", eos_ids=ENDS)
+        before = rtx_4090.memory.allocated
+        gc.disable()
+        backend.generate(asked())
+        backend.generate(asked(max_tokens=200))
+        with backend.updating():
+            assert rtx_4090.memory.allocated < before + 2**16  # given back at once: the update wants it
+        gc.enable()
+        backend.generate(asked())
+        assert backend._decoding.kept.places is not None
+        backend._decoding = dataclasses.replace(backend._decoding, poll=stop)
+        with pytest.raises(KeyboardInterrupt):
+            backend.generate(asked())
+        assert backend._decoding.kept.places is None
+
+
 def test_a_step_that_cannot_be_recorded_is_run_as_it_is(rtx_4090: Card, folder: Path, monkeypatch: pytest.MonkeyPatch):
     plain, warned = fixed._Places.step, list[str]()
 
@@ -155,8 +202,10 @@ def test_a_step_that_cannot_be_recorded_is_run_as_it_is(rtx_4090: Card, folder: 
     without = spoken(loaded(folder, "fp32", loop="fixed", eos_ids=ENDS), request)
     monkeypatch.setattr(fixed._Places, "step", reads)
     backend = loaded(folder, "fp32", loop="graphs", eos_ids=ENDS, warn=warned.append)
+    before = torch.cuda.current_stream()
     with graphs_on_the_card(rtx_4090) as made:
         assert spoken(backend, request) == without
+        assert torch.cuda.current_stream() is before
         assert spoken(backend, request) == without
     assert not made
     (sentence,) = warned
@@ -167,11 +216,17 @@ def test_a_step_that_cannot_be_recorded_is_run_as_it_is(rtx_4090: Card, folder: 
 def test_weights_that_have_no_room_to_be_expanded_stay_as_they_are(rtx_4090: Card, folder: Path):
     request = asked(max_tokens=6)
     backend = loaded(folder, "4bit:bf16", loop="fixed", eos_ids=ENDS)
-    assert backend._speaks_dense
     expanded = spoken(backend, request)
-    assert backend._leaves_weights_folded()
-    assert not backend._leaves_weights_folded()
+    assert backend._expanded
+    with backend.updating():
+        assert backend._stacks is None  # the update wants their memory
+    rtx_4090.memory.fraction = 1.02 * torch.cuda.memory_reserved() / rtx_4090.model.memory  # looked at again
     beside = spoken(backend, request)
+    assert not backend._expanded
+    rtx_4090.memory.fraction = 1.0
+    with backend.updating():
+        pass
+    assert spoken(backend, request) == expanded
     same = [one.token_ids == other.token_ids for one, other in zip(expanded, beside, strict=True)]
     assert sum(same) > 0.6 * len(same)
 

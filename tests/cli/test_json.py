@@ -17,9 +17,9 @@ from lite_selfplay.runs.reproduce.experiment import experiment_names
 from lite_selfplay.tasks import task_names
 from lite_selfplay_cli.app import app
 
-WITHOUT = {"train", "cold-start", "view", "serve", "config init", "config validate"}
+WITHOUT = {"train", "cold-start", "view", "config init", "config validate"}
 """Commands that do something, or say only whether a file is valid, which their exit code says as well."""
-ELSEWHERE = {"arena", "chat", "export", "push"}
+ELSEWHERE = {"chat", "export"}
 """Commands whose facts are looked at in the tests of their own."""
 
 
@@ -64,7 +64,7 @@ def machine_facts(found: Any) -> None:
 
 def report_facts(found: Any) -> None:
     assert (found["game"], found["model"], found["steps"]) == ("agon", "tiny", 2)
-    assert [found["first_step"]["step"], found["last_step"]["step"]] == [0, 1]
+    assert [found["first_step"]["step"], found["last_step"]["step"]] == [1, 2]
     assert list(found["evaluations"]) == ["untouched", "before training", "after 2 steps"]
     (transcript,) = found["transcripts"]
     assert [completion["role"] for completion in transcript["completions"]] == ["drafter", "challenger"]
@@ -72,11 +72,10 @@ def report_facts(found: Any) -> None:
 
 
 FACTS: dict[str, Callable[[Any], None]] = {
-    "games": game_facts,
-    "tasks": lambda found: _equal(names(found), task_names()),
-    "models": lambda found: _equal(names(found), [model.name for model in known_models()]),
-    "presets": lambda found: _equal(names(found), preset_names()),
-    "version": lambda found: _equal(found["lite-selfplay"], "0.1.0"),
+    "list games": game_facts,
+    "list tasks": lambda found: _equal(names(found), task_names()),
+    "list models": lambda found: _equal(names(found), [model.name for model in known_models()]),
+    "list presets": lambda found: _equal(names(found), preset_names()),
     "plan --model tiny --gpu t4": lambda found: _equal(found["fits"], {"Tesla T4": True}),
     "doctor": machine_facts,
     "config show RUN/config.yaml": lambda found: _equal((found["run"]["steps"], found["game"]["name"]), (2, "agon")),
@@ -87,15 +86,14 @@ FACTS: dict[str, Callable[[Any], None]] = {
     "report RUN": report_facts,
     "report RUN --duels 0": lambda found: _equal(found["transcripts"], []),
     "why RUN": lambda found: _equal((found["steps"], bool(found["findings"])), ([1, 2], True)),
-    "explain reward RUN": lambda found: _equal(
+    "why reward RUN": lambda found: _equal(
         (found["key"], list(found["values"])), ("reward_mean", ["drafter", "challenger"])
     ),
-    "runs RUN": lambda found: _equal([(one["game"], one["stage"]) for one in found], [("agon", "finished")]),
-    "show-prompt agon --model tiny --tasks letters": lambda found: _equal(
+    "list runs RUN": lambda found: _equal([(one["game"], one["stage"]) for one in found], [("agon", "finished")]),
+    "plan --prompts --model tiny --tasks letters": lambda found: _equal(
         [prompt["role"] for prompt in found["prompts"]], ["drafter", "challenger"]
     ),
-    "try-reward REWARD --tasks letters": lambda found: _equal(len(found["samples"]), 10),
-    "analyse RUN --no-figures": lambda found: _equal((found["figures"], found["runs"][0]["steps"]), ([], 2)),
+    "plan --model tiny --reward REWARD --tasks letters": lambda found: _equal(len(found["samples"]), 10),
 }
 
 
@@ -134,8 +132,7 @@ def test_every_command_that_prints_facts_is_among_them():
     [
         "report none",
         "why none",
-        "explain none",
-        "runs none",
+        "list runs none",
         "config show none.yaml",
         "config keys none",
     ],

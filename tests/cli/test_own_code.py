@@ -10,6 +10,7 @@ import pytest
 
 from lite_selfplay.games import make_game
 from lite_selfplay.runs.folder import RunFolder
+from lite_selfplay.runs.view.overview import ViewedRun
 from lite_selfplay.testing import check_game
 
 GAME = '''
@@ -185,15 +186,12 @@ def test_a_game_of_ones_own_is_trained_shown_measured_and_resumed(
     assert re.search(r"-- and answered, (a usable hint|of no use \(too long\)), reward", report.out)
     assert re.search(r"-- and answered, (arrived|lost), reward|-- and answered, lost \(", report.out)
 
-    analysed = call("analyse", run, "--json", "--no-figures")
-    assert (analysed.code, analysed.err) == (0, "")
-    (found,) = json.loads(analysed.out)["runs"]
-    names = {part: [figure["name"] for figure in figures] for part, figures in found["figures"].items()}
-    assert names["game"][:3] == ["short hints", "hints a step", "oddity"]
-    assert "hints by first letter" in names["game"]
-    assert "usable hints" in names["guide"]
-    assert "arrivals" in names["walker"]
-    assert found["warnings"] == {"oddity is at 2": 1}
+    viewed = ViewedRun(run).overview()
+    names = {group: [c["name"] for c in viewed["charts"] if c["group"] == group] for group in ("The game", "Learning")}
+    assert names["The game"][:3] == ["short hints", "hints a step", "oddity"]
+    assert "hints by first letter" in names["The game"]
+    assert {"usable hints", "arrivals"} <= set(names["Learning"])
+    assert "At 1 step: oddity is at 2" in viewed["remarks"]
 
     measured = call("eval", run, "--tasks", "letters", "--limit", 4)
     assert measured.code == 0, measured.err
@@ -211,7 +209,7 @@ def test_a_game_of_ones_own_is_trained_shown_measured_and_resumed(
 
 def test_a_run_is_shown_without_its_game_where_that_is_gone(run: Path, here: Path, call: Callable[..., Any]):
     (here / "hint.py").unlink()
-    for ended in (call("report", run), call("analyse", run, "--no-figures")):
+    for ended in (call("report", run), call("why", run)):
         assert ended.code == 0
         assert "without its game's own figures and words: GAME: no file at" in ended.err
     assert "step 2: walker (seat walker)" in call("report", run).out
@@ -240,7 +238,7 @@ def test_code_in_a_run_folder_is_never_run(run: Path, call: Callable[..., Any]):
 
 
 def test_a_game_of_ones_own_is_listed_and_others_are_named(call: Callable[..., Any]):
-    listed = call("games", "hint.py:Hint")
+    listed = call("list", "games", "hint.py:Hint")
     assert "a guide hints, a walker answers" in listed.out
     assert "roles: guide, walker; switches: longest" in listed.out
     for place, message in (

@@ -1,4 +1,4 @@
-"""`lite-selfplay show-prompt` and `try-reward`."""
+"""`lite-selfplay plan --prompts` and `plan --reward`."""
 
 import json
 from collections.abc import Callable
@@ -34,7 +34,7 @@ def rewards(tmp_path: Path) -> Path:
 
 
 def test_the_prompts_of_a_game(call: Callable[..., Any]):
-    ended = call("show-prompt", "agon", "--model", "tiny", "--tasks", "arithmetic")
+    ended = call("plan", "--prompts", "--game", "agon", "--model", "tiny", "--tasks", "arithmetic")
     assert ended.code == 0, ended.err
     drafter, challenger = ended.out.split("== ")[1:]
     assert drafter.startswith("drafter (seat A): ")
@@ -45,7 +45,7 @@ def test_the_prompts_of_a_game(call: Callable[..., Any]):
 
 def test_thinking_on_and_off(call: Callable[..., Any], tmp_path: Path):
     build_tiny(tmp_path / "model", template="thinking")
-    ended = call("show-prompt", "grpo", "--model", tmp_path / "model", "--tasks", "letters", "--json")
+    ended = call("plan", "--prompts", "--game", "grpo", "--model", tmp_path / "model", "--tasks", "letters", "--json")
     on, off = json.loads(ended.out)["prompts"]
     assert (on["role"], on["thinking"], off["thinking"]) == ("solver", "on", "off")
     assert off["text"] == on["text"] + "<think>\n\n</think>\n\n"
@@ -53,7 +53,7 @@ def test_thinking_on_and_off(call: Callable[..., Any], tmp_path: Path):
 
 
 def test_a_game_that_poses_its_problems(call: Callable[..., Any]):
-    found = json.loads(call("show-prompt", "sqlm", "--model", "tiny", "--json").out)
+    found = json.loads(call("plan", "--prompts", "--game", "sqlm", "--model", "tiny", "--json").out)
     assert [prompt["role"] for prompt in found["prompts"]] == ["proposer", "solver"]
     assert found["not_asked"] == []
 
@@ -67,7 +67,7 @@ def test_a_game_that_poses_its_problems(call: Callable[..., Any]):
     ],
 )
 def test_a_reward_before_any_training(call: Callable[..., Any], rewards: Path, function: str, says: str):
-    ended = call("try-reward", f"{rewards}:{function}", "--tasks", "arithmetic")
+    ended = call("plan", "--model", "tiny", "--reward", f"{rewards}:{function}", "--tasks", "arithmetic")
     lines = ended.out.splitlines()
     assert (ended.code, len(lines), lines[-1]) == (0, 13, says)
     assert lines[0].split() == ["problem", "completion", "reward", "checker", "text"]
@@ -75,24 +75,18 @@ def test_a_reward_before_any_training(call: Callable[..., Any], rewards: Path, f
 
 @pytest.mark.parametrize(("function", "says"), [("short", "returned 1 values for 10"), ("leaves", "SystemExit")])
 def test_a_reward_that_fails_is_an_error(call: Callable[..., Any], rewards: Path, function: str, says: str):
-    ended = call("try-reward", f"{rewards}:{function}", "--tasks", "arithmetic")
+    ended = call("plan", "--model", "tiny", "--reward", f"{rewards}:{function}", "--tasks", "arithmetic")
     assert (ended.code, ended.out) == (1, "")
     assert says in ended.err
 
 
 @pytest.mark.parametrize("place", ["nosuch.py:f", "rewards.py", "rewards.py:nosuch"])
 def test_a_reward_that_is_not_there_is_a_wrong_request(call: Callable[..., Any], rewards: Path, place: str):
-    assert call("try-reward", place, "--tasks", "arithmetic").code == 2
+    assert call("plan", "--model", "tiny", "--reward", place, "--tasks", "arithmetic").code == 2
 
 
-def test_a_reward_on_what_a_model_says(call: Callable[..., Any], rewards: Path):
-    ended = call("try-reward", f"{rewards}:same", "--tasks", "letters", "--model", "tiny", "--json")
-    found = json.loads(ended.out)
-    assert [sample["kind"] for sample in found["samples"]] == ["sampled"] * 10
-
-
-def test_problems_without_answers_need_a_model(call: Callable[..., Any], rewards: Path, tmp_path: Path):
+def test_problems_without_answers_are_refused(call: Callable[..., Any], rewards: Path, tmp_path: Path):
     (tmp_path / "open.jsonl").write_text('{"problem": "Say something."}\n')
-    ended = call("try-reward", f"{rewards}:same", "--tasks", tmp_path / "open.jsonl")
+    ended = call("plan", "--model", "tiny", "--reward", f"{rewards}:same", "--tasks", tmp_path / "open.jsonl")
     assert ended.code == 2
-    assert "give --model" in ended.err
+    assert "no problem with an answer" in ended.err

@@ -46,7 +46,7 @@ def test_no_such_section():
         ("roles.ROLE.stop", "list of texts", "", ""),
         ("roles.ROLE.loss", "grpo|dr_grpo|dapo|sequence", "", "grpo"),
         ("model.gradient_checkpointing", "auto|bool", "", "auto"),
-        ("cold_start.enabled", "bool", "", "no"),
+        ("cold_start.enabled", "bool", "", "where a look at the base finds that it never has it"),
         ("cold_start.roles", "list of texts", "length >= 1", "all"),
         ("seats.SEAT.lr", "float", ">= 0, <= 10", "5e-05"),
     ],

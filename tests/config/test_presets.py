@@ -13,7 +13,7 @@ import pytest
 from lite_selfplay.config import RunConfig, merge, preset_layer, preset_names
 from lite_selfplay.runs.plan import filled_in
 
-OF_A_MACHINE = {"demo", "t4", "consumer-24gb"}
+OF_A_MACHINE = {"cpu", "demo", "t4", "consumer-24gb", "datacenter-80gb"}
 """Presets that are cut to a machine and follow no paper."""
 
 Values = Mapping[str, tuple[Any, str]]
@@ -517,6 +517,8 @@ def complaints(layer: Mapping[str, Any], held: Held) -> list[str]:
     """Where a preset, or what a run makes of it, is not what its table says."""
     table, found = held.values, []
     for key, value in settings(layer):
+        if key == "run.preset":  # its own name
+            continue
         if key not in table:
             found.append(f"{key} is not in the table")
         elif value != table[key]:

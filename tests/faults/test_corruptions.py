@@ -235,7 +235,7 @@ BAD_LINES: dict[str, bytes] = {
     "nested past reading": b'{"step": 3, "x": ' + b"[" * 100_000 + b"]" * 100_000 + b"}\n",
     "longer than any": b'{"step": 3, "x": "' + b"a" * JSON_LIMIT + b'"}\n',
 }
-FILES = (STATE, OPTIMIZER, SEAT, SEAT.replace("/A/", "/B/"), "snapshot-0.safetensors", "trainer_state.json", MANIFEST)
+FILES = (STATE, OPTIMIZER, SEAT, SEAT.replace("/A/", "/B/"), "snapshot-0.safetensors", MANIFEST)
 BOMB = "a: &a [x,x,x,x,x,x,x,x,x]\n" + "".join(
     f"{chr(c)}: &{chr(c)} [{','.join(['*' + chr(c - 1)] * 9)}]\n" for c in range(ord("b"), ord("k"))
 )

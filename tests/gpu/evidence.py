@@ -22,6 +22,10 @@ from lite_selfplay.models.sources import resolve
 CAP = 24
 SEATS = {seat: SeatConfig(rank=8, alpha=16, init="gaussian", init_std=0.05, clip=1e9, lr=1e-2) for seat in ("A", "B")}
 ROLES = {"drafter": "A", "challenger": "B"}
+OUT_OF_MEMORY = tuple(
+    f"out of memory while sampling: from now on {what}" for what in ("4-bit weights are not expanded", "at most ")
+)
+"""How a warning begins: weights are left as they are before fewer rows are held."""
 REWARDS = ([0.0, 2.0, 2.5, 0.5], [3.0, 0.0, 2.0, 0.5])
 
 

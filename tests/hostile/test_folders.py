@@ -107,13 +107,14 @@ def may_not_be_read(path: Path) -> None:
 
 
 def run_folders() -> Iterator[Request]:
-    readers = (("train", "--resume", "run"), ("report", "run"), ("report", "run", "--json"), ("analyse", "run"),
-               ("view", "run", "--bundle", "runs"), ("why", "run"), ("explain", "kl", "run"),
-               ("eval", "run", "--tasks", "letters"), (*TRAIN, "--init", "run"))  # fmt: skip
+    readers = (("train", "--resume", "run"), ("report", "run"), ("report", "run", "--json"),
+               ("report", "run", "--figures"), ("view", "run", "--bundle", "runs"), ("why", "run"),
+               ("why", "kl", "run"), ("eval", "run", "--tasks", "letters"), (*TRAIN, "--init", "run"))  # fmt: skip
     for prepare in NO_RUNS:
         for arguments in readers:
             # What a run of a game that is not there holds is shown without that game's own words.
-            shown = arguments[0] in ("report", "view", "explain") and prepare.__name__ == "run_of_another_game"
+            reads = arguments[0] in ("report", "view") or "kl" in arguments
+            shown = reads and prepare.__name__ == "run_of_another_game"
             yield Request(arguments, prepare, (0,) if shown else (2,))
     for prepare in UNFINISHED:
         for arguments in (
@@ -124,12 +125,12 @@ def run_folders() -> Iterator[Request]:
             yield Request(arguments, prepare)
         # A run without a line has nothing wrong: there is little to show.
         yield Request(("report", "run"), prepare, (0, 2))
-        yield Request(("analyse", "run", "--no-figures"), prepare, (0, 2))
+        yield Request(("report", "run", "--figures"), prepare, (0, 2))
         yield Request(("view", "run", "--bundle", "runs"), prepare, (0, 2))
         yield Request(("why", "run"), prepare, (0, 2))
-        yield Request(("explain", "kl", "run"), prepare, (0, 2))
-        yield Request(("runs", "run"), prepare, (0, 2))
-        yield Request(("runs", "."), prepare, (0, 2))
+        yield Request(("why", "kl", "run"), prepare, (0, 2))
+        yield Request(("list", "runs", "run"), prepare, (0, 2))
+        yield Request(("list", "runs", "."), prepare, (0, 2))
     for prepare in (run_is_a_file, run_is_a_pipe, run_is_a_link_loop, UNFINISHED[0]):
         yield Request((*TRAIN, "--run-dir", "run"), prepare)
         yield Request(("cold-start", *TRAIN[1:], "--run-dir", "run"), prepare)

@@ -28,8 +28,9 @@ from lite_selfplay.runs.checkpoints import (
     newest_whole,
     save_checkpoint,
 )
-from lite_selfplay.runs.folder import as_written
-from lite_selfplay.runs.report.analysis import analyse, to_json
+from lite_selfplay.runs.folder import RunFolder, as_written
+from lite_selfplay.runs.report.charts import charts_of
+from lite_selfplay.runs.report.declared import game_of
 from lite_selfplay.tasks.files import read_tensors, sha256_of
 from lite_selfplay.training.optimizer import optimizer_state, seat_groups
 
@@ -83,10 +84,10 @@ def everything(path: Path) -> None:
 
 
 def shown(path: Path) -> None:
-    """What `analyse` shows, and `report` of its last steps."""
-    found = analyse(path)
+    """What `view` and `report --figures` show."""
+    folder = RunFolder.open(path)
     with as_written(path):
-        to_json(found, found.windows(6))
+        charts_of(game_of(folder)[0], folder, folder.metrics())
 
 
 @sizes
@@ -238,8 +239,8 @@ def test_gguf_headers(inputs: int, place: Path) -> None:
     def reads(content: bytes) -> None:
         file.write_bytes(content)
         header = read_header(file)
-        assert header.architecture is not None
-        assert isinstance(header.quantisation, str)
+        assert all(isinstance(elements, int) for elements in header.tensors.values())
+        assert header.metadata["GGUF.version"] is not None
 
     with contextlib.suppress(OSError):
         reads(whole)

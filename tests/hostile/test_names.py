@@ -32,27 +32,28 @@ ASSIGNMENTS = (
 )  # fmt: skip
 OTHERS = (
     "", "nosuch", "train --resume nosuch", "train agon --resume nosuch", "train --resume nosuch --preset demo",
-    "train --no-such-flag", "train agon --preset demo --config nosuch.yaml", "eval", "report", "analyse",
+    "train --no-such-flag", "train agon --preset demo --config nosuch.yaml", "eval", "report", "list", "list nosuch",
     "eval nosuch --tasks letters", "eval tiny", "eval tiny --tasks leters", "eval tiny --tasks letters --mode cascad",
     "eval tiny --tasks letters --precision 8bit", "eval tiny --tasks letters --data-dir nosuch",
     "eval tiny --tasks gsm8k --data-dir .", "eval tinny --tasks letters", "eval . --tasks letters",
     "eval ./nosuch/model --tasks letters", "eval no/such/model --tasks letters", "eval m.gguf --tasks letters",
-    "report nosuch", "report nosuch --choose best", "report . --out .", "analyse nosuch", "analyse nosuch nosuch",
-    "analyse . --json", "doctor nosuch", "plan", "plan --model no",
+    "report nosuch", "report nosuch --choose best", "report . --out .", "report nosuch --figures",
+    "report . --figures --json", "doctor nosuch", "plan", "plan --model no",
     "plan --gpu t5 --model tiny", "plan --model tiny --game agonn", "plan --model tiny --preset dmo", "config",
     "config show", "config nosuch", "config show nosuch.yaml", "config show . --json", "config validate nosuch.yaml",
     "config validate .", "config keys nosuch", "config keys runn --json", "config keys run eval", "config init agonn",
     "config init agon --tasks leters", "config init agon --model tinny", "config init agon --out .",
-    "config init agon --model tiny --out no/such/folder.yaml", "games nosuch", "games agon nosuch --json",
-    "games nosuch.py:G", "games .py:G", "tasks nosuch", "tasks --jsn", "models nosuch", "presets nosuch",
+    "config init agon --model tiny --out no/such/folder.yaml", "list games nosuch",
+    "list games agon nosuch --json", "list games nosuch.py:G", "list games .py:G", "list tasks nosuch",
+    "list tasks --jsn", "list models nosuch", "list presets nosuch",
     "view", "view nosuch", "view .", "view . . .", "view nosuch --bundle out", "view . --port x", "view . --port -1",
     "view . --port 99999", "view . --json", "why", "why nosuch", "why . --json", "why nosuch --step 0",
-    "why nosuch --step x", "explain", "explain nosuch", "explain kl nosuch", "explain kll --json", "explain kl . .",
-    "runs nosuch", "runs nosuch --json", "runs . .", "show-prompt", "show-prompt agonn --model tiny --tasks letters",
-    "show-prompt agon --model tinny --tasks letters", "show-prompt agon --model tiny --tasks leters",
-    "show-prompt agon --model tiny", "try-reward", "try-reward nosuch.py:f",
-    "try-reward nosuch.py:f --tasks letters", "try-reward nosuch --tasks letters", "try-reward .py:f --tasks leters",
-    "version --jsn", "version nosuch", "--versio",
+    "why nosuch --step x", "why kl nosuch", "why kll --json", "why kl . .", "why kl --step 1",
+    "list runs nosuch", "list runs nosuch --json", "list runs . .", "plan --prompts",
+    "plan --game agonn --model tiny --prompts",
+    "plan --model tinny --tasks letters --prompts", "plan --model tiny --tasks leters --prompts", "plan --reward x",
+    "plan --model tiny --tasks letters --reward nosuch.py:f", "plan --model tiny --tasks letters --reward nosuch",
+    "plan --model tiny --tasks leters --reward .py:f", "--versio",
 )  # fmt: skip
 PLACES = {
     "--knowledge": "", "--validation": ".jsonl", "--eval-tasks": ".jsonl", "--init": "", "--reward": ".py:f",
@@ -104,11 +105,10 @@ def places() -> Iterator[Request]:
             yield Request(("train", *base, flag, odd))
     for command in (
         "report",
-        "analyse",
         "view",
         "why",
-        "explain kl",
-        "runs",
+        "why kl",
+        "list runs",
         "eval",
         "config show",
         "config validate",
@@ -117,8 +117,7 @@ def places() -> Iterator[Request]:
         yield Request((*command.split(), LONG_NAME, *more))
     yield Request(("report", "nosuch", "--out", LONG_NAME))
     yield Request(("view", "nosuch", "--bundle", LONG_NAME))
-    yield Request(("explain", LONG_NAME))
-    yield Request(("try-reward", f"{LONG_NAME}.py:f", "--tasks", "letters"))
+    yield Request(("plan", "--model", "tiny", "--reward", f"{LONG_NAME}.py:f", "--tasks", "letters"))
     yield Request(("config", "init", "agon", "--model", "tiny", "--out", LONG_NAME))
     yield Request(("eval", "tiny", "--tasks", "gsm8k", "--data-dir", LONG_NAME))
     yield Request((*TRAIN, "--set", f"cold_start.source={LONG_NAME}.jsonl", "--cold-start"))

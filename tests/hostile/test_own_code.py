@@ -115,7 +115,7 @@ def games() -> Iterator[Request]:
         yield Request(("train", odd, *TRAIN[2:]), code(GAME.format(body="pass"), "g.py"))
     for body in NO_GAMES:
         yield Request(("train", "g.py:G", *TRAIN[2:]), code(body, "g.py"), (1, 2))
-        yield Request(("games", "g.py:G"), code(body, "g.py"), (0, 1, 2))
+        yield Request(("list", "games", "g.py:G"), code(body, "g.py"), (0, 1, 2))
     for body, codes in GAMES.items():
         yield Request(("train", "./g.py:G", *TRAIN[2:], *SMALL), code(GAME.format(body=body), "g.py"), codes)
 

@@ -26,7 +26,6 @@ OF_OTHERS = {
         *("--steps", "--examples-per-step", "--lr", "--eval-limit", "--seed"),
     ),
     "report .": ("--duels",),
-    "analyse .": ("--windows",),
     "train --resume nosuch": ("--steps",),
 }  # fmt: skip
 PRECISE = {

@@ -36,7 +36,7 @@ def went_on(run: Path, play: Callable[..., Any], untouched: Path, world: int = 1
     """Resume a run, and hold it to the one that nobody touched."""
     ended = play(world, "train", "--resume", run)
     assert set(ended.codes) == {0}, ended.said
-    assert [row["step"] for row in lines(run / "metrics.jsonl")] == list(range(STEPS))
+    assert [row["step"] for row in lines(run / "metrics.jsonl")] == list(range(1, STEPS + 1))
     require_same_episodes(run, untouched)
     assert apart(run, untouched) < 1e-6
 
@@ -74,7 +74,7 @@ def test_whoever_is_lost_the_run_is_saved(
     assert "saved before step" in ended.said[speaks]
     assert "error" not in ended.said[1 - speaks]
     assert saved(run) >= 1
-    assert [row["step"] for row in lines(run / "metrics.jsonl")] == list(range(saved(run)))
+    assert [row["step"] for row in lines(run / "metrics.jsonl")] == list(range(1, saved(run) + 1))
     went_on(run, play, untouched[0])
 
 

@@ -50,4 +50,4 @@ def test_torchrun_plays_a_run_that_a_signal_ends_saved(tmp_path: Path):
     assert "error (process 1)" not in words
     steps = [json.loads(line)["step"] for line in (run / "metrics.jsonl").read_text().splitlines()]
     saved = max(int(path.name.removeprefix("step-")) for path in (run / "checkpoints").glob("step-*"))
-    assert steps == list(range(saved))
+    assert steps == list(range(1, saved + 1))

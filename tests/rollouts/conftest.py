@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from lite_selfplay.config import ModelSection, RolloutsSection
-from lite_selfplay.models.backends import fleet
+from lite_selfplay.models.backends import rollouts as served
 from lite_selfplay.models.backends.rollouts import Rollouts, ServedBackend
 from lite_selfplay.models.chat import Chat
 from tests.conftest import SEATS
@@ -73,15 +73,14 @@ def servers(started: list[StandIn]) -> Iterator[list[StandIn]]:
 
 @pytest.fixture
 def backend_over(tiny_path: Path, tmp_path: Path) -> Iterator[Callable[..., ServedBackend]]:
-    """A backend whose completions come from servers: `backend_over(servers, temperatures=..., timeout_s=...)`."""
+    """A backend whose completions come from servers: `backend_over(servers, longest=..., timeout_s=...)`."""
     made = []
 
     def make(servers: list[StandIn], **options: Any) -> ServedBackend:
         chat = Chat.load(tiny_path)
-        temperatures = options.pop("temperatures", [1.0])
         told = {key: options.pop(key) for key in ("longest", "warn", "poll") if key in options}
         section = RolloutsSection(servers=tuple(server.address for server in servers), **options)
-        rollouts = Rollouts(section, tmp_path / "rollouts", chat.tokens, temperatures, told.pop("longest", 100))
+        rollouts = Rollouts(section, tmp_path / "rollouts", told.pop("longest", 100))
         model = ModelSection(name="tiny", precision="fp32")
         ends = {"eos_ids": chat.eos_ids, "pad_id": chat.pad_id, "decode": chat.decode}
         made.append(ServedBackend(tiny_path, model, SEATS, seed=0, rollouts=rollouts, **ends, **told))
@@ -95,4 +94,4 @@ def backend_over(tiny_path: Path, tmp_path: Path) -> Iterator[Callable[..., Serv
 @pytest.fixture(autouse=True)
 def _short_rests(monkeypatch: pytest.MonkeyPatch) -> None:
     """What fails is tried again soon."""
-    monkeypatch.setattr(fleet, "RESTS_S", (0.05, 0.1, 0.2))
+    monkeypatch.setattr(served, "RESTS_S", (0.0, 0.05, 0.1, 0.2))

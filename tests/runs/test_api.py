@@ -57,12 +57,12 @@ def test_the_whole_run_folder(trained: Run):
 
 def test_metrics_hold_a_line_a_step(trained: Run):
     rows = trained.metrics_rows()
-    assert [row["step"] for row in rows] == [0, 1, 2, 3]
+    assert [row["step"] for row in rows] == [1, 2, 3, 4]
     for row in rows:
         assert set(row["wall_s"]) >= {"generate", "verify", "update"}
         assert row["tokens"]["generated"] == sum(s["tokens_generated"] for s in row["streams"].values()) > 0
         drafter = row["streams"]["drafter"]
-        assert drafter["seat"] == ("A" if row["step"] % 2 == 0 else "B")
+        assert drafter["seat"] == ("A" if row["step"] % 2 == 1 else "B")
         assert drafter["groups"] == 2
         assert drafter["completions"] == 8
         assert 0 <= drafter["accuracy"] <= 1
@@ -140,7 +140,7 @@ def test_a_resumed_run_ends_bit_equal_to_the_uninterrupted_one(tmp_path: Path, e
 def test_resume_goes_on_to_more_steps_and_refuses_fewer(tmp_path: Path):
     run = train(config(tmp_path / "run", steps=2))
     more = resume(run.path, steps=3)
-    assert [row["step"] for row in more.metrics_rows()] == [0, 1, 2]
+    assert [row["step"] for row in more.metrics_rows()] == [1, 2, 3]
     assert more.config.run.steps == 3
     with pytest.raises(RunFolderError, match="at step 3 already"):
         resume(run.path, steps=2)

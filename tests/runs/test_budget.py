@@ -41,21 +41,45 @@ def budget(path: Path, minutes: float = 12.0) -> Budget:
     return Budget(minutes, path, lambda: 0.0, 0.0)
 
 
-def test_problems_are_as_many_as_a_quarter_of_the_time_allows(tmp_path: Path):
-    # 720 s; a problem costs 9 answers of 40 tokens, 12.86 s at 28 tokens a second: 180 s are 14 problems, 20 the least.
-    slow = budget(tmp_path / "slow.json")
-    sentence = slow.choose_problems(28.0, most=100, steps=40, answers=360, step_tokens=64 * 40)
-    assert slow.problems(100) == 20
-    # 720 - 257 = 463 s are left; a step is 2.5 * 2560 / 28 = 229 s, and 439 s of them are planned for: one step.
-    assert sentence == "this machine: 28 tokens/s; about 1 of 40 steps, evaluation on 20 of 100 problems; about 9 min"
-    fast = budget(tmp_path / "fast.json")
-    # 720 / 4 * 100 / 360 = 50 problems, which take 180 s; a step takes 64 s: 8 in the 513 s that are planned for.
-    sentence = fast.choose_problems(100.0, most=100, steps=40, answers=360, step_tokens=64 * 40)
-    assert sentence == "this machine: 100 tokens/s; about 8 of 40 steps, evaluation on 50 of 100 problems; about 12 min"
-    assert budget(tmp_path / "fast.json").problems(100) == 50
-    assert "evaluation" not in budget(tmp_path / "none.json").choose_problems(
-        100.0, most=0, steps=40, answers=360, step_tokens=2560
-    )
+@pytest.mark.parametrize(
+    ("block_s", "expected"),
+    [
+        # A quarter of 720 s are 180 s. Twenty answers in 36 s: a problem takes 1.8 s, and 9 * 1.8 = 16.2 s in all.
+        (36.0, 20),  # 180 / 16.2 = 11, and 20 are the least
+        (8.0, 50),  # 180 / (9 * 0.4) = 50
+        (0.0, 100),
+    ],
+)
+def test_problems_are_as_many_as_a_quarter_of_the_time_allows(tmp_path: Path, block_s: float, expected: int):
+    now, asked = [0.0], list[int]()
+
+    def evaluate(number: int) -> float:
+        asked.append(number)
+        now[0] += block_s
+        return 9.0
+
+    chosen = Budget(12.0, tmp_path / "budget.json", lambda: now[0])
+    for _ in range(2):  # once
+        chosen.choose_problems(100, evaluate)
+        assert chosen.problems(100) == expected
+    assert asked == [20]
+    budget(tmp_path / "budget.json").choose_problems(100, evaluate)
+    budget(tmp_path / "few.json").choose_problems(20, evaluate)
+    budget(tmp_path / "free.json", 0.0).choose_problems(100, evaluate)
+    assert asked == [20]
+    assert budget(tmp_path / "budget.json").problems(100) == expected
+
+
+def test_what_is_left_is_said_once_two_steps_are_known(tmp_path: Path):
+    now = [0.0]
+    free = Budget(0.0, tmp_path / "budget.json", lambda: now[0])
+    for step_s, expected in (
+        (30.0, ""),
+        (20.5, "a step takes 20.5 s, the 38 left about 12:59; evaluations come on top"),
+    ):
+        with free.timing("step"):
+            now[0] += step_s
+        assert free.expected(38) == expected
 
 
 def test_a_cold_start_takes_at_most_half_of_what_is_left(tmp_path: Path):
@@ -84,15 +108,14 @@ def test_a_cold_start_that_fits_is_whole(tmp_path: Path):
 
 def test_without_minutes_nothing_is_chosen(tmp_path: Path):
     free = budget(tmp_path / "budget.json", 0.0)
-    with free.timing_an_evaluation(), free.timing_a_step():
+    with free.timing("evaluation"), free.timing("step"):
         pass
-    assert not free.nothing_chosen
     assert free.problems(100) == 100
     assert free.steps(5, 40, None) is None
     assert not (tmp_path / "budget.json").exists()
 
 
-@pytest.mark.parametrize("text", ["[]", '{"steps": "9"}', '{"problems": 1.5}', "{", '{"evaluation_s": []}'])
+@pytest.mark.parametrize("text", ["[]", '{"steps": "9"}', '{"problems": 1.5}', "{"])
 def test_a_damaged_file_is_refused(tmp_path: Path, text: str):
     (tmp_path / "budget.json").write_text(text)
     with pytest.raises(RunFolderError, match=r"budget\.json"):
@@ -156,7 +179,7 @@ def test_as_many_steps_as_fit_are_played_and_schedules_end_with_them(tmp_path: P
     lines = Lines()
     run = train(config(tmp_path / "run"), progress=lines)
     # Two steps leave 40 s, of which 38 are planned for: three more.
-    assert [row["step"] for row in run.metrics_rows()] == [0, 1, 2, 3, 4]
+    assert [row["step"] for row in run.metrics_rows()] == [1, 2, 3, 4, 5]
     assert load_run(run.path).config.run.steps == 5
     assert "a step takes 10.0 s: 5 of 40 steps fit into 1 min" in lines.lines
     assert "5 of the 40 steps asked for fitted into 1 min" in lines.lines
@@ -206,7 +229,14 @@ def test_fewer_problems_are_evaluated_and_a_resume_evaluates_as_many(
     tmp_path: Path, by_clock: Any, monkeypatch: pytest.MonkeyPatch
 ):
     by_clock(lambda step: 10.0)
-    monkeypatch.setattr(session, "sampling_speed", lambda *_: 10.0)
+    answers = session.Session._answers
+
+    def slow(self: Any, spec: Any, problems: Any, name: str, *rest: Any) -> Any:
+        if name == "evaluation, timed":
+            self._budget._clock.now += 4.0  # 20 problems: 0.2 s each, and 15 s hold 15 in five stages
+        return answers(self, spec, problems, name, *rest)
+
+    monkeypatch.setattr(session.Session, "_answers", slow)
     run = train(config(tmp_path / "run", tasks="arithmetic", eval_tasks="arithmetic", eval_limit=30))
     counts = {name: found["n"] for name, found in run.evaluations().items()}
     assert counts == {"untouched": 20, "before training": 20, "after 5 steps": 20}

@@ -171,7 +171,7 @@ def test_only_safetensors_and_json_and_all_of_them_listed(player, tmp_path):
     assert {Path(name).suffix for name in written} == {".safetensors", ".json"}
     manifest = json.loads((path / MANIFEST).read_text())
     assert manifest["files"].keys() == written - {MANIFEST}
-    assert {OPTIMIZER, STATE, "snapshot-0.safetensors", "trainer_state.json"} <= written
+    assert {OPTIMIZER, STATE, "snapshot-0.safetensors"} <= written
     assert {f"adapters/{seat}/adapter_model.safetensors" for seat in "AB"} <= written
     assert (manifest["step"], manifest["base"], manifest["game"]) == (5, "tiny:1", "agon")
 
@@ -264,9 +264,7 @@ def test_folders_of_other_names_are_none(player, tmp_path, name):
 # What is refused
 
 
-@pytest.mark.parametrize(
-    "name", [STATE, OPTIMIZER, "adapters/A/adapter_model.safetensors", "snapshot-0.safetensors", "trainer_state.json"]
-)
+@pytest.mark.parametrize("name", [STATE, OPTIMIZER, "adapters/A/adapter_model.safetensors", "snapshot-0.safetensors"])
 def test_a_flipped_bit_is_found_before_anything_is_loaded(player, other, tmp_path, name):
     checkpoint = player.save(tmp_path, 5)
     file = checkpoint.path / name

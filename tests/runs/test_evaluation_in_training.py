@@ -202,7 +202,7 @@ def test_a_run_stopped_in_its_first_evaluation_goes_on_as_if_it_had_not(measured
 
 
 def test_presets_resolve_and_say_what_they_are_for():
-    of_any_game = {"consumer-24gb", "demo", "paper", "t4"}
+    of_any_game = {"consumer-24gb", "cpu", "datacenter-80gb", "demo", "paper", "t4"}
     assert of_any_game <= set(preset_names())
     for name in preset_names():
         layer = preset_layer(name)
@@ -212,6 +212,7 @@ def test_presets_resolve_and_say_what_they_are_for():
         assert config.run.group_size == 8 if name in of_any_game else name.startswith(f"{config.game.name}-")
     assert RunConfig(preset="t4", game="agon", tasks="letters").model.compute_dtype == "fp16"
     assert RunConfig(preset="demo", game="agon", steps=3).run.steps == 3
-    assert "preset" not in RunConfig(preset="demo", game="agon").to_yaml()
+    assert "\npreset" not in RunConfig(preset="demo", game="agon").to_yaml()
+    assert RunConfig(preset="demo", game="agon").run.preset == "demo"
     with pytest.raises(UnknownNameError, match="did you mean demo"):
         RunConfig(preset="dmo", game="agon")

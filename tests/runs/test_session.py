@@ -259,7 +259,7 @@ def test_answer_checkers_that_do_not_start_find_the_run_saved(tmp_path: Path, mo
 
     class Watch(Progress):
         def step(self, metrics: Any, *_: Any) -> None:
-            if metrics["step"] == 1:
+            if metrics["step"] == 2:
                 monkeypatch.setattr(Verifier, "verify", refuse)
 
     settings = config(tmp_path / "run", game="grpo", tasks="letters", steps=4)

@@ -186,7 +186,7 @@ def test_wandb_keeps_the_same_offline(tmp_path: Path):
 @pytest.mark.skipif(importlib.util.find_spec("trackio") is None, reason='needs pip install "lite-selfplay[trackers]"')
 def test_trackio_keeps_the_same_locally(tmp_path: Path):
     place = {"TRACKIO_DIR": str(tmp_path / "trackio"), "TRACKIO_PROJECT": "tests"}
-    assert in_a_process("trackio", tmp_path / "run", **place) == ""
+    in_a_process("trackio", tmp_path / "run", **place)
     read = """
 import json
 from trackio.sqlite_storage import SQLiteStorage

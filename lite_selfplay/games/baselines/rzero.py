@@ -69,7 +69,6 @@ class RZero(ProposeSolve):
     """The challenger is paid for questions that split the solver's votes; the solver learns from those that did."""
 
     roles = ("challenger", "solver")
-    default_tasks = "stories"
     about = "R-Zero: a challenger is paid for questions that split the solver's votes; the two learn in turn"
     Options = RZeroOptions
     figures = (

@@ -73,7 +73,6 @@ class CpMobius(ProposeSolve):
 
     roles = ("coach", "player")
     sources: tuple[str, ...] = ("validation",)
-    default_tasks = "stories"
     solver = "player"
     about = "CPMobius: a coach writes tasks, and is paid for the player's progress on a validation set"
     Options = CpMobiusOptions

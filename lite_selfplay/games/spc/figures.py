@@ -10,7 +10,7 @@ from lite_selfplay.games.spc.cases import Case
 from lite_selfplay.games.spc.collecting import RIGHT
 from lite_selfplay.games.spc.options import SpcOptions
 from lite_selfplay.games.spc.replies import read_critique
-from lite_selfplay.games.spc.rounds import CRITIC, SNEAKY, Played, attack_success, win_rates
+from lite_selfplay.games.spc.rounds import CRITIC, SNEAKY, attack_success, win_rates
 
 VALID_SHARE = 0.99
 """Of the critiques that hold a judgement: what falls below it is worth a warning."""
@@ -54,7 +54,7 @@ def counts_of_round(
 ) -> dict[str, Any]:
     """A round's log: fates, attack success and win rate with their intervals, and what is learned from."""
     fates = [case.fate(stable) for case in cases]
-    met = [Played(*pairing, fate) for fate in fates if fate in ("caught", "fooled", "undecided")]
+    met = [(*pairing, fate) for fate in fates if fate in ("caught", "fooled", "undecided")]
     critiques = [read_critique(completion) for case in cases for completion in (*case.critiques, *case.untouched)]
     found: dict[str, Any] = {
         "fates": {fate: fates.count(fate) for fate in sorted(set(fates))},

@@ -48,16 +48,7 @@ from lite_selfplay.games.spc.figures import (
 )
 from lite_selfplay.games.spc.options import SpcOptions
 from lite_selfplay.games.spc.replies import critic_examples, sneaky_example, solver_example
-from lite_selfplay.games.spc.rounds import (
-    CRITIC,
-    SNEAKY,
-    Played,
-    Round,
-    attack_success,
-    schedule,
-    snapshot_name,
-    win_rates,
-)
+from lite_selfplay.games.spc.rounds import CRITIC, SNEAKY, attack_success, players, snapshot_name, win_rates
 from lite_selfplay.games.spc.steps import StepPair
 from lite_selfplay.games.spc.stepsets import read_pairs
 from lite_selfplay.games.table import Table
@@ -97,7 +88,6 @@ class Spc(Game):
 
     roles = (SNEAKY, CRITIC, "solver")
     sources: tuple[str, ...] = ("problems", "solutions")
-    default_tasks = "stories"
     about = "SPC: a sneaky generator rewrites correct steps into wrong ones, and a critic learns to catch them"
     Options = SpcOptions
     open_ended = True
@@ -128,7 +118,6 @@ class Spc(Game):
     def __init__(self, options: Any = None, *, group_size: int = 8, problems_per_step: int = 4):
         super().__init__(options, group_size=group_size, problems_per_step=problems_per_step)
         chosen = self.options
-        self.rounds: Sequence[Round] = schedule(chosen.rounds, chosen.schedule)
         self._phase: Phase = "solutions" if chosen.rounds or chosen.tournament else "over"
         self._round = min(1, chosen.rounds)
         self._epoch = self._batch = self._order = 0
@@ -245,7 +234,7 @@ class Spc(Game):
 
     def _critiques(self, table: Table, cases: Sequence[Case]) -> _Played:
         """Critiques of the errors, and of as many steps as they were."""
-        ask = self._asking(table, CRITIC, self._opponent, self.options.critiques)
+        ask = self._asking(table, CRITIC, self._players(self._round)[1], self.options.critiques)
         cases = phases.judged_untouched(ask, phases.judged(ask, cases), table.rng)
         log = {
             "judged_errors": sum(bool(case.critiques) for case in cases),
@@ -258,16 +247,18 @@ class Spc(Game):
     def _collect(self, table: Table) -> Episode:
         """The collections that the seats learn from, and the seats as they begin to learn."""
         cases = self._cases_of(table, "critiques")
-        now = self.rounds[self._round - 1]
+        pairing = self._players(self._round)
         critiques = collecting.with_old_logprobs(table, collecting.critic_rows(cases, self._round))
         write_collection(self._file(table, "critiques-as-rows"), critiques)
+        numbers = range(1, self._round + 1)
+        every = [row for number in numbers for row in Collection(self._file(table, "critiques-as-rows", number))]
         rows = {SNEAKY: collecting.sneaky_rows(cases, self._round, self.options.stable), CRITIC: critiques}
         kept = {
             SNEAKY: sneaky_set(rows[SNEAKY], table.rng, solver_reward=self.options.solver_reward),
-            CRITIC: critic_set(self._all_critiques(table, now), table.rng, pairing=self.options.pairing),
+            CRITIC: critic_set(every, table.rng, pairing=self.options.pairing),
         }
         kept[SNEAKY] = collecting.with_old_logprobs(table, kept[SNEAKY])
-        log = counts_of_round(cases, rows, kept, (now.sneaky, now.critic), self.options.stable)
+        log = counts_of_round(cases, rows, kept, pairing, self.options.stable)
         for seat, chosen in kept.items():
             examples = self._examples(table, seat, len(chosen))
             log[f"{seat}_examples"] = len(chosen) if examples else 0
@@ -275,14 +266,10 @@ class Spc(Game):
             write_collection(self._file(table, seat), both)
         self._order = table.rng.getrandbits(32)
         self._opened.clear()
-        actions = [Restore(update.seat, update.start, reset_optimizer=True) for update in now.updates]
+        actions = [Restore(seat, name, reset_optimizer=True) for seat, name in zip(kept, pairing, strict=True)]
         self._phase = "sneaky learns"
         kept_as = self._skip_empty(table)
         return Episode(actions=[*actions, *kept_as], log=log, save=True, measure=len(kept_as) == 2)
-
-    def _all_critiques(self, table: Table, now: Round) -> list[Any]:
-        update = next(update for update in now.updates if update.seat == CRITIC)
-        return [row for number in update.rounds for row in Collection(self._file(table, "critiques-as-rows", number))]
 
     def _examples(self, table: Table, seat: str, count: int) -> list[Any]:
         """As many examples as there are rows, where examples are asked for; fewer come again."""
@@ -345,18 +332,18 @@ class Spc(Game):
 
     def _meet(self, table: Table) -> Episode:
         """Every critic on the errors of every sneaky generator, by one critique each; those that have met are known."""
-        played: list[Played] = []
+        played: list[tuple[str, str, Fate]] = []
         success = {}
         for number in range(self.options.rounds + 1):
             sneaky = snapshot_name(SNEAKY, number)
             cases = self._attacks_of(table, number)
-            known = self.rounds[number].critic if number < len(self.rounds) else None
+            known = self._players(number + 1)[1] if number < self.options.rounds else None
             for critic in (snapshot_name(CRITIC, c) for c in range(self.options.rounds + 1)):
                 met = cases
                 if critic != known:
                     met = phases.judged(self._asking(table, CRITIC, critic, 1), cases)
                 fates = [case.fate(self.options.stable) for case in met]
-                played += [Played(sneaky, critic, fate) for fate in fates if fate in ("caught", "fooled", "undecided")]
+                played += [(sneaky, critic, fate) for fate in fates if fate in ("caught", "fooled", "undecided")]
             success[sneaky] = attack_success([_without_critic(case, self.options.stable) for case in cases])
         self._phase = "over"
         found = win_rates(played)
@@ -367,7 +354,7 @@ class Spc(Game):
 
     def _attacks_of(self, table: Table, number: int) -> list[Case]:
         """The attacks of the sneaky generator of a round: those it played with, or the last ones."""
-        if number < len(self.rounds):
+        if number < self.options.rounds:
             return self._cases_of(table, "critiques", number + 1)
         return self._cases_of(table, "last validation")
 
@@ -379,9 +366,8 @@ class Spc(Game):
         number = self._round if self._phase.startswith("last") else self._round - 1
         return snapshot_name(SNEAKY, number)
 
-    @property
-    def _opponent(self) -> str:
-        return self.rounds[self._round - 1].critic
+    def _players(self, number: int) -> tuple[str, str]:
+        return players(number, self.options.schedule)
 
     def _asking(self, table: Table, role: str, name: str, n: int) -> phases.Ask:
         """Asks a snapshot of a role's seat; the completions say whose they are, whatever becomes of the seat."""

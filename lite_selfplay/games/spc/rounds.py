@@ -1,4 +1,4 @@
-"""Who plays whom in which round, what each round trains, and how often who won.
+"""Who plays whom in which round, and how often who won.
 
 Source: section 3.5 and 4.3. Every round leaves a snapshot of both seats, `sneaky@round-1` say; round 0 is what cold
 start made of them.
@@ -6,7 +6,6 @@ start made of them.
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any, Literal
 
 from lite_selfplay.games.spc.cases import Fate
@@ -16,34 +15,8 @@ Schedule = Literal["asymmetric", "symmetric"]
 SNEAKY, CRITIC = "sneaky", "critic"
 
 
-@dataclass(frozen=True)
-class Update:
-    """An offline update: `seat` begins as the snapshot `start`, learns from the rows of `rounds`, and is kept as
-    `result`."""
-
-    seat: str
-    start: str
-    rounds: tuple[int, ...]
-    result: str
-
-
-@dataclass(frozen=True)
-class Round:
-    """A round, from 1: the snapshots that play it, and the updates after it."""
-
-    number: int
-    sneaky: str
-    critic: str
-    updates: tuple[Update, ...]
-
-
-@dataclass(frozen=True)
-class Played:
-    """The fate of one step that the snapshot `sneaky` attacked and, where it came to that, `critic` judged."""
-
-    sneaky: str
-    critic: str
-    fate: Fate
+Game = tuple[str, str, Fate]
+"""The snapshots of the sneaky generator and of the critic that met, and the fate of the step."""
 
 
 def snapshot_name(seat: str, number: int) -> str:
@@ -51,32 +24,23 @@ def snapshot_name(seat: str, number: int) -> str:
     return f"{seat}@round-{number}"
 
 
-def schedule(rounds: int, kind: Schedule = "asymmetric") -> tuple[Round, ...]:
-    """The rounds 1 to `rounds`.
+def players(number: int, kind: Schedule) -> tuple[str, str]:
+    """The snapshots of both seats that play a round, from 1; after it each goes on from there.
 
-    `asymmetric` (section 3.5): the newest sneaky generator plays the first critic, and the first critic is trained anew
-    on all rounds' rows, all of which are its own. `symmetric` (the ablation of section 4.3): the newest of both play;
-    the newest critic goes on, on all rounds' rows. The sneaky generator goes on from its newest snapshot, on the rows
-    of the round it has just played. How each seat begins in round 2, and rounds after it, are ours.
+    `asymmetric` (section 3.5): the newest sneaky generator plays the first critic, which is then trained anew on all
+    rounds' rows, all of which are its own. `symmetric` (the ablation of section 4.3): the newest of both play, and the
+    newest critic goes on, on all rounds' rows. The sneaky generator goes on from its newest snapshot, on the rows of
+    the round it has just played. How each seat begins in round 2, and rounds after it, are ours.
     """
-    made = []
-    for number in range(1, rounds + 1):
-        sneaky = snapshot_name(SNEAKY, number - 1)
-        critic = snapshot_name(CRITIC, 0 if kind == "asymmetric" else number - 1)
-        updates = (
-            Update(SNEAKY, sneaky, (number,), snapshot_name(SNEAKY, number)),
-            Update(CRITIC, critic, tuple(range(1, number + 1)), snapshot_name(CRITIC, number)),
-        )
-        made.append(Round(number, sneaky, critic, updates))
-    return tuple(made)
+    return snapshot_name(SNEAKY, number - 1), snapshot_name(CRITIC, 0 if kind == "asymmetric" else number - 1)
 
 
-def win_rates(games: Iterable[Played]) -> list[dict[str, Any]]:
+def win_rates(games: Iterable[Game]) -> list[dict[str, Any]]:
     """How often each sneaky generator fooled each critic it met, in the order of their names: `sneaky`, `critic`,
     `games` (caught or fooled), `undecided`, `sneaky_wins`, `win_rate` (None without a game) and its 95% interval."""
     counts: dict[tuple[str, str], Counter[Fate]] = {}
-    for game in games:
-        counts.setdefault((game.sneaky, game.critic), Counter())[game.fate] += 1
+    for sneaky, critic, fate in games:
+        counts.setdefault((sneaky, critic), Counter())[fate] += 1
     rows = []
     for (sneaky, critic), found in sorted(counts.items()):
         won, played = found["fooled"], found["fooled"] + found["caught"]

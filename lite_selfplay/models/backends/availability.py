@@ -12,19 +12,15 @@ import sysconfig
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from packaging.requirements import Requirement
-
 from lite_selfplay.errors import RequestError
 from lite_selfplay.models.memory import Card
-from lite_selfplay.models.packages import OWN, fits, install, requirements, version_of
+from lite_selfplay.models.packages import install, version_of
 
 if TYPE_CHECKING:
     import torch
 
     from lite_selfplay.config import ModelSection
 
-CHECKED = ("torch", "transformers", "trl", "peft", "bitsandbytes", "accelerate", "datasets", "triton", "unsloth_zoo")
-"""Packages whose versions Unsloth has to agree with, or that it cannot run without. Others it can do without."""
 OLDEST_CAPABILITY = (7, 0)
 """Compute capability of the oldest cards that Unsloth and Triton compile for: Volta; a T4 is 7.5."""
 ON_PURPOSE = "to compute on the CPU on purpose: --device cpu, or CUDA_VISIBLE_DEVICES= before any command"
@@ -176,15 +172,12 @@ def card_problem() -> str | None:
 
 
 def package_problem() -> str | None:
-    """Why what is installed does not serve: Unsloth is missing, too old, or does not go with a version beside it."""
+    """Why what is installed does not serve: Unsloth is missing. Whether versions fit together `pip check` says."""
     if version_of("unsloth") is None:
         return f"the package unsloth is not installed ({install('unsloth')})"
     if version_of("unsloth_zoo") is None:
         return f"unsloth is installed without unsloth_zoo ({install('unsloth')})"
-    needed = [(OWN, one) for one in requirements(OWN, extra="unsloth") if one.name == "unsloth"]
-    for owner in ("unsloth", "unsloth_zoo"):
-        needed += [(owner, one) for one in requirements(owner) if one.name in CHECKED]
-    return next((problem for owner, one in needed if (problem := _unmet(owner, one)) is not None), None)
+    return None
 
 
 def compiler_problem() -> str | None:
@@ -197,19 +190,6 @@ def compiler_problem() -> str | None:
     header = Path(sysconfig.get_paths(scheme="posix_prefix")["include"], "Python.h")
     if not header.is_file():
         return f"Triton needs {header}, which is not there (apt-get install python3-dev)"
-    return None
-
-
-def _unmet(owner: str, requirement: Requirement) -> str | None:
-    name, bounds = requirement.name, requirement.specifier
-    found = version_of(name)
-    if found is None:
-        return f"{owner} {version_of(owner)} needs {name}, which is not installed ({install('unsloth')})"
-    if not fits(found, requirement):
-        return (
-            f"{name} {found} is out of the bounds of {owner} {version_of(owner)}: it needs {name}{bounds} "
-            f'(pip install "{name}{bounds}")'
-        )
     return None
 
 

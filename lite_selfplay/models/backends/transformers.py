@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import functools
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from lite_selfplay.config import ModelSection, RunSection, SeatConfig
 from lite_selfplay.data import TokenScores
 from lite_selfplay.errors import ModelNotFoundError, RequestError, TrainingError
 from lite_selfplay.models import attention, gates, norms, threads
-from lite_selfplay.models.adapters import Adapters, Stacks
+from lite_selfplay.models.adapters import BASE, Adapters, Stacks
 from lite_selfplay.models.backends import tuning
 from lite_selfplay.models.backends.availability import cpu_has_bf16, device_of, quantised_problem
 from lite_selfplay.models.backends.base import is_out_of_memory
@@ -25,7 +26,15 @@ from lite_selfplay.models.generation.sampling import Decoding, Generation, Gener
 from lite_selfplay.models.logprobs.batch import Batch, Row, Way
 from lite_selfplay.models.logprobs.reading import packs, shares_prefixes
 from lite_selfplay.models.logprobs.token_logprobs import goes_by_hidden_states, token_logprobs
-from lite_selfplay.models.memory import MANY_ROWS, head_elements, is_lean, keeps_products, recomputes
+from lite_selfplay.models.memory import (
+    MANY_ROWS,
+    has_room,
+    head_elements,
+    is_lean,
+    keeps_products,
+    recomputes,
+    sampling_bytes,
+)
 from lite_selfplay.models.recomputing import keeping_products
 from lite_selfplay.models.shapes import Shape, shape_in
 from lite_selfplay.models.sources.folders import reading
@@ -67,6 +76,7 @@ class TransformersBackend:
         loop = decoding_loop(section, self.device)
         on_cpu = self.device.type == "cpu"
         shape, itemsize = _shape(path), self.compute_dtype.itemsize
+        self._shape = shape
         self._checkpointing = recomputes(section, shape, itemsize, on_cpu=on_cpu)
         self._keeps_products = keeps_products(section, shape, itemsize, on_cpu=on_cpu)
         self._lean = is_lean(section, shape, itemsize, on_cpu=on_cpu)
@@ -76,8 +86,11 @@ class TransformersBackend:
         give_back = tuning.trim_heap if gives_back else lambda: None
         self._decoding = Decoding(eos_ids, pad_id, self.device, cache_tokens, decode, poll, give_back, loop, warn)
         self._warn = warn
-        self._packs = self._speaks_dense = False
+        self._packs = self._speaks_dense = self._expanded = False
         self._stacks: Stacks | None = None
+        """What seats speak through on a card, `_expanded` where they are 4-bit weights that were expanded for it."""
+        self._room_for = 0.0
+        """Bytes that sampling may hold beside them; for more it is looked again which of the two there is room for."""
         self._undoing = contextlib.ExitStack()
         """What the process is given back when the backend is closed."""
         self._load(path, section, seats, seed=seed, base_name=base_name or str(path))
@@ -113,24 +126,12 @@ class TransformersBackend:
                 self._warn(crowded)
         self.adapters.compute_together(self._dense)
         self._packs = packs(base)
-        self._speaks_dense = self._has_room_for_dense_weights()
-        if self.device.type == "cuda" and self.adapters.stackable:
-            self._stack(section)
-
-    def _has_room_for_dense_weights(self) -> bool:
-        """Whether 4-bit weights are expanded while a seat speaks: on a CPU with four times the memory that takes, on a
-        card with three times that."""
         needed = self.adapters.dense_bytes(self.compute_dtype)
-        if self.device.type == "cpu":
-            return 4 * needed < psutil.virtual_memory().available
-        return 3 * needed < torch.cuda.mem_get_info()[0]
-
-    def _stack(self, section: ModelSection) -> None:
-        """On a card seats speak through stacks, with fewer launches: see `models/stacked.py`."""
-        if section.precision != "4bit":
-            self._stacks = self.adapters.stacked(self._dense, instead=True)
-        elif not self._speaks_dense:
-            self._stacks = self.adapters.beside(self.compute_dtype)
+        self._speaks_dense = self.device.type == "cuda" or 4 * needed < psutil.virtual_memory().available
+        if self.device.type == "cuda" and section.precision != "4bit":
+            self._room_for = math.inf
+            if self.adapters.stackable:
+                self._stacks = self.adapters.stacked(self._dense, instead=True)
 
     def generate(self, request: GenerationRequest) -> list[list[Generation]]:
         while True:
@@ -140,19 +141,49 @@ class TransformersBackend:
                 if not is_out_of_memory(error):
                     raise
             # Out of the handler: what it held is free now. A completion is the same in any batch.
+            expanded = self._expanded
             self.release_memory()
-            if not self._leaves_weights_folded():
+            if expanded:
+                self._leave_weights_folded()
+            else:
                 self._halve_cache(request.longest)
 
     def _generate(self, request: GenerationRequest) -> list[list[Generation]]:
-        expand = self._speaks_dense and not self._expands_every_time(request)
+        expand, decoding = self._expands(request), self._decoding
+        if self._stacks is not None:
+            decoding = dataclasses.replace(decoding, weights=(id(self._stacks), request.seat == BASE))
         with self._tidy_sampling(expand), self._at_rest(), self._speaking(request.seat, expand):
-            return generate(self.adapters.model, request, self._decoding)
+            return generate(self.adapters.model, request, decoding)
+
+    def _expands(self, request: GenerationRequest) -> bool:
+        """Whether 4-bit weights are expanded while a seat speaks: on a card where there is room beside what sampling
+        holds. There they stay expanded until an update or scores want the memory."""
+        if self.device.type == "cpu":
+            return self._speaks_dense and not self._expands_every_time(request)
+        dense = self.adapters.dense_bytes(self.compute_dtype)
+        rows, itemsize = self._rows_at_once(request), self.compute_dtype.itemsize
+        held = 2 * dense if self._shape is None else sum(sampling_bytes(self._shape, rows, request.longest, itemsize))
+        if held > self._room_for:
+            self._let_go()
+            free = torch.cuda.mem_get_info()[0] + torch.cuda.memory_reserved() - torch.cuda.memory_allocated()
+            self._expanded, self._room_for = self._speaks_dense and has_room(dense + held, free), held
+            if self.adapters.stackable:
+                stacked = functools.partial(self.adapters.stacked, self._dense, instead=False)
+                self._stacks = stacked() if self._expanded else self.adapters.beside(self.compute_dtype)
+        return self._expanded
+
+    def _let_go(self) -> None:
+        """Give back what a card keeps from one call of the sampler to the next."""
+        self._decoding.kept.let_go()
+        if self._room_for < math.inf:
+            self._stacks, self._expanded, self._room_for = None, False, 0.0
+
+    def _rows_at_once(self, request: GenerationRequest) -> int:
+        return min(sum(map(len, request.seeds)), max(1, self._decoding.cache_tokens // max(1, request.longest)))
 
     def _expands_every_time(self, request: GenerationRequest) -> bool:
         """Whether a weight is expanded at every token: in a lean base, where many rows share the work."""
-        rows = min(sum(map(len, request.seeds)), self._decoding.cache_tokens // max(1, request.longest))
-        return self._lean and rows >= MANY_ROWS
+        return self._lean and self._rows_at_once(request) >= MANY_ROWS
 
     def _tidy_sampling(self, expand: bool) -> contextlib.AbstractContextManager[None]:
         if not self._tidies:
@@ -161,24 +192,14 @@ class TransformersBackend:
 
     def _speaking(self, seat: str, expand: bool) -> contextlib.AbstractContextManager[None]:
         """A seat in the forward pass in the way that samples fastest, with weights that are expanded first or not."""
-        adapters = self.adapters
         if self._stacks is not None:
-            return adapters.speaking_stacked(seat, self._stacks)
-        if not expand:
-            return adapters.speaking(seat)
-        if self.device.type == "cpu" or not adapters.stackable:
-            return adapters.speaking_dense(seat, self._dense)
-        return adapters.speaking_stacked(seat, adapters.stacked(self._dense, instead=False))
+            return self.adapters.speaking_stacked(seat, self._stacks)
+        return self.adapters.speaking_dense(seat, self._dense) if expand else self.adapters.speaking(seat)
 
-    def _leaves_weights_folded(self) -> bool:
+    def _leave_weights_folded(self) -> None:
         """On a card, where 4-bit weights were expanded while a seat spoke: from now on they are not."""
-        expanded = self.device.type == "cuda" and self._speaks_dense and self._stacks is None
-        if expanded and self.adapters.stackable:
-            self._speaks_dense, self._stacks = False, self.adapters.beside(self.compute_dtype)
-            self._warn(
-                "out of memory while sampling: from now on 4-bit weights are not expanded for it, which is slower"
-            )
-        return expanded and not self._speaks_dense
+        self._speaks_dense = False
+        self._warn("out of memory while sampling: from now on 4-bit weights are not expanded for it, which is slower")
 
     def _halve_cache(self, longest: int) -> None:
         """Hold half as many keys and values from now on. Raises TrainingError where that would be less than a row."""
@@ -195,6 +216,7 @@ class TransformersBackend:
         )
 
     def score(self, seat: str, rows: Sequence[Row], temperature: float) -> list[TokenScores]:
+        self._let_go()
         scores: list[TokenScores] = [TokenScores((), ())] * len(rows)
         order = sorted((i for i, row in enumerate(rows) if row[1]), key=lambda i: len(rows[i][0]) + len(rows[i][1]))
         with self._at_rest(), self.adapters.speaking(seat), torch.no_grad():
@@ -240,6 +262,7 @@ class TransformersBackend:
 
     @contextlib.contextmanager
     def updating(self) -> Iterator[None]:
+        self._let_go()
         self._empty_cache()
         self._set_training(True)
         try:
@@ -259,6 +282,7 @@ class TransformersBackend:
             tuning.trim_heap()
 
     def release_memory(self) -> None:
+        self._let_go()
         self._empty_cache()
         if self.device.type == "cpu":
             tuning.trim_heap()

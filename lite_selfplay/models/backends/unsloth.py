@@ -8,6 +8,10 @@ What differs from the transformers backend, and why:
   neither.
 - Completions come from its own `generate`, each row by its own seed (`own_generate`), or from vLLM (`vllm`).
 - `for_inference` and `for_training` stand around every call that does not train.
+- It replays CUDA graphs of a decoded token only within its `rl_generation`, and holds their memory until it is told to
+  release it, which its own trainer does and `updating` does here.
+- The sampler of the transformers backend cannot run over its base: its layers take keys and values as tuples, and none
+  of ours. So `auto` is not this backend until a card has measured which is faster.
 
 Which attention runs (FlashAttention, xformers or torch's own) is its own choice by what is installed.
 """
@@ -108,7 +112,8 @@ class UnslothBackend(TransformersBackend):
         self._require_room(request.longest)
         if self._engine is not None:
             return self._engine.generate(request, self._decoding.eos_ids)
-        with self._at_rest(), self.adapters.speaking(request.seat), torch.no_grad():
+        graphs = contextlib.nullcontext() if (found := decode_graphs()) is None else found.rl_generation()
+        with self._at_rest(), self.adapters.speaking(request.seat), torch.no_grad(), graphs:
             return generate_through(self.adapters.model.generate, request, self._decoding)
 
     def token_logprobs(
@@ -121,6 +126,8 @@ class UnslothBackend(TransformersBackend):
     def updating(self) -> Iterator[None]:
         if self._engine is not None:
             self._engine.sleep()
+        if (graphs := decode_graphs()) is not None:
+            graphs.release_for_training(self.adapters.model)
         with super().updating():
             yield
 
@@ -168,6 +175,15 @@ def quietly() -> Iterator[None]:
     """Keep what Unsloth prints out of the standard output, which may be a program's input."""
     with contextlib.redirect_stdout(io.StringIO()):
         yield
+
+
+def decode_graphs() -> Any:
+    """Unsloth's CUDA graphs of a decoded token; None in a release that has none, or not under these names."""
+    try:
+        from unsloth.models import _decode_graphs as found
+    except ImportError:
+        return None
+    return found if all(hasattr(found, name) for name in ("rl_generation", "release_for_training")) else None
 
 
 def take_engine(base: Any) -> Any:

@@ -3,12 +3,13 @@
 Written to the sources of vLLM 0.33. What it does without an error, and what is done about it here:
 
 - It serves a LoRA by its id, whatever the files hold since, and finds prompts it has read by the LoRA's name and path:
-  each state of a seat has an id, a name and a folder of its own (`lora_requests`).
+  each state of a seat has an id, a name and a folder of its own (`LoraRequests`).
 - It notes log-probabilities before the temperature unless it was started with `logprobs_mode="processed_logprobs"`, and
   raises a temperature below 0.01: what it would get wrong is refused.
 - Asleep, it takes requests and leaves them: it is woken before it is asked.
 """
 
+import itertools
 import shutil
 import tempfile
 import weakref
@@ -16,13 +17,13 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from lite_selfplay.data import Sampling
+from lite_selfplay.data import BASE, Sampling
 from lite_selfplay.errors import RequestError
 from lite_selfplay.models.adapters import Adapters
-from lite_selfplay.models.backends.lora_requests import LoraRequests
 from lite_selfplay.models.generation.sampling import Generation, GenerationRequest
 
-_SEED_BITS = 0x7FFF_FFFF_FFFF_FFFF
+SEED_BITS = 0x7FFF_FFFF_FFFF_FFFF
+"""Those of a seed that vLLM takes."""
 RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
 """The values that vLLM takes for `max_lora_rank` (`vllm/config/lora.py`)."""
 COLDEST, HOTTEST = 1e-2, 2.0
@@ -39,6 +40,64 @@ def lora_limits(ranks: Mapping[str, int]) -> dict[str, Any]:
         raise RequestError(f"vLLM serves adapters up to rank {RANKS[-1]}, and a seat has rank {largest}")
     rank = next(rank for rank in RANKS if rank >= largest)
     return {"max_lora_rank": rank, "max_loras": len(ranks)}
+
+
+def require_temperature(temperature: float, remedy: str) -> None:
+    """Raises RequestError for a temperature that vLLM samples at otherwise; `remedy` says what to do."""
+    if temperature > HOTTEST or 0 < temperature < COLDEST:
+        raise RequestError(
+            f"vLLM samples at temperatures from {COLDEST:g} to {HOTTEST:g}, and {temperature:g} is asked for: {remedy}"
+        )
+
+
+class LoraRequests:
+    """The requests under which an engine serves seats and snapshots: another one after every change of their weights.
+
+    `make(name, id, folder)` builds the engine's request for an adapter in PEFT's format; `forget(id)` tells the engine
+    to drop one that will not be asked for again. There are at most `most`: those that were asked for longest ago go
+    first, and are made anew when they are asked for again.
+    """
+
+    def __init__(
+        self,
+        adapters: Adapters,
+        folder: Path,
+        make: Callable[[str, int, Path], Any],
+        forget: Callable[[int], Any] = lambda number: None,
+        most: int | None = None,
+    ):
+        self._adapters, self._folder, self._most = adapters, folder, most
+        self._make, self._forget = make, forget
+        self._ids = itertools.count(1)
+        self._served: dict[str, tuple[tuple[int, ...], int, Path, Any]] = {}
+        """The state, id, folder and request of each, in the order in which they were asked for."""
+
+    def of(self, name: str) -> Any:
+        """The request that serves a seat or a snapshot as it is now; None for the base.
+
+        Raises UnknownNameError for any other name.
+        """
+        if name == BASE:
+            return None
+        key, served = self._adapters.state_key(name), self._served.get(name)
+        if served is None or served[0] != key:
+            self._drop(name)
+            number = next(self._ids)
+            folder, aside = self._folder / f"{number}-{name}", self._folder / f".{number}-{name}"
+            self._adapters.save(name, aside)
+            aside.rename(folder)  # whole from the moment that it is there
+            served = key, number, folder, self._make(f"{number}-{name}", number, folder)
+        self._served.pop(name, None)
+        self._served[name] = served  # behind all others
+        while self._most is not None and len(self._served) > self._most:
+            self._drop(next(iter(self._served)))
+        return served[-1]
+
+    def _drop(self, name: str) -> None:
+        if name in self._served:
+            _, number, folder, _ = self._served.pop(name)
+            self._forget(number)
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 class Engine:
@@ -114,11 +173,7 @@ class Engine:
 
     def _check(self, sampling: Sampling) -> None:
         temperature = sampling.temperature
-        if temperature > HOTTEST or 0 < temperature < COLDEST:
-            raise RequestError(
-                f"vLLM samples at temperatures from {COLDEST:g} to {HOTTEST:g}, and {temperature:g} is asked for: set "
-                "model.fast_inference=false"
-            )
+        require_temperature(temperature, "set model.fast_inference=false")
         mode = getattr(self._config, "logprobs_mode", "processed_logprobs")
         if sampling.is_policy and temperature != 1.0 and mode != "processed_logprobs":
             raise RequestError(
@@ -137,7 +192,7 @@ class Engine:
             stop=list(sampling.stop) or None,
             include_stop_str_in_output=True,
             stop_token_ids=sorted(set(eos_ids)),
-            seed=seed & _SEED_BITS,
+            seed=seed & SEED_BITS,
             logprobs=0,  # of the sampled token alone
             detokenize=bool(sampling.stop),
         )

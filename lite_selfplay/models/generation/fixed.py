@@ -13,7 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lite_selfplay.models.generation.places import ALIGNED, FINEST, place_cache, rounded_up
+from lite_selfplay.data import Sampling
+from lite_selfplay.models.generation.places import FINEST, place_cache, rounded_up
 from lite_selfplay.models.generation.replay import Steps
 from lite_selfplay.models.generation.rows import Row, RowBatch, Speaker, pieces
 from lite_selfplay.models.generation.sampling import Sampler
@@ -22,6 +23,8 @@ LOOK_EVERY = 16
 """Tokens between two looks at which rows have ended: what a row draws beyond its end is dropped."""
 JOIN_AT = 1 / 4
 """Waiting rows take the places that are free once these are such a share of all."""
+_TOLD = ("uniform", "tokens", "logprobs", "length", "ended", "stopped", "full", "logits", "seen")
+"""What a row that comes brings along, by attribute."""
 
 
 def can_be_fixed(speaker: Speaker) -> bool:
@@ -32,10 +35,19 @@ def can_be_fixed(speaker: Speaker) -> bool:
 
 
 def sample_fixed(speaker: Speaker, waiting: list[Row]) -> None:
-    """Finish the rows at the head of `waiting` that have places at once, and those that find one while they run."""
+    """Finish the rows at the head of `waiting` that have places at once, and those that find one while they run.
+
+    Places, with the graphs that were recorded in them, are those of the last call where everything has the same size.
+    """
     first, room = _first(speaker, waiting)
-    batch = _Places(speaker, first, room + speaker.sampling.max_tokens)
+    decoding, columns, whole = speaker.decoding, _columns(room, speaker.sampling), False
+    kept = decoding.kept
+    key = (decoding.weights, decoding.loop, tuple(decoding.eos_ids), speaker.sampling, len(first), columns)
+    again: _Places | None = kept.take(key)  # and kept again when all has gone well
+    batch = again or _Places(speaker, first, columns)
     try:
+        if again is not None:
+            batch.begin(speaker, first)
         while batch.occupied:
             batch.run()
             batch.look()
@@ -46,22 +58,30 @@ def sample_fixed(speaker: Speaker, waiting: list[Row]) -> None:
                 batch.seat(rows, free[: len(rows)])
             elif batch.occupied:
                 batch.shrink()
+        whole = batch.steps.graphs and decoding.weights is not None
     finally:
-        batch.steps.forget()
+        if whole:
+            kept.places, kept.key = batch, key
+        else:
+            batch.steps.forget()
 
 
 def _first(speaker: Speaker, waiting: list[Row]) -> tuple[list[Row], int]:
     """The rows that have places at the start, and the longest prompt that has room in one."""
-    max_tokens, cache_tokens = speaker.sampling.max_tokens, speaker.decoding.cache_tokens
+    cache_tokens = speaker.decoding.cache_tokens
     longest, room = len(waiting[-1].prompt), len(waiting[0].prompt)
     for count, row in enumerate(waiting, 1):
-        if count > 1 and count * (len(row.prompt) + max_tokens) > cache_tokens:
+        if count > 1 and count * _columns(len(row.prompt), speaker.sampling) > cache_tokens:
             # Rows have to wait: room for prompts that are a little longer lets them in without another batch.
             room = min(rounded_up(room, FINEST), longest)
             break
         room = len(row.prompt)
-    places = max(1, cache_tokens // (room + max_tokens))
-    return _fitting(waiting, room, places), room
+    return _fitting(waiting, room, max(1, cache_tokens // _columns(room, speaker.sampling))), room
+
+
+def _columns(prompt: int, sampling: Sampling) -> int:
+    """Of a place for a prompt of so many tokens and its completion."""
+    return -(-(prompt + sampling.max_tokens) // FINEST) * FINEST
 
 
 def _fitting(waiting: list[Row], room: int, places: int) -> list[Row]:
@@ -81,13 +101,23 @@ class _Places(Sampler):
 
     def __init__(self, speaker: Speaker, rows: Sequence[Row], columns: int):
         super().__init__(speaker.sampling, speaker.decoding, [row.seed for row in rows])
-        _ = speaker.decoding.eos  # kept from now on: the first token would wait for it
         self.speaker = speaker
         self.rows: list[Row | None] = list(rows)
         self.steps = Steps(speaker.decoding)
-        self._columns = -(-columns // ALIGNED) * ALIGNED
+        self._columns = columns
         self.position = torch.zeros_like(self.length)
         """The column of each row's next token, which is its number in the row."""
+        self.seat(rows, range(len(rows)))
+        self._whole = {name: getattr(self, name) for name in (*_TOLD, "bias", "position")}
+
+    def begin(self, speaker: Speaker, rows: Sequence[Row]) -> None:
+        """Take in other rows, as many as there were at first, as if nobody had been here."""
+        self.speaker, self.decoding, self.steps.decoding = speaker, speaker.decoding, speaker.decoding
+        vars(self).update(self._whole)
+        layers: list[Any] = self.cache.layers
+        for store in (store for layer in layers for store in layer.stores):
+            store.zero_()
+        self.rows, self._reached = list(rows), [0] * len(rows)
         self.seat(rows, range(len(rows)))
 
     @property
@@ -119,7 +149,7 @@ class _Places(Sampler):
         before = torch.arange(self._columns, device=self.decoding.device)[None] < length[:, None]
         self.bias[to] = torch.where(before, 0.0, -torch.inf).to(self.bias.dtype)
         self.position[to] = length
-        for name in ("uniform", "tokens", "logprobs", "length", "ended", "stopped", "full", "logits", "seen"):
+        for name in _TOLD:
             if (mine := getattr(self, name)) is not None:
                 mine[to] = getattr(batch, name)
         for place, row in zip(places, batch.rows, strict=True):
@@ -238,7 +268,7 @@ class _Places(Sampler):
         for hole, mover in zip(holes, movers, strict=False):
             self.rows[hole], self._reached[hole] = self.rows[mover], self._reached[mover]
         self.rows, self._reached = self.rows[:rows], self._reached[:rows]
-        for name, tensor in vars(self).copy().items():
-            if isinstance(tensor, Tensor) and name != "_bias":
+        for name in self._whole:
+            if (tensor := getattr(self, name)) is not None:
                 tensor[to] = tensor[of]
                 setattr(self, name, tensor[:rows])

@@ -13,9 +13,8 @@ from transformers.cache_utils import Cache, DynamicLayer
 from lite_selfplay.models.generation.cache import RowLayer, row_cache
 
 FINEST = 128
-"""Columns by which a view grows at the least."""
-ALIGNED = 8
-"""What the columns of a place are a multiple of: attention on a card copies a mask whose rows are not aligned."""
+"""Columns by which a view grows at the least, and what those of a place are a multiple of: so other calls fit into the
+same places, and attention on a card need not copy the mask, as it does where its rows are not aligned."""
 
 
 def rounded_up(count: int, finest: int = 1) -> int:

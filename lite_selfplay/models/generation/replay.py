@@ -15,7 +15,7 @@ class Steps:
     """The steps of a batch. Graphs hold its tensors by their addresses, and go with it."""
 
     def __init__(self, decoding: Decoding):
-        self._decoding = decoding
+        self.decoding = decoding
         self._known: dict[Hashable, Step] = {}
         self._pool: Any = None
         self._compiled: Any = None
@@ -23,14 +23,14 @@ class Steps:
     @property
     def graphs(self) -> bool:
         """Whether steps are recorded: on a card, as long as none could not be."""
-        decoding = self._decoding
+        decoding = self.decoding
         wished = decoding.loop in ("graphs", "compiled") and decoding.device.type == "cuda"
         return wished and not decoding.refusals and graphs_are_there()
 
     def of(self, shape: Hashable, step: Step) -> Step:
         """What to call instead of `step`, whose tensors all follow from `shape`."""
         if shape not in self._known:
-            self._known[shape] = Replayed(step, self._capture) if self.graphs else step
+            self._known[shape] = Replayed(step, self._aside, self._capture) if self.graphs else step
         return self._known[shape]
 
     def forget(self) -> None:
@@ -39,7 +39,7 @@ class Steps:
 
     def model(self, model: nn.Module) -> Any:
         """What to call instead of a model: the same, or compiled."""
-        if self._decoding.loop != "compiled":
+        if self.decoding.loop != "compiled":
             return model
         if self._compiled is None:
             base: Any = getattr(model, "get_base_model", lambda: model)()
@@ -54,31 +54,41 @@ class Steps:
             if self._pool is None:
                 self._pool = torch.cuda.graph_pool_handle()
             graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(graph, pool=self._pool):
-                step()
+            torch.cuda.synchronize()
+            self._aside(lambda: _record(graph, self._pool, step))
         except torch.OutOfMemoryError:
             raise
         except RuntimeError as error:
             why = " ".join(str(error).split())[:200]
-            self._decoding.refusals.append(why)
-            self._decoding.warn(f"sampling goes on without CUDA graphs, more slowly: {why}")
+            self.decoding.refusals.append(why)
+            self.decoding.warn(f"sampling goes on without CUDA graphs, more slowly: {why}")
             return None
         replay: Step = graph.replay
         return replay
+
+    def _aside(self, step: Step) -> None:
+        """Run a step on the stream for recordings: libraries set up for it what must not be recorded."""
+        kept, before = self.decoding.kept, torch.cuda.current_stream()
+        kept.stream = kept.stream or torch.cuda.Stream()
+        kept.stream.wait_stream(before)
+        # Not torch's `graph`, which leaves its stream in place where a recording fails.
+        with torch.cuda.stream(kept.stream):
+            step()
+        before.wait_stream(kept.stream)
 
 
 class Replayed:
     """A step that is run as it is the first time, recorded the second, and only replayed from then on."""
 
-    def __init__(self, step: Step, capture: Callable[[Step], Step | None]):
-        self._step, self._capture = step, capture
+    def __init__(self, step: Step, aside: Callable[[Step], None], capture: Callable[[Step], Step | None]):
+        self._step, self._aside, self._capture = step, aside, capture
         self._runs = 0
         self._replay: Step | None = None
 
     def __call__(self) -> None:
         self._runs += 1
         if self._runs == 1:
-            _aside(self._step)
+            self._aside(self._step)
             return
         if self._runs == 2:
             # Recording runs nothing: the recorded step is replayed like those after it.
@@ -86,13 +96,13 @@ class Replayed:
         (self._replay or self._step)()
 
 
-def _aside(step: Step) -> None:
-    """Run a step on a stream of its own, as a recording will: libraries set up for it what must not be recorded."""
-    stream = torch.cuda.Stream()
-    stream.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(stream):
+def _record(graph: Any, pool: Any, step: Step) -> None:
+    """Other threads, such as those that check answers, may go on using the card meanwhile."""
+    graph.capture_begin(pool=pool, capture_error_mode="thread_local")
+    try:
         step()
-    torch.cuda.current_stream().wait_stream(stream)
+    finally:
+        graph.capture_end()
 
 
 def graphs_are_there() -> bool:

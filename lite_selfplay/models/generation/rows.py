@@ -185,4 +185,4 @@ class RowBatch(Sampler):
 
     def _tensors(self) -> dict[str, Tensor]:
         """Everything that has a row for each row."""
-        return {name: value for name, value in vars(self).items() if isinstance(value, Tensor)}
+        return {name: value for name, value in vars(self).items() if isinstance(value, Tensor) and name != "eos"}

@@ -5,9 +5,9 @@ generator. Shapes: `R` rows, `V` vocabulary.
 """
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -69,6 +69,28 @@ class Generation:
     hear: Callable[[int, int], bool] | None = field(default=None, repr=False, compare=False)
 
 
+@dataclass
+class Kept:
+    """What a card keeps from one call to the next: the places with their graphs, and what they are made for. Whoever
+    wants the memory, or moves a tensor that the graphs read, lets go of them."""
+
+    places: Any = None
+    key: Hashable = None
+    stream: Any = None
+    """On which graphs are recorded, and what goes before: libraries set memory aside for every stream they meet."""
+
+    def take(self, key: Hashable) -> Any:
+        """The places that are kept, if they are made for `key`; others are let go of, with their memory."""
+        found, self.places = self.places, None
+        if found is not None and self.key != key:
+            found.steps.forget()
+            return None
+        return found
+
+    def let_go(self) -> None:
+        self.take(None)
+
+
 @dataclass(frozen=True)
 class Decoding:
     """How a backend decodes, whatever is asked of it.
@@ -77,7 +99,8 @@ class Decoding:
     are held at once (a single row may exceed it). `decode` turns ids into text; only stop strings need it. `poll` is
     called once a token and may raise to stop; `give_back` by the plain loop once prompts were read, which takes memory
     of other sizes than tokens do. `loop` is wished for: a model whose cache does not hold every token is sampled by the
-    plain one. `warn` takes a sentence for the user.
+    plain one. `warn` takes a sentence for the user. `weights` names the tensors that the model computes from: while it
+    is the same, graphs may be `kept` from call to call; with None they go with the call.
     """
 
     eos_ids: Sequence[int]
@@ -91,6 +114,8 @@ class Decoding:
     warn: Callable[[str], None] = lambda sentence: None
     refusals: list[str] = field(default_factory=list)
     """Why CUDA graphs could not be recorded, where they could not."""
+    weights: Hashable = None
+    kept: Kept = field(default_factory=Kept)
 
     @functools.cached_property
     def eos(self) -> Tensor:
@@ -213,6 +238,7 @@ class Sampler:
 
     def __init__(self, sampling: Sampling, decoding: Decoding, seeds: Sequence[int]):
         self.sampling, self.decoding, limit, device = sampling, decoding, sampling.max_tokens, decoding.device
+        self.eos = decoding.eos
         self.uniform = torch.from_numpy(uniforms(seeds, limit)).to(device)
         self.tokens = torch.zeros((len(seeds), limit + 1), dtype=torch.long, device=device)
         self.logprobs = torch.zeros((len(seeds), limit + 1), device=device)
@@ -232,7 +258,7 @@ class Sampler:
         self.tokens.scatter_(1, place, token[:, None])
         self.logprobs.scatter_(1, place, logprob[:, None])
         self.length += running
-        self.ended |= running & (token[:, None] == self.decoding.eos).any(1)
+        self.ended |= running & (token[:, None] == self.eos).any(1)
         self.full |= self.length == limit
         if self.sampling.stop and self.waits:
             self.stopped |= running & ~self.ended & self._meets_stop()

@@ -49,6 +49,16 @@ class ResolvedModel:
     identity: str
     defaults: Mapping[str, Any] = field(default_factory=dict)
 
+    @property
+    def hub_id(self) -> str | None:
+        """What a hub calls it; None for one that came from none."""
+        return self.identity[4:].partition("@")[0] if self.identity.startswith("hub:") else None
+
+    @property
+    def revision(self) -> str | None:
+        """Its commit on a hub; None for one that came from none."""
+        return self.identity.partition("@")[2] if self.hub_id else None
+
 
 def base_of(section: "ModelSection", progress: "Progress") -> ResolvedModel:
     """The base that a configuration names, with a loud warning where its own code is to be run. Raises as `resolve`."""
@@ -115,12 +125,18 @@ def _from_folder(name: str, path: Path) -> ResolvedModel:
 
 def _from_gguf(name: str, path: Path, say: Callable[[str], None]) -> ResolvedModel:
     from lite_selfplay.models.sources import gguf
+    from lite_selfplay.models.sources.cache import build_once
 
     if not os.path.exists(path):
         raise ModelNotFoundError(f"no .gguf file at {path}. {NO_NETWORK}")
     require_file(path, ModelNotFoundError)
     sha256 = sha256_of(path)
-    return ResolvedModel(name, gguf.converted(path, sha256, say=say), f"gguf:{sha256}")
+
+    def build(staging: Path) -> None:
+        say(f"converting {path.name} into a transformers folder; this is done once")
+        gguf.convert(path, staging, sha256=sha256)
+
+    return ResolvedModel(name, build_once(gguf.folder_for(sha256), build, say=say), f"gguf:{sha256}")
 
 
 def _from_hub(name: str, hub_id: str, with_code: bool, say: Callable[[str], None]) -> ResolvedModel:

@@ -31,22 +31,19 @@ SPLITTING_RULES = ("qwen2", "llama-bpe", "smollm", "gpt-2")
 """A name of each rule."""
 
 
-def token_id(metadata: Mapping[str, Any], role: str) -> int | None:
-    """The id of `bos`, `eos`, `eot`, `eom`, `unknown` or `padding`; None if the file has none."""
-    value = metadata.get(f"tokenizer.ggml.{role}_token_id")
-    return None if value is None else int(value)
+def special_ids(metadata: Mapping[str, Any]) -> dict[str, Any]:
+    """The ids of the special tokens, as a config names them; None where the file has none.
 
-
-def eos_ids(metadata: Mapping[str, Any]) -> list[int]:
-    """The ids that end a generation, the file's EOS first; GGUF has separate keys for end of turn and end of message.
-
-    Raises `ModelNotFoundError` if the file has none.
+    `eos_token_id` is a list where several end a generation: GGUF has separate keys for end of turn and end of message.
+    Raises `ModelNotFoundError` if the file has none of these.
     """
-    found = [token_id(metadata, role) for role in ("eos", "eot", "eom")]
-    ids = list(dict.fromkeys(identity for identity in found if identity is not None))
-    if not ids:
+    bos, pad, *ends = (
+        metadata.get(f"tokenizer.ggml.{role}_token_id") for role in ("bos", "padding", "eos", "eot", "eom")
+    )
+    eos = list(dict.fromkeys(int(identity) for identity in ends if identity is not None))
+    if not eos:
         raise ModelNotFoundError("this GGUF file names no end-of-sequence token: generation would never end.")
-    return ids
+    return {"bos_token_id": bos, "eos_token_id": eos if len(eos) > 1 else eos[0], "pad_token_id": pad}
 
 
 def build_tokenizer(metadata: Mapping[str, Any], file: Path) -> Any:
@@ -55,25 +52,51 @@ def build_tokenizer(metadata: Mapping[str, Any], file: Path) -> Any:
     Raises `ModelNotFoundError` if the vocabulary is missing or of an unknown kind, or if the chat template ends an
     assistant's turn with a token that is not an end of sequence: a cold start would teach the wrong end.
     """
-    from transformers import PreTrainedTokenizerFast
+    from tokenizers import AddedToken, processors
+    from transformers import AutoTokenizer, PreTrainedTokenizerFast
+
+    from lite_selfplay.models.chat import Chat
 
     tokens = metadata.get("tokenizer.ggml.tokens")
     if not tokens:
         raise ModelNotFoundError(f"{file.name} holds no vocabulary.")
-    backend = _byte_level(metadata, file) if metadata.get("tokenizer.ggml.model") == "gpt2" else _from_reader(file)
-    _add_special_tokens(backend, metadata)
-    _set_bos(backend, metadata)
-    names = {"bos_token": "bos", "eos_token": "eos", "pad_token": "padding", "unk_token": "unknown"}
-    ids = {name: token_id(metadata, role) for name, role in names.items()}
-    ids["eos_token"] = eos_ids(metadata)[0]
+    if metadata.get("tokenizer.ggml.model") == "gpt2":
+        backend = _byte_level(metadata, file)
+    else:
+        backend = AutoTokenizer.from_pretrained(file.absolute().parent, gguf_file=file.name).backend_tokenizer
+    for identity, (token, kind) in enumerate(zip(tokens, metadata.get("tokenizer.ggml.token_type", []), strict=False)):
+        # A token that the backend spells differently would get a new id, beyond the model's embeddings.
+        if kind in (_CONTROL, _USER_DEFINED) and backend.token_to_id(token) == identity:
+            add = backend.add_special_tokens if kind == _CONTROL else backend.add_tokens
+            add([AddedToken(token, normalized=False, special=kind == _CONTROL)])
+    special = special_ids(metadata)
+    ends = special["eos_token_id"] if isinstance(special["eos_token_id"], list) else [special["eos_token_id"]]
+    ids = {
+        "bos_token": special["bos_token_id"],
+        "eos_token": ends[0],
+        "pad_token": special["pad_token_id"],
+        "unk_token": metadata.get("tokenizer.ggml.unknown_token_id"),
+    }
+    named = {name: tokens[identity] for name, identity in ids.items() if identity is not None}
+    # llama.cpp's default if the key is missing: SentencePiece and Llama 3 start with BOS, others do not.
+    default = metadata.get("tokenizer.ggml.model") == "llama" or metadata.get("tokenizer.ggml.pre") in _LLAMA3
+    backend.post_processor = processors.ByteLevel(trim_offsets=False)
+    if metadata.get("tokenizer.ggml.add_bos_token", default) and "bos_token" in named:
+        bos = named["bos_token"]
+        backend.post_processor = processors.TemplateProcessing(
+            single=[bos, "$A"], pair=[bos, "$A", "$B:1"], special_tokens=[(bos, ids["bos_token"])]
+        )
     tokenizer = PreTrainedTokenizerFast(
-        tokenizer_object=backend,
-        padding_side="left",
-        clean_up_tokenization_spaces=False,
-        **{name: tokens[identity] for name, identity in ids.items() if identity is not None},
+        tokenizer_object=backend, padding_side="left", clean_up_tokenization_spaces=False, **named
     )
     tokenizer.chat_template = metadata.get("tokenizer.chat_template")
-    _check_end_of_turn(tokenizer, metadata, file)
+    end = Chat(tokenizer, eos_ids=ends).end_of_turn
+    if end is not None and end not in ends:
+        raise ModelNotFoundError(
+            f"the chat template of {file.name} ends a turn with {tokenizer.convert_ids_to_tokens(end)!r}, but the file "
+            f"names {' and '.join(map(repr, tokenizer.convert_ids_to_tokens(ends)))} as end of sequence: the model "
+            "would learn the wrong end."
+        )
     return tokenizer
 
 
@@ -81,18 +104,16 @@ def splitting(rule: str) -> Any:
     """What splits text by a rule before merging; None for an unknown one."""
     from tokenizers import Regex, pre_tokenizers
 
-    split: Any
+    first: list[Any] = []
     if rule in _PATTERNS:
-        by_pattern = pre_tokenizers.Split(Regex(_PATTERNS[rule]), behavior="isolated")
-        split = [by_pattern, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)]
+        first = [pre_tokenizers.Split(Regex(_PATTERNS[rule]), behavior="isolated")]
     elif rule in _SINGLE_DIGITS:
-        digits = pre_tokenizers.Digits(individual_digits=True)
-        split = [digits, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)]
-    elif rule in _GPT2_LIKE:
-        split = [pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)]
-    else:
+        first = [pre_tokenizers.Digits(individual_digits=True)]
+    elif rule not in _GPT2_LIKE:
         return None
-    return pre_tokenizers.Sequence(split)
+    return pre_tokenizers.Sequence(
+        [*first, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=rule not in _PATTERNS)]
+    )
 
 
 def ignores_merges(rule: str) -> bool:
@@ -110,65 +131,11 @@ def _byte_level(metadata: Mapping[str, Any], file: Path) -> Any:
             f"{file.name} splits text by an unknown rule ({rule}): use the published safetensors folder."
         )
     vocabulary = {token: identity for identity, token in enumerate(metadata["tokenizer.ggml.tokens"])}
-    merges = [tuple(merge.split(" ", 1)) for merge in metadata.get("tokenizer.ggml.merges", [])]
-    merges = [(left, right) for left, right in merges if left + right in vocabulary]  # others merge nothing
+    pairs = (merge.split(" ", 1) for merge in metadata.get("tokenizer.ggml.merges", []))
+    merges = [(left, right) for left, right in pairs if left + right in vocabulary]  # others merge nothing
     backend = Tokenizer(models.BPE(vocab=vocabulary, merges=merges, ignore_merges=ignores_merges(rule)))
     if rule in _QWEN:
         backend.normalizer = normalizers.NFC()
     backend.pre_tokenizer = split
     backend.decoder = decoders.ByteLevel()
     return backend
-
-
-def _from_reader(file: Path) -> Any:
-    from transformers import AutoTokenizer
-
-    try:
-        return AutoTokenizer.from_pretrained(file.parent, gguf_file=file.name).backend_tokenizer
-    except (ValueError, KeyError, AttributeError) as error:
-        raise ModelNotFoundError(f"transformers cannot read the vocabulary of {file.name}: {error}") from error
-
-
-def _add_special_tokens(backend: Any, metadata: Mapping[str, Any]) -> None:
-    """Register control tokens as special tokens, and user-defined ones (such as `<think>`) as tokens."""
-    from tokenizers import AddedToken
-
-    kinds = metadata.get("tokenizer.ggml.token_type", [])
-    for identity, (token, kind) in enumerate(zip(metadata["tokenizer.ggml.tokens"], kinds, strict=False)):
-        # A token that the backend spells differently would get a new id, beyond the model's embeddings.
-        if backend.token_to_id(token) != identity:
-            continue
-        if kind == _CONTROL:
-            backend.add_special_tokens([AddedToken(token, normalized=False, special=True)])
-        elif kind == _USER_DEFINED:
-            backend.add_tokens([AddedToken(token, normalized=False, special=False)])
-
-
-def _set_bos(backend: Any, metadata: Mapping[str, Any]) -> None:
-    """Put BOS before plain text only if the file asks for it."""
-    from tokenizers import processors
-
-    bos = token_id(metadata, "bos")
-    # llama.cpp's default if the key is missing: SentencePiece and Llama 3 start with BOS, others do not.
-    default = metadata.get("tokenizer.ggml.model") == "llama" or metadata.get("tokenizer.ggml.pre") in _LLAMA3
-    wanted = metadata.get("tokenizer.ggml.add_bos_token", default)
-    if not wanted or bos is None:
-        backend.post_processor = processors.ByteLevel(trim_offsets=False)
-        return
-    token = metadata["tokenizer.ggml.tokens"][bos]
-    backend.post_processor = processors.TemplateProcessing(
-        single=[token, "$A"], pair=[token, "$A", "$B:1"], special_tokens=[(token, bos)]
-    )
-
-
-def _check_end_of_turn(tokenizer: Any, metadata: Mapping[str, Any], file: Path) -> None:
-    from lite_selfplay.models.chat import Chat
-
-    ids = eos_ids(metadata)
-    end = Chat(tokenizer, eos_ids=ids).end_of_turn
-    if end is not None and end not in ids:
-        names = [tokenizer.convert_ids_to_tokens(identity) for identity in ids]
-        raise ModelNotFoundError(
-            f"the chat template of {file.name} ends a turn with {tokenizer.convert_ids_to_tokens(end)!r}, but the file "
-            f"names {' and '.join(map(repr, names))} as end of sequence: the model would learn the wrong end."
-        )

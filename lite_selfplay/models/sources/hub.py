@@ -1,22 +1,18 @@
 """Base models on the hub: from the local cache first, then over the network, and a quick answer where neither works.
 
-The library underneath waits without limit for a hub that accepts a connection and stays silent, and a name look-up
-takes as long as the resolver likes: so the first question to the hub is asked in a thread with a deadline.
+The library underneath waits without limit for a hub that accepts a connection and stays silent: so whether it answers
+is asked first, with a deadline, and so is what it knows of a model.
 """
 
 import errno
-import os
-import queue
-import threading
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 from lite_selfplay.errors import ModelNotFoundError
 from lite_selfplay.models.sources import folders
 from lite_selfplay.models.sources.catalog import NO_NETWORK
+from lite_selfplay.tasks.hub import deadline, hub_problem, within
 
-_DEADLINE_S = 4.0
 # Config, tokenizer and safetensors at the top of the repository; `consolidated*` is a second copy of the weights.
 _ALLOW = ["*.json", "*.safetensors", "*.model", "*.txt", "*.jinja"]
 _IGNORE = ["*/*", "consolidated*"]
@@ -33,16 +29,16 @@ def fetch(hub_id: str, *, with_code: bool = False, say: Callable[[str], None] | 
 
     Raises `ModelNotFoundError`: no network, unknown, gated, or without safetensors.
     """
-    from huggingface_hub import HfApi, constants, snapshot_download
+    from huggingface_hub import HfApi, snapshot_download
 
     allowed = [*_ALLOW, *(["*.py"] if with_code else [])]
     cached = _cached(hub_id, allowed)
     if cached is not None:
         return cached
-    if constants.HF_HUB_OFFLINE:
-        raise ModelNotFoundError(_not_here(hub_id, "HF_HUB_OFFLINE forbids asking the hub"))
+    if (why := hub_problem()) is not None:
+        raise ModelNotFoundError(_not_here(hub_id, why))
     try:
-        info = _within(_deadline(), lambda: HfApi().model_info(hub_id, timeout=_deadline()))
+        info = within(deadline(), lambda: HfApi().model_info(hub_id, timeout=deadline()))
         _require_safetensors(hub_id, [file.rfilename for file in info.siblings or []])
         if say is not None:
             say(f"fetching {hub_id} from the hub, once")
@@ -60,14 +56,14 @@ def fetch_config(hub_id: str) -> Path:
 
     Raises `ModelNotFoundError` where it cannot be had.
     """
-    from huggingface_hub import constants, hf_hub_download, try_to_load_from_cache
+    from huggingface_hub import hf_hub_download, try_to_load_from_cache
 
     cached = try_to_load_from_cache(hub_id, "config.json")
     if not isinstance(cached, str):
-        if constants.HF_HUB_OFFLINE:
-            raise ModelNotFoundError(_not_here(hub_id, "HF_HUB_OFFLINE forbids asking the hub"))
+        if (why := hub_problem()) is not None:
+            raise ModelNotFoundError(_not_here(hub_id, why))
         try:
-            cached = _within(_deadline(), lambda: hf_hub_download(hub_id, "config.json"))
+            cached = within(deadline(), lambda: hf_hub_download(hub_id, "config.json"))
         except Exception as error:  # Several libraries raise from here, with no common base.
             raise ModelNotFoundError(_explain(hub_id, error)) from error
     return Path(cached)
@@ -88,30 +84,6 @@ def _cached(hub_id: str, allowed: list[str]) -> Path | None:
     if folders.missing_parts(Path(path)) or ("*.py" in allowed and folders.lacks_code(Path(path))):
         return None
     return Path(path)
-
-
-def _deadline() -> float:
-    return float(os.environ.get("HF_HUB_ETAG_TIMEOUT") or _DEADLINE_S)
-
-
-def _within(seconds: float, call: Callable[[], Any]) -> Any:
-    """What `call` returns or raises; `TimeoutError` after `seconds`, leaving it behind in its daemon thread."""
-    box: queue.SimpleQueue[tuple[Any, Exception | None]] = queue.SimpleQueue()
-
-    def work() -> None:
-        try:
-            box.put((call(), None))
-        except Exception as error:  # Handed over and raised in the caller's thread.
-            box.put((None, error))
-
-    threading.Thread(target=work, daemon=True, name="hub-look-up").start()
-    try:
-        value, error = box.get(timeout=seconds)
-    except queue.Empty:
-        raise TimeoutError(f"no answer within {seconds:g} s") from None
-    if error is not None:
-        raise error
-    return value
 
 
 def _require_safetensors(hub_id: str, files: list[str]) -> None:

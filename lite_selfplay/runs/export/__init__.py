@@ -1,6 +1,6 @@
-"""A seat as files that other tools load, verified by those tools, and pushed to a hub.
+"""A seat as files that other tools load, verified by those tools.
 
-Reading order: `request` and `exporting` (what `export` does), `whole_folder`, `forms` (the four kinds of folder),
-`gguf_file`, `gguf_vocabulary` and `templates` (what llama.cpp and Ollama read), `card`, `verification` (the
-comparison), `foreign` (the process that knows nothing of this library), `hub` (`push`).
+Reading order: `request` and `exporting` (what `export` does), `whole_folder`, `forms` (the three kinds of folder),
+`gguf_file` and `gguf_vocabulary` (what llama.cpp and Ollama read), `verification` (the comparison), `reader` (the
+process that knows nothing of this library). The model card is `lite_selfplay.runs.report.card`.
 """

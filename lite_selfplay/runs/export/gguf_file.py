@@ -8,7 +8,7 @@ Source: https://github.com/ggml-org/llama.cpp/blob/master/convert_hf_to_gguf.py
 
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from lite_selfplay.errors import RequestError
 from lite_selfplay.models.sources.gguf import llama3_factors
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     import numpy as np
     from torch import Tensor
 
-GgufType = Literal["f16", "bf16", "q8_0"]
 ARCHITECTURES = {"LlamaForCausalLM": "llama", "Qwen2ForCausalLM": "qwen2", "Qwen3ForCausalLM": "qwen3"}
 """What is written, by the class that a model's config names."""
 
@@ -57,16 +56,13 @@ def write_gguf(
     config: Any,
     tokenizer: Any,
     *,
-    kind: GgufType,
     name: str,
     eos_ids: Sequence[int],
-    template: str | None,
 ) -> None:
     """Write a model: `weights` are its parameters in float32 by the names that transformers gives them.
 
-    Matrices are held as `kind` says (in `q8_0` those whose rows cannot be cut into blocks of 32 as f16), vectors in
-    float32. Raises RequestError for what `require_convertible` refuses, a vocabulary that is not byte-level BPE, and a
-    weight beyond what f16 holds.
+    Matrices are held in float16, vectors in float32. Raises RequestError for what `require_convertible` refuses, a
+    vocabulary that is not byte-level BPE, and a weight beyond what float16 holds.
     """
     from gguf import GGUFWriter, LlamaFileType
 
@@ -74,16 +70,11 @@ def write_gguf(
     writer = GGUFWriter(file, architecture)
     try:
         writer.add_name(name)
-        writer.add_file_type(
-            {"f16": LlamaFileType.MOSTLY_F16, "bf16": LlamaFileType.MOSTLY_BF16, "q8_0": LlamaFileType.MOSTLY_Q8_0}[
-                kind
-            ]
-        )
-        writer.add_quantization_version(2)
+        writer.add_file_type(LlamaFileType.MOSTLY_F16)
         _add_shape(writer, config)
-        add_vocabulary(writer, tokenizer, rows=config.vocab_size, eos_ids=eos_ids, template=template)
-        for tensor_name, array, raw in _tensors(weights, config, architecture, kind):
-            writer.add_tensor(tensor_name, array, raw_dtype=raw)
+        add_vocabulary(writer, tokenizer, rows=config.vocab_size, eos_ids=eos_ids)
+        for tensor_name, array in _tensors(weights, config, architecture):
+            writer.add_tensor(tensor_name, array)
         writer.write_header_to_file()
         writer.write_kv_data_to_file()
         writer.write_tensors_to_file()
@@ -114,9 +105,9 @@ def _head_size(config: Any) -> int:
 
 
 def _tensors(
-    weights: Iterable[tuple[str, "Tensor"]], config: Any, architecture: str, kind: GgufType
-) -> Iterable[tuple[str, "np.ndarray[Any, Any]", Any]]:
-    """Name, numbers and type of each tensor of the file."""
+    weights: Iterable[tuple[str, "Tensor"]], config: Any, architecture: str
+) -> Iterable[tuple[str, "np.ndarray[Any, Any]"]]:
+    """Name and numbers of each tensor of the file."""
     import numpy as np
     from gguf import MODEL_ARCH_NAMES, get_tensor_name_map
 
@@ -131,30 +122,15 @@ def _tensors(
             array = _permuted(array, config.num_attention_heads)
         if architecture == "llama" and ".self_attn.k_proj." in name:
             array = _permuted(array, config.num_key_value_heads)
-        yield new, *_held(array, kind, name)
+        if array.ndim > 1 and np.abs(array).max(initial=0.0) > np.finfo(np.float16).max:
+            raise RequestError(f"{name} holds numbers beyond what float16 can. {_LLAMA_CPP}")
+        yield new, array.astype(np.float32 if array.ndim == 1 else np.float16)
     rope = dict(getattr(config, "rope_parameters", None) or {})
     if rope.get("rope_type", "default") == "llama3":
-        factors = llama3_factors(_head_size(config) // 2, rope)
-        yield "rope_freqs.weight", np.array(factors, dtype=np.float32), None
+        yield "rope_freqs.weight", np.array(llama3_factors(_head_size(config) // 2, rope), dtype=np.float32)
 
 
 def _permuted(array: "np.ndarray[Any, Any]", heads: int) -> "np.ndarray[Any, Any]":
     """Rows of queries or keys with the two halves of each head interleaved, as llama.cpp turns them."""
     shape = (heads, 2, array.shape[0] // heads // 2, *array.shape[1:])
     return array.reshape(shape).swapaxes(1, 2).reshape(array.shape)
-
-
-def _held(array: "np.ndarray[Any, Any]", kind: GgufType, name: str) -> tuple["np.ndarray[Any, Any]", Any]:
-    """The numbers as they lie in the file, and their type where numpy has none for it."""
-    import numpy as np
-    from gguf import GGMLQuantizationType, quants
-
-    if array.ndim == 1:
-        return array.astype(np.float32), None
-    if kind == "bf16":
-        return quants.quantize(array, GGMLQuantizationType.BF16), GGMLQuantizationType.BF16
-    if kind == "q8_0" and array.shape[-1] % 32 == 0:
-        return quants.quantize(array, GGMLQuantizationType.Q8_0), GGMLQuantizationType.Q8_0
-    if np.abs(array).max(initial=0.0) > np.finfo(np.float16).max:
-        raise RequestError(f"{name} holds numbers beyond what f16 can: give --dtype bf16")
-    return array.astype(np.float16), None

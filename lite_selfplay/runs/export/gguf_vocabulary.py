@@ -18,7 +18,7 @@ _PROBES = (
 )
 
 
-def add_vocabulary(writer: Any, tokenizer: Any, *, rows: int, eos_ids: Sequence[int], template: str | None) -> None:
+def add_vocabulary(writer: Any, tokenizer: Any, *, rows: int, eos_ids: Sequence[int]) -> None:
     """Add tokens, merges, special tokens and chat template to a `GGUFWriter`; `rows` are those of the embedding.
 
     Raises RequestError for a vocabulary that is not byte-level BPE with a rule of splitting that llama.cpp names.
@@ -50,8 +50,8 @@ def add_vocabulary(writer: Any, tokenizer: Any, *, rows: int, eos_ids: Sequence[
     # The format has no empty lists, and llama.cpp no BPE without merges: this one joins two tokens that no text holds.
     writer.add_token_merges(merges or [f"{tokens[eos_ids[0]]} {tokens[eos_ids[0]]}"])
     _add_special(writer, tokenizer, eos_ids)
-    if template is not None:
-        writer.add_chat_template(template)
+    if tokenizer.chat_template is not None:
+        writer.add_chat_template(tokenizer.chat_template)
 
 
 def rule_of(tokenizer: Any, merges: Sequence[str], described: Any) -> str:
@@ -72,29 +72,17 @@ def rule_of(tokenizer: Any, merges: Sequence[str], described: Any) -> str:
     )
 
 
-def writes_bos(tokenizer: Any) -> bool:
-    """Whether a tokenizer puts a beginning of sequence before a text."""
-    bos = tokenizer.bos_token_id
-    return bos is not None and tokenizer("probe")["input_ids"][:1] == [bos]
-
-
 def _is_byte_level(described: Any) -> bool:
     return '"ByteLevel"' in json.dumps(described["pre_tokenizer"]) and '"ByteLevel"' in json.dumps(described["decoder"])
 
 
 def _add_special(writer: Any, tokenizer: Any, eos_ids: Sequence[int]) -> None:
     """The ids of the special tokens: the end of a turn first, since a generation is to end there."""
-    writer.add_eos_token_id(eos_ids[0])
-    if len(eos_ids) > 1:
-        writer.add_eot_token_id(eos_ids[1])
-    if len(eos_ids) > 2:
-        writer.add_eom_token_id(eos_ids[2])
-    if tokenizer.bos_token_id is not None:
-        writer.add_bos_token_id(tokenizer.bos_token_id)
-    if tokenizer.unk_token_id is not None:
-        writer.add_unk_token_id(tokenizer.unk_token_id)
-    pad = tokenizer.pad_token_id
-    if pad is not None:
-        writer.add_pad_token_id(pad)
-    writer.add_add_bos_token(writes_bos(tokenizer))
+    bos, ends = tokenizer.bos_token_id, (writer.add_eos_token_id, writer.add_eot_token_id, writer.add_eom_token_id)
+    others = {writer.add_bos_token_id: bos, writer.add_unk_token_id: tokenizer.unk_token_id}
+    others |= {writer.add_pad_token_id: tokenizer.pad_token_id, **dict(zip(ends, eos_ids, strict=False))}
+    for add, identity in others.items():
+        if identity is not None:
+            add(identity)
+    writer.add_add_bos_token(bos is not None and tokenizer("probe")["input_ids"][:1] == [bos])
     writer.add_add_space_prefix(False)

@@ -23,7 +23,6 @@ def written_whole_folder(out: Path) -> Iterator[Path]:
     """
     start = f".{out.name}.partial-{socket.gethostname()}-"
     aside = out.with_name(f"{start}{os.getpid()}")
-    new = [path for path in out.parents if not os.path.lexists(path)]
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
         for left in out.parent.glob(f"{start}*"):
@@ -34,7 +33,7 @@ def written_whole_folder(out: Path) -> Iterator[Path]:
         yield aside
         for path in [*(path for path in sorted(aside.rglob("*")) if path.is_file()), aside]:
             if path.is_file():
-                path.chmod(0o666 & ~_umask())  # safetensors writes files that only their owner may read
+                path.chmod(aside.stat().st_mode & 0o666)  # safetensors writes files that only their owner may read
             sync(path)
         if os.path.lexists(out):
             raise ConfigError(f"{out} has come to be in the meantime and is not overwritten: choose another --out")
@@ -43,17 +42,6 @@ def written_whole_folder(out: Path) -> Iterator[Path]:
     except OSError as error:
         cut_short = " requested and " in str(error)  # numpy's words, without a number, for a file on a full disk
         why = error.strerror or (os.strerror(errno.ENOSPC) if cut_short else error)
-        full = why in (os.strerror(errno.ENOSPC), os.strerror(errno.EDQUOT))
-        needed = " (about as much room is needed as the files take)" if full else ""
-        raise SaveFailed(f"cannot write {out}: {why}{needed}. Nothing was left there") from None
+        raise SaveFailed(f"cannot write {out}: {why}. Nothing was left there") from None
     finally:
         shutil.rmtree(aside, ignore_errors=True)
-        for path in new:
-            with contextlib.suppress(OSError):
-                path.rmdir()  # only if empty
-
-
-def _umask() -> int:
-    found = os.umask(0o022)
-    os.umask(found)
-    return found

@@ -1,4 +1,4 @@
-"""The model card of a run: what the adapters are, how they came about, what was measured."""
+"""Model cards: of a run's folder, and of a seat that was exported; and the lines that load one, wherever they stand."""
 
 import json
 import os
@@ -15,6 +15,27 @@ from lite_selfplay.training.progress import printable
 if TYPE_CHECKING:
     from huggingface_hub import ModelCardData
 
+    from lite_selfplay.runs.export.request import Asked
+
+_FORMS = {
+    "peft": ("A LoRA adapter", "peft", "adapter"),
+    "merged": ("A model of its own: the base with the adapter merged into it,", "transformers", "finetune"),
+    "gguf": ("A GGUF file: the base with the adapter merged into it,", "gguf", "quantized"),
+}
+"""What an export is, the library that reads it, and how it stands to its base, in the words of model cards."""
+_BY_HARDWARE = "torch.bfloat16 if torch.cuda.is_available() else torch.float32"
+_RESOLVE = "from lite_selfplay.models.sources import resolve\n"
+_NF4 = """nf4 = BitsAndBytesConfig(load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_compute_dtype=dtype)
+"""
+_MERGED = """```python
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+model = AutoModelForCausalLM.from_pretrained("FOLDER", dtype="auto")
+tokenizer = AutoTokenizer.from_pretrained("FOLDER")
+```"""
+_VLLM_RANKS = (16, 32, 64, 128, 256, 320, 512)
+"""What `--max-lora-rank` takes, from its default on."""
+
 
 def model_card(
     config: RunConfig,
@@ -28,44 +49,145 @@ def model_card(
     `metrics` are the lines of `metrics.jsonl` so far, for the number of tokens. `evaluations` are the contents of the
     files in `eval/` by the moment they were made, in order.
     """
+    title = f"{plain(config.game.label)} on {plain(shown(config.model.name))}, after {step}{_of(config, metrics)} steps"
+    use = f"""A folder of `adapters/` loads in plain PEFT:
+
+{loading(config, f"adapters/{next(iter(config.seats))}")}
+
+`lite-selfplay eval RUN --tasks T` measures the adapters of this folder, the run folder, on the problems of a task.
+`config.yaml` repeats the run (`lite-selfplay train --config config.yaml`); `metrics.jsonl` holds a line a step,
+`episodes.jsonl` a line a completion."""
+    about = "LoRA adapters trained by self-play with lite-selfplay, one a seat, over one frozen base."
+    return _card(config, _metadata(config, "peft"), title, about, use, metrics, evaluations or {})
+
+
+def export_card(asked: "Asked", revision: str | None, evaluations: Evaluations, verified: str) -> str:
+    """The README of an export. `revision`: of its base on a hub; `verified`: what another tool made of it."""
+    config, sampling = asked.config, asked.sampling
+    parts = " and ".join(map(code, asked.roles)) or "no role so far"
+    base, name = base_id(config.model.name), code(shown(config.model.name))
+    about = f"""{_FORMS[asked.form][0]} trained by self-play with lite-selfplay: seat {code(asked.seat)} of a run of
+{plain(config.game.label)} after {counted(asked.step, "step")}, which played {parts}, over {name}."""
+    stops = f", ending at {' or '.join(map(code, sampling.stop))}" if sampling.stop else ""
+    python = {"peft": loading(config, "FOLDER", revision, tokenizer="FOLDER"), "merged": _MERGED}.get(asked.form, "")
+    commands = serving(asked, "FOLDER", base, revision) if base or asked.form != "peft" else []
+    use = f"""{python}
+
+{"".join(f"    {command}{chr(10)}" for command in commands)}
+It was sampled at temperature {sampling.temperature:g} with up to {sampling.max_tokens} tokens{stops};
+`{"Modelfile" if asked.form == "gguf" else "generation_config.json"}` holds these settings.
+
+## Is it the same model?
+
+{_weights(asked)}
+
+{verified}"""
+    title = plain(f"{config.game.label} on {shown(config.model.name)}, seat {asked.name}")
+    return _card(config, _metadata(config, asked.form), title, about, use, asked.metrics, evaluations)
+
+
+def _card(
+    config: RunConfig,
+    metadata: "ModelCardData",
+    title: str,
+    about: str,
+    use: str,
+    metrics: Metrics,
+    evaluations: Evaluations,
+) -> str:
     from huggingface_hub import ModelCard
 
-    name, first = config.model.name, next(iter(config.seats))
     card = f"""---
-{_metadata(config)}
+{metadata}
 ---
 
-# {plain(config.game.label)} on {plain(shown(name))}, after {step}{_of(config, metrics)} steps
+# {title}
 
-LoRA adapters trained by self-play with lite-selfplay, one a seat, over one frozen base.
+{about}
+
+## Use
+
+{use}
 
 ## Training
 
-{facts(config, metrics)}
+{_facts(config, metrics)}
 
 {as_markdown(("seat", "learning rate", "schedule", "rank", "alpha"), _seat_rows(config))}
 
 ## Measured
 
-{measured(config, evaluations or {})}
+{_measured(config, evaluations)}
 
-## Use
-
-A folder of `adapters/` loads in plain PEFT:
-
-```python
-{_loading(name, first)}
-```
-
-`lite-selfplay eval RUN --tasks T` measures the adapters of this folder, the run folder, on the problems of a task.
-`config.yaml` repeats the run (`lite-selfplay train --config config.yaml`); `metrics.jsonl` holds a line a step,
-`episodes.jsonl` a line a completion.
-
-The adapters are meant for research on self-play over problems with checkable answers, in the prompts of this game. They
-were trained towards right final answers and a form alone, so expect nothing of them elsewhere, nor that their reasoning
-is sound where an answer is right. The base model's licence applies to any use with it; this card does not restate it.
+This is meant for research on self-play over problems with checkable answers, in the prompts of this game. It was
+trained towards right final answers and a form alone, so expect nothing of it elsewhere, nor that its reasoning is sound
+where an answer is right. The base model's licence applies to any use with it; this card does not restate it.
 """
     return str(ModelCard(card))
+
+
+def loading(config: RunConfig, adapter: str, revision: str | None = None, *, tokenizer: str | None = None) -> str:
+    """The Python lines, as Markdown, that load a seat's adapter in plain PEFT over the weights it was trained over.
+
+    `adapter` is its folder, `revision` that of the base on a hub, `tokenizer` the folder of one other than the base's.
+    """
+    model, base, nf4 = config.model, base_id(config.model.name), config.model.precision == "4bit"
+    made_here = base is None and not os.path.isdir(model.name)
+    where = json.dumps(base or shown(model.name), ensure_ascii=False)
+    where = f"resolve({where}).path" if made_here else where
+    dtypes = {"bf16": "torch.bfloat16", "fp16": "torch.float16", "fp32": "torch.float32"}
+    dtype = dtypes.get(model.compute_dtype if nf4 else model.precision, _BY_HARDWARE)
+    options = f', revision="{revision}"' if revision else ""
+    options += ", trust_remote_code=True" if model.trust_remote_code else ""
+    own = json.dumps(tokenizer) if tokenizer else f"{where}{options}"
+    return f"""```python
+import torch
+{_RESOLVE if made_here else ""}from peft import PeftModel
+from transformers import AutoModelForCausalLM, AutoTokenizer{", BitsAndBytesConfig" if nf4 else ""}
+
+dtype = {dtype}
+{_NF4 if nf4 else ""}base = AutoModelForCausalLM.from_pretrained(
+    {where}, dtype=dtype{", quantization_config=nf4" if nf4 else ""}{options}
+)
+model = PeftModel.from_pretrained(base, {json.dumps(adapter, ensure_ascii=False)})
+tokenizer = AutoTokenizer.from_pretrained({own})
+```"""
+
+
+def serving(asked: "Asked", folder: str, base: str | None, revision: str | None) -> list[str]:
+    """The commands that serve an export in a folder; `base` is the hub id or the folder of an adapter's base.
+
+    https://docs.vllm.ai/en/latest/features/lora.html, https://huggingface.co/docs/transformers/serving
+    """
+    if asked.form == "merged":
+        return [f"transformers serve {folder}", f"vllm serve {folder}"]
+    if asked.form == "gguf":
+        file = f"{folder}/{asked.file}"
+        return [
+            f"llama-server -m {file} --jinja",
+            f"ollama create {Path(asked.file).stem.lower()} -f {folder}/Modelfile",
+        ]
+    rank = asked.config.seats[asked.seat].rank
+    more = f" --max-lora-rank {next((r for r in _VLLM_RANKS if r >= rank), rank)}" if rank > _VLLM_RANKS[0] else ""
+    more += " --quantization bitsandbytes" if asked.config.model.precision == "4bit" else ""
+    where = f"{base} --revision {revision}" if revision else base
+    return [f"vllm serve {where} --enable-lora --lora-modules {asked.seat}={folder}{more}"]
+
+
+def _weights(asked: "Asked") -> str:
+    """What the weights are, and over which they are the seat."""
+    if asked.config.model.precision != "4bit":
+        return "The weights are as they were trained, or the sum of the base's and the adapter's."
+    if asked.form == "peft":
+        return (
+            "The adapter was trained over 4-bit (NF4) weights and is this model over these alone: over the 16-bit "
+            "weights of the base it is another one, since it also learned what the quantisation had changed."
+        )
+    return (
+        "The seat was trained over 4-bit (NF4) weights. These were expanded and the adapter added to them in float32, "
+        "so nothing is lost but the rounding to 16 bits. Merged into the base's original 16-bit weights, the adapter "
+        "would have been another model, which was never trained or measured."
+    )
 
 
 def _of(config: RunConfig, metrics: Metrics) -> str:
@@ -73,17 +195,17 @@ def _of(config: RunConfig, metrics: Metrics) -> str:
     return "" if metrics and metrics[-1].get("over") is True else f" of {config.run.steps}"
 
 
-def _metadata(config: RunConfig) -> "ModelCardData":
+def _metadata(config: RunConfig, form: str) -> "ModelCardData":
     """What a hub reads of the card; `base_model` only for a hub id, since a hub takes nothing else there."""
     from huggingface_hub import ModelCardData
 
-    base = base_id(config.model.name)
+    base, (_, library, relation) = base_id(config.model.name), _FORMS[form]
     return ModelCardData(
         base_model=base,
-        base_model_relation="adapter" if base else None,
-        library_name="peft",
+        base_model_relation=relation if base else None,
+        library_name=library,
         pipeline_tag="text-generation",
-        tags=["lite-selfplay", config.game.label, "lora"],
+        tags=["lite-selfplay", config.game.label, *(["lora"] if form == "peft" else [])],
     )
 
 
@@ -92,7 +214,7 @@ def base_id(name: str) -> str | None:
     return None if name.strip().lower() in ("tiny", "smollm2-135m") or os.path.isdir(name) else hub_id(name.strip())
 
 
-def facts(config: RunConfig, metrics: Metrics) -> str:
+def _facts(config: RunConfig, metrics: Metrics) -> str:
     """What was trained on what, a line a fact."""
     run, cold, options = config.run, config.cold_start, config.game.options
     switches = ", ".join(f"{key}={shown(value)}" for key, value in options.items())
@@ -120,8 +242,8 @@ def _seat_rows(config: RunConfig) -> list[tuple[str, ...]]:
     ]
 
 
-def measured(config: RunConfig, evaluations: Evaluations) -> str:
-    """The evaluations made in training side by side, with what they can and cannot tell."""
+def _measured(config: RunConfig, evaluations: Evaluations) -> str:
+    """Evaluations side by side, with what they can and cannot tell."""
     if not evaluations:
         return "Nothing: no figure in this folder comes from held-out problems."
     columns, rows = comparison(evaluations)
@@ -135,18 +257,6 @@ def measured(config: RunConfig, evaluations: Evaluations) -> str:
         f"draft.\n\n{table}\n\nThe run trained on problems of {trained}. One run does not show how "
         "another seed would fare."
     )
-
-
-def _loading(name: str, seat: str) -> str:
-    """The lines that load a seat, for a base on a hub and for one that only this library makes or converts."""
-    base = base_id(name)
-    where = json.dumps(base) if base else f"resolve({json.dumps(name, ensure_ascii=False)}).path"
-    lines = ["from peft import PeftModel", "from transformers import AutoModelForCausalLM", ""]
-    if base is None:
-        lines.insert(0, "from lite_selfplay.models.sources import resolve")
-    lines += [f"base = AutoModelForCausalLM.from_pretrained({where})"]
-    lines += [f"model = PeftModel.from_pretrained(base, {json.dumps('adapters/' + seat, ensure_ascii=False)})"]
-    return "\n".join(lines)
 
 
 def shown(value: object) -> str:

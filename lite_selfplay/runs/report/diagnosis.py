@@ -86,10 +86,10 @@ def diagnose(path: Path, step: int | None = None) -> Diagnosis:
 
 
 def foreseen(path: Path, config: RunConfig, game: type[Game], row: Row) -> list[Cause]:
-    """What is doubtful of a run that has not begun, from a step that was played before it: `row` holds its streams and
-    the game's log, as a line of `metrics.jsonl` does."""
+    """What is doubtful of a run that has not begun, from what was played before it: `row` holds its streams, as a line
+    of `metrics.jsonl` does."""
     about = _About(path, config, game, [row], [row])
-    return [cause for check in (_truncated, _format, _silent, _declared) for cause in check(about)]
+    return [cause for check in (_truncated, _format, _silent) for cause in check(about)]
 
 
 def _before(path: Path) -> tuple[tuple[str, ...], tuple[Cause, ...]]:

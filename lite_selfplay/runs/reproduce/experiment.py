@@ -113,7 +113,8 @@ class Experiment(Section):
         keys = dict(self.cold_start or {})
         game = keys.pop("game", "self-refine")
         taught = {"cold_start": {**keys, "enabled": True}, "eval": {"tasks": None}}
-        return RunConfig.of(_WHOLE, self.base, {"game": game}, taught, {"run": {"seed": seed, "dir": str(folder)}})
+        run = {"run": {"seed": seed, "dir": str(folder), "preflight": False}}
+        return RunConfig.of(_WHOLE, self.base, {"game": game}, taught, run)
 
 
 def experiment_names() -> list[str]:

@@ -1,4 +1,4 @@
-"""`torch.cuda`, as far as a program asks for it. There is one stream, and what is asked of it is done already."""
+"""`torch.cuda`, as far as a program asks for it: which stream is current; what is asked of one is done at once."""
 
 import contextlib
 import time
@@ -11,7 +11,7 @@ from .tensors import CUDA
 
 
 class _Device(contextlib.AbstractContextManager[None]):
-    """`torch.cuda.device` and `torch.cuda.stream`: there is one of each."""
+    """`torch.cuda.device`: there is one."""
 
     def __init__(self, device: Any = None):
         self.idx, self.prev_idx = 0, 0
@@ -93,6 +93,18 @@ def _work(card: Any) -> dict[str, Any]:
         def synchronize(self) -> None:
             card.wait("read", "synchronize")
 
+    current = [Stream()]
+
+    class Within(contextlib.AbstractContextManager[None]):
+        def __init__(self, stream: Any):
+            self.stream = stream
+
+        def __enter__(self) -> None:
+            current.append(self.stream)
+
+        def __exit__(self, *_: Any) -> None:
+            current.pop()
+
     return {
         "synchronize": lambda *_: card.wait("read", "synchronize"),
         "ipc_collect": _always(None),
@@ -100,10 +112,10 @@ def _work(card: Any) -> dict[str, Any]:
         "device": _Device,
         "device_of": _Device,
         "_DeviceGuard": _Device,
-        "stream": _Device,
+        "stream": Within,
         "Stream": Stream,
         "Event": Stream,
-        "current_stream": lambda *_: Stream(),
+        "current_stream": lambda *_: current[-1],
         "default_stream": lambda *_: Stream(),
         "set_stream": _always(None),
     }

@@ -139,6 +139,6 @@ def test_a_run_of_the_random_model(name, tmp_path):
     )
     run = train(config)
     rows = [json.loads(line) for line in (run.path / "metrics.jsonl").read_text().splitlines()]
-    assert [row["step"] for row in rows] == [0, 1]
+    assert [row["step"] for row in rows] == [1, 2]
     episodes = [json.loads(line) for line in (run.path / "episodes.jsonl").read_text().splitlines()]
     assert {row["reason"] for row in episodes} <= {"no_program", "syntax", "error", "wrong_answer", "timeout"}

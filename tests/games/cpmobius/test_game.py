@@ -446,7 +446,7 @@ def test_a_run_trains_player_and_coach_in_turn_and_resumes_in_the_middle_of_a_ro
             assert (row["streams"]["coach"]["reward_mean"], row["streams"]["coach"]["reward_std"]) == (None, None)
     for line in (run / "episodes.jsonl").read_text().splitlines():
         episode = json.loads(line)
-        assert (episode["reward"] is None) == (episode["role"] == "coach" and episode["step"] % 2 == 0)
+        assert (episode["reward"] is None) == (episode["role"] == "coach" and episode["step"] % 2 == 1)
 
     shutil.copytree(run, half)
     for step in (4, 5):  # what is left ends between the player's step and the coach's

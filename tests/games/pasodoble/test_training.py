@@ -50,7 +50,7 @@ def moved(run: Run, step: int) -> set[str]:
     """The seats that a step moved, by its checkpoints before and after."""
     found = set()
     for seat in SEATS:
-        before, after = (load_seat(run.path / "checkpoints" / f"step-{n}", seat) for n in (step, step + 1))
+        before, after = (load_seat(run.path / "checkpoints" / f"step-{n}", seat) for n in (step - 1, step))
         if any(not torch.equal(before[name], after[name]) for name in before):
             found.add(seat)
     return found

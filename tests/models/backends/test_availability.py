@@ -16,7 +16,7 @@ from lite_selfplay.models.backends import (
     import_unsloth,
     require_available,
 )
-from lite_selfplay.models.packages import install, requirements
+from lite_selfplay.models.packages import install
 
 WHOLE = {
     "lite-selfplay": "0.1.0",
@@ -27,21 +27,11 @@ WHOLE = {
     "triton": "3.6.0",
     "peft": "0.21.2",
 }
-WANTS = {
-    "lite-selfplay": ['unsloth>=2026.10.9; extra == "unsloth"'],
-    "unsloth": [
-        "torch<2.15.0,>=2.4.0",
-        "trl!=0.19.0,<=1.15.0,>=0.18.2",
-        'triton>=3.0.0; "linux" in sys_platform',
-        "tyro",
-    ],
-    "unsloth_zoo": ["peft!=0.11.0,>=0.18.0", 'mlx==0.32.4; sys_platform == "none"', 'trl>=99; extra == "huggingface"'],
-}
 
 
 @pytest.fixture
 def installed(monkeypatch):
-    """Packages that are installed, by name and version; and what Unsloth says it needs."""
+    """Packages that are installed, by name and version."""
     found = dict(WHOLE)
 
     def version(name: str) -> str:
@@ -50,7 +40,6 @@ def installed(monkeypatch):
         return found[name]
 
     monkeypatch.setattr(metadata, "version", version)
-    monkeypatch.setattr(metadata, "requires", lambda name: WANTS[name])
     return found
 
 
@@ -98,22 +87,10 @@ def test_an_old_card_is_named_with_what_it_has_and_what_is_needed(installed, car
     ("change", "sentence"),
     [
         ({"unsloth": None}, f"unsloth is not installed ({install('unsloth')})"),
-        (
-            {"unsloth": "2025.8.1"},
-            "unsloth 2025.8.1 is out of the bounds of lite-selfplay 0.1.0: it needs unsloth>=",
-        ),
-        ({"unsloth": "odd"}, "unsloth odd is out of the bounds of lite-selfplay 0.1.0: it needs unsloth>=2026.10.9"),
         ({"unsloth_zoo": None}, "unsloth is installed without unsloth_zoo"),
-        (
-            {"trl": "1.16.0"},
-            "trl 1.16.0 is out of the bounds of unsloth 2026.10.9: it needs trl!=0.19.0,<=1.15.0,>=0.18.2",
-        ),
-        ({"torch": "2.15.0"}, 'it needs torch<2.15.0,>=2.4.0 (pip install "torch<2.15.0,>=2.4.0")'),
-        ({"peft": "0.17.0"}, "peft 0.17.0 is out of the bounds of unsloth_zoo 2026.10.9"),
-        ({"triton": None}, "unsloth 2026.10.9 needs triton, which is not installed"),
     ],
 )
-def test_what_is_missing_or_out_of_bounds_is_named_with_the_bounds(installed, card, change, sentence):
+def test_what_is_missing_is_named_with_what_to_install(installed, card, change, sentence):
     card((8, 0))
     for name, version in change.items():
         if version is None:
@@ -121,30 +98,6 @@ def test_what_is_missing_or_out_of_bounds_is_named_with_the_bounds(installed, ca
         else:
             installed[name] = version
     assert sentence in (availability.unsloth_problem() or "")
-
-
-def test_what_it_can_do_without_is_not_asked_for(installed, card):
-    card((8, 0))
-    assert "tyro" not in installed
-    assert availability.package_problem() is None
-
-
-def test_without_its_own_metadata_the_library_still_knows_the_bounds_of_unsloth(installed, monkeypatch):
-    def requires(name: str) -> list[str]:
-        if name == "lite-selfplay":
-            raise metadata.PackageNotFoundError(name)
-        return WANTS[name]
-
-    monkeypatch.setattr(metadata, "requires", requires)
-    assert availability.package_problem() is None
-    installed["peft"] = "0.17.0"
-    assert "peft 0.17.0 is out of the bounds of unsloth_zoo" in (availability.package_problem() or "")
-
-
-def test_the_extra_names_the_oldest_release():
-    extras = requirements("lite-selfplay", extra="unsloth")
-    assert [str(one.specifier) for one in extras if one.name == "unsloth"] == [">=2026.10.9"]
-    assert "unsloth" not in [one.name for one in requirements("lite-selfplay")]
 
 
 @pytest.fixture

@@ -1,7 +1,8 @@
 """What the Unsloth backend asks of Unsloth, of a stand-in that keeps what it was told; the real one: tests/unsloth."""
 
+import contextlib
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,6 +15,7 @@ from lite_selfplay.config import ModelSection, SeatConfig
 from lite_selfplay.data import Sampling
 from lite_selfplay.errors import RequestError, TrainingError
 from lite_selfplay.models.adapters import BASE
+from lite_selfplay.models.backends import unsloth
 from lite_selfplay.models.backends.unsloth import LONGEST_IN_VLLM, UnslothBackend, refuse_windows
 from lite_selfplay.models.generation.sampling import GenerationRequest
 
@@ -107,6 +109,46 @@ def test_what_a_base_would_sample_with_by_itself_changes_nothing(make: Any, make
     for seat in ("A", "B", BASE):
         said, expected = (b.generate(GenerationRequest(seat, PROMPTS, 2, sampling, SEEDS)) for b in (backend, plain))
         assert [[out.token_ids for out in g] for g in said] == [[out.token_ids for out in g] for g in expected]
+
+
+def test_it_samples_by_its_own_graphs_and_releases_them_for_an_update(make: Any, monkeypatch: pytest.MonkeyPatch):
+    noted: list[Any] = []
+
+    @contextlib.contextmanager
+    def rl_generation() -> Iterator[None]:
+        noted.append("in")
+        yield
+        noted.append("out")
+
+    graphs = SimpleNamespace(rl_generation=rl_generation, release_for_training=noted.append)
+    backend, request = make(), GenerationRequest("A", PROMPTS, 2, Sampling(max_tokens=3), SEEDS)
+    monkeypatch.setattr(unsloth, "decode_graphs", lambda: graphs)
+    backend.generate(request)
+    assert noted == ["in", "out"]
+    with backend.updating():
+        assert noted == ["in", "out", backend.adapters.model]
+    monkeypatch.undo()
+    assert unsloth.decode_graphs() is None  # not in this stand-in
+    backend.generate(request)
+
+
+def test_it_goes_on_with_half_where_memory_runs_out(make: Any, monkeypatch: pytest.MonkeyPatch):
+    backend, said, plain = make(), list[str](), UnslothBackend._generate
+    backend._warn, backend.device = said.append, torch.device("cuda")
+    monkeypatch.setattr(backend, "release_memory", lambda: None)
+
+    def runs_out(request: GenerationRequest) -> Any:
+        if backend._decoding.cache_tokens > 2**15:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        backend.device = torch.device("cpu")
+        return plain(backend, request)
+
+    monkeypatch.setattr(backend, "_generate", runs_out)
+    assert len(backend.generate(GenerationRequest("A", PROMPTS, 2, Sampling(max_tokens=3), SEEDS))) == 2
+    assert said == [
+        "out of memory while sampling: from now on at most 32,768 tokens at once. "
+        "--set run.generation_tokens=32768 starts with that"
+    ]
 
 
 @pytest.mark.parametrize("training", [True, False])

@@ -106,7 +106,7 @@ def test_rows_take_the_places_of_others_and_the_last_ones_move_together(
 
     monkeypatch.setattr(fixed._Places, "seat", counted)
     monkeypatch.setattr(fixed._Places, "run", watched)
-    backend = make_backend(eos_ids=ENDS, cache_tokens=800)
+    backend = make_backend(eos_ids=ENDS, cache_tokens=1280)
     found = by(backend, "fixed", asked())
     assert sum(seated) == len(found)
     assert len(seated) > 3
@@ -136,7 +136,7 @@ def test_a_longer_row_copies_nothing_that_was_there(make_backend: Callable[..., 
     request = GenerationRequest("A", [[5, 6, 7]], 2, Sampling(max_tokens=600), [[1, 2]])
     found = by(backend, "fixed", request)
     assert len(seen) == 1
-    assert widths == {128, 256, 384, 512, 608}
+    assert widths == {128, 256, 384, 512, 640}
     assert_alike(found, by(backend, "plain", request))
 
 

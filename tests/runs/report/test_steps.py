@@ -318,7 +318,7 @@ def test_a_card_names_a_base_on_a_hub():
     facts, text = front_matter(model_card(run, 200))
     assert facts["base_model"] == "Qwen/Qwen3-0.6B"
     assert facts["base_model_relation"] == "adapter"
-    assert 'AutoModelForCausalLM.from_pretrained("Qwen/Qwen3-0.6B")' in text
+    assert '"Qwen/Qwen3-0.6B", dtype=dtype, quantization_config=nf4\n' in text
     assert 'PeftModel.from_pretrained(base, "adapters/solver")' in text
     assert "| `solver` | 0.0001 | linear | 8 | 16 |" in text
 

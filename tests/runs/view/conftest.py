@@ -14,7 +14,7 @@ ANSI, BIDI, LONE = "\x1b[2J\x1b]0;gone\x07", "safe\u202etxt.exe\u2066", "half \u
 
 
 def episode(step: int, role: str, correct: bool | None, text: str, **values: Any) -> dict[str, Any]:
-    about = {"step": step, "role": role, "seat": "A" if role == "drafter" else "B", "problem_id": f"p{step}"}
+    about = {"step": step + 1, "role": role, "seat": "A" if role == "drafter" else "B", "problem_id": f"p{step}"}
     said = {
         "prompt": "1 + 1?" if role == "drafter" else "1 + 1?\n\nan attempt",
         "text": text,
@@ -29,7 +29,7 @@ def step_metrics(step: int) -> dict[str, Any]:
     stream = {"completions": 2, "groups": 1, "accuracy": 0.5, "well_formed": 1.0, "reward_mean": 1.25 + step}
     streams = {role: {"seat": seat, **stream} for role, seat in (("drafter", "A"), ("challenger", "B"))}
     game = {"pairs": 2, "conversions": 1, "regressions": step, "empty_summaries": 0.5}
-    return {"step": step, "streams": streams, "seats": {"A": {"grad_norm": 1.0}}, "game": game, "warnings": []}
+    return {"step": step + 1, "streams": streams, "seats": {"A": {"grad_norm": 1.0}}, "game": game, "warnings": []}
 
 
 def pair(step: int, draft: bool, challenge: bool, **values: Any) -> list[dict[str, Any]]:

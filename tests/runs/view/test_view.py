@@ -35,8 +35,8 @@ def cases(run: Path, **about: Any) -> list[dict[str, Any]]:
 
 def test_the_index_knows_the_lines_of_each_step(run: Path):
     index = EpisodeIndex(run / "episodes.jsonl")
-    assert index.steps() == {0: 2, 1: 2, 2: 2, 3: 2}
-    assert [(number, json.loads(line)["text"]) for number, line in index.of_step(2)] == [
+    assert index.steps() == {1: 2, 2: 2, 3: 2, 4: 2}
+    assert [(number, json.loads(line)["text"]) for number, line in index.of_step(3)] == [
         (4, "a draft at step 2"),
         (5, "a reply at step 2"),
     ]
@@ -54,9 +54,9 @@ def test_the_index_goes_on_where_it_was_and_waits_for_whole_lines(run: Path):
         opened.flush()
         assert len(index.steps()) == 4
         opened.write(line[20:])
-    assert index.steps()[4] == 1
+    assert index.steps()[5] == 1
     RunFolder(run).cut(2)  # what a resume does
-    assert index.steps() == {0: 2, 1: 2}
+    assert index.steps() == {1: 2, 2: 2}
     file.unlink()
     assert index.steps() == {}
 
@@ -71,14 +71,14 @@ def test_the_index_passes_over_what_is_no_completion(run: Path, monkeypatch: pyt
         b"[" * 9999,
     ]
     with (run / "episodes.jsonl").open("ab") as file:
-        file.write(b"".join(odd) + b"\n" + b'{"role": "solver", "step": 4, "text": "in another order"}\n')
+        file.write(b"".join(odd) + b"\n" + b'{"role": "solver", "step": 5, "text": "in another order"}\n')
     index = EpisodeIndex(run / "episodes.jsonl")
-    assert index.steps()[4] == 1
+    assert index.steps()[5] == 1
     assert index.damaged == 5  # one begins as a line of step 1 does: it is known, and not read
     assert len(answers.read_rows(index.of_step(1))) == 2
     monkeypatch.setattr("lite_selfplay.runs.view.index.LINE_LIMIT", 300)
     short = EpisodeIndex(run / "episodes.jsonl")
-    assert short.steps()[4] == 1
+    assert short.steps()[5] == 1
     assert short.damaged > 5
 
 
@@ -104,10 +104,10 @@ def test_a_pipe_for_episodes_is_refused(run: Path):
 
 
 def test_a_step_in_cases(run: Path):
-    (case,) = answer([ViewedRun(run)], "step", {"step": "0"})["cases"]
+    (case,) = answer([ViewedRun(run)], "step", {"step": "1"})["cases"]
     assert (case["kind"], case["tone"], case["flags"]) == ("the challenge was right, the draft wrong", "up", [])
     assert [part["verdict"] for part in case["parts"]] == ["wrong", "right"]
-    whole = answer([ViewedRun(run)], "case", {"step": "0", "id": case["id"]})
+    whole = answer([ViewedRun(run)], "case", {"step": "1", "id": case["id"]})
     assert whole["parts"][1]["saw"] == "The challenger saw the same, and then:"
     assert whole["parts"][1]["seen"] == "an attempt"
     assert whole["parts"][1]["more"] == {"draft": "0"}
@@ -121,12 +121,12 @@ def test_filters_and_words(run: Path):
         episode(4, "challenger", False, "Ärger", sample=1, draft=1),
     ]
     append(run, 4, rows)
-    assert [case["step"] for case in cases(run, filter="the draft was right, the challenge wrong")] == [1, 4, 4]
-    assert [case["step"] for case in cases(run, filter="truncated")] == [4]
-    assert [case["step"] for case in cases(run, filter="not well-formed")] == [4]
-    assert [case["step"] for case in cases(run, filter="no variance")] == [4, 4]
-    assert [case["step"] for case in cases(run, q="A REPLY at step 2")] == [2]
-    assert [case["step"] for case in cases(run, q="ärger")] == [4]
+    assert [case["step"] for case in cases(run, filter="the draft was right, the challenge wrong")] == [2, 5, 5]
+    assert [case["step"] for case in cases(run, filter="truncated")] == [5]
+    assert [case["step"] for case in cases(run, filter="not well-formed")] == [5]
+    assert [case["step"] for case in cases(run, filter="no variance")] == [5, 5]
+    assert [case["step"] for case in cases(run, q="A REPLY at step 2")] == [3]
+    assert [case["step"] for case in cases(run, q="ärger")] == [5]
     assert cases(run, q="nobody said this") == []
     assert [case["step"] for case in cases(run, **{"from": 2, "to": 3})] == [2, 3]
 
@@ -151,17 +151,17 @@ def test_every_completion_is_in_a_case(run: Path):
         4,
         [episode(4, "drafter", True, "no challenge", sample=k) for k in range(3)] + pair(4, True, True, sample=3),
     )
-    rows = answer([ViewedRun(run)], "step", {"step": "4"})["cases"]
+    rows = answer([ViewedRun(run)], "step", {"step": "5"})["cases"]
     assert {part["line"] for case in rows for part in case["parts"]} == set(range(8, 13))
 
 
 def test_a_search_says_how_far_it_is(run: Path):
     found = find(ViewedRun(run), {"q": "a reply"}, patience_s=-1)
-    assert (found["cases"], found["next"], found["looked"], found["steps"]) == ([], 0, 0, 4)
+    assert (found["cases"], found["next"], found["looked"], found["steps"]) == ([], 1, 0, 4)
 
 
 def test_the_steps_of_a_problem(run: Path):
-    assert answer([ViewedRun(run)], "problem", {"id": "p0"}) == {"steps": [0, 3]}
+    assert answer([ViewedRun(run)], "problem", {"id": "p0"}) == {"steps": [1, 4]}
     assert answer([ViewedRun(run)], "problem", {"id": 'p0"'}) == {"steps": []}
 
 
@@ -191,7 +191,7 @@ def test_the_stamp_changes_with_every_step(run: Path):
     assert viewed.overview() is viewed.overview()
     append(run, 4, pair(4, True, True))
     assert viewed.stamp() != before
-    assert viewed.overview()["steps"][-1] == [4, 2]
+    assert viewed.overview()["steps"][-1] == [5, 2]
 
 
 # The server
@@ -284,7 +284,7 @@ def test_a_run_that_is_damaged_meanwhile_is_told_in_a_sentence(run: Path, serve:
 
 def test_hostile_texts_arrive_as_they_are(hostile: Path, serve: Callable[..., Server]):
     server = serve(hostile)
-    _, _, content = request(server, f"/{server.token}/api/step?step=4")
+    _, _, content = request(server, f"/{server.token}/api/step?step=5")
     assert content.isascii()
     listed = json.loads(content)["cases"]
     assert len(content) < 50_000  # of a megabyte there is the beginning
@@ -330,16 +330,16 @@ def test_a_bundle_holds_all_and_asks_for_nothing(hostile: Path):
     (policy,) = (about["content"] for tag, about in page.tags if tag == "meta" and "http-equiv" in about)
     assert "unsafe" not in str(policy)
     (held,) = json.loads(page.held)
-    assert sorted(held["cases"]) == ["0", "1", "2", "3", "4"]
-    assert held["cases"]["4"][0]["parts"][0]["text"] == SCRIPT
-    assert len(held["cases"]["4"][4]["parts"][0]["text"]) == 20_001
+    assert sorted(held["cases"]) == ["1", "2", "3", "4", "5"]
+    assert held["cases"]["5"][0]["parts"][0]["text"] == SCRIPT
+    assert len(held["cases"]["5"][4]["parts"][0]["text"]) == 20_001
 
 
 def test_a_bundle_of_a_long_run_holds_evenly_spread_steps(run: Path):
     text = bundle([ViewedRun(run)], limit=2000)
     (held,) = json.loads(Tags(text).held)
-    assert list(held["cases"]) == ["0", "3"]
-    assert [step for step, _ in held["overview"]["steps"]] == [0, 3]
+    assert list(held["cases"]) == ["1", "4"]
+    assert [step for step, _ in held["overview"]["steps"]] == [1, 4]
     assert held["overview"]["remarks"][0] == "This file holds the episodes of 2 of 4 steps, evenly spread."
 
 

@@ -1,0 +1,169 @@
+"""A game played aside: in small, at a table of its own that notes what was said, with nothing of the run changed."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from lite_selfplay.config import RunConfig
+from lite_selfplay.credit import has_variance, rewards_of
+from lite_selfplay.data import Completion, Episode, Problem, Sampling, StopReason, TokenScores, Turn, Verdict
+from lite_selfplay.errors import LiteSelfPlayError
+from lite_selfplay.games import Game, make_game
+from lite_selfplay.training.progress import OutOfTime
+from lite_selfplay.training.rollout import LiveTable
+
+SIZES = ((4, 4), (4, 2), (4, 1), (2, 4), (2, 2), (2, 1))
+"""Group sizes and problems of a small step: the first that samples few enough completions is taken."""
+
+Words = Callable[[str, str, Sequence[Problem]], str]
+"""What a role says to a prompt, made up; the problems are those drawn so far."""
+
+
+class Enough(LiteSelfPlayError):
+    """Ends the game once as many completions were sampled as were to be."""
+
+
+class AsideTable(LiveTable):
+    """A table that notes what each role `said`, and the `verdicts` on it by the completion's identity.
+
+    Of what is asked for beyond `most` completions a first part is sampled, and the game ends there, by Enough. With
+    `words` nothing is sampled: completions are made up, and no backend is needed.
+    """
+
+    def __init__(self, *arguments: Any, most: int = 10**9, words: Words | None = None, **options: Any):
+        self.most, self._words = most, words
+        self.said: dict[str, list[Completion]] = {}
+        self.verdicts: dict[int, Verdict] = {}
+        self.episodes: list[Episode] = []
+        self._drawn: list[Problem] = []
+        super().__init__(*arguments, **options)
+
+    def open(self, step: int, seats: Mapping[str, str]) -> None:
+        super().open(step, seats)
+        self._role = ""
+
+    def draw(self, source: str, n: int) -> list[Problem]:
+        found = super().draw(source, n)
+        self._drawn += found
+        return found
+
+    def ask(self, role: str, *args: Any, **options: Any) -> list[list[Completion]]:
+        self._role = role
+        return super().ask(role, *args, **options)
+
+    def evaluate(self, role: str, *args: Any, **options: Any) -> list[Verdict]:
+        self._role = role
+        return super().evaluate(role, *args, **options)
+
+    def speak(
+        self,
+        seat: str,
+        prompts: Sequence[str | Sequence[Turn]],
+        n: int,
+        sampling: Sampling,
+        seeds: Sequence[Sequence[int]],
+        beginnings: Sequence[str] | None = None,
+        hear: Callable[[int, int, int, int], bool] | None = None,
+    ) -> list[list[Completion]]:
+        left = self.most - self.samples
+        each = min(n, left)
+        count = min(len(prompts), left // each) if each else 0
+        starts = None if beginnings is None else beginnings[:count]
+        if self._words is None:
+            first = [row[:each] for row in seeds[:count]]
+            heard: dict[tuple[int, int], list[int]] = {}
+
+            def listen(p: int, k: int, number: int, token: int) -> bool:
+                heard.setdefault((p, k), [])[number - 1 :] = [token]
+                return hear is None or hear(p, k, number, token)
+
+            try:
+                found = super().speak(seat, prompts[:count], each, sampling, first, starts, listen)
+            except OutOfTime:
+                self._keep_what_was_heard(heard, seat, sampling)
+                raise
+        else:
+            pairs = zip(prompts[:count], starts or [""] * count, strict=True)
+            found = [
+                [self._made_up(seat, str(prompt), start, sampling) for _ in range(each)] for prompt, start in pairs
+            ]
+        self.said.setdefault(self._role, []).extend(completion for row in found for completion in row)
+        if each == n and count == len(prompts):
+            return found
+        raise Enough
+
+    def _keep_what_was_heard(self, heard: Mapping[Any, list[int]], seat: str, sampling: Sampling) -> None:
+        """Of completions that had no time to end, those count as cut off that came half as far as they may, thinking
+        aloud; nobody judges them."""
+        for ids in heard.values():
+            ended = ids[-1] in self._chat.eos_ids
+            if ended or (self.thinks and len(ids) >= sampling.max_tokens / 2):
+                stop: StopReason = "eos" if ended else "length"
+                cut = Completion("", self._chat.decode(ids), (), tuple(ids), (), stop, seat, 0, sampling)
+                self.said.setdefault(self._role, []).append(cut)
+
+    def _made_up(self, seat: str, prompt: str, start: str, sampling: Sampling) -> Completion:
+        assert self._words is not None
+        text, encoded = self._words(self._role, prompt, self._drawn), self._chat.encode(prompt, start)
+        ids = tuple(self._chat.tokens(text))
+        sampled = (-1.0,) * len(ids)
+        return Completion(prompt, text, tuple(encoded.ids), ids, sampled, "eos", seat, 0, sampling, encoded.prefill)
+
+    def score(self, role: str, completions: Sequence[Completion], *, seat: str | None = None) -> list[TokenScores]:
+        if self._words is None:
+            return super().score(role, completions, seat=seat)
+        return [TokenScores(each.logprobs, each.logprobs) for each in completions]
+
+    def verify(self, pairs: Sequence[tuple[Completion, Problem]]) -> list[Verdict]:
+        found = super().verify(pairs)
+        self.verdicts |= {id(completion): verdict for (completion, _), verdict in zip(pairs, found, strict=True)}
+        return found
+
+    def note(self, episode: object) -> None:
+        """Keep a step that was played to its end: what the game itself judged comes before the checker's verdicts."""
+        if not isinstance(episode, Episode):  # a user's own game may return anything
+            return
+        self.episodes.append(episode)
+        samples = [sample for stream in episode.streams for group in stream.groups for sample in group.samples]
+        self.verdicts |= {id(sample.completion): sample.verdict for sample in samples if sample.verdict}
+
+    @property
+    def samples(self) -> int:
+        """Completions so far."""
+        return sum(map(len, self.said.values()))
+
+    def streams(self, seats: Mapping[str, str]) -> dict[str, dict[str, Any]]:
+        """What each role did, under the keys of `metrics.jsonl`; groups and rewards are of whole steps."""
+        found = {}
+        for role, said in self.said.items():
+            judged = [self.verdicts[id(c)] for c in said if id(c) in self.verdicts]
+            groups = [group for e in self.episodes for s in e.streams if s.role == role for group in s.groups]
+            found[role] = {
+                "seat": seats.get(role, said[0].seat if said else ""),
+                "completions": len(said),
+                "judged": len(judged),
+                "accuracy": _mean([verdict.correct for verdict in judged]),
+                "well_formed": _mean([verdict.well_formed for verdict in judged]),
+                "tokens_mean": _mean([len(c.token_ids) for c in said]),
+                "truncated": _mean([c.stop == "length" for c in said]),
+                "groups": len(groups),
+                "zero_variance_groups": sum(not has_variance(group) for group in groups),
+                "reward_mean": _mean([reward for group in groups for reward in rewards_of(group.samples)]),
+            }
+        return {role: stream for role, stream in found.items() if stream["completions"]}
+
+
+def _mean(values: Sequence[float]) -> float | None:
+    return sum(values) / len(values) if values else None
+
+
+def small_game(config: RunConfig, most: int) -> Game:
+    """A run's game anew, at a step of at most so many completions where their number is fixed, else of few."""
+    run = config.run
+    fitting = [(g, p) for g, p in SIZES if g <= run.group_size and p <= run.problems_per_step]
+    for group_size, problems in fitting:
+        sizes = {"group_size": group_size, "problems_per_step": problems}
+        game = make_game(config.game.name, config.game.options, **sizes)
+        each = game.rollouts_per_step()
+        if each is not None and each <= most:
+            break
+    return game

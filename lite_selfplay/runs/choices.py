@@ -1,0 +1,255 @@
+"""What a run does where nobody said otherwise: each such choice as data, with its reason and the flag to change it.
+
+Before a model is loaded `choices` takes problems, an evaluation and a size; `after_a_look` goes on from what the
+untouched base was seen to do: whether it thinks aloud, how long its answers may be, whether it is taught the format.
+`lite_selfplay.runs.plan` lays what they set under what was given, a dry run shows it, and a run writes it down: of a
+configuration that says everything, as a run's own does, nothing is chosen.
+"""
+
+import importlib.util
+import shutil
+import sys
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from lite_selfplay.config import RunConfig, merge, nested, preset_layer, set_key
+from lite_selfplay.errors import LiteSelfPlayError
+from lite_selfplay.games import Game, make_game
+from lite_selfplay.games.modes import find_mode
+from lite_selfplay.models.memory import CARDS, GIB, Load, estimate
+from lite_selfplay.models.shapes import shape_of
+from lite_selfplay.runs.report.diagnosis import FEWEST_WELL_FORMED
+from lite_selfplay.stats import is_above
+from lite_selfplay.tasks.benchmarks import missing
+from lite_selfplay.tasks.split import DEFAULT_LIMIT
+
+TOYS = {"tiny": "letters", "smollm2-135m": "arithmetic"}
+"""Bases that learn on a CPU, and problems of which they get some right."""
+PUBLIC, PUBLIC_OF_PRESETS = "gsm8k", {"paper": "deepmath"}
+"""The public problems that every game takes where they can be had, and those that a preset's paper names."""
+MADE = "stories"
+"""Problems that need no network."""
+SIZES = (("datacenter-80gb", 70.0, True), ("consumer-24gb", 21.0, True), ("t4", 0.0, False))
+"""Presets for a card by the GiB that it must have, and whether it must multiply in bf16: the largest first."""
+MOST_CUT = 1 / 5
+"""The share of answers that may be cut off before thinking is switched off, or answers may be longer."""
+LONGEST = 8
+"""How many times as long as they were to be answers may become."""
+_SIZE = ("steps", "group_size", "problems_per_step")
+_PROMPT_TOKENS = _TAUGHT_TOKENS = 512
+
+
+Streams = Mapping[str, Mapping[str, Any]]
+"""What each role was seen to do, under the keys of `metrics.jsonl`: see `lite_selfplay.runs.aside`."""
+
+Card = tuple[float, bool]
+"""The memory of a card in GiB, and whether it multiplies in bf16."""
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What nobody said: the line of a plan that it is about, the values of the keys that it sets, why it does so, and
+    the flag that says otherwise."""
+
+    what: str
+    values: Mapping[str, Any] = field(default_factory=dict)
+    why: str = ""
+    flag: str = ""
+
+
+def layer_of(choices: Iterable[Choice]) -> dict[str, Any]:
+    """What choices set, as a layer of a configuration."""
+    layer: dict[str, Any] = {}
+    for choice in choices:
+        for key, value in choice.values.items():
+            set_key(layer, key, value)
+    return layer
+
+
+def choices(config: RunConfig, game: Game) -> list[Choice]:
+    """What is chosen before a base is loaded. A hub that stays silent is waited for once, for a few seconds."""
+    card = None if _toy(config) else _card(config)
+    problems = _problems(config, game)
+    measured, sized = _evaluation(config, game, problems), size(config, game, card)
+    return [*problems, *measured, *sized, *_backend(config, card), *_look(config, game)]
+
+
+def given(config: RunConfig, key: str) -> bool:
+    """Whether a configuration says something of a key: `run.steps`."""
+    section, _, name = key.partition(".")
+    return name in getattr(config, section).model_fields_set
+
+
+def _toy(config: RunConfig) -> str | None:
+    """The problems of a base that learns on a CPU."""
+    return TOYS.get(config.model.name.strip().lower())
+
+
+def _problems(config: RunConfig, game: Game) -> list[Choice]:
+    if config.tasks.train is not None:
+        return []
+    if game.default_tasks is not None:
+        tasks, why = game.default_tasks, "the game's own"
+    elif toy := _toy(config):
+        tasks, why = toy, "so small a base gets some of them right"
+        if "cold_start" in game.recipe:
+            tasks, why = MADE, "the game begins with what worked solutions teach"
+    else:
+        public = PUBLIC_OF_PRESETS.get(config.run.preset or "", PUBLIC)
+        problem = missing(public, config.tasks.data_dir)
+        tasks, why = (MADE, f"in place of {public}: {problem}") if problem else (public, "public, and to be had here")
+    values: dict[str, Any] = {"tasks.train": tasks}
+    if tasks == MADE and "cold_start" in game.recipe:  # what it teaches is longer than their solutions
+        values |= {} if given(config, "run.max_completion_tokens") else {"run.max_completion_tokens": _TAUGHT_TOKENS}
+    return [Choice("tasks", values, why, "--tasks T")]
+
+
+def _evaluation(config: RunConfig, game: Game, problems: list[Choice]) -> list[Choice]:
+    """Where the problems are chosen, held-out ones of the same, in modes that measure on such."""
+    if not problems or given(config, "eval.tasks") or find_mode(game.evaluation().mode).tasks is not None:
+        return []
+    values = {"eval.tasks": problems[0].values["tasks.train"]}
+    values |= {} if given(config, "eval.limit") else {"eval.limit": DEFAULT_LIMIT}
+    return [Choice("evaluation", values, "the same problems, held out", "--eval-tasks T, or none,")]
+
+
+def size(config: RunConfig, game: Game, card: Card | None) -> list[Choice]:
+    """The sizes of the preset that fits a card, or a CPU, as far as neither the configuration nor the game's own recipe
+    says them; nothing where they are said, or a preset is given."""
+    if config.run.preset is not None or all(given(config, f"run.{key}") for key in _SIZE):
+        return []
+    if card is None or _toy(config):
+        return [_sized("cpu", config, game, "for what learns on a CPU")]
+    memory, bf16 = card
+    names = [name for name, least, needs in SIZES if memory >= least and (bf16 or not needs)]
+    found = [_sized(name, config, game, f"for {memory:.1f} GiB") for name in names]
+    return [next((one for one in found if _fits(one, config, memory)), found[-1])]
+
+
+def size_for(config: RunConfig, name: str) -> list[Choice]:
+    """The same for a card by its name in `lite_selfplay.models.memory.CARDS`, or `cpu`."""
+    card = CARDS.get(name.lower())
+    game = make_game(config.game.name, config.game.options)
+    return size(config, game, None if card is None else (card.memory / GIB, card.bf16))
+
+
+def _sized(preset: str, config: RunConfig, game: Game, why: str) -> Choice:
+    layer = preset_layer(preset)
+    for key in ("name", "compute_dtype"):  # the base is given, and its arithmetic follows from the hardware
+        layer["model"].pop(key, None)
+    said = merge(nested(game.recipe), config.chosen())
+    values = {
+        f"{section}.{key}": value
+        for section, keys in layer.items()
+        for key, value in keys.items()
+        if said.get(section, {}).get(key) is None
+    }
+    return Choice("a step", values, f"sizes of the preset {preset}, {why}", "--preset P")
+
+
+def _fits(choice: Choice, config: RunConfig, memory: float) -> bool:
+    """Whether a run of such a size fits into a card's memory, as far as that is known before anything is loaded."""
+    from lite_selfplay.runs.plan import filled_in
+
+    try:
+        shape = shape_of(config.model.name)
+    except LiteSelfPlayError:
+        return True
+    whole, game = filled_in(config, [choice])
+    rows = game.rollouts_per_step() or whole.run.group_size * whole.run.problems_per_step
+    load = Load(rows // len(game.roles), _PROMPT_TOKENS, whole.run.max_completion_tokens or _PROMPT_TOKENS)
+    return estimate(whole, shape, load).peak <= memory * GIB
+
+
+def _card(config: RunConfig) -> Card | None:
+    """The card that a run would use. torch is loaded only where there is a driver."""
+    there = "torch" in sys.modules or shutil.which("nvidia-smi")
+    if not there or getattr(config.model, "device", "auto") == "cpu":
+        return None
+    import torch
+
+    if not torch.cuda.is_available():
+        return None
+    return torch.cuda.get_device_properties(0).total_memory / GIB, torch.cuda.is_bf16_supported(False)
+
+
+def _backend(config: RunConfig, card: Card | None) -> list[Choice]:
+    """The one line about a library for cards that is not there."""
+    if card is None or config.model.backend != "auto" or importlib.util.find_spec("unsloth"):
+        return []
+    why = 'Unsloth, which may update faster on long answers, is not installed: pip install "lite-selfplay[unsloth]"'
+    return [Choice("backend", {}, why, "--backend B")]
+
+
+def _look(config: RunConfig, game: Game) -> list[Choice]:
+    asked = open_questions(config, game).values()
+    return [Choice("before the first step", {}, "nobody said", " or ".join(asked))] if asked else []
+
+
+def open_questions(config: RunConfig, game: Game) -> dict[str, str]:
+    """What a look at the untouched base is to decide, and the flag that says it instead; nothing where the run takes no
+    look, starts from other seats or samples elsewhere."""
+    if not wanted(config) or config.run.init is not None or config.rollouts.servers:
+        return {}
+    asked = {
+        "thinking": ("model.thinking", "--set model.thinking=on"),
+        "the token limit": ("run.max_completion_tokens", "--max-completion-tokens"),
+        "a cold start": ("cold_start.enabled", "--no-cold-start"),
+    }
+    if _toy(config):
+        asked.pop("thinking")
+    if "cold_start" in game.recipe:
+        asked.pop("a cold start")
+    return {what: flag for what, (key, flag) in asked.items() if not given(config, key)}
+
+
+def wanted(config: RunConfig) -> bool:
+    """Whether a little is played before the first step: where nobody says, for every base that is not random."""
+    asked = config.run.preflight
+    return config.model.name.strip().lower() != "tiny" if asked is None else asked
+
+
+# After a look at the untouched base
+
+
+def seen_enough(streams: Streams) -> bool:
+    """Whether a look may end: it is known if answers end, and if those of every role have the format."""
+    return _cut(streams)[2] is not None and None not in _shaped(streams).values()
+
+
+def after_a_look(asked: Iterable[str], tokens: int, limit: int, thinks: bool, streams: Streams) -> Choice | None:
+    """What the untouched base was seen to need, the first thing first; None where that is nothing, or not to be chosen.
+
+    `asked` is what may be decided, `tokens` the limit of a completion and `limit` the most it may become, `thinks`
+    whether the base was to think aloud. What was cut off says nothing of the format, and no cold start mends it.
+    """
+    cut, count, too_many = _cut(streams)
+    if too_many or (too_many is None and count and cut >= MOST_CUT * count):
+        why = f"{cut} of {count} answers were cut off at {tokens:,} tokens"
+        if thinks and "thinking" in asked:
+            return Choice("thinking", {"model.thinking": "off"}, f"with it {why}", "--set model.thinking=on")
+        if "the token limit" in asked and 2 * tokens <= limit:
+            values = {"run.max_completion_tokens": 2 * tokens}
+            return Choice("a step", values, f"{why}, now twice as many", "--max-completion-tokens N")
+        return None
+    never = [role for role, shaped in _shaped(streams).items() if shaped is False]
+    if "a cold start" not in asked or not never:
+        return None
+    judged = sum(streams[role]["judged"] for role in never)
+    right = round(sum(streams[role]["judged"] * streams[role]["well_formed"] for role in never))
+    why = f"{right} of {judged} answers of the base had the format"
+    return Choice("cold start", {"cold_start.enabled": True}, why, "--no-cold-start")
+
+
+def _cut(streams: Streams) -> tuple[int, int, bool | None]:
+    """How many answers were cut off, of how many, and whether too many are."""
+    count = sum(stream["completions"] for stream in streams.values())
+    cut = round(sum(stream["truncated"] * stream["completions"] for stream in streams.values()))
+    return cut, count, is_above(cut / max(count, 1), count, MOST_CUT)
+
+
+def _shaped(streams: Streams) -> dict[str, bool | None]:
+    """Whether enough of each role's answers have the format, of those that are judged."""
+    judged = {role: stream for role, stream in streams.items() if stream["judged"]}
+    return {role: is_above(s["well_formed"], s["judged"], FEWEST_WELL_FORMED) for role, s in judged.items()}

@@ -1,0 +1,111 @@
+"""Run as a script in a process of its own: what another tool alone makes of exported files.
+
+python -P reader.py REQUEST ANSWERS reads a JSON file and writes one. Nothing of this library is imported here, so that
+what is measured is what somebody without it would get.
+"""
+
+import json
+import sys
+import urllib.request
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+
+def by_transformers(request: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """transformers: the model in `base`, in 4 bits where that is asked; PEFT puts the adapter in `folder` over it.
+
+    Each question is asked by itself, so that no padding comes into its log-probabilities.
+    """
+    import torch
+    from transformers import AutoModelForCausalLM, AutoTokenizer, BitsAndBytesConfig
+
+    dtype, trusted = getattr(torch, request["dtype"]), request["trust_remote_code"]
+    nf4 = BitsAndBytesConfig(load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_compute_dtype=dtype)
+    model: Any = AutoModelForCausalLM.from_pretrained(
+        request["base"],
+        dtype=dtype,
+        quantization_config=nf4 if request["nf4"] else None,
+        device_map={"": "cuda" if torch.cuda.is_available() else "cpu"},
+        trust_remote_code=trusted,
+    )
+    if request["reader"] == "PEFT":
+        from peft import PeftModel
+
+        model = PeftModel.from_pretrained(model, request["folder"])
+    model.eval()
+    tokenizer = AutoTokenizer.from_pretrained(request["folder"], trust_remote_code=trusted)
+    answers = []
+    for question in request["questions"]:
+        prompt, given = question["prompt_ids"], question["token_ids"]
+        with torch.no_grad():
+            logits = model(torch.tensor([[*prompt, *given]], device=model.device)).logits[0, len(prompt) - 1 : -1]
+        logprobs = logits.float().log_softmax(-1)
+        said = logprobs.gather(-1, torch.tensor(given, device=model.device)[:, None])[:, 0]
+        answers.append({"prompt_ids": _ids(tokenizer, question["prompt"]), "logprobs": said.tolist()})
+    return answers
+
+
+def _ids(tokenizer: Any, prompt: str) -> list[int]:
+    """A prompt's ids by a tokenizer and the chat template that came with it."""
+    if not tokenizer.chat_template:
+        return list(tokenizer(prompt)["input_ids"])
+    turns = [{"role": "user", "content": prompt}]
+    text = tokenizer.apply_chat_template(turns, add_generation_prompt=True, tokenize=False)
+    return list(tokenizer(text, add_special_tokens=False)["input_ids"])
+
+
+def by_llama_cpp(request: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """llama.cpp by its Python package `xllamacpp`, with its own tokenizer and chat template.
+
+    It tells what is likeliest at a place and leaves out tokens that are a part of a character: so it is asked for each
+    place of the seat's answer, and told to say a token that is text, which changes no probability that it tells.
+    """
+    import xllamacpp
+
+    params = xllamacpp.CommonParams()
+    params.model.path = str(Path(request["folder"]) / request["file"])
+    params.n_gpu_layers, params.n_parallel, params.verbosity = 0, 1, -1
+    longest = max(len(question["prompt_ids"]) + len(question["token_ids"]) for question in request["questions"])
+    params.n_ctx, params.warmup = max(256, longest + 64), False
+    server = xllamacpp.Server(params)
+    answers = []
+    for question in request["questions"]:
+        prompt, given = question["prompt_ids"], question["token_ids"]
+        tops = [_likeliest(server, [*prompt, *given[:n]], request["plain_token"]) for n in range(len(given))]
+        turns = {"messages": [{"role": "user", "content": question["prompt"]}]}
+        text = _post(server, "/apply-template", turns)["prompt"]
+        words = {"content": text, "add_special": True, "parse_special": True}
+        answers.append(
+            {
+                "prompt_ids": _post(server, "/tokenize", words)["tokens"],
+                # One that is not among the likeliest is at most as likely as the last of these.
+                "logprobs": [top.get(token, min(top.values())) for token, top in zip(given, tops, strict=True)],
+            }
+        )
+    return answers
+
+
+def _likeliest(server: Any, ids: Sequence[int], plain_token: int) -> dict[int, float]:
+    """The log-probabilities of the likeliest next tokens, by id."""
+    said: list[Any] = []
+    forced = {"temperature": 0.0, "max_tokens": 1, "logit_bias": [[plain_token, 1000.0]]}
+    server.handle_completions({**forced, "prompt": list(ids), "n_probs": 50, "cache_prompt": True}, said.append)
+    found = said[-1] if isinstance(said[-1], dict) else json.loads(said[-1])
+    if "choices" not in found:
+        raise RuntimeError(f"llama.cpp: {found}")
+    return {each["id"]: each["logprob"] for each in found["choices"][0]["logprobs"]["content"][0]["top_logprobs"]}
+
+
+def _post(server: Any, path: str, body: Mapping[str, Any]) -> Any:
+    """What the server, which listens on this machine alone, answers at a path."""
+    headers = {"Content-Type": "application/json"}
+    asked = urllib.request.Request(f"{server.listening_address}{path}", json.dumps(body).encode(), headers)
+    with urllib.request.urlopen(asked, timeout=60) as answer:
+        return json.loads(answer.read())
+
+
+if __name__ == "__main__":
+    asked = json.loads(Path(sys.argv[1]).read_text(encoding="utf-8"))
+    read = by_llama_cpp if asked["reader"] == "llama.cpp" else by_transformers
+    Path(sys.argv[2]).write_text(json.dumps(read(asked)), encoding="utf-8")

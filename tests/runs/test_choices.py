@@ -1,0 +1,261 @@
+"""What a bare command chooses: problems, an evaluation, a size; and what a look at the base decides."""
+
+import contextlib
+import socket
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from huggingface_hub import constants
+
+from lite_selfplay import RunConfig, load_run, resume, train
+from lite_selfplay.errors import PreflightError
+from lite_selfplay.games import game_names, make_game
+from lite_selfplay.runs import choices as choosing
+from lite_selfplay.runs.choices import after_a_look, choices, layer_of, open_questions, seen_enough, size
+from lite_selfplay.runs.plan import plan
+from lite_selfplay.tasks import hub
+from tests.thinker import build_thinker
+
+GIB_T4, GIB_4090, GIB_H100 = (14.6, False), (23.5, True), (79.1, True)
+
+
+@pytest.fixture(autouse=True)
+def _no_answer_is_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hub, "_answers", {})
+
+
+def chosen(game: str = "agon", model: str = "Qwen3-0.6B", **values: Any) -> dict[str, Any]:
+    """The keys that are chosen of a configuration, by their paths."""
+    found = choices(RunConfig(game=game, model=model, **values), make_game(game, {}))
+    return {key: value for choice in found for key, value in choice.values.items()}
+
+
+def said(text: Any, *words: str) -> bool:
+    return all(word in text for word in words)
+
+
+# Problems
+
+
+@pytest.mark.parametrize(
+    ("model", "reachable", "preset", "tasks"),
+    [
+        ("tiny", True, None, "letters"),
+        ("smollm2-135m", True, None, "arithmetic"),
+        ("Qwen3-0.6B", True, None, "gsm8k"),
+        ("Qwen3-0.6B", True, "paper", "deepmath"),
+        ("Qwen3-0.6B", False, None, "stories"),
+        ("Qwen3-0.6B", False, "paper", "stories"),
+    ],
+)
+def test_problems_fit_the_base_and_are_public_where_they_can_be_had(
+    monkeypatch: pytest.MonkeyPatch, model: str, reachable: bool, preset: str | None, tasks: str
+):
+    monkeypatch.setattr(choosing, "missing", lambda name, folder: "" if reachable else "no hub")
+    found = chosen(model=model, **({"preset": preset} if preset else {}))
+    assert found["tasks.train"] == found["eval.tasks"] == tasks
+    assert found["eval.limit"] == 100
+
+
+def test_what_was_said_is_not_chosen():
+    found = chosen(tasks="stories")
+    assert not {"tasks.train", "eval.tasks"} & found.keys()
+    assert "eval.tasks" not in chosen(eval_tasks="none")
+    assert "eval.limit" not in chosen(eval={"limit": 7})
+    assert chosen("sqlm", "tiny")["tasks.train"] == make_game("sqlm", {}).default_tasks
+    assert "eval.tasks" not in chosen("spc", "tiny")  # measured on solutions with labelled steps
+
+
+def test_data_in_a_folder_need_no_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    for split in ("train", "test"):
+        (tmp_path / f"gsm8k_{split}.jsonl").write_text(
+            "".join(
+                f'{{"question": "What is {n} + {len(split)}?", "answer": "#### {n + len(split)}"}}\n' for n in range(9)
+            )
+        )
+    ready = plan(RunConfig(game="grpo", model="Qwen3-0.6B", data_dir=str(tmp_path)))
+    assert (ready.config.tasks.train, len(ready.task.problems), len(ready.held_out)) == ("gsm8k", 9, 9)
+    (tmp_path / "gsm8k_train.jsonl").unlink()
+    assert plan(RunConfig(game="grpo", model="Qwen3-0.6B", data_dir=str(tmp_path))).config.tasks.train == "stories"
+
+
+@pytest.mark.parametrize("how", ["silent", "nowhere"])
+def test_without_network_it_is_said_in_seconds_with_retries_on(
+    call: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str
+):
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1] if how == "silent" else 9
+        monkeypatch.setattr(constants, "ENDPOINT", f"http://127.0.0.1:{port}")
+        begun = time.perf_counter()
+        ended = call("train", "agon", "--model", "Qwen3-0.6B")
+        assert time.perf_counter() - begun < 10
+    assert ended.code == 2
+    assert said(ended.out, "tasks: stories, 20,000 problems", "in place of gsm8k: the hub could not be reached (")
+    assert said(ended.err, "Qwen/Qwen3-0.6B is neither a local folder nor", "the hub could not be reached (")
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_benchmark_without_network_fails_in_seconds(monkeypatch: pytest.MonkeyPatch, call: Callable[..., Any]):
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:9")
+    begun = time.perf_counter()
+    ended = call("train", "grpo", "--model", "tiny", "--tasks", "gsm8k", "--dry-run")
+    assert time.perf_counter() - begun < 10
+    assert said(ended.err, "the hub does not give openai/gsm8k", "the hub could not be reached (")
+    assert constants.HF_HUB_OFFLINE is False
+
+
+# Size
+
+
+@pytest.mark.parametrize(
+    ("model", "card", "preset"),
+    [
+        ("Qwen3-0.6B", None, "cpu"),
+        ("Qwen3-0.6B", GIB_T4, "t4"),
+        ("Qwen3-0.6B", (31.4, False), "t4"),  # a V100 has no bf16
+        ("Qwen3-1.7B", GIB_4090, "consumer-24gb"),
+        ("Qwen3-8B", GIB_4090, "t4"),  # its keys and values are too large at that size
+        ("Qwen3-1.7B", GIB_H100, "datacenter-80gb"),
+        ("smollm2-135m", GIB_T4, "cpu"),
+    ],
+)
+def test_the_size_is_that_of_the_preset_that_fits(model: str, card: Any, preset: str):
+    (choice,) = size(RunConfig(game="agon", model=model), make_game("agon", {}), card)
+    assert choice.values["run.preset"] == preset
+    assert not {"model.name", "model.compute_dtype"} & choice.values.keys()
+
+
+def test_sizes_that_were_said_and_those_of_a_recipe_stay():
+    said = RunConfig(game="cpmobius", model="Qwen3-0.6B", steps=3, precision="bf16")
+    (choice,) = size(said, make_game("cpmobius", {}), GIB_T4)
+    assert not {"run.steps", "run.group_size", "run.problems_per_step", "model.precision"} & choice.values.keys()
+    assert choice.values["run.max_completion_tokens"] == 1024
+    whole = RunConfig(game="agon", model="Qwen3-0.6B", steps=3, group_size=4, problems_per_step=2)
+    assert size(whole, make_game("agon", {}), GIB_T4) == []
+    assert size(RunConfig(game="agon", preset="demo"), make_game("agon", {}), GIB_T4) == []
+
+
+# A look at the base
+
+
+def stream(truncated: float, well_formed: float, n: int = 40) -> dict[str, Any]:
+    return {"completions": n, "judged": n, "truncated": truncated, "well_formed": well_formed}
+
+
+ALL = ("thinking", "the token limit", "a cold start")
+
+
+@pytest.mark.parametrize(
+    ("asked", "thinks", "limit", "stream", "expected"),
+    [
+        (ALL, True, 8192, stream(0.9, 0.0), {"model.thinking": "off"}),
+        (ALL, False, 8192, stream(0.9, 0.0), {"run.max_completion_tokens": 2048}),
+        (ALL[1:], True, 8192, stream(0.9, 0.0), {"run.max_completion_tokens": 2048}),
+        (ALL, False, 2047, stream(0.9, 0.0), None),  # and no cold start, which would not mend it
+        (ALL[2:], True, 8192, stream(0.9, 0.0), None),
+        (ALL, True, 8192, stream(0.0, 0.0), {"cold_start.enabled": True}),
+        (ALL, True, 8192, stream(0.0, 0.0, 8), None),  # of 8, up to 37% may have it
+        (ALL[:2], True, 8192, stream(0.0, 0.0), None),
+        (ALL, True, 8192, stream(0.0, 0.5), None),
+        (ALL, True, 8192, stream(0.15, 0.9), None),  # of 40 answers 6: open, and fewer than a fifth
+        (ALL, True, 8192, stream(0.25, 0.9, 16), {"model.thinking": "off"}),
+    ],
+)
+def test_what_a_look_decides(asked: Any, thinks: bool, limit: int, stream: Any, expected: Any):
+    choice = after_a_look(asked, 1024, limit, thinks, {"solver": stream})
+    assert (None if choice is None else dict(choice.values)) == expected
+
+
+def test_one_role_that_never_has_the_format_is_enough():
+    choice = after_a_look(ALL, 64, 512, False, {"coach": stream(0.0, 0.0), "player": stream(0.0, 1.0)})
+    assert choice is not None
+    assert choice.why == "0 of 40 answers of the base had the format"
+
+
+def test_a_look_goes_on_until_it_is_decided():
+    assert not seen_enough({"solver": stream(0.0, 0.0, 8)})
+    assert not seen_enough({"solver": stream(0.2, 1.0)})
+    assert seen_enough({"solver": stream(0.0, 0.0, 36)})
+    assert seen_enough({"solver": {**stream(0.0, 0.0), "judged": 0}})
+
+
+@pytest.mark.parametrize(
+    ("values", "asked"),
+    [
+        ({}, ALL),
+        ({"cold_start": False}, ALL[:2]),
+        ({"max_completion_tokens": 100}, ("thinking", "a cold start")),
+        ({"model": {"name": "Qwen3-0.6B", "thinking": "auto"}}, ALL[1:]),
+        ({"preflight": False}, ()),
+        ({"model": "tiny"}, ()),
+        ({"model": "smollm2-135m"}, ALL[1:]),
+        ({"rollouts": "http://a:1"}, ()),
+        ({"init": "runs/taught"}, ()),
+        ({"game": "spc"}, ALL[:2]),  # whose recipe teaches
+    ],
+)
+def test_what_a_look_is_asked(values: dict[str, Any], asked: Any):
+    settings = RunConfig(**{"game": "agon", "model": "Qwen3-0.6B", **values})
+    assert tuple(open_questions(settings, make_game(settings.game.name, {}))) == asked
+
+
+# Runs
+
+
+@pytest.mark.parametrize("game", game_names())
+def test_the_bare_command_of_every_game_trains_a_step(call: Callable[..., Any], game: str):
+    short = ("--set", "cold_start.steps=1") if game == "spc" else ()
+    ended = call("train", game, "--model", "tiny", "--steps", 1, "--run-dir", "run", *short)
+    assert ended.code == 0, ended.err
+    assert len(Path("run/metrics.jsonl").read_text().splitlines()) == 1
+    assert said(ended.out, "tasks: ", "--tasks T changes that")
+
+
+def test_everything_chosen_is_written_down_and_a_resume_keeps_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    run = train(RunConfig(game="grpo", model="tiny", steps=1, run_dir=tmp_path / "run"))
+    config = run.config
+    assert (config.tasks.train, config.eval.tasks, config.run.preset, config.cold_start.enabled) == (
+        "letters", "letters", "cpu", False,
+    )  # fmt: skip
+    assert list(run.evaluations()) == ["untouched", "before training", "after 1 steps"]
+    assert choices(config, make_game("grpo", {})) == []
+    assert open_questions(config, make_game("grpo", {})) == {}
+    monkeypatch.setattr(choosing, "TOYS", {})  # another hub, or another version, would choose other problems
+    again = resume(run.path, steps=2).config
+    assert again.tasks.train == "letters"
+    assert layer_of([]) == {}
+
+
+def test_a_dry_run_of_the_bare_command_shows_all_of_it(call: Callable[..., Any], monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(choosing, "missing", lambda name, folder: "no hub")
+    ended = call("train", "agon", "--model", "Qwen3-0.6B", "--dry-run")
+    assert ended.code == 0
+    for line in (
+        "tasks: stories, 20,000 problems, 4 a step (in place of gsm8k: no hub; --tasks T changes that)",
+        "before the first step: a look at the base decides on thinking, the token limit, a cold start (nobody said; ",
+        "(sizes of the preset cpu, for what learns on a CPU; --preset P changes that)",
+        "evaluation: cascade of A and B on 100 held-out problems of stories, 2 times 400 completions",
+    ):
+        assert line in ended.out
+
+
+def test_a_base_that_never_has_the_format_is_taught_it_by_itself(tmp_path: Path):
+    build_thinker(tmp_path / "base", answers=("one", "two"))
+    lines: list[str] = []
+    model = {"name": str(tmp_path / "base"), "precision": "fp32", "thinking": "off"}
+    sizes = {"group_size": 2, "problems_per_step": 1, "steps": 1, "max_completion_tokens": 60}
+    config = RunConfig(game="grpo", model=model, tasks="stories", run_dir=tmp_path / "run", **sizes)
+    config = RunConfig.of(config.chosen(), {"cold_start": {"steps": 1}})
+    with contextlib.suppress(PreflightError):  # a step of examples does not teach it
+        train(config, progress=lines.append)
+    assert load_run(tmp_path / "run").config.cold_start.enabled is True
+    found = "0 of 36 answers of the base had the format; --no-cold-start changes that"
+    assert any(line.startswith("cold start: 1 steps of 16") and found in line for line in lines)
+    assert lines.index("a look at the base") < lines.index("cold start of solver") < lines.index("pre-flight")
