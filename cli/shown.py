@@ -83,7 +83,9 @@ def drawn(entry: Entry, width: int) -> "Table":
         more = f"\u2026 ({len(text) - LONGEST:,} more characters)" if len(text) > LONGEST else ""
         body = Text(printable(text[:LONGEST]).strip("\n") + more or "(nothing)", overflow="fold")
         below = Text(printable(facts), "dim") if facts else None
-        cells.append(Panel(body, title=Text(printable(title)), subtitle=below, title_align="left", subtitle_align="left"))
+        cells.append(
+            Panel(body, title=Text(printable(title)), subtitle=below, title_align="left", subtitle_align="left")
+        )
     across = max(1, min(len(cells), width // NARROWEST))
     grid = Table.grid(expand=True)
     for _ in range(across):
