@@ -47,9 +47,12 @@ def stream_metrics(stream: Stream, advantages: "Advantages", update: "StreamUpda
 
 def episode_rows(report: "StepReport") -> list[dict[str, Any]]:
     """The step's completions as lines of `episodes.jsonl`; `group` and `sample` place each in its stream."""
+    record = report.episode.record
+    streams = [*report.episode.streams, *record]
+    none: list[Advantages] = [[[None] * len(group.samples) for group in stream.groups] for stream in record]
     return [
         _episode_row(report.step, stream.role, g, k, group.problem.id if group.problem else None, sample, advantage)
-        for stream, advantages in zip(report.episode.streams, report.advantages, strict=True)
+        for stream, advantages in zip(streams, [*report.advantages, *none], strict=True)
         for g, (group, row) in enumerate(zip(stream.groups, advantages, strict=True))
         for k, (sample, advantage) in enumerate(zip(group.samples, row, strict=True))
     ]
