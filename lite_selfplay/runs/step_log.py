@@ -86,8 +86,7 @@ class Bookkeeper:
         self.skipped_steps += not trained and self._game.trains(report.episode.log)
         self.nonfinite_steps += report.nonfinite is not None
         fine = report.nonfinite is None and report.foreign is None
-        unmasked = any(not s.masked for x in report.episode.streams for g in x.groups for s in g.samples)
-        meant = unmasked and self._game.trains(report.episode.log)  # a game may skip a step
+        meant = bool(report.episode.streams) and self._game.trains(report.episode.log)  # a game may skip a step
         silent = meant and fine and not trained
         self._silent_steps = self._silent_steps + 1 if silent else 0
         metrics, rows = only_finite(self._metrics(report)), only_finite(episode_rows(report))
