@@ -48,18 +48,31 @@ def number_of(words: str) -> int | None:
 
 
 _PARTS = ["half", "third", "quarter", "fifth", "sixth", "seventh", "eighth", "ninth", "tenth"]
-_DENOMINATORS = {word: n for n, word in enumerate(_PARTS, 2)} | {"halve": 2, "fourth": 4}
+_DENOMINATORS = {word: n for n, word in enumerate(_PARTS, 2)} | {"halve": 2, "fourth": 4, "hundredth": 100}
 _FRACTION = re.compile(
     rf"(?<![\w-])(?P<above>an?|{'|'.join(_UNITS[1:10])})[\s-]+(?P<below>{'|'.join(_DENOMINATORS)})s?(?![\w-])",
     re.IGNORECASE,
 )
 
 
+def leading_number(text: str) -> tuple[str, int] | None:
+    """(digits, end) of the number or fraction in words that a text begins with; None if it begins with none."""
+    if (match := _FRACTION.match(text)) is not None:
+        return str(_fraction(match)), match.end()
+    if (match := NUMBER_WORDS.match(text)) is not None and (number := number_of(match[0])) is not None:
+        return str(number), match.end()
+    return None
+
+
+def _fraction(match: re.Match[str]) -> Fraction:
+    above = match["above"].casefold()
+    return Fraction(1 if above in ("a", "an") else number_of(above) or 1, _DENOMINATORS[match["below"].casefold()])
+
+
 def spelled_numbers(text: str) -> Iterator[tuple[int, int, Fraction]]:
     """(start, end, value) of the numbers and fractions that a text has in words. A bare "one" does not count."""
     for match in _FRACTION.finditer(text):
-        above = number_of(match["above"]) if match["above"].casefold() not in ("a", "an") else 1
-        yield match.start(), match.end(), Fraction(above or 1, _DENOMINATORS[match["below"].casefold()])
+        yield match.start(), match.end(), _fraction(match)
     for match in NUMBER_WORDS.finditer(text):
         number = number_of(match[0])
         if number is not None and match[0].casefold() != "one":

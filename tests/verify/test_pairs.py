@@ -3,13 +3,10 @@ r"""Answers as a person would judge them: right in another form, almost right, r
 Each line has a reference, answers that are right, and answers that are wrong.
 """
 
-from collections.abc import Iterator
-
 import pytest
 
 from lite_selfplay.verify.keys import answer_key
 from lite_selfplay.verify.math import check, check_all
-from lite_selfplay.verify.workers import WorkerPool
 
 WHOLE_NUMBERS = [
     (
@@ -354,12 +351,6 @@ PAIRS = [
 ]
 
 
-@pytest.fixture(scope="module")
-def workers() -> Iterator[WorkerPool]:
-    with WorkerPool() as pool:
-        yield pool
-
-
 def test_there_are_enough_pairs() -> None:
     assert len(PAIRS) >= 300
     assert sum(right for *_, right in PAIRS) >= 120
@@ -367,8 +358,8 @@ def test_there_are_enough_pairs() -> None:
 
 
 @pytest.mark.parametrize("form", ["<answer>%s</answer>", r"so \boxed{%s}.", "<think>x</think><answer>%s</answer>"])
-def test_every_pair_is_judged_as_labelled(form: str, workers: WorkerPool) -> None:
-    verdicts = check_all([(form % answer, reference) for reference, answer, _ in PAIRS], workers=workers)
+def test_every_pair_is_judged_as_labelled(form: str) -> None:
+    verdicts = check_all([(form % answer, reference) for reference, answer, _ in PAIRS])
     judged = zip(PAIRS, verdicts, strict=True)
     assert [(pair, verdict.reason) for pair, verdict in judged if verdict.correct != pair[2]] == []
 
