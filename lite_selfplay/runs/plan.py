@@ -57,6 +57,7 @@ class Plan:
         lines = [
             f"{self.config.game.label} with {model.name} in {model.precision}, {length}, seed {run.seed}",
             *self._source_lines(),
+            *([f"caution: {self.task.caution}"] if self.task.caution else []),
             f"seats: {seats}",
             *self.game.describe(run.steps),
         ]

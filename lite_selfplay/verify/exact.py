@@ -11,9 +11,10 @@ from itertools import chain
 from lite_selfplay.verify.form import read
 from lite_selfplay.verify.keys import is_words, key_of, matrix_rows, numeral, pieces, union_members
 from lite_selfplay.verify.latex import canonical, tuple_entries, values
+from lite_selfplay.verify.number_words import leading_number
 from lite_selfplay.verify.operations import operations_named
 from lite_selfplay.verify.quantity import quantity, same_quantity
-from lite_selfplay.verify.statement import Statement, statement
+from lite_selfplay.verify.statement import Statement, point, statement
 
 MAX_COMPARISONS = 10_000
 
@@ -33,11 +34,11 @@ def _judge_one(gold: list[str], answer: str) -> bool:
     key = key_of(gold)
     if key is not None and key == key_of(given):
         return True
-    names, given_names = _names(gold), _names(given)
-    if names and not given_names:  # x = 3, y = -1: values without names are in this order
-        gold = [_point(gold)]
-    elif given_names and not names and len(gold) == 1:
-        given = [_point([given[place] for _, place in sorted(zip(given_names, range(len(given)), strict=True))])]
+    wanted_point, given_point = point(gold, by_name=len(given) == 1), point(given, by_name=True)
+    if wanted_point and not given_point:  # of x = 3, y = -1: values without names come in this order
+        gold = [wanted_point]
+    elif given_point and not wanted_point and len(gold) == 1:
+        given = [given_point]
     if same_values(gold, given):
         return True
     # If one side has several values, "100,200", "[3, 5]" or "3, 5" on the other side may be several values, too.
@@ -46,22 +47,12 @@ def _judge_one(gold: list[str], answer: str) -> bool:
         again = listed[1] if listed else values(answer, thousands=False)
         return len(again) > len(given) and same_values(gold, again)
     if len(given) > len(gold) == 1:
-        point = tuple_entries(gold[0])
-        if point is not None and point[0] == "()" and len(point[1]) == len(given):
-            return all(map(same, point[1], given))
+        entries = tuple_entries(gold[0])
+        if entries is not None and entries[0] == "()" and len(entries[1]) == len(given):
+            return all(map(same, entries[1], given))
         listed_gold = values(gold[0], thousands=False)
         return len(listed_gold) == len(given) and same_values(listed_gold, given)
     return False
-
-
-def _names(found: Sequence[str]) -> list[str]:
-    """The names of values that each have one of their own; else none."""
-    names = [statement(value).name for value in found]
-    return names if all(names) and len(set(names)) == len(names) > 1 else []
-
-
-def _point(found: Sequence[str]) -> str:
-    return f"({', '.join(statement(value).value for value in found)})"
 
 
 def same_values(gold: Sequence[str], answer: Sequence[str]) -> bool:
@@ -129,12 +120,14 @@ def _same_value(gold: str, answer: str) -> bool:
 
 
 def _same_words(gold: str, answer: str) -> bool | None:
-    """Words are equal regardless of case."""
+    """Words are equal regardless of case; numbers in words are numbers."""
     if not (is_words(gold) or is_words(answer)):
         return None
     if canonical(gold).casefold() == canonical(answer).casefold():
         return True
-    return False if is_words(gold) and (is_words(answer) or quantity(answer) is not None) else None
+    if not is_words(gold) or leading_number(gold) is not None:
+        return None
+    return False if is_words(answer) or quantity(answer) is not None else None
 
 
 def _same_numeral(gold: str, answer: str) -> bool | None:

@@ -7,6 +7,7 @@ two answers are compared as strings. Nothing is evaluated here.
 import re
 from collections.abc import Iterator
 from fractions import Fraction
+from functools import lru_cache
 
 from lite_selfplay.verify.format import boxed_spans
 from lite_selfplay.verify.number_words import NUMBER_WORDS
@@ -94,6 +95,7 @@ _PLUS_MINUS = re.compile(r"\\pm(?![A-Za-z])")
 _MINUS_PLUS = re.compile(r"\\mp(?![A-Za-z])")
 
 
+@lru_cache(maxsize=4096)
 def tidy(text: str) -> str:
     """One answer without delimiters, spacing commands, text wrappers and markdown, in a uniform spelling.
 

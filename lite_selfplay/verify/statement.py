@@ -171,8 +171,24 @@ def _rounds_to(exact: str, rounded: str) -> bool:
     return abs(first - near.number) * 2 <= Fraction(1, 10**places)
 
 
+def point(answers: Sequence[str], by_name: bool = False) -> str:
+    """Values that each have a name of their own as a tuple, in their order or that of the names; empty for others."""
+    stated = [statement(answer) for answer in answers]
+    names = {each.name for each in stated}
+    if "" in names or not 1 < len(names) == len(stated):
+        return ""
+    if by_name:
+        stated.sort(key=lambda each: each.name.lstrip("\\"))
+    return f"({', '.join(each.value for each in stated)})"
+
+
 def unnamed(answers: Sequence[str]) -> Sequence[str]:
-    """The values without their name, if all that have one have the same: "x = 5" becomes "5"."""
+    """The values without their name, if all that have one have the same: "x = 5" becomes "5".
+
+    Values with a name each become a point: "x = 3, y = -1" is (3, -1).
+    """
+    if whole := point(answers, by_name=True):
+        return [whole]
     stated = [statement(answer) for answer in answers]
     if len({each.name for each in stated if each.name and each.value}) != 1:
         return answers
