@@ -8,6 +8,7 @@ from lite_selfplay.config import RunConfig
 from lite_selfplay.errors import SaveFailed, TrainingError
 from lite_selfplay.games import Game
 from lite_selfplay.runs.folder import RunFolder
+from lite_selfplay.runs.report.alike import right_for_all
 from lite_selfplay.runs.report.steps import (
     episode_rows,
     only_finite,
@@ -133,6 +134,7 @@ class Bookkeeper:
                 report.episode.streams, report.advantages, report.streams, strict=True
             )
         }
+        answered = [stream for stream in report.episode.streams if stream.role not in self._game.accuracy]
         return {
             "step": report.step + 1,
             "wall_s": {
@@ -148,7 +150,7 @@ class Bookkeeper:
             "streams": streams,
             "seats": report.seats,
             "game": dict(report.episode.log),
-            "warnings": self._game.warnings(report.episode.log),
+            "warnings": [*self._game.warnings(report.episode.log), *right_for_all(answered)],
             "skipped_steps": self.skipped_steps,
             "nonfinite": self.nonfinite_steps,
             "nonfinite_what": report.nonfinite,
