@@ -31,7 +31,8 @@ def test_numbers_for_a_machine(call):
 
 
 def test_a_long_answer_says_how_long_it_takes_at_least(call):
-    options = ("--model", "Qwen3-0.6B", "--precision", "bf16", "--gpu", "rtx4090", "--max-completion-tokens", "15000")
+    options = ("--model", "Qwen3-0.6B", "--precision", "bf16", "--gpu", "rtx4090", "--max-completion-tokens", "15000",
+               "--group-size", "8", "--problems-per-step", "4", "--set", "run.steps=200")  # fmt: skip
     out = call("plan", *options, "--bandwidth", "500", "--launch-us", "8").out
     assert "4 completions side by side, 240,000 tokens one after the other, each reading 4.87 GB" in out
     assert "sampling a step: at least 39 min" in out  # 240,000 times 4.87 GB at 500 GB/s
