@@ -68,7 +68,9 @@ def reasoning_gym(seed: int = 0, held_out: bool = False, /, dataset: str = "", *
     caution = ""
     if dataset in _PAYS_ALWAYS:
         answer, paid = _PAYS_ALWAYS[dataset]
-        caution = f"the scorer of {name} gives {answer} {paid:.0%} of all marks, whatever the problem: see docs/tasks.md"
+        caution = (
+            f"the scorer of {name} gives {answer} {paid:.0%} of all marks, whatever the problem: see docs/tasks.md"
+        )
     return Task(name, Procedural(name, SIZE, held_out, make), procedural=True, caution=caution)
 
 

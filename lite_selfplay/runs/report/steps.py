@@ -106,8 +106,8 @@ def progress_line(game: type[Game], metrics: Mapping[str, Any], steps: int | Non
 
 
 def warning_kind(sentence: str) -> str:
-    """What warnings of one kind have in common: the sentence without its figures."""
-    return re.sub(r"[\d.]+", "", sentence)
+    """What warnings of one kind have in common: the sentence without its figures and what it quotes."""
+    return re.sub(r"(?<= )(['\"]).*\1(?= )|[\d.]+", "", sentence)
 
 
 def agreement_lines(metrics: Mapping[str, Any]) -> list[str]:
