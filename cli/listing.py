@@ -97,7 +97,7 @@ def runs(
             run.path.name,
             run.game,
             run.model,
-            f"{run.step}/{run.steps}",
+            "" if run.stage == "cold start" else f"{run.step}/{run.steps}",
             run.stage,
             run.best,
             f"{run.size / 1e6:,.1f} MB",

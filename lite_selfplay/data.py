@@ -202,6 +202,7 @@ class Restore:
 class Episode:
     """One step of a game. Without streams nothing moves and no scheduler ticks. `log` goes into `metrics.jsonl`.
 
+    `record`: what was said in vain, of which nothing is learned; it is written into `episodes.jsonl` and is in no mean.
     `save` asks for a checkpoint after the step, whose work would be dear to repeat; `measure` for an evaluation, where
     the run has held-out problems.
     """
@@ -211,6 +212,7 @@ class Episode:
     log: Mapping[str, Any] = field(default_factory=dict)
     save: bool = False
     measure: bool = False
+    record: Sequence[Stream] = ()
 
 
 @dataclass(frozen=True)

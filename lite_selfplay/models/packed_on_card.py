@@ -3,7 +3,7 @@
 What `attention.attend` does block by block, in many small products, would be bound on a card by their number. Here
 queries, keys and values are gathered into rectangles with one index each, a mask says what each query sees, and the
 result is gathered back: five kernels a layer. Rows of very different lengths make several rectangles where that saves
-more than it launches.
+more than it launches. Everything is added up in one order, so that a resumed run is the same to the bit.
 
 Shapes: `N` tokens, `H` query heads over `K` key heads, `G` = H / K, head size `D`; in a rectangle `R` rows of `T` own
 tokens that see `S` keys, those of a shared beginning first. The G heads of a key head are queries of that head, so that
@@ -24,6 +24,9 @@ from lite_selfplay.models.transfers import placed
 FEW_SCORES = 2**22
 """Scores of one head up to which rows share a rectangle whatever their lengths: a kernel has work for less time than it
 takes to launch."""
+LARGE = 2**24
+"""Numbers of a mask, 32 MiB in a half precision, above which heads are taken one by one: it is smaller by G then, and
+where no row comes after a shared beginning there is none. Keys and values are repeated for it."""
 ALIGNED = 16
 """Keys are filled up to a multiple of this, which fused kernels ask of a mask."""
 
@@ -46,7 +49,7 @@ class Indices:
 
     `queries` (R * K * T) are rows of q as (N * K, G * D), `query_places` (N * K) the way back; `keys` (R * S) are
     tokens; `result_places` (N * H) are rows of the result as (R * T * G * K, D). `shapes` are R, T, S of each rectangle
-    and `masks` (R, 1, T * G, S) are added to its scores.
+    and `masks` (R, 1, T * G, S) are added to its scores; those of a large one are (R, 1, T, S) or None.
     """
 
     queries: Tensor
@@ -54,7 +57,7 @@ class Indices:
     keys: Tensor
     result_places: Tensor
     shapes: Sequence[tuple[int, int, int]]
-    masks: Sequence[Tensor]
+    masks: Sequence[Tensor | None]
 
 
 @dataclass(eq=False)
@@ -93,7 +96,8 @@ def _scores(spans: Sequence[Span]) -> int:
 
 def _indices(found: Sequence[Sequence[Span]], heads: int, groups: int, like: Tensor) -> Indices:
     tokens = sum(span.length for spans in found for span in spans)
-    shapes, masks = [], []
+    shapes: list[tuple[int, int, int]] = []
+    masks: list[Tensor | None] = []
     queries, keys = [], []
     query_places = torch.zeros(tokens, heads, dtype=torch.long)
     result_places = torch.zeros(tokens, heads, groups, dtype=torch.long)
@@ -102,7 +106,8 @@ def _indices(found: Sequence[Sequence[Span]], heads: int, groups: int, like: Ten
         rows, width = len(spans), max(span.length for span in spans)
         columns = -(-max(span.keys for span in spans) // ALIGNED) * ALIGNED
         token = torch.zeros(rows, width, dtype=torch.long)  # behind the end of a row: any token, nobody asks for it
-        key = torch.zeros(rows, columns, dtype=torch.long)
+        # Gaps as well, spread over all tokens: many that named one would be added up one after the other.
+        key = (torch.arange(rows * columns) % tokens).view(rows, columns)
         for row, span in enumerate(spans):
             own = torch.arange(span.start, span.start + span.length)
             token[row, : span.length] = own
@@ -114,7 +119,11 @@ def _indices(found: Sequence[Sequence[Span]], heads: int, groups: int, like: Ten
         queries.append((token[:, None] * heads + torch.arange(heads)[None, :, None]).flatten())
         keys.append(key.flatten())
         shapes.append((rows, width, columns))
-        masks.append(_mask([len(span.before) for span in spans], width, columns, groups, like))
+        before = [len(span.before) for span in spans]
+        if rows * width * groups * columns <= LARGE:
+            masks.append(_mask(before, width, columns, groups, like))
+        else:
+            masks.append(_mask(before, width, columns, 1, like) if any(before) else None)
         before_places += rows * heads * width
         before_results += rows * width * groups * heads
     device = like.device
@@ -154,13 +163,21 @@ def attend(q: Tensor, k: Tensor, v: Tensor, layout: Layout, scale: float) -> Ten
     )
     results = []
     for part, key, value, (rows, width, columns), mask in parts:
-        out = scaled_dot_product_attention(
-            part.view(rows, heads, width * groups, -1),
-            key.view(rows, columns, heads, -1).transpose(1, 2),
-            value.view(rows, columns, heads, -1).transpose(1, 2),
-            attn_mask=mask,
-            scale=scale,
-        )
+        query = part.view(rows, heads, width * groups, -1)
+        seen = width if mask is None else columns  # gaps at the end are hidden by a mask alone
+        key, value = (x.view(rows, columns, heads, -1)[:, :seen].transpose(1, 2) for x in (key, value))
+        large = mask is None or mask.shape[2] < width * groups
+        if large:
+            query = query.unflatten(2, (width, groups)).transpose(2, 3).flatten(1, 2)
+            key, value = (x[:, :, None].expand(-1, -1, groups, -1, -1).flatten(1, 2) for x in (key, value))
+        out = scaled_dot_product_attention(query, key, value, attn_mask=mask, is_causal=mask is None, scale=scale)
+        if out.grad_fn is not None and "ScaledDotProduct" in out.grad_fn.name():
+            # Fused kernels add up in any order unless asked; what is around them would refuse to be asked.
+            before = torch.are_deterministic_algorithms_enabled()
+            out.grad_fn.register_prehook(lambda grads: torch.use_deterministic_algorithms(True))
+            out.grad_fn.register_hook(lambda *_, before=before: torch.use_deterministic_algorithms(before))
+        if large:
+            out = out.unflatten(1, (heads, groups)).transpose(2, 3).flatten(2, 3)
         results.append(out.transpose(1, 2).reshape(-1, size))
     whole = results[0] if len(results) == 1 else torch.cat(results)
     taken: Tensor = _Taken.apply(whole, found.result_places)
@@ -198,7 +215,13 @@ class _Repeated(_Rows):
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> Any:
         total = torch.zeros(ctx.rows, *grad.shape[1:], device=grad.device)
-        return total.index_add_(0, ctx.saved_tensors[0], grad.float()).to(grad.dtype), None
+        before = torch.are_deterministic_algorithms_enabled()
+        torch.use_deterministic_algorithms(True)  # sorts by token first
+        try:
+            total.index_add_(0, ctx.saved_tensors[0], grad.float())
+        finally:
+            torch.use_deterministic_algorithms(before)
+        return total.to(grad.dtype), None
 
 
 class _Taken(_Rows):

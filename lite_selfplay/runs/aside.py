@@ -123,7 +123,8 @@ class AsideTable(LiveTable):
         if not isinstance(episode, Episode):  # a user's own game may return anything
             return
         self.episodes.append(episode)
-        samples = [sample for stream in episode.streams for group in stream.groups for sample in group.samples]
+        streams = (*episode.streams, *episode.record)
+        samples = [sample for stream in streams for group in stream.groups for sample in group.samples]
         self.verdicts |= {id(sample.completion): sample.verdict for sample in samples if sample.verdict}
 
     @property

@@ -23,6 +23,7 @@ from lite_selfplay.runs.report.diagnosis import FEWEST_WELL_FORMED
 from lite_selfplay.stats import is_above
 from lite_selfplay.tasks.benchmarks import missing
 from lite_selfplay.tasks.split import DEFAULT_LIMIT
+from lite_selfplay.training.ranks import here
 
 TOYS = {"tiny": "letters", "smollm2-135m": "arithmetic"}
 """Bases that learn on a CPU, and problems of which they get some right."""
@@ -189,8 +190,9 @@ def _look(config: RunConfig, game: Game) -> list[Choice]:
 
 def open_questions(config: RunConfig, game: Game) -> dict[str, str]:
     """What a look at the untouched base is to decide, and the flag that says it instead; nothing where the run takes no
-    look, starts from other seats or samples elsewhere."""
-    if not wanted(config) or config.run.init is not None or config.rollouts.servers:
+    look, starts from other seats, samples elsewhere or has several processes."""
+    elsewhere = config.run.init is not None or config.rollouts.servers or here().world > 1
+    if not wanted(config) or elsewhere:
         return {}
     asked = {
         "thinking": ("model.thinking", "--set model.thinking=on"),

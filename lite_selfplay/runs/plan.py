@@ -76,6 +76,7 @@ class Plan:
         rows = {
             "run": f"{config.game.label} with {base}, {length}, seed {run.seed}",
             **self._drawn(),
+            "caution": self.task.caution,
             "seats": ", ".join(seats) + (f", from {run.init}" if run.init else ""),
             "samplers": ", ".join(config.rollouts.servers),
             "backend": config.model.backend if self._is_chosen("backend") else "",

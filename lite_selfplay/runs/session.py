@@ -368,21 +368,22 @@ class Session:
     def _look_at_the_base(self) -> None:
         """Let what the untouched base does decide whether it thinks, how long its answers may be, and whether it is
         taught the format: one after the other, each time with another look."""
-        tokens, section = self._ready.max_completion_tokens, self.config.model
-        while self.chat.thinks or self._ready.open != ("thinking",):
+        section, limit = self.config.model, LONGEST * self._ready.max_completion_tokens
+        # Whoever brings a reward of their own knows what an answer is to look like.
+        asked = [what for what in self._ready.open if self._reward is None or what != "a cold start"]
+        choice = None
+        while (self.chat.thinks or asked != ["thinking"]) and (choice is None or choice.what != "cold start"):
             self.progress.phase("a look at the base")
             found = self._played(lambda game: dict.fromkeys(game.seats(0), BASE), seen_enough)
-            now, thinks = self._ready.max_completion_tokens, self.chat.thinks
-            choice = after_a_look(self._ready.open, now, LONGEST * tokens, thinks, found.streams)
             for line in found.lines(type(self.game), "a look at the base"):
                 self.progress.say(line)
+            tokens = self._ready.max_completion_tokens
+            choice = after_a_look(asked, tokens, limit, self.chat.thinks, found.streams)
             if choice is None:
                 return
             self._ready = self._ready.after(choice)
             self.config = self._ready.config
             self.progress.say(self._ready.chosen(choice.what)[-1])
-            if choice.what == "cold start":
-                return
             thinking, trusted = self.config.model.thinking, section.trust_remote_code
             self.chat = Chat.load(self._path, thinking, trust_remote_code=trusted)
 

@@ -8,6 +8,7 @@ from lite_selfplay.config import RunConfig
 from lite_selfplay.errors import SaveFailed, TrainingError
 from lite_selfplay.games import Game
 from lite_selfplay.runs.folder import RunFolder
+from lite_selfplay.runs.report.alike import right_for_all
 from lite_selfplay.runs.report.steps import (
     episode_rows,
     only_finite,
@@ -86,8 +87,7 @@ class Bookkeeper:
         self.skipped_steps += not trained and self._game.trains(report.episode.log)
         self.nonfinite_steps += report.nonfinite is not None
         fine = report.nonfinite is None and report.foreign is None
-        unmasked = any(not s.masked for x in report.episode.streams for g in x.groups for s in g.samples)
-        meant = unmasked and self._game.trains(report.episode.log)  # a game may skip a step
+        meant = bool(report.episode.streams) and self._game.trains(report.episode.log)  # a game may skip a step
         silent = meant and fine and not trained
         self._silent_steps = self._silent_steps + 1 if silent else 0
         metrics, rows = only_finite(self._metrics(report)), only_finite(episode_rows(report))
@@ -134,6 +134,7 @@ class Bookkeeper:
                 report.episode.streams, report.advantages, report.streams, strict=True
             )
         }
+        answered = [stream for stream in report.episode.streams if stream.role not in self._game.accuracy]
         return {
             "step": report.step + 1,
             "wall_s": {
@@ -149,7 +150,7 @@ class Bookkeeper:
             "streams": streams,
             "seats": report.seats,
             "game": dict(report.episode.log),
-            "warnings": self._game.warnings(report.episode.log),
+            "warnings": [*self._game.warnings(report.episode.log), *right_for_all(answered)],
             "skipped_steps": self.skipped_steps,
             "nonfinite": self.nonfinite_steps,
             "nonfinite_what": report.nonfinite,

@@ -15,7 +15,7 @@ class Task:
     """A set of problems. `max_completion_tokens` is used by runs that do not set a limit themselves.
 
     `procedural`: the problems are generated on demand and may repeat. `origin` is where other tasks found theirs.
-    `samples`: completions per problem that an evaluation samples by default.
+    `samples`: completions per problem that an evaluation samples by default. `caution` is what its user must be told.
     """
 
     name: str
@@ -24,6 +24,7 @@ class Task:
     procedural: bool = False
     origin: str = ""
     samples: int = 1
+    caution: str = ""
 
 
 class Source:

@@ -22,6 +22,13 @@ _OF_SETS = frozenset(
 )
 # Data sets whose rows come from a generator without a seed:
 _UNSEEDED = frozenset({"codeio", "list_functions"})
+# Data sets whose scorer pays one answer whatever the problem: that answer, and the mean of its scores over 200 rows.
+_PAYS_ALWAYS = {
+    "coin_flip": ("the answer 0", 0.94),
+    "game_of_life": ("an empty board", 0.96),
+    "game_of_life_halting": ("any answer", 1.0),
+    "puzzle24": ("the answer 6*4*1/1", 1.0),
+}
 
 
 def reasoning_gym(seed: int = 0, held_out: bool = False, /, dataset: str = "", **options: str) -> Task:
@@ -58,7 +65,13 @@ def reasoning_gym(seed: int = 0, held_out: bool = False, /, dataset: str = "", *
 
     rows(0)
     _require_repeatable(dataset)
-    return Task(name, Procedural(name, SIZE, held_out, make), procedural=True)
+    caution = ""
+    if dataset in _PAYS_ALWAYS:
+        answer, paid = _PAYS_ALWAYS[dataset]
+        caution = (
+            f"the scorer of {name} gives {answer} {paid:.0%} of all marks, whatever the problem: see docs/tasks.md"
+        )
+    return Task(name, Procedural(name, SIZE, held_out, make), procedural=True, caution=caution)
 
 
 def _require_repeatable(dataset: str) -> None:

@@ -254,6 +254,9 @@ def _power(base: Number, exponent: Number) -> Number:
         if not base and whole < 0:
             raise ZeroDivisionError("a power of zero")
         return _in_bounds(_real(base) ** int(whole))
+    if whole is not None and whole.denominator % 2 and not _real(base).imag and _real(base).real < 0:
+        root = _root(base, Fraction(whole.denominator))  # real, as the cube root is
+        return _in_bounds(root ** int(whole.numerator))
     if not base:
         raise ZeroDivisionError("a power of zero")
     return _in_bounds(_context.power(_real(base), _real(exponent)))

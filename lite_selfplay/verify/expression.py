@@ -414,7 +414,10 @@ class _Parser:
             arguments.append(base)
         if name not in OPERATION_OF:
             raise Unreadable(f"unknown function {name!r}")
-        result = self.node("function", *arguments, name=name)
+        if name == "exp":
+            result = self.node("power", self.node("constant", name="e"), *arguments)
+        else:
+            result = self.node("function", *arguments, name=name)
         return result if power is None else self.node("power", result, power)
 
     def arguments(self) -> list[Expression]:

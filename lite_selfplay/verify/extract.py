@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from lite_selfplay.data import Completion
 from lite_selfplay.verify.format import Span, answer_spans, boxed_spans, split_reasoning
+from lite_selfplay.verify.keys import answer_key
 
 MAX_NESTED_BOXES = 8
 MAX_STATEMENT = 3000  # characters; anything longer is not an answer, and is refused later
@@ -24,6 +25,8 @@ _DISPLAY = re.compile(r"\$\$(?P<dollars>.{1,2000}?)\$\$|\\\[(?P<brackets>.{1,200
 _SENTENCE_END = re.compile(r"[.?](?=[\s*]|$)|!(?=\s*$|\s+[A-Z])")
 _AFTERTHOUGHT = re.compile(r"(?:,?\s+(?:because|since|as|so that|which)|,\s+so)\s.*", re.IGNORECASE | re.DOTALL)
 _CONNECTIVES = re.compile(r"(?:\\text|\\quad|\b(?:or|and|either|both)\b|[\W_])*", re.IGNORECASE)
+_SUBJECT = re.compile(r"the\s[^.,:=]{0,200}?\s(?:is|are|equals)\s+", re.IGNORECASE)  # the largest n is 34
+_FINAL = re.compile(r"\bfinal answer\b", re.IGNORECASE)
 _OR_AFTER = re.compile(r"[\s$),]*\bor\b(?P<other>[^.\n]*)", re.IGNORECASE)
 _OR_BEFORE = re.compile(r"(?P<other>[^.\n]{0,60})\bor[\s$(]*$", re.IGNORECASE)
 
@@ -47,8 +50,9 @@ def completion_text(completion: str | Completion) -> str:
 def extract_answer(text: str, *, block_only: bool = False) -> str | None:
     r"""The answer that follows the reasoning, or None. With `block_only` only a closed `<answer>` block counts.
 
-    In this order: the last non-empty `<answer>` block (a boxed value inside it before the block's own text), the last
-    `\boxed{}`, the last statement such as "the final answer is X", "Answer: X" or "#### X". A text whose
+    In this order: the last non-empty `<answer>` block (a boxed value inside it before the block's own text), a value
+    that "the final answer is" gives after the last box, the last `\boxed{}`, the last statement such as "the final
+    answer is X", "Answer: X" or "#### X". A text whose
     reasoning is never closed has no answer. Boxed values given together, as in `\boxed{1}` or `\boxed{2}`, are returned
     together ("1, 2"), so that a hedged answer is recognised as one.
     """
@@ -59,7 +63,15 @@ def extract_answer(text: str, *, block_only: bool = False) -> str | None:
         return _boxed_answer(block, whole=True) or _stated_answer(block) or block.strip()
     if block_only:
         return None
-    return _boxed_answer(rest, whole=False) or _stated_answer(rest)
+    return _final_answer(rest) or _boxed_answer(rest, whole=False) or _stated_answer(rest)
+
+
+def _final_answer(text: str) -> str | None:
+    """The value that "the final answer is" gives after the last box, which it overrides; None if there is none."""
+    start = max((span.end for span in boxed_spans(text)), default=len(text))
+    last = next(reversed(list(_FINAL.finditer(text, start))), None)
+    stated = _stated_answer(text[last.start() :]) if last else None
+    return stated if stated and _has_value(stated) and answer_key(stated) is not None else None
 
 
 def _boxed_answer(text: str, whole: bool) -> str | None:
@@ -112,6 +124,8 @@ def _stated_answer(text: str) -> str | None:
         else:
             value = _first_sentence(text[lead.end() :].partition("\n")[0])
         value = value.strip().strip("*_").strip()
+        if (subject := _SUBJECT.match(value)) and _has_value(value[subject.end() :]):
+            value = value[subject.end() :]
         if value:
             return value
     return None

@@ -6,11 +6,9 @@ Some of these rules evaluate the answer as code or algebra, so they run in proce
 import base64
 import dataclasses
 import pickle
-import sys
 import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
-from weakref import WeakKeyDictionary
 
 from lite_selfplay.data import Completion, Problem, Verdict
 from lite_selfplay.errors import TaskError, UnknownNameError
@@ -21,12 +19,8 @@ from lite_selfplay.verify.workers import WorkerPool
 KIND = "reasoning-gym"
 # A longer text is not an answer, and would only keep the scorer busy.
 MAX_CHARACTERS = 10_000
-# Limit of the address space: the package imports numpy and matplotlib.
-MEMORY_MB = 4096
 
 _GIVEN = ("seed", "size")
-# The pool of scorers that belongs to a verifier's pool, and is dropped with it.
-_pools: WeakKeyDictionary[WorkerPool, WorkerPool] = WeakKeyDictionary()
 
 
 def open_dataset(name: str, options: Mapping[str, Any], *, seed: int = 0, size: int = 100) -> Any:
@@ -58,7 +52,7 @@ def open_dataset(name: str, options: Mapping[str, Any], *, seed: int = 0, size: 
 def check_batch(
     pairs: Sequence[tuple[Completion, Problem]], expected: AnswerFormat, workers: WorkerPool
 ) -> list[Verdict]:
-    """Judge completions by the scorers of the problems' data sets, with the deadline and number of `workers`.
+    """Judge completions by the scorers of the problems' data sets, which run in `workers`.
 
     A score of 1 is a correct answer. Raises TaskError for a problem that does not come from such a data set.
     """
@@ -68,7 +62,7 @@ def check_batch(
         question = _question(problem)
         if answer is not None and len(answer) <= MAX_CHARACTERS:
             asked[index] = {**question, "answer": answer}
-    outcomes = dict(zip(asked, _pool(workers).ask(list(asked.values())), strict=True)) if asked else {}
+    outcomes = dict(zip(asked, workers.ask(list(asked.values())), strict=True)) if asked else {}
     return [
         _verdict(
             completion, answer, outcomes.get(index, "no_answer" if answer is None else "unparsable"), expected.thinks
@@ -84,14 +78,6 @@ def _question(problem: Problem) -> dict[str, Any]:
     # Entries contain tuples and fractions, which JSON would change.
     entry = base64.b64encode(pickle.dumps(extra["entry"])).decode()
     return {"dataset": extra["dataset"], "options": dict(extra["options"]), "entry": entry}
-
-
-def _pool(workers: WorkerPool) -> WorkerPool:
-    if workers not in _pools:
-        program = [sys.executable, "-P", "-m", "lite_selfplay.verify.gym_worker"]
-        command = [*program, str(workers.deadline), str(MEMORY_MB)]
-        _pools[workers] = WorkerPool(workers.size, workers.deadline, command=command, poll=workers.poll)
-    return _pools[workers]
 
 
 def _verdict(completion: Completion, answer: str | None, outcome: str, thinks: bool) -> Verdict:

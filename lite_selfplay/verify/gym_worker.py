@@ -1,4 +1,4 @@
-"""The program that scores answers by reasoning-gym's rules; it works like `lite_selfplay.verify.worker`.
+"""The program of the checking processes: it scores answers by reasoning-gym's rules.
 
 A question is {"dataset": name, "options": {...}, "entry": pickled, in base64, "answer": text}; its reply is
 {"outcome": "score 0.5"}, or {"outcome": "unparsable"} if the rule fails on the answer.

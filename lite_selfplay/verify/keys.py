@@ -8,17 +8,16 @@ equations that contradicts itself, a sentence. The work is bounded by the answer
 import re
 from collections.abc import Iterable, Sequence
 
-from lite_selfplay.verify.latex import canonical, inside, split_top, trim, values
+from lite_selfplay.verify.latex import canonical, split_top, trim, tuple_entries, values
 from lite_selfplay.verify.non_answers import states_nothing
-from lite_selfplay.verify.number_words import NUMBER_WORDS
+from lite_selfplay.verify.number_words import NUMBER_WORDS, number_of
 from lite_selfplay.verify.quantity import quantity
 from lite_selfplay.verify.statement import statement, unnamed
 
 MAX_CHARACTERS = 2000
 """A longer text is not an answer, and would only keep the parser busy."""
 MAX_VALUES = 100
-MAX_BRACKETS = 64
-"""The most values, and the most opening brackets, of one answer; deeper nesting would exhaust the stack."""
+"""The most values of one answer."""
 MAX_WORDS = 4
 """The most words of an answer with a key: more make a sentence, or a question."""
 
@@ -28,11 +27,8 @@ _ASKS = frozenset(
     "plus minus times divided by over add subtract multiply sum difference product quotient squared cubed square cube "
     "root factorial half twice double of what which how who find solve".split()
 )
-_NUMERAL = re.compile(r"(-?[0-9A-Za-z]+)_\{?(\d+)\}?")
-_MATRIX = re.compile(r"\\begin\{([pbBv]?matrix|array)\}(?:\{[^{}]*\})?(.*)\\end\{\1\}", re.DOTALL)
-_BOUND = re.compile(r"(?P<left>.*?)\s*(?P<relation>\\(?:le|ge|ne|neq|lt|gt)(?![A-Za-z])|[<>])\s*(?P<right>.*)")
-_MIRRORED = {"<": ">", ">": "<", "\\le": "\\ge", "\\ge": "\\le", "\\ne": "\\ne"}
-_ONE_SPELLING = {"\\neq": "\\ne", "\\lt": "<", "\\gt": ">"}
+_NUMERAL = re.compile(r"(-?[0-9A-Za-z]+)_\{?(\d+|[a-z]+)\}?")
+_MATRIX = re.compile(r"[(\[]?\\begin\{([pbBv]?matrix|array)\}(?:\{[^{}]*\})?(.*)\\end\{\1\}[)\]]?", re.DOTALL)
 
 
 def answer_key(answer: str) -> str | None:
@@ -43,7 +39,7 @@ def answer_key(answer: str) -> str | None:
     """
     if len(answer) > MAX_CHARACTERS:
         return None
-    return key_of(values(answer))
+    return key_of(pieces(values(answer)))
 
 
 def vote_key(answer: str, choices: Iterable[str] = ()) -> str | None:
@@ -54,14 +50,27 @@ def vote_key(answer: str, choices: Iterable[str] = ()) -> str | None:
     """
     if len(answer) > MAX_CHARACTERS or states_nothing(answer, choices):
         return None
-    return key_of(unnamed(values(answer)))
+    return key_of(unnamed(pieces(values(answer))))
 
 
 def spoken_value(answer: str) -> str:
     """A written answer as the label of a vote: the text, or only its value if the value is named ("x = 5")."""
     found = values(answer)
     bare = unnamed(found)
-    return answer.strip() if bare == found else bare[0].replace("¤", "$")
+    return answer.strip() if bare == found else ", ".join(bare).replace("¤", "$")
+
+
+def pieces(found: Sequence[str]) -> list[str]:
+    """The values, with unions of intervals taken apart: they may be given as several inequalities as well."""
+    parts: list[str] = []
+    for value in found:
+        stated = statement(value)
+        members = union_members(stated.value)
+        if len(members) > 1 and all(map(tuple_entries, members)):
+            parts += [f"{stated.name} \\in {member}" if stated.name else member for member in members]
+        else:
+            parts.append(value)
+    return parts
 
 
 def key_of(found: Sequence[str]) -> str | None:
@@ -77,9 +86,6 @@ def key_of(found: Sequence[str]) -> str | None:
 
 def _key(text: str) -> str | None:
     """The key of one tidy value."""
-    bound = _bound(text)
-    if bound is not None:
-        return bound
     stated = statement(text)
     if not stated.value:
         return None
@@ -110,20 +116,6 @@ def _joined(entries: Sequence[str], opening: str, closing: str) -> str | None:
     return None if None in keys else f"{opening}{', '.join(key or '' for key in keys)}{closing}"
 
 
-def _bound(text: str) -> str | None:
-    """The key of an inequality between a symbol and a value, such as "x < 5" or "3 \\le n"."""
-    match = _BOUND.fullmatch(text)
-    if match is None or _BOUND.search(match["right"]) or not match["left"]:
-        return None
-    relation = _ONE_SPELLING.get(match["relation"], match["relation"])
-    left, right = match["left"], match["right"]
-    if not re.fullmatch(r"\\?[A-Za-z]+", left):
-        left, right, relation = right, left, _MIRRORED[relation]
-    found = quantity(right)
-    key = None if found is None or found.formula.variables else found.key()
-    return f"{left} {relation} {key}" if key and re.fullmatch(r"\\?[A-Za-z]+", left) else None
-
-
 # Values that are not formulas
 
 
@@ -148,16 +140,10 @@ def _words_key(text: str) -> str | None:
 def numeral(text: str) -> tuple[str, str] | None:
     """(digits, base) of a numeral with a base, such as "52_8"; None for anything else."""
     match = _NUMERAL.fullmatch(canonical(text))
-    return (match[1], match[2]) if match and match[1].lstrip("-").isalnum() and match[1][-1:].isdigit() else None
-
-
-def tuple_entries(text: str) -> tuple[str, list[str]] | None:
-    """(brackets, entries) of a tuple or an interval; None for anything else."""
-    if text[:1] not in ("(", "[") or text[-1:] not in (")", "]") or len(re.findall(r"[(\[]", text)) > MAX_BRACKETS:
+    if match is None or not match[1][-1:].isdigit():
         return None
-    content = inside(text, text[0], text[-1])
-    entries = [] if content is None else [trim(entry) for entry in split_top(content, {",", ";"})]
-    return (text[0] + text[-1], entries) if len(entries) > 1 else None
+    base = match[2] if match[2].isdigit() else number_of(match[2])
+    return None if base is None else (match[1], str(base))
 
 
 def matrix_rows(text: str) -> list[list[str]] | None:

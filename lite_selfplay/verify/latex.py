@@ -6,6 +6,8 @@ two answers are compared as strings. Nothing is evaluated here.
 
 import re
 from collections.abc import Iterator
+from fractions import Fraction
+from functools import lru_cache
 
 from lite_selfplay.verify.format import boxed_spans
 from lite_selfplay.verify.number_words import NUMBER_WORDS
@@ -14,7 +16,8 @@ _UNICODE = str.maketrans(
     {
         "\u2212": "-", "\u2013": "-", "\u2010": "-", "\u2011": "-", "\u00a0": " ", "\u202f": " ", "\u2009": " ",
         "×": r"\times ", "⋅": r"\cdot ", "·": r"\cdot ", "÷": r"\div ", "π": r"\pi ", "∞": r"\infty ", "°": r"^\circ ",
-        "±": r"\pm ", "≤": r"\le ", "≥": r"\ge ", "≈": r"\approx ", "∪": r"\cup ", "∈": r"\in ", "²": "^2", "³": "^3",
+        "±": r"\pm ", "≤": r"\le ", "≥": r"\ge ", "≠": r"\ne ", "≈": r"\approx ", "≃": r"\simeq ", "∪": r"\cup ",
+        "∈": r"\in ", "∅": r"\emptyset ", "²": "^2", "³": "^3", "…": "...",
         "½": r"\frac{1}{2}", "¼": r"\frac{1}{4}", "¾": r"\frac{3}{4}",
     }
 )  # fmt: skip
@@ -30,8 +33,13 @@ _REWRITES = [
         (r"(?<=\d)\\,(?=\d{3}(?!\d))", ","),
         (r"\\(?:left|right|[bB]igg?[lrm]?)(?![A-Za-z])", ""),
         (r"\\[dtc]frac(?![A-Za-z])", r"\\frac"),
-        (r"\\(?:geqslant|geq)(?![A-Za-z])", r"\\ge"),
-        (r"\\(?:leqslant|leq)(?![A-Za-z])", r"\\le"),
+        (r"\\(?:geqslant|geq)(?![A-Za-z])|>=", r"\\ge "),
+        (r"\\(?:leqslant|leq)(?![A-Za-z])|<=", r"\\le "),
+        (r"\\neq(?![A-Za-z])|\\not\s*=|(?<=\s)!=", r"\\ne "),  # "5!=120" is a factorial
+        (r"\\lt(?![A-Za-z])", "<"),
+        (r"\\gt(?![A-Za-z])", ">"),
+        (r"\\varnothing(?![A-Za-z])", r"\\emptyset "),
+        (r"\^\s*\{\s*\\circ\s*\}", r"^\\circ "),
         (r"\\\$\s*(?=[\d.])|^([^$\\]*)\$(?=[\d.][^$]*$)", r"\1¤"),  # a dollar sign that means money
         (r"\\?\$|(?<!\\)\\[()\[\]]", " "),  # math delimiters
         (r"\\(?:displaystyle|textstyle|limits|thinspace)(?![A-Za-z])", " "),
@@ -48,8 +56,26 @@ _REWRITES = [
         (r"(?<![\\A-Za-z])pi(?![A-Za-z])", r"\\pi "),
         (r"(?<![\\A-Za-z])(?:infinity|inf)(?![A-Za-z])", r"\\infty "),
         (r"[ \t\r\f\v]+", " "),
+        (  # the condition of a set of numbers
+            r"^\s*\\?\{\s*(\\?[A-Za-z])\s*(?:\\in\s*\\mathbb\s*\{?\s*R\s*\}?\s*)?(?:\\mid(?![A-Za-z])|[:|])"
+            r"(?=.*(?:[<>]|\\[lgn]e(?![A-Za-z])))(.*\1.*)\\?\}\s*$",
+            r"\2",
+        ),
+        (r"^\s*\\\{\s*\\\}\s*$", r"\\emptyset "),
+        (r"\\mathbb\s*(?:\{\s*R\s*\}|R)(?!\s*[\^_])|(?i:\ball real numbers\b)", r"(-\\infty,\\infty)"),
+        (r"(?<=\d)\s*\(?\s*(?:\bin )?\bbase[\s-]+(\w+)\)?$", r"_{\1}"),
     ]
 ]
+_SPACED = re.compile(r"(?<![\d.,])(?:[1-9]\d{0,2})(?: \d{3})+(?!\s*(?:[\d/]|[.,]\d))")
+_REPEATING = re.compile(
+    r"""(?<![\d.,]) (?P<whole>\d{0,20}) \. (?:
+      (?P<before>\d{0,20}) \\(?:overline|bar|dot)\s*(?:\{\s*(?P<barred>\d{1,20})\s*\}|(?P<digit>\d))  # 0.1\overline{6}
+    | \((?P<bracketed>\d{1,20})\)                                                                    # 0.(3)
+    | (?P<start>\d{0,20}?) (?:(?P<one>\d)(?P=one){2,20}|(?P<block>\d{2,20}?)(?P=block){1,9})
+      (?:\.{2,3}|\\[lcd]?dots)                                                                       # 0.1666...
+    )""",
+    re.VERBOSE,
+)
 _LEADING = re.compile(
     r"(?:[\s*_`=:]|\\(?:approx|simeq|sim|quad|qquad)(?![A-Za-z])"
     r"|(?:approximately|about|exactly|simply|just|equivalently|equal to|either|both|between|is)\b)+",
@@ -63,23 +89,36 @@ _TOKEN = re.compile(
 )
 _SEPARATORS = {",", ";", "\n", "\\\\", "\\lor", "\\vee", "\\quad", "\\qquad", "or", "and"}
 _THOUSANDS = re.compile(r"(?<![\d.,])[1-9]\d{0,2}(?:,\d{3})+(?!,?\d)")
+MAX_BRACKETS = 64
+"""The most opening brackets of a tuple; deeper nesting would exhaust the stack."""
 _PLUS_MINUS = re.compile(r"\\pm(?![A-Za-z])")
 _MINUS_PLUS = re.compile(r"\\mp(?![A-Za-z])")
 
 
+@lru_cache(maxsize=4096)
 def tidy(text: str) -> str:
     """One answer without delimiters, spacing commands, text wrappers and markdown, in a uniform spelling.
 
     Never raises; linear in the length of `text`.
     """
-    text = trim(text.translate(_UNICODE))  # markdown is removed first: "**" may also be a power
+    text = _REPEATING.sub(_as_fraction, text.translate(_UNICODE))  # before the dots at its end are taken off
+    text = trim(text)  # markdown is removed first: "**" may also be a power
     for pattern, replacement in _REWRITES:
         text = pattern.sub(replacement, text)
-    text = trim(text)
+    text = trim(_SPACED.sub(lambda match: match[0].replace(" ", ""), text))
     boxes = boxed_spans(text)
     if len(boxes) == 1 and (boxes[0].start, boxes[0].end) == (0, len(text)):
         return trim(boxes[0].content)
     return text
+
+
+def _as_fraction(match: re.Match[str]) -> str:
+    """A repeating decimal as the fraction that it is."""
+    ahead = match["before"] or match["start"] or ""
+    block = next(part for name in ("barred", "digit", "bracketed", "one", "block") if (part := match[name]))
+    once, head = int(match["whole"] + ahead + block or 0), int(match["whole"] + ahead or 0)
+    found = Fraction(once - head, 10 ** len(ahead + block) - 10 ** len(ahead))
+    return rf"\frac{{{found.numerator}}}{{{found.denominator}}}" if found.denominator > 1 else str(found)
 
 
 def trim(text: str) -> str:
@@ -136,6 +175,15 @@ def inside(text: str, opening: str, closing: str) -> str | None:
     return None
 
 
+def tuple_entries(text: str) -> tuple[str, list[str]] | None:
+    """(brackets, entries) of a tuple or an interval; None for anything else."""
+    if text[:1] not in ("(", "[") or text[-1:] not in (")", "]") or len(re.findall(r"[(\[]", text)) > MAX_BRACKETS:
+        return None
+    content = inside(text, text[0], text[-1])
+    entries = [] if content is None else [trim(entry) for entry in split_top(content, {",", ";"})]
+    return (text[0] + text[-1], entries) if len(entries) > 1 else None
+
+
 def values(text: str, thousands: bool = True) -> list[str]:
     r"""The different values a text names, in order: "3, 5 or 7" names three, `1 \pm x` two, "(2, 3)" one.
 
@@ -145,7 +193,7 @@ def values(text: str, thousands: bool = True) -> list[str]:
     text = tidy(text)
     for opening, closing in (("\\{", "\\}"), ("{", "}")):
         members = inside(text, opening, closing)
-        text = text if members is None else members
+        text = text if members is None or members.strip() == "\\emptyset" else members
     whole = [*NUMBER_WORDS.finditer(text), *(_THOUSANDS.finditer(text) if thousands else ())]
     keep = frozenset(place for match in whole for place in range(match.start(), match.end()))
     found: dict[str, str] = {}

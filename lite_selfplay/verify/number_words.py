@@ -1,6 +1,7 @@
 """Numbers in English words: "twelve", "twenty-one", "one hundred and five", "three thousand"."""
 
 import re
+from fractions import Fraction
 
 _UNITS = (
     "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen seventeen "
@@ -43,3 +44,25 @@ def number_of(words: str) -> int | None:
         else:
             return None
     return total + below_thousand
+
+
+_PARTS = ["half", "third", "quarter", "fifth", "sixth", "seventh", "eighth", "ninth", "tenth"]
+_DENOMINATORS = {word: n for n, word in enumerate(_PARTS, 2)} | {"halve": 2, "fourth": 4, "hundredth": 100}
+_FRACTION = re.compile(
+    rf"(?<![\w-])(?P<above>an?|{'|'.join(_UNITS[1:10])})[\s-]+(?P<below>{'|'.join(_DENOMINATORS)})s?(?![\w-])",
+    re.IGNORECASE,
+)
+
+
+def leading_number(text: str) -> tuple[str, int] | None:
+    """(digits, end) of the number or fraction in words that a text begins with; None if it begins with none."""
+    if (match := _FRACTION.match(text)) is not None:
+        return str(_fraction(match)), match.end()
+    if (match := NUMBER_WORDS.match(text)) is not None and (number := number_of(match[0])) is not None:
+        return str(number), match.end()
+    return None
+
+
+def _fraction(match: re.Match[str]) -> Fraction:
+    above = match["above"].casefold()
+    return Fraction(1 if above in ("a", "an") else number_of(above) or 1, _DENOMINATORS[match["below"].casefold()])

@@ -1,18 +1,19 @@
 """A value with its unit, currency or percent sign: `$18`, `12\\pi cm^2`, `5%`, `90^\\circ`, `2 hours`, `twelve`."""
 
+import math
 import re
 from dataclasses import dataclass
 from fractions import Fraction
 
 from lite_selfplay.verify.evaluate import rational, real_part
 from lite_selfplay.verify.form import Formula, is_literal, read
-from lite_selfplay.verify.number_words import NUMBER_WORDS, number_of
+from lite_selfplay.verify.number_words import leading_number
 from lite_selfplay.verify.units import Unit, is_single_letter, unit_of
 
 ROUNDING_DIGITS = 6
 """The significant digits that a decimal needs to be accepted for a number that it rounds."""
 
-_CURRENCY_BEFORE = re.compile(r"(?P<sign>[-+]?)\s*[¤€£¥₹]\s*(?=[\d.\\])")
+_CURRENCY_BEFORE = re.compile(r"(?P<sign>[-+]?)\s*(?:(?:US\s*)?[¤€£¥₹]|(?:USD|EUR|GBP)\b)\s*(?=[\d.\\])")
 _CURRENCY_AFTER = re.compile(r"(?<=\d)\s*(?:[¤€£¥₹]|¢)$")
 _PERCENT = re.compile(r"\s*(?:%|\bper\s?cent\b|\bpercentage points?\b)$", re.IGNORECASE)
 _DEGREES_OF = re.compile(r"\s*\^\s*\{?\s*\\circ\s*\}?\s*(?P<scale>[CFK])$")
@@ -23,13 +24,25 @@ _UNIT = re.compile(rf"(?P<blank>\s*)(?P<unit>/?\s*{_UNIT_WORD}(?:[\s/*]+{_UNIT_W
 _MAX_UNIT_CHARACTERS = 80
 _MAX_UNIT_WORDS = 6
 _STICKING = re.compile(r"[ckmnµ]m|[km]g|[mcd][lL]|ft|yd|mi|hrs?|lbs?|oz|Hz|eV|k[WV]|m[Vs]|mph|kph|km/h|m/s")
+CHANGING = (
+    r"not|no|yes|true|false|none|never|neither|nor|nothing|cannot|\w+n't|but|except|without|unlike|than"
+    r"|at (?:least|most)|twice|thrice|half|double|triple|wrong|incorrect"
+    r"|(?:doubl|tripl|quadrupl|halv|negat|revers|invert)ed"
+)
+"""Words that negate, compare or scale: with one of them a text does not say what the value is."""
 # Words after a number that turn it into another number, or into another statement.
 _NOT_UNIT = re.compile(
-    r"hundred|thousand|million|billion|trillion|dozen|half|squared|cubed|factorial|base|times|plus|minus|over|mod|choose"
-    r"|log|ln|exp|sin|cos|tan|sqrt|or|and|to|not|no|if|when|for|where|is|are|was|but|from|up|down|least|most|than"
-    r"|between|maybe|perhaps|either|neither|nor",
+    rf"{CHANGING}|hundred|thousand|[mbtr]+illion|dozens?|score|half|halves|thirds?|fourths?"
+    r"|(?:fif|six|seven|eigh|nin|ten|eleven|twelf|\w+teen|\w+tie|hundred|thousand|\w+illion)ths?|\w+fold"
+    r"|squared|cubed|factorial|base|times|plus|minus|over|mod|choose|log|ln|exp|sin|cos|tan|sqrt|negative|opposite"
+    r"|reciprocal|inverse|or|and|to|if|when|for|where|is|are|was|from|up|down|least|most|between|maybe|perhaps|either",
     re.IGNORECASE,
 )
+_SCALED = re.compile(
+    r"(?P<number>[^A-Za-z\\]*\d)\s*(?P<scale>hundred|thousand|million|billion|trillion)\b", re.IGNORECASE
+)
+_POWERS_OF_TEN = {"hundred": 2, "thousand": 3, "million": 6, "billion": 9, "trillion": 12}
+_RATIO = re.compile(r"(\d{1,20})\s*:\s*(\d{1,20})")
 
 
 @dataclass(frozen=True)
@@ -70,11 +83,16 @@ def quantity(text: str, letter_units: bool = False) -> Quantity | None:
     """A tidy text as a value with its unit; None if it is anything else.
 
     The value may have a currency, a percent sign, degrees or a unit; with `letter_units` also a unit of one letter,
-    such as "5 m". Whole numbers may be written in words.
+    such as "5 m". Whole numbers and fractions may be written in words; a ratio in lowest terms is a fraction.
     """
     text = text.strip()
-    if (spelled := NUMBER_WORDS.match(text)) and (number := number_of(spelled[0])) is not None:
-        text = f"{number}{text[spelled.end() :]}"
+    if (spelled := leading_number(text)) is not None:
+        text = f"{spelled[0]}{text[spelled[1] :]}"
+    elif (scaled := _SCALED.match(text)) is not None:
+        power = _POWERS_OF_TEN[scaled["scale"].casefold()]
+        text = rf"{scaled['number']} \times 10^{{{power}}}{text[scaled.end() :]}"
+    elif (ratio := _RATIO.fullmatch(text)) and math.gcd(int(ratio[1]), int(ratio[2])) == 1:  # 9:30 is no 3:10
+        text = f"{ratio[1]}/{ratio[2]}"
     body, unit, percent = _taken_off(text, letter_units)
     formula = read(body)
     return None if formula is None else Quantity(formula, percent, unit, _places(body))

@@ -1,18 +1,20 @@
 r"""What a written answer states: a value, perhaps with a name and a derivation, or an equation still to be solved.
 
-"x = 3 + 9 = 12" states the value 12 of x, with its derivation. If the sides contradict each other, as in "5 = 6 = 7" or
-"x^2 = 144 = 12", nothing is stated. "2x + 3 = 11" is an equation to be solved and not an answer.
+"x = 3 + 9 = 12" states the value 12 of x, with its derivation, and "1 < x \le 5" the interval (1, 5] of x. If the
+sides contradict each other, as in "5 = 6 = 7" or "x^2 = 144 = 12", nothing is stated. "2x + 3 = 11" and "x^2 < 9" are
+still to be solved, and not answers. One rounding may follow a value, if it is one: "\frac13 \approx 0.33".
 """
 
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import lru_cache
 
 from lite_selfplay.verify.evaluate import real_part
-from lite_selfplay.verify.latex import canonical, trim
+from lite_selfplay.verify.latex import canonical, trim, tuple_entries
 from lite_selfplay.verify.operations import FUNCTIONS
-from lite_selfplay.verify.quantity import quantity, same_quantity
+from lite_selfplay.verify.quantity import CHANGING, quantity, same_quantity
 
 _SYMBOL = r"\\?[A-Za-z]+(?:_(?:\\?\w+|\{[^{}]*\}))?'*"
 _LABEL = re.compile(
@@ -30,9 +32,13 @@ _SINGLE = re.compile(r"\\?[A-Za-z]+(?:_(?:\w+|\{[^{}]*\}))?")
 _CONSTANTS = frozenset({"\\pi", "e", "i", "\\infty"})
 _MEMBER = re.compile(rf"({_SYMBOL})\s*\\in(?![A-Za-z])")
 _RELATION = re.compile(
-    r"\\[{}] | [()\[\]{}] | (?P<equal>(?<![<>!=:\\])=(?!=)) | (?P<near>\\(?:approx|simeq|doteq)(?![A-Za-z]))",
+    r"\\[{}] | [()\[\]{}] | (?P<equal>(?<![<>!=:\\])=(?!=)) | (?P<near>\\(?:approx(?:eq)?|simeq|doteq)(?![A-Za-z]))"
+    r" | (?P<bound>\\[lgn]e(?![A-Za-z])|[<>])",
     re.VERBOSE,
 )
+_NEAR = "\\approx"
+_MIRRORED = {"<": ">", ">": "<", "\\le": "\\ge", "\\ge": "\\le"}
+_CHANGED = re.compile(rf"\b(?:{CHANGING})\b", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -40,23 +46,34 @@ class Statement:
     """A parsed statement.
 
     `value` is the text of the value, empty if an equation states none or contradicts itself; `name` is the name of the
-    value. `rounded` holds the values that are given as its roundings, `equation` both sides of an equation in unknowns.
+    value. `rounded` is the rounding of it that is given, `equation` has both sides of an equation in unknowns.
     """
 
     value: str
     name: str = ""
-    rounded: tuple[str, ...] = ()
+    rounded: str = ""
     equation: tuple[str, str] | None = None
 
 
+@lru_cache(maxsize=4096)
 def statement(text: str) -> Statement:
     """What a tidy, single answer states."""
     member = _MEMBER.match(text)
     if member:
         return Statement(trim(text[member.end() :]), canonical(member[1]))
-    sides, rounded = _sides(text)
-    if rounded and not all(_rounds_to(sides[-1], side) for side in rounded):
+    signs, sides = _sides(text)
+    if any(_CHANGED.search(side) for side in sides[:-1]):
         return Statement("")
+    if not {"=", _NEAR}.issuperset(signs):
+        return _interval(signs, sides)
+    near = [place for place, sign in enumerate(signs) if sign == _NEAR]
+    if near[:1] == [0] and _is_label(sides[0]):
+        near = near[1:]  # x \approx 7 is the value of x
+    rounded = ""
+    if near:
+        *sides, rounded = sides
+        if near[0] < len(signs) - 1 or not _rounds_to(sides[-1], rounded):
+            return Statement("")
     if len(sides) == 1:
         return Statement(sides[0], rounded=rounded)
     if not all(sides):
@@ -76,26 +93,47 @@ def _is_label(side: str) -> bool:
     """Whether a side is a name and not an expression."""
     word = re.match(r"\\?([A-Za-z]+)", side)
     value = side in _CONSTANTS or (word is not None and word[1] in FUNCTIONS)
-    return not value and _LABEL.fullmatch(side) is not None
+    return not value and _LABEL.fullmatch(side) is not None and not _CHANGED.search(side)
 
 
-def _sides(text: str) -> tuple[list[str], tuple[str, ...]]:
-    """The sides of a chain of equations, split outside all brackets: exact ones, and those after a sign of rounding."""
-    exact: list[str] = []
-    rounded: list[str] = []
+def _sides(text: str) -> tuple[list[str], list[str]]:
+    r"""(the signs, the sides) of a chain, split outside all brackets; every sign of rounding as `\approx`."""
+    signs: list[str] = []
+    sides: list[str] = []
     depth = start = 0
-    after: list[str] = exact
     for match in _RELATION.finditer(text):
-        token = match.group()
-        if match["equal"] or match["near"]:
-            if depth == 0:
-                after.append(trim(text[start : match.start()]))
-                start = match.end()
-                after = rounded if match["near"] or after is rounded else exact
-        else:
-            depth = max(0, depth + (1 if token[-1] in "([{" else -1))
-    after.append(trim(text[start:]))
-    return exact, tuple(rounded)
+        if match.lastgroup is None:
+            depth = max(0, depth + (1 if match.group()[-1] in "([{" else -1))
+        elif depth == 0:
+            signs.append(_NEAR if match["near"] else match.group())
+            sides.append(trim(text[start : match.start()]))
+            start = match.end()
+    return signs, [*sides, trim(text[start:])]
+
+
+def _interval(signs: list[str], sides: list[str]) -> Statement:
+    r"""An inequality as the interval that it states of a name; its bounds are not evaluated, and nothing is solved.
+
+    "x > 3" is (3, \infty), "1 < x \le 5" is (1, 5], and "x \ne 2" leaves out 2.
+    """
+    if signs[0] in (">", "\\ge"):
+        signs, sides = [_MIRRORED.get(sign, sign) for sign in reversed(signs)], sides[::-1]
+    named = [place for place, side in enumerate(sides) if _is_label(side)]
+    place = 1 if len(sides) == 3 else (named or [-1])[0]
+    if place not in named or len(sides) > 3 or (len(sides) == 2 and len(named) == 2) or not all(sides):
+        return Statement("")
+    name, low, high = canonical(sides[place]), "-\\infty", "\\infty"
+    if signs == ["\\ne"]:
+        bound = sides[1 - place]
+        return Statement(f"({low}, {bound}) \\cup ({bound}, {high})", name)
+    if not set(signs) <= {"<", "\\le"}:
+        return Statement("")
+    opening, closing = "(", ")"
+    if place > 0:
+        low, opening = sides[place - 1], "(" if signs[place - 1] == "<" else "["
+    if place < len(sides) - 1:
+        high, closing = sides[place + 1], ")" if signs[place] == "<" else "]"
+    return Statement(f"{opening}{low}, {high}{closing}", name)
 
 
 def _has_unknowns(side: str) -> bool:
@@ -115,19 +153,43 @@ def _differ(side: str, value: str) -> bool:
 
 
 def _rounds_to(exact: str, rounded: str) -> bool:
-    """Whether a decimal is a value rounded to the decimal's own places; True if this cannot be decided."""
+    """Whether a decimal is a value rounded to the decimal's own places; of tuples, whether each entry is."""
+    pair = tuple_entries(exact), tuple_entries(rounded)
+    if pair[0] and pair[1]:
+        same = (pair[0][0], len(pair[0][1])) == (pair[1][0], len(pair[1][1]))
+        return same and all(map(_rounds_to, pair[0][1], pair[1][1]))
     value, near = quantity(exact), quantity(rounded)
-    if value is None or near is None or value.formula.constant is None or near.formula.constant is None:
-        return True
-    first, second = real_part(value.formula.constant), real_part(near.formula.constant)
+    if value is None or near is None or value.formula.constant is None or near.number is None:
+        return False
+    if value.percent != near.percent or (value.unit and near.unit and value.unit != near.unit):
+        return False
+    first = real_part(value.formula.constant)
     decimals = re.search(r"\.(\d+)", rounded)
     places = len(decimals[1]) if decimals else 0
-    return first is not None and second is not None and abs(first - second) * 2 <= Fraction(1, 10**places)
+    if first is None or (near.number * 10**places).denominator > 1:
+        return False
+    return abs(first - near.number) * 2 <= Fraction(1, 10**places)
+
+
+def point(answers: Sequence[str], by_name: bool = False) -> str:
+    """Values that each have a name of their own as a tuple, in their order or that of the names; empty for others."""
+    stated = [statement(answer) for answer in answers]
+    names = {each.name for each in stated}
+    if "" in names or not 1 < len(names) == len(stated):
+        return ""
+    if by_name:
+        stated.sort(key=lambda each: each.name.lstrip("\\"))
+    return f"({', '.join(each.value for each in stated)})"
 
 
 def unnamed(answers: Sequence[str]) -> Sequence[str]:
-    """The values without a name, if there is one: "x = 5" becomes "5"."""
-    if len(answers) != 1:
+    """The values without their name, if all that have one have the same: "x = 5" becomes "5".
+
+    Values with a name each become a point: "x = 3, y = -1" is (3, -1).
+    """
+    if whole := point(answers, by_name=True):
+        return [whole]
+    stated = [statement(answer) for answer in answers]
+    if len({each.name for each in stated if each.name and each.value}) != 1:
         return answers
-    stated = statement(answers[0])
-    return [stated.value] if stated.name and stated.value else answers
+    return [each.value if each.name else answer for each, answer in zip(stated, answers, strict=True)]

@@ -1,8 +1,9 @@
-"""A pool of processes for comparisons that may never end.
+"""A pool of processes for checks that may never end.
 
-Computer algebra on a model's answer can loop, use up memory or crash, and no signal or thread stops it reliably. So
-comparisons run in separate processes, each in its own session and killed with its whole group at the deadline. They are
-started as plain programs, not forked, so that notebooks and scripts without a main guard work.
+Another package's scorer of a model's answer, which may evaluate it as code or algebra, can loop, use up memory or
+crash, and no signal or thread stops it reliably. So scorers run in separate processes, each in its own session and
+killed with its whole group at the deadline. They are started as plain programs, not forked, so that notebooks and
+scripts without a main guard work.
 """
 
 import contextlib
@@ -27,7 +28,7 @@ from lite_selfplay.errors import LiteSelfPlayError
 Question = Mapping[str, Any]
 Events = queue.SimpleQueue[tuple["Worker", str | None]]
 
-# Importing sympy takes a second or two, far more on a loaded machine.
+# Importing reasoning-gym takes seconds, far more on a loaded machine.
 START_SECONDS = 120.0
 # The longest wait between two calls of `poll`.
 POLL_SECONDS = 0.5
@@ -115,7 +116,8 @@ class WorkerPool:
         size: Maximum number of processes; by default 2, or 1 on a machine with one core.
         deadline: Seconds that a question may take once it has been given to a process.
         memory_mb: Limit of a process's address space in MiB, if the system supports one.
-        command: Program to run instead of `lite_selfplay.verify.worker`, with the same protocol.
+        command: Program to run instead of `lite_selfplay.verify.gym_worker`, with the protocol of
+            `lite_selfplay.verify.worker`.
         poll: Called at least every half second while waiting for answers; it may raise to stop.
 
     A pool may be used from several threads; their batches take turns. After `close`, the next question starts new
@@ -126,13 +128,13 @@ class WorkerPool:
         self,
         size: int | None = None,
         deadline: float = 5.0,
-        memory_mb: int = 2048,
+        memory_mb: int = 4096,
         command: Sequence[str] | None = None,
         poll: Callable[[], None] = lambda: None,
     ):
         self.size = size or _default_size()
         self.deadline, self.poll = deadline, poll
-        module = [sys.executable, "-P", "-m", "lite_selfplay.verify.worker"]
+        module = [sys.executable, "-P", "-m", "lite_selfplay.verify.gym_worker"]
         self._command = list(command) if command else [*module, str(deadline), str(memory_mb)]
         self._events: Events = queue.SimpleQueue()
         self._workers: list[Worker] = []
@@ -146,7 +148,7 @@ class WorkerPool:
         return [worker.process.pid for worker in self._workers]
 
     def ask(self, questions: Sequence[Question]) -> list[str]:
-        """Outcomes in the order of the questions: "same", "different", "unparsable", "timeout" or "crash".
+        """Outcomes in the order of the questions: the program's own, "timeout" or "crash".
 
         "timeout" means that the worker was killed at the deadline, "crash" that two new workers died on the question.
         Raises WorkerStartError if the workers cannot be started.

@@ -1,6 +1,7 @@
 """An update on the pretend card: the gradients of a CPU, few kernels, few waits, and no step lost in float16."""
 
 import math
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,7 @@ import pytest
 import torch
 
 from lite_selfplay.config import ModelSection
-from lite_selfplay.models import packed_on_card
+from lite_selfplay.models import attention, packed_on_card
 from lite_selfplay.models.backends.transformers import TransformersBackend
 from lite_selfplay.models.chat import Chat
 from lite_selfplay.models.logprobs.batch import Way
@@ -75,6 +76,90 @@ def test_rows_share_a_rectangle_until_it_wastes_more_than_it_saves():
     assert [[span.length for span in found] for found in packed_on_card.rectangles(spans)] == [[10, 12], [2000, 2100]]
     few = [packed_on_card.Span(0, n, range(0)) for n in (10, 100, 1)]
     assert len(packed_on_card.rectangles(few)) == 1
+
+
+@pytest.mark.parametrize("shared", [range(5), range(0)], ids=["after a beginning", "nothing shared"])
+def test_large_rectangles_have_smaller_masks_or_none(monkeypatch: pytest.MonkeyPatch, shared: range):
+    """What the blocks of a CPU give, and their gradients; a row of 15,000 tokens had a mask of 0.9 GB."""
+    blocks = (attention.Block(0, (5, 4)), attention.Block(9, (3, 6, 5), shared), attention.Block(23, (7,)))
+    layout = packed_on_card.Layout([span for block in blocks for span in block.spans])
+    torch.manual_seed(0)
+    drawn, grad = [torch.randn(30, heads, 8) for heads in (6, 2, 2)], torch.randn(30, 6, 8)
+
+    def both(attend: Any, over: Any) -> list[torch.Tensor]:
+        inputs = [x.clone().requires_grad_() for x in drawn]
+        out = attend(*inputs, over, 0.3)
+        out.backward(grad)
+        return [out.detach(), *(x.grad for x in inputs)]
+
+    monkeypatch.setattr(packed_on_card, "LARGE", 0)
+    for mine, theirs in zip(both(packed_on_card.attend, layout), both(attention.attend, blocks), strict=True):
+        torch.testing.assert_close(mine, theirs, rtol=0, atol=2e-6)
+    (mask,) = layout.indices(2, 3, drawn[0]).masks
+    assert (mask is None) if not shared else (mask is not None and mask.shape == (6, 1, 7, 16))
+    monkeypatch.undo()
+    long = packed_on_card.Layout([packed_on_card.Span(0, 4096, range(0))])
+    assert long.indices(2, 3, drawn[0]).masks == [None]
+
+
+ONE_PLACE_EACH = {
+    "index_copy": "an index of the result names no place twice",
+    "scatter": "one token of a row goes to one place",
+    "index_put": "rows that come have places of their own",
+    "cumsum": "a few hundred blocks of a row, or the tokens of one, which one block of threads adds up",
+}
+
+
+def test_a_step_adds_up_in_one_order(tmp_path: Path, rtx_4090: pretend.Card, monkeypatch: pytest.MonkeyPatch):
+    """No operation of a step is on torch's list of those that do not, but where their order does not matter, or where
+    they were asked to."""
+    about = torch.use_deterministic_algorithms.__doc__ or ""
+    named = {match.rstrip("_") for match in re.findall(r"`torch\.(?:Tensor\.)?(\w+)`", about)}
+    assert named >= {"index_add", "scatter_add", "cumsum", "index_copy"}
+    # Listed for their gradients, which are other operations, and for sparse tensors; `resize` for quantised ones.
+    named -= {"gather", "index_select", "repeat_interleave", "bmm", "resize"}
+    noted: dict[str, set[bool]] = {}
+    plain = pretend.Card.count
+
+    def count(self: Any, name: str, *given: Any, **more: Any) -> None:
+        noted.setdefault(name.rstrip("_"), set()).add(torch.are_deterministic_algorithms_enabled())
+        plain(self, name, *given, **more)
+
+    monkeypatch.setattr(pretend.Card, "count", count)
+    counts.deep_model(tmp_path, 1)
+    backend = counts.load(tmp_path)
+    counts.update(rtx_4090, backend, tmp_path)
+    counts.sampled(rtx_4090, backend, "A", 3, sampling={"top_p": 0.9, "repetition_penalty": 1.1})
+    assert noted["index_add"] == {True}
+    backwards = {name: asked for name, asked in noted.items() if "attention" in name and "backward" in name}
+    assert list(backwards.values()) == [{True}]
+    assert {name for name in named & noted.keys() if noted[name] != {True}} <= ONE_PLACE_EACH.keys()
+    assert not torch.are_deterministic_algorithms_enabled()
+
+
+def test_fused_attention_makes_no_plan_for_every_shape(
+    tmp_path: Path, rtx_4090: pretend.Card, monkeypatch: pytest.MonkeyPatch
+):
+    seen: set[bool] = set()
+
+    def noted(plain: Any) -> Any:
+        def attend(*given: Any, **more: Any) -> Any:
+            seen.add(torch.backends.cuda.cudnn_sdp_enabled())
+            return plain(*given, **more)
+
+        return attend
+
+    plain = torch.nn.functional.scaled_dot_product_attention
+    monkeypatch.setattr(torch.nn.functional, "scaled_dot_product_attention", noted(plain))
+    monkeypatch.setattr(packed_on_card, "scaled_dot_product_attention", noted(plain))
+    torch.backends.cuda.enable_cudnn_sdp(True)
+    counts.deep_model(tmp_path, 1)
+    backend = counts.load(tmp_path)
+    counts.update(rtx_4090, backend, tmp_path)
+    counts.sampled(rtx_4090, backend, "A", 3)
+    assert seen == {False}
+    backend.close()
+    assert torch.backends.cuda.cudnn_sdp_enabled()
 
 
 def test_an_update_takes_few_kernels_and_five_waits(tmp_path: Path, rtx_4090: pretend.Card):

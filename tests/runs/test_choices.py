@@ -215,6 +215,7 @@ def test_the_bare_command_of_every_game_trains_a_step(call: Callable[..., Any], 
     ended = call("train", game, "--model", "tiny", "--steps", 1, "--run-dir", "run", *short)
     assert ended.code == 0, ended.err
     assert len(Path("run/metrics.jsonl").read_text().splitlines()) == 1
+    assert Path("run/episodes.jsonl").read_text()
     assert said(ended.out, "tasks: ", "--tasks T changes that")
 
 

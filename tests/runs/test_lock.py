@@ -40,8 +40,11 @@ def holder(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
 def test_a_second_process_is_refused_until_the_first_is_killed(holder, tmp_path):
     before = (tmp_path / LOCK).read_bytes()
     with (
-        pytest.raises(RunFolderError, match=rf"is being written by process {holder.pid}; wait") as caught,
-        writing(tmp_path),
+        pytest.raises(
+            RunFolderError,
+            match=rf"is being written by process {holder.pid}; wait.*--resume \S+ --rollouts http://a:1`",
+        ) as caught,
+        writing(tmp_path, again=" --rollouts http://a:1"),
     ):
         pass
     assert caught.value.exit_code == 2

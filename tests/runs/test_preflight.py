@@ -15,9 +15,11 @@ from lite_selfplay.errors import PreflightError, RunFolderError
 from lite_selfplay.games import find_game
 from lite_selfplay.runs import preflight as looking
 from lite_selfplay.runs.aside import AsideTable, Enough, small_game
+from lite_selfplay.runs.choices import wanted
 from lite_selfplay.runs.folder import PREFLIGHT
-from lite_selfplay.runs.preflight import Played, above, doubts, refusal, settled, wanted
+from lite_selfplay.runs.preflight import Played, doubts, refusal, settled
 from lite_selfplay.runs.report.diagnosis import diagnose
+from lite_selfplay.stats import is_above
 from lite_selfplay.training.progress import OutOfTime, Poll, Progress
 from lite_selfplay.training.rollout import LiveTable
 
@@ -138,10 +140,10 @@ def played(*streams: dict[str, Any]) -> Played:
 
 def test_a_share_is_above_a_bound_below_it_or_neither():
     # Of 8, none: at most 1 - 0.025 ** (1 / 8) = 36.9% with 95% confidence; of 36, 1 - 0.025 ** (1 / 36) = 9.7%.
-    assert [above(0.0, n, 0.1) for n in (8, 35, 36)] == [None, None, False]
-    assert above(1.0, 8, 0.5) is True  # at least 0.025 ** (1 / 8) = 63%
-    assert above(0.875, 16, 0.5) is True
-    assert above(0.5, 8, 0.5) is above(0.0, 0, 0.5) is None
+    assert [is_above(0.0, n, 0.1) for n in (8, 35, 36)] == [None, None, False]
+    assert is_above(1.0, 8, 0.5) is True  # at least 0.025 ** (1 / 8) = 63%
+    assert is_above(0.875, 16, 0.5) is True
+    assert is_above(0.5, 8, 0.5) is is_above(0.0, 0, 0.5) is None
 
 
 @pytest.mark.parametrize(

@@ -155,3 +155,17 @@ def test_without_the_package_the_command_that_installs_it_is_named(monkeypatch):
     monkeypatch.delitem(sys.modules, "reasoning_gym.factory", raising=False)
     with pytest.raises(TaskError, match="pip install reasoning-gym"):
         load_task("reasoning-gym:chain_sum")
+
+
+@installed
+@pytest.mark.parametrize(
+    ("name", "answer", "paid"),
+    [("coin_flip", "0", 0.9), ("game_of_life_halting", "!", 1.0), ("puzzle24", "6*4*1/1", 1.0), ("gcd", "1", 0.0)],
+)
+def test_a_data_set_that_pays_one_answer_whatever_the_problem_says_so(name, answer, paid):
+    from reasoning_gym import create_dataset
+
+    rows = create_dataset(name, seed=1, size=30)
+    share = sum(rows.score_answer(answer, row) >= 1 for row in rows) / len(rows)
+    assert share >= paid
+    assert bool(load_task(f"reasoning-gym:{name}").caution) == (share >= 0.9)

@@ -3,13 +3,13 @@ r"""Answers as a person would judge them: right in another form, almost right, r
 Each line has a reference, answers that are right, and answers that are wrong.
 """
 
-from collections.abc import Iterator
+from itertools import permutations
 
 import pytest
 
-from lite_selfplay.verify.keys import answer_key
-from lite_selfplay.verify.math import check, check_all
-from lite_selfplay.verify.workers import WorkerPool
+from lite_selfplay.verify.exact import judge
+from lite_selfplay.verify.keys import answer_key, vote_key
+from lite_selfplay.verify.math import check, check_all, references
 
 WHOLE_NUMBERS = [
     (
@@ -354,12 +354,6 @@ PAIRS = [
 ]
 
 
-@pytest.fixture(scope="module")
-def workers() -> Iterator[WorkerPool]:
-    with WorkerPool() as pool:
-        yield pool
-
-
 def test_there_are_enough_pairs() -> None:
     assert len(PAIRS) >= 300
     assert sum(right for *_, right in PAIRS) >= 120
@@ -367,8 +361,8 @@ def test_there_are_enough_pairs() -> None:
 
 
 @pytest.mark.parametrize("form", ["<answer>%s</answer>", r"so \boxed{%s}.", "<think>x</think><answer>%s</answer>"])
-def test_every_pair_is_judged_as_labelled(form: str, workers: WorkerPool) -> None:
-    verdicts = check_all([(form % answer, reference) for reference, answer, _ in PAIRS], workers=workers)
+def test_every_pair_is_judged_as_labelled(form: str) -> None:
+    verdicts = check_all([(form % answer, reference) for reference, answer, _ in PAIRS])
     judged = zip(PAIRS, verdicts, strict=True)
     assert [(pair, verdict.reason) for pair, verdict in judged if verdict.correct != pair[2]] == []
 
@@ -379,6 +373,66 @@ def test_keys_agree_with_the_labels() -> None:
         (r, a) for r, a, right in PAIRS if not right and (key := answer_key(a)) is not None and key == answer_key(r)
     ]
     assert shared == []
+
+
+# Right for their reference, and of another class of votes, which follows from one answer alone.
+TWO_CLASSES = {
+    "a unit on one side": [
+        ("12", "12 km/h"),
+        ("12", r"12\text{ cm}^2"),
+        ("2/3", r"\frac{2}{3} \text{ cup}"),
+        (r"7\pi", r"7\pi \text{ cm}^2"),
+        ("2 hours", "2"),
+        ("120 min", "120"),
+        ("5 km", "5"),
+        ("5", "5 km"),
+        ("5", "5 cm^2"),
+        ("5.4 cents", "5.4"),
+        ("60 mph", "60"),
+        ("15 cm^2", "15"),
+        ("1 gallon", "1"),
+        ("3 feet", "3"),
+        (r"12\pi \text{ cm}^2", r"12\pi"),
+        ("2 years", "2"),
+        (r"1950^\circ C", "1950"),
+        (r"1950^\circ C", r"1950^\circ"),
+    ],
+    "cents, which may be meant as a plain number": [("$5", "500 cents"), ("5.4 cents", "$0.054")],
+    "a letter that is a unit only beside a number": [("2 hours", "2 h"), ("5 km", "5000 m"), ("5", "5 m")],
+    "a decimal that rounds a number without end": [
+        (r"\frac{1}{3}", "0.333333"),
+        ("0.333333", "1/3"),
+        ("2/3", "0.666667"),
+        (r"2\sqrt{2}", "2.828427"),
+        (r"\sqrt{51}", "7.141428"),
+        (r"\frac{1+\sqrt{5}}{2}", "1.618034"),
+        (r"\frac{\sqrt{3}}{3}", "0.577350"),
+        (r"7\pi", "21.991149"),
+        (r"\frac{\pi}{6}", "0.523599"),
+        ("e^2", "7.389056"),
+    ],
+    "a percent sign on one side": [("50", "50%"), ("50", "50 percent")],
+    "a curve in another form": [("y = 2x + 3", "y - 2x = 3"), ("y = 2x + 3", "2x - y + 3 = 0")],
+    "a comma that may separate": [("(1,2)", "1, 2"), ("100,200", "100, 200"), ("100,200", "200; 100")],
+    "a base left out": [("52_8", "52")],
+    "letters that may be a product": [("ACB", "acb")],
+}
+
+
+def test_what_is_equal_votes_together() -> None:
+    apart = {(r, a) for r, a, right in PAIRS if right and vote_key(r) != vote_key(a)}
+    assert apart == {pair for pairs in TWO_CLASSES.values() for pair in pairs}
+
+
+def test_what_votes_together_is_equal() -> None:
+    # A name is dropped in votes: "x = 5" and "y = 5" are one class, and not equal.
+    classes: dict[str, set[str]] = {}
+    for text in {text for reference, answer, _ in PAIRS for text in (reference, answer)}:
+        if (key := answer_key(text)) is not None:
+            classes.setdefault(key, set()).add(text)
+    together = [pair for texts in classes.values() for pair in permutations(texts, 2)]
+    assert len(together) > 100
+    assert [(r, a) for r, a in together if not judge(references(r), a)] == []
 
 
 RESTATED = [

@@ -2,7 +2,6 @@
 
 import json
 import os
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,6 @@ import pytest
 from lite_selfplay.data import Problem
 from lite_selfplay.tasks.jsonl import read_jsonl
 from lite_selfplay.verify.math import check_all
-from lite_selfplay.verify.workers import WorkerPool
 
 DATA = Path(os.environ.get("LITE_SELFPLAY_TEST_DATA") or Path(__file__).parents[2] / ".." / "shared" / "data")
 ROWS = {
@@ -37,12 +35,6 @@ FORMS = {
 pytestmark = pytest.mark.data
 
 
-@pytest.fixture(scope="module")
-def workers() -> Iterator[WorkerPool]:
-    with WorkerPool() as pool:
-        yield pool
-
-
 def read(name: str) -> list[Problem]:
     path = DATA / f"{name}.jsonl"
     if not path.exists():
@@ -56,28 +48,28 @@ def written(answer: Any) -> str:
 
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("name", ROWS)
-def test_a_reference_is_accepted_as_its_own_answer(name: str, form: str, workers: WorkerPool) -> None:
+def test_a_reference_is_accepted_as_its_own_answer(name: str, form: str) -> None:
     problems = read(name)
     assert len(problems) == ROWS[name]
     if name == "gsm8k_train" and form in ("formula", "aside"):
         problems = problems[::10]  # whole numbers all
     pairs = [(f"Some work. {FORMS[form] % written(problem.answer)}", problem.answer) for problem in problems]
-    verdicts = check_all(pairs, workers=workers)
+    verdicts = check_all(pairs)
     wrong = [(p.id, v.answer, v.reason) for p, v in zip(problems, verdicts, strict=True) if not v.correct]
     assert wrong == []
 
 
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("name", ROWS)
-def test_a_reference_hedged_with_another_answer_is_wrong(name: str, form: str, workers: WorkerPool) -> None:
+def test_a_reference_hedged_with_another_answer_is_wrong(name: str, form: str) -> None:
     problems = read(name)[::10]
     pairs = [(FORMS[form] % f"{written(problem.answer)} or 987654321", problem.answer) for problem in problems]
-    assert not any(verdict.correct for verdict in check_all(pairs, workers=workers))
+    assert not any(verdict.correct for verdict in check_all(pairs))
 
 
-def test_another_integer_is_wrong(workers: WorkerPool) -> None:
+def test_another_integer_is_wrong() -> None:
     answers = [int(problem.answer) for problem in read("gsm8k_test")]
-    verdicts = check_all([(FORMS["sentence"] % (answer + 1), answer) for answer in answers], workers=workers)
+    verdicts = check_all([(FORMS["sentence"] % (answer + 1), answer) for answer in answers])
     assert {verdict.reason for verdict in verdicts} == {"wrong"}
 
 
@@ -85,18 +77,18 @@ def test_another_integer_is_wrong(workers: WorkerPool) -> None:
 
 
 @pytest.mark.parametrize("form", ["boxed", "block", "sentence"])
-def test_each_of_minervas_alternatives_is_right_alone(form: str, workers: WorkerPool, tmp_path: Path) -> None:
+def test_each_of_minervas_alternatives_is_right_alone(form: str, tmp_path: Path) -> None:
     rows = [{"problem": p.text, "answer": {"any_of": p.answer}} for p in read("minerva") if isinstance(p.answer, list)]
     assert len(rows) == 75
     path = tmp_path / "alternatives.jsonl"
     path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
     pairs = [(FORMS[form] % value, p.answer) for p in read_jsonl(path) for value in p.answer["any_of"]]
-    verdicts = check_all(pairs, workers=workers)
+    verdicts = check_all(pairs)
     assert [pair for pair, verdict in zip(pairs, verdicts, strict=True) if not verdict.correct] == []
 
 
-def test_four_of_the_lists_need_two_values(workers: WorkerPool) -> None:
+def test_four_of_the_lists_need_two_values() -> None:
     lists = [problem for problem in read("minerva") if isinstance(problem.answer, list)]
-    verdicts = check_all([(FORMS["boxed"] % p.answer[0], p.answer) for p in lists], workers=workers)
+    verdicts = check_all([(FORMS["boxed"] % p.answer[0], p.answer) for p in lists])
     refused = [problem.id for problem, verdict in zip(lists, verdicts, strict=True) if not verdict.correct]
     assert refused == ["minerva-0010", "minerva-0017", "minerva-0088", "minerva-0193"]

@@ -29,7 +29,6 @@ silent: diversity is 1 while the history is empty, and a share of what there is 
 import random
 from collections import Counter, deque
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any, ClassVar
 
 from lite_selfplay.data import Completion, Episode, Example, Group, Problem, Sample, Stream, Verdict
@@ -181,12 +180,8 @@ class PasoDoble(ProposeSolve):
                 self.buffer.add(group.problem, group_rate(group))
             log = {**log, "iteration": self.schedule.iteration, "buffer": len(self.buffer)}
             self.schedule.advance(updated=bool(opening), buffered=len(self.buffer))
-        if not opening:  # nothing moves, and what was said is kept
-            streams = [
-                *_for_the_record("proposer", groups),
-                *_for_the_record("solver", [e.group for e in judged if e.group]),
-            ]
-        return Episode(streams, log=log)
+        tried = [Stream("proposer", groups), Stream("solver", [each.group for each in judged if each.group])]
+        return Episode(streams, log=log, record=[] if opening else tried)
 
     def _passages(self, table: Table) -> Sequence[Problem | None]:
         if self.options.knowledge == "none":
@@ -315,8 +310,8 @@ class PasoDoble(ProposeSolve):
             **self.watch.look([], tokens=table.tokenize, pass_rates=[rate for _, rate in rates]),
         }
         self.schedule.advance(updated=bool(kept), buffered=len(self.buffer))
-        streams = [Stream("solver", kept, chosen.credit)] if kept else _for_the_record("solver", groups)
-        return Episode(streams, log=log)
+        streams = [Stream("solver", kept, chosen.credit)] if kept else []
+        return Episode(streams, log=log, record=[] if kept else [Stream("solver", groups)])
 
     def state(self) -> dict[str, Any]:
         return {
@@ -333,9 +328,3 @@ class PasoDoble(ProposeSolve):
         self._history = deque(map(frozenset, state["history"]), maxlen=self.options.history)
         self.schedule.restore(state["schedule"])
         self.buffer.restore(state["buffer"])
-
-
-def _for_the_record(role: str, groups: Sequence[Group]) -> list[Stream]:
-    """What a role said in a step that trains nobody: it is written down, and nothing is learned from it."""
-    kept = [Group([replace(sample, masked=True) for sample in each.samples], each.problem) for each in groups]
-    return [Stream(role, kept)] if kept else []

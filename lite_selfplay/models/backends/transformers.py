@@ -111,6 +111,11 @@ class TransformersBackend:
             path, section.precision, self.compute_dtype, self.device, trust_remote_code=section.trust_remote_code
         )
         attention.install(base)
+        self._ordered = torch.are_deterministic_algorithms_enabled()
+        if self.device.type == "cuda":
+            # cuDNN makes a plan for every new shape, and every batch has another.
+            self._undoing.callback(torch.backends.cuda.enable_cudnn_sdp, torch.backends.cuda.cudnn_sdp_enabled())
+            torch.backends.cuda.enable_cudnn_sdp(False)
         norms.fuse(base)
         if self.device.type == "cpu":
             gates.fuse(base)
@@ -282,6 +287,7 @@ class TransformersBackend:
             tuning.trim_heap()
 
     def release_memory(self) -> None:
+        torch.use_deterministic_algorithms(self._ordered)  # where an attention ran out of memory backwards
         self._let_go()
         self._empty_cache()
         if self.device.type == "cpu":

@@ -171,10 +171,12 @@ def filtered_logits(logits: Tensor, sampling: Sampling, seen: Tensor | None = No
 def _nucleus(probabilities: Tensor, top_p: float, waits: bool) -> Tensor:
     """The most likely tokens (R, V) bool that reach `top_p` together: those with less than `top_p` before them.
 
-    The vocabulary is sorted only as far as the widest row needs, where the host may wait to know that.
+    The vocabulary is sorted only as far as the widest row needs. Where the host may not wait to know that, it is not
+    sorted at all; tokens that are equally likely are then kept together.
     """
-    vocabulary = probabilities.shape[-1]
-    size = 64 if waits else vocabulary
+    if not waits:
+        return probabilities >= _threshold(probabilities, top_p)
+    vocabulary, size = probabilities.shape[-1], 64
     while True:
         largest, order = probabilities.topk(min(size, vocabulary), dim=-1)
         reached = largest.cumsum(-1)
@@ -183,6 +185,20 @@ def _nucleus(probabilities: Tensor, top_p: float, waits: bool) -> Tensor:
         size *= 8
     keep = reached - largest < top_p
     return torch.zeros_like(probabilities, dtype=torch.bool).scatter(-1, order, keep)
+
+
+def _threshold(probabilities: Tensor, top_p: float) -> Tensor:
+    """The least of all float32 numbers (R, 1) with less than `top_p` above it among a row's probabilities (R, V).
+
+    Found by bisection between 0 and 1: the bits of positive numbers, read as integers, are in the numbers' own order.
+    """
+    low = torch.zeros(probabilities.shape[0], 1, dtype=torch.int32, device=probabilities.device)
+    high = torch.ones_like(low, dtype=torch.float32).view(torch.int32)
+    for _ in range(30):  # 1.0 has fewer than 2**30 positive numbers below it
+        middle = (low + high) >> 1
+        above = torch.where(probabilities > middle.view(torch.float32), probabilities, 0.0).sum(-1, keepdim=True)
+        low, high = torch.where(above < top_p, low, middle), torch.where(above < top_p, middle, high)
+    return high.view(torch.float32)
 
 
 def choose(

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from lite_selfplay.credit import has_variance, rewards_of
-from lite_selfplay.data import Sample, Stream
+from lite_selfplay.data import Completion, Sample, Stream
 from lite_selfplay.games import Game
 from lite_selfplay.games.presentation import value_in_words
 from lite_selfplay.runs.report.meanings import MEANINGS, harmless, value_in
@@ -54,9 +54,12 @@ def episode_rows(report: "StepReport") -> list[dict[str, Any]]:
 
     `group` and `sample` place each in its stream.
     """
+    record = report.episode.record
+    streams = [*report.episode.streams, *record]
+    none: list[Advantages] = [[[None] * len(group.samples) for group in stream.groups] for stream in record]
     return [
         _episode_row(report.step + 1, stream.role, g, k, group.problem.id if group.problem else None, sample, advantage)
-        for stream, advantages in zip(report.episode.streams, report.advantages, strict=True)
+        for stream, advantages in zip(streams, [*report.advantages, *none], strict=True)
         for g, (group, row) in enumerate(zip(stream.groups, advantages, strict=True))
         for k, (sample, advantage) in enumerate(zip(group.samples, row, strict=True))
     ]
@@ -69,18 +72,21 @@ def token_columns(report: "StepReport") -> "dict[str, np.ndarray]":
     `token_ids`), of all completions one after the other; `prompt_tokens` and `tokens` (int64), the lengths of each;
     `temperature` (float64) of each.
     """
+    said: dict[str, list[Completion]] = {}
+    for stream in [*report.episode.streams, *report.episode.record]:
+        own = said.setdefault(stream.role, [])
+        own += [sample.completion for group in stream.groups for sample in group.samples]
     columns: dict[str, np.ndarray] = {}
-    for stream in report.episode.streams:
-        said = [sample.completion for group in stream.groups for sample in group.samples]
+    for role, completions in said.items():
         numbers: dict[str, Sequence[float]] = {
-            "prompt_ids": [i for one in said for i in one.prompt_ids],
-            "token_ids": [i for one in said for i in one.token_ids],
-            "prompt_tokens": [len(one.prompt_ids) for one in said],
-            "tokens": [len(one.token_ids) for one in said],
+            "prompt_ids": [i for one in completions for i in one.prompt_ids],
+            "token_ids": [i for one in completions for i in one.token_ids],
+            "prompt_tokens": [len(one.prompt_ids) for one in completions],
+            "tokens": [len(one.token_ids) for one in completions],
         }
-        columns |= {f"{stream.role}/{name}": np.array(values, np.int64) for name, values in numbers.items()}
-        columns[f"{stream.role}/logprobs"] = np.array([p for one in said for p in one.logprobs], np.float64)
-        columns[f"{stream.role}/temperature"] = np.array([one.sampling.temperature for one in said], np.float64)
+        columns |= {f"{role}/{name}": np.array(values, np.int64) for name, values in numbers.items()}
+        columns[f"{role}/logprobs"] = np.array([p for one in completions for p in one.logprobs], np.float64)
+        columns[f"{role}/temperature"] = np.array([one.sampling.temperature for one in completions], np.float64)
     return columns
 
 

@@ -215,6 +215,8 @@ def test_a_step_without_a_valid_question_is_skipped_and_counted():
     for step in range(3):
         episode = play(game, script, step)
         assert not episode.streams
+        said = {s.role: [x.completion.text for g in s.groups for x in g.samples] for s in episode.record}
+        assert said == {"proposer": [proposal("3 + 4?"), "no tags"], "solver": [WRONG] * 4}
         assert episode.log["skipped"]
         assert episode.log["skips"] == episode.log["empty_steps"] == step + 1
         assert episode.log["refused_texts"] == {"off_format": "no tags", "too_hard": proposal("3 + 4?")}
