@@ -19,7 +19,8 @@ from lite_selfplay.games.shots import MOST_SHOTS, opening
 from lite_selfplay.games.table import Reader
 from lite_selfplay.tasks.base import derived_seed
 from lite_selfplay.verify.choice import KIND as CHOICE
-from lite_selfplay.verify.non_answers import states_nothing, vote_class
+from lite_selfplay.verify.keys import vote_key
+from lite_selfplay.verify.non_answers import states_nothing
 from lite_selfplay.verify.programs.checker import KIND as PROGRAM
 
 # A guess at a prompt's length, for how many problems to ask at a time: progress is shown between such blocks.
@@ -266,5 +267,5 @@ def _class_of(answer: str, problem: Problem) -> str | None:
     options = problem.extra.get("options")
     choices = map(str, [problem.answer, *(options if isinstance(options, list) else [])])
     if problem.kind == "math":
-        return vote_class(answer, choices)
+        return vote_key(answer, choices)
     return None if states_nothing(answer, choices) else " ".join(answer.casefold().split()) or None

@@ -2,15 +2,19 @@
 
 import os
 import re
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from lite_selfplay.data import Problem
 from lite_selfplay.errors import TaskError
-from lite_selfplay.tasks.checked import checked
 from lite_selfplay.tasks.code_benchmarks import program_of_row, reader_of
 from lite_selfplay.tasks.files import read_object_lines
 from lite_selfplay.tasks.programs import has_tests, problem_of_object
+from lite_selfplay.verify.math import check_all, references
+from lite_selfplay.verify.programs.cases import read_tests
+from lite_selfplay.verify.programs.checker import KIND as PROGRAM
+from lite_selfplay.verify.programs.idle import require_failing
 
 _PROBLEM_KEYS = ("problem", "question")
 _THOUSANDS = re.compile(r"[-+$]*\d{1,3}(,\d{3})+(\.\d*)?%?")
@@ -59,6 +63,22 @@ def to_problem(row: dict[str, Any], where: str, default_id: str) -> Problem:
             answer = answer.replace(",", "") if _THOUSANDS.fullmatch(answer) else answer
         answer = answer if answer.strip() else None
     return Problem(name, text.strip(), answer, extra=extra)
+
+
+def checked(found: Iterable[tuple[str, Problem]]) -> list[Problem]:
+    """The problems, each given after what names it in an error.
+
+    Raises TaskError for a reference that is not right as the answer to its own problem, since nothing else can be right
+    there, and for tests that no program fails.
+    """
+    pairs = list(found)
+    for where, problem in pairs:
+        if problem.kind == "math" and (answer := problem.answer) is not None:
+            given = [(f"<answer>{', '.join(values)}</answer>", answer) for values in references(answer)]
+            if not any(verdict.correct for verdict in check_all(given)):
+                raise TaskError(f"{where}: no answer is right by this reference: {str(answer)[:80]!r}")
+    require_failing([(where, read_tests(each.answer, where)) for where, each in pairs if each.kind == PROGRAM])
+    return [problem for _, problem in pairs]
 
 
 def _values(answer: Any) -> list[Any]:

@@ -12,10 +12,9 @@ from lite_selfplay.errors import TaskError, UnknownNameError
 from lite_selfplay.tasks.arithmetic import arithmetic
 from lite_selfplay.tasks.base import Task
 from lite_selfplay.tasks.benchmarks import BENCHMARKS, MAKERS
-from lite_selfplay.tasks.checked import checked
 from lite_selfplay.tasks.code_arithmetic import code_arithmetic
 from lite_selfplay.tasks.gym import reasoning_gym
-from lite_selfplay.tasks.jsonl import read_jsonl
+from lite_selfplay.tasks.jsonl import checked, read_jsonl
 from lite_selfplay.tasks.letters import letters
 from lite_selfplay.tasks.stories import stories
 

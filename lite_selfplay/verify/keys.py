@@ -6,9 +6,10 @@ equations that contradicts itself, a sentence. The work is bounded by the answer
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from lite_selfplay.verify.latex import canonical, split_top, trim, tuple_entries, values
+from lite_selfplay.verify.non_answers import states_nothing
 from lite_selfplay.verify.number_words import NUMBER_WORDS, number_of
 from lite_selfplay.verify.quantity import quantity
 from lite_selfplay.verify.statement import statement, unnamed
@@ -41,9 +42,13 @@ def answer_key(answer: str) -> str | None:
     return key_of(pieces(values(answer)))
 
 
-def vote_key(answer: str) -> str | None:
-    """Like `answer_key`, without the name of the value: "x = 5" votes with "5"."""
-    if len(answer) > MAX_CHARACTERS:
+def vote_key(answer: str, choices: Iterable[str] = ()) -> str | None:
+    """Like `answer_key`, without the name of the value: "x = 5" votes with "5".
+
+    None, a vote for nothing, is also what says that there is no answer and is none of the problem's `choices`
+    (`lite_selfplay.verify.non_answers`).
+    """
+    if len(answer) > MAX_CHARACTERS or states_nothing(answer, choices):
         return None
     return key_of(unnamed(pieces(values(answer))))
 

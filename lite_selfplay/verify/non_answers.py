@@ -6,11 +6,6 @@ A solver that always says so would otherwise be its own majority.
 import re
 from collections.abc import Iterable
 
-from lite_selfplay.verify.keys import vote_key
-
-LONGEST = 200
-"""Characters of an answer that are looked at; a longer one states no value anyway."""
-
 _MARKUP = re.compile(r"\\(?:text|textbf|textit|mathrm|mathbf|operatorname)\b|[\\$*`~{}()\[\]\"“”]")
 _BETWEEN = re.compile(r"\s*(?:[,;]|\b(?:and|or)\b)\s*")
 _KNOW = r"(?:know|tell|say|determine|decide|answer|solve|compute|calculate)"
@@ -37,18 +32,9 @@ def states_nothing(answer: str, choices: Iterable[str] = ()) -> bool:
     The words are those of docs/answers.md; one of the problem's `choices` is an answer whatever it says. "None",
     "undefined", "no solution" and "does not exist" are answers.
     """
-    text = _plain(answer[:LONGEST])
-    if text.casefold() in (_plain(choice).casefold() for choice in choices):
+    if (text := _plain(answer)).casefold() in (_plain(choice).casefold() for choice in choices):
         return False
     return any(map(_NOTHING.fullmatch, _BETWEEN.split(text)))
-
-
-def vote_class(answer: str | None, choices: Iterable[str] = ()) -> str | None:
-    """The class of an answer in a vote, None for a vote for nothing.
-
-    That is no answer, one that states no value (`lite_selfplay.verify.keys.vote_key`) and one that states nothing.
-    """
-    return None if answer is None or states_nothing(answer, choices) else vote_key(answer)
 
 
 def _plain(text: str) -> str:

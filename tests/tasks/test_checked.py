@@ -10,7 +10,7 @@ import pytest
 from lite_selfplay.data import Problem
 from lite_selfplay.errors import TaskError
 from lite_selfplay.tasks import load_task
-from lite_selfplay.tasks.checked import checked
+from lite_selfplay.tasks.jsonl import checked
 from lite_selfplay.verify.programs import run_tests
 
 CHECK = (
@@ -87,11 +87,11 @@ def test_a_file_of_humanevals_format_is_trained_on(tmp_path: Path, call: Any):
         ({"problem": "x", "tests": CHECK}, "no `entry_point` says which function"),
         (
             {"problem": "x", "answer": "\\boxed{}"},
-            r"no answer can be right: the reference '\\\\boxed\{\}' as an answer",
+            r"no answer is right by this reference: '\\\\boxed\{\}'",
         ),
-        ({"problem": "x", "answer": "$$"}, "no answer can be right"),
-        ({"problem": "x", "answer": ["."]}, "no answer can be right"),
-        ({"problem": "x", "answer": "9" * 3000}, "no answer can be right: the reference '9{80}' as"),
+        ({"problem": "x", "answer": "$$"}, "no answer is right"),
+        ({"problem": "x", "answer": ["."]}, "no answer is right"),
+        ({"problem": "x", "answer": "9" * 3000}, "no answer is right by this reference: '9{80}'"),
     ],
 )
 def test_what_decides_nothing_is_refused_with_file_and_line(tmp_path: Path, row: dict[str, Any], sentence: str):
@@ -111,7 +111,7 @@ def test_a_benchmark_and_a_function_of_ones_own_are_looked_at_as_well(tmp_path: 
         "from lite_selfplay.data import Problem\nfrom lite_selfplay.tasks import Task\n"
         "def made(seed, held_out):\n    return Task('mine', [Problem('p', 'What?', '')])\n"
     )
-    with pytest.raises(TaskError, match=r"own\.py:made, problem p: no answer can be right"):
+    with pytest.raises(TaskError, match=r"own\.py:made, problem p: no answer is right"):
         load_task(f"{own}:made")
 
 

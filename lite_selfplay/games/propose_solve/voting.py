@@ -13,8 +13,7 @@ from lite_selfplay.data import Completion, Verdict
 from lite_selfplay.games.table import Table
 from lite_selfplay.stats import majority_vote
 from lite_selfplay.verify.format import well_formed
-from lite_selfplay.verify.keys import spoken_value
-from lite_selfplay.verify.non_answers import vote_class
+from lite_selfplay.verify.keys import spoken_value, vote_key
 
 
 @dataclass(frozen=True)
@@ -48,15 +47,15 @@ def vote(table: Table, groups: Sequence[Sequence[Completion]], *, figures: bool 
 
 def count(answers: Sequence[str | None], *, figures: bool = False) -> Vote:
     """The vote of written answers. The same answers in any order give the same label, votes and agreement."""
-    classes = [_class(answer, figures) for answer in answers]
+    classes = [None if answer is None else _class(answer, figures) for answer in answers]
     winner, votes = majority_vote(classes)
     agrees = tuple(winner is not None and key == winner for key in classes)
     spoken = [spoken_value(answer) for answer, right in zip(answers, agrees, strict=True) if right and answer]
     return Vote(min(spoken, key=_plainness, default=None), votes, len(classes), agrees, tuple(answers))
 
 
-def _class(answer: str | None, figures: bool) -> str | None:
-    return None if figures and not re.search(r"\d", answer or "") else vote_class(answer)
+def _class(answer: str, figures: bool) -> str | None:
+    return None if figures and not re.search(r"\d", answer) else vote_key(answer)
 
 
 def _plainness(answer: str) -> tuple[int, str]:

@@ -138,13 +138,16 @@ def _case(given: Any, function: str, where: str) -> Case:
     if isinstance(code, str) and code.strip():
         return _asserted(code, function, where)
     if isinstance(given, Mapping):
-        arguments, expected = _first(given, _ARGUMENTS, None), _first(given, _EXPECTED, _MISSING)
-        if function and isinstance(arguments, list | tuple) and expected is not _MISSING:
+        arguments, expected = _first(given, _ARGUMENTS, None), _first(given, _EXPECTED, None)
+        if function and isinstance(arguments, list | tuple) and expected is not None:
             return _call(function, tuple(arguments), expected, where)
         given = (_first(given, _STDIN, None), _first(given, _STDOUT, None))
     if isinstance(given, list | tuple) and len(given) == 2:
-        stdin, stdout = (_lines(each) for each in given)
-        if stdin is not None and stdout is not None:
+        stdin, stdout = (
+            "\n".join(each) if isinstance(each, list) and all(isinstance(line, str) for line in each) else each
+            for each in given
+        )
+        if isinstance(stdin, str) and isinstance(stdout, str):
             return StdinTest(stdin, stdout)
     raise TaskError(
         f"{where}: a test is [stdin, stdout], an object with stdin and stdout, one with function, arguments and "
@@ -172,16 +175,6 @@ def _call(function: str, arguments: tuple[Any, ...], expected: Any, where: str) 
     except Unwritable as error:
         raise TaskError(f"{where}: a value that is not plain: {error}") from None
     return CallTest(function, arguments, expected)
-
-
-def _lines(given: Any) -> str | None:
-    """Text for a stream; some data sets have a list of lines."""
-    if isinstance(given, list) and all(isinstance(line, str) for line in given):
-        return "\n".join(given)
-    return given if isinstance(given, str) else None
-
-
-_MISSING = object()
 
 
 def _first(given: Mapping[str, Any], names: Sequence[str], otherwise: Any) -> Any:

@@ -1,21 +1,18 @@
 """Whether tests can fail: they are put to programs that do nothing."""
 
-import builtins
 import hashlib
 import json
 import re
-import secrets
 from collections.abc import Sequence
+from typing import Any
 
+from lite_selfplay.errors import TaskError
 from lite_selfplay.verify.programs.cases import AssertTest, ProgramTests, StdinTest
 from lite_selfplay.verify.programs.nouns import Job, Limits
 from lite_selfplay.verify.programs.sandbox import SandboxError, shared_sandbox
 
-AT_ONCE = 50
-"""Problems whose assertions one process runs, one after the other."""
-
 _TRIAL = """
-import json, os, sys
+import builtins, json, os, re, sys
 
 def idle(*given, **named):
     return None
@@ -35,58 +32,59 @@ def passes(function, names, bound, setup, tests):
             space = {**dict.fromkeys(names, function), **space, **dict.fromkeys(bound, function)}
     return [results[0] and passed for passed in results[1:]]
 
-nonce, problems = json.load(sys.stdin)
-for number, problem in enumerate(problems):
-    found = json.dumps([passes(idle, *problem), passes(broken, *problem)])
-    os.write(1, f"\\n{nonce} {number} {found}\\n".encode())
+for key, problem in json.load(sys.stdin).items():
+    names = {*re.findall(r"\\b[A-Za-z]\\w*", " ".join(problem[-1]))} - {*dir(builtins)}
+    found = json.dumps([passes(function, names, *problem) for function in (idle, broken)])
+    os.write(1, f"\\n{key} {found}\\n".encode())
 """
-_Problem = tuple[list[str], list[str], str, list[str]]
+AT_ONCE = 50
+"""Problems whose assertions one process runs, one after the other."""
 _known: dict[str, str] = {}
 """What is wrong with tests, by their hash."""
 
 
-def faults(tests: Sequence[ProgramTests]) -> list[str]:
-    """Why each program's tests cannot fail, empty where they can.
+def require_failing(found: Sequence[tuple[str, ProgramTests]]) -> None:
+    """Raises TaskError for tests that cannot fail, beginning with what is given before them.
 
     They are put to a program that has every function that they name, returns None from each and prints nothing: one of
     them at least has to fail. A test by itself may expect that, unless it passes where every function raises, too.
     Assertions run in the sandbox, a set of thousands in seconds; where there is no sandbox they are not looked at.
     """
-    keys = [hashlib.blake2b(repr(each).encode(errors="surrogatepass")).hexdigest() for each in tests]
-    new = {key: each for key, each in zip(keys, tests, strict=True) if key not in _known}
-    problems = {key: problem for key, each in new.items() if (problem := _problem(each))[-1]}
-    found = _tried(problems, AT_ONCE)
-    # What ends a process, or never ends, takes its neighbours along.
-    found |= _tried({key: problem for key, problem in problems.items() if key not in found}, 1)
-    _known.update((key, _fault(each, *found.get(key, ([], [])))) for key, each in new.items())
-    return [_known[key] for key in keys]
-
-
-def _problem(tests: ProgramTests) -> _Problem:
-    """The names that may be the program's, those that are, the setup and the assertions."""
-    code = [case.code for case in tests.cases if isinstance(case, AssertTest)]
-    names = {*re.findall(r"\b[A-Za-z]\w*", "\n".join(code))} - {*dir(builtins)}
-    return sorted(names), [tests.function, "candidate"] if tests.function else [], tests.setup, code
-
-
-def _tried(problems: dict[str, _Problem], at_once: int) -> dict[str, tuple[list[bool], list[bool]]]:
-    """By key, whether each assertion passes for a program that does nothing, and for one whose functions raise."""
-    nonce, keys = secrets.token_hex(16), list(problems)
-    chunks = [keys[i : i + at_once] for i in range(0, len(keys), at_once)]
-    given = [json.dumps([nonce, [problems[key] for key in chunk]]).encode() for chunk in chunks]
-    jobs = [Job("stdio", ({"program": _TRIAL},), stdin, number) for number, stdin in enumerate(given)]
+    keys = [
+        hashlib.blake2b(repr(tests).encode(errors="surrogatepass"), digest_size=16).hexdigest() for _, tests in found
+    ]
+    new = {key: tests for key, (_, tests) in zip(keys, found, strict=True) if key not in _known}
+    code = {key: [case.code for case in new[key].cases if isinstance(case, AssertTest)] for key in new}
+    tried = {
+        key: [[new[key].function, "candidate"] if new[key].function else [], new[key].setup, code[key]]
+        for key in new
+        if code[key]
+    }
     try:
-        runs = shared_sandbox().run(jobs, Limits()) if jobs else []
+        results = _tried(tried, AT_ONCE)
+        # What ends a process, or never ends, took its neighbours along.
+        results |= _tried({key: tried[key] for key in tried if key not in results}, 1)
     except SandboxError:
-        return {}
-    lines = [(c, line) for c, run in zip(chunks, runs, strict=True) for line in re.findall(rf"{nonce} (.+)", run.text)]
-    return {chunk[int(number)]: json.loads(found) for chunk, line in lines for number, found in [line.split(" ", 1)]}
+        results = {}
+    _known.update((key, _fault(tests, *results.get(key, ([], [])))) for key, tests in new.items())
+    for key, (where, _) in zip(keys, found, strict=True):
+        if _known[key]:
+            raise TaskError(f"{where}: {_known[key]}")
+
+
+def _tried(problems: dict[str, list[Any]], at_once: int) -> dict[str, tuple[list[bool], list[bool]]]:
+    """By key, whether each assertion passes for a program that does nothing, and for one whose functions raise."""
+    keys = list(problems)
+    chunks = [{key: problems[key] for key in keys[i : i + at_once]} for i in range(0, len(keys), at_once)]
+    jobs = [Job("stdio", ({"program": _TRIAL},), json.dumps(each).encode(), n) for n, each in enumerate(chunks)]
+    runs = shared_sandbox().run(jobs, Limits()) if jobs else []
+    return {key: json.loads(found) for run in runs for key, found in re.findall(r"^(\w{32}) (.+)$", run.text, re.M)}
 
 
 def _fault(tests: ProgramTests, idle: Sequence[bool], broken: Sequence[bool]) -> str:
-    results = iter(idle)
+    asserted = iter(idle)
     passed = [
-        next(results, False)
+        next(asserted, False)
         if isinstance(case, AssertTest)
         else isinstance(case, StdinTest) and not case.stdout.strip()
         for case in tests.cases

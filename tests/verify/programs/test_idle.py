@@ -4,15 +4,23 @@ import time
 
 import pytest
 
-from lite_selfplay.verify.programs import SandboxError, idle, read_tests
-from lite_selfplay.verify.programs.idle import faults
+from lite_selfplay.errors import TaskError
+from lite_selfplay.verify.programs import ProgramTests, SandboxError, idle, read_tests
+from lite_selfplay.verify.programs.idle import require_failing
 
 NOTHING = "the tests test nothing"
 
 
 def fault(tests: object) -> str:
-    (found,) = faults([read_tests(tests)])
-    return found
+    try:
+        require_failing([("here", read_tests(tests))])
+    except TaskError as error:
+        return str(error).removeprefix("here: ")
+    return ""
+
+
+def placed(tests: list[ProgramTests]) -> list[tuple[str, ProgramTests]]:
+    return [(f"place {number}", each) for number, each in enumerate(tests)]
 
 
 @pytest.mark.parametrize(
@@ -61,21 +69,21 @@ def test_a_single_assertion_that_every_program_passes_is_named():
 def test_one_that_never_ends_takes_no_other_along():
     tests = [read_tests([f"assert add({i}, 2) == 3"]) for i in range(20)]
     tests[3:3] = [read_tests(["import os\nos._exit(0)  # again"]), read_tests(["add(7, 8)"])]
-    found = faults(tests)
-    assert [i for i, each in enumerate(found) if each] == [4]
+    with pytest.raises(TaskError, match="place 4: the tests test nothing"):
+        require_failing(placed(tests))
 
 
 def test_a_thousand_take_seconds_and_are_known_the_second_time(monkeypatch: pytest.MonkeyPatch):
     tests = [read_tests([f"assert add({i}, 3) == {i + 3}", f"assert add({i}, 4) == {i + 4}"]) for i in range(1000)]
     started = time.monotonic()
-    assert set(faults(tests)) == {""}
+    require_failing(placed(tests))
     assert time.monotonic() - started < 30  # a second or two on an idle machine
 
     def no_more(*_: object) -> object:
         raise AssertionError("they are known")
 
     monkeypatch.setattr(idle, "shared_sandbox", no_more)
-    assert set(faults(tests)) == {""}
+    require_failing(placed(tests))
 
 
 def test_where_nothing_can_be_run_assertions_are_not_looked_at(monkeypatch: pytest.MonkeyPatch):
@@ -84,5 +92,5 @@ def test_where_nothing_can_be_run_assertions_are_not_looked_at(monkeypatch: pyte
 
     monkeypatch.setattr(idle, "shared_sandbox", none)
     monkeypatch.setattr(idle, "_known", {})
-    assert faults([read_tests(["assert True"]), read_tests([["1", ""]])])[0] == ""
+    assert fault(["assert True"]) == ""
     assert fault([["1", ""]]).startswith(NOTHING)
