@@ -2,9 +2,9 @@
 
     python tests/versions.py [oldest] [newest] [beside]
 
-Each end has an environment of its own, made by uv (`$UV`), which takes torch alone from the one this runs in: the others
-differ by a few packages. `beside` asks uv whether one set of releases fits the wheel and each of its neighbours. Needs
-a network, so it is no part of `make test`. Warnings of other libraries about themselves are not looked at here.
+Each end has an environment of its own, made by uv (`$UV`), which takes torch alone from the one this runs in. `beside`
+asks uv whether one set of releases fits the wheel and each of its neighbours. Needs a network, so it is no part of
+`make test`. Warnings of other libraries about themselves are not looked at here.
 """
 
 import os
