@@ -34,7 +34,7 @@ CORE = [
     *("tests/models/test_adapters.py", "tests/models/logprobs", "tests/models/generation"),
     *("tests/models/backends/test_quantised.py", "tests/models/sources/test_hub.py", "tests/runs/test_lock.py"),
     *("tests/training/test_trl.py", "tests/training/test_trainer.py", "tests/training/test_sampler_check.py"),
-    *("tests/tasks/test_benchmarks.py", "tests/tasks/test_checked.py"),
+    *("tests/tasks/test_benchmarks.py", "tests/tasks/test_refused.py"),
 ]
 QUIET = ("ignore::FutureWarning", "ignore::DeprecationWarning")
 

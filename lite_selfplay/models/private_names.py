@@ -5,7 +5,8 @@ number that is silently wrong. `tests/models/test_private_names.py` holds the li
 """
 
 from dataclasses import dataclass
-from importlib import import_module, metadata
+from importlib import metadata
+from pkgutil import resolve_name
 from typing import Any
 
 from packaging.requirements import Requirement
@@ -64,32 +65,27 @@ def require(*packages: str, instance: Any = None) -> None:
             lacking = [f".{name}" for name in private.names if not hasattr(owner, name)] if owner is not None else [""]
             if lacking:
                 raise RequestError(
-                    f"{_installed(private.package)} has no {private.owner.replace(':', '.')}{lacking[0]}, which this "
-                    f'library uses: pip install "{private.package}"'
+                    f"{private.package.name} {metadata.version(private.package.name)} has no "
+                    f"{private.owner.replace(':', '.')}{lacking[0]}, which this library uses: "
+                    f'pip install "{private.package}"'
                 )
 
 
 def untried() -> str | None:
     """A sentence about installed releases that are newer than any that was tried; None where there are none."""
-    newer = [
-        each
+    newer = {
+        each: f"{each.name} {version}"
         for each in (TORCH, TRANSFORMERS, TRL, PEFT)
-        if not each.specifier.contains(metadata.version(each.name), prereleases=True)
-    ]
+        if not each.specifier.contains(version := metadata.version(each.name), prereleases=True)
+    }
     if not newer:
         return None
     back = " ".join(f'"{each}"' for each in newer)
-    return f"not tried yet with {' and '.join(map(_installed, newer))}: if anything fails, pip install {back}"
+    return f"not tried yet with {' and '.join(newer.values())}: if anything fails, pip install {back}"
 
 
 def _owner(place: str) -> Any:
-    module, _, name = place.partition(":")
     try:
-        found = import_module(module)
-        return getattr(found, name) if name else found
+        return resolve_name(place)
     except (ImportError, AttributeError):
         return None
-
-
-def _installed(package: Requirement) -> str:
-    return f"{package.name} {metadata.version(package.name)}"
