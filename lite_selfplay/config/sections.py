@@ -428,8 +428,8 @@ class RolloutsSection(Section):
         metavar="URL,...",
         unset="none",
     )
-    model: str | None = key(None, "The base's name on the servers", unset="the only base that a server names")
-    timeout_s: float = key(600, "Seconds that a server may take for one completion before it is left out", gt=0)
+    model: str | None = key(None, "The base's name on the servers", unset="the first base that a server names")
+    timeout_s: float = key(600, "Seconds that a server may take for one answer", gt=0)
     rows_at_once: int = key(128, "The most completions that a server is asked for at a time", ge=1, le=1024)
     folder: str | None = key(
         None, "Where adapters are written for the servers", unset="rollouts in the run folder", min_length=1

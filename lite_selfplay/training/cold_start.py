@@ -232,12 +232,12 @@ class _Fit:
         own = [value for (value,) in read(losses)]
         self._require_finite(own, step)
         told = self.ranks.gather(f"the loss of seat {self.seat}, {self._where(step)}", [own, self.scale.exponent])
-        self.scale.agree([exponent for (_, exponent), _ in told])
+        self.scale.agree([exponent for _, exponent in told])
         for parameter in self.parameters:
             if parameter.grad is None:
                 parameter.grad = torch.zeros_like(parameter)
         self.ranks.add_up(self._gradients())
-        return [torch.tensor(x, device=self.parameters[0].device) for (theirs, _), _ in told for x in theirs]
+        return [torch.tensor(x, device=self.parameters[0].device) for theirs, _ in told for x in theirs]
 
     def _require_finite(self, losses: Sequence[float], step: int) -> None:
         for value in losses:

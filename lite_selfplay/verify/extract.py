@@ -52,9 +52,9 @@ def extract_answer(text: str, *, block_only: bool = False) -> str | None:
 
     In this order: the last non-empty `<answer>` block (a boxed value inside it before the block's own text), a value
     that "the final answer is" gives after the last box, the last `\boxed{}`, the last statement such as "the final
-    answer is X", "Answer: X" or "#### X". A text whose
-    reasoning is never closed has no answer. Boxed values given together, as in `\boxed{1}` or `\boxed{2}`, are returned
-    together ("1, 2"), so that a hedged answer is recognised as one.
+    answer is X", "Answer: X" or "#### X". A text whose reasoning is never closed has no answer. Boxed values given
+    together, as in `\boxed{1}` or `\boxed{2}`, are returned together ("1, 2"), so that a hedged answer is recognised
+    as one.
     """
     rest = split_reasoning(text).rest
     blocks = [span.content for span in answer_spans(rest) if span.content.strip() and (span.closed or not block_only)]

@@ -24,18 +24,15 @@ _UNIT = re.compile(rf"(?P<blank>\s*)(?P<unit>/?\s*{_UNIT_WORD}(?:[\s/*]+{_UNIT_W
 _MAX_UNIT_CHARACTERS = 80
 _MAX_UNIT_WORDS = 6
 _STICKING = re.compile(r"[ckmnµ]m|[km]g|[mcd][lL]|ft|yd|mi|hrs?|lbs?|oz|Hz|eV|k[WV]|m[Vs]|mph|kph|km/h|m/s")
-CHANGING = (
-    r"not|no|yes|true|false|none|never|neither|nor|nothing|cannot|\w+n't|but|except|without|unlike|than"
-    r"|at (?:least|most)|twice|thrice|half|double|triple|wrong|incorrect"
-    r"|(?:doubl|tripl|quadrupl|halv|negat|revers|invert)ed"
-)
-"""Words that negate, compare or scale: with one of them a text does not say what the value is."""
+NEGATING = r"not|no|none|never|neither|nor|nothing|cannot|\w+n't|but|than"
+SCALING = r"(?:doubl|tripl|quadrupl|halv|negat|revers|invert)ed"
+"""Words that negate or compare, and that scale: a text with one of them does not say what the value is."""
 # Words after a number that turn it into another number, or into another statement.
 _NOT_UNIT = re.compile(
-    rf"{CHANGING}|hundred|thousand|[mbtr]+illion|dozens?|score|half|halves|thirds?|fourths?"
-    r"|(?:fif|six|seven|eigh|nin|ten|eleven|twelf|\w+teen|\w+tie|hundred|thousand|\w+illion)ths?|\w+fold"
-    r"|squared|cubed|factorial|base|times|plus|minus|over|mod|choose|log|ln|exp|sin|cos|tan|sqrt|negative|opposite"
-    r"|reciprocal|inverse|or|and|to|if|when|for|where|is|are|was|from|up|down|least|most|between|maybe|perhaps|either",
+    rf"{NEGATING}|{SCALING}|hundred|thousand|[bm]illion|trillion|dozens?|half|halves|\w+fold|squared|cubed|factorial|base"
+    r"|times|plus|minus|over|mod|choose|log|ln|exp|sin|cos|tan|sqrt|or|and|to|if|when|for|where|is|are|was|from|up|down"
+    r"|least|most|between|maybe|perhaps|either|negatives|opposites|reciprocals|inverses|thirds|fourths"
+    r"|(?:fif|six|seven|eigh|nin|ten|eleven|twelf|\w+teen|\w+tie|hundred|thousand|\w+illion)ths",
     re.IGNORECASE,
 )
 _SCALED = re.compile(
@@ -119,8 +116,8 @@ def _taken_off(text: str, letter_units: bool) -> tuple[str, Unit | None, bool]:
 def _is_unit(text: str, blank: str, letter_units: bool) -> bool:
     """Whether the text after a value is a unit, such as "cm ^2", "kcal m^{-2}" or "hot dogs per day"."""
     words = re.findall(r"[A-Za-zµ][A-Za-zµ'-]*", text)
-    if len(words) > _MAX_UNIT_WORDS or any(_NOT_UNIT.fullmatch(word) for word in words):
-        return False
+    if len(words) > _MAX_UNIT_WORDS or any(_NOT_UNIT.fullmatch(word) for word in (*words, f"{words[-1]}s")):
+        return False  # 5 fifth graders are 5, and 5 fifths or "1 fifth" are not
     if _STICKING.match(text) and unit_of(text) is not None:
         return True
     # "5 xy" and "5m" may be products: a unit is separated by a space.

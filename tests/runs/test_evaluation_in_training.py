@@ -14,6 +14,7 @@ from lite_selfplay.errors import ConfigError, Interrupted, RunFolderError, Unkno
 from lite_selfplay.runs import session
 from lite_selfplay.runs.api import cold_start
 from lite_selfplay.runs.plan import evaluation_steps, plan
+from lite_selfplay.runs.state import state_of
 from lite_selfplay.tasks import content_key
 
 LETTERS = "letters:named=6"
@@ -125,6 +126,7 @@ def test_a_cold_start_teaches_and_stops(taught: Run):
     assert not taught.metrics_rows()
     assert list(taught.evaluations()) == ["untouched", "after cold start"]
     assert (taught.path / "checkpoints" / "step-0" / "manifest.json").is_file()
+    assert (state_of(taught.path).stage, state_of(taught.path).resume) == ("cold start", None)
     examples = [json.loads(line) for line in (taught.path / "cold_start.jsonl").read_text().splitlines()]
     assert {row["role"] for row in examples} == {"drafter", "challenger"}
     fresh = plan(config(taught.path, eval={})).config
@@ -197,7 +199,7 @@ def test_a_run_stopped_in_its_first_evaluation_goes_on_as_if_it_had_not(measured
     run = resume(again)
     assert all(same(weights(run, seat), weights(measured, seat)) for seat in "AB")
     before, after = measured.evaluations(), run.evaluations()
-    assert list(after) == list(before)[1:]  # the untouched base was measured before the checkpoint
+    assert list(after) == list(before)  # the untouched base is measured after the checkpoint, too
     assert all(after[moment] == before[moment] for moment in after)
 
 

@@ -91,13 +91,13 @@ NAMES = [
     ("x=3 or x=-1", ["-1, 3"], ["x=3", "x=3, y=-1"]),
     (
         "8",
-        ["The total cost = 8", "AB = 8", r"\int_0^2 4 dx = 8"],
+        ["The total cost = 8", "double rooms = 8", "AB = 8", r"\int_0^2 4 dx = 8"],
         ["x is not = 8", "anything but = 8", r"x \ne 7 = 8", "x > 7 = 8", "x isn't = 8", "twice it = 8"],
     ),
     (
         "5",
-        ["5 hot dogs", "5 fewer apples", "5 months"],
-        ["5 doubled", "5 halved", "5 tenths", "5 dozens", "5 reciprocal", "5 isn't it"],
+        ["5 hot dogs", "5 fewer apples", "5 months", "5 fifth graders", "5 wrong answers", "5 double rooms"],
+        ["5 doubled", "5 halved", "5 tenths", "5 dozens", "5 reciprocal", "5 isn't it", "5 fifth"],
     ),
     ("36", ["36 baths"], ["36 hundredths", "36 thousandths"]),
 ]  # fmt: skip

@@ -32,8 +32,8 @@ def right_for_all(streams: Sequence[Stream]) -> list[str]:
         return []
     text, found = shorten(texts[worst], 80, placeholder=" ..."), paid[worst]
     return [
-        f"the {worst[0]}'s answer {text!r} is right on {found.total()} problems with {len(found)} different answers: "
-        "what judges it can be had for nothing, and whoever finds that learns nothing else (docs/answers.md)"
+        f"the {worst[0]}'s answer {text!r} is right on {found.total()} problems with {len(found)} different "
+        "references: it is paid without solving them, and training on it teaches nothing else (docs/answers.md)"
     ]
 
 

@@ -206,7 +206,7 @@ def _declared(about: _About) -> Iterator[Cause]:
     sentences = warned(about.looked)
     page = f"docs/games/{about.config.game.label}.md" if not about.config.game.label.endswith(".py") else ""
     for sentence, count in sentences.items():
-        steps = f"the game warned of it at {count} of {len(about.looked)} steps"
+        steps = f"the run warned of it at {count} of {len(about.looked)} steps"
         yield Cause("warning", "wrong", f"{sentence[:1].upper()}{sentence[1:].rstrip('.')}.", steps, page)
     for figure in about.game.figures:
         values = [value for row in about.looked if (value := value_of(figure, row["game"])) is not None]

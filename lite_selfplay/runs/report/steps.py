@@ -158,8 +158,8 @@ def stream_words(game: type[Game], role: str, stream: Mapping[str, Any], verbose
 
 
 def warning_kind(sentence: str) -> str:
-    """What warnings of one kind have in common: the sentence without its figures."""
-    return re.sub(r"[\d.]+", "", sentence)
+    """What warnings of one kind have in common: the sentence without its figures and what it quotes."""
+    return re.sub(r"(?<= )(['\"]).*\1(?= )|[\d.]+", "", sentence)
 
 
 def warned(rows: Iterable[Mapping[str, Any]]) -> dict[str, int]:

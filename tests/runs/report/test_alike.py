@@ -21,12 +21,12 @@ ANYTHING = r"N\approx0\approx1\approx2"
 def test_an_answer_that_is_right_for_different_references_is_named() -> None:
     played = stream(*((n, [(ANYTHING, True), ("7", n == 7)]) for n in range(4)), (3, [(ANYTHING, True)]))
     (sentence,) = right_for_all([played])
-    assert f"the solver's answer {ANYTHING!r} is right on 5 problems with 4 different answers" in sentence
+    assert f"the solver's answer {ANYTHING!r} is right on 5 problems with 4 different references" in sentence
 
 
 def test_answers_of_one_class_are_one_answer() -> None:
     played = stream(*((n, [(f"{'0' * n}12", True)]) for n in range(3)))
-    assert "on 3 problems with 3 different answers" in right_for_all([played])[0]
+    assert "on 3 problems with 3 different references" in right_for_all([played])[0]
 
 
 def test_what_is_right_for_one_reference_is_no_alarm() -> None:
