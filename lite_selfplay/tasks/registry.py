@@ -14,9 +14,10 @@ from lite_selfplay.tasks.base import Task
 from lite_selfplay.tasks.benchmarks import BENCHMARKS, MAKERS
 from lite_selfplay.tasks.code_arithmetic import code_arithmetic
 from lite_selfplay.tasks.gym import reasoning_gym
-from lite_selfplay.tasks.jsonl import checked, read_jsonl
+from lite_selfplay.tasks.jsonl import read_jsonl
 from lite_selfplay.tasks.letters import letters
 from lite_selfplay.tasks.stories import stories
+from lite_selfplay.verify.programs.idle import require_failing
 
 Maker = Callable[..., Task]
 """Makes a task, as `maker(seed, held_out, **options)`; options come as texts.
@@ -132,7 +133,7 @@ def _made(maker: Maker, name: str, seed: int, held_out: bool, options: str, data
             raise TaskError(f"the task {name} holds no problem")
         _ = task.problems[0]
     if isinstance(task.problems, list | tuple):  # others are made as they are drawn
-        checked((f"{task.origin or name}, problem {problem.id}", problem) for problem in task.problems)
+        require_failing((f"{task.origin or name}, problem {problem.id}", problem) for problem in task.problems)
     return task
 
 

@@ -18,6 +18,7 @@ from lite_selfplay.testing import as_sampled
 from lite_selfplay.training import scale
 from tests.card import counts, pretend
 from tests.gpu import evidence
+from tests.near import near
 
 Gradients = Mapping[str, Mapping[str, torch.Tensor]]
 
@@ -94,7 +95,7 @@ def test_large_rectangles_have_smaller_masks_or_none(monkeypatch: pytest.MonkeyP
 
     monkeypatch.setattr(packed_on_card, "LARGE", 0)
     for mine, theirs in zip(both(packed_on_card.attend, layout), both(attention.attend, blocks), strict=True):
-        torch.testing.assert_close(mine, theirs, rtol=0, atol=2e-6)
+        assert near(mine, theirs, 2e-6)
     (mask,) = layout.indices(2, 3, drawn[0]).masks
     assert (mask is None) if not shared else (mask is not None and mask.shape == (6, 1, 7, 16))
     monkeypatch.undo()

@@ -9,6 +9,7 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from lite_selfplay.models import attention as module
 from lite_selfplay.models.attention import Block, attend
+from tests.near import near
 
 # Two beginnings of 5 and 4 tokens, three rows of several lengths after the first, two after the second, a row alone.
 BLOCKS = (Block(0, (5, 4)), Block(9, (3, 6, 5), range(5)), Block(23, (2, 2), range(5, 9)), Block(27, (7,)))
@@ -57,7 +58,7 @@ def test_equal_to_attention_row_by_row(heads: int, key_heads: int, scores: int, 
     found, right = (values_and_gradients(attention, *drawn) for attention in (packed, row_by_row))
     for mine, theirs in zip(found, right, strict=True):
         assert theirs.abs().max() > 0.1
-        torch.testing.assert_close(mine, theirs, rtol=0, atol=2e-6)
+        assert near(mine, theirs, 2e-6)
 
 
 def test_values_may_have_another_size_than_keys():
@@ -65,7 +66,7 @@ def test_values_may_have_another_size_than_keys():
     for mine, theirs in zip(
         values_and_gradients(packed, *drawn), values_and_gradients(row_by_row, *drawn), strict=True
     ):
-        torch.testing.assert_close(mine, theirs, rtol=0, atol=2e-6)
+        assert near(mine, theirs, 2e-6)
 
 
 def test_in_bfloat16_it_is_as_near_to_the_truth_as_torchs_own():

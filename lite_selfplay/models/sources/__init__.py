@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from lite_selfplay.config.user_files import require_file
 from lite_selfplay.errors import ModelNotFoundError, UnknownNameError
+from lite_selfplay.models.private_names import untried
 from lite_selfplay.models.sources import catalog, folders
 from lite_selfplay.models.sources.catalog import NO_NETWORK, ModelInfo, known_models
 from lite_selfplay.tasks.files import sha256_of
@@ -61,7 +62,10 @@ class ResolvedModel:
 
 
 def base_of(section: "ModelSection", progress: "Progress") -> ResolvedModel:
-    """The base that a configuration names, with a loud warning where its own code is to be run. Raises as `resolve`."""
+    """The base that a configuration names, with a loud warning where its own code is to be run, and a sentence where
+    libraries are newer than those that were tried. Raises as `resolve`."""
+    if (newer := untried()) is not None:
+        progress.say(newer)
     if section.trust_remote_code:
         progress.warn(
             f"TRUSTING REMOTE CODE: Python code that comes with {section.name} runs with all your rights: it can read, "

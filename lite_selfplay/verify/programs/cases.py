@@ -60,7 +60,6 @@ _FUNCTION = ("function", "fn_name", "entry_point", "func_name")
 _ARGUMENTS, _EXPECTED = ("arguments", "args", "input", "inputs"), ("expected", "output", "outputs", "result")
 _CODE = ("assert", "check", "test", "code")
 _MANY = ("tests", "test_list", "cases", "unit_tests")
-_SETUP = ("setup", "test_setup_code")
 
 _UNITTEST = """
 
@@ -108,7 +107,7 @@ def _beside(given: Mapping[str, Any], where: str) -> dict[str, Any]:
     texts = {
         "function": _first(given, _FUNCTION, ""),
         "stub": given.get("stub") or "",
-        "setup": _first(given, _SETUP, ""),
+        "setup": _first(given, ("setup", "test_setup_code"), ""),
     }
     if not all(isinstance(text, str) for text in texts.values()):
         raise TaskError(f"{where}: function, stub and setup must be text")

@@ -7,10 +7,9 @@ from typing import Any
 
 import pytest
 
-from lite_selfplay.data import Problem
 from lite_selfplay.errors import TaskError
 from lite_selfplay.tasks import load_task
-from lite_selfplay.tasks.jsonl import checked
+from lite_selfplay.tasks.jsonl import to_problem
 from lite_selfplay.verify.programs import run_tests
 
 CHECK = (
@@ -109,9 +108,10 @@ def test_a_benchmark_and_a_function_of_ones_own_are_looked_at_as_well(tmp_path: 
     own = tmp_path / "own.py"
     own.write_text(
         "from lite_selfplay.data import Problem\nfrom lite_selfplay.tasks import Task\n"
-        "def made(seed, held_out):\n    return Task('mine', [Problem('p', 'What?', '')])\n"
+        "def made(seed, held_out):\n"
+        "    return Task('mine', [Problem('p', 'Add.', ['add(1, 2)'], kind='program')])\n"
     )
-    with pytest.raises(TaskError, match=r"own\.py:made, problem p: no answer is right"):
+    with pytest.raises(TaskError, match=r"own\.py:made, problem p: the tests test nothing"):
         load_task(f"{own}:made")
 
 
@@ -132,9 +132,7 @@ def test_a_benchmark_and_a_function_of_ones_own_are_looked_at_as_well(tmp_path: 
     ],
 )
 def test_references_that_an_answer_matches(answer: Any):
-    problem = Problem("x", "?", answer)
-    assert checked([("here", problem)]) == [problem]
-    assert checked([("here", Problem("x", "?"))])
+    assert to_problem({"problem": "?", "answer": answer}, "here", "x").answer == answer
 
 
 DATA = Path(os.environ.get("LITE_SELFPLAY_TEST_DATA") or Path(__file__).parents[3] / "shared" / "data")
