@@ -96,7 +96,7 @@ def _scores(spans: Sequence[Span]) -> int:
 
 def _indices(found: Sequence[Sequence[Span]], heads: int, groups: int, like: Tensor) -> Indices:
     tokens = sum(span.length for spans in found for span in spans)
-    shapes, masks = [], []
+    shapes, masks = list[tuple[int, int, int]](), list[Tensor | None]()
     queries, keys = [], []
     query_places = torch.zeros(tokens, heads, dtype=torch.long)
     result_places = torch.zeros(tokens, heads, groups, dtype=torch.long)
