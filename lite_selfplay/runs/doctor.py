@@ -80,9 +80,7 @@ def _device() -> str:
 
 
 def _backend() -> str:
-    if (problem := availability.unsloth_problem()) is not None:
-        return f"transformers; unsloth cannot work here: {problem}"
-    return f"transformers; {why_auto()}"
+    return f"transformers; {why_auto() or availability.package_problem()}"
 
 
 def _precision() -> str:
