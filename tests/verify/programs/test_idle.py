@@ -4,8 +4,9 @@ import time
 
 import pytest
 
-from lite_selfplay.verify.programs import SandboxError, idle, read_tests
-from lite_selfplay.verify.programs.idle import faults
+from lite_selfplay.tasks import checked
+from lite_selfplay.tasks.checked import faults
+from lite_selfplay.verify.programs import SandboxError, read_tests
 
 NOTHING = "the tests test nothing"
 
@@ -74,7 +75,7 @@ def test_a_thousand_take_seconds_and_are_known_the_second_time(monkeypatch: pyte
     def no_more(*_: object) -> object:
         raise AssertionError("they are known")
 
-    monkeypatch.setattr(idle, "shared_sandbox", no_more)
+    monkeypatch.setattr(checked, "shared_sandbox", no_more)
     assert set(faults(tests)) == {""}
 
 
@@ -82,7 +83,7 @@ def test_where_nothing_can_be_run_assertions_are_not_looked_at(monkeypatch: pyte
     def none() -> object:
         raise SandboxError("not here")
 
-    monkeypatch.setattr(idle, "shared_sandbox", none)
-    monkeypatch.setattr(idle, "_known", {})
+    monkeypatch.setattr(checked, "shared_sandbox", none)
+    monkeypatch.setattr(checked, "_known", {})
     assert faults([read_tests(["assert True"]), read_tests([["1", ""]])])[0] == ""
     assert fault([["1", ""]]).startswith(NOTHING)
