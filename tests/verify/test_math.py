@@ -73,68 +73,6 @@ def test_reasons(text: str, answer: Any, reason: str) -> None:
     assert reason in math.REASONS
 
 
-@pytest.mark.parametrize(
-    ("gold", "answer"),
-    [
-        (r"2\sqrt{2}", r"\sqrt{8}"),
-        (r"\frac{\sqrt{3}}{3}", r"\frac{1}{\sqrt{3}}"),
-        ("12", r"\sqrt{144} = 12"),
-        ("2^{10}", "1024"),
-        ("5!", "120"),
-        (r"7\pi", "21.99114857512855"),
-        ("6 - 5i", "-5i+6"),
-        ("x^2-1", "(x-1)(x+1)"),
-        (r"\frac{n(n+1)}{2}", "n(n+1)/2"),
-        ("x=5", "5"),
-        ("5/2", "x = 10/4"),
-        (r"x \in [-2,7]", r"-2 \le x \le 7"),
-        (r"-2 \le x \le 7", "[-2,7]"),
-        (r"(-\infty, 2) \cup (3, \infty)", r"(3,\infty)\cup(-\infty,2)"),
-        (r"\begin{pmatrix} -1/3 \\ 2/3 \end{pmatrix}", r"\begin{pmatrix} -\frac13 \\ \frac23 \end{pmatrix}"),
-        (r"\left( 3, \frac{\pi}{2} \right)", r"(3, \pi/2)"),
-        (r"1 \pm \sqrt{19}", r"1 - \sqrt{19}, \sqrt{19}+1"),
-        (r"\frac{1}{m} t", r"\frac{t}{m}"),
-        (r"\arcsin{\frac{1}{1.3}}", r"\arcsin(10/13)"),
-        (r"2\sqrt{2}\times 10^{-9}", r"\sqrt{8}\times 10^{-9}"),
-    ],
-)
-def test_equal_by_algebra(gold: str, answer: str) -> None:
-    verdicts = check_all([(wrapper % answer, gold) for wrapper in WRAPPERS[:3]])
-    assert [verdict.reason for verdict in verdicts] == ["", "", ""]
-
-
-@pytest.mark.parametrize(
-    ("gold", "answer"),
-    [
-        (r"2\sqrt{2}", r"\sqrt{9}"),
-        ("12", "not 12"),
-        ("12", "at least 12"),
-        ("12", "12 thousand"),
-        ("12", "12 (or 13)"),
-        ("12", "12 (13)"),
-        ("12", "12x"),
-        ("12", "[12, 13]"),
-        ("12", "(12, 13)"),
-        ("12", r"x \neq 12"),
-        ("12", r"x \ge 12"),
-        ("12", r"12 \cup 13"),
-        ("6m", "6"),
-        ("6", "6m"),
-        ("x=5", "y=5"),
-        ("(1,2)", "[1,2]"),
-        (r"[-2,7]", r"-2 < x < 7"),
-        (r"2.88 \times 10^{-19}", r"\pi \times 10^{-19}"),
-        (r"\sqrt{2} \times 10^{-9}", r"\sqrt{3} \times 10^{-9}"),
-        (r"1 \pm \sqrt{19}", r"1 + \sqrt{19}"),
-        (r"1 + \sqrt{19}", r"1 \pm \sqrt{19}"),
-        ("2k", r"\frac{"),
-    ],
-)
-def test_different_by_algebra(gold: str, answer: str) -> None:
-    verdicts = check_all([(wrapper % answer, gold) for wrapper in WRAPPERS[:3]])
-    assert not any(verdict.correct for verdict in verdicts)
-
-
 def test_the_prefill_opens_the_reasoning() -> None:
     assert check(completion(r"\boxed{1} no </think> \boxed{2}", prefill="<think>\n"), 2).correct
     assert check(completion(r"\boxed{2}", prefill="<think>\n"), 2).reason == "no_answer"
