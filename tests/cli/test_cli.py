@@ -15,7 +15,6 @@ from typing import Any
 import pytest
 import yaml
 
-from lite_selfplay.config import RunConfig
 from lite_selfplay.errors import Interrupted, TrainingError
 from lite_selfplay.games import game_names
 from lite_selfplay.models.sources import known_models
@@ -219,12 +218,6 @@ def test_resume_takes_no_flag_beside_steps(refused, flags, named):
 
 def test_resume_takes_no_game(refused):
     assert "not game\n" in refused("train", "agon", "--resume", "run")
-
-
-def test_a_run_without_a_checkpoint_cannot_be_resumed(refused, here):
-    (here / "run").mkdir()
-    (here / "run" / "config.yaml").write_text(RunConfig(game="agon", model="tiny", tasks="letters").to_yaml())
-    assert "run has no complete checkpoint to resume from" in refused("train", "--resume", "run")
 
 
 def test_init_overwrites_nothing(refused, here):
