@@ -225,7 +225,16 @@ def test_init_overwrites_nothing(refused, here):
     assert "config.yaml exists already" in refused("config", "init", "agon", "--model", "tiny")
 
 
-@pytest.mark.parametrize("arguments", [("trian",), (*AGON, "--stepz", "3"), (*AGON, "--steps", "many"), ("report",)])
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("trian",),
+        (*AGON, "--stepz", "3"),
+        (*AGON, "--steps", "many"),
+        ("report",),
+        ("eval", "tiny", "--limit", "many"),
+    ],
+)
 def test_a_wrong_command_line(call, here, arguments):
     ended = call(*arguments)
     assert ended.code == 2

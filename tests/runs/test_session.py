@@ -93,16 +93,6 @@ def test_measuring_says_the_same_at_every_call_and_every_step(tmp_path: Path, mo
             table.evaluate("solver", prompts[:2], problems)
 
 
-def test_measuring_judges_by_the_problems(tmp_path: Path):
-    with session_of(config(tmp_path / "run"), tmp_path) as session:
-        session.table.open(0, {"solver": "solver"})
-        problems = session.table.everything("validation")
-        before = session.table.tokens_generated
-        verdicts = session.table.evaluate("solver", [p.text for p in problems], problems)
-        assert [verdict.correct for verdict in verdicts] == [False] * 3
-        assert session.table.tokens_generated > before
-
-
 def test_a_run_goes_on_from_the_same_passage(tmp_path: Path):
     changes = {"steps": 4, "save_every": 2, "tasks": {"validation_limit": 2}}
     whole = [row["game"] for row in train(config(tmp_path / "run", **changes)).metrics_rows()]

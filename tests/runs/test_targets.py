@@ -83,12 +83,6 @@ def test_the_same_seed_measures_the_same_and_greedy_needs_none():
     assert other.seats["base"].pass_at_1 == cold.seats["base"].pass_at_1
 
 
-def test_a_base_model_reads_its_own_draft():
-    result = evaluate("tiny", "letters:named=6", mode="cascade", limit=5, precision="fp32").to_json()
-    assert set(result["directions"]) == {"base->base"} == {result["best"]}
-    assert result["tokens_total_mean"] > result["tokens_final_mean"]
-
-
 def test_a_run_is_measured_as_its_game_says_and_keeps_the_result(copy: Path):
     ear = Ear()
     found = evaluate(copy, "letters:named=6", limit=6, progress=ear)
