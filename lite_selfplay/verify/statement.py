@@ -41,7 +41,8 @@ _MIRRORED = {"<": ">", ">": "<", "\\le": "\\ge", "\\ge": "\\le"}
 # A side that negates, compares or scales is no name: it ends with "is not", or begins with "twice".
 _CHANGED = re.compile(
     rf"\b(?:{NEGATING}|\w+n't|not equal(?: to)?|except|unlike|at (?:least|most))$"
-    rf"|^(?!but\b)(?:{NEGATING}|twice|thrice)\b|^(?:half|double|triple) (?:of|the|that|it|his|her|its|their)\b|^(?:yes|true|false)$",
+    rf"|^(?!but\b)(?:{NEGATING}|twice|thrice)\b|^(?:half|double|triple) (?:of|the|that|it|his|her|its|their)\b"
+    r"|^(?:yes|true|false)$",
     re.IGNORECASE,
 )
 

@@ -198,21 +198,13 @@ def test_at_a_terminal(terminal: Any):
 
 @pytest.mark.long
 @pytest.mark.timeout(900)
-def test_a_signal_ends_it_while_somebody_speaks(terminal: Any):
+@pytest.mark.parametrize("speaks", [True, False], ids=["while somebody speaks", "at the prompt"])
+def test_a_signal_ends_it(terminal: Any, speaks: bool):
     write, wait_for, process = terminal
     wait_for("> ")
-    write("Which?\n")
-    wait_for("base speaks")
-    time.sleep(1)
-    process.terminate()
-    assert process.wait(60) == 130
-
-
-@pytest.mark.long
-@pytest.mark.timeout(900)
-def test_a_signal_ends_it_at_the_prompt(terminal: Any):
-    _, wait_for, process = terminal
-    wait_for("> ")
-    time.sleep(0.5)  # the prompt is written a moment before Python waits in a way that a signal ends
+    if speaks:
+        write("Which?\n")
+        wait_for("base speaks")
+    time.sleep(1)  # the prompt is written a moment before Python waits in a way that a signal ends
     process.terminate()
     assert process.wait(60) == 130

@@ -9,7 +9,6 @@ import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -101,30 +100,18 @@ def test_a_folder_that_was_moved_while_stopped_goes_on(lab: Any, relative: bool)
     assert list(here.iterdir()) == [here / "taught.jsonl"]
 
 
-@pytest.fixture
-def file_system(lab: Any) -> Iterator[Path]:
-    """A small file system of its own."""
-    path: Path = lab.new()
-    path.mkdir()
-    command = ["mount", "-t", "tmpfs", "-o", "size=32m", "tmpfs", str(path)]
-    if not shutil.which("mount") or subprocess.run(command, capture_output=True, check=False).returncode:
-        pytest.skip("needs the right to mount a file system")
-    yield path
-    subprocess.run(["umount", "-l", str(path)], check=True)
-
-
 @only_long
-def test_a_folder_that_may_only_be_read_is_refused_until_it_may_be_written(lab: Any, file_system: Path):
-    run = file_system / "run"
+def test_a_folder_that_may_only_be_read_is_refused_until_it_may_be_written(lab: Any, mount: Path):
+    run = mount / "run"
     stopped(lab, run)
-    subprocess.run(["mount", "-o", "remount,ro", str(file_system)], check=True)
+    subprocess.run(["mount", "-o", "remount,ro", str(mount)], check=True)
     ended = lab.run("report", run)
     assert ended.code == 0, ended.said
-    for arguments in (("train", "--resume", run), lab.training(file_system / "another")):
+    for arguments in (("train", "--resume", run), lab.training(mount / "another")):
         ended = lab.run(*arguments)
         assert ended.code == 2, ended.said
         assert "cannot write to" in sentence(ended.said)
-    subprocess.run(["mount", "-o", "remount,rw", str(file_system)], check=True)
+    subprocess.run(["mount", "-o", "remount,rw", str(mount)], check=True)
     assert lab.resume(run).wait().code == 0
     assert lab.differences(run) == []
 

@@ -176,36 +176,32 @@ def test_more_in_flight_never_takes_less(rows: int, prompt: int, completion: int
 
 
 @pytest.mark.parametrize(
-    ("model", "setting", "compute", "on_cpu", "wanted"),
+    ("asked", "model", "setting", "compute", "on_cpu", "wanted"),
     [
-        ("smollm2-135m", "auto", 4, True, True),  # 30 layers of 29,184 + 4,608 bytes: 1.01 MB
-        ("smollm2-135m", "auto", 2, True, False),
-        ("tiny", "auto", 4, True, False),
-        ("Qwen3-0.6B", "auto", 2, True, True),
-        ("tiny", "auto", 2, False, True),
-        ("smollm2-135m", False, 4, True, False),
-        ("tiny", True, 4, True, True),
+        (recomputes, "smollm2-135m", "auto", 4, True, True),  # 30 layers of 29,184 + 4,608 bytes: 1.01 MB
+        (recomputes, "smollm2-135m", "auto", 2, True, False),
+        (recomputes, "tiny", "auto", 4, True, False),
+        (recomputes, "Qwen3-0.6B", "auto", 2, True, True),
+        (recomputes, "tiny", "auto", 2, False, True),
+        (recomputes, "smollm2-135m", False, 4, True, False),
+        (recomputes, "tiny", True, 4, True, True),
+        (keeps_products, "smollm2-135m", "auto", 4, True, True),
+        (keeps_products, "smollm2-135m", True, 4, True, False),  # asked for: the least memory
+        (keeps_products, "smollm2-135m", "auto", 4, False, False),
+        (keeps_products, "smollm2-135m", "auto", 2, True, False),  # keeps everything
+        (keeps_products, "Qwen3-0.6B", "auto", 2, True, True),
+        (keeps_products, "Qwen3-0.6B", "auto", 4, True, False),  # 1.6 MB a token
+        (is_lean, "smollm2-135m", "auto", 4, True, True),
+        (is_lean, "smollm2-135m", "auto", 4, False, False),
+        (is_lean, "tiny", "auto", 4, True, False),
+        (is_lean, "Qwen3-0.6B", "auto", 2, True, False),
     ],
 )
-def test_what_is_recomputed(model: str, setting: Any, compute: int, on_cpu: bool, wanted: bool):
+def test_what_is_recomputed_what_is_kept_and_what_is_lean(
+    asked: Callable[..., bool], model: str, setting: Any, compute: int, on_cpu: bool, wanted: bool
+):
     section = ModelSection(name=model, gradient_checkpointing=setting)
-    assert recomputes(section, shape_of(model), compute, on_cpu=on_cpu) is wanted
-
-
-@pytest.mark.parametrize(
-    ("model", "setting", "compute", "on_cpu", "wanted"),
-    [
-        ("smollm2-135m", "auto", 4, True, True),
-        ("smollm2-135m", True, 4, True, False),  # asked for: the least memory
-        ("smollm2-135m", "auto", 4, False, False),
-        ("smollm2-135m", "auto", 2, True, False),  # keeps everything
-        ("Qwen3-0.6B", "auto", 2, True, True),
-        ("Qwen3-0.6B", "auto", 4, True, False),  # 1.6 MB a token
-    ],
-)
-def test_whose_products_are_kept(model: str, setting: Any, compute: int, on_cpu: bool, wanted: bool):
-    section = ModelSection(name=model, gradient_checkpointing=setting)
-    assert keeps_products(section, shape_of(model), compute, on_cpu=on_cpu) is wanted
+    assert asked(section, shape_of(model), compute, on_cpu=on_cpu) is wanted
 
 
 def test_products_that_are_kept_are_counted():
@@ -218,19 +214,6 @@ def test_products_that_are_kept_are_counted():
     kept, inputs = (parts(config(**given), shape, load, on_cpu=True)["activations"] for given in (run, least))
     assert inputs == 896 * (30 * 576 * 4 + activation_bytes(shape, 4, fused=True))
     assert kept - inputs == 896 * 30 * 4 * 5760
-
-
-@pytest.mark.parametrize(
-    ("model", "compute", "on_cpu", "wanted"),
-    [
-        ("smollm2-135m", 4, True, True),
-        ("smollm2-135m", 4, False, False),
-        ("tiny", 4, True, False),
-        ("Qwen3-0.6B", 2, True, False),
-    ],
-)
-def test_what_is_lean(model: str, compute: int, on_cpu: bool, wanted: bool):
-    assert is_lean(ModelSection(name=model), shape_of(model), compute, on_cpu=on_cpu) is wanted
 
 
 def test_logits_that_are_held_at_once():

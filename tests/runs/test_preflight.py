@@ -22,20 +22,9 @@ from lite_selfplay.runs.report.diagnosis import diagnose
 from lite_selfplay.stats import is_above
 from lite_selfplay.training.progress import OutOfTime, Poll, Progress
 from lite_selfplay.training.rollout import LiveTable
+from tests.made_runs import Ear, read_lines
 
 AGON = find_game("agon")
-
-
-class Ear(Progress):
-    def __init__(self) -> None:
-        self.said: list[str] = []
-        self.warned: list[str] = []
-
-    def say(self, sentence: str) -> None:
-        self.said.append(sentence)
-
-    def warn(self, sentence: str) -> None:
-        self.warned.append(sentence)
 
 
 def config(folder: Path, game: Any = "agon", **changes: Any) -> RunConfig:
@@ -45,8 +34,7 @@ def config(folder: Path, game: Any = "agon", **changes: Any) -> RunConfig:
 
 
 def without_times(path: Path) -> list[Any]:
-    rows = [json.loads(line) for line in (path / "metrics.jsonl").read_text().splitlines()]
-    return [{**row, "wall_s": None} for row in rows]
+    return [{**row, "wall_s": None} for row in read_lines(path / "metrics.jsonl")]
 
 
 def trained(settings: RunConfig, progress: Progress) -> Path:

@@ -1,13 +1,11 @@
 import contextlib
 import dataclasses
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import load_file
 
 from lite_selfplay import RunConfig, resume, train
 from lite_selfplay.config import ColdStartSection, SeatConfig
@@ -25,35 +23,15 @@ from lite_selfplay.tasks import Source, Task, load_task
 from lite_selfplay.testing import ScriptedTable
 from lite_selfplay.training.cold_start import cold_start, lr_share, microbatches, playing_config, within_limits
 from lite_selfplay.training.examples import ExamplePool, PooledExample, gather
-from lite_selfplay.training.progress import Progress
 from lite_selfplay.training.rollout import LiveTable
 from lite_selfplay.training.scale import LossScale
 from lite_selfplay.training.trainer import reference_name
 from lite_selfplay.verify import Verifier
+from tests.made_runs import Ear, read_lines, same, seat_weights
 from tests.near import near
 
 SEATS = {"A": SeatConfig(rank=4), "B": SeatConfig(rank=4, init="gaussian")}
 LETTERS = {"game": "agon", "model": "tiny", "tasks": "letters", "precision": "fp32"}
-
-
-class Told(Progress):
-    def __init__(self) -> None:
-        self.said: list[str] = []
-        self.warned: list[str] = []
-        self.phases: list[tuple[str, int | None]] = []
-        self.notes: list[tuple[int, str]] = []
-
-    def say(self, sentence: str) -> None:
-        self.said.append(sentence)
-
-    def warn(self, sentence: str) -> None:
-        self.warned.append(sentence)
-
-    def phase(self, name: str, total: int | None = None) -> None:
-        self.phases.append((name, total))
-
-    def advance(self, done: int, note: str = "") -> None:
-        self.notes.append((done, note))
 
 
 def run(backend: Any, path: Path, game: str = "agon", pool: ExamplePool | None = None, **keys: Any) -> Any:
@@ -78,7 +56,7 @@ def weights(backend: Any) -> dict[str, torch.Tensor]:
 
 
 def test_both_seats_learn_the_examples_and_the_base_stays(make_backend: Callable[..., Any], tiny_path: Path):
-    backend, told = make_backend(seats=SEATS), Told()
+    backend, told = make_backend(seats=SEATS), Ear()
     before = weights(backend)
     report = run(backend, tiny_path, steps=12, examples_per_step=4, lr=1e-2, progress=told)
     assert list(report.seats) == ["A", "B"]
@@ -111,7 +89,7 @@ def test_a_cold_start_is_cut_short_for_all_seats_after_the_first_batch(
         asked.append(seats)
         return 2
 
-    backend, told = make_backend(seats=SEATS), Told()
+    backend, told = make_backend(seats=SEATS), Ear()
     before = weights(backend)
     report = run(backend, tiny_path, steps=9, examples_per_step=2, lr=1e-2, progress=told, steps_that_fit=two)
     assert asked == [2]  # once, for both seats
@@ -128,7 +106,7 @@ def test_only_the_seat_that_learns_moves(make_backend: Callable[..., Any], tiny_
     backend = make_backend(seats=SEATS)
     start, seen = weights(backend), []
 
-    class Watch(Told):
+    class Watch(Ear):
         def phase(self, name: str, total: int | None = None) -> None:
             seen.append(weights(backend))
 
@@ -216,7 +194,7 @@ def test_the_learning_rate_warms_up_and_falls_to_a_tenth():
 
 
 def test_a_seat_without_examples_is_left_as_it_is(make_backend: Callable[..., Any], tiny_path: Path):
-    backend, told = make_backend(seats=SEATS), Told()
+    backend, told = make_backend(seats=SEATS), Ear()
     before = weights(backend)
     fixed, section = make_game("agon", {"rotate": False}), ColdStartSection(steps=1, examples_per_step=1)
     pool = ExamplePool([PooledExample("challenger", "p", "c", "file")])
@@ -229,7 +207,7 @@ def test_a_seat_without_examples_is_left_as_it_is(make_backend: Callable[..., An
 def test_a_seat_whose_roles_are_not_named_stays_as_it_was_without_a_word(
     make_backend: Callable[..., Any], tiny_path: Path
 ):
-    backend, told = make_backend(seats=SEATS), Told()
+    backend, told = make_backend(seats=SEATS), Ear()
     before = weights(backend)
     fixed = make_game("agon", {"rotate": False})
     section = ColdStartSection(source="worked", steps=1, examples_per_step=2, roles=("challenger",))
@@ -277,7 +255,7 @@ def test_poll_stops_between_microbatches(make_backend: Callable[..., Any], tiny_
 def test_a_loss_that_is_not_finite_names_seat_and_step(make_backend: Callable[..., Any], tiny_path: Path):
     backend = make_backend(seats=SEATS)
 
-    class Break(Told):
+    class Break(Ear):
         def advance(self, done: int, note: str = "") -> None:
             if done == 2:
                 next(iter(backend.adapters.parameters("A").values())).data.fill_(torch.nan)
@@ -379,7 +357,7 @@ def test_a_run_starts_from_it_and_its_reference_is_the_seat_after_it(tmp_path: P
     done = train(config, progress=said.append)
     assert any(line.startswith("cold start of solver as solver") for line in said)
     assert "solver: 4 written by rule" in said
-    kept = [json.loads(line) for line in (done.path / "cold_start.jsonl").read_text(encoding="utf-8").splitlines()]
+    kept = read_lines(done.path / "cold_start.jsonl")
     assert [(row["role"], row["origin"]) for row in kept] == [("solver", "worked")] * 4
     assert (done.path / "checkpoints" / "step-0" / "manifest.json").is_file()
     # The KL term is 0 at the first step, whatever the cold start changed: the reference was taken after it.
@@ -411,8 +389,7 @@ def test_a_cold_start_that_was_stopped_begins_again(tmp_path: Path):
     again = resume(stopped.path)
     assert (again.path / "cold_start.jsonl").read_bytes() == (whole.path / "cold_start.jsonl").read_bytes()
     for seat in "AB":
-        one, other = (load_file(run.seats[seat] / "adapter_model.safetensors") for run in (whole, again))
-        assert all(torch.equal(one[name], other[name]) for name in one)
+        assert same(seat_weights(again.path, seat), seat_weights(whole.path, seat))
     assert [row["step"] for row in again.metrics_rows()] == [1, 2]
 
 

@@ -330,11 +330,6 @@ def test_without_verification_nothing_is_claimed(make_run: MakeRun, tmp_path: Pa
     assert time.monotonic() - began < 60
 
 
-def test_the_default_folder_is_named_after_run_seat_and_form(make_run: MakeRun, tmp_path: Path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    assert export(make_run(), "A", **FAST).path == Path("exports/run-A-peft")
-
-
 def test_a_model_of_its_own_code_stays_where_it_is(make_run: MakeRun, tmp_path: Path):
     run = tmp_path / "run"
     shutil.copytree(make_run(), run)

@@ -2,15 +2,10 @@
 
 import json
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
-
-from .conftest import Ended, Server
-from .wrong import TRAIN, Prepare, Request, prepared, require_a_sentence
-
-pytestmark = pytest.mark.long
+from .wrong import TRAIN, Prepare, Request
 
 CONFIG = "game: {name: agon}\nmodel: {name: tiny}\ntasks: {train: letters}\n"
 
@@ -234,13 +229,3 @@ def model_folders() -> Iterator[Request]:
 
 
 REQUESTS = [*run_folders(), *model_folders()]
-
-
-@pytest.mark.parametrize("request_", REQUESTS, ids=lambda request: request.label)
-def test_a_wrong_folder_ends_in_a_sentence(
-    request_: Request, server: Server, here: Path, count_requests: Callable[[str, Ended], None]
-) -> None:
-    before = prepared(request_, here)
-    ended = server.fork(request_.arguments, here, plain=request_.plain)
-    count_requests("run and model folders", ended)
-    require_a_sentence(request_, ended, here, before)
