@@ -63,9 +63,11 @@ def to_problem(row: dict[str, Any], where: str, default_id: str) -> Problem:
             answer = final.strip()
             answer = answer.replace(",", "") if _THOUSANDS.fullmatch(answer) else answer
         answer = answer if answer.strip() else None
-    given = [] if answer is None else [f"<answer>{', '.join(values)}</answer>" for values in references(answer)]
     # A reference that is not right as the answer to its own problem: nothing else would be, either.
-    if answer is not None and not any(verdict.correct for verdict in check_all([(text, answer) for text in given])):
+    if answer is not None and not any(
+        verdict.correct
+        for verdict in check_all([(f"<answer>{', '.join(each)}</answer>", answer) for each in references(answer)])
+    ):
         raise TaskError(f"{where}: no answer is right by this reference: {str(answer)[:80]!r}")
     return Problem(name, text.strip(), answer, extra=extra)
 
