@@ -11,6 +11,7 @@ from nbclient import NotebookClient
 
 from lite_selfplay.games.prompts import fill
 from lite_selfplay.games.sqlm.topics import load_topic
+from tests.made import jsonl, metrics_of
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 NAMES = ("agon_colab.ipynb", "sqlm_colab.ipynb")
@@ -71,8 +72,7 @@ def with_values(notebook: Any, values: Mapping[str, Any]) -> Any:
 def executed(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Path]:
     """A notebook with its outputs, and the run it made."""
     folder = tmp_path_factory.mktemp("notebook")
-    lines = [json.dumps(row) + "\n" for row in examples(request.param)]
-    (folder / "examples.jsonl").write_text("".join(lines))
+    jsonl(folder / "examples.jsonl", *examples(request.param))
     notebook = nbformat.read(EXAMPLES / request.param, as_version=4)
     with_values(notebook, PARAMETERS[request.param])
     with pytest.MonkeyPatch.context() as patch:
@@ -108,7 +108,7 @@ def test_what_is_committed_is_valid_and_holds_no_outputs(name: str):
 
 def test_every_step_is_written_and_something_moved(executed: tuple[Any, Path]):
     notebook, run = executed
-    rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    rows = metrics_of(run)
     assert [row["step"] for row in rows] == [1, 2]
     assert any(stream["rows_trained"] for row in rows for stream in row["streams"].values())
     assert "step 2/2" in "".join(shown(notebook, "train", "text/plain"))

@@ -1,7 +1,6 @@
 """Problems whose answers decide nothing are refused as they are read, and files of well-known formats are not."""
 
 import json
-import os
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +10,7 @@ from lite_selfplay.errors import TaskError
 from lite_selfplay.tasks import load_task
 from lite_selfplay.tasks.jsonl import to_problem
 from lite_selfplay.verify.programs import run_tests
+from tests.made import DATA, jsonl
 
 CHECK = (
     "\n\nMETADATA = {}\n\n\ndef check(candidate):\n    assert candidate(1, 2) == 3\n    assert candidate(-5, 2) == -3\n"
@@ -44,14 +44,9 @@ ROWS: dict[str, dict[str, Any]] = {
 }
 
 
-def jsonl(path: Path, *rows: Any) -> str:
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-    return str(path)
-
-
 @pytest.mark.parametrize("row", ROWS)
 def test_a_line_of_each_format(tmp_path: Path, row: str):
-    (problem,) = load_task(jsonl(tmp_path / "mine.jsonl", ROWS[row])).problems
+    (problem,) = load_task(str(jsonl(tmp_path / "mine.jsonl", ROWS[row]))).problems
     right, wrong = run_tests(["def add(a, b):\n    return a + b", "def add(a, b):\n    return -77"], problem.answer)
     assert (problem.kind, right.score, wrong.score) == ("program", 1, 0)
     if "solution" in problem.extra:
@@ -96,7 +91,7 @@ def test_a_file_of_humanevals_format_is_trained_on(tmp_path: Path, call: Any):
 def test_what_decides_nothing_is_refused_with_file_and_line(tmp_path: Path, row: dict[str, Any], sentence: str):
     path = jsonl(tmp_path / "mine.jsonl", {"problem": "y", "answer": "4"}, HUMANEVAL, row)
     with pytest.raises(TaskError, match=rf"mine\.jsonl, line 3.*{sentence}"):
-        load_task(path)
+        load_task(str(path))
 
 
 def test_a_benchmark_and_a_function_of_ones_own_are_looked_at_as_well(tmp_path: Path):
@@ -133,9 +128,6 @@ def test_a_benchmark_and_a_function_of_ones_own_are_looked_at_as_well(tmp_path: 
 )
 def test_references_that_an_answer_matches(answer: Any):
     assert to_problem({"problem": "?", "answer": answer}, "here", "x").answer == answer
-
-
-DATA = Path(os.environ.get("LITE_SELFPLAY_TEST_DATA") or Path(__file__).parents[3] / "shared" / "data")
 
 
 @pytest.mark.data
