@@ -1,4 +1,4 @@
-"""What tests of runs are made with: an ear that keeps what a run tells, lines of JSON, comparisons of weights."""
+"""What tests are made with: an ear for what a run tells, lines of JSON, comparisons of weights, a small model."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -72,3 +72,29 @@ def same(one: Mapping[str, torch.Tensor], other: Mapping[str, torch.Tensor]) -> 
 def saved_steps(run: Path) -> list[int]:
     """The steps before which a run was saved."""
     return [checkpoint.step for checkpoint in find_checkpoints(run / "checkpoints")]
+
+
+def small_model(arch: str = "llama", vocab_size: int = 263, noise: float = 0.0, **options: Any) -> Any:
+    """A random model of two layers; with `noise`, biases and norms are not all alike."""
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    heads = {} if arch == "qwen2" else {"head_dim": 16}
+    config = AutoConfig.for_model(
+        arch,
+        vocab_size=vocab_size,
+        hidden_size=64,
+        intermediate_size=96,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        max_position_embeddings=512,
+        architectures=[{"llama": "LlamaForCausalLM", "qwen2": "Qwen2ForCausalLM", "qwen3": "Qwen3ForCausalLM"}[arch]],
+        **heads,
+        **options,
+    )
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        model = AutoModelForCausalLM.from_config(config)
+        for parameter in model.parameters():
+            parameter.data += noise * torch.randn(parameter.shape)
+    return model.eval()

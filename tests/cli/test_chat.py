@@ -16,18 +16,10 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from lite_selfplay import RunConfig, train
 from lite_selfplay_cli import shown
 
 ANSI, BIDI, LONE, MARKUP = "\x1b[2J\x1b]0;gone\x07", "safe\u202etxt.exe\u2066", "half \ud800 of a pair", "[red]x[/]"
 HOSTILE = f"{ANSI}{BIDI}{LONE}{MARKUP}\rover\x08\x00"
-
-
-@pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    small: dict[str, Any] = {"group_size": 2, "problems_per_step": 1, "steps": 1, "precision": "fp32"}
-    folder = tmp_path_factory.mktemp("chat") / "agon"
-    return train(RunConfig(game="agon", model="tiny", tasks="letters", run_dir=folder, **small)).path
 
 
 @pytest.fixture

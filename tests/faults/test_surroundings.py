@@ -14,6 +14,8 @@ from typing import Any
 
 import pytest
 
+from tests.made_runs import read_lines
+
 STOPPED = 130
 CHECKED = Path(__file__).with_name("checked_task.py")
 STILL_S = 60.0
@@ -37,10 +39,6 @@ def stopped(lab: Any, run: Path, **options: Any) -> None:
     process.send(signal.SIGTERM)
     ended = process.wait()
     assert ended.code == STOPPED, ended.said
-
-
-def rows_of(run: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
 
 
 # Who else wants the folder
@@ -127,7 +125,7 @@ def test_a_date_that_jumps_by_years_changes_nothing(lab: Any):
     seconds = ended.at - process.started
     assert ended.code == 0, ended.said
     assert lab.differences(run) == []
-    walls = [row["wall_s"] for row in rows_of(run)]
+    walls = [row["wall_s"] for row in read_lines(run / "metrics.jsonl")]
     assert all(0 <= value <= wall["total"] for wall in walls for value in wall.values())
     assert sum(wall["total"] for wall in walls) < seconds
     times = re.findall(r"\b(?:(\d+):)?(\d+):(\d\d)\b", ended.said)
@@ -156,7 +154,7 @@ def checked(lab: Any) -> str:
     run = lab.new()
     ended = checked_run(lab, run).wait()
     assert ended.code == 0, ended.said
-    assert [row["verify_timeouts"] for row in rows_of(run)] == [0, 0], "the machine is too busy"
+    assert [row["verify_timeouts"] for row in read_lines(run / "metrics.jsonl")] == [0, 0], "the machine is too busy"
     return weights_of(run)
 
 
@@ -195,7 +193,7 @@ def test_a_minute_of_standing_still_makes_no_answer_wrong(lab: Any, checked: str
     ended = process.wait()
     assert ended.code == 0, ended.said
     assert weights_of(run) == checked
-    rows = rows_of(run)
+    rows = read_lines(run / "metrics.jsonl")
     assert [row["verify_timeouts"] for row in rows] == [0, 0]
     # The time is that of the wall, and the minute is part of what it met.
     assert max(row["wall_s"]["verify"] for row in rows) > STILL_S

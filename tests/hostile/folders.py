@@ -5,6 +5,7 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
+from .files import holding, no_file
 from .wrong import TRAIN, Prepare, Request
 
 CONFIG = "game: {name: agon}\nmodel: {name: tiny}\ntasks: {train: letters}\n"
@@ -181,38 +182,16 @@ MODELS = [
 ]  # fmt: skip
 
 
-def gguf(name: str, content: bytes) -> Prepare:
-    def write(path: Path) -> None:
-        (path / "m.gguf").write_bytes(content)
-
-    write.__name__ = name
-    return write
-
-
-def a_pipe_for_a_gguf(path: Path) -> None:
-    os.mkfifo(path / "m.gguf")
-
-
-def a_folder_for_a_gguf(path: Path) -> None:
-    (path / "m.gguf").mkdir()
-
-
-def a_device_for_a_gguf(path: Path) -> None:
-    (path / "m.gguf").symlink_to("/dev/zero")
-
-
 HEADER = b"GGUF" + (3).to_bytes(4, "little")
 GGUFS = [
-    gguf("a_gguf_of_nothing", b""),
-    gguf("a_gguf_of_noise", bytes((i * i * 7 + i) % 251 for i in range(5000))),
-    gguf("a_gguf_of_endless_tensors", HEADER + b"\xff" * 16),
-    gguf("a_gguf_of_2_to_the_60_tensors", HEADER + (2**60).to_bytes(8, "little") + bytes(8)),
-    gguf("a_gguf_of_no_tensors", HEADER + bytes(16)),
-    gguf("a_gguf_of_another_version", b"GGUF" + (77).to_bytes(4, "little") + bytes(16)),
-    gguf("a_gguf_of_the_other_end", b"GGUF" + (3).to_bytes(4, "big") + bytes(16)),
-    a_pipe_for_a_gguf,
-    a_folder_for_a_gguf,
-    a_device_for_a_gguf,
+    holding("a_gguf_of_nothing", b"", "m.gguf"),
+    holding("a_gguf_of_noise", bytes((i * i * 7 + i) % 251 for i in range(5000)), "m.gguf"),
+    holding("a_gguf_of_endless_tensors", HEADER + b"\xff" * 16, "m.gguf"),
+    holding("a_gguf_of_2_to_the_60_tensors", HEADER + (2**60).to_bytes(8, "little") + bytes(8), "m.gguf"),
+    holding("a_gguf_of_no_tensors", HEADER + bytes(16), "m.gguf"),
+    holding("a_gguf_of_another_version", b"GGUF" + (77).to_bytes(4, "little") + bytes(16), "m.gguf"),
+    holding("a_gguf_of_the_other_end", b"GGUF" + (3).to_bytes(4, "big") + bytes(16), "m.gguf"),
+    *(prepare for prepare in no_file("m.gguf") if prepare.__name__ in ("a_folder", "a_pipe", "a_device")),
 ]
 
 
