@@ -136,10 +136,10 @@ def _print_evaluations(run: "Run") -> None:
 
 
 def _write(path: Path, text: str) -> None:
-    try:
+    from lite_selfplay.tasks.files import write_errors
+
+    with write_errors(path, ConfigError):
         path.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise ConfigError(f"cannot write {path}: {error.strerror or error}") from None
 
 
 def _print_transcript(game: "type[Game]", number: int, transcript: "Transcript") -> None:

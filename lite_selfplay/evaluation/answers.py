@@ -16,7 +16,7 @@ from typing import Any
 from lite_selfplay.data import Completion, Sampling
 from lite_selfplay.errors import RunFolderError
 from lite_selfplay.games.modes import Judged
-from lite_selfplay.tasks.files import require_no_link
+from lite_selfplay.tasks.files import require_no_link, write_errors
 
 SUFFIX = ".partial.jsonl"
 _TRIES = 5
@@ -116,16 +116,14 @@ class Answers:
                 whole += len(line)
                 if isinstance(row.get("key"), str):
                     self._lines[row["key"]] = row
-        try:
+        with write_errors(f"to {path}"):
             os.truncate(path, whole)
-        except OSError as error:
-            raise RunFolderError(f"cannot write to {path}: {error.strerror or error}") from None
 
     def _write(self, rows: Iterable[Mapping[str, Any]]) -> None:
         if self.path is None:
             return
         lines = [json.dumps(row, ensure_ascii=False) + "\n" for row in rows]
-        try:
+        with write_errors(f"to {self.path}"):
             for _ in range(_TRIES):
                 with contextlib.suppress(FileNotFoundError):  # another evaluation has just removed its empty folder
                     self.path.parent.mkdir(parents=True, exist_ok=True)
@@ -135,8 +133,6 @@ class Answers:
                         file.flush()
                         os.fsync(file.fileno())
                     return
-        except OSError as error:
-            raise RunFolderError(f"cannot write to {self.path}: {error.strerror or error}") from None
         raise RunFolderError(f"cannot write to {self.path}: its folder is being removed")
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from lite_selfplay.errors import RunFolderError, SaveFailed
-from lite_selfplay.tasks.files import read_json, write_whole
+from lite_selfplay.tasks.files import read_json, write_errors, write_whole
 from lite_selfplay.training.progress import clock as as_clock
 from lite_selfplay.training.ranks import ALONE, Ranks
 
@@ -167,9 +167,6 @@ class Budget:
 
     def _write(self, **values: Any) -> None:
         self.chosen |= values
-        if not self._ranks.main:
-            return
-        try:
-            write_whole(self._path, json.dumps(self.chosen, indent=1) + "\n")
-        except OSError as error:
-            raise SaveFailed(f"cannot write {self._path}: {error.strerror or error}") from None
+        if self._ranks.main:
+            with write_errors(self._path, SaveFailed):
+                write_whole(self._path, json.dumps(self.chosen, indent=1) + "\n")

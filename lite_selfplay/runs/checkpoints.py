@@ -13,7 +13,7 @@ import re
 import shutil
 from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import dataclass
-from pathlib import Path, PurePosixPath, PureWindowsPath
+from pathlib import Path
 from typing import Any
 
 from safetensors import SafetensorError
@@ -24,7 +24,7 @@ from lite_selfplay.config import RunConfig
 from lite_selfplay.errors import RunFolderError, SaveFailed
 from lite_selfplay.models.adapters import WEIGHTS, Adapters, State, require_fit
 from lite_selfplay.models.packages import versions
-from lite_selfplay.tasks.files import first_link, read_json, read_tensors, replace_folder, sha256_of, sync, write_whole
+from lite_selfplay.tasks.files import first_link, read_json, read_tensors, sha256_of, write_whole, written_whole_folder
 
 MANIFEST, STATE, OPTIMIZER, BEST = "manifest.json", "state.json", "optimizer.safetensors", "best.json"
 VERSIONS = ("lite-selfplay", "torch", "transformers", "peft")
@@ -64,20 +64,17 @@ def save_checkpoint(
 
     Raises SaveFailed where it cannot be written; the earlier ones are whole then, and nothing of this one is left.
     """
-    target, aside = folder / f"step-{step}", folder / f".step-{step}.partial"
+    target = folder / f"step-{step}"
     about = {"step": step, **identity, "ranks": adapters.ranks(), "versions": versions(VERSIONS)}
     if config_hash is not None:
         about["config_hash"] = config_hash
     try:
         tidy(folder)
-        aside.mkdir(parents=True)
-        _write(aside, about, adapters, optimizer, state)
-        replace_folder(aside, target)
+        with written_whole_folder(target) as aside:
+            _write(aside, about, adapters, optimizer, state)
     except (OSError, SafetensorError) as error:
         why = getattr(error, "strerror", None) or error
         raise SaveFailed(f"cannot save {target}: {why}; the checkpoints before it are whole") from error
-    finally:
-        shutil.rmtree(aside, ignore_errors=True)
     for old in find_checkpoints(folder)[:-keep]:
         if old.step != best:
             shutil.rmtree(old.path, ignore_errors=True)
@@ -159,31 +156,30 @@ def load_checkpoint(checkpoint: Checkpoint, adapters: Adapters) -> tuple[dict[st
 
     Raises RunFolderError, before anything is put back, where a file is damaged, or is not of such a run.
     """
-    content = _read(checkpoint, adapters)
-    for seat, state in content.seats.items():
-        adapters.load_state(seat, state)
-    for name, (seat, state) in content.snapshots.items():
-        adapters.put_snapshot(name, seat, state)
-    adapters.versions.update(content.state["versions"])
-    adapters.updates.update(content.state.get("updates", content.state["versions"]))
-    return content.optimizer, content.state
+    state, seats, snapshots, optimizer = _read(checkpoint, adapters)
+    for seat, weights in seats.items():
+        adapters.load_state(seat, weights)
+    for name, (seat, weights) in snapshots.items():
+        adapters.put_snapshot(name, seat, weights)
+    adapters.versions.update(state["versions"])
+    adapters.updates.update(state["updates"])
+    return optimizer, state
 
 
 def check_checkpoint(checkpoint: Checkpoint, adapters: Adapters) -> dict[str, Any]:
     """The saved JSON state of a checkpoint that could be loaded. Raises what `load_checkpoint` raises."""
-    return _read(checkpoint, adapters).state
+    return _read(checkpoint, adapters)[0]
 
 
 def read_state(checkpoint: Checkpoint) -> dict[str, Any]:
     """The saved JSON state of a checkpoint. Raises RunFolderError where it cannot be one."""
     path = checkpoint.path / STATE
     state = read_json(path)
-    counts, kept, sources = (state.get(key) for key in ("versions", "snapshots", "sources"))
-    updates = state.get("updates", counts)  # earlier runs have no count of their own
+    kept, sources = state.get("snapshots"), state.get("sources")
     fits = {
         "step": state.get("step") == checkpoint.step,
-        "versions": _are_counts(counts),
-        "updates": _are_counts(updates),
+        "versions": _are_counts(state.get("versions")),
+        "updates": _are_counts(state.get("updates")),
         "snapshots": isinstance(kept, list)
         and all(isinstance(one, dict) and all(isinstance(one.get(k), str) for k in ("name", "seat")) for one in kept),
         "sources": sources is None
@@ -251,9 +247,6 @@ def _write(
         path.relative_to(aside).as_posix(): {"size": path.stat().st_size, "sha256": sha256_of(path)} for path in files
     }
     _write_json(aside / MANIFEST, {**about, "files": listed})
-    for path in aside.rglob("*"):
-        sync(path)
-    sync(aside)
 
 
 def _snapshot(folder: Path, number: int) -> Path:
@@ -271,30 +264,24 @@ def _as_json(values: Mapping[str, Any]) -> str:
 # Reading
 
 
-@dataclass(frozen=True)
-class _Content:
-    """What a checkpoint holds, read and checked; `snapshots` are a seat and its weights by their name."""
-
-    state: dict[str, Any]
-    seats: dict[str, State]
-    snapshots: dict[str, tuple[str, State]]
-    optimizer: dict[str, Tensor]
-
-
-def _read(checkpoint: Checkpoint, adapters: Adapters) -> _Content:
+def _read(
+    checkpoint: Checkpoint, adapters: Adapters
+) -> tuple[dict[str, Any], dict[str, State], dict[str, tuple[str, State]], dict[str, Tensor]]:
+    """What a checkpoint holds, checked: its state, the seats, snapshots (a seat and its weights by their name), and the
+    optimizer's state."""
     path = checkpoint.path
     if (problem := _problem(path, checkpoint.step, full=True)) is not None:
         joint = ": " if problem.startswith(("it ", "cannot ")) else os.sep
         raise RunFolderError(f"{path}{joint}{problem}")
-    listed, state = _listed(path), read_state(checkpoint)
-    for counts in (state["versions"], state.get("updates", state["versions"])):
+    manifest, state = _manifest(path), read_state(checkpoint)
+    for counts in (state["versions"], state["updates"]):
         if (named := counts.keys()) != set(adapters.seats):
             raise RunFolderError(f"{path / STATE} is of the seats {', '.join(named)}, not {', '.join(adapters.seats)}")
-    if (ranks := read_json(path / MANIFEST).get("ranks", adapters.ranks())) != adapters.ranks():
+    if (ranks := manifest.get("ranks")) != adapters.ranks():
         raise RunFolderError(f"{path / MANIFEST} is of the ranks {ranks}, this run has {adapters.ranks()}")
 
     def weights(file: Path, seat: str) -> State:
-        if file.relative_to(path).as_posix() not in listed:
+        if file.relative_to(path).as_posix() not in manifest["files"]:
             raise RunFolderError(f"{file} is not listed in {MANIFEST}")
         found = read_tensors(file)
         require_fit(adapters, seat, found, file)
@@ -306,7 +293,7 @@ def _read(checkpoint: Checkpoint, adapters: Adapters) -> _Content:
         if kept["seat"] not in seats or kept["name"] in seats:
             raise RunFolderError(f"{path / STATE} names a snapshot {kept['name']!r} of {kept['seat']!r}: no such seat")
         snapshots[kept["name"]] = kept["seat"], weights(_snapshot(path, number), kept["seat"])
-    return _Content(state, seats, snapshots, _optimizer(path / OPTIMIZER, adapters))
+    return state, seats, snapshots, _optimizer(path / OPTIMIZER, adapters)
 
 
 def _optimizer(path: Path, adapters: Adapters) -> dict[str, Tensor]:
@@ -322,25 +309,13 @@ def _optimizer(path: Path, adapters: Adapters) -> dict[str, Tensor]:
     return tensors
 
 
-def _listed(path: Path) -> dict[str, Any]:
-    """The files of a checkpoint by their manifest. Raises RunFolderError where it lists none, or other than files."""
+def _manifest(path: Path) -> dict[str, Any]:
+    """The manifest of a checkpoint. Raises RunFolderError where it does not list a checkpoint's files."""
     manifest = read_json(path / MANIFEST)
     files = manifest.get("files")
     if not isinstance(files, dict) or not {STATE, OPTIMIZER} <= files.keys():
         raise RunFolderError(f"{MANIFEST} does not list a checkpoint's files")
-    for name, listed in files.items():
-        if not _is_inside(name):
-            raise RunFolderError(f"{MANIFEST} names {name!r}, which is no file of the checkpoint")
-        if not isinstance(listed, dict) or type(listed.get("size")) is not int or type(listed.get("sha256")) is not str:
-            raise RunFolderError(f"{MANIFEST} gives {name} no size and SHA-256")
-    return files
-
-
-def _is_inside(name: str) -> bool:
-    """True for the plain relative paths that a manifest is written with."""
-    odd = "\\" in name or "\0" in name or bool(PureWindowsPath(name).drive)
-    path = PurePosixPath(name)
-    return bool(name) and not odd and not path.is_absolute() and ".." not in path.parts and str(path) == name
+    return manifest
 
 
 def _problem(path: Path, step: int, *, full: bool = False) -> str | None:
@@ -353,16 +328,15 @@ def _problem(path: Path, step: int, *, full: bool = False) -> str | None:
             return f"{what} is a symbolic link, which is not followed"
         if not (path / MANIFEST).is_file():
             return f"{MANIFEST} is missing"
-        files = _listed(path)
-        if (written := read_json(path / MANIFEST).get("step")) != step:
+        manifest = _manifest(path)
+        if (written := manifest.get("step")) != step:
             return f"{MANIFEST} is of step {written!r}"
-        for name, listed in files.items():
-            if not (path / name).is_file():
-                return f"{name} is missing"
-            if (size := (path / name).stat().st_size) != listed["size"]:
-                return f"{name} has {size:,} bytes, not the {listed['size']:,} of {MANIFEST}"
-        for name, listed in files.items() if full else ():
-            if sha256_of(path / name) != listed["sha256"]:
+        # Only what lies in this folder has a name here: whatever else a manifest may name is not there.
+        sizes = {file.relative_to(path).as_posix(): file.stat().st_size for file in path.rglob("*") if file.is_file()}
+        for name, listed in manifest["files"].items():
+            if not isinstance(listed, dict) or listed.get("size") != sizes.get(name, -1):
+                return f"{MANIFEST} names {name!r}, which is not there, or has another size"
+            if full and sha256_of(path / name) != listed.get("sha256"):
                 return f"{name} is damaged: its SHA-256 is not the one in {MANIFEST}"
     except RunFolderError as error:
         return str(error).removeprefix(f"{path}{os.sep}")

@@ -14,7 +14,7 @@ from lite_selfplay.config.user_code import file_of
 from lite_selfplay.errors import ConfigError, RunFolderError
 from lite_selfplay.models.packages import versions
 from lite_selfplay.runs.lock import LOCK
-from lite_selfplay.tasks.files import read_json, read_lines, require_no_link, write_whole, written_whole
+from lite_selfplay.tasks.files import read_json, read_lines, require_no_link, write_errors, write_whole, written_whole
 
 if TYPE_CHECKING:
     import numpy as np
@@ -113,10 +113,8 @@ class RunFolder:
 
     def rewrite_config(self, config: RunConfig) -> None:
         """Put another configuration in the place of the old one. Raises RunFolderError where that cannot be."""
-        try:
+        with write_errors(f"to {self.path}"):
             write_whole(self.path / CONFIG, config.to_yaml())
-        except OSError as error:
-            raise RunFolderError(f"cannot write to {self.path}: {error.strerror or error}") from None
 
     def require_own_files(self) -> None:
         """Raises RunFolderError where a part of the folder is a link, through which a run would write elsewhere."""
@@ -163,11 +161,9 @@ class RunFolder:
         """Write `eval/NAME.json` in the place of an older one. Raises RunFolderError where that cannot be."""
         path = self.path / EVALUATIONS / f"{name}.json"
         text = json.dumps(result, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
-        try:
+        with write_errors(f"to {path.parent}"):
             path.parent.mkdir(parents=True, exist_ok=True)
             write_whole(path, text)
-        except OSError as error:
-            raise RunFolderError(f"cannot write to {path.parent}: {error.strerror or error}") from None
         return path
 
     def has_evaluation(self, name: str) -> bool:
@@ -225,23 +221,19 @@ class RunFolder:
         Raises RunFolderError, with nothing changed, where a line cannot be read or the folder cannot be written.
         """
         paths = [path for name in (METRICS, EPISODES) if (path := self.path / name).exists()]
-        try:
+        with write_errors(f"to {self.path}"):
             with contextlib.ExitStack() as stack:  # neither takes its place before both are written
                 for path, file in [(path, stack.enter_context(written_whole(path))) for path in paths]:
                     file.writelines(line for line, row in _lines(path) if row["step"] <= step)
             for path in (self.path / TOKENS).glob("step-*.safetensors"):
                 if int(path.stem.removeprefix("step-")) > step:
                     path.unlink()
-        except OSError as error:
-            raise RunFolderError(f"cannot write to {self.path}: {error.strerror or error}") from None
 
     def write_environment(self, **facts: Any) -> None:
         """Write versions, machine and some more facts. Raises RunFolderError where that cannot be."""
         facts = {**environment(), **facts}
-        try:
+        with write_errors(f"to {self.path}"):
             write_whole(self.path / ENVIRONMENT, json.dumps(facts, indent=2) + "\n")
-        except OSError as error:
-            raise RunFolderError(f"cannot write to {self.path}: {ENVIRONMENT}: {error.strerror or error}") from None
 
 
 @contextlib.contextmanager

@@ -25,7 +25,7 @@ from lite_selfplay.runs.report.diagnosis import FEWEST_WELL_FORMED, MOST_SILENT,
 from lite_selfplay.runs.report.meanings import MEANINGS
 from lite_selfplay.runs.report.steps import only_finite
 from lite_selfplay.stats import clopper_pearson, is_above
-from lite_selfplay.tasks.files import write_whole
+from lite_selfplay.tasks.files import write_errors, write_whole
 from lite_selfplay.training.progress import OutOfTime, Poll, Progress, printable
 
 SECONDS, SHARE = 60.0, 1 / 20
@@ -127,10 +127,8 @@ def preflight(found: Played, config: RunConfig, game: type[Game], path: Path, pr
     refused = refusal(found, causes)
     about = {"samples": found.samples, **asdict(found), "lines": found.lines(game), "refused": refused}
     about |= {"findings": [asdict(cause) for cause in causes]}
-    try:
+    with write_errors(path / PREFLIGHT, SaveFailed):
         write_whole(path / PREFLIGHT, json.dumps(only_finite(about), indent=1, allow_nan=False) + "\n")
-    except OSError as error:
-        raise SaveFailed(f"cannot write {path / PREFLIGHT}: {error.strerror or error}") from None
     for line in found.lines(game):
         progress.say(line)
     if refused:

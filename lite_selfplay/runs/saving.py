@@ -1,8 +1,8 @@
 """What a run saves as it goes: checkpoints, the seats, its model card, and which checkpoint was measured best."""
 
-import shutil
+import contextlib
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from safetensors import SafetensorError
@@ -11,9 +11,9 @@ from lite_selfplay.config import RunConfig
 from lite_selfplay.errors import RunFolderError, SaveFailed, TrainingError
 from lite_selfplay.models.adapters import Adapters
 from lite_selfplay.runs.checkpoints import best_evaluation, find_checkpoints, hash_of, save_checkpoint, write_best
-from lite_selfplay.runs.folder import ADAPTERS, CARD, CHECKPOINTS, EXAMPLES, RunFolder
+from lite_selfplay.runs.folder import ADAPTERS, CARD, CHECKPOINTS, CONFIG, EXAMPLES, RunFolder
 from lite_selfplay.runs.report.card import model_card
-from lite_selfplay.tasks.files import replace_folder, write_whole
+from lite_selfplay.tasks.files import write_whole, written_whole_folder
 from lite_selfplay.training.examples import ExamplePool
 from lite_selfplay.training.optimizer import find_nonfinite, optimizer_state
 from lite_selfplay.training.progress import Progress
@@ -55,7 +55,7 @@ class Saver:
         if not self._folder.ours:
             return
         best = self._best()
-        try:
+        with self._saying(f"saving before step {step + 1}"):
             save_checkpoint(
                 self._folder.path / CHECKPOINTS,
                 step,
@@ -67,20 +67,10 @@ class Saver:
                 best=best["step"] if best is not None else None,
                 config_hash=hash_of(self.config),
             )
-            self._save_seats()
-        except (SaveFailed, OSError, SafetensorError) as error:
-            why = getattr(error, "strerror", None) or error
-            raise SaveFailed(f"saving before step {step + 1} failed: {why}. {self.what_is_whole()}") from None
+            with written_whole_folder(self._folder.path / ADAPTERS) as aside:
+                for seat in self._adapters.seats:
+                    self._adapters.save(seat, aside / seat)
         self.write_card(step)
-
-    def _save_seats(self) -> None:
-        aside = self._folder.path / f".{ADAPTERS}.partial"
-        try:
-            for seat in self._adapters.seats:
-                self._adapters.save(seat, aside / seat)
-            replace_folder(aside, self._folder.path / ADAPTERS)
-        finally:
-            shutil.rmtree(aside, ignore_errors=True)  # a disk that was full of it has room again
 
     def try_save(self, step: int, state: Mapping[str, Any], optimizer: Any) -> None:
         """Save, and where that fails say so and go on: the next save tries again."""
@@ -92,33 +82,24 @@ class Saver:
     def change_config(self, config: RunConfig) -> None:
         """Go by another configuration from now on, and write it. Raises SaveFailed."""
         self.config = config
-        if not self._folder.ours:
-            return
-        try:
-            self._folder.rewrite_config(config)
-        except RunFolderError as error:
-            raise SaveFailed(f"{error}. {self.what_is_whole()}") from None
+        if self._folder.ours:
+            with self._saying(f"writing {CONFIG}"):
+                self._folder.rewrite_config(config)
 
     def write_evaluation(self, name: str, result: Mapping[str, Any]) -> None:
         """Write an evaluation, and which checkpoint is the best one now. Raises SaveFailed."""
         if not self._folder.ours:
             return
-        try:
+        with self._saying(f"writing the evaluation {name}"):
             self._folder.write_evaluation(name, result)
             if (best := self._best()) is not None:
                 write_best(self._folder.path / CHECKPOINTS, best)
-        except (OSError, RunFolderError) as error:
-            why = getattr(error, "strerror", None) or error
-            raise SaveFailed(f"writing the evaluation {name} failed: {why}. {self.what_is_whole()}") from None
 
     def write_examples(self, pool: ExamplePool) -> None:
         """Write what a cold start teaches. Raises SaveFailed."""
-        if not self._folder.ours:
-            return
-        try:
-            pool.save(self._folder.path / EXAMPLES)
-        except OSError as error:
-            raise SaveFailed(f"cannot write {EXAMPLES}: {error.strerror or error}. {self.what_is_whole()}") from None
+        if self._folder.ours:
+            with self._saying(f"writing {EXAMPLES}"):
+                pool.save(self._folder.path / EXAMPLES)
 
     def write_card(self, step: int) -> None:
         """Write the model card of a run after `step` steps. Raises SaveFailed."""
@@ -126,10 +107,17 @@ class Saver:
             return
         metrics, evaluations = self._folder.metrics(), self._folder.evaluations()
         card = model_card(self.config, step, metrics=metrics, evaluations=evaluations)
-        try:
+        with self._saying(f"writing {CARD}"):
             write_whole(self._folder.path / CARD, card)
-        except OSError as error:
-            raise SaveFailed(f"cannot write {CARD}: {error.strerror or error}. {self.what_is_whole()}") from None
+
+    @contextlib.contextmanager
+    def _saying(self, what: str) -> Iterator[None]:
+        """A context in which something is written. Where that fails, SaveFailed says what, and what is whole."""
+        try:
+            yield
+        except (OSError, SafetensorError, SaveFailed, RunFolderError) as error:
+            why = getattr(error, "strerror", None) or error
+            raise SaveFailed(f"{what} failed: {why}. {self.what_is_whole()}") from None
 
     def what_is_whole(self) -> str:
         """Which checkpoint a resume would find, and how."""

@@ -16,6 +16,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
+from safetensors import SafetensorError
+
 from lite_selfplay.config.user_files import open_file, read_file, require_file
 from lite_selfplay.errors import LiteSelfPlayError, RunFolderError
 
@@ -86,7 +88,6 @@ def read_tensors(path: Path) -> "dict[str, Tensor]":
     Raises RunFolderError where the file is a link, is anything else than safetensors, is cut, or holds a number that is
     not finite.
     """
-    from safetensors import SafetensorError
     from safetensors.torch import load_file
 
     require_no_link(path)
@@ -164,6 +165,16 @@ def _finite(text: str) -> float:
 
 
 @contextlib.contextmanager
+def write_errors(what: Path | str, error: type[LiteSelfPlayError] = RunFolderError) -> Iterator[None]:
+    """A context in which something is written. Raises `error`, which says what cannot be, and why."""
+    try:
+        yield
+    except (OSError, SafetensorError) as problem:
+        why = getattr(problem, "strerror", None) or problem
+        raise error(f"cannot write {what}: {why}") from None
+
+
+@contextlib.contextmanager
 def written_whole(path: Path) -> Iterator[IO[bytes]]:
     """A file that takes the place of `path` once its content is on the disk; after an error the older one is there.
 
@@ -185,6 +196,24 @@ def write_whole(path: Path, text: str) -> None:
     """Write a text as UTF-8 in the place of an older file, whole or not at all. Raises OSError."""
     with written_whole(path) as file:
         file.write(text.encode("utf-8"))
+
+
+@contextlib.contextmanager
+def written_whole_folder(target: Path) -> Iterator[Path]:
+    """An empty folder beside `target` that takes its place once everything in it is on the disk; after an error the
+    older one is there, and nothing of the new one. Raises OSError. One process at a time writes a folder so."""
+    aside = target.with_name(f".{target.name}.partial")
+    shutil.rmtree(aside, ignore_errors=True)  # what a killed process left
+    aside.mkdir(parents=True)
+    try:
+        yield aside
+        for path in [*aside.rglob("*"), aside]:
+            if path.is_file():
+                path.chmod(aside.stat().st_mode & 0o666)  # safetensors writes files that only their owner may read
+            sync(path)
+        replace_folder(aside, target)
+    finally:
+        shutil.rmtree(aside, ignore_errors=True)
 
 
 def replace_folder(aside: Path, target: Path) -> None:

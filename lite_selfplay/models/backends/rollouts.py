@@ -17,7 +17,6 @@ from typing import Any, TypeVar
 
 import anyio
 from anyio.from_thread import start_blocking_portal
-from safetensors import SafetensorError
 
 from lite_selfplay.config import RolloutsSection
 from lite_selfplay.errors import RequestError, RolloutsLost
@@ -25,6 +24,7 @@ from lite_selfplay.models.backends.transformers import TransformersBackend
 from lite_selfplay.models.backends.vllm import LoraRequests, lora_limits, require_temperature
 from lite_selfplay.models.backends.vllm_server import Adapter, Server, ServerFailed, request_of
 from lite_selfplay.models.generation.sampling import Generation, GenerationRequest
+from lite_selfplay.tasks.files import write_errors
 
 T = TypeVar("T")
 RESTS_S: tuple[float, ...] = (0.0, 0.5, 2.0, 8.0)
@@ -104,11 +104,8 @@ class ServedBackend(TransformersBackend):
         """
         require_temperature(request.sampling.temperature, REMEDY)
         self._decoding.check(request)
-        try:
+        with write_errors(f"an adapter for the servers to {self._root}", RolloutsLost):
             adapter: Adapter | None = self._requests.of(request.seat)
-        except (OSError, SafetensorError) as error:
-            why = getattr(error, "strerror", None) or error
-            raise RolloutsLost(f"rollouts: cannot write an adapter for the servers to {self._root}: {why}") from None
         rows = [
             request_of(prompt, request.sampling, seed, self._decoding.eos_ids)
             for prompt, seeds in zip(request.prompts, request.seeds, strict=True)

@@ -21,6 +21,7 @@ from lite_selfplay.data import BASE, Sampling
 from lite_selfplay.errors import RequestError
 from lite_selfplay.models.adapters import Adapters
 from lite_selfplay.models.generation.sampling import Generation, GenerationRequest
+from lite_selfplay.tasks.files import written_whole_folder
 
 SEED_BITS = 0x7FFF_FFFF_FFFF_FFFF
 """Those of a seed that vLLM takes."""
@@ -83,9 +84,9 @@ class LoraRequests:
         if served is None or served[0] != key:
             self._drop(name)
             number = next(self._ids)
-            folder, aside = self._folder / f"{number}-{name}", self._folder / f".{number}-{name}"
-            self._adapters.save(name, aside)
-            aside.rename(folder)  # whole from the moment that it is there
+            folder = self._folder / f"{number}-{name}"
+            with written_whole_folder(folder) as aside:
+                self._adapters.save(name, aside)
             served = key, number, folder, self._make(f"{number}-{name}", number, folder)
         self._served.pop(name, None)
         self._served[name] = served  # behind all others

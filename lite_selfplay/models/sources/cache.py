@@ -3,8 +3,6 @@
 import errno
 import json
 import os
-import shutil
-import uuid
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,7 +10,7 @@ from filelock import AcquireReturnProxy, FileLock, Timeout
 from safetensors import SafetensorError
 
 from lite_selfplay.errors import RequestError
-from lite_selfplay.tasks.files import replace_folder, sync
+from lite_selfplay.tasks.files import written_whole_folder
 
 _MANIFEST = ".complete.json"
 _FULL = os.strerror(errno.ENOSPC)  # safetensors gives the words alone
@@ -79,23 +77,8 @@ def _hold_lock(folder: Path, say: Callable[[str], None] | None) -> AcquireReturn
 
 
 def _build(folder: Path, build: Callable[[Path], None]) -> None:
-    prefix = f".{folder.name}.building-"
-    # The lock is ours, so whoever made these is dead.
-    for leftover in folder.parent.glob(f"{prefix}*"):
-        shutil.rmtree(leftover)
-    staging = folder.parent / f"{prefix}{uuid.uuid4().hex}"
-    staging.mkdir()
-    try:
+    with written_whole_folder(folder) as staging:
         build(staging)
         files = [file for file in sorted(staging.rglob("*")) if file.is_file()]
         sizes = {file.relative_to(staging).as_posix(): file.stat().st_size for file in files}
-        manifest = staging / _MANIFEST
-        manifest.write_text(json.dumps(sizes, indent=1), encoding="utf-8")
-        for file in files:
-            # safetensors writes files that only their owner may read; a cache may be shared.
-            file.chmod(manifest.stat().st_mode)
-        for path in [*files, manifest, staging]:
-            sync(path)
-        replace_folder(staging, folder)
-    finally:
-        shutil.rmtree(staging, ignore_errors=True)
+        (staging / _MANIFEST).write_text(json.dumps(sizes, indent=1), encoding="utf-8")

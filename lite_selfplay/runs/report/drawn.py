@@ -9,11 +9,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lite_selfplay.errors import ConfigError, RunFolderError
+from lite_selfplay.errors import ConfigError
 from lite_selfplay.runs.folder import RunFolder, as_written
 from lite_selfplay.runs.report.charts import GROUPS, charts_of
 from lite_selfplay.runs.report.declared import game_of
-from lite_selfplay.tasks.files import require_no_link
+from lite_selfplay.tasks.files import require_no_link, write_errors
 from lite_selfplay.training.progress import printable
 
 if TYPE_CHECKING:
@@ -53,13 +53,10 @@ def save_figures(run: Path, out: Path | None = None) -> list[Path]:
             continue
         path = out / f"{group.lower().replace(' ', '-')}.png"
         require_no_link(path)
-        try:
+        with write_errors(path), warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of letters that the font does not have
             out.mkdir(parents=True, exist_ok=True)
-            with warnings.catch_warnings():  # of letters that the font does not have
-                warnings.simplefilter("ignore")
-                draw(chosen).savefig(path, dpi=120)
-        except OSError as error:
-            raise RunFolderError(f"cannot write {path}: {error.strerror or error}") from None
+            draw(chosen).savefig(path, dpi=120)
         paths.append(path)
     return paths
 

@@ -24,7 +24,7 @@ from lite_selfplay.runs.folder import CHECKPOINTS, CONFIG, RunFolder
 from lite_selfplay.runs.plan import filled_in, plan
 from lite_selfplay.runs.reproduce.experiment import COLD_START, ArmSection, Experiment
 from lite_selfplay.tasks import split_specs
-from lite_selfplay.tasks.files import read_json, write_whole
+from lite_selfplay.tasks.files import read_json, write_errors, write_whole
 from lite_selfplay.training.progress import Progress
 
 EXPERIMENT = "experiment.yaml"
@@ -123,11 +123,9 @@ def _claim(experiment: Experiment, out: Path) -> None:
         return
     if out.exists() and any(out.iterdir()):
         raise RunFolderError(f"{out} is not empty and holds no experiment: choose another --out")
-    try:
+    with write_errors(f"to {out}"):
         out.mkdir(parents=True, exist_ok=True)
         write_whole(path, yaml.safe_dump(values, sort_keys=False, allow_unicode=True))
-    except OSError as error:
-        raise RunFolderError(f"cannot write to {out}: {error.strerror or error}") from None
 
 
 def _record(

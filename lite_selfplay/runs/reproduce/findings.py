@@ -7,13 +7,12 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from lite_selfplay.errors import RunFolderError
 from lite_selfplay.evaluation.overview import scores_of
 from lite_selfplay.evaluation.tables import as_markdown
 from lite_selfplay.games.presentation import MISSING
 from lite_selfplay.runs.reproduce.experiment import Experiment
 from lite_selfplay.stats import Spread, clopper_pearson, over_seeds, paired_bootstrap, paired_test
-from lite_selfplay.tasks.files import write_whole
+from lite_selfplay.tasks.files import write_errors, write_whole
 from lite_selfplay.training.progress import clock
 
 TABLE, FIGURE, RESULTS = "table.md", "figure.png", "results.json"
@@ -242,12 +241,10 @@ def write_findings(experiment: Experiment, records: Sequence[Record], out: Path)
     """Write the table, the figure (where matplotlib is installed) and the JSON; their paths."""
     from lite_selfplay.runs.report.drawn import can_draw
 
-    try:
+    with write_errors(f"to {out}"):
         write_whole(out / TABLE, table(experiment, records))
         text = json.dumps(to_json(experiment, records), indent=1, ensure_ascii=False, allow_nan=False)
         write_whole(out / RESULTS, text + "\n")
         if can_draw():
             draw(experiment, records, out / FIGURE)
-    except OSError as error:
-        raise RunFolderError(f"cannot write to {out}: {error.strerror or error}") from None
     return [path for name in (TABLE, FIGURE, RESULTS) if (path := out / name).is_file()]

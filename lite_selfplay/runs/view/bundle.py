@@ -15,7 +15,7 @@ from lite_selfplay.runs.view.answers import read_rows
 from lite_selfplay.runs.view.cases import cases_of
 from lite_selfplay.runs.view.overview import ViewedRun
 from lite_selfplay.runs.view.server import page_file
-from lite_selfplay.tasks.files import write_whole
+from lite_selfplay.tasks.files import write_errors, write_whole
 
 NAME = "index.html"
 LIMIT = 24_000_000
@@ -31,11 +31,9 @@ def write_bundle(runs: Sequence[ViewedRun], folder: Path) -> Path:
     if os.path.lexists(path):
         raise ConfigError(f"{path} exists already and is not overwritten: choose another --bundle")
     text = bundle(runs)
-    try:
+    with write_errors(path, ConfigError):
         folder.mkdir(parents=True, exist_ok=True)
         write_whole(path, text)
-    except OSError as error:
-        raise ConfigError(f"cannot write {path}: {error.strerror or error}") from None
     return path
 
 

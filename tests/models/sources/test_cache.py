@@ -51,10 +51,10 @@ def test_a_killed_builder_leaves_nothing_half_made(tmp_path: Path) -> None:
     target, log = tmp_path / "cache" / "model", tmp_path / "log"
     assert start(target, log, "die").wait(30) == -signal.SIGKILL
     assert not target.exists()
-    assert len(list(target.parent.glob(".model.building-*"))) == 1
+    assert len(list(target.parent.glob(".model.partial"))) == 1
     cache.build_once(target, lambda staging: (staging / "whole").touch())
     assert cache.is_built(target)
-    assert list(target.parent.glob(".model.building-*")) == []
+    assert list(target.parent.glob(".model.partial")) == []
 
 
 def test_an_error_passes_through_and_leaves_nothing(tmp_path: Path) -> None:
