@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lite_selfplay.config import RunConfig, load_layer
-from lite_selfplay.config.user_code import file_of
+from lite_selfplay.config.user_files import failing_as, file_of
 from lite_selfplay.errors import ConfigError, RunFolderError
 from lite_selfplay.models.packages import versions
 from lite_selfplay.runs.lock import LOCK
@@ -48,11 +48,9 @@ class RunFolder:
     def require_free(self) -> None:
         """Raises RunFolderError where something is there already."""
         path = self.path
-        try:
+        with failing_as(RunFolderError, f"cannot read {path}"):
             if os.path.lexists(path) and (not os.path.isdir(path) or any(path.iterdir())):
                 raise self._taken()
-        except OSError as error:
-            raise RunFolderError(f"cannot read {path}: {error.strerror or error}") from None
 
     def _taken(self) -> RunFolderError:
         return RunFolderError(
@@ -113,10 +111,8 @@ class RunFolder:
 
     def rewrite_config(self, config: RunConfig) -> None:
         """Put another configuration in the place of the old one. Raises RunFolderError where that cannot be."""
-        try:
+        with failing_as(RunFolderError, f"cannot write to {self.path}"):
             write_whole(self.path / CONFIG, config.to_yaml())
-        except OSError as error:
-            raise RunFolderError(f"cannot write to {self.path}: {error.strerror or error}") from None
 
     def require_own_files(self) -> None:
         """Raises RunFolderError where a part of the folder is a link, through which a run would write elsewhere."""
@@ -163,11 +159,9 @@ class RunFolder:
         """Write `eval/NAME.json` in the place of an older one. Raises RunFolderError where that cannot be."""
         path = self.path / EVALUATIONS / f"{name}.json"
         text = json.dumps(result, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
-        try:
+        with failing_as(RunFolderError, f"cannot write to {path.parent}"):
             path.parent.mkdir(parents=True, exist_ok=True)
             write_whole(path, text)
-        except OSError as error:
-            raise RunFolderError(f"cannot write to {path.parent}: {error.strerror or error}") from None
         return path
 
     def has_evaluation(self, name: str) -> bool:
@@ -225,23 +219,19 @@ class RunFolder:
         Raises RunFolderError, with nothing changed, where a line cannot be read or the folder cannot be written.
         """
         paths = [path for name in (METRICS, EPISODES) if (path := self.path / name).exists()]
-        try:
+        with failing_as(RunFolderError, f"cannot write to {self.path}"):
             with contextlib.ExitStack() as stack:  # neither takes its place before both are written
                 for path, file in [(path, stack.enter_context(written_whole(path))) for path in paths]:
                     file.writelines(line for line, row in _lines(path) if row["step"] <= step)
             for path in (self.path / TOKENS).glob("step-*.safetensors"):
                 if int(path.stem.removeprefix("step-")) > step:
                     path.unlink()
-        except OSError as error:
-            raise RunFolderError(f"cannot write to {self.path}: {error.strerror or error}") from None
 
     def write_environment(self, **facts: Any) -> None:
         """Write versions, machine and some more facts. Raises RunFolderError where that cannot be."""
         facts = {**environment(), **facts}
-        try:
+        with failing_as(RunFolderError, f"cannot write to {self.path}: {ENVIRONMENT}"):
             write_whole(self.path / ENVIRONMENT, json.dumps(facts, indent=2) + "\n")
-        except OSError as error:
-            raise RunFolderError(f"cannot write to {self.path}: {ENVIRONMENT}: {error.strerror or error}") from None
 
 
 @contextlib.contextmanager

@@ -6,7 +6,6 @@ import json
 import re
 import secrets
 from collections.abc import Iterable, Sequence
-from typing import Any
 
 from lite_selfplay.data import Problem
 from lite_selfplay.errors import TaskError
@@ -57,7 +56,10 @@ def checked(found: Iterable[tuple[str, Problem]]) -> list[Problem]:
     """
     pairs = list(found)
     for where, problem in pairs:
-        if problem.kind == "math" and problem.answer is not None and not _can_be_right(problem.answer):
+        if problem.kind != "math" or problem.answer is None:
+            continue
+        given = [f"<answer>{', '.join(values)}</answer>" for values in references(problem.answer)]
+        if not any(verdict.correct for verdict in check_all([(text, problem.answer) for text in given])):
             short = str(problem.answer)[:80]
             raise TaskError(
                 f"{where}: no answer can be right: the reference {short!r} as an answer is not right itself"
@@ -67,11 +69,6 @@ def checked(found: Iterable[tuple[str, Problem]]) -> list[Problem]:
         if fault:
             raise TaskError(f"{where}: {fault}")
     return [problem for _, problem in pairs]
-
-
-def _can_be_right(answer: Any) -> bool:
-    given = [f"<answer>{', '.join(values)}</answer>" for values in references(answer)]
-    return any(verdict.correct for verdict in check_all([(text, answer) for text in given]))
 
 
 def faults(tests: Sequence[ProgramTests]) -> list[str]:
