@@ -54,7 +54,8 @@ def to_problem(row: dict[str, Any], where: str, default_id: str) -> Problem:
     if any(row.get(tests) is not None for tests in ("tests", "test_list")) or {"test", "entry_point"} <= row.keys():
         return problem_of_object(row, text, where, name)
     answer, extra = row.get("answer"), {k: v for k, v in row.items() if k not in (key, "answer", "id")}
-    if answer is not None and not all(map(_is_answer, _values(answer))):
+    values = [] if answer is None else _values(answer)
+    if not all(isinstance(value, str | int | float) and not isinstance(value, bool) for value in values):
         raise TaskError(f"{where}: 'answer' must be a text, a number, a list of them or {{\"any_of\": [...]}}")
     if isinstance(answer, str):
         _, mark, final = answer.rpartition("####")
@@ -77,7 +78,3 @@ def _values(answer: Any) -> list[Any]:
     if isinstance(answer, dict) and list(answer) == ["any_of"] and isinstance(answer["any_of"], list):
         return [value for item in answer["any_of"] for value in _values(item)] or [answer]
     return answer if isinstance(answer, list) and answer else [answer]
-
-
-def _is_answer(value: Any) -> bool:
-    return isinstance(value, str | int | float) and not isinstance(value, bool)

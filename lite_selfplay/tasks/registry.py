@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from lite_selfplay.config.guard import guarded
-from lite_selfplay.config.user_code import file_of, load, options_of
+from lite_selfplay.config.user_files import file_of, load, options_of
 from lite_selfplay.errors import TaskError, UnknownNameError
 from lite_selfplay.tasks.arithmetic import arithmetic
 from lite_selfplay.tasks.base import Task
@@ -15,7 +15,7 @@ from lite_selfplay.tasks.benchmarks import BENCHMARKS, MAKERS
 from lite_selfplay.tasks.code_arithmetic import code_arithmetic
 from lite_selfplay.tasks.gym import reasoning_gym
 from lite_selfplay.tasks.jsonl import read_jsonl
-from lite_selfplay.tasks.letters import letters
+from lite_selfplay.tasks.procedural import letters
 from lite_selfplay.tasks.stories import stories
 from lite_selfplay.verify.programs.idle import require_failing
 

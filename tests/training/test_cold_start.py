@@ -23,8 +23,8 @@ from lite_selfplay.tasks import Source, Task, load_task
 from lite_selfplay.testing import ScriptedTable
 from lite_selfplay.training.cold_start import cold_start, lr_share, microbatches, playing_config, within_limits
 from lite_selfplay.training.examples import ExamplePool, PooledExample, gather
+from lite_selfplay.training.optimizer import LossScale
 from lite_selfplay.training.rollout import LiveTable
-from lite_selfplay.training.scale import LossScale
 from lite_selfplay.training.trainer import reference_name
 from lite_selfplay.verify import Verifier
 from tests.made_runs import Ear, read_lines, same, seat_weights
@@ -59,10 +59,10 @@ def test_both_seats_learn_the_examples_and_the_base_stays(make_backend: Callable
     backend, told = make_backend(seats=SEATS), Ear()
     before = weights(backend)
     report = run(backend, tiny_path, steps=12, examples_per_step=4, lr=1e-2, progress=told)
-    assert list(report.seats) == ["A", "B"]
+    assert list(report) == ["A", "B"]
     assert told.phases == [("cold start of A", 12), ("cold start of B", 12)]
     assert [done for done, _ in told.notes] == [*range(1, 13)] * 2
-    for seat, line in zip(report.seats.values(), told.said, strict=True):
+    for seat, line in zip(report.values(), told.said, strict=True):
         assert seat.last_loss < 0.8 * seat.first_loss
         assert (seat.roles, seat.examples) == (("drafter", "challenger"), 48)
         assert 48 * 30 < seat.tokens < 48 * 60
@@ -70,7 +70,7 @@ def test_both_seats_learn_the_examples_and_the_base_stays(make_backend: Callable
             f"cold start of {seat.seat} as drafter and challenger, 48 examples of {seat.tokens:,} tokens"
         )
         assert line.endswith(f": loss {seat.first_loss:.2f} -> {seat.last_loss:.2f}")
-    assert told.notes[0] == (1, f"loss {report.seats['A'].first_loss:.2f}")
+    assert told.notes[0] == (1, f"loss {report['A'].first_loss:.2f}")
     after = weights(backend)
     moved = {name for name in before if not torch.equal(before[name], after[name])}
     assert moved
@@ -96,7 +96,7 @@ def test_a_cold_start_is_cut_short_for_all_seats_after_the_first_batch(
     assert told.phases == [("cold start of A", 9), ("cold start of A", 2), ("cold start of B", 2)]
     assert [done for done, _ in told.notes] == [1, 2, 1, 2]
     assert told.said[0] == "2 of 9 batches of the cold start fit into the minutes of the run"
-    assert [(seat.roles, seat.examples) for seat in report.seats.values()] == [(("drafter", "challenger"), 4)] * 2
+    assert [(seat.roles, seat.examples) for seat in report.values()] == [(("drafter", "challenger"), 4)] * 2
     after = weights(backend)
     for seat in "AB":
         assert any(not torch.equal(before[name], after[name]) for name in before if f".{seat}." in name)
@@ -146,8 +146,8 @@ def test_the_first_loss_is_the_plain_negative_log_likelihood(make_backend: Calla
         total -= log_p.gather(-1, torch.tensor(row.completion_ids)[:, None]).sum().item()
         count += len(row.completion_ids)
     assert count == 1 + 5 + 20 + 3
-    assert report.seats["solver"].first_loss == pytest.approx(total / count, abs=1e-5)
-    assert report.seats["solver"].tokens == count
+    assert report["solver"].first_loss == pytest.approx(total / count, abs=1e-5)
+    assert report["solver"].tokens == count
 
 
 def gradient(make_backend: Callable[..., Any], path: Path, monkeypatch: Any, budget: int) -> dict[str, torch.Tensor]:
@@ -199,7 +199,7 @@ def test_a_seat_without_examples_is_left_as_it_is(make_backend: Callable[..., An
     fixed, section = make_game("agon", {"rotate": False}), ColdStartSection(steps=1, examples_per_step=1)
     pool = ExamplePool([PooledExample("challenger", "p", "c", "file")])
     report = cold_start(backend, Chat.load(tiny_path), fixed, pool, section, seed=0, progress=told)
-    assert list(report.seats) == ["B"]
+    assert list(report) == ["B"]
     assert told.warned == ["there are no examples for A: it starts without a cold start"]
     assert all(torch.equal(before[name], p) for name, p in weights(backend).items() if ".B." not in name)
 
@@ -213,7 +213,7 @@ def test_a_seat_whose_roles_are_not_named_stays_as_it_was_without_a_word(
     section = ColdStartSection(source="worked", steps=1, examples_per_step=2, roles=("challenger",))
     pool = gather(fixed, section, load_task("stories"), ScriptedTable({}), seed=0)
     report = cold_start(backend, Chat.load(tiny_path), fixed, pool, section, seed=0, progress=told)
-    assert (list(report.seats), report.seats["B"].roles, told.warned) == (["B"], ("challenger",), [])
+    assert (list(report), report["B"].roles, told.warned) == (["B"], ("challenger",), [])
     moved = {name for name, p in weights(backend).items() if not torch.equal(before[name], p)}
     assert moved
     assert all(".B." in name for name in moved)

@@ -85,8 +85,8 @@ def test_a_challenger_learns_from_right_and_wrong_attempts():
     assert [completion for _, completion in found(pool, "drafter")] == ["One and one are 2. <answer>2</answer>"]
     prompts = sorted(prompt for prompt, _ in found(pool, "challenger"))
     assert len(prompts) == 2
-    assert any("One and one are ?." in prompt for prompt in prompts)
-    assert any("One and one, maybe ?." in prompt for prompt in prompts)
+    assert any("One and one are 2." in prompt for prompt in prompts)
+    assert any("One and one, maybe 7." in prompt for prompt in prompts)
 
 
 def test_the_cap_of_a_problem_holds_over_the_rounds():

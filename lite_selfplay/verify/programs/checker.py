@@ -51,19 +51,15 @@ def check_batch(
     limits = Limits(seconds=max(_LEAST_SECONDS, seconds))
     reports = judge_all(shared_sandbox(unsafe_code=unsafe_code), programs, limits, poll)
     return [
-        _verdict(completion, program, report, expected.thinks)
+        Verdict(
+            correct=report.score == 1,
+            score=report.score,
+            answer=program,
+            well_formed=well_formed(completion.text, expected.thinks, completion.prefill),
+            reason="timeout" if report.reason == "time" else report.reason,
+        )
         for (completion, _), program, report in zip(pairs, found, reports, strict=True)
     ]
-
-
-def _verdict(completion: Completion, program: str | None, report: Report, thinks: bool) -> Verdict:
-    return Verdict(
-        correct=report.score == 1,
-        score=report.score,
-        answer=program,
-        well_formed=well_formed(completion.text, thinks, completion.prefill),
-        reason="timeout" if report.reason == "time" else report.reason,
-    )
 
 
 @dataclass(frozen=True)

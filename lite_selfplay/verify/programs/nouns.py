@@ -154,7 +154,8 @@ def _reason(
 ) -> tuple[Reason, str]:
     signals = {os.WTERMSIG(row["status"]) for row in rows if os.WIFSIGNALED(row["status"])}
     spent = any(row["cpu"] >= limits.seconds / 2 for row in rows)  # two clocks, which disagree on a busy machine
-    last = _last_line(stderr)
+    lines = stderr.decode("utf-8", "replace").strip().splitlines()
+    last = lines[-1].strip()[:_MOST_DETAIL] if lines else ""
     if late:
         return "time", f"more than {limits.wall:g} s by the clock"
     if signal.SIGXCPU in signals or (signal.SIGKILL in signals and spent):
@@ -177,8 +178,3 @@ def _reason(
     if re.match(r"(SyntaxError|IndentationError|TabError)\b", last) and b'File "program.py"' in stderr:
         return "syntax", last
     return ("forbidden" if _FORBIDDEN.search(last) else "error"), last or f"exit code {os.WEXITSTATUS(first)}"
-
-
-def _last_line(stderr: bytes) -> str:
-    lines = stderr.decode("utf-8", "replace").strip().splitlines()
-    return lines[-1].strip()[:_MOST_DETAIL] if lines else ""
