@@ -12,6 +12,8 @@ import pytest
 
 from lite_selfplay.data import Completion, Episode, Problem, Sample, Sampling, StopReason, Stream
 from lite_selfplay.games import Game
+from lite_selfplay.games.prompts import fill
+from lite_selfplay.games.sqlm.topics import load_topic
 from lite_selfplay.tasks.jsonl import read_jsonl
 from lite_selfplay.testing import ScriptedTable
 
@@ -52,6 +54,20 @@ def completion(text: str, stop: StopReason = "eos", prefill: str = "", *, seat: 
     """A text of a token a byte, as a seat would have said it."""
     ids = tuple(text.encode())
     return Completion("p", text, (1,), ids, (-1.0,) * len(ids), stop, seat, 0, Sampling(), prefill)
+
+
+def disagreeing(game: str) -> list[dict[str, str]]:
+    """Two questions, and two answers to each: seats that learn them speak in the game's format, and disagree."""
+    questions = ["1 + 2", "2 + 2"]
+    rows = [
+        {"role": "solver", "prompt": fill("solver", problem=question), "completion": f"<answer>{value}</answer>"}
+        for question in questions
+        for value in (3, 4)
+    ]
+    if game != "sqlm":
+        return [{key: text for key, text in row.items() if key != "role"} for row in rows]
+    prompt = load_topic("arithmetic", 16).prompt
+    return [*rows, *({"role": "proposer", "prompt": prompt, "completion": question} for question in questions)]
 
 
 class Unread(ScriptedTable):

@@ -9,9 +9,7 @@ import nbformat
 import pytest
 from nbclient import NotebookClient
 
-from lite_selfplay.games.prompts import fill
-from lite_selfplay.games.sqlm.topics import load_topic
-from tests.made import jsonl, metrics_of
+from tests.made import disagreeing, jsonl, metrics_of
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 NAMES = ("agon_colab.ipynb", "sqlm_colab.ipynb")
@@ -35,24 +33,6 @@ PARAMETERS: dict[str, dict[str, Any]] = {
 }
 
 
-def answer(value: int) -> str:
-    return f"<answer>{value}</answer>"
-
-
-def examples(name: str) -> list[dict[str, str]]:
-    """What a random model learns first, so that its seats speak in the game's format, and disagree."""
-    questions = ["1 + 2", "2 + 2"]
-    rows = [
-        {"role": "solver", "prompt": fill("solver", problem=question), "completion": answer(value)}
-        for question in questions
-        for value in (3, 4)
-    ]
-    if name == "agon_colab.ipynb":
-        return [{key: text for key, text in row.items() if key != "role"} for row in rows]
-    prompt = load_topic("arithmetic", 16).prompt
-    return [*rows, *({"role": "proposer", "prompt": prompt, "completion": question} for question in questions)]
-
-
 def parameters(notebook: Any) -> Any:
     """The one cell that is tagged as holding the parameters."""
     (cell,) = [cell for cell in notebook.cells if "parameters" in cell.metadata.get("tags", [])]
@@ -72,7 +52,7 @@ def with_values(notebook: Any, values: Mapping[str, Any]) -> Any:
 def executed(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Path]:
     """A notebook with its outputs, and the run it made."""
     folder = tmp_path_factory.mktemp("notebook")
-    jsonl(folder / "examples.jsonl", *examples(request.param))
+    jsonl(folder / "examples.jsonl", *disagreeing(request.param.partition("_")[0]))
     notebook = nbformat.read(EXAMPLES / request.param, as_version=4)
     with_values(notebook, PARAMETERS[request.param])
     with pytest.MonkeyPatch.context() as patch:

@@ -150,8 +150,9 @@ def test_the_length_tiebreak_pays_the_shorter_challenge():
     assert rewards(episode, "challenger") == [[2.5, 3.0, 3.5, 2.5]]
 
 
-def test_empty_summaries_are_warned_of_above_a_fifth():
-    game = agon()
+@pytest.mark.parametrize("name", ["agon", "self-refine"])
+def test_empty_summaries_are_warned_of_above_a_fifth(name: str):
+    game = make_game(name, {})
     assert game.warnings({"empty_summaries": 0.2}) == []
     assert "21% of the drafts" in game.warnings({"empty_summaries": 0.21})[0]
 

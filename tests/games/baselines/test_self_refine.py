@@ -48,9 +48,3 @@ def test_each_refinement_reads_its_own_draft_without_its_answer():
         assert "Here is your own attempt" in prompt
         assert f"Idea {i}: use fingers." in prompt
         assert str(100 + i) not in prompt
-
-
-def test_empty_recaps_are_warned_of():
-    game = make_game("self-refine", {})
-    assert game.warnings({"empty_summaries": 0.2}) == []
-    assert "21% of the drafts" in game.warnings({"empty_summaries": 0.21})[0]

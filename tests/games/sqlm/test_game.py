@@ -9,12 +9,11 @@ from lite_selfplay import Run, RunConfig, train
 from lite_selfplay.data import Problem
 from lite_selfplay.errors import ConfigError, GameError
 from lite_selfplay.games import make_game
-from lite_selfplay.games.prompts import fill
 from lite_selfplay.games.sqlm.game import Sqlm, proposer_reward, read_question, solver_reward
 from lite_selfplay.games.sqlm.topics import load_topic, numbered_lines
 from lite_selfplay.tasks.base import derived_rng
 from lite_selfplay.testing import ScriptedTable
-from tests.made import Unread, completion, jsonl, play, same_weights, samples, seat_weights, stream
+from tests.made import Unread, completion, disagreeing, jsonl, play, same_weights, samples, seat_weights, stream
 
 
 def answer(value: object) -> str:
@@ -334,16 +333,7 @@ def test_what_a_dry_run_says():
 
 @pytest.fixture(scope="module")
 def examples(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Two questions, and two answers to each: seats that learn them propose, and disagree."""
-    path = tmp_path_factory.mktemp("examples") / "sqlm.jsonl"
-    questions = ["1 + 2", "2 + 2"]
-    rows = [{"role": "proposer", "prompt": load_topic("arithmetic", 16).prompt, "completion": q} for q in questions]
-    rows += [
-        {"role": "solver", "prompt": fill("solver", problem=question), "completion": answer(value)}
-        for question in questions
-        for value in (3, 4)
-    ]
-    return jsonl(path, *rows)
+    return jsonl(tmp_path_factory.mktemp("examples") / "sqlm.jsonl", *disagreeing("sqlm"))
 
 
 def trained(folder: Path, every: int, **start: Any) -> Run:
