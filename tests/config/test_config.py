@@ -302,6 +302,11 @@ def test_an_unknown_key_names_the_near_ones(values, unknown, near):
     assert near.replace("\\", "") in str(caught.value)
 
 
+def test_a_key_that_has_left_says_what_to_do():
+    with pytest.raises(ConfigError, match=r"model\.share_cores is a key no more: take it out; .* --threads helps"):
+        RunConfig.of({"game": "agon", "model": {"name": "tiny", "share_cores": True}})
+
+
 def test_a_key_like_no_other_lists_them_all():
     known = r"tasks\.answer_from, tasks\.data_dir, tasks\.knowledge, tasks\.passage_tokens, tasks\.solutions, "
     with pytest.raises(ConfigError, match=rf"unknown key 'tasks\.qqqqqqqq': known: {known}"):
