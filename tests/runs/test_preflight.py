@@ -141,7 +141,8 @@ def test_a_share_is_above_a_bound_below_it_or_neither():
         ([stream(**FEW), stream(**FEW)], ""),  # 16 of 16 wrong: up to 21% may be right
         ([stream(**FEW, truncated=1.0)], CUT),
         ([stream(truncated=0.875), stream(truncated=0.875)], CUT),  # and none well-formed, which follows from it
-        ([stream(truncated=1.0, accuracy=0.5)], CUT),
+        ([stream(truncated=1.0, accuracy=0.0)], CUT),
+        ([stream(truncated=1.0, accuracy=0.5)], ""),  # half are right in spite of it
         ([stream(accuracy=0.1), stream()], ""),
         ([stream(well_formed=0.1), stream()], ""),
         ([stream(zero_variance_groups=9), stream()], ""),
