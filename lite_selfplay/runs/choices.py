@@ -25,8 +25,13 @@ from lite_selfplay.tasks.benchmarks import missing
 from lite_selfplay.tasks.split import DEFAULT_LIMIT
 from lite_selfplay.training.ranks import here
 
-TOYS = {"tiny": "letters", "smollm2-135m": "arithmetic"}
+RANDOM = "tiny"
+"""The base whose weights are random."""
+TOYS = {RANDOM: "letters", "smollm2-135m": "arithmetic"}
 """Bases that learn on a CPU, and problems of which they get some right."""
+TAUGHT = {"cold_start.enabled": True, "cold_start.steps": 7, "cold_start.lr": 1e-3}
+"""The cold start of SmolLM2-135M, of which one answer of 120 had the format, and half were cut off before: docs/demo.md
+has what it learns from it."""
 PUBLIC, PUBLIC_OF_PRESETS = "gsm8k", {"paper": "deepmath"}
 """The public problems that every game takes where they can be had, and those that a preset's paper names."""
 MADE = "stories"
@@ -73,7 +78,7 @@ def choices(config: RunConfig, game: Game) -> list[Choice]:
     card = None if _toy(config) else _card(config)
     problems = _problems(config, game)
     measured, sized = _evaluation(config, game, problems), size(config, game, card)
-    return [*problems, *measured, *sized, *_backend(config, card), *_look(config, game)]
+    return [*problems, *_taught(config, problems), *measured, *sized, *_backend(config, card), *_look(config, game)]
 
 
 def given(config: RunConfig, key: str) -> bool:
@@ -104,6 +109,14 @@ def _problems(config: RunConfig, game: Game) -> list[Choice]:
     if tasks == MADE and "cold_start" in game.recipe:  # what it teaches is longer than their solutions
         values |= {} if given(config, "run.max_completion_tokens") else {"run.max_completion_tokens": _TAUGHT_TOKENS}
     return [Choice("tasks", values, why, "--tasks T")]
+
+
+def _taught(config: RunConfig, problems: list[Choice]) -> list[Choice]:
+    """A base that is known never to have the format needs no look, on problems that are known to teach it."""
+    if not problems or not _toy(config) or _is_random(config) or given(config, "cold_start.enabled"):
+        return []
+    values = {key: value for key, value in TAUGHT.items() if not given(config, key)}
+    return [Choice("cold start", values, "this base never has the format", "--no-cold-start")]
 
 
 def _evaluation(config: RunConfig, game: Game, problems: list[Choice]) -> list[Choice]:
@@ -192,7 +205,8 @@ def open_questions(config: RunConfig, game: Game) -> dict[str, str]:
     """What a look at the untouched base is to decide, and the flag that says it instead; nothing where the run takes no
     look, starts from other seats, samples elsewhere or has several processes."""
     elsewhere = config.run.init is not None or config.rollouts.servers or here().world > 1
-    if not wanted(config) or elsewhere:
+    known = _toy(config) and config.tasks.train is None and not given(config, "cold_start.enabled")
+    if not wanted(config) or elsewhere or known:
         return {}
     asked = {
         "thinking": ("model.thinking", "--set model.thinking=on"),
@@ -201,6 +215,8 @@ def open_questions(config: RunConfig, game: Game) -> dict[str, str]:
     }
     if _toy(config):
         asked.pop("thinking")
+    if _is_random(config):
+        asked.pop("the token limit")
     if "cold_start" in game.recipe:
         asked.pop("a cold start")
     return {what: flag for what, (key, flag) in asked.items() if not given(config, key)}
@@ -209,7 +225,11 @@ def open_questions(config: RunConfig, game: Game) -> dict[str, str]:
 def wanted(config: RunConfig) -> bool:
     """Whether a little is played before the first step: where nobody says, for every base that is not random."""
     asked = config.run.preflight
-    return config.model.name.strip().lower() != "tiny" if asked is None else asked
+    return not _is_random(config) if asked is None else asked
+
+
+def _is_random(config: RunConfig) -> bool:
+    return config.model.name.strip().lower() == RANDOM
 
 
 # After a look at the untouched base

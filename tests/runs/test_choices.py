@@ -69,6 +69,13 @@ def test_what_was_said_is_not_chosen():
     assert "eval.tasks" not in chosen("spc", "tiny")  # measured on solutions with labelled steps
 
 
+def test_a_base_that_is_known_never_to_have_the_format_is_taught_it():
+    assert chosen(model="smollm2-135m")["cold_start.enabled"] is True
+    assert chosen(model="smollm2-135m", cold_start={"lr": 1e-4})["cold_start.steps"] == 7
+    for said in ({"cold_start": False}, {"tasks": "stories"}, {"model": "tiny"}):
+        assert "cold_start.enabled" not in chosen(**{"model": "smollm2-135m", **said})
+
+
 def test_data_in_a_folder_need_no_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
     for split in ("train", "test"):
@@ -89,12 +96,18 @@ def test_without_network_it_is_said_in_seconds_with_retries_on(
 ):
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
+    asked: list[float] = []
+    monkeypatch.setattr(
+        hub, "within", lambda seconds, call, of=hub.within: (asked.append(seconds), of(seconds, call))[1]
+    )
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1] if how == "silent" else 9
         monkeypatch.setattr(constants, "ENDPOINT", f"http://127.0.0.1:{port}")
-        begun = time.perf_counter()
+        begun = time.process_time()
         ended = call("train", "agon", "--model", "Qwen3-0.6B")
-        assert time.perf_counter() - begun < 10
+        # The hub is waited for once, and the rest is work, which a busy machine does more slowly.
+        assert sum(asked) + time.process_time() - begun < 10
+    assert asked == [4.0]
     assert ended.code == 2
     assert said(ended.out, "tasks: stories, 20,000 problems", "in place of gsm8k: the hub could not be reached (")
     assert said(ended.err, "Qwen/Qwen3-0.6B is neither a local folder nor", "the hub could not be reached (")
@@ -195,7 +208,9 @@ def test_a_look_goes_on_until_it_is_decided():
         ({"model": {"name": "Qwen3-0.6B", "thinking": "auto"}}, ALL[1:]),
         ({"preflight": False}, ()),
         ({"model": "tiny"}, ()),
-        ({"model": "smollm2-135m"}, ALL[1:]),
+        ({"model": "smollm2-135m"}, ()),  # whose needs are known
+        ({"model": "smollm2-135m", "tasks": "stories"}, ALL[1:]),
+        ({"model": "tiny", "preflight": True, "tasks": "letters"}, ALL[2:]),
         ({"rollouts": "http://a:1"}, ()),
         ({"init": "runs/taught"}, ()),
         ({"game": "spc"}, ALL[:2]),  # whose recipe teaches
