@@ -13,8 +13,8 @@ def quiet() -> Iterator[None]:
     os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")
     from transformers.utils import logging
 
-    # PEFT asks newer versions of transformers by an older name.
-    warnings.filterwarnings("ignore", "`is_gradient_checkpointing` is deprecated", FutureWarning)
+    # Names that older releases of transformers know alone, and newer ones as well: both are in use.
+    warnings.filterwarnings("ignore", r"`\w+` is deprecated and will be removed", FutureWarning)
     # At its import on some CPUs it misses a kernel of inference, which training does not use.
     theirs = python_logging.getLogger("bitsandbytes")
     level = theirs.level
