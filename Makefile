@@ -16,7 +16,7 @@ WHEELS ?= .wheels
 # Tests start many processes. Where an environment forbids Python to keep compiled modules, each would compile them all.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo docs test check test-fast test-faults test-ranks test-hostile format lock clean test-long test-gpu gpu-wheels test-unsloth weight
+.PHONY: demo docs test check test-fast test-faults test-ranks test-hostile format lock clean test-long test-gpu gpu-wheels test-unsloth test-versions weight
 
 $(STAMP): pyproject.toml requirements-cpu.lock
 	@echo "setting up $(VENV) from requirements-cpu.lock (a few minutes the first time)"
@@ -70,6 +70,13 @@ $(VENV)-unsloth/.installed: $(STAMP) requirements-unsloth.lock
 test-unsloth: $(VENV)-unsloth/.installed
 	$(VENV)-unsloth/bin/python -m pytest -q --timeout 600 tests/unsloth
 
+# The core tests with the oldest and the newest releases that pyproject.toml lets in, torch aside, and whether the wheel can
+# be installed beside hydra-core and omegaconf, unsloth, vllm and inspect-ai. It needs a network, and somebody else's release
+# may turn it red: it is no part of test.
+test-versions: $(STAMP)
+	@$(PYTHON) -m venv $(VENV)-uv && $(VENV)-uv/bin/python -m pip install --quiet --disable-pip-version-check uv
+	UV=$(VENV)-uv/bin/uv $(BIN)/python tests/versions.py
+
 # On a machine with a CUDA card, with the packages of PYTHON: no .venv is made. What it lacks comes from WHEELS, if there.
 test-gpu:
 	$(PYTHON) tests/gpu/carry.py test --wheels $(WHEELS)
@@ -100,4 +107,4 @@ lock:
 	rm -rf $(VENV)-lock
 
 clean:
-	rm -rf $(VENV) $(VENV)-unsloth build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(VENV)-unsloth $(VENV)-uv $(VENV)-oldest $(VENV)-newest build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -112,7 +112,7 @@ def echo_json(value: Any) -> None:
 
 def dry_run(config: Any) -> None:
     """Print what a configuration would do, and start nothing."""
-    from lite_selfplay.config.user_code import load
+    from lite_selfplay.config.user_files import load
     from lite_selfplay.runs.api import free_folder
     from lite_selfplay.runs.plan import plan
 

@@ -21,7 +21,7 @@ def games(
     as_json: flags.Json = False,
 ) -> None:
     """List the games, with their roles and switches."""
-    from lite_selfplay.config.user_code import short_name
+    from lite_selfplay.config.user_files import short_name
     from lite_selfplay.games import find_game, game_names
 
     kinds = {name: find_game(name) for name in names or game_names()}

@@ -16,11 +16,15 @@ BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
 SMALL = ("--model", "tiny", "--tasks", "letters", "--prompts", "2", "--group-size", "2", "--cap", "8", "--rounds", "1")
 
 
+def ended(script: str, *options: str, timeout: float = 250) -> "subprocess.CompletedProcess[str]":
+    command = [sys.executable, str(BENCHMARKS / script), *options]
+    return subprocess.run(command, capture_output=True, text=True, timeout=timeout, check=False)
+
+
 def run(script: str, folder: Path, *options: str) -> tuple[dict[str, Any], str]:
     """The results file and what was printed."""
     path = folder / "results.json"
-    command = [sys.executable, str(BENCHMARKS / script), *SMALL, "--threads", "1", "--json", str(path), *options]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=250, check=False)
+    done = ended(script, *SMALL, "--threads", "1", "--json", str(path), *options)
     assert done.returncode == 0, done.stderr
     return json.loads(path.read_text()), done.stdout
 
@@ -96,8 +100,7 @@ def test_a_step_of_each_contender_and_where_its_time_went(tmp_path: Path) -> Non
 
 @pytest.mark.long
 def test_a_step_on_a_card_or_without_one(tmp_path: Path) -> None:
-    command = [sys.executable, str(BENCHMARKS / "gpu.py"), *SMALL, "--threads", "1", "--out", str(tmp_path / "out")]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=250, check=False)
+    done = ended("gpu.py", *SMALL, "--threads", "1", "--out", str(tmp_path / "out"))
     assert done.returncode == 0, done.stderr
     page, data = sorted((tmp_path / "out").iterdir(), key=lambda path: path.suffix, reverse=True)
     assert (page.suffix, data.suffix) == (".md", ".json")
@@ -155,8 +158,7 @@ def test_growth_and_the_memory_of_a_seat(tmp_path: Path) -> None:
 @pytest.mark.long
 def test_a_long_run_is_measured_and_its_folder_stays_within_its_bound(tmp_path: Path) -> None:
     path = tmp_path / "soak.json"
-    command = [sys.executable, str(BENCHMARKS / "soak.py"), "--steps", "30", "--json", str(path)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=250, check=False)
+    done = ended("soak.py", "--steps", "30", "--json", str(path))
     found = json.loads(path.read_text())
     assert len(found["memory"]) == len(found["seconds"]) == 30
     assert 0 < found["folder_largest"] <= found["folder_bound"]
@@ -210,8 +212,7 @@ def test_a_quick_run_waits_for_nobody_beyond_its_time(tmp_path: Path, monkeypatc
 
 
 def test_an_invalid_request_ends_with_a_message(tmp_path: Path) -> None:
-    command = [sys.executable, str(BENCHMARKS / "rollouts.py"), *SMALL, "--tasks", "lettres"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    done = ended("rollouts.py", *SMALL, "--tasks", "lettres", timeout=60)
     assert done.returncode == 2
     assert "lettres" in done.stderr
     assert "Traceback" not in done.stderr
@@ -220,8 +221,7 @@ def test_an_invalid_request_ends_with_a_message(tmp_path: Path) -> None:
 @pytest.mark.long
 def test_launches_are_counted_and_not_timed(tmp_path: Path) -> None:
     path = tmp_path / "results.json"
-    command = [sys.executable, str(BENCHMARKS / "launches.py"), "--no-updates", "--json", str(path)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
+    done = ended("launches.py", "--no-updates", "--json", str(path), timeout=600)
     assert done.returncode == 0, done.stderr
     counted = json.loads(path.read_text())["token"]
     ours, theirs = counted["ours, seat"], counted["transformers generate, seat"]

@@ -5,27 +5,17 @@ import os
 import subprocess
 import sys
 import zipfile
-from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from tests.gpu import schedule
+from tests.made import module_of
 
 SCRIPT = Path(__file__).parent / "gpu" / "carry.py"
 
 
-def load() -> Any:
-    spec = spec_from_file_location("carry", SCRIPT)
-    assert spec is not None
-    assert spec.loader is not None
-    module = module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-carry = load()
+carry = module_of(SCRIPT)
 
 
 def wheel(folder: Path, name: str, filler: int = 0) -> Path:

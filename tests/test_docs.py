@@ -1,6 +1,5 @@
 """The pages agree with the code: links, the API reference, and the commands, flags and keys that they name."""
 
-import importlib.util
 import inspect
 import re
 from pathlib import Path
@@ -14,6 +13,7 @@ import lite_selfplay
 from lite_selfplay.config import keys_of, preset_names
 from lite_selfplay.games import game_names
 from lite_selfplay_cli.app import app
+from tests.made import module_of
 
 ROOT = Path(lite_selfplay.__file__).parents[1]
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("benchmarks/*.md")])
@@ -86,12 +86,7 @@ def test_the_agents_page_names_the_rooms_in_the_order_of_the_architecture():
 
 @pytest.fixture(scope="module")
 def make_api() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("make_api", ROOT / "docs" / "make_api.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return module_of(ROOT / "docs" / "make_api.py")
 
 
 def test_the_api_reference_is_what_the_docstrings_say(make_api: ModuleType):

@@ -9,47 +9,40 @@ from pathlib import Path
 
 import pytest
 
+from tests.made import jsonl
+
 EXAMPLES = Path(__file__).parents[1] / "examples"
+
+
+def printed(folder: Path, name: str, *arguments: str) -> str:
+    """What an example prints that is run in a folder and ends well."""
+    command = [sys.executable, str(EXAMPLES / name), *arguments]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(
+        command, cwd=folder, env=environment, capture_output=True, text=True, timeout=280, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
 
 
 @pytest.mark.parametrize("name", ["agon.py", pytest.param("own_game.py", marks=pytest.mark.long)])
 def test_example(name: str, tmp_path: Path):
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(
-        [sys.executable, str(EXAMPLES / name)],
-        cwd=tmp_path,
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=250,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    assert "adapter" in done.stdout
+    assert "adapter" in printed(tmp_path, name)
     assert len(list((tmp_path / "runs").iterdir())) == 1
 
 
 @pytest.mark.long
 def test_from_a_run_to_what_others_use(tmp_path: Path):
-    done = subprocess.run(
-        [sys.executable, str(EXAMPLES / "take_it_away.py")],
-        cwd=tmp_path,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        timeout=280,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    assert "chat, base: " in done.stdout
-    assert "chat, B: " in done.stdout
-    assert "written: taken-away-page/index.html" in done.stdout
+    said = printed(tmp_path, "take_it_away.py")
+    assert "chat, base: " in said
+    assert "chat, B: " in said
+    assert "written: taken-away-page/index.html" in said
     assert "<html" in (tmp_path / "taken-away-page" / "index.html").read_text(encoding="utf-8")
-    charts = re.search(r"browser: (?:the page drew (\d+) charts|none is here)", done.stdout)
+    charts = re.search(r"browser: (?:the page drew (\d+) charts|none is here)", said)
     assert charts is not None
     assert charts[1] is None or int(charts[1]) > 3
-    assert "transformers: mean |delta| 0" in done.stdout
-    assert "  transformers serve taken-away-A\n" in done.stdout
+    assert "transformers: mean |delta| 0" in said
+    assert "  transformers serve taken-away-A\n" in said
     found = json.loads((tmp_path / "taken-away-A" / "verification.json").read_text(encoding="utf-8"))
     assert found["passed"] is True
     assert found["reader"] == "transformers"
@@ -63,9 +56,8 @@ def test_the_examples_for_a_small_proposer_are_accepted_in_play(tmp_path: Path):
         {"question": "Ann has 48 clips and buys 24. How many?", "answer": "48+24 = <<48+24=72>>72 clips.\n#### 72"},
         {"question": "Half of 48?", "answer": "48/2 = <<48/2=24>>24.\n#### 24"},
     ]
-    (tmp_path / "in.jsonl").write_text("\n".join(map(json.dumps, rows)))
-    command = [sys.executable, str(EXAMPLES / "pasodoble_examples.py"), "in.jsonl", "out.jsonl"]
-    subprocess.run(command, cwd=tmp_path, check=True, capture_output=True, timeout=100)
+    jsonl(tmp_path / "in.jsonl", *rows)
+    printed(tmp_path, "pasodoble_examples.py", "in.jsonl", "out.jsonl")
     proposer, solver = read_examples(tmp_path / "out.jsonl", ("proposer", "solver"))
     assert parse_proposal(proposer.completion) == ("What is 48 + 24?", "72")
     assert "What is 48 + 24?" in solver.prompt

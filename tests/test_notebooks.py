@@ -9,8 +9,7 @@ import nbformat
 import pytest
 from nbclient import NotebookClient
 
-from lite_selfplay.games.prompts import fill
-from lite_selfplay.games.sqlm.topics import load_topic
+from tests.made import disagreeing, jsonl, metrics_of
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 NAMES = ("agon_colab.ipynb", "sqlm_colab.ipynb")
@@ -34,24 +33,6 @@ PARAMETERS: dict[str, dict[str, Any]] = {
 }
 
 
-def answer(value: int) -> str:
-    return f"<answer>{value}</answer>"
-
-
-def examples(name: str) -> list[dict[str, str]]:
-    """What a random model learns first, so that its seats speak in the game's format, and disagree."""
-    questions = ["1 + 2", "2 + 2"]
-    rows = [
-        {"role": "solver", "prompt": fill("solver", problem=question), "completion": answer(value)}
-        for question in questions
-        for value in (3, 4)
-    ]
-    if name == "agon_colab.ipynb":
-        return [{key: text for key, text in row.items() if key != "role"} for row in rows]
-    prompt = load_topic("arithmetic", 16).prompt
-    return [*rows, *({"role": "proposer", "prompt": prompt, "completion": question} for question in questions)]
-
-
 def parameters(notebook: Any) -> Any:
     """The one cell that is tagged as holding the parameters."""
     (cell,) = [cell for cell in notebook.cells if "parameters" in cell.metadata.get("tags", [])]
@@ -71,8 +52,7 @@ def with_values(notebook: Any, values: Mapping[str, Any]) -> Any:
 def executed(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Path]:
     """A notebook with its outputs, and the run it made."""
     folder = tmp_path_factory.mktemp("notebook")
-    lines = [json.dumps(row) + "\n" for row in examples(request.param)]
-    (folder / "examples.jsonl").write_text("".join(lines))
+    jsonl(folder / "examples.jsonl", *disagreeing(request.param.partition("_")[0]))
     notebook = nbformat.read(EXAMPLES / request.param, as_version=4)
     with_values(notebook, PARAMETERS[request.param])
     with pytest.MonkeyPatch.context() as patch:
@@ -108,7 +88,7 @@ def test_what_is_committed_is_valid_and_holds_no_outputs(name: str):
 
 def test_every_step_is_written_and_something_moved(executed: tuple[Any, Path]):
     notebook, run = executed
-    rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    rows = metrics_of(run)
     assert [row["step"] for row in rows] == [1, 2]
     assert any(stream["rows_trained"] for row in rows for stream in row["streams"].values())
     assert "step 2/2" in "".join(shown(notebook, "train", "text/plain"))

@@ -1,6 +1,5 @@
 """`examples/one_step.py`, which imports nothing of this library, computes what the library computes."""
 
-import importlib.util
 import json
 import re
 import subprocess
@@ -14,18 +13,14 @@ import pytest
 from lite_selfplay import RunConfig, train
 from lite_selfplay.games.propose_solve.voting import Vote
 from lite_selfplay.games.sqlm import answered
+from tests.made import module_of
 
 EXAMPLE = Path(__file__).parents[1] / "examples" / "one_step.py"
 
 
 @pytest.fixture(scope="module")
 def example() -> Any:
-    spec = importlib.util.spec_from_file_location("one_step", EXAMPLE)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return module_of(EXAMPLE)
 
 
 def played(tmp_path: Path, name: str, **sections: Any) -> Path:

@@ -83,12 +83,20 @@ def explain(error: ValidationError) -> ConfigError:
     return ConfigError("; ".join(_explain_one(item) for item in error.errors()))
 
 
+_LEFT = {
+    "model.share_cores": "take it out; beside busy processes --threads helps",
+    "model.tune_memory": "take it out; memory is always tuned on a CPU",
+}
+"""Keys that configurations of older runs hold, and what to do."""
+
 _SHORT = reprlib.Repr()  # a few lines of YAML can stand for billions of values
 _SHORT.maxstring = _SHORT.maxother = 200
 
 
 def _explain_one(item: Any) -> str:
     path = ".".join(str(part) for part in item["loc"])
+    if path in _LEFT:
+        return f"{path} is a key no more: {_LEFT[path]}"
     if item["type"] == "extra_forbidden":
         *section, _ = [str(part) for part in item["loc"]]
         return str(UnknownNameError("key", path, [".".join([*section, known]) for known in keys_of(section)]))

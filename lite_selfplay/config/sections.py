@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
-from lite_selfplay.config.user_code import short_name
+from lite_selfplay.config.user_files import short_name
 from lite_selfplay.data import FILTERS, Sampling
 
 LARGEST = 2**32 - 1

@@ -2,14 +2,27 @@
 
 Whether something is there is asked by `os.path.isfile` and `os.path.exists`, which say no where a name is too long for
 the system; `Path.is_file` raises there.
+
+Code of a user's own in such a file is named `FILE.py:NAME`: a reward function, a game, a task. Importing the file runs
+it. After another colon, a task's place may go on with its options: `FILE.py:NAME:OPTIONS`.
 """
 
+import contextlib
+import importlib.util
+import os
+import re
 import stat
+import sys
+import warnings
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import IO
+from types import ModuleType
+from typing import IO, Any
 
-from lite_selfplay.errors import LiteSelfPlayError
+from lite_selfplay.config.guard import guarded
+from lite_selfplay.errors import ConfigError, LiteSelfPlayError
 
+_PLACE = re.compile(r"(?P<file>.+?\.py)(?::(?P<name>[^:]*)(?::(?P<options>.*))?)?", re.DOTALL)
 _KINDS = {
     stat.S_IFDIR: "a folder",
     stat.S_IFIFO: "a pipe",
@@ -19,12 +32,22 @@ _KINDS = {
 }
 
 
+@contextlib.contextmanager
+def failing_as(error: type[LiteSelfPlayError], what: str) -> Iterator[None]:
+    """A context in which what the system refuses becomes `error`: `what`, say `cannot read PATH`, and the reason."""
+    try:
+        yield
+    except OSError as problem:
+        raise error(f"{what}: {problem.strerror or problem}") from None
+
+
 def require_file(path: Path, error: type[LiteSelfPlayError]) -> None:
     """Raises `error` unless a path leads to a regular file: to open a pipe waits, and a device may never end."""
     try:
-        mode = path.stat().st_mode
-    except (OSError, ValueError) as problem:  # ValueError: a name with a null byte
-        raise error(f"cannot read {path}: {_reason(problem)}") from None
+        with failing_as(error, f"cannot read {path}"):
+            mode = path.stat().st_mode
+    except ValueError as problem:  # a name with a null byte
+        raise error(f"cannot read {path}: {problem}") from None
     if not stat.S_ISREG(mode):
         raise error(f"cannot read {path}: it is {_KINDS.get(stat.S_IFMT(mode), 'something else')}, not a file")
 
@@ -32,19 +55,14 @@ def require_file(path: Path, error: type[LiteSelfPlayError]) -> None:
 def open_file(path: Path, error: type[LiteSelfPlayError]) -> IO[bytes]:
     """A user's file, open for reading bytes. Raises `error` where it is none, is missing, or may not be read."""
     require_file(path, error)
-    try:
+    with failing_as(error, f"cannot read {path}"):
         return path.open("rb")
-    except OSError as problem:
-        raise error(f"cannot read {path}: {_reason(problem)}") from None
 
 
 def read_file(path: Path, error: type[LiteSelfPlayError], limit: int | None = None) -> bytes:
     """The content of a user's file. Raises `error`, also where it is longer than `limit` bytes."""
-    with open_file(path, error) as file:
-        try:
-            content = file.read() if limit is None else file.read(limit + 1)
-        except OSError as problem:
-            raise error(f"cannot read {path}: {_reason(problem)}") from None
+    with open_file(path, error) as file, failing_as(error, f"cannot read {path}"):
+        content = file.read() if limit is None else file.read(limit + 1)
     if limit is not None and len(content) > limit:
         raise error(f"{path} is longer than {limit >> 20} MB")
     return content
@@ -58,5 +76,71 @@ def read_utf8(path: Path, error: type[LiteSelfPlayError], limit: int | None = No
         raise error(f"{path}: not UTF-8 ({problem.reason} at byte {problem.start})") from None
 
 
-def _reason(problem: OSError | ValueError) -> str:
-    return getattr(problem, "strerror", None) or str(problem)
+# Code of a user's own
+
+
+def file_of(spec: str) -> Path | None:
+    """The file of a place; None for any other name."""
+    found = _PLACE.fullmatch(spec)
+    return Path(found["file"]) if found else None
+
+
+def options_of(spec: str) -> str:
+    """The options at the end of a place; empty without any."""
+    found = _PLACE.fullmatch(spec)
+    return (found["options"] or "") if found else ""
+
+
+def short_name(spec: str) -> str:
+    """The name alone of a place; any other name as it is."""
+    found = _PLACE.fullmatch(spec)
+    return (found["name"] or Path(found["file"]).stem) if found else spec
+
+
+def absolute(spec: str, *, folder: bool = False) -> str:
+    """A file, or a place in one, by its whole path, so that another folder finds it too; other names as they are.
+
+    `folder`: so is a folder, where one may be meant. Elsewhere a folder that happens to have the name of a task is not.
+    """
+    found = _PLACE.fullmatch(spec)
+    if found is None:
+        there = os.path.isfile(spec) or (folder and os.path.isdir(spec))
+        return os.path.realpath(spec) if there else spec
+    file = Path(found["file"])
+    return f"{os.path.realpath(file)}{spec.removeprefix(found['file'])}" if os.path.exists(file) else spec
+
+
+def load(
+    spec: str, flag: str, what: str, fits: Callable[[Any], bool] = callable, of: str = "", *, options: bool = False
+) -> Any:
+    """What a place names. `fits` tells whether it is what was asked for; `flag`, `what` (`function`) and `of` (`of two
+    arguments`) say in errors what that is. `options`: whether some may follow.
+
+    Raises ConfigError where there is no such file, where it cannot be imported, or has nothing of that name that fits.
+    """
+    found = _PLACE.fullmatch(spec)
+    if found is None or found["name"] is None or (found["options"] is not None and not options):
+        raise ConfigError(f"{flag} takes FILE.py:{what.upper()}, got {spec!r}")
+    path = Path(found["file"])
+    if not os.path.isfile(path):
+        raise ConfigError(f"{flag}: no file at {path}")
+    values = vars(_imported(path, f"lite_selfplay_{what}_{path.stem}", flag))
+    if found["name"] in values and fits(values[found["name"]]):
+        return values[found["name"]]
+    own = sorted(
+        name
+        for name, value in values.items()
+        if fits(value) and not name.startswith("_") and getattr(value, "__module__", "") == values["__name__"]
+    )
+    raise ConfigError(f"{flag}: {path} has no {what} {found['name']!r}{of}; it has {', '.join(own) or 'none'}")
+
+
+def _imported(path: Path, name: str, flag: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module  # dataclasses and pickle look there for a class's own module
+    with guarded(f"{flag}: {path}", ConfigError, warnings.warn, failed="cannot be imported:"):
+        spec.loader.exec_module(module)
+    return module

@@ -264,8 +264,7 @@ def _class_of(answer: str, problem: Problem) -> str | None:
         return answer
     if problem.kind == CHOICE:
         return answer if len(answer) == 1 and answer.isupper() else None
-    options = problem.extra.get("options")
-    choices = map(str, [problem.answer, *(options if isinstance(options, list) else [])])
+    choices = [problem.answer, *(options if isinstance(options := problem.extra.get("options"), list) else [])]
     if problem.kind == "math":
-        return vote_key(answer, choices)
-    return None if states_nothing(answer, choices) else " ".join(answer.casefold().split()) or None
+        return vote_key(answer, map(str, choices))
+    return None if states_nothing(answer, map(str, choices)) else " ".join(answer.casefold().split()) or None

@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from lite_selfplay.config import explain
-from lite_selfplay.config.user_code import file_of, load, short_name
+from lite_selfplay.config.user_files import file_of, load, short_name
 from lite_selfplay.data import Episode, EvalSpec, Example, Problem, Snapshot
 from lite_selfplay.errors import ConfigError, GameError, UnknownNameError
 from lite_selfplay.games.presentation import (

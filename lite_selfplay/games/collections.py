@@ -21,7 +21,7 @@ from lite_selfplay.config.user_files import open_file
 from lite_selfplay.data import Completion, Group, Sample, Stream, completion_from_json, completion_to_json
 from lite_selfplay.errors import RunFolderError
 from lite_selfplay.tasks.base import derived_rng
-from lite_selfplay.tasks.files import LINE_LIMIT, parse_object, written_whole
+from lite_selfplay.tasks.files import LINE_LIMIT, lines_of, parse_object, written_whole
 
 T = TypeVar("T")
 
@@ -149,23 +149,20 @@ def read_objects(path: Path, make: Callable[[dict[str, Any]], T], what: str) -> 
 
 def _whole_lines(path: Path) -> Iterator[tuple[int, int, bytes]]:
     """Where each line but the last begins, its number from 1, and the line; the last says how many there are."""
-    with open_file(path, RunFolderError) as file:
-        count, start, line = 0, 0, file.readline(LINE_LIMIT + 1)
-        while following := file.readline(LINE_LIMIT + 1):
-            count += 1
+    count, start, line = 0, 0, b""
+    for number, following in lines_of(path, RunFolderError):
+        if line:
             yield start, count, line
-            start, line = start + len(line), following
-        end = parse_object(line, _where(path, count + 1)) if line else {}
-        if end != {"rows": count}:
-            raise RunFolderError(
-                f'{_where(path, count + 1)}: the file should end with the line {{"rows": {count}}}: it was cut '
-                "short, or lines were taken out of it"
-            )
+        count, start, line = number, start + len(line), following
+    where, rows = _where(path, max(1, count)), max(0, count - 1)
+    if (parse_object(line, where) if line else {}) != {"rows": rows}:
+        raise RunFolderError(
+            f'{where}: the file should end with the line {{"rows": {rows}}}: it was cut short, or lines were taken out '
+            "of it"
+        )
 
 
 def _parsed(line: bytes, where: str, make: Callable[[dict[str, Any]], T], what: str) -> T:
-    if len(line) > LINE_LIMIT:
-        raise RunFolderError(f"{where}: longer than {LINE_LIMIT >> 20} MB")
     try:
         return make(parse_object(line, where))
     except (LookupError, TypeError, ValueError, AttributeError) as error:

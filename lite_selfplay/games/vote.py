@@ -36,9 +36,8 @@ def elected(answers: Rows, also_read: Sequence[Judged] = ()) -> Measured:
         sum(won.key is not None and answer.key == won.key for answer in row) / votes
         for row, won in zip(answers, winners, strict=True)
     ]
-    share = sum(shares) / len(shares)
     rows = [[replace(won, correct=won.correct and won.key is not None)] for won in winners]
-    score = score_of(rows, before=[*others, *also_read], kind=VoteScore, votes=votes, share=share)
+    score = score_of(rows, before=[*others, *also_read], kind=VoteScore, votes=votes, share=sum(shares) / len(shares))
     return Measured(rows, score)
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from lite_selfplay.errors import ModelNotFoundError, UnknownNameError
-from lite_selfplay.models.sources import catalog
+from lite_selfplay.models import sources
 
 
 @dataclass(frozen=True)
@@ -96,13 +96,15 @@ def shape_of(name: str) -> Shape:
     path = Path(name).expanduser()
     if os.path.isfile(path / "config.json"):
         return shape_in(path, str(path))
-    hub_id = catalog.hub_id(name)
+    hub_id = sources.hub_id(name)
     key = (hub_id or name).rpartition("/")[2].lower()
     for kind in ("", "-instruct", "-base"):
         if key.endswith(kind) and (known := _BY_KEY.get(key.removesuffix(kind))) is not None:
             return known
     if hub_id is None:
-        raise UnknownNameError("model", name, catalog.names(), "A hub id or a folder with a config.json will do, too.")
+        raise UnknownNameError(
+            "model", name, sources.model_names(), "A hub id or a folder with a config.json will do, too."
+        )
     from lite_selfplay.models.sources import hub
 
     return shape_in(hub.fetch_config(hub_id).parent, hub_id)

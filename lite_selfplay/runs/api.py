@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lite_selfplay.config import RunConfig
-from lite_selfplay.config.user_code import load
+from lite_selfplay.config.user_files import load
 from lite_selfplay.errors import ConfigError, RunFolderError
 from lite_selfplay.games import Game
 from lite_selfplay.models.backends import import_first

@@ -10,7 +10,7 @@ from lite_selfplay.models.backends import availability, why_auto
 from lite_selfplay.models.packages import version_of, versions
 from lite_selfplay.models.sources.cache import cache_dir
 from lite_selfplay.runs.folder import PACKAGES
-from lite_selfplay.verify.programs.sandbox import SandboxError, open_sandbox
+from lite_selfplay.verify.programs import SandboxError, open_sandbox
 
 GIB = 2**30
 BESIDE = ("triton", "xformers", "flash-attn")
@@ -80,9 +80,7 @@ def _device() -> str:
 
 
 def _backend() -> str:
-    if (problem := availability.unsloth_problem()) is not None:
-        return f"transformers; unsloth cannot work here: {problem}"
-    return f"transformers; {why_auto()}"
+    return f"transformers; {why_auto() or availability.package_problem()}"
 
 
 def _precision() -> str:

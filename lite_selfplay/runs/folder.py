@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lite_selfplay.config import RunConfig, load_layer
-from lite_selfplay.config.user_code import file_of
+from lite_selfplay.config.user_files import failing_as, file_of
 from lite_selfplay.errors import ConfigError, RunFolderError
 from lite_selfplay.models.packages import versions
 from lite_selfplay.runs.lock import LOCK
@@ -48,11 +48,9 @@ class RunFolder:
     def require_free(self) -> None:
         """Raises RunFolderError where something is there already."""
         path = self.path
-        try:
+        with failing_as(RunFolderError, f"cannot read {path}"):
             if os.path.lexists(path) and (not os.path.isdir(path) or any(path.iterdir())):
                 raise self._taken()
-        except OSError as error:
-            raise RunFolderError(f"cannot read {path}: {error.strerror or error}") from None
 
     def _taken(self) -> RunFolderError:
         return RunFolderError(

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from lite_selfplay.config import RunConfig, merge, nested, set_key, spread
-from lite_selfplay.config.user_code import absolute, file_of
+from lite_selfplay.config.user_files import absolute, file_of
 from lite_selfplay.data import Problem
 from lite_selfplay.errors import ConfigError
 from lite_selfplay.games import Game, make_game

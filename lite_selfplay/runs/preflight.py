@@ -161,7 +161,8 @@ def refusal(found: Played, causes: Sequence[Cause]) -> str:
     judged = sum(s["judged"] for s in streams)
     good = any(s["accuracy"] or s["well_formed"] for s in streams)
     cut = round(sum(s["truncated"] * s["completions"] for s in streams))
-    too_long = bool(found.samples) and is_above(cut / found.samples, found.samples, MEANINGS["truncated"].most)
+    cut_off = bool(found.samples) and is_above(cut / found.samples, found.samples, MEANINGS["truncated"].most)
+    too_long = cut_off and any(cause.name == "truncation" for cause in causes)  # which is none where it does no harm
     if found.varied or not (too_long or (not good and is_above(0.0, judged, FEWEST_WELL_FORMED) is False)):
         return ""
     named = [cause for cause in causes if cause.name == ("truncation" if too_long else "format")]

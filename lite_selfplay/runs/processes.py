@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from lite_selfplay.config import ModelSection
-from lite_selfplay.config.user_code import file_of
+from lite_selfplay.config.user_files import file_of
 from lite_selfplay.errors import RequestError, RunFolderError
 from lite_selfplay.models.backends import chosen
 from lite_selfplay.models.packages import versions

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from lite_selfplay.config.user_files import open_file
+from lite_selfplay.config.user_files import failing_as, open_file
 from lite_selfplay.errors import LiteSelfPlayError, RunFolderError
 from lite_selfplay.games.presentation import number_of, percent
 from lite_selfplay.runs.folder import CHECKPOINTS, COLD_START, CONFIG, ENVIRONMENT, METRICS, RunFolder
@@ -69,13 +69,11 @@ def run_folders(folder: Path) -> list[Path]:
 
     Raises RunFolderError where there is no such folder, or it may not be read.
     """
-    try:
+    with failing_as(RunFolderError, f"cannot read {folder}"):
         if (folder / CONFIG).is_file():
             return [folder]
         found = [path for path in folder.iterdir() if (path / CONFIG).is_file()]
         return sorted(found, key=lambda path: ((path / CONFIG).stat().st_mtime, path.name))
-    except OSError as error:
-        raise RunFolderError(f"cannot read {folder}: {error.strerror or error}") from None
 
 
 def last_step(path: Path) -> dict[str, Any] | None:

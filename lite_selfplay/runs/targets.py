@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lite_selfplay.config import RunConfig, SeatConfig
-from lite_selfplay.config.user_code import file_of
+from lite_selfplay.config.user_files import file_of
 from lite_selfplay.data import BASE, EvalSpec, Problem
 from lite_selfplay.errors import ConfigError, RunFolderError, TaskError, UnknownNameError
 from lite_selfplay.games import make_game

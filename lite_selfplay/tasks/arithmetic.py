@@ -1,4 +1,7 @@
-"""`arithmetic`: sums, differences and products, each with a worked solution written by rule."""
+"""`arithmetic` and `multiplication`, each with a worked solution written by rule.
+
+Source of `multiplication`: three-digit multiplication is the arithmetic test of SQLM (4,096 problems made by rule).
+"""
 
 import random
 from collections.abc import Mapping
@@ -58,6 +61,24 @@ def arithmetic(seed: int = 0, held_out: bool = False, /, **options: str) -> Task
         )
 
     return Task("arithmetic", Procedural("arithmetic", SIZE, held_out, make), _tokens(shape), procedural=True)
+
+
+def multiplication(seed: int = 0, held_out: bool = False, /, digits: str = "3", **unknown: str) -> Task:
+    """Problems such as `What is 123 * 456?`, each factor with exactly `digits` digits (1 to 6).
+
+    Factors in another order are the same problem. Raises TaskError for other values or an unknown option.
+    """
+    refuse_unknown("multiplication", unknown, ("digits",))
+    count = whole_number("multiplication", "digits", digits, 1, 6)
+
+    def make(index: int, attempt: int) -> Problem:
+        rng = attempt_rng(seed, "multiplication", index, attempt)
+        a, b = (rng.randint(10 ** (count - 1), 10**count - 1) for _ in range(2))
+        extra = {"solution": _by_partial_products(a, b), "content": f"{min(a, b)} * {max(a, b)}"}
+        return Problem(f"multiplication-{index}", f"What is {a} * {b}?", str(a * b), extra=extra)
+
+    problems = Procedural("multiplication", SIZE, held_out, make)
+    return Task("multiplication", problems, MAX_COMPLETION_TOKENS, procedural=True)
 
 
 def _shape(options: Mapping[str, str]) -> Shape:
@@ -141,3 +162,15 @@ def _solve(parts: list[Part]) -> tuple[list[str], int]:
 
 def _content(parts: list[Part]) -> str:
     return " ".join(sorted(sign + "*".join(map(str, sorted(factors))) for sign, factors in parts))
+
+
+def _by_partial_products(a: int, b: int) -> str:
+    """A product for each digit of `b`, then their sum, one after another."""
+    digits = str(b)
+    parts = [int(digit) * 10 ** (len(digits) - 1 - place) for place, digit in enumerate(digits) if digit != "0"]
+    steps = [f"{a} * {part} = {a * part}." for part in parts]
+    total = a * parts[0]
+    for part in parts[1:]:
+        steps.append(f"{total} + {a * part} = {total + a * part}.")
+        total += a * part
+    return " ".join(steps)

@@ -29,13 +29,6 @@ sys.modules["numpy"] = numpy
 """The two names of numpy that EvalPlus' tests use: there is no other package in a sandbox."""
 
 
-def reader_of(row: Row) -> Reader | None:
-    """How a row in the columns of HumanEval or MBPP is read; None for any other."""
-    if {"prompt", "entry_point", "test"} <= row.keys():
-        return humaneval
-    return mbpp if "test_list" in row else None
-
-
 def program_of_row(row: Row, read: Reader, where: str, default_id: str, id_column: str = "task_id") -> Problem | None:
     """A row as a problem that a program solves; None where it brings no tests.
 

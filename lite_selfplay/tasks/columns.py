@@ -89,8 +89,11 @@ def problem_of_row(
         name = default_id if extra.get("id") is None else str(extra.pop("id"))
         return program_problem(name, question, answer, where, extra)
     if kind == "choice":
-        shown, answer = _shuffled(question, *_options(row, columns, answer, where))
-        extra["options"] = shown
+        options, right = _options(row, columns, answer, where)
+        order = list(range(len(options)))
+        derived_rng("options", question, *options).shuffle(order)
+        extra["options"] = shown = [options[i] for i in order]
+        answer = LETTERS[order.index(right)]
         listed = "\n".join(f"({letter}) {option}" for letter, option in zip(LETTERS, shown, strict=False))
         question = f"{question}\n\n{listed}\n\nAnswer with the letter of the right choice."
     elif isinstance(answer, Sequence) and not isinstance(answer, str):
@@ -135,13 +138,6 @@ def _options(row: Mapping[str, Any], columns: Columns, answer: Any, where: str) 
     if not 0 <= right < len(options):
         raise TaskError(f"{where}: the answer {answer!r} names none of the {len(options)} options")
     return options, right
-
-
-def _shuffled(question: str, options: Sequence[str], right: int) -> tuple[list[str], str]:
-    """The options in the question's own order, and the letter of the right one."""
-    order = list(range(len(options)))
-    derived_rng("options", question, *options).shuffle(order)
-    return [options[i] for i in order], LETTERS[order.index(right)]
 
 
 def _found(row: Mapping[str, Any], name: str) -> bool:

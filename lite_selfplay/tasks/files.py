@@ -18,7 +18,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 from safetensors import SafetensorError
 
-from lite_selfplay.config.user_files import open_file, read_file, require_file
+from lite_selfplay.config.user_files import failing_as, open_file, read_file, require_file
 from lite_selfplay.errors import LiteSelfPlayError, RunFolderError
 
 if TYPE_CHECKING:
@@ -49,11 +49,10 @@ def read_lines(path: Path) -> Iterator[tuple[int, bytes, dict[str, Any]]]:
     """
     if not os.path.lexists(path):
         return
-    with open_file(path, RunFolderError) as file:  # bytes: the cut may lie inside a character
-        for number, line in enumerate(_lines(path, file, LINE_LIMIT, RunFolderError), 1):
-            if not line.endswith(b"\n"):
-                return
-            yield number, line, parse_object(line, f"{path}, line {number}")
+    for number, line in lines_of(path, RunFolderError):  # bytes: the cut may lie inside a character
+        if not line.endswith(b"\n"):
+            return
+        yield number, line, parse_object(line, f"{path}, line {number}")
 
 
 def read_object_lines(path: Path, error: type[LiteSelfPlayError]) -> Iterator[tuple[int, dict[str, Any]]]:
@@ -61,25 +60,22 @@ def read_object_lines(path: Path, error: type[LiteSelfPlayError]) -> Iterator[tu
 
     Raises `error`, with the line's number, where a line is longer than `DATA_LINE_LIMIT` or holds no object.
     """
-    with open_file(path, error) as file:
-        for number, line in enumerate(_lines(path, file, DATA_LINE_LIMIT, error), 1):
-            if number == 1:
-                line = line.removeprefix(codecs.BOM_UTF8)
-            if line.strip():
-                yield number, parse_object(line.rstrip(), f"{path}, line {number}", error)
+    for number, line in lines_of(path, error, DATA_LINE_LIMIT):
+        if number == 1:
+            line = line.removeprefix(codecs.BOM_UTF8)
+        if line.strip():
+            yield number, parse_object(line.rstrip(), f"{path}, line {number}", error)
 
 
-def _lines(path: Path, file: IO[bytes], limit: int, error: type[LiteSelfPlayError]) -> Iterator[bytes]:
-    """The lines of an open file, each of at most `limit` bytes."""
-    number = 0
-    try:
-        while line := file.readline(limit + 1):
-            number += 1
-            if len(line) > limit:
-                raise error(f"{path}, line {number}: longer than {limit:,} bytes")
-            yield line
-    except OSError as problem:
-        raise error(f"cannot read {path}: {problem.strerror or problem}") from None
+def lines_of(path: Path, error: type[LiteSelfPlayError], limit: int | None = None) -> Iterator[tuple[int, bytes]]:
+    """The lines of a file, each after its number from 1. Raises `error` for one of more than `limit` bytes (by default
+    `LINE_LIMIT`), and where the file cannot be read."""
+    most = limit or LINE_LIMIT
+    with open_file(path, error) as file, failing_as(error, f"cannot read {path}"):
+        for number, line in enumerate(iter(lambda: file.readline(most + 1), b""), 1):
+            if len(line) > most:
+                raise error(f"{path}, line {number}: longer than {most:,} bytes")
+            yield number, line
 
 
 def read_tensors(path: Path) -> "dict[str, Tensor]":
@@ -95,9 +91,8 @@ def read_tensors(path: Path) -> "dict[str, Tensor]":
         raise RunFolderError(f"{path} is missing")
     require_file(path, RunFolderError)
     try:
-        tensors: dict[str, Tensor] = load_file(path)
-    except OSError as error:
-        raise RunFolderError(f"cannot read {path}: {error.strerror or error}") from None
+        with failing_as(RunFolderError, f"cannot read {path}"):
+            tensors: dict[str, Tensor] = load_file(path)
     except (  # the header is a stranger's JSON, and its reader raises whatever its content makes of it
         SafetensorError,
         ArithmeticError,

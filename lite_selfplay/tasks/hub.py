@@ -87,25 +87,19 @@ def _folder(given: str | Path | None) -> Path | None:
 def hub_problem() -> str | None:
     """Why the hub cannot be asked, a clause; None where it answers. It is waited for once a minute, for
     `HF_HUB_ETAG_TIMEOUT` seconds (4 unless set), where the library underneath would try again for half a minute."""
-    from huggingface_hub import constants
+    from huggingface_hub import constants, get_session
 
     if constants.HF_HUB_OFFLINE:
         return "HF_HUB_OFFLINE forbids asking the hub"
     asked, why = _answers.get(constants.ENDPOINT, (-ASK_AGAIN_S, None))
     if time.monotonic() - asked >= ASK_AGAIN_S:
-        why = _no_answer(constants.ENDPOINT, deadline())
+        try:
+            within(deadline(), lambda: get_session().head(constants.ENDPOINT, timeout=deadline()))
+            why = None
+        except Exception as error:  # of httpx, of the system's sockets, or of whatever a proxy is reached with
+            why = f"the hub could not be reached ({reason_of(error)})"
         _answers[constants.ENDPOINT] = time.monotonic(), why
     return why
-
-
-def _no_answer(endpoint: str, seconds: float) -> str | None:
-    from huggingface_hub import get_session
-
-    try:
-        within(seconds, lambda: get_session().head(endpoint, timeout=seconds))
-    except Exception as error:  # of httpx, of the system's sockets, or of whatever a proxy is reached with
-        return f"the hub could not be reached ({_reason(error)})"
-    return None
 
 
 def deadline() -> float:
@@ -145,7 +139,7 @@ def _of_copy(place: Path, data: HubData, columns: set[str]) -> Rows:
                 number += 1
                 yield f"{data.hub}, row {number}", {name: value for name, value in row.items() if name in columns}
     except Exception as error:  # the hub's library raises of its own, of pyarrow and of the operating system
-        raise TaskError(f"cannot read the copy of a data set in {place}: {_reason(error)}") from None
+        raise TaskError(f"cannot read the copy of a data set in {place}: {reason_of(error)}") from None
 
 
 def _of_hub(data: HubData, columns: set[str], failed: Callable[[str], TaskError]) -> Rows:
@@ -157,7 +151,7 @@ def _of_hub(data: HubData, columns: set[str], failed: Callable[[str], TaskError]
             found = load_dataset(data.hub, data.config, split=data.split, revision=data.revision)
         found = found.select_columns([name for name in found.column_names if name in columns])
     except Exception as error:  # the hub's library raises of its own, of requests and of the operating system
-        raise failed(why or _reason(error)) from None
+        raise failed(why or reason_of(error)) from None
     return ((f"{data.hub}, row {number}", row) for number, row in enumerate(found, 1))
 
 
@@ -178,7 +172,8 @@ def _cache_alone() -> Iterator[None]:
             place.HF_HUB_OFFLINE = value
 
 
-def _reason(error: Exception) -> str:
+def reason_of(error: Exception) -> str:
+    """The first line of what an error says, short."""
     return (str(error).strip() or type(error).__name__).splitlines()[0][:200]
 
 

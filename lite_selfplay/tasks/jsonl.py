@@ -2,18 +2,15 @@
 
 import os
 import re
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from lite_selfplay.data import Problem
 from lite_selfplay.errors import TaskError
-from lite_selfplay.tasks.code_benchmarks import program_of_row, reader_of
+from lite_selfplay.tasks.code_benchmarks import humaneval, mbpp, program_of_row
 from lite_selfplay.tasks.files import read_object_lines
-from lite_selfplay.tasks.programs import has_tests, problem_of_object
+from lite_selfplay.tasks.programs import problem_of_object
 from lite_selfplay.verify.math import check_all, references
-from lite_selfplay.verify.programs.cases import read_tests
-from lite_selfplay.verify.programs.checker import KIND as PROGRAM
 from lite_selfplay.verify.programs.idle import require_failing
 
 _PROBLEM_KEYS = ("problem", "question")
@@ -32,17 +29,21 @@ def read_jsonl(path: Path) -> list[Problem]:
     """
     if not os.path.exists(path):
         raise TaskError(f"no task file at {path}")
-    rows = ((f"{path}, line {number}", number, row) for number, row in read_object_lines(path, TaskError))
-    problems = checked((where, to_problem(row, where, f"{path.stem}-{number}")) for where, number, row in rows)
+    problems = {
+        (where := f"{path}, line {number}"): to_problem(row, where, f"{path.stem}-{number}")
+        for number, row in read_object_lines(path, TaskError)
+    }
+    require_failing(problems.items())
     if not problems:
         raise TaskError(f"{path} has no problem")
-    return problems
+    return [*problems.values()]
 
 
 def to_problem(row: dict[str, Any], where: str, default_id: str) -> Problem:
     """A row as `read_jsonl` describes it. Raises TaskError, beginning with `where`, for anything else."""
     key = next((key for key in _PROBLEM_KEYS if key in row), None)
-    if key is None and (read := reader_of(row)) and (program := program_of_row(row, read, where, default_id)):
+    read = humaneval if {"prompt", "entry_point", "test"} <= row.keys() else mbpp if "test_list" in row else None
+    if key is None and read is not None and (program := program_of_row(row, read, where, default_id)) is not None:
         return program
     if key is None:
         raise TaskError(f"{where}: neither 'problem' nor 'question' among its columns ({', '.join(row) or 'none'})")
@@ -50,10 +51,11 @@ def to_problem(row: dict[str, Any], where: str, default_id: str) -> Problem:
     if not isinstance(text, str) or not text.strip():
         raise TaskError(f"{where}: {key!r} must be a non-empty text")
     name = default_id if row.get("id") is None else str(row["id"])
-    if has_tests(row):
+    if any(row.get(tests) is not None for tests in ("tests", "test_list")) or {"test", "entry_point"} <= row.keys():
         return problem_of_object(row, text, where, name)
     answer, extra = row.get("answer"), {k: v for k, v in row.items() if k not in (key, "answer", "id")}
-    if answer is not None and not all(map(_is_answer, _values(answer))):
+    values = [] if answer is None else _values(answer)
+    if not all(isinstance(value, str | int | float) and not isinstance(value, bool) for value in values):
         raise TaskError(f"{where}: 'answer' must be a text, a number, a list of them or {{\"any_of\": [...]}}")
     if isinstance(answer, str):
         _, mark, final = answer.rpartition("####")
@@ -62,23 +64,13 @@ def to_problem(row: dict[str, Any], where: str, default_id: str) -> Problem:
             answer = final.strip()
             answer = answer.replace(",", "") if _THOUSANDS.fullmatch(answer) else answer
         answer = answer if answer.strip() else None
+    # A reference that is not right as the answer to its own problem: nothing else would be, either.
+    if answer is not None and not any(
+        verdict.correct
+        for verdict in check_all([(f"<answer>{', '.join(each)}</answer>", answer) for each in references(answer)])
+    ):
+        raise TaskError(f"{where}: no answer is right by this reference: {str(answer)[:80]!r}")
     return Problem(name, text.strip(), answer, extra=extra)
-
-
-def checked(found: Iterable[tuple[str, Problem]]) -> list[Problem]:
-    """The problems, each given after what names it in an error.
-
-    Raises TaskError for a reference that is not right as the answer to its own problem, since nothing else can be right
-    there, and for tests that no program fails.
-    """
-    pairs = list(found)
-    for where, problem in pairs:
-        if problem.kind == "math" and (answer := problem.answer) is not None:
-            given = [(f"<answer>{', '.join(values)}</answer>", answer) for values in references(answer)]
-            if not any(verdict.correct for verdict in check_all(given)):
-                raise TaskError(f"{where}: no answer is right by this reference: {str(answer)[:80]!r}")
-    require_failing([(where, read_tests(each.answer, where)) for where, each in pairs if each.kind == PROGRAM])
-    return [problem for _, problem in pairs]
 
 
 def _values(answer: Any) -> list[Any]:
@@ -86,7 +78,3 @@ def _values(answer: Any) -> list[Any]:
     if isinstance(answer, dict) and list(answer) == ["any_of"] and isinstance(answer["any_of"], list):
         return [value for item in answer["any_of"] for value in _values(item)] or [answer]
     return answer if isinstance(answer, list) and answer else [answer]
-
-
-def _is_answer(value: Any) -> bool:
-    return isinstance(value, str | int | float) and not isinstance(value, bool)

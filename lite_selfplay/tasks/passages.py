@@ -16,6 +16,7 @@ from lite_selfplay.data import Problem
 from lite_selfplay.errors import TaskError
 from lite_selfplay.tasks.base import Task
 from lite_selfplay.tasks.files import read_object_lines
+from lite_selfplay.tasks.hub import reason_of
 
 TEXT_FILES, LINE_FILES = (".txt", ".md"), (".jsonl",)
 COLUMNS = ("text", "passage", "content", "solution")
@@ -110,8 +111,5 @@ def _from_hub(name: str, split: str = "train", column: str = "", *rest: str) -> 
                 yield Problem(f"{name}-{number}", text)
     except TaskError:
         raise
-    except (
-        Exception
-    ) as error:  # the hub's library raises errors of its own, of its HTTP client and of the operating system
-        why = (str(error).strip() or type(error).__name__).splitlines()[0][:200]
-        raise TaskError(f"cannot stream {name} from the hub: {why}") from None
+    except Exception as error:  # of the hub's library, of its HTTP client and of the operating system
+        raise TaskError(f"cannot stream {name} from the hub: {reason_of(error)}") from None

@@ -1,12 +1,17 @@
-"""Shared by the procedural tasks: a sequence whose problems are generated on demand, and the parsing of options."""
+"""Shared by the procedural tasks: a sequence whose problems are generated on demand, and the parsing of options.
+
+The simplest of them is here: `letters`, a toy task that even a random model solves about half the time, so that runs of
+`tiny` can learn.
+"""
 
 import random
+import string
 from collections.abc import Callable, Mapping, Sequence
 from typing import overload
 
 from lite_selfplay.data import Problem
 from lite_selfplay.errors import TaskError
-from lite_selfplay.tasks.base import derived_rng
+from lite_selfplay.tasks.base import Task, derived_rng
 from lite_selfplay.tasks.split import content_key, held_out_side
 
 # How often a problem is drawn again: enough for a side of the split with one problem in a hundred.
@@ -64,3 +69,23 @@ def refuse_unknown(task: str, options: Mapping[str, object], known: Sequence[str
     if unknown is not None:
         listed = " and ".join(filter(None, [", ".join(known[:-1]), known[-1]])) if known else "none"
         raise TaskError(f"{task} has no option {unknown!r}; it takes {listed}")
+
+
+def letters(seed: int = 0, held_out: bool = False, /, named: str = "10", of: str = "12", **unknown: str) -> Task:
+    """Each problem names some of the alphabet's first letters; a completion that contains any of them is right.
+
+    A problem names `named` of the first `of` letters: 1 <= named <= of <= 26. Raises TaskError for other numbers or an
+    unknown option.
+    """
+    refuse_unknown("letters", unknown, ("named", "of"))
+    if not (named.isdecimal() and of.isdecimal()) or not 1 <= int(named) <= int(of) <= 26:
+        raise TaskError(f"letters needs 1 <= named <= of <= 26, got named={named}, of={of}")
+    alphabet = string.ascii_lowercase[: int(of)]
+
+    def make(index: int, attempt: int) -> Problem:
+        rng = attempt_rng(seed, "letters", index, attempt)
+        chosen = "".join(sorted(rng.sample(alphabet, int(named))))
+        text = f"Write one of these letters: {chosen}"
+        return Problem(f"letters-{index}", text, chosen, kind="letters", extra={"content": chosen})
+
+    return Task("letters", Procedural("letters", 10_000, held_out, make), 16, procedural=True)

@@ -29,11 +29,6 @@ def program_problem(
     return Problem(name, f"{statement.strip()}\n\n{_form(read)}", as_json(read), KIND, dict(extra or {}))
 
 
-def has_tests(row: Mapping[str, Any]) -> bool:
-    """Whether a line of JSONL is answered by a program."""
-    return any(row.get(key) is not None for key in ("tests", "test_list")) or {"test", "entry_point"} <= row.keys()
-
-
 def problem_of_object(row: Mapping[str, Any], text: str, where: str, name: str) -> Problem:
     """A line of JSONL with `tests`; `function`, `stub`, `setup` and `tolerance` may stand beside them.
 

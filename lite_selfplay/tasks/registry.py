@@ -7,16 +7,17 @@ from collections.abc import Callable
 from pathlib import Path
 
 from lite_selfplay.config.guard import guarded
-from lite_selfplay.config.user_code import file_of, load, options_of
+from lite_selfplay.config.user_files import file_of, load, options_of
 from lite_selfplay.errors import TaskError, UnknownNameError
 from lite_selfplay.tasks.arithmetic import arithmetic
 from lite_selfplay.tasks.base import Task
 from lite_selfplay.tasks.benchmarks import BENCHMARKS, MAKERS
 from lite_selfplay.tasks.code_arithmetic import code_arithmetic
 from lite_selfplay.tasks.gym import reasoning_gym
-from lite_selfplay.tasks.jsonl import checked, read_jsonl
-from lite_selfplay.tasks.letters import letters
+from lite_selfplay.tasks.jsonl import read_jsonl
+from lite_selfplay.tasks.procedural import letters
 from lite_selfplay.tasks.stories import stories
+from lite_selfplay.verify.programs.idle import require_failing
 
 Maker = Callable[..., Task]
 """Makes a task, as `maker(seed, held_out, **options)`; options come as texts.
@@ -132,7 +133,7 @@ def _made(maker: Maker, name: str, seed: int, held_out: bool, options: str, data
             raise TaskError(f"the task {name} holds no problem")
         _ = task.problems[0]
     if isinstance(task.problems, list | tuple):  # others are made as they are drawn
-        checked((f"{task.origin or name}, problem {problem.id}", problem) for problem in task.problems)
+        require_failing((f"{task.origin or name}, problem {problem.id}", problem) for problem in task.problems)
     return task
 
 

@@ -55,7 +55,8 @@ def _story(index: int, templates: Sequence[tuple[str, str]], largest: int, rng: 
     text, signs = rng.choice(templates)
     while True:
         numbers = [rng.randint(1, largest) for _ in range(len(signs) + 1)]
-        results = _results(numbers, signs)
+        changes = [y if sign == "+" else -y for sign, y in zip(signs, numbers[1:], strict=True)]
+        results = list(accumulate([numbers[0], *changes]))[1:]  # after each step
         if min(results) >= 0:
             break
     name, things = rng.choice(_NAMES), rng.choice(_THINGS)
@@ -66,9 +67,3 @@ def _story(index: int, templates: Sequence[tuple[str, str]], largest: int, rng: 
     extra = {"solution": " ".join(steps), "content": text.format(n="someone", t="things", **values)}
     story = text.format(n=name, t=things, **values)
     return Problem(f"stories-{index}", f"{story} {question}", str(results[-1]), extra=extra)
-
-
-def _results(numbers: Sequence[int], signs: str) -> list[int]:
-    """The value after each step."""
-    signed = [y if sign == "+" else -y for sign, y in zip(signs, numbers[1:], strict=True)]
-    return list(accumulate([numbers[0], *signed]))[1:]

@@ -5,7 +5,7 @@ optimizer is thrown away afterwards: training starts with seats that have moved 
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -20,10 +20,9 @@ from lite_selfplay.models.logprobs.batch import Batch, Way, cut
 from lite_selfplay.models.transfers import read
 from lite_selfplay.tasks.base import derived_seed
 from lite_selfplay.training.examples import ExamplePool, Fits, PooledExample, roles_of
-from lite_selfplay.training.optimizer import adamw, gradient_norm, on_card
+from lite_selfplay.training.optimizer import adamw, gradient_norm, loss_scale, on_card
 from lite_selfplay.training.progress import Progress
 from lite_selfplay.training.ranks import ALONE, Ranks
-from lite_selfplay.training.scale import loss_scale
 
 _CLIP = 1.0
 _WARM_UP = 5
@@ -52,13 +51,6 @@ class SeatReport:
         )
 
 
-@dataclass(frozen=True)
-class ColdStartReport:
-    """The seats that learned; one that found no example of its roles is not among them."""
-
-    seats: Mapping[str, SeatReport]
-
-
 def cold_start(
     backend: Backend,
     chat: Chat,
@@ -72,8 +64,8 @@ def cold_start(
     microbatch_tokens: int = 1024,
     ranks: Ranks = ALONE,
     steps_that_fit: Callable[[int], int] | None = None,
-) -> ColdStartReport:
-    """Train every seat of a game on `section.steps` batches of examples, one seat after the other.
+) -> dict[str, SeatReport]:
+    """Train every seat of a game on `section.steps` batches of examples, one seat after the other; a report on each.
 
     The loss is the mean negative log-likelihood per completion token of a batch, of which at most `microbatch_tokens`
     padded tokens (one example at the least) are read at a time. Several processes share each batch out (`ranks`).
@@ -93,7 +85,7 @@ def cold_start(
             roles = tuple(role for role in roles_of(game, seat) if role in pool.roles)
             reports[seat] = fit.run(roles, examples, steps)
             progress.say(reports[seat].sentence())
-    return ColdStartReport(reports)
+    return reports
 
 
 def _learning(

@@ -17,7 +17,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, Literal, Protocol, Self
+from typing import Literal, Protocol, Self
 
 from lite_selfplay.config import ColdStartSection
 from lite_selfplay.data import BASE, Example, Problem, Stream
@@ -94,11 +94,11 @@ class ExamplePool:
         for example in examples:
             self._by_role.setdefault(example.role, []).append(example)
         counts = counts if counts is not None else {role: RoleCounts() for role in self._by_role}
-        self.counts = {role: self._with_origins(role, found) for role, found in counts.items()}
-
-    def _with_origins(self, role: str, found: RoleCounts) -> RoleCounts:
-        origins = Counter(example.origin for example in self.of(role))
-        return replace(found, own=origins["self"], worked=origins["worked"], file=origins["file"])
+        origins = Counter((example.role, example.origin) for example in examples)
+        self.counts = {
+            role: replace(found, own=origins[role, "self"], worked=origins[role, "worked"], file=origins[role, "file"])
+            for role, found in counts.items()
+        }
 
     @property
     def roles(self) -> tuple[str, ...]:
@@ -345,26 +345,20 @@ def read_examples(path: Path, roles: Sequence[str]) -> list[PooledExample]:
     """
     if not os.path.exists(path):
         raise ConfigError(f"no file of examples at {path}")
-    examples = [
-        example
-        for number, row in read_object_lines(path, ConfigError)
-        for example in _examples_of(row, roles, f"{path}, line {number}")
-    ]
+    examples: list[PooledExample] = []
+    for number, row in read_object_lines(path, ConfigError):
+        for key in ("prompt", "completion"):
+            if not isinstance(row.get(key), str) or not row[key].strip():
+                raise ConfigError(f"{path}, line {number}: {key!r} must be a text that is not empty")
+        role = row.get("role")
+        if role is not None and role not in roles:
+            raise ConfigError(f"{path}, line {number}: {UnknownNameError('role', str(role), roles)}")
+        known: Origin = row["origin"] if row.get("origin") in ("worked", "self") else "file"
+        own = [role] if role else roles
+        examples += [PooledExample(each, row["prompt"], row["completion"], known) for each in own]
     if not examples:
         raise ConfigError(f"{path} holds no example")
     return examples
-
-
-def _examples_of(row: Mapping[str, Any], roles: Sequence[str], where: str) -> list[PooledExample]:
-    for key in ("prompt", "completion"):
-        if not isinstance(row.get(key), str) or not row[key].strip():
-            raise ConfigError(f"{where}: {key!r} must be a text that is not empty")
-    role = row.get("role")
-    if role is not None and role not in roles:
-        raise ConfigError(f"{where}: {UnknownNameError('role', str(role), roles)}")
-    origin = row.get("origin")
-    known: Origin = origin if origin in ("worked", "self") else "file"
-    return [PooledExample(each, row["prompt"], row["completion"], known) for each in ([role] if role else roles)]
 
 
 # Who reads what

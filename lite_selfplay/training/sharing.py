@@ -22,9 +22,9 @@ from lite_selfplay.models.adapters import Adapters
 from lite_selfplay.models.generation.sampling import Generation, GenerationRequest
 from lite_selfplay.training.admission import NotFinite
 from lite_selfplay.training.microbatches import TokenBudget
+from lite_selfplay.training.optimizer import LossScale
 from lite_selfplay.training.ranks import Arrays, Ranks
 from lite_selfplay.training.sampler_check import Foreign
-from lite_selfplay.training.scale import LossScale
 from lite_selfplay.training.updates import Learning, StepReport, StreamUpdate
 from lite_selfplay.verify import Verifier
 

@@ -35,13 +35,13 @@ from lite_selfplay.training.optimizer import (
     find_nonfinite,
     gradient_norm,
     largest_weights,
+    loss_scale,
     make_optimizer,
     reset_optimizer,
 )
 from lite_selfplay.training.progress import Progress
 from lite_selfplay.training.ranks import ALONE, Ranks
 from lite_selfplay.training.sampler_check import Foreign, Read, SamplerCheck
-from lite_selfplay.training.scale import loss_scale
 from lite_selfplay.training.sharing import add_up, failing_together, foreign_in_any, nonfinite_in_any
 from lite_selfplay.training.trl import make_loss
 from lite_selfplay.training.updates import Learning, StepReport, StreamUpdate, admit

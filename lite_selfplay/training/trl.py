@@ -80,7 +80,7 @@ class TrlLoss:
             train_dataset=Dataset.from_dict({"prompt": [""] * 2}),
             processing_class=tokenizer,
         )
-        private_names.require_of(self, "trl")
+        private_names.require("trl", instance=self)
         parent.remove_callback(PrinterCallback)
         self._scores: tuple[Tensor, Tensor] | None = None
 

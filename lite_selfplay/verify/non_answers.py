@@ -8,18 +8,17 @@ from collections.abc import Iterable
 
 _MARKUP = re.compile(r"\\(?:text|textbf|textit|mathrm|mathbf|operatorname)\b|[\\$*`~{}()\[\]\"“”]")
 _BETWEEN = re.compile(r"\s*(?:[,;]|\b(?:and|or)\b)\s*")
-_KNOW = r"(?:know|tell|say|determine|decide|answer|solve|compute|calculate)"
-_KNOWN = r"(?:known|told|said|determined|decided|answered|solved|computed|calculated|found)"
 _NOTHING = re.compile(
-    rf"""
-    (?: [a-z][a-z' ]{{0,30}} (?: = | : | \bis\b ) \s* )?                      # x = unknown; the answer is unknown
+    r"""
+    (?: [a-z][a-z' ]{0,30} (?: = | : | \bis\b ) \s* )?                      # x = unknown; the answer is unknown
     (?: (?:answer\ )?unknown | undetermined | unanswerable | idk | dunno | tbd | n/a | n\.a | (?-i:NA)
       | (?:(?:i\ am|i'm|it's)\ )? (?:unsure | uncertain | unclear | not\ (?:sure|certain|clear|known))
       | not\ (?:given|stated|specified|provided|available|applicable|determined)
       | (?:i\ have\ )? no\ (?:answer|idea|clue|information) (?:\ (?:given|provided))?
-      | (?:(?:i|we)\ )? (?:do\ not|don't|can\ ?not|can't|unable\ to)\ {_KNOW} (?:\ (?:it|this|that|exactly|uniquely))?
-      | (?:(?:it|this|that)\ )? (?:can\ ?not|can't)\ be\ {_KNOWN} (?:\ (?:exactly|uniquely))?
-      | (?:not\ possible|impossible)\ to\ {_KNOW}
+      | (?:(?:(?:i|we)\ )? (?:do\ not|don't|can\ ?not|can't) | unable\ to | not\ possible\ to | impossible\ to)
+        \ (?:know|tell|say|determine|decide|answer|solve|compute|calculate) (?:\ (?:it|this|that|exactly|uniquely))?
+      | (?:(?:it|this|that)\ )? (?:can\ ?not|can't)\ be
+        \ (?:known|told|said|determined|decided|answered|solved|computed|calculated|found) (?:\ (?:exactly|uniquely))?
       | (?:not\ enough|insufficient|too\ little|missing|need\ more)\ (?:information|info|data|details) (?:\ given)?
     )""",
     re.VERBOSE | re.IGNORECASE,

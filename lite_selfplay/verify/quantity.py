@@ -24,17 +24,20 @@ _UNIT = re.compile(rf"(?P<blank>\s*)(?P<unit>/?\s*{_UNIT_WORD}(?:[\s/*]+{_UNIT_W
 _MAX_UNIT_CHARACTERS = 80
 _MAX_UNIT_WORDS = 6
 _STICKING = re.compile(r"[ckmnµ]m|[km]g|[mcd][lL]|ft|yd|mi|hrs?|lbs?|oz|Hz|eV|k[WV]|m[Vs]|mph|kph|km/h|m/s")
-NEGATING = r"not|no|none|never|neither|nor|nothing|cannot|\w+n't|but|than"
-SCALING = r"(?:doubl|tripl|quadrupl|halv|negat|revers|invert)ed"
-"""Words that negate or compare, and that scale: a text with one of them does not say what the value is."""
+NEGATING = "not|no|none|never|neither|nor|nothing|cannot|but|than"
+"""Words that negate or compare."""
+_PART = (
+    r"(?:fif|six|seven|eigh|nin|ten|eleven|twelf|\w+teen|\w+tie|hundred|thousand|\w+illion)th|third|fourth"
+    r"|negative|opposite|reciprocal|inverse"
+)
 # Words after a number that turn it into another number, or into another statement.
 _NOT_UNIT = re.compile(
-    rf"{NEGATING}|{SCALING}|hundred|thousand|[bm]illion|trillion|dozens?|half|halves|\w+fold|squared|cubed|factorial|base"
-    r"|times|plus|minus|over|mod|choose|log|ln|exp|sin|cos|tan|sqrt|or|and|to|if|when|for|where|is|are|was|from|up|down"
-    r"|least|most|between|maybe|perhaps|either|negatives|opposites|reciprocals|inverses|thirds|fourths"
-    r"|(?:fif|six|seven|eigh|nin|ten|eleven|twelf|\w+teen|\w+tie|hundred|thousand|\w+illion)ths",
+    rf"{NEGATING}|(?:{_PART})s|(?:doubl|tripl|quadrupl|halv|negat|revers|invert)ed|hundred|thousand|[bm]illion|trillion"
+    r"|dozen|half|halves|\w+fold|squared|cubed|factorial|base|times|plus|minus|over|mod|choose|log|ln|exp|sin|cos|tan"
+    r"|sqrt|or|and|to|if|when|for|where|is|are|was|from|up|down|least|most|between|maybe|perhaps|either",
     re.IGNORECASE,
 )
+_NEVER_LAST = re.compile(_PART, re.IGNORECASE)  # 5 fifth graders are 5, and "1 fifth" is not 1
 _SCALED = re.compile(
     r"(?P<number>[^A-Za-z\\]*\d)\s*(?P<scale>hundred|thousand|million|billion|trillion)\b", re.IGNORECASE
 )
@@ -116,8 +119,10 @@ def _taken_off(text: str, letter_units: bool) -> tuple[str, Unit | None, bool]:
 def _is_unit(text: str, blank: str, letter_units: bool) -> bool:
     """Whether the text after a value is a unit, such as "cm ^2", "kcal m^{-2}" or "hot dogs per day"."""
     words = re.findall(r"[A-Za-zµ][A-Za-zµ'-]*", text)
-    if len(words) > _MAX_UNIT_WORDS or any(_NOT_UNIT.fullmatch(word) for word in (*words, f"{words[-1]}s")):
-        return False  # 5 fifth graders are 5, and 5 fifths or "1 fifth" are not
+    if len(words) > _MAX_UNIT_WORDS or any(_NOT_UNIT.fullmatch(word) for word in words):
+        return False
+    if _NEVER_LAST.fullmatch(words[-1]):
+        return False
     if _STICKING.match(text) and unit_of(text) is not None:
         return True
     # "5 xy" and "5m" may be products: a unit is separated by a space.

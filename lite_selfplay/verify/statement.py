@@ -14,7 +14,7 @@ from functools import lru_cache
 from lite_selfplay.verify.evaluate import real_part
 from lite_selfplay.verify.latex import canonical, trim, tuple_entries
 from lite_selfplay.verify.operations import FUNCTIONS
-from lite_selfplay.verify.quantity import NEGATING, SCALING, quantity, same_quantity
+from lite_selfplay.verify.quantity import NEGATING, quantity, same_quantity
 
 _SYMBOL = r"\\?[A-Za-z]+(?:_(?:\\?\w+|\{[^{}]*\}))?'*"
 _LABEL = re.compile(
@@ -38,10 +38,11 @@ _RELATION = re.compile(
 )
 _NEAR = "\\approx"
 _MIRRORED = {"<": ">", ">": "<", "\\le": "\\ge", "\\ge": "\\le"}
-# What a side negates, compares or scales is not said to have the value.
+# A side that negates, compares or scales is no name: it ends with "is not", or begins with "twice".
 _CHANGED = re.compile(
-    rf"\b(?:{NEGATING}|{SCALING}|except|unlike|at (?:least|most)|twice|thrice"
-    r"|(?:half|double|triple) (?:of|the|that|it|his|her|its|their))\b|^(?:yes|true|false)$",
+    rf"\b(?:{NEGATING}|\w+n't|not equal(?: to)?|except|unlike|at (?:least|most))$"
+    rf"|^(?!but\b)(?:{NEGATING}|twice|thrice)\b|^(?:half|double|triple) (?:of|the|that|it|his|her|its|their)\b"
+    r"|^(?:yes|true|false)$",
     re.IGNORECASE,
 )
 

@@ -25,6 +25,7 @@ class RecordedGraph:
         self.operations: list[tuple[Any, Any, Any, list[Tensor]]] = []
         self.replays = 0
         self._ends: Any = None
+        self._recording: Any = None
 
     def capture_begin(self, pool: Any = None, capture_error_mode: str = "global") -> None:
         self._ends = contextlib.ExitStack()
@@ -33,9 +34,10 @@ class RecordedGraph:
 
     def capture_end(self) -> None:
         self._ends.close()
+        recording, self._recording, self._ends = self._recording, None, None
         with torch.inference_mode():
-            self._recording.undo()
-        if self._recording.refused:
+            recording.undo()
+        if recording.refused:
             raise RuntimeError(f"CUDA error: operation failed due to a previous error during capture ({REFUSED})")
         _made[-1].append(self)
 

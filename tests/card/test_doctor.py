@@ -52,7 +52,7 @@ def test_a_t4(put: Callable[..., None]):
     said = told()
     assert said["device"].startswith("Tesla T4, 14.6 GiB; compute capability 7.5, driver 580.82.07, torch for CUDA")
     assert said["precision"] == "over 4-bit weights fp16, since of bf16 Tesla T4 has none; adapters are float32"
-    assert said["backend"].startswith("transformers; unsloth cannot work here: the package unsloth is not installed")
+    assert said["backend"].startswith("transformers; the package unsloth is not installed")
     assert not any(text.startswith("!") for text in said.values())
 
 
@@ -151,7 +151,7 @@ def test_without_a_compiler_unsloth_cannot_work(
     monkeypatch.setattr("sysconfig.get_paths", lambda scheme=None: {"include": str(folder)})
     monkeypatch.setenv("PATH", "" if missing == "compiler" else str(tmp_path))
     said = told()["backend"]
-    assert said.startswith("transformers; unsloth cannot work here: Triton needs ")
+    assert said.startswith("transformers; Unsloth cannot work here: Triton needs ")
     assert ("neither CC, gcc nor clang" if missing == "compiler" else "Python.h") in said
     assert chosen(ModelSection(name="tiny")) == "transformers"
     monkeypatch.setattr("sysconfig.get_paths", lambda scheme=None: {"include": str(tmp_path)})

@@ -1,6 +1,5 @@
 """Runs on the pretend card: a step in every precision, every game, evaluation, saving and going on."""
 
-import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -16,6 +15,7 @@ from lite_selfplay.games.prompts import fill
 from lite_selfplay.runs.api import resume
 from tests.card import pretend
 from tests.gpu.test_seats import LESSONS
+from tests.made_runs import same, seat_weights, write_lines
 from tests.varied_reward import varied
 
 Config = Callable[..., dict[str, Any]]
@@ -26,8 +26,7 @@ def kept(run: Path) -> dict[str, torch.Tensor]:
     last = run / "checkpoints" / "step-2"
     found = load_file(last / "optimizer.safetensors")
     for seat in "AB":
-        weights = load_file(last / "adapters" / seat / "adapter_model.safetensors")
-        found |= {f"{seat}/weights/{name}": tensor for name, tensor in weights.items()}
+        found |= {f"{seat}/weights/{name}": tensor for name, tensor in seat_weights(last, seat).items()}
     return found
 
 
@@ -43,9 +42,8 @@ def test_a_run_moves_both_seats_and_goes_on_to_the_bit(precision: str, agon: Con
     shutil.rmtree(tmp_path / "again" / "checkpoints" / "step-2")
     again = resume(tmp_path / "again", reward=varied)
     assert [row["streams"] for row in whole.metrics_rows()] == [row["streams"] for row in again.metrics_rows()]
-    one, other = (kept(run.path) for run in (whole, again))
-    assert one.keys() == other.keys()
-    assert all(torch.equal(one[name], other[name]) for name in one)
+    one = kept(whole.path)
+    assert same(one, kept(again.path))
     assert any(name.endswith("exp_avg") and tensor.any() for name, tensor in one.items())
 
 
@@ -67,7 +65,7 @@ SHORT = ("agon", "pasodoble", "spc")
 )
 def test_every_game_plays_a_step(game: str, tmp_path: Path, t4: pretend.Card):
     lines = [{"prompt": fill("solver", problem="1 + 2"), "completion": f"<answer>{value}</answer>"} for value in (3, 4)]
-    (tmp_path / "examples.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    write_lines(tmp_path / "examples.jsonl", lines)
     lesson = {"cold_start": {"enabled": True, "steps": 1, "examples_per_step": 2}, **LESSONS[game]}
     if "tasks" not in lesson or game in ("agon", "grpo", "rent", "self-refine"):
         lesson["cold_start"]["source"] = str(tmp_path / "examples.jsonl")

@@ -15,9 +15,10 @@ from lite_selfplay.models.backends.transformers import TransformersBackend
 from lite_selfplay.models.chat import Chat
 from lite_selfplay.models.logprobs.batch import Way
 from lite_selfplay.testing import as_sampled
-from lite_selfplay.training import scale
+from lite_selfplay.training.optimizer import BACK, LARGEST
 from tests.card import counts, pretend
 from tests.gpu import evidence
+from tests.near import near
 
 Gradients = Mapping[str, Mapping[str, torch.Tensor]]
 
@@ -94,7 +95,7 @@ def test_large_rectangles_have_smaller_masks_or_none(monkeypatch: pytest.MonkeyP
 
     monkeypatch.setattr(packed_on_card, "LARGE", 0)
     for mine, theirs in zip(both(packed_on_card.attend, layout), both(attention.attend, blocks), strict=True):
-        torch.testing.assert_close(mine, theirs, rtol=0, atol=2e-6)
+        assert near(mine, theirs, 2e-6)
     (mask,) = layout.indices(2, 3, drawn[0]).masks
     assert (mask is None) if not shared else (mask is not None and mask.shape == (6, 1, 7, 16))
     monkeypatch.undo()
@@ -188,11 +189,11 @@ def updated(folder: Path, exponent: int | None) -> Any:
 def test_a_step_that_overflows_is_computed_again_and_not_lost(tmp_path: Path, t4: pretend.Card):
     counts.deep_model(tmp_path, 1)
     first, _, _ = updated(tmp_path, None)
-    assert 0 < first.scale.exponent < scale.LARGEST
+    assert 0 < first.scale.exponent < LARGEST
     trainer, weights, report = updated(tmp_path, 30)
     assert report.nonfinite is None
     assert trainer.scale.exponent < 30
-    assert (30 - trainer.scale.exponent) % scale.BACK == 0
+    assert (30 - trainer.scale.exponent) % BACK == 0
     assert {seat: found["updates"] for seat, found in report.seats.items()} == {"A": 1, "B": 1}
     # What came before the last attempt left no trace: neither in weights nor in figures.
     _, plain, other = updated(tmp_path, trainer.scale.exponent)

@@ -16,18 +16,10 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from lite_selfplay import RunConfig, train
 from lite_selfplay_cli import shown
 
 ANSI, BIDI, LONE, MARKUP = "\x1b[2J\x1b]0;gone\x07", "safe\u202etxt.exe\u2066", "half \ud800 of a pair", "[red]x[/]"
 HOSTILE = f"{ANSI}{BIDI}{LONE}{MARKUP}\rover\x08\x00"
-
-
-@pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    small: dict[str, Any] = {"group_size": 2, "problems_per_step": 1, "steps": 1, "precision": "fp32"}
-    folder = tmp_path_factory.mktemp("chat") / "agon"
-    return train(RunConfig(game="agon", model="tiny", tasks="letters", run_dir=folder, **small)).path
 
 
 @pytest.fixture
@@ -198,21 +190,13 @@ def test_at_a_terminal(terminal: Any):
 
 @pytest.mark.long
 @pytest.mark.timeout(900)
-def test_a_signal_ends_it_while_somebody_speaks(terminal: Any):
+@pytest.mark.parametrize("speaks", [True, False], ids=["while somebody speaks", "at the prompt"])
+def test_a_signal_ends_it(terminal: Any, speaks: bool):
     write, wait_for, process = terminal
     wait_for("> ")
-    write("Which?\n")
-    wait_for("base speaks")
-    time.sleep(1)
-    process.terminate()
-    assert process.wait(60) == 130
-
-
-@pytest.mark.long
-@pytest.mark.timeout(900)
-def test_a_signal_ends_it_at_the_prompt(terminal: Any):
-    _, wait_for, process = terminal
-    wait_for("> ")
-    time.sleep(0.5)  # the prompt is written a moment before Python waits in a way that a signal ends
+    if speaks:
+        write("Which?\n")
+        wait_for("base speaks")
+    time.sleep(1)  # the prompt is written a moment before Python waits in a way that a signal ends
     process.terminate()
     assert process.wait(60) == 130

@@ -15,7 +15,6 @@ from typing import Any
 import pytest
 import yaml
 
-from lite_selfplay.config import RunConfig
 from lite_selfplay.errors import Interrupted, TrainingError
 from lite_selfplay.games import game_names
 from lite_selfplay.models.sources import known_models
@@ -221,18 +220,21 @@ def test_resume_takes_no_game(refused):
     assert "not game\n" in refused("train", "agon", "--resume", "run")
 
 
-def test_a_run_without_a_checkpoint_cannot_be_resumed(refused, here):
-    (here / "run").mkdir()
-    (here / "run" / "config.yaml").write_text(RunConfig(game="agon", model="tiny", tasks="letters").to_yaml())
-    assert "run has no complete checkpoint to resume from" in refused("train", "--resume", "run")
-
-
 def test_init_overwrites_nothing(refused, here):
     (here / "config.yaml").write_text("mine")
     assert "config.yaml exists already" in refused("config", "init", "agon", "--model", "tiny")
 
 
-@pytest.mark.parametrize("arguments", [("trian",), (*AGON, "--stepz", "3"), (*AGON, "--steps", "many"), ("report",)])
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("trian",),
+        (*AGON, "--stepz", "3"),
+        (*AGON, "--steps", "many"),
+        ("report",),
+        ("eval", "tiny", "--limit", "many"),
+    ],
+)
 def test_a_wrong_command_line(call, here, arguments):
     ended = call(*arguments)
     assert ended.code == 2

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from lite_selfplay.config.user_code import absolute, file_of, load, options_of, short_name
+from lite_selfplay.config.user_files import absolute, file_of, load, options_of, short_name
 from lite_selfplay.errors import ConfigError
 
 load_function = partial(load, flag="--reward", what="function")

@@ -1,6 +1,6 @@
 """The controls and the vote by hand numbers: what each reads, and what it finds."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import pytest
 
@@ -13,39 +13,19 @@ from lite_selfplay.games.vote import VoteScore
 from lite_selfplay.stats import maj_at_k, pass_at_k
 from lite_selfplay.verify.extract import extract_answer
 
+from . import scripted
+
 SAMPLING = Sampling(temperature=0.6, top_p=0.95, max_tokens=100)
 SIX, TEN = Problem("six", "What is 2 + 4?", "6"), Problem("ten", "What is 3 + 7?", "10")
 Script = Callable[[str, str, int], str]
 
 
-class Scripted:
-    """`script(seat, prompt, k)` is a seat's k-th sample; a token is a character; answers are read as always."""
+class Scripted(scripted.Scripted):
+    """Answers are read as always."""
 
-    thinks = False
-
-    def __init__(self, script: Script):
-        self._script = script
-        self.asked: list[tuple[str, list[str], int, list[list[int]]]] = []
-
-    def speak(
-        self, seat: str, prompts: Sequence[str], n: int, sampling: Sampling, seeds: Sequence[Sequence[int]]
-    ) -> list[list[Completion]]:
-        self.asked.append((seat, list(prompts), n, [list(row) for row in seeds]))
-        texts = [[self._script(seat, prompt, k) for k in range(n)] for prompt in prompts]
-        return [
-            [Completion(p, t, (), tuple(map(ord, t)), (-1.0,) * len(t), "eos", seat, 0, sampling) for t in row]
-            for p, row in zip(prompts, texts, strict=True)
-        ]
-
-    def verify(self, pairs: Sequence[tuple[Completion, Problem]]) -> list[Verdict]:
-        read = [(extract_answer(c.text), p) for c, p in pairs]
-        return [Verdict(a == p.answer, float(a == p.answer), answer=a, well_formed=True) for a, p in read]
-
-    def tokenize(self, text: str) -> list[int]:
-        return list(map(ord, text))
-
-    def detokenize(self, ids: Sequence[int]) -> str:
-        return "".join(map(chr, ids))
+    def judge(self, completion: Completion, problem: Problem) -> Verdict:
+        answer = extract_answer(completion.text)
+        return Verdict(answer == problem.answer, float(answer == problem.answer), answer=answer, well_formed=True)
 
 
 def measured(script: Script, mode: str, *seats: str, samples: int = 1, ks: tuple[int, ...] = ()) -> Evaluation:
@@ -59,7 +39,7 @@ def is_second(prompt: str) -> bool:
 
 
 def second_prompts() -> list[str]:
-    return [prompt for _, prompts, _, _ in measured.table.asked for prompt in prompts if is_second(prompt)]
+    return [prompt for _, prompts, *_ in measured.table.calls for prompt in prompts if is_second(prompt)]
 
 
 def says(value: object, how: str = "Adding gives it") -> str:
@@ -96,7 +76,7 @@ def test_a_second_pass_reads_its_own_recap(mode: str, label: str):
         assert "A first try of mine" in prompt
         assert "another" not in prompt.lower()
         assert "10" not in prompt.replace(problem.text, "")  # the final value is withheld
-    assert [seat for seat, *_ in measured.table.asked] == ["A", "A"]
+    assert [seat for seat, *_ in measured.table.calls] == ["A", "A"]
 
 
 def test_the_two_second_passes_differ_in_their_words_alone_and_have_randomness_of_their_own():
@@ -104,7 +84,7 @@ def test_the_two_second_passes_differ_in_their_words_alone_and_have_randomness_o
     for mode in ("self-refine", "self-cascade"):
         measured(lambda seat, prompt, k: says(6), mode, "A")
         prompts.append(second_prompts())
-        seeds.append(measured.table.asked[1][3])
+        seeds.append(measured.table.calls[1][3])
     assert prompts[0] != prompts[1]
     assert seeds[0] != seeds[1]
 
@@ -119,7 +99,7 @@ def test_moa_of_one_model_refines_two_independent_samples():
     # The first draft of six is right, of ten wrong; the second conversely. Who reads "first" as its own says 6.
     def script(seat: str, prompt: str, k: int) -> str:
         if not is_second(prompt):
-            number = len(measured.table.asked)  # the first or the second draft
+            number = len(measured.table.calls)  # the first or the second draft
             right = (SIX.text in prompt) == (number == 1)
             return says(6 if SIX.text in prompt and right else 10 if right else 1, "first" if number == 1 else "second")
         own = prompt.index("first.") < prompt.index("second.")
@@ -133,8 +113,8 @@ def test_moa_of_one_model_refines_two_independent_samples():
     assert (two.pass_at_1, two.both_right, two.both_wrong, two.conversions, two.regressions) == (0.5, 1, 1, 0, 0)
     assert found.per_problem["six"]["base(1<-2)"] is True
     assert found.per_problem["six"]["base(2<-1)"] is False
-    assert [seat for seat, *_ in measured.table.asked] == ["base"] * 4
-    first, second, *_ = measured.table.asked
+    assert [seat for seat, *_ in measured.table.calls] == ["base"] * 4
+    first, second, *_ = measured.table.calls
     assert first[1] == second[1]  # the same prompts
     assert first[3] != second[3]  # other seeds
     # Refined: 27 or 28 characters; drafts "first. <answer>6</answer>" 25, 25 and "second. ..." 26, 27.
@@ -148,8 +128,8 @@ def test_moa_of_one_model_refines_two_independent_samples():
 def test_moa_of_two_seats_reads_each_others_drafts():
     found = measured(lambda seat, prompt, k: says(6, f"{seat} says"), "moa", "A", "B")
     assert list(found.directions) == ["A<-B", "B<-A"]
-    assert [seat for seat, *_ in measured.table.asked] == ["A", "B", "A", "B"]
-    by_a = measured.table.asked[2][1][0]
+    assert [seat for seat, *_ in measured.table.calls] == ["A", "B", "A", "B"]
+    by_a = measured.table.calls[2][1][0]
     assert by_a.index("A says") < by_a.index("B says")
 
 
@@ -272,8 +252,8 @@ def test_a_choice_votes_by_its_letter():
     problem = Problem("c", "Which?", "B", kind="choice", extra=options)
 
     class Letters(Scripted):
-        def verify(self, pairs: Sequence[tuple[Completion, Problem]]) -> list[Verdict]:
-            return [Verdict(c.text == "B", 0.0, answer=c.text) for c, _ in pairs]
+        def judge(self, completion: Completion, problem: Problem) -> Verdict:
+            return Verdict(completion.text == "B", 0.0, answer=completion.text)
 
     table = Letters(lambda seat, prompt, k: ["B", "A", "B", "perhaps B"][k])
     found = measure(table, EvalSpec("vote", ("A",)), [problem], sampling=SAMPLING, samples=4)
@@ -284,7 +264,7 @@ def test_a_choice_votes_by_its_letter():
 def test_worked_examples_stand_before_the_problem():
     table = Scripted(lambda *_: says(6))
     measure(table, EvalSpec("single", ("A",)), [SIX], sampling=SAMPLING, shots=4)
-    (prompt,) = table.asked[0][1]
+    (prompt,) = table.calls[0][1]
     assert prompt.count("</answer>.") == 5  # the instruction, four times in examples
     assert prompt.count("<answer>") == 9
     assert prompt.index("138") < prompt.index(SIX.text)

@@ -2,58 +2,31 @@
 
 import json
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
-from lite_selfplay.data import Completion, EvalSpec, Problem, Sampling, StopReason, Verdict
+from lite_selfplay.data import Completion, EvalSpec, Problem, Sampling, Verdict
 from lite_selfplay.errors import RequestError, UnknownNameError
 from lite_selfplay.evaluation import Evaluation, measure
 from lite_selfplay.evaluation.examiner import problem_keys
 from lite_selfplay.stats import clopper_pearson
 from lite_selfplay.training.progress import Progress
 
+from . import scripted
+
 PAPER = Sampling(temperature=0.6, top_p=0.95, max_tokens=50)
 PROBLEMS = [Problem("p", "1 + 1?", "2"), Problem("q", "1 + 2?", "3"), Problem("r", "2 + 2?", "4")]
 ALONE, BOTH = EvalSpec("single", ("A", "B")), EvalSpec("cascade", ("A", "B"))
 
 
-class Scripted:
-    """`script(seat, prompt, k)` is the text of a seat's k-th sample; right where it ends with `=` and the answer."""
+class Scripted(scripted.Scripted):
+    """Right is what ends with `=` and the answer, and what is empty."""
 
-    thinks = False
-
-    def __init__(self, script: Callable[[str, str, int], str], longest_prompt: int = 10_000):
-        self._script, self._longest = script, longest_prompt
-        self.calls: list[tuple[str, list[str], int, list[list[int]], Sampling]] = []
-
-    def speak(
-        self, seat: str, prompts: Sequence[str], n: int, sampling: Sampling, seeds: Sequence[Sequence[int]]
-    ) -> list[list[Completion]]:
-        assert [len(row) for row in seeds] == [n] * len(prompts)
-        self.calls.append((seat, list(prompts), n, [list(row) for row in seeds], sampling))
-        return [[self._say(seat, prompt, k, sampling) for k in range(n)] for prompt in prompts]
-
-    def _say(self, seat: str, prompt: str, k: int, sampling: Sampling) -> Completion:
-        unread = len(prompt) > self._longest
-        text = "" if unread else self._script(seat, prompt, k)
-        stop: StopReason = "prompt_too_long" if unread else "eos" if len(text) <= sampling.max_tokens else "length"
-        ids = tuple(map(ord, text[: sampling.max_tokens]))
-        return Completion(prompt, text, (), ids, (-1.0,) * len(ids), stop, seat, 0, sampling)
-
-    def verify(self, pairs: Sequence[tuple[Completion, Problem]]) -> list[Verdict]:
-        right = [completion.text.endswith(f"={problem.answer}") for completion, problem in pairs]
-        return [
-            Verdict(r or c.text == "", float(r), well_formed="." in c.text)
-            for r, (c, _) in zip(right, pairs, strict=True)
-        ]
-
-    def tokenize(self, text: str) -> list[int]:
-        return list(map(ord, text))
-
-    def detokenize(self, ids: Sequence[int]) -> str:
-        return "".join(map(chr, ids))
+    def judge(self, completion: Completion, problem: Problem) -> Verdict:
+        right = completion.text.endswith(f"={problem.answer}")
+        return Verdict(right or completion.text == "", float(right), well_formed="." in completion.text)
 
 
 def challenge(prompt: str) -> bool:
@@ -129,10 +102,9 @@ def test_the_first_stage_is_sampled_once_and_its_drafts_are_what_is_read():
     assert all(call[4] == PAPER for call in table.calls)
     challenges = table.calls[2][1]
     assert len(challenges) == 6
-    # The final value is withheld: "Add.=2" loses it, "Or. 9=9" as well.
-    assert "Add." in challenges[0]
+    # A value that a step arrives at stays, as in the paper: "Add.=2" is read as it is.
+    assert "Add.=2" in challenges[0]
     assert challenges[0] == challenges[1]
-    assert "=9" not in "".join(challenges)
 
 
 def test_seeds_follow_from_problem_stage_and_number_and_not_from_the_seat():
@@ -222,7 +194,7 @@ def test_cut_answers_and_drafts_with_nothing_to_read_are_counted():
 
     score = measure(Scripted(script), BOTH, PROBLEMS, sampling=PAPER).directions["A->B"]
     assert score.truncated == 1 / 3
-    assert score.empty_summaries == pytest.approx(2 / 3)
+    assert score.empty_summaries == pytest.approx(1 / 3)
     assert score.tokens_final_mean == pytest.approx((50 + 3 + 3) / 3)
 
 

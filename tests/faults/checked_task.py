@@ -5,8 +5,7 @@ from dataclasses import replace
 
 from lite_selfplay.data import Completion, Problem, Verdict
 from lite_selfplay.tasks import Task
-from lite_selfplay.tasks.letters import letters
-from lite_selfplay.tasks.procedural import Procedural
+from lite_selfplay.tasks.procedural import Procedural, letters
 from lite_selfplay.verify import AnswerFormat, register_checker
 from lite_selfplay.verify import letters as toy
 from lite_selfplay.verify.workers import WorkerPool

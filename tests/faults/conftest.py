@@ -244,6 +244,18 @@ def _run_untouched(lab: Lab) -> None:
 
 
 @pytest.fixture
+def mount(lab: Lab) -> Iterator[Path]:
+    """A small file system of its own."""
+    path = lab.new()
+    path.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", "size=32m", "tmpfs", str(path)]
+    if not shutil.which("mount") or subprocess.run(command, capture_output=True, check=False).returncode:
+        pytest.skip("needs the right to mount a file system")
+    yield path
+    subprocess.run(["umount", "-l", str(path)], check=True)
+
+
+@pytest.fixture
 def count() -> int:
     """How many kills the long form was asked for; 0 in the short form."""
     return COUNT

@@ -6,34 +6,18 @@ that write alone fails.
 
 import random
 import shutil
-import subprocess
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from lite_selfplay.runs.checkpoints import list_checkpoints
 
-SIZE = "32m"
 SPARE = (0, 0, 4096, 4 * 4096, 40 * 4096, 100 * 4096)
 """Bytes that are left: none, or so many that a later file of a save is the first one cut."""
 SHORT = (0.5,)
 """Where among its writes a run is tried in the short form."""
 NO_CHECKPOINT = ("has no complete checkpoint to resume from", "is not a run folder", "must hold a mapping of keys")
-
-
-@pytest.fixture
-def mount(lab: Any) -> Iterator[Path]:
-    """A small file system of its own."""
-    path: Path = lab.new()
-    path.mkdir()
-    command = ["mount", "-t", "tmpfs", "-o", f"size={SIZE}", "tmpfs", str(path)]
-    if not shutil.which("mount") or subprocess.run(command, capture_output=True, check=False).returncode:
-        pytest.skip("needs the right to mount a file system")
-    yield path
-    subprocess.run(["umount", "-l", str(path)], check=True)
 
 
 def tried(lab: Any, run: Path, at: int, fault: dict[str, Any], relieve: Callable[[], None]) -> tuple[str, list[str]]:

@@ -9,11 +9,12 @@ import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tests.made_runs import read_lines
 
 STOPPED = 130
 CHECKED = Path(__file__).with_name("checked_task.py")
@@ -38,10 +39,6 @@ def stopped(lab: Any, run: Path, **options: Any) -> None:
     process.send(signal.SIGTERM)
     ended = process.wait()
     assert ended.code == STOPPED, ended.said
-
-
-def rows_of(run: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
 
 
 # Who else wants the folder
@@ -101,30 +98,18 @@ def test_a_folder_that_was_moved_while_stopped_goes_on(lab: Any, relative: bool)
     assert list(here.iterdir()) == [here / "taught.jsonl"]
 
 
-@pytest.fixture
-def file_system(lab: Any) -> Iterator[Path]:
-    """A small file system of its own."""
-    path: Path = lab.new()
-    path.mkdir()
-    command = ["mount", "-t", "tmpfs", "-o", "size=32m", "tmpfs", str(path)]
-    if not shutil.which("mount") or subprocess.run(command, capture_output=True, check=False).returncode:
-        pytest.skip("needs the right to mount a file system")
-    yield path
-    subprocess.run(["umount", "-l", str(path)], check=True)
-
-
 @only_long
-def test_a_folder_that_may_only_be_read_is_refused_until_it_may_be_written(lab: Any, file_system: Path):
-    run = file_system / "run"
+def test_a_folder_that_may_only_be_read_is_refused_until_it_may_be_written(lab: Any, mount: Path):
+    run = mount / "run"
     stopped(lab, run)
-    subprocess.run(["mount", "-o", "remount,ro", str(file_system)], check=True)
+    subprocess.run(["mount", "-o", "remount,ro", str(mount)], check=True)
     ended = lab.run("report", run)
     assert ended.code == 0, ended.said
-    for arguments in (("train", "--resume", run), lab.training(file_system / "another")):
+    for arguments in (("train", "--resume", run), lab.training(mount / "another")):
         ended = lab.run(*arguments)
         assert ended.code == 2, ended.said
         assert "cannot write to" in sentence(ended.said)
-    subprocess.run(["mount", "-o", "remount,rw", str(file_system)], check=True)
+    subprocess.run(["mount", "-o", "remount,rw", str(mount)], check=True)
     assert lab.resume(run).wait().code == 0
     assert lab.differences(run) == []
 
@@ -140,7 +125,7 @@ def test_a_date_that_jumps_by_years_changes_nothing(lab: Any):
     seconds = ended.at - process.started
     assert ended.code == 0, ended.said
     assert lab.differences(run) == []
-    walls = [row["wall_s"] for row in rows_of(run)]
+    walls = [row["wall_s"] for row in read_lines(run / "metrics.jsonl")]
     assert all(0 <= value <= wall["total"] for wall in walls for value in wall.values())
     assert sum(wall["total"] for wall in walls) < seconds
     times = re.findall(r"\b(?:(\d+):)?(\d+):(\d\d)\b", ended.said)
@@ -169,7 +154,7 @@ def checked(lab: Any) -> str:
     run = lab.new()
     ended = checked_run(lab, run).wait()
     assert ended.code == 0, ended.said
-    assert [row["verify_timeouts"] for row in rows_of(run)] == [0, 0], "the machine is too busy"
+    assert [row["verify_timeouts"] for row in read_lines(run / "metrics.jsonl")] == [0, 0], "the machine is too busy"
     return weights_of(run)
 
 
@@ -208,7 +193,7 @@ def test_a_minute_of_standing_still_makes_no_answer_wrong(lab: Any, checked: str
     ended = process.wait()
     assert ended.code == 0, ended.said
     assert weights_of(run) == checked
-    rows = rows_of(run)
+    rows = read_lines(run / "metrics.jsonl")
     assert [row["verify_timeouts"] for row in rows] == [0, 0]
     # The time is that of the wall, and the minute is part of what it met.
     assert max(row["wall_s"]["verify"] for row in rows) > STILL_S

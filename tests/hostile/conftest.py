@@ -7,7 +7,7 @@ import subprocess
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -129,12 +129,6 @@ def here(tmp_path: Path) -> Path:
     folder = tmp_path / "here"
     folder.mkdir()
     return folder
-
-
-@pytest.fixture
-def count_requests(server: Server) -> Callable[[str, Ended], None]:
-    """Enter how a request of a kind ended in the table."""
-    return lambda kind, ended: server.ended.append((kind, ended))
 
 
 @pytest.fixture

@@ -83,13 +83,6 @@ def test_initial_weights_have_pefts_scale_and_the_asked_noise(tiny_path: Path):
     assert up.std().item() == pytest.approx(0.01, rel=0.05)
 
 
-def test_activating_makes_one_seat_trainable(adapters: Adapters):
-    adapters.activate("B")
-    assert trainable(adapters) == {"B"}
-    adapters.activate("A")
-    assert trainable(adapters) == {"A"}
-
-
 @pytest.mark.parametrize("name", ["A", "B", BASE, "B@old"])
 def test_nothing_that_speaks_becomes_trainable(adapters: Adapters, name: str):
     adapters.snapshot("B", "B@old")

@@ -8,6 +8,7 @@ from torch import Tensor
 from lite_selfplay.data import Sampling
 from lite_selfplay.models.generation.sampling import GenerationRequest
 from lite_selfplay.models.linear import LowRank, linear
+from tests.near import near
 
 
 def test_by_hand():
@@ -36,11 +37,11 @@ def test_values_and_gradients_are_those_of_the_plain_formula(bias: bool, shape: 
     expected = torch.autograd.grad((plain * towards).sum(), (x, down, up))
     ours = linear(x, lambda: weight, b, LowRank(down, up, 0.7))
     found = torch.autograd.grad((ours * towards).sum(), (x, down, up))
-    assert torch.allclose(ours, plain, atol=1e-5)
-    assert all(torch.allclose(a, e, atol=1e-5) for a, e in zip(found, expected, strict=True))
+    assert near(ours, plain)
+    assert all(near(a, e) for a, e in zip(found, expected, strict=True))
     frozen = linear(x, lambda: weight, b, None)
-    assert torch.allclose(frozen, torch.nn.functional.linear(x, weight, b), atol=1e-6)
-    assert torch.allclose(torch.autograd.grad((frozen * towards).sum(), x)[0], towards @ weight, atol=1e-5)
+    assert near(frozen, torch.nn.functional.linear(x, weight, b), 1e-6)
+    assert near(torch.autograd.grad((frozen * towards).sum(), x)[0], towards @ weight)
 
 
 def test_only_what_asks_for_a_gradient_gets_one_and_the_weight_is_not_kept():

@@ -2,16 +2,18 @@
 
 import ast
 import re
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import trl
+from packaging.requirements import Requirement
 
 import lite_selfplay
 from lite_selfplay.errors import RequestError
 from lite_selfplay.models import private_names
-from lite_selfplay.models.private_names import PRIVATE, Private, require
+from lite_selfplay.models.private_names import PEFT, PRIVATE, TORCH, TRANSFORMERS, TRL, Private, require, untried
 
 PACKAGE = Path(lite_selfplay.__file__).parent
 SOURCES = sorted(
@@ -82,11 +84,11 @@ def test_the_libraries_that_are_installed_have_them_all():
     ("missing", "called"),
     [
         (
-            Private("trl", "trl:GRPOTrainer", ("_compute_losses",)),
+            Private(TRL, "trl:GRPOTrainer", ("_compute_losses",)),
             "trl.GRPOTrainer._compute_losses",
         ),
-        (Private("trl", "trl:Nobody", ("_name",)), "trl.Nobody"),
-        (Private("trl", "trl.no_module", ("_name",)), "trl.no_module"),
+        (Private(TRL, "trl:Nobody", ("_name",)), "trl.Nobody"),
+        (Private(TRL, "trl.no_module", ("_name",)), "trl.no_module"),
     ],
     ids=["an attribute", "a class", "a module"],
 )
@@ -107,7 +109,39 @@ def test_one_that_a_trainer_lacks_is_said_before_the_first_step(make_backend, ti
     from lite_selfplay.models.chat import Chat
     from lite_selfplay.training.trl import make_loss
 
-    gone = Private("trl", "trl:GRPOTrainer", ("_metrics_of_tomorrow",), of_instance=True)
+    gone = Private(TRL, "trl:GRPOTrainer", ("_metrics_of_tomorrow",), of_instance=True)
     monkeypatch.setattr(private_names, "PRIVATE", (*PRIVATE, gone))
     with pytest.raises(RequestError, match=r"has no trl\.GRPOTrainer\._metrics_of_tomorrow"):
         make_loss(make_backend(), RunConfig(game="grpo", model="tiny"), Chat.load(tiny_path).tokenizer, str(tmp_path))
+
+
+def test_a_newer_release_than_was_tried_is_named_once_and_an_older_one_is_not_let_in(monkeypatch: pytest.MonkeyPatch):
+    assert untried() is None
+    versions = {"torch": "2.13.0+cpu", "transformers": "5.24.3", "trl": "1.16.0", "peft": "0.21.9"}
+    monkeypatch.setattr(private_names.metadata, "version", versions.__getitem__)
+    assert untried() is None
+    versions |= {"transformers": "5.25.0", "trl": "1.17.0rc1"}
+    assert untried() == (
+        "not tried yet with transformers 5.25.0 and trl 1.17.0rc1: if anything fails, pip install "
+        f'"{TRANSFORMERS}" "{TRL}"'
+    )
+    project = tomllib.loads((PACKAGE.parent / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    bounds = {each.name: each.specifier for each in map(Requirement, project["dependencies"])}
+    for tried in (TORCH, TRANSFORMERS, TRL, PEFT):
+        # What was tried begins where pip begins, and pip refuses nothing newer.
+        assert {str(each) for each in bounds[tried.name]} == {str(e) for e in tried.specifier if e.operator == ">="}
+
+
+def test_a_run_and_an_evaluation_say_so(monkeypatch: pytest.MonkeyPatch):
+    from lite_selfplay.config import ModelSection
+    from lite_selfplay.models import sources
+    from lite_selfplay.training.progress import Progress
+
+    said: list[str] = []
+    progress = Progress()
+    monkeypatch.setattr(progress, "say", said.append)
+    sources.base_of(ModelSection(name="tiny"), progress)
+    assert said == []
+    monkeypatch.setattr(sources, "untried", lambda: "not tried yet")
+    sources.base_of(ModelSection(name="tiny"), progress)
+    assert said == ["not tried yet"]

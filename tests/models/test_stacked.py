@@ -12,6 +12,7 @@ from lite_selfplay.models.adapters import BASE, Adapters
 from lite_selfplay.models.backends.transformers import dense_weight, load_base
 from lite_selfplay.models.linear import LowRank
 from lite_selfplay.models.stacked import Stack, take, together
+from tests.near import near
 
 SEATS = {
     "A": SeatConfig(rank=4, alpha=8, init="gaussian", init_std=0.1),
@@ -51,8 +52,8 @@ def test_every_seat_says_the_same_however_often_they_take_turns(adapters: Adapte
     stacks = adapters.beside(torch.float32) if way == "beside" else adapters.stacked(DENSE, instead=way == "instead")
     for name in ("A", "B", BASE, "A@then", "B", "A"):
         with adapters.speaking_stacked(name, stacks):
-            assert torch.allclose(said(adapters), plain[name], atol=2e-4)
-        assert torch.allclose(heard(adapters, name), plain[name], atol=1e-6)
+            assert near(said(adapters), plain[name], 2e-4)
+        assert near(heard(adapters, name), plain[name], 1e-6)
     after = adapters.model.state_dict()
     assert all(torch.equal(after[key], tensor) for key, tensor in weights.items())
 
@@ -111,7 +112,7 @@ def test_biases_adapters_of_some_layers_and_inputs_that_differ():
             first, second = layers[0](x), layers[1](x)
             if adapters[0] is not None:
                 first = first + 0.5 * (x @ adapter.down.T) @ adapter.up.T
-            assert torch.allclose(stack.forward(1, x), second, atol=1e-6)  # in any order
-            assert torch.allclose(stack.forward(0, x), first, atol=1e-6)
-            assert torch.allclose(stack.forward(0, x), first, atol=1e-6)  # and again
-            assert torch.allclose(stack.forward(1, y), layers[1](y), atol=1e-6)  # another input before both were asked
+            assert near(stack.forward(1, x), second, 1e-6)  # in any order
+            assert near(stack.forward(0, x), first, 1e-6)
+            assert near(stack.forward(0, x), first, 1e-6)  # and again
+            assert near(stack.forward(1, y), layers[1](y), 1e-6)  # another input before both were asked

@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 from safetensors.torch import load_file
 
+from tests.made_runs import read_lines
+
 STEPS = int(os.environ.get("LITE_SELFPLAY_RANKS_STEPS") or 2)
 """20 in the long form, which takes minutes."""
 CLOSE = 1e-5
@@ -45,13 +47,9 @@ OTHERS: dict[str, tuple[object, ...]] = {
 """Games in which two steps may move nothing."""
 
 
-def lines(path: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in path.read_text().splitlines()]
-
-
 def require_same_episodes(one: Path, other: Path) -> None:
     """Hold two runs' episodes to each other: the same texts, and numbers but for the rounding of another order."""
-    pairs = list(zip(*(lines(path / "episodes.jsonl") for path in (one, other)), strict=True))
+    pairs = list(zip(*(read_lines(path / "episodes.jsonl") for path in (one, other)), strict=True))
     assert pairs
     for a, b in pairs:
         exact, near = ({k: v for k, v in a.items() if isinstance(v, float) is real} for real in (False, True))

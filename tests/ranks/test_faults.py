@@ -1,6 +1,5 @@
 """What goes wrong in one process is decided for all of them, and what must be the same in all is compared."""
 
-import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -8,20 +7,18 @@ from typing import Any
 
 import pytest
 
+from tests.made_runs import read_lines
+
 COMMAND = (
     *("train", "agon", "--model", "tiny", "--precision", "fp32", "--tasks", "letters", "--max-completion-tokens", 8),
     *("--problems-per-step", 2, "--group-size", 4, "--set", "seats.*.lr=0.001"),
 )
 
 
-def lines(path: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (path / "metrics.jsonl").read_text().splitlines()]
-
-
 def test_a_number_that_is_not_finite_in_one_process_skips_the_step_in_all(play: Callable[..., Any], tmp_path: Path):
     ended = play(2, *COMMAND, "--steps", 3, "--run-dir", tmp_path / "run", play=("nan", 1, 1))
     assert ended.codes == [0, 0], ended.said
-    steps = lines(tmp_path / "run")
+    steps = read_lines(tmp_path / "run/metrics.jsonl")
     assert [row["nonfinite_what"] is None for row in steps] == [True, False, True]
     assert steps[1]["seats"]["A"]["updates"] == steps[0]["seats"]["A"]["updates"]
     assert "the loss of" in ended.said[0]
@@ -33,7 +30,7 @@ def test_memory_that_runs_out_in_one_process_makes_microbatches_smaller_in_all(
     ended = play(2, *COMMAND, "--steps", 2, "--run-dir", tmp_path / "run", play=("out_of_memory", 1, 1))
     assert ended.codes == [0, 0], ended.said
     assert "out of memory in the update of another process: from now on at most" in ended.said[0]
-    assert all(row["streams"]["drafter"]["loss"] is not None for row in lines(tmp_path / "run"))
+    assert all(row["streams"]["drafter"]["loss"] is not None for row in read_lines(tmp_path / "run/metrics.jsonl"))
 
 
 def test_memory_for_less_than_a_row_ends_the_run_saved_and_says_where(play: Callable[..., Any], tmp_path: Path):
@@ -114,5 +111,5 @@ def test_processes_that_were_started_on_something_else_are_refused(
 def test_a_minutes_budget_is_kept_by_one_clock(play: Callable[..., Any], tmp_path: Path):
     ended = play(2, *COMMAND, "--steps", 400, "--minutes", 0.15, "--run-dir", tmp_path / "run", play=("slow_clock", 1))
     assert ended.codes == [0, 0], ended.said
-    assert 1 <= len(lines(tmp_path / "run")) < 400
+    assert 1 <= len(read_lines(tmp_path / "run/metrics.jsonl")) < 400
     shutil.rmtree(tmp_path / "run")

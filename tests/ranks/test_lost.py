@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from tests.ranks.test_equal_runs import apart, lines, require_same_episodes
+from tests.made_runs import read_lines
+from tests.ranks.test_equal_runs import apart, require_same_episodes
 
 KILLS = int(os.environ.get("LITE_SELFPLAY_RANKS_KILLS") or 0)
 """Kills at random moments; a few of each kind without it."""
@@ -36,7 +37,7 @@ def went_on(run: Path, play: Callable[..., Any], untouched: Path, world: int = 1
     """Resume a run, and hold it to the one that nobody touched."""
     ended = play(world, "train", "--resume", run)
     assert set(ended.codes) == {0}, ended.said
-    assert [row["step"] for row in lines(run / "metrics.jsonl")] == list(range(1, STEPS + 1))
+    assert [row["step"] for row in read_lines(run / "metrics.jsonl")] == list(range(1, STEPS + 1))
     require_same_episodes(run, untouched)
     assert apart(run, untouched) < 1e-6
 
@@ -74,7 +75,7 @@ def test_whoever_is_lost_the_run_is_saved(
     assert "saved before step" in ended.said[speaks]
     assert "error" not in ended.said[1 - speaks]
     assert saved(run) >= 1
-    assert [row["step"] for row in lines(run / "metrics.jsonl")] == list(range(1, saved(run) + 1))
+    assert [row["step"] for row in read_lines(run / "metrics.jsonl")] == list(range(1, saved(run) + 1))
     went_on(run, play, untouched[0])
 
 
@@ -102,7 +103,7 @@ def test_killed_at_random_moments(
                 shutil.rmtree(run, ignore_errors=True)
                 continue
             first = False
-            whole = lines(run / "metrics.jsonl") if (run / "metrics.jsonl").exists() else []
+            whole = read_lines(run / "metrics.jsonl") if (run / "metrics.jsonl").exists() else []
             assert saved(run) >= len(whole), "a complete step was lost"
             assert saved(run) >= complete
             complete = saved(run)

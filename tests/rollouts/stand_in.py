@@ -30,15 +30,6 @@ START: dict[str, Any] = {"runtime_lora": True, "raw": False, "other_weights": Fa
 others; whether it hangs up on everybody; how many tokens it reads."""
 
 
-class Row:
-    """A completion while it is sampled: its tokens, their log-probabilities, how it ended and at what."""
-
-    def __init__(self, name: str, body: dict[str, Any]):
-        self.name, self.body, self.done = name, body, threading.Event()
-        self.generator = torch.Generator().manual_seed(body["seed"])
-        self.answer: tuple[list[int], list[float], str, Any] = ([], [], "", None)
-
-
 class Engine:
     """The model with its adapters, one forward pass at a time."""
 
@@ -50,7 +41,6 @@ class Engine:
         self.names: list[str] = []
         self.roots: dict[str, str] = {}
         self.lock = threading.Lock()
-        self.waiting: list[Row] = []
 
     def load(self, name: str, folder: str) -> None:
         with self.lock:
@@ -78,69 +68,45 @@ class Engine:
         same = [one for one in self.names if own and (found := seat.fullmatch(one)) and found[1] == own[1]]
         return same[max(0, same.index(name) - 1)]
 
-    def sample(self, name: str, body: dict[str, Any]) -> tuple[list[int], list[float], str, Any]:
-        """A completion; requests that wait together are sampled together."""
-        row = Row(name, body)
-        with self.lock:
-            self.waiting.append(row)
-        while not row.done.wait(0.005):
-            with self.lock:  # whoever has it samples for all that wait
-                if not row.done.is_set():
-                    together = [one for one in self.waiting if one.name == name]
-                    self.waiting = [one for one in self.waiting if one.name != name]
-                    self._sample_as(name, together)
-        return row.answer
-
     @torch.no_grad()
-    def _sample_as(self, name: str, rows: "list[Row]") -> None:
-        if self.peft is None:
-            self._sample(self.base, rows)
-        elif name == BASE:
-            with self.peft.disable_adapter():
-                self._sample(self.peft, rows)
-        else:
+    def sample(self, name: str, body: dict[str, Any]) -> tuple[list[int], list[float], str, Any]:
+        """A completion: its tokens, their log-probabilities, how it ended and at what."""
+        with self.lock:
+            if self.peft is None:
+                return self._sample(self.base, body)
+            if name == BASE:
+                with self.peft.disable_adapter():
+                    return self._sample(self.peft, body)
             self.peft.set_adapter(f"a{self.names.index(name)}")
-            self._sample(self.peft, rows)
-        for row in rows:
-            row.done.set()
+            return self._sample(self.peft, body)
 
-    def _sample(self, model: Any, rows: "list[Row]") -> None:
-        longest = max(len(row.body["prompt"]) for row in rows)
-        ids = torch.tensor([[0] * (longest - len(row.body["prompt"])) + row.body["prompt"] for row in rows])
-        mask = torch.tensor([[i >= longest - len(row.body["prompt"]) for i in range(longest)] for row in rows]).long()
-        positions, cache = (mask.cumsum(-1) - 1).clamp(min=0), None
-        while any(row.answer[2] == "" for row in rows):
-            out = model(
-                input_ids=ids, attention_mask=mask, position_ids=positions, past_key_values=cache, use_cache=True
-            )
-            cache = out.past_key_values
-            drawn = [self._draw(row, logits) for row, logits in zip(rows, out.logits[:, -1].float(), strict=True)]
-            ids, positions = torch.tensor(drawn)[:, None], positions[:, -1:] + 1
-            mask = torch.cat([mask, mask.new_ones(len(rows), 1)], dim=1)
+    def _sample(self, model: Any, body: dict[str, Any]) -> tuple[list[int], list[float], str, Any]:
+        generator = torch.Generator().manual_seed(body["seed"])
+        ids, tokens, logprobs, cache = body["prompt"], [], [], None
+        while True:
+            out = model(input_ids=torch.tensor([ids]), past_key_values=cache, use_cache=True)
+            token, logprob = self._draw(body, out.logits[0, -1].float(), generator)
+            tokens.append(token)
+            logprobs.append(logprob)
+            text = self.tokenizer.decode(tokens) if body["stop"] else ""
+            if token in body["stop_token_ids"]:
+                return tokens, logprobs, "stop", token
+            if found := next((stop for stop in body["stop"] if stop in text), None):
+                return tokens, logprobs, "stop", found
+            if len(tokens) == body["max_tokens"]:
+                return tokens, logprobs, "length", None
+            ids, cache = [token], out.past_key_values
 
-    def _draw(self, row: "Row", logits: torch.Tensor) -> int:
-        """The next token of a row that goes on; any of one that has ended."""
-        tokens, logprobs, ended, _ = row.answer
-        if ended:
-            return 0
-        body, temperature = row.body, row.body["temperature"]
+    def _draw(self, body: dict[str, Any], logits: torch.Tensor, generator: torch.Generator) -> tuple[int, float]:
+        temperature = body["temperature"]
         if self.start["other_weights"]:
             logits = logits.flip(-1)
         tempered = (logits / temperature if temperature else logits).log_softmax(-1)
         if temperature:
-            token = int(torch.multinomial(self._filtered(tempered, body).exp(), 1, generator=row.generator))
+            token = int(torch.multinomial(self._filtered(tempered, body).exp(), 1, generator=generator))
         else:
             token = int(tempered.argmax())
-        tokens.append(token)
-        logprobs.append(float((logits.log_softmax(-1) if self.start["raw"] else tempered)[token]))
-        text = self.tokenizer.decode(tokens) if body["stop"] else ""
-        if token in body["stop_token_ids"]:
-            row.answer = tokens, logprobs, "stop", token
-        elif found := next((stop for stop in body["stop"] if stop in text), None):
-            row.answer = tokens, logprobs, "stop", found
-        elif len(tokens) == body["max_tokens"]:
-            row.answer = tokens, logprobs, "length", None
-        return token
+        return token, float((logits.log_softmax(-1) if self.start["raw"] else tempered)[token])
 
     @staticmethod
     def _filtered(logprobs: torch.Tensor, body: dict[str, Any]) -> torch.Tensor:

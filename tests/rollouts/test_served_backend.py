@@ -103,15 +103,6 @@ def test_snapshots_speak_and_take_no_more_room_than_there_is(
     assert gap(backend, "A@0", found) < 1e-5 < 1e-3 < gap(backend, "A", found)
 
 
-def test_a_stale_adapter_shows_in_what_is_noted(servers: list[StandIn], backend_over: Make):
-    backend = backend_over(servers[:1])
-    backend.generate(asked())
-    move(backend)
-    servers[0].fault("stale")
-    found = backend.generate(asked())
-    assert gap(backend, "A", found) > 1e-2
-
-
 # How they are sampled
 
 

@@ -22,6 +22,7 @@ from lite_selfplay.runs.plan import plan
 from lite_selfplay.runs.session import Session
 from lite_selfplay.training.progress import Progress
 from lite_selfplay.training.rollout import LiveTable
+from tests.made_runs import same, seat_weights
 
 SMALL = {"game": "agon", "model": "tiny", "tasks": "letters", "group_size": 4, "problems_per_step": 2, "steps": 4}
 
@@ -34,25 +35,6 @@ def config(folder: Path, **changes: Any) -> RunConfig:
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Run:
     """Four steps in four bits, with checkpoints after two and after four."""
     return train(config(tmp_path_factory.mktemp("runs") / "agon", precision="4bit"))
-
-
-def weights(run: Run | Path, seat: str) -> dict[str, torch.Tensor]:
-    path = run.path if isinstance(run, Run) else run
-    return load_file(path / "adapters" / seat / "adapter_model.safetensors")
-
-
-def same(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
-    return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
-
-
-def test_the_whole_run_folder(trained: Run):
-    files = {str(path.relative_to(trained.path)) for path in trained.path.rglob("*") if path.is_file()}
-    assert {"config.yaml", "environment.json", "metrics.jsonl", "episodes.jsonl", "README.md"} <= files
-    assert {
-        f"adapters/{seat}/adapter_{part}" for seat in "AB" for part in ("model.safetensors", "config.json")
-    } <= files
-    assert {f"checkpoints/step-{n}/manifest.json" for n in (2, 4)} <= files
-    assert not [name for name in files if "partial" in name or name.endswith((".pt", ".bin", ".pkl"))]
 
 
 def test_metrics_hold_a_line_a_step(trained: Run):
@@ -86,7 +68,7 @@ def test_both_seats_moved_and_their_adapters_load_in_plain_peft(trained: Run):
     with session_of(trained.config, trained.path) as session:
         start = {seat: session.adapters.state(seat) for seat in "AB"}
     for seat in "AB":
-        assert not same(weights(trained, seat), start[seat])
+        assert not same(seat_weights(trained.path, seat), start[seat])
         base = AutoModelForCausalLM.from_pretrained(resolve("tiny").path)
         model = PeftModel.from_pretrained(base, trained.seats[seat])
         plain = AutoModelForCausalLM.from_pretrained(resolve("tiny").path)
@@ -99,8 +81,8 @@ def test_the_same_seed_gives_the_same_run_and_another_seed_another(trained: Run,
     again = train(RunConfig.of(trained.config.model_dump(mode="json"), {"run": {"dir": str(tmp_path / "again")}}))
     other = train(config(tmp_path / "other", precision="4bit", seed=1))
     for seat in "AB":
-        assert same(weights(again, seat), weights(trained, seat))
-        assert not same(weights(other, seat), weights(trained, seat))
+        assert same(seat_weights(again.path, seat), seat_weights(trained.path, seat))
+        assert not same(seat_weights(other.path, seat), seat_weights(trained.path, seat))
     assert [r["text"] for r in again.episodes()] == [r["text"] for r in trained.episodes()]
 
 
@@ -126,9 +108,9 @@ def test_a_resumed_run_ends_bit_equal_to_the_uninterrupted_one(tmp_path: Path, e
         file.write('{"step": 4, "half')
     again = resume(broken)
     for seat in "AB":
-        middle = load_file(whole.path / "checkpoints/step-2/adapters" / seat / "adapter_model.safetensors")
-        assert same(weights(again, seat), weights(whole, seat))
-        assert not same(weights(again, seat), middle)
+        middle = seat_weights(whole.path / "checkpoints/step-2", seat)
+        assert same(seat_weights(again.path, seat), seat_weights(whole.path, seat))
+        assert not same(seat_weights(again.path, seat), middle)
     for name in ("optimizer.safetensors",):
         assert same(*(load_file(run.path / "checkpoints/step-4" / name) for run in (again, whole)))
     states = [json.loads((run.path / "checkpoints/step-4/state.json").read_text()) for run in (again, whole)]
@@ -166,7 +148,7 @@ def test_grpo_trains_its_one_seat(tmp_path: Path):
     run = train(config(tmp_path / "run", game="grpo", steps=2))
     assert set(run.seats) == {"solver"}
     assert [row["streams"]["solver"]["completions"] for row in run.metrics_rows()] == [16, 16]
-    first = weights(run, "solver")
+    first = seat_weights(run.path, "solver")
     assert any(tensor.abs().sum() > 0 for name, tensor in first.items() if "lora_B" in name)
 
 
@@ -294,4 +276,4 @@ def test_steps_without_any_signal_are_counted_and_said(tmp_path: Path):
     assert [row["skipped_steps"] for row in run.metrics_rows()] == [1, 2, 3, 4]
     assert sum("3 steps in a row" in line for line in said) == 1
     assert all(row["seats"]["solver"]["updates"] == 0 for row in run.metrics_rows())
-    assert not any(tensor.any() for name, tensor in weights(run, "solver").items() if "lora_B" in name)
+    assert not any(tensor.any() for name, tensor in seat_weights(run.path, "solver").items() if "lora_B" in name)

@@ -9,7 +9,8 @@ import pytest
 from lite_selfplay import Run, RunConfig, resume, train
 from lite_selfplay.errors import RunFolderError
 from lite_selfplay.runs import session
-from lite_selfplay.runs.checkpoints import BEST, best_evaluation, find_checkpoints, read_best, write_best
+from lite_selfplay.runs.checkpoints import BEST, best_evaluation, read_best, write_best
+from tests.made_runs import saved_steps
 
 LETTERS = "letters:named=6"
 SMALL: dict[str, Any] = {
@@ -27,10 +28,6 @@ SMALL: dict[str, Any] = {
 
 def result(step: int, rate: float) -> dict[str, Any]:
     return {"step": step, "pass_at_1": rate, "best": "A", "tasks": LETTERS, "n": 4, "seats": {}}
-
-
-def saved(run: Path) -> list[int]:
-    return [checkpoint.step for checkpoint in find_checkpoints(run / "checkpoints")]
 
 
 def test_of_equals_the_earliest_and_only_where_a_checkpoint_is_there():
@@ -83,7 +80,7 @@ def rates(monkeypatch: pytest.MonkeyPatch) -> dict[int, float]:
 def test_the_best_is_not_dropped(tmp_path: Path, rates: dict[int, float]):
     rates.update({0: 0.25, 1: 0.25, 2: 0.75, 3: 0.5, 4: 0.75, 5: 0.0})
     run = train(RunConfig(**SMALL, run_dir=tmp_path / "run")).path
-    assert saved(run) == [2, 5]  # 4 is as good, and later
+    assert saved_steps(run) == [2, 5]  # 4 is as good, and later
     best = json.loads((run / "checkpoints" / BEST).read_text())
     assert (best["step"], best["pass_at_1"], best["best"]) == (2, 0.75, "solver")
 
@@ -93,7 +90,7 @@ def test_a_resumed_run_finds_the_same_one_also_where_it_was_not_written_down(tmp
     run = train(RunConfig(**{**SMALL, "steps": 3}, run_dir=tmp_path / "run")).path
     (run / "checkpoints" / BEST).unlink()
     more: Run = resume(run, steps=5)
-    assert saved(more.path) == [1, 5]
+    assert saved_steps(more.path) == [1, 5]
     best = read_best(run / "checkpoints")
     assert best is not None
     assert best["step"] == 1
@@ -101,5 +98,5 @@ def test_a_resumed_run_finds_the_same_one_also_where_it_was_not_written_down(tmp
 
 def test_without_evaluations_there_is_no_best(tmp_path: Path):
     run = train(RunConfig(**{**SMALL, "eval": {}, "steps": 2}, run_dir=tmp_path / "run")).path
-    assert saved(run) == [2]
+    assert saved_steps(run) == [2]
     assert not (run / "checkpoints" / BEST).exists()

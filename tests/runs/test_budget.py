@@ -7,16 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
-from safetensors.torch import load_file
 
-from lite_selfplay import Run, RunConfig, load_run, resume, train
+from lite_selfplay import RunConfig, load_run, resume, train
 from lite_selfplay.errors import RunFolderError
 from lite_selfplay.runs import session
 from lite_selfplay.runs.budget import Budget, steps_that_fit
 from lite_selfplay.training.optimizer import learning_rate
-from lite_selfplay.training.progress import Progress
 from lite_selfplay.training.rollout import LiveTable
+from tests.made_runs import Ear, same, seat_weights
 
 
 @pytest.mark.parametrize(
@@ -161,38 +159,21 @@ def config(folder: Path, **changes: Any) -> RunConfig:
     )
 
 
-class Lines(Progress):
-    """Keeps what is said."""
-
-    def __init__(self) -> None:
-        self.lines: list[str] = []
-
-    def say(self, sentence: str) -> None:
-        self.lines.append(sentence)
-
-    def finished(self, report: Any) -> None:
-        self.lines += report
-
-
 def test_as_many_steps_as_fit_are_played_and_schedules_end_with_them(tmp_path: Path, by_clock: Any):
     by_clock(lambda step: 10.0)
-    lines = Lines()
-    run = train(config(tmp_path / "run"), progress=lines)
+    ear = Ear()
+    run = train(config(tmp_path / "run"), progress=ear)
     # Two steps leave 40 s, of which 38 are planned for: three more.
     assert [row["step"] for row in run.metrics_rows()] == [1, 2, 3, 4, 5]
     assert load_run(run.path).config.run.steps == 5
-    assert "a step takes 10.0 s: 5 of 40 steps fit into 1 min" in lines.lines
-    assert "5 of the 40 steps asked for fitted into 1 min" in lines.lines
+    assert "a step takes 10.0 s: 5 of 40 steps fit into 1 min" in ear.said
+    assert "5 of the 40 steps asked for fitted into 1 min" in ear.said
     chosen = json.loads((run.path / "budget.json").read_text())
     assert (chosen["steps"], chosen["asked_steps"], chosen["step_s"]) == (5, 40, 10.0)
     seat = run.config.seats["A"]
     rates = [row["seats"]["A"]["lr"] for row in run.metrics_rows() if row["streams"]["drafter"]["rows_trained"]]
     expected = [learning_rate(seat, number, 40 if number < 2 else 5) for number in range(5)]
     assert rates == pytest.approx(expected[: len(rates)])
-
-
-def weights(run: Run) -> list[dict[str, torch.Tensor]]:
-    return [load_file(run.path / "adapters" / seat / "adapter_model.safetensors") for seat in "AB"]
 
 
 def test_a_resume_keeps_the_number_of_steps_and_ends_alike(tmp_path: Path, by_clock: Any):
@@ -204,18 +185,17 @@ def test_a_resume_keeps_the_number_of_steps_and_ends_alike(tmp_path: Path, by_cl
     by_clock(lambda step: 1e6)  # a resume has no minutes to keep to: what was chosen holds
     again = resume(broken)
     assert again.config.run.steps == 5
-    for one, other in zip(weights(again), weights(whole), strict=True):
-        assert all(torch.equal(one[name], other[name]) for name in one)
+    assert all(same(seat_weights(again.path, seat), seat_weights(whole.path, seat)) for seat in "AB")
 
 
 def test_a_run_that_falls_behind_ends_early(tmp_path: Path, by_clock: Any):
     by_clock(lambda step: 10.0 if step < 2 else 15.0)
-    lines = Lines()
-    run = train(config(tmp_path / "run"), progress=lines)
+    ear = Ear()
+    run = train(config(tmp_path / "run"), progress=ear)
     # 20 s are spent when five steps are chosen; after the fourth it is 50 s, and 10 are not enough for 15.
     assert len(run.metrics_rows()) == 4
     assert run.config.run.steps == 4
-    assert "the 1 min are nearly over: training ends after 4 of 5 steps" in lines.lines
+    assert "the 1 min are nearly over: training ends after 4 of 5 steps" in ear.said
     assert (run.path / "checkpoints/step-4/manifest.json").exists()
 
 

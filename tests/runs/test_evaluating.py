@@ -14,33 +14,13 @@ from lite_selfplay.errors import Interrupted
 from lite_selfplay.evaluation.answers import SUFFIX
 from lite_selfplay.runs.evaluating import Settings, evaluate, evaluate_all
 from lite_selfplay.runs.folder import RunFolder
-from lite_selfplay.training.progress import Progress
 from lite_selfplay.training.rollout import LiveTable
+from tests.made_runs import Ear, write_lines
 
 LONG = "A farmer has seven fields and plants thirty rows of corn in each one of them"
 SMALL: dict[str, Any] = {"group_size": 2, "problems_per_step": 1, "steps": 1, "precision": "fp32"}
 TASKS, MODES = ["letters:named=6", "stories"], ["single", "self-cascade", "vote"]
 ASKED = Settings(limit=3, samples=2, ks=(1, 2), max_completion_tokens=6)
-
-
-class Ear(Progress):
-    def __init__(self) -> None:
-        self.said: list[str] = []
-        self.warned: list[str] = []
-        self.phases: list[tuple[str, int | None]] = []
-        self.done: list[int] = []
-
-    def say(self, sentence: str) -> None:
-        self.said.append(sentence)
-
-    def warn(self, sentence: str) -> None:
-        self.warned.append(sentence)
-
-    def phase(self, name: str, total: int | None = None) -> None:
-        self.phases.append((name, total))
-
-    def advance(self, done: int, note: str = "") -> None:
-        self.done.append(done)
 
 
 def test_several_tasks_and_modes_are_as_each_by_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -50,8 +30,9 @@ def test_several_tasks_and_modes_are_as_each_by_itself(tmp_path: Path, monkeypat
     assert [(one.tasks, one.mode) for one in found] == [(task, mode) for task in TASKS for mode in MODES]
     # One phase for all, whose parts add up: of each task 3 problems, in stages 1, 2 and 1.
     assert ear.phases == [("evaluation of tiny on letters:named=6, stories in single, self-cascade, vote", 24)]
-    assert ear.done[-1] == 24
-    assert ear.done == sorted(ear.done)
+    done = [done for done, _ in ear.notes]
+    assert done[-1] == 24
+    assert done == sorted(done)
     alone = evaluate(
         "tiny", "stories", mode="self-cascade", limit=3, samples=2, k=(1, 2), max_completion_tokens=6, precision="fp32"
     )
@@ -93,7 +74,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("data")
     rows = [{"question": text, "answer": "so\n#### 4"} for text in ("one?", "two?", f"{LONG}. How many?")]
     for split in ("train", "test"):
-        (folder / f"gsm8k_{split}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+        write_lines(folder / f"gsm8k_{split}.jsonl", rows)
     return folder
 
 
@@ -105,8 +86,7 @@ def run(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def problems(path: Path, *texts: str) -> str:
-    path.write_text("".join(json.dumps({"problem": text, "answer": "1"}) + "\n" for text in texts))
-    return str(path)
+    return str(write_lines(path, [{"problem": text, "answer": "1"} for text in texts]))
 
 
 def test_what_stood_in_a_benchmark_that_a_run_learned_from(run: Path, tmp_path: Path):
@@ -126,7 +106,7 @@ def test_what_stood_in_the_examples_of_a_cold_start_and_in_passages(run: Path, t
     other = shutil.copytree(run, tmp_path / "run")
     text = "The library lends nine books to each of its two hundred readers in the month of May"
     row = {"role": "solver", "prompt": f"{text}?", "completion": "many", "origin": "file"}
-    (other / "cold_start.jsonl").write_text(json.dumps(row) + "\n")
+    write_lines(other / "cold_start.jsonl", [row])
     passage = "Every triangle with two equal sides has two equal angles which lie opposite to those sides"
     (tmp_path / "passages.txt").write_text(passage)
     knowledge = {"tasks": {"knowledge": str(tmp_path / "passages.txt")}}
@@ -150,8 +130,7 @@ def test_a_result_says_which_data_were_asked(run: Path, data: Path):
 
 
 def test_a_benchmark_takes_its_own_number_of_samples(tmp_path: Path):
-    rows = [{"problem": f"{i}?", "answer": "1"} for i in range(2)]
-    (tmp_path / "amc.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    problems(tmp_path / "amc.jsonl", "0?", "1?")
     asked = {"data_dir": tmp_path, "max_completion_tokens": 2, "precision": "fp32", "write": False}
     assert evaluate("tiny", "amc", **asked).seats["base"].samples == 10
     assert evaluate("tiny", "amc", k=(1, 12), **asked).seats["base"].samples == 12

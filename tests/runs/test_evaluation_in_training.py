@@ -1,12 +1,9 @@
 """Evaluations of a run in training, cold start as a command, and runs that start from another's seats."""
 
-import json
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
-from safetensors.torch import load_file
 
 from lite_selfplay import Run, RunConfig, resume, train
 from lite_selfplay.config import preset_about, preset_layer, preset_names
@@ -16,6 +13,7 @@ from lite_selfplay.runs.api import cold_start
 from lite_selfplay.runs.plan import evaluation_steps, plan
 from lite_selfplay.runs.state import state_of
 from lite_selfplay.tasks import content_key
+from tests.made_runs import read_lines, same, seat_weights, write_lines
 
 LETTERS = "letters:named=6"
 SMALL: dict[str, Any] = {
@@ -40,14 +38,6 @@ def config(folder: Path, **changes: Any) -> RunConfig:
     return RunConfig(**{**SMALL, "run_dir": folder, **changes})
 
 
-def weights(run: Run, seat: str) -> dict[str, torch.Tensor]:
-    return load_file(run.seats[seat] / "adapter_model.safetensors")
-
-
-def same(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
-    return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
-
-
 @pytest.fixture(scope="module")
 def measured(tmp_path_factory: pytest.TempPathFactory) -> Run:
     return train(config(tmp_path_factory.mktemp("runs") / "agon"))
@@ -70,14 +60,13 @@ def test_measuring_changes_nothing_of_the_run(measured: Run, tmp_path: Path):
     plain = train(config(tmp_path / "plain", eval={}))
     assert not plain.evaluations()
     assert [row["text"] for row in plain.episodes()] == [row["text"] for row in measured.episodes()]
-    assert all(same(weights(plain, seat), weights(measured, seat)) for seat in "AB")
+    assert all(same(seat_weights(plain.path, seat), seat_weights(measured.path, seat)) for seat in "AB")
 
 
 def test_what_is_measured_is_never_trained_on(tmp_path: Path):
     rows = [{"problem": f"What is {a} + {b}?", "answer": a + b} for a in range(5) for b in range(5)]
     rows.append({"problem": "what is  0 + 0?", "answer": 0, "id": "the first one again"})
-    file = tmp_path / "sums.jsonl"
-    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    file = write_lines(tmp_path / "sums.jsonl", rows)
     ready = plan(config(tmp_path / "x", tasks=str(file), eval={"tasks": str(file), "limit": 10}))
     held_out = {content_key(problem) for problem in ready.held_out}
     assert len(ready.held_out) == len(held_out) == 10
@@ -92,7 +81,7 @@ def test_what_is_measured_is_never_trained_on(tmp_path: Path):
 def test_what_is_measured_is_not_taught_by_a_top_up_either(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     def worked(name: str, *numbers: int) -> str:
         rows = [{"problem": f"{n} and 3?", "answer": n + 3, "solution": f"{n} + 3 = {n + 3}."} for n in numbers]
-        (tmp_path / name).write_text("".join(json.dumps(row) + "\n" for row in rows))
+        write_lines(tmp_path / name, rows)
         return name
 
     monkeypatch.chdir(tmp_path)
@@ -101,7 +90,7 @@ def test_what_is_measured_is_not_taught_by_a_top_up_either(tmp_path: Path, monke
     asked = {"tasks": worked("asked.jsonl", *range(6))}
     run = cold_start(config(tmp_path / "run", game="grpo", max_completion_tokens=80, cold_start=taught, eval=asked))
     assert run.config.cold_start.top_up == str(tmp_path / "worked.jsonl")  # so that it is found from anywhere
-    examples = [json.loads(line) for line in (run.path / "cold_start.jsonl").read_text().splitlines()]
+    examples = read_lines(run.path / "cold_start.jsonl")
     prompts = [row["prompt"] for row in examples if row["origin"] == "worked"]
     assert prompts
     assert all("6 and 3?" in prompt or "7 and 3?" in prompt for prompt in prompts)
@@ -127,24 +116,24 @@ def test_a_cold_start_teaches_and_stops(taught: Run):
     assert list(taught.evaluations()) == ["untouched", "after cold start"]
     assert (taught.path / "checkpoints" / "step-0" / "manifest.json").is_file()
     assert (state_of(taught.path).stage, state_of(taught.path).resume) == ("cold start", None)
-    examples = [json.loads(line) for line in (taught.path / "cold_start.jsonl").read_text().splitlines()]
+    examples = read_lines(taught.path / "cold_start.jsonl")
     assert {row["role"] for row in examples} == {"drafter", "challenger"}
     fresh = plan(config(taught.path, eval={})).config
     assert fresh.seats.keys() == {"A", "B"}
-    assert any(tensor.any() for name, tensor in weights(taught, "A").items() if "lora_B" in name)
+    assert any(tensor.any() for name, tensor in seat_weights(taught.path, "A").items() if "lora_B" in name)
 
 
 def test_a_run_starts_from_the_seats_of_another(taught: Run, tmp_path: Path):
     changes = {**TAUGHT, "eval": {}, "steps": 1, "init": str(taught.path)}
     run = train(config(tmp_path / "run", **changes))
     assert not run.config.cold_start.enabled  # they were taught there
-    start = tmp_path / "run" / "checkpoints" / "step-0" / "adapters"
+    start = tmp_path / "run" / "checkpoints" / "step-0"
     for seat in "AB":
-        assert same(load_file(start / seat / "adapter_model.safetensors"), weights(taught, seat))
+        assert same(seat_weights(start, seat), seat_weights(taught.path, seat))
     one = cold_start(config(tmp_path / "one", **{**TAUGHT, "eval": {}, "game": "grpo"}))
     both = train(config(tmp_path / "both", **{**changes, "init": str(one.path)}))
-    start = both.path / "checkpoints" / "step-0" / "adapters"
-    assert all(same(load_file(start / s / "adapter_model.safetensors"), weights(one, "solver")) for s in "AB")
+    start = both.path / "checkpoints" / "step-0"
+    assert all(same(seat_weights(start, seat), seat_weights(one.path, "solver")) for seat in "AB")
 
 
 def test_seats_that_do_not_fit_are_refused(taught: Run, tmp_path: Path):
@@ -159,7 +148,7 @@ def test_seats_that_do_not_fit_are_refused(taught: Run, tmp_path: Path):
         cold_start(config(tmp_path / "twice", init=str(taught.path), eval={}))
 
 
-@pytest.mark.parametrize("stopped", [*(pytest.param(after, marks=pytest.mark.long) for after in (0, 2)), 4])
+@pytest.mark.parametrize("stopped", [0, pytest.param(2, marks=pytest.mark.long), 4])
 def test_a_run_stopped_while_it_is_measured_goes_on_as_if_it_had_not(
     measured: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stopped: int
 ):
@@ -176,7 +165,7 @@ def test_a_run_stopped_while_it_is_measured_goes_on_as_if_it_had_not(
     monkeypatch.setattr(session, "measure", whole)
     run = resume(tmp_path / "run")
     assert [row["text"] for row in run.episodes()] == [row["text"] for row in measured.episodes()]
-    assert all(same(weights(run, seat), weights(measured, seat)) for seat in "AB")
+    assert all(same(seat_weights(run.path, seat), seat_weights(measured.path, seat)) for seat in "AB")
     assert run.evaluations() == measured.evaluations()
 
 
@@ -184,23 +173,6 @@ def test_held_out_answers_are_judged_by_the_checker_whatever_the_reward(tmp_path
     run = train(config(tmp_path / "run", game="grpo", steps=1), reward=lambda completions: [1.0] * len(completions))
     assert run.metrics_rows()[0]["streams"]["solver"]["accuracy"] == 1.0
     assert all(found["pass_at_1"] < 1 for found in run.evaluations().values())
-
-
-def test_a_run_stopped_in_its_first_evaluation_goes_on_as_if_it_had_not(measured: Run, tmp_path: Path):
-    import shutil
-
-    again = tmp_path / "again"
-    shutil.copytree(measured.path, again)
-    for name in ("step-2", "step-4"):
-        shutil.rmtree(again / "checkpoints" / name, ignore_errors=True)
-    for name in ("metrics.jsonl", "episodes.jsonl"):
-        (again / name).unlink()
-    shutil.rmtree(again / "eval")
-    run = resume(again)
-    assert all(same(weights(run, seat), weights(measured, seat)) for seat in "AB")
-    before, after = measured.evaluations(), run.evaluations()
-    assert list(after) == list(before)  # the untouched base is measured after the checkpoint, too
-    assert all(after[moment] == before[moment] for moment in after)
 
 
 def test_presets_resolve_and_say_what_they_are_for():

@@ -59,19 +59,6 @@ def test_a_folder_with_anything_in_it_is_left_alone(tmp_path, name):
     assert files(tmp_path) == {name: b"mine"}
 
 
-def test_a_file_in_the_place_of_the_folder_is_left_alone(tmp_path):
-    place = tmp_path / "run"
-    place.write_text("mine")
-    with pytest.raises(RunFolderError, match="never overwritten"):
-        created(place)
-    assert place.read_text() == "mine"
-
-
-def test_a_second_run_of_the_same_name_is_refused(folder):
-    with pytest.raises(RunFolderError, match="exists already"):
-        created(folder.path)
-
-
 def test_a_place_below_a_file_cannot_be_written(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(RunFolderError, match=r"cannot write to .*: Not a directory"):
@@ -93,10 +80,6 @@ def test_opening_what_is_no_run(tmp_path, place):
     (tmp_path / "file").write_text("")
     with pytest.raises(RunFolderError, match=r"is not a run folder: it has no config\.yaml"):
         RunFolder.open(tmp_path / place)
-
-
-def test_opening_a_run(folder):
-    assert RunFolder.open(folder.path).config() == folder.config()
 
 
 # Lines

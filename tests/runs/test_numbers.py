@@ -16,26 +16,18 @@ from lite_selfplay import Game, Run, RunConfig, resume, train
 from lite_selfplay.config import SeatConfig
 from lite_selfplay.errors import RewardError, SaveFailed, TrainingError
 from lite_selfplay.models.sources import resolve
-from lite_selfplay.runs.checkpoints import find_checkpoints
 from lite_selfplay.runs.folder import RunFolder
 from lite_selfplay.runs.plan import plan
 from lite_selfplay.runs.report.closing import closing_report
 from lite_selfplay.runs.report.steps import only_finite, progress_line
 from lite_selfplay.runs.session import Session
 from lite_selfplay.training.optimizer import largest, learning_rate
+from tests.made_runs import read_lines, saved_steps
 
 
 def config(folder: Path, **changes: Any) -> RunConfig:
     small = {"game": "grpo", "model": "tiny", "tasks": "letters", "group_size": 2, "problems_per_step": 2}
     return RunConfig(**{**small, "precision": "fp32", "steps": 4, "save_every": 2, "run_dir": folder, **changes})
-
-
-def saved(folder: Path) -> list[int]:
-    return [checkpoint.step for checkpoint in find_checkpoints(folder / "checkpoints")]
-
-
-def metrics(folder: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
 
 
 @contextlib.contextmanager
@@ -85,14 +77,14 @@ def test_bad_steps_are_skipped_counted_and_named_and_the_run_goes_on(tmp_path: P
     with session_of(config(tmp_path / "run", steps=5), reward=uneven, progress=as_progress(ear)) as session:
         spoil(session, {1, 2})
         session.run()
-    rows = metrics(tmp_path / "run")
+    rows = read_lines(tmp_path / "run" / "metrics.jsonl")
     assert [row["nonfinite"] for row in rows] == [0, 1, 2, 2, 2]
     assert [row["skipped_steps"] for row in rows] == [0, 1, 2, 2, 2]
     assert [row["seats"]["solver"]["updates"] for row in rows] == [1, 1, 1, 2, 3]
     assert rows[1]["nonfinite_what"] == "the loss of solver (seat solver) is nan"
     assert rows[3]["nonfinite_what"] is None
     # The state after step 2 would have been saved: a bad step came between, and the save waits for a good one.
-    assert saved(tmp_path / "run") == [0, 4, 5]
+    assert saved_steps(tmp_path / "run") == [0, 4, 5]
     assert ear.warnings("step 2 was skipped, nothing moved: the loss of solver (seat solver) is nan (1 in a row")
     assert ear.warnings("(2 in a row, the run stops at 3)")
     assert any("skipped, the loss of solver" in line for line in ear.said)
@@ -112,8 +104,8 @@ def test_too_many_in_a_row_stop_the_run_and_the_last_good_state_stays(tmp_path: 
     assert f"{run}/checkpoints/step-2 is whole" in str(caught.value)
     assert f"lite-selfplay train --resume {run}" in str(caught.value)
     assert caught.value.exit_code == 1
-    assert saved(run) == [0, 2]
-    assert len(metrics(run)) == 5
+    assert saved_steps(run) == [0, 2]
+    assert len(read_lines(run / "metrics.jsonl")) == 5
     assert len(resume(run, reward=uneven, steps=3).metrics_rows()) == 3
 
 
@@ -122,7 +114,7 @@ def test_a_learning_rate_out_of_all_bounds_stops_the_run(tmp_path: Path, monkeyp
     monkeypatch.setattr("lite_selfplay.training.optimizer.learning_rate", lambda *_: 1e35)  # none may be configured
     with pytest.raises(TrainingError, match="not finite"):
         train(config(run, steps=20), reward=uneven)
-    for row in metrics(run):
+    for row in read_lines(run / "metrics.jsonl"):
         json.dumps(row, allow_nan=False)
 
 
@@ -138,7 +130,7 @@ def test_seats_that_are_not_finite_are_never_saved(tmp_path: Path):
             TrainingError, match=r"a weight of seat solver is not finite: not saved\. .*step-0 is whole"
         ):
             session._save(1, session._state())
-    assert saved(run) == [0]
+    assert saved_steps(run) == [0]
     assert (run / "adapters/solver/adapter_model.safetensors").read_bytes() == before
 
 
@@ -157,7 +149,7 @@ def test_a_reward_function_that_fails_finds_the_run_saved(tmp_path: Path, value:
     run = tmp_path / "run"
     with pytest.raises(RewardError, match=r"(returned (nan|inf)|raised KeyError).*; saved before step 2\. Go on with"):
         train(config(run, save_every=50), reward=reward)
-    assert saved(run) == [0, 1]
+    assert saved_steps(run) == [0, 1]
     assert len(resume(run, steps=2, reward=uneven).metrics_rows()) == 2
 
 
@@ -205,7 +197,7 @@ def test_a_save_that_fails_is_said_and_tried_again(tmp_path: Path, monkeypatch: 
     (said,) = ear.warnings("the disk is full")
     assert f"saving before step 2 failed: the disk is full. {run}/checkpoints/step-0 is whole" in said
     assert "The run goes on, and tries again at the next save" in said
-    assert saved(run) == [2, 3, 4]
+    assert saved_steps(run) == [2, 3, 4]
 
 
 def test_the_last_save_must_succeed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -226,7 +218,7 @@ def test_a_line_that_cannot_be_written_ends_the_run(tmp_path: Path, monkeypatch:
     monkeypatch.setattr(RunFolder, "append", failing(3, error, RunFolder.append))
     with pytest.raises(SaveFailed, match=r"cannot write step 4 to .*: No space left on device.*step-2 is whole"):
         train(config(run))
-    assert len(metrics(run)) == 3
+    assert len(read_lines(run / "metrics.jsonl")) == 3
     assert len(resume(run).metrics_rows()) == 4
 
 
@@ -244,7 +236,7 @@ def test_saves_by_time_as_well_as_by_step(tmp_path: Path):
         settings = config(tmp_path / name, steps=6, save_every=5, run={"keep_checkpoints": 9, **run})
         with session_of(settings, reward=reward, clock=lambda: now[0]) as session:
             session.run()
-        return saved(tmp_path / name)
+        return saved_steps(tmp_path / name)
 
     assert steps_saved("default") == [0, 3, 5, 6]  # after twelve minutes; at step 5, from which it counts anew
     assert steps_saved("off", save_minutes=0) == [0, 5, 6]

@@ -1,6 +1,5 @@
 """What a game draws from: passages, validation problems, tasks of its own; and what a dry run says of them."""
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +11,7 @@ from lite_selfplay.errors import ConfigError, TaskError, UnknownNameError
 from lite_selfplay.games import Game, base
 from lite_selfplay.runs.plan import Plan, plan
 from lite_selfplay.tasks.split import content_key
+from tests.made_runs import write_lines
 
 pytestmark = pytest.mark.usefixtures("reading_game")
 
@@ -21,8 +21,7 @@ def planned(**values: Any) -> Plan:
 
 
 def problems(path: Path, *rows: tuple[str, Any]) -> str:
-    path.write_text("".join(json.dumps({"problem": text, "answer": answer}) + "\n" for text, answer in rows))
-    return str(path)
+    return str(write_lines(path, [{"problem": text, "answer": answer} for text, answer in rows]))
 
 
 @pytest.fixture

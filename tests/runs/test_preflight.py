@@ -22,20 +22,9 @@ from lite_selfplay.runs.report.diagnosis import diagnose
 from lite_selfplay.stats import is_above
 from lite_selfplay.training.progress import OutOfTime, Poll, Progress
 from lite_selfplay.training.rollout import LiveTable
+from tests.made_runs import Ear, read_lines
 
 AGON = find_game("agon")
-
-
-class Ear(Progress):
-    def __init__(self) -> None:
-        self.said: list[str] = []
-        self.warned: list[str] = []
-
-    def say(self, sentence: str) -> None:
-        self.said.append(sentence)
-
-    def warn(self, sentence: str) -> None:
-        self.warned.append(sentence)
 
 
 def config(folder: Path, game: Any = "agon", **changes: Any) -> RunConfig:
@@ -45,8 +34,7 @@ def config(folder: Path, game: Any = "agon", **changes: Any) -> RunConfig:
 
 
 def without_times(path: Path) -> list[Any]:
-    rows = [json.loads(line) for line in (path / "metrics.jsonl").read_text().splitlines()]
-    return [{**row, "wall_s": None} for row in rows]
+    return [{**row, "wall_s": None} for row in read_lines(path / "metrics.jsonl")]
 
 
 def trained(settings: RunConfig, progress: Progress) -> Path:
@@ -153,7 +141,8 @@ def test_a_share_is_above_a_bound_below_it_or_neither():
         ([stream(**FEW), stream(**FEW)], ""),  # 16 of 16 wrong: up to 21% may be right
         ([stream(**FEW, truncated=1.0)], CUT),
         ([stream(truncated=0.875), stream(truncated=0.875)], CUT),  # and none well-formed, which follows from it
-        ([stream(truncated=1.0, accuracy=0.5)], CUT),
+        ([stream(truncated=1.0, accuracy=0.0)], CUT),
+        ([stream(truncated=1.0, accuracy=0.5)], ""),  # half are right in spite of it
         ([stream(accuracy=0.1), stream()], ""),
         ([stream(well_formed=0.1), stream()], ""),
         ([stream(zero_variance_groups=9), stream()], ""),

@@ -1,7 +1,6 @@
 """A session's sources, the warnings it repeats, what it never teaches, and what stops it."""
 
 import contextlib
-import json
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,24 +13,16 @@ from lite_selfplay.data import Completion, Episode, Group, Sample, Sampling, Str
 from lite_selfplay.errors import GameError, TaskError, UnknownNameError
 from lite_selfplay.models.sources import resolve
 from lite_selfplay.runs.api import cold_start
-from lite_selfplay.runs.checkpoints import find_checkpoints
-from lite_selfplay.runs.folder import CHECKPOINTS, EXAMPLES, RunFolder
+from lite_selfplay.runs.folder import EXAMPLES, RunFolder
 from lite_selfplay.runs.plan import plan
 from lite_selfplay.runs.session import Session
 from lite_selfplay.runs.step_log import WARNING_EVERY
 from lite_selfplay.training.progress import Progress
 from lite_selfplay.verify import Verifier
 from lite_selfplay.verify.workers import WorkerStartError
+from tests.made_runs import Ear, read_lines, saved_steps
 
 pytestmark = pytest.mark.usefixtures("reading_game")
-
-
-class Ear(Progress):
-    def __init__(self) -> None:
-        self.warned: list[str] = []
-
-    def warn(self, sentence: str) -> None:
-        self.warned.append(sentence)
 
 
 def config(folder: Path, **changes: Any) -> RunConfig:
@@ -102,16 +93,6 @@ def test_measuring_says_the_same_at_every_call_and_every_step(tmp_path: Path, mo
             table.evaluate("solver", prompts[:2], problems)
 
 
-def test_measuring_judges_by_the_problems(tmp_path: Path):
-    with session_of(config(tmp_path / "run"), tmp_path) as session:
-        session.table.open(0, {"solver": "solver"})
-        problems = session.table.everything("validation")
-        before = session.table.tokens_generated
-        verdicts = session.table.evaluate("solver", [p.text for p in problems], problems)
-        assert [verdict.correct for verdict in verdicts] == [False] * 3
-        assert session.table.tokens_generated > before
-
-
 def test_a_run_goes_on_from_the_same_passage(tmp_path: Path):
     changes = {"steps": 4, "save_every": 2, "tasks": {"validation_limit": 2}}
     whole = [row["game"] for row in train(config(tmp_path / "run", **changes)).metrics_rows()]
@@ -158,7 +139,7 @@ def test_a_cold_start_never_learns_from_what_the_game_is_measured_on(tmp_path: P
     )
     measured = {problem.text for problem in plan(settings).sources["validation"]}
     run = cold_start(settings)
-    taught = [json.loads(line) for line in (run.path / EXAMPLES).read_text().splitlines()]
+    taught = read_lines(run.path / EXAMPLES)
     asked = {row["completion"] for row in taught if row["role"] == "coach"}
     assert len(measured) == 3
     assert len(asked) == 5
@@ -180,7 +161,7 @@ def test_a_game_that_stops_a_run_leaves_it_saved(tmp_path: Path):
     )
     with pytest.raises(GameError, match=r"2 steps in a row .*; saved before step 2\. Go on with: "):
         train(settings)
-    assert [found.step for found in find_checkpoints(tmp_path / "run" / CHECKPOINTS)] == [0, 1]
+    assert saved_steps(tmp_path / "run") == [0, 1]
 
 
 # Updates
@@ -223,8 +204,7 @@ def resting(folder: Path, steps: int, minibatches: int) -> RunConfig:
 
 
 def seat_lines(folder: Path) -> list[dict[str, Any]]:
-    rows = map(json.loads, (folder / "metrics.jsonl").read_text().splitlines())
-    return [row["seats"]["solver"] for row in rows]
+    return [row["seats"]["solver"] for row in read_lines(folder / "metrics.jsonl")]
 
 
 @pytest.mark.usefixtures("resting_game")
@@ -265,7 +245,7 @@ def test_answer_checkers_that_do_not_start_find_the_run_saved(tmp_path: Path, mo
     settings = config(tmp_path / "run", game="grpo", tasks="letters", steps=4)
     with pytest.raises(WorkerStartError, match=r"did not start; saved before step 3\. Go on with: "):
         train(settings, progress=Watch())
-    assert [found.step for found in find_checkpoints(tmp_path / "run" / CHECKPOINTS)] == [0, 2]
+    assert saved_steps(tmp_path / "run") == [0, 2]
 
 
 @pytest.mark.usefixtures("resting_game")

@@ -20,15 +20,13 @@ from lite_selfplay.runs.evaluating import evaluate
 from lite_selfplay.runs.folder import RunFolder
 from lite_selfplay.runs.targets import find_task, write_result
 from lite_selfplay.tasks import content_key, evaluation_set, load_task
-from lite_selfplay.training.progress import Progress
+from tests.made_runs import Ear, write_lines
 
 SMALL = {"group_size": 2, "problems_per_step": 1, "steps": 2, "precision": "fp32"}
 
 
 def lines(path: Path, *texts: str, **columns: Any) -> Path:
-    rows = [{"problem": text, "answer": "1", **columns} for text in texts]
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return path
+    return write_lines(path, [{"problem": text, "answer": "1", **columns} for text in texts])
 
 
 @pytest.fixture(scope="session")
@@ -49,33 +47,6 @@ def of_a_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def copy(agon: Path, tmp_path: Path) -> Path:
     return shutil.copytree(agon, tmp_path / "agon")
-
-
-class Ear(Progress):
-    def __init__(self) -> None:
-        self.said: list[str] = []
-        self.phases: list[tuple[str, int | None]] = []
-        self.results: list[tuple[str, Any, str]] = []
-        self.ticks = 0
-        self.tokened: list[tuple[int, int | None]] = []
-
-    def say(self, sentence: str) -> None:
-        self.said.append(sentence)
-
-    def warn(self, sentence: str) -> None:
-        self.said.append(f"warning: {sentence}")
-
-    def phase(self, name: str, total: int | None = None) -> None:
-        self.phases.append((name, total))
-
-    def tokens(self, done: int, most: int | None) -> None:
-        self.tokened.append((done, most))
-
-    def tick(self) -> None:
-        self.ticks += 1
-
-    def evaluated(self, name: str, result: Any, line: str) -> None:
-        self.results.append((name, result, line))
 
 
 def test_a_base_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -110,12 +81,6 @@ def test_the_same_seed_measures_the_same_and_greedy_needs_none():
     assert cold.to_json()["temperature"] == 0
     assert {float(row["base"]) for row in other.per_problem.values()} <= {0.0, 1.0}
     assert other.seats["base"].pass_at_1 == cold.seats["base"].pass_at_1
-
-
-def test_a_base_model_reads_its_own_draft():
-    result = evaluate("tiny", "letters:named=6", mode="cascade", limit=5, precision="fp32").to_json()
-    assert set(result["directions"]) == {"base->base"} == {result["best"]}
-    assert result["tokens_total_mean"] > result["tokens_final_mean"]
 
 
 def test_a_run_is_measured_as_its_game_says_and_keeps_the_result(copy: Path):
@@ -177,7 +142,7 @@ def test_problems_that_were_trained_on_are_left_out(of_a_file: Path, tmp_path: P
     result = evaluate(of_a_file, str(tasks), max_completion_tokens=4, write=False, progress=ear).to_json()
     assert (result["mode"], result["n"], result["best"]) == ("single", 2, "solver")
     assert list(result["per_problem"]) == ["mixed-1", "mixed-3"]
-    assert "warning: 1 of 3 problems of mixed were in training and are left out: mixed-2" in ear.said
+    assert "1 of 3 problems of mixed were in training and are left out: mixed-2" in ear.warned
     assert result["overlap"] == {"left_out": ["mixed-2"], "same": [], "shared": []}
     assert evaluate("tiny", str(tasks), max_completion_tokens=4).to_json()["n"] == 3
     trained = of_a_file.parent / "trained.jsonl"
@@ -204,7 +169,7 @@ def test_a_training_file_that_is_gone_is_a_warning(of_a_file: Path, tmp_path: Pa
     ear = Ear()
     tasks = lines(tmp_path / "mixed.jsonl", "new?", "two?")
     assert evaluate(copied, str(tasks), max_completion_tokens=4, progress=ear).to_json()["n"] == 2
-    assert ear.said[0].startswith("warning: problems that the run was trained on may be among these: no task file at")
+    assert ear.warned[0].startswith("problems that the run was trained on may be among these: no task file at")
 
 
 def test_what_a_run_held_out_itself_was_not_trained_on(of_a_file: Path, tmp_path: Path):

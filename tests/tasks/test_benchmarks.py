@@ -2,7 +2,6 @@
 
 import csv
 import json
-import os
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -10,16 +9,16 @@ from typing import Any
 
 import pytest
 
-from lite_selfplay.data import Completion, Problem, Sampling
+from lite_selfplay.data import Problem
 from lite_selfplay.errors import TaskError
 from lite_selfplay.tasks import content_key, evaluation_set, load_task
 from lite_selfplay.tasks.benchmarks import BENCHMARKS, MAKERS
 from lite_selfplay.tasks.hub import DATA_VARIABLE
 from lite_selfplay.tasks.split import fingerprint
 from lite_selfplay.verify import Verifier
+from tests.made import DATA, completion, jsonl
 
 ROOT = Path(__file__).parents[2]
-DATA = Path(os.environ.get("LITE_SELFPLAY_TEST_DATA") or ROOT / ".." / "shared" / "data")
 
 GPQA = {
     "Record ID": "rec1",
@@ -136,10 +135,6 @@ def verifier() -> Iterator[Verifier]:
         yield verifier
 
 
-def said(text: str) -> Completion:
-    return Completion("", text, (), (), (), "eos", "A", 0, Sampling())
-
-
 def written(answer: Any) -> str:
     if isinstance(answer, dict):
         return str(answer["any_of"][0])
@@ -148,7 +143,7 @@ def written(answer: Any) -> str:
 
 def judged(verifier: Verifier, problems: list[Problem], form: str) -> list[str]:
     """The ids of the problems whose own answer is wrong in this form."""
-    verdicts = verifier.verify([(said(form % written(p.answer)), p) for p in problems])
+    verdicts = verifier.verify([(completion(form % written(p.answer)), p) for p in problems])
     return [problem.id for problem, verdict in zip(problems, verdicts, strict=True) if not verdict.correct]
 
 
@@ -181,7 +176,7 @@ def test_a_copy_of_the_hubs_repository(name: str, folder: Path, verifier: Verifi
 @pytest.mark.parametrize("name", [name for name in HUB if name not in ("deepmath", "svamp", "omega")])
 def test_the_hubs_columns_in_a_jsonl_file(name: str, folder: Path) -> None:
     row, text, _ = HUB[name]
-    (folder / f"{name}.jsonl").write_text(json.dumps(row) + "\n", encoding="utf-8")
+    jsonl(folder / f"{name}.jsonl", row)
     (problem,) = load_task(name, held_out=True).problems
     assert problem.text.startswith(text)
 
@@ -189,14 +184,14 @@ def test_the_hubs_columns_in_a_jsonl_file(name: str, folder: Path) -> None:
 def test_sides_that_the_benchmark_has_itself(folder: Path) -> None:
     for split in ("train", "test"):
         row = {"question": f"The {split} question?", "answer": "#### 1"}
-        (folder / f"gsm8k_{split}.jsonl").write_text(json.dumps(row) + "\n", encoding="utf-8")
+        jsonl(folder / f"gsm8k_{split}.jsonl", row)
     texts = [load_task(spec, held_out=side).problems[0].text for spec, side in [("gsm8k", False), ("gsm8k", True)]]
     assert texts == ["The train question?", "The test question?"]
     assert load_task("gsm8k:split=train", held_out=True).problems[0].text == "The train question?"
 
 
 def test_a_configuration_is_not_looked_for_in_files(folder: Path) -> None:
-    (folder / "gpqa.jsonl").write_text(json.dumps(GPQA) + "\n", encoding="utf-8")
+    jsonl(folder / "gpqa.jsonl", GPQA)
     assert len(load_task("gpqa").problems) == 1
     with pytest.raises(TaskError, match=r"the hub does not give Idavidrein/gpqa@\w+ \(gpqa_main, train\)"):
         load_task("gpqa:config=gpqa_main")
@@ -260,7 +255,7 @@ def test_options_have_an_order_of_the_questions_own(folder: Path) -> None:
 
 @pytest.mark.parametrize("answer", ["F", "", 7, None])
 def test_an_answer_that_names_no_option(folder: Path, answer: Any) -> None:
-    (folder / "supergpqa.jsonl").write_text(json.dumps({**SUPERGPQA, "answer_letter": answer}), encoding="utf-8")
+    jsonl(folder / "supergpqa.jsonl", {**SUPERGPQA, "answer_letter": answer})
     with pytest.raises(TaskError, match=r"supergpqa\.jsonl, line 1: the answer .* names none of the 5 options"):
         load_task("supergpqa")
 
@@ -294,7 +289,7 @@ def test_a_copy_that_cannot_be_read(folder: Path) -> None:
     ],
 )
 def test_rows_that_are_no_problems(folder: Path, row: dict[str, Any], message: str) -> None:
-    (folder / "amc.jsonl").write_text(json.dumps(row), encoding="utf-8")
+    jsonl(folder / "amc.jsonl", row)
     with pytest.raises(TaskError, match=message):
         load_task("amc")
 
@@ -351,7 +346,7 @@ def test_any_data_set_with_a_map_of_its_columns(folder: Path) -> None:
     place = folder / "me" / "sums"
     place.mkdir(parents=True)
     rows = [{"Body": "1 and 2?", "Question": "Sum?", "Result": 3.0, "n": i, "why": "1 + 2 = 3."} for i in range(2)]
-    (place / "test.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    jsonl(place / "test.jsonl", *rows)
     spec = "hub:me/sums:test,problem=Body+Question,answer=Result,id=n,solution=why,kind=number,keep=Body"
     task = load_task(spec)
     first = Problem("0", "1 and 2? Sum?", "3", extra={"Body": "1 and 2?", "solution": "1 + 2 = 3."})
@@ -364,7 +359,7 @@ def test_any_data_set_with_a_map_of_its_columns(folder: Path) -> None:
 @pytest.mark.parametrize("column", ["problem", "question"])
 def test_columns_that_need_no_map(folder: Path, column: str) -> None:
     (folder / "sums").mkdir()
-    (folder / "sums" / "train.jsonl").write_text(json.dumps({column: "1 + 2?", "answer": "3"}), encoding="utf-8")
+    jsonl(folder / "sums" / "train.jsonl", {column: "1 + 2?", "answer": "3"})
     assert load_task("hub:me/sums").problems[0] == Problem("sums-1", "1 + 2?", "3")
 
 
@@ -372,7 +367,7 @@ def test_columns_that_need_no_map(folder: Path, column: str) -> None:
 def test_multiple_choice_with_a_map(folder: Path, options: str, answer: Any) -> None:
     row = {"problem": "Which?", "choices": ["x", "y", "z"], "x": "x", "z": "z", "answer": answer}
     (folder / "sums").mkdir()
-    (folder / "sums" / "train.jsonl").write_text(json.dumps(row), encoding="utf-8")
+    jsonl(folder / "sums" / "train.jsonl", row)
     problem = load_task(f"hub:me/sums,kind=choice,options={options}").problems[0]
     assert sorted(problem.extra["options"]) == ["x", "y", "z"]
     assert problem.extra["options"][ord(problem.answer) - ord("A")] == "y"

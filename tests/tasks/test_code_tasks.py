@@ -6,22 +6,13 @@ from typing import Any
 
 import pytest
 
-from lite_selfplay.data import Completion, Problem, Sampling
+from lite_selfplay.data import Problem
 from lite_selfplay.errors import TaskError
 from lite_selfplay.tasks import content_key, load_task
 from lite_selfplay.tasks.benchmarks import BENCHMARKS
 from lite_selfplay.verify import Verifier
 from lite_selfplay.verify.programs import read_tests, run_tests
-
-
-def jsonl(path: Path, *rows: Any) -> Path:
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return path
-
-
-def completion(text: str) -> Completion:
-    return Completion("p", text, (), tuple(text.encode()), (), "eos", "A", 0, Sampling())
-
+from tests.made import completion, jsonl
 
 # Files
 

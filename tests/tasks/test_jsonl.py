@@ -14,6 +14,7 @@ from lite_selfplay.errors import TaskError
 from lite_selfplay.tasks import load_task
 from lite_selfplay.tasks.files import DATA_LINE_LIMIT
 from lite_selfplay.tasks.jsonl import read_jsonl
+from tests.made import jsonl
 
 GOOD = b'{"problem": "1 + 1?", "answer": "2"}\n'
 
@@ -24,8 +25,7 @@ def file(tmp_path: Path) -> Path:
 
 
 def read(file: Path, *rows: Any) -> list[Problem]:
-    file.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-    return read_jsonl(file)
+    return read_jsonl(jsonl(file, *rows))
 
 
 def answer(file: Path, value: Any) -> Any:
@@ -138,8 +138,6 @@ BAD_LINES = {
     "not json": (b"problem,answer", "not JSON"),
     "two objects": (b'{"problem": "x"} {"problem": "y"}', "not JSON .Extra data"),
     "list": (b'["x", "2"]', "must be an object, not list"),
-    "number": (b"3", "must be an object, not int"),
-    "null": (b"null", "must be an object, not NoneType"),
     "no columns": (b"{}", "neither 'problem' nor 'question' among its columns .none"),
     "other columns": (b'{"prompt": "x", "answer": "2"}', "neither 'problem' nor 'question'.*prompt, answer"),
     "number as problem": (b'{"problem": 3}', "'problem' must be a non-empty text"),
@@ -157,21 +155,13 @@ BAD_LINES = {
     "empty list as answer": (b'{"problem": "x", "answer": []}', "'answer' must be"),
     "null in a list": (b'{"problem": "x", "answer": ["1", null]}', "'answer' must be"),
     "list in a list": (b'{"problem": "x", "answer": [["1"]]}', "'answer' must be"),
-    "NaN": (b'{"problem": "x", "answer": NaN}', "not JSON .NaN is no JSON number"),
-    "Infinity elsewhere": (b'{"problem": "x", "level": -Infinity}', "not JSON .-Infinity"),
-    "too large a number": (b'{"problem": "x", "answer": 1e999}', "too large a number"),
-    "too many digits": (b'{"problem": "x", "answer": ' + b"1" * 5000 + b"}", "not JSON .Exceeds the limit"),
-    "latin-1": ('{"problem": "café"}'.encode("latin-1"), "not UTF-8"),
     "utf-16": ('{"problem": "x"}'.encode("utf-16"), "not UTF-8"),
     "nul bytes": (b'{"problem": "x\x00"}', "not JSON"),
     "only nul bytes": (b"\x00\x00\x00", "not JSON"),
-    "half a surrogate pair": (b'{"problem": "\\ud800"}', "surrogate"),
     "half a surrogate pair elsewhere": (b'{"problem": "x", "tags": [{"a": "\\udc00"}]}', "surrogate"),
-    "deep lists": (b"[" * 100_000, "nested too deeply"),
     "deep objects": (b'{"problem":' * 100_000, "nested too deeply"),
     "huge": (b'{"problem": "' + b"x" * DATA_LINE_LIMIT + b'"}', "longer than 10,000,000 bytes"),
     "huge and blank": (b" " * (DATA_LINE_LIMIT + 1), "longer than 10,000,000 bytes"),
-    "a mark within the file": (codecs.BOM_UTF8 + GOOD.strip(), "not JSON"),
 }
 
 

@@ -1,6 +1,5 @@
 """Passages from texts split at blank lines, lines of a file, folders and tasks; and what is refused."""
 
-import json
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -14,16 +13,13 @@ from lite_selfplay.errors import TaskError
 from lite_selfplay.tasks import Task, load_task
 from lite_selfplay.tasks import passages as passages_module
 from lite_selfplay.tasks.passages import JOINED_CHARACTERS, _joined, passages_of, read_passages, short_enough
+from tests.made import jsonl
 
 
 def written(path: Path, content: str | bytes) -> str:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(content if isinstance(content, bytes) else content.encode())
     return str(path)
-
-
-def lines(path: Path, *rows: Any) -> str:
-    return written(path, "".join(json.dumps(row) + "\n" for row in rows))
 
 
 def pairs_of(passages: Iterable[Problem]) -> list[tuple[str, str]]:
@@ -85,7 +81,7 @@ def test_a_byte_order_mark_is_removed(tmp_path: Path):
     ],
 )
 def test_a_line_is_a_passage_or_a_problem(tmp_path: Path, row: dict[str, Any], text: str):
-    assert pairs_of(read_passages(lines(tmp_path / "k.jsonl", row))) == [("k-1", text)]
+    assert pairs_of(read_passages(str(jsonl(tmp_path / "k.jsonl", row)))) == [("k-1", text)]
 
 
 def test_ids_name_the_line(tmp_path: Path):
@@ -100,7 +96,7 @@ def test_a_folder_gives_the_passages_of_all_its_files_in_order(tmp_path: Path):
     written(tmp_path / "b.md", "B")
     written(tmp_path / "a" / "b.txt", "AB")
     written(tmp_path / "c" / "b.txt", "CB")
-    lines(tmp_path / "z.jsonl", {"text": "Z"})
+    jsonl(tmp_path / "z.jsonl", {"text": "Z"})
     written(tmp_path / "picture.png", b"\xff\xfe")
     found = pairs_of(read_passages(str(tmp_path)))
     assert found == [("a/b.txt-1", "AB"), ("b.md-1", "B"), ("c/b.txt-1", "CB"), ("z.jsonl-1", "Z")]

@@ -1,6 +1,5 @@
 """Several tasks in one text, and the folder of downloaded data."""
 
-import json
 from pathlib import Path
 
 import pytest
@@ -10,6 +9,7 @@ from lite_selfplay.errors import TaskError
 from lite_selfplay.runs.plan import plan
 from lite_selfplay.tasks import is_data, load_task, split_specs
 from lite_selfplay.tasks.hub import DATA_VARIABLE
+from tests.made import jsonl
 
 
 @pytest.mark.parametrize(
@@ -58,7 +58,7 @@ def data(tmp_path: Path) -> Path:
     folder.mkdir()
     for split, texts in {"train": ("one?", "two?"), "test": ("three?", "four?")}.items():
         rows = [{"question": text, "answer": f"so\n#### {len(text)}"} for text in texts]
-        (folder / f"gsm8k_{split}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+        jsonl(folder / f"gsm8k_{split}.jsonl", *rows)
     return folder
 
 

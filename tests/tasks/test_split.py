@@ -1,6 +1,5 @@
 """Training and held-out problems never overlap in content, whatever their seeds and options."""
 
-import json
 from pathlib import Path
 
 import pytest
@@ -13,6 +12,7 @@ from lite_selfplay.tasks import Task, content_key, evaluation_set, held_out_side
 from lite_selfplay.tasks.base import derived_rng
 from lite_selfplay.tasks.procedural import TRIES, Procedural
 from lite_selfplay.tasks.split import training_side
+from tests.made import jsonl
 
 SPECS = {
     "arithmetic": ["arithmetic", "arithmetic:digits=1,terms=2", "arithmetic:ops=*+,terms=4,max=5,seed=3"],
@@ -35,8 +35,7 @@ def file(tmp_path: Path) -> Path:
 
 
 def write(file: Path, texts: list[str]) -> Task:
-    file.write_text("".join(json.dumps({"problem": text, "answer": "1"}) + "\n" for text in texts), encoding="utf-8")
-    return load_task(str(file))
+    return load_task(str(jsonl(file, *({"problem": text, "answer": "1"} for text in texts))))
 
 
 # Content

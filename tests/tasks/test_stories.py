@@ -32,9 +32,7 @@ def test_stories_of_one_step():
         assert re.findall(r"\d+", problem.text) == [a, b]
 
 
-def test_a_problem_follows_from_seed_and_index():
-    assert load_task("stories").problems[7] == TASK.problems[7]
-    assert load_task("stories", seed=1).problems[7] != TASK.problems[7]
+def test_few_stories_come_twice():
     assert len({problem.text for problem in TASK.problems[:500]}) > 450
 
 

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from lite_selfplay.errors import TaskError, UnknownNameError
 from lite_selfplay.tasks import held_out_side, load_task, task_names
 from lite_selfplay.tasks.benchmarks import BENCHMARKS
-from lite_selfplay.tasks.letters import SIZE
+
+SIZE = 10_000
 
 
 def test_a_problem_names_ten_of_the_first_twelve_letters():
@@ -25,12 +26,6 @@ def test_the_first_problems_do_not_change():
     problems = load_task("letters", seed=0).problems
     assert [problem.answer for problem in problems[:3]] == ["abcfghijkl", "abcdefghik", "acdefghijl"]
     assert [problem.id for problem in problems[:3]] == ["letters-0", "letters-1", "letters-2"]
-
-
-def test_the_seed_chooses_the_letters():
-    one, same, other = (load_task("letters", seed=seed).problems[:20] for seed in (1, 1, 2))
-    assert one == same
-    assert one != other
 
 
 @settings(deadline=None)
@@ -54,7 +49,7 @@ def test_a_side_without_problems_is_refused_when_the_task_is_loaded():
 
 def test_it_is_a_sequence():
     problems = load_task("letters").problems
-    assert len(problems) == SIZE == 10_000
+    assert len(problems) == SIZE
     assert problems[-1] == problems[SIZE - 1]
     assert problems[2:4] == [problems[2], problems[3]]
     assert problems[0] in problems

@@ -1,13 +1,11 @@
 import contextlib
 import dataclasses
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import load_file
 
 from lite_selfplay import RunConfig, resume, train
 from lite_selfplay.config import ColdStartSection, SeatConfig
@@ -25,34 +23,15 @@ from lite_selfplay.tasks import Source, Task, load_task
 from lite_selfplay.testing import ScriptedTable
 from lite_selfplay.training.cold_start import cold_start, lr_share, microbatches, playing_config, within_limits
 from lite_selfplay.training.examples import ExamplePool, PooledExample, gather
-from lite_selfplay.training.progress import Progress
+from lite_selfplay.training.optimizer import LossScale
 from lite_selfplay.training.rollout import LiveTable
-from lite_selfplay.training.scale import LossScale
 from lite_selfplay.training.trainer import reference_name
 from lite_selfplay.verify import Verifier
+from tests.made_runs import Ear, read_lines, same, seat_weights
+from tests.near import near
 
 SEATS = {"A": SeatConfig(rank=4), "B": SeatConfig(rank=4, init="gaussian")}
 LETTERS = {"game": "agon", "model": "tiny", "tasks": "letters", "precision": "fp32"}
-
-
-class Told(Progress):
-    def __init__(self) -> None:
-        self.said: list[str] = []
-        self.warned: list[str] = []
-        self.phases: list[tuple[str, int | None]] = []
-        self.notes: list[tuple[int, str]] = []
-
-    def say(self, sentence: str) -> None:
-        self.said.append(sentence)
-
-    def warn(self, sentence: str) -> None:
-        self.warned.append(sentence)
-
-    def phase(self, name: str, total: int | None = None) -> None:
-        self.phases.append((name, total))
-
-    def advance(self, done: int, note: str = "") -> None:
-        self.notes.append((done, note))
 
 
 def run(backend: Any, path: Path, game: str = "agon", pool: ExamplePool | None = None, **keys: Any) -> Any:
@@ -77,13 +56,13 @@ def weights(backend: Any) -> dict[str, torch.Tensor]:
 
 
 def test_both_seats_learn_the_examples_and_the_base_stays(make_backend: Callable[..., Any], tiny_path: Path):
-    backend, told = make_backend(seats=SEATS), Told()
+    backend, told = make_backend(seats=SEATS), Ear()
     before = weights(backend)
     report = run(backend, tiny_path, steps=12, examples_per_step=4, lr=1e-2, progress=told)
-    assert list(report.seats) == ["A", "B"]
+    assert list(report) == ["A", "B"]
     assert told.phases == [("cold start of A", 12), ("cold start of B", 12)]
     assert [done for done, _ in told.notes] == [*range(1, 13)] * 2
-    for seat, line in zip(report.seats.values(), told.said, strict=True):
+    for seat, line in zip(report.values(), told.said, strict=True):
         assert seat.last_loss < 0.8 * seat.first_loss
         assert (seat.roles, seat.examples) == (("drafter", "challenger"), 48)
         assert 48 * 30 < seat.tokens < 48 * 60
@@ -91,7 +70,7 @@ def test_both_seats_learn_the_examples_and_the_base_stays(make_backend: Callable
             f"cold start of {seat.seat} as drafter and challenger, 48 examples of {seat.tokens:,} tokens"
         )
         assert line.endswith(f": loss {seat.first_loss:.2f} -> {seat.last_loss:.2f}")
-    assert told.notes[0] == (1, f"loss {report.seats['A'].first_loss:.2f}")
+    assert told.notes[0] == (1, f"loss {report['A'].first_loss:.2f}")
     after = weights(backend)
     moved = {name for name in before if not torch.equal(before[name], after[name])}
     assert moved
@@ -110,14 +89,14 @@ def test_a_cold_start_is_cut_short_for_all_seats_after_the_first_batch(
         asked.append(seats)
         return 2
 
-    backend, told = make_backend(seats=SEATS), Told()
+    backend, told = make_backend(seats=SEATS), Ear()
     before = weights(backend)
     report = run(backend, tiny_path, steps=9, examples_per_step=2, lr=1e-2, progress=told, steps_that_fit=two)
     assert asked == [2]  # once, for both seats
     assert told.phases == [("cold start of A", 9), ("cold start of A", 2), ("cold start of B", 2)]
     assert [done for done, _ in told.notes] == [1, 2, 1, 2]
     assert told.said[0] == "2 of 9 batches of the cold start fit into the minutes of the run"
-    assert [(seat.roles, seat.examples) for seat in report.seats.values()] == [(("drafter", "challenger"), 4)] * 2
+    assert [(seat.roles, seat.examples) for seat in report.values()] == [(("drafter", "challenger"), 4)] * 2
     after = weights(backend)
     for seat in "AB":
         assert any(not torch.equal(before[name], after[name]) for name in before if f".{seat}." in name)
@@ -127,7 +106,7 @@ def test_only_the_seat_that_learns_moves(make_backend: Callable[..., Any], tiny_
     backend = make_backend(seats=SEATS)
     start, seen = weights(backend), []
 
-    class Watch(Told):
+    class Watch(Ear):
         def phase(self, name: str, total: int | None = None) -> None:
             seen.append(weights(backend))
 
@@ -167,8 +146,8 @@ def test_the_first_loss_is_the_plain_negative_log_likelihood(make_backend: Calla
         total -= log_p.gather(-1, torch.tensor(row.completion_ids)[:, None]).sum().item()
         count += len(row.completion_ids)
     assert count == 1 + 5 + 20 + 3
-    assert report.seats["solver"].first_loss == pytest.approx(total / count, abs=1e-5)
-    assert report.seats["solver"].tokens == count
+    assert report["solver"].first_loss == pytest.approx(total / count, abs=1e-5)
+    assert report["solver"].tokens == count
 
 
 def gradient(make_backend: Callable[..., Any], path: Path, monkeypatch: Any, budget: int) -> dict[str, torch.Tensor]:
@@ -191,8 +170,8 @@ def test_microbatches_add_up_to_the_gradient_of_the_batch(make_backend, tiny_pat
     whole, parts, singles = (gradient(make_backend, tiny_path, monkeypatch, n) for n in (1_000_000, 1000, 1))
     assert max(g.abs().max() for g in whole.values()) > 1e-3
     for name, expected in whole.items():
-        torch.testing.assert_close(parts[name], expected, rtol=0, atol=1e-5)
-        torch.testing.assert_close(singles[name], expected, rtol=0, atol=1e-5)
+        assert near(parts[name], expected)
+        assert near(singles[name], expected)
 
 
 def test_a_batch_is_cut_by_length():
@@ -215,12 +194,12 @@ def test_the_learning_rate_warms_up_and_falls_to_a_tenth():
 
 
 def test_a_seat_without_examples_is_left_as_it_is(make_backend: Callable[..., Any], tiny_path: Path):
-    backend, told = make_backend(seats=SEATS), Told()
+    backend, told = make_backend(seats=SEATS), Ear()
     before = weights(backend)
     fixed, section = make_game("agon", {"rotate": False}), ColdStartSection(steps=1, examples_per_step=1)
     pool = ExamplePool([PooledExample("challenger", "p", "c", "file")])
     report = cold_start(backend, Chat.load(tiny_path), fixed, pool, section, seed=0, progress=told)
-    assert list(report.seats) == ["B"]
+    assert list(report) == ["B"]
     assert told.warned == ["there are no examples for A: it starts without a cold start"]
     assert all(torch.equal(before[name], p) for name, p in weights(backend).items() if ".B." not in name)
 
@@ -228,13 +207,13 @@ def test_a_seat_without_examples_is_left_as_it_is(make_backend: Callable[..., An
 def test_a_seat_whose_roles_are_not_named_stays_as_it_was_without_a_word(
     make_backend: Callable[..., Any], tiny_path: Path
 ):
-    backend, told = make_backend(seats=SEATS), Told()
+    backend, told = make_backend(seats=SEATS), Ear()
     before = weights(backend)
     fixed = make_game("agon", {"rotate": False})
     section = ColdStartSection(source="worked", steps=1, examples_per_step=2, roles=("challenger",))
     pool = gather(fixed, section, load_task("stories"), ScriptedTable({}), seed=0)
     report = cold_start(backend, Chat.load(tiny_path), fixed, pool, section, seed=0, progress=told)
-    assert (list(report.seats), report.seats["B"].roles, told.warned) == (["B"], ("challenger",), [])
+    assert (list(report), report["B"].roles, told.warned) == (["B"], ("challenger",), [])
     moved = {name for name, p in weights(backend).items() if not torch.equal(before[name], p)}
     assert moved
     assert all(".B." in name for name in moved)
@@ -276,7 +255,7 @@ def test_poll_stops_between_microbatches(make_backend: Callable[..., Any], tiny_
 def test_a_loss_that_is_not_finite_names_seat_and_step(make_backend: Callable[..., Any], tiny_path: Path):
     backend = make_backend(seats=SEATS)
 
-    class Break(Told):
+    class Break(Ear):
         def advance(self, done: int, note: str = "") -> None:
             if done == 2:
                 next(iter(backend.adapters.parameters("A").values())).data.fill_(torch.nan)
@@ -378,7 +357,7 @@ def test_a_run_starts_from_it_and_its_reference_is_the_seat_after_it(tmp_path: P
     done = train(config, progress=said.append)
     assert any(line.startswith("cold start of solver as solver") for line in said)
     assert "solver: 4 written by rule" in said
-    kept = [json.loads(line) for line in (done.path / "cold_start.jsonl").read_text(encoding="utf-8").splitlines()]
+    kept = read_lines(done.path / "cold_start.jsonl")
     assert [(row["role"], row["origin"]) for row in kept] == [("solver", "worked")] * 4
     assert (done.path / "checkpoints" / "step-0" / "manifest.json").is_file()
     # The KL term is 0 at the first step, whatever the cold start changed: the reference was taken after it.
@@ -410,8 +389,7 @@ def test_a_cold_start_that_was_stopped_begins_again(tmp_path: Path):
     again = resume(stopped.path)
     assert (again.path / "cold_start.jsonl").read_bytes() == (whole.path / "cold_start.jsonl").read_bytes()
     for seat in "AB":
-        one, other = (load_file(run.seats[seat] / "adapter_model.safetensors") for run in (whole, again))
-        assert all(torch.equal(one[name], other[name]) for name in one)
+        assert same(seat_weights(again.path, seat), seat_weights(whole.path, seat))
     assert [row["step"] for row in again.metrics_rows()] == [1, 2]
 
 

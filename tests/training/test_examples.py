@@ -24,23 +24,11 @@ from lite_selfplay.training.examples import (
     require_examples,
     source_of,
 )
-from lite_selfplay.training.progress import Progress
+from tests.made_runs import Ear
 
 SUMS = [Problem(f"p{i}", f"What is {i} + {i}?", str(2 * i)) for i in range(1, 5)]
 WORKED = [Problem(f"w{i}", f"{i} and 3?", str(i + 3), extra={"solution": f"{i} + 3 = {i + 3}."}) for i in range(1, 41)]
 LETTERS = [Problem("l", "Write one of: ab", "ab", kind="letters")]
-
-
-class Told(Progress):
-    def __init__(self) -> None:
-        self.phases: list[tuple[str, int | None]] = []
-        self.done: list[tuple[int, str]] = []
-
-    def phase(self, name: str, total: int | None = None) -> None:
-        self.phases.append((name, total))
-
-    def advance(self, done: int, note: str = "") -> None:
-        self.done.append((done, note))
 
 
 def section(**keys: Any) -> ColdStartSection:
@@ -97,8 +85,8 @@ def test_a_challenger_learns_from_right_and_wrong_attempts():
     assert [completion for _, completion in found(pool, "drafter")] == ["One and one are 2. <answer>2</answer>"]
     prompts = sorted(prompt for prompt, _ in found(pool, "challenger"))
     assert len(prompts) == 2
-    assert any("One and one are ?." in prompt for prompt in prompts)
-    assert any("One and one, maybe ?." in prompt for prompt in prompts)
+    assert any("One and one are 2." in prompt for prompt in prompts)
+    assert any("One and one, maybe 7." in prompt for prompt in prompts)
 
 
 def test_the_cap_of_a_problem_holds_over_the_rounds():
@@ -143,7 +131,7 @@ class Remembers(Game):
 
 
 def test_the_base_plays_every_role_and_the_game_forgets_it():
-    game, told = Remembers(), Told()
+    game, told = Remembers(), Ear()
     game.steps = 5
     table = ScriptedTable(lambda role, prompt, index: f"<answer>{int(prompt.split()[-1][:-1]) * 2}</answer>", SUMS)
     # 8 readings, each own sample may be read three times: three examples are enough.
@@ -152,7 +140,7 @@ def test_the_base_plays_every_role_and_the_game_forgets_it():
     assert pool.roles == ("solver",)  # nobody learns the judge's role
     assert pool.counts == {"solver": RoleCounts(sampled=6, right=3, own=3)}
     assert told.phases == [("the base plays for examples", 8)]
-    assert told.done == [(1, "1 kept"), (2, "2 kept"), (3, "3 kept")]
+    assert told.notes == [(1, "1 kept"), (2, "2 kept"), (3, "3 kept")]
 
 
 def test_the_game_forgets_it_where_the_play_is_stopped_too():

@@ -91,11 +91,6 @@ def test_scaled_means_of_the_parts_are_the_mean_of_the_whole(rows, budget):
     assert math.fsum(parts) == pytest.approx(sum(r.advantage for r in rows) / len(rows))
 
 
-def test_rows_within_the_budget_stay_together():
-    assert len(microbatches([row()] * 5, "A", PLAIN, token_budget=5 * 8, way=Way.WHOLE)) == 1
-    assert len(microbatches([row()] * 5, "A", PLAIN, token_budget=5 * 8 - 1, way=Way.WHOLE)) == 2
-
-
 def test_rows_of_one_prompt_stay_together_where_that_is_cheaper():
     # Two prompts of 50 tokens, four rows of 2 to 5 tokens each: whole rows by length would take 8 * 55 = 440 tokens;
     # read by prompt, 2 * 49 for what is shared and 8 * 6 for the rest.
@@ -122,11 +117,6 @@ def test_padding_counts():
     rows = [row(prompt=10, tokens=1), row(prompt=1, tokens=5)]
     assert len(microbatches(rows, "A", PLAIN, token_budget=21, way=Way.WHOLE)) == 2
     assert len(microbatches(rows, "A", PLAIN, token_budget=22, way=Way.WHOLE)) == 1
-
-
-def test_two_temperatures_make_two_microbatches_of_a_large_budget():
-    micros = microbatches([row(temperature=1.0), row(temperature=0.7)], "A", PLAIN, token_budget=10_000, way=Way.PASSES)
-    assert sorted(micro.temperature for micro in micros) == [0.7, 1.0]
 
 
 def test_the_most_tokens_are_those_of_the_whole_stream():

@@ -40,35 +40,25 @@ def rates(config: SeatConfig, total: int) -> list[float]:
     return [learning_rate(config, update, total) for update in range(total)]
 
 
-def test_linear_by_hand():
-    # Two updates of warm-up; then eight eighths, seven eighths, ..., one eighth.
-    config = SeatConfig(lr=8.0, schedule="linear", warmup=0.2)
-    assert rates(config, 10) == [4.0, 8.0, 8.0, 7.0, 6.0, 5.0, 4.0, 3.0, 2.0, 1.0]
+ROOT = math.sqrt(0.5)
 
 
-def test_cosine_by_hand():
-    # (1 - cos(pi x)) / 2 at x = 1, 3/4, 1/2, 1/4.
-    root = math.sqrt(0.5)
-    config = SeatConfig(lr=2.0, schedule="cosine", warmup=0.0)
-    assert rates(config, 4) == pytest.approx([2.0, 1 + root, 1.0, 1 - root])
-
-
-def test_constant_by_hand():
-    assert rates(SeatConfig(lr=3.0, schedule="constant", warmup=0.5), 6) == [1.0, 2.0, 3.0, 3.0, 3.0, 3.0]
-
-
-def test_a_started_update_of_warm_up_counts_whole():
-    # 0.1 * 15 = 1.5 updates are two.
-    assert rates(SeatConfig(lr=1.0, schedule="constant", warmup=0.1), 15)[:3] == [0.5, 1.0, 1.0]
-
-
-def test_without_warm_up_the_first_update_has_the_full_rate():
-    assert rates(SeatConfig(lr=4.0, warmup=0.0), 4) == [4.0, 3.0, 2.0, 1.0]
-
-
-def test_a_single_update_has_the_full_rate():
-    for schedule in ("linear", "cosine", "constant"):
-        assert rates(SeatConfig(lr=1.0, schedule=schedule), 1) == [1.0]
+@pytest.mark.parametrize(
+    ("seat", "expected"),
+    [
+        # Two updates of warm-up; then eight eighths, seven eighths, ..., one eighth.
+        ({"lr": 8.0, "schedule": "linear", "warmup": 0.2}, [4.0, 8.0, 8.0, 7.0, 6.0, 5.0, 4.0, 3.0, 2.0, 1.0]),
+        # (1 - cos(pi x)) / 2 at x = 1, 3/4, 1/2, 1/4.
+        ({"lr": 2.0, "schedule": "cosine", "warmup": 0.0}, [2.0, 1 + ROOT, 1.0, 1 - ROOT]),
+        ({"lr": 3.0, "schedule": "constant", "warmup": 0.5}, [1.0, 2.0, 3.0, 3.0, 3.0, 3.0]),
+        # A started update of warm-up counts whole: 0.1 * 15 = 1.5 updates are two.
+        ({"lr": 1.0, "schedule": "constant", "warmup": 0.1}, [0.5] + [1.0] * 14),
+        ({"lr": 4.0, "warmup": 0.0}, [4.0, 3.0, 2.0, 1.0]),
+        *(({"lr": 1.0, "schedule": schedule}, [1.0]) for schedule in ("linear", "cosine", "constant")),
+    ],
+)
+def test_learning_rates_by_hand(seat: dict[str, Any], expected: list[float]):
+    assert rates(SeatConfig(**seat), len(expected)) == pytest.approx(expected)
 
 
 @settings(deadline=None)

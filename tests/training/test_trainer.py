@@ -72,6 +72,9 @@ class Harness:
         )
         self._parts = {"tokenizer": tokenizer, "output_dir": str(folder)}
 
+    def set_seats(self, seats: Mapping[str, Any]) -> None:
+        self.config = RunConfig.of(self.config.model_dump(mode="json"), {"seats": seats})
+
     def step(self, *episodes: Episode, seats: Mapping[str, str] | None = None) -> "Harness":
         seats = seats or {"drafter": "A", "challenger": "B"}
         trainer = SelfPlayTrainer(
@@ -432,7 +435,7 @@ def test_without_any_advantage_a_kl_term_still_moves_and_no_term_does_not(harnes
 
 def test_each_seat_is_clipped_by_its_own_bound(harness: Callable[..., Harness]):
     run = harness({})
-    run.config = RunConfig.of(run.config.model_dump(mode="json"), {"seats": {"A": {"clip": 1e-3}}})
+    run.set_seats({"A": {"clip": 1e-3}})
     run.step(episode())
     adapters = run.backend.adapters
     raw = {
@@ -446,7 +449,7 @@ def test_each_seat_is_clipped_by_its_own_bound(harness: Callable[..., Harness]):
 
 def test_each_seat_moves_at_its_own_learning_rate(harness: Callable[..., Harness]):
     run = harness({})
-    run.config = RunConfig.of(run.config.model_dump(mode="json"), {"seats": {"A": {"lr": 0.0}}})
+    run.set_seats({"A": {"lr": 0.0}})
     start = states(run.backend)
     run.step(episode())
     assert not moved(start, states(run.backend), "A")
@@ -576,7 +579,7 @@ def test_in_the_second_update_of_a_step_the_clip_acts(
 ):
     role = {"loss": loss, "beta": 0.1, "reference": "base"}
     run = harness(role, minibatches=2, microbatch_tokens=40)
-    run.config = RunConfig.of(run.config.model_dump(mode="json"), {"seats": {"A": {"lr": lr, "warmup": 0.0}}})
+    run.set_seats({"A": {"lr": lr, "warmup": 0.0}})
     model, base = alone(fp32(tiny_path), run.backend.adapters, "A", tmp_path), fp32(tiny_path)
     played = stream("drafter", "A", FOUR)
     first, second = halves(played)
@@ -614,7 +617,7 @@ def test_a_clip_that_cuts_off_everything_leaves_no_gradient(harness: Callable[..
     """By hand: two groups of the same two completions. The first update makes one far likelier, the other far less so;
     both ratios are beyond the clip in the second, on the side that it cuts off, so its gradient is zero."""
     run = harness({"loss": "sequence"}, minibatches=2)
-    run.config = RunConfig.of(run.config.model_dump(mode="json"), {"seats": {"A": {"lr": 1e-2, "warmup": 0.0}}})
+    run.set_seats({"A": {"lr": 1e-2, "warmup": 0.0}})
     good, bad = completion("A", 3), completion("A", 4)
     group = Group([Sample(good, 1.0), Sample(bad, 0.0)])
     gradients: list[Any] = []
@@ -628,9 +631,7 @@ def test_a_clip_that_cuts_off_everything_leaves_no_gradient(harness: Callable[..
 
 def test_a_schedule_counts_updates_and_a_seat_with_less_data_takes_part_in_fewer(harness: Callable[..., Harness]):
     run = harness({}, minibatches=3)
-    run.config = RunConfig.of(
-        run.config.model_dump(mode="json"), {"seats": {"A": {"warmup": 0.0}, "B": {"warmup": 0.0}}}
-    )
+    run.set_seats({"A": {"warmup": 0.0}, "B": {"warmup": 0.0}})
     # Three groups for A, and a single row with an advantage for B's three parts.
     one = Stream("challenger", [Group([Sample(completion("B", 0), 0.0, advantage=1.0)])])
     played = Episode([stream("drafter", "A", [[1, 0], [0, 1], [1, 0]]), one])

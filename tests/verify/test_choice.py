@@ -4,10 +4,11 @@ from typing import Any
 
 import pytest
 
-from lite_selfplay.data import Completion, Problem, Sampling
+from lite_selfplay.data import Problem
 from lite_selfplay.errors import TaskError
 from lite_selfplay.verify import Verifier
 from lite_selfplay.verify.choice import chosen_letter
+from tests.made import completion
 
 OPTIONS = ["12 m/s", r"$\frac{1}{2}$ of it", "Hydrogen", "none of these"]
 
@@ -56,7 +57,7 @@ def test_options_with_one_text_are_told_apart_by_letter_alone() -> None:
 def judge(text: str, **changes: Any) -> Any:
     problem = Problem("p", "Which?", "C", kind="choice", extra={"options": OPTIONS, **changes})
     with Verifier() as verifier:
-        return verifier.verify([(Completion("", text, (), (), (), "eos", "A", 0, Sampling()), problem)])[0]
+        return verifier.verify([(completion(text), problem)])[0]
 
 
 @pytest.mark.parametrize(

@@ -5,11 +5,12 @@ from collections.abc import Iterator
 
 import pytest
 
-from lite_selfplay.data import Completion, Problem, Sampling
+from lite_selfplay.data import Problem
 from lite_selfplay.errors import TaskError
 from lite_selfplay.verify import Verifier, gym
 from lite_selfplay.verify.extract import AnswerFormat
 from lite_selfplay.verify.workers import WorkerPool
+from tests.made import completion
 
 pytestmark = pytest.mark.skipif(importlib.util.find_spec("reasoning_gym") is None, reason="needs reasoning-gym")
 
@@ -32,10 +33,6 @@ DATASETS = [
 def verifier() -> Iterator[Verifier]:
     with Verifier(workers=1) as verifier:
         yield verifier
-
-
-def completion(text: str, prefill: str = "") -> Completion:
-    return Completion("", text, (), (), (), "eos", "A", 0, Sampling(), prefill)
 
 
 def row(name: str, index: int = 0, **options: object) -> Problem:

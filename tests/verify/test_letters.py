@@ -2,13 +2,9 @@
 
 import pytest
 
-from lite_selfplay.data import Completion, Sampling
 from lite_selfplay.errors import TaskError
 from lite_selfplay.verify.letters import check
-
-
-def completion(text: str, prefill: str = "") -> Completion:
-    return Completion("", text, (), (), (), "eos", "A", 0, Sampling(), prefill)
+from tests.made import completion
 
 
 @pytest.mark.parametrize(("text", "found"), [("zzcz", "c"), ("h", "h"), ("ABC", None), ("xyz", None), ("", None)])

@@ -1,24 +1,17 @@
 r"""Checking mathematics, from completion to verdict: right and wrong answers, hedges, formats, benchmark answers."""
 
-import json
-import os
-from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lite_selfplay.data import Completion, Sampling
 from lite_selfplay.errors import TaskError
 from lite_selfplay.verify import math
-from lite_selfplay.verify.math import check, check_all, references
+from lite_selfplay.verify.math import check, references
+from tests.made import completion
 
 WRAPPERS = [r"so \boxed{%s}.", "<answer>%s</answer>", r"<answer>\boxed{%s}</answer>", "The answer is $%s$.", "#### %s"]
-
-
-def completion(text: str, prefill: str = "") -> Completion:
-    return Completion("", text, (), (), (), "eos", "A", 0, Sampling(), prefill)
 
 
 @given(st.integers(), st.sampled_from(WRAPPERS))
@@ -73,68 +66,6 @@ def test_reasons(text: str, answer: Any, reason: str) -> None:
     assert reason in math.REASONS
 
 
-@pytest.mark.parametrize(
-    ("gold", "answer"),
-    [
-        (r"2\sqrt{2}", r"\sqrt{8}"),
-        (r"\frac{\sqrt{3}}{3}", r"\frac{1}{\sqrt{3}}"),
-        ("12", r"\sqrt{144} = 12"),
-        ("2^{10}", "1024"),
-        ("5!", "120"),
-        (r"7\pi", "21.99114857512855"),
-        ("6 - 5i", "-5i+6"),
-        ("x^2-1", "(x-1)(x+1)"),
-        (r"\frac{n(n+1)}{2}", "n(n+1)/2"),
-        ("x=5", "5"),
-        ("5/2", "x = 10/4"),
-        (r"x \in [-2,7]", r"-2 \le x \le 7"),
-        (r"-2 \le x \le 7", "[-2,7]"),
-        (r"(-\infty, 2) \cup (3, \infty)", r"(3,\infty)\cup(-\infty,2)"),
-        (r"\begin{pmatrix} -1/3 \\ 2/3 \end{pmatrix}", r"\begin{pmatrix} -\frac13 \\ \frac23 \end{pmatrix}"),
-        (r"\left( 3, \frac{\pi}{2} \right)", r"(3, \pi/2)"),
-        (r"1 \pm \sqrt{19}", r"1 - \sqrt{19}, \sqrt{19}+1"),
-        (r"\frac{1}{m} t", r"\frac{t}{m}"),
-        (r"\arcsin{\frac{1}{1.3}}", r"\arcsin(10/13)"),
-        (r"2\sqrt{2}\times 10^{-9}", r"\sqrt{8}\times 10^{-9}"),
-    ],
-)
-def test_equal_by_algebra(gold: str, answer: str) -> None:
-    verdicts = check_all([(wrapper % answer, gold) for wrapper in WRAPPERS[:3]])
-    assert [verdict.reason for verdict in verdicts] == ["", "", ""]
-
-
-@pytest.mark.parametrize(
-    ("gold", "answer"),
-    [
-        (r"2\sqrt{2}", r"\sqrt{9}"),
-        ("12", "not 12"),
-        ("12", "at least 12"),
-        ("12", "12 thousand"),
-        ("12", "12 (or 13)"),
-        ("12", "12 (13)"),
-        ("12", "12x"),
-        ("12", "[12, 13]"),
-        ("12", "(12, 13)"),
-        ("12", r"x \neq 12"),
-        ("12", r"x \ge 12"),
-        ("12", r"12 \cup 13"),
-        ("6m", "6"),
-        ("6", "6m"),
-        ("x=5", "y=5"),
-        ("(1,2)", "[1,2]"),
-        (r"[-2,7]", r"-2 < x < 7"),
-        (r"2.88 \times 10^{-19}", r"\pi \times 10^{-19}"),
-        (r"\sqrt{2} \times 10^{-9}", r"\sqrt{3} \times 10^{-9}"),
-        (r"1 \pm \sqrt{19}", r"1 + \sqrt{19}"),
-        (r"1 + \sqrt{19}", r"1 \pm \sqrt{19}"),
-        ("2k", r"\frac{"),
-    ],
-)
-def test_different_by_algebra(gold: str, answer: str) -> None:
-    verdicts = check_all([(wrapper % answer, gold) for wrapper in WRAPPERS[:3]])
-    assert not any(verdict.correct for verdict in verdicts)
-
-
 def test_the_prefill_opens_the_reasoning() -> None:
     assert check(completion(r"\boxed{1} no </think> \boxed{2}", prefill="<think>\n"), 2).correct
     assert check(completion(r"\boxed{2}", prefill="<think>\n"), 2).reason == "no_answer"
@@ -167,22 +98,3 @@ def test_a_verdict_for_any_text(text: str, answer: str) -> None:
     verdict = check(f"<answer>{text}</answer>", answer)
     assert verdict.reason in math.REASONS
     assert verdict.correct == (verdict.reason == "")
-
-
-DATA = Path(os.environ.get("LITE_SELFPLAY_TEST_DATA") or Path(__file__).parents[2] / ".." / "shared" / "data")
-FILES = ["gsm8k_test", "math500", "amc", "aime24", "aime25", "minerva", "olympiadbench", "svamp", "mawps_singleop"]
-
-
-@pytest.mark.data
-@pytest.mark.parametrize("name", FILES)
-def test_reference_answers_are_accepted_as_answers(name: str) -> None:
-    path = DATA / f"{name}.jsonl"
-    if not path.exists():
-        pytest.skip(f"no benchmark file {path}: set LITE_SELFPLAY_TEST_DATA to the folder that holds it")
-    answers = [json.loads(line)["answer"] for line in path.read_text(encoding="utf-8").splitlines()[:40]]
-    written = [", ".join(answer) if isinstance(answer, list) else answer.rpartition("#### ")[2] for answer in answers]
-    for wrapper in WRAPPERS[:2]:
-        verdicts = check_all([(wrapper % w, a) for w, a in zip(written, answers, strict=True)])
-        assert [a for a, verdict in zip(answers, verdicts, strict=True) if not verdict.correct] == []
-    hedges = [(WRAPPERS[1] % f"{w} or 987654321", a) for w, a in zip(written, answers, strict=True)]
-    assert not any(verdict.correct for verdict in check_all(hedges))

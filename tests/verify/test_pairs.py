@@ -333,6 +333,56 @@ WORDS = [
     ("52_8", ["52_{8}", "52"], ["52_9", "42", "52_{10}"]),
     ("ACB", ["ACB", "acb"], ["CAB", "ABC"]),
 ]
+# Judged as well. Which of them vote together is told by the answers above.
+OTHERS = [
+    ("12", ["12.0", "x = 12", "24/2 = 12", "12, or equivalently 12.0", r"\sqrt{144} = 12"], ["13", "5 m", "12 or 13"]),
+    ("12", [], ["12, 13", "either 12 or 13", "between 12 and 13", r"12 \text{ or } 13", r"12 \lor 13", "12\n13"]),
+    ("12", [], ["12; 13", r"12 \\ 13", r"\{12, 13\}", r"12 \pm 1", "x = 12, x = 13", "not 12", "", "$ $"]),
+    ("12", [], ["12 thousand", "12 (13)", "12x", "[12, 13]", r"12 \cup 13"]),
+    ("0.5", [r"\frac12", r"50\%"], []),
+    ("1/3", ["0.333333"], ["0.3333"]),
+    ("1 4/5", [], ["14/5"]),
+    ("x=12", ["12"], []),
+    ("5", [], ["x = 10/2"]),
+    ("50%", ["50%", "50", "0.5"], ["5", "0.5%"]),
+    ("1", ["1%"], []),
+    ("72", [], ["x = 48+24"]),
+    ("3, 5", ["[3, 5]", "(5, 3)"], ["3, 5, 7"]),
+    ("3, 5, 7", [r"\{7, 5, 3\}"], []),
+    ("$69$,$84$", ["84 or 69"], []),
+    ("-2,-2", ["-2"], []),
+    (r"1 \pm \sqrt{19}", [r"1+\sqrt{19}, 1 - \sqrt{19}", r"1 - \sqrt{19}, \sqrt{19}+1"], []),
+    (r"\{1\pm\sqrt{5},-2\}", [r"-2, 1+\sqrt5, 1-\sqrt5"], []),
+    ("100; 200", ["100,200"], []),
+    ("100", [], ["100,200"]),
+    ("100200", [], ["100, 200"]),
+    ("(1,2)", [r"\left( 1, \, 2 \right)"], []),
+    (r"(-\infty,0]", ["(-infinity, 0]"], []),
+    ("(1,1), (3,2)", ["(3,2), (1,1)"], []),
+    (r"x \in [-2,7]", ["[-2,7]", r"-2 \le x \le 7"], []),
+    ("y = 2x + 3", ["y=2x + 3"], []),
+    ("E_{1},E_{2}", ["E_1, E_2"], []),
+    (r"2\sqrt2", [r"\sqrt{8}"], []),
+    ("2k", [], ["k+k", r"\frac{"]),
+    ("(1, x)", ["(1, 2x/2)"], []),
+    ("abc", ["cab"], []),
+    ("[1, 2]", [], ["(1, 2)"]),
+    ("2^{10}", ["1024"], []),
+    ("5!", ["120"], []),
+    (r"7\pi", ["21.99114857512855"], []),
+    ("6 - 5i", ["-5i+6"], []),
+    ("5/2", ["x = 10/4"], []),
+    (r"-2 \le x \le 7", ["[-2,7]"], []),
+    (r"\left( 3, \frac{\pi}{2} \right)", [r"(3, \pi/2)"], []),
+    (r"\arcsin{\frac{1}{1.3}}", [r"\arcsin(10/13)"], []),
+    (r"2\sqrt{2}\times 10^{-9}", [r"\sqrt{8}\times 10^{-9}"], []),
+    (r"2\sqrt{2}", [], [r"\sqrt{9}"]),
+    ("6m", [], ["6"]),
+    ("6", [], ["6m"]),
+    (r"2.88 \times 10^{-19}", [], [r"\pi \times 10^{-19}"]),
+    (r"\sqrt{2} \times 10^{-9}", [], [r"\sqrt{3} \times 10^{-9}"]),
+    (r"1 + \sqrt{19}", [], [r"1 \pm \sqrt{19}"]),
+]
 GROUPS = {
     "whole numbers": WHOLE_NUMBERS,
     "fractions": FRACTIONS,
@@ -345,13 +395,15 @@ GROUPS = {
     "units": UNITS,
     "words": WORDS,
 }
-PAIRS = [
-    (reference, answer, right)
-    for group in GROUPS.values()
-    for reference, correct, wrong in group
-    for right, answers in ((True, correct), (False, wrong))
-    for answer in answers
-]
+
+
+def pairs_of(group: list[tuple[str, list[str], list[str]]]) -> list[tuple[str, str, bool]]:
+    """Reference, answer, and whether it is right."""
+    labelled = [(r, answers, label) for r, *both in group for answers, label in zip(both, (True, False), strict=True)]
+    return [(reference, answer, label) for reference, answers, label in labelled for answer in answers]
+
+
+PAIRS = [pair for group in GROUPS.values() for pair in pairs_of(group)]
 
 
 def test_there_are_enough_pairs() -> None:
@@ -360,10 +412,19 @@ def test_there_are_enough_pairs() -> None:
     assert len(set(PAIRS)) == len(PAIRS)
 
 
-@pytest.mark.parametrize("form", ["<answer>%s</answer>", r"so \boxed{%s}.", "<think>x</think><answer>%s</answer>"])
+FORMS = [
+    "<answer>%s</answer>",
+    r"so \boxed{%s}.",
+    "<think>x</think><answer>%s</answer>",
+    r"<answer>\boxed{%s}</answer>",
+]
+
+
+@pytest.mark.parametrize("form", FORMS)
 def test_every_pair_is_judged_as_labelled(form: str) -> None:
-    verdicts = check_all([(form % answer, reference) for reference, answer, _ in PAIRS])
-    judged = zip(PAIRS, verdicts, strict=True)
+    pairs = [*PAIRS, *pairs_of(OTHERS)]
+    verdicts = check_all([(form % answer, reference) for reference, answer, _ in pairs])
+    judged = zip(pairs, verdicts, strict=True)
     assert [(pair, verdict.reason) for pair, verdict in judged if verdict.correct != pair[2]] == []
 
 

@@ -1,19 +1,17 @@
 r"""Nothing is paid that was not said once: answers that say several values, or none, and the same in votes."""
 
-import os
 import random
 from collections import Counter
 from itertools import permutations
-from pathlib import Path
 
 import pytest
 
 from lite_selfplay.tasks import load_task
-from lite_selfplay.tasks.jsonl import read_jsonl
 from lite_selfplay.verify.exact import judge
 from lite_selfplay.verify.keys import key_of, pieces, vote_key
 from lite_selfplay.verify.math import check, references
 from lite_selfplay.verify.statement import unnamed
+from tests.made import shared_problems
 
 # A reference, answers that are right, answers that are wrong.
 EVERYTHING = r"N\approx" + r"\approx".join(map(str, range(209)))
@@ -91,13 +89,13 @@ NAMES = [
     ("x=3 or x=-1", ["-1, 3"], ["x=3", "x=3, y=-1"]),
     (
         "8",
-        ["The total cost = 8", "double rooms = 8", "AB = 8", r"\int_0^2 4 dx = 8"],
+        ["The total cost = 8", "double rooms = 8", "people who are not tall = 8", "AB = 8", r"\int_0^2 4 dx = 8"],
         ["x is not = 8", "anything but = 8", r"x \ne 7 = 8", "x > 7 = 8", "x isn't = 8", "twice it = 8"],
     ),
     (
         "5",
-        ["5 hot dogs", "5 fewer apples", "5 months", "5 fifth graders", "5 wrong answers", "5 double rooms"],
-        ["5 doubled", "5 halved", "5 tenths", "5 dozens", "5 reciprocal", "5 isn't it", "5 fifth"],
+        ["5 hot dogs", "5 fewer apples", "5 months", "5 fifth graders", "5 wrong answers", "5 hours of free time"],
+        ["5 doubled", "5 halved", "5 tenths", "5 dozen", "5 reciprocal", "5 fifth"],
     ),
     ("36", ["36 baths"], ["36 hundredths", "36 thousandths"]),
 ]  # fmt: skip
@@ -195,7 +193,6 @@ CONSTANTS = [
     r"x \in \mathbb{R}", "x = x", "not -1", "apples",
 ]  # fmt: skip
 TASKS = ["arithmetic", "stories"]
-DATA = Path(os.environ.get("LITE_SELFPLAY_TEST_DATA") or Path(__file__).parents[2] / ".." / "shared" / "data")
 FILES = ["gsm8k_test", "svamp", "mawps_singleop", "math500", "aime24", "aime25", "amc", "minerva", "olympiadbench"]
 
 
@@ -216,7 +213,4 @@ def test_no_constant_is_paid_on_a_procedural_task(name: str) -> None:
 @pytest.mark.data
 @pytest.mark.parametrize("name", FILES)
 def test_no_constant_is_paid_on_a_benchmark(name: str) -> None:
-    path = DATA / f"{name}.jsonl"
-    if not path.exists():
-        pytest.skip(f"no benchmark file {path}: set LITE_SELFPLAY_TEST_DATA to the folder that holds it")
-    assert paid_too_often([problem.answer for problem in read_jsonl(path)][:200]) == []
+    assert paid_too_often([problem.answer for problem in shared_problems(name)][:200]) == []

@@ -1,17 +1,14 @@
 """Every reference answer of the benchmark files is accepted as its own answer, in each form of a completion."""
 
-import json
-import os
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from lite_selfplay.data import Problem
 from lite_selfplay.tasks.jsonl import read_jsonl
 from lite_selfplay.verify.math import check_all
+from tests.made import jsonl, shared_problems
 
-DATA = Path(os.environ.get("LITE_SELFPLAY_TEST_DATA") or Path(__file__).parents[2] / ".." / "shared" / "data")
 ROWS = {
     "aime24": 30,
     "aime25": 30,
@@ -35,13 +32,6 @@ FORMS = {
 pytestmark = pytest.mark.data
 
 
-def read(name: str) -> list[Problem]:
-    path = DATA / f"{name}.jsonl"
-    if not path.exists():
-        pytest.skip(f"no benchmark file {path}: set LITE_SELFPLAY_TEST_DATA to the folder that holds it")
-    return read_jsonl(path)
-
-
 def written(answer: Any) -> str:
     return ", ".join(answer) if isinstance(answer, list) else answer
 
@@ -49,7 +39,7 @@ def written(answer: Any) -> str:
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("name", ROWS)
 def test_a_reference_is_accepted_as_its_own_answer(name: str, form: str) -> None:
-    problems = read(name)
+    problems = shared_problems(name)
     assert len(problems) == ROWS[name]
     if name == "gsm8k_train" and form in ("formula", "aside"):
         problems = problems[::10]  # whole numbers all
@@ -62,13 +52,13 @@ def test_a_reference_is_accepted_as_its_own_answer(name: str, form: str) -> None
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("name", ROWS)
 def test_a_reference_hedged_with_another_answer_is_wrong(name: str, form: str) -> None:
-    problems = read(name)[::10]
+    problems = shared_problems(name)[::10]
     pairs = [(FORMS[form] % f"{written(problem.answer)} or 987654321", problem.answer) for problem in problems]
     assert not any(verdict.correct for verdict in check_all(pairs))
 
 
 def test_another_integer_is_wrong() -> None:
-    answers = [int(problem.answer) for problem in read("gsm8k_test")]
+    answers = [int(problem.answer) for problem in shared_problems("gsm8k_test")]
     verdicts = check_all([(FORMS["sentence"] % (answer + 1), answer) for answer in answers])
     assert {verdict.reason for verdict in verdicts} == {"wrong"}
 
@@ -78,17 +68,20 @@ def test_another_integer_is_wrong() -> None:
 
 @pytest.mark.parametrize("form", ["boxed", "block", "sentence"])
 def test_each_of_minervas_alternatives_is_right_alone(form: str, tmp_path: Path) -> None:
-    rows = [{"problem": p.text, "answer": {"any_of": p.answer}} for p in read("minerva") if isinstance(p.answer, list)]
+    rows = [
+        {"problem": p.text, "answer": {"any_of": p.answer}}
+        for p in shared_problems("minerva")
+        if isinstance(p.answer, list)
+    ]
     assert len(rows) == 75
-    path = tmp_path / "alternatives.jsonl"
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    path = jsonl(tmp_path / "alternatives.jsonl", *rows)
     pairs = [(FORMS[form] % value, p.answer) for p in read_jsonl(path) for value in p.answer["any_of"]]
     verdicts = check_all(pairs)
     assert [pair for pair, verdict in zip(pairs, verdicts, strict=True) if not verdict.correct] == []
 
 
 def test_four_of_the_lists_need_two_values() -> None:
-    lists = [problem for problem in read("minerva") if isinstance(problem.answer, list)]
+    lists = [problem for problem in shared_problems("minerva") if isinstance(problem.answer, list)]
     verdicts = check_all([(FORMS["boxed"] % p.answer[0], p.answer) for p in lists])
     refused = [problem.id for problem, verdict in zip(lists, verdicts, strict=True) if not verdict.correct]
     assert refused == ["minerva-0010", "minerva-0017", "minerva-0088", "minerva-0193"]

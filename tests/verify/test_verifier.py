@@ -3,13 +3,10 @@
 import pytest
 
 from lite_selfplay import verify
-from lite_selfplay.data import Completion, Problem, Sampling, Verdict
+from lite_selfplay.data import Problem, Verdict
 from lite_selfplay.errors import TaskError, UnknownNameError
 from lite_selfplay.verify import Counters, Verifier, register_checker
-
-
-def completion(text: str, prefill: str = "") -> Completion:
-    return Completion("", text, (), (), (), "eos", "A", 0, Sampling(), prefill)
+from tests.made import completion
 
 
 def test_mixed_kinds_keep_their_order() -> None:

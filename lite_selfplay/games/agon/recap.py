@@ -78,7 +78,9 @@ def _without_announcements(text: str, problem: str) -> str:
     shown, value_follows = "", False
     for line in (match[0] for match in _LINE.finditer(text)):
         if value_follows:
-            value_follows = _SAYS_SOMETHING.search(line) is None
+            if _SAYS_SOMETHING.search(line):  # the value; it may announce another one
+                ends = [found.end() for found in _ANNOUNCES.finditer(line)]
+                value_follows = any(_VALUE_FOLLOWS.fullmatch(line[end:]) for end in ends)
             continue
         for sentence in _SENTENCE.finditer(line):
             found = _ANNOUNCES.search(sentence[0])

@@ -16,7 +16,7 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 from lite_selfplay.config import ModelSection, RunSection, SeatConfig
 from lite_selfplay.data import TokenScores
 from lite_selfplay.errors import ModelNotFoundError, RequestError, TrainingError
-from lite_selfplay.models import attention, gates, norms, threads
+from lite_selfplay.models import attention, gates, norms, rotary, threads
 from lite_selfplay.models.adapters import BASE, Adapters, Stacks
 from lite_selfplay.models.backends import tuning
 from lite_selfplay.models.backends.availability import cpu_has_bf16, device_of, quantised_problem
@@ -113,6 +113,7 @@ class TransformersBackend:
         attention.install(base)
         self._ordered = torch.are_deterministic_algorithms_enabled()
         if self.device.type == "cuda":
+            rotary.fuse(base, self._undoing.callback)
             # cuDNN makes a plan for every new shape, and every batch has another.
             self._undoing.callback(torch.backends.cuda.enable_cudnn_sdp, torch.backends.cuda.cudnn_sdp_enabled())
             torch.backends.cuda.enable_cudnn_sdp(False)

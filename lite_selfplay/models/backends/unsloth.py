@@ -20,6 +20,7 @@ import contextlib
 import io
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -112,8 +113,7 @@ class UnslothBackend(TransformersBackend):
         self._require_room(request.longest)
         if self._engine is not None:
             return self._engine.generate(request, self._decoding.eos_ids)
-        graphs = contextlib.nullcontext() if (found := decode_graphs()) is None else found.rl_generation()
-        with self._at_rest(), self.adapters.speaking(request.seat), torch.no_grad(), graphs:
+        with self._at_rest(), self.adapters.speaking(request.seat), torch.no_grad(), decode_graphs().rl_generation():
             return generate_through(self.adapters.model.generate, request, self._decoding)
 
     def token_logprobs(
@@ -126,8 +126,7 @@ class UnslothBackend(TransformersBackend):
     def updating(self) -> Iterator[None]:
         if self._engine is not None:
             self._engine.sleep()
-        if (graphs := decode_graphs()) is not None:
-            graphs.release_for_training(self.adapters.model)
+        decode_graphs().release_for_training(self.adapters.model)
         with super().updating():
             yield
 
@@ -178,12 +177,12 @@ def quietly() -> Iterator[None]:
 
 
 def decode_graphs() -> Any:
-    """Unsloth's CUDA graphs of a decoded token; None in a release that has none, or not under these names."""
+    """Unsloth's CUDA graphs of a decoded token, or what does nothing in a release that has none."""
     try:
         from unsloth.models import _decode_graphs as found
     except ImportError:
-        return None
-    return found if all(hasattr(found, name) for name in ("rl_generation", "release_for_training")) else None
+        return SimpleNamespace(rl_generation=contextlib.nullcontext, release_for_training=lambda model: None)
+    return found
 
 
 def take_engine(base: Any) -> Any:

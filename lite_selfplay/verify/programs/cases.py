@@ -60,7 +60,6 @@ _FUNCTION = ("function", "fn_name", "entry_point", "func_name")
 _ARGUMENTS, _EXPECTED = ("arguments", "args", "input", "inputs"), ("expected", "output", "outputs", "result")
 _CODE = ("assert", "check", "test", "code")
 _MANY = ("tests", "test_list", "cases", "unit_tests")
-_SETUP = ("setup", "test_setup_code")
 
 _UNITTEST = """
 
@@ -97,10 +96,8 @@ def read_tests(given: Any, where: str = "the tests") -> ProgramTests:
         given = [given]
     if not isinstance(given, Sequence) or not given:
         raise TaskError(f"{where}: must be a list of tests with something in it")
-    function = beside.get("function", "")
-    return ProgramTests(
-        tuple(_case(each, function, f"{where}, number {n}") for n, each in enumerate(given, 1)), **beside
-    )
+    cases = (_case(each, beside.get("function", ""), f"{where}, number {n}") for n, each in enumerate(given, 1))
+    return ProgramTests(tuple(cases), **beside)
 
 
 def _beside(given: Mapping[str, Any], where: str) -> dict[str, Any]:
@@ -108,7 +105,7 @@ def _beside(given: Mapping[str, Any], where: str) -> dict[str, Any]:
     texts = {
         "function": _first(given, _FUNCTION, ""),
         "stub": given.get("stub") or "",
-        "setup": _first(given, _SETUP, ""),
+        "setup": _first(given, ("setup", "test_setup_code"), ""),
     }
     if not all(isinstance(text, str) for text in texts.values()):
         raise TaskError(f"{where}: function, stub and setup must be text")
@@ -131,17 +128,16 @@ def _together(given: Mapping[str, Any], where: str) -> list[Any] | None:
 def _case(given: Any, function: str, where: str) -> Case:
     if isinstance(given, StdinTest | CallTest | AssertTest):
         return given
-    code = given
-    if isinstance(given, Mapping):
-        function = _first(given, _FUNCTION, "") or function
-        code = _first(given, _CODE, None)
+    row = given if isinstance(given, Mapping) else {}
+    function = _first(row, _FUNCTION, "") or function
+    code = given if isinstance(given, str) else _first(row, _CODE, None)
     if isinstance(code, str) and code.strip():
         return _asserted(code, function, where)
-    if isinstance(given, Mapping):
-        arguments, expected = _first(given, _ARGUMENTS, None), _first(given, _EXPECTED, None)
-        if function and isinstance(arguments, list | tuple) and expected is not None:
-            return _call(function, tuple(arguments), expected, where)
-        given = (_first(given, _STDIN, None), _first(given, _STDOUT, None))
+    arguments, expected = _first(row, _ARGUMENTS, None), _first(row, _EXPECTED, None)
+    if function and isinstance(arguments, list | tuple) and expected is not None:
+        return _call(function, tuple(arguments), expected, where)
+    if row:
+        given = (_first(row, _STDIN, None), _first(row, _STDOUT, None))
     if isinstance(given, list | tuple) and len(given) == 2:
         stdin, stdout = (
             "\n".join(each) if isinstance(each, list) and all(isinstance(line, str) for line in each) else each

@@ -1,13 +1,14 @@
 """Whether tests can fail: they are put to programs that do nothing."""
 
-import hashlib
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
+from lite_selfplay.data import Problem
 from lite_selfplay.errors import TaskError
-from lite_selfplay.verify.programs.cases import AssertTest, ProgramTests, StdinTest
+from lite_selfplay.verify.programs.cases import AssertTest, ProgramTests, StdinTest, read_tests
+from lite_selfplay.verify.programs.checker import KIND
 from lite_selfplay.verify.programs.nouns import Job, Limits
 from lite_selfplay.verify.programs.sandbox import SandboxError, shared_sandbox
 
@@ -43,22 +44,20 @@ _known: dict[str, str] = {}
 """What is wrong with tests, by their hash."""
 
 
-def require_failing(found: Sequence[tuple[str, ProgramTests]]) -> None:
-    """Raises TaskError for tests that cannot fail, beginning with what is given before them.
+def require_failing(found: Iterable[tuple[str, Problem]]) -> None:
+    """Raises TaskError for a problem whose tests cannot fail, beginning with what is given before it.
 
     They are put to a program that has every function that they name, returns None from each and prints nothing: one of
     them at least has to fail. A test by itself may expect that, unless it passes where every function raises, too.
     Assertions run in the sandbox, a set of thousands in seconds; where there is no sandbox they are not looked at.
     """
-    keys = [
-        hashlib.blake2b(repr(tests).encode(errors="surrogatepass"), digest_size=16).hexdigest() for _, tests in found
-    ]
-    new = {key: tests for key, (_, tests) in zip(keys, found, strict=True) if key not in _known}
-    code = {key: [case.code for case in new[key].cases if isinstance(case, AssertTest)] for key in new}
+    tested = [(where, read_tests(problem.answer, where)) for where, problem in found if problem.kind == KIND]
+    keys = [f"{hash(repr(tests)):x}" for _, tests in tested]
+    new = {key: tests for key, (_, tests) in zip(keys, tested, strict=True) if key not in _known}
     tried = {
-        key: [[new[key].function, "candidate"] if new[key].function else [], new[key].setup, code[key]]
-        for key in new
-        if code[key]
+        key: [[tests.function, "candidate"] if tests.function else [], tests.setup, code]
+        for key, tests in new.items()
+        if (code := [case.code for case in tests.cases if isinstance(case, AssertTest)])
     }
     try:
         results = _tried(tried, AT_ONCE)
@@ -67,18 +66,17 @@ def require_failing(found: Sequence[tuple[str, ProgramTests]]) -> None:
     except SandboxError:
         results = {}
     _known.update((key, _fault(tests, *results.get(key, ([], [])))) for key, tests in new.items())
-    for key, (where, _) in zip(keys, found, strict=True):
+    for key, (where, _) in zip(keys, tested, strict=True):
         if _known[key]:
             raise TaskError(f"{where}: {_known[key]}")
 
 
 def _tried(problems: dict[str, list[Any]], at_once: int) -> dict[str, tuple[list[bool], list[bool]]]:
     """By key, whether each assertion passes for a program that does nothing, and for one whose functions raise."""
-    keys = list(problems)
-    chunks = [{key: problems[key] for key in keys[i : i + at_once]} for i in range(0, len(keys), at_once)]
+    chunks = [dict(list(problems.items())[i : i + at_once]) for i in range(0, len(problems), at_once)]
     jobs = [Job("stdio", ({"program": _TRIAL},), json.dumps(each).encode(), n) for n, each in enumerate(chunks)]
     runs = shared_sandbox().run(jobs, Limits()) if jobs else []
-    return {key: json.loads(found) for run in runs for key, found in re.findall(r"^(\w{32}) (.+)$", run.text, re.M)}
+    return {key: json.loads(found) for run in runs for key, found in re.findall(r"^(-?\w+) (\[\[.+)$", run.text, re.M)}
 
 
 def _fault(tests: ProgramTests, idle: Sequence[bool], broken: Sequence[bool]) -> str:

@@ -1,10 +1,19 @@
-"""The nouns of running programs: what one may use, what is asked of the sandbox, how a run ended, how tests went."""
+"""The nouns of running programs: what one may use, what is asked of the sandbox, how a run ended, how tests went.
 
-from collections.abc import Mapping, Sequence
+`ended` finds the reason in how processes ended. It tells why a program failed, never that one is right.
+"""
+
+import os
+import re
+import signal
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
-from lite_selfplay.errors import ConfigError
+from lite_selfplay.errors import ConfigError, RequestError
+
+LAYERS = ("seccomp", "landlock", "namespaces", "chroot", "uid")
+"""The layers around a program, by name; the first is the one that no other replaces."""
 
 Reason = Literal["", "wrong_answer", "time", "memory", "output", "syntax", "forbidden", "error", "no_program"]
 """Why a program did not pass; empty where it did.
@@ -13,6 +22,15 @@ Reason = Literal["", "wrong_answer", "time", "memory", "output", "syntax", "forb
 read it. `forbidden`: it asked for what a confined program may not do. `error`: it raised anything else, or ended with a
 code other than 0. `no_program`: there was none to run.
 """
+
+_MOST_DETAIL = 300
+_FORBIDDEN = re.compile(
+    r"PermissionError|Operation not permitted|Permission denied|can't start new thread|BlockingIOError"
+)
+
+
+class SandboxError(RequestError):
+    """Programs cannot be run safely here."""
 
 
 @dataclass(frozen=True)
@@ -81,6 +99,12 @@ class Job:
     program: int = 0
 
 
+class Runner(Protocol):
+    """What runs jobs: zygotes, or another interpreter in a box."""
+
+    def run(self, jobs: Sequence[Job], limits: Limits, poll: Callable[[], None] = ...) -> list[Run]: ...
+
+
 @dataclass(frozen=True)
 class Report:
     """How a program did. `results[i]` says whether it passed test i.
@@ -108,3 +132,49 @@ class Report:
     def score(self) -> float:
         """The share of tests that it passed, 1 exactly where all."""
         return self.passed / self.total if self.total else 0.0
+
+
+def ended(
+    rows: Sequence[Mapping[str, Any]],
+    late: bool,
+    stdout: bytes,
+    stderr: bytes,
+    reply: bytes,
+    limits: Limits,
+) -> Run:
+    """A job's run. `rows` say of each of its processes how it ended; that of the program comes last."""
+    seconds = max(row["cpu"] for row in rows)
+    memory = max(row["memory"] for row in rows) / 2**20
+    reason, detail = _reason(rows, late, stdout, stderr, limits)
+    return Run(reason, detail, stdout, stderr, reply, seconds, memory)
+
+
+def _reason(
+    rows: Sequence[Mapping[str, Any]], late: bool, stdout: bytes, stderr: bytes, limits: Limits
+) -> tuple[Reason, str]:
+    signals = {os.WTERMSIG(row["status"]) for row in rows if os.WIFSIGNALED(row["status"])}
+    spent = any(row["cpu"] >= limits.seconds / 2 for row in rows)  # two clocks, which disagree on a busy machine
+    lines = stderr.decode("utf-8", "replace").strip().splitlines()
+    last = lines[-1].strip()[:_MOST_DETAIL] if lines else ""
+    if late:
+        return "time", f"more than {limits.wall:g} s by the clock"
+    if signal.SIGXCPU in signals or (signal.SIGKILL in signals and spent):
+        return "time", f"more than {limits.seconds:g} s of the processor"
+    if len(stdout) >= limits.output_kb << 10 or "File too large" in last:
+        return "output", f"more than {limits.output_kb} KiB of output"
+    if last.startswith("MemoryError"):
+        return "memory", f"more than {limits.memory_mb} MiB of memory"
+    if signal.SIGSYS in signals:
+        return "forbidden", "a system call that no program needs"
+    first = rows[0]["status"]  # of a test's process, or the program's own: the others are killed after it
+    if os.WIFSIGNALED(first):
+        number = os.WTERMSIG(first)
+        if number == signal.SIGKILL:
+            return "memory", "it was killed, as happens where memory runs out"
+        known = {each.value: each.name for each in signal.Signals}
+        return "error", f"it was ended by {known.get(number, f'signal {number}')}"
+    if os.WEXITSTATUS(first) == 0:
+        return "", ""
+    if re.match(r"(SyntaxError|IndentationError|TabError)\b", last) and b'File "program.py"' in stderr:
+        return "syntax", last
+    return ("forbidden" if _FORBIDDEN.search(last) else "error"), last or f"exit code {os.WEXITSTATUS(first)}"

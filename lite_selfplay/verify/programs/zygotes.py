@@ -25,9 +25,7 @@ from typing import Self
 
 from lite_selfplay.errors import LiteSelfPlayError
 from lite_selfplay.verify.programs.inside.child import FILES
-from lite_selfplay.verify.programs.nouns import Job, Limits, Run
-from lite_selfplay.verify.programs.outcome import ended
-from lite_selfplay.verify.programs.sandbox import LAYERS
+from lite_selfplay.verify.programs.nouns import LAYERS, Job, Limits, Run, ended
 
 START_SECONDS = 120.0
 GRACE_SECONDS = 10.0

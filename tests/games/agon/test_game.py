@@ -7,6 +7,7 @@ from lite_selfplay.data import Episode, Problem
 from lite_selfplay.games import Game, make_game
 from lite_selfplay.games.agon.game import RECAP_TOKENS, agon_reward, challenge_prompt
 from lite_selfplay.testing import ScriptedTable
+from tests.made import play, rewards
 
 SIX = Problem("six", "What is 2 + 4?", "6")
 TEN = Problem("ten", "What is 3 + 7?", "10")
@@ -40,25 +41,18 @@ def test_tiebreak_fires_only_where_both_are_right():
     assert [agon_reward(b, a, **tie) for b, a in ((1, 1), (1, 0), (0, 1), (0, 0))] == [2.5, 3.0, 0.0, 0.0]
 
 
-def play(game: Game, drafts: list[str], challenges: list[str], problems: list[Problem], step: int = 0) -> Episode:
-    table = ScriptedTable({"drafter": drafts, "challenger": challenges}, problems)
-    table.open(step, game.seats(step))
-    play.table = table
-    return game.play(step, table)
+def played(game: Game, drafts: list[str], challenges: list[str], problems: list[Problem], step: int = 0) -> Episode:
+    played.table = ScriptedTable({"drafter": drafts, "challenger": challenges}, problems)
+    return play(game, played.table, step)
 
 
 def agon(group_size: int = 4, problems_per_step: int = 1, **options: object) -> Game:
     return make_game("agon", options, group_size=group_size, problems_per_step=problems_per_step)
 
 
-def rewards(episode: Episode, role: str) -> list[list[float]]:
-    (stream,) = [s for s in episode.streams if s.role == role]
-    return [[sample.reward for sample in group.samples] for group in stream.groups]
-
-
 def test_rewards_and_advantages_of_a_step_by_hand():
     # Drafts: right and well-formed, wrong and well-formed, no tag, right. Challenges: right, right, right, wrong.
-    episode = play(agon(), [RIGHT, WRONG, "seven", RIGHT], [RIGHT, RIGHT, "\\boxed{6}", WRONG], [SIX])
+    episode = played(agon(), [RIGHT, WRONG, "seven", RIGHT], [RIGHT, RIGHT, "\\boxed{6}", WRONG], [SIX])
     assert rewards(episode, "drafter") == [[2.5, 0.5, 0.0, 2.5]]
     # 2 + 0.5; 2 + 1 + 0.5; 2 + 1 without the format; 0.5.
     assert rewards(episode, "challenger") == [[2.5, 3.5, 3.0, 0.5]]
@@ -75,15 +69,15 @@ def test_roles_rotate_at_every_step_unless_told_otherwise():
     assert [game.seats(step)["challenger"] for step in range(4)] == ["B", "A", "B", "A"]
     fixed = agon(rotate=False)
     assert {fixed.seats(step)["drafter"] for step in range(4)} == {"A"}
-    episode = play(game, [RIGHT, WRONG], [RIGHT, WRONG], [SIX], step=1)
+    episode = played(game, [RIGHT, WRONG], [RIGHT, WRONG], [SIX], step=1)
     assert [sample.completion.seat for sample in episode.streams[0].groups[0].samples] == ["B"] * 4
     assert [sample.completion.seat for sample in episode.streams[1].groups[0].samples] == ["A"] * 4
 
 
 def test_each_challenge_reads_its_own_draft_and_forms_a_group_with_its_problem():
     drafts = [f"Idea {i - 100}: use fingers. The answer is {i}. <answer>{i}</answer>" for i in range(100, 108)]
-    episode = play(agon(problems_per_step=2), drafts, [RIGHT, WRONG], [SIX, TEN])
-    _, challenge_prompts, n = play.table.asked[1]
+    episode = played(agon(problems_per_step=2), drafts, [RIGHT, WRONG], [SIX, TEN])
+    _, challenge_prompts, n = played.table.asked[1]
     assert n == 1
     assert len(challenge_prompts) == 8
     for i, prompt in enumerate(challenge_prompts):
@@ -100,28 +94,22 @@ def test_each_challenge_reads_its_own_draft_and_forms_a_group_with_its_problem()
 
 def test_the_pair_that_is_compared_is_the_pair_that_was_shown():
     # Draft k is right only for k = 2; the challenger is always right: only pairs with a wrong draft convert.
-    episode = play(agon(), [WRONG, WRONG, RIGHT, WRONG], [RIGHT], [SIX])
+    episode = played(agon(), [WRONG, WRONG, RIGHT, WRONG], [RIGHT], [SIX])
     assert rewards(episode, "challenger") == [[3.5, 3.5, 2.5, 3.5]]
     assert [s.info["draft_correct"] for s in episode.streams[1].groups[0].samples] == [False, False, True, False]
 
 
-def test_a_withheld_answer_does_not_reach_the_challenger():
-    play(agon(), ["We add 2 and 4, so the answer is 6. <answer>6</answer>"], [RIGHT], [SIX])
-    _, prompts, _ = play.table.asked[1]
-    assert all("6" not in prompt for prompt in prompts)
-
-
 def test_an_empty_draft_is_said_to_be_missing():
-    play(agon(), ["<answer>6</answer>", "recap. <answer>6</answer>"], [RIGHT], [SIX])
-    _, prompts, _ = play.table.asked[1]
+    played(agon(), ["<answer>6</answer>", "recap. <answer>6</answer>"], [RIGHT], [SIX])
+    _, prompts, _ = played.table.asked[1]
     assert ["No other attempt" in prompt for prompt in prompts] == [True, False, True, False]
 
 
 def test_prompts_are_identical_under_every_reward():
     shown = []
     for reward in ("adv", "coop", "margin"):
-        play(agon(reward=reward), [RIGHT, WRONG], [RIGHT], [SIX])
-        shown.append([call[:2] for call in play.table.asked])
+        played(agon(reward=reward), [RIGHT, WRONG], [RIGHT], [SIX])
+        shown.append([call[:2] for call in played.table.asked])
     assert shown[0] == shown[1] == shown[2]
 
 
@@ -132,24 +120,24 @@ def test_a_draft_cannot_close_its_fence():
 
 def test_a_long_recap_keeps_its_tail():
     long = "start " + "x" * 2 * RECAP_TOKENS + " end. <answer>6</answer>"
-    play(agon(), [long], [RIGHT], [SIX])
-    _, prompts, _ = play.table.asked[1]
+    played(agon(), [long], [RIGHT], [SIX])
+    _, prompts, _ = played.table.asked[1]
     assert "start" not in prompts[0]
     assert " end." in prompts[0]
     assert prompts[0].count("x") <= RECAP_TOKENS
 
 
 def test_hidden_opponents_are_compared_with_but_never_shown():
-    episode = play(agon(opponent="hidden"), [WRONG, RIGHT], [RIGHT], [SIX])
-    (_, drafter_prompts, _), (_, prompts, _) = play.table.asked
+    episode = played(agon(opponent="hidden"), [WRONG, RIGHT], [RIGHT], [SIX])
+    (_, drafter_prompts, _), (_, prompts, _) = played.table.asked
     assert set(prompts) == set(drafter_prompts)
     assert rewards(episode, "challenger") == [[3.5, 2.5, 3.5, 2.5]]
 
 
 def test_a_shared_hidden_opponent_vanishes_after_normalisation_where_the_format_is_constant():
     for first in (RIGHT, WRONG):
-        adv = play(agon(opponent="shared_hidden"), [first, WRONG], [RIGHT, WRONG, WRONG, RIGHT], [SIX])
-        coop = play(agon(opponent="shared_hidden", reward="coop"), [first], [RIGHT, WRONG, WRONG, RIGHT], [SIX])
+        adv = played(agon(opponent="shared_hidden"), [first, WRONG], [RIGHT, WRONG, WRONG, RIGHT], [SIX])
+        coop = played(agon(opponent="shared_hidden", reward="coop"), [first], [RIGHT, WRONG, WRONG, RIGHT], [SIX])
         assert {s.info["draft"] for s in adv.streams[1].groups[0].samples} == {0}
         one, other = (advantages(rewards(e, "challenger")[0]) for e in (adv, coop))
         assert one == pytest.approx(other, abs=1e-3)
@@ -157,18 +145,19 @@ def test_a_shared_hidden_opponent_vanishes_after_normalisation_where_the_format_
 
 def test_the_length_tiebreak_pays_the_shorter_challenge():
     longer = "It is clear that 2 + 4 = 6, as anyone can see. <answer>6</answer>"
-    episode = play(agon(tiebreak=0.5), [RIGHT, longer, WRONG, RIGHT], [longer, RIGHT, RIGHT, RIGHT], [SIX])
+    episode = played(agon(tiebreak=0.5), [RIGHT, longer, WRONG, RIGHT], [longer, RIGHT, RIGHT, RIGHT], [SIX])
     # Longer than its draft; shorter; the draft was wrong (a conversion, no tie); equally long.
     assert rewards(episode, "challenger") == [[2.5, 3.0, 3.5, 2.5]]
 
 
-def test_empty_summaries_are_warned_of_above_a_fifth():
-    game = agon()
+@pytest.mark.parametrize("name", ["agon", "self-refine"])
+def test_empty_summaries_are_warned_of_above_a_fifth(name: str):
+    game = make_game(name, {})
     assert game.warnings({"empty_summaries": 0.2}) == []
     assert "21% of the drafts" in game.warnings({"empty_summaries": 0.21})[0]
 
 
 def test_groups_without_variance_leave_the_loss():
-    episode = play(agon(problems_per_step=2), [RIGHT], [RIGHT, WRONG], [SIX, SIX])
+    episode = played(agon(problems_per_step=2), [RIGHT], [RIGHT, WRONG], [SIX, SIX])
     assert stream_advantages(episode.streams[0]) == [[None] * 4, [None] * 4]
     assert None not in stream_advantages(episode.streams[1])[0]

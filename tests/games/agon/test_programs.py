@@ -1,12 +1,11 @@
 """Agon and plain GRPO on programs: what is paid, what a rival sees, what a cold start teaches, and runs of both."""
 
-import json
 import random
 
 import pytest
 
 from lite_selfplay import RunConfig, train
-from lite_selfplay.data import Completion, Problem, Sampling, Verdict
+from lite_selfplay.data import Problem, Verdict
 from lite_selfplay.games import make_game
 from lite_selfplay.games.agon.attempts import worked_attempt
 from lite_selfplay.games.agon.game import challenge_prompt, recap_of
@@ -19,6 +18,7 @@ from lite_selfplay.tasks.base import derived_rng
 from lite_selfplay.testing import ScriptedTable, check_game
 from lite_selfplay.verify.format import well_formed
 from lite_selfplay.verify.programs import extract_program, run_tests
+from tests.made import completion, plays
 
 TASK = load_task("code-arithmetic", seed=5)
 ADD = Problem("add", "Add two numbers.", {"tests": [["1 2", "3"], ["0 3", "3"]]}, "program")
@@ -27,18 +27,12 @@ HALF = "Three.\n<answer>\nprint(input().split()[1] if 0 else 2)\n</answer>".repl
 WRONG = "<answer>\nprint(0)\n</answer>"
 
 
-def completion(text: str) -> Completion:
-    return Completion("p", text, (), tuple(text.encode()), (), "eos", "A", 0, Sampling())
-
-
 def test_half_of_the_tests_earn_nothing():
     """Section 5.3: r = 1 where all unit tests pass. `HALF` prints the second number: right on the second test alone."""
     for name, roles in (("agon", ("drafter", "challenger")), ("grpo", ("solver",)), ("self-refine", ("drafter",))):
         game = make_game(name, {}, group_size=2, problems_per_step=1)
         table = ScriptedTable({role: [RIGHT, HALF] for role in game.roles}, [ADD])
-        table.open(0, game.seats(0))
-        episode = game.play(0, table)
-        table.close()
+        (episode,) = plays(game, table, 1)
         for stream in episode.streams:
             if stream.role in roles:
                 samples = stream.groups[0].samples[:2]
@@ -138,7 +132,7 @@ def test_a_run_of_the_random_model(name, tmp_path):
         run={"dir": str(tmp_path / "run")},
     )
     run = train(config)
-    rows = [json.loads(line) for line in (run.path / "metrics.jsonl").read_text().splitlines()]
+    rows = run.metrics_rows()
     assert [row["step"] for row in rows] == [1, 2]
-    episodes = [json.loads(line) for line in (run.path / "episodes.jsonl").read_text().splitlines()]
+    episodes = run.episodes()
     assert {row["reason"] for row in episodes} <= {"no_program", "syntax", "error", "wrong_answer", "timeout"}

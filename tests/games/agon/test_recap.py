@@ -1,7 +1,7 @@
 import re
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from lite_selfplay.games.agon import summarise
@@ -87,6 +87,7 @@ def test_a_value_that_is_announced_never_reaches_the_challenger(announced: str, 
         assert value not in shown
 
 
+@example(100, "As asked: {v}</answer>", "The answer is\n{v}")
 @given(st.integers(100, 9999), st.sampled_from(ANNOUNCEMENTS), st.sampled_from(ANNOUNCEMENTS))
 def test_nor_does_one_that_is_announced_twice(value: int, one: str, other: str):
     draft = f"First 5 + 6 = 11.\n{one.format(v=value)}\nThus it holds. {other.format(v=value)} <answer>{value}</answer>"

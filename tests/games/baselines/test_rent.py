@@ -10,6 +10,7 @@ from lite_selfplay.data import Problem, Sampling
 from lite_selfplay.games import make_game
 from lite_selfplay.games.baselines.rent import rent_reward
 from lite_selfplay.testing import ScriptedTable
+from tests.made import plays
 
 
 @pytest.mark.parametrize(
@@ -28,8 +29,7 @@ def test_it_is_paid_for_being_sure_whatever_it_says():
     game = make_game("rent", {}, group_size=2, problems_per_step=2)
     problems = [Problem("six", "What is 2 + 4?", "6"), Problem("open", "Name a number.")]
     table = ScriptedTable({"solver": ["<answer>6</answer>", "@@@@"]}, problems)
-    table.open(0, game.seats(0))
-    episode = game.play(0, table)
+    (episode,) = plays(game, table, 1)
     (stream,) = episode.streams
     answered, unanswered = stream.groups
     # "@" is byte 64, and the end 256: both of entropy 0 at a scripted table.
@@ -39,7 +39,6 @@ def test_it_is_paid_for_being_sure_whatever_it_says():
     assert [sample.verdict for sample in unanswered.samples] == [None, None]
     assert episode.log["entropy"] == pytest.approx(-(answered.samples[0].reward + unanswered.samples[0].reward) / 4)
     assert game.rollouts_per_step() == 4
-    table.close()
 
 
 def test_a_seat_that_is_sure_of_everything_is_warned_of():

@@ -1,22 +1,21 @@
 """R-Zero: phases that take turns, the challenger's reward, the pool of the solver's phase, and runs that train."""
 
-import json
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from safetensors.torch import load_file
 
 from lite_selfplay import RunConfig, train
-from lite_selfplay.data import Completion, Episode, Problem, Sampling
+from lite_selfplay.data import Episode, Problem
 from lite_selfplay.errors import ConfigError, GameError
 from lite_selfplay.games import Game, make_game
 from lite_selfplay.games.baselines.rzero import challenger_reward, read_question
-from lite_selfplay.testing import ScriptedTable, check_game
+from lite_selfplay.testing import ScriptedTable
+from tests.made import completion, metrics_of, plays, same_weights, seat_weights
 
 TWO, THREE, NONE = "<answer>2</answer>", "<answer>3</answer>", "no idea"
 HENS = "<question>A farmer has 3 hens and buys 4. How many are there now?</question> \\boxed{7}"
@@ -37,10 +36,6 @@ def test_a_well_formed_question_earns_between_a_malformed_one_and_a_half(share: 
     assert -1 <= challenger_reward(share, cluster) <= 0.5
 
 
-def said(text: str, stop: str = "eos") -> Completion:
-    return Completion("", text, (), (1,), (-1.0,), stop, "challenger", 0, Sampling())
-
-
 @pytest.mark.parametrize(
     ("text", "stop", "reason"),
     [
@@ -56,9 +51,10 @@ def said(text: str, stop: str = "eos") -> Completion:
     ],
 )
 def test_a_question_needs_its_tag_and_a_boxed_answer_after_it(text: str, stop: str, reason: str):
-    assert read_question(said(text, stop)).reason == reason
+    found = read_question(completion(text, stop))
+    assert found.reason == reason
     if not reason:
-        assert read_question(said(text, stop)).question == "A farmer has 3 hens and buys 4. How many are there now?"
+        assert found.question == "A farmer has 3 hens and buys 4. How many are there now?"
 
 
 def rzero(group_size: int = 2, problems_per_step: int = 2, **options: Any) -> Game:
@@ -67,13 +63,8 @@ def rzero(group_size: int = 2, problems_per_step: int = 2, **options: Any) -> Ga
 
 
 def play(game: Game, challenger: Sequence[str], solver: Sequence[str], steps: int = 1) -> list[Episode]:
-    table = play.table = ScriptedTable({"challenger": challenger, "solver": solver})
-    episodes = []
-    for step in range(steps):
-        table.open(step, game.seats(step))
-        episodes.append(game.play(step, table))
-    table.close()
-    return episodes
+    play.table = ScriptedTable({"challenger": challenger, "solver": solver})
+    return plays(game, play.table, steps)
 
 
 def test_a_challengers_step_by_hand():
@@ -181,13 +172,6 @@ def test_the_frozen_seat_has_no_row_in_the_loss(challenger: int, solver: int, st
     assert moving == {episode.log["phase"]}
 
 
-@pytest.mark.parametrize(
-    "options", [{}, {"challenger_steps": 2, "solver_steps": 3, "votes": 3}, {"similarity": False}, {"max_draws": 1}]
-)
-def test_every_switch_keeps_the_contract_and_resumes_in_the_middle_of_a_phase(options: Mapping[str, Any]):
-    check_game(rzero(3, 2, **options), steps=8)
-
-
 def test_options_are_checked():
     with pytest.raises(ConfigError, match="low must not be above high"):
         rzero(low=0.9)
@@ -217,10 +201,10 @@ def test_the_most_it_samples():
 def test_cold_starts():
     told = Problem("p", "Ann has 2 pens and buys 3. How many?", "5", extra={"solution": "2 + 3 = 5."})
     challenger = rzero().cold_start("challenger", told, random.Random(0), thinks=False)
-    proposal = read_question(said(challenger.completion))
+    proposal = read_question(completion(challenger.completion))
     assert (proposal.reason, proposal.question, proposal.answer) == ("", told.text, "5")
     thinking = rzero().cold_start("challenger", told, random.Random(0), thinks=True)
-    assert read_question(said(thinking.completion)).question == told.text
+    assert read_question(completion(thinking.completion)).question == told.text
     assert thinking.completion.startswith("<think>\n2 + 3 = 5.\n</think>")
     assert "<answer>5</answer>" in rzero().cold_start("solver", told, random.Random(0), thinks=False).completion
     assert rzero().cold_start("challenger", Problem("p", "2 + 2?", "4"), random.Random(0), thinks=False) is None
@@ -243,15 +227,10 @@ def test_phases_of_a_run_move_their_own_seat_and_leave_the_other_to_the_bit(tmp_
             run_dir=tmp_path / "run",
         )
     )
-    rows = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    rows = metrics_of(tmp_path / "run")
     assert [row["game"]["phase"] for row in rows] == ["challenger"] * 2 + ["solver"] * 2 + ["challenger"]
-
-    def weights(step: int, seat: str) -> dict[str, Any]:
-        folder = tmp_path / "run" / "checkpoints" / f"step-{step}" / "adapters" / seat
-        return load_file(folder / "adapter_model.safetensors")
 
     for step, row in enumerate(rows):
         for seat in ("challenger", "solver"):
-            before, after = weights(step, seat), weights(step + 1, seat)
-            stays = all((before[key] == after[key]).all() for key in before)
+            stays = same_weights(*(seat_weights(tmp_path / "run", n, seat) for n in (step, step + 1)))
             assert stays == (seat != row["game"]["phase"])

@@ -3,25 +3,21 @@ import pytest
 from lite_selfplay.credit import stream_advantages
 from lite_selfplay.data import EvalSpec, Problem
 from lite_selfplay.games import make_game
-from lite_selfplay.testing import ScriptedTable, check_game
+from lite_selfplay.testing import ScriptedTable
+from tests.made import play
 
 SIX = Problem("six", "What is 2 + 4?", "6")
 RIGHT, WRONG = "2 + 4 = 6. <answer>6</answer>", "2 + 4 = 7. <answer>7</answer>"
 
 
-def play(drafts: list[str], refinements: list[str], step: int = 0, **options: object):
+def played(drafts: list[str], refinements: list[str], step: int = 0, **options: object):
     game = make_game("self-refine", options, group_size=4, problems_per_step=1)
     table = ScriptedTable({"drafter": drafts, "refiner": refinements}, [SIX])
-    table.open(step, game.seats(step))
-    return game.play(step, table), table
-
-
-def test_the_contract():
-    check_game(make_game("self-refine", {}))
+    return play(game, table, step), table
 
 
 def test_rewards_of_both_passes_by_hand():
-    episode, _ = play([RIGHT, WRONG, "seven", RIGHT], [RIGHT, RIGHT, "\\boxed{6}", WRONG])
+    episode, _ = played([RIGHT, WRONG, "seven", RIGHT], [RIGHT, RIGHT, "\\boxed{6}", WRONG])
     drafted, refined = episode.streams
     assert [sample.reward for sample in drafted.groups[0].samples] == [2.5, 0.5, 0.0, 2.5]
     # No bonus for a conversion: 2 + 0.5 twice, 2 without the format, 0.5.
@@ -38,23 +34,17 @@ def test_one_seat_plays_both_at_agons_budget():
     assert game.trained_seats() == ("solver",)
     assert game.rollouts_per_step() == agon.rollouts_per_step() == 64
     assert game.evaluation() == EvalSpec("self-refine", ("solver",))
-    episode, table = play([RIGHT], [WRONG], step=1)
+    episode, table = played([RIGHT], [WRONG], step=1)
     assert {s.completion.seat for stream in episode.streams for g in stream.groups for s in g.samples} == {"solver"}
     assert sum(len(prompts) * n for _, prompts, n in table.asked) == 8
 
 
 def test_each_refinement_reads_its_own_draft_without_its_answer():
     drafts = [f"Idea {i - 100}: use fingers. The answer is {i}. <answer>{i}</answer>" for i in range(100, 104)]
-    _, table = play(drafts, [RIGHT])
+    _, table = played(drafts, [RIGHT])
     _, prompts, n = table.asked[1]
     assert (len(prompts), n) == (4, 1)
     for i, prompt in enumerate(prompts):
         assert "Here is your own attempt" in prompt
         assert f"Idea {i}: use fingers." in prompt
         assert str(100 + i) not in prompt
-
-
-def test_empty_recaps_are_warned_of():
-    game = make_game("self-refine", {})
-    assert game.warnings({"empty_summaries": 0.2}) == []
-    assert "21% of the drafts" in game.warnings({"empty_summaries": 0.21})[0]

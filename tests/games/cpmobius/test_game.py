@@ -3,14 +3,13 @@
 import json
 import random
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from safetensors.torch import load_file
 
 from lite_selfplay import RunConfig, resume, train
 from lite_selfplay.credit import stream_advantages
@@ -25,7 +24,8 @@ from lite_selfplay.games.cpmobius.rewards import (
     progress,
     token_weighted,
 )
-from lite_selfplay.testing import ScriptedTable, check_game
+from lite_selfplay.testing import ScriptedTable
+from tests.made import completion, metrics_of, plays, rewards, same_weights, seat_weights
 
 TWO, THREE, NONE = "<answer>2</answer>", "<answer>3</answer>", "no idea"
 VALIDATION = [Problem(f"v-{i}", f"What is {i} - {i}?", "0") for i in range(1, 5)]
@@ -97,10 +97,6 @@ def test_progress_reads_back_what_it_kept():
 # Reading tasks
 
 
-def said(text: str, stop: str = "eos") -> Completion:
-    return Completion("", text, (), (1,), (-1.0,), stop, "coach", 0, Sampling())
-
-
 @pytest.mark.parametrize(
     ("text", "stop", "reason", "question"),
     [
@@ -115,7 +111,7 @@ def said(text: str, stop: str = "eos") -> Completion:
     ],
 )
 def test_a_task_is_the_text_after_the_reasoning(text: str, stop: str, reason: str, question: str | None):
-    proposal = read_task(said(text, stop))
+    proposal = read_task(completion(text, stop))
     assert proposal.reason == reason
     assert question is None or proposal.question == question
 
@@ -135,18 +131,8 @@ def play(
     coach: Sequence[str] = ("What is 1 + 1?",),
 ) -> list[Episode]:
     """So many steps of a game, the lists read in a circle from the first step on; `play.table` is the table."""
-    table = play.table = ScriptedTable({"coach": coach, "player": player, "player, measured": measured}, VALIDATION)
-    episodes = []
-    for step in range(steps):
-        table.open(step, game.seats(step))
-        episodes.append(game.play(step, table))
-    table.close()
-    return episodes
-
-
-def stream(episode: Episode, role: str) -> list[list[float]]:
-    (found,) = [s for s in episode.streams if s.role == role]
-    return [[sample.reward for sample in group.samples] for group in found.groups]
+    play.table = ScriptedTable({"coach": coach, "player": player, "player, measured": measured}, VALIDATION)
+    return plays(game, play.table, steps)
 
 
 # 1 of 4 right before, 3 of 4 after the first update: Delta is 50 points.
@@ -156,13 +142,13 @@ UP = [RIGHT, WRONG, WRONG, WRONG, RIGHT, RIGHT, RIGHT, WRONG]
 def test_a_round_by_hand():
     # The filter sees 3 of 4 agree; the fresh answers, which train, 2 of 4.
     learn, teach = play(cpmobius(), [TWO, TWO, TWO, THREE, TWO, TWO, NONE, THREE], UP)
-    assert stream(learn, "player") == [[1, 1, 0, 0]]
+    assert rewards(learn, "player") == [[1, 1, 0, 0]]
     assert [s.info["question"] for s in learn.streams[1].groups[0].samples] == ["q-0-0"] * 4
     assert learn.streams[1].groups[0].problem == Problem("q-0-0", "What is 1 + 1?", "2")
     assert stream_advantages(learn.streams[0]) == [[None]]  # the coach's task is on record, and trains nobody
     assert learn.log["validation_accuracy"] == 25
     assert (teach.streams[0].role, teach.streams[0].credit) == ("coach", "reinforce")
-    assert stream(teach, "coach") == [[25.0]]  # 2 of 4 agree, times 50 points
+    assert rewards(teach, "coach") == [[25.0]]  # 2 of 4 agree, times 50 points
     assert stream_advantages(teach.streams[0]) == [[25.0]]
     assert (teach.log["delta"], teach.log["validation_accuracy"]) == (50, 75)
     # Changes 0, 1, 1, 0: variance 1/3 over 4.
@@ -181,7 +167,7 @@ def test_answers_are_drawn_afresh_or_reused():
         play(cpmobius(resample=again), [TWO, TWO, TWO, THREE], UP, steps=1)
         assert [(role, n) for role, _, n in play.table.asked if role == "player"] == asked
     (learn,) = play(cpmobius(resample=False), [TWO, TWO, TWO, THREE, NONE], UP, steps=1)
-    assert stream(learn, "player") == [[1, 1, 1, 0]]
+    assert rewards(learn, "player") == [[1, 1, 1, 0]]
 
 
 def test_a_task_without_a_fresh_majority_is_left_out():
@@ -201,14 +187,14 @@ def test_a_task_that_most_answers_say_nothing_to_is_left_out():
 
 def test_the_releases_rewards():
     signed, teach = play(cpmobius(reward="signed", coach_reward="advantage", resample=False), [TWO, TWO, TWO, NONE], UP)
-    assert stream(signed, "player") == [[1, 1, 1, -1]]
+    assert rewards(signed, "player") == [[1, 1, 1, -1]]
     (group,) = signed.streams[1].groups
     lengths = [len(s.completion.token_ids) for s in group.samples]
     (advantages,) = stream_advantages(signed.streams[1])
     weighted = sum(a * n for a, n in zip(advantages, lengths, strict=True)) / sum(lengths)
-    assert stream(teach, "coach") == [[pytest.approx(50 * weighted)]]
+    assert rewards(teach, "coach") == [[pytest.approx(50 * weighted)]]
     _, teach = play(cpmobius(coach_reward="delta"), [TWO, TWO, TWO, THREE], UP)
-    assert stream(teach, "coach") == [[50.0]]
+    assert rewards(teach, "coach") == [[50.0]]
 
 
 def test_tasks_are_drawn_until_there_are_enough_and_the_first_are_taken():
@@ -238,7 +224,7 @@ def test_draws_are_bounded_and_a_short_round_is_warned_of():
 
 def test_without_the_filter_what_is_too_easy_trains():
     (learn,) = play(cpmobius(filter=False), [TWO], UP, steps=1)
-    assert stream(learn, "player") == [[1, 1, 1, 1]]
+    assert rewards(learn, "player") == [[1, 1, 1, 1]]
     (tied,) = play(cpmobius(filter="off", max_draws=1), [TWO, THREE], UP, steps=1)
     assert tied.log["no_majority"] == 1
     assert [s.role for s in tied.streams] == ["coach"]
@@ -337,26 +323,12 @@ def test_several_answers_to_each_validation_problem():
     assert (learn.log["validation_accuracy"], teach.log["validation_accuracy"], teach.log["delta"]) == (25, 50, 25)
     # Changes 1, 0, 1, 0 of 2: variance 1/3 over 4, and half of the root.
     assert teach.log["delta_error"] == pytest.approx(100 * (1 / 12) ** 0.5 / 2)
-    assert stream(teach, "coach") == [[0.75 * 25]]
+    assert rewards(teach, "coach") == [[0.75 * 25]]
 
 
 def test_without_rollback_no_player_is_kept():
     taught = play(cpmobius(), [TWO, TWO, TWO, THREE], rights(1, 3, 0, 0, 2), steps=8)
     assert not any(episode.actions for episode in taught)
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        {},
-        {"resample": False, "reward": "signed", "coach_reward": "advantage", "rollback": 1},
-        {"coach_reward": "delta", "freeze_coach": True},
-        {"filter": False, "rollback": 2, "validation_samples": 3},
-        {"rollback": 1, "rollback_from": 3},
-    ],
-)
-def test_every_switch_keeps_the_contract_and_resumes_in_the_middle_of_a_round(options: Mapping[str, Any]):
-    check_game(cpmobius(3, 2, **options), steps=8)
 
 
 def test_options_are_checked():
@@ -424,22 +396,16 @@ def small(folder: Path, steps: int, **game: Any) -> RunConfig:
     return RunConfig(**{**SMALL, "game": {**SMALL["game"], **game}, "steps": steps, "run_dir": folder})
 
 
-def weights(run: Path, step: int, seat: str) -> dict[str, Any]:
-    """A seat's weights after so many steps."""
-    return load_file(run / "checkpoints" / f"step-{step}" / "adapters" / seat / "adapter_model.safetensors")
-
-
-def same(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
-    return all((one[key] == other[key]).all() for key in one)
-
-
 def test_a_run_trains_player_and_coach_in_turn_and_resumes_in_the_middle_of_a_round(tmp_path: Path):
     run, half = tmp_path / "run", tmp_path / "half"
     train(small(run, 5))
-    rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    rows = metrics_of(run)
     assert [row["game"]["phase"] for row in rows] == ["player", "coach"] * 2 + ["player"]
     for step, row in enumerate(rows):
-        stays = {seat: same(weights(run, step, seat), weights(run, step + 1, seat)) for seat in ("coach", "player")}
+        stays = {
+            seat: same_weights(seat_weights(run, step, seat), seat_weights(run, step + 1, seat))
+            for seat in ("coach", "player")
+        }
         moves_the_coach = row["game"]["phase"] == "coach" and row["game"]["delta"] != 0
         assert stays == {"coach": not moves_the_coach, "player": row["game"]["phase"] == "coach"}
         if row["game"]["phase"] == "player":
@@ -452,14 +418,14 @@ def test_a_run_trains_player_and_coach_in_turn_and_resumes_in_the_middle_of_a_ro
     for step in (4, 5):  # what is left ends between the player's step and the coach's
         shutil.rmtree(half / "checkpoints" / f"step-{step}")
     resume(half)
-    assert all(same(weights(run, 5, seat), weights(half, 5, seat)) for seat in ("coach", "player"))
+    assert all(same_weights(seat_weights(run, 5, seat), seat_weights(half, 5, seat)) for seat in ("coach", "player"))
 
 
 @pytest.mark.long
 def test_a_frozen_coach_stays_as_it_was_to_the_bit(tmp_path: Path):
     train(small(tmp_path / "run", 4, freeze_coach=True, rollback=1))
-    assert same(*(weights(tmp_path / "run", step, "coach") for step in (0, 4)))
-    assert not same(*(weights(tmp_path / "run", step, "player") for step in (0, 4)))
+    assert same_weights(*(seat_weights(tmp_path / "run", step, "coach") for step in (0, 4)))
+    assert not same_weights(*(seat_weights(tmp_path / "run", step, "player") for step in (0, 4)))
 
 
 def test_a_player_that_only_gets_worse_is_put_back_to_where_training_began(
@@ -469,7 +435,7 @@ def test_a_player_that_only_gets_worse_is_put_back_to_where_training_began(
     monkeypatch.setattr(CpMobius, "_measure", lambda self, table: next(scores))
     run = tmp_path / "run"
     train(small(run, 4, rollback=2))
-    rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    rows = metrics_of(run)
     assert [row["game"].get("restored") for row in rows] == [None, False, None, True]
-    assert not same(weights(run, 0, "player"), weights(run, 3, "player"))
-    assert same(weights(run, 0, "player"), weights(run, 4, "player"))
+    assert not same_weights(seat_weights(run, 0, "player"), seat_weights(run, 3, "player"))
+    assert same_weights(seat_weights(run, 0, "player"), seat_weights(run, 4, "player"))

@@ -1,5 +1,3 @@
-import dataclasses
-import json
 import random
 from typing import Any
 
@@ -8,42 +6,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lite_selfplay.credit import stream_advantages
-from lite_selfplay.data import Completion, Episode, Problem
+from lite_selfplay.data import Problem
 from lite_selfplay.errors import ConfigError, GameError, UnknownNameError
 from lite_selfplay.games import make_game
 from lite_selfplay.games.pasodoble.game import PasoDoble
 from lite_selfplay.games.pasodoble.proposals import parse_proposal, proposer_prompt, solver_prompt, worked_proposal
 from lite_selfplay.runs.report.steps import progress_line
-from lite_selfplay.testing import ScriptedTable, check_game, noisy_script
+from lite_selfplay.testing import ScriptedTable
+from tests.made import Unread, completion, play, rewards
 
 PASSAGES = [Problem("p-1", "Hens lay eggs."), Problem("p-2", "Trains run on rails.")]
 RIGHT, WRONG = "<answer>7</answer>", "<answer>8</answer>"
-SWITCHES: list[dict[str, Any]] = [
-    {},
-    {"knowledge": "none"},
-    {"freeze_proposer": True},
-    {"reward": "random"},
-    {"reward": "random_with_format"},
-    {"diversity": False},
-    {"seats": "shared"},
-    {"tau_sim": 0.8, "leak_guard": "substring", "gate": "pass_rate"},
-    {"gate": "valid"},
-    {"gate": "valid", "freeze_proposer": True},
-    {"gate": "valid", "mode": "offline", "proposer_steps": 1, "solver_steps": 1},
-    {"gate": "pass_rate", "mode": "offline", "proposer_steps": 1, "solver_steps": 1},
-    {"leak_guard": False, "credit": "group_mean"},
-    {"mode": "offline", "proposer_steps": 2, "solver_steps": 2},
-    {"mode": "offline", "proposer_steps": 1, "solver_steps": 3, "eviction": True, "freeze_proposer": True},
-]
 
 
 def proposal(question: str, answer: str = "7") -> str:
     return f"<problem>{question}</problem><answer>So \\boxed{{{answer}}}.</answer>"
-
-
-def play(game: PasoDoble, table: ScriptedTable, step: int = 0) -> Episode:
-    table.open(step, game.seats(step))
-    return game.play(step, table)
 
 
 def make(j: int, k: int = 4, **options: Any) -> PasoDoble:
@@ -55,16 +32,6 @@ def make(j: int, k: int = 4, **options: Any) -> PasoDoble:
 
 def table(proposals: list[str], answers: list[str]) -> ScriptedTable:
     return ScriptedTable({"proposer": proposals, "solver": answers}, PASSAGES)
-
-
-def rewards(episode: Episode, role: str) -> list[list[float]]:
-    (stream,) = [stream for stream in episode.streams if stream.role == role]
-    return [[sample.reward for sample in group.samples] for group in stream.groups]
-
-
-def said(text: str, **changes: Any) -> Completion:
-    ((completion,),) = ScriptedTable({"proposer": [text]}).ask("proposer", ["?"])
-    return dataclasses.replace(completion, **changes)
 
 
 # Reading proposals
@@ -108,23 +75,17 @@ def test_parsing(text: str, expected: tuple[str, str | None] | None):
     ],
 )
 def test_why_a_proposal_is_refused(text: str, changes: dict[str, Any], reason: str):
-    assert make(2)._read(table([], []), said(text, **changes)).reason == reason
+    assert make(2)._read(table([], []), completion(text, **changes)).reason == reason
 
 
 def test_a_question_that_the_solvers_prompt_cannot_hold_is_malformed():
     fits = make(2, question_tokens=len(solver_prompt("3 + 4?")))
-    assert fits._read(table([], []), said(proposal("3 + 4?"))).usable
-    assert fits._read(table([], []), said(proposal("33 + 4?"))).reason == "too_long"
-
-    class Short(ScriptedTable):
-        def ask(self, role: str, prompts: Any, n: int = 1, sampling: Any = None) -> list[list[Completion]]:
-            rows = super().ask(role, prompts, n, sampling)
-            long = [[dataclasses.replace(c, stop="prompt_too_long") for c in row] for row in rows]
-            return [a if "long" in p else b for p, a, b in zip(prompts, long, rows, strict=True)]
+    assert fits._read(table([], []), completion(proposal("3 + 4?"))).usable
+    assert fits._read(table([], []), completion(proposal("33 + 4?"))).reason == "too_long"
 
     game = make(2, k=2)
     script = {"proposer": [proposal("long"), proposal("3 + 4?")], "solver": [RIGHT, RIGHT, RIGHT, WRONG]}
-    episode = play(game, Short(script, PASSAGES))
+    episode = play(game, Unread(script, PASSAGES))
     assert episode.log["refused"] == {"too_long": 1}
     assert rewards(episode, "proposer") == [[0.0, pytest.approx(0.8)]]
     assert len(game.state()["history"]) == 1
@@ -436,14 +397,6 @@ def test_a_frozen_proposer_collects_questions_without_moving():
 # The contract
 
 
-@pytest.mark.parametrize("options", SWITCHES, ids=str)
-def test_every_switch_keeps_the_contract(options: dict[str, Any]):
-    check_game(
-        make(3, k=3, tau_sim=options.get("tau_sim", 0.99), **{k: v for k, v in options.items() if k != "tau_sim"}),
-        steps=12,
-    )
-
-
 @settings(max_examples=25, deadline=None)
 @given(
     st.lists(st.sampled_from(["aaa", "abc", "bbb", "xyz", ""]), min_size=3, max_size=9),
@@ -474,26 +427,6 @@ def test_what_trains_keeps_to_its_bounds(questions: list[str], answers: list[str
                         accepted.add(sample.info["question"])
 
 
-@pytest.mark.parametrize("after", range(9))
-def test_a_restored_game_plays_on_from_the_middle_of_any_phase(after: int):
-    def new() -> PasoDoble:
-        return make(4, k=3, mode="offline", proposer_steps=2, solver_steps=2, tau_sim=0.99, eviction=True)
-
-    game = new()
-    script = ScriptedTable(noisy_script(game), PASSAGES)
-    for step in range(after):
-        play(game, script, step)
-    twin = new()
-    twin.restore(json.loads(json.dumps(game.state())))
-    # Both go on at tables of their own, from the same place in the script.
-    tables = [ScriptedTable(noisy_script(game), PASSAGES) for _ in range(2)]
-    steps = range(after, after + 9)
-    played = [[play(each, at, s) for s in steps] for each, at in ((game, tables[0]), (twin, tables[1]))]
-    assert played[0] == played[1]
-    assert game.state() == twin.state()
-    assert {episode.log["phase"] for episode in played[0]} == {"proposer", "solver"}
-
-
 def test_a_dry_run_names_phases_and_draws():
     (line,) = make(6, k=6).describe(600)
     assert "1 x 6 proposals, 6 answers to each question, at most 42 completions" in line
@@ -517,7 +450,7 @@ def test_worked_proposals_are_what_play_accepts():
     example = game.cold_start("proposer", problem(), random.Random(0), thinks=False)
     assert example is not None
     assert example.prompt == proposer_prompt("3 + 4 = 7.")  # a passage to compose a problem from, not to copy one
-    found = game._read(table([], []), said(example.completion))
+    found = game._read(table([], []), completion(example.completion))
     assert (found.question, found.answer, found.reason) == ("What is 3 + 4?", "7", "")
 
 

@@ -8,11 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
-from safetensors.torch import load_file
 
 from lite_selfplay import Run, RunConfig, load_run, resume, train
 from lite_selfplay.games.pasodoble import game as pasodoble
+from tests.made import same_weights, seat_weights
 
 SEATS = ("proposer", "solver")
 OFFLINE = {"mode": "offline", "proposer_steps": 2, "solver_steps": 2, "attempts": 2, "solver_questions": 3}
@@ -48,17 +47,7 @@ def offline(tmp_path_factory: pytest.TempPathFactory) -> Run:
 
 def moved(run: Run, step: int) -> set[str]:
     """The seats that a step moved, by its checkpoints before and after."""
-    found = set()
-    for seat in SEATS:
-        before, after = (load_seat(run.path / "checkpoints" / f"step-{n}", seat) for n in (step - 1, step))
-        if any(not torch.equal(before[name], after[name]) for name in before):
-            found.add(seat)
-    return found
-
-
-def load_seat(checkpoint: Path, seat: str) -> dict[str, torch.Tensor]:
-    (path,) = checkpoint.rglob(f"{seat}/adapter_model.safetensors")
-    return load_file(path)
+    return {s for s in SEATS if not same_weights(*(seat_weights(run.path, n, s) for n in (step - 1, step)))}
 
 
 def test_offline_phases_move_one_seat_and_leave_the_other_as_it_is(offline: Run):
@@ -84,8 +73,7 @@ def test_a_run_resumed_in_the_middle_of_a_phase_goes_on_as_it_would_have(offline
         train(short.model_copy(update={"run": short.run.model_copy(update={"steps": stop})}))
         run = resume(path, steps=5)
         for seat in SEATS:
-            mine, theirs = (load_seat(r.path / "checkpoints" / "step-5", seat) for r in (run, offline))
-            assert all(torch.equal(mine[name], theirs[name]) for name in theirs)
+            assert same_weights(*(seat_weights(each.path, 5, seat) for each in (run, offline)))
         assert [row["game"] for row in run.metrics_rows()] == [row["game"] for row in offline.metrics_rows()]
 
 

@@ -6,7 +6,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lite_selfplay.data import Completion, Sampling
 from lite_selfplay.games.propose_solve.difficulty import (
     Bounds,
     Candidate,
@@ -19,8 +18,9 @@ from lite_selfplay.games.propose_solve.difficulty import (
 from lite_selfplay.games.propose_solve.proposals import Proposal
 from lite_selfplay.games.propose_solve.voting import Vote
 from lite_selfplay.testing import ScriptedTable
+from tests.made import Unread, completion
 
-SAID = Completion("", "What is 1 + 1?", (), (1,), (-1.0,), "eos", "coach", 0, Sampling())
+SAID = completion("What is 1 + 1?")
 QUESTION = Proposal(SAID, "What is 1 + 1?")
 
 
@@ -88,14 +88,8 @@ def test_nobody_is_asked_where_there_is_no_question():
 
 
 def test_a_question_longer_than_a_prompt_may_be_is_refused():
-    class Short(ScriptedTable):
-        def ask(self, role, prompts, n=1, sampling=None):
-            return [
-                [replace(c, stop="prompt_too_long") for c in row] for row in super().ask(role, prompts, n, sampling)
-            ]
-
-    table = Short({"player": [""]})
-    (found,) = answered(table, "player", proposals(""), 2, prefix="q")
+    longer = replace(QUESTION, question="a long one")
+    (found,) = answered(Unread({"player": [""]}), "player", [longer], 2, prefix="q")
     assert (found.proposal.reason, found.vote) == ("too_long", None)
 
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lite_selfplay.data import Completion, Problem, Sampling
+from lite_selfplay.data import Completion, Problem
 from lite_selfplay.errors import ConfigError, GameError
 from lite_selfplay.games.propose_solve.game import SHOWN_CHARACTERS, ProposeSolve, ProposeSolveOptions
 from lite_selfplay.games.propose_solve.proposals import (
@@ -19,12 +19,7 @@ from lite_selfplay.games.propose_solve.proposals import (
     last_tagged,
     read,
 )
-
-
-def said(text: str, stop: str = "eos", prefill: str = "") -> Completion:
-    return Completion(
-        "", text, (), tuple(text.encode()), (-1.0,) * len(text.encode()), stop, "s", 0, Sampling(), prefill
-    )
+from tests.made import completion
 
 
 def tagged(text: str) -> tuple[str, str | None] | None:
@@ -36,30 +31,30 @@ def tagged(text: str) -> tuple[str, str | None] | None:
 
 
 @pytest.mark.parametrize(
-    ("completion", "reason", "question", "answer"),
+    ("said", "reason", "question", "answer"),
     [
-        (said("<problem> 2 + 2? </problem> \\boxed{4}"), "", "2 + 2?", "4"),
-        (said("<problem>2 + 2?</problem>"), "", "2 + 2?", None),
-        (said("<problem> </problem> \\boxed{4}"), "empty", "", "4"),
-        (said(""), "empty", "", None),
-        (said(" \n"), "empty", "", None),
-        (said("", "length"), "truncated", "", None),
-        (said("2 + 2?"), "off_format", "", None),
-        (said("<problem>2 + 2?", "length"), "truncated", "", None),
-        (said("<problem>2 + 2?</problem> and on and on", "length"), "", "2 + 2?", None),
-        (said("<think>never closed <problem>2?</problem>"), "off_format", "", None),
-        (said("<think>never closed", "length"), "truncated", "", None),
-        (said("<think>a <problem>no</problem></think><problem>yes</problem>"), "", "yes", None),
-        (said("<problem>in the reasoning</problem></think>", prefill="<think>\n"), "empty", "", None),
-        (said("inside</think><problem>2?</problem>", prefill="<think>\n"), "", "2?", None),
-        (said("<problem>2?</problem>", prefill="<think>\n"), "off_format", "", None),
-        (said("<problem>2?</problem>", "prompt_too_long"), "prompt_too_long", "", None),
+        (completion("<problem> 2 + 2? </problem> \\boxed{4}"), "", "2 + 2?", "4"),
+        (completion("<problem>2 + 2?</problem>"), "", "2 + 2?", None),
+        (completion("<problem> </problem> \\boxed{4}"), "empty", "", "4"),
+        (completion(""), "empty", "", None),
+        (completion(" \n"), "empty", "", None),
+        (completion("", "length"), "truncated", "", None),
+        (completion("2 + 2?"), "off_format", "", None),
+        (completion("<problem>2 + 2?", "length"), "truncated", "", None),
+        (completion("<problem>2 + 2?</problem> and on and on", "length"), "", "2 + 2?", None),
+        (completion("<think>never closed <problem>2?</problem>"), "off_format", "", None),
+        (completion("<think>never closed", "length"), "truncated", "", None),
+        (completion("<think>a <problem>no</problem></think><problem>yes</problem>"), "", "yes", None),
+        (completion("<problem>in the reasoning</problem></think>", prefill="<think>\n"), "empty", "", None),
+        (completion("inside</think><problem>2?</problem>", prefill="<think>\n"), "", "2?", None),
+        (completion("<problem>2?</problem>", prefill="<think>\n"), "off_format", "", None),
+        (completion("<problem>2?</problem>", "prompt_too_long"), "prompt_too_long", "", None),
     ],
 )
-def test_reading_a_proposal(completion: Completion, reason: str, question: str, answer: str | None):
-    found = read(completion, tagged)
+def test_reading_a_proposal(said: Completion, reason: str, question: str, answer: str | None):
+    found = read(said, tagged)
     assert (found.reason, found.question, found.answer) == (reason, question, answer)
-    assert found.completion is completion
+    assert found.completion is said
     assert found.usable == (reason == "")
 
 
@@ -70,15 +65,15 @@ PIECES = ["<problem>", "</problem>", "<think>", "</think>", "\\boxed{", "}", "4"
 @given(st.lists(st.sampled_from(PIECES), max_size=10).map("".join))
 def test_a_proposal_has_a_question_or_a_reason(text):
     for stop in ("eos", "length", "string", "prompt_too_long"):
-        found = read(said(text, stop), tagged)
+        found = read(completion(text, stop), tagged)
         assert found.reason in REASONS
         assert found.usable == bool(found.question) == (found.reason == "")
 
 
 def test_after_reasoning():
-    assert after_reasoning(said("<think>x</think> y ")) == "y"
-    assert after_reasoning(said("y")) == "y"
-    assert after_reasoning(said("<think>x")) is None
+    assert after_reasoning(completion("<think>x</think> y ")) == "y"
+    assert after_reasoning(completion("y")) == "y"
+    assert after_reasoning(completion("<think>x")) is None
 
 
 @pytest.mark.parametrize(
@@ -119,7 +114,7 @@ def test_the_last_box(text: str, content: str | None):
 
 
 def test_a_proposal_becomes_a_problem_or_is_refused():
-    proposal = read(said("<problem>2 + 2?</problem> \\boxed{4}"), tagged)
+    proposal = read(completion("<problem>2 + 2?</problem> \\boxed{4}"), tagged)
     assert proposal.problem("q-1") == Problem("q-1", "2 + 2?", "4")
     assert proposal.problem("q-1", "5") == Problem("q-1", "2 + 2?", "5")
     refused = proposal.refused("leaks")
@@ -128,7 +123,7 @@ def test_a_proposal_becomes_a_problem_or_is_refused():
 
 
 def test_reasons_are_counted_by_name():
-    some = [Proposal(said(""), reason=reason) for reason in ("leaks", "", "empty", "leaks", "")]
+    some = [Proposal(completion(""), reason=reason) for reason in ("leaks", "", "empty", "leaks", "")]
     assert count_reasons(some) == {"empty": 1, "leaks": 2}
     assert count_reasons([]) == {}
 
@@ -144,11 +139,11 @@ def family(**options: Any) -> Family:
     return Family(ProposeSolveOptions(**options))
 
 
-GOOD = Proposal(said("fine"), "2 + 2?", "4")
+GOOD = Proposal(completion("fine"), "2 + 2?", "4")
 
 
 def bad(text: str, reason: str = "off_format") -> Proposal:
-    return Proposal(said(text), reason=reason)
+    return Proposal(completion(text), reason=reason)
 
 
 def test_what_a_question_yield_says():

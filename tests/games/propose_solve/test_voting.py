@@ -6,19 +6,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lite_selfplay.data import Completion, Sampling
+from lite_selfplay.data import Completion
 from lite_selfplay.games.propose_solve.voting import Vote, count, verdicts_by_vote, vote
 from lite_selfplay.testing import ScriptedTable
 from lite_selfplay.verify.keys import answer_key
 from lite_selfplay.verify.math import check
-
-
-def said(text: str) -> Completion:
-    return Completion("", text, (), (1,), (0.0,), "eos", "A", 0, Sampling())
+from tests.made import completion
 
 
 def answers(*values: str | None) -> list[Completion]:
-    return [said("no idea" if value is None else f"<answer>{value}</answer>") for value in values]
+    return [completion("no idea" if value is None else f"<answer>{value}</answer>") for value in values]
 
 
 @pytest.mark.parametrize(
@@ -81,14 +78,15 @@ def test_figures_are_asked_for_in_some_topics() -> None:
 
 
 def test_reasoning_that_never_ends_is_no_vote() -> None:
-    group = [said("<think>so <answer>4</answer>"), *[said("<think>x</think><answer>4</answer>")] * 2]
+    group = [completion("<think>so <answer>4</answer>"), *[completion("<think>x</think><answer>4</answer>")] * 2]
     assert vote(ScriptedTable({}), [group]) == [Vote("4", 2, 3, (False, True, True), (None, "4", "4"))]
 
 
 def test_verdicts_say_who_agrees_and_why_not() -> None:
-    group = answers("4", "4.0", "5", None)
+    group = [completion("<answer>4</answer>"), completion("\\boxed{4.0}"), *answers("5", None)]
     verdicts = verdicts_by_vote(group, count(["4", "4.0", "5", None]), thinks=False)
     assert [verdict.correct for verdict in verdicts] == [True, True, False, False]
+    assert [verdict.well_formed for verdict in verdicts] == [True, False, True, False]
     assert [verdict.score for verdict in verdicts] == [1.0, 1.0, 0.0, 0.0]
     assert [verdict.reason for verdict in verdicts] == ["", "", "wrong", "no_answer"]
     assert [verdict.answer for verdict in verdicts] == ["4", "4.0", "5", None]

@@ -1,16 +1,14 @@
 """The corruptor: by hand, and on thousands of real solutions every corrupted step is wrong when recomputed."""
 
-import os
 import random
 import re
 from collections import Counter
 from fractions import Fraction
 from functools import cache
-from pathlib import Path
 
 import pytest
 
-from lite_selfplay.data import Completion, Problem, Sampling
+from lite_selfplay.data import Problem
 from lite_selfplay.games.spc.corruptor import (
     CHANGES,
     KIND_OF,
@@ -33,9 +31,8 @@ from lite_selfplay.games.spc.replies import (
 )
 from lite_selfplay.games.spc.steps import StepPair, without_notes
 from lite_selfplay.tasks import load_task
-from lite_selfplay.tasks.jsonl import read_jsonl
+from tests.made import completion, shared_problems
 
-DATA = Path(os.environ.get("LITE_SELFPLAY_TEST_DATA") or Path(__file__).parents[3] / ".." / "shared" / "data")
 SOLUTION = "She sells 16 - 3 - 4 = <<16-3-4=9>>9 eggs.\nShe makes 9 * $2 = $<<9*2=18>>18.\n#### 18"
 EGGS = Problem(
     "eggs", "A duck lays 16 eggs. 3 are eaten, 4 baked, the rest sold at $2.", "18", extra={"solution": SOLUTION}
@@ -44,18 +41,11 @@ EGGS = Problem(
 FLAW = re.compile(r"What is needed is (?P<needed>.+ = .+)\. The step says (?P<said>.+ = .+): something else\.")
 
 
-def gsm8k(name: str = "gsm8k_train") -> list[Problem]:
-    path = DATA / f"{name}.jsonl"
-    if not path.is_file():
-        pytest.skip(f"no benchmark file {path}: set LITE_SELFPLAY_TEST_DATA to the folder that holds it")
-    return read_jsonl(path)
-
-
 @cache
 def real_pairs() -> list[tuple[Problem, StepPair]]:
     """The pairs of thousands of GSM8K's solutions."""
     rng = random.Random(3)
-    return [(problem, pair) for problem in gsm8k()[:2200] for pair in corruptions(problem, rng)]
+    return [(problem, pair) for problem in shared_problems("gsm8k_train")[:2200] for pair in corruptions(problem, rng)]
 
 
 @pytest.mark.parametrize(
@@ -204,10 +194,6 @@ def test_every_change_serves_a_kind_of_error_that_the_sneaky_generator_may_name(
 
 
 # Examples for cold start
-
-
-def completion(text: str) -> Completion:
-    return Completion("ask", text, (1,), (2,), (-1.0,), "eos", "seat", 0, Sampling())
 
 
 @pytest.mark.data

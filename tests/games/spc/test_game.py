@@ -1,7 +1,6 @@
 """SPC's game: every fate of a step by a script, the switches, and a run of `tiny` killed in every step."""
 
 import json
-import os
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -22,7 +21,8 @@ from lite_selfplay.games.spc.replies import KINDS, Critique, Rewrite
 from lite_selfplay.runs.api import resume
 from lite_selfplay.runs.checkpoints import find_checkpoints
 from lite_selfplay.testing import ScriptedTable
-from tests.games.test_golden import GOLDEN, shown
+from tests.games.test_golden import check_golden, shown
+from tests.made import jsonl
 
 # What becomes of the only step of each of these problems' solutions.
 STORIES = ("fooled", "caught", "harmless", "unstable", "undecided", "refused", "rejected", "unsolved")
@@ -261,14 +261,9 @@ def test_a_seat_with_nothing_to_learn_from_stays_and_is_kept(table: ScriptedTabl
     assert warnings == ["there is nothing for sneaky and critic to learn from in this round"]
 
 
-@pytest.mark.parametrize("case", ["spc-fates"])
-def test_golden_playthrough_of_every_fate(table: ScriptedTable, case: str):
+def test_golden_playthrough_of_every_fate(table: ScriptedTable):
     steps = [shown(episode) for _, episode in play_out(game(rounds=1), without_files(table))]
-    played = json.loads(json.dumps(steps))
-    path = GOLDEN / f"{case}.json"
-    if os.environ.get("LITE_SELFPLAY_WRITE_GOLDEN"):
-        path.write_text(json.dumps(played, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
-    assert played == json.loads(path.read_text(encoding="utf-8"))
+    check_golden("spc-fates", steps)
 
 
 def test_cases_survive_their_file(table: ScriptedTable):
@@ -304,16 +299,8 @@ def usable(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def config(tmp_path: Path) -> Callable[..., RunConfig]:
-    path = tmp_path / "solutions.jsonl"
-    with path.open("w", encoding="utf-8") as file:
-        for a in range(6):
-            row = {
-                "id": f"p{a}",
-                "problem": f"{a} + 2?",
-                "answer": str(a + 2),
-                "solution": f"It is \\boxed{{{a + 2}}}.",
-            }
-            file.write(json.dumps(row) + "\n")
+    rows = [(str(a), {"answer": str(a + 2), "solution": f"It is \\boxed{{{a + 2}}}."}) for a in range(6)]
+    path = jsonl(tmp_path / "solutions.jsonl", *({"id": f"p{a}", "problem": f"{a} + 2?", **row} for a, row in rows))
 
     def make(folder: Path, **more: Any) -> RunConfig:
         return RunConfig(

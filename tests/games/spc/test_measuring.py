@@ -14,6 +14,7 @@ from lite_selfplay.games.spc.judging import KIND, CriticScore, step_of, step_tas
 from lite_selfplay.games.spc.search import ATTEMPTS, SEARCHES
 from lite_selfplay.tasks.split import evaluation_set, without
 from lite_selfplay.verify import Verifier
+from tests.made import jsonl
 
 
 class Speaker:
@@ -75,8 +76,7 @@ def steps_file(path: Path) -> Path:
         for i in range(4)
     ] + [{"id": f"math-{i}", "problem": f"Other {i}?", "steps": ["d is right"], "label": -1} for i in range(2)]
     rows += [{"id": f"math-{i + 2}", "problem": f"Third {i}?", "steps": ["e is wrong"], "label": 0} for i in range(2)]
-    path.write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
-    return path
+    return jsonl(path, *rows)
 
 
 def test_a_critics_recalls_means_and_replies_without_a_judgement(tmp_path: Path):
@@ -114,13 +114,11 @@ def test_a_critics_recalls_means_and_replies_without_a_judgement(tmp_path: Path)
 
 
 def test_steps_are_made_of_worked_solutions_and_hold_their_problems_out(tmp_path: Path):
-    path = tmp_path / "worked.jsonl"
     rows = [
         {"question": f"What is {i} plus 2, twice?", "answer": f"{i}+2=<<{i}+2={i + 2}>>{i + 2}\n#### {i + 2}"}
         for i in range(9)
     ]
-    path.write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
-    task = step_task(str(path))
+    task = step_task(str(jsonl(tmp_path / "worked.jsonl", *rows)))
     assert task.name == "steps of worked"
     assert len(task.problems) == 8  # as many correct as wrong ones
     assert [problem.answer for problem in task.problems].count("Incorrect") == 4

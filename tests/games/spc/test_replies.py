@@ -2,7 +2,6 @@
 
 import pytest
 
-from lite_selfplay.data import Completion, Sampling
 from lite_selfplay.games.spc.replies import (
     KINDS,
     OPENING,
@@ -16,13 +15,10 @@ from lite_selfplay.games.spc.replies import (
     sneaky_prompt,
     solver_prompt,
 )
+from tests.made import completion
 
 ORIGINAL = "She sells 16 - 3 = 13 eggs."
 SLIP = rewrite_reply("arithmetic slip", "13 becomes 12.", "She sells 16 - 3 = 12 eggs.")
-
-
-def completion(text: str, stop: str = "eos", prefill: str = "") -> Completion:
-    return Completion("ask", text, (1,), (2,), (-1.0,), stop, "sneaky", 0, Sampling(), prefill)  # type: ignore[arg-type]
 
 
 def rewritten(kind: str, step: str) -> str:

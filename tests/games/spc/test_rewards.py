@@ -4,15 +4,15 @@ from collections.abc import Sequence
 
 import pytest
 
-from lite_selfplay.data import Completion, Problem, Sampling
+from lite_selfplay.data import Problem
 from lite_selfplay.games.spc.cases import Case, Trial, critic_reward, sneaky_reward
 from lite_selfplay.games.spc.collecting import SNEAKY_KINDS, critic_kind
 from lite_selfplay.games.spc.phases import judged, rewritten, tried_originals, tried_rewrites
-from lite_selfplay.games.spc.replies import Critique, critic_prompt, read_critique, rewrite_reply
+from lite_selfplay.games.spc.replies import critic_prompt, read_critique, rewrite_reply
 from lite_selfplay.games.spc.steps import split_steps
 from lite_selfplay.testing import ScriptedTable
+from tests.made import completion
 
-CAUGHT, FOOLED, UNDECIDED = Critique("incorrect"), Critique("correct"), Critique(reason="off_format")
 PROBLEM = Problem("eggs", "A duck lays 16 eggs. Ann eats 3 and sells the rest at $2 each. What does she get?", "26")
 STEPS = split_steps("Ann sells 16 - 3 = 13 eggs.\n\nShe gets 13 * 2 = 26 dollars. \\boxed{26}")
 ATTACK = rewrite_reply("arithmetic slip", "13 becomes 12.", "Ann sells 16 - 3 = 12 eggs.")
@@ -23,10 +23,7 @@ def case(
     original: Trial, attack: str | None = None, sneaky: Trial | None = None, critiques: Sequence[str] = ()
 ) -> Case:
     """The first step of the solution, and what was seen of it."""
-    said = [
-        Completion("ask", text, (1,), (2,), (-1.0,), "eos", "seat", 0, Sampling())
-        for text in (attack or "", *critiques)
-    ]
+    said = [completion(text) for text in (attack or "", *critiques)]
     return Case(
         "case",
         PROBLEM,
@@ -55,22 +52,6 @@ def test_counts_that_cannot_be(right: int, of: int):
         Trial(right, of)
 
 
-@pytest.mark.parametrize(
-    ("attacked", "found", "sneaky"),
-    [
-        (case(Trial(2, 4)), "unstable", None),
-        (case(Trial(3, 4), "no tags"), "refused", -1.0),
-        (case(Trial(4, 4), ATTACK, Trial(1, 4)), "harmless", -1.0),
-        (case(Trial(4, 4), ATTACK, Trial(0, 4), ["hm", INCORRECT]), "undecided", None),
-        (case(Trial(4, 4), ATTACK, Trial(0, 4), [INCORRECT, CORRECT, CORRECT, CORRECT]), "caught", -1.0),
-        (case(Trial(4, 4), ATTACK, Trial(0, 4), [CORRECT, INCORRECT, INCORRECT, INCORRECT]), "fooled", 1.0),
-    ],
-)
-def test_the_fate_of_a_step_and_what_its_author_earns(attacked: Case, found: str, sneaky: float | None):
-    assert attacked.fate() == found
-    assert sneaky_reward(attacked.fate()) == sneaky
-
-
 def test_the_bar_for_a_stable_step_can_be_another():
     assert case(Trial(2, 4), "no tags").fate(stable=0.5) == "refused"
     assert case(Trial(3, 4), "no tags").fate(stable=1.0) == "unstable"
@@ -82,20 +63,6 @@ def test_the_bar_for_a_stable_step_can_be_another():
 def test_a_game_that_is_not_over_has_no_fate(attacked: Case):
     with pytest.raises(ValueError, match=r"has no rewrite|was not tried|was not judged"):
         attacked.fate()
-
-
-@pytest.mark.parametrize("said", [CORRECT, INCORRECT, "hm"])
-def test_a_decided_game_is_zero_sum(said: str):
-    attacked = case(Trial(4, 4), ATTACK, Trial(0, 4), [said])
-    earned, critique = (
-        sneaky_reward(attacked.fate()),
-        critic_reward(read_critique(attacked.critiques[0]), correct=False),
-    )
-    assert critique == (-1 if earned is None else -earned)
-
-
-def test_the_critic_on_untouched_steps():
-    assert [critic_reward(c, correct=True) for c in (FOOLED, CAUGHT, UNDECIDED)] == [1, -1, -1]
 
 
 # Golden playthroughs: a solution, a scripted table, and all that follows
@@ -116,33 +83,40 @@ def play(original: Sequence[str], rewrite: str, sneaky: Sequence[str], critiques
     return cases[0]
 
 
+# What the roles say, and what follows: the fate (the first critique decides, whatever the others say), what the sneaky
+# generator earns, its row's kind, and what each critique earns.
 GOLDEN = {
-    "sneaky wins": ([SOUND] * 4, ATTACK, [LOST] * 4, [CORRECT, INCORRECT, CORRECT, "hm"]),
-    "critic wins": ([SOUND, SOUND, LOST, SOUND], ATTACK, [LOST] * 4, [INCORRECT, CORRECT, INCORRECT, INCORRECT]),
-    "invalid sneaky step": ([SOUND] * 4, ATTACK, [LOST, LOST, SOUND, LOST], []),
-    "unreadable sneaky step": ([SOUND] * 4, "Ann sells 12 eggs.", [], []),
-    "unstable original step": ([SOUND, LOST, LOST, SOUND], ATTACK, [], []),
-    "critique without verdict": ([SOUND] * 4, ATTACK, [LOST] * 4, ["hm", INCORRECT, INCORRECT, CORRECT]),
-}
-EXPECTED = {
-    "sneaky wins": ("fooled", 1.0, "won", [-1, 1, -1, -1]),
-    "critic wins": ("caught", -1.0, "caught", [1, -1, 1, 1]),
-    "invalid sneaky step": ("harmless", -1.0, "invalid", []),
-    "unreadable sneaky step": ("refused", -1.0, "invalid", []),
-    "unstable original step": ("unstable", None, None, []),
-    "critique without verdict": ("undecided", None, None, [-1, 1, 1, -1]),
+    "sneaky wins": (
+        ([SOUND] * 4, ATTACK, [LOST] * 4, [CORRECT, INCORRECT, INCORRECT, "hm"]),
+        ("fooled", 1.0, "won", [-1, 1, 1, -1]),
+    ),
+    "critic wins": (
+        ([SOUND, SOUND, LOST, SOUND], ATTACK, [LOST] * 4, [INCORRECT, CORRECT, CORRECT, CORRECT]),
+        ("caught", -1.0, "caught", [1, -1, -1, -1]),
+    ),
+    "invalid sneaky step": (
+        ([SOUND] * 4, ATTACK, [LOST, LOST, SOUND, LOST], []),
+        ("harmless", -1.0, "invalid", []),
+    ),
+    "unreadable sneaky step": (([SOUND] * 4, "Ann sells 12 eggs.", [], []), ("refused", -1.0, "invalid", [])),
+    "unstable original step": (([SOUND, LOST, LOST, SOUND], ATTACK, [], []), ("unstable", None, None, [])),
+    "critique without verdict": (
+        ([SOUND] * 4, ATTACK, [LOST] * 4, ["hm", INCORRECT, INCORRECT, CORRECT]),
+        ("undecided", None, None, [-1, 1, 1, -1]),
+    ),
 }
 
 
 @pytest.mark.parametrize("name", GOLDEN)
 def test_playthrough(name: str):
-    attacked = play(*GOLDEN[name])
+    said, expected = GOLDEN[name]
+    attacked = play(*said)
     found = attacked.fate()
     critiques = [read_critique(completion) for completion in attacked.critiques]
     earned = [critic_reward(critique, correct=False) for critique in critiques]
     kinds = [critic_kind(critique, correct=False) for critique in critiques]
     assert kinds == ["right" if reward > 0 else "wrong" for reward in earned]
-    assert (found, sneaky_reward(found), SNEAKY_KINDS.get(found), earned) == EXPECTED[name]
+    assert (found, sneaky_reward(found), SNEAKY_KINDS.get(found), earned) == expected
 
 
 @pytest.mark.parametrize(("text", "reward"), [(CORRECT, 1), (INCORRECT, -1), ("hm", -1)])

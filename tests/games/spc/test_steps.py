@@ -1,17 +1,14 @@
 """Splitting solutions: nothing lost, nothing cut inside, on GSM8K's own solutions and on other styles."""
 
 import json
-import os
 import time
-from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from lite_selfplay.games.spc.steps import StepPair, beginning, replaced, split_steps, without_notes
-
-DATA = Path(os.environ.get("LITE_SELFPLAY_TEST_DATA") or Path(__file__).parents[3] / ".." / "shared" / "data")
+from tests.made import shared
 
 MATH = (
     "We complete the square: \\[x^2 - 6x + 5 = (x - 3)^2 - 4.\n\n\\]\n\nSo the vertex is at $(3, -4)$.  The axis of "
@@ -120,10 +117,7 @@ def test_a_long_text_of_nothing_much_takes_no_time(piece: str):
 
 @pytest.mark.data
 def test_the_steps_of_gsm8k_are_its_lines():
-    path = DATA / "gsm8k_train.jsonl"
-    if not path.is_file():
-        pytest.skip(f"no benchmark file {path}: set LITE_SELFPLAY_TEST_DATA to the folder that holds it")
-    solutions = [json.loads(line)["answer"] for line in path.read_text(encoding="utf-8").splitlines()]
+    solutions = [json.loads(line)["answer"] for line in shared("gsm8k_train").read_text(encoding="utf-8").splitlines()]
     as_lines = 0
     for solution in solutions:
         steps = split_steps(solution)

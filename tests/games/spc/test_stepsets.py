@@ -1,7 +1,6 @@
 """Sets of labelled steps in the published layouts, the built-in one, and the figures of a critic."""
 
 import json
-import os
 from pathlib import Path
 
 import pytest
@@ -13,9 +12,7 @@ from lite_selfplay.games.spc.corruptor import holds
 from lite_selfplay.games.spc.judging import by_subset, critic_figures, harmonic_mean, mean_of_subsets
 from lite_selfplay.games.spc.steps import LabelledStep
 from lite_selfplay.games.spc.stepsets import read_pairs, read_step_set, steps_of_solutions
-from lite_selfplay.tasks.jsonl import read_jsonl
-
-DATA = Path(os.environ.get("LITE_SELFPLAY_TEST_DATA") or Path(__file__).parents[3] / ".." / "shared" / "data")
+from tests.made import jsonl, shared_problems
 
 
 def processbench(name: str, label: int, steps: int = 3) -> dict:
@@ -62,8 +59,7 @@ LABELLED = prm800k(
 
 
 def write(path: Path, rows: list[dict], *, listed: bool = False) -> Path:
-    path.write_text(json.dumps(rows) if listed else "".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-    return path
+    return jsonl(path, rows) if listed else jsonl(path, *rows)
 
 
 @pytest.mark.parametrize("listed", [False, True])
@@ -159,10 +155,7 @@ def test_files_that_hold_no_set(tmp_path: Path):
 
 @pytest.mark.data
 def test_the_built_in_set():
-    path = DATA / "gsm8k_test.jsonl"
-    if not path.is_file():
-        pytest.skip(f"no benchmark file {path}: set LITE_SELFPLAY_TEST_DATA to the folder that holds it")
-    problems = read_jsonl(path)
+    problems = shared_problems("gsm8k_test")
     found = steps_of_solutions(problems)
     assert steps_of_solutions(problems, each=20) == found[:40] != steps_of_solutions(problems, each=20, seed=1)
     assert [sum(step.correct is side for step in found) for side in (True, False)] == [500, 500]

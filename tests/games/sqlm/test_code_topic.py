@@ -7,7 +7,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lite_selfplay import RunConfig, train
-from lite_selfplay.data import Completion, Sampling
 from lite_selfplay.errors import ConfigError
 from lite_selfplay.games import make_game
 from lite_selfplay.games.prompts import fill
@@ -16,8 +15,9 @@ from lite_selfplay.games.sqlm.rewards import proposer_reward_by_tests
 from lite_selfplay.games.sqlm.topics import load_topic, problem_with_tests
 from lite_selfplay.tasks import load_task
 from lite_selfplay.tasks.base import derived_rng
-from lite_selfplay.testing import ScriptedTable, check_game
+from lite_selfplay.testing import ScriptedTable
 from lite_selfplay.verify.programs import read_tests, run_tests
+from tests.made import completion, plays, samples
 
 TOPIC = load_topic("code", 16)
 SUM = "Problem Description:\nPrint the sum.\n\nTest Cases:\n1 2 ||| 3\n4 5 6 ||| 15\n7 ||| 7\n0 0 ||| 0\n-1 1 ||| 0"
@@ -33,16 +33,9 @@ def code(n: int = 4, rows: int = 1, **options: object) -> Sqlm:
 
 
 def played(proposals: list[str], answers: list[str], **options: object):
-    game, table = code(**options), ScriptedTable({"proposer": proposals, "solver": answers})
-    try:
-        table.open(0, game.seats(0))
-        return game.play(0, table), table
-    finally:
-        table.close()
-
-
-def samples(episode, role):
-    return [s for stream in episode.streams if stream.role == role for group in stream.groups for s in group.samples]
+    table = ScriptedTable({"proposer": proposals, "solver": answers})
+    (episode,) = plays(code(**options), table, 1)
+    return episode, table
 
 
 @pytest.mark.parametrize(("share", "reward"), [(0, 0), (0.05, 1), (0.5, 1), (0.95, 1), (1, 0)])
@@ -74,10 +67,6 @@ def test_all_and_nothing_pay_nothing(answers, fate):
     episode, _ = played([SUM], answers)
     assert {sample.reward for sample in samples(episode, "proposer")} == {0}
     assert {sample.verdict.reason for sample in samples(episode, "proposer")} == {fate}
-
-
-def completion(text: str, stop: str = "eos") -> Completion:
-    return Completion("p", text, (), tuple(text.encode()), (), stop, "shared", 0, Sampling())  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -145,10 +134,6 @@ def test_a_proposer_is_taught_what_can_be_read():
     assert game.cold_start("proposer", sums, derived_rng(0), thinks=False) is None
 
 
-def test_the_contract_holds():
-    check_game(code(n=2, rows=2), steps=3)
-
-
 def test_questions_of_the_code_topic_are_not_pregenerated():
     with pytest.raises(ConfigError, match="bring tests"):
         make_game("sqlm", {"topic": "code", "questions": "pregenerated"})
@@ -165,5 +150,5 @@ def test_a_run_of_the_random_model(tmp_path):
         run={"dir": str(tmp_path / "run")},
     )
     run = train(config)
-    rows = [json.loads(line) for line in (run.path / "metrics.jsonl").read_text().splitlines()]
+    rows = run.metrics_rows()
     assert [row["game"]["proposals"] for row in rows] == [2, 2]

@@ -1,6 +1,3 @@
-import json
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,26 +6,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lite_selfplay import Run, RunConfig, train
-from lite_selfplay.data import Completion, Episode, Problem, Sample, Sampling, Stream
+from lite_selfplay.data import Problem
 from lite_selfplay.errors import ConfigError, GameError
 from lite_selfplay.games import make_game
-from lite_selfplay.games.prompts import fill
-from lite_selfplay.games.propose_solve.voting import Vote
 from lite_selfplay.games.sqlm.game import Sqlm, proposer_reward, read_question, solver_reward
 from lite_selfplay.games.sqlm.topics import load_topic, numbered_lines
 from lite_selfplay.tasks.base import derived_rng
-from lite_selfplay.testing import ScriptedTable, check_game, noisy_script
-
-SWITCHES: list[dict[str, Any]] = [
-    {"seats": "two"},
-    {"reward": "format"},
-    {"proposer_every": 1},
-    {"proposer_every": 2},
-    {"proposer_every": 0},
-    {"topic": "algebra", "proposer_every": 1},
-    {"topic": "code", "proposer_every": 1},
-    {"questions": "pregenerated", "calls": 3, "questions_per_call": 2},
-]
+from lite_selfplay.testing import ScriptedTable
+from tests.made import Unread, completion, disagreeing, jsonl, play, same_weights, samples, seat_weights, stream
 
 
 def answer(value: object) -> str:
@@ -39,19 +24,6 @@ def sqlm(n: int = 4, rows: int = 1, **options: Any) -> Sqlm:
     game = make_game("sqlm", options, group_size=n, problems_per_step=rows)
     assert isinstance(game, Sqlm)
     return game
-
-
-def played(game: Sqlm, table: ScriptedTable, step: int = 0) -> Episode:
-    table.open(step, game.seats(step))
-    return game.play(step, table)
-
-
-def stream(episode: Episode, role: str) -> Stream:
-    return next(stream for stream in episode.streams if stream.role == role)
-
-
-def samples(episode: Episode, role: str) -> list[Sample]:
-    return [sample for group in stream(episode, role).groups for sample in group.samples]
 
 
 # Rewards
@@ -66,20 +38,10 @@ def test_what_the_solver_earns(agrees: bool, formed: bool, majority: float, form
     assert solver_reward(agrees, formed, "format") == form
 
 
-@pytest.mark.parametrize(("votes", "reward"), [(0, 0), (1, 0), (2, 1), (3, 1), (4, 0)])
-def test_what_a_question_earns(votes: int, reward: float):
-    assert proposer_reward(votes, 4) == reward
-
-
-def test_of_two_answers_no_question_splits():
-    assert [proposer_reward(votes, 2) for votes in range(3)] == [0, 0, 0]
-
-
-@given(st.integers(2, 32).flatmap(lambda n: st.tuples(st.integers(0, n), st.just(n))))
-def test_a_question_earns_0_or_1_and_nothing_at_the_ends(case: tuple[int, int]):
-    votes, n = case
-    assert proposer_reward(votes, n) in (0, 1)
-    assert proposer_reward(votes, n) == (votes not in (0, 1, n))
+@pytest.mark.parametrize("n", range(2, 33))
+def test_a_question_is_paid_where_some_agree_and_not_all(n: int):
+    """With four answers 0, 0, 1, 1, 0; with two no question is paid."""
+    assert [proposer_reward(votes, n) for votes in range(n + 1)] == [0, 0, *[1] * (n - 2), 0]
 
 
 ANSWERS = {
@@ -103,7 +65,7 @@ def test_the_majority_labels_a_question(case: str):
     said, label, rewards, earned, reason = ANSWERS[case]
     texts = ["no idea" if value is None else answer(value) for value in said]
     table = ScriptedTable({"proposer": ["What is 1 + 2?"], "solver": texts * 4})
-    episode = played(sqlm(proposer_every=1), table)
+    episode = play(sqlm(proposer_every=1), table)
     solvers = samples(episode, "solver")[:4]
     assert [sample.reward for sample in solvers] == rewards
     assert {sample.info["label"] for sample in solvers} == {label}
@@ -123,7 +85,7 @@ def test_who_does_not_know_is_no_majority_where_words_are_answers(tmp_path: Path
     ):
         texts = ["no idea" if value is None else answer(value) for value in said]
         table = ScriptedTable({"proposer": ["Which colour?"], "solver": texts})
-        episode = played(sqlm(topic=str(topic), proposer_every=1), table)
+        episode = play(sqlm(topic=str(topic), proposer_every=1), table)
         assert {sample.info["label"] for sample in samples(episode, "solver")[:4]} == {label}
         table.close()
 
@@ -131,7 +93,7 @@ def test_who_does_not_know_is_no_majority_where_words_are_answers(tmp_path: Path
 def test_the_format_baseline_pays_the_form_alone():
     texts = ["no idea", answer(3), "\\boxed{3}", answer(4)]
     table = ScriptedTable({"proposer": ["What is 1 + 2?"], "solver": texts})
-    episode = played(sqlm(reward="format", proposer_every=1), table)
+    episode = play(sqlm(reward="format", proposer_every=1), table)
     assert [sample.reward for sample in samples(episode, "solver")[:4]] == [0, 1, 0, 1]
     assert samples(episode, "proposer")[0].reward == 1  # as ever by the votes: two of four say 3
     table.close()
@@ -142,7 +104,7 @@ def test_the_format_baseline_pays_the_form_alone():
 
 def test_answers_name_their_question_and_groups_are_prompts():
     table = ScriptedTable({"proposer": ["What is 1 + 2?", "What is 2 + 2?", ""], "solver": [answer(3), answer(4)]})
-    episode = played(sqlm(n=3, rows=2, proposer_every=1), table)
+    episode = play(sqlm(n=3, rows=2, proposer_every=1), table)
     groups = stream(episode, "solver").groups
     assert [group.problem and group.problem.id for group in groups] == ["q-0-0", "q-0-1", "q-0-2", "q-0-3"]
     assert [group.problem and group.problem.text for group in groups] == ["What is 1 + 2?", "What is 2 + 2?"] * 2
@@ -168,7 +130,7 @@ def test_the_proposer_moves_now_and_then(every: int, moving: list[int]):
     game, table = sqlm(proposer_every=every), ScriptedTable({"proposer": ["2 + 2"], "solver": [answer(4), answer(5)]})
     moved = []
     for step in range(6):
-        episode = played(game, table, step)
+        episode = play(game, table, step)
         resting = {sample.masked for sample in samples(episode, "proposer")}
         assert resting == {step not in moving}
         assert not any(sample.masked for sample in samples(episode, "solver"))
@@ -177,10 +139,6 @@ def test_the_proposer_moves_now_and_then(every: int, moving: list[int]):
 
 
 # Replies that are no question
-
-
-def completion(text: str, stop: str = "eos") -> Completion:
-    return Completion("p", text, (), tuple(text.encode()), (), stop, "shared", 0, Sampling())  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -211,7 +169,7 @@ def test_where_the_question_stands_and_what_is_none(topic: str, text: str, stop:
 def test_a_reply_without_its_mark_is_masked_and_never_asked():
     said = ["What is x?", "Selected Question:", "Selected Question: 1 + 1?", "Selected Question: 2 + 2?"]
     table = ScriptedTable({"proposer": said, "solver": [answer(2), answer(2), answer(3), answer(4)]})
-    episode = played(sqlm(topic="algebra", proposer_every=1), table)
+    episode = play(sqlm(topic="algebra", proposer_every=1), table)
     proposals = samples(episode, "proposer")
     assert [sample.masked for sample in proposals] == [True, False, False, False]
     assert [sample.reward for sample in proposals] == [0, 0, 1, 1]
@@ -220,16 +178,8 @@ def test_a_reply_without_its_mark_is_masked_and_never_asked():
 
 
 def test_a_question_too_long_to_be_asked_earns_nothing_and_trains_nobody():
-    class Short(ScriptedTable):
-        def ask(self, role: str, prompts: Sequence[str], n: int = 1, sampling: Sampling | None = None) -> Any:
-            unread = {"text": "", "token_ids": (), "logprobs": (), "stop": "prompt_too_long"}
-            return [
-                [replace(said, **unread) if "long" in prompt else said for said in row]
-                for prompt, row in zip(prompts, super().ask(role, prompts, n, sampling), strict=True)
-            ]
-
-    table = Short({"proposer": ["a long one", "1 + 1?"], "solver": [answer(2), answer(2), answer(3)]})
-    episode = played(sqlm(n=3, proposer_every=1), table)
+    table = Unread({"proposer": ["a long one", "1 + 1?"], "solver": [answer(2), answer(2), answer(3)]})
+    episode = play(sqlm(n=3, proposer_every=1), table)
     proposals = samples(episode, "proposer")
     assert [(sample.reward, sample.masked) for sample in proposals] == [(0, False), (1, False), (0, False)]
     assert len(stream(episode, "solver").groups) == 1
@@ -239,12 +189,12 @@ def test_a_question_too_long_to_be_asked_earns_nothing_and_trains_nobody():
 def test_a_step_without_a_question_moves_nothing_and_ten_of_them_stop_the_run():
     game, table = sqlm(proposer_every=1, max_empty_steps=3), ScriptedTable({"proposer": ["<think>hm"], "solver": [""]})
     for step in range(2):
-        episode = played(game, table, step)
+        episode = play(game, table, step)
         assert [stream.role for stream in episode.streams] == ["proposer"]
         assert all(sample.masked for sample in samples(episode, "proposer"))
         assert episode.log["empty_steps"] == step + 1
     with pytest.raises(GameError, match=r"3 steps in a row brought no question.*'<think>hm'"):
-        played(game, table, 2)
+        play(game, table, 2)
 
 
 # The log
@@ -253,7 +203,7 @@ def test_a_step_without_a_question_moves_nothing_and_ten_of_them_stop_the_run():
 def test_the_log_says_how_right_the_labels_are():
     said = [answer(3), answer(3), answer(4), answer(5)] + [answer(9)] * 3 + ["none"]
     table = ScriptedTable({"proposer": ["What is 1 + 2?", "What is 2 + 2?", "Ann has 3 hens.", ""], "solver": said})
-    log = played(sqlm(), table).log
+    log = play(sqlm(), table).log
     assert log["labels_checked"] == 2  # the hens' truth is not computed
     assert log["label_accuracy"] == 0.5
     assert log["vote_share"] == pytest.approx((0.5 + 0.75 + 0.5) / 3)
@@ -290,7 +240,7 @@ def test_questions_are_written_once_and_drawn_in_a_circle():
     table = ScriptedTable({"proposer": lists, "solver": [answer(2)]})
     drawn = []
     for step in range(3):
-        episode = played(game, table, step)
+        episode = play(game, table, step)
         drawn += [group.problem.text for group in stream(episode, "solver").groups if group.problem]
         assert [stream.role for stream in episode.streams] == ["solver"]
         assert episode.log["written"] == 3
@@ -303,35 +253,12 @@ def test_questions_are_written_once_and_drawn_in_a_circle():
 def test_lists_without_a_question_are_asked_for_again_until_the_run_stops():
     game = sqlm(questions="pregenerated", calls=2, max_empty_steps=2)
     table = ScriptedTable({"proposer": ["no list"], "solver": [""]})
-    assert played(game, table, 0).streams == []
+    assert play(game, table, 0).streams == []
     with pytest.raises(GameError, match="2 off_format"):
-        played(game, table, 1)
+        play(game, table, 1)
 
 
 # The contract
-
-
-@pytest.mark.parametrize("options", SWITCHES, ids=str)
-def test_every_switch_keeps_the_contract(options: Mapping[str, Any]):
-    check_game(make_game("sqlm", options, group_size=3, problems_per_step=2))
-
-
-@pytest.mark.parametrize("options", [{}, *SWITCHES], ids=str)
-@pytest.mark.parametrize("saved", [1, 4, 5])
-def test_a_restored_game_plays_on_as_the_first(options: Mapping[str, Any], saved: int):
-    """Before, at and after a step of the proposer, with questions drawn from the middle of a stock."""
-    one, other = (make_game("sqlm", options, group_size=3, problems_per_step=2) for _ in range(2))
-    table, again = (ScriptedTable(noisy_script(game)) for game in (one, other))
-    for step in range(7):
-        if step == saved:
-            other.restore(json.loads(json.dumps(one.state())))
-        expected = played(one, table, step)  # type: ignore[arg-type]
-        if step >= saved:
-            assert played(other, again, step) == expected  # type: ignore[arg-type]
-        else:  # what the script has said so far, the other table has said too
-            played(make_game("sqlm", options, group_size=3, problems_per_step=2), again, step)  # type: ignore[arg-type]
-    table.close()
-    again.close()
 
 
 ODD = st.sampled_from(["3", "3.0", "1/2", "", " ", "no idea", "\\boxed{}", "-0"])
@@ -342,27 +269,12 @@ ODD = st.sampled_from(["3", "3.0", "1/2", "", " ", "no idea", "\\boxed{}", "-0"]
 def test_any_replies_are_data(questions: list[str], answers: list[str]):
     game = sqlm(n=3, rows=2, proposer_every=1)
     table = ScriptedTable({"proposer": questions, "solver": [answer(text) for text in answers]})
-    episode = played(game, table)
+    episode = play(game, table)
     assert all(sample.reward in (0, 1) for stream in episode.streams for g in stream.groups for sample in g.samples)
     asked = len(stream(episode, "solver").groups) if len(episode.streams) == 2 else 0
     assert episode.log["usable"] == asked
     assert asked + sum(episode.log["refused"].values()) == 6
     table.close()
-
-
-def test_verdicts_follow_the_vote():
-    from lite_selfplay.games.propose_solve.voting import verdicts_by_vote
-
-    said = [completion(answer(3)), completion("\\boxed{3}"), completion(answer(4)), completion("none")]
-    judged = verdicts_by_vote(said, Vote("3", 2, 4, (True, True, False, False), ("3", "3", "4", None)), thinks=False)
-    assert [(v.correct, v.answer, v.well_formed, v.reason) for v in judged] == [
-        (True, "3", True, ""),
-        (True, "3", False, ""),
-        (False, "4", True, "wrong"),
-        (False, None, False, "no_answer"),
-    ]
-    (tied,) = verdicts_by_vote(said[:1], Vote(None, 1, 4, (False,), ("3",)), thinks=False)
-    assert tied.reason == "no_majority"
 
 
 # Topics and cold start
@@ -421,17 +333,7 @@ def test_what_a_dry_run_says():
 
 @pytest.fixture(scope="module")
 def examples(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Two questions, and two answers to each: seats that learn them propose, and disagree."""
-    path = tmp_path_factory.mktemp("examples") / "sqlm.jsonl"
-    questions = ["1 + 2", "2 + 2"]
-    rows = [{"role": "proposer", "prompt": load_topic("arithmetic", 16).prompt, "completion": q} for q in questions]
-    rows += [
-        {"role": "solver", "prompt": fill("solver", problem=question), "completion": answer(value)}
-        for question in questions
-        for value in (3, 4)
-    ]
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return path
+    return jsonl(tmp_path_factory.mktemp("examples") / "sqlm.jsonl", *disagreeing("sqlm"))
 
 
 def trained(folder: Path, every: int, **start: Any) -> Run:
@@ -453,9 +355,7 @@ def trained(folder: Path, every: int, **start: Any) -> Run:
 
 def moved(run: Run, seat: str) -> bool:
     """Whether a seat is another one than as it entered training: checkpoint 0 is kept beside the last ones."""
-    name = "adapter_model.safetensors"
-    start, end = (run.path / place / seat / name for place in ("checkpoints/step-0/adapters", "adapters"))
-    return start.read_bytes() != end.read_bytes()
+    return not same_weights(*(seat_weights(run.path, step, seat) for step in (0, 5)))
 
 
 def resting(run: Run) -> list[bool]:

@@ -137,13 +137,6 @@ def test_snapshots_and_the_base(served: Served):
         served.word("nobody")
 
 
-def test_a_stale_adapter_would_be_seen_here(served: Served, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(Adapters, "state_key", lambda self, name: ())
-    served.word("A")
-    step(served.adapters, "A")
-    assert served.word("A") != served.now("A")
-
-
 def test_what_the_engine_is_told_and_what_comes_back(served: Served):
     sampling = Sampling(temperature=0.7, top_p=0.9, top_k=0, max_tokens=9, stop=("x",))
     said = served.engine.generate(GenerationRequest("A", [[5], [6]], 2, sampling, [[1, 2], [3, 2**64 + 4]]), [3, 2])

@@ -10,6 +10,7 @@ from lite_selfplay.data import Sampling
 from lite_selfplay.models.adapters import BASE, Adapters
 from lite_selfplay.models.backends.transformers import compute_dtype
 from lite_selfplay.models.generation.sampling import GenerationRequest
+from tests.near import near
 
 SEEDS = [[1, 2, 3, 4], [5, 6, 7, 8]]
 
@@ -34,7 +35,7 @@ def test_each_precision_speaks_with_the_log_probabilities_it_scores(make_backend
     sampled = torch.tensor([lp for group in said for out in group for lp in out.logprobs])
     recomputed = torch.tensor([lp for score in scores for lp in score.logprobs])
     exact = backend.compute_dtype == torch.float32
-    assert torch.allclose(sampled, recomputed, atol=1e-4 if exact else 0.1)
+    assert near(sampled, recomputed, 2e-5 if exact else 0.02)
 
 
 def test_the_type_weights_are_multiplied_in():
@@ -75,8 +76,8 @@ def test_dense_weights_of_a_4_bit_base_speak_as_the_seat_does(make_backend: Call
     for one, other, score in zip(dense, plain, scored, strict=True):
         if dtype == "fp32":
             assert one.token_ids == other.token_ids
-            assert one.logprobs == pytest.approx(other.logprobs, abs=1e-4)
-        assert one.logprobs == pytest.approx(score.logprobs, abs=1e-4 if dtype == "fp32" else 0.1)
+            assert near(one.logprobs, other.logprobs, 2e-5)
+        assert near(one.logprobs, score.logprobs, 2e-5 if dtype == "fp32" else 0.02)
 
 
 def test_dense_weights_need_memory_that_is_free(make_backend: Callable[..., Any], monkeypatch: pytest.MonkeyPatch):

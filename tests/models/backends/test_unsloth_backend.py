@@ -128,8 +128,7 @@ def test_it_samples_by_its_own_graphs_and_releases_them_for_an_update(make: Any,
     with backend.updating():
         assert noted == ["in", "out", backend.adapters.model]
     monkeypatch.undo()
-    assert unsloth.decode_graphs() is None  # not in this stand-in
-    backend.generate(request)
+    backend.generate(request)  # without any, as in an older release
 
 
 def test_it_goes_on_with_half_where_memory_runs_out(make: Any, monkeypatch: pytest.MonkeyPatch):

@@ -8,6 +8,7 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
 from lite_selfplay.models.attention import attention
 from lite_selfplay.models.generation.cache import ROOM, RowLayer, join_masks
+from tests.near import near
 
 
 def states(rows: int, columns: int, seed: int) -> tuple[Tensor, Tensor]:
@@ -104,4 +105,4 @@ def test_attention_of_one_token_is_that_of_transformers(length: int, masked: boo
     ours, _ = attention(module, query, key, value, mask, scaling=0.2)
     theirs, _ = sdpa_attention_forward(module, query, key, value, mask, scaling=0.2)
     assert ours.shape == theirs.shape
-    assert torch.allclose(ours, theirs, atol=1e-6)
+    assert near(ours, theirs, 1e-6)

@@ -14,6 +14,7 @@ from lite_selfplay.models.adapters import BASE
 from lite_selfplay.models.generation import fixed, rows
 from lite_selfplay.models.generation.places import rounded_up
 from lite_selfplay.models.generation.sampling import Generation, GenerationRequest, filtered_logits
+from tests.near import near
 
 ENDS = [2, *range(100, 120)]
 PROMPTS = [
@@ -35,7 +36,7 @@ def by(backend: Any, loop: str, request: GenerationRequest) -> list[Generation]:
 def assert_alike(ours: list[Generation], theirs: list[Generation]) -> None:
     for one, other in zip(ours, theirs, strict=True):
         assert one.token_ids == other.token_ids
-        assert one.logprobs == pytest.approx(other.logprobs, abs=2e-5)
+        assert near(one.logprobs, other.logprobs)
         assert one.stop == other.stop
 
 

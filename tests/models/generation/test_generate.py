@@ -14,6 +14,7 @@ from lite_selfplay.models.adapters import BASE
 from lite_selfplay.models.generation import rows
 from lite_selfplay.models.generation.generate import generate
 from lite_selfplay.models.generation.sampling import Decoding, GenerationRequest
+from tests.near import near
 
 PROMPTS = [[10, 11, 12, 13], [20], [30, 31, 32, 33, 34, 35, 36], [40, 41]]
 
@@ -31,7 +32,7 @@ def test_log_probabilities_are_those_of_a_full_forward(make_backend: Callable[..
     scores = backend.score(seat, rows, 0.8)
     sampled = torch.tensor([lp for group in said for out in group for lp in out.logprobs])
     recomputed = torch.tensor([lp for score in scores for lp in score.logprobs])
-    assert torch.allclose(sampled, recomputed, atol=1e-4)
+    assert near(sampled, recomputed, 2e-5)
     assert len(sampled) > 100
 
 
@@ -44,7 +45,7 @@ def test_a_row_says_the_same_alone_in_any_batch_and_in_any_chunk(make_backend: C
         for k in range(4):
             alone = backend.generate(GenerationRequest("A", [prompt], 1, sampling, [[1000 * p + k]]))[0][0]
             assert alone.token_ids == together[p][k].token_ids
-            assert alone.logprobs == pytest.approx(together[p][k].logprobs, abs=1e-4)
+            assert near(alone.logprobs, together[p][k].logprobs, 2e-5)
     small = make_backend(eos_ids=[2, *range(100, 120)], cache_tokens=60)
     chunked = small.generate(GenerationRequest("A", PROMPTS, 4, sampling, seeds(4, 4)))
     assert [[o.token_ids for o in g] for g in chunked] == [[o.token_ids for o in g] for g in together]
@@ -72,7 +73,7 @@ def test_prompts_that_begin_alike_are_read_once_and_say_the_same(
     assert read[0] == 5 * 32
     for one, other in zip(itertools.chain(*shared), itertools.chain(*plain), strict=True):
         assert one.token_ids == other.token_ids
-        assert one.logprobs == pytest.approx(other.logprobs, abs=1e-4)
+        assert near(one.logprobs, other.logprobs, 2e-5)
 
 
 def test_rows_that_join_later_say_what_they_say_alone(
@@ -101,7 +102,7 @@ def test_rows_that_join_later_say_what_they_say_alone(
     assert sum(joined) > 20
     for one, other in zip(itertools.chain(*whole), itertools.chain(*small), strict=True):
         assert one.token_ids == other.token_ids
-        assert one.logprobs == pytest.approx(other.logprobs, abs=1e-4)
+        assert near(one.logprobs, other.logprobs, 2e-5)
         assert one.stop == other.stop
 
 
@@ -117,7 +118,7 @@ def test_prompts_are_read_a_piece_at_a_time(make_backend: Callable[..., Any], mo
     assert len(polled) - once > once + 3
     for one, other in zip(itertools.chain(*whole), itertools.chain(*pieces), strict=True):
         assert one.token_ids == other.token_ids
-        assert one.logprobs == pytest.approx(other.logprobs, abs=1e-4)
+        assert near(one.logprobs, other.logprobs, 2e-5)
 
 
 def test_a_sliding_window_waits_for_a_batch_of_its_own():
@@ -181,11 +182,6 @@ def test_a_stop_string_ends_a_completion_with_the_token_that_completes_it(make_b
         assert len(out.logprobs) == len(out.token_ids)
     with pytest.raises(ValueError, match="decodes"):
         make_backend().generate(GenerationRequest("A", PROMPTS, 1, Sampling(stop=("x",)), seeds(4, 1)))
-
-
-def test_different_seeds_say_different_things(make_backend: Callable[..., Any]):
-    group = make_backend().generate(GenerationRequest("A", [PROMPTS[0]], 8, Sampling(max_tokens=8), seeds(1, 8)))[0]
-    assert len({tuple(out.token_ids) for out in group}) == 8
 
 
 def test_only_the_asked_seat_speaks(make_backend: Callable[..., Any]):

@@ -52,11 +52,6 @@ def test_a_prefix_is_not_shortened_where_its_rows_would_lose_more():
     assert batch.owners == [0, 0, 0, 1]
 
 
-def test_a_prompt_that_is_the_beginning_of_another_keeps_its_last_token():
-    batch = Batch.of([row([1, 2, 3], 1), row([1, 2, 3, 4], 1)])
-    assert [(p.length, p.rows) for p in batch.prefixes] == [(2, 2)]
-
-
 @given(ROWS)
 def test_fewest_tokens_are_read_of_all_ways_to_share_prefixes(rows):
     def least(start: int) -> int:
@@ -88,10 +83,6 @@ def test_different_prompts_are_read_whole():
     rows = [row([1, 1, 1], 1), row([2, 2, 2], 1)]
     assert not Batch.of(rows).shares
     assert costs(rows) == dict.fromkeys(Way, 8)
-
-
-def test_a_prompt_of_one_token_cannot_be_shared():
-    assert not Batch.of([row([1], 3), row([1], 3)]).shares
 
 
 def test_nothing_costs_nothing():

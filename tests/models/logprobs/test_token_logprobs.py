@@ -22,6 +22,7 @@ from lite_selfplay.models.logprobs.token_logprobs import (
     is_frozen,
     token_logprobs,
 )
+from tests.near import near
 
 SMALL = {
     "vocab_size": 90,
@@ -61,8 +62,8 @@ def test_equal_to_the_plain_forward_of_each_row(make: Callable[[], Any], tempera
         logits = model(torch.tensor([prompt + completion])).logits[0, len(prompt) - 1 : -1] / temperature
         expected = logits.log_softmax(-1)
         chosen = expected[torch.arange(len(completion)), torch.tensor(completion)]
-        assert torch.allclose(got, chosen, atol=1e-5)
-        assert torch.allclose(entropies, -(expected.exp() * expected).sum(-1), atol=1e-5)
+        assert near(got, chosen)
+        assert near(entropies, -(expected.exp() * expected).sum(-1))
 
 
 def test_rows_that_are_read_whole_need_no_mask_and_no_positions():
@@ -96,7 +97,7 @@ def test_gradients_do_not_depend_on_the_size_of_the_pieces():
         lp, entropy = token_logprobs(model, halves(ids), entropy_gradient=True, head_elements=elements)
         (lp.sum() + 0.3 * entropy.sum()).backward()
         gradients.append({name: p.grad.clone() for name, p in model.named_parameters()})
-    assert all(torch.allclose(gradients[0][n], gradients[1][n], atol=1e-5) for n in gradients[0])
+    assert all(near(gradients[0][n], gradients[1][n]) for n in gradients[0])
     assert gradients[0]["model.layers.0.mlp.up_proj.weight"].abs().sum() > 0
 
 
@@ -123,10 +124,10 @@ def test_reading_shared_prompts_once_changes_no_value_and_no_gradient():
     (lp, entropy, gradients), (plain_lp, plain_entropy, plain_gradients) = found
     # Prefixes of 5 and 4 tokens, then at most 7 tokens a row; without sharing, six rows of at most 12.
     assert passes == [2 * 5, 6 * 7, 6 * 12]
-    assert torch.allclose(lp, plain_lp, atol=1e-6)
-    assert torch.allclose(entropy, plain_entropy, atol=1e-6)
+    assert near(lp, plain_lp, 1e-6)
+    assert near(entropy, plain_entropy, 1e-6)
     for name, gradient in gradients.items():
-        assert torch.allclose(gradient, plain_gradients[name], atol=1e-5), name
+        assert near(gradient, plain_gradients[name]), name
     assert gradients["model.layers.0.self_attn.k_proj.weight"].abs().sum() > 0
 
 
@@ -211,8 +212,8 @@ def test_a_frozen_head_equals_plain_autograd(
         got = FrozenHead.of(head, size, softcap, temperature).scores(hidden, targets, entropy_gradient)
         assert got[1].requires_grad == entropy_gradient
         for value, plain in zip(got, expected, strict=True):
-            assert torch.allclose(value, plain, atol=1e-5)
-        assert torch.allclose(gradient(got, hidden, weights), expected_gradient, atol=1e-5)
+            assert near(value, plain)
+        assert near(gradient(got, hidden, weights), expected_gradient)
 
 
 def test_a_frozen_head_by_hand():
@@ -273,7 +274,7 @@ def test_without_gradients_a_frozen_head_makes_none(mode: Callable[[], Any], mon
     found.append(FrozenHead.of(head, 2, None, 1.0).scores(hidden.detach(), targets, True))
     for scores in found:
         assert not any(s.requires_grad for s in scores)
-        assert all(torch.allclose(s, e, atol=1e-5) for s, e in zip(scores, expected, strict=True))
+        assert all(near(s, e) for s, e in zip(scores, expected, strict=True))
 
 
 def test_a_second_derivative_is_refused():
@@ -318,7 +319,7 @@ def test_a_frozen_head_and_a_trained_one_lead_to_the_same_gradients(make: Callab
         found.append({n: p.grad.clone() for n, p in model.named_parameters() if p.grad is not None})
     head = found[0].pop("lm_head.weight")
     assert found[0].keys() == found[1].keys()
-    assert all(torch.allclose(found[0][n], found[1][n], atol=1e-5) for n in found[0])
+    assert all(near(found[0][n], found[1][n]) for n in found[0])
 
     model.lm_head.requires_grad_(True)
     loss = torch.zeros(())
@@ -329,4 +330,4 @@ def test_a_frozen_head_and_a_trained_one_lead_to_the_same_gradients(make: Callab
         loss = loss + (log_p.gather(-1, torch.tensor(completion)[:, None])[:, 0] * weight).sum()
         loss = loss - (log_p.exp() * log_p).sum() * entropy_gradient
     (expected,) = torch.autograd.grad(loss, model.lm_head.weight)
-    assert torch.allclose(head, expected, atol=1e-5)
+    assert near(head, expected)

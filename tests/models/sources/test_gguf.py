@@ -5,38 +5,16 @@ import math
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from lite_selfplay.errors import ModelNotFoundError
 from lite_selfplay.models.chat import Chat
 from lite_selfplay.models.sources import gguf, provenance, resolve
+from tests.made_runs import small_model
 
 Writer = Callable[..., Path]
 VOCABULARY = 263
-
-
-def small_model(arch: str = "llama", **options: Any) -> Any:
-    import torch
-    from transformers import AutoConfig, AutoModelForCausalLM
-
-    heads = {} if arch == "qwen2" else {"head_dim": 16}
-    config = AutoConfig.for_model(
-        arch,
-        vocab_size=VOCABULARY,
-        hidden_size=64,
-        intermediate_size=96,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        max_position_embeddings=512,
-        **heads,
-        **options,
-    )
-    with torch.random.fork_rng():
-        torch.manual_seed(0)
-        return AutoModelForCausalLM.from_config(config)
 
 
 @pytest.mark.parametrize(

@@ -8,12 +8,13 @@ from pathlib import Path
 import pytest
 
 from lite_selfplay.errors import ModelNotFoundError, UnknownNameError
-from lite_selfplay.models.sources import catalog, folders, known_models, resolve
+from lite_selfplay.models import sources
+from lite_selfplay.models.sources import folders, known_models, resolve
 from lite_selfplay.models.sources.tiny import build_tiny
 
 
 def test_importing_loads_no_torch() -> None:
-    root = Path(catalog.__file__).parents[3]
+    root = Path(sources.__file__).parents[3]
     modules = ", ".join(
         f"lite_selfplay.models.{name}" for name in ("sources", "chat", "sources.smollm2", "sources.hub")
     )
@@ -30,7 +31,6 @@ def test_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     by_name = resolve("mine")
     assert by_name.path == tmp_path / "mine"
     assert by_name.identity == by_path.identity
-    assert by_name.defaults == {}
 
 
 def test_the_identity_follows_the_content(tmp_path: Path) -> None:
@@ -91,15 +91,15 @@ def test_unknown_names_come_with_near_ones() -> None:
 
 
 def test_short_names_in_any_case() -> None:
-    assert catalog.hub_id("QWEN3-1.7b") == "Qwen/Qwen3-1.7B"
-    assert catalog.hub_id("Qwen3-4B-Base") == "Qwen/Qwen3-4B-Base"
-    assert catalog.hub_id("qwen2.5-math-1.5b") == "Qwen/Qwen2.5-Math-1.5B"
-    assert catalog.hub_id("llama-3.2-1b-instruct") == "meta-llama/Llama-3.2-1B-Instruct"
-    assert catalog.hub_id("Gemma-3-1B-it") == "google/gemma-3-1b-it"
-    assert catalog.hub_id("SmolLM2-135M-Instruct") == "HuggingFaceTB/SmolLM2-135M-Instruct"
-    assert catalog.hub_id("anyone/Anything") == "anyone/Anything"
-    assert catalog.hub_id("tiny") is None
-    assert catalog.hub_id("smollm2-135m") is None
+    assert sources.hub_id("QWEN3-1.7b") == "Qwen/Qwen3-1.7B"
+    assert sources.hub_id("Qwen3-4B-Base") == "Qwen/Qwen3-4B-Base"
+    assert sources.hub_id("qwen2.5-math-1.5b") == "Qwen/Qwen2.5-Math-1.5B"
+    assert sources.hub_id("llama-3.2-1b-instruct") == "meta-llama/Llama-3.2-1B-Instruct"
+    assert sources.hub_id("Gemma-3-1B-it") == "google/gemma-3-1b-it"
+    assert sources.hub_id("SmolLM2-135M-Instruct") == "HuggingFaceTB/SmolLM2-135M-Instruct"
+    assert sources.hub_id("anyone/Anything") == "anyone/Anything"
+    assert sources.hub_id("tiny") is None
+    assert sources.hub_id("smollm2-135m") is None
 
 
 def test_the_list_of_models() -> None:

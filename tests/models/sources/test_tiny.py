@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lite_selfplay.models.chat import Chat
-from lite_selfplay.models.sources import resolve
+from lite_selfplay.models.sources import resolve, suggested
 from lite_selfplay.models.sources.tiny import build_tiny, byte_tokenizer
 
 
@@ -48,7 +48,7 @@ def test_resolved_model_loads_and_can_learn(own_cache: Path) -> None:
     tiny = resolve("Tiny")
     assert tiny.name == "Tiny"
     assert tiny.path.parent == own_cache
-    assert tiny.defaults == {"seats.*.lr": 5e-3}
+    assert suggested("Tiny") == {"seats.*.lr": 5e-3}
     assert resolve("tiny").identity == tiny.identity
     model = AutoModelForCausalLM.from_pretrained(tiny.path)
     assert model.config.model_type == "qwen3"

@@ -127,7 +127,7 @@ def test_an_export_names_no_folder_of_this_machine(make_run: MakeRun, tmp_path: 
 
 def test_a_base_from_a_hub_goes_by_the_hubs_name(make_run: MakeRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     from_hub = ResolvedModel("tiny", resolve("tiny").path, "hub:me/tiny@f00")
-    monkeypatch.setitem(sources._BUILTIN, "tiny", lambda name, say: from_hub)
+    monkeypatch.setattr(sources, "_built_in", lambda name, say: from_hub)
     run = make_run(precision="fp32", threads=1)
     commands = export(run, "A", out=tmp_path / "out", **FAST).commands
     own, exported = (
@@ -328,11 +328,6 @@ def test_without_verification_nothing_is_claimed(make_run: MakeRun, tmp_path: Pa
     assert not (tmp_path / "out" / "verification.json").exists()
     assert "Not verified" in (tmp_path / "out" / "README.md").read_text()
     assert time.monotonic() - began < 60
-
-
-def test_the_default_folder_is_named_after_run_seat_and_form(make_run: MakeRun, tmp_path: Path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    assert export(make_run(), "A", **FAST).path == Path("exports/run-A-peft")
 
 
 def test_a_model_of_its_own_code_stays_where_it_is(make_run: MakeRun, tmp_path: Path):

@@ -14,6 +14,7 @@ from lite_selfplay.models.sources.gguf_tokenizer import SPLITTING_RULES, build_t
 from lite_selfplay.models.sources.tiny import byte_tokenizer
 from lite_selfplay.runs.export.gguf_file import require_convertible, write_gguf
 from lite_selfplay.runs.export.verification import read_back
+from tests import made_runs
 
 TEMPLATE = (
     "{% for m in messages %}<s>{{ m.role }}\n{{ m.content }}</s>\n{% endfor %}"
@@ -29,29 +30,9 @@ LLAMA3 = {
 }
 
 
-def small_model(arch: str, **options: Any) -> Any:
-    from transformers import AutoConfig, AutoModelForCausalLM
-
-    heads = {} if arch == "qwen2" else {"head_dim": 16}
-    config = AutoConfig.for_model(
-        arch,
-        vocab_size=options.pop("vocab_size", 259),
-        hidden_size=64,
-        intermediate_size=96,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        max_position_embeddings=512,
-        architectures=[{"llama": "LlamaForCausalLM", "qwen2": "Qwen2ForCausalLM", "qwen3": "Qwen3ForCausalLM"}[arch]],
-        **heads,
-        **options,
-    )
-    with torch.random.fork_rng():
-        torch.manual_seed(0)
-        model = AutoModelForCausalLM.from_config(config)
-        for parameter in model.parameters():  # biases and norms that are not all alike, and logits worth comparing
-            parameter.data += 0.1 * torch.randn(parameter.shape)
-    return model.eval()
+def small_model(arch: str, vocab_size: int = 259, **options: Any) -> Any:
+    """One whose logits are worth comparing."""
+    return made_runs.small_model(arch, vocab_size, noise=0.1, **options)
 
 
 def write(file: Path, model: Any, *, tokenizer: Any = None, weights: Any = None) -> Path:

@@ -193,24 +193,19 @@ def test_the_first_quarter_against_the_last():
     assert "more steps may help: lite-selfplay train --resume runs/x --steps 18" in said
 
 
-def test_worse_is_called_worse():
-    said = closing(curve(0.8, 0.8, 0.5, 0.5, 0.5, 0.5, 0.2, 0.2))
-    assert "80% -> 20% right, down 60 points" in said
+@pytest.mark.parametrize(
+    ("shares", "words"),
+    [
+        ([0.8, 0.8, 0.5, 0.5, 0.5, 0.5, 0.2, 0.2], "80% -> 20% right, down 60 points"),
+        ([0.1, 0.9, 0.5, 0.5, 0.5, 0.5, 0.2, 0.9], "50% -> 55% right, up 5 points, within the scatter of the steps"),
+        ([0.5] * 8, "50% -> 50% right, no change"),
+        ([None] * 8, "no completion was judged"),
+    ],
+)
+def test_what_is_no_gain_is_called_none(shares, words):
+    said = closing(curve(*shares))
+    assert words in said
     assert "more steps" not in said
-
-
-def test_scatter_is_not_called_a_change():
-    said = closing(curve(0.1, 0.9, 0.5, 0.5, 0.5, 0.5, 0.2, 0.9))
-    assert "50% -> 55% right, up 5 points, within the scatter of the steps" in said
-    assert "more steps" not in said
-
-
-def test_no_change():
-    assert "50% -> 50% right, no change" in closing(curve(*[0.5] * 8))
-
-
-def test_nothing_judged():
-    assert "no completion was judged" in closing(curve(*[None] * 8))
 
 
 def test_silent_steps_are_counted_and_looked_into():

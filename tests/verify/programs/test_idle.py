@@ -4,8 +4,9 @@ import time
 
 import pytest
 
+from lite_selfplay.data import Problem
 from lite_selfplay.errors import TaskError
-from lite_selfplay.verify.programs import ProgramTests, SandboxError, idle, read_tests
+from lite_selfplay.verify.programs import SandboxError, idle
 from lite_selfplay.verify.programs.idle import require_failing
 
 NOTHING = "the tests test nothing"
@@ -13,14 +14,14 @@ NOTHING = "the tests test nothing"
 
 def fault(tests: object) -> str:
     try:
-        require_failing([("here", read_tests(tests))])
+        require_failing([("here", Problem("x", "?", tests, kind="program"))])
     except TaskError as error:
         return str(error).removeprefix("here: ")
     return ""
 
 
-def placed(tests: list[ProgramTests]) -> list[tuple[str, ProgramTests]]:
-    return [(f"place {number}", each) for number, each in enumerate(tests)]
+def placed(tests: list[list[str]]) -> list[tuple[str, Problem]]:
+    return [(f"place {number}", Problem("x", "?", each, kind="program")) for number, each in enumerate(tests)]
 
 
 @pytest.mark.parametrize(
@@ -67,14 +68,14 @@ def test_a_single_assertion_that_every_program_passes_is_named():
 
 
 def test_one_that_never_ends_takes_no_other_along():
-    tests = [read_tests([f"assert add({i}, 2) == 3"]) for i in range(20)]
-    tests[3:3] = [read_tests(["import os\nos._exit(0)  # again"]), read_tests(["add(7, 8)"])]
+    tests = [[f"assert add({i}, 2) == 3"] for i in range(20)]
+    tests[3:3] = [["import os\nos._exit(0)  # again"], ["add(7, 8)"]]
     with pytest.raises(TaskError, match="place 4: the tests test nothing"):
         require_failing(placed(tests))
 
 
 def test_a_thousand_take_seconds_and_are_known_the_second_time(monkeypatch: pytest.MonkeyPatch):
-    tests = [read_tests([f"assert add({i}, 3) == {i + 3}", f"assert add({i}, 4) == {i + 4}"]) for i in range(1000)]
+    tests = [[f"assert add({i}, 3) == {i + 3}", f"assert add({i}, 4) == {i + 4}"] for i in range(1000)]
     started = time.monotonic()
     require_failing(placed(tests))
     assert time.monotonic() - started < 30  # a second or two on an idle machine

@@ -1,9 +1,7 @@
 """Programs and their tests: what passes, what does not, and why."""
 
 import json
-import os
 import textwrap
-from pathlib import Path
 
 import pytest
 
@@ -18,6 +16,7 @@ from lite_selfplay.verify.programs import (
     run_program,
     run_tests,
 )
+from tests.made import shared
 
 FAST = Limits(seconds=1.0, memory_mb=128, output_kb=64)
 SQUARE = "def square(x):\n    return x * x"
@@ -257,15 +256,10 @@ def test_the_same_program_has_the_same_randomness():
     assert runs[0].stdout == runs[1].stdout
 
 
-DATA = Path(os.environ.get("LITE_SELFPLAY_TEST_DATA") or Path(__file__).parents[4] / "shared" / "data")
-
-
 @pytest.mark.data
 @pytest.mark.long
 def test_every_solution_of_humaneval_passes_and_no_stub_does():
-    if not (DATA / "humaneval.jsonl").exists():
-        pytest.skip(f"no humaneval.jsonl in {DATA}")
-    rows = [json.loads(line) for line in (DATA / "humaneval.jsonl").read_text().splitlines()]
+    rows = [json.loads(line) for line in shared("humaneval").read_text().splitlines()]
     failed, passed = [], []
     for row in rows:
         tests = {

@@ -57,6 +57,13 @@ def parent(body: str, tag: str) -> subprocess.Popen[str]:
     return process
 
 
+def end(process: subprocess.Popen[str], by: signal.Signals) -> None:
+    process.send_signal(by)
+    process.wait(PATIENCE_S)
+    assert process.stdout is not None
+    process.stdout.close()
+
+
 @pytest.fixture
 def tagged() -> Iterator[tuple[str, Sandbox]]:
     tag = f"sbxlife{secrets.token_hex(5)}"
@@ -67,19 +74,16 @@ def tagged() -> Iterator[tuple[str, Sandbox]]:
 
 
 @pytest.mark.parametrize(
-    ("body", "end"),
+    ("body", "by"),
     [(BUSY, signal.SIGKILL), (BUSY, signal.SIGTERM), (BUSY, signal.SIGINT), ("time.sleep(60)", signal.SIGKILL)],
     ids=["killed while busy", "terminated while busy", "interrupted while busy", "killed while idle"],
 )
-def test_nothing_outlives_its_parent(body, end):
+def test_nothing_outlives_its_parent(body, by):
     before, tag = litter(), f"sbxlife{secrets.token_hex(5)}"
     process = parent(body, tag)
     assert ours(tag)
     time.sleep(0.4)
-    process.send_signal(end)
-    process.wait(PATIENCE_S)
-    assert process.stdout is not None
-    process.stdout.close()
+    end(process, by)
     assert gone(tag)
     assert left_since(before) == set()
 
@@ -91,10 +95,7 @@ def test_nor_where_a_fork_of_the_parent_lives_on():
         "import os\nif os.fork() == 0:\n    os.close(1)\n    time.sleep(8)\n    os._exit(0)\ntime.sleep(60)", tag
     )
     children = [pid for pid in ours(tag) if pid != process.pid and b"-c" not in ours(tag)[pid].split(b"\0")]
-    process.kill()
-    process.wait()
-    assert process.stdout is not None
-    process.stdout.close()
+    end(process, signal.SIGKILL)
     until = time.monotonic() + 6
     while (left := [pid for pid in ours(tag) if pid in children]) and time.monotonic() < until:
         time.sleep(0.05)
@@ -240,10 +241,7 @@ def test_two_hundred_kills_at_random_moments():
         tag = f"sbxlife{secrets.token_hex(5)}"
         process = parent(BUSY if number % 2 else "while True: run_program('print(1)', sandbox=sandbox)", tag)
         time.sleep(rng.uniform(0, 0.3))
-        process.send_signal(rng.choice([signal.SIGKILL, signal.SIGTERM, signal.SIGINT]))
-        process.wait(PATIENCE_S)
-        assert process.stdout is not None
-        process.stdout.close()
+        end(process, rng.choice([signal.SIGKILL, signal.SIGTERM, signal.SIGINT]))
         assert gone(tag), f"kill {number} of a parent left {ours(tag)}"
     tag = f"sbxlife{secrets.token_hex(5)}"
     sandbox = open_sandbox(size=2, marks=("-X", tag))

@@ -5,9 +5,9 @@ import sys
 import pytest
 
 from lite_selfplay.verify.programs import SandboxError, open_sandbox, run_program
-from lite_selfplay.verify.programs import sandbox as module
 from lite_selfplay.verify.programs.inside import layers as inside
-from lite_selfplay.verify.programs.probe import probe
+from lite_selfplay.verify.programs.nouns import LAYERS
+from lite_selfplay.verify.programs.sandbox import probe
 from lite_selfplay.verify.programs.zygotes import ZygoteError, Zygotes
 
 TRIED = {"reading a file", "writing a file", "TCP", "UDP", "an abstract socket", "fork", "exec", "8 GB of memory"}
@@ -18,7 +18,7 @@ def test_a_sandbox_says_what_it_is():
     try:
         assert with_all.tier == "kernel"
         assert with_all.layers[0] == "seccomp"
-        assert set(with_all.layers) | set(with_all.missing) == set(module.LAYERS)
+        assert set(with_all.layers) | set(with_all.missing) == set(LAYERS)
         assert set(with_all.tried) >= TRIED
         sentence = with_all.sentence()
         assert all(name in sentence for name in (*with_all.layers, *with_all.missing, "a canary tried in vain"))
@@ -27,7 +27,7 @@ def test_a_sandbox_says_what_it_is():
 
 
 def test_without_seccomp_nothing_is_run_unless_asked_for():
-    others = tuple(name for name in module.LAYERS if name != "seccomp")
+    others = tuple(name for name in LAYERS if name != "seccomp")
     with pytest.raises(SandboxError, match="--unsafe-code") as refused:
         open_sandbox(size=1, layers=others)
     assert refused.value.exit_code == 2

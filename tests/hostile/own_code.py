@@ -1,14 +1,9 @@
 """Rewards, games and tasks of a user's own that are no code, or do what none should."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
-
-from .conftest import Ended, Server
-from .wrong import SMALL, TRAIN, Prepare, Request, prepared, require_a_sentence
-
-pytestmark = pytest.mark.long
+from .wrong import SMALL, TRAIN, Prepare, Request
 
 REWARDS = {
     "def f(completions, **_:": (2,),
@@ -130,13 +125,3 @@ def tasks() -> Iterator[Request]:
 
 
 REQUESTS = [*rewards(), *games(), *tasks()]
-
-
-@pytest.mark.parametrize("request_", REQUESTS, ids=lambda request: request.label)
-def test_code_of_ones_own_ends_in_a_sentence(
-    request_: Request, server: Server, here: Path, count_requests: Callable[[str, Ended], None]
-) -> None:
-    before = prepared(request_, here)
-    ended = server.fork(request_.arguments, here)
-    count_requests("rewards, games and tasks of one's own", ended)
-    require_a_sentence(request_, ended, here, before)

@@ -1,15 +1,10 @@
 """Data and configuration files that are damaged, of another kind, or no files at all."""
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
-
-from .conftest import Ended, Server
-from .wrong import TRAIN, Prepare, Request, prepared, require_a_sentence
-
-pytestmark = pytest.mark.long
+from .wrong import TRAIN, Prepare, Request
 
 GOOD = '{"problem": "1+1?", "answer": 2}\n'
 
@@ -146,15 +141,3 @@ def config_files() -> Iterator[Request]:
 
 
 REQUESTS = [*data_files(), *config_files()]
-
-
-@pytest.mark.parametrize("request_", REQUESTS, ids=lambda request: request.label)
-def test_a_wrong_file_ends_in_a_sentence(
-    request_: Request, server: Server, here: Path, count_requests: Callable[[str, Ended], None]
-) -> None:
-    before = prepared(request_, here)
-    ended = server.fork(request_.arguments, here, plain=request_.plain)
-    count_requests("data and configuration files", ended)
-    (here / "data.jsonl").chmod(0o644) if request_.prepare is unreadable else None
-    before |= {"data.jsonl": before["data.jsonl"]} if "data.jsonl" in before else {}
-    require_a_sentence(request_, ended, here, before)

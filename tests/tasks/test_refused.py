@@ -1,17 +1,16 @@
 """Problems whose answers decide nothing are refused as they are read, and files of well-known formats are not."""
 
 import json
-import os
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from lite_selfplay.data import Problem
 from lite_selfplay.errors import TaskError
 from lite_selfplay.tasks import load_task
-from lite_selfplay.tasks.jsonl import checked
+from lite_selfplay.tasks.jsonl import to_problem
 from lite_selfplay.verify.programs import run_tests
+from tests.made import DATA, jsonl
 
 CHECK = (
     "\n\nMETADATA = {}\n\n\ndef check(candidate):\n    assert candidate(1, 2) == 3\n    assert candidate(-5, 2) == -3\n"
@@ -45,14 +44,9 @@ ROWS: dict[str, dict[str, Any]] = {
 }
 
 
-def jsonl(path: Path, *rows: Any) -> str:
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-    return str(path)
-
-
 @pytest.mark.parametrize("row", ROWS)
 def test_a_line_of_each_format(tmp_path: Path, row: str):
-    (problem,) = load_task(jsonl(tmp_path / "mine.jsonl", ROWS[row])).problems
+    (problem,) = load_task(str(jsonl(tmp_path / "mine.jsonl", ROWS[row]))).problems
     right, wrong = run_tests(["def add(a, b):\n    return a + b", "def add(a, b):\n    return -77"], problem.answer)
     assert (problem.kind, right.score, wrong.score) == ("program", 1, 0)
     if "solution" in problem.extra:
@@ -97,7 +91,7 @@ def test_a_file_of_humanevals_format_is_trained_on(tmp_path: Path, call: Any):
 def test_what_decides_nothing_is_refused_with_file_and_line(tmp_path: Path, row: dict[str, Any], sentence: str):
     path = jsonl(tmp_path / "mine.jsonl", {"problem": "y", "answer": "4"}, HUMANEVAL, row)
     with pytest.raises(TaskError, match=rf"mine\.jsonl, line 3.*{sentence}"):
-        load_task(path)
+        load_task(str(path))
 
 
 def test_a_benchmark_and_a_function_of_ones_own_are_looked_at_as_well(tmp_path: Path):
@@ -109,9 +103,10 @@ def test_a_benchmark_and_a_function_of_ones_own_are_looked_at_as_well(tmp_path: 
     own = tmp_path / "own.py"
     own.write_text(
         "from lite_selfplay.data import Problem\nfrom lite_selfplay.tasks import Task\n"
-        "def made(seed, held_out):\n    return Task('mine', [Problem('p', 'What?', '')])\n"
+        "def made(seed, held_out):\n"
+        "    return Task('mine', [Problem('p', 'Add.', ['add(1, 2)'], kind='program')])\n"
     )
-    with pytest.raises(TaskError, match=r"own\.py:made, problem p: no answer is right"):
+    with pytest.raises(TaskError, match=r"own\.py:made, problem p: the tests test nothing"):
         load_task(f"{own}:made")
 
 
@@ -132,12 +127,7 @@ def test_a_benchmark_and_a_function_of_ones_own_are_looked_at_as_well(tmp_path: 
     ],
 )
 def test_references_that_an_answer_matches(answer: Any):
-    problem = Problem("x", "?", answer)
-    assert checked([("here", problem)]) == [problem]
-    assert checked([("here", Problem("x", "?"))])
-
-
-DATA = Path(os.environ.get("LITE_SELFPLAY_TEST_DATA") or Path(__file__).parents[3] / "shared" / "data")
+    assert to_problem({"problem": "?", "answer": answer}, "here", "x").answer == answer
 
 
 @pytest.mark.data

@@ -2,15 +2,11 @@
 
 import json
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
-
-from .conftest import Ended, Server
-from .wrong import TRAIN, Prepare, Request, prepared, require_a_sentence
-
-pytestmark = pytest.mark.long
+from .files import holding, no_file
+from .wrong import TRAIN, Prepare, Request
 
 CONFIG = "game: {name: agon}\nmodel: {name: tiny}\ntasks: {train: letters}\n"
 
@@ -186,38 +182,16 @@ MODELS = [
 ]  # fmt: skip
 
 
-def gguf(name: str, content: bytes) -> Prepare:
-    def write(path: Path) -> None:
-        (path / "m.gguf").write_bytes(content)
-
-    write.__name__ = name
-    return write
-
-
-def a_pipe_for_a_gguf(path: Path) -> None:
-    os.mkfifo(path / "m.gguf")
-
-
-def a_folder_for_a_gguf(path: Path) -> None:
-    (path / "m.gguf").mkdir()
-
-
-def a_device_for_a_gguf(path: Path) -> None:
-    (path / "m.gguf").symlink_to("/dev/zero")
-
-
 HEADER = b"GGUF" + (3).to_bytes(4, "little")
 GGUFS = [
-    gguf("a_gguf_of_nothing", b""),
-    gguf("a_gguf_of_noise", bytes((i * i * 7 + i) % 251 for i in range(5000))),
-    gguf("a_gguf_of_endless_tensors", HEADER + b"\xff" * 16),
-    gguf("a_gguf_of_2_to_the_60_tensors", HEADER + (2**60).to_bytes(8, "little") + bytes(8)),
-    gguf("a_gguf_of_no_tensors", HEADER + bytes(16)),
-    gguf("a_gguf_of_another_version", b"GGUF" + (77).to_bytes(4, "little") + bytes(16)),
-    gguf("a_gguf_of_the_other_end", b"GGUF" + (3).to_bytes(4, "big") + bytes(16)),
-    a_pipe_for_a_gguf,
-    a_folder_for_a_gguf,
-    a_device_for_a_gguf,
+    holding("a_gguf_of_nothing", b"", "m.gguf"),
+    holding("a_gguf_of_noise", bytes((i * i * 7 + i) % 251 for i in range(5000)), "m.gguf"),
+    holding("a_gguf_of_endless_tensors", HEADER + b"\xff" * 16, "m.gguf"),
+    holding("a_gguf_of_2_to_the_60_tensors", HEADER + (2**60).to_bytes(8, "little") + bytes(8), "m.gguf"),
+    holding("a_gguf_of_no_tensors", HEADER + bytes(16), "m.gguf"),
+    holding("a_gguf_of_another_version", b"GGUF" + (77).to_bytes(4, "little") + bytes(16), "m.gguf"),
+    holding("a_gguf_of_the_other_end", b"GGUF" + (3).to_bytes(4, "big") + bytes(16), "m.gguf"),
+    *(prepare for prepare in no_file("m.gguf") if prepare.__name__ in ("a_folder", "a_pipe", "a_device")),
 ]
 
 
@@ -234,13 +208,3 @@ def model_folders() -> Iterator[Request]:
 
 
 REQUESTS = [*run_folders(), *model_folders()]
-
-
-@pytest.mark.parametrize("request_", REQUESTS, ids=lambda request: request.label)
-def test_a_wrong_folder_ends_in_a_sentence(
-    request_: Request, server: Server, here: Path, count_requests: Callable[[str, Ended], None]
-) -> None:
-    before = prepared(request_, here)
-    ended = server.fork(request_.arguments, here, plain=request_.plain)
-    count_requests("run and model folders", ended)
-    require_a_sentence(request_, ended, here, before)

@@ -1,16 +1,10 @@
 """Names that mean nothing, values that are none, places that are not there: over every command and flag."""
 
-from collections.abc import Callable, Iterator
-from pathlib import Path
-
-import pytest
+from collections.abc import Iterator
 
 from lite_selfplay.tasks import task_names
 
-from .conftest import Ended, Server
-from .wrong import LONG_NAME, TRAIN, Request, prepared, require_a_sentence
-
-pytestmark = pytest.mark.long
+from .wrong import LONG_NAME, TRAIN, Request
 
 ODD_TASKS = (
     "arithmetic:digit=2", "arithmetic:digits=x", "arithmetic:digits=-1", "arithmetic:ops=^",
@@ -126,13 +120,3 @@ def places() -> Iterator[Request]:
 
 
 REQUESTS = [*names(), *places()]
-
-
-@pytest.mark.parametrize("request_", REQUESTS, ids=lambda request: request.label)
-def test_a_wrong_name_ends_in_a_sentence(
-    request_: Request, server: Server, here: Path, count_requests: Callable[[str, Ended], None]
-) -> None:
-    before = prepared(request_, here)
-    ended = server.fork(request_.arguments, here)
-    count_requests("names and places", ended)
-    require_a_sentence(request_, ended, here, before)

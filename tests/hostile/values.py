@@ -1,16 +1,10 @@
 """Numbers out of range, values of another type: every key of a configuration, every flag of every command."""
 
-from collections.abc import Callable, Iterator
-from pathlib import Path
-
-import pytest
+from collections.abc import Iterator
 
 from lite_selfplay.config import KEYS
 
-from .conftest import Ended, Server
-from .wrong import TRAIN, Request, prepared, require_a_sentence
-
-pytestmark = pytest.mark.long
+from .wrong import TRAIN, Request
 
 NUMBERS = ("abc", "-1", "", "1e400", "nan", "99999999999999999999999999")
 NO_TEXTS = ("{a: 1}", "[[1]]")
@@ -75,13 +69,3 @@ def keys() -> Iterator[Request]:
 
 
 REQUESTS = [*numbers(), *keys()]
-
-
-@pytest.mark.parametrize("request_", REQUESTS, ids=lambda request: request.label)
-def test_a_wrong_value_ends_in_a_sentence(
-    request_: Request, server: Server, here: Path, count_requests: Callable[[str, Ended], None]
-) -> None:
-    before = prepared(request_, here)
-    ended = server.fork(request_.arguments, here)
-    count_requests("numbers and values", ended)
-    require_a_sentence(request_, ended, here, before)

@@ -1,0 +1,100 @@
+"""What tests are made with: an ear for what a run tells, lines of JSON, comparisons of weights, a small model."""
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file
+
+from lite_selfplay.runs.checkpoints import find_checkpoints
+from lite_selfplay.training.progress import Progress
+
+
+class Ear(Progress):
+    """Keeps all that it is told, by kind."""
+
+    def __init__(self) -> None:
+        self.said: list[str] = []
+        self.warned: list[str] = []
+        self.phases: list[tuple[str, int | None]] = []
+        self.notes: list[tuple[int, str]] = []
+        self.results: list[tuple[str, Any, str]] = []
+        self.tokened: list[tuple[int, int | None]] = []
+        self.ticks = 0
+
+    def say(self, sentence: str) -> None:
+        self.said.append(sentence)
+
+    def warn(self, sentence: str) -> None:
+        self.warned.append(sentence)
+
+    def phase(self, name: str, total: int | None = None) -> None:
+        self.phases.append((name, total))
+
+    def advance(self, done: int, note: str = "") -> None:
+        self.notes.append((done, note))
+
+    def tokens(self, done: int, most: int | None) -> None:
+        self.tokened.append((done, most))
+
+    def tick(self) -> None:
+        self.ticks += 1
+
+    def evaluated(self, name: str, result: Any, line: str) -> None:
+        self.results.append((name, result, line))
+
+    def finished(self, report: Sequence[str]) -> None:
+        self.said += report
+
+
+def write_lines(path: Path, rows: Sequence[Any]) -> Path:
+    """A file of JSON lines."""
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+def read_lines(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def seat_weights(run: Path, seat: str) -> dict[str, torch.Tensor]:
+    """The weights that a run ended with, or a checkpoint holds."""
+    return load_file(run / "adapters" / seat / "adapter_model.safetensors")
+
+
+def same(one: Mapping[str, torch.Tensor], other: Mapping[str, torch.Tensor]) -> bool:
+    """Whether tensors are equal, bit for bit."""
+    return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
+
+
+def saved_steps(run: Path) -> list[int]:
+    """The steps before which a run was saved."""
+    return [checkpoint.step for checkpoint in find_checkpoints(run / "checkpoints")]
+
+
+def small_model(arch: str = "llama", vocab_size: int = 263, noise: float = 0.0, **options: Any) -> Any:
+    """A random model of two layers; with `noise`, biases and norms are not all alike."""
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    heads = {} if arch == "qwen2" else {"head_dim": 16}
+    config = AutoConfig.for_model(
+        arch,
+        vocab_size=vocab_size,
+        hidden_size=64,
+        intermediate_size=96,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        max_position_embeddings=512,
+        architectures=[{"llama": "LlamaForCausalLM", "qwen2": "Qwen2ForCausalLM", "qwen3": "Qwen3ForCausalLM"}[arch]],
+        **heads,
+        **options,
+    )
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        model = AutoModelForCausalLM.from_config(config)
+        for parameter in model.parameters():
+            parameter.data += noise * torch.randn(parameter.shape)
+    return model.eval()
