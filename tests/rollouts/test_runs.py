@@ -249,7 +249,7 @@ def test_what_does_not_go_together(tmp_path: Path):
         plan(config(tmp_path / "run", rollouts="http://here:1", backend="unsloth"))
     ready = plan(config(tmp_path / "run", rollouts="http://here:1"))
     assert ready.config.model.backend == "transformers"
-    assert "completions are sampled by http://here:1" in ready.lines()
+    assert "samplers: http://here:1" in ready.lines()
     with pytest.raises(RequestError, match="--rollouts is for one process, and there are 2"):
         require_one_run(Ranks(0, 2), ready, None)
 
