@@ -18,6 +18,7 @@ from lite_selfplay.errors import LiteSelfPlayError
 from lite_selfplay.games import Game, make_game
 from lite_selfplay.games.modes import find_mode
 from lite_selfplay.models.memory import CARDS, GIB, Load, estimate
+from lite_selfplay.models.packages import install
 from lite_selfplay.models.shapes import shape_of
 from lite_selfplay.runs.report.diagnosis import FEWEST_WELL_FORMED
 from lite_selfplay.stats import is_above
@@ -192,7 +193,7 @@ def _backend(config: RunConfig, card: Card | None) -> list[Choice]:
     """The one line about a library for cards that is not there."""
     if card is None or config.model.backend != "auto" or importlib.util.find_spec("unsloth"):
         return []
-    why = 'Unsloth, which may update faster on long answers, is not installed: pip install "lite-selfplay[unsloth]"'
+    why = f"Unsloth is not installed, and what it would save has not been measured: {install('unsloth')}"
     return [Choice("backend", {}, why, "--backend B")]
 
 
