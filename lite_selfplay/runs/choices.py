@@ -121,7 +121,11 @@ def _taught(config: RunConfig, problems: list[Choice]) -> list[Choice]:
 
 
 def _evaluation(config: RunConfig, game: Game, problems: list[Choice]) -> list[Choice]:
-    """Where the problems are chosen, held-out ones of the same, in modes that measure on such."""
+    """Where the problems are chosen, held-out ones of the same, in modes that measure on such. Of a file that is given
+    for both, so many that the rest can be trained on."""
+    file = config.tasks.train or ""
+    if file.endswith((".jsonl", ".csv")) and config.eval.tasks == file and not given(config, "eval.limit"):
+        return [Choice("evaluation", {"eval.limit": DEFAULT_LIMIT}, "the others are trained on", "--eval-limit N")]
     if not problems or given(config, "eval.tasks") or find_mode(game.evaluation().mode).tasks is not None:
         return []
     values = {"eval.tasks": problems[0].values["tasks.train"]}
