@@ -64,6 +64,15 @@ def test_episodes_hold_a_line_a_completion_and_name_the_draft(trained: Run):
         assert row["reward"] == ladder[row["correct"], draft["correct"]] + 0.5 * row["well_formed"]
 
 
+def test_a_run_shows_itself_in_a_notebook(trained: Run):
+    page = trained.transcripts(1)
+    assert page._repr_markdown_() == page
+    assert page.count("\n## ") == 1
+    pictures = trained.plot()
+    assert all(path.read_bytes().startswith(b"\x89PNG") for path in pictures)
+    assert pictures._repr_html_().count("<img ") == len(pictures) >= 2
+
+
 def test_both_seats_moved_and_their_adapters_load_in_plain_peft(trained: Run):
     with session_of(trained.config, trained.path) as session:
         start = {seat: session.adapters.state(seat) for seat in "AB"}
