@@ -14,7 +14,9 @@ from typing import Annotated, Any
 import typer
 
 from lite_selfplay.config import FLAGS, KEYS, Key, load_layer, parse_assignment, preset_layer, set_key
+from lite_selfplay.config.user_files import load
 from lite_selfplay.errors import ConfigError
+from lite_selfplay.training.progress import printable
 from lite_selfplay.training.ranks import here
 
 Game = Annotated[
@@ -105,6 +107,16 @@ def layers(
     return found
 
 
+def echo(text: str) -> None:
+    """Print a text of which a run, a task or a model may have said parts: none of it drives a terminal."""
+    typer.echo(printable(text))
+
+
+def to_stderr(line: str) -> None:
+    """Print a line on stderr."""
+    typer.echo(line, err=True)
+
+
 def echo_json(value: Any) -> None:
     """Print a value as JSON, in ASCII alone: nothing that a name holds can drive a terminal."""
     typer.echo(json.dumps(value, allow_nan=False, indent=1))
@@ -112,7 +124,6 @@ def echo_json(value: Any) -> None:
 
 def dry_run(config: Any) -> None:
     """Print what a configuration would do, and start nothing."""
-    from lite_selfplay.config.user_files import load
     from lite_selfplay.runs.api import free_folder
     from lite_selfplay.runs.plan import plan
 

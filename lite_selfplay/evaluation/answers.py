@@ -40,12 +40,13 @@ class Answers:
     """What was answered so far, by the key of what was asked.
 
     `identity` says whose answers they are: base, weights, checker. Without a `path` they are kept in memory alone.
+    `lines` are what a former call left, by the key of what was asked; another process of this evaluation goes by them.
     """
 
     def __init__(self, identity: Mapping[str, Any] | None = None, path: Path | None = None):
         self._identity = json.loads(json.dumps(dict(identity or {})))  # as it comes back from the file
         self.path = path
-        self._lines: dict[str, dict[str, Any]] = {}
+        self.lines: dict[str, dict[str, Any]] = {}
         self._memory: dict[str, Answered] = {}
         if path is not None:
             require_no_link(path)
@@ -56,24 +57,11 @@ class Answers:
         """Whether there is a file with answers."""
         return self.path is not None and self.path.is_file()
 
-    @property
-    def restored(self) -> int:
-        """Lines of answers that a former call left."""
-        return len(self._lines)
-
-    def lines(self) -> dict[str, dict[str, Any]]:
-        """What a former call left, by the key of what was asked: for another process of this evaluation."""
-        return self._lines
-
-    def take(self, lines: Mapping[str, dict[str, Any]]) -> None:
-        """Go by the lines of another process."""
-        self._lines = dict(lines)
-
     def find(self, key: str, seat: str, prompts: Sequence[str], sampling: Sampling) -> Answered | None:
         """The answers to what has this key; None where it was not asked yet. The rest is what they were asked with."""
         if key in self._memory:
             return self._memory[key]
-        line = self._lines.get(key)
+        line = self.lines.get(key)
         if line is None:
             return None
         try:
@@ -115,7 +103,7 @@ class Answers:
                     break
                 whole += len(line)
                 if isinstance(row.get("key"), str):
-                    self._lines[row["key"]] = row
+                    self.lines[row["key"]] = row
         with write_errors(f"to {path}"):
             os.truncate(path, whole)
 

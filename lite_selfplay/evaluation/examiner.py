@@ -70,6 +70,7 @@ def measure(
     cache_tokens: int = 65536,
     rows_at_once: int | None = None,
     progress: Phases | None = None,
+    begun: int | None = None,
 ) -> Evaluation:
     """Let the seats of `spec` answer the problems in its mode, `samples` times each, and judge them.
 
@@ -77,7 +78,8 @@ def measure(
     `tasks` names the problems in the result and `name` the phase that `progress` shows; `about` goes into the result's
     JSON. `answers` are those already given, which are not asked for again. `cache_tokens` is what the table's backend
     holds at once; no more than `rows_at_once` completions are asked for at a time, a problem's samples at the least. A
-    prompt over the table's limit counts as wrong.
+    prompt over the table's limit counts as wrong. `begun` is how far a phase is that has begun already: `name` is then
+    that of this part of it.
     Raises UnknownNameError for another mode, and RequestError where there is no problem, no seat or no sample, or fewer
     seats or samples than the mode or a k needs.
     """
@@ -85,13 +87,16 @@ def measure(
     if not problems or not spec.seats or samples < 1:
         raise RequestError("an evaluation needs at least one problem, one seat and one sample")
     require_enough(spec, mode, samples, ks, shots)
-    if progress is not None:
+    if progress is not None and begun is None:
         progress.phase(name, len(problems) * mode.stages(spec.seats))
     rows = cache_tokens // (sampling.max_tokens + _PROMPT_TOKENS)
     at_once = max(1, min(rows, rows_at_once or rows) // samples)
     keys = problem_keys(problems)
     kept = answers or Answers()
-    examiner = _Examiner(problems, table, keys, sampling, samples, shots, seed, tasks, kept, at_once, progress)
+    part = "" if begun is None else f" of {name}"
+    examiner = _Examiner(
+        problems, table, keys, sampling, samples, shots, seed, tasks, kept, at_once, progress, part, begun or 0
+    )
     found = mode.measure(examiner, spec.seats)
     every = {**found.seats, **found.directions}
     return Evaluation(
@@ -156,7 +161,8 @@ class _Examiner:
     answers: Answers
     at_once: int
     shown: Phases | None
-    done: int = field(default=0, init=False)
+    part: str
+    done: int
     seconds: float = field(default=0.0, init=False)
 
     def opening(self, problem: Problem) -> str:
@@ -167,14 +173,18 @@ class _Examiner:
         """See `lite_selfplay.games.modes.Examiner`. Raises GameError for another number of prompts."""
         if len(prompts) != len(self.problems) or {len(row) for row in prompts} not in ({1}, {self.samples}):
             raise GameError(f"a mode asks with one prompt a problem, or with {self.samples}, one for each sample")
-        names = [self._name(i, seat, prompts[i], stage) for i in range(len(prompts))]
+        sampling = asdict(self.sampling)
+        # What is asked about each problem, with all that decides the answers but the weights.
+        names = [key_of(self.tasks, key, seat, stage, list(prompts[i]), sampling, self.seed, self.samples)
+                 for i, key in enumerate(self.keys)]  # fmt: skip
         found = [self.answers.find(name, seat, row, self.sampling) for name, row in zip(names, prompts, strict=True)]
         left = [i for i, answered in enumerate(found) if answered is None]
         self._advance(len(found) - len(left))
         for start in range(0, len(left), self.at_once):
             block = left[start : start + self.at_once]
             if self.shown is not None:
-                self.shown.activity(f"{doing} {_named(block)}")
+                many = f"s {block[0] + 1} to {block[-1] + 1}" if len(block) > 1 else f" {block[0] + 1}"
+                self.shown.activity(f"{doing} problem{many}{self.part}")
             began = time.monotonic()
             rows = self._asked(seat, [prompts[i] for i in block], block, stage)
             each = (time.monotonic() - began) / len(block)
@@ -191,18 +201,13 @@ class _Examiner:
     ) -> list[list[Judged]]:
         asked = [prompt for row in prompts for prompt in row]
         each = self.samples * len(block) // len(asked)  # every sample of one prompt, or one of each
-        seeds = [seed for i in block for seed in self._seeds(i, stage)]
+        seeds = [self._seed(i, stage, k) for i in block for k in range(self.samples)]
         seeds_of = [seeds[place : place + each] for place in range(0, len(seeds), each)]
         completions = list(chain(*self.table.speak(seat, asked, each, self.sampling, seeds_of)))
         problems = [self.problems[i] for i in block for _ in range(self.samples)]
         verdicts = self.table.verify(list(zip(completions, problems, strict=True)))
         judged = [_judge(c, p, v) for c, p, v in zip(completions, problems, verdicts, strict=True)]
         return [judged[i : i + self.samples] for i in range(0, len(judged), self.samples)]
-
-    def _name(self, i: int, seat: str, prompts: Sequence[str], stage: str) -> str:
-        """What is asked about problem i, with all that decides the answers but the weights."""
-        sampling = asdict(self.sampling)
-        return key_of(self.tasks, self.keys[i], seat, stage, list(prompts), sampling, self.seed, self.samples)
 
     def say(
         self,
@@ -212,7 +217,7 @@ class _Examiner:
         about: Sequence[tuple[int, object]],
         beginnings: Sequence[str] | None = None,
     ) -> list[Completion]:
-        seeds = [[derived_seed(self.seed, "evaluation", self.keys[i], *more)] for i, *more in about]
+        seeds = [[self._seed(*each)] for each in about]
         starts = beginnings or [""] * len(prompts)
         size, found = max(1, self.at_once * self.samples), list[Completion]()
         for first in range(0, len(prompts), size):
@@ -227,20 +232,16 @@ class _Examiner:
 
     def progress(self, done: int, doing: str) -> None:
         if self.shown is not None:
-            self.shown.activity(doing)
+            self.shown.activity(f"{doing}{self.part}")
             self.shown.advance(self.done + done)
 
-    def _seeds(self, i: int, stage: str) -> list[int]:
-        return [derived_seed(self.seed, "evaluation", self.keys[i], stage, k) for k in range(self.samples)]
+    def _seed(self, i: int, *about: object) -> int:
+        return derived_seed(self.seed, "evaluation", self.keys[i], *about)
 
     def _advance(self, by: int) -> None:
         self.done += by
         if self.shown is not None and by:
             self.shown.advance(self.done)
-
-
-def _named(block: Sequence[int]) -> str:
-    return f"problems {block[0] + 1} to {block[-1] + 1}" if len(block) > 1 else f"problem {block[0] + 1}"
 
 
 def _judge(completion: Completion, problem: Problem, verdict: Verdict) -> Judged:

@@ -57,11 +57,13 @@ class EvaluationSection(Section):
     top_p: float = Field(0.95, gt=0, le=1)
     max_completion_tokens: int | None = Field(None, ge=1)
 
-    def settings(self, data_dir: str | None, tokens: int | None) -> Settings:
-        """How it asks; the seed is the same for every arm and seed of training. `tokens` caps what has no cap."""
+    def settings(self, shared: RunConfig, arm: ArmSection) -> Settings:
+        """How it asks an arm; the seed is the same for every arm and seed of training. What has no cap of its own has
+        that of the `shared` configuration, whose data are looked into, and in whose precision the base is loaded."""
         chosen = self.model_dump(exclude={"tasks"})
-        chosen["max_completion_tokens"] = self.max_completion_tokens or tokens
-        return Settings(**chosen, data_dir=data_dir)
+        chosen["max_completion_tokens"] = self.max_completion_tokens or shared.run.max_completion_tokens
+        precision = shared.model.precision if arm.start == "base" else None
+        return Settings(**chosen, data_dir=shared.tasks.data_dir, precision=precision)
 
 
 class Experiment(Section):
@@ -98,6 +100,11 @@ class Experiment(Section):
     def shared(self) -> RunConfig:
         """What all arms share, as the configuration of a run of no game in particular."""
         return RunConfig.of(self.base, {"game": "grpo"})
+
+    def with_data(self, data_dir: str | None) -> "Experiment":
+        """The same, with the data of its benchmarks in a folder."""
+        found = {"base": merge(nested(self.base), {"tasks": {"data_dir": data_dir}})}
+        return self if data_dir is None else self.model_copy(update=found)
 
     def config(self, arm: str, seed: int, folder: Path, init: Path | None) -> RunConfig:
         """The configuration of a trained arm's run. Raises ConfigError."""
