@@ -7,7 +7,7 @@ its name, its type and its help.
 import functools
 import inspect
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -110,6 +110,14 @@ def layers(
 def echo(text: str) -> None:
     """Print a text of which a run, a task or a model may have said parts: none of it drives a terminal."""
     typer.echo(printable(text))
+
+
+def show(as_json: bool, value: Any, lines: Iterable[str]) -> None:
+    """Print a value as JSON, or what it says in lines of text."""
+    if as_json:
+        echo_json(value)
+    else:
+        echo("\n".join(lines))
 
 
 def to_stderr(line: str) -> None:

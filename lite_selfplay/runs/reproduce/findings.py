@@ -149,13 +149,18 @@ def _rows(
     rows = []
     for each in found:
         seconds, tokens = spent.get(each.arm, (0.0, 0))
+        against = MISSING
+        if each.difference is not None and each.difference_interval is not None:
+            shown = [f"{100 * value:+.1f}" for value in (each.difference, *each.difference_interval)]
+            exact = "" if each.p_value is None else f", p = {each.p_value:.2g}"
+            against = f"{shown[0]} [{shown[1]}, {shown[2]}]{exact}"
         rows.append(
             [
                 each.arm,
                 f"{_points(each.pass_at_1)} [{_points(each.interval[0])}, {_points(each.interval[1])}]",
                 MISSING if each.std is None else f"± {_points(each.std)}",
                 MISSING if abs(each.better - each.pass_at_1) < 1e-12 else _points(each.better),
-                _difference(each),
+                against,
                 f"{each.final:.0f}",
                 f"{each.total:.0f}",
                 clock(seconds) if tokens else MISSING,
@@ -164,14 +169,6 @@ def _rows(
             ]
         )
     return columns, rows
-
-
-def _difference(found: Finding) -> str:
-    if found.difference is None or found.difference_interval is None:
-        return MISSING
-    low, high = found.difference_interval
-    exact = "" if found.p_value is None else f", p = {found.p_value:.2g}"
-    return f"{100 * found.difference:+.1f} [{100 * low:+.1f}, {100 * high:+.1f}]{exact}"
 
 
 def _points(share: float) -> str:
