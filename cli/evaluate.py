@@ -1,12 +1,13 @@
 """`lite-selfplay eval`: how well a run's seats, or a base model, solve problems they have not seen."""
 
-import sys
+from textwrap import indent
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from lite_selfplay.config import KEYS
 from lite_selfplay.errors import ConfigError, RequestError
+from lite_selfplay.training.progress import PlainProgress
 from lite_selfplay.training.ranks import here
 from lite_selfplay_cli import flags
 
@@ -121,41 +122,35 @@ def evaluate(
     from lite_selfplay.evaluation.suites import find_suite
     from lite_selfplay.runs.evaluating import Settings, evaluate_all
     from lite_selfplay.tasks import split_specs
-    from lite_selfplay.training.progress import PlainProgress
 
     chosen = None if suite is None else find_suite(suite)
     if (tasks is None) == (chosen is None):
         raise RequestError("an evaluation takes --tasks, or --suite in its place: give one of them")
     asked = list(chosen.samples) if chosen else split_specs(tasks or "")
-    settings = Settings(
-        limit=limit,
-        samples=samples if samples is not None or chosen is None else chosen.samples,
-        ks=_numbers("--k", k),
-        shots=shots if shots is not None else chosen.shots_for(target) if chosen else 0,
-        temperature=temperature if temperature is not None else chosen.temperature if chosen else 0.6,
-        top_p=top_p if top_p is not None else chosen.top_p if chosen else 0.95,
-        max_completion_tokens=max_completion_tokens or (chosen.max_completion_tokens if chosen else None),
-        seed=seed,
-        seats=None if seats is None else tuple(dict.fromkeys(name.strip() for name in seats.split(","))),
-        data_dir=data_dir,
-    )
-    modes: list[str | None] = (
-        [name.strip() for name in mode.split(",")] if mode else [*(chosen.modes if chosen else ())]
-    )
-    progress = PlainProgress(lambda line: typer.echo(line, err=True))
-    found: list[tuple[str, Evaluation]] = []
-    for each in dict.fromkeys(filter(None, [target, against])):
-        made = evaluate_all(
-            each,
-            asked,
-            modes or [None],
-            settings,
-            precision=precision,
-            trust_remote_code=bool(trust_remote_code),
-            unsafe_code=bool(unsafe_code),
-            progress=progress,
-        )
-        found += [(each, evaluation) for evaluation in made]
+    given = {
+        "limit": limit,
+        "samples": samples,
+        "k": _numbers("--k", k),
+        "shots": shots,
+        "temperature": temperature,
+        "top_p": top_p,
+        "max_completion_tokens": max_completion_tokens,
+        "seed": seed,
+        "seats": None if seats is None else tuple(dict.fromkeys(name.strip() for name in seats.split(","))),
+        "data_dir": data_dir,
+        "precision": precision,
+        "trust_remote_code": bool(trust_remote_code),
+        "unsafe_code": bool(unsafe_code),
+    }
+    chosen_here = {name: value for name, value in given.items() if value is not None}
+    settings = Settings(**{**(chosen.settings(target) if chosen else {}), **chosen_here})
+    names = [name.strip() for name in mode.split(",")] if mode else list(chosen.modes if chosen else ())
+    progress = PlainProgress(flags.to_stderr)
+    found = [
+        (each, evaluation)
+        for each in dict.fromkeys(filter(None, [target, against]))
+        for evaluation in evaluate_all(each, asked, names or [None], settings, progress=progress)
+    ]
     if not here().main:
         return
     pairs = _compared(found, against, disagreements, seats)
@@ -183,10 +178,9 @@ def _compared(
         return []
     pairs = compared(found) if against or seats is None else [pair for each in found for pair in met(*each)]
     if not pairs:
-        typer.echo(
+        flags.to_stderr(
             "warning: there is nothing to compare: give two modes, a run of two seats, or another run by --against, "
-            "that share problems",
-            err=True,
+            "that share problems"
         )
     return pairs
 
@@ -196,19 +190,17 @@ def _as_json(found: Any, pairs: Any, listed: int, suite: Any) -> Any:
     from lite_selfplay.evaluation.comparisons import disagreements
     from lite_selfplay.evaluation.overview import means
 
-    results = [(target, evaluation.to_json()) for target, evaluation in found]
-    if len(results) == 1 and not pairs:
-        return results[0][1]
-    targets = dict.fromkeys(target for target, _ in results)
+    of: dict[str, list[Any]] = {}
+    for target, evaluation in found:
+        of.setdefault(target, []).append(evaluation.to_json())
+    if len(found) == 1 and not pairs:
+        return of[found[0][0]][0]
     return {
-        "evaluations": [{"target": target, **result} for target, result in results],
+        "evaluations": [{"target": target, **result} for target, results in of.items() for result in results],
         "means": [
             {"target": target, **mean}
-            for target in targets
-            for mean in [
-                *means([result for name, result in results if name == target]),
-                *(suite.means([result for name, result in results if name == target]) if suite else []),
-            ]
+            for target, results in of.items()
+            for mean in [*means(results), *(suite.means(results) if suite else [])]
         ],
         "comparisons": [
             {**comparison.to_json(), "disagreements": disagreements(first, second, comparison, listed)}
@@ -219,41 +211,24 @@ def _as_json(found: Any, pairs: Any, listed: int, suite: Any) -> Any:
 
 def _print(title: str, evaluations: "list[Evaluation]", suite: Any) -> None:
     """A row for each benchmark, mode, seat and direction, and what was asked of them."""
-    from rich import box
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
     from lite_selfplay.evaluation.overview import overview
-    from lite_selfplay.training.progress import printable
+    from lite_selfplay.evaluation.tables import as_text
 
     results = [evaluation.to_json() for evaluation in evaluations]
-    columns, rows = overview(results)
-    labels = columns.index("pass@1 [95%]")
-    table = Table(box=box.SIMPLE_HEAD, title=Text(printable(title), "bold") if title else None, title_justify="left")
-    for number, column in enumerate(columns):
-        table.add_column(column, justify="left" if number < labels else "right", no_wrap=number == labels)
-    for row in rows:
-        table.add_row(*(Text(printable(cell)) for cell in row))
-    # Wide enough for every column where stdout is a file or a pipe.
-    console = Console(file=sys.stdout, width=None if sys.stdout.isatty() else 200, highlight=False)
-    console.print(table)
-    for line in dict.fromkeys(line for evaluation in evaluations for line in _notes(evaluation, len(evaluations) > 1)):
-        console.print(Text(printable(line)))
-    for line in suite.lines(results) if suite else ():
-        console.print(Text(line))
+    table = "\n".join(f"  {line}" for line in as_text(*overview(results)).splitlines())
+    notes = dict.fromkeys(line for evaluation in evaluations for line in _notes(evaluation, len(evaluations) > 1))
+    flags.echo("\n".join([*filter(None, [title]), table, "", *notes, *(suite.lines(results) if suite else ())]))
 
 
 def _notes(evaluation: "Evaluation", several: bool) -> list[str]:
     from lite_selfplay.evaluation.overview import settings_line
     from lite_selfplay.games.presentation import percent
 
-    best, result = evaluation.scores[evaluation.best], evaluation.to_json()
-    lines = [settings_line(result)]
+    lines = [settings_line(evaluation.to_json())]
     of = f"{evaluation.tasks}, {evaluation.mode}: " if several else ""
     if evaluation.mean_of_directions is not None and len(evaluation.directions) > 1:
         lines.append(
-            f"{of}best direction: {evaluation.best}, {percent(best.pass_at_1)}; "
+            f"{of}best direction: {evaluation.best}, {percent(evaluation.scores[evaluation.best].pass_at_1)}; "
             f"mean of all: {percent(evaluation.mean_of_directions)}"
         )
     for name, score in {**evaluation.seats, **evaluation.directions}.items():
@@ -265,30 +240,19 @@ def _notes(evaluation: "Evaluation", several: bool) -> list[str]:
 def _print_comparisons(pairs: "list[tuple[Arm, Arm, Comparison]]", listed: int) -> None:
     """A sentence for each pair of arms, and the problems on which they differ."""
     from lite_selfplay.evaluation.comparisons import disagreements
-    from lite_selfplay.training.progress import printable
 
     for first, second, comparison in pairs:
-        typer.echo(f"\n{printable(comparison.sentence())}")
+        flags.echo(f"\n{comparison.sentence()}")
         if listed:
             shown = min(listed, len(comparison.differ))
             typer.echo(f"they differ on {len(comparison.differ)} problems; {shown} of them:")
         for case in disagreements(first, second, comparison, listed):
-            typer.echo(
-                printable(f"\n--- {case['id']}: {case.get('problem', '')}\n(reference: {case.get('reference')})")
-            )
+            flags.echo(f"\n--- {case['id']}: {case.get('problem', '')}\n(reference: {case.get('reference')})")
             for name, side in ((comparison.first, case["first"]), (comparison.second, case["second"])):
+                right, texts = side["right"], side["texts"]
+                outcome = {True: "right", False: "wrong"}[right] if isinstance(right, bool) else f"{right:.0%} right"
                 given = ", ".join(answer if answer is not None else "-" for answer in side["answers"])
-                typer.echo(printable(f"{name}: {_outcome(side['right'])}: {given}"))
-                if len(side["texts"]) == 1:
-                    typer.echo(printable(_indented(side["texts"][0])))
-
-
-def _outcome(right: bool | float) -> str:
-    return {True: "right", False: "wrong"}[right] if isinstance(right, bool) else f"{right:.0%} right"
-
-
-def _indented(text: str) -> str:
-    """The end of a completion, where its answer stands."""
-    text = text.strip()
-    text = text if len(text) <= _EXCERPT else f"[...] {text[-_EXCERPT:]}"
-    return "\n".join(f"    {line}" for line in text.splitlines())
+                flags.echo(f"{name}: {outcome}: {given}")
+                if len(texts) == 1:
+                    text = texts[0].strip()  # of a long one the end, where its answer stands
+                    flags.echo(indent(text if len(text) <= _EXCERPT else f"[...] {text[-_EXCERPT:]}", "    "))

@@ -7,14 +7,16 @@ its name, its type and its help.
 import functools
 import inspect
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from lite_selfplay.config import FLAGS, KEYS, Key, load_layer, parse_assignment, preset_layer, set_key
+from lite_selfplay.config.user_files import load
 from lite_selfplay.errors import ConfigError
+from lite_selfplay.training.progress import printable
 from lite_selfplay.training.ranks import here
 
 Game = Annotated[
@@ -105,6 +107,24 @@ def layers(
     return found
 
 
+def echo(text: str) -> None:
+    """Print a text of which a run, a task or a model may have said parts: none of it drives a terminal."""
+    typer.echo(printable(text))
+
+
+def show(as_json: bool, value: Any, lines: Iterable[str]) -> None:
+    """Print a value as JSON, or what it says in lines of text."""
+    if as_json:
+        echo_json(value)
+    else:
+        echo("\n".join(lines))
+
+
+def to_stderr(line: str) -> None:
+    """Print a line on stderr."""
+    typer.echo(line, err=True)
+
+
 def echo_json(value: Any) -> None:
     """Print a value as JSON, in ASCII alone: nothing that a name holds can drive a terminal."""
     typer.echo(json.dumps(value, allow_nan=False, indent=1))
@@ -112,7 +132,6 @@ def echo_json(value: Any) -> None:
 
 def dry_run(config: Any) -> None:
     """Print what a configuration would do, and start nothing."""
-    from lite_selfplay.config.user_files import load
     from lite_selfplay.runs.api import free_folder
     from lite_selfplay.runs.plan import plan
 

@@ -1,11 +1,11 @@
 """Statistics of evaluations: intervals, paired tests and majority votes. No torch."""
 
 from collections import Counter
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from math import comb, sqrt
 from statistics import fmean, stdev
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 T = TypeVar("T")
 
@@ -50,6 +50,38 @@ def paired_test(before: Sequence[bool], after: Sequence[bool]) -> tuple[int, int
     if gained + lost == 0:
         return 0, 0, 1.0
     return gained, lost, float(binomtest(gained, gained + lost, 0.5).pvalue)
+
+
+class Paired(NamedTuple):
+    """Outcomes of the problems `shared`, before and after: see `paired`."""
+
+    shared: list[str]
+    before: list[float]
+    after: list[float]
+    difference: float
+    gained: int | None
+    lost: int | None
+    p_value: float | None
+
+    @property
+    def interval(self) -> tuple[float, float] | None:
+        """The 95% bootstrap interval of the difference; None for fewer than two problems."""
+        return paired_bootstrap(self.before, self.after)[1:] if len(self.shared) > 1 else None
+
+
+def paired(before: Mapping[str, float], after: Mapping[str, float]) -> Paired | None:
+    """What changed in the outcomes of problems (right or not, or shares of answers that were), by the problem's key.
+
+    `difference` is that of the means over the problems that both have, in shares; `paired_test` gives the rest where
+    each outcome is right or wrong, None otherwise. None where they share no problem.
+    """
+    shared = [key for key in after if key in before]
+    was, now = [before[key] for key in shared], [after[key] for key in shared]
+    if not shared:
+        return None
+    exact = {*was, *now} <= {0, 1}
+    tested = paired_test([*map(bool, was)], [*map(bool, now)]) if exact else (None, None, None)
+    return Paired(shared, was, now, fmean(now) - fmean(was), *tested)
 
 
 def majority_vote(classes: Sequence[T | None]) -> tuple[T | None, int]:

@@ -11,9 +11,10 @@ from typing import Any
 
 from lite_selfplay.data import Problem
 from lite_selfplay.evaluation.result import Evaluation
+from lite_selfplay.evaluation.tables import outcomes_of
 from lite_selfplay.games.modes import find_mode
 from lite_selfplay.games.presentation import percent
-from lite_selfplay.stats import clopper_pearson, paired_bootstrap, paired_test
+from lite_selfplay.stats import clopper_pearson, paired
 
 Result = Mapping[str, Any]
 
@@ -29,27 +30,24 @@ class Arm:
 
     @property
     def outcomes(self) -> dict[str, bool | float]:
-        return {key: found[self.name] for key, found in self.result["per_problem"].items()}
-
-    def answers(self, key: str) -> Sequence[str | None]:
-        """What was read out of its answers to a problem; empty where the file does not say."""
-        found: Sequence[str | None] = self.result.get("answers", {}).get(key, {}).get(self.name, [])
-        return found
-
-    def texts(self, key: str) -> list[str]:
-        """Its completions for a problem, whole; none where they are gone."""
-        if self.evaluation is None:
-            return []
-        index = list(self.evaluation.per_problem).index(key)
-        return [answer.completion.text for answer in self.evaluation.rows[self.name][index]]
+        """Each problem's outcome, by its key."""
+        return outcomes_of(self.result, self.name)
 
     def problem(self, key: str) -> Problem | None:
         """A problem of its, where that is still there."""
         return None if self.evaluation is None else self.evaluation.problems[key]
 
     def on(self, key: str) -> dict[str, Any]:
-        """What it did with a problem."""
-        return {"right": self.outcomes[key], "answers": list(self.answers(key)), "texts": self.texts(key)}
+        """What it did with a problem: what was read out of its answers, as far as the file says, and its whole
+        completions, as far as they are there."""
+        answers = self.result.get("answers", {}).get(key, {}).get(self.name, [])
+        rows = (
+            dict(zip(self.evaluation.per_problem, self.evaluation.rows[self.name], strict=True))
+            if self.evaluation
+            else {}
+        )
+        texts = [answer.completion.text for answer in rows.get(key, ())]
+        return {"right": self.outcomes[key], "answers": list(answers), "texts": texts}
 
 
 @dataclass(frozen=True)
@@ -94,52 +92,40 @@ class Comparison:
         return {**self.__dict__, "interval": interval, "differ": list(self.differ)}
 
 
-def arms_of(evaluations: Sequence[tuple[str, Evaluation]]) -> list[Arm]:
-    """What is compared on one benchmark: each target and mode by its best, or all scores of a single one.
-
-    `evaluations` are (target, evaluation) pairs. Where a mode has directions, these stand for it.
-    """
-    results = [(target, found, found.to_json()) for target, found in evaluations]
-    if len(results) == 1:
-        ((target, found, result),) = results
-        return [Arm(target, result, name, found) for name in found.scores]
-    return [Arm(target, result, found.best, found) for target, found, result in results]
-
-
 def compare(first: Arm, second: Arm) -> Comparison | None:
     """The second against the first; None where they share no problem, or were asked other ones of the same ids."""
     one, two = first.outcomes, second.outcomes
-    shared = [key for key in two if key in one]
     data = [arm.result.get("data", {}).get("fingerprint") for arm in (first, second)]
-    if not shared or first.result["tasks"] != second.result["tasks"] or (all(data) and data[0] != data[1]):
+    found = paired(one, two)
+    if found is None or first.result["tasks"] != second.result["tasks"] or (all(data) and data[0] != data[1]):
         return None
-    before, after = [one[key] for key in shared], [two[key] for key in shared]
-    difference = (sum(after) - sum(before)) / len(shared)
-    interval = paired_bootstrap(before, after)[1:] if len(shared) > 1 else None
-    single = all(isinstance(x, bool) for x in [*before, *after])
-    gained, lost, p_value = paired_test([*map(bool, before)], [*map(bool, after)]) if single else (None, None, None)
-    differ = sorted((key for key in shared if one[key] != two[key]), key=lambda key: -abs(two[key] - one[key]))
+    names = _names(first, second)
     return Comparison(
         first.result["tasks"],
-        *_names(first, second),
-        len(shared),
-        difference,
-        interval,
-        gained,
-        lost,
-        p_value,
-        tuple(differ),
+        names[0],
+        names[1],
+        len(found.shared),
+        found.difference,
+        found.interval,
+        *(found.gained, found.lost, found.p_value),
+        differ=tuple(sorted((k for k in found.shared if one[k] != two[k]), key=lambda key: -abs(two[key] - one[key]))),
     )
 
 
 def compared(evaluations: Sequence[tuple[str, Evaluation]]) -> list[tuple[Arm, Arm, Comparison]]:
-    """The first arm of each benchmark against each of its others; `evaluations` are (target, evaluation) pairs."""
+    """The first arm of each benchmark against each of its others; `evaluations` are (target, evaluation) pairs.
+
+    The arms are each target and mode by its best, or all scores of a single one: its directions where it has any.
+    """
     found = []
     for tasks in dict.fromkeys(evaluation.tasks for _, evaluation in evaluations):
-        first, *others = arms_of([pair for pair in evaluations if pair[1].tasks == tasks])
-        for other in others:
-            if (comparison := compare(first, other)) is not None:
-                found.append((first, other, comparison))
+        of = [(target, each) for target, each in evaluations if each.tasks == tasks]
+        first, *others = [
+            Arm(target, each.to_json(), name, each)
+            for target, each in of
+            for name in (each.scores if len(of) == 1 else [each.best])
+        ]
+        found += [(first, other, it) for other in others if (it := compare(first, other)) is not None]
     return found
 
 
@@ -165,12 +151,10 @@ def disagreements(first: Arm, second: Arm, comparison: Comparison, limit: int) -
     return found
 
 
-def _names(first: Arm, second: Arm) -> tuple[str, str]:
+def _names(first: Arm, second: Arm) -> list[str]:
     """Names that tell two arms apart: by target, mode and seat, as far as these differ."""
-    target = first.target != second.target
-    mode = first.result["mode"] != second.result["mode"]
-    names = []
-    for arm in (first, second):
-        parts = [*([arm.target] if target else []), *([arm.result["mode"]] if mode else []), arm.name]
-        names.append(" ".join(parts))
-    return names[0], names[1]
+    named = [(arm.target, arm.result["mode"]) for arm in (first, second)]
+    return [
+        " ".join([*(mine for mine, other in zip(*pair, strict=True) if mine != other), arm.name])
+        for pair, arm in ((named, first), (named[::-1], second))
+    ]

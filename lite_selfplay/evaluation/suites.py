@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from lite_selfplay.errors import UnknownNameError
-from lite_selfplay.evaluation.overview import scores_of
+from lite_selfplay.evaluation.overview import means
 from lite_selfplay.games.presentation import percent
 
 Result = Mapping[str, Any]
@@ -36,23 +36,23 @@ class Suite:
     modes: tuple[str, ...] = ()
     differs: tuple[str, ...] = ()
 
-    def shots_for(self, target: str) -> int:
-        """Worked examples for a run or model: `base_shots` for what its name says is a base model, else none."""
-        return self.base_shots if is_base_model(target) else 0
+    def settings(self, target: str) -> dict[str, Any]:
+        """How a run or model is asked, as fields of `runs.evaluating.Settings`: with worked examples where its name
+        says that it is a base model."""
+        shots = self.base_shots if is_base_model(target) else 0
+        sampling = {"temperature": self.temperature, "top_p": self.top_p}
+        return {
+            "samples": self.samples,
+            "shots": shots,
+            **sampling,
+            "max_completion_tokens": self.max_completion_tokens,
+        }
 
     def means(self, results: Sequence[Result]) -> list[dict[str, Any]]:
-        """The paper's means of pass@1, by mode and seat, as far as all of their benchmarks were measured."""
-        found = []
-        for mode in dict.fromkeys(result["mode"] for result in results):
-            scores = {result["tasks"]: scores_of(result) for result in results if result["mode"] == mode}
-            for average, tasks in self.averages.items():
-                if not scores.keys() >= set(tasks):
-                    continue
-                for name in scores[tasks[0]]:
-                    if all(name in scores[task] for task in tasks):
-                        mean = sum(scores[task][name]["pass_at_1"] for task in tasks) / len(tasks)
-                        found.append({"mode": mode, "name": name, "average": average, "pass_at_1": mean})
-        return found
+        """The paper's means, by mode and seat, as far as all of their benchmarks were measured."""
+        return [
+            {"average": average, **mean} for average, tasks in self.averages.items() for mean in means(results, tasks)
+        ]
 
     def lines(self, results: Sequence[Result]) -> list[str]:
         """The paper's means as sentences, where the suite comes from and what differs."""

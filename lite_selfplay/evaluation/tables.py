@@ -8,9 +8,14 @@ from typing import Any
 
 from lite_selfplay.data import BASE
 from lite_selfplay.games.presentation import MISSING, percent
-from lite_selfplay.stats import paired_test
+from lite_selfplay.stats import Paired, paired
 
 Result = Mapping[str, Any]
+
+
+def scores_of(result: Result) -> dict[str, Result]:
+    """All scores of an evaluation by name: of seats, then of directions."""
+    return {**result["seats"], **result.get("directions", {})}
 
 
 def with_interval(score: Result) -> str:
@@ -26,7 +31,7 @@ def headline(result: Result) -> str:
     """
     parts = [
         f"{name} {with_interval(score) if name == result['best'] else percent(score['pass_at_1'])}"
-        for name, score in _scores(result).items()
+        for name, score in scores_of(result).items()
     ]
     if len(result.get("directions", {})) > 1:
         parts.append(f"{_mean_label(result)} {percent(result['mean_of_directions'])}")
@@ -44,15 +49,16 @@ def comparison(results: Mapping[str, Result]) -> tuple[list[str], list[list[str]
     moments = list(results.values())
     names = list(dict.fromkeys(name for key in ("seats", "directions") for r in moments for name in r.get(key, {})))
     names.sort(key=lambda name: name != BASE)  # stable: only the base moves, to the front
-    rows = [[_label(name), *(_cell(_scores(result).get(name)) for result in moments)] for name in names]
+    scores = [scores_of(result) for result in moments]
+    rows = [[_label(name), *(with_interval(s[name]) if name in s else MISSING for s in scores)] for name in names]
     paired = [result for result in moments if len(result.get("directions", {})) > 1]
     if paired:
         means = [percent(result["mean_of_directions"]) if result in paired else MISSING for result in moments]
         rows.append([_mean_label(paired[0]), *means])
     together = any(result.get("directions") for result in moments)
-    rows.append(["tokens, final stage" if together else "tokens", *_tokens(moments, "tokens_final_mean")])
-    if together:
-        rows.append(["tokens, both stages", *_tokens(moments, "tokens_total_mean")])
+    final, total = ([f"{r[f'tokens_{which}_mean']:.0f}" for r in moments] for which in ("final", "total"))
+    rows.append(["tokens, final stage" if together else "tokens", *final])
+    rows += [["tokens, both stages", *total]] if together else []
     return ["", *results], rows
 
 
@@ -65,15 +71,16 @@ def change(results: Mapping[str, Result]) -> str | None:
     if len(results) < 2:
         return None
     (first, before), (last, after) = list(results.items())[-2:]
-    shared = [key for key in after["per_problem"] if key in before["per_problem"]]
-    if before["tasks"] != after["tasks"] or not shared:
+    if before["tasks"] != after["tasks"]:
         return None
     pairs = [(name, name) for name in after.get("directions", {}) if name in before.get("directions", {})]
     pairs = pairs or [(name, name) for name in after["seats"] if name in before["seats"]]
     pairs = pairs or [(before["best"], after["best"])]
-    changes = [_changed(old, new, before, after, shared) for old, new in pairs]
-    partly = "" if len(shared) == before["n"] == after["n"] else f", on the {len(shared)} problems of both"
-    return f"from {first} to {last}{partly}: {', '.join(changes)}"
+    found = [(old, new, paired(outcomes_of(before, old), outcomes_of(after, new))) for old, new in pairs]
+    changes = [_changed(old, new, each) for old, new, each in found if each is not None]
+    shared = max((len(each.shared) for *_, each in found if each is not None), default=0)
+    partly = "" if shared == before["n"] == after["n"] else f", on the {shared} problems of both"
+    return f"from {first} to {last}{partly}: {', '.join(changes)}" if changes else None
 
 
 def as_markdown(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
@@ -82,20 +89,12 @@ def as_markdown(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)
 
 
-def as_text(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A table in plain text: columns aligned, two blanks between them."""
+def as_text(columns: Sequence[str], rows: Sequence[Sequence[str]], labels: int = 1) -> str:
+    """A table in plain text, two blanks between columns: the first `labels` to the left, the others to the right."""
     lines = [columns, *rows]
     widths = [max(len(line[i]) for line in lines) for i in range(len(columns))]
-
-    def aligned(line: Sequence[str]) -> str:
-        first, *others = line
-        return "  ".join([first.ljust(widths[0]), *(c.rjust(w) for c, w in zip(others, widths[1:], strict=True))])
-
-    return "\n".join(aligned(line).rstrip() for line in lines)
-
-
-def _scores(result: Result) -> dict[str, Result]:
-    return {**result["seats"], **result.get("directions", {})}
+    aligned = [[f"{cell:{'<' if i < labels else '>'}{widths[i]}}" for i, cell in enumerate(line)] for line in lines]
+    return "\n".join("  ".join(line).rstrip() for line in aligned)
 
 
 def _label(name: str) -> str:
@@ -107,21 +106,14 @@ def _mean_label(result: Result) -> str:
     return "mean of both" if directions == 2 else f"mean of {directions} directions"
 
 
-def _cell(score: Result | None) -> str:
-    return MISSING if score is None else with_interval(score)
+def outcomes_of(result: Result, name: str) -> dict[str, bool | float]:
+    """Each problem's outcome of a seat or direction: whether it was right, or the share of its answers that were."""
+    return {key: found[name] for key, found in result.get("per_problem", {}).items() if name in found}
 
 
-def _tokens(moments: Sequence[Result], key: str) -> list[str]:
-    return [f"{result[key]:.0f}" for result in moments]
-
-
-def _changed(old: str, new: str, before: Result, after: Result, shared: Sequence[str]) -> str:
-    was = [before["per_problem"][key][old] for key in shared]
-    now = [after["per_problem"][key][new] for key in shared]
+def _changed(old: str, new: str, found: Paired) -> str:
     name = new if old == new else f"{_label(new)} against {_label(old)}"
-    points = f"{100 * (sum(now) - sum(was)) / len(shared):+.1f}".removesuffix(".0")
+    points = f"{100 * found.difference:+.1f}".removesuffix(".0")
     points = "no change" if points in ("+0", "-0") else f"{points} points"
-    if not all(isinstance(found, bool) for found in [*was, *now]):
-        return f"{name} {points}"
-    gained, lost, p_value = paired_test(was, now)
-    return f"{name} {points} ({gained} gained, {lost} lost, p = {p_value:.2g})"
+    exact = "" if found.p_value is None else f" ({found.gained} gained, {found.lost} lost, p = {found.p_value:.2g})"
+    return f"{name} {points}{exact}"

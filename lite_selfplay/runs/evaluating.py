@@ -6,9 +6,9 @@ All problems are found and checked before the base is loaded. Answers are writte
 
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from functools import cached_property
+from functools import cache
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,7 +17,7 @@ from lite_selfplay.config.sections import LARGEST
 from lite_selfplay.data import EvalSpec, Problem, Sampling
 from lite_selfplay.errors import ConfigError, Interrupted, ProcessLost, RequestError, TaskError
 from lite_selfplay.evaluation.answers import SUFFIX, Answers, key_of
-from lite_selfplay.evaluation.examiner import Phases, measure, require_enough
+from lite_selfplay.evaluation.examiner import measure, require_enough
 from lite_selfplay.evaluation.result import Evaluation
 from lite_selfplay.evaluation.tables import headline
 from lite_selfplay.games.modes import find_mode
@@ -46,22 +46,28 @@ class Settings:
     """How an evaluation asks, whatever it asks.
 
     `limit` None: all problems of data, 100 that are made by rule. `samples`: completions a problem, for all tasks or by
-    task; None takes what the task or the mode says, and as many as the largest of `ks`, the numbers of samples that
-    pass@k, mean@k and maj@k are given for. `shots`: worked examples before each problem. `temperature` 0 is greedy.
-    `max_completion_tokens` None takes the run's, or what the task suggests for a model; `seats` None the game's.
-    `data_dir` is the folder of downloaded data. Raises ConfigError for a number out of its range.
+    task; None takes what the task or the mode says, and as many as the largest of `k`, the numbers of samples that
+    pass@k, mean@k and maj@k are given for. `shots`: worked examples before each problem, for base models. `temperature`
+    0 is greedy. `max_completion_tokens` None takes the run's, or what the task suggests for a model; `seats` None the
+    game's; `precision` None the run's, or 4bit. `data_dir` is the folder of downloaded data.
+    `trust_remote_code` runs the Python code that a model brings along; a run made with it needs it given again.
+    `unsafe_code` runs programs that are answers where no sandbox can be had as well.
+    Raises ConfigError for a number out of its range.
     """
 
     limit: int | None = None
     samples: int | Mapping[str, int] | None = None
-    ks: tuple[int, ...] = ()
+    k: Sequence[int] = ()
     shots: int = 0
     temperature: float = 0.6
     top_p: float = 0.95
     max_completion_tokens: int | None = None
     seed: int = 0
-    seats: tuple[str, ...] | None = None
-    data_dir: str | None = None
+    seats: Sequence[str] | None = None
+    data_dir: Path | str | None = None
+    precision: str | None = None
+    trust_remote_code: bool = False
+    unsafe_code: bool = False
 
     def __post_init__(self) -> None:
         tokens = self.max_completion_tokens
@@ -69,7 +75,7 @@ class Settings:
         unset = self.samples is None
         for name, value, fits, wanted in (
             *(("samples", n, unset or 1 <= n <= LARGEST, f"from 1 to {LARGEST}") for n in counts),
-            *(("k", k, 1 <= k <= LARGEST, f"from 1 to {LARGEST}") for k in self.ks),
+            *(("k", k, 1 <= k <= LARGEST, f"from 1 to {LARGEST}") for k in self.k),
             ("temperature", self.temperature, 0 <= self.temperature <= LARGEST, f"from 0 (greedy) to {LARGEST}"),
             ("top_p", self.top_p, 0 < self.top_p <= 1, "more than 0 and at most 1"),
             ("max_completion_tokens", tokens, tokens is None or 1 <= tokens <= LARGEST, f"from 1 to {LARGEST}"),
@@ -83,7 +89,7 @@ class Settings:
         given = self.samples.get(spec) if isinstance(self.samples, Mapping) else self.samples
         if given is not None:
             return given
-        return max(task.samples, *self.ks, *(find_mode(spec.mode).samples for spec in specs))
+        return max(task.samples, *self.k, *(find_mode(spec.mode).samples for spec in specs))
 
 
 def evaluate(
@@ -91,53 +97,22 @@ def evaluate(
     tasks: str,
     *,
     mode: str | None = None,
-    limit: int | None = None,
-    samples: int | None = None,
-    k: Sequence[int] = (),
-    shots: int = 0,
-    temperature: float = 0.6,
-    top_p: float = 0.95,
-    max_completion_tokens: int | None = None,
-    seed: int = 0,
-    precision: str | None = None,
-    seats: Sequence[str] | None = None,
-    data_dir: Path | str | None = None,
-    trust_remote_code: bool = False,
-    unsafe_code: bool = False,
     write: bool = True,
     progress: Progress | Callable[[str], None] | None = None,
+    **settings: Any,
 ) -> Evaluation:
     """Measure the seats of a run, or a base model as the seat `base`, on problems that training held out.
 
     `target`: a run folder, or a model's name. `tasks`: as in training; a benchmark's data are looked for in `data_dir`.
-    `mode`: a name that `lite_selfplay.games.modes.mode_names` gives; None takes the game's, `single` for a model. `k`:
-    for which numbers of samples pass@k, mean@k and maj@k are given. `limit` None: all problems of data, 100 that are
-    made by rule. `samples` None: what the benchmark says, else 1. `shots`: worked examples before each problem, for
-    base models. `temperature` 0 is greedy. `max_completion_tokens` None takes the run's, or what the task suggests for
-    a model; `precision` None the run's, or 4bit; `seats` None the game's.
-    `trust_remote_code` runs the Python code that a model brings along; a run made with it needs it given again.
-    `unsafe_code` runs programs that are answers where no sandbox can be had as well.
+    `mode`: a name that `lite_selfplay.games.modes.mode_names` gives; None takes the game's, `single` for a model.
+    `settings` are the fields of `Settings`: limit, samples, k, shots, temperature, top_p, max_completion_tokens, seed,
+    seats, data_dir, precision, trust_remote_code, unsafe_code.
     The result is written to `eval/` in a run's folder unless `write` is off, never over another; none for a model.
 
     Raises RequestError where the request is wrong (a mode, seat, task or model that is not there, a run without its
     adapters or over another base), Interrupted where it was stopped by a signal: the same call then goes on.
     """
-    settings = Settings(
-        limit, samples, tuple(k), shots, temperature, top_p, max_completion_tokens, seed,
-        None if seats is None else tuple(seats), None if data_dir is None else str(data_dir),
-    )  # fmt: skip
-    (found,) = evaluate_all(
-        target,
-        [tasks],
-        [mode],
-        settings,
-        precision=precision,
-        trust_remote_code=trust_remote_code,
-        unsafe_code=unsafe_code,
-        write=write,
-        progress=progress,
-    )
-    return found
+    return evaluate_all(target, [tasks], [mode], Settings(**settings), write=write, progress=progress)[0]
 
 
 def evaluate_all(
@@ -146,26 +121,18 @@ def evaluate_all(
     modes: Sequence[str | None] = (None,),
     settings: Settings | None = None,
     *,
-    precision: str | None = None,
-    trust_remote_code: bool = False,
-    unsafe_code: bool = False,
     write: bool = True,
-    keep: bool | None = None,
     progress: Progress | Callable[[str], None] | None = None,
 ) -> list[Evaluation]:
     """Measure a run or a base model on each task in each mode, task by task; see `evaluate`.
 
-    Modes share what they ask in the same words: the drafts of a cascade are the answers of `single`. While `keep` is
-    on, answers are kept in `eval/` (of the run, or of the current folder for a model) until all is done, and the same
-    call goes on with them; where it is None, while `write` is. Among `settings.seats` may be `SEAT@STEP`, a seat as it
-    was in a checkpoint.
+    Modes share what they ask in the same words: the drafts of a cascade are the answers of `single`. With `write`,
+    answers are kept in `eval/` (of the run, or of the current folder for a model) until all is done, and the same
+    call goes on with them. Among `settings.seats` may be `SEAT@STEP`, a seat as it was in a checkpoint.
     """
     with joined() as ranks:
         shown = as_progress(progress) if ranks.main else Progress()
-        settings = settings or Settings()
-        return _evaluate_all(
-            ranks, target, tasks, modes, settings, precision, trust_remote_code, unsafe_code, write, keep, shown
-        )
+        return _evaluate_all(ranks, target, tasks, modes, settings or Settings(), write, shown)
 
 
 def _evaluate_all(
@@ -174,37 +141,46 @@ def _evaluate_all(
     tasks: Sequence[str],
     modes: Sequence[str | None],
     settings: Settings,
-    precision: str | None,
-    trust_remote_code: bool,
-    unsafe_code: bool,
     write: bool,
-    keep: bool | None,
     progress: Progress,
 ) -> list[Evaluation]:
-    found = Target.of(target, precision, settings.seed, trust_remote_code, unsafe_code).at(settings.seats or ())
+    found = Target.of(target, settings.precision, settings.seed, settings.trust_remote_code, settings.unsafe_code).at(
+        settings.seats or ()
+    )
     specs = [found.spec(mode, settings.seats) for mode in dict.fromkeys(modes)]
     found.require_adapters()
-    learned = _Learned(found, progress)
+    run = found.folder
+    nothing: tuple[list[Problem], list[str]] = [], []  # is known of what a base model learned from
+    learned = cache(
+        lambda: (trained_on(found.config, progress), [*texts_trained_on(run, progress)]) if run else nothing
+    )
     chosen = [_choose(spec, settings, specs, found, learned, progress) for spec in dict.fromkeys(tasks)]
-    require_shareable(ranks, found.config.model)
-    import_first(found.config.model)
+    section = found.config.model
+    require_shareable(ranks, section)
+    import_first(section)
     with quiet(), Interrupts(patient=ranks.world > 1) as interrupts:
         from lite_selfplay.models.sources import base_of
 
-        model = base_of(found.config.model, progress)
+        model = base_of(section, progress)
         found.require_base(model.identity)
-        keeps = (write if keep is None else keep) and ranks.main
-        answers = _answers(found, model.identity, chosen, specs, settings, keeps, progress)
-        progress.say(f"loading {model.name} in {found.config.model.precision}")
+        asked = {
+            "base model": model.identity,
+            "set of adapters": found.weights(),
+            "set of problems": [[c.name, c.about["data"]["asked"], c.samples, asdict(c.sampling)] for c in chosen],
+            "choice of modes": [[spec.mode, *spec.seats] for spec in specs],
+        }
+        answers = _answers(found, asked, settings, progress) if write and ranks.main else Answers()
+        progress.say(f"loading {model.name} in {section.precision}")
         tokens = max(each.sampling.max_tokens for each in chosen)
-        with found.table(model, tokens, progress, Poll(progress, interrupts.poll), ranks) as table:
-            ranks.poll = Poll(progress, interrupts.poll)
-            _require_same(ranks, found, model.identity, chosen, specs, answers)
+        poll = Poll(progress, interrupts.poll)
+        with found.table(model, tokens, progress, poll, ranks) as table:
+            ranks.poll = poll
+            answers.lines = ranks.from_main("the answers to go on from", lambda: answers.lines)
+            ranks.require_same(asked)
             interrupts.poll()  # from here on a signal raises Interrupted here
             try:
-                evaluations = list(
-                    _evaluations(found, model.name, table, chosen, specs, settings, answers, progress, ranks.world)
-                )
+                about = {"model": model.name, "precision": section.precision, "weights": asked["set of adapters"]}
+                evaluations = _evaluations(found, about, table, chosen, specs, settings, answers, progress, ranks.world)
             except (Interrupted, ProcessLost) as stop:
                 kept = (
                     f"; {answers.path} keeps what was answered, and the same command goes on" if answers.begun else ""
@@ -228,29 +204,12 @@ class _Chosen:
     about: Mapping[str, Any]
 
 
-class _Learned:
-    """What a run learned from, read once and only where it is asked for; nothing is known of a base model."""
-
-    def __init__(self, target: Target, progress: Progress):
-        self._target, self._progress = target, progress
-
-    @cached_property
-    def problems(self) -> list[Problem]:
-        """The problems of its training data."""
-        return trained_on(self._target.config, self._progress) if self._target.folder else []
-
-    @cached_property
-    def texts(self) -> list[str]:
-        """What else it read."""
-        return list(texts_trained_on(self._target.folder, self._progress)) if self._target.folder else []
-
-
 def _choose(
     spec: str,
     settings: Settings,
     specs: Sequence[EvalSpec],
     target: Target,
-    learned: _Learned,
+    learned: Callable[[], tuple[list[Problem], list[str]]],
     progress: Progress,
 ) -> _Chosen:
     """The problems to measure on. Raises TaskError where one has no answer, and where the run was trained on all."""
@@ -267,10 +226,10 @@ def _choose(
     if settings.limit is not None and len(chosen) < settings.limit:
         progress.say(f"{task.name} has no more than {len(chosen)} different problems")
     # The two sides of a task made by rule never overlap.
-    problems, seen = (chosen, {}) if task.procedural else _unseen(task, chosen, target.name, learned, progress)
+    problems, seen = (chosen, {}) if task.procedural else _unseen(task, chosen, target.name, *learned(), progress)
     samples = settings.samples_of(task, spec, specs)
     for each in specs:
-        require_enough(each, find_mode(each.mode), samples, settings.ks, settings.shots)
+        require_enough(each, find_mode(each.mode), samples, settings.k, settings.shots)
     tokens = settings.max_completion_tokens or target.config.run.max_completion_tokens or task.max_completion_tokens
     sampling = Sampling(temperature=settings.temperature, top_p=settings.top_p, max_tokens=tokens)
     data = {**data_facts(task), "asked": fingerprint(problems)}
@@ -278,10 +237,15 @@ def _choose(
 
 
 def _unseen(
-    task: Task, chosen: Sequence[Problem], name: str, learned: _Learned, progress: Progress
+    task: Task,
+    chosen: Sequence[Problem],
+    name: str,
+    learned: Sequence[Problem],
+    read: Sequence[str],
+    progress: Progress,
 ) -> tuple[Sequence[Problem], dict[str, list[str]]]:
     """The problems that no training problem equals in content; the ids of those left out, and of others like them."""
-    unseen = without(chosen, learned.problems)
+    unseen = without(chosen, learned)
     if not unseen:
         raise TaskError(f"{name} was trained on every one of these problems of {task.name}: take others")
     left = {id(problem) for problem in unseen}
@@ -290,74 +254,40 @@ def _unseen(
         ids = ", ".join(left_out[:10]) + (", ..." if len(left_out) > 10 else "")
         count = f"{len(left_out)} of {len(chosen)} problems of {task.name}"
         progress.warn(f"{count} were in training and are left out: {ids}")
-    alike = overlap(unseen, [*learned.problems, *learned.texts])
+    alike = overlap(unseen, [*learned, *read])
     if (sentence := alike.warning()) is not None:
         progress.warn(f"{task.name}: {sentence}")
     found = {"left_out": left_out, "same": list(alike.same), "shared": list(alike.shared)}
     return unseen, found if any(found.values()) else {}
 
 
-def _answers(
-    target: Target,
-    base: str,
-    chosen: Sequence[_Chosen],
-    specs: Sequence[EvalSpec],
-    settings: Settings,
-    write: bool,
-    progress: Progress,
-) -> Answers:
+def _answers(target: Target, asked: Mapping[str, Any], settings: Settings, progress: Progress) -> Answers:
     """What a former call of the same kind left, or nothing: of the same weights, problems, sampling and modes."""
-    if not write:
-        return Answers()
     if target.folder is None and not os.access(".", os.W_OK):
         progress.warn("answers are not kept while they come: the current folder cannot be written")
         return Answers()
     config = target.config
     identity = {
         "version": version("lite-selfplay"),
-        "base": base,
-        "weights": target.weights(),
+        **asked,
         "model": config.model.model_dump(mode="json", exclude={"name", "trust_remote_code"}),
         "prompts": config.run.max_prompt_tokens,
         "answers": config.tasks.answer_from,
         "shots": settings.shots,
         "seed": settings.seed,
-        "modes": [[spec.mode, *spec.seats] for spec in specs],
-        "tasks": [[c.name, c.about["data"]["asked"], c.samples, asdict(c.sampling)] for c in chosen],
     }
     folder = (target.folder.path if target.folder else Path()) / EVALUATIONS
-    named = re.sub(r"[^\w.-]+", "-", "-".join([*(spec.mode for spec in specs), *(c.name for c in chosen)]))[:80]
+    names = [each[0] for key in ("choice of modes", "set of problems") for each in asked[key]]
+    named = re.sub(r"[^\w.-]+", "-", "-".join(names))[:80]
     answers = Answers(identity, folder / f"{named.strip('-')}-{key_of(identity)[:12]}{SUFFIX}")
-    if answers.restored:
-        progress.say(f"going on with the answers to {answers.restored} questions in {answers.path}")
+    if answers.lines:
+        progress.say(f"going on with the answers to {len(answers.lines)} questions in {answers.path}")
     return answers
-
-
-def _require_same(
-    ranks: Ranks,
-    target: Target,
-    base: str,
-    chosen: Sequence[_Chosen],
-    specs: Sequence[EvalSpec],
-    answers: Answers,
-) -> None:
-    """Give the others the answers that process 0 has already. Raises RequestError where they ask something else."""
-    if ranks.alone:
-        return
-    answers.take(ranks.from_main("the answers to go on from", answers.lines))
-    ranks.require_same(
-        {
-            "base model": base,
-            "set of adapters": target.weights(),
-            "set of problems": [[c.name, c.about["data"]["asked"], c.samples, asdict(c.sampling)] for c in chosen],
-            "choice of modes": [[spec.mode, *spec.seats] for spec in specs],
-        }
-    )
 
 
 def _evaluations(
     target: Target,
-    model: str,
+    about: Mapping[str, Any],
     table: "LiveTable",
     chosen: Sequence[_Chosen],
     specs: Sequence[EvalSpec],
@@ -365,53 +295,35 @@ def _evaluations(
     answers: Answers,
     progress: Progress,
     processes: int,
-) -> Iterator[Evaluation]:
+) -> list[Evaluation]:
     """Each task in each mode, under one phase of the progress."""
     pairs = [(each, spec) for each in chosen for spec in specs]
     parts = [len(each.problems) * find_mode(spec.mode).stages(spec.seats) for each, spec in pairs]
-    about = {"model": model, "precision": target.config.model.precision, "weights": target.weights()}
-    several = len(pairs) > 1
+    several, found = len(pairs) > 1, list[Evaluation]()
     if several:
         names = f"{', '.join(each.name for each in chosen)} in {', '.join(spec.mode for spec in specs)}"
         progress.phase(f"evaluation of {target.name} on {names}", sum(parts))
     for number, (each, spec) in enumerate(pairs):
-        ks = settings.ks or ((1, each.samples) if each.samples > 1 else ())
         evaluation = measure(
             table,
             spec,
             each.problems,
             sampling=each.sampling,
             samples=each.samples,
-            ks=ks,
+            ks=settings.k or ((1, each.samples) if each.samples > 1 else ()),
             shots=settings.shots,
             seed=settings.seed,
             tasks=each.name,
-            name=f"evaluation of {target.name} on {each.name}",
+            name=f"{each.name}, {spec.mode}" if several else f"evaluation of {target.name} on {each.name}",
             about={**about, **each.about},
             answers=answers,
             cache_tokens=target.config.run.generation_tokens * processes,
             rows_at_once=table.rows_at_once,
-            progress=_Part(progress, sum(parts[:number]), f" of {each.name}, {spec.mode}") if several else progress,
+            progress=progress,
+            begun=sum(parts[:number]) if several else None,
         )
         result = evaluation.to_json()
         what = f"{target.name}, {each.name}, {spec.mode}" if several else target.name
         progress.evaluated(what, result, headline(result))
-        yield evaluation
-
-
-@dataclass(frozen=True)
-class _Part(Phases):
-    """An evaluation's progress as a part of a phase that has begun: `first` of its problems were done before."""
-
-    progress: Progress
-    first: int
-    of: str
-
-    def phase(self, name: str, total: int | None = None) -> None:
-        """The phase is that of the whole."""
-
-    def advance(self, done: int, note: str = "") -> None:
-        self.progress.advance(self.first + done, note)
-
-    def activity(self, text: str) -> None:
-        self.progress.activity(f"{text}{self.of}")
+        found.append(evaluation)
+    return found

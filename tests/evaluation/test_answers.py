@@ -68,7 +68,7 @@ def test_a_call_that_was_stopped_goes_on(tmp_path: Path, kept: int):
     assert len(lines) == 1 + 3 * 4  # what they are of; three problems, two seats, two stages
     path.write_bytes(b"".join(lines[: 1 + kept]) + (lines[1 + kept][:30] if kept < 12 else b""))  # killed as it wrote
     answers, table = Answers(IDENTITY, path), Scripted()
-    assert answers.restored == kept
+    assert len(answers.lines) == kept
     assert measured(answers, table, cache_tokens=1) == whole
     assert sum(len(prompts) for _, prompts, _ in table.calls) == 12 - kept
     assert path.read_bytes().count(b"\n") == 13
@@ -83,7 +83,7 @@ def test_answers_of_other_weights_are_not_read(tmp_path: Path):
     path = tmp_path / "x.partial.jsonl"
     measured(Answers(IDENTITY, path))
     other = Answers({**IDENTITY, "weights": {"A": "1" * 64}}, path)
-    assert other.restored == 0
+    assert other.lines == {}
     assert path.read_bytes() == b""
 
 

@@ -86,7 +86,7 @@ def test_benchmarks_and_modes_side_by_side_with_their_means():
         result("words", A=[True, True, True, False]),
         result("words", "vote", A=[False, True, False, False]),
     ]
-    columns, rows = overview(results)
+    columns, rows, _ = overview(results)
     assert columns[:7] == ["benchmark", "mode", "", "pass@1 [95%]", "pass@4", "maj@4", "well-formed"]
     assert [row[:4] for row in rows] == [
         ["sums", "single", "A", "50% [0, 100]"],
@@ -132,7 +132,7 @@ def test_suites_name_benchmarks_and_average_them():
     [("Qwen3-1.7B-Base", 4), ("Qwen2.5-1.5B", 4), ("Qwen2.5-1.5B-Instruct", 0), ("Qwen3-0.6B", 0), ("runs/agon", 0)],
 )
 def test_base_models_are_asked_with_worked_examples(name: str, shots: int):
-    assert find_suite("pasodoble").shots_for(name) == shots
+    assert find_suite("pasodoble").settings(name)["shots"] == shots
     assert is_base_model(name) == (shots > 0)
 
 

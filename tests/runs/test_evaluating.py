@@ -20,13 +20,13 @@ from tests.made_runs import Ear, write_lines
 LONG = "A farmer has seven fields and plants thirty rows of corn in each one of them"
 SMALL: dict[str, Any] = {"group_size": 2, "problems_per_step": 1, "steps": 1, "precision": "fp32"}
 TASKS, MODES = ["letters:named=6", "stories"], ["single", "self-cascade", "vote"]
-ASKED = Settings(limit=3, samples=2, ks=(1, 2), max_completion_tokens=6)
+ASKED = Settings(limit=3, samples=2, k=(1, 2), max_completion_tokens=6, precision="fp32")
 
 
 def test_several_tasks_and_modes_are_as_each_by_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tmp_path)
     ear = Ear()
-    found = evaluate_all("tiny", TASKS, MODES, ASKED, precision="fp32", progress=ear)
+    found = evaluate_all("tiny", TASKS, MODES, ASKED, progress=ear)
     assert [(one.tasks, one.mode) for one in found] == [(task, mode) for task in TASKS for mode in MODES]
     # One phase for all, whose parts add up: of each task 3 problems, in stages 1, 2 and 1.
     assert ear.phases == [("evaluation of tiny on letters:named=6, stories in single, self-cascade, vote", 24)]
@@ -45,7 +45,7 @@ def test_several_tasks_and_modes_are_as_each_by_itself(tmp_path: Path, monkeypat
 
 def test_a_call_that_was_stopped_goes_on_with_its_answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tmp_path)
-    whole = evaluate_all("tiny", TASKS, MODES, ASKED, precision="fp32", write=False)
+    whole = evaluate_all("tiny", TASKS, MODES, ASKED, write=False)
     verify, calls = LiveTable.verify, 0
 
     def stopped(self: LiveTable, pairs: Sequence[tuple[Completion, Problem]]) -> list[Verdict]:
@@ -57,13 +57,13 @@ def test_a_call_that_was_stopped_goes_on_with_its_answers(tmp_path: Path, monkey
 
     monkeypatch.setattr(LiveTable, "verify", stopped)
     with pytest.raises(Interrupted, match=r"stopped by SIGTERM; eval/.*partial.jsonl keeps what was answered"):
-        evaluate_all("tiny", TASKS, MODES, ASKED, precision="fp32")
+        evaluate_all("tiny", TASKS, MODES, ASKED)
     (kept,) = (tmp_path / "eval").iterdir()
     assert kept.name.endswith(SUFFIX)
     assert len(kept.read_text().splitlines()) == 1 + 6  # the drafts and second passes of three problems
     ear = Ear()
     calls = 3
-    assert evaluate_all("tiny", TASKS, MODES, ASKED, precision="fp32", progress=ear) == whole
+    assert evaluate_all("tiny", TASKS, MODES, ASKED, progress=ear) == whole
     assert calls == 3 + 2  # the other task's two stages
     assert ear.said[0] == f"going on with the answers to 6 questions in {kept.relative_to(tmp_path)}"
     assert list(tmp_path.iterdir()) == []

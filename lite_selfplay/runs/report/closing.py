@@ -5,25 +5,23 @@ in order, to what an evaluation found: `mode`, `tasks`, `n`, `pass_at_1` in [0, 
 for each of `seats`, and for each of the `directions` between seats where the mode has any.
 """
 
-import math
 import re
 import shlex
-import statistics
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from lite_selfplay.config import RunConfig
-from lite_selfplay.evaluation.tables import BASE
+from lite_selfplay.evaluation.tables import BASE, outcomes_of, scores_of
 from lite_selfplay.games import Game
 from lite_selfplay.games.presentation import percent
-from lite_selfplay.stats import paired_test
+from lite_selfplay.stats import paired
 
 Metrics = Sequence[Mapping[str, Any]]
 Evaluations = Mapping[str, Mapping[str, Any]]
 
-FEWEST_STEPS, SURE = 8, 0.05
-"""Fewer steps have no quarters worth comparing; a p-value from which on a change is put down to chance."""
+SURE = 0.05
+"""A p-value from which on a change is put down to chance."""
 
 
 def closing_report(
@@ -31,25 +29,21 @@ def closing_report(
 ) -> list[str]:
     """What a run achieved, where it lies and what to try next, a sentence or a command a line.
 
-    Two comparable evaluations give the change of pass@1; without them the accuracy in training has to do, as the
-    line says. Nothing is called a change that chance explains.
+    Two comparable evaluations give the change of pass@1; without them nothing is said of what was learned. Nothing is
+    called a change that chance explains.
     """
     lines = _evaluated(evaluations) if evaluations else []
     own = game.closing(metrics[-1]["game"]) if metrics and metrics[-1].get("over") is True else []
     lines += own
-    if len(_telling(evaluations)) < 2 and not own:
-        lines += _trained(metrics, game)
-    silent = _silent_steps(metrics, game)
-    if silent:
-        steps = counted(len(metrics), "step")
-        lines.append(f"{silent} of {steps} gave no signal (equal rewards in every group) and moved nothing")
-    bad = sum(row.get("nonfinite_what") is not None for row in metrics)
-    if bad:
-        lines.append(f"{bad} of {counted(len(metrics), 'step')} met a number that is not finite and moved nothing")
-    foreign = sum(row.get("sampler_what") is not None for row in metrics)
-    if foreign:
-        steps = counted(len(metrics), "step")
-        lines.append(f"{foreign} of {steps} held completions that other weights had sampled and moved nothing")
+    for count, what in (
+        (_silent_steps(metrics, game), "gave no signal (equal rewards in every group)"),
+        (sum(row.get("nonfinite_what") is not None for row in metrics), "met a number that is not finite"),
+        (
+            sum(row.get("sampler_what") is not None for row in metrics),
+            "held completions that other weights had sampled",
+        ),
+    ):
+        lines += [f"{count} of {counted(len(metrics), 'step')} {what} and moved nothing"] if count else []
     lines.append(f"the run: {path}")
     return lines + [f"{why}: {command}" for why, command in _next(game, config, metrics, evaluations, path)]
 
@@ -60,9 +54,9 @@ def _evaluated(evaluations: Evaluations) -> list[str]:
     last = evaluations[moments[-1]]
     results = [evaluations[moment] for moment in moments]
     lines = [f"pass@1 on {last['tasks']} ({counted(last['n'], 'problem')}), {' -> '.join(moments)}:"]
-    for name in {**last["seats"], **last.get("directions", {})}:
-        rates = [_entry(result, name) for result in results]
-        way = " -> ".join("n/a" if rate is None else percent(rate["pass_at_1"]) for rate in rates)
+    for name in scores_of(last):
+        found = [(scores_of(result), _named(result, name)) for result in results]
+        way = " -> ".join("n/a" if own is None else percent(scores[own]["pass_at_1"]) for scores, own in found)
         lines.append(f"  {name}: {way}{_change(results[-2], results[-1], name) if len(results) > 1 else ''}")
     return lines if len(moments) > 1 else [*lines, "  no other evaluation on these problems to compare with"]
 
@@ -81,70 +75,35 @@ def _problems(result: Mapping[str, Any]) -> tuple[Any, ...]:
     return result["tasks"], result["n"]
 
 
-def _entry(result: Mapping[str, Any], name: str) -> Mapping[str, Any] | None:
-    """A seat's or direction's score; that of the untouched base stands for every seat."""
-    found: Mapping[str, Any] | None = {**result["seats"], **result.get("directions", {})}.get(name)
-    return found or (None if "->" in name else result["seats"].get(BASE))
+def _named(result: Mapping[str, Any], name: str) -> str | None:
+    """Under which name a seat's or direction's score stands; that of the untouched base stands for every seat."""
+    scores = scores_of(result)
+    return name if name in scores else BASE if "->" not in name and BASE in scores else None
 
 
 def _change(before: Mapping[str, Any], after: Mapping[str, Any], name: str) -> str:
-    """What became of a score, with a word of doubt where chance would explain it."""
-    old, new = _entry(before, name), _entry(after, name)
-    if old is None or new is None:
+    """What became of a score, with a word of doubt where chance would explain it: by the paired test, where the same
+    problems were answered once each; else by the intervals."""
+    was, now = _named(before, name), _named(after, name)
+    if was is None or now is None:
         return ""
+    old, new = scores_of(before)[was], scores_of(after)[now]
     points = 100 * (new["pass_at_1"] - old["pass_at_1"])
     if abs(points) < 0.05:
         return ", no change"
-    return f", {_points(points)}{_doubt(before, after, name)}"
-
-
-def _doubt(before: Mapping[str, Any], after: Mapping[str, Any], name: str) -> str:
-    """By the paired test, where the same problems were answered once each; else by the intervals."""
-    old, new = _entry(before, name) or {}, _entry(after, name) or {}
-    own = name if name in {**before["seats"], **before.get("directions", {})} else BASE
-    first, second = before.get("per_problem", {}), after.get("per_problem", {})
-    pairs = [(first[key].get(own), second[key].get(name)) for key in second if key in first]
-    if pairs and all(isinstance(was, bool) and isinstance(now, bool) for was, now in pairs):
-        *_, p_value = paired_test([bool(was) for was, _ in pairs], [bool(now) for _, now in pairs])
-        return f" (p = {p_value:.2g})" if p_value < SURE else f", which may be chance (p = {p_value:.2g})"
-    (low, high), (new_low, new_high) = old["ci95"], new["ci95"]
-    return "" if high < new_low or new_high < low else ", which may be chance (the 95% intervals overlap)"
+    found = paired(outcomes_of(before, was), outcomes_of(after, now))
+    if found is not None and found.p_value is not None:
+        p = f"p = {found.p_value:.2g}"
+        doubt = f" ({p})" if found.p_value < SURE else f", which may be chance ({p})"
+    else:
+        (low, high), (new_low, new_high) = old["ci95"], new["ci95"]
+        apart = high < new_low or new_high < low
+        doubt = "" if apart else ", which may be chance (the 95% intervals overlap)"
+    return f", {_points(points)}{doubt}"
 
 
 def _points(points: float) -> str:
     return f"{'up' if points > 0 else 'down'} {abs(points):.1f}".removesuffix(".0") + " points"
-
-
-def _trained(metrics: Metrics, game: type[Game]) -> list[str]:
-    """The accuracy of each role in the first and in the last quarter of the steps."""
-    if len(metrics) < FEWEST_STEPS:
-        return [f"{counted(len(metrics), 'step')}: too few to say whether anything improved"]
-    quarter = len(metrics) // 4
-    lines = []
-    for role in _roles(metrics):
-        first, last = _accuracies(metrics[:quarter], role), _accuracies(metrics[-quarter:], role)
-        if first and last:
-            before, after = statistics.fmean(first), statistics.fmean(last)
-            word = game.accuracy_of(role).word
-            lines.append(f"  {role}: {percent(before)} -> {percent(after)} {word}, {_drift(first, last)}")
-    if not lines:
-        return ["no completion was judged right or wrong, so there is no accuracy to compare"]
-    return [f"on the problems it trained on, the first {quarter} steps against the last {quarter}:", *lines]
-
-
-def _drift(first: Sequence[float], last: Sequence[float]) -> str:
-    """A change in words: a difference of less than two standard errors between steps is not called one."""
-    points = 100 * (statistics.fmean(last) - statistics.fmean(first))
-    if abs(points) < 0.05:
-        return "no change"
-    return f"{_points(points)}{'' if _clear(first, last) else ', within the scatter of the steps'}"
-
-
-def _clear(first: Sequence[float], last: Sequence[float]) -> bool:
-    if min(len(first), len(last)) < 2:
-        return False
-    error = math.sqrt(statistics.variance(first) / len(first) + statistics.variance(last) / len(last))
-    return abs(statistics.fmean(last) - statistics.fmean(first)) > 2 * error
 
 
 def _next(
@@ -165,29 +124,12 @@ def _next(
         known = task and not task.endswith(".jsonl")
         held_out = shlex.quote(task) if known else "HELD_OUT.jsonl"
         ways.append(("to measure it on problems it has not seen", f"lite-selfplay eval {run} --tasks {held_out}"))
-    if not over and _rising(metrics, evaluations):
+    *earlier, last = evaluations.values() or [{}]
+    alike = [old for old in earlier if (old["mode"], *_problems(old)) == (last["mode"], *_problems(last))]
+    if not over and alike and all(_overall(old) < _overall(last) for old in alike):
         more = config.run.steps + max(10, config.run.steps // 2)
         ways.append(("best at the end, so more steps may help", f"{resume} --steps {more}"))
     return [*ways, ("to read transcripts", report)][:2]
-
-
-def _rising(metrics: Metrics, evaluations: Evaluations) -> bool:
-    """Whether the last evaluation is the best of its kind; without an earlier one, whether training says so."""
-    if evaluations:
-        *earlier, last = evaluations.values()
-        alike = [old for old in earlier if (old["mode"], *_problems(old)) == (last["mode"], *_problems(last))]
-        if alike:
-            return all(_overall(old) < _overall(last) for old in alike)
-    quarter = len(metrics) // 4
-    if len(metrics) < FEWEST_STEPS:
-        return False
-    for role in _roles(metrics):
-        early = _accuracies(metrics[:quarter], role)
-        third, late = _accuracies(metrics[-2 * quarter : -quarter], role), _accuracies(metrics[-quarter:], role)
-        rises = early and third and late and statistics.fmean(late) > max(map(statistics.fmean, (early, third)))
-        if rises and _clear(early, late):
-            return True
-    return False
 
 
 def _overall(result: Mapping[str, Any]) -> float:
@@ -203,15 +145,6 @@ def _silent_steps(metrics: Metrics, game: type[Game]) -> int:
         and not any(stream["rows_trained"] for stream in row["streams"].values())
         for row in metrics
     )
-
-
-def _roles(metrics: Metrics) -> list[str]:
-    return list(dict.fromkeys(role for row in metrics for role in row["streams"]))
-
-
-def _accuracies(metrics: Metrics, role: str) -> list[float]:
-    found = [row["streams"][role]["accuracy"] for row in metrics if role in row["streams"]]
-    return [accuracy for accuracy in found if accuracy is not None]
 
 
 def counted(n: int, noun: str) -> str:

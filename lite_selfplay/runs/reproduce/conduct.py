@@ -14,9 +14,7 @@ from typing import Any
 
 import yaml
 
-from lite_selfplay.config import RunConfig
 from lite_selfplay.errors import ConfigError, Interrupted, RunFolderError
-from lite_selfplay.games.modes import find_mode
 from lite_selfplay.runs.api import cold_start, load_run, resume, train
 from lite_selfplay.runs.checkpoints import newest_whole
 from lite_selfplay.runs.evaluating import evaluate_all
@@ -40,7 +38,7 @@ def conduct(
     """
     require_one_budget(experiment)
     _claim(experiment, out)
-    records = []
+    experiment, records = experiment.with_data(data_dir), []
     try:
         for seed in experiment.seeds:
             for name, arm in experiment.arms.items():
@@ -49,7 +47,7 @@ def conduct(
                 path = out / f"seed-{seed}" / f"{name}.json"
                 if not path.is_file():
                     progress.say(f"{experiment.name}, seed {seed}: {name}")
-                    record = _record(experiment, name, arm, seed, out, data_dir, progress)
+                    record = _record(experiment, name, arm, seed, out, progress)
                     path.parent.mkdir(parents=True, exist_ok=True)
                     write_whole(path, json.dumps(record, indent=1, ensure_ascii=False, allow_nan=False) + "\n")
                 records.append(read_json(path))
@@ -81,37 +79,18 @@ def require_one_budget(experiment: Experiment) -> None:
 def costs(experiment: Experiment, data_dir: str | None) -> list[str]:
     """What the experiment would do and cost, in sentences. Tasks are read, nothing is loaded or written."""
     require_one_budget(experiment)
-    seeds, lines = len(experiment.seeds), [experiment.about, f"seeds: {', '.join(map(str, experiment.seeds))}"]
-    total = 0
+    experiment = experiment.with_data(data_dir)
+    lines = [experiment.about, f"seeds: {', '.join(map(str, experiment.seeds))}"]
     for name, arm in experiment.arms.items():
         if arm.game is None:
             lines.append(f"{name}: {f'the seats of {arm.of}' if arm.of else arm.start}, not trained")
-            continue
-        ready = plan(_with_data(experiment.config(name, experiment.seeds[0], Path("run"), None), data_dir))
-        steps, most = ready.config.run.steps, ready.game.most_rollouts(ready.config.run.steps)
-        tokens = None if most is None else most * ready.max_completion_tokens
-        total += tokens or 0
-        cost = "completions vary" if most is None else f"{most:,} completions, at most {tokens:,} tokens"
-        lines.append(f"{name}: {arm.game}, {steps} steps, {cost}")
+        else:
+            ready = plan(experiment.config(name, experiment.seeds[0], Path("run"), None))
+            lines += [f"{name}, for each seed:", *(f"  {line}" for line in ready.lines())]
     for evaluation in experiment.evaluations:
         asked = "all problems" if evaluation.limit is None else f"{evaluation.limit} problems"
-        stages = [_stages(experiment, arm) for arm in experiment.arms.values()]
-        lines.append(
-            f"each measured on {asked} of {evaluation.tasks}, {evaluation.samples or 'the default'} samples: "
-            f"{sum(stages)} stages over {len(experiment.arms)} arms"
-        )
-    lines.append(f"in all: at most {seeds * total:,} tokens of training, {seeds} seed{'s' if seeds > 1 else ''}")
+        lines.append(f"each measured on {asked} of {evaluation.tasks}, {evaluation.samples or 'the default'} samples")
     return lines
-
-
-def _stages(experiment: Experiment, arm: ArmSection) -> int:
-    """How often an arm's seats answer each problem."""
-    name = arm.of or next((n for n, a in experiment.arms.items() if a is arm), "")
-    trained = experiment.arms.get(name, arm)
-    if trained.game is None:
-        return find_mode(arm.mode or "single").stages(("base",))
-    spec = filled_in(experiment.config(name, experiment.seeds[0], Path("run"), None))[1].evaluation()
-    return find_mode(arm.mode or spec.mode).stages(spec.seats)
 
 
 def _claim(experiment: Experiment, out: Path) -> None:
@@ -129,7 +108,7 @@ def _claim(experiment: Experiment, out: Path) -> None:
 
 
 def _record(
-    experiment: Experiment, name: str, arm: ArmSection, seed: int, out: Path, data_dir: str | None, progress: Progress
+    experiment: Experiment, name: str, arm: ArmSection, seed: int, out: Path, progress: Progress
 ) -> dict[str, Any]:
     """Train an arm where it is to be trained, and measure it."""
     place = out / f"seed-{seed}"
@@ -137,10 +116,10 @@ def _record(
     if arm.start == "base":
         target = experiment.shared.model.name
     elif arm.start == COLD_START:
-        target = str(_taught(experiment, seed, place, data_dir, progress))
+        target = str(_taught(experiment, seed, place, progress))
     else:
         trained = arm.of or name
-        target = str(_trained(experiment, trained, seed, place, data_dir, progress))
+        target = str(_trained(experiment, trained, seed, place, progress))
         spent = _spent(Path(target)) if arm.of is None else {}
     evaluations = []
     for evaluation in experiment.evaluations:
@@ -148,31 +127,28 @@ def _record(
             target,
             split_specs(evaluation.tasks),
             [arm.mode],
-            evaluation.settings(data_dir, experiment.shared.run.max_completion_tokens),
-            precision=experiment.shared.model.precision if arm.start == "base" else None,
+            evaluation.settings(experiment.shared, arm),
             progress=progress,
         )
         evaluations += [{**each.to_json(), "seconds": round(each.seconds, 1)} for each in found]
     return {"arm": name, "seed": seed, "training": spent, "evaluations": evaluations}
 
 
-def _taught(experiment: Experiment, seed: int, place: Path, data_dir: str | None, progress: Progress) -> Path:
+def _taught(experiment: Experiment, seed: int, place: Path, progress: Progress) -> Path:
     """The folder of a seed's cold start."""
     path = place / COLD_START
     if _steps_done(path) is None:
         _aside(path)
-        cold_start(_with_data(experiment.cold_start_config(seed, path), data_dir), progress=progress)
+        cold_start(experiment.cold_start_config(seed, path), progress=progress)
     return path
 
 
-def _trained(
-    experiment: Experiment, name: str, seed: int, place: Path, data_dir: str | None, progress: Progress
-) -> Path:
+def _trained(experiment: Experiment, name: str, seed: int, place: Path, progress: Progress) -> Path:
     """The run folder of a trained arm, gone on with where it stopped."""
     path, init = place / name, None
     if experiment.cold_start is not None:
-        init = _taught(experiment, seed, place, data_dir, progress)
-    config = _with_data(experiment.config(name, seed, path, init), data_dir)
+        init = _taught(experiment, seed, place, progress)
+    config = experiment.config(name, seed, path, init)
     done = _steps_done(path)
     if done is None:
         _aside(path)
@@ -198,10 +174,6 @@ def _aside(path: Path) -> None:
         number += 1
         if not kept.exists():
             path.rename(kept)
-
-
-def _with_data(config: RunConfig, data_dir: str | None) -> RunConfig:
-    return config if data_dir is None else RunConfig.of(config.chosen(), {"tasks": {"data_dir": data_dir}})
 
 
 def _spent(path: Path) -> dict[str, Any]:

@@ -1,7 +1,6 @@
 """An experiment as its YAML file says it: arms, seeds, evaluations and sizes."""
 
 import re
-from collections.abc import Mapping
 from importlib.resources import files
 from pathlib import Path
 from typing import Any, Literal
@@ -57,11 +56,13 @@ class EvaluationSection(Section):
     top_p: float = Field(0.95, gt=0, le=1)
     max_completion_tokens: int | None = Field(None, ge=1)
 
-    def settings(self, data_dir: str | None, tokens: int | None) -> Settings:
-        """How it asks; the seed is the same for every arm and seed of training. `tokens` caps what has no cap."""
+    def settings(self, shared: RunConfig, arm: ArmSection) -> Settings:
+        """How it asks an arm; the seed is the same for every arm and seed of training. What has no cap of its own has
+        that of the `shared` configuration, whose data are looked into, and in whose precision the base is loaded."""
         chosen = self.model_dump(exclude={"tasks"})
-        chosen["max_completion_tokens"] = self.max_completion_tokens or tokens
-        return Settings(**chosen, data_dir=data_dir)
+        chosen["max_completion_tokens"] = self.max_completion_tokens or shared.run.max_completion_tokens
+        precision = shared.model.precision if arm.start == "base" else None
+        return Settings(**chosen, data_dir=shared.tasks.data_dir, precision=precision)
 
 
 class Experiment(Section):
@@ -99,6 +100,11 @@ class Experiment(Section):
         """What all arms share, as the configuration of a run of no game in particular."""
         return RunConfig.of(self.base, {"game": "grpo"})
 
+    def with_data(self, data_dir: str | None) -> "Experiment":
+        """The same, with the data of its benchmarks in a folder."""
+        found = {"base": merge(nested(self.base), {"tasks": {"data_dir": data_dir}})}
+        return self if data_dir is None else self.model_copy(update=found)
+
     def config(self, arm: str, seed: int, folder: Path, init: Path | None) -> RunConfig:
         """The configuration of a trained arm's run. Raises ConfigError."""
         keys: dict[str, Any] = {}
@@ -134,16 +140,16 @@ def load_experiment(name: str, scale: str = "full") -> Experiment:
         text, stem = read_utf8(Path(name), ConfigError, FILE_LIMIT), Path(name).stem
     else:
         raise UnknownNameError("experiment", name, experiment_names(), "A file of your own must end in .yaml.")
-    return _checked(name, stem, parse_mapping(text, name), scale)
-
-
-def _checked(name: str, stem: str, values: Mapping[str, Any], scale: str) -> Experiment:
-    values = dict(values)
+    values = dict(parse_mapping(text, name))
     scales = values.pop("scales", None) or {}
     if scale != "full":
         if scale not in scales:
             raise UnknownNameError("scale", scale, ["full", *scales], f"These are the sizes of {name}.")
-        values = _resized(values, scales[scale])
+        # Laid over those of the whole; evaluations and seeds are replaced, null arms left out.
+        size = scales[scale]
+        base = merge(nested(values.get("base") or {}), nested(size.get("base") or {}))
+        arms = merge(values.get("arms") or {}, size.get("arms") or {}).items()
+        values = {**values, **size, "base": base, "arms": {name: arm for name, arm in arms if arm is not None}}
     try:
         found = Experiment(**{**values, "name": stem, "scale": scale})
     except ValidationError as error:
@@ -161,11 +167,3 @@ def _checked(name: str, stem: str, values: Mapping[str, Any], scale: str) -> Exp
     if found.against not in found.arms:
         raise ConfigError(f"{name}: baseline names {found.baseline!r}, which is no arm")
     return found
-
-
-def _resized(values: Mapping[str, Any], size: Mapping[str, Any]) -> dict[str, Any]:
-    """The keys of a size laid over those of the whole; evaluations and seeds are replaced, null arms left out."""
-    base = merge(nested(values.get("base") or {}), nested(size.get("base") or {}))
-    arms = merge(values.get("arms") or {}, size.get("arms") or {})
-    kept = {name: arm for name, arm in arms.items() if arm is not None}
-    return {**values, **size, "base": base, "arms": kept}

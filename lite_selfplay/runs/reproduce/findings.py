@@ -7,11 +7,12 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from lite_selfplay.evaluation.overview import scores_of
+from lite_selfplay.evaluation.overview import asked_of
 from lite_selfplay.evaluation.tables import as_markdown
 from lite_selfplay.games.presentation import MISSING
+from lite_selfplay.runs.report.closing import counted
 from lite_selfplay.runs.reproduce.experiment import Experiment
-from lite_selfplay.stats import Spread, clopper_pearson, over_seeds, paired_bootstrap, paired_test
+from lite_selfplay.stats import Spread, clopper_pearson, over_seeds, paired, paired_bootstrap
 from lite_selfplay.tasks.files import write_errors, write_whole
 from lite_selfplay.training.progress import clock
 
@@ -67,15 +68,10 @@ def _finding(
     evaluations = [result for _, result in results]
     outcomes = _outcomes(evaluations)
     values = [fmean(_outcomes([result]).values()) for result in evaluations]
-    spread, scores = over_seeds(values), [_shown(result) for result in evaluations]
-    difference, between, p_value = None, None, None
-    shared = [key for key in outcomes if baseline and key in baseline]
-    if baseline is not None and len(shared) > 1:
-        before, after = [baseline[key] for key in shared], [outcomes[key] for key in shared]
-        difference, low, high = paired_bootstrap(before, after)
-        between = (low, high)
-        if {*before, *after} <= {0.0, 1.0}:
-            p_value = paired_test([*map(bool, before)], [*map(bool, after)])[2]
+    spread = over_seeds(values)
+    # Those of the directions where a mode has any, else of the seats.
+    scores = [score for result in evaluations for score in (result.get("directions") or result["seats"]).values()]
+    against = paired(baseline or {}, outcomes)
     return Finding(
         arm,
         task,
@@ -86,19 +82,13 @@ def _finding(
         _interval(spread, list(outcomes.values())),
         spread.std,
         fmean(result["pass_at_1"] for result in evaluations),
-        difference,
-        between,
-        p_value,
-        fmean(score["tokens_final_mean"] for row in scores for score in row),
-        fmean(score["tokens_total_mean"] for row in scores for score in row),
+        against and against.difference,
+        against and against.interval,
+        against and against.p_value,
+        fmean(score["tokens_final_mean"] for score in scores),
+        fmean(score["tokens_total_mean"] for score in scores),
         sum(result.get("seconds", 0.0) for result in evaluations),
     )
-
-
-def _shown(result: Record) -> list[Record]:
-    """The scores that an evaluation is about: those of its directions, else of its seats."""
-    scores = scores_of(result)
-    return [scores[name] for name in result.get("directions") or result["seats"]]
 
 
 def _outcomes(results: Sequence[Record]) -> dict[str, float]:
@@ -128,11 +118,12 @@ def table(experiment: Experiment, records: Sequence[Record]) -> str:
         of = [each for each in found if each.task == task]
         seeds = sorted({seed for each in of for seed in each.seeds})
         result = next(e for r in records for e in r["evaluations"] if e["tasks"] == task)
+        trained = counted(len(seeds), "seed")
         lines += [
-            f"## {task}: {of[0].n} held-out problems, {_seeds(seeds)}, size `{experiment.scale}`",
+            f"## {task}: {of[0].n} held-out problems, {trained} of training, size `{experiment.scale}`",
             "",
             f"Sampled at temperature {result['temperature']:g}, top-p {result['top_p']:g}, at most "
-            f"{result['max_completion_tokens']} tokens, {_most_samples(result)} a problem and stage.",
+            f"{result['max_completion_tokens']} tokens, {counted(asked_of(result), 'completion')} a problem and stage.",
             "",
             as_markdown(*_rows(experiment, of, spent)),
             "",
@@ -158,13 +149,18 @@ def _rows(
     rows = []
     for each in found:
         seconds, tokens = spent.get(each.arm, (0.0, 0))
+        against = MISSING
+        if each.difference is not None and each.difference_interval is not None:
+            shown = [f"{100 * value:+.1f}" for value in (each.difference, *each.difference_interval)]
+            exact = "" if each.p_value is None else f", p = {each.p_value:.2g}"
+            against = f"{shown[0]} [{shown[1]}, {shown[2]}]{exact}"
         rows.append(
             [
                 each.arm,
                 f"{_points(each.pass_at_1)} [{_points(each.interval[0])}, {_points(each.interval[1])}]",
                 MISSING if each.std is None else f"± {_points(each.std)}",
                 MISSING if abs(each.better - each.pass_at_1) < 1e-12 else _points(each.better),
-                _difference(each),
+                against,
                 f"{each.final:.0f}",
                 f"{each.total:.0f}",
                 clock(seconds) if tokens else MISSING,
@@ -175,25 +171,8 @@ def _rows(
     return columns, rows
 
 
-def _difference(found: Finding) -> str:
-    if found.difference is None or found.difference_interval is None:
-        return MISSING
-    low, high = found.difference_interval
-    exact = "" if found.p_value is None else f", p = {found.p_value:.2g}"
-    return f"{100 * found.difference:+.1f} [{100 * low:+.1f}, {100 * high:+.1f}]{exact}"
-
-
 def _points(share: float) -> str:
     return f"{100 * share:.1f}"
-
-
-def _seeds(seeds: Sequence[int]) -> str:
-    return f"{len(seeds)} seed{'s' if len(seeds) > 1 else ''} of training"
-
-
-def _most_samples(result: Record) -> str:
-    asked = max(int(score.get("votes", score["samples"])) for score in scores_of(result).values())
-    return f"{asked} completion{'s' if asked > 1 else ''}"
 
 
 def _spent(records: Sequence[Record]) -> dict[str, tuple[float, int]]:
