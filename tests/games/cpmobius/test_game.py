@@ -196,6 +196,11 @@ def test_draws_are_bounded_and_a_short_round_is_warned_of():
     assert not any("were found" in line for line in game.warnings(full))
 
 
+def test_without_the_filter_what_is_too_easy_trains():
+    (learn,) = play(cpmobius(filter=False), [TWO], UP, steps=1)
+    assert rewards(learn, "player") == [[1, 1, 1, 1]]
+
+
 def test_no_progress_moves_nothing():
     game = cpmobius()
     _, same, _, again = play(game, [TWO, TWO, TWO, THREE], [RIGHT, WRONG, WRONG, WRONG], steps=4)
