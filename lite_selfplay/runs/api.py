@@ -151,9 +151,9 @@ def _fresh_session_of(
             if not ranks.main:
                 yield session
                 return
-            folder.create(session.config)
+            interrupts.poll()  # from here on a signal waits for the session, which saves
+            folder.create(session.config, **session.facts())
             with writing(folder.path):
-                folder.write_environment(**session.facts())
                 yield session
 
 

@@ -4,6 +4,7 @@ import contextlib
 import json
 import os
 import platform
+import shutil
 import subprocess
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -53,25 +54,36 @@ class RunFolder:
                 raise self._taken()
 
     def _taken(self) -> RunFolderError:
+        again = f", or go on with `lite-selfplay train --resume {self.path}`"
         return RunFolderError(
-            f"{self.path} exists already and a run folder is never overwritten: choose another --run-dir, or go on "
-            f"with `lite-selfplay train --resume {self.path}`"
+            f"{self.path} exists already and a run folder is never overwritten: choose another --run-dir"
+            f"{again if os.path.isfile(self.path / CONFIG) else ''}"
         )
 
-    def create(self, config: RunConfig) -> None:
-        """Make the folder and write `config.yaml`. Raises RunFolderError where it is not free or cannot be written."""
+    def create(self, config: RunConfig, **facts: Any) -> None:
+        """Make the folder with `config.yaml` and what `write_environment` writes, in one rename where none was there.
+
+        Raises RunFolderError where it is not free or cannot be written.
+        """
         self.require_free()
-        new = [path for path in (self.path, *self.path.parents) if not os.path.lexists(path)]
+        new = [path for path in self.path.parents if not os.path.lexists(path)]
+        # An empty folder that is there stays: it may be where a disk is mounted.
+        aside = self.path if self.path.exists() else self.path.with_name(f".{self.path.name}.{os.getpid()}")
         try:
-            self.path.mkdir(parents=True, exist_ok=True)
-            with (self.path / CONFIG).open("x", encoding="utf-8") as file:
+            aside.mkdir(parents=True, exist_ok=True)
+            with (aside / CONFIG).open("x", encoding="utf-8") as file:
                 file.write(config.to_yaml())
-        except FileExistsError:  # another run was quicker
-            raise self._taken() from None
+            RunFolder(aside).write_environment(**facts)
+            if aside != self.path:
+                aside.rename(self.path)
         except OSError as error:
+            if aside != self.path:
+                shutil.rmtree(aside, ignore_errors=True)
+            if (self.path / CONFIG).exists():  # another run was quicker
+                raise self._taken() from None
             with contextlib.suppress(OSError):
                 for path in new:
-                    path.rmdir() if os.path.lexists(path) else None
+                    path.rmdir()
             raise RunFolderError(f"cannot write to {self.path}: {error.strerror or error}") from None
 
     @classmethod

@@ -249,9 +249,9 @@ def test_a_wrong_command_line(call, here, arguments):
     ("error", "code", "sentence"),
     [
         (TrainingError("the loss is nan at step 3"), 1, "error: the loss is nan at step 3\n"),
-        (Interrupted("stopped by SIGTERM; saved"), 130, "error: stopped by SIGTERM; saved\n"),
+        (Interrupted("stopped by SIGTERM; saved"), 130, "stopped by SIGTERM; saved\n"),
         (RuntimeError("boom"), 1, "error: RuntimeError: boom (--debug shows where)\n"),
-        (KeyboardInterrupt(), 130, ""),
+        (KeyboardInterrupt(), 130, "stopped: nothing was saved\n"),
     ],
 )
 def test_a_run_that_fails(call, monkeypatch, error, code, sentence):
