@@ -32,7 +32,7 @@ Assignments = Annotated[
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Check everything, say what would run, stop.")]
 Json = Annotated[bool, typer.Option("--json", help="Only JSON on stdout.")]
 
-_ORDER = ("tasks", "run", "cold_start", "eval", "model", "rollouts")
+_ORDER = ("tasks", "run", "seats", "cold_start", "eval", "model", "rollouts")
 TRAIN: Mapping[str, str] = {
     "model": FLAGS["model"].path,
     **{flag: key.path for name in _ORDER for flag, key in FLAGS.items() if key.path.startswith(f"{name}.")},
@@ -97,7 +97,7 @@ def layers(
     found += [load_layer(config)] if config else []
     flags: dict[str, Any] = {}
     for flag, value in given.items():
-        set_key(flags, paths.get(flag, flag), value)
+        set_key(flags, paths.get(flag, flag).replace(".SEAT.", ".*."), value)
     found += [flags, *(parse_assignment(text) for text in assignments or [])]
     chosen = {key for layer in found for key, value in layer.items() if value is not None}
     if missing := [key for key in ("game", "model") if key not in chosen and "preset" not in chosen]:

@@ -57,8 +57,12 @@ def nested(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
-    """`over` laid over `base`, mapping by mapping; neither is changed."""
-    result = dict(base)
+    """`over` laid over `base`, mapping by mapping; neither is changed. What it has under `*` goes over every entry."""
+    every = over.get("*")
+    result = {
+        key: merge(value, every) if isinstance(every, Mapping) and isinstance(value, Mapping) else value
+        for key, value in base.items()
+    }
     for key, value in over.items():
         below = result.get(key)
         result[key] = merge(below, value) if isinstance(value, Mapping) and isinstance(below, Mapping) else value

@@ -1,6 +1,7 @@
 """The run folder: what a run writes down, and how it is read back."""
 
 import contextlib
+import difflib
 import json
 import os
 import platform
@@ -90,7 +91,7 @@ class RunFolder:
     def open(cls, path: Path) -> "RunFolder":
         """A folder that a run wrote. Raises RunFolderError for any other."""
         if not os.path.isfile(path / CONFIG):
-            raise RunFolderError(f"{path} is not a run folder: it has no {CONFIG}")
+            raise RunFolderError(f"{path} is not a run folder: it has no {CONFIG}{nearest_runs(path)}")
         return cls(path)
 
     def config(self) -> RunConfig:
@@ -244,6 +245,17 @@ class RunFolder:
         facts = {**environment(), **facts}
         with write_errors(f"to {self.path}"):
             write_whole(self.path / ENVIRONMENT, json.dumps(facts, indent=2) + "\n")
+
+
+def nearest_runs(path: Path) -> str:
+    """The run that is called most alike, of those beside a path, here and in `runs`, as a sentence after another one.
+
+    Empty where there is none, or something at the path.
+    """
+    places = {Path(), Path("runs"), *([path.parent] if os.path.isdir(path.parent) else [])}
+    runs = sorted(str(found.parent) for place in places for found in place.glob(f"*/{CONFIG}"))
+    near = difflib.get_close_matches(str(path), runs, 1, 0.0)
+    return f". The nearest run is {near[0]}" if near and not os.path.exists(path) else ""
 
 
 @contextlib.contextmanager

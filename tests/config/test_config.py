@@ -262,6 +262,28 @@ def test_a_star_reaches_every_seat_and_a_name_goes_over_it():
     assert set(layer["seats"]) == {"*", "B"}
 
 
+def test_a_star_goes_over_what_an_earlier_layer_names():
+    """A file names each seat, `--lr` means all."""
+    file = {"game": "agon", "model": "tiny", "seats": {"A": {"lr": 0.1, "rank": 4}}}
+    seats = RunConfig.of(file, parse_assignment("lr=0.25"), parse_assignment("seats.B.lr=0.5")).seats
+    assert {name: (seat.lr, seat.rank) for name, seat in seats.items()} == {
+        "A": (0.25, 4), "*": (0.25, 16), "B": (0.5, 16)
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("assignment", "said"),
+    [
+        ("run.lr=1", r"did you mean run\.dir .*\? There is seats\.\*\.lr and cold_start\.lr\.$"),
+        ("learning_rate=1", r"There is seats\.\*\.lr and"),
+        ("seats.lr=1", r"unknown key 'seats\.lr': did you mean seats\.\*\.lr\?$"),
+    ],
+)
+def test_a_key_that_stands_elsewhere_is_named(assignment, said):
+    with pytest.raises(ConfigError, match=said):
+        set_by(assignment)
+
+
 def test_without_a_star_only_the_named_are_there():
     assert spread({"seats": {"B": {"lr": 2.0}}}, "seats", ("A", "B")) == {"seats": {"B": {"lr": 2.0}}}
 
