@@ -102,8 +102,12 @@ def _route(name: str, with_code: bool = False) -> Callable[[Callable[[str], None
     path = Path(key).expanduser()
     # A stray folder called like a model (`runs/tiny`, say) must not hide the model.
     if key and os.path.isdir(path) and (folders.has_config(path) or (not builtin and found is None)):
+        folders.require_model(path)
         return lambda tell: _from_folder(name, path)
     if path.suffix.lower() == ".gguf":
+        if not os.path.exists(path):
+            raise ModelNotFoundError(f"no .gguf file at {path}. {NO_NETWORK}")
+        require_file(path, ModelNotFoundError)
         return lambda tell: _from_gguf(name, path, tell)
     if builtin:
         return lambda tell: _built_in(name, tell)
@@ -120,7 +124,6 @@ def _route(name: str, with_code: bool = False) -> Callable[[Callable[[str], None
 
 def _from_folder(name: str, path: Path) -> ResolvedModel:
     path = path.resolve()
-    folders.require_model(path)
     return ResolvedModel(name, path, folders.fingerprint(path))
 
 
@@ -128,9 +131,6 @@ def _from_gguf(name: str, path: Path, say: Callable[[str], None]) -> ResolvedMod
     from lite_selfplay.models.sources import gguf
     from lite_selfplay.models.sources.cache import build_once
 
-    if not os.path.exists(path):
-        raise ModelNotFoundError(f"no .gguf file at {path}. {NO_NETWORK}")
-    require_file(path, ModelNotFoundError)
     sha256 = sha256_of(path)
 
     def build(staging: Path) -> None:
