@@ -7,6 +7,7 @@ the flags, the later over the earlier.
 import re
 import reprlib
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, Self
 
 import yaml
@@ -63,6 +64,10 @@ class RunConfig(Section):
         for layer in layers:
             merged = merge(merged, nested(layer))
         return cls(**merged)
+
+    def learning_from(self, tasks: Path) -> Self:
+        """The same with a file of problems."""
+        return type(self).of(self.model_dump(mode="json"), {"tasks": {"train": str(tasks.absolute())}})
 
     def chosen(self) -> dict[str, Any]:
         """Only the keys that were given, as a layer."""

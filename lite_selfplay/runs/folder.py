@@ -17,6 +17,7 @@ from lite_selfplay.errors import ConfigError, RunFolderError
 from lite_selfplay.models.packages import versions
 from lite_selfplay.runs.lock import LOCK
 from lite_selfplay.tasks.files import read_json, read_lines, require_no_link, write_errors, write_whole, written_whole
+from lite_selfplay.tasks.registry import OBJECTS
 
 if TYPE_CHECKING:
     import numpy as np
@@ -61,8 +62,9 @@ class RunFolder:
             f"{again if os.path.isfile(self.path / CONFIG) else ''}"
         )
 
-    def create(self, config: RunConfig, **facts: Any) -> None:
-        """Make the folder with `config.yaml` and what `write_environment` writes, in one rename where none was there.
+    def create(self, config: RunConfig, tasks: str = "", **facts: Any) -> None:
+        """Make the folder with `config.yaml`, what `write_environment` writes and `tasks`, problems that were given as
+        objects, in one rename where none was there.
 
         Raises RunFolderError where it is not free or cannot be written.
         """
@@ -74,6 +76,8 @@ class RunFolder:
             aside.mkdir(parents=True, exist_ok=True)
             with (aside / CONFIG).open("x", encoding="utf-8") as file:
                 file.write(config.to_yaml())
+            if tasks:
+                write_whole(aside / OBJECTS, tasks + "\n")
             RunFolder(aside).write_environment(**facts)
             if aside != self.path:
                 aside.rename(self.path)
@@ -96,7 +100,8 @@ class RunFolder:
 
     def config(self) -> RunConfig:
         """The run's configuration. Raises ConfigError."""
-        return RunConfig.of(load_layer(self.path / CONFIG), {"run": {"dir": str(self.path)}})
+        config = RunConfig.of(load_layer(self.path / CONFIG), {"run": {"dir": str(self.path)}})
+        return config.learning_from(self.path / OBJECTS) if os.path.isfile(self.path / OBJECTS) else config
 
     def config_to_load(self, trust_remote_code: bool, unsafe_code: bool = False) -> RunConfig:
         """`config`, for who loads the base, the game and the tasks.
@@ -131,7 +136,7 @@ class RunFolder:
         """Raises RunFolderError where a part of the folder is a link, through which a run would write elsewhere."""
         parts = (ADAPTERS, CHECKPOINTS, CARD, BUDGET, EVALUATIONS, EXAMPLES, COLLECTIONS, PREFLIGHT, LOCK)
         of_trackers = (TRACKER, TENSORBOARD, WANDB)
-        for name in (CONFIG, ENVIRONMENT, METRICS, EPISODES, *parts, *of_trackers, ROLLOUTS, TOKENS):
+        for name in (CONFIG, ENVIRONMENT, METRICS, EPISODES, OBJECTS, *parts, *of_trackers, ROLLOUTS, TOKENS):
             require_no_link(self.path / name)
 
     def require_elsewhere(self, place: str, what: str) -> None:

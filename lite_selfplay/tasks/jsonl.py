@@ -2,6 +2,7 @@
 
 import os
 import re
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -29,9 +30,13 @@ def read_jsonl(path: Path) -> list[Problem]:
     """
     if not os.path.exists(path):
         raise TaskError(f"no task file at {path}")
+    return to_problems(read_rows(path, TaskError), path)
+
+
+def to_problems(rows: Iterable[tuple[int, dict[str, Any]]], path: Path) -> list[Problem]:
+    """Rows as problems, as `read_jsonl` describes them, each after its line number in what is called `path`."""
     problems = {
-        (where := f"{path}, line {number}"): to_problem(row, where, f"{path.stem}-{number}")
-        for number, row in read_rows(path, TaskError)
+        (where := f"{path}, line {number}"): to_problem(row, where, f"{path.stem}-{number}") for number, row in rows
     }
     require_failing(problems.items())
     if not problems:

@@ -14,9 +14,10 @@ from lite_selfplay.tasks.arithmetic import arithmetic
 from lite_selfplay.tasks.base import Task
 from lite_selfplay.tasks.benchmarks import BENCHMARKS, MAKERS
 from lite_selfplay.tasks.code_arithmetic import code_arithmetic
+from lite_selfplay.tasks.files import parse_object
 from lite_selfplay.tasks.gym import reasoning_gym
 from lite_selfplay.tasks.hub import hub_task
-from lite_selfplay.tasks.jsonl import read_jsonl
+from lite_selfplay.tasks.jsonl import read_jsonl, to_problems
 from lite_selfplay.tasks.procedural import letters
 from lite_selfplay.tasks.stories import stories
 from lite_selfplay.verify.programs.idle import require_failing
@@ -36,6 +37,9 @@ _registry: dict[str, Maker] = {
     "stories": stories,
     **MAKERS,
 }
+
+OBJECTS = "tasks.jsonl"
+"""The file of a run that holds problems which were given as objects: before it is there, a text of JSON lines."""
 
 # Tasks whose first option is the bare name of a data set.
 _OF_A_DATA_SET = ("hub", "reasoning-gym")
@@ -103,6 +107,9 @@ def load_task(spec: str, *, seed: int = 0, held_out: bool = False, data_dir: str
     few different problems; UnknownNameError with near names; ConfigError where there is no such function.
     """
     name, _, options = spec.partition(":")
+    if spec.startswith("{"):
+        rows = enumerate((parse_object(line.encode(), OBJECTS, TaskError) for line in spec.split("\n")), 1)
+        return Task(Path(OBJECTS).stem, to_problems(rows, Path(OBJECTS)), origin=OBJECTS)
     if file_of(spec) is not None:
         return _made(load(spec, "--tasks", "function", options=True), spec, seed, held_out, options_of(spec))
     if (mapped := DATA_FILE.fullmatch(spec)) is not None:
