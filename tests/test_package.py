@@ -85,7 +85,7 @@ def test_there_is_no_module_named_cli(wheel):
 
 def test_the_console_script_is_declared(wheel):
     (entry_points,) = (name for name in wheel.namelist() if name.endswith(".dist-info/entry_points.txt"))
-    assert "[console_scripts]\nlite-selfplay = lite_selfplay_cli.app:main" in wheel.read(entry_points).decode()
+    assert "[console_scripts]\nlite-selfplay = lite_selfplay_cli.__main__:main" in wheel.read(entry_points).decode()
 
 
 def test_it_weighs_less_than_a_megabyte(wheel):

@@ -6,7 +6,7 @@ import datetime
 import re
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +25,7 @@ from lite_selfplay.runs.processes import require_one_kind, require_one_run
 from lite_selfplay.runs.report.declared import game_of
 from lite_selfplay.runs.report.drawn import save_figures
 from lite_selfplay.runs.report.transcripts import choose_transcripts, transcripts_markdown
+from lite_selfplay.tasks.registry import OBJECTS
 from lite_selfplay.training.interrupts import Interrupts
 from lite_selfplay.training.progress import Progress, as_progress
 from lite_selfplay.training.ranks import Ranks, joined
@@ -154,6 +155,10 @@ def _fresh_session_of(
     ranks: Ranks, config: RunConfig, reward: RewardFunction | None, progress: ProgressLike
 ) -> "Iterator[Session]":
     """The same, in one of the processes of a run."""
+    if not isinstance(config, RunConfig):
+        raise ConfigError(
+            f"train takes a RunConfig, not a {type(config).__name__}: train(RunConfig(game=..., model=...))"
+        )
     began, shown = time.monotonic(), as_progress(progress) if ranks.main else Progress()
     if reward is None and config.run.reward is not None:
         reward = load(config.run.reward, "--reward", "function")
@@ -163,6 +168,9 @@ def _fresh_session_of(
         shown.say(line)
     path = ranks.from_main("the run folder", lambda: str(free_folder(ready.config)))
     folder = RunFolder(Path(path), ours=ranks.main)
+    objects = (ready.config.tasks.train or "") if (ready.config.tasks.train or "").startswith("{") else ""
+    if objects:
+        ready = replace(ready, config=ready.config.learning_from(folder.path / OBJECTS))
     require_one_run(ranks, ready)
     import_first(ready.config.model)
     with quiet(), Interrupts(patient=ranks.world > 1) as interrupts:
@@ -189,9 +197,9 @@ def _fresh_session_of(
             if not ranks.main:
                 yield session
                 return
-            folder.create(session.config)
+            interrupts.poll()  # from here on a signal waits for the session, which saves
+            folder.create(session.config, objects, **session.facts())
             with writing(folder.path):
-                folder.write_environment(**session.facts())
                 yield session
 
 
@@ -324,5 +332,5 @@ def free_folder(config: RunConfig) -> Path:
         RunFolder(config.run.dir).require_free()
         return config.run.dir
     model = re.sub(r"[^\w.-]+", "-", Path(config.model.name).name)
-    stamp = datetime.datetime.now().strftime("%Y%m%d-%H%M%S")
+    stamp = datetime.datetime.now().strftime("%Y%m%d-%H%M%S-%f")
     return Path("runs") / f"{config.game.label}-{model}-{stamp}"

@@ -159,3 +159,54 @@ def test_the_first_problems_do_not_change():
     assert load_task("multiplication", seed=0).problems[2] == Problem(
         "multiplication-2", "What is 336 * 900?", "302400", extra=product
     )
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "options", "answers"),
+    [
+        ("o.jsonl", '{"prompt": "1 + 1?", "solution": "2"}\n', ":problem=prompt,answer=solution", ["2"]),
+        ("o.csv", 'question,answer,note\n"1, 2\nor 3?",2,\n2 + 1?,3,x\n', "", ["2", "3"]),
+        ("o.CSV.csv", "Body,Q,N\nA hen.,How many?,1.0\n", ":problem=Body+Q,answer=N,kind=number", ["1"]),
+    ],
+)
+def test_a_table_and_other_columns_are_read(tmp_path, monkeypatch, name, text, options, answers):
+    (tmp_path / name).write_text(text, encoding="utf-8")
+    task = load_task(f"{tmp_path / name}{options}")
+    assert [problem.answer for problem in task.problems] == answers
+    assert (task.name, task.origin) == (Path(name).stem, name)
+    monkeypatch.chdir(tmp_path)
+    # By its whole path, so that a resume from elsewhere finds it.
+    train = plan(RunConfig(game="grpo", model="tiny", tasks=f"{name}{options}")).config.tasks.train
+    assert train == f"{tmp_path / name}{options}"
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (
+            "Q,A\n1 + 1?,2\n",
+            r"o\.csv, line 2: neither 'problem' nor 'question' .*\(Q, A\): name those .*problem=prompt",
+        ),
+        ("question,answer\n1?,2,3\n", r"o\.csv, line 2: not as many cells"),
+        ("question,answer\n1?\n", r"o\.csv, line 2: not as many cells"),
+        ('question,answer\n"1"x,2\n', r"o\.csv, line 1: not CSV"),
+        ("question,answer\n", r"o\.csv has no problem"),
+    ],
+)
+def test_a_table_that_cannot_be_read(tmp_path, text, said):
+    (tmp_path / "o.csv").write_text(text)
+    with pytest.raises(TaskError, match=said):
+        load_task(str(tmp_path / "o.csv"))
+
+
+@pytest.mark.parametrize(
+    ("spec", "said"),
+    [
+        ("openai/gsm8k", r"no task file at openai/gsm8k: did you mean `gsm8k` or `hub:openai/gsm8k`\?$"),
+        ("me/sums", r"did you mean `hub:me/sums`\?$"),
+        ("nothere/o.csv:answer=x", "cannot read nothere/o.csv: No such file"),
+    ],
+)
+def test_a_name_of_the_hub_is_recognised(spec, said):
+    with pytest.raises(TaskError, match=said):
+        load_task(spec)

@@ -90,7 +90,6 @@ def resolve(name: str, *, with_code: bool = False, say: Callable[[str], None] | 
     tell = say or (lambda sentence: None)
     if found == "folder":
         path = path.resolve()
-        folders.require_model(path)
         return ResolvedModel(name, path, folders.fingerprint(path))
     if found == "gguf":
         return _from_gguf(name, path, tell)
@@ -119,8 +118,12 @@ def _place(name: str) -> tuple[str, Path]:
     path = Path(key).expanduser()
     # A stray folder called like a model (`runs/tiny`, say) must not hide the model.
     if key and os.path.isdir(path) and (folders.has_config(path) or (not builtin and found is None)):
+        folders.require_model(path)
         return "folder", path
     if path.suffix.lower() == ".gguf":
+        if not os.path.exists(path):
+            raise ModelNotFoundError(f"no .gguf file at {path}. {NO_NETWORK}")
+        require_file(path, ModelNotFoundError)
         return "gguf", path
     if builtin:
         return key.lower(), path
@@ -140,9 +143,6 @@ def _from_gguf(name: str, path: Path, say: Callable[[str], None]) -> ResolvedMod
     from lite_selfplay.models.sources import gguf
     from lite_selfplay.models.sources.cache import build_once
 
-    if not os.path.exists(path):
-        raise ModelNotFoundError(f"no .gguf file at {path}. {NO_NETWORK}")
-    require_file(path, ModelNotFoundError)
     sha256 = sha256_of(path)
 
     def build(staging: Path) -> None:

@@ -121,7 +121,7 @@ def _next(
     ways = []
     if not evaluations:
         task = config.tasks.train or ""
-        known = task and not task.endswith(".jsonl")
+        known = task and not re.search(r"\.(jsonl?|csv)\b", task)
         held_out = shlex.quote(task) if known else "HELD_OUT.jsonl"
         ways.append(("to measure it on problems it has not seen", f"lite-selfplay eval {run} --tasks {held_out}"))
     *earlier, last = evaluations.values() or [{}]
