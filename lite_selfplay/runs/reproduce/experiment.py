@@ -12,7 +12,7 @@ from pydantic_core import PydanticCustomError
 from lite_selfplay.config import FLAT_KEYS, RunConfig, merge, nested, set_key
 from lite_selfplay.config.layers import FILE_LIMIT, parse_mapping
 from lite_selfplay.config.sections import Section
-from lite_selfplay.config.user_files import read_utf8
+from lite_selfplay.config.user_files import places_in, read_utf8, require_accepted
 from lite_selfplay.errors import ConfigError, UnknownNameError
 from lite_selfplay.runs.evaluating import Settings
 
@@ -160,6 +160,9 @@ def _checked(name: str, stem: str, values: Mapping[str, Any], scale: str) -> Exp
             raise ConfigError(f"{name}: arms.{arm} is the cold start, and there is none")
     if found.against not in found.arms:
         raise ConfigError(f"{name}: baseline names {found.baseline!r}, which is no arm")
+    configs = [found.cold_start_config(0, Path()), *(found.config(arm, 0, Path(), None) for arm in found.trained())]
+    for layer in (*(config.values() for config in configs), *({"eval": vars(one)} for one in found.evaluations)):
+        require_accepted(places_in(layer), name)
     return found
 
 
