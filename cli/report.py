@@ -72,25 +72,25 @@ def _report(folder: "Run", duels: int, choose: Rule, out: Path | None, drawn: li
     game, warning = folder.game()
     title = f"{folder.config.game.label} on {folder.config.model.name}"
     if warning:
-        typer.echo(f"warning: {warning}", err=True)
+        _say(f"warning: {warning}", err=True)
     chosen = choose_transcripts(game, folder.episodes(), duels, choose.value) if duels else []
     if out is not None:
         _write(out, transcripts_markdown(game, f"Transcripts of {title}, {len(rows)} steps", chosen, choose.value))
     if as_json:
         flags.echo_json({**_to_json(folder, rows, chosen), "figures": [str(path) for path in drawn]})
         return
-    typer.echo(f"{title}: {len(rows)} steps in {folder.path}")
+    _say(f"{title}: {len(rows)} steps in {folder.path}")
     for row in rows[:1] + rows[1:][-1:]:
         _print_step(game, row)
     _print_evaluations(folder)
     if out is not None:
-        typer.echo(f"\nwrote {len(chosen)} transcripts to {out}")
+        _say(f"\nwrote {len(chosen)} transcripts to {out}")
     else:
         for number, transcript in enumerate(chosen, 1):
             _print_transcript(game, number, transcript)
     if drawn:
-        typer.echo(f"\nfigures: {', '.join(map(str, drawn))}")
-    typer.echo("\nadapters, which plain PEFT loads: " + ", ".join(str(path) for path in folder.seats.values()))
+        _say(f"\nfigures: {', '.join(map(str, drawn))}")
+    _say("\nadapters, which plain PEFT loads: " + ", ".join(str(path) for path in folder.seats.values()))
 
 
 def _to_json(run: "Run", rows: Sequence[Mapping[str, Any]], chosen: "Sequence[Transcript]") -> dict[str, Any]:
@@ -116,7 +116,7 @@ def _print_step(game: "type[Game]", row: Mapping[str, Any]) -> None:
         if not stream["completions"]:
             continue
         figures = stream_words(game, role, stream, verbose=True)
-        typer.echo(f"  step {row['step']}: {role} (seat {stream['seat']}): {', '.join(figures)}")
+        _say(f"  step {row['step']}: {role} (seat {stream['seat']}): {', '.join(figures)}")
 
 
 def _print_evaluations(run: "Run") -> None:
@@ -125,14 +125,14 @@ def _print_evaluations(run: "Run") -> None:
 
     if moments := run.evaluations():
         tasks = list(moments.values())[-1]["tasks"]
-        typer.echo(f"\nheld-out problems of {tasks}, pass@1 with 95% intervals:")
-        typer.echo(as_text(*comparison(moments)))
+        _say(f"\nheld-out problems of {tasks}, pass@1 with 95% intervals:")
+        _say(as_text(*comparison(moments)))
         if changed := change(moments):
-            typer.echo(changed)
+            _say(changed)
     if later := run.later_evaluations():
-        typer.echo("\nmeasured with `lite-selfplay eval`, pass@1:")
+        _say("\nmeasured with `lite-selfplay eval`, pass@1:")
     for name, result in later.items():
-        typer.echo(f"  {name}: {headline(result)}")
+        _say(f"  {name}: {headline(result)}")
 
 
 def _write(path: Path, text: str) -> None:
@@ -144,14 +144,20 @@ def _write(path: Path, text: str) -> None:
 
 def _print_transcript(game: "type[Game]", number: int, transcript: "Transcript") -> None:
     from lite_selfplay.runs.report.transcripts import earned
+
+    title = f"step {transcript.step}, problem {transcript.subject}: {transcript.kind}"
+    _say(f"\n== transcript {number}, {title}")
+    for row in transcript.rows:
+        _say(f"-- {row['role']} (seat {row['seat']}) was asked:\n{_indent(row['prompt'])}")
+        judged = f"{game.verdict(row)}{earned(row)}"
+        _say(f"-- and answered, {judged}:\n{_indent(row['text'])}")
+
+
+def _say(text: str, *, err: bool = False) -> None:
+    """Print what a folder says, without what could drive a terminal."""
     from lite_selfplay.training.progress import printable
 
-    title = f"step {transcript.step}, problem {printable(transcript.subject)}: {transcript.kind}"
-    typer.echo(f"\n== transcript {number}, {title}")
-    for row in transcript.rows:
-        typer.echo(f"-- {row['role']} (seat {row['seat']}) was asked:\n{_indent(printable(row['prompt']))}")
-        judged = f"{printable(game.verdict(row))}{earned(row)}"
-        typer.echo(f"-- and answered, {judged}:\n{_indent(printable(row['text']))}")
+    typer.echo(printable(text), err=err)
 
 
 def _indent(text: str) -> str:
