@@ -52,15 +52,16 @@ def stream_metrics(stream: Stream, advantages: "Advantages", update: "StreamUpda
 def episode_rows(report: "StepReport") -> list[dict[str, Any]]:
     """The step's completions as lines of `episodes.jsonl`, whose steps count from 1.
 
-    `group` and `sample` place each in its stream.
+    `group` and `sample` place each in its stream; what is kept for the record goes on counting where its role's ends.
     """
     record = report.episode.record
     streams = [*report.episode.streams, *record]
     none: list[Advantages] = [[[None] * len(group.samples) for group in stream.groups] for stream in record]
+    firsts = [sum(len(before.groups) for before in streams[:i] if before.role == s.role) for i, s in enumerate(streams)]
     return [
         _episode_row(report.step + 1, stream.role, g, k, group.problem.id if group.problem else None, sample, advantage)
-        for stream, advantages in zip(streams, [*report.advantages, *none], strict=True)
-        for g, (group, row) in enumerate(zip(stream.groups, advantages, strict=True))
+        for stream, advantages, first in zip(streams, [*report.advantages, *none], firsts, strict=True)
+        for g, (group, row) in enumerate(zip(stream.groups, advantages, strict=True), first)
         for k, (sample, advantage) in enumerate(zip(group.samples, row, strict=True))
     ]
 

@@ -3,6 +3,7 @@
 What the random model says is no proposal. Here anything is one, and the answers to it are paid by the toss of a coin.
 """
 
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -77,6 +78,17 @@ def test_a_run_resumed_in_the_middle_of_a_phase_goes_on_as_it_would_have(offline
         assert [row["game"] for row in run.metrics_rows()] == [row["game"] for row in offline.metrics_rows()]
 
 
+def test_every_completion_is_written_down(offline: Run, tmp_path: Path):
+    for run in (offline, train(config(tmp_path / "online"))):
+        tokens, places = Counter[int](), []
+        for row in load_run(run.path).episodes():
+            tokens[row["step"]] += row["tokens"]
+            places.append((row["step"], row["role"], row["group"], row["sample"]))
+        assert dict(tokens) == {row["step"]: row["tokens"]["generated"] for row in run.metrics_rows()}
+        assert len(places) == len(set(places))
+    assert any(not row["game"]["skipped"] for row in run.metrics_rows())
+
+
 def test_episodes_pair_answers_with_their_question(offline: Run):
     rows = list(load_run(offline.path).episodes())
     asked = {row["question"]: row for row in rows if row["role"] == "proposer"}
@@ -84,5 +96,5 @@ def test_episodes_pair_answers_with_their_question(offline: Run):
     assert answered
     for row in answered:
         assert row["problem_id"] == row["question"]
-        assert asked[row["question"]]["correct"]
+        assert asked[row["question"]]["correct"] or row["advantage"] is None  # those to invalid ones are recorded alone
         assert (asked[row["question"]]["text"] or "?") in row["prompt"]
