@@ -186,8 +186,8 @@ class Chat:
         turns = [{"role": "user", "content": _QUESTION}, {"role": "assistant", "content": _ANSWER}]
         try:
             text = self._apply(turns, add_generation_prompt=False)
-        except _NotTaken:
-            return "", None  # A template for single questions only.
+        except RequestError:
+            return "", None  # A template for single questions only; one that takes none is refused at its first.
         before, found, after = text.rpartition(_ANSWER)
         header = before.rpartition(_QUESTION)[2].partition(_OPENED)[0] if found else ""
         first = self.tokenizer(after.strip(), add_special_tokens=False)["input_ids"][:1] if found else []
@@ -202,13 +202,11 @@ class Chat:
         try:
             with _within(_SECONDS, template):
                 return str(self.tokenizer.apply_chat_template(turns, tokenize=False, **switches))
-        except TemplateError as error:
-            raise _NotTaken(f"{template} does not take this conversation: {error}") from None
         except RequestError:
             raise
         except Exception as error:  # whatever a template computes; MemoryError and RecursionError among them
-            why = f"{type(error).__name__}: {error}".removesuffix(": ")
-            raise RequestError(f"{template} does not render: {why}") from None
+            why = error if isinstance(error, TemplateError) else f"{type(error).__name__} {error}".rstrip()
+            raise RequestError(f"{template} does not take this conversation: {why}") from None
 
     @property
     def _name(self) -> str:
@@ -235,10 +233,6 @@ class Chat:
         if not ids:
             raise ModelNotFoundError("neither the model's tokenizer nor its config names an end-of-sequence token.")
         return ids
-
-
-class _NotTaken(RequestError):
-    """A template that says itself that it does not take a conversation."""
 
 
 @contextlib.contextmanager

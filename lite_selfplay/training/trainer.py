@@ -248,24 +248,23 @@ class SelfPlayTrainer:
         micro = min((micro for x in learning for micro in self._microbatches(x, part)), key=lambda one: one.tokens)
         scale, self.scale = self.scale, LossScale(self.scale.needed)
         try:
-            self._learn_from(micro)
-            parameters = self.adapters.parameters(micro.seat)
-            found = {name: torch.zeros_like(p) if p.grad is None else p.grad for name, p in parameters.items()}
-            with self.backend.autocast():
-                reference = self._reference_logprobs(micro) if micro.role.beta else None
-            self.adapters.activate(micro.seat)
-            right = plain_gradients(self.backend, micro, reference, self.scale.factor)
-            if first_nonfinite({**found, **right}) is None:
-                require_alike(found, right, f"seat {micro.seat}")
-        except (MemoryError, RuntimeError) as error:
-            if "does not require grad" in str(error):
-                raise TrainingError(
-                    f"the log-probabilities of the backend {self.backend.name} carry no gradient: nothing would be "
-                    "learned. Use --backend transformers"
-                ) from None
-            if not is_out_of_memory(error):
+            with self.check.where_memory_allows():
+                self._learn_from(micro)
+                parameters = self.adapters.parameters(micro.seat)
+                found = {name: torch.zeros_like(p) if p.grad is None else p.grad for name, p in parameters.items()}
+                with self.backend.autocast():
+                    reference = self._reference_logprobs(micro) if micro.role.beta else None
+                self.adapters.activate(micro.seat)
+                right = plain_gradients(self.backend, micro, reference, self.scale.factor)
+                if first_nonfinite({**found, **right}) is None:
+                    require_alike(found, right, f"seat {micro.seat}")
+        except RuntimeError as error:
+            if "does not require grad" not in str(error):
                 raise
-            self.backend.release_memory()
+            raise TrainingError(
+                f"the log-probabilities of the backend {self.backend.name} carry no gradient: nothing would be "
+                "learned. Use --backend transformers"
+            ) from None
         finally:
             self.scale, self._proved = scale, True
             self.loss.forget()

@@ -22,9 +22,9 @@ TRIMS = "{% for m in messages %}{{ m.role }}: {{ m.content.replace('\\n', ' ') |
     ("template", "message"),
     [
         (LOOPS, "did not end within 1 seconds"),
-        ("{{ 'x' * 10 ** 15 }}", "does not render: MemoryError"),
-        ("{% macro f(x) %}{{ f(x) }}{% endmacro %}{{ f(1) }}", "does not render: RecursionError"),
-        ("{{ 1 // 0 }}", "does not render: ZeroDivisionError"),
+        ("{{ 'x' * 10 ** 15 }}", "does not take this conversation: MemoryError"),
+        ("{% macro f(x) %}{{ f(x) }}{% endmacro %}{{ f(1) }}", "does not take this conversation: RecursionError"),
+        ("{{ 1 // 0 }}", "does not take this conversation: ZeroDivisionError"),
         ("hello", "leaves out what it is given: 'probequestion' of the turn of user is not in the prompt"),
     ],
 )
