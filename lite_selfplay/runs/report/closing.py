@@ -129,7 +129,8 @@ def _trained(metrics: Metrics, game: type[Game]) -> list[str]:
             lines.append(f"  {role}: {percent(before)} -> {percent(after)} {word}, {_drift(first, last)}")
     if not lines:
         return ["no completion was judged right or wrong, so there is no accuracy to compare"]
-    return [f"on the problems it trained on, the first {quarter} steps against the last {quarter}:", *lines]
+    where = "in training" if game.without_tasks else "on the problems it trained on"
+    return [f"{where}, the first {quarter} steps against the last {quarter}:", *lines]
 
 
 def _drift(first: Sequence[float], last: Sequence[float]) -> str:
@@ -164,7 +165,8 @@ def _next(
         task = config.tasks.train or ""
         known = task and not task.endswith(".jsonl")
         held_out = shlex.quote(task) if known else "HELD_OUT.jsonl"
-        ways.append(("to measure it on problems it has not seen", f"lite-selfplay eval {run} --tasks {held_out}"))
+        measure = ("to measure it on problems it has not seen", f"lite-selfplay eval {run} --tasks {held_out}")
+        ways.append(("to measure it", f"lite-selfplay eval {run}") if game.without_tasks else measure)
     if not over and _rising(metrics, evaluations):
         more = config.run.steps + max(10, config.run.steps // 2)
         ways.append(("best at the end, so more steps may help", f"{resume} --steps {more}"))
