@@ -16,7 +16,7 @@ WHEELS ?= .wheels
 # Tests start many processes. Where an environment forbids Python to keep compiled modules, each would compile them all.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo docs test check test-fast test-faults test-ranks test-hostile format lock clean test-long test-gpu gpu-wheels test-unsloth test-versions weight
+.PHONY: demo docs dist test check test-fast test-faults test-ranks test-hostile format lock clean test-long test-gpu gpu-wheels test-unsloth test-versions weight
 
 $(STAMP): pyproject.toml requirements-cpu.lock
 	@echo "setting up $(VENV) from requirements-cpu.lock (a few minutes the first time)"
@@ -90,9 +90,17 @@ gpu-wheels:
 weight:
 	@$(PYTHON) benchmarks/weight.py
 
-# docs/api.md, from the docstrings.
+# The site, into site/. A dead link or an unknown name is an error.
 docs: $(STAMP)
-	$(BIN)/python docs/make_api.py
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+
+# What a release consists of, into dist/: built from the last commit, and checked.
+dist:
+	rm -rf $(VENV)-dist dist build/release && git worktree prune && git worktree add --quiet --detach build/release
+	$(PYTHON) -m venv $(VENV)-dist && $(VENV)-dist/bin/python -m pip install --quiet --disable-pip-version-check build twine
+	$(VENV)-dist/bin/python -m build --outdir dist build/release; \
+	  status=$$?; git worktree remove --force build/release; rm -rf build; exit $$status
+	$(VENV)-dist/bin/twine check --strict dist/*
 
 format: $(STAMP)
 	$(BIN)/ruff check --fix .
@@ -107,4 +115,4 @@ lock:
 	rm -rf $(VENV)-lock
 
 clean:
-	rm -rf $(VENV) $(VENV)-unsloth $(VENV)-uv $(VENV)-oldest $(VENV)-newest build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(VENV)-unsloth $(VENV)-uv $(VENV)-oldest $(VENV)-newest $(VENV)-dist build dist site *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

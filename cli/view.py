@@ -25,7 +25,7 @@ def view(
     """Show a run in the browser: its curves, and the episodes of any step, with filters and search.
 
     Prints an address of this machine alone, which ends with a token, and serves it until Ctrl-C. The page follows a run
-    that goes on, and writes nothing. docs/view.md says what it shows.
+    that goes on, and writes nothing. docs/inspect.md says what it shows.
 
     Examples:
 

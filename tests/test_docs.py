@@ -1,9 +1,12 @@
 """The pages agree with the code: links, the API reference, and the commands, flags and keys that they name."""
 
 import inspect
+import os
 import re
+import subprocess
+import sys
+from importlib import import_module
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
@@ -13,7 +16,6 @@ import lite_selfplay
 from lite_selfplay.config import keys_of, preset_names
 from lite_selfplay.games import game_names
 from lite_selfplay_cli.app import app
-from tests.made import module_of
 
 ROOT = Path(lite_selfplay.__file__).parents[1]
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("benchmarks/*.md")])
@@ -81,22 +83,31 @@ def test_the_agents_page_names_the_rooms_in_the_order_of_the_architecture():
     assert [re.findall(r"\w+", part) for part in order.split("<")] == rooms
 
 
-# The API reference
+# The API reference and the site
+
+NAMED = re.findall(r"^::: ([\w.]+)\.(\w+)$", TEXTS["docs/api.md"], re.MULTILINE)
 
 
-@pytest.fixture(scope="module")
-def make_api() -> ModuleType:
-    return module_of(ROOT / "docs" / "make_api.py")
+def test_every_public_name_is_in_the_api_reference():
+    assert {name for place, name in NAMED if place == "lite_selfplay"} == set(lite_selfplay.__all__)
 
 
-def test_the_api_reference_is_what_the_docstrings_say(make_api: ModuleType):
-    assert make_api.page() == TEXTS["docs/api.md"], "run `make docs`"
+@pytest.mark.parametrize(("place", "name"), NAMED)
+def test_a_name_of_the_api_reference_has_a_docstring(place: str, name: str):
+    assert inspect.getdoc(getattr(import_module(place), name))
 
 
-def test_every_public_name_is_in_it_with_a_docstring():
-    for name in lite_selfplay.__all__:
-        assert f"### `{name}`\n" in TEXTS["docs/api.md"]
-        assert inspect.getdoc(getattr(lite_selfplay, name))
+def test_the_site_is_built_without_a_warning(tmp_path: Path):
+    pytest.importorskip("mkdocs")
+    built = subprocess.run(
+        [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", tmp_path / "site"],
+        cwd=ROOT,
+        env={**os.environ, "NO_MKDOCS_2_WARNING": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert built.returncode == 0, built.stderr
 
 
 # Commands, flags and keys

@@ -1,8 +1,11 @@
 """The wheel holds what the tree holds: every module and prompt, and no top-level module that others may bring too."""
 
+import os
+import re
 import shutil
 import subprocess
 import sys
+import sysconfig
 import tomllib
 import zipfile
 from pathlib import Path
@@ -85,6 +88,10 @@ def test_the_console_script_is_declared(wheel):
     assert "[console_scripts]\nlite-selfplay = lite_selfplay_cli.app:main" in wheel.read(entry_points).decode()
 
 
+def test_it_weighs_less_than_a_megabyte(wheel):
+    assert Path(wheel.filename or "").stat().st_size < 1e6
+
+
 def test_the_licence_is_in_it(wheel):
     assert any(name.endswith("/licenses/LICENSE") for name in wheel.namelist())
 
@@ -124,3 +131,51 @@ def test_the_command_line_starts_as_a_module(tmp_path: Path):
     command = [sys.executable, "-m", "lite_selfplay_cli", "--version"]
     done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, check=True)
     assert done.stdout.startswith("lite-selfplay")
+
+
+# The pages' commands, from the wheel alone
+
+
+@pytest.fixture(scope="module")
+def bare(wheel: zipfile.ZipFile, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The commands of an environment that has the wheel, without a checkout, and what it depends on."""
+    place = tmp_path_factory.mktemp("bare")
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", place], check=True)
+    (site,) = place.glob("lib/python*/site-packages")
+    pip = [
+        sys.executable,
+        "-m",
+        "pip",
+        "--python",
+        place / "bin" / "python",
+        "install",
+        "--no-deps",
+        "--no-index",
+        "--quiet",
+    ]
+    subprocess.run([*pip, str(wheel.filename)], check=True)
+    (site / "beside.pth").write_text(f"import site; site.addsitedir({sysconfig.get_paths()['purelib']!r})\n")
+    return place / "bin"
+
+
+def blocks(page: str, heading: str = "") -> list[str]:
+    """The blocks of commands of a page, or of one of its sections, in order."""
+    text = (ROOT / page).read_text(encoding="utf-8").partition(heading)[2]
+    return re.findall(r"^```\n(.*?)^```$", text.partition("\n## ")[0] if heading else text, re.MULTILINE | re.DOTALL)
+
+
+MADE = next(block for block in blocks("docs/start.md") if block.startswith("python -c"))
+
+
+@pytest.mark.long
+@pytest.mark.slow
+@pytest.mark.parametrize("page", ["README.md", "docs/start.md"])
+def test_the_commands_of_a_page_run_in_order_from_the_wheel_alone(page: str, bare: Path, tmp_path: Path):
+    lines = [MADE, *blocks("README.md", "## Use\n")] if page == "README.md" else blocks(page)
+    environment = {**os.environ, "PATH": f"{bare}:{os.environ['PATH']}", "HF_HUB_OFFLINE": "1", "PYTHONPATH": ""}
+    script = "set -e\npython -c 'import lite_selfplay as l; print(l.__file__)'\n" + "\n".join(lines)
+    run = {"cwd": tmp_path, "env": environment, "stdin": subprocess.DEVNULL, "capture_output": True, "text": True}
+    done = subprocess.run(["bash", "-c", script], check=False, **run)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert str(bare.parent) in done.stdout.splitlines()[0]
+    assert (tmp_path / "runs" / "first" / "adapters" / "B" / "adapter_model.safetensors").exists()

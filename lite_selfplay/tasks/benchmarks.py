@@ -2,7 +2,7 @@
 
 The evaluation split is what `--eval-tasks` and `eval` take, the training split, where there is one, what `--tasks`
 takes. Columns, revisions and sizes are those that the hub's data cards and public evaluation code state
-(docs/benchmarks.md).
+(docs/tasks.md).
 """
 
 import re

@@ -390,7 +390,7 @@ def test_other_data_sets_that_are_refused(folder: Path, spec: str, message: str)
 
 
 def test_the_page_lists_every_benchmark() -> None:
-    page = (ROOT / "docs" / "benchmarks.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "tasks.md").read_text(encoding="utf-8")
     rows = {cells[0].strip("` "): [c.strip() for c in cells] for cells in map(cells_of, page.splitlines()) if cells}
     for name, b in BENCHMARKS.items():
         place = ", ".join(filter(None, [f"`{b.hub}`", b.config and f"`{b.config}`"]))
@@ -444,7 +444,7 @@ def test_a_file_loads_by_name(spec: str, real: Callable[[str], list[Problem]], v
 
 @pytest.mark.data
 def test_the_fingerprint_of_the_page(real: Callable[[str], list[Problem]]) -> None:
-    page = (ROOT / "docs" / "benchmarks.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "tasks.md").read_text(encoding="utf-8")
     assert real(re.findall(r"`(gsm8k:sha256=[0-9a-f]+)`", page)[0])
 
 

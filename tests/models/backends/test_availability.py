@@ -86,14 +86,14 @@ def test_an_old_card_is_named_with_what_it_has_and_what_is_needed(installed, car
 @pytest.mark.parametrize(
     ("name", "sentence"),
     [
-        ("unsloth", f"unsloth is not installed ({install('unsloth')})"),
+        ("unsloth", "unsloth is not installed ({install})"),
         ("unsloth_zoo", "unsloth is installed without unsloth_zoo"),
     ],
 )
 def test_what_is_missing_is_named_with_what_to_install(installed, card, name, sentence):
     card((8, 0))
     del installed[name]
-    assert sentence in (availability.unsloth_problem() or "")
+    assert sentence.format(install=install("unsloth")) in (availability.unsloth_problem() or "")
 
 
 @pytest.fixture
