@@ -17,7 +17,7 @@ from lite_selfplay.games.modes import find_mode
 from lite_selfplay.models.silence import quiet
 from lite_selfplay.models.sources import require_known
 from lite_selfplay.runs.folder import ADAPTERS, CHECKPOINTS, CONFIG, EVALUATIONS, EXAMPLES, RunFolder
-from lite_selfplay.runs.plan import held_out
+from lite_selfplay.runs.plan import draws_problems, held_out
 from lite_selfplay.tasks import Task, is_data, load_task, without
 from lite_selfplay.tasks.files import read_object_lines, require_no_link, sha256_of
 from lite_selfplay.tasks.passages import read_passages
@@ -241,7 +241,8 @@ def find_task(
 
 
 def trained_on(config: RunConfig, progress: Progress, *, run_code: bool = True) -> list[Problem]:
-    """The problems of the data that a run, and the run it started from, learned from.
+    """The problems of the data that a run, and the run it started from, learned from: a training set that the game
+    never draws is none of them.
 
     Without those it held out itself. The two sides of a procedural task are apart as they come. A file that is gone is
     a warning, and so is a task of a user's own of the run it started from: `run_code` off leaves such code alone.
@@ -249,7 +250,10 @@ def trained_on(config: RunConfig, progress: Progress, *, run_code: bool = True) 
     section, found = config.cold_start, list[Problem]()
     taught = [section.tasks, section.top_up] if section.enabled else []
     try:
-        for spec in dict.fromkeys([config.tasks.train, *taught]):
+        # The game of a run's own file is not loaded for a run that this one started from.
+        foreign = file_of(config.game.name) is not None and not run_code
+        drawn = foreign or draws_problems(config, make_game(config.game.name, config.game.options))
+        for spec in dict.fromkeys([config.tasks.train if drawn else None, *taught]):
             if spec is None or not (Path(spec).is_absolute() or is_data(spec)):  # a run writes down whole paths
                 continue
             if file_of(spec) is not None and not run_code:
