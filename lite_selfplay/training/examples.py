@@ -234,7 +234,9 @@ class _Gathering:
         for role, wanted in self._wanted.items():
             counts, asked = pool.counts[role], f"of the {wanted} examples that were asked for"
             if counts.sampled and counts.own < wanted:
-                instead = f"{counts.worked} are written by rule in their place" if counts.worked else "there are no more"
+                instead = (
+                    f"{counts.worked} are written by rule in their place" if counts.worked else "there are no more"
+                )
                 lines.append(f"cold start of {role}: {counts.own} {asked} are the base's own, {instead}")
             elif len(pool.of(role)) < wanted:
                 lines.append(f"cold start of {role}: there are {len(pool.of(role))} {asked}, and they come again")
@@ -258,16 +260,16 @@ class _Gathering:
         empty = [role for role, found in pool.counts.items() if self._section.source == "self" and not found.own]
         if examples and not empty:
             return pool
-        if any(self._too_long.values()):
+        if any(self._too_long.values()) and not examples:
             raise ConfigError(
                 "every example of the cold start is longer than the run allows a prompt or a completion to be: raise "
                 "run.max_completion_tokens or run.max_prompt_tokens, or choose other examples with cold_start.source "
                 "or cold_start.tasks"
             )
-        found_out = "; ".join(pool.lines())
+        as_whom = f" as {empty[0]}" if empty else ""
         raise ConfigError(
-            f"the cold start found nothing to learn from{f' as {empty[0]}' if empty else ''} ({found_out}): use --no-cold-start, or choose another "
-            "cold_start.source or other cold_start.tasks"
+            f"the cold start found nothing to learn from{as_whom} ({'; '.join(pool.lines())}): use --no-cold-start, or "
+            "choose another cold_start.source or other cold_start.tasks"
         )
 
     def _keep(self, stream: Stream) -> None:

@@ -183,7 +183,9 @@ def test_what_is_held_out_does_not_top_up(tmp_path: Path):
 
 
 def test_nothing_right_and_no_top_up_is_an_error():
-    with pytest.raises(ConfigError, match=r"nothing to learn from as solver \(solver: 0 of 32 samples of the base were right"):
+    with pytest.raises(
+        ConfigError, match=r"nothing to learn from as solver \(solver: 0 of 32 samples of the base were right"
+    ):
         play({"solver": ["no"]}, make_game("grpo", {"budget": "single"}, group_size=4, problems_per_step=1))
 
 

@@ -182,4 +182,4 @@ def _bootstrap(recalls: tuple[float, float], steps: tuple[int, int]) -> Interval
 
 
 register_checker(KIND, check)
-CRITIC_MODE = Mode(measure_critics, columns=("correct", "error", "mean", "harmonic_mean", "invalid"), tasks=step_task)
+CRITIC_MODE = Mode(measure_critics, columns=("correct", "error", "mean", "harmonic_mean", "mean_of_subsets", "invalid"), tasks=step_task)
