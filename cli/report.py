@@ -66,7 +66,10 @@ def report(
 
 
 def _report(folder: "Run", duels: int, choose: Rule, out: Path | None, drawn: list[Path], as_json: bool) -> None:
+    from lite_selfplay.runs.folder import BUDGET
     from lite_selfplay.runs.report.transcripts import choose_transcripts, transcripts_markdown
+    from lite_selfplay.tasks.files import read_json
+    from lite_selfplay.training.progress import printable
 
     rows = folder.metrics_rows()
     game, warning = folder.game()
@@ -91,6 +94,8 @@ def _report(folder: "Run", duels: int, choose: Rule, out: Path | None, drawn: li
     if drawn:
         typer.echo(f"\nfigures: {', '.join(map(str, drawn))}")
     typer.echo("\nadapters, which plain PEFT loads: " + ", ".join(str(path) for path in folder.seats.values()))
+    if os.path.isfile(folder.path / BUDGET) and (outcome := read_json(folder.path / BUDGET).get("outcome")):
+        typer.echo(printable(str(outcome)))
 
 
 def _to_json(run: "Run", rows: Sequence[Mapping[str, Any]], chosen: "Sequence[Transcript]") -> dict[str, Any]:

@@ -7,6 +7,7 @@ what was chosen, and a resume keeps it.
 """
 
 import json
+import math
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -146,14 +147,29 @@ class Budget:
         step_s = self._took["step"][-1]
         return f"a step takes {step_s:.1f} s, the {left} left about {as_clock(left * step_s)}; evaluations come on top"
 
-    def outcome(self) -> list[str]:
-        """What the closing report says of it: nothing where all that was asked for was done."""
+    def outcome(self, *, doubtful: bool = False) -> list[str]:
+        """What the closing report says of it, which `budget.json` keeps: nothing where all that was asked for was done.
+
+        `doubtful`: what the run shows may be chance. Then the minutes that all steps take at this speed are named, of
+        which a quarter is left for evaluations, as now.
+        """
         done = []
         for key, what in (("cold_start", "batches of the cold start"), ("steps", "steps asked for")):
             did, asked = self.chosen.get(key), self.chosen.get(f"asked_{key}")
             if did != asked:
                 done.append(f"{did} of the {asked} {what}")
-        return [f"{' and '.join(done)} fitted into {self.minutes:g} min"] if done else []
+        if not done:
+            return []
+        told = f"{' and '.join(done)} fitted into {self.minutes:g} min"
+        missing = self.chosen.get("asked_steps", 0) - self.chosen.get("steps", 0)
+        if doubtful and missing:
+            more = missing * self.chosen["step_s"] / 60 / (1 - MEASURED - SPARE)
+            minutes = math.ceil(self.minutes + more)
+            told += (
+                f": too little to tell what training does. --minutes {minutes} would do (make demo MINUTES={minutes})"
+            )
+        self._write(outcome=told)
+        return [told]
 
     def _left_s(self) -> float:
         return 60 * self.minutes - (self._clock() - self._began)

@@ -2,6 +2,7 @@
 
 import errno
 import io
+import subprocess
 import sys
 
 import pytest
@@ -41,3 +42,10 @@ def test_what_cannot_be_written_is_lost_and_raises_nothing(monkeypatch: pytest.M
 def test_other_errors_are_not_hidden():
     with pytest.raises(TypeError):
         Lasting(io.StringIO()).write(b"")  # type: ignore[arg-type]
+
+
+def test_a_base_is_loaded_without_the_notices_of_its_libraries():
+    """bitsandbytes misses a kernel of inference on CPUs with bf16 instructions, which training does not use."""
+    program = "from lite_selfplay.models.silence import quiet\nwith quiet():\n    import bitsandbytes"
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=300, check=False)
+    assert (ended.returncode, ended.stdout, ended.stderr) == (0, "", "")

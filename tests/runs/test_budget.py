@@ -96,6 +96,19 @@ def test_a_cold_start_takes_at_most_half_of_what_is_left(tmp_path: Path):
     assert fits(2) == 1  # one is the least
 
 
+def test_minutes_that_hold_all_steps_are_named_where_the_run_shows_nothing(tmp_path: Path):
+    chosen = budget(tmp_path / "budget.json")
+    chosen.chosen |= {"steps": 9, "asked_steps": 40, "step_s": 41.0}
+    told = "9 of the 40 steps asked for fitted into 12 min"
+    assert chosen.outcome() == [told]
+    # 31 more steps of 41 s are 21.2 minutes, and 30.3 with three tenths for evaluations and to spare.
+    told += ": too little to tell what training does. --minutes 43 would do (make demo MINUTES=43)"
+    assert chosen.outcome(doubtful=True) == [told]
+    assert json.loads((tmp_path / "budget.json").read_text())["outcome"] == told  # which `report` closes with
+    chosen.chosen |= {"steps": 40}
+    assert chosen.outcome(doubtful=True) == []
+
+
 def test_a_cold_start_that_fits_is_whole(tmp_path: Path):
     chosen = budget(tmp_path / "budget.json")
     assert chosen.cold_start(7)(2) == 7

@@ -22,6 +22,8 @@ from lite_selfplay.stats import paired_test
 Metrics = Sequence[Mapping[str, Any]]
 Evaluations = Mapping[str, Mapping[str, Any]]
 
+DOUBTS = ("may be chance", "within the scatter", "too few to say", "no change")
+"""What a line says of a change that is none for sure."""
 FEWEST_STEPS, SURE = 8, 0.05
 """Fewer steps have no quarters worth comparing; a p-value from which on a change is put down to chance."""
 
