@@ -1,5 +1,7 @@
 """Several tasks in one text, and the folder of downloaded data."""
 
+import socket
+import time
 from pathlib import Path
 
 import pytest
@@ -144,3 +146,20 @@ def test_a_table_that_cannot_be_read(tmp_path, text, said):
 def test_a_name_of_the_hub_is_recognised(spec, said):
     with pytest.raises(TaskError, match=said):
         load_task(spec)
+
+
+@pytest.mark.parametrize("spec", ["gsm8k", "hub:me/sums"])
+def test_a_hub_that_never_answers_is_waited_for_a_few_seconds(monkeypatch, spec):
+    """Where the library underneath would try again for half a minute."""
+    from datasets import config
+    from huggingface_hub import constants
+
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        monkeypatch.delenv(DATA_VARIABLE, raising=False)
+        monkeypatch.setattr(config, "HF_HUB_OFFLINE", False)
+        monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+        monkeypatch.setattr(constants, "ENDPOINT", f"http://127.0.0.1:{silent.getsockname()[1]}")
+        began = time.monotonic()
+        with pytest.raises(TaskError, match=r"the hub does not give .* \(the hub could not be reached .*--data-dir"):
+            load_task(spec)
+        assert time.monotonic() - began < 10.0
