@@ -7,6 +7,7 @@ where a seat's return is above every other's. Seats speak at the temperature tha
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import combinations
+from typing import Any
 
 from lite_selfplay.data import Completion
 from lite_selfplay.errors import ConfigError
@@ -81,8 +82,9 @@ def _measured(examiner: Examiner, game: MatchGame, seat: str, other: str) -> Mea
     payoff = sum(sum(values) for values in payoffs.values()) / len(matches)
     _, low, high = paired_bootstrap([0.0] * len(means), means) if len(means) > 1 else (payoff, payoff, payoff)
     broken = sum(match.outcome == BROKEN for match in matches)
-    more = {"draws": draws, "losses": losses, "broken": broken, "payoff": payoff}
-    return Measured(rows, score_of(rows, kind=MatchScore, **more, payoff_low=low, payoff_high=high))
+    more: dict[str, Any] = {"draws": draws, "losses": losses, "broken": broken}
+    more |= {"payoff": payoff, "payoff_low": low, "payoff_high": high}
+    return Measured(rows, score_of(rows, kind=MatchScore, **more))
 
 
 VERSUS = Mode(measure_versus, columns=("draws", "losses", "payoff", "payoff_low", "payoff_high"), tasks=deals)
