@@ -1,6 +1,22 @@
-"""The command line as a module: `python -m lite_selfplay_cli`, for launchers that start one."""
+"""The command line as a program, and as a module for launchers: `python -m lite_selfplay_cli`."""
 
-from lite_selfplay_cli.app import main
+import os
+import sys
+
+from lite_selfplay.training.interrupts import NOTHING_SAVED, Interrupts
+
+
+def main() -> None:
+    """Run a command, where a signal that comes while it is still being imported ends it with a sentence as well."""
+    try:
+        with Interrupts(patient="RANK" in os.environ):
+            from lite_selfplay_cli.app import main as run
+
+            run()
+    except KeyboardInterrupt:
+        print(NOTHING_SAVED, file=sys.stderr)
+        sys.exit(130)
+
 
 if __name__ == "__main__":
     main()

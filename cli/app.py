@@ -13,8 +13,8 @@ from typing import Annotated, Any, Literal, NoReturn
 
 import typer
 
-from lite_selfplay.errors import GameError, LiteSelfPlayError, RequestError
-from lite_selfplay.training.interrupts import HANGUP, stopping_signals
+from lite_selfplay.errors import GameError, Interrupted, LiteSelfPlayError, RequestError
+from lite_selfplay.training.interrupts import HANGUP, NOTHING_SAVED, Interrupts
 from lite_selfplay.training.launch import find, in_a_group
 from lite_selfplay.training.ranks import joined
 from lite_selfplay_cli import (
@@ -108,26 +108,26 @@ def root(
 
 def main() -> None:
     """Run a command. Exit codes: 0 done, 1 the run failed, 2 the request was wrong, 130 interrupted after saving."""
-    # As Ctrl-C does, until a run takes them over to save first.
-    for number in stopping_signals()[1:]:
-        signal.signal(number, signal.default_int_handler)
     debug = "--debug" in sys.argv
     number = os.environ.get("RANK", "0")
     who = "" if number == "0" else f" (process {number})"
     if debug:
         sys.argv.remove("--debug")
     try:
-        app()
+        with Interrupts(patient="RANK" in os.environ):
+            app()
     except LiteSelfPlayError as error:
         if debug:
             raise
         if not error.said_elsewhere:
-            typer.echo(f"error{who}: {_readable(error)}", err=True)
+            what = "" if isinstance(error, Interrupted) else f"error{who}: "
+            typer.echo(f"{what}{_readable(error)}", err=True)
         _leave(error.exit_code)
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, SystemExit) as left:
+        if isinstance(left, SystemExit) and left.code != 130:  # which typer makes of the first
+            raise
+        typer.echo(NOTHING_SAVED, err=True)
         _leave(130)
-    except SystemExit:
-        raise
     except BaseException as error:  # code of a user's own may raise anything
         if debug:
             raise

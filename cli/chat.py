@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from lite_selfplay.errors import ConfigError, Interrupted, LiteSelfPlayError, UnknownNameError
+from lite_selfplay.training.progress import PlainProgress
 from lite_selfplay_cli import flags
 from lite_selfplay_cli.shown import Lines, Screen
 
@@ -69,7 +70,6 @@ def chat(
     """
     from lite_selfplay.runs.talk.conversation import Conversation
     from lite_selfplay.runs.talk.speakers import ARROW, speakers_of
-    from lite_selfplay.training.progress import PlainProgress
 
     names = [name.strip() for name in seat.split(",")] if seat is not None else []
     at_terminal = sys.stdin.isatty() and sys.stdout.isatty() and not as_json
@@ -82,7 +82,7 @@ def chat(
         max_tokens=max_completion_tokens,
         trust_remote_code=bool(trust_remote_code),
         unsafe_code=bool(unsafe_code),
-        progress=PlainProgress(lambda line: typer.echo(line, err=True), math.inf if at_terminal else 10),
+        progress=PlainProgress(flags.to_stderr, math.inf if at_terminal else 10),
     ) as speakers:
         shown = Screen() if at_terminal else Lines(as_json)
         talked = Conversation(speakers, speakers.alone, temperature, plain=plain, seed=seed, waits=shown.waits)

@@ -24,14 +24,13 @@ def init(
 ) -> None:
     """Write a configuration with every key of a game and its default."""
     from lite_selfplay.runs.plan import plan
+    from lite_selfplay.tasks.files import write_errors
 
     if os.path.lexists(out):
         raise ConfigError(f"{out} exists already: choose another --out")
     text = plan(RunConfig(game=game, model=model, tasks=tasks)).config.to_yaml()
-    try:
+    with write_errors(out, ConfigError):
         out.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise ConfigError(f"cannot write {out}: {error.strerror or error}") from None
     typer.echo(f"wrote {out}; run it with: lite-selfplay train --config {out}")
 
 
@@ -63,20 +62,26 @@ def keys(
     are further keys of the section game. Any key is set with --set, as in --set run.minibatches=2.
     """
     found = [key for name in ([section] if section else SECTIONS) for key in keys_in(name)]
-    if as_json:
-        flags.echo_json([_as_json(key) for key in found])
-        return
-    for key in found:
-        default = "must be given" if key.required else f"default: {key.default_text or 'none'}"
-        flag = f"; --{key.flag.replace('_', '-')}" if key.flag else ""
-        kind = f"{key.type_text} {key.bounds}".strip()
-        typer.echo(f"{key.path}  ({kind}; {default}{flag})\n    {key.about}")
+    flags.show(as_json, [*map(_as_json, found)], map(_as_text, found))
+
+
+def _as_text(key: Key) -> str:
+    default = "must be given" if key.required else f"default: {key.default_text or 'none'}"
+    flag = f"; --{key.flag.replace('_', '-')}" if key.flag else ""
+    return f"{key.path}  ({f'{key.type_text} {key.bounds}'.strip()}; {default}{flag})\n    {key.about}"
 
 
 def _as_json(key: Key) -> dict[str, Any]:
-    about = {"key": key.path, "type": key.type_text, "range": key.bounds or None, "required": key.required}
-    unset, flag = key.unset or None, key.flag or None
-    return {**about, "default": key.default, "unset": unset, "flag": flag, "meaning": key.about}
+    return {
+        "key": key.path,
+        "type": key.type_text,
+        "range": key.bounds or None,
+        "required": key.required,
+        "default": key.default,
+        "unset": key.unset or None,
+        "flag": key.flag or None,
+        "meaning": key.about,
+    }
 
 
 def _resolved(file: Path) -> RunConfig:

@@ -14,15 +14,13 @@ def doctor(as_json: flags.Json = False) -> None:
     whole, `lite-selfplay train --resume RUN`, which names what is damaged before it changes anything.
     """
     from lite_selfplay.runs.doctor import machine
-    from lite_selfplay.training.progress import printable
 
     findings = machine()
     healthy = all(finding.fine for finding in findings)
-    if as_json:
-        flags.echo_json({"findings": [asdict(finding) for finding in findings], "healthy": healthy})
-    else:
-        width = max(len(finding.part) for finding in findings)
-        for finding in findings:
-            mark = "" if finding.fine else "PROBLEM: "
-            typer.echo(f"{finding.part:<{width}}  {mark}{printable(finding.text)}")
+    width = max(len(finding.part) for finding in findings)
+    flags.show(
+        as_json,
+        {"findings": [asdict(finding) for finding in findings], "healthy": healthy},
+        (f"{each.part:<{width}}  {'' if each.fine else 'PROBLEM: '}{each.text}" for each in findings),
+    )
     raise typer.Exit(0 if healthy else 1)

@@ -13,7 +13,7 @@ from lite_selfplay_cli import flags
 
 if TYPE_CHECKING:
     from lite_selfplay.evaluation import Evaluation
-    from lite_selfplay.evaluation.comparisons import Arm, Comparison
+    from lite_selfplay.evaluation.comparisons import Comparison
 
 _EXCERPT = 600
 """Characters of a completion that are shown for reading; --json has all."""
@@ -158,11 +158,11 @@ def evaluate(
         return
     pairs = _compared(found, against, disagreements, seats)
     if as_json:
-        flags.echo_json(_as_json(found, pairs, disagreements or 0, chosen))
+        flags.echo_json(_as_json(found, pairs, chosen))
         return
     for each in dict.fromkeys(name for name, _ in found):
         _print(each if against else "", [evaluation for name, evaluation in found if name == each], chosen)
-    _print_comparisons(pairs, disagreements or 0)
+    _print_comparisons(pairs)
 
 
 def _numbers(flag: str, text: str | None) -> tuple[int, ...]:
@@ -173,11 +173,12 @@ def _numbers(flag: str, text: str | None) -> tuple[int, ...]:
 
 
 def _compared(
-    found: "list[tuple[str, Evaluation]]", against: str | None, disagreements: int | None, seats: str | None
-) -> "list[tuple[Arm, Arm, Comparison]]":
-    from lite_selfplay.evaluation.comparisons import compared, met
+    found: "list[tuple[str, Evaluation]]", against: str | None, listed: int | None, seats: str | None
+) -> "list[tuple[Comparison, list[dict[str, Any]]]]":
+    """The arms that are compared, each with the problems on which they differ, as far as these are to be listed."""
+    from lite_selfplay.evaluation.comparisons import compared, disagreements, met
 
-    if against is None and disagreements is None and seats is None:
+    if against is None and listed is None and seats is None:
         return []
     pairs = compared(found) if against or seats is None else [pair for each in found for pair in met(*each)]
     if not pairs:
@@ -185,12 +186,11 @@ def _compared(
             "warning: there is nothing to compare: give two modes, a run of two seats, or another run by --against, "
             "that share problems"
         )
-    return pairs
+    return [(it, disagreements(first, second, it, listed or 0)) for first, second, it in pairs]
 
 
-def _as_json(found: Any, pairs: Any, listed: int, suite: Any) -> Any:
+def _as_json(found: Any, pairs: Any, suite: Any) -> Any:
     """The object that `eval/*.json` holds, for a single evaluation; else all of them, means and comparisons."""
-    from lite_selfplay.evaluation.comparisons import disagreements
     from lite_selfplay.evaluation.overview import means
 
     of: dict[str, list[Any]] = {}
@@ -205,10 +205,7 @@ def _as_json(found: Any, pairs: Any, listed: int, suite: Any) -> Any:
             for target, results in of.items()
             for mean in [*means(results), *(suite.means(results) if suite else [])]
         ],
-        "comparisons": [
-            {**comparison.to_json(), "disagreements": disagreements(first, second, comparison, listed)}
-            for first, second, comparison in pairs
-        ],
+        "comparisons": [{**comparison.to_json(), "disagreements": cases} for comparison, cases in pairs],
     }
 
 
@@ -240,16 +237,13 @@ def _notes(evaluation: "Evaluation", several: bool) -> list[str]:
     return lines
 
 
-def _print_comparisons(pairs: "list[tuple[Arm, Arm, Comparison]]", listed: int) -> None:
+def _print_comparisons(pairs: "list[tuple[Comparison, list[dict[str, Any]]]]") -> None:
     """A sentence for each pair of arms, and the problems on which they differ."""
-    from lite_selfplay.evaluation.comparisons import disagreements
-
-    for first, second, comparison in pairs:
+    for comparison, cases in pairs:
         flags.echo(f"\n{comparison.sentence()}")
-        if listed:
-            shown = min(listed, len(comparison.differ))
-            typer.echo(f"they differ on {len(comparison.differ)} problems; {shown} of them:")
-        for case in disagreements(first, second, comparison, listed):
+        these = f"; {len(cases)} of them:" if cases else ""
+        typer.echo(f"they differ on {len(comparison.differ)} problems{these}")
+        for case in cases:
             flags.echo(f"\n--- {case['id']}: {case.get('problem', '')}\n(reference: {case.get('reference')})")
             for name, side in ((comparison.first, case["first"]), (comparison.second, case["second"])):
                 right, texts = side["right"], side["texts"]

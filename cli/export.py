@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from lite_selfplay.errors import ConfigError
+from lite_selfplay.training.progress import PlainProgress
 from lite_selfplay_cli import flags
 
 
@@ -45,19 +45,17 @@ def export(
       lite-selfplay export runs/agon B@20 --to gguf --out my-seat
     """
     from lite_selfplay.runs.export.exporting import export as make
-    from lite_selfplay.runs.export.request import FORMS
-    from lite_selfplay.training.progress import PlainProgress
 
-    form = next((each for each in FORMS if each == to), None)
-    if form is None:
-        raise ConfigError(f"--to is {', '.join(FORMS)}, not {to!r}")
     progress = PlainProgress(lambda line: typer.echo(line, err=as_json or not line.startswith("written: ")))
     done = make(
-        run, seat, to=form, out=out, verify=verify, trust_remote_code=bool(trust_remote_code), progress=progress
+        run,
+        seat,
+        to=to,  # type: ignore[arg-type]  # it is looked at there
+        out=out,
+        verify=verify,
+        trust_remote_code=bool(trust_remote_code),
+        progress=progress,
     )
-    if as_json:
-        found = done.verification.to_json() if done.verification else None
-        about = {"folder": str(done.path), "seat": done.seat, "to": form}
-        flags.echo_json({**about, "verification": found, "commands": done.commands})
-        return
-    typer.echo("\n".join(["", *done.commands]))
+    found = done.verification.to_json() if done.verification else None
+    about = {"folder": str(done.path), "seat": done.seat, "to": to, "verification": found, "commands": done.commands}
+    flags.show(as_json, about, ["", *done.commands])

@@ -7,7 +7,7 @@ its name, its type and its help.
 import functools
 import inspect
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -34,7 +34,7 @@ Assignments = Annotated[
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Check everything, say what would run, stop.")]
 Json = Annotated[bool, typer.Option("--json", help="Only JSON on stdout.")]
 
-_ORDER = ("tasks", "run", "cold_start", "eval", "model", "rollouts")
+_ORDER = ("tasks", "run", "seats", "cold_start", "eval", "model", "rollouts")
 TRAIN: Mapping[str, str] = {
     "model": FLAGS["model"].path,
     **{flag: key.path for name in _ORDER for flag, key in FLAGS.items() if key.path.startswith(f"{name}.")},
@@ -99,7 +99,7 @@ def layers(
     found += [load_layer(config)] if config else []
     flags: dict[str, Any] = {}
     for flag, value in given.items():
-        set_key(flags, paths.get(flag, flag), value)
+        set_key(flags, paths.get(flag, flag).replace(".SEAT.", ".*."), value)
     found += [flags, *(parse_assignment(text) for text in assignments or [])]
     chosen = {key for layer in found for key, value in layer.items() if value is not None}
     if missing := [key for key in ("game", "model") if key not in chosen and "preset" not in chosen]:
@@ -110,6 +110,14 @@ def layers(
 def echo(text: str) -> None:
     """Print a text of which a run, a task or a model may have said parts: none of it drives a terminal."""
     typer.echo(printable(text))
+
+
+def show(as_json: bool, value: Any, lines: Iterable[str]) -> None:
+    """Print a value as JSON, or what it says in lines of text."""
+    if as_json:
+        echo_json(value)
+    else:
+        echo("\n".join(lines))
 
 
 def to_stderr(line: str) -> None:
@@ -124,13 +132,20 @@ def echo_json(value: Any) -> None:
 
 def dry_run(config: Any) -> None:
     """Print what a configuration would do, and start nothing."""
+    from lite_selfplay.models.shapes import shape_of
+    from lite_selfplay.models.sources import hub_id
     from lite_selfplay.runs.api import free_folder
+    from lite_selfplay.runs.choices import without_its_card
     from lite_selfplay.runs.plan import plan
 
     if not here().main:
         return
+    if base_id := hub_id(config.model.name):
+        shape_of(base_id)  # of one that is not in the list, the hub is asked
     own_checker = config.run.reward is not None and load(config.run.reward, "--reward", "function") is not None
     for line in plan(config, own_checker=own_checker).lines():
         typer.echo(line)
     typer.echo(f"run folder: {free_folder(config)}")
+    if doubt := without_its_card(config):
+        typer.echo(f"warning: {doubt}", err=True)
     typer.echo("dry run: nothing was started")

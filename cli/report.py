@@ -1,14 +1,16 @@
 """`lite-selfplay report`: what happened in a run, read from its folder."""
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from textwrap import indent
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from lite_selfplay.errors import ConfigError
+from lite_selfplay.training.progress import printable
 from lite_selfplay_cli import flags
 
 if TYPE_CHECKING:
@@ -56,103 +58,73 @@ def report(
     from lite_selfplay.runs.api import load_run
     from lite_selfplay.runs.folder import as_written
     from lite_selfplay.runs.report.drawn import save_figures
+    from lite_selfplay.runs.report.transcripts import choose_transcripts, transcripts_markdown
+    from lite_selfplay.tasks.files import write_errors
 
     if out is not None and os.path.lexists(out) and not (figures and out.is_dir()):
         raise ConfigError(f"{out} exists already: choose another --out")
     folder = load_run(run)
-    drawn = save_figures(run, out) if figures else []
+    drawn = [str(path) for path in save_figures(run, out)] if figures else []
+    page = None if figures else out
     with as_written(run):
-        _report(folder, duels, choose, None if figures else out, drawn, as_json)
+        rows, (game, warning) = folder.metrics_rows(), folder.game()
+        title = f"{folder.config.game.label} on {folder.config.model.name}"
+        if warning:
+            flags.to_stderr(f"warning: {warning}")
+        chosen = choose_transcripts(game, folder.episodes(), duels, choose.value) if duels else []
+        if page is not None:
+            text = transcripts_markdown(game, f"Transcripts of {title}, {len(rows)} steps", chosen, choose.value)
+            with write_errors(page, ConfigError):
+                page.write_text(text, encoding="utf-8")
+        about = {
+            "run": str(folder.path),
+            "game": folder.config.game.name,
+            "model": folder.config.model.name,
+            "steps": len(rows),
+            "first_step": rows[0] if rows else None,
+            "last_step": rows[-1] if rows else None,
+            "evaluations": folder.evaluations(),
+            "later_evaluations": folder.later_evaluations(),
+            "transcripts": [{"kind": one.kind, "problem": one.subject, "completions": one.rows} for one in chosen],
+            "adapters": {seat: str(path) for seat, path in folder.seats.items()},
+            "figures": drawn,
+        }
+        transcripts = [f"\nwrote {len(chosen)} transcripts to {page}"] if page else _transcripts(game, chosen)
+        adapters = f"\nadapters, which plain PEFT loads: {', '.join(about['adapters'].values())}"
+        end = [*([f"\nfigures: {', '.join(drawn)}"] if drawn else []), adapters]
+        flags.show(as_json, about, [*_lines(folder, game, f"{title}: {len(rows)} steps"), *transcripts, *end])
 
 
-def _report(folder: "Run", duels: int, choose: Rule, out: Path | None, drawn: list[Path], as_json: bool) -> None:
-    from lite_selfplay.runs.report.transcripts import choose_transcripts, transcripts_markdown
-
-    rows = folder.metrics_rows()
-    game, warning = folder.game()
-    title = f"{folder.config.game.label} on {folder.config.model.name}"
-    if warning:
-        typer.echo(f"warning: {warning}", err=True)
-    chosen = choose_transcripts(game, folder.episodes(), duels, choose.value) if duels else []
-    if out is not None:
-        _write(out, transcripts_markdown(game, f"Transcripts of {title}, {len(rows)} steps", chosen, choose.value))
-    if as_json:
-        flags.echo_json({**_to_json(folder, rows, chosen), "figures": [str(path) for path in drawn]})
-        return
-    typer.echo(f"{title}: {len(rows)} steps in {folder.path}")
-    for row in rows[:1] + rows[1:][-1:]:
-        _print_step(game, row)
-    _print_evaluations(folder)
-    if out is not None:
-        typer.echo(f"\nwrote {len(chosen)} transcripts to {out}")
-    else:
-        for number, transcript in enumerate(chosen, 1):
-            _print_transcript(game, number, transcript)
-    if drawn:
-        typer.echo(f"\nfigures: {', '.join(map(str, drawn))}")
-    typer.echo("\nadapters, which plain PEFT loads: " + ", ".join(str(path) for path in folder.seats.values()))
-
-
-def _to_json(run: "Run", rows: Sequence[Mapping[str, Any]], chosen: "Sequence[Transcript]") -> dict[str, Any]:
-    """The report as JSON: the objects that the run's files hold, and the transcripts with their kinds."""
-    return {
-        "run": str(run.path),
-        "game": run.config.game.name,
-        "model": run.config.model.name,
-        "steps": len(rows),
-        "first_step": rows[0] if rows else None,
-        "last_step": rows[-1] if rows else None,
-        "evaluations": run.evaluations(),
-        "later_evaluations": run.later_evaluations(),
-        "transcripts": [{"kind": one.kind, "problem": one.subject, "completions": one.rows} for one in chosen],
-        "adapters": {seat: str(path) for seat, path in run.seats.items()},
-    }
-
-
-def _print_step(game: "type[Game]", row: Mapping[str, Any]) -> None:
+def _lines(run: "Run", game: "type[Game]", title: str) -> Iterator[str]:
+    """The first and the last step, the moments of training side by side, and what `lite-selfplay eval` measured."""
+    from lite_selfplay.evaluation.tables import as_text, change, comparison, headline
     from lite_selfplay.runs.report.steps import stream_words
 
-    for role, stream in row["streams"].items():
-        if not stream["completions"]:
-            continue
-        figures = stream_words(game, role, stream, verbose=True)
-        typer.echo(f"  step {row['step']}: {role} (seat {stream['seat']}): {', '.join(figures)}")
-
-
-def _print_evaluations(run: "Run") -> None:
-    """The moments of training side by side, then what `lite-selfplay eval` measured."""
-    from lite_selfplay.evaluation.tables import as_text, change, comparison, headline
-
+    rows = run.metrics_rows()
+    yield f"{title} in {run.path}"
+    for row in rows[:1] + rows[1:][-1:]:
+        for role, stream in row["streams"].items():
+            if stream["completions"]:
+                words = ", ".join(stream_words(game, role, stream, verbose=True))
+                yield f"  step {row['step']}: {role} (seat {stream['seat']}): {words}"
     if moments := run.evaluations():
         tasks = list(moments.values())[-1]["tasks"]
-        typer.echo(f"\nheld-out problems of {tasks}, pass@1 with 95% intervals:")
-        typer.echo(as_text(*comparison(moments)))
-        if changed := change(moments):
-            typer.echo(changed)
+        yield f"\nheld-out problems of {tasks}, pass@1 with 95% intervals:\n{as_text(*comparison(moments))}"
+        yield from filter(None, [change(moments)])
     if later := run.later_evaluations():
-        typer.echo("\nmeasured with `lite-selfplay eval`, pass@1:")
-    for name, result in later.items():
-        typer.echo(f"  {name}: {headline(result)}")
+        yield "\nmeasured with `lite-selfplay eval`, pass@1:"
+    yield from (f"  {name}: {headline(result)}" for name, result in later.items())
 
 
-def _write(path: Path, text: str) -> None:
-    from lite_selfplay.tasks.files import write_errors
-
-    with write_errors(path, ConfigError):
-        path.write_text(text, encoding="utf-8")
-
-
-def _print_transcript(game: "type[Game]", number: int, transcript: "Transcript") -> None:
+def _transcripts(game: "type[Game]", chosen: "Sequence[Transcript]") -> Iterator[str]:
     from lite_selfplay.runs.report.transcripts import earned
-    from lite_selfplay.training.progress import printable
 
-    title = f"step {transcript.step}, problem {printable(transcript.subject)}: {transcript.kind}"
-    typer.echo(f"\n== transcript {number}, {title}")
-    for row in transcript.rows:
-        typer.echo(f"-- {row['role']} (seat {row['seat']}) was asked:\n{_indent(printable(row['prompt']))}")
-        judged = f"{printable(game.verdict(row))}{earned(row)}"
-        typer.echo(f"-- and answered, {judged}:\n{_indent(printable(row['text']))}")
+    def indented(text: str) -> str:
+        return indent(printable(text).strip() or "(nothing)", "    ", lambda line: True)
 
-
-def _indent(text: str) -> str:
-    return "\n".join(f"    {line}" for line in text.strip().splitlines() or ["(nothing)"])
+    for number, transcript in enumerate(chosen, 1):
+        title = f"step {transcript.step}, problem {transcript.subject}: {transcript.kind}"
+        yield f"\n== transcript {number}, {title}"
+        for row in transcript.rows:
+            yield f"-- {row['role']} (seat {row['seat']}) was asked:\n{indented(row['prompt'])}"
+            yield f"-- and answered, {game.verdict(row)}{earned(row)}:\n{indented(row['text'])}"

@@ -6,7 +6,8 @@ from typing import Annotated
 import typer
 
 from lite_selfplay.config import FLAGS, parse_assignment
-from lite_selfplay_cli import flags
+from lite_selfplay.training.progress import PlainProgress
+from lite_selfplay_cli import flags, listing
 from lite_selfplay_cli.evaluate import DataDir
 
 
@@ -53,15 +54,9 @@ def reproduce(
     from lite_selfplay.runs.reproduce.conduct import conduct, costs
     from lite_selfplay.runs.reproduce.experiment import experiment_names, load_experiment
     from lite_selfplay.runs.reproduce.findings import table, to_json, write_findings
-    from lite_selfplay.training.progress import PlainProgress
 
     if experiment is None:
-        known = {name: load_experiment(name).about for name in experiment_names()}
-        if as_json:
-            flags.echo_json([{"name": name, "about": about} for name, about in known.items()])
-            return
-        for name, about in known.items():
-            typer.echo(f"{name:22}  {about}")
+        listing.named({name: load_experiment(name).about for name in experiment_names()}, as_json)
         return
     layers = [{"model": {"name": model}}] if model is not None else []
     chosen = load_experiment(experiment, scale).having(*layers, *map(parse_assignment, assignments or []))
@@ -69,18 +64,10 @@ def reproduce(
     place = out or Path("reproduce") / f"{chosen.name}-{scale}"
     if dry_run:
         lines = costs(chosen, folder)
-        if as_json:
-            flags.echo_json({"name": chosen.name, "scale": scale, "folder": str(place), "costs": lines})
-            return
-        for line in lines:
-            typer.echo(line)
-        typer.echo(f"folder: {place}\ndry run: nothing was started")
+        about = {"name": chosen.name, "scale": scale, "folder": str(place), "costs": lines}
+        flags.show(as_json, about, [*lines, f"folder: {place}\ndry run: nothing was started"])
         return
-    progress = PlainProgress(lambda line: typer.echo(line, err=True))
-    records = conduct(chosen, place, data_dir=folder, progress=progress)
+    records = conduct(chosen, place, data_dir=folder, progress=PlainProgress(flags.to_stderr))
     paths = write_findings(chosen, records, place)
-    if as_json:
-        flags.echo_json(to_json(chosen, records))
-        return
-    typer.echo(table(chosen, records))
-    typer.echo(f"written: {', '.join(map(str, paths))}")
+    written = f"written: {', '.join(map(str, paths))}"
+    flags.show(as_json, to_json(chosen, records), [table(chosen, records), written])

@@ -41,7 +41,7 @@ def train(
 
       lite-selfplay train agon --preset demo
 
-      lite-selfplay train agon --model Qwen3-0.6B --tasks problems.jsonl --eval-tasks problems.jsonl --eval-limit 200
+      lite-selfplay train agon --model Qwen3-0.6B --tasks problems.jsonl --eval-tasks problems.jsonl
 
       lite-selfplay train --resume runs/agon-tiny-20260101-120000 --steps 40
     """

@@ -1,5 +1,6 @@
 """`lite-selfplay view`: a run in the browser, while it goes on or afterwards; or as one file to take away."""
 
+import contextlib
 import webbrowser
 from pathlib import Path
 from typing import Annotated
@@ -7,6 +8,7 @@ from typing import Annotated
 import typer
 
 from lite_selfplay.errors import ConfigError
+from lite_selfplay_cli import flags
 
 MOST_RUNS = 2
 
@@ -44,7 +46,7 @@ def view(
     for run in found:
         require_readable(run)
         if run.without_game:
-            typer.echo(f"warning: {run.without_game}", err=True)
+            flags.to_stderr(f"warning: {run.without_game}")
     if bundle is not None:
         typer.echo(f"written: {write_bundle(found, bundle)}")
         return
@@ -52,7 +54,5 @@ def view(
         typer.echo(f"{server.url}\nCtrl-C ends it.")
         if open_browser:
             webbrowser.open(server.url)
-        try:
+        with contextlib.suppress(KeyboardInterrupt):
             server.serve_forever()
-        except KeyboardInterrupt:
-            typer.echo("closed", err=True)

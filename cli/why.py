@@ -1,7 +1,7 @@
 """`lite-selfplay why`: what is wrong with a run, or what one of its figures means."""
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from lite_selfplay.errors import ConfigError
+from lite_selfplay.training.progress import printable
 from lite_selfplay_cli import flags
 
 if TYPE_CHECKING:
@@ -59,98 +60,68 @@ def _why(run: Path, step: int | None, as_json: bool) -> None:
     from lite_selfplay.runs.api import load_run
     from lite_selfplay.runs.folder import as_written
     from lite_selfplay.runs.report.diagnosis import diagnose
+    from lite_selfplay.runs.report.steps import only_finite
 
     found = diagnose(run, step)
     folder = load_run(run)
     with as_written(run):
         if found.without_game:
-            typer.echo(f"warning: {found.without_game}", err=True)
-        if as_json:
-            flags.echo_json(_why_json(run, found))
-        else:
-            _print_why(f"{folder.config.game.label} on {folder.config.model.name}", folder.game()[0], found)
+            flags.to_stderr(f"warning: {found.without_game}")
+        moved = [dict(row) for row in found.moved_most]
+        about = {"run": str(run), "steps": found.steps, "findings": [asdict(cause) for cause in found.causes],
+                 "moved_most": only_finite(moved), "preflight": list(found.preflight)}  # fmt: skip
+        title = f"{folder.config.game.label} on {folder.config.model.name}"
+        flags.show(as_json, about, _lines(title, folder.game()[0], found))
 
 
-def _why_json(run: Path, found: "Diagnosis") -> dict[str, Any]:
-    from lite_selfplay.runs.report.steps import only_finite
-
-    moved = [dict(row) for row in found.moved_most]
-    return {"run": str(run), "steps": found.steps, "findings": [asdict(cause) for cause in found.causes],
-            "moved_most": only_finite(moved), "preflight": list(found.preflight)}  # fmt: skip
-
-
-def _print_why(title: str, game: "type[Game]", found: "Diagnosis") -> None:
-    from lite_selfplay.training.progress import printable
-
+def _lines(title: str, game: "type[Game]", found: "Diagnosis") -> Iterator[str]:
     first, last = found.steps or (0, 0)
     steps = f"steps {first} to {last}" if last > first else f"step {first}"
-    typer.echo(printable(f"{title}, {steps if found.steps else 'before its first step'}:"))
+    yield f"{title}, {steps if found.steps else 'before its first step'}:"
     for cause in found.causes:
-        typer.echo(f"\n{_MARKS.get(cause.level, '?')} {printable(cause.sentence)}")
-        for name, text in (("evidence", cause.evidence), ("next", cause.next)):
-            if text:
-                typer.echo(printable(f"    {name}: {text}"))
+        yield f"\n{_MARKS.get(cause.level, '?')} {cause.sentence}"
+        yield from (
+            f"    {name}: {text}" for name, text in (("evidence", cause.evidence), ("next", cause.next)) if text
+        )
     if found.moved_most:
-        typer.echo("\nthe completions that moved most (by their advantage):")
+        yield "\nthe completions that moved most (by their advantage):"
     for row in found.moved_most:
         about = f"  step {row['step']}, {row['role']} (seat {row['seat']}), {row.get('problem_id') or 'a problem'}"
-        typer.echo(printable(f"{about}: {game.verdict(row)}, advantage {row['advantage']:+.2f}"))
-        typer.echo(f"    {_one_line(row['text'])}")
+        words = " ".join(printable(str(row["text"])[: 4 * _PREVIEW]).split()) or "(nothing)"
+        yield f"{about}: {game.verdict(row)}, advantage {row['advantage']:+.2f}"
+        yield f"    {words if len(words) <= _PREVIEW else f'{words[:_PREVIEW]}...'}"
     if found.preflight:
-        typer.echo("\nbefore the first step:")
-    for line in found.preflight:
-        typer.echo(f"  {printable(line)}")
-
-
-def _one_line(text: str) -> str:
-    from lite_selfplay.training.progress import printable
-
-    words = " ".join(printable(str(text)[: 4 * _PREVIEW]).split()) or "(nothing)"
-    return words if len(words) <= _PREVIEW else f"{words[:_PREVIEW]}..."
+        yield "\nbefore the first step:"
+    yield from (f"  {line}" for line in found.preflight)
 
 
 def _explain(figure: str, run: Path | None, as_json: bool) -> None:
+    from lite_selfplay.games.presentation import value_in_words
     from lite_selfplay.runs.folder import RunFolder, as_written
     from lite_selfplay.runs.report.declared import game_of
     from lite_selfplay.runs.report.meanings import find_meaning, values_of
 
+    own: dict[str, Any] = {}
     if run is None:
-        meaning, values = find_meaning(figure), None
+        meaning, lines = find_meaning(figure), list[str]()
     else:
         folder = RunFolder.open(run)
         with as_written(run):
             meaning = find_meaning(figure, game_of(folder)[0])
-            values = values_of(meaning, folder.metrics())
-    if as_json:
-        facts = {key: getattr(meaning, key) for key in ("key", "part", "meaning", "healthy", "change")}
-        own = (
-            {} if values is None else {"run": str(run), "values": {k or "run": _summary(v) for k, v in values.items()}}
-        )
-        flags.echo_json({"name": meaning.name or meaning.key, **facts, **own})
-        return
-    typer.echo(f"{meaning.key}: {meaning.meaning}")
-    typer.echo(f"healthy: {meaning.healthy}")
-    if meaning.change:
-        typer.echo(f"to change: {meaning.change}")
-    if values is not None:
-        _print_values(values, meaning.unit)
+            found = {name: _summary(each) for name, each in values_of(meaning, folder.metrics()).items()}
+        own = {"run": str(run), "values": {name or "run": summary for name, summary in found.items()}}
+        lines = [] if found else ["this run: it has no value"]
+        for name, summary in found.items():
+            shown = {key: value_in_words(summary[key], meaning.unit) for key in ("first", "last_quarter", "last")}
+            words = ", ".join(f"{key.replace('_', ' ')} {value}" for key, value in shown.items())
+            lines.append(f"this run{f', {name}' if name else ''}: {words}; {summary['steps']} steps")
+    facts = {key: getattr(meaning, key) for key in ("key", "part", "meaning", "healthy", "change")}
+    told = [f"{meaning.key}: {meaning.meaning}", f"healthy: {meaning.healthy}"]
+    told += [f"to change: {meaning.change}"] if meaning.change else []
+    flags.show(as_json, {"name": meaning.name or meaning.key, **facts, **own}, [*told, *lines])
 
 
 def _summary(values: Sequence[float]) -> dict[str, float | int]:
     """The first and the last value, and the mean of the last quarter."""
     late = values[-max(1, len(values) // 4) :]
     return {"steps": len(values), "first": values[0], "last": values[-1], "last_quarter": sum(late) / len(late)}
-
-
-def _print_values(values: Mapping[str, Sequence[float]], unit: Any) -> None:
-    from lite_selfplay.games.presentation import value_in_words
-    from lite_selfplay.training.progress import printable
-
-    if not values:
-        typer.echo("this run: it has no value")
-    for name, each in values.items():
-        found = _summary(each)
-        words = ", ".join(
-            f"{key.replace('_', ' ')} {value_in_words(found[key], unit)}" for key in ("first", "last_quarter", "last")
-        )
-        typer.echo(printable(f"this run{f', {name}' if name else ''}: {words}; {len(each)} steps"))

@@ -85,7 +85,7 @@ def test_there_is_no_module_named_cli(wheel):
 
 def test_the_console_script_is_declared(wheel):
     (entry_points,) = (name for name in wheel.namelist() if name.endswith(".dist-info/entry_points.txt"))
-    assert "[console_scripts]\nlite-selfplay = lite_selfplay_cli.app:main" in wheel.read(entry_points).decode()
+    assert "[console_scripts]\nlite-selfplay = lite_selfplay_cli.__main__:main" in wheel.read(entry_points).decode()
 
 
 def test_it_weighs_less_than_a_megabyte(wheel):
@@ -160,8 +160,10 @@ def bare(wheel: zipfile.ZipFile, tmp_path_factory: pytest.TempPathFactory) -> Pa
 
 def blocks(page: str, heading: str = "") -> list[str]:
     """The blocks of commands of a page, or of one of its sections, in order."""
-    text = (ROOT / page).read_text(encoding="utf-8").partition(heading)[2]
-    return re.findall(r"^```\n(.*?)^```$", text.partition("\n## ")[0] if heading else text, re.MULTILINE | re.DOTALL)
+    text = (ROOT / page).read_text(encoding="utf-8")
+    text = text.partition(heading)[2].partition("\n## ")[0] if heading else text
+    found = re.findall(r"^```(\w*)\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+    return [block for language, block in found if not language]
 
 
 MADE = next(block for block in blocks("docs/start.md") if block.startswith("python -c"))

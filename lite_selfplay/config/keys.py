@@ -104,5 +104,7 @@ KEYS: Mapping[str, Key] = {key.path: key for section in SECTIONS for key in keys
 FLAGS: Mapping[str, Key] = {key.flag: key for key in KEYS.values() if key.flag}
 """The keys that have a flag of `train`, by its name with underscores."""
 
-FLAT_KEYS: Mapping[str, str] = {flag: key.path for flag, key in FLAGS.items() if flag not in SECTIONS}
-"""The path that each flat key stands for."""
+FLAT_KEYS: Mapping[str, str] = {
+    flag: key.path.replace(".SEAT.", ".*.") for flag, key in FLAGS.items() if flag not in SECTIONS
+}
+"""The path that each flat key stands for: of a seat's key, that of every seat."""

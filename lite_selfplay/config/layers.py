@@ -4,6 +4,7 @@ Presets, files and flags all become layers here, and are checked only when a `Ru
 """
 
 import copy
+import json
 import os
 from collections.abc import Mapping
 from importlib.resources import files
@@ -36,6 +37,8 @@ def nested(values: Mapping[str, Any]) -> dict[str, Any]:
     for key, value in values.items():
         if isinstance(value, Path):
             value = str(value)
+        if key == "tasks" and value is not None and not isinstance(value, str | Mapping):
+            value = as_lines(value)
         if key in NAMED_SECTIONS and (value is None or isinstance(value, str)):
             value = {NAMED_SECTIONS[key]: value} if value is not None else {}
         if key in ("roles", "seats", "cold_start", "eval", "run") and value is None:
@@ -56,9 +59,32 @@ def nested(values: Mapping[str, Any]) -> dict[str, Any]:
     return result
 
 
+def as_lines(rows: Any) -> str:
+    """Problems given as objects, as the text of a JSONL file: rows such as `{"problem": ..., "answer": ...}`, or pairs.
+
+    A run writes them into its folder. Raises ConfigError for anything else.
+    """
+    try:
+        rows_given = list(rows)
+        if not rows_given or any(isinstance(row, str) for row in rows_given):
+            raise ValueError("a text is no row" if rows_given else "no row")
+        found = [
+            dict(row if isinstance(row, Mapping) else zip(("problem", "answer"), row, strict=True))
+            for row in rows_given
+        ]
+        return "\n".join(json.dumps(row, allow_nan=False) for row in found)
+    except (TypeError, ValueError) as error:
+        what = 'the name of a task, a file, or rows such as {"problem": "1 + 1?", "answer": "2"}'
+        raise ConfigError(f"tasks takes {what}, got {type(rows).__name__} ({str(error)[:200]})") from None
+
+
 def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
-    """`over` laid over `base`, mapping by mapping; neither is changed."""
-    result = dict(base)
+    """`over` laid over `base`, mapping by mapping; neither is changed. What it has under `*` goes over every entry."""
+    every = over.get("*")
+    result = {
+        key: merge(value, every) if isinstance(every, Mapping) and isinstance(value, Mapping) else value
+        for key, value in base.items()
+    }
     for key, value in over.items():
         below = result.get(key)
         result[key] = merge(below, value) if isinstance(value, Mapping) and isinstance(below, Mapping) else value

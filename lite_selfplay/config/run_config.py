@@ -4,14 +4,16 @@ It is filled from layers: the library's defaults, the game's recipe, what the ba
 the flags, the later over the earlier.
 """
 
+import re
 import reprlib
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, Self
 
 import yaml
 from pydantic import Field, ValidationError
 
-from lite_selfplay.config.keys import FLAT_KEYS
+from lite_selfplay.config.keys import FLAT_KEYS, KEYS
 from lite_selfplay.config.layers import merge, nested, preset_layer
 from lite_selfplay.config.sections import (
     SECTIONS,
@@ -63,6 +65,10 @@ class RunConfig(Section):
             merged = merge(merged, nested(layer))
         return cls(**merged)
 
+    def learning_from(self, tasks: Path) -> Self:
+        """The same with a file of problems."""
+        return type(self).of(self.model_dump(mode="json"), {"tasks": {"train": str(tasks.absolute())}})
+
     def chosen(self) -> dict[str, Any]:
         """Only the keys that were given, as a layer."""
         return self.model_dump(mode="json", exclude_unset=True)
@@ -97,9 +103,14 @@ def _explain_one(item: Any) -> str:
     path = ".".join(str(part) for part in item["loc"])
     if path in _LEFT:
         return f"{path} is a key no more: {_LEFT[path]}"
+    *section, last = [str(part) for part in item["loc"]]
+    like = "lr" if last == "learning_rate" else last
+    elsewhere = [re.sub("SEAT|ROLE", "*", key) for key in KEYS if key.endswith(f".{like}")]
+    if section in (["seats"], ["roles"]) and elsewhere:  # a key in the place of a name
+        return str(UnknownNameError("key", path, elsewhere))
     if item["type"] == "extra_forbidden":
-        *section, _ = [str(part) for part in item["loc"]]
-        return str(UnknownNameError("key", path, [".".join([*section, known]) for known in keys_of(section)]))
+        hint = f"There is {' and '.join(elsewhere)}." if elsewhere else ""
+        return str(UnknownNameError("key", path, [".".join([*section, known]) for known in keys_of(section)], hint))
     if item["type"] == "missing":
         return f"{path} is missing"
     return f"{path}: {item['msg'][0].lower()}{item['msg'][1:]}, got {_SHORT.repr(item['input'])}"

@@ -256,7 +256,7 @@ class RoleConfig(Section):
 class SeatConfig(Section):
     """A LoRA adapter and how it moves."""
 
-    lr: float = key(5e-5, "Learning rate", ge=0, le=10)
+    lr: float = key(5e-5, "Learning rate", flag="lr", ge=0, le=10)
     schedule: Literal["linear", "cosine", "constant"] = key("linear", "How the learning rate falls after the warm-up")
     warmup: float = key(0.1, "The share of its own updates over which the learning rate rises", ge=0, lt=1)
     clip: float = key(1.0, "Bound of the gradient's norm", gt=0)

@@ -23,6 +23,8 @@ from lite_selfplay.config.guard import guarded
 from lite_selfplay.errors import ConfigError, LiteSelfPlayError
 
 _PLACE = re.compile(r"(?P<file>.+?\.py)(?::(?P<name>[^:]*)(?::(?P<options>.*))?)?", re.DOTALL)
+DATA_FILE = re.compile(r"(?P<file>.+?\.(?:jsonl?|csv)):(?P<options>.*)", re.DOTALL)
+"""A file of problems with options: `problems.csv:answer=result`."""
 _KINDS = {
     stat.S_IFDIR: "a folder",
     stat.S_IFIFO: "a pipe",
@@ -102,7 +104,7 @@ def absolute(spec: str, *, folder: bool = False) -> str:
 
     `folder`: so is a folder, where one may be meant. Elsewhere a folder that happens to have the name of a task is not.
     """
-    found = _PLACE.fullmatch(spec)
+    found = _PLACE.fullmatch(spec) or DATA_FILE.fullmatch(spec)
     if found is None:
         there = os.path.isfile(spec) or (folder and os.path.isdir(spec))
         return os.path.realpath(spec) if there else spec

@@ -9,11 +9,11 @@ import hashlib
 import json
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from lite_selfplay.data import Completion, Sampling
+from lite_selfplay.data import completion_from_json
 from lite_selfplay.errors import RunFolderError
 from lite_selfplay.games.modes import Judged
 from lite_selfplay.tasks.files import require_no_link, write_errors
@@ -57,18 +57,16 @@ class Answers:
         """Whether there is a file with answers."""
         return self.path is not None and self.path.is_file()
 
-    def find(self, key: str, seat: str, prompts: Sequence[str], sampling: Sampling) -> Answered | None:
-        """The answers to what has this key; None where it was not asked yet. The rest is what they were asked with."""
+    def find(self, key: str) -> Answered | None:
+        """The answers to what has this key; None where it was not asked yet."""
         if key in self._memory:
             return self._memory[key]
         line = self.lines.get(key)
         if line is None:
             return None
         try:
-            rows = line["answers"]
-            asked = list(prompts) if len(prompts) == len(rows) else [prompts[0]] * len(rows)
-            found = [_judged(row, seat, prompt, sampling) for row, prompt in zip(rows, asked, strict=True)]
-            self._memory[key] = Answered(found, float(line["seconds"]))
+            rows = [{**row, "completion": completion_from_json(row["completion"])} for row in line["answers"]]
+            self._memory[key] = Answered([Judged(**row) for row in rows], float(line["seconds"]))
         except (LookupError, TypeError, ValueError):
             raise RunFolderError(f"{self.path} is not what an evaluation wrote: remove it to begin anew") from None
         return self._memory[key]
@@ -125,24 +123,5 @@ class Answers:
 
 
 def _line(answer: Judged) -> dict[str, Any]:
-    completion = answer.completion
-    return {
-        "text": completion.text,
-        "ids": list(completion.token_ids),
-        "stop": completion.stop,
-        "prefill": completion.prefill,
-        "correct": answer.correct,
-        "well_formed": answer.well_formed,
-        "answer": answer.answer,
-        "key": answer.key,
-    }
-
-
-def _judged(row: Mapping[str, Any], seat: str, prompt: str, sampling: Sampling) -> Judged:
-    """An answer as it was written down; the ids of its prompt and its log-probabilities are not kept."""
-    if not isinstance(row["text"], str) or row["stop"] not in ("eos", "length", "string", "prompt_too_long"):
-        raise ValueError("not an answer")
-    completion = Completion(
-        prompt, row["text"], (), tuple(map(int, row["ids"])), (), row["stop"], seat, -1, sampling, row["prefill"]
-    )
-    return Judged(completion, bool(row["correct"]), bool(row["well_formed"]), row["answer"], row["key"])
+    """An answer as it is written down: without its prompt and its log-probabilities."""
+    return asdict(replace(answer, completion=replace(answer.completion, prompt="", prompt_ids=(), logprobs=())))

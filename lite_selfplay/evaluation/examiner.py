@@ -8,7 +8,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import chain
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from lite_selfplay.data import Completion, EvalSpec, Problem, Sampling, Verdict
 from lite_selfplay.errors import GameError, RequestError
@@ -16,45 +16,22 @@ from lite_selfplay.evaluation.answers import Answered, Answers, key_of
 from lite_selfplay.evaluation.result import Evaluation, at_k
 from lite_selfplay.games.modes import Judged, Mode, find_mode
 from lite_selfplay.games.shots import MOST_SHOTS, opening
-from lite_selfplay.games.table import Reader
 from lite_selfplay.tasks.base import derived_seed
 from lite_selfplay.verify.choice import KIND as CHOICE
 from lite_selfplay.verify.keys import vote_key
 from lite_selfplay.verify.non_answers import states_nothing
 from lite_selfplay.verify.programs.checker import KIND as PROGRAM
 
+if TYPE_CHECKING:
+    from lite_selfplay.training.progress import Progress
+    from lite_selfplay.training.rollout import LiveTable
+
 # A guess at a prompt's length, for how many problems to ask at a time: progress is shown between such blocks.
 _PROMPT_TOKENS = 256
 
 
-class Speaker(Reader, Protocol):
-    """What measuring needs: seats that speak, and a checker. The live table is one."""
-
-    def speak(
-        self,
-        seat: str,
-        prompts: Sequence[str],
-        n: int,
-        sampling: Sampling,
-        seeds: Sequence[Sequence[int]],
-        beginnings: Sequence[str] | None = None,
-    ) -> list[list[Completion]]: ...
-
-    def verify(self, pairs: Sequence[tuple[Completion, Problem]]) -> list[Verdict]: ...
-
-
-class Phases(Protocol):
-    """What shows how far an evaluation is; `lite_selfplay.training.progress.Progress` describes each method."""
-
-    def phase(self, name: str, total: int | None = None) -> None: ...
-
-    def advance(self, done: int, note: str = "") -> None: ...
-
-    def activity(self, text: str) -> None: ...
-
-
 def measure(
-    table: Speaker,
+    table: "LiveTable",
     spec: EvalSpec,
     problems: Sequence[Problem],
     *,
@@ -69,7 +46,7 @@ def measure(
     answers: Answers | None = None,
     cache_tokens: int = 65536,
     rows_at_once: int | None = None,
-    progress: Phases | None = None,
+    progress: "Progress | None" = None,
     begun: int | None = None,
 ) -> Evaluation:
     """Let the seats of `spec` answer the problems in its mode, `samples` times each, and judge them.
@@ -94,7 +71,7 @@ def measure(
     keys = problem_keys(problems)
     kept = answers or Answers()
     part = "" if begun is None else f" of {name}"
-    examiner = _Examiner(
+    examiner = Examiner(
         problems, table, keys, sampling, samples, shots, seed, tasks, kept, at_once, progress, part, begun or 0
     )
     found = mode.measure(examiner, spec.seats)
@@ -147,11 +124,11 @@ def problem_keys(problems: Sequence[Problem]) -> list[str]:
 
 
 @dataclass
-class _Examiner:
-    """Asks about the same problems at every stage; `at_once` problems go to the table together."""
+class Examiner:
+    """What a mode measures with: it asks about the same problems at every stage, `at_once` of them together."""
 
     problems: Sequence[Problem]
-    table: Speaker
+    table: "LiveTable"
     keys: Sequence[str]
     sampling: Sampling
     samples: int
@@ -160,24 +137,30 @@ class _Examiner:
     tasks: str
     answers: Answers
     at_once: int
-    shown: Phases | None
+    shown: "Progress | None"
     part: str
     done: int
     seconds: float = field(default=0.0, init=False)
 
     def opening(self, problem: Problem) -> str:
-        """See `lite_selfplay.games.modes.Examiner`."""
+        """What a seat by itself is asked: the solver's prompt, after worked examples where those are asked for."""
         return opening(problem, self.shots)
 
     def ask(self, seat: str, prompts: Sequence[Sequence[str]], stage: str, doing: str) -> list[list[Judged]]:
-        """See `lite_selfplay.games.modes.Examiner`. Raises GameError for another number of prompts."""
+        """A seat's answers to each problem, judged. `prompts[i]` asks about problem i.
+
+        With one prompt a problem it is answered as often as the evaluation takes samples; otherwise there are as many
+        prompts as samples, each answered once. `stage` is what seeds follow from: the same stage has the same
+        randomness for every seat. `doing` is shown, before the numbers of the problems: `A answers`. Raises GameError
+        for another number of prompts.
+        """
         if len(prompts) != len(self.problems) or {len(row) for row in prompts} not in ({1}, {self.samples}):
             raise GameError(f"a mode asks with one prompt a problem, or with {self.samples}, one for each sample")
         sampling = asdict(self.sampling)
         # What is asked about each problem, with all that decides the answers but the weights.
         names = [key_of(self.tasks, key, seat, stage, list(prompts[i]), sampling, self.seed, self.samples)
                  for i, key in enumerate(self.keys)]  # fmt: skip
-        found = [self.answers.find(name, seat, row, self.sampling) for name, row in zip(names, prompts, strict=True)]
+        found = [self.answers.find(name) for name in names]
         left = [i for i, answered in enumerate(found) if answered is None]
         self._advance(len(found) - len(left))
         for start in range(0, len(left), self.at_once):
@@ -217,6 +200,11 @@ class _Examiner:
         about: Sequence[tuple[int, object]],
         beginnings: Sequence[str] | None = None,
     ) -> list[Completion]:
+        """One completion of each prompt by a seat, for modes that ask step by step; nothing is judged.
+
+        `about[i]` is what prompt i is about, a problem by its place and anything else: the seed follows from it.
+        `beginnings`: see `Table.ask`.
+        """
         seeds = [[self._seed(*each)] for each in about]
         starts = beginnings or [""] * len(prompts)
         size, found = max(1, self.at_once * self.samples), list[Completion]()
@@ -226,11 +214,13 @@ class _Examiner:
         return found
 
     def judge(self, answers: Sequence[tuple[Completion, int]]) -> list[Judged]:
+        """Judge completions, each by the problem at its place."""
         verdicts = self.table.verify([(completion, self.problems[i]) for completion, i in answers])
         pairs = zip(answers, verdicts, strict=True)
         return [_judge(completion, self.problems[i], verdict) for (completion, i), verdict in pairs]
 
     def progress(self, done: int, doing: str) -> None:
+        """Show that so many problems' answers are finished, out of the mode's stages, and what is being done."""
         if self.shown is not None:
             self.shown.activity(f"{doing}{self.part}")
             self.shown.advance(self.done + done)

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from lite_selfplay.data import Problem, Sampling
+from lite_selfplay.evaluation.tables import as_markdown, as_text, comparison
 from lite_selfplay.games.modes import Rows, Score
 from lite_selfplay.stats import maj_at_k, mean_at_k, pass_at_k
 
@@ -57,6 +58,13 @@ class Evaluation:
         if not self.directions:
             return None
         return sum(score.pass_at_1 for score in self.directions.values()) / len(self.directions)
+
+    def __str__(self) -> str:
+        """A table of every seat and direction, with 95% intervals."""
+        return as_text(*comparison({self.tasks: self.to_json()}))
+
+    def _repr_markdown_(self) -> str:
+        return as_markdown(*comparison({self.tasks: self.to_json()}))
 
     def to_json(self) -> dict[str, Any]:
         """The object that `eval/*.json` holds; its own pass@1, interval and lengths are those of `best`."""

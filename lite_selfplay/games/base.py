@@ -7,8 +7,8 @@ or a trainer. The whole contract is checked by `lite_selfplay.testing.check_game
 import random
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from importlib import import_module
 from importlib.metadata import entry_points
+from pkgutil import resolve_name
 from typing import Any, ClassVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -54,9 +54,8 @@ class Game:
     configuration its paper asks for, laid under the user's.
 
     How a run is shown: `accuracy` says of each role what its correct completions are (by default right answers),
-    `figures` what the keys of its log measure, in the order they are shown. Other keys that hold numbers are shown
-    under their own names, except those in `not_figures`. `pairing` says which completions of two roles are read
-    together (by default each by itself), `remarks` what else may be said of those (see `remarks_on`).
+    `figures` what the keys of its log measure, in the order they are shown. `pairing` says which completions of two
+    roles are read together (by default each by itself), `remarks` what else may be said of those (see `remarks_on`).
 
     `open_ended`: it ends by itself (see `over`), and `run.steps` only bounds it.
     """
@@ -72,7 +71,6 @@ class Game:
     recipe: ClassVar[Mapping[str, Any]] = {}
     accuracy: ClassVar[Mapping[str, Accuracy]] = {}
     figures: ClassVar[Sequence[Figure]] = ()
-    not_figures: ClassVar[frozenset[str]] = frozenset()
     pairing: ClassVar[Pairing | None] = None
     remarks: ClassVar[tuple[str, ...]] = ()
     open_ended: ClassVar[bool] = False
@@ -251,7 +249,13 @@ def find_game(name: str) -> type[Game]:
     Raises UnknownNameError with the near names; ConfigError where there is no such file or no such class in it.
     """
     if file_of(name) is not None:
-        game: type[Game] = load(name, "GAME", "class", _is_game, of=" derived from Game")
+        game: type[Game] = load(
+            name,
+            "GAME",
+            "class",
+            lambda value: isinstance(value, type) and issubclass(value, Game) and value is not Game,
+            of=" derived from Game",
+        )
         return game
     _discover()
     if name not in _registry:
@@ -277,16 +281,6 @@ def make_game(name: str, options: Mapping[str, Any], *, group_size: int = 8, pro
 
 def _discover() -> None:
     for name, place in _OWN.items():
-        _registry.setdefault(name, partial(_load, place))
+        _registry.setdefault(name, partial(resolve_name, f"lite_selfplay.games.{place}"))
     for point in entry_points(group=ENTRY_POINTS):
         _registry.setdefault(point.name, point.load)
-
-
-def _load(place: str) -> type[Game]:
-    module, _, name = place.partition(":")
-    game: type[Game] = getattr(import_module(f"lite_selfplay.games.{module}"), name)
-    return game
-
-
-def _is_game(value: Any) -> bool:
-    return isinstance(value, type) and issubclass(value, Game) and value is not Game

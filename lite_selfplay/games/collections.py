@@ -15,7 +15,7 @@ from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import IO, Any, TypeVar
+from typing import Any, TypeVar
 
 from lite_selfplay.config.user_files import open_file
 from lite_selfplay.data import Completion, Group, Sample, Stream, completion_from_json, completion_to_json
@@ -102,7 +102,11 @@ class Collection:
     def rows(self, places: Iterable[int]) -> list[CollectedRow]:
         """Rows by their places in the file, from 0."""
         with open_file(self.path, RunFolderError) as file:
-            return [self._row(file, place) for place in places]
+            found = []
+            for place in places:
+                file.seek(self._starts[place])
+                found.append(self._parse(file.readline(LINE_LIMIT + 1), place + 1))
+            return found
 
     def batches(self, size: int, *, seed: int, epoch: int) -> list[list[int]]:
         """The places of an epoch's rows, shuffled by seed and epoch and cut into batches; the last may be smaller."""
@@ -110,16 +114,12 @@ class Collection:
         derived_rng(seed, self.path.stem, epoch).shuffle(order)
         return [order[i : i + size] for i in range(0, len(order), size)]
 
-    def _row(self, file: IO[bytes], place: int) -> CollectedRow:
-        file.seek(self._starts[place])
-        return self._parse(file.readline(LINE_LIMIT + 1), place + 1)
-
     def _scan(self) -> Iterator[tuple[int, CollectedRow]]:
         """Where each row begins, and the row."""
         return ((start, self._parse(line, number)) for start, number, line in _whole_lines(self.path))
 
     def _parse(self, line: bytes, number: int) -> CollectedRow:
-        return _parsed(line, _where(self.path, number), CollectedRow.from_json, "row of a collection")
+        return _parsed(line, self.path, number, CollectedRow.from_json, "row of a collection")
 
 
 def replayed(role: str, rows: Sequence[CollectedRow]) -> Stream:
@@ -144,7 +144,7 @@ def read_objects(path: Path, make: Callable[[dict[str, Any]], T], what: str) -> 
 
     Raises RunFolderError, with file and line, where the file is missing, cut or damaged.
     """
-    return [_parsed(line, _where(path, number), make, what) for _, number, line in _whole_lines(path)]
+    return [_parsed(line, path, number, make, what) for _, number, line in _whole_lines(path)]
 
 
 def _whole_lines(path: Path) -> Iterator[tuple[int, int, bytes]]:
@@ -154,7 +154,7 @@ def _whole_lines(path: Path) -> Iterator[tuple[int, int, bytes]]:
         if line:
             yield start, count, line
         count, start, line = number, start + len(line), following
-    where, rows = _where(path, max(1, count)), max(0, count - 1)
+    where, rows = f"{path}, line {max(1, count)}", max(0, count - 1)
     if (parse_object(line, where) if line else {}) != {"rows": rows}:
         raise RunFolderError(
             f'{where}: the file should end with the line {{"rows": {rows}}}: it was cut short, or lines were taken out '
@@ -162,15 +162,12 @@ def _whole_lines(path: Path) -> Iterator[tuple[int, int, bytes]]:
         )
 
 
-def _parsed(line: bytes, where: str, make: Callable[[dict[str, Any]], T], what: str) -> T:
+def _parsed(line: bytes, path: Path, number: int, make: Callable[[dict[str, Any]], T], what: str) -> T:
+    where = f"{path}, line {number}"
     try:
         return make(parse_object(line, where))
     except (LookupError, TypeError, ValueError, AttributeError) as error:
         raise RunFolderError(f"{where}: no {what} ({error})") from None
-
-
-def _where(path: Path, number: int) -> str:
-    return f"{path}, line {number}"
 
 
 def as_example(row: CollectedRow, weight: float) -> CollectedRow:

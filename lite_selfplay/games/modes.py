@@ -2,21 +2,26 @@
 
     >>> register_mode("twice", Mode(measure_twice, stages=lambda seats: 2 * len(seats)))
 
-A mode asks seats for answers, through an `Examiner` that samples and checks them, and returns what it `Found`. The
-problems, the number of samples and the seeds are the examiner's.
+A mode asks seats for answers, through an `Examiner` (`evaluation/examiner.py`) that samples and checks them, and
+returns what it `Found`. The problems, the number of samples and the seeds are the examiner's.
 """
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import partial
-from importlib import import_module
-from typing import Any, Protocol
+from pkgutil import resolve_name
+from typing import TYPE_CHECKING, Any
 
-from lite_selfplay.data import Completion, Problem, Sampling
+from lite_selfplay.data import Completion, Problem
 from lite_selfplay.errors import GameError, UnknownNameError
 from lite_selfplay.games.table import Reader
 from lite_selfplay.stats import clopper_pearson
 from lite_selfplay.tasks.base import Task
+
+if TYPE_CHECKING:
+    from lite_selfplay.evaluation.examiner import Examiner
+else:
+    Examiner = Any  # which imports this module
 
 
 @dataclass(frozen=True)
@@ -112,55 +117,6 @@ class Found:
     directions: Mapping[str, Measured] = field(default_factory=dict)
 
 
-class Examiner(Protocol):
-    """What a mode measures with."""
-
-    @property
-    def problems(self) -> Sequence[Problem]: ...
-
-    @property
-    def table(self) -> Reader: ...
-
-    def opening(self, problem: Problem) -> str:
-        """What a seat by itself is asked: the solver's prompt, after worked examples where those are asked for."""
-        ...
-
-    def ask(self, seat: str, prompts: Sequence[Sequence[str]], stage: str, doing: str) -> list[list[Judged]]:
-        """A seat's answers to each problem, judged. `prompts[i]` asks about problem i.
-
-        With one prompt a problem it is answered as often as the evaluation takes samples; otherwise there are as many
-        prompts as samples, each answered once. `stage` is what seeds follow from: the same stage has the same
-        randomness for every seat. `doing` is shown, before the numbers of the problems: `A answers`.
-        """
-        ...
-
-    @property
-    def sampling(self) -> Sampling: ...
-
-    def say(
-        self,
-        seat: str,
-        prompts: Sequence[str],
-        sampling: Sampling,
-        about: Sequence[tuple[int, object]],
-        beginnings: Sequence[str] | None = None,
-    ) -> list[Completion]:
-        """One completion of each prompt by a seat, for modes that ask step by step; nothing is judged.
-
-        `about[i]` is what prompt i is about, a problem by its place and anything else: the seed follows from it.
-        `beginnings`: see `Table.ask`.
-        """
-        ...
-
-    def judge(self, answers: Sequence[tuple[Completion, int]]) -> list[Judged]:
-        """Judge completions, each by the problem at its place."""
-        ...
-
-    def progress(self, done: int, doing: str) -> None:
-        """Show that so many problems' answers are finished, out of the mode's stages, and what is being done."""
-        ...
-
-
 @dataclass(frozen=True)
 class Mode:
     """A way to measure seats.
@@ -221,14 +177,8 @@ def mode_names() -> list[str]:
 def find_mode(name: str) -> Mode:
     """A mode by its name. Raises UnknownNameError with the near names."""
     for own, place in _OWN.items():
-        _registry.setdefault(own, partial(_load, place))
+        _registry.setdefault(own, partial(resolve_name, f"lite_selfplay.games.{place}"))
     if name not in _registry:
         *names, last = mode_names()
         raise UnknownNameError("evaluation mode", name, [*names, last], f"There are {', '.join(names)} and {last}.")
     return _registry[name]()
-
-
-def _load(place: str) -> Mode:
-    module, _, name = place.partition(":")
-    mode: Mode = getattr(import_module(f"lite_selfplay.games.{module}"), name)
-    return mode

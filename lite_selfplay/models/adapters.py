@@ -341,7 +341,12 @@ class Adapters:
         config: dict[str, Any] = self._config(kept.seat).to_dict()
         config["base_model_name_or_path"] = self._base_name or config.get("base_model_name_or_path")
         config["inference_mode"] = True
-        text = json.dumps(config, indent=2, sort_keys=True, default=_jsonable)
+        text = json.dumps(
+            config,
+            indent=2,
+            sort_keys=True,
+            default=lambda v: sorted(v) if isinstance(v, set | frozenset) else str(getattr(v, "value", v)),
+        )
         (folder / CONFIG).write_text(text + "\n", encoding="utf-8")
 
     def load(self, seat: str, folder: Path) -> None:
@@ -355,7 +360,8 @@ class Adapters:
 
         `lora_A` is uniform in +-1/sqrt(fan_in), PEFT's default; `lora_B` is zero or N(0, init_std).
         """
-        generator = torch.Generator().manual_seed(_derive(seed, seat))
+        own = hashlib.blake2b(f"{seed}/{seat}".encode(), digest_size=7).digest()
+        generator = torch.Generator().manual_seed(int.from_bytes(own, "big"))
         with torch.no_grad():
             for name, parameter in self.parameters(seat).items():
                 draw = torch.zeros(parameter.shape)
@@ -471,11 +477,3 @@ def _dense_forward(weight: Tensor, bias: Tensor | None, adapter: LowRank | None)
         return (out if bias is None else out + bias).view(*x.shape[:-1], size)
 
     return forward
-
-
-def _derive(seed: int, seat: str) -> int:
-    return int.from_bytes(hashlib.blake2b(f"{seed}/{seat}".encode(), digest_size=7).digest(), "big")
-
-
-def _jsonable(value: Any) -> Any:
-    return sorted(value) if isinstance(value, set | frozenset) else str(getattr(value, "value", value))

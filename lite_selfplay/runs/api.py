@@ -1,17 +1,19 @@
 """A run from its configuration to its folder: `train`, `resume`, `load_run`."""
 
+import base64
 import contextlib
 import datetime
 import re
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lite_selfplay.config import RunConfig
 from lite_selfplay.config.user_files import load
 from lite_selfplay.errors import ConfigError, RunFolderError
+from lite_selfplay.evaluation.tables import as_markdown, change, comparison
 from lite_selfplay.games import Game
 from lite_selfplay.models.backends import import_first
 from lite_selfplay.models.silence import quiet
@@ -21,6 +23,9 @@ from lite_selfplay.runs.lock import writing
 from lite_selfplay.runs.plan import Plan, chosen, plan
 from lite_selfplay.runs.processes import require_one_kind, require_one_run
 from lite_selfplay.runs.report.declared import game_of
+from lite_selfplay.runs.report.drawn import save_figures
+from lite_selfplay.runs.report.transcripts import choose_transcripts, transcripts_markdown
+from lite_selfplay.tasks.registry import OBJECTS
 from lite_selfplay.training.interrupts import Interrupts
 from lite_selfplay.training.progress import Progress, as_progress
 from lite_selfplay.training.ranks import Ranks, joined
@@ -33,6 +38,21 @@ if TYPE_CHECKING:
     from lite_selfplay.runs.session import Session
 
 ProgressLike = Progress | Callable[[str], None] | None
+
+
+class Page(str):
+    """Markdown that a notebook shows as such."""
+
+    def _repr_markdown_(self) -> str:
+        return self
+
+
+class Pictures(list[Path]):
+    """Files of pictures that a notebook shows."""
+
+    def _repr_html_(self) -> str:
+        data = [base64.b64encode(path.read_bytes()).decode() for path in self]
+        return "".join(f'<img src="data:image/png;base64,{picture}">' for picture in data)
 
 
 class Run:
@@ -73,6 +93,25 @@ class Run:
     def later_evaluations(self) -> dict[str, dict[str, Any]]:
         """What `evaluate` and `lite-selfplay eval` found of the run, by the name of the file in `eval/`."""
         return self._folder.later_evaluations()
+
+    def comparison(self) -> Page:
+        """The evaluations made in training, side by side, and what changed between the last two, as Markdown."""
+        if not (moments := self.evaluations()):
+            return Page("No evaluation was made in training.")
+        return Page(f"{as_markdown(*comparison(moments))}\n\n{change(moments) or ''}".rstrip())
+
+    def transcripts(self, count: int = 3, rule: str = "kinds") -> Page:
+        """Completions that are read together, such as a draft and the challenge to it, as Markdown, chosen by a `rule`:
+        `kinds` (the latest of each kind), `first` or `spread` (of evenly spaced steps)."""
+        game, _ = self.game()
+        return Page(
+            transcripts_markdown(game, "Transcripts", choose_transcripts(game, self.episodes(), count, rule), rule)
+        )
+
+    def plot(self) -> Pictures:
+        """The run's charts, a picture for each group of them, written into its folder `figures`. Raises ConfigError
+        without matplotlib."""
+        return Pictures(save_figures(self.path))
 
     def __repr__(self) -> str:
         return f"Run({str(self.path)!r})"
@@ -116,6 +155,10 @@ def _fresh_session_of(
     ranks: Ranks, config: RunConfig, reward: RewardFunction | None, progress: ProgressLike
 ) -> "Iterator[Session]":
     """The same, in one of the processes of a run."""
+    if not isinstance(config, RunConfig):
+        raise ConfigError(
+            f"train takes a RunConfig, not a {type(config).__name__}: train(RunConfig(game=..., model=...))"
+        )
     began, shown = time.monotonic(), as_progress(progress) if ranks.main else Progress()
     if reward is None and config.run.reward is not None:
         reward = load(config.run.reward, "--reward", "function")
@@ -125,6 +168,9 @@ def _fresh_session_of(
         shown.say(line)
     path = ranks.from_main("the run folder", lambda: str(free_folder(ready.config)))
     folder = RunFolder(Path(path), ours=ranks.main)
+    objects = (ready.config.tasks.train or "") if (ready.config.tasks.train or "").startswith("{") else ""
+    if objects:
+        ready = replace(ready, config=ready.config.learning_from(folder.path / OBJECTS))
     require_one_run(ranks, ready)
     import_first(ready.config.model)
     with quiet(), Interrupts(patient=ranks.world > 1) as interrupts:
@@ -151,9 +197,9 @@ def _fresh_session_of(
             if not ranks.main:
                 yield session
                 return
-            folder.create(session.config)
+            interrupts.poll()  # from here on a signal waits for the session, which saves
+            folder.create(session.config, objects, **session.facts())
             with writing(folder.path):
-                folder.write_environment(**session.facts())
                 yield session
 
 
@@ -286,5 +332,5 @@ def free_folder(config: RunConfig) -> Path:
         RunFolder(config.run.dir).require_free()
         return config.run.dir
     model = re.sub(r"[^\w.-]+", "-", Path(config.model.name).name)
-    stamp = datetime.datetime.now().strftime("%Y%m%d-%H%M%S")
+    stamp = datetime.datetime.now().strftime("%Y%m%d-%H%M%S-%f")
     return Path("runs") / f"{config.game.label}-{model}-{stamp}"

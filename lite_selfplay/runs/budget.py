@@ -63,14 +63,13 @@ class Budget:
     ):
         self.minutes, self._path, self._clock, self._began, self._ranks = minutes, path, clock, began, ranks
         self._took: dict[str, list[float]] = {"step": [], "save": [], "evaluation": []}
-        self.chosen: dict[str, Any] = ranks.from_main("the minutes", self._read)
+        self.chosen: dict[str, Any] = ranks.from_main(
+            "the minutes", lambda: read_json(path) if minutes and path.exists() else {}
+        )
         counts = ("problems", "cold_start", "asked_cold_start", "steps", "asked_steps")
         if not all(isinstance(self.chosen.get(key, 0), int) for key in counts):
             raise RunFolderError(f"{path} is not what a run writes")
         self._resumed = "steps" in self.chosen
-
-    def _read(self) -> dict[str, Any]:
-        return read_json(self._path) if self.minutes and self._path.exists() else {}
 
     @contextmanager
     def timing(self, what: str) -> Iterator[None]:
@@ -126,7 +125,7 @@ class Budget:
             return done if left < step_s + closing else None
         if done < FIRST_STEPS and left > 2 * step_s + closing:
             return None
-        evaluation_s, step_s = self._longest("evaluation"), self._took["step"][-1]  # the first of all is slower
+        evaluation_s, step_s = max(self._took["evaluation"], default=0.0), self._took["step"][-1]  # the first is slower
         return steps_that_fit(left, step_s, evaluation_s, closing, done=done, asked=asked, every=every)
 
     def choose_steps(self, steps: int, asked: int) -> str:
@@ -148,22 +147,19 @@ class Budget:
 
     def outcome(self) -> list[str]:
         """What the closing report says of it: nothing where all that was asked for was done."""
-        done = []
-        for key, what in (("cold_start", "batches of the cold start"), ("steps", "steps asked for")):
-            did, asked = self.chosen.get(key), self.chosen.get(f"asked_{key}")
-            if did != asked:
-                done.append(f"{did} of the {asked} {what}")
+        done = [
+            f"{self.chosen.get(key)} of the {self.chosen.get(f'asked_{key}')} {what}"
+            for key, what in (("cold_start", "batches of the cold start"), ("steps", "steps asked for"))
+            if self.chosen.get(key) != self.chosen.get(f"asked_{key}")
+        ]
         return [f"{' and '.join(done)} fitted into {self.minutes:g} min"] if done else []
 
     def _left_s(self) -> float:
         return 60 * self.minutes - (self._clock() - self._began)
 
-    def _longest(self, what: str) -> float:
-        return max(self._took[what], default=0.0)
-
     def _closing_s(self) -> float:
         """Seconds kept for the last evaluation and the last save: those of the longest ones so far."""
-        return self._longest("evaluation") + self._longest("save")
+        return sum(max(self._took[what], default=0.0) for what in ("evaluation", "save"))
 
     def _write(self, **values: Any) -> None:
         self.chosen |= values

@@ -33,16 +33,13 @@ _FOLDER, _OLD = re.compile(r"step-(\d{1,15})"), re.compile(r"\.step-(\d{1,15})\.
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A checkpoint on disk: the run as it stood before step number `step`."""
+    """A checkpoint on disk: the run as it stood before step number `step`.
+
+    Or a folder that is only named like one: `problem` then says why it is none.
+    """
 
     path: Path
     step: int
-
-
-@dataclass(frozen=True)
-class Found(Checkpoint):
-    """A folder named like a checkpoint; `problem` says why it is not one, and is None if it is."""
-
     problem: str | None = None
 
 
@@ -120,17 +117,17 @@ def tidy(folder: Path) -> None:
             left.rename(folder / f"step-{named[1]}")
 
 
-def list_checkpoints(folder: Path, *, full: bool = False) -> list[Found]:
+def list_checkpoints(folder: Path, *, full: bool = False) -> list[Checkpoint]:
     """Every folder that is called like a checkpoint, oldest first, with what is wrong with it.
 
     Complete is one whose manifest lists files that are there in their full size; `full` compares their SHA-256, too.
     """
-    found: dict[int, Found] = {}
+    found: dict[int, Checkpoint] = {}
     for path in sorted(folder.iterdir()) if folder.is_dir() else ():
         # Sorted, `.step-N.old` comes before `step-N`, which counts where it is whole.
         if named := _FOLDER.fullmatch(path.name) or _OLD.fullmatch(path.name):
             step = int(named[1])
-            one = Found(path, step, _problem(path, step, full=full))
+            one = Checkpoint(path, step, _problem(path, step, full=full))
             if step not in found or one.problem is None:
                 found[step] = one
     return [found[step] for step in sorted(found)]
@@ -138,7 +135,7 @@ def list_checkpoints(folder: Path, *, full: bool = False) -> list[Found]:
 
 def find_checkpoints(folder: Path) -> list[Checkpoint]:
     """The complete checkpoints, oldest first: those whose manifest lists files that are there in their full size."""
-    return [Checkpoint(found.path, found.step) for found in list_checkpoints(folder) if found.problem is None]
+    return [found for found in list_checkpoints(folder) if found.problem is None]
 
 
 def newest_whole(folder: Path, warn: Callable[[str], None] = lambda sentence: None) -> Checkpoint | None:
@@ -146,7 +143,7 @@ def newest_whole(folder: Path, warn: Callable[[str], None] = lambda sentence: No
     for found in reversed(list_checkpoints(folder)):
         problem = found.problem or _problem(found.path, found.step, full=True)
         if problem is None:
-            return Checkpoint(found.path, found.step)
+            return found
         warn(f"skipped {found.path}: {problem}")
     return None
 

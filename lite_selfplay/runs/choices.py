@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from lite_selfplay.config import RunConfig, merge, nested, preset_layer, set_key
+from lite_selfplay.config import RunConfig, merge, nested, preset_about, preset_layer, set_key
 from lite_selfplay.errors import LiteSelfPlayError
 from lite_selfplay.games import Game, make_game
 from lite_selfplay.games.modes import find_mode
@@ -121,7 +121,11 @@ def _taught(config: RunConfig, problems: list[Choice]) -> list[Choice]:
 
 
 def _evaluation(config: RunConfig, game: Game, problems: list[Choice]) -> list[Choice]:
-    """Where the problems are chosen, held-out ones of the same, in modes that measure on such."""
+    """Where the problems are chosen, held-out ones of the same, in modes that measure on such. Of a file that is given
+    for both, so many that the rest can be trained on."""
+    file = config.tasks.train or ""
+    if file.endswith((".jsonl", ".csv")) and config.eval.tasks == file and not given(config, "eval.limit"):
+        return [Choice("evaluation", {"eval.limit": DEFAULT_LIMIT}, "the others are trained on", "--eval-limit N")]
     if not problems or given(config, "eval.tasks") or find_mode(game.evaluation().mode).tasks is not None:
         return []
     values = {"eval.tasks": problems[0].values["tasks.train"]}
@@ -187,6 +191,16 @@ def _card(config: RunConfig) -> Card | None:
     if not torch.cuda.is_available():
         return None
     return torch.cuda.get_device_properties(0).total_memory / GIB, torch.cuda.is_bf16_supported(False)
+
+
+def without_its_card(config: RunConfig) -> str:
+    """What is said where a preset is made for a card and there is none; empty elsewhere."""
+    preset = config.run.preset
+    if preset is None or " GB card" not in preset_about(preset) or _card(config) is not None:
+        return ""
+    return (
+        f"the preset {preset} is for a card, and this machine has none: steps take very long; --preset cpu is smaller"
+    )
 
 
 def _backend(config: RunConfig, card: Card | None) -> list[Choice]:

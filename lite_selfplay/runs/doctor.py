@@ -32,17 +32,22 @@ class _Wrong(Exception):
 
 def machine() -> list[Finding]:
     """This machine, part by part."""
+    every = (*PACKAGES, *BESIDE)
+    found = versions(every)
     looks: dict[str, Callable[[], str]] = {
         "python": lambda: f"{platform.python_version()} on {platform.platform()}",
-        "packages": _packages,
+        "packages": lambda: ", ".join(f"{name} {found.get(name, 'not installed')}" for name in every),
         "device": _device,
-        "backend": _backend,
+        "backend": lambda: f"transformers; {why_auto() or availability.package_problem()}",
         "precision": _precision,
         "models": _models,
         "sandbox": _sandbox,
     }
     if version_of("xformers") is not None:
-        looks["xformers"] = _xformers
+        # Unsloth takes it where there is no flash-attn; the transformers backend has torch's own attention.
+        fine = "its operators load; Unsloth takes them where flash-attn is not installed"
+        problem = availability.xformers_problem
+        looks["xformers"] = lambda: f"{why}: Unsloth takes torch's own attention" if (why := problem()) else fine
     with warnings.catch_warnings():  # torch warns about drivers; what is found covers them
         warnings.simplefilter("ignore")
         return [_look(part, look) for part, look in looks.items()]
@@ -55,11 +60,6 @@ def _look(part: str, look: Callable[[], str]) -> Finding:
         return Finding(part, str(wrong), fine=False)
     except Exception as error:  # torch in pieces raises nearly anything
         return Finding(part, f"what is installed cannot be used ({availability.first_line(error)})", fine=False)
-
-
-def _packages() -> str:
-    found = versions((*PACKAGES, *BESIDE))
-    return ", ".join(f"{name} {found.get(name, 'not installed')}" for name in (*PACKAGES, *BESIDE))
 
 
 def _device() -> str:
@@ -79,10 +79,6 @@ def _device() -> str:
     )
 
 
-def _backend() -> str:
-    return f"transformers; {why_auto() or availability.package_problem()}"
-
-
 def _precision() -> str:
     """What `model.compute_dtype=auto` takes over 4-bit weights."""
     card = next(iter(availability.cards()), None)
@@ -92,13 +88,6 @@ def _precision() -> str:
         return "over 4-bit weights bf16; adapters are float32"
     kind, which = ("fp32", "torch finds none on this CPU") if card is None else ("fp16", f"{card.name} has none")
     return f"over 4-bit weights {kind}, since of bf16 {which}; adapters are float32"
-
-
-def _xformers() -> str:
-    """Unsloth takes it where there is no flash-attn; the transformers backend has torch's own attention."""
-    if (problem := availability.xformers_problem()) is None:
-        return "its operators load; Unsloth takes them where flash-attn is not installed"
-    return f"{problem}: Unsloth takes torch's own attention"
 
 
 def _models() -> str:

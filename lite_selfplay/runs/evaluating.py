@@ -8,7 +8,7 @@ import os
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from functools import cache, partial
+from functools import cache
 from importlib.metadata import version
 from pathlib import Path
 from statistics import fmean
@@ -154,7 +154,11 @@ def _evaluate_all(
     ).at(settings.seats or ())
     specs = [found.spec(mode, settings.seats) for mode in dict.fromkeys(modes)]
     found.require_adapters()
-    learned = cache(partial(_learned, found, progress))
+    run = found.folder
+    nothing: tuple[list[Problem], list[str]] = [], []  # is known of what a base model learned from
+    learned = cache(
+        lambda: (trained_on(found.config, progress), [*texts_trained_on(run, progress)]) if run else nothing
+    )
     chosen = [_choose(spec, settings, specs, found, learned, progress) for spec in dict.fromkeys(tasks)]
     section = found.config.model
     require_shareable(ranks, section)
@@ -217,13 +221,6 @@ class _Chosen:
     samples: int
     sampling: Sampling
     about: Mapping[str, Any]
-
-
-def _learned(target: Target, progress: Progress) -> tuple[list[Problem], list[str]]:
-    """The problems of a run's training data, and what else it read; nothing is known of a base model."""
-    if target.folder is None:
-        return [], []
-    return trained_on(target.config, progress), list(texts_trained_on(target.folder, progress))
 
 
 def _choose(

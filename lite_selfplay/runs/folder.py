@@ -1,9 +1,11 @@
 """The run folder: what a run writes down, and how it is read back."""
 
 import contextlib
+import difflib
 import json
 import os
 import platform
+import shutil
 import subprocess
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -15,6 +17,7 @@ from lite_selfplay.errors import ConfigError, RunFolderError
 from lite_selfplay.models.packages import versions
 from lite_selfplay.runs.lock import LOCK
 from lite_selfplay.tasks.files import read_json, read_lines, require_no_link, write_errors, write_whole, written_whole
+from lite_selfplay.tasks.registry import OBJECTS
 
 if TYPE_CHECKING:
     import numpy as np
@@ -53,37 +56,52 @@ class RunFolder:
                 raise self._taken()
 
     def _taken(self) -> RunFolderError:
+        again = f", or go on with `lite-selfplay train --resume {self.path}`"
         return RunFolderError(
-            f"{self.path} exists already and a run folder is never overwritten: choose another --run-dir, or go on "
-            f"with `lite-selfplay train --resume {self.path}`"
+            f"{self.path} exists already and a run folder is never overwritten: choose another --run-dir"
+            f"{again if os.path.isfile(self.path / CONFIG) else ''}"
         )
 
-    def create(self, config: RunConfig) -> None:
-        """Make the folder and write `config.yaml`. Raises RunFolderError where it is not free or cannot be written."""
+    def create(self, config: RunConfig, tasks: str = "", **facts: Any) -> None:
+        """Make the folder with `config.yaml`, what `write_environment` writes and `tasks`, problems that were given as
+        objects, in one rename where none was there.
+
+        Raises RunFolderError where it is not free or cannot be written.
+        """
         self.require_free()
-        new = [path for path in (self.path, *self.path.parents) if not os.path.lexists(path)]
+        new = [path for path in self.path.parents if not os.path.lexists(path)]
+        # An empty folder that is there stays: it may be where a disk is mounted.
+        aside = self.path if self.path.exists() else self.path.with_name(f".{self.path.name}.{os.getpid()}")
         try:
-            self.path.mkdir(parents=True, exist_ok=True)
-            with (self.path / CONFIG).open("x", encoding="utf-8") as file:
+            aside.mkdir(parents=True, exist_ok=True)
+            with (aside / CONFIG).open("x", encoding="utf-8") as file:
                 file.write(config.to_yaml())
-        except FileExistsError:  # another run was quicker
-            raise self._taken() from None
+            if tasks:
+                write_whole(aside / OBJECTS, tasks + "\n")
+            RunFolder(aside).write_environment(**facts)
+            if aside != self.path:
+                aside.rename(self.path)
         except OSError as error:
+            if aside != self.path:
+                shutil.rmtree(aside, ignore_errors=True)
+            if (self.path / CONFIG).exists():  # another run was quicker
+                raise self._taken() from None
             with contextlib.suppress(OSError):
                 for path in new:
-                    path.rmdir() if os.path.lexists(path) else None
+                    path.rmdir()
             raise RunFolderError(f"cannot write to {self.path}: {error.strerror or error}") from None
 
     @classmethod
     def open(cls, path: Path) -> "RunFolder":
         """A folder that a run wrote. Raises RunFolderError for any other."""
         if not os.path.isfile(path / CONFIG):
-            raise RunFolderError(f"{path} is not a run folder: it has no {CONFIG}")
+            raise RunFolderError(f"{path} is not a run folder: it has no {CONFIG}{nearest_runs(path)}")
         return cls(path)
 
     def config(self) -> RunConfig:
         """The run's configuration. Raises ConfigError."""
-        return RunConfig.of(load_layer(self.path / CONFIG), {"run": {"dir": str(self.path)}})
+        config = RunConfig.of(load_layer(self.path / CONFIG), {"run": {"dir": str(self.path)}})
+        return config.learning_from(self.path / OBJECTS) if os.path.isfile(self.path / OBJECTS) else config
 
     def config_to_load(self, trust_remote_code: bool, unsafe_code: bool = False) -> RunConfig:
         """`config`, for who loads the base, the game and the tasks.
@@ -118,7 +136,7 @@ class RunFolder:
         """Raises RunFolderError where a part of the folder is a link, through which a run would write elsewhere."""
         parts = (ADAPTERS, CHECKPOINTS, CARD, BUDGET, EVALUATIONS, EXAMPLES, COLLECTIONS, PREFLIGHT, LOCK)
         of_trackers = (TRACKER, TENSORBOARD, WANDB)
-        for name in (CONFIG, ENVIRONMENT, METRICS, EPISODES, *parts, *of_trackers, ROLLOUTS, TOKENS):
+        for name in (CONFIG, ENVIRONMENT, METRICS, EPISODES, OBJECTS, *parts, *of_trackers, ROLLOUTS, TOKENS):
             require_no_link(self.path / name)
 
     def require_elsewhere(self, place: str, what: str) -> None:
@@ -232,6 +250,17 @@ class RunFolder:
         facts = {**environment(), **facts}
         with write_errors(f"to {self.path}"):
             write_whole(self.path / ENVIRONMENT, json.dumps(facts, indent=2) + "\n")
+
+
+def nearest_runs(path: Path) -> str:
+    """The run that is called most alike, of those beside a path, here and in `runs`, as a sentence after another one.
+
+    Empty where there is none, or something at the path.
+    """
+    places = {Path(), Path("runs"), *([path.parent] if os.path.isdir(path.parent) else [])}
+    runs = sorted(str(found.parent) for place in places for found in place.glob(f"*/{CONFIG}"))
+    near = difflib.get_close_matches(str(path), runs, 1, 0.0)
+    return f". The nearest run is {near[0]}" if near and not os.path.exists(path) else ""
 
 
 @contextlib.contextmanager

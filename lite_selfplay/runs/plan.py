@@ -73,26 +73,22 @@ class Plan:
         length = "until the game ends" if game.open_ended else f"{run.steps} steps"
         seats = [f"{name} (lr {seat.lr:g}, rank {seat.rank})" for name, seat in config.seats.items()]
         base = f"{config.model.name} in {config.model.precision}"
+        why = {choice.what: f" ({choice.why}; {choice.flag} changes that)" for choice in self.choices}
         rows = {
             "run": f"{config.game.label} with {base}, {length}, seed {run.seed}",
             **self._drawn(),
             "caution": self.task.caution,
             "seats": ", ".join(seats) + (f", from {run.init}" if run.init else ""),
             "samplers": ", ".join(config.rollouts.servers),
-            "backend": config.model.backend if self._is_chosen("backend") else "",
-            "thinking": config.model.thinking if self._is_chosen("thinking") else "",
+            **{key: getattr(config.model, key) if key in why else "" for key in ("backend", "thinking")},
             "before the first step": f"a look at the base decides on {', '.join(self.open)}" if self.open else "",
             "minutes": f"{run.minutes:g}, for as many of the steps as fit" if run.minutes else "",
             "cold start": self._taught(),
             "a step": self._sampled(),
             "evaluation": self._measured(),
         }
-        why = {choice.what: f" ({choice.why}; {choice.flag} changes that)" for choice in self.choices}
         shown = [f"{what}: {value}{why.get(what, '')}" for what, value in rows.items() if value]
         return shown + game.describe(run.steps)
-
-    def _is_chosen(self, what: str) -> bool:
-        return any(choice.what == what for choice in self.choices)
 
     def _drawn(self) -> dict[str, str]:
         tasks, each = self.config.tasks, self.config.run.problems_per_step
@@ -183,9 +179,10 @@ def plan(config: RunConfig, *, own_checker: bool = False, choices: Sequence[Choi
     task = training_side(task, kept_apart)
     tokens = resolved.run.max_completion_tokens or task.max_completion_tokens
     reward = resolved.run.reward
+    taught = resolved.cold_start.enabled and resolved.run.init is None  # else it was, where it starts from
     files: dict[str, dict[str, Any]] = {
         "tasks": {"train": absolute(tasks)},
-        "cold_start": {"source": absolute(resolved.cold_start.source), "enabled": _cold_starts(resolved)},
+        "cold_start": {"source": absolute(resolved.cold_start.source), "enabled": taught},
         "eval": {"tasks": resolved.eval.tasks and absolute(resolved.eval.tasks)},
         "model": {"backend": _backend(resolved)},
         "rollouts": {"folder": (folder := resolved.rollouts.folder) and os.path.abspath(folder)},
@@ -295,7 +292,9 @@ def _check_problems(ready: Plan, own_checker: bool) -> None:
         if missing is not None:
             raise ConfigError(f"{name} needs an answer to every problem; {missing} has none")
     judged = [ready.held_out, *([] if own_checker else ready.sources.values())]
-    if game.runs_programs or any(map(_are_programs, judged)):
+    # Those of a procedural task are alike.
+    looked = (p for each in judged for p in (each if isinstance(each, list) else each[:_LOOKED_AT]))
+    if game.runs_programs or any(problem.kind == PROGRAM for problem in looked):
         shared_sandbox(unsafe_code=ready.config.tasks.unsafe_code)  # refused before anything is loaded
     _check_examples(ready, own_checker)
     if own_checker:
@@ -309,12 +308,6 @@ def _check_examples(ready: Plan, own_checker: bool = False) -> None:
     config = ready.config
     options: dict[str, Any] = {"own_checker": own_checker, "data_dir": config.tasks.data_dir}
     require_examples(config.cold_start, ready.task, ready.game, held_out=ready.never_taught, **options)
-
-
-def _are_programs(problems: Sequence[Problem]) -> bool:
-    """Whether the answer to any of some problems is a program; those of a procedural task are alike."""
-    looked_at = problems if isinstance(problems, list) else problems[:_LOOKED_AT]
-    return any(problem.kind == PROGRAM for problem in looked_at)
 
 
 def held_out(config: RunConfig) -> list[Problem]:
@@ -339,8 +332,3 @@ def _data_folder(config: RunConfig, specs: Iterable[Any]) -> str | None:
     used = any(isinstance(spec, str) and is_data(spec) for spec in specs)
     given = config.tasks.data_dir or (os.environ.get(DATA_VARIABLE) if used else None)
     return str(Path(given).resolve()) if given else None
-
-
-def _cold_starts(config: RunConfig) -> bool:
-    """Seats that start from another run's were taught there."""
-    return bool(config.cold_start.enabled) and config.run.init is None

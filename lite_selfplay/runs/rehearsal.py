@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lite_selfplay.config.guard import guarded
-from lite_selfplay.data import Completion, Problem, Sampling
+from lite_selfplay.data import Completion, Problem, Sampling, StopReason
 from lite_selfplay.errors import ConfigError, GameError, RewardError
 from lite_selfplay.games import Game
 from lite_selfplay.games.prompts import fill
@@ -130,8 +130,22 @@ def tried(reward: RewardFunction, task: Task, progress: Progress) -> list[Tried]
     answered = [problem for problem in islice(task.problems, 200) if problem.answer is not None][:2]
     if not answered:
         raise ConfigError(f"{task.name} has no problem with an answer to make completions up from")
-    texts = [(problem, kind, text) for problem in answered for kind, text in _texts(problem).items()]
-    pairs = [(_completion(problem, kind, text), problem) for problem, kind, text in texts]
+    texts = []
+    for problem in answered:
+        answer, solution = str(problem.answer), solution_of(problem) or "I work it out step by step."
+        said = {
+            "right": draft(solution, answer),
+            "right, no format": f"It is {answer}.",
+            "wrong": draft("I guess.", "1" if answer == "0" else "0"),
+            "empty": "",
+            "cut off": solution[: max(1, len(solution) // 2)],
+        }
+        texts += [(problem, kind, text) for kind, text in said.items()]
+    pairs = []
+    for problem, kind, text in texts:
+        stop: StopReason = "length" if kind == "cut off" else "eos"
+        prompt = fill("solver", problem=problem.text)
+        pairs.append((Completion(prompt, text, (), tuple(text.encode()), (), stop, "", -1, Sampling()), problem))
     with guarded(name_of(reward), RewardError, progress.warn, judges=True):
         paid = call_reward(reward, pairs)
     with Verifier() as verifier:
@@ -140,22 +154,6 @@ def tried(reward: RewardFunction, task: Task, progress: Progress) -> list[Tried]
         Tried(problem.text, kind, text, verdict.score, checked.correct)
         for (problem, kind, text), verdict, checked in zip(texts, paid, judged, strict=True)
     ]
-
-
-def _texts(problem: Problem) -> dict[str, str]:
-    answer, solution = str(problem.answer), solution_of(problem) or "I work it out step by step."
-    return {
-        "right": draft(solution, answer),
-        "right, no format": f"It is {answer}.",
-        "wrong": draft("I guess.", "1" if answer == "0" else "0"),
-        "empty": "",
-        "cut off": solution[: max(1, len(solution) // 2)],
-    }
-
-
-def _completion(problem: Problem, kind: str, text: str) -> Completion:
-    prompt, ids = fill("solver", problem=problem.text), tuple(text.encode())
-    return Completion(prompt, text, (), ids, (), "length" if kind == "cut off" else "eos", "", -1, Sampling())
 
 
 def in_a_sentence(found: Sequence[Tried]) -> str:

@@ -29,7 +29,7 @@ from lite_selfplay.models.chat import Chat
 from lite_selfplay.runs.aside import AsideTable
 from lite_selfplay.runs.budget import Budget
 from lite_selfplay.runs.checkpoints import Checkpoint, load_checkpoint, read_state
-from lite_selfplay.runs.choices import LONGEST, Streams, after_a_look, seen_enough, wanted
+from lite_selfplay.runs.choices import LONGEST, Streams, after_a_look, seen_enough, wanted, without_its_card
 from lite_selfplay.runs.folder import BUDGET, COLD_START, COLLECTIONS, ROLLOUTS, RunFolder
 from lite_selfplay.runs.plan import OPTIONAL, evaluation_steps, mode_of_the_base
 from lite_selfplay.runs.preflight import Played, play, preflight, seconds_for, settled
@@ -93,6 +93,8 @@ class Session:
         self.identity = {"base": model.identity, "game": ready.config.game.label}
         section, self._path = ready.config.model, model.path
         self.chat = Chat.load(model.path, section.thinking, trust_remote_code=section.trust_remote_code)
+        if doubt := without_its_card(ready.config):
+            self.progress.warn(doubt)
         self.progress.say(f"loading {model.name} in {ready.config.model.precision}")
         self.backend = choose_backend(
             model.path,

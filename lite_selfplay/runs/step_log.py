@@ -185,7 +185,9 @@ class Bookkeeper:
 
     def _show(self, step: int, metrics: Mapping[str, Any]) -> None:
         progress, game = self._progress, type(self._game)
-        steps, left = (None, None) if game.open_ended else (self.config.run.steps, self._time_left(step))
+        each = (time.perf_counter() - self._started) / (step + 1 - self._first_step)
+        steps = None if game.open_ended else self.config.run.steps
+        left = None if steps is None else each * (steps - step - 1)
         line = progress_line(game, metrics, steps, left, progress.verbose)
         progress.step(metrics, line)
         progress.advance(step + 1)
@@ -208,7 +210,3 @@ class Bookkeeper:
         if step - self._warned.get(kind, -WARNING_EVERY) >= WARNING_EVERY:
             self._warned[kind] = step
             self._progress.warn(sentence)
-
-    def _time_left(self, step: int) -> float:
-        played = step + 1 - self._first_step
-        return (time.perf_counter() - self._started) / played * (self.config.run.steps - step - 1)

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any
 from lite_selfplay.config import RunConfig, SeatConfig
 from lite_selfplay.config.user_files import file_of
 from lite_selfplay.data import BASE, EvalSpec, Problem
-from lite_selfplay.errors import ConfigError, RunFolderError, TaskError, UnknownNameError
+from lite_selfplay.errors import ConfigError, ModelNotFoundError, RunFolderError, TaskError, UnknownNameError
 from lite_selfplay.games import make_game
 from lite_selfplay.games.modes import find_mode
 from lite_selfplay.models.silence import quiet
 from lite_selfplay.models.sources import require_known
-from lite_selfplay.runs.folder import ADAPTERS, CHECKPOINTS, CONFIG, EVALUATIONS, EXAMPLES, RunFolder
+from lite_selfplay.runs.folder import ADAPTERS, CHECKPOINTS, CONFIG, EVALUATIONS, EXAMPLES, RunFolder, nearest_runs
 from lite_selfplay.runs.plan import draws_problems, held_out
 from lite_selfplay.tasks import Task, is_data, load_task, without
 from lite_selfplay.tasks.files import read_object_lines, require_no_link, sha256_of
@@ -70,7 +70,16 @@ class Target:
             game = make_game(config.game.name, config.game.options, **sizes)
             spec = game.evaluation()
             return cls(str(name), config, folder, spec.mode, spec.seats, game.other_evaluations())
-        require_known(str(name))
+        place, near = Path(name), nearest_runs(Path(name))
+        in_it = os.path.isdir(place.parent) and any(place.parent.glob(f"*/{CONFIG}"))
+        # Where runs lie, a path is no hub id, as `runs/nope` might be.
+        if not os.path.exists(place) and place.parent != Path() and (place.parent.name == "runs" or in_it):
+            raise RunFolderError(f"there is no run at {name}{near}")
+        try:
+            require_known(str(name))
+        except (UnknownNameError, ModelNotFoundError) as error:
+            error.args = (f"{str(error).rstrip('.')}{near}",)
+            raise
         # A configuration names a game; there is none. Its one seat is there because PEFT wants an adapter.
         config = RunConfig(
             game="none",

@@ -16,6 +16,7 @@ from typing import Any
 
 from lite_selfplay.config import RunConfig
 from lite_selfplay.errors import ConfigError, RunFolderError
+from lite_selfplay.evaluation.tables import scores_of
 from lite_selfplay.games import Game
 from lite_selfplay.runs.folder import TENSORBOARD, TRACKER
 from lite_selfplay.runs.report.curves import curves_of
@@ -88,7 +89,9 @@ class Tracker(Progress):
             self._log(curve_values(self._game, metrics), self._done)
 
     def evaluated(self, name: str, result: Mapping[str, Any], line: str) -> None:
-        self._log(evaluation_values(result), max(0, result.get("step", self._done)))
+        about = f"pass@1, {result['n']} held-out problems"
+        values = {_tag(LEARNING, about, seat): score["pass_at_1"] for seat, score in scores_of(result).items()}
+        self._log(values, max(0, result.get("step", self._done)))
 
     def warn(self, sentence: str) -> None:
         self._log({"warnings": fenced(sentence)}, self._done)
@@ -120,13 +123,6 @@ TRACKERS = {kind: partial(Tracker, kind) for kind in ("tensorboard", "wandb", "t
 def curve_values(game: type[Game], metrics: Mapping[str, Any]) -> dict[str, float]:
     """A step's point on each curve of the viewer, by group, name and line."""
     return {_tag(curve.group, curve.name, curve.line): curve.values[-1] for curve in curves_of(game, [metrics])}
-
-
-def evaluation_values(result: Mapping[str, Any]) -> dict[str, float]:
-    """pass@1 of every seat and direction."""
-    scores = {**result["seats"], **result.get("directions", {})}
-    name = f"pass@1, {result['n']} held-out problems"
-    return {_tag(LEARNING, name, seat): score["pass_at_1"] for seat, score in scores.items()}
 
 
 def _tag(*parts: str) -> str:

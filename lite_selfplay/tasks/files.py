@@ -7,7 +7,9 @@ place by a rename, so that a crash or a full disk leaves the older file or folde
 
 import codecs
 import contextlib
+import csv
 import hashlib
+import io
 import json
 import math
 import os
@@ -18,7 +20,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 from safetensors import SafetensorError
 
-from lite_selfplay.config.user_files import failing_as, open_file, read_file, require_file
+from lite_selfplay.config.user_files import failing_as, open_file, read_file, read_utf8, require_file
 from lite_selfplay.errors import LiteSelfPlayError, RunFolderError
 
 if TYPE_CHECKING:
@@ -65,6 +67,21 @@ def read_object_lines(path: Path, error: type[LiteSelfPlayError]) -> Iterator[tu
             line = line.removeprefix(codecs.BOM_UTF8)
         if line.strip():
             yield number, parse_object(line.rstrip(), f"{path}, line {number}", error)
+
+
+def read_rows(path: Path, error: type[LiteSelfPlayError]) -> Iterator[tuple[int, dict[str, Any]]]:
+    """`read_object_lines`, and the same of a CSV file: its first line names the columns, empty cells are left out."""
+    if path.suffix.lower() != ".csv":
+        yield from read_object_lines(path, error)
+        return
+    rows = csv.DictReader(io.StringIO(read_utf8(path, error), newline=""), strict=True)
+    try:
+        for row in rows:
+            if None in row or None in row.values():
+                raise error(f"{path}, line {rows.line_num}: not as many cells as the first line has")
+            yield rows.line_num, {name: cell for name, cell in row.items() if cell.strip()}
+    except csv.Error as problem:
+        raise error(f"{path}, line {rows.line_num}: not CSV ({problem})") from None
 
 
 def lines_of(path: Path, error: type[LiteSelfPlayError], limit: int | None = None) -> Iterator[tuple[int, bytes]]:

@@ -18,7 +18,7 @@ from lite_selfplay.data import Problem
 from lite_selfplay.errors import TaskError
 from lite_selfplay.tasks.base import Task
 from lite_selfplay.tasks.columns import KINDS, Columns, problem_of_row
-from lite_selfplay.tasks.files import read_object_lines
+from lite_selfplay.tasks.files import read_object_lines, read_rows
 from lite_selfplay.tasks.split import fingerprint
 
 DATA_VARIABLE = "LITE_SELFPLAY_DATA"
@@ -212,13 +212,14 @@ def hub_task(
     sha256: str = "",
     data_dir: str = "",
 ) -> Task:
-    """`hub:OWNER/NAME[:SPLIT]`: any data set, with a map of its columns as options (see `Columns`).
+    """`hub:OWNER/NAME[:SPLIT]`, or a file by its path: any data set, with a map of its columns as options (`Columns`).
 
     Several columns are joined with `+`: `hub:me/sums:test,problem=Body+Question,answer=Answer,kind=number`. Without
     `problem`, the column `problem` or `question`. `sha256` pins the problems by their fingerprint. All rows, whichever
     side is asked for. Raises TaskError for anything that cannot be had or read.
     """
-    hub, _, split = dataset.partition(":")
+    is_file = os.path.isfile(dataset)
+    hub, _, split = (dataset, "", "") if is_file else dataset.partition(":")
     if not hub:
         raise TaskError("hub needs the name of a data set, as in hub:openai/gsm8k:test,config=main")
     if kind not in KINDS:
@@ -230,7 +231,11 @@ def hub_task(
         )
         for name in ([""] if problem else ["problem", "question"])
     ]
-    origin, rows = read_data(data, {name for columns in maps for name in columns.names}, data_folder=data_dir)
+    if is_file:
+        origin, hub = Path(dataset).name, Path(dataset).stem
+        rows: Rows = ((f"{dataset}, line {number}", row) for number, row in read_rows(Path(dataset), TaskError))
+    else:
+        origin, rows = read_data(data, {name for columns in maps for name in columns.names}, data_folder=data_dir)
     problems = [
         problem_of_row(
             row, next((c for c in maps if c.fit(row)), maps[0]), where, f"{hub.rpartition('/')[2]}-{n}", kind=kind
@@ -239,7 +244,7 @@ def hub_task(
     ]
     if sha256:
         require_fingerprint(f"hub:{dataset}", problems, sha256)
-    return Task(f"hub:{dataset}", problems, origin=origin)
+    return Task(hub if is_file else f"hub:{dataset}", problems, origin=origin)
 
 
 def _names(text: str) -> tuple[str, ...]:

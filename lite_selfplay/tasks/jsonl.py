@@ -1,14 +1,15 @@
-"""Problems from a JSONL file, for users' own data and for downloaded benchmarks."""
+"""Problems from a JSONL or CSV file, for users' own data and for downloaded benchmarks."""
 
 import os
 import re
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from lite_selfplay.data import Problem
 from lite_selfplay.errors import TaskError
 from lite_selfplay.tasks.code_benchmarks import humaneval, mbpp, program_of_row
-from lite_selfplay.tasks.files import read_object_lines
+from lite_selfplay.tasks.files import read_rows
 from lite_selfplay.tasks.programs import problem_of_object
 from lite_selfplay.verify.math import check_all, references
 from lite_selfplay.verify.programs.idle import require_failing
@@ -18,7 +19,7 @@ _THOUSANDS = re.compile(r"[-+$]*\d{1,3}(,\d{3})+(\.\d*)?%?")
 
 
 def read_jsonl(path: Path) -> list[Problem]:
-    """Every line of a file as a problem; blank lines are skipped.
+    """Every line of a file, or row of a `.csv` file, as a problem; blank lines are skipped.
 
     A line is an object with `problem` or `question`, usually `answer` (of a worked solution, what follows `####`), and
     possibly `id`; other columns are kept in `Problem.extra`. A worked solution is kept there as `solution`; a column
@@ -29,9 +30,13 @@ def read_jsonl(path: Path) -> list[Problem]:
     """
     if not os.path.exists(path):
         raise TaskError(f"no task file at {path}")
+    return to_problems(read_rows(path, TaskError), path)
+
+
+def to_problems(rows: Iterable[tuple[int, dict[str, Any]]], path: Path) -> list[Problem]:
+    """Rows as problems, as `read_jsonl` describes them, each after its line number in what is called `path`."""
     problems = {
-        (where := f"{path}, line {number}"): to_problem(row, where, f"{path.stem}-{number}")
-        for number, row in read_object_lines(path, TaskError)
+        (where := f"{path}, line {number}"): to_problem(row, where, f"{path.stem}-{number}") for number, row in rows
     }
     require_failing(problems.items())
     if not problems:
@@ -46,7 +51,10 @@ def to_problem(row: dict[str, Any], where: str, default_id: str) -> Problem:
     if key is None and read is not None and (program := program_of_row(row, read, where, default_id)) is not None:
         return program
     if key is None:
-        raise TaskError(f"{where}: neither 'problem' nor 'question' among its columns ({', '.join(row) or 'none'})")
+        raise TaskError(
+            f"{where}: neither 'problem' nor 'question' among its columns ({', '.join(row) or 'none'}): name those "
+            "that stand for them behind the file's name, as in FILE:problem=prompt,answer=solution"
+        )
     text = row[key]
     if not isinstance(text, str) or not text.strip():
         raise TaskError(f"{where}: {key!r} must be a non-empty text")

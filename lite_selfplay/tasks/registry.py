@@ -4,17 +4,20 @@ import inspect
 import os
 import re
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from lite_selfplay.config.guard import guarded
-from lite_selfplay.config.user_files import file_of, load, options_of
+from lite_selfplay.config.user_files import DATA_FILE, file_of, load, options_of, require_file
 from lite_selfplay.errors import TaskError, UnknownNameError
 from lite_selfplay.tasks.arithmetic import arithmetic
 from lite_selfplay.tasks.base import Task
 from lite_selfplay.tasks.benchmarks import BENCHMARKS, MAKERS
 from lite_selfplay.tasks.code_arithmetic import code_arithmetic
+from lite_selfplay.tasks.files import parse_object
 from lite_selfplay.tasks.gym import reasoning_gym
-from lite_selfplay.tasks.jsonl import read_jsonl
+from lite_selfplay.tasks.hub import hub_task
+from lite_selfplay.tasks.jsonl import read_jsonl, to_problems
 from lite_selfplay.tasks.procedural import letters
 from lite_selfplay.tasks.stories import stories
 from lite_selfplay.verify.programs.idle import require_failing
@@ -34,6 +37,9 @@ _registry: dict[str, Maker] = {
     "stories": stories,
     **MAKERS,
 }
+
+OBJECTS = "tasks.jsonl"
+"""The file of a run that holds problems which were given as objects: before it is there, a text of JSON lines."""
 
 # Tasks whose first option is the bare name of a data set.
 _OF_A_DATA_SET = ("hub", "reasoning-gym")
@@ -90,7 +96,8 @@ def split_specs(text: str) -> list[str]:
 
 
 def load_task(spec: str, *, seed: int = 0, held_out: bool = False, data_dir: str | None = None) -> Task:
-    """A task from what `--tasks` takes: a `.jsonl` file, a name with options (`letters:named=10`), or a function of
+    """A task from what `--tasks` takes: a `.jsonl` or `.csv` file, with `:problem=COLUMN,answer=COLUMN` behind it where
+    its columns are called otherwise (see `hub_task`), a name with options (`letters:named=10`), or a function of
     one's own, `FILE.py:FUNCTION` (see `Maker`), after which options may follow in the same way.
 
     A task that is made by name gives problems for training, or with `held_out` those that training never sees, whatever
@@ -100,12 +107,21 @@ def load_task(spec: str, *, seed: int = 0, held_out: bool = False, data_dir: str
     few different problems; UnknownNameError with near names; ConfigError where there is no such function.
     """
     name, _, options = spec.partition(":")
+    if spec.startswith("{"):
+        rows = enumerate((parse_object(line.encode(), OBJECTS, TaskError) for line in spec.split("\n")), 1)
+        return Task(Path(OBJECTS).stem, to_problems(rows, Path(OBJECTS)), origin=OBJECTS)
     if file_of(spec) is not None:
         return _made(load(spec, "--tasks", "function", options=True), spec, seed, held_out, options_of(spec))
+    if (mapped := DATA_FILE.fullmatch(spec)) is not None:
+        require_file(Path(mapped["file"]), TaskError)
+        return _made(partial(hub_task, dataset=mapped["file"]), spec, seed, held_out, mapped["options"])
+    if _is_file(spec) and not os.path.exists(spec) and re.fullmatch(r"[\w-]+/[\w-]+", spec):
+        own = [f"`{known}`" for known, benchmark in BENCHMARKS.items() if benchmark.hub.lower() == spec.lower()]
+        raise TaskError(f"no task file at {spec}: did you mean {' or '.join([*own, f'`hub:{spec}`'])}?")
     if _is_file(spec):
         return Task(Path(spec).stem, read_jsonl(Path(spec)), origin=Path(spec).name)
     if name not in _registry:
-        hint = "A file must end in .jsonl; FILE.py:FUNCTION is your own."
+        hint = "A file must end in .jsonl or .csv; FILE.py:FUNCTION is your own."
         raise UnknownNameError("task", name, _registry, hint)
     given = f"dataset={options}" if name in _OF_A_DATA_SET else options
     return _made(_registry[name], name, seed, held_out, given, data_dir if name in _DATA else None)
@@ -113,7 +129,7 @@ def load_task(spec: str, *, seed: int = 0, held_out: bool = False, data_dir: str
 
 def _is_file(spec: str) -> bool:
     slashed = "/" in spec and spec.partition(":")[0] not in _registry
-    return spec.endswith((".jsonl", ".json")) or slashed or os.path.isfile(spec)
+    return spec.endswith((".jsonl", ".json", ".csv")) or slashed or os.path.isfile(spec)
 
 
 def _made(maker: Maker, name: str, seed: int, held_out: bool, options: str, data_dir: str | None = None) -> Task:

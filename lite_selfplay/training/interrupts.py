@@ -19,6 +19,7 @@ from typing import Any, Self
 from lite_selfplay.errors import Interrupted
 
 HANGUP: signal.Signals | None = getattr(signal, "SIGHUP", None)  # not on Windows
+NOTHING_SAVED = "stopped: nothing was saved"
 
 
 def stopping_signals() -> tuple[signal.Signals, ...]:
@@ -48,6 +49,9 @@ class Interrupts:
 
     def __enter__(self) -> Self:
         if threading.current_thread() is threading.main_thread():
+            around = getattr(signal.getsignal(signal.SIGTERM), "__self__", None)
+            if isinstance(around, Interrupts) and around._unheard:
+                raise KeyboardInterrupt
             self._before = {number: signal.signal(number, self._ask) for number in stopping_signals()}
         return self
 
@@ -55,17 +59,27 @@ class Interrupts:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         for number, handler in self._before.items():
-            signal.signal(number, handler)
+            if signal.getsignal(number) == self._ask:
+                signal.signal(number, handler)
+        if self._unheard and isinstance(error, Exception):
+            raise KeyboardInterrupt from None
+
+    @property
+    def _unheard(self) -> bool:
+        """Whether it has raised KeyboardInterrupt. A library that is being imported may make another error of that,
+        or none at all."""
+        return self._asked is not None and not self._polled
 
     def _ask(self, number: int, frame: FrameType | None) -> None:
         if number != HANGUP and not self._patient:
             if self._insisted:
+                os.write(2, b"stopped at once\n")
                 os._exit(130)
             self._insisted = True
         if self._asked is not None:
             return
         self._asked = signal.Signals(number).name
-        if not self._polled:
+        if self._unheard:
             raise KeyboardInterrupt
 
 

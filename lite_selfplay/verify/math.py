@@ -76,13 +76,9 @@ def references(answer: Any) -> list[list[str]]:
             )
         return [alternative for item in answer["any_of"] for alternative in references(item)]
     items = answer if isinstance(answer, list | tuple | set | frozenset) else [answer]
-    return [[value for item in items for value in _reference_values(str(item))]]
-
-
-def _reference_values(text: str) -> list[str]:
-    text = text.rpartition("####")[2]
+    texts = [str(item).rpartition("####")[2] for item in items]
     # An overlong reference is not split: it is refused because of its length.
-    return values(text) if len(text) <= MAX_CHARACTERS else [text]
+    return [[value for text in texts for value in (values(text) if len(text) <= MAX_CHARACTERS else [text])]]
 
 
 def _verdict(completion: str | Completion, answer: Any, thinks: bool, block_only: bool) -> Verdict:

@@ -105,10 +105,6 @@ class _Batch:
         self.waiting = deque(range(len(self.questions)))
 
 
-def _default_size() -> int:
-    return min(2, os.cpu_count() or 1)
-
-
 class WorkerPool:
     """Up to `size` checking processes, started at the first question and kept for later ones.
 
@@ -132,7 +128,7 @@ class WorkerPool:
         command: Sequence[str] | None = None,
         poll: Callable[[], None] = lambda: None,
     ):
-        self.size = size or _default_size()
+        self.size = size or min(2, os.cpu_count() or 1)
         self.deadline, self.poll = deadline, poll
         module = [sys.executable, "-P", "-m", "lite_selfplay.verify.gym_worker"]
         self._command = list(command) if command else [*module, str(deadline), str(memory_mb)]

@@ -10,12 +10,10 @@ import torch
 from safetensors.torch import load_file
 
 from lite_selfplay import RunConfig, evaluate, load_run, train
-from lite_selfplay.data import BASE
-from lite_selfplay.games.prompts import fill
 from lite_selfplay.runs.api import resume
 from tests.card import pretend
-from tests.gpu.test_seats import LESSONS
-from tests.made_runs import same, seat_weights, write_lines
+from tests.gpu.test_seats import LESSONS, played
+from tests.made_runs import same, seat_weights
 from tests.varied_reward import varied
 
 Config = Callable[..., dict[str, Any]]
@@ -64,23 +62,4 @@ SHORT = ("agon", "pasodoble", "spc")
     "game", [game if game in SHORT else pytest.param(game, marks=pytest.mark.long) for game in LESSONS]
 )
 def test_every_game_plays_a_step(game: str, tmp_path: Path, t4: pretend.Card):
-    lines = [{"prompt": fill("solver", problem="1 + 2"), "completion": f"<answer>{value}</answer>"} for value in (3, 4)]
-    write_lines(tmp_path / "examples.jsonl", lines)
-    lesson = {"cold_start": {"enabled": True, "steps": 1, "examples_per_step": 2}, **LESSONS[game]}
-    if "tasks" not in lesson or game in ("agon", "grpo", "rent", "self-refine"):
-        lesson["cold_start"]["source"] = str(tmp_path / "examples.jsonl")
-    config: dict[str, Any] = {
-        "game": game,
-        "model": "tiny",
-        "backend": "transformers",
-        "group_size": 4,
-        "problems_per_step": 2,
-        "steps": 1,
-        "max_completion_tokens": 20,
-        "run_dir": tmp_path / "run",
-    }
-    run = train(RunConfig(**{**config, **lesson}))
-    rows = run.metrics_rows()
-    assert sum(row["tokens"]["generated"] for row in rows) > 0
-    assert all(row.get("nonfinite_what") is None for row in rows)
-    assert {row["seat"] for row in run.episodes()} <= {*run.seats, BASE}
+    played(game, tmp_path, 1, backend="transformers", eval_limit=2)

@@ -124,6 +124,12 @@ def test_what_runs_in_one_process_refuses_to_be_one_of_several(
         ((*AGON, "--config", "."), "cannot read ."),
         ((*AGON, "--reward", "none.py:mine"), "--reward: no file at none.py"),
         ((*AGON, "--reward", "mine"), "--reward takes FILE.py:FUNCTION"),
+        (
+            (*AGON, "--dry-run", "--model", "nowhere/base"),
+            "nowhere/base is neither a local folder nor, whole, in the hub's",
+        ),
+        ((*AGON, "--dry-run", "--model", "none.gguf"), "no .gguf file at none.gguf"),
+        ((*AGON, "--dry-run", "--model", "."), "the folder . is not a model: it lacks config.json"),
         ((*AGON, "--dry-run", "--reward", "none.py:mine"), "--reward: no file at none.py"),
         ((*AGON, "--dry-run", "--group-size", "1"), "run.group_size: "),
         (("train", "--resume", "none"), "none is not a run folder: it has no config.yaml"),
@@ -249,9 +255,9 @@ def test_a_wrong_command_line(call, here, arguments):
     ("error", "code", "sentence"),
     [
         (TrainingError("the loss is nan at step 3"), 1, "error: the loss is nan at step 3\n"),
-        (Interrupted("stopped by SIGTERM; saved"), 130, "error: stopped by SIGTERM; saved\n"),
+        (Interrupted("stopped by SIGTERM; saved"), 130, "stopped by SIGTERM; saved\n"),
         (RuntimeError("boom"), 1, "error: RuntimeError: boom (--debug shows where)\n"),
-        (KeyboardInterrupt(), 130, ""),
+        (KeyboardInterrupt(), 130, "stopped: nothing was saved\n"),
     ],
 )
 def test_a_run_that_fails(call, monkeypatch, error, code, sentence):
@@ -447,3 +453,10 @@ def test_an_interrupted_run_is_saved_and_goes_on(here, command, call):
     episodes = [json.loads(line) for line in (run / "episodes.jsonl").read_text().splitlines()]
     # A problem a step, with two drafts and two challenges.
     assert [row["step"] for row in episodes] == [step + 1 for step in range(more) for _ in range(4)]
+
+
+def test_a_dry_run_says_where_a_preset_wants_a_card(call, monkeypatch):
+    assert "the preset t4 is for a card, and this machine has none" in call(*AGON, "--preset", "t4", "--dry-run").err
+    assert call(*AGON, "--preset", "cpu", "--dry-run").err == ""
+    monkeypatch.setattr("lite_selfplay.runs.choices._card", lambda config: (16.0, False))
+    assert call(*AGON, "--preset", "t4", "--dry-run").err == ""

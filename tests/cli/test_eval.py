@@ -164,4 +164,4 @@ def test_an_interrupted_evaluation_ends_with_130(tmp_path: Path):
     assert child.returncode == 130, said.read_text()
     assert out == b""
     assert "Traceback" not in said.read_text()
-    assert said.read_text().splitlines()[-1] == "error: stopped by SIGINT"
+    assert said.read_text().splitlines()[-1] == "stopped by SIGINT"

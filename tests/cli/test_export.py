@@ -67,7 +67,7 @@ def test_an_export_that_is_another_model_ends_with_1(call, run, monkeypatch):
     ("arguments", "words"),
     [
         ((), "has the seats A, B: say which one, after the run"),
-        (("A", "--to", "onnx"), "--to is peft, merged, gguf, not 'onnx'"),
+        (("A", "--to", "onnx"), "a seat is exported to peft, merged, gguf, not to 'onnx'"),
         (("Z",), "unknown seat 'Z'"),
     ],
 )

@@ -24,6 +24,7 @@ from lite_selfplay.config import (
 from lite_selfplay.data import Sampling
 from lite_selfplay.errors import ConfigError, UnknownNameError
 from lite_selfplay.runs.plan import plan
+from lite_selfplay.tasks import load_task
 
 TINY = {"game": "agon", "model": "tiny", "tasks": "letters"}
 
@@ -260,6 +261,28 @@ def test_a_star_reaches_every_seat_and_a_name_goes_over_it():
         "seats": {"A": {"lr": 1.0, "rank": 4}, "B": {"lr": 2.0, "rank": 4}},
     }
     assert set(layer["seats"]) == {"*", "B"}
+
+
+def test_a_star_goes_over_what_an_earlier_layer_names():
+    """A file names each seat, `--lr` means all."""
+    file = {"game": "agon", "model": "tiny", "seats": {"A": {"lr": 0.1, "rank": 4}}}
+    seats = RunConfig.of(file, parse_assignment("lr=0.25"), parse_assignment("seats.B.lr=0.5")).seats
+    assert {name: (seat.lr, seat.rank) for name, seat in seats.items()} == {
+        "A": (0.25, 4), "*": (0.25, 16), "B": (0.5, 16)
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("assignment", "said"),
+    [
+        ("run.lr=1", r"did you mean run\.dir .*\? There is seats\.\*\.lr and cold_start\.lr\.$"),
+        ("learning_rate=1", r"There is seats\.\*\.lr and"),
+        ("seats.lr=1", r"unknown key 'seats\.lr': did you mean seats\.\*\.lr\?$"),
+    ],
+)
+def test_a_key_that_stands_elsewhere_is_named(assignment, said):
+    with pytest.raises(ConfigError, match=said):
+        set_by(assignment)
 
 
 def test_without_a_star_only_the_named_are_there():
@@ -525,3 +548,32 @@ def test_the_tokens_of_a_microbatch_follow_the_machine_unless_they_are_given():
     assert [chosen.tokens_at_once(on_cpu=on_cpu) for on_cpu in (True, False)] == [5, 5]
     with pytest.raises(ConfigError, match="microbatch_tokens"):
         RunConfig(**TINY, run={"microbatch_tokens": "many"})
+
+
+class Rows:
+    """What iterates over rows, as a `datasets.Dataset` does."""
+
+    def __iter__(self):
+        yield {"problem": "1 + 1?", "answer": 2}
+
+
+@pytest.mark.parametrize(
+    "tasks", [[{"problem": "1 + 1?", "answer": 2}], ({"problem": "1 + 1?", "answer": 2},), [("1 + 1?", 2)], Rows()]
+)
+def test_problems_may_be_given_as_objects(tasks):
+    text = tiny(tasks=tasks).tasks.train
+    assert text == '{"problem": "1 + 1?", "answer": 2}'
+    (problem,) = load_task(text).problems
+    assert (problem.id, problem.text, problem.answer) == ("tasks-1", "1 + 1?", 2)
+
+
+@pytest.mark.parametrize(
+    ("tasks", "said"),
+    [
+        ([], "no row"), (["ab"], "a text is no row"), ([("a", "b", "c")], "longer"), (3, "not iterable"),
+        ([{"problem": object()}], "JSON serializable"), ([{"problem": float("nan")}], "JSON compliant"),
+    ],
+)  # fmt: skip
+def test_what_is_no_list_of_problems(tasks, said):
+    with pytest.raises(ConfigError, match=rf"tasks takes the name of a task, a file, or rows .*{said}"):
+        tiny(tasks=tasks)

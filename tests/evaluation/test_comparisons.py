@@ -154,6 +154,13 @@ def sentences(found: Evaluation) -> list[str]:
     return [re.sub(r" \[[^]]*\] ", " ", comparison.sentence(), count=1) for *_, comparison in met("run", found)]
 
 
+def test_an_evaluation_prints_as_a_table():
+    found = evaluation("single", A="+++++-----", B="++++++++--")
+    lines = [line.split(maxsplit=1) for line in str(found).splitlines()]
+    assert lines == [["sums"], ["A", "50% [0, 100]"], ["B", "80% [0, 100]"], ["tokens", "20"]]
+    assert found._repr_markdown_().splitlines()[2] == "| A | 50% [0, 100] |"
+
+
 def test_every_two_seats_meet_alone():
     # Of A and B, B alone is right on p5 to p7: 3 of 3, at least 0.025^(1/3) = 29%; p = 2/8. C is as A, but for p0.
     found = evaluation("single", A="+++++-----", B="++++++++--", C="-++++-----")

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from lite_selfplay.errors import ConfigError, UnknownNameError
 from lite_selfplay.games import Game, game_names, make_game
 from lite_selfplay.testing import ScriptedTable, check_game, noisy_script
 from tests.made import play
@@ -69,6 +70,28 @@ under_every_switch = pytest.mark.parametrize(("name", "options"), CASES, ids=[f"
 
 def made(name: str, options: dict[str, Any]) -> Game:
     return make_game(name, {**SMALL.get(name, {}), **options}, group_size=3, problems_per_step=2)
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "said"),
+    [
+        ("cpmobius", {"low": 0.9}, "low must not be above high"),
+        ("cpmobius", {"max_draws": 0}, r"game\.max_draws"),
+        ("pasodoble", {"tau_sim": 1.5}, r"game\.tau_sim"),
+        ("pasodoble", {"tau_simm": 0.3}, "tau_sim"),
+        ("pasodoble", {"seats": "shared", "mode": "offline"}, "one adapter for both roles"),
+        ("pasodoble", {"seats": "shared", "freeze_proposer": True}, "one adapter for both roles"),
+        ("rzero", {"low": 0.9}, "low must not be above high"),
+        ("rzero", {"max_empty_steps": 0}, r"game\.max_empty_steps"),
+        ("rzero", {"solver_steps": 0}, "solver_steps"),
+        *(("spc", {key: value}, key) for key, value in (("rounds", -1), ("stable", 0), ("batch", 0))),
+        *(("spc", {"solvers": solvers}, "solvers") for solvers in ([], ["critic@round-1"])),
+        ("sqlm", {"topic": "code", "questions": "pregenerated"}, "bring tests"),
+    ],
+)
+def test_options_that_make_no_sense(name: str, options: dict[str, Any], said: str):
+    with pytest.raises((ConfigError, UnknownNameError), match=said):
+        make_game(name, options)
 
 
 def test_every_game_is_here():

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 import torch
-from torch import nn
 
 from lite_selfplay.config import RunConfig, SeatConfig
 from lite_selfplay.credit import stream_advantages
@@ -17,6 +16,7 @@ from lite_selfplay.runs.plan import filled_in
 from lite_selfplay.testing import ScriptedTable
 from lite_selfplay.training.microbatches import moving, rows_of
 from lite_selfplay.training.optimizer import SeatSchedule, seat_groups
+from tests.training.test_optimizer import Seats
 
 OPTIONS: dict[str, list[dict[str, Any]]] = {
     "agon": [{}, {"rotate": False}],
@@ -104,20 +104,6 @@ def test_every_game_of_the_library_is_here():
     assert set(OPTIONS) == set(game_names()) - {"spc"}
 
 
-class Seats:
-    """What a schedule needs of adapters."""
-
-    def __init__(self, names: tuple[str, ...]):
-        self.updates = dict.fromkeys(names, 0)
-        self.weights = {name: nn.Parameter(torch.ones(1)) for name in names}
-
-    def parameters(self, seat: str) -> dict[str, nn.Parameter]:
-        return {"w": self.weights[seat]}
-
-    def moved(self, seat: str) -> None:
-        self.updates[seat] += 1
-
-
 @pytest.mark.parametrize("steps", [1, 12, 17])
 @pytest.mark.parametrize(("name", "options"), CASES, ids=[f"{name} {options}" for name, options in CASES])
 def test_a_seats_schedule_ends_with_its_last_update(name: str, options: dict[str, Any], steps: int):
@@ -129,14 +115,14 @@ def test_a_seats_schedule_ends_with_its_last_update(name: str, options: dict[str
     assert {seat: seen[seat] for seat in expected} == expected
 
     linear = dict.fromkeys(game.trained_seats(), SeatConfig(lr=1.0, schedule="linear", warmup=0.0))
-    adapters: Any = Seats(game.trained_seats())
+    adapters: Any = Seats(*game.trained_seats())
     optimizer = torch.optim.SGD(seat_groups(adapters, linear), lr=1.0)
     schedule = SeatSchedule(optimizer, adapters, linear, {seat: max(1, n) for seat, n in expected.items()})
     last: dict[str, float] = {}
     for moved in each:
         for group in optimizer.param_groups:
             for weight in group["params"]:
-                weight.grad = torch.ones(1) if group["seat"] in moved else None
+                weight.grad = torch.ones_like(weight) if group["seat"] in moved else None
             if group["seat"] in moved:
                 last[group["seat"]] = group["lr"]
         schedule.step()

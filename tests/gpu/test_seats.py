@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from lite_selfplay import RunConfig, train
+from lite_selfplay import Run, RunConfig, train
 from lite_selfplay.config import ModelSection
 from lite_selfplay.data import BASE, Sampling
 from lite_selfplay.games.base import find_game, game_names
@@ -171,30 +171,26 @@ def test_every_game_has_a_lesson():
     assert list(LESSONS) == own
 
 
-@pytest.mark.parametrize("game", LESSONS)
-def test_every_game_is_played_for_three_steps(game: str, tmp_path: Path, backend_name: str):
+def played(game: str, folder: Path, steps: int, **more: Any) -> Run:
+    """A run of a game on what the random model can play of it, with nothing in it that is not finite."""
     lines = [{"prompt": fill("solver", problem="1 + 2"), "completion": f"<answer>{value}</answer>"} for value in (3, 4)]
-    (tmp_path / "examples.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    lesson = {"cold_start": {"enabled": True, "steps": 2, "examples_per_step": 2}, **LESSONS[game]}
+    (folder / "examples.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    lesson = {"cold_start": {"enabled": True, "steps": steps, "examples_per_step": 2}, **LESSONS[game]}
     if "tasks" not in lesson or game in ("agon", "grpo", "rent", "self-refine"):
-        lesson["cold_start"]["source"] = str(tmp_path / "examples.jsonl")
-    config: dict[str, Any] = {
-        "game": game,
-        "model": "tiny",
-        "backend": backend_name,
-        "group_size": 4,
-        "problems_per_step": 2,
-        "steps": 3,
-        "max_completion_tokens": 20,
-        "run_dir": tmp_path / "run",
-    }
-    run = train(RunConfig(**{**config, **lesson}))
+        lesson["cold_start"]["source"] = str(folder / "examples.jsonl")
+    sizes = {"group_size": 4, "problems_per_step": 2, "steps": steps, "max_completion_tokens": 20}
+    run = train(RunConfig(**{"game": game, "model": "tiny", **sizes, "run_dir": folder / "run", **more, **lesson}))
     rows = run.metrics_rows()
-    assert [row["step"] for row in rows] == (
-        [1, 2, 3] if game != "spc" else list(range(1, len(rows) + 1))
-    )  # it ends by itself
     assert sum(row["tokens"]["generated"] for row in rows) > 0
     assert all(row.get("nonfinite_what") is None for row in rows)
     assert {row["seat"] for row in run.episodes()} <= {*run.seats, BASE}
+    return run
+
+
+@pytest.mark.parametrize("game", LESSONS)
+def test_every_game_is_played_for_three_steps(game: str, tmp_path: Path, backend_name: str):
+    rows = played(game, tmp_path, 3, backend=backend_name).metrics_rows()
+    # SPC ends by itself.
+    assert [row["step"] for row in rows] == ([1, 2, 3] if game != "spc" else list(range(1, len(rows) + 1)))
     if game in ("agon", "grpo", "rent", "self-refine"):
         assert any(stream["rows_trained"] for row in rows for stream in row["streams"].values())

@@ -3,7 +3,7 @@
 import math
 import os
 import signal
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 
@@ -11,16 +11,16 @@ def nothing(rank: int) -> None:
     """Everything as it is."""
 
 
-def anything_goes(rank: int) -> None:
+def anything_goes(rank: int, put: Callable[[Any, str, Any], None] = setattr) -> None:
     """Whatever a random model says is a question, and an answer, 0 more often than 1: there is something to reward, and
     every seat has a gradient."""
+    from lite_selfplay import verify
     from lite_selfplay.data import Completion, Problem, Verdict
     from lite_selfplay.games.baselines import rzero
     from lite_selfplay.games.cpmobius import game as cpmobius
     from lite_selfplay.games.pasodoble import game as pasodoble
     from lite_selfplay.games.propose_solve.proposals import Proposal
     from lite_selfplay.games.sqlm import game as sqlm
-    from lite_selfplay.verify import Verifier, register_checker
 
     def proposed(completion: Completion, *_: Any) -> Proposal:
         return Proposal(completion, completion.text or "?", answer(completion))
@@ -31,11 +31,11 @@ def anything_goes(rank: int) -> None:
     def check(pairs: Sequence[tuple[Completion, Problem]], *_: Any) -> list[Verdict]:
         return [Verdict(answer(c) == p.answer, float(answer(c) == p.answer), answer(c), True) for c, p in pairs]
 
-    sqlm.read_question = lambda topic, completion: proposed(completion)
-    cpmobius.read_task = rzero.read_question = proposed
-    pasodoble.read = proposed
-    Verifier.read_answer = lambda self, completion: answer(completion)
-    register_checker("math", check)
+    put(sqlm, "read_question", lambda topic, completion: proposed(completion))
+    for module, name in ((cpmobius, "read_task"), (rzero, "read_question"), (pasodoble, "read")):
+        put(module, name, proposed)
+    put(verify.Verifier, "read_answer", lambda self, completion: answer(completion))
+    put(verify, "_CHECKERS", {**verify._CHECKERS, "math": check})
 
 
 def nan(rank: int, where: int, step: int) -> None:

@@ -45,7 +45,7 @@ def test_torchrun_plays_a_run_that_a_signal_ends_saved(tmp_path: Path):
         launcher.send_signal(signal.SIGINT)
         assert launcher.wait(60) != 0
     words = said.read_text()
-    assert re.search(r"error: (process 1 .* has left: )?stopped by SIGINT; saved before step \d+", words), words
+    assert re.search(r"(process 1 .* has left: )?stopped by SIGINT; saved before step \d+", words), words
     assert words.count("\nerror: ") == 1, words
     assert "error (process 1)" not in words
     steps = [json.loads(line)["step"] for line in (run / "metrics.jsonl").read_text().splitlines()]

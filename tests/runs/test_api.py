@@ -15,8 +15,9 @@ from transformers import AutoModelForCausalLM
 
 from lite_selfplay import Run, RunConfig, load_run, resume, train
 from lite_selfplay.data import Problem
-from lite_selfplay.errors import RewardError, RunFolderError
+from lite_selfplay.errors import ConfigError, RewardError, RunFolderError
 from lite_selfplay.models.sources import resolve
+from lite_selfplay.runs.api import free_folder
 from lite_selfplay.runs.folder import RunFolder
 from lite_selfplay.runs.plan import plan
 from lite_selfplay.runs.session import Session
@@ -62,6 +63,15 @@ def test_episodes_hold_a_line_a_completion_and_name_the_draft(trained: Run):
         assert draft["correct"] == row["draft_correct"]
         ladder = {(False, False): 0, (False, True): 0, (True, True): 2, (True, False): 3}
         assert row["reward"] == ladder[row["correct"], draft["correct"]] + 0.5 * row["well_formed"]
+
+
+def test_a_run_shows_itself_in_a_notebook(trained: Run):
+    page = trained.transcripts(1)
+    assert page._repr_markdown_() == page
+    assert page.count("\n## ") == 1
+    pictures = trained.plot()
+    assert all(path.read_bytes().startswith(b"\x89PNG") for path in pictures)
+    assert pictures._repr_html_().count("<img ") == len(pictures) >= 2
 
 
 def test_both_seats_moved_and_their_adapters_load_in_plain_peft(trained: Run):
@@ -277,3 +287,26 @@ def test_steps_without_any_signal_are_counted_and_said(tmp_path: Path):
     assert sum("3 steps in a row" in line for line in said) == 1
     assert all(row["seats"]["solver"]["updates"] == 0 for row in run.metrics_rows())
     assert not any(tensor.any() for name, tensor in seat_weights(run.path, "solver").items() if "lora_B" in name)
+
+
+def test_problems_given_as_objects_become_a_file_of_the_run(tmp_path):
+    """A resume, also of a folder that was moved, goes on with them."""
+    rows = [{"problem": "1 + 1?", "answer": "2", "note": "g.py:f"}, {"problem": "2 + 1?", "answer": "3"}]
+    small = {"game": "grpo", "model": "tiny", "group_size": 2, "problems_per_step": 1, "precision": "fp32"}
+    config = RunConfig(**small, tasks=rows, steps=1, run_dir=tmp_path / "made")
+    path = shutil.move(train(config).path, tmp_path / "moved")
+    run = resume(path, steps=2)
+    assert run.config.tasks.train == str(tmp_path / "moved" / "tasks.jsonl")
+    assert [json.loads(line) for line in (path / "tasks.jsonl").read_text().splitlines()] == rows
+    assert {row["problem_id"] for row in run.episodes()} == {"tasks-1", "tasks-2"}
+
+
+def test_two_runs_in_one_second_have_two_names(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    config = RunConfig(game="grpo", model="tiny", tasks="letters")
+    assert len({free_folder(config) for _ in range(5)}) == 5
+
+
+def test_a_run_of_no_configuration_is_refused_in_a_sentence():
+    with pytest.raises(ConfigError, match=r"takes a RunConfig, not a dict: train\(RunConfig\(game="):
+        train({"game": "agon", "model": "tiny"})  # type: ignore[arg-type]

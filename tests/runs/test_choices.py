@@ -69,6 +69,13 @@ def test_what_was_said_is_not_chosen():
     assert "eval.tasks" not in chosen("spc", "tiny")  # measured on solutions with labelled steps
 
 
+def test_a_file_that_is_given_for_both_is_divided():
+    same = {"tasks": "mine.jsonl", "eval_tasks": "mine.jsonl"}
+    assert chosen(**same)["eval.limit"] == 100
+    for other in ({"eval_limit": 7}, {"eval_tasks": "other.jsonl"}, {"tasks": "letters", "eval_tasks": "letters"}):
+        assert "eval.limit" not in chosen(**{**same, **other})
+
+
 def test_a_base_that_is_known_never_to_have_the_format_is_taught_it():
     assert chosen(model="smollm2-135m")["cold_start.enabled"] is True
     assert chosen(model="smollm2-135m", cold_start={"lr": 1e-4})["cold_start.steps"] == 7

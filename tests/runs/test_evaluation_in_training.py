@@ -54,11 +54,14 @@ def test_a_run_is_measured_before_in_between_and_after(measured: Run):
         assert set(result["seats"]) == {"A", "B"}
         assert set(result["directions"]) == {"A->B", "B->A"}
     assert "after 4 steps" in (measured.path / "README.md").read_text()
+    assert measured.comparison().splitlines()[0] == f"|  | {' | '.join(found)} |"
+    assert "from after 2 steps to after 4 steps: A->B" in measured.comparison()
 
 
 def test_measuring_changes_nothing_of_the_run(measured: Run, tmp_path: Path):
     plain = train(config(tmp_path / "plain", eval={}))
     assert not plain.evaluations()
+    assert plain.comparison() == "No evaluation was made in training."
     assert [row["text"] for row in plain.episodes()] == [row["text"] for row in measured.episodes()]
     assert all(same(seat_weights(plain.path, seat), seat_weights(measured.path, seat)) for seat in "AB")
 

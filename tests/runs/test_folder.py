@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from lite_selfplay.config import RunConfig, load_layer
 from lite_selfplay.errors import RunFolderError
-from lite_selfplay.runs.folder import CONFIG, EPISODES, METRICS, RunFolder, environment
+from lite_selfplay.runs.folder import CONFIG, ENVIRONMENT, EPISODES, METRICS, RunFolder, environment
 
 TINY = RunConfig(game="agon", model="tiny", tasks="letters", steps=3)
 
@@ -44,7 +44,20 @@ def test_a_new_folder_holds_the_configuration(tmp_path):
     folder = created(tmp_path / "runs" / "deep" / "x")
     assert RunConfig.of(load_layer(folder.path / CONFIG)) == TINY
     assert folder.config().run.dir == folder.path
-    assert list(files(folder.path)) == [CONFIG]
+    assert set(files(folder.path)) == {CONFIG, ENVIRONMENT}
+
+
+def test_a_new_folder_appears_whole(tmp_path, monkeypatch):
+    there: list[bool] = []
+
+    def full(self: RunFolder, **_: Any) -> None:
+        there.append((tmp_path / "runs").exists() and (tmp_path / "runs" / "x").exists())
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(RunFolder, "write_environment", full)
+    with pytest.raises(RunFolderError, match=r"cannot write to .*: No space left"):
+        created(tmp_path / "runs" / "x")
+    assert (there, list(tmp_path.iterdir())) == ([False], [])
 
 
 def test_an_empty_folder_may_be_used(tmp_path):
@@ -54,8 +67,9 @@ def test_an_empty_folder_may_be_used(tmp_path):
 @pytest.mark.parametrize("name", [CONFIG, "notes.txt", ".hidden"])
 def test_a_folder_with_anything_in_it_is_left_alone(tmp_path, name):
     (tmp_path / name).write_text("mine")
-    with pytest.raises(RunFolderError, match=r"never overwritten.*--run-dir.*--resume"):
+    with pytest.raises(RunFolderError, match=r"never overwritten.*--run-dir") as refused:
         created(tmp_path)
+    assert ("--resume" in str(refused.value)) == (name == CONFIG)  # else there is no run to go on with
     assert files(tmp_path) == {name: b"mine"}
 
 
@@ -176,7 +190,7 @@ def test_cutting_at_the_start_and_past_the_end(folder):
 
 def test_cutting_a_run_without_lines_makes_none(folder):
     folder.cut(0)
-    assert list(files(folder.path)) == [CONFIG]
+    assert set(files(folder.path)) == {CONFIG, ENVIRONMENT}
 
 
 def test_a_cut_that_was_killed_is_begun_again(folder):
@@ -261,7 +275,7 @@ def test_a_part_that_is_a_link_is_refused(folder, tmp_path, name):
 def test_another_configuration_takes_the_place_of_the_old_one(folder):
     folder.rewrite_config(RunConfig.of(TINY.chosen(), {"run": {"steps": 9}}))
     assert folder.config().run.steps == 9
-    assert list(files(folder.path)) == [CONFIG]
+    assert set(files(folder.path)) == {CONFIG, ENVIRONMENT}
 
 
 def test_a_run_that_was_quicker_keeps_its_folder(tmp_path, monkeypatch):

@@ -43,6 +43,35 @@ def test_while_there_is_nothing_to_save_the_first_signal_leaves_at_once(number: 
             interrupts.poll()
 
 
+@pytest.mark.parametrize(
+    ("imported", "becomes"),
+    [
+        ("lite_selfplay_cli.app", "raise"),
+        ("lite_selfplay.runs.plan", "pass"),
+        ("lite_selfplay.models.sources.tiny", "raise RuntimeError('Could not import') from None"),
+    ],
+)
+def test_a_signal_in_the_first_seconds_is_answered_by_one_sentence(tmp_path, imported, becomes):
+    """Whatever is being imported then, and whatever that makes of it."""
+    program = (
+        "import os, signal, sys\n"
+        "class Finder:\n"
+        "    def find_spec(self, name, *_):\n"
+        f"        if name == {imported!r}:\n"
+        "            try:\n"
+        "                os.kill(os.getpid(), signal.SIGTERM)\n"
+        "            except KeyboardInterrupt:\n"
+        f"                {becomes}\n"
+        "sys.meta_path.insert(0, Finder())\n"
+        "sys.argv = ['', *'train agon --model tiny --tasks letters --steps 1 --run-dir run'.split()]\n"
+        "from lite_selfplay_cli.__main__ import main\n"
+        "main()\n"
+    )
+    command = [sys.executable, "-c", program]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False, cwd=tmp_path)
+    assert (ended.returncode, ended.stderr, list(tmp_path.iterdir())) == (130, "stopped: nothing was saved\n", [])
+
+
 def test_the_second_signal_leaves_at_once():
     program = (
         "import os, signal, time\n"
@@ -55,7 +84,7 @@ def test_the_second_signal_leaves_at_once():
         "    print('stayed', flush=True)\n"
     )
     ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=100, check=False)
-    assert (ended.returncode, ended.stdout) == (130, "waits\n")
+    assert (ended.returncode, ended.stdout, ended.stderr) == (130, "waits\n", "stopped at once\n")
 
 
 def test_a_terminal_that_closes_asks_and_never_hurries():

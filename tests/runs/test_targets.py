@@ -280,3 +280,24 @@ def test_progress_may_be_a_function_of_lines(capsys: pytest.CaptureFixture[str])
     out = capsys.readouterr().out
     assert "evaluation of tiny on letters:named=1,of=3" in out
     assert "has no more than" in out
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("runs/ago", r"there is no run at runs/ago\. The nearest run is runs/agon$"),
+        ("elsewhere/ago", r"there is no run at elsewhere/ago\. The nearest run is elsewhere/agon$"),
+        ("agoon", r"unknown model 'agoon': .*\. The nearest run is (elsewhere|runs)/agon$"),
+        ("./runs/none/x", r"no model folder at .*\. The nearest run is "),
+    ],
+)
+def test_a_path_that_is_not_there_is_a_run_and_no_model_of_a_hub(agon, tmp_path, monkeypatch, name, said):
+    for place in ("runs", "elsewhere"):
+        shutil.copytree(agon, tmp_path / place / "agon")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(RequestError, match=said):
+        evaluate(name, "letters")
+    monkeypatch.chdir(tmp_path / "runs" / "agon")  # no runs here
+    with pytest.raises(RequestError) as refused:
+        evaluate("nobody/ago", "letters")
+    assert "run" not in str(refused.value)

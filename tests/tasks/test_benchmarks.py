@@ -233,7 +233,8 @@ def test_deepmaths_difficulty_is_an_option(folder: Path) -> None:
 
 
 def test_the_published_sizes_of_deepmaths_split(folder: Path) -> None:
-    training, held_out = deepmath(folder, variants("deepmath", 3500))
+    rows = [{**row, "final_answer": "7"} for row in variants("deepmath", 3500)]  # quicker to read than a formula
+    training, held_out = deepmath(folder, rows)
     assert (len(training), len(held_out)) == (3000, 300)
     assert not {content_key(p) for p in training} & {content_key(p) for p in held_out}
 

@@ -59,7 +59,7 @@ def test_a_line_of_each_format(tmp_path: Path, row: str):
 def test_a_file_of_humanevals_format_is_trained_on(tmp_path: Path, call: Any):
     path = jsonl(tmp_path / "mine.jsonl", HUMANEVAL, {**HUMANEVAL, "task_id": "HumanEval/1"})
     train = ("train", "grpo", "--model", "tiny", "--tasks", path, "--steps", 1, "--precision", "fp32")
-    ended = call(*train, "--max-completion-tokens", 8, "--run-dir", tmp_path / "run")
+    ended = call(*train, "--group-size", 2, "--max-completion-tokens", 8, "--run-dir", tmp_path / "run")
     assert ended.code == 0, ended.err
     rows = [json.loads(line) for line in (tmp_path / "run" / "episodes.jsonl").read_text().splitlines()]
     assert rows

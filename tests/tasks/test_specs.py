@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from lite_selfplay.config import RunConfig
+from lite_selfplay.data import Problem
 from lite_selfplay.errors import TaskError
 from lite_selfplay.runs.plan import plan
 from lite_selfplay.tasks import is_data, load_task, split_specs
@@ -93,3 +94,119 @@ def test_a_run_without_data_notes_no_folder(data: Path, monkeypatch: pytest.Monk
     monkeypatch.setenv(DATA_VARIABLE, str(data))
     ready = plan(RunConfig(game="grpo", model="tiny", precision="fp32", tasks="letters"))
     assert ready.config.tasks.data_dir is None
+
+
+@pytest.mark.parametrize(
+    ("spec", "message"),
+    [
+        ("arithmetic:digits=0", "arithmetic:digits must be a whole number from 1 to 6, got '0'"),
+        ("arithmetic:digits=7", "from 1 to 6, got '7'"),
+        ("arithmetic:digits=two", "got 'two'"),
+        ("arithmetic:digits=²", "got '²'"),
+        ("arithmetic:digits=", "got ''"),
+        ("arithmetic:terms=1", "arithmetic:terms must be a whole number from 2 to 6, got '1'"),
+        ("arithmetic:terms=7", "got '7'"),
+        ("arithmetic:ops=", r"ops must be one or more of \+-\*, each at most once, got ''"),
+        ("arithmetic:ops=/", "got '/'"),
+        ("arithmetic:ops=++", r"got '\+\+'"),
+        ("arithmetic:max=0", "arithmetic:max must be a whole number from 1 to 999999, got '0'"),
+        ("arithmetic:max=1000000", "got '1000000'"),
+        ("arithmetic:last=-1", "arithmetic:last must be a whole number from 1 to 999999, got '-1'"),
+        ("arithmetic:seed=x", "arithmetic:seed must be a whole number"),
+        ("arithmetic:size=3", "arithmetic has no option 'size'; it takes digits, terms, ops, max, last and seed"),
+        (
+            "arithmetic:max=3,terms=6,ops=-",
+            r"no problem with 6 terms up to 3 \(the last up to 3\), - and no negative intermediate value",
+        ),
+        *((f"code-arithmetic:{key}", "code-arithmetic") for key in ("steps=3", "tests=0", "tests=x", "digits=2")),
+        ("equations:variables=3", "variables must be a whole number from 1 to 2"),
+        ("equations:max=2", "max must be a whole number from 3 to 999"),
+        ("equations:terms=2", "no option 'terms'; it takes variables and max"),
+        ("letters:named=0", "1 <= named <= of <= 26, got named=0, of=12"),
+        ("letters:named=13", "got named=13, of=12"),
+        ("letters:of=27", "got named=10, of=27"),
+        ("letters:of=9", "got named=10, of=9"),
+        ("letters:named=-1", "got named=-1"),
+        ("letters:named=two", "got named=two"),
+        ("letters:named=", "got named=,"),
+        ("letters:named=1.5", "got named=1.5"),
+        ("letters:size=3", "no option 'size'; it takes named and of"),
+        ("letters:named=3,named=4", "the option 'named' of a task is given twice"),
+        ("letters:named", "KEY=VALUE, as in letters:named=10, got 'named'"),
+        ("letters:10", "got '10'"),
+        ("multiplication:digits=0", "digits must be a whole number from 1 to 6"),
+        ("multiplication:max=9", "no option 'max'; it takes digits"),
+        ("stories:max=2", "max must be a whole number from 3 to 1000000, got '2'"),
+        ("stories:max=99999999", "got '99999999'"),
+        ("stories:digits=2", "stories has no option 'digits'; it takes max and steps"),
+        ("stories:steps=3", "steps must be a whole number from 1 to 2, got '3'"),
+    ],
+)
+def test_options_that_are_refused(spec: str, message: str):
+    with pytest.raises(TaskError, match=message):
+        load_task(spec)
+
+
+def test_the_first_problems_do_not_change():
+    """A run must find the same problems under a later version."""
+    arithmetic, letters = load_task("arithmetic"), load_task("letters", seed=0).problems
+    assert [problem.text for problem in arithmetic.problems[:2]] == ["What is 13 - 3 - 4?", "What is 80 + 50 - 81?"]
+    assert arithmetic.problems[1].extra == {"solution": "80 + 50 = 130. 130 - 81 = 49.", "content": "+50 +80 -81"}
+    assert (arithmetic.name, arithmetic.procedural, len(arithmetic.problems)) == ("arithmetic", True, 100_000)
+    assert [problem.answer for problem in letters[:3]] == ["abcfghijkl", "abcdefghik", "acdefghijl"]
+    assert [problem.id for problem in letters[:3]] == ["letters-0", "letters-1", "letters-2"]
+    product = {"solution": "336 * 900 = 302400.", "content": "336 * 900"}
+    assert load_task("multiplication", seed=0).problems[2] == Problem(
+        "multiplication-2", "What is 336 * 900?", "302400", extra=product
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "options", "answers"),
+    [
+        ("o.jsonl", '{"prompt": "1 + 1?", "solution": "2"}\n', ":problem=prompt,answer=solution", ["2"]),
+        ("o.csv", 'question,answer,note\n"1, 2\nor 3?",2,\n2 + 1?,3,x\n', "", ["2", "3"]),
+        ("o.CSV.csv", "Body,Q,N\nA hen.,How many?,1.0\n", ":problem=Body+Q,answer=N,kind=number", ["1"]),
+    ],
+)
+def test_a_table_and_other_columns_are_read(tmp_path, monkeypatch, name, text, options, answers):
+    (tmp_path / name).write_text(text, encoding="utf-8")
+    task = load_task(f"{tmp_path / name}{options}")
+    assert [problem.answer for problem in task.problems] == answers
+    assert (task.name, task.origin) == (Path(name).stem, name)
+    monkeypatch.chdir(tmp_path)
+    # By its whole path, so that a resume from elsewhere finds it.
+    train = plan(RunConfig(game="grpo", model="tiny", tasks=f"{name}{options}")).config.tasks.train
+    assert train == f"{tmp_path / name}{options}"
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (
+            "Q,A\n1 + 1?,2\n",
+            r"o\.csv, line 2: neither 'problem' nor 'question' .*\(Q, A\): name those .*problem=prompt",
+        ),
+        ("question,answer\n1?,2,3\n", r"o\.csv, line 2: not as many cells"),
+        ("question,answer\n1?\n", r"o\.csv, line 2: not as many cells"),
+        ('question,answer\n"1"x,2\n', r"o\.csv, line 1: not CSV"),
+        ("question,answer\n", r"o\.csv has no problem"),
+    ],
+)
+def test_a_table_that_cannot_be_read(tmp_path, text, said):
+    (tmp_path / "o.csv").write_text(text)
+    with pytest.raises(TaskError, match=said):
+        load_task(str(tmp_path / "o.csv"))
+
+
+@pytest.mark.parametrize(
+    ("spec", "said"),
+    [
+        ("openai/gsm8k", r"no task file at openai/gsm8k: did you mean `gsm8k` or `hub:openai/gsm8k`\?$"),
+        ("me/sums", r"did you mean `hub:me/sums`\?$"),
+        ("nothere/o.csv:answer=x", "cannot read nothere/o.csv: No such file"),
+    ],
+)
+def test_a_name_of_the_hub_is_recognised(spec, said):
+    with pytest.raises(TaskError, match=said):
+        load_task(spec)

@@ -16,6 +16,9 @@ from tests.made import jsonl
 
 SPECS = {
     "arithmetic": ["arithmetic", "arithmetic:digits=1,terms=2", "arithmetic:ops=*+,terms=4,max=5,seed=3"],
+    "code-arithmetic": ["code-arithmetic", "code-arithmetic:steps=2"],
+    "equations": ["equations", "equations:variables=2"],
+    "multiplication": ["multiplication", "multiplication:digits=2"],
     "letters": ["letters", "letters:named=5,of=9", "letters:named=2,of=26"],
     "stories": ["stories", "stories:max=5", "stories:max=500", "stories:steps=1"],
 }

@@ -5,8 +5,6 @@ from fractions import Fraction
 
 import pytest
 
-from lite_selfplay.data import Problem
-from lite_selfplay.errors import TaskError
 from lite_selfplay.tasks import content_key, load_task
 from lite_selfplay.verify.math import check_all
 
@@ -83,37 +81,10 @@ def test_equations_in_two_variables(largest: int) -> None:
 
 
 @pytest.mark.parametrize("spec", ["multiplication", "equations", "equations:variables=2"])
-def test_answers_are_right_and_sides_apart(spec: str) -> None:
+def test_answers_are_right_and_others_are_wrong(spec: str) -> None:
     training, held_out = (load_task(spec, seed=3, held_out=side).problems[:150] for side in (False, True))
-    assert load_task(spec, seed=3).problems[:150] == training
-    assert load_task(spec, seed=4).problems[:150] != training
-    assert not {content_key(p) for p in training} & {content_key(p) for p in held_out}
     for form in ("<answer>%s</answer>", r"\boxed{%s}"):
         assert all(v.correct for v in check_all([(form % p.answer, p.answer) for p in training]))
     wrong = [(f"<answer>{other.answer}</answer>", p.answer) for p, other in zip(training, held_out, strict=True)]
     same = sum(p.answer == other.answer for p, other in zip(training, held_out, strict=True))
     assert sum(v.correct for v in check_all(wrong)) == same
-
-
-def test_the_problem_of_an_example() -> None:
-    assert load_task("multiplication", seed=0).problems[2] == Problem(
-        "multiplication-2",
-        "What is 336 * 900?",
-        "302400",
-        extra={"solution": "336 * 900 = 302400.", "content": "336 * 900"},
-    )
-
-
-@pytest.mark.parametrize(
-    ("spec", "message"),
-    [
-        ("multiplication:digits=0", "digits must be a whole number from 1 to 6"),
-        ("multiplication:max=9", "no option 'max'; it takes digits"),
-        ("equations:variables=3", "variables must be a whole number from 1 to 2"),
-        ("equations:max=2", "max must be a whole number from 3 to 999"),
-        ("equations:terms=2", "no option 'terms'; it takes variables and max"),
-    ],
-)
-def test_refused(spec: str, message: str) -> None:
-    with pytest.raises(TaskError, match=message):
-        load_task(spec)

@@ -25,7 +25,6 @@ from lite_selfplay.training.cold_start import cold_start, lr_share, microbatches
 from lite_selfplay.training.examples import ExamplePool, PooledExample, gather
 from lite_selfplay.training.optimizer import LossScale
 from lite_selfplay.training.rollout import LiveTable
-from lite_selfplay.training.trainer import reference_name
 from lite_selfplay.verify import Verifier
 from tests.made_runs import Ear, read_lines, same, seat_weights
 from tests.near import near
@@ -121,16 +120,6 @@ def test_only_the_seat_that_learns_moves(make_backend: Callable[..., Any], tiny_
         assert not seat or any(not torch.equal(before[n], after[n]) for n in before if f".{seat}." in n)
 
 
-def test_a_cold_start_repeats_itself(make_backend: Callable[..., Any], tiny_path: Path):
-    ends = []
-    for seed in (0, 0, 1):
-        backend = make_backend(seats=SEATS)
-        run(backend, tiny_path, steps=3, examples_per_step=2, lr=1e-3, seed=seed)
-        ends.append(weights(backend))
-    assert all(torch.equal(ends[0][name], ends[1][name]) for name in ends[0])
-    assert any(not torch.equal(ends[0][name], ends[2][name]) for name in ends[0])
-
-
 def test_the_first_loss_is_the_plain_negative_log_likelihood(make_backend: Callable[..., Any], tiny_path: Path):
     backend, chat = make_backend(seats={"solver": SeatConfig(rank=4)}), Chat.load(tiny_path)
     pool = ExamplePool([PooledExample("solver", f"p{i}", "c" * i, "file") for i in (1, 5, 20)])
@@ -193,27 +182,21 @@ def test_the_learning_rate_warms_up_and_falls_to_a_tenth():
     assert [lr_share(0, 1), lr_share(0, 2), lr_share(1, 2)] == pytest.approx([1.0, 1.0, 0.1])
 
 
-def test_a_seat_without_examples_is_left_as_it_is(make_backend: Callable[..., Any], tiny_path: Path):
-    backend, told = make_backend(seats=SEATS), Ear()
-    before = weights(backend)
-    fixed, section = make_game("agon", {"rotate": False}), ColdStartSection(steps=1, examples_per_step=1)
-    pool = ExamplePool([PooledExample("challenger", "p", "c", "file")])
-    report = cold_start(backend, Chat.load(tiny_path), fixed, pool, section, seed=0, progress=told)
-    assert list(report) == ["B"]
-    assert told.warned == ["there are no examples for A: it starts without a cold start"]
-    assert all(torch.equal(before[name], p) for name, p in weights(backend).items() if ".B." not in name)
-
-
-def test_a_seat_whose_roles_are_not_named_stays_as_it_was_without_a_word(
-    make_backend: Callable[..., Any], tiny_path: Path
+@pytest.mark.parametrize(
+    ("roles", "warned"),
+    [(None, ["there are no examples for A: it starts without a cold start"]), (("challenger",), [])],
+)
+def test_a_seat_without_examples_is_left_as_it_is(
+    make_backend: Callable[..., Any], tiny_path: Path, roles: Any, warned: list[str]
 ):
+    """Without a word where its roles are not named."""
     backend, told = make_backend(seats=SEATS), Ear()
     before = weights(backend)
     fixed = make_game("agon", {"rotate": False})
-    section = ColdStartSection(source="worked", steps=1, examples_per_step=2, roles=("challenger",))
-    pool = gather(fixed, section, load_task("stories"), ScriptedTable({}), seed=0)
+    section = ColdStartSection(source="worked", steps=1, examples_per_step=1, roles=roles)
+    pool = ExamplePool([PooledExample("challenger", "p", "c", "file")])
     report = cold_start(backend, Chat.load(tiny_path), fixed, pool, section, seed=0, progress=told)
-    assert (list(report), report["B"].roles, told.warned) == (["B"], ("challenger",), [])
+    assert (list(report), report["B"].roles, told.warned) == (["B"], ("challenger",), warned)
     moved = {name for name, p in weights(backend).items() if not torch.equal(before[name], p)}
     assert moved
     assert all(".B." in name for name in moved)
@@ -402,7 +385,3 @@ def test_tasks_without_solutions_are_distilled_and_topped_up(tmp_path: Path):
     # three times: two are enough.
     assert "drafter: 0 of 2 samples of the base were right and well-formed; 2 written by rule" in said
     assert "challenger: 0 of 2 samples of the base were right and well-formed; 2 written by rule" in said
-
-
-def test_reference_names_cannot_clash_with_seats():
-    assert "@" in reference_name("A")

@@ -55,31 +55,19 @@ def test_scales_by_hand(loss, scales):
 
 
 @settings(deadline=None)
-@given(ROWS, ANY_LOSS, st.integers(1, 200))
-def test_every_row_is_in_one_microbatch_and_the_shares_add_up_to_one(rows, role, budget):
-    micros = microbatches(rows, "A", role, budget, way=Way.PASSES)
+@given(ROWS, ANY_LOSS, st.integers(1, 200), st.sampled_from([Way.PASSES, Way.WHOLE]))
+def test_every_row_is_in_one_microbatch_of_one_temperature_within_the_budget(rows, role, budget, way):
+    micros = microbatches(rows, "A", role, budget, way=way)
     assert Counter(id(r) for micro in micros for r in micro.rows) == Counter(map(id, rows))
     assert math.fsum(micro.row_share for micro in micros) == pytest.approx(1)
     assert math.fsum(micro.token_share for micro in micros) == pytest.approx(1)
     assert {micro.stream_tokens for micro in micros} == {sum(r.tokens for r in rows)}
-
-
-@settings(deadline=None)
-@given(ROWS, ANY_LOSS, st.integers(1, 200))
-def test_the_budget_is_kept_except_by_a_single_row(rows, role, budget):
-    for micro in microbatches(rows, "A", role, budget, way=Way.PASSES):
-        assert len(micro.rows) == 1 or micro.batch.cost <= budget
-        assert [(r.completion.prompt_ids, r.completion.token_ids) for r in micro.rows] == list(micro.batch.rows)
-    for micro in microbatches(rows, "A", role, budget, way=Way.WHOLE):
-        width = max(len(r.completion.prompt_ids) + r.tokens for r in micro.rows)
-        assert len(micro.rows) == 1 or width * len(micro.rows) <= budget
-
-
-@settings(deadline=None)
-@given(ROWS, ANY_LOSS, st.integers(1, 200))
-def test_temperatures_never_mix(rows, role, budget):
-    for micro in microbatches(rows, "A", role, budget, way=Way.PASSES):
+    for micro in micros:
         assert {r.completion.sampling.temperature for r in micro.rows} == {micro.temperature}
+        assert [(r.completion.prompt_ids, r.completion.token_ids) for r in micro.rows] == list(micro.batch.rows)
+        width = max(len(r.completion.prompt_ids) + r.tokens for r in micro.rows)
+        cost = micro.batch.cost if way is Way.PASSES else width * len(micro.rows)
+        assert len(micro.rows) == 1 or cost <= budget
 
 
 @settings(deadline=None)

@@ -1,6 +1,7 @@
 """The update against an independent computation of its objective: unpadded rows, one adapter alone, plain torch."""
 
 import dataclasses
+import itertools
 import math
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -195,16 +196,13 @@ def relative_error(got: Mapping[str, Tensor], wanted: Mapping[str, Tensor]) -> f
     return float(difference.norm() / whole.norm())
 
 
+SHORT = ((8192, False, 0.0), (40, True, 0.3))
+LONG = [each for each in itertools.product((8192, 40), (False, True), (0.0, 0.3)) if each not in SHORT]
+
+
 @pytest.mark.parametrize(
-    ("budget", "checkpointing"),
-    [
-        pytest.param(8192, False, id="one chunk"),
-        pytest.param(40, False, id="several chunks", marks=pytest.mark.long),
-        pytest.param(8192, True, id="one chunk, checkpointing", marks=pytest.mark.long),
-        pytest.param(40, True, id="several chunks, checkpointing"),
-    ],
+    ("budget", "checkpointing", "beta"), [*SHORT, *(pytest.param(*each, marks=pytest.mark.long) for each in LONG)]
 )
-@pytest.mark.parametrize("beta", [0.0, 0.3])
 @pytest.mark.parametrize("loss", ["grpo", "dr_grpo", "dapo", "sequence"])
 def test_each_seats_gradient_is_that_of_the_plain_objective(
     harness: Callable[..., Harness],

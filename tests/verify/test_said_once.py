@@ -200,7 +200,9 @@ def paid_too_often(answers: list[object]) -> list[tuple[str, float]]:
     """The constants that are right for more references than agree with each other, and for 1% of them."""
     asked = [references(answer) for answer in answers]
     common = Counter(key_of(unnamed(pieces(wanted[0]))) or repr(wanted) for wanted in asked).most_common(1)[0][1]
-    paid = {text: sum(judge(wanted, text) for wanted in asked) for text in CONSTANTS}
+    alike = Counter(map(repr, asked))  # of which each is judged once
+    each = {repr(wanted): wanted for wanted in asked}
+    paid = {text: sum(alike[key] for key, wanted in each.items() if judge(wanted, text)) for text in CONSTANTS}
     return [(text[:40], count / len(asked)) for text, count in paid.items() if count > max(common, 0.01 * len(asked))]
 
 

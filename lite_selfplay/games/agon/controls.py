@@ -29,12 +29,6 @@ def own_attempt_prompt(name: str, problem: Problem, attempt: str) -> str:
     return asked_after(problem, own)
 
 
-def moa_prompt(problem: Problem, own: str, other: str) -> str:
-    """The prompt of a seat that refines its own attempt after reading another's."""
-    shown = [fenced(attempt) if attempt else "(This attempt is not available.)" for attempt in (own, other)]
-    return asked_after(problem, fill("moa", own=shown[0], other=shown[1]))
-
-
 def _second_pass(prompt: Prompt, doing: str, name: str, examiner: Examiner, seats: Sequence[str]) -> Found:
     """Each seat drafts by itself, then reads its own recap."""
     drafts = alone(examiner, seats)
@@ -72,14 +66,14 @@ def moa(examiner: Examiner, seats: Sequence[str]) -> Found:
 
 def _refined(examiner: Examiner, seat: str, own: Rows, other: Rows, stage: str) -> Measured:
     """A seat's own drafts, refined. The score's conversions are of its own drafts."""
-    recaps = list(zip(recaps_of(examiner, own), recaps_of(examiner, other), strict=True))
-    prompts = [
-        [moa_prompt(problem, mine, theirs) for mine, theirs in zip(*rows, strict=True)]
-        for problem, rows in zip(examiner.problems, recaps, strict=True)
-    ]
+    recaps = [recaps_of(examiner, rows) for rows in (own, other)]
+    prompts = []
+    for problem, *pairs in zip(examiner.problems, *recaps, strict=True):
+        shown = [[fenced(text) if text else "(This attempt is not available.)" for text in row] for row in pairs]
+        prompts.append([asked_after(problem, fill("moa", own=a, other=b)) for a, b in zip(*shown, strict=True)])
     answers = examiner.ask(seat, prompts, stage, f"{seat} refines its answers to")
     read = [answer for row in other for answer in row]
-    return Measured(answers, cascade_score(own, answers, [mine for mine, _ in recaps], also_read=read))
+    return Measured(answers, cascade_score(own, answers, recaps[0], also_read=read))
 
 
 def swap_seats(examiner: Examiner, seats: Sequence[str]) -> Found:

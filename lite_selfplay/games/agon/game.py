@@ -142,10 +142,12 @@ class DraftChallenge(Game):
             [recap_of(table, sample.completion, x) for sample in group.samples]
             for x, group in zip(problems, drafted, strict=True)
         ]
-        prompts = [self._prompt(x, text) for x, row in zip(problems, recaps, strict=True) for text in row]
+        shown = self.options.opponent == "per_rollout"
+        pairs = [(x, text) for x, row in zip(problems, recaps, strict=True) for text in row]
+        prompts = [challenge_prompt(x, text) if shown else asked(x) for x, text in pairs]
         answers = [completion for (completion,) in table.ask("challenger", prompts)]
 
-        verdicts = iter(table.verify([(b, x) for b, x in zip(answers, self._each(problems), strict=True)]))
+        verdicts = iter(table.verify([(b, x) for b, (x, _) in zip(answers, pairs, strict=True)]))
         replies = iter(answers)
         challenged = [
             Group([self._challenge(next(replies), next(verdicts), group, i) for i in self._opponents()], x)
@@ -158,13 +160,6 @@ class DraftChallenge(Game):
             ],
             log=challenge_log(challenged, recaps),
         )
-
-    def _prompt(self, problem: Problem, attempt: str) -> str:
-        shown = self.options.opponent == "per_rollout"
-        return challenge_prompt(problem, attempt) if shown else asked(problem)
-
-    def _each(self, problems: Sequence[Problem]) -> list[Problem]:
-        return [problem for problem in problems for _ in range(self.group_size)]
 
     def _opponents(self) -> list[int]:
         """Which draft of its group each challenge is compared with."""

@@ -47,7 +47,11 @@ def summarise(text: str, problem: str, *, thinks: bool = True, prefill: str = ""
     split = split_reasoning(prefill + text)
     if split.state == "open" or (thinks and split.state != "closed"):
         return ""
-    recap = _without_announcements(_without_boxes(_before_answer(split.rest)), problem)
+    answers = answer_spans(split.rest)  # of which the first, closed or not, ends it
+    recap = split.rest[: answers[0].start] if answers else split.rest
+    for span in reversed(boxed_spans(recap)):
+        recap = recap[: span.start] + WITHHELD + recap[span.end :]
+    recap = _without_announcements(recap, problem)
     recap = re.sub(r"\n{3,}", "\n\n", recap).strip()
     return recap if re.search(r"[^\W_]", recap) else ""
 
@@ -58,19 +62,6 @@ def with_program(text: str, *, thinks: bool = True, prefill: str = "") -> str:
     if split.state == "open" or (thinks and split.state != "closed"):
         return ""
     return re.sub(r"\n{3,}", "\n\n", _ANSWER_TAG.sub("", split.rest)).strip()
-
-
-def _before_answer(text: str) -> str:
-    """A text up to its first answer block, closed or not."""
-    spans = answer_spans(text)
-    return text[: spans[0].start] if spans else text
-
-
-def _without_boxes(text: str) -> str:
-    """A text with every boxed value replaced by the mark."""
-    for span in reversed(boxed_spans(text)):
-        text = text[: span.start] + WITHHELD + text[span.end :]
-    return text
 
 
 def _without_announcements(text: str, problem: str) -> str:

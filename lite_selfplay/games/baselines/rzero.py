@@ -28,6 +28,7 @@ from lite_selfplay.games.baselines.similarity import cluster_shares
 from lite_selfplay.games.presentation import Figure
 from lite_selfplay.games.prompts import asked, fill
 from lite_selfplay.games.propose_solve.difficulty import (
+    FATES,
     HOPELESS,
     Bounds,
     Candidate,
@@ -81,10 +82,10 @@ class RZero(ProposeSolve):
             of="questions",
             about="The mean share of a step's questions that are alike: their challenger is paid less.",
         ),
+        *FATES,
         Figure("pool", "questions in the pool", how="last", about="Questions that the solver can learn from."),
         *BREAKDOWNS,
     )
-    not_figures = ProposeSolve.not_figures | {"phase", "iteration"}
     recipe: ClassVar[dict[str, Any]] = {
         "roles": {"*": {"beta": 1e-2}},
         "seats": {"*": {"lr": 3e-5, "schedule": "constant", "warmup": 0.0, "full_finetune_lr": 1e-6}},

@@ -50,6 +50,7 @@ from lite_selfplay.games.cpmobius.rewards import (
 from lite_selfplay.games.presentation import Figure
 from lite_selfplay.games.prompts import asked, fill
 from lite_selfplay.games.propose_solve.difficulty import (
+    FATES,
     Bounds,
     Candidate,
     answered,
@@ -80,6 +81,11 @@ class CpMobius(ProposeSolve):
         *YIELD,
         *WATCHED,
         Figure("acceptance", "accepted questions", "share", of="draws", about="Drawn tasks of the right difficulty."),
+        *FATES,
+        Figure("kept", "tasks kept", about="Drawn tasks that the player learns from."),
+        Figure(
+            "restored", "players put back", "share", about="Rounds after which the best player took the place of it."
+        ),
         Figure(
             "validation_accuracy",
             "accuracy on validation, %",
@@ -99,10 +105,6 @@ class CpMobius(ProposeSolve):
         ),
         *BREAKDOWNS,
     )
-    not_figures = ProposeSolve.not_figures | {
-        *("phase", "round"),
-        *("stale_rounds", "rounds_without_progress", "delta_error"),
-    }
     recipe: ClassVar[dict[str, Any]] = {
         "roles": {
             "coach": {"temperature": 0.7, "beta": 1e-3, "entropy": 0.01, "loss": "dapo"},
@@ -130,10 +132,12 @@ class CpMobius(ProposeSolve):
     def describe(self, steps: int) -> list[str]:
         m, n = self.problems_per_step, self.group_size
         most, again, samples = self._most_draws, self._fresh_answers, self.options.validation_samples
+        share = f"majority's share {self.bounds.low:g} to {self.bounds.high:g}"
+        kept_where = share if self.options.filter else "a majority"
         lines = [
             f"rounds: {-(-steps // 2)}, of two steps: the player learns; then it is measured and the coach "
             + ("stays as it is" if self.options.freeze_coach else "learns"),
-            f"draws: {m} tasks at a time until {m} are kept ({self._kept_where()}), at most {most} a round",
+            f"draws: {m} tasks at a time until {m} are kept ({kept_where}), at most {most} a round",
             f"a round samples {m * (1 + n) + again:,} to {most * (1 + n) + again:,} completions "
             f"({n} answers a task{', and again for kept ones' if again else ''}) and {samples} of each validation "
             "problem",
@@ -161,9 +165,6 @@ class CpMobius(ProposeSolve):
     @property
     def _fresh_answers(self) -> int:
         return self.problems_per_step * self.group_size if self.options.resample else 0
-
-    def _kept_where(self) -> str:
-        return f"majority's share {self.bounds.low:g} to {self.bounds.high:g}" if self.options.filter else "a majority"
 
     def cold_start(self, role: str, problem: Problem, rng: random.Random, *, thinks: bool) -> Example | None:
         """For the coach a problem's text, after its solution where it thinks; for the player the worked solution."""
@@ -256,12 +257,12 @@ class CpMobius(ProposeSolve):
             "stale_rounds": self._stale,
             "restored": any(isinstance(action, Restore) for action in actions),
         }
-        paid = [self._paid(task, delta) for task in taught] if delta and not self.options.freeze_coach else []
+        paid = [
+            Group([Sample(task.completion, reward, info={"question": task.name, "share": task.share})])
+            for task in (taught if delta and not self.options.freeze_coach else ())
+            for reward in [coach_reward(self.options.coach_reward, delta, task.share, task.advantage)]
+        ]
         return Episode([Stream("coach", paid, credit="reinforce")] if paid else [], actions=actions, log=log)
-
-    def _paid(self, task: Taught, delta: float) -> Group:
-        reward = coach_reward(self.options.coach_reward, delta, task.share, task.advantage)
-        return Group([Sample(task.completion, reward, info={"question": task.name, "share": task.share})])
 
     def _measure(self, table: Table) -> list[int]:
         problems = table.everything("validation")

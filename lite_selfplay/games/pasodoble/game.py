@@ -74,6 +74,7 @@ class PasoDoble(ProposeSolve):
             "diversity", "diversity", "share", of="questions", about="How much a question differs from earlier ones."
         ),
         *WATCHED,
+        Figure("invalid", "invalid questions", how="sum", about="Questions that train nobody, by their reason."),
         Figure("buffer", "buffered questions", how="last", about="Questions kept for offline training."),
         Figure(
             "evicted",
@@ -89,7 +90,6 @@ class PasoDoble(ProposeSolve):
         ),
         *BREAKDOWNS,
     )
-    not_figures = ProposeSolve.not_figures | {"phase", "iteration", "skips", "skipped"}
     recipe: ClassVar[dict[str, Any]] = {
         "group_size": 6,
         "problems_per_step": 1,
@@ -158,7 +158,8 @@ class PasoDoble(ProposeSolve):
     # Proposing: every step online, and the proposer's phase offline
 
     def _propose(self, step: int, table: Table) -> Episode:
-        passages = self._passages(table)
+        count, none = self.problems_per_step, self.options.knowledge == "none"
+        passages: Sequence[Problem | None] = [None] * count if none else table.draw("passages", count)
         prompts = [proposer_prompt(passage.text if passage else "") for passage in passages]
         replies = table.ask("proposer", prompts, n=self.options.proposals)
         judged = self._judged(step, table, [self._read(table, completion) for row in replies for completion in row])
@@ -182,11 +183,6 @@ class PasoDoble(ProposeSolve):
             self.schedule.advance(updated=bool(opening), buffered=len(self.buffer))
         tried = [Stream("proposer", groups), Stream("solver", [each.group for each in judged if each.group])]
         return Episode(streams, log=log, record=[] if opening else tried)
-
-    def _passages(self, table: Table) -> Sequence[Problem | None]:
-        if self.options.knowledge == "none":
-            return [None] * self.problems_per_step
-        return table.draw("passages", self.problems_per_step)
 
     def _read(self, table: Table, completion: Completion) -> Proposal:
         """A completion as a proposal; a question too long for the solver's prompt, or that gives its answer away, is

@@ -12,12 +12,21 @@ from typing import Any, Literal, Self
 from pydantic import Field, model_validator
 
 from lite_selfplay.data import Completion, Group, Problem, Sample
+from lite_selfplay.games.presentation import Figure
 from lite_selfplay.games.prompts import fill
 from lite_selfplay.games.propose_solve.game import ProposeSolveOptions
 from lite_selfplay.games.propose_solve.proposals import Proposal
 from lite_selfplay.games.propose_solve.voting import Vote, vote
 from lite_selfplay.games.table import Table
 
+FATES = (
+    Figure(
+        "no_majority", "questions without a majority", about="Drawn questions whose votes are tied, or for nothing."
+    ),
+    Figure("too_hard", "questions too hard", about="Drawn questions whose majority has too small a share."),
+    Figure("too_easy", "questions too easy", about="Drawn questions whose majority has too large a share."),
+    Figure("draws", "questions drawn", about="Questions drawn to fill a round."),
+)
 HOPELESS = 4
 """The share of all draws, one in so many, that may keep nothing before drawing ends."""
 

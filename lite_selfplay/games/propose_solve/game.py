@@ -120,7 +120,6 @@ class ProposeSolve(Game):
     solver: ClassVar[str] = "solver"
     """The role whose seat is evaluated: it answers, the others propose."""
     figures: ClassVar[Sequence[Figure]] = (*YIELD, *WATCHED, *BREAKDOWNS)
-    not_figures: ClassVar[frozenset[str]] = frozenset({"empty_steps", "questions", "labels_checked"})
     remarks: ClassVar[tuple[str, ...]] = (LABEL_WRONG,)
 
     def __init__(self, options: Any = None, *, group_size: int = 8, problems_per_step: int = 4):

@@ -51,15 +51,13 @@ def count(answers: Sequence[str | None], *, figures: bool = False) -> Vote:
     winner, votes = majority_vote(classes)
     agrees = tuple(winner is not None and key == winner for key in classes)
     spoken = [spoken_value(answer) for answer, right in zip(answers, agrees, strict=True) if right and answer]
-    return Vote(min(spoken, key=_plainness, default=None), votes, len(classes), agrees, tuple(answers))
+    return Vote(
+        min(spoken, key=lambda answer: (len(answer), answer), default=None), votes, len(classes), agrees, tuple(answers)
+    )
 
 
 def _class(answer: str, figures: bool) -> str | None:
     return None if figures and not re.search(r"\d", answer) else vote_key(answer)
-
-
-def _plainness(answer: str) -> tuple[int, str]:
-    return len(answer), answer
 
 
 def verdicts_by_vote(completions: Sequence[Completion], counted: Vote, *, thinks: bool) -> list[Verdict]:

@@ -17,6 +17,7 @@ from lite_selfplay.games.spc.steps import beginning, replaced
 
 CRITIQUES = 4
 ROLLOUTS = 4
+TRIALS = ("original", "sneaky")
 STABLE = 0.75
 
 Fate = Literal["unstable", "refused", "harmless", "undecided", "caught", "fooled"]
@@ -119,7 +120,7 @@ class Case:
         return {
             **vars(self),
             "problem": asdict(self.problem),
-            **{name: _trial_to_json(getattr(self, name)) for name in ("original", "sneaky")},
+            **{name: trial and [trial.right, trial.of] for name in TRIALS for trial in [getattr(self, name)]},
             "attack": None if self.attack is None else completion_to_json(self.attack),
             **{name: [*map(completion_to_json, getattr(self, name))] for name in ("critiques", "untouched")},
         }
@@ -135,7 +136,7 @@ class Case:
                 **values,
                 "problem": Problem(**values["problem"]),
                 "steps": steps,
-                **{name: _trial(values[name]) for name in ("original", "sneaky")},
+                **{name: None if values[name] is None else Trial(*values[name]) for name in TRIALS},
                 "attack": None if values["attack"] is None else completion_from_json(values["attack"]),
                 **{name: tuple(map(completion_from_json, values[name])) for name in ("critiques", "untouched")},
             }
@@ -165,11 +166,3 @@ def write_cases(path: Path, cases: Sequence[Case]) -> None:
 def read_cases(path: Path) -> list[Case]:
     """Cases as they were written. Raises RunFolderError, with file and line, where they are damaged."""
     return read_objects(path, Case.from_json, "step under attack")
-
-
-def _trial_to_json(trial: Trial | None) -> list[int] | None:
-    return None if trial is None else [trial.right, trial.of]
-
-
-def _trial(values: Any) -> Trial | None:
-    return None if values is None else Trial(*values)

@@ -14,7 +14,7 @@ from lite_selfplay.credit import advantages
 from lite_selfplay.data import Completion, Example, Group, Problem, Sample, Stream, Verdict
 from lite_selfplay.games.collections import EXAMPLE, CollectedRow, as_example, kinds_of
 from lite_selfplay.games.spc.cases import Case, Fate, critic_reward, sneaky_reward
-from lite_selfplay.games.spc.replies import Critique, read_critique
+from lite_selfplay.games.spc.replies import read_critique
 from lite_selfplay.games.spc.rounds import CRITIC, SNEAKY
 from lite_selfplay.games.table import Table
 
@@ -25,11 +25,6 @@ RIGHT, WRONG = "right", "wrong"
 
 SNEAKY_KINDS: dict[Fate, str] = {"fooled": WON, "caught": CAUGHT, "harmless": INVALID, "refused": INVALID}
 """What a sneaky generator's row is called by the fate of its step; those of other fates are no rows."""
-
-
-def critic_kind(critique: Critique, *, correct: bool) -> str:
-    """What a critic's row is called; one without a judgement is wrong."""
-    return RIGHT if critique.agrees(correct) else WRONG
 
 
 def sneaky_rows(cases: Iterable[Case], round_: int, stable: float) -> list[CollectedRow]:
@@ -49,7 +44,7 @@ def critic_rows(cases: Iterable[Case], round_: int) -> list[CollectedRow]:
         CollectedRow(
             f"{case.id}-{'correct' if correct else 'wrong'}",
             CRITIC,
-            critic_kind(critique, correct=correct),
+            RIGHT if critique.agrees(correct) else WRONG,
             completion,
             critic_reward(critique, correct=correct),
             round=round_,

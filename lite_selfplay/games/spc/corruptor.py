@@ -80,15 +80,21 @@ def value_of(expression: str) -> Fraction | None:
 
 def calculations(step: str) -> list[Calculation]:
     """The exact calculations of a step, by the place of their results."""
-    found: dict[tuple[int, int], Calculation] = {}
-    for match in _NOTED.finditer(step):
-        _keep(found, match["note"], match.span("result"), step, None)
+    noted = _NOTED.finditer(step)
+    said: list[tuple[str, tuple[int, int], tuple[int, int] | None]] = [
+        (m["note"], m.span("result"), None) for m in noted
+    ]
     for match, equals in _equations(step):
         expression = match[0].translate(_SIGNS)
         if equals["note"] is None:
-            _keep(found, expression, equals.span("plain"), step, match.span())
+            said.append((expression, equals.span("plain"), match.span()))
         elif expression == equals["note"].translate(_SIGNS):
-            _keep(found, expression, equals.span("result"), step, match.span())
+            said.append((expression, equals.span("result"), match.span()))
+    found: dict[tuple[int, int], Calculation] = {}
+    for expression, result, written in said:
+        value = value_of(expression)
+        if value is not None and value == _number(step[slice(*result)]) and re.search(r"\d\D*[-+*/]", expression):
+            found[result] = Calculation(expression, value, result, written)
     return [found[place] for place in sorted(found)]
 
 
@@ -108,18 +114,6 @@ def _equations(step: str) -> Iterator[tuple[re.Match[str], re.Match[str]]]:
             yield match, equals
 
 
-def _keep(
-    found: dict[tuple[int, int], Calculation],
-    expression: str,
-    result: tuple[int, int],
-    step: str,
-    written: tuple[int, int] | None,
-) -> None:
-    value = value_of(expression)
-    if value is not None and value == _number(step[slice(*result)]) and re.search(r"\d\D*[-+*/]", expression):
-        found[result] = Calculation(expression, value, result, written)
-
-
 def is_exact(step: str) -> bool:
     """Whether all calculator notes of a step come to what they say, and to what the step says behind them."""
     for note in _ANY_NOTE.finditer(step):
@@ -133,7 +127,8 @@ def corrupt(step: str, rng: random.Random, *, changes: Sequence[Change] = CHANGE
     """A step with one calculation changed; None where it allows none of the changes."""
     found = calculations(step)
     for change in rng.sample(list(changes), len(changes)):
-        options = _slips(step, found) if change == "number" else _other_operators(step, found)
+        slips = [(was, "", value) for was in found for value in _near(step, was)] if change == "number" else None
+        options = _other_operators(step, found) if slips is None else slips
         if options:
             was, text, value = rng.choice(options)
             result = spelled(value, like=step[slice(*was.result)])
@@ -142,11 +137,6 @@ def corrupt(step: str, rng: random.Random, *, changes: Sequence[Change] = CHANGE
             expression = text.translate(_SIGNS) if text else was.expression
             return Corruption(without_notes(changed), change, f"{_spaced(expression)} = {result}", was)
     return None
-
-
-def _slips(step: str, found: Sequence[Calculation]) -> list[Option]:
-    """Every calculation with every result that is near its own."""
-    return [(was, "", value) for was in found for value in _near(step, was)]
 
 
 def _other_operators(step: str, found: Sequence[Calculation]) -> list[Option]:

@@ -27,6 +27,7 @@ FIGURES: Sequence[Figure] = (
     Figure("judged_share", "critiques with a judgement", "share", word="critiques judge", healthy=(VALID_SHARE, inf),
            warning="only {value:.0%} of the critiques hold a judgement: a longer cold start or more tokens may help",
            about="Critiques that say whether the step is correct."),
+    Figure("right_critiques", "right critiques", "share", about="Critiques that judge the step as it is."),
     Figure("sneaky_rows", "rows the sneaky generator learns from", how="last", word="sneaky rows",
            about="Rewrites that won, were caught and were no error, in equal numbers."),
     Figure("critic_rows", "rows the critic learns from", how="last", word="critic rows",
@@ -37,11 +38,6 @@ FIGURES: Sequence[Figure] = (
            about="Each snapshot of the sneaky generator against each of the critic, at the end of a run."),
     Figure("attack_successes", "attack success by sneaky generator", "share", how="last",
            about="Rewrites of each snapshot of the sneaky generator that mislead the solver, at the end of a run."),
-)  # fmt: skip
-
-NOT_FIGURES = frozenset(
-    {"phase", "round", "epoch", "batch", "batches", "solutions", "attacks", "valid", "completions", "judged_errors",
-     "judged_correct", "sneaky_examples", "critic_examples", "pairings", "attacks_in_full", "attack", "pairing"}
 )  # fmt: skip
 
 

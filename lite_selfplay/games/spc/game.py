@@ -39,7 +39,6 @@ from lite_selfplay.games.spc.collecting import critic_set, mixed, sneaky_set
 from lite_selfplay.games.spc.corruptor import corruptions
 from lite_selfplay.games.spc.figures import (
     FIGURES,
-    NOT_FIGURES,
     counts_of_round,
     described,
     missing,
@@ -68,19 +67,10 @@ Phase = Literal[
     "over",
 ]
 PHASES: tuple[Phase, ...] = get_args(Phase)
-_CASES: Mapping[Phase, tuple[str, Phase | None, Phase]] = {
-    "solutions": ("1-solutions", None, "validation"),
-    "validation": ("2-validation", "solutions", "sneaky"),
-    "sneaky": ("3-sneaky", "validation", "sneaky validation"),
-    "sneaky validation": ("4-sneaky-validation", "sneaky", "critiques"),
-    "critiques": ("5-critiques", "sneaky validation", "collection"),
-    "last sneaky": ("6-last-sneaky", "validation", "last validation"),
-    "last validation": ("7-last-validation", "last sneaky", "pairings"),
-}
-"""By phase that plays with cases: the file it writes them to, the phase whose cases it takes, and what comes next."""
 _Played = tuple[Sequence[Case], dict[str, Any], Sequence[Stream]]
-"""What such a phase makes of its cases, its log, and its streams."""
+"""What a phase that plays with cases makes of them, its log, and its streams."""
 _TRIES = 20
+_STATE = ("phase", "round", "epoch", "batch", "order")
 
 
 class Spc(Game):
@@ -106,7 +96,6 @@ class Spc(Game):
         },
     )
     figures = FIGURES
-    not_figures = NOT_FIGURES
     recipe: ClassVar[dict[str, Any]] = {
         "roles": {name: {"beta": 0.1, "kl": "advantage", "clip_ratio": 0.2} for name in (SNEAKY, CRITIC)},
         "seats": {"*": {"lr": 3e-5, "schedule": "constant", "warmup": 0.0, "full_finetune_lr": 2e-6}},
@@ -169,29 +158,15 @@ class Spc(Game):
 
     def play(self, step: int, table: Table) -> Episode:
         phase, number = self._phase, self._round
-        others: Mapping[Phase, Callable[[Table], Episode]] = {
-            "collection": self._collect,
-            "sneaky learns": self._learn,
-            "critic learns": self._learn,
-            "pairings": self._meet,
-            "over": lambda table: Episode(),
-        }
-        found = others.get(phase, self._play_cases)(table)
+        others = {"collection": self._collect, "pairings": self._meet, "over": lambda table: Episode()}
+        play = self._learn if phase.endswith("learns") else others.get(phase, self._play_cases)
+        found = play(table)
         return replace(found, log={"phase": phase, "round": number, **found.log})
 
     def _play_cases(self, table: Table) -> Episode:
         """A phase that takes the cases of the one before and writes them anew."""
-        played: Mapping[str, Callable[[Table, Sequence[Case]], _Played]] = {
-            "solutions": self._solutions,
-            "validation": self._validation,
-            "sneaky": self._sneaky,
-            "sneaky validation": self._sneaky_validation,
-            "critiques": self._critiques,
-            "last sneaky": self._sneaky,
-            "last validation": self._sneaky_validation,
-        }
-        file, before, after = _CASES[self._phase]
-        cases, log, streams = played[self._phase](table, self._cases_of(table, before) if before else [])
+        file, before, after, play = _CASES[self._phase]
+        cases, log, streams = play(self, table, self._cases_of(table, before) if before else [])
         write_cases(self._file(table, file), cases)
         self._phase = after if self._round or after != "sneaky" else "last sneaky"
         return Episode(streams, log=log, save=True)
@@ -220,7 +195,8 @@ class Spc(Game):
     def _sneaky(self, table: Table, cases: Sequence[Case]) -> _Played:
         """Correct steps rewritten: by the round's sneaky generator, or the last one."""
         cases = [case for case in cases if case.is_stable(self.options.stable)]
-        cases = phases.rewritten(self._asking(table, SNEAKY, self._attacker, 1), cases)
+        attacker = snapshot_name(SNEAKY, self._round if self._phase.startswith("last") else self._round - 1)
+        cases = phases.rewritten(self._asking(table, SNEAKY, attacker, 1), cases)
         refused = Counter(case.rewrite.reason for case in cases if case.rewrite is not None and case.rewrite.reason)
         return cases, {"attacks": len(cases), "refused": dict(sorted(refused.items()))}, ()
 
@@ -234,7 +210,7 @@ class Spc(Game):
 
     def _critiques(self, table: Table, cases: Sequence[Case]) -> _Played:
         """Critiques of the errors, and of as many steps as they were."""
-        ask = self._asking(table, CRITIC, self._players(self._round)[1], self.options.critiques)
+        ask = self._asking(table, CRITIC, players(self._round, self.options.schedule)[1], self.options.critiques)
         cases = phases.judged_untouched(ask, phases.judged(ask, cases), table.rng)
         log = {
             "judged_errors": sum(bool(case.critiques) for case in cases),
@@ -247,7 +223,7 @@ class Spc(Game):
     def _collect(self, table: Table) -> Episode:
         """The collections that the seats learn from, and the seats as they begin to learn."""
         cases = self._cases_of(table, "critiques")
-        pairing = self._players(self._round)
+        pairing = players(self._round, self.options.schedule)
         critiques = collecting.with_old_logprobs(table, collecting.critic_rows(cases, self._round))
         write_collection(self._file(table, "critiques-as-rows"), critiques)
         numbers = range(1, self._round + 1)
@@ -336,15 +312,20 @@ class Spc(Game):
         success = {}
         for number in range(self.options.rounds + 1):
             sneaky = snapshot_name(SNEAKY, number)
-            cases = self._attacks_of(table, number)
-            known = self._players(number + 1)[1] if number < self.options.rounds else None
+            attacked: tuple[Phase, int | None] = ("last validation", None)
+            if number < self.options.rounds:
+                attacked = "critiques", number + 1
+            cases = self._cases_of(table, *attacked)
+            known = players(number + 1, self.options.schedule)[1] if number < self.options.rounds else None
             for critic in (snapshot_name(CRITIC, c) for c in range(self.options.rounds + 1)):
                 met = cases
                 if critic != known:
                     met = phases.judged(self._asking(table, CRITIC, critic, 1), cases)
-                fates = [case.fate(self.options.stable) for case in met]
+                fates: list[Fate] = [case.fate(self.options.stable) for case in met]
                 played += [(sneaky, critic, fate) for fate in fates if fate in ("caught", "fooled", "undecided")]
-            success[sneaky] = attack_success([_without_critic(case, self.options.stable) for case in cases])
+            # Before any critic saw it, a valid error is `undecided`.
+            fates = ["undecided" if case.is_valid else case.fate(self.options.stable) for case in cases]
+            success[sneaky] = attack_success(fates)
         self._phase = "over"
         found = win_rates(played)
         shown = {f"{row['sneaky']} against {row['critic']}": row["win_rate"] for row in found if row["games"]}
@@ -352,22 +333,7 @@ class Spc(Game):
         log = {"win_rates": shown, "attack_successes": attacks, "pairings": found, "attacks_in_full": success}
         return Episode(log=log, save=True)
 
-    def _attacks_of(self, table: Table, number: int) -> list[Case]:
-        """The attacks of the sneaky generator of a round: those it played with, or the last ones."""
-        if number < self.options.rounds:
-            return self._cases_of(table, "critiques", number + 1)
-        return self._cases_of(table, "last validation")
-
     # Who speaks, and where things lie
-
-    @property
-    def _attacker(self) -> str:
-        """The sneaky generator that plays now."""
-        number = self._round if self._phase.startswith("last") else self._round - 1
-        return snapshot_name(SNEAKY, number)
-
-    def _players(self, number: int) -> tuple[str, str]:
-        return players(number, self.options.schedule)
 
     def _asking(self, table: Table, role: str, name: str, n: int) -> phases.Ask:
         """Asks a snapshot of a role's seat; the completions say whose they are, whatever becomes of the seat."""
@@ -376,7 +342,8 @@ class Spc(Game):
 
         def ask(prompts: Sequence[str]) -> list[list[Completion]]:
             rows = table.ask(role, prompts, n=n, seat=None if name == held else name)
-            return [[_sampled_by(completion, role, name) for completion in row] for row in rows]
+            own: dict[str, Any] = {"seat": name, "weights_version": -1}
+            return [[replace(said, **own) if said.seat == role else said for said in row] for row in rows]
 
         return ask
 
@@ -429,26 +396,24 @@ class Spc(Game):
         return super().verdict(row) + ends.get(str(row.get("fate")), "")
 
     def state(self) -> dict[str, Any]:
-        return {
-            "phase": self._phase,
-            "round": self._round,
-            "epoch": self._epoch,
-            "batch": self._batch,
-            "order": self._order,
-        }
+        return {name: getattr(self, f"_{name}") for name in _STATE}
 
     def restore(self, state: Mapping[str, Any]) -> None:
         if state["phase"] not in PHASES:
             raise ValueError(f"no phase {state['phase']!r}")
-        self._phase, self._round = state["phase"], state["round"]
-        self._epoch, self._batch, self._order = state["epoch"], state["batch"], state["order"]
+        for name in _STATE:
+            setattr(self, f"_{name}", state[name])
         self._opened.clear()
 
 
-def _sampled_by(completion: Completion, role: str, name: str) -> Completion:
-    return replace(completion, seat=name, weights_version=-1) if completion.seat == role else completion
-
-
-def _without_critic(case: Case, stable: float) -> Fate:
-    """What became of an attack before any critic saw it: `undecided` stands for a valid error."""
-    return "undecided" if case.is_valid else case.fate(stable)
+_CASES: Mapping[Phase, tuple[str, Phase | None, Phase, Callable[[Spc, Table, Sequence[Case]], _Played]]] = {
+    "solutions": ("1-solutions", None, "validation", Spc._solutions),
+    "validation": ("2-validation", "solutions", "sneaky", Spc._validation),
+    "sneaky": ("3-sneaky", "validation", "sneaky validation", Spc._sneaky),
+    "sneaky validation": ("4-sneaky-validation", "sneaky", "critiques", Spc._sneaky_validation),
+    "critiques": ("5-critiques", "sneaky validation", "collection", Spc._critiques),
+    "last sneaky": ("6-last-sneaky", "validation", "last validation", Spc._sneaky),
+    "last validation": ("7-last-validation", "last sneaky", "pairings", Spc._sneaky_validation),
+}
+"""By phase that plays with cases: the file it writes them to, the phase whose cases it takes, what comes next, and how
+it is played."""

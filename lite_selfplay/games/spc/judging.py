@@ -13,8 +13,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from lite_selfplay.data import Completion, Problem, Verdict
 from lite_selfplay.errors import GameError, TaskError
 from lite_selfplay.games.modes import Examiner, Found, Measured, Mode, Rows, Score, score_of
@@ -29,7 +27,6 @@ from lite_selfplay.verify.workers import WorkerPool
 
 KIND = "step"
 """The kind of a problem that asks whether a step is correct; its answer is `Correct` or `Incorrect`."""
-_RESAMPLES = 2000
 
 Interval = tuple[float, float]
 
@@ -49,7 +46,6 @@ class CriticScore(Score):
     invalid: float
     correct_ci95: Interval
     error_ci95: Interval
-    harmonic_mean_ci95: Interval | None
     mean_of_subsets: float | None
     subsets: dict[str, dict[str, Any]]
 
@@ -70,18 +66,13 @@ def step_task(spec: str) -> Task:
             f"{spec} holds no labelled steps (of ProcessBench, PRM800K or DeltaBench), and no worked solutions with "
             "calculations that steps could be made of"
         )
-    return Task(name, [_as_problem(step) for step in steps])
-
-
-def _as_problem(step: LabelledStep) -> Problem:
-    extra = {
-        "content": f"{step.problem}\n{step.before}\n{step.step}",
-        "about": step.problem,
-        "before": step.before,
-        "step": step.step,
-        "subset": step.subset,
-    }
-    return Problem(step.id, step.problem, "Correct" if step.correct else "Incorrect", KIND, extra)
+    problems = []
+    for step in steps:
+        content = f"{step.problem}\n{step.before}\n{step.step}"
+        extra = {"content": content, "about": step.problem, "before": step.before, "step": step.step}
+        extra["subset"] = step.subset
+        problems.append(Problem(step.id, step.problem, "Correct" if step.correct else "Incorrect", KIND, extra))
+    return Task(name, problems)
 
 
 def step_of(problem: Problem) -> LabelledStep:
@@ -95,14 +86,13 @@ def step_of(problem: Problem) -> LabelledStep:
 
 def check(pairs: Sequence[tuple[Completion, Problem]], expected: AnswerFormat, workers: WorkerPool) -> list[Verdict]:
     """Whether critiques judge their steps as they are."""
-    return [_judged(completion, step_of(problem)) for completion, problem in pairs]
-
-
-def _judged(completion: Completion, step: LabelledStep) -> Verdict:
-    critique = read_critique(completion)
-    right = critique.agrees(step.correct)
-    reason = "" if right else critique.reason or "wrong"
-    return Verdict(right, float(right), critique.judgement, critique.judgement is not None, reason)
+    verdicts = []
+    for completion, problem in pairs:
+        critique = read_critique(completion)
+        right = critique.agrees(step_of(problem).correct)
+        reason = "" if right else critique.reason or "wrong"
+        verdicts.append(Verdict(right, float(right), critique.judgement, critique.judgement is not None, reason))
+    return verdicts
 
 
 def measure_critics(examiner: Examiner, seats: Sequence[str]) -> Found:
@@ -131,23 +121,21 @@ def critic_figures(results: Sequence[tuple[bool, Judgement | None]]) -> dict[str
     correct.
 
     `correct` and `error` are the recalls among the replies with a judgement, with exact 95% intervals (Clopper and
-    Pearson); `mean` and `harmonic_mean` are of the two, the latter with a 95% bootstrap interval. All are shares in
-    [0, 1], None without a judged step of that kind. `invalid` is the share of the `steps` without a judgement.
+    Pearson); `mean` and `harmonic_mean` are of the two. All are shares in [0, 1], None without a judged step of that
+    kind. `invalid` is the share of the `steps` without a judgement.
     """
     judged = {side: [j for correct, j in results if correct is side and j is not None] for side in (True, False)}
     right = {True: judged[True].count("correct"), False: judged[False].count("incorrect")}
     correct, error = (right[side] / len(judged[side]) if judged[side] else None for side in (True, False))
     both = None if correct is None or error is None else (correct, error)
-    sizes = len(judged[True]), len(judged[False])
     return {
         "steps": len(results),
         "correct": correct,
-        "correct_ci95": clopper_pearson(right[True], sizes[0]),
+        "correct_ci95": clopper_pearson(right[True], len(judged[True])),
         "error": error,
-        "error_ci95": clopper_pearson(right[False], sizes[1]),
+        "error_ci95": clopper_pearson(right[False], len(judged[False])),
         "mean": sum(both) / 2 if both else None,
         "harmonic_mean": harmonic_mean(*both) if both else None,
-        "harmonic_mean_ci95": _bootstrap(both, sizes) if both else None,
         "invalid": sum(j is None for _, j in results) / len(results) if results else 0.0,
     }
 
@@ -171,15 +159,9 @@ def mean_of_subsets(figures: Mapping[str, Mapping[str, Any]]) -> float | None:
     return sum(means) / len(means) if means and None not in means else None
 
 
-def _bootstrap(recalls: tuple[float, float], steps: tuple[int, int]) -> Interval:
-    """A percentile interval of the harmonic mean of two independent recalls, each on so many steps."""
-    rng = np.random.default_rng(0)
-    first, second = (rng.binomial(n, share, _RESAMPLES) / n for share, n in zip(recalls, steps, strict=True))
-    total = first + second
-    means = np.divide(2 * first * second, total, out=np.zeros_like(total), where=total > 0)
-    low, high = np.quantile(means, [0.025, 0.975])
-    return float(low), float(high)
-
-
 register_checker(KIND, check)
-CRITIC_MODE = Mode(measure_critics, columns=("correct", "error", "mean", "harmonic_mean", "mean_of_subsets", "invalid"), tasks=step_task)
+CRITIC_MODE = Mode(
+    measure_critics,
+    columns=("correct", "error", "mean", "harmonic_mean", "mean_of_subsets", "invalid"),
+    tasks=step_task,
+)

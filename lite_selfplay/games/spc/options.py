@@ -3,17 +3,13 @@
 from pathlib import Path
 from typing import Annotated
 
-from pydantic import BeforeValidator, Field, StringConstraints
+from pydantic import AfterValidator, Field, StringConstraints
 
 from lite_selfplay.games.base import GameOptions
 from lite_selfplay.games.spc.cases import CRITIQUES, ROLLOUTS, STABLE
 from lite_selfplay.games.spc.rounds import Schedule
 
 Solver = Annotated[str, StringConstraints(pattern=r"^(base|solver|sneaky|critic|(sneaky|critic|solver)@round-0)$")]
-
-
-def _whole_path(value: object) -> object:
-    return str(Path(value).resolve()) if isinstance(value, str | Path) else value
 
 
 class SpcOptions(GameOptions):
@@ -49,4 +45,4 @@ class SpcOptions(GameOptions):
     batch: int = Field(64, ge=1)
     sft_weight: float = Field(0.0, ge=0)
     tournament: bool = True
-    pairs: Annotated[str | None, BeforeValidator(_whole_path)] = None
+    pairs: Annotated[str | None, AfterValidator(lambda path: path and str(Path(path).resolve()))] = None

@@ -98,8 +98,9 @@ def rewritten(ask: Ask, cases: Sequence[Case]) -> list[Case]:
 def judged(ask: Ask, cases: Sequence[Case]) -> list[Case]:
     """The cases, with a critic's judgements of the rewrites that mislead."""
     valid = [i for i, case in enumerate(cases) if case.is_valid]
-    rows = ask([sneaky_judging(cases[i]) for i in valid]) if valid else []
-    found = dict(zip(valid, rows, strict=True))
+    attacked = [(cases[i], rewrite) for i in valid if (rewrite := cases[i].rewrite) is not None]
+    asked = [critic_prompt(case.problem.text, case.before, rewrite.step) for case, rewrite in attacked]
+    found = dict(zip(valid, ask(asked) if asked else [], strict=True))
     return [replace(case, critiques=tuple(found.get(i, ()))) for i, case in enumerate(cases)]
 
 
@@ -109,9 +110,3 @@ def judged_untouched(ask: Ask, cases: Sequence[Case], rng: random.Random) -> lis
     rows = ask([critic_prompt(cases[i].problem.text, cases[i].before, cases[i].step) for i in chosen]) if chosen else []
     found = dict(zip(chosen, rows, strict=True))
     return [replace(case, untouched=tuple(found.get(i, ()))) for i, case in enumerate(cases)]
-
-
-def sneaky_judging(case: Case) -> str:
-    """What a critic is asked about a rewritten step."""
-    assert case.rewrite is not None
-    return critic_prompt(case.problem.text, case.before, case.rewrite.step)

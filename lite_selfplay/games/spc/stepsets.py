@@ -16,7 +16,7 @@ it; steps that are rated neutral, or useless, are neither.
 
 import json
 import random
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,8 +28,6 @@ from lite_selfplay.tasks.base import derived_rng
 from lite_selfplay.tasks.files import read_object_lines
 
 SEED, EACH = 0, 500
-LAYOUTS = ({"problem", "steps", "label"}, {"question", "sections"}, {"question", "label"})
-"""The columns by which the layouts of ProcessBench, DeltaBench and PRM800K are known."""
 
 
 def read_step_set(path: Path, *, seed: int = SEED) -> list[LabelledStep]:
@@ -38,7 +36,15 @@ def read_step_set(path: Path, *, seed: int = SEED) -> list[LabelledStep]:
     Raises TaskError, with file and line, for a row in none of them, and for a file without both kinds of step.
     """
     rng = derived_rng(seed, "step set", path.stem)
-    found = [step for row, where in _rows(path) for step in _labelled(row, where, rng)]
+    found = list[LabelledStep]()
+    for row, where in _rows(path):
+        read = next((read for columns, read in LAYOUTS if columns <= row.keys()), None)
+        if read is None:
+            columns = ", ".join(row) or "none"
+            raise TaskError(
+                f"{where}: these are the columns of neither ProcessBench, PRM800K nor DeltaBench: {columns}"
+            )
+        found += read(row, where, rng)
     chosen = one_to_one(found, rng)
     if not chosen:
         raise TaskError(f"{path} holds no correct and wrong steps of the same subset to measure a critic on")
@@ -48,7 +54,7 @@ def read_step_set(path: Path, *, seed: int = SEED) -> list[LabelledStep]:
 def is_step_set(path: Path) -> bool:
     """Whether a file's first row is in one of the layouts."""
     row = next((row for row, _ in _rows(path)), {})
-    return any(columns <= row.keys() for columns in LAYOUTS)
+    return any(columns <= row.keys() for columns, _ in LAYOUTS)
 
 
 def read_pairs(path: Path) -> list[StepPair]:
@@ -84,18 +90,6 @@ def one_to_one(steps: Sequence[LabelledStep], rng: random.Random) -> list[Labell
         size = min(map(len, sides))
         chosen.update(i for side in sides for i in rng.sample(side, size))
     return [steps[i] for i in sorted(chosen)]
-
-
-def _labelled(row: Mapping[str, Any], where: str, rng: random.Random) -> list[LabelledStep]:
-    if {"problem", "steps", "label"} <= row.keys():
-        return _processbench(row, where, rng)
-    if {"question", "sections"} <= row.keys():
-        return _deltabench(row, where, rng)
-    if {"question", "label"} <= row.keys():
-        return [step for pair in _prm800k(row, where) for step in pair.labelled()]
-    raise TaskError(
-        f"{where}: these are the columns of neither ProcessBench, PRM800K nor DeltaBench: {', '.join(row) or 'none'}"
-    )
 
 
 def _processbench(row: Mapping[str, Any], where: str, rng: random.Random) -> list[LabelledStep]:
@@ -199,3 +193,11 @@ def _rows(path: Path) -> Iterator[tuple[dict[str, Any], str]]:
         return
     for number, row in read_object_lines(path, TaskError):
         yield row, f"{path}, line {number}"
+
+
+LAYOUTS: Sequence[tuple[set[str], Callable[[Mapping[str, Any], str, random.Random], Iterable[LabelledStep]]]] = (
+    ({"problem", "steps", "label"}, _processbench),
+    ({"question", "sections"}, _deltabench),
+    ({"question", "label"}, lambda row, where, _: (step for pair in _prm800k(row, where) for step in pair.labelled())),
+)
+"""The columns by which the layouts of ProcessBench, DeltaBench and PRM800K are known, and who reads such a row."""

@@ -100,6 +100,7 @@ class Sqlm(ProposeSolve):
     figures = (
         *YIELD,
         *WATCHED,
+        Figure("without_majority", "questions without a majority", about="Questions whose votes are tied."),
         Figure(
             "unread_answers",
             "answers that could not be read",

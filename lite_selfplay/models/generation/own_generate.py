@@ -39,7 +39,8 @@ def generate_through(
     ]
     rows.sort(key=lambda row: len(row[0]))
     while rows:
-        size = _rows_that_fit(rows, sampling.max_tokens, decoding.cache_tokens)
+        # How many of the longest prompts, at the end of `rows`, go into one call.
+        size = max(1, min(len(rows), decoding.cache_tokens // (len(rows[-1][0]) + sampling.max_tokens)))
         call, rows = rows[-size:], rows[:-size]
         chooser = _Chooser(sampling, decoding, call)
         own_generate(
@@ -53,11 +54,6 @@ def generate_through(
         )
         chooser.hand_over(torch.ones_like(chooser.ended), [out for _, _, out in call])
     return results
-
-
-def _rows_that_fit(rows: Sequence[Row], max_tokens: int, cache_tokens: int) -> int:
-    """How many of the longest prompts, at the end of `rows`, go into one call."""
-    return max(1, min(len(rows), cache_tokens // (len(rows[-1][0]) + max_tokens)))
 
 
 class _Chooser(Sampler, LogitsProcessor):

@@ -86,51 +86,63 @@ def resolve(name: str, *, with_code: bool = False, say: Callable[[str], None] | 
     Raises `ModelNotFoundError` where the model is known but cannot be had, `UnknownNameError` (with near names) where
     the name means nothing.
     """
-    return _route(name, with_code)(say or (lambda sentence: None))
+    found, path = _place(name)
+    tell = say or (lambda sentence: None)
+    if found == "folder":
+        path = path.resolve()
+        return ResolvedModel(name, path, folders.fingerprint(path))
+    if found == "gguf":
+        return _from_gguf(name, path, tell)
+    if found in ("tiny", "smollm2-135m"):
+        from lite_selfplay.models.sources import smollm2, tiny
+
+        if found == "tiny":
+            return ResolvedModel(name, tiny.cached(), tiny.IDENTITY)
+        return ResolvedModel(name, smollm2.fetch(say=tell), f"gguf:{smollm2.GGUF_SHA256}")
+    from lite_selfplay.models.sources import hub
+
+    path = hub.fetch(found, with_code=with_code, say=tell)
+    return ResolvedModel(name, path, f"hub:{found}@{path.name}")
 
 
 def require_known(name: str) -> None:
     """Raises `UnknownNameError` or `ModelNotFoundError` for a name that `resolve` would not even try to fetch."""
-    _route(name)
+    _place(name)
 
 
-def _route(name: str, with_code: bool = False) -> Callable[[Callable[[str], None]], ResolvedModel]:
-    """How a model is found or made: a function that does it, telling its argument what takes long."""
+def _place(name: str) -> tuple[str, Path]:
+    """Where a model is found or made: `folder`, `gguf` (each at the path), one of those built in, or a hub's id."""
     key = name.strip()
     builtin = key.lower() in [info.name for info in _BUILTIN]
     found = hub_id(key)
     path = Path(key).expanduser()
     # A stray folder called like a model (`runs/tiny`, say) must not hide the model.
     if key and os.path.isdir(path) and (folders.has_config(path) or (not builtin and found is None)):
-        return lambda tell: _from_folder(name, path)
+        folders.require_model(path)
+        return "folder", path
     if path.suffix.lower() == ".gguf":
-        return lambda tell: _from_gguf(name, path, tell)
+        if not os.path.exists(path):
+            raise ModelNotFoundError(f"no .gguf file at {path}. {NO_NETWORK}")
+        require_file(path, ModelNotFoundError)
+        return "gguf", path
     if builtin:
-        return lambda tell: _built_in(name, tell)
-    if found is None and (
-        key.startswith((".", "~", "/", "\\")) or key.count("/") > 1 or "\\" in key or key.endswith("/")
-    ):
+        return key.lower(), path
+    if found is not None:
+        return found, path
+    if key.startswith((".", "~", "/", "\\")) or key.count("/") > 1 or "\\" in key or key.endswith("/"):
         raise ModelNotFoundError(f"no model folder at {path}. {NO_NETWORK}")
-    if found is None:
-        raise UnknownNameError(
-            "model", name, model_names(), "A model may also be a hub id (owner/name), a folder or a .gguf file."
-        )
-    return lambda tell: _from_hub(name, found, with_code, tell)
-
-
-def _from_folder(name: str, path: Path) -> ResolvedModel:
-    path = path.resolve()
-    folders.require_model(path)
-    return ResolvedModel(name, path, folders.fingerprint(path))
+    raise UnknownNameError(
+        "model",
+        name,
+        model_names(),
+        "A model may also be a hub id (owner/name), a folder or a .gguf file.",
+    )
 
 
 def _from_gguf(name: str, path: Path, say: Callable[[str], None]) -> ResolvedModel:
     from lite_selfplay.models.sources import gguf
     from lite_selfplay.models.sources.cache import build_once
 
-    if not os.path.exists(path):
-        raise ModelNotFoundError(f"no .gguf file at {path}. {NO_NETWORK}")
-    require_file(path, ModelNotFoundError)
     sha256 = sha256_of(path)
 
     def build(staging: Path) -> None:
@@ -138,21 +150,6 @@ def _from_gguf(name: str, path: Path, say: Callable[[str], None]) -> ResolvedMod
         gguf.convert(path, staging, sha256=sha256)
 
     return ResolvedModel(name, build_once(gguf.folder_for(sha256), build, say=say), f"gguf:{sha256}")
-
-
-def _from_hub(name: str, hub_id: str, with_code: bool, say: Callable[[str], None]) -> ResolvedModel:
-    from lite_selfplay.models.sources import hub
-
-    path = hub.fetch(hub_id, with_code=with_code, say=say)
-    return ResolvedModel(name, path, f"hub:{hub_id}@{path.name}")
-
-
-def _built_in(name: str, say: Callable[[str], None]) -> ResolvedModel:
-    from lite_selfplay.models.sources import smollm2, tiny
-
-    if name.strip().lower() == "tiny":
-        return ResolvedModel(name, tiny.cached(), tiny.IDENTITY)
-    return ResolvedModel(name, smollm2.fetch(say=say), f"gguf:{smollm2.GGUF_SHA256}")
 
 
 def suggested(name: str) -> Mapping[str, Any]:

@@ -4,7 +4,7 @@ import gc
 import json
 import re
 import shlex
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from importlib.util import find_spec
@@ -94,6 +94,7 @@ def _write(
     import torch
     from safetensors import SafetensorError
 
+    from lite_selfplay.models.adapters import WEIGHTS
     from lite_selfplay.models.chat import Chat
     from lite_selfplay.runs.export import forms, verification
 
@@ -122,7 +123,12 @@ def _write(
         (folder / VERIFICATION).write_text(json.dumps(found.to_json(), indent=1) + "\n", encoding="utf-8")
     progress.say(f"{found.reader}: {found.sentence()}" if found else f"not verified: {why}")
     verified = found.paragraph() if found else f"Not verified: {why}."
-    (folder / CARD).write_text(export_card(asked, model.revision, _measured(asked), verified), encoding="utf-8")
+    # The evaluations in training up to the seat's step, and later ones of this very adapter, by moment and by file.
+    own = sha256_of(asked.adapter / WEIGHTS)
+    measured = {moment: each for moment, each in asked.folder.evaluations().items() if each["step"] <= asked.step}
+    later = asked.folder.later_evaluations().items()
+    measured |= {name: each for name, each in later if own in each.get("weights", {}).values()}
+    (folder / CARD).write_text(export_card(asked, model.revision, measured, verified), encoding="utf-8")
     return found
 
 
@@ -181,13 +187,3 @@ def _weights(backend: "Backend", seat: str, poll: Poll) -> Iterator[tuple[str, A
     for name, tensor in backend.adapters.merged(seat, partial(dense_weight, dtype=torch.float32)):
         poll()
         yield name, tensor
-
-
-def _measured(asked: Asked) -> dict[str, Mapping[str, Any]]:
-    """The evaluations in training up to the seat's step, and later ones of this very adapter, by moment and by file."""
-    from lite_selfplay.models.adapters import WEIGHTS
-
-    own = sha256_of(asked.adapter / WEIGHTS)
-    before = {moment: found for moment, found in asked.folder.evaluations().items() if found["step"] <= asked.step}
-    later = asked.folder.later_evaluations().items()
-    return {**before, **{name: found for name, found in later if own in found.get("weights", {}).values()}}

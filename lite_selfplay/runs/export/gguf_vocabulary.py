@@ -26,7 +26,8 @@ def add_vocabulary(writer: Any, tokenizer: Any, *, rows: int, eos_ids: Sequence[
     from gguf import TokenType
 
     described = json.loads(tokenizer.backend_tokenizer.to_str())
-    if described["model"]["type"] != "BPE" or not _is_byte_level(described):
+    by_bytes = all('"ByteLevel"' in json.dumps(described[part]) for part in ("pre_tokenizer", "decoder"))
+    if described["model"]["type"] != "BPE" or not by_bytes:
         raise RequestError(
             f"the GGUF writer here knows byte-level BPE vocabularies, not this {described['model']['type']} one: "
             "export --to merged and use llama.cpp's convert_hf_to_gguf.py on that folder"
@@ -70,10 +71,6 @@ def rule_of(tokenizer: Any, merges: Sequence[str], described: Any) -> str:
         f"this tokenizer splits text by a rule that the GGUF writer here does not know (known: "
         f"{', '.join(SPLITTING_RULES)}): export --to merged and use llama.cpp's convert_hf_to_gguf.py on that folder"
     )
-
-
-def _is_byte_level(described: Any) -> bool:
-    return '"ByteLevel"' in json.dumps(described["pre_tokenizer"]) and '"ByteLevel"' in json.dumps(described["decoder"])
 
 
 def _add_special(writer: Any, tokenizer: Any, eos_ids: Sequence[int]) -> None:

@@ -49,7 +49,8 @@ def model_card(
     `metrics` are the lines of `metrics.jsonl` so far, for the number of tokens. `evaluations` are the contents of the
     files in `eval/` by the moment they were made, in order.
     """
-    title = f"{plain(config.game.label)} on {plain(shown(config.model.name))}, after {step}{_of(config, metrics)} steps"
+    of = "" if metrics and metrics[-1].get("over") is True else f" of {config.run.steps}"
+    title = f"{plain(config.game.label)} on {plain(shown(config.model.name))}, after {step}{of} steps"
     use = f"""A folder of `adapters/` loads in plain PEFT:
 
 {loading(config, f"adapters/{next(iter(config.seats))}")}
@@ -97,6 +98,10 @@ def _card(
 ) -> str:
     from huggingface_hub import ModelCard
 
+    seats = [
+        (code(name), f"{seat.lr:g}", seat.schedule, str(seat.rank), str(seat.alpha))
+        for name, seat in config.seats.items()
+    ]
     card = f"""---
 {metadata}
 ---
@@ -113,7 +118,7 @@ def _card(
 
 {_facts(config, metrics)}
 
-{as_markdown(("seat", "learning rate", "schedule", "rank", "alpha"), _seat_rows(config))}
+{as_markdown(("seat", "learning rate", "schedule", "rank", "alpha"), seats)}
 
 ## Measured
 
@@ -190,11 +195,6 @@ def _weights(asked: "Asked") -> str:
     )
 
 
-def _of(config: RunConfig, metrics: Metrics) -> str:
-    """How many steps were asked for; nothing where the game ended by itself."""
-    return "" if metrics and metrics[-1].get("over") is True else f" of {config.run.steps}"
-
-
 def _metadata(config: RunConfig, form: str) -> "ModelCardData":
     """What a hub reads of the card; `base_model` only for a hub id, since a hub takes nothing else there."""
     from huggingface_hub import ModelCardData
@@ -233,13 +233,6 @@ def _facts(config: RunConfig, metrics: Metrics) -> str:
         generated, trained = (sum(row["tokens"][key] for row in metrics) for key in ("generated", "trained"))
         facts["tokens"] = f"{generated:,} generated, {trained:,} trained on"
     return "\n".join(f"- {name}: {fact}" for name, fact in facts.items())
-
-
-def _seat_rows(config: RunConfig) -> list[tuple[str, ...]]:
-    return [
-        (code(name), f"{seat.lr:g}", seat.schedule, str(seat.rank), str(seat.alpha))
-        for name, seat in config.seats.items()
-    ]
 
 
 def _measured(config: RunConfig, evaluations: Evaluations) -> str:

@@ -1,13 +1,14 @@
 """The charts of a run: its curves and evaluations by what they show, for the viewer and for figures. No torch."""
 
 from collections.abc import Mapping, Sequence
-from math import isinf
+from math import inf, isinf
 from typing import Any
 
 from lite_selfplay.errors import RunFolderError
+from lite_selfplay.evaluation.tables import scores_of
 from lite_selfplay.games import Game
 from lite_selfplay.runs.folder import METRICS, RunFolder
-from lite_selfplay.runs.report.curves import GAME, PLAY, Curve, Row, curves_of
+from lite_selfplay.runs.report.curves import PLAY, Curve, Row, curves_of
 from lite_selfplay.runs.report.meanings import HEALTH, LEARNING
 
 GROUPS = (LEARNING, PLAY, HEALTH)
@@ -22,37 +23,29 @@ def charts_of(game: type[Game], folder: RunFolder, rows: Sequence[Row]) -> list[
     measured `low` and `high`, the ends of its 95% interval. Raises RunFolderError where a line is damaged.
     """
     for row in rows:
-        _require_step(row, folder)
+        streams, seats, log = (row.get(key) for key in ("streams", "seats", "game"))
+        parts = (
+            [*streams.values(), *seats.values()] if isinstance(streams, Mapping) and isinstance(seats, Mapping) else [0]
+        )
+        if not all(isinstance(part, Mapping) for part in [*parts, log]):
+            raise RunFolderError(
+                f"{folder.path / METRICS}: what stands there of step {row['step']} is not what a run writes"
+            )
     charts = _evaluations(folder.evaluations())
     named: dict[tuple[str, str], list[Curve]] = {}
     for curve in curves_of(game, rows):
-        if curve.part != GAME or curve.declared or any(curve.values):
-            named.setdefault((curve.group, curve.name), []).append(curve)
+        named.setdefault((curve.group, curve.name), []).append(curve)
     for (group, name), curves in named.items():
         lines = [
             {"name": curve.line, "steps": curve.steps, "values": [round(value, 6) for value in curve.values]}
             for curve in curves
         ]
         about = {"name": name, "group": group, "unit": curves[0].unit, "how": curves[0].how}
-        charts.append(about | {"lines": lines, "healthy": _healthy(game, name)})
+        bounds = next((figure.healthy for figure in game.figures if figure.name == name), (inf, inf))
+        # The lowest and the highest healthy value, where the game declares any.
+        healthy = None if all(map(isinf, bounds)) else [None if isinf(bound) else bound for bound in bounds]
+        charts.append(about | {"lines": lines, "healthy": healthy})
     return sorted(charts, key=lambda chart: GROUPS.index(chart["group"]))
-
-
-def _require_step(row: Row, folder: RunFolder) -> None:
-    """Raises RunFolderError where a line is not one that a run writes of a step."""
-    sections = [row.get(key) for key in ("streams", "seats", "game")]
-    whole = all(isinstance(section, Mapping) for section in sections)
-    if not whole or not all(isinstance(part, Mapping) for key in ("streams", "seats") for part in row[key].values()):
-        raise RunFolderError(
-            f"{folder.path / METRICS}: what stands there of step {row['step']} is not what a run writes"
-        )
-
-
-def _healthy(game: type[Game], name: str) -> list[float | None] | None:
-    """The lowest and the highest healthy value, where the game declares any."""
-    figure = next((figure for figure in game.figures if figure.name == name), None)
-    bounds = [None if isinf(bound) else bound for bound in figure.healthy] if figure else []
-    return None if set(bounds) <= {None} else bounds
 
 
 def _evaluations(moments: Mapping[str, Mapping[str, Any]]) -> list[dict[str, Any]]:
@@ -60,25 +53,22 @@ def _evaluations(moments: Mapping[str, Mapping[str, Any]]) -> list[dict[str, Any
     charts = []
     for tasks, n in dict.fromkeys((found["tasks"], found["n"]) for found in moments.values()):
         here = [
-            (name, max(0, found["step"]), {**found["seats"], **found.get("directions", {})})
+            (name, max(0, found["step"]), scores_of(found))
             for name, found in moments.items()
             if (found["tasks"], found["n"]) == (tasks, n)
         ]
         lines = [
-            _measured(seat, [(name, step, scores[seat]) for name, step, scores in here if seat in scores])
+            {
+                "name": seat,
+                "steps": [step for _, step, _ in scored],
+                "values": [score["pass_at_1"] for *_, score in scored],
+                "low": [score["ci95"][0] for *_, score in scored],
+                "high": [score["ci95"][1] for *_, score in scored],
+                "moments": [name for name, *_ in scored],
+            }
             for seat in dict.fromkeys(seat for *_, scores in here for seat in scores)
+            for scored in [[(name, step, scores[seat]) for name, step, scores in here if seat in scores]]
         ]
         about = {"name": f"pass@1, {n} held-out problems", "about": tasks, "group": LEARNING, "unit": "share"}
         charts.append(about | {"how": "measured", "healthy": None, "lines": lines})
     return charts
-
-
-def _measured(seat: str, scored: Sequence[tuple[str, int, Mapping[str, Any]]]) -> dict[str, Any]:
-    return {
-        "name": seat,
-        "steps": [step for _, step, _ in scored],
-        "values": [score["pass_at_1"] for *_, score in scored],
-        "low": [score["ci95"][0] for *_, score in scored],
-        "high": [score["ci95"][1] for *_, score in scored],
-        "moments": [name for name, *_ in scored],
-    }

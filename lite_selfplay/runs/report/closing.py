@@ -5,10 +5,8 @@ in order, to what an evaluation found: `mode`, `tasks`, `n`, `pass_at_1` in [0, 
 for each of `seats`, and for each of the `directions` between seats where the mode has any.
 """
 
-import math
 import re
 import shlex
-import statistics
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -22,8 +20,8 @@ from lite_selfplay.stats import paired
 Metrics = Sequence[Mapping[str, Any]]
 Evaluations = Mapping[str, Mapping[str, Any]]
 
-FEWEST_STEPS, SURE = 8, 0.05
-"""Fewer steps have no quarters worth comparing; a p-value from which on a change is put down to chance."""
+SURE = 0.05
+"""A p-value from which on a change is put down to chance."""
 
 
 def closing_report(
@@ -31,14 +29,12 @@ def closing_report(
 ) -> list[str]:
     """What a run achieved, where it lies and what to try next, a sentence or a command a line.
 
-    Two comparable evaluations give the change of pass@1; without them the accuracy in training has to do, as the
-    line says. Nothing is called a change that chance explains.
+    Two comparable evaluations give the change of pass@1; without them nothing is said of what was learned. Nothing is
+    called a change that chance explains.
     """
     lines = _evaluated(evaluations) if evaluations else []
     own = game.closing(metrics[-1]["game"]) if metrics and metrics[-1].get("over") is True else []
     lines += own
-    if len(_telling(evaluations)) < 2 and not own:
-        lines += _trained(metrics, game)
     for count, what in (
         (_silent_steps(metrics, game), "gave no signal (equal rewards in every group)"),
         (sum(row.get("nonfinite_what") is not None for row in metrics), "met a number that is not finite"),
@@ -110,33 +106,6 @@ def _points(points: float) -> str:
     return f"{'up' if points > 0 else 'down'} {abs(points):.1f}".removesuffix(".0") + " points"
 
 
-def _trained(metrics: Metrics, game: type[Game]) -> list[str]:
-    """The accuracy of each role in the first and in the last quarter of the steps."""
-    if len(metrics) < FEWEST_STEPS:
-        return [f"{counted(len(metrics), 'step')}: too few to say whether anything improved"]
-    quarter = len(metrics) // 4
-    lines = []
-    for role in _roles(metrics):
-        first, last = _accuracies(metrics[:quarter], role), _accuracies(metrics[-quarter:], role)
-        if first and last:
-            before, after = statistics.fmean(first), statistics.fmean(last)
-            word = game.accuracy_of(role).word
-            lines.append(f"  {role}: {percent(before)} -> {percent(after)} {word}, {_drift(first, last)}")
-    if not lines:
-        return ["no completion was judged right or wrong, so there is no accuracy to compare"]
-    return [f"on the problems it trained on, the first {quarter} steps against the last {quarter}:", *lines]
-
-
-def _drift(first: Sequence[float], last: Sequence[float]) -> str:
-    """A change in words: a difference of less than two standard errors between steps is not called one."""
-    change = statistics.fmean(last) - statistics.fmean(first)
-    if abs(change) < 0.0005:
-        return "no change"
-    several = min(len(first), len(last)) > 1
-    error = math.sqrt(sum(statistics.variance(each) / len(each) for each in (first, last))) if several else math.inf
-    return f"{_points(100 * change)}{'' if abs(change) > 2 * error else ', within the scatter of the steps'}"
-
-
 def _next(
     game: type[Game], config: RunConfig, metrics: Metrics, evaluations: Evaluations, path: Path | str
 ) -> list[tuple[str, str]]:
@@ -152,7 +121,7 @@ def _next(
     ways = []
     if not evaluations:
         task = config.tasks.train or ""
-        known = task and not task.endswith(".jsonl")
+        known = task and not re.search(r"\.(jsonl?|csv)\b", task)
         held_out = shlex.quote(task) if known else "HELD_OUT.jsonl"
         ways.append(("to measure it on problems it has not seen", f"lite-selfplay eval {run} --tasks {held_out}"))
     *earlier, last = evaluations.values() or [{}]
@@ -176,15 +145,6 @@ def _silent_steps(metrics: Metrics, game: type[Game]) -> int:
         and not any(stream["rows_trained"] for stream in row["streams"].values())
         for row in metrics
     )
-
-
-def _roles(metrics: Metrics) -> list[str]:
-    return list(dict.fromkeys(role for row in metrics for role in row["streams"]))
-
-
-def _accuracies(metrics: Metrics, role: str) -> list[float]:
-    found = [row["streams"][role]["accuracy"] for row in metrics if role in row["streams"]]
-    return [accuracy for accuracy in found if accuracy is not None]
 
 
 def counted(n: int, noun: str) -> str:

@@ -1,7 +1,4 @@
-"""A run's lines as curves: one figure each, over the steps.
-
-What a game logs beside the figures it declares is shown under its own name.
-"""
+"""A run's lines as curves: one figure each, over the steps."""
 
 import math
 from collections import Counter
@@ -10,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from lite_selfplay.games import Game
-from lite_selfplay.games.presentation import Figure, Unit, as_words
+from lite_selfplay.games.presentation import Figure, Unit
 from lite_selfplay.runs.report.meanings import MEANINGS, value_in
 
 Row = Mapping[str, Any]
@@ -32,7 +29,7 @@ class Curve:
 
     `part` is a role, `GAME` or `SEATS`; `name` says what is measured, `kind` which of several of that name (a reason, a
     bin, a seat). `values[i]` was seen at `steps[i]`, counted from 1; a share lies in [0, 1]. `how` several steps give
-    one value. `declared`: it is one of the game's `figures`.
+    one value.
     """
 
     part: str
@@ -43,7 +40,6 @@ class Curve:
     group: str = PLAY
     how: How = "mean"
     kind: str = ""
-    declared: bool = False
 
     @property
     def line(self) -> str:
@@ -53,42 +49,33 @@ class Curve:
 
 def curves_of(game: type[Game], metrics: Sequence[Row]) -> tuple[Curve, ...]:
     """Every curve of a run's lines that holds a value: of roles, of the game, of seats."""
-    found = [*_stream_curves(game, metrics), *_game_curves(game, metrics), *_seat_curves(metrics)]
-    return tuple(curve for curve in found if curve.steps)
-
-
-def _stream_curves(game: type[Game], rows: Sequence[Row]) -> Iterator[Curve]:
-    """What each role did: shares and means over its completions."""
+    found = []
     drawn = [known for known in MEANINGS.values() if known.part == "streams" and known.group]
-    for role in dict.fromkeys(role for row in rows for role in row["streams"]):
-        played = [(row["step"], row["streams"][role]) for row in rows if role in row["streams"]]
+    for role in dict.fromkeys(role for row in metrics for role in row["streams"]):
+        played = [(row["step"], row["streams"][role]) for row in metrics if role in row["streams"]]
         for known in drawn:
             points = ((step, value_in(known, stream)) for step, stream in played)
             name = game.accuracy_of(role).name if known.key == "accuracy" else known.name
-            yield _curve(role, name, points, known.unit, group=known.group)
-
-
-def _seat_curves(rows: Sequence[Row]) -> Iterator[Curve]:
+            found.append(_curve(role, name, points, known.unit, group=known.group))
+    found += _game_curves(game, metrics)
     known = MEANINGS["grad_norm"]
-    for seat in dict.fromkeys(seat for row in rows for seat in row["seats"]):
-        norms = ((row["step"], row["seats"].get(seat, {}).get(known.key)) for row in rows)
-        yield _curve(SEATS, known.name, norms, group=known.group, kind=seat)
+    for seat in dict.fromkeys(seat for row in metrics for seat in row["seats"]):
+        norms = ((row["step"], row["seats"].get(seat, {}).get(known.key)) for row in metrics)
+        found.append(_curve(SEATS, known.name, norms, group=known.group, kind=seat))
+    return tuple(curve for curve in found if curve.steps)
 
 
 # The game's own log
 
 
 def _game_curves(game: type[Game], rows: Sequence[Row]) -> Iterator[Curve]:
-    """The game's declared figures, then the other numbers of its log; last come breakdowns and counts of steps."""
+    """The game's declared figures; last come breakdowns and counts of steps."""
     logs = [(row["step"], row["game"]) for row in rows]
     declared = [(figure, list(_figure_curves(figure, logs))) for figure in game.figures]
     last = [figure.how == "zeros" or any(curve.kind for curve in curves) for figure, curves in declared]
-    yield from (curve for (_, curves), late in zip(declared, last, strict=True) if not late for curve in curves)
-    known = {figure.key for figure in game.figures} | game.not_figures
-    for key in dict.fromkeys(key for _, log in logs for key in log):
-        if key not in known:
-            yield from _undeclared(key, logs)
-    yield from (curve for (_, curves), late in zip(declared, last, strict=True) if late for curve in curves)
+    for at_the_end in (False, True):
+        found = zip(declared, last, strict=True)
+        yield from (curve for (_, curves), late in found if late is at_the_end for curve in curves)
 
 
 def _figure_curves(figure: Figure, logs: Sequence[Log]) -> Iterator[Curve]:
@@ -107,10 +94,10 @@ def _figure_curves(figure: Figure, logs: Sequence[Log]) -> Iterator[Curve]:
         counts = [(step, dict(zip(kinds, value, strict=True)), of) for step, value, of in bins]
     for kind in kinds:
         points = ((step, _value(figure, values.get(kind, 0), of)) for step, values, of in counts)
-        yield _curve(GAME, figure.name, points, figure.unit, how=how, kind=kind, declared=True)
+        yield _curve(GAME, figure.name, points, figure.unit, how=how, kind=kind)
     if not kinds:
         points = ((step, _value(figure, value, of)) for step, value, of in here)
-        yield _curve(GAME, figure.name, points, figure.unit, how=how, declared=True)
+        yield _curve(GAME, figure.name, points, figure.unit, how=how)
 
 
 def _whole(figure: Figure, log: Row) -> Any:
@@ -131,19 +118,6 @@ def _value(figure: Figure, value: Any, whole: Any) -> Any:
     if not figure.part:
         return value
     return value / whole if _number(value) else None
-
-
-def _undeclared(key: str, logs: Sequence[Log]) -> Iterator[Curve]:
-    """A key under its own name: a curve, or one for each entry where it holds counts by name."""
-    name = as_words(key)
-    here = [(step, log[key]) for step, log in logs if key in log]
-    nested = dict.fromkeys(kind for _, value in here if isinstance(value, Mapping) for kind in value)
-    for kind in nested:
-        counts = ((step, value.get(kind, 0)) for step, value in here if isinstance(value, Mapping))
-        yield _curve(GAME, f"{name} a step", counts, kind=str(kind))
-    if not nested:
-        truth = all(isinstance(value, bool) for _, value in here)
-        yield _curve(GAME, name, here, "share" if truth else "number")
 
 
 def _curve(part: str, name: str, points: Iterable[tuple[int, Any]], unit: Unit = "number", **about: Any) -> Curve:

@@ -29,7 +29,7 @@ FEWEST_WELL_FORMED, MOST_SILENT = 0.1, 0.8
 wrong first."""
 KL_GROWS = 10.0
 """The growth since the run's first quarter from which on the KL term explodes."""
-ALL_WRONG, ALL_RIGHT, NO_LOSS = 0.05, 0.95, 1e-3
+ALL_WRONG, ALL_RIGHT = 0.05, 0.95
 MOVED_MOST = 5
 FEWEST_STEPS = 5
 """The last quarter of a run is looked at, and at least so many steps."""
@@ -76,8 +76,10 @@ def diagnose(path: Path, step: int | None = None) -> Diagnosis:
             raise ConfigError(f"--step {step} is not in {path}: its steps are 1 to {rows[-1]['step']}")
         about = _About(path, config, game, rows, looked)
         causes = [cause for check in CHECKS for cause in check(about)]
-        if all(cause.level == "normal" for cause in causes):
-            causes.insert(0, _nothing(about))
+        if not causes:
+            view = f"lite-selfplay view {shlex.quote(str(path))}"
+            calm = "Nothing in these steps is out of the ordinary."
+            causes = [Cause("nothing", "normal", calm, "; ".join(_facts(about)), view)]
         order: list[Level] = ["wrong", "watch", "normal"]
         causes.sort(key=lambda cause: order.index(cause.level))
         first, last = looked[0]["step"], looked[-1]["step"]
@@ -259,48 +261,15 @@ def _sampler(about: _About) -> Iterator[Cause]:
             yield Cause(name, "wrong", f"{steps} met {sentence}", said[-1], about.again(*flags))
 
 
-def _loss(about: _About) -> Iterator[Cause]:
-    losses = [
-        abs(loss)
-        for steps in about.roles().values()
-        for step in steps
-        if (loss := number_of(step.get("loss"))) is not None
-    ]
-    if losses and max(losses) < NO_LOSS:
-        sentence = (
-            "The loss is near 0, which is normal: advantages of a group sum to zero, so with one update a step that is "
-            "its value whatever is learned. Its gradient is not 0."
-        )
-        norms = [
-            norm
-            for row in about.looked
-            for s in row["seats"].values()
-            if (norm := number_of(s.get("grad_norm"))) is not None
-        ]
-        evidence = f"|loss| up to {max(losses):.1g}" + (f", grad_norm up to {max(norms):.2g}" if norms else "")
-        yield Cause("loss", "normal", sentence, evidence, "lite-selfplay why loss")
-
-
-def _nothing(about: _About) -> Cause:
-    facts = []
+def _facts(about: _About) -> Iterator[str]:
     for role, steps in about.roles().items():
         reward, right = _mean(steps, "reward_mean"), _mean(steps, "accuracy")
-        words = [
-            "" if reward is None else f"reward {reward:.2f}",
-            "" if right is None else f"{percent(right)} {about.game.accuracy_of(role).word}",
-        ]
-        facts.append(f"{role}: {', '.join(filter(None, words)) or 'for the record'}")
-    where = shlex.quote(str(about.path))
-    return Cause(
-        "nothing",
-        "normal",
-        "Nothing in these steps is out of the ordinary.",
-        "; ".join(facts),
-        f"lite-selfplay view {where}",
-    )
+        words = [f"reward {reward:.2f}"] if reward is not None else []
+        words += [f"{percent(right)} {about.game.accuracy_of(role).word}"] if right is not None else []
+        yield f"{role}: {', '.join(words) or 'for the record'}"
 
 
 CHECKS: tuple[Callable[[_About], Iterator[Cause]], ...] = (
-    _truncated, _format, _silent, _declared, _kl, _sampler, _loss,
+    _truncated, _format, _silent, _declared, _kl, _sampler,
 )  # fmt: skip
 """What is looked for, in the order in which it is told."""

@@ -86,7 +86,8 @@ def _panel(panel: "Axes", chart: Mapping[str, Any], colours: Mapping[str, str]) 
             panel.errorbar(line["steps"], line["values"], yerr=ends, marker="o", capsize=3, **style)
         elif (over := math.ceil(longest / SMOOTHED_OVER)) > 1 and chart["how"] == "mean":
             panel.plot(line["steps"], line["values"], color=style["color"], alpha=0.2, linewidth=0.8)
-            panel.plot(line["steps"], _smoothed(line["values"], over), **style)
+            before = [line["values"][max(0, end - over) : end] for end in range(1, len(line["values"]) + 1)]
+            panel.plot(line["steps"], [sum(part) / len(part) for part in before], **style)
         else:
             panel.plot(line["steps"], line["values"], marker="." if longest <= SMOOTHED_OVER else "", **style)
     panel.set_title("\n".join(textwrap.wrap(shown_label(chart["name"]), 34)))
@@ -97,12 +98,6 @@ def _panel(panel: "Axes", chart: Mapping[str, Any], colours: Mapping[str, str]) 
         panel.yaxis.set_major_formatter(PercentFormatter(1.0))
     if any(line["name"] for line in lines):
         panel.legend(fontsize="x-small")
-
-
-def _smoothed(values: Sequence[float], over: int) -> list[float]:
-    """The mean of each value and of those before it, `over` of them at most."""
-    parts = [values[max(0, end - over) : end] for end in range(1, len(values) + 1)]
-    return [sum(part) / len(part) for part in parts]
 
 
 def shown_label(text: str) -> str:

@@ -3,7 +3,7 @@
 The keys are those of `metrics.jsonl`. A game's own figures are explained by what it declares of them (`Figure`).
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import inf, isinf
 from typing import Any
@@ -257,20 +257,15 @@ def values_of(meaning: Meaning, rows: Sequence[Row]) -> dict[str, list[float]]:
     """A figure's values over steps, by role or seat; under an empty name where it belongs to none."""
     found: dict[str, list[float]] = {}
     for row in rows:
-        for name, value in _in_step(meaning, row):
+        values = {"": number_of(row.get(meaning.key))}
+        if meaning.part in ("streams", "seats"):
+            values = {name: value_in(meaning, part) for name, part in (row.get(meaning.part) or {}).items()}
+        elif meaning.figure is not None:
+            values = {"": value_of(meaning.figure, row.get("game") or {})}
+        for name, value in values.items():
             if value is not None:
                 found.setdefault(name, []).append(value)
     return found
-
-
-def _in_step(meaning: Meaning, row: Row) -> Iterator[tuple[str, float | None]]:
-    if meaning.part in ("streams", "seats"):
-        for name, part in (row.get(meaning.part) or {}).items():
-            yield name, value_in(meaning, part)
-    elif meaning.figure is not None:
-        yield "", value_of(meaning.figure, row.get("game") or {})
-    else:
-        yield "", number_of(row.get(meaning.key))
 
 
 def value_in(meaning: Meaning, part: Row) -> float | None:

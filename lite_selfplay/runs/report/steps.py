@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from lite_selfplay.credit import has_variance, rewards_of
-from lite_selfplay.data import Completion, Sample, Stream
+from lite_selfplay.data import Completion, Stream
 from lite_selfplay.games import Game
 from lite_selfplay.games.presentation import value_in_words
 from lite_selfplay.runs.report.meanings import MEANINGS, harmless, value_in
@@ -58,7 +58,22 @@ def episode_rows(report: "StepReport") -> list[dict[str, Any]]:
     streams = [*report.episode.streams, *record]
     none: list[Advantages] = [[[None] * len(group.samples) for group in stream.groups] for stream in record]
     return [
-        _episode_row(report.step + 1, stream.role, g, k, group.problem.id if group.problem else None, sample, advantage)
+        {
+            "step": report.step + 1,
+            "role": stream.role,
+            "seat": sample.completion.seat,
+            "problem_id": group.problem.id if group.problem else None,
+            "group": g,
+            "sample": k,
+            "prompt": sample.completion.prompt,
+            "text": sample.completion.text,
+            "tokens": len(sample.completion.token_ids),
+            "stop": sample.completion.stop,
+            "reward": sample.reward,
+            "advantage": advantage,
+            **{key: getattr(sample.verdict, key, None) for key in ("correct", "well_formed", "answer", "reason")},
+            **sample.info,
+        }
         for stream, advantages in zip(streams, [*report.advantages, *none], strict=True)
         for g, (group, row) in enumerate(zip(stream.groups, advantages, strict=True))
         for k, (sample, advantage) in enumerate(zip(group.samples, row, strict=True))
@@ -88,31 +103,6 @@ def token_columns(report: "StepReport") -> "dict[str, np.ndarray]":
         columns[f"{role}/logprobs"] = np.array([p for one in completions for p in one.logprobs], np.float64)
         columns[f"{role}/temperature"] = np.array([one.sampling.temperature for one in completions], np.float64)
     return columns
-
-
-def _episode_row(
-    step: int, role: str, group: int, k: int, problem_id: str | None, sample: Sample, advantage: float | None
-) -> dict[str, Any]:
-    completion, verdict = sample.completion, sample.verdict
-    return {
-        "step": step,
-        "role": role,
-        "seat": completion.seat,
-        "problem_id": problem_id,
-        "group": group,
-        "sample": k,
-        "prompt": completion.prompt,
-        "text": completion.text,
-        "tokens": len(completion.token_ids),
-        "stop": completion.stop,
-        "reward": sample.reward,
-        "advantage": advantage,
-        "correct": verdict.correct if verdict else None,
-        "well_formed": verdict.well_formed if verdict else None,
-        "answer": verdict.answer if verdict else None,
-        "reason": verdict.reason if verdict else None,
-        **sample.info,
-    }
 
 
 def progress_line(

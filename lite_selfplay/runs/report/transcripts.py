@@ -57,30 +57,21 @@ def transcripts_markdown(game: type[Game], title: str, chosen: Sequence[Transcri
     return "\n\n".join(parts) + "\n"
 
 
-def transcript_markdown(game: type[Game], transcript: Transcript, longest: int) -> str:
-    """One transcript as Markdown, with at most so many characters of each text."""
-    return "\n\n".join(_parts(game, transcript, "", longest)) + "\n"
-
-
-def _parts(game: type[Game], transcript: Transcript, number: str, longest: int | None = None) -> list[str]:
-    """The paragraphs of a transcript; texts are cut to the `longest` that may stand."""
-
-    def shown(text: str) -> str:
-        return fenced(text if longest is None or len(text) <= longest else f"{text[:longest]}\u2026")
-
+def _parts(game: type[Game], transcript: Transcript, number: str) -> list[str]:
+    """The paragraphs of a transcript."""
     title = f"Step {transcript.step}, {plain(transcript.subject[:LONGEST_NAME])}: {transcript.kind}"
-    parts = [f"## {number}{title}", "The problem:", shown(transcript.problem)]
+    parts = [f"## {number}{title}", "The problem:", fenced(transcript.problem)]
     posed = game.accuracy_of(transcript.rows[0]["role"]).proposals and len(transcript.rows) > 1
     for i, row in enumerate(transcript.rows):
         if not i and posed:
-            parts += [f"What {plain(row['role'])} was asked:", shown(row["prompt"])]
+            parts += [f"What {plain(row['role'])} was asked:", fenced(row["prompt"])]
         elif i and not posed:
             sentence, text = seen(transcript.rows[0], row)
-            parts += [sentence, shown(text)] if text else [sentence]
+            parts += [sentence, fenced(text)] if text else [sentence]
         parts.append(
             f"{plain(row['role'])}, seat {code(row['seat'])}: {plain(game.verdict(row)[:LONGEST_NAME])}{earned(row)}"
         )
-        parts.append(shown(row["text"]))
+        parts.append(fenced(row["text"]))
     return parts
 
 

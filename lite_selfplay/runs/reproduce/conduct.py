@@ -86,24 +86,18 @@ def costs(experiment: Experiment, data_dir: str | None) -> list[str]:
     """What the experiment would do and cost, in sentences. Tasks are read, nothing is loaded or written."""
     require_fair(experiment)
     experiment = experiment.having({"tasks": {"data_dir": data_dir}} if data_dir else {})
-    seeds, lines = len(experiment.seeds), [experiment.about, f"seeds: {', '.join(map(str, experiment.seeds))}"]
-    total = 0
+    lines = [experiment.about, f"seeds: {', '.join(map(str, experiment.seeds))}"]
     for name, arm in experiment.arms.items():
         if arm.game is None:
             lines.append(f"{name}: {f'the seats of {arm.of}' if arm.of else arm.start}, not trained")
-            continue
-        ready = plan(experiment.config(name, experiment.seeds[0], Path("run"), None))
-        steps, most = ready.config.run.steps, ready.game.most_rollouts(ready.config.run.steps)
-        tokens = None if most is None else most * ready.max_completion_tokens
-        total += tokens or 0
-        cost = "completions vary" if most is None else f"{most:,} completions, at most {tokens:,} tokens"
-        lines.append(f"{name}: {arm.game}, {steps} steps, {cost}")
+        else:
+            ready = plan(experiment.config(name, experiment.seeds[0], Path("run"), None))
+            lines += [f"{name}, for each seed:", *(f"  {line}" for line in ready.lines())]
     for evaluation in experiment.evaluations:
         asked = "all problems" if evaluation.limit is None else f"{evaluation.limit} problems"
         lines.append(
             f"each measured on {asked} of {', '.join(evaluation.specs)}, {evaluation.samples or 'the default'} samples"
         )
-    lines.append(f"in all: at most {seeds * total:,} tokens of training, {seeds} seed{'s' if seeds > 1 else ''}")
     return lines
 
 

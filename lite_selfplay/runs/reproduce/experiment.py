@@ -184,16 +184,16 @@ def load_experiment(name: str, scale: str = "full") -> Experiment:
         text, stem = read_utf8(Path(name), ConfigError, FILE_LIMIT), Path(name).stem
     else:
         raise UnknownNameError("experiment", name, experiment_names(), "A file of your own must end in .yaml.")
-    return _checked(name, stem, parse_mapping(text, name), scale)
-
-
-def _checked(name: str, stem: str, values: Mapping[str, Any], scale: str) -> Experiment:
-    values = dict(values)
+    values = dict(parse_mapping(text, name))
     scales = values.pop("scales", None) or {}
     if scale != "full":
         if scale not in scales:
             raise UnknownNameError("scale", scale, ["full", *scales], f"These are the sizes of {name}.")
-        values = _resized(values, scales[scale])
+        # Laid over those of the whole; evaluations and seeds are replaced, null arms left out.
+        size = scales[scale]
+        base = merge(nested(values.get("base") or {}), nested(size.get("base") or {}))
+        arms = merge(values.get("arms") or {}, size.get("arms") or {}).items()
+        values = {**values, **size, "base": base, "arms": {name: arm for name, arm in arms if arm is not None}}
     try:
         found = Experiment(**{**values, "name": stem, "scale": scale})
     except ValidationError as error:
@@ -211,11 +211,3 @@ def _checked(name: str, stem: str, values: Mapping[str, Any], scale: str) -> Exp
     if found.against not in found.arms:
         raise ConfigError(f"{name}: baseline names {found.baseline!r}, which is no arm")
     return found
-
-
-def _resized(values: Mapping[str, Any], size: Mapping[str, Any]) -> dict[str, Any]:
-    """The keys of a size laid over those of the whole; evaluations and seeds are replaced, null arms left out."""
-    base = merge(nested(values.get("base") or {}), nested(size.get("base") or {}))
-    arms = merge(values.get("arms") or {}, size.get("arms") or {})
-    kept = {name: arm for name, arm in arms.items() if arm is not None}
-    return {**values, **size, "base": base, "arms": kept}

@@ -216,6 +216,11 @@ def _rows(
         seconds, tokens = spent.get(each.arm, (0.0, 0))
         # The paper's figures are of its own sets and sizes: beside others they would say nothing.
         printed = experiment.arms[each.arm].paper if experiment.scale == "full" else {}
+        against = MISSING
+        if each.difference is not None and each.difference_interval is not None:
+            shown = [f"{100 * value:+.1f}" for value in (each.difference, *each.difference_interval)]
+            exact = "" if each.p_value is None else f", p = {each.p_value:.2g}"
+            against = f"{shown[0]} [{shown[1]}, {shown[2]}]{exact}"
         rows.append(
             [
                 each.arm,
@@ -224,7 +229,7 @@ def _rows(
                 _with_interval(each.better, each.better_interval),
                 MISSING if each.otherwise is None else _points(each.otherwise),
                 *(_points(each.own[column]) if column in each.own else MISSING for column in own),
-                _difference(each),
+                against,
                 f"{each.final:.0f}",
                 f"{each.total:.0f}",
                 clock(seconds) if tokens else MISSING,
@@ -239,14 +244,6 @@ def _with_interval(share: float | None, interval: Interval | None) -> str:
     if share is None or interval is None:
         return MISSING
     return f"{_points(share)} [{_points(interval[0])}, {_points(interval[1])}]"
-
-
-def _difference(found: Finding) -> str:
-    if found.difference is None or found.difference_interval is None:
-        return MISSING
-    low, high = found.difference_interval
-    exact = "" if found.p_value is None else f", p = {found.p_value:.2g}"
-    return f"{100 * found.difference:+.1f} [{100 * low:+.1f}, {100 * high:+.1f}]{exact}"
 
 
 def _points(share: float) -> str:

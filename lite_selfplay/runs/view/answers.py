@@ -2,7 +2,7 @@
 
 import json
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from lite_selfplay.runs.folder import as_written
@@ -26,21 +26,19 @@ def answer(runs: Sequence[ViewedRun], question: str, about: Mapping[str, str]) -
     Raises NotAsked for any other; RunFolderError or ConfigError where the run's files do not hold what a run writes.
     """
     run = runs[_number(about, "run", most=len(runs) - 1)]
-    if question == "stamp":
-        return {"stamps": [each.stamp() for each in runs]}
-    if question == "run":
-        return run.overview()
-    if question == "step":
-        return {"cases": _cases(run, _number(about, "step"))}
-    if question == "case":
-        return _case(run, _number(about, "step"), about.get("id", ""))
-    if question == "text":
-        return _text(run, _number(about, "line"), about.get("part", ""))
-    if question == "problem":
-        return {"steps": _steps_of_problem(run, about.get("id", ""))}
-    if question == "find":
-        return find(run, about)
-    raise NotAsked(f"there is no {question!r}")
+    asked = json.dumps(about.get("id", ""), ensure_ascii=False)
+    answers: dict[str, Callable[[], Any]] = {
+        "stamp": lambda: {"stamps": [each.stamp() for each in runs]},
+        "run": run.overview,
+        "step": lambda: {"cases": _cases(run, _number(about, "step"))},
+        "case": lambda: _case(run, _number(about, "step"), about.get("id", "")),
+        "text": lambda: _text(run, _number(about, "line"), about.get("part", "")),
+        "problem": lambda: {"steps": run.index.steps_holding(f'"problem_id": {asked}'.encode(errors="replace"))},
+        "find": lambda: find(run, about),
+    }
+    if question not in answers:
+        raise NotAsked(f"there is no {question!r}")
+    return answers[question]()
 
 
 def find(run: ViewedRun, about: Mapping[str, str], patience_s: float = PATIENCE_S) -> dict[str, Any]:
@@ -90,10 +88,6 @@ def _text(run: ViewedRun, line: int, part: str) -> dict[str, Any]:
     if row is None or part not in ("text", "prompt"):
         raise NotAsked(f"there is no {part!r} in line {line}")
     return {"text": row[part]}
-
-
-def _steps_of_problem(run: ViewedRun, problem: str) -> list[int]:
-    return run.index.steps_holding(f'"problem_id": {json.dumps(problem, ensure_ascii=False)}'.encode(errors="replace"))
 
 
 def read_rows(lines: Sequence[tuple[int, bytes]]) -> list[Numbered]:

@@ -62,10 +62,24 @@ def _case(
     whole: bool,
 ) -> dict[str, Any]:
     rows = transcript.rows
-    parts = [_part(game, row, lines[id(row)], group) for row, group in zip(rows, groups, strict=True)]
-    if whole:
-        for number, (part, row) in enumerate(zip(parts, rows, strict=True)):
-            part |= _to_read(row, rows[0] if number else None)
+    parts = [
+        {
+            "line": lines[id(row)],
+            "role": row["role"],
+            "seat": row["seat"],
+            "verdict": cut(game.verdict(row), PREVIEW),
+            "right": outcome(game, row),
+            "reward": number_of(row["reward"]),
+            "advantage": number_of(row["advantage"]),
+            "tokens": number_of(row["tokens"]),
+            "stop": row["stop"],
+            "place": row["sample"],
+            "group": group,
+            "preview": cut(row["text"], PREVIEW),
+            **(_to_read(row, rows[0] if number else None) if whole else {}),
+        }
+        for number, (row, group) in enumerate(zip(rows, groups, strict=True))
+    ]
     return {
         "id": "-".join(str(lines[id(row)]) for row in rows),
         "step": transcript.step,
@@ -76,23 +90,6 @@ def _case(
         "problem": cut(transcript.problem, SHOWN if whole else PREVIEW),
         "flags": flags,
         "parts": parts,
-    }
-
-
-def _part(game: type[Game], row: Row, line: int, group: Sequence[float | None]) -> dict[str, Any]:
-    return {
-        "line": line,
-        "role": row["role"],
-        "seat": row["seat"],
-        "verdict": cut(game.verdict(row), PREVIEW),
-        "right": outcome(game, row),
-        "reward": number_of(row["reward"]),
-        "advantage": number_of(row["advantage"]),
-        "tokens": number_of(row["tokens"]),
-        "stop": row["stop"],
-        "place": row["sample"],
-        "group": group,
-        "preview": cut(row["text"], PREVIEW),
     }
 
 

@@ -2,7 +2,7 @@ import math
 
 import pytest
 
-from lite_selfplay.credit import advantages, stream_advantages
+from lite_selfplay.credit import stream_advantages
 from lite_selfplay.data import Episode, Problem
 from lite_selfplay.games import Game, make_game
 from lite_selfplay.games.agon.game import RECAP_TOKENS, agon_reward, challenge_prompt
@@ -63,17 +63,6 @@ def test_rewards_and_advantages_of_a_step_by_hand():
     assert episode.log == {"pairs": 4, "conversions": 2, "regressions": 1, "empty_summaries": 0.0}
 
 
-def test_roles_rotate_at_every_step_unless_told_otherwise():
-    game = agon()
-    assert [game.seats(step)["drafter"] for step in range(4)] == ["A", "B", "A", "B"]
-    assert [game.seats(step)["challenger"] for step in range(4)] == ["B", "A", "B", "A"]
-    fixed = agon(rotate=False)
-    assert {fixed.seats(step)["drafter"] for step in range(4)} == {"A"}
-    episode = played(game, [RIGHT, WRONG], [RIGHT, WRONG], [SIX], step=1)
-    assert [sample.completion.seat for sample in episode.streams[0].groups[0].samples] == ["B"] * 4
-    assert [sample.completion.seat for sample in episode.streams[1].groups[0].samples] == ["A"] * 4
-
-
 def test_each_challenge_reads_its_own_draft_and_forms_a_group_with_its_problem():
     drafts = [f"Idea {i - 100}: use fingers. The answer is {i}. <answer>{i}</answer>" for i in range(100, 108)]
     episode = played(agon(problems_per_step=2), drafts, [RIGHT, WRONG], [SIX, TEN])
@@ -92,25 +81,10 @@ def test_each_challenge_reads_its_own_draft_and_forms_a_group_with_its_problem()
             assert sample.completion.prompt == challenge_prompts[4 * g + k]
 
 
-def test_the_pair_that_is_compared_is_the_pair_that_was_shown():
-    # Draft k is right only for k = 2; the challenger is always right: only pairs with a wrong draft convert.
-    episode = played(agon(), [WRONG, WRONG, RIGHT, WRONG], [RIGHT], [SIX])
-    assert rewards(episode, "challenger") == [[3.5, 3.5, 2.5, 3.5]]
-    assert [s.info["draft_correct"] for s in episode.streams[1].groups[0].samples] == [False, False, True, False]
-
-
 def test_an_empty_draft_is_said_to_be_missing():
     played(agon(), ["<answer>6</answer>", "recap. <answer>6</answer>"], [RIGHT], [SIX])
     _, prompts, _ = played.table.asked[1]
     assert ["No other attempt" in prompt for prompt in prompts] == [True, False, True, False]
-
-
-def test_prompts_are_identical_under_every_reward():
-    shown = []
-    for reward in ("adv", "coop", "margin"):
-        played(agon(reward=reward), [RIGHT, WRONG], [RIGHT], [SIX])
-        shown.append([call[:2] for call in played.table.asked])
-    assert shown[0] == shown[1] == shown[2]
 
 
 def test_a_draft_cannot_close_its_fence():
@@ -134,15 +108,6 @@ def test_hidden_opponents_are_compared_with_but_never_shown():
     assert rewards(episode, "challenger") == [[3.5, 2.5, 3.5, 2.5]]
 
 
-def test_a_shared_hidden_opponent_vanishes_after_normalisation_where_the_format_is_constant():
-    for first in (RIGHT, WRONG):
-        adv = played(agon(opponent="shared_hidden"), [first, WRONG], [RIGHT, WRONG, WRONG, RIGHT], [SIX])
-        coop = played(agon(opponent="shared_hidden", reward="coop"), [first], [RIGHT, WRONG, WRONG, RIGHT], [SIX])
-        assert {s.info["draft"] for s in adv.streams[1].groups[0].samples} == {0}
-        one, other = (advantages(rewards(e, "challenger")[0]) for e in (adv, coop))
-        assert one == pytest.approx(other, abs=1e-3)
-
-
 def test_the_length_tiebreak_pays_the_shorter_challenge():
     longer = "It is clear that 2 + 4 = 6, as anyone can see. <answer>6</answer>"
     episode = played(agon(tiebreak=0.5), [RIGHT, longer, WRONG, RIGHT], [longer, RIGHT, RIGHT, RIGHT], [SIX])
@@ -155,9 +120,3 @@ def test_empty_summaries_are_warned_of_above_a_fifth(name: str):
     game = make_game(name, {})
     assert game.warnings({"empty_summaries": 0.2}) == []
     assert "21% of the drafts" in game.warnings({"empty_summaries": 0.21})[0]
-
-
-def test_groups_without_variance_leave_the_loss():
-    episode = played(agon(problems_per_step=2), [RIGHT], [RIGHT, WRONG], [SIX, SIX])
-    assert stream_advantages(episode.streams[0]) == [[None] * 4, [None] * 4]
-    assert None not in stream_advantages(episode.streams[1])[0]

@@ -1,16 +1,12 @@
-from collections.abc import Sequence
-from dataclasses import replace
-from typing import Any
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lite_selfplay.data import Problem, Sampling
+from lite_selfplay.data import Problem
 from lite_selfplay.games import make_game
 from lite_selfplay.games.baselines.rent import rent_reward
 from lite_selfplay.testing import ScriptedTable
-from tests.made import plays
+from tests.made import Unread, plays
 
 
 @pytest.mark.parametrize(
@@ -49,17 +45,9 @@ def test_a_seat_that_is_sure_of_everything_is_warned_of():
 
 
 def test_a_prompt_that_is_too_long_is_masked_and_earns_nothing():
-    class Short(ScriptedTable):
-        def ask(self, role: str, prompts: Sequence[str], n: int = 1, sampling: Sampling | None = None) -> Any:
-            said = super().ask(role, prompts, n, sampling)
-            unread = {"text": "", "token_ids": (), "logprobs": (), "stop": "prompt_too_long"}
-            return [[replace(row[0], **unread), *row[1:]] for row in said]
-
-    game = make_game("rent", {}, group_size=3, problems_per_step=1)
-    table = Short({"solver": ["a", "b", "c"]})
-    table.open(0, game.seats(0))
-    (stream,) = game.play(0, table).streams
-    assert [sample.masked for sample in stream.groups[0].samples] == [True, False, False]
-    unread, *read = [sample.reward for sample in stream.groups[0].samples]
-    assert unread is None  # 0 would be the best reward of all
-    assert all(reward < 0 for reward in read)
+    game = make_game("rent", {}, group_size=3, problems_per_step=2)
+    table = Unread({"solver": ["a", "b", "c"]}, [Problem("a", "A long one?"), Problem("b", "Short?")])
+    (episode,) = plays(game, table, 1)
+    unread, read = ([(sample.masked, sample.reward) for sample in group.samples] for group in episode.streams[0].groups)
+    assert unread == [(True, None)] * 3  # 0 would be the best reward of all
+    assert all(not masked and reward < 0 for masked, reward in read)

@@ -1,21 +1,19 @@
-"""R-Zero: phases that take turns, the challenger's reward, the pool of the solver's phase, and runs that train."""
+"""R-Zero: phases that take turns, the challenger's reward and the pool of the solver's phase."""
 
 import random
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lite_selfplay import RunConfig, train
 from lite_selfplay.data import Episode, Problem
-from lite_selfplay.errors import ConfigError, GameError
+from lite_selfplay.errors import GameError
 from lite_selfplay.games import Game, make_game
 from lite_selfplay.games.baselines.rzero import challenger_reward, read_question
 from lite_selfplay.testing import ScriptedTable
-from tests.made import completion, metrics_of, plays, same_weights, seat_weights
+from tests.made import completion, plays
 
 TWO, THREE, NONE = "<answer>2</answer>", "<answer>3</answer>", "no idea"
 HENS = "<question>A farmer has 3 hens and buys 4. How many are there now?</question> \\boxed{7}"
@@ -84,20 +82,6 @@ def test_a_challengers_step_by_hand():
         ("challenger", 2, 2),
         ("solver", 3, 4),
     ]
-
-
-def test_a_solver_without_an_answer_pays_no_challenger_and_labels_nothing():
-    unknown = "<answer>I do not know</answer>"
-    for votes in ([TWO, TWO, NONE, NONE], [unknown] * 4, [unknown, NONE, unknown, TWO]):
-        (episode,) = play(rzero(group_size=1, problems_per_step=1, similarity=False), [HENS], votes)
-        (sample,) = episode.streams[0].groups[0].samples
-        assert (sample.reward, sample.info["label"], sample.info["fate"]) == (0, None, "no_majority")
-
-
-def test_likeness_costs_nothing_where_it_is_switched_off():
-    (episode,) = play(rzero(similarity=False), [HENS, HENS, HENS, BROKEN], [TWO, TWO, TWO, THREE])
-    rewards = [[sample.reward for sample in group.samples] for group in episode.streams[0].groups]
-    assert rewards == [[0.25, 0.25], [0.25, -1.0]]
 
 
 def test_all_malformed_costs_all_the_same():
@@ -172,13 +156,6 @@ def test_the_frozen_seat_has_no_row_in_the_loss(challenger: int, solver: int, st
     assert moving == {episode.log["phase"]}
 
 
-def test_options_are_checked():
-    with pytest.raises(ConfigError, match="low must not be above high"):
-        rzero(low=0.9)
-    with pytest.raises(ConfigError, match="solver_steps"):
-        rzero(solver_steps=0)
-
-
 def test_a_dry_run_names_phases_and_draws():
     lines = "\n".join(make_game("rzero", {}, group_size=8, problems_per_step=16).describe(60))
     assert "5 steps of the challenger, 15 of the solver, in turn: 3 iterations" in lines
@@ -208,29 +185,3 @@ def test_cold_starts():
     assert thinking.completion.startswith("<think>\n2 + 3 = 5.\n</think>")
     assert "<answer>5</answer>" in rzero().cold_start("solver", told, random.Random(0), thinks=False).completion
     assert rzero().cold_start("challenger", Problem("p", "2 + 2?", "4"), random.Random(0), thinks=False) is None
-
-
-def test_phases_of_a_run_move_their_own_seat_and_leave_the_other_to_the_bit(tmp_path: Path):
-    train(
-        RunConfig(
-            game={"name": "rzero", "challenger_steps": 2, "solver_steps": 2, "votes": 4, "low": 0, "high": 1},
-            model="tiny",
-            tasks="arithmetic:max=3,terms=2,ops=+",
-            cold_start={"enabled": True, "steps": 40, "lr": 1e-2},
-            seats={"*": {"lr": 1e-3}},
-            group_size=4,
-            problems_per_step=6,
-            max_completion_tokens=56,
-            steps=5,
-            save_every=1,
-            run={"keep_checkpoints": 9},
-            run_dir=tmp_path / "run",
-        )
-    )
-    rows = metrics_of(tmp_path / "run")
-    assert [row["game"]["phase"] for row in rows] == ["challenger"] * 2 + ["solver"] * 2 + ["challenger"]
-
-    for step, row in enumerate(rows):
-        for seat in ("challenger", "solver"):
-            stays = same_weights(*(seat_weights(tmp_path / "run", n, seat) for n in (step, step + 1)))
-            assert stays == (seat != row["game"]["phase"])

@@ -37,14 +37,3 @@ def test_one_seat_plays_both_at_agons_budget():
     episode, table = played([RIGHT], [WRONG], step=1)
     assert {s.completion.seat for stream in episode.streams for g in stream.groups for s in g.samples} == {"solver"}
     assert sum(len(prompts) * n for _, prompts, n in table.asked) == 8
-
-
-def test_each_refinement_reads_its_own_draft_without_its_answer():
-    drafts = [f"Idea {i - 100}: use fingers. The answer is {i}. <answer>{i}</answer>" for i in range(100, 104)]
-    _, table = played(drafts, [RIGHT])
-    _, prompts, n = table.asked[1]
-    assert (len(prompts), n) == (4, 1)
-    for i, prompt in enumerate(prompts):
-        assert "Here is your own attempt" in prompt
-        assert f"Idea {i}: use fingers." in prompt
-        assert str(100 + i) not in prompt

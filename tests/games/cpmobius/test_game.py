@@ -1,22 +1,19 @@
-"""CPMobius: rounds of two steps, the filter, both rewards, rollback, and runs that train."""
+"""CPMobius: rounds of two steps, the filter, both rewards and rollback."""
 
 import json
 import random
-import shutil
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lite_selfplay import RunConfig, resume, train
 from lite_selfplay.credit import stream_advantages
 from lite_selfplay.data import Completion, Episode, Problem, Restore, Sampling, Snapshot
-from lite_selfplay.errors import ConfigError, GameError
+from lite_selfplay.errors import GameError
 from lite_selfplay.games import Game, make_game
-from lite_selfplay.games.cpmobius.game import BEST, CpMobius, read_task
+from lite_selfplay.games.cpmobius.game import BEST, read_task
 from lite_selfplay.games.cpmobius.rewards import (
     Taught,
     coach_reward,
@@ -25,7 +22,7 @@ from lite_selfplay.games.cpmobius.rewards import (
     token_weighted,
 )
 from lite_selfplay.testing import ScriptedTable
-from tests.made import completion, metrics_of, plays, rewards, same_weights, seat_weights
+from tests.made import completion, plays, rewards
 
 TWO, THREE, NONE = "<answer>2</answer>", "<answer>3</answer>", "no idea"
 VALIDATION = [Problem(f"v-{i}", f"What is {i} - {i}?", "0") for i in range(1, 5)]
@@ -155,34 +152,11 @@ def test_a_round_by_hand():
     assert teach.log["delta_error"] == pytest.approx(100 * (1 / 12) ** 0.5)
 
 
-def test_what_the_coach_is_paid_for_is_what_it_said():
-    learn, teach = play(cpmobius(), [TWO, TWO, TWO, THREE], UP)
-    (wrote,), (paid,) = learn.streams[0].groups[0].samples, teach.streams[0].groups[0].samples
-    assert paid.completion == wrote.completion
-    assert learn.log["acceptance"] == 1
-
-
-def test_answers_are_drawn_afresh_or_reused():
-    for again, asked in ((True, [("player", 4), ("player", 4)]), (False, [("player", 4)])):
-        play(cpmobius(resample=again), [TWO, TWO, TWO, THREE], UP, steps=1)
-        assert [(role, n) for role, _, n in play.table.asked if role == "player"] == asked
-    (learn,) = play(cpmobius(resample=False), [TWO, TWO, TWO, THREE, NONE], UP, steps=1)
-    assert rewards(learn, "player") == [[1, 1, 1, 0]]
-
-
 def test_a_task_without_a_fresh_majority_is_left_out():
     learn, teach = play(cpmobius(), [TWO, TWO, TWO, THREE, TWO, TWO, THREE, THREE], UP)
     assert [s.role for s in learn.streams] == ["coach"]
     assert (learn.log["kept"], learn.log["lost_majority"], learn.log["usable"]) == (1, 1, 0)
     assert teach.streams == []
-
-
-def test_a_task_that_most_answers_say_nothing_to_is_left_out():
-    unknown = "<answer>It cannot be determined</answer>"
-    for votes in ([TWO, TWO, NONE, NONE], [unknown] * 4, [unknown, NONE, TWO, TWO]):
-        learn, teach = play(cpmobius(resample=False), votes, UP)
-        assert [s.role for s in learn.streams] == ["coach"]
-        assert (learn.log["no_majority"], learn.log["usable"], teach.streams) == (learn.log["draws"], 0, [])
 
 
 def test_the_releases_rewards():
@@ -225,9 +199,6 @@ def test_draws_are_bounded_and_a_short_round_is_warned_of():
 def test_without_the_filter_what_is_too_easy_trains():
     (learn,) = play(cpmobius(filter=False), [TWO], UP, steps=1)
     assert rewards(learn, "player") == [[1, 1, 1, 1]]
-    (tied,) = play(cpmobius(filter="off", max_draws=1), [TWO, THREE], UP, steps=1)
-    assert tied.log["no_majority"] == 1
-    assert [s.role for s in tied.streams] == ["coach"]
 
 
 def test_no_progress_moves_nothing():
@@ -331,13 +302,6 @@ def test_without_rollback_no_player_is_kept():
     assert not any(episode.actions for episode in taught)
 
 
-def test_options_are_checked():
-    with pytest.raises(ConfigError, match="low must not be above high"):
-        cpmobius(low=0.9)
-    with pytest.raises(ConfigError, match="max_draws"):
-        cpmobius(max_draws=0)
-
-
 def test_a_dry_run_names_rounds_draws_and_validation():
     lines = "\n".join(cpmobius(16, 16).describe(2000))
     assert "rounds: 1000" in lines
@@ -376,69 +340,3 @@ def test_the_coach_learns_to_write_problems_and_nothing_else():
     bare = {role: cpmobius().cold_start(role, Problem("p", "2 + 2?", "4"), random.Random(0), thinks=False)
             for role in ("coach", "player")}  # fmt: skip
     assert (bare["coach"] and bare["coach"].completion, bare["player"]) == ("2 + 2?", None)
-
-
-# Runs
-
-TASKS = "arithmetic:max=3,terms=2,ops=+"
-SMALL: dict[str, Any] = {
-    "game": {"name": "cpmobius", "max_draws": 4, "filter": False},
-    "model": "tiny",
-    "tasks": {"train": TASKS, "validation_limit": 12},
-    "cold_start": {"enabled": True, "steps": 25, "lr": 1e-2},
-    "seats": {"*": {"lr": 1e-3}},
-    "group_size": 4,
-    "problems_per_step": 2,
-    "max_completion_tokens": 40,
-    "save_every": 1,
-    "run": {"keep_checkpoints": 9},
-}
-
-
-def small(folder: Path, steps: int, **game: Any) -> RunConfig:
-    return RunConfig(**{**SMALL, "game": {**SMALL["game"], **game}, "steps": steps, "run_dir": folder})
-
-
-def test_a_run_trains_player_and_coach_in_turn_and_resumes_in_the_middle_of_a_round(tmp_path: Path):
-    run, half = tmp_path / "run", tmp_path / "half"
-    train(small(run, 5))
-    rows = metrics_of(run)
-    assert [row["game"]["phase"] for row in rows] == ["player", "coach"] * 2 + ["player"]
-    for step, row in enumerate(rows):
-        stays = {
-            seat: same_weights(seat_weights(run, step, seat), seat_weights(run, step + 1, seat))
-            for seat in ("coach", "player")
-        }
-        moves_the_coach = row["game"]["phase"] == "coach" and row["game"]["delta"] != 0
-        assert stays == {"coach": not moves_the_coach, "player": row["game"]["phase"] == "coach"}
-        if row["game"]["phase"] == "player":
-            assert (row["streams"]["coach"]["reward_mean"], row["streams"]["coach"]["reward_std"]) == (None, None)
-    for line in (run / "episodes.jsonl").read_text().splitlines():
-        episode = json.loads(line)
-        assert (episode["reward"] is None) == (episode["role"] == "coach" and episode["step"] % 2 == 1)
-
-    shutil.copytree(run, half)
-    for step in (4, 5):  # what is left ends between the player's step and the coach's
-        shutil.rmtree(half / "checkpoints" / f"step-{step}")
-    resume(half)
-    assert all(same_weights(seat_weights(run, 5, seat), seat_weights(half, 5, seat)) for seat in ("coach", "player"))
-
-
-@pytest.mark.long
-def test_a_frozen_coach_stays_as_it_was_to_the_bit(tmp_path: Path):
-    train(small(tmp_path / "run", 4, freeze_coach=True, rollback=1))
-    assert same_weights(*(seat_weights(tmp_path / "run", step, "coach") for step in (0, 4)))
-    assert not same_weights(*(seat_weights(tmp_path / "run", step, "player") for step in (0, 4)))
-
-
-def test_a_player_that_only_gets_worse_is_put_back_to_where_training_began(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
-    scores = iter([[1] * 12, [0] * 12, [0] * 12])
-    monkeypatch.setattr(CpMobius, "_measure", lambda self, table: next(scores))
-    run = tmp_path / "run"
-    train(small(run, 4, rollback=2))
-    rows = metrics_of(run)
-    assert [row["game"].get("restored") for row in rows] == [None, False, None, True]
-    assert not same_weights(seat_weights(run, 0, "player"), seat_weights(run, 3, "player"))
-    assert same_weights(seat_weights(run, 0, "player"), seat_weights(run, 4, "player"))

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from lite_selfplay.credit import stream_advantages
 from lite_selfplay.data import Problem
-from lite_selfplay.errors import ConfigError, GameError, UnknownNameError
+from lite_selfplay.errors import GameError
 from lite_selfplay.games import make_game
 from lite_selfplay.games.pasodoble.game import PasoDoble
 from lite_selfplay.games.pasodoble.proposals import parse_proposal, proposer_prompt, solver_prompt, worked_proposal
@@ -134,18 +134,6 @@ def test_a_step_by_hand():
     assert log["pass_rates"] == [1, 1, 1, 0, 1]
 
 
-def test_who_is_asked_what():
-    game, script = make(2, k=3), table([proposal("3 + 4?"), "no tags"], [RIGHT, WRONG])
-    play(game, script)
-    assert script.asked == [
-        ("proposer", [proposer_prompt("Hens lay eggs.")], 2),
-        ("solver", [solver_prompt("3 + 4?")], 3),
-    ]
-    assert "Hens lay eggs." in script.asked[0][1][0]
-    play(game, script, 1)
-    assert "Trains run on rails." in script.asked[2][1][0]
-
-
 def test_a_guarded_question_is_not_asked_and_enters_the_history():
     game, script = make(2), table([proposal("It is 777.", "777")], [RIGHT])
     assert not play(game, script).streams
@@ -193,13 +181,6 @@ def test_too_many_empty_steps_end_the_run_and_show_what_was_said():
         play(game, script, 1)
 
 
-def test_all_rewards_equal_leave_a_group_without_advantage():
-    episode = play(make(2), table([proposal("3 + 4?"), proposal("z - y?")], [RIGHT, WRONG]))
-    assert stream_advantages(episode.streams[0]) == [[0.0, 0.0]]
-    mean = play(make(2, credit="group_mean"), table([proposal("3 + 4?"), "no"], [RIGHT, WRONG]))
-    assert stream_advantages(mean.streams[0]) == [[pytest.approx(0.4), pytest.approx(-0.4)]]
-
-
 # Switches
 
 
@@ -213,11 +194,6 @@ def test_without_knowledge_nothing_is_drawn():
     assert make(2).sources == ("passages",)
 
 
-def test_a_frozen_proposer_has_no_stream():
-    episode = play(make(2, freeze_proposer=True), table([proposal("3 + 4?")], [RIGHT, WRONG]))
-    assert [stream.role for stream in episode.streams] == ["solver"]
-
-
 def test_one_seat_in_both_roles_gets_both_gradients():
     game = make(2, seats="shared")
     assert game.trained_seats() == ("shared",)
@@ -225,9 +201,6 @@ def test_one_seat_in_both_roles_gets_both_gradients():
     assert [stream.role for stream in episode.streams] == ["proposer", "solver"]
     assert {s.completion.seat for stream in episode.streams for g in stream.groups for s in g.samples} == {"shared"}
     assert game.evaluation().seats == ("shared",)
-    for other in ({"mode": "offline"}, {"freeze_proposer": True}):
-        with pytest.raises(ConfigError, match="one adapter for both roles"):
-            make(2, seats="shared", **other)
 
 
 def test_random_rewards_do_not_look_at_the_answer():
@@ -240,24 +213,6 @@ def test_random_rewards_do_not_look_at_the_answer():
     (first, _) = rewards(formed, "solver")
     assert not any(first[1::2])
     assert any(first[::2])
-
-
-def test_without_diversity_neither_bonus_nor_clip():
-    game = make(2, diversity=False)
-    script = table([proposal("aaa")], [RIGHT, WRONG])
-    for step in range(2):
-        episode = play(game, script, step)
-        assert rewards(episode, "proposer") == [pytest.approx([0.6, 0.6])]
-        assert episode.log["diversity"] is None
-
-
-def test_a_bare_off_in_yaml_switches_off():
-    assert make(2, leak_guard=False).options.leak_guard == "off"
-    assert make(2, diversity=False).options.diversity is False
-    with pytest.raises(ConfigError, match=r"game\.tau_sim"):
-        make(2, tau_sim=1.5)
-    with pytest.raises(UnknownNameError, match=r"tau_sim"):
-        make(2, tau_simm=0.3)
 
 
 EASY = [RIGHT] * 4

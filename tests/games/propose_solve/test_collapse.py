@@ -93,17 +93,6 @@ def test_means_and_labels():
 
 
 @settings(deadline=None)
-@given(st.lists(st.lists(st.sampled_from("abcdefg"), max_size=4), max_size=8), st.integers(0, 8))
-def test_a_restored_watch_goes_on_exactly(steps, cut):
-    whole, first, second = CollapseWatch(), CollapseWatch(), CollapseWatch()
-    expected = [look(whole, *questions) for questions in steps]
-    assert [look(first, *questions) for questions in steps[:cut]] == expected[:cut]
-    look(second, "something else")
-    second.restore(json.loads(json.dumps(first.state())))
-    assert [look(second, *questions) for questions in steps[cut:]] == expected[cut:]
-
-
-@settings(deadline=None)
 @given(st.lists(st.text(max_size=20), max_size=12))
 def test_shares_are_shares(questions):
     log = look(CollapseWatch(), *questions)

@@ -6,7 +6,7 @@ import pytest
 
 from lite_selfplay.data import Problem
 from lite_selfplay.games.spc.cases import Case, Trial, critic_reward, sneaky_reward
-from lite_selfplay.games.spc.collecting import SNEAKY_KINDS, critic_kind
+from lite_selfplay.games.spc.collecting import RIGHT, SNEAKY_KINDS, WRONG
 from lite_selfplay.games.spc.phases import judged, rewritten, tried_originals, tried_rewrites
 from lite_selfplay.games.spc.replies import critic_prompt, read_critique, rewrite_reply
 from lite_selfplay.games.spc.steps import split_steps
@@ -114,7 +114,7 @@ def test_playthrough(name: str):
     found = attacked.fate()
     critiques = [read_critique(completion) for completion in attacked.critiques]
     earned = [critic_reward(critique, correct=False) for critique in critiques]
-    kinds = [critic_kind(critique, correct=False) for critique in critiques]
+    kinds = [RIGHT if critique.agrees(False) else WRONG for critique in critiques]
     assert kinds == ["right" if reward > 0 else "wrong" for reward in earned]
     assert (found, sneaky_reward(found), SNEAKY_KINDS.get(found), earned) == expected
 

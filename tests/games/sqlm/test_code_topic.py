@@ -6,8 +6,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lite_selfplay import RunConfig, train
-from lite_selfplay.errors import ConfigError
 from lite_selfplay.games import make_game
 from lite_selfplay.games.prompts import fill
 from lite_selfplay.games.sqlm.game import Sqlm, read_question, solver_reward
@@ -90,14 +88,6 @@ def test_what_a_reply_proposes(text, stop, question, tests, reason):
     assert len(json.loads(found.answer or "[]")) == tests
 
 
-def test_replies_without_tests_are_masked_and_never_asked():
-    episode, table = played([SUM, "Print it.", "Print it.\nTest Cases:\nnone", SUM], [RIGHT, WRONG], n=4)
-    assert [sample.masked for sample in samples(episode, "proposer")] == [False, True, True, False]
-    ((_, prompts, _),) = [asked for asked in table.asked if asked[0] == "solver"]
-    assert len(prompts) == 2
-    assert episode.log["refused"] == {"off_format": 2}
-
-
 def test_the_solver_sees_the_problem_and_no_test():
     _, table = played([SUM], [RIGHT])
     prompt = table.asked[1][1][0]
@@ -132,23 +122,3 @@ def test_a_proposer_is_taught_what_can_be_read():
         assert run_tests(problem.extra["solution"], read_tests(tests)).score == 1
     sums = load_task("arithmetic").problems[0]
     assert game.cold_start("proposer", sums, derived_rng(0), thinks=False) is None
-
-
-def test_questions_of_the_code_topic_are_not_pregenerated():
-    with pytest.raises(ConfigError, match="bring tests"):
-        make_game("sqlm", {"topic": "code", "questions": "pregenerated"})
-
-
-def test_a_run_of_the_random_model(tmp_path):
-    config = RunConfig(
-        game={"name": "sqlm", "topic": "code", "max_empty_steps": 5},
-        model={"name": "tiny", "precision": "fp32"},
-        steps=2,
-        group_size=2,
-        problems_per_step=1,
-        max_completion_tokens=24,
-        run={"dir": str(tmp_path / "run")},
-    )
-    run = train(config)
-    rows = run.metrics_rows()
-    assert [row["game"]["proposals"] for row in rows] == [2, 2]

@@ -5,7 +5,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lite_selfplay import Run, RunConfig, train
 from lite_selfplay.data import Problem
 from lite_selfplay.errors import ConfigError, GameError
 from lite_selfplay.games import make_game
@@ -13,7 +12,7 @@ from lite_selfplay.games.sqlm.game import Sqlm, proposer_reward, read_question, 
 from lite_selfplay.games.sqlm.topics import load_topic, numbered_lines
 from lite_selfplay.tasks.base import derived_rng
 from lite_selfplay.testing import ScriptedTable
-from tests.made import Unread, completion, disagreeing, jsonl, play, same_weights, samples, seat_weights, stream
+from tests.made import Unread, completion, play, samples, stream
 
 
 def answer(value: object) -> str:
@@ -90,31 +89,7 @@ def test_who_does_not_know_is_no_majority_where_words_are_answers(tmp_path: Path
         table.close()
 
 
-def test_the_format_baseline_pays_the_form_alone():
-    texts = ["no idea", answer(3), "\\boxed{3}", answer(4)]
-    table = ScriptedTable({"proposer": ["What is 1 + 2?"], "solver": texts})
-    episode = play(sqlm(reward="format", proposer_every=1), table)
-    assert [sample.reward for sample in samples(episode, "solver")[:4]] == [0, 1, 0, 1]
-    assert samples(episode, "proposer")[0].reward == 1  # as ever by the votes: two of four say 3
-    table.close()
-
-
 # Which question is whose
-
-
-def test_answers_name_their_question_and_groups_are_prompts():
-    table = ScriptedTable({"proposer": ["What is 1 + 2?", "What is 2 + 2?", ""], "solver": [answer(3), answer(4)]})
-    episode = play(sqlm(n=3, rows=2, proposer_every=1), table)
-    groups = stream(episode, "solver").groups
-    assert [group.problem and group.problem.id for group in groups] == ["q-0-0", "q-0-1", "q-0-2", "q-0-3"]
-    assert [group.problem and group.problem.text for group in groups] == ["What is 1 + 2?", "What is 2 + 2?"] * 2
-    assert all(s.info["question"] == g.problem.id for g in groups if g.problem for s in g.samples)
-    assert [[s.info.get("question") for s in g.samples] for g in stream(episode, "proposer").groups] == [
-        ["q-0-0", "q-0-1", None],
-        ["q-0-2", "q-0-3", None],
-    ]
-    assert table.asked[0] == ("proposer", [sqlm().topic.prompt] * 2, 3)
-    assert [stream.role for stream in episode.streams] == ["solver", "proposer"]  # the solver moves first
 
 
 def test_seats():
@@ -123,19 +98,6 @@ def test_seats():
     assert sqlm(seats="two").trained_seats() == ("proposer", "solver")
     assert sqlm().evaluation().seats == ("shared",)
     assert sqlm(seats="two").evaluation().seats == ("solver",)
-
-
-@pytest.mark.parametrize(("every", "moving"), [(1, [0, 1, 2, 3, 4, 5]), (2, [1, 3, 5]), (5, [4]), (0, [])])
-def test_the_proposer_moves_now_and_then(every: int, moving: list[int]):
-    game, table = sqlm(proposer_every=every), ScriptedTable({"proposer": ["2 + 2"], "solver": [answer(4), answer(5)]})
-    moved = []
-    for step in range(6):
-        episode = play(game, table, step)
-        resting = {sample.masked for sample in samples(episode, "proposer")}
-        assert resting == {step not in moving}
-        assert not any(sample.masked for sample in samples(episode, "solver"))
-        moved += [step] if episode.log["proposer_moves"] else []
-    assert moved == moving
 
 
 # Replies that are no question
@@ -326,53 +288,3 @@ def test_what_a_dry_run_says():
     assert "up to 6,400 questions in 400 completions" in sqlm(questions="pregenerated").describe(5)[0]
     assert sqlm(rows=2).rollouts_per_step() == 8 + 32
     assert sqlm(rows=2, questions="pregenerated").rollouts_per_step() == 32
-
-
-# Whole runs of the random model
-
-
-@pytest.fixture(scope="module")
-def examples(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return jsonl(tmp_path_factory.mktemp("examples") / "sqlm.jsonl", *disagreeing("sqlm"))
-
-
-def trained(folder: Path, every: int, **start: Any) -> Run:
-    return train(
-        RunConfig(
-            game={"name": "sqlm", "seats": "two", "proposer_every": every},
-            model="tiny",
-            precision="fp32",
-            steps=5,
-            problems_per_step=2,
-            max_completion_tokens=24,
-            seats={"*": {"lr": 5e-4}},
-            run_dir=folder,
-            save_every=4,
-            **start,
-        )
-    )
-
-
-def moved(run: Run, seat: str) -> bool:
-    """Whether a seat is another one than as it entered training: checkpoint 0 is kept beside the last ones."""
-    return not same_weights(*(seat_weights(run.path, step, seat) for step in (0, 5)))
-
-
-def resting(run: Run) -> list[bool]:
-    """The steps at which the proposer did not learn; the solver always does."""
-    streams = [row["streams"] for row in run.metrics_rows()]
-    assert all(of_role["solver"]["rows_trained"] for of_role in streams)
-    return [of_role["proposer"]["rows_trained"] == 0 for of_role in streams]
-
-
-def test_a_run_moves_who_learns_and_nobody_else(tmp_path: Path, examples: Path):
-    run = trained(
-        tmp_path / "every-2", 2, cold_start={"source": str(examples), "enabled": True, "steps": 40, "lr": 2e-2}
-    )
-    assert resting(run) == [True, False, True, False, True]
-    assert moved(run, "solver")
-    assert moved(run, "proposer")
-    other = trained(tmp_path / "never", 0, init=str(run.path))
-    assert resting(other) == [True] * 5
-    assert moved(other, "solver")
-    assert not moved(other, "proposer")

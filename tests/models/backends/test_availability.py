@@ -71,28 +71,18 @@ def test_without_a_card_the_sentence_says_so_and_names_the_other_backend(install
         require_available("unsloth")
 
 
-def test_a_torch_for_cpus_alone_is_named(card):
-    card(None, cuda=None)
-    assert f"torch {torch.__version__} is built without CUDA" in (availability.card_problem() or "")
-
-
-def test_an_old_card_is_named_with_what_it_has_and_what_is_needed(installed, card):
-    card((6, 1))
-    said = availability.unsloth_problem() or ""
-    assert "Tesla X is too old" in said
-    assert "capability 6.1, and it needs 7.0 or later" in said
-
-
 @pytest.mark.parametrize(
-    ("name", "sentence"),
+    ("capability", "cuda", "missing", "sentence"),
     [
-        ("unsloth", "unsloth is not installed ({install})"),
-        ("unsloth_zoo", "unsloth is installed without unsloth_zoo"),
+        (None, None, None, f"torch {torch.__version__} is built without CUDA"),
+        ((6, 1), "13.0", None, "Tesla X is too old for it: compute capability 6.1, and it needs 7.0 or later"),
+        ((8, 0), "13.0", "unsloth", "unsloth is not installed ({install})"),
+        ((8, 0), "13.0", "unsloth_zoo", "unsloth is installed without unsloth_zoo"),
     ],
 )
-def test_what_is_missing_is_named_with_what_to_install(installed, card, name, sentence):
-    card((8, 0))
-    del installed[name]
+def test_what_is_missing_is_named(installed, card, capability, cuda, missing, sentence):
+    card(capability, cuda)
+    installed.pop(missing, None)
     assert sentence.format(install=install("unsloth")) in (availability.unsloth_problem() or "")
 
 

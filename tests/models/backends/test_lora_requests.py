@@ -1,9 +1,7 @@
 """An engine that serves LoRA adapters is never asked for weights that a seat no longer has."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,41 +14,21 @@ from lite_selfplay.models.adapters import BASE, WEIGHTS, Adapters
 from lite_selfplay.models.backends.vllm import Engine
 from lite_selfplay.models.generation.sampling import GenerationRequest
 from lite_selfplay.training.optimizer import adamw
+from tests.models.backends.vllm_engine import LLM, LoRARequest, SamplingParams
 
 
-@dataclass(frozen=True)
-class Lora:
-    name: str
-    id: int
-    path: str
+class Noted(LLM):
+    """Says a checksum of what it serves, and notes what it was asked."""
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.asked: list[Any] = []
+        self.params: list[SamplingParams] = []
 
-@dataclass
-class FakeLlm:
-    """Keeps an adapter under its id for good, as an engine does, and says a checksum of what it serves."""
-
-    loaded: dict[int, int] = field(default_factory=dict)
-    asked: list[Any] = field(default_factory=list)
-    params: list[dict[str, Any]] = field(default_factory=list)
-    removed: list[int] = field(default_factory=list)
-
-    @property
-    def llm_engine(self) -> Any:
-        return SimpleNamespace(remove_lora=self.removed.append)
-
-    def generate(self, prompts: Any, params: Any, lora_request: Any, use_tqdm: bool) -> Any:
+    def generate(self, prompts: Any, params: Any, *, lora_request: Any = None, **told: Any) -> list[Any]:
         self.asked.append(lora_request)
-        self.params.extend(params)
-        word = 0
-        if lora_request is not None:
-            self.loaded.setdefault(lora_request.id, checksum(load_file(Path(lora_request.path) / WEIGHTS)))
-            word = self.loaded[lora_request.id]
-        return [answer([*prompt["prompt_token_ids"], word, 2], "stop") for prompt in prompts]
-
-
-def answer(ids: list[int], reason: str) -> Any:
-    logprobs = [{token: SimpleNamespace(logprob=-0.5)} for token in ids]
-    return SimpleNamespace(outputs=[SimpleNamespace(token_ids=ids, logprobs=logprobs, finish_reason=reason)])
+        self.params += params
+        return super().generate(prompts, params, lora_request=lora_request, **told)
 
 
 def checksum(state: dict[str, torch.Tensor]) -> int:
@@ -58,11 +36,17 @@ def checksum(state: dict[str, torch.Tensor]) -> int:
 
 
 class Served:
-    """Adapters, a fake engine over them, and what it says for a seat."""
+    """Adapters, an engine over them, and what it says for a seat."""
 
     def __init__(self, adapters: Adapters):
-        self.adapters, self.llm = adapters, FakeLlm()
-        self.engine = Engine(self.llm, adapters, params=dict, lora=Lora)
+        self.adapters = adapters
+        self.llm = Noted(
+            load=lambda folder: checksum(load_file(folder / WEIGHTS)),
+            speak=lambda served, ids, params: ([*ids, served or 0, 2], [-0.5] * (len(ids) + 2), "stop"),
+            max_loras=2,
+            logprobs_mode="processed_logprobs",
+        )
+        self.engine = Engine(self.llm, adapters, params=SamplingParams, lora=LoRARequest)
 
     def word(self, name: str) -> int:
         ((said,),) = self.engine.generate(GenerationRequest(name, [[7]], 1, Sampling(max_tokens=3), [[0]]), [2])
@@ -91,9 +75,8 @@ def step(adapters: Adapters, seat: str, *, counted: bool = True, **kernels: bool
 def test_two_seats_are_served_side_by_side_and_written_once(served: Served):
     for name in ("A", "B", "A", "B"):
         assert served.word(name) == served.now(name)
-    assert [lora.id for lora in served.llm.asked] == [1, 2, 1, 2]
+    assert [lora.lora_int_id for lora in served.llm.asked] == [1, 2, 1, 2]
     assert served.word("A") != served.word("B")
-    assert served.llm.removed == []
 
 
 @pytest.mark.parametrize("kernels", [{"foreach": False}, {"foreach": True}, {"fused": True}], ids=str)
@@ -103,10 +86,10 @@ def test_weights_that_moved_get_a_fresh_id_and_folder(served: Served, counted: b
     step(served.adapters, "A", counted=counted, **kernels)
     assert served.word("A") == served.now("A") != before
     first, second = served.llm.asked
-    assert (first.id, second.id) == (1, 2)
-    assert first.path != second.path
-    assert served.llm.removed == [1]
-    assert not Path(first.path).exists()
+    assert (first.lora_int_id, second.lora_int_id) == (1, 2)
+    assert first.lora_path != second.lora_path
+    assert list(served.llm.loaded) == [2]
+    assert not Path(first.lora_path).exists()
 
 
 def test_a_seat_that_was_put_back_is_not_served_as_it_was_in_between(served: Served):
@@ -119,7 +102,7 @@ def test_a_seat_that_was_put_back_is_not_served_as_it_was_in_between(served: Ser
     assert served.word("A") == start != moved
     adapters.load_state("A", {key: value + 1 for key, value in adapters.state("A").items()})
     assert served.word("A") == served.now("A") not in (start, moved)
-    assert len({lora.id for lora in served.llm.asked}) == 4
+    assert len({lora.lora_int_id for lora in served.llm.asked}) == 4
 
 
 def test_snapshots_and_the_base(served: Served):
@@ -143,14 +126,14 @@ def test_what_the_engine_is_told_and_what_comes_back(served: Served):
     assert [[out.token_ids[0] for out in group] for group in said] == [[5, 5], [6, 6]]
     assert {out.stop for group in said for out in group} == {"eos"}
     assert said[0][0].logprobs == [-0.5] * 3
-    assert [params["seed"] for params in served.llm.params] == [1, 2, 3, 4]
+    assert [params.seed for params in served.llm.params] == [1, 2, 3, 4]
     told = served.llm.params[0]
-    assert (told["temperature"], told["top_p"], told["top_k"], told["max_tokens"]) == (0.7, 0.9, 0, 9)
-    assert (told["stop"], told["stop_token_ids"], told["logprobs"]) == (["x"], [2, 3], 0)
+    assert (told.temperature, told.top_p, told.top_k, told.max_tokens) == (0.7, 0.9, 0, 9)
+    assert (told.stop, told.stop_token_ids, told.logprobs) == (["x"], [2, 3], 0)
 
 
 @pytest.mark.parametrize(("ids", "reason", "stop"), [([5, 6], "length", "length"), ([5, 6], "stop", "string")])
-def test_how_a_completion_ended(served: Served, monkeypatch: pytest.MonkeyPatch, ids: Any, reason: str, stop: str):
-    monkeypatch.setattr(FakeLlm, "generate", lambda self, prompts, *_, **__: [answer(ids, reason)])
+def test_how_a_completion_ended(served: Served, ids: Any, reason: str, stop: str):
+    served.llm.speak = lambda *_: (ids, [-0.5] * len(ids), reason)
     ((said,),) = served.engine.generate(GenerationRequest("A", [[7]], 1, Sampling(max_tokens=3), [[0]]), [2])
     assert (said.token_ids, said.stop) == (ids, stop)

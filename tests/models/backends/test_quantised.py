@@ -24,14 +24,18 @@ def test_every_linear_layer_but_the_head_is_held_in_nf4(make_backend: Callable[.
     assert not isinstance(model.lm_head, Linear4bit)
 
 
-@pytest.mark.parametrize("precision", ["4bit", "bf16", "fp16", "fp32"])
-def test_each_precision_speaks_with_the_log_probabilities_it_scores(make_backend: Callable[..., Any], precision: str):
-    backend = make_backend(precision)
-    said = backend.generate(
-        GenerationRequest("A", [[10, 11, 12], [20]], 4, Sampling(max_tokens=12), [[1, 2, 3, 4], [5, 6, 7, 8]])
-    )
-    rows = [(prompt, out.token_ids) for prompt, g in zip([[10, 11, 12], [20]], said, strict=True) for out in g]
-    scores = backend.score("A", rows, 1.0)
+@pytest.mark.parametrize("temperature", [1.0, 0.8])
+@pytest.mark.parametrize(
+    ("precision", "seat"), [("4bit", "A"), ("bf16", "A"), ("fp16", "A"), ("fp32", "B"), ("fp32", BASE)]
+)
+def test_what_is_noted_while_speaking_are_the_log_probabilities_of_a_full_forward(
+    make_backend: Callable[..., Any], precision: str, seat: str, temperature: float
+):
+    backend, prompts = make_backend(precision), [[10, 11, 12], [20]]
+    sampling = Sampling(temperature=temperature, max_tokens=12)
+    said = backend.generate(GenerationRequest(seat, prompts, 4, sampling, SEEDS))
+    rows = [(prompt, out.token_ids) for prompt, g in zip(prompts, said, strict=True) for out in g]
+    scores = backend.score(seat, rows, temperature)
     sampled = torch.tensor([lp for group in said for out in group for lp in out.logprobs])
     recomputed = torch.tensor([lp for score in scores for lp in score.logprobs])
     exact = backend.compute_dtype == torch.float32

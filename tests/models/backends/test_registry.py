@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from lite_selfplay import RunConfig, register_backend, train
+from lite_selfplay.config import ModelSection, SeatConfig
 from lite_selfplay.errors import RequestError, UnknownNameError
 from lite_selfplay.models import backends
 from lite_selfplay.models.backends.base import Backend
@@ -61,33 +62,25 @@ def files(run: Path) -> dict[str, bytes]:
     return {str(path.relative_to(run)): path.read_bytes() for path in sorted(run.rglob("*.safetensors"))}
 
 
-def registered() -> str:
+def test_a_run_over_a_backend_from_outside_ends_where_the_librarys_own_does(tmp_path: Path):
+    train(config(tmp_path / "own", "transformers"))
     register_backend("outside", Outside)  # type: ignore[arg-type]  # its methods are found as they are asked for
-    return "outside"
+    train(config(tmp_path / "outside", "outside"))
+    assert files(tmp_path / "outside") == files(tmp_path / "own")
+    assert json.loads((tmp_path / "outside" / "environment.json").read_text())["backend"] == "outside"
+    # Memory did not run out, so that none was asked for back; all else that a backend promises is used.
+    assert {"name", "release_memory"} == PROMISED - USED
 
 
-def by_an_entry_point(monkeypatch: pytest.MonkeyPatch) -> str:
+def test_an_installed_package_brings_one(monkeypatch: pytest.MonkeyPatch, tiny_path: Path):
     def found(group: str) -> list[Any]:
         assert group == "lite_selfplay.backends"
         return [SimpleNamespace(name="installed", load=lambda: Outside)]
 
     monkeypatch.setattr(backends, "entry_points", found)
-    return "installed"
-
-
-def test_a_run_over_a_backend_from_outside_ends_where_the_librarys_own_does(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
-    train(config(tmp_path / "own", "transformers"))
-    expected = files(tmp_path / "own")
-    for make in (registered, lambda: by_an_entry_point(monkeypatch)):
-        USED.clear()
-        name = make()
-        train(config(tmp_path / name, name))
-        assert files(tmp_path / name) == expected
-        assert json.loads((tmp_path / name / "environment.json").read_text())["backend"] == "outside"
-        # Memory did not run out, so that none was asked for back; all else that a backend promises is used.
-        assert {"name", "release_memory"} == PROMISED - USED
+    section = ModelSection(name="tiny", precision="fp32", backend="installed")
+    made = backends.choose_backend(tiny_path, section, {"A": SeatConfig()}, seed=0, eos_ids=[2], pad_id=0)
+    assert isinstance(made, Outside)
 
 
 def test_a_name_that_is_taken_or_unknown_is_refused(tmp_path: Path):

@@ -19,7 +19,7 @@ from tests.models.backends.vllm_engine import LLM, LoRARequest, SamplingParams
 
 PROMPTS = [[5, 6, 7, 8], [20, 21]]
 SEEDS = [[1, 2], [3, 4]]
-PLAIN = Sampling(max_tokens=24)
+PLAIN = Sampling(max_tokens=12)
 
 
 class Served:

@@ -23,19 +23,6 @@ def seeds(prompts: int, n: int) -> list[list[int]]:
     return [[1000 * p + k for k in range(n)] for p in range(prompts)]
 
 
-@pytest.mark.parametrize("seat", ["A", "B", BASE])
-def test_log_probabilities_are_those_of_a_full_forward(make_backend: Callable[..., Any], seat: str):
-    backend = make_backend()
-    sampling = Sampling(temperature=0.8, max_tokens=24)
-    said = backend.generate(GenerationRequest(seat, PROMPTS, 3, sampling, seeds(4, 3)))
-    rows = [(prompt, out.token_ids) for prompt, group in zip(PROMPTS, said, strict=True) for out in group]
-    scores = backend.score(seat, rows, 0.8)
-    sampled = torch.tensor([lp for group in said for out in group for lp in out.logprobs])
-    recomputed = torch.tensor([lp for score in scores for lp in score.logprobs])
-    assert near(sampled, recomputed, 2e-5)
-    assert len(sampled) > 100
-
-
 def test_a_row_says_the_same_alone_in_any_batch_and_in_any_chunk(make_backend: Callable[..., Any]):
     backend = make_backend(eos_ids=[2, *range(100, 120)])  # many ends, so that rows leave the batch
     sampling = Sampling(max_tokens=20)

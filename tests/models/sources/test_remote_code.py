@@ -32,6 +32,7 @@ class OwnTokenizer(PreTrainedTokenizerFast):
     pass
 """
 SMALL = ("--tasks", "letters", "--steps", 1, "--group-size", 2, "--problems-per-step", 1, "--precision", "fp32")
+SMALL += ("--no-preflight",)
 
 
 @pytest.fixture

@@ -62,17 +62,6 @@ def test_resolved_model_loads_and_can_learn(own_cache: Path) -> None:
     assert (model.generation_config.eos_token_id,) == chat.eos_ids
 
 
-def test_the_plain_template(own_cache: Path) -> None:
-    chat = Chat.load(resolve("tiny").path)
-    assert "think" not in chat.tokenizer.chat_template
-    assert not chat.thinks
-    encoded = chat.encode("hi")
-    assert chat.tokenizer.decode(encoded.ids) == "<s>user\nhi</s>\n<s>assistant\n"
-    assert encoded.prefill == ""
-    assert chat.eos_ids == (chat.tokenizer.convert_tokens_to_ids("</s>"),)
-    assert chat.pad_id == chat.tokenizer.convert_tokens_to_ids("<pad>")
-
-
 @settings(deadline=None)
 @given(st.text())
 def test_every_text_survives(tokenizer: Any, text: str) -> None:

@@ -127,7 +127,7 @@ def test_an_export_names_no_folder_of_this_machine(make_run: MakeRun, tmp_path: 
 
 def test_a_base_from_a_hub_goes_by_the_hubs_name(make_run: MakeRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     from_hub = ResolvedModel("tiny", resolve("tiny").path, "hub:me/tiny@f00")
-    monkeypatch.setattr(sources, "_built_in", lambda name, say: from_hub)
+    monkeypatch.setattr(sources, "resolve", lambda name, **options: from_hub)
     run = make_run(precision="fp32", threads=1)
     commands = export(run, "A", out=tmp_path / "out", **FAST).commands
     own, exported = (

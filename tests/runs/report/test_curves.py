@@ -25,9 +25,10 @@ class Family(ProposeSolve):
         *WATCHED,
         Figure("buffer", "buffered questions", how="last"),
         Figure("delta", "Delta, percentage points"),
+        Figure("restored", "restored", "share"),
+        Figure("invalid", "invalid a step", how="sum"),
         *BREAKDOWNS,
     )
-    not_figures = ProposeSolve.not_figures | {"phase"}
 
 
 def label(curve: Curve) -> str:
@@ -108,14 +109,17 @@ def test_the_figures_of_propose_and_solve():
 def test_the_figures_of_agon():
     log = {"conversions": 3, "regressions": 1, "empty_summaries": 0.25, "pairs": 8}
     curves = curves_of(find_game("agon"), [metrics(0, game=log), metrics(1, game={**log, "conversions": 0})])
-    assert labels(curves, GAME) == ["conversions a step", "regressions a step", "empty summaries", "pairs"]
+    assert labels(curves, GAME) == ["conversions a step", "regressions a step", "empty summaries"]
     assert find(curves, GAME, "conversions a step").values == (3.0, 0.0)
 
 
-def test_a_game_of_ones_own_is_shown_under_its_own_names():
+def test_a_game_of_ones_own_is_shown_by_what_it_declares():
+    class Own(Game):
+        figures = (Figure("my_figure", "mine"), Figure("counts", "counts a step", how="sum"))
+
     log = {"my_figure": 2, "who": "text", "list": [1], "none": None, "counts": {"a": 1, "b": {"c": 2}}, "truth": True}
-    curves = curves_of(Game, [metrics(0, game=log)])
-    assert labels(curves, GAME) == ["my figure", "counts a step: a", "truth"]
+    curves = curves_of(Own, [metrics(0, game=log)])
+    assert labels(curves, GAME) == ["mine", "counts a step: a"]
 
 
 def test_figures_come_in_one_order_whatever_the_log():

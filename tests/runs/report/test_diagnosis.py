@@ -108,13 +108,6 @@ def test_steps_that_moved_nothing(write, key: str):
     assert "moved nothing" in cause.sentence
 
 
-def test_a_loss_near_0_is_normal(write):
-    path = write({"loss": 1e-8})
-    assert "normal" in causes(path)["nothing"] or "loss" not in causes(path)  # the challenger's is not near 0
-    with_both = diagnose(path).causes
-    assert all(cause.level == "normal" for cause in with_both)
-
-
 def test_votes_that_split(tmp_path: Path):
     folder = RunFolder(tmp_path / "asked")
     folder.create(RunConfig(game="sqlm", model="tiny", steps=1, seats={"shared": {}}))

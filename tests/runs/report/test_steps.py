@@ -178,33 +178,10 @@ def curve(*shares):
     return [metrics(i, (share, None)) for i, share in enumerate(shares)]
 
 
-def test_few_steps_claim_nothing():
-    said = closing(curve(0.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0))
-    assert "7 steps: too few to say whether anything improved" in said
+def test_nothing_measured_claims_nothing():
+    said = closing(curve(0.1, 0.2, 0.2, 0.3, 0.4, 0.5, 0.7, 0.8))
     assert "up" not in said
     assert "more steps may help" not in said
-
-
-def test_the_first_quarter_against_the_last():
-    said = closing(curve(0.1, 0.2, 0.2, 0.3, 0.4, 0.5, 0.7, 0.8))
-    assert "on the problems it trained on, the first 2 steps against the last 2:" in said
-    assert "  drafter: 15% -> 75% right, up 60 points\n" in said
-    assert "challenger" not in said
-
-
-@pytest.mark.parametrize(
-    ("shares", "words"),
-    [
-        ([0.8, 0.8, 0.5, 0.5, 0.5, 0.5, 0.2, 0.2], "80% -> 20% right, down 60 points"),
-        ([0.1, 0.9, 0.5, 0.5, 0.5, 0.5, 0.2, 0.9], "50% -> 55% right, up 5 points, within the scatter of the steps"),
-        ([0.5] * 8, "50% -> 50% right, no change"),
-        ([None] * 8, "no completion was judged"),
-    ],
-)
-def test_what_is_no_gain_is_called_none(shares, words):
-    said = closing(curve(*shares))
-    assert words in said
-    assert "more steps" not in said
 
 
 def test_silent_steps_are_counted_and_looked_into():
@@ -282,7 +259,6 @@ def test_one_evaluation_or_other_problems_leave_the_training_curve():
         said = closing(curve(*[0.5] * 8), moments)
         assert "  A: 40%\n" in said
         assert "no other evaluation on these problems" in said
-        assert "on the problems it trained on" in said
 
 
 # The model card

@@ -149,8 +149,11 @@ def test_two_seats_are_not_taught_as_one():
     """Self-refinement's one seat would make A and B of Agon equal."""
     found = load_experiment("agon-table3", "small")
     assert {name: found.teaching(name) for name in found.trained()} == {
-        **{"grpo": "self-refine", "self-refine": "self-refine"},
-        **{"shared opponent": "agon", "coop": "agon", "adv": "agon"},
+        "grpo": "self-refine",
+        "self-refine": "self-refine",
+        "shared opponent": "agon",
+        "coop": "agon",
+        "adv": "agon",
     }
     assert load_experiment("pasodoble-ablations").teaching("self-play") == "pasodoble"
 

@@ -132,7 +132,7 @@ def test_a_mean_of_benchmarks_stands_in_a_table_of_its_own():
     paper = {"solo": ArmSection(game="grpo", paper={"AVG": "38.27"}), "pair": ArmSection(start="base", shots=0)}
     suite = (EvaluationSection(suite="pasodoble"),)
     experiment = EXPERIMENT.model_copy(update={"seeds": (0,), "evaluations": suite, "arms": paper})
-    rows = {"aime24": [F, F], "aime25": [T, T], **dict.fromkeys(sets[2:], [T, F])}
+    rows = {"aime24": [F, F], "aime25": [T, T], **{name: [T, F] for name in sets[2:]}}
     solo = record("solo", 0, {})
     solo["evaluations"] = [{**evaluation({"solver": row}, {}), "tasks": name} for name, row in rows.items()]
     pair = {**solo, "arm": "pair", "training": {}}

@@ -1,4 +1,4 @@
-"""Every experiment that is shipped, from nothing to its table, at its smallest size and on a few problems of each set."""
+"""Every experiment that is shipped, from nothing to its table, at its smallest size, on a few problems of each set."""
 
 import json
 import signal

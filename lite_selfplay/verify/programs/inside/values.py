@@ -39,7 +39,9 @@ def canonical(value: Any, depth: int = 0) -> str:
     if isinstance(value, complex):
         return _number(value.real) if value.imag == 0 else f"c {_number(value.real)} {_number(value.imag)}"
     if isinstance(value, str):
-        return f'"{_escaped(value)}"'
+        # In ASCII without blanks and quotation marks; no two texts have one form, halves of surrogates included.
+        text = value.encode("unicode_escape").decode()
+        return '"' + text.replace('"', "\\x22").replace(" ", "\\x20") + '"'
     if isinstance(value, bytes | bytearray):
         return f"b{bytes(value).hex()}"
     if isinstance(value, list):
@@ -66,11 +68,6 @@ def _number(value: Any) -> str:
         raise Unwritable("a decimal of thousands of digits")
     above, below = (int(value), 1) if isinstance(value, int) else value.as_integer_ratio()
     return f"#{above:x}" if below == 1 else f"#{above:x}/{below:x}"
-
-
-def _escaped(text: str) -> str:
-    """A text in ASCII without blanks and quotation marks; no two texts have one form, halves of surrogates included."""
-    return text.encode("unicode_escape").decode().replace('"', "\\x22").replace(" ", "\\x20")
 
 
 _SEQUENCES: dict[str, Callable[[Iterable[Any]], Any]] = {

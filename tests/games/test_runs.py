@@ -1,0 +1,119 @@
+"""Games trained for real, on the random model: which seats a step moves, to the bit, and what a resumed run does.
+
+What the random model says is no question and no answer. Here anything is one.
+"""
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lite_selfplay import Run, RunConfig, resume, train
+from lite_selfplay.games.cpmobius.game import CpMobius
+from tests.made import same_weights, seat_weights
+from tests.ranks.plays import anything_goes
+
+STEPS = 5
+# Options, the seats that each of five steps may move, and after which steps a run is stopped.
+GAMES: dict[str, tuple[dict[str, Any], str, tuple[int, ...]]] = {
+    # In turn; the third step ends between the player's step and the coach's.
+    "cpmobius": ({"max_draws": 4, "low": 0, "high": 1}, "player coach player coach player", (3,)),
+    "pasodoble": (
+        {"mode": "offline", "proposer_steps": 2, "solver_steps": 2, "attempts": 2, "solver_questions": 3}
+        | {"proposals": 3, "reward": "random", "tau_sim": 1.0},
+        "proposer proposer solver solver proposer",
+        (1, 3),
+    ),
+    "rzero": (
+        {"challenger_steps": 2, "solver_steps": 2, "votes": 4, "low": 0, "high": 1},
+        "challenger challenger solver solver challenger",
+        (3,),
+    ),
+    "sqlm": (
+        {"seats": "two", "proposer_every": 2},
+        "solver solver,proposer solver solver,proposer solver",
+        (3,),
+    ),
+}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _anything_is_a_question_and_an_answer() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        anything_goes(0, patch.setattr)
+        yield
+
+
+def config(name: str, folder: Path, **game: Any) -> RunConfig:
+    return RunConfig(
+        game={"name": name, **GAMES[name][0], **game},
+        model="tiny",
+        precision="fp32",
+        tasks={"train": "letters", "validation": "letters:named=6", "validation_limit": 20},
+        cold_start=False,
+        steps=STEPS,
+        group_size=5,
+        problems_per_step=2,
+        max_completion_tokens=12,
+        run={"save_every": 1, "keep_checkpoints": 9, "dir": folder},
+        seats={"*": {"lr": 1e-2, "schedule": "constant", "warmup": 0.0}},
+    )
+
+
+@pytest.fixture(scope="module", params=GAMES)
+def whole(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Run:
+    return train(config(request.param, tmp_path_factory.mktemp("runs") / request.param))
+
+
+def moved(run: Run, step: int) -> set[str]:
+    """The seats that a step moved, by its checkpoints before and after."""
+    return {s for s in run.seats if not same_weights(*(seat_weights(run.path, n, s) for n in (step - 1, step)))}
+
+
+def test_each_step_moves_the_seats_whose_turn_it_is_and_leaves_the_others_to_the_bit(whole: Run):
+    rows, turns = whole.metrics_rows(), [set(turn.split(",")) for turn in GAMES[whole.config.game.name][1].split()]
+    assert len(rows) == len(turns) == STEPS
+    for row, turn in zip(rows, turns, strict=True):
+        trained = {stream["seat"] for stream in row["streams"].values() if stream["rows_trained"]}
+        assert moved(whole, row["step"]) == trained <= turn
+        assert row["game"].get("phase", "").removeprefix("coach") in ("", *turn)
+    assert set.union(*(moved(whole, row["step"]) for row in rows)) == set(whole.seats)
+
+
+def test_a_run_that_was_stopped_within_a_phase_goes_on_as_it_would_have(whole: Run, tmp_path: Path):
+    for stop in GAMES[whole.config.game.name][2]:
+        path = tmp_path / f"stopped-{stop}"
+        shutil.copytree(whole.path, path)
+        for step in range(stop + 1, STEPS + 1):
+            shutil.rmtree(path / "checkpoints" / f"step-{step}")
+        run = resume(path)
+        for seat in run.seats:
+            assert same_weights(*(seat_weights(each.path, STEPS, seat) for each in (run, whole)))
+        assert [row["game"] for row in run.metrics_rows()] == [row["game"] for row in whole.metrics_rows()]
+
+
+def test_answers_are_on_record_with_their_question_and_what_nobody_judged_has_no_reward(whole: Run):
+    episodes, name = list(whole.episodes()), whole.config.game.name
+    asked = {row["question"]: row for row in episodes if row["role"] in ("proposer", "challenger", "coach")}
+    answered = [row for row in episodes if row["role"] in ("solver", "player")]
+    assert answered
+    for row in answered:
+        assert row["problem_id"] == row["question"]
+        assert (asked[row["question"]]["text"] or "?") in row["prompt"]
+    if name == "cpmobius":
+        coach = [row for row in whole.metrics_rows() if row["game"]["phase"] == "player"]
+        assert {row["streams"]["coach"]["reward_mean"] for row in coach} == {None}
+        assert all((row["reward"] is None) == (row["role"] == "coach" and row["step"] % 2 == 1) for row in episodes)
+
+
+def test_a_player_that_only_gets_worse_is_put_back_to_where_training_began(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    scores = iter([[right] * 20 for right in (1, 0, 0, 0)])
+    monkeypatch.setattr(CpMobius, "_measure", lambda self, table: next(scores))
+    run = train(config("cpmobius", tmp_path / "run", rollback=2))
+    assert [row["game"].get("restored") for row in run.metrics_rows()] == [None, False, None, True, None]
+    assert not same_weights(*(seat_weights(run.path, step, "player") for step in (0, 3)))
+    assert same_weights(*(seat_weights(run.path, step, "player") for step in (0, 4)))
