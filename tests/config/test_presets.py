@@ -212,7 +212,7 @@ SQLM_PAPER_OURS: Values = {
 ARITHMETIC: Values = {
     "game.topic": ("arithmetic", "section 5.1"),
     "run.max_completion_tokens": (1024, "table 4, arithmetic"),
-    "eval.tasks": ("arithmetic:digits=3,terms=2,ops=*", "section 5.1: three-digit multiplication"),
+    "eval.tasks": ("multiplication", "section 5.1: three-digit multiplication, as TinyZero draws it"),
     "eval.limit": (4096, "section 5.1"),
 }
 ALGEBRA: Values = {
@@ -473,7 +473,7 @@ HELD: dict[str, Held] = {
         "arithmetic",
         1024,
         {
-            "eval.tasks": ("arithmetic:digits=3,terms=2,ops=*", "exps/multiply_selfplay.yaml: multiply-3_digit"),
+            "eval.tasks": ("multiplication", "exps/multiply_selfplay.yaml: multiply-3_digit"),
             "eval.limit": (4096, "the paper's section 5.1"),
         },
     ),
