@@ -1,7 +1,7 @@
 """`arithmetic` and `multiplication`, each with a worked solution written by rule.
 
-Source of `multiplication`: the arithmetic test of SQLM, 4,096 problems "following the setup from TinyZero" (section 5.1),
-whose script draws both factors from 0 to 999.
+Source of `multiplication`: the arithmetic test of SQLM, 4,096 problems "following the setup from TinyZero" (section
+5.1), whose script draws both factors from 0 to 999.
 """
 
 import random

@@ -11,7 +11,8 @@ Rounds of play, collection and offline reinforcement. A phase is a step, and so 
                         critic: pairs of a right (+1) and a wrong (-1) critique of the same step; A = R - mean(R)
     sneaky learns, critic learns   epochs of batches: ratio to the stored log-probabilities, clipped
 
-After the last round its sneaky generator attacks once more, and every snapshot meets every other.
+After the last round its sneaky generator attacks once more, steps that neither seat was trained on, and every snapshot
+meets every other.
 
 Kept from the paper: the rules above, the asymmetric schedule (section 3.5: the newest sneaky generator meets the first
 critic, which is trained anew on all rounds' critiques) and the symmetric one, the KL inside the advantage.
@@ -61,8 +62,6 @@ Phase = Literal[
     "collection",
     "sneaky learns",
     "critic learns",
-    "last sneaky",
-    "last validation",
     "pairings",
     "over",
 ]
@@ -108,7 +107,7 @@ class Spc(Game):
         super().__init__(options, group_size=group_size, problems_per_step=problems_per_step)
         chosen = self.options
         self._phase: Phase = "solutions" if chosen.rounds or chosen.tournament else "over"
-        self._round = min(1, chosen.rounds)
+        self._round = 1
         self._epoch = self._batch = self._order = 0
         self._opened: dict[str, Collection] = {}
         self._pairs: list[StepPair] | None = None
@@ -168,11 +167,16 @@ class Spc(Game):
         file, before, after, play = _CASES[self._phase]
         cases, log, streams = play(self, table, self._cases_of(table, before) if before else [])
         write_cases(self._file(table, file), cases)
-        self._phase = after if self._round or after != "sneaky" else "last sneaky"
+        self._phase = "pairings" if self._only_attacks and after == "critiques" else after
         return Episode(streams, log=log, save=True)
 
+    @property
+    def _only_attacks(self) -> bool:
+        """Whether the rounds are over, and the newest sneaky generator attacks once more."""
+        return self._round > self.options.rounds
+
     def _solutions(self, table: Table, _: Sequence[Case]) -> _Played:
-        """Right solutions, and a random step of each."""
+        """Right solutions, and a random step of each; for the last attack one that no seat was trained on."""
         written, name = len(table.everything("solutions")), f"round-{self._round}"
         groups: list[Group] = []
         if written:
@@ -183,6 +187,10 @@ class Spc(Game):
             problems = table.draw("problems", self.problems_per_step)
             cases, groups = phases.sampled_solutions(table, problems, self.options.solvers, self.options.samples, name)
             asked = sum(len(group.samples) for group in groups)
+        if self._only_attacks:
+            former = [self._cases_of(table, "solutions", number) for number in range(1, self._round)]
+            seen = {(case.problem.text, case.steps) for cases_of_round in former for case in cases_of_round}
+            cases = [case for case in cases if (case.problem.text, case.steps) not in seen]
         streams = [Stream("solver", groups, replay=True)] if groups else []
         return cases, {"solutions": asked, "steps": len(cases)}, streams
 
@@ -193,10 +201,9 @@ class Spc(Game):
         return cases, {"steps": len(cases), "stable": stable, "completions": len(cases) * self.options.rollouts}, ()
 
     def _sneaky(self, table: Table, cases: Sequence[Case]) -> _Played:
-        """Correct steps rewritten: by the round's sneaky generator, or the last one."""
+        """Correct steps rewritten by the newest sneaky generator."""
         cases = [case for case in cases if case.is_stable(self.options.stable)]
-        attacker = snapshot_name(SNEAKY, self._round if self._phase.startswith("last") else self._round - 1)
-        cases = phases.rewritten(self._asking(table, SNEAKY, attacker, 1), cases)
+        cases = phases.rewritten(self._asking(table, SNEAKY, snapshot_name(SNEAKY, self._round - 1), 1), cases)
         refused = Counter(case.rewrite.reason for case in cases if case.rewrite is not None and case.rewrite.reason)
         return cases, {"attacks": len(cases), "refused": dict(sorted(refused.items()))}, ()
 
@@ -291,10 +298,10 @@ class Spc(Game):
         self._epoch = self._batch = 0
         if self._phase == "sneaky learns":
             self._phase = "critic learns"
-        elif self._round < self.options.rounds:
+        elif self._round < self.options.rounds or self.options.tournament:
             self._phase, self._round = "solutions", self._round + 1
         else:
-            self._phase = "last sneaky" if self.options.tournament else "over"
+            self._phase = "over"
 
     def _skip_empty(self, table: Table) -> list[Snapshot]:
         """Seats that have nothing to learn from stay as they are, and are kept as this round's."""
@@ -312,11 +319,9 @@ class Spc(Game):
         success = {}
         for number in range(self.options.rounds + 1):
             sneaky = snapshot_name(SNEAKY, number)
-            attacked: tuple[Phase, int | None] = ("last validation", None)
-            if number < self.options.rounds:
-                attacked = "critiques", number + 1
-            cases = self._cases_of(table, *attacked)
-            known = players(number + 1, self.options.schedule)[1] if number < self.options.rounds else None
+            judged = number < self.options.rounds
+            cases = self._cases_of(table, "critiques" if judged else "sneaky validation", number + 1)
+            known = players(number + 1, self.options.schedule)[1] if judged else None
             for critic in (snapshot_name(CRITIC, c) for c in range(self.options.rounds + 1)):
                 met = cases
                 if critic != known:
@@ -337,8 +342,7 @@ class Spc(Game):
 
     def _asking(self, table: Table, role: str, name: str, n: int) -> phases.Ask:
         """Asks a snapshot of a role's seat; the completions say whose they are, whatever becomes of the seat."""
-        after = self._phase.startswith("last") or self._phase == "pairings"
-        held = snapshot_name(role, self._round - (0 if after else 1))
+        held = snapshot_name(role, self._round - 1)
 
         def ask(prompts: Sequence[str]) -> list[list[Completion]]:
             rows = table.ask(role, prompts, n=n, seat=None if name == held else name)
@@ -412,8 +416,6 @@ _CASES: Mapping[Phase, tuple[str, Phase | None, Phase, Callable[[Spc, Table, Seq
     "sneaky": ("3-sneaky", "validation", "sneaky validation", Spc._sneaky),
     "sneaky validation": ("4-sneaky-validation", "sneaky", "critiques", Spc._sneaky_validation),
     "critiques": ("5-critiques", "sneaky validation", "collection", Spc._critiques),
-    "last sneaky": ("6-last-sneaky", "validation", "last validation", Spc._sneaky),
-    "last validation": ("7-last-validation", "last sneaky", "pairings", Spc._sneaky_validation),
 }
 """By phase that plays with cases: the file it writes them to, the phase whose cases it takes, what comes next, and how
 it is played."""
