@@ -31,6 +31,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal, get_args
 
 from lite_selfplay.data import BASE, Completion, Episode, EvalSpec, Example, Group, Problem, Restore, Snapshot, Stream
+from lite_selfplay.errors import RunFolderError
 from lite_selfplay.games.base import Game
 from lite_selfplay.games.collections import Collection, replayed, write_collection
 from lite_selfplay.games.presentation import Accuracy, Pairing, Row, Transcript
@@ -52,6 +53,7 @@ from lite_selfplay.games.spc.rounds import CRITIC, SNEAKY, attack_success, playe
 from lite_selfplay.games.spc.steps import StepPair
 from lite_selfplay.games.spc.stepsets import read_pairs
 from lite_selfplay.games.table import Table
+from lite_selfplay.tasks.files import read_object_lines
 
 Phase = Literal[
     "solutions",
@@ -255,9 +257,16 @@ class Spc(Game):
         return Episode(actions=[*actions, *kept_as], log=log, save=True, measure=len(kept_as) == 2)
 
     def _examples(self, table: Table, seat: str, count: int) -> list[Any]:
-        """As many examples as there are rows, where examples are asked for; fewer come again."""
+        """As many examples as there are rows, where examples are asked for: of those that taught the seat or, where
+        none did, written by rule; fewer come again."""
         if not self.options.sft_weight or not count:
             return []
+        file = table.folder.parent / "cold_start.jsonl"
+        lines = read_object_lines(file, RunFolderError) if file.is_file() else ()
+        taught = [Example(row["prompt"], row["completion"]) for _, row in lines if row.get("role") == seat]
+        if taught:
+            chosen = iter(table.rng.sample(taught, min(count, len(taught))))
+            return collecting.example_rows(table, seat, lambda *_: next(chosen, None), len(taught), count)
 
         def write(problem: Problem, rng: random.Random) -> Example | None:
             return self.cold_start(seat, problem, rng, thinks=table.thinks)
@@ -371,7 +380,13 @@ class Spc(Game):
         return described(self.options, self.problems_per_step)
 
     def warnings(self, log: Mapping[str, Any]) -> list[str]:
-        return [*super().warnings(log), *missing(log)]
+        found = [*super().warnings(log), *missing(log)]
+        for seat in (SNEAKY, CRITIC) if self.options.sft_weight and log.get("phase") == "collection" else ():
+            if log[f"{seat}_rows"] and not log[f"{seat}_examples"]:
+                found.append(
+                    f"game.sft_weight asks for examples, and there are none for {seat}: a cold start brings some"
+                )
+        return found
 
     @classmethod
     def trains(cls, log: Mapping[str, Any]) -> bool:

@@ -1,5 +1,6 @@
 """SPC's game: every fate of a step by a script, the switches, and a run of `tiny` killed in every step."""
 
+import contextlib
 import json
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -207,6 +208,32 @@ def test_examples_are_mixed_in_and_only_where_they_can_be_written(table: Scripte
     assert {row.advantage for row in examples} == {0.15}
     assert played["collection", 1].log["critic_examples"] == len(examples)
     assert sum(s.is_example for g in played["critic learns", 1].streams[0].groups for s in g.samples) > 0
+    # Where nothing can be written, it is said.
+    table._problems = problems()
+    log = by_phase(list(play_out(weighted := game(rounds=1, sft_weight=0.15, tournament=False), table)))[
+        "collection", 1
+    ].log
+    assert log["critic_examples"] == 0
+    assert "game.sft_weight asks for examples, and there are none for critic" in weighted.warnings(log)[-1]
+
+
+def test_what_taught_a_seat_comes_again(tmp_path: Path):
+    class Kept(ScriptedTable):
+        folder = tmp_path / "collections"
+
+    taught = [
+        {"role": role, "prompt": "p", "completion": f"{role} {n}", "origin": "file"}
+        for role in ("sneaky", "critic")
+        for n in range(3)
+    ]
+    jsonl(tmp_path / "cold_start.jsonl", *taught)
+    with contextlib.closing(Kept(scripted(), problems())) as table:
+        list(play_out(game(rounds=1, sft_weight=0.15, tournament=False), without_files(table)))
+    for seat in ("sneaky", "critic"):
+        rows = list(Collection(tmp_path / "collections" / "round-1" / f"{seat}.jsonl"))
+        again = [row.completion.text for row in rows if row.kind == EXAMPLE]
+        assert set(again) == {f"{seat} {n}" for n in range(3)}
+        assert len(again) == len(rows) / 2
 
 
 @pytest.mark.parametrize(("options", "phases"), [
