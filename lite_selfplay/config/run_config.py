@@ -103,7 +103,7 @@ def _explain_one(item: Any) -> str:
     path = ".".join(str(part) for part in item["loc"])
     if path in _LEFT:
         return f"{path} is a key no more: {_LEFT[path]}"
-    *section, last = [str(part) for part in item["loc"]]
+    *section, last = [str(part) for part in item["loc"]] or [""]
     like = "lr" if last == "learning_rate" else last
     elsewhere = [re.sub("SEAT|ROLE", "*", key) for key in KEYS if key.endswith(f".{like}")]
     if section in (["seats"], ["roles"]) and elsewhere:  # a key in the place of a name

@@ -179,7 +179,7 @@ def plan(config: RunConfig, *, own_checker: bool = False, choices: Sequence[Choi
     task = training_side(task, kept_apart)
     tokens = resolved.run.max_completion_tokens or task.max_completion_tokens
     reward = resolved.run.reward
-    taught = resolved.cold_start.enabled and resolved.run.init is None  # else it was, where it starts from
+    taught = bool(resolved.cold_start.enabled) and resolved.run.init is None  # else it was, where it starts from
     files: dict[str, dict[str, Any]] = {
         "tasks": {"train": absolute(tasks)},
         "cold_start": {"source": absolute(resolved.cold_start.source), "enabled": taught},
