@@ -95,7 +95,8 @@ class Plan:
         given = {"passages": tasks.knowledge, "solutions": tasks.solutions, "validation": tasks.validation}
         rows = {name: f"{given.get(name) or self.task.name}, {len(p):,}" for name, p in self.sources.items() if p}
         if "problems" not in self.sources:
-            use = "for a cold start" if draws_problems(self.config, self.game) else "not used"
+            taught = draws_problems(self.config, self.game) or "a cold start" in self.open
+            use = "for a cold start" if taught else "not used"
             return {"tasks": f"{self.task.name}, {use}: problems are written by a seat", **rows}
         return {
             "tasks": f"{rows.pop('problems')} problems, {each} a {'round' if self.game.open_ended else 'step'}",
