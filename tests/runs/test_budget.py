@@ -182,8 +182,8 @@ def test_as_many_steps_as_fit_are_played_and_schedules_end_with_them(tmp_path: P
     assert "a step takes 10.0 s: 5 of 40 steps fit into 1 min" in ear.said
     # 35 more steps of 10 s are 5.8 minutes, and 8.3 with three tenths for evaluations and to spare.
     assert ear.said[-1] == (
-        "5 of the 40 steps asked for fitted into 1 min: too little to tell what training does. --minutes 10 would do (make "
-        "demo MINUTES=10)"
+        "5 of the 40 steps asked for fitted into 1 min: too little to tell what training does. "
+        "--minutes 10 would do (make demo MINUTES=10)"
     )
     chosen = json.loads((run.path / "budget.json").read_text())
     assert (chosen["steps"], chosen["asked_steps"], chosen["step_s"]) == (5, 40, 10.0)
