@@ -168,7 +168,8 @@ def _fresh_session_of(
         shown.say(line)
     path = ranks.from_main("the run folder", lambda: str(free_folder(ready.config)))
     folder = RunFolder(Path(path), ours=ranks.main)
-    objects = (ready.config.tasks.train or "") if (ready.config.tasks.train or "").startswith("{") else ""
+    tasks = ready.config.tasks.train or ""
+    objects = tasks if tasks.startswith("{") else ""
     if objects:
         ready = replace(ready, config=ready.config.learning_from(folder.path / OBJECTS))
     require_one_run(ranks, ready)

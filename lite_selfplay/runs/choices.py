@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from lite_selfplay.config import RunConfig, merge, nested, preset_about, preset_layer, set_key
+from lite_selfplay.config.user_files import DATA_FILE
 from lite_selfplay.errors import LiteSelfPlayError
 from lite_selfplay.games import Game, make_game
 from lite_selfplay.games.modes import find_mode
@@ -123,8 +124,9 @@ def _taught(config: RunConfig, problems: list[Choice]) -> list[Choice]:
 def _evaluation(config: RunConfig, game: Game, problems: list[Choice]) -> list[Choice]:
     """Where the problems are chosen, held-out ones of the same, in modes that measure on such. Of a file that is given
     for both, so many that the rest can be trained on."""
-    file = config.tasks.train or ""
-    if file.endswith((".jsonl", ".csv")) and config.eval.tasks == file and not given(config, "eval.limit"):
+    tasks = config.tasks.train or ""
+    is_file = DATA_FILE.fullmatch(f"{tasks}:") is not None
+    if is_file and config.eval.tasks == tasks and not given(config, "eval.limit"):
         return [Choice("evaluation", {"eval.limit": DEFAULT_LIMIT}, "the others are trained on", "--eval-limit N")]
     if not problems or given(config, "eval.tasks") or find_mode(game.evaluation().mode).tasks is not None:
         return []

@@ -5,7 +5,6 @@ import difflib
 import json
 import os
 import platform
-import shutil
 import subprocess
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -81,15 +80,18 @@ class RunFolder:
             RunFolder(aside).write_environment(**facts)
             if aside != self.path:
                 aside.rename(self.path)
-        except OSError as error:
-            if aside != self.path:
-                shutil.rmtree(aside, ignore_errors=True)
-            if (self.path / CONFIG).exists():  # another run was quicker
-                raise self._taken() from None
+        except (OSError, RunFolderError) as error:
+            beside = aside != self.path
+            taken = isinstance(error, FileExistsError) or (beside and self.path.exists())  # another run was quicker
             with contextlib.suppress(OSError):
-                for path in new:
-                    path.rmdir()
-            raise RunFolderError(f"cannot write to {self.path}: {error.strerror or error}") from None
+                for name in (CONFIG, OBJECTS, ENVIRONMENT) if beside or not taken else ():
+                    (aside / name).unlink(missing_ok=True)
+                for path in [aside, *new] if beside else []:
+                    path.rmdir() if path.exists() else None
+            if taken:
+                raise self._taken() from None
+            why = getattr(error, "strerror", None) or str(error).rpartition(": ")[2]
+            raise RunFolderError(f"cannot write to {self.path}: {why}") from None
 
     @classmethod
     def open(cls, path: Path) -> "RunFolder":

@@ -1,11 +1,12 @@
 """Seats that are measured without a model."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 
 from lite_selfplay.data import Completion, Problem, Sampling, StopReason, Verdict
 
 
-class Scripted:
+class Scripted(ABC):
     """Seats that read from a script: `script(seat, prompt, k)` is a seat's k-th sample; a token is a character.
 
     What is asked is kept in `calls`. How it is judged is a subclass's to say.
@@ -34,8 +35,9 @@ class Scripted:
     def verify(self, pairs: Sequence[tuple[Completion, Problem]]) -> list[Verdict]:
         return [self.judge(completion, problem) for completion, problem in pairs]
 
+    @abstractmethod
     def judge(self, completion: Completion, problem: Problem) -> Verdict:
-        raise NotImplementedError
+        """What is found of a completion."""
 
     def tokenize(self, text: str) -> list[int]:
         return list(map(ord, text))

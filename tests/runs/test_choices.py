@@ -72,6 +72,8 @@ def test_what_was_said_is_not_chosen():
 def test_a_file_that_is_given_for_both_is_divided():
     same = {"tasks": "mine.jsonl", "eval_tasks": "mine.jsonl"}
     assert chosen(**same)["eval.limit"] == 100
+    mapped = "mine.csv:problem=prompt,answer=result"
+    assert chosen(tasks=mapped, eval_tasks=mapped)["eval.limit"] == 100
     for other in ({"eval_limit": 7}, {"eval_tasks": "other.jsonl"}, {"tasks": "letters", "eval_tasks": "letters"}):
         assert "eval.limit" not in chosen(**{**same, **other})
 

@@ -1,6 +1,7 @@
 """The run folder: never overwritten, whole lines, and cut back where a run goes on."""
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -47,17 +48,38 @@ def test_a_new_folder_holds_the_configuration(tmp_path):
     assert set(files(folder.path)) == {CONFIG, ENVIRONMENT}
 
 
-def test_a_new_folder_appears_whole(tmp_path, monkeypatch):
+@pytest.mark.parametrize("is_there", [False, True])
+def test_a_new_folder_appears_whole(tmp_path, monkeypatch, is_there):
     there: list[bool] = []
+    path = tmp_path / "runs" / "x"
 
-    def full(self: RunFolder, **_: Any) -> None:
-        there.append((tmp_path / "runs").exists() and (tmp_path / "runs" / "x").exists())
+    def full(*_: Any) -> None:
+        there.append(path.exists())
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(RunFolder, "write_environment", full)
-    with pytest.raises(RunFolderError, match=r"cannot write to .*: No space left"):
-        created(tmp_path / "runs" / "x")
-    assert (there, list(tmp_path.iterdir())) == ([False], [])
+    if is_there:
+        path.mkdir(parents=True)
+    with monkeypatch.context() as patched:
+        patched.setattr("lite_selfplay.runs.folder.write_whole", full)
+        with pytest.raises(RunFolderError, match=r"cannot write to [^.]*/runs/x: No space left on device$"):
+            created(path)
+    assert there == [is_there]
+    assert [str(found.relative_to(tmp_path)) for found in tmp_path.rglob("*")] == (["runs", "runs/x"] * is_there)
+    assert created(path).config() is not None
+
+
+def test_of_two_runs_that_make_one_folder_the_slower_is_refused(tmp_path, monkeypatch):
+    path, write = tmp_path / "x", RunFolder.write_environment
+
+    def overtaken(self: RunFolder, **facts: Any) -> None:
+        monkeypatch.setattr(RunFolder, "write_environment", write)
+        shutil.copytree(created(tmp_path / "y").path, path)
+        write(self, **facts)
+
+    monkeypatch.setattr(RunFolder, "write_environment", overtaken)
+    with pytest.raises(RunFolderError, match="never overwritten"):
+        created(path)
+    assert sorted(found.name for found in tmp_path.iterdir()) == ["x", "y"]
 
 
 def test_an_empty_folder_may_be_used(tmp_path):
