@@ -19,6 +19,7 @@ _EXCERPT = 600
 """Characters of a completion that are shown for reading; --json has all."""
 
 DataDir = flags.option("data_dir", KEYS["tasks.data_dir"])
+AnswerFrom = flags.option("answer_from", KEYS["tasks.answer_from"])
 
 
 def evaluate(
@@ -85,6 +86,7 @@ def evaluate(
     ] = None,
     trust_remote_code: flags.TrustRemoteCode = None,
     unsafe_code: flags.UnsafeCode = None,
+    answer_from: AnswerFrom = None,
     data_dir: DataDir = None,
     as_json: flags.Json = False,
 ) -> None:
@@ -141,6 +143,7 @@ def evaluate(
         "precision": precision,
         "trust_remote_code": bool(trust_remote_code),
         "unsafe_code": bool(unsafe_code),
+        "answer_from": answer_from,
     }
     chosen_here = {name: value for name, value in given.items() if value is not None}
     settings = Settings(**{**(chosen.settings(target) if chosen else {}), **chosen_here})

@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from lite_selfplay.config import FLAGS, parse_assignment
 from lite_selfplay.training.progress import PlainProgress
 from lite_selfplay_cli import flags, listing
 from lite_selfplay_cli.evaluate import DataDir
@@ -24,6 +25,8 @@ def reproduce(
         Path | None,
         typer.Option("--out", "-o", help="Where it is kept, and gone on with.", show_default="reproduce/NAME-SCALE"),
     ] = None,
+    model: flags.option("model", FLAGS["model"]) = None,
+    assignments: flags.Assignments = None,
     data_dir: DataDir = None,
     dry_run: flags.DryRun = False,
     as_json: flags.Json = False,
@@ -32,8 +35,8 @@ def reproduce(
 
     Arms differ in what their file says and in nothing else: the model, the tasks,
     the completions a step, and for each seed the seats they start from are the
-    same. What is complete is not done again: after a signal, a kill or an error the
-    same command goes on.
+    same; --model and --set change them for all. What is complete is not done again:
+    after a signal, a kill or an error the same command goes on.
 
     Written to --out: table.md, figure.png (accuracy against length; it needs
     matplotlib) and results.json, beside the run folders of all arms.
@@ -45,6 +48,8 @@ def reproduce(
       lite-selfplay reproduce agon-table3 --scale small --dry-run
 
       lite-selfplay reproduce agon-table3 --scale tiny --out tables/agon3
+
+      lite-selfplay reproduce agon-table3 --model Qwen3-1.7B --out tables/agon5
     """
     from lite_selfplay.runs.reproduce.conduct import conduct, costs
     from lite_selfplay.runs.reproduce.experiment import experiment_names, load_experiment
@@ -53,7 +58,8 @@ def reproduce(
     if experiment is None:
         listing.named({name: load_experiment(name).about for name in experiment_names()}, as_json)
         return
-    chosen = load_experiment(experiment, scale)
+    layers = [{"model": {"name": model}}] if model is not None else []
+    chosen = load_experiment(experiment, scale).having(*layers, *map(parse_assignment, assignments or []))
     folder = None if data_dir is None else str(Path(data_dir).resolve())
     place = out or Path("reproduce") / f"{chosen.name}-{scale}"
     if dry_run:

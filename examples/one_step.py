@@ -28,8 +28,8 @@ ASK = (
     "between <answer> and </answer>."
 )
 RIVAL = (
-    "\n\nHere is another attempt, which may or may not be correct. Do not trust it and do not repeat it: check it, and "
-    "solve the problem yourself.\n```\n{}\n```"
+    "\n\nHere is a rival's attempt, which may or may not be correct. Do not trust it and do not repeat it: check it, "
+    "and solve the problem yourself. You win by being right where the rival is wrong.\n```\n{}\n```"
 )
 FORM = re.compile(r"[^<>]*<answer>[^<>]*\S[^<>]*</answer>\s*")
 CHAT = (

@@ -244,6 +244,11 @@ class RoleConfig(Section):
             )
         return value
 
+    @property
+    def one_ratio(self) -> bool:
+        """Whether a completion has one ratio, and not each of its tokens."""
+        return "sequence" in (self.loss, self.ratio)
+
     def sampling(self, default_max_tokens: int) -> Sampling:
         """How this role samples; `default_max_tokens` caps its completions where it has no cap of its own."""
         return Sampling(

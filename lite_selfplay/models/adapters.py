@@ -389,11 +389,13 @@ class Adapters:
 
 
 def check_folder(adapters: Adapters, seat: str, folder: Path) -> State:
-    """The weights in an adapter's folder. Raises RunFolderError where they are damaged or do not fit the seat."""
+    """The weights in an adapter's folder, or in the file of a snapshot. Raises RunFolderError where they are damaged or
+    do not fit the seat."""
     if (link := first_link(folder)) is not None:
         raise RunFolderError(f"{link} is a symbolic link, which is not followed")
-    state = read_tensors(folder / WEIGHTS)
-    require_fit(adapters, seat, state, folder / WEIGHTS)
+    file = folder if folder.is_file() else folder / WEIGHTS
+    state = read_tensors(file)
+    require_fit(adapters, seat, state, file)
     return state
 
 

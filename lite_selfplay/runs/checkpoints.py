@@ -246,6 +246,12 @@ def _write(
     _write_json(aside / MANIFEST, {**about, "files": listed})
 
 
+def kept_snapshots(checkpoint: Checkpoint) -> dict[str, tuple[str, Path]]:
+    """The snapshots that a whole checkpoint holds, by name: whose weights they are, and the file with them."""
+    kept = read_state(checkpoint)["snapshots"]
+    return {each["name"]: (each["seat"], _snapshot(checkpoint.path, number)) for number, each in enumerate(kept)}
+
+
 def _snapshot(folder: Path, number: int) -> Path:
     return folder / f"snapshot-{number}.safetensors"
 

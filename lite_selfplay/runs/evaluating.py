@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass
 from functools import cache
 from importlib.metadata import version
 from pathlib import Path
+from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from lite_selfplay.config.sections import LARGEST
@@ -31,6 +32,7 @@ from lite_selfplay.tasks.overlap import overlap
 from lite_selfplay.training.interrupts import Interrupts
 from lite_selfplay.training.progress import Poll, Progress, as_progress
 from lite_selfplay.training.ranks import Ranks, joined
+from lite_selfplay.verify import Verifier
 from lite_selfplay.verify.programs.checker import KIND as PROGRAM
 from lite_selfplay.verify.programs.sandbox import shared_sandbox
 
@@ -51,7 +53,8 @@ class Settings:
     0 is greedy. `max_completion_tokens` None takes the run's, or what the task suggests for a model; `seats` None the
     game's; `precision` None the run's, or 4bit. `data_dir` is the folder of downloaded data.
     `trust_remote_code` runs the Python code that a model brings along; a run made with it needs it given again.
-    `unsafe_code` runs programs that are answers where no sandbox can be had as well.
+    `unsafe_code` runs programs that are answers where no sandbox can be had as well. `answer_from` says where answers
+    are read, as in `tasks.answer_from`; None: as the run does, anywhere for a model.
     Raises ConfigError for a number out of its range.
     """
 
@@ -68,6 +71,7 @@ class Settings:
     precision: str | None = None
     trust_remote_code: bool = False
     unsafe_code: bool = False
+    answer_from: str | None = None
 
     def __post_init__(self) -> None:
         tokens = self.max_completion_tokens
@@ -106,7 +110,7 @@ def evaluate(
     `target`: a run folder, or a model's name. `tasks`: as in training; a benchmark's data are looked for in `data_dir`.
     `mode`: a name that `lite_selfplay.games.modes.mode_names` gives; None takes the game's, `single` for a model.
     `settings` are the fields of `Settings`: limit, samples, k, shots, temperature, top_p, max_completion_tokens, seed,
-    seats, data_dir, precision, trust_remote_code, unsafe_code.
+    seats, data_dir, precision, trust_remote_code, unsafe_code, answer_from.
     The result is written to `eval/` in a run's folder unless `write` is off, never over another; none for a model.
 
     Raises RequestError where the request is wrong (a mode, seat, task or model that is not there, a run without its
@@ -144,9 +148,10 @@ def _evaluate_all(
     write: bool,
     progress: Progress,
 ) -> list[Evaluation]:
-    found = Target.of(target, settings.precision, settings.seed, settings.trust_remote_code, settings.unsafe_code).at(
-        settings.seats or ()
-    )
+    found = Target.of(
+        *(target, settings.precision, settings.seed, settings.trust_remote_code, settings.unsafe_code),
+        answer_from=settings.answer_from,
+    ).at(settings.seats or ())
     specs = [found.spec(mode, settings.seats) for mode in dict.fromkeys(modes)]
     found.require_adapters()
     run = found.folder
@@ -191,6 +196,20 @@ def _evaluate_all(
             progress.say(f"written: {write_result(found.folder, evaluation.to_json())}")
     answers.remove()
     return evaluations
+
+
+def graded_otherwise(found: Evaluation, settings: Settings) -> dict[str, float]:
+    """The pass@1 of each seat and direction, had answers been read in the other place: in the `<answer>` block alone
+    where they were read anywhere, and the other way round. Nothing where no checker read the answers itself."""
+    if any(problem.kind not in _NEED_ANSWERS for problem in found.problems.values()):
+        return {}
+    problems = list(found.problems.values())
+    with Verifier(block_only=settings.answer_from != "block", unsafe_code=settings.unsafe_code) as verifier:
+        return {
+            name: fmean(v.correct for v in verifier.verify([(a.completion, p) for p, row in pairs for a in row]))
+            for name, rows in found.rows.items()
+            if (pairs := list(zip(problems, rows, strict=True)))
+        }
 
 
 @dataclass(frozen=True)

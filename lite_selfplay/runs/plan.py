@@ -95,7 +95,9 @@ class Plan:
         given = {"passages": tasks.knowledge, "solutions": tasks.solutions, "validation": tasks.validation}
         rows = {name: f"{given.get(name) or self.task.name}, {len(p):,}" for name, p in self.sources.items() if p}
         if "problems" not in self.sources:
-            return {"tasks": f"{self.task.name}, for a cold start: problems are written by a seat", **rows}
+            taught = draws_problems(self.config, self.game) or "a cold start" in self.open
+            use = "for a cold start" if taught else "not used"
+            return {"tasks": f"{self.task.name}, {use}: problems are written by a seat", **rows}
         return {
             "tasks": f"{rows.pop('problems')} problems, {each} a {'round' if self.game.open_ended else 'step'}",
             **rows,
@@ -135,6 +137,17 @@ def evaluation_steps(config: RunConfig) -> list[int]:
     """After how many steps a run is measured: before the first, every `eval.every`, and after the last."""
     steps, every = config.run.steps, config.eval.every or config.run.steps
     return sorted({0, steps, *range(every, steps, every)})
+
+
+def draws_problems(config: RunConfig, game: Game) -> bool:
+    """Whether anything is learned from `tasks.train`: the game draws from it, or a cold start takes its examples there.
+
+    Passages, and what a game measures a seat on, come from it where nothing else is named for them.
+    """
+    section, taught = config.tasks, config.cold_start
+    named = {"problems": None, "passages": section.knowledge, "validation": section.validation}
+    drawn = any(name in game.sources and spec is None for name, spec in named.items())
+    return drawn or (bool(taught.enabled) and taught.tasks is None and not taught.source.endswith(".jsonl"))
 
 
 def filled_in(config: RunConfig, chosen: Iterable[Choice] = ()) -> tuple[RunConfig, Game]:

@@ -17,7 +17,7 @@ from lite_selfplay.games.modes import find_mode
 from lite_selfplay.models.silence import quiet
 from lite_selfplay.models.sources import require_known
 from lite_selfplay.runs.folder import ADAPTERS, CHECKPOINTS, CONFIG, EVALUATIONS, EXAMPLES, RunFolder, nearest_runs
-from lite_selfplay.runs.plan import held_out
+from lite_selfplay.runs.plan import draws_problems, held_out
 from lite_selfplay.tasks import Task, is_data, load_task, without
 from lite_selfplay.tasks.files import read_object_lines, require_no_link, sha256_of
 from lite_selfplay.tasks.passages import read_passages
@@ -35,7 +35,7 @@ _WEIGHTS = "adapter_model.safetensors"
 class Target:
     """A run, or with `folder` None a base model, whose configuration then holds only what loading it takes.
 
-    `past` maps `SEAT@STEP` to a seat and the folder of its adapter in that checkpoint: see `at`.
+    `past` maps `SEAT@STEP`, or a snapshot's name, to a seat and where its adapter lies in a checkpoint: see `at`.
     """
 
     name: str
@@ -54,17 +54,18 @@ class Target:
         seed: int,
         trust_remote_code: bool = False,
         unsafe_code: bool = False,
+        answer_from: str | None = None,
     ) -> "Target":
         """A run where the folder has a `config.yaml`, else a base model by any name it goes by.
 
         Raises UnknownNameError, ModelNotFoundError or ConfigError.
         """
-        protection = {"unsafe_code": unsafe_code}
+        reading = {"unsafe_code": unsafe_code, **({"answer_from": answer_from} if answer_from else {})}
         chosen = {} if precision is None else {"precision": precision}
         if os.path.isfile(Path(name) / CONFIG):
             folder = RunFolder.open(Path(name))
             config = folder.config_to_load(trust_remote_code, unsafe_code)
-            config = RunConfig.of(config.model_dump(mode="json"), {"model": chosen, "tasks": protection})
+            config = RunConfig.of(config.model_dump(mode="json"), {"model": chosen, "tasks": reading})
             sizes = {"group_size": config.run.group_size, "problems_per_step": config.run.problems_per_step}
             game = make_game(config.game.name, config.game.options, **sizes)
             spec = game.evaluation()
@@ -84,19 +85,23 @@ class Target:
             game="none",
             model={"name": str(name), **chosen, "trust_remote_code": trust_remote_code},
             seats={"unused": SeatConfig(rank=1)},
-            tasks=protection,
+            tasks=reading,
             seed=seed,
         )
         return cls(str(name), config, None, "single", (BASE,))
 
     def at(self, names: Sequence[str]) -> "Target":
-        """The same, where those of the names that are of a checkpoint (`A@20`) can speak. Raises what `saved_adapters`
-        raises."""
+        """The same, where those of the names that are of a checkpoint (`A@20`) can speak, or are snapshots that the
+        newest one holds (`critic@round-1`). Raises what `saved_adapters` raises."""
         asked = [name for name in names if "@" in name]
         if not asked or self.folder is None:
             return self
-        found = saved_adapters(self.folder, self.config.seats, asked)
-        return replace(self, past={name: (seat, path) for name, (seat, _, path) in found.items()})
+        from lite_selfplay.runs.checkpoints import kept_snapshots, newest_whole
+
+        last = newest_whole(self.folder.path / CHECKPOINTS, lambda _: None)
+        kept = {} if last is None else {name: at for name, at in kept_snapshots(last).items() if name in asked}
+        found = saved_adapters(self.folder, self.config.seats, [name for name in asked if name not in kept])
+        return replace(self, past={**kept, **{name: (seat, path) for name, (seat, _, path) in found.items()}})
 
     def spec(self, mode: str | None, seats: Sequence[str] | None) -> EvalSpec:
         """How it is measured: as asked for, else as the game says. Raises UnknownNameError."""
@@ -184,7 +189,7 @@ class Target:
         """The SHA-256 of each seat's adapter, by the seat; none of a base model."""
         places = {seat: self._adapter(seat) for seat in self.config.seats} if self.folder else {}
         places |= {name: place for name, (_, place) in self.past.items()}
-        return {name: sha256_of(place / _WEIGHTS) for name, place in places.items()}
+        return {name: sha256_of(place if place.is_file() else place / _WEIGHTS) for name, place in places.items()}
 
     @property
     def _model(self) -> str:
@@ -250,7 +255,8 @@ def find_task(
 
 
 def trained_on(config: RunConfig, progress: Progress, *, run_code: bool = True) -> list[Problem]:
-    """The problems of the data that a run, and the run it started from, learned from.
+    """The problems of the data that a run, and the run it started from, learned from: a training set that the game
+    never draws is none of them.
 
     Without those it held out itself. The two sides of a procedural task are apart as they come. A file that is gone is
     a warning, and so is a task of a user's own of the run it started from: `run_code` off leaves such code alone.
@@ -258,7 +264,10 @@ def trained_on(config: RunConfig, progress: Progress, *, run_code: bool = True) 
     section, found = config.cold_start, list[Problem]()
     taught = [section.tasks, section.top_up] if section.enabled else []
     try:
-        for spec in dict.fromkeys([config.tasks.train, *taught]):
+        # The game of a run's own file is not loaded for a run that this one started from.
+        foreign = file_of(config.game.name) is not None and not run_code
+        drawn = foreign or draws_problems(config, make_game(config.game.name, config.game.options))
+        for spec in dict.fromkeys([config.tasks.train if drawn else None, *taught]):
             if spec is None or not (Path(spec).is_absolute() or is_data(spec)):  # a run writes down whole paths
                 continue
             if file_of(spec) is not None and not run_code:

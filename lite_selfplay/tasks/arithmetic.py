@@ -1,6 +1,7 @@
 """`arithmetic` and `multiplication`, each with a worked solution written by rule.
 
-Source of `multiplication`: three-digit multiplication is the arithmetic test of SQLM (4,096 problems made by rule).
+Source of `multiplication`: the arithmetic test of SQLM, 4,096 problems "following the setup from TinyZero" (section
+5.1), whose script draws both factors from 0 to 999.
 """
 
 import random
@@ -64,7 +65,7 @@ def arithmetic(seed: int = 0, held_out: bool = False, /, **options: str) -> Task
 
 
 def multiplication(seed: int = 0, held_out: bool = False, /, digits: str = "3", **unknown: str) -> Task:
-    """Problems such as `What is 123 * 456?`, each factor with exactly `digits` digits (1 to 6).
+    """Problems such as `What is 123 * 456?`, each factor from 0 to the largest number of `digits` digits (1 to 6).
 
     Factors in another order are the same problem. Raises TaskError for other values or an unknown option.
     """
@@ -73,7 +74,7 @@ def multiplication(seed: int = 0, held_out: bool = False, /, digits: str = "3", 
 
     def make(index: int, attempt: int) -> Problem:
         rng = attempt_rng(seed, "multiplication", index, attempt)
-        a, b = (rng.randint(10 ** (count - 1), 10**count - 1) for _ in range(2))
+        a, b = (rng.randint(0, 10**count - 1) for _ in range(2))
         extra = {"solution": _by_partial_products(a, b), "content": f"{min(a, b)} * {max(a, b)}"}
         return Problem(f"multiplication-{index}", f"What is {a} * {b}?", str(a * b), extra=extra)
 
@@ -165,7 +166,9 @@ def _content(parts: list[Part]) -> str:
 
 
 def _by_partial_products(a: int, b: int) -> str:
-    """A product for each digit of `b`, then their sum, one after another."""
+    """A product for each digit of `b` that is not 0, then their sum, one after another."""
+    if not b:
+        return f"{a} * 0 = 0."
     digits = str(b)
     parts = [int(digit) * 10 ** (len(digits) - 1 - place) for place, digit in enumerate(digits) if digit != "0"]
     steps = [f"{a} * {part} = {a * part}." for part in parts]

@@ -161,8 +161,8 @@ def gather(
 
     `task` holds the problems of worked examples, `table` draws those that the base plays with; neither holds a problem
     of `held_out`, which is also left out of what tops them up. Examples that do not fit are left out and counted.
-    `data_dir`: see `load_task`.
-    Raises ConfigError where none remain.
+    `data_dir`: see `load_task`. What a source gives less of than was asked for is a warning.
+    Raises ConfigError where none remain, and where `self` was asked for and the base had nothing right as some role.
     """
     gathering = _Gathering(game, section, table.thinks, seed, fits)
     source = source_of(section, task, game)
@@ -175,7 +175,11 @@ def gather(
         if section.top_up is not None:
             top_up = load_task(section.top_up, seed=derived_seed(seed, "cold start"), data_dir=data_dir)
             gathering.write(training_side(top_up, held_out).problems)
-    return gathering.pool()
+    pool = gathering.pool()
+    if source != "file":
+        for sentence in gathering.short(pool):
+            (progress or Progress()).warn(sentence)
+    return pool
 
 
 class _Gathering:
@@ -224,6 +228,20 @@ class _Gathering:
                 new = example is not None and self._add(role, example, "worked")
                 in_vain = 0 if new else in_vain + 1
 
+    def short(self, pool: ExamplePool) -> list[str]:
+        """A sentence for each role whose source gave fewer examples than were asked for."""
+        lines = []
+        for role, wanted in self._wanted.items():
+            counts, asked = pool.counts[role], f"of the {wanted} examples that were asked for"
+            if counts.sampled and counts.own < wanted:
+                instead = (
+                    f"{counts.worked} are written by rule in their place" if counts.worked else "there are no more"
+                )
+                lines.append(f"cold start of {role}: {counts.own} {asked} are the base's own, {instead}")
+            elif len(pool.of(role)) < wanted:
+                lines.append(f"cold start of {role}: there are {len(pool.of(role))} {asked}, and they come again")
+        return lines
+
     @property
     def lacking(self) -> list[str]:
         """The roles with fewer examples than are wanted."""
@@ -238,18 +256,20 @@ class _Gathering:
             derived_rng(self._seed, "cold start", "pool", role).shuffle(chosen)
             examples += chosen[: self._wanted[role]]
         pool = ExamplePool(examples, self._counts)
-        if examples:
+        # What tops up stands in where nobody asked for the base's own samples, and for some of them.
+        empty = [role for role, found in pool.counts.items() if self._section.source == "self" and not found.own]
+        if examples and not empty:
             return pool
-        if any(self._too_long.values()):
+        if any(self._too_long.values()) and not examples:
             raise ConfigError(
                 "every example of the cold start is longer than the run allows a prompt or a completion to be: raise "
                 "run.max_completion_tokens or run.max_prompt_tokens, or choose other examples with cold_start.source "
                 "or cold_start.tasks"
             )
-        found_out = "; ".join(pool.lines())
+        as_whom = f" as {empty[0]}" if empty else ""
         raise ConfigError(
-            f"the cold start found nothing to learn from ({found_out}): use --no-cold-start, or choose another "
-            "cold_start.source or other cold_start.tasks"
+            f"the cold start found nothing to learn from{as_whom} ({'; '.join(pool.lines())}): use --no-cold-start, or "
+            "choose another cold_start.source or other cold_start.tasks"
         )
 
     def _keep(self, stream: Stream) -> None:
@@ -330,10 +350,14 @@ def require_examples(
 
 
 def _brings_solutions(task: Task, game: Game, section: ColdStartSection) -> bool:
+    """Whether there is an example in its first problems for every role that is taught and that a seat plays."""
     rng = derived_rng("looking")
-    shown = (task.problems[i] for i in range(min(_LOOKED_AT, len(task.problems))))
-    return any(
-        game.cold_start(role, p, rng, thinks=False) is not None for p in shown for role in taught_roles(game, section)
+    shown = [task.problems[i] for i in range(min(_LOOKED_AT, len(task.problems)))]
+    played = {role for seat in game.trained_seats() for role in roles_of(game, seat)}
+    return all(
+        any(game.cold_start(role, problem, rng, thinks=False) is not None for problem in shown)
+        for role in taught_roles(game, section)
+        if role in played
     )
 
 

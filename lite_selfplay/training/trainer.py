@@ -420,5 +420,6 @@ def _figures(learning: Learning, done: Sequence[_Done]) -> StreamUpdate:
         if "kl" in one.read:
             found.kl = (found.kl or 0.0) + one.read["kl"][0] * one.micro.token_share
         if "clipped" in one.read:
-            found.clipped = (found.clipped or 0.0) + one.read["clipped"][0] * one.micro.token_share
+            share = one.micro.row_share if one.micro.role.one_ratio else one.micro.token_share
+            found.clipped = (found.clipped or 0.0) + one.read["clipped"][0] * share
     return found

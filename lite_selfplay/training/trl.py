@@ -27,7 +27,8 @@ _LARGEST = 20.0
 
 @dataclass(frozen=True)
 class Loss:
-    """A microbatch's loss, a differentiable scalar; the mean KL per token; the share of tokens whose ratio was clipped.
+    """A microbatch's loss, a differentiable scalar; the mean KL per token; the share of tokens whose ratio was clipped,
+    or of completions where each has one ratio.
 
     The latter two, scalars as well, are None where there is no such term. A KL that is taken off the advantages is the
     mean of log p - log p_reference.
@@ -125,6 +126,7 @@ class TrlLoss:
         old = old_logprobs(role, self._scores[0], stored, mask)
         if old is not None:
             tensors["old_per_token_logps"] = old
+        scores = self._scores[0].detach()
         # Not `compute_loss`: Unsloth's class has another there, which knows no entropy bonus. This one is TRL's on both
         # classes.
         trl: Any = self
@@ -139,7 +141,14 @@ class TrlLoss:
         kl = None
         if role.beta:
             kl = unread.means[places["kl"]] if differences is None else differences.sum() / mask.sum()
-        return Loss(value, kl, unread.means[places["clip_ratio/region_mean"]] if micro.has_old else None)
+        clipped = None
+        if stored is not None:
+            clipped = unread.means[places["clip_ratio/region_mean"]]
+            if role.one_ratio and old is not None:
+                # One ratio a completion: a long one counts no more than a short one.
+                ratio, signs = (scores - old.detach())[:, 0].exp(), tensors["advantages"].sign()
+                clipped = ((ratio - 1) * signs > role.clip_ratio).float().mean()
+        return Loss(value, kl, clipped)
 
     def forget(self) -> None:
         """Drop what a loss that was not finished holds."""
@@ -222,7 +231,7 @@ def old_logprobs(role: RoleConfig, logprobs: Tensor, old: Tensor | None, mask: T
     gradient where the ratio is one of a whole completion: exp of the sum over its tokens of the log-ratio with
     `loss=sequence`, exp of the mean with `ratio=sequence`.
     """
-    if role.loss != "sequence" and role.ratio == "token":
+    if not role.one_ratio:
         return old
     total = ((logprobs - (logprobs.detach() if old is None else old)) * mask).sum(-1, keepdim=True)
     if role.loss != "sequence":

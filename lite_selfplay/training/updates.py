@@ -24,9 +24,9 @@ class StreamUpdate:
     """What a step's updates did with a stream: the loss they minimised (None where no row was trained on), the mean KL
     per token, the rows and tokens.
 
-    Of several updates, loss and KL are means, weighted by their rows and tokens. `clipped` is the share of tokens whose
-    ratio was cut off by the clip; None where every ratio is 1 because nothing has moved yet. `sampler_gap` and
-    `base_gap` are mean differences in nats a token: see `sampler_check.Agreement`.
+    Of several updates, loss and KL are means, weighted by their rows and tokens. `clipped` is the share of tokens (of
+    completions, where each has one ratio) that the clip cuts off; None where every ratio is 1 because nothing has moved
+    yet. `sampler_gap` and `base_gap` are mean differences in nats a token: see `sampler_check.Agreement`.
     """
 
     role: str
@@ -119,7 +119,7 @@ class Learning:
         if found.kl is not None:
             total.kl = (total.kl or 0.0) + found.kl * tokens
         if found.clipped is not None:
-            total.clipped = (total.clipped or 0.0) + found.clipped * tokens
+            total.clipped = (total.clipped or 0.0) + found.clipped * (rows if self.role.one_ratio else tokens)
 
     def _share(self, part: int, count: Callable[[Sequence[Row]], int]) -> float:
         return count(self.parts[part]) / sum(map(count, self.parts))

@@ -39,7 +39,7 @@ def test_the_prompts_of_a_game(call: Callable[..., Any]):
     drafter, challenger = ended.out.split("== ")[1:]
     assert drafter.startswith("drafter (seat A): ")
     assert "<s>user" in drafter
-    assert "Here is another attempt" in challenger
+    assert "Here is a rival's attempt" in challenger
     assert "the model's chat template knows no thinking" in ended.out.casefold()
 
 

@@ -212,7 +212,7 @@ SQLM_PAPER_OURS: Values = {
 ARITHMETIC: Values = {
     "game.topic": ("arithmetic", "section 5.1"),
     "run.max_completion_tokens": (1024, "table 4, arithmetic"),
-    "eval.tasks": ("arithmetic:digits=3,terms=2,ops=*", "section 5.1: three-digit multiplication"),
+    "eval.tasks": ("multiplication", "section 5.1: three-digit multiplication, as TinyZero draws it"),
     "eval.limit": (4096, "section 5.1"),
 }
 ALGEBRA: Values = {
@@ -423,10 +423,8 @@ SPC_OURS: Values = {
     "game.rollouts": (4, "section 3.2 says N times and no number"),
     "game.tournament": (True, "figure 3: snapshots that did not play against each other are compared as well"),
     "roles.*.temperature": (1.0, "the paper is silent"),
-    "roles.sneaky.loss": ("grpo", "equation 4 leaves open how tokens are added up"),
-    "roles.critic.loss": ("grpo", "equation 4 leaves open how tokens are added up"),
-    "roles.sneaky.clip_ratio": (0.2, "the paper names a ratio and no clip; that of GRPO, which it follows"),
-    "roles.critic.clip_ratio": (0.2, "the paper names a ratio and no clip; that of GRPO, which it follows"),
+    "roles.sneaky.clip_ratio": (0.2, "equation 4 has no clip; without one a whole answer's ratio has no bound"),
+    "roles.critic.clip_ratio": (0.2, "equation 4 has no clip; without one a whole answer's ratio has no bound"),
     "seats.*.schedule": ("constant", f"how much there is to learn is not known ahead; {RL_CRITIC} leaves the default"),
     "seats.*.warmup": (0.0, f"for the same reason; {RL_CRITIC} has 10 steps"),
     "eval.top_p": (1.0, "greedy"),
@@ -443,8 +441,8 @@ SPC_PAPER = Held(
         "roles.critic.kl": ("advantage", "section 3.5: A = R - b - beta KL"),
         "roles.sneaky.beta": (0.1, f"{RL_CRITIC}: lm_kl_coeff; the paper gives no value"),
         "roles.critic.beta": (0.1, f"{RL_CRITIC}: lm_kl_coeff; the paper gives no value"),
-        "roles.sneaky.ratio": ("token", "equation 4, read as GRPO's, which the section follows"),
-        "roles.critic.ratio": ("token", "equation 4, read as GRPO's, which the section follows"),
+        "roles.sneaky.loss": ("sequence", "equation 4: the ratio of the whole answer"),
+        "roles.critic.loss": ("sequence", "equation 4: the ratio of the whole answer"),
     },
     {**SPC_OURS, "game.sft_weight": (0.0, "the paper's objective, equation 4, has no supervised term")},
 )
@@ -457,6 +455,8 @@ SPC_RELEASE = Held(
         "roles.critic.beta": (0.0, "its trainer leaves the KL term of lm_kl_coeff out"),
         "roles.sneaky.ratio": ("sequence", "its trainer: exp of the mean log-ratio of a completion's tokens"),
         "roles.critic.ratio": ("sequence", "its trainer: exp of the mean log-ratio of a completion's tokens"),
+        "roles.sneaky.loss": ("grpo", "its trainer: a mean over completions"),
+        "roles.critic.loss": ("grpo", "its trainer: a mean over completions"),
     },
     SPC_OURS,
 )
@@ -473,7 +473,7 @@ HELD: dict[str, Held] = {
         "arithmetic",
         1024,
         {
-            "eval.tasks": ("arithmetic:digits=3,terms=2,ops=*", "exps/multiply_selfplay.yaml: multiply-3_digit"),
+            "eval.tasks": ("multiplication", "exps/multiply_selfplay.yaml: multiply-3_digit"),
             "eval.limit": (4096, "the paper's section 5.1"),
         },
     ),

@@ -12,7 +12,7 @@ from lite_selfplay import RunConfig, train
 from lite_selfplay.data import Completion, Problem, Verdict
 from lite_selfplay.errors import Interrupted
 from lite_selfplay.evaluation.answers import SUFFIX
-from lite_selfplay.runs.evaluating import Settings, evaluate, evaluate_all
+from lite_selfplay.runs.evaluating import Settings, evaluate, evaluate_all, graded_otherwise
 from lite_selfplay.runs.folder import RunFolder
 from lite_selfplay.training.rollout import LiveTable
 from tests.made_runs import Ear, write_lines
@@ -135,3 +135,27 @@ def test_a_benchmark_takes_its_own_number_of_samples(tmp_path: Path):
     assert evaluate("tiny", "amc", **asked).seats["base"].samples == 10
     assert evaluate("tiny", "amc", k=(1, 12), **asked).seats["base"].samples == 12
     assert evaluate("tiny", "amc", samples=3, **asked).seats["base"].samples == 3
+
+
+@pytest.mark.parametrize(
+    ("answer_from", "right", "otherwise"), [(None, 1.0, 0.5), ("anywhere", 1.0, 0.5), ("block", 0.5, 1.0)]
+)
+def test_where_a_bases_answers_are_read_and_what_the_other_place_gives(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answer_from: str | None, right: float, otherwise: float
+):
+    """One answer in a box and one in a block, both right."""
+    said = {"1 + 1?": r"It is \boxed{2}.", "2 + 2?": "<answer>4</answer>"}
+
+    def speak(self: LiveTable, seat: str, prompts: Sequence[str], n: int, sampling: Any, *_: Any) -> Any:
+        texts = [next(text for problem, text in said.items() if problem in prompt) for prompt in prompts]
+        return [
+            [Completion(p, t, (), (1,), (-1.0,), "eos", seat, -1, sampling)]
+            for p, t in zip(prompts, texts, strict=True)
+        ]
+
+    monkeypatch.setattr(LiveTable, "speak", speak)
+    tasks = write_lines(tmp_path / "two.jsonl", [{"problem": p, "answer": a} for p, a in zip(said, "24", strict=True)])
+    settings = Settings(answer_from=answer_from, precision="fp32")
+    (found,) = evaluate_all("tiny", [str(tasks)], [None], settings, write=False)
+    assert found.seats["base"].pass_at_1 == right
+    assert graded_otherwise(found, settings) == {"base": otherwise}

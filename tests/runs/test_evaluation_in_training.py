@@ -88,7 +88,7 @@ def test_what_is_measured_is_not_taught_by_a_top_up_either(tmp_path: Path, monke
         return name
 
     monkeypatch.chdir(tmp_path)
-    section = {"enabled": True, "source": "self", "rounds": 1, "steps": 1, "examples_per_step": 4}
+    section = {"enabled": True, "source": "auto", "tasks": "letters", "rounds": 1, "steps": 1, "examples_per_step": 4}
     taught = {**section, "top_up": worked("worked.jsonl", *range(8))}
     asked = {"tasks": worked("asked.jsonl", *range(6))}
     run = cold_start(config(tmp_path / "run", game="grpo", max_completion_tokens=80, cold_start=taught, eval=asked))

@@ -76,7 +76,7 @@ def test_what_a_dry_run_says(tmp_path: Path, three: str):
     assert f"passages: {tmp_path / 'notes.txt'}, 1" in said
     assert f"validation: {three}, 3" in said
     (line,) = [line for line in said if line.startswith("tasks: ")]
-    assert line.startswith("tasks: arithmetic, for a cold start: problems are written by a seat (the game's own; ")
+    assert line.startswith("tasks: arithmetic, not used: problems are written by a seat (the game's own; ")
     assert "3 passages are read" in said
     said = plan(RunConfig(game="grpo", model="tiny", tasks="letters")).lines()
     assert [line for line in said if line.startswith("tasks: letters, ")]

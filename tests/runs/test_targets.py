@@ -18,7 +18,7 @@ from lite_selfplay.errors import (
 )
 from lite_selfplay.runs.evaluating import evaluate
 from lite_selfplay.runs.folder import RunFolder
-from lite_selfplay.runs.targets import find_task, write_result
+from lite_selfplay.runs.targets import find_task, trained_on, write_result
 from lite_selfplay.tasks import content_key, evaluation_set, load_task
 from tests.made_runs import Ear, write_lines
 
@@ -148,6 +148,18 @@ def test_problems_that_were_trained_on_are_left_out(of_a_file: Path, tmp_path: P
     trained = of_a_file.parent / "trained.jsonl"
     with pytest.raises(TaskError, match="was trained on every one of these problems of trained"):
         evaluate(of_a_file, str(trained))
+
+
+@pytest.mark.parametrize(
+    ("knowledge", "taught", "left_out"), [("none", False, False), ("none", True, True), ("passages", False, True)]
+)
+def test_a_training_set_that_nobody_draws_from_was_not_learned_from(
+    tmp_path: Path, knowledge: str, taught: bool, left_out: bool
+):
+    config = {"game": {"name": "pasodoble", "knowledge": knowledge}, "model": "tiny", "cold_start": taught}
+    tasks = lines(tmp_path / "trained.jsonl", "one?", "two?")
+    found = trained_on(RunConfig.of(config, {"tasks": str(tasks)}), Ear())
+    assert [problem.text for problem in found] == (["one?", "two?"] if left_out else [])
 
 
 @pytest.mark.parametrize("key", ["tasks", "top_up"])

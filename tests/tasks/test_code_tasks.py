@@ -146,8 +146,9 @@ ROWS: dict[str, tuple[dict[str, Any], str, str]] = {
 @pytest.mark.parametrize("name", ROWS)
 def test_a_row_of_the_hub(name, tmp_path):
     row, right, wrong = ROWS[name]
-    jsonl(tmp_path / f"{name}_test.jsonl", row)
-    task = load_task(name, held_out=True, data_dir=str(tmp_path))
+    own = BENCHMARKS[name].own_split is not None  # too few for a held-out side
+    jsonl(tmp_path / f"{name}_{'train' if own else 'test'}.jsonl", row)
+    task = load_task(name, held_out=not own, data_dir=str(tmp_path))
     (problem,) = task.problems
     assert problem.kind == "program"
     assert json.loads(json.dumps(problem.answer)) == problem.answer
@@ -160,10 +161,14 @@ def test_a_row_of_the_hub(name, tmp_path):
 
 def test_the_easy_ones_of_codecontests_are_meant(tmp_path):
     row = ROWS["codecontests"][0]
-    jsonl(tmp_path / "codecontests.jsonl", row, {**row, "difficulty": 2, "name": "b"}, {**row, "name": "c"})
-    assert [p.id for p in load_task("codecontests", data_dir=str(tmp_path)).problems] == ["1_A. Sum", "c"]
-    assert [p.id for p in load_task("codecontests:difficulty=2", data_dir=str(tmp_path)).problems] == ["b"]
-    assert len(load_task("codecontests:difficulty=all", data_dir=str(tmp_path)).problems) == 3
+    others = [{**row, "difficulty": 1 + (n > 32), "name": f"b{n}", "description": f"Add {n}."} for n in range(34)]
+    jsonl(tmp_path / "codecontests_train.jsonl", row, *others)
+    # 34 easy ones in the paper's proportion of 3,000 to 300, by what they ask alone.
+    sides = [load_task("codecontests", held_out=side, data_dir=str(tmp_path)).problems for side in (False, True)]
+    assert [len(side) for side in sides] == [31, 3]
+    assert {p.id for side in sides for p in side} == {"1_A. Sum", *(f"b{n}" for n in range(33))}
+    assert [p.id for p in load_task("codecontests:difficulty=2", data_dir=str(tmp_path)).problems] == ["b33"]
+    assert len(load_task("codecontests:difficulty=all", data_dir=str(tmp_path)).problems) == 32
     with pytest.raises(TaskError, match="difficulty=9"):
         load_task("codecontests:difficulty=9", data_dir=str(tmp_path))
 

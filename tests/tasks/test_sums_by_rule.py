@@ -32,17 +32,21 @@ def equations_in(text: str) -> list[tuple[str, str]]:
 
 @pytest.mark.parametrize("digits", [1, 2, 3, 6])
 def test_products(digits: int) -> None:
+    factors = set()
     for problem in load_task(f"multiplication:digits={digits}").problems[: 20 if digits == 1 else 200]:
         match = re.fullmatch(r"What is (\d+) \* (\d+)\?", problem.text)
         assert match
         a, b = int(match[1]), int(match[2])
-        assert {len(match[1]), len(match[2])} == {digits}
+        factors |= {a, b}
         assert problem.answer == str(a * b)
         steps = problem.extra["solution"].removesuffix(".").split(". ")
         for step in steps:
             left, right = step.split(" = ")
             assert eval(left) == int(right)
         assert steps[-1].endswith(f"= {a * b}")
+    # From 0 on, so that a tenth of them is shorter.
+    assert max(factors) < 10**digits
+    assert {len(str(factor)) for factor in factors} >= {digits, digits - 1} - {0}
 
 
 def test_factors_in_another_order_are_the_same_problem() -> None:

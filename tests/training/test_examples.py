@@ -170,14 +170,22 @@ def test_what_is_held_out_does_not_top_up(tmp_path: Path):
     game = make_game("grpo", {"budget": "single"}, group_size=4, problems_per_step=1)
     rows = [{"problem": p.text, "answer": p.answer, "solution": p.extra["solution"]} for p in WORKED[:6]]
     keys = {"top_up": str(lines(tmp_path / "worked.jsonl", *rows)), "rounds": 1, "steps": 3, "examples_per_step": 10}
+    ear = Ear()
     with contextlib.closing(ScriptedTable({"solver": ["no"]}, SUMS)) as table:
-        pool = gather(game, section(**keys), task(SUMS), table, seed=0, held_out=WORKED[:4])
+        auto = section(source="auto", **keys)
+        pool = gather(game, auto, task(SUMS), table, seed=0, held_out=WORKED[:4], progress=ear)
+        with pytest.raises(ConfigError, match=r"nothing to learn from as solver \(solver: 0 of 4 samples"):
+            gather(game, section(**keys), task(SUMS), table, seed=0)
+    asked = "0 of the 10 examples that were asked for are the base's own"
+    assert ear.warned == [f"cold start of solver: {asked}, 2 are written by rule in their place"]
     assert pool.counts["solver"].worked == 2
     assert all("5 and 3?" in prompt or "6 and 3?" in prompt for prompt, _ in found(pool, "solver"))
 
 
 def test_nothing_right_and_no_top_up_is_an_error():
-    with pytest.raises(ConfigError, match=r"nothing to learn from \(solver: 0 of 32 samples of the base were right"):
+    with pytest.raises(
+        ConfigError, match=r"nothing to learn from as solver \(solver: 0 of 32 samples of the base were right"
+    ):
         play({"solver": ["no"]}, make_game("grpo", {"budget": "single"}, group_size=4, problems_per_step=1))
 
 

@@ -258,15 +258,15 @@ def test_entropy_term_temperature_and_reference_to_the_base(
 
 
 def clipped_share(model: Any, played: Stream, role: Mapping[str, Any]) -> float:
-    """The share of tokens whose ratio is beyond the clip, on the side that the clip cuts off."""
+    """The share of ratios beyond the clip, on the side that the clip cuts off: of tokens, or one a completion."""
     cut = tokens = 0
     for group, advantages in zip(played.groups, stream_advantages(played), strict=True):
         for sample, advantage in zip(group.samples, advantages, strict=True):
             log_ratio = plain_logprobs(model, sample.completion)[0].detach() - torch.tensor(sample.completion.logprobs)
             if role.get("loss") == "sequence":
-                log_ratio = log_ratio.sum().expand(len(log_ratio))
+                log_ratio = log_ratio.sum()[None]
             elif role.get("ratio") == "sequence":
-                log_ratio = log_ratio.mean().expand(len(log_ratio))
+                log_ratio = log_ratio.mean()[None]
             ratio = log_ratio.exp()
             cut += int(((ratio > 1.2) & (advantage > 0) | (ratio < 0.8) & (advantage < 0)).sum())
             tokens += len(ratio)
@@ -599,10 +599,11 @@ def test_in_the_second_update_of_a_step_the_clip_acts(
     wanted = expected_gradients(moved_model, expected_loss(moved_model, later_on, role, base), "A")
     assert relative_error(gradients[1], wanted) < 1e-3
     (update,) = run.reports[0].streams
-    second_tokens, all_tokens = (
-        sum(len(s.completion.token_ids) for g in x.groups for s in g.samples) for x in (second, played)
+    second_part, whole = (
+        sum(1 if loss == "sequence" else len(s.completion.token_ids) for g in x.groups for s in g.samples)
+        for x in (second, played)
     )
-    share = clipped_share(moved_model, later_on, role) * second_tokens / all_tokens
+    share = clipped_share(moved_model, later_on, role) * second_part / whole
     assert update.clipped == pytest.approx(share, abs=1e-6)
     assert (update.clipped > 0) == (lr > 1e-3)
     assert update.sampler_gap < 1e-5  # all rows, and before anything moved

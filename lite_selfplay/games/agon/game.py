@@ -36,8 +36,8 @@ Reward = Literal["adv", "coop", "margin"]
 RECAP_TOKENS = 512
 MOST_EMPTY_RECAPS = 0.2
 _RIVAL = (
-    "Here is another attempt, which may or may not be correct. Do not trust it and do not repeat it: check it, and "
-    "solve the problem yourself."
+    "Here is a rival's attempt, which may or may not be correct. Do not trust it and do not repeat it: check it, and "
+    "solve the problem yourself. You win by being right where the rival is wrong."
 )
 
 

@@ -167,11 +167,11 @@ class CpMobius(ProposeSolve):
         return self.problems_per_step * self.group_size if self.options.resample else 0
 
     def cold_start(self, role: str, problem: Problem, rng: random.Random, *, thinks: bool) -> Example | None:
-        """For the coach a problem's text, without its solution; for the player the worked solution."""
-        solution = solution_of(problem)
-        if role == "player" or solution is None:
+        """For the coach a problem's text, after its solution where it thinks; for the player the worked solution."""
+        if role == "player":
             return worked_example(problem, asked(problem), thinks=thinks)
-        return Example(fill("coach"), f"<think>\n{solution}\n</think>\n\n{problem.text}" if thinks else problem.text)
+        reasoning = f"<think>\n{solution_of(problem) or ''}\n</think>\n\n" if thinks else ""
+        return Example(fill("coach"), f"{reasoning}{problem.text}")
 
     def play(self, step: int, table: Table) -> Episode:
         return self._learn(step, table) if step % 2 == 0 else self._teach(step, table)

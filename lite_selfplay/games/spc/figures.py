@@ -110,11 +110,10 @@ def most_completions(options: SpcOptions, problems: int) -> dict[str, int]:
     step stable."""
     steps = problems * len(options.solvers) * options.samples
     attacks = options.rounds + options.tournament
-    played = max(1, options.rounds) if attacks else 0
     met = (options.rounds + 1) ** 2 - options.rounds if options.tournament else 0
     return {
-        "solutions": played * steps,
-        "validation": (played + attacks) * steps * options.rollouts,
+        "solutions": attacks * steps,
+        "validation": 2 * attacks * steps * options.rollouts,
         "rewrites": attacks * steps,
         "critiques": options.rounds * 2 * steps * options.critiques,
         "pairings": met * steps,

@@ -11,7 +11,8 @@ Rounds of play, collection and offline reinforcement. A phase is a step, and so 
                         critic: pairs of a right (+1) and a wrong (-1) critique of the same step; A = R - mean(R)
     sneaky learns, critic learns   epochs of batches: ratio to the stored log-probabilities, clipped
 
-After the last round its sneaky generator attacks once more, and every snapshot meets every other.
+After the last round its sneaky generator attacks once more, steps that neither seat was trained on, and every snapshot
+meets every other.
 
 Kept from the paper: the rules above, the asymmetric schedule (section 3.5: the newest sneaky generator meets the first
 critic, which is trained anew on all rounds' critiques) and the symmetric one, the KL inside the advantage.
@@ -30,6 +31,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal, get_args
 
 from lite_selfplay.data import BASE, Completion, Episode, EvalSpec, Example, Group, Problem, Restore, Snapshot, Stream
+from lite_selfplay.errors import RunFolderError
 from lite_selfplay.games.base import Game
 from lite_selfplay.games.collections import Collection, replayed, write_collection
 from lite_selfplay.games.presentation import Accuracy, Pairing, Row, Transcript
@@ -51,6 +53,7 @@ from lite_selfplay.games.spc.rounds import CRITIC, SNEAKY, attack_success, playe
 from lite_selfplay.games.spc.steps import StepPair
 from lite_selfplay.games.spc.stepsets import read_pairs
 from lite_selfplay.games.table import Table
+from lite_selfplay.tasks.files import read_object_lines
 
 Phase = Literal[
     "solutions",
@@ -61,8 +64,6 @@ Phase = Literal[
     "collection",
     "sneaky learns",
     "critic learns",
-    "last sneaky",
-    "last validation",
     "pairings",
     "over",
 ]
@@ -108,7 +109,7 @@ class Spc(Game):
         super().__init__(options, group_size=group_size, problems_per_step=problems_per_step)
         chosen = self.options
         self._phase: Phase = "solutions" if chosen.rounds or chosen.tournament else "over"
-        self._round = min(1, chosen.rounds)
+        self._round = 1
         self._epoch = self._batch = self._order = 0
         self._opened: dict[str, Collection] = {}
         self._pairs: list[StepPair] | None = None
@@ -168,11 +169,16 @@ class Spc(Game):
         file, before, after, play = _CASES[self._phase]
         cases, log, streams = play(self, table, self._cases_of(table, before) if before else [])
         write_cases(self._file(table, file), cases)
-        self._phase = after if self._round or after != "sneaky" else "last sneaky"
+        self._phase = "pairings" if self._only_attacks and after == "critiques" else after
         return Episode(streams, log=log, save=True)
 
+    @property
+    def _only_attacks(self) -> bool:
+        """Whether the rounds are over, and the newest sneaky generator attacks once more."""
+        return self._round > self.options.rounds
+
     def _solutions(self, table: Table, _: Sequence[Case]) -> _Played:
-        """Right solutions, and a random step of each."""
+        """Right solutions, and a random step of each; for the last attack one that no seat was trained on."""
         written, name = len(table.everything("solutions")), f"round-{self._round}"
         groups: list[Group] = []
         if written:
@@ -183,6 +189,10 @@ class Spc(Game):
             problems = table.draw("problems", self.problems_per_step)
             cases, groups = phases.sampled_solutions(table, problems, self.options.solvers, self.options.samples, name)
             asked = sum(len(group.samples) for group in groups)
+        if self._only_attacks:
+            former = [self._cases_of(table, "solutions", number) for number in range(1, self._round)]
+            seen = {(case.problem.text, case.steps) for cases_of_round in former for case in cases_of_round}
+            cases = [case for case in cases if (case.problem.text, case.steps) not in seen]
         streams = [Stream("solver", groups, replay=True)] if groups else []
         return cases, {"solutions": asked, "steps": len(cases)}, streams
 
@@ -193,10 +203,9 @@ class Spc(Game):
         return cases, {"steps": len(cases), "stable": stable, "completions": len(cases) * self.options.rollouts}, ()
 
     def _sneaky(self, table: Table, cases: Sequence[Case]) -> _Played:
-        """Correct steps rewritten: by the round's sneaky generator, or the last one."""
+        """Correct steps rewritten by the newest sneaky generator."""
         cases = [case for case in cases if case.is_stable(self.options.stable)]
-        attacker = snapshot_name(SNEAKY, self._round if self._phase.startswith("last") else self._round - 1)
-        cases = phases.rewritten(self._asking(table, SNEAKY, attacker, 1), cases)
+        cases = phases.rewritten(self._asking(table, SNEAKY, snapshot_name(SNEAKY, self._round - 1), 1), cases)
         refused = Counter(case.rewrite.reason for case in cases if case.rewrite is not None and case.rewrite.reason)
         return cases, {"attacks": len(cases), "refused": dict(sorted(refused.items()))}, ()
 
@@ -248,9 +257,16 @@ class Spc(Game):
         return Episode(actions=[*actions, *kept_as], log=log, save=True, measure=len(kept_as) == 2)
 
     def _examples(self, table: Table, seat: str, count: int) -> list[Any]:
-        """As many examples as there are rows, where examples are asked for; fewer come again."""
+        """As many examples as there are rows, where examples are asked for: of those that taught the seat or, where
+        none did, written by rule; fewer come again."""
         if not self.options.sft_weight or not count:
             return []
+        file = table.folder.parent / "cold_start.jsonl"
+        lines = read_object_lines(file, RunFolderError) if file.is_file() else ()
+        taught = [Example(row["prompt"], row["completion"]) for _, row in lines if row.get("role") == seat]
+        if taught:
+            chosen = iter(table.rng.sample(taught, min(count, len(taught))))
+            return collecting.example_rows(table, seat, lambda *_: next(chosen, None), len(taught), count)
 
         def write(problem: Problem, rng: random.Random) -> Example | None:
             return self.cold_start(seat, problem, rng, thinks=table.thinks)
@@ -291,10 +307,10 @@ class Spc(Game):
         self._epoch = self._batch = 0
         if self._phase == "sneaky learns":
             self._phase = "critic learns"
-        elif self._round < self.options.rounds:
+        elif self._round < self.options.rounds or self.options.tournament:
             self._phase, self._round = "solutions", self._round + 1
         else:
-            self._phase = "last sneaky" if self.options.tournament else "over"
+            self._phase = "over"
 
     def _skip_empty(self, table: Table) -> list[Snapshot]:
         """Seats that have nothing to learn from stay as they are, and are kept as this round's."""
@@ -312,11 +328,9 @@ class Spc(Game):
         success = {}
         for number in range(self.options.rounds + 1):
             sneaky = snapshot_name(SNEAKY, number)
-            attacked: tuple[Phase, int | None] = ("last validation", None)
-            if number < self.options.rounds:
-                attacked = "critiques", number + 1
-            cases = self._cases_of(table, *attacked)
-            known = players(number + 1, self.options.schedule)[1] if number < self.options.rounds else None
+            judged = number < self.options.rounds
+            cases = self._cases_of(table, "critiques" if judged else "sneaky validation", number + 1)
+            known = players(number + 1, self.options.schedule)[1] if judged else None
             for critic in (snapshot_name(CRITIC, c) for c in range(self.options.rounds + 1)):
                 met = cases
                 if critic != known:
@@ -337,8 +351,7 @@ class Spc(Game):
 
     def _asking(self, table: Table, role: str, name: str, n: int) -> phases.Ask:
         """Asks a snapshot of a role's seat; the completions say whose they are, whatever becomes of the seat."""
-        after = self._phase.startswith("last") or self._phase == "pairings"
-        held = snapshot_name(role, self._round - (0 if after else 1))
+        held = snapshot_name(role, self._round - 1)
 
         def ask(prompts: Sequence[str]) -> list[list[Completion]]:
             rows = table.ask(role, prompts, n=n, seat=None if name == held else name)
@@ -367,7 +380,13 @@ class Spc(Game):
         return described(self.options, self.problems_per_step)
 
     def warnings(self, log: Mapping[str, Any]) -> list[str]:
-        return [*super().warnings(log), *missing(log)]
+        found = [*super().warnings(log), *missing(log)]
+        for seat in (SNEAKY, CRITIC) if self.options.sft_weight and log.get("phase") == "collection" else ():
+            if log[f"{seat}_rows"] and not log[f"{seat}_examples"]:
+                found.append(
+                    f"game.sft_weight asks for examples, and there are none for {seat}: a cold start brings some"
+                )
+        return found
 
     @classmethod
     def trains(cls, log: Mapping[str, Any]) -> bool:
@@ -412,8 +431,6 @@ _CASES: Mapping[Phase, tuple[str, Phase | None, Phase, Callable[[Spc, Table, Seq
     "sneaky": ("3-sneaky", "validation", "sneaky validation", Spc._sneaky),
     "sneaky validation": ("4-sneaky-validation", "sneaky", "critiques", Spc._sneaky_validation),
     "critiques": ("5-critiques", "sneaky validation", "collection", Spc._critiques),
-    "last sneaky": ("6-last-sneaky", "validation", "last validation", Spc._sneaky),
-    "last validation": ("7-last-validation", "last sneaky", "pairings", Spc._sneaky_validation),
 }
 """By phase that plays with cases: the file it writes them to, the phase whose cases it takes, what comes next, and how
 it is played."""

@@ -160,4 +160,8 @@ def mean_of_subsets(figures: Mapping[str, Mapping[str, Any]]) -> float | None:
 
 
 register_checker(KIND, check)
-CRITIC_MODE = Mode(measure_critics, columns=("correct", "error", "mean", "harmonic_mean", "invalid"), tasks=step_task)
+CRITIC_MODE = Mode(
+    measure_critics,
+    columns=("correct", "error", "mean", "harmonic_mean", "mean_of_subsets", "invalid"),
+    tasks=step_task,
+)

@@ -1,9 +1,10 @@
 """The evaluation mode `search`: solutions written step by step, each step checked by a critic (section 3.6).
 
-A solver writes a step, up to a blank line; the critic judges it. A step that is judged incorrect is written anew, five
-times at most, and the fifth stays. All searches of all problems go on together, a step at a time. Beside it stand the
-solver's plain samples and their majority vote, each with the tokens that it took: a rejected step and every critique
-count. A reply without a judgement lets a step pass (ours), as the critic would otherwise cost what it cannot read.
+A solver writes a step, up to a blank line; the critic judges it. A step that is judged incorrect is written anew, up to
+five times ("up to 5 retries", section 4.2), and the last one stays. All searches of all problems go on together, a step
+at a time. Beside it stand the solver's plain samples and their majority vote, each with the tokens that it took: a
+rejected step and every critique count. A reply without a judgement lets a step pass (ours), as the critic would
+otherwise cost what it cannot read.
 """
 
 from collections.abc import Sequence
@@ -17,7 +18,7 @@ from lite_selfplay.games.vote import elected
 
 SEARCHES = 5
 """Searches, and plain samples, of a problem: as many as self-consistency votes over (section 4.2)."""
-ATTEMPTS = 5
+RETRIES = 5
 MOST_STEPS = 64
 """Steps of a solution (ours): one that is still going on then is cut off."""
 _STEP_END = "\n\n"
@@ -103,7 +104,7 @@ def _run(examiner: Examiner, searches: Sequence[_Search], solver: str, critic: s
             if i in critiques:
                 search.spent.append(critiques[i])
                 rejected = read_critique(critiques[i]).judgement == "incorrect"
-            if rejected and search.attempts + 1 < ATTEMPTS:
+            if rejected and search.attempts < RETRIES:
                 search.attempts += 1
                 search.spent.append(completion)
             else:

@@ -8,6 +8,9 @@ Layouts, by their columns:
   -1, 0 or 1, and which of them was chosen.
 - DeltaBench (https://github.com/OpenStellarTeam/DeltaBench): `question`, `sections` with their `content`, and
   `reason_error_section_numbers` and `reason_unuseful_section_numbers`, from 1; the subset is `task_l1`.
+- SPC's release (https://github.com/chen-judge/SPC, `data/eval`): `problem` and `partial_solution`, and either a
+  `next_step` with a `..._human_label` of 1 or -1 and its subset in `source` or `data_type`, or a pair of
+  `correct_last_step` and `incorrect_last_step`.
 
 As in the paper (section 4.1), as many correct steps as wrong ones are taken, each with the steps before it. Ours: a
 wrong step is the first of its solution, so that what comes before is right; a correct one is drawn from those before
@@ -58,11 +61,11 @@ def is_step_set(path: Path) -> bool:
 
 
 def read_pairs(path: Path) -> list[StepPair]:
-    """The pairs of a correct and a wrong step in the same place of a file in PRM800K's layout.
+    """The pairs of a correct and a wrong step in the same place of a file in PRM800K's layout, or in the release's.
 
     Raises TaskError, with file and line, for a row that has another.
     """
-    return [pair for row, where in _rows(path) for pair in _prm800k(row, where)]
+    return [pair for row, where in _rows(path) for pair in (_pair if row.keys() >= _PAIR else _prm800k)(row, where)]
 
 
 def steps_of_solutions(problems: Sequence[Problem], *, each: int = EACH, seed: int = SEED) -> list[LabelledStep]:
@@ -137,6 +140,21 @@ def _both(
     ]
 
 
+def _pair(row: Mapping[str, Any], where: str) -> Iterator[StepPair]:
+    """The pair of a row of the release's."""
+    texts = [_text(row[key], key, where) for key in ("problem", "correct_last_step", "incorrect_last_step")]
+    yield StepPair(str(row.get("id", where)), texts[0], str(row["partial_solution"]), *texts[1:])
+
+
+def _next_step(row: Mapping[str, Any], where: str, rng: random.Random) -> list[LabelledStep]:
+    label = next((value for key, value in row.items() if key.endswith("human_label")), None)
+    if label not in (1, -1):
+        raise TaskError(f"{where}: a step needs a '..._human_label' of 1 or -1")
+    texts = [_text(row[key], key, where) for key in ("problem", "next_step")]
+    subset, name = str(row.get("source", row.get("data_type", ""))), str(row.get("file_name", where))
+    return [LabelledStep(name, texts[0], str(row["partial_solution"]), texts[1], label == 1, subset)]
+
+
 def _prm800k(row: Mapping[str, Any], where: str) -> Iterator[StepPair]:
     """The pairs of a labelled solution, along the steps that were chosen; none of one that served to check labellers,
     or whose problem was reported as broken."""
@@ -195,9 +213,13 @@ def _rows(path: Path) -> Iterator[tuple[dict[str, Any], str]]:
         yield row, f"{path}, line {number}"
 
 
+_PAIR = {"problem", "partial_solution", "correct_last_step", "incorrect_last_step"}
 LAYOUTS: Sequence[tuple[set[str], Callable[[Mapping[str, Any], str, random.Random], Iterable[LabelledStep]]]] = (
     ({"problem", "steps", "label"}, _processbench),
     ({"question", "sections"}, _deltabench),
     ({"question", "label"}, lambda row, where, _: (step for pair in _prm800k(row, where) for step in pair.labelled())),
+    ({"problem", "partial_solution", "next_step"}, _next_step),
+    (_PAIR, lambda row, where, _: (step for pair in _pair(row, where) for step in pair.labelled())),
 )
-"""The columns by which the layouts of ProcessBench, DeltaBench and PRM800K are known, and who reads such a row."""
+"""The columns by which the layouts of ProcessBench, DeltaBench, PRM800K and SPC's release are known, and who reads such
+a row."""

@@ -28,7 +28,8 @@ solver, and the proposer is still paid by the size of the class. An answer witho
 topics of numbers, votes for nothing but counts in n. A reply without its mark is masked, and never reaches the
 solver; one that is empty, cut off or too long to be asked earns 0. Where k is the interval, the proposer moves at steps
 k, 2k, ...; at others its rows are recorded, but masked. The format baseline pays the solver alone by format.
-Pre-generated questions are shuffled once and drawn in a circle.
+Pre-generated questions are shuffled once, and each prompt's place is taken by one, so that 6,400 serve 100 steps of 64
+once each (section 5.5); what is over begins anew.
 """
 
 import json
@@ -132,7 +133,9 @@ class Sqlm(ProposeSolve):
 
     def rollouts_per_step(self) -> int:
         """Completions of a step whose proposals are all questions."""
-        return self.questions_per_step * (self.group_size + (self.options.questions == "proposed"))
+        if self.options.questions == "pregenerated":
+            return self.problems_per_step * self.group_size
+        return self.questions_per_step * (self.group_size + 1)
 
     def proposer_moves(self, step: int) -> bool:
         """Whether the proposer learns at a step: every so many steps, never from questions written beforehand."""
@@ -152,7 +155,7 @@ class Sqlm(ProposeSolve):
             most = options.calls * options.questions_per_call
             return [
                 f"topic {options.topic}: step 1 first writes up to {most:,} questions in {options.calls} completions",
-                f"each step draws {self.questions_per_step} of them: {each}; the proposer never moves",
+                f"each step draws {self.problems_per_step} of them: {each}; the proposer never moves",
             ]
         moves = sum(map(self.proposer_moves, range(steps)))
         in_vain = ", though with two answers no question splits them" if n == 2 and moves else ""
@@ -193,7 +196,7 @@ class Sqlm(ProposeSolve):
     def _play_drawn(self, step: int, table: Table) -> Episode:
         """A step with questions written beforehand, by the seat as it enters training."""
         written = [] if self._questions else self._write(table)
-        wanted = self.questions_per_step if self._questions else 0
+        wanted = self.problems_per_step if self._questions else 0
         drawn = [(self._questions[(self._position + i) % len(self._questions)], None) for i in range(wanted)]
         self._position += wanted
         solved = [question for question in self._answers(step, table, drawn) if not question.unread]

@@ -187,7 +187,10 @@ _HUB: dict[str, dict[str, tuple[str, str]]] = {
         },
         "Qwen2.5-Math-1.5B": ("1.5B", _APACHE),
         "Qwen2.5-Math-1.5B-Instruct": ("1.5B", _APACHE),
+        "Qwen2.5-Math-7B-Instruct": ("7B", _APACHE),
+        "Qwen2.5-Coder-3B-Instruct": ("3B", "Qwen Research License"),
     },
+    "nvidia": {"OpenMath-Nemotron-1.5B": ("1.5B", "CC-BY-4.0")},
     "meta-llama": {f"Llama-3.2-{size}{kind}": (size, _LLAMA) for size in ("1B", "3B") for kind in ("", "-Instruct")},
     "google": {"gemma-3-1b-it": ("1B", _GEMMA), "gemma-2-2b-it": ("2.6B", _GEMMA)},
     "HuggingFaceTB": {

@@ -139,7 +139,8 @@ _OF_A_RUN = (
     Meaning(
         "streams",
         "clipped",
-        "The share of tokens whose probability ratio was clipped; null with one update a step.",
+        "The share of tokens whose probability ratio was clipped, of completions where each has one; null with one "
+        "update a step.",
         "Below 20%.",
         "A lower seats.*.lr, or fewer run.minibatches.",
         "share",

@@ -17,11 +17,10 @@ import yaml
 from lite_selfplay.errors import ConfigError, Interrupted, RunFolderError
 from lite_selfplay.runs.api import cold_start, load_run, resume, train
 from lite_selfplay.runs.checkpoints import newest_whole
-from lite_selfplay.runs.evaluating import evaluate_all
+from lite_selfplay.runs.evaluating import evaluate_all, graded_otherwise
 from lite_selfplay.runs.folder import CHECKPOINTS, CONFIG, RunFolder
-from lite_selfplay.runs.plan import filled_in, plan
+from lite_selfplay.runs.plan import draws_problems, filled_in, plan
 from lite_selfplay.runs.reproduce.experiment import COLD_START, ArmSection, Experiment
-from lite_selfplay.tasks import split_specs
 from lite_selfplay.tasks.files import read_json, write_errors, write_whole
 from lite_selfplay.training.progress import Progress
 
@@ -32,13 +31,14 @@ def conduct(
     experiment: Experiment, out: Path, *, data_dir: str | None = None, progress: Progress
 ) -> list[dict[str, Any]]:
     """Train and measure what is not there yet; the records of all arms and seeds, in the experiment's order.
+    `data_dir` is the folder of downloaded data, which may be another one when it is gone on with.
 
     Raises what training and evaluating raise, RunFolderError where the folder is another experiment's, and Interrupted,
     after which the same call goes on.
     """
-    require_one_budget(experiment)
+    require_fair(experiment)
     _claim(experiment, out)
-    experiment, records = experiment.with_data(data_dir), []
+    experiment, records = experiment.having({"tasks": {"data_dir": data_dir}} if data_dir else {}), []
     try:
         for seed in experiment.seeds:
             for name, arm in experiment.arms.items():
@@ -56,12 +56,14 @@ def conduct(
     return records
 
 
-def require_one_budget(experiment: Experiment) -> None:
-    """Raises ConfigError where trained arms sample different numbers of completions, as far as these are fixed.
+def require_fair(experiment: Experiment) -> None:
+    """Raises ConfigError where trained arms sample different numbers of completions, as far as these are fixed (or have
+    different numbers of steps, where the budget is one of steps), and for a training set that no arm draws from.
 
     An arm with a bound of minutes is refused: how many of its steps fit follows from the machine.
     """
     budgets: dict[str, int] = {}
+    drawn = not experiment.trained() or experiment.shared.tasks.train is None
     for name in experiment.trained():
         config, game = filled_in(experiment.config(name, experiment.seeds[0], Path("run"), None))
         if config.run.minutes:
@@ -69,17 +71,21 @@ def require_one_budget(experiment: Experiment) -> None:
                 f"{experiment.name}: arms are compared at one number of steps, and {name} has {config.run.minutes:g} "
                 "minutes: leave out run.minutes"
             )
-        if (each := game.rollouts_per_step()) is not None:
+        drawn |= draws_problems(config, game)
+        if (each := 1 if experiment.budget == "steps" else game.rollouts_per_step()) is not None:
             budgets[name] = each * config.run.steps
     if len(set(budgets.values())) > 1:
         listed = ", ".join(f"{name} {count:,}" for name, count in budgets.items())
-        raise ConfigError(f"{experiment.name}: the arms do not sample the same number of completions: {listed}")
+        raise ConfigError(f"{experiment.name}: the arms do not have the same number of {experiment.budget}: {listed}")
+    if not drawn:
+        train = experiment.shared.tasks.train
+        raise ConfigError(f"{experiment.name}: no arm draws from tasks.train, {train}: leave it out")
 
 
 def costs(experiment: Experiment, data_dir: str | None) -> list[str]:
     """What the experiment would do and cost, in sentences. Tasks are read, nothing is loaded or written."""
-    require_one_budget(experiment)
-    experiment = experiment.with_data(data_dir)
+    require_fair(experiment)
+    experiment = experiment.having({"tasks": {"data_dir": data_dir}} if data_dir else {})
     lines = [experiment.about, f"seeds: {', '.join(map(str, experiment.seeds))}"]
     for name, arm in experiment.arms.items():
         if arm.game is None:
@@ -89,7 +95,9 @@ def costs(experiment: Experiment, data_dir: str | None) -> list[str]:
             lines += [f"{name}, for each seed:", *(f"  {line}" for line in ready.lines())]
     for evaluation in experiment.evaluations:
         asked = "all problems" if evaluation.limit is None else f"{evaluation.limit} problems"
-        lines.append(f"each measured on {asked} of {evaluation.tasks}, {evaluation.samples or 'the default'} samples")
+        lines.append(
+            f"each measured on {asked} of {', '.join(evaluation.specs)}, {evaluation.samples or 'the default'} samples"
+        )
     return lines
 
 
@@ -116,38 +124,36 @@ def _record(
     if arm.start == "base":
         target = experiment.shared.model.name
     elif arm.start == COLD_START:
-        target = str(_taught(experiment, seed, place, progress))
+        target = str(_taught(experiment, experiment.teaching(), seed, place, progress))
     else:
         trained = arm.of or name
         target = str(_trained(experiment, trained, seed, place, progress))
         spent = _spent(Path(target)) if arm.of is None else {}
     evaluations = []
     for evaluation in experiment.evaluations:
-        found = evaluate_all(
-            target,
-            split_specs(evaluation.tasks),
-            [arm.mode],
-            evaluation.settings(experiment.shared, arm),
-            progress=progress,
-        )
-        evaluations += [{**each.to_json(), "seconds": round(each.seconds, 1)} for each in found]
+        settings = evaluation.settings(experiment.shared, arm)
+        found = evaluate_all(target, evaluation.specs, [arm.mode], settings, progress=progress)
+        evaluations += [
+            {**each.to_json(), "seconds": round(each.seconds, 1), "otherwise": graded_otherwise(each, settings)}
+            for each in found
+        ]
     return {"arm": name, "seed": seed, "training": spent, "evaluations": evaluations}
 
 
-def _taught(experiment: Experiment, seed: int, place: Path, progress: Progress) -> Path:
-    """The folder of a seed's cold start."""
-    path = place / COLD_START
+def _taught(experiment: Experiment, game: str, seed: int, place: Path, progress: Progress) -> Path:
+    """The folder of a seed's cold start by a game."""
+    path = place / (COLD_START if game == experiment.teaching() else f"{COLD_START}-{game}")
     if _steps_done(path) is None:
         _aside(path)
-        cold_start(experiment.cold_start_config(seed, path), progress=progress)
+        cold_start(experiment.cold_start_config(game, seed, path), progress=progress)
     return path
 
 
 def _trained(experiment: Experiment, name: str, seed: int, place: Path, progress: Progress) -> Path:
     """The run folder of a trained arm, gone on with where it stopped."""
     path, init = place / name, None
-    if experiment.cold_start is not None:
-        init = _taught(experiment, seed, place, progress)
+    if experiment.cold_start is not None and experiment.arms[name].set.get("run.init", "") is not None:
+        init = _taught(experiment, experiment.teaching(name), seed, place, progress)
     config = experiment.config(name, seed, path, init)
     done = _steps_done(path)
     if done is None:
@@ -183,5 +189,6 @@ def _spent(path: Path) -> dict[str, Any]:
         "steps": len(rows),
         "seconds": round(sum(row["wall_s"]["total"] for row in rows), 1),
         "tokens": sum(row["tokens"]["generated"] for row in rows),
+        "closing": load_run(path).game()[0].closing(rows[-1].get("game", {})),
         "environment": read_json(RunFolder(path).path / "environment.json"),
     }

@@ -1,6 +1,7 @@
 """An experiment as its YAML file says it: arms, seeds, evaluations and sizes."""
 
 import re
+from collections.abc import Mapping
 from importlib.resources import files
 from pathlib import Path
 from typing import Any, Literal
@@ -8,12 +9,15 @@ from typing import Any, Literal
 from pydantic import Field, ValidationError, model_validator
 from pydantic_core import PydanticCustomError
 
-from lite_selfplay.config import FLAT_KEYS, RunConfig, merge, nested, set_key
+from lite_selfplay.config import FLAT_KEYS, RunConfig, merge, nested, preset_layer, set_key
 from lite_selfplay.config.layers import FILE_LIMIT, parse_mapping
 from lite_selfplay.config.sections import Section
 from lite_selfplay.config.user_files import read_utf8
 from lite_selfplay.errors import ConfigError, UnknownNameError
+from lite_selfplay.evaluation.suites import find_suite
+from lite_selfplay.games import make_game
 from lite_selfplay.runs.evaluating import Settings
+from lite_selfplay.tasks import split_specs
 
 EXPERIMENTS = "lite_selfplay.runs.reproduce.experiments"
 COLD_START = "cold-start"
@@ -23,8 +27,9 @@ _WHOLE: dict[str, Any] = {"run": {"minutes": 0}}  # a preset's minutes would giv
 class ArmSection(Section):
     """An arm: seats that are trained in a `game`, those `of` another arm measured otherwise, or an untrained `start`.
 
-    `set` are keys of the configuration (`game.reward: coop`), laid over those that all arms share. `mode`: how it is
-    measured, by default as its game says. `paper`: what the paper found, in its words.
+    `set` are keys of the configuration (`game.reward: coop`), laid over those that all arms share. `mode`, `seats` and
+    `shots`: how it is measured, by default as its game, and the suite, say; among the seats may be `solver@best`, or a
+    snapshot. `paper`: what the paper found, in its words, by the task or the mean of a suite that it is of.
     """
 
     about: str = ""
@@ -33,7 +38,9 @@ class ArmSection(Section):
     start: Literal["base", "cold-start"] | None = None
     set: dict[str, Any] = Field(default_factory=dict)
     mode: str | None = None
-    paper: str = ""
+    seats: tuple[str, ...] | None = None
+    shots: int | None = Field(None, ge=0)
+    paper: dict[str, str] = Field(default_factory=dict)
 
     @model_validator(mode="after")
     def _one_of_three(self) -> "ArmSection":
@@ -47,31 +54,50 @@ class ArmSection(Section):
 
 
 class EvaluationSection(Section):
-    """Held-out problems that every arm is measured on, with the same randomness."""
+    """Held-out problems that every arm is measured on, with the same randomness: `tasks`, or those of a paper's `suite`
+    (`lite_selfplay.evaluation.suites`) with its samples, sampling and worked examples, over which the other keys go."""
 
-    tasks: str
+    tasks: str | None = None
+    suite: str | None = None
     limit: int | None = Field(None, ge=1)
     samples: int | None = Field(None, ge=1)
-    temperature: float = Field(0.6, ge=0)
-    top_p: float = Field(0.95, gt=0, le=1)
+    temperature: float | None = Field(None, ge=0)
+    top_p: float | None = Field(None, gt=0, le=1)
     max_completion_tokens: int | None = Field(None, ge=1)
 
+    @model_validator(mode="after")
+    def _one_of_two(self) -> "EvaluationSection":
+        if (self.tasks is None) == (self.suite is None):
+            raise PydanticCustomError("evaluation", "takes tasks, or a suite in their place")
+        return self
+
+    @property
+    def specs(self) -> list[str]:
+        """The tasks, one by one."""
+        return list(find_suite(self.suite).samples) if self.suite else split_specs(self.tasks or "")
+
     def settings(self, shared: RunConfig, arm: ArmSection) -> Settings:
-        """How it asks an arm; the seed is the same for every arm and seed of training. What has no cap of its own has
-        that of the `shared` configuration, whose data are looked into, and in whose precision the base is loaded."""
-        chosen = self.model_dump(exclude={"tasks"})
-        chosen["max_completion_tokens"] = self.max_completion_tokens or shared.run.max_completion_tokens
-        precision = shared.model.precision if arm.start == "base" else None
-        return Settings(**chosen, data_dir=shared.tasks.data_dir, precision=precision)
+        """How it asks an arm; the seed is the same for every arm and seed of training, and so is where answers are
+        read. What has no cap of its own has that of the `shared` configuration, whose data are looked into, and in
+        whose precision the base is loaded."""
+        untrained = arm.start == "base"
+        own = self.model_dump(exclude={"tasks", "suite"}, exclude_none=True)
+        chosen = find_suite(self.suite).settings(shared.model.name if untrained else "") if self.suite else {}
+        chosen |= {**own, **arm.model_dump(include={"seats", "shots"}, exclude_none=True)}
+        chosen["max_completion_tokens"] = chosen.get("max_completion_tokens") or shared.run.max_completion_tokens
+        chosen |= {"data_dir": shared.tasks.data_dir, "answer_from": shared.tasks.answer_from}
+        return Settings(**chosen, precision=shared.model.precision if untrained else None)
 
 
 class Experiment(Section):
     """A whole experiment.
 
     `base` is the configuration that all arms share. `cold_start`: what the seats of every trained arm start from, made
-    once a seed: the `game` that teaches them, of one seat, and keys of the section `cold_start`; without it they start
-    as they are made. `source` and `paper` say where the paper's figures stand, and with which model and hardware they
-    were found. `scales` are other sizes: keys of this very file by name.
+    once a seed: the `game` that teaches them and keys of the section `cold_start`; without it they start as they are
+    made. An arm whose game has other seats has a cold start of its own: no two seats learn from the same examples.
+    `budget`: whether arms are compared at one number of completions, or of steps where the paper does so. `source` and
+    `paper` say where the paper's figures stand, and with which model and hardware they were found. `scales` are other
+    sizes: keys of this very file by name.
     """
 
     name: str
@@ -84,6 +110,7 @@ class Experiment(Section):
     evaluations: tuple[EvaluationSection, ...] = Field(..., min_length=1)
     arms: dict[str, ArmSection] = Field(..., min_length=1)
     baseline: str = ""
+    budget: Literal["completions", "steps"] = "completions"
     scale: str = "full"
 
     @property
@@ -100,10 +127,12 @@ class Experiment(Section):
         """What all arms share, as the configuration of a run of no game in particular."""
         return RunConfig.of(self.base, {"game": "grpo"})
 
-    def with_data(self, data_dir: str | None) -> "Experiment":
-        """The same, with the data of its benchmarks in a folder."""
-        found = {"base": merge(nested(self.base), {"tasks": {"data_dir": data_dir}})}
-        return self if data_dir is None else self.model_copy(update=found)
+    def having(self, *layers: Mapping[str, Any]) -> "Experiment":
+        """The same, with more layers over the configuration that all arms share, such as another model."""
+        base = nested(self.base)
+        for layer in layers:
+            base = merge(base, nested(layer))
+        return self.model_copy(update={"base": base})
 
     def config(self, arm: str, seed: int, folder: Path, init: Path | None) -> RunConfig:
         """The configuration of a trained arm's run. Raises ConfigError."""
@@ -112,12 +141,27 @@ class Experiment(Section):
             set_key(keys, FLAT_KEYS.get(dotted, dotted), value)
         started = {"cold_start": {"enabled": False}, "run": {"init": str(init)}} if init else {}
         run = {"run": {"seed": seed, "dir": str(folder), "preflight": False}}  # an arm is compared, whatever it learns
-        return RunConfig.of(_WHOLE, self.base, {"game": self.arms[arm].game}, started, keys, run)
+        game = self.arms[arm].game
+        shared = nested(self.base)
+        preset = shared.pop("preset", None)
+        shared = merge(preset_layer(preset) if preset else {}, merge(_WHOLE, shared))
+        if shared.get("game", {}).get("name", game) != game:
+            # The options, roles and seats of another game are none of its own.
+            every = {section: {"*": shared.get(section, {}).get("*", {})} for section in ("roles", "seats")}
+            shared = {**shared, **every, "game": {}}
+        return RunConfig.of(shared, {"game": game}, started, keys, run)
 
-    def cold_start_config(self, seed: int, folder: Path) -> RunConfig:
-        """The configuration of the cold start that all trained arms of a seed share."""
-        keys = dict(self.cold_start or {})
-        game = keys.pop("game", "self-refine")
+    def teaching(self, arm: str | None = None) -> str:
+        """The game whose cold start an arm's seats start from: the experiment's, or the arm's own where that one would
+        give several seats the same weights."""
+        shared = str((self.cold_start or {}).get("game", "self-refine"))
+        own = (self.arms[arm].game if arm else None) or shared
+        several = len(make_game(own, {}).trained_seats()) > len(make_game(shared, {}).trained_seats()) == 1
+        return own if several else shared
+
+    def cold_start_config(self, game: str, seed: int, folder: Path) -> RunConfig:
+        """The configuration of the cold start by a game that trained arms of a seed share."""
+        keys = {key: value for key, value in (self.cold_start or {}).items() if key != "game"}
         taught = {"cold_start": {**keys, "enabled": True}, "eval": {"tasks": None}}
         run = {"run": {"seed": seed, "dir": str(folder), "preflight": False}}
         return RunConfig.of(_WHOLE, self.base, {"game": game}, taught, run)
@@ -158,7 +202,7 @@ def load_experiment(name: str, scale: str = "full") -> Experiment:
     except TypeError as error:
         raise ConfigError(f"{name}: {error}") from None
     for arm, section in found.arms.items():
-        if not re.fullmatch(r"\w[\w ,.+-]*", arm) or arm == COLD_START:
+        if not re.fullmatch(r"\w[\w ,.+-]*", arm) or arm.startswith(COLD_START):
             raise ConfigError(f"{name}: an arm's name is one of a folder, of letters, digits and ' ,.+-', got {arm!r}")
         if section.of is not None and section.of not in found.trained():
             raise ConfigError(f"{name}: arms.{arm}.of names {section.of!r}, which is no trained arm")

@@ -73,6 +73,7 @@ def test_each_challenge_reads_its_own_draft_and_forms_a_group_with_its_problem()
         assert (SIX if i < 4 else TEN).text in prompt
         assert f"Idea {i}: use fingers." in prompt
         assert str(100 + i) not in prompt
+        assert "You win by being right where the rival is wrong." in prompt  # section 4.2, whatever the reward
     challenged = episode.streams[1]
     assert [group.problem for group in challenged.groups] == [SIX, TEN]
     for g, group in enumerate(challenged.groups):

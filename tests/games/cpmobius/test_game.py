@@ -336,4 +336,7 @@ def test_the_coach_learns_to_write_problems_and_nothing_else():
     assert thinking.completion == f"<think>\n2 + 3 = 5.\n</think>\n\n{told.text}"
     player = cpmobius().cold_start("player", told, random.Random(0), thinks=False)
     assert (told.text in player.prompt, "<answer>5</answer>" in player.completion) == (True, True)
-    assert cpmobius().cold_start("coach", Problem("p", "2 + 2?", "4"), random.Random(0), thinks=False) is None
+    # Without a solution there is a task all the same, and nothing for the player.
+    bare = {role: cpmobius().cold_start(role, Problem("p", "2 + 2?", "4"), random.Random(0), thinks=False)
+            for role in ("coach", "player")}  # fmt: skip
+    assert (bare["coach"] and bare["coach"].completion, bare["player"]) == ("2 + 2?", None)

@@ -1,5 +1,6 @@
 """SPC's game: every fate of a step by a script, the switches, and a run of `tiny` killed in every step."""
 
+import contextlib
 import json
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -29,8 +30,13 @@ STORIES = ("fooled", "caught", "harmless", "unstable", "undecided", "refused", "
 SLIP = "So there are 7."
 
 
-def problems() -> list[Problem]:
-    return [Problem(name, f"Story {name}: how many?", "4") for name in STORIES]
+def problems(draws: int = 3) -> list[Problem]:
+    """As many as a round draws, so many times."""
+    return [
+        Problem(f"{name}{n or ''}", f"Story {name}: how many{' now' * n}?", "4")
+        for n in range(draws)
+        for name in STORIES
+    ]
 
 
 def scripted() -> Callable[[str, str, int], str]:
@@ -149,7 +155,7 @@ def test_phases_actions_and_snapshots_of_the_asymmetric_schedule(table: Scripted
            "critic learns"]  # fmt: skip
     assert phases == [
         *((number, phase) for number in (1, 2) for phase in one),
-        *((2, phase) for phase in ("last sneaky", "last validation", "pairings")),
+        *((3, phase) for phase in (*one[:4], "pairings")),
     ]
     found = by_phase(played)
     assert list(found["collection", 1].actions) == [
@@ -169,7 +175,7 @@ def test_phases_actions_and_snapshots_of_the_asymmetric_schedule(table: Scripted
     assert {one.seat for one in said} == {"critic@round-0"}  # the newest sneaky generator meets the first critic
     attacks = [case.attack for case in read_cases(table.folder / "round-2" / "5-critiques.jsonl")]
     assert {one.seat for one in attacks if one} == {"sneaky@round-1"}
-    last = found["pairings", 2].log
+    last = found["pairings", 3].log
     assert len(last["pairings"]) == 9
     assert len(last["win_rates"]) == 9
     assert set(last["attack_successes"]) == {f"sneaky@round-{n}" for n in range(3)}
@@ -202,10 +208,36 @@ def test_examples_are_mixed_in_and_only_where_they_can_be_written(table: Scripte
     assert {row.advantage for row in examples} == {0.15}
     assert played["collection", 1].log["critic_examples"] == len(examples)
     assert sum(s.is_example for g in played["critic learns", 1].streams[0].groups for s in g.samples) > 0
+    # Where nothing can be written, it is said.
+    table._problems = problems()
+    log = by_phase(list(play_out(weighted := game(rounds=1, sft_weight=0.15, tournament=False), table)))[
+        "collection", 1
+    ].log
+    assert log["critic_examples"] == 0
+    assert "game.sft_weight asks for examples, and there are none for critic" in weighted.warnings(log)[-1]
+
+
+def test_what_taught_a_seat_comes_again(tmp_path: Path):
+    class Kept(ScriptedTable):
+        folder = tmp_path / "collections"
+
+    taught = [
+        {"role": role, "prompt": "p", "completion": f"{role} {n}", "origin": "file"}
+        for role in ("sneaky", "critic")
+        for n in range(3)
+    ]
+    jsonl(tmp_path / "cold_start.jsonl", *taught)
+    with contextlib.closing(Kept(scripted(), problems())) as table:
+        list(play_out(game(rounds=1, sft_weight=0.15, tournament=False), without_files(table)))
+    for seat in ("sneaky", "critic"):
+        rows = list(Collection(tmp_path / "collections" / "round-1" / f"{seat}.jsonl"))
+        again = [row.completion.text for row in rows if row.kind == EXAMPLE]
+        assert set(again) == {f"{seat} {n}" for n in range(3)}
+        assert len(again) == len(rows) / 2
 
 
 @pytest.mark.parametrize(("options", "phases"), [
-    ({"rounds": 0}, ["solutions", "validation", "last sneaky", "last validation", "pairings"]),
+    ({"rounds": 0}, ["solutions", "validation", "sneaky", "sneaky validation", "pairings"]),
     ({"rounds": 0, "tournament": False}, []),
 ])  # fmt: skip
 def test_no_rounds_only_measure_what_cold_start_made(table: ScriptedTable, options: dict[str, Any], phases: list[str]):
@@ -249,6 +281,20 @@ def test_a_seat_with_nothing_to_learn_from_stays_and_is_kept(table: ScriptedTabl
     assert list(last.actions)[2:] == [Snapshot("sneaky", "sneaky@round-1"), Snapshot("critic", "critic@round-1")]
     warnings = game().warnings(last.log)
     assert warnings == ["there is nothing for sneaky and critic to learn from in this round"]
+
+
+def test_the_last_attack_is_on_steps_that_no_seat_was_trained_on(table: ScriptedTable):
+    new = Problem("new", "Story fooled: how many others?", "4")
+    drawn = iter([problems(1), [*problems(1)[:7], new]])
+    table.draw = lambda source, n: next(drawn)  # type: ignore[method-assign]
+    played = by_phase(list(play_out(game(rounds=1), without_files(table))))
+    files = [table.folder / f"round-{n}" / "1-solutions.jsonl" for n in (1, 2)]
+    first, last = ({(case.problem.text, case.steps) for case in read_cases(file)} for file in files)
+    assert new.text in {text for text, _ in last}
+    assert not first & last
+    log = played["solutions", 2].log
+    assert (log["solutions"], log["steps"]) == (8, len(last))
+    assert log["steps"] < 7  # some of the seven right ones had been attacked before
 
 
 def test_golden_playthrough_of_every_fate(table: ScriptedTable):

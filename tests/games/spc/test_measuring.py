@@ -11,7 +11,7 @@ from lite_selfplay.data import Completion, EvalSpec, Problem, Sampling
 from lite_selfplay.errors import GameError, TaskError
 from lite_selfplay.evaluation.examiner import measure
 from lite_selfplay.games.spc.judging import KIND, CriticScore, step_of, step_task
-from lite_selfplay.games.spc.search import ATTEMPTS, SEARCHES
+from lite_selfplay.games.spc.search import RETRIES, SEARCHES
 from lite_selfplay.tasks.split import evaluation_set, without
 from lite_selfplay.verify import Verifier
 from tests.made import jsonl
@@ -187,8 +187,8 @@ def test_the_fifth_writing_of_a_step_stays():
     speaker = Speaker(say)
     evaluation = found(speaker, "search", ("solver", "critic"), SUMS[:1])
     written = [seat for seat, *_ in speaker.asked]
-    assert written.count("critic") == SEARCHES * ATTEMPTS
-    assert written.count("solver") == SEARCHES + SEARCHES * ATTEMPTS
+    assert written.count("critic") == SEARCHES * (1 + 5)
+    assert written.count("solver") == SEARCHES + SEARCHES * (1 + RETRIES)
     assert evaluation.directions["search"].pass_at_1 == 1.0
 
 

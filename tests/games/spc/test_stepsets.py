@@ -48,6 +48,28 @@ def prm800k(steps: list[dict], **more: object) -> dict:
     }
 
 
+def test_the_files_of_the_release(tmp_path: Path):
+    begun = {"problem": "How many?", "partial_solution": "Two and two."}
+    steps = [
+        {**begun, "next_step": f"s{n}", "process_bench_human_label": label, "source": source, "file_name": f"{n}.json"}
+        for n, (label, source) in enumerate([(1, "math"), (-1, "math"), (-1, "gsm8k"), (1, "gsm8k"), (1, "gsm8k")])
+    ]
+    (tmp_path / "process.json").write_text(json.dumps(steps))
+    found = read_step_set(tmp_path / "process.json")
+    assert [(s.subset, s.correct) for s in found][:3] == [("math", True), ("math", False), ("gsm8k", False)]
+    assert (len(found), found[0].before, found[0].step) == (4, "Two and two.", "s0")
+    pairs = [{**begun, "id": n, "correct_last_step": f"r{n}", "incorrect_last_step": f"w{n}"} for n in range(2)]
+    (tmp_path / "prm.json").write_text(json.dumps(pairs))
+    assert [(s.step, s.correct) for s in read_step_set(tmp_path / "prm.json")] == [
+        *(("r0", True), ("w0", False), ("r1", True), ("w1", False)),
+    ]
+    assert [(pair.before, pair.right, pair.wrong) for pair in read_pairs(tmp_path / "prm.json")][1] == (
+        *("Two and two.", "r1", "w1"),
+    )
+    with pytest.raises(TaskError, match=r"lines.jsonl, line 1: a step needs a '..._human_label' of 1 or -1"):
+        read_step_set(jsonl(tmp_path / "lines.jsonl", {**steps[0], "process_bench_human_label": 0}))
+
+
 LABELLED = prm800k(
     [
         {"completions": completions(("a", 1), ("b", -1), ("c", 0)), "human_completion": None, "chosen_completion": 0},

@@ -31,9 +31,9 @@ SMALL = Experiment(
     seeds=(0, 1),
     evaluations=(EvaluationSection(tasks="letters", limit=4),),
     arms={
-        "one": ArmSection(game="grpo", paper="30"),
+        "one": ArmSection(game="grpo", paper={"letters": "30"}),
         "again": ArmSection(of="one", mode="self-cascade"),
-        "two": ArmSection(game="agon", paper="61"),
+        "two": ArmSection(game="agon", paper={"letters": "61"}),
         "base": ArmSection(start="base"),
         "taught": ArmSection(start="cold-start", mode="single"),
     },

@@ -17,7 +17,7 @@ EXPERIMENT = Experiment(
     base={"model": "tiny"},
     seeds=(0, 1),
     evaluations=(EvaluationSection(tasks="sums"),),
-    arms={"solo": ArmSection(game="grpo"), "pair": ArmSection(game="agon", paper="61, 3.5k tokens")},
+    arms={"solo": ArmSection(game="grpo"), "pair": ArmSection(game="agon", paper={"sums": "61, 3.5k tokens"})},
 )
 
 
@@ -78,7 +78,11 @@ def test_several_seeds():
     # The mean over directions, not the better one: (3 + 2) / 8 and (4 + 3) / 8.
     assert pair.values == (0.625, 0.875)
     assert pair.pass_at_1 == 0.75
-    assert pair.better == (0.75 + 1.0) / 2
+    assert (pair.better, solo.better) == ((0.75 + 1.0) / 2, None)
+    # Of two directions each has a confidence of 97.5%, so that whichever was chosen has 95%.
+    assert pair.better_interval == (0.0, 1.0)
+    (_, one), (_, low, high) = (findings(EXPERIMENT, RECORDS[:2]), (0, *clopper_pearson(3, 4, 0.975)))
+    assert (one.better, one.better_interval) == (0.75, (low, high))
     assert pair.difference == pytest.approx(0.375)
     # By problem: 1, 1, 0.75, 0.25 against 1, 0.5, 0, 0.
     assert pair.difference_interval is not None
@@ -105,9 +109,9 @@ def test_the_table_names_whose_numbers_stand_beside():
     text = table(EXPERIMENT, RECORDS)
     header, _, solo, pair = [line for line in text.splitlines() if line.startswith("|")]
     assert "against solo" in header
-    assert solo.startswith("| solo | 37.5 [0.0, 100.0] | ± 17.7 | - | - | 30 | 30 | 2:00 | 1,000 | - |")
+    assert solo.startswith("| solo | 37.5 [0.0, 100.0] | ± 17.7 | - | - | - | 30 | 30 | 2:00 | 1,000 | - |")
     assert pair.startswith("| pair | 75.0 [")
-    assert "| 87.5 | +37.5 [" in pair
+    assert "| 87.5 [0.0, 100.0] | - | +37.5 [" in pair
     assert pair.endswith("| 20 | 50 | 2:00 | 1,000 | 61, 3.5k tokens |")
     assert "not ours: a large model on a large card (nowhere, table 1)" in text
     assert "4 held-out problems, 2 seeds of training, size `full`" in text
@@ -120,3 +124,28 @@ def test_the_json_has_everything():
     assert found["training"]["pair"] == {"seconds": 120.0, "tokens": 1000}
     assert found["records"] == json.loads(json.dumps(RECORDS))
     assert found["experiment"]["source"] == "nowhere, table 1"
+
+
+def test_a_mean_of_benchmarks_stands_in_a_table_of_its_own():
+    """PasoDoble's: 4 of its 6 sets at 1/2, two at 0 and 1 for the first arm; the second has all right."""
+    sets = ("aime24", "aime25", "amc", "gsm8k", "math500", "olympiadbench")
+    paper = {"solo": ArmSection(game="grpo", paper={"AVG": "38.27"}), "pair": ArmSection(start="base", shots=0)}
+    suite = (EvaluationSection(suite="pasodoble"),)
+    experiment = EXPERIMENT.model_copy(update={"seeds": (0,), "evaluations": suite, "arms": paper})
+    rows = {"aime24": [F, F], "aime25": [T, T], **{name: [T, F] for name in sets[2:]}}
+    solo = record("solo", 0, {})
+    solo["evaluations"] = [{**evaluation({"solver": row}, {}), "tasks": name} for name, row in rows.items()]
+    pair = {**solo, "arm": "pair", "training": {}}
+    pair["evaluations"] = [
+        {**evaluation({"base": [T, T]}, {}), "tasks": name, "otherwise": {"base": 0.5}} for name in sets
+    ]
+    first, second = [each for each in findings(experiment, [solo, pair]) if each.task == "AVG"]
+    assert (first.n, first.values, second.pass_at_1, second.otherwise) == (12, (0.5,), 1.0, 0.5)
+    # Four variances of 1/2 over two problems each: an error of sqrt(4 / 4) / 6 of the mean of six.
+    assert first.interval == pytest.approx((0.5 - 1.959964 / 6, 0.5 + 1.959964 / 6))
+    assert second.difference == pytest.approx(0.5)
+    assert second.difference_interval == pytest.approx((0.5 - 1.959964 / 6, 0.5 + 1.959964 / 6))
+    text = table(experiment, [solo, pair])
+    assert text.count("38.27") == 1  # beside the mean that it is of, and beside no other
+    assert "38.27" in text.partition("## AVG: 12 held-out problems")[2].splitlines()[6]
+    assert "38.27" not in table(experiment.model_copy(update={"scale": "small"}), [solo, pair])
