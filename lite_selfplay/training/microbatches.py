@@ -115,7 +115,7 @@ def rows_of(
     """
     groups = [
         [
-            Row(sample.completion, advantage, to_sampler=elsewhere and sample.advantage is None)
+            Row(sample.completion, advantage, to_sampler=elsewhere and not sample.is_example)
             for sample, advantage in zip(group.samples, values, strict=True)
             if advantage is not None and sample.completion.token_ids
         ]
