@@ -131,8 +131,8 @@ def show(as_json: bool, value: Any, lines: Iterable[str]) -> None:
 
 
 def to_stderr(line: str) -> None:
-    """Print a line on stderr."""
-    typer.echo(line, err=True)
+    """Print a line on stderr; none of it drives a terminal."""
+    typer.echo(printable(line), err=True)
 
 
 def echo_json(value: Any) -> None:

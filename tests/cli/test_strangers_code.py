@@ -193,3 +193,29 @@ def test_a_reward_given_in_python_is_not_forgotten(tmp_path: Path, call: Callabl
     assert "the source of broken (reward) is not what it was when the run was made" in "\n".join(warned)
     with pytest.raises(ConfigError, match="no file at"):
         resume(run, steps=3, reward="gone.py:much")
+
+
+def test_what_a_folder_says_drives_no_terminal_and_is_not_endless(here: Path, call: Callable[..., Any]):
+    config = (here / "run" / "config.yaml").read_text()
+    (here / "run" / "config.yaml").write_text(config.replace("name: tiny", 'name: "ti\\e[31m\\e]0;x\\a ny"'))
+    shown = call("report", "run")
+    assert "agon on ti ny: 2 steps" in shown.out
+    assert "\x1b" not in shown.out + shown.err
+    for wrong in ("model: {name: tiny}\ngame: {name: agon}\nrun: {group_size: 1000000000}",
+                  f"model: {{name: {'y' * 900_000}}}\ngame: {{name: agon}}",
+                  f"model: {{name: tiny}}\ngame: {{name: {'y' * 900_000}}}",
+                  f"model: {{name: tiny}}\ngame: {{name: agon}}\nseats: {{{'y' * 900_000}: {{rank: 1}}}}"):  # fmt: skip
+        (here / "run" / "config.yaml").write_text(wrong)
+        for command in (("report", "run"), ("train", "--resume", "run")):
+            ended = call(*command)
+            assert ended.code == 2
+            assert len(ended.err) < 2000
+
+
+def test_an_evaluation_is_not_written_through_a_link(here: Path, call: Callable[..., Any]):
+    shutil.rmtree(here / "run" / "eval", ignore_errors=True)
+    (here / "run" / "eval").symlink_to(here / "code")
+    ended = call("eval", "run", "--tasks", "letters", "--limit", "1")
+    assert ended.code == 2
+    assert "eval is a symbolic link, which is not followed" in ended.err
+    assert sorted(path.name for path in (here / "code").iterdir()) == ["evil.py"]
