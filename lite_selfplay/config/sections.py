@@ -223,6 +223,11 @@ class RoleConfig(Section):
         "advantage",
     )
     clip_ratio: Unit = key(0.2, "How far that ratio may lie from 1 before it is clipped")
+    mask_truncated: bool = key(
+        False,
+        "Leave completions that the token limit cut off out of the loss, as DAPO does; their rewards stay in the mean "
+        "of their group",
+    )
     entropy: float = key(
         0.0, "Coefficient c of an entropy bonus: the loss less c times the mean entropy of the stream's tokens"
     )
