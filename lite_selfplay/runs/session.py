@@ -287,8 +287,10 @@ class Session:
     def _prepare(self) -> None:
         """The seats as they enter training: another run's, taught by a cold start, or as they were made."""
         if self.config.run.init is not None:
-            for seat, weights in self.seats_of(RunFolder.open(Path(self.config.run.init))).items():
+            before = RunFolder.open(Path(self.config.run.init))
+            for seat, weights in self.seats_of(before).items():
                 self.adapters.load_state(seat, weights)
+            self._saver.keep_examples(before)
         if self.config.cold_start.enabled:
             self._cold_start()
         self._cold_started = True
