@@ -49,6 +49,7 @@ from lite_selfplay.training.progress import Poll, Progress, Several
 from lite_selfplay.training.ranks import ALONE, Ranks
 from lite_selfplay.training.rollout import LiveTable
 from lite_selfplay.training.trainer import SelfPlayTrainer, reference_name
+from lite_selfplay.training.trl import make_loss
 from lite_selfplay.training.updates import StepReport
 from lite_selfplay.verify import Verifier
 from lite_selfplay.verify.reward_functions import RewardFunction
@@ -143,9 +144,8 @@ class Session:
         self._start_state: dict[str, Any] = {}
         self.trainer = SelfPlayTrainer(
             backend=self.backend,
+            loss=make_loss(self.backend, self.config, self.chat.tokenizer, self._trainer_files.name),
             config=self.config if ranks.main else without_tracker(self.config),
-            tokenizer=self.chat.tokenizer,
-            output_dir=self._trainer_files.name,
             progress=self.progress,
             poll=self._poll,
             updates=self._updates(run.steps),
@@ -333,16 +333,12 @@ class Session:
             self.progress.say(sentence)
         self._saver.write_examples(pool)
         cold_start(
-            self.backend,
+            self.trainer,
             self.chat,
             self.game,
             pool,
             config.cold_start,
             seed=config.run.seed,
-            progress=self.progress,
-            poll=self._poll,
-            microbatch_tokens=self.backend.tokens_at_once(config.run),
-            ranks=self._ranks,
             steps_that_fit=self._budget.cold_start(config.cold_start.steps),
         )
 
