@@ -1,6 +1,7 @@
 """What a run saves as it goes: checkpoints, the seats, its model card, and which checkpoint was measured best."""
 
 import contextlib
+import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -100,6 +101,12 @@ class Saver:
         if self._folder.ours:
             with self._saying(f"writing {EXAMPLES}"):
                 pool.save(self._folder.path / EXAMPLES)
+
+    def keep_examples(self, before: RunFolder) -> None:
+        """Keep what taught the seats in the run they start from: a game may learn from it again. Raises SaveFailed."""
+        if self._folder.ours and (before.path / EXAMPLES).is_file():
+            with self._saying(f"writing {EXAMPLES}"):
+                shutil.copyfile(before.path / EXAMPLES, self._folder.path / EXAMPLES)
 
     def write_card(self, step: int) -> None:
         """Write the model card of a run after `step` steps. Raises SaveFailed."""

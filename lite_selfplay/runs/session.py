@@ -49,6 +49,7 @@ from lite_selfplay.training.progress import Poll, Progress, Several
 from lite_selfplay.training.ranks import ALONE, Ranks
 from lite_selfplay.training.rollout import LiveTable
 from lite_selfplay.training.trainer import SelfPlayTrainer, reference_name
+from lite_selfplay.training.trl import make_loss
 from lite_selfplay.training.updates import StepReport
 from lite_selfplay.verify import Verifier
 from lite_selfplay.verify.reward_functions import RewardFunction
@@ -143,9 +144,8 @@ class Session:
         self._start_state: dict[str, Any] = {}
         self.trainer = SelfPlayTrainer(
             backend=self.backend,
+            loss=make_loss(self.backend, self.config, self.chat.tokenizer, self._trainer_files.name),
             config=self.config if ranks.main else without_tracker(self.config),
-            tokenizer=self.chat.tokenizer,
-            output_dir=self._trainer_files.name,
             progress=self.progress,
             poll=self._poll,
             updates=self._updates(run.steps),
@@ -288,8 +288,10 @@ class Session:
     def _prepare(self) -> None:
         """The seats as they enter training: another run's, taught by a cold start, or as they were made."""
         if self.config.run.init is not None:
-            for seat, weights in self.seats_of(RunFolder.open(Path(self.config.run.init))).items():
+            before = RunFolder.open(Path(self.config.run.init))
+            for seat, weights in self.seats_of(before).items():
                 self.adapters.load_state(seat, weights)
+            self._saver.keep_examples(before)
         if self.config.cold_start.enabled:
             self._cold_start()
         self._cold_started = True
@@ -332,16 +334,12 @@ class Session:
             self.progress.say(sentence)
         self._saver.write_examples(pool)
         cold_start(
-            self.backend,
+            self.trainer,
             self.chat,
             self.game,
             pool,
             config.cold_start,
             seed=config.run.seed,
-            progress=self.progress,
-            poll=self._poll,
-            microbatch_tokens=self.backend.tokens_at_once(config.run),
-            ranks=self._ranks,
             steps_that_fit=self._budget.cold_start(config.cold_start.steps),
         )
 

@@ -179,19 +179,7 @@ class LiveTable:
         )
 
     def completed(self, example: Example) -> Completion:
-        row = self._chat.conversation(example.prompt, example.completion)
-        return Completion(
-            prompt=example.prompt,
-            text=example.completion,
-            prompt_ids=tuple(row.prompt_ids),
-            token_ids=tuple(row.completion_ids),
-            logprobs=(),
-            stop="eos",
-            seat="",
-            weights_version=-1,
-            sampling=Sampling(),
-            prefill=row.prefill,
-        )
+        return written(self._chat, example)
 
     def everything(self, source: str) -> Sequence[Problem]:
         return self._source(source).problems
@@ -255,3 +243,20 @@ class LiveTable:
         if role not in self._seats:
             raise UnknownNameError("role", role, self._seats)
         return self._seats[role]
+
+
+def written(chat: Chat, example: Example) -> Completion:
+    """An example as a completion, with its end-of-sequence token, that no seat has sampled."""
+    row = chat.conversation(example.prompt, example.completion)
+    return Completion(
+        prompt=example.prompt,
+        text=example.completion,
+        prompt_ids=tuple(row.prompt_ids),
+        token_ids=tuple(row.completion_ids),
+        logprobs=(),
+        stop="eos",
+        seat="",
+        weights_version=-1,
+        sampling=Sampling(),
+        prefill=row.prefill,
+    )

@@ -32,12 +32,14 @@ from lite_selfplay.training.admission import NotFinite
 from lite_selfplay.training.microbatches import MicroBatch, TokenBudget, microbatches
 from lite_selfplay.training.optimizer import (
     LossScale,
+    Rate,
     SeatSchedule,
     Undo,
     find_nonfinite,
     first_nonfinite,
     gradient_norm,
     largest_weights,
+    learning_rate,
     loss_scale,
     make_optimizer,
     reset_optimizer,
@@ -47,7 +49,7 @@ from lite_selfplay.training.proof import plain_gradients, require_alike
 from lite_selfplay.training.ranks import ALONE, Ranks
 from lite_selfplay.training.sampler_check import Foreign, Read, SamplerCheck
 from lite_selfplay.training.sharing import add_up, failing_together, foreign_in_any, nonfinite_in_any
-from lite_selfplay.training.trl import make_loss
+from lite_selfplay.training.trl import TrlLoss
 from lite_selfplay.training.updates import Learning, StepReport, StreamUpdate, admit
 
 T = TypeVar("T")
@@ -107,36 +109,48 @@ class _Gradients:
 class SelfPlayTrainer:
     """Trains the seats of a run, a step at a time.
 
-    `updates` are the steps that are expected to move each seat, over which its schedule goes; all steps where it is not
-    given. `poll` is called between microbatches and may raise to stop: then the step has moved nothing.
+    `updates` are the steps that are expected to move each seat, over which its schedule (`rate`) goes; all steps where
+    they are not given. `poll` is called between microbatches and may raise to stop: then the step has moved nothing.
     """
 
     def __init__(
         self,
         *,
         backend: Backend,
+        loss: TrlLoss,
         config: RunConfig,
-        tokenizer: Any,
-        output_dir: str,
         progress: Progress | None = None,
         poll: Callable[[], None] = lambda: None,
         updates: Mapping[str, int] | None = None,
+        rate: Rate = learning_rate,
         ranks: Ranks = ALONE,
     ):
         self.backend, self.adapters, self.config = backend, backend.adapters, config
         self.progress, self._poll, self._ranks = progress or Progress(), poll, ranks
-        self.loss = make_loss(backend, config, tokenizer, output_dir)
+        self.loss = loss
         self.adapters.activate(self.adapters.seats[0])
         self.optimizer = make_optimizer(self.adapters, config.seats)
         self.scale = loss_scale(backend)
         totals = self._totals(updates or dict.fromkeys(config.seats, config.run.steps))
-        self.schedule = SeatSchedule(self.optimizer, self.adapters, config.seats, totals)
+        self.schedule = SeatSchedule(self.optimizer, self.adapters, config.seats, totals, rate)
         self.check = SamplerCheck(backend)
         self._undo: Undo | None = None
         self._suspects: dict[str, Tensor] = {}
         self._learner = ""
         self._proved = backend.name == TransformersBackend.name or not ranks.alone
         self._budget = TokenBudget(backend.tokens_at_once(config.run), self.progress.warn)
+
+    def beside(self, config: RunConfig, rate: Rate) -> "SelfPlayTrainer":
+        """Another trainer of the same seats, with an optimizer and learning rates of its own."""
+        return SelfPlayTrainer(
+            backend=self.backend,
+            loss=self.loss,
+            config=config,
+            progress=self.progress,
+            poll=self._poll,
+            rate=rate,
+            ranks=self._ranks,
+        )
 
     def expect(self, updates: Mapping[str, int]) -> None:
         """Let the seats' schedules go over other numbers of steps than were expected."""
@@ -359,7 +373,7 @@ class SelfPlayTrainer:
         for x, rows in zip(learning, read, strict=True):
             later = [(row, row.old) for part in x.parts for row in part if row.old is not None]
             x.compare([*rows, *later])
-        seen = [x for x in learning if x.agreement.rows]
+        seen = [x for x in learning if x.agreement.rows and not x.is_examples]
         self.check.measure_base([x.agreement for x in seen])
         for x in seen:
             x.update.sampler_gap, x.update.base_gap = x.agreement.gap, x.agreement.base_gap
@@ -454,6 +468,7 @@ def _figures(learning: Learning, done: Sequence[_Done]) -> StreamUpdate:
         found.loss = (found.loss or 0.0) + one.read["loss"][0]
         found.rows += len(one.micro.rows)
         found.tokens += one.micro.tokens
+        found.logprob = (found.logprob or 0.0) + sum(one.read["logprobs"]) / one.micro.stream_tokens
         if "kl" in one.read:
             found.kl = (found.kl or 0.0) + one.read["kl"][0] * one.micro.token_share
         if "clipped" in one.read:

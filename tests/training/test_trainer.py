@@ -22,7 +22,7 @@ from lite_selfplay.models.generation.sampling import GenerationRequest
 from lite_selfplay.testing import as_sampled
 from lite_selfplay.training.optimizer import optimizer_state
 from lite_selfplay.training.trainer import SelfPlayTrainer, reference_name
-from lite_selfplay.training.trl import Loss
+from lite_selfplay.training.trl import Loss, make_loss
 from lite_selfplay.training.updates import StepReport
 
 FREE = {"rank": 4, "alpha": 8, "init": "gaussian", "init_std": 0.1, "clip": 1e9, "lr": 1e-2}
@@ -71,18 +71,16 @@ class Harness:
             seats=dict.fromkeys(backend.adapters.seats, FREE),
             run={"steps": 1, "max_completion_tokens": CAP, **run},
         )
-        self._parts = {"tokenizer": tokenizer, "output_dir": str(folder)}
+        self._parts = tokenizer, str(folder)
 
     def set_seats(self, seats: Mapping[str, Any]) -> None:
         self.config = RunConfig.of(self.config.model_dump(mode="json"), {"seats": seats})
 
     def step(self, *episodes: Episode, seats: Mapping[str, str] | None = None) -> "Harness":
         seats = seats or {"drafter": "A", "challenger": "B"}
-        trainer = SelfPlayTrainer(
-            backend=self.backend,
-            config=RunConfig.of(self.config.model_dump(mode="json"), {"run": {"steps": len(episodes)}}),
-            **self._parts,
-        )
+        config = RunConfig.of(self.config.model_dump(mode="json"), {"run": {"steps": len(episodes)}})
+        loss = make_loss(self.backend, config, *self._parts)
+        trainer = SelfPlayTrainer(backend=self.backend, loss=loss, config=config)
         move = trainer._move
 
         def capture(report: StepReport, found: Any) -> None:
@@ -711,7 +709,7 @@ def test_a_step_that_breaks_off_after_its_first_update_moves_nothing(harness: Ca
     run.step(episode())  # so that there is momentum to put back
     start, version = states(run.backend), dict(run.backend.adapters.versions)
     good = [dataclasses.replace(s, groups=later(s, 2)) for s in episode().streams]
-    broken = Harness(run.backend, run._parts["tokenizer"], Path(run._parts["output_dir"]), {}, minibatches=2)
+    broken = Harness(run.backend, run._parts[0], Path(run._parts[1]), {}, minibatches=2)
 
     def spoil() -> None:
         def spoiled(*arguments: Any, **options: Any) -> Loss:
