@@ -34,7 +34,7 @@ from lite_selfplay.runs.folder import BUDGET, COLD_START, COLLECTIONS, ROLLOUTS,
 from lite_selfplay.runs.plan import OPTIONAL, evaluation_steps, mode_of_the_base
 from lite_selfplay.runs.preflight import Played, play, preflight, seconds_for, settled
 from lite_selfplay.runs.processes import save_in_turn
-from lite_selfplay.runs.report.closing import closing_report
+from lite_selfplay.runs.report.closing import closing_report, is_sure
 from lite_selfplay.runs.saving import Saver
 from lite_selfplay.runs.step_log import Bookkeeper
 from lite_selfplay.runs.trackers import TRACKERS, Tracker
@@ -226,7 +226,7 @@ class Session:
             return
         metrics, evaluations = self.folder.metrics(), self.folder.evaluations()
         closing = closing_report(type(self.game), self.config, metrics, evaluations, self.folder.path)
-        self.progress.finished([*self._budget.outcome(), *closing])
+        self.progress.finished([*closing, *self._budget.outcome(doubtful=not is_sure(closing))])
 
     def cold_start_only(self) -> None:
         """Teach the seats and stop: the folder is what another run's `init` takes."""

@@ -49,6 +49,11 @@ def closing_report(
     return lines + [f"{why}: {command}" for why, command in _next(game, config, metrics, evaluations, path)]
 
 
+def is_sure(lines: Sequence[str]) -> bool:
+    """Whether a closing report calls anything a change that chance does not explain."""
+    return any(re.search(r" points(?!, which may be chance)", line) for line in lines)
+
+
 def _evaluated(evaluations: Evaluations) -> list[str]:
     """The pass rate of every seat and direction at each moment of `_telling`, and its last change."""
     moments = _telling(evaluations)

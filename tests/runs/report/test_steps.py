@@ -15,7 +15,7 @@ from lite_selfplay.credit import stream_advantages
 from lite_selfplay.data import Completion, Episode, Group, Sample, Sampling, Stream
 from lite_selfplay.games import find_game
 from lite_selfplay.runs.report.card import code, model_card, plain
-from lite_selfplay.runs.report.closing import closing_report
+from lite_selfplay.runs.report.closing import closing_report, is_sure
 from lite_selfplay.runs.report.steps import episode_rows, progress_line, stream_metrics, stream_words
 from lite_selfplay.training.trainer import StepReport, StreamUpdate
 
@@ -249,7 +249,8 @@ def test_the_same_problems_are_compared_in_pairs(gained, said):
         "untouched": evaluation({"base": score(0.0)}, n=10, per_problem=before),
         "after 8 steps": evaluation({"A": score(gained / 10)}, n=10, per_problem=after),
     }
-    assert said in closing(curve(*[0.5] * 8), moments)
+    assert said in (whole := closing(curve(*[0.5] * 8), moments))
+    assert is_sure(whole.splitlines()) == (gained == 8)
 
 
 def test_one_evaluation_or_other_problems_leave_the_training_curve():
