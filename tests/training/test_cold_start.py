@@ -23,6 +23,7 @@ from lite_selfplay.tasks import Source, Task, load_task
 from lite_selfplay.testing import ScriptedTable
 from lite_selfplay.training.cold_start import cold_start, lr_share, playing_config, within_limits
 from lite_selfplay.training.examples import ExamplePool, PooledExample, gather
+from lite_selfplay.training.loaded import Loaded
 from lite_selfplay.training.optimizer import LossScale
 from lite_selfplay.training.rollout import LiveTable
 from lite_selfplay.training.trainer import SelfPlayTrainer
@@ -40,7 +41,7 @@ def trainer(backend: Any, path: Path, game: str = "agon", *, microbatch_tokens: 
     roles = dict.fromkeys(make_game(game, {}).roles, RoleConfig())
     sizes = {"steps": 1, "max_completion_tokens": 64, "microbatch_tokens": microbatch_tokens}
     config = RunConfig(
-        **{**LETTERS, "game": game}, roles=roles, seats=dict.fromkeys(backend.adapters.seats, {}), run=sizes
+        **{**LETTERS, "game": game}, roles=roles, seats={seat: {} for seat in backend.adapters.seats}, run=sizes
     )
     loss = make_loss(backend, config, Chat.load(path).tokenizer, tempfile.mkdtemp())
     return SelfPlayTrainer(backend=backend, loss=loss, config=config, **parts)
@@ -303,7 +304,7 @@ def test_the_live_base_plays_for_its_examples(make_backend: Callable[..., Any], 
                 ]
 
         sources = {"problems": Source(task.problems, seed=0)}
-        table = Table(backend, chat, verifier, sources, playing_config(config), max_completion_tokens=8)
+        table = Table(Loaded(chat, backend, verifier), sources, playing_config(config), max_completion_tokens=8)
         pool = gather(game, config.cold_start, task, table, seed=0, fits=within_limits(chat, config, 100))
     assert set(asked) == {"base"}
     assert len(pool.of("drafter")) == 4  # two of each problem
