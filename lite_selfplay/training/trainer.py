@@ -104,8 +104,9 @@ class _Gradients:
 class SelfPlayTrainer:
     """Trains the seats of a run, a step at a time.
 
-    `updates` are the steps that are expected to move each seat, over which its schedule goes, `rate` in the place of the
-    configured one; all steps where they are not given. `poll` is called between microbatches and may raise to stop: then the step has moved nothing.
+    `updates` are the steps that are expected to move each seat, over which its schedule goes; all steps where they are
+    not given. `rate` takes the place of the configured schedule. `poll` is called between microbatches and may raise to
+    stop: then the step has moved nothing.
     """
 
     def __init__(
