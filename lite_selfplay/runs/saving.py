@@ -134,7 +134,7 @@ class Saver:
         return f"{found[-1].path} is whole. {self.go_on()}"
 
     def go_on(self) -> str:
-        return f"Go on with: lite-selfplay train --resume {self._folder.path}{self.config.rollouts.again}"
+        return f"Go on with: {self._folder.go_on(self.config.rollouts.again)}"
 
     def _best(self) -> Mapping[str, Any] | None:
         """The best evaluation of those whose checkpoint is there."""

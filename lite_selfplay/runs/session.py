@@ -13,7 +13,7 @@ import torch
 
 from lite_selfplay.config import RunConfig
 from lite_selfplay.config.guard import guarded
-from lite_selfplay.config.user_files import file_of
+from lite_selfplay.config.user_files import file_of, sources_of
 from lite_selfplay.data import Episode, EvalSpec, Example, Problem, Sampling
 from lite_selfplay.errors import GameError, Interrupted, ProcessLost, RewardError, RolloutsLost, RunFolderError
 from lite_selfplay.evaluation.examiner import measure
@@ -147,6 +147,7 @@ class Session:
             "seed": self.config.run.seed,
             "base": self.identity["base"],
             "data": self._data(),
+            "code": sources_of(self.config.values(), None if self.config.run.reward else self._reward),
         }
 
     def _rollouts(self) -> Rollouts | None:

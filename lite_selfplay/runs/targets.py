@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lite_selfplay.config import RunConfig, SeatConfig
-from lite_selfplay.config.user_files import file_of
 from lite_selfplay.data import BASE, EvalSpec, Problem
 from lite_selfplay.errors import ConfigError, ModelNotFoundError, RunFolderError, TaskError, UnknownNameError
 from lite_selfplay.games import make_game
@@ -65,6 +64,7 @@ class Target:
         if os.path.isfile(Path(name) / CONFIG):
             folder = RunFolder.open(Path(name))
             config = folder.config_to_load(trust_remote_code, unsafe_code)
+            require_no_link(folder.path / EVALUATIONS)  # where answers are written
             config = RunConfig.of(config.model_dump(mode="json"), {"model": chosen, "tasks": reading})
             sizes = {"group_size": config.run.group_size, "problems_per_step": config.run.problems_per_step}
             game = make_game(config.game.name, config.game.options, **sizes)
@@ -221,31 +221,30 @@ def find_task(
     return task, spec if task.procedural or is_data(spec) else task.name
 
 
-def trained_on(config: RunConfig, progress: Progress, *, run_code: bool = True) -> list[Problem]:
+def trained_on(config: RunConfig, progress: Progress) -> list[Problem]:
     """The problems of the data that a run, and the run it started from, learned from: a training set that the game
     never draws is none of them.
 
     Without those it held out itself. The two sides of a procedural task are apart as they come. A file that is gone is
-    a warning, and so is a task of a user's own of the run it started from: `run_code` off leaves such code alone.
+    a warning, and so is code of the run it started from that this user has not run here.
     """
     section, found = config.cold_start, list[Problem]()
     taught = [section.tasks, section.top_up] if section.enabled else []
     try:
-        # The game of a run's own file is not loaded for a run that this one started from.
-        foreign = file_of(config.game.name) is not None and not run_code
-        drawn = foreign or draws_problems(config, make_game(config.game.name, config.game.options))
+        drawn = draws_problems(config, make_game(config.game.name, config.game.options))
         for spec in dict.fromkeys([config.tasks.train if drawn else None, *taught]):
             if spec is None or not (Path(spec).is_absolute() or is_data(spec)):  # a run writes down whole paths
                 continue
-            if file_of(spec) is not None and not run_code:
-                raise TaskError(f"{spec} is not run for a run that this one started from")
             task = load_task(spec, seed=config.run.seed, data_dir=config.tasks.data_dir)
             found += [] if task.procedural else task.problems
         found = without(found, held_out(config)) if found else found
     except (TaskError, ConfigError) as error:
         progress.warn(f"problems that the run was trained on may be among these: {error}")
-    if (before := _started_from(config)) is not None:
-        found += trained_on(before.config(), progress, run_code=False)
+    try:
+        if (before := _started_from(config)) is not None:
+            found += trained_on(before.config_to_load(True, True), progress)  # neither base nor programs are run
+    except ConfigError as error:
+        progress.warn(f"problems that the run before was trained on may be among these: {error}")
     return found
 
 

@@ -291,5 +291,5 @@ class LossScale:
 
 
 def loss_scale(backend: Backend) -> LossScale:
-    """One that is needed where weights are multiplied in float16 on a card."""
-    return LossScale(backend.device.type == "cuda" and backend.compute_dtype == torch.float16)
+    """One that is needed where weights are multiplied in float16."""
+    return LossScale(backend.compute_dtype == torch.float16)

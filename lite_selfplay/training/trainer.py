@@ -26,14 +26,17 @@ from lite_selfplay.data import Episode, Restore, Snapshot
 from lite_selfplay.errors import TrainingError
 from lite_selfplay.models.adapters import BASE
 from lite_selfplay.models.backends.base import Backend, is_out_of_memory, samples_elsewhere
+from lite_selfplay.models.backends.transformers import TransformersBackend
 from lite_selfplay.models.transfers import read
 from lite_selfplay.training.admission import NotFinite
 from lite_selfplay.training.microbatches import MicroBatch, TokenBudget, microbatches
 from lite_selfplay.training.optimizer import (
+    LossScale,
     Rate,
     SeatSchedule,
     Undo,
     find_nonfinite,
+    first_nonfinite,
     gradient_norm,
     largest_weights,
     loss_scale,
@@ -41,6 +44,7 @@ from lite_selfplay.training.optimizer import (
     reset_optimizer,
 )
 from lite_selfplay.training.progress import Progress
+from lite_selfplay.training.proof import plain_gradients, require_alike
 from lite_selfplay.training.ranks import ALONE, Ranks
 from lite_selfplay.training.sampler_check import Foreign, Read, SamplerCheck
 from lite_selfplay.training.sharing import add_up, failing_together, foreign_in_any, nonfinite_in_any
@@ -133,6 +137,7 @@ class SelfPlayTrainer:
         self._undo: Undo | None = None
         self._suspects: dict[str, Tensor] = {}
         self._learner = ""
+        self._proved = backend.name == TransformersBackend.name or not ranks.alone
         self._budget = TokenBudget(backend.tokens_at_once(config.run), self.progress.warn)
 
     def beside(self, config: RunConfig, rate: Rate) -> "SelfPlayTrainer":
@@ -211,6 +216,8 @@ class SelfPlayTrainer:
             self._read([])
         seats = {x.update.seat for x in learning if any(map(x.moves, numbers))}
         before = {seat: self.adapters.state(seat, wait=False) for seat in seats}
+        if numbers and not self._proved:
+            self._prove(learning, numbers[0])
         for k in numbers:
             found = self._gradients(report, learning, k)
             if k == numbers[0]:
@@ -246,6 +253,36 @@ class SelfPlayTrainer:
         for x, of_all_rows in zip(learning, figures or map(_figures, learning, done), strict=True):
             x.add(part, of_all_rows)
         return found
+
+    def _prove(self, learning: Sequence[Learning], part: int) -> None:
+        """Hold the backend's gradient of the smallest microbatch to that of plain torch. Raises TrainingError.
+
+        Left open where there is no memory for it, or where a number is not finite: the update will tell.
+        """
+        micro = min((micro for x in learning for micro in self._microbatches(x, part)), key=lambda one: one.tokens)
+        scale, self.scale = self.scale, LossScale(self.scale.needed)
+        try:
+            with self.check.where_memory_allows():
+                self._learn_from(micro)
+                parameters = self.adapters.parameters(micro.seat)
+                found = {name: torch.zeros_like(p) if p.grad is None else p.grad for name, p in parameters.items()}
+                with self.backend.autocast():
+                    reference = self._reference_logprobs(micro) if micro.role.beta else None
+                self.adapters.activate(micro.seat)
+                right = plain_gradients(self.backend, micro, reference, self.scale.factor)
+                if first_nonfinite({**found, **right}) is None:
+                    require_alike(found, right, f"seat {micro.seat}")
+        except RuntimeError as error:
+            if "does not require grad" not in str(error):
+                raise
+            raise TrainingError(
+                f"the log-probabilities of the backend {self.backend.name} carry no gradient: nothing would be "
+                "learned. Use --backend transformers"
+            ) from None
+        finally:
+            self.scale, self._proved = scale, True
+            self.loss.forget()
+            self._drop_gradients()
 
     def _take_scale_off(self) -> None:
         for group in self.optimizer.param_groups:

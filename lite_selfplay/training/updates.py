@@ -15,7 +15,7 @@ from lite_selfplay.training.admission import (
     require_fresh,
     require_policy,
 )
-from lite_selfplay.training.microbatches import Row, moving, parts, rows_of
+from lite_selfplay.training.microbatches import Row, left_out, moving, over_the_kept, parts, rows_of
 from lite_selfplay.training.sampler_check import Agreement, Read
 
 
@@ -148,10 +148,19 @@ def admit(report: StepReport, config: RunConfig, adapters: Adapters, *, elsewher
         require_policy(stream, update.seat)
         require_fresh(stream, update.seat, adapters.version(update.seat))
     report.advantages = [finite_advantages(stream, update.seat) for stream, update in pairs]
+    for stream, values in zip(report.episode.streams, report.advantages, strict=True):
+        for group, row in zip(stream.groups, values, strict=True):
+            row[:] = [
+                None if left_out(s, config.roles[stream.role]) else a for s, a in zip(group.samples, row, strict=True)
+            ]
     count = config.run.minibatches
     return [
         Learning(
-            part, role, parts(rows_of(part, own, elsewhere=elsewhere), count), update, adapters.version(update.seat)
+            part,
+            role,
+            [over_the_kept(rows, role) for rows in parts(rows_of(part, own, role, elsewhere=elsewhere), count)],
+            update,
+            adapters.version(update.seat),
         )
         for (stream, update), values in zip(pairs, report.advantages, strict=True)
         for part, own, role in _apart(stream, values, config.roles[stream.role])

@@ -18,10 +18,14 @@ from lite_selfplay.games.worked_examples import worked_example
 
 
 class SoloOptions(GameOptions):
-    """`format_weight` is lambda, what a well-formed completion earns; `budget=paired` samples 2N a problem."""
+    """`format_weight` is lambda, what a well-formed completion earns; `budget=paired` samples 2N a problem.
+
+    `drop_zero_variance`: groups without variance leave the mean over completions, as in Agon's paper; TRL keeps them.
+    """
 
     format_weight: float = 0.5
     budget: Literal["paired", "single"] = "paired"
+    drop_zero_variance: bool = False
 
 
 class Solo(Game):
@@ -47,7 +51,7 @@ class Solo(Game):
         prompts = [asked(problem) for problem in problems]
         answers = table.ask("solver", prompts, n=self.completions_per_problem)
         groups = judged(table, problems, answers, self.options.format_weight)
-        return Episode(streams=[Stream("solver", groups, drop_zero_variance=True)])
+        return Episode(streams=[Stream("solver", groups, drop_zero_variance=self.options.drop_zero_variance)])
 
 
 def earned(verdict: Verdict, problem: Problem) -> float:

@@ -306,7 +306,7 @@ ODD = st.text(st.one_of(st.characters(exclude_categories=["Cs"]), st.sampled_fro
 
 
 @given(ODD, ODD)
-@example("x" * 300, "x" * 5000)  # longer than the name of a file may be
+@example("x" * 300, "x" * 4096)  # longer than the name of a file may be
 def test_odd_names_break_no_card(model, tasks):
     run = RunConfig(game="agon", model=model, tasks=tasks, seats={"A": {}})
     facts, text = front_matter(model_card(run, 1))
@@ -324,7 +324,7 @@ def test_names_stay_on_one_line(name):
 
 
 def test_what_is_hostile_stays_text_in_a_card():
-    odd = "<script>alert(1)</script> ![x](http://example.org/x.png)\x1b[31m\u202e ``` \n# no heading | " + "a" * 2**20
+    odd = "<script>alert(1)</script> ![x](http://example.org/x.png)\x1b[31m\u202e ``` \n# no heading | " + "a" * 3900
     run = RunConfig(game="agon", model="tiny", tasks=odd, seats={"A": {}})
     moments = {odd[:90]: {**evaluation({"base": score(0.05)}), "tasks": odd}}
     _, text = front_matter(model_card(run, 1, evaluations=moments))
