@@ -30,14 +30,14 @@ from lite_selfplay.runs.budget import Budget
 from lite_selfplay.runs.checkpoints import Checkpoint, load_checkpoint, read_state
 from lite_selfplay.runs.choices import LONGEST, Streams, after_a_look, seen_enough, wanted, without_its_card
 from lite_selfplay.runs.folder import BUDGET, COLD_START, COLLECTIONS, ROLLOUTS, RunFolder
-from lite_selfplay.runs.plan import OPTIONAL, evaluation_steps, mode_of_the_base
+from lite_selfplay.runs.plan import OPTIONAL, evaluation_steps, mode_of_the_base, problems_of
 from lite_selfplay.runs.preflight import Played, play, preflight, seconds_for, settled
 from lite_selfplay.runs.processes import save_in_turn
 from lite_selfplay.runs.report.closing import closing_report
 from lite_selfplay.runs.saving import Saver
 from lite_selfplay.runs.step_log import Bookkeeper
 from lite_selfplay.runs.trackers import TRACKERS, Tracker
-from lite_selfplay.tasks import Source, Task, data_facts, fingerprint, load_task
+from lite_selfplay.tasks import Source, Task, data_facts, fingerprint
 from lite_selfplay.tasks.base import derived_seed
 from lite_selfplay.tasks.passages import short_enough
 from lite_selfplay.tasks.split import training_side
@@ -297,8 +297,7 @@ class Session:
         config, held_out = self.config, self._ready.never_taught
         seed = derived_seed(config.run.seed, "cold start")
         # Problems of their own, where the task makes them: training starts on problems it has not seen.
-        data_dir = config.tasks.data_dir
-        own = load_task(config.cold_start.tasks or config.tasks.train or "", seed=seed, data_dir=data_dir)
+        own = problems_of(config, self.game, seed, config.cold_start.tasks)
         task = training_side(own, held_out)
         pool = gather(
             self.game,
@@ -309,7 +308,7 @@ class Session:
             held_out=held_out,
             fits=self._polling(within_limits(self.chat, config, self._ready.max_completion_tokens)),
             progress=self.progress,
-            data_dir=data_dir,
+            data_dir=config.tasks.data_dir,
         )
         for sentence in pool.lines():
             self.progress.say(sentence)
