@@ -80,7 +80,7 @@ def play(
                 while not (table.samples and decided(table.streams(played))):
                     game, before = small_game(config, most), table.samples
                     played = dict(seats(game))
-                    table.most = before + most
+                    table.most = 10**9 if game.without_tasks else before + most  # of matches none is cut short
                     table.open(NOBODYS_STEP - before, played)
                     try:
                         with guarded():

@@ -142,48 +142,15 @@ class Target:
     ) -> "Iterator[LiveTable]":
         """The base in memory with the run's adapters, and a checker, for the length of a context."""
         from lite_selfplay.models.adapters import check_folder
-        from lite_selfplay.models.backends import choose_backend
-        from lite_selfplay.models.chat import Chat
+        from lite_selfplay.training.loaded import Loaded
         from lite_selfplay.training.rollout import LiveTable
-        from lite_selfplay.verify import Verifier
 
-        run = self.config.run
-        section = self.config.model
-        chat = Chat.load(model.path, section.thinking, trust_remote_code=section.trust_remote_code)
-        backend = choose_backend(
-            model.path,
-            self.config.model,
-            self.config.seats,
-            seed=run.seed,
-            eos_ids=chat.eos_ids,
-            pad_id=chat.pad_id,
-            base_name=model.name,
-            cache_tokens=run.generation_tokens,
-            decode=chat.decode,
-            poll=poll,
-        )
-        for seat in self.config.seats if self.folder else ():
-            backend.adapters.load(seat, self._adapter(seat))
-        for name, (seat, place) in self.past.items():
-            backend.adapters.put_snapshot(name, seat, check_folder(backend.adapters, seat, place))
-        tasks = self.config.tasks
-        with Verifier(
-            deadline=run.verify_timeout_s,
-            poll=poll,
-            block_only=tasks.answer_from == "block",
-            unsafe_code=tasks.unsafe_code,
-        ) as verifier:
-            yield LiveTable(
-                backend,
-                chat,
-                verifier,
-                {},
-                self.config,
-                max_completion_tokens=max_completion_tokens,
-                progress=progress,
-                poll=poll,
-                ranks=ranks,
-            )
+        with contextlib.closing(Loaded.of(self.config, model, progress, poll, ranks=ranks)) as loaded:
+            for seat in self.config.seats if self.folder else ():
+                loaded.adapters.load(seat, self._adapter(seat))
+            for name, (seat, place) in self.past.items():
+                loaded.adapters.put_snapshot(name, seat, check_folder(loaded.adapters, seat, place))
+            yield LiveTable(loaded, {}, self.config, max_completion_tokens=max_completion_tokens)
 
     def weights(self) -> dict[str, str]:
         """The SHA-256 of each seat's adapter, by the seat; none of a base model."""

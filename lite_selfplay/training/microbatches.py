@@ -121,7 +121,7 @@ def rows_of(
             Row(
                 sample.completion,
                 advantage or 0.0,
-                to_sampler=elsewhere and sample.advantage is None,
+                to_sampler=elsewhere and not sample.is_example,
                 dropped=advantage is None,
             )
             for sample, advantage in zip(group.samples, values, strict=True)

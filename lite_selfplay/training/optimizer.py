@@ -60,9 +60,9 @@ class SeatSchedule:
         adapters: Adapters,
         seats: Mapping[str, SeatConfig],
         totals: Mapping[str, int],
-        rate: Rate = learning_rate,
+        rate: Rate | None = None,
     ):
-        self._rate = rate
+        self._rate = rate or learning_rate
         self._optimizer, self._adapters, self._seats, self._totals = optimizer, adapters, seats, dict(totals)
         self.apply()
 

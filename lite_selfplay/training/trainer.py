@@ -39,7 +39,6 @@ from lite_selfplay.training.optimizer import (
     first_nonfinite,
     gradient_norm,
     largest_weights,
-    learning_rate,
     loss_scale,
     make_optimizer,
     reset_optimizer,
@@ -109,8 +108,9 @@ class _Gradients:
 class SelfPlayTrainer:
     """Trains the seats of a run, a step at a time.
 
-    `updates` are the steps that are expected to move each seat, over which its schedule (`rate`) goes; all steps where
-    they are not given. `poll` is called between microbatches and may raise to stop: then the step has moved nothing.
+    `updates` are the steps that are expected to move each seat, over which its schedule goes; all steps where they are
+    not given. `rate` takes the place of the configured schedule. `poll` is called between microbatches and may raise to
+    stop: then the step has moved nothing.
     """
 
     def __init__(
@@ -122,7 +122,7 @@ class SelfPlayTrainer:
         progress: Progress | None = None,
         poll: Callable[[], None] = lambda: None,
         updates: Mapping[str, int] | None = None,
-        rate: Rate = learning_rate,
+        rate: Rate | None = None,
         ranks: Ranks = ALONE,
     ):
         self.backend, self.adapters, self.config = backend, backend.adapters, config

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from lite_selfplay.config import RoleConfig, RunConfig
-from lite_selfplay.data import Episode, Group, Stream
+from lite_selfplay.data import Episode, Stream
 from lite_selfplay.models.adapters import Adapters
 from lite_selfplay.training.admission import (
     Advantages,
@@ -181,7 +181,7 @@ def _apart(stream: Stream, values: Advantages, role: RoleConfig) -> list[tuple[S
         groups, own = [], []
         for group, row, marks in zip(stream.groups, values, examples, strict=True):
             places = [i for i, mark in enumerate(marks) if mark is wanted]
-            groups.append(Group([group.samples[i] for i in places], group.problem))
+            groups.append(replace(group, samples=[group.samples[i] for i in places]))
             own.append([row[i] for i in places])
         found.append((replace(stream, groups=groups, replay=stream.replay and not wanted), own))
     (paid, earned), (taught, weights) = found

@@ -23,6 +23,7 @@ from lite_selfplay.tasks import Source, Task, load_task
 from lite_selfplay.testing import ScriptedTable
 from lite_selfplay.training.cold_start import cold_start, lr_share, playing_config, within_limits
 from lite_selfplay.training.examples import ExamplePool, PooledExample, gather
+from lite_selfplay.training.loaded import Loaded
 from lite_selfplay.training.optimizer import LossScale
 from lite_selfplay.training.rollout import LiveTable
 from lite_selfplay.training.trainer import SelfPlayTrainer
@@ -303,7 +304,7 @@ def test_the_live_base_plays_for_its_examples(make_backend: Callable[..., Any], 
                 ]
 
         sources = {"problems": Source(task.problems, seed=0)}
-        table = Table(backend, chat, verifier, sources, playing_config(config), max_completion_tokens=8)
+        table = Table(Loaded(chat, backend, verifier), sources, playing_config(config), max_completion_tokens=8)
         pool = gather(game, config.cold_start, task, table, seed=0, fits=within_limits(chat, config, 100))
     assert set(asked) == {"base"}
     assert len(pool.of("drafter")) == 4  # two of each problem

@@ -19,6 +19,7 @@ from lite_selfplay.errors import GameError, TrainingError
 from lite_selfplay.models.backends.transformers import load_base
 from lite_selfplay.models.chat import Chat
 from lite_selfplay.models.generation.sampling import GenerationRequest
+from lite_selfplay.runs.report.steps import stream_metrics
 from lite_selfplay.testing import as_sampled
 from lite_selfplay.training.optimizer import optimizer_state
 from lite_selfplay.training.trainer import SelfPlayTrainer, reference_name
@@ -53,6 +54,13 @@ CHALLENGES = [[3, 0, 2, 0.5], [0, 0, 3]]
 
 def episode(**options: Any) -> Episode:
     return Episode([stream("drafter", "A", DRAFTS, **options), stream("challenger", "B", CHALLENGES, **options)])
+
+
+DRAWN = stream("drafter", "A", DRAFTS).groups
+
+
+def replace_rewards(group: Group, change: Callable[[float], float]) -> Group:
+    return Group([dataclasses.replace(s, reward=change(s.reward or 0.0)) for s in group.samples])
 
 
 class Harness:
@@ -513,6 +521,24 @@ def test_stale_or_foreign_completions_are_refused(harness: Callable[..., Harness
         harness({}).step(foreign)
     with pytest.raises(GameError, match="at update 1, but holds a completion by 'A' at update 0"):
         harness({}).step(episode(), episode())
+    own = dataclasses.replace(DRAWN[0].samples[0], advantage=1.0, completion=completion("B", 0))
+    with pytest.raises(GameError, match="but holds a completion by 'B'"):  # an advantage of its own changes nothing
+        harness({}).step(Episode([Stream("drafter", [Group([own])])]))
+
+
+def test_a_baseline_is_reinforce_with_what_is_left_of_the_reward(harness: Callable[..., Harness]):
+    """Bit by bit the same weights, from rewards that are still the returns."""
+    less = [replace_rewards(group, lambda r: r - 0.7) for group in DRAWN]
+    known = [dataclasses.replace(group, baseline=0.7) for group in DRAWN]
+    one = harness({}, minibatches=2).step(Episode([Stream("drafter", less, credit="reinforce")]))
+    other = harness({}, minibatches=2).step(Episode([Stream("drafter", known, credit="baseline")]))
+    got, wanted = states(other.backend)["A"], states(one.backend)["A"]
+    assert all(torch.equal(got[name], wanted[name]) for name in wanted)
+    assert moved(states(harness({}).backend), states(other.backend), "A")
+    (stream,) = other.reports[0].episode.streams
+    line = stream_metrics(stream, other.reports[0].advantages[0], other.reports[0].streams[0])
+    assert line["reward_mean"] == pytest.approx(13 / 10)
+    assert (line["groups"], line["zero_variance_groups"]) == (3, 0)
 
 
 # Numbers that are not finite
@@ -760,11 +786,13 @@ def test_samples_that_do_not_follow_the_policy_are_refused(
 
     with pytest.raises(GameError, match=rf"^the drafter's stream trains seat 'A' on .* sampled with {said}, .*mask"):
         harness({}).step(all_of(asked))
-    # Masked ones are left out, and those with an advantage of their own are examples with a weight.
+    with pytest.raises(GameError, match="make it an example"):  # a reward with an advantage of its own is no example
+        harness({}).step(all_of(lambda s: dataclasses.replace(asked(s), advantage=1.0)))
+    # Masked ones are left out, and those with an advantage and no reward are examples with a weight.
     assert (
         harness({}).step(all_of(lambda s: dataclasses.replace(asked(s), masked=True))).reports[0].streams[0].rows == 0
     )
-    weighted = harness({}).step(all_of(lambda s: dataclasses.replace(asked(s), advantage=1.0)))
+    weighted = harness({}).step(all_of(lambda s: dataclasses.replace(asked(s), reward=None, advantage=1.0)))
     assert weighted.reports[0].streams[0].rows == 10
     assert weighted.reports[0].streams[0].sampler_gap is None  # it was not the policy that was sampled
     assert weighted.reports[0].streams[0].base_gap > 0

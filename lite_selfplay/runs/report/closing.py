@@ -129,7 +129,8 @@ def _next(
         task = config.tasks.train or ""
         known = task and not re.search(r"\.(jsonl?|csv)\b", task)
         held_out = shlex.quote(task) if known else "HELD_OUT.jsonl"
-        ways.append(("to measure it on problems it has not seen", f"lite-selfplay eval {run} --tasks {held_out}"))
+        measure = ("to measure it on problems it has not seen", f"lite-selfplay eval {run} --tasks {held_out}")
+        ways.append(("to measure it", f"lite-selfplay eval {run}") if game.without_tasks else measure)
     *earlier, last = evaluations.values() or [{}]
     alike = [old for old in earlier if (old["mode"], *_problems(old)) == (last["mode"], *_problems(last))]
     if not over and alike and all(_overall(old) < _overall(last) for old in alike):
