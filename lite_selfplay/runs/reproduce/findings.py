@@ -225,6 +225,13 @@ def table(experiment: Experiment, records: Sequence[Record]) -> str:
         ]
     for arm, rate in dict.fromkeys((record["arm"], record.get("rate")) for record in records):
         lines += [f"- {arm}: learning rate {rate:g}, chosen by the search"] if rate is not None else []
+    for arm in experiment.arms:
+        noted: dict[str, list[float]] = {}
+        for record in records:
+            for key, value in record["training"].get("game", {}).items() if record["arm"] == arm else ():
+                noted.setdefault(key, []).append(value)
+        means = ", ".join(f"{as_words(key)} {fmean(values):.3g}" for key, values in noted.items())
+        lines += [f"- {arm}, means over steps and seeds: {means}"] if means else []
     for record in records:
         said = record["training"].get("closing", ())
         lines += [f"- {record['arm']}, seed {record['seed']}: {line.strip()}" for line in said]
