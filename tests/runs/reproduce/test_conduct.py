@@ -111,7 +111,7 @@ def test_each_arm_gets_the_rate_that_won_the_search_and_processes_share_the_work
         made.append((seed, name, arm.set.get("seats.*.lr")))
         if experiment.name == "small" and name == "taught":
             other.release()
-        share = shares.get(name, (0.0, 0.0))[seed - 7]
+        share = shares[name][seed - 7] if name in shares else 0.0
         seats = {"solver": {"pass_at_1": share, "tokens_final_mean": 1, "tokens_total_mean": 1, "samples": 1}}
         directions = {"directions": {"A->B": seats["solver"]}, "mean_of_directions": share} if "two" in name else {}
         evaluation = {"tasks": "letters", "mode": "single", "seats": seats, **directions, "temperature": 0, "top_p": 1}
@@ -129,3 +129,9 @@ def test_each_arm_gets_the_rate_that_won_the_search_and_processes_share_the_work
     assert made[8:] == [(0, "two", 1e-3), (0, "base", None), (0, "taught", None), (0, "one", 1e-4), (0, "again", None)]
     assert [found["arm"] for found in records] == list(searched.arms)
     assert "| two at 0.001 | 62.5 [" in (tmp_path / "out" / "search" / "table.md").read_text()
+    # It may grow, and what is there is not done again; it may not shrink.
+    made.clear()
+    conduct(searched.model_copy(update={"seeds": (0, 1)}), tmp_path / "out", progress=Progress())
+    assert made == [(1, "one", 1e-4), (1, "again", None), (1, "two", 1e-3), (1, "taught", None)]
+    with pytest.raises(RunFolderError, match="holds another experiment"):
+        conduct(searched, tmp_path / "out", progress=Progress())
