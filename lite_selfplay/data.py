@@ -171,7 +171,8 @@ class Group:
 class Stream:
     """What one role produced in one step.
 
-    `drop_zero_variance`: groups without variance leave the loss and its normaliser (they are counted either way).
+    `drop_zero_variance`: groups without variance leave the mean of the policy's terms; a KL term holds for their rows
+    as for all others.
     `replay`: the update uses the ratio to the stored log-probabilities instead of treating the samples as on-policy;
     the completions may be of any seat and any age. Raises GameError for credit `baseline` where a group has none.
     """
