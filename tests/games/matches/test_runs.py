@@ -1,0 +1,87 @@
+"""Matches trained for real on the random model: killed at a turn, checked at every turn, and their example."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from lite_selfplay import RunConfig, resume, train
+from lite_selfplay.games import find_game
+from lite_selfplay.games.matches import MatchOptions
+from lite_selfplay.testing import ScriptedTable, check_game
+from tests.made import play, same_weights, seat_weights
+
+ROOT = Path(__file__).parents[3]
+TICTACTOE = f"{ROOT / 'examples' / 'tictactoe.py'}:TicTacToe"
+KILLED_AT = """
+import os, signal, sys
+from pathlib import Path
+from lite_selfplay import resume
+from lite_selfplay.training.rollout import LiveTable
+
+whole, asked = LiveTable.ask, [0]
+
+def ask(self, *args, **rest):
+    asked[0] += 1
+    if asked[0] == int(sys.argv[2]):
+        os.kill(os.getpid(), signal.SIGKILL)
+    return whole(self, *args, **rest)
+
+LiveTable.ask = ask
+resume(Path(sys.argv[1]), steps=3)
+"""
+
+
+def config(folder: Path, steps: int) -> RunConfig:
+    return RunConfig(
+        game={"name": "kuhn", "renew": 1, "exact_every": 1},
+        model="tiny",
+        precision="fp32",
+        steps=steps,
+        group_size=4,
+        problems_per_step=4,
+        cold_start={"steps": 8},
+        seats={"*": {"lr": 1e-3, "schedule": "constant", "warmup": 0.0}},
+        run={"save_every": 1, "keep_checkpoints": 9, "dir": folder, "preflight": False},
+    )
+
+
+def test_a_run_killed_at_a_turn_goes_on_to_the_bit_and_follows_its_sampler_at_every_turn(tmp_path: Path):
+    whole, killed = train(config(tmp_path / "whole", 3)), tmp_path / "killed"
+    train(config(killed, 1))
+    for turn in (2, 3):  # within the second step, of two or three turns
+        ended = subprocess.run([sys.executable, "-c", KILLED_AT, str(killed), str(turn)], cwd=ROOT, env=os.environ)
+        assert ended.returncode == -signal.SIGKILL
+    again = resume(killed, steps=3)
+    for seat in ("A", "B"):
+        assert same_weights(*(seat_weights(run.path, 3, seat) for run in (whole, again)))
+        assert not same_weights(*(seat_weights(whole.path, step, seat) for step in (1, 3)))
+    assert [row["game"] for row in again.metrics_rows()] == [row["game"] for row in whole.metrics_rows()]
+    for row in whole.metrics_rows():
+        assert [stream["seat"] for stream in row["streams"].values()] == (["A", "B"] if row["step"] % 2 else ["B", "A"])
+        assert all(stream["sampler_gap"] < 1e-5 for stream in row["streams"].values())
+    assert {row["turn"] for row in whole.episodes()} >= {1, 2}
+
+
+def test_tictactoe_by_hand_and_against_a_perfect_opponent():
+    game = find_game(TICTACTOE)
+    check_game(game(), script={"crosses": ["5", "1", "9", "x"], "noughts": ["1", "2", "3", "7"]})
+    board = game().make(Random(0))
+    for player, move in ((0, "1"), (1, "4"), (0, "2"), (1, "5"), (0, "3")):
+        assert board.turn()[0] == player  # type: ignore[index]
+        board.act(player, move)
+    assert (board.turn(), list(board.returns())) == (None, [1, -1])
+    perfect = game(MatchOptions(opponent="perfect"), group_size=8, problems_per_step=4)
+    lines = {role: list("579132468") for role in game.roles}
+    episode = play(perfect, ScriptedTable(lines))
+    assert {s.reward for st in episode.streams for g in st.groups for s in g.samples} <= {-1.0, 0.0, -1.5}
+    played = play(game(MatchOptions(opponent="random"), group_size=8, problems_per_step=4), ScriptedTable(lines))
+    assert max(s.reward or 0 for st in played.streams for g in st.groups for s in g.samples) == 1.0
+
+
+def test_the_example_is_short():
+    assert len((ROOT / "examples" / "tictactoe.py").read_text().splitlines()) < 100
