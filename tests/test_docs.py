@@ -1,4 +1,4 @@
-"""The pages agree with the code: links, the API reference, and the commands, flags and keys that they name."""
+"""The pages agree with the code: links, the API reference and the keys that they name (commands: test_snippets.py)."""
 
 import inspect
 import os
@@ -7,15 +7,11 @@ import subprocess
 import sys
 from importlib import import_module
 from pathlib import Path
-from typing import Any
 
 import pytest
-import typer
 
 import lite_selfplay
-from lite_selfplay.config import keys_of, preset_names
-from lite_selfplay.games import game_names
-from lite_selfplay_cli.app import app
+from lite_selfplay.config import keys_of
 
 ROOT = Path(lite_selfplay.__file__).parents[1]
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("benchmarks/*.md")])
@@ -110,46 +106,7 @@ def test_the_site_is_built_without_a_warning(tmp_path: Path):
     assert built.returncode == 0, built.stderr
 
 
-# Commands, flags and keys
-
-
-def flags_of(words: list[str]) -> set[str] | None:
-    """The flags of the command that a line begins with; None where there is none."""
-    command: Any = typer.main.get_command(app)
-    for word in words:
-        if not hasattr(command, "commands"):
-            break
-        if word not in command.commands:
-            return None
-        command = command.commands[word]
-    return {flag for parameter in command.params for flag in (*parameter.opts, *parameter.secondary_opts)}
-
-
-def shown_commands() -> list[tuple[str, str]]:
-    """Each `lite-selfplay ...` of a fenced block, continuation lines joined, without its comment."""
-    found = []
-    for page, text in TEXTS.items():
-        for block in re.findall(r"^```\w*\n(.*?)^```$", text, re.MULTILINE | re.DOTALL):
-            for line in re.sub(r"\\\n", " ", block).splitlines():
-                if match := re.match(r"!?lite-selfplay (.*?)(?:\s+#.*)?$", line):
-                    found.append((page, match[1]))
-    return found
-
-
-def test_there_are_commands_in_the_pages():
-    assert len(shown_commands()) > 20
-
-
-@pytest.mark.parametrize(("page", "line"), shown_commands())
-def test_a_command_in_a_page_exists_with_its_flags(page: str, line: str):
-    words = line.split()
-    flags = flags_of(words)
-    assert flags is not None
-    assert {word for word in words if word.startswith("--")} <= flags
-    if "--preset" in words:
-        assert words[words.index("--preset") + 1] in preset_names()
-    if words[0] in ("train", "cold-start") and words[1].isalpha():
-        assert words[1] in game_names()
+# Keys
 
 
 @pytest.mark.parametrize("page", TEXTS)

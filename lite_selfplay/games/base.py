@@ -63,8 +63,8 @@ class Game:
 
     roles: ClassVar[tuple[str, ...]]
     sources: tuple[str, ...] = ("problems",)
-    needs_answers: ClassVar[bool] = True
-    own_labels: ClassVar[bool] = False
+    needs_answers: bool = True
+    own_labels: bool = False
     without_tasks: ClassVar[bool] = False
     runs_programs: bool = False
     default_tasks: str | None = None
