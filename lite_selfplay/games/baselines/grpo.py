@@ -25,12 +25,16 @@ from lite_selfplay.games.worked_examples import worked_example
 
 
 class SoloOptions(GameOptions):
-    """`format_weight` is lambda, what a well-formed completion earns; `budget=paired` samples 2N a problem. `reward`:
-    what a completion is paid for besides, the problems' `answers` or one of three that look at no answer."""
+    """`format_weight` is lambda, what a well-formed completion earns; `budget=paired` samples 2N a problem.
+
+    `reward`: what a completion is paid for besides, the problems' `answers` or one of three that look at no answer.
+    `drop_zero_variance`: groups without variance leave the mean over completions, as in Agon's paper; TRL keeps them.
+    """
 
     reward: Literal["answers", "majority", "format", "random"] = "answers"
     format_weight: float = 0.5
     budget: Literal["paired", "single"] = "paired"
+    drop_zero_variance: bool = False
 
 
 class Solo(Game):
@@ -77,7 +81,7 @@ class Solo(Game):
             if self.options.reward == "majority":
                 log["label_accuracy"] = _labels_right(groups, credits, known)
             groups = [self._credited(*row) for row in zip(groups, credits, known, strict=True)]
-        return Episode(streams=[Stream("solver", groups, drop_zero_variance=True)], log=log)
+        return Episode(streams=[Stream("solver", groups, drop_zero_variance=self.options.drop_zero_variance)], log=log)
 
     def _credits(self, table: Table, answers: list[list[Completion]]) -> list[list[bool]]:
         """c of each completion where no answer is looked at."""

@@ -12,7 +12,7 @@ from pydantic_core import PydanticCustomError
 from lite_selfplay.config import FLAT_KEYS, RunConfig, merge, nested, preset_layer, set_key
 from lite_selfplay.config.layers import FILE_LIMIT, parse_mapping
 from lite_selfplay.config.sections import Section
-from lite_selfplay.config.user_files import read_utf8
+from lite_selfplay.config.user_files import places_in, read_utf8, require_accepted
 from lite_selfplay.errors import ConfigError, UnknownNameError
 from lite_selfplay.evaluation.suites import find_suite
 from lite_selfplay.games import make_game
@@ -256,4 +256,9 @@ def load_experiment(name: str, scale: str = "full") -> Experiment:
             raise ConfigError(f"{name}: arms.{arm} is the cold start, and there is none")
     if found.against not in found.arms:
         raise ConfigError(f"{name}: baseline names {found.baseline!r}, which is no arm")
+    taught = found.cold_start_config((found.cold_start or {}).get("game", "self-refine"), 0, Path())
+    for config in (taught, *(found.config(arm, 0, Path(), None) for arm in found.trained())):
+        require_accepted(places_in(config.values()), name)
+    for spec in (spec for one in found.evaluations for spec in one.specs):
+        require_accepted(places_in({"eval": {"tasks": spec}}), name)
     return found
