@@ -1,21 +1,19 @@
-"""The pages agree with the code: links, the API reference, and the commands, flags and keys that they name."""
+"""The pages agree with the code: links, the API reference and the keys that they name (commands: test_snippets.py)."""
 
 import inspect
+import json
 import os
 import re
 import subprocess
 import sys
 from importlib import import_module
 from pathlib import Path
-from typing import Any
 
 import pytest
-import typer
 
 import lite_selfplay
-from lite_selfplay.config import keys_of, preset_names
-from lite_selfplay.games import game_names
-from lite_selfplay_cli.app import app
+from lite_selfplay.config import keys_of
+from lite_selfplay.runs.view.server import page_file
 
 ROOT = Path(lite_selfplay.__file__).parents[1]
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("benchmarks/*.md")])
@@ -110,46 +108,18 @@ def test_the_site_is_built_without_a_warning(tmp_path: Path):
     assert built.returncode == 0, built.stderr
 
 
-# Commands, flags and keys
+def test_the_run_that_the_site_shows_is_todays_page_and_small():
+    text = (ROOT / "docs" / "run.html").read_text(encoding="utf-8")
+    assert len(text) < 300_000
+    for name in ("style.css", "charts.js", "page.js"):
+        assert page_file(name) in text, f"{name} has changed since: make page RUN=docs/run.html"
+    (run,) = json.loads(re.findall(r'<script type="application/json" id="held">(.*?)</script>', text, re.DOTALL)[0])
+    assert run["overview"]["played"] == run["overview"]["asked_for"] == 40
+    assert len(run["cases"]) == 4
+    assert not re.search(r"/(?:tmp|root|home|work)/", text)
 
 
-def flags_of(words: list[str]) -> set[str] | None:
-    """The flags of the command that a line begins with; None where there is none."""
-    command: Any = typer.main.get_command(app)
-    for word in words:
-        if not hasattr(command, "commands"):
-            break
-        if word not in command.commands:
-            return None
-        command = command.commands[word]
-    return {flag for parameter in command.params for flag in (*parameter.opts, *parameter.secondary_opts)}
-
-
-def shown_commands() -> list[tuple[str, str]]:
-    """Each `lite-selfplay ...` of a fenced block, continuation lines joined, without its comment."""
-    found = []
-    for page, text in TEXTS.items():
-        for block in re.findall(r"^```\w*\n(.*?)^```$", text, re.MULTILINE | re.DOTALL):
-            for line in re.sub(r"\\\n", " ", block).splitlines():
-                if match := re.match(r"!?lite-selfplay (.*?)(?:\s+#.*)?$", line):
-                    found.append((page, match[1]))
-    return found
-
-
-def test_there_are_commands_in_the_pages():
-    assert len(shown_commands()) > 20
-
-
-@pytest.mark.parametrize(("page", "line"), shown_commands())
-def test_a_command_in_a_page_exists_with_its_flags(page: str, line: str):
-    words = line.split()
-    flags = flags_of(words)
-    assert flags is not None
-    assert {word for word in words if word.startswith("--")} <= flags
-    if "--preset" in words:
-        assert words[words.index("--preset") + 1] in preset_names()
-    if words[0] in ("train", "cold-start") and words[1].isalpha():
-        assert words[1] in game_names()
+# Keys
 
 
 @pytest.mark.parametrize("page", TEXTS)

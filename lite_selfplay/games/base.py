@@ -167,7 +167,7 @@ class Game:
 
     @classmethod
     def closing(cls, log: Mapping[str, Any]) -> list[str]:
-        """What a game that ends by itself says of its run, from the log of its last step."""
+        """What a game says of its run, one that ends by itself only then, from the log of its last step."""
         return []
 
     @classmethod

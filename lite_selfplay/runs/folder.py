@@ -56,7 +56,7 @@ class RunFolder:
                 raise self._taken()
 
     def _taken(self) -> RunFolderError:
-        again = f", or go on with `lite-selfplay train --resume {self.path}`"
+        again = f", or go on with `{self.go_on()}`"
         return RunFolderError(
             f"{self.path} exists already and a run folder is never overwritten: choose another --run-dir"
             f"{again if os.path.isfile(self.path / CONFIG) else ''}"

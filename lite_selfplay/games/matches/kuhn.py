@@ -71,6 +71,9 @@ def equilibrium(alpha: float = 0.2) -> dict[str, float]:
     return {**first, "Jp": 1 / 3, "Qp": 0.0, "Kp": 1.0, "Jb": 0.0, "Qb": 1 / 3, "Kb": 1.0}
 
 
+_FAMILY = {place: (equilibrium(0)[place], equilibrium(1 / 3)[place]) for place in SETS}
+
+
 class KuhnPoker(Environment):
     """A match of Kuhn poker."""
 
@@ -98,10 +101,9 @@ class KuhnPoker(Environment):
 
 
 def seen(place: str) -> str:
-    """What a player sees in an information set: its card and the moves so far, each eight times over, as a random base
-    hardly tells a single letter from another."""
-    moves = "".join(8 * move for move in place[1:]) or 8 * "-"
-    return f"Kuhn poker {8 * place[0]}, moves {moves}: p (pass) or b (bet)?"
+    """What a player sees in an information set: its card, the moves so far, and a letter of the set's own, many times
+    over, as a random base hardly tells one sentence from another by a single letter."""
+    return f"Kuhn poker, card {place[0]}, moves {place[1:] or 'none'}: {32 * 'ABCDEFGHIJKL'[SETS.index(place)]}"
 
 
 def in_equilibrium(environment: Environment, player: int, rng: Random) -> str:
@@ -128,8 +130,8 @@ class Kuhn(MatchGame):
     opponents: ClassVar = {"random": at_random, "equilibrium": in_equilibrium}
     recipe: ClassVar[dict[str, Any]] = {
         "run": {"steps": 320, "group_size": 16, "problems_per_step": 24, "max_completion_tokens": 2},
-        "cold_start": {"enabled": True, "steps": 20, "lr": 1e-3},
-        "seats": {"*": {"lr": 1e-3}},
+        "cold_start": {"enabled": True, "steps": 80, "lr": 2e-3},
+        "seats": {"*": {"lr": 1e-3, "clip": 0.05}},
     }
     figures: ClassVar[Sequence[Figure]] = (
         Figure("nash_conv", "NashConv", how="last", word="NashConv",
@@ -137,8 +139,8 @@ class Kuhn(MatchGame):
         Figure("nash_conv_average", "NashConv of the averaged policy", how="last"),
         Figure("exact_value", "exact value for the first player", how="last", about="In equilibrium -1/18."),
         Figure("illegal_mass", "probability of an illegal move", "share", how="last"),
-        Figure("first", "probability of a bet, first player (in equilibrium)", "share", how="last"),
-        Figure("second", "probability of a bet, second player (in equilibrium)", "share", how="last"),
+        *(Figure(role, f"probability of a bet, {role} player", "share", how="last", within=_FAMILY,
+                 about="The bands are where the equilibria lie.") for role in roles),
         *MatchGame.figures,
     )  # fmt: skip
 
@@ -181,14 +183,18 @@ class Kuhn(MatchGame):
             weight = (step + 1) * (1 - policy[place[0]] if len(place) == 3 else 1.0)
             sums[0], sums[1] = sums[0] + weight * policy[place], sums[1] + weight
         average = {place: sums[0] / (sums[1] or 1.0) for place, sums in self.average.items()}
-        low, high = equilibrium(0), equilibrium(1 / 3)
-        span = {p: f"{low[p]:.2g}" + (f" to {high[p]:.2g}" if high[p] > low[p] else "") for p in SETS}
-        named = [{f"{place} ({span[place]})": policy[place] for place in own} for own in (SETS[:6], SETS[6:])]
         return {
             "nash_conv": nash_conv(policy),
             "nash_conv_average": nash_conv(average),
             "exact_value": value(policy),
             "illegal_mass": 1 - sum(legal) / len(legal),
-            "first": named[0],
-            "second": named[1],
+            "first": {place: policy[place] for place in SETS[:6]},
+            "second": {place: policy[place] for place in SETS[6:]},
         }
+
+    @classmethod
+    def closing(cls, log: Mapping[str, Any]) -> list[str]:
+        if "nash_conv" not in log:
+            return []
+        last, average, worth = (f"{log[key]:.3f}" for key in ("nash_conv", "nash_conv_average", "exact_value"))
+        return [f"NashConv {last}, of the averaged policy {average} (0 in equilibrium); value {worth} (-0.056)"]

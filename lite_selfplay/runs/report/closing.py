@@ -34,7 +34,8 @@ def closing_report(
     called a change that chance explains.
     """
     lines = _evaluated(evaluations) if evaluations else []
-    own = game.closing(metrics[-1]["game"]) if metrics and metrics[-1].get("over") is True else []
+    ended = metrics and (metrics[-1].get("over") is True or not game.open_ended)
+    own = game.closing(metrics[-1]["game"]) if ended else []
     lines += own
     for count, what in (
         (_silent_steps(metrics, game), "gave no signal (equal rewards in every group)"),

@@ -220,7 +220,7 @@ function stepper() {
   const known = steps(), run = state.runs[state.run];
   $("step").value = state.step === null ? "" : state.step;
   $("step").disabled = !known.length;
-  $("of").textContent = `of ${Math.max(run.played, (known.at(-1) ?? -1) + 1).toLocaleString("en")}`;
+  $("of").textContent = `of ${Math.max(run.played, known.at(-1) ?? 0).toLocaleString("en")}`;
   $("before").disabled = !known.length || state.step <= known[0];
   $("after").disabled = !known.length || state.step >= known.at(-1);
 }

@@ -111,10 +111,11 @@ def test_the_exact_policy_is_that_of_all_spellings_of_the_moves():
     assert log["nash_conv_average"] == pytest.approx(0, abs=1e-9)
     assert log["exact_value"] == pytest.approx(-1 / 18)
     assert log["illegal_mass"] == pytest.approx(0.1)
-    assert log["first"]["J (0 to 0.33)"] == pytest.approx(0.2)
-    assert log["second"]["Qb (0.33)"] == pytest.approx(1 / 3)
+    assert log["first"]["J"] == pytest.approx(0.2)
+    assert log["second"]["Qb"] == pytest.approx(1 / 3)
     assert len(log["first"]) == len(log["second"]) == 6
     assert "NashConv 0" in " ".join(type(game).step_words({**log, "nash_conv": 0.0}))
+    assert type(game).closing(log)[0].startswith("NashConv 0.000, of the averaged policy 0.000")
     again = make_game("kuhn", {"exact_every": 2})
     again.restore(game.state())
     assert again.state() == game.state()
@@ -129,11 +130,10 @@ def test_policies_are_averaged_by_how_often_they_are_played():
         bets = True
 
         def score(self, role: str, completions: Any, *, seat: str | None = None) -> Any:
-            found = super().score(role, completions)
-            return [type(s)([0.0 if (one.text == "b") == self.bets else -1e9], []) if one.text in "pb" else s
-                    for one, s in zip(completions, ScriptedTable.score(self, role, completions), strict=True)] and [
-                type(s)([0.0 if one.text == ("b" if self.bets else "p") else -1e9], [])
-                for one, s in zip(completions, found, strict=True)]  # fmt: skip
+            scores = ScriptedTable.score(self, role, completions)
+            move = "b" if self.bets else "p"
+            pairs = zip(completions, scores, strict=True)
+            return [type(s)([0.0 if one.text == move else -1e9], []) for one, s in pairs]
 
     table = Pure({"first": ["p"], "second": ["p"]})
     play(game, table, 0)
