@@ -67,9 +67,11 @@ def evaluate(
     shots: Annotated[
         int | None, typer.Option(help="Worked examples before each problem, 0 to 5: for base models.")
     ] = None,
-    temperature: Annotated[float | None, typer.Option(help="0 is greedy.", show_default="0.6; 1 in versus")] = None,
+    temperature: Annotated[
+        float | None, typer.Option(help="0 is greedy.", show_default="0.6; in versus the run's")
+    ] = None,
     top_p: Annotated[
-        float | None, typer.Option(help="Nucleus sampling; 1 switches it off.", show_default="0.95; 1 in versus")
+        float | None, typer.Option(help="Nucleus sampling; 1 switches it off.", show_default="0.95; in versus 1")
     ] = None,
     max_completion_tokens: Annotated[
         int | None, typer.Option(help="Cap of a completion.", show_default="the run's; for a base model the task's")
@@ -130,11 +132,12 @@ def evaluate(
     from lite_selfplay.tasks import split_specs
 
     chosen = None if suite is None else find_suite(suite)
-    matches = mode == "versus"
+    spoken = {"temperature": 1.0, "top_p": 1.0} if mode == "versus" else {}
     if tasks is None and chosen is None and (Path(target) / CONFIG).is_file():
         played = RunFolder.open(Path(target)).config()
-        if played.tasks.train is None:  # a game that draws no problems is its own task
-            tasks, matches = played.game.name, True
+        if played.tasks.train is None:  # a game that draws no problems is its own task, and its policy is measured
+            tasks, own = played.game.name, next(iter(played.roles.values()))
+            spoken = {"temperature": own.temperature, "top_p": 1.0}
     if (tasks is None) == (chosen is None):
         raise RequestError("an evaluation takes --tasks, or --suite in its place: give one of them")
     asked = list(chosen.samples) if chosen else split_specs(tasks or "")
@@ -143,8 +146,8 @@ def evaluate(
         "samples": samples,
         "k": _numbers("--k", k),
         "shots": shots,
-        "temperature": 1.0 if temperature is None and matches else temperature,
-        "top_p": 1.0 if top_p is None and matches else top_p,
+        "temperature": temperature,
+        "top_p": top_p,
         "max_completion_tokens": max_completion_tokens,
         "seed": seed,
         "seats": None if seats is None else tuple(dict.fromkeys(name.strip() for name in seats.split(","))),
@@ -155,7 +158,7 @@ def evaluate(
         "answer_from": answer_from,
     }
     chosen_here = {name: value for name, value in given.items() if value is not None}
-    settings = Settings(**{**(chosen.settings(target) if chosen else {}), **chosen_here})
+    settings = Settings(**{**spoken, **(chosen.settings(target) if chosen else {}), **chosen_here})
     names = [name.strip() for name in mode.split(",")] if mode else list(chosen.modes if chosen else ())
     progress = PlainProgress(flags.to_stderr)
     found = [
@@ -165,7 +168,7 @@ def evaluate(
     ]
     if not here().main:
         return
-    pairs = _compared(found, against, disagreements, seats)
+    pairs = _compared(found, against, disagreements, None if spoken else seats)
     if as_json:
         flags.echo_json(_as_json(found, pairs, chosen))
         return

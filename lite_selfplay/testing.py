@@ -264,7 +264,7 @@ def noisy_script(game: Game) -> Script:
         for mark, lines in _STEPWISE.items():
             if mark in prompt:
                 return lines[rng.randrange(len(lines))]
-        if prompt.startswith("Kuhn poker"):
+        if prompt.startswith("Kuhn "):
             return _MOVES[rng.randrange(len(_MOVES))]
         if "begins with its number" in prompt:
             return _LISTS[rng.randrange(len(_LISTS))]

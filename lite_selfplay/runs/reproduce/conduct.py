@@ -56,7 +56,7 @@ def conduct(
         (seed, name, arm, out / f"seed-{seed}" / f"{name}.json")
         for seed in experiment.seeds
         for name, arm in experiment.arms.items()
-        if arm.start != "base" or seed == experiment.seeds[0]
+        if seed in (experiment.seeds[:1] if arm.start == "base" else arm.seeds or experiment.seeds)
     ]
     try:
         for patience in (0, -1):  # what another process is at work on is waited for at the end
@@ -241,6 +241,7 @@ def _spent(path: Path) -> dict[str, Any]:
         "tokens": sum(row["tokens"]["generated"] for row in rows),
         "game": _means([row.get("game", {}) for row in rows]),
         "closing": load_run(path).game()[0].closing(rows[-1].get("game", {})),
+        "last_step": rows[-1].get("game", {}),
         "environment": read_json(RunFolder(path).path / "environment.json"),
     }
 

@@ -30,8 +30,9 @@ class ArmSection(Section):
 
     `set` are keys of the configuration (`game.reward: coop`), laid over those that all arms share. `mode`, `seats` and
     `shots`: how it is measured, by default as its game, and the suite, say; among the seats may be `solver@best`, or a
-    snapshot. `cold_start`: the game that teaches its seats, where that is not the experiment's. `paper`: what the paper
-    found, in its words, by the task or the mean of a suite that it is of.
+    snapshot. `seeds`: those of the experiment's that it is trained with, where these are not all. `cold_start`: the
+    game that teaches its seats, where that is not the experiment's. `paper`: what the paper found, in its words, by the
+    task or the mean of a suite that it is of.
     """
 
     about: str = ""
@@ -43,6 +44,7 @@ class ArmSection(Section):
     seats: tuple[str, ...] | None = None
     shots: int | None = Field(None, ge=0)
     cold_start: str | None = None
+    seeds: tuple[int, ...] | None = None
     paper: dict[str, str] = Field(default_factory=dict)
 
     def at(self, rate: float) -> "ArmSection":
