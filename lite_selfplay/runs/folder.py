@@ -5,6 +5,7 @@ import difflib
 import json
 import os
 import platform
+import re
 import shlex
 import subprocess
 from collections.abc import Iterable, Iterator, Mapping
@@ -161,7 +162,8 @@ class RunFolder:
         """The command that goes on with the run, or the call, where its reward was given in Python. `again` and `more`:
         what the command is given besides the folder."""
         if (reward := self.code().get("reward")) is not None:
-            return f"resume({str(self.path)!r}, reward={reward.get('name')})"
+            name = re.sub(r"[^\w.<>]", "", str(reward.get("name")))  # it may be a stranger's, and is there to be copied
+            return f"resume({str(self.path)!r}, reward={name})"
         return f"lite-selfplay train --resume {shlex.quote(str(self.path))}{again}{more}"
 
     def seats(self) -> dict[str, Path]:

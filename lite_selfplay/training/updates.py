@@ -91,11 +91,6 @@ class Learning:
     def __post_init__(self) -> None:
         self.agreement = Agreement(self.stream.role, self.update.seat)
 
-    @property
-    def is_examples(self) -> bool:
-        """Whether they are learned from by their likelihood alone."""
-        return all(sample.is_example for group in self.stream.groups for sample in group.samples)
-
     def moves(self, part: int) -> bool:
         """Whether a part has a row that can give a gradient."""
         return bool(moving(self.parts[part], self.role))
