@@ -79,9 +79,9 @@ $(VENV)-unsloth/.installed: $(STAMP) requirements-unsloth.lock
 test-unsloth: $(VENV)-unsloth/.installed
 	$(VENV)-unsloth/bin/python -m pytest -q --timeout 600 tests/unsloth
 
-# The core tests with the oldest and the newest releases that pyproject.toml lets in, torch aside, and whether the wheel can
-# be installed beside hydra-core and omegaconf, unsloth, vllm and inspect-ai. It needs a network, and somebody else's release
-# may turn it red: it is no part of test.
+# The core tests with the oldest and the newest releases that pyproject.toml lets in, torch aside, and with Python 3.12 and
+# 3.13 where they are on the path; and whether the wheel can be installed beside hydra-core and omegaconf, unsloth, vllm and
+# inspect-ai. It needs a network, and somebody else's release may turn it red: it is no part of test.
 test-versions: $(STAMP)
 	@$(PYTHON) -m venv $(VENV)-uv && $(VENV)-uv/bin/python -m pip install --quiet --disable-pip-version-check uv
 	UV=$(VENV)-uv/bin/uv $(BIN)/python tests/versions.py
@@ -124,4 +124,4 @@ lock:
 	rm -rf $(VENV)-lock
 
 clean:
-	rm -rf $(VENV) $(VENV)-unsloth $(VENV)-uv $(VENV)-oldest $(VENV)-newest $(VENV)-dist build dist site *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(VENV)-unsloth $(VENV)-uv $(VENV)-oldest $(VENV)-newest $(VENV)-3.1? $(VENV)-dist build dist site *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
