@@ -16,7 +16,7 @@ WHEELS ?= .wheels
 # Tests start many processes. Where an environment forbids Python to keep compiled modules, each would compile them all.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo docs dist test check test-fast test-faults test-ranks test-hostile format lock clean test-long test-gpu gpu-wheels test-unsloth test-versions weight
+.PHONY: demo docs dist page test check test-fast test-faults test-ranks test-hostile format lock clean test-long test-gpu gpu-wheels test-unsloth test-versions weight
 
 $(STAMP): pyproject.toml requirements-cpu.lock
 	@echo "setting up $(VENV) from requirements-cpu.lock (a few minutes the first time)"
@@ -28,6 +28,15 @@ $(STAMP): pyproject.toml requirements-cpu.lock
 demo: $(STAMP)
 	@$(BIN)/lite-selfplay train $(GAME) --preset demo --seed $(SEED) --minutes $(MINUTES) --run-dir $(RUN)
 	@$(BIN)/lite-selfplay report $(RUN)
+
+# A run as one file, docs/run.html, which the site shows: of RUN=..., else of two minutes of training. RUN=docs/run.html
+# puts the page as it is today around the same run.
+# It has the curves of all steps, and the episodes of as many of them as 200,000 characters hold.
+page: MINUTES = 2
+page: $(STAMP)
+	@run="$(RUN)"; test -e "$$run" || \
+	  $(BIN)/lite-selfplay train $(GAME) --preset demo --seed $(SEED) --minutes $(MINUTES) --run-dir "$$run"; \
+	  $(BIN)/python docs/page.py "$$run" docs/run.html
 
 check: $(STAMP)
 	$(BIN)/ruff format --check .
@@ -70,9 +79,9 @@ $(VENV)-unsloth/.installed: $(STAMP) requirements-unsloth.lock
 test-unsloth: $(VENV)-unsloth/.installed
 	$(VENV)-unsloth/bin/python -m pytest -q --timeout 600 tests/unsloth
 
-# The core tests with the oldest and the newest releases that pyproject.toml lets in, torch aside, and whether the wheel can
-# be installed beside hydra-core and omegaconf, unsloth, vllm and inspect-ai. It needs a network, and somebody else's release
-# may turn it red: it is no part of test.
+# The core tests with the oldest and the newest releases that pyproject.toml lets in, torch aside, and with Python 3.12 and
+# 3.13 where they are on the path; and whether the wheel can be installed beside hydra-core and omegaconf, unsloth, vllm and
+# inspect-ai. It needs a network, and somebody else's release may turn it red: it is no part of test.
 test-versions: $(STAMP)
 	@$(PYTHON) -m venv $(VENV)-uv && $(VENV)-uv/bin/python -m pip install --quiet --disable-pip-version-check uv
 	UV=$(VENV)-uv/bin/uv $(BIN)/python tests/versions.py
@@ -115,4 +124,4 @@ lock:
 	rm -rf $(VENV)-lock
 
 clean:
-	rm -rf $(VENV) $(VENV)-unsloth $(VENV)-uv $(VENV)-oldest $(VENV)-newest $(VENV)-dist build dist site *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(VENV)-unsloth $(VENV)-uv $(VENV)-oldest $(VENV)-newest $(VENV)-3.1? $(VENV)-dist build dist site *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

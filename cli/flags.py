@@ -105,11 +105,9 @@ def layers(
     for text in assignments or []:
         flags = merge(flags, nested(parse_assignment(text)))
     if config is not None:
-        layer = load_layer(config)
-        places = places_in(layer)  # what a flag names, the same or another place, is the user's own word
-        named = [key for key in places if (key.split(".")[-1]) in (flags.get(key.split(".")[0]) or {})]
-        require_accepted({key: place for key, place in places.items() if key not in named}, config)
-        found.append(layer)
+        found.append(load_layer(config))
+        named = places_in(merge(found[-1], flags)).items()  # what a flag says is the user's own word
+        require_accepted({key: place for key, place in named if key not in places_in(flags)}, config)
     found.append(flags)
     chosen = {key for layer in found for key, value in layer.items() if value is not None}
     if missing := [key for key in needs if key not in chosen and "preset" not in chosen]:

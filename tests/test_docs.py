@@ -1,6 +1,7 @@
 """The pages agree with the code: links, the API reference and the keys that they name (commands: test_snippets.py)."""
 
 import inspect
+import json
 import os
 import re
 import subprocess
@@ -12,6 +13,7 @@ import pytest
 
 import lite_selfplay
 from lite_selfplay.config import keys_of
+from lite_selfplay.runs.view.server import page_file
 
 ROOT = Path(lite_selfplay.__file__).parents[1]
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("benchmarks/*.md")])
@@ -104,6 +106,17 @@ def test_the_site_is_built_without_a_warning(tmp_path: Path):
         check=False,
     )
     assert built.returncode == 0, built.stderr
+
+
+def test_the_run_that_the_site_shows_is_todays_page_and_small():
+    text = (ROOT / "docs" / "run.html").read_text(encoding="utf-8")
+    assert len(text) < 300_000
+    for name in ("style.css", "charts.js", "page.js"):
+        assert page_file(name) in text, f"{name} has changed since: make page RUN=docs/run.html"
+    (run,) = json.loads(re.findall(r'<script type="application/json" id="held">(.*?)</script>', text, re.DOTALL)[0])
+    assert run["overview"]["played"] == run["overview"]["asked_for"] == 40
+    assert len(run["cases"]) == 4
+    assert not re.search(r"/(?:tmp|root|home|work)/", text)
 
 
 # Keys

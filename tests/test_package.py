@@ -166,6 +166,12 @@ def blocks(page: str, heading: str = "") -> list[str]:
     return [block for language, block in found if not language]
 
 
+def test_what_the_readme_installs_draws_the_charts_that_its_commands_ask_for():
+    (install,) = (line for line in blocks("README.md")[0].splitlines() if "pip install" in line)
+    assert any("--figures" in block for block in blocks("README.md"))
+    assert "[plots]" in install
+
+
 MADE = next(block for block in blocks("docs/start.md") if block.startswith("python -c"))
 
 

@@ -1,14 +1,16 @@
 """Tries the core tests with the oldest and the newest releases that are let in, and the wheel beside its neighbours.
 
-    python tests/versions.py [oldest] [newest] [beside]
+    python tests/versions.py [oldest] [newest] [3.12] [3.13] [beside]
 
-Each end has an environment of its own, made by uv (`$UV`), which takes torch alone from the one this runs in. `beside`
-asks uv whether one set of releases fits the wheel and each of its neighbours. Needs a network, so it is no part of
-`make test`. Warnings of other libraries about themselves are not looked at here.
+Each end has an environment of its own, made by uv (`$UV`), which takes torch alone from the one this runs in. Another
+Python, if `python3.12` is on the path, has the newest releases and a torch of its own: from the index that its platform
+is given, gigabytes on Linux. `beside` asks uv whether one set of releases fits the wheel and each of its neighbours.
+Needs a network, so it is no part of `make test`. Warnings of other libraries about themselves are not looked at here.
 """
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 import sysconfig
@@ -18,7 +20,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
-SETS = {"oldest": "lowest-direct", "newest": "highest"}
+SETS = {"oldest": ("lowest-direct", PYTHON), "newest": ("highest", PYTHON)}
+SETS |= {python: ("highest", python) for python in ("3.12", "3.13") if python != PYTHON}
 OF_TORCH = re.compile(r"(torch|triton|nvidia-|cuda-)")
 NEIGHBOURS = {
     "hydra-core and omegaconf": ["hydra-core", "omegaconf<2.4"],  # whose antlr is of version 4.9
@@ -46,20 +49,29 @@ def main(asked: list[str]) -> int:
 
 
 def tried(name: str) -> bool:
-    """Whether the core tests pass with one end of the bounds."""
+    """Whether the core tests pass with one end of the bounds, or with another Python; also if that is not here."""
+    resolution, wanted = SETS[name]
+    own = wanted == PYTHON
+    interpreter = sys.executable if own else shutil.which(f"python{wanted}")
+    if interpreter is None or subprocess.run([interpreter, "--version"], capture_output=True).returncode:
+        print(f"{name}: not tried, no python{wanted} is on the path", flush=True)
+        return True
     environment = ROOT / f".venv-{name}"
-    wanted = f"torch=={version('torch').partition('+')[0]}"
-    found = resolved(["pyproject.toml", "--extra", "test", "--resolution", SETS[name]], wanted)
-    lines = [line for line in found.splitlines() if not OF_TORCH.match(line)]
+    torch = f"torch=={version('torch').partition('+')[0]}"
+    found = resolved(["pyproject.toml", "--extra", "test", "--resolution", resolution], torch, python=wanted)
+    lines = [line for line in found.splitlines() if not (own and OF_TORCH.match(line))]
     print(f"{name}: {', '.join(filter(SHOWN.match, lines))}", flush=True)
-    uv("venv", "--quiet", "--clear", "--python", sys.executable, str(environment))
+    uv("venv", "--quiet", "--clear", "--python", interpreter, str(environment))
     python = environment / "bin" / "python"
     uv("pip", "install", "--quiet", "--no-deps", "--python", str(python), "-r", "-", stdin="\n".join(lines))
-    (site,) = environment.glob("lib/python*/site-packages")
-    (site / "beside.pth").write_text(f"import site; site.addsitedir({sysconfig.get_paths()['purelib']!r})\n")
-    tests = [python, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", "not long and not slow", *CORE]
+    if own:
+        (site,) = environment.glob("lib/python*/site-packages")
+        (site / "beside.pth").write_text(f"import site; site.addsitedir({sysconfig.get_paths()['purelib']!r})\n")
+    else:
+        uv("pip", "install", "--quiet", "--no-deps", "--python", str(python), "--editable", ".")
+    tests = [python, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--timeout", "0", "-m", "not long and not slow"]
     quiet = [part for each in QUIET for part in ("-W", each)]
-    return subprocess.run([*tests, *quiet], cwd=ROOT, env={**os.environ, "OMP_NUM_THREADS": "1"}).returncode == 0
+    return subprocess.run([*tests, *CORE, *quiet], cwd=ROOT, env={**os.environ, "OMP_NUM_THREADS": "1"}).returncode == 0
 
 
 def beside() -> bool:
@@ -78,12 +90,12 @@ def beside() -> bool:
     return all(fits)
 
 
-def resolved(what: list[str], constraint: str, stdin: str = "") -> str:
+def resolved(what: list[str], constraint: str, stdin: str = "", python: str = PYTHON) -> str:
     """The releases that fit together, one a line."""
     with tempfile.NamedTemporaryFile("w", suffix=".txt") as file:
         file.write(constraint)
         file.flush()
-        asked = ("--python-version", PYTHON, "--no-header", "--no-annotate", "--constraint", file.name)
+        asked = ("--python-version", python, "--no-header", "--no-annotate", "--constraint", file.name)
         return uv("pip", "compile", "--quiet", *what, *asked, stdin=stdin)
 
 

@@ -184,8 +184,7 @@ def require_accepted(places: Mapping[str, str], where: object) -> None:
     nothing of it can be run.
     """
     for key, place in places.items():
-        file = file_of(place)
-        assert file is not None
+        file = file_of(place) or Path()
         if os.path.exists(file) and _line_of(file) not in _record():
             quoted = shlex.quote(os.path.realpath(file) + place.removeprefix(str(file)))
             kind = "games" if key == "game.name" else "tasks"
@@ -201,8 +200,7 @@ def sources_of(config: Mapping[str, Any], reward: Any = None) -> dict[str, dict[
     the file and the SHA-256 of the source of each, None where there is no source."""
     found = {}
     for key, place in places_in(config).items():
-        file = file_of(place)
-        assert file is not None
+        file = file_of(place) or Path()
         digest = _sha256(read_file(file, ConfigError)) if os.path.isfile(file) else None
         found[key] = {"name": short_name(place), "file": str(file), "sha256": digest}
     if reward is not None:

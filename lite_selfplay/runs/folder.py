@@ -5,6 +5,7 @@ import difflib
 import json
 import os
 import platform
+import re
 import shlex
 import subprocess
 from collections.abc import Iterable, Iterator, Mapping
@@ -56,7 +57,7 @@ class RunFolder:
                 raise self._taken()
 
     def _taken(self) -> RunFolderError:
-        again = f", or go on with `lite-selfplay train --resume {self.path}`"
+        again = f", or go on with `{self.go_on()}`"
         return RunFolderError(
             f"{self.path} exists already and a run folder is never overwritten: choose another --run-dir"
             f"{again if os.path.isfile(self.path / CONFIG) else ''}"
@@ -161,7 +162,8 @@ class RunFolder:
         """The command that goes on with the run, or the call, where its reward was given in Python. `again` and `more`:
         what the command is given besides the folder."""
         if (reward := self.code().get("reward")) is not None:
-            return f"resume({str(self.path)!r}, reward={reward.get('name')})"
+            name = re.sub(r"[^\w.<>]", "", str(reward.get("name")))  # it may be a stranger's, and is there to be copied
+            return f"resume({str(self.path)!r}, reward={name})"
         return f"lite-selfplay train --resume {shlex.quote(str(self.path))}{again}{more}"
 
     def seats(self) -> dict[str, Path]:

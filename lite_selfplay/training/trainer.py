@@ -137,12 +137,13 @@ class SelfPlayTrainer:
         self._undo: Undo | None = None
         self._suspects: dict[str, Tensor] = {}
         self._learner = ""
+        self._compares = True
         self._proved = backend.name == TransformersBackend.name or not ranks.alone
         self._budget = TokenBudget(backend.tokens_at_once(config.run), self.progress.warn)
 
     def beside(self, config: RunConfig, rate: Rate) -> "SelfPlayTrainer":
-        """Another trainer of the same seats, with an optimizer and learning rates of its own."""
-        return SelfPlayTrainer(
+        """Another trainer of the same seats, for examples alone, with an optimizer and learning rates of its own."""
+        other = SelfPlayTrainer(
             backend=self.backend,
             loss=self.loss,
             config=config,
@@ -151,6 +152,8 @@ class SelfPlayTrainer:
             rate=rate,
             ranks=self._ranks,
         )
+        other._compares = False  # nobody has sampled them
+        return other
 
     def expect(self, updates: Mapping[str, int]) -> None:
         """Let the seats' schedules go over other numbers of steps than were expected."""
@@ -220,7 +223,7 @@ class SelfPlayTrainer:
             self._prove(learning, numbers[0])
         for k in numbers:
             found = self._gradients(report, learning, k)
-            if k == numbers[0]:
+            if k == numbers[0] and self._compares:
                 self._compare(learning, found.rows)
             self._move(report, found)
         self.check.before |= before
@@ -373,7 +376,7 @@ class SelfPlayTrainer:
         for x, rows in zip(learning, read, strict=True):
             later = [(row, row.old) for part in x.parts for row in part if row.old is not None]
             x.compare([*rows, *later])
-        seen = [x for x in learning if x.agreement.rows and not x.is_examples]
+        seen = [x for x in learning if x.agreement.rows]
         self.check.measure_base([x.agreement for x in seen])
         for x in seen:
             x.update.sampler_gap, x.update.base_gap = x.agreement.gap, x.agreement.base_gap

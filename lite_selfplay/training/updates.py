@@ -91,11 +91,6 @@ class Learning:
     def __post_init__(self) -> None:
         self.agreement = Agreement(self.stream.role, self.update.seat)
 
-    @property
-    def is_examples(self) -> bool:
-        """Whether they are learned from by their likelihood alone."""
-        return all(sample.is_example for group in self.stream.groups for sample in group.samples)
-
     def moves(self, part: int) -> bool:
         """Whether a part has a row that can give a gradient."""
         return bool(moving(self.parts[part], self.role))
@@ -147,12 +142,13 @@ def admit(report: StepReport, config: RunConfig, adapters: Adapters, *, elsewher
     for stream, update in pairs:
         require_policy(stream, update.seat)
         require_fresh(stream, update.seat, adapters.version(update.seat))
-    report.advantages = [finite_advantages(stream, update.seat) for stream, update in pairs]
-    for stream, values in zip(report.episode.streams, report.advantages, strict=True):
-        for group, row in zip(stream.groups, values, strict=True):
-            row[:] = [
-                None if left_out(s, config.roles[stream.role]) else a for s, a in zip(group.samples, row, strict=True)
-            ]
+    report.advantages = [
+        [
+            [None if left_out(s, config.roles[stream.role]) else a for s, a in zip(group.samples, row, strict=True)]
+            for group, row in zip(stream.groups, finite_advantages(stream, update.seat), strict=True)
+        ]
+        for stream, update in pairs
+    ]
     count = config.run.minibatches
     return [
         Learning(

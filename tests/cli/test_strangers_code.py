@@ -12,6 +12,7 @@ import yaml
 
 from lite_selfplay import RunConfig, resume, train
 from lite_selfplay.errors import ConfigError, RewardError, RunFolderError
+from lite_selfplay.runs.folder import RunFolder
 from lite_selfplay.runs.targets import Target, trained_on
 from lite_selfplay.training.progress import Progress
 
@@ -193,6 +194,9 @@ def test_a_reward_given_in_python_is_not_forgotten(tmp_path: Path, call: Callabl
     assert "the source of broken (reward) is not what it was when the run was made" in "\n".join(warned)
     with pytest.raises(ConfigError, match="no file at"):
         resume(run, steps=3, reward="gone.py:much")
+    noted = run / "environment.json"
+    noted.write_text(noted.read_text().replace('"name": "broken"', '"name": "f)\\nos.system(\'x\'"'))
+    assert RunFolder(run).go_on() == f"resume('{run}', reward=fos.systemx)"
 
 
 def test_what_a_folder_says_drives_no_terminal_and_is_not_endless(here: Path, call: Callable[..., Any]):

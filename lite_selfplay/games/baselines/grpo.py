@@ -25,9 +25,9 @@ from lite_selfplay.games.worked_examples import worked_example
 
 
 class SoloOptions(GameOptions):
-    """`format_weight` is lambda, what a well-formed completion earns; `budget=paired` samples 2N a problem. `reward`:
-    what a completion is paid for besides, the problems' `answers` or one of three that look at no answer.
+    """`format_weight` is lambda, what a well-formed completion earns; `budget=paired` samples 2N a problem.
 
+    `reward`: what a completion is paid for besides, the problems' `answers` or one of three that look at no answer.
     `drop_zero_variance`: groups without variance leave the mean over completions, as in Agon's paper; TRL keeps them.
     """
 
