@@ -119,7 +119,7 @@ class KuhnOptions(MatchOptions):
 
     exact_every: int = Field(20, ge=0)
     weight: float = Field(0.5, ge=0)
-    renew: int = Field(80, ge=0)
+    fade: int = Field(275, ge=0)
 
 
 class Kuhn(MatchGame):
@@ -134,7 +134,7 @@ class Kuhn(MatchGame):
         "cold_start": {"enabled": True, "steps": 40, "lr": 2e-3},
         # So sharp that the random base, whose logits are bounded, can mix two moves without writing others.
         "roles": {"*": {"temperature": 0.5}},
-        "seats": {"*": {"lr": 1e-4, "clip": 0.05}},
+        "seats": {"*": {"lr": 2e-4, "clip": 0.05}},
     }
     figures: ClassVar[Sequence[Figure]] = (
         Figure("nash_conv", "NashConv", how="last", word="NashConv",
@@ -170,7 +170,7 @@ class Kuhn(MatchGame):
     def _exact(self, step: int, table: Table, episode: Episode) -> dict[str, Any]:
         """The exact figures of the policy with which a step was played, and of the average over all that were measured.
 
-        A policy weighs in the average by its step, and an information set in it by how often the player's own moves
+        A policy weighs in the average by the square of its step, and an information set in it by how often the player's own moves
         lead there, as if one of the policies were drawn for each match.
         """
         policy, legal = dict[str, float](), list[float]()
@@ -183,7 +183,7 @@ class Kuhn(MatchGame):
         if len(policy) < len(SETS):
             return {}
         for place, sums in self.average.items():
-            weight = (step + 1) * (1 - policy[place[0]] if len(place) == 3 else 1.0)
+            weight = (step + 1) ** 2 * (1 - policy[place[0]] if len(place) == 3 else 1.0)
             sums[0], sums[1] = sums[0] + weight * policy[place], sums[1] + weight
         average = {place: sums[0] / (sums[1] or 1.0) for place, sums in self.average.items()}
         return {

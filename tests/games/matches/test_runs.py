@@ -7,8 +7,6 @@ import sys
 from pathlib import Path
 from random import Random
 
-import pytest
-
 from lite_selfplay import RunConfig, resume, train
 from lite_selfplay.games import find_game
 from lite_selfplay.games.matches import MatchOptions
