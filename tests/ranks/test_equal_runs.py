@@ -32,6 +32,7 @@ GAMES: dict[str, tuple[object, ...]] = {
         *("cpmobius", "--set", "game.low=0", "--set", "game.high=1", "--set", "seats.*.lr=0.0005"),
         *("--set", "tasks.validation=letters:named=6", "--set", "tasks.validation_limit=20"),
     ),
+    "kuhn": ("kuhn", "--set", "game.renew=1", "--set", "game.exact_every=1", "--set", "cold_start.steps=4"),
 }
 
 

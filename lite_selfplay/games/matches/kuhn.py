@@ -170,8 +170,8 @@ class Kuhn(MatchGame):
     def _exact(self, step: int, table: Table, episode: Episode) -> dict[str, Any]:
         """The exact figures of the policy with which a step was played, and of the average over all that were measured.
 
-        A policy weighs in the average by the square of its step, and an information set in it by how often the player's own moves
-        lead there, as if one of the policies were drawn for each match.
+        A policy weighs in the average by the square of its step, and an information set in it by how often the player's
+        own moves lead there, as if one of the policies were drawn for each match.
         """
         policy, legal = dict[str, float](), list[float]()
         for stream in episode.streams:
