@@ -1,5 +1,6 @@
 """Matches trained for real on the random model: killed at a turn, checked at every turn, and their example."""
 
+import json
 import os
 import signal
 import subprocess
@@ -7,9 +8,13 @@ import sys
 from pathlib import Path
 from random import Random
 
+import pytest
+
 from lite_selfplay import RunConfig, resume, train
 from lite_selfplay.games import find_game
 from lite_selfplay.games.matches import MatchOptions
+from lite_selfplay.runs.folder import RunFolder
+from lite_selfplay.runs.report.charts import charts_of
 from lite_selfplay.testing import ScriptedTable, check_game
 from tests.made import play, same_weights, seat_weights
 
@@ -43,7 +48,7 @@ def config(folder: Path, steps: int) -> RunConfig:
         group_size=4,
         problems_per_step=4,
         cold_start={"steps": 8},
-        seats={"*": {"lr": 1e-3, "schedule": "constant", "warmup": 0.0}},
+        seats={"*": {"schedule": "constant", "warmup": 0.0}},
         run={"save_every": 1, "keep_checkpoints": 9, "dir": folder, "preflight": False},
     )
 
@@ -63,6 +68,21 @@ def test_a_run_killed_at_a_turn_goes_on_to_the_bit_and_follows_its_sampler_at_ev
         assert [stream["seat"] for stream in row["streams"].values()] == (["A", "B"] if row["step"] % 2 else ["B", "A"])
         assert all(stream["sampler_gap"] < 1e-5 for stream in row["streams"].values())
     assert {row["turn"] for row in whole.episodes()} >= {1, 2}
+    assert whole.config.seats["A"].lr == 2e-4  # of its own, not the one that the base suggests for problems
+    typed = ["eval", str(whole.path), "--limit", "6", "--seats", "A,B@1", "--json"]
+    ended = subprocess.run(
+        [sys.executable, "-m", "lite_selfplay_cli", *typed], capture_output=True, text=True, cwd=ROOT
+    )
+    found = json.loads(ended.stdout)
+    assert (found["mode"], found["n"], found["temperature"], found["top_p"]) == ("versus", 6, 0.5, 1.0)
+    assert list(found["seats"])[-1] == "A against B@1"
+    assert all(s["right"] + s["draws"] + s["losses"] == 6 for s in found["seats"].values())
+    charts = {
+        chart["name"]: chart for chart in charts_of(find_game("kuhn"), RunFolder(whole.path), whole.metrics_rows())
+    }
+    assert charts["NashConv"]["lines"][0]["steps"] == (1, 2, 3)
+    bands = {line["name"]: line["within"] for line in charts["probability of a bet, first player"]["lines"]}
+    assert (len(bands), bands["Qpb"]) == (6, pytest.approx((1 / 3, 2 / 3)))
 
 
 def test_tictactoe_by_hand_and_against_a_perfect_opponent():

@@ -52,6 +52,16 @@ def test_what_was_measured_has_its_intervals():
     assert ends == [pytest.approx([0.2, 0.45]), pytest.approx([0.5, 0.7])]
 
 
+def test_where_a_line_should_lie_is_a_band_of_its_colour():
+    from matplotlib.colors import to_rgb
+
+    line = {"name": "Q", "steps": [1, 2], "values": [0.5, 0.4], "within": (0.25, 0.75)}
+    panel = panel_of(how="last", lines=[line])
+    (band,) = panel.patches
+    assert (band.get_y(), band.get_height()) == (0.25, 0.5)
+    assert band.get_facecolor()[:3] == to_rgb(panel.lines[0].get_color())
+
+
 def test_a_long_run_is_drawn_smoothed_over_its_steps():
     line = {"name": "a", "steps": tuple(range(1, 41)), "values": [0.0, 1.0] * 20}
     faint, smooth = panel_of(lines=[line]).lines
