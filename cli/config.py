@@ -7,6 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from lite_selfplay.config import SECTIONS, Key, RunConfig, keys_in, load_layer
+from lite_selfplay.config.user_files import places_in, require_accepted
 from lite_selfplay.errors import ConfigError
 from lite_selfplay_cli import flags
 
@@ -87,5 +88,6 @@ def _as_json(key: Key) -> dict[str, Any]:
 def _resolved(file: Path) -> RunConfig:
     from lite_selfplay.runs.plan import plan
 
-    config = RunConfig.of(load_layer(file))
+    config = RunConfig.of(layer := load_layer(file))
+    require_accepted(places_in(layer), file)
     return plan(config, own_checker=config.run.reward is not None).config

@@ -1,5 +1,6 @@
 """`lite-selfplay eval`: how well a run's seats, or a base model, solve problems they have not seen."""
 
+from pathlib import Path
 from textwrap import indent
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -35,8 +36,8 @@ def evaluate(
     mode: Annotated[
         str | None,
         typer.Option(
-            help="single, cascade, self-refine, self-cascade, moa, vote, swap-seats, critic, search or a game's own; "
-            "several separated by commas.",
+            help="single, cascade, self-refine, self-cascade, moa, vote, swap-seats, critic, search, versus or a "
+            "game's own; several separated by commas.",
             metavar="MODE,...",
             show_default="the game's; single for a base model",
         ),
@@ -66,9 +67,11 @@ def evaluate(
     shots: Annotated[
         int | None, typer.Option(help="Worked examples before each problem, 0 to 5: for base models.")
     ] = None,
-    temperature: Annotated[float | None, typer.Option(help="0 is greedy.", show_default="0.6")] = None,
+    temperature: Annotated[
+        float | None, typer.Option(help="0 is greedy.", show_default="0.6; in versus the run's")
+    ] = None,
     top_p: Annotated[
-        float | None, typer.Option(help="Nucleus sampling; 1 switches it off.", show_default="0.95")
+        float | None, typer.Option(help="Nucleus sampling; 1 switches it off.", show_default="0.95; in versus 1")
     ] = None,
     max_completion_tokens: Annotated[
         int | None, typer.Option(help="Cap of a completion.", show_default="the run's; for a base model the task's")
@@ -98,6 +101,8 @@ def evaluate(
     reads its own former attempt, in the words of that game, or in the challenger's.
     moa: two independent answers, each refined after reading the other. vote: what
     most of several answers say. swap-seats: every seat drafts for every seat.
+    versus: matches against opponents by rule and against each other, sides swapped;
+    a run of such a game needs no --tasks, and --limit counts matches.
     critic: seats judge labelled steps (ProcessBench, PRM800K, DeltaBench, or worked
     solutions). search: a solver's steps, each checked by a critic.
 
@@ -123,9 +128,16 @@ def evaluate(
     """
     from lite_selfplay.evaluation.suites import find_suite
     from lite_selfplay.runs.evaluating import Settings, evaluate_all
+    from lite_selfplay.runs.folder import CONFIG, RunFolder
     from lite_selfplay.tasks import split_specs
 
     chosen = None if suite is None else find_suite(suite)
+    spoken = {"temperature": 1.0, "top_p": 1.0} if mode == "versus" else {}
+    if tasks is None and chosen is None and (Path(target) / CONFIG).is_file():
+        played = RunFolder.open(Path(target)).config()
+        if played.tasks.train is None:  # a game that draws no problems is its own task, and its policy is measured
+            tasks, own = played.game.name, next(iter(played.roles.values()))
+            spoken = {"temperature": own.temperature, "top_p": 1.0}
     if (tasks is None) == (chosen is None):
         raise RequestError("an evaluation takes --tasks, or --suite in its place: give one of them")
     asked = list(chosen.samples) if chosen else split_specs(tasks or "")
@@ -146,7 +158,7 @@ def evaluate(
         "answer_from": answer_from,
     }
     chosen_here = {name: value for name, value in given.items() if value is not None}
-    settings = Settings(**{**(chosen.settings(target) if chosen else {}), **chosen_here})
+    settings = Settings(**{**spoken, **(chosen.settings(target) if chosen else {}), **chosen_here})
     names = [name.strip() for name in mode.split(",")] if mode else list(chosen.modes if chosen else ())
     progress = PlainProgress(flags.to_stderr)
     found = [
@@ -156,7 +168,7 @@ def evaluate(
     ]
     if not here().main:
         return
-    pairs = _compared(found, against, disagreements, seats)
+    pairs = _compared(found, against, disagreements, None if spoken else seats)
     if as_json:
         flags.echo_json(_as_json(found, pairs, chosen))
         return

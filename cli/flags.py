@@ -7,14 +7,14 @@ its name, its type and its help.
 import functools
 import inspect
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from lite_selfplay.config import FLAGS, KEYS, Key, load_layer, parse_assignment, preset_layer, set_key
-from lite_selfplay.config.user_files import load
+from lite_selfplay.config import FLAGS, KEYS, Key, load_layer, merge, nested, parse_assignment, preset_layer, set_key
+from lite_selfplay.config.user_files import load, places_in, require_accepted
 from lite_selfplay.errors import ConfigError
 from lite_selfplay.training.progress import printable
 from lite_selfplay.training.ranks import here
@@ -89,20 +89,28 @@ def layers(
     config: Path | None,
     assignments: list[str] | None,
     paths: Mapping[str, str] = TRAIN,
+    needs: Sequence[str] = ("game", "model"),
 ) -> list[dict[str, Any]]:
     """The layers of a configuration, the later over the earlier: preset, file, flags, --set.
 
     `given` holds the values of flags, `paths` what they stand for; `game` stands for itself. Raises ConfigError where
-    no layer gives a game and a model.
+    no layer gives what a configuration `needs`, or where the file names code that this user has not run.
     """
     found: list[dict[str, Any]] = [preset_layer(preset)] if preset is not None else []
-    found += [load_layer(config)] if config else []
     flags: dict[str, Any] = {}
     for flag, value in given.items():
-        set_key(flags, paths.get(flag, flag).replace(".SEAT.", ".*."), value)
-    found += [flags, *(parse_assignment(text) for text in assignments or [])]
+        if value is not None:
+            set_key(flags, paths.get(flag, flag).replace(".SEAT.", ".*."), value)
+    flags = nested(flags)
+    for text in assignments or []:
+        flags = merge(flags, nested(parse_assignment(text)))
+    if config is not None:
+        found.append(load_layer(config))
+        named = places_in(merge(found[-1], flags)).items()  # what a flag says is the user's own word
+        require_accepted({key: place for key, place in named if key not in places_in(flags)}, config)
+    found.append(flags)
     chosen = {key for layer in found for key, value in layer.items() if value is not None}
-    if missing := [key for key in ("game", "model") if key not in chosen and "preset" not in chosen]:
+    if missing := [key for key in needs if key not in chosen and "preset" not in chosen]:
         raise ConfigError(f"no {missing[0]} given: try `lite-selfplay train agon --model tiny`")
     return found
 
@@ -121,8 +129,8 @@ def show(as_json: bool, value: Any, lines: Iterable[str]) -> None:
 
 
 def to_stderr(line: str) -> None:
-    """Print a line on stderr."""
-    typer.echo(line, err=True)
+    """Print a line on stderr; none of it drives a terminal."""
+    typer.echo(printable(line), err=True)
 
 
 def echo_json(value: Any) -> None:

@@ -39,11 +39,17 @@ def games(
     )
 
 
-def tasks(as_json: flags.Json = False) -> None:
+def tasks(
+    names: Annotated[
+        list[str] | None,
+        typer.Argument(help="These alone; FILE.py:FUNCTION is a task of your own.", metavar="[TASK]..."),
+    ] = None,
+    as_json: flags.Json = False,
+) -> None:
     """List the tasks known by name; a .jsonl file works as well, and options follow a colon, as in letters:named=10."""
     from lite_selfplay.tasks import task_about, task_names
 
-    named({name: task_about(name) for name in task_names()}, as_json)
+    named({name: task_about(name) for name in names or task_names()}, as_json)
 
 
 def models(as_json: flags.Json = False) -> None:

@@ -14,7 +14,10 @@ PREVIEW = 60
 
 @flags.takes({flag: flags.TRAIN[flag] for flag in (*_FLAGS, *_OF_TASKS)})
 def plan(
-    game: Annotated[str, typer.Option("--game", help="The game whose seats are trained.")] = "agon",
+    game: Annotated[
+        str | None,
+        typer.Option("--game", help="The game whose seats are trained.", show_default="the file's, else agon"),
+    ] = None,
     *,
     given: dict[str, Any],
     gpu: Annotated[
@@ -59,7 +62,8 @@ def plan(
 
     if gpu is not None and gpu.lower() not in (*CARDS, "cpu"):
         raise UnknownNameError("GPU", gpu, [*CARDS, "cpu"])
-    asked = RunConfig.of(*flags.layers({"game": game, **given}, preset, config, assignments))
+    given |= {"game": game}
+    asked = RunConfig.of({"game": "agon"}, *flags.layers(given, preset, config, assignments, needs=("model",)))
     if prompts or asked.run.reward is not None:
         (_show_prompts if prompts else _try_reward)(asked, as_json)
         return

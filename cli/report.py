@@ -56,10 +56,10 @@ def report(
     truncation and the rest of the training's health (health.png), over the steps.
     """
     from lite_selfplay.runs.api import load_run
-    from lite_selfplay.runs.folder import as_written
+    from lite_selfplay.runs.folder import BUDGET, as_written
     from lite_selfplay.runs.report.drawn import save_figures
     from lite_selfplay.runs.report.transcripts import choose_transcripts, transcripts_markdown
-    from lite_selfplay.tasks.files import write_errors
+    from lite_selfplay.tasks.files import read_json, write_errors
 
     if out is not None and os.path.lexists(out) and not (figures and out.is_dir()):
         raise ConfigError(f"{out} exists already: choose another --out")
@@ -91,7 +91,8 @@ def report(
         }
         transcripts = [f"\nwrote {len(chosen)} transcripts to {page}"] if page else _transcripts(game, chosen)
         adapters = f"\nadapters, which plain PEFT loads: {', '.join(about['adapters'].values())}"
-        end = [*([f"\nfigures: {', '.join(drawn)}"] if drawn else []), adapters]
+        held = read_json(run / BUDGET).get("outcome") if os.path.isfile(run / BUDGET) else None
+        end = [*([f"\nfigures: {', '.join(drawn)}"] if drawn else []), adapters, *([str(held)] if held else [])]
         flags.show(as_json, about, [*_lines(folder, game, f"{title}: {len(rows)} steps"), *transcripts, *end])
 
 

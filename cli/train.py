@@ -8,7 +8,7 @@ import typer
 from lite_selfplay.errors import RequestError
 from lite_selfplay_cli import flags
 
-_RESUME_TAKES = ("steps", "rollouts", "trust_remote_code", "unsafe_code")
+_RESUME_TAKES = ("steps", "reward", "rollouts", "trust_remote_code", "unsafe_code")
 
 
 @flags.takes(flags.TRAIN)
@@ -70,12 +70,14 @@ def _resume(path: Path, given: dict[str, Any], others: list[str], verbose: bool)
     if others:
         flag = others[0].replace("_", "-")
         raise RequestError(
-            f"--resume reads everything from the run folder; only --steps and --rollouts go with it, not {flag}"
+            "--resume reads everything from the run folder; only --steps, --reward and --rollouts go with it, not "
+            f"{flag}"
         )
     with make_progress(verbose=verbose) as progress:
         resume(
             path,
             steps=given.get("steps"),
+            reward=given.get("reward"),
             rollouts=given.get("rollouts"),
             trust_remote_code=bool(given.get("trust_remote_code")),
             unsafe_code=bool(given.get("unsafe_code")),

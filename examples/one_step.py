@@ -60,9 +60,8 @@ def make_tiny(folder: Path) -> None:
         tensors = dict(sorted(Qwen3ForCausalLM(config).state_dict().items()))
     generator = torch.Generator().manual_seed(20_240_601)
     for name, empty in tensors.items():
-        drawn = torch.ones(empty.shape)
-        if not name.endswith("norm.weight"):
-            drawn = torch.randn(empty.shape, generator=generator) * (0.2 if name == "lm_head.weight" else 0.02)
+        size, ones = 0.2 if name == "lm_head.weight" else 0.02, name.endswith("norm.weight")
+        drawn = torch.ones(empty.shape) if ones else size * torch.randn(empty.shape, generator=generator)
         tensors[name] = drawn
     save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
 
@@ -194,8 +193,7 @@ def recompute(run: Path, step: int) -> dict[str, dict[str, float]]:
 
     for role, stream in facts["streams"].items():
         seat, beta, reference = stream["seat"], config["roles"][role]["beta"], None
-        rows = rows_of(run, step, role, tokens)
-        if not rows:
+        if not (rows := rows_of(run, step, role, tokens, beta)):
             continue
         model.set_adapter(seat)
         adapter = before / "adapters" / seat / "adapter_model.safetensors"
@@ -231,14 +229,16 @@ def recompute(run: Path, step: int) -> dict[str, dict[str, float]]:
     return found
 
 
-def rows_of(run: Path, step: int, role: str, tokens):
-    """A role's rows of a step that are in its loss: those that `episodes.jsonl` gives an advantage."""
+def rows_of(run: Path, step: int, role: str, tokens, beta):
+    """A role's rows of a step that are in its loss: those with an advantage, and in a KL term those without one too."""
     lines = map(json.loads, (run / "episodes.jsonl").read_text().splitlines())
     own = [line["advantage"] for line in lines if line["step"] == step and line["role"] == role]
     prompts = tokens[f"{role}/prompt_ids"].split(tokens[f"{role}/prompt_tokens"].tolist())
     said = tokens[f"{role}/token_ids"].split(tokens[f"{role}/tokens"].tolist())
     columns = zip(prompts, said, tokens[f"{role}/temperature"].tolist(), own, strict=True)
-    return [(p.tolist(), t.tolist(), heat, a) for p, t, heat, a in columns if a is not None and len(t)]
+    rows = [(p.tolist(), t.tolist(), heat, a) for p, t, heat, a in columns if (a is not None or beta) and len(t)]
+    share = len(rows) / max(1, sum(a is not None for *_, a in rows))  # a mean over all is to be one over those
+    return [(*row, (a or 0.0) * share) for *row, a in rows]
 
 
 if __name__ == "__main__":

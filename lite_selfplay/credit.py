@@ -4,7 +4,7 @@ Standard deviations are sample standard deviations (ddof 1). In a group of equal
 """
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from lite_selfplay.data import Credit, Group, Sample, Stream
 
@@ -19,7 +19,8 @@ def advantages(rewards: Sequence[float], kind: Credit = "group") -> list[float]:
     - `reinforce`: the reward itself;
     - `batch`: r - mean, where the caller passes the rewards of the whole batch (SPC).
 
-    Raises ValueError for an unknown kind or a reward that is not finite.
+    Credit `baseline`, r - `Group.baseline`, is worked out by `stream_advantages`, which knows the group. Raises
+    ValueError for an unknown kind or a reward that is not finite.
     """
     if not all(math.isfinite(r) for r in rewards):
         raise ValueError(f"rewards must be finite, got {list(rewards)}")
@@ -42,9 +43,11 @@ def rewards_of(samples: Iterable[Sample]) -> list[float]:
 
 
 def has_variance(group: Group) -> bool:
-    """Whether the unmasked samples of a group differ in reward, or one of them has an advantage of its own."""
+    """Whether the unmasked samples of a group differ in reward, from each other or from the group's own baseline, or
+    one of them has an advantage of its own."""
     kept = [s for s in group.samples if not s.masked]
-    return any(s.advantage is not None for s in kept) or len({s.reward for s in kept}) > 1
+    known = {s.reward for s in kept} | ({group.baseline} if kept and group.baseline is not None else set())
+    return any(s.advantage is not None for s in kept) or len(known) > 1
 
 
 def stream_advantages(stream: Stream) -> list[list[float | None]]:
@@ -59,7 +62,9 @@ def stream_advantages(stream: Stream) -> list[list[float | None]]:
     result: list[list[float | None]] = []
     for group in stream.groups:
         if stream.credit != "batch":
-            pool = iter(advantages(rewards_of(s for s in group.samples if not s.masked), stream.credit))
+            rewards = rewards_of(s for s in group.samples if not s.masked)
+            own = group.baseline if stream.credit == "baseline" else None
+            pool = iter(advantages(rewards, stream.credit) if own is None else [r - own for r in rewards])
         dropped = stream.drop_zero_variance and stream.credit in ("group", "group_mean") and not has_variance(group)
         row: list[float | None] = []
         for sample in group.samples:
@@ -69,3 +74,30 @@ def stream_advantages(stream: Stream) -> list[list[float | None]]:
             row.append(None if dropped else value)
         result.append(row)
     return result
+
+
+class RunningBaseline:
+    """Running means of returns, one for each key, such as a role: what a return is compared with before it is known.
+
+    After each return b becomes `decay` * b + (1 - `decay`) * return, from 0 on. Whoever reads before adding has the
+    role-conditioned advantage estimation of SPIRAL (Liu et al. 2025, section 3.3; decay 0.95).
+    """
+
+    def __init__(self, decay: float = 0.95):
+        self._decay, self._means = decay, dict[str, float]()
+
+    def of(self, key: str) -> float:
+        """The mean of what was added under a key; 0 before anything was."""
+        return self._means.get(key, 0.0)
+
+    def add(self, key: str, value: float) -> None:
+        """Take in one more return."""
+        self._means[key] = self._decay * self.of(key) + (1 - self._decay) * value
+
+    def state(self) -> dict[str, float]:
+        """The means by key, as JSON, for `Game.state`."""
+        return dict(self._means)
+
+    def restore(self, state: Mapping[str, float]) -> None:
+        """Take back what `state` gave."""
+        self._means = dict(state)

@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from lite_selfplay.errors import GameError
 
-Credit = Literal["group", "group_mean", "reinforce", "batch"]
+Credit = Literal["group", "group_mean", "reinforce", "batch", "baseline"]
 BASE = "base"
 """The name under which the base speaks, every adapter off."""
 
@@ -130,10 +130,10 @@ class Sample:
     """A completion and its reward. A `masked` sample leaves both its group's baseline and the loss.
 
     `reward` is None for a completion that nobody pays for, which has no place in any mean of rewards: masked, it is
-    kept for the record alone; with an `advantage` it is an example. `advantage`, where given, is used as it stands;
-    outside a replay such a sample is learned from by its likelihood, and may come from another seat or from any
-    sampling. Examples are that in any stream: their mean loss, each weighted with its advantage, is added to that of
-    the stream's other samples. `info` goes into `episodes.jsonl`.
+    kept for the record alone; with an `advantage` it is an example: learned from by its likelihood, it may come from
+    another seat or from any sampling, and the mean loss of a stream's examples, each weighted with its advantage, is
+    added to that of the stream's other samples. The `advantage` of a rewarded sample is used as it stands, in the place
+    of what the stream's credit gives. `info` goes into `episodes.jsonl`.
     Raises GameError for a sample without a reward that is neither masked nor an example.
     """
 
@@ -159,19 +159,22 @@ class Sample:
 
 @dataclass(frozen=True)
 class Group:
-    """Samples that share a baseline, and the problem they answer."""
+    """Samples that share a baseline, and the problem they answer. `baseline` is what the credit `baseline` takes off
+    their rewards."""
 
     samples: Sequence[Sample]
     problem: Problem | None = None
+    baseline: float | None = None
 
 
 @dataclass(frozen=True)
 class Stream:
     """What one role produced in one step.
 
-    `drop_zero_variance`: groups without variance leave the loss and its normaliser (they are counted either way).
+    `drop_zero_variance`: groups without variance leave the mean of the policy's terms; a KL term holds for their rows
+    as for all others.
     `replay`: the update uses the ratio to the stored log-probabilities instead of treating the samples as on-policy;
-    the completions may be of any seat and any age.
+    the completions may be of any seat and any age. Raises GameError for credit `baseline` where a group has none.
     """
 
     role: str
@@ -179,6 +182,10 @@ class Stream:
     credit: Credit = "group"
     drop_zero_variance: bool = False
     replay: bool = False
+
+    def __post_init__(self) -> None:
+        if self.credit == "baseline" and any(group.baseline is None for group in self.groups):
+            raise GameError(f"the {self.role}'s stream has the credit `baseline`, and a group of it no baseline")
 
 
 @dataclass(frozen=True)

@@ -238,6 +238,7 @@ _STEPWISE = {
     ),
 }
 """What a prompt of steps holds, and replies of every kind to it."""
+_MOVES = ("p", "b", "Pass", " bet ", "<answer>b</answer>", "I think. <answer>fold</answer>", "no idea", "")
 _PROPOSALS = (
     "<{tag}>What is 1 + 1?</{tag}><answer>1 + 1 = 2, so \\boxed{{2}}.</answer>",
     "<{tag}>A farmer has 3 hens and buys 4. How many are there?</{tag}<answer>never closed",
@@ -263,6 +264,8 @@ def noisy_script(game: Game) -> Script:
         for mark, lines in _STEPWISE.items():
             if mark in prompt:
                 return lines[rng.randrange(len(lines))]
+        if prompt.startswith("Kuhn "):
+            return _MOVES[rng.randrange(len(_MOVES))]
         if "begins with its number" in prompt:
             return _LISTS[rng.randrange(len(_LISTS))]
         tag = next((tag for tag in ("problem", "question") if f"<{tag}>" in prompt), None)

@@ -2,12 +2,14 @@
 
 import os
 import sys
+import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
 
+os.environ["XDG_STATE_HOME"] = tempfile.mkdtemp(prefix="lite-selfplay-state-")  # the record of code that was run
 os.environ.setdefault("HF_HUB_OFFLINE", "1")  # no test may depend on a hub
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # threads that spin while they wait slow each other down
 

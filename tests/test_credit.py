@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lite_selfplay.credit import advantages, has_variance, rewards_of, stream_advantages
+from lite_selfplay.credit import RunningBaseline, advantages, has_variance, rewards_of, stream_advantages
 from lite_selfplay.data import Completion, Group, Sample, Sampling, Stream
+from lite_selfplay.errors import GameError
 
 COMPLETION = Completion("?", "!", (1,), (2,), (-1.0,), "eos", "A", 0, Sampling())
 REWARDS = st.lists(st.floats(-10, 10), min_size=1, max_size=12)
@@ -150,6 +151,9 @@ def test_a_masked_sample_stays_out_even_with_an_advantage():
         (group(1), False),
         (group(), False),
         (Group([Sample(COMPLETION, 1.0, advantage=0.0)]), True),
+        (Group([Sample(COMPLETION, 1.0)] * 2, baseline=0.5), True),
+        (Group([Sample(COMPLETION, 1.0)] * 2, baseline=1.0), False),
+        (Group([Sample(COMPLETION, 1.0, masked=True)], baseline=0.5), False),
     ],
 )
 def test_variance_is_that_of_the_unmasked(samples, varies):
@@ -174,3 +178,19 @@ def test_samples_without_a_reward_do_not_change_the_others(credit):
     assert stream_advantages(Stream("s", [mixed, alone], credit)) == [[first, None, last], [None]]
     assert rewards_of(mixed.samples) == [2.0, 0.0]
     assert (has_variance(mixed), has_variance(alone)) == (True, False)
+
+
+def test_a_running_baseline_by_hand():
+    """Decay 0.5, returns +1, -2, +1: baselines 0, 0.5 and -0.75 before each; a player's moves share their match's."""
+    baseline, groups = RunningBaseline(0.5), []
+    for value in (1.0, -2.0, 1.0):
+        groups.append(Group([Sample(COMPLETION, value)] * 2, baseline=baseline.of("first")))
+        baseline.add("first", value)
+    assert [g.baseline for g in groups] == [0.0, 0.5, -0.75]
+    stream = Stream("first", groups, credit="baseline")
+    assert stream_advantages(stream) == [[1.0, 1.0], [-2.5, -2.5], [1.75, 1.75]]
+    again = RunningBaseline(0.5)
+    again.restore(baseline.state())
+    assert (again.of("first"), again.of("second")) == (0.125, 0.0)
+    with pytest.raises(GameError, match="a group of it no baseline"):
+        Stream("first", [group(1.0)], credit="baseline")

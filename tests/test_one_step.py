@@ -50,8 +50,10 @@ def check(example: Any, run: Path) -> None:
     assert moved >= 2
 
 
-def test_steps_of_agon(example: Any, tmp_path: Path) -> None:
-    check(example, played(tmp_path, "agon"))
+# In pairs most groups have no variance, and are in the KL term alone.
+@pytest.mark.parametrize("sections", [{}, {"roles": {"*": {"beta": 0.3}}, "run": {"group_size": 2}}], ids=str)
+def test_steps_of_agon(example: Any, tmp_path: Path, sections: dict[str, Any]) -> None:
+    check(example, played(tmp_path, "agon", **sections))
 
 
 def test_steps_of_grpo_with_a_kl_term(example: Any, tmp_path: Path) -> None:

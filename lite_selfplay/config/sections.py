@@ -17,6 +17,8 @@ from lite_selfplay.data import FILTERS, Sampling
 
 LARGEST = 2**32 - 1
 """The largest number that any key takes: NumPy takes no larger seed, and torch computes with no much larger one."""
+LONGEST = 4096
+"""The most characters of a text or a name: as many as a path may have."""
 Unit = Annotated[float, Field(gt=0, le=1)]
 
 
@@ -43,6 +45,10 @@ class Section(BaseModel):
     def _in_range(cls, value: Any) -> Any:
         if isinstance(value, int | float) and abs(value) > LARGEST:
             raise PydanticCustomError("number", "should be at most {most}", {"most": LARGEST})
+        texts = [value] if isinstance(value, str) else value if isinstance(value, Mapping) else ()
+        # Problems that were given as objects are a text of many lines.
+        if any(isinstance(text, str) and len(text) > LONGEST and not text.startswith("{") for text in texts):
+            raise PydanticCustomError("text", "should have at most {most} characters", {"most": LONGEST})
         return value
 
 
@@ -52,7 +58,9 @@ class GameSection(BaseModel):
     model_config = ConfigDict(extra="allow", frozen=True)
 
     name: str = key(
-        ..., "The game whose seats are trained: a name that `lite-selfplay list games` lists, or FILE.py:CLASS"
+        ...,
+        "The game whose seats are trained: a name that `lite-selfplay list games` lists, or FILE.py:CLASS",
+        max_length=LONGEST,
     )
 
     @property
@@ -215,6 +223,11 @@ class RoleConfig(Section):
         "advantage",
     )
     clip_ratio: Unit = key(0.2, "How far that ratio may lie from 1 before it is clipped")
+    mask_truncated: bool = key(
+        False,
+        "Leave completions that the token limit cut off out of the loss, as DAPO does; their rewards stay in the mean "
+        "of their group",
+    )
     entropy: float = key(
         0.0, "Coefficient c of an entropy bonus: the loss less c times the mean entropy of the stream's tokens"
     )
@@ -355,8 +368,8 @@ class RunSection(Section):
         None, "For the record: the preset that the other keys were laid over", unset="the one that fits the machine"
     )
     steps: int = key(200, "Steps of play and update", flag="steps", ge=1, le=1_000_000)
-    group_size: int = key(8, "Completions that share a baseline", flag="group_size", ge=2)
-    problems_per_step: int = key(4, "Problems drawn at a step", flag="problems_per_step", ge=1)
+    group_size: int = key(8, "Completions that share a baseline", flag="group_size", ge=2, le=65536)
+    problems_per_step: int = key(4, "Problems drawn at a step", flag="problems_per_step", ge=1, le=65536)
     max_completion_tokens: int | None = key(
         None, "Cap of a completion", flag="max_completion_tokens", unset="the task's, else 512", ge=1
     )

@@ -5,16 +5,24 @@ the system; `Path.is_file` raises there.
 
 Code of a user's own in such a file is named `FILE.py:NAME`: a reward function, a game, a task. Importing the file runs
 it. After another colon, a task's place may go on with its options: `FILE.py:NAME:OPTIONS`.
+
+Whoever names a file asks for that; a configuration that somebody else may have written does not. What was ever run is
+noted in a record of the user's own, by its path and the SHA-256 of its source, and what a run folder or a file names is
+run only if it stands there.
 """
 
 import contextlib
+import hashlib
 import importlib.util
+import inspect
+import json
 import os
 import re
+import shlex
 import stat
 import sys
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import ModuleType
 from typing import IO, Any
@@ -25,6 +33,11 @@ from lite_selfplay.errors import ConfigError, LiteSelfPlayError
 _PLACE = re.compile(r"(?P<file>.+?\.py)(?::(?P<name>[^:]*)(?::(?P<options>.*))?)?", re.DOTALL)
 DATA_FILE = re.compile(r"(?P<file>.+?\.(?:jsonl?|csv)):(?P<options>.*)", re.DOTALL)
 """A file of problems with options: `problems.csv:answer=result`."""
+_NAMING_CODE = (
+    *("game.name", "run.reward", "tasks.train", "tasks.validation", "tasks.solutions"),
+    *("cold_start.tasks", "cold_start.top_up", "eval.tasks"),
+)
+"""Keys of a configuration that may name code."""
 _KINDS = {
     stat.S_IFDIR: "a folder",
     stat.S_IFIFO: "a pipe",
@@ -126,6 +139,7 @@ def load(
     path = Path(found["file"])
     if not os.path.isfile(path):
         raise ConfigError(f"{flag}: no file at {path}")
+    _note(path)
     values = vars(_imported(path, f"lite_selfplay_{what}_{path.stem}", flag))
     if found["name"] in values and fits(values[found["name"]]):
         return values[found["name"]]
@@ -146,3 +160,85 @@ def _imported(path: Path, name: str, flag: str) -> ModuleType:
     with guarded(f"{flag}: {path}", ConfigError, warnings.warn, failed="cannot be imported:"):
         spec.loader.exec_module(module)
     return module
+
+
+# Code that a configuration names
+
+
+def places_in(config: Mapping[str, Any]) -> dict[str, str]:
+    """The places that a configuration, or a layer of one, names code at, by their keys."""
+    named = {}
+    for key in _NAMING_CODE:
+        section, _, name = key.partition(".")
+        below = config.get(section)
+        place = below.get(name) if isinstance(below, Mapping) else None
+        if isinstance(place, str) and file_of(place) is not None:
+            named[key] = place
+    return named
+
+
+def require_accepted(places: Mapping[str, str], where: object) -> None:
+    """Raises ConfigError, with the command that accepts it, for code that this user has not run on this machine.
+
+    `where` names what holds the places: a run folder, or a configuration file. A file that is not there passes, since
+    nothing of it can be run.
+    """
+    for key, place in places.items():
+        file = file_of(place) or Path()
+        if os.path.exists(file) and _line_of(file) not in _record():
+            quoted = shlex.quote(os.path.realpath(file) + place.removeprefix(str(file)))
+            kind = "games" if key == "game.name" else "tasks"
+            accepts = f"give --reward {quoted}" if key == "run.reward" else f"`lite-selfplay list {kind} {quoted}`"
+            raise ConfigError(
+                f"{where} names code that you have not run on this machine, or that has changed since, and it is not "
+                f"run: {key}: {place}. Read it, and if you trust it: {accepts}"
+            )
+
+
+def sources_of(config: Mapping[str, Any], reward: Any = None) -> dict[str, dict[str, str | None]]:
+    """The code of a user's own in a configuration, by its key, and a `reward` that was given as an object: the name,
+    the file and the SHA-256 of the source of each, None where there is no source."""
+    found = {}
+    for key, place in places_in(config).items():
+        file = file_of(place) or Path()
+        digest = _sha256(read_file(file, ConfigError)) if os.path.isfile(file) else None
+        found[key] = {"name": short_name(place), "file": str(file), "sha256": digest}
+    if reward is not None:
+        code = inspect.unwrap(getattr(reward, "func", reward))
+        code = code if inspect.isroutine(code) or inspect.isclass(code) else type(code)
+        name: str = getattr(code, "__qualname__", repr(code))
+        found["reward"] = {"name": name, "file": None, "sha256": None}
+        with contextlib.suppress(OSError, TypeError):  # typed at a prompt, or not of Python
+            source = inspect.getsource(code).encode()
+            found["reward"] |= {"file": inspect.getsourcefile(code), "sha256": _sha256(source)}
+    return found
+
+
+def _sha256(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
+
+
+def _record_file() -> Path:
+    base = os.environ.get("XDG_STATE_HOME") or "~/.local/state"
+    return Path(base).expanduser().absolute() / "lite-selfplay" / "code.jsonl"
+
+
+def _record() -> set[str]:
+    """The lines of the user's own record. One that cannot be read holds nothing."""
+    with contextlib.suppress(OSError, UnicodeDecodeError):
+        return set(_record_file().read_text(encoding="utf-8").splitlines())
+    return set()
+
+
+def _line_of(file: Path) -> str:
+    return json.dumps({"file": os.path.realpath(file), "sha256": _sha256(read_file(file, ConfigError))})
+
+
+def _note(file: Path) -> None:
+    """Write a file that is about to be run into the user's record; where that cannot be, it has to be named again."""
+    line = _line_of(file)
+    if line not in _record():
+        with contextlib.suppress(OSError):
+            _record_file().parent.mkdir(parents=True, exist_ok=True)
+            with _record_file().open("a", encoding="utf-8") as record:
+                record.write(f"{line}\n")

@@ -49,9 +49,10 @@ class Game:
     from `tasks.knowledge`), `validation` (what it measures a seat on while it plays), `solutions` (worked ones, from
     `tasks.solutions`; there may be none); a game may set them by its options. `needs_answers`: every problem must come
     with its answer. `own_labels`: it judges by labels of its own making, so that a reward function would have nothing
-    to judge. `runs_programs`: its rules run programs, whatever the tasks. `default_tasks` stands in where a user names
-    no tasks; without it any problems do. `about` is a line for the list of games, `Options` its switches, `recipe` the
-    configuration its paper asks for, laid under the user's.
+    to judge. `without_tasks`: it is about no problems, so that nobody has to name any. `runs_programs`: its rules run
+    programs, whatever the tasks. `default_tasks` stands in where a user names no tasks; without it any problems do.
+    `about` is a line for the list of games, `Options` its switches, `recipe` the configuration its paper asks for, laid
+    under the user's.
 
     How a run is shown: `accuracy` says of each role what its correct completions are (by default right answers),
     `figures` what the keys of its log measure, in the order they are shown. `pairing` says which completions of two
@@ -62,8 +63,9 @@ class Game:
 
     roles: ClassVar[tuple[str, ...]]
     sources: tuple[str, ...] = ("problems",)
-    needs_answers: ClassVar[bool] = True
-    own_labels: ClassVar[bool] = False
+    needs_answers: bool = True
+    own_labels: bool = False
+    without_tasks: ClassVar[bool] = False
     runs_programs: bool = False
     default_tasks: str | None = None
     about: ClassVar[str] = ""
@@ -165,7 +167,7 @@ class Game:
 
     @classmethod
     def closing(cls, log: Mapping[str, Any]) -> list[str]:
-        """What a game that ends by itself says of its run, from the log of its last step."""
+        """What a game says of its run, one that ends by itself only then, from the log of its last step."""
         return []
 
     @classmethod
@@ -216,6 +218,7 @@ _OWN = {
     "agon": "agon.game:DraftChallenge",
     "cpmobius": "cpmobius.game:CpMobius",
     "grpo": "baselines.grpo:Solo",
+    "kuhn": "matches.kuhn:Kuhn",
     "pasodoble": "pasodoble.game:PasoDoble",
     "rent": "baselines.rent:Rent",
     "rzero": "baselines.rzero:RZero",

@@ -158,6 +158,7 @@ _OWN = {
     "vote": "vote:VOTE",
     "critic": "spc.judging:CRITIC_MODE",
     "search": "spc.search:SEARCH_MODE",
+    "versus": "matches.versus:VERSUS",
 }
 _registry: dict[str, Callable[[], Mode]] = {"single": lambda: SINGLE}
 

@@ -5,7 +5,7 @@ completions are read together. Nothing here knows a single game.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import inf
 from typing import Any, Literal
 
@@ -57,7 +57,8 @@ class Figure:
     `part`: the values are counts out of `of`, and shown as shares of it.
     `word`: its name on the line of a step; without one it is not there.
     `healthy`: the lowest and the highest value that need no warning; `warning` is the sentence for others, in which
-    `{value}` stands for the value. `about` says in a sentence what the figure measures.
+    `{value}` stands for the value. `within`: between which values each kind should lie in the end, drawn as a band.
+    `about` says in a sentence what the figure measures.
     """
 
     key: str
@@ -69,6 +70,7 @@ class Figure:
     word: str = ""
     healthy: tuple[float, float] = (-inf, inf)
     warning: str = ""
+    within: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     about: str = ""
 
 

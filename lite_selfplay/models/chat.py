@@ -5,16 +5,18 @@ some write a beginning-of-sequence token that the tokenizer would write again; s
 the tokenizer's EOS. Nothing here knows a model's name: everything is found by rendering short conversations.
 """
 
-import json
+import contextlib
 import re
-from collections.abc import Iterable, Sequence
+import signal
+import threading
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 from lite_selfplay.data import Turn
 from lite_selfplay.errors import ConfigError, ModelNotFoundError, RequestError
-from lite_selfplay.models.sources.folders import reading
+from lite_selfplay.models.sources.folders import read_json, reading
 
 Thinking = Literal["auto", "on", "off"]
 
@@ -27,6 +29,8 @@ _SWITCH: dict[Thinking, dict[str, Any]] = {
     "on": {"enable_thinking": True, "thinking": True},
     "off": {"enable_thinking": False, "thinking": False},
 }
+_SECONDS = 10
+"""How long a template may take for one conversation: milliseconds are usual."""
 # Llama 3 writes today's date into its system turn, and this one where it knows no date. Prompts that change at midnight
 # would make a resumed run another run.
 DATE = "26 Jul 2024"
@@ -61,8 +65,8 @@ class Chat:
     - `knows_thinking`: whether the template does, so that it can be switched on and off.
     - `thinks`: whether a completion may be expected to think aloud between `<think>` tags.
 
-    Raises `ConfigError` for thinking "on" under a template that knows no thinking, and `ModelNotFoundError` where
-    nothing names an end of sequence.
+    Raises `ConfigError` for thinking "on" under a template that knows no thinking, `ModelNotFoundError` where nothing
+    names an end of sequence, and `RequestError` for a template or tokenizer under which every question is the same.
     """
 
     def __init__(self, tokenizer: Any, *, thinking: Thinking = "auto", eos_ids: Iterable[int] = ()) -> None:
@@ -80,7 +84,10 @@ class Chat:
         self.eos_ids = self._collect_eos(eos_ids)
         pad = tokenizer.pad_token_id
         self.pad_id: int = self.eos_ids[0] if pad is None else pad
-        ends_closed = self.encode(_QUESTION).prefill.rstrip().endswith(_CLOSED)
+        asked = self.encode(_QUESTION)
+        if asked.ids == self.encode(_ANSWER).ids:
+            raise RequestError(f"the tokenizer of {self._name} gives different questions the same ids")
+        ends_closed = asked.prefill.rstrip().endswith(_CLOSED)
         self.thinks: bool = self.knows_thinking and not ends_closed
 
     @classmethod
@@ -101,7 +108,8 @@ class Chat:
         """The ids of a user's `prompt`, up to where the assistant begins to speak, or goes on from its `beginning`.
 
         `prompt` may be a conversation whose last turn is the user's; without a template its turns stand one below the
-        other. Raises RequestError for one that the template does not take, such as a system's turn in some.
+        other. Raises RequestError for one that the template does not take, such as a system's turn in some, and where
+        the template leaves out what a system or user said.
 
         A beginning is one of an answer: under a template that thinks, an empty reasoning block stands before it.
 
@@ -141,16 +149,18 @@ class Chat:
 
     def _render(self, prompt: str | Sequence[Turn]) -> tuple[str, str]:
         """The rendered prompt and the prefill at its end."""
-        from jinja2.exceptions import TemplateError
-
         turns = [Turn("user", prompt)] if isinstance(prompt, str) else prompt
         messages = [{"role": turn.role, "content": self._as_text(turn.text)} for turn in turns]
         if not self._templated:
             return "\n\n".join(message["content"] for message in messages), ""
-        try:
-            text = self._apply(messages, add_generation_prompt=True)
-        except TemplateError as error:
-            raise RequestError(f"the model's chat template does not take this conversation: {error}") from None
+        text = self._apply(messages, add_generation_prompt=True)
+        for message in messages:
+            said = message["content"].strip()
+            if message["role"] != "assistant" and said not in text and _packed(said) not in _packed(text):
+                raise RequestError(
+                    f"the chat template of {self._name} leaves out what it is given: {said[:60]!r} of the turn of "
+                    f"{message['role']} is not in the prompt that it writes, {text[:60]!r}"
+                )
         prefill = self._prefill(text)
         if self._thinking == "off" and self.knows_thinking and _CLOSED not in prefill:
             # A template without a switch: the block is closed for it, in the way that those with a switch do.
@@ -171,15 +181,13 @@ class Chat:
     def _probe(self) -> tuple[str, int | None]:
         """What a template writes between a question and its answer, up to any `<think>`, and the special token with
         which it ends the answer."""
-        from jinja2.exceptions import TemplateError
-
         if not self._templated:
             return "", None
         turns = [{"role": "user", "content": _QUESTION}, {"role": "assistant", "content": _ANSWER}]
         try:
             text = self._apply(turns, add_generation_prompt=False)
-        except TemplateError:
-            return "", None  # A template for single questions only.
+        except RequestError:
+            return "", None  # A template for single questions only; one that takes none is refused at its first.
         before, found, after = text.rpartition(_ANSWER)
         header = before.rpartition(_QUESTION)[2].partition(_OPENED)[0] if found else ""
         first = self.tokenizer(after.strip(), add_special_tokens=False)["input_ids"][:1] if found else []
@@ -187,15 +195,22 @@ class Chat:
         return header, end
 
     def _apply(self, turns: list[dict[str, str]], *, add_generation_prompt: bool) -> str:
-        return str(
-            self.tokenizer.apply_chat_template(
-                turns,
-                tokenize=False,
-                add_generation_prompt=add_generation_prompt,
-                date_string=DATE,
-                **_SWITCH[self._thinking],
-            )
-        )
+        from jinja2.exceptions import TemplateError
+
+        template = f"the chat template of {self._name}"
+        switches = {"add_generation_prompt": add_generation_prompt, "date_string": DATE, **_SWITCH[self._thinking]}
+        try:
+            with _within(_SECONDS, template):
+                return str(self.tokenizer.apply_chat_template(turns, tokenize=False, **switches))
+        except RequestError:
+            raise
+        except Exception as error:  # whatever a template computes; MemoryError and RecursionError among them
+            why = error if isinstance(error, TemplateError) else f"{type(error).__name__} {error}".rstrip()
+            raise RequestError(f"{template} does not take this conversation: {why}") from None
+
+    @property
+    def _name(self) -> str:
+        return self.tokenizer.name_or_path or "the model"
 
     def _ids(self, text: str) -> list[int]:
         plain: list[int] = self.tokenizer(text, add_special_tokens=False)["input_ids"]
@@ -220,6 +235,30 @@ class Chat:
         return ids
 
 
+@contextlib.contextmanager
+def _within(seconds: int, what: str) -> Iterator[None]:
+    """A context that is left with RequestError after so many seconds, where this thread can be told the time."""
+    if not hasattr(signal, "setitimer") or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def stop(*_: Any) -> None:
+        raise RequestError(f"{what} did not end within {seconds} seconds")
+
+    handler = signal.signal(signal.SIGALRM, stop)
+    before = signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, *before)
+        signal.signal(signal.SIGALRM, handler)
+
+
+def _packed(text: str) -> str:
+    """A text without its white space, which templates trim and join as they like."""
+    return "".join(text.split())
+
+
 def _without_thinking(text: str, prefill: str) -> tuple[str, str]:
     """A rendered prompt, which ends with `prefill`, and that end of it, with an empty reasoning block."""
     start = prefill.partition(_OPENED)[0]
@@ -239,7 +278,10 @@ def _configured_eos(folder: Path) -> list[int]:
     """`eos_token_id` of the generation config, else of the config; a number or a list there, a list here."""
     for name in ("generation_config.json", "config.json"):
         if (folder / name).is_file():
-            value = json.loads((folder / name).read_text(encoding="utf-8")).get("eos_token_id")
+            value = read_json(folder / name).get("eos_token_id")
+            ids = value if isinstance(value, list) else [] if value is None else [value]
+            if not all(type(identity) is int for identity in ids):
+                raise ModelNotFoundError(f"{folder / name}: eos_token_id must be a number or a list of them")
             if value is not None:
-                return list(value) if isinstance(value, list) else [int(value)]
+                return ids
     return []

@@ -11,14 +11,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lite_selfplay.config import RunConfig
-from lite_selfplay.config.user_files import load
+from lite_selfplay.config.user_files import absolute, load, require_accepted, sources_of
 from lite_selfplay.errors import ConfigError, RunFolderError
 from lite_selfplay.evaluation.tables import as_markdown, change, comparison
 from lite_selfplay.games import Game
 from lite_selfplay.models.backends import import_first
 from lite_selfplay.models.silence import quiet
 from lite_selfplay.runs.choices import Choice
-from lite_selfplay.runs.folder import ADAPTERS, CHECKPOINTS, RunFolder
+from lite_selfplay.runs.folder import ADAPTERS, CHECKPOINTS, CONFIG, RunFolder
 from lite_selfplay.runs.lock import writing
 from lite_selfplay.runs.plan import Plan, chosen, plan
 from lite_selfplay.runs.processes import require_one_kind, require_one_run
@@ -160,7 +160,9 @@ def _fresh_session_of(
             f"train takes a RunConfig, not a {type(config).__name__}: train(RunConfig(game=..., model=...))"
         )
     began, shown = time.monotonic(), as_progress(progress) if ranks.main else Progress()
-    if reward is None and config.run.reward is not None:
+    if reward is not None:
+        config = RunConfig.of(config.chosen(), {"run": {"reward": None}})
+    elif config.run.reward is not None:
         reward = load(config.run.reward, "--reward", "function")
     said = ranks.from_main("what is chosen", lambda: [asdict(choice) for choice in chosen(config)])
     ready = plan(config, own_checker=reward is not None, choices=[Choice(**choice) for choice in said])
@@ -208,7 +210,7 @@ def resume(
     path: Path | str,
     *,
     steps: int | None = None,
-    reward: RewardFunction | None = None,
+    reward: RewardFunction | str | None = None,
     rollouts: str | None = None,
     trust_remote_code: bool = False,
     unsafe_code: bool = False,
@@ -217,10 +219,12 @@ def resume(
     """Go on with a run from its newest complete and undamaged checkpoint, up to `steps` in all if given.
 
     A warning names every newer one that is skipped, and why. A run made with `trust_remote_code` or `unsafe_code` needs
-    it given again, and one that sampled on servers needs `rollouts`: their addresses, others, or `none`. Raises
+    it given again, one whose `reward` was given as an object needs that, and one that sampled on servers needs
+    `rollouts`: their addresses, others, or `none`. `reward` may also be `FILE.py:FUNCTION`. Code that the folder names
+    is run if this user has run it on this machine; what has changed since the run was made is warned of. Raises
     RunFolderError, with nothing changed, where there is nothing to resume, where base, game or task are not what they
     were, where a file of the folder is damaged, or where another process is writing it; ConfigError where the
-    configuration is not one, or the model's own code is not trusted.
+    configuration is not one, or code is not trusted.
     """
     with joined() as ranks:
         return _resume(ranks, Path(path), steps, reward, rollouts, trust_remote_code, unsafe_code, progress)
@@ -230,7 +234,7 @@ def _resume(
     ranks: Ranks,
     path: Path,
     steps: int | None,
-    reward: RewardFunction | None,
+    reward: RewardFunction | str | None,
     rollouts: str | None,
     trust_remote_code: bool,
     unsafe_code: bool,
@@ -246,9 +250,18 @@ def _resume(
         raise ConfigError(f"{path} was sampled on servers: give --rollouts {servers} again, or others, or none")
     if steps is not None:
         config = RunConfig.of(config.model_dump(mode="json"), {"run": {"steps": steps}})
+    before = folder.code()
+    if reward is not None:
+        place = absolute(reward) if isinstance(reward, str) else None
+        config = RunConfig.of(config.model_dump(mode="json"), {"run": {"reward": place}})
+    elif config.run.reward is not None:
+        require_accepted({"run.reward": config.run.reward}, path / CONFIG)
+    elif "reward" in before:
+        raise RunFolderError(
+            f"{path} was made with a reward given in Python, {before['reward'].get('name')} of "
+            f"{before['reward'].get('file') or 'no file'}: go on with {folder.go_on()}"
+        )
     ready = plan(config, own_checker=(reward or config.run.reward) is not None)
-    if reward is None and config.run.reward is not None:
-        folder.require_elsewhere(config.run.reward, "a reward function")
     folder.require_own_files()
     folder.evaluations()  # read at every save: damage is reported before the first step
     require_one_run(ranks, ready)
@@ -264,15 +277,21 @@ def _resume(
         ranks.require_same({"last checkpoint in the run folder, which all must see,": last.step})
         model = base_of(ready.config.model, shown)
         check_identity(last, _identity(ready, model.identity), hash_of(ready.config))
-        if reward is None and config.run.reward is not None:
-            reward = load(config.run.reward, "--reward", "function")
-        session = Session(ready, model, folder, reward=reward, progress=shown, poll=interrupts.poll, ranks=ranks)
+        given = None if isinstance(reward, str) else reward
+        code = sources_of(ready.config.values(), given)
+        for key, one in code.items():
+            if (was := before.get(key)) is not None and was.get("sha256") != one["sha256"]:
+                shown.warn(f"the source of {one['name']} ({key}) is not what it was when the run was made")
+        if ready.config.run.reward is not None:
+            given = load(ready.config.run.reward, "--reward", "function")
+        session = Session(ready, model, folder, reward=given, progress=shown, poll=interrupts.poll, ranks=ranks)
         with contextlib.closing(session):
             require_one_kind(ranks, session)
             _check_state(last, session)
             if ranks.main:
                 folder.cut(last.step)
                 folder.rewrite_config(ready.config)
+                folder.note_code(code)
             of = "" if ready.game.open_ended else f" of {ready.config.run.steps}"
             shown.say(f"going on from step {last.step}{of}")
             session.run(last)

@@ -95,16 +95,16 @@ class AsideTable(LiveTable):
         """Of completions that had no time to end, those count as cut off that came half as far as they may, thinking
         aloud; nobody judges them."""
         for ids in heard.values():
-            ended = ids[-1] in self._chat.eos_ids
+            ended = ids[-1] in self._loaded.chat.eos_ids
             if ended or (self.thinks and len(ids) >= sampling.max_tokens / 2):
                 stop: StopReason = "eos" if ended else "length"
-                cut = Completion("", self._chat.decode(ids), (), tuple(ids), (), stop, seat, 0, sampling)
+                cut = Completion("", self._loaded.chat.decode(ids), (), tuple(ids), (), stop, seat, 0, sampling)
                 self.said.setdefault(self._role, []).append(cut)
 
     def _made_up(self, seat: str, prompt: str, start: str, sampling: Sampling) -> Completion:
         assert self._words is not None
-        text, encoded = self._words(self._role, prompt, self._drawn), self._chat.encode(prompt, start)
-        ids = tuple(self._chat.tokens(text))
+        text, encoded = self._words(self._role, prompt, self._drawn), self._loaded.chat.encode(prompt, start)
+        ids = tuple(self._loaded.chat.tokens(text))
         sampled = (-1.0,) * len(ids)
         return Completion(prompt, text, tuple(encoded.ids), ids, sampled, "eos", seat, 0, sampling, encoded.prefill)
 

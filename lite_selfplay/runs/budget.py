@@ -7,6 +7,7 @@ what was chosen, and a resume keeps it.
 """
 
 import json
+import math
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -145,14 +146,26 @@ class Budget:
         step_s = self._took["step"][-1]
         return f"a step takes {step_s:.1f} s, the {left} left about {as_clock(left * step_s)}; evaluations come on top"
 
-    def outcome(self) -> list[str]:
-        """What the closing report says of it: nothing where all that was asked for was done."""
+    def outcome(self, *, doubtful: bool = False) -> list[str]:
+        """What the closing report says of it, which `budget.json` keeps: nothing where all that was asked for was done.
+
+        `doubtful`: no change that the run shows is one for sure. Then the minutes that all steps take at this speed are
+        named, of which evaluations may have as large a share as now.
+        """
         done = [
             f"{self.chosen.get(key)} of the {self.chosen.get(f'asked_{key}')} {what}"
             for key, what in (("cold_start", "batches of the cold start"), ("steps", "steps asked for"))
             if self.chosen.get(key) != self.chosen.get(f"asked_{key}")
         ]
-        return [f"{' and '.join(done)} fitted into {self.minutes:g} min"] if done else []
+        if not done:
+            return []
+        told = f"{' and '.join(done)} fitted into {self.minutes:g} min"
+        missing = self.chosen.get("asked_steps", 0) - self.chosen.get("steps", 0)
+        if doubtful and missing > 0:
+            needed = math.ceil(self.minutes + missing * self.chosen["step_s"] / 60 / (1 - MEASURED - SPARE))
+            told += f": too little to tell what training does. --minutes {needed} would do (make demo MINUTES={needed})"
+        self._write(outcome=told)
+        return [told]
 
     def _left_s(self) -> float:
         return 60 * self.minutes - (self._clock() - self._began)

@@ -95,7 +95,7 @@ def _toy(config: RunConfig) -> str | None:
 
 
 def _problems(config: RunConfig, game: Game) -> list[Choice]:
-    if config.tasks.train is not None:
+    if config.tasks.train is not None or game.without_tasks:
         return []
     if game.default_tasks is not None:
         tasks, why = game.default_tasks, "the game's own"
@@ -232,7 +232,7 @@ def open_questions(config: RunConfig, game: Game) -> dict[str, str]:
     }
     if _toy(config):
         asked.pop("thinking")
-    if _is_random(config):
+    if _is_random(config) or "max_completion_tokens" in nested(game.recipe).get("run", {}):
         asked.pop("the token limit")
     if "cold_start" in game.recipe:
         asked.pop("a cold start")

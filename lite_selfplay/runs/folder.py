@@ -5,13 +5,15 @@ import difflib
 import json
 import os
 import platform
+import re
+import shlex
 import subprocess
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lite_selfplay.config import RunConfig, load_layer
-from lite_selfplay.config.user_files import failing_as, file_of
+from lite_selfplay.config.user_files import failing_as, places_in, require_accepted
 from lite_selfplay.errors import ConfigError, RunFolderError
 from lite_selfplay.models.packages import versions
 from lite_selfplay.runs.lock import LOCK
@@ -55,7 +57,7 @@ class RunFolder:
                 raise self._taken()
 
     def _taken(self) -> RunFolderError:
-        again = f", or go on with `lite-selfplay train --resume {self.path}`"
+        again = f", or go on with `{self.go_on()}`"
         return RunFolderError(
             f"{self.path} exists already and a run folder is never overwritten: choose another --run-dir"
             f"{again if os.path.isfile(self.path / CONFIG) else ''}"
@@ -109,14 +111,12 @@ class RunFolder:
         """`config`, for who loads the base, the game and the tasks.
 
         Raises ConfigError where code of the base, or of what it writes, is to be run without protection, and that is
-        not asked for anew: that the folder says so is not enough, since it may be a stranger's. Raises RunFolderError
-        for a game or a task whose code the folder brings.
+        not asked for anew: that the folder says so is not enough, since it may be a stranger's. So does a game or a
+        task whose code this user has not run here. A reward function is looked at by who calls it.
         """
         config = self.config()
-        self.require_elsewhere(config.game.name, "a game")
-        taught, measured = config.cold_start, config.eval.tasks
-        for task in (config.tasks.train, config.tasks.validation, taught.tasks, taught.top_up, measured):
-            self.require_elsewhere(task or "", "a task")
+        places = places_in(config.values())
+        require_accepted({key: place for key, place in places.items() if key != "run.reward"}, self.path / CONFIG)
         if config.model.trust_remote_code and not trust_remote_code:
             raise ConfigError(
                 f"{self.path} was made with a model that runs Python code of its own ({config.model.name}): read that "
@@ -141,20 +141,30 @@ class RunFolder:
         for name in (CONFIG, ENVIRONMENT, METRICS, EPISODES, OBJECTS, *parts, *of_trackers, ROLLOUTS, TOKENS):
             require_no_link(self.path / name)
 
-    def require_elsewhere(self, place: str, what: str) -> None:
-        """Raises RunFolderError where `FILE.py:NAME` lies in this folder, or is not named by its whole path as a run
-        does: a stranger's folder would bring code along.
+    def code(self) -> dict[str, Any]:
+        """The user's own code that the run was made with (`config.user_files.sources_of`), as far as that was noted."""
+        found = self._environment().get("code")
+        return {key: one for key, one in found.items() if isinstance(one, dict)} if isinstance(found, dict) else {}
 
-        `what` it is: `a game`. Any other name passes.
-        """
-        file = file_of(place)
-        if file is not None and (
-            not file.is_absolute() or Path(os.path.realpath(file)).is_relative_to(os.path.realpath(self.path))
-        ):
-            raise RunFolderError(
-                f"{self.path / CONFIG} names {what} in the run's own folder or by a relative path, {file}, that is not "
-                "run: if you trust it, move it elsewhere and write its whole path there"
-            )
+    def _environment(self) -> dict[str, Any]:
+        """What `environment.json` holds; nothing where it is damaged, without which a run goes on."""
+        with contextlib.suppress(RunFolderError):
+            return read_json(self.path / ENVIRONMENT)
+        return {}
+
+    def note_code(self, code: Mapping[str, Any]) -> None:
+        """Write down what the run goes on with. Raises RunFolderError where that cannot be."""
+        if (facts := self._environment()) and code != self.code():
+            with write_errors(f"to {self.path}"):
+                write_whole(self.path / ENVIRONMENT, json.dumps({**facts, "code": code}, indent=2) + "\n")
+
+    def go_on(self, again: str = "", more: str = "") -> str:
+        """The command that goes on with the run, or the call, where its reward was given in Python. `again` and `more`:
+        what the command is given besides the folder."""
+        if (reward := self.code().get("reward")) is not None:
+            name = re.sub(r"[^\w.<>]", "", str(reward.get("name")))  # it may be a stranger's, and is there to be copied
+            return f"resume({str(self.path)!r}, reward={name})"
+        return f"lite-selfplay train --resume {shlex.quote(str(self.path))}{again}{more}"
 
     def seats(self) -> dict[str, Path]:
         """The folder of each seat's adapter that has been saved. Raises RunFolderError where they lie elsewhere."""

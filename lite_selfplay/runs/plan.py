@@ -18,7 +18,7 @@ from lite_selfplay.models.packages import install
 from lite_selfplay.models.sources import require_known, suggested
 from lite_selfplay.runs.choices import Choice, choices, layer_of, open_questions
 from lite_selfplay.runs.folder import RunFolder
-from lite_selfplay.tasks import Task, is_data, load_task
+from lite_selfplay.tasks import Task, is_data, load_task, numbered
 from lite_selfplay.tasks.hub import DATA_VARIABLE
 from lite_selfplay.tasks.passages import passages_of, read_passages
 from lite_selfplay.tasks.split import evaluation_set, training_side
@@ -97,7 +97,8 @@ class Plan:
         if "problems" not in self.sources:
             taught = draws_problems(self.config, self.game) or "a cold start" in self.open
             use = "for a cold start" if taught else "not used"
-            return {"tasks": f"{self.task.name}, {use}: problems are written by a seat", **rows}
+            who = "not what this game is about" if self.game.without_tasks else "written by a seat"
+            return {"tasks": f"{self.task.name}, {use}: problems are {who}", **rows}
         return {
             "tasks": f"{rows.pop('problems')} problems, {each} a {'round' if self.game.open_ended else 'step'}",
             **rows,
@@ -175,14 +176,14 @@ def plan(config: RunConfig, *, own_checker: bool = False, choices: Sequence[Choi
     resolved, game = filled_in(config, choices)
     asked = tuple(open_questions(config, game))
     tasks = resolved.tasks.train or ""
-    task = load_task(tasks, seed=resolved.run.seed, data_dir=resolved.tasks.data_dir)
+    task = problems_of(resolved, game, resolved.run.seed)
     kept_apart = held_out(resolved)
     task = training_side(task, kept_apart)
     tokens = resolved.run.max_completion_tokens or task.max_completion_tokens
     reward = resolved.run.reward
     taught = bool(resolved.cold_start.enabled) and resolved.run.init is None  # else it was, where it starts from
     files: dict[str, dict[str, Any]] = {
-        "tasks": {"train": absolute(tasks)},
+        "tasks": {"train": absolute(tasks) if tasks else None},
         "cold_start": {"source": absolute(resolved.cold_start.source), "enabled": taught},
         "eval": {"tasks": resolved.eval.tasks and absolute(resolved.eval.tasks)},
         "model": {"backend": _backend(resolved)},
@@ -220,6 +221,14 @@ def plan(config: RunConfig, *, own_checker: bool = False, choices: Sequence[Choi
     return ready
 
 
+def problems_of(config: RunConfig, game: Game, seed: int, tasks: str | None = None) -> Task:
+    """The problems of some tasks, by default a run's own; numbers in their place for a game that draws nothing."""
+    tasks, name = tasks or config.tasks.train or "", config.game.name
+    if game.without_tasks and not tasks:
+        return numbered(name)
+    return load_task(tasks, seed=seed, data_dir=config.tasks.data_dir)
+
+
 def _source(name: str, config: RunConfig, task: Task, kept_apart: Sequence[Problem]) -> Sequence[Problem]:
     """What a game draws from under a name: the run's own task, where nothing else is named for it."""
     section = config.tasks
@@ -244,7 +253,8 @@ def _layered(game: Game, config: RunConfig, chosen: Mapping[str, Any]) -> RunCon
     """The game's recipe, what was chosen, what the model suggests and the user's own keys, with `*` spread over roles
     and seats."""
     hints: dict[str, Any] = {}
-    for dotted, value in suggested(config.model.name).items():
+    # What a toy base suggests is for problems.
+    for dotted, value in ({} if game.without_tasks else suggested(config.model.name)).items():
         set_key(hints, dotted, value)
     merged: dict[str, Any] = {}
     sections = {"seats": game.trained_seats(), "roles": game.roles}

@@ -20,7 +20,7 @@ from lite_selfplay.games import Game
 from lite_selfplay.games.presentation import percent
 from lite_selfplay.runs.aside import AsideTable, Enough, small_game
 from lite_selfplay.runs.choices import Streams
-from lite_selfplay.runs.folder import PREFLIGHT
+from lite_selfplay.runs.folder import PREFLIGHT, RunFolder
 from lite_selfplay.runs.report.diagnosis import FEWEST_WELL_FORMED, MOST_SILENT, Cause, foreseen
 from lite_selfplay.runs.report.meanings import MEANINGS
 from lite_selfplay.runs.report.steps import only_finite
@@ -80,7 +80,7 @@ def play(
                 while not (table.samples and decided(table.streams(played))):
                     game, before = small_game(config, most), table.samples
                     played = dict(seats(game))
-                    table.most = before + most
+                    table.most = 10**9 if game.without_tasks else before + most  # of matches none is cut short
                     table.open(NOBODYS_STEP - before, played)
                     try:
                         with guarded():
@@ -133,8 +133,8 @@ def preflight(found: Played, config: RunConfig, game: type[Game], path: Path, pr
         progress.say(line)
     if refused:
         raise PreflightError(
-            f"pre-flight: {refused}. To train all the same: lite-selfplay train --resume {path}"
-            f"{config.rollouts.again}, or --no-preflight on a new run"
+            f"pre-flight: {refused}. To train all the same: {RunFolder(path).go_on(config.rollouts.again)}, or "
+            "--no-preflight on a new run"
         )
     for cause in causes:
         progress.warn(f"pre-flight: {cause.sentence} {f'Try: {cause.next}' if cause.next else ''}".rstrip())

@@ -71,6 +71,7 @@ def rendered_prompts(ready: Plan, progress: Progress) -> tuple[list[Rendered], l
 def _made_up_game(ready: Plan, chat: "Chat") -> dict[str, Completion]:
     """What each role says first where everything is drawn, read and judged as in the run, and completions made up."""
     from lite_selfplay.runs.aside import AsideTable
+    from lite_selfplay.training.loaded import Loaded
 
     game, config = ready.game, ready.config
     sources = {
@@ -81,7 +82,7 @@ def _made_up_game(ready: Plan, chat: "Chat") -> dict[str, Completion]:
     words = _made_up_words(game, random.Random(config.run.seed))
     with tempfile.TemporaryDirectory() as place, Verifier(deadline=config.run.verify_timeout_s) as verifier:
         options: dict[str, Any] = {"max_completion_tokens": ready.max_completion_tokens, "folder": Path(place) / "own"}
-        table = AsideTable(nobody, chat, verifier, sources, config, words=words, **options)
+        table = AsideTable(Loaded(chat, nobody, verifier), sources, config, words=words, **options)
         try:
             for step in range(MOST_STEPS):
                 if game.over() or len(table.said) == len(game.roles):

@@ -1,6 +1,7 @@
 """What a run saves as it goes: checkpoints, the seats, its model card, and which checkpoint was measured best."""
 
 import contextlib
+import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -101,6 +102,12 @@ class Saver:
             with self._saying(f"writing {EXAMPLES}"):
                 pool.save(self._folder.path / EXAMPLES)
 
+    def keep_examples(self, before: RunFolder) -> None:
+        """Keep what taught the seats in the run they start from: a game may learn from it again. Raises SaveFailed."""
+        if self._folder.ours and (before.path / EXAMPLES).is_file():
+            with self._saying(f"writing {EXAMPLES}"):
+                shutil.copyfile(before.path / EXAMPLES, self._folder.path / EXAMPLES)
+
     def write_card(self, step: int) -> None:
         """Write the model card of a run after `step` steps. Raises SaveFailed."""
         if not self._folder.ours:
@@ -127,7 +134,7 @@ class Saver:
         return f"{found[-1].path} is whole. {self.go_on()}"
 
     def go_on(self) -> str:
-        return f"Go on with: lite-selfplay train --resume {self._folder.path}{self.config.rollouts.again}"
+        return f"Go on with: {self._folder.go_on(self.config.rollouts.again)}"
 
     def _best(self) -> Mapping[str, Any] | None:
         """The best evaluation of those whose checkpoint is there."""

@@ -13,7 +13,7 @@ import torch
 
 from lite_selfplay.config import RunConfig
 from lite_selfplay.config.guard import guarded
-from lite_selfplay.config.user_files import file_of
+from lite_selfplay.config.user_files import file_of, sources_of
 from lite_selfplay.data import Episode, EvalSpec, Example, Problem, Sampling
 from lite_selfplay.errors import GameError, Interrupted, ProcessLost, RewardError, RolloutsLost, RunFolderError
 from lite_selfplay.evaluation.examiner import measure
@@ -22,7 +22,6 @@ from lite_selfplay.evaluation.tables import headline
 from lite_selfplay.games import Game
 from lite_selfplay.games.modes import find_mode
 from lite_selfplay.models.adapters import BASE, State, check_folder
-from lite_selfplay.models.backends import choose_backend
 from lite_selfplay.models.backends.rollouts import REMEDY, Rollouts
 from lite_selfplay.models.backends.vllm import require_temperature
 from lite_selfplay.models.chat import Chat
@@ -31,26 +30,27 @@ from lite_selfplay.runs.budget import Budget
 from lite_selfplay.runs.checkpoints import Checkpoint, load_checkpoint, read_state
 from lite_selfplay.runs.choices import LONGEST, Streams, after_a_look, seen_enough, wanted, without_its_card
 from lite_selfplay.runs.folder import BUDGET, COLD_START, COLLECTIONS, ROLLOUTS, RunFolder
-from lite_selfplay.runs.plan import OPTIONAL, evaluation_steps, mode_of_the_base
+from lite_selfplay.runs.plan import OPTIONAL, evaluation_steps, mode_of_the_base, problems_of
 from lite_selfplay.runs.preflight import Played, play, preflight, seconds_for, settled
 from lite_selfplay.runs.processes import save_in_turn
-from lite_selfplay.runs.report.closing import closing_report
+from lite_selfplay.runs.report.closing import closing_report, is_sure
 from lite_selfplay.runs.saving import Saver
 from lite_selfplay.runs.step_log import Bookkeeper
 from lite_selfplay.runs.trackers import TRACKERS, Tracker
-from lite_selfplay.tasks import Source, Task, data_facts, fingerprint, load_task
+from lite_selfplay.tasks import Source, Task, data_facts, fingerprint
 from lite_selfplay.tasks.base import derived_seed
 from lite_selfplay.tasks.passages import short_enough
 from lite_selfplay.tasks.split import training_side
 from lite_selfplay.training.cold_start import cold_start, playing_config, within_limits
 from lite_selfplay.training.examples import Fits, gather
+from lite_selfplay.training.loaded import Loaded, load_chat
 from lite_selfplay.training.optimizer import load_optimizer_state
 from lite_selfplay.training.progress import Poll, Progress, Several
 from lite_selfplay.training.ranks import ALONE, Ranks
 from lite_selfplay.training.rollout import LiveTable
 from lite_selfplay.training.trainer import SelfPlayTrainer, reference_name
+from lite_selfplay.training.trl import make_loss
 from lite_selfplay.training.updates import StepReport
-from lite_selfplay.verify import Verifier
 from lite_selfplay.verify.reward_functions import RewardFunction
 from lite_selfplay.verify.workers import WorkerStartError
 
@@ -91,32 +91,12 @@ class Session:
         ranks.poll, clock = Poll(self.progress, poll), ranks.shared_clock(clock)
         run = ready.config.run
         self.identity = {"base": model.identity, "game": ready.config.game.label}
-        section, self._path = ready.config.model, model.path
-        self.chat = Chat.load(model.path, section.thinking, trust_remote_code=section.trust_remote_code)
+        self._model = model
         if doubt := without_its_card(ready.config):
             self.progress.warn(doubt)
         self.progress.say(f"loading {model.name} in {ready.config.model.precision}")
-        self.backend = choose_backend(
-            model.path,
-            ready.config.model,
-            ready.config.seats,
-            seed=run.seed,
-            eos_ids=self.chat.eos_ids,
-            pad_id=self.chat.pad_id,
-            base_name=model.hub_id or model.name,
-            cache_tokens=run.generation_tokens,
-            decode=self.chat.decode,
-            poll=self._poll,
-            warn=lambda sentence: self.progress.warn(sentence),
-            rollouts=self._rollouts(),
-        )
-        self.adapters = self.backend.adapters
-        self.verifier = Verifier(
-            deadline=run.verify_timeout_s,
-            poll=self._poll,
-            block_only=self.config.tasks.answer_from == "block",
-            unsafe_code=self.config.tasks.unsafe_code,
-        )
+        self.loaded = Loaded.of(ready.config, model, self.progress, self._poll, ranks=ranks, rollouts=self._rollouts())
+        self.backend, self.adapters, self.verifier = self.loaded.backend, self.loaded.adapters, self.loaded.verifier
         self.sources = self._make_sources(ready.sources)
         self._reward = reward
         if look and ready.open and ranks.alone:
@@ -126,7 +106,7 @@ class Session:
         self._tracker: Tracker | None = None
         if ranks.main and (kind := TRACKERS.get(run.report_to)) is not None:
             self._tracker = kind(self.config, type(self.game), folder.path, shown.warn)
-            self.progress = Several(shown, self._tracker)
+            self.progress = self.loaded.progress = Several(shown, self._tracker)
         self._trainer_files = tempfile.TemporaryDirectory(prefix="lite-selfplay-")
         self.table = self._make_table(self.config, self.sources, reward)
         # Held-out answers are judged by the checker, so that runs with different rewards can be compared.
@@ -143,14 +123,17 @@ class Session:
         self._start_state: dict[str, Any] = {}
         self.trainer = SelfPlayTrainer(
             backend=self.backend,
+            loss=make_loss(self.backend, self.config, self.chat.tokenizer, self._trainer_files.name),
             config=self.config if ranks.main else without_tracker(self.config),
-            tokenizer=self.chat.tokenizer,
-            output_dir=self._trainer_files.name,
             progress=self.progress,
             poll=self._poll,
             updates=self._updates(run.steps),
             ranks=ranks,
         )
+
+    @property
+    def chat(self) -> Chat:
+        return self.loaded.chat
 
     def facts(self) -> dict[str, Any]:
         """What `environment.json` says of this run beside the versions."""
@@ -164,6 +147,7 @@ class Session:
             "seed": self.config.run.seed,
             "base": self.identity["base"],
             "data": self._data(),
+            "code": sources_of(self.config.values(), None if self.config.run.reward else self._reward),
         }
 
     def _rollouts(self) -> Rollouts | None:
@@ -225,7 +209,7 @@ class Session:
             return
         metrics, evaluations = self.folder.metrics(), self.folder.evaluations()
         closing = closing_report(type(self.game), self.config, metrics, evaluations, self.folder.path)
-        self.progress.finished([*self._budget.outcome(), *closing])
+        self.progress.finished([*closing, *self._budget.outcome(doubtful=not is_sure(closing))])
 
     def cold_start_only(self) -> None:
         """Teach the seats and stop: the folder is what another run's `init` takes."""
@@ -248,8 +232,7 @@ class Session:
             with leaving_as_an_error():
                 yield
         except BaseException as error:
-            self.verifier.close()
-            self.backend.close()
+            self.loaded.close()
             if isinstance(error, Interrupted):
                 raise Interrupted(f"{error}: nothing was saved") from None
             raise
@@ -258,8 +241,7 @@ class Session:
         """End the checking processes, undo what the backend changed, and remove what the trainer wrote aside."""
         if self._tracker is not None:
             self._tracker.close()
-        self.verifier.close()
-        self.backend.close()
+        self.loaded.close()
         self._trainer_files.cleanup()
 
     @contextlib.contextmanager
@@ -287,8 +269,10 @@ class Session:
     def _prepare(self) -> None:
         """The seats as they enter training: another run's, taught by a cold start, or as they were made."""
         if self.config.run.init is not None:
-            for seat, weights in self.seats_of(RunFolder.open(Path(self.config.run.init))).items():
+            before = RunFolder.open(Path(self.config.run.init))
+            for seat, weights in self.seats_of(before).items():
                 self.adapters.load_state(seat, weights)
+            self._saver.keep_examples(before)
         if self.config.cold_start.enabled:
             self._cold_start()
         self._cold_started = True
@@ -313,8 +297,7 @@ class Session:
         config, held_out = self.config, self._ready.never_taught
         seed = derived_seed(config.run.seed, "cold start")
         # Problems of their own, where the task makes them: training starts on problems it has not seen.
-        data_dir = config.tasks.data_dir
-        own = load_task(config.cold_start.tasks or config.tasks.train or "", seed=seed, data_dir=data_dir)
+        own = problems_of(config, self.game, seed, config.cold_start.tasks)
         task = training_side(own, held_out)
         pool = gather(
             self.game,
@@ -325,22 +308,18 @@ class Session:
             held_out=held_out,
             fits=self._polling(within_limits(self.chat, config, self._ready.max_completion_tokens)),
             progress=self.progress,
-            data_dir=data_dir,
+            data_dir=config.tasks.data_dir,
         )
         for sentence in pool.lines():
             self.progress.say(sentence)
         self._saver.write_examples(pool)
         cold_start(
-            self.backend,
+            self.trainer,
             self.chat,
             self.game,
             pool,
             config.cold_start,
             seed=config.run.seed,
-            progress=self.progress,
-            poll=self._poll,
-            microbatch_tokens=self.backend.tokens_at_once(config.run),
-            ranks=self._ranks,
             steps_that_fit=self._budget.cold_start(config.cold_start.steps),
         )
 
@@ -370,7 +349,7 @@ class Session:
     def _look_at_the_base(self) -> None:
         """Let what the untouched base does decide whether it thinks, how long its answers may be, and whether it is
         taught the format: one after the other, each time with another look."""
-        section, limit = self.config.model, LONGEST * self._ready.max_completion_tokens
+        limit = LONGEST * self._ready.max_completion_tokens
         # Whoever brings a reward of their own knows what an answer is to look like.
         asked = [what for what in self._ready.open if self._reward is None or what != "a cold start"]
         choice = None
@@ -386,8 +365,7 @@ class Session:
             self._ready = self._ready.after(choice)
             self.config = self._ready.config
             self.progress.say(self._ready.chosen(choice.what)[-1])
-            thinking, trusted = self.config.model.thinking, section.trust_remote_code
-            self.chat = Chat.load(self._path, thinking, trust_remote_code=trusted)
+            self.loaded.chat = load_chat(self.config, self._model)
 
     def _look_ahead(self) -> None:
         """Play a little before the first step. Raises PreflightError where the run could not learn."""
@@ -437,19 +415,8 @@ class Session:
         kind: type[LiveTable] = LiveTable,
         folder: Path | None = None,
     ) -> LiveTable:
-        return kind(
-            self.backend,
-            self.chat,
-            self.verifier,
-            sources,
-            config,
-            max_completion_tokens=self._ready.max_completion_tokens,
-            reward=reward,
-            progress=self.progress,
-            poll=self._poll,
-            folder=folder or self._collections,
-            ranks=self._ranks,
-        )
+        tokens, place = self._ready.max_completion_tokens, folder or self._collections
+        return kind(self.loaded, sources, config, max_completion_tokens=tokens, reward=reward, folder=place)
 
     @property
     def _collections(self) -> Path:

@@ -2,7 +2,6 @@
 
 import contextlib
 import os
-import shlex
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -60,7 +59,7 @@ def state_of(path: Path) -> RunState:
     if writer(path) is not None:
         stage = "running"
     can = stage in ("stopped", "not begun") and any((path / CHECKPOINTS).glob("step-*/manifest.json"))
-    resume = f"lite-selfplay train --resume {shlex.quote(str(path))}{config.rollouts.again}" if can else None
+    resume = folder.go_on(config.rollouts.again) if can else None
     return RunState(path, config.game.label, config.model.name, step, steps, stage, best, size, resume)
 
 

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lite_selfplay.config import RunConfig, SeatConfig
-from lite_selfplay.config.user_files import file_of
 from lite_selfplay.data import BASE, EvalSpec, Problem
 from lite_selfplay.errors import ConfigError, ModelNotFoundError, RunFolderError, TaskError, UnknownNameError
 from lite_selfplay.games import make_game
@@ -65,6 +64,7 @@ class Target:
         if os.path.isfile(Path(name) / CONFIG):
             folder = RunFolder.open(Path(name))
             config = folder.config_to_load(trust_remote_code, unsafe_code)
+            require_no_link(folder.path / EVALUATIONS)  # where answers are written
             config = RunConfig.of(config.model_dump(mode="json"), {"model": chosen, "tasks": reading})
             sizes = {"group_size": config.run.group_size, "problems_per_step": config.run.problems_per_step}
             game = make_game(config.game.name, config.game.options, **sizes)
@@ -142,48 +142,15 @@ class Target:
     ) -> "Iterator[LiveTable]":
         """The base in memory with the run's adapters, and a checker, for the length of a context."""
         from lite_selfplay.models.adapters import check_folder
-        from lite_selfplay.models.backends import choose_backend
-        from lite_selfplay.models.chat import Chat
+        from lite_selfplay.training.loaded import Loaded
         from lite_selfplay.training.rollout import LiveTable
-        from lite_selfplay.verify import Verifier
 
-        run = self.config.run
-        section = self.config.model
-        chat = Chat.load(model.path, section.thinking, trust_remote_code=section.trust_remote_code)
-        backend = choose_backend(
-            model.path,
-            self.config.model,
-            self.config.seats,
-            seed=run.seed,
-            eos_ids=chat.eos_ids,
-            pad_id=chat.pad_id,
-            base_name=model.name,
-            cache_tokens=run.generation_tokens,
-            decode=chat.decode,
-            poll=poll,
-        )
-        for seat in self.config.seats if self.folder else ():
-            backend.adapters.load(seat, self._adapter(seat))
-        for name, (seat, place) in self.past.items():
-            backend.adapters.put_snapshot(name, seat, check_folder(backend.adapters, seat, place))
-        tasks = self.config.tasks
-        with Verifier(
-            deadline=run.verify_timeout_s,
-            poll=poll,
-            block_only=tasks.answer_from == "block",
-            unsafe_code=tasks.unsafe_code,
-        ) as verifier:
-            yield LiveTable(
-                backend,
-                chat,
-                verifier,
-                {},
-                self.config,
-                max_completion_tokens=max_completion_tokens,
-                progress=progress,
-                poll=poll,
-                ranks=ranks,
-            )
+        with contextlib.closing(Loaded.of(self.config, model, progress, poll, ranks=ranks)) as loaded:
+            for seat in self.config.seats if self.folder else ():
+                loaded.adapters.load(seat, self._adapter(seat))
+            for name, (seat, place) in self.past.items():
+                loaded.adapters.put_snapshot(name, seat, check_folder(loaded.adapters, seat, place))
+            yield LiveTable(loaded, {}, self.config, max_completion_tokens=max_completion_tokens)
 
     def weights(self) -> dict[str, str]:
         """The SHA-256 of each seat's adapter, by the seat; none of a base model."""
@@ -254,31 +221,30 @@ def find_task(
     return task, spec if task.procedural or is_data(spec) else task.name
 
 
-def trained_on(config: RunConfig, progress: Progress, *, run_code: bool = True) -> list[Problem]:
+def trained_on(config: RunConfig, progress: Progress) -> list[Problem]:
     """The problems of the data that a run, and the run it started from, learned from: a training set that the game
     never draws is none of them.
 
     Without those it held out itself. The two sides of a procedural task are apart as they come. A file that is gone is
-    a warning, and so is a task of a user's own of the run it started from: `run_code` off leaves such code alone.
+    a warning, and so is code of the run it started from that this user has not run here.
     """
     section, found = config.cold_start, list[Problem]()
     taught = [section.tasks, section.top_up] if section.enabled else []
     try:
-        # The game of a run's own file is not loaded for a run that this one started from.
-        foreign = file_of(config.game.name) is not None and not run_code
-        drawn = foreign or draws_problems(config, make_game(config.game.name, config.game.options))
+        drawn = draws_problems(config, make_game(config.game.name, config.game.options))
         for spec in dict.fromkeys([config.tasks.train if drawn else None, *taught]):
             if spec is None or not (Path(spec).is_absolute() or is_data(spec)):  # a run writes down whole paths
                 continue
-            if file_of(spec) is not None and not run_code:
-                raise TaskError(f"{spec} is not run for a run that this one started from")
             task = load_task(spec, seed=config.run.seed, data_dir=config.tasks.data_dir)
             found += [] if task.procedural else task.problems
         found = without(found, held_out(config)) if found else found
     except (TaskError, ConfigError) as error:
         progress.warn(f"problems that the run was trained on may be among these: {error}")
-    if (before := _started_from(config)) is not None:
-        found += trained_on(before.config(), progress, run_code=False)
+    try:
+        if (before := _started_from(config)) is not None:
+            found += trained_on(before.config_to_load(True, True), progress)  # neither base nor programs are run
+    except ConfigError as error:
+        progress.warn(f"problems that the run before was trained on may be among these: {error}")
     return found
 
 

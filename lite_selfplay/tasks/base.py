@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from lite_selfplay.config.user_files import short_name
 from lite_selfplay.data import Problem
 from lite_selfplay.errors import TaskError
 
@@ -25,6 +26,13 @@ class Task:
     origin: str = ""
     samples: int = 1
     caution: str = ""
+
+
+def numbered(game: str) -> Task:
+    """What stands in the place of problems for a game that draws none, such as one of matches: numbers, from 0."""
+    name = short_name(game)
+    every = [Problem(f"{name} {i + 1}", str(i), i, "number", {"game": game}) for i in range(10_000)]
+    return Task(name, every, procedural=True)
 
 
 class Source:

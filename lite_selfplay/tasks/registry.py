@@ -66,8 +66,23 @@ def task_names() -> list[str]:
 
 
 def task_about(name: str) -> str:
-    """What the problems of a named task are, in a sentence: the first line of its maker's docstring."""
-    return (_registry[name].__doc__ or "").strip().partition("\n")[0]
+    """What the problems of a task are, in a sentence: the first line of its maker's docstring.
+
+    Raises UnknownNameError; ConfigError where there is no such function.
+    """
+    return (_maker(name).__doc__ or "").strip().partition("\n")[0]
+
+
+def _maker(spec: str) -> Maker:
+    """What makes a task of one's own, or one known by name."""
+    if file_of(spec) is not None:
+        maker: Maker = load(spec, "--tasks", "function", options=True)
+        return maker
+    name = spec.partition(":")[0]
+    if name not in _registry:
+        hint = "A file must end in .jsonl or .csv; FILE.py:FUNCTION is your own."
+        raise UnknownNameError("task", name, _registry, hint)
+    return _registry[name]
 
 
 def is_data(spec: str) -> bool:
@@ -111,7 +126,7 @@ def load_task(spec: str, *, seed: int = 0, held_out: bool = False, data_dir: str
         rows = enumerate((parse_object(line.encode(), OBJECTS, TaskError) for line in spec.split("\n")), 1)
         return Task(Path(OBJECTS).stem, to_problems(rows, Path(OBJECTS)), origin=OBJECTS)
     if file_of(spec) is not None:
-        return _made(load(spec, "--tasks", "function", options=True), spec, seed, held_out, options_of(spec))
+        return _made(_maker(spec), spec, seed, held_out, options_of(spec))
     if (mapped := DATA_FILE.fullmatch(spec)) is not None:
         require_file(Path(mapped["file"]), TaskError)
         return _made(partial(hub_task, dataset=mapped["file"]), spec, seed, held_out, mapped["options"])
@@ -120,11 +135,9 @@ def load_task(spec: str, *, seed: int = 0, held_out: bool = False, data_dir: str
         raise TaskError(f"no task file at {spec}: did you mean {' or '.join([*own, f'`hub:{spec}`'])}?")
     if _is_file(spec):
         return Task(Path(spec).stem, read_jsonl(Path(spec)), origin=Path(spec).name)
-    if name not in _registry:
-        hint = "A file must end in .jsonl or .csv; FILE.py:FUNCTION is your own."
-        raise UnknownNameError("task", name, _registry, hint)
+    maker = _maker(name)
     given = f"dataset={options}" if name in _OF_A_DATA_SET else options
-    return _made(_registry[name], name, seed, held_out, given, data_dir if name in _DATA else None)
+    return _made(maker, name, seed, held_out, given, data_dir if name in _DATA else None)
 
 
 def _is_file(spec: str) -> bool:

@@ -22,9 +22,8 @@ def require_policy(stream: Stream, seat: str) -> None:
     """Raises GameError for a sample that does not follow its seat's tempered policy and would train it as if it did.
 
     What top-p, top-k, min-p, a repetition penalty or greedy decoding chose has other probabilities than the policy's. A
-    replay divides by the probabilities it was sampled with, which greedy decoding alone does not have. A sample with an
-    advantage of its own, outside a replay, is a weighted example to learn from, with no ratio to anything: it may come
-    from anywhere. Neither are masked samples looked at, nor examples in a replay.
+    replay divides by the probabilities it was sampled with, which greedy decoding alone does not have. Masked samples
+    are not looked at, nor examples, which have no ratio to anything and may come from anywhere.
     """
     for sample in _with_a_ratio(stream):
         sampling = sample.completion.sampling
@@ -32,8 +31,8 @@ def require_policy(stream: Stream, seat: str) -> None:
             raise GameError(
                 f"the {stream.role}'s stream trains seat {seat!r} on a completion sampled with "
                 f"{', '.join(sampling.off_policy)}, which does not follow the seat's own probabilities: in play(), ask "
-                f"{stream.role} without it (only the temperature may differ, above 0), mask the sample, or give it an "
-                "advantage of its own"
+                f"{stream.role} without it (only the temperature may differ, above 0), mask the sample, or make it an "
+                "example: an advantage and no reward"
             )
 
 
@@ -87,6 +86,4 @@ def _unmasked(stream: Stream) -> Iterator[Sample]:
 
 def _with_a_ratio(stream: Stream) -> Iterator[Sample]:
     """Samples whose gradient is weighted by a ratio of probabilities, if only one that is 1."""
-    return (
-        sample for sample in _unmasked(stream) if sample.advantage is None or (stream.replay and not sample.is_example)
-    )
+    return (sample for sample in _unmasked(stream) if not sample.is_example)

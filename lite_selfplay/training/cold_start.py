@@ -4,25 +4,19 @@ One seat after the other learns examples of every role it may play, from a pool 
 optimizer is thrown away afterwards: training starts with seats that have moved and no momentum.
 """
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-import torch
-
-from lite_selfplay.config import ColdStartSection, RunConfig
-from lite_selfplay.data import Example
+from lite_selfplay.config import ColdStartSection, RoleConfig, RunConfig, SeatConfig
+from lite_selfplay.data import Episode, Example, Group, Sample, Stream
 from lite_selfplay.errors import TrainingError
 from lite_selfplay.games.base import Game
-from lite_selfplay.models.backends.base import Backend
-from lite_selfplay.models.chat import Chat, Conversation
-from lite_selfplay.models.logprobs.batch import Batch, Way, cut
-from lite_selfplay.models.transfers import read
+from lite_selfplay.models.chat import Chat
 from lite_selfplay.tasks.base import derived_seed
 from lite_selfplay.training.examples import ExamplePool, Fits, PooledExample, roles_of
-from lite_selfplay.training.optimizer import adamw, gradient_norm, loss_scale, on_card
 from lite_selfplay.training.progress import Progress
-from lite_selfplay.training.ranks import ALONE, Ranks
+from lite_selfplay.training.rollout import written
+from lite_selfplay.training.trainer import SelfPlayTrainer
 
 _CLIP = 1.0
 _WARM_UP = 5
@@ -52,40 +46,82 @@ class SeatReport:
 
 
 def cold_start(
-    backend: Backend,
+    trainer: SelfPlayTrainer,
     chat: Chat,
     game: Game,
     pool: ExamplePool,
     section: ColdStartSection,
     *,
     seed: int,
-    progress: Progress | None = None,
-    poll: Callable[[], None] = lambda: None,
-    microbatch_tokens: int = 1024,
-    ranks: Ranks = ALONE,
     steps_that_fit: Callable[[int], int] | None = None,
 ) -> dict[str, SeatReport]:
     """Train every seat of a game on `section.steps` batches of examples, one seat after the other; a report on each.
 
-    The loss is the mean negative log-likelihood per completion token of a batch, of which at most `microbatch_tokens`
-    padded tokens (one example at the least) are read at a time. Several processes share each batch out (`ranks`).
-    `poll` is called between microbatches and may raise to stop. `steps_that_fit` is asked once, after the first batch,
-    with the number of seats that learn, and says how many batches each of them does.
-    A seat without examples is left as it is, with a warning unless `section.roles` leaves out all it plays. Raises
-    TrainingError naming seat and step where a loss or a gradient is not finite; then that step has moved nothing.
+    A batch is a step of a trainer beside the run's own: the loss is the mean negative log-likelihood per completion
+    token. `steps_that_fit` is asked once, after the first batch, with the number of seats that learn, and says how many
+    batches each of them does. A seat without examples is left as it is, with a warning unless `section.roles` leaves
+    out all it plays. What seats learn here is counted as no update.
+    Raises TrainingError naming seat and step where a number is not finite; then that step has moved nothing.
     """
-    progress = progress or Progress()
-    reports: dict[str, SeatReport] = {}
-    learning = _learning(game, pool, section, seed, progress)
-    steps = _Steps(section.steps, len(learning), steps_that_fit, progress)
-    with backend.updating():
+    learning = _learning(game, pool, section, seed, trainer.progress)
+    steps = _Steps(section.steps, len(learning), steps_that_fit, trainer.progress)
+    adapters, reports = trainer.adapters, dict[str, SeatReport]()
+    counts = dict(adapters.updates), dict(adapters.versions)
+    teacher = trainer.beside(_taught(trainer.config, section), _rate)
+    try:
         for seat, examples in learning.items():
-            progress.phase(f"cold start of {seat}", total=steps.number)
-            fit = _Fit(backend, chat, seat, section, progress, poll, microbatch_tokens, ranks)
+            trainer.progress.phase(f"cold start of {seat}", total=steps.number)
             roles = tuple(role for role in roles_of(game, seat) if role in pool.roles)
-            reports[seat] = fit.run(roles, examples, steps)
-            progress.say(reports[seat].sentence())
+            reports[seat] = _teach(teacher, chat, seat, roles, examples, section.examples_per_step, steps)
+            trainer.progress.say(reports[seat].sentence())
+    finally:
+        adapters.updates, adapters.versions = counts
     return reports
+
+
+def _teach(
+    teacher: SelfPlayTrainer,
+    chat: Chat,
+    seat: str,
+    roles: tuple[str, ...],
+    examples: Sequence[PooledExample],
+    size: int,
+    steps: "_Steps",
+) -> SeatReport:
+    """Let a seat learn examples in their order, `size` of them a step."""
+    losses: list[float] = []
+    seen = tokens = 0
+    while (step := len(losses)) < steps.number:
+        drawn = [written(chat, Example(one.prompt, one.completion)) for one in examples[seen : seen + size]]
+        group = Group([Sample(completion, None, advantage=1.0) for completion in drawn])
+        teacher.expect({seat: steps.number})
+        report = teacher.update(step, Episode([Stream(roles[0], [group])]), {roles[0]: seat})
+        (found,) = report.streams
+        if report.nonfinite is not None or found.logprob is None:
+            raise TrainingError(
+                f"{report.nonfinite} at step {step + 1} of the cold start of {seat}: a smaller cold_start.lr may help"
+            )
+        losses.append(-found.logprob)
+        seen, tokens = seen + found.rows, tokens + found.tokens
+        steps.first_is_over(seat)
+        teacher.progress.advance(len(losses), note=f"loss {losses[-1]:.2f}")
+    return SeatReport(seat, roles, losses[0], losses[-1], seen, tokens)
+
+
+def _taught(config: RunConfig, section: ColdStartSection) -> RunConfig:
+    """The configuration of learning examples: their likelihood alone, all tokens alike, one update a step."""
+    own = {"lr": section.lr, "clip": _CLIP, "weight_decay": 0.0}
+    return config.model_copy(
+        update={
+            "roles": dict.fromkeys(config.roles, RoleConfig(loss="dapo")),
+            "seats": {name: seat.model_copy(update=own) for name, seat in config.seats.items()},
+            "run": config.run.model_copy(update={"minibatches": 1}),
+        }
+    )
+
+
+def _rate(seat: SeatConfig, update: int, total: int) -> float:
+    return seat.lr * lr_share(update, total)
 
 
 def _learning(
@@ -146,115 +182,4 @@ def lr_share(step: int, steps: int) -> float:
     warm = max(1, min(_WARM_UP, steps // 4))
     if step < warm:
         return (step + 1) / warm
-    return 1.0 - (1.0 - _LAST_SHARE) * (step - warm + 1) / (steps - warm)
-
-
-class _Fit:
-    """AdamW over one seat."""
-
-    def __init__(
-        self,
-        backend: Backend,
-        chat: Chat,
-        seat: str,
-        section: ColdStartSection,
-        progress: Progress,
-        poll: Callable[[], None],
-        microbatch_tokens: int,
-        ranks: Ranks,
-    ):
-        self.ranks = ranks
-        self.backend, self.chat, self.seat, self.section = backend, chat, seat, section
-        self.progress, self.poll, self.budget = progress, poll, microbatch_tokens
-        self.parameters = list(backend.adapters.parameters(seat).values())
-        fused = on_card(backend.adapters)
-        self.optimizer = adamw(self.parameters, fused=fused, lr=section.lr, weight_decay=0.0)
-        self.scale = loss_scale(backend)
-
-    def run(self, roles: tuple[str, ...], examples: Sequence[PooledExample], steps: _Steps) -> SeatReport:
-        """Learn the examples in their order, a batch a step."""
-        size = self.section.examples_per_step
-        losses: list[float] = []
-        seen = tokens = 0
-        try:
-            while len(losses) < steps.number:
-                drawn = examples[seen : seen + size]
-                batch = [self.chat.conversation(example.prompt, example.completion) for example in drawn]
-                losses.append(self._learn(batch, len(losses), steps.number))
-                seen, tokens = seen + len(drawn), tokens + sum(len(row.completion_ids) for row in batch)
-                steps.first_is_over(self.seat)
-                self.progress.advance(len(losses), note=f"loss {losses[-1]:.2f}")
-        finally:
-            self.optimizer.zero_grad(set_to_none=True)
-        return SeatReport(self.seat, roles, losses[0], losses[-1], seen, tokens)
-
-    def _learn(self, batch: Sequence[Conversation], step: int, steps: int) -> float:
-        """One of so many updates, computed again at a smaller scale where it overflows in float16; returns the loss."""
-        tokens = sum(len(row.completion_ids) for row in batch)
-        rows = self.ranks.part(batch, lambda row: len(row.prompt_ids) + len(row.completion_ids))
-        while True:
-            losses = self._backward(rows, tokens)
-            self.scale.take_off(self._gradients())
-            if not self.ranks.alone:
-                losses = self._shared(losses, step)
-            gradients = self._gradients()
-            norm = gradient_norm(gradients)
-            *found, (size,) = read([*losses, norm])
-            self._require_finite([value for (value,) in found], step)
-            if math.isfinite(size):
-                break
-            if not self.scale.lower():
-                raise TrainingError(f"the gradient of seat {self.seat} is {size} at {self._where(step)}")
-            self.optimizer.zero_grad(set_to_none=True)
-        self.optimizer.param_groups[0]["lr"] = self.section.lr * lr_share(step, steps)
-        torch.nn.utils.clip_grads_with_norm_(self.parameters, _CLIP, norm)
-        self.optimizer.step()
-        self.scale.held()
-        self.optimizer.zero_grad(set_to_none=True)
-        return sum(value for (value,) in found)
-
-    def _gradients(self) -> list[torch.Tensor]:
-        return [p.grad for p in self.parameters if p.grad is not None]
-
-    def _shared(self, losses: Sequence[torch.Tensor], step: int) -> list[torch.Tensor]:
-        """The losses of all processes' rows; the seat's gradient becomes that of all of them.
-
-        Raises TrainingError for a loss that is not finite.
-        """
-        own = [value for (value,) in read(losses)]
-        self._require_finite(own, step)
-        told = self.ranks.gather(f"the loss of seat {self.seat}, {self._where(step)}", [own, self.scale.exponent])
-        self.scale.agree([exponent for _, exponent in told])
-        for parameter in self.parameters:
-            if parameter.grad is None:
-                parameter.grad = torch.zeros_like(parameter)
-        self.ranks.add_up(self._gradients())
-        return [torch.tensor(x, device=self.parameters[0].device) for theirs, _ in told for x in theirs]
-
-    def _require_finite(self, losses: Sequence[float], step: int) -> None:
-        for value in losses:
-            if not math.isfinite(value):
-                raise TrainingError(f"the loss of seat {self.seat} is {value} at {self._where(step)}")
-
-    def _backward(self, rows: Sequence[Conversation], tokens: int) -> list[torch.Tensor]:
-        """Add up the gradient of the loss of rows of a batch of so many tokens; returns its parts by microbatch."""
-        losses = []
-        self.backend.adapters.activate(self.seat)
-        for micro in microbatches(rows, self.budget, self.backend.way()):
-            self.poll()
-            with self.backend.adapters.cast_together(self.backend.compute_dtype):
-                with self.backend.autocast():
-                    logprobs, _ = self.backend.token_logprobs(micro)
-                    loss = -logprobs.sum() / tokens
-                self.scale.of(loss, logprobs).backward()
-            losses.append(loss.detach())
-        return losses
-
-    def _where(self, step: int) -> str:
-        return f"step {step + 1} of its cold start: a smaller cold_start.lr may help"
-
-
-def microbatches(rows: Sequence[Conversation], budget: int, way: Way) -> list[Batch]:
-    """Rows by length, cut into batches of at most `budget` tokens (one row at the least)."""
-    ordered = sorted(rows, key=lambda row: (len(row.completion_ids), len(row.prompt_ids)))
-    return [batch for _, batch in cut(ordered, lambda row: (row.prompt_ids, row.completion_ids), budget, way)]
+    return 1.0 - (1.0 - _LAST_SHARE) * (step - warm + 1) / max(1, steps - warm)

@@ -7,11 +7,11 @@ objective is positively homogeneous in the advantage; dapo is handed the stream'
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from lite_selfplay.config import RoleConfig
-from lite_selfplay.data import Completion, Stream
+from lite_selfplay.data import Completion, Sample, Stream
 from lite_selfplay.errors import TrainingError
 from lite_selfplay.models.logprobs.batch import Batch, Way, cut
 from lite_selfplay.training.ranks import ALONE, Ranks
@@ -23,12 +23,14 @@ class Row:
 
     `old`, where given, are the log-probabilities that the ratio is to: those before the first of a step's updates.
     `to_sampler`: the ratio is to those noted while sampling instead, by another program than the one that learns.
+    `dropped`: it is of a group that left the policy's terms, and is here for the KL term alone.
     """
 
     completion: Completion
     advantage: float
     old: Sequence[float] | None = None
     to_sampler: bool = False
+    dropped: bool = False
 
     @property
     def tokens(self) -> int:
@@ -106,22 +108,48 @@ class TokenBudget:
 
 
 def rows_of(
-    stream: Stream, advantages: Sequence[Sequence[float | None]], *, elsewhere: bool = False
+    stream: Stream, advantages: Sequence[Sequence[float | None]], role: RoleConfig, *, elsewhere: bool = False
 ) -> list[list[Row]]:
-    """The samples of a stream that enter the loss, group by group: those with an advantage and at least one token.
+    """The samples of a stream that enter the loss, group by group: those with an advantage and at least one token, and
+    where there is a KL term those of dropped groups.
 
     Groups without any are left out. `elsewhere`: completions are sampled by another program than the one that learns,
     and the ratio is to its log-probabilities, except for samples that are learned from by their likelihood.
     """
     groups = [
         [
-            Row(sample.completion, advantage, to_sampler=elsewhere and sample.advantage is None)
+            Row(
+                sample.completion,
+                advantage or 0.0,
+                to_sampler=elsewhere and not sample.is_example,
+                dropped=advantage is None,
+            )
             for sample, advantage in zip(group.samples, values, strict=True)
-            if advantage is not None and sample.completion.token_ids
+            if (advantage is not None or role.beta) and sample.completion.token_ids and not left_out(sample, role)
         ]
         for group, values in zip(stream.groups, advantages, strict=True)
     ]
     return [group for group in groups if group]
+
+
+def left_out(sample: Sample, role: RoleConfig) -> bool:
+    """Whether a sample is in no term of its role's loss, whatever its group."""
+    return sample.masked or (role.mask_truncated and sample.completion.stop == "length" and not sample.is_example)
+
+
+def over_the_kept(rows: Sequence[Row], role: RoleConfig) -> list[Row]:
+    """Rows whose advantages make a mean over all of them one over those that were not dropped.
+
+    The clipped objective is positively homogeneous in the advantage, so what is left of the KL term is a mean over all.
+    """
+
+    def size(row: Row) -> int:
+        return row.tokens if role.loss == "dapo" else 1
+
+    kept = sum(size(row) for row in rows if not row.dropped)
+    if not kept or not any(row.dropped for row in rows):
+        return list(rows)
+    return [replace(row, advantage=row.advantage * sum(map(size, rows)) / kept) for row in rows]
 
 
 def parts(groups: Sequence[Sequence[Row]], count: int) -> list[list[Row]]:

@@ -4,7 +4,7 @@ And what a loss is multiplied by in float16, so that small gradients are not rou
 """
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -26,6 +26,10 @@ BACK = 3
 less than it."""
 GROWS_AFTER = 200
 """Updates without an overflow after which the factor is doubled."""
+
+
+Rate = Callable[[SeatConfig, int, int], float]
+"""The learning rate of a seat's update (from 0) of so many."""
 
 
 def learning_rate(config: SeatConfig, update: int, total: int) -> float:
@@ -51,14 +55,20 @@ class SeatSchedule:
     """
 
     def __init__(
-        self, optimizer: Optimizer, adapters: Adapters, seats: Mapping[str, SeatConfig], totals: Mapping[str, int]
+        self,
+        optimizer: Optimizer,
+        adapters: Adapters,
+        seats: Mapping[str, SeatConfig],
+        totals: Mapping[str, int],
+        rate: Rate | None = None,
     ):
+        self._rate = rate or learning_rate
         self._optimizer, self._adapters, self._seats, self._totals = optimizer, adapters, seats, dict(totals)
         self.apply()
 
     def expect(self, totals: Mapping[str, int]) -> None:
         """Let schedules end elsewhere, from the next update on."""
-        self._totals = dict(totals)
+        self._totals |= totals
         self.apply()
 
     def step(self) -> None:
@@ -71,7 +81,7 @@ class SeatSchedule:
         """Write the learning rate of each seat's next update into its parameter group."""
         for group in self._optimizer.param_groups:
             seat = group["seat"]
-            group["lr"] = learning_rate(self._seats[seat], self._adapters.updates[seat], self._totals[seat])
+            group["lr"] = self._rate(self._seats[seat], self._adapters.updates[seat], self._totals[seat])
 
     def get_last_lr(self) -> list[float]:
         return [group["lr"] for group in self._optimizer.param_groups]
@@ -281,5 +291,5 @@ class LossScale:
 
 
 def loss_scale(backend: Backend) -> LossScale:
-    """One that is needed where weights are multiplied in float16 on a card."""
-    return LossScale(backend.device.type == "cuda" and backend.compute_dtype == torch.float16)
+    """One that is needed where weights are multiplied in float16."""
+    return LossScale(backend.compute_dtype == torch.float16)

@@ -11,16 +11,14 @@ from lite_selfplay.config import RunConfig
 from lite_selfplay.config.guard import guarded
 from lite_selfplay.data import BASE, Completion, Example, Problem, Sampling, TokenScores, Turn, Verdict
 from lite_selfplay.errors import GameError, RewardError, UnknownNameError
-from lite_selfplay.models.backends.base import Backend, samples_elsewhere
+from lite_selfplay.models.backends.base import samples_elsewhere
 from lite_selfplay.models.chat import Chat, EncodedPrompt
 from lite_selfplay.models.generation.sampling import Generation, GenerationRequest
 from lite_selfplay.tasks import Source
 from lite_selfplay.tasks.base import derived_rng, derived_seed
 from lite_selfplay.training import sharing
 from lite_selfplay.training.interrupts import ending_at_once
-from lite_selfplay.training.progress import Poll, Progress
-from lite_selfplay.training.ranks import ALONE, Ranks
-from lite_selfplay.verify import Verifier
+from lite_selfplay.training.loaded import Loaded
 from lite_selfplay.verify.reward_functions import RewardFunction, call_reward, name_of
 
 CPU_ROWS = 256
@@ -37,26 +35,18 @@ class LiveTable:
 
     def __init__(
         self,
-        backend: Backend,
-        chat: Chat,
-        verifier: Verifier,
+        loaded: Loaded,
         sources: Mapping[str, Source],
         config: RunConfig,
         *,
         max_completion_tokens: int,
         reward: RewardFunction | None = None,
-        progress: Progress | None = None,
-        poll: Poll | None = None,
         folder: Path | None = None,
-        ranks: Ranks = ALONE,
     ):
-        self._folder, self._ranks = folder, ranks
-        self._backend, self._chat, self._verifier, self._sources = backend, chat, verifier, sources
+        self._loaded, self._sources, self._folder = loaded, sources, folder
         self._config, self._reward = config, reward
-        self._progress = progress or Progress()
-        self._poll = poll or Poll(self._progress)
         self._default_tokens = max_completion_tokens
-        self.thinks = chat.thinks
+        self.thinks = loaded.chat.thinks
         self.open(0, {})
 
     def open(self, step: int, seats: Mapping[str, str]) -> None:
@@ -70,7 +60,7 @@ class LiveTable:
     @property
     def rows_at_once(self) -> int | None:
         """How many completions to ask for at a time where the asker reports in between; None: all that fit."""
-        return CPU_ROWS * self._ranks.world if self._backend.device.type == "cpu" else None
+        return CPU_ROWS * self._loaded.ranks.world if self._loaded.backend.device.type == "cpu" else None
 
     @property
     def default_tokens(self) -> int:
@@ -80,7 +70,7 @@ class LiveTable:
     @property
     def speakers(self) -> tuple[str, ...]:
         """Who can speak: the base, the seats and the snapshots."""
-        return (BASE, *self._backend.adapters.seats, *self._backend.adapters.snapshots)
+        return (BASE, *self._loaded.backend.adapters.seats, *self._loaded.backend.adapters.snapshots)
 
     def draw(self, source: str, n: int) -> list[Problem]:
         return self._source(source).draw(n)
@@ -108,7 +98,7 @@ class LiveTable:
         places = range(first, first + len(prompts))
         seeds = [[derived_seed(self._config.run.seed, self._step, role, i, k) for k in range(n)] for i in places]
         speaker = seat or self._seat(role)
-        self._progress.activity(f"{speaker} speaks as {role}")
+        self._loaded.progress.activity(f"{speaker} speaks as {role}")
         return self.speak(speaker, prompts, n, sampling, seeds, beginnings)
 
     def speak(
@@ -128,14 +118,14 @@ class LiveTable:
         """
         started = time.perf_counter()
         starts = beginnings or [""] * len(prompts)
-        encoded = [self._chat.encode(*each) for each in zip(prompts, starts, strict=True)]
+        encoded = [self._loaded.chat.encode(*each) for each in zip(prompts, starts, strict=True)]
         fits = [i for i, prompt in enumerate(encoded) if len(prompt.ids) <= self._config.run.max_prompt_tokens]
         told = None if hear is None else lambda p, *what: hear(fits[p], *what)
         request = GenerationRequest(seat, [encoded[i].ids for i in fits], n, sampling, [seeds[i] for i in fits], told)
         with self._counting(request):
-            completions = sharing.generate(self._ranks, self._step, request, self._backend.generate)
+            completions = sharing.generate(self._loaded.ranks, self._step, request, self._loaded.backend.generate)
         generated = dict(zip(fits, completions, strict=True))
-        version = self._backend.adapters.version(seat)
+        version = self._loaded.backend.adapters.version(seat)
         unread = Generation(stop="prompt_too_long")
         result = [
             [self._completion(prompts[i], encoded[i], g, request, version) for g in generated.get(i, [unread] * n)]
@@ -147,15 +137,14 @@ class LiveTable:
 
     def _counting(self, request: GenerationRequest) -> AbstractContextManager[None]:
         """Where a token is sampled here between two polls."""
-        if samples_elsewhere(self._backend):
+        if samples_elsewhere(self._loaded.backend):
             return nullcontext()
-        return self._poll.counting(request.sampling.max_tokens if self._all_at_once(request) else None)
+        return self._loaded.poll.counting(request.sampling.max_tokens if self._all_at_once(request) else None)
 
     def _all_at_once(self, request: GenerationRequest) -> bool:
         """Whether no completion has to wait until others have ended."""
-        return (
-            len(request.prompts) * request.n * request.longest <= self._config.run.generation_tokens * self._ranks.world
-        )
+        room = self._config.run.generation_tokens * self._loaded.ranks.world
+        return len(request.prompts) * request.n * request.longest <= room
 
     def _completion(
         self,
@@ -167,7 +156,7 @@ class LiveTable:
     ) -> Completion:
         return Completion(
             prompt=prompt if isinstance(prompt, str) else prompt[-1].text,
-            text=self._chat.decode(generated.token_ids),
+            text=self._loaded.chat.decode(generated.token_ids),
             prompt_ids=tuple(encoded.ids),
             token_ids=tuple(generated.token_ids),
             logprobs=tuple(generated.logprobs),
@@ -179,25 +168,13 @@ class LiveTable:
         )
 
     def completed(self, example: Example) -> Completion:
-        row = self._chat.conversation(example.prompt, example.completion)
-        return Completion(
-            prompt=example.prompt,
-            text=example.completion,
-            prompt_ids=tuple(row.prompt_ids),
-            token_ids=tuple(row.completion_ids),
-            logprobs=(),
-            stop="eos",
-            seat="",
-            weights_version=-1,
-            sampling=Sampling(),
-            prefill=row.prefill,
-        )
+        return written(self._loaded.chat, example)
 
     def everything(self, source: str) -> Sequence[Problem]:
         return self._source(source).problems
 
     def evaluate(self, role: str, prompts: Sequence[str], problems: Sequence[Problem], n: int = 1) -> list[Verdict]:
-        self._progress.activity(f"{self._seat(role)} is measured as {role}")
+        self._loaded.progress.activity(f"{self._seat(role)} is measured as {role}")
         run_seed, places = self._config.run.seed, range(len(prompts))
         seeds = [[derived_seed(run_seed, "evaluate", role, i, k) for k in range(n)] for i in places]
         sampling = self._config.roles[role].sampling(self._default_tokens)
@@ -206,7 +183,7 @@ class LiveTable:
 
     def score(self, role: str, completions: Sequence[Completion], *, seat: str | None = None) -> list[TokenScores]:
         reader = seat or self._seat(role)
-        return sharing.score(self._ranks, self._step, reader, completions, partial(self._score, reader))
+        return sharing.score(self._loaded.ranks, self._step, reader, completions, partial(self._score, reader))
 
     def _score(self, seat: str, completions: Sequence[Completion]) -> list[TokenScores]:
         temperatures = [completion.sampling.temperature or 1.0 for completion in completions]
@@ -214,37 +191,38 @@ class LiveTable:
         for temperature in sorted(set(temperatures)):
             chosen = [i for i, t in enumerate(temperatures) if t == temperature]
             rows = [(completions[i].prompt_ids, completions[i].token_ids) for i in chosen]
-            for i, score in zip(chosen, self._backend.score(seat, rows, temperature), strict=True):
+            for i, score in zip(chosen, self._loaded.backend.score(seat, rows, temperature), strict=True):
                 scores[i] = score
         return scores
 
     def read_answer(self, completion: Completion) -> str | None:
-        return self._verifier.read_answer(completion)
+        return self._loaded.verifier.read_answer(completion)
 
     def verify(self, pairs: Sequence[tuple[Completion, Problem]]) -> list[Verdict]:
         started = time.perf_counter()
-        self._progress.activity("answers are checked")
+        self._loaded.progress.activity("answers are checked")
         if self._reward is None:
-            verdicts = sharing.verify(self._ranks, self._step, self._verifier, pairs, thinks=self.thinks)
+            verdicts = sharing.verify(self._loaded.ranks, self._step, self._loaded.verifier, pairs, thinks=self.thinks)
         else:
-            verdicts = sharing.judge(self._ranks, self._step, partial(self._judge, self._reward, pairs), len(pairs))
+            judge = partial(self._judge, self._reward, pairs)
+            verdicts = sharing.judge(self._loaded.ranks, self._step, judge, len(pairs))
         self.seconds["verify"] += time.perf_counter() - started
         return verdicts
 
     def _judge(self, reward: RewardFunction, pairs: Sequence[tuple[Completion, Problem]]) -> list[Verdict]:
-        guard = guarded(name_of(reward), RewardError, self._progress.warn, judges=True)
-        with ending_at_once(self._poll), guard:
+        guard = guarded(name_of(reward), RewardError, self._loaded.progress.warn, judges=True)
+        with ending_at_once(self._loaded.poll), guard:
             return call_reward(reward, pairs, thinks=self.thinks)
 
     def prompt_tokens(self, prompt: str | Sequence[Turn]) -> int:
         """How many tokens a prompt, or a conversation, has under the chat template."""
-        return len(self._chat.encode(prompt).ids)
+        return len(self._loaded.chat.encode(prompt).ids)
 
     def tokenize(self, text: str) -> list[int]:
-        return self._chat.tokens(text)
+        return self._loaded.chat.tokens(text)
 
     def detokenize(self, ids: Sequence[int]) -> str:
-        return self._chat.decode(ids)
+        return self._loaded.chat.decode(ids)
 
     def _source(self, name: str) -> Source:
         if name not in self._sources:
@@ -255,3 +233,20 @@ class LiveTable:
         if role not in self._seats:
             raise UnknownNameError("role", role, self._seats)
         return self._seats[role]
+
+
+def written(chat: Chat, example: Example) -> Completion:
+    """An example as a completion, with its end-of-sequence token, that no seat has sampled."""
+    row = chat.conversation(example.prompt, example.completion)
+    return Completion(
+        prompt=example.prompt,
+        text=example.completion,
+        prompt_ids=tuple(row.prompt_ids),
+        token_ids=tuple(row.completion_ids),
+        logprobs=(),
+        stop="eos",
+        seat="",
+        weights_version=-1,
+        sampling=Sampling(),
+        prefill=row.prefill,
+    )

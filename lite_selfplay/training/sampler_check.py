@@ -172,7 +172,7 @@ class SamplerCheck:
         sampling, floor = Sampling(max_tokens=PROBE_TOKENS), 0.0
         request = GenerationRequest(BASE, [prompt_ids], PROBES, sampling, [range(PROBES)])
         (completions,) = self._backend.generate(request)
-        with self._where_memory_allows():
+        with self.where_memory_allows():
             scores = self._read(BASE, [(prompt_ids, one.token_ids) for one in completions], sampling.temperature)
             pairs = [(one.logprobs, score.logprobs) for one, score in zip(completions, scores, strict=True)]
             floor = usual_gap(pairs) or 0.0
@@ -190,7 +190,7 @@ class SamplerCheck:
     def measure_base(self, agreements: Sequence[Agreement]) -> None:
         """Fill in each stream's mean difference from the base, on a few of its rows, which are read together."""
         chosen = [spread(agreement.rows, max(1, len(agreement.rows) // ONE_IN)) for agreement in agreements]
-        with self._where_memory_allows():
+        with self.where_memory_allows():
             scores = iter(self._scores(BASE, [row for rows in chosen for row in rows]))
             for agreement, rows in zip(agreements, chosen, strict=True):
                 agreement.base_gap = mean_gap([(own[:LONGEST], next(scores)) for _, own in rows])
@@ -206,7 +206,7 @@ class SamplerCheck:
             if gap is None or gap <= self.bounds.rounding:
                 continue
             who, found = f"{agreement.role} (seat {agreement.seat})", None
-            with self._where_memory_allows():
+            with self.where_memory_allows():
                 found = self._source(agreement)
             noted = f"the log-probabilities noted while sampling are {gap:.2g} nats a token from the trainer's own"
             if found is not None:
@@ -271,7 +271,7 @@ class SamplerCheck:
         return [*self._read(name, rows[:middle], temperature), *self._read(name, rows[middle:], temperature)]
 
     @contextlib.contextmanager
-    def _where_memory_allows(self) -> Iterator[None]:
+    def where_memory_allows(self) -> Iterator[None]:
         """What is measured here is left open where there is no memory for a single row: the update will tell of it."""
         try:
             yield

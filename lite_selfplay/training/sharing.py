@@ -32,7 +32,7 @@ _GENERATIONS, _SCORES = {"ids": "<i4", "logprobs": "<f4"}, {"logprobs": "<f4", "
 """A row's columns of numbers, and as what they travel."""
 _STOPS: tuple[StopReason, ...] = get_args(StopReason)
 _VERDICTS = TypeAdapter(list[Verdict])
-_SUMS = ("loss", "kl", "clipped", "rows", "tokens")
+_SUMS = ("loss", "logprob", "kl", "clipped", "rows", "tokens")
 
 
 # A table's work

@@ -26,13 +26,17 @@ from lite_selfplay.data import Episode, Restore, Snapshot
 from lite_selfplay.errors import TrainingError
 from lite_selfplay.models.adapters import BASE
 from lite_selfplay.models.backends.base import Backend, is_out_of_memory, samples_elsewhere
+from lite_selfplay.models.backends.transformers import TransformersBackend
 from lite_selfplay.models.transfers import read
 from lite_selfplay.training.admission import NotFinite
 from lite_selfplay.training.microbatches import MicroBatch, TokenBudget, microbatches
 from lite_selfplay.training.optimizer import (
+    LossScale,
+    Rate,
     SeatSchedule,
     Undo,
     find_nonfinite,
+    first_nonfinite,
     gradient_norm,
     largest_weights,
     loss_scale,
@@ -40,10 +44,11 @@ from lite_selfplay.training.optimizer import (
     reset_optimizer,
 )
 from lite_selfplay.training.progress import Progress
+from lite_selfplay.training.proof import plain_gradients, require_alike
 from lite_selfplay.training.ranks import ALONE, Ranks
 from lite_selfplay.training.sampler_check import Foreign, Read, SamplerCheck
 from lite_selfplay.training.sharing import add_up, failing_together, foreign_in_any, nonfinite_in_any
-from lite_selfplay.training.trl import make_loss
+from lite_selfplay.training.trl import TrlLoss
 from lite_selfplay.training.updates import Learning, StepReport, StreamUpdate, admit
 
 T = TypeVar("T")
@@ -103,35 +108,52 @@ class _Gradients:
 class SelfPlayTrainer:
     """Trains the seats of a run, a step at a time.
 
-    `updates` are the steps that are expected to move each seat, over which its schedule goes; all steps where it is not
-    given. `poll` is called between microbatches and may raise to stop: then the step has moved nothing.
+    `updates` are the steps that are expected to move each seat, over which its schedule goes; all steps where they are
+    not given. `rate` takes the place of the configured schedule. `poll` is called between microbatches and may raise to
+    stop: then the step has moved nothing.
     """
 
     def __init__(
         self,
         *,
         backend: Backend,
+        loss: TrlLoss,
         config: RunConfig,
-        tokenizer: Any,
-        output_dir: str,
         progress: Progress | None = None,
         poll: Callable[[], None] = lambda: None,
         updates: Mapping[str, int] | None = None,
+        rate: Rate | None = None,
         ranks: Ranks = ALONE,
     ):
         self.backend, self.adapters, self.config = backend, backend.adapters, config
         self.progress, self._poll, self._ranks = progress or Progress(), poll, ranks
-        self.loss = make_loss(backend, config, tokenizer, output_dir)
+        self.loss = loss
         self.adapters.activate(self.adapters.seats[0])
         self.optimizer = make_optimizer(self.adapters, config.seats)
         self.scale = loss_scale(backend)
         totals = self._totals(updates or dict.fromkeys(config.seats, config.run.steps))
-        self.schedule = SeatSchedule(self.optimizer, self.adapters, config.seats, totals)
+        self.schedule = SeatSchedule(self.optimizer, self.adapters, config.seats, totals, rate)
         self.check = SamplerCheck(backend)
         self._undo: Undo | None = None
         self._suspects: dict[str, Tensor] = {}
         self._learner = ""
+        self._compares = True
+        self._proved = backend.name == TransformersBackend.name or not ranks.alone
         self._budget = TokenBudget(backend.tokens_at_once(config.run), self.progress.warn)
+
+    def beside(self, config: RunConfig, rate: Rate) -> "SelfPlayTrainer":
+        """Another trainer of the same seats, for examples alone, with an optimizer and learning rates of its own."""
+        other = SelfPlayTrainer(
+            backend=self.backend,
+            loss=self.loss,
+            config=config,
+            progress=self.progress,
+            poll=self._poll,
+            rate=rate,
+            ranks=self._ranks,
+        )
+        other._compares = False  # nobody has sampled them
+        return other
 
     def expect(self, updates: Mapping[str, int]) -> None:
         """Let the seats' schedules go over other numbers of steps than were expected."""
@@ -197,9 +219,11 @@ class SelfPlayTrainer:
             self._read([])
         seats = {x.update.seat for x in learning if any(map(x.moves, numbers))}
         before = {seat: self.adapters.state(seat, wait=False) for seat in seats}
+        if numbers and not self._proved:
+            self._prove(learning, numbers[0])
         for k in numbers:
             found = self._gradients(report, learning, k)
-            if k == numbers[0]:
+            if k == numbers[0] and self._compares:
                 self._compare(learning, found.rows)
             self._move(report, found)
         self.check.before |= before
@@ -232,6 +256,36 @@ class SelfPlayTrainer:
         for x, of_all_rows in zip(learning, figures or map(_figures, learning, done), strict=True):
             x.add(part, of_all_rows)
         return found
+
+    def _prove(self, learning: Sequence[Learning], part: int) -> None:
+        """Hold the backend's gradient of the smallest microbatch to that of plain torch. Raises TrainingError.
+
+        Left open where there is no memory for it, or where a number is not finite: the update will tell.
+        """
+        micro = min((micro for x in learning for micro in self._microbatches(x, part)), key=lambda one: one.tokens)
+        scale, self.scale = self.scale, LossScale(self.scale.needed)
+        try:
+            with self.check.where_memory_allows():
+                self._learn_from(micro)
+                parameters = self.adapters.parameters(micro.seat)
+                found = {name: torch.zeros_like(p) if p.grad is None else p.grad for name, p in parameters.items()}
+                with self.backend.autocast():
+                    reference = self._reference_logprobs(micro) if micro.role.beta else None
+                self.adapters.activate(micro.seat)
+                right = plain_gradients(self.backend, micro, reference, self.scale.factor)
+                if first_nonfinite({**found, **right}) is None:
+                    require_alike(found, right, f"seat {micro.seat}")
+        except RuntimeError as error:
+            if "does not require grad" not in str(error):
+                raise
+            raise TrainingError(
+                f"the log-probabilities of the backend {self.backend.name} carry no gradient: nothing would be "
+                "learned. Use --backend transformers"
+            ) from None
+        finally:
+            self.scale, self._proved = scale, True
+            self.loss.forget()
+            self._drop_gradients()
 
     def _take_scale_off(self) -> None:
         for group in self.optimizer.param_groups:
@@ -417,6 +471,7 @@ def _figures(learning: Learning, done: Sequence[_Done]) -> StreamUpdate:
         found.loss = (found.loss or 0.0) + one.read["loss"][0]
         found.rows += len(one.micro.rows)
         found.tokens += one.micro.tokens
+        found.logprob = (found.logprob or 0.0) + sum(one.read["logprobs"]) / one.micro.stream_tokens
         if "kl" in one.read:
             found.kl = (found.kl or 0.0) + one.read["kl"][0] * one.micro.token_share
         if "clipped" in one.read:

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from lite_selfplay.config import RoleConfig, RunConfig
-from lite_selfplay.data import Episode, Group, Stream
+from lite_selfplay.data import Episode, Stream
 from lite_selfplay.models.adapters import Adapters
 from lite_selfplay.training.admission import (
     Advantages,
@@ -15,23 +15,25 @@ from lite_selfplay.training.admission import (
     require_fresh,
     require_policy,
 )
-from lite_selfplay.training.microbatches import Row, moving, parts, rows_of
+from lite_selfplay.training.microbatches import Row, left_out, moving, over_the_kept, parts, rows_of
 from lite_selfplay.training.sampler_check import Agreement, Read
 
 
 @dataclass
 class StreamUpdate:
-    """What a step's updates did with a stream: the loss they minimised (None where no row was trained on), the mean KL
-    per token, the rows and tokens.
+    """What a step's updates did with a stream: the loss they minimised, the mean log-probability of a token before it
+    moved anything (both None where no row was trained on), the mean KL per token, the rows and tokens.
 
-    Of several updates, loss and KL are means, weighted by their rows and tokens. `clipped` is the share of tokens (of
-    completions, where each has one ratio) that the clip cuts off; None where every ratio is 1 because nothing has moved
-    yet. `sampler_gap` and `base_gap` are mean differences in nats a token: see `sampler_check.Agreement`.
+    Of several updates, loss, log-probability and KL are means, weighted by their rows and tokens. `clipped` is the
+    share of tokens (of completions, where each has one ratio) that the clip cuts off; None where every ratio is 1
+    because nothing has moved yet. `sampler_gap` and `base_gap` are mean differences in nats a token: see
+    `sampler_check.Agreement`.
     """
 
     role: str
     seat: str
     loss: float | None = None
+    logprob: float | None = None
     kl: float | None = None
     clipped: float | None = None
     rows: int = 0
@@ -116,6 +118,7 @@ class Learning:
         total.loss = (total.loss or 0.0) + (found.loss or 0.0) * rows
         total.rows += found.rows
         total.tokens += found.tokens
+        total.logprob = (total.logprob or 0.0) + (found.logprob or 0.0) * tokens
         if found.kl is not None:
             total.kl = (total.kl or 0.0) + found.kl * tokens
         if found.clipped is not None:
@@ -139,11 +142,21 @@ def admit(report: StepReport, config: RunConfig, adapters: Adapters, *, elsewher
     for stream, update in pairs:
         require_policy(stream, update.seat)
         require_fresh(stream, update.seat, adapters.version(update.seat))
-    report.advantages = [finite_advantages(stream, update.seat) for stream, update in pairs]
+    report.advantages = [
+        [
+            [None if left_out(s, config.roles[stream.role]) else a for s, a in zip(group.samples, row, strict=True)]
+            for group, row in zip(stream.groups, finite_advantages(stream, update.seat), strict=True)
+        ]
+        for stream, update in pairs
+    ]
     count = config.run.minibatches
     return [
         Learning(
-            part, role, parts(rows_of(part, own, elsewhere=elsewhere), count), update, adapters.version(update.seat)
+            part,
+            role,
+            [over_the_kept(rows, role) for rows in parts(rows_of(part, own, role, elsewhere=elsewhere), count)],
+            update,
+            adapters.version(update.seat),
         )
         for (stream, update), values in zip(pairs, report.advantages, strict=True)
         for part, own, role in _apart(stream, values, config.roles[stream.role])
@@ -164,7 +177,7 @@ def _apart(stream: Stream, values: Advantages, role: RoleConfig) -> list[tuple[S
         groups, own = [], []
         for group, row, marks in zip(stream.groups, values, examples, strict=True):
             places = [i for i, mark in enumerate(marks) if mark is wanted]
-            groups.append(Group([group.samples[i] for i in places], group.problem))
+            groups.append(replace(group, samples=[group.samples[i] for i in places]))
             own.append([row[i] for i in places])
         found.append((replace(stream, groups=groups, replay=stream.replay and not wanted), own))
     (paid, earned), (taught, weights) = found

@@ -20,6 +20,7 @@ from lite_selfplay.models.generation.sampling import GenerationRequest
 from lite_selfplay.models.sources import tiny
 from lite_selfplay.testing import as_sampled
 from lite_selfplay.training.trainer import SelfPlayTrainer
+from lite_selfplay.training.trl import make_loss
 from tests.card.pretend import Card, Seen, Wait
 
 LAYERS = 28
@@ -143,7 +144,9 @@ def trainer(backend: Any, folder: Path, role: Mapping[str, Any] = {}, **run: Any
         run={"steps": 2, "max_completion_tokens": CAP, **run},
     )
     tokenizer = Chat.load(folder).tokenizer
-    return SelfPlayTrainer(backend=backend, config=config, tokenizer=tokenizer, output_dir=str(folder / "out"))
+    return SelfPlayTrainer(
+        backend=backend, loss=make_loss(backend, config, tokenizer, str(folder / "out")), config=config
+    )
 
 
 def episode(backend: Any, seats: Sequence[str] = tuple(SEATS)) -> Episode:

@@ -217,7 +217,7 @@ def test_an_existing_run_folder(refused, here, content):
     ],
 )
 def test_resume_takes_no_flag_beside_steps(refused, flags, named):
-    assert f"only --steps and --rollouts go with it, not {named}\n" in refused(
+    assert f"only --steps, --reward and --rollouts go with it, not {named}\n" in refused(
         "train", "--resume", "run", "--steps", "3", *flags
     )
 

@@ -10,7 +10,6 @@ import pytest
 
 from lite_selfplay.games import make_game
 from lite_selfplay.runs.folder import RunFolder
-from lite_selfplay.runs.view.overview import ViewedRun
 from lite_selfplay.testing import check_game
 
 GAME = '''
@@ -178,20 +177,9 @@ def test_a_game_of_ones_own_is_trained_shown_measured_and_resumed(
 ):
     monkeypatch.chdir(tmp_path_factory.mktemp("elsewhere"))  # the run knows where its game lies
     report = call("report", run, "--duels", 4)
-    assert (report.code, report.err) == (0, "")
+    assert report.code == 0
     assert f"Hint on tiny: 2 steps in {run}" in report.out
-    kinds = {line.rpartition(": ")[2] for line in report.out.splitlines() if line.startswith("== ")}
-    assert kinds
-    assert kinds <= {"shown the way", "lost for all that", "arrived alone", "lost in the woods"}
-    assert re.search(r"-- and answered, (a usable hint|of no use \(too long\)), reward", report.out)
-    assert re.search(r"-- and answered, (arrived|lost), reward|-- and answered, lost \(", report.out)
-
-    viewed = ViewedRun(run).overview()
-    names = {group: [c["name"] for c in viewed["charts"] if c["group"] == group] for group in ("The game", "Learning")}
-    assert names["The game"][:3] == ["short hints", "hints a step", "oddity"]
-    assert "hints by first letter" in names["The game"]
-    assert {"usable hints", "arrivals"} <= set(names["Learning"])
-    assert "At 1 step: oddity is at 2" in viewed["remarks"]
+    assert re.search(r"-- and answered, (right|wrong)", report.out)
 
     measured = call("eval", run, "--tasks", "letters", "--limit", 4)
     assert measured.code == 0, measured.err
@@ -207,19 +195,24 @@ def test_a_game_of_ones_own_is_trained_shown_measured_and_resumed(
     assert [json.loads(line)["game"]["odd"] for line in (run / "metrics.jsonl").read_text().splitlines()] == [1, 2, 3]
 
 
-def test_a_run_is_shown_without_its_game_where_that_is_gone(run: Path, here: Path, call: Callable[..., Any]):
+def test_a_run_is_shown_without_its_game(run: Path, here: Path, call: Callable[..., Any]):
     (here / "hint.py").unlink()
     for ended in (call("report", run), call("why", run)):
         assert ended.code == 0
-        assert "without its game's own figures and words: GAME: no file at" in ended.err
+        assert f"without its game's own figures and words: {here}/hint.py:Hint is code" in ended.err
     assert "step 2: walker (seat walker)" in call("report", run).out
-    assert call("train", "--resume", run, "--steps", 3).code == 2
+    assert "GAME: no file at" in call("train", "--resume", run, "--steps", 3).err
 
 
 def test_a_run_goes_on_where_its_game_has_moved(run: Path, here: Path, call: Callable[..., Any]):
     (here / "hint.py").rename(here / "moved.py")
     config = (run / "config.yaml").read_text()
     (run / "config.yaml").write_text(config.replace("/hint.py:Hint", "/moved.py:Hint"))
+    refused = call("train", "--resume", run, "--steps", 3)
+    assert refused.code == 2
+    named = f"list games {here}/moved.py:Hint"
+    assert f"`lite-selfplay {named}`" in refused.err
+    assert call(*named.split()).code == 0
     assert call("train", "--resume", run, "--steps", 3).code == 0
 
 

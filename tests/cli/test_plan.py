@@ -44,3 +44,12 @@ def test_what_is_not_known_is_named_with_what_is_near(call, arguments, said):
     ended = call("plan", *arguments)
     assert ended.code == 2
     assert said in ended.err
+
+
+def test_a_file_says_which_game_it_is_of_and_a_flag_has_the_last_word(call, tmp_path):
+    (tmp_path / "mine.yaml").write_text("model: tiny\ngame: {name: grpo, budget: single}\n")
+    seats = json.loads(call("plan", "--config", tmp_path / "mine.yaml", "--json").out)
+    assert call("plan", "--config", tmp_path / "mine.yaml", "--game", "agon").code == 2  # which has no such option
+    assert seats == json.loads(
+        call("plan", "--model", "tiny", "--game", "grpo", "--set", "game.budget=single", "--json").out
+    )

@@ -67,6 +67,11 @@ def headings(text: str) -> list[str]:
     return [line for line in text.splitlines() if line.startswith("== ")]
 
 
+def test_the_last_line_says_what_the_minutes_held(run, report):
+    (run / "budget.json").write_text(json.dumps({"minutes": 12, "outcome": "9 of the 40 steps fitted into 12 min"}))
+    assert report(run).out.splitlines()[-1] == "9 of the 40 steps fitted into 12 min"
+
+
 def test_first_and_last_step_and_the_latest_conversion(run, report):
     code, out, err = report(run)
     assert (code, err) == (0, "")

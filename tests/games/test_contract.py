@@ -25,6 +25,12 @@ SWITCHES: dict[str, list[dict[str, Any]]] = {
         {"rollback": 1, "rollback_from": 3},
     ],
     "grpo": [{}],
+    "kuhn": [
+        {},
+        {"renew": 2, "exact_every": 2, "fade": 4},
+        {"opponent": "equilibrium"},
+        {"weight": 0, "shuffled": True},
+    ],
     "pasodoble": [
         {},
         {"knowledge": "none"},

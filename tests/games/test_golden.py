@@ -35,6 +35,8 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "cpmobius-frozen-coach": ("cpmobius", {"freeze_coach": True}),
     "cpmobius-rollback": ("cpmobius", {"rollback": 1}),
     "grpo": ("grpo", {}),
+    "kuhn": ("kuhn", {"exact_every": 2}),
+    "kuhn-against-random": ("kuhn", {"opponent": "random", "weight": 0.0, "shuffled": True}),
     "pasodoble": ("pasodoble", {"proposals": 4}),
     "pasodoble-release": (
         "pasodoble",

@@ -4,6 +4,7 @@ What the random model says is no question and no answer. Here anything is one.
 """
 
 import shutil
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -106,6 +107,19 @@ def test_answers_are_on_record_with_their_question_and_what_nobody_judged_has_no
         coach = [row for row in whole.metrics_rows() if row["game"]["phase"] == "player"]
         assert {row["streams"]["coach"]["reward_mean"] for row in coach} == {None}
         assert all((row["reward"] is None) == (row["role"] == "coach" and row["step"] % 2 == 1) for row in episodes)
+
+
+def test_every_completion_is_written_down_in_a_place_of_its_own(whole: Run, tmp_path: Path):
+    if whole.config.game.name not in ("pasodoble", "sqlm"):
+        return  # votes, and what a player is measured by, earn nothing and are not written down
+    online = [train(config("pasodoble", tmp_path / "online", mode="online"))] * (whole.config.game.name == "pasodoble")
+    for run in (whole, *online):
+        tokens, places = Counter[int](), []
+        for row in run.episodes():
+            tokens[row["step"]] += row["tokens"]
+            places.append((row["step"], row["role"], row["group"], row["sample"]))
+        assert dict(tokens) == {row["step"]: row["tokens"]["generated"] for row in run.metrics_rows()}
+        assert len(places) == len(set(places))
 
 
 def test_a_player_that_only_gets_worse_is_put_back_to_where_training_began(

@@ -90,7 +90,7 @@ def moves(game: Any, config: RunConfig, steps: int) -> tuple[Counter[str], list[
                 {
                     seats[stream.role]
                     for stream in episode.streams
-                    for rows in rows_of(stream, stream_advantages(stream))
+                    for rows in rows_of(stream, stream_advantages(stream), config.roles[stream.role])
                     if moving(rows, config.roles[stream.role])
                 }
             )

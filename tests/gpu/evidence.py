@@ -88,6 +88,7 @@ def one_update(
     """
     from lite_selfplay.testing import as_sampled
     from lite_selfplay.training.trainer import SelfPlayTrainer
+    from lite_selfplay.training.trl import make_loss
 
     adapters = backend.adapters
     config = RunConfig(
@@ -100,7 +101,9 @@ def one_update(
     gradients: dict[str, dict[str, torch.Tensor]] = {}
     with tempfile.TemporaryDirectory() as folder:
         trainer = SelfPlayTrainer(
-            backend=backend, config=config, tokenizer=chat.tokenizer, output_dir=str(Path(folder) / "trainer")
+            backend=backend,
+            loss=make_loss(backend, config, chat.tokenizer, str(Path(folder) / "trainer")),
+            config=config,
         )
 
         def capture(*_: Any) -> None:

@@ -291,7 +291,10 @@ def test_steps_without_any_signal_are_counted_and_said(tmp_path: Path):
 
 def test_problems_given_as_objects_become_a_file_of_the_run(tmp_path):
     """A resume, also of a folder that was moved, goes on with them."""
-    rows = [{"problem": "1 + 1?", "answer": "2", "note": "g.py:f"}, {"problem": "2 + 1?", "answer": "3"}]
+    rows = [
+        {"problem": "1 + 1?", "answer": "2", "note": "g.py:f"},
+        {"problem": "2 + 1?", "answer": "3", "note": "n" * 5000},
+    ]
     small = {"game": "grpo", "model": "tiny", "group_size": 2, "problems_per_step": 1, "precision": "fp32"}
     config = RunConfig(**small, tasks=rows, steps=1, run_dir=tmp_path / "made")
     path = shutil.move(train(config).path, tmp_path / "moved")

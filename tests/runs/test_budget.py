@@ -87,7 +87,12 @@ def test_a_cold_start_takes_at_most_half_of_what_is_left(tmp_path: Path):
     now[0] += 60.0
     assert fits(2) == 2  # half of 660 s are 330, and a batch of both seats takes 120 s
     assert fits(1) == 2  # it is chosen once
-    assert chosen.outcome() == ["2 of the 7 batches of the cold start fitted into 12 min"]
+    assert chosen.outcome(doubtful=True) == ["2 of the 7 batches of the cold start fitted into 12 min"]
+    assert json.loads((tmp_path / "budget.json").read_text())["outcome"].startswith("2 of the 7")  # for `report`
+    chosen.chosen |= {"steps": 9, "asked_steps": 40, "step_s": 41.0}
+    assert chosen.outcome()[0].endswith("9 of the 40 steps asked for fitted into 12 min")
+    # 31 more steps of 41 s are 21.2 minutes, and 30.3 with three tenths for evaluations and to spare.
+    assert "--minutes 43 would do" in chosen.outcome(doubtful=True)[0]
     repeated = Budget(12.0, tmp_path / "budget.json", lambda: 0.0, 0.0)
     assert repeated.cold_start(7)(2) == 2
     slow = Budget(12.0, tmp_path / "slow.json", lambda: now[0], 0.0)
@@ -167,7 +172,9 @@ def test_as_many_steps_as_fit_are_played_and_schedules_end_with_them(tmp_path: P
     assert [row["step"] for row in run.metrics_rows()] == [1, 2, 3, 4, 5]
     assert load_run(run.path).config.run.steps == 5
     assert "a step takes 10.0 s: 5 of 40 steps fit into 1 min" in ear.said
-    assert "5 of the 40 steps asked for fitted into 1 min" in ear.said
+    # 35 more steps of 10 s are 5.8 minutes, and 8.3 with three tenths for evaluations and to spare.
+    told = "5 of the 40 steps asked for fitted into 1 min: too little to tell what training does. --minutes 10 would do"
+    assert ear.said[-1] == f"{told} (make demo MINUTES=10)"
     chosen = json.loads((run.path / "budget.json").read_text())
     assert (chosen["steps"], chosen["asked_steps"], chosen["step_s"]) == (5, 40, 10.0)
     seat = run.config.seats["A"]

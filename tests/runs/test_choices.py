@@ -240,7 +240,7 @@ def test_the_bare_command_of_every_game_trains_a_step(call: Callable[..., Any], 
     assert ended.code == 0, ended.err
     assert len(Path("run/metrics.jsonl").read_text().splitlines()) == 1
     assert Path("run/episodes.jsonl").read_text()
-    assert said(ended.out, "tasks: ", "--tasks T changes that")
+    assert said(ended.out, "tasks: ", "--tasks T changes that") != make_game(game, {}).without_tasks
 
 
 def test_everything_chosen_is_written_down_and_a_resume_keeps_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

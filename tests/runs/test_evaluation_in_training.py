@@ -130,6 +130,7 @@ def test_a_run_starts_from_the_seats_of_another(taught: Run, tmp_path: Path):
     changes = {**TAUGHT, "eval": {}, "steps": 1, "init": str(taught.path)}
     run = train(config(tmp_path / "run", **changes))
     assert not run.config.cold_start.enabled  # they were taught there
+    assert read_lines(run.path / "cold_start.jsonl") == read_lines(taught.path / "cold_start.jsonl")
     start = tmp_path / "run" / "checkpoints" / "step-0"
     for seat in "AB":
         assert same(seat_weights(start, seat), seat_weights(taught.path, seat))

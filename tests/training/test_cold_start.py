@@ -1,5 +1,6 @@
 import contextlib
 import dataclasses
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -8,12 +9,11 @@ import pytest
 import torch
 
 from lite_selfplay import RunConfig, resume, train
-from lite_selfplay.config import ColdStartSection, SeatConfig
+from lite_selfplay.config import ColdStartSection, RoleConfig, SeatConfig
 from lite_selfplay.data import Example, Problem
 from lite_selfplay.errors import Interrupted, TrainingError
 from lite_selfplay.games import make_game
-from lite_selfplay.models.chat import Chat, Conversation
-from lite_selfplay.models.logprobs.batch import Way
+from lite_selfplay.models.chat import Chat
 from lite_selfplay.models.sources import resolve
 from lite_selfplay.models.sources.tiny import build_tiny
 from lite_selfplay.runs.folder import RunFolder
@@ -21,10 +21,13 @@ from lite_selfplay.runs.plan import plan
 from lite_selfplay.runs.session import Session
 from lite_selfplay.tasks import Source, Task, load_task
 from lite_selfplay.testing import ScriptedTable
-from lite_selfplay.training.cold_start import cold_start, lr_share, microbatches, playing_config, within_limits
+from lite_selfplay.training.cold_start import cold_start, lr_share, playing_config, within_limits
 from lite_selfplay.training.examples import ExamplePool, PooledExample, gather
+from lite_selfplay.training.loaded import Loaded
 from lite_selfplay.training.optimizer import LossScale
 from lite_selfplay.training.rollout import LiveTable
+from lite_selfplay.training.trainer import SelfPlayTrainer
+from lite_selfplay.training.trl import make_loss
 from lite_selfplay.verify import Verifier
 from tests.made_runs import Ear, read_lines, same, seat_weights
 from tests.near import near
@@ -33,17 +36,27 @@ SEATS = {"A": SeatConfig(rank=4), "B": SeatConfig(rank=4, init="gaussian")}
 LETTERS = {"game": "agon", "model": "tiny", "tasks": "letters", "precision": "fp32"}
 
 
+def trainer(backend: Any, path: Path, game: str = "agon", *, microbatch_tokens: int = 1024, **parts: Any) -> Any:
+    """The trainer of a run that is about to begin."""
+    roles = dict.fromkeys(make_game(game, {}).roles, RoleConfig())
+    sizes = {"steps": 1, "max_completion_tokens": 64, "microbatch_tokens": microbatch_tokens}
+    config = RunConfig(
+        **{**LETTERS, "game": game}, roles=roles, seats={seat: {} for seat in backend.adapters.seats}, run=sizes
+    )
+    loss = make_loss(backend, config, Chat.load(path).tokenizer, tempfile.mkdtemp())
+    return SelfPlayTrainer(backend=backend, loss=loss, config=config, **parts)
+
+
 def run(backend: Any, path: Path, game: str = "agon", pool: ExamplePool | None = None, **keys: Any) -> Any:
     played, chat = make_game(game, {}), Chat.load(path)
-    options = {
-        name: keys.pop(name)
-        for name in ("progress", "poll", "microbatch_tokens", "seed", "steps_that_fit")
-        if name in keys
-    }
+    parts, options = (
+        {name: keys.pop(name) for name in names if name in keys}
+        for names in (("progress", "poll", "microbatch_tokens"), ("seed", "steps_that_fit"))
+    )
     section = ColdStartSection(enabled=True, source="worked", **keys)
     if pool is None:
         pool = gather(played, section, load_task("stories"), ScriptedTable({}), seed=0)
-    return cold_start(backend, chat, played, pool, section, **{"seed": 0, **options})
+    return cold_start(trainer(backend, path, game, **parts), chat, played, pool, section, **{"seed": 0, **options})
 
 
 def weights(backend: Any) -> dict[str, torch.Tensor]:
@@ -163,18 +176,6 @@ def test_microbatches_add_up_to_the_gradient_of_the_batch(make_backend, tiny_pat
         assert near(singles[name], expected)
 
 
-def test_a_batch_is_cut_by_length():
-    rows = [Conversation([0] * p, [0] * c, "") for p, c in ((3, 2), (1, 9), (4, 1), (2, 2))]
-    parts = [
-        [(len(prompt), len(completion)) for prompt, completion in part.rows]
-        for part in microbatches(rows, 15, Way.WHOLE)
-    ]
-    assert parts == [[(4, 1), (2, 2), (3, 2)], [(1, 9)]]  # 3 x 5 = 15
-    assert [len(part.rows) for part in microbatches(rows, 14, Way.WHOLE)] == [2, 1, 1]
-    assert [len(part.rows) for part in microbatches(rows, 1, Way.WHOLE)] == [1, 1, 1, 1]
-    assert [len(part.rows) for part in microbatches(rows, 1000, Way.WHOLE)] == [4]
-
-
 def test_the_learning_rate_warms_up_and_falls_to_a_tenth():
     shares = [lr_share(step, 8) for step in range(8)]
     assert shares == pytest.approx([0.5, 1.0, 0.85, 0.7, 0.55, 0.4, 0.25, 0.1])
@@ -195,7 +196,8 @@ def test_a_seat_without_examples_is_left_as_it_is(
     fixed = make_game("agon", {"rotate": False})
     section = ColdStartSection(source="worked", steps=1, examples_per_step=1, roles=roles)
     pool = ExamplePool([PooledExample("challenger", "p", "c", "file")])
-    report = cold_start(backend, Chat.load(tiny_path), fixed, pool, section, seed=0, progress=told)
+    taught = trainer(backend, tiny_path, progress=told)
+    report = cold_start(taught, Chat.load(tiny_path), fixed, pool, section, seed=0)
     assert (list(report), report["B"].roles, told.warned) == (["B"], ("challenger",), warned)
     moved = {name for name, p in weights(backend).items() if not torch.equal(before[name], p)}
     assert moved
@@ -207,7 +209,7 @@ def test_a_loss_scale_changes_nothing(
 ):
     ends = []
     for needed in (False, True):  # in float16 gradients are scaled up; in float32 that must leave no trace
-        monkeypatch.setattr("lite_selfplay.training.cold_start.loss_scale", lambda backend, on=needed: LossScale(on))
+        monkeypatch.setattr("lite_selfplay.training.trainer.loss_scale", lambda backend, on=needed: LossScale(on))
         backend = make_backend(seats={"solver": SeatConfig(rank=4)})
         run(backend, tiny_path, "grpo", steps=4, examples_per_step=2, lr=1e-2)
         ends.append(weights(backend))
@@ -231,6 +233,7 @@ def test_poll_stops_between_microbatches(make_backend: Callable[..., Any], tiny_
         run(backend, tiny_path, steps=2, examples_per_step=4, microbatch_tokens=1, poll=poll)
     after = weights(backend)
     assert all(torch.equal(before[name], after[name]) for name in before)  # the fourth example was not read
+    assert backend.adapters.versions == {"A": 0, "B": 0}
     assert all(p.grad is None for p in backend.adapters.model.parameters())
     assert not backend.adapters.model.training
 
@@ -243,7 +246,7 @@ def test_a_loss_that_is_not_finite_names_seat_and_step(make_backend: Callable[..
             if done == 2:
                 next(iter(backend.adapters.parameters("A").values())).data.fill_(torch.nan)
 
-    with pytest.raises(TrainingError, match="the loss of seat A is nan at step 3 of its cold start"):
+    with pytest.raises(TrainingError, match=r"a weight of seat A is not finite at step 3 of the cold start of A"):
         run(backend, tiny_path, steps=4, examples_per_step=2, progress=Break())
 
 
@@ -251,8 +254,8 @@ def test_a_gradient_that_is_not_finite_moves_nothing(make_backend, tiny_path, mo
     backend = make_backend(seats=SEATS)
     before = weights(backend)
     endless = torch.tensor(torch.inf, device=backend.device)
-    monkeypatch.setattr("lite_selfplay.training.cold_start.gradient_norm", lambda gradients: endless)
-    with pytest.raises(TrainingError, match="the gradient of seat A is inf at step 1"):
+    monkeypatch.setattr("lite_selfplay.training.trainer.gradient_norm", lambda gradients: endless)
+    with pytest.raises(TrainingError, match=r"\(seat A\) has the norm inf at step 1 of the cold start of A"):
         run(backend, tiny_path, steps=2, examples_per_step=2)
     assert all(torch.equal(before[name], p) for name, p in weights(backend).items())
 
@@ -301,7 +304,7 @@ def test_the_live_base_plays_for_its_examples(make_backend: Callable[..., Any], 
                 ]
 
         sources = {"problems": Source(task.problems, seed=0)}
-        table = Table(backend, chat, verifier, sources, playing_config(config), max_completion_tokens=8)
+        table = Table(Loaded(chat, backend, verifier), sources, playing_config(config), max_completion_tokens=8)
         pool = gather(game, config.cold_start, task, table, seed=0, fits=within_limits(chat, config, 100))
     assert set(asked) == {"base"}
     assert len(pool.of("drafter")) == 4  # two of each problem

@@ -140,9 +140,9 @@ def test_rows_without_a_gradient_count_in_the_shares_and_never_reach_the_model()
 def test_rows_are_the_samples_with_an_advantage_and_a_token():
     samples = [Sample(completion(tokens=n), 0.0) for n in (3, 0, 2, 1)]
     stream = Stream("r", [Group(samples[:2]), Group(samples[2:])])
-    rows = rows_of(stream, [[1.0, 2.0], [None, -1.0]])
+    rows = rows_of(stream, [[1.0, 2.0], [None, -1.0]], PLAIN)
     assert [[(r.tokens, r.advantage) for r in group] for group in rows] == [[(3, 1.0)], [(1, -1.0)]]
-    assert rows_of(stream, [[None, 2.0], [None, -1.0]])[0][0].tokens == 1  # a group without a row is none
+    assert rows_of(stream, [[None, 2.0], [None, -1.0]], PLAIN)[0][0].tokens == 1  # a group without a row is none
 
 
 def test_a_stream_in_parts_by_hand():
@@ -184,4 +184,4 @@ def test_greedy_completions_are_read_at_temperature_one():
 def test_advantages_must_match_the_stream():
     stream = Stream("r", [Group([Sample(completion(), 0.0)])])
     with pytest.raises(ValueError, match="zip"):
-        rows_of(stream, [[1.0, 1.0]])
+        rows_of(stream, [[1.0, 1.0]], PLAIN)

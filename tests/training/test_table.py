@@ -14,6 +14,7 @@ from lite_selfplay.models.chat import Chat
 from lite_selfplay.models.sources.tiny import build_tiny
 from lite_selfplay.runs.api import resume
 from lite_selfplay.runs.checkpoints import find_checkpoints
+from lite_selfplay.training.loaded import Loaded
 from lite_selfplay.training.rollout import LiveTable
 from lite_selfplay.verify import Verifier
 from tests.near import near
@@ -24,9 +25,8 @@ def table(make_backend: Callable[..., Any], tiny_path: Path, tmp_path: Path) -> 
     config = RunConfig(
         game="agon", model="tiny", roles={"drafter": {"temperature": 0.8}}, run={"max_prompt_tokens": 80}
     )
-    found = LiveTable(
-        make_backend(), Chat.load(tiny_path), Verifier(), {}, config, max_completion_tokens=6, folder=tmp_path / "own"
-    )
+    loaded = Loaded(Chat.load(tiny_path), make_backend(), Verifier())
+    found = LiveTable(loaded, {}, config, max_completion_tokens=6, folder=tmp_path / "own")
     found.open(0, {"drafter": "A"})
     return found
 
@@ -48,7 +48,7 @@ def test_a_reply_goes_on_from_its_beginning(table: LiveTable):
 
 
 def test_another_seat_or_a_snapshot_speaks_and_scores(table: LiveTable):
-    adapters = table._backend.adapters
+    adapters = table._loaded.backend.adapters
     adapters.snapshot("A", "A@before")
     for parameter in adapters.parameters("A").values():
         parameter.data.add_(0.05)

@@ -19,10 +19,11 @@ from lite_selfplay.errors import GameError, TrainingError
 from lite_selfplay.models.backends.transformers import load_base
 from lite_selfplay.models.chat import Chat
 from lite_selfplay.models.generation.sampling import GenerationRequest
+from lite_selfplay.runs.report.steps import stream_metrics
 from lite_selfplay.testing import as_sampled
 from lite_selfplay.training.optimizer import optimizer_state
 from lite_selfplay.training.trainer import SelfPlayTrainer, reference_name
-from lite_selfplay.training.trl import Loss
+from lite_selfplay.training.trl import Loss, make_loss
 from lite_selfplay.training.updates import StepReport
 
 FREE = {"rank": 4, "alpha": 8, "init": "gaussian", "init_std": 0.1, "clip": 1e9, "lr": 1e-2}
@@ -55,6 +56,13 @@ def episode(**options: Any) -> Episode:
     return Episode([stream("drafter", "A", DRAFTS, **options), stream("challenger", "B", CHALLENGES, **options)])
 
 
+DRAWN = stream("drafter", "A", DRAFTS).groups
+
+
+def replace_rewards(group: Group, change: Callable[[float], float]) -> Group:
+    return Group([dataclasses.replace(s, reward=change(s.reward or 0.0)) for s in group.samples])
+
+
 class Harness:
     """A trainer of one step that hands over the gradients it was about to apply."""
 
@@ -71,18 +79,16 @@ class Harness:
             seats=dict.fromkeys(backend.adapters.seats, FREE),
             run={"steps": 1, "max_completion_tokens": CAP, **run},
         )
-        self._parts = {"tokenizer": tokenizer, "output_dir": str(folder)}
+        self._parts = tokenizer, str(folder)
 
     def set_seats(self, seats: Mapping[str, Any]) -> None:
         self.config = RunConfig.of(self.config.model_dump(mode="json"), {"seats": seats})
 
     def step(self, *episodes: Episode, seats: Mapping[str, str] | None = None) -> "Harness":
         seats = seats or {"drafter": "A", "challenger": "B"}
-        trainer = SelfPlayTrainer(
-            backend=self.backend,
-            config=RunConfig.of(self.config.model_dump(mode="json"), {"run": {"steps": len(episodes)}}),
-            **self._parts,
-        )
+        config = RunConfig.of(self.config.model_dump(mode="json"), {"run": {"steps": len(episodes)}})
+        loss = make_loss(self.backend, config, *self._parts)
+        trainer = SelfPlayTrainer(backend=self.backend, loss=loss, config=config)
         move = trainer._move
 
         def capture(report: StepReport, found: Any) -> None:
@@ -134,18 +140,22 @@ def plain_logprobs(model: Any, spoke: Completion) -> tuple[Tensor, Tensor]:
     return log_p[torch.arange(len(spoke.token_ids)), torch.tensor(spoke.token_ids)], -(log_p.exp() * log_p).sum(-1)
 
 
+def samples_of(played: Stream) -> list[Sample]:
+    return [sample for group in played.groups for sample in group.samples]
+
+
 def expected_loss(model: Any, played: Stream, role: Mapping[str, Any], reference: Any = None) -> Tensor:
     """The objective as the papers write it, row by row."""
     values = stream_advantages(played)
-    rows = [
-        (sample.completion, advantage)
-        for group, advantages in zip(played.groups, values, strict=True)
-        for sample, advantage in zip(group.samples, advantages, strict=True)
-        if advantage is not None
-    ]
+    left_out = [s.masked or (role.get("mask_truncated") and s.completion.stop == "length") for s in samples_of(played)]
+    pairs = zip(samples_of(played), [a for row in values for a in row], left_out, strict=True)
+    # A group that is dropped leaves the policy's terms and what they are divided by; the KL term holds for its rows.
+    rows = [(s.completion, a) for s, a, out in pairs if not out and (a is not None or role.get("beta"))]
     total = sum(len(spoke.token_ids) for spoke, _ in rows)
+    kept = sum(a is not None for _, a in rows), sum(len(spoke.token_ids) for spoke, a in rows if a is not None)
     loss, entropy_sum = torch.zeros(()), torch.zeros(())
-    for spoke, advantage in rows:
+    for spoke, given in rows:
+        advantage = (given or 0.0) * (total / kept[1] if role.get("loss") == "dapo" else len(rows) / kept[0])
         lp, entropy = plain_logprobs(model, spoke)
         old = torch.tensor(spoke.logprobs) if played.replay else lp.detach()
         kind = role.get("loss", "grpo")
@@ -230,6 +240,54 @@ def test_each_seats_gradient_is_that_of_the_plain_objective(
         assert relative_error(got.gradients[seat], wanted) < 1e-4
         (update,) = [u for u in got.reports[0].streams if u.role == spoken.role]
         assert update.loss == pytest.approx(wanted_loss.item(), abs=1e-5)
+
+
+@pytest.mark.parametrize("loss", ["grpo", "dr_grpo", "dapo", "sequence"])
+def test_a_kl_term_holds_for_the_rows_of_dropped_groups_and_none_for_truncated_ones(
+    harness: Callable[..., Harness], tiny_path: Path, tmp_path: Path, loss: str
+):
+    """By hand: the KL of all rows and the policy's of those kept, in three losses that are added up."""
+    role = {"loss": loss, "beta": 0.3, "reference": "base"}
+    played = stream("drafter", "A", [[1, 1, 1], [0, 2, 2, 0], [2, 2]], drop_zero_variance=True)
+    run = harness(role)
+    model, base = alone(fp32(tiny_path), run.backend.adapters, "A", tmp_path), fp32(tiny_path)
+    kept = dataclasses.replace(played, groups=played.groups[1:2])
+    unpaid = [Group([dataclasses.replace(s, reward=1.0) for s in samples_of(played)])]
+    policy = expected_loss(model, kept, {"loss": loss})
+    penalty = expected_loss(model, dataclasses.replace(played, groups=unpaid, drop_zero_variance=False), role, base)
+    wanted = expected_gradients(model, policy + penalty, "A")
+    assert relative_error(run.step(Episode([played])).gradients["A"], wanted) < 1e-4
+
+
+@pytest.mark.parametrize("loss", ["grpo", "dapo"])
+def test_truncated_completions_can_be_left_out(
+    harness: Callable[..., Harness], tiny_path: Path, tmp_path: Path, loss: str
+):
+    played = stream("drafter", "A", DRAFTS)
+    ended = {0, 3, 4}
+    groups = iter(range(100))
+    played = dataclasses.replace(
+        played,
+        groups=[
+            Group(
+                [
+                    dataclasses.replace(s, completion=dataclasses.replace(s.completion, stop="eos"))
+                    if next(groups) in ended
+                    else s
+                    for s in group.samples
+                ]
+            )
+            for group in played.groups
+        ],
+    )
+    role = {"loss": loss, "mask_truncated": True}
+    run = harness(role)
+    model = alone(fp32(tiny_path), run.backend.adapters, "A", tmp_path)
+    wanted = expected_gradients(model, expected_loss(model, played, role), "A")
+    run.step(Episode([played]))
+    assert relative_error(run.gradients["A"], wanted) < 1e-4
+    (values,) = run.reports[0].advantages
+    assert [i for i, a in enumerate(a for row in values for a in row) if a is not None] == [0, 3, 4]
 
 
 def fp32(path: Path) -> Any:
@@ -463,6 +521,24 @@ def test_stale_or_foreign_completions_are_refused(harness: Callable[..., Harness
         harness({}).step(foreign)
     with pytest.raises(GameError, match="at update 1, but holds a completion by 'A' at update 0"):
         harness({}).step(episode(), episode())
+    own = dataclasses.replace(DRAWN[0].samples[0], advantage=1.0, completion=completion("B", 0))
+    with pytest.raises(GameError, match="but holds a completion by 'B'"):  # an advantage of its own changes nothing
+        harness({}).step(Episode([Stream("drafter", [Group([own])])]))
+
+
+def test_a_baseline_is_reinforce_with_what_is_left_of_the_reward(harness: Callable[..., Harness]):
+    """Bit by bit the same weights, from rewards that are still the returns."""
+    less = [replace_rewards(group, lambda r: r - 0.7) for group in DRAWN]
+    known = [dataclasses.replace(group, baseline=0.7) for group in DRAWN]
+    one = harness({}, minibatches=2).step(Episode([Stream("drafter", less, credit="reinforce")]))
+    other = harness({}, minibatches=2).step(Episode([Stream("drafter", known, credit="baseline")]))
+    got, wanted = states(other.backend)["A"], states(one.backend)["A"]
+    assert all(torch.equal(got[name], wanted[name]) for name in wanted)
+    assert moved(states(harness({}).backend), states(other.backend), "A")
+    (stream,) = other.reports[0].episode.streams
+    line = stream_metrics(stream, other.reports[0].advantages[0], other.reports[0].streams[0])
+    assert line["reward_mean"] == pytest.approx(13 / 10)
+    assert (line["groups"], line["zero_variance_groups"]) == (3, 0)
 
 
 # Numbers that are not finite
@@ -659,7 +735,7 @@ def test_a_step_that_breaks_off_after_its_first_update_moves_nothing(harness: Ca
     run.step(episode())  # so that there is momentum to put back
     start, version = states(run.backend), dict(run.backend.adapters.versions)
     good = [dataclasses.replace(s, groups=later(s, 2)) for s in episode().streams]
-    broken = Harness(run.backend, run._parts["tokenizer"], Path(run._parts["output_dir"]), {}, minibatches=2)
+    broken = Harness(run.backend, run._parts[0], Path(run._parts[1]), {}, minibatches=2)
 
     def spoil() -> None:
         def spoiled(*arguments: Any, **options: Any) -> Loss:
@@ -710,11 +786,13 @@ def test_samples_that_do_not_follow_the_policy_are_refused(
 
     with pytest.raises(GameError, match=rf"^the drafter's stream trains seat 'A' on .* sampled with {said}, .*mask"):
         harness({}).step(all_of(asked))
-    # Masked ones are left out, and those with an advantage of their own are examples with a weight.
+    with pytest.raises(GameError, match="make it an example"):  # a reward with an advantage of its own is no example
+        harness({}).step(all_of(lambda s: dataclasses.replace(asked(s), advantage=1.0)))
+    # Masked ones are left out, and those with an advantage and no reward are examples with a weight.
     assert (
         harness({}).step(all_of(lambda s: dataclasses.replace(asked(s), masked=True))).reports[0].streams[0].rows == 0
     )
-    weighted = harness({}).step(all_of(lambda s: dataclasses.replace(asked(s), advantage=1.0)))
+    weighted = harness({}).step(all_of(lambda s: dataclasses.replace(asked(s), reward=None, advantage=1.0)))
     assert weighted.reports[0].streams[0].rows == 10
     assert weighted.reports[0].streams[0].sampler_gap is None  # it was not the policy that was sampled
     assert weighted.reports[0].streams[0].base_gap > 0

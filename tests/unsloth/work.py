@@ -53,6 +53,7 @@ from lite_selfplay.models.sources.tiny import build_tiny
 from lite_selfplay.runs.api import resume
 from lite_selfplay.testing import as_sampled
 from lite_selfplay.training.trainer import SelfPlayTrainer, reference_name
+from lite_selfplay.training.trl import make_loss
 
 torch.set_num_threads(1)
 
@@ -125,7 +126,7 @@ def trainer_of(backend: Any, path: Path, case: Mapping[str, Any]) -> SelfPlayTra
         run={"steps": 1, "max_completion_tokens": CAP, **case.get("run", {})},
     )
     return SelfPlayTrainer(
-        backend=backend, config=config, tokenizer=Chat.load(path).tokenizer, output_dir=tempfile.mkdtemp()
+        backend=backend, loss=make_loss(backend, config, Chat.load(path).tokenizer, tempfile.mkdtemp()), config=config
     )
 
 

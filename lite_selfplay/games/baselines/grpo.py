@@ -5,23 +5,36 @@ challenges it gets the same budget with `budget=paired`: 2N completions a proble
 
 Source: Shao et al. 2024 (DeepSeekMath, GRPO); the budget is Agon's section 4.5. The reward `2 c + 0.5 phi` is Agon's
 equation 2, so that both are trained for the same thing.
+
+Without answers, c is by `reward`: `majority`, whether a completion agrees with most of its group (Zuo et al. 2025,
+"TTRL: Test-Time Reinforcement Learning"; a tie pays nobody); `format`, 0 for all; `random`, 0 or 1 by the toss of a
+coin (Shao et al. 2025, "Spurious Rewards"). An answer that a problem has is checked for the records alone.
 """
 
 import random
+from dataclasses import replace
 from typing import Any, ClassVar, Literal
 
 from lite_selfplay.data import Completion, Episode, Example, Group, Problem, Sample, Stream, Verdict
 from lite_selfplay.games.base import Game, GameOptions
+from lite_selfplay.games.presentation import Figure
 from lite_selfplay.games.prompts import PROGRAM, asked
+from lite_selfplay.games.propose_solve.voting import vote
 from lite_selfplay.games.table import Table
 from lite_selfplay.games.worked_examples import worked_example
 
 
 class SoloOptions(GameOptions):
-    """`format_weight` is lambda, what a well-formed completion earns; `budget=paired` samples 2N a problem."""
+    """`format_weight` is lambda, what a well-formed completion earns; `budget=paired` samples 2N a problem.
 
+    `reward`: what a completion is paid for besides, the problems' `answers` or one of three that look at no answer.
+    `drop_zero_variance`: groups without variance leave the mean over completions, as in Agon's paper; TRL keeps them.
+    """
+
+    reward: Literal["answers", "majority", "format", "random"] = "answers"
     format_weight: float = 0.5
     budget: Literal["paired", "single"] = "paired"
+    drop_zero_variance: bool = False
 
 
 class Solo(Game):
@@ -31,6 +44,19 @@ class Solo(Game):
     about = "plain GRPO with one seat: the baseline, at a paired game's budget"
     Options = SoloOptions
     recipe: ClassVar[dict[str, Any]] = {"seats": {"solver": {"lr": 5e-5, "schedule": "linear", "warmup": 0.1}}}
+    figures = (
+        Figure(
+            "label_accuracy",
+            "accuracy of labels",
+            "share",
+            about="Majorities that are the problem's answer, where the reward is theirs and the answer is known.",
+        ),
+    )
+
+    def __init__(self, options: Any = None, *, group_size: int = 8, problems_per_step: int = 4):
+        super().__init__(options, group_size=group_size, problems_per_step=problems_per_step)
+        self.needs_answers = self.options.reward == "answers"
+        self.own_labels = not self.needs_answers
 
     @property
     def completions_per_problem(self) -> int:
@@ -46,8 +72,47 @@ class Solo(Game):
         problems = table.draw("problems", self.problems_per_step)
         prompts = [asked(problem) for problem in problems]
         answers = table.ask("solver", prompts, n=self.completions_per_problem)
-        groups = judged(table, problems, answers, self.options.format_weight)
-        return Episode(streams=[Stream("solver", groups, drop_zero_variance=True)])
+        checked = [problem if problem.answer is not None else replace(problem, answer="") for problem in problems]
+        groups = judged(table, checked, answers, self.options.format_weight)
+        log = {}
+        if self.own_labels:
+            credits = self._credits(table, answers)
+            known = [problem.answer is not None for problem in problems]
+            if self.options.reward == "majority":
+                log["label_accuracy"] = _labels_right(groups, credits, known)
+            groups = [self._credited(*row) for row in zip(groups, credits, known, strict=True)]
+        return Episode(streams=[Stream("solver", groups, drop_zero_variance=self.options.drop_zero_variance)], log=log)
+
+    def _credits(self, table: Table, answers: list[list[Completion]]) -> list[list[bool]]:
+        """c of each completion where no answer is looked at."""
+        if self.options.reward == "majority":
+            return [list(counted.agrees) for counted in vote(table, answers)]
+        tossed = self.options.reward == "random"
+        return [[tossed and table.rng.random() < 0.5 for _ in row] for row in answers]
+
+    def _credited(self, group: Group, credit: list[bool], known: bool) -> Group:
+        """A group paid by its credit; its verdicts stay where the answer is known."""
+        samples = [
+            replace(
+                sample,
+                reward=solo_reward(
+                    c, sample.verdict is not None and sample.verdict.well_formed, self.options.format_weight
+                ),
+                verdict=sample.verdict if known else None,
+            )
+            for sample, c in zip(group.samples, credit, strict=True)
+        ]
+        return Group(samples, group.problem)
+
+
+def _labels_right(groups: list[Group], agree: list[list[bool]], known: list[bool]) -> float | None:
+    """The share of labels that are right, of those that can be checked: one is where who agrees with it is right."""
+    right = [
+        any(s.verdict is not None and s.verdict.correct for s, a in zip(group.samples, row, strict=True) if a)
+        for group, row, one in zip(groups, agree, known, strict=True)
+        if one and any(row)
+    ]
+    return sum(right) / len(right) if right else None
 
 
 def earned(verdict: Verdict, problem: Problem) -> float:

@@ -33,8 +33,8 @@ class Rent(Game):
 
     roles = ("solver",)
     about = "RENT: one seat, paid for the certainty of what it says; a baseline without answers"
-    needs_answers: ClassVar[bool] = False
-    own_labels: ClassVar[bool] = True
+    needs_answers: bool = False
+    own_labels: bool = True
     recipe: ClassVar[dict[str, Any]] = {
         "seats": {"solver": {"lr": 3e-5, "schedule": "constant", "warmup": 0.0}},
         "roles": {"solver": {"beta": 1e-3}},

@@ -33,7 +33,7 @@ from typing import Any, ClassVar
 
 from lite_selfplay.data import Completion, Episode, Example, Group, Problem, Sample, Stream, Verdict
 from lite_selfplay.errors import ConfigError
-from lite_selfplay.games.pasodoble.judged import Judged, group_rate, openers, refused_texts, well_formed
+from lite_selfplay.games.pasodoble.judged import Judged, group_rate, in_vain, openers, refused_texts, well_formed
 from lite_selfplay.games.pasodoble.offline import OfflineSchedule, QuestionBuffer
 from lite_selfplay.games.pasodoble.options import PasoDobleOptions
 from lite_selfplay.games.pasodoble.proposals import (
@@ -182,7 +182,7 @@ class PasoDoble(ProposeSolve):
             log = {**log, "iteration": self.schedule.iteration, "buffer": len(self.buffer)}
             self.schedule.advance(updated=bool(opening), buffered=len(self.buffer))
         tried = [Stream("proposer", groups), Stream("solver", [each.group for each in judged if each.group])]
-        return Episode(streams, log=log, record=[] if opening else tried)
+        return Episode(streams, log=log, record=in_vain(tried, streams))
 
     def _read(self, table: Table, completion: Completion) -> Proposal:
         """A completion as a proposal; a question too long for the solver's prompt, or that gives its answer away, is
@@ -307,7 +307,7 @@ class PasoDoble(ProposeSolve):
         }
         self.schedule.advance(updated=bool(kept), buffered=len(self.buffer))
         streams = [Stream("solver", kept, chosen.credit)] if kept else []
-        return Episode(streams, log=log, record=[] if kept else [Stream("solver", groups)])
+        return Episode(streams, log=log, record=in_vain([Stream("solver", groups)], streams))
 
     def state(self) -> dict[str, Any]:
         return {

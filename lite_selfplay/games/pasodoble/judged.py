@@ -1,10 +1,10 @@
 """What becomes of PasoDoble's proposals in a step, and whether the step is an update."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from lite_selfplay.credit import has_variance, rewards_of
-from lite_selfplay.data import Group
+from lite_selfplay.data import Group, Stream
 from lite_selfplay.games.pasodoble.rewards import Gate, pass_rate
 from lite_selfplay.games.propose_solve.game import SHOWN_CHARACTERS
 from lite_selfplay.games.propose_solve.proposals import Proposal
@@ -44,6 +44,13 @@ def openers(judged: Sequence[Judged], groups: Sequence[Group], gate: Gate, *, fr
     if gate == "pass_rate" and not any(map(has_variance, groups)):
         return []
     return [each for each in judged if each.valid]
+
+
+def in_vain(tried: Sequence[Stream], learned: Sequence[Stream]) -> list[Stream]:
+    """What was sampled and nobody learns from, for the record; all that was `tried` in a step that is skipped."""
+    kept = {id(group) for stream in learned for group in stream.groups}
+    left = [replace(stream, groups=[group for group in stream.groups if id(group) not in kept]) for stream in tried]
+    return [stream for stream in left if stream.groups or not learned]
 
 
 def well_formed(proposal: Proposal) -> bool:

@@ -114,7 +114,7 @@ class ProposeSolveOptions(GameOptions):
 class ProposeSolve(Game):
     """What the games of the family remember and watch: steps without a question, and signs of collapse."""
 
-    own_labels: ClassVar[bool] = True
+    own_labels: bool = True
     sources: tuple[str, ...] = ()
     Options: ClassVar[type[GameOptions]] = ProposeSolveOptions
     solver: ClassVar[str] = "solver"

@@ -96,7 +96,7 @@ class Sqlm(ProposeSolve):
 
     roles = ("proposer", "solver")
     about = "SQLM: a topic prompt and nothing else; majority votes label what a proposer asks"
-    needs_answers: ClassVar[bool] = False
+    needs_answers: bool = False
     Options = SqlmOptions
     figures = (
         *YIELD,

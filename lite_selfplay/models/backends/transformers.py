@@ -4,6 +4,7 @@ import contextlib
 import dataclasses
 import functools
 import math
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -37,10 +38,15 @@ from lite_selfplay.models.memory import (
 )
 from lite_selfplay.models.recomputing import keeping_products
 from lite_selfplay.models.shapes import Shape, shape_in
-from lite_selfplay.models.sources.folders import reading
+from lite_selfplay.models.sources.folders import read_json, reading
 from lite_selfplay.models.transfers import read
 
 _DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
+_EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
+_ATTENTION = re.compile(
+    "^(?!_)(?!.*(implementation|flash|drop)).*(attn|attention|softcap|sliding|window|alibi|qk_norm)"
+)
+"""Keys of a configuration that change attention; not those that choose who computes it, nor dropout."""
 _SCORE_TOKENS = 16384
 """Tokens that are scored at once, padding included."""
 _LAYERS_OF_GAPS = 5
@@ -367,13 +373,16 @@ def load_base(
     """A frozen causal language model from a folder: NF4 weights for `4bit`, otherwise `dtype`.
 
     Raises ConfigError for one that is code of its own, unless that is trusted, ModelNotFoundError for one that cannot
-    be read, and RequestError where a card cannot work with 4-bit weights.
+    be read or would be computed wrongly, and RequestError where 4-bit weights cannot be worked with.
     """
     from transformers import AutoModelForCausalLM
 
     if precision == "4bit" and device.type == "cuda" and (problem := quantised_problem()) is not None:
         raise RequestError(f"{problem}: take --precision bf16 or fp16, or a version of bitsandbytes for this card")
 
+    text = read_config(path, trust_remote_code=trust_remote_code)
+    # transformers' `sdpa` leaves the cap out, without a word.
+    capped = {"attn_implementation": "eager"} if getattr(text, "attn_logit_softcapping", None) else {}
     with reading(path):
         model = AutoModelForCausalLM.from_pretrained(
             path,
@@ -382,11 +391,58 @@ def load_base(
             device_map={"": device},
             local_files_only=True,
             trust_remote_code=trust_remote_code,
+            **capped,
         )
     if precision == "4bit":
         keep_training_layout(model)
+        if device.type == "cpu":
+            require_whole_blocks(model)
     model.requires_grad_(False)
     return model
+
+
+def read_config(path: Path, *, trust_remote_code: bool = False) -> Any:
+    """The configuration of a folder's language model.
+
+    Raises what `load_base` raises: for a mixture of experts, and where `config.json` names something about attention
+    that transformers' class of that architecture does not read.
+    """
+    from transformers import AutoConfig
+
+    with reading(path):
+        config = AutoConfig.from_pretrained(path, local_files_only=True, trust_remote_code=trust_remote_code)
+    text = config.get_text_config()
+    experts = next((key for key in _EXPERTS if (getattr(text, key, None) or 0) > 1), None)
+    if experts is not None:
+        raise ModelNotFoundError(
+            f"{path} is a mixture of experts ({experts} {getattr(text, experts)}), whose experts this library lays no "
+            "adapter over: take a dense model"
+        )
+    written = read_json(path / "config.json")
+    written |= nested if isinstance(nested := written.get("text_config"), dict) else {}
+    known = {
+        key.removeprefix("_") for kind in (type(config), type(text)) for key in (*vars(kind()), *kind.attribute_map)
+    }
+    unread = [key for key, value in written.items() if value and _ATTENTION.search(key) and key not in known]
+    if unread and "auto_map" not in written:
+        raise ModelNotFoundError(
+            f"{path / 'config.json'} says {unread[0]}: {written[unread[0]]}, which changes attention and which "
+            f"transformers does not read of a {text.model_type} model: take it out if it means nothing"
+        )
+    return text
+
+
+def require_whole_blocks(model: nn.Module) -> None:
+    """Raises RequestError where rows are not cut evenly into NF4's blocks of 64: bitsandbytes expands those wrongly on
+    a CPU, with more than twice the error."""
+    from bitsandbytes.nn import Linear4bit
+
+    odd = {m.in_features for m in model.modules() if isinstance(m, Linear4bit) and m.in_features % 64}
+    if odd:
+        raise RequestError(
+            f"the model has rows of {min(odd)} numbers, which 4 bits hold wrongly on a CPU where that is no multiple "
+            "of 64: take --precision bf16 or fp32"
+        )
 
 
 def nf4(dtype: torch.dtype) -> Any:

@@ -31,7 +31,7 @@ from lite_selfplay.config import ModelSection, SeatConfig
 from lite_selfplay.errors import RequestError, TrainingError
 from lite_selfplay.models.adapters import Adapters
 from lite_selfplay.models.backends import import_unsloth
-from lite_selfplay.models.backends.transformers import TransformersBackend, nf4
+from lite_selfplay.models.backends.transformers import TransformersBackend, nf4, read_config
 from lite_selfplay.models.backends.vllm import Engine, lora_limits
 from lite_selfplay.models.generation.own_generate import generate_through
 from lite_selfplay.models.generation.sampling import Generation, GenerationRequest
@@ -56,9 +56,9 @@ class UnslothBackend(TransformersBackend):
         self, path: Path, section: ModelSection, seats: Mapping[str, SeatConfig], *, seed: int, base_name: str
     ) -> None:
         self._unsloth = import_unsloth()
+        refuse_windows(read_config(path, trust_remote_code=section.trust_remote_code))
         with refusing_code(path), quietly():
             base = self._load_base(path, section, seats, seed)
-            refuse_windows(base.config)
             self._engine_of_base = take_engine(base)
             # Its own settings, such as a temperature, would come before this library's choice of a token.
             base.generation_config = GenerationConfig()
@@ -201,10 +201,9 @@ def longest_of(path: Path, section: ModelSection, bound: int) -> int:
     return min(bound, int(getattr(config.get_text_config(), "max_position_embeddings", bound)))
 
 
-def refuse_windows(config: Any) -> None:
+def refuse_windows(text: Any) -> None:
     """Raises RequestError for a base whose attention slides without saying so layer by layer, as Mistral's first did:
     only its causal language model as a whole puts the window in, and log-probabilities are read below that."""
-    text = config.get_text_config()
     if getattr(text, "sliding_window", None) and not getattr(text, "layer_types", None):
         raise RequestError(
             f"the Unsloth backend does not read a {text.model_type} model whose attention slides over "

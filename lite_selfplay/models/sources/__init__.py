@@ -1,8 +1,8 @@
 """Names of base models, and the local folder that each of them becomes.
 
-Reading order: `resolve` below, the short names at the end, `hub`, `tiny`, `gguf` (with `gguf_tokenizer`), `smollm2`
-(where a base model comes from), `cache` and `folders` (how it is stored and identified). Importing this package loads
-neither torch nor transformers.
+Reading order: `resolve` below, the short names at the end, `hub`, `tiny`, `sums`, `gguf` (with `gguf_tokenizer`),
+`smollm2` (where a base model comes from), `cache` and `folders` (how it is stored and identified). Importing this
+package loads neither torch nor transformers.
 """
 
 import os
@@ -36,7 +36,7 @@ __all__ = [
 provenance = folders.provenance
 
 NO_NETWORK = (
-    "Models that need no network: tiny, any folder that transformers loads, any .gguf file, "
+    "Models that need no network: tiny, sums-1m, any folder that transformers loads, any .gguf file, "
     "and smollm2-135m once pip has fetched it."
 )
 
@@ -80,7 +80,7 @@ def base_of(section: "ModelSection", progress: "Progress") -> ResolvedModel:
 def resolve(name: str, *, with_code: bool = False, say: Callable[[str], None] | None = None) -> ResolvedModel:
     """Find or make the local folder of a base model; from a hub its Python code comes along only `with_code`.
 
-    Tried in this order: an existing folder, a `.gguf` file, `tiny`, `smollm2-135m`, a short name, a hub
+    Tried in this order: an existing folder, a `.gguf` file, `tiny`, `sums-1m`, `smollm2-135m`, a short name, a hub
     id (`owner/name`). `say` gets a sentence about anything that takes longer than a second.
 
     Raises `ModelNotFoundError` where the model is known but cannot be had, `UnknownNameError` (with near names) where
@@ -93,8 +93,11 @@ def resolve(name: str, *, with_code: bool = False, say: Callable[[str], None] | 
         return ResolvedModel(name, path, folders.fingerprint(path))
     if found == "gguf":
         return _from_gguf(name, path, tell)
-    if found in ("tiny", "smollm2-135m"):
-        from lite_selfplay.models.sources import smollm2, tiny
+    if found in ("tiny", "sums-1m", "smollm2-135m"):
+        from lite_selfplay.models.sources import smollm2, sums, tiny
+
+        if found == "sums-1m":
+            return ResolvedModel(name, *sums.cached(tell))
 
         if found == "tiny":
             return ResolvedModel(name, tiny.cached(), tiny.IDENTITY)
@@ -202,6 +205,13 @@ _HUB: dict[str, dict[str, tuple[str, str]]] = {
 _BUILTIN = (
     ModelInfo(
         "tiny", "generated on this machine, random weights", "as this library", "0.1M parameters, under 1 MB", False
+    ),
+    ModelInfo(
+        "sums-1m",
+        "pretrained on this machine on sums of four terms, once: ten minutes on one core",
+        "as this library",
+        "0.95M parameters, 4 MB",
+        False,
     ),
     ModelInfo(
         "smollm2-135m",

@@ -39,7 +39,7 @@ def missing_parts(folder: Path) -> list[str]:
         missing.append("weights (*.safetensors)")
     index = folder / "model.safetensors.index.json"
     if os.path.isfile(index):
-        shards = _read_json(index).get("weight_map", {})
+        shards = read_json(index).get("weight_map", {})
         if not isinstance(shards, dict) or not all(isinstance(shard, str) for shard in shards.values()):
             raise ModelNotFoundError(f"{index} does not say which file holds a weight")
         missing += sorted(shard for shard in set(shards.values()) if not os.path.isfile(folder / shard))
@@ -48,7 +48,7 @@ def missing_parts(folder: Path) -> list[str]:
 
 def lacks_code(folder: Path) -> bool:
     """True where the config names code that is to come with the model, and no Python file did."""
-    config = _read_json(folder / "config.json")
+    config = read_json(folder / "config.json")
     return "auto_map" in config and not any(folder.glob("*.py"))
 
 
@@ -73,7 +73,7 @@ def fingerprint(folder: Path) -> str:
     gigabytes. The version of transformers that wrote the config does not count; code that the config names does.
     """
     digest = hashlib.sha256()
-    config = _read_json(folder / "config.json")
+    config = read_json(folder / "config.json")
     config.pop("transformers_version", None)
     digest.update(json.dumps(config, sort_keys=True).encode())
     for name in ("tokenizer.json", "tokenizer.model", "chat_template.jinja", "tokenizer_config.json"):
@@ -129,9 +129,9 @@ def provenance(folder: Path) -> dict[str, Any]:
     A table of figures should say so: a model that comes from a Q4_1 file is a Q4_1 copy, not the published model.
     """
     file = folder / PROVENANCE
-    return _read_json(file) if os.path.isfile(file) else {}
+    return read_json(file) if os.path.isfile(file) else {}
 
 
-def _read_json(file: Path) -> dict[str, Any]:
+def read_json(file: Path) -> dict[str, Any]:
     """The object in a JSON file of a model. Raises `ModelNotFoundError` where it holds none."""
     return parse_object(read_file(file, ModelNotFoundError, JSON_LIMIT), str(file), ModelNotFoundError)

@@ -1,5 +1,6 @@
 """`export`: a seat of a run as a folder that other tools load, written whole or not at all, and verified."""
 
+import contextlib
 import gc
 import json
 import re
@@ -95,13 +96,13 @@ def _write(
     from safetensors import SafetensorError
 
     from lite_selfplay.models.adapters import WEIGHTS
-    from lite_selfplay.models.chat import Chat
     from lite_selfplay.runs.export import forms, verification
+    from lite_selfplay.training.loaded import load_chat
 
     section, why = asked.config.model, "the export was made with `--no-verify`"
     if verify and asked.form == "gguf" and find_spec("xllamacpp") is None:
         verify, why = False, 'llama.cpp is not here (`pip install "lite-selfplay[llama-cpp]"`)'
-    chat = Chat.load(model.path, section.thinking, trust_remote_code=section.trust_remote_code)
+    chat = load_chat(asked.config, model)
     questions, compute = list[verification.Question](), ""
     try:
         if verify or asked.form != "peft":
@@ -141,28 +142,19 @@ def _from_memory(
     """
     from transformers import AutoConfig
 
-    from lite_selfplay.models.backends import choose_backend
     from lite_selfplay.models.sources.folders import reading
     from lite_selfplay.runs.export import forms
     from lite_selfplay.runs.export.gguf_file import require_convertible
     from lite_selfplay.runs.export.verification import QUESTIONS, ask_seat, choose_prompts
+    from lite_selfplay.training.loaded import Loaded
 
     with reading(model.path):
         config = AutoConfig.from_pretrained(model.path, trust_remote_code=asked.config.model.trust_remote_code)
     if asked.form == "gguf":
         require_convertible(config)
-    backend = choose_backend(
-        model.path,
-        asked.config.model,
-        {asked.seat: asked.config.seats[asked.seat]},
-        seed=asked.config.run.seed,
-        eos_ids=chat.eos_ids,
-        pad_id=chat.pad_id,
-        cache_tokens=asked.config.run.generation_tokens,
-        decode=chat.decode,
-        poll=poll,
-    )
-    try:
+    seats = {asked.seat: asked.config.seats[asked.seat]}
+    with contextlib.closing(Loaded.of(asked.config, model, progress, poll, seats=seats)) as loaded:
+        backend = loaded.backend
         backend.adapters.load(asked.seat, asked.adapter)
         questions = []
         if verify:
@@ -174,8 +166,6 @@ def _from_memory(
         if asked.form != "peft":
             write = forms.write_merged if asked.form == "merged" else forms.write_gguf_folder
             write(folder, asked, partial(_weights, backend, asked.seat, poll), config, chat)
-    finally:
-        backend.close()
     return questions, str(backend.compute_dtype).removeprefix("torch.")
 
 

@@ -20,7 +20,8 @@ def charts_of(game: type[Game], folder: RunFolder, rows: Sequence[Row]) -> list[
 
     A chart has `name`, `group`, `unit`, `how`, the `healthy` bounds that the game declares, and `lines`, one for each
     role, seat or kind: `name`, `steps` counted from 1 (0 is before training), `values`, and where something was
-    measured `low` and `high`, the ends of its 95% interval. Raises RunFolderError where a line is damaged.
+    measured `low` and `high`, the ends of its 95% interval; `within`, where the game says
+    between which values it should lie. Raises RunFolderError where a line is damaged.
     """
     for row in rows:
         streams, seats, log = (row.get(key) for key in ("streams", "seats", "game"))
@@ -36,12 +37,14 @@ def charts_of(game: type[Game], folder: RunFolder, rows: Sequence[Row]) -> list[
     for curve in curves_of(game, rows):
         named.setdefault((curve.group, curve.name), []).append(curve)
     for (group, name), curves in named.items():
+        figure = next((figure for figure in game.figures if figure.name == name), None)
         lines = [
             {"name": curve.line, "steps": curve.steps, "values": [round(value, 6) for value in curve.values]}
+            | ({"within": figure.within[curve.line]} if figure and curve.line in figure.within else {})
             for curve in curves
         ]
         about = {"name": name, "group": group, "unit": curves[0].unit, "how": curves[0].how}
-        bounds = next((figure.healthy for figure in game.figures if figure.name == name), (inf, inf))
+        bounds = figure.healthy if figure else (inf, inf)
         # The lowest and the highest healthy value, where the game declares any.
         healthy = None if all(map(isinf, bounds)) else [None if isinf(bound) else bound for bound in bounds]
         charts.append(about | {"lines": lines, "healthy": healthy})

@@ -15,6 +15,7 @@ from lite_selfplay.config import RunConfig
 from lite_selfplay.evaluation.tables import BASE, outcomes_of, scores_of
 from lite_selfplay.games import Game
 from lite_selfplay.games.presentation import percent
+from lite_selfplay.runs.folder import RunFolder
 from lite_selfplay.stats import paired
 
 Metrics = Sequence[Mapping[str, Any]]
@@ -33,7 +34,8 @@ def closing_report(
     called a change that chance explains.
     """
     lines = _evaluated(evaluations) if evaluations else []
-    own = game.closing(metrics[-1]["game"]) if metrics and metrics[-1].get("over") is True else []
+    ended = metrics and (metrics[-1].get("over") is True or not game.open_ended)
+    own = game.closing(metrics[-1]["game"]) if ended else []
     lines += own
     for count, what in (
         (_silent_steps(metrics, game), "gave no signal (equal rewards in every group)"),
@@ -46,6 +48,11 @@ def closing_report(
         lines += [f"{count} of {counted(len(metrics), 'step')} {what} and moved nothing"] if count else []
     lines.append(f"the run: {path}")
     return lines + [f"{why}: {command}" for why, command in _next(game, config, metrics, evaluations, path)]
+
+
+def is_sure(lines: Sequence[str]) -> bool:
+    """Whether a closing report calls anything a change that chance does not explain."""
+    return any(re.search(r" points(?!, which may be chance)", line) for line in lines)
 
 
 def _evaluated(evaluations: Evaluations) -> list[str]:
@@ -113,9 +120,9 @@ def _next(
     run = shlex.quote(str(path))
     report = f"lite-selfplay report {run} --duels 3"
     over = bool(metrics) and metrics[-1].get("over") is True  # it ended by itself
-    resume = f"lite-selfplay train --resume {run}{config.rollouts.again}"
+    go_on, again = RunFolder(Path(path)).go_on, config.rollouts.again
     if len(metrics) < config.run.steps and not over:
-        return [("to finish it", resume), ("to read transcripts", report)]
+        return [("to finish it", go_on(again)), ("to read transcripts", report)]
     if 2 * _silent_steps(metrics, game) >= len(metrics):
         return [("to see why most steps gave no signal", report)]
     ways = []
@@ -123,12 +130,13 @@ def _next(
         task = config.tasks.train or ""
         known = task and not re.search(r"\.(jsonl?|csv)\b", task)
         held_out = shlex.quote(task) if known else "HELD_OUT.jsonl"
-        ways.append(("to measure it on problems it has not seen", f"lite-selfplay eval {run} --tasks {held_out}"))
+        measure = ("to measure it on problems it has not seen", f"lite-selfplay eval {run} --tasks {held_out}")
+        ways.append(("to measure it", f"lite-selfplay eval {run}") if game.without_tasks else measure)
     *earlier, last = evaluations.values() or [{}]
     alike = [old for old in earlier if (old["mode"], *_problems(old)) == (last["mode"], *_problems(last))]
     if not over and alike and all(_overall(old) < _overall(last) for old in alike):
         more = config.run.steps + max(10, config.run.steps // 2)
-        ways.append(("best at the end, so more steps may help", f"{resume} --steps {more}"))
+        ways.append(("best at the end, so more steps may help", go_on(again, f" --steps {more}")))
     return [*ways, ("to read transcripts", report)][:2]
 
 

@@ -1,6 +1,7 @@
 """The game of a finished run: what it declares of itself is what its run is shown by."""
 
-from lite_selfplay.errors import ConfigError, RunFolderError, UnknownNameError
+from lite_selfplay.config.user_files import file_of
+from lite_selfplay.errors import UnknownNameError
 from lite_selfplay.games import Game, find_game
 from lite_selfplay.runs.folder import RunFolder
 
@@ -8,12 +9,15 @@ from lite_selfplay.runs.folder import RunFolder
 def game_of(folder: RunFolder) -> tuple[type[Game], str]:
     """The class of a run's game, and a warning where it cannot be had.
 
-    Then it is `Game` itself, under which a run is shown without figures and words of its own: its file is gone, or lies
-    in the run's own folder, whose code is never run. Raises ConfigError and RunFolderError for a damaged configuration.
+    Then it is `Game` itself, under which a run is shown without figures and words of its own: nobody knows its name, or
+    it is a file of somebody's, since to look at a run runs no code that its folder names. Raises ConfigError for a
+    damaged configuration.
     """
-    config = folder.config()
+    name = folder.config().game.name
+    without = f"{folder.path} is shown without its game's own figures and words:"
+    if file_of(name) is not None:
+        return Game, f"{without} {name} is code, which is not run for that"
     try:
-        folder.require_elsewhere(config.game.name, "a game")
-        return find_game(config.game.name), ""
-    except (ConfigError, UnknownNameError, RunFolderError) as error:
-        return Game, f"{folder.path} is shown without its game's own figures and words: {error}"
+        return find_game(name), ""
+    except UnknownNameError as error:
+        return Game, f"{without} {error}"

@@ -81,6 +81,8 @@ def _panel(panel: "Axes", chart: Mapping[str, Any], colours: Mapping[str, str]) 
     longest = max((len(line["steps"]) for line in lines), default=0)
     for line in lines:
         style: dict[str, Any] = {"color": colours[line["name"]], "label": shown_label(line["name"]) or None}
+        if "within" in line:
+            panel.axhspan(*line["within"], facecolor=style["color"], edgecolor=style["color"], alpha=0.15)
         if "low" in line:
             ends = [[abs(value - end) for value, end in zip(line["values"], line[side], strict=True)] for side in ENDS]
             panel.errorbar(line["steps"], line["values"], yerr=ends, marker="o", capsize=3, **style)

@@ -52,11 +52,12 @@ def stream_metrics(stream: Stream, advantages: "Advantages", update: "StreamUpda
 def episode_rows(report: "StepReport") -> list[dict[str, Any]]:
     """The step's completions as lines of `episodes.jsonl`, whose steps count from 1.
 
-    `group` and `sample` place each in its stream.
+    `group` and `sample` place each in its stream; what is kept for the record goes on counting where its role's ends.
     """
     record = report.episode.record
     streams = [*report.episode.streams, *record]
     none: list[Advantages] = [[[None] * len(group.samples) for group in stream.groups] for stream in record]
+    firsts = [sum(len(before.groups) for before in streams[:i] if before.role == s.role) for i, s in enumerate(streams)]
     return [
         {
             "step": report.step + 1,
@@ -74,8 +75,8 @@ def episode_rows(report: "StepReport") -> list[dict[str, Any]]:
             **{key: getattr(sample.verdict, key, None) for key in ("correct", "well_formed", "answer", "reason")},
             **sample.info,
         }
-        for stream, advantages in zip(streams, [*report.advantages, *none], strict=True)
-        for g, (group, row) in enumerate(zip(stream.groups, advantages, strict=True))
+        for stream, advantages, first in zip(streams, [*report.advantages, *none], firsts, strict=True)
+        for g, (group, row) in enumerate(zip(stream.groups, advantages, strict=True), first)
         for k, (sample, advantage) in enumerate(zip(group.samples, row, strict=True))
     ]
 

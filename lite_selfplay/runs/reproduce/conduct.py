@@ -1,18 +1,24 @@
 """Carrying out an experiment, arm by arm and seed by seed: what is complete is not done again.
 
 OUT/experiment.yaml              what is carried out; another experiment needs another folder
+OUT/search/                      how each arm's learning rate was chosen, as an experiment of its own
 OUT/seed-0/cold-start/           the seats that all trained arms of a seed start from
 OUT/seed-0/ARM/                  a run folder
 OUT/seed-0/ARM.json              what it was measured to be; complete or absent
 OUT/table.md, figure.png, results.json
+
+Several processes may carry out one experiment in one folder: each takes what no other is at work on.
 """
 
+import contextlib
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import yaml
+from filelock import FileLock, Timeout
 
 from lite_selfplay.errors import ConfigError, Interrupted, RunFolderError
 from lite_selfplay.runs.api import cold_start, load_run, resume, train
@@ -20,11 +26,12 @@ from lite_selfplay.runs.checkpoints import newest_whole
 from lite_selfplay.runs.evaluating import evaluate_all, graded_otherwise
 from lite_selfplay.runs.folder import CHECKPOINTS, CONFIG, RunFolder
 from lite_selfplay.runs.plan import draws_problems, filled_in, plan
-from lite_selfplay.runs.reproduce.experiment import COLD_START, ArmSection, Experiment
+from lite_selfplay.runs.reproduce.experiment import COLD_START, RATE, ArmSection, Experiment
+from lite_selfplay.runs.reproduce.findings import write_findings
 from lite_selfplay.tasks.files import read_json, write_errors, write_whole
 from lite_selfplay.training.progress import Progress
 
-EXPERIMENT = "experiment.yaml"
+EXPERIMENT, SEARCH = "experiment.yaml", "search"
 
 
 def conduct(
@@ -38,22 +45,51 @@ def conduct(
     """
     require_fair(experiment)
     _claim(experiment, out)
-    experiment, records = experiment.having({"tasks": {"data_dir": data_dir}} if data_dir else {}), []
+    if experiment.search is not None:
+        tried = experiment.at_every_rate()
+        found = conduct(tried, out / SEARCH, data_dir=data_dir, progress=progress)
+        write_findings(tried, found, out / SEARCH)
+        experiment = experiment.at(chosen_rates(experiment, found))
+    experiment = experiment.having({"tasks": {"data_dir": data_dir}} if data_dir else {})
+    # Nothing of the base follows from a seed of training.
+    every = [
+        (seed, name, arm, out / f"seed-{seed}" / f"{name}.json")
+        for seed in experiment.seeds
+        for name, arm in experiment.arms.items()
+        if seed in (experiment.seeds[:1] if arm.start == "base" else arm.seeds or experiment.seeds)
+    ]
     try:
-        for seed in experiment.seeds:
-            for name, arm in experiment.arms.items():
-                if arm.start == "base" and seed != experiment.seeds[0]:
-                    continue  # nothing of it follows from a seed of training
-                path = out / f"seed-{seed}" / f"{name}.json"
-                if not path.is_file():
-                    progress.say(f"{experiment.name}, seed {seed}: {name}")
-                    record = _record(experiment, name, arm, seed, out, progress)
-                    path.parent.mkdir(parents=True, exist_ok=True)
-                    write_whole(path, json.dumps(record, indent=1, ensure_ascii=False, allow_nan=False) + "\n")
-                records.append(read_json(path))
+        for patience in (0, -1):  # what another process is at work on is waited for at the end
+            for seed, name, arm, path in every:
+                with contextlib.suppress(Timeout), _alone(path.parent / (arm.of or name), patience):
+                    if not path.is_file():
+                        progress.say(f"{experiment.name}, seed {seed}: {name}")
+                        record = _record(experiment, name, arm, seed, out, progress)
+                        write_whole(path, json.dumps(record, indent=1, ensure_ascii=False, allow_nan=False) + "\n")
     except Interrupted as stop:
         raise Interrupted(f"{stop}; the same command goes on with {out}") from None
-    return records
+    return [read_json(path) for *_, path in every]
+
+
+def chosen_rates(experiment: Experiment, records: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    """The learning rate of each trained arm by the records of the search: that of the highest mean pass@1 over its
+    seeds and problems, of equal ones the lowest."""
+    assert experiment.search is not None
+    found: dict[str, list[float]] = {}
+    for record in records:
+        found.setdefault(record["arm"], []).extend(
+            each.get("mean_of_directions") or fmean(score["pass_at_1"] for score in each["seats"].values())
+            for each in record["evaluations"]
+        )
+    rates = sorted(experiment.search.rates)
+    return {arm: max(rates, key=lambda rate: fmean(found[f"{arm} at {rate:g}"])) for arm in experiment.trained()}
+
+
+def _alone(path: Path, patience: float) -> FileLock:
+    """Keep other processes of the same experiment off what is made at `path`; raises Timeout after so many seconds,
+    never where they are negative."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    return FileLock(path.with_name(f".{path.name}.lock"), timeout=patience)
 
 
 def require_fair(experiment: Experiment) -> None:
@@ -87,6 +123,9 @@ def costs(experiment: Experiment, data_dir: str | None) -> list[str]:
     require_fair(experiment)
     experiment = experiment.having({"tasks": {"data_dir": data_dir}} if data_dir else {})
     lines = [experiment.about, f"seeds: {', '.join(map(str, experiment.seeds))}"]
+    if (search := experiment.search) is not None:
+        runs = len(experiment.trained()) * len(search.rates) * len(search.seeds)
+        lines.append(f"before them {runs} runs that choose each arm's learning rate among {len(search.rates)}")
     for name, arm in experiment.arms.items():
         if arm.game is None:
             lines.append(f"{name}: {f'the seats of {arm.of}' if arm.of else arm.start}, not trained")
@@ -102,13 +141,18 @@ def costs(experiment: Experiment, data_dir: str | None) -> list[str]:
 
 
 def _claim(experiment: Experiment, out: Path) -> None:
-    """Write down what is carried out. Raises RunFolderError where the folder is of something else."""
+    """Write down what is carried out, which may have more arms and seeds than what was. Raises RunFolderError where the
+    folder is of something else."""
     path, values = out / EXPERIMENT, experiment.model_dump(mode="json")
     if path.is_file():
-        if yaml.safe_load(path.read_text(encoding="utf-8")) != values:
+        before = yaml.safe_load(path.read_text(encoding="utf-8"))
+        if before == values:
+            return
+        arms = {name: arm for name, arm in values["arms"].items() if name in before.get("arms", {})}
+        seeds = [seed for seed in values["seeds"] if seed in before.get("seeds", ())]
+        if {**values, "arms": arms, "seeds": seeds} != before:
             raise RunFolderError(f"{out} holds another experiment, or this one in another size: choose another --out")
-        return
-    if out.exists() and any(out.iterdir()):
+    elif out.exists() and any(out.iterdir()):
         raise RunFolderError(f"{out} is not empty and holds no experiment: choose another --out")
     with write_errors(f"to {out}"):
         out.mkdir(parents=True, exist_ok=True)
@@ -124,7 +168,7 @@ def _record(
     if arm.start == "base":
         target = experiment.shared.model.name
     elif arm.start == COLD_START:
-        target = str(_taught(experiment, experiment.teaching(), seed, place, progress))
+        target = str(_taught(experiment, experiment.teaching(name), seed, place, progress))
     else:
         trained = arm.of or name
         target = str(_trained(experiment, trained, seed, place, progress))
@@ -132,20 +176,26 @@ def _record(
     evaluations = []
     for evaluation in experiment.evaluations:
         settings = evaluation.settings(experiment.shared, arm)
-        found = evaluate_all(target, evaluation.specs, [arm.mode], settings, progress=progress)
+        found = evaluate_all(target, evaluation.specs, [evaluation.mode or arm.mode], settings, progress=progress)
         evaluations += [
-            {**each.to_json(), "seconds": round(each.seconds, 1), "otherwise": graded_otherwise(each, settings)}
+            {
+                **{key: value for key, value in each.to_json().items() if key != "answers"},
+                "seconds": round(each.seconds, 1),
+                "otherwise": graded_otherwise(each, settings),
+            }
             for each in found
         ]
-    return {"arm": name, "seed": seed, "training": spent, "evaluations": evaluations}
+    chosen = {"rate": arm.set.get(RATE)} if experiment.search is not None else {}
+    return {"arm": name, "seed": seed, **chosen, "training": spent, "evaluations": evaluations}
 
 
 def _taught(experiment: Experiment, game: str, seed: int, place: Path, progress: Progress) -> Path:
     """The folder of a seed's cold start by a game."""
     path = place / (COLD_START if game == experiment.teaching() else f"{COLD_START}-{game}")
-    if _steps_done(path) is None:
-        _aside(path)
-        cold_start(experiment.cold_start_config(game, seed, path), progress=progress)
+    with _alone(path, -1):
+        if _steps_done(path) is None:
+            _aside(path)
+            cold_start(experiment.cold_start_config(game, seed, path), progress=progress)
     return path
 
 
@@ -189,6 +239,18 @@ def _spent(path: Path) -> dict[str, Any]:
         "steps": len(rows),
         "seconds": round(sum(row["wall_s"]["total"] for row in rows), 1),
         "tokens": sum(row["tokens"]["generated"] for row in rows),
+        "game": _means([row.get("game", {}) for row in rows]),
         "closing": load_run(path).game()[0].closing(rows[-1].get("game", {})),
+        "last_step": rows[-1].get("game", {}),
         "environment": read_json(RunFolder(path).path / "environment.json"),
     }
+
+
+def _means(logs: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    """The mean of each number that a game noted, over the steps that have it."""
+    found: dict[str, list[float]] = {}
+    for log in logs:
+        for key, value in log.items():
+            if isinstance(value, int | float):
+                found.setdefault(key, []).append(value)
+    return {key: round(fmean(values), 4) for key, values in found.items()}

@@ -12,7 +12,7 @@ from pydantic_core import PydanticCustomError
 from lite_selfplay.config import FLAT_KEYS, RunConfig, merge, nested, preset_layer, set_key
 from lite_selfplay.config.layers import FILE_LIMIT, parse_mapping
 from lite_selfplay.config.sections import Section
-from lite_selfplay.config.user_files import read_utf8
+from lite_selfplay.config.user_files import places_in, read_utf8, require_accepted
 from lite_selfplay.errors import ConfigError, UnknownNameError
 from lite_selfplay.evaluation.suites import find_suite
 from lite_selfplay.games import make_game
@@ -21,6 +21,7 @@ from lite_selfplay.tasks import split_specs
 
 EXPERIMENTS = "lite_selfplay.runs.reproduce.experiments"
 COLD_START = "cold-start"
+RATE = "seats.*.lr"
 _WHOLE: dict[str, Any] = {"run": {"minutes": 0}}  # a preset's minutes would give each arm another number of steps
 
 
@@ -29,7 +30,9 @@ class ArmSection(Section):
 
     `set` are keys of the configuration (`game.reward: coop`), laid over those that all arms share. `mode`, `seats` and
     `shots`: how it is measured, by default as its game, and the suite, say; among the seats may be `solver@best`, or a
-    snapshot. `paper`: what the paper found, in its words, by the task or the mean of a suite that it is of.
+    snapshot. `seeds`: those of the experiment's that it is trained with, where these are not all. `cold_start`: the
+    game that teaches its seats, where that is not the experiment's. `paper`: what the paper found, in its words, by the
+    task or the mean of a suite that it is of.
     """
 
     about: str = ""
@@ -40,7 +43,13 @@ class ArmSection(Section):
     mode: str | None = None
     seats: tuple[str, ...] | None = None
     shots: int | None = Field(None, ge=0)
+    cold_start: str | None = None
+    seeds: tuple[int, ...] | None = None
     paper: dict[str, str] = Field(default_factory=dict)
+
+    def at(self, rate: float) -> "ArmSection":
+        """The same at another learning rate."""
+        return self.model_copy(update={"set": {**self.set, RATE: rate}})
 
     @model_validator(mode="after")
     def _one_of_three(self) -> "ArmSection":
@@ -55,12 +64,16 @@ class ArmSection(Section):
 
 class EvaluationSection(Section):
     """Held-out problems that every arm is measured on, with the same randomness: `tasks`, or those of a paper's `suite`
-    (`lite_selfplay.evaluation.suites`) with its samples, sampling and worked examples, over which the other keys go."""
+    (`lite_selfplay.evaluation.suites`) with its samples, sampling and worked examples, over which the other keys go.
+
+    `k`: for which numbers of samples pass@k is given. `mode`: how every arm is measured here, whatever its own is."""
 
     tasks: str | None = None
     suite: str | None = None
     limit: int | None = Field(None, ge=1)
     samples: int | None = Field(None, ge=1)
+    k: tuple[int, ...] | None = None
+    mode: str | None = None
     temperature: float | None = Field(None, ge=0)
     top_p: float | None = Field(None, gt=0, le=1)
     max_completion_tokens: int | None = Field(None, ge=1)
@@ -81,12 +94,21 @@ class EvaluationSection(Section):
         read. What has no cap of its own has that of the `shared` configuration, whose data are looked into, and in
         whose precision the base is loaded."""
         untrained = arm.start == "base"
-        own = self.model_dump(exclude={"tasks", "suite"}, exclude_none=True)
+        own = self.model_dump(exclude={"tasks", "suite", "mode"}, exclude_none=True)
         chosen = find_suite(self.suite).settings(shared.model.name if untrained else "") if self.suite else {}
         chosen |= {**own, **arm.model_dump(include={"seats", "shots"}, exclude_none=True)}
         chosen["max_completion_tokens"] = chosen.get("max_completion_tokens") or shared.run.max_completion_tokens
         chosen |= {"data_dir": shared.tasks.data_dir, "answer_from": shared.tasks.answer_from}
         return Settings(**chosen, precision=shared.model.precision if untrained else None)
+
+
+class SearchSection(Section):
+    """A learning rate for each trained arm, chosen before the experiment proper: of `rates` the one with the highest
+    mean pass@1 over `seeds` on `evaluations`, none of which may be the experiment's own; of equal ones the lowest."""
+
+    rates: tuple[float, ...] = Field(..., min_length=1)
+    seeds: tuple[int, ...] = Field(..., min_length=1)
+    evaluations: tuple[EvaluationSection, ...] = Field(..., min_length=1)
 
 
 class Experiment(Section):
@@ -96,8 +118,9 @@ class Experiment(Section):
     once a seed: the `game` that teaches them and keys of the section `cold_start`; without it they start as they are
     made. An arm whose game has other seats has a cold start of its own: no two seats learn from the same examples.
     `budget`: whether arms are compared at one number of completions, or of steps where the paper does so. `source` and
-    `paper` say where the paper's figures stand, and with which model and hardware they were found. `scales` are other
-    sizes: keys of this very file by name.
+    `paper` say where the paper's figures stand, and with which model and hardware they were found. `search`: how each
+    trained arm's learning rate is chosen, which otherwise is that of `base`. `scales` are other sizes: keys of this
+    very file by name.
     """
 
     name: str
@@ -108,6 +131,7 @@ class Experiment(Section):
     cold_start: dict[str, Any] | None = None
     seeds: tuple[int, ...] = Field((0,), min_length=1)
     evaluations: tuple[EvaluationSection, ...] = Field(..., min_length=1)
+    search: SearchSection | None = None
     arms: dict[str, ArmSection] = Field(..., min_length=1)
     baseline: str = ""
     budget: Literal["completions", "steps"] = "completions"
@@ -134,6 +158,20 @@ class Experiment(Section):
             base = merge(base, nested(layer))
         return self.model_copy(update={"base": base})
 
+    def at_every_rate(self) -> "Experiment":
+        """The search as an experiment of its own, in which each trained arm is one arm a rate."""
+        assert self.search is not None
+        arms = {
+            f"{name} at {rate:g}": arm.at(rate) for name, arm in self.trained().items() for rate in self.search.rates
+        }
+        own = {"seeds": self.search.seeds, "evaluations": self.search.evaluations, "arms": arms}
+        return self.model_copy(update={**own, "name": f"{self.name}, rates", "search": None, "baseline": ""})
+
+    def at(self, rates: Mapping[str, float]) -> "Experiment":
+        """The same with the learning rates that were chosen."""
+        arms = {name: arm.at(rates[name]) if name in rates else arm for name, arm in self.arms.items()}
+        return self.model_copy(update={"arms": arms})
+
     def config(self, arm: str, seed: int, folder: Path, init: Path | None) -> RunConfig:
         """The configuration of a trained arm's run. Raises ConfigError."""
         keys: dict[str, Any] = {}
@@ -152,12 +190,22 @@ class Experiment(Section):
         return RunConfig.of(shared, {"game": game}, started, keys, run)
 
     def teaching(self, arm: str | None = None) -> str:
-        """The game whose cold start an arm's seats start from: the experiment's, or the arm's own where that one would
-        give several seats the same weights."""
+        """The game whose cold start an arm's seats start from: the arm's, or the experiment's, or that of the arm's
+        game where the experiment's would give several seats the same weights."""
         shared = str((self.cold_start or {}).get("game", "self-refine"))
+        if arm and (chosen := self.arms[arm].cold_start):
+            return chosen
         own = (self.arms[arm].game if arm else None) or shared
         several = len(make_game(own, {}).trained_seats()) > len(make_game(shared, {}).trained_seats()) == 1
         return own if several else shared
+
+    def start_of(self, arm: str) -> str | None:
+        """The arm that is the cold start which the seats of a trained arm, or of one `of` it, began with."""
+        trained = self.arms[arm].of or arm
+        if self.arms[trained].game is None:
+            return None
+        starts = (name for name, section in self.arms.items() if section.start == COLD_START)
+        return next((name for name in starts if self.teaching(name) == self.teaching(trained)), None)
 
     def cold_start_config(self, game: str, seed: int, folder: Path) -> RunConfig:
         """The configuration of the cold start by a game that trained arms of a seed share."""
@@ -210,4 +258,9 @@ def load_experiment(name: str, scale: str = "full") -> Experiment:
             raise ConfigError(f"{name}: arms.{arm} is the cold start, and there is none")
     if found.against not in found.arms:
         raise ConfigError(f"{name}: baseline names {found.baseline!r}, which is no arm")
+    taught = found.cold_start_config((found.cold_start or {}).get("game", "self-refine"), 0, Path())
+    for config in (taught, *(found.config(arm, 0, Path(), None) for arm in found.trained())):
+        require_accepted(places_in(config.values()), name)
+    for spec in (spec for one in found.evaluations for spec in one.specs):
+        require_accepted(places_in({"eval": {"tasks": spec}}), name)
     return found

@@ -32,9 +32,11 @@ class Finding:
     `better` is that choice, made on these very problems, with an interval that holds for each direction at once
     (Bonferroni). `interval`: Clopper-Pearson's for single answers of one seed; the bootstrap's over problems for other
     figures of one seed; Student's t over several seeds; of a mean over tasks the normal one, by each task's variance.
-    `difference` to the baseline, on the problems of both, in shares, with its interval over problems; `p_value` is
-    McNemar's for single answers of one seed. `otherwise` is pass@1 had answers been read in the other place, `own` what
-    the mode knows besides. `final` and `total` are mean tokens of the last stage and of all.
+    `difference` to the baseline, on the problems of both, in shares, with its interval over problems, and `by_seed`
+    over the seeds of both (Student's t); `p_value` is McNemar's for single answers of one seed. `gain` is the
+    difference to the cold start that the arm's seats began with, with its interval over seeds. `otherwise` is pass@1
+    had answers been read in the other place, `own` pass@k and what the mode knows besides. `final` and `total` are mean
+    tokens of the last stage and of all.
     """
 
     arm: str
@@ -50,6 +52,9 @@ class Finding:
     otherwise: float | None
     difference: float | None
     difference_interval: Interval | None
+    by_seed: Interval | None
+    gain: float | None
+    gain_interval: Interval | None
     p_value: float | None
     own: Mapping[str, float]
     final: float
@@ -70,13 +75,24 @@ def findings(experiment: Experiment, records: Sequence[Record]) -> list[Finding]
         arms = {arm: parts for arm in experiment.arms if all(parts := [of[task].get(arm, []) for task in tasks])}
         baseline = arms.get(experiment.against)
         found += [
-            _finding(arm, name, parts, baseline if arm != experiment.against else None) for arm, parts in arms.items()
+            _finding(
+                arm,
+                name,
+                parts,
+                baseline if arm != experiment.against else None,
+                arms.get(experiment.start_of(arm) or ""),
+            )
+            for arm, parts in arms.items()
         ]
     return found
 
 
 def _finding(
-    arm: str, task: str, parts: Sequence[Sequence[Record]], baseline: Sequence[Sequence[Record]] | None
+    arm: str,
+    task: str,
+    parts: Sequence[Sequence[Record]],
+    baseline: Sequence[Sequence[Record]] | None,
+    start: Sequence[Sequence[Record]] | None,
 ) -> Finding:
     """What an arm's evaluations came to: those of each seed on one task, or on each of several."""
     evaluations = [result for part in parts for result in part]
@@ -92,6 +108,10 @@ def _finding(
             between = _around([[other[k] - one[k] for k in one.keys() & other.keys()] for one, other in pairs], 0.95)
     columns = dict.fromkeys(column for result in evaluations for column in find_mode(result["mode"]).columns)
     own = {column: [score[column] for score in scores if score.get(column) is not None] for column in columns}
+    for score in scores:
+        for k, share in score.get("pass_at_k", {}).items():
+            if k != "1":
+                own.setdefault(f"pass@{k}", []).append(share)
     otherwise = [rate for result in evaluations for name, rate in result.get("otherwise", {}).items()
                  if name in _shown(result)]  # fmt: skip
     return Finding(
@@ -107,6 +127,8 @@ def _finding(
         fmean(otherwise) if otherwise else None,
         None if between is None else fmean(found.difference for found in against),
         between,
+        _by_seed(baseline, parts)[1],
+        *_by_seed(start, parts),
         against[0].p_value if len(against) == len(parts) == 1 else None,
         {column: fmean(found) for column, found in own.items() if found},
         fmean(score["tokens_final_mean"] for score in scores),
@@ -133,6 +155,21 @@ def _outcomes(results: Sequence[Record], name: str | None = None) -> dict[str, f
 def _over_tasks(parts: Sequence[Sequence[Record]], name: str | None = None) -> list[float]:
     """For each seed the plain mean over tasks."""
     return [fmean(fmean(_outcomes([part[i]], name).values()) for part in parts) for i in range(len(parts[0]))]
+
+
+def _by_seed(
+    one: Sequence[Sequence[Record]] | None, other: Sequence[Sequence[Record]]
+) -> tuple[float | None, Interval | None]:
+    """The mean difference over the seeds that both have, and its interval; None without such a seed, or with one."""
+    if one is None:
+        return None, None
+    first, second = (
+        dict(zip((result["seed"] for result in parts[0]), _over_tasks(parts), strict=True)) for parts in (one, other)
+    )
+    differences = [second[seed] - first[seed] for seed in second if seed in first]
+    if not differences:
+        return None, None
+    return fmean(differences), over_seeds(differences).interval
 
 
 def _better(parts: Sequence[Sequence[Record]]) -> tuple[float | None, Interval | None]:
@@ -186,6 +223,15 @@ def table(experiment: Experiment, records: Sequence[Record]) -> str:
             as_markdown(*_rows(experiment, of, spent)),
             "",
         ]
+    for arm, rate in dict.fromkeys((record["arm"], record.get("rate")) for record in records):
+        lines += [f"- {arm}: learning rate {rate:g}, chosen by the search"] if rate is not None else []
+    for arm in experiment.arms:
+        noted: dict[str, list[float]] = {}
+        for record in records:
+            for key, value in record["training"].get("game", {}).items() if record["arm"] == arm else ():
+                noted.setdefault(key, []).append(value)
+        means = ", ".join(f"{as_words(key)} {fmean(values):.3g}" for key, values in noted.items())
+        lines += [f"- {arm}, means over steps and seeds: {means}"] if means else []
     for record in records:
         said = record["training"].get("closing", ())
         lines += [f"- {record['arm']}, seed {record['seed']}: {line.strip()}" for line in said]
@@ -195,7 +241,8 @@ def table(experiment: Experiment, records: Sequence[Record]) -> str:
         "`pass@1` with its 95% interval is the mean over both directions where two seats answer one after the other; "
         "`better` is the better direction, chosen on these problems, with an interval that holds for both at once; "
         f"`otherwise` is pass@1 with answers read {otherwise}. Differences are in percentage points, with 95% "
-        f"intervals over problems, to {experiment.against}. Times are those of all seeds on this machine.",
+        f"intervals over problems, to {experiment.against}; beside them over seeds, as is the gain over the cold start "
+        "that an arm's seats began with. Times are those of all seeds on this machine.",
         "",
         f"The last column is not ours: {experiment.paper} ({experiment.source}).",
         "",
@@ -209,18 +256,24 @@ def _rows(
     own = list(dict.fromkeys(column for each in found for column in each.own))
     columns = [
         *("arm", "pass@1 [95%]", "over seeds", "better", "otherwise", *map(as_words, own)),
-        *(f"against {experiment.against}", "tokens, final", "all stages", "training", "tokens sampled", "the paper's"),
+        *(
+            f"against {experiment.against}",
+            "over seeds",
+            "gain over its start",
+            "tokens, final",
+            "all stages",
+            "training",
+            "tokens sampled",
+            "the paper's",
+        ),
     ]
     rows = []
     for each in found:
         seconds, tokens = spent.get(each.arm, (0.0, 0))
         # The paper's figures are of its own sets and sizes: beside others they would say nothing.
         printed = experiment.arms[each.arm].paper if experiment.scale == "full" else {}
-        against = MISSING
-        if each.difference is not None and each.difference_interval is not None:
-            shown = [f"{100 * value:+.1f}" for value in (each.difference, *each.difference_interval)]
-            exact = "" if each.p_value is None else f", p = {each.p_value:.2g}"
-            against = f"{shown[0]} [{shown[1]}, {shown[2]}]{exact}"
+        against = _signed(each.difference, each.difference_interval)
+        against += "" if each.p_value is None else f", p = {each.p_value:.2g}"
         rows.append(
             [
                 each.arm,
@@ -230,6 +283,8 @@ def _rows(
                 MISSING if each.otherwise is None else _points(each.otherwise),
                 *(_points(each.own[column]) if column in each.own else MISSING for column in own),
                 against,
+                _signed(each.difference, each.by_seed),
+                _signed(each.gain, each.gain_interval),
                 f"{each.final:.0f}",
                 f"{each.total:.0f}",
                 clock(seconds) if tokens else MISSING,
@@ -244,6 +299,14 @@ def _with_interval(share: float | None, interval: Interval | None) -> str:
     if share is None or interval is None:
         return MISSING
     return f"{_points(share)} [{_points(interval[0])}, {_points(interval[1])}]"
+
+
+def _signed(share: float | None, interval: Interval | None) -> str:
+    """A difference in percentage points; without an interval where one seed cannot have any."""
+    if share is None:
+        return MISSING
+    shown = [f"{100 * value:+.1f}" for value in (share, *(interval or ()))]
+    return shown[0] if interval is None else f"{shown[0]} [{shown[1]}, {shown[2]}]"
 
 
 def _points(share: float) -> str:

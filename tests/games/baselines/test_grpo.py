@@ -26,3 +26,42 @@ def test_it_samples_a_paired_games_budget():
         assert game.rollouts_per_step() == 2 * completions
         assert [sample.reward for sample in stream.groups[0].samples][:2] == [2.5, 0.0]
         assert {sample.completion.seat for group in stream.groups for sample in group.samples} == {"solver"}
+
+
+@pytest.mark.parametrize(
+    ("reward", "answer", "rewards", "verdict", "accuracy"),
+    [
+        # Most say 7: the label is wrong, and who is right is paid for the form alone.
+        ("majority", "6", [2.5, 2.5, 0.5, 0.0], [False, False, True, False], 0.0),
+        ("majority", "7", [2.5, 2.5, 0.5, 0.0], [True, True, False, False], 1.0),
+        ("majority", None, [2.5, 2.5, 0.5, 0.0], None, None),
+        ("format", "6", [0.5, 0.5, 0.5, 0.0], [False, False, True, False], None),
+        ("format", None, [0.5, 0.5, 0.5, 0.0], None, None),
+    ],
+)
+def test_rewards_that_look_at_no_answer(
+    reward: str, answer: str | None, rewards: list[float], verdict: list[bool] | None, accuracy: float | None
+):
+    game = make_game("grpo", {"reward": reward, "budget": "single"}, group_size=4, problems_per_step=1)
+    assert not game.needs_answers
+    replies = ["<answer>7</answer>", "<answer>7.0</answer>", "<answer>6</answer>", "no"]
+    table = ScriptedTable({"solver": replies}, [Problem("six", "What is 2 + 4?", answer)])
+    table.open(0, game.seats(0))
+    episode = game.play(0, table)
+    ((group,),) = [stream.groups for stream in episode.streams]
+    assert [sample.reward for sample in group.samples] == rewards
+    assert [s.verdict and s.verdict.correct for s in group.samples] == (verdict or [None] * 4)
+    assert episode.log.get("label_accuracy") == accuracy
+
+
+def test_a_tie_pays_nobody_and_a_coin_half():
+    def paid(reward: str, replies: list[str]) -> list[float | None]:
+        game = make_game("grpo", {"reward": reward, "budget": "single"}, group_size=len(replies), problems_per_step=1)
+        table = ScriptedTable({"solver": replies}, [SIX])
+        table.open(0, game.seats(0))
+        return [sample.reward for sample in game.play(0, table).streams[0].groups[0].samples]
+
+    assert paid("majority", ["<answer>7</answer>", "<answer>6</answer>"]) == [0.5, 0.5]
+    tossed = paid("random", ["<answer>7</answer>"] * 400)
+    assert set(tossed) == {0.5, 2.5}
+    assert 150 < tossed.count(2.5) < 250

@@ -6,6 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
+from filelock import FileLock
 
 from lite_selfplay.errors import RunFolderError
 from lite_selfplay.runs.reproduce import conduct as conducting
@@ -91,3 +93,45 @@ def test_a_folder_with_something_else_is_left_alone(tmp_path: Path):
     with pytest.raises(RunFolderError, match="is not empty and holds no experiment"):
         conduct(SMALL, tmp_path, progress=Progress())
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.txt"]
+
+
+def test_each_arm_gets_the_rate_that_won_the_search_and_processes_share_the_work(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    search = {"rates": [1e-4, 1e-3], "seeds": [7, 8], "evaluations": [{"tasks": "letters:named=6", "limit": 4}]}
+    searched = Experiment(**{**SMALL.model_dump(), "seeds": (0,), "search": search})
+    # Over both seeds `one` is as good at both rates, so that it learns at the lower one; `two` at the higher, by the
+    # mean of its directions.
+    shares = {"one at 0.0001": (0.5, 0.0), "one at 0.001": (0.0, 0.5), "two at 0.0001": (0.5, 0.5)}
+    shares["two at 0.001"] = (0.5, 0.75)
+    made: list[tuple[int, str, object]] = []
+    other = FileLock(tmp_path / "out" / "seed-0" / ".one.lock")
+
+    def record(experiment: Experiment, name: str, arm: ArmSection, seed: int, *_: object) -> dict[str, Any]:
+        made.append((seed, name, arm.set.get("seats.*.lr")))
+        if experiment.name == "small" and name == "taught":
+            other.release()
+        share = shares[name][seed - 7] if name in shares else 0.0
+        seats = {"solver": {"pass_at_1": share, "tokens_final_mean": 1, "tokens_total_mean": 1, "samples": 1}}
+        directions = {"directions": {"A->B": seats["solver"]}, "mean_of_directions": share} if "two" in name else {}
+        evaluation = {"tasks": "letters", "mode": "single", "seats": seats, **directions, "temperature": 0, "top_p": 1}
+        outcome = {"solver": share, "A->B": share}
+        more = {"max_completion_tokens": 6, "samples": 1, "per_problem": {"p": outcome}}
+        return {"arm": name, "seed": seed, "training": {}, "evaluations": [{**evaluation, **more}]}
+
+    monkeypatch.setattr(conducting, "_record", record)
+    (tmp_path / "out" / "seed-0").mkdir(parents=True)
+    (tmp_path / "out" / "experiment.yaml").write_text(yaml.safe_dump(searched.model_dump(mode="json")))
+    other.acquire()  # as another process that is at work on `one`
+    records = conduct(searched, tmp_path / "out", progress=Progress())
+    tried = [(seed, f"{name} at {rate:g}", rate) for seed in (7, 8) for name in ("one", "two") for rate in (1e-4, 1e-3)]
+    assert made[:8] == tried
+    assert made[8:] == [(0, "two", 1e-3), (0, "base", None), (0, "taught", None), (0, "one", 1e-4), (0, "again", None)]
+    assert [found["arm"] for found in records] == list(searched.arms)
+    assert "| two at 0.001 | 62.5 [" in (tmp_path / "out" / "search" / "table.md").read_text()
+    # It may grow, and what is there is not done again; it may not shrink.
+    made.clear()
+    conduct(searched.model_copy(update={"seeds": (0, 1)}), tmp_path / "out", progress=Progress())
+    assert made == [(1, "one", 1e-4), (1, "again", None), (1, "two", 1e-3), (1, "taught", None)]
+    with pytest.raises(RunFolderError, match="holds another experiment"):
+        conduct(searched, tmp_path / "out", progress=Progress())

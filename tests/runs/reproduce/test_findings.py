@@ -88,8 +88,32 @@ def test_several_seeds():
     assert pair.difference_interval is not None
     assert 0 <= pair.difference_interval[0] <= 0.375 <= pair.difference_interval[1] <= 0.75
     assert pair.p_value is None
+    assert (pair.by_seed, pair.gain, solo.by_seed) == ((0.375, 0.375), None, None)  # 0.625 - 0.25 and 0.875 - 0.5
     assert (pair.final, pair.total, solo.final, solo.total) == (20, 50, 30, 30)
     assert pair.seconds == 4.0
+
+
+def test_a_gain_is_over_the_cold_start_that_the_seats_began_with():
+    arms = {
+        "begun": ArmSection(start="cold-start"),
+        "begun as two": ArmSection(start="cold-start", cold_start="agon"),
+        **EXPERIMENT.arms,
+        "pair alone": ArmSection(of="pair", mode="single"),
+    }
+    experiment = EXPERIMENT.model_copy(update={"arms": arms, "cold_start": {"game": "self-refine"}, "baseline": "pair"})
+    assert [experiment.start_of(arm) for arm in arms] == [None, None, "begun", "begun as two", "begun as two"]
+    begun = [record("begun", seed, evaluation({"solver": [T, F, F, F]}, {})) for seed in (0, 1)]
+    begun[0]["evaluations"][0]["seats"]["solver"]["pass_at_k"] = {"1": 0.25, "16": 0.5}
+    begun[0]["training"]["game"] = {"label_accuracy": 0.5}
+    first, solo, pair = findings(experiment, [*begun, *RECORDS])
+    # 0.25 and 0.5 after 0.25 and 0.25: a mean of 0.125 with a standard error of 0.125; t(1) = 12.706.
+    assert solo.gain == 0.125
+    assert solo.gain_interval == pytest.approx((0.125 - 12.7062 * 0.125, 0.125 + 12.7062 * 0.125), rel=1e-5)
+    assert (first.gain, pair.gain) == (None, None)
+    assert first.own == {"pass@16": 0.5}
+    text = table(experiment, [*begun, *RECORDS])
+    assert "| +12.5 [-146.3, +171.3] |" in text
+    assert "- begun, means over steps and seeds: label accuracy 0.5" in text
 
 
 def test_one_seed_of_single_answers_has_exact_statistics():
@@ -109,10 +133,10 @@ def test_the_table_names_whose_numbers_stand_beside():
     text = table(EXPERIMENT, RECORDS)
     header, _, solo, pair = [line for line in text.splitlines() if line.startswith("|")]
     assert "against solo" in header
-    assert solo.startswith("| solo | 37.5 [0.0, 100.0] | ± 17.7 | - | - | - | 30 | 30 | 2:00 | 1,000 | - |")
+    assert solo.startswith("| solo | 37.5 [0.0, 100.0] | ± 17.7 | - | - | - | - | - | 30 | 30 | 2:00 | 1,000 | - |")
     assert pair.startswith("| pair | 75.0 [")
     assert "| 87.5 [0.0, 100.0] | - | +37.5 [" in pair
-    assert pair.endswith("| 20 | 50 | 2:00 | 1,000 | 61, 3.5k tokens |")
+    assert pair.endswith("| +37.5 [+37.5, +37.5] | - | 20 | 50 | 2:00 | 1,000 | 61, 3.5k tokens |")
     assert "not ours: a large model on a large card (nowhere, table 1)" in text
     assert "4 held-out problems, 2 seeds of training, size `full`" in text
     assert "temperature 0.6, top-p 0.95, at most 40 tokens, 1 completion a problem" in text

@@ -40,7 +40,7 @@ def test_what_is_said_is_what_the_evaluation_measures(agon: Path, speakers: Spea
 
 
 def test_only_the_adapter_that_is_asked_speaks(speakers: Speakers, monkeypatch: pytest.MonkeyPatch):
-    backend: Any = speakers.table._backend
+    backend: Any = speakers.table._loaded.backend
     real, active = backend.adapters.speaking, list[tuple[str, object]]()
 
     @contextmanager

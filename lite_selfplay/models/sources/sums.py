@@ -1,0 +1,218 @@
+"""`sums-1m`: a base of a million parameters, pretrained on worked sums in minutes, for experiments of many seeds.
+
+The random `tiny` cannot reason, and runs of SmolLM2 take minutes each. This base reads a sum of four terms and writes
+its worked solution, right about every other time; a run on it takes a minute. It learns the training side of a task
+alone, in a chat's turns, without a game's prompts. Words in random order stand around half of the problems, and among
+them now and then an attempt at the same problem, right or with a wrong step, or the solution of another one: so it
+finds the problem in a prompt, and has seen what an attempt is. Half of the solutions end with the tags of an answer.
+"""
+
+import json
+import math
+import random
+import re
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from lite_selfplay.data import Problem
+from lite_selfplay.models.sources.cache import build_once, cache_dir
+from lite_selfplay.models.sources.folders import PROVENANCE, provenance
+from lite_selfplay.tasks import load_task
+from lite_selfplay.tasks.files import sha256_of
+
+TASKS = "arithmetic:terms=4,max=30,last=9"
+BATCHES, SCHEDULED = 600, 1400
+"""It stops long before the schedule's end: its errors are those of a base that had begun to learn."""
+
+_VERSION = 1  # Increased with every change of the weights, the tokenizer or the template.
+_SEED, _ROWS, _LR = 0, 64, 2e-3
+_WIDTH, _LAYERS = 128, 4
+_SORTED = 16  # Batches whose rows are drawn together and sorted by length, so that little of a batch is padding.
+_MEASURED = 200
+_TURNS = "{% for m in messages %}<s>{{ m.role }}\n{{ m.content }}</s>{% endfor %}"
+_TEMPLATE = _TURNS + "{% if add_generation_prompt %}<s>assistant\n{% endif %}"
+_PAD, _BOS, _EOS = "<pad>", "<s>", "</s>"
+_WORDS = """Reason step by step, then recap your solution in a few short sentences, and end with the final result alone
+between <answer> and </answer>. Here is your own attempt, another solver's attempt, which may or may not be correct.
+Check it step by step, correct what is wrong in it, and solve the problem."""
+
+
+def cached(say: Callable[[str], None]) -> tuple[Path, str]:
+    """The folder of `sums-1m` in the user's cache, pretrained on first use, and its identity."""
+    path = build_once(cache_dir() / f"sums-1m-{_VERSION}", lambda folder: pretrain(folder, say=say), say=say)
+    return path, f"sums-1m:{provenance(path)['sha256']}"
+
+
+def pretrain(folder: Path, *, batches: int = BATCHES, say: Callable[[str], None] = lambda sentence: None) -> None:
+    """Write the model into an empty folder, with a `provenance.json` of its data, the SHA-256 of its weights and its
+    accuracy: that of greedy answers to 200 sums held out from it.
+
+    One thread computes, so that every call on a machine writes the same weights; another processor may round otherwise.
+    """
+    import torch
+
+    threads = torch.get_num_threads()
+    say(f"pretraining sums-1m on {batches} batches of worked sums, once: ten minutes on one core")
+    try:
+        torch.set_num_threads(1)
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(_SEED)
+            source = load_task(TASKS, seed=_SEED).problems
+            tokenizer = _byte_pairs([f"{p.text}\n{p.extra['solution']}" for p in map(source.__getitem__, range(2000))])
+            model = _qwen3(tokenizer)
+            _learn(model, _batches(source, tokenizer), batches, say)
+        model.save_pretrained(folder)
+        tokenizer.save_pretrained(folder)
+        facts = {
+            "source": f"pretrained on {TASKS}: {batches} batches of {_ROWS}, the rate that of {SCHEDULED}",
+            "sha256": sha256_of(folder / "model.safetensors"),
+            "accuracy": _accuracy(model.eval(), tokenizer),
+            "parameters": sum(p.numel() for p in model.parameters()),
+        }
+    finally:
+        torch.set_num_threads(threads)
+    (folder / PROVENANCE).write_text(json.dumps(facts, indent=1) + "\n", encoding="utf-8")
+
+
+def _learn(model: Any, rows: Iterator[tuple[Any, Any]], batches: int, say: Callable[[str], None]) -> None:
+    import torch
+    from torch.nn.functional import cross_entropy
+
+    optimizer = torch.optim.AdamW(model.parameters(), lr=_LR, weight_decay=0.01, betas=(0.9, 0.98))
+    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, _share_of_peak)
+    for step, (ids, labels) in zip(range(1, batches + 1), rows, strict=False):
+        logits = model(input_ids=ids, use_cache=False).logits[:, :-1]
+        loss = cross_entropy(logits.flatten(0, 1), labels[:, 1:].flatten(), ignore_index=-100)
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        optimizer.zero_grad()
+        schedule.step()
+        if step % 50 == 0 or step == batches:
+            say(f"pretraining sums-1m: batch {step} of {batches}, loss {loss.item():.3f}")
+
+
+def _share_of_peak(step: int) -> float:
+    warmup = SCHEDULED // 20
+    return min(1.0, (step + 1) / warmup) * (0.05 + 0.475 * (1 + math.cos(math.pi * min(1.0, step / SCHEDULED))))
+
+
+def _accuracy(model: Any, tokenizer: Any) -> float:
+    """The share of held-out sums whose last step arrives at the answer."""
+    import torch
+
+    source = load_task(TASKS, seed=_SEED, held_out=True).problems
+    problems = [source[i] for i in range(_MEASURED)]
+    prompts = [tokenizer.encode(_turn(problem.text)) for problem in problems]
+    longest = max(map(len, prompts))
+    ids = torch.tensor([[tokenizer.pad_token_id] * (longest - len(row)) + row for row in prompts])
+    with torch.no_grad():
+        written = model.generate(
+            input_ids=ids, attention_mask=ids != tokenizer.pad_token_id, max_new_tokens=56, do_sample=False
+        )
+    replies = tokenizer.batch_decode(written[:, longest:], skip_special_tokens=True)
+    found = [re.findall(r"= (-?\d+)\.", reply) for reply in replies]
+    return sum(steps[-1:] == [problem.answer] for steps, problem in zip(found, problems, strict=True)) / _MEASURED
+
+
+def _byte_pairs(texts: list[str]) -> Any:
+    """A tokenizer of byte pairs in which every digit is a token of its own."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+    from transformers import PreTrainedTokenizerFast
+
+    backend = Tokenizer(models.BPE())
+    backend.pre_tokenizer = pre_tokenizers.Sequence(
+        [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)]
+    )
+    backend.decoder = decoders.ByteLevel()
+    letters = pre_tokenizers.ByteLevel.alphabet()
+    trainer = trainers.BpeTrainer(
+        vocab_size=512, special_tokens=[_PAD, _BOS, _EOS], initial_alphabet=letters, show_progress=False
+    )
+    backend.train_from_iterator([*texts, *[_WORDS] * 200], trainer)
+    tokenizer = PreTrainedTokenizerFast(
+        tokenizer_object=backend, bos_token=_BOS, eos_token=_EOS, pad_token=_PAD, padding_side="left",
+        clean_up_tokenization_spaces=False,
+    )  # fmt: skip
+    tokenizer.chat_template = _TEMPLATE
+    return tokenizer
+
+
+def _qwen3(tokenizer: Any) -> Any:
+    """A Qwen3 with heads of 32 and freshly drawn weights."""
+    from transformers import GenerationConfig, Qwen3Config, Qwen3ForCausalLM
+
+    ids = {f"{name}_token_id": getattr(tokenizer, f"{name}_token_id") for name in ("bos", "eos", "pad")}
+    config = Qwen3Config(
+        vocab_size=len(tokenizer), hidden_size=_WIDTH, intermediate_size=3 * _WIDTH, num_hidden_layers=_LAYERS,
+        num_attention_heads=_WIDTH // 32, num_key_value_heads=_WIDTH // 32, head_dim=32, max_position_embeddings=4096,
+        tie_word_embeddings=False, **ids,
+    )  # fmt: skip
+    model = Qwen3ForCausalLM(config)
+    model.generation_config = GenerationConfig(**ids)
+    return model
+
+
+def _batches(source: Any, tokenizer: Any) -> Iterator[tuple[Any, Any]]:
+    """Endless batches of rows of similar length: ids (rows x length), and labels with -100 at prompts and padding."""
+    rng = random.Random(_SEED)
+    while True:
+        problems = [_drawn(source, rng) for _ in range(_ROWS * _SORTED)]
+        rows = []
+        for i, problem in enumerate(problems):
+            prompt = tokenizer.encode(_prompt(problem, problems[i - 1], rng))
+            answer = rng.choice(["", f" <answer>{problem.answer}</answer>"])
+            rows.append((len(prompt), prompt + tokenizer.encode(f"{problem.extra['solution']}{answer}{_EOS}")))
+        rows.sort(key=lambda row: len(row[1]))
+        for start in rng.sample(range(0, len(rows), _ROWS), _SORTED):
+            yield _padded(rows[start : start + _ROWS], tokenizer.pad_token_id)
+
+
+def _drawn(source: Any, rng: random.Random) -> Problem:
+    rng.choice([source])  # drawn where there are several tasks; kept, so that the weights stay what they were
+    problem: Problem = source[rng.randrange(len(source))]
+    return problem
+
+
+def _padded(rows: Sequence[tuple[int, list[int]]], pad: int) -> tuple[Any, Any]:
+    import torch
+
+    longest = max(len(row) for _, row in rows)
+    ids = torch.full((len(rows), longest), pad)
+    labels = torch.full((len(rows), longest), -100)
+    for i, (start, row) in enumerate(rows):
+        ids[i, : len(row)] = torch.tensor(row)
+        labels[i, start : len(row)] = torch.tensor(row[start:])
+    return ids, labels
+
+
+def with_a_wrong_step(solution: str, rng: random.Random) -> str:
+    """A worked sum in which the result of one step is off by 1 to 10, and the steps after it go on from there."""
+    steps = [re.findall(r"[+-]? ?\d+", step.split("=")[0]) for step in solution.rstrip(".").split(". ")]
+    wrong, value, written = rng.randrange(len(steps)), int(steps[0][0]), []
+    for place, (_, change) in enumerate(steps):
+        result = value + int(change.replace(" ", ""))
+        if place == wrong:
+            result = max(0, result + rng.choice([-1, 1]) * rng.randint(1, 10))
+        written.append(f"{value} {change} = {result}.")
+        value = result
+    return " ".join(written)
+
+
+def _prompt(problem: Problem, other: Problem, rng: random.Random) -> str:
+    words = _WORDS.split()
+    around = [" ".join(rng.choices(words, k=rng.randrange(50))) for _ in range(2)] if rng.random() < 0.5 else []
+    if around and rng.random() < 0.8:
+        around.append(_attempt(problem if rng.random() < 0.8 else other, rng))
+    return _turn("\n\n".join([problem.text, *around]))
+
+
+def _turn(text: str) -> str:
+    return f"{_BOS}user\n{text}{_EOS}{_BOS}assistant\n"
+
+
+def _attempt(problem: Problem, rng: random.Random) -> str:
+    """The solution, right or with a wrong step, and in half of the cases as a game shows it: without its last value."""
+    text = rng.choice([problem.extra["solution"], with_a_wrong_step(problem.extra["solution"], rng)])
+    return rng.choice([text, f"```\n{re.sub(r'= -?[0-9]+[.]$', '= ?.', text)}\n```"])

@@ -1,0 +1,225 @@
+"""A run folder, or a configuration, that somebody else may have written names code: no command runs it unasked."""
+
+import io
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from lite_selfplay import RunConfig, resume, train
+from lite_selfplay.errors import ConfigError, RewardError, RunFolderError
+from lite_selfplay.runs.folder import RunFolder
+from lite_selfplay.runs.targets import Target, trained_on
+from lite_selfplay.training.progress import Progress
+
+EVIL = """
+from pathlib import Path
+(Path(__file__).parent / "ran").touch()
+from lite_selfplay.games.agon.game import DraftChallenge
+from lite_selfplay.tasks import load_task
+class G(DraftChallenge): pass
+def task(seed, held_out): return load_task("letters", held_out=held_out)
+def reward(completions, **rest): return [0.0] * len(completions)
+"""
+KEYS = {
+    "game.name": "G",
+    "tasks.train": "task",
+    "eval.tasks": "task",
+    "run.reward": "reward",
+    "tasks.validation": "task",
+    "cold_start.tasks": "task",
+}
+COMMANDS = (
+    ("report", "run"),
+    ("report", "run", "--figures"),
+    ("why", "run"),
+    ("why", "kl", "run"),
+    ("view", "run", "--bundle", "page"),
+    ("list", "runs", "."),
+    ("train", "--resume", "run", "--steps", "3"),
+    ("eval", "run", "--tasks", "letters", "--limit", "1"),
+    ("chat", "run"),
+    ("export", "run", "A", "--out", "out"),
+    ("train", "--config", "run/config.yaml", "--run-dir", "new"),
+    ("train", "--config", "run/config.yaml", "--dry-run"),
+    ("cold-start", "--config", "run/config.yaml", "--dry-run"),
+    ("plan", "--config", "run/config.yaml"),
+    ("plan", "--config", "run/config.yaml", "--prompts"),
+    ("config", "validate", "run/config.yaml"),
+)
+READING = ("report", "why", "view", "list")
+
+
+def names(run: Path, key: str, place: str) -> None:
+    """Let a run's configuration name code under a key."""
+    config = yaml.safe_load((run / "config.yaml").read_text())
+    section, _, name = key.partition(".")
+    config[section][name] = f"{place}:{KEYS[key]}"
+    (run / "config.yaml").write_text(yaml.safe_dump(config))
+
+
+@pytest.fixture
+def here(tmp_path: Path, run: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder as a stranger's archive leaves it: a run, and code beside it that a path in the run leads to."""
+    shutil.copytree(run, tmp_path / "run")
+    (tmp_path / "code").mkdir()
+    (tmp_path / "code" / "evil.py").write_text(EVIL)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setattr("sys.stdin", io.StringIO(""))
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
+@pytest.mark.parametrize("key", list(KEYS))
+def test_no_command_runs_what_a_folder_names(here: Path, call: Callable[..., Any], key: str, command: tuple[str, ...]):
+    names(here / "run", key, "/proc/self/cwd/code/evil.py")
+    ended = call(*command)
+    calls_none = key == "run.reward" and command[0] in ("eval", "chat", "export")
+    assert ended.code == (0 if command[0] in READING or calls_none else 2)
+    assert not (here / "code" / "ran").exists()
+    if ended.code == 2:
+        assert f"it is not run: {key}" in ended.err
+        assert f"{here}/code/evil.py:{KEYS[key]}" in ended.err
+
+
+@pytest.mark.parametrize("place", ["code/evil.py", "~/code/evil.py", "run/eval/evil.py", "{here}/run/linked/evil.py"])
+@pytest.mark.parametrize("command", [COMMANDS[0], COMMANDS[6], COMMANDS[10]], ids=" ".join)
+@pytest.mark.parametrize("key", ["game.name", "run.reward", "tasks.train"])
+def test_nor_by_another_way_to_it(here: Path, call: Callable[..., Any], key: str, command: tuple[str, ...], place: str):
+    (here / "run" / "eval").mkdir(exist_ok=True)
+    (here / "run" / "eval" / "evil.py").write_text(EVIL)
+    os.symlink(here / "code", here / "run" / "linked")
+    names(here / "run", key, place.format(here=here))
+    assert call(*command).code == (0 if command[0] in READING else 2)
+    assert not list(here.rglob("ran"))
+
+
+@pytest.mark.parametrize(
+    ("at", "named"),
+    [
+        (("arms", "one", "game"), "PLACE:G"),
+        (("base", "tasks"), "PLACE:task"),
+        (("arms", "one", "set", "run.reward"), "PLACE:reward"),
+        (("evaluations", 0, "tasks"), "letters,PLACE:task"),
+        (("cold_start", "game"), "PLACE:G"),
+    ],
+    ids=str,
+)
+def test_nor_does_an_experiment(here: Path, call: Callable[..., Any], at: tuple[Any, ...], named: str):
+    base = {"model": "tiny", "tasks": "letters", "steps": 1, "group_size": 2, "problems_per_step": 1}
+    whole: Any = {"about": "One.", "source": "nowhere", "paper": "another", "base": base}
+    whole |= {"evaluations": [{"tasks": "letters"}], "arms": {"one": {"game": "grpo", "set": {}}}, "cold_start": {}}
+    below = whole
+    for key in at[:-1]:
+        below = below[key]
+    below[at[-1]] = named.replace("PLACE", f"{here}/code/evil.py")
+    (here / "mine.yaml").write_text(yaml.safe_dump(whole))
+    assert "mine.yaml names code that you have not run" in call("reproduce", "mine.yaml", "--dry-run").err
+    assert not (here / "code" / "ran").exists()
+
+
+@pytest.mark.parametrize("section", ["cold_start", "eval", "run"])
+def test_a_file_whose_section_is_a_text_is_refused_in_a_sentence(here: Path, call: Callable[..., Any], section: str):
+    (here / "mine.yaml").write_text(f"game: agon\nmodel: tiny\n{section}: {here}/code/evil.py:G\n")
+    ended = call("train", "--config", "mine.yaml", "--dry-run")
+    assert (ended.code, ended.err.count("\n")) == (2, 1)
+
+
+def test_a_run_that_this_one_started_from_runs_nothing(here: Path):
+    shutil.copytree(here / "run", here / "before")
+    names(here / "before", "game.name", f"{here}/code/evil.py")
+    config = Target.of("run", None, 0).config
+    begun = RunConfig.of(config.model_dump(mode="json"), {"run": {"init": str(here / "before")}})
+    said: list[str] = []
+
+    class Heard(Progress):
+        def warn(self, sentence: str) -> None:
+            said.append(sentence)
+
+    trained_on(begun, Heard())
+    assert "before/config.yaml names code" in said[0]
+    assert not (here / "code" / "ran").exists()
+
+
+def test_who_names_it_is_obeyed_and_what_was_run_here_goes_on_until_it_changes(here: Path, call: Callable[..., Any]):
+    own = here / "code" / "evil.py"
+    for key in ("game.name", "tasks.train", "run.reward"):
+        names(here / "run", key, str(own))
+    assert call("list", "games", f"{own}:G").code == 0
+    assert "a record" not in call("list", "tasks", f"{own}:task").out
+    (here / "run" / "config.yaml").rename(here / "mine.yaml")
+    small = ("--config", "mine.yaml", "--set", "eval.tasks=none", "--steps", "1")
+    assert call("train", *small, "--run-dir", "own").code == 0  # the file was run before, so nothing is asked
+    assert call("train", "--resume", "own", "--steps", "2").code == 0
+    own.write_text(EVIL + "\n# better\n")
+    refused = call("train", "--resume", "own", "--steps", "3")
+    assert refused.code == 2
+    assert "or that has changed since" in refused.err
+    assert call("list", "games", f"{own}:G").code == 0
+    ended = call("train", "--resume", "own", "--steps", "3", "--reward", f"{own}:reward")
+    assert ended.code == 0
+    assert "the source of reward (run.reward) is not what it was when the run was made" in ended.err
+
+
+def much(completions: list[str], **rest: Any) -> list[float]:
+    return [float(len(text)) for text in completions]
+
+
+def broken(completions: list[str], **rest: Any) -> list[float]:
+    raise ValueError("no")
+
+
+def test_a_reward_given_in_python_is_not_forgotten(tmp_path: Path, call: Callable[..., Any]):
+    small: dict[str, Any] = {"game": "grpo", "model": "tiny", "tasks": "letters", "group_size": 2, "steps": 1}
+    small |= {"problems_per_step": 1, "precision": "fp32", "max_completion_tokens": 8, "preflight": False}
+    run = train(RunConfig(**small, run_dir=tmp_path / "run"), reward=much).path
+    refused = call("train", "--resume", run, "--steps", "2")
+    assert refused.code == 2
+    said = f"made with a reward given in Python, much of {__file__}: go on with resume('{run}', reward=much)"
+    assert said in refused.err
+    with pytest.raises(RunFolderError, match="given in Python"):
+        resume(run, steps=2)
+    warned: list[str] = []
+    resumed = resume(run, steps=2, reward=much, progress=warned.append)
+    assert [line for line in warned if "is not what it was" in line] == []
+    rows = [row for row in resumed.episodes() if row["step"] == 2]
+    assert min(row["reward"] for row in rows) > 1  # the checker gives at most 1
+    with pytest.raises(RewardError, match=r"resume\('.*run', reward=broken\)"):
+        resume(run, steps=3, reward=broken, progress=warned.append)
+    assert "the source of broken (reward) is not what it was when the run was made" in "\n".join(warned)
+    with pytest.raises(ConfigError, match="no file at"):
+        resume(run, steps=3, reward="gone.py:much")
+    noted = run / "environment.json"
+    noted.write_text(noted.read_text().replace('"name": "broken"', '"name": "f)\\nos.system(\'x\'"'))
+    assert RunFolder(run).go_on() == f"resume('{run}', reward=fos.systemx)"
+
+
+def test_what_a_folder_says_drives_no_terminal_and_is_not_endless(here: Path, call: Callable[..., Any]):
+    config = (here / "run" / "config.yaml").read_text()
+    (here / "run" / "config.yaml").write_text(config.replace("name: tiny", 'name: "ti\\e[31m\\e]0;x\\a ny"'))
+    shown = call("report", "run")
+    assert "agon on ti ny: 2 steps" in shown.out
+    assert "\x1b" not in shown.out + shown.err
+    for wrong in ("model: {name: tiny}\ngame: {name: agon}\nrun: {group_size: 1000000000}",
+                  f"model: {{name: {'y' * 900_000}}}\ngame: {{name: agon}}",
+                  f"model: {{name: tiny}}\ngame: {{name: {'y' * 900_000}}}",
+                  f"model: {{name: tiny}}\ngame: {{name: agon}}\nseats: {{{'y' * 900_000}: {{rank: 1}}}}"):  # fmt: skip
+        (here / "run" / "config.yaml").write_text(wrong)
+        for command in (("report", "run"), ("train", "--resume", "run")):
+            ended = call(*command)
+            assert ended.code == 2
+            assert len(ended.err) < 2000
+
+
+def test_an_evaluation_is_not_written_through_a_link(here: Path, call: Callable[..., Any]):
+    shutil.rmtree(here / "run" / "eval", ignore_errors=True)
+    (here / "run" / "eval").symlink_to(here / "code")
+    ended = call("eval", "run", "--tasks", "letters", "--limit", "1")
+    assert ended.code == 2
+    assert "eval is a symbolic link, which is not followed" in ended.err
+    assert sorted(path.name for path in (here / "code").iterdir()) == ["evil.py"]

@@ -1,0 +1,144 @@
+"""Kuhn poker: rules, values and best responses by hand and against an independent calculation, and the exact policy."""
+
+import itertools
+import math
+from collections.abc import Mapping
+from random import Random
+from typing import Any
+
+import pytest
+
+from lite_selfplay.games import make_game
+from lite_selfplay.games.matches.kuhn import (
+    SETS,
+    KuhnPoker,
+    best_response,
+    chips,
+    equilibrium,
+    nash_conv,
+    seen,
+    value,
+)
+from lite_selfplay.testing import ScriptedTable
+from tests.made import play
+
+UNIFORM = dict.fromkeys(SETS, 0.5)
+
+
+@pytest.mark.parametrize("alpha", [0.0, 0.2, 1 / 3])
+def test_the_equilibria(alpha: float):
+    assert nash_conv(equilibrium(alpha)) == pytest.approx(0, abs=1e-12)
+    assert value(equilibrium(alpha)) == pytest.approx(-1 / 18, abs=1e-12)
+
+
+def test_the_uniform_policy_by_hand():
+    assert nash_conv(UNIFORM) == pytest.approx(11 / 12, abs=1e-12)
+    assert value(UNIFORM) == pytest.approx(1 / 8, abs=1e-12)
+    assert [best_response(UNIFORM, player) for player in (0, 1)] == pytest.approx([0.5, 5 / 12], abs=1e-12)
+
+
+def backwards(policy: Mapping[str, float], player: int) -> float:
+    """A best response by backward induction over information sets, with every deal weighed by the other's moves."""
+    deals = list(itertools.permutations("JQK", 2))
+
+    def won(weights: dict[tuple[str, str], float], history: str) -> float:
+        """What the best responder wins from here, over deals in which it has one card."""
+        if chips(next(iter(weights)), history) is not None:
+            sign = 1 - 2 * player
+            return sum(w * sign * (chips(cards, history) or 0) for cards, w in weights.items())
+        if len(history) % 2 == player:
+            return max(won(weights, history + move) for move in "pb")
+        bets = {cards: policy[cards[1 - player] + history] for cards in weights}
+        told = ({c: w * (bets[c] if move == "b" else 1 - bets[c]) for c, w in weights.items()} for move in "pb")
+        return sum(won(each, history + move) for each, move in zip(told, "pb", strict=True))
+
+    return sum(won({d: 1 / 6 for d in deals if d[player] == card}, "") for card in "JQK")
+
+
+def test_random_policies_against_an_independent_calculation():
+    rng = Random(7)
+    for _ in range(100):
+        policy = {place: rng.random() for place in SETS}
+        for player in (0, 1):
+            assert best_response(policy, player) == pytest.approx(backwards(policy, player), abs=1e-9)
+        assert nash_conv(policy) == pytest.approx(sum(backwards(policy, player) for player in (0, 1)), abs=1e-9)
+        assert nash_conv(policy) > 0
+
+
+@pytest.mark.parametrize(
+    ("cards", "said", "won"),
+    [
+        ("KQ", ["p", "Pass"], 1),
+        ("JQ", ["pass", "p"], -1),
+        ("KJ", ["B", "b"], 2),
+        ("JK", ["bet", " BET"], -2),
+        ("JK", ["b", "p"], 1),
+        ("KQ", ["p", "b", "p"], -1),
+        ("QJ", ["p", "b", "b"], 2),
+    ],
+)
+def test_chips_by_hand(cards: str, said: list[str], won: int):
+    match = KuhnPoker(Random(0))
+    match.cards = list(cards)
+    for number, text in enumerate(said):
+        turn = match.turn()
+        assert turn == (number % 2, seen(cards[number % 2] + match.history))
+        match.act(turn[0], text)
+    assert match.turn() is None
+    assert match.returns() == [won, -won]
+
+
+class Playing(ScriptedTable):
+    """A table whose seats follow an equilibrium exactly, with a tenth of illegal mass, each move in two spellings."""
+
+    def score(self, role: str, completions: Any, *, seat: str | None = None) -> Any:
+        places = {seen(place): place for place in SETS}
+        policy, found = equilibrium(0.2), []
+        for one, score in zip(completions, super().score(role, completions), strict=True):
+            bet = policy[places[one.prompt]]
+            p = 0.9 * {"p": (1 - bet) / 2, "pass": (1 - bet) / 2, "b": bet / 3, "Bet": 2 * bet / 3}.get(one.text, 0)
+            found.append(type(score)([math.log(p) if p else -1e9], []))
+        return found
+
+
+def test_the_exact_policy_is_that_of_all_spellings_of_the_moves():
+    game = make_game("kuhn", {"exact_every": 2}, group_size=4, problems_per_step=4)
+    table = Playing({"first": ["p", "b"], "second": ["b", "p", "p"]})
+    logs = [play(game, table, step).log for step in range(4)]
+    assert ["nash_conv" in log for log in logs] == [True, True, False, True]
+    log = logs[3]
+    assert log["nash_conv"] == pytest.approx(0, abs=1e-9)
+    assert log["nash_conv_average"] == pytest.approx(0, abs=1e-9)
+    assert log["exact_value"] == pytest.approx(-1 / 18)
+    assert log["illegal_mass"] == pytest.approx(0.1)
+    assert log["first"]["J"] == pytest.approx(0.2)
+    assert log["second"]["Qb"] == pytest.approx(1 / 3)
+    assert len(log["first"]) == len(log["second"]) == 6
+    assert "NashConv 0" in " ".join(type(game).step_words({**log, "nash_conv": 0.0}))
+    assert type(game).closing(log)[0].startswith("NashConv 0.000, of the averaged policy 0.000")
+    again = make_game("kuhn", {"exact_every": 2})
+    again.restore(game.state())
+    assert again.state() == game.state()
+
+
+def test_policies_are_averaged_by_how_often_they_are_played():
+    """By hand: at step 1 a queen opens with a bet always, at step 2 never, and then calls always; the average weighs
+    steps 1 and 2. The set after pass and bet counts only where the first move was a pass."""
+    game = make_game("kuhn", {"exact_every": 1}, group_size=2, problems_per_step=2)
+
+    class Pure(Playing):
+        bets = True
+
+        def score(self, role: str, completions: Any, *, seat: str | None = None) -> Any:
+            scores = ScriptedTable.score(self, role, completions)
+            move = "b" if self.bets else "p"
+            pairs = zip(completions, scores, strict=True)
+            return [type(s)([0.0 if one.text == move else -1e9], []) for one, s in pairs]
+
+    table = Pure({"first": ["p"], "second": ["p"]})
+    play(game, table, 0)
+    table.bets = False
+    play(game, table, 1)
+    average = {place: bet / (every or 1.0) for place, (bet, every) in game.state()["average"].items()}
+    assert average["Q"] == pytest.approx(1 / 3)  # weights 1 and 2
+    assert average["Qpb"] == 0.0  # reached at the second step alone
