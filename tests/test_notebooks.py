@@ -1,6 +1,13 @@
-"""The notebooks run unchanged, on the random model, and produce what their cells promise."""
+"""The notebooks run unchanged, on the random model, and produce what their cells promise; what they show is their own.
 
+`LITE_SELFPLAY_WRITE_NOTEBOOKS=1 pytest --timeout 0 -k was_printed tests/test_notebooks.py` runs them as they are, a
+quarter of an hour each on a CPU, and keeps what they show.
+"""
+
+import hashlib
 import json
+import os
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -48,6 +55,15 @@ def with_values(notebook: Any, values: Mapping[str, Any]) -> Any:
     return notebook
 
 
+def run_in(folder: Path, notebook: Any, timeout: int) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("IPYTHONDIR", str(folder / "ipython"))
+        client = NotebookClient(
+            notebook, timeout=timeout, record_timing=False, resources={"metadata": {"path": str(folder)}}
+        )
+        client.execute()  # raises for a cell that fails
+
+
 @pytest.fixture(scope="module", params=[pytest.param(name, marks=pytest.mark.long) for name in NAMES])
 def executed(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Path]:
     """A notebook with its outputs, and the run it made."""
@@ -57,9 +73,7 @@ def executed(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
     with_values(notebook, PARAMETERS[request.param])
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("OMP_NUM_THREADS", "1")
-        patch.setenv("IPYTHONDIR", str(folder / "ipython"))
-        client = NotebookClient(notebook, timeout=200, resources={"metadata": {"path": str(folder)}})
-        client.execute()  # raises for a cell that fails
+        run_in(folder, notebook, timeout=200)
     (run,) = (path for path in (folder / "runs").iterdir() if path.is_dir())
     return notebook, run
 
@@ -84,6 +98,72 @@ def test_what_is_committed_is_valid_and_uses_public_names(name: str):
     assert code
     assert 'PRESET = "t4"' in parameters(notebook).source
     assert "lite_selfplay." not in "".join(cell.source for cell in code)  # public names alone
+
+
+def digest(code: list[Any]) -> str:
+    return hashlib.sha256("\0".join(cell.source for cell in code).encode()).hexdigest()
+
+
+def keep_what_it_shows(path: Path, folder: Path) -> None:
+    """Run a notebook as it is, and write it with its outputs, in which this machine's folders have other names."""
+    notebook = nbformat.read(path, as_version=4)
+    run_in(folder, notebook, timeout=7200)
+    code = [cell for cell in notebook.cells if cell.cell_type == "code"]
+    notebook.metadata["code_sha256"] = digest(code)
+    for cell in code:
+        cell.outputs = [
+            output for output in cell.outputs if output.get("name") != "stderr"
+        ]  # such as tqdm's of widgets
+    text = nbformat.writes(notebook)
+    for place, name in ((folder, "."), (EXAMPLES.parent, ".."), (Path.home(), "~")):
+        text = text.replace(str(place), name)
+    path.write_text(text + "\n", encoding="utf-8")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_what_is_committed_was_printed_by_it(name: str, tmp_path: Path):
+    path = EXAMPLES / name
+    if os.environ.get("LITE_SELFPLAY_WRITE_NOTEBOOKS"):
+        keep_what_it_shows(path, tmp_path)
+    notebook = nbformat.read(path, as_version=4)
+    code = [cell for cell in notebook.cells if cell.cell_type == "code"]
+    assert notebook.metadata["code_sha256"] == digest(code)  # else the code has changed since
+    assert [cell.execution_count for cell in code] == list(range(1, len(code) + 1))
+    outputs = [output for cell in code for output in cell.outputs]
+    assert len(json.dumps(outputs)) < 1e6
+    texts = [json.dumps({**output, "data": {**output.get("data", {}), "image/png": ""}}) for output in outputs]
+    assert not [text for text in texts if re.search(r"/(?:tmp|root|home|work|usr)/|site-packages|stderr|Warning", text)]
+    assert sum("data:image/png;base64," in text for text in texts) == 1
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(
+    ("here", "installed"),
+    [
+        ("examples/", "{}[plots]"),
+        ("", "{}/examples[plots]"),
+        ("lite_selfplay-1.whl", "{}/examples/lite_selfplay-1.whl[plots]"),
+        (None, "lite-selfplay[plots]"),
+    ],
+)
+def test_it_is_installed_from_a_checkout_a_wheel_or_by_name(
+    name: str, here: str | None, installed: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    place = tmp_path / "examples"
+    place.mkdir()
+    monkeypatch.chdir(place)
+    if here == "examples/":
+        (tmp_path / "lite_selfplay").mkdir()
+    elif here == "":
+        (place / "lite_selfplay").mkdir()
+    elif here:
+        (place / here).touch()
+    (cell,) = [cell for cell in nbformat.read(EXAMPLES / name, as_version=4).cells if cell.id == "doctor"]
+    source = cell.source.replace('%pip install -q "{where}[plots]"', 'asked.append(f"{where}[plots]")')
+    asked: list[str] = []
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    exec(source.partition("print(subprocess")[0], {"asked": asked})
+    assert asked == [installed.format(tmp_path)]
 
 
 def test_every_step_is_written_and_something_moved(executed: tuple[Any, Path]):

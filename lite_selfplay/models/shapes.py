@@ -66,7 +66,7 @@ class Shape:
 _QWEN = 151_936
 _KNOWN: dict[str, Shape] = {
     "tiny": Shape(64, 2, 128, 4, 2, 16, 259, tied=False),
-    "sums-1m": Shape(128, 4, 384, 4, 4, 32, 394, tied=False),
+    "sums-1m": Shape(128, 4, 384, 4, 4, 32, 512, tied=False),
     "smollm2-135m": Shape(576, 30, 1536, 9, 3, 64, 49_152),
     "SmolLM2-135M-Instruct": Shape(576, 30, 1536, 9, 3, 64, 49_152),
     "SmolLM2-360M": Shape(960, 32, 2560, 15, 5, 64, 49_152),

@@ -5,6 +5,8 @@ its worked solution, right about every other time; a run on it takes a minute. I
 alone, in a chat's turns, without a game's prompts. Words in random order stand around half of the problems, and among
 them now and then an attempt at the same problem, right or with a wrong step, or the solution of another one: so it
 finds the problem in a prompt, and has seen what an attempt is. Half of the solutions end with the tags of an answer.
+Where a prompt holds words alone, a problem is written, in one of the forms in which games ask for one: a base that has
+never posed a problem cannot begin to play them.
 """
 
 import json
@@ -22,10 +24,10 @@ from lite_selfplay.tasks import load_task
 from lite_selfplay.tasks.files import sha256_of
 
 TASKS = "arithmetic:terms=4,max=30,last=9"
-BATCHES, SCHEDULED = 600, 1400
+BATCHES, SCHEDULED = 750, 1400
 """It stops long before the schedule's end: its errors are those of a base that had begun to learn."""
 
-_VERSION = 1  # Increased with every change of the weights, the tokenizer or the template.
+_VERSION = 2  # Increased with every change of the weights, the tokenizer or the template.
 _SEED, _ROWS, _LR = 0, 64, 2e-3
 _WIDTH, _LAYERS = 128, 4
 _SORTED = 16  # Batches whose rows are drawn together and sorted by length, so that little of a batch is padding.
@@ -35,7 +37,22 @@ _TEMPLATE = _TURNS + "{% if add_generation_prompt %}<s>assistant\n{% endif %}"
 _PAD, _BOS, _EOS = "<pad>", "<s>", "</s>"
 _WORDS = """Reason step by step, then recap your solution in a few short sentences, and end with the final result alone
 between <answer> and </answer>. Here is your own attempt, another solver's attempt, which may or may not be correct.
-Check it step by step, correct what is wrong in it, and solve the problem."""
+Check it step by step, correct what is wrong in it, and solve the problem.""".split()
+_POSING = 0.25  # The share of prompts that hold no problem.
+_POSING_WORDS = """Write one arithmetic problem with whole numbers of up to three digits. Choose numbers that look
+random and differ from each other. Give the problem alone, without its solution. It must make sense, say everything that
+is needed to solve it, and have a single correct final answer. Reply with the text of the problem alone: no solution, no
+answer, no remarks. You set problems for a math competition. Work out one new and demanding problem: try out ideas
+first, in scratch work that nobody else will read, and make sure that the problem can be understood by itself. Then give
+the finished problem between <question> and </question>, and after it its final answer as \\boxed{...}. Put the problem
+between <problem> and </problem>. Then, between <answer> and </answer>, solve it step by step, and end with the result
+in \\boxed{}.""".split()
+_POSED = (
+    "{0.text}",
+    "<question>{0.text}</question>\n\\boxed{{{0.answer}}}",
+    "<question>{0.text}</question>",
+    "<problem>{0.text}</problem>\n<answer>{0.extra[solution]} \\boxed{{{0.answer}}}</answer>",
+)
 
 
 def cached(say: Callable[[str], None]) -> tuple[Path, str]:
@@ -130,7 +147,7 @@ def _byte_pairs(texts: list[str]) -> Any:
     trainer = trainers.BpeTrainer(
         vocab_size=512, special_tokens=[_PAD, _BOS, _EOS], initial_alphabet=letters, show_progress=False
     )
-    backend.train_from_iterator([*texts, *[_WORDS] * 200], trainer)
+    backend.train_from_iterator([*texts, *[" ".join([*_WORDS, *_POSING_WORDS])] * 200], trainer)
     tokenizer = PreTrainedTokenizerFast(
         tokenizer_object=backend, bos_token=_BOS, eos_token=_EOS, pad_token=_PAD, padding_side="left",
         clean_up_tokenization_spaces=False,
@@ -158,21 +175,20 @@ def _batches(source: Any, tokenizer: Any) -> Iterator[tuple[Any, Any]]:
     """Endless batches of rows of similar length: ids (rows x length), and labels with -100 at prompts and padding."""
     rng = random.Random(_SEED)
     while True:
-        problems = [_drawn(source, rng) for _ in range(_ROWS * _SORTED)]
+        problems = [source[rng.randrange(len(source))] for _ in range(_ROWS * _SORTED)]
         rows = []
         for i, problem in enumerate(problems):
-            prompt = tokenizer.encode(_prompt(problem, problems[i - 1], rng))
-            answer = rng.choice(["", f" <answer>{problem.answer}</answer>"])
-            rows.append((len(prompt), prompt + tokenizer.encode(f"{problem.extra['solution']}{answer}{_EOS}")))
+            if rng.random() < _POSING:
+                words = rng.choices(_POSING_WORDS, k=rng.randrange(5, 80))
+                asked, reply = " ".join(words), rng.choice(_POSED).format(problem)
+            else:
+                asked = _prompt(problem, problems[i - 1], rng)
+                reply = f"{problem.extra['solution']}{rng.choice(['', f' <answer>{problem.answer}</answer>'])}"
+            prompt = tokenizer.encode(_turn(asked))
+            rows.append((len(prompt), prompt + tokenizer.encode(f"{reply}{_EOS}")))
         rows.sort(key=lambda row: len(row[1]))
         for start in rng.sample(range(0, len(rows), _ROWS), _SORTED):
             yield _padded(rows[start : start + _ROWS], tokenizer.pad_token_id)
-
-
-def _drawn(source: Any, rng: random.Random) -> Problem:
-    rng.choice([source])  # drawn where there are several tasks; kept, so that the weights stay what they were
-    problem: Problem = source[rng.randrange(len(source))]
-    return problem
 
 
 def _padded(rows: Sequence[tuple[int, list[int]]], pad: int) -> tuple[Any, Any]:
@@ -201,11 +217,10 @@ def with_a_wrong_step(solution: str, rng: random.Random) -> str:
 
 
 def _prompt(problem: Problem, other: Problem, rng: random.Random) -> str:
-    words = _WORDS.split()
-    around = [" ".join(rng.choices(words, k=rng.randrange(50))) for _ in range(2)] if rng.random() < 0.5 else []
+    around = [" ".join(rng.choices(_WORDS, k=rng.randrange(50))) for _ in range(2)] if rng.random() < 0.5 else []
     if around and rng.random() < 0.8:
         around.append(_attempt(problem if rng.random() < 0.8 else other, rng))
-    return _turn("\n\n".join([problem.text, *around]))
+    return "\n\n".join([problem.text, *around])
 
 
 def _turn(text: str) -> str:

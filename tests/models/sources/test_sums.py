@@ -31,12 +31,12 @@ def test_a_short_pretraining_is_bit_equal_and_says_what_it_did(own_cache: Path, 
     facts = provenance(made.path)
     assert facts["sha256"] == sha256_of(weights[0])
     assert made.identity == f"sums-1m:{facts['sha256']}"
-    assert (facts["parameters"], facts["accuracy"]) == (954_240, 0.0)
+    assert (facts["parameters"], facts["accuracy"]) == (984_448, 0.0)
     assert "arithmetic:terms=4,max=30,last=9: 2 batches of 64" in facts["source"]
     chat = Chat.load(made.path)
     digits = chat.encode("What is 27 + 14?").ids
     assert chat.tokenizer.decode(digits).count("27") == 1
-    assert len(json.loads((made.path / "tokenizer.json").read_text())["model"]["vocab"]) == 394
+    assert len(json.loads((made.path / "tokenizer.json").read_text())["model"]["vocab"]) == 512
     assert shape_of("sums-1m").parameters == pytest.approx(facts["parameters"], rel=0.01)
 
 
