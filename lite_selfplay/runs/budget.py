@@ -156,9 +156,8 @@ class Budget:
         done = [
             f"{self.chosen.get(key)} of the {self.chosen.get(f'asked_{key}')} {what}"
             for key, what in (("cold_start", "batches of the cold start"), ("steps", "steps asked for"))
-            if self.chosen.get(key) != self.chosen.get(f"asked_{key}") and not (
-                key == "steps" and played > self.chosen[key]
-            )
+            if self.chosen.get(key) != self.chosen.get(f"asked_{key}")
+            and not (key == "steps" and played > self.chosen[key])
         ]
         if not done:
             if self.chosen.pop("outcome", None) is not None:
