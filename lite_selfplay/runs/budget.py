@@ -146,8 +146,9 @@ class Budget:
         step_s = self._took["step"][-1]
         return f"a step takes {step_s:.1f} s, the {left} left about {as_clock(left * step_s)}; evaluations come on top"
 
-    def outcome(self, *, doubtful: bool = False) -> list[str]:
-        """What the closing report says of it, which `budget.json` keeps: nothing where all that was asked for was done.
+    def outcome(self, played: int = 0, *, doubtful: bool = False) -> list[str]:
+        """What the closing report says of it, which `budget.json` keeps: nothing where all that was asked for was done,
+        if only by a resume (`played` steps in all).
 
         `doubtful`: no change that the run shows is one for sure. Then the minutes that all steps take at this speed are
         named, of which evaluations may have as large a share as now.
@@ -156,11 +157,14 @@ class Budget:
             f"{self.chosen.get(key)} of the {self.chosen.get(f'asked_{key}')} {what}"
             for key, what in (("cold_start", "batches of the cold start"), ("steps", "steps asked for"))
             if self.chosen.get(key) != self.chosen.get(f"asked_{key}")
+            and not (key == "steps" and played > self.chosen[key])
         ]
         if not done:
+            if self.chosen.pop("outcome", None) is not None:
+                self._write()
             return []
         told = f"{' and '.join(done)} fitted into {self.minutes:g} min"
-        missing = self.chosen.get("asked_steps", 0) - self.chosen.get("steps", 0)
+        missing = self.chosen.get("asked_steps", 0) - max(played, self.chosen.get("steps", 0))
         if doubtful and missing > 0:
             needed = math.ceil(self.minutes + missing * self.chosen["step_s"] / 60 / (1 - MEASURED - SPARE))
             told += f": too little to tell what training does. --minutes {needed} would do (make demo MINUTES={needed})"

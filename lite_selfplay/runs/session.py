@@ -209,7 +209,7 @@ class Session:
             return
         metrics, evaluations = self.folder.metrics(), self.folder.evaluations()
         closing = closing_report(type(self.game), self.config, metrics, evaluations, self.folder.path)
-        self.progress.finished([*closing, *self._budget.outcome(doubtful=not is_sure(closing))])
+        self.progress.finished([*closing, *self._budget.outcome(self._done, doubtful=not is_sure(closing))])
 
     def cold_start_only(self) -> None:
         """Teach the seats and stop: the folder is what another run's `init` takes."""

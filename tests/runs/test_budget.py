@@ -92,7 +92,9 @@ def test_a_cold_start_takes_at_most_half_of_what_is_left(tmp_path: Path):
     chosen.chosen |= {"steps": 9, "asked_steps": 40, "step_s": 41.0}
     assert chosen.outcome()[0].endswith("9 of the 40 steps asked for fitted into 12 min")
     # 31 more steps of 41 s are 21.2 minutes, and 30.3 with three tenths for evaluations and to spare.
-    assert "--minutes 43 would do" in chosen.outcome(doubtful=True)[0]
+    assert "--minutes 43 would do" in chosen.outcome(9, doubtful=True)[0]
+    more = budget(tmp_path / "budget.json")
+    assert more.outcome(20) == ["2 of the 7 batches of the cold start fitted into 12 min"]  # resumed for more steps
     repeated = Budget(12.0, tmp_path / "budget.json", lambda: 0.0, 0.0)
     assert repeated.cold_start(7)(2) == 2
     slow = Budget(12.0, tmp_path / "slow.json", lambda: now[0], 0.0)
