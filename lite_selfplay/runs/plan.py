@@ -97,8 +97,8 @@ class Plan:
         if "problems" not in self.sources:
             taught = draws_problems(self.config, self.game) or "a cold start" in self.open
             use = "for a cold start" if taught else "not used"
-            who = "not what this game is about" if self.game.without_tasks else "written by a seat"
-            return {"tasks": f"{self.task.name}, {use}: problems are {who}", **rows}
+            written = f"{self.task.name}, {use}: problems are written by a seat"
+            return {"tasks": "none are needed" if self.game.without_tasks else written, **rows}
         return {
             "tasks": f"{rows.pop('problems')} problems, {each} a {'round' if self.game.open_ended else 'step'}",
             **rows,
@@ -110,7 +110,8 @@ class Plan:
             return ""
         taught = section.tasks and load_task(section.tasks, data_dir=self.config.tasks.data_dir)
         source = source_of(section, training_side(taught or self.task, self.never_taught), self.game)
-        words = {"worked": "worked solutions", "self": "what the base gets right", "file": section.source}
+        own = "moves by rule" if self.game.without_tasks else "worked solutions"
+        words = {"worked": own, "self": "what the base gets right", "file": section.source}
         roles = f", as {' and '.join(section.roles)} alone" if section.roles else ""
         return f"{section.steps} steps of {section.examples_per_step} examples a seat, from {words[source]}{roles}"
 

@@ -117,9 +117,9 @@ def in_equilibrium(environment: Environment, player: int, rng: Random) -> str:
 class KuhnOptions(MatchOptions):
     """`exact_every`: after how many steps the exact figures are worked out again; 0 never."""
 
-    exact_every: int = Field(20, ge=0)
+    exact_every: int = Field(10, ge=0)
     weight: float = Field(0.5, ge=0)
-    fade: int = Field(275, ge=0)
+    fade: int = Field(206, ge=0)
 
 
 class Kuhn(MatchGame):
@@ -130,7 +130,7 @@ class Kuhn(MatchGame):
     Options = KuhnOptions
     opponents: ClassVar = {"random": at_random, "equilibrium": in_equilibrium}
     recipe: ClassVar[dict[str, Any]] = {
-        "run": {"steps": 640, "group_size": 8, "problems_per_step": 16, "max_completion_tokens": 2},
+        "run": {"steps": 480, "group_size": 16, "problems_per_step": 24, "max_completion_tokens": 2},
         "cold_start": {"enabled": True, "steps": 40, "lr": 2e-3},
         # So sharp that the random base, whose logits are bounded, can mix two moves without writing others.
         "roles": {"*": {"temperature": 0.5}},

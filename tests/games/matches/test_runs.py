@@ -49,12 +49,15 @@ def config(folder: Path, steps: int) -> RunConfig:
         problems_per_step=4,
         cold_start={"steps": 8},
         seats={"*": {"schedule": "constant", "warmup": 0.0}},
-        run={"save_every": 1, "keep_checkpoints": 9, "dir": folder, "preflight": False},
+        run={"save_every": 1, "keep_checkpoints": 9, "dir": folder, "preflight": steps == 3},
     )
 
 
 def test_a_run_killed_at_a_turn_goes_on_to_the_bit_and_follows_its_sampler_at_every_turn(tmp_path: Path):
     whole, killed = train(config(tmp_path / "whole", 3)), tmp_path / "killed"
+    looked = json.loads((whole.path / "preflight.json").read_text())  # at whole matches, and nothing of the run changed
+    assert (looked["refused"], looked["findings"]) == ("", [])
+    assert {stream["seat"] for stream in looked["streams"].values()} == {"A", "B"}
     train(config(killed, 1))
     for turn in (2, 3):  # within the second step, of two or three turns
         ended = subprocess.run([sys.executable, "-c", KILLED_AT, str(killed), str(turn)], cwd=ROOT, env=os.environ)
