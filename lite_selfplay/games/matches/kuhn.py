@@ -139,11 +139,14 @@ class Kuhn(MatchGame):
     figures: ClassVar[Sequence[Figure]] = (
         Figure("nash_conv", "NashConv", how="last", word="NashConv",
                about="What best responses would win against both players together: 0 in equilibrium."),
-        Figure("nash_conv_average", "NashConv of the averaged policy", how="last"),
-        Figure("exact_value", "exact value for the first player", how="last", about="In equilibrium -1/18."),
-        Figure("illegal_mass", "probability of an illegal move", "share", how="last"),
+        Figure("nash_conv_average", "NashConv of the averaged policy", how="last",
+               about="The same of the average over all policies that were measured, the later ones weighing more."),
+        Figure("exact_value", "exact value for the first player", how="last",
+               about="The chips that the policy wins the first player a match, in the mean; in equilibrium -1/18."),
+        Figure("illegal_mass", "probability of an illegal move", "share", how="last",
+               about="What is missing from 1 after all spellings of the legal moves, over the twelve sets."),
         *(Figure(role, f"probability of a bet, {role} player", "share", how="last", within=_FAMILY,
-                 about="The bands are where the equilibria lie.") for role in roles),
+                 about="By card and moves so far; the bands are where the equilibria lie.") for role in roles),
         *MatchGame.figures,
     )  # fmt: skip
 
