@@ -19,6 +19,8 @@ from lite_selfplay.training.trl import completion_mask, old_logprobs, padded, ro
 
 COSINE = 0.99
 """What the two gradients of a seat must have at the least: rounding in bfloat16 leaves 0.999."""
+NOISE = {torch.float32: 1e-6}
+"""The norm of a gradient up to which it may be nothing but rounding; in halves of float32, a thousandth."""
 
 
 def plain_gradients(backend: Backend, micro: MicroBatch, reference: Tensor | None, factor: float) -> dict[str, Tensor]:

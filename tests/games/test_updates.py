@@ -21,6 +21,7 @@ from tests.training.test_optimizer import Seats
 OPTIONS: dict[str, list[dict[str, Any]]] = {
     "agon": [{}, {"rotate": False}],
     "grpo": [{}],
+    "kuhn": [{}, {"opponent": "random"}],
     "self-refine": [{}],
     "rent": [{}],
     "sqlm": [
@@ -52,6 +53,8 @@ CASES = [(name, options) for name, several in OPTIONS.items() for options in sev
 def script(role: str, prompt: str, index: int) -> str:
     """Questions that differ, and answers of which two or three in five are right."""
     a, b = 11 + index % 80, 100 + 2 * index
+    if role in ("first", "second"):
+        return "pb"[index % 3 % 2]
     if role in ("proposer", "coach", "challenger") and "<problem>" in prompt:
         return f"<problem>What is {a} + {b}?</problem><answer>{a} + {b} is \\boxed{{{a + b}}}.</answer>"
     if role == "challenger" and "<question>" in prompt:

@@ -152,6 +152,7 @@ LESSONS: Mapping[str, dict[str, Any]] = {
         "game": {"name": "cpmobius", "max_draws": 4, "filter": False},
     },
     "grpo": {"tasks": "letters"},
+    "kuhn": {"cold_start": {"enabled": False}},
     "pasodoble": {"max_completion_tokens": 40, "game": {"name": "pasodoble", "proposals": 2}},
     "rent": {"tasks": "letters"},
     "rzero": {"max_completion_tokens": 56, "tasks": "arithmetic:max=3,terms=2,ops=+"},

@@ -32,6 +32,7 @@ def test_a_step_of_agon_on_the_real_model(tmp_path: Path):
             cold_start={"enabled": True, "steps": 6, "examples_per_step": 2, "lr": 1e-3},
             seats={"*": {"lr": 1e-4}},
             preflight=False,
+            seed=1,  # with which rewards differ in a group
             run_dir=tmp_path / "run",
         ),
         progress=said.append,

@@ -105,7 +105,7 @@ def test_short_names_in_any_case() -> None:
 def test_the_list_of_models() -> None:
     models = known_models()
     names = [info.name.lower() for info in models]
-    assert names[:2] == ["tiny", "smollm2-135m"]
+    assert names[:3] == ["tiny", "sums-1m", "smollm2-135m"]
     assert len(set(names)) == len(names)
     assert all(info.source and info.licence and info.size for info in models)
     assert not models[0].needs_network
