@@ -1,6 +1,5 @@
 """`lite-selfplay eval`: how well a run's seats, or a base model, solve problems they have not seen."""
 
-from pathlib import Path
 from textwrap import indent
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -128,19 +127,12 @@ def evaluate(
     """
     from lite_selfplay.evaluation.suites import find_suite
     from lite_selfplay.runs.evaluating import Settings, evaluate_all
-    from lite_selfplay.runs.folder import CONFIG, RunFolder
     from lite_selfplay.tasks import split_specs
 
     chosen = None if suite is None else find_suite(suite)
-    spoken = {"temperature": 1.0, "top_p": 1.0} if mode == "versus" else {}
-    if tasks is None and chosen is None and (Path(target) / CONFIG).is_file():
-        played = RunFolder.open(Path(target)).config()
-        if played.tasks.train is None:  # a game that draws no problems is its own task, and its policy is measured
-            tasks, own = played.game.name, next(iter(played.roles.values()))
-            spoken = {"temperature": own.temperature, "top_p": 1.0}
-    if (tasks is None) == (chosen is None):
+    if tasks is not None and chosen is not None:
         raise RequestError("an evaluation takes --tasks, or --suite in its place: give one of them")
-    asked = list(chosen.samples) if chosen else split_specs(tasks or "")
+    asked = list(chosen.samples) if chosen else [] if tasks is None else split_specs(tasks)
     given = {
         "limit": limit,
         "samples": samples,
@@ -158,7 +150,7 @@ def evaluate(
         "answer_from": answer_from,
     }
     chosen_here = {name: value for name, value in given.items() if value is not None}
-    settings = Settings(**{**spoken, **(chosen.settings(target) if chosen else {}), **chosen_here})
+    settings = Settings(**{**(chosen.settings(target) if chosen else {}), **chosen_here})
     names = [name.strip() for name in mode.split(",")] if mode else list(chosen.modes if chosen else ())
     progress = PlainProgress(flags.to_stderr)
     found = [
@@ -168,7 +160,7 @@ def evaluate(
     ]
     if not here().main:
         return
-    pairs = _compared(found, against, disagreements, None if spoken else seats)
+    pairs = _compared(found, against, disagreements, seats)
     if as_json:
         flags.echo_json(_as_json(found, pairs, chosen))
         return
@@ -189,11 +181,12 @@ def _compared(
 ) -> "list[tuple[Comparison, list[dict[str, Any]]]]":
     """The arms that are compared, each with the problems on which they differ, as far as these are to be listed."""
     from lite_selfplay.evaluation.comparisons import compared, disagreements, met
+    from lite_selfplay.games.modes import find_mode
 
     if against is None and listed is None and seats is None:
         return []
     pairs = compared(found) if against or seats is None else [pair for each in found for pair in met(*each)]
-    if not pairs:
+    if not pairs and not any(find_mode(evaluation.mode).matches for _, evaluation in found):
         flags.to_stderr(
             "warning: there is nothing to compare: give two modes, a run of two seats, or another run by --against, "
             "that share problems"

@@ -131,11 +131,12 @@ def compared(evaluations: Sequence[tuple[str, Evaluation]]) -> list[tuple[Arm, A
 
 def met(target: str, evaluation: Evaluation) -> list[tuple[Arm, Arm, Comparison]]:
     """Every two seats of an evaluation, the second against the first: by themselves or, where the mode is of duels,
-    after reading the first's draft, in both orders. Whom the second gains, the first alone had wrong.
+    after reading the first's draft, in both orders. Whom the second gains, the first alone had wrong. None where seats
+    have met in matches.
     """
-    result = evaluation.to_json()
+    result, mode = evaluation.to_json(), find_mode(evaluation.mode)
     drafts = [(name.partition("->")[0], name) for name in evaluation.directions]
-    pairs = drafts if find_mode(evaluation.mode).duels else combinations(evaluation.scores, 2)
+    pairs = drafts if mode.duels else () if mode.matches else combinations(evaluation.scores, 2)
     arms = [tuple(Arm(target, result, name, evaluation) for name in pair) for pair in pairs]
     return [(first, second, found) for first, second in arms if (found := compare(first, second)) is not None]
 

@@ -126,6 +126,8 @@ class Mode:
     `seats`. `tasks` reads what is measured on, for a mode that asks about something other than a task's problems.
     `reads`: what a seat is shown of an answer before its own, and the whole prompt in which it reads that, for a mode
     in which seats answer one after the other.
+    `matches`: its scores are of pairs that played against each other, at the run's temperature and top-p 1 where nobody
+    says otherwise.
     `duels`: its directions are between every two seats, `X->Y` being Y's answers after X's, and their scores are those
     of `agon.cascade.CascadeScore`.
     """
@@ -139,6 +141,7 @@ class Mode:
     tasks: Callable[[str], Task] | None = None
     reads: Callable[[Reader, Completion, Problem], tuple[str, str]] | None = None
     duels: bool = False
+    matches: bool = False
 
 
 def alone(examiner: Examiner, seats: Sequence[str]) -> dict[str, Measured]:

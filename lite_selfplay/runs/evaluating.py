@@ -14,6 +14,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
+from lite_selfplay.config import RunConfig
 from lite_selfplay.config.sections import LARGEST
 from lite_selfplay.data import EvalSpec, Problem, Sampling
 from lite_selfplay.errors import ConfigError, Interrupted, ProcessLost, RequestError, TaskError
@@ -50,8 +51,9 @@ class Settings:
     `limit` None: all problems of data, 100 that are made by rule. `samples`: completions a problem, for all tasks or by
     task; None takes what the task or the mode says, and as many as the largest of `k`, the numbers of samples that
     pass@k, mean@k and maj@k are given for. `shots`: worked examples before each problem, for base models. `temperature`
-    0 is greedy. `max_completion_tokens` None takes the run's, or what the task suggests for a model; `seats` None the
-    game's; `precision` None the run's, or 4bit. `data_dir` is the folder of downloaded data.
+    (0 is greedy) and `top_p` None take 0.6 and 0.95; where matches are played, the run's temperature and 1.
+    `max_completion_tokens` None takes the run's, or what the task suggests for a model; `seats` None the game's;
+    `precision` None the run's, or 4bit. `data_dir` is the folder of downloaded data.
     `trust_remote_code` runs the Python code that a model brings along; a run made with it needs it given again.
     `unsafe_code` runs programs that are answers where no sandbox can be had as well. `answer_from` says where answers
     are read, as in `tasks.answer_from`; None: as the run does, anywhere for a model.
@@ -62,8 +64,8 @@ class Settings:
     samples: int | Mapping[str, int] | None = None
     k: Sequence[int] = ()
     shots: int = 0
-    temperature: float = 0.6
-    top_p: float = 0.95
+    temperature: float | None = None
+    top_p: float | None = None
     max_completion_tokens: int | None = None
     seed: int = 0
     seats: Sequence[str] | None = None
@@ -76,12 +78,12 @@ class Settings:
     def __post_init__(self) -> None:
         tokens = self.max_completion_tokens
         counts = self.samples.values() if isinstance(self.samples, Mapping) else [self.samples or 0]
-        unset = self.samples is None
+        unset, heat, top_p = self.samples is None, self.temperature, self.top_p
         for name, value, fits, wanted in (
             *(("samples", n, unset or 1 <= n <= LARGEST, f"from 1 to {LARGEST}") for n in counts),
             *(("k", k, 1 <= k <= LARGEST, f"from 1 to {LARGEST}") for k in self.k),
-            ("temperature", self.temperature, 0 <= self.temperature <= LARGEST, f"from 0 (greedy) to {LARGEST}"),
-            ("top_p", self.top_p, 0 < self.top_p <= 1, "more than 0 and at most 1"),
+            ("temperature", heat, heat is None or 0 <= heat <= LARGEST, f"from 0 (greedy) to {LARGEST}"),
+            ("top_p", top_p, top_p is None or 0 < top_p <= 1, "more than 0 and at most 1"),
             ("max_completion_tokens", tokens, tokens is None or 1 <= tokens <= LARGEST, f"from 1 to {LARGEST}"),
             ("seed", self.seed, 0 <= self.seed <= LARGEST, f"from 0 to {LARGEST}"),
         ):
@@ -95,10 +97,20 @@ class Settings:
             return given
         return max(task.samples, *self.k, *(find_mode(spec.mode).samples for spec in specs))
 
+    def sampling_of(self, config: RunConfig, specs: Sequence[EvalSpec], max_tokens: int) -> Sampling:
+        """How every mode samples, of a run or model of this configuration."""
+        temperature, top_p = 0.6, 0.95
+        if all(find_mode(spec.mode).matches for spec in specs):
+            temperature, top_p = next((role.temperature for role in config.roles.values()), 1.0), 1.0
+        temperature = temperature if self.temperature is None else self.temperature
+        return Sampling(
+            temperature=temperature, top_p=top_p if self.top_p is None else self.top_p, max_tokens=max_tokens
+        )
+
 
 def evaluate(
     target: Path | str,
-    tasks: str,
+    tasks: str | None = None,
     *,
     mode: str | None = None,
     write: bool = True,
@@ -108,6 +120,7 @@ def evaluate(
     """Measure the seats of a run, or a base model as the seat `base`, on problems that training held out.
 
     `target`: a run folder, or a model's name. `tasks`: as in training; a benchmark's data are looked for in `data_dir`.
+    A run of a game that draws no problems, such as one of matches, needs none.
     `mode`: a name that `lite_selfplay.games.modes.mode_names` gives; None takes the game's, `single` for a model.
     `settings` are the fields of `Settings`: limit, samples, k, shots, temperature, top_p, max_completion_tokens, seed,
     seats, data_dir, precision, trust_remote_code, unsafe_code, answer_from.
@@ -116,7 +129,9 @@ def evaluate(
     Raises RequestError where the request is wrong (a mode, seat, task or model that is not there, a run without its
     adapters or over another base), Interrupted where it was stopped by a signal: the same call then goes on.
     """
-    return evaluate_all(target, [tasks], [mode], Settings(**settings), write=write, progress=progress)[0]
+    return evaluate_all(target, [tasks] if tasks else [], [mode], Settings(**settings), write=write, progress=progress)[
+        0
+    ]
 
 
 def evaluate_all(
@@ -149,9 +164,17 @@ def _evaluate_all(
     progress: Progress,
 ) -> list[Evaluation]:
     found = Target.of(
-        *(target, settings.precision, settings.seed, settings.trust_remote_code, settings.unsafe_code),
-        answer_from=settings.answer_from,
+        target,
+        settings.precision,
+        settings.seed,
+        settings.trust_remote_code,
+        settings.unsafe_code,
+        settings.answer_from,
     ).at(settings.seats or ())
+    if not tasks:
+        if found.folder is None or found.config.tasks.train is not None:
+            raise RequestError("an evaluation takes --tasks, or --suite in its place: give one of them")
+        tasks = [found.config.game.name]  # a game that draws no problems is its own task
     specs = [found.spec(mode, settings.seats) for mode in dict.fromkeys(modes)]
     found.require_adapters()
     run = found.folder
@@ -250,7 +273,7 @@ def _choose(
     for each in specs:
         require_enough(each, find_mode(each.mode), samples, settings.k, settings.shots)
     tokens = settings.max_completion_tokens or target.config.run.max_completion_tokens or task.max_completion_tokens
-    sampling = Sampling(temperature=settings.temperature, top_p=settings.top_p, max_tokens=tokens)
+    sampling = settings.sampling_of(target.config, specs, tokens)
     data = {**data_facts(task), "asked": fingerprint(problems)}
     return _Chosen(name, problems, samples, sampling, {"data": data, **({"overlap": seen} if seen else {})})
 

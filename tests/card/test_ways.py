@@ -78,7 +78,6 @@ def test_a_models_own_generate(make_backend: Callable[..., Any], rtx_4090: prete
 
 
 READINGS: dict[str, tuple[Way, Mapping[str, float], bool]] = {
-    "two passes": (Way.PASSES, {}, False),
     "whole": (Way.WHOLE, {}, False),
     "logits": (Way.WHOLE, {"logit_scale": 2.0}, False),
     "trained head": (Way.PACKED, {"final_logit_softcapping": 5.0}, True),

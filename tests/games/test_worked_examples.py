@@ -6,7 +6,8 @@ from lite_selfplay.data import Problem
 from lite_selfplay.games import make_game
 from lite_selfplay.games.agon.attempts import worked_attempt
 from lite_selfplay.games.agon.recap import summarise
-from lite_selfplay.games.worked_examples import solution_of, with_a_slip, worked_example
+from lite_selfplay.games.worked_examples import solution_of, worked_example
+from lite_selfplay.tasks.slips import with_a_slip
 from lite_selfplay.verify.format import split_reasoning, well_formed
 
 SUM = Problem("sum", "Ann has 5 pens, buys 3 and loses 2.", "6", extra={"solution": "5 + 3 = 8. 8 - 2 = 6."})

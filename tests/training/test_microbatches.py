@@ -55,7 +55,7 @@ def test_scales_by_hand(loss, scales):
 
 
 @settings(deadline=None)
-@given(ROWS, ANY_LOSS, st.integers(1, 200), st.sampled_from([Way.PASSES, Way.WHOLE]))
+@given(ROWS, ANY_LOSS, st.integers(1, 200), st.sampled_from([Way.PACKED, Way.WHOLE]))
 def test_every_row_is_in_one_microbatch_of_one_temperature_within_the_budget(rows, role, budget, way):
     micros = microbatches(rows, "A", role, budget, way=way)
     assert Counter(id(r) for micro in micros for r in micro.rows) == Counter(map(id, rows))
@@ -66,7 +66,7 @@ def test_every_row_is_in_one_microbatch_of_one_temperature_within_the_budget(row
         assert {r.completion.sampling.temperature for r in micro.rows} == {micro.temperature}
         assert [(r.completion.prompt_ids, r.completion.token_ids) for r in micro.rows] == list(micro.batch.rows)
         width = max(len(r.completion.prompt_ids) + r.tokens for r in micro.rows)
-        cost = micro.batch.cost if way is Way.PASSES else width * len(micro.rows)
+        cost = micro.batch.cost if way is Way.PACKED else width * len(micro.rows)
         assert len(micro.rows) == 1 or cost <= budget
 
 
@@ -74,7 +74,7 @@ def test_every_row_is_in_one_microbatch_of_one_temperature_within_the_budget(row
 @given(ROWS, st.integers(1, 200))
 def test_scaled_means_of_the_parts_are_the_mean_of_the_whole(rows, budget):
     # What the trainer does: the mean over the rows it is handed, times the scale, one microbatch after the other.
-    micros = microbatches(rows, "A", RoleConfig(entropy=0.01), budget, way=Way.PASSES)
+    micros = microbatches(rows, "A", RoleConfig(entropy=0.01), budget, way=Way.PACKED)
     parts = [micro.scale * sum(r.advantage for r in micro.rows) / len(micro.rows) for micro in micros]
     assert math.fsum(parts) == pytest.approx(sum(r.advantage for r in rows) / len(rows))
 
@@ -84,15 +84,9 @@ def test_rows_of_one_prompt_stay_together_where_that_is_cheaper():
     # read by prompt, 2 * 49 for what is shared and 8 * 6 for the rest.
     prompts = [(1,) * 50, (2,) * 50]
     rows = [Row(replace(completion(50, n), prompt_ids=prompts[n % 2]), 1.0) for n in (2, 3, 4, 5) * 2]
-    (micro,) = microbatches(rows, "A", PLAIN, token_budget=2 * 49 + 8 * 6, way=Way.PASSES)
+    (micro,) = microbatches(rows, "A", PLAIN, token_budget=2 * 49 + 8 * 6, way=Way.PACKED)
     assert [r.completion.prompt_ids[0] for r in micro.rows] == [1, 1, 1, 1, 2, 2, 2, 2]
     assert len(microbatches(rows, "A", PLAIN, token_budget=2 * 49 + 8 * 6, way=Way.WHOLE)) == 4
-
-
-def test_rows_of_one_length_stay_together_where_completions_are_long():
-    rows = [Row(replace(completion(3, n), prompt_ids=(p,) * 3), 1.0) for p in (1, 2) for n in (10, 400)]
-    micros = microbatches(rows, "A", PLAIN, token_budget=810, way=Way.PASSES)
-    assert [[r.tokens for r in micro.rows] for micro in micros] == [[10, 10], [400, 400]]
 
 
 def test_a_row_larger_than_the_budget_is_alone():
@@ -109,29 +103,29 @@ def test_padding_counts():
 
 def test_the_most_tokens_are_those_of_the_whole_stream():
     rows = [Row(completion(max_tokens=8), 1.0), Row(completion(tokens=6, max_tokens=32), 1.0)]
-    assert [micro.max_tokens for micro in microbatches(rows, "A", PLAIN, token_budget=1, way=Way.PASSES)] == [32, 32]
+    assert [micro.max_tokens for micro in microbatches(rows, "A", PLAIN, token_budget=1, way=Way.PACKED)] == [32, 32]
 
 
 def test_seat_role_and_replay_are_handed_on():
-    (micro,) = microbatches([row()], "B", PLAIN, token_budget=100, replay=True, way=Way.PASSES)
+    (micro,) = microbatches([row()], "B", PLAIN, token_budget=100, replay=True, way=Way.PACKED)
     assert (micro.seat, micro.role, micro.replay) == ("B", PLAIN, True)
-    assert not microbatches([row()], "B", PLAIN, token_budget=100, way=Way.PASSES)[0].replay
+    assert not microbatches([row()], "B", PLAIN, token_budget=100, way=Way.PACKED)[0].replay
 
 
 def test_nothing_is_left_where_nothing_can_give_a_gradient():
-    assert microbatches([], "A", RoleConfig(beta=0.1, entropy=0.1), token_budget=100, way=Way.PASSES) == []
-    assert microbatches([row(advantage=0.0)] * 3, "A", PLAIN, token_budget=100, way=Way.PASSES) == []
+    assert microbatches([], "A", RoleConfig(beta=0.1, entropy=0.1), token_budget=100, way=Way.PACKED) == []
+    assert microbatches([row(advantage=0.0)] * 3, "A", PLAIN, token_budget=100, way=Way.PACKED) == []
 
 
 @pytest.mark.parametrize("role", [RoleConfig(beta=0.1), RoleConfig(entropy=0.1), RoleConfig(entropy=-0.1)])
 def test_a_kl_or_entropy_term_needs_no_advantage(role):
-    (micro,) = microbatches([row(advantage=0.0)], "A", role, token_budget=100, way=Way.PASSES)
+    (micro,) = microbatches([row(advantage=0.0)], "A", role, token_budget=100, way=Way.PACKED)
     assert len(micro.rows) == 1
 
 
 def test_rows_without_a_gradient_count_in_the_shares_and_never_reach_the_model():
     rows = [row(tokens=2, advantage=0.0), row(tokens=3, advantage=1.0), row(tokens=5, advantage=0.0)]
-    (micro,) = microbatches(rows, "A", PLAIN, token_budget=100, way=Way.PASSES)
+    (micro,) = microbatches(rows, "A", PLAIN, token_budget=100, way=Way.PACKED)
     assert [r.tokens for r in micro.rows] == [3]
     assert (micro.row_share, micro.token_share, micro.stream_tokens) == (1 / 3, 0.3, 10)
     assert micro.scale * 1.0 == pytest.approx(sum(r.advantage for r in rows) / 3)
@@ -177,7 +171,7 @@ def test_every_row_is_in_one_part_and_parts_are_as_equal_as_groups_allow(sizes, 
 
 
 def test_greedy_completions_are_read_at_temperature_one():
-    (micro,) = microbatches([row(temperature=0.0)], "A", PLAIN, token_budget=100, way=Way.PASSES)
+    (micro,) = microbatches([row(temperature=0.0)], "A", PLAIN, token_budget=100, way=Way.PACKED)
     assert micro.temperature == 1.0
 
 

@@ -10,7 +10,8 @@ import random
 from lite_selfplay.data import Problem
 from lite_selfplay.games.agon.recap import summarise, with_program
 from lite_selfplay.games.prompts import PROGRAM
-from lite_selfplay.games.worked_examples import program_draft, program_with_a_slip, solution_of, with_a_slip
+from lite_selfplay.games.worked_examples import program_draft, program_with_a_slip, solution_of
+from lite_selfplay.tasks.slips import with_a_slip
 
 WRONG_SHARE, MISSING_SHARE = 0.5, 0.1
 

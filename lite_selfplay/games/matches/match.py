@@ -57,15 +57,15 @@ class Environment:
 
     def turn(self) -> tuple[int, str] | None:
         """Whose turn it is, counted from 0, and all that this player sees; None once the match has ended."""
-        raise NotImplementedError
+        raise GameError(f"{type(self).__name__} does not say whose turn it is: override turn()")
 
     def act(self, player: int, text: str) -> None:
         """Take a move: the text of an `<answer>` block, else all that was said after any reasoning."""
-        raise NotImplementedError
+        raise GameError(f"{type(self).__name__} does not say what a move does: override act()")
 
     def returns(self) -> Sequence[float]:
         """What each player has won, once the match has ended."""
-        raise NotImplementedError
+        raise GameError(f"{type(self).__name__} does not say what is won: override returns()")
 
     def moves(self) -> Moves:
         """The legal moves of this turn; none where they cannot be listed. A cold start, the opponent `random` and
@@ -146,7 +146,7 @@ class Match:
     def _trying(self, part: Callable[[], Any]) -> Any:
         try:
             return part()
-        except (LiteSelfPlayError, NotImplementedError):
+        except LiteSelfPlayError:
             raise
         except Exception as error:  # of the environment, whatever it is: this match is lost, and no other
             self._end(BROKEN, error=f"{type(error).__name__}: {error}"[:200])
@@ -238,7 +238,7 @@ class MatchGame(Game):
 
     def make(self, rng: Random) -> Environment:
         """A new match, dealt by `rng`: the same for the same randomness."""
-        raise NotImplementedError(f"{type(self).__name__} does not say what is played: override make()")
+        raise GameError(f"{type(self).__name__} does not say what is played: override make()")
 
     def prompt(self, observation: str) -> str:
         """What a player is asked that sees so much."""

@@ -1,7 +1,7 @@
 """The evaluation mode `versus`: matches of seats against the game's opponents by rule, and against each other.
 
 Matches are dealt in pairs (for n players, n at a time): the same deal with the sides swapped. A match counts as won
-where a seat's return is above every other's. Seats speak at the temperature that is asked for: 1 is the policy itself.
+where a seat's return is above every other's. Seats speak at the run's temperature, unless another is asked for.
 """
 
 from collections.abc import Sequence
@@ -87,4 +87,6 @@ def _measured(examiner: Examiner, game: MatchGame, seat: str, other: str) -> Mea
     return Measured(rows, score_of(rows, kind=MatchScore, **more))
 
 
-VERSUS = Mode(measure_versus, columns=("draws", "losses", "payoff", "payoff_low", "payoff_high"), tasks=deals)
+VERSUS = Mode(
+    measure_versus, columns=("draws", "losses", "payoff", "payoff_low", "payoff_high"), tasks=deals, matches=True
+)

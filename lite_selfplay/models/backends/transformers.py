@@ -25,7 +25,7 @@ from lite_selfplay.models.backends.base import is_out_of_memory
 from lite_selfplay.models.generation.generate import generate
 from lite_selfplay.models.generation.sampling import Decoding, Generation, GenerationRequest, Loop
 from lite_selfplay.models.logprobs.batch import Batch, Row, Way
-from lite_selfplay.models.logprobs.reading import packs, shares_prefixes
+from lite_selfplay.models.logprobs.reading import packs
 from lite_selfplay.models.logprobs.token_logprobs import goes_by_hidden_states, token_logprobs
 from lite_selfplay.models.memory import (
     MANY_ROWS,
@@ -254,11 +254,7 @@ class TransformersBackend:
         return run.tokens_at_once(on_cpu=self.device.type == "cpu", lean=self._lean)
 
     def way(self) -> Way:
-        if not goes_by_hidden_states(self.adapters.model):
-            return Way.WHOLE
-        if self._packs:
-            return Way.PACKED
-        return Way.PASSES if shares_prefixes(self.adapters.model) else Way.WHOLE
+        return Way.PACKED if self._packs and goes_by_hidden_states(self.adapters.model) else Way.WHOLE
 
     @contextlib.contextmanager
     def _at_rest(self) -> Iterator[None]:

@@ -21,11 +21,10 @@ Row = tuple[Sequence[int], Sequence[int]]
 
 
 class Way(Enum):
-    """How a model reads rows: each `WHOLE` and padded on the right, what they share in a first of two `PASSES` where
-    that is cheaper, or `PACKED`, which is one pass over no more tokens than there are."""
+    """How a model reads rows: each `WHOLE` and padded on the right, or `PACKED`, which is one pass over no more tokens
+    than there are: what rows share is read once."""
 
     WHOLE = auto()
-    PASSES = auto()
     PACKED = auto()
 
 
@@ -156,9 +155,7 @@ class Batch:
     @property
     def cost(self) -> int:
         """Tokens that are read, padding included."""
-        if self.way is Way.PACKED:
-            return self.packed_cost
-        return self.shared_cost if self.way is Way.PASSES and self.shares else self.plain_cost
+        return self.packed_cost if self.way is Way.PACKED else self.plain_cost
 
 
 def cut(

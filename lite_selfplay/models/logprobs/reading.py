@@ -28,8 +28,6 @@ def hidden_states(base: Any, batch: Batch) -> Tensor:
     """Hidden states (N, H) that predict the N completion tokens of a batch, read the way that the batch names."""
     if batch.way is Way.PACKED:
         return _packed(base, batch)
-    if batch.way is Way.PASSES and batch.shares:
-        return _in_two_passes(base, batch)
     ids, _ = pad([[*prompt, *completion] for prompt, completion in batch.rows])
     # No token sees what follows it, so padding behind a row changes nothing and needs no mask.
     out = base.base_model(input_ids=placed(ids, base.device), use_cache=False)
@@ -50,37 +48,6 @@ def pick(x: Tensor, spans: Sequence[tuple[int, int]]) -> Tensor:
     width = x.shape[1]
     places = [i * width + first + k for i, (first, count) in enumerate(spans) for k in range(count)]
     return x.flatten(0, 1)[placed(places, x.device)]
-
-
-# Two passes: what is shared, then what is each row's own
-
-
-def _in_two_passes(base: Any, batch: Batch) -> Tensor:
-    device = base.device
-    ids, mask = (placed(t, device) for t in pad([prefix.ids for prefix in batch.prefixes]))
-    cache = base.base_model(input_ids=ids, use_cache=True).past_key_values
-    counts = [prefix.rows for prefix in batch.prefixes]
-    for layer in cache.layers:
-        layer.keys, layer.values = _repeat_rows(layer.keys, counts), _repeat_rows(layer.values, counts)
-    own_ids, own_mask = (placed(t, device) for t in pad(batch.own))
-    owner = placed(batch.owners, device)
-    out = base.base_model(
-        input_ids=own_ids,
-        attention_mask=torch.cat([mask[owner], own_mask], dim=1),
-        position_ids=mask.sum(-1)[owner][:, None] + torch.arange(own_ids.shape[1], device=device),
-        past_key_values=cache,
-        use_cache=True,
-    )
-    lengths = zip(batch.own, batch.rows, strict=True)
-    return pick(out.last_hidden_state, [(len(own) - len(rest) - 1, len(rest)) for own, (_, rest) in lengths])
-
-
-def _repeat_rows(x: Tensor, counts: Sequence[int]) -> Tensor:
-    """Row i of `x` counts[i] times, the rows in their order.
-
-    By expansion, whose gradient is a plain sum: that of an index adds a row's parts in whatever order the threads come.
-    """
-    return torch.cat([row.expand(count, *x.shape[1:]) for row, count in zip(x.split(1), counts, strict=True)])
 
 
 # Packed

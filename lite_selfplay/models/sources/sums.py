@@ -22,12 +22,13 @@ from lite_selfplay.models.sources.cache import build_once, cache_dir
 from lite_selfplay.models.sources.folders import PROVENANCE, provenance
 from lite_selfplay.tasks import load_task
 from lite_selfplay.tasks.files import sha256_of
+from lite_selfplay.tasks.slips import with_a_slip
 
 TASKS = "arithmetic:terms=4,max=30,last=9"
 BATCHES, SCHEDULED = 750, 1400
 """It stops long before the schedule's end: its errors are those of a base that had begun to learn."""
 
-_VERSION = 2  # Increased with every change of the weights, the tokenizer or the template.
+_VERSION = 3  # Increased with every change of the weights, the tokenizer or the template.
 _SEED, _ROWS, _LR = 0, 64, 2e-3
 _WIDTH, _LAYERS = 128, 4
 _SORTED = 16  # Batches whose rows are drawn together and sorted by length, so that little of a batch is padding.
@@ -203,19 +204,6 @@ def _padded(rows: Sequence[tuple[int, list[int]]], pad: int) -> tuple[Any, Any]:
     return ids, labels
 
 
-def with_a_wrong_step(solution: str, rng: random.Random) -> str:
-    """A worked sum in which the result of one step is off by 1 to 10, and the steps after it go on from there."""
-    steps = [re.findall(r"[+-]? ?\d+", step.split("=")[0]) for step in solution.rstrip(".").split(". ")]
-    wrong, value, written = rng.randrange(len(steps)), int(steps[0][0]), []
-    for place, (_, change) in enumerate(steps):
-        result = value + int(change.replace(" ", ""))
-        if place == wrong:
-            result = max(0, result + rng.choice([-1, 1]) * rng.randint(1, 10))
-        written.append(f"{value} {change} = {result}.")
-        value = result
-    return " ".join(written)
-
-
 def _prompt(problem: Problem, other: Problem, rng: random.Random) -> str:
     around = [" ".join(rng.choices(_WORDS, k=rng.randrange(50))) for _ in range(2)] if rng.random() < 0.5 else []
     if around and rng.random() < 0.8:
@@ -229,5 +217,5 @@ def _turn(text: str) -> str:
 
 def _attempt(problem: Problem, rng: random.Random) -> str:
     """The solution, right or with a wrong step, and in half of the cases as a game shows it: without its last value."""
-    text = rng.choice([problem.extra["solution"], with_a_wrong_step(problem.extra["solution"], rng)])
+    text = rng.choice([problem.extra["solution"], with_a_slip(problem.extra["solution"], rng)])
     return rng.choice([text, f"```\n{re.sub(r'= -?[0-9]+[.]$', '= ?.', text)}\n```"])

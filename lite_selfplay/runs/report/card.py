@@ -211,11 +211,7 @@ def _metadata(config: RunConfig, form: str) -> "ModelCardData":
 
 def base_id(name: str) -> str | None:
     """The hub's name of a run's base; None for one that is a folder, or that only this library makes or converts."""
-    return (
-        None
-        if name.strip().lower() in ("tiny", "sums-1m", "smollm2-135m") or os.path.isdir(name)
-        else hub_id(name.strip())
-    )
+    return None if os.path.isdir(name) else hub_id(name.strip())
 
 
 def _facts(config: RunConfig, metrics: Metrics) -> str:

@@ -24,10 +24,10 @@ from lite_selfplay.errors import ConfigError, Interrupted, RunFolderError
 from lite_selfplay.runs.api import cold_start, load_run, resume, train
 from lite_selfplay.runs.checkpoints import newest_whole
 from lite_selfplay.runs.evaluating import evaluate_all, graded_otherwise
-from lite_selfplay.runs.folder import CHECKPOINTS, CONFIG, RunFolder
+from lite_selfplay.runs.folder import CHECKPOINTS, CONFIG, ENVIRONMENT
 from lite_selfplay.runs.plan import draws_problems, filled_in, plan
 from lite_selfplay.runs.reproduce.experiment import COLD_START, RATE, ArmSection, Experiment
-from lite_selfplay.runs.reproduce.findings import write_findings
+from lite_selfplay.runs.reproduce.findings import scores_shown, write_findings
 from lite_selfplay.tasks.files import read_json, write_errors, write_whole
 from lite_selfplay.training.progress import Progress
 
@@ -78,8 +78,7 @@ def chosen_rates(experiment: Experiment, records: Sequence[Mapping[str, Any]]) -
     found: dict[str, list[float]] = {}
     for record in records:
         found.setdefault(record["arm"], []).extend(
-            each.get("mean_of_directions") or fmean(score["pass_at_1"] for score in each["seats"].values())
-            for each in record["evaluations"]
+            fmean(score["pass_at_1"] for score in scores_shown(each).values()) for each in record["evaluations"]
         )
     rates = sorted(experiment.search.rates)
     return {arm: max(rates, key=lambda rate: fmean(found[f"{arm} at {rate:g}"])) for arm in experiment.trained()}
@@ -234,15 +233,16 @@ def _aside(path: Path) -> None:
 
 def _spent(path: Path) -> dict[str, Any]:
     """What training took: seconds, and tokens that were sampled."""
-    rows: Sequence[Mapping[str, Any]] = load_run(path).metrics_rows()
+    run = load_run(path)
+    rows: Sequence[Mapping[str, Any]] = run.metrics_rows()
     return {
         "steps": len(rows),
         "seconds": round(sum(row["wall_s"]["total"] for row in rows), 1),
         "tokens": sum(row["tokens"]["generated"] for row in rows),
         "game": _means([row.get("game", {}) for row in rows]),
-        "closing": load_run(path).game()[0].closing(rows[-1].get("game", {})),
+        "closing": run.game()[0].closing(rows[-1].get("game", {})),
         "last_step": rows[-1].get("game", {}),
-        "environment": read_json(RunFolder(path).path / "environment.json"),
+        "environment": read_json(path / ENVIRONMENT),
     }
 
 

@@ -97,8 +97,7 @@ def _finding(
     """What an arm's evaluations came to: those of each seed on one task, or on each of several."""
     evaluations = [result for part in parts for result in part]
     rows, values = [_outcomes(part) for part in parts], _over_tasks(parts)
-    # Those of the directions where a mode has any, else of the seats.
-    scores = [score for result in evaluations for score in _shown(result).values()]
+    scores = [score for result in evaluations for score in scores_shown(result).values()]
     pairs = [] if baseline is None else [(_outcomes(part), row) for part, row in zip(baseline, rows, strict=True)]
     against = [found for one, other in pairs if (found := paired(one, other)) is not None]
     between = None
@@ -113,7 +112,7 @@ def _finding(
             if k != "1":
                 own.setdefault(f"pass@{k}", []).append(share)
     otherwise = [rate for result in evaluations for name, rate in result.get("otherwise", {}).items()
-                 if name in _shown(result)]  # fmt: skip
+                 if name in scores_shown(result)]  # fmt: skip
     return Finding(
         arm,
         task,
@@ -137,7 +136,8 @@ def _finding(
     )
 
 
-def _shown(result: Record) -> Mapping[str, Any]:
+def scores_shown(result: Record) -> Mapping[str, Any]:
+    """The scores that an arm goes by: those of the directions where its mode has any, else of the seats."""
     scores: Mapping[str, Any] = result.get("directions") or result["seats"]
     return scores
 
@@ -146,7 +146,7 @@ def _outcomes(results: Sequence[Record], name: str | None = None) -> dict[str, f
     """Each problem's mean outcome over directions (or seats), or of the one named, and seeds."""
     rows: dict[str, list[float]] = {}
     for result in results:
-        names = [name] if name else list(_shown(result))
+        names = [name] if name else list(scores_shown(result))
         for key, outcome in result["per_problem"].items():
             rows.setdefault(key, []).append(fmean(float(outcome[each]) for each in names))
     return {key: fmean(row) for key, row in rows.items()}
@@ -174,7 +174,7 @@ def _by_seed(
 
 def _better(parts: Sequence[Sequence[Record]]) -> tuple[float | None, Interval | None]:
     """The best direction over all seeds, and its interval; None where there is nothing to choose."""
-    names = list(_shown(parts[0][0]))
+    names = list(scores_shown(parts[0][0]))
     if len(names) == 1:
         return None, None
     values = {name: _over_tasks(parts, name) for name in names}
@@ -256,16 +256,8 @@ def _rows(
     own = list(dict.fromkeys(column for each in found for column in each.own))
     columns = [
         *("arm", "pass@1 [95%]", "over seeds", "better", "otherwise", *map(as_words, own)),
-        *(
-            f"against {experiment.against}",
-            "over seeds",
-            "gain over its start",
-            "tokens, final",
-            "all stages",
-            "training",
-            "tokens sampled",
-            "the paper's",
-        ),
+        *(f"against {experiment.against}", "over seeds", "gain over its start", "tokens, final", "all stages"),
+        *("training", "tokens sampled", "the paper's"),
     ]
     rows = []
     for each in found:

@@ -52,6 +52,15 @@ class HigherGame(MatchGame):
         return Higher(rng)
 
 
+class Unmade(MatchGame):
+    roles = ("one", "two")
+
+
+class Unfinished(HigherGame):
+    def make(self, rng: Random) -> Environment:
+        return Environment()
+
+
 class Short(HigherGame):
     def make(self, rng: Random) -> Environment:
         environment = Higher(rng)
@@ -80,6 +89,13 @@ def test_matches_advance_together_and_leave_when_they_end():
     # RAE: every move of a match has the baseline of before it; after a return of 1 each it is 1 - 0.95 ** n.
     for number, (group, row) in enumerate(zip(one.groups, stream_advantages(one), strict=True)):
         assert row == pytest.approx([0.95**number] * len(group.samples))
+
+
+def test_what_an_environment_or_a_game_does_not_say_is_named():
+    with pytest.raises(GameError, match=r"Environment does not say whose turn it is: override turn\(\)"):
+        play(game(kind=Unfinished), ScriptedTable({}))
+    with pytest.raises(GameError, match=r"Unmade does not say what is played: override make\(\)"):
+        play(Unmade(), ScriptedTable({}))
 
 
 def test_a_forfeit_a_bound_a_crash_and_what_is_counted():

@@ -33,7 +33,7 @@ def test_a_group_shares_all_but_the_last_token_of_its_prompt():
     assert batch.shared_cost == 3 + 3 * 6
     assert batch.shares
     # Packed: what is shared, and of each row the prompt's last token and its completion.
-    assert costs(rows) == {Way.WHOLE: 27, Way.PASSES: 21, Way.PACKED: 3 + 3 + 6 + 4}
+    assert costs(rows) == {Way.WHOLE: 27, Way.PACKED: 3 + 3 + 6 + 4}
     assert batch.own == [[4, 9, 9], [4, 9, 9, 9, 9, 9], [4, 9, 9, 9]]
 
 
@@ -109,7 +109,7 @@ def test_a_shared_prefix_is_shared_indeed_and_every_row_is_in_one(rows):
             assert len(prompt) + len(completion) <= prefix.longest
     assert i == len(rows)
     cost = costs(rows)
-    assert cost[Way.PACKED] <= cost[Way.PASSES] <= cost[Way.WHOLE]
+    assert cost[Way.PACKED] <= cost[Way.WHOLE]
 
 
 # Cutting
@@ -133,7 +133,7 @@ def test_rows_are_cut_where_the_budget_ends():
 def test_what_is_read_once_is_counted_once():
     # Four tokens shared, then two of each row; whole rows would take 3 * 6.
     rows = [row([1, 2, 3, 4, 5], 1)] * 3
-    assert chunks_of(rows, 4 + 3 * 2, Way.PASSES) == ([rows], 10)
+    assert chunks_of(rows, 4 + 3 * 2, Way.PACKED) == ([rows], 10)
     assert chunks_of(rows, 4 + 3 * 2, Way.WHOLE) == ([[one] for one in rows], 18)
 
 
@@ -144,7 +144,7 @@ def test_kinds_never_share_a_chunk():
 
 
 def test_nothing_is_cut_into_nothing():
-    assert cut(list[Row](), lambda it: it, 10, Way.PASSES) == []
+    assert cut(list[Row](), lambda it: it, 10, Way.PACKED) == []
 
 
 @given(ROWS, st.integers(1, 60), st.sampled_from(Way))

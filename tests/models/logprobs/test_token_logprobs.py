@@ -15,7 +15,7 @@ from transformers import (
     Qwen3ForCausalLM,
 )
 
-from lite_selfplay.models.logprobs.batch import Batch, Row, Way
+from lite_selfplay.models.logprobs.batch import Batch, Row
 from lite_selfplay.models.logprobs.reading import shares_prefixes
 from lite_selfplay.models.logprobs.token_logprobs import (
     FrozenHead,
@@ -106,50 +106,6 @@ def grouped_rows() -> list[Row]:
     prompts = [[5, 6, 7, 8, 9, 10, 11]] * 2 + [[5, 6, 7, 8, 9, 20, 21, 22]] * 2 + [[30, 31, 32, 33, 34]] * 2
     completions = [[40, 41, 42], [43], [44, 45], [46, 47, 48, 49], [50], [51, 52]]
     return list(zip(prompts, completions, strict=True))
-
-
-def test_reading_shared_prompts_once_changes_no_value_and_no_gradient():
-    torch.manual_seed(0)
-    model = qwen3()
-    passes = []
-    model.model.register_forward_hook(
-        lambda m, args, kwargs, out: passes.append(kwargs["input_ids"].numel()), with_kwargs=True
-    )
-    found = []
-    for way in (Way.PASSES, Way.WHOLE):
-        model.zero_grad()
-        lp, entropy = token_logprobs(model, Batch.of(grouped_rows(), way), 0.7, entropy_gradient=True)
-        (lp * torch.arange(1, len(lp) + 1)).sum().backward()
-        found.append((lp.detach(), entropy.detach(), {n: p.grad.clone() for n, p in model.named_parameters()}))
-    (lp, entropy, gradients), (plain_lp, plain_entropy, plain_gradients) = found
-    # Prefixes of 5 and 4 tokens, then at most 7 tokens a row; without sharing, six rows of at most 12.
-    assert passes == [2 * 5, 6 * 7, 6 * 12]
-    assert near(lp, plain_lp, 1e-6)
-    assert near(entropy, plain_entropy, 1e-6)
-    for name, gradient in gradients.items():
-        assert near(gradient, plain_gradients[name]), name
-    assert gradients["model.layers.0.self_attn.k_proj.weight"].abs().sum() > 0
-
-
-@pytest.mark.usefixtures("several_threads")
-def test_the_gradient_of_shared_prompts_does_not_depend_on_which_thread_is_done_first():
-    # Sums of floats depend on their order. Large enough to be shared out: 16 rows of 2 heads of 255 keys of 8.
-    torch.manual_seed(0)
-    model = Qwen3ForCausalLM(Qwen3Config(**{**SMALL, "max_position_embeddings": 512}))
-    ids = torch.cat([torch.randint(0, 90, (1, 256)).expand(16, -1), torch.randint(0, 90, (16, 4))], dim=1)
-
-    def gradient() -> Tensor:
-        model.zero_grad()
-        batch = Batch.of(((row[:-4], row[-4:]) for row in ids.tolist()), Way.PASSES)
-        assert batch.shares
-        token_logprobs(model, batch)[0].sum().backward()
-        found = model.model.layers[0].self_attn.k_proj.weight.grad
-        assert found is not None
-        return found.clone()
-
-    first = gradient()
-    assert first.any()
-    assert all(torch.equal(gradient(), first) for _ in range(10))
 
 
 def test_a_cache_that_forgets_positions_is_not_shared():

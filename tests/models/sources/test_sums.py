@@ -1,7 +1,6 @@
 """The pretrained base of a million parameters: the same at every call, and known for what it is."""
 
 import json
-import random
 from functools import partial
 from pathlib import Path
 
@@ -38,12 +37,3 @@ def test_a_short_pretraining_is_bit_equal_and_says_what_it_did(own_cache: Path, 
     assert chat.tokenizer.decode(digits).count("27") == 1
     assert len(json.loads((made.path / "tokenizer.json").read_text())["model"]["vocab"]) == 512
     assert shape_of("sums-1m").parameters == pytest.approx(facts["parameters"], rel=0.01)
-
-
-def test_a_wrong_step_is_gone_on_from():
-    for seed in range(20):
-        text = sums.with_a_wrong_step("14 - 5 = 9. 9 + 3 = 12.", random.Random(seed))
-        first, second = (int(step.split("=")[1]) for step in text.rstrip(".").split("."))
-        assert (first, second) != (9, 12)
-        assert text.startswith(f"14 - 5 = {first}. {first} + 3 = ")
-        assert first == 9 or second == first + 3
