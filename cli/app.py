@@ -14,6 +14,7 @@ from typing import Annotated, Any, Literal, NoReturn
 import typer
 
 from lite_selfplay.errors import GameError, Interrupted, LiteSelfPlayError, RequestError
+from lite_selfplay.scan import extra
 from lite_selfplay.training.interrupts import HANGUP, NOTHING_SAVED, Interrupts
 from lite_selfplay.training.launch import find, in_a_group
 from lite_selfplay.training.ranks import joined
@@ -37,11 +38,13 @@ from lite_selfplay_cli import (
 atexit.register(gc.freeze)
 
 
-def _command(command: Callable[..., None], processes: Literal["many", "one", "any"] = "any") -> Callable[..., None]:
+def _command(
+    command: Callable[..., None], processes: Literal["many", "one", "any"] = "any", needs: str | None = None
+) -> Callable[..., None]:
     """A command as it is run: `sys.exit`, which only code of a user's own calls in one, is an error.
 
     `processes`: `many`, those that torchrun starts work on it together; `one`, it is refused in one of several, which
-    would all do the same.
+    would all do the same. `needs`: the extra without which the command is refused.
     """
 
     @functools.wraps(command)
@@ -52,6 +55,8 @@ def _command(command: Callable[..., None], processes: Literal["many", "one", "an
                 f"`{command.__name__}` runs in one process, and {launch.world} were started: torchrun is for train, "
                 "cold-start and eval"
             )
+        if needs is not None:
+            extra(needs, f"`{command.__name__}`")
         try:
             with joined() if processes == "many" else contextlib.nullcontext():
                 command(*arguments, **options)
@@ -77,10 +82,10 @@ app.command("eval")(_command(evaluate.evaluate, "many"))
 app.command("plan")(_command(plan.plan))
 app.command("report")(_command(report.report))
 app.command("why")(_command(why.why))
-app.command("view")(_command(view.view))
-app.command("chat")(_command(chat.chat, "one"))
-app.command("export")(_command(export.export, "one"))
-app.command("reproduce")(_command(reproduce.reproduce, "one"))
+app.command("view")(_command(view.view, needs="view"))
+app.command("chat")(_command(chat.chat, "one", "talk"))
+app.command("export")(_command(export.export, "one", "export"))
+app.command("reproduce")(_command(reproduce.reproduce, "one", "reproduce"))
 app.command("doctor")(_command(doctor.doctor))
 app.add_typer(lists, name="list")
 app.add_typer(config.app, name="config")

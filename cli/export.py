@@ -44,7 +44,7 @@ def export(
 
       lite-selfplay export runs/agon B@20 --to gguf --out my-seat
     """
-    from lite_selfplay.runs.export.exporting import export as make
+    from lite_selfplay.extras.export.exporting import export as make
 
     progress = PlainProgress(lambda line: typer.echo(line, err=as_json or not line.startswith("written: ")))
     done = make(

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from lite_selfplay.errors import ConfigError
+from lite_selfplay.scan import extra
 from lite_selfplay.training.progress import printable
 from lite_selfplay_cli import flags
 
@@ -57,14 +58,13 @@ def report(
     """
     from lite_selfplay.runs.api import load_run
     from lite_selfplay.runs.folder import BUDGET, as_written
-    from lite_selfplay.runs.report.drawn import save_figures
     from lite_selfplay.runs.report.transcripts import choose_transcripts, transcripts_markdown
     from lite_selfplay.tasks.files import read_json, write_errors
 
     if out is not None and os.path.lexists(out) and not (figures and out.is_dir()):
         raise ConfigError(f"{out} exists already: choose another --out")
     folder = load_run(run)
-    drawn = [str(path) for path in save_figures(run, out)] if figures else []
+    drawn = [*map(str, extra("figures", "`report --figures`", "drawn").save_figures(run, out))] if figures else []
     page = None if figures else out
     with as_written(run):
         rows, (game, warning) = folder.metrics_rows(), folder.game()

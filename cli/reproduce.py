@@ -51,9 +51,9 @@ def reproduce(
 
       lite-selfplay reproduce agon-table3 --model Qwen3-1.7B --out tables/agon5
     """
-    from lite_selfplay.runs.reproduce.conduct import conduct, costs
-    from lite_selfplay.runs.reproduce.experiment import experiment_names, load_experiment
-    from lite_selfplay.runs.reproduce.findings import table, to_json, write_findings
+    from lite_selfplay.extras.reproduce.conduct import conduct, costs
+    from lite_selfplay.extras.reproduce.experiment import experiment_names, load_experiment
+    from lite_selfplay.extras.reproduce.findings import table, to_json, write_findings
 
     if experiment is None:
         listing.named({name: load_experiment(name).about for name in experiment_names()}, as_json)

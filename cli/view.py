@@ -35,9 +35,9 @@ def view(
 
       lite-selfplay view runs/first runs/second --bundle shared
     """
-    from lite_selfplay.runs.view.bundle import write_bundle
-    from lite_selfplay.runs.view.overview import ViewedRun, require_readable
-    from lite_selfplay.runs.view.server import Server
+    from lite_selfplay.extras.view.bundle import write_bundle
+    from lite_selfplay.extras.view.overview import ViewedRun, require_readable
+    from lite_selfplay.extras.view.server import Server
 
     chosen = list(dict.fromkeys(runs))
     if len(chosen) > MOST_RUNS:

@@ -8,15 +8,16 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from lite_selfplay.models.threads import spin_briefly
+from lite_selfplay.scan import extra
 
 if TYPE_CHECKING:
     from lite_selfplay.config import RunConfig
     from lite_selfplay.errors import LiteSelfPlayError
+    from lite_selfplay.extras.export.exporting import export
     from lite_selfplay.games import Game, register_game
     from lite_selfplay.models.backends import register_backend
     from lite_selfplay.runs.api import Run, load_run, resume, train
     from lite_selfplay.runs.evaluating import evaluate
-    from lite_selfplay.runs.export.exporting import export
     from lite_selfplay.tasks import register_task
     from lite_selfplay.training.progress import Progress
 
@@ -45,7 +46,6 @@ _HOME = {
     "RunConfig": "lite_selfplay.config",
     "Progress": "lite_selfplay.training.progress",
     "evaluate": "lite_selfplay.runs.evaluating",
-    "export": "lite_selfplay.runs.export.exporting",
     "load_run": "lite_selfplay.runs.api",
     "register_backend": "lite_selfplay.models.backends",
     "register_game": "lite_selfplay.games",
@@ -56,6 +56,8 @@ _HOME = {
 
 
 def __getattr__(name: str) -> Any:
+    if name == "export":
+        return extra("export", "lite_selfplay.export", "exporting").export
     if name not in _HOME:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(_HOME[name]), name)

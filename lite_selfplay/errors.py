@@ -79,6 +79,10 @@ class RolloutsLost(LiteSelfPlayError):
     """No server is left that samples completions (`rollouts.servers`)."""
 
 
+class WorkerStartError(LiteSelfPlayError):
+    """Processes that check answers cannot be started, so that no answer can be judged."""
+
+
 class VerificationFailed(LiteSelfPlayError):
     """An exported model does not answer as the seat it was made from, or could not be asked."""
 

@@ -13,7 +13,7 @@ import pytest
 
 import lite_selfplay
 from lite_selfplay.config import keys_of
-from lite_selfplay.runs.view.server import page_file
+from lite_selfplay.extras.view.server import page_file
 
 ROOT = Path(lite_selfplay.__file__).parents[1]
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("benchmarks/*.md")])

@@ -77,7 +77,7 @@ def test_a_module_imports_only_what_lies_below(module):
     own = unit(module)
     if own is None:
         # The public API: names are imported when they are asked for. Waiting threads are told before that how to wait.
-        first = "lite_selfplay.models.threads"
+        first = ("lite_selfplay.models.threads", "lite_selfplay.scan")
         assert [name for name in IMPORTS[module] if unit(name) in LEVEL and not name.startswith(first)] == []
         return
     above = {used for used in used_units(module) - {own} if LEVEL[used] >= LEVEL[own]}
@@ -91,8 +91,9 @@ def test_the_units_make_no_circle():
         if own is not None:
             graph.setdefault(own, set()).update(used_units(module) - {own})
     TopologicalSorter(graph).prepare()  # raises CycleError naming the circle
-    assert len(ROWS) <= 8
-    assert sum(map(len, graph.values())) <= 60, "arrows between rooms"
+    assert len(ROWS) <= 9
+    arrows = sum(len(used) for room, used in graph.items() if room != "extras")  # which may use every room below
+    assert arrows <= 64, "arrows between rooms"
 
 
 def uses(module: str, *names: str) -> list[str]:
@@ -110,7 +111,7 @@ def test_rules_know_no_tensor(module):
 
 
 def test_only_adapters_touch_peft():
-    alone = "lite_selfplay.runs.export.reader"  # a process of its own, which knows nothing of this library
+    alone = "lite_selfplay.extras.export.reader"  # a process of its own, which knows nothing of this library
     assert [module for module in MODULES if uses(module, "peft")] == ["lite_selfplay.models.adapters", alone]
     assert not uses(alone, "lite_selfplay")
 

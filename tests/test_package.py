@@ -59,11 +59,11 @@ def test_the_wheel_holds_the_tree_and_nothing_else(wheel):
 def test_the_tree_holds_code_prompts_presets_and_a_page_only():
     page = {name for name in in_tree() if name.endswith((".html", ".css", ".js"))}
     assert page
-    assert all(name.startswith("lite_selfplay/runs/view/") for name in page)
+    assert all(name.startswith("lite_selfplay/extras/view/") for name in page)
     assert {Path(name).suffix for name in in_tree() - page} <= {".py", ".txt", ".yaml"} | {Path("py.typed").suffix}
     presets = {name for name in in_tree() if name.endswith(".yaml")}
     assert presets
-    folders = ("lite_selfplay/config/presets/", "lite_selfplay/runs/reproduce/experiments/")
+    folders = ("lite_selfplay/config/presets/", "lite_selfplay/extras/reproduce/experiments/")
     assert all(name.startswith(folders) for name in presets)
     prompts = {name for name in in_tree() if name.endswith(".txt")}
     assert prompts

@@ -23,8 +23,8 @@ from lite_selfplay.runs.lock import writing
 from lite_selfplay.runs.plan import Plan, chosen, plan
 from lite_selfplay.runs.processes import require_one_kind, require_one_run
 from lite_selfplay.runs.report.declared import game_of
-from lite_selfplay.runs.report.drawn import save_figures
 from lite_selfplay.runs.report.transcripts import choose_transcripts, transcripts_markdown
+from lite_selfplay.scan import extra
 from lite_selfplay.tasks.registry import OBJECTS
 from lite_selfplay.training.interrupts import Interrupts
 from lite_selfplay.training.progress import Progress, as_progress
@@ -111,7 +111,7 @@ class Run:
     def plot(self) -> Pictures:
         """The run's charts, a picture for each group of them, written into its folder `figures`. Raises ConfigError
         without matplotlib."""
-        return Pictures(save_figures(self.path))
+        return Pictures(extra("figures", "Run.plot", "drawn").save_figures(self.path))
 
     def __repr__(self) -> str:
         return f"Run({str(self.path)!r})"

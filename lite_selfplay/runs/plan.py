@@ -18,6 +18,7 @@ from lite_selfplay.models.packages import install
 from lite_selfplay.models.sources import require_known, suggested
 from lite_selfplay.runs.choices import Choice, choices, layer_of, open_questions
 from lite_selfplay.runs.folder import RunFolder
+from lite_selfplay.scan import extra
 from lite_selfplay.tasks import Task, is_data, load_task, numbered
 from lite_selfplay.tasks.hub import DATA_VARIABLE
 from lite_selfplay.tasks.passages import passages_of, read_passages
@@ -277,6 +278,7 @@ def _backend(config: RunConfig) -> str:
     model = config.model
     if not config.rollouts.servers:
         return model.backend
+    extra("servers", "--rollouts")
     if model.fast_inference:
         raise ConfigError("rollouts.servers and model.fast_inference both say what samples: give one of them")
     if model.backend not in ("auto", "transformers"):

@@ -15,14 +15,22 @@ from lite_selfplay.config import RunConfig
 from lite_selfplay.config.guard import guarded
 from lite_selfplay.config.user_files import file_of, sources_of
 from lite_selfplay.data import Episode, EvalSpec, Example, Problem, Sampling
-from lite_selfplay.errors import GameError, Interrupted, ProcessLost, RewardError, RolloutsLost, RunFolderError
+from lite_selfplay.errors import (
+    GameError,
+    Interrupted,
+    ProcessLost,
+    RewardError,
+    RolloutsLost,
+    RunFolderError,
+    WorkerStartError,
+)
 from lite_selfplay.evaluation.examiner import measure
 from lite_selfplay.evaluation.result import Evaluation
 from lite_selfplay.evaluation.tables import headline
 from lite_selfplay.games import Game
 from lite_selfplay.games.modes import find_mode
 from lite_selfplay.models.adapters import BASE, State, check_folder
-from lite_selfplay.models.backends.rollouts import REMEDY, Rollouts
+from lite_selfplay.models.backends.base import REMEDY, Rollouts
 from lite_selfplay.models.backends.vllm import require_temperature
 from lite_selfplay.models.chat import Chat
 from lite_selfplay.runs.aside import AsideTable
@@ -52,7 +60,6 @@ from lite_selfplay.training.trainer import SelfPlayTrainer, reference_name
 from lite_selfplay.training.trl import make_loss
 from lite_selfplay.training.updates import StepReport
 from lite_selfplay.verify.reward_functions import RewardFunction
-from lite_selfplay.verify.workers import WorkerStartError
 
 if TYPE_CHECKING:
     from lite_selfplay.models.sources import ResolvedModel

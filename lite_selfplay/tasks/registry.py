@@ -10,12 +10,12 @@ from pathlib import Path
 from lite_selfplay.config.guard import guarded
 from lite_selfplay.config.user_files import DATA_FILE, file_of, load, options_of, require_file
 from lite_selfplay.errors import TaskError, UnknownNameError
+from lite_selfplay.scan import left_out, register_extras
 from lite_selfplay.tasks.arithmetic import arithmetic
 from lite_selfplay.tasks.base import Task
 from lite_selfplay.tasks.benchmarks import BENCHMARKS, MAKERS
 from lite_selfplay.tasks.code_arithmetic import code_arithmetic
 from lite_selfplay.tasks.files import parse_object
-from lite_selfplay.tasks.gym import reasoning_gym
 from lite_selfplay.tasks.hub import hub_task
 from lite_selfplay.tasks.jsonl import read_jsonl, to_problems
 from lite_selfplay.tasks.procedural import letters
@@ -33,7 +33,6 @@ _registry: dict[str, Maker] = {
     "arithmetic": arithmetic,
     "code-arithmetic": code_arithmetic,
     "letters": letters,
-    "reasoning-gym": reasoning_gym,
     "stories": stories,
     **MAKERS,
 }
@@ -41,8 +40,6 @@ _registry: dict[str, Maker] = {
 OBJECTS = "tasks.jsonl"
 """The file of a run that holds problems which were given as objects: before it is there, a text of JSON lines."""
 
-# Tasks whose first option is the bare name of a data set.
-_OF_A_DATA_SET = ("hub", "reasoning-gym")
 # Tasks whose data are looked for in a folder of downloaded data.
 _DATA = frozenset(("hub", *BENCHMARKS))
 
@@ -54,15 +51,20 @@ def register_task(name: str, maker: Maker) -> None:
     """
     if not re.fullmatch(r"[\w-]+", name):
         raise TaskError(f"a task's name has letters, digits, _ and - alone, got {name!r}")
-    known = _registry.get(name, maker)
+    known = _known().get(name, maker)
     if (known.__module__, known.__qualname__) != (maker.__module__, maker.__qualname__):
         raise TaskError(f"there is a task named {name!r} already")
     _registry[name] = maker
 
 
+def _known() -> dict[str, Maker]:
+    register_extras()
+    return _registry
+
+
 def task_names() -> list[str]:
     """The tasks that need no file: the library's, and those registered in this process."""
-    return sorted(_registry)
+    return sorted(_known())
 
 
 def task_about(name: str) -> str:
@@ -78,11 +80,11 @@ def _maker(spec: str) -> Maker:
     if file_of(spec) is not None:
         maker: Maker = load(spec, "--tasks", "function", options=True)
         return maker
-    name = spec.partition(":")[0]
-    if name not in _registry:
+    name, known = spec.partition(":")[0], _known()
+    if name not in known:
         hint = "A file must end in .jsonl or .csv; FILE.py:FUNCTION is your own."
-        raise UnknownNameError("task", name, _registry, hint)
-    return _registry[name]
+        raise UnknownNameError("task", name, known, f"{hint} {left_out()}".rstrip())
+    return known[name]
 
 
 def is_data(spec: str) -> bool:
@@ -136,12 +138,13 @@ def load_task(spec: str, *, seed: int = 0, held_out: bool = False, data_dir: str
     if _is_file(spec):
         return Task(Path(spec).stem, read_jsonl(Path(spec)), origin=Path(spec).name)
     maker = _maker(name)
-    given = f"dataset={options}" if name in _OF_A_DATA_SET else options
+    # Of a task that takes a data set, its bare name is the first option.
+    given = f"dataset={options}" if "dataset" in inspect.signature(maker).parameters else options
     return _made(maker, name, seed, held_out, given, data_dir if name in _DATA else None)
 
 
 def _is_file(spec: str) -> bool:
-    slashed = "/" in spec and spec.partition(":")[0] not in _registry
+    slashed = "/" in spec and spec.partition(":")[0] not in _known()
     return spec.endswith((".jsonl", ".json", ".csv")) or slashed or os.path.isfile(spec)
 
 

@@ -6,8 +6,7 @@ from dataclasses import dataclass, field
 from lite_selfplay.config import RunConfig, SeatConfig
 from lite_selfplay.models.adapters import Adapters
 from lite_selfplay.models.backends import choose_backend
-from lite_selfplay.models.backends.base import Backend
-from lite_selfplay.models.backends.rollouts import Rollouts
+from lite_selfplay.models.backends.base import Backend, Rollouts
 from lite_selfplay.models.chat import Chat
 from lite_selfplay.models.sources import ResolvedModel
 from lite_selfplay.training.progress import Poll, Progress

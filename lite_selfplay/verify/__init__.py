@@ -2,33 +2,37 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Self
 
 from lite_selfplay.data import Completion, Problem, Verdict
 from lite_selfplay.errors import UnknownNameError
-from lite_selfplay.verify import choice, gym, letters, math
+from lite_selfplay.scan import left_out, register_extras
+from lite_selfplay.verify import choice, letters, math
+from lite_selfplay.verify.checking import Checker, Checking
 from lite_selfplay.verify.extract import AnswerFormat, completion_text, extract_answer
 from lite_selfplay.verify.programs import checker as programs
-from lite_selfplay.verify.programs.sandbox import close_sandbox
-from lite_selfplay.verify.workers import WorkerPool
 
-__all__ = ["AnswerFormat", "Checker", "Counters", "Verifier", "register_checker"]
-
-# (pairs of one kind, the expected format, processes for comparisons that may never end) -> verdicts in the same order
-Checker = Callable[[Sequence[tuple[Completion, Problem]], AnswerFormat, WorkerPool], list[Verdict]]
+__all__ = ["AnswerFormat", "Checker", "Checking", "Counters", "Verifier", "register_checker"]
 
 _CHECKERS: dict[str, Checker] = {
     "math": math.check_batch,
     "letters": letters.check_all,
     choice.KIND: choice.check_batch,
-    gym.KIND: gym.check_batch,
+    programs.KIND: programs.check_batch,
 }
 
 
 def register_checker(kind: str, checker: Checker) -> None:
     """Judge problems of this `kind` with `checker`, which replaces an earlier checker of the same kind."""
     _CHECKERS[kind] = checker
+
+
+def _checker(kind: str) -> Checker:
+    if kind not in _CHECKERS:
+        register_extras()
+    if kind not in _CHECKERS:
+        raise UnknownNameError("kind of problem", kind, _CHECKERS, left_out())
+    return _CHECKERS[kind]
 
 
 @dataclass
@@ -63,8 +67,7 @@ class Verifier:
     ):
         self.counters = Counters()
         self._block_only = block_only
-        self._workers = WorkerPool(size=workers, deadline=deadline, poll=poll)
-        self._check_programs = partial(programs.check_batch, seconds=deadline, unsafe_code=unsafe_code, poll=poll)
+        self._checking = Checking(deadline, workers, poll, unsafe_code)
 
     def verify(self, pairs: Sequence[tuple[Completion, Problem]], thinks: bool = False) -> list[Verdict]:
         """Verdicts in the order of the pairs. `thinks`: the output format requires a closed reasoning block.
@@ -74,18 +77,12 @@ class Verifier:
         """
         by_kind: dict[str, list[int]] = {}
         for index, (_, problem) in enumerate(pairs):
-            if problem.kind not in _CHECKERS and problem.kind != programs.KIND:
-                raise UnknownNameError("kind of problem", problem.kind, [*_CHECKERS, programs.KIND])
             by_kind.setdefault(problem.kind, []).append(index)
         verdicts: dict[int, Verdict] = {}
         expected = AnswerFormat(thinks, self._block_only)
-        for kind, indices in by_kind.items():
-            own = [pairs[index] for index in indices]
-            if kind in _CHECKERS:
-                judged = _CHECKERS[kind](own, expected, self._workers)
-            else:
-                judged = self._check_programs(own, expected)
-            verdicts.update(zip(indices, judged, strict=True))
+        for kind, checker in {kind: _checker(kind) for kind in by_kind}.items():
+            judged = checker([pairs[index] for index in by_kind[kind]], expected, self._checking)
+            verdicts.update(zip(by_kind[kind], judged, strict=True))
         self.counters.checked += len(pairs)
         self.counters.timeouts += sum(verdict.reason == "timeout" for verdict in verdicts.values())
         return [verdicts[index] for index in range(len(pairs))]
@@ -95,9 +92,8 @@ class Verifier:
         return extract_answer(completion_text(completion), block_only=self._block_only)
 
     def close(self) -> None:
-        """End the checking processes; the next answer that needs one starts them again."""
-        self._workers.close()
-        close_sandbox()
+        """End what the checkers keep, such as processes; the next answer that needs one starts them again."""
+        self._checking.close()
 
     def __enter__(self) -> Self:
         return self

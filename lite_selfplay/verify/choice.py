@@ -5,9 +5,9 @@ from collections.abc import Sequence
 
 from lite_selfplay.data import Completion, Problem, Verdict
 from lite_selfplay.errors import TaskError
+from lite_selfplay.verify.checking import Checking
 from lite_selfplay.verify.extract import AnswerFormat, completion_text, extract_answer
 from lite_selfplay.verify.format import well_formed
-from lite_selfplay.verify.workers import WorkerPool
 
 KIND = "choice"
 
@@ -18,7 +18,7 @@ _LETTER = re.compile(
 
 
 def check_batch(
-    pairs: Sequence[tuple[Completion, Problem]], expected: AnswerFormat, workers: WorkerPool
+    pairs: Sequence[tuple[Completion, Problem]], expected: AnswerFormat, checking: Checking
 ) -> list[Verdict]:
     """Judge completions of problems of kind `choice`, whose answer is a letter and whose `extra` holds the options.
 

@@ -8,9 +8,9 @@ from typing import Any
 
 from lite_selfplay.data import Completion, Problem, Verdict
 from lite_selfplay.errors import TaskError
+from lite_selfplay.verify.checking import Checking
 from lite_selfplay.verify.extract import AnswerFormat
 from lite_selfplay.verify.format import well_formed
-from lite_selfplay.verify.workers import WorkerPool
 
 
 def check(completion: str | Completion, answer: Any, thinks: bool = False) -> Verdict:
@@ -31,8 +31,6 @@ def check(completion: str | Completion, answer: Any, thinks: bool = False) -> Ve
     )
 
 
-def check_all(
-    pairs: Sequence[tuple[Completion, Problem]], expected: AnswerFormat, workers: WorkerPool
-) -> list[Verdict]:
-    """Judge a batch; `workers` are not used."""
+def check_all(pairs: Sequence[tuple[Completion, Problem]], expected: AnswerFormat, checking: Checking) -> list[Verdict]:
+    """Judge a batch; `checking` is not used."""
     return [check(completion, problem.answer, expected.thinks) for completion, problem in pairs]

@@ -8,12 +8,12 @@ from typing import Any
 
 from lite_selfplay.data import Completion, Problem, Verdict
 from lite_selfplay.errors import TaskError
+from lite_selfplay.verify.checking import Checking
 from lite_selfplay.verify.exact import judge, restates
 from lite_selfplay.verify.extract import AnswerFormat, completion_text, extract_answer
 from lite_selfplay.verify.format import well_formed
 from lite_selfplay.verify.keys import MAX_CHARACTERS, answer_key
 from lite_selfplay.verify.latex import values
-from lite_selfplay.verify.workers import WorkerPool
 
 __all__ = ["REASONS", "answer_key", "check", "check_all", "check_batch", "extract_answer", "references"]
 
@@ -55,9 +55,9 @@ def check_all(
 
 
 def check_batch(
-    pairs: Sequence[tuple[Completion, Problem]], expected: AnswerFormat, workers: WorkerPool
+    pairs: Sequence[tuple[Completion, Problem]], expected: AnswerFormat, checking: Checking
 ) -> list[Verdict]:
-    """Judge completions of problems of kind `math`; `workers` are not used."""
+    """Judge completions of problems of kind `math`; `checking` is not used."""
     answered = [(completion, problem.answer) for completion, problem in pairs]
     return check_all(answered, thinks=expected.thinks, block_only=expected.block_only)
 

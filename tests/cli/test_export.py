@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from lite_selfplay.config import RunConfig
+from lite_selfplay.extras.export import verification
 from lite_selfplay.runs.api import train
-from lite_selfplay.runs.export import verification
 
 
 @pytest.fixture(scope="module")

@@ -11,9 +11,9 @@ import typer.main
 
 from lite_selfplay import RunConfig, train
 from lite_selfplay.config import KEYS, preset_names
+from lite_selfplay.extras.reproduce.experiment import experiment_names
 from lite_selfplay.games import game_names
 from lite_selfplay.models.sources import known_models
-from lite_selfplay.runs.reproduce.experiment import experiment_names
 from lite_selfplay.tasks import task_names
 from lite_selfplay_cli.app import app
 

@@ -11,7 +11,7 @@ from typing import Any
 import yaml
 
 from lite_selfplay.evaluation.tables import as_markdown
-from lite_selfplay.runs.reproduce.experiment import experiment_names, load_experiment
+from lite_selfplay.extras.reproduce.experiment import experiment_names, load_experiment
 from tests.config.test_presets import HELD
 
 ROOT = Path(__file__).parents[2]

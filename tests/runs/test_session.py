@@ -10,7 +10,7 @@ import pytest
 
 from lite_selfplay import RunConfig, load_run, resume, train
 from lite_selfplay.data import Completion, Episode, Group, Sample, Sampling, Stream, Verdict
-from lite_selfplay.errors import GameError, TaskError, UnknownNameError
+from lite_selfplay.errors import GameError, TaskError, UnknownNameError, WorkerStartError
 from lite_selfplay.models.sources import resolve
 from lite_selfplay.runs.api import cold_start
 from lite_selfplay.runs.folder import EXAMPLES, RunFolder
@@ -19,7 +19,6 @@ from lite_selfplay.runs.session import Session
 from lite_selfplay.runs.step_log import WARNING_EVERY
 from lite_selfplay.training.progress import Progress
 from lite_selfplay.verify import Verifier
-from lite_selfplay.verify.workers import WorkerStartError
 from tests.made_runs import Ear, read_lines, saved_steps
 
 pytestmark = pytest.mark.usefixtures("reading_game")

@@ -15,9 +15,9 @@ from torch import nn
 from transformers.modeling_layers import GradientCheckpointingLayer
 
 from lite_selfplay.errors import Interrupted
+from lite_selfplay.extras.gym.pool import WorkerPool
 from lite_selfplay.models.backends.transformers import between_layers
 from lite_selfplay.training.interrupts import Interrupts, ending_at_once
-from lite_selfplay.verify.workers import WorkerPool
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="sends POSIX signals")
 

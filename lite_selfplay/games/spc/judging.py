@@ -22,8 +22,8 @@ from lite_selfplay.games.spc.stepsets import is_step_set, read_step_set, steps_o
 from lite_selfplay.stats import clopper_pearson
 from lite_selfplay.tasks import Task, load_task
 from lite_selfplay.verify import register_checker
+from lite_selfplay.verify.checking import Checking
 from lite_selfplay.verify.extract import AnswerFormat
-from lite_selfplay.verify.workers import WorkerPool
 
 KIND = "step"
 """The kind of a problem that asks whether a step is correct; its answer is `Correct` or `Incorrect`."""
@@ -84,7 +84,7 @@ def step_of(problem: Problem) -> LabelledStep:
     return LabelledStep(problem.id, problem.text, found["before"], found["step"], correct, found["subset"])
 
 
-def check(pairs: Sequence[tuple[Completion, Problem]], expected: AnswerFormat, workers: WorkerPool) -> list[Verdict]:
+def check(pairs: Sequence[tuple[Completion, Problem]], expected: AnswerFormat, checking: Checking) -> list[Verdict]:
     """Whether critiques judge their steps as they are."""
     verdicts = []
     for completion, problem in pairs:

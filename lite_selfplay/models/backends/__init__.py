@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 from lite_selfplay.errors import RequestError, UnknownNameError
 from lite_selfplay.models.backends.availability import device_of, unsloth_problem
 from lite_selfplay.models.packages import install, version_of
+from lite_selfplay.scan import extra
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from lite_selfplay.config import ModelSection
-    from lite_selfplay.models.backends.base import Backend
-    from lite_selfplay.models.backends.rollouts import Rollouts
+    from lite_selfplay.models.backends.base import Backend, Rollouts
 
 ENTRY_POINTS = "lite_selfplay.backends"
 OTHER = "Use --backend transformers, which plays and trains the same on a CUDA card or a CPU"
@@ -140,7 +140,6 @@ def choose_backend(
 
     private_names.require("torch", "transformers")
     if rollouts is not None:
-        from lite_selfplay.models.backends.rollouts import ServedBackend
-
-        return ServedBackend(path, section, *arguments, rollouts=rollouts, **options)
+        served: Callable[..., Backend] = extra("servers", "rollouts.servers", "backend").ServedBackend
+        return served(path, section, *arguments, rollouts=rollouts, **options)
     return _known()[chosen(section)]()(path, section, *arguments, **options)

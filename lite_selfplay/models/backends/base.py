@@ -6,16 +6,30 @@ NAME` then chooses it. The one to derive from, or to read, is `backends/transfor
 
 import contextlib
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
 import torch
 
-from lite_selfplay.config import ModelSection, RunSection, SeatConfig
+from lite_selfplay.config import ModelSection, RolloutsSection, RunSection, SeatConfig
 from lite_selfplay.data import TokenScores
 from lite_selfplay.models.adapters import Adapters
 from lite_selfplay.models.generation.sampling import Generation, GenerationRequest
 from lite_selfplay.models.logprobs.batch import Batch, Row, Way
+
+REMEDY = "set the temperature of the role (or of eval, or cold_start), or leave out --rollouts"
+"""What to do about a temperature at which servers sample otherwise."""
+
+
+@dataclass(frozen=True)
+class Rollouts:
+    """How a run samples on servers: its section, where adapters are written unless that says so, and the tokens of its
+    longest prompt and completion together."""
+
+    section: RolloutsSection
+    folder: Path
+    longest: int
 
 
 class Backend(Protocol):

@@ -6,12 +6,11 @@ from textwrap import shorten
 
 from lite_selfplay.data import Stream
 from lite_selfplay.verify.choice import KIND as CHOICE
-from lite_selfplay.verify.gym import KIND as GYM
 from lite_selfplay.verify.keys import vote_key
 
 FEWEST_REFERENCES = 3
 """Of how many references that differ one answer has to be right: two may be one answer with another unit."""
-KINDS = frozenset({"math", CHOICE, GYM})
+KINDS = frozenset({"math", CHOICE, "reasoning-gym"})
 """Kinds of problems that have one answer."""
 
 

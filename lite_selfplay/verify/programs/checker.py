@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from lite_selfplay.data import Completion, Problem, Verdict
+from lite_selfplay.verify.checking import Checking
 from lite_selfplay.verify.extract import AnswerFormat, completion_text
 from lite_selfplay.verify.format import well_formed
 from lite_selfplay.verify.programs.cases import AssertTest, CallTest, ProgramTests, StdinTest, read_tests
@@ -29,12 +30,7 @@ _LEAST_SECONDS = 0.1
 
 
 def check_batch(
-    pairs: Sequence[tuple[Completion, Problem]],
-    expected: AnswerFormat,
-    *,
-    seconds: float,
-    unsafe_code: bool,
-    poll: Callable[[], None],
+    pairs: Sequence[tuple[Completion, Problem]], expected: AnswerFormat, checking: Checking
 ) -> list[Verdict]:
     """Judge completions of problems of kind `program`, whose answer is what `read_tests` reads.
 
@@ -48,8 +44,10 @@ def check_batch(
             tests[id(problem)] = read_tests(problem.answer, f"the tests of {problem.id}")
     found = [extract_program(completion_text(each), block_only=expected.block_only) for each, _ in pairs]
     programs = [(program, tests[id(problem)]) for program, (_, problem) in zip(found, pairs, strict=True)]
-    limits = Limits(seconds=max(_LEAST_SECONDS, seconds))
-    reports = judge_all(shared_sandbox(unsafe_code=unsafe_code), programs, limits, poll)
+    limits = Limits(seconds=max(_LEAST_SECONDS, checking.deadline))
+    sandbox = shared_sandbox(unsafe_code=checking.unsafe_code)
+    checking.kept(KIND, lambda: sandbox)
+    reports = judge_all(sandbox, programs, limits, checking.poll)
     return [
         Verdict(
             correct=report.score == 1,

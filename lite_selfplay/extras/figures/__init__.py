@@ -1,0 +1,1 @@
+"""The charts of a run as picture files, drawn by matplotlib: `drawn`."""

@@ -1,0 +1,103 @@
+"""A run's charts as figures, drawn by matplotlib, which is an extra."""
+
+import importlib.util
+import math
+import re
+import textwrap
+import warnings
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from lite_selfplay.errors import ConfigError
+from lite_selfplay.runs.folder import RunFolder, as_written
+from lite_selfplay.runs.report.charts import GROUPS, charts_of
+from lite_selfplay.runs.report.declared import game_of
+from lite_selfplay.tasks.files import require_no_link, write_errors
+from lite_selfplay.training.progress import printable
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+HOW_TO_DRAW = 'for figures, install matplotlib: pip install "lite-selfplay[plots]"'
+FOLDER = "figures"
+COLUMNS, WIDTH, HEIGHT = 3, 4.6, 3.1
+"""Panels in a row; inches of a panel."""
+SMOOTHED_OVER = 20
+"""A line is the mean of the last of so many parts of a run; the steps themselves are drawn faintly."""
+ENDS = ("low", "high")
+
+
+def save_figures(run: Path, out: Path | None = None) -> list[Path]:
+    """Draw the charts of a run folder, a PNG file for each group of them (`learning`, `the-game`, `health`) that holds
+    any, into `out`, or into the folder `figures` of the run.
+
+    Files of the same name are replaced. Raises ConfigError without matplotlib, RunFolderError where there is no run or
+    the folder cannot be written or is a link.
+    """
+    if importlib.util.find_spec("matplotlib") is None:
+        raise ConfigError(HOW_TO_DRAW)
+    folder, out = RunFolder.open(run), out or run / FOLDER
+    require_no_link(out)
+    with as_written(run):
+        charts = charts_of(game_of(folder)[0], folder, folder.metrics())
+    paths = []
+    for group in GROUPS:
+        if not (chosen := [chart for chart in charts if chart["group"] == group]):
+            continue
+        path = out / f"{group.lower().replace(' ', '-')}.png"
+        require_no_link(path)
+        with write_errors(path), warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of letters that the font does not have
+            out.mkdir(parents=True, exist_ok=True)
+            draw(chosen).savefig(path, dpi=120)
+        paths.append(path)
+    return paths
+
+
+def draw(charts: Sequence[Mapping[str, Any]]) -> "Figure":
+    """A panel for each chart, over the steps; a line of one name has one colour in all of them."""
+    from matplotlib.figure import Figure
+
+    columns = min(COLUMNS, len(charts))
+    rows = math.ceil(len(charts) / columns)
+    figure = Figure(figsize=(WIDTH * columns, HEIGHT * rows + 0.5), layout="constrained")
+    names = list(dict.fromkeys(line["name"] for chart in charts for line in chart["lines"]))
+    for place, chart in enumerate(charts, 1):
+        _panel(figure.add_subplot(rows, columns, place), chart, {name: f"C{i % 10}" for i, name in enumerate(names)})
+    return figure
+
+
+def _panel(panel: "Axes", chart: Mapping[str, Any], colours: Mapping[str, str]) -> None:
+    from matplotlib.ticker import MaxNLocator, PercentFormatter
+
+    lines = chart["lines"]
+    longest = max((len(line["steps"]) for line in lines), default=0)
+    for line in lines:
+        style: dict[str, Any] = {"color": colours[line["name"]], "label": shown_label(line["name"]) or None}
+        if "within" in line:
+            panel.axhspan(*line["within"], facecolor=style["color"], edgecolor=style["color"], alpha=0.15)
+        if "low" in line:
+            ends = [[abs(value - end) for value, end in zip(line["values"], line[side], strict=True)] for side in ENDS]
+            panel.errorbar(line["steps"], line["values"], yerr=ends, marker="o", capsize=3, **style)
+        elif (over := math.ceil(longest / SMOOTHED_OVER)) > 1 and chart["how"] == "mean":
+            panel.plot(line["steps"], line["values"], color=style["color"], alpha=0.2, linewidth=0.8)
+            before = [line["values"][max(0, end - over) : end] for end in range(1, len(line["values"]) + 1)]
+            panel.plot(line["steps"], [sum(part) / len(part) for part in before], **style)
+        else:
+            panel.plot(line["steps"], line["values"], marker="." if longest <= SMOOTHED_OVER else "", **style)
+    panel.set_title("\n".join(textwrap.wrap(shown_label(chart["name"]), 34)))
+    panel.set_xlabel("step")
+    panel.xaxis.set_major_locator(MaxNLocator(integer=True))
+    if chart["unit"] == "share":
+        panel.set_ylim(-0.03, 1.03)
+        panel.yaxis.set_major_formatter(PercentFormatter(1.0))
+    if any(line["name"] for line in lines):
+        panel.legend(fontsize="x-small")
+
+
+def shown_label(text: str) -> str:
+    """Text on one line in which matplotlib finds no formula, and that a legend does not leave out."""
+    shown = re.sub(r"([$\\])", r"\\\1", " ".join(printable(text).split()))
+    return f" {shown}" if shown.startswith("_") else shown

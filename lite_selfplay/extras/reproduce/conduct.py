@@ -1,0 +1,256 @@
+"""Carrying out an experiment, arm by arm and seed by seed: what is complete is not done again.
+
+OUT/experiment.yaml              what is carried out; another experiment needs another folder
+OUT/search/                      how each arm's learning rate was chosen, as an experiment of its own
+OUT/seed-0/cold-start/           the seats that all trained arms of a seed start from
+OUT/seed-0/ARM/                  a run folder
+OUT/seed-0/ARM.json              what it was measured to be; complete or absent
+OUT/table.md, figure.png, results.json
+
+Several processes may carry out one experiment in one folder: each takes what no other is at work on.
+"""
+
+import contextlib
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+import yaml
+from filelock import FileLock, Timeout
+
+from lite_selfplay.errors import ConfigError, Interrupted, RunFolderError
+from lite_selfplay.extras.reproduce.experiment import COLD_START, RATE, ArmSection, Experiment
+from lite_selfplay.extras.reproduce.findings import scores_shown, write_findings
+from lite_selfplay.runs.api import cold_start, load_run, resume, train
+from lite_selfplay.runs.checkpoints import newest_whole
+from lite_selfplay.runs.evaluating import evaluate_all, graded_otherwise
+from lite_selfplay.runs.folder import CHECKPOINTS, CONFIG, ENVIRONMENT
+from lite_selfplay.runs.plan import draws_problems, filled_in, plan
+from lite_selfplay.tasks.files import read_json, write_errors, write_whole
+from lite_selfplay.training.progress import Progress
+
+EXPERIMENT, SEARCH = "experiment.yaml", "search"
+
+
+def conduct(
+    experiment: Experiment, out: Path, *, data_dir: str | None = None, progress: Progress
+) -> list[dict[str, Any]]:
+    """Train and measure what is not there yet; the records of all arms and seeds, in the experiment's order.
+    `data_dir` is the folder of downloaded data, which may be another one when it is gone on with.
+
+    Raises what training and evaluating raise, RunFolderError where the folder is another experiment's, and Interrupted,
+    after which the same call goes on.
+    """
+    require_fair(experiment)
+    _claim(experiment, out)
+    if experiment.search is not None:
+        tried = experiment.at_every_rate()
+        found = conduct(tried, out / SEARCH, data_dir=data_dir, progress=progress)
+        write_findings(tried, found, out / SEARCH)
+        experiment = experiment.at(chosen_rates(experiment, found))
+    experiment = experiment.having({"tasks": {"data_dir": data_dir}} if data_dir else {})
+    # Nothing of the base follows from a seed of training.
+    every = [
+        (seed, name, arm, out / f"seed-{seed}" / f"{name}.json")
+        for seed in experiment.seeds
+        for name, arm in experiment.arms.items()
+        if seed in (experiment.seeds[:1] if arm.start == "base" else arm.seeds or experiment.seeds)
+    ]
+    try:
+        for patience in (0, -1):  # what another process is at work on is waited for at the end
+            for seed, name, arm, path in every:
+                with contextlib.suppress(Timeout), _alone(path.parent / (arm.of or name), patience):
+                    if not path.is_file():
+                        progress.say(f"{experiment.name}, seed {seed}: {name}")
+                        record = _record(experiment, name, arm, seed, out, progress)
+                        write_whole(path, json.dumps(record, indent=1, ensure_ascii=False, allow_nan=False) + "\n")
+    except Interrupted as stop:
+        raise Interrupted(f"{stop}; the same command goes on with {out}") from None
+    return [read_json(path) for *_, path in every]
+
+
+def chosen_rates(experiment: Experiment, records: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    """The learning rate of each trained arm by the records of the search: that of the highest mean pass@1 over its
+    seeds and problems, of equal ones the lowest."""
+    assert experiment.search is not None
+    found: dict[str, list[float]] = {}
+    for record in records:
+        found.setdefault(record["arm"], []).extend(
+            fmean(score["pass_at_1"] for score in scores_shown(each).values()) for each in record["evaluations"]
+        )
+    rates = sorted(experiment.search.rates)
+    return {arm: max(rates, key=lambda rate: fmean(found[f"{arm} at {rate:g}"])) for arm in experiment.trained()}
+
+
+def _alone(path: Path, patience: float) -> FileLock:
+    """Keep other processes of the same experiment off what is made at `path`; raises Timeout after so many seconds,
+    never where they are negative."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    return FileLock(path.with_name(f".{path.name}.lock"), timeout=patience)
+
+
+def require_fair(experiment: Experiment) -> None:
+    """Raises ConfigError where trained arms sample different numbers of completions, as far as these are fixed (or have
+    different numbers of steps, where the budget is one of steps), and for a training set that no arm draws from.
+
+    An arm with a bound of minutes is refused: how many of its steps fit follows from the machine.
+    """
+    budgets: dict[str, int] = {}
+    drawn = not experiment.trained() or experiment.shared.tasks.train is None
+    for name in experiment.trained():
+        config, game = filled_in(experiment.config(name, experiment.seeds[0], Path("run"), None))
+        if config.run.minutes:
+            raise ConfigError(
+                f"{experiment.name}: arms are compared at one number of steps, and {name} has {config.run.minutes:g} "
+                "minutes: leave out run.minutes"
+            )
+        drawn |= draws_problems(config, game)
+        if (each := 1 if experiment.budget == "steps" else game.rollouts_per_step()) is not None:
+            budgets[name] = each * config.run.steps
+    if len(set(budgets.values())) > 1:
+        listed = ", ".join(f"{name} {count:,}" for name, count in budgets.items())
+        raise ConfigError(f"{experiment.name}: the arms do not have the same number of {experiment.budget}: {listed}")
+    if not drawn:
+        train = experiment.shared.tasks.train
+        raise ConfigError(f"{experiment.name}: no arm draws from tasks.train, {train}: leave it out")
+
+
+def costs(experiment: Experiment, data_dir: str | None) -> list[str]:
+    """What the experiment would do and cost, in sentences. Tasks are read, nothing is loaded or written."""
+    require_fair(experiment)
+    experiment = experiment.having({"tasks": {"data_dir": data_dir}} if data_dir else {})
+    lines = [experiment.about, f"seeds: {', '.join(map(str, experiment.seeds))}"]
+    if (search := experiment.search) is not None:
+        runs = len(experiment.trained()) * len(search.rates) * len(search.seeds)
+        lines.append(f"before them {runs} runs that choose each arm's learning rate among {len(search.rates)}")
+    for name, arm in experiment.arms.items():
+        if arm.game is None:
+            lines.append(f"{name}: {f'the seats of {arm.of}' if arm.of else arm.start}, not trained")
+        else:
+            ready = plan(experiment.config(name, experiment.seeds[0], Path("run"), None))
+            lines += [f"{name}, for each seed:", *(f"  {line}" for line in ready.lines())]
+    for evaluation in experiment.evaluations:
+        asked = "all problems" if evaluation.limit is None else f"{evaluation.limit} problems"
+        lines.append(
+            f"each measured on {asked} of {', '.join(evaluation.specs)}, {evaluation.samples or 'the default'} samples"
+        )
+    return lines
+
+
+def _claim(experiment: Experiment, out: Path) -> None:
+    """Write down what is carried out, which may have more arms and seeds than what was. Raises RunFolderError where the
+    folder is of something else."""
+    path, values = out / EXPERIMENT, experiment.model_dump(mode="json")
+    if path.is_file():
+        before = yaml.safe_load(path.read_text(encoding="utf-8"))
+        if before == values:
+            return
+        arms = {name: arm for name, arm in values["arms"].items() if name in before.get("arms", {})}
+        seeds = [seed for seed in values["seeds"] if seed in before.get("seeds", ())]
+        if {**values, "arms": arms, "seeds": seeds} != before:
+            raise RunFolderError(f"{out} holds another experiment, or this one in another size: choose another --out")
+    elif out.exists() and any(out.iterdir()):
+        raise RunFolderError(f"{out} is not empty and holds no experiment: choose another --out")
+    with write_errors(f"to {out}"):
+        out.mkdir(parents=True, exist_ok=True)
+        write_whole(path, yaml.safe_dump(values, sort_keys=False, allow_unicode=True))
+
+
+def _record(
+    experiment: Experiment, name: str, arm: ArmSection, seed: int, out: Path, progress: Progress
+) -> dict[str, Any]:
+    """Train an arm where it is to be trained, and measure it."""
+    place = out / f"seed-{seed}"
+    spent: dict[str, Any] = {}
+    if arm.start == "base":
+        target = experiment.shared.model.name
+    elif arm.start == COLD_START:
+        target = str(_taught(experiment, experiment.teaching(name), seed, place, progress))
+    else:
+        trained = arm.of or name
+        target = str(_trained(experiment, trained, seed, place, progress))
+        spent = _spent(Path(target)) if arm.of is None else {}
+    evaluations = []
+    for evaluation in experiment.evaluations:
+        settings = evaluation.settings(experiment.shared, arm)
+        found = evaluate_all(target, evaluation.specs, [evaluation.mode or arm.mode], settings, progress=progress)
+        evaluations += [
+            {
+                **{key: value for key, value in each.to_json().items() if key != "answers"},
+                "seconds": round(each.seconds, 1),
+                "otherwise": graded_otherwise(each, settings),
+            }
+            for each in found
+        ]
+    chosen = {"rate": arm.set.get(RATE)} if experiment.search is not None else {}
+    return {"arm": name, "seed": seed, **chosen, "training": spent, "evaluations": evaluations}
+
+
+def _taught(experiment: Experiment, game: str, seed: int, place: Path, progress: Progress) -> Path:
+    """The folder of a seed's cold start by a game."""
+    path = place / (COLD_START if game == experiment.teaching() else f"{COLD_START}-{game}")
+    with _alone(path, -1):
+        if _steps_done(path) is None:
+            _aside(path)
+            cold_start(experiment.cold_start_config(game, seed, path), progress=progress)
+    return path
+
+
+def _trained(experiment: Experiment, name: str, seed: int, place: Path, progress: Progress) -> Path:
+    """The run folder of a trained arm, gone on with where it stopped."""
+    path, init = place / name, None
+    if experiment.cold_start is not None and experiment.arms[name].set.get("run.init", "") is not None:
+        init = _taught(experiment, experiment.teaching(name), seed, place, progress)
+    config = experiment.config(name, seed, path, init)
+    done = _steps_done(path)
+    if done is None:
+        _aside(path)
+        train(config, progress=progress)
+    elif done < config.run.steps:
+        resume(path, progress=progress)
+    return path
+
+
+def _steps_done(path: Path) -> int | None:
+    """Steps of a run's newest whole checkpoint; None where it has none."""
+    if not (path / CONFIG).is_file():
+        return None
+    last = newest_whole(path / CHECKPOINTS, lambda _: None)
+    return None if last is None else last.step
+
+
+def _aside(path: Path) -> None:
+    """Move away what a run left that was killed before its first checkpoint."""
+    number = 1
+    while path.exists():
+        kept = path.with_name(f"{path.name}-stopped-{number}")
+        number += 1
+        if not kept.exists():
+            path.rename(kept)
+
+
+def _spent(path: Path) -> dict[str, Any]:
+    """What training took: seconds, and tokens that were sampled."""
+    run = load_run(path)
+    rows: Sequence[Mapping[str, Any]] = run.metrics_rows()
+    return {
+        "steps": len(rows),
+        "seconds": round(sum(row["wall_s"]["total"] for row in rows), 1),
+        "tokens": sum(row["tokens"]["generated"] for row in rows),
+        "game": _means([row.get("game", {}) for row in rows]),
+        "closing": run.game()[0].closing(rows[-1].get("game", {})),
+        "last_step": rows[-1].get("game", {}),
+        "environment": read_json(path / ENVIRONMENT),
+    }
+
+
+def _means(logs: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    """The mean of each number that a game noted, over the steps that have it."""
+    found: dict[str, list[float]] = {}
+    for log in logs:
+        for key, value in log.items():
+            if isinstance(value, int | float):
+                found.setdefault(key, []).append(value)
+    return {key: round(fmean(values), 4) for key, values in found.items()}

@@ -1,0 +1,266 @@
+"""An experiment as its YAML file says it: arms, seeds, evaluations and sizes."""
+
+import re
+from collections.abc import Mapping
+from importlib.resources import files
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import Field, ValidationError, model_validator
+from pydantic_core import PydanticCustomError
+
+from lite_selfplay.config import FLAT_KEYS, RunConfig, merge, nested, preset_layer, set_key
+from lite_selfplay.config.layers import FILE_LIMIT, parse_mapping
+from lite_selfplay.config.sections import Section
+from lite_selfplay.config.user_files import places_in, read_utf8, require_accepted
+from lite_selfplay.errors import ConfigError, UnknownNameError
+from lite_selfplay.evaluation.suites import find_suite
+from lite_selfplay.games import make_game
+from lite_selfplay.runs.evaluating import Settings
+from lite_selfplay.tasks import split_specs
+
+EXPERIMENTS = "lite_selfplay.extras.reproduce.experiments"
+COLD_START = "cold-start"
+RATE = "seats.*.lr"
+_WHOLE: dict[str, Any] = {"run": {"minutes": 0}}  # a preset's minutes would give each arm another number of steps
+
+
+class ArmSection(Section):
+    """An arm: seats that are trained in a `game`, those `of` another arm measured otherwise, or an untrained `start`.
+
+    `set` are keys of the configuration (`game.reward: coop`), laid over those that all arms share. `mode`, `seats` and
+    `shots`: how it is measured, by default as its game, and the suite, say; among the seats may be `solver@best`, or a
+    snapshot. `seeds`: those of the experiment's that it is trained with, where these are not all. `cold_start`: the
+    game that teaches its seats, where that is not the experiment's. `paper`: what the paper found, in its words, by the
+    task or the mean of a suite that it is of.
+    """
+
+    about: str = ""
+    game: str | None = None
+    of: str | None = None
+    start: Literal["base", "cold-start"] | None = None
+    set: dict[str, Any] = Field(default_factory=dict)
+    mode: str | None = None
+    seats: tuple[str, ...] | None = None
+    shots: int | None = Field(None, ge=0)
+    cold_start: str | None = None
+    seeds: tuple[int, ...] | None = None
+    paper: dict[str, str] = Field(default_factory=dict)
+
+    def at(self, rate: float) -> "ArmSection":
+        """The same at another learning rate."""
+        return self.model_copy(update={"set": {**self.set, RATE: rate}})
+
+    @model_validator(mode="after")
+    def _one_of_three(self) -> "ArmSection":
+        if sum(value is not None for value in (self.game, self.of, self.start)) != 1:
+            raise PydanticCustomError(
+                "arm", "takes one of game (it is trained), of (another arm) and start (it is not)"
+            )
+        if self.set and self.game is None:
+            raise PydanticCustomError("arm", "takes keys to set where it is trained alone")
+        return self
+
+
+class EvaluationSection(Section):
+    """Held-out problems that every arm is measured on, with the same randomness: `tasks`, or those of a paper's `suite`
+    (`lite_selfplay.evaluation.suites`) with its samples, sampling and worked examples, over which the other keys go.
+
+    `k`: for which numbers of samples pass@k is given. `mode`: how every arm is measured here, whatever its own is."""
+
+    tasks: str | None = None
+    suite: str | None = None
+    limit: int | None = Field(None, ge=1)
+    samples: int | None = Field(None, ge=1)
+    k: tuple[int, ...] | None = None
+    mode: str | None = None
+    temperature: float | None = Field(None, ge=0)
+    top_p: float | None = Field(None, gt=0, le=1)
+    max_completion_tokens: int | None = Field(None, ge=1)
+
+    @model_validator(mode="after")
+    def _one_of_two(self) -> "EvaluationSection":
+        if (self.tasks is None) == (self.suite is None):
+            raise PydanticCustomError("evaluation", "takes tasks, or a suite in their place")
+        return self
+
+    @property
+    def specs(self) -> list[str]:
+        """The tasks, one by one."""
+        return list(find_suite(self.suite).samples) if self.suite else split_specs(self.tasks or "")
+
+    def settings(self, shared: RunConfig, arm: ArmSection) -> Settings:
+        """How it asks an arm; the seed is the same for every arm and seed of training, and so is where answers are
+        read. What has no cap of its own has that of the `shared` configuration, whose data are looked into, and in
+        whose precision the base is loaded."""
+        untrained = arm.start == "base"
+        own = self.model_dump(exclude={"tasks", "suite", "mode"}, exclude_none=True)
+        chosen = find_suite(self.suite).settings(shared.model.name if untrained else "") if self.suite else {}
+        chosen |= {**own, **arm.model_dump(include={"seats", "shots"}, exclude_none=True)}
+        chosen["max_completion_tokens"] = chosen.get("max_completion_tokens") or shared.run.max_completion_tokens
+        chosen |= {"data_dir": shared.tasks.data_dir, "answer_from": shared.tasks.answer_from}
+        return Settings(**chosen, precision=shared.model.precision if untrained else None)
+
+
+class SearchSection(Section):
+    """A learning rate for each trained arm, chosen before the experiment proper: of `rates` the one with the highest
+    mean pass@1 over `seeds` on `evaluations`, none of which may be the experiment's own; of equal ones the lowest."""
+
+    rates: tuple[float, ...] = Field(..., min_length=1)
+    seeds: tuple[int, ...] = Field(..., min_length=1)
+    evaluations: tuple[EvaluationSection, ...] = Field(..., min_length=1)
+
+
+class Experiment(Section):
+    """A whole experiment.
+
+    `base` is the configuration that all arms share. `cold_start`: what the seats of every trained arm start from, made
+    once a seed: the `game` that teaches them and keys of the section `cold_start`; without it they start as they are
+    made. An arm whose game has other seats has a cold start of its own: no two seats learn from the same examples.
+    `budget`: whether arms are compared at one number of completions, or of steps where the paper does so. `source` and
+    `paper` say where the paper's figures stand, and with which model and hardware they were found. `search`: how each
+    trained arm's learning rate is chosen, which otherwise is that of `base`. `scales` are other sizes: keys of this
+    very file by name.
+    """
+
+    name: str
+    about: str
+    source: str
+    paper: str
+    base: dict[str, Any]
+    cold_start: dict[str, Any] | None = None
+    seeds: tuple[int, ...] = Field((0,), min_length=1)
+    evaluations: tuple[EvaluationSection, ...] = Field(..., min_length=1)
+    search: SearchSection | None = None
+    arms: dict[str, ArmSection] = Field(..., min_length=1)
+    baseline: str = ""
+    budget: Literal["completions", "steps"] = "completions"
+    scale: str = "full"
+
+    @property
+    def against(self) -> str:
+        """The arm that others are compared with: `baseline`, else the first."""
+        return self.baseline or next(iter(self.arms))
+
+    def trained(self) -> dict[str, ArmSection]:
+        """The arms that are trained."""
+        return {name: arm for name, arm in self.arms.items() if arm.game is not None}
+
+    @property
+    def shared(self) -> RunConfig:
+        """What all arms share, as the configuration of a run of no game in particular."""
+        return RunConfig.of(self.base, {"game": "grpo"})
+
+    def having(self, *layers: Mapping[str, Any]) -> "Experiment":
+        """The same, with more layers over the configuration that all arms share, such as another model."""
+        base = nested(self.base)
+        for layer in layers:
+            base = merge(base, nested(layer))
+        return self.model_copy(update={"base": base})
+
+    def at_every_rate(self) -> "Experiment":
+        """The search as an experiment of its own, in which each trained arm is one arm a rate."""
+        assert self.search is not None
+        arms = {
+            f"{name} at {rate:g}": arm.at(rate) for name, arm in self.trained().items() for rate in self.search.rates
+        }
+        own = {"seeds": self.search.seeds, "evaluations": self.search.evaluations, "arms": arms}
+        return self.model_copy(update={**own, "name": f"{self.name}, rates", "search": None, "baseline": ""})
+
+    def at(self, rates: Mapping[str, float]) -> "Experiment":
+        """The same with the learning rates that were chosen."""
+        arms = {name: arm.at(rates[name]) if name in rates else arm for name, arm in self.arms.items()}
+        return self.model_copy(update={"arms": arms})
+
+    def config(self, arm: str, seed: int, folder: Path, init: Path | None) -> RunConfig:
+        """The configuration of a trained arm's run. Raises ConfigError."""
+        keys: dict[str, Any] = {}
+        for dotted, value in self.arms[arm].set.items():
+            set_key(keys, FLAT_KEYS.get(dotted, dotted), value)
+        started = {"cold_start": {"enabled": False}, "run": {"init": str(init)}} if init else {}
+        run = {"run": {"seed": seed, "dir": str(folder), "preflight": False}}  # an arm is compared, whatever it learns
+        game = self.arms[arm].game
+        shared = nested(self.base)
+        preset = shared.pop("preset", None)
+        shared = merge(preset_layer(preset) if preset else {}, merge(_WHOLE, shared))
+        if shared.get("game", {}).get("name", game) != game:
+            # The options, roles and seats of another game are none of its own.
+            every = {section: {"*": shared.get(section, {}).get("*", {})} for section in ("roles", "seats")}
+            shared = {**shared, **every, "game": {}}
+        return RunConfig.of(shared, {"game": game}, started, keys, run)
+
+    def teaching(self, arm: str | None = None) -> str:
+        """The game whose cold start an arm's seats start from: the arm's, or the experiment's, or that of the arm's
+        game where the experiment's would give several seats the same weights."""
+        shared = str((self.cold_start or {}).get("game", "self-refine"))
+        if arm and (chosen := self.arms[arm].cold_start):
+            return chosen
+        own = (self.arms[arm].game if arm else None) or shared
+        several = len(make_game(own, {}).trained_seats()) > len(make_game(shared, {}).trained_seats()) == 1
+        return own if several else shared
+
+    def start_of(self, arm: str) -> str | None:
+        """The arm that is the cold start which the seats of a trained arm, or of one `of` it, began with."""
+        trained = self.arms[arm].of or arm
+        if self.arms[trained].game is None:
+            return None
+        starts = (name for name, section in self.arms.items() if section.start == COLD_START)
+        return next((name for name in starts if self.teaching(name) == self.teaching(trained)), None)
+
+    def cold_start_config(self, game: str, seed: int, folder: Path) -> RunConfig:
+        """The configuration of the cold start by a game that trained arms of a seed share."""
+        keys = {key: value for key, value in (self.cold_start or {}).items() if key != "game"}
+        taught = {"cold_start": {**keys, "enabled": True}, "eval": {"tasks": None}}
+        run = {"run": {"seed": seed, "dir": str(folder), "preflight": False}}
+        return RunConfig.of(_WHOLE, self.base, {"game": game}, taught, run)
+
+
+def experiment_names() -> list[str]:
+    """The experiments that are shipped, by name."""
+    found = (file.name for file in files(EXPERIMENTS).iterdir())
+    return sorted(name.removesuffix(".yaml") for name in found if name.endswith(".yaml"))
+
+
+def load_experiment(name: str, scale: str = "full") -> Experiment:
+    """An experiment by its name or its file, in one of its sizes.
+
+    Raises UnknownNameError with near names, ConfigError where the file is missing or is not an experiment.
+    """
+    if name in experiment_names():
+        text, stem = files(EXPERIMENTS).joinpath(f"{name}.yaml").read_text(encoding="utf-8"), name
+    elif name.endswith((".yaml", ".yml")):
+        text, stem = read_utf8(Path(name), ConfigError, FILE_LIMIT), Path(name).stem
+    else:
+        raise UnknownNameError("experiment", name, experiment_names(), "A file of your own must end in .yaml.")
+    values = dict(parse_mapping(text, name))
+    scales = values.pop("scales", None) or {}
+    if scale != "full":
+        if scale not in scales:
+            raise UnknownNameError("scale", scale, ["full", *scales], f"These are the sizes of {name}.")
+        # Laid over those of the whole; evaluations and seeds are replaced, null arms left out.
+        size = scales[scale]
+        base = merge(nested(values.get("base") or {}), nested(size.get("base") or {}))
+        arms = merge(values.get("arms") or {}, size.get("arms") or {}).items()
+        values = {**values, **size, "base": base, "arms": {name: arm for name, arm in arms if arm is not None}}
+    try:
+        found = Experiment(**{**values, "name": stem, "scale": scale})
+    except ValidationError as error:
+        found_out = (f"{'.'.join(map(str, item['loc'])) or 'it'}: {item['msg']}" for item in error.errors())
+        raise ConfigError(f"{name}: {'; '.join(found_out)}") from None
+    except TypeError as error:
+        raise ConfigError(f"{name}: {error}") from None
+    for arm, section in found.arms.items():
+        if not re.fullmatch(r"\w[\w ,.+-]*", arm) or arm.startswith(COLD_START):
+            raise ConfigError(f"{name}: an arm's name is one of a folder, of letters, digits and ' ,.+-', got {arm!r}")
+        if section.of is not None and section.of not in found.trained():
+            raise ConfigError(f"{name}: arms.{arm}.of names {section.of!r}, which is no trained arm")
+        if section.start == COLD_START and found.cold_start is None:
+            raise ConfigError(f"{name}: arms.{arm} is the cold start, and there is none")
+    if found.against not in found.arms:
+        raise ConfigError(f"{name}: baseline names {found.baseline!r}, which is no arm")
+    taught = found.cold_start_config((found.cold_start or {}).get("game", "self-refine"), 0, Path())
+    for config in (taught, *(found.config(arm, 0, Path(), None) for arm in found.trained())):
+        require_accepted(places_in(config.values()), name)
+    for spec in (spec for one in found.evaluations for spec in one.specs):
+        require_accepted(places_in({"eval": {"tasks": spec}}), name)
+    return found

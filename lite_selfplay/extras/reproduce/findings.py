@@ -1,0 +1,358 @@
+"""What an experiment found: one table, one figure and one JSON object, from the records of its arms."""
+
+import importlib.util
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import sqrt
+from pathlib import Path
+from statistics import NormalDist, fmean, variance
+from typing import Any
+
+from lite_selfplay.evaluation.overview import asked_of
+from lite_selfplay.evaluation.suites import find_suite
+from lite_selfplay.evaluation.tables import as_markdown
+from lite_selfplay.extras.reproduce.experiment import Experiment
+from lite_selfplay.games.modes import find_mode
+from lite_selfplay.games.presentation import MISSING, as_words
+from lite_selfplay.runs.report.closing import counted
+from lite_selfplay.stats import clopper_pearson, over_seeds, paired, paired_bootstrap
+from lite_selfplay.tasks.files import write_errors, write_whole
+from lite_selfplay.training.progress import clock
+
+TABLE, FIGURE, RESULTS = "table.md", "figure.png", "results.json"
+Record = Mapping[str, Any]
+Interval = tuple[float, float]
+
+
+@dataclass(frozen=True)
+class Finding:
+    """An arm on one task, over its seeds, or the mean of several that a paper reports.
+
+    `pass_at_1` is the mean over directions where a mode has several, which no choice of the better one flatters;
+    `better` is that choice, made on these very problems, with an interval that holds for each direction at once
+    (Bonferroni). `interval`: Clopper-Pearson's for single answers of one seed; the bootstrap's over problems for other
+    figures of one seed; Student's t over several seeds; of a mean over tasks the normal one, by each task's variance.
+    `difference` to the baseline, on the problems of both, in shares, with its interval over problems, and `by_seed`
+    over the seeds of both (Student's t); `p_value` is McNemar's for single answers of one seed. `gain` is the
+    difference to the cold start that the arm's seats began with, with its interval over seeds. `otherwise` is pass@1
+    had answers been read in the other place, `own` pass@k and what the mode knows besides. `final` and `total` are mean
+    tokens of the last stage and of all.
+    """
+
+    arm: str
+    task: str
+    n: int
+    seeds: tuple[int, ...]
+    values: tuple[float, ...]
+    pass_at_1: float
+    interval: Interval
+    std: float | None
+    better: float | None
+    better_interval: Interval | None
+    otherwise: float | None
+    difference: float | None
+    difference_interval: Interval | None
+    by_seed: Interval | None
+    gain: float | None
+    gain_interval: Interval | None
+    p_value: float | None
+    own: Mapping[str, float]
+    final: float
+    total: float
+    seconds: float
+
+
+def findings(experiment: Experiment, records: Sequence[Record]) -> list[Finding]:
+    """Each arm on each task, task by task in the order of the arms, and the means of the suites."""
+    of: dict[str, dict[str, list[Record]]] = {}
+    for record in records:
+        for result in record["evaluations"]:
+            of.setdefault(result["tasks"], {}).setdefault(record["arm"], []).append({**result, "seed": record["seed"]})
+    suites = [find_suite(evaluation.suite) for evaluation in experiment.evaluations if evaluation.suite]
+    means = {name: tasks for suite in suites for name, tasks in suite.averages.items() if set(tasks) <= of.keys()}
+    found = []
+    for name, tasks in {**{task: (task,) for task in of}, **means}.items():
+        arms = {arm: parts for arm in experiment.arms if all(parts := [of[task].get(arm, []) for task in tasks])}
+        baseline = arms.get(experiment.against)
+        found += [
+            _finding(
+                arm,
+                name,
+                parts,
+                baseline if arm != experiment.against else None,
+                arms.get(experiment.start_of(arm) or ""),
+            )
+            for arm, parts in arms.items()
+        ]
+    return found
+
+
+def _finding(
+    arm: str,
+    task: str,
+    parts: Sequence[Sequence[Record]],
+    baseline: Sequence[Sequence[Record]] | None,
+    start: Sequence[Sequence[Record]] | None,
+) -> Finding:
+    """What an arm's evaluations came to: those of each seed on one task, or on each of several."""
+    evaluations = [result for part in parts for result in part]
+    rows, values = [_outcomes(part) for part in parts], _over_tasks(parts)
+    scores = [score for result in evaluations for score in scores_shown(result).values()]
+    pairs = [] if baseline is None else [(_outcomes(part), row) for part, row in zip(baseline, rows, strict=True)]
+    against = [found for one, other in pairs if (found := paired(one, other)) is not None]
+    between = None
+    if len(against) == len(parts):
+        between = against[0].interval
+        if len(parts) > 1:
+            between = _around([[other[k] - one[k] for k in one.keys() & other.keys()] for one, other in pairs], 0.95)
+    columns = dict.fromkeys(column for result in evaluations for column in find_mode(result["mode"]).columns)
+    own = {column: [score[column] for score in scores if score.get(column) is not None] for column in columns}
+    for score in scores:
+        for k, share in score.get("pass_at_k", {}).items():
+            if k != "1":
+                own.setdefault(f"pass@{k}", []).append(share)
+    otherwise = [rate for result in evaluations for name, rate in result.get("otherwise", {}).items()
+                 if name in scores_shown(result)]  # fmt: skip
+    return Finding(
+        arm,
+        task,
+        sum(map(len, rows)),
+        tuple(result["seed"] for result in parts[0]),
+        tuple(values),
+        fmean(values),
+        _interval(values, rows),
+        over_seeds(values).std,
+        *_better(parts),
+        fmean(otherwise) if otherwise else None,
+        None if between is None else fmean(found.difference for found in against),
+        between,
+        _by_seed(baseline, parts)[1],
+        *_by_seed(start, parts),
+        against[0].p_value if len(against) == len(parts) == 1 else None,
+        {column: fmean(found) for column, found in own.items() if found},
+        fmean(score["tokens_final_mean"] for score in scores),
+        fmean(score["tokens_total_mean"] for score in scores),
+        sum(result.get("seconds", 0.0) for result in evaluations),
+    )
+
+
+def scores_shown(result: Record) -> Mapping[str, Any]:
+    """The scores that an arm goes by: those of the directions where its mode has any, else of the seats."""
+    scores: Mapping[str, Any] = result.get("directions") or result["seats"]
+    return scores
+
+
+def _outcomes(results: Sequence[Record], name: str | None = None) -> dict[str, float]:
+    """Each problem's mean outcome over directions (or seats), or of the one named, and seeds."""
+    rows: dict[str, list[float]] = {}
+    for result in results:
+        names = [name] if name else list(scores_shown(result))
+        for key, outcome in result["per_problem"].items():
+            rows.setdefault(key, []).append(fmean(float(outcome[each]) for each in names))
+    return {key: fmean(row) for key, row in rows.items()}
+
+
+def _over_tasks(parts: Sequence[Sequence[Record]], name: str | None = None) -> list[float]:
+    """For each seed the plain mean over tasks."""
+    return [fmean(fmean(_outcomes([part[i]], name).values()) for part in parts) for i in range(len(parts[0]))]
+
+
+def _by_seed(
+    one: Sequence[Sequence[Record]] | None, other: Sequence[Sequence[Record]]
+) -> tuple[float | None, Interval | None]:
+    """The mean difference over the seeds that both have, and its interval; None without such a seed, or with one."""
+    if one is None:
+        return None, None
+    first, second = (
+        dict(zip((result["seed"] for result in parts[0]), _over_tasks(parts), strict=True)) for parts in (one, other)
+    )
+    differences = [second[seed] - first[seed] for seed in second if seed in first]
+    if not differences:
+        return None, None
+    return fmean(differences), over_seeds(differences).interval
+
+
+def _better(parts: Sequence[Sequence[Record]]) -> tuple[float | None, Interval | None]:
+    """The best direction over all seeds, and its interval; None where there is nothing to choose."""
+    names = list(scores_shown(parts[0][0]))
+    if len(names) == 1:
+        return None, None
+    values = {name: _over_tasks(parts, name) for name in names}
+    best = max(names, key=lambda name: fmean(values[name]))
+    rows = [_outcomes(part, best) for part in parts]
+    return fmean(values[best]), _interval(values[best], rows, 1 - 0.05 / len(names))
+
+
+def _interval(values: Sequence[float], rows: Sequence[Mapping[str, float]], confidence: float = 0.95) -> Interval:
+    """The interval of a mean over seeds, or of one seed over the problems of each task."""
+    outcomes = list(rows[0].values())
+    if (spread := over_seeds(values, confidence)).interval is not None:
+        low, high = spread.interval
+    elif len(rows) > 1:
+        low, high = _around([list(row.values()) for row in rows], confidence)
+    elif set(outcomes) <= {0.0, 1.0} or len(outcomes) < 2:
+        return clopper_pearson(round(sum(outcomes)), len(outcomes), confidence)
+    else:
+        _, low, high = paired_bootstrap([0.0] * len(outcomes), outcomes, confidence=confidence)
+    return max(0.0, low), min(1.0, high)
+
+
+def _around(rows: Sequence[Sequence[float]], confidence: float) -> Interval:
+    """The normal interval of a plain mean of several means, each over problems of its own."""
+    error = sqrt(sum(variance(row) / len(row) for row in rows if len(row) > 1)) / len(rows)
+    mean, half = fmean(map(fmean, rows)), NormalDist().inv_cdf((1 + confidence) / 2) * error
+    return mean - half, mean + half
+
+
+def table(experiment: Experiment, records: Sequence[Record]) -> str:
+    """The experiment as a page of Markdown: what was done, and a table for each task and mean."""
+    found, spent = findings(experiment, records), _spent(records)
+    lines = [f"# {experiment.name}", "", experiment.about, ""]
+    for task in dict.fromkeys(each.task for each in found):
+        of = [each for each in found if each.task == task]
+        trained = counted(len({seed for each in of for seed in each.seeds}), "seed")
+        result = next((e for r in records for e in r["evaluations"] if e["tasks"] == task), None)
+        lines += [
+            f"## {task}: {of[0].n} held-out problems, {trained} of training, size `{experiment.scale}`",
+            "",
+            "A plain mean of tasks."
+            if result is None
+            else f"Sampled at temperature {result['temperature']:g}, top-p {result['top_p']:g}, at most "
+            f"{result['max_completion_tokens']} tokens, {counted(asked_of(result), 'completion')} a problem and stage.",
+            "",
+            as_markdown(*_rows(experiment, of, spent)),
+            "",
+        ]
+    for arm, rate in dict.fromkeys((record["arm"], record.get("rate")) for record in records):
+        lines += [f"- {arm}: learning rate {rate:g}, chosen by the search"] if rate is not None else []
+    for arm in experiment.arms:
+        noted: dict[str, list[float]] = {}
+        for record in records:
+            for key, value in record["training"].get("game", {}).items() if record["arm"] == arm else ():
+                noted.setdefault(key, []).append(value)
+        means = ", ".join(f"{as_words(key)} {fmean(values):.3g}" for key, values in noted.items())
+        lines += [f"- {arm}, means over steps and seeds: {means}"] if means else []
+    for record in records:
+        said = record["training"].get("closing", ())
+        lines += [f"- {record['arm']}, seed {record['seed']}: {line.strip()}" for line in said]
+    otherwise = "in the `<answer>` block alone" if experiment.shared.tasks.answer_from == "anywhere" else "anywhere"
+    lines += [
+        "",
+        "`pass@1` with its 95% interval is the mean over both directions where two seats answer one after the other; "
+        "`better` is the better direction, chosen on these problems, with an interval that holds for both at once; "
+        f"`otherwise` is pass@1 with answers read {otherwise}. Differences are in percentage points, with 95% "
+        f"intervals over problems, to {experiment.against}; beside them over seeds, as is the gain over the cold start "
+        "that an arm's seats began with. Times are those of all seeds on this machine.",
+        "",
+        f"The last column is not ours: {experiment.paper} ({experiment.source}).",
+        "",
+    ]
+    return "\n".join(lines)
+
+
+def _rows(
+    experiment: Experiment, found: Sequence[Finding], spent: Mapping[str, tuple[float, int]]
+) -> tuple[list[str], list[list[str]]]:
+    own = list(dict.fromkeys(column for each in found for column in each.own))
+    columns = [
+        *("arm", "pass@1 [95%]", "over seeds", "better", "otherwise", *map(as_words, own)),
+        *(f"against {experiment.against}", "over seeds", "gain over its start", "tokens, final", "all stages"),
+        *("training", "tokens sampled", "the paper's"),
+    ]
+    rows = []
+    for each in found:
+        seconds, tokens = spent.get(each.arm, (0.0, 0))
+        # The paper's figures are of its own sets and sizes: beside others they would say nothing.
+        printed = experiment.arms[each.arm].paper if experiment.scale == "full" else {}
+        against = _signed(each.difference, each.difference_interval)
+        against += "" if each.p_value is None else f", p = {each.p_value:.2g}"
+        rows.append(
+            [
+                each.arm,
+                _with_interval(each.pass_at_1, each.interval),
+                MISSING if each.std is None else f"± {_points(each.std)}",
+                _with_interval(each.better, each.better_interval),
+                MISSING if each.otherwise is None else _points(each.otherwise),
+                *(_points(each.own[column]) if column in each.own else MISSING for column in own),
+                against,
+                _signed(each.difference, each.by_seed),
+                _signed(each.gain, each.gain_interval),
+                f"{each.final:.0f}",
+                f"{each.total:.0f}",
+                clock(seconds) if tokens else MISSING,
+                f"{tokens:,}" if tokens else MISSING,
+                printed.get(each.task, MISSING),
+            ]
+        )
+    return columns, rows
+
+
+def _with_interval(share: float | None, interval: Interval | None) -> str:
+    if share is None or interval is None:
+        return MISSING
+    return f"{_points(share)} [{_points(interval[0])}, {_points(interval[1])}]"
+
+
+def _signed(share: float | None, interval: Interval | None) -> str:
+    """A difference in percentage points; without an interval where one seed cannot have any."""
+    if share is None:
+        return MISSING
+    shown = [f"{100 * value:+.1f}" for value in (share, *(interval or ()))]
+    return shown[0] if interval is None else f"{shown[0]} [{shown[1]}, {shown[2]}]"
+
+
+def _points(share: float) -> str:
+    return f"{100 * share:.1f}"
+
+
+def _spent(records: Sequence[Record]) -> dict[str, tuple[float, int]]:
+    """Seconds and sampled tokens of each trained arm's training, all seeds together."""
+    found: dict[str, tuple[float, int]] = {}
+    for record in records:
+        if training := record["training"]:
+            seconds, tokens = found.get(record["arm"], (0.0, 0))
+            found[record["arm"]] = (seconds + training["seconds"], tokens + training["tokens"])
+    return found
+
+
+def to_json(experiment: Experiment, records: Sequence[Record]) -> dict[str, Any]:
+    """Everything: the experiment, each arm on each task, and what every seed was measured to be."""
+    return {
+        "experiment": experiment.model_dump(mode="json"),
+        "arms": [each.__dict__ for each in findings(experiment, records)],
+        "training": {arm: {"seconds": s, "tokens": t} for arm, (s, t) in _spent(records).items()},
+        "records": list(records),
+    }
+
+
+def draw(experiment: Experiment, records: Sequence[Record], path: Path) -> None:
+    """Accuracy against the length of final answers, a panel for each task, an arm a point with its interval."""
+    from matplotlib.figure import Figure
+    from matplotlib.ticker import PercentFormatter
+
+    found = findings(experiment, records)
+    tasks = list(dict.fromkeys(each.task for each in found))
+    figure = Figure(figsize=(5.5 * min(3, len(tasks)), 4.2 * -(-len(tasks) // 3)), layout="constrained")
+    for place, task in enumerate(tasks, 1):
+        panel = figure.add_subplot(-(-len(tasks) // 3), min(3, len(tasks)), place)
+        for number, each in enumerate(each for each in found if each.task == task):
+            below, above = max(0.0, each.pass_at_1 - each.interval[0]), max(0.0, each.interval[1] - each.pass_at_1)
+            style: dict[str, Any] = {"fmt": "os^Dvp"[number // 10 % 6], "color": f"C{number % 10}", "capsize": 3}
+            panel.errorbar([each.final], [each.pass_at_1], yerr=[[below], [above]], label=each.arm, **style)
+        panel.set_title(f"{task}: pass@1 of {found[0].n} problems", fontsize="medium")
+        panel.set_xlabel("mean tokens of the final answer")
+        panel.yaxis.set_major_formatter(PercentFormatter(1.0))
+        panel.legend(fontsize="x-small")
+    figure.savefig(path, dpi=120)
+
+
+def write_findings(experiment: Experiment, records: Sequence[Record], out: Path) -> list[Path]:
+    """Write the table, the figure (where matplotlib is installed) and the JSON; their paths."""
+    with write_errors(f"to {out}"):
+        write_whole(out / TABLE, table(experiment, records))
+        text = json.dumps(to_json(experiment, records), indent=1, ensure_ascii=False, allow_nan=False)
+        write_whole(out / RESULTS, text + "\n")
+        if importlib.util.find_spec("matplotlib") is not None:
+            draw(experiment, records, out / FIGURE)
+    return [path for name in (TABLE, FIGURE, RESULTS) if (path := out / name).is_file()]

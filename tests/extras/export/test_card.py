@@ -1,0 +1,98 @@
+"""The lines of a model card that load a seat: run as they stand, they give what the seat says in its run."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from lite_selfplay import RunConfig, train
+from lite_selfplay.data import Sampling
+from lite_selfplay.extras.export.card import export_card, serving
+from lite_selfplay.extras.export.exporting import export
+from lite_selfplay.extras.export.request import ask
+from lite_selfplay.extras.talk.speakers import speakers_of
+from lite_selfplay.runs.folder import RunFolder
+from lite_selfplay.runs.report.card import loading
+
+PROMPT = "Which letter?"
+
+
+@pytest.fixture(scope="module", params=["4bit", "fp32"])
+def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run whose seats are far from their base, which is computed in float32 on every machine."""
+    model = {"name": "tiny", "precision": request.param, "compute_dtype": "fp32"}
+    sizes = {"group_size": 2, "problems_per_step": 1, "steps": 1, "max_completion_tokens": 8}
+    seats = {seat: {"init": "gaussian", "init_std": 0.3, "rank": 4} for seat in "AB"}
+    folder = tmp_path_factory.mktemp("card") / "run"
+    return train(RunConfig(game="agon", model=model, tasks="letters", run_dir=folder, seats=seats, **sizes)).path
+
+
+def lines_of(folder: Path) -> str:
+    """The Python in a folder's card."""
+    card = (folder / "README.md").read_text()
+    (snippet,) = re.findall(r"^```python\n(.*?)\n```$", card, re.DOTALL | re.MULTILINE)
+    return snippet.replace("FOLDER", str(folder))
+
+
+def scored(snippet: str, ids: list[int]) -> Any:
+    """The log-probabilities of the tokens after the first, by the model that these lines load."""
+    names: dict[str, Any] = {}
+    exec(snippet, names)
+    with torch.no_grad():
+        found = names["model"](torch.tensor([ids])).logits[0].log_softmax(-1)
+    assert names["tokenizer"](PROMPT)["input_ids"]
+    return found[:-1].gather(-1, torch.tensor(ids[1:])[:, None])[:, 0]
+
+
+def test_the_lines_of_a_card_load_the_seat_in_the_runs_precision(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    export(run, "A", out=tmp_path / "out", verify=False)
+    with speakers_of(run) as speakers:
+        (stage,) = speakers.say("A", PROMPT, Sampling(temperature=0.0, max_tokens=8))
+    said = stage.completion
+    ids, first = [*said.prompt_ids, *said.token_ids], len(said.prompt_ids) - 1
+    for folder in (run, tmp_path / "out"):
+        monkeypatch.chdir(folder)
+        own = scored(lines_of(folder), ids)[first:]
+        assert own.tolist() == pytest.approx(list(said.logprobs), abs=0.01), folder
+        if "nf4" in lines_of(folder):  # over the base's own weights it is another model
+            other = scored(lines_of(folder).replace(", quantization_config=nf4", ""), ids)[first:]
+            assert (other - torch.tensor(said.logprobs)).abs().max() > 0.05
+
+
+def config(model: dict[str, Any], **seat: Any) -> RunConfig:
+    return RunConfig(game="agon", model=model, tasks="letters", seats={"A": seat, "B": seat})
+
+
+@pytest.mark.parametrize(
+    ("model", "lines"),
+    [
+        ({"name": "tiny", "precision": "bf16"}, ["dtype = torch.bfloat16", 'resolve("tiny").path, dtype=dtype\n']),
+        ({"name": "Qwen3-4B", "compute_dtype": "fp16"}, ["dtype = torch.float16", "bnb_4bit_compute_dtype=dtype"]),
+        ({"name": "Qwen3-4B"}, ["dtype = torch.bfloat16 if torch.cuda.is_available() else torch.float32"]),
+        ({"name": "me/x", "trust_remote_code": True}, ['"me/x", dtype=dtype, quantization_config=nf4, revision="f00"']),
+        ({"name": "me/x", "trust_remote_code": True}, [', trust_remote_code=True)', ', trust_remote_code=True\n']),
+    ],
+)  # fmt: skip
+def test_the_lines_that_load_a_seat(model: dict[str, Any], lines: list[str]):
+    found = loading(config(model), "adapters/A", "f00" if model["name"] == "me/x" else None)
+    compile(found.strip("`").removeprefix("python"), "snippet", "exec")
+    for line in lines:
+        assert line in found
+
+
+@pytest.mark.parametrize(
+    ("rank", "precision", "more"),
+    [(4, "bf16", ""), (16, "4bit", " --quantization bitsandbytes"), (24, "fp16", " --max-lora-rank 32")],
+)
+def test_what_serves_an_adapter(run: Path, tmp_path: Path, rank: int, precision: str, more: str):
+    from dataclasses import replace
+
+    asked = ask(RunFolder(run), "A", "peft", tmp_path / "out", False)
+    asked = replace(asked, config=config({"name": "Qwen3-0.6B", "precision": precision}, rank=rank))
+    (command,) = serving(asked, "DIR", "Qwen/Qwen3-0.6B", "f00")
+    assert command == f"vllm serve Qwen/Qwen3-0.6B --revision f00 --enable-lora --lora-modules A=DIR{more}"
+    assert command.replace("DIR", "FOLDER") in export_card(asked, "f00", {}, "")

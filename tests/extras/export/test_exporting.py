@@ -1,0 +1,358 @@
+"""Exports of the random model, read by the tools they are for; and what is left after a failure, which is nothing."""
+
+import errno
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import jinja2
+import pytest
+
+from lite_selfplay.errors import (
+    ConfigError,
+    Interrupted,
+    RequestError,
+    RunFolderError,
+    SaveFailed,
+    UnknownNameError,
+    VerificationFailed,
+)
+from lite_selfplay.extras.export import forms, verification
+from lite_selfplay.extras.export.exporting import export
+from lite_selfplay.models import sources
+from lite_selfplay.models.chat import DATE
+from lite_selfplay.models.sources import ResolvedModel, resolve
+from lite_selfplay.runs.evaluating import evaluate
+
+MakeRun = Callable[..., Path]
+FAST = {"verify": False}
+
+
+def test_an_adapter_loads_in_peft_and_is_the_seat(make_run: MakeRun, tmp_path: Path):
+    said: list[str] = []
+    run, out = make_run(), tmp_path / "new" / "out"
+    made = export(run, "A", out=out, progress=said.append)
+    found = made.verification
+    assert found is not None
+    assert found.failures == []
+    assert found.reader == "PEFT"
+    assert (found.prompts_same, found.questions) == (20, 20)
+    assert found.base_difference > 20 * found.mean_difference
+    assert f"PEFT: {found.sentence()}" in said
+    names = {path.name for path in out.iterdir()}
+    assert {"README.md", "adapter_config.json", "adapter_model.safetensors", "tokenizer.json"} < names
+    assert json.loads((out / "verification.json").read_text()) == found.to_json()
+    assert json.loads((out / "generation_config.json").read_text())["max_new_tokens"] == 16
+    card = (out / "README.md").read_text()
+    assert found.sentence() in card
+    assert "seat `A` of a run of\nagon after 1 step, which played `drafter`, over `tiny`." in card
+    assert [path.name for path in out.parent.iterdir()] == ["out"]
+    assert oct((out / "adapter_model.safetensors").stat().st_mode)[-3:] == "644"
+    with pytest.raises(ConfigError, match=r"out exists already and is not overwritten: choose another --out"):
+        export(run, "A", out=out)
+
+
+def test_a_merged_model_is_the_seat(make_run: MakeRun, tmp_path: Path):
+    made = export(make_run(precision="fp32"), "B", to="merged", out=tmp_path / "out")
+    assert made.verification is not None
+    assert made.verification.failures == []
+    assert made.verification.reader == "transformers"
+    config = json.loads((tmp_path / "out" / "config.json").read_text())
+    assert config["dtype"] == "bfloat16"
+    assert "quantization_config" not in config
+
+
+def test_a_gguf_folder_is_the_seat_where_llama_cpp_is_there_to_say_so(make_run: MakeRun, tmp_path: Path):
+    made = export(make_run(precision="fp32", game="grpo"), to="gguf", out=tmp_path / "out")
+    assert made.seat == "solver"  # the only one
+    assert (tmp_path / "out" / "grpo-tiny-solver-f16.gguf").exists()
+    lines = (tmp_path / "out" / "Modelfile").read_text().splitlines()
+    assert lines[0] == "FROM ./grpo-tiny-solver-f16.gguf"
+    assert {"PARAMETER temperature 1", "PARAMETER top_k 0", "PARAMETER num_predict 16"} <= set(lines)
+    card = (tmp_path / "out" / "README.md").read_text()
+    if find_spec("xllamacpp") is None:
+        assert made.verification is None
+        assert "Not verified: llama.cpp is not here" in card
+    else:
+        assert made.verification is not None
+        assert made.verification.failures == []
+        assert "Verified: llama.cpp" in card
+
+
+def test_a_seat_of_a_checkpoint_is_that_of_its_step(make_run: MakeRun, tmp_path: Path):
+    run = make_run()
+    export(run, "A", out=tmp_path / "now", **FAST)
+    export(run, "A@1", out=tmp_path / "then", **FAST)
+    now, then = ((tmp_path / name / "adapter_model.safetensors").read_bytes() for name in ("now", "then"))
+    assert now == then == (run / "checkpoints" / "step-1" / "adapters" / "A" / "adapter_model.safetensors").read_bytes()
+    with pytest.raises(UnknownNameError, match="unknown seat 'A@7'"):
+        export(run, "A@7", out=tmp_path / "out")
+    with pytest.raises(RunFolderError, match="has no best checkpoint"):
+        export(run, "A@best", out=tmp_path / "out")
+
+
+def test_what_was_measured_of_these_very_weights_stands_on_the_card(make_run: MakeRun, tmp_path: Path):
+    run = shutil.copytree(make_run(precision="fp32"), tmp_path / "run")
+    evaluate(run, "letters", mode="single", limit=3, seats=("A", "base"))
+    export(run, "A", out=tmp_path / "a", **FAST)
+    export(run, "B", out=tmp_path / "b", **FAST)
+    assert "|  | single-letters-3 |" in (tmp_path / "a" / "README.md").read_text()
+    (run / "adapters" / "A" / "adapter_model.safetensors").write_bytes(
+        (run / "adapters" / "B" / "adapter_model.safetensors").read_bytes()
+    )
+    evaluated = next((run / "eval").glob("single-letters-3.json"))
+    result = json.loads(evaluated.read_text())
+    result["weights"] = {"A": "of other weights"}
+    evaluated.write_text(json.dumps(result))
+    export(run, "A", out=tmp_path / "other", **FAST)
+    assert "Nothing: no figure in this folder" in (tmp_path / "other" / "README.md").read_text()
+
+
+def test_an_export_names_no_folder_of_this_machine(make_run: MakeRun, tmp_path: Path):
+    base = shutil.copytree(resolve("tiny").path, tmp_path / "private" / "my-base")
+    made = make_run(precision="fp32", name=str(base))
+    export(made, "A", out=tmp_path / "out", **FAST)
+    for file in (tmp_path / "out").iterdir():
+        assert b"private" not in file.read_bytes(), file.name
+    assert json.loads((tmp_path / "out" / "adapter_config.json").read_text())["base_model_name_or_path"] == "my-base"
+
+
+def test_a_base_from_a_hub_goes_by_the_hubs_name(make_run: MakeRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    from_hub = ResolvedModel("tiny", resolve("tiny").path, "hub:me/tiny@f00")
+    monkeypatch.setattr(sources, "resolve", lambda name, **options: from_hub)
+    run = make_run(precision="fp32", threads=1)
+    commands = export(run, "A", out=tmp_path / "out", **FAST).commands
+    own, exported = (
+        json.loads((folder / "adapter_config.json").read_text())
+        for folder in (run / "adapters" / "A", tmp_path / "out")
+    )
+    assert own["base_model_name_or_path"] == exported["base_model_name_or_path"] == "me/tiny"
+    assert exported["revision"] == "f00"
+    assert commands[0] == f"vllm serve me/tiny --revision f00 --enable-lora --lora-modules A={tmp_path / 'out'}"
+
+
+def test_the_commands_to_paste(make_run: MakeRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(tmp_path)
+    tiny = resolve("tiny").path
+    assert export(make_run(), "A@1", **FAST).commands == [
+        f"vllm serve {tiny} --enable-lora --lora-modules A=exports/run-A-1-peft --quantization bitsandbytes",
+        "hf upload run-A-1-peft exports/run-A-1-peft . --private",
+    ]
+    assert export(make_run(precision="fp32"), "B", to="merged", out="o", **FAST).commands == [
+        "transformers serve o",
+        "vllm serve o",
+        "hf upload o o . --private",
+    ]
+    assert export(make_run(precision="fp32"), "B", to="gguf", out="my o", **FAST).commands == [
+        "llama-server -m 'my o'/agon-tiny-B-f16.gguf --jinja",
+        "ollama create agon-tiny-b-f16 -f 'my o'/Modelfile",
+        "hf upload my-o 'my o' . --private",
+    ]
+
+
+def test_files_of_another_model_fail_and_stay_for_a_look(make_run: MakeRun, tmp_path: Path, monkeypatch):
+    def wrong(folder: Path, *rest: Any) -> None:
+        from safetensors.torch import load_file, save_file
+
+        write(folder, *rest)
+        file = folder / "adapter_model.safetensors"
+        save_file({name: -t if "lora_B" in name else t for name, t in load_file(file).items()}, file)
+
+    write = forms.write_adapter
+    monkeypatch.setattr(forms, "write_adapter", wrong)
+    with pytest.raises(
+        VerificationFailed, match=r"is not the same model as seat A: mean .delta. \S+ is more than 0.01"
+    ):
+        export(make_run(precision="fp32"), "A", out=tmp_path / "out")
+    assert json.loads((tmp_path / "out" / "verification.json").read_text())["passed"] is False
+    assert "FAILED" in (tmp_path / "out" / "README.md").read_text()
+
+
+# Requests that are wrong
+
+
+@pytest.mark.parametrize(
+    ("seat", "options", "error", "words"),
+    [
+        (None, {}, RequestError, "has the seats A, B: say which one, after the run"),
+        ("C", {}, UnknownNameError, "unknown seat 'C'"),
+        ("A", {"to": "onnx"}, ConfigError, "to peft, merged, gguf, not to 'onnx'"),
+    ],
+)  # fmt: skip
+def test_a_wrong_request(make_run: MakeRun, tmp_path: Path, seat, options, error, words):
+    with pytest.raises(error, match=words):
+        export(make_run(), seat, out=tmp_path / "out", **options)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_run_that_is_none_or_has_no_adapter_or_another_base(make_run: MakeRun, tmp_path: Path):
+    with pytest.raises(RunFolderError, match="is not a run folder"):
+        export(tmp_path, "A")
+    run = tmp_path / "run"
+    shutil.copytree(make_run(), run)
+    shutil.rmtree(run / "adapters" / "A")
+    with pytest.raises(
+        RunFolderError, match="has no adapter of seat 'A': a run writes its adapters at its checkpoints"
+    ):
+        export(run, "A", out=tmp_path / "out")
+    (run / "environment.json").write_text('{"base": "tiny:0"}')
+    with pytest.raises(RunFolderError, match=r"was made over the base 'tiny:0'; tiny is 'tiny:1' now"):
+        export(run, "B", out=tmp_path / "out")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["run"]
+
+
+def test_damaged_weights_are_named(make_run: MakeRun, tmp_path: Path):
+    run = tmp_path / "run"
+    shutil.copytree(make_run(), run)
+    (run / "adapters" / "A" / "adapter_model.safetensors").write_bytes(b"x" * 100)
+    with pytest.raises(RunFolderError, match=r"adapter_model.safetensors is no safetensors file, or is damaged"):
+        export(run, "A", out=tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+# Nothing half
+
+
+def fails(error: BaseException) -> Callable[..., None]:
+    def write(folder: Path, *rest: Any) -> None:
+        (folder / "half").write_text("half")
+        raise error
+
+    return write
+
+
+@pytest.mark.parametrize(
+    ("error", "raised", "words"),
+    [
+        (OSError(errno.ENOSPC, "No space left on device"), SaveFailed, "No space left on device.*Nothing was left"),
+        (OSError(errno.EIO, "Input/output error"), SaveFailed, "cannot write .*out: Input/output error. Nothing"),
+        (RequestError("no such thing"), RequestError, "no such thing"),
+        (KeyboardInterrupt(), KeyboardInterrupt, "^$"),
+    ],
+)  # fmt: skip
+def test_an_export_that_fails_leaves_nothing(make_run: MakeRun, tmp_path: Path, monkeypatch, error, raised, words):
+    monkeypatch.setattr(forms, "write_adapter", fails(error))
+    with pytest.raises(raised, match=words):
+        export(make_run(), "A", out=tmp_path / "new" / "out", **FAST)
+    assert list((tmp_path / "new").iterdir()) == []
+
+
+def test_a_disk_that_is_full_while_weights_are_written(make_run: MakeRun, tmp_path: Path):
+    """A file system of 16 KB, which the adapter does not fit into."""
+    small = tmp_path / "small"
+    small.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", "size=16k", "tmpfs", str(small)]
+    if not shutil.which("mount") or subprocess.run(command, capture_output=True, check=False).returncode:
+        pytest.skip("needs the right to mount a file system")
+    try:
+        for form in ("peft", "merged", "gguf"):
+            with pytest.raises(SaveFailed, match=r"cannot write .*No space left on device"):
+                export(make_run(precision="fp32"), "A", to=form, out=small / "out", **FAST)
+            assert list(small.iterdir()) == []
+    finally:
+        subprocess.run(["umount", "-l", str(small)], check=True)
+
+
+def test_a_folder_that_comes_to_be_meanwhile_is_not_overwritten(make_run: MakeRun, tmp_path: Path, monkeypatch):
+    def write(folder: Path, *rest: Any) -> None:
+        (tmp_path / "out").mkdir()
+
+    monkeypatch.setattr(forms, "write_adapter", write)
+    with pytest.raises(ConfigError, match="has come to be in the meantime"):
+        export(make_run(), "A", out=tmp_path / "out", **FAST)
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+@pytest.fixture
+def asked_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The seat's own answers, without a model."""
+    question = {"prompt": "Q", "prompt_ids": [1, 2], "token_ids": [7], "logprobs": [-0.5], "base_logprobs": [-0.5]}
+    monkeypatch.setattr(verification, "ask_seat", lambda *arguments: [question])
+
+
+def test_a_signal_while_another_tool_reads_leaves_nothing(
+    make_run: MakeRun, tmp_path: Path, monkeypatch, asked_at_once
+):
+    def ask(request: Any, poll: Callable[[], None]) -> Any:
+        assert (Path(request["folder"]) / "adapter_model.safetensors").exists()
+        os.kill(os.getpid(), signal.SIGINT)
+        poll()
+        raise AssertionError("went on")
+
+    monkeypatch.setattr(verification, "read_back", ask)
+    with pytest.raises(Interrupted, match="stopped by SIGINT"):
+        export(make_run(), "A", out=tmp_path / "out")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.long
+@pytest.mark.skipif(os.name != "posix", reason="kills a process")
+def test_a_killed_export_leaves_nothing_under_its_name_and_the_next_one_clears_up(make_run: MakeRun, tmp_path: Path):
+    code = (
+        "import sys, time\n"
+        "from lite_selfplay.extras.export import exporting, forms\n"
+        "write = forms.write_adapter\n"
+        "def slow(folder, *rest):\n"
+        "    write(folder, *rest)\n"
+        "    print('written', flush=True)\n"
+        "    time.sleep(60)\n"
+        "forms.write_adapter = slow\n"
+        f"exporting.export({str(make_run())!r}, 'A', out={str(tmp_path / 'out')!r}, verify=False)\n"
+    )
+    process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "written\n"
+    process.kill()
+    process.wait()
+    process.stdout.close()
+    (left,) = tmp_path.iterdir()
+    assert left.name.startswith(".out.partial-")
+    alive = tmp_path / left.name.replace(str(process.pid), str(os.getppid()))
+    alive.mkdir()  # of a process that goes on
+    export(make_run(), "A", out=tmp_path / "out", **FAST)
+    assert {path.name for path in tmp_path.iterdir()} == {"out", alive.name}
+
+
+def test_without_verification_nothing_is_claimed(make_run: MakeRun, tmp_path: Path):
+    began = time.monotonic()
+    made = export(make_run(), "B", out=tmp_path / "out", **FAST)
+    assert made.verification is None
+    assert not (tmp_path / "out" / "verification.json").exists()
+    assert "Not verified" in (tmp_path / "out" / "README.md").read_text()
+    assert time.monotonic() - began < 60
+
+
+def test_a_model_of_its_own_code_stays_where_it_is(make_run: MakeRun, tmp_path: Path):
+    run = tmp_path / "run"
+    shutil.copytree(make_run(), run)
+    config = run / "config.yaml"
+    config.write_text(config.read_text().replace("trust_remote_code: false", "trust_remote_code: true"))
+    with pytest.raises(ConfigError, match="read that code, and if you trust it give --trust-remote-code again"):
+        export(run, "A", out=tmp_path / "out")
+    with pytest.raises(ConfigError, match="only --to peft leaves where it is"):
+        export(run, "A", to="merged", out=tmp_path / "out", trust_remote_code=True)
+
+
+# Templates
+
+
+def rendered(template: str | None, **arguments: object) -> str:
+    return jinja2.Template(template or "").render(**arguments)
+
+
+def test_the_runs_switches_are_in_the_template_and_an_argument_still_wins():
+    template = "{{ date_string }} {% if enable_thinking %}thinks{% else %}answers{% endif %}"
+    assert rendered(forms.with_switches(template, "off")) == f"{DATE} answers"
+    assert rendered(forms.with_switches(template, "on")) == f"{DATE} thinks"
+    switched = forms.with_switches(template, "on")
+    assert rendered(switched, enable_thinking=False, date_string="today") == "today answers"
+    assert forms.with_switches("{{ enable_thinking }}", "auto") == "{{ enable_thinking }}"
+    assert forms.with_switches(None, "on") is None

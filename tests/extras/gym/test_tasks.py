@@ -1,0 +1,163 @@
+"""Problems of reasoning-gym: its rows, the same in every process, with what the scorer needs."""
+
+import importlib.util
+import os
+import subprocess
+import sys
+
+import pytest
+
+from lite_selfplay.errors import TaskError, UnknownNameError
+from lite_selfplay.extras.gym.tasks import SIZE
+from lite_selfplay.tasks import content_key, evaluation_set, held_out_side, load_task
+from lite_selfplay.tasks.base import derived_seed
+
+DATASETS = ["chain_sum", "leg_counting", "spell_backward", "gcd", "basic_arithmetic", "n_queens"]
+
+installed = pytest.mark.skipif(importlib.util.find_spec("reasoning_gym") is None, reason="needs reasoning-gym")
+
+
+@installed
+@pytest.mark.parametrize("name", DATASETS)
+def test_a_problem_is_a_row_of_the_data_set(name):
+    task = load_task(f"reasoning-gym:{name}", seed=5)
+    assert (task.name, task.procedural, len(task.problems)) == (f"reasoning-gym:{name}", True, SIZE)
+    problem = task.problems[3]
+    entry = problem.extra["entry"]
+    assert problem.id == f"{name}-3"
+    assert problem.kind == "reasoning-gym"
+    assert problem.text == entry["question"].strip()
+    assert problem.answer == entry["answer"]
+    assert (problem.extra["dataset"], problem.extra["options"]) == (name, {})
+    assert entry["metadata"]["source_dataset"] == name
+
+
+@installed
+@pytest.mark.parametrize("name", DATASETS)
+def test_the_sides_never_overlap_whatever_the_seeds(name):
+    training = [p for seed in (0, 1) for p in load_task(f"reasoning-gym:{name}", seed=seed).problems[:40]]
+    held_out = [p for s in (0, 2) for p in load_task(f"reasoning-gym:{name}", seed=s, held_out=True).problems[:20]]
+    assert not any(held_out_side(content_key(problem)) for problem in training)
+    assert all(held_out_side(content_key(problem)) for problem in held_out)
+
+
+@installed
+def test_the_first_attempt_is_the_row_of_its_index():
+    from reasoning_gym import create_dataset
+
+    rows = create_dataset("gcd", seed=derived_seed(5, "reasoning-gym", "gcd") % 2**31, size=SIZE)
+    first = {index: rows[index] for index in range(50)}
+    kept = [index for index, row in first.items() if not held_out_side(" ".join(row["question"].casefold().split()))]
+    assert 30 < len(kept) < 50
+    problems = load_task("reasoning-gym:gcd", seed=5).problems
+    assert [problems[index].text for index in kept] == [first[index]["question"] for index in kept]
+
+
+@installed
+def test_options_are_the_data_sets_own():
+    problems = load_task("reasoning-gym:chain_sum,min_terms=5,max_terms=5,allow_negation=true").problems[:30]
+    assert {problem.extra["entry"]["metadata"]["num_terms"] for problem in problems} == {5}
+    assert any("-" in str(problem.answer) for problem in problems)
+    assert problems[0].extra["options"] == {"min_terms": 5, "max_terms": 5, "allow_negation": True}
+    # A slash in an option makes no file of it.
+    problems = load_task("reasoning-gym:basic_arithmetic,operators=+/").problems[:30]
+    assert any("/" in problem.text for problem in problems)
+    assert not any("*" in problem.text for problem in problems)
+
+
+@installed
+def test_a_data_set_that_fails_to_make_a_row_is_named():
+    # Its generator has nothing to put in place of a division that leaves a rest.
+    with pytest.raises(TaskError, match=r"basic_arithmetic cannot make its problem \d+: Cannot choose from an empty"):
+        list(load_task("reasoning-gym:basic_arithmetic,operators=/,max_terms=2").problems)
+
+
+@installed
+def test_the_seed_chooses_the_rows():
+    one, same, other = ([p.text for p in load_task("reasoning-gym:gcd", seed=s).problems[:20]] for s in (1, 1, 2))
+    assert one == same
+    assert set(one).isdisjoint(other)
+
+
+@installed
+def test_rows_are_the_same_in_another_process():
+    code = "from lite_selfplay.tasks import load_task\n" + "".join(
+        f"print([repr(p) for p in load_task('reasoning-gym:{name}', seed=3).problems[:5]])\n" for name in DATASETS
+    )
+    environment = {**os.environ, "PYTHONHASHSEED": "1" if os.environ.get("PYTHONHASHSEED") == "2" else "2"}
+    command = [sys.executable, "-c", code]
+    said = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=True).stdout
+    rows = [[repr(p) for p in load_task(f"reasoning-gym:{name}", seed=3).problems[:5]] for name in DATASETS]
+    assert said.splitlines() == [str(row) for row in rows]
+
+
+@installed
+def test_problems_without_a_reference_answer():
+    assert load_task("reasoning-gym:rubiks_cube").problems[0].answer is None
+
+
+@installed
+def test_a_small_data_set_gives_all_it_has():
+    chosen = evaluation_set(load_task("reasoning-gym:gcd,max_value=4", held_out=True), 500)
+    assert 0 < len({content_key(problem) for problem in chosen}) == len(chosen) < 16
+
+
+@installed
+def test_data_sets_that_are_not_reproducible_are_refused(monkeypatch):
+    with pytest.raises(TaskError, match="list_functions ignores the seed"):
+        load_task("reasoning-gym:list_functions")
+    monkeypatch.setenv("PYTHONHASHSEED", "random")
+    with pytest.raises(TaskError, match="isomorphic_strings gives other problems in each process"):
+        load_task("reasoning-gym:isomorphic_strings")
+    monkeypatch.setenv("PYTHONHASHSEED", "0")
+    assert load_task("reasoning-gym:isomorphic_strings").problems[0].answer
+
+
+@installed
+@pytest.mark.parametrize(
+    ("spec", "problem"),
+    [
+        ("reasoning-gym", "needs the name of a data set, as in reasoning-gym:chain_sum"),
+        ("reasoning-gym:", "needs the name of a data set"),
+        (
+            "reasoning-gym:chain_sum,terms=3",
+            "chain_sum has no option 'terms'; it takes min_terms, max_terms, .*negation$",
+        ),
+        ("reasoning-gym:chain_sum,size=3", "no option 'size'"),
+        ("reasoning-gym:chain_sum,seed=3", "no option 'seed'"),
+        ("reasoning-gym:chain_sum,min_terms=0", r"refuses its options \(min_terms=0\): min_terms must be positive"),
+        ("reasoning-gym:chain_sum,min_terms=many", r"refuses its options \(min_terms=many\)"),
+        ("reasoning-gym:chain_sum,gcd", "KEY=VALUE, as in letters:named=10, got 'gcd'"),
+        ("reasoning-gym:composite", r"refuses its options \(none\): Must specify at least one dataset"),
+    ],
+)
+def test_options_that_are_refused(spec, problem):
+    with pytest.raises(TaskError, match=problem):
+        load_task(spec)
+
+
+@installed
+def test_an_unknown_data_set():
+    with pytest.raises(UnknownNameError, match="unknown data set of reasoning-gym 'chainsum': did you mean chain_sum"):
+        load_task("reasoning-gym:chainsum")
+
+
+def test_without_the_package_the_command_that_installs_it_is_named(monkeypatch):
+    monkeypatch.setitem(sys.modules, "reasoning_gym", None)
+    monkeypatch.delitem(sys.modules, "reasoning_gym.factory", raising=False)
+    with pytest.raises(TaskError, match="pip install reasoning-gym"):
+        load_task("reasoning-gym:chain_sum")
+
+
+@installed
+@pytest.mark.parametrize(
+    ("name", "answer", "paid"),
+    [("coin_flip", "0", 0.9), ("game_of_life_halting", "!", 1.0), ("puzzle24", "6*4*1/1", 1.0), ("gcd", "1", 0.0)],
+)
+def test_a_data_set_that_pays_one_answer_whatever_the_problem_says_so(name, answer, paid):
+    from reasoning_gym import create_dataset
+
+    rows = create_dataset(name, seed=1, size=30)
+    share = sum(rows.score_answer(answer, row) >= 1 for row in rows) / len(rows)
+    assert share >= paid
+    assert bool(load_task(f"reasoning-gym:{name}").caution) == (share >= 0.9)

@@ -1,0 +1,137 @@
+"""A small experiment on the random model, carried out and gone on with."""
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from filelock import FileLock
+
+from lite_selfplay.errors import RunFolderError
+from lite_selfplay.extras.reproduce import conduct as conducting
+from lite_selfplay.extras.reproduce.conduct import conduct
+from lite_selfplay.extras.reproduce.experiment import ArmSection, EvaluationSection, Experiment
+from lite_selfplay.extras.reproduce.findings import write_findings
+from lite_selfplay.training.progress import Progress
+
+SMALL = Experiment(
+    name="small",
+    about="Two ways to train and one that is not trained.",
+    source="nowhere",
+    paper="another model",
+    base={
+        "model": {"name": "tiny", "precision": "fp32"},
+        "tasks": "letters",
+        "steps": 1,
+        "group_size": 2,
+        "problems_per_step": 1,
+        "max_completion_tokens": 6,
+    },
+    cold_start={"game": "self-refine", "tasks": "stories", "source": "worked", "steps": 1, "examples_per_step": 2},
+    seeds=(0, 1),
+    evaluations=(EvaluationSection(tasks="letters", limit=4),),
+    arms={
+        "one": ArmSection(game="grpo", paper={"letters": "30"}),
+        "again": ArmSection(of="one", mode="self-cascade"),
+        "two": ArmSection(game="agon", paper={"letters": "61"}),
+        "base": ArmSection(start="base"),
+        "taught": ArmSection(start="cold-start", mode="single"),
+    },
+)
+
+
+@pytest.mark.long
+def test_an_experiment_is_carried_out_and_gone_on_with(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(tmp_path)
+    out = tmp_path / "out"
+    experiment = SMALL.model_copy(update={"base": {**SMALL.base, "max_completion_tokens": 200}, "seeds": (0,)})
+    records = conduct(experiment, out, progress=Progress())
+    assert [record["arm"] for record in records] == list(SMALL.arms)
+    assert {json.loads(p.read_text())["arm"] for p in (out / "seed-0").glob("*.json")} == set(SMALL.arms)
+    assert all(len(record["evaluations"][0]["per_problem"]) == 4 for record in records)
+    # All arms were asked the same problems, and the trained ones began with the same seats.
+    assert len({json.dumps(list(record["evaluations"][0]["per_problem"])) for record in records}) == 1
+    assert {record["evaluations"][0]["data"]["asked"] for record in records} == {
+        records[0]["evaluations"][0]["data"]["asked"]
+    }
+    assert [record["evaluations"][0]["mode"] for record in records] == [
+        *("single", "self-cascade", "cascade", "single", "single"),
+    ]
+    paths = write_findings(experiment, records, out)
+    assert [path.name for path in paths] == ["table.md", "figure.png", "results.json"]
+    text = (out / "table.md").read_text()
+    assert "| two |" in text
+    assert "| 61 |" in text
+    assert "not ours: another model (nowhere)" in text
+
+    def must_not(*_: Any, **__: Any) -> None:
+        raise AssertionError("nothing is left to be done")
+
+    for name in ("train", "resume", "cold_start", "evaluate_all"):
+        monkeypatch.setattr(conducting, name, must_not)
+    assert conduct(experiment, out, progress=Progress()) == records
+    monkeypatch.undo()
+    monkeypatch.chdir(tmp_path)
+    # One arm is measured again from its finished run; what a killed run left is moved aside.
+    (out / "seed-0" / "two.json").unlink()
+    shutil.rmtree(out / "seed-0" / "two" / "checkpoints")
+    again = conduct(experiment, out, progress=Progress())
+    assert (out / "seed-0" / "two-stopped-1").is_dir()
+
+    def without_times(record: Any) -> Any:
+        return [{k: v for k, v in e.items() if k != "seconds"} for e in record["evaluations"]]
+
+    assert list(map(without_times, again)) == list(map(without_times, records))
+    with pytest.raises(RunFolderError, match="holds another experiment, or this one in another size"):
+        conduct(SMALL, out, progress=Progress())
+
+
+def test_a_folder_with_something_else_is_left_alone(tmp_path: Path):
+    (tmp_path / "thesis.txt").write_text("mine")
+    with pytest.raises(RunFolderError, match="is not empty and holds no experiment"):
+        conduct(SMALL, tmp_path, progress=Progress())
+    assert [path.name for path in tmp_path.iterdir()] == ["thesis.txt"]
+
+
+def test_each_arm_gets_the_rate_that_won_the_search_and_processes_share_the_work(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    search = {"rates": [1e-4, 1e-3], "seeds": [7, 8], "evaluations": [{"tasks": "letters:named=6", "limit": 4}]}
+    searched = Experiment(**{**SMALL.model_dump(), "seeds": (0,), "search": search})
+    # Over both seeds `one` is as good at both rates, so that it learns at the lower one; `two` at the higher, by the
+    # mean of its directions.
+    shares = {"one at 0.0001": (0.5, 0.0), "one at 0.001": (0.0, 0.5), "two at 0.0001": (0.5, 0.5)}
+    shares["two at 0.001"] = (0.5, 0.75)
+    made: list[tuple[int, str, object]] = []
+    other = FileLock(tmp_path / "out" / "seed-0" / ".one.lock")
+
+    def record(experiment: Experiment, name: str, arm: ArmSection, seed: int, *_: object) -> dict[str, Any]:
+        made.append((seed, name, arm.set.get("seats.*.lr")))
+        if experiment.name == "small" and name == "taught":
+            other.release()
+        share = shares[name][seed - 7] if name in shares else 0.0
+        seats = {"solver": {"pass_at_1": share, "tokens_final_mean": 1, "tokens_total_mean": 1, "samples": 1}}
+        directions = {"directions": {"A->B": seats["solver"]}, "mean_of_directions": share} if "two" in name else {}
+        evaluation = {"tasks": "letters", "mode": "single", "seats": seats, **directions, "temperature": 0, "top_p": 1}
+        outcome = {"solver": share, "A->B": share}
+        more = {"max_completion_tokens": 6, "samples": 1, "per_problem": {"p": outcome}}
+        return {"arm": name, "seed": seed, "training": {}, "evaluations": [{**evaluation, **more}]}
+
+    monkeypatch.setattr(conducting, "_record", record)
+    (tmp_path / "out" / "seed-0").mkdir(parents=True)
+    (tmp_path / "out" / "experiment.yaml").write_text(yaml.safe_dump(searched.model_dump(mode="json")))
+    other.acquire()  # as another process that is at work on `one`
+    records = conduct(searched, tmp_path / "out", progress=Progress())
+    tried = [(seed, f"{name} at {rate:g}", rate) for seed in (7, 8) for name in ("one", "two") for rate in (1e-4, 1e-3)]
+    assert made[:8] == tried
+    assert made[8:] == [(0, "two", 1e-3), (0, "base", None), (0, "taught", None), (0, "one", 1e-4), (0, "again", None)]
+    assert [found["arm"] for found in records] == list(searched.arms)
+    assert "| two at 0.001 | 62.5 [" in (tmp_path / "out" / "search" / "table.md").read_text()
+    # It may grow, and what is there is not done again; it may not shrink.
+    made.clear()
+    conduct(searched.model_copy(update={"seeds": (0, 1)}), tmp_path / "out", progress=Progress())
+    assert made == [(1, "one", 1e-4), (1, "again", None), (1, "two", 1e-3), (1, "taught", None)]
+    with pytest.raises(RunFolderError, match="holds another experiment"):
+        conduct(searched, tmp_path / "out", progress=Progress())

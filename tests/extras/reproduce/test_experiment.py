@@ -1,0 +1,176 @@
+"""Experiments as files say them: those that are shipped, and what is refused."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from lite_selfplay.errors import ConfigError, UnknownNameError
+from lite_selfplay.evaluation.suites import find_suite
+from lite_selfplay.extras.reproduce.conduct import require_fair
+from lite_selfplay.extras.reproduce.experiment import ArmSection, experiment_names, load_experiment
+
+SHIPPED = [
+    *("agon-code", "agon-table3", "agon-table7", "agon-table8", "all-games", "cpmobius-ablations"),
+    *("kuhn", "pasodoble-ablations", "spc-table1", "sqlm-table1", "sqlm-table3"),
+]
+TINY: dict[str, Any] = {
+    "about": "Two ways.",
+    "source": "nowhere, table 1",
+    "paper": "another model",
+    "base": {"model": "tiny", "tasks": "letters", "steps": 2, "group_size": 2, "problems_per_step": 1},
+    "evaluations": [{"tasks": "letters", "limit": 5}],
+    "arms": {"one": {"game": "grpo"}, "two": {"game": "agon", "set": {"game.reward": "coop"}}},
+}
+
+
+def test_what_is_shipped():
+    assert experiment_names() == SHIPPED
+
+
+@pytest.mark.parametrize("scale", ["full", "small", "tiny"])
+@pytest.mark.parametrize("name", SHIPPED)
+def test_a_shipped_experiment_is_whole_and_its_arms_cost_the_same(name: str, scale: str):
+    if scale == "small" and name in ("all-games", "kuhn", "spc-table1", "sqlm-table3"):
+        return  # two are small as they are; of two there is no run on two cores that could tell the arms apart
+    found = load_experiment(name, scale)
+    assert found.scale == scale
+    assert found.source
+    assert found.paper
+    require_fair(found)  # makes every arm's configuration
+    names = {task for evaluation in load_experiment(name).evaluations for task in evaluation.specs}
+    names |= {mean for e in load_experiment(name).evaluations if e.suite for mean in find_suite(e.suite).averages}
+    assert {task for arm in found.arms.values() for task in arm.paper} <= names  # no figure of a set that is not asked
+    if found.cold_start is not None:
+        assert found.cold_start_config(found.teaching(), 0, Path("run")).cold_start.enabled
+
+
+def test_the_arms_of_agons_table_share_all_but_the_method():
+    found = load_experiment("agon-table3", "small")
+    configs = [found.config(name, 1, Path("run"), Path("taught")) for name in found.trained()]
+    assert {config.run.seed for config in configs} == {1}
+    assert {config.run.init for config in configs} == {"taught"}
+    assert {config.cold_start.enabled for config in configs} == {False}
+    assert {config.run.minutes for config in (*configs, found.cold_start_config("agon", 1, Path("run")))} == {0}
+    assert len({(c.model, c.tasks, c.run.steps, c.run.group_size, c.run.problems_per_step) for c in configs}) == 1
+    assert [config.game.name for config in configs] == ["grpo", "self-refine", "agon", "agon", "agon"]
+    assert [config.game.options.get("reward") for config in configs] == [None, None, None, "coop", None]
+
+
+def written(tmp_path: Path, **changes: Any) -> str:
+    path = tmp_path / "mine.yaml"
+    path.write_text(yaml.safe_dump({**TINY, **changes}))
+    return str(path)
+
+
+def test_a_size_is_laid_over_the_whole(tmp_path: Path):
+    small = {
+        "base": {"steps": 1},
+        "seeds": [3, 4],
+        "arms": {"one": None, "two": {"set": {"game.rotate": False}}, "base": {"start": "base"}},
+    }
+    found = load_experiment(written(tmp_path, scales={"small": small}), "small")
+    assert found.seeds == (3, 4)
+    assert list(found.arms) == ["two", "base"]
+    config = found.config("two", 3, Path("run"), None)
+    assert (config.run.steps, config.run.group_size) == (1, 2)
+    other = found.having({"model": "smollm2-135m"}, {"steps": 9}).config("two", 3, Path("run"), None)
+    assert (other.model.name, other.run.steps) == ("smollm2-135m", 9)
+    assert config.game.options == {"reward": "coop", "rotate": False}
+    assert found.against == "two"
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"arms": {}}, "arms: "),
+        ({"arms": {"one": {}}}, "takes one of game"),
+        ({"arms": {"one": {"game": "grpo", "start": "base"}}}, "takes one of game"),
+        ({"arms": {"one": {"start": "base", "set": {"run.steps": 3}}}}, "takes keys to set where it is trained alone"),
+        ({"arms": {"one": {"of": "two"}}}, "arms.one.of names 'two', which is no trained arm"),
+        ({"arms": {"one": {"start": "cold-start"}}}, "arms.one is the cold start, and there is none"),
+        ({"arms": {"../one": {"game": "grpo"}}}, "an arm's name is one of a folder"),
+        ({"arms": {"cold-start": {"game": "grpo"}}}, "an arm's name is one of a folder"),
+        ({"baseline": "three"}, "baseline names 'three', which is no arm"),
+        ({"evaluations": [{"tasks": "letters", "limits": 3}]}, "evaluations.0.limits"),
+        ({"evaluations": [{"tasks": "letters", "suite": "spc"}]}, "takes tasks, or a suite in their place"),
+        ({"stepz": 3}, "stepz"),
+    ],
+)
+def test_what_is_no_experiment_is_said(tmp_path: Path, changes: dict[str, Any], sentence: str):
+    with pytest.raises(ConfigError) as caught:
+        load_experiment(written(tmp_path, **changes))
+    assert sentence in str(caught.value)
+
+
+def test_unknown_names(tmp_path: Path):
+    with pytest.raises(UnknownNameError, match="unknown experiment 'agon-table4': did you mean agon-table"):
+        load_experiment("agon-table4")
+    with pytest.raises(UnknownNameError, match="unknown scale 'huge'"):
+        load_experiment("agon-table3", "huge")
+    with pytest.raises(ConfigError, match=r"cannot read .*none\.yaml: No such file"):
+        load_experiment(str(tmp_path / "none.yaml"))
+    (tmp_path / "list.yaml").write_text("- 1\n")
+    with pytest.raises(ConfigError, match="must hold a mapping of keys"):
+        load_experiment(str(tmp_path / "list.yaml"))
+
+
+def test_arms_of_different_budgets_are_refused(tmp_path: Path):
+    arms = {"one": {"game": "grpo", "set": {"game.budget": "single"}}, "two": {"game": "agon"}}
+    with pytest.raises(ConfigError, match=r"do not have the same number of completions: one 4, two 8"):
+        require_fair(load_experiment(written(tmp_path, arms=arms)))
+
+
+def test_an_arm_with_a_bound_of_minutes_is_refused(tmp_path: Path):
+    arms = {"one": {"game": "grpo"}, "two": {"game": "agon", "set": {"minutes": 12}}}
+    with pytest.raises(ConfigError, match=r"one number of steps, and two has 12 minutes: leave out run\.minutes"):
+        require_fair(load_experiment(written(tmp_path, arms=arms)))
+
+
+def test_a_training_set_that_no_arm_draws_from_is_refused(tmp_path: Path):
+    base = {"model": "tiny", "tasks": {"train": "letters", "validation": "letters"}, "steps": 2}
+    arms = {"one": {"game": "cpmobius"}}
+    with pytest.raises(ConfigError, match=r"no arm draws from tasks\.train, letters: leave it out"):
+        require_fair(load_experiment(written(tmp_path, base=base, arms=arms)))
+    require_fair(load_experiment(written(tmp_path, base=base, arms={**arms, "two": {"game": "agon"}})))
+
+
+def test_the_arms_of_another_game_have_its_own_options_roles_and_seats():
+    found = load_experiment("cpmobius-ablations")
+    rent, own = (found.config(name, 0, Path("run"), None) for name in ("rent", "cpmobius"))
+    assert (rent.game.options, set(rent.roles), set(rent.seats)) == ({}, {"*"}, {"*"})
+    assert own.game.options["low"] == 0.2
+    assert set(own.roles) == {"coach", "player"}
+    assert rent.seats["*"] == own.seats["*"]
+
+
+def test_two_seats_are_not_taught_as_one():
+    """Self-refinement's one seat would make A and B of Agon equal."""
+    found = load_experiment("agon-table3", "small")
+    assert {name: found.teaching(name) for name in found.trained()} == {
+        "grpo": "self-refine",
+        "self-refine": "self-refine",
+        "shared opponent": "agon",
+        "coop": "agon",
+        "adv": "agon",
+    }
+    assert load_experiment("pasodoble-ablations").teaching("self-play") == "pasodoble"
+
+
+def test_one_grader_for_all_arms():
+    found = load_experiment("agon-table3")
+    (deepmath, transfer), base = found.evaluations, found.arms["zero-shot"]
+    settings = [
+        evaluation.settings(found.shared, arm)
+        for evaluation in found.evaluations
+        for arm in (base, ArmSection(game="agon"))
+    ]
+    assert {each.answer_from for each in settings} == {"block"}
+    assert (deepmath.specs, transfer.specs) == (["deepmath"], ["gsm8k", "math500"])
+    found = load_experiment("pasodoble-ablations")
+    shots = {
+        name: found.evaluations[0].settings(found.shared, found.arms[name]).shots
+        for name in ("base", "base, 0-shot", "online")
+    }
+    assert shots == {"base": 4, "base, 0-shot": 0, "online": 0}

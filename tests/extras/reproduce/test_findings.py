@@ -1,0 +1,175 @@
+"""Tables of experiments by hand numbers."""
+
+import json
+from typing import Any
+
+import pytest
+
+from lite_selfplay.extras.reproduce.experiment import ArmSection, EvaluationSection, Experiment
+from lite_selfplay.extras.reproduce.findings import findings, table, to_json
+from lite_selfplay.stats import clopper_pearson, over_seeds, paired_test
+
+EXPERIMENT = Experiment(
+    name="toy",
+    about="A toy.",
+    source="nowhere, table 1",
+    paper="a large model on a large card",
+    base={"model": "tiny"},
+    seeds=(0, 1),
+    evaluations=(EvaluationSection(tasks="sums"),),
+    arms={"solo": ArmSection(game="grpo"), "pair": ArmSection(game="agon", paper={"sums": "61, 3.5k tokens"})},
+)
+
+
+def score(outcomes: list[float], final: float, total: float) -> dict[str, Any]:
+    rate = sum(outcomes) / len(outcomes)
+    return {"pass_at_1": rate, "ci95": [0, 1], "samples": 1, "tokens_final_mean": final, "tokens_total_mean": total}
+
+
+def evaluation(seats: dict[str, list[Any]], directions: dict[str, list[Any]]) -> dict[str, Any]:
+    both = {**seats, **directions}
+    keys = [f"p{i}" for i in range(len(next(iter(both.values()))))]
+    shown = directions or seats
+    return {
+        "mode": "cascade" if directions else "single",
+        "tasks": "sums",
+        "temperature": 0.6,
+        "top_p": 0.95,
+        "max_completion_tokens": 40,
+        "n": len(keys),
+        "samples": 1,
+        "best": max(shown, key=lambda name: sum(shown[name])),
+        "pass_at_1": max(sum(row) / len(row) for row in shown.values()),
+        "seats": {name: score(row, 30, 30) for name, row in seats.items()},
+        **({"directions": {name: score(row, 20, 50) for name, row in directions.items()}} if directions else {}),
+        "per_problem": {key: {name: row[i] for name, row in both.items()} for i, key in enumerate(keys)},
+        "seconds": 2.0,
+    }
+
+
+def record(arm: str, seed: int, made: dict[str, Any], seconds: float = 60.0) -> dict[str, Any]:
+    return {
+        "arm": arm,
+        "seed": seed,
+        "training": {"steps": 2, "seconds": seconds, "tokens": 500},
+        "evaluations": [made],
+    }
+
+
+T, F = True, False
+# solo solves 1 of 4, then 2 of 4. pair: A->B solves 3 and B->A 2 of 4 in seed 0, 4 and 3 in seed 1.
+RECORDS = [
+    record("solo", 0, evaluation({"solver": [T, F, F, F]}, {})),
+    record("pair", 0, evaluation({"A": [F] * 4, "B": [F] * 4}, {"A->B": [T, T, T, F], "B->A": [T, T, F, F]})),
+    record("solo", 1, evaluation({"solver": [T, T, F, F]}, {})),
+    record("pair", 1, evaluation({"A": [F] * 4, "B": [F] * 4}, {"A->B": [T, T, T, T], "B->A": [T, T, T, F]})),
+]
+
+
+def test_several_seeds():
+    solo, pair = findings(EXPERIMENT, RECORDS)
+    assert (solo.arm, solo.task, solo.n, solo.seeds) == ("solo", "sums", 4, (0, 1))
+    assert solo.values == (0.25, 0.5)
+    assert solo.pass_at_1 == 0.375
+    spread = over_seeds([0.25, 0.5])
+    assert solo.std == spread.std
+    assert solo.interval == (0.0, 1.0)  # Student's t of two seeds reaches beyond both ends
+    assert solo.difference is None
+    # The mean over directions, not the better one: (3 + 2) / 8 and (4 + 3) / 8.
+    assert pair.values == (0.625, 0.875)
+    assert pair.pass_at_1 == 0.75
+    assert (pair.better, solo.better) == ((0.75 + 1.0) / 2, None)
+    # Of two directions each has a confidence of 97.5%, so that whichever was chosen has 95%.
+    assert pair.better_interval == (0.0, 1.0)
+    (_, one), (_, low, high) = (findings(EXPERIMENT, RECORDS[:2]), (0, *clopper_pearson(3, 4, 0.975)))
+    assert (one.better, one.better_interval) == (0.75, (low, high))
+    assert pair.difference == pytest.approx(0.375)
+    # By problem: 1, 1, 0.75, 0.25 against 1, 0.5, 0, 0.
+    assert pair.difference_interval is not None
+    assert 0 <= pair.difference_interval[0] <= 0.375 <= pair.difference_interval[1] <= 0.75
+    assert pair.p_value is None
+    assert (pair.by_seed, pair.gain, solo.by_seed) == ((0.375, 0.375), None, None)  # 0.625 - 0.25 and 0.875 - 0.5
+    assert (pair.final, pair.total, solo.final, solo.total) == (20, 50, 30, 30)
+    assert pair.seconds == 4.0
+
+
+def test_a_gain_is_over_the_cold_start_that_the_seats_began_with():
+    arms = {
+        "begun": ArmSection(start="cold-start"),
+        "begun as two": ArmSection(start="cold-start", cold_start="agon"),
+        **EXPERIMENT.arms,
+        "pair alone": ArmSection(of="pair", mode="single"),
+    }
+    experiment = EXPERIMENT.model_copy(update={"arms": arms, "cold_start": {"game": "self-refine"}, "baseline": "pair"})
+    assert [experiment.start_of(arm) for arm in arms] == [None, None, "begun", "begun as two", "begun as two"]
+    begun = [record("begun", seed, evaluation({"solver": [T, F, F, F]}, {})) for seed in (0, 1)]
+    begun[0]["evaluations"][0]["seats"]["solver"]["pass_at_k"] = {"1": 0.25, "16": 0.5}
+    begun[0]["training"]["game"] = {"label_accuracy": 0.5}
+    first, solo, pair = findings(experiment, [*begun, *RECORDS])
+    # 0.25 and 0.5 after 0.25 and 0.25: a mean of 0.125 with a standard error of 0.125; t(1) = 12.706.
+    assert solo.gain == 0.125
+    assert solo.gain_interval == pytest.approx((0.125 - 12.7062 * 0.125, 0.125 + 12.7062 * 0.125), rel=1e-5)
+    assert (first.gain, pair.gain) == (None, None)
+    assert first.own == {"pass@16": 0.5}
+    text = table(experiment, [*begun, *RECORDS])
+    assert "| +12.5 [-146.3, +171.3] |" in text
+    assert "- begun, means over steps and seeds: label accuracy 0.5" in text
+
+
+def test_one_seed_of_single_answers_has_exact_statistics():
+    one = EXPERIMENT.model_copy(update={"seeds": (0,)})
+    rows = [
+        record("solo", 0, evaluation({"solver": [T, F, F, F, T]}, {})),
+        record("pair", 0, evaluation({"A": [T, T, T, F, F]}, {})),
+    ]
+    solo, pair = findings(one, rows)
+    assert solo.interval == clopper_pearson(2, 5)
+    assert solo.std is None
+    assert pair.p_value == paired_test([T, F, F, F, T], [T, T, T, F, F])[2]
+    assert pair.difference == pytest.approx(0.2)
+
+
+def test_the_table_names_whose_numbers_stand_beside():
+    text = table(EXPERIMENT, RECORDS)
+    header, _, solo, pair = [line for line in text.splitlines() if line.startswith("|")]
+    assert "against solo" in header
+    assert solo.startswith("| solo | 37.5 [0.0, 100.0] | ± 17.7 | - | - | - | - | - | 30 | 30 | 2:00 | 1,000 | - |")
+    assert pair.startswith("| pair | 75.0 [")
+    assert "| 87.5 [0.0, 100.0] | - | +37.5 [" in pair
+    assert pair.endswith("| +37.5 [+37.5, +37.5] | - | 20 | 50 | 2:00 | 1,000 | 61, 3.5k tokens |")
+    assert "not ours: a large model on a large card (nowhere, table 1)" in text
+    assert "4 held-out problems, 2 seeds of training, size `full`" in text
+    assert "temperature 0.6, top-p 0.95, at most 40 tokens, 1 completion a problem" in text
+
+
+def test_the_json_has_everything():
+    found = json.loads(json.dumps(to_json(EXPERIMENT, RECORDS), allow_nan=False))
+    assert [arm["arm"] for arm in found["arms"]] == ["solo", "pair"]
+    assert found["training"]["pair"] == {"seconds": 120.0, "tokens": 1000}
+    assert found["records"] == json.loads(json.dumps(RECORDS))
+    assert found["experiment"]["source"] == "nowhere, table 1"
+
+
+def test_a_mean_of_benchmarks_stands_in_a_table_of_its_own():
+    """PasoDoble's: 4 of its 6 sets at 1/2, two at 0 and 1 for the first arm; the second has all right."""
+    sets = ("aime24", "aime25", "amc", "gsm8k", "math500", "olympiadbench")
+    paper = {"solo": ArmSection(game="grpo", paper={"AVG": "38.27"}), "pair": ArmSection(start="base", shots=0)}
+    suite = (EvaluationSection(suite="pasodoble"),)
+    experiment = EXPERIMENT.model_copy(update={"seeds": (0,), "evaluations": suite, "arms": paper})
+    rows = {"aime24": [F, F], "aime25": [T, T], **{name: [T, F] for name in sets[2:]}}
+    solo = record("solo", 0, {})
+    solo["evaluations"] = [{**evaluation({"solver": row}, {}), "tasks": name} for name, row in rows.items()]
+    pair = {**solo, "arm": "pair", "training": {}}
+    pair["evaluations"] = [
+        {**evaluation({"base": [T, T]}, {}), "tasks": name, "otherwise": {"base": 0.5}} for name in sets
+    ]
+    first, second = [each for each in findings(experiment, [solo, pair]) if each.task == "AVG"]
+    assert (first.n, first.values, second.pass_at_1, second.otherwise) == (12, (0.5,), 1.0, 0.5)
+    # Four variances of 1/2 over two problems each: an error of sqrt(4 / 4) / 6 of the mean of six.
+    assert first.interval == pytest.approx((0.5 - 1.959964 / 6, 0.5 + 1.959964 / 6))
+    assert second.difference == pytest.approx(0.5)
+    assert second.difference_interval == pytest.approx((0.5 - 1.959964 / 6, 0.5 + 1.959964 / 6))
+    text = table(experiment, [solo, pair])
+    assert text.count("38.27") == 1  # beside the mean that it is of, and beside no other
+    assert "38.27" in text.partition("## AVG: 12 held-out problems")[2].splitlines()[6]
+    assert "38.27" not in table(experiment.model_copy(update={"scale": "small"}), [solo, pair])

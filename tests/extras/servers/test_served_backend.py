@@ -1,0 +1,331 @@
+"""Completions from servers: whose they are, what is made of an answer that is odd, which servers are left out."""
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from lite_selfplay.data import BASE, Sampling
+from lite_selfplay.errors import Interrupted, RequestError, RolloutsLost
+from lite_selfplay.extras.servers.backend import MOST_ADAPTERS, ServedBackend
+from lite_selfplay.extras.servers.client import Server, ServerFailed
+from lite_selfplay.models.generation.sampling import Generation, GenerationRequest
+from lite_selfplay.training.sampler_check import mean_gap
+
+from .conftest import StandIn
+
+Make = Callable[..., ServedBackend]
+PROMPTS = [[65, 66, 67, 68], [70, 71]]
+EOS = 258
+
+
+def asked(seat: str = "A", *, rows: int = 4, first: int = 0, **sampling: object) -> GenerationRequest:
+    seeds = [[first + rows * p + k for k in range(rows)] for p in range(len(PROMPTS))]
+    return GenerationRequest(seat, PROMPTS, rows, Sampling(**{"max_tokens": 8, **sampling}), seeds)  # type: ignore[arg-type]
+
+
+def ids(found: Sequence[Sequence[Generation]]) -> list[list[list[int]]]:
+    return [[one.token_ids for one in group] for group in found]
+
+
+def gap(backend: ServedBackend, seat: str, found: list[list[Generation]], temperature: float = 1.0) -> float:
+    """How far what was noted is from the trainer's own log-probabilities, in nats a token."""
+    rows = [(prompt, one.token_ids) for prompt, group in zip(PROMPTS, found, strict=True) for one in group]
+    scores = backend.score(seat, rows, temperature)
+    noted = [one.logprobs for group in found for one in group]
+    value = mean_gap(list(zip(noted, [score.logprobs for score in scores], strict=True)))
+    assert value is not None
+    return value
+
+
+def move(backend: ServedBackend, seat: str = "A", by: float = 0.05) -> None:
+    """An update of a seat."""
+    with torch.no_grad():
+        for parameter in backend.adapters.parameters(seat).values():
+            parameter.add_(by)
+    backend.adapters.moved(seat)
+
+
+# Whose completions they are
+
+
+@pytest.mark.parametrize("seat", ["A", "B", BASE])
+def test_a_completion_is_the_seats_own(servers: list[StandIn], backend_over: Make, seat: str):
+    backend = backend_over(servers)
+    found = backend.generate(asked(seat))
+    assert [len(group) for group in found] == [4, 4]
+    assert gap(backend, seat, found) < 1e-5
+    other = "B" if seat == "A" else "A"
+    assert gap(backend, other, found) > 1e-2
+    for one in (one for group in found for one in group):
+        assert 0 < len(one.token_ids) == len(one.logprobs) <= 8
+        assert (one.stop == "eos") == (one.token_ids[-1] == EOS)
+
+
+def test_the_same_seeds_give_the_same_completions_on_any_number_of_servers(servers: list[StandIn], backend_over: Make):
+    two = backend_over(servers)
+    found = two.generate(asked())
+    assert ids(two.generate(asked())) == ids(found) != ids(two.generate(asked(first=100)))
+    assert all(server.asked("/v1/completions") for server in servers), "rows are spread"
+    assert ids(backend_over(servers[:1]).generate(asked())) == ids(found)
+
+
+def test_every_state_of_a_seat_has_a_name_of_its_own(servers: list[StandIn], backend_over: Make, tmp_path: Path):
+    backend = backend_over(servers[:1])
+    found = []
+    for _ in range(3):
+        found.append(backend.generate(asked()))
+        assert gap(backend, "A", found[-1]) < 1e-5
+        move(backend)
+    assert gap(backend, "A", found[-1]) > 1e-2
+    loaded = [body["lora_name"] for body in servers[0].asked("/v1/load_lora_adapter") if body["lora_name"]]
+    assert [name.rpartition("-")[2] for name in loaded] == ["v0", "v1", "v2"]
+    assert len(set(loaded)) == 3
+    assert len(list((tmp_path / "rollouts").glob("*/*"))) == 1, "former states are deleted"
+    backend.close()
+    assert not (tmp_path / "rollouts").exists()
+
+
+def test_snapshots_speak_and_take_no_more_room_than_there_is(
+    servers: list[StandIn], backend_over: Make, tmp_path: Path
+):
+    backend = backend_over(servers[:1])
+    for number in range(MOST_ADAPTERS + 2):
+        backend.adapters.snapshot("A", f"A@{number}")
+        backend.generate(asked(f"A@{number}", rows=1))
+        move(backend, by=0.01)
+    assert len(list((tmp_path / "rollouts").glob("*/*"))) == MOST_ADAPTERS
+    found = backend.generate(asked("A@0"))
+    assert gap(backend, "A@0", found) < 1e-5 < 1e-3 < gap(backend, "A", found)
+
+
+# How they are sampled
+
+
+@pytest.mark.parametrize("temperature", [0.5, 1.5])
+def test_log_probabilities_are_those_at_the_temperature(servers: list[StandIn], backend_over: Make, temperature: float):
+    backend = backend_over(servers)
+    assert gap(backend, "A", backend.generate(asked(temperature=temperature)), temperature) < 1e-5
+
+
+def test_what_is_asked_leaves_nothing_to_the_servers_defaults(servers: list[StandIn], backend_over: Make):
+    backend = backend_over(servers[:1])
+    backend.generate(asked(rows=1, top_p=0.5, top_k=3, min_p=0.1, repetition_penalty=1.1, stop=("x", "yz")))
+    body = servers[0].asked("/v1/completions")[-1]
+    sent = {"top_p": 0.5, "top_k": 3, "min_p": 0.1, "repetition_penalty": 1.1, "stop": ["x", "yz"]}
+    sent |= {"presence_penalty": 0.0, "frequency_penalty": 0.0, "temperature": 1.0, "max_tokens": 8, "n": 1}
+    assert {key: body[key] for key in sent} == sent
+    assert body["prompt"] in PROMPTS
+    assert (body["ignore_eos"], body["stop_token_ids"]) == (True, [EOS])
+
+
+def test_a_completion_ends_with_a_stop_string(servers: list[StandIn], backend_over: Make):
+    backend = backend_over(servers[:1])
+    plain = backend.generate(asked(max_tokens=24))[0][0]
+    stop = backend._decoding.decode(plain.token_ids[3:4])  # type: ignore[misc]
+    found = backend.generate(asked(max_tokens=24, stop=(stop,)))[0][0]
+    assert found.stop == "string"
+    assert found.token_ids == plain.token_ids[: len(found.token_ids)]
+    assert len(found.token_ids) <= 4
+
+
+@pytest.mark.parametrize("temperature", [0.005, 3.0])
+def test_a_temperature_that_vllm_changes_is_refused(servers: list[StandIn], backend_over: Make, temperature: float):
+    backend = backend_over(servers[:1])
+    with pytest.raises(RequestError, match=r"vLLM samples at temperatures from 0\.01 to 2"):
+        backend.generate(asked(temperature=temperature))
+
+
+# What goes wrong
+
+ODD = ["drop", "json", "name", "lengths", "nan", "null", "positive", "vocabulary", "others", "prompt", "short"]
+FAULTS = [*({"kind": kind} for kind in ODD), *({"kind": "status", "status": status} for status in (500, 503, 429))]
+
+
+def named(fault: dict[str, object]) -> str:
+    return "-".join(map(str, fault.values()))
+
+
+@pytest.mark.parametrize("fault", FAULTS, ids=named)
+def test_what_fails_is_asked_again_and_nothing_else(servers: list[StandIn], backend_over: Make, fault: dict[str, int]):
+    backend = backend_over(servers[:1])
+    whole = backend.generate(asked())
+    before = len(servers[0].asked("/v1/completions"))
+    servers[0].fault(times=2, **fault)  # type: ignore[arg-type]
+    assert ids(backend.generate(asked())) == ids(whole)
+    assert len(servers[0].asked("/v1/completions")) == before + 8 + 2
+
+
+@pytest.mark.parametrize(
+    ("fault", "sentence"),
+    [
+        ({"kind": "drop"}, "cannot be reached, or did not answer"),
+        ({"kind": "json"}, "answers what cannot be used"),
+        pytest.param({"kind": "name"}, "another-model speaks, not lite-selfplay-", marks=pytest.mark.long),
+        pytest.param({"kind": "lengths"}, "log-probabilities of other tokens", marks=pytest.mark.long),
+        ({"kind": "nan"}, "not finite numbers of at most 0"),
+        pytest.param({"kind": "positive"}, "not finite numbers of at most 0", marks=pytest.mark.long),
+        pytest.param({"kind": "vocabulary"}, "tokens that are not of the base's 259", marks=pytest.mark.long),
+        ({"kind": "short"}, "a completion of up to 8 tokens that ends after"),
+        ({"kind": "status", "status": 500}, "HTTP status 500: .*EngineCore encountered an issue"),
+        ({"kind": "status", "status": 401}, "HTTP status 401"),
+        ({"kind": "slow", "seconds": 3}, r"did not answer .ReadTimeout"),
+    ],
+    ids=str,
+)
+def test_what_a_server_fails_at_is_asked_of_another(
+    servers: list[StandIn], backend_over: Make, fault: dict[str, int], sentence: str
+):
+    warned: list[str] = []
+    backend = backend_over(servers, warn=warned.append, timeout_s=1 if fault["kind"] == "slow" else 60)
+    whole = ids(backend.generate(asked()))
+    servers[0].fault(**fault)  # type: ignore[arg-type]
+    assert ids(backend.generate(asked())) == whole
+    (warning,) = warned
+    assert warning.startswith(f"rollouts: {servers[0].address} ")
+    before = len(servers[0].asked("/v1/completions"))
+    assert ids(backend.generate(asked())) == whole
+    assert len(servers[0].asked("/v1/completions")) == before, "nothing is asked of it while another answers"
+    servers[1].fault(**fault)  # type: ignore[arg-type]
+    with pytest.raises(RolloutsLost, match=sentence) as lost:
+        backend.generate(asked())
+    assert all(server.address in str(lost.value) for server in servers)
+    for server in servers:
+        server.fault("", 0)
+    assert ids(backend.generate(asked())) == whole
+
+
+def test_a_server_that_was_started_anew_is_given_the_adapter_again(servers: list[StandIn], backend_over: Make):
+    backend = backend_over(servers[:1])
+    whole = backend.generate(asked())
+    servers[0].fault("restart", 1)
+    assert ids(backend.generate(asked())) == ids(whole)
+    loads = [body["lora_name"] for body in servers[0].asked("/v1/load_lora_adapter") if body["lora_name"]]
+    assert len(loads) > 2
+    assert len(set(loads)) == 1
+
+
+def test_one_completion_that_always_fails_ends_it(
+    servers: list[StandIn], backend_over: Make, monkeypatch: pytest.MonkeyPatch
+):
+    """However well servers do otherwise."""
+    backend, failures = backend_over(servers), []
+    sample = Server.complete
+
+    async def complete(self: Server, adapter: Any, request: Any, vocabulary: int) -> Generation:
+        if request["seed"] == 3:
+            failures.append(self)
+            self.failures.append("is in a mood")
+            raise ServerFailed(self.address, "is in a mood")
+        return await sample(self, adapter, request, vocabulary)
+
+    monkeypatch.setattr(Server, "complete", complete)
+    with pytest.raises(RolloutsLost, match="is in a mood"):
+        backend.generate(asked())
+    assert len(failures) == 4
+    assert len(set(failures)) == 2
+
+
+def test_a_signal_ends_the_wait_at_once(servers: list[StandIn], backend_over: Make):
+    stopping = threading.Event()
+
+    def poll() -> None:
+        if stopping.is_set():
+            raise Interrupted("stopped by SIGINT")
+
+    backend = backend_over(servers, poll=poll)
+    backend.generate(asked())
+    for server in servers:
+        server.fault("slow", seconds=20)
+    threading.Timer(0.5, stopping.set).start()
+    began = time.monotonic()
+    with pytest.raises(Interrupted):
+        backend.generate(asked())
+    assert time.monotonic() - began < 10
+    stopping.clear()
+
+
+def test_no_more_rows_are_in_flight_than_may_be(
+    servers: list[StandIn], backend_over: Make, monkeypatch: pytest.MonkeyPatch
+):
+    backend, sample, most = backend_over(servers, rows_at_once=2), Server.complete, [0]
+
+    async def complete(self: Server, adapter: Any, request: Any, vocabulary: int) -> Generation:
+        most[0] = max(most[0], self.busy + 1)
+        return await sample(self, adapter, request, vocabulary)
+
+    monkeypatch.setattr(Server, "complete", complete)
+    backend.generate(asked())
+    assert most == [2]
+
+
+# What is refused before anything begins
+
+
+@pytest.mark.parametrize(
+    ("options", "start", "sentence"),
+    [
+        ({}, {"dead": True}, "cannot be reached, or did not answer"),
+        ({"model": "Qwen3-4B"}, {}, "has no base 'Qwen3-4B': it serves the-base"),
+        ({"longest": 5000}, {}, r"reads up to 4,096 tokens, .* may take 5,000: .*--max-model-len"),
+        (
+            {},
+            {"runtime_lora": False},
+            "VLLM_ALLOW_RUNTIME_LORA_UPDATING=1 .*--enable-lora --max-loras 2 --max-lora-rank 8",
+        ),
+    ],
+    ids=lambda value: str(value)[:40],
+)
+def test_a_server_that_does_not_fit_is_refused(
+    servers: list[StandIn], backend_over: Make, options: dict[str, int], start: dict[str, int], sentence: str
+):
+    servers[1].start(**start)
+    with pytest.raises(RequestError, match=sentence) as refused:
+        backend_over(servers[1:], **options)
+    assert str(refused.value).startswith(f"{servers[1].address} ")
+
+
+def test_a_server_that_does_not_see_the_folder_is_told(servers: list[StandIn], backend_over: Make):
+    backend = backend_over(servers, seen_as="/mnt/elsewhere")
+    with pytest.raises(RolloutsLost, match=r"No adapter found for /mnt/elsewhere/.* has to see "):
+        backend.generate(asked())
+
+
+def test_a_folder_of_ones_own_under_another_path(servers: list[StandIn], backend_over: Make, tmp_path: Path):
+    (tmp_path / "as the server sees it").symlink_to(tmp_path / "here", target_is_directory=True)
+    (tmp_path / "here").mkdir()
+    (tmp_path / "here" / "mine").write_text("untouched")
+    there = {"folder": str(tmp_path / "here"), "seen_as": str(tmp_path / "as the server sees it")}
+    backend = backend_over(servers, **there)
+    assert gap(backend, "A", backend.generate(asked())) < 1e-5
+    (body, *_) = [body for body in servers[0].asked("/v1/load_lora_adapter") if body["lora_name"]]
+    assert body["lora_path"].startswith(there["seen_as"])
+    backend.close()
+    assert [path.name for path in (tmp_path / "here").iterdir()] == ["mine"]
+
+
+def test_what_a_killed_start_left_is_never_spoken_and_goes(servers: list[StandIn], backend_over: Make, tmp_path: Path):
+    killed = backend_over(servers[:1])
+    killed.generate(asked())
+    (left,) = servers[0].served
+    backend = backend_over(servers[:1])
+    move(backend)
+    assert gap(backend, "A", backend.generate(asked())) < 1e-5
+    assert servers[0].asked("/v1/completions")[-1]["model"] != left
+    backend.close()
+    assert not (tmp_path / "rollouts").exists()
+
+
+def test_a_full_disk_is_said(servers: list[StandIn], backend_over: Make, monkeypatch: pytest.MonkeyPatch):
+    backend = backend_over(servers[:1])
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(backend.adapters, "save", full)
+    with pytest.raises(RolloutsLost, match=r"cannot write an adapter for the servers to .*No space left on device"):
+        backend.generate(asked())

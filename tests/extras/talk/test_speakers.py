@@ -1,0 +1,193 @@
+"""Speaking with runs of the random model: who speaks, in which words, and what the rival sees."""
+
+import json
+import os
+import shutil
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lite_selfplay import RunConfig, train
+from lite_selfplay.data import Sampling, Turn
+from lite_selfplay.errors import Interrupted, RequestError, RunFolderError, UnknownNameError
+from lite_selfplay.extras.talk.conversation import Conversation
+from lite_selfplay.extras.talk.speakers import Speakers, speakers_of
+from lite_selfplay.runs.evaluating import evaluate
+
+from .conftest import SMALL
+
+GREEDY = Sampling(temperature=0.0, max_tokens=16)
+
+
+def said(speakers: Speakers, name: str, prompt: Any, sampling: Sampling = GREEDY) -> str:
+    return speakers.say(name, prompt, sampling)[-1].completion.text
+
+
+def test_what_is_said_is_what_the_evaluation_measures(agon: Path, speakers: Speakers):
+    found = evaluate(agon, "letters", mode="cascade", limit=3, temperature=0.0, max_completion_tokens=16, write=False)
+    for number, problem in enumerate(found.problems.values()):
+        names = ("A", "B", "A->B", "B->A")
+        texts = {
+            name: said(speakers, name, problem.text if "->" in name else speakers.prompt(problem.text))
+            for name in names
+        }
+        assert texts == {name: found.rows[name][number][0].completion.text for name in names}
+        assert len(set(texts.values())) > 2  # the seats do differ
+
+
+def test_only_the_adapter_that_is_asked_speaks(speakers: Speakers, monkeypatch: pytest.MonkeyPatch):
+    backend: Any = speakers.table._loaded.backend
+    real, active = backend.adapters.speaking, list[tuple[str, object]]()
+
+    @contextmanager
+    def noted(name: str) -> Iterator[None]:
+        with real(name):
+            enabled = {m._disable_adapters for m in backend.adapters._layers()}
+            active.append((name, None if enabled == {True} else tuple(backend.adapters.model.active_adapters)))
+            yield
+
+    monkeypatch.setattr(backend.adapters, "speaking", noted)
+    for name in ("base", "A", "A->B"):
+        said(speakers, name, "?")
+    assert active == [("base", None), ("A", ("A",)), ("A", ("A",)), ("B", ("B",))]
+
+
+@pytest.mark.parametrize(("prompt", "tokens"), [("x" * 5000, 4), ("x", 4096)])
+def test_what_has_no_room_is_refused(speakers: Speakers, prompt: str, tokens: int):
+    with pytest.raises(RequestError, match="there is room for 4,096 together"):
+        speakers.say("A", prompt, Sampling(temperature=0.0, max_tokens=tokens))
+
+
+def test_a_signal_stops_an_answer_between_two_tokens_and_the_next_is_whole(
+    speakers: Speakers, monkeypatch: pytest.MonkeyPatch
+):
+    whole = said(speakers, "A", "Which?")
+    real = speakers.table.speak
+
+    def speak(*arguments: Any) -> Any:
+        os.kill(os.getpid(), signal.SIGINT)
+        return real(*arguments)
+
+    with monkeypatch.context() as signalled:
+        signalled.setattr(speakers.table, "speak", speak)
+        with pytest.raises(Interrupted, match="SIGINT"):
+            said(speakers, "A", "Which?")
+    assert said(speakers, "A", "Which?") == whole
+
+
+def test_names(speakers: Speakers):
+    assert (speakers.alone, speakers.cascades) == (("base", "A", "B"), ("A->B", "B->A"))
+    assert speakers.seats_of("base->A") == ("base", "A")  # whom the game never pairs may meet as well
+    for wrong in ("a", "A->C", "A->B->A", "", "->", "unused", "A@1"):
+        with pytest.raises(UnknownNameError):
+            speakers.seats_of(wrong)
+
+
+def test_a_conversation_is_rendered_turn_by_turn(speakers: Speakers):
+    turns = (Turn("system", "Be short."), Turn("user", "1?"), Turn("assistant", "2"), Turn("user", "3?"))
+    (stage,) = speakers.say("A", turns, GREEDY)
+    prompt = speakers.table.detokenize(stage.completion.prompt_ids)
+    assert [prompt.index(turn.text) for turn in turns] == sorted(prompt.index(turn.text) for turn in turns)
+
+
+# Checkpoints
+
+
+def test_seats_of_checkpoints_speak_beside_those_of_now(agon: Path, speakers: Speakers):
+    with speakers_of(agon, past=("base", "A@1", "A@2")) as then:
+        assert then.alone == ("base", "A", "B", "A@1", "A@2")
+        assert said(then, "A@2", "Which?") == said(then, "A", "Which?") == said(speakers, "A", "Which?")
+        assert said(then, "A@1->B", "Which?")
+    with pytest.raises(UnknownNameError, match="A@2"), speakers_of(agon, past=("A@3",)):
+        pass
+    with pytest.raises(RunFolderError, match="no best checkpoint"), speakers_of(agon, past=("A@best",)):
+        pass
+
+
+def test_the_best_checkpoint_is_the_one_that_speaks(agon: Path, tmp_path: Path):
+    folder = shutil.copytree(agon, tmp_path / "agon")
+    (folder / "checkpoints" / "best.json").write_text(json.dumps({"step": 1, "pass_at_1": 0.5}))
+    here, there = (folder / "checkpoints" / "step-1" / "adapters" / seat for seat in "AB")
+    assert (here / "adapter_model.safetensors").read_bytes() != (there / "adapter_model.safetensors").read_bytes()
+    with speakers_of(folder, past=("A@best", "A@1")) as found:
+        assert said(found, "A@best", "Which?") == said(found, "A@1", "Which?")
+
+
+def test_a_base_model_speaks_alone():
+    with speakers_of("tiny", precision="fp32") as base:
+        assert (base.alone, base.cascades) == (("base",), ())
+        assert said(base, "base", "?")
+        with pytest.raises(RequestError, match="no duel"):
+            Conversation(base, base.alone).duel("1?")
+
+
+# Conversations, of games with and without a rival
+
+
+@pytest.fixture
+def short(agon: Path) -> Iterator[Speakers]:
+    with speakers_of(agon, max_tokens=8) as found:
+        yield found
+
+
+def test_a_message_is_asked_as_in_training_and_followed_by_each_ones_own_words(short: Speakers):
+    eight = Sampling(temperature=0.0, max_tokens=8)
+    waited: list[str] = []
+    talked = Conversation(short, ("base", "A", "A->B"), waits=waited.append)
+    with pytest.raises(RequestError, match="nothing to follow"):
+        talked.follow("and?")
+    entry = talked.ask("Which letter?")
+    assert list(entry["answers"]) == waited == ["base", "A", "A->B"]
+    assert entry["answers"]["A"]["text"] == said(short, "A", short.prompt("Which letter?"), eight)
+    followed = talked.follow("and?")
+    assert list(followed["answers"]) == ["base", "A"]  # a cascade answers one problem
+    own = (Turn("user", short.prompt("Which letter?")), Turn("assistant", entry["answers"]["A"]["text"]))
+    assert followed["answers"]["A"]["text"] == said(short, "A", (*own, Turn("user", "and?")), eight)
+    plain = Conversation(short, ("A",), plain=True).ask("Which letter?")
+    assert plain["answers"]["A"]["text"] == said(short, "A", "Which letter?", eight)
+    assert json.loads(json.dumps([entry, followed])) == [entry, followed]
+
+
+def test_a_duel_shows_what_the_rival_saw(short: Speakers, monkeypatch: pytest.MonkeyPatch):
+    prompts: list[str] = []
+    real = short.table.speak
+
+    def noted(seat: str, asks: Any, *more: Any) -> Any:
+        prompts.extend(asks)
+        return real(seat, asks, *more)
+
+    monkeypatch.setattr(short.table, "speak", noted)
+    answer = Conversation(short, ("A",)).duel("Which letter?")["answers"]["A->B"]
+    draft, last = answer["stages"]
+    assert (draft["seat"], last["seat"], last["text"]) == ("A", "B", answer["text"])
+    assert draft["saw"] is None
+    assert last["saw"] in prompts[1]  # the very text that stood in the rival's prompt
+    assert answer["tokens"] == 16
+
+
+def test_what_cannot_be_asked(short: Speakers):
+    talked = Conversation(short, ("A",))
+    for text, sentence in (("  ", "nothing to ask"), ("x" * 1_000_001, "1,000,001 characters"), ("x" * 5000, "room")):
+        with pytest.raises(RequestError, match=sentence):
+            talked.ask(text)
+    assert talked.ask("short")["answers"]["A"]["finish"] in ("eos", "length")
+
+
+@pytest.mark.parametrize(("game", "cascades"), [("grpo", ()), ("self-refine", ("solver->solver",)), ("sqlm", ())])
+def test_games_without_a_rival(game: str, cascades: tuple[str, ...], tmp_path: Path):
+    run = train(RunConfig(game=game, tasks="arithmetic", run_dir=tmp_path / game, **{**SMALL, "steps": 1})).path
+    with speakers_of(run, max_tokens=8) as alone:
+        assert alone.cascades == cascades
+        talked = Conversation(alone, alone.alone)
+        assert set(talked.ask("1 + 1?")["answers"]) == set(alone.alone)
+        if cascades:
+            assert len(talked.duel("1 + 1?")["answers"][cascades[0]]["stages"]) == 2
+        else:
+            with pytest.raises(RequestError, match="no duel"):
+                talked.duel("1 + 1?")
+            with pytest.raises(RequestError, match="nobody reads another's answer"):
+                talked.duel("1 + 1?", "base->base")

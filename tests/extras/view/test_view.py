@@ -1,0 +1,375 @@
+"""What the page is told: the index of episodes, cases, answers, the server's refusals, the file to take away."""
+
+import http.client
+import json
+import os
+import re
+import threading
+from collections.abc import Callable, Iterator
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lite_selfplay.config import RunConfig
+from lite_selfplay.errors import RunFolderError
+from lite_selfplay.extras.view import answers
+from lite_selfplay.extras.view.answers import NotAsked, answer, find
+from lite_selfplay.extras.view.bundle import bundle, write_bundle
+from lite_selfplay.extras.view.index import EpisodeIndex, read_row
+from lite_selfplay.extras.view.overview import ViewedRun
+from lite_selfplay.extras.view.server import HOST, PAGE, Server, page_file
+from lite_selfplay.runs.folder import RunFolder
+
+from .conftest import LONE, SCRIPT, append, episode, pair
+
+
+def cases(run: Path, **about: Any) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = find(ViewedRun(run), {key: str(value) for key, value in about.items()})["cases"]
+    return found
+
+
+# The index
+
+
+def test_the_index_knows_the_lines_of_each_step(run: Path):
+    index = EpisodeIndex(run / "episodes.jsonl")
+    assert index.steps() == {1: 2, 2: 2, 3: 2, 4: 2}
+    assert [(number, json.loads(line)["text"]) for number, line in index.of_step(3)] == [
+        (4, "a draft at step 2"),
+        (5, "a reply at step 2"),
+    ]
+    assert index.of_step(9) == []
+    assert json.loads(index.line(7) or b"")["role"] == "challenger"
+    assert index.line(8) is None
+
+
+def test_the_index_goes_on_where_it_was_and_waits_for_whole_lines(run: Path):
+    index, file = EpisodeIndex(run / "episodes.jsonl"), run / "episodes.jsonl"
+    assert len(index.steps()) == 4
+    line = json.dumps(episode(4, "drafter", True, "late")).encode() + b"\n"
+    with file.open("ab") as opened:
+        opened.write(line[:20])
+        opened.flush()
+        assert len(index.steps()) == 4
+        opened.write(line[20:])
+    assert index.steps()[5] == 1
+    RunFolder(run).cut(2)  # what a resume does
+    assert index.steps() == {1: 2, 2: 2}
+    file.unlink()
+    assert index.steps() == {}
+
+
+def test_the_index_passes_over_what_is_no_completion(run: Path, monkeypatch: pytest.MonkeyPatch):
+    odd = [
+        b"nonsense\n",
+        b"[1]\n",
+        b'{"step": "4", "role": "x"}\n',
+        b"\xff\xfe\n",
+        b'{"step": 1, "text"\n',
+        b"[" * 9999,
+    ]
+    with (run / "episodes.jsonl").open("ab") as file:
+        file.write(b"".join(odd) + b"\n" + b'{"role": "solver", "step": 5, "text": "in another order"}\n')
+    index = EpisodeIndex(run / "episodes.jsonl")
+    assert index.steps()[5] == 1
+    assert index.damaged == 5  # one begins as a line of step 1 does: it is known, and not read
+    assert len(answers.read_rows(index.of_step(1))) == 2
+    monkeypatch.setattr("lite_selfplay.extras.view.index.LINE_LIMIT", 300)
+    short = EpisodeIndex(run / "episodes.jsonl")
+    assert short.steps()[5] == 1
+    assert short.damaged > 5
+
+
+def test_a_row_has_every_key_whatever_its_line_says():
+    row = read_row(
+        b'{"step": 1, "role": "r", "text": 3, "group": "x", "prompt": null, "reward": NaN, "problem_id": [1]}'
+    )
+    assert row is not None
+    assert (row["text"], row["prompt"], row["group"], row["sample"], row["problem_id"]) == ("", "", 0, 0, None)
+    assert row["reward"] is row["correct"] is row["advantage"] is None
+    assert read_row(b'{"step": true, "role": "r"}') is None
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="there are no pipes here")
+def test_a_pipe_for_episodes_is_refused(run: Path):
+    (run / "episodes.jsonl").unlink()
+    os.mkfifo(run / "episodes.jsonl")
+    with pytest.raises(RunFolderError, match="it is a pipe"):
+        ViewedRun(run).overview()
+
+
+# Cases
+
+
+def test_a_step_in_cases(run: Path):
+    (case,) = answer([ViewedRun(run)], "step", {"step": "1"})["cases"]
+    assert (case["kind"], case["tone"], case["flags"]) == ("the challenge was right, the draft wrong", "up", [])
+    assert [part["verdict"] for part in case["parts"]] == ["wrong", "right"]
+    whole = answer([ViewedRun(run)], "case", {"step": "1", "id": case["id"]})
+    assert whole["parts"][1]["saw"] == "The challenger saw the same, and then:"
+    assert whole["parts"][1]["seen"] == "an attempt"
+    assert whole["parts"][1]["more"] == {"draft": "0"}
+    assert whole["parts"][0]["seen"] == "1 + 1?"
+
+
+def test_filters_and_words(run: Path):
+    rows = pair(4, True, False, sample=0, stop="length", well_formed=False)
+    rows += [
+        episode(4, "drafter", True, "again", sample=1),
+        episode(4, "challenger", False, "Ärger", sample=1, draft=1),
+    ]
+    append(run, 4, rows)
+    assert [case["step"] for case in cases(run, filter="the draft was right, the challenge wrong")] == [2, 5, 5]
+    assert [case["step"] for case in cases(run, filter="truncated")] == [5]
+    assert [case["step"] for case in cases(run, filter="not well-formed")] == [5]
+    assert [case["step"] for case in cases(run, filter="no variance")] == [5, 5]
+    assert [case["step"] for case in cases(run, q="A REPLY at step 2")] == [3]
+    assert [case["step"] for case in cases(run, q="ärger")] == [5]
+    assert cases(run, q="nobody said this") == []
+    assert [case["step"] for case in cases(run, **{"from": 2, "to": 3})] == [2, 3]
+
+
+def test_a_label_that_is_not_the_questions_value(tmp_path: Path):
+    folder = RunFolder(tmp_path / "asked")
+    folder.create(RunConfig(game="sqlm", model="tiny", steps=1, seats={"shared": {}}))
+    asked = {"question": "q", "problem_id": "q", "prompt": "What is 2 + 2?"}
+    append(
+        folder.path,
+        0,
+        [episode(0, "solver", True, "5", label="5", **asked), episode(0, "solver", True, "4", label="4", **asked)],
+    )
+    run = ViewedRun(folder.path)
+    assert "label wrong" in run.overview()["filters"]
+    assert [case["flags"] for case in cases(folder.path)] == [["label wrong", "no variance"], ["no variance"]]
+
+
+def test_every_completion_is_in_a_case(run: Path):
+    append(
+        run,
+        4,
+        [episode(4, "drafter", True, "no challenge", sample=k) for k in range(3)] + pair(4, True, True, sample=3),
+    )
+    rows = answer([ViewedRun(run)], "step", {"step": "5"})["cases"]
+    assert {part["line"] for case in rows for part in case["parts"]} == set(range(8, 13))
+
+
+def test_a_search_says_how_far_it_is(run: Path):
+    found = find(ViewedRun(run), {"q": "a reply"}, patience_s=-1)
+    assert (found["cases"], found["next"], found["looked"], found["steps"]) == ([], 1, 0, 4)
+
+
+def test_the_steps_of_a_problem(run: Path):
+    assert answer([ViewedRun(run)], "problem", {"id": "p0"}) == {"steps": [1, 4]}
+    assert answer([ViewedRun(run)], "problem", {"id": 'p0"'}) == {"steps": []}
+
+
+# The overview
+
+
+def test_the_overview_has_curves_by_group_and_what_is_healthy(run: Path):
+    found = ViewedRun(run).overview()
+    charts = {chart["name"]: chart for chart in found["charts"]}
+    assert (found["game"], found["played"], found["stage"]) == ("agon", 4, "finished")
+    assert charts["reward"]["group"] == "Learning"
+    assert [line["name"] for line in charts["reward"]["lines"]] == ["drafter", "challenger"]
+    assert charts["regressions a step"]["group"] == "The game"
+    assert charts["empty summaries"]["healthy"] == [0.0, 0.2]
+    assert found["filters"][-3:] == ["truncated", "not well-formed", "no variance"]
+
+
+def test_a_run_without_a_step_has_an_overview(tmp_path: Path):
+    RunFolder(tmp_path / "new").create(RunConfig(game="agon", model="tiny", tasks="letters", seats={"A": {}}))
+    found = ViewedRun(tmp_path / "new").overview()
+    assert (found["charts"], found["steps"], found["stage"]) == ([], [], "not begun")
+
+
+def test_the_stamp_changes_with_every_step(run: Path):
+    viewed = ViewedRun(run)
+    before = viewed.stamp()
+    assert viewed.overview() is viewed.overview()
+    append(run, 4, pair(4, True, True))
+    assert viewed.stamp() != before
+    assert viewed.overview()["steps"][-1] == [5, 2]
+
+
+# The server
+
+
+@pytest.fixture
+def serve() -> Iterator[Callable[..., Server]]:
+    servers = []
+
+    def start(*paths: Path) -> Server:
+        server = Server([ViewedRun(path) for path in paths])
+        threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
+        servers.append(server)
+        return server
+
+    yield start
+    for server in servers:
+        server.shutdown()
+        server.server_close()
+
+
+def request(server: Server, place: str, method: str = "GET", **headers: str) -> tuple[int, dict[str, str], bytes]:
+    connection = http.client.HTTPConnection(HOST, server.server_port, timeout=20)
+    connection.request(method, place, headers=headers)
+    got = connection.getresponse()
+    content = got.read()
+    connection.close()
+    return got.status, dict(got.getheaders()), content
+
+
+def test_the_page_and_its_files(run: Path, serve: Callable[..., Server]):
+    server = serve(run)
+    for name, (file, kind) in PAGE.items():
+        status, headers, content = request(server, f"/{server.token}/{name}")
+        assert (status, content.decode()) == (200, page_file(file))
+        assert headers["Content-Type"] == f"{kind}; charset=utf-8"
+        policy = headers["Content-Security-Policy"]
+        assert policy.startswith("default-src 'none'")
+        assert "unsafe" not in policy
+        assert (headers["X-Content-Type-Options"], headers["Cache-Control"]) == ("nosniff", "no-store")
+
+
+@pytest.mark.parametrize("place", ["/", "/style.css", "/wrong/", "/wrong/api/run", "//", "/%00/", "/%c3%a9/"])
+def test_nothing_without_the_token(run: Path, serve: Callable[..., Server], place: str):
+    status, _, content = request(serve(run), place)
+    assert status == 404
+    assert b"drafter" not in content
+
+
+def test_nothing_under_another_name_of_the_machine(run: Path, serve: Callable[..., Server]):
+    server = serve(run)
+    assert request(server, f"/{server.token}/", Host="evil.example")[0] == 403
+    assert request(server, f"/{server.token}/", Host=f"localhost:{server.server_port}")[0] == 200
+
+
+@pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "PATCH", "OPTIONS", "TRACE", "CONNECT", "ODD"])
+def test_nothing_but_reading(run: Path, serve: Callable[..., Server], method: str):
+    server = serve(run)
+    status, _, content = request(server, f"/{server.token}/api/run", method)
+    assert status == 405
+    assert b"writes nothing" in content
+
+
+def test_it_listens_on_this_machine_alone(run: Path, serve: Callable[..., Server]):
+    assert serve(run).server_address[0] == "127.0.0.1"
+
+
+WRONG = [
+    "nosuch", "run?run=1", "run?run=-1", "run?run=x", "step?step=1e9", "step?step=" + "9" * 40, "case?step=0&id=../..",
+    "text?line=99&part=text", "text?line=0&part=reward", "text?line=x", "../../config.yaml", "find?from=%d9%a3",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("question", WRONG)
+def test_a_wrong_question_is_answered_in_a_sentence(run: Path, serve: Callable[..., Server], question: str):
+    server = serve(run)
+    status, _, content = request(server, f"/{server.token}/api/{question}")
+    assert status == 404
+    assert json.loads(content)["error"]
+
+
+def test_a_run_that_is_damaged_meanwhile_is_told_in_a_sentence(run: Path, serve: Callable[..., Server]):
+    server = serve(run)
+    with (run / "metrics.jsonl").open("a") as file:
+        file.write("nonsense\n")
+    status, _, content = request(server, f"/{server.token}/api/run")
+    assert status == 409
+    assert "metrics.jsonl" in json.loads(content)["error"]
+
+
+def test_hostile_texts_arrive_as_they_are(hostile: Path, serve: Callable[..., Server]):
+    server = serve(hostile)
+    _, _, content = request(server, f"/{server.token}/api/step?step=5")
+    assert content.isascii()
+    listed = json.loads(content)["cases"]
+    assert len(content) < 50_000  # of a megabyte there is the beginning
+    assert listed[0]["parts"][0]["preview"] == SCRIPT
+    assert listed[3]["parts"][0]["preview"] == LONE
+    line = listed[4]["parts"][0]["line"]
+    _, _, content = request(server, f"/{server.token}/api/text?line={line}&part=text")
+    assert json.loads(content)["text"] == "x" * 1_000_000
+
+
+def test_not_asked_is_an_error_with_a_sentence(run: Path):
+    with pytest.raises(NotAsked) as error:
+        answer([ViewedRun(run)], "case", {"step": "0", "id": "5-6"})
+    assert "no longer in the run" in str(error.value)
+
+
+# The file to take away
+
+
+class Tags(HTMLParser):
+    """The tags of a page, and what stands in its block of data."""
+
+    def __init__(self, text: str):
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.held = ""
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+
+    def handle_data(self, data: str) -> None:
+        if self.tags and self.tags[-1][1].get("id") == "held" and data.strip():
+            self.held = self.held or data
+
+
+def test_a_bundle_holds_all_and_asks_for_nothing(hostile: Path):
+    text = bundle([ViewedRun(hostile)])
+    page = Tags(text)
+    assert [tag for tag, _ in page.tags].count("script") == 3  # the data, and two of code: nothing broke out
+    assert not [about for _, about in page.tags if "src" in about or any(key.startswith("on") for key in about)]
+    assert {about["href"] for _, about in page.tags if "href" in about} == {"data:,", "#explorer"}
+    (policy,) = (about["content"] for tag, about in page.tags if tag == "meta" and "http-equiv" in about)
+    assert "unsafe" not in str(policy)
+    (held,) = json.loads(page.held)
+    assert sorted(held["cases"]) == ["1", "2", "3", "4", "5"]
+    assert held["cases"]["5"][0]["parts"][0]["text"] == SCRIPT
+    assert len(held["cases"]["5"][4]["parts"][0]["text"]) == 20_001
+
+
+def test_a_bundle_of_a_long_run_holds_evenly_spread_steps(run: Path):
+    text = bundle([ViewedRun(run)], limit=2000)
+    (held,) = json.loads(Tags(text).held)
+    assert list(held["cases"]) == ["1", "4"]
+    assert [step for step, _ in held["overview"]["steps"]] == [1, 4]
+    assert held["overview"]["remarks"][0] == "This file holds the episodes of 2 of 4 steps, evenly spread."
+
+
+def test_a_bundle_is_written_once(run: Path, tmp_path: Path, call: Callable[..., Any]):
+    ended = call("view", run, run, "--bundle", tmp_path / "out")
+    assert (ended.code, ended.out) == (0, f"written: {tmp_path / 'out' / 'index.html'}\n")
+    ended = call("view", run, "--bundle", tmp_path / "out")
+    assert ended.code == 2
+    assert "exists already" in ended.err
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["index.html"]
+
+
+def test_a_bundle_that_cannot_be_written(run: Path, tmp_path: Path):
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(Exception, match="cannot write"):
+        write_bundle([ViewedRun(run)], tmp_path / "file" / "below")
+
+
+def test_the_page_has_no_markup_from_texts():
+    code = "".join(page_file(name) for name in ("page.js", "charts.js"))
+    assert not re.search(r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\(|new Function|srcdoc", code)
+    assert not re.search(r"https?://(?!www\.w3\.org/2000/svg)", code + page_file("style.css") + page_file("page.html"))
+    assert not re.search(r"\sstyle=|\son\w+=", page_file("page.html"))
+
+
+def test_three_runs_are_too_many(run: Path, call: Callable[..., Any], tmp_path: Path):
+    folders = []
+    for name in ("x", "y", "z"):
+        RunFolder(tmp_path / name).create(RunConfig(game="agon", model="tiny", tasks="letters", seats={"A": {}}))
+        folders.append(tmp_path / name)
+    ended = call("view", *folders)
+    assert ended.code == 2
+    assert "not 3" in ended.err
