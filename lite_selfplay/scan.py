@@ -15,8 +15,17 @@ from typing import Any
 from lite_selfplay.errors import RequestError
 
 FOLDER = "lite_selfplay/extras"
-SHIPPED = ("export", "figures", "gym", "reproduce", "servers", "talk", "view")
-"""The extras that a whole installation has."""
+SHIPPED: dict[str, tuple[str, ...]] = {
+    "export": (),
+    "figures": (),
+    "gym": ("reasoning-gym",),
+    "programs": ("program", "code-arithmetic", "humaneval", "humanevalplus", "mbpp", "mbppplus", "codecontests"),
+    "reproduce": (),
+    "servers": (),
+    "talk": (),
+    "view": (),
+}
+"""The extras that a whole installation has, and the names of tasks and kinds of problems that each registers."""
 
 
 def extras() -> list[str]:
@@ -39,7 +48,7 @@ def extra(name: str, what: str, module: str = "") -> Any:
     return import_module(f"lite_selfplay.extras.{name}{module and '.'}{module}")
 
 
-def left_out() -> str:
-    """A sentence that names the extras this installation is without; empty where it has all."""
-    gone = [f"{FOLDER}/{name}" for name in SHIPPED if name not in extras()]
-    return f"This installation is without {' and '.join(gone)}." if gone else ""
+def require_registered(name: str, what: str) -> None:
+    """Raises RequestError where a task or a kind of problems is one that an extra registers which is not there."""
+    for each in (each for each, names in SHIPPED.items() if name in names):
+        extra(each, f"{what} {name!r}")

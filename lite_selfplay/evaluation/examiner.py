@@ -20,7 +20,7 @@ from lite_selfplay.tasks.base import derived_seed
 from lite_selfplay.verify.choice import KIND as CHOICE
 from lite_selfplay.verify.keys import vote_key
 from lite_selfplay.verify.non_answers import states_nothing
-from lite_selfplay.verify.programs.checker import KIND as PROGRAM
+from lite_selfplay.verify.programs import KIND as PROGRAM
 
 if TYPE_CHECKING:
     from lite_selfplay.training.progress import Progress

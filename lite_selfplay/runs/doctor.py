@@ -6,11 +6,12 @@ import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from lite_selfplay.errors import RequestError
 from lite_selfplay.models.backends import availability, why_auto
 from lite_selfplay.models.packages import version_of, versions
 from lite_selfplay.models.sources.cache import cache_dir
 from lite_selfplay.runs.folder import PACKAGES
-from lite_selfplay.verify.programs import SandboxError, open_sandbox
+from lite_selfplay.verify import programs
 
 GIB = 2**30
 BESIDE = ("triton", "xformers", "flash-attn")
@@ -99,8 +100,8 @@ def _models() -> str:
 def _sandbox() -> str:
     """How programs that a model wrote would be run: the sandbox opened, and tried with a canary."""
     try:
-        sandbox = open_sandbox(size=1)
-    except SandboxError as error:
+        sandbox = programs.open_sandbox(size=1)
+    except RequestError as error:
         return f"none: {error}"
     sandbox.close()
-    return sandbox.sentence()
+    return str(sandbox.sentence())

@@ -33,15 +33,13 @@ from lite_selfplay.tasks.overlap import overlap
 from lite_selfplay.training.interrupts import Interrupts
 from lite_selfplay.training.progress import Poll, Progress, as_progress
 from lite_selfplay.training.ranks import Ranks, joined
-from lite_selfplay.verify import Verifier
-from lite_selfplay.verify.programs.checker import KIND as PROGRAM
-from lite_selfplay.verify.programs.sandbox import shared_sandbox
+from lite_selfplay.verify import Verifier, programs
 
 if TYPE_CHECKING:
     from lite_selfplay.training.rollout import LiveTable
 
 # Kinds of problems whose checker compares with the answer; others have rules of their own.
-_NEED_ANSWERS = ("math", "letters", "choice", PROGRAM)
+_NEED_ANSWERS = ("math", "letters", "choice", programs.KIND)
 
 
 @dataclass(frozen=True)
@@ -260,8 +258,8 @@ def _choose(
         raise RequestError("these modes are measured on tasks of different kinds: give one --mode at a time")
     task, name = find_task(spec, settings.data_dir, settings.seed, *readers)
     chosen = evaluation_set(task, settings.limit, settings.seed)
-    if any(problem.kind == PROGRAM for problem in chosen):
-        shared_sandbox(unsafe_code=target.config.tasks.unsafe_code)  # refused before anything is loaded
+    if any(problem.kind == programs.KIND for problem in chosen):
+        programs.shared_sandbox(unsafe_code=target.config.tasks.unsafe_code)  # refused before anything is loaded
     missing = next((p.id for p in chosen if p.answer is None and p.kind in _NEED_ANSWERS), None)
     if missing is not None:
         raise TaskError(f"an evaluation needs an answer to every problem; {missing} of {task.name} has none")

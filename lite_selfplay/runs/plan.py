@@ -24,8 +24,7 @@ from lite_selfplay.tasks.hub import DATA_VARIABLE
 from lite_selfplay.tasks.passages import passages_of, read_passages
 from lite_selfplay.tasks.split import evaluation_set, training_side
 from lite_selfplay.training.examples import require_examples, source_of
-from lite_selfplay.verify.programs.checker import KIND as PROGRAM
-from lite_selfplay.verify.programs.sandbox import shared_sandbox
+from lite_selfplay.verify import programs
 
 OPTIONAL = ("solutions",)
 """Sources that may hold nothing: a game looks whether there is any."""
@@ -308,8 +307,8 @@ def _check_problems(ready: Plan, own_checker: bool) -> None:
     judged = [ready.held_out, *([] if own_checker else ready.sources.values())]
     # Those of a procedural task are alike.
     looked = (p for each in judged for p in (each if isinstance(each, list) else each[:_LOOKED_AT]))
-    if game.runs_programs or any(problem.kind == PROGRAM for problem in looked):
-        shared_sandbox(unsafe_code=ready.config.tasks.unsafe_code)  # refused before anything is loaded
+    if game.runs_programs or any(problem.kind == programs.KIND for problem in looked):
+        programs.shared_sandbox(unsafe_code=ready.config.tasks.unsafe_code)  # refused before anything is loaded
     _check_examples(ready, own_checker)
     if own_checker:
         return

@@ -7,19 +7,21 @@ takes. Columns, revisions and sizes are those that the hub's data cards and publ
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from lite_selfplay.data import Problem
 from lite_selfplay.errors import TaskError
 from lite_selfplay.tasks.arithmetic import multiplication
 from lite_selfplay.tasks.base import Task, derived_seed
-from lite_selfplay.tasks.code_benchmarks import Reader, Row, codecontests, humaneval, mbpp, program_of_row
 from lite_selfplay.tasks.columns import Columns, Kind, problem_of_row, require_columns
 from lite_selfplay.tasks.equations import equations
 from lite_selfplay.tasks.hub import HubData, hub_problem, hub_task, in_folder, read_data, require_fingerprint
 from lite_selfplay.tasks.procedural import refuse_unknown
 from lite_selfplay.tasks.split import content_key
+
+Row = Mapping[str, Any]
+RowReader = Callable[[Row, str, str, str], Problem | None]
 
 _BINARY = re.compile(r"[\\(\[{$ ]*(?:text|boxed|mathrm)?[{(]*\s*(?:yes|no|true|false)\s*[)}\]$.\\]*", re.IGNORECASE)
 
@@ -31,7 +33,8 @@ class Benchmark:
     - `split` is evaluated, `train` learned from; without `train`, all rows serve both.
     - `samples`: completions a problem, by default. `size`: rows of the evaluation split as published.
     - `files`: further names of JSONL files, after `NAME_SPLIT.jsonl` and `NAME.jsonl`.
-    - `read`: how a row of a benchmark of programs says what is tested.
+    - `read`: makes a problem of a row with its columns, what names it in an error, its id and the column of its own
+      id; None for a row that cannot be judged. Without it the columns say all.
     - `alternatives`: an answer that is a list holds values each right alone.
     - `difficulty`: the column that the option `difficulty` selects by, and the option's default: a number, two joined
       by a dash, or `all`; where the default is one of `LEVELS`, their names as well.
@@ -51,7 +54,7 @@ class Benchmark:
     samples: int = 1
     max_completion_tokens: int = 2048
     files: tuple[str, ...] = ()
-    read: Reader | None = None
+    read: RowReader | None = None
     alternatives: bool = False
     difficulty: tuple[str, str] | None = None
     own_split: tuple[int, int] | None = None
@@ -71,12 +74,6 @@ _ANSWERED: dict[Kind, str] = {
     "choice": "a choice",
     "program": "a program",
 }
-
-_HUMANEVAL = Columns(("prompt",), "test", id="task_id", solution="canonical_solution", keep=("entry_point",))
-_MBPP = Columns(
-    (), "test_list", id="task_id", solution="code",
-    optional=("text", "prompt", "test_setup_code", "test_imports", "challenge_test_list"),
-)  # fmt: skip
 
 BENCHMARKS: dict[str, Benchmark] = {
     "gsm8k": Benchmark(
@@ -137,27 +134,6 @@ BENCHMARKS: dict[str, Benchmark] = {
         "allenai/omega-explorative", "test_in", Columns(("messages.0.content",), "ground_truth"), "expression", "MIT",
         100, config="algebra_linear_equation", train="train", revision="b04ae8d4757a2229e8ed65ac6a923e502d0bbb95",
     ),
-    "humaneval": Benchmark(
-        "openai/openai_humaneval", "test", _HUMANEVAL, "program", "MIT", 164, max_completion_tokens=512, read=humaneval,
-    ),
-    "humanevalplus": Benchmark(
-        "evalplus/humanevalplus", "test", _HUMANEVAL, "program", "Apache-2.0", 164,
-        max_completion_tokens=512, read=humaneval,
-    ),
-    "mbpp": Benchmark(
-        "google-research-datasets/mbpp", "test", _MBPP, "program", "CC-BY-4.0", 500, config="full", train="train",
-        max_completion_tokens=512, read=mbpp,
-    ),
-    "mbppplus": Benchmark(
-        "evalplus/mbppplus", "test", replace(_MBPP, keep=("test",)), "program", "Apache-2.0", 378,
-        max_completion_tokens=512, read=mbpp,
-    ),
-    # As many as Agon trains on and holds out (section 5); to common knowledge none of the test split is EASY.
-    "codecontests": Benchmark(
-        "deepmind/code_contests", "train",
-        Columns(("description",), "public_tests", id="name", keep=("private_tests",)), "program", "CC-BY-4.0", 13_328,
-        max_completion_tokens=4096, difficulty=("difficulty", "easy"), read=codecontests, own_split=(3000, 300),
-    ),
 }  # fmt: skip
 
 _OPTIONS = ("config", "split", "revision", "sha256", "data_dir")
@@ -204,7 +180,7 @@ def _problem(benchmark: Benchmark, row: Row, where: str, default_id: str) -> Pro
     columns, ours = benchmark.columns, benchmark.ours
     if benchmark.read is not None:
         require_columns(row, columns, where)
-        return program_of_row(row, benchmark.read, where, default_id, columns.id)
+        return benchmark.read(row, where, default_id, columns.id)
     columns = ours if ours.fit(row) and not columns.fit(row) else columns
     return problem_of_row(row, columns, where, default_id, kind=benchmark.kind, alternatives=benchmark.alternatives)
 
@@ -247,7 +223,9 @@ def _own_side(name: str, problems: Sequence[Problem], sizes: tuple[int, int], he
     return [different[key] for key in chosen]
 
 
-def _maker(name: str) -> Callable[..., Task]:
+def benchmark_maker(name: str) -> Callable[..., Task]:
+    """What `register_task` takes for one of `BENCHMARKS`."""
+
     def make(seed: int = 0, held_out: bool = False, /, **options: str) -> Task:
         return load_benchmark(name, held_out, **options)
 
@@ -257,7 +235,7 @@ def _maker(name: str) -> Callable[..., Task]:
 
 
 MAKERS: dict[str, Callable[..., Task]] = {
-    **{name: _maker(name) for name in BENCHMARKS},
+    **{name: benchmark_maker(name) for name in BENCHMARKS},
     "hub": hub_task,
     "multiplication": multiplication,
     "equations": equations,

@@ -10,7 +10,7 @@ from lite_selfplay.data import Problem
 from lite_selfplay.errors import TaskError
 from lite_selfplay.tasks.base import derived_rng
 from lite_selfplay.tasks.jsonl import to_problem
-from lite_selfplay.tasks.programs import program_problem
+from lite_selfplay.verify import programs
 from lite_selfplay.verify.choice import KIND as CHOICE
 
 Kind = Literal["number", "expression", "choice", "program"]
@@ -87,7 +87,8 @@ def problem_of_row(
             extra[key] = value
     if kind == "program":
         name = default_id if extra.get("id") is None else str(extra.pop("id"))
-        return program_problem(name, question, answer, where, extra)
+        program: Problem = programs.program_problem(name, question, answer, where, extra)
+        return program
     if kind == "choice":
         options, right = _options(row, columns, answer, where)
         order = list(range(len(options)))

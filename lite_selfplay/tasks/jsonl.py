@@ -8,11 +8,9 @@ from typing import Any
 
 from lite_selfplay.data import Problem
 from lite_selfplay.errors import TaskError
-from lite_selfplay.tasks.code_benchmarks import humaneval, mbpp, program_of_row
 from lite_selfplay.tasks.files import read_rows
-from lite_selfplay.tasks.programs import problem_of_object
+from lite_selfplay.verify import programs
 from lite_selfplay.verify.math import check_all, references
-from lite_selfplay.verify.programs.idle import require_failing
 
 _PROBLEM_KEYS = ("problem", "question")
 _THOUSANDS = re.compile(r"[-+$]*\d{1,3}(,\d{3})+(\.\d*)?%?")
@@ -38,18 +36,26 @@ def to_problems(rows: Iterable[tuple[int, dict[str, Any]]], path: Path) -> list[
     problems = {
         (where := f"{path}, line {number}"): to_problem(row, where, f"{path.stem}-{number}") for number, row in rows
     }
-    require_failing(problems.items())
+    require_able_to_fail(problems.items())
     if not problems:
         raise TaskError(f"{path} has no problem")
     return [*problems.values()]
 
 
+def require_able_to_fail(found: Iterable[tuple[str, Problem]]) -> None:
+    """Raises TaskError, beginning with what is given before it, for a problem whose tests no program fails."""
+    tested = [(where, problem) for where, problem in found if problem.kind == programs.KIND]
+    if tested:
+        programs.require_failing(tested)
+
+
 def to_problem(row: dict[str, Any], where: str, default_id: str) -> Problem:
     """A row as `read_jsonl` describes it. Raises TaskError, beginning with `where`, for anything else."""
     key = next((key for key in _PROBLEM_KEYS if key in row), None)
-    read = humaneval if {"prompt", "entry_point", "test"} <= row.keys() else mbpp if "test_list" in row else None
-    if key is None and read is not None and (program := program_of_row(row, read, where, default_id)) is not None:
-        return program
+    if key is None and ("test_list" in row or {"prompt", "entry_point", "test"} <= row.keys()):
+        program: Problem | None = programs.problem_of_benchmark(row, where, default_id)
+        if program is not None:
+            return program
     if key is None:
         raise TaskError(
             f"{where}: neither 'problem' nor 'question' among its columns ({', '.join(row) or 'none'}): name those "
@@ -60,7 +66,8 @@ def to_problem(row: dict[str, Any], where: str, default_id: str) -> Problem:
         raise TaskError(f"{where}: {key!r} must be a non-empty text")
     name = default_id if row.get("id") is None else str(row["id"])
     if any(row.get(tests) is not None for tests in ("tests", "test_list")) or {"test", "entry_point"} <= row.keys():
-        return problem_of_object(row, text, where, name)
+        tested: Problem = programs.problem_of_object(row, text, where, name)
+        return tested
     answer, extra = row.get("answer"), {k: v for k, v in row.items() if k not in (key, "answer", "id")}
     values = [] if answer is None else _values(answer)
     if not all(isinstance(value, str | int | float) and not isinstance(value, bool) for value in values):

@@ -10,17 +10,15 @@ from pathlib import Path
 from lite_selfplay.config.guard import guarded
 from lite_selfplay.config.user_files import DATA_FILE, file_of, load, options_of, require_file
 from lite_selfplay.errors import TaskError, UnknownNameError
-from lite_selfplay.scan import left_out, register_extras
+from lite_selfplay.scan import register_extras, require_registered
 from lite_selfplay.tasks.arithmetic import arithmetic
 from lite_selfplay.tasks.base import Task
 from lite_selfplay.tasks.benchmarks import BENCHMARKS, MAKERS
-from lite_selfplay.tasks.code_arithmetic import code_arithmetic
 from lite_selfplay.tasks.files import parse_object
 from lite_selfplay.tasks.hub import hub_task
-from lite_selfplay.tasks.jsonl import read_jsonl, to_problems
+from lite_selfplay.tasks.jsonl import read_jsonl, require_able_to_fail, to_problems
 from lite_selfplay.tasks.procedural import letters
 from lite_selfplay.tasks.stories import stories
-from lite_selfplay.verify.programs.idle import require_failing
 
 Maker = Callable[..., Task]
 """Makes a task, as `maker(seed, held_out, **options)`; options come as texts.
@@ -31,7 +29,6 @@ Maker = Callable[..., Task]
 
 _registry: dict[str, Maker] = {
     "arithmetic": arithmetic,
-    "code-arithmetic": code_arithmetic,
     "letters": letters,
     "stories": stories,
     **MAKERS,
@@ -39,9 +36,6 @@ _registry: dict[str, Maker] = {
 
 OBJECTS = "tasks.jsonl"
 """The file of a run that holds problems which were given as objects: before it is there, a text of JSON lines."""
-
-# Tasks whose data are looked for in a folder of downloaded data.
-_DATA = frozenset(("hub", *BENCHMARKS))
 
 
 def register_task(name: str, maker: Maker) -> None:
@@ -82,14 +76,15 @@ def _maker(spec: str) -> Maker:
         return maker
     name, known = spec.partition(":")[0], _known()
     if name not in known:
+        require_registered(name, "the task")
         hint = "A file must end in .jsonl or .csv; FILE.py:FUNCTION is your own."
-        raise UnknownNameError("task", name, known, f"{hint} {left_out()}".rstrip())
+        raise UnknownNameError("task", name, known, hint)
     return known[name]
 
 
 def is_data(spec: str) -> bool:
     """Whether what `--tasks` takes names a data set of the hub, by a benchmark's name or as `hub:NAME`."""
-    return file_of(spec) is None and not _is_file(spec) and spec.partition(":")[0] in _DATA
+    return file_of(spec) is None and not _is_file(spec) and _is_data(spec.partition(":")[0])
 
 
 def split_specs(text: str) -> list[str]:
@@ -140,7 +135,12 @@ def load_task(spec: str, *, seed: int = 0, held_out: bool = False, data_dir: str
     maker = _maker(name)
     # Of a task that takes a data set, its bare name is the first option.
     given = f"dataset={options}" if "dataset" in inspect.signature(maker).parameters else options
-    return _made(maker, name, seed, held_out, given, data_dir if name in _DATA else None)
+    return _made(maker, name, seed, held_out, given, data_dir if _is_data(name) else None)
+
+
+def _is_data(name: str) -> bool:
+    """Whether a task's data are looked for in a folder of downloaded data."""
+    return name == "hub" or name in BENCHMARKS
 
 
 def _is_file(spec: str) -> bool:
@@ -165,7 +165,7 @@ def _made(maker: Maker, name: str, seed: int, held_out: bool, options: str, data
             raise TaskError(f"the task {name} holds no problem")
         _ = task.problems[0]
     if isinstance(task.problems, list | tuple):  # others are made as they are drawn
-        require_failing((f"{task.origin or name}, problem {problem.id}", problem) for problem in task.problems)
+        require_able_to_fail((f"{task.origin or name}, problem {problem.id}", problem) for problem in task.problems)
     return task
 
 

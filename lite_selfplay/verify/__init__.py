@@ -6,11 +6,10 @@ from typing import Self
 
 from lite_selfplay.data import Completion, Problem, Verdict
 from lite_selfplay.errors import UnknownNameError
-from lite_selfplay.scan import left_out, register_extras
+from lite_selfplay.scan import register_extras, require_registered
 from lite_selfplay.verify import choice, letters, math
 from lite_selfplay.verify.checking import Checker, Checking
 from lite_selfplay.verify.extract import AnswerFormat, completion_text, extract_answer
-from lite_selfplay.verify.programs import checker as programs
 
 __all__ = ["AnswerFormat", "Checker", "Checking", "Counters", "Verifier", "register_checker"]
 
@@ -18,7 +17,6 @@ _CHECKERS: dict[str, Checker] = {
     "math": math.check_batch,
     "letters": letters.check_all,
     choice.KIND: choice.check_batch,
-    programs.KIND: programs.check_batch,
 }
 
 
@@ -31,7 +29,8 @@ def _checker(kind: str) -> Checker:
     if kind not in _CHECKERS:
         register_extras()
     if kind not in _CHECKERS:
-        raise UnknownNameError("kind of problem", kind, _CHECKERS, left_out())
+        require_registered(kind, "the kind of problem")
+        raise UnknownNameError("kind of problem", kind, _CHECKERS)
     return _CHECKERS[kind]
 
 

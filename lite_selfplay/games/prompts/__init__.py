@@ -5,7 +5,7 @@ from importlib.resources import files
 from string import Template
 
 from lite_selfplay.data import Problem
-from lite_selfplay.verify.programs.checker import KIND as PROGRAM
+from lite_selfplay.verify.programs import KIND as PROGRAM
 
 
 @cache

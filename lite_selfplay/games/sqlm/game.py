@@ -53,7 +53,7 @@ from lite_selfplay.games.sqlm.rewards import solver_reward
 from lite_selfplay.games.sqlm.topics import CODE, SHIPPED, Topic, load_topic, numbered_lines, problem_with_tests
 from lite_selfplay.games.table import Table
 from lite_selfplay.games.worked_examples import worked_example
-from lite_selfplay.tasks.programs import program_problem
+from lite_selfplay.verify import programs
 from lite_selfplay.verify.extract import completion_text
 
 
@@ -218,7 +218,7 @@ class Sqlm(ProposeSolve):
             return []
         if self.topic.programs:
             problems = [
-                program_problem(f"q-{step}-{i}", text, tests, f"question {i}")
+                programs.program_problem(f"q-{step}-{i}", text, tests, f"question {i}")
                 for i, (text, tests) in enumerate(questions)
             ]
         else:

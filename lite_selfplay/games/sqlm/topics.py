@@ -13,7 +13,7 @@ from lite_selfplay.config.user_files import read_utf8
 from lite_selfplay.data import Problem
 from lite_selfplay.errors import ConfigError
 from lite_selfplay.games.prompts import PROGRAM, fill
-from lite_selfplay.verify.programs.cases import StdinTest, read_tests
+from lite_selfplay.verify import programs
 
 CODE = "code"
 SHIPPED = ("arithmetic", "algebra", CODE)
@@ -59,7 +59,8 @@ class Topic:
             return f"Selected Question: {problem.text}" if self.marked else problem.text
         if problem.kind != PROGRAM:
             return None
-        cases = [case for case in read_tests(problem.answer).cases if isinstance(case, StdinTest)]
+        read = programs.read_tests(problem.answer)
+        cases = [case for case in read.cases if isinstance(case, programs.StdinTest)]
         lines = [f"{case.stdin.strip()} ||| {case.stdout.strip()}" for case in cases[:MOST_TESTS]]
         description = problem.text.rpartition("\n\n")[0] or problem.text  # without the form of an answer
         reply = f"Problem Description:\n{description}\nTest Cases:\n" + "\n".join(lines)

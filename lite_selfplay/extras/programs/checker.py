@@ -1,0 +1,162 @@
+"""Judging completions whose answers are programs by the tests of their problems, where the programs are not.
+
+What a confined process sends is bytes, and only the right bytes are worth anything. No verdict is read from a program's
+exit code, its stdout or its memory, and no expected value is ever in its process:
+
+- of a `StdinTest`, its stdout is compared here;
+- of a `CallTest`, results come back as canonical text and are compared here with that of the expected value;
+- an `AssertTest` runs in a second confined process, in which no code of the program runs. The program serves calls, by
+  value; after each test the second process writes a number that the program has no way to learn.
+"""
+
+import secrets
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from lite_selfplay.data import Completion, Problem, Verdict
+from lite_selfplay.extras.programs.cases import AssertTest, CallTest, ProgramTests, StdinTest, read_tests
+from lite_selfplay.extras.programs.compare import same_text, same_value
+from lite_selfplay.extras.programs.extract import extract_program, with_stub
+from lite_selfplay.extras.programs.inside.values import canonical, pack
+from lite_selfplay.extras.programs.nouns import Job, Limits, Reason, Report, Run, Runner
+from lite_selfplay.extras.programs.sandbox import shared_sandbox
+from lite_selfplay.verify.checking import Checking
+from lite_selfplay.verify.extract import AnswerFormat, completion_text
+from lite_selfplay.verify.format import well_formed
+from lite_selfplay.verify.programs import KIND
+
+_LEAST_SECONDS = 0.1
+
+
+def check_batch(
+    pairs: Sequence[tuple[Completion, Problem]], expected: AnswerFormat, checking: Checking
+) -> list[Verdict]:
+    """Judge completions of problems of kind `program`, whose answer is what `read_tests` reads.
+
+    `correct` where a program passes every test, `score` the share that it passes, `reason` one of
+    `lite_selfplay.extras.programs.nouns.Reason`, `timeout` for that of time. Raises TaskError for a problem without
+    tests, SandboxError where programs cannot be run safely.
+    """
+    tests: dict[int, ProgramTests] = {}
+    for _, problem in pairs:
+        if id(problem) not in tests:
+            tests[id(problem)] = read_tests(problem.answer, f"the tests of {problem.id}")
+    found = [extract_program(completion_text(each), block_only=expected.block_only) for each, _ in pairs]
+    programs = [(program, tests[id(problem)]) for program, (_, problem) in zip(found, pairs, strict=True)]
+    limits = Limits(seconds=max(_LEAST_SECONDS, checking.deadline))
+    sandbox = shared_sandbox(unsafe_code=checking.unsafe_code)
+    checking.kept(KIND, lambda: sandbox)
+    reports = judge_all(sandbox, programs, limits, checking.poll)
+    return [
+        Verdict(
+            correct=report.score == 1,
+            score=report.score,
+            answer=program,
+            well_formed=well_formed(completion.text, expected.thinks, completion.prefill),
+            reason="timeout" if report.reason == "time" else report.reason,
+        )
+        for (completion, _), program, report in zip(pairs, found, reports, strict=True)
+    ]
+
+
+@dataclass(frozen=True)
+class _Part:
+    """A job, the places of its tests among the program's, and how its run is judged, a pair a test."""
+
+    job: Job
+    places: tuple[int, ...]
+    judge: Callable[[Run], list[bool]]
+
+
+def judge_all(
+    runner: Runner,
+    programs: Sequence[tuple[str | None, ProgramTests]],
+    limits: Limits,
+    poll: Callable[[], None] = lambda: None,
+) -> list[Report]:
+    """A report on each program by its tests; None is a program that was never written."""
+    parts: list[_Part] = []
+    whose: list[int] = []
+    for number, (program, tests) in enumerate(programs):
+        if program is not None:
+            own = list(_parts(with_stub(tests.stub, program), tests, number))
+            parts += own
+            whose += [number] * len(own)
+    runs = runner.run([part.job for part in parts], limits, poll) if parts else []
+    done: dict[int, list[tuple[_Part, Run]]] = {}
+    for number, part, run in zip(whose, parts, runs, strict=True):
+        done.setdefault(number, []).append((part, run))
+    return [_report(program, tests, done.get(number, [])) for number, (program, tests) in enumerate(programs)]
+
+
+def _report(program: str | None, tests: ProgramTests, done: Sequence[tuple[_Part, Run]]) -> Report:
+    results = [False] * len(tests.cases)
+    if program is None:
+        return Report(tuple(results), "no_program")
+    failed: tuple[Reason, str] = ("", "")
+    for part, run in done:
+        passed = part.judge(run)
+        for place, right in zip(part.places, passed, strict=True):
+            results[place] = right
+        if not all(passed) and not failed[0]:
+            failed = (run.reason or "wrong_answer", run.detail or _said(run))
+    return Report(tuple(results), *failed, seconds=sum(run.seconds for _, run in done))
+
+
+def _said(run: Run) -> str:
+    """What a run that came to its end says of what went wrong in it."""
+    lines = run.reply.decode("utf-8", "replace").splitlines()
+    wrong = next((line[2:] for line in lines if line.startswith(("! ", "? "))), "")
+    told = run.stderr.decode("utf-8", "replace").strip().splitlines()
+    return (wrong or (told[-1] if told else ""))[:300]
+
+
+def _parts(program: str, tests: ProgramTests, number: int) -> Iterator[_Part]:
+    """The jobs of a program: one for each text of stdin, one for all calls of a function, one for all assertions."""
+    calls: dict[str, list[int]] = {}
+    asserted: list[int] = []
+    for place, case in enumerate(tests.cases):
+        if isinstance(case, StdinTest):
+            stdin = case.stdin.encode("utf-8", "surrogatepass")
+            job = Job("stdio", ({"program": program},), stdin, number)
+            yield _Part(job, (place,), _by_text(case.stdout.encode("utf-8", "surrogatepass"), tests.tolerance))
+        elif isinstance(case, CallTest):
+            calls.setdefault(case.function, []).append(place)
+        else:
+            asserted.append(place)
+    for function, places in calls.items():
+        cases = [case for case in (tests.cases[place] for place in places) if isinstance(case, CallTest)]
+        body = {"program": program, "function": function, "calls": [[*map(pack, case.arguments)] for case in cases]}
+        judge = _by_value([canonical(case.expected) for case in cases], tests.tolerance)
+        yield _Part(Job("call", (body,), program=number), tuple(places), judge)
+    if asserted:
+        code = [case.code for case in (tests.cases[place] for place in asserted) if isinstance(case, AssertTest)]
+        nonce = secrets.token_hex(16)
+        test = {"setup": tests.setup, "function": tests.function, "tests": code, "nonce": nonce}
+        job = Job("check", (test, {"program": program}), program=number)
+        yield _Part(job, tuple(asserted), _by_nonce(nonce, len(code)))
+
+
+def _by_text(wanted: bytes, tolerance: float) -> Callable[[Run], list[bool]]:
+    return lambda run: [not run.reason and same_text(run.stdout, wanted, tolerance)]
+
+
+def _by_value(wanted: Sequence[str], tolerance: float) -> Callable[[Run], list[bool]]:
+    def judge(run: Run) -> list[bool]:
+        lines = run.reply.decode("utf-8", "replace").split("\n")[:-1]
+        given: Mapping[int, Any] = dict(enumerate(lines))
+        return [
+            given.get(i, "").startswith("= ") and same_value(given[i][2:], text, tolerance)
+            for i, text in enumerate(wanted)
+        ]
+
+    return judge
+
+
+def _by_nonce(nonce: str, count: int) -> Callable[[Run], list[bool]]:
+    def judge(run: Run) -> list[bool]:
+        lines = run.reply.split(b"\n")
+        return [f"{nonce} {number} +".encode() in lines for number in range(count)]
+
+    return judge
