@@ -23,6 +23,7 @@ SHIPPED: dict[str, tuple[str, ...]] = {
     "reproduce": (),
     "servers": (),
     "talk": (),
+    "trackers": (),
     "view": (),
 }
 """The extras that a whole installation has, and the names of tasks and kinds of problems that each registers."""

@@ -28,6 +28,7 @@ WITHOUT_IT = {
     "reproduce": ["reproduce"],
     "servers": [f"train grpo {TINY} --tasks letters --rollouts http://127.0.0.1:9 --dry-run"],
     "talk": ["chat run"],
+    "trackers": [f"train grpo {TINY} --tasks letters --report-to tensorboard --dry-run"],
     "view": ["view run"],
 }
 """What each extra is for: commands that are refused without it."""

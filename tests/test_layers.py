@@ -118,7 +118,7 @@ def test_only_adapters_touch_peft():
 
 @pytest.mark.parametrize("library", ["bitsandbytes", "unsloth", "accelerate"])
 def test_only_backends_know_what_a_base_is_held_in(library):
-    trackers = "lite_selfplay.runs.trackers"  # accelerate's, which hold no base
+    trackers = "lite_selfplay.extras.trackers.tracker"  # accelerate's, which hold no base
     assert {unit(module) for module in MODULES if uses(module, library) and module != trackers} <= {"models"}
 
 

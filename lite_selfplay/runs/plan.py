@@ -289,6 +289,8 @@ def _check_model(config: RunConfig) -> None:
     require_known(config.model.name)
     require_available(config.model.backend)
     tracker = config.run.report_to
+    if tracker != "none":
+        extra("trackers", f"--report-to {tracker}")
     if tracker != "none" and importlib.util.find_spec(tracker) is None:
         raise ConfigError(f"run.report_to is {tracker}, which is not installed: {install('trackers')}")
 

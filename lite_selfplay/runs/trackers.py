@@ -1,134 +1,27 @@
-"""What `run.report_to` names hears of a run: the curves that the viewer shows, and warnings.
+"""What `run.report_to` may name: something that hears of a run as any `Progress` does, from `open` to `close`."""
 
-A tracker of accelerate's listens as any `Progress` does. One that fails is told of once, and the run goes on without
-it.
-"""
-
-import contextlib
-import io
-import json
-import os
-import uuid
-from collections.abc import Callable, Mapping
-from functools import partial
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 from lite_selfplay.config import RunConfig
-from lite_selfplay.errors import ConfigError, RunFolderError
-from lite_selfplay.evaluation.tables import scores_of
 from lite_selfplay.games import Game
-from lite_selfplay.runs.folder import TENSORBOARD, TRACKER
-from lite_selfplay.runs.report.curves import curves_of
-from lite_selfplay.runs.report.meanings import LEARNING
-from lite_selfplay.runs.report.transcripts import fenced
-from lite_selfplay.runs.state import last_step
-from lite_selfplay.tasks.files import read_json, require_no_link, write_whole
-from lite_selfplay.training.progress import Progress, printable
-
-PROJECT = "lite-selfplay"
+from lite_selfplay.training.progress import Progress
 
 
 class Tracker(Progress):
-    """A run as a tracker (`kind`) hears it, from `open` to `close`; `tell` is told where it fails.
-
-    Curves are named as in the viewer (`Learning/reward/drafter`). Steps are counted from 1; 0 is before training. A
-    resume goes on in the same run of the tracker. TensorBoard takes back what it was told of steps that are played
-    again; the others cannot, so those steps are not told twice.
-    """
-
-    def __init__(self, kind: str, config: RunConfig, game: type[Game], folder: Path, tell: Callable[[str], None]):
-        self._kind, self._config, self._game, self._folder, self._tell = kind, config, game, folder, tell
-        last = last_step(folder)
-        self._told = 0 if last is None or kind == "tensorboard" else last["step"]
-        self._done, self._tracker = 0, None
+    """A `Progress` that is begun after some steps, and ended."""
 
     def open(self, done: int) -> None:
         """Begin, or go on after `done` steps. Raises ConfigError where the tracker cannot be started."""
-        self._done = done
-        try:
-            with contextlib.redirect_stdout(io.StringIO()):  # they print, between the lines of a display
-                tracker = self._made()
-                tracker.start()
-        except Exception as error:  # whatever its library raises
-            raise ConfigError(
-                f"{self._kind} cannot be started: {_short(error)} (--report-to none: no tracker)"
-            ) from error
-        self._tracker = tracker
-
-    def _made(self) -> Any:
-        from accelerate import PartialState, tracking
-
-        PartialState()  # what its trackers ask whether they are to write; the trainer has made it before
-        if self._kind == "tensorboard":
-            return tracking.TensorBoardTracker(
-                TENSORBOARD, self._folder, purge_step=self._done + 1 if self._done else None
-            )
-        identity, project = self._identity(), os.environ.get(f"{self._kind.upper()}_PROJECT") or PROJECT
-        name = f"{printable(self._folder.resolve().name)}-{identity}"
-        about: dict[str, Any] = {"name": name, "config": self._config.values(), "resume": "allow"}
-        if self._kind == "trackio":
-            return tracking.TrackioTracker(project, embed=False, **about)
-        settings = {"console": "off", "silent": True}
-        return tracking.WandBTracker(project, id=identity, dir=str(self._folder), settings=settings, **about)
-
-    def _identity(self) -> str:
-        """What the tracker knows the run by: chosen once, and kept in the run's folder for a resume."""
-        path = self._folder / TRACKER
-        require_no_link(path)
-        if not path.exists():
-            write_whole(path, json.dumps({"id": uuid.uuid4().hex[:12]}) + "\n")
-        identity = read_json(path).get("id")
-        if not isinstance(identity, str) or not identity.isalnum():
-            raise RunFolderError(f"{path} does not say what a tracker knows the run by")
-        return identity
-
-    def step(self, metrics: Mapping[str, Any], line: str) -> None:
-        self._done = metrics["step"]
-        if self._done > self._told:
-            self._log(curve_values(self._game, metrics), self._done)
-
-    def evaluated(self, name: str, result: Mapping[str, Any], line: str) -> None:
-        about = f"pass@1, {result['n']} held-out problems"
-        values = {_tag(LEARNING, about, seat): score["pass_at_1"] for seat, score in scores_of(result).items()}
-        self._log(values, max(0, result.get("step", self._done)))
-
-    def warn(self, sentence: str) -> None:
-        self._log({"warnings": fenced(sentence)}, self._done)
+        raise NotImplementedError
 
     def close(self) -> None:
         """End, so that all is written."""
-        self._try(lambda tracker: tracker.finish())
-        self._tracker = None
-
-    def _log(self, values: Mapping[str, float | str], step: int) -> None:
-        self._try(lambda tracker: tracker.log(dict(values), step=step))
-
-    def _try(self, call: Callable[[Any], None]) -> None:
-        """Call a library where there is one to hear; what it raises must not end the run."""
-        if self._tracker is None:
-            return
-        try:
-            with contextlib.redirect_stdout(io.StringIO()):
-                call(self._tracker)
-        except Exception as error:
-            self._tracker = None
-            self._tell(f"{self._kind} failed, and hears no more of this run: {_short(error)}")
+        raise NotImplementedError
 
 
-TRACKERS = {kind: partial(Tracker, kind) for kind in ("tensorboard", "wandb", "trackio")}
-"""The trackers by what `run.report_to` calls them."""
+# (the configuration, the game, the run's folder, what is told where it fails) -> the tracker
+MakeTracker = Callable[[RunConfig, type[Game], Path, Callable[[str], None]], Tracker]
 
-
-def curve_values(game: type[Game], metrics: Mapping[str, Any]) -> dict[str, float]:
-    """A step's point on each curve of the viewer, by group, name and line."""
-    return {_tag(curve.group, curve.name, curve.line): curve.values[-1] for curve in curves_of(game, [metrics])}
-
-
-def _tag(*parts: str) -> str:
-    """A path of three levels at most: a slash inside a name would make another."""
-    return "/".join(printable(part).replace("/", "|").replace("\n", " ") for part in parts if part)
-
-
-def _short(error: BaseException) -> str:
-    return printable(f"{type(error).__name__}: {error}")[:300].replace("\n", " ")
+TRACKERS: dict[str, MakeTracker] = {}
+"""The trackers by what `run.report_to` calls them; the extra `trackers` puts in its own."""

@@ -12,13 +12,12 @@ from typing import Any
 
 import pytest
 
-from lite_selfplay import RunConfig, load_run, resume, train
+from lite_selfplay import RunConfig, load_run, resume, scan, train
 from lite_selfplay.errors import ConfigError
 from lite_selfplay.games import find_game
-from lite_selfplay.runs import trackers
 from lite_selfplay.runs.folder import RunFolder
 from lite_selfplay.runs.report.charts import charts_of
-from lite_selfplay.runs.trackers import Tracker
+from lite_selfplay.runs.trackers import TRACKERS, Tracker
 
 AGON = find_game("agon")
 HOSTILE = "<script>alert(1)</script>\x1b[31m red\x1b]0;title\x07 \u202eevil \ud800 ```\n# no heading"
@@ -58,7 +57,8 @@ def tell(tracker: Tracker) -> None:
 
 def told(sentences: list[str], folder: Path, kind: str) -> Tracker:
     settings = RunConfig(game="agon", model="tiny", tasks="letters", report_to=kind)
-    return trackers.TRACKERS[kind](settings, AGON, folder, sentences.append)
+    scan.register_extras()
+    return TRACKERS[kind](settings, AGON, folder, sentences.append)
 
 
 def is_text_alone(warning: str) -> None:
@@ -128,9 +128,9 @@ _CHILD = """
 import json, sys
 from pathlib import Path
 sys.path.insert(0, {tests!r})
-import test_trackers
+import test_tracker
 sentences = []
-test_trackers.tell(test_trackers.told(sentences, Path({folder!r}), {kind!r}))
+test_tracker.tell(test_tracker.told(sentences, Path({folder!r}), {kind!r}))
 print(json.dumps(sentences), file=sys.stderr)
 """
 
