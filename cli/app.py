@@ -86,7 +86,7 @@ app.command("view")(_command(view.view, needs="view"))
 app.command("chat")(_command(chat.chat, "one", "talk"))
 app.command("export")(_command(export.export, "one", "export"))
 app.command("reproduce")(_command(reproduce.reproduce, "one", "reproduce"))
-app.command("doctor")(_command(doctor.doctor))
+app.command("doctor")(_command(doctor.doctor, needs="doctor"))
 app.add_typer(lists, name="list")
 app.add_typer(config.app, name="config")
 for listed in (listing.games, listing.tasks, listing.models, listing.presets, listing.runs):

@@ -5,6 +5,7 @@ from typing import Annotated, Any
 import typer
 
 from lite_selfplay.errors import UnknownNameError
+from lite_selfplay.scan import extra
 from lite_selfplay_cli import flags
 
 _FLAGS = ("model", "group_size", "problems_per_step", "max_completion_tokens", "backend", "precision")
@@ -65,6 +66,7 @@ def plan(
     given |= {"game": game}
     asked = RunConfig.of({"game": "agon"}, *flags.layers(given, preset, config, assignments, needs=("model",)))
     if prompts or asked.run.reward is not None:
+        extra("rehearsal", "`plan --prompts`" if prompts else "`plan --reward`")
         (_show_prompts if prompts else _try_reward)(asked, as_json)
         return
     sized = size_for(asked, gpu) if gpu is not None else []
@@ -125,8 +127,8 @@ def _table(found: Any) -> list[str]:
 
 
 def _show_prompts(asked: Any, as_json: bool) -> None:
+    from lite_selfplay.extras.rehearsal.rehearsal import MOST_STEPS, rendered_prompts
     from lite_selfplay.runs.plan import plan as planned
-    from lite_selfplay.runs.rehearsal import MOST_STEPS, rendered_prompts
     from lite_selfplay.training.progress import printable
 
     found, silent = rendered_prompts(planned(asked, own_checker=asked.run.reward is not None), _to_stderr())
@@ -146,8 +148,8 @@ def _show_prompts(asked: Any, as_json: bool) -> None:
 def _try_reward(asked: Any, as_json: bool) -> None:
     from lite_selfplay.config.user_files import load
     from lite_selfplay.evaluation.tables import as_text
+    from lite_selfplay.extras.rehearsal.rehearsal import in_a_sentence, tried
     from lite_selfplay.runs.plan import plan as planned
-    from lite_selfplay.runs.rehearsal import in_a_sentence, tried
 
     function = load(asked.run.reward, "--reward", "function")
     found = tried(function, planned(asked, own_checker=True).task, _to_stderr())

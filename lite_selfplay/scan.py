@@ -16,10 +16,12 @@ from lite_selfplay.errors import RequestError
 
 FOLDER = "lite_selfplay/extras"
 SHIPPED: dict[str, tuple[str, ...]] = {
+    "doctor": (),
     "export": (),
     "figures": (),
     "gym": ("reasoning-gym",),
     "programs": ("program", "code-arithmetic", "humaneval", "humanevalplus", "mbpp", "mbppplus", "codecontests"),
+    "rehearsal": (),
     "reproduce": (),
     "servers": (),
     "talk": (),

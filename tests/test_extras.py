@@ -17,6 +17,7 @@ from lite_selfplay.tasks import task_names
 ROOT = Path(lite_selfplay.__file__).parents[1]
 TINY = "--model tiny --precision fp32 --no-cold-start"
 WITHOUT_IT = {
+    "doctor": ["doctor"],
     "export": ["export run A"],
     "figures": ["report run --figures"],
     "gym": [f"train grpo {TINY} --tasks reasoning-gym:chain_sum --dry-run"],
@@ -25,6 +26,7 @@ WITHOUT_IT = {
         f"train grpo {TINY} --tasks tested.jsonl --dry-run",
         f"train sqlm {TINY} --set game.topic=code --tasks letters --dry-run",
     ],
+    "rehearsal": ["plan --model tiny --tasks letters --prompts"],
     "reproduce": ["reproduce"],
     "servers": [f"train grpo {TINY} --tasks letters --rollouts http://127.0.0.1:9 --dry-run"],
     "talk": ["chat run"],

@@ -11,9 +11,9 @@ import torch
 
 from lite_selfplay.config import ModelSection
 from lite_selfplay.errors import RequestError
+from lite_selfplay.extras.doctor.machine import machine
 from lite_selfplay.models.backends import availability, chosen
 from lite_selfplay.models.backends.transformers import TransformersBackend
-from lite_selfplay.runs.doctor import machine
 from tests.card import counts, pretend
 
 V100 = dataclasses.replace(pretend.T4, name="Tesla V100-SXM2-16GB", memory=int(15.8 * pretend.GIB), capability=(7, 0))

@@ -11,9 +11,9 @@ import pytest
 import torch
 
 from lite_selfplay.config import ModelSection
+from lite_selfplay.extras.doctor.machine import machine
 from lite_selfplay.models.backends import availability
 from lite_selfplay.models.backends.transformers import compute_dtype
-from lite_selfplay.runs.doctor import machine
 
 
 def test_the_command_tells_of_this_machine(call: Callable[..., Any]):

@@ -1,0 +1,1 @@
+"""What this machine is, and what would run on it (`machine`)."""
