@@ -87,8 +87,7 @@ def problem_of_row(
             extra[key] = value
     if kind == "program":
         name = default_id if extra.get("id") is None else str(extra.pop("id"))
-        program: Problem = programs.program_problem(name, question, answer, where, extra)
-        return program
+        return programs.program_problem(name, question, answer, where, extra)
     if kind == "choice":
         options, right = _options(row, columns, answer, where)
         order = list(range(len(options)))

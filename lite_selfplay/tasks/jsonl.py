@@ -53,7 +53,7 @@ def to_problem(row: dict[str, Any], where: str, default_id: str) -> Problem:
     """A row as `read_jsonl` describes it. Raises TaskError, beginning with `where`, for anything else."""
     key = next((key for key in _PROBLEM_KEYS if key in row), None)
     if key is None and ("test_list" in row or {"prompt", "entry_point", "test"} <= row.keys()):
-        program: Problem | None = programs.problem_of_benchmark(row, where, default_id)
+        program = programs.problem_of_benchmark(row, where, default_id)
         if program is not None:
             return program
     if key is None:
@@ -66,8 +66,7 @@ def to_problem(row: dict[str, Any], where: str, default_id: str) -> Problem:
         raise TaskError(f"{where}: {key!r} must be a non-empty text")
     name = default_id if row.get("id") is None else str(row["id"])
     if any(row.get(tests) is not None for tests in ("tests", "test_list")) or {"test", "entry_point"} <= row.keys():
-        tested: Problem = programs.problem_of_object(row, text, where, name)
-        return tested
+        return programs.problem_of_object(row, text, where, name)
     answer, extra = row.get("answer"), {k: v for k, v in row.items() if k not in (key, "answer", "id")}
     values = [] if answer is None else _values(answer)
     if not all(isinstance(value, str | int | float) and not isinstance(value, bool) for value in values):

@@ -140,6 +140,7 @@ def load_task(spec: str, *, seed: int = 0, held_out: bool = False, data_dir: str
 
 def _is_data(name: str) -> bool:
     """Whether a task's data are looked for in a folder of downloaded data."""
+    register_extras()  # some benchmarks are of programs
     return name == "hub" or name in BENCHMARKS
 
 

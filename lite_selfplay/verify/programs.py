@@ -5,9 +5,12 @@
 Without it, what asks for one is refused in a sentence.
 """
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from lite_selfplay.scan import extra
+
+if TYPE_CHECKING:
+    from lite_selfplay.extras.programs import *  # noqa: F403
 
 KIND = "program"
 """The kind of problems whose answer is a program."""

@@ -1,11 +1,13 @@
 """Dispatch by kind of problem, counters, and the worker processes as a run sees them."""
 
+from collections.abc import Sequence
+
 import pytest
 
 from lite_selfplay import verify
-from lite_selfplay.data import Problem, Verdict
+from lite_selfplay.data import Completion, Problem, Verdict
 from lite_selfplay.errors import TaskError, UnknownNameError
-from lite_selfplay.verify import Counters, Verifier, register_checker
+from lite_selfplay.verify import AnswerFormat, Checking, Counters, Verifier, register_checker
 from tests.made import completion
 
 
@@ -34,6 +36,30 @@ def test_invalid_requests_are_not_counted() -> None:
             verifier.verify([(completion("a"), Problem("x", "?"))])
         assert verifier.verify([]) == []
         assert verifier.counters == Counters()
+
+
+def test_what_a_checker_keeps_is_ended_with_its_verifier(monkeypatch: pytest.MonkeyPatch) -> None:
+    ended = []
+
+    class Kept:
+        def close(self) -> None:
+            ended.append(self)
+
+    def check(pairs: Sequence[tuple[Completion, Problem]], expected: AnswerFormat, checking: Checking) -> list[Verdict]:
+        kept.append(checking.kept("mine", Kept))
+        return [Verdict(True, 1.0)] * len(pairs)
+
+    monkeypatch.setattr(verify, "_CHECKERS", {"kept": check})
+    kept: list[Kept] = []
+    pair = (completion("hi"), Problem("k", "?", kind="kept"))
+    with Verifier() as verifier:
+        verifier.verify([pair])
+        verifier.verify([pair])
+        assert kept[0] is kept[1]
+        assert ended == []
+    assert ended == [kept[0]]
+    assert verifier.verify([pair])[0].correct  # made anew
+    assert kept[2] is not kept[0]
 
 
 def test_a_registered_kind(monkeypatch: pytest.MonkeyPatch) -> None:

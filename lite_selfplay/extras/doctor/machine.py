@@ -104,4 +104,4 @@ def _sandbox() -> str:
     except RequestError as error:
         return f"none: {error}"
     sandbox.close()
-    return str(sandbox.sentence())
+    return sandbox.sentence()
