@@ -216,7 +216,7 @@ def test_a_run_goes_on_without_servers(servers: list[StandIn], tmp_path: Path):
 
 
 def test_several_updates_of_a_step_have_their_ratio_to_the_server(servers: list[StandIn], tmp_path: Path):
-    varied = f"{Path(__file__).parents[1] / 'varied_reward.py'}:varied"
+    varied = f"{Path(__file__).parents[2] / 'varied_reward.py'}:varied"
     run = train(config(tmp_path / "run", servers, run={"minibatches": 2, "reward": varied}))
     require_whole(run)
     assert any(s["clipped"] for row in run.metrics_rows() for s in row["streams"].values())
