@@ -1,4 +1,4 @@
-"""Model cards: of a run's folder, and what the card of a single seat shares with it."""
+"""Model cards: of a run's folder, and of a seat that was exported; and the lines that load one, wherever they stand."""
 
 import json
 import os
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from lite_selfplay.runs.export.request import Asked
 
-FORMS = {
+_FORMS = {
     "peft": ("A LoRA adapter", "peft", "adapter"),
     "merged": ("A model of its own: the base with the adapter merged into it,", "transformers", "finetune"),
     "gguf": ("A GGUF file: the base with the adapter merged into it,", "gguf", "quantized"),
@@ -27,6 +27,14 @@ _BY_HARDWARE = "torch.bfloat16 if torch.cuda.is_available() else torch.float32"
 _RESOLVE = "from lite_selfplay.models.sources import resolve\n"
 _NF4 = """nf4 = BitsAndBytesConfig(load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_compute_dtype=dtype)
 """
+_MERGED = """```python
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+model = AutoModelForCausalLM.from_pretrained("FOLDER", dtype="auto")
+tokenizer = AutoTokenizer.from_pretrained("FOLDER")
+```"""
+_VLLM_RANKS = (16, 32, 64, 128, 256, 320, 512)
+"""What `--max-lora-rank` takes, from its default on."""
 
 
 def model_card(
@@ -51,10 +59,35 @@ def model_card(
 `config.yaml` repeats the run (`lite-selfplay train --config config.yaml`); `metrics.jsonl` holds a line a step,
 `episodes.jsonl` a line a completion."""
     about = "LoRA adapters trained by self-play with lite-selfplay, one a seat, over one frozen base."
-    return whole_card(config, metadata(config, "peft"), title, about, use, metrics, evaluations or {})
+    return _card(config, _metadata(config, "peft"), title, about, use, metrics, evaluations or {})
 
 
-def whole_card(
+def export_card(asked: "Asked", revision: str | None, evaluations: Evaluations, verified: str) -> str:
+    """The README of an export. `revision`: of its base on a hub; `verified`: what another tool made of it."""
+    config, sampling = asked.config, asked.sampling
+    parts = " and ".join(map(code, asked.roles)) or "no role so far"
+    base, name = base_id(config.model.name), code(shown(config.model.name))
+    about = f"""{_FORMS[asked.form][0]} trained by self-play with lite-selfplay: seat {code(asked.seat)} of a run of
+{plain(config.game.label)} after {counted(asked.step, "step")}, which played {parts}, over {name}."""
+    stops = f", ending at {' or '.join(map(code, sampling.stop))}" if sampling.stop else ""
+    python = {"peft": loading(config, "FOLDER", revision, tokenizer="FOLDER"), "merged": _MERGED}.get(asked.form, "")
+    commands = serving(asked, "FOLDER", base, revision) if base or asked.form != "peft" else []
+    use = f"""{python}
+
+{"".join(f"    {command}{chr(10)}" for command in commands)}
+It was sampled at temperature {sampling.temperature:g} with up to {sampling.max_tokens} tokens{stops};
+`{"Modelfile" if asked.form == "gguf" else "generation_config.json"}` holds these settings.
+
+## Is it the same model?
+
+{_weights(asked)}
+
+{verified}"""
+    title = plain(f"{config.game.label} on {shown(config.model.name)}, seat {asked.name}")
+    return _card(config, _metadata(config, asked.form), title, about, use, asked.metrics, evaluations)
+
+
+def _card(
     config: RunConfig,
     metadata: "ModelCardData",
     title: str,
@@ -126,11 +159,47 @@ tokenizer = AutoTokenizer.from_pretrained({own})
 ```"""
 
 
-def metadata(config: RunConfig, form: str) -> "ModelCardData":
+def serving(asked: "Asked", folder: str, base: str | None, revision: str | None) -> list[str]:
+    """The commands that serve an export in a folder; `base` is the hub id or the folder of an adapter's base.
+
+    https://docs.vllm.ai/en/latest/features/lora.html, https://huggingface.co/docs/transformers/serving
+    """
+    if asked.form == "merged":
+        return [f"transformers serve {folder}", f"vllm serve {folder}"]
+    if asked.form == "gguf":
+        file = f"{folder}/{asked.file}"
+        return [
+            f"llama-server -m {file} --jinja",
+            f"ollama create {Path(asked.file).stem.lower()} -f {folder}/Modelfile",
+        ]
+    rank = asked.config.seats[asked.seat].rank
+    more = f" --max-lora-rank {next((r for r in _VLLM_RANKS if r >= rank), rank)}" if rank > _VLLM_RANKS[0] else ""
+    more += " --quantization bitsandbytes" if asked.config.model.precision == "4bit" else ""
+    where = f"{base} --revision {revision}" if revision else base
+    return [f"vllm serve {where} --enable-lora --lora-modules {asked.seat}={folder}{more}"]
+
+
+def _weights(asked: "Asked") -> str:
+    """What the weights are, and over which they are the seat."""
+    if asked.config.model.precision != "4bit":
+        return "The weights are as they were trained, or the sum of the base's and the adapter's."
+    if asked.form == "peft":
+        return (
+            "The adapter was trained over 4-bit (NF4) weights and is this model over these alone: over the 16-bit "
+            "weights of the base it is another one, since it also learned what the quantisation had changed."
+        )
+    return (
+        "The seat was trained over 4-bit (NF4) weights. These were expanded and the adapter added to them in float32, "
+        "so nothing is lost but the rounding to 16 bits. Merged into the base's original 16-bit weights, the adapter "
+        "would have been another model, which was never trained or measured."
+    )
+
+
+def _metadata(config: RunConfig, form: str) -> "ModelCardData":
     """What a hub reads of the card; `base_model` only for a hub id, since a hub takes nothing else there."""
     from huggingface_hub import ModelCardData
 
-    base, (_, library, relation) = base_id(config.model.name), FORMS[form]
+    base, (_, library, relation) = base_id(config.model.name), _FORMS[form]
     return ModelCardData(
         base_model=base,
         base_model_relation=relation if base else None,
