@@ -177,7 +177,7 @@ class Kuhn(MatchGame):
     def _exact(self, step: int, table: Table, episode: Episode) -> dict[str, Any]:
         """The exact figures of the policy with which a step was played, and of the average over all that were measured.
 
-        A policy weighs in the average by the fourth power of its step, and an information set in it by how often the player's
+        A policy weighs in the average by the square of its step, and an information set in it by how often the player's
         own moves lead there, as if one of the policies were drawn for each match.
         """
         policy, legal = dict[str, float](), list[float]()
@@ -190,7 +190,7 @@ class Kuhn(MatchGame):
         if len(policy) < len(SETS):
             return {}
         for place, sums in self.average.items():
-            weight = (step + 1) ** 4 * (1 - policy[place[0]] if len(place) == 3 else 1.0)
+            weight = (step + 1) ** 2 * (1 - policy[place[0]] if len(place) == 3 else 1.0)
             sums[0], sums[1] = sums[0] + weight * policy[place], sums[1] + weight
         average = {place: sums[0] / (sums[1] or 1.0) for place, sums in self.average.items()}
         return {

@@ -123,7 +123,7 @@ def test_the_exact_policy_is_that_of_all_spellings_of_the_moves():
 
 def test_policies_are_averaged_by_how_often_they_are_played():
     """By hand: at step 1 a queen opens with a bet always, at step 2 never; the average weighs these by 1 and
-    2 ** 4. The set after pass and bet counts only where the first move was a pass."""
+    4. The set after pass and bet counts only where the first move was a pass."""
     game = make_game("kuhn", {"exact_every": 1}, group_size=2, problems_per_step=2)
 
     class Pure(Playing):
@@ -140,7 +140,7 @@ def test_policies_are_averaged_by_how_often_they_are_played():
     table.bets = False
     play(game, table, 1)
     average = {place: bet / (every or 1.0) for place, (bet, every) in game.state()["average"].items()}
-    assert average["Q"] == pytest.approx(1 / 17)
+    assert average["Q"] == pytest.approx(1 / 5)  # weights 1 and 4
     assert average["Qpb"] == 0.0  # reached at the second step alone
 
 
