@@ -159,7 +159,8 @@ class Kuhn(MatchGame):
         return KuhnPoker(rng)
 
     def dealt(self, match: Match, player: int) -> str:
-        return f"{match.environment.cards[player]}{match.environment.history[:player]}"
+        assert isinstance(match.environment, KuhnPoker)
+        return match.environment.cards[player] + match.environment.history[:player]
 
     def state(self) -> dict[str, Any]:
         return {**super().state(), "average": self.average}

@@ -71,7 +71,7 @@ def test_a_run_killed_at_a_turn_goes_on_to_the_bit_and_follows_its_sampler_at_ev
         assert [stream["seat"] for stream in row["streams"].values()] == (["A", "B"] if row["step"] % 2 else ["B", "A"])
         assert all(stream["sampler_gap"] < 1e-5 for stream in row["streams"].values())
     assert {row["turn"] for row in whole.episodes()} >= {1, 2}
-    assert whole.config.seats["A"].lr == 2e-4  # of its own, not the one that the base suggests for problems
+    assert whole.config.seats["A"].lr == 3e-4  # of its own, not the one that the base suggests for problems
     typed = ["eval", str(whole.path), "--limit", "6", "--seats", "A,B@1", "--json"]
     ended = subprocess.run(
         [sys.executable, "-m", "lite_selfplay_cli", *typed], capture_output=True, text=True, cwd=ROOT
