@@ -34,7 +34,7 @@ from lite_selfplay.data import BASE, Completion, Episode, EvalSpec, Example, Gro
 from lite_selfplay.errors import RunFolderError
 from lite_selfplay.games.base import Game
 from lite_selfplay.games.collections import Collection, replayed, write_collection
-from lite_selfplay.games.presentation import Accuracy, Pairing, Row, Transcript
+from lite_selfplay.games.presentation import Accuracy, Pairing, Row
 from lite_selfplay.games.spc import collecting, phases
 from lite_selfplay.games.spc.cases import Case, Fate, read_cases, write_cases
 from lite_selfplay.games.spc.collecting import critic_set, mixed, sneaky_set
@@ -404,10 +404,9 @@ class Spc(Game):
         return results(log)
 
     @classmethod
-    def transcript(cls, rows: tuple[Row, ...], kind: str) -> Transcript:
-        prompt = str(rows[0]["prompt"])
+    def problem_in(cls, prompt: str) -> str:
         found = prompt.partition("Problem:\n")[2].partition("\n\nBeginning of the solution:")[0]
-        return Transcript(rows, kind, str(rows[-1]["problem_id"] or "a problem"), found or prompt.split("\n\n")[0])
+        return found or prompt.split("\n\n")[0]
 
     @classmethod
     def verdict(cls, row: Row) -> str:
