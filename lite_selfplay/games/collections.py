@@ -13,7 +13,7 @@ import json
 import math
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -81,16 +81,12 @@ def write_collection(path: Path, rows: Iterable[CollectedRow]) -> None:
 class Collection:
     """A collection on disk. Raises RunFolderError, with file and line, where it is missing, cut or damaged.
 
-    In memory are 8 bytes a row; `kinds` counts the rows of each kind.
+    In memory are 8 bytes a row.
     """
 
     def __init__(self, path: Path):
         self.path = path
-        self.kinds: dict[str, int] = {}
-        self._starts = array("q")
-        for start, row in self._scan():
-            self._starts.append(start)
-            self.kinds[row.kind] = self.kinds.get(row.kind, 0) + 1
+        self._starts = array("q", (start for start, _ in self._scan()))
 
     def __len__(self) -> int:
         return len(self._starts)
@@ -168,12 +164,6 @@ def _parsed(line: bytes, path: Path, number: int, make: Callable[[dict[str, Any]
         return make(parse_object(line, where))
     except (LookupError, TypeError, ValueError, AttributeError) as error:
         raise RunFolderError(f"{where}: no {what} ({error})") from None
-
-
-def as_example(row: CollectedRow, weight: float) -> CollectedRow:
-    """A row as an example to learn by its likelihood, with a weight."""
-    completion = replace(row.completion, logprobs=())
-    return replace(row, kind=EXAMPLE, completion=completion, reward=None, advantage=weight)
 
 
 def kinds_of(rows: Sequence[CollectedRow], *kinds: str) -> list[CollectedRow]:

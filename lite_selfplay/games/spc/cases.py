@@ -1,22 +1,35 @@
 """A case: a step of a right solution, what becomes of it from phase to phase, and what that earns.
 
-Each phase writes the cases anew. Source: "SPC: Evolving Self-Play Critic via Adversarial Games for LLM Reasoning",
-sections 3.2 to 3.4. Ours: how many completions validate a step (4; the paper says N), what a reply is worth that cannot
-be read, and that the first of four critiques decides a game.
+The phases of play in which seats speak take cases and give cases, which the game writes to a file after each. Source:
+"SPC: Evolving Self-Play Critic via Adversarial Games for LLM Reasoning", sections 3.2 to 3.4. Ours: how many
+completions validate a step (4; the paper says N), what a reply is worth that cannot be read, and that the first of four
+critiques decides a game.
 """
 
-from collections.abc import Mapping, Sequence
+import random
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from lite_selfplay.data import Completion, Problem, completion_from_json, completion_to_json
-from lite_selfplay.games.collections import read_objects, write_objects
-from lite_selfplay.games.spc.replies import Critique, Rewrite, read_critique, read_rewrite
-from lite_selfplay.games.spc.steps import beginning, replaced
+from lite_selfplay.data import Completion, Group, Problem, Sample, Sampling, completion_from_json, completion_to_json
+from lite_selfplay.games.collections import read_objects
+from lite_selfplay.games.spc.replies import (
+    Critique,
+    Rewrite,
+    critic_prompt,
+    read_critique,
+    read_rewrite,
+    sneaky_prompt,
+    solver_prompt,
+)
+from lite_selfplay.games.spc.steps import beginning, replaced, split_steps, without_notes
+from lite_selfplay.games.table import Table
+from lite_selfplay.verify.extract import completion_text
+from lite_selfplay.verify.format import split_reasoning
 
-CRITIQUES = 4
-ROLLOUTS = 4
+SNEAKY, CRITIC = "sneaky", "critic"
+
 TRIALS = ("original", "sneaky")
 STABLE = 0.75
 
@@ -74,17 +87,6 @@ class Case:
             return None
         found = read_rewrite(self.attack, self.step)
         return replace(found, reason="prompt_too_long") if self.unread else found
-
-    @property
-    def start(self) -> str:
-        """The beginning of a reply that is gone on with after the step as it was."""
-        return beginning(self.steps)
-
-    @property
-    def sneaky_start(self) -> str:
-        """The same after the rewritten step."""
-        assert self.rewrite is not None
-        return beginning(replaced(self.steps, len(self.steps) - 1, self.rewrite.step))
 
     @property
     def is_valid(self) -> bool:
@@ -158,11 +160,112 @@ def critic_reward(critique: Critique, *, correct: bool) -> float:
     return 1.0 if critique.agrees(correct) else -1.0
 
 
-def write_cases(path: Path, cases: Sequence[Case]) -> None:
-    """Write cases, whole or not at all."""
-    write_objects(path, (case.to_json() for case in cases))
-
-
 def read_cases(path: Path) -> list[Case]:
     """Cases as they were written. Raises RunFolderError, with file and line, where they are damaged."""
     return read_objects(path, Case.from_json, "step under attack")
+
+
+# The phases of play
+
+Ask = Callable[[Sequence[str]], list[list[Completion]]]
+"""Asks a seat: `n` completions of each prompt."""
+
+
+def sampled_solutions(
+    table: Table, problems: Sequence[Problem], solvers: Sequence[str], samples: int, name: str
+) -> tuple[list[Case], list[Group]]:
+    """A random step of every right solution that the solvers write, and all solutions, for the record.
+
+    `name` begins the cases' ids.
+    """
+    cases: list[Case] = []
+    groups: list[Group] = []
+    prompts = [solver_prompt(problem.text) for problem in problems]
+    for solver in solvers:
+        rows = table.ask("solver", prompts, n=samples, seat=solver)
+        pairs = [(completion, problem) for problem, row in zip(problems, rows, strict=True) for completion in row]
+        verdicts = table.verify(pairs)
+        for (completion, problem), verdict in zip(pairs, verdicts, strict=True):
+            if verdict.correct and completion.stop != "prompt_too_long":
+                text = split_reasoning(completion_text(completion)).rest
+                cases += _case(f"{name}-{len(cases) + 1}-{problem.id}", problem, text, solver, table.rng)
+        samples_of = [Sample(c, float(v.correct), v, masked=True) for (c, _), v in zip(pairs, verdicts, strict=True)]
+        groups += [Group(samples_of[i * samples : (i + 1) * samples], problem) for i, problem in enumerate(problems)]
+    return cases, groups
+
+
+def written_solutions(table: Table, problems: Sequence[Problem], solver: str, name: str) -> list[Case]:
+    """A random step of every solution that a file brings along; none of one that states another answer than its row."""
+    cases: list[Case] = []
+    texts = [without_notes(str(problem.extra.get("solution") or "")) for problem in problems]
+    read = [Completion("", text, (), (), (), "eos", "", -1, Sampling()) for text in texts]
+    verdicts = table.verify(list(zip(read, problems, strict=True)))
+    for problem, text, completion, verdict in zip(problems, texts, read, verdicts, strict=True):
+        if verdict.correct or table.read_answer(completion) is None:
+            cases += _case(f"{name}-{len(cases) + 1}-{problem.id}", problem, text, solver, table.rng)
+    return cases
+
+
+def _case(name: str, problem: Problem, solution: str, solver: str, rng: random.Random) -> list[Case]:
+    steps = split_steps(solution)
+    return [Case(name, problem, tuple(steps[: rng.randrange(len(steps)) + 1]), solver)] if steps else []
+
+
+def tried_originals(table: Table, cases: Sequence[Case], rollouts: int) -> list[Case]:
+    """The cases, with how often their solvers end well from the step as it was."""
+    found = _trials(table, [(case, beginning(case.steps)) for case in cases], rollouts)
+    return [replace(case, original=trial) for case, (trial, _) in zip(cases, found, strict=True)]
+
+
+def tried_rewrites(table: Table, cases: Sequence[Case], rollouts: int) -> list[Case]:
+    """The cases, with how often their solvers end well from the rewritten step, where that can be tried."""
+    starts = {
+        i: (case, beginning(replaced(case.steps, len(case.steps) - 1, rewrite.step)))
+        for i, case in enumerate(cases)
+        if (rewrite := case.rewrite) is not None and not rewrite.reason
+    }
+    found = dict(zip(starts, _trials(table, [*starts.values()], rollouts), strict=True))
+    return [
+        case if i not in found else replace(case, unread=True) if found[i][1] else replace(case, sneaky=found[i][0])
+        for i, case in enumerate(cases)
+    ]
+
+
+def _trials(table: Table, starts: Sequence[tuple[Case, str]], rollouts: int) -> list[tuple[Trial, bool]]:
+    """How often each case's solver ends well from a beginning; and whether it was too long to be read."""
+    result: list[tuple[Trial, bool]] = [(Trial(0, rollouts), False)] * len(starts)
+    for solver in dict.fromkeys(case.solver for case, _ in starts):
+        places = [i for i, (case, _) in enumerate(starts) if case.solver == solver]
+        prompts = [solver_prompt(starts[i][0].problem.text) for i in places]
+        beginnings = [starts[i][1] for i in places]
+        rows = table.ask("solver", prompts, n=rollouts, beginnings=beginnings, seat=solver)
+        pairs = [(completion, starts[i][0].problem) for i, row in zip(places, rows, strict=True) for completion in row]
+        right = iter([verdict.correct for verdict in table.verify(pairs)])
+        for i, row in zip(places, rows, strict=True):
+            unread = any(completion.stop == "prompt_too_long" for completion in row)
+            ended_well = sum([next(right) for _ in row])
+            result[i] = Trial(0 if unread else ended_well, rollouts), unread
+    return result
+
+
+def rewritten(ask: Ask, cases: Sequence[Case]) -> list[Case]:
+    """The cases, each with a sneaky generator's rewrite of its step."""
+    rows = ask([sneaky_prompt(case.problem.text, case.before, case.step) for case in cases]) if cases else []
+    return [replace(case, attack=row[0]) for case, row in zip(cases, rows, strict=True)]
+
+
+def judged(ask: Ask, cases: Sequence[Case]) -> list[Case]:
+    """The cases, with a critic's judgements of the rewrites that mislead."""
+    valid = [i for i, case in enumerate(cases) if case.is_valid]
+    attacked = [(cases[i], rewrite) for i in valid if (rewrite := cases[i].rewrite) is not None]
+    asked = [critic_prompt(case.problem.text, case.before, rewrite.step) for case, rewrite in attacked]
+    found = dict(zip(valid, ask(asked) if asked else [], strict=True))
+    return [replace(case, critiques=tuple(found.get(i, ()))) for i, case in enumerate(cases)]
+
+
+def judged_untouched(ask: Ask, cases: Sequence[Case], rng: random.Random) -> list[Case]:
+    """The cases, with judgements of as many steps as they were, drawn at random, as there are rewrites that mislead."""
+    chosen = sorted(rng.sample(range(len(cases)), sum(case.is_valid for case in cases)))
+    rows = ask([critic_prompt(cases[i].problem.text, cases[i].before, cases[i].step) for i in chosen]) if chosen else []
+    found = dict(zip(chosen, rows, strict=True))
+    return [replace(case, untouched=tuple(found.get(i, ()))) for i, case in enumerate(cases)]

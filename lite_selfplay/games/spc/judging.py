@@ -11,6 +11,7 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import fmean, harmonic_mean
 from typing import Any
 
 from lite_selfplay.data import Completion, Problem, Verdict
@@ -28,8 +29,6 @@ from lite_selfplay.verify.workers import WorkerPool
 KIND = "step"
 """The kind of a problem that asks whether a step is correct; its answer is `Correct` or `Incorrect`."""
 
-Interval = tuple[float, float]
-
 
 @dataclass(frozen=True)
 class CriticScore(Score):
@@ -44,8 +43,8 @@ class CriticScore(Score):
     mean: float | None
     harmonic_mean: float | None
     invalid: float
-    correct_ci95: Interval
-    error_ci95: Interval
+    correct_ci95: tuple[float, float]
+    error_ci95: tuple[float, float]
     mean_of_subsets: float | None
     subsets: dict[str, dict[str, Any]]
 
@@ -135,14 +134,9 @@ def critic_figures(results: Sequence[tuple[bool, Judgement | None]]) -> dict[str
         "error": error,
         "error_ci95": clopper_pearson(right[False], len(judged[False])),
         "mean": sum(both) / 2 if both else None,
-        "harmonic_mean": harmonic_mean(*both) if both else None,
+        "harmonic_mean": harmonic_mean(both) if both else None,
         "invalid": sum(j is None for _, j in results) / len(results) if results else 0.0,
     }
-
-
-def harmonic_mean(a: float, b: float) -> float:
-    """Of two shares; 0 where both are 0."""
-    return 2 * a * b / (a + b) if a + b else 0.0
 
 
 def by_subset(results: Iterable[tuple[LabelledStep, Judgement | None]]) -> dict[str, dict[str, Any]]:
@@ -156,7 +150,7 @@ def by_subset(results: Iterable[tuple[LabelledStep, Judgement | None]]) -> dict[
 def mean_of_subsets(figures: Mapping[str, Mapping[str, Any]]) -> float | None:
     """The plain mean of the subsets' means; None where one has none, or there is no subset."""
     means = [found["mean"] for found in figures.values()]
-    return sum(means) / len(means) if means and None not in means else None
+    return fmean(means) if means and None not in means else None
 
 
 register_checker(KIND, check)

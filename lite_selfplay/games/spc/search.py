@@ -12,8 +12,8 @@ from dataclasses import dataclass, field, replace
 
 from lite_selfplay.data import BASE, Completion
 from lite_selfplay.games.modes import Examiner, Found, Judged, Measured, Mode, score_of
+from lite_selfplay.games.spc.cases import CRITIC
 from lite_selfplay.games.spc.replies import critic_prompt, read_critique, solver_prompt
-from lite_selfplay.games.spc.rounds import CRITIC
 from lite_selfplay.games.vote import elected
 
 SEARCHES = 5

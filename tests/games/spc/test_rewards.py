@@ -5,9 +5,17 @@ from collections.abc import Sequence
 import pytest
 
 from lite_selfplay.data import Problem
-from lite_selfplay.games.spc.cases import Case, Trial, critic_reward, sneaky_reward
+from lite_selfplay.games.spc.cases import (
+    Case,
+    Trial,
+    critic_reward,
+    judged,
+    rewritten,
+    sneaky_reward,
+    tried_originals,
+    tried_rewrites,
+)
 from lite_selfplay.games.spc.collecting import RIGHT, SNEAKY_KINDS, WRONG
-from lite_selfplay.games.spc.phases import judged, rewritten, tried_originals, tried_rewrites
 from lite_selfplay.games.spc.replies import critic_prompt, read_critique, rewrite_reply
 from lite_selfplay.games.spc.steps import split_steps
 from lite_selfplay.testing import ScriptedTable
