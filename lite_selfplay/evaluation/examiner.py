@@ -15,7 +15,7 @@ from lite_selfplay.errors import GameError, RequestError
 from lite_selfplay.evaluation.answers import Answered, Answers, key_of
 from lite_selfplay.evaluation.result import Evaluation, at_k
 from lite_selfplay.games.modes import Judged, Mode, find_mode
-from lite_selfplay.games.shots import MOST_SHOTS, opening
+from lite_selfplay.games.prompts import MOST_SHOTS, opening
 from lite_selfplay.tasks.base import derived_seed
 from lite_selfplay.verify.choice import KIND as CHOICE
 from lite_selfplay.verify.keys import vote_key

@@ -22,8 +22,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Literal
 
 from lite_selfplay.data import Completion, Episode, EvalSpec, Example, Group, Problem, Sample, Stream, Verdict
-from lite_selfplay.games.agon.attempts import worked_attempt
-from lite_selfplay.games.agon.recap import summarise, with_program
+from lite_selfplay.games.agon.recap import summarise, with_program, worked_attempt
 from lite_selfplay.games.base import Game, GameOptions
 from lite_selfplay.games.baselines.grpo import earned, judged, solo_reward
 from lite_selfplay.games.presentation import Figure, Pairing

@@ -18,9 +18,9 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from lite_selfplay.data import Episode, EvalSpec, Example, Group, Problem, Sample, Stream
-from lite_selfplay.games.agon.attempts import worked_attempt
 from lite_selfplay.games.agon.controls import own_attempt_prompt
 from lite_selfplay.games.agon.game import challenge_log, figures_of_drafts, pairing_with_drafts, recap_of
+from lite_selfplay.games.agon.recap import worked_attempt
 from lite_selfplay.games.base import Game, GameOptions
 from lite_selfplay.games.baselines.grpo import earned, judged, solo_reward
 from lite_selfplay.games.prompts import asked

@@ -35,7 +35,6 @@ from lite_selfplay.data import Completion, Episode, Example, Group, Problem, Sam
 from lite_selfplay.errors import ConfigError
 from lite_selfplay.games.pasodoble.judged import Judged, group_rate, in_vain, openers, refused_texts, well_formed
 from lite_selfplay.games.pasodoble.offline import OfflineSchedule, QuestionBuffer
-from lite_selfplay.games.pasodoble.options import PasoDobleOptions
 from lite_selfplay.games.pasodoble.proposals import (
     parse_proposal,
     proposer_prompt,
@@ -43,6 +42,7 @@ from lite_selfplay.games.pasodoble.proposals import (
     worked_proposal,
 )
 from lite_selfplay.games.pasodoble.rewards import (
+    PasoDobleOptions,
     leaks,
     proposer_reward,
     question_diversity,

@@ -11,10 +11,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from lite_selfplay.data import BASE, Completion
-from lite_selfplay.games.modes import Examiner, Found, Judged, Measured, Mode, score_of
+from lite_selfplay.games.modes import Examiner, Found, Judged, Measured, Mode, elected, score_of
 from lite_selfplay.games.spc.cases import CRITIC
 from lite_selfplay.games.spc.replies import critic_prompt, read_critique, solver_prompt
-from lite_selfplay.games.vote import elected
 
 SEARCHES = 5
 """Searches, and plain samples, of a problem: as many as self-consistency votes over (section 4.2)."""
