@@ -8,7 +8,7 @@ Prompts and recaps are those of training. Source: Beliaev, "Agon" (temperature 0
 both directions reported).
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import permutations
 
@@ -36,39 +36,34 @@ class CascadeScore(Score):
     tokens_final_mean_after_wrong: float | None
 
 
-def cascade(examiner: Examiner, seats: Sequence[str]) -> Found:
-    """Each seat alone, and every direction between two of them."""
-    drafts = alone(examiner, seats)
-    pairs = seat_pairs(seats)
-    recaps = {seat: recaps_of(examiner, drafts[seat].answers) for seat in dict.fromkeys(first for first, _ in pairs)}
-    directions = {
-        f"{a}->{b}": challenge(examiner, drafts[a].answers, recaps[a], b, doing=f"{b} challenges {a} on")
-        for a, b in pairs
-    }
-    return Found(drafts, directions)
-
-
-def challenge(
-    examiner: Examiner,
-    drafts: Rows,
-    recaps: Sequence[Sequence[str]],
-    seat: str,
-    prompt: Callable[[Problem, str], str] = challenge_prompt,
-    *,
-    stage: str = "challenge",
-    doing: str,
-) -> Measured:
-    """A seat's answers after reading these recaps of drafts, one each. `stage` and `doing`: see `Examiner.ask`."""
-    prompts = [
-        [prompt(problem, recap) for recap in row] for problem, row in zip(examiner.problems, recaps, strict=True)
-    ]
-    answers = examiner.ask(seat, prompts, stage, doing)
-    return Measured(answers, cascade_score(drafts, answers, recaps))
-
-
 def seat_pairs(seats: Sequence[str]) -> list[tuple[str, str]]:
     """Who drafts for whom: every ordered pair of seats, or one seat for itself."""
     return list(permutations(seats, 2)) or [(seats[0], seats[0])]
+
+
+def cascade(
+    examiner: Examiner,
+    seats: Sequence[str],
+    pairs_of: Callable[[Sequence[str]], Iterable[tuple[str, str]]] = seat_pairs,
+    prompt: Callable[[Problem, str], str] = challenge_prompt,
+    *,
+    stage: str = "challenge",
+    doing: str = "{second} challenges {first} on",
+) -> Found:
+    """Each seat alone, and every direction between two of them. `stage` and `doing`: see `Examiner.ask`."""
+    drafts = alone(examiner, seats)
+    pairs = list(pairs_of(seats))
+    recaps = {seat: recaps_of(examiner, drafts[seat].answers) for seat in dict.fromkeys(first for first, _ in pairs)}
+    directions = {}
+    for first, second in pairs:
+        prompts = [
+            [prompt(problem, recap) for recap in row]
+            for problem, row in zip(examiner.problems, recaps[first], strict=True)
+        ]
+        answers = examiner.ask(second, prompts, stage, doing.format(first=first, second=second))
+        score = cascade_score(drafts[first].answers, answers, recaps[first])
+        directions[f"{first}->{second}"] = Measured(answers, score)
+    return Found(drafts, directions)
 
 
 def cascade_score(

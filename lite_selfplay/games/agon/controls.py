@@ -10,35 +10,21 @@ paper prints no prompts: as in its cascade, what is read is a recap without its 
 ours as well.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
-from itertools import permutations, product
+from itertools import permutations
 
 from lite_selfplay.data import Problem
-from lite_selfplay.games.agon.cascade import cascade_score, challenge, read_by_rival, recaps_of
+from lite_selfplay.games.agon.cascade import cascade, cascade_score, read_by_rival, recaps_of
 from lite_selfplay.games.agon.game import fenced
 from lite_selfplay.games.modes import Examiner, Found, Measured, Mode, Rows, alone
 from lite_selfplay.games.prompts import asked_after, fill
-
-Prompt = Callable[[Problem, str], str]
 
 
 def own_attempt_prompt(name: str, problem: Problem, attempt: str) -> str:
     """The prompt of a seat that reads its own attempt; `name` is the prompt's, `self_refine` or `self_cascade`."""
     own = fill(name, attempt=fenced(attempt)) if attempt else "No attempt of yours at this problem is available."
     return asked_after(problem, own)
-
-
-def _second_pass(prompt: Prompt, doing: str, name: str, examiner: Examiner, seats: Sequence[str]) -> Found:
-    """Each seat drafts by itself, then reads its own recap."""
-    drafts = alone(examiner, seats)
-    passes = {}
-    for seat in seats:
-        recaps = recaps_of(examiner, drafts[seat].answers)
-        passes[f"{seat}->{seat}"] = challenge(
-            examiner, drafts[seat].answers, recaps, seat, prompt, stage=name, doing=f"{seat} {doing}"
-        )
-    return Found(drafts, passes)
 
 
 def moa(examiner: Examiner, seats: Sequence[str]) -> Found:
@@ -76,29 +62,30 @@ def _refined(examiner: Examiner, seat: str, own: Rows, other: Rows, stage: str) 
     return Measured(answers, cascade_score(own, answers, recaps[0], also_read=read))
 
 
-def swap_seats(examiner: Examiner, seats: Sequence[str]) -> Found:
-    """Every ordered pair of seats, each with itself among them, in the cascade's prompts and randomness."""
-    drafts = alone(examiner, seats)
-    recaps = {seat: recaps_of(examiner, drafts[seat].answers) for seat in seats}
-    pairs = {
-        f"{a}->{b}": challenge(examiner, drafts[a].answers, recaps[a], b, doing=f"{b} challenges {a} on")
-        for a, b in product(seats, repeat=2)
-    }
-    return Found(drafts, pairs)
-
-
 _COLUMNS = ("conversions", "regressions")
 
 
 def _twice(name: str, doing: str) -> Mode:
+    """Each seat drafts by itself, then reads its own recap."""
     prompt = partial(own_attempt_prompt, name)
-    stage = name.replace("_", "-")
-    measure = partial(_second_pass, prompt, doing, stage)
+    own = partial(
+        cascade,
+        pairs_of=lambda seats: zip(seats, seats, strict=True),
+        prompt=prompt,
+        stage=name.replace("_", "-"),
+        doing=f"{{second}} {doing}",
+    )
     reads = partial(read_by_rival, prompt=prompt)
-    return Mode(measure, stages=lambda seats: 2 * len(seats), columns=_COLUMNS, reads=reads)
+    return Mode(own, stages=lambda seats: 2 * len(seats), columns=_COLUMNS, reads=reads)
 
 
 SELF_REFINE = _twice("self_refine", "refines its answers to")
 SELF_CASCADE = _twice("self_cascade", "goes over its answers to")
 MOA = Mode(moa, stages=lambda seats: 4 if len(seats) == 1 else len(seats) ** 2, columns=_COLUMNS)
-SWAP_SEATS = Mode(swap_seats, stages=lambda seats: len(seats) + len(seats) ** 2, columns=_COLUMNS, seats=2)
+# Every ordered pair of seats, each with itself among them, in the cascade's prompts and randomness.
+SWAP_SEATS = Mode(
+    partial(cascade, pairs_of=lambda seats: [(first, second) for first in seats for second in seats]),
+    stages=lambda seats: len(seats) + len(seats) ** 2,
+    columns=_COLUMNS,
+    seats=2,
+)
