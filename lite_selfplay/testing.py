@@ -282,9 +282,9 @@ def check_game(game: Game, *, steps: int = 6, script: Script | None = None, prob
 
     At every step: `seats` covers the roles; each stream has a role of the game, and no two streams the same one;
     completions come from the table and from the seat of their role; rewards are finite or None; the log and `state` are
-    JSON; a new game, restored from `state`, plays exactly as the first one. Once: what `kept_at_start` returns are snapshots
-    of seats that the game trains; its evaluation mode is known; `accuracy` and `pairing` name its roles. Raises
-    GameError, naming the first violation.
+    JSON; a new game, restored from `state`, plays exactly as the first one. Once: what `kept_at_start` returns are
+    snapshots of seats that the game trains; its evaluation mode is known; `accuracy` and `pairing` name its roles.
+    Raises GameError, naming the first violation.
     """
     script = script or noisy_script(game)
     if not game.roles or len(set(game.roles)) != len(game.roles):

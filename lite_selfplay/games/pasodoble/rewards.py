@@ -5,12 +5,15 @@ Pure functions of pass rates and token ids. Source: "Better LLM Reasoning via Du
 """
 
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from collections.abc import Set as AbstractSet
+from statistics import fmean
 from typing import Any, Literal
 
 from pydantic import Field, field_validator
 
+from lite_selfplay.credit import rewards_of
+from lite_selfplay.data import Group
 from lite_selfplay.games.propose_solve.game import ProposeSolveOptions
 
 LeakGuard = Literal["token3", "substring", "off"]
@@ -92,9 +95,9 @@ def question_diversity(tokens: AbstractSet[int], history: Collection[AbstractSet
     return unlike / len(history)  # one division, so that 70 of 100 alike is exactly 0.3
 
 
-def pass_rate(rewards: Sequence[float]) -> float:
-    """The share of answers that match the proposer's: p, the mean of rewards of 0 or 1; 0 without answers."""
-    return sum(rewards) / len(rewards) if rewards else 0.0
+def pass_rate(group: Group) -> float:
+    """The share of a question's answers that match the proposer's: p, the mean of rewards of 0 or 1."""
+    return fmean(rewards_of(group.samples))
 
 
 def proposer_reward(

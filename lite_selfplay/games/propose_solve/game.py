@@ -131,6 +131,11 @@ class ProposeSolve(Game):
         self.watch = CollapseWatch()
         self._empty_steps = 0
 
+    def seats(self, step: int) -> Mapping[str, str]:
+        """A seat for each role, or one for all where the option `seats` is `shared`."""
+        shared = getattr(self.options, "seats", "two") == "shared"
+        return dict.fromkeys(self.roles, "shared") if shared else super().seats(step)
+
     def evaluation(self) -> EvalSpec:
         return EvalSpec("single", (self.seats(0)[self.solver],))
 

@@ -122,9 +122,6 @@ class Sqlm(ProposeSolve):
         self._questions: list[str] = []  # pre-generated
         self._position = 0
 
-    def seats(self, step: int) -> Mapping[str, str]:
-        return super().seats(step) if self.options.seats == "two" else dict.fromkeys(self.roles, "shared")
-
     @property
     def questions_per_step(self) -> int:
         return self.problems_per_step * self.group_size
