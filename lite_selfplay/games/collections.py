@@ -13,12 +13,12 @@ import json
 import math
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
 from lite_selfplay.config.user_files import open_file
-from lite_selfplay.data import Completion, Group, Sample, Stream, completion_from_json, completion_to_json
+from lite_selfplay.data import Completion, Group, Sample, Stream, completion_from_json
 from lite_selfplay.errors import RunFolderError
 from lite_selfplay.tasks.base import derived_rng
 from lite_selfplay.tasks.files import LINE_LIMIT, lines_of, parse_object, written_whole
@@ -47,12 +47,9 @@ class CollectedRow:
     advantage: float = 0.0
     round: int = 0
 
-    def to_json(self) -> dict[str, Any]:
-        return {**vars(self), "completion": completion_to_json(self.completion)}
-
     @classmethod
     def from_json(cls, values: dict[str, Any]) -> "CollectedRow":
-        """The row that `to_json` wrote. Raises LookupError, TypeError or ValueError for anything else."""
+        """The row that `asdict` gives. Raises LookupError, TypeError or ValueError for anything else."""
         row = cls(**{**values, "completion": completion_from_json(values["completion"])})
         completion = row.completion
         if not all(
@@ -75,7 +72,7 @@ class CollectedRow:
 
 def write_collection(path: Path, rows: Iterable[CollectedRow]) -> None:
     """Write a collection, replacing an older one of that name. Raises ValueError for a number that is not finite."""
-    write_objects(path, (row.to_json() for row in rows))
+    write_objects(path, map(asdict, rows))
 
 
 class Collection:

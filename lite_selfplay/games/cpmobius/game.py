@@ -25,6 +25,7 @@ Where the published code differs from the paper, a switch says `release`.
 
 import random
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from typing import Any, ClassVar
 
 from pydantic import Field
@@ -330,7 +331,7 @@ class CpMobius(ProposeSolve):
     def state(self) -> dict[str, Any]:
         return {
             **super().state(),
-            "taught": [task.to_json() for task in self._taught],
+            "taught": [*map(asdict, self._taught)],
             "before": self._before,
             "best": self._best,
             "stale": self._stale,

@@ -8,11 +8,11 @@ critiques decides a game.
 
 import random
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from lite_selfplay.data import Completion, Group, Problem, Sample, Sampling, completion_from_json, completion_to_json
+from lite_selfplay.data import Completion, Group, Problem, Sample, Sampling, completion_from_json
 from lite_selfplay.games.collections import read_objects
 from lite_selfplay.games.spc.replies import (
     Critique,
@@ -88,6 +88,15 @@ class Case:
         found = read_rewrite(self.attack, self.step)
         return replace(found, reason="prompt_too_long") if self.unread else found
 
+    def start(self, step: str) -> str | None:
+        """The beginning of a reply that is gone on with after the step as it was (`original`) or the rewritten one
+        (`sneaky`); None where that cannot be tried."""
+        if step == "original":
+            return beginning(self.steps)
+        if self.rewrite is None or self.rewrite.reason:
+            return None
+        return beginning(replaced(self.steps, len(self.steps) - 1, self.rewrite.step))
+
     @property
     def is_valid(self) -> bool:
         """Whether the rewrite is an error: no completion from it reaches the right answer (section 3.2)."""
@@ -118,18 +127,9 @@ class Case:
             return "undecided"
         return "caught" if decisive.agrees(correct=False) else "fooled"
 
-    def to_json(self) -> dict[str, Any]:
-        return {
-            **vars(self),
-            "problem": asdict(self.problem),
-            **{name: trial and [trial.right, trial.of] for name in TRIALS for trial in [getattr(self, name)]},
-            "attack": None if self.attack is None else completion_to_json(self.attack),
-            **{name: [*map(completion_to_json, getattr(self, name))] for name in ("critiques", "untouched")},
-        }
-
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> "Case":
-        """The case that `to_json` wrote. Raises LookupError, TypeError or ValueError for anything else."""
+        """The case that `asdict` gives. Raises LookupError, TypeError or ValueError for anything else."""
         steps = tuple(values["steps"])
         if not steps or not all(isinstance(text, str) for text in (*steps, values["id"], values["solver"])):
             raise TypeError("steps, id and solver must be texts")
@@ -138,7 +138,7 @@ class Case:
                 **values,
                 "problem": Problem(**values["problem"]),
                 "steps": steps,
-                **{name: None if values[name] is None else Trial(*values[name]) for name in TRIALS},
+                **{name: None if values[name] is None else Trial(**values[name]) for name in TRIALS},
                 "attack": None if values["attack"] is None else completion_from_json(values["attack"]),
                 **{name: tuple(map(completion_from_json, values[name])) for name in ("critiques", "untouched")},
             }
@@ -211,40 +211,24 @@ def _case(name: str, problem: Problem, solution: str, solver: str, rng: random.R
     return [Case(name, problem, tuple(steps[: rng.randrange(len(steps)) + 1]), solver)] if steps else []
 
 
-def tried_originals(table: Table, cases: Sequence[Case], rollouts: int) -> list[Case]:
-    """The cases, with how often their solvers end well from the step as it was."""
-    found = _trials(table, [(case, beginning(case.steps)) for case in cases], rollouts)
-    return [replace(case, original=trial) for case, (trial, _) in zip(cases, found, strict=True)]
-
-
-def tried_rewrites(table: Table, cases: Sequence[Case], rollouts: int) -> list[Case]:
-    """The cases, with how often their solvers end well from the rewritten step, where that can be tried."""
-    starts = {
-        i: (case, beginning(replaced(case.steps, len(case.steps) - 1, rewrite.step)))
-        for i, case in enumerate(cases)
-        if (rewrite := case.rewrite) is not None and not rewrite.reason
-    }
-    found = dict(zip(starts, _trials(table, [*starts.values()], rollouts), strict=True))
-    return [
-        case if i not in found else replace(case, unread=True) if found[i][1] else replace(case, sneaky=found[i][0])
-        for i, case in enumerate(cases)
-    ]
-
-
-def _trials(table: Table, starts: Sequence[tuple[Case, str]], rollouts: int) -> list[tuple[Trial, bool]]:
-    """How often each case's solver ends well from a beginning; and whether it was too long to be read."""
-    result: list[tuple[Trial, bool]] = [(Trial(0, rollouts), False)] * len(starts)
-    for solver in dict.fromkeys(case.solver for case, _ in starts):
-        places = [i for i, (case, _) in enumerate(starts) if case.solver == solver]
-        prompts = [solver_prompt(starts[i][0].problem.text) for i in places]
-        beginnings = [starts[i][1] for i in places]
+def tried(table: Table, cases: Sequence[Case], rollouts: int, step: Literal["original", "sneaky"]) -> list[Case]:
+    """The cases, with how often their solvers end well from the step as it was or, where it can be tried, from the
+    rewritten one."""
+    result = list(cases)
+    starts = {i: start for i, case in enumerate(cases) if (start := case.start(step)) is not None}
+    for solver in dict.fromkeys(cases[i].solver for i in starts):
+        places = [i for i in starts if cases[i].solver == solver]
+        prompts = [solver_prompt(cases[i].problem.text) for i in places]
+        beginnings = [starts[i] for i in places]
         rows = table.ask("solver", prompts, n=rollouts, beginnings=beginnings, seat=solver)
-        pairs = [(completion, starts[i][0].problem) for i, row in zip(places, rows, strict=True) for completion in row]
+        pairs = [(completion, cases[i].problem) for i, row in zip(places, rows, strict=True) for completion in row]
         right = iter([verdict.correct for verdict in table.verify(pairs)])
         for i, row in zip(places, rows, strict=True):
             unread = any(completion.stop == "prompt_too_long" for completion in row)
             ended_well = sum([next(right) for _ in row])
-            result[i] = Trial(0 if unread else ended_well, rollouts), unread
+            trial = Trial(0 if unread else ended_well, rollouts)
+            found: dict[str, Any] = {"unread": True} if unread and step == "sneaky" else {step: trial}
+            result[i] = replace(cases[i], **found)
     return result
 
 

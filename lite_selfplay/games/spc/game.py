@@ -26,7 +26,7 @@ Each phase writes its cases to a file in the run's folder, whole; `state` holds 
 import random
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Literal, get_args
@@ -170,7 +170,7 @@ class Spc(Game):
         """A phase that takes the cases of the one before and writes them anew."""
         file, before, after, play = _CASES[self._phase]
         cases, log, streams = play(self, table, self._cases_of(table, before) if before else [])
-        write_objects(self._file(table, file), (case.to_json() for case in cases))
+        write_objects(self._file(table, file), map(asdict, cases))
         self._phase = "pairings" if self._only_attacks and after == "critiques" else after
         return Episode(streams, log=log, save=True)
 
@@ -200,7 +200,7 @@ class Spc(Game):
 
     def _validation(self, table: Table, cases: Sequence[Case]) -> _Played:
         """Which steps are correct, by what they lead to."""
-        cases = phases.tried_originals(table, cases, self.options.rollouts)
+        cases = phases.tried(table, cases, self.options.rollouts, "original")
         stable = sum(case.is_stable(self.options.stable) for case in cases)
         return cases, {"steps": len(cases), "stable": stable, "completions": len(cases) * self.options.rollouts}, ()
 
@@ -213,7 +213,7 @@ class Spc(Game):
 
     def _sneaky_validation(self, table: Table, cases: Sequence[Case]) -> _Played:
         """Which rewrites are errors, by what they lead to."""
-        cases = phases.tried_rewrites(table, cases, self.options.rollouts)
+        cases = phases.tried(table, cases, self.options.rollouts, "sneaky")
         tried = sum(case.sneaky is not None for case in cases)
         valid = sum(case.is_valid for case in cases)
         log = {"attacks": len(cases), "valid": valid, "completions": tried * self.options.rollouts}
