@@ -206,8 +206,8 @@ _OWN = {
     "moa": "agon.controls:MOA",
     "swap-seats": "agon.controls:SWAP_SEATS",
     "vote": "modes:VOTE",
-    "critic": "spc.judging:CRITIC_MODE",
-    "search": "spc.search:SEARCH_MODE",
+    "critic": "spc.measuring:CRITIC_MODE",
+    "search": "spc.measuring:SEARCH_MODE",
     "versus": "matches.versus:VERSUS",
 }
 _registry: dict[str, Callable[[], Mode]] = {}

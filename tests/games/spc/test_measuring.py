@@ -10,8 +10,7 @@ import pytest
 from lite_selfplay.data import Completion, EvalSpec, Problem, Sampling
 from lite_selfplay.errors import GameError, TaskError
 from lite_selfplay.evaluation.examiner import measure
-from lite_selfplay.games.spc.judging import KIND, CriticScore, step_of, step_task
-from lite_selfplay.games.spc.search import RETRIES, SEARCHES
+from lite_selfplay.games.spc.measuring import KIND, RETRIES, SEARCHES, CriticScore, step_of, step_task
 from lite_selfplay.tasks.split import evaluation_set, without
 from lite_selfplay.verify import Verifier
 from tests.made import jsonl
