@@ -47,7 +47,6 @@ from lite_selfplay.games.spc.rounds import (
     attack_success,
     counts_of_round,
     described,
-    missing,
     most_completions,
     players,
     results,
@@ -361,8 +360,10 @@ class Spc(Game):
         return described(self.options, self.problems_per_step)
 
     def warnings(self, log: Mapping[str, Any]) -> list[str]:
-        found = [*super().warnings(log), *missing(log)]
-        for seat in (SNEAKY, CRITIC) if self.options.sft_weight and log.get("phase") == "collection" else ():
+        found, collected = super().warnings(log), (SNEAKY, CRITIC) if log.get("phase") == "collection" else ()
+        if idle := [seat for seat in collected if not log[f"{seat}_rows"]]:
+            found.append(f"there is nothing for {' and '.join(idle)} to learn from in this round")
+        for seat in collected if self.options.sft_weight else ():
             if log[f"{seat}_rows"] and not log[f"{seat}_examples"]:
                 found.append(
                     f"game.sft_weight asks for examples, and there are none for {seat}: a cold start brings some"

@@ -113,13 +113,18 @@ def attack_success(fates: Sequence[Fate]) -> dict[str, Any]:
 
 VALID_SHARE = 0.99
 """Of the critiques that hold a judgement: what falls below it is worth a warning."""
+_ANY = 1e-9
+"""A share that is not 0."""
 
 FIGURES: Sequence[Figure] = (
-    Figure("steps", "steps of right solutions", how="last", word="steps",
+    Figure("steps", "steps of right solutions", how="last", word="steps", healthy=(1, inf),
+           warning="no solution was right, so there is no step to attack: another solver, easier tasks, or --solutions",
            about="Steps drawn from right solutions, one a solution: what can be attacked."),
-    Figure("stable", "stable original steps", "share", of="steps", part=True, word="stable",
+    Figure("stable", "stable original steps", "share", of="steps", part=True, word="stable", healthy=(_ANY, inf),
+           warning="the solver ends well from no step often enough, so none can be attacked: easier tasks would help",
            about="Steps from which the solver mostly ends well; the others are discarded."),
-    Figure("attack_success", "attack success", "share", how="last", word="attacks succeed",
+    Figure("attack_success", "attack success", "share", how="last", word="attacks succeed", healthy=(_ANY, inf),
+           warning="no rewritten step misled the solver, so the critic has nothing to judge in this round",
            about="Attempted rewrites after which the solver never ends well: they are real errors."),
     Figure("win_rate", "sneaky generator's win rate", "share", how="last", word="critic fooled",
            about="Real errors that the critic's first critique accepted."),
@@ -166,21 +171,6 @@ def counts_of_round(
         found["judged_share"] = sum(critique.judgement is not None for critique in critiques) / len(critiques)
         found["right_critiques"] = len(kinds_of(rows[CRITIC], RIGHT)) / len(critiques)
     return found
-
-
-def missing(log: Mapping[str, Any]) -> list[str]:
-    """Sentences about a phase that left nothing for the next ones."""
-    phase = log.get("phase")
-    if phase == "solutions" and not log["steps"]:
-        return ["no solution was right, so there is no step to attack: another solver, easier tasks, or --solutions"]
-    if phase == "validation" and log["steps"] and not log["stable"]:
-        return ["the solver ends well from no step often enough, so there is none to attack: easier tasks would help"]
-    if phase == "sneaky validation" and log["attacks"] and not log["valid"]:
-        return ["no rewritten step misled the solver, so the critic has nothing to judge in this round"]
-    if phase == "collection":
-        seats = [seat for seat in (SNEAKY, CRITIC) if not log[f"{seat}_rows"]]
-        return [f"there is nothing for {' and '.join(seats)} to learn from in this round"] if seats else []
-    return []
 
 
 def results(log: Mapping[str, Any]) -> list[str]:
