@@ -130,7 +130,7 @@ class Mode:
     `matches`: its scores are of pairs that played against each other, at the run's temperature and top-p 1 where nobody
     says otherwise.
     `duels`: its directions are between every two seats, `X->Y` being Y's answers after X's, and their scores are those
-    of `agon.cascade.CascadeScore`.
+    of `agon.measuring.CascadeScore`.
     """
 
     measure: Callable[[Examiner, Sequence[str]], Found]
@@ -200,11 +200,11 @@ SINGLE = Mode(lambda examiner, seats: Found(alone(examiner, seats)))
 VOTE = Mode(vote, columns=("share",), samples=5, least=2)
 _OWN = {
     "single": "modes:SINGLE",
-    "cascade": "agon.cascade:CASCADE",
-    "self-refine": "agon.controls:SELF_REFINE",
-    "self-cascade": "agon.controls:SELF_CASCADE",
-    "moa": "agon.controls:MOA",
-    "swap-seats": "agon.controls:SWAP_SEATS",
+    "cascade": "agon.measuring:CASCADE",
+    "self-refine": "agon.measuring:SELF_REFINE",
+    "self-cascade": "agon.measuring:SELF_CASCADE",
+    "moa": "agon.measuring:MOA",
+    "swap-seats": "agon.measuring:SWAP_SEATS",
     "vote": "modes:VOTE",
     "critic": "spc.measuring:CRITIC_MODE",
     "search": "spc.measuring:SEARCH_MODE",

@@ -26,7 +26,7 @@ from lite_selfplay.games.agon.recap import summarise, with_program, worked_attem
 from lite_selfplay.games.base import Game, GameOptions
 from lite_selfplay.games.baselines.grpo import earned, judged, solo_reward
 from lite_selfplay.games.presentation import Figure, Pairing
-from lite_selfplay.games.prompts import PROGRAM, asked, asked_after
+from lite_selfplay.games.prompts import PROGRAM, asked, asked_after, fill
 from lite_selfplay.games.table import Reader, Table
 from lite_selfplay.games.worked_examples import worked_example
 
@@ -230,6 +230,12 @@ def challenge_prompt(problem: Problem, attempt: str) -> str:
     """
     shown = f"{_RIVAL}\n{fenced(attempt)}" if attempt else "No other attempt at this problem is available."
     return asked_after(problem, shown)
+
+
+def own_attempt_prompt(name: str, problem: Problem, attempt: str) -> str:
+    """The prompt of a seat that reads its own attempt; `name` is the prompt's, `self_refine` or `self_cascade`."""
+    own = fill(name, attempt=fenced(attempt)) if attempt else "No attempt of yours at this problem is available."
+    return asked_after(problem, own)
 
 
 def fenced(attempt: str) -> str:

@@ -17,8 +17,12 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from lite_selfplay.data import EvalSpec, Problem
-from lite_selfplay.games.agon.controls import own_attempt_prompt
-from lite_selfplay.games.agon.game import DraftChallenge, figures_of_drafts, pairing_with_drafts
+from lite_selfplay.games.agon.game import (
+    DraftChallenge,
+    figures_of_drafts,
+    own_attempt_prompt,
+    pairing_with_drafts,
+)
 from lite_selfplay.games.base import GameOptions
 
 
