@@ -47,9 +47,7 @@ from lite_selfplay.games.presentation import Figure
 from lite_selfplay.games.prompts import asked
 from lite_selfplay.games.propose_solve.game import BREAKDOWNS, WATCHED, YIELD, ProposeSolve, ProposeSolveOptions
 from lite_selfplay.games.propose_solve.proposals import Proposal, read
-from lite_selfplay.games.sqlm.answered import Answered, by_tests, by_votes
-from lite_selfplay.games.sqlm.rewards import proposer_reward as proposer_reward
-from lite_selfplay.games.sqlm.rewards import solver_reward
+from lite_selfplay.games.sqlm.answered import Answered, by_tests, by_votes, solver_reward
 from lite_selfplay.games.sqlm.topics import CODE, SHIPPED, Topic, load_topic, numbered_lines, problem_with_tests
 from lite_selfplay.games.table import Table
 from lite_selfplay.games.worked_examples import worked_example
@@ -123,9 +121,6 @@ class Sqlm(ProposeSolve):
         self.default_tasks, self.runs_programs = self.topic.tasks, self.topic.programs
         self._questions: list[str] = []  # pre-generated
         self._position = 0
-
-    def seats(self, step: int) -> Mapping[str, str]:
-        return super().seats(step) if self.options.seats == "two" else dict.fromkeys(self.roles, "shared")
 
     @property
     def questions_per_step(self) -> int:

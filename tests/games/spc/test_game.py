@@ -280,7 +280,14 @@ def test_a_seat_with_nothing_to_learn_from_stays_and_is_kept(table: ScriptedTabl
     last = played[-1][1]
     assert list(last.actions)[2:] == [Snapshot("sneaky", "sneaky@round-1"), Snapshot("critic", "critic@round-1")]
     warnings = game().warnings(last.log)
-    assert warnings == ["there is nothing for sneaky and critic to learn from in this round"]
+    assert warnings == [
+        "no rewritten step misled the solver, so the critic has nothing to judge in this round",
+        "there is nothing for sneaky and critic to learn from in this round",
+    ]
+    early = {state["phase"]: game().warnings(episode.log) for state, episode in played}
+    assert (early["solutions"], early["validation"]) == ([], [])
+    assert game().warnings({"steps": 0})[0].startswith("no solution was right")
+    assert game().warnings({"steps": 4, "stable": 0})[0].startswith("the solver ends well from no step")
 
 
 def test_the_last_attack_is_on_steps_that_no_seat_was_trained_on(table: ScriptedTable):
