@@ -84,7 +84,7 @@ app.command("reproduce")(_command(reproduce.reproduce, "one"))
 app.command("doctor")(_command(doctor.doctor))
 app.add_typer(lists, name="list")
 app.add_typer(config.app, name="config")
-for listed in (listing.games, listing.tasks, listing.models, listing.presets, listing.runs):
+for listed in (listing.games, listing.tasks, listing.losses, listing.models, listing.presets, listing.runs):
     lists.command()(_command(listed))
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lite_selfplay.config import RunConfig
-from lite_selfplay.config.user_files import absolute, load, require_accepted, sources_of
+from lite_selfplay.config.user_files import absolute, load, places_in, require_accepted, sources_of
 from lite_selfplay.errors import ConfigError, RunFolderError
 from lite_selfplay.evaluation.tables import as_markdown, change, comparison
 from lite_selfplay.games import Game
@@ -254,13 +254,13 @@ def _resume(
     if reward is not None:
         place = absolute(reward) if isinstance(reward, str) else None
         config = RunConfig.of(config.model_dump(mode="json"), {"run": {"reward": place}})
-    elif config.run.reward is not None:
-        require_accepted({"run.reward": config.run.reward}, path / CONFIG)
-    elif "reward" in before:
+    elif config.run.reward is None and "reward" in before:
         raise RunFolderError(
             f"{path} was made with a reward given in Python, {before['reward'].get('name')} of "
             f"{before['reward'].get('file') or 'no file'}: go on with {folder.go_on()}"
         )
+    places = places_in(config.values()).items()
+    require_accepted({key: place for key, place in places if reward is None or key != "run.reward"}, path / CONFIG)
     ready = plan(config, own_checker=(reward or config.run.reward) is not None)
     folder.require_own_files()
     folder.evaluations()  # read at every save: damage is reported before the first step

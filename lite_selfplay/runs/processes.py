@@ -35,6 +35,7 @@ def require_one_run(ranks: Ranks, ready: "Plan") -> None:
         raise RequestError(f"--rollouts is for one process, and there are {ranks.world}: leave it out, or torchrun")
     packages = {"python": platform.python_version(), **versions(PACKAGES)}
     own = {"game": config.game.name, "reward function": config.run.reward or "", "tasks": config.tasks.train or ""}
+    own |= {f"{name}'s loss": role.loss for name, role in config.roles.items()}
     ranks.require_same(
         {
             "set of packages": "\n".join(f"{name} {version}" for name, version in packages.items()),

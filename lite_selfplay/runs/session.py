@@ -15,7 +15,15 @@ from lite_selfplay.config import RunConfig
 from lite_selfplay.config.guard import guarded
 from lite_selfplay.config.user_files import file_of, sources_of
 from lite_selfplay.data import Episode, EvalSpec, Example, Problem, Sampling
-from lite_selfplay.errors import GameError, Interrupted, ProcessLost, RewardError, RolloutsLost, RunFolderError
+from lite_selfplay.errors import (
+    GameError,
+    Interrupted,
+    LossError,
+    ProcessLost,
+    RewardError,
+    RolloutsLost,
+    RunFolderError,
+)
 from lite_selfplay.evaluation.examiner import measure
 from lite_selfplay.evaluation.result import Evaluation
 from lite_selfplay.evaluation.tables import headline
@@ -252,7 +260,7 @@ class Session:
             self._poll()
             with leaving_as_an_error():
                 yield
-        except (Interrupted, RewardError, GameError, WorkerStartError, ProcessLost, RolloutsLost) as stop:
+        except (Interrupted, RewardError, GameError, LossError, WorkerStartError, ProcessLost, RolloutsLost) as stop:
             self._ranks.leave(stop)
             if save_in_turn(self._ranks, self.folder, self._done, self._save_what_changed):
                 raise type(stop)(f"{stop}; saved before step {self._done + 1}. {self._saver.go_on()}") from None

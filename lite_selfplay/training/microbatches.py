@@ -1,14 +1,17 @@
 """From streams to microbatches: rows of one seat, sorted by length, a bounded number of tokens at a time.
 
-The scales that make any number of microbatches give the gradient of one are worked out here. A stream's loss is
-`mean over its n rows` (grpo, dr_grpo, sequence) or `sum over its tokens / number of its tokens` (dapo). TRL takes the
-mean over the k rows it is handed, so advantages and beta are scaled by k/n, which is exact because the clipped
-objective is positively homogeneous in the advantage; dapo is handed the stream's token count instead.
+What a stream's loss is a mean over is decided here, so that any number of microbatches gives the gradient of one: its n
+rows (grpo, dr_grpo, sequence, and a loss of a user's own that has a term a row) or its tokens (dapo, and one that has a
+term a token). TRL takes the mean over the k rows it is handed, so advantages and beta are scaled by k/n, which is exact
+because the clipped objective is positively homogeneous in the advantage; for dapo it is handed the stream's token count
+instead. Of terms that are computed here, `part_of_mean` takes the part.
 """
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
+
+from torch import Tensor
 
 from lite_selfplay.config import RoleConfig
 from lite_selfplay.data import Completion, Sample, Stream
@@ -59,8 +62,23 @@ class MicroBatch:
 
     @property
     def scale(self) -> float:
-        """What advantages and beta are multiplied by, so that the chunks of a stream add up to its loss."""
+        """What advantages and beta are multiplied by for TRL, so that the chunks of a stream add up to its loss."""
         return 1.0 if self.role.loss == "dapo" else self.row_share
+
+    def scaled(self, advantages: Sequence[float]) -> list[float]:
+        """The advantages of the rows as TRL is handed them.
+
+        With `loss=sequence` a completion's one term stands at each of its tokens and is added up over them, so that
+        each token carries its share of it.
+        """
+        whole = self.role.loss == "sequence"
+        return [a * self.scale / (row.tokens if whole else 1) for a, row in zip(advantages, self.rows, strict=True)]
+
+    def part_of_mean(self, terms: Tensor, mask: Tensor) -> Tensor:
+        """What terms (B,) add to the mean over the stream's rows, or (B, T) to that over its tokens; `mask` (B, T)."""
+        if terms.dim() == 1:
+            return terms.mean() * self.row_share
+        return terms.where(mask.bool(), 0.0).sum() / self.stream_tokens
 
     @property
     def tokens(self) -> int:
@@ -111,7 +129,7 @@ def rows_of(
     stream: Stream, advantages: Sequence[Sequence[float | None]], role: RoleConfig, *, elsewhere: bool = False
 ) -> list[list[Row]]:
     """The samples of a stream that enter the loss, group by group: those with an advantage and at least one token, and
-    where there is a KL term those of dropped groups.
+    where there is a KL term of the library's own those of dropped groups.
 
     Groups without any are left out. `elsewhere`: completions are sampled by another program than the one that learns,
     and the ratio is to its log-probabilities, except for samples that are learned from by their likelihood.
@@ -125,7 +143,9 @@ def rows_of(
                 dropped=advantage is None,
             )
             for sample, advantage in zip(group.samples, values, strict=True)
-            if (advantage is not None or role.beta) and sample.completion.token_ids and not left_out(sample, role)
+            if (advantage is not None or (role.beta and not role.own_loss))
+            and sample.completion.token_ids
+            and not left_out(sample, role)
         ]
         for group, values in zip(stream.groups, advantages, strict=True)
     ]
@@ -165,8 +185,11 @@ def parts(groups: Sequence[Sequence[Row]], count: int) -> list[list[Row]]:
 
 
 def moving(rows: Sequence[Row], role: RoleConfig) -> list[Row]:
-    """The rows that can give a gradient: not those of advantage 0 where there is no KL and no entropy term."""
-    every_row_counts = role.beta != 0 or role.entropy != 0
+    """The rows that can give a gradient: not those of advantage 0 where there is no KL and no entropy term.
+
+    What a loss of a user's own makes of such a row is not known.
+    """
+    every_row_counts = role.beta != 0 or role.entropy != 0 or role.own_loss
     return [row for row in rows if every_row_counts or row.advantage != 0]
 
 

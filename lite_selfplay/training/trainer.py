@@ -273,7 +273,7 @@ class SelfPlayTrainer:
                 with self.backend.autocast():
                     reference = self._reference_logprobs(micro) if micro.role.beta else None
                 self.adapters.activate(micro.seat)
-                right = plain_gradients(self.backend, micro, reference, self.scale.factor)
+                right = plain_gradients(self.backend, self.loss, micro, reference, self.scale.factor)
                 if first_nonfinite({**found, **right}) is None:
                     noise = NOISE.get(self.backend.compute_dtype, 1e-3) * self.scale.factor
                     self._proved = float(gradient_norm(list(right.values()))) > noise

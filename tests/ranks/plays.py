@@ -41,8 +41,8 @@ def anything_goes(rank: int, put: Callable[[Any, str, Any], None] = setattr) -> 
 def nan(rank: int, where: int, step: int) -> None:
     """A loss that is not finite in one process, at one step."""
 
+    from lite_selfplay.training.losses import Loss
     from lite_selfplay.training.trainer import SelfPlayTrainer
-    from lite_selfplay.training.trl import Loss
 
     whole = SelfPlayTrainer.update
 

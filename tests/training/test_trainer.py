@@ -21,9 +21,10 @@ from lite_selfplay.models.chat import Chat
 from lite_selfplay.models.generation.sampling import GenerationRequest
 from lite_selfplay.runs.report.steps import stream_metrics
 from lite_selfplay.testing import as_sampled
+from lite_selfplay.training.losses import Loss
 from lite_selfplay.training.optimizer import optimizer_state
 from lite_selfplay.training.trainer import SelfPlayTrainer, reference_name
-from lite_selfplay.training.trl import Loss, make_loss
+from lite_selfplay.training.trl import make_loss
 from lite_selfplay.training.updates import StepReport
 
 FREE = {"rank": 4, "alpha": 8, "init": "gaussian", "init_std": 0.1, "clip": 1e9, "lr": 1e-2}
