@@ -40,7 +40,7 @@ import torch
 from peft import get_peft_model
 from safetensors.torch import save_file
 
-import lite_selfplay.runs.session
+import lite_selfplay.training.loaded
 from lite_selfplay import RunConfig, train
 from lite_selfplay.config import ModelSection, SeatConfig
 from lite_selfplay.data import Completion, Episode, Group, Sample, Sampling, Stream
@@ -245,7 +245,7 @@ def mislead(how: str) -> None:
 
 
 def main() -> None:
-    lite_selfplay.runs.session.choose_backend = lambda *arguments, **options: KIND(*arguments, **options)
+    lite_selfplay.training.loaded.choose_backend = lambda *arguments, **options: KIND(*arguments, **options)
     if COMMAND == "evidence":
         evidence()
     elif COMMAND == "resume":
