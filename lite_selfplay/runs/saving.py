@@ -15,7 +15,8 @@ from lite_selfplay.runs.held import Held
 from lite_selfplay.runs.report.card import model_card
 from lite_selfplay.tasks.files import write_whole, written_whole_folder
 from lite_selfplay.training.examples import ExamplePool
-from lite_selfplay.training.optimizer import find_nonfinite, optimizer_state
+from lite_selfplay.training.guarded import find_nonfinite
+from lite_selfplay.training.optimizer import optimizer_state
 
 
 class Saver:

@@ -103,7 +103,7 @@ class TokenBudget:
 
     def __init__(self, tokens: int, warn: Callable[[str], None]):
         self.tokens, self._warn = tokens, warn
-        self.rows_in_flight = 0
+        self.in_flight = 0, ""  # the rows of the microbatch that is computed, and who learns from it
 
     def lower(self, tokens: int) -> None:
         """Keep to as few tokens as another process has to."""
@@ -111,9 +111,10 @@ class TokenBudget:
             self.tokens = tokens
             self._warn(f"out of memory in the update of another process: from now on at most {tokens:,} tokens at once")
 
-    def halve(self, who: str) -> None:
+    def halve(self) -> None:
         """Raises TrainingError, naming who learns, where the microbatch that was too large had one row."""
-        if self.rows_in_flight == 1:
+        rows, who = self.in_flight
+        if rows == 1:
             raise TrainingError(
                 f"out of memory in the update of one completion of {who}: lower max_completion_tokens or "
                 "run.max_prompt_tokens, set model.gradient_checkpointing=true, or take a smaller model"

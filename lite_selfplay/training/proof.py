@@ -16,12 +16,29 @@ from lite_selfplay.models.backends.base import Backend
 from lite_selfplay.models.transfers import placed
 from lite_selfplay.training.losses import Given, loss_of
 from lite_selfplay.training.microbatches import MicroBatch
+from lite_selfplay.training.optimizer import gradient_norm
 from lite_selfplay.training.trl import TrlLoss
 
 COSINE = 0.99
 """What the two gradients of a seat must have at the least: rounding in bfloat16 leaves 0.999."""
 NOISE = {torch.float32: 1e-6}
 """The norm of a gradient up to which it may be nothing but rounding; in halves of float32, a thousandth."""
+
+
+def prove(backend: Backend, loss: TrlLoss, micro: MicroBatch, reference: Tensor | None, factor: float) -> bool:
+    """Hold the gradients of the microbatch's seat, of `factor` times its loss, to those of plain torch.
+
+    False where rounding alone is left of them. Raises TrainingError where they are others.
+    """
+    parameters = backend.adapters.parameters(micro.seat)
+    found = {name: torch.zeros_like(p) if p.grad is None else p.grad for name, p in parameters.items()}
+    right = plain_gradients(backend, loss, micro, reference, factor)
+    if not all(x.isfinite().all() for x in (*found.values(), *right.values())):
+        return True
+    if float(gradient_norm(list(right.values()))) <= NOISE.get(backend.compute_dtype, 1e-3) * factor:
+        return False
+    require_alike(found, right, f"seat {micro.seat}")
+    return True
 
 
 def plain_gradients(

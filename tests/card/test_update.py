@@ -15,7 +15,7 @@ from lite_selfplay.models.backends.transformers import TransformersBackend
 from lite_selfplay.models.chat import Chat
 from lite_selfplay.models.logprobs.batch import Way
 from lite_selfplay.testing import as_sampled
-from lite_selfplay.training.optimizer import BACK, LARGEST
+from lite_selfplay.training.guarded import BACK, LARGEST
 from tests.card import counts, pretend
 from tests.gpu import evidence
 from tests.near import near

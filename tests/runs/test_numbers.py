@@ -19,7 +19,8 @@ from lite_selfplay.runs.folder import RunFolder
 from lite_selfplay.runs.loop import RunLoop
 from lite_selfplay.runs.report.closing import closing_report
 from lite_selfplay.runs.report.steps import only_finite, progress_line
-from lite_selfplay.training.optimizer import largest, learning_rate
+from lite_selfplay.training.guarded import largest
+from lite_selfplay.training.optimizer import learning_rate
 from tests.made_runs import loop_of, read_lines, saved_steps
 
 

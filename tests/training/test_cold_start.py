@@ -19,8 +19,8 @@ from lite_selfplay.tasks import Source, Task, load_task
 from lite_selfplay.testing import ScriptedTable
 from lite_selfplay.training.cold_start import cold_start, lr_share, playing_config, within_limits
 from lite_selfplay.training.examples import ExamplePool, PooledExample, gather
+from lite_selfplay.training.guarded import LossScale
 from lite_selfplay.training.loaded import Loaded
-from lite_selfplay.training.optimizer import LossScale
 from lite_selfplay.training.rollout import LiveTable
 from lite_selfplay.training.trainer import SelfPlayTrainer
 from lite_selfplay.training.trl import make_loss
@@ -205,7 +205,7 @@ def test_a_loss_scale_changes_nothing(
 ):
     ends = []
     for needed in (False, True):  # in float16 gradients are scaled up; in float32 that must leave no trace
-        monkeypatch.setattr("lite_selfplay.training.trainer.loss_scale", lambda backend, on=needed: LossScale(on))
+        monkeypatch.setattr("lite_selfplay.training.guarded.LossScale", lambda _, on=needed: LossScale(on))
         backend = make_backend(seats={"solver": SeatConfig(rank=4)})
         run(backend, tiny_path, "grpo", steps=4, examples_per_step=2, lr=1e-2)
         ends.append(weights(backend))

@@ -147,7 +147,7 @@ def test_a_loss_that_is_not_finite_skips_the_step(harness: Callable[..., Harness
 def test_where_it_runs_out_of_memory_microbatches_are_halved(harness: Callable[..., Harness], write: Any):
     text = "def mine(logprobs):\n    if len(logprobs) > 2: raise torch.OutOfMemoryError('full')\n    return logprobs"
     made = harness({"loss": write(text)}, microbatch_tokens=200).step(episode())
-    assert made.trainer._budget.tokens < 200
+    assert made.trainer.budget.tokens < 200
     assert made.gradients["A"]
 
 

@@ -624,7 +624,7 @@ def test_an_update_that_leaves_weights_not_finite_ends_the_run(
     harness: Callable[..., Harness], monkeypatch: pytest.MonkeyPatch
 ):
     run = harness({})
-    monkeypatch.setattr("lite_selfplay.training.trainer.find_nonfinite", lambda adapters: "a weight of seat A")
+    monkeypatch.setattr("lite_selfplay.training.guarded.find_nonfinite", lambda adapters: "a weight of seat A")
     with pytest.raises(TrainingError, match=r"the update of step 1 left a weight of seat A that is not finite"):
         run.step(episode())
     assert not run.reports
