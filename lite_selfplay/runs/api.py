@@ -154,9 +154,9 @@ def resume(
             rollouts=rollouts,
             trust_remote_code=trust_remote_code,
             unsafe_code=unsafe_code,
-        ) as (loop, last),
+        ) as loop,
     ):
-        loop.run(last)
+        loop.run()
     return Run(loop.folder)
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from lite_selfplay.config import RunConfig
 from lite_selfplay.config.user_files import absolute, load, places_in, require_accepted, sources_of
-from lite_selfplay.errors import ConfigError, Interrupted, RunFolderError
+from lite_selfplay.errors import ConfigError, RunFolderError
 from lite_selfplay.models.backends import import_first
 from lite_selfplay.models.silence import quiet
 from lite_selfplay.runs.choices import Choice
@@ -27,7 +27,6 @@ from lite_selfplay.verify.reward_functions import RewardFunction
 
 if TYPE_CHECKING:
     from lite_selfplay.runs.checkpoints import Checkpoint
-    from lite_selfplay.runs.held import Held
     from lite_selfplay.runs.loop import RunLoop
 
 ProgressLike = Progress | Callable[[str], None] | None
@@ -62,11 +61,12 @@ def fresh(
         model = base_of(ready.config.model, shown)  # refused, where it cannot be had, before the libraries are loaded
         from lite_selfplay.runs.held import Held
         from lite_selfplay.runs.loop import RunLoop
+        from lite_selfplay.runs.preflight import look_at_the_base
 
         held = Held.of(ready, model, folder, reward, progress=shown, poll=poll, ranks=ranks)
         with contextlib.closing(held):
             if ready.open and ranks.alone:
-                _look(held)
+                look_at_the_base(held)
             loop = RunLoop(held, began=began)
             require_one_kind(ranks, held)
             if ready.config.run.init is not None:
@@ -91,8 +91,8 @@ def resumed(
     rollouts: str | None,
     trust_remote_code: bool,
     unsafe_code: bool,
-) -> "Iterator[tuple[RunLoop, Checkpoint]]":
-    """A run that goes on, and the checkpoint that it goes on from."""
+) -> "Iterator[RunLoop]":
+    """A run that goes on from its newest whole checkpoint."""
     shown, path = as_progress(progress) if ranks.main else Progress(), folder.path
     folder.ours = ranks.main
     config = folder.config_to_load(trust_remote_code, unsafe_code)
@@ -137,14 +137,14 @@ def resumed(
         with contextlib.closing(held):
             loop = RunLoop(held)
             require_one_kind(ranks, held)
-            loop.check(last)
+            loop.load(last)
             if ranks.main:
                 folder.cut(last.step)
                 folder.rewrite_config(ready.config)
                 folder.note_code(code)
             of = "" if ready.game.open_ended else f" of {ready.config.run.steps}"
             shown.say(f"going on from step {last.step}{of}")
-            yield loop, last
+            yield loop
 
 
 @contextlib.contextmanager
@@ -155,18 +155,6 @@ def _at_work(ranks: Ranks, ready: Plan) -> Iterator[Callable[[], None]]:
     import_first(ready.config.model)
     with quiet(), Interrupts(patient=ranks.world > 1) as interrupts:
         yield interrupts.poll
-
-
-def _look(held: "Held") -> None:
-    """Look at the untouched base, to decide what nobody said. What ends that leaves no folder behind."""
-    from lite_selfplay.runs.held import leaving_as_an_error
-    from lite_selfplay.runs.preflight import look_at_the_base
-
-    try:
-        with leaving_as_an_error():
-            look_at_the_base(held)
-    except Interrupted as error:
-        raise Interrupted(f"{error}: nothing was saved") from None
 
 
 def _last_checkpoint(folder: RunFolder, ready: Plan, progress: Progress) -> "Checkpoint":

@@ -195,9 +195,6 @@ class RunFolder:
             write_whole(path, text)
         return path
 
-    def has_evaluation(self, name: str) -> bool:
-        return (self.path / EVALUATIONS / f"{name}.json").is_file()
-
     def evaluations(self) -> dict[str, dict[str, Any]]:
         """The evaluations made in training, by their moment, in the order of the steps."""
         found = [result for result in self._evaluation_files().values() if "moment" in result]

@@ -22,7 +22,7 @@ from lite_selfplay.models.sources import ResolvedModel
 from lite_selfplay.runs.choices import without_its_card
 from lite_selfplay.runs.folder import COLLECTIONS, ROLLOUTS, RunFolder
 from lite_selfplay.runs.plan import OPTIONAL, Plan
-from lite_selfplay.runs.trackers import Tracker
+from lite_selfplay.runs.trackers import TRACKERS, Tracker
 from lite_selfplay.tasks import Source, data_facts, fingerprint
 from lite_selfplay.tasks.passages import short_enough
 from lite_selfplay.training.loaded import Loaded
@@ -72,8 +72,8 @@ class Held:
         rollouts = _rollouts(ready, folder)
         loaded = Loaded.of(config, model, shown, Poll(shown, poll), ranks=ranks, rollouts=rollouts)
         tracker = None
-        if ranks.main and config.run.report_to != "none":
-            tracker = Tracker(config.run.report_to, config, type(ready.game), folder.path, shown.warn)
+        if ranks.main and (kind := TRACKERS.get(config.run.report_to)) is not None:
+            tracker = kind(config, type(ready.game), folder.path, shown.warn)
             loaded.progress = Several(shown, tracker)
         aside = tempfile.TemporaryDirectory(prefix="lite-selfplay-")
         held = cls(ready, model, folder, reward, loaded, tracker, {}, aside)
@@ -104,11 +104,6 @@ class Held:
     def ranks(self) -> Ranks:
         return self.loaded.ranks
 
-    @property
-    def identity(self) -> dict[str, str]:
-        """What a checkpoint of the run fits."""
-        return identity_of(self.ready, self.model)
-
     def close(self) -> None:
         """End the checking processes, undo what the backend changed, and remove what was written aside."""
         if self.tracker is not None:
@@ -129,7 +124,7 @@ class Held:
             **({"processes": self.ranks.world} if self.ranks.world > 1 else {}),
             **({"rollouts": list(servers)} if (servers := config.rollouts.servers) else {}),
             "seed": config.run.seed,
-            "base": self.identity["base"],
+            "base": self.model.identity,
             "data": data,
             "code": sources_of(config.values(), None if config.run.reward else self.reward),
         }
@@ -168,7 +163,7 @@ class Held:
 
         Raises RunFolderError where it is over another base, or a seat is missing, damaged or of another shape.
         """
-        base = self.identity["base"]
+        base = self.model.identity
         if (theirs := other.base()) != base:
             raise RunFolderError(f"{other.path} was made over {theirs!r}, this run is over {base!r}")
         folders, found = other.seats(), {}

@@ -4,6 +4,7 @@ import contextlib
 import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from lite_selfplay.config import RunConfig
@@ -23,16 +24,16 @@ from lite_selfplay.evaluation.tables import headline
 from lite_selfplay.games.modes import find_mode
 from lite_selfplay.models.adapters import BASE
 from lite_selfplay.runs.budget import Budget
-from lite_selfplay.runs.checkpoints import STATE, Checkpoint, check_checkpoint, load_checkpoint, read_state
+from lite_selfplay.runs.checkpoints import STATE, Checkpoint, load_checkpoint, read_state
 from lite_selfplay.runs.choices import wanted
-from lite_selfplay.runs.folder import BUDGET, COLD_START, COLLECTIONS
+from lite_selfplay.runs.folder import BUDGET, COLD_START, COLLECTIONS, EVALUATIONS, RunFolder
 from lite_selfplay.runs.held import Held, leaving_as_an_error
 from lite_selfplay.runs.plan import evaluation_steps, mode_of_the_base
 from lite_selfplay.runs.preflight import preflight
 from lite_selfplay.runs.processes import save_in_turn
 from lite_selfplay.runs.report.closing import closing_report, is_sure
 from lite_selfplay.runs.saving import Saver
-from lite_selfplay.runs.seats import begin_with, keep_references, teach
+from lite_selfplay.runs.seats import keep_references, teach
 from lite_selfplay.runs.step_log import Bookkeeper
 from lite_selfplay.training.optimizer import load_optimizer_state
 from lite_selfplay.training.rollout import LiveTable
@@ -48,7 +49,7 @@ STOPS = (Interrupted, RewardError, GameError, LossError, WorkerStartError, Proce
 
 
 class RunLoop:
-    """Plays what is held in memory to its end, or from a checkpoint.
+    """Plays what is held in memory to its end.
 
     `began` is when the run began, by the clock, if that was before.
     """
@@ -79,28 +80,25 @@ class RunLoop:
         self._cold_started = False
         self._start_state: dict[str, Any] = {}
 
-    def run(self, checkpoint: Checkpoint | None = None) -> None:
-        """Play to the last step.
+    def run(self) -> None:
+        """Play to the last step, from the beginning or from what was loaded.
 
         Raises ConfigError where the tracker cannot be started; PreflightError before the first step, where the run
         could not learn; Interrupted after saving the state before the step that was cut short; TrainingError after too
         many steps with numbers that are not finite, or sampled from other weights; SaveFailed where the folder's lines
         or its last checkpoint cannot be written.
         """
-        if checkpoint is not None and not read_state(checkpoint)["cold_started"]:
-            checkpoint = None  # stopped during the cold start, which is short: it begins again
-        if checkpoint is not None:
-            self._load(checkpoint)
+        begins = self._resumed_from is None
         if self.held.tracker is not None:
             self.held.tracker.open(self.done)
         with self._saved_when_stopped():
-            if checkpoint is None:
+            if begins:
                 self._prepare()
                 with self._budget.timing("save"):
                     self._saver.try_save(0, self.state(), self.trainer.optimizer)
             if self.done == 0:
                 keep_references(self.held)
-            if checkpoint is None and self.held.ranks.alone and wanted(self.held.config):
+            if begins and self.held.ranks.alone and wanted(self.held.config):
                 preflight(self.held)
             self._evaluate_what_is_missing()
             self._show_training()
@@ -191,7 +189,12 @@ class RunLoop:
     # The beginning and the end
 
     def _prepare(self) -> None:
-        begin_with(self.held, self._saver)
+        """The seats as they enter training: another run's, taught by a cold start, or as they were made."""
+        if self.held.config.run.init is not None:
+            before = RunFolder.open(Path(self.held.config.run.init))
+            for seat, weights in self.held.seats_of(before).items():
+                self.held.loaded.adapters.load_state(seat, weights)
+            self._saver.keep_examples(before)
         if self.held.config.cold_start.enabled:
             teach(self.held, self.trainer, self._saver, self._budget)
         self._cold_started = True
@@ -280,7 +283,8 @@ class RunLoop:
         self._budget.choose_problems(len(held_out), evaluate)
 
     def _was_evaluated(self, name: str) -> bool:
-        return self.held.ranks.from_main("former evaluations", lambda: self.folder.has_evaluation(name))
+        file = self.folder.path / EVALUATIONS / f"{name}.json"
+        return self.held.ranks.from_main("former evaluations", file.is_file)
 
     # Checkpoints
 
@@ -303,37 +307,30 @@ class RunLoop:
             self._books.write_what_is_missing()
             self.save(self._start_state)
 
-    def check(self, checkpoint: Checkpoint) -> None:
-        """Raises RunFolderError where the run could not go on from a checkpoint. Its seats stay as they are."""
-        state, path = check_checkpoint(checkpoint, self.held.loaded.adapters), checkpoint.path / STATE
+    def load(self, checkpoint: Checkpoint) -> None:
+        """Go on from a checkpoint. Raises RunFolderError, with nothing written, where the run could not."""
+        held, adapters, path = self.held, self.held.loaded.adapters, checkpoint.path / STATE
+        state = read_state(checkpoint)
         kinds = {"cold_started": bool, "skipped_steps": int, "nonfinite": int, "game": dict, "sources": dict}
         for key, kind in kinds.items():
             if type(state.get(key)) is not kind:
                 raise RunFolderError(f"{path} is not the state of a run: {key} is not what it writes")
-        try:
-            self._restore(state)
-        except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
-            raise RunFolderError(
-                f"{path} is not the state of such a run: {type(error).__name__}: {error} in its game or sources"
-            ) from None
-
-    def _restore(self, state: Mapping[str, Any]) -> None:
-        for name, source in self.held.sources.items():
-            source.restore(state["sources"][name])
-        self.game.restore(state["game"])
-        self.trainer.restore(state)
-
-    def _load(self, checkpoint: Checkpoint) -> None:
-        held, adapters = self.held, self.held.loaded.adapters
         if not held.ranks.main and (theirs := self.folder.path / COLLECTIONS).is_dir():
             shutil.copytree(theirs, held.collections)
-        optimizer, state = load_checkpoint(checkpoint, adapters)
-        load_optimizer_state(self.trainer.optimizer, adapters, optimizer)
-        self.trainer.schedule.apply()
-        self._restore(state)
-        self._books.restore(state)
-        self._cold_started = state["cold_started"]
-        self.done = self._resumed_from = checkpoint.step
+        if state["cold_started"]:  # else it was stopped during the cold start, which is short: it begins again
+            load_optimizer_state(self.trainer.optimizer, adapters, load_checkpoint(checkpoint, adapters))
+            self.trainer.schedule.apply()
+            try:
+                for name, source in held.sources.items():
+                    source.restore(state["sources"][name])
+                self.game.restore(state["game"])
+                self.trainer.restore(state)
+            except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+                raise RunFolderError(
+                    f"{path} is not the state of such a run: {type(error).__name__}: {error} in its game or sources"
+                ) from None
+            self._books.restore(state)
+            self._cold_started, self.done, self._resumed_from = True, checkpoint.step, checkpoint.step
         held.ranks.gather("the checkpoint", checkpoint.step)  # until all have read it, nobody writes
 
 

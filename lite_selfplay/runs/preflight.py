@@ -9,21 +9,22 @@ import contextlib
 import json
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from lite_selfplay.config import RunConfig
 from lite_selfplay.config.guard import unnoticed
-from lite_selfplay.errors import GameError, PreflightError, SaveFailed
+from lite_selfplay.errors import GameError, Interrupted, PreflightError, SaveFailed
 from lite_selfplay.games import Game
 from lite_selfplay.games.presentation import percent
 from lite_selfplay.models.adapters import BASE
 from lite_selfplay.runs.aside import AsideTable, Enough, small_game
 from lite_selfplay.runs.choices import LONGEST, Streams, after_a_look, seen_enough
 from lite_selfplay.runs.folder import COLLECTIONS, PREFLIGHT, RunFolder
+from lite_selfplay.runs.held import Held, leaving_as_an_error
 from lite_selfplay.runs.report.diagnosis import FEWEST_WELL_FORMED, MOST_SILENT, Cause, foreseen
 from lite_selfplay.runs.report.meanings import MEANINGS
 from lite_selfplay.runs.report.steps import only_finite
@@ -31,9 +32,6 @@ from lite_selfplay.stats import clopper_pearson, is_above
 from lite_selfplay.tasks.files import write_errors, write_whole
 from lite_selfplay.training.loaded import load_chat
 from lite_selfplay.training.progress import OutOfTime, printable
-
-if TYPE_CHECKING:
-    from lite_selfplay.runs.held import Held
 
 SECONDS, SHARE = 60.0, 1 / 20
 """The most seconds that it takes, and the most of `run.minutes`."""
@@ -66,7 +64,18 @@ class Played:
         return [*lines, *(_stream_line(game, role, stream) for role, stream in self.streams.items()), *self.notes]
 
 
-def look_at_the_base(held: "Held") -> None:
+@contextlib.contextmanager
+def _saving_nothing() -> Iterator[None]:
+    """A context in which a signal leaves no folder of a run behind, and says so."""
+    try:
+        with leaving_as_an_error():
+            yield
+    except Interrupted as error:
+        raise Interrupted(f"{error}: nothing was saved") from None
+
+
+@_saving_nothing()
+def look_at_the_base(held: Held) -> None:
     """Let what the untouched base does decide whether it thinks, how long its answers may be, and whether it is taught
     the format: one after the other, each time with another look. Raises Interrupted where that is stopped."""
     limit = LONGEST * held.ready.max_completion_tokens
@@ -86,7 +95,7 @@ def look_at_the_base(held: "Held") -> None:
         held.loaded.chat = load_chat(held.config, held.model)
 
 
-def play(held: "Held", seats: Callable[[Game], Mapping[str, str]], decided: Callable[[Streams], bool]) -> Played:
+def play(held: Held, seats: Callable[[Game], Mapping[str, str]], decided: Callable[[Streams], bool]) -> Played:
     """Play small steps of a run's game aside, always its first, until what they show decides, or its time is over.
 
     `seats` says who plays. What is checked meanwhile counts for nothing.
@@ -132,7 +141,7 @@ def settled(streams: Streams) -> bool:
     return None not in known
 
 
-def preflight(held: "Held") -> None:
+def preflight(held: Held) -> None:
     """Play a little before the first step, and judge what the seats showed: write `preflight.json`, and say it.
 
     Raises PreflightError where the run cannot learn, SaveFailed where the file cannot be written.

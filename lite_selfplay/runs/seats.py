@@ -1,10 +1,7 @@
-"""The seats as they enter training: another run's, taught by a cold start, or as they were made."""
-
-from pathlib import Path
+"""The seats as they enter training: what a cold start teaches them, and what is kept of them to refer to."""
 
 from lite_selfplay.data import Example
 from lite_selfplay.runs.budget import Budget
-from lite_selfplay.runs.folder import RunFolder
 from lite_selfplay.runs.held import Held
 from lite_selfplay.runs.plan import problems_of
 from lite_selfplay.runs.saving import Saver
@@ -14,15 +11,6 @@ from lite_selfplay.training.cold_start import cold_start, playing_config, within
 from lite_selfplay.training.examples import gather
 from lite_selfplay.training.rollout import LiveTable
 from lite_selfplay.training.trainer import SelfPlayTrainer, reference_name
-
-
-def begin_with(held: Held, saver: Saver) -> None:
-    """Begin with another run's seats, where the configuration names one."""
-    if held.config.run.init is not None:
-        before = RunFolder.open(Path(held.config.run.init))
-        for seat, weights in held.seats_of(before).items():
-            held.loaded.adapters.load_state(seat, weights)
-        saver.keep_examples(before)
 
 
 def teach(held: Held, trainer: SelfPlayTrainer, saver: Saver, budget: Budget) -> None:

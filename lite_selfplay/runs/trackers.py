@@ -10,6 +10,7 @@ import json
 import os
 import uuid
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -113,6 +114,10 @@ class Tracker(Progress):
         except Exception as error:
             self._tracker = None
             self._tell(f"{self._kind} failed, and hears no more of this run: {_short(error)}")
+
+
+TRACKERS = {kind: partial(Tracker, kind) for kind in ("tensorboard", "wandb", "trackio")}
+"""The trackers by what `run.report_to` calls them."""
 
 
 def curve_values(game: type[Game], metrics: Mapping[str, Any]) -> dict[str, float]:

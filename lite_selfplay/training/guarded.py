@@ -79,7 +79,7 @@ class Guard:
         self._backend, self._adapters, self._loss, self._ranks = backend, backend.adapters, loss, ranks
         self._schedule, self._optimizer, self._budget = schedule, schedule.optimizer, budget
         self.scale = LossScale(backend.compute_dtype == torch.float16)
-        self._undo: _Undo | None = None
+        self._before: tuple[Any, ...] | None = None
         self._suspects: dict[str, Tensor] = {}
 
     @contextlib.contextmanager
@@ -98,22 +98,28 @@ class Guard:
         finally:
             if not moved:
                 self._put_back()
-            self._undo = None
+            self._before = None
         if report.trained and (what := find_nonfinite(self._adapters)) is not None:
             raise TrainingError(
                 f"the update of step {report.step + 1} left {what} that is not finite: lower its learning rate"
             )
 
     def remember(self) -> None:
-        """Keep everything as it is before the first of several updates."""
-        self._undo = _Undo(self._optimizer, self._adapters)
+        """Keep on the CPU, before the first of several updates, everything that they change."""
+        weights = {seat: self._adapters.state(seat) for seat in self._adapters.seats}
+        moments = optimizer_state(self._optimizer, self._adapters)
+        self._before = weights, moments, dict(self._adapters.updates), dict(self._adapters.versions)
 
     def _put_back(self) -> None:
         """Without a gradient the optimizer moves no seat, and no schedule ticks; earlier updates of the step are
-        undone."""
+        undone to the bit."""
         self.drop_gradients()
-        if self._undo is not None:
-            self._undo.put_back()
+        if self._before is not None:
+            weights, moments, updates, versions = self._before
+            for seat, state in weights.items():
+                self._adapters.load_state(seat, state)
+            load_optimizer_state(self._optimizer, self._adapters, moments)
+            self._adapters.updates, self._adapters.versions = updates, versions
             self._schedule.apply()
 
     def drop_gradients(self) -> None:
@@ -189,23 +195,6 @@ class Guard:
             found[:] = [_added(own, parts) for own, parts in streams]
 
 
-class _Undo:
-    """Everything that updates change, as it was: kept on the CPU, for a step that must move nothing or all."""
-
-    def __init__(self, optimizer: Optimizer, adapters: Adapters):
-        self._optimizer, self._adapters = optimizer, adapters
-        self.weights = {seat: adapters.state(seat) for seat in adapters.seats}
-        self._moments = optimizer_state(optimizer, adapters)
-        self._counts = dict(adapters.updates), dict(adapters.versions)
-
-    def put_back(self) -> None:
-        """Undo every update since then, to the bit. The learning rates are the schedule's to apply again."""
-        for seat, state in self.weights.items():
-            self._adapters.load_state(seat, state)
-        load_optimizer_state(self._optimizer, self._adapters, self._moments)
-        self._adapters.updates, self._adapters.versions = map(dict, self._counts)
-
-
 def largest(tensors: Iterable[Tensor]) -> Tensor:
     """The largest absolute value in the tensors, where they are: not finite where one of their numbers is not."""
     found = [tensor.detach() for tensor in tensors if tensor.numel()]
@@ -232,13 +221,8 @@ def find_nonfinite(adapters: Adapters, optimizer: Optimizer | None = None) -> st
         values = [value for state in states for value in state.values() if isinstance(value, Tensor)]
         if values:
             found[f"the optimizer's state of seat {seat}"] = largest(values)
-    return first_nonfinite(found)
-
-
-def first_nonfinite(found: Mapping[str, Tensor]) -> str | None:
-    """The name of the first of some numbers that is not finite; a card is waited for once."""
-    values = zip(found, read(list(found.values())), strict=True)
-    return next((name for name, value in values if not all(map(math.isfinite, value))), None)
+    numbers = zip(found, read(list(found.values())), strict=True)  # a card is waited for once
+    return next((name for name, each in numbers if not all(map(math.isfinite, each))), None)
 
 
 class LossScale:

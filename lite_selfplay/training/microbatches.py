@@ -217,10 +217,13 @@ def microbatches(
         chosen = ranks.part(sorted(chosen, key=_by_prompt), lambda row: len(row.completion.prompt_ids) + row.tokens)
     if not chosen:
         return []
-    orders = [sorted(chosen, key=_by_length)]
+    orders = [sorted(chosen, key=lambda row: (_kind(row), row.tokens, len(row.completion.prompt_ids)))]
     if way is not Way.WHOLE:
         orders.append(sorted(chosen, key=_by_prompt))
-    cuts = [cut(order, _ids, token_budget, way, kind=_kind) for order in orders]
+    cuts = [
+        cut(order, lambda row: (row.completion.prompt_ids, row.completion.token_ids), token_budget, way, kind=_kind)
+        for order in orders
+    ]
     chunks = min(cuts, key=lambda found: sum(batch.cost for _, batch in found))
     tokens = sum(row.tokens for row in rows)
     return [
@@ -240,10 +243,6 @@ def microbatches(
     ]
 
 
-def _ids(row: Row) -> tuple[Sequence[int], Sequence[int]]:
-    return row.completion.prompt_ids, row.completion.token_ids
-
-
 def _temperature(row: Row) -> float:
     """What divides the logits: greedy completions, which have no temperature, are read at 1."""
     return row.completion.sampling.temperature or 1.0
@@ -251,10 +250,6 @@ def _temperature(row: Row) -> float:
 
 def _kind(row: Row) -> tuple[float, bool]:
     return _temperature(row), row.to_sampler
-
-
-def _by_length(row: Row) -> tuple[tuple[float, bool], int, int]:
-    return _kind(row), row.tokens, len(row.completion.prompt_ids)
 
 
 def _by_prompt(row: Row) -> tuple[tuple[float, bool], Sequence[int], int]:

@@ -70,12 +70,6 @@ class SeatSchedule:
             seat = group["seat"]
             group["lr"] = self._rate(self._seats[seat], self._adapters.updates[seat], self._totals[seat])
 
-    def get_last_lr(self) -> list[float]:
-        return [group["lr"] for group in self.optimizer.param_groups]
-
-    def state_dict(self) -> dict[str, Any]:
-        return {}
-
 
 def seat_groups(adapters: Adapters, seats: Mapping[str, SeatConfig]) -> list[dict[str, Any]]:
     """A parameter group a seat, holding its name, the bound of its gradient's norm and its weight decay."""

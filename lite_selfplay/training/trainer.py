@@ -14,7 +14,6 @@ what was seen (`guarded.py`).
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -38,29 +37,13 @@ from lite_selfplay.training.sampler_check import Read, SamplerCheck
 from lite_selfplay.training.trl import TrlLoss
 from lite_selfplay.training.updates import Learning, StepReport, StreamUpdate, admit
 
+Gradients = tuple[dict[str, Tensor], dict[str, float], list[list[Done]]]
+"""What a part of every stream came to: each seat's norm, on its device and on the host, and what was computed."""
+
 
 def reference_name(seat: str) -> str:
     """The snapshot that a KL term pulls a seat towards."""
     return f"{seat}@reference"
-
-
-@dataclass(frozen=True)
-class _Gradients:
-    """What a part of every stream came to: each seat's norm, on its device and on the host, and what was computed."""
-
-    norms: dict[str, Tensor]
-    sizes: dict[str, float]
-    done: list[list[Done]]
-
-    @property
-    def rows(self) -> list[list[Read]]:
-        """The rows of each stream with their log-probabilities."""
-        return [[row for one in stream for row in one.rows] for stream in self.done]
-
-    @property
-    def odd(self) -> str | None:
-        """A seat whose norm is not finite."""
-        return next((seat for seat, size in self.sizes.items() if not math.isfinite(size)), None)
 
 
 class SelfPlayTrainer:
@@ -96,11 +79,6 @@ class SelfPlayTrainer:
         self.budget = TokenBudget(backend.tokens_at_once(config.run), self.progress.warn)
         self.guard = Guard(backend, loss, self.schedule, self.budget, ranks)
 
-    @property
-    def scale(self) -> LossScale:
-        """What losses are multiplied by."""
-        return self.guard.scale
-
     def beside(self, config: RunConfig, rate: Rate) -> "SelfPlayTrainer":
         """Another trainer of the same seats, for examples alone, with an optimizer and learning rates of its own."""
         other = SelfPlayTrainer(
@@ -121,12 +99,12 @@ class SelfPlayTrainer:
 
     def state(self) -> dict[str, Any]:
         """What a checkpoint holds beside the optimizer's state, as JSON."""
-        return {"loss_scale": self.scale.state()} if self.scale.needed else {}
+        return {"loss_scale": self.guard.scale.state()} if self.guard.scale.needed else {}
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Go on from what `state` returned, or from a state without it. Raises ValueError for what is none."""
-        if self.scale.needed and "loss_scale" in state:
-            self.scale.restore(state["loss_scale"])
+        if self.guard.scale.needed and "loss_scale" in state:
+            self.guard.scale.restore(state["loss_scale"])
 
     def _totals(self, steps: Mapping[str, int]) -> dict[str, int]:
         return {seat: max(1, count * self.config.run.minibatches) for seat, count in steps.items()}
@@ -171,15 +149,15 @@ class SelfPlayTrainer:
         if not self._proved:
             self._prove(learning, parts[0])
         for part in parts:
-            found = self._gradients(report, learning, part)
+            norms, sizes, done = self._gradients(report, learning, part)
             if part == parts[0] and self._compares:
-                self._compare(learning, found.rows)
-            self._move(report, found)
+                self._compare(learning, [[row for one in stream for row in one.rows] for stream in done])
+            self._move(report, norms, sizes)
         self.check.before |= before
 
     # Gradients, seat by seat
 
-    def _gradients(self, report: StepReport, learning: Sequence[Learning], part: int) -> _Gradients:
+    def _gradients(self, report: StepReport, learning: Sequence[Learning], part: int) -> Gradients:
         """The gradients of a part of every stream: computed again, with a smaller scale, where float16 overflows.
 
         A card is waited for once, when all of them are under way; where several processes share the rows, once more,
@@ -200,14 +178,13 @@ class SelfPlayTrainer:
                     figures[:] = map(_figures, learning, done)
             add_up(self._ranks, self.adapters, {x.update.seat for x in learning if x.moves(part)})
             norms = {seat: gradient_norm(gradients) for seat, gradients in self._moving().items()}
-            sizes = guard.read(unread, list(norms.values()))
-            found = _Gradients(norms, dict(zip(norms, sizes, strict=True)), done)
-            if found.odd is None or not guard.scale.lower():
+            sizes = dict(zip(norms, guard.read(unread, list(norms.values())), strict=True))
+            if all(map(math.isfinite, sizes.values())) or not guard.scale.lower():
                 break
             guard.drop_gradients()
         for x, of_all_rows in zip(learning, figures or map(_figures, learning, done), strict=True):
             x.add(part, of_all_rows)
-        return found
+        return norms, sizes, done
 
     def _moving(self) -> dict[str, list[Tensor]]:
         """The gradients of each seat that has one."""
@@ -221,14 +198,14 @@ class SelfPlayTrainer:
         step, where the rows' terms cancel out and rounding alone is left.
         """
         micro = min((micro for x in learning for micro in self._microbatches(x, part)), key=lambda one: one.tokens)
-        scale, self.guard.scale, self._proved = self.scale, LossScale(self.scale.needed), True
+        scale, self.guard.scale, self._proved = self.guard.scale, LossScale(self.guard.scale.needed), True
         try:
             with self.check.where_memory_allows():
                 self._backward(micro)
                 with self.backend.autocast():
                     reference = self._reference_logprobs(micro) if micro.role.beta else None
                 self.adapters.activate(micro.seat)
-                self._proved = prove(self.backend, self.loss, micro, reference, self.scale.factor)
+                self._proved = prove(self.backend, self.loss, micro, reference, self.guard.scale.factor)
         finally:
             self.guard.scale = scale
             self.guard.drop_gradients()
@@ -248,7 +225,7 @@ class SelfPlayTrainer:
                     f"the log-probabilities of the backend {self.backend.name} carry no gradient: nothing would be "
                     "learned. Use --backend transformers"
                 )
-            self.scale.of(loss.value, logprobs).backward()
+            self.guard.scale.of(loss.value, logprobs).backward()
         found = {"logprobs": logprobs, "reference": reference, "loss": loss.value}
         found |= {"kl": loss.kl, "clipped": loss.clipped}
         return Done(micro, self.budget.in_flight[1], {name: x.detach() for name, x in found.items() if x is not None})
@@ -303,20 +280,20 @@ class SelfPlayTrainer:
 
     # One step of the optimizer: a group, a bound and a schedule of its own for every seat
 
-    def _move(self, report: StepReport, found: _Gradients) -> None:
+    def _move(self, report: StepReport, norms: Mapping[str, Tensor], sizes: Mapping[str, float]) -> None:
         """Bound each seat's gradient by itself, move the seats that have one, and tick their schedules.
 
         Raises NotFinite for a gradient whose norm is not.
         """
-        if (odd := found.odd) is not None:
+        if (odd := next((seat for seat, size in sizes.items() if not math.isfinite(size)), None)) is not None:
             roles = " and ".join(update.role for update in report.streams if update.seat == odd)
-            raise NotFinite(f"the gradient of {roles} (seat {odd}) has the norm {found.sizes[odd]}")
+            raise NotFinite(f"the gradient of {roles} (seat {odd}) has the norm {sizes[odd]}")
         for group in self.optimizer.param_groups:
-            if group["seat"] in found.norms:
-                torch.nn.utils.clip_grads_with_norm_(group["params"], group["clip"], found.norms[group["seat"]])
-        self._note_seats(report, found.sizes)
+            if group["seat"] in norms:
+                torch.nn.utils.clip_grads_with_norm_(group["params"], group["clip"], norms[group["seat"]])
+        self._note_seats(report, sizes)
         self.optimizer.step()
-        self.scale.held()
+        self.guard.scale.held()
         self.schedule.step()
         self.guard.drop_gradients()
 

@@ -52,16 +52,33 @@ class TrlLoss:
     def __init__(self, backend: Backend, config: RunConfig, tokenizer: Any, output_dir: str):
         from datasets import Dataset
         from transformers import PrinterCallback
+        from trl import GRPOConfig
 
         private_names.require("trl")
         model: Any = backend.adapters.model
         # TRL rounds whatever is trainable over a 4-bit base to bfloat16: for now, nothing is.
         model.requires_grad_(False)
+        # Only what the constructor needs: the loss is configured per microbatch.
+        settings = GRPOConfig(
+            output_dir=output_dir,
+            max_steps=config.run.steps,
+            per_device_train_batch_size=2,
+            gradient_accumulation_steps=1,
+            num_generations=2,
+            max_completion_length=config.run.max_completion_tokens or 1,
+            beta=0.0,
+            use_bias_correction_kl=False,  # the papers' KL term; TRL's default multiplies it by the importance ratio
+            gradient_checkpointing=False,  # the backend's own concern
+            seed=config.run.seed,
+            report_to=[],
+            disable_tqdm=True,
+            **backend.trainer_arguments(),
+        )
         parent: Any = super()
         parent.__init__(
             model=model,
             reward_funcs=[_unused_reward],
-            args=grpo_config(config, backend, output_dir),
+            args=settings,
             train_dataset=Dataset.from_dict({"prompt": [""] * 2}),
             processing_class=tokenizer,
         )
@@ -78,7 +95,7 @@ class TrlLoss:
         role, given = micro.role, Given.of(micro, logprobs, reference)
         if role.own_loss:
             return loss_of(micro, given, self.own_terms(micro, given), entropies)
-        self._tell(
+        vars(self).update(
             temperature=micro.temperature,
             beta=0.0 if given.reference is None else role.beta * micro.scale,
             loss_type=_TRL_NAMES.get(role.loss, role.loss),
@@ -138,10 +155,6 @@ class TrlLoss:
         trl._metrics["train"].clear()
         self._scores = None
 
-    def _tell(self, **settings: Any) -> None:
-        for key, value in settings.items():
-            setattr(self, key, value)
-
     def _get_per_token_logps_and_entropies(self, *_: Any, **__: Any) -> tuple[Tensor, Tensor, None]:
         """What TRL's loss asks for has been computed, so that the ratio could be chosen by it."""
         assert self._scores is not None
@@ -153,27 +166,6 @@ def make_loss(backend: Backend, config: RunConfig, tokenizer: Any, output_dir: s
     kind: Any = type("TrlLoss", (TrlLoss, backend.trainer_parent()), {})
     loss: TrlLoss = kind(backend, config, tokenizer, output_dir)
     return loss
-
-
-def grpo_config(config: RunConfig, backend: Backend, output_dir: str) -> Any:
-    """TRL's configuration: only what its constructor needs; the loss is configured per microbatch."""
-    from trl import GRPOConfig
-
-    return GRPOConfig(
-        output_dir=output_dir,
-        max_steps=config.run.steps,
-        per_device_train_batch_size=2,
-        gradient_accumulation_steps=1,
-        num_generations=2,
-        max_completion_length=config.run.max_completion_tokens or 1,
-        beta=0.0,
-        use_bias_correction_kl=False,  # the papers' KL term; TRL's default multiplies it by the importance ratio
-        gradient_checkpointing=False,  # the backend's own concern
-        seed=config.run.seed,
-        report_to=[],
-        disable_tqdm=True,
-        **backend.trainer_arguments(),
-    )
 
 
 def _unused_reward(completions: Sequence[Any], **kwargs: Any) -> list[float]:

@@ -15,6 +15,7 @@ import pytest
 from lite_selfplay import RunConfig, load_run, resume, train
 from lite_selfplay.errors import ConfigError
 from lite_selfplay.games import find_game
+from lite_selfplay.runs import trackers
 from lite_selfplay.runs.folder import RunFolder
 from lite_selfplay.runs.report.charts import charts_of
 from lite_selfplay.runs.trackers import Tracker
@@ -46,7 +47,7 @@ EXPECTED = {
 
 
 def tell(tracker: Tracker) -> None:
-    """A run of two steps, as a loop tells it."""
+    """A run of two steps, as a session tells it."""
     tracker.open(0)
     for step in (1, 2):
         tracker.step({"step": step, **METRICS}, "")
@@ -57,7 +58,7 @@ def tell(tracker: Tracker) -> None:
 
 def told(sentences: list[str], folder: Path, kind: str) -> Tracker:
     settings = RunConfig(game="agon", model="tiny", tasks="letters", report_to=kind)
-    return Tracker(kind, settings, AGON, folder, sentences.append)
+    return trackers.TRACKERS[kind](settings, AGON, folder, sentences.append)
 
 
 def is_text_alone(warning: str) -> None:

@@ -92,12 +92,12 @@ class Harness:
         trainer = SelfPlayTrainer(backend=self.backend, loss=loss, config=config)
         move = trainer._move
 
-        def capture(report: StepReport, found: Any) -> None:
+        def capture(report: StepReport, *norms: Any) -> None:
             self.starts.append(states(self.backend))
             self.gradients = self._gradients()
             if self.on_update is not None:
                 self.on_update()
-            move(report, found)
+            move(report, *norms)
 
         def applied(*_: Any) -> None:
             found = {seat: list(gradients.values()) for seat, gradients in self._gradients().items()}

@@ -187,7 +187,7 @@ def facts(path: Path) -> dict[str, Any]:
     return {
         "parent": parent.__name__,
         "parents": [kind.__name__ for kind in parents],
-        "scaler": trainer.scale.needed,
+        "scaler": trainer.guard.scale.needed,
         "compute_loss": digest(parent.compute_loss),
         "_compute_loss": digest(parent._compute_loss),
         "adapters": sorted(backend.adapters.model.peft_config),
