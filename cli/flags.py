@@ -148,7 +148,7 @@ def dry_run(config: Any) -> None:
     """Print what a configuration would do, and start nothing."""
     from lite_selfplay.models.shapes import shape_of
     from lite_selfplay.models.sources import hub_id
-    from lite_selfplay.runs.api import free_folder
+    from lite_selfplay.runs.build import free_folder
     from lite_selfplay.runs.choices import without_its_card
     from lite_selfplay.runs.plan import plan
 

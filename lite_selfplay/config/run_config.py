@@ -13,18 +13,15 @@ from typing import Any, Self
 import yaml
 from pydantic import Field, ValidationError
 
-from lite_selfplay.config.keys import FLAT_KEYS, KEYS
+from lite_selfplay.config.keys import FLAT_KEYS, KEYS, SECTIONS
 from lite_selfplay.config.layers import merge, nested, preset_layer
+from lite_selfplay.config.learning import ColdStartSection, RoleConfig, SeatConfig
 from lite_selfplay.config.sections import (
-    SECTIONS,
-    ColdStartSection,
     EvalSection,
     GameSection,
     ModelSection,
-    RoleConfig,
     RolloutsSection,
     RunSection,
-    SeatConfig,
     Section,
     TasksSection,
 )

@@ -44,7 +44,7 @@ def test_no_such_section():
         ("run.dir", "path", "", "runs/GAME-MODEL-TIME"),
         ("eval.top_p", "float", "> 0, <= 1", "0.95"),
         ("roles.ROLE.stop", "list of texts", "", ""),
-        ("roles.ROLE.loss", "grpo|dr_grpo|dapo|sequence", "", "grpo"),
+        ("roles.ROLE.ratio", "token|sequence", "", "token"),
         ("model.gradient_checkpointing", "auto|bool", "", "auto"),
         ("cold_start.enabled", "bool", "", "where a look at the base finds that it never has it"),
         ("cold_start.roles", "list of texts", "length >= 1", "all"),
