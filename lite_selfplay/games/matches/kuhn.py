@@ -19,6 +19,7 @@ from lite_selfplay.data import Episode
 from lite_selfplay.games.matches.match import (
     Environment,
     IllegalMove,
+    Match,
     MatchGame,
     MatchOptions,
     Moves,
@@ -119,7 +120,7 @@ class KuhnOptions(MatchOptions):
 
     exact_every: int = Field(10, ge=0)
     weight: float = Field(0.5, ge=0)
-    fade: int = Field(206, ge=0)
+    fade: int = Field(363, ge=0)
 
 
 class Kuhn(MatchGame):
@@ -130,11 +131,11 @@ class Kuhn(MatchGame):
     Options = KuhnOptions
     opponents: ClassVar = {"random": at_random, "equilibrium": in_equilibrium}
     recipe: ClassVar[dict[str, Any]] = {
-        "run": {"steps": 480, "group_size": 16, "problems_per_step": 24, "max_completion_tokens": 2},
+        "run": {"steps": 960, "group_size": 16, "problems_per_step": 12, "max_completion_tokens": 2},
         "cold_start": {"enabled": True, "steps": 40, "lr": 2e-3},
         # So sharp that the random base, whose logits are bounded, can mix two moves without writing others.
         "roles": {"*": {"temperature": 0.5}},
-        "seats": {"*": {"lr": 2e-4, "clip": 0.05}},
+        "seats": {"*": {"lr": 3e-4, "clip": 0.05}},
     }
     figures: ClassVar[Sequence[Figure]] = (
         Figure("nash_conv", "NashConv", how="last", word="NashConv",
@@ -157,6 +158,9 @@ class Kuhn(MatchGame):
     def make(self, rng: Random) -> Environment:
         return KuhnPoker(rng)
 
+    def dealt(self, match: Match, player: int) -> str:
+        return f"{match.environment.cards[player]}{match.environment.history[:player]}"
+
     def state(self) -> dict[str, Any]:
         return {**super().state(), "average": self.average}
 
@@ -173,7 +177,7 @@ class Kuhn(MatchGame):
     def _exact(self, step: int, table: Table, episode: Episode) -> dict[str, Any]:
         """The exact figures of the policy with which a step was played, and of the average over all that were measured.
 
-        A policy weighs in the average by the square of its step, and an information set in it by how often the player's
+        A policy weighs in the average by the fourth power of its step, and an information set in it by how often the player's
         own moves lead there, as if one of the policies were drawn for each match.
         """
         policy, legal = dict[str, float](), list[float]()
@@ -186,7 +190,7 @@ class Kuhn(MatchGame):
         if len(policy) < len(SETS):
             return {}
         for place, sums in self.average.items():
-            weight = (step + 1) ** 2 * (1 - policy[place[0]] if len(place) == 3 else 1.0)
+            weight = (step + 1) ** 4 * (1 - policy[place[0]] if len(place) == 3 else 1.0)
             sums[0], sums[1] = sums[0] + weight * policy[place], sums[1] + weight
         average = {place: sums[0] / (sums[1] or 1.0) for place, sums in self.average.items()}
         return {

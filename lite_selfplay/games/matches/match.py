@@ -249,6 +249,15 @@ class MatchGame(Game):
         text = completion_text(completion)
         return (extract_answer(text, block_only=True) or split_reasoning(text).rest).strip()
 
+    def dealt(self, match: Match, player: int) -> str:
+        """What a player's returns are compared within, such as its cards: never anything that it has done itself. By
+        default all returns of a role have one running mean."""
+        return ""
+
+    def _compared(self, match: Match, player: int) -> str:
+        """The key of the running mean with which a player's return in a match is compared."""
+        return f"{self.roles[player]} {self.dealt(match, player)}".rstrip()
+
     @classmethod
     def accuracy_of(cls, role: str) -> Accuracy:
         return _LEGAL
@@ -294,8 +303,8 @@ class MatchGame(Game):
             for player, role in enumerate(self.roles):
                 if group := self._group(match, number, player, returns.get(id(match)), terms):
                     groups[role].append(group)
-            for role, value in zip(self.roles, returns.get(id(match), ()), strict=False):
-                self.baseline.add(role, value)
+            for player, value in enumerate(returns.get(id(match), ())):
+                self.baseline.add(self._compared(match, player), value)
         seats, renew = self.trained_seats(), self.options.renew
         renewed = [Snapshot(seat, _reference(seat)) for seat in seats] if renew and (step + 1) % renew == 0 else []
         streams = [Stream(role, found, credit="baseline") for role, found in groups.items() if found]
@@ -310,7 +319,7 @@ class MatchGame(Game):
         self, match: Match, number: int, player: int, returns: Sequence[float] | None, terms: Mapping[int, float]
     ) -> Group | None:
         """A player's moves in a match; those of a broken match are there for the record alone."""
-        baseline, samples = self.baseline.of(self.roles[player]), []
+        baseline, samples = self.baseline.of(self._compared(match, player)), []
         for turn, move in enumerate(match.moves, 1):
             if move.player != player or move.completion is None:
                 continue

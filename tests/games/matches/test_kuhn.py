@@ -123,7 +123,7 @@ def test_the_exact_policy_is_that_of_all_spellings_of_the_moves():
 
 def test_policies_are_averaged_by_how_often_they_are_played():
     """By hand: at step 1 a queen opens with a bet always, at step 2 never; the average weighs these by 1 and
-    4. The set after pass and bet counts only where the first move was a pass."""
+    2 ** 4. The set after pass and bet counts only where the first move was a pass."""
     game = make_game("kuhn", {"exact_every": 1}, group_size=2, problems_per_step=2)
 
     class Pure(Playing):
@@ -140,5 +140,20 @@ def test_policies_are_averaged_by_how_often_they_are_played():
     table.bets = False
     play(game, table, 1)
     average = {place: bet / (every or 1.0) for place, (bet, every) in game.state()["average"].items()}
-    assert average["Q"] == pytest.approx(1 / 5)  # weights 1 and 4
+    assert average["Q"] == pytest.approx(1 / 17)
     assert average["Qpb"] == 0.0  # reached at the second step alone
+
+
+def test_returns_are_compared_within_what_a_player_was_dealt():
+    """With decay 0.5, and only bets: a hand is worth what it won, and no other's return moves its mean."""
+    game = make_game("kuhn", {"decay": 0.5, "weight": 0.0}, group_size=8, problems_per_step=4)
+    episode = play(game, Playing({"first": ["b"], "second": ["b"]}), 0)
+    means: dict[str, float] = {}
+    for first, second in zip(*(stream.groups for stream in episode.streams), strict=True):
+        for role, history, group in (("first", "", first), ("second", "b", second)):
+            card = group.samples[0].completion.prompt.split()[1]
+            key = f"{role} {card}{history}"
+            assert group.baseline == means.get(key, 0.0)
+            means[key] = 0.5 * means.get(key, 0.0) + 0.5 * (group.samples[0].reward or 0.0)
+    assert game.state()["baseline"] == means
+    assert len(means) == 6
