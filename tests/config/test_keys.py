@@ -63,7 +63,7 @@ def wrong(key: Key) -> list[str]:
     others = {
         int: ["1.5", "many", "[3]"],
         float: [".nan", ".inf", "-.inf", "many"],
-        bool: [] if key.choices else ["3"],
+        bool: ["3"],
     }.get(key.kind, [])
     return [*map(str, outside), *others, *(["no-such-name", "3"] if key.choices and key.kind is str else [])]
 
