@@ -23,7 +23,6 @@ began with included, whose weights the published code does not keep; after that,
 Where the published code differs from the paper, a switch says `release`.
 """
 
-import random
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any, ClassVar
@@ -68,7 +67,7 @@ from lite_selfplay.games.propose_solve.game import BREAKDOWNS, WATCHED, YIELD, P
 from lite_selfplay.games.propose_solve.proposals import Proposal, read
 from lite_selfplay.games.propose_solve.voting import verdicts_by_vote
 from lite_selfplay.games.table import Table
-from lite_selfplay.games.worked_examples import solution_of, worked_example
+from lite_selfplay.games.worked_examples import solution_of
 from lite_selfplay.verify.format import answer_spans, boxed_spans
 
 BEST = "player-best"
@@ -198,10 +197,8 @@ class CpMobius(ProposeSolve):
     def _fresh_answers(self) -> int:
         return self.problems_per_step * self.group_size if self.options.resample else 0
 
-    def cold_start(self, role: str, problem: Problem, rng: random.Random, *, thinks: bool) -> Example | None:
-        """For the coach a problem's text, after its solution where it thinks; for the player the worked solution."""
-        if role == "player":
-            return worked_example(problem, asked(problem), thinks=thinks)
+    def worked_proposal(self, problem: Problem, *, thinks: bool) -> Example | None:
+        """A problem's text, after its solution where the coach thinks."""
         reasoning = f"<think>\n{solution_of(problem) or ''}\n</think>\n\n" if thinks else ""
         return Example(fill("coach"), f"{reasoning}{problem.text}")
 

@@ -53,7 +53,6 @@ from lite_selfplay.games.presentation import Figure
 from lite_selfplay.games.propose_solve.game import BREAKDOWNS, WATCHED, YIELD, ProposeSolve
 from lite_selfplay.games.propose_solve.proposals import Proposal, read
 from lite_selfplay.games.table import Table
-from lite_selfplay.games.worked_examples import worked_example
 
 
 class PasoDoble(ProposeSolve):
@@ -143,9 +142,7 @@ class PasoDoble(ProposeSolve):
             f"{steps} steps are {fewest:.1f} to {most_iterations:.1f} iterations",
         ]
 
-    def cold_start(self, role: str, problem: Problem, rng: random.Random, *, thinks: bool) -> Example | None:
-        if role == "solver":
-            return worked_example(problem, solver_prompt(problem.text), thinks=thinks)
+    def worked_proposal(self, problem: Problem, *, thinks: bool) -> Example | None:
         with_passage, guard = self.options.knowledge == "passages", self.options.leak_guard
         return worked_proposal(problem, knowledge=with_passage, thinks=thinks, guard=guard)
 

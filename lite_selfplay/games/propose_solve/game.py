@@ -4,13 +4,14 @@ It counts the steps that brought no question, and watches for signs of collapse.
 after too many of them in a row the game stops and shows the last proposals.
 """
 
+import random
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar
 
 from pydantic import Field
 
-from lite_selfplay.data import EvalSpec
+from lite_selfplay.data import EvalSpec, Example, Problem
 from lite_selfplay.errors import GameError
 from lite_selfplay.games.base import Game, GameOptions
 from lite_selfplay.games.presentation import (
@@ -23,6 +24,7 @@ from lite_selfplay.games.presentation import (
     Transcript,
     as_words,
 )
+from lite_selfplay.games.prompts import asked
 from lite_selfplay.games.propose_solve.collapse import (
     FEWEST_RIGHT,
     MOST_REPEATED,
@@ -31,6 +33,7 @@ from lite_selfplay.games.propose_solve.collapse import (
     label_is_right,
 )
 from lite_selfplay.games.propose_solve.proposals import REASONS, Proposal, count_reasons
+from lite_selfplay.games.worked_examples import worked_example
 
 LABEL_WRONG = "label wrong"
 """What is said of an answer whose label is not the question's value, where that can be computed."""
@@ -138,6 +141,16 @@ class ProposeSolve(Game):
 
     def evaluation(self) -> EvalSpec:
         return EvalSpec("single", (self.seats(0)[self.solver],))
+
+    def cold_start(self, role: str, problem: Problem, rng: random.Random, *, thinks: bool) -> Example | None:
+        """The solver learns to solve such problems as a task's, the other role to write them; a shared seat both."""
+        if role == self.solver:
+            return worked_example(problem, asked(problem), thinks=thinks)
+        return self.worked_proposal(problem, thinks=thinks)
+
+    def worked_proposal(self, problem: Problem, *, thinks: bool) -> Example | None:
+        """A problem as the proposal that should have led to it; None where it cannot be one."""
+        return None
 
     def warnings(self, log: Mapping[str, Any]) -> list[str]:
         return collapse_warnings(log)

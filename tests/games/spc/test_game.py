@@ -23,7 +23,7 @@ from lite_selfplay.runs.api import resume
 from lite_selfplay.runs.checkpoints import find_checkpoints
 from lite_selfplay.testing import ScriptedTable
 from tests.games.test_golden import check_golden, shown
-from tests.made import jsonl
+from tests.made import jsonl, play
 
 # What becomes of the only step of each of these problems' solutions.
 STORIES = ("fooled", "caught", "harmless", "unstable", "undecided", "refused", "rejected", "unsolved")
@@ -265,9 +265,7 @@ def test_solutions_of_a_file(table: ScriptedTable):
     ]
     table.everything = lambda source: rows if source == "solutions" else problems()  # type: ignore[method-assign]
     table.draw = lambda source, n: rows[:n]  # type: ignore[method-assign]
-    made = game(rounds=1)
-    table.open(0, made.seats(0))
-    episode = made.play(0, table)
+    episode = play(game(rounds=1), table)
     assert episode.log["steps"] == 1
     (case,) = read_cases(table.folder / "round-1" / "1-solutions.jsonl")
     assert (case.problem.id, case.solver) == ("caught", "base")
