@@ -84,21 +84,22 @@ def torchrun(world: int, *command: str) -> str:
 def work(job: dict[str, Any]) -> None:
     """In a process of a run: play it, and note each step's processor time and bytes."""
     from lite_selfplay import RunConfig, train
-    from lite_selfplay.runs.session import Session
+    from lite_selfplay.runs.loop import RunLoop
     from lite_selfplay.training.ranks import here, joined
 
     if "links" in job:
         measure_links(job)
         return
-    cpu, sent, whole = [], [], Session._step
+    cpu, sent, whole = [], [], RunLoop._step
 
-    def step(self: Session, number: int) -> None:
+    def step(self: RunLoop) -> Any:
         before, bytes_before = processor(), here().sent
-        whole(self, number)
+        report = whole(self)
         cpu.append(processor() - before)
         sent.append(here().sent - bytes_before)
+        return report
 
-    Session._step = step  # type: ignore[method-assign]
+    RunLoop._step = step  # type: ignore[method-assign]
     config = RunConfig(
         game={"name": "agon"},
         model=job["model"],

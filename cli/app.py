@@ -89,7 +89,7 @@ app.command("reproduce")(_command(reproduce.reproduce, "one", "reproduce"))
 app.command("doctor")(_command(doctor.doctor, needs="doctor"))
 app.add_typer(lists, name="list")
 app.add_typer(config.app, name="config")
-for listed in (listing.games, listing.tasks, listing.models, listing.presets, listing.runs):
+for listed in (listing.games, listing.tasks, listing.losses, listing.models, listing.presets, listing.runs):
     lists.command()(_command(listed))
 
 

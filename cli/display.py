@@ -1,13 +1,17 @@
 """What a run looks like on a terminal: finished lines scroll above a bar that says what is being done.
 
+Output that nobody takes any more ends no run: a terminal that is gone, a closed pipe, a full disk. That holds for what
+only tells how work goes; where the output is the result, a write that fails is an error.
+
 What a model or a file says is shown as plain text: what could drive a terminal is taken out of it, and rich reads no
 markup in it.
 """
 
 import contextlib
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, TextIO, cast
 
 import typer
 from rich.console import Console
@@ -18,7 +22,6 @@ from rich.text import Text
 
 from lite_selfplay.training.progress import PlainProgress, Progress, how_far, printable
 from lite_selfplay.training.ranks import here
-from lite_selfplay_cli.streams import outlast_readers
 
 REFRESHES_PER_S = 4
 PACE_OVER_S = 3600.0
@@ -120,3 +123,30 @@ class Display(Progress):
 
 def _text(sentence: str, style: str = "") -> Text:
     return Text(printable(sentence).replace("\n", " "), style)
+
+
+class Lasting:
+    """A text stream whose failed writes are lost, and raise nothing."""
+
+    def __init__(self, stream: TextIO):
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        with contextlib.suppress(OSError):
+            return self._stream.write(text)
+        return len(text)
+
+    def flush(self) -> None:
+        with contextlib.suppress(OSError):
+            self._stream.flush()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+
+def outlast_readers() -> None:
+    """From now on stdout and stderr raise no OSError, up to the end of the process."""
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if not isinstance(stream, Lasting):
+            setattr(sys, name, cast("TextIO", Lasting(stream)))

@@ -128,6 +128,12 @@ def show(as_json: bool, value: Any, lines: Iterable[str]) -> None:
         echo("\n".join(lines))
 
 
+def short(text: str, most: int) -> str:
+    """The first `most` characters of a text in one line; none of it drives a terminal."""
+    words = " ".join(printable(text[: 4 * most]).split()) or "(nothing)"
+    return words if len(words) <= most else f"{words[:most]}..."
+
+
 def to_stderr(line: str) -> None:
     """Print a line on stderr; none of it drives a terminal."""
     typer.echo(printable(line), err=True)
@@ -142,7 +148,7 @@ def dry_run(config: Any) -> None:
     """Print what a configuration would do, and start nothing."""
     from lite_selfplay.models.shapes import shape_of
     from lite_selfplay.models.sources import hub_id
-    from lite_selfplay.runs.api import free_folder
+    from lite_selfplay.runs.build import free_folder
     from lite_selfplay.runs.choices import without_its_card
     from lite_selfplay.runs.plan import plan
 

@@ -3,12 +3,13 @@
 import contextlib
 from collections.abc import Mapping
 from dataclasses import asdict
+from inspect import getdoc
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from lite_selfplay.config import preset_about, preset_names
+from lite_selfplay.config import LOSSES, load_loss, preset_about, preset_names
 from lite_selfplay.config.user_files import short_name
 from lite_selfplay.errors import RunFolderError
 from lite_selfplay_cli import flags
@@ -50,6 +51,17 @@ def tasks(
     from lite_selfplay.tasks import task_about, task_names
 
     named({name: task_about(name) for name in names or task_names()}, as_json)
+
+
+def losses(
+    names: Annotated[
+        list[str] | None,
+        typer.Argument(help="These alone; FILE.py:FUNCTION is a loss of your own.", metavar="[LOSS]..."),
+    ] = None,
+    as_json: flags.Json = False,
+) -> None:
+    """List the losses, which roles.*.loss names."""
+    named({name: LOSSES.get(name) or getdoc(load_loss(name)) or "" for name in names or LOSSES}, as_json)
 
 
 def models(as_json: flags.Json = False) -> None:

@@ -129,9 +129,11 @@ def _table(found: Any) -> list[str]:
 def _show_prompts(asked: Any, as_json: bool) -> None:
     from lite_selfplay.extras.rehearsal.rehearsal import MOST_STEPS, rendered_prompts
     from lite_selfplay.runs.plan import plan as planned
-    from lite_selfplay.training.progress import printable
+    from lite_selfplay.training.progress import PlainProgress, printable
 
-    found, silent = rendered_prompts(planned(asked, own_checker=asked.run.reward is not None), _to_stderr())
+    found, silent = rendered_prompts(
+        planned(asked, own_checker=asked.run.reward is not None), PlainProgress(flags.to_stderr)
+    )
     if as_json:
         flags.echo_json({"prompts": [vars(each) for each in found], "not_asked": silent})
         return
@@ -150,29 +152,22 @@ def _try_reward(asked: Any, as_json: bool) -> None:
     from lite_selfplay.evaluation.tables import as_text
     from lite_selfplay.extras.rehearsal.rehearsal import in_a_sentence, tried
     from lite_selfplay.runs.plan import plan as planned
+    from lite_selfplay.training.progress import PlainProgress
 
     function = load(asked.run.reward, "--reward", "function")
-    found = tried(function, planned(asked, own_checker=True).task, _to_stderr())
+    found = tried(function, planned(asked, own_checker=True).task, PlainProgress(flags.to_stderr))
     if as_json:
         flags.echo_json({"samples": [vars(each) for each in found], "verdict": in_a_sentence(found)})
         return
     rows = [
-        [_short(each.problem), each.kind, f"{each.reward:g}", "right" if each.right else "wrong", _short(each.text)]
+        [
+            flags.short(each.problem, PREVIEW),
+            each.kind,
+            f"{each.reward:g}",
+            "right" if each.right else "wrong",
+            flags.short(each.text, PREVIEW),
+        ]
         for each in found
     ]
     typer.echo(as_text(["problem", "completion", "reward", "checker", "text"], rows))
     typer.echo(f"\n{in_a_sentence(found)}")
-
-
-def _to_stderr() -> Any:
-    """Progress beside the result, which alone is on stdout."""
-    from lite_selfplay.training.progress import PlainProgress
-
-    return PlainProgress(lambda line: typer.echo(line, err=True))
-
-
-def _short(text: str) -> str:
-    from lite_selfplay.training.progress import printable
-
-    words = " ".join(printable(text).split()) or "(nothing)"
-    return words if len(words) <= PREVIEW else f"{words[:PREVIEW]}..."

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from lite_selfplay.errors import ConfigError
-from lite_selfplay.training.progress import printable
 from lite_selfplay_cli import flags
 
 if TYPE_CHECKING:
@@ -87,9 +86,8 @@ def _lines(title: str, game: "type[Game]", found: "Diagnosis") -> Iterator[str]:
         yield "\nthe completions that moved most (by their advantage):"
     for row in found.moved_most:
         about = f"  step {row['step']}, {row['role']} (seat {row['seat']}), {row.get('problem_id') or 'a problem'}"
-        words = " ".join(printable(str(row["text"])[: 4 * _PREVIEW]).split()) or "(nothing)"
         yield f"{about}: {game.verdict(row)}, advantage {row['advantage']:+.2f}"
-        yield f"    {words if len(words) <= _PREVIEW else f'{words[:_PREVIEW]}...'}"
+        yield f"    {flags.short(str(row['text']), _PREVIEW)}"
     if found.preflight:
         yield "\nbefore the first step:"
     yield from (f"  {line}" for line in found.preflight)

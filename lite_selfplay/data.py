@@ -6,7 +6,7 @@ its reward, a `Group` holds the samples that share a baseline, a `Stream` is wha
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from lite_selfplay.errors import GameError
@@ -98,13 +98,8 @@ class Completion:
     prefill: str = ""
 
 
-def completion_to_json(completion: Completion) -> dict[str, Any]:
-    """A completion as JSON, for the state of a game that pays for it in a later step."""
-    return asdict(completion)
-
-
 def completion_from_json(values: Mapping[str, Any]) -> Completion:
-    """The completion that `completion_to_json` wrote. Raises LookupError, TypeError or ValueError for anything else."""
+    """The completion that `dataclasses.asdict` gives. Raises LookupError, TypeError or ValueError for anything else."""
     sampling = Sampling(**{**values["sampling"], "stop": tuple(values["sampling"]["stop"])})
     ids = {key: tuple(values[key]) for key in ("prompt_ids", "token_ids", "logprobs")}
     return Completion(**{**values, **ids, "sampling": sampling})

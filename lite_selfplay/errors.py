@@ -59,6 +59,10 @@ class RewardError(LiteSelfPlayError):
     """A user's own reward function returned something that is not one finite number per completion."""
 
 
+class LossError(LiteSelfPlayError):
+    """A user's own loss raised an error, or returned something that nothing can be learned from."""
+
+
 class GameError(LiteSelfPlayError):
     """A game violates the contract between games and trainer (see `lite_selfplay.testing.check_game`)."""
 

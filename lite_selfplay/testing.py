@@ -282,9 +282,9 @@ def check_game(game: Game, *, steps: int = 6, script: Script | None = None, prob
 
     At every step: `seats` covers the roles; each stream has a role of the game, and no two streams the same one;
     completions come from the table and from the seat of their role; rewards are finite or None; the log and `state` are
-    JSON; a game restored from `state` plays exactly as the first one. Once: what `kept_at_start` returns are snapshots
-    of seats that the game trains; its evaluation mode is known; `accuracy` and `pairing` name its roles. Raises
-    GameError, naming the first violation.
+    JSON; a new game, restored from `state`, plays exactly as the first one. Once: what `kept_at_start` returns are
+    snapshots of seats that the game trains; its evaluation mode is known; `accuracy` and `pairing` name its roles.
+    Raises GameError, naming the first violation.
     """
     script = script or noisy_script(game)
     if not game.roles or len(set(game.roles)) != len(game.roles):
@@ -295,15 +295,15 @@ def check_game(game: Game, *, steps: int = 6, script: Script | None = None, prob
     _check_declared(game)
     table = ScriptedTable(script, problems)
     twin_table = ScriptedTable(script, problems)
-    twin = type(game)(game.options, group_size=game.group_size, problems_per_step=game.problems_per_step)
     try:
         for step in range(steps):
             if game.over():
                 break
             saved = _json(game.state(), "state()")
             episode = _play(game, step, table)
-            twin.restore(json.loads(saved))
-            if _play(twin, step, twin_table) != episode:
+            twin = type(game)(game.options, group_size=game.group_size, problems_per_step=game.problems_per_step)
+            twin.restore(json.loads(saved))  # which knows nothing else
+            if _play(twin, step, twin_table) != episode or twin.state() != game.state():
                 raise GameError(f"step {step}: a game restored from state() does not continue as the first one did")
     finally:
         table.close()

@@ -1,14 +1,22 @@
 """What tests are made with: an ear for what a run tells, lines of JSON, comparisons of weights, a small model."""
 
+import contextlib
 import json
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors.torch import load_file
 
+from lite_selfplay.config import RunConfig
+from lite_selfplay.models.sources import resolve
 from lite_selfplay.runs.checkpoints import find_checkpoints
+from lite_selfplay.runs.folder import RunFolder
+from lite_selfplay.runs.held import Held
+from lite_selfplay.runs.loop import RunLoop
+from lite_selfplay.runs.plan import plan
 from lite_selfplay.training.progress import Progress
 
 
@@ -47,6 +55,16 @@ class Ear(Progress):
 
     def finished(self, report: Sequence[str]) -> None:
         self.said += report
+
+
+@contextlib.contextmanager
+def loop_of(
+    settings: RunConfig, folder: Path, reward: Any = None, clock: Any = time.monotonic, **options: Any
+) -> Iterator[RunLoop]:
+    """A run of `tiny` in memory, before its first step."""
+    held = Held.of(plan(settings), resolve("tiny"), RunFolder(folder), reward, **options)
+    with contextlib.closing(held):
+        yield RunLoop(held, clock=clock)
 
 
 def write_lines(path: Path, rows: Sequence[Any]) -> Path:

@@ -1,11 +1,12 @@
 import dataclasses
 import json
+from dataclasses import asdict
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lite_selfplay.data import Completion, Sample, Sampling, completion_from_json, completion_to_json
+from lite_selfplay.data import Completion, Sample, Sampling, completion_from_json
 from lite_selfplay.errors import GameError
 
 NUMBERS = st.floats(allow_nan=False, allow_infinity=False)
@@ -32,13 +33,13 @@ COMPLETIONS = st.builds(
 @settings(deadline=None)
 @given(COMPLETIONS)
 def test_a_completion_survives_json(completion: Completion):
-    written = json.dumps(completion_to_json(completion), allow_nan=False)
+    written = json.dumps(asdict(completion), allow_nan=False)
     assert completion_from_json(json.loads(written)) == completion
-    assert completion_from_json(completion_to_json(completion)) == completion
+    assert completion_from_json(asdict(completion)) == completion
     hash(completion_from_json(json.loads(written)))  # tuples again, not lists
 
 
-SOME = completion_to_json(Completion("p", "t", (1,), (2,), (-0.5,), "eos", "A", 3, Sampling(stop=("x",))))
+SOME = asdict(Completion("p", "t", (1,), (2,), (-0.5,), "eos", "A", 3, Sampling(stop=("x",))))
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,7 @@ def printed(folder: Path, name: str, *arguments: str) -> str:
     return done.stdout
 
 
-@pytest.mark.parametrize("name", ["agon.py", pytest.param("own_game.py", marks=pytest.mark.long)])
+@pytest.mark.parametrize("name", ["agon.py", "own_loss.py", pytest.param("own_game.py", marks=pytest.mark.long)])
 def test_example(name: str, tmp_path: Path):
     assert "adapter" in printed(tmp_path, name)
     assert len(list((tmp_path / "runs").iterdir())) == 1

@@ -192,6 +192,6 @@ def test_the_reader_sees_lazy_imports_and_not_those_of_the_type_checker():
 
 
 def test_the_reader_finds_the_imports_of_this_library():
-    assert "training" in used_units("lite_selfplay.runs.session")
+    assert "training" in used_units("lite_selfplay.runs.loop")
     assert "runs" not in used_units("lite_selfplay.training.trainer")
     assert uses("lite_selfplay.models.adapters", "peft")

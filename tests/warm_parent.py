@@ -22,7 +22,7 @@ _IMPORTED = (
     "lite_selfplay.runs.api",
     "lite_selfplay.runs.evaluating",
     "lite_selfplay.runs.report.charts",
-    "lite_selfplay.runs.session",
+    "lite_selfplay.runs.loop",
     "lite_selfplay_cli.app",
     "lite_selfplay_cli.display",
     "pandas",

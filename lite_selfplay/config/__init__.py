@@ -1,11 +1,11 @@
 """The configuration of a run: what the command line, a YAML file and Python all build.
 
-`sections.py` declares every key, `keys.py` lists them by their paths and flags, `layers.py` merges and reads layers,
-`presets/` has layers by name, and `run_config.py` is the whole configuration. Nothing here knows a game, a model or a
-task: what only they can check, they check.
+`sections.py` and `learning.py` declare every key, `keys.py` lists them by their paths and flags, `layers.py` merges and
+reads layers, `presets/` has layers by name, and `run_config.py` is the whole configuration. Nothing here knows a game,
+a model or a task: what only they can check, they check.
 """
 
-from lite_selfplay.config.keys import FLAGS, FLAT_KEYS, KEYS, Key, keys_in
+from lite_selfplay.config.keys import FLAGS, FLAT_KEYS, KEYS, SECTIONS, Key, keys_in
 from lite_selfplay.config.layers import (
     NAMED_SECTIONS,
     load_layer,
@@ -18,17 +18,14 @@ from lite_selfplay.config.layers import (
     set_key,
     spread,
 )
+from lite_selfplay.config.learning import LOSSES, ColdStartSection, RoleConfig, SeatConfig, load_loss
 from lite_selfplay.config.run_config import RunConfig, explain, keys_of
 from lite_selfplay.config.sections import (
-    SECTIONS,
-    ColdStartSection,
     EvalSection,
     GameSection,
     ModelSection,
-    RoleConfig,
     RolloutsSection,
     RunSection,
-    SeatConfig,
     Section,
     TasksSection,
 )
@@ -37,6 +34,7 @@ __all__ = [
     "FLAGS",
     "FLAT_KEYS",
     "KEYS",
+    "LOSSES",
     "NAMED_SECTIONS",
     "SECTIONS",
     "ColdStartSection",
@@ -55,6 +53,7 @@ __all__ = [
     "keys_in",
     "keys_of",
     "load_layer",
+    "load_loss",
     "merge",
     "nested",
     "parse_assignment",

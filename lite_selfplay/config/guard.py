@@ -95,35 +95,24 @@ def _set_environment(kept: dict[str, str]) -> None:
     os.environ.update(kept)
 
 
-def _torch(*path: str) -> Callable[..., Any]:
-    """A function of torch by its name, once somebody has imported torch."""
+def _of(library: str, name: str) -> Callable[..., Any]:
+    """A function of a library by its name, once somebody has imported the library."""
 
     def call(*arguments: Any) -> Any:
-        found: Any = sys.modules.get("torch")
-        for name in path:
-            found = getattr(found, name, None)
+        found: Any = getattr(sys.modules.get(library), name, None)
         return None if found is None else found(*arguments)
 
     return call
 
 
-def _numpy_state() -> Any:
-    numpy: Any = sys.modules.get("numpy")
-    return None if numpy is None or not hasattr(numpy, "random") else numpy.random.get_state()
-
-
-def _set_numpy_state(kept: Any) -> None:
-    sys.modules["numpy"].random.set_state(kept)
-
-
 _KEPT: dict[str, tuple[Callable[[], Any], Callable[[Any], Any], bool]] = {
     "the working folder": (_folder, os.chdir, False),
-    "torch's default type": (_torch("get_default_dtype"), _torch("set_default_dtype"), False),
-    "torch's grad mode": (_torch("is_grad_enabled"), _torch("set_grad_enabled"), False),
-    "the number of torch's threads": (_torch("get_num_threads"), _torch("set_num_threads"), True),
+    "torch's default type": (_of("torch", "get_default_dtype"), _of("torch", "set_default_dtype"), False),
+    "torch's grad mode": (_of("torch", "is_grad_enabled"), _of("torch", "set_grad_enabled"), False),
+    "the number of torch's threads": (_of("torch", "get_num_threads"), _of("torch", "set_num_threads"), True),
     "the environment": (lambda: dict(os.environ), _set_environment, True),
     "the state of random": (random.getstate, random.setstate, True),
-    "the state of numpy.random": (_numpy_state, _set_numpy_state, True),
-    "the state of torch's random generator": (_torch("get_rng_state"), _torch("set_rng_state"), True),
+    "the state of numpy.random": (_of("numpy.random", "get_state"), _of("numpy.random", "set_state"), True),
+    "the state of torch's random generator": (_of("torch", "get_rng_state"), _of("torch", "set_rng_state"), True),
 }
 """How each is read and written, and whether it is put back only for code that judges."""

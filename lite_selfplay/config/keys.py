@@ -1,4 +1,4 @@
-"""The keys of a configuration by their paths, as `lite_selfplay.config.sections` declares them, and their flags.
+"""The keys of a configuration by their paths, as its sections declare them, and their flags.
 
 A flag of the command line is also a flat key of configuration files and of `RunConfig` (`steps`, `group_size`, ...), in
 place of its path (`run.steps`). `model`, `tasks` and `cold_start` are flags as well, but as keys they are sections.
@@ -13,9 +13,29 @@ from typing import Any, Literal, Union, get_args, get_origin
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from lite_selfplay.config.sections import SECTIONS
+from lite_selfplay.config.learning import ColdStartSection, RoleConfig, SeatConfig
+from lite_selfplay.config.sections import (
+    EvalSection,
+    GameSection,
+    ModelSection,
+    RolloutsSection,
+    RunSection,
+    TasksSection,
+)
 from lite_selfplay.errors import UnknownNameError
 
+SECTIONS: Mapping[str, type[BaseModel]] = {
+    "game": GameSection,
+    "model": ModelSection,
+    "tasks": TasksSection,
+    "roles": RoleConfig,
+    "seats": SeatConfig,
+    "cold_start": ColdStartSection,
+    "eval": EvalSection,
+    "run": RunSection,
+    "rollouts": RolloutsSection,
+}
+"""The sections by name; `roles` and `seats` hold one such section for each role and each seat."""
 _EACH = {"roles": "roles.ROLE", "seats": "seats.SEAT"}
 _BOUNDS = {"ge": ">=", "gt": ">", "le": "<=", "lt": "<", "min_length": "length >="}
 

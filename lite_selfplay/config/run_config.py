@@ -13,18 +13,15 @@ from typing import Any, Self
 import yaml
 from pydantic import Field, ValidationError
 
-from lite_selfplay.config.keys import FLAT_KEYS, KEYS
+from lite_selfplay.config.keys import FLAT_KEYS, KEYS, SECTIONS
 from lite_selfplay.config.layers import merge, nested, preset_layer
+from lite_selfplay.config.learning import ColdStartSection, RoleConfig, SeatConfig
 from lite_selfplay.config.sections import (
-    SECTIONS,
-    ColdStartSection,
     EvalSection,
     GameSection,
     ModelSection,
-    RoleConfig,
     RolloutsSection,
     RunSection,
-    SeatConfig,
     Section,
     TasksSection,
 )
@@ -100,10 +97,12 @@ _SHORT.maxstring = _SHORT.maxother = 200
 
 
 def _explain_one(item: Any) -> str:
-    path = ".".join(str(part) for part in item["loc"])
+    # Without the alternatives of a key that takes several types.
+    loc = [part for part in map(str, item["loc"]) if part != "bool" and not part.startswith("literal[")]
+    path = ".".join(loc)
     if path in _LEFT:
         return f"{path} is a key no more: {_LEFT[path]}"
-    *section, last = [str(part) for part in item["loc"]] or [""]
+    *section, last = loc or [""]
     like = "lr" if last == "learning_rate" else last
     elsewhere = [re.sub("SEAT|ROLE", "*", key) for key in KEYS if key.endswith(f".{like}")]
     if section in (["seats"], ["roles"]) and elsewhere:  # a key in the place of a name

@@ -1,7 +1,8 @@
 """The sections of a configuration: every key with its default, its bounds, its meaning and its flag, declared once.
 
-Command-line options, their help, the flat keys of configuration files (`lite_selfplay.config.keys`) and the output of
-`lite-selfplay config keys` are made from what stands here.
+How roles and seats learn stands in `learning.py`. Command-line options, their help, the flat keys of configuration
+files (`lite_selfplay.config.keys`) and the output of `lite-selfplay config keys` are made from what stands here and
+there.
 """
 
 from collections.abc import Mapping
@@ -9,11 +10,10 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator
 from pydantic_core import PydanticCustomError
 
 from lite_selfplay.config.user_files import short_name
-from lite_selfplay.data import FILTERS, Sampling
 
 LARGEST = 2**32 - 1
 """The largest number that any key takes: NumPy takes no larger seed, and torch computes with no much larger one."""
@@ -187,155 +187,6 @@ class TasksSection(Section):
     )
 
 
-class RoleConfig(Section):
-    """How a role samples, and how its stream is turned into a loss. It samples from its seat's own probabilities: of
-    what may change them only the temperature can be set.
-
-    `loss` says how the tokens' terms become one number: `grpo` is a mean over each completion's tokens and then over
-    completions, `dr_grpo` a sum over tokens divided by completions and the token limit, `dapo` a mean over the stream's
-    tokens. `sequence` is one term a completion, and a mean over them: min(r A, clip(r) A) with r the ratio of the
-    probabilities of the whole completion, so that no length divides its gradient; its KL is summed over a completion's
-    tokens (CPMobius, equation 2). In the other three `ratio` says whose ratio is clipped: each `token`'s own, or one a
-    completion, `sequence`, which is exp of the mean over its tokens of the log-ratio (Zheng et al. 2025, GSPO).
-
-    `kl=advantage` takes beta times the mean over a completion's tokens of log p - log p_reference off its advantage, as
-    a number without a gradient (SPC, section 3.5), and leaves the loss without a KL term.
-    """
-
-    temperature: float = key(1.0, "Temperature of sampling", ge=1e-3)
-    max_completion_tokens: int | None = key(None, "Cap of this role's completions", unset="the run's", ge=1)
-    stop: tuple[str, ...] = key((), "Texts that end a completion")
-    beta: float = key(0.0, "Weight of the KL term towards the reference", ge=0)
-    reference: Literal["seat", "base"] = key(
-        "seat", "What the KL term pulls towards: the seat as it entered training, or the base"
-    )
-    loss: Literal["grpo", "dr_grpo", "dapo", "sequence"] = key(
-        "grpo",
-        "How the tokens' terms become one number: the mean over completions of their means over tokens (grpo), "
-        "a sum over tokens by a fixed length (dr_grpo), a mean over all tokens (dapo), a term a completion (sequence)",
-    )
-    ratio: Literal["token", "sequence"] = key(
-        "token", "Whose probability ratio is clipped: each token's own, or one a completion (GSPO)"
-    )
-    kl: Literal["loss", "advantage"] = key(
-        "loss",
-        "Where the KL term stands: a term of the loss, with a gradient of its own, or taken off each completion's "
-        "advantage",
-    )
-    clip_ratio: Unit = key(0.2, "How far that ratio may lie from 1 before it is clipped")
-    mask_truncated: bool = key(
-        False,
-        "Leave completions that the token limit cut off out of the loss, as DAPO does; their rewards stay in the mean "
-        "of their group",
-    )
-    entropy: float = key(
-        0.0, "Coefficient c of an entropy bonus: the loss less c times the mean entropy of the stream's tokens"
-    )
-
-    @model_validator(mode="before")
-    @classmethod
-    def _only_temperature(cls, values: Any) -> Any:
-        """Filters may be named where they change nothing, as papers do and older runs' files."""
-        if not isinstance(values, Mapping):
-            return values
-        filters = {key: values[key] for key in FILTERS if key in values}
-        if any(value != getattr(Sampling, key) for key, value in filters.items()):
-            raise PydanticCustomError(
-                "filters",
-                "completions sampled with top_p, top_k, min_p or a repetition penalty are not the policy's own, and "
-                "training on them as if they were is silently wrong: only temperature may change",
-            )
-        return {key: value for key, value in values.items() if key not in filters}
-
-    @field_validator("ratio")
-    @classmethod
-    def _one_ratio(cls, value: str, info: ValidationInfo) -> str:
-        """`loss` stands before `ratio`, so it has been read."""
-        if value != "token" and info.data.get("loss") == "sequence":
-            raise PydanticCustomError(
-                "ratio", "cannot be chosen with loss=sequence, whose ratio is the whole completion's"
-            )
-        return value
-
-    @property
-    def one_ratio(self) -> bool:
-        """Whether a completion has one ratio, and not each of its tokens."""
-        return "sequence" in (self.loss, self.ratio)
-
-    def sampling(self, default_max_tokens: int) -> Sampling:
-        """How this role samples; `default_max_tokens` caps its completions where it has no cap of its own."""
-        return Sampling(
-            temperature=self.temperature,
-            max_tokens=self.max_completion_tokens or default_max_tokens,
-            stop=self.stop,
-        )
-
-
-class SeatConfig(Section):
-    """A LoRA adapter and how it moves."""
-
-    lr: float = key(5e-5, "Learning rate", flag="lr", ge=0, le=10)
-    schedule: Literal["linear", "cosine", "constant"] = key("linear", "How the learning rate falls after the warm-up")
-    warmup: float = key(0.1, "The share of its own updates over which the learning rate rises", ge=0, lt=1)
-    clip: float = key(1.0, "Bound of the gradient's norm", gt=0)
-    weight_decay: float = key(0.0, "AdamW's: each update also takes the share lr * weight_decay off every weight", ge=0)
-    rank: int = key(16, "Rank of the adapter", ge=1, le=8192)
-    alpha: int = key(32, "LoRA's alpha: the adapter is scaled by alpha / rank", ge=1)
-    init: Literal["zero", "gaussian"] = key(
-        "zero",
-        "How the adapter starts: at zero, as the base, or from noise, so that two seats differ from the first token on",
-    )
-    init_std: float = key(1e-3, "Standard deviation of that noise, in the up-projection", gt=0)
-    full_finetune_lr: float | None = key(
-        None,
-        "For the record: the rate at which the game's paper trained all weights; adapters hardly move at it",
-        gt=0,
-    )
-
-
-class ColdStartSection(Section):
-    """Supervised learning of the output format before the first step, without a teacher.
-
-    `source` says what is learned from:
-
-    - `worked`: solutions that the tasks bring along (as `stories` and GSM8K's files do), written in the game's format;
-    - `self`: the base plays the game by itself, and what was right and well-formed is kept;
-    - a path to a `.jsonl` file: lines of `prompt`, `completion` and possibly `role` (without it, every role);
-    - `auto`: `worked` where the tasks bring solutions, `self` elsewhere.
-    """
-
-    enabled: bool | None = key(
-        None,
-        "Teach the format first, by worked solutions or by what the base gets right",
-        flag="cold_start",
-        unset="where a look at the base finds that it never has it",
-    )
-    source: str = key("auto", "What is learned from: worked, self, a .jsonl file of prompt and completion, or auto")
-    roles: tuple[str, ...] | None = key(
-        None,
-        "The roles that are taught; a seat that plays none of them stays as it was made",
-        unset="all",
-        min_length=1,
-    )
-    tasks: str | None = key(None, "The problems of worked and self", unset="the run's own")
-    top_up: str | None = key(
-        "stories", "A task whose worked solutions stand in for what the base did not get right often enough in self"
-    )
-    steps: int = key(20, "Batches that a seat learns from", ge=1)
-    examples_per_step: int = key(16, "Examples in a batch", ge=1)
-    lr: float = key(2e-4, "Learning rate after a short warm-up; it falls to a tenth at the end", gt=0, le=10)
-    temperature: float = key(1.0, "The base's own while it plays the game by itself", ge=1e-3)
-    rounds: int = key(8, "The most steps of the game that the base plays", ge=1)
-
-    @field_validator("source", mode="before")
-    @classmethod
-    def _a_source(cls, value: Any) -> Any:
-        value = str(value) if isinstance(value, Path) else value
-        if isinstance(value, str) and value not in ("auto", "worked", "self") and not value.endswith(".jsonl"):
-            raise PydanticCustomError("source", "should be auto, worked, self or a path to a .jsonl file")
-        return value
-
-
 class EvalSection(Section):
     """Held-out problems, and when the run is measured on them: before training, after it, and every `every` steps."""
 
@@ -490,17 +341,3 @@ def _address(text: str) -> str:
             "address", "should hold no user, password, query or fragment (a key is read from VLLM_API_KEY)"
         )
     return text.rstrip("/").removesuffix("/v1").rstrip("/")
-
-
-SECTIONS: Mapping[str, type[BaseModel]] = {
-    "game": GameSection,
-    "model": ModelSection,
-    "tasks": TasksSection,
-    "roles": RoleConfig,
-    "seats": SeatConfig,
-    "cold_start": ColdStartSection,
-    "eval": EvalSection,
-    "run": RunSection,
-    "rollouts": RolloutsSection,
-}
-"""The sections by name; `roles` and `seats` hold one such section for each role and each seat."""

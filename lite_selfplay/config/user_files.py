@@ -3,8 +3,8 @@
 Whether something is there is asked by `os.path.isfile` and `os.path.exists`, which say no where a name is too long for
 the system; `Path.is_file` raises there.
 
-Code of a user's own in such a file is named `FILE.py:NAME`: a reward function, a game, a task. Importing the file runs
-it. After another colon, a task's place may go on with its options: `FILE.py:NAME:OPTIONS`.
+Code of a user's own in such a file is named `FILE.py:NAME`: a reward function, a game, a task, a loss. Importing the
+file runs it. After another colon, a task's place may go on with its options: `FILE.py:NAME:OPTIONS`.
 
 Whoever names a file asks for that; a configuration that somebody else may have written does not. What was ever run is
 noted in a record of the user's own, by its path and the SHA-256 of its source, and what a run folder or a file names is
@@ -37,7 +37,7 @@ _NAMING_CODE = (
     *("game.name", "run.reward", "tasks.train", "tasks.validation", "tasks.solutions"),
     *("cold_start.tasks", "cold_start.top_up", "eval.tasks"),
 )
-"""Keys of a configuration that may name code."""
+"""Keys of a configuration that may name code; those of its roles' losses do as well."""
 _KINDS = {
     stat.S_IFDIR: "a folder",
     stat.S_IFIFO: "a pipe",
@@ -167,13 +167,16 @@ def _imported(path: Path, name: str, flag: str) -> ModuleType:
 
 def places_in(config: Mapping[str, Any]) -> dict[str, str]:
     """The places that a configuration, or a layer of one, names code at, by their keys."""
+    roles = config.get("roles")
+    paths = [tuple(key.split(".")) for key in _NAMING_CODE]
+    paths += [("roles", role, "loss") for role in roles] if isinstance(roles, Mapping) else []
     named = {}
-    for key in _NAMING_CODE:
-        section, _, name = key.partition(".")
-        below = config.get(section)
-        place = below.get(name) if isinstance(below, Mapping) else None
+    for path in paths:
+        place: Any = config
+        for name in path:
+            place = place.get(name) if isinstance(place, Mapping) else None
         if isinstance(place, str) and file_of(place) is not None:
-            named[key] = place
+            named[".".join(map(str, path))] = place
     return named
 
 
@@ -187,7 +190,7 @@ def require_accepted(places: Mapping[str, str], where: object) -> None:
         file = file_of(place) or Path()
         if os.path.exists(file) and _line_of(file) not in _record():
             quoted = shlex.quote(os.path.realpath(file) + place.removeprefix(str(file)))
-            kind = "games" if key == "game.name" else "tasks"
+            kind = "games" if key == "game.name" else "losses" if key.startswith("roles.") else "tasks"
             accepts = f"give --reward {quoted}" if key == "run.reward" else f"`lite-selfplay list {kind} {quoted}`"
             raise ConfigError(
                 f"{where} names code that you have not run on this machine, or that has changed since, and it is not "

@@ -7,7 +7,7 @@ and one seat at two moments of a run, are compared under the same randomness.
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from itertools import chain
+from itertools import chain, islice
 from typing import TYPE_CHECKING, Any
 
 from lite_selfplay.data import Completion, EvalSpec, Problem, Sampling, Verdict
@@ -15,7 +15,7 @@ from lite_selfplay.errors import GameError, RequestError
 from lite_selfplay.evaluation.answers import Answered, Answers, key_of
 from lite_selfplay.evaluation.result import Evaluation, at_k
 from lite_selfplay.games.modes import Judged, Mode, find_mode
-from lite_selfplay.games.shots import MOST_SHOTS, opening
+from lite_selfplay.games.prompts import MOST_SHOTS, opening
 from lite_selfplay.tasks.base import derived_seed
 from lite_selfplay.verify.choice import KIND as CHOICE
 from lite_selfplay.verify.keys import vote_key
@@ -186,10 +186,8 @@ class Examiner:
         each = self.samples * len(block) // len(asked)  # every sample of one prompt, or one of each
         seeds = [self._seed(i, stage, k) for i in block for k in range(self.samples)]
         seeds_of = [seeds[place : place + each] for place in range(0, len(seeds), each)]
-        completions = list(chain(*self.table.speak(seat, asked, each, self.sampling, seeds_of)))
-        problems = [self.problems[i] for i in block for _ in range(self.samples)]
-        verdicts = self.table.verify(list(zip(completions, problems, strict=True)))
-        judged = [_judge(c, p, v) for c, p, v in zip(completions, problems, verdicts, strict=True)]
+        completions = chain(*self.table.speak(seat, asked, each, self.sampling, seeds_of))
+        judged = self.judge([(c, i) for i in block for c in islice(completions, self.samples)])
         return [judged[i : i + self.samples] for i in range(0, len(judged), self.samples)]
 
     def say(

@@ -39,12 +39,11 @@ class Suite:
     def settings(self, target: str) -> dict[str, Any]:
         """How a run or model is asked, as fields of `runs.evaluating.Settings`: with worked examples where its name
         says that it is a base model."""
-        shots = self.base_shots if is_base_model(target) else 0
-        sampling = {"temperature": self.temperature, "top_p": self.top_p}
         return {
             "samples": self.samples,
-            "shots": shots,
-            **sampling,
+            "shots": self.base_shots if is_base_model(target) else 0,
+            "temperature": self.temperature,
+            "top_p": self.top_p,
             "max_completion_tokens": self.max_completion_tokens,
         }
 

@@ -1,11 +1,11 @@
-"""What a game is: roles, who plays them, one step of play, and how a run of it is shown. And the registry of games.
+"""What a game is: roles, who plays them, and one step of play. And the registry of games.
 
 A game is plain Python. It draws problems, asks roles and scores their completions; it never sees a tensor, an adapter
 or a trainer. The whole contract is checked by `lite_selfplay.testing.check_game`.
 """
 
 import random
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from importlib.metadata import entry_points
 from pkgutil import resolve_name
@@ -17,20 +17,7 @@ from lite_selfplay.config import explain
 from lite_selfplay.config.user_files import file_of, load, short_name
 from lite_selfplay.data import Episode, EvalSpec, Example, Problem, Snapshot
 from lite_selfplay.errors import ConfigError, GameError, UnknownNameError
-from lite_selfplay.games.presentation import (
-    ANSWERS,
-    NOT_JUDGED,
-    WRONG,
-    Accuracy,
-    Figure,
-    Pairing,
-    Row,
-    Transcript,
-    as_words,
-    warnings_of,
-    words_of,
-)
-from lite_selfplay.games.prompts import problem_asked
+from lite_selfplay.games.presentation import Shown
 from lite_selfplay.games.table import Table
 
 ENTRY_POINTS = "lite_selfplay.games"
@@ -42,7 +29,7 @@ class GameOptions(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
-class Game:
+class Game(Shown):
     """The base of every game. Override `play`, and what else differs.
 
     `roles` are the parts in the game. `sources` are what it draws from: `problems`, `passages` (texts for a proposer,
@@ -54,14 +41,11 @@ class Game:
     `about` is a line for the list of games, `Options` its switches, `recipe` the configuration its paper asks for, laid
     under the user's.
 
-    How a run is shown: `accuracy` says of each role what its correct completions are (by default right answers),
-    `figures` what the keys of its log measure, in the order they are shown. `pairing` says which completions of two
-    roles are read together (by default each by itself), `remarks` what else may be said of those (see `remarks_on`).
+    What its runs look like to a reader, its figures and its warnings: see `Shown`.
 
     `open_ended`: it ends by itself (see `over`), and `run.steps` only bounds it.
     """
 
-    roles: ClassVar[tuple[str, ...]]
     sources: tuple[str, ...] = ("problems",)
     needs_answers: bool = True
     own_labels: bool = False
@@ -71,10 +55,6 @@ class Game:
     about: ClassVar[str] = ""
     Options: ClassVar[type[GameOptions]] = GameOptions
     recipe: ClassVar[Mapping[str, Any]] = {}
-    accuracy: ClassVar[Mapping[str, Accuracy]] = {}
-    figures: ClassVar[Sequence[Figure]] = ()
-    pairing: ClassVar[Pairing | None] = None
-    remarks: ClassVar[tuple[str, ...]] = ()
     open_ended: ClassVar[bool] = False
 
     def __init__(self, options: Any = None, *, group_size: int = 8, problems_per_step: int = 4):
@@ -134,84 +114,12 @@ class Game:
         """Lines for a dry run: phases, draws, and what else a run of so many steps would do."""
         return []
 
-    def warnings(self, log: Mapping[str, Any]) -> list[str]:
-        """Sentences for the terminal about a step's `log`, for what would go wrong silently.
-
-        By default the warnings of the figures that are not healthy.
-        """
-        return warnings_of(self.figures, log)
-
     def state(self) -> dict[str, Any]:
         """What the game remembers between steps, as JSON; taken at the start of a step."""
         return {}
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Take back what `state` gave."""
-
-    # How a run is shown, which is asked of the class: a finished run has no game in memory.
-
-    @classmethod
-    def accuracy_of(cls, role: str) -> Accuracy:
-        """What the correct completions of a role are."""
-        return cls.accuracy.get(role, ANSWERS)
-
-    @classmethod
-    def step_words(cls, log: Mapping[str, Any]) -> list[str]:
-        """What the line of a step says of its log: by default the figures that have a word for it."""
-        return words_of(cls.figures, log)
-
-    @classmethod
-    def trains(cls, log: Mapping[str, Any]) -> bool:
-        """Whether a step with such a log was to move a seat; one that only plays or measures was not."""
-        return True
-
-    @classmethod
-    def closing(cls, log: Mapping[str, Any]) -> list[str]:
-        """What a game says of its run, one that ends by itself only then, from the log of its last step."""
-        return []
-
-    @classmethod
-    def why_skipped(cls, log: Mapping[str, Any]) -> str:
-        """Why the game found nothing to train on in a step; empty where it did."""
-        return ""
-
-    @classmethod
-    def kinds(cls) -> list[str]:
-        """What a transcript can be, the most telling kind first."""
-        roles = [cls.accuracy_of(role) for role in getattr(cls, "roles", ())] or [ANSWERS]
-        pairs = list(cls.pairing.kinds.values()) if cls.pairing else []
-        return list(dict.fromkeys([*pairs, *(each.yes for each in roles), *(each.no for each in roles), NOT_JUDGED]))
-
-    @classmethod
-    def transcripts(cls, rows: Iterable[Row]) -> list[Transcript]:
-        """The transcripts among rows of `episodes.jsonl`, in their order: pairs where there are any, else each row."""
-        rows = list(rows)
-        if cls.pairing is not None and (pairs := cls.pairing.pairs(rows)):
-            return [cls.transcript(pair, cls.pairing.kind(pair)) for pair in pairs]
-        return [cls.transcript((row,), cls._kind(row)) for row in rows]
-
-    @classmethod
-    def transcript(cls, rows: tuple[Row, ...], kind: str) -> Transcript:
-        """A transcript whose problem is the one that its first completion was asked."""
-        problem = problem_asked(str(rows[0]["prompt"]))
-        return Transcript(rows, kind, str(rows[-1]["problem_id"] or "a problem"), problem)
-
-    @classmethod
-    def remarks_on(cls, transcript: Transcript) -> list[str]:
-        """Which of `remarks` hold of a transcript."""
-        return []
-
-    @classmethod
-    def _kind(cls, row: Row) -> str:
-        meant = cls.accuracy_of(row["role"])
-        return NOT_JUDGED if row["correct"] is None else meant.yes if row["correct"] else meant.no
-
-    @classmethod
-    def verdict(cls, row: Row) -> str:
-        """What became of a completion, in words: `right`, `wrong (the reason)` or `not judged`."""
-        reason = row.get("reason")
-        because = row["correct"] is False and reason not in (None, "", WRONG)
-        return f"{cls._kind(row)} ({as_words(reason)})" if because else cls._kind(row)
 
 
 _OWN = {

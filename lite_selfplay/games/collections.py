@@ -13,12 +13,12 @@ import json
 import math
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
 from lite_selfplay.config.user_files import open_file
-from lite_selfplay.data import Completion, Group, Sample, Stream, completion_from_json, completion_to_json
+from lite_selfplay.data import Completion, Group, Sample, Stream, completion_from_json
 from lite_selfplay.errors import RunFolderError
 from lite_selfplay.tasks.base import derived_rng
 from lite_selfplay.tasks.files import LINE_LIMIT, lines_of, parse_object, written_whole
@@ -47,12 +47,9 @@ class CollectedRow:
     advantage: float = 0.0
     round: int = 0
 
-    def to_json(self) -> dict[str, Any]:
-        return {**vars(self), "completion": completion_to_json(self.completion)}
-
     @classmethod
     def from_json(cls, values: dict[str, Any]) -> "CollectedRow":
-        """The row that `to_json` wrote. Raises LookupError, TypeError or ValueError for anything else."""
+        """The row that `asdict` gives. Raises LookupError, TypeError or ValueError for anything else."""
         row = cls(**{**values, "completion": completion_from_json(values["completion"])})
         completion = row.completion
         if not all(
@@ -75,22 +72,18 @@ class CollectedRow:
 
 def write_collection(path: Path, rows: Iterable[CollectedRow]) -> None:
     """Write a collection, replacing an older one of that name. Raises ValueError for a number that is not finite."""
-    write_objects(path, (row.to_json() for row in rows))
+    write_objects(path, map(asdict, rows))
 
 
 class Collection:
     """A collection on disk. Raises RunFolderError, with file and line, where it is missing, cut or damaged.
 
-    In memory are 8 bytes a row; `kinds` counts the rows of each kind.
+    In memory are 8 bytes a row.
     """
 
     def __init__(self, path: Path):
         self.path = path
-        self.kinds: dict[str, int] = {}
-        self._starts = array("q")
-        for start, row in self._scan():
-            self._starts.append(start)
-            self.kinds[row.kind] = self.kinds.get(row.kind, 0) + 1
+        self._starts = array("q", (start for start, _ in self._scan()))
 
     def __len__(self) -> int:
         return len(self._starts)
@@ -168,12 +161,6 @@ def _parsed(line: bytes, path: Path, number: int, make: Callable[[dict[str, Any]
         return make(parse_object(line, where))
     except (LookupError, TypeError, ValueError, AttributeError) as error:
         raise RunFolderError(f"{where}: no {what} ({error})") from None
-
-
-def as_example(row: CollectedRow, weight: float) -> CollectedRow:
-    """A row as an example to learn by its likelihood, with a weight."""
-    completion = replace(row.completion, logprobs=())
-    return replace(row, kind=EXAMPLE, completion=completion, reward=None, advantage=weight)
 
 
 def kinds_of(rows: Sequence[CollectedRow], *kinds: str) -> list[CollectedRow]:

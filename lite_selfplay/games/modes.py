@@ -6,8 +6,9 @@ A mode asks seats for answers, through an `Examiner` (`evaluation/examiner.py`) 
 returns what it `Found`. The problems, the number of samples and the seeds are the examiner's.
 """
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any
@@ -129,7 +130,7 @@ class Mode:
     `matches`: its scores are of pairs that played against each other, at the run's temperature and top-p 1 where nobody
     says otherwise.
     `duels`: its directions are between every two seats, `X->Y` being Y's answers after X's, and their scores are those
-    of `agon.cascade.CascadeScore`.
+    of `agon.measuring.CascadeScore`.
     """
 
     measure: Callable[[Examiner, Sequence[str]], Found]
@@ -151,31 +152,77 @@ def alone(examiner: Examiner, seats: Sequence[str]) -> dict[str, Measured]:
     return {seat: Measured(rows, score_of(rows)) for seat, rows in answers.items()}
 
 
+# A vote: each seat answers several times by itself, and what most of its answers say is its answer (Wang et al. 2022,
+# "Self-Consistency Improves Chain of Thought Reasoning in Language Models"). Votes are counted by answer class
+# (`lite_selfplay.verify.keys`); no answer, and one that states no value, is a vote for nothing.
+
+
+@dataclass(frozen=True)
+class VoteScore(Score):
+    """A `Score` of elected answers, one a problem; `tokens_total_mean` counts all that were read for the vote.
+
+    `votes`: how many answers a problem took part. `share`: the mean share of them that the elected class had.
+    """
+
+    votes: int
+    share: float
+
+
+def vote(examiner: Examiner, seats: Sequence[str]) -> Found:
+    """Each seat's elected answers."""
+    return Found({seat: elected(measured.answers) for seat, measured in alone(examiner, seats).items()})
+
+
+def elected(answers: Rows, also_read: Sequence[Judged] = ()) -> Measured:
+    """The vote on each problem's answers, as one answer a problem; `also_read` are what the answers cost besides."""
+    winners = [_winner(row) for row in answers]
+    votes = len(answers[0])
+    others = [a for row, won in zip(answers, winners, strict=True) for a in row if a is not won]
+    shares = [
+        sum(won.key is not None and answer.key == won.key for answer in row) / votes
+        for row, won in zip(answers, winners, strict=True)
+    ]
+    rows = [[replace(won, correct=won.correct and won.key is not None)] for won in winners]
+    score = score_of(rows, before=[*others, *also_read], kind=VoteScore, votes=votes, share=sum(shares) / len(shares))
+    return Measured(rows, score)
+
+
+def _winner(row: Sequence[Judged]) -> Judged:
+    """The first answer of the largest class; of equal ones the class that was sampled first, which no order favours.
+
+    Votes for nothing are a class as well, whose first answer is never right.
+    """
+    counts = Counter(answer.key for answer in row)
+    return max(row, key=lambda answer: counts[answer.key])
+
+
 SINGLE = Mode(lambda examiner, seats: Found(alone(examiner, seats)))
+VOTE = Mode(vote, columns=("share",), samples=5, least=2)
 _OWN = {
-    "cascade": "agon.cascade:CASCADE",
-    "self-refine": "agon.controls:SELF_REFINE",
-    "self-cascade": "agon.controls:SELF_CASCADE",
-    "moa": "agon.controls:MOA",
-    "swap-seats": "agon.controls:SWAP_SEATS",
-    "vote": "vote:VOTE",
-    "critic": "spc.judging:CRITIC_MODE",
-    "search": "spc.search:SEARCH_MODE",
+    "single": "modes:SINGLE",
+    "cascade": "agon.measuring:CASCADE",
+    "self-refine": "agon.measuring:SELF_REFINE",
+    "self-cascade": "agon.measuring:SELF_CASCADE",
+    "moa": "agon.measuring:MOA",
+    "swap-seats": "agon.measuring:SWAP_SEATS",
+    "vote": "modes:VOTE",
+    "critic": "spc.measuring:CRITIC_MODE",
+    "search": "spc.measuring:SEARCH_MODE",
     "versus": "matches.versus:VERSUS",
 }
-_registry: dict[str, Callable[[], Mode]] = {"single": lambda: SINGLE}
+_registry: dict[str, Callable[[], Mode]] = {}
 
 
 def register_mode(name: str, mode: Mode) -> None:
     """Make a way to measure known under a name, in the place of an earlier one. Raises GameError for the library's."""
-    if name == "single" or name in _OWN:
+    if name in _OWN:
         raise GameError(f"the evaluation mode {name!r} is the library's own: choose another name")
     _registry[name] = lambda: mode
 
 
 def mode_names() -> list[str]:
     """The names of all modes: the library's, then those registered in this process."""
-    return list(dict.fromkeys(["single", *_OWN, *_registry]))
+    return list(dict.fromkeys([*_OWN, *_registry]))
 
 
 def find_mode(name: str) -> Mode:

@@ -1,15 +1,16 @@
 """What a game declares of itself for those who show its runs: progress lines, reports, charts.
 
 `Accuracy` says what the correct completions of a role are, `Figure` what a key of the log measures, `Pairing` which
-completions are read together. Nothing here knows a single game.
+completions are read together; `Shown` is what every game inherits of this. Nothing here knows a single game.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import inf
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from lite_selfplay.errors import GameError
+from lite_selfplay.games.prompts import problem_asked
 
 Row = Mapping[str, Any]
 """A line of `episodes.jsonl`."""
@@ -158,17 +159,98 @@ def value_of(figure: Figure, log: Mapping[str, Any]) -> float | None:
     return value / whole if whole else None
 
 
-def words_of(figures: Iterable[Figure], log: Mapping[str, Any]) -> list[str]:
-    """The figures that have a word, with their values in a log."""
-    found = [(figure, value_of(figure, log)) for figure in figures if figure.word]
-    return [f"{figure.word} {value_in_words(value, figure.unit)}" for figure, value in found if value is not None]
+class Shown:
+    """How runs of a game are shown: what a game declares of itself, and what may be overridden.
 
+    `accuracy` says of each role what its correct completions are (by default right answers), `figures` what the keys of
+    its log measure, in the order they are shown. `pairing` says which completions of two roles are read together (by
+    default each by itself), `remarks` what else may be said of those (see `remarks_on`). All but the warnings is asked
+    of the class: a finished run has no game in memory.
+    """
 
-def warnings_of(figures: Iterable[Figure], log: Mapping[str, Any]) -> list[str]:
-    """The sentences of the figures whose value in a log is not a healthy one."""
-    found = [(figure, value_of(figure, log)) for figure in figures if figure.warning]
-    return [
-        figure.warning.format(value=value)
-        for figure, value in found
-        if value is not None and not figure.healthy[0] <= value <= figure.healthy[1]
-    ]
+    roles: ClassVar[tuple[str, ...]] = ()
+    accuracy: ClassVar[Mapping[str, Accuracy]] = {}
+    figures: ClassVar[Sequence[Figure]] = ()
+    pairing: ClassVar[Pairing | None] = None
+    remarks: ClassVar[tuple[str, ...]] = ()
+
+    def warnings(self, log: Mapping[str, Any]) -> list[str]:
+        """Sentences for the terminal about a step's `log`, for what would go wrong silently.
+
+        By default the warnings of the figures that are not healthy.
+        """
+        found = [(figure, value_of(figure, log)) for figure in self.figures if figure.warning]
+        return [
+            figure.warning.format(value=value)
+            for figure, value in found
+            if value is not None and not figure.healthy[0] <= value <= figure.healthy[1]
+        ]
+
+    @classmethod
+    def accuracy_of(cls, role: str) -> Accuracy:
+        """What the correct completions of a role are."""
+        return cls.accuracy.get(role, ANSWERS)
+
+    @classmethod
+    def step_words(cls, log: Mapping[str, Any]) -> list[str]:
+        """What the line of a step says of its log: by default the figures that have a word for it."""
+        found = [(figure, value_of(figure, log)) for figure in cls.figures if figure.word]
+        return [f"{figure.word} {value_in_words(value, figure.unit)}" for figure, value in found if value is not None]
+
+    @classmethod
+    def trains(cls, log: Mapping[str, Any]) -> bool:
+        """Whether a step with such a log was to move a seat; one that only plays or measures was not."""
+        return True
+
+    @classmethod
+    def closing(cls, log: Mapping[str, Any]) -> list[str]:
+        """What a game says of its run, one that ends by itself only then, from the log of its last step."""
+        return []
+
+    @classmethod
+    def why_skipped(cls, log: Mapping[str, Any]) -> str:
+        """Why the game found nothing to train on in a step; empty where it did."""
+        return ""
+
+    @classmethod
+    def kinds(cls) -> list[str]:
+        """What a transcript can be, the most telling kind first."""
+        roles = [cls.accuracy_of(role) for role in cls.roles] or [ANSWERS]
+        pairs = list(cls.pairing.kinds.values()) if cls.pairing else []
+        return list(dict.fromkeys([*pairs, *(each.yes for each in roles), *(each.no for each in roles), NOT_JUDGED]))
+
+    @classmethod
+    def transcripts(cls, rows: Iterable[Row]) -> list[Transcript]:
+        """The transcripts among rows of `episodes.jsonl`, in their order: pairs where there are any, else each row."""
+        rows = list(rows)
+        if cls.pairing is not None and (pairs := cls.pairing.pairs(rows)):
+            return [cls.transcript(pair, cls.pairing.kind(pair)) for pair in pairs]
+        return [cls.transcript((row,), cls._kind(row)) for row in rows]
+
+    @classmethod
+    def transcript(cls, rows: tuple[Row, ...], kind: str) -> Transcript:
+        """A transcript whose problem is the one that its first completion was asked."""
+        problem = cls.problem_in(str(rows[0]["prompt"]))
+        return Transcript(rows, kind, str(rows[-1]["problem_id"] or "a problem"), problem)
+
+    @classmethod
+    def problem_in(cls, prompt: str) -> str:
+        """The problem in a prompt of the game."""
+        return problem_asked(prompt)
+
+    @classmethod
+    def remarks_on(cls, transcript: Transcript) -> list[str]:
+        """Which of `remarks` hold of a transcript."""
+        return []
+
+    @classmethod
+    def _kind(cls, row: Row) -> str:
+        meant = cls.accuracy_of(row["role"])
+        return NOT_JUDGED if row["correct"] is None else meant.yes if row["correct"] else meant.no
+
+    @classmethod
+    def verdict(cls, row: Row) -> str:
+        """What became of a completion, in words: `right`, `wrong (the reason)` or `not judged`."""
+        reason = row.get("reason")
+        because = row["correct"] is False and reason not in (None, "", WRONG)
+        return f"{cls._kind(row)} ({as_words(reason)})" if because else cls._kind(row)

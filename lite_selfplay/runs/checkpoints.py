@@ -148,8 +148,8 @@ def newest_whole(folder: Path, warn: Callable[[str], None] = lambda sentence: No
     return None
 
 
-def load_checkpoint(checkpoint: Checkpoint, adapters: Adapters) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Put seats and snapshots back; returns the optimizer's state and the saved JSON state.
+def load_checkpoint(checkpoint: Checkpoint, adapters: Adapters) -> dict[str, Tensor]:
+    """Put seats and snapshots back; returns the optimizer's state.
 
     Raises RunFolderError, before anything is put back, where a file is damaged, or is not of such a run.
     """
@@ -160,12 +160,7 @@ def load_checkpoint(checkpoint: Checkpoint, adapters: Adapters) -> tuple[dict[st
         adapters.put_snapshot(name, seat, weights)
     adapters.versions.update(state["versions"])
     adapters.updates.update(state["updates"])
-    return optimizer, state
-
-
-def check_checkpoint(checkpoint: Checkpoint, adapters: Adapters) -> dict[str, Any]:
-    """The saved JSON state of a checkpoint that could be loaded. Raises what `load_checkpoint` raises."""
-    return _read(checkpoint, adapters)[0]
+    return optimizer
 
 
 def read_state(checkpoint: Checkpoint) -> dict[str, Any]:

@@ -80,7 +80,9 @@ def choices(config: RunConfig, game: Game) -> list[Choice]:
     card = None if _toy(config) else _card(config)
     problems = _problems(config, game)
     measured, sized = _evaluation(config, game, problems), size(config, game, card)
-    return [*problems, *_taught(config, problems), *measured, *sized, *_backend(config, card), *_look(config, game)]
+    asked = " or ".join(open_questions(config, game).values())
+    look = [Choice("before the first step", {}, "nobody said", asked)] if asked else []
+    return [*problems, *_taught(config, problems), *measured, *sized, *_backend(config, card), *look]
 
 
 def given(config: RunConfig, key: str) -> bool:
@@ -211,11 +213,6 @@ def _backend(config: RunConfig, card: Card | None) -> list[Choice]:
         return []
     why = f"Unsloth is not installed, and what it would save has not been measured: {install('unsloth')}"
     return [Choice("backend", {}, why, "--backend B")]
-
-
-def _look(config: RunConfig, game: Game) -> list[Choice]:
-    asked = open_questions(config, game).values()
-    return [Choice("before the first step", {}, "nobody said", " or ".join(asked))] if asked else []
 
 
 def open_questions(config: RunConfig, game: Game) -> dict[str, str]:

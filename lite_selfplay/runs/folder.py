@@ -112,11 +112,12 @@ class RunFolder:
 
         Raises ConfigError where code of the base, or of what it writes, is to be run without protection, and that is
         not asked for anew: that the folder says so is not enough, since it may be a stranger's. So does a game or a
-        task whose code this user has not run here. A reward function is looked at by who calls it.
+        task whose code this user has not run here. Reward functions and losses are looked at by who calls them.
         """
         config = self.config()
-        places = places_in(config.values())
-        require_accepted({key: place for key, place in places.items() if key != "run.reward"}, self.path / CONFIG)
+        places = places_in(config.values()).items()
+        played = {key: place for key, place in places if key != "run.reward" and not key.startswith("roles.")}
+        require_accepted(played, self.path / CONFIG)
         if config.model.trust_remote_code and not trust_remote_code:
             raise ConfigError(
                 f"{self.path} was made with a model that runs Python code of its own ({config.model.name}): read that "
@@ -193,9 +194,6 @@ class RunFolder:
             path.parent.mkdir(parents=True, exist_ok=True)
             write_whole(path, text)
         return path
-
-    def has_evaluation(self, name: str) -> bool:
-        return (self.path / EVALUATIONS / f"{name}.json").is_file()
 
     def evaluations(self) -> dict[str, dict[str, Any]]:
         """The evaluations made in training, by their moment, in the order of the steps."""

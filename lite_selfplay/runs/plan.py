@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from lite_selfplay.config import RunConfig, merge, nested, set_key, spread
+from lite_selfplay.config import RunConfig, load_loss, merge, nested, set_key, spread
 from lite_selfplay.config.user_files import absolute, file_of
 from lite_selfplay.data import Problem
 from lite_selfplay.errors import ConfigError
@@ -195,6 +195,7 @@ def plan(config: RunConfig, *, own_checker: bool = False, choices: Sequence[Choi
             "init": resolved.run.init and os.path.realpath(resolved.run.init),
         },
     }
+    files["roles"] = {name: {"loss": absolute(role.loss)} for name, role in resolved.roles.items() if role.own_loss}
     for key in ("tasks", "top_up"):
         if (spec := getattr(resolved.cold_start, key)) is not None:
             files["cold_start"][key] = absolute(spec)
@@ -212,6 +213,9 @@ def plan(config: RunConfig, *, own_checker: bool = False, choices: Sequence[Choi
     sources = {name: _source(name, whole, task, kept_apart) for name in game.sources}
     ready = Plan(whole, game, task, tokens, kept_apart, sources, choices, asked)
     _check_model(ready.config)
+    for role in ready.config.roles.values():
+        if role.own_loss:
+            load_loss(role.loss)
     if game.open_ended and whole.run.minutes:
         raise ConfigError(f"{whole.game.label} ends by itself, so run.minutes cannot choose its steps: leave it out")
     if whole.tasks.solutions is not None and "solutions" not in game.sources:

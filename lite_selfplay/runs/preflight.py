@@ -5,28 +5,33 @@ the format and whether rewards differ, or until a minute is over. Nothing of the
 problems and its seeds are others. A run that cannot learn is refused; what is doubtful is said, in the words of `why`.
 """
 
+import contextlib
 import json
+import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from copy import copy
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from lite_selfplay.config import RunConfig
 from lite_selfplay.config.guard import unnoticed
-from lite_selfplay.errors import GameError, PreflightError, SaveFailed
+from lite_selfplay.errors import GameError, Interrupted, PreflightError, SaveFailed
 from lite_selfplay.games import Game
 from lite_selfplay.games.presentation import percent
+from lite_selfplay.models.adapters import BASE
 from lite_selfplay.runs.aside import AsideTable, Enough, small_game
-from lite_selfplay.runs.choices import Streams
-from lite_selfplay.runs.folder import PREFLIGHT, RunFolder
+from lite_selfplay.runs.choices import LONGEST, Streams, after_a_look, seen_enough
+from lite_selfplay.runs.folder import COLLECTIONS, PREFLIGHT, RunFolder
+from lite_selfplay.runs.held import Held, leaving_as_an_error
 from lite_selfplay.runs.report.diagnosis import FEWEST_WELL_FORMED, MOST_SILENT, Cause, foreseen
 from lite_selfplay.runs.report.meanings import MEANINGS
 from lite_selfplay.runs.report.steps import only_finite
 from lite_selfplay.stats import clopper_pearson, is_above
 from lite_selfplay.tasks.files import write_errors, write_whole
-from lite_selfplay.training.progress import OutOfTime, Poll, Progress, printable
+from lite_selfplay.training.loaded import load_chat
+from lite_selfplay.training.progress import OutOfTime, printable
 
 SECONDS, SHARE = 60.0, 1 / 20
 """The most seconds that it takes, and the most of `run.minutes`."""
@@ -59,35 +64,57 @@ class Played:
         return [*lines, *(_stream_line(game, role, stream) for role, stream in self.streams.items()), *self.notes]
 
 
-def play(
-    table: AsideTable,
-    config: RunConfig,
-    seats: Callable[[Game], Mapping[str, str]],
-    decided: Callable[[Streams], bool],
-    *,
-    seconds: float,
-    poll: Poll,
-    guarded: Callable[[], AbstractContextManager[None]],
-) -> Played:
-    """Play small steps of a game, always its first, until what they show decides, or so many seconds are over.
+@contextlib.contextmanager
+def _saving_nothing() -> Iterator[None]:
+    """A context in which a signal leaves no folder of a run behind, and says so."""
+    try:
+        with leaving_as_an_error():
+            yield
+    except Interrupted as error:
+        raise Interrupted(f"{error}: nothing was saved") from None
 
-    `seats` says who plays, `guarded` is where a game of a user's own does.
+
+@_saving_nothing()
+def look_at_the_base(held: Held) -> None:
+    """Let what the untouched base does decide whether it thinks, how long its answers may be, and whether it is taught
+    the format: one after the other, each time with another look. Raises Interrupted where that is stopped."""
+    limit = LONGEST * held.ready.max_completion_tokens
+    # Whoever brings a reward of their own knows what an answer is to look like.
+    asked = [what for what in held.ready.open if held.reward is None or what != "a cold start"]
+    choice = None
+    while (held.loaded.chat.thinks or asked != ["thinking"]) and (choice is None or choice.what != "cold start"):
+        held.progress.phase("a look at the base")
+        found = play(held, lambda game: dict.fromkeys(game.seats(0), BASE), seen_enough)
+        for line in found.lines(type(held.game), "a look at the base"):
+            held.progress.say(line)
+        choice = after_a_look(asked, held.ready.max_completion_tokens, limit, held.loaded.chat.thinks, found.streams)
+        if choice is None:
+            return
+        held.ready = held.ready.after(choice)
+        held.progress.say(held.ready.chosen(choice.what)[-1])
+        held.loaded.chat = load_chat(held.config, held.model)
+
+
+def play(held: Held, seats: Callable[[Game], Mapping[str, str]], decided: Callable[[Streams], bool]) -> Played:
+    """Play small steps of a run's game aside, always its first, until what they show decides, or its time is over.
+
+    `seats` says who plays. What is checked meanwhile counts for nothing.
     """
     started, notes, most, played = time.monotonic(), list[str](), FIRST, dict[str, str]()
-    with unnoticed():
+    config, counted = held.config, replace(held.loaded.verifier.counters)
+    with tempfile.TemporaryDirectory(prefix="lite-selfplay-") as aside, unnoticed():
+        sources = {name: copy(untouched) for name, untouched in held.sources.items()}
+        table = held.table(AsideTable, sources=sources, folder=Path(aside) / COLLECTIONS)
         try:
-            with poll.within(seconds):
+            with held.loaded.poll.within(min(SECONDS, SHARE * 60 * config.run.minutes or SECONDS)):
                 while not (table.samples and decided(table.streams(played))):
                     game, before = small_game(config, most), table.samples
                     played = dict(seats(game))
                     table.most = 10**9 if game.without_tasks else before + most  # of matches none is cut short
                     table.open(NOBODYS_STEP - before, played)
-                    try:
-                        with guarded():
-                            table.note(game.play(0, table))
-                    except Enough:
-                        pass
-                    poll()
+                    with contextlib.suppress(Enough), held.guarded():
+                        table.note(game.play(0, table))
+                    held.loaded.poll()
                     if table.samples == before:
                         break
                     most = min(2 * most, MOST)
@@ -96,12 +123,8 @@ def play(
         except GameError as error:  # what it says on one line: that of a user's own game may be anything
             words = " ".join(printable(str(error)[:2000]).split())[:500]
             notes.append(f"so small a step could not be played: {words}")
+    held.loaded.verifier.counters = counted
     return Played(round(time.monotonic() - started, 2), only_finite(table.streams(played)), notes)
-
-
-def seconds_for(config: RunConfig) -> float:
-    """The most seconds that a look may take."""
-    return min(SECONDS, SHARE * 60 * config.run.minutes or SECONDS)
 
 
 def settled(streams: Streams) -> bool:
@@ -118,11 +141,14 @@ def settled(streams: Streams) -> bool:
     return None not in known
 
 
-def preflight(found: Played, config: RunConfig, game: type[Game], path: Path, progress: Progress) -> None:
-    """Judge what the seats of a run showed: write `preflight.json`, and say it.
+def preflight(held: Held) -> None:
+    """Play a little before the first step, and judge what the seats showed: write `preflight.json`, and say it.
 
     Raises PreflightError where the run cannot learn, SaveFailed where the file cannot be written.
     """
+    config, game, path, progress = held.config, type(held.game), held.folder.path, held.progress
+    progress.phase("pre-flight")
+    found = play(held, lambda game: game.seats(0), settled)
     causes = doubts(found, config, game, path)
     refused = refusal(found, causes)
     about = {"samples": found.samples, **asdict(found), "lines": found.lines(game), "refused": refused}

@@ -15,8 +15,8 @@ from lite_selfplay.tasks.files import sha256_of
 from lite_selfplay.training.ranks import Ranks
 
 if TYPE_CHECKING:
+    from lite_selfplay.runs.held import Held
     from lite_selfplay.runs.plan import Plan
-    from lite_selfplay.runs.session import Session
 
 PATIENCE_S = 20.0
 """Seconds to wait for the process that writes the run folder to have saved; torchrun ends all after 30."""
@@ -35,6 +35,7 @@ def require_one_run(ranks: Ranks, ready: "Plan") -> None:
         raise RequestError(f"--rollouts is for one process, and there are {ranks.world}: leave it out, or torchrun")
     packages = {"python": platform.python_version(), **versions(PACKAGES)}
     own = {"game": config.game.name, "reward function": config.run.reward or "", "tasks": config.tasks.train or ""}
+    own |= {f"{name}'s loss": role.loss for name, role in config.roles.items()}
     ranks.require_same(
         {
             "set of packages": "\n".join(f"{name} {version}" for name, version in packages.items()),
@@ -52,14 +53,14 @@ def require_shareable(ranks: Ranks, section: ModelSection) -> None:
         )
 
 
-def require_one_kind(ranks: Ranks, session: "Session") -> None:
+def require_one_kind(ranks: Ranks, held: "Held") -> None:
     """Raises RequestError where another process has another device, base or data."""
     if ranks.alone:
         return
-    facts = session.facts()
+    facts = held.facts()
     ranks.require_same(
         {
-            "device": f"{facts['device']}, {session.backend.compute_dtype}",
+            "device": f"{facts['device']}, {held.loaded.backend.compute_dtype}",
             "base model": facts["base"],
             "set of problems": facts["data"],
         }

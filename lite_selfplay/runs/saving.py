@@ -2,7 +2,6 @@
 
 import contextlib
 import shutil
-import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -10,38 +9,26 @@ from safetensors import SafetensorError
 
 from lite_selfplay.config import RunConfig
 from lite_selfplay.errors import RunFolderError, SaveFailed, TrainingError
-from lite_selfplay.models.adapters import Adapters
 from lite_selfplay.runs.checkpoints import best_evaluation, find_checkpoints, hash_of, save_checkpoint, write_best
 from lite_selfplay.runs.folder import ADAPTERS, CARD, CHECKPOINTS, CONFIG, EXAMPLES, RunFolder
+from lite_selfplay.runs.held import Held, identity_of
 from lite_selfplay.runs.report.card import model_card
 from lite_selfplay.tasks.files import write_whole, written_whole_folder
 from lite_selfplay.training.examples import ExamplePool
-from lite_selfplay.training.optimizer import find_nonfinite, optimizer_state
-from lite_selfplay.training.progress import Progress
+from lite_selfplay.training.guarded import find_nonfinite
+from lite_selfplay.training.optimizer import optimizer_state
 
 
 class Saver:
-    """Saves a run into its folder, where that is this process's. `identity` names base and game; `clock` gives seconds.
+    """Saves a run into its folder, where that is this process's; `clock` gives seconds."""
 
-    `config` may be replaced.
-    """
-
-    def __init__(
-        self,
-        config: RunConfig,
-        folder: RunFolder,
-        adapters: Adapters,
-        identity: Mapping[str, str],
-        progress: Progress,
-        clock: Callable[[], float] = time.monotonic,
-    ):
-        self.config, self._folder, self._adapters, self._identity = config, folder, adapters, identity
-        self._progress, self._clock = progress, clock
+    def __init__(self, held: Held, clock: Callable[[], float]):
+        self._held, self._folder, self._adapters, self._clock = held, held.folder, held.loaded.adapters, clock
         self._last = clock()
 
     def is_due(self, done: int) -> bool:
         """Whether to save after so many steps: by their number, or by the time since the last save."""
-        run = self.config.run
+        run = self._held.config.run
         late = run.save_minutes > 0 and self._clock() - self._last >= 60 * run.save_minutes
         return late or done % run.save_every == 0
 
@@ -63,10 +50,10 @@ class Saver:
                 adapters=self._adapters,
                 optimizer=optimizer_state(optimizer, self._adapters) if optimizer is not None else {},
                 state=state,
-                identity=self._identity,
-                keep=self.config.run.keep_checkpoints,
+                identity=identity_of(self._held.ready, self._held.model),
+                keep=self._held.config.run.keep_checkpoints,
                 best=best["step"] if best is not None else None,
-                config_hash=hash_of(self.config),
+                config_hash=hash_of(self._held.config),
             )
             with written_whole_folder(self._folder.path / ADAPTERS) as aside:
                 for seat in self._adapters.seats:
@@ -78,11 +65,11 @@ class Saver:
         try:
             self.save(step, state, optimizer)
         except SaveFailed as error:
-            self._progress.warn(f"{error}. The run goes on, and tries again at the next save")
+            self._held.progress.warn(f"{error}. The run goes on, and tries again at the next save")
 
     def change_config(self, config: RunConfig) -> None:
-        """Go by another configuration from now on, and write it. Raises SaveFailed."""
-        self.config = config
+        """Let the run go by another configuration from now on, and write it. Raises SaveFailed."""
+        self._held.config = config
         if self._folder.ours:
             with self._saying(f"writing {CONFIG}"):
                 self._folder.rewrite_config(config)
@@ -113,7 +100,7 @@ class Saver:
         if not self._folder.ours:
             return
         metrics, evaluations = self._folder.metrics(), self._folder.evaluations()
-        card = model_card(self.config, step, metrics=metrics, evaluations=evaluations)
+        card = model_card(self._held.config, step, metrics=metrics, evaluations=evaluations)
         with self._saying(f"writing {CARD}"):
             write_whole(self._folder.path / CARD, card)
 
@@ -134,7 +121,7 @@ class Saver:
         return f"{found[-1].path} is whole. {self.go_on()}"
 
     def go_on(self) -> str:
-        return f"Go on with: {self._folder.go_on(self.config.rollouts.again)}"
+        return f"Go on with: {self._folder.go_on(self._held.config.rollouts.again)}"
 
     def _best(self) -> Mapping[str, Any] | None:
         """The best evaluation of those whose checkpoint is there."""

@@ -4,10 +4,8 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from lite_selfplay.config import RunConfig
 from lite_selfplay.errors import SaveFailed, TrainingError
-from lite_selfplay.games import Game
-from lite_selfplay.runs.folder import RunFolder
+from lite_selfplay.runs.held import Held
 from lite_selfplay.runs.report.alike import right_for_all
 from lite_selfplay.runs.report.steps import (
     episode_rows,
@@ -17,10 +15,8 @@ from lite_selfplay.runs.report.steps import (
     token_columns,
     warning_kind,
 )
-from lite_selfplay.training.progress import Progress
 from lite_selfplay.training.rollout import LiveTable
 from lite_selfplay.training.updates import StepReport
-from lite_selfplay.verify import Verifier
 
 SILENT_STEPS_WARNING = 3
 WARNING_EVERY = 10
@@ -31,22 +27,12 @@ class Bookkeeper:
     """Counts, writes and shows what a run's steps came to. `what_is_whole` says what a resume would find.
 
     `skipped_steps` moved nothing; `nonfinite_steps` of them met a number that is not finite. `bad_steps` is how many
-    in a row, up to the last step, did that or were sampled from other weights than they train. `config` may be
-    replaced.
+    in a row, up to the last step, did that or were sampled from other weights than they train.
     """
 
-    def __init__(
-        self,
-        config: RunConfig,
-        game: Game,
-        folder: RunFolder,
-        table: LiveTable,
-        verifier: Verifier,
-        progress: Progress,
-        what_is_whole: Callable[[], str],
-    ):
-        self.config, self._game, self._folder, self._progress = config, game, folder, progress
-        self._table, self._verifier, self._what_is_whole = table, verifier, what_is_whole
+    def __init__(self, held: Held, table: LiveTable, what_is_whole: Callable[[], str]):
+        self._held, self._game, self._folder, self._progress = held, held.game, held.folder, held.progress
+        self._table, self._what_is_whole = table, what_is_whole
         self.skipped_steps = self.nonfinite_steps = self.bad_steps = 0
         self._silent_steps = self._shown_timeouts = 0
         self._warned_full = False
@@ -91,7 +77,7 @@ class Bookkeeper:
         silent = meant and fine and not trained
         self._silent_steps = self._silent_steps + 1 if silent else 0
         metrics, rows = only_finite(self._metrics(report)), only_finite(episode_rows(report))
-        tokens = token_columns(report) if self.config.run.keep_tokens else {}
+        tokens = token_columns(report) if self._held.config.run.keep_tokens else {}
         self._write(report.step, metrics, rows, tokens)
         if self._folder.ours:
             self._show(report.step, metrics)
@@ -106,7 +92,7 @@ class Bookkeeper:
         self.bad_steps = 0 if what is None else self.bad_steps + 1
         if what is None:
             return
-        most = self.config.run.max_bad_steps
+        most = self._held.config.run.max_bad_steps
         self._progress.warn(
             f"step {report.step + 1} was skipped, nothing moved: {what} "
             f"({self.bad_steps} in a row, the run stops at {most})"
@@ -155,7 +141,7 @@ class Bookkeeper:
             "nonfinite": self.nonfinite_steps,
             "nonfinite_what": report.nonfinite,
             "sampler_what": report.foreign,
-            "verify_timeouts": self._verifier.counters.timeouts,
+            "verify_timeouts": self._held.loaded.verifier.counters.timeouts,
             **({"over": True} if self._game.over() else {}),
         }
 
@@ -169,7 +155,7 @@ class Bookkeeper:
         if not self._folder.ours:
             self._unwritten = step, metrics, rows, tokens
             return
-        limit = self.config.run.episodes_limit_mb
+        limit = self._held.config.run.episodes_limit_mb
         try:
             if tokens:
                 self._folder.keep_tokens(step + 1, tokens)
@@ -186,7 +172,7 @@ class Bookkeeper:
     def _show(self, step: int, metrics: Mapping[str, Any]) -> None:
         progress, game = self._progress, type(self._game)
         each = (time.perf_counter() - self._started) / (step + 1 - self._first_step)
-        steps = None if game.open_ended else self.config.run.steps
+        steps = None if game.open_ended else self._held.config.run.steps
         left = None if steps is None else each * (steps - step - 1)
         line = progress_line(game, metrics, steps, left, progress.verbose)
         progress.step(metrics, line)
@@ -199,10 +185,11 @@ class Bookkeeper:
                 "nothing moved. What helps: problems that are neither too easy nor too hard, a larger --group-size, "
                 "and --cold-start where the answer format is missing"
             )
-        if self._verifier.counters.timeouts > self._shown_timeouts:
-            new = self._verifier.counters.timeouts - self._shown_timeouts
+        if self._held.loaded.verifier.counters.timeouts > self._shown_timeouts:
+            new = self._held.loaded.verifier.counters.timeouts - self._shown_timeouts
             self._shown_timeouts += new
-            progress.warn(f"{new} answers took longer than {self.config.run.verify_timeout_s:g} s to check: wrong")
+            most = self._held.config.run.verify_timeout_s
+            progress.warn(f"{new} answers took longer than {most:g} s to check: wrong")
 
     def _warn_now_and_then(self, sentence: str, step: int) -> None:
         """A warning that a game repeats from step to step, whatever its figures, is shown every so many steps."""

@@ -127,9 +127,9 @@ class Target:
         """Raises RunFolderError where the run was made over another base than the one its model name means now."""
         if self.folder is None:
             return
-        base = self.folder.base()
+        base, model = self.folder.base(), self.config.model.name
         if base != identity:
-            raise RunFolderError(f"{self.name} was made over the base {base!r}; {self._model} is {identity!r} now")
+            raise RunFolderError(f"{self.name} was made over the base {base!r}; {model} is {identity!r} now")
 
     @contextlib.contextmanager
     def table(
@@ -157,10 +157,6 @@ class Target:
         places = {seat: self._adapter(seat) for seat in self.config.seats} if self.folder else {}
         places |= {name: place for name, (_, place) in self.past.items()}
         return {name: sha256_of(place if place.is_file() else place / _WEIGHTS) for name, place in places.items()}
-
-    @property
-    def _model(self) -> str:
-        return self.config.model.name
 
     def _adapter(self, seat: str) -> Path:
         assert self.folder is not None

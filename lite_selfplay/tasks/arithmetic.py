@@ -5,40 +5,19 @@ Source of `multiplication`: the arithmetic test of SQLM, 4,096 problems "followi
 """
 
 import random
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Sequence
 from itertools import takewhile
 from math import prod
 
-from lite_selfplay.data import Problem
 from lite_selfplay.errors import TaskError
 from lite_selfplay.tasks.base import Task
-from lite_selfplay.tasks.procedural import (
-    TRIES,
-    Procedural,
-    attempt_rng,
-    refuse_unknown,
-    whole_number,
-)
-
-SIZE = 100_000
-MAX_COMPLETION_TOKENS = 256
+from lite_selfplay.tasks.procedural import TRIES, by_rule, refuse_unknown, whole_number
 
 _OPTIONS = ("digits", "terms", "ops", "max", "last", "seed")
 _LARGEST = 999_999
 
 # A sign and the factors of a product; a single term is a product of one factor.
 Part = tuple[str, list[int]]
-
-
-@dataclass(frozen=True)
-class Shape:
-    """The options of a task's problems: terms are from 1 to `largest`, the last one from 1 to `last`."""
-
-    terms: int
-    ops: str
-    largest: int
-    last: int
 
 
 def arithmetic(seed: int = 0, held_out: bool = False, /, **options: str) -> Task:
@@ -51,17 +30,30 @@ def arithmetic(seed: int = 0, held_out: bool = False, /, **options: str) -> Task
     """
     refuse_unknown("arithmetic", options, _OPTIONS)
     seed += whole_number("arithmetic", "seed", options.get("seed", "0"), 0, 2**32)
-    shape = _shape(options)
+    digits = whole_number("arithmetic", "digits", options.get("digits", "2"), 1, 6)
+    terms = whole_number("arithmetic", "terms", options.get("terms", "3"), 2, 6)
+    ops = "".join(sorted(options.get("ops", "+-")))
+    if not ops or not set(ops) <= set("+-*") or len(set(ops)) < len(ops):
+        raise TaskError(f"arithmetic:ops must be one or more of +-*, each at most once, got {options['ops']!r}")
+    largest = whole_number("arithmetic", "max", options.get("max", str(10**digits - 1)), 1, _LARGEST)
+    last = whole_number("arithmetic", "last", options.get("last", str(largest)), 1, _LARGEST)
+    limits = [largest] * (terms - 1) + [last]
 
-    def make(index: int, attempt: int) -> Problem:
-        parts = _draw(shape, attempt_rng(seed, "arithmetic", index, attempt))
-        text = f"What is {_written(parts)}?"
+    def draw(rng: random.Random) -> tuple[str, str, dict[str, str]]:
+        parts = next(filter(None, (_parts(limits, ops, rng) for _ in range(TRIES))), None)
+        if parts is None:
+            raise TaskError(
+                f"arithmetic finds no problem with {terms} terms up to {largest} (the last up to {last}), {ops} and no "
+                "negative intermediate value: allow larger terms, fewer of them, or +"
+            )
         steps, value = _solve(parts)
-        return Problem(
-            f"arithmetic-{index}", text, str(value), extra={"solution": " ".join(steps), "content": _content(parts)}
-        )
+        return f"What is {_written(parts)}?", str(value), {"solution": " ".join(steps), "content": _content(parts)}
 
-    return Task("arithmetic", Procedural("arithmetic", SIZE, held_out, make), _tokens(shape), procedural=True)
+    # Twice the tokens of the worked solution, at one token per character, and room for the answer's tags.
+    width = len(str(max(limits)))
+    width = width * terms if "*" in ops else width + 1
+    tokens = min(256, 32 + 2 * (terms - 1) * (3 * width + len(" + = . ")))
+    return by_rule("arithmetic", seed, held_out, draw, max_completion_tokens=tokens)
 
 
 def multiplication(seed: int = 0, held_out: bool = False, /, digits: str = "3", **unknown: str) -> Task:
@@ -72,52 +64,20 @@ def multiplication(seed: int = 0, held_out: bool = False, /, digits: str = "3", 
     refuse_unknown("multiplication", unknown, ("digits",))
     count = whole_number("multiplication", "digits", digits, 1, 6)
 
-    def make(index: int, attempt: int) -> Problem:
-        rng = attempt_rng(seed, "multiplication", index, attempt)
+    def draw(rng: random.Random) -> tuple[str, str, dict[str, str]]:
         a, b = (rng.randint(0, 10**count - 1) for _ in range(2))
         extra = {"solution": _by_partial_products(a, b), "content": f"{min(a, b)} * {max(a, b)}"}
-        return Problem(f"multiplication-{index}", f"What is {a} * {b}?", str(a * b), extra=extra)
+        return f"What is {a} * {b}?", str(a * b), extra
 
-    problems = Procedural("multiplication", SIZE, held_out, make)
-    return Task("multiplication", problems, MAX_COMPLETION_TOKENS, procedural=True)
-
-
-def _shape(options: Mapping[str, str]) -> Shape:
-    digits = whole_number("arithmetic", "digits", options.get("digits", "2"), 1, 6)
-    terms = whole_number("arithmetic", "terms", options.get("terms", "3"), 2, 6)
-    ops = options.get("ops", "+-")
-    if not ops or not set(ops) <= set("+-*") or len(set(ops)) < len(ops):
-        raise TaskError(f"arithmetic:ops must be one or more of +-*, each at most once, got {ops!r}")
-    largest = whole_number("arithmetic", "max", options.get("max", str(10**digits - 1)), 1, _LARGEST)
-    last = whole_number("arithmetic", "last", options.get("last", str(largest)), 1, _LARGEST)
-    return Shape(terms, "".join(sorted(ops)), largest, last)
+    return by_rule("multiplication", seed, held_out, draw)
 
 
-def _tokens(shape: Shape) -> int:
-    """Twice the tokens of the worked solution, at one token per character, and room for the answer's tags."""
-    width = len(str(max(shape.largest, shape.last)))
-    width = width * shape.terms if "*" in shape.ops else width + 1
-    steps = (shape.terms - 1) * (3 * width + len(" + = . "))
-    return min(MAX_COMPLETION_TOKENS, 32 + 2 * steps)
-
-
-def _draw(shape: Shape, rng: random.Random) -> list[Part]:
-    for _ in range(TRIES):
-        parts = _try(shape, rng)
-        if parts is not None:
-            return parts
-    raise TaskError(
-        f"arithmetic finds no problem with {shape.terms} terms up to {shape.largest} (the last up to {shape.last}), "
-        f"{shape.ops} and no negative intermediate value: allow larger terms, fewer of them, or +"
-    )
-
-
-def _try(shape: Shape, rng: random.Random) -> list[Part] | None:
-    """Parts drawn from left to right so that the total is never negative; None if that is not possible."""
-    limits = [shape.largest] * (shape.terms - 1) + [shape.last]
-    signs, sizes = "+", [1]
-    for _ in range(shape.terms - 1):
-        operator = rng.choice(shape.ops)
+def _parts(limits: Sequence[int], ops: str, rng: random.Random) -> list[Part] | None:
+    """Parts drawn from left to right, each term from 1 to its limit, so that the total is never negative; None if that
+    is not possible."""
+    signs, sizes, left = "+", [1], iter(limits)
+    for _ in limits[1:]:
+        operator = rng.choice(ops)
         if operator == "*":
             sizes[-1] += 1
         else:
@@ -129,7 +89,7 @@ def _try(shape: Shape, rng: random.Random) -> list[Part] | None:
         reserve = len(list(takewhile("-".__eq__, signs[place + 1 :])))
         factors: list[int] = []
         for _ in range(size):
-            limit = limits.pop(0)
+            limit = next(left)
             if sign == "-":
                 limit = min(limit, (total - reserve) // prod(factors))
             factors.append(rng.randint(1, limit))

@@ -67,7 +67,10 @@ class Source:
         return {"position": self.position, "size": len(self.problems)}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Return to a saved position. Raises TaskError if the number of problems has changed since."""
+        """Return to a saved position. Raises TaskError if the number of problems has changed since, ValueError for what
+        is none."""
+        if not (type(state["position"]) is int and state["position"] >= 0):
+            raise ValueError(f"{self._name} is at {state['position']!r}")
         if state["size"] != len(self.problems):
             raise TaskError(
                 f"the source {self._name!r} held {state['size']} problems when the run was saved and holds "

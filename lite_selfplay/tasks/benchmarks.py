@@ -68,12 +68,6 @@ class Benchmark:
 LEVELS = {"easy": "1", "medium": "2", "hard": "3"}
 """As CodeContests numbers its difficulties."""
 _NONE = "none stated"
-_ANSWERED: dict[Kind, str] = {
-    "number": "a number",
-    "expression": "an expression",
-    "choice": "a choice",
-    "program": "a program",
-}
 
 BENCHMARKS: dict[str, Benchmark] = {
     "gsm8k": Benchmark(
@@ -181,7 +175,7 @@ def _problem(benchmark: Benchmark, row: Row, where: str, default_id: str) -> Pro
     if benchmark.read is not None:
         require_columns(row, columns, where)
         return benchmark.read(row, where, default_id, columns.id)
-    columns = ours if ours.fit(row) and not columns.fit(row) else columns
+    columns = ours if columns.missing(row) and not ours.missing(row) else columns
     return problem_of_row(row, columns, where, default_id, kind=benchmark.kind, alternatives=benchmark.alternatives)
 
 
@@ -230,7 +224,8 @@ def benchmark_maker(name: str) -> Callable[..., Task]:
         return load_benchmark(name, held_out, **options)
 
     data = BENCHMARKS[name]
-    make.__doc__ = f"The benchmark {data.hub} of the hub: {data.size:,} problems, answered by {_ANSWERED[data.kind]}."
+    answered = f"a{'n' if data.kind == 'expression' else ''} {data.kind}"
+    make.__doc__ = f"The benchmark {data.hub} of the hub: {data.size:,} problems, answered by {answered}."
     return make
 
 

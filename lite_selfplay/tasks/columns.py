@@ -50,15 +50,14 @@ class Columns:
         used = (*self.required, self.id, self.solution, *self.optional)
         return {part for name in used for part in (name, name.partition(".")[0])}
 
-    def fit(self, row: Mapping[str, Any]) -> bool:
-        """Whether a row has everything that is required."""
-        return all(_found(row, name) for name in self.required)
+    def missing(self, row: Mapping[str, Any]) -> list[str]:
+        """What is required and a row lacks."""
+        return [name for name in self.required if not _found(row, name)]
 
 
 def require_columns(row: Mapping[str, Any], columns: Columns, where: str) -> None:
     """Raises TaskError, beginning with `where`, unless a row has everything that is required."""
-    missing = [name for name in columns.required if not _found(row, name)]
-    if missing:
+    if missing := columns.missing(row):
         raise TaskError(f"{where}: no column {missing[0]!r} among {', '.join(row) or 'none'}")
 
 

@@ -6,12 +6,8 @@ Source: linear equations with up to two variables are the algebra task of SQLM, 
 import random
 from fractions import Fraction
 
-from lite_selfplay.data import Problem
 from lite_selfplay.tasks.base import Task
-from lite_selfplay.tasks.procedural import Procedural, attempt_rng, refuse_unknown, whole_number
-
-SIZE = 100_000
-MAX_COMPLETION_TOKENS = 256
+from lite_selfplay.tasks.procedural import by_rule, refuse_unknown, whole_number
 
 
 def equations(seed: int = 0, held_out: bool = False, /, variables: str = "1", max: str = "12", **unknown: str) -> Task:
@@ -24,12 +20,11 @@ def equations(seed: int = 0, held_out: bool = False, /, variables: str = "1", ma
     count = whole_number("equations", "variables", variables, 1, 2)
     largest = whole_number("equations", "max", max, 3, 999)
 
-    def make(index: int, attempt: int) -> Problem:
-        rng = attempt_rng(seed, f"equations {count}", index, attempt)
+    def draw(rng: random.Random) -> tuple[str, str, dict[str, str]]:
         text, answer, solution = (_one if count == 1 else _two)(rng, largest)
-        return Problem(f"equations-{index}", text, answer, extra={"solution": solution})
+        return text, answer, {"solution": solution}
 
-    return Task("equations", Procedural("equations", SIZE, held_out, make), MAX_COMPLETION_TOKENS, procedural=True)
+    return by_rule("equations", seed, held_out, draw, seeded=f"equations {count}")
 
 
 def _one(rng: random.Random, largest: int) -> tuple[str, str, str]:

@@ -238,7 +238,11 @@ def hub_task(
         origin, rows = read_data(data, {name for columns in maps for name in columns.names}, data_folder=data_dir)
     problems = [
         problem_of_row(
-            row, next((c for c in maps if c.fit(row)), maps[0]), where, f"{hub.rpartition('/')[2]}-{n}", kind=kind
+            row,
+            next((c for c in maps if not c.missing(row)), maps[0]),
+            where,
+            f"{hub.rpartition('/')[2]}-{n}",
+            kind=kind,
         )
         for n, (where, row) in enumerate(rows, 1)
     ]

@@ -7,13 +7,14 @@ The simplest of them is here: `letters`, a toy task that even a random model sol
 import random
 import string
 from collections.abc import Callable, Mapping, Sequence
-from typing import overload
+from typing import Any, overload
 
 from lite_selfplay.data import Problem
 from lite_selfplay.errors import TaskError
 from lite_selfplay.tasks.base import Task, derived_rng
 from lite_selfplay.tasks.split import content_key, held_out_side
 
+SIZE = 100_000
 # How often a problem is drawn again: enough for a side of the split with one problem in a hundred.
 TRIES = 1000
 
@@ -56,6 +57,27 @@ def attempt_rng(seed: int, name: str, index: int, attempt: int) -> random.Random
     return derived_rng(seed, name, index, attempt) if attempt else derived_rng(seed, name, index)
 
 
+def by_rule(
+    name: str,
+    seed: int,
+    held_out: bool,
+    draw: Callable[[random.Random], tuple[str, str, Mapping[str, Any]]],
+    *,
+    size: int = SIZE,
+    max_completion_tokens: int = 256,
+    kind: str = "math",
+    seeded: str = "",
+) -> Task:
+    """A task of `size` problems, each with the text, the answer and the `extra` that `draw` makes with a generator of
+    its own. `seeded` is what the generators follow from in the place of the name."""
+
+    def make(index: int, attempt: int) -> Problem:
+        text, answer, extra = draw(attempt_rng(seed, seeded or name, index, attempt))
+        return Problem(f"{name}-{index}", text, answer, kind, extra)
+
+    return Task(name, Procedural(name, size, held_out, make), max_completion_tokens, procedural=True)
+
+
 def whole_number(task: str, option: str, text: str, low: int, high: int) -> int:
     """The value of an option. Raises TaskError unless it is a whole number from `low` to `high`."""
     if not text.isdecimal() or len(text) > len(str(high)) or not low <= int(text) <= high:
@@ -82,10 +104,8 @@ def letters(seed: int = 0, held_out: bool = False, /, named: str = "10", of: str
         raise TaskError(f"letters needs 1 <= named <= of <= 26, got named={named}, of={of}")
     alphabet = string.ascii_lowercase[: int(of)]
 
-    def make(index: int, attempt: int) -> Problem:
-        rng = attempt_rng(seed, "letters", index, attempt)
+    def draw(rng: random.Random) -> tuple[str, str, Mapping[str, Any]]:
         chosen = "".join(sorted(rng.sample(alphabet, int(named))))
-        text = f"Write one of these letters: {chosen}"
-        return Problem(f"letters-{index}", text, chosen, kind="letters", extra={"content": chosen})
+        return f"Write one of these letters: {chosen}", chosen, {"content": chosen}
 
-    return Task("letters", Procedural("letters", 10_000, held_out, make), 16, procedural=True)
+    return by_rule("letters", seed, held_out, draw, size=10_000, max_completion_tokens=16, kind="letters")

@@ -4,15 +4,10 @@ The default is two steps, so that a draft can go wrong in one and go on from the
 """
 
 import random
-from collections.abc import Sequence
 from itertools import accumulate
 
-from lite_selfplay.data import Problem
 from lite_selfplay.tasks.base import Task
-from lite_selfplay.tasks.procedural import Procedural, attempt_rng, refuse_unknown, whole_number
-
-SIZE = 20_000
-MAX_COMPLETION_TOKENS = 64
+from lite_selfplay.tasks.procedural import by_rule, refuse_unknown, whole_number
 
 _NAMES = ("Ann", "Ben", "Carla", "David", "Ella", "Farid", "Grace", "Hugo", "Ines", "Jon", "Kim", "Leo", "Mona", "Nils")
 _THINGS = ("apples", "books", "cards", "coins", "eggs", "marbles", "pens", "shells", "stamps", "stickers")
@@ -45,25 +40,20 @@ def stories(seed: int = 0, held_out: bool = False, /, max: str = "20", steps: st
     largest = whole_number("stories", "max", max, 3, 1_000_000)
     templates = (_SHORT_STORIES, _STORIES)[whole_number("stories", "steps", steps, 1, 2) - 1]
 
-    def make(index: int, attempt: int) -> Problem:
-        return _story(index, templates, largest, attempt_rng(seed, "stories", index, attempt))
+    def draw(rng: random.Random) -> tuple[str, str, dict[str, str]]:
+        text, signs = rng.choice(templates)
+        while True:
+            numbers = [rng.randint(1, largest) for _ in range(len(signs) + 1)]
+            changes = [y if sign == "+" else -y for sign, y in zip(signs, numbers[1:], strict=True)]
+            results = list(accumulate([numbers[0], *changes]))[1:]  # after each step
+            if min(results) >= 0:
+                break
+        name, things = rng.choice(_NAMES), rng.choice(_THINGS)
+        values = dict(zip("abc", numbers, strict=False))
+        lefts = [numbers[0], *results]
+        steps = [f"{x} {sign} {y} = {z}." for x, sign, y, z in zip(lefts, signs, numbers[1:], results, strict=False)]
+        extra = {"solution": " ".join(steps), "content": text.format(n="someone", t="things", **values)}
+        story = text.format(n=name, t=things, **values)
+        return f"{story} How many {things} are there in the end?", str(results[-1]), extra
 
-    return Task("stories", Procedural("stories", SIZE, held_out, make), MAX_COMPLETION_TOKENS, procedural=True)
-
-
-def _story(index: int, templates: Sequence[tuple[str, str]], largest: int, rng: random.Random) -> Problem:
-    text, signs = rng.choice(templates)
-    while True:
-        numbers = [rng.randint(1, largest) for _ in range(len(signs) + 1)]
-        changes = [y if sign == "+" else -y for sign, y in zip(signs, numbers[1:], strict=True)]
-        results = list(accumulate([numbers[0], *changes]))[1:]  # after each step
-        if min(results) >= 0:
-            break
-    name, things = rng.choice(_NAMES), rng.choice(_THINGS)
-    values = dict(zip("abc", numbers, strict=False))
-    question = f"How many {things} are there in the end?"
-    lefts = [numbers[0], *results]
-    steps = [f"{x} {sign} {y} = {z}." for x, sign, y, z in zip(lefts, signs, numbers[1:], results, strict=False)]
-    extra = {"solution": " ".join(steps), "content": text.format(n="someone", t="things", **values)}
-    story = text.format(n=name, t=things, **values)
-    return Problem(f"stories-{index}", f"{story} {question}", str(results[-1]), extra=extra)
+    return by_rule("stories", seed, held_out, draw, size=20_000, max_completion_tokens=64)

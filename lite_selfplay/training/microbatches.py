@@ -1,14 +1,17 @@
 """From streams to microbatches: rows of one seat, sorted by length, a bounded number of tokens at a time.
 
-The scales that make any number of microbatches give the gradient of one are worked out here. A stream's loss is
-`mean over its n rows` (grpo, dr_grpo, sequence) or `sum over its tokens / number of its tokens` (dapo). TRL takes the
-mean over the k rows it is handed, so advantages and beta are scaled by k/n, which is exact because the clipped
-objective is positively homogeneous in the advantage; dapo is handed the stream's token count instead.
+What a stream's loss is a mean over is decided here, so that any number of microbatches gives the gradient of one: its n
+rows (grpo, dr_grpo, sequence, and a loss of a user's own that has a term a row) or its tokens (dapo, and one that has a
+term a token). TRL takes the mean over the k rows it is handed, so advantages and beta are scaled by k/n, which is exact
+because the clipped objective is positively homogeneous in the advantage; for dapo it is handed the stream's token count
+instead. Of terms that are computed here, `part_of_mean` takes the part.
 """
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
+
+from torch import Tensor
 
 from lite_selfplay.config import RoleConfig
 from lite_selfplay.data import Completion, Sample, Stream
@@ -59,8 +62,23 @@ class MicroBatch:
 
     @property
     def scale(self) -> float:
-        """What advantages and beta are multiplied by, so that the chunks of a stream add up to its loss."""
+        """What advantages and beta are multiplied by for TRL, so that the chunks of a stream add up to its loss."""
         return 1.0 if self.role.loss == "dapo" else self.row_share
+
+    def scaled(self, advantages: Sequence[float]) -> list[float]:
+        """The advantages of the rows as TRL is handed them.
+
+        With `loss=sequence` a completion's one term stands at each of its tokens and is added up over them, so that
+        each token carries its share of it.
+        """
+        whole = self.role.loss == "sequence"
+        return [a * self.scale / (row.tokens if whole else 1) for a, row in zip(advantages, self.rows, strict=True)]
+
+    def part_of_mean(self, terms: Tensor, mask: Tensor) -> Tensor:
+        """What terms (B,) add to the mean over the stream's rows, or (B, T) to that over its tokens; `mask` (B, T)."""
+        if terms.dim() == 1:
+            return terms.mean() * self.row_share
+        return terms.where(mask.bool(), 0.0).sum() / self.stream_tokens
 
     @property
     def tokens(self) -> int:
@@ -85,7 +103,7 @@ class TokenBudget:
 
     def __init__(self, tokens: int, warn: Callable[[str], None]):
         self.tokens, self._warn = tokens, warn
-        self.rows_in_flight = 0
+        self.in_flight = 0, ""  # the rows of the microbatch that is computed, and who learns from it
 
     def lower(self, tokens: int) -> None:
         """Keep to as few tokens as another process has to."""
@@ -93,9 +111,10 @@ class TokenBudget:
             self.tokens = tokens
             self._warn(f"out of memory in the update of another process: from now on at most {tokens:,} tokens at once")
 
-    def halve(self, who: str) -> None:
+    def halve(self) -> None:
         """Raises TrainingError, naming who learns, where the microbatch that was too large had one row."""
-        if self.rows_in_flight == 1:
+        rows, who = self.in_flight
+        if rows == 1:
             raise TrainingError(
                 f"out of memory in the update of one completion of {who}: lower max_completion_tokens or "
                 "run.max_prompt_tokens, set model.gradient_checkpointing=true, or take a smaller model"
@@ -111,7 +130,7 @@ def rows_of(
     stream: Stream, advantages: Sequence[Sequence[float | None]], role: RoleConfig, *, elsewhere: bool = False
 ) -> list[list[Row]]:
     """The samples of a stream that enter the loss, group by group: those with an advantage and at least one token, and
-    where there is a KL term those of dropped groups.
+    where there is a KL term of the library's own those of dropped groups.
 
     Groups without any are left out. `elsewhere`: completions are sampled by another program than the one that learns,
     and the ratio is to its log-probabilities, except for samples that are learned from by their likelihood.
@@ -125,7 +144,9 @@ def rows_of(
                 dropped=advantage is None,
             )
             for sample, advantage in zip(group.samples, values, strict=True)
-            if (advantage is not None or role.beta) and sample.completion.token_ids and not left_out(sample, role)
+            if (advantage is not None or (role.beta and not role.own_loss))
+            and sample.completion.token_ids
+            and not left_out(sample, role)
         ]
         for group, values in zip(stream.groups, advantages, strict=True)
     ]
@@ -165,8 +186,11 @@ def parts(groups: Sequence[Sequence[Row]], count: int) -> list[list[Row]]:
 
 
 def moving(rows: Sequence[Row], role: RoleConfig) -> list[Row]:
-    """The rows that can give a gradient: not those of advantage 0 where there is no KL and no entropy term."""
-    every_row_counts = role.beta != 0 or role.entropy != 0
+    """The rows that can give a gradient: not those of advantage 0 where there is no KL and no entropy term.
+
+    What a loss of a user's own makes of such a row is not known.
+    """
+    every_row_counts = role.beta != 0 or role.entropy != 0 or role.own_loss
     return [row for row in rows if every_row_counts or row.advantage != 0]
 
 
@@ -193,10 +217,13 @@ def microbatches(
         chosen = ranks.part(sorted(chosen, key=_by_prompt), lambda row: len(row.completion.prompt_ids) + row.tokens)
     if not chosen:
         return []
-    orders = [sorted(chosen, key=_by_length)]
+    orders = [sorted(chosen, key=lambda row: (_kind(row), row.tokens, len(row.completion.prompt_ids)))]
     if way is not Way.WHOLE:
         orders.append(sorted(chosen, key=_by_prompt))
-    cuts = [cut(order, _ids, token_budget, way, kind=_kind) for order in orders]
+    cuts = [
+        cut(order, lambda row: (row.completion.prompt_ids, row.completion.token_ids), token_budget, way, kind=_kind)
+        for order in orders
+    ]
     chunks = min(cuts, key=lambda found: sum(batch.cost for _, batch in found))
     tokens = sum(row.tokens for row in rows)
     return [
@@ -216,10 +243,6 @@ def microbatches(
     ]
 
 
-def _ids(row: Row) -> tuple[Sequence[int], Sequence[int]]:
-    return row.completion.prompt_ids, row.completion.token_ids
-
-
 def _temperature(row: Row) -> float:
     """What divides the logits: greedy completions, which have no temperature, are read at 1."""
     return row.completion.sampling.temperature or 1.0
@@ -227,10 +250,6 @@ def _temperature(row: Row) -> float:
 
 def _kind(row: Row) -> tuple[float, bool]:
     return _temperature(row), row.to_sampler
-
-
-def _by_length(row: Row) -> tuple[tuple[float, bool], int, int]:
-    return _kind(row), row.tokens, len(row.completion.prompt_ids)
 
 
 def _by_prompt(row: Row) -> tuple[tuple[float, bool], Sequence[int], int]:

@@ -14,8 +14,10 @@ from torch import Tensor
 from lite_selfplay.errors import TrainingError
 from lite_selfplay.models.backends.base import Backend
 from lite_selfplay.models.transfers import placed
+from lite_selfplay.training.losses import Given, loss_of
 from lite_selfplay.training.microbatches import MicroBatch
-from lite_selfplay.training.trl import completion_mask, old_logprobs, padded, row_advantages
+from lite_selfplay.training.optimizer import gradient_norm
+from lite_selfplay.training.trl import TrlLoss
 
 COSINE = 0.99
 """What the two gradients of a seat must have at the least: rounding in bfloat16 leaves 0.999."""
@@ -23,7 +25,25 @@ NOISE = {torch.float32: 1e-6}
 """The norm of a gradient up to which it may be nothing but rounding; in halves of float32, a thousandth."""
 
 
-def plain_gradients(backend: Backend, micro: MicroBatch, reference: Tensor | None, factor: float) -> dict[str, Tensor]:
+def prove(backend: Backend, loss: TrlLoss, micro: MicroBatch, reference: Tensor | None, factor: float) -> bool:
+    """Hold the gradients of the microbatch's seat, of `factor` times its loss, to those of plain torch.
+
+    False where rounding alone is left of them. Raises TrainingError where they are others.
+    """
+    parameters = backend.adapters.parameters(micro.seat)
+    found = {name: torch.zeros_like(p) if p.grad is None else p.grad for name, p in parameters.items()}
+    right = plain_gradients(backend, loss, micro, reference, factor)
+    if not all(x.isfinite().all() for x in (*found.values(), *right.values())):
+        return True
+    if float(gradient_norm(list(right.values()))) <= NOISE.get(backend.compute_dtype, 1e-3) * factor:
+        return False
+    require_alike(found, right, f"seat {micro.seat}")
+    return True
+
+
+def plain_gradients(
+    backend: Backend, loss: TrlLoss, micro: MicroBatch, reference: Tensor | None, factor: float
+) -> dict[str, Tensor]:
     """The gradients of a seat's adapter by `factor` times a microbatch's loss, row by row through the whole model
     without recomputing, and by formula. The seat must be active; `reference` (N,) are the log-probabilities of a KL
     term."""
@@ -32,8 +52,11 @@ def plain_gradients(backend: Backend, micro: MicroBatch, reference: Tensor | Non
     model.train(False)
     try:
         with backend.adapters.cast_together(backend.compute_dtype), backend.autocast():
-            loss = plain_loss(micro, *_plain_logprobs(model, micro), reference)
-        found = torch.autograd.grad(factor * loss, list(parameters.values()), allow_unused=True)
+            logprobs, entropies = _plain_logprobs(model, micro)
+            given = Given.of(micro, logprobs, reference)
+            terms = loss.own_terms(micro, given) if micro.role.own_loss else plain_terms(micro, given)
+            value = loss_of(micro, given, terms, entropies).value
+        found = torch.autograd.grad(factor * value, list(parameters.values()), allow_unused=True)
     finally:
         model.train(True)
     return {
@@ -57,31 +80,21 @@ def _plain_logprobs(model: Any, micro: MicroBatch) -> tuple[Tensor, Tensor]:
     return torch.cat(logprobs), torch.cat(entropies)
 
 
-def plain_loss(micro: MicroBatch, logprobs: Tensor, entropies: Tensor, reference: Tensor | None) -> Tensor:
-    """A microbatch's loss from log-probabilities and entropies (N,): `trl.TrlLoss.of` without TRL."""
-    role, mask = micro.role, placed(completion_mask(micro), logprobs.device)
-    each, differences, kl = padded(logprobs, micro), None, torch.zeros(())
-    if reference is not None and role.kl == "advantage":
-        differences = padded(logprobs.detach() - reference, micro)
-    elif reference is not None:
-        gap = padded(reference, micro) - each
-        kl = gap.exp() - gap - 1
-    stored = None
-    if micro.has_old:
-        stored = padded(placed([value for row in micro.old for value in row], logprobs.device), micro)
-    old = old_logprobs(role, each, stored, mask)
-    ratio = (each - (each.detach() if old is None else old)).exp()
-    advantages = placed(row_advantages(micro, differences), logprobs.device)[:, None]
+def plain_terms(micro: MicroBatch, given: Given) -> Tensor:
+    """The terms of a microbatch's loss, a row's or a token's each: TRL's arithmetic by formula."""
+    role, logprobs, lengths = micro.role, given.logprobs, given.mask.sum(-1)
+    ratio = (logprobs - (logprobs.detach() if given.old is None else given.old)).exp()
+    advantages = placed(given.advantages, logprobs.device)[:, None]
+    if role.loss == "sequence":  # one term a completion, of which each token carries its share
+        advantages = advantages / lengths[:, None]
     clipped = ratio.clamp(1 - role.clip_ratio, 1 + role.clip_ratio)
-    terms = (role.beta * micro.scale * kl - torch.minimum(ratio * advantages, clipped * advantages)) * mask
-    lengths = mask.sum(-1, keepdim=True)
-    loss = {
-        "grpo": lambda: (terms / lengths).sum() / len(mask),
-        "sequence": lambda: terms.sum() / len(mask),
-        "dr_grpo": lambda: terms.sum() / (len(mask) * micro.max_tokens),
-        "dapo": lambda: terms.sum() / micro.stream_tokens,
-    }[role.loss]()
-    return loss - role.entropy * micro.token_share * entropies.mean()
+    terms = -torch.minimum(ratio * advantages, clipped * advantages)
+    if (kl := given.kl()) is not None:
+        terms = terms + role.beta * kl
+    if role.loss == "dapo":
+        return terms
+    sums = (terms * given.mask).sum(-1)
+    return {"grpo": sums / lengths, "sequence": sums, "dr_grpo": sums / micro.max_tokens}[role.loss]
 
 
 def require_alike(found: Mapping[str, Tensor], right: Mapping[str, Tensor], who: str) -> None:

@@ -45,7 +45,7 @@ class LiveTable:
     ):
         self._loaded, self._sources, self._folder = loaded, sources, folder
         self._config, self._reward = config, reward
-        self._default_tokens = max_completion_tokens
+        self.default_tokens = max_completion_tokens  # the cap of a completion whose role has none of its own
         self.thinks = loaded.chat.thinks
         self.open(0, {})
 
@@ -61,11 +61,6 @@ class LiveTable:
     def rows_at_once(self) -> int | None:
         """How many completions to ask for at a time where the asker reports in between; None: all that fit."""
         return CPU_ROWS * self._loaded.ranks.world if self._loaded.backend.device.type == "cpu" else None
-
-    @property
-    def default_tokens(self) -> int:
-        """The cap of a completion where its role has none of its own."""
-        return self._default_tokens
 
     @property
     def speakers(self) -> tuple[str, ...]:
@@ -92,7 +87,7 @@ class LiveTable:
         beginnings: Sequence[str] | None = None,
         seat: str | None = None,
     ) -> list[list[Completion]]:
-        sampling = sampling or self._config.roles[role].sampling(self._default_tokens)
+        sampling = sampling or self._config.roles[role].sampling(self.default_tokens)
         first = self._asked[role]
         self._asked[role] += len(prompts)
         places = range(first, first + len(prompts))
@@ -139,12 +134,9 @@ class LiveTable:
         """Where a token is sampled here between two polls."""
         if samples_elsewhere(self._loaded.backend):
             return nullcontext()
-        return self._loaded.poll.counting(request.sampling.max_tokens if self._all_at_once(request) else None)
-
-    def _all_at_once(self, request: GenerationRequest) -> bool:
-        """Whether no completion has to wait until others have ended."""
         room = self._config.run.generation_tokens * self._loaded.ranks.world
-        return len(request.prompts) * request.n * request.longest <= room
+        all_at_once = len(request.prompts) * request.n * request.longest <= room  # none waits until others have ended
+        return self._loaded.poll.counting(request.sampling.max_tokens if all_at_once else None)
 
     def _completion(
         self,
@@ -177,7 +169,7 @@ class LiveTable:
         self._loaded.progress.activity(f"{self._seat(role)} is measured as {role}")
         run_seed, places = self._config.run.seed, range(len(prompts))
         seeds = [[derived_seed(run_seed, "evaluate", role, i, k) for k in range(n)] for i in places]
-        sampling = self._config.roles[role].sampling(self._default_tokens)
+        sampling = self._config.roles[role].sampling(self.default_tokens)
         completions = self.speak(self._seat(role), prompts, n, sampling, seeds)
         return self.verify([(c, problem) for problem, row in zip(problems, completions, strict=True) for c in row])
 

@@ -10,6 +10,7 @@ import contextlib
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from typing import TypeVar
 
 from lite_selfplay.data import Sampling, TokenScores
@@ -228,7 +229,7 @@ class SamplerCheck:
         own = self._scores(agreement.seat, chosen)
         found = {}
         for name, theirs in self._others(agreement.seat, chosen).items():
-            if explained_better(*(_flat(rows) for rows in (noted, own, theirs))):
+            if explained_better(*([*chain.from_iterable(rows)] for rows in (noted, own, theirs))):
                 found[name] = mean_gap(list(zip(noted, theirs, strict=True))) or 0.0
         return min(found.items(), key=lambda item: item[1], default=None)
 
@@ -279,7 +280,3 @@ class SamplerCheck:
             if not is_out_of_memory(error):
                 raise
             self._backend.release_memory()
-
-
-def _flat(rows: Sequence[Sequence[float]]) -> list[float]:
-    return [value for row in rows for value in row]

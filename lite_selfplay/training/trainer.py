@@ -6,17 +6,16 @@
                 backward(loss(micro))
         optimizer.step()                          # moves the seats that have a gradient, and no other
 
-The loss is TRL's (`trl.py`); the loop over steps is the session's. A step in which a number is not finite, or whose
-completions were sampled from other weights than it trains, moves nothing: its gradients are dropped, no schedule ticks,
-and its report says what was seen.
+The loss is TRL's (`trl.py`) or a user's own (`losses.py`); the loop over steps is the run's. A step in which a number
+is not finite, or whose completions were sampled from other weights than it trains, moves nothing, and its report says
+what was seen (`guarded.py`).
 """
 
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -25,84 +24,26 @@ from lite_selfplay.config import RunConfig
 from lite_selfplay.data import Episode, Restore, Snapshot
 from lite_selfplay.errors import TrainingError
 from lite_selfplay.models.adapters import BASE
-from lite_selfplay.models.backends.base import Backend, is_out_of_memory, samples_elsewhere
+from lite_selfplay.models.backends.base import Backend, samples_elsewhere
 from lite_selfplay.models.backends.transformers import TransformersBackend
-from lite_selfplay.models.transfers import read
 from lite_selfplay.training.admission import NotFinite
+from lite_selfplay.training.guarded import Done, Guard, LossScale, add_up, failing_together, foreign_in_any
 from lite_selfplay.training.microbatches import MicroBatch, TokenBudget, microbatches
-from lite_selfplay.training.optimizer import (
-    LossScale,
-    Rate,
-    SeatSchedule,
-    Undo,
-    find_nonfinite,
-    first_nonfinite,
-    gradient_norm,
-    largest_weights,
-    loss_scale,
-    make_optimizer,
-    reset_optimizer,
-)
+from lite_selfplay.training.optimizer import Rate, SeatSchedule, gradient_norm, make_optimizer, reset_optimizer
 from lite_selfplay.training.progress import Progress
-from lite_selfplay.training.proof import NOISE, plain_gradients, require_alike
+from lite_selfplay.training.proof import prove
 from lite_selfplay.training.ranks import ALONE, Ranks
-from lite_selfplay.training.sampler_check import Foreign, Read, SamplerCheck
-from lite_selfplay.training.sharing import add_up, failing_together, foreign_in_any, nonfinite_in_any
+from lite_selfplay.training.sampler_check import Read, SamplerCheck
 from lite_selfplay.training.trl import TrlLoss
 from lite_selfplay.training.updates import Learning, StepReport, StreamUpdate, admit
 
-T = TypeVar("T")
+Gradients = tuple[dict[str, Tensor], dict[str, float], list[list[Done]]]
+"""What a part of every stream came to: each seat's norm, on its device and on the host, and what was computed."""
 
 
 def reference_name(seat: str) -> str:
     """The snapshot that a KL term pulls a seat towards."""
     return f"{seat}@reference"
-
-
-@dataclass
-class _Done:
-    """A microbatch that went through the model, and what was computed of it, which is read later.
-
-    `numbers` hold `logprobs` (N,), and where there are such: `reference` (N,), `loss`, `kl` and `clipped`.
-    """
-
-    micro: MicroBatch
-    learner: str
-    numbers: dict[str, Tensor]
-    read: dict[str, list[float]] = field(default_factory=dict)
-
-    @property
-    def rows(self) -> list[Read]:
-        """Each row with its log-probabilities."""
-        return list(zip(self.micro.rows, self.micro.batch.split(self.read["logprobs"]), strict=True))
-
-    def require_finite(self) -> None:
-        """Raises NotFinite, naming who learns."""
-        for name in ("reference", "logprobs"):
-            if not all(map(math.isfinite, self.read.get(name, ()))):
-                raise NotFinite(f"a log-probability of {self.learner} is not finite")
-        for value in self.read.get("loss", ()):
-            if not math.isfinite(value):
-                raise NotFinite(f"the loss of {self.learner} is {value}")
-
-
-@dataclass(frozen=True)
-class _Gradients:
-    """What a part of every stream came to: each seat's norm, on its device and on the host, and what was computed."""
-
-    norms: dict[str, Tensor]
-    sizes: dict[str, float]
-    done: list[list[_Done]]
-
-    @property
-    def rows(self) -> list[list[Read]]:
-        """The rows of each stream with their log-probabilities."""
-        return [[row for one in stream for row in one.rows] for stream in self.done]
-
-    @property
-    def odd(self) -> str | None:
-        """A seat whose norm is not finite."""
-        return next((seat for seat, size in self.sizes.items() if not math.isfinite(size)), None)
 
 
 class SelfPlayTrainer:
@@ -130,16 +71,13 @@ class SelfPlayTrainer:
         self.loss = loss
         self.adapters.activate(self.adapters.seats[0])
         self.optimizer = make_optimizer(self.adapters, config.seats)
-        self.scale = loss_scale(backend)
         totals = self._totals(updates or dict.fromkeys(config.seats, config.run.steps))
         self.schedule = SeatSchedule(self.optimizer, self.adapters, config.seats, totals, rate)
         self.check = SamplerCheck(backend)
-        self._undo: Undo | None = None
-        self._suspects: dict[str, Tensor] = {}
-        self._learner = ""
         self._compares = True
         self._proved = backend.name == TransformersBackend.name or not ranks.alone
-        self._budget = TokenBudget(backend.tokens_at_once(config.run), self.progress.warn)
+        self.budget = TokenBudget(backend.tokens_at_once(config.run), self.progress.warn)
+        self.guard = Guard(backend, loss, self.schedule, self.budget, ranks)
 
     def beside(self, config: RunConfig, rate: Rate) -> "SelfPlayTrainer":
         """Another trainer of the same seats, for examples alone, with an optimizer and learning rates of its own."""
@@ -161,12 +99,12 @@ class SelfPlayTrainer:
 
     def state(self) -> dict[str, Any]:
         """What a checkpoint holds beside the optimizer's state, as JSON."""
-        return {"loss_scale": self.scale.state()} if self.scale.needed else {}
+        return {"loss_scale": self.guard.scale.state()} if self.guard.scale.needed else {}
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Go on from what `state` returned, or from a state without it. Raises ValueError for what is none."""
-        if self.scale.needed and "loss_scale" in state:
-            self.scale.restore(state["loss_scale"])
+        if self.guard.scale.needed and "loss_scale" in state:
+            self.guard.scale.restore(state["loss_scale"])
 
     def _totals(self, steps: Mapping[str, int]) -> dict[str, int]:
         return {seat: max(1, count * self.config.run.minibatches) for seat, count in steps.items()}
@@ -176,86 +114,82 @@ class SelfPlayTrainer:
     def update(self, step: int, episode: Episode, seats: Mapping[str, str]) -> StepReport:
         """Train on what was played at a step (from 0), `seats` saying who played each role, and carry out its actions.
 
-        Raises GameError for samples that would train a seat wrongly, TrainingError where memory does not suffice for a
-        single row or a seat's weights are no longer finite.
+        Raises GameError for samples that would train a seat wrongly, LossError where a user's own loss fails,
+        TrainingError where memory does not suffice for a single row or a seat's weights are no longer finite.
         """
         started = time.perf_counter()
         untouched = [StreamUpdate(stream.role, seats[stream.role]) for stream in episode.streams]
         report = StepReport.of(step, episode, untouched)
-        with self.backend.updating():
-            try:
-                self._learn(report)
-            except (NotFinite, Foreign) as found:
-                self._skip(report, found)
-            except BaseException:
-                self._put_back()
-                raise
-        self._undo = None
+        with self.backend.updating(), self.guard.step(report):
+            self._learn(report)
         self._note_seats(report, {})
         report.update_s = time.perf_counter() - started
-        if report.trained and (what := find_nonfinite(self.adapters)) is not None:
-            raise TrainingError(
-                f"the update of step {step + 1} left {what} that is not finite: lower its learning rate"
-            )
         for action in episode.actions:
             self._carry_out(action)
         return report
 
     def _learn(self, report: StepReport) -> None:
         """All updates of a step, each on its part of every stream."""
-        self._suspects = largest_weights(self.adapters)
         try:
             learning = admit(report, self.config, self.adapters, elsewhere=samples_elsewhere(self.backend))
         except NotFinite:
-            self._read([])  # weights that are not finite sample numbers that are not, and are what to name
+            self.guard.read()  # weights that are not finite sample numbers that are not, and are what to name
             raise
-        numbers = [k for k in range(self.config.run.minibatches) if any(x.moves(k) for x in learning)]
-        if len(numbers) > 1:
-            self._undo = Undo(self.optimizer, self.adapters)
+        parts = [k for k in range(self.config.run.minibatches) if any(x.moves(k) for x in learning)]
+        if not parts:
+            self.guard.read()
+            return
+        if len(parts) > 1:
+            self.guard.remember()
             what = f"reading before the updates of step {report.step + 1}"
             with failing_together(self._ranks, what, NotFinite):
-                self._fitting(partial(self._read_before, learning, numbers[1:]))
-        if not numbers:
-            self._read([])
-        seats = {x.update.seat for x in learning if any(map(x.moves, numbers))}
+                self.guard.fitting(partial(self._read_before, learning, parts[1:]))
+        seats = {x.update.seat for x in learning if any(map(x.moves, parts))}
         before = {seat: self.adapters.state(seat, wait=False) for seat in seats}
-        if numbers and not self._proved:
-            self._prove(learning, numbers[0])
-        for k in numbers:
-            found = self._gradients(report, learning, k)
-            if k == numbers[0] and self._compares:
-                self._compare(learning, found.rows)
-            self._move(report, found)
+        if not self._proved:
+            self._prove(learning, parts[0])
+        for part in parts:
+            norms, sizes, done = self._gradients(report, learning, part)
+            if part == parts[0] and self._compares:
+                self._compare(learning, [[row for one in stream for row in one.rows] for stream in done])
+            self._move(report, norms, sizes)
         self.check.before |= before
 
     # Gradients, seat by seat
 
-    def _gradients(self, report: StepReport, learning: Sequence[Learning], part: int) -> _Gradients:
+    def _gradients(self, report: StepReport, learning: Sequence[Learning], part: int) -> Gradients:
         """The gradients of a part of every stream: computed again, with a smaller scale, where float16 overflows.
 
         A card is waited for once, when all of them are under way; where several processes share the rows, once more,
         before the gradients are added up. What was computed is then of this process's rows.
         """
-        figures: list[StreamUpdate] = []
+        guard, figures = self.guard, list[StreamUpdate]()
         while True:
-            with nonfinite_in_any(self._ranks, self.adapters, report, self._budget, self.scale, figures):
-                done = self._fitting(lambda: [list(self._backward(x, part)) for x in learning])
-                read_later = [one for stream in done for one in stream]
-                self._take_scale_off()
+            with guard.nonfinite_in_any(report, figures):
+                done = guard.fitting(
+                    lambda: [[self._backward(m) for m in self._microbatches(x, part)] for x in learning]
+                )
+                unread = [one for stream in done for one in stream]
+                for gradients in self._moving().values():
+                    guard.scale.take_off(gradients)
                 if not self._ranks.alone:
-                    self._read(read_later)
-                    read_later = []
+                    guard.read(unread)
+                    unread = []
                     figures[:] = map(_figures, learning, done)
             add_up(self._ranks, self.adapters, {x.update.seat for x in learning if x.moves(part)})
-            norms = self._norms()
-            sizes = self._read(read_later, list(norms.values()))
-            found = _Gradients(norms, dict(zip(norms, sizes, strict=True)), done)
-            if found.odd is None or not self.scale.lower():
+            norms = {seat: gradient_norm(gradients) for seat, gradients in self._moving().items()}
+            sizes = dict(zip(norms, guard.read(unread, list(norms.values())), strict=True))
+            if all(map(math.isfinite, sizes.values())) or not guard.scale.lower():
                 break
-            self._drop_gradients()
+            guard.drop_gradients()
         for x, of_all_rows in zip(learning, figures or map(_figures, learning, done), strict=True):
             x.add(part, of_all_rows)
-        return found
+        return norms, sizes, done
+
+    def _moving(self) -> dict[str, list[Tensor]]:
+        """The gradients of each seat that has one."""
+        found = {g["seat"]: [p.grad for p in g["params"] if p.grad is not None] for g in self.optimizer.param_groups}
+        return {seat: gradients for seat, gradients in found.items() if gradients}
 
     def _prove(self, learning: Sequence[Learning], part: int) -> None:
         """Hold the backend's gradient of the smallest microbatch to that of plain torch. Raises TrainingError.
@@ -264,66 +198,19 @@ class SelfPlayTrainer:
         step, where the rows' terms cancel out and rounding alone is left.
         """
         micro = min((micro for x in learning for micro in self._microbatches(x, part)), key=lambda one: one.tokens)
-        scale, self.scale, self._proved = self.scale, LossScale(self.scale.needed), True
+        scale, self.guard.scale, self._proved = self.guard.scale, LossScale(self.guard.scale.needed), True
         try:
             with self.check.where_memory_allows():
-                self._learn_from(micro)
-                parameters = self.adapters.parameters(micro.seat)
-                found = {name: torch.zeros_like(p) if p.grad is None else p.grad for name, p in parameters.items()}
+                self._backward(micro)
                 with self.backend.autocast():
                     reference = self._reference_logprobs(micro) if micro.role.beta else None
                 self.adapters.activate(micro.seat)
-                right = plain_gradients(self.backend, micro, reference, self.scale.factor)
-                if first_nonfinite({**found, **right}) is None:
-                    noise = NOISE.get(self.backend.compute_dtype, 1e-3) * self.scale.factor
-                    self._proved = float(gradient_norm(list(right.values()))) > noise
-                    if self._proved:
-                        require_alike(found, right, f"seat {micro.seat}")
-        except RuntimeError as error:
-            if "does not require grad" not in str(error):
-                raise
-            raise TrainingError(
-                f"the log-probabilities of the backend {self.backend.name} carry no gradient: nothing would be "
-                "learned. Use --backend transformers"
-            ) from None
+                self._proved = prove(self.backend, self.loss, micro, reference, self.guard.scale.factor)
         finally:
-            self.scale = scale
-            self.loss.forget()
-            self._drop_gradients()
+            self.guard.scale = scale
+            self.guard.drop_gradients()
 
-    def _take_scale_off(self) -> None:
-        for group in self.optimizer.param_groups:
-            self.scale.take_off(_gradients_of(group))
-
-    def _norms(self) -> dict[str, Tensor]:
-        """The norm of the gradient of each seat that has one."""
-        return {
-            group["seat"]: gradient_norm(moving)
-            for group in self.optimizer.param_groups
-            if (moving := _gradients_of(group))
-        }
-
-    def _read(self, done: Sequence[_Done], others: Sequence[Tensor] = ()) -> list[float]:
-        """Bring to the host what was computed of microbatches, and other scalars.
-
-        Raises NotFinite for the former, and, when first called in a step, for a weight from before it.
-        """
-        computed = [x for one in done for x in one.numbers.values()]
-        values = iter(read([*self._suspects.values(), *computed, *others]))
-        for name in self._suspects:
-            if not all(map(math.isfinite, next(values))):
-                raise NotFinite(f"{name} is not finite")
-        self._suspects = {}
-        for one in done:
-            one.read = {name: next(values) for name in one.numbers}
-            one.require_finite()
-        return [value for (value,) in values]
-
-    def _backward(self, learning: Learning, part: int) -> Iterator[_Done]:
-        for micro in self._microbatches(learning, part):
-            yield self._learn_from(micro)
-
-    def _learn_from(self, micro: MicroBatch) -> _Done:
+    def _backward(self, micro: MicroBatch) -> Done:
         """Forwards and backwards through a microbatch."""
         role = micro.role
         with self.backend.autocast():
@@ -333,21 +220,25 @@ class SelfPlayTrainer:
             with self.backend.autocast():
                 logprobs, entropies = self._logprobs(micro, entropy_gradient=role.entropy != 0.0)
                 loss = self.loss.of(micro, logprobs, entropies, reference)
-            self.scale.of(loss.value, logprobs).backward()
+            if not loss.value.requires_grad:
+                raise TrainingError(
+                    f"the log-probabilities of the backend {self.backend.name} carry no gradient: nothing would be "
+                    "learned. Use --backend transformers"
+                )
+            self.guard.scale.of(loss.value, logprobs).backward()
         found = {"logprobs": logprobs, "reference": reference, "loss": loss.value}
         found |= {"kl": loss.kl, "clipped": loss.clipped}
-        return _Done(micro, self._learner, {name: x.detach() for name, x in found.items() if x is not None})
+        return Done(micro, self.budget.in_flight[1], {name: x.detach() for name, x in found.items() if x is not None})
 
     def _microbatches(self, learning: Learning, part: int) -> Iterator[MicroBatch]:
         """A part of a stream in microbatches, polling before each."""
         stream, seat = learning.stream, learning.update.seat
-        self._learner = f"{stream.role} (seat {seat})"
         self.progress.activity(f"{seat} learns as {stream.role}")
-        tokens, way = self._budget.tokens, self.backend.way()
+        tokens, way = self.budget.tokens, self.backend.way()
         rows, ranks = learning.parts[part], self._ranks
         for micro in microbatches(rows, seat, learning.role, tokens, way, replay=stream.replay, ranks=ranks):
             self._poll()
-            self._budget.rows_in_flight = len(micro.rows)
+            self.budget.in_flight = len(micro.rows), f"{stream.role} (seat {seat})"
             yield micro
 
     def _reference_logprobs(self, micro: MicroBatch) -> Tensor:
@@ -367,12 +258,12 @@ class SelfPlayTrainer:
         """
         for x in learning:
             for k in () if x.stream.replay else numbers:
-                done: list[_Done] = []
+                done: list[Done] = []
                 for micro in self._microbatches(x, k):
                     self.adapters.activate(micro.seat)
                     with self.backend.autocast(), torch.no_grad():
-                        done.append(_Done(micro, self._learner, {"logprobs": self._logprobs(micro)[0]}))
-                self._read(done)
+                        done.append(Done(micro, self.budget.in_flight[1], {"logprobs": self._logprobs(micro)[0]}))
+                self.guard.read(done)
                 x.remember(k, [row for one in done for row in one.rows])
 
     def _compare(self, learning: Sequence[Learning], read: Sequence[list[Read]]) -> None:
@@ -389,22 +280,22 @@ class SelfPlayTrainer:
 
     # One step of the optimizer: a group, a bound and a schedule of its own for every seat
 
-    def _move(self, report: StepReport, found: _Gradients) -> None:
+    def _move(self, report: StepReport, norms: Mapping[str, Tensor], sizes: Mapping[str, float]) -> None:
         """Bound each seat's gradient by itself, move the seats that have one, and tick their schedules.
 
         Raises NotFinite for a gradient whose norm is not.
         """
-        if (odd := found.odd) is not None:
+        if (odd := next((seat for seat, size in sizes.items() if not math.isfinite(size)), None)) is not None:
             roles = " and ".join(update.role for update in report.streams if update.seat == odd)
-            raise NotFinite(f"the gradient of {roles} (seat {odd}) has the norm {found.sizes[odd]}")
+            raise NotFinite(f"the gradient of {roles} (seat {odd}) has the norm {sizes[odd]}")
         for group in self.optimizer.param_groups:
-            if group["seat"] in found.norms:
-                torch.nn.utils.clip_grads_with_norm_(group["params"], group["clip"], found.norms[group["seat"]])
-        self._note_seats(report, found.sizes)
+            if group["seat"] in norms:
+                torch.nn.utils.clip_grads_with_norm_(group["params"], group["clip"], norms[group["seat"]])
+        self._note_seats(report, sizes)
         self.optimizer.step()
-        self.scale.held()
+        self.guard.scale.held()
         self.schedule.step()
-        self._drop_gradients()
+        self.guard.drop_gradients()
 
     def _note_seats(self, report: StepReport, norms: Mapping[str, float]) -> None:
         """Put into the report, for every seat, what its last update was done with, and how many it has seen."""
@@ -423,52 +314,8 @@ class SelfPlayTrainer:
         if action.reset_optimizer:
             reset_optimizer(self.optimizer, self.adapters, action.seat)
 
-    # What goes wrong
 
-    def _skip(self, report: StepReport, found: NotFinite | Foreign) -> None:
-        """Leave a step without an update, because of a number that is not finite or of whose samples it holds."""
-        if isinstance(found, Foreign):
-            report.foreign = str(found)
-        else:
-            report.nonfinite = str(found)
-        report.streams = [update.nothing_moved() for update in report.streams]
-        report.seats.clear()
-        self._put_back()
-
-    def _put_back(self) -> None:
-        """Without a gradient the optimizer moves no seat, and no schedule ticks; earlier updates of the step are
-        undone."""
-        self.loss.forget()
-        self._drop_gradients()
-        if self._undo is not None:
-            self._undo.put_back()
-            self.schedule.apply()
-            self._undo = None
-
-    def _drop_gradients(self) -> None:
-        self.optimizer.zero_grad(set_to_none=True)
-
-    def _fitting(self, work: Callable[[], T]) -> T:
-        """What `work` comes to. Where memory runs out it begins again, in microbatches of half the size, which the rest
-        of the run keeps to."""
-        while True:
-            try:
-                return work()
-            except (MemoryError, RuntimeError) as error:
-                if not is_out_of_memory(error):
-                    raise
-            # Out of the handler: what it held is free now.
-            self.loss.forget()
-            self._drop_gradients()
-            self.backend.release_memory()
-            self._budget.halve(self._learner)
-
-
-def _gradients_of(group: Mapping[str, Any]) -> list[Tensor]:
-    return [p.grad for p in group["params"] if p.grad is not None]
-
-
-def _figures(learning: Learning, done: Sequence[_Done]) -> StreamUpdate:
+def _figures(learning: Learning, done: Sequence[Done]) -> StreamUpdate:
     """What the microbatches of a part of a stream add up to."""
     found = StreamUpdate(learning.stream.role, learning.update.seat)
     for one in done:

@@ -181,5 +181,6 @@ def _apart(stream: Stream, values: Advantages, role: RoleConfig) -> list[tuple[S
             own.append([row[i] for i in places])
         found.append((replace(stream, groups=groups, replay=stream.replay and not wanted), own))
     (paid, earned), (taught, weights) = found
-    plain = role.model_copy(update={"beta": 0.0, "entropy": 0.0})
+    loss = "grpo" if role.own_loss else role.loss
+    plain = role.model_copy(update={"beta": 0.0, "entropy": 0.0, "loss": loss})
     return [(paid, earned, role), (taught, weights, plain)]

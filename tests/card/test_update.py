@@ -15,7 +15,7 @@ from lite_selfplay.models.backends.transformers import TransformersBackend
 from lite_selfplay.models.chat import Chat
 from lite_selfplay.models.logprobs.batch import Way
 from lite_selfplay.testing import as_sampled
-from lite_selfplay.training.optimizer import BACK, LARGEST
+from lite_selfplay.training.guarded import BACK, LARGEST
 from tests.card import counts, pretend
 from tests.gpu import evidence
 from tests.near import near
@@ -181,7 +181,7 @@ def updated(folder: Path, exponent: int | None) -> Any:
     """A trainer after an update in float16 whose factor began as 2 ** exponent, its weights and its report."""
     backend = counts.load(folder, "fp16")
     trainer = counts.trainer(backend, folder)
-    trainer.scale.exponent = exponent
+    trainer.guard.scale.exponent = exponent
     report = trainer.update(0, as_sampled(counts.episode(backend), backend), counts.ROLES)
     return trainer, {seat: backend.adapters.state(seat) for seat in "AB"}, report
 
@@ -189,14 +189,14 @@ def updated(folder: Path, exponent: int | None) -> Any:
 def test_a_step_that_overflows_is_computed_again_and_not_lost(tmp_path: Path, t4: pretend.Card):
     counts.deep_model(tmp_path, 1)
     first, _, _ = updated(tmp_path, None)
-    assert 0 < first.scale.exponent < LARGEST
+    assert 0 < first.guard.scale.exponent < LARGEST
     trainer, weights, report = updated(tmp_path, 30)
     assert report.nonfinite is None
-    assert trainer.scale.exponent < 30
-    assert (30 - trainer.scale.exponent) % BACK == 0
+    assert trainer.guard.scale.exponent < 30
+    assert (30 - trainer.guard.scale.exponent) % BACK == 0
     assert {seat: found["updates"] for seat, found in report.seats.items()} == {"A": 1, "B": 1}
     # What came before the last attempt left no trace: neither in weights nor in figures.
-    _, plain, other = updated(tmp_path, trainer.scale.exponent)
+    _, plain, other = updated(tmp_path, trainer.guard.scale.exponent)
     assert all(torch.equal(weights[seat][name], plain[seat][name]) for seat in "AB" for name in plain[seat])
     assert [(s.rows, s.tokens, s.loss) for s in report.streams] == [(s.rows, s.tokens, s.loss) for s in other.streams]
 
@@ -215,6 +215,6 @@ def test_a_gradient_that_overflows_at_every_scale_is_not_finite(
     trainer, weights, report = updated(tmp_path, 7)
     assert report.nonfinite == "the gradient of drafter (seat A) has the norm inf"
     assert len(norms) == 2 * 4  # two seats, at 2**7, 2**4, 2 and 1
-    assert trainer.scale.exponent == 0
+    assert trainer.guard.scale.exponent == 0
     before = counts.load(tmp_path, "fp16").adapters
     assert all(torch.equal(x, weights[seat][name]) for seat in "AB" for name, x in before.state(seat).items())

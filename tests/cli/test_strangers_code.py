@@ -24,12 +24,14 @@ from lite_selfplay.tasks import load_task
 class G(DraftChallenge): pass
 def task(seed, held_out): return load_task("letters", held_out=held_out)
 def reward(completions, **rest): return [0.0] * len(completions)
+def loss(logprobs): return logprobs
 """
 KEYS = {
     "game.name": "G",
     "tasks.train": "task",
     "eval.tasks": "task",
     "run.reward": "reward",
+    "roles.drafter.loss": "loss",
     "tasks.validation": "task",
     "cold_start.tasks": "task",
 }
@@ -57,8 +59,11 @@ READING = ("report", "why", "view", "list")
 def names(run: Path, key: str, place: str) -> None:
     """Let a run's configuration name code under a key."""
     config = yaml.safe_load((run / "config.yaml").read_text())
-    section, _, name = key.partition(".")
-    config[section][name] = f"{place}:{KEYS[key]}"
+    *path, name = key.split(".")
+    below = config
+    for part in path:
+        below = below[part]
+    below[name] = f"{place}:{KEYS[key]}"
     (run / "config.yaml").write_text(yaml.safe_dump(config))
 
 
@@ -79,7 +84,7 @@ def here(tmp_path: Path, run: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_no_command_runs_what_a_folder_names(here: Path, call: Callable[..., Any], key: str, command: tuple[str, ...]):
     names(here / "run", key, "/proc/self/cwd/code/evil.py")
     ended = call(*command)
-    calls_none = key == "run.reward" and command[0] in ("eval", "chat", "export")
+    calls_none = key in ("run.reward", "roles.drafter.loss") and command[0] in ("eval", "chat", "export")
     assert ended.code == (0 if command[0] in READING or calls_none else 2)
     assert not (here / "code" / "ran").exists()
     if ended.code == 2:
@@ -89,7 +94,7 @@ def test_no_command_runs_what_a_folder_names(here: Path, call: Callable[..., Any
 
 @pytest.mark.parametrize("place", ["code/evil.py", "~/code/evil.py", "run/eval/evil.py", "{here}/run/linked/evil.py"])
 @pytest.mark.parametrize("command", [COMMANDS[0], COMMANDS[6], COMMANDS[10]], ids=" ".join)
-@pytest.mark.parametrize("key", ["game.name", "run.reward", "tasks.train"])
+@pytest.mark.parametrize("key", ["game.name", "run.reward", "tasks.train", "roles.drafter.loss"])
 def test_nor_by_another_way_to_it(here: Path, call: Callable[..., Any], key: str, command: tuple[str, ...], place: str):
     (here / "run" / "eval").mkdir(exist_ok=True)
     (here / "run" / "eval" / "evil.py").write_text(EVIL)
@@ -105,6 +110,7 @@ def test_nor_by_another_way_to_it(here: Path, call: Callable[..., Any], key: str
         (("arms", "one", "game"), "PLACE:G"),
         (("base", "tasks"), "PLACE:task"),
         (("arms", "one", "set", "run.reward"), "PLACE:reward"),
+        (("arms", "one", "set", "roles.*.loss"), "PLACE:loss"),
         (("evaluations", 0, "tasks"), "letters,PLACE:task"),
         (("cold_start", "game"), "PLACE:G"),
     ],

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from lite_selfplay_cli.streams import Lasting, outlast_readers
+from lite_selfplay_cli.display import Lasting, outlast_readers
 
 
 class Gone(io.StringIO):

@@ -19,18 +19,33 @@ class Scripted(ABC):
         self.calls: list[tuple[str, list[str], int, list[list[int]], Sampling]] = []
 
     def speak(
-        self, seat: str, prompts: Sequence[str], n: int, sampling: Sampling, seeds: Sequence[Sequence[int]]
+        self,
+        seat: str,
+        prompts: Sequence[str],
+        n: int,
+        sampling: Sampling,
+        seeds: Sequence[Sequence[int]],
+        beginnings: Sequence[str] | None = None,
     ) -> list[list[Completion]]:
         assert [len(row) for row in seeds] == [n] * len(prompts)
         self.calls.append((seat, list(prompts), n, [list(row) for row in seeds], sampling))
-        return [[self._say(seat, prompt, k, sampling) for k in range(n)] for prompt in prompts]
+        starts = beginnings or [""] * len(prompts)
+        pairs = list(zip(prompts, starts, strict=True))
+        return [[self._say(seat, prompt, start, k, sampling) for k in range(n)] for prompt, start in pairs]
 
-    def _say(self, seat: str, prompt: str, k: int, sampling: Sampling) -> Completion:
+    def _say(self, seat: str, prompt: str, start: str, k: int, sampling: Sampling) -> Completion:
         unread = len(prompt) > self._longest
-        text = "" if unread else self._script(seat, prompt, k)
+        text = "" if unread else self.reply(seat, prompt, start, k)
         stop: StopReason = "prompt_too_long" if unread else "eos" if len(text) <= sampling.max_tokens else "length"
+        for mark in sampling.stop:
+            if mark in text:
+                text, stop = text.partition(mark)[0] + mark, "string"
         ids = tuple(map(ord, text[: sampling.max_tokens]))
-        return Completion(prompt, text, (), ids, (-1.0,) * len(ids), stop, seat, 0, sampling)
+        return Completion(prompt, text, (), ids, (-1.0,) * len(ids), stop, seat, 0, sampling, start)
+
+    def reply(self, seat: str, prompt: str, start: str, k: int) -> str:
+        """What a seat says after the beginning of a reply."""
+        return self._script(seat, prompt, k)
 
     def verify(self, pairs: Sequence[tuple[Completion, Problem]]) -> list[Verdict]:
         return [self.judge(completion, problem) for completion, problem in pairs]

@@ -107,8 +107,9 @@ def set_clock_back_and_forth() -> None:
 
 def note_phases(page: mmap.mmap) -> None:
     """Let the functions that a phase consists of say when they begin and end."""
+    from lite_selfplay.runs import loop
+    from lite_selfplay.runs.held import Held
     from lite_selfplay.runs.saving import Saver
-    from lite_selfplay.runs.session import Session
     from lite_selfplay.training.trainer import SelfPlayTrainer
     from lite_selfplay_cli import app
 
@@ -117,7 +118,7 @@ def note_phases(page: mmap.mmap) -> None:
         page[0] = phase
         page[16 + phase] = min(255, page[16 + phase] + 1)
 
-    def during(name: str, function: str, afterwards: str = "", owner: type = Session) -> None:
+    def during(name: str, function: str, afterwards: str = "", owner: Any = loop.RunLoop) -> None:
         whole = getattr(owner, function)
 
         @functools.wraps(whole)
@@ -140,14 +141,14 @@ def note_phases(page: mmap.mmap) -> None:
         whole()
 
     app.app = noted_app
-    during("loading", "__init__")
-    during("cold start", "_cold_start")
+    during("loading", "of", owner=Held)
+    during("cold start", "teach", owner=loop)
     during("evaluation", "_measure")
     during("generation", "_step")
     during("update", "update", owner=SelfPlayTrainer)
-    during("lines", "_finish")
+    during("lines", "_write_down")
     during("saving", "save", owner=Saver)
-    during("leaving", "close", afterwards="leaving")
+    during("leaving", "close", afterwards="leaving", owner=Held)
 
 
 def count_operations(page: mmap.mmap, job: dict[str, Any]) -> None:

@@ -12,13 +12,7 @@ import pytest
 
 from lite_selfplay.data import Completion, Sampling
 from lite_selfplay.errors import RunFolderError
-from lite_selfplay.games.collections import (
-    EXAMPLE,
-    CollectedRow,
-    Collection,
-    as_example,
-    write_collection,
-)
+from lite_selfplay.games.collections import EXAMPLE, CollectedRow, Collection, write_collection
 
 
 def row(number: int = 1, kind: str = "right", reward: float = 1.0, tokens: int = 3) -> CollectedRow:
@@ -37,7 +31,8 @@ def row(number: int = 1, kind: str = "right", reward: float = 1.0, tokens: int =
     return CollectedRow(f"step-{number}", "critic", kind, completion, reward, 0.25 * number, 1)
 
 
-ROWS = [row(1), row(2, "wrong", -1.0), as_example(row(3), 0.15), row(4, tokens=1)]
+EXAMPLE_ROW = replace(row(3), kind=EXAMPLE, completion=replace(row(3).completion, logprobs=()), reward=None)
+ROWS = [row(1), row(2, "wrong", -1.0), EXAMPLE_ROW, row(4, tokens=1)]
 
 
 def test_rows_come_back_as_they_were(tmp_path: Path):
@@ -47,14 +42,7 @@ def test_rows_come_back_as_they_were(tmp_path: Path):
     assert list(collection) == ROWS
     assert collection.rows([3, 0, 0]) == [ROWS[3], ROWS[0], ROWS[0]]
     assert len(collection) == 4
-    assert collection.kinds == {"right": 2, "wrong": 1, EXAMPLE: 1}
     assert [p.name for p in path.parent.iterdir()] == ["critic.jsonl"]
-
-
-def test_an_example_has_no_ratio():
-    example = as_example(row(), 0.15)
-    assert (example.kind, example.reward, example.advantage, example.completion.logprobs) == (EXAMPLE, None, 0.15, ())
-    assert example.completion.token_ids == row().completion.token_ids
 
 
 def test_an_empty_collection(tmp_path: Path):

@@ -4,8 +4,7 @@ import pytest
 
 from lite_selfplay.data import Problem
 from lite_selfplay.games import make_game
-from lite_selfplay.games.agon.attempts import worked_attempt
-from lite_selfplay.games.agon.recap import summarise
+from lite_selfplay.games.agon.recap import summarise, worked_attempt
 from lite_selfplay.games.worked_examples import solution_of, worked_example
 from lite_selfplay.tasks.slips import with_a_slip
 from lite_selfplay.verify.format import split_reasoning, well_formed

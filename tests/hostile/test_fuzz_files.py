@@ -23,8 +23,8 @@ from lite_selfplay.runs.checkpoints import (
     OPTIMIZER,
     STATE,
     Checkpoint,
-    check_checkpoint,
     check_identity,
+    load_checkpoint,
     newest_whole,
     save_checkpoint,
 )
@@ -171,7 +171,7 @@ def test_checkpoints(inputs: int, saved: Path, adapters: Adapters) -> None:
             if newest_whole(saved.parent) is None:
                 raise RunFolderError("no checkpoint")
             check_identity(Checkpoint(saved, 2), {"base": "tiny:1", "game": "agon"}, "x")
-            check_checkpoint(Checkpoint(saved, 2), adapters)
+            load_checkpoint(Checkpoint(saved, 2), adapters)
         finally:
             for again in (name, MANIFEST):
                 (saved / again).write_bytes(files[again])

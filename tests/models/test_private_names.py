@@ -65,7 +65,7 @@ def test_every_private_name_of_another_library_is_in_the_list():
 def test_every_setting_of_trls_trainer_is_in_the_list():
     (path,) = (path for path in SOURCES if path.name == "trl.py")
     calls = [node for node in ast.walk(TREES[path]) if isinstance(node, ast.Call)]
-    (told,) = (call for call in calls if isinstance(call.func, ast.Attribute) and call.func.attr == "_tell")
+    (told,) = (call for call in calls if isinstance(call.func, ast.Attribute) and call.func.attr == "update")
     of_a_trainer = {name for private in PRIVATE if private.owner == "trl:GRPOTrainer" for name in private.names}
     documented = {"current_gradient_accumulation_steps"}  # transformers' Trainer sets it in its own loop alone
     assert {keyword.arg for keyword in told.keywords} - documented <= of_a_trainer

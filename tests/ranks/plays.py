@@ -41,8 +41,8 @@ def anything_goes(rank: int, put: Callable[[Any, str, Any], None] = setattr) -> 
 def nan(rank: int, where: int, step: int) -> None:
     """A loss that is not finite in one process, at one step."""
 
+    from lite_selfplay.training.losses import Loss
     from lite_selfplay.training.trainer import SelfPlayTrainer
-    from lite_selfplay.training.trl import Loss
 
     whole = SelfPlayTrainer.update
 
@@ -102,7 +102,7 @@ def other_package(rank: int, where: int) -> None:
 
 def ends(rank: int, where: int, how: str, name: str, times: int) -> None:
     """One process gets a signal as a function begins or ends for the so-manieth time: `update`, `before save`, ..."""
-    from lite_selfplay.runs import session
+    from lite_selfplay.runs import loop
     from lite_selfplay.runs.saving import Saver
     from lite_selfplay.training import ranks, rollout
     from lite_selfplay.training.trainer import SelfPlayTrainer
@@ -113,7 +113,7 @@ def ends(rank: int, where: int, how: str, name: str, times: int) -> None:
         "ask": (rollout.LiveTable, "speak"),
         "update": (SelfPlayTrainer, "update"),
         "move": (SelfPlayTrainer, "_move"),
-        "lines": (session.Session, "_finish"),
+        "lines": (loop.RunLoop, "_write_down"),
         "save": (Saver, "save"),
     }[name.partition(" ")[2] or name]
     whole, done = getattr(owner, function), 0
@@ -134,11 +134,11 @@ def ends(rank: int, where: int, how: str, name: str, times: int) -> None:
 
 def other_device(rank: int, where: int) -> None:
     """Another card in one process."""
-    from lite_selfplay.runs.session import Session
+    from lite_selfplay.runs.held import Held
 
-    whole = Session.facts
+    whole = Held.facts
     if rank == where:
-        Session.facts = lambda self: {**whole(self), "device": "another card"}
+        Held.facts = lambda self: {**whole(self), "device": "another card"}
 
 
 def other_argument(rank: int, where: int, argument: str) -> None:
@@ -155,9 +155,9 @@ def slow_clock(rank: int, where: int) -> None:
 
     if rank == where:
         frozen = time.monotonic()
-        from lite_selfplay.runs import api, session
+        from lite_selfplay.runs import build, loop
 
-        for module in (api, session):
+        for module in (build, loop):
             module.time = type(
                 "Still", (), {"monotonic": staticmethod(lambda: frozen), "perf_counter": time.perf_counter}
             )

@@ -19,8 +19,10 @@ SETTINGS = (
     *("--set", "seats.*.lr=0.0001", "--set", "seats.*.schedule=constant", "--set", "seats.*.warmup=0"),
     *("--max-completion-tokens", 10, "--problems-per-step", 2, "--group-size", 4),
 )
+OWN_LOSS = Path(__file__).parents[2] / "examples" / "own_loss.py"
 GAMES: dict[str, tuple[object, ...]] = {
     "agon": ("agon", "--set", "seats.*.lr=0.0005"),
+    "own-loss": ("agon", "--set", "seats.*.lr=0.0005", "--set", f"roles.*.loss={OWN_LOSS}:cispo"),
     "grpo": ("grpo",),
     "sqlm": ("sqlm", "--set", "game.seats=two", "--set", "game.proposer_every=1"),
     "pasodoble": ("pasodoble", "--set", "game.reward=random", "--set", "game.tau_sim=1.0"),

@@ -1,6 +1,5 @@
 """Whole runs of the random model, from a configuration to a folder."""
 
-import contextlib
 import json
 import shutil
 from collections.abc import Iterator, Sequence
@@ -17,13 +16,10 @@ from lite_selfplay import Run, RunConfig, load_run, resume, train
 from lite_selfplay.data import Problem
 from lite_selfplay.errors import ConfigError, RewardError, RunFolderError
 from lite_selfplay.models.sources import resolve
-from lite_selfplay.runs.api import free_folder
-from lite_selfplay.runs.folder import RunFolder
-from lite_selfplay.runs.plan import plan
-from lite_selfplay.runs.session import Session
+from lite_selfplay.runs.build import free_folder
 from lite_selfplay.training.progress import Progress
 from lite_selfplay.training.rollout import LiveTable
-from tests.made_runs import same, seat_weights
+from tests.made_runs import loop_of, same, seat_weights
 
 SMALL = {"game": "agon", "model": "tiny", "tasks": "letters", "group_size": 4, "problems_per_step": 2, "steps": 4}
 
@@ -75,8 +71,8 @@ def test_a_run_shows_itself_in_a_notebook(trained: Run):
 
 
 def test_both_seats_moved_and_their_adapters_load_in_plain_peft(trained: Run):
-    with session_of(trained.config, trained.path) as session:
-        start = {seat: session.adapters.state(seat) for seat in "AB"}
+    with loop_of(trained.config, trained.path) as loop:
+        start = {seat: loop.held.loaded.adapters.state(seat) for seat in "AB"}
     for seat in "AB":
         assert not same(seat_weights(trained.path, seat), start[seat])
         base = AutoModelForCausalLM.from_pretrained(resolve("tiny").path)
@@ -180,17 +176,11 @@ def broken(completions: list[str]) -> list[float]:
     return [1.0]
 
 
-def session_of(settings: RunConfig, path: Path) -> contextlib.closing[Session]:
-    """A run's parts in memory, before its first step."""
-    parts = plan(settings), resolve("tiny"), RunFolder(path)
-    return contextlib.closing(Session(*parts))
-
-
 @pytest.fixture
 def table(tmp_path: Path) -> Iterator[LiveTable]:
-    with session_of(config(tmp_path / "run", roles={"*": {"temperature": 0.7}}), tmp_path) as session:
-        session.table.open(0, {"drafter": "A", "challenger": "B"})
-        yield session.table
+    with loop_of(config(tmp_path / "run", roles={"*": {"temperature": 0.7}}), tmp_path) as loop:
+        loop.table.open(0, {"drafter": "A", "challenger": "B"})
+        yield loop.table
 
 
 def test_sampling_log_probabilities_are_those_the_trainer_computes(table: LiveTable):
@@ -253,12 +243,10 @@ def test_progress_shows_what_is_done_between_tokens(tmp_path: Path):
     def steps_of(most: int | None, **changes: Any) -> None:
         told.clear()
         settings = config(tmp_path / "run", **changes)
-        with contextlib.closing(
-            Session(plan(settings), resolve("tiny"), RunFolder(tmp_path), progress=Ear())
-        ) as session:
-            session.table.open(0, {"drafter": "A", "challenger": "B"})
-            said = session.table.ask("drafter", ["Say something.", "And you?"], n=2)
-            session.table.verify([(said[0][0], Problem("p", "?", "1"))])
+        with loop_of(settings, tmp_path, progress=Ear()) as loop:
+            loop.table.open(0, {"drafter": "A", "challenger": "B"})
+            said = loop.table.ask("drafter", ["Say something.", "And you?"], n=2)
+            loop.table.verify([(said[0][0], Problem("p", "?", "1"))])
         first, *steps, last = told
         assert (first, last) == ("A speaks as drafter", "answers are checked")
         assert steps == [(done, most) for done in range(len(steps))]

@@ -8,7 +8,7 @@ import pytest
 
 from lite_selfplay import Run, RunConfig, resume, train
 from lite_selfplay.errors import RunFolderError
-from lite_selfplay.runs import session
+from lite_selfplay.runs import loop
 from lite_selfplay.runs.checkpoints import BEST, best_evaluation, read_best, write_best
 from tests.made_runs import saved_steps
 
@@ -60,7 +60,7 @@ def test_it_is_written_down_and_read_with_distrust(tmp_path: Path):
 def rates(monkeypatch: pytest.MonkeyPatch) -> dict[int, float]:
     """What an evaluation finds after so many steps."""
     found: dict[int, float] = {}
-    whole = session.measure
+    whole = loop.measure
 
     class Told:
         def __init__(self, evaluation: Any, rate: float | None):
@@ -73,7 +73,7 @@ def rates(monkeypatch: pytest.MonkeyPatch) -> dict[int, float]:
     def told(*arguments: Any, about: dict[str, Any], **options: Any) -> Any:
         return Told(whole(*arguments, about=about, **options), found.get(about["step"]))
 
-    monkeypatch.setattr(session, "measure", told)
+    monkeypatch.setattr(loop, "measure", told)
     return found
 
 

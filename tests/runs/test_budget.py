@@ -10,7 +10,7 @@ import pytest
 
 from lite_selfplay import RunConfig, load_run, resume, train
 from lite_selfplay.errors import RunFolderError
-from lite_selfplay.runs import session
+from lite_selfplay.runs import loop
 from lite_selfplay.runs.budget import Budget, steps_that_fit
 from lite_selfplay.training.optimizer import learning_rate
 from lite_selfplay.training.rollout import LiveTable
@@ -146,7 +146,7 @@ def by_clock(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[int], float
 
     def go(step_s: Callable[[int], float]) -> None:
         clock, open_table = Clock(step_s), LiveTable.open
-        monkeypatch.setattr(session, "Budget", lambda minutes, path, *_: Budget(minutes, path, clock, 0.0))
+        monkeypatch.setattr(loop, "Budget", lambda minutes, path, *_: Budget(minutes, path, clock, 0.0))
 
         def open_and_tick(self: LiveTable, step: int, seats: Any) -> None:
             open_table(self, step, seats)
@@ -218,14 +218,14 @@ def test_fewer_problems_are_evaluated_and_a_resume_evaluates_as_many(
     tmp_path: Path, by_clock: Any, monkeypatch: pytest.MonkeyPatch
 ):
     by_clock(lambda step: 10.0)
-    answers = session.Session._answers
+    answers = loop.RunLoop._answers
 
     def slow(self: Any, spec: Any, problems: Any, name: str, *rest: Any) -> Any:
         if name == "evaluation, timed":
             self._budget._clock.now += 4.0  # 20 problems: 0.2 s each, and 15 s hold 15 in five stages
         return answers(self, spec, problems, name, *rest)
 
-    monkeypatch.setattr(session.Session, "_answers", slow)
+    monkeypatch.setattr(loop.RunLoop, "_answers", slow)
     run = train(config(tmp_path / "run", tasks="arithmetic", eval_tasks="arithmetic", eval_limit=30))
     counts = {name: found["n"] for name, found in run.evaluations().items()}
     assert counts == {"untouched": 20, "before training": 20, "after 5 steps": 20}

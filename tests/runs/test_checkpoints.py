@@ -27,6 +27,7 @@ from lite_selfplay.runs.checkpoints import (
     list_checkpoints,
     load_checkpoint,
     newest_whole,
+    read_state,
     save_checkpoint,
 )
 from lite_selfplay.tasks.files import sha256_of
@@ -65,7 +66,7 @@ class Player:
         return Checkpoint(save_checkpoint(folder, step, **{**values, **changes}), step)
 
     def load(self, checkpoint: Checkpoint) -> dict[str, Any]:
-        optimizer, state = load_checkpoint(checkpoint, self.adapters)
+        optimizer, state = load_checkpoint(checkpoint, self.adapters), read_state(checkpoint)
         load_optimizer_state(self.optimizer, self.adapters, optimizer)
         return state
 
@@ -136,7 +137,7 @@ def test_everything_comes_back_bit_for_bit(player, other, tmp_path):
 
 
 def test_a_run_that_has_no_optimizer_yet(player, other, tmp_path):
-    optimizer, _ = load_checkpoint(player.save(tmp_path, 0, optimizer={}), other.adapters)
+    optimizer = load_checkpoint(player.save(tmp_path, 0, optimizer={}), other.adapters)
     assert optimizer == {}
 
 

@@ -8,7 +8,7 @@ import pytest
 from lite_selfplay import Run, RunConfig, resume, train
 from lite_selfplay.config import preset_about, preset_layer, preset_names
 from lite_selfplay.errors import ConfigError, Interrupted, RunFolderError, UnknownNameError
-from lite_selfplay.runs import session
+from lite_selfplay.runs import loop
 from lite_selfplay.runs.api import cold_start
 from lite_selfplay.runs.plan import evaluation_steps, plan
 from lite_selfplay.runs.state import state_of
@@ -156,17 +156,17 @@ def test_seats_that_do_not_fit_are_refused(taught: Run, tmp_path: Path):
 def test_a_run_stopped_while_it_is_measured_goes_on_as_if_it_had_not(
     measured: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stopped: int
 ):
-    whole = session.measure
+    whole = loop.measure
 
     def stop(*args: Any, about: dict[str, Any], **options: Any) -> Any:
         if about["step"] == stopped:
             raise Interrupted("stopped by SIGINT")
         return whole(*args, about=about, **options)
 
-    monkeypatch.setattr(session, "measure", stop)
+    monkeypatch.setattr(loop, "measure", stop)
     with pytest.raises(Interrupted, match=f"saved before step {stopped + 1}"):
         train(config(tmp_path / "run"))
-    monkeypatch.setattr(session, "measure", whole)
+    monkeypatch.setattr(loop, "measure", whole)
     run = resume(tmp_path / "run")
     assert [row["text"] for row in run.episodes()] == [row["text"] for row in measured.episodes()]
     assert all(same(seat_weights(run.path, seat), seat_weights(measured.path, seat)) for seat in "AB")

@@ -15,14 +15,13 @@ import torch
 from lite_selfplay import Game, Run, RunConfig, resume, train
 from lite_selfplay.config import SeatConfig
 from lite_selfplay.errors import RewardError, SaveFailed, TrainingError
-from lite_selfplay.models.sources import resolve
 from lite_selfplay.runs.folder import RunFolder
-from lite_selfplay.runs.plan import plan
+from lite_selfplay.runs.loop import RunLoop
 from lite_selfplay.runs.report.closing import closing_report
 from lite_selfplay.runs.report.steps import only_finite, progress_line
-from lite_selfplay.runs.session import Session
-from lite_selfplay.training.optimizer import largest, learning_rate
-from tests.made_runs import read_lines, saved_steps
+from lite_selfplay.training.guarded import largest
+from lite_selfplay.training.optimizer import learning_rate
+from tests.made_runs import loop_of, read_lines, saved_steps
 
 
 def config(folder: Path, **changes: Any) -> RunConfig:
@@ -31,11 +30,11 @@ def config(folder: Path, **changes: Any) -> RunConfig:
 
 
 @contextlib.contextmanager
-def session_of(settings: RunConfig, **options: Any) -> Any:
+def run_of(settings: RunConfig, **options: Any) -> Any:
     folder = RunFolder(settings.run.dir or Path())
     folder.create(settings)
-    with contextlib.closing(Session(plan(settings), resolve("tiny"), folder, **options)) as session:
-        yield session
+    with loop_of(settings, folder.path, **options) as loop:
+        yield loop
 
 
 class Ear:
@@ -51,16 +50,16 @@ class Ear:
         return [line for line in self.said if line.startswith("warning: ") and part in line]
 
 
-def spoil(session: Session, steps: set[int]) -> None:
+def spoil(loop: RunLoop, steps: set[int]) -> None:
     """Give the loss of these steps a NaN."""
-    loss = session.trainer.loss
-    loss.of = _spoiled(session, loss.of, steps)  # type: ignore[method-assign]
+    loss = loop.trainer.loss
+    loss.of = _spoiled(loop, loss.of, steps)  # type: ignore[method-assign]
 
 
-def _spoiled(session: Session, loss: Callable[..., Any], steps: set[int]) -> Callable[..., Any]:
+def _spoiled(loop: RunLoop, loss: Callable[..., Any], steps: set[int]) -> Callable[..., Any]:
     def spoiled(*arguments: Any, **options: Any) -> Any:
         found = loss(*arguments, **options)
-        return replace(found, value=found.value * math.nan) if session._done in steps else found
+        return replace(found, value=found.value * math.nan) if loop.done in steps else found
 
     return spoiled
 
@@ -74,9 +73,9 @@ def test_bad_steps_are_skipped_counted_and_named_and_the_run_goes_on(tmp_path: P
     from lite_selfplay.training.progress import as_progress
 
     ear = Ear()
-    with session_of(config(tmp_path / "run", steps=5), reward=uneven, progress=as_progress(ear)) as session:
-        spoil(session, {1, 2})
-        session.run()
+    with run_of(config(tmp_path / "run", steps=5), reward=uneven, progress=as_progress(ear)) as loop:
+        spoil(loop, {1, 2})
+        loop.run()
     rows = read_lines(tmp_path / "run" / "metrics.jsonl")
     assert [row["nonfinite"] for row in rows] == [0, 1, 2, 2, 2]
     assert [row["skipped_steps"] for row in rows] == [0, 1, 2, 2, 2]
@@ -89,18 +88,18 @@ def test_bad_steps_are_skipped_counted_and_named_and_the_run_goes_on(tmp_path: P
     assert ear.warnings("(2 in a row, the run stops at 3)")
     assert any("skipped, the loss of solver" in line for line in ear.said)
     assert "2 of 5 steps met a number that is not finite and moved nothing" in closing_report(
-        Game, session.config, rows, {}, "run"
+        Game, loop.held.config, rows, {}, "run"
     )
 
 
 def test_too_many_in_a_row_stop_the_run_and_the_last_good_state_stays(tmp_path: Path):
     run = tmp_path / "run"
-    with session_of(config(run, steps=9, run={"max_bad_steps": 2}), reward=uneven) as session:
-        spoil(session, set(range(3, 9)))
+    with run_of(config(run, steps=9, run={"max_bad_steps": 2}), reward=uneven) as loop:
+        spoil(loop, set(range(3, 9)))
         with pytest.raises(
             TrainingError, match=r"2 steps in a row .* at step 5 the loss of solver .* is nan"
         ) as caught:
-            session.run()
+            loop.run()
     assert f"{run}/checkpoints/step-2 is whole" in str(caught.value)
     assert f"lite-selfplay train --resume {run}" in str(caught.value)
     assert caught.value.exit_code == 1
@@ -120,16 +119,16 @@ def test_a_learning_rate_out_of_all_bounds_stops_the_run(tmp_path: Path, monkeyp
 
 def test_seats_that_are_not_finite_are_never_saved(tmp_path: Path):
     run = tmp_path / "run"
-    with session_of(config(run)) as session:
-        session._save(0, session._state())
+    with run_of(config(run)) as loop:
+        loop.save()
         before = (run / "adapters/solver/adapter_model.safetensors").read_bytes()
-        parameter = next(iter(session.adapters.parameters("solver").values()))
+        parameter = next(iter(loop.held.loaded.adapters.parameters("solver").values()))
         with torch.no_grad():
             parameter.view(-1)[0] = math.inf
         with pytest.raises(
             TrainingError, match=r"a weight of seat solver is not finite: not saved\. .*step-0 is whole"
         ):
-            session._save(1, session._state())
+            loop.save()
     assert saved_steps(run) == [0]
     assert (run / "adapters/solver/adapter_model.safetensors").read_bytes() == before
 
@@ -234,8 +233,8 @@ def test_saves_by_time_as_well_as_by_step(tmp_path: Path):
 
     def steps_saved(name: str, **run: Any) -> list[int]:
         settings = config(tmp_path / name, steps=6, save_every=5, run={"keep_checkpoints": 9, **run})
-        with session_of(settings, reward=reward, clock=lambda: now[0]) as session:
-            session.run()
+        with run_of(settings, reward=reward, clock=lambda: now[0]) as loop:
+            loop.run()
         return saved_steps(tmp_path / name)
 
     assert steps_saved("default") == [0, 3, 5, 6]  # after twelve minutes; at step 5, from which it counts anew

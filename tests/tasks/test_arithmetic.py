@@ -12,7 +12,8 @@ from lite_selfplay.errors import TaskError
 from lite_selfplay.games.agon.recap import summarise
 from lite_selfplay.games.worked_examples import worked_example
 from lite_selfplay.tasks import content_key, load_task
-from lite_selfplay.tasks.arithmetic import SIZE, _content, _solve, _written
+from lite_selfplay.tasks.arithmetic import _content, _solve, _written
+from lite_selfplay.tasks.procedural import SIZE
 
 OPS = ["+", "-", "*", "+-", "+*", "-*", "+-*"]
 STEP = re.compile(r"(\d+) ([-+*]) (\d+) = (\d+)\.")

@@ -1,4 +1,3 @@
-import contextlib
 import dataclasses
 import tempfile
 from collections.abc import Callable
@@ -14,22 +13,19 @@ from lite_selfplay.data import Example, Problem
 from lite_selfplay.errors import Interrupted, TrainingError
 from lite_selfplay.games import make_game
 from lite_selfplay.models.chat import Chat
-from lite_selfplay.models.sources import resolve
 from lite_selfplay.models.sources.tiny import build_tiny
 from lite_selfplay.runs.folder import RunFolder
-from lite_selfplay.runs.plan import plan
-from lite_selfplay.runs.session import Session
 from lite_selfplay.tasks import Source, Task, load_task
 from lite_selfplay.testing import ScriptedTable
 from lite_selfplay.training.cold_start import cold_start, lr_share, playing_config, within_limits
 from lite_selfplay.training.examples import ExamplePool, PooledExample, gather
+from lite_selfplay.training.guarded import LossScale
 from lite_selfplay.training.loaded import Loaded
-from lite_selfplay.training.optimizer import LossScale
 from lite_selfplay.training.rollout import LiveTable
 from lite_selfplay.training.trainer import SelfPlayTrainer
 from lite_selfplay.training.trl import make_loss
 from lite_selfplay.verify import Verifier
-from tests.made_runs import Ear, read_lines, same, seat_weights
+from tests.made_runs import Ear, loop_of, read_lines, same, seat_weights
 from tests.near import near
 
 SEATS = {"A": SeatConfig(rank=4), "B": SeatConfig(rank=4, init="gaussian")}
@@ -209,7 +205,7 @@ def test_a_loss_scale_changes_nothing(
 ):
     ends = []
     for needed in (False, True):  # in float16 gradients are scaled up; in float32 that must leave no trace
-        monkeypatch.setattr("lite_selfplay.training.trainer.loss_scale", lambda backend, on=needed: LossScale(on))
+        monkeypatch.setattr("lite_selfplay.training.guarded.LossScale", lambda _, on=needed: LossScale(on))
         backend = make_backend(seats={"solver": SeatConfig(rank=4)})
         run(backend, tiny_path, "grpo", steps=4, examples_per_step=2, lr=1e-2)
         ends.append(weights(backend))
@@ -260,7 +256,7 @@ def test_a_gradient_that_is_not_finite_moves_nothing(make_backend, tiny_path, mo
     assert all(torch.equal(before[name], p) for name, p in weights(backend).items())
 
 
-# What the session hands in
+# What a run hands in
 
 
 def test_limits_count_the_end_of_sequence_token(tiny_path: Path):
@@ -368,10 +364,11 @@ def test_a_cold_start_that_was_stopped_begins_again(tmp_path: Path):
         if next(polls, "stop") == "stop":
             raise Interrupted("stopped by a test")
 
-    parts = plan(whole.config), resolve("tiny"), stopped
-    session = Session(*parts, poll=poll)
-    with contextlib.closing(session), pytest.raises(Interrupted, match="saved before step 1"):
-        session.run()
+    with (
+        loop_of(whole.config, stopped.path, poll=poll) as loop,
+        pytest.raises(Interrupted, match="saved before step 1"),
+    ):
+        loop.run()
     again = resume(stopped.path)
     assert (again.path / "cold_start.jsonl").read_bytes() == (whole.path / "cold_start.jsonl").read_bytes()
     for seat in "AB":

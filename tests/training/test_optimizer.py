@@ -131,11 +131,11 @@ def test_weight_decay_by_hand(seats):
 def test_only_a_seat_with_a_gradient_moves_and_ticks(seats):
     optimizer = torch.optim.SGD(seat_groups(seats, CONFIGS), lr=99.0)
     schedule = SeatSchedule(optimizer, seats, CONFIGS, totals={"A": 4, "B": 4})
-    assert schedule.get_last_lr() == [4.0, 0.5]
+    assert [group["lr"] for group in schedule.optimizer.param_groups] == [4.0, 0.5]
 
     update(optimizer, schedule, seats, "A")
     assert seats.updates == {"A": 1, "B": 0}
-    assert schedule.get_last_lr() == [3.0, 0.5]
+    assert [group["lr"] for group in schedule.optimizer.param_groups] == [3.0, 0.5]
     # By SGD at rate 4 along a gradient of one.
     assert seats.parameters("A")["w"].tolist() == [-3.0, -2.0]
     assert seats.parameters("B")["w"].tolist() == [1.0, 2.0]
@@ -146,7 +146,7 @@ def test_only_a_seat_with_a_gradient_moves_and_ticks(seats):
 
     update(optimizer, schedule, seats, "A", "B")
     assert seats.updates == {"A": 2, "B": 2}
-    assert schedule.get_last_lr() == [2.0, 0.5]
+    assert [group["lr"] for group in schedule.optimizer.param_groups] == [2.0, 0.5]
     assert seats.parameters("A")["w"].tolist() == [-6.0, -5.0]
 
 

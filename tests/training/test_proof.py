@@ -101,14 +101,14 @@ def test_one_that_loses_the_way_back_is_refused(
 def test_float16_keeps_small_gradients_on_a_cpu(make_backend: Callable[..., Any], tiny_path: Path, tmp_path: Path):
     """A loss whose slopes are 1e-5: nothing of it is rounded to 0, and it points where float32 does."""
     from lite_selfplay.models.logprobs.batch import Batch
-    from lite_selfplay.training.optimizer import loss_scale
+    from lite_selfplay.training.guarded import LossScale
 
     rows = [(one.prompt_ids, one.token_ids) for one in (completion("A", index) for index in range(6))]
     sides = []
     for precision in ("fp16", "fp32"):
         backend = make_backend(precision)
         backend.adapters.activate("A")
-        scale = loss_scale(backend)
+        scale = LossScale(precision == "fp16")
         with backend.adapters.cast_together(backend.compute_dtype):
             logprobs, _ = backend.token_logprobs(Batch.of(rows, backend.way()))
             scale.of((1e-5 * logprobs).sum(), logprobs).backward()

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from lite_selfplay.training.optimizer import BACK, GROWS_AFTER, LARGEST, LossScale
+from lite_selfplay.training.guarded import BACK, GROWS_AFTER, LARGEST, LossScale
 
 
 def started(slope: float) -> LossScale:

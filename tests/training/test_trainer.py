@@ -21,9 +21,10 @@ from lite_selfplay.models.chat import Chat
 from lite_selfplay.models.generation.sampling import GenerationRequest
 from lite_selfplay.runs.report.steps import stream_metrics
 from lite_selfplay.testing import as_sampled
+from lite_selfplay.training.losses import Loss
 from lite_selfplay.training.optimizer import optimizer_state
 from lite_selfplay.training.trainer import SelfPlayTrainer, reference_name
-from lite_selfplay.training.trl import Loss, make_loss
+from lite_selfplay.training.trl import make_loss
 from lite_selfplay.training.updates import StepReport
 
 FREE = {"rank": 4, "alpha": 8, "init": "gaussian", "init_std": 0.1, "clip": 1e9, "lr": 1e-2}
@@ -91,12 +92,12 @@ class Harness:
         trainer = SelfPlayTrainer(backend=self.backend, loss=loss, config=config)
         move = trainer._move
 
-        def capture(report: StepReport, found: Any) -> None:
+        def capture(report: StepReport, *norms: Any) -> None:
             self.starts.append(states(self.backend))
             self.gradients = self._gradients()
             if self.on_update is not None:
                 self.on_update()
-            move(report, found)
+            move(report, *norms)
 
         def applied(*_: Any) -> None:
             found = {seat: list(gradients.values()) for seat, gradients in self._gradients().items()}
@@ -623,7 +624,7 @@ def test_an_update_that_leaves_weights_not_finite_ends_the_run(
     harness: Callable[..., Harness], monkeypatch: pytest.MonkeyPatch
 ):
     run = harness({})
-    monkeypatch.setattr("lite_selfplay.training.trainer.find_nonfinite", lambda adapters: "a weight of seat A")
+    monkeypatch.setattr("lite_selfplay.training.guarded.find_nonfinite", lambda adapters: "a weight of seat A")
     with pytest.raises(TrainingError, match=r"the update of step 1 left a weight of seat A that is not finite"):
         run.step(episode())
     assert not run.reports

@@ -9,8 +9,9 @@ from torch import Tensor
 from lite_selfplay.config import RoleConfig
 from lite_selfplay.data import Completion, Sampling
 from lite_selfplay.models.logprobs.batch import Way
+from lite_selfplay.training.losses import old_logprobs
 from lite_selfplay.training.microbatches import Row, microbatches
-from lite_selfplay.training.trl import _TRL_NAMES, old_logprobs, row_advantages
+from lite_selfplay.training.trl import _TRL_NAMES
 
 # Two rows, the second of one token and one of padding. Log-ratios 0.1 and 0.2; -0.4.
 MASK = torch.tensor([[1, 1], [1, 0]])
@@ -88,5 +89,5 @@ def test_advantages_by_hand(loss, wanted):
 
     rows = [row(3, 3.0), row(2, -1.5), row(1, 0.0), row(1, 0.0)]
     (micro,) = microbatches(rows, "A", RoleConfig(loss=loss), token_budget=1000, way=Way.WHOLE)
-    found = dict(zip([r.tokens for r in micro.rows], row_advantages(micro), strict=True))
+    found = dict(zip([r.tokens for r in micro.rows], micro.scaled([r.advantage for r in micro.rows]), strict=True))
     assert [found[3], found[2]] == wanted

@@ -40,7 +40,7 @@ import torch
 from peft import get_peft_model
 from safetensors.torch import save_file
 
-import lite_selfplay.runs.session
+import lite_selfplay.training.loaded
 from lite_selfplay import RunConfig, train
 from lite_selfplay.config import ModelSection, SeatConfig
 from lite_selfplay.data import Completion, Episode, Group, Sample, Sampling, Stream
@@ -187,7 +187,7 @@ def facts(path: Path) -> dict[str, Any]:
     return {
         "parent": parent.__name__,
         "parents": [kind.__name__ for kind in parents],
-        "scaler": trainer.scale.needed,
+        "scaler": trainer.guard.scale.needed,
         "compute_loss": digest(parent.compute_loss),
         "_compute_loss": digest(parent._compute_loss),
         "adapters": sorted(backend.adapters.model.peft_config),
@@ -245,7 +245,7 @@ def mislead(how: str) -> None:
 
 
 def main() -> None:
-    lite_selfplay.runs.session.choose_backend = lambda *arguments, **options: KIND(*arguments, **options)
+    lite_selfplay.training.loaded.choose_backend = lambda *arguments, **options: KIND(*arguments, **options)
     if COMMAND == "evidence":
         evidence()
     elif COMMAND == "resume":

@@ -22,12 +22,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Literal
 
 from lite_selfplay.data import Completion, Episode, EvalSpec, Example, Group, Problem, Sample, Stream, Verdict
-from lite_selfplay.games.agon.attempts import worked_attempt
-from lite_selfplay.games.agon.recap import summarise, with_program
+from lite_selfplay.games.agon.recap import summarise, with_program, worked_attempt
 from lite_selfplay.games.base import Game, GameOptions
 from lite_selfplay.games.baselines.grpo import earned, judged, solo_reward
 from lite_selfplay.games.presentation import Figure, Pairing
-from lite_selfplay.games.prompts import PROGRAM, asked, asked_after
+from lite_selfplay.games.prompts import PROGRAM, asked, asked_after, fill
 from lite_selfplay.games.table import Reader, Table
 from lite_selfplay.games.worked_examples import worked_example
 
@@ -103,7 +102,7 @@ class DraftChallenge(Game):
 
     roles = ("drafter", "challenger")
     about = "Agon: one seat drafts, a rival reads the draft and must out-solve it; roles rotate"
-    Options = DraftChallengeOptions
+    Options: ClassVar[type[GameOptions]] = DraftChallengeOptions
     recipe: ClassVar[dict[str, Any]] = {
         "seats": {
             "*": {"lr": 5e-5, "schedule": "linear", "warmup": 0.1, "rank": 16, "alpha": 32},
@@ -128,10 +127,13 @@ class DraftChallenge(Game):
         return EvalSpec("cascade" if self.options.opponent == "per_rollout" else "single", self.trained_seats())
 
     def cold_start(self, role: str, problem: Problem, rng: random.Random, *, thinks: bool) -> Example | None:
-        prompt = asked(problem)
-        if role == "challenger":
-            prompt = challenge_prompt(problem, worked_attempt(problem, rng))
+        drafts = role == self.roles[0]
+        prompt = asked(problem) if drafts else self.asked_with(problem, worked_attempt(problem, rng))
         return worked_example(problem, prompt, thinks=thinks)
+
+    def asked_with(self, problem: Problem, recap: str) -> str:
+        """The prompt in which a draft's recap is read."""
+        return challenge_prompt(problem, recap)
 
     def play(self, step: int, table: Table) -> Episode:
         problems = table.draw("problems", self.problems_per_step)
@@ -142,10 +144,11 @@ class DraftChallenge(Game):
             [recap_of(table, sample.completion, x) for sample in group.samples]
             for x, group in zip(problems, drafted, strict=True)
         ]
+        first, second = self.roles
         shown = self.options.opponent == "per_rollout"
         pairs = [(x, text) for x, row in zip(problems, recaps, strict=True) for text in row]
-        prompts = [challenge_prompt(x, text) if shown else asked(x) for x, text in pairs]
-        answers = [completion for (completion,) in table.ask("challenger", prompts)]
+        prompts = [self.asked_with(x, text) if shown else asked(x) for x, text in pairs]
+        answers = [completion for (completion,) in table.ask(second, prompts)]
 
         verdicts = iter(table.verify([(b, x) for b, (x, _) in zip(answers, pairs, strict=True)]))
         replies = iter(answers)
@@ -155,8 +158,8 @@ class DraftChallenge(Game):
         ]
         return Episode(
             streams=[
-                Stream("drafter", drafted, drop_zero_variance=True),
-                Stream("challenger", challenged, drop_zero_variance=True),
+                Stream(first, drafted, drop_zero_variance=True),
+                Stream(second, challenged, drop_zero_variance=True),
             ],
             log=challenge_log(challenged, recaps),
         )
@@ -227,6 +230,12 @@ def challenge_prompt(problem: Problem, attempt: str) -> str:
     """
     shown = f"{_RIVAL}\n{fenced(attempt)}" if attempt else "No other attempt at this problem is available."
     return asked_after(problem, shown)
+
+
+def own_attempt_prompt(name: str, problem: Problem, attempt: str) -> str:
+    """The prompt of a seat that reads its own attempt; `name` is the prompt's, `self_refine` or `self_cascade`."""
+    own = fill(name, attempt=fenced(attempt)) if attempt else "No attempt of yours at this problem is available."
+    return asked_after(problem, own)
 
 
 def fenced(attempt: str) -> str:

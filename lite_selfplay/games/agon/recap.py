@@ -6,11 +6,18 @@ answer block and what follows it, boxes, and sentences that announce the answer;
 them the value that they arrive at.
 """
 
+import random
 import re
 
+from lite_selfplay.data import Problem
+from lite_selfplay.games.prompts import PROGRAM
+from lite_selfplay.games.worked_examples import program_draft, program_with_a_slip, solution_of
+from lite_selfplay.tasks.slips import with_a_slip
 from lite_selfplay.verify.format import answer_spans, boxed_spans, split_reasoning
 
 WITHHELD = "?"
+WRONG_SHARE, MISSING_SHARE = 0.5, 0.1
+"""Of the drafts in a challenger's examples for cold start."""
 
 _ANSWER_TAG = re.compile(r"</?answer>")
 _DISPLAY = (
@@ -82,3 +89,20 @@ def _without_announcements(text: str, problem: str) -> str:
                 break
             shown += sentence[0]
     return shown
+
+
+def worked_attempt(problem: Problem, rng: random.Random) -> str:
+    """The recap of a draft that is written by rule, for a challenger's example: of a right draft, of one that goes on
+    consistently from one wrong result, or sometimes an empty one.
+
+    In the example the challenger solves the problem itself and never repeats the attempt that it is shown.
+    """
+    solution = solution_of(problem)
+    draw = rng.random()
+    if solution is None or draw < MISSING_SHARE:
+        return ""
+    slip = program_with_a_slip if problem.kind == PROGRAM else with_a_slip
+    shown = slip(solution, rng) if draw < MISSING_SHARE + WRONG_SHARE else solution
+    if problem.kind == PROGRAM:
+        return with_program(program_draft(problem, shown), thinks=False)
+    return summarise(shown, problem.text, thinks=False)

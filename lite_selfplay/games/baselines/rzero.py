@@ -17,7 +17,6 @@ another for as long as the run lasts: the paper's three are 3 * (challenger_step
 """
 
 import math
-import random
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
@@ -42,7 +41,7 @@ from lite_selfplay.games.propose_solve.difficulty import (
 from lite_selfplay.games.propose_solve.game import BREAKDOWNS, WATCHED, YIELD, ProposeSolve
 from lite_selfplay.games.propose_solve.proposals import Proposal, last_boxed, last_tagged, read
 from lite_selfplay.games.table import Table
-from lite_selfplay.games.worked_examples import solution_of, worked_example
+from lite_selfplay.games.worked_examples import solution_of
 
 MALFORMED = -1.0
 
@@ -134,11 +133,10 @@ class RZero(ProposeSolve):
     def _questions(self) -> int:
         return self.problems_per_step * self.group_size
 
-    def cold_start(self, role: str, problem: Problem, rng: random.Random, *, thinks: bool) -> Example | None:
-        """For the challenger the problem and its boxed answer; for the solver the worked solution."""
-        solution = solution_of(problem)
-        if role == "solver" or solution is None:
-            return worked_example(problem, asked(problem), thinks=thinks)
+    def worked_proposal(self, problem: Problem, *, thinks: bool) -> Example | None:
+        """The problem and its boxed answer."""
+        if (solution := solution_of(problem)) is None:
+            return None
         scratch = f"<think>\n{solution}\n</think>\n\n" if thinks else ""
         completion = f"{scratch}<question>{problem.text}</question>\n\\boxed{{{problem.answer}}}"
         return Example(fill("rzero_challenger"), completion)

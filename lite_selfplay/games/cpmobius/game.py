@@ -23,9 +23,11 @@ began with included, whose weights the published code does not keep; after that,
 Where the published code differs from the paper, a switch says `release`.
 """
 
-import random
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from typing import Any, ClassVar
+
+from pydantic import Field
 
 from lite_selfplay.credit import advantages, rewards_of
 from lite_selfplay.data import (
@@ -39,8 +41,9 @@ from lite_selfplay.data import (
     Snapshot,
     Stream,
 )
-from lite_selfplay.games.cpmobius.options import CpMobiusOptions
 from lite_selfplay.games.cpmobius.rewards import (
+    CoachReward,
+    PlayerReward,
     Taught,
     coach_reward,
     player_reward,
@@ -53,6 +56,7 @@ from lite_selfplay.games.propose_solve.difficulty import (
     FATES,
     Bounds,
     Candidate,
+    FilterOptions,
     answered,
     count_fates,
     draw_until,
@@ -63,10 +67,37 @@ from lite_selfplay.games.propose_solve.game import BREAKDOWNS, WATCHED, YIELD, P
 from lite_selfplay.games.propose_solve.proposals import Proposal, read
 from lite_selfplay.games.propose_solve.voting import verdicts_by_vote
 from lite_selfplay.games.table import Table
-from lite_selfplay.games.worked_examples import solution_of, worked_example
+from lite_selfplay.games.worked_examples import solution_of
 from lite_selfplay.verify.format import answer_spans, boxed_spans
 
 BEST = "player-best"
+
+
+class CpMobiusOptions(FilterOptions):
+    """CPMobius's switches.
+
+    `filter` keeps tasks whose majority's share lies in [`low`, `high`]; without it every task with a majority is kept.
+    `max_draws`: how many tasks may be drawn a round, as a multiple of m. `resample` draws the player's answers and the
+    vote afresh for kept tasks (paper) or reuses those of the filter (release). `reward` of the player: 0 and 1 (paper)
+    or -1 and +1 (release). `coach_reward`: the mean of the player's 0/1 rewards times Delta (paper), Delta alone, or
+    Delta times the token-weighted mean of the player's advantages that are not 0 (both release). `freeze_coach`: only
+    the player learns. `validation_samples`: the player's answers to each validation problem, 10 in the release.
+    `rollback`: the player with the best validation score is put back after so many rounds without a new best score,
+    once the score is below the best one; 0 is never (paper), 15 in the release. Rounds count towards it from round
+    `rollback_from` on, the first round being 1.
+    """
+
+    filter: bool = True
+    low: float = Field(0.2, ge=0, le=1)
+    high: float = Field(0.8, ge=0, le=1)
+    max_draws: int = Field(20, ge=1)
+    resample: bool = True
+    reward: PlayerReward = "zero_one"
+    coach_reward: CoachReward = "mean"
+    freeze_coach: bool = False
+    validation_samples: int = Field(1, ge=1)
+    rollback: int = Field(0, ge=0)
+    rollback_from: int = Field(1, ge=1)
 
 
 class CpMobius(ProposeSolve):
@@ -166,10 +197,8 @@ class CpMobius(ProposeSolve):
     def _fresh_answers(self) -> int:
         return self.problems_per_step * self.group_size if self.options.resample else 0
 
-    def cold_start(self, role: str, problem: Problem, rng: random.Random, *, thinks: bool) -> Example | None:
-        """For the coach a problem's text, after its solution where it thinks; for the player the worked solution."""
-        if role == "player":
-            return worked_example(problem, asked(problem), thinks=thinks)
+    def worked_proposal(self, problem: Problem, *, thinks: bool) -> Example | None:
+        """A problem's text, after its solution where the coach thinks."""
         reasoning = f"<think>\n{solution_of(problem) or ''}\n</think>\n\n" if thinks else ""
         return Example(fill("coach"), f"{reasoning}{problem.text}")
 
@@ -299,7 +328,7 @@ class CpMobius(ProposeSolve):
     def state(self) -> dict[str, Any]:
         return {
             **super().state(),
-            "taught": [task.to_json() for task in self._taught],
+            "taught": [*map(asdict, self._taught)],
             "before": self._before,
             "best": self._best,
             "stale": self._stale,

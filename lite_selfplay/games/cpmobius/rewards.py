@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from lite_selfplay.data import Completion, completion_from_json, completion_to_json
+from lite_selfplay.data import Completion, completion_from_json
 
 PlayerReward = Literal["zero_one", "signed"]
 CoachReward = Literal["mean", "delta", "advantage"]
@@ -21,12 +21,9 @@ class Taught:
     share: float
     advantage: float
 
-    def to_json(self) -> dict[str, Any]:
-        completion = completion_to_json(self.completion)
-        return {"name": self.name, "completion": completion, "share": self.share, "advantage": self.advantage}
-
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> "Taught":
+        """What `asdict` gives, read back."""
         return cls(**{**values, "completion": completion_from_json(values["completion"])})
 
 

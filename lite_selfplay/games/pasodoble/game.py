@@ -33,9 +33,8 @@ from typing import Any, ClassVar
 
 from lite_selfplay.data import Completion, Episode, Example, Group, Problem, Sample, Stream, Verdict
 from lite_selfplay.errors import ConfigError
-from lite_selfplay.games.pasodoble.judged import Judged, group_rate, in_vain, openers, refused_texts, well_formed
+from lite_selfplay.games.pasodoble.judged import Judged, in_vain, openers, refused_texts, well_formed
 from lite_selfplay.games.pasodoble.offline import OfflineSchedule, QuestionBuffer
-from lite_selfplay.games.pasodoble.options import PasoDobleOptions
 from lite_selfplay.games.pasodoble.proposals import (
     parse_proposal,
     proposer_prompt,
@@ -43,7 +42,9 @@ from lite_selfplay.games.pasodoble.proposals import (
     worked_proposal,
 )
 from lite_selfplay.games.pasodoble.rewards import (
+    PasoDobleOptions,
     leaks,
+    pass_rate,
     proposer_reward,
     question_diversity,
     why_invalid,
@@ -52,7 +53,6 @@ from lite_selfplay.games.presentation import Figure
 from lite_selfplay.games.propose_solve.game import BREAKDOWNS, WATCHED, YIELD, ProposeSolve
 from lite_selfplay.games.propose_solve.proposals import Proposal, read
 from lite_selfplay.games.table import Table
-from lite_selfplay.games.worked_examples import worked_example
 
 
 class PasoDoble(ProposeSolve):
@@ -112,9 +112,6 @@ class PasoDoble(ProposeSolve):
         self._history: deque[frozenset[int]] = deque(maxlen=chosen.history)
         self._skips = 0
 
-    def seats(self, step: int) -> Mapping[str, str]:
-        return super().seats(step) if self.options.seats == "two" else dict.fromkeys(self.roles, "shared")
-
     def rollouts_per_step(self) -> int:
         """The most completions of a step: every proposal a question."""
         proposing = self.problems_per_step * self.options.proposals * (1 + self.group_size)
@@ -145,9 +142,7 @@ class PasoDoble(ProposeSolve):
             f"{steps} steps are {fewest:.1f} to {most_iterations:.1f} iterations",
         ]
 
-    def cold_start(self, role: str, problem: Problem, rng: random.Random, *, thinks: bool) -> Example | None:
-        if role == "solver":
-            return worked_example(problem, solver_prompt(problem.text), thinks=thinks)
+    def worked_proposal(self, problem: Problem, *, thinks: bool) -> Example | None:
         with_passage, guard = self.options.knowledge == "passages", self.options.leak_guard
         return worked_proposal(problem, knowledge=with_passage, thinks=thinks, guard=guard)
 
@@ -178,7 +173,7 @@ class PasoDoble(ProposeSolve):
         if self.options.mode == "offline":
             for group in valid:
                 assert group.problem is not None
-                self.buffer.add(group.problem, group_rate(group))
+                self.buffer.add(group.problem, pass_rate(group))
             log = {**log, "iteration": self.schedule.iteration, "buffer": len(self.buffer)}
             self.schedule.advance(updated=bool(opening), buffered=len(self.buffer))
         tried = [Stream("proposer", groups), Stream("solver", [each.group for each in judged if each.group])]
@@ -219,7 +214,7 @@ class PasoDoble(ProposeSolve):
             return Judged(proposal, name)
         chosen = self.options
         diversity = question_diversity(tokens, self._history, chosen.tau_sim) if chosen.diversity else None
-        rate = group_rate(group) if group else 0.0  # a question that gives its answer away counts as never solved
+        rate = pass_rate(group) if group else 0.0  # a question that gives its answer away counts as never solved
         bounds = {"min_pass_rate": chosen.min_pass_rate, "min_diversity": chosen.min_diversity}
         reward = proposer_reward(rate, diversity, weight=chosen.diversity_weight, **bounds)
         asked = diversity if chosen.gate != "pass_rate" else None
@@ -287,9 +282,9 @@ class PasoDoble(ProposeSolve):
         """A step of the solver's phase: the next buffered questions, answered afresh."""
         chosen = self.options
         groups = self._solve(table, self.buffer.take(chosen.solver_questions))
-        rates = [(group.problem.id, group_rate(group)) for group in groups if group.problem]
+        rates = [(group.problem.id, pass_rate(group)) for group in groups if group.problem]
         kept = [
-            group for group in groups if not why_invalid(group_rate(group), None, min_pass_rate=chosen.min_pass_rate)
+            group for group in groups if not why_invalid(pass_rate(group), None, min_pass_rate=chosen.min_pass_rate)
         ]
         margins = {"margin": chosen.eviction_margin, "patience": chosen.eviction_patience}
         evicted = self.buffer.evict(rates, **margins) if chosen.eviction else 0

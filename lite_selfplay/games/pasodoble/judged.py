@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from lite_selfplay.credit import has_variance, rewards_of
+from lite_selfplay.credit import has_variance
 from lite_selfplay.data import Group, Stream
 from lite_selfplay.games.pasodoble.rewards import Gate, pass_rate
 from lite_selfplay.games.propose_solve.game import SHOWN_CHARACTERS
@@ -28,7 +28,7 @@ class Judged:
 
     @property
     def rate(self) -> float | None:
-        return group_rate(self.group) if self.group else None
+        return pass_rate(self.group) if self.group else None
 
 
 def openers(judged: Sequence[Judged], groups: Sequence[Group], gate: Gate, *, frozen: bool) -> list[Judged]:
@@ -62,8 +62,3 @@ def refused_texts(judged: Sequence[Judged]) -> dict[str, str]:
     """The beginning of the first proposal of each reason for which none was kept."""
     reasons = [(each.proposal.reason or each.invalid, each.proposal.completion.text) for each in judged]
     return {reason: text[:SHOWN_CHARACTERS] for reason, text in reversed(reasons) if reason}
-
-
-def group_rate(group: Group) -> float:
-    """The pass rate of a question's answers."""
-    return pass_rate(rewards_of(group.samples))

@@ -1,11 +1,20 @@
-"""Prompts: one template file per role, with `$name` for each value to fill in."""
+"""Prompts: one template file per role, with `$name` for each value to fill in, and worked examples before a problem.
 
+The examples are how base models, which follow no instructions, are measured. The papers ask them with four or five and
+print none of them: these are ours, of a few subjects, in the format that the solver's prompt asks for. No benchmark
+holds one of them.
+"""
+
+from dataclasses import replace
 from functools import cache
 from importlib.resources import files
 from string import Template
 
 from lite_selfplay.data import Problem
+from lite_selfplay.verify.choice import KIND as CHOICE
 from lite_selfplay.verify.programs import KIND as PROGRAM
+
+MOST_SHOTS = 5
 
 
 @cache
@@ -34,3 +43,24 @@ def problem_asked(prompt: str) -> str:
     for name in ("solver", "solver_program"):
         prompt = prompt.removesuffix(fill(name, problem=""))
     return prompt.strip()
+
+
+def opening(problem: Problem, shots: int = 0) -> str:
+    """The solver's prompt for a problem, after the first `shots` worked examples of its kind (at most `MOST_SHOTS`)."""
+    prompt = asked(problem)
+    if not shots:
+        return prompt
+    examples = [
+        f"{asked(replace(problem, text=text))}\n\n{worked}"
+        for text, worked in _examples({CHOICE: "choice", PROGRAM: "program"}.get(problem.kind, "math"))
+    ]
+    return "\n\n\n".join([*examples[:shots], prompt])
+
+
+@cache
+def _examples(kind: str) -> tuple[tuple[str, str], ...]:
+    """(problem, worked solution in the output format) of each example; a choice's problem ends with its instruction."""
+    text = files(__package__).joinpath(f"shots_{kind}.txt").read_text(encoding="utf-8")
+    blocks = [block.strip().split("\n\n") for block in text.split("\n===\n")]
+    head = 3 if kind == "choice" else 1
+    return tuple(("\n\n".join(parts[:head]), "\n\n".join(parts[head:])) for parts in blocks)

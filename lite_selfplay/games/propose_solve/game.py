@@ -4,17 +4,19 @@ It counts the steps that brought no question, and watches for signs of collapse.
 after too many of them in a row the game stops and shows the last proposals.
 """
 
+import random
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar
 
 from pydantic import Field
 
-from lite_selfplay.data import EvalSpec
+from lite_selfplay.data import EvalSpec, Example, Problem
 from lite_selfplay.errors import GameError
 from lite_selfplay.games.base import Game, GameOptions
 from lite_selfplay.games.presentation import (
     ANSWERS_TO_LABELS,
+    NOT_JUDGED,
     PROPOSALS,
     Accuracy,
     Figure,
@@ -22,6 +24,7 @@ from lite_selfplay.games.presentation import (
     Transcript,
     as_words,
 )
+from lite_selfplay.games.prompts import asked
 from lite_selfplay.games.propose_solve.collapse import (
     FEWEST_RIGHT,
     MOST_REPEATED,
@@ -29,11 +32,15 @@ from lite_selfplay.games.propose_solve.collapse import (
     collapse_warnings,
     label_is_right,
 )
-from lite_selfplay.games.propose_solve.proposals import Proposal, count_reasons
-from lite_selfplay.games.propose_solve.transcripts import KINDS, kind_of, proposal_verdict, questions_with_answers
+from lite_selfplay.games.propose_solve.proposals import REASONS, Proposal, count_reasons
+from lite_selfplay.games.worked_examples import worked_example
 
 LABEL_WRONG = "label wrong"
 """What is said of an answer whose label is not the question's value, where that can be computed."""
+
+AGREES, DIFFERS = "the answer agrees with the label", "the answer does not agree with the label"
+UNANSWERED, NO_QUESTION = "a question by itself", "no question"
+_REFUSED = frozenset(REASONS) - {""}
 
 FEWEST_VOTES = 0.5
 """Below this share, the label of a typical question is no majority's."""
@@ -127,8 +134,23 @@ class ProposeSolve(Game):
         self.watch = CollapseWatch()
         self._empty_steps = 0
 
+    def seats(self, step: int) -> Mapping[str, str]:
+        """A seat for each role, or one for all where the option `seats` is `shared`."""
+        shared = getattr(self.options, "seats", "two") == "shared"
+        return dict.fromkeys(self.roles, "shared") if shared else super().seats(step)
+
     def evaluation(self) -> EvalSpec:
         return EvalSpec("single", (self.seats(0)[self.solver],))
+
+    def cold_start(self, role: str, problem: Problem, rng: random.Random, *, thinks: bool) -> Example | None:
+        """The solver learns to solve such problems as a task's, the other role to write them; a shared seat both."""
+        if role == self.solver:
+            return worked_example(problem, asked(problem), thinks=thinks)
+        return self.worked_proposal(problem, thinks=thinks)
+
+    def worked_proposal(self, problem: Problem, *, thinks: bool) -> Example | None:
+        """A problem as the proposal that should have led to it; None where it cannot be one."""
+        return None
 
     def warnings(self, log: Mapping[str, Any]) -> list[str]:
         return collapse_warnings(log)
@@ -173,13 +195,32 @@ class ProposeSolve(Game):
 
     @classmethod
     def kinds(cls) -> list[str]:
-        return KINDS
+        return [AGREES, DIFFERS, UNANSWERED, NO_QUESTION, NOT_JUDGED]
 
     @classmethod
     def transcripts(cls, rows: Iterable[Row]) -> list[Transcript]:
-        """Questions, each with an answer that agrees with its label and one that does not."""
-        found = questions_with_answers(list(rows), cls._proposes)
-        return [cls.transcript(each, kind_of(each[-1], cls._proposes)) for each in found]
+        """Proposals, each with at most two answers to it, one that agrees with its label and one that does not, which
+        may come at a later step; those without an answer alone.
+
+        Rows with a proposal and with answers to it name the same question, `Sample.info["question"]`.
+        """
+        rows, proposals = list(rows), dict[str, Row]()
+        for row in rows:
+            if cls._proposes(row) and row.get("question") is not None:
+                proposals.setdefault(row["question"], row)
+        answered = {row.get("question") for row in rows if not cls._proposes(row)}
+        found, seen = list[Transcript](), set[tuple[str | None, bool]]()
+        for row in rows:
+            name, right = row.get("question"), row["correct"]
+            if cls._proposes(row):
+                if name is None or (name not in answered and proposals[name] is row):
+                    kind = NO_QUESTION if _fate(row) in _REFUSED else UNANSWERED
+                    found.append(cls.transcript((row,), kind))
+            elif (name, bool(right)) not in seen:
+                seen.add((name, bool(right)))
+                kind = NOT_JUDGED if right is None else AGREES if right else DIFFERS
+                found.append(cls.transcript((proposals[name], row) if name in proposals else (row,), kind))
+        return found
 
     @classmethod
     def transcript(cls, rows: tuple[Row, ...], kind: str) -> Transcript:
@@ -189,7 +230,13 @@ class ProposeSolve(Game):
 
     @classmethod
     def verdict(cls, row: Row) -> str:
-        return proposal_verdict(row) if cls._proposes(row) else super().verdict(row)
+        """Of a proposal `accepted`, `not accepted (too easy)`, `no question (off format)` or `not judged`."""
+        fate = _fate(row)
+        if not cls._proposes(row):
+            return super().verdict(row)
+        if fate == "kept" or row["correct"]:
+            return PROPOSALS.yes
+        return f"{NO_QUESTION if fate in _REFUSED else PROPOSALS.no} ({as_words(fate)})" if fate else NOT_JUDGED
 
     @classmethod
     def remarks_on(cls, transcript: Transcript) -> list[str]:
@@ -208,3 +255,8 @@ class ProposeSolve(Game):
     def restore(self, state: Mapping[str, Any]) -> None:
         self._empty_steps = state["empty_steps"]
         self.watch.restore(state["seen"])
+
+
+def _fate(row: Row) -> str:
+    """What a game wrote of a proposal: a reason, or that it was kept."""
+    return str(row.get("fate") or row.get("reason") or "")

@@ -1,22 +1,35 @@
 """A case: a step of a right solution, what becomes of it from phase to phase, and what that earns.
 
-Each phase writes the cases anew. Source: "SPC: Evolving Self-Play Critic via Adversarial Games for LLM Reasoning",
-sections 3.2 to 3.4. Ours: how many completions validate a step (4; the paper says N), what a reply is worth that cannot
-be read, and that the first of four critiques decides a game.
+The phases of play in which seats speak take cases and give cases, which the game writes to a file after each. Source:
+"SPC: Evolving Self-Play Critic via Adversarial Games for LLM Reasoning", sections 3.2 to 3.4. Ours: how many
+completions validate a step (4; the paper says N), what a reply is worth that cannot be read, and that the first of four
+critiques decides a game.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+import random
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from lite_selfplay.data import Completion, Problem, completion_from_json, completion_to_json
-from lite_selfplay.games.collections import read_objects, write_objects
-from lite_selfplay.games.spc.replies import Critique, Rewrite, read_critique, read_rewrite
-from lite_selfplay.games.spc.steps import beginning, replaced
+from lite_selfplay.data import Completion, Group, Problem, Sample, Sampling, completion_from_json
+from lite_selfplay.games.collections import read_objects
+from lite_selfplay.games.spc.replies import (
+    Critique,
+    Rewrite,
+    critic_prompt,
+    read_critique,
+    read_rewrite,
+    sneaky_prompt,
+    solver_prompt,
+)
+from lite_selfplay.games.spc.steps import beginning, replaced, split_steps, without_notes
+from lite_selfplay.games.table import Table
+from lite_selfplay.verify.extract import completion_text
+from lite_selfplay.verify.format import split_reasoning
 
-CRITIQUES = 4
-ROLLOUTS = 4
+SNEAKY, CRITIC = "sneaky", "critic"
+
 TRIALS = ("original", "sneaky")
 STABLE = 0.75
 
@@ -75,15 +88,13 @@ class Case:
         found = read_rewrite(self.attack, self.step)
         return replace(found, reason="prompt_too_long") if self.unread else found
 
-    @property
-    def start(self) -> str:
-        """The beginning of a reply that is gone on with after the step as it was."""
-        return beginning(self.steps)
-
-    @property
-    def sneaky_start(self) -> str:
-        """The same after the rewritten step."""
-        assert self.rewrite is not None
+    def start(self, step: str) -> str | None:
+        """The beginning of a reply that is gone on with after the step as it was (`original`) or the rewritten one
+        (`sneaky`); None where that cannot be tried."""
+        if step == "original":
+            return beginning(self.steps)
+        if self.rewrite is None or self.rewrite.reason:
+            return None
         return beginning(replaced(self.steps, len(self.steps) - 1, self.rewrite.step))
 
     @property
@@ -116,18 +127,9 @@ class Case:
             return "undecided"
         return "caught" if decisive.agrees(correct=False) else "fooled"
 
-    def to_json(self) -> dict[str, Any]:
-        return {
-            **vars(self),
-            "problem": asdict(self.problem),
-            **{name: trial and [trial.right, trial.of] for name in TRIALS for trial in [getattr(self, name)]},
-            "attack": None if self.attack is None else completion_to_json(self.attack),
-            **{name: [*map(completion_to_json, getattr(self, name))] for name in ("critiques", "untouched")},
-        }
-
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> "Case":
-        """The case that `to_json` wrote. Raises LookupError, TypeError or ValueError for anything else."""
+        """The case that `asdict` gives. Raises LookupError, TypeError or ValueError for anything else."""
         steps = tuple(values["steps"])
         if not steps or not all(isinstance(text, str) for text in (*steps, values["id"], values["solver"])):
             raise TypeError("steps, id and solver must be texts")
@@ -136,7 +138,7 @@ class Case:
                 **values,
                 "problem": Problem(**values["problem"]),
                 "steps": steps,
-                **{name: None if values[name] is None else Trial(*values[name]) for name in TRIALS},
+                **{name: None if values[name] is None else Trial(**values[name]) for name in TRIALS},
                 "attack": None if values["attack"] is None else completion_from_json(values["attack"]),
                 **{name: tuple(map(completion_from_json, values[name])) for name in ("critiques", "untouched")},
             }
@@ -158,11 +160,96 @@ def critic_reward(critique: Critique, *, correct: bool) -> float:
     return 1.0 if critique.agrees(correct) else -1.0
 
 
-def write_cases(path: Path, cases: Sequence[Case]) -> None:
-    """Write cases, whole or not at all."""
-    write_objects(path, (case.to_json() for case in cases))
-
-
 def read_cases(path: Path) -> list[Case]:
     """Cases as they were written. Raises RunFolderError, with file and line, where they are damaged."""
     return read_objects(path, Case.from_json, "step under attack")
+
+
+# The phases of play
+
+Ask = Callable[[Sequence[str]], list[list[Completion]]]
+"""Asks a seat: `n` completions of each prompt."""
+
+
+def sampled_solutions(
+    table: Table, problems: Sequence[Problem], solvers: Sequence[str], samples: int, name: str
+) -> tuple[list[Case], list[Group]]:
+    """A random step of every right solution that the solvers write, and all solutions, for the record.
+
+    `name` begins the cases' ids.
+    """
+    cases: list[Case] = []
+    groups: list[Group] = []
+    prompts = [solver_prompt(problem.text) for problem in problems]
+    for solver in solvers:
+        rows = table.ask("solver", prompts, n=samples, seat=solver)
+        pairs = [(completion, problem) for problem, row in zip(problems, rows, strict=True) for completion in row]
+        verdicts = table.verify(pairs)
+        for (completion, problem), verdict in zip(pairs, verdicts, strict=True):
+            if verdict.correct and completion.stop != "prompt_too_long":
+                text = split_reasoning(completion_text(completion)).rest
+                cases += _case(f"{name}-{len(cases) + 1}-{problem.id}", problem, text, solver, table.rng)
+        samples_of = [Sample(c, float(v.correct), v, masked=True) for (c, _), v in zip(pairs, verdicts, strict=True)]
+        groups += [Group(samples_of[i * samples : (i + 1) * samples], problem) for i, problem in enumerate(problems)]
+    return cases, groups
+
+
+def written_solutions(table: Table, problems: Sequence[Problem], solver: str, name: str) -> list[Case]:
+    """A random step of every solution that a file brings along; none of one that states another answer than its row."""
+    cases: list[Case] = []
+    texts = [without_notes(str(problem.extra.get("solution") or "")) for problem in problems]
+    read = [Completion("", text, (), (), (), "eos", "", -1, Sampling()) for text in texts]
+    verdicts = table.verify(list(zip(read, problems, strict=True)))
+    for problem, text, completion, verdict in zip(problems, texts, read, verdicts, strict=True):
+        if verdict.correct or table.read_answer(completion) is None:
+            cases += _case(f"{name}-{len(cases) + 1}-{problem.id}", problem, text, solver, table.rng)
+    return cases
+
+
+def _case(name: str, problem: Problem, solution: str, solver: str, rng: random.Random) -> list[Case]:
+    steps = split_steps(solution)
+    return [Case(name, problem, tuple(steps[: rng.randrange(len(steps)) + 1]), solver)] if steps else []
+
+
+def tried(table: Table, cases: Sequence[Case], rollouts: int, step: Literal["original", "sneaky"]) -> list[Case]:
+    """The cases, with how often their solvers end well from the step as it was or, where it can be tried, from the
+    rewritten one."""
+    result = list(cases)
+    starts = {i: start for i, case in enumerate(cases) if (start := case.start(step)) is not None}
+    for solver in dict.fromkeys(cases[i].solver for i in starts):
+        places = [i for i in starts if cases[i].solver == solver]
+        prompts = [solver_prompt(cases[i].problem.text) for i in places]
+        beginnings = [starts[i] for i in places]
+        rows = table.ask("solver", prompts, n=rollouts, beginnings=beginnings, seat=solver)
+        pairs = [(completion, cases[i].problem) for i, row in zip(places, rows, strict=True) for completion in row]
+        right = iter([verdict.correct for verdict in table.verify(pairs)])
+        for i, row in zip(places, rows, strict=True):
+            unread = any(completion.stop == "prompt_too_long" for completion in row)
+            ended_well = sum([next(right) for _ in row])
+            trial = Trial(0 if unread else ended_well, rollouts)
+            found: dict[str, Any] = {"unread": True} if unread and step == "sneaky" else {step: trial}
+            result[i] = replace(cases[i], **found)
+    return result
+
+
+def rewritten(ask: Ask, cases: Sequence[Case]) -> list[Case]:
+    """The cases, each with a sneaky generator's rewrite of its step."""
+    rows = ask([sneaky_prompt(case.problem.text, case.before, case.step) for case in cases]) if cases else []
+    return [replace(case, attack=row[0]) for case, row in zip(cases, rows, strict=True)]
+
+
+def judged(ask: Ask, cases: Sequence[Case]) -> list[Case]:
+    """The cases, with a critic's judgements of the rewrites that mislead."""
+    valid = [i for i, case in enumerate(cases) if case.is_valid]
+    attacked = [(cases[i], rewrite) for i in valid if (rewrite := cases[i].rewrite) is not None]
+    asked = [critic_prompt(case.problem.text, case.before, rewrite.step) for case, rewrite in attacked]
+    found = dict(zip(valid, ask(asked) if asked else [], strict=True))
+    return [replace(case, critiques=tuple(found.get(i, ()))) for i, case in enumerate(cases)]
+
+
+def judged_untouched(ask: Ask, cases: Sequence[Case], rng: random.Random) -> list[Case]:
+    """The cases, with judgements of as many steps as they were, drawn at random, as there are rewrites that mislead."""
+    chosen = sorted(rng.sample(range(len(cases)), sum(case.is_valid for case in cases)))
+    rows = ask([critic_prompt(cases[i].problem.text, cases[i].before, cases[i].step) for i in chosen]) if chosen else []
+    found = dict(zip(chosen, rows, strict=True))
+    return [replace(case, untouched=tuple(found.get(i, ()))) for i, case in enumerate(cases)]

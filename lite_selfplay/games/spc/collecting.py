@@ -12,13 +12,15 @@ from typing import Any
 
 from lite_selfplay.credit import advantages
 from lite_selfplay.data import Completion, Example, Group, Problem, Sample, Stream, Verdict
-from lite_selfplay.games.collections import EXAMPLE, CollectedRow, as_example, kinds_of
-from lite_selfplay.games.spc.cases import Case, Fate, critic_reward, sneaky_reward
+from lite_selfplay.errors import RunFolderError
+from lite_selfplay.games.collections import EXAMPLE, CollectedRow, kinds_of
+from lite_selfplay.games.spc.cases import CRITIC, SNEAKY, Case, Fate, critic_reward, sneaky_reward
 from lite_selfplay.games.spc.replies import read_critique
-from lite_selfplay.games.spc.rounds import CRITIC, SNEAKY
 from lite_selfplay.games.table import Table
+from lite_selfplay.tasks.files import read_object_lines
 
-SFT_WEIGHT = 0.15
+_TRIES = 20
+"""Problems drawn for each example that is to be written."""
 
 WON, CAUGHT, INVALID = "won", "caught", "invalid"
 RIGHT, WRONG = "right", "wrong"
@@ -73,15 +75,22 @@ def with_old_logprobs(table: Table, rows: Sequence[CollectedRow]) -> list[Collec
 
 
 def example_rows(
-    table: Table, role: str, write: Callable[[Problem, random.Random], Example | None], count: int, tries: int
+    table: Table, role: str, write: Callable[[str, Problem, random.Random], Example | None], count: int
 ) -> list[CollectedRow]:
-    """At most `count` examples of a role, written for problems drawn at random; fewer where `tries` do not suffice."""
+    """At most `count` examples of a role: of those that taught it or, where none did, written by rule for problems
+    drawn at random."""
+    file = table.folder.parent / "cold_start.jsonl"
+    lines = read_object_lines(file, RunFolderError) if count and file.is_file() else ()
+    taught = [Example(row["prompt"], row["completion"]) for _, row in lines if row.get("role") == role]
+    again = iter(table.rng.sample(taught, min(count, len(taught))))
+    most, tries = (min(count, len(taught)), count) if taught else (count, _TRIES * count)
     rows: list[CollectedRow] = []
     problems = table.everything("problems")
     for _ in range(tries):
-        if len(rows) == count:
+        if len(rows) == most:
             break
-        example = write(problems[table.rng.randrange(len(problems))], table.rng)
+        problem = problems[table.rng.randrange(len(problems))]
+        example = next(again, None) if taught else write(role, problem, table.rng)
         if example is not None:
             completion = table.completed(example)
             rows.append(CollectedRow(f"example-{len(rows) + 1}", role, EXAMPLE, completion, None))
@@ -123,14 +132,16 @@ def critic_set(rows: Sequence[CollectedRow], rng: random.Random, *, pairing: boo
 
 
 def mixed(
-    rows: Sequence[CollectedRow], examples: Sequence[CollectedRow], rng: random.Random, weight: float = SFT_WEIGHT
+    rows: Sequence[CollectedRow], examples: Sequence[CollectedRow], rng: random.Random, weight: float
 ) -> list[CollectedRow]:
-    """Rows with as many examples, in random order. Examples that are too few come again."""
+    """Rows with as many examples, learned by their likelihood at this weight, in random order. Examples that are too
+    few come again."""
     count = len(rows) if examples and weight else 0
-    walk: list[CollectedRow] = []
-    while len(walk) < count:
-        walk += rng.sample(list(examples), min(len(examples), count - len(walk)))
-    chosen = [*rows, *(as_example(example, weight) for example in walk)]
+    chosen = list(rows)
+    while (left := len(rows) + count - len(chosen)) > 0:
+        for row in rng.sample(list(examples), min(len(examples), left)):
+            said = replace(row.completion, logprobs=())
+            chosen.append(replace(row, kind=EXAMPLE, completion=said, reward=None, advantage=weight))
     return rng.sample(chosen, len(chosen))
 
 

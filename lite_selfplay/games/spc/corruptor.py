@@ -3,8 +3,8 @@
 A calculation is one of GSM8K's calculator notes (`<<48/2=24>>24`), or is written out (`48/2 = 24`); only exact ones are
 used, which are recomputed here in fractions. Two changes:
 
-- `number`: another result, so that the equation is false;
-- `operator`: another operator, and the result it gives.
+- `NUMBER`: another result, so that the equation is false: an arithmetic slip;
+- `OPERATOR`: another operator, and the result it gives: a wrong formula.
 
 Whatever the change, the step's result is not what its calculation, as it was, comes to: the step is wrong beyond doubt
 where the solution was right. All of it is ours.
@@ -12,20 +12,17 @@ where the solution was right. All of it is ours.
 
 import random
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
-from typing import Literal
 
 from lite_selfplay.data import Problem
 from lite_selfplay.games.spc.replies import KINDS
 from lite_selfplay.games.spc.steps import StepPair, split_steps, without_notes
 from lite_selfplay.verify.calculation import calculate
 
-Change = Literal["number", "operator"]
-CHANGES: tuple[Change, ...] = ("number", "operator")
-KIND_OF: Mapping[Change, str] = {"number": KINDS[0], "operator": KINDS[1]}
+NUMBER, OPERATOR = KINDS[:2]
 
 _NUMBER = r"(?:(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?|\.\d+)(?!,?\d|\.\d)"
 _SIGN = r"\s*[-+*x×/÷−–]\s*"
@@ -60,10 +57,10 @@ class Calculation:
 
 @dataclass(frozen=True)
 class Corruption:
-    """A wrong step without notes, what was changed in it, what it says `now`, and the calculation as it was."""
+    """A wrong step without notes, the kind of its error, what it says `now`, and the calculation as it was."""
 
     step: str
-    change: Change
+    kind: str
     now: str
     was: Calculation
 
@@ -123,19 +120,17 @@ def is_exact(step: str) -> bool:
     return True
 
 
-def corrupt(step: str, rng: random.Random, *, changes: Sequence[Change] = CHANGES) -> Corruption | None:
-    """A step with one calculation changed; None where it allows none of the changes."""
+def corrupt(step: str, rng: random.Random, *, kinds: Sequence[str] = (NUMBER, OPERATOR)) -> Corruption | None:
+    """A step with one calculation changed; None where it allows no error of these kinds."""
     found = calculations(step)
-    for change in rng.sample(list(changes), len(changes)):
-        slips = [(was, "", value) for was in found for value in _near(step, was)] if change == "number" else None
-        options = _other_operators(step, found) if slips is None else slips
-        if options:
+    for kind in rng.sample(kinds, len(kinds)):
+        if options := (_other_results if kind == NUMBER else _other_operators)(step, found):
             was, text, value = rng.choice(options)
             result = spelled(value, like=step[slice(*was.result)])
             a, b = was.written if text and was.written else (was.result[0], was.result[0])
             changed = step[:a] + text + step[b : was.result[0]] + result + step[was.result[1] :]
             expression = text.translate(_SIGNS) if text else was.expression
-            return Corruption(without_notes(changed), change, f"{_spaced(expression)} = {result}", was)
+            return Corruption(without_notes(changed), kind, f"{_spaced(expression)} = {result}", was)
     return None
 
 
@@ -160,15 +155,19 @@ def _other_operators(step: str, found: Sequence[Calculation]) -> list[Option]:
     return options
 
 
-def _near(step: str, was: Calculation) -> list[Fraction]:
-    """Wrong results above 0: a little off at the last decimal, or with two neighbouring digits exchanged."""
-    digits = step[slice(*was.result)].replace(",", "")
-    unit = Fraction(1, 10 ** len(digits.partition(".")[2]))
-    values = {was.value + by * unit for by in _SLIPS}
-    for i in range(len(digits) - 1):
-        if "." not in digits[i : i + 2]:
-            values.add(Fraction(digits[:i] + digits[i + 1] + digits[i] + digits[i + 2 :]))
-    return sorted(value for value in values if value > 0 and value != was.value)
+def _other_results(step: str, found: Sequence[Calculation]) -> list[Option]:
+    """Each calculation with wrong results above 0: a little off at the last decimal, or with two neighbouring digits
+    exchanged."""
+    options: list[Option] = []
+    for was in found:
+        digits = step[slice(*was.result)].replace(",", "")
+        unit = Fraction(1, 10 ** len(digits.partition(".")[2]))
+        values = {was.value + by * unit for by in _SLIPS}
+        for i in range(len(digits) - 1):
+            if "." not in digits[i : i + 2]:
+                values.add(Fraction(digits[:i] + digits[i + 1] + digits[i] + digits[i + 2 :]))
+        options += [(was, "", value) for value in sorted(values) if value > 0 and value != was.value]
+    return options
 
 
 def _stands_once(step: str, was: Calculation) -> bool:
@@ -200,8 +199,8 @@ def _spaced(expression: str) -> str:
     return re.sub(r"\s*([+*/]|(?<=[\d)])\s*-)\s*", lambda sign: f" {sign[1].strip()} ", expression).strip()
 
 
-def corruptions(problem: Problem, rng: random.Random, changes: Sequence[Change] = CHANGES) -> Iterator[StepPair]:
-    """A pair for every step of a problem's worked solution that allows one of the changes; none without a solution.
+def corruptions(problem: Problem, rng: random.Random, kinds: Sequence[str] = (NUMBER, OPERATOR)) -> Iterator[StepPair]:
+    """A pair for every step of a problem's worked solution that allows such an error; none without a solution.
 
     A solution is used up to its own first slip: a calculation, noted or written out, that is not exact.
     """
@@ -212,7 +211,7 @@ def corruptions(problem: Problem, rng: random.Random, changes: Sequence[Change] 
         if not is_exact(step) or holds(right) is False:
             return
         before = without_notes("".join(steps[:place]))
-        made = corrupt(step, rng, changes=changes)
+        made = corrupt(step, rng, kinds=kinds)
         if made is None:
             continue
         found = calculations(step)
@@ -223,7 +222,7 @@ def corruptions(problem: Problem, rng: random.Random, changes: Sequence[Change] 
             before=before,
             right=right,
             wrong=made.step.strip(),
-            kind=KIND_OF[made.change],
+            kind=made.kind,
             change=f"The step calculates {made.was}. I make it {made.now}.",
             check=_compared(needed, needed),
             flaw=_compared(needed, [made.now if each == made.was else str(each) for each in found]),

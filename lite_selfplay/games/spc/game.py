@@ -26,34 +26,36 @@ Each phase writes its cases to a file in the run's folder, whole; `state` holds 
 import random
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Literal, get_args
 
 from lite_selfplay.data import BASE, Completion, Episode, EvalSpec, Example, Group, Problem, Restore, Snapshot, Stream
-from lite_selfplay.errors import RunFolderError
 from lite_selfplay.games.base import Game
-from lite_selfplay.games.collections import Collection, replayed, write_collection
-from lite_selfplay.games.presentation import Accuracy, Pairing, Row, Transcript
-from lite_selfplay.games.spc import collecting, phases
-from lite_selfplay.games.spc.cases import Case, Fate, read_cases, write_cases
-from lite_selfplay.games.spc.collecting import critic_set, mixed, sneaky_set
+from lite_selfplay.games.collections import Collection, replayed, write_collection, write_objects
+from lite_selfplay.games.presentation import Accuracy, Pairing, Row
+from lite_selfplay.games.spc import cases as phases
+from lite_selfplay.games.spc import collecting
+from lite_selfplay.games.spc.cases import CRITIC, SNEAKY, Case, Fate, read_cases
+from lite_selfplay.games.spc.collecting import critic_set, example_rows, mixed, sneaky_set
 from lite_selfplay.games.spc.corruptor import corruptions
-from lite_selfplay.games.spc.figures import (
+from lite_selfplay.games.spc.replies import critic_examples, sneaky_example, solver_example
+from lite_selfplay.games.spc.rounds import (
     FIGURES,
+    SpcOptions,
+    attack_success,
     counts_of_round,
     described,
-    missing,
     most_completions,
+    players,
     results,
+    snapshot_name,
+    win_rates,
 )
-from lite_selfplay.games.spc.options import SpcOptions
-from lite_selfplay.games.spc.replies import critic_examples, sneaky_example, solver_example
-from lite_selfplay.games.spc.rounds import CRITIC, SNEAKY, attack_success, players, snapshot_name, win_rates
 from lite_selfplay.games.spc.steps import StepPair
 from lite_selfplay.games.spc.stepsets import read_pairs
 from lite_selfplay.games.table import Table
-from lite_selfplay.tasks.files import read_object_lines
 
 Phase = Literal[
     "solutions",
@@ -70,7 +72,6 @@ Phase = Literal[
 PHASES: tuple[Phase, ...] = get_args(Phase)
 _Played = tuple[Sequence[Case], dict[str, Any], Sequence[Stream]]
 """What a phase that plays with cases makes of them, its log, and its streams."""
-_TRIES = 20
 _STATE = ("phase", "round", "epoch", "batch", "order")
 
 
@@ -168,7 +169,7 @@ class Spc(Game):
         """A phase that takes the cases of the one before and writes them anew."""
         file, before, after, play = _CASES[self._phase]
         cases, log, streams = play(self, table, self._cases_of(table, before) if before else [])
-        write_cases(self._file(table, file), cases)
+        write_objects(self._file(table, file), map(asdict, cases))
         self._phase = "pairings" if self._only_attacks and after == "critiques" else after
         return Episode(streams, log=log, save=True)
 
@@ -198,7 +199,7 @@ class Spc(Game):
 
     def _validation(self, table: Table, cases: Sequence[Case]) -> _Played:
         """Which steps are correct, by what they lead to."""
-        cases = phases.tried_originals(table, cases, self.options.rollouts)
+        cases = phases.tried(table, cases, self.options.rollouts, "original")
         stable = sum(case.is_stable(self.options.stable) for case in cases)
         return cases, {"steps": len(cases), "stable": stable, "completions": len(cases) * self.options.rollouts}, ()
 
@@ -211,7 +212,7 @@ class Spc(Game):
 
     def _sneaky_validation(self, table: Table, cases: Sequence[Case]) -> _Played:
         """Which rewrites are errors, by what they lead to."""
-        cases = phases.tried_rewrites(table, cases, self.options.rollouts)
+        cases = phases.tried(table, cases, self.options.rollouts, "sneaky")
         tried = sum(case.sneaky is not None for case in cases)
         valid = sum(case.is_valid for case in cases)
         log = {"attacks": len(cases), "valid": valid, "completions": tried * self.options.rollouts}
@@ -245,7 +246,8 @@ class Spc(Game):
         kept[SNEAKY] = collecting.with_old_logprobs(table, kept[SNEAKY])
         log = counts_of_round(cases, rows, kept, pairing, self.options.stable)
         for seat, chosen in kept.items():
-            examples = self._examples(table, seat, len(chosen))
+            wanted = len(chosen) if self.options.sft_weight else 0
+            examples = example_rows(table, seat, partial(self.cold_start, thinks=table.thinks), wanted)
             log[f"{seat}_examples"] = len(chosen) if examples else 0
             both = mixed(chosen, examples, table.rng, self.options.sft_weight)
             write_collection(self._file(table, seat), both)
@@ -255,23 +257,6 @@ class Spc(Game):
         self._phase = "sneaky learns"
         kept_as = self._skip_empty(table)
         return Episode(actions=[*actions, *kept_as], log=log, save=True, measure=len(kept_as) == 2)
-
-    def _examples(self, table: Table, seat: str, count: int) -> list[Any]:
-        """As many examples as there are rows, where examples are asked for: of those that taught the seat or, where
-        none did, written by rule; fewer come again."""
-        if not self.options.sft_weight or not count:
-            return []
-        file = table.folder.parent / "cold_start.jsonl"
-        lines = read_object_lines(file, RunFolderError) if file.is_file() else ()
-        taught = [Example(row["prompt"], row["completion"]) for _, row in lines if row.get("role") == seat]
-        if taught:
-            chosen = iter(table.rng.sample(taught, min(count, len(taught))))
-            return collecting.example_rows(table, seat, lambda *_: next(chosen, None), len(taught), count)
-
-        def write(problem: Problem, rng: random.Random) -> Example | None:
-            return self.cold_start(seat, problem, rng, thinks=table.thinks)
-
-        return collecting.example_rows(table, seat, write, count, _TRIES * count)
 
     # Offline training
 
@@ -325,21 +310,16 @@ class Spc(Game):
     def _meet(self, table: Table) -> Episode:
         """Every critic on the errors of every sneaky generator, by one critique each; those that have met are known."""
         played: list[tuple[str, str, Fate]] = []
-        success = {}
-        for number in range(self.options.rounds + 1):
-            sneaky = snapshot_name(SNEAKY, number)
-            judged = number < self.options.rounds
+        success, stable, snapshots = {}, self.options.stable, range(self.options.rounds + 1)
+        for number in snapshots:
+            sneaky, judged = snapshot_name(SNEAKY, number), number < self.options.rounds
             cases = self._cases_of(table, "critiques" if judged else "sneaky validation", number + 1)
-            known = players(number + 1, self.options.schedule)[1] if judged else None
-            for critic in (snapshot_name(CRITIC, c) for c in range(self.options.rounds + 1)):
-                met = cases
-                if critic != known:
-                    met = phases.judged(self._asking(table, CRITIC, critic, 1), cases)
-                fates: list[Fate] = [case.fate(self.options.stable) for case in met]
-                played += [(sneaky, critic, fate) for fate in fates if fate in ("caught", "fooled", "undecided")]
             # Before any critic saw it, a valid error is `undecided`.
-            fates = ["undecided" if case.is_valid else case.fate(self.options.stable) for case in cases]
-            success[sneaky] = attack_success(fates)
+            success[sneaky] = attack_success(["undecided" if case.is_valid else case.fate(stable) for case in cases])
+            known = players(number + 1, self.options.schedule)[1] if judged else None
+            for critic in (snapshot_name(CRITIC, other) for other in snapshots):
+                met = cases if critic == known else phases.judged(self._asking(table, CRITIC, critic, 1), cases)
+                played += [(sneaky, critic, case.fate(stable)) for case in met if case.is_valid]
         self._phase = "over"
         found = win_rates(played)
         shown = {f"{row['sneaky']} against {row['critic']}": row["win_rate"] for row in found if row["games"]}
@@ -380,8 +360,10 @@ class Spc(Game):
         return described(self.options, self.problems_per_step)
 
     def warnings(self, log: Mapping[str, Any]) -> list[str]:
-        found = [*super().warnings(log), *missing(log)]
-        for seat in (SNEAKY, CRITIC) if self.options.sft_weight and log.get("phase") == "collection" else ():
+        found, collected = super().warnings(log), (SNEAKY, CRITIC) if log.get("phase") == "collection" else ()
+        if idle := [seat for seat in collected if not log[f"{seat}_rows"]]:
+            found.append(f"there is nothing for {' and '.join(idle)} to learn from in this round")
+        for seat in collected if self.options.sft_weight else ():
             if log[f"{seat}_rows"] and not log[f"{seat}_examples"]:
                 found.append(
                     f"game.sft_weight asks for examples, and there are none for {seat}: a cold start brings some"
@@ -404,10 +386,9 @@ class Spc(Game):
         return results(log)
 
     @classmethod
-    def transcript(cls, rows: tuple[Row, ...], kind: str) -> Transcript:
-        prompt = str(rows[0]["prompt"])
+    def problem_in(cls, prompt: str) -> str:
         found = prompt.partition("Problem:\n")[2].partition("\n\nBeginning of the solution:")[0]
-        return Transcript(rows, kind, str(rows[-1]["problem_id"] or "a problem"), found or prompt.split("\n\n")[0])
+        return found or prompt.split("\n\n")[0]
 
     @classmethod
     def verdict(cls, row: Row) -> str:

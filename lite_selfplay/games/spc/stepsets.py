@@ -25,7 +25,7 @@ from typing import Any
 
 from lite_selfplay.data import Problem
 from lite_selfplay.errors import TaskError
-from lite_selfplay.games.spc.corruptor import corruptions, holds
+from lite_selfplay.games.spc.corruptor import NUMBER, corruptions, holds
 from lite_selfplay.games.spc.steps import LabelledStep, StepPair
 from lite_selfplay.tasks.base import derived_rng
 from lite_selfplay.tasks.files import read_object_lines
@@ -77,7 +77,7 @@ def steps_of_solutions(problems: Sequence[Problem], *, each: int = EACH, seed: i
     rng = derived_rng(seed, "gsm8k step set")
     found: list[LabelledStep] = []
     for place in rng.sample(range(len(problems)), len(problems)):
-        pairs = [p for p in corruptions(problems[place], rng, ["number"]) if holds(p.right) and holds(p.wrong) is False]
+        pairs = [p for p in corruptions(problems[place], rng, [NUMBER]) if holds(p.right) and holds(p.wrong) is False]
         if pairs:
             found.append(rng.choice(pairs).labelled()[len(found) % 2])
         if len(found) == 2 * each:

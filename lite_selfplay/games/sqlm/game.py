@@ -33,7 +33,6 @@ once each (section 5.5); what is over begins anew.
 """
 
 import json
-import random
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -47,12 +46,9 @@ from lite_selfplay.games.presentation import Figure
 from lite_selfplay.games.prompts import asked
 from lite_selfplay.games.propose_solve.game import BREAKDOWNS, WATCHED, YIELD, ProposeSolve, ProposeSolveOptions
 from lite_selfplay.games.propose_solve.proposals import Proposal, read
-from lite_selfplay.games.sqlm.answered import Answered, by_tests, by_votes
-from lite_selfplay.games.sqlm.rewards import proposer_reward as proposer_reward
-from lite_selfplay.games.sqlm.rewards import solver_reward
+from lite_selfplay.games.sqlm.answered import Answered, by_tests, by_votes, solver_reward
 from lite_selfplay.games.sqlm.topics import CODE, SHIPPED, Topic, load_topic, numbered_lines, problem_with_tests
 from lite_selfplay.games.table import Table
-from lite_selfplay.games.worked_examples import worked_example
 from lite_selfplay.verify import programs
 from lite_selfplay.verify.extract import completion_text
 
@@ -124,9 +120,6 @@ class Sqlm(ProposeSolve):
         self._questions: list[str] = []  # pre-generated
         self._position = 0
 
-    def seats(self, step: int) -> Mapping[str, str]:
-        return super().seats(step) if self.options.seats == "two" else dict.fromkeys(self.roles, "shared")
-
     @property
     def questions_per_step(self) -> int:
         return self.problems_per_step * self.group_size
@@ -164,10 +157,7 @@ class Sqlm(ProposeSolve):
             f"the solver moves at every step, the proposer at {moves} of {steps}{in_vain}",
         ]
 
-    def cold_start(self, role: str, problem: Problem, rng: random.Random, *, thinks: bool) -> Example | None:
-        """The proposer learns to write such problems as a task's, the solver to solve them; a shared seat both."""
-        if role == "solver":
-            return worked_example(problem, asked(problem), thinks=thinks)
+    def worked_proposal(self, problem: Problem, *, thinks: bool) -> Example | None:
         reasoning, reply = "<think>\n\n</think>\n\n" if thinks else "", self.topic.written(problem)
         return None if reply is None else Example(self.topic.prompt, f"{reasoning}{reply}")
 

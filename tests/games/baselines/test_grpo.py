@@ -4,6 +4,7 @@ from lite_selfplay.data import Problem
 from lite_selfplay.games import make_game
 from lite_selfplay.games.baselines.grpo import solo_reward
 from lite_selfplay.testing import ScriptedTable
+from tests.made import play
 
 SIX = Problem("six", "What is 2 + 4?", "6")
 
@@ -19,8 +20,7 @@ def test_it_samples_a_paired_games_budget():
     for budget, completions in (("paired", 8), ("single", 4)):
         game = make_game("grpo", {"budget": budget}, group_size=4, problems_per_step=2)
         table = ScriptedTable({"solver": ["<answer>6</answer>", "no"]}, [SIX])
-        table.open(0, game.seats(0))
-        episode = game.play(0, table)
+        episode = play(game, table)
         (stream,) = episode.streams
         assert [len(group.samples) for group in stream.groups] == [completions] * 2
         assert game.rollouts_per_step() == 2 * completions
@@ -46,8 +46,7 @@ def test_rewards_that_look_at_no_answer(
     assert not game.needs_answers
     replies = ["<answer>7</answer>", "<answer>7.0</answer>", "<answer>6</answer>", "no"]
     table = ScriptedTable({"solver": replies}, [Problem("six", "What is 2 + 4?", answer)])
-    table.open(0, game.seats(0))
-    episode = game.play(0, table)
+    episode = play(game, table)
     ((group,),) = [stream.groups for stream in episode.streams]
     assert [sample.reward for sample in group.samples] == rewards
     assert [s.verdict and s.verdict.correct for s in group.samples] == (verdict or [None] * 4)
@@ -58,8 +57,7 @@ def test_a_tie_pays_nobody_and_a_coin_half():
     def paid(reward: str, replies: list[str]) -> list[float | None]:
         game = make_game("grpo", {"reward": reward, "budget": "single"}, group_size=len(replies), problems_per_step=1)
         table = ScriptedTable({"solver": replies}, [SIX])
-        table.open(0, game.seats(0))
-        return [sample.reward for sample in game.play(0, table).streams[0].groups[0].samples]
+        return [sample.reward for sample in play(game, table).streams[0].groups[0].samples]
 
     assert paid("majority", ["<answer>7</answer>", "<answer>6</answer>"]) == [0.5, 0.5]
     tossed = paid("random", ["<answer>7</answer>"] * 400)

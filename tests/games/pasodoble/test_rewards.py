@@ -7,7 +7,6 @@ from hypothesis import strategies as st
 from lite_selfplay.games.pasodoble.rewards import (
     jaccard,
     leaks,
-    pass_rate,
     proposer_reward,
     question_diversity,
     why_invalid,
@@ -46,12 +45,6 @@ def test_a_likeness_of_exactly_tau_is_no_likeness():
     assert jaccard(question, earlier) == 0.15
     assert question_diversity(question, [earlier], tau_sim=0.15) == 1.0
     assert question_diversity(question, [earlier], tau_sim=0.149) == 0.0
-
-
-def test_pass_rates():
-    assert pass_rate([]) == 0.0
-    assert pass_rate([0.0, 0.0]) == 0.0
-    assert pass_rate([1.0, 0.0, 1.0, 0.0, 0.0, 1.0]) == 0.5
 
 
 @pytest.mark.parametrize(

@@ -93,16 +93,16 @@ def test_the_critics_set_is_balanced_whatever_comes(words: list[tuple[str, str]]
 
 def test_examples_are_mixed_in_as_many_as_rows():
     critiques, examples = rows("a:right a:wrong b:right b:wrong b:wrong"), rows("x:right y:right")
-    found = mixed(critiques, examples, random.Random(0))
+    found = mixed(critiques, examples, random.Random(0), 0.15)
     assert len(found) == 10
-    weights = [row.advantage for row in found if row.kind == EXAMPLE]
-    assert weights == [0.15] * 5
+    learned = [(row.reward, row.advantage, row.completion.logprobs) for row in found if row.kind == EXAMPLE]
+    assert learned == [(None, 0.15, ())] * 5  # there is no ratio to anything
     # Two examples for five places: each comes at least twice.
     assert set(Counter(row.id for row in found if row.kind == EXAMPLE).values()) == {2, 3}
     assert {row.completion.text for row in critiques} <= {row.completion.text for row in found}
-    assert mixed(critiques, examples, random.Random(0)) == found
+    assert mixed(critiques, examples, random.Random(0), 0.15) == found
     assert kinds(mixed(critiques, examples, random.Random(0), weight=0)) == {"right": 2, "wrong": 3}
-    assert len(mixed(critiques, [], random.Random(0))) == 5
+    assert len(mixed(critiques, [], random.Random(0), 0.15)) == 5
 
 
 # Rounds

@@ -10,9 +10,8 @@ import pytest
 
 from lite_selfplay.data import Problem
 from lite_selfplay.games.spc.corruptor import (
-    CHANGES,
-    KIND_OF,
-    Change,
+    NUMBER,
+    OPERATOR,
     calculations,
     corrupt,
     corruptions,
@@ -115,22 +114,22 @@ def test_results_are_spelled_like_the_one_before(value: str, like: str, text: st
 
 
 EVERY = {
-    "number": {f"She makes 9 * $2 = ${n}." for n in (8, 16, 17, 19, 20, 28, 81)},
-    "operator": {"She makes 9 + $2 = $11.", "She makes 9 - $2 = $7.", "She makes 9 / $2 = $4.5."},
+    NUMBER: {f"She makes 9 * $2 = ${n}." for n in (8, 16, 17, 19, 20, 28, 81)},
+    OPERATOR: {"She makes 9 + $2 = $11.", "She makes 9 - $2 = $7.", "She makes 9 / $2 = $4.5."},
 }
 
 
-@pytest.mark.parametrize("change", EVERY)
-def test_every_way_in_which_a_step_can_go_wrong(change: Change):
+@pytest.mark.parametrize("kind", EVERY)
+def test_every_way_in_which_a_step_can_go_wrong(kind: str):
     step = "She makes 9 * $2 = $<<9*2=18>>18."
-    made = [corrupt(step, random.Random(i), changes=[change]) for i in range(300)]
-    assert {found.step for found in made if found} == EVERY[change]
+    made = [corrupt(step, random.Random(i), kinds=[kind]) for i in range(300)]
+    assert {found.step for found in made if found} == EVERY[kind]
 
 
 def test_a_step_that_mentions_its_result_again_gets_another_one_alone():
     step = "They are 13, because 16 - 3 = 13."
-    assert corrupt(step, random.Random(0), changes=["operator"]) is None
-    assert corrupt(step, random.Random(0), changes=["number"]) is not None
+    assert corrupt(step, random.Random(0), kinds=[OPERATOR]) is None
+    assert corrupt(step, random.Random(0), kinds=[NUMBER]) is not None
 
 
 @pytest.mark.parametrize("step", ["It is done.", "10 / 3 = <<10/3=3.33>>3.33", "half of it"])
@@ -139,7 +138,7 @@ def test_a_step_without_an_exact_calculation_stays(step: str):
 
 
 def test_a_pair_says_what_was_done():
-    first, second = corruptions(EGGS, random.Random(0), ["number"])
+    first, second = corruptions(EGGS, random.Random(0), [NUMBER])
     assert (first.id, first.before, first.right) == ("eggs-1", "", "She sells 16 - 3 - 4 = 9 eggs.")
     assert second.before == "She sells 16 - 3 - 4 = 9 eggs.\n"
     assert second.right == "She makes 9 * $2 = $18."
@@ -170,7 +169,7 @@ def test_the_sums_of_the_procedural_task_can_be_corrupted():
 def test_every_corrupted_step_is_wrong_when_recomputed():
     counts = Counter(pair.kind for _, pair in real_pairs())
     assert counts.total() > 6500
-    assert min(counts[kind] for kind in KIND_OF.values()) > 100
+    assert min(counts[kind] for kind in (NUMBER, OPERATOR)) > 100
     for problem, pair in real_pairs():
         assert pair.right != pair.wrong
         assert "<<" not in pair.before + pair.right + pair.wrong
@@ -180,17 +179,12 @@ def test_every_corrupted_step_is_wrong_when_recomputed():
         assert value_of(was.partition(" = ")[0]) == Fraction(was.partition(" = ")[2])
         # The result is another one than the calculation that the solution has here comes to.
         assert Fraction(now.partition(" = ")[2].replace(",", "")) != value_of(was.partition(" = ")[0])
-        if pair.kind == KIND_OF["number"]:
+        if pair.kind == NUMBER:
             assert holds(pair.wrong) is holds(pair.right) is None or holds(pair.wrong) is False
             assert re.findall(r"[A-Za-z]+", pair.right) == re.findall(r"[A-Za-z]+", pair.wrong)
         else:
             assert holds(pair.wrong) is holds(pair.right) is True
             assert value_of(now.partition(" = ")[0]) == Fraction(now.partition(" = ")[2].replace(",", ""))
-
-
-def test_every_change_serves_a_kind_of_error_that_the_sneaky_generator_may_name():
-    assert set(KIND_OF) == set(CHANGES)
-    assert set(KIND_OF.values()) < set(KINDS)
 
 
 # Examples for cold start

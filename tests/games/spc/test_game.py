@@ -23,7 +23,7 @@ from lite_selfplay.runs.api import resume
 from lite_selfplay.runs.checkpoints import find_checkpoints
 from lite_selfplay.testing import ScriptedTable
 from tests.games.test_golden import check_golden, shown
-from tests.made import jsonl
+from tests.made import jsonl, play
 
 # What becomes of the only step of each of these problems' solutions.
 STORIES = ("fooled", "caught", "harmless", "unstable", "undecided", "refused", "rejected", "unsolved")
@@ -265,9 +265,7 @@ def test_solutions_of_a_file(table: ScriptedTable):
     ]
     table.everything = lambda source: rows if source == "solutions" else problems()  # type: ignore[method-assign]
     table.draw = lambda source, n: rows[:n]  # type: ignore[method-assign]
-    made = game(rounds=1)
-    table.open(0, made.seats(0))
-    episode = made.play(0, table)
+    episode = play(game(rounds=1), table)
     assert episode.log["steps"] == 1
     (case,) = read_cases(table.folder / "round-1" / "1-solutions.jsonl")
     assert (case.problem.id, case.solver) == ("caught", "base")
@@ -280,7 +278,14 @@ def test_a_seat_with_nothing_to_learn_from_stays_and_is_kept(table: ScriptedTabl
     last = played[-1][1]
     assert list(last.actions)[2:] == [Snapshot("sneaky", "sneaky@round-1"), Snapshot("critic", "critic@round-1")]
     warnings = game().warnings(last.log)
-    assert warnings == ["there is nothing for sneaky and critic to learn from in this round"]
+    assert warnings == [
+        "no rewritten step misled the solver, so the critic has nothing to judge in this round",
+        "there is nothing for sneaky and critic to learn from in this round",
+    ]
+    early = {state["phase"]: game().warnings(episode.log) for state, episode in played}
+    assert (early["solutions"], early["validation"]) == ([], [])
+    assert game().warnings({"steps": 0})[0].startswith("no solution was right")
+    assert game().warnings({"steps": 4, "stable": 0})[0].startswith("the solver ends well from no step")
 
 
 def test_the_last_attack_is_on_steps_that_no_seat_was_trained_on(table: ScriptedTable):

@@ -1,66 +1,42 @@
 """The evaluation modes `critic` and `search`, by a scripted speaker."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from lite_selfplay.data import Completion, EvalSpec, Problem, Sampling
+from lite_selfplay.data import Completion, EvalSpec, Problem, Sampling, Verdict
 from lite_selfplay.errors import GameError, TaskError
 from lite_selfplay.evaluation.examiner import measure
-from lite_selfplay.games.spc.judging import KIND, CriticScore, step_of, step_task
-from lite_selfplay.games.spc.search import RETRIES, SEARCHES
+from lite_selfplay.games.spc.measuring import KIND, RETRIES, SEARCHES, CriticScore, step_of, step_task
 from lite_selfplay.tasks.split import evaluation_set, without
 from lite_selfplay.verify import Verifier
+from tests.evaluation.scripted import Scripted
 from tests.made import jsonl
 
 
-class Speaker:
-    """A table whose seats say what a function of (seat, prompt, beginning, seed's number) tells."""
+class Speaker(Scripted):
+    """Seats that say what a function of (seat, prompt, beginning) tells; `asked` holds these and the sampling."""
 
-    thinks = False
-
-    def __init__(self, say: Any):
-        self._say, self._verifier = say, Verifier()
+    def __init__(self, say: Callable[[str, str, str], str]):
+        super().__init__(lambda *_: "")
+        self._reply, self._verifier = say, Verifier()
         self.asked: list[tuple[str, str, str, Sampling]] = []
         self.tokens = 0
 
-    def tokenize(self, text: str) -> list[int]:
-        return list(text.encode())
+    def _say(self, seat: str, prompt: str, start: str, k: int, sampling: Sampling) -> Completion:
+        said = super()._say(seat, prompt, start, k, sampling)
+        self.asked.append((seat, prompt, start, sampling))
+        self.tokens += len(said.token_ids)
+        return said
 
-    def detokenize(self, ids: Sequence[int]) -> str:
-        return bytes(ids).decode()
+    def reply(self, seat: str, prompt: str, start: str, k: int) -> str:
+        return self._reply(seat, prompt, start)
 
-    def speak(
-        self,
-        seat: str,
-        prompts: Sequence[str],
-        n: int,
-        sampling: Sampling,
-        seeds: Sequence[Sequence[int]],
-        beginnings: Sequence[str] | None = None,
-    ) -> list[list[Completion]]:
-        rows = []
-        for prompt, begun, own in zip(prompts, beginnings or [""] * len(prompts), seeds, strict=True):
-            assert len(own) == n
-            row = []
-            for _ in own:
-                self.asked.append((seat, prompt, begun, sampling))
-                text = self._say(seat, prompt, begun)
-                stop = "eos"
-                for mark in sampling.stop:
-                    if mark in text:
-                        text, stop = text.partition(mark)[0] + mark, "string"
-                ids = tuple(text.encode())
-                self.tokens += len(ids)
-                row.append(Completion(prompt, text, (1,), ids, (), stop, seat, 0, sampling, begun))  # type: ignore[arg-type]
-            rows.append(row)
-        return rows
-
-    def verify(self, pairs: Sequence[tuple[Completion, Problem]]) -> list[Any]:
-        return self._verifier.verify(pairs)
+    def judge(self, completion: Completion, problem: Problem) -> Verdict:
+        return self._verifier.verify([(completion, problem)])[0]
 
 
 def found(speaker: Speaker, mode: str, seats: tuple[str, ...], problems: Sequence[Problem], **more: Any) -> Any:

@@ -5,9 +5,16 @@ from collections.abc import Sequence
 import pytest
 
 from lite_selfplay.data import Problem
-from lite_selfplay.games.spc.cases import Case, Trial, critic_reward, sneaky_reward
+from lite_selfplay.games.spc.cases import (
+    Case,
+    Trial,
+    critic_reward,
+    judged,
+    rewritten,
+    sneaky_reward,
+    tried,
+)
 from lite_selfplay.games.spc.collecting import RIGHT, SNEAKY_KINDS, WRONG
-from lite_selfplay.games.spc.phases import judged, rewritten, tried_originals, tried_rewrites
 from lite_selfplay.games.spc.replies import critic_prompt, read_critique, rewrite_reply
 from lite_selfplay.games.spc.steps import split_steps
 from lite_selfplay.testing import ScriptedTable
@@ -74,10 +81,10 @@ LOST = "She gets 12 * 2 = 24 dollars. \\boxed{24}"
 def play(original: Sequence[str], rewrite: str, sneaky: Sequence[str], critiques: Sequence[str]) -> Case:
     """The first step of the solution under attack, its roles speaking from a script."""
     table = ScriptedTable({"solver": [*original, *sneaky], "sneaky": [rewrite], "critic": list(critiques)})
-    cases = tried_originals(table, [case(Trial(0, 1))], len(original))
+    cases = tried(table, [case(Trial(0, 1))], len(original), "original")
     if cases[0].is_stable():
         cases = rewritten(lambda prompts: table.ask("sneaky", prompts), cases)
-        cases = tried_rewrites(table, cases, len(sneaky) or 1)
+        cases = tried(table, cases, len(sneaky) or 1, "sneaky")
         cases = judged(lambda prompts: table.ask("critic", prompts, n=len(critiques)), cases)
     table.close()
     return cases[0]

@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from statistics import harmonic_mean
 
 import pytest
 from hypothesis import given
@@ -9,7 +10,7 @@ from hypothesis import strategies as st
 
 from lite_selfplay.errors import TaskError
 from lite_selfplay.games.spc.corruptor import holds
-from lite_selfplay.games.spc.judging import by_subset, critic_figures, harmonic_mean, mean_of_subsets
+from lite_selfplay.games.spc.measuring import by_subset, critic_figures, mean_of_subsets
 from lite_selfplay.games.spc.steps import LabelledStep
 from lite_selfplay.games.spc.stepsets import read_pairs, read_step_set, steps_of_solutions
 from tests.made import jsonl, shared_problems
@@ -217,7 +218,7 @@ def test_the_harmonic_mean_is_never_above_the_mean(results: list):
     found = critic_figures(results)
     if found["mean"] is not None:
         assert 0 <= found["harmonic_mean"] <= found["mean"] + 1e-12 <= 1 + 1e-12
-        assert found["harmonic_mean"] == pytest.approx(harmonic_mean(found["correct"], found["error"]))
+        assert found["harmonic_mean"] == pytest.approx(harmonic_mean([found["correct"], found["error"]]))
 
 
 def test_subsets_and_their_mean():

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from lite_selfplay.games import make_game
 from lite_selfplay.games.prompts import fill
+from lite_selfplay.games.sqlm.answered import proposer_reward_by_tests
 from lite_selfplay.games.sqlm.game import Sqlm, read_question, solver_reward
-from lite_selfplay.games.sqlm.rewards import proposer_reward_by_tests
 from lite_selfplay.games.sqlm.topics import load_topic, problem_with_tests
 from lite_selfplay.tasks import load_task
 from lite_selfplay.tasks.base import derived_rng

@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 from lite_selfplay.data import Problem
 from lite_selfplay.errors import ConfigError, GameError
 from lite_selfplay.games import make_game
-from lite_selfplay.games.sqlm.game import Sqlm, proposer_reward, read_question, solver_reward
+from lite_selfplay.games.sqlm.answered import proposer_reward, solver_reward
+from lite_selfplay.games.sqlm.game import Sqlm, read_question
 from lite_selfplay.games.sqlm.topics import load_topic, numbered_lines
 from lite_selfplay.tasks.base import derived_rng
 from lite_selfplay.testing import ScriptedTable

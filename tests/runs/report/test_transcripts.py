@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 
 from lite_selfplay.games import find_game, game_names, make_game
 from lite_selfplay.games.presentation import NOT_JUDGED, RIGHT, WRONG
-from lite_selfplay.games.propose_solve.game import ProposeSolve
-from lite_selfplay.games.propose_solve.transcripts import AGREES, DIFFERS, NO_QUESTION, UNANSWERED
+from lite_selfplay.games.propose_solve.game import AGREES, DIFFERS, NO_QUESTION, UNANSWERED, ProposeSolve
 from lite_selfplay.runs.report.steps import episode_rows
 from lite_selfplay.runs.report.transcripts import (
     RULES,

@@ -1,6 +1,5 @@
-"""A session's sources, the warnings it repeats, what it never teaches, and what stops it."""
+"""A run's sources, the warnings it repeats, what it never teaches, and what stops it."""
 
-import contextlib
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,15 +10,13 @@ import pytest
 from lite_selfplay import RunConfig, load_run, resume, train
 from lite_selfplay.data import Completion, Episode, Group, Sample, Sampling, Stream, Verdict
 from lite_selfplay.errors import GameError, TaskError, UnknownNameError, WorkerStartError
-from lite_selfplay.models.sources import resolve
 from lite_selfplay.runs.api import cold_start
-from lite_selfplay.runs.folder import EXAMPLES, RunFolder
+from lite_selfplay.runs.folder import EXAMPLES
 from lite_selfplay.runs.plan import plan
-from lite_selfplay.runs.session import Session
 from lite_selfplay.runs.step_log import WARNING_EVERY
 from lite_selfplay.training.progress import Progress
 from lite_selfplay.verify import Verifier
-from tests.made_runs import Ear, read_lines, saved_steps
+from tests.made_runs import Ear, loop_of, read_lines, saved_steps
 
 pytestmark = pytest.mark.usefixtures("reading_game")
 
@@ -29,12 +26,6 @@ def config(folder: Path, **changes: Any) -> RunConfig:
     return RunConfig(**{**small, "steps": 2, "tasks": {"validation_limit": 3}, "run_dir": folder, **changes})
 
 
-@contextlib.contextmanager
-def session_of(settings: RunConfig, folder: Path, progress: Progress | None = None) -> Iterator[Session]:
-    with contextlib.closing(Session(plan(settings), resolve("tiny"), RunFolder(folder), progress=progress)) as session:
-        yield session
-
-
 # Sources
 
 
@@ -42,15 +33,15 @@ def test_passages_that_are_too_long_for_the_base_are_left_out(tmp_path: Path):
     # The tiny model reads a character a token.
     (tmp_path / "notes.jsonl").write_text("".join(f'{{"text": "{"x" * n}"}}\n' for n in (3, 4, 5)))
     settings = {"knowledge": str(tmp_path / "notes.jsonl")}
-    with session_of(config(tmp_path / "run", tasks={"passage_tokens": 4}, **settings), tmp_path) as session:
-        assert [p.text for p in session.table.everything("passages")] == ["xxx", "xxxx"]
+    with loop_of(config(tmp_path / "run", tasks={"passage_tokens": 4}, **settings), tmp_path) as loop:
+        assert [p.text for p in loop.table.everything("passages")] == ["xxx", "xxxx"]
     with pytest.raises(TaskError, match="every passage is longer than 2 tokens"):
-        session_of(config(tmp_path / "run", tasks={"passage_tokens": 2}, **settings), tmp_path).__enter__()
+        loop_of(config(tmp_path / "run", tasks={"passage_tokens": 2}, **settings), tmp_path).__enter__()
 
 
 def test_everything_leaves_the_position_where_it_is(tmp_path: Path):
-    with session_of(config(tmp_path / "run"), tmp_path) as session:
-        table, source = session.table, session.sources["validation"]
+    with loop_of(config(tmp_path / "run"), tmp_path) as loop:
+        table, source = loop.table, loop.held.sources["validation"]
         whole = list(table.everything("validation"))
         assert len(whole) == 3
         first = table.draw("validation", 2)
@@ -70,8 +61,8 @@ def test_measuring_says_the_same_at_every_call_and_every_step(tmp_path: Path, mo
         return [Verdict(False, 0.0) for _ in pairs]
 
     seats = {role: {"init": "gaussian", "init_std": 0.1, "rank": 4, "alpha": 8} for role in ("proposer", "solver")}
-    with session_of(config(tmp_path / "run", seats=seats), tmp_path) as session:
-        table = session.table
+    with loop_of(config(tmp_path / "run", seats=seats), tmp_path) as loop:
+        table = loop.table
         monkeypatch.setattr(table, "verify", verify)
         problems = table.everything("validation")
         prompts = [problem.text for problem in problems]
@@ -106,11 +97,11 @@ def test_a_run_goes_on_from_the_same_passage(tmp_path: Path):
 
 def test_a_warning_of_one_kind_comes_now_and_then(tmp_path: Path):
     ear = Ear()
-    with session_of(config(tmp_path / "run"), tmp_path, ear) as session:
+    with loop_of(config(tmp_path / "run"), tmp_path, progress=ear) as loop:
         for step in range(2 * WARNING_EVERY + 1):
-            session._books._warn_now_and_then(f"{step}.5% of all", step)
+            loop._books._warn_now_and_then(f"{step}.5% of all", step)
             if step >= 3:
-                session._books._warn_now_and_then("something else", step)
+                loop._books._warn_now_and_then("something else", step)
     assert ear.warned == ["0.5% of all", "something else", "10.5% of all", "something else", "20.5% of all"]
 
 

@@ -1,0 +1,200 @@
+"""Measuring seats as they play: each drafts for each other one, which answers after reading the recap.
+
+    for each seat X:            a ~ X(. | x)                         `samples` answers a problem
+    for each pair X, Y:         b ~ Y(. | x, recap of a)             one challenge a draft
+
+The answers of the first line are the drafts of the second: nothing is sampled twice. A seat by itself reads its own.
+Prompts and recaps are those of training. Source: Beliaev, "Agon" (temperature 0.6, top-p 0.95, one completion a stage,
+both directions reported).
+
+And the controls: a second pass that reads other things than a rival's draft, or is made by other seats.
+
+- `self-refine`: a seat drafts, then reads its own recap in the prompt of the game of that name;
+- `self-cascade`: the same for a seat that was never trained to refine, in the challenger's words;
+- `moa`: two independent drafts, each refined by who wrote it after reading the other (a layer of two agents);
+- `swap-seats`: every seat drafts for every seat, itself included: how much of a role lives in its adapter.
+
+Source: section 5 and table 1 (untrained Mixture-of-Agents, self-refinement, GRPO self-cascade). The paper prints no
+prompts: as in its cascade, what is read is a recap without its final answer (ours). Swapped seats are ours as well.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import permutations
+
+from lite_selfplay.data import Completion, Problem
+from lite_selfplay.games.agon.game import challenge_prompt, fenced, own_attempt_prompt, recap_of
+from lite_selfplay.games.modes import Examiner, Found, Judged, Measured, Mode, Rows, Score, alone, score_of
+from lite_selfplay.games.prompts import asked_after, fill
+from lite_selfplay.games.table import Reader
+
+
+@dataclass(frozen=True)
+class CascadeScore(Score):
+    """A `Score` of challenges, and how they stand to the drafts they read.
+
+    `conversions` (wrong draft, right challenge), `regressions`, `both_right` and `both_wrong` count the n * samples
+    pairs. `empty_summaries` is the share of drafts whose recap was empty. The mean length of a challenge is also given
+    by whether its draft was right; None where there was no such draft.
+    """
+
+    conversions: int
+    regressions: int
+    both_right: int
+    both_wrong: int
+    empty_summaries: float
+    tokens_final_mean_after_right: float | None
+    tokens_final_mean_after_wrong: float | None
+
+
+def seat_pairs(seats: Sequence[str]) -> list[tuple[str, str]]:
+    """Who drafts for whom: every ordered pair of seats, or one seat for itself."""
+    return list(permutations(seats, 2)) or [(seats[0], seats[0])]
+
+
+def cascade(
+    examiner: Examiner,
+    seats: Sequence[str],
+    pairs_of: Callable[[Sequence[str]], Iterable[tuple[str, str]]] = seat_pairs,
+    prompt: Callable[[Problem, str], str] = challenge_prompt,
+    *,
+    stage: str = "challenge",
+    doing: str = "{second} challenges {first} on",
+) -> Found:
+    """Each seat alone, and every direction between two of them. `stage` and `doing`: see `Examiner.ask`."""
+    drafts = alone(examiner, seats)
+    pairs = list(pairs_of(seats))
+    recaps = {seat: recaps_of(examiner, drafts[seat].answers) for seat in dict.fromkeys(first for first, _ in pairs)}
+    directions = {}
+    for first, second in pairs:
+        prompts = [
+            [prompt(problem, recap) for recap in row]
+            for problem, row in zip(examiner.problems, recaps[first], strict=True)
+        ]
+        answers = examiner.ask(second, prompts, stage, doing.format(first=first, second=second))
+        score = cascade_score(drafts[first].answers, answers, recaps[first])
+        directions[f"{first}->{second}"] = Measured(answers, score)
+    return Found(drafts, directions)
+
+
+def cascade_score(
+    drafts: Rows, challenges: Rows, recaps: Sequence[Sequence[str]], *, also_read: Sequence[Judged] = ()
+) -> CascadeScore:
+    """The score of challenges, each beside the draft it read and the recap it was shown.
+
+    `also_read` are further drafts that the challenges cost.
+    """
+    pairs = [(d, c) for row in zip(drafts, challenges, strict=True) for d, c in zip(*row, strict=True)]
+    shown = [text for row in recaps for text in row]
+
+    def count(before: bool, after: bool) -> int:
+        return sum(draft.correct == before and challenge.correct == after for draft, challenge in pairs)
+
+    def length_after(before: bool) -> float | None:
+        lengths = [challenge.tokens for draft, challenge in pairs if draft.correct == before]
+        return sum(lengths) / len(lengths) if lengths else None
+
+    score: CascadeScore = score_of(
+        challenges,
+        before=[*(draft for draft, _ in pairs), *also_read],
+        kind=CascadeScore,
+        conversions=count(False, True),
+        regressions=count(True, False),
+        both_right=count(True, True),
+        both_wrong=count(False, False),
+        empty_summaries=sum(not text for text in shown) / len(shown),
+        tokens_final_mean_after_right=length_after(True),
+        tokens_final_mean_after_wrong=length_after(False),
+    )
+    return score
+
+
+def recaps_of(examiner: Examiner, drafts: Rows) -> list[list[str]]:
+    """What a challenger may see of each draft."""
+    return [
+        [recap_of(examiner.table, draft.completion, problem) for draft in row]
+        for problem, row in zip(examiner.problems, drafts, strict=True)
+    ]
+
+
+def read_by_rival(
+    table: Reader, draft: Completion, problem: Problem, prompt: Callable[[Problem, str], str] = challenge_prompt
+) -> tuple[str, str]:
+    """What whoever answers next may see of a draft, and its prompt."""
+    recap = recap_of(table, draft, problem)
+    return recap, prompt(problem, recap)
+
+
+# The controls
+
+
+def moa(examiner: Examiner, seats: Sequence[str]) -> Found:
+    """Two independent drafts, of two seats or of one, each refined by its own seat; `A<-B`: A's, after reading B's.
+
+    A refined answer costs three completions: both drafts and itself. One seat's two are called `base(1<-2)` and
+    `base(2<-1)`.
+    """
+    drafts = alone(examiner, seats)
+    first = {seat: drafts[seat].answers for seat in seats}
+    if len(seats) == 1:
+        (seat,) = seats
+        prompts = [[examiner.opening(problem)] for problem in examiner.problems]
+        second = examiner.ask(seat, prompts, "second draft", f"{seat} answers again")
+        found = {
+            f"{seat}({one}<-{two})": _refined(examiner, seat, own, other, f"refinement {one}")
+            for one, two, own, other in (("1", "2", first[seat], second), ("2", "1", second, first[seat]))
+        }
+        return Found(drafts, found)
+    return Found(
+        drafts,
+        {f"{a}<-{b}": _refined(examiner, a, first[a], first[b], "refinement 1") for a, b in permutations(seats, 2)},
+    )
+
+
+def _refined(examiner: Examiner, seat: str, own: Rows, other: Rows, stage: str) -> Measured:
+    """A seat's own drafts, refined. The score's conversions are of its own drafts."""
+    recaps = [recaps_of(examiner, rows) for rows in (own, other)]
+    prompts = []
+    for problem, *pairs in zip(examiner.problems, *recaps, strict=True):
+        shown = [[fenced(text) if text else "(This attempt is not available.)" for text in row] for row in pairs]
+        prompts.append([asked_after(problem, fill("moa", own=a, other=b)) for a, b in zip(*shown, strict=True)])
+    answers = examiner.ask(seat, prompts, stage, f"{seat} refines its answers to")
+    read = [answer for row in other for answer in row]
+    return Measured(answers, cascade_score(own, answers, recaps[0], also_read=read))
+
+
+_COLUMNS = ("conversions", "regressions")
+
+
+def _twice(name: str, doing: str) -> Mode:
+    """Each seat drafts by itself, then reads its own recap."""
+    prompt = partial(own_attempt_prompt, name)
+    own = partial(
+        cascade,
+        pairs_of=lambda seats: zip(seats, seats, strict=True),
+        prompt=prompt,
+        stage=name.replace("_", "-"),
+        doing=f"{{second}} {doing}",
+    )
+    reads = partial(read_by_rival, prompt=prompt)
+    return Mode(own, stages=lambda seats: 2 * len(seats), columns=_COLUMNS, reads=reads)
+
+
+CASCADE = Mode(
+    cascade,
+    reads=read_by_rival,
+    stages=lambda seats: len(seats) + len(seat_pairs(seats)),
+    columns=_COLUMNS,
+    duels=True,
+)
+SELF_REFINE = _twice("self_refine", "refines its answers to")
+SELF_CASCADE = _twice("self_cascade", "goes over its answers to")
+MOA = Mode(moa, stages=lambda seats: 4 if len(seats) == 1 else len(seats) ** 2, columns=_COLUMNS)
+# Every ordered pair of seats, each with itself among them, in the cascade's prompts and randomness.
+SWAP_SEATS = Mode(
+    partial(cascade, pairs_of=lambda seats: [(first, second) for first in seats for second in seats]),
+    stages=lambda seats: len(seats) + len(seats) ** 2,
+    columns=_COLUMNS,
+    seats=2,
+)

@@ -1,0 +1,279 @@
+"""SPC's evaluation modes: `critic`, how well seats judge labelled steps, and `search`, solutions under a critic's eyes.
+
+`critic` (sections 4.1 and 4.2): each step in one critique. It is measured on a file in the layout of ProcessBench,
+PRM800K or DeltaBench, or on worked solutions, of a file such as GSM8K's or of a task, whose steps are then taken as
+they are or gone wrong by rule (500 of each; of GSM8K's test set that is the built-in set). The paper's critics judge
+greedily, in at most 2,048 tokens: `--temperature 0`. Replies without a judgement are counted apart and leave the
+recalls, as in the published code, which asks for at least 99% with one.
+
+`search` (section 3.6): a solver writes a step, up to a blank line; the critic judges it. A step that is judged
+incorrect is written anew, up to five times ("up to 5 retries", section 4.2), and the last one stays. All searches of
+all problems go on together, a step at a time. Beside it stand the solver's plain samples and their majority vote, each
+with the tokens that it took: a rejected step and every critique count. A reply without a judgement lets a step pass
+(ours), as the critic would otherwise cost what it cannot read.
+"""
+
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from statistics import fmean, harmonic_mean
+from typing import Any
+
+from lite_selfplay.data import BASE, Completion, Problem, Verdict
+from lite_selfplay.errors import GameError, TaskError
+from lite_selfplay.games.modes import Examiner, Found, Judged, Measured, Mode, Rows, Score, elected, score_of
+from lite_selfplay.games.spc.cases import CRITIC
+from lite_selfplay.games.spc.replies import Judgement, critic_prompt, read_critique, solver_prompt
+from lite_selfplay.games.spc.steps import LabelledStep
+from lite_selfplay.games.spc.stepsets import is_step_set, read_step_set, steps_of_solutions
+from lite_selfplay.stats import clopper_pearson
+from lite_selfplay.tasks import Task, load_task
+from lite_selfplay.verify import register_checker
+from lite_selfplay.verify.checking import Checking
+from lite_selfplay.verify.extract import AnswerFormat
+
+KIND = "step"
+"""The kind of a problem that asks whether a step is correct; its answer is `Correct` or `Incorrect`."""
+SEARCHES = 5
+"""Searches, and plain samples, of a problem: as many as self-consistency votes over (section 4.2)."""
+RETRIES = 5
+MOST_STEPS = 64
+"""Steps of a solution (ours): one that is still going on then is cut off."""
+_STEP_END = "\n\n"
+
+
+@dataclass(frozen=True)
+class CriticScore(Score):
+    """How a seat judged steps. `pass_at_1` is the share judged rightly, a reply without a judgement counted as wrong.
+
+    The figures of `critic_figures`, of all steps and, where there are several, of each subset. `mean_of_subsets` is
+    then the plain mean of the subsets' means, as ProcessBench is reported.
+    """
+
+    correct: float | None
+    error: float | None
+    mean: float | None
+    harmonic_mean: float | None
+    invalid: float
+    correct_ci95: tuple[float, float]
+    error_ci95: tuple[float, float]
+    mean_of_subsets: float | None
+    subsets: dict[str, dict[str, Any]]
+
+
+def step_task(spec: str) -> Task:
+    """Labelled steps as problems.
+
+    Raises TaskError, with file and line, where there are none, and what `load_task` raises.
+    """
+    path, is_file = Path(spec), os.path.isfile(spec)
+    if is_file and is_step_set(path):
+        steps, name = read_step_set(path), path.stem
+    else:
+        task = load_task(spec, held_out=True)
+        steps, name = steps_of_solutions(task.problems), f"steps of {path.stem if is_file else spec}"
+    if not steps:
+        raise TaskError(
+            f"{spec} holds no labelled steps (of ProcessBench, PRM800K or DeltaBench), and no worked solutions with "
+            "calculations that steps could be made of"
+        )
+    problems = []
+    for step in steps:
+        content = f"{step.problem}\n{step.before}\n{step.step}"
+        extra = {"content": content, "about": step.problem, "before": step.before, "step": step.step}
+        extra["subset"] = step.subset
+        problems.append(Problem(step.id, step.problem, "Correct" if step.correct else "Incorrect", KIND, extra))
+    return Task(name, problems)
+
+
+def step_of(problem: Problem) -> LabelledStep:
+    """The labelled step that a problem asks about. Raises GameError for a problem that is none."""
+    if problem.kind != KIND:
+        raise GameError(f"the mode critic measures on labelled steps, and {problem.id} is a problem to solve")
+    found = problem.extra
+    correct = problem.answer == "Correct"
+    return LabelledStep(problem.id, problem.text, found["before"], found["step"], correct, found["subset"])
+
+
+def check(pairs: Sequence[tuple[Completion, Problem]], expected: AnswerFormat, checking: Checking) -> list[Verdict]:
+    """Whether critiques judge their steps as they are."""
+    verdicts = []
+    for completion, problem in pairs:
+        critique = read_critique(completion)
+        right = critique.agrees(step_of(problem).correct)
+        reason = "" if right else critique.reason or "wrong"
+        verdicts.append(Verdict(right, float(right), critique.judgement, critique.judgement is not None, reason))
+    return verdicts
+
+
+def measure_critics(examiner: Examiner, seats: Sequence[str]) -> Found:
+    """Each seat's critiques of every step."""
+    steps = [step_of(problem) for problem in examiner.problems]
+    prompts = [[critic_prompt(step.problem, step.before, step.step)] for step in steps]
+    answers = {seat: examiner.ask(seat, prompts, "critique", f"{seat} judges") for seat in seats}
+    return Found({seat: Measured(rows, _score(steps, rows)) for seat, rows in answers.items()})
+
+
+def _score(steps: Sequence[LabelledStep], rows: Rows) -> CriticScore:
+    results = [
+        (step, read_critique(one.completion).judgement) for step, row in zip(steps, rows, strict=True) for one in row
+    ]
+    whole = critic_figures([(step.correct, judgement) for step, judgement in results])
+    del whole["steps"]
+    subsets = by_subset(results) if len({step.subset for step in steps}) > 1 else {}
+    found: CriticScore = score_of(
+        rows, kind=CriticScore, **whole, mean_of_subsets=mean_of_subsets(subsets), subsets=subsets
+    )
+    return found
+
+
+def critic_figures(results: Sequence[tuple[bool, Judgement | None]]) -> dict[str, Any]:
+    """What a critic made of correct and of wrong steps; `results` are judgements, each after whether its step is
+    correct.
+
+    `correct` and `error` are the recalls among the replies with a judgement, with exact 95% intervals (Clopper and
+    Pearson); `mean` and `harmonic_mean` are of the two. All are shares in [0, 1], None without a judged step of that
+    kind. `invalid` is the share of the `steps` without a judgement.
+    """
+    judged = {side: [j for correct, j in results if correct is side and j is not None] for side in (True, False)}
+    right = {True: judged[True].count("correct"), False: judged[False].count("incorrect")}
+    correct, error = (right[side] / len(judged[side]) if judged[side] else None for side in (True, False))
+    both = None if correct is None or error is None else (correct, error)
+    return {
+        "steps": len(results),
+        "correct": correct,
+        "correct_ci95": clopper_pearson(right[True], len(judged[True])),
+        "error": error,
+        "error_ci95": clopper_pearson(right[False], len(judged[False])),
+        "mean": sum(both) / 2 if both else None,
+        "harmonic_mean": harmonic_mean(both) if both else None,
+        "invalid": sum(j is None for _, j in results) / len(results) if results else 0.0,
+    }
+
+
+def by_subset(results: Iterable[tuple[LabelledStep, Judgement | None]]) -> dict[str, dict[str, Any]]:
+    """The figures of each subset, in the order in which they first come."""
+    found: dict[str, list[tuple[bool, Judgement | None]]] = {}
+    for step, judgement in results:
+        found.setdefault(step.subset, []).append((step.correct, judgement))
+    return {subset: critic_figures(rows) for subset, rows in found.items()}
+
+
+def mean_of_subsets(figures: Mapping[str, Mapping[str, Any]]) -> float | None:
+    """The plain mean of the subsets' means; None where one has none, or there is no subset."""
+    means = [found["mean"] for found in figures.values()]
+    return fmean(means) if means and None not in means else None
+
+
+register_checker(KIND, check)
+CRITIC_MODE = Mode(
+    measure_critics,
+    columns=("correct", "error", "mean", "harmonic_mean", "mean_of_subsets", "invalid"),
+    tasks=step_task,
+)
+
+
+# Search
+
+
+@dataclass
+class _Search:
+    """A solution in the making: its problem's place, its number, what is kept of it, and its other completions."""
+
+    problem: int
+    number: int
+    kept: list[Completion] = field(default_factory=list)
+    spent: list[Completion] = field(default_factory=list)
+    attempts: int = 0
+    over: bool = False
+
+    @property
+    def text(self) -> str:
+        return "".join(completion.text for completion in self.kept)
+
+    def place(self, what: str) -> tuple[int, object]:
+        """What a question is about, from which its seed follows."""
+        return self.problem, f"{what}/{self.number}/{len(self.kept)}/{self.attempts}"
+
+    def take(self, completion: Completion, most_tokens: int) -> None:
+        """Keep a step, and see whether it was the last one."""
+        self.kept.append(completion)
+        self.attempts = 0
+        tokens = sum(len(one.token_ids) for one in self.kept)
+        self.over = completion.stop != "string" or len(self.kept) >= MOST_STEPS or tokens >= most_tokens
+
+
+def measure_search(examiner: Examiner, seats: Sequence[str]) -> Found:
+    """The solver, the first of two seats, alone; its vote; and its search under the critic, the last seat."""
+    critic = CRITIC if CRITIC in seats else seats[-1]
+    solver = next((seat for seat in seats if seat != critic), BASE)
+    count = len(examiner.problems)
+    places = [(i, k) for i in range(count) for k in range(SEARCHES)]
+    examiner.progress(0, f"{solver} answers by itself")
+    prompts = [solver_prompt(problem.text) for problem in examiner.problems]
+    samples = examiner.say(
+        solver, [prompts[i] for i, _ in places], examiner.sampling, [(i, f"plain/{k}") for i, k in places]
+    )
+    plain = _rows(examiner.judge([(one, i) for one, (i, _) in zip(samples, places, strict=True)]))
+    searches = [_Search(i, k) for i, k in places]
+    _run(examiner, searches, solver, critic, prompts)
+    found = _rows(examiner.judge([(_whole(search, prompts, solver), search.problem) for search in searches]))
+    spent = [[Judged(one, False, False) for one in search.spent] for search in searches]
+    every = [one for each in spent for one in each]
+    return Found(
+        {solver: Measured(plain, score_of(plain))},
+        {
+            f"vote of {SEARCHES}": elected(plain),
+            "search": Measured(found, score_of(found, before=every)),
+            f"search + vote of {SEARCHES}": elected(found, also_read=every),
+        },
+    )
+
+
+def _run(examiner: Examiner, searches: Sequence[_Search], solver: str, critic: str, prompts: Sequence[str]) -> None:
+    """Write all solutions to their ends."""
+    writing = replace(examiner.sampling, stop=(_STEP_END,))
+    judging = replace(examiner.sampling, temperature=0.0, top_p=1.0)
+    most = examiner.sampling.max_tokens
+    while active := [search for search in searches if not search.over]:
+        left = len({search.problem for search in active})
+        examiner.progress(2 * len(prompts) - left, f"{solver} writes, {critic} checks: {len(active)} solutions go on")
+        steps = examiner.say(
+            solver,
+            [prompts[search.problem] for search in active],
+            writing,
+            [search.place("step") for search in active],
+            [search.text for search in active],
+        )
+        asked = [i for i, completion in enumerate(steps) if completion.text.strip()]
+        questions = [
+            critic_prompt(examiner.problems[active[i].problem].text, active[i].text, steps[i].text) for i in asked
+        ]
+        about = [active[i].place("critique") for i in asked]
+        critiques = dict(zip(asked, examiner.say(critic, questions, judging, about) if asked else [], strict=True))
+        for i, (search, completion) in enumerate(zip(active, steps, strict=True)):
+            rejected = False
+            if i in critiques:
+                search.spent.append(critiques[i])
+                rejected = read_critique(critiques[i]).judgement == "incorrect"
+            if rejected and search.attempts < RETRIES:
+                search.attempts += 1
+                search.spent.append(completion)
+            else:
+                search.take(completion, most)
+
+
+def _whole(search: _Search, prompts: Sequence[str], solver: str) -> Completion:
+    """A search's solution as one completion."""
+    last = search.kept[-1]
+    ids = tuple(token for completion in search.kept for token in completion.token_ids)
+    text, stop = search.text, "length" if last.stop == "string" else last.stop
+    return Completion(prompts[search.problem], text, (), ids, (), stop, solver, -1, last.sampling)
+
+
+def _rows(judged: Sequence[Judged]) -> list[list[Judged]]:
+    return [list(judged[i : i + SEARCHES]) for i in range(0, len(judged), SEARCHES)]
+
+
+SEARCH_MODE = Mode(measure_search, stages=lambda seats: 2)

@@ -1,0 +1,184 @@
+"""A run is put together here: from a configuration, with a new folder, or from the folder that it wrote."""
+
+import contextlib
+import datetime
+import re
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from lite_selfplay.config import RunConfig
+from lite_selfplay.config.user_files import absolute, load, places_in, require_accepted, sources_of
+from lite_selfplay.errors import ConfigError, RunFolderError
+from lite_selfplay.models.backends import import_first
+from lite_selfplay.models.silence import quiet
+from lite_selfplay.runs.choices import Choice
+from lite_selfplay.runs.folder import CHECKPOINTS, CONFIG, RunFolder
+from lite_selfplay.runs.lock import writing
+from lite_selfplay.runs.plan import Plan, chosen, plan
+from lite_selfplay.runs.processes import require_one_kind, require_one_run
+from lite_selfplay.tasks.registry import OBJECTS
+from lite_selfplay.training.interrupts import Interrupts
+from lite_selfplay.training.progress import Progress, as_progress
+from lite_selfplay.training.ranks import Ranks
+from lite_selfplay.verify.reward_functions import RewardFunction
+
+if TYPE_CHECKING:
+    from lite_selfplay.runs.checkpoints import Checkpoint
+    from lite_selfplay.runs.loop import RunLoop
+
+ProgressLike = Progress | Callable[[str], None] | None
+
+
+@contextlib.contextmanager
+def fresh(
+    ranks: Ranks, config: RunConfig, reward: RewardFunction | None, progress: ProgressLike
+) -> "Iterator[RunLoop]":
+    """A run that begins: with a new folder, its model found and loaded."""
+    if not isinstance(config, RunConfig):
+        raise ConfigError(
+            f"train takes a RunConfig, not a {type(config).__name__}: train(RunConfig(game=..., model=...))"
+        )
+    began, shown = time.monotonic(), as_progress(progress) if ranks.main else Progress()
+    if reward is not None:
+        config = RunConfig.of(config.chosen(), {"run": {"reward": None}})
+    elif config.run.reward is not None:
+        reward = load(config.run.reward, "--reward", "function")
+    said = ranks.from_main("what is chosen", lambda: [asdict(choice) for choice in chosen(config)])
+    ready = plan(config, own_checker=reward is not None, choices=[Choice(**choice) for choice in said])
+    for line in ready.chosen():
+        shown.say(line)
+    path = ranks.from_main("the run folder", lambda: str(free_folder(ready.config)))
+    folder, tasks = RunFolder(Path(path), ours=ranks.main), ready.config.tasks.train or ""
+    objects = tasks if tasks.startswith("{") else ""
+    if objects:
+        ready = replace(ready, config=ready.config.learning_from(folder.path / OBJECTS))
+    with _at_work(ranks, ready) as poll:
+        from lite_selfplay.models.sources import base_of
+
+        model = base_of(ready.config.model, shown)  # refused, where it cannot be had, before the libraries are loaded
+        from lite_selfplay.runs.held import Held
+        from lite_selfplay.runs.loop import RunLoop
+        from lite_selfplay.runs.preflight import look_at_the_base
+
+        held = Held.of(ready, model, folder, reward, progress=shown, poll=poll, ranks=ranks)
+        with contextlib.closing(held):
+            if ready.open and ranks.alone:
+                look_at_the_base(held)
+            loop = RunLoop(held, began=began)
+            require_one_kind(ranks, held)
+            if ready.config.run.init is not None:
+                held.seats_of(RunFolder.open(Path(ready.config.run.init)))  # raises before anything is written
+            if not ranks.main:
+                yield loop
+                return
+            poll()  # from here on a signal waits for the run, which saves
+            folder.create(held.config, objects, **held.facts())
+            with writing(folder.path):
+                yield loop
+
+
+@contextlib.contextmanager
+def resumed(
+    ranks: Ranks,
+    folder: RunFolder,
+    progress: ProgressLike,
+    *,
+    steps: int | None,
+    reward: RewardFunction | str | None,
+    rollouts: str | None,
+    trust_remote_code: bool,
+    unsafe_code: bool,
+) -> "Iterator[RunLoop]":
+    """A run that goes on from its newest whole checkpoint."""
+    shown, path = as_progress(progress) if ranks.main else Progress(), folder.path
+    folder.ours = ranks.main
+    config = folder.config_to_load(trust_remote_code, unsafe_code)
+    if rollouts is None and (servers := ",".join(config.rollouts.servers)):
+        # A stranger's folder does not choose whom to speak to.
+        raise ConfigError(f"{path} was sampled on servers: give --rollouts {servers} again, or others, or none")
+    changes: dict[str, Any] = {} if rollouts is None else {"rollouts": rollouts}
+    changes["run"] = {} if steps is None else {"steps": steps}
+    before = folder.code()
+    if reward is not None:
+        changes["run"]["reward"] = absolute(reward) if isinstance(reward, str) else None
+    elif config.run.reward is None and "reward" in before:
+        raise RunFolderError(
+            f"{path} was made with a reward given in Python, {before['reward'].get('name')} of "
+            f"{before['reward'].get('file') or 'no file'}: go on with {folder.go_on()}"
+        )
+    config = RunConfig.of(config.model_dump(mode="json"), changes)
+    places = places_in(config.values()).items()
+    require_accepted({key: place for key, place in places if reward is None or key != "run.reward"}, path / CONFIG)
+    ready = plan(config, own_checker=(reward or config.run.reward) is not None)
+    folder.require_own_files()
+    folder.evaluations()  # read at every save: damage is reported before the first step
+    lock = writing(path, again=config.rollouts.again) if ranks.main else contextlib.nullcontext()
+    with lock, _at_work(ranks, ready) as poll:
+        from lite_selfplay.models.sources import base_of
+        from lite_selfplay.runs.checkpoints import check_identity, hash_of
+        from lite_selfplay.runs.held import Held, identity_of
+        from lite_selfplay.runs.loop import RunLoop
+
+        last = _last_checkpoint(folder, ready, shown)
+        ranks.require_same({"last checkpoint in the run folder, which all must see,": last.step})
+        model = base_of(ready.config.model, shown)
+        check_identity(last, identity_of(ready, model), hash_of(ready.config))
+        given = None if isinstance(reward, str) else reward
+        code = sources_of(ready.config.values(), given)
+        for key, one in code.items():
+            if (was := before.get(key)) is not None and was.get("sha256") != one["sha256"]:
+                shown.warn(f"the source of {one['name']} ({key}) is not what it was when the run was made")
+        if ready.config.run.reward is not None:
+            given = load(ready.config.run.reward, "--reward", "function")
+        held = Held.of(ready, model, folder, given, progress=shown, poll=poll, ranks=ranks)
+        with contextlib.closing(held):
+            loop = RunLoop(held)
+            require_one_kind(ranks, held)
+            loop.load(last)
+            if ranks.main:
+                folder.cut(last.step)
+                folder.rewrite_config(ready.config)
+                folder.note_code(code)
+            of = "" if ready.game.open_ended else f" of {ready.config.run.steps}"
+            shown.say(f"going on from step {last.step}{of}")
+            yield loop
+
+
+@contextlib.contextmanager
+def _at_work(ranks: Ranks, ready: Plan) -> Iterator[Callable[[], None]]:
+    """Where a run's base is loaded and played with, in silence but for the run's own lines: gives what to ask often
+    whether to stop."""
+    require_one_run(ranks, ready)
+    import_first(ready.config.model)
+    with quiet(), Interrupts(patient=ranks.world > 1) as interrupts:
+        yield interrupts.poll
+
+
+def _last_checkpoint(folder: RunFolder, ready: Plan, progress: Progress) -> "Checkpoint":
+    from lite_selfplay.runs.checkpoints import newest_whole
+
+    skipped: list[str] = []
+    last = newest_whole(folder.path / CHECKPOINTS, skipped.append)
+    if last is None:
+        reasons = f" ({'; '.join(skipped)})" if skipped else ""
+        raise RunFolderError(f"{folder.path} has no complete checkpoint to resume from{reasons}")
+    if last.step > ready.config.run.steps:
+        raise RunFolderError(
+            f"{folder.path} is at step {last.step} already, past the {ready.config.run.steps} asked for"
+        )
+    for sentence in skipped:
+        progress.warn(sentence)
+    return last
+
+
+def free_folder(config: RunConfig) -> Path:
+    """Where a run will be written. Raises RunFolderError where something is there already."""
+    if config.run.dir is not None:
+        RunFolder(config.run.dir).require_free()
+        return config.run.dir
+    model = re.sub(r"[^\w.-]+", "-", Path(config.model.name).name)
+    stamp = datetime.datetime.now().strftime("%Y%m%d-%H%M%S-%f")
+    return Path("runs") / f"{config.game.label}-{model}-{stamp}"

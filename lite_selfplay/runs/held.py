@@ -1,0 +1,201 @@
+"""What a run holds in memory before its first step: the base with its seats, the problems, and tables to play at."""
+
+import contextlib
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Self, TypeVar
+
+import torch
+
+from lite_selfplay.config import RunConfig
+from lite_selfplay.config.guard import guarded
+from lite_selfplay.config.user_files import file_of, sources_of
+from lite_selfplay.data import Problem
+from lite_selfplay.errors import GameError, RunFolderError
+from lite_selfplay.games import Game
+from lite_selfplay.models.adapters import State, check_folder
+from lite_selfplay.models.backends.base import REMEDY, Rollouts
+from lite_selfplay.models.backends.vllm import require_temperature
+from lite_selfplay.models.sources import ResolvedModel
+from lite_selfplay.runs.choices import without_its_card
+from lite_selfplay.runs.folder import COLLECTIONS, ROLLOUTS, RunFolder
+from lite_selfplay.runs.plan import OPTIONAL, Plan
+from lite_selfplay.runs.trackers import TRACKERS, Tracker
+from lite_selfplay.tasks import Source, data_facts, fingerprint
+from lite_selfplay.tasks.passages import short_enough
+from lite_selfplay.training.loaded import Loaded
+from lite_selfplay.training.progress import Poll, Progress, Several
+from lite_selfplay.training.ranks import ALONE, Ranks
+from lite_selfplay.training.rollout import LiveTable
+from lite_selfplay.verify.reward_functions import RewardFunction
+
+T = TypeVar("T", bound=LiveTable)
+
+
+@dataclass
+class Held:
+    """A plan whose base is in memory, with the problems that its game draws from; `close` when done with it.
+
+    `reward` takes the checker's place. Of several processes that play the run, the one whose `folder` it is writes, and
+    its `tracker` hears of it. `aside` is a folder for what is not the run's. `ready` may be replaced.
+    """
+
+    ready: Plan
+    model: ResolvedModel
+    folder: RunFolder
+    reward: RewardFunction | None
+    loaded: Loaded
+    tracker: Tracker | None
+    sources: dict[str, Source]
+    aside: tempfile.TemporaryDirectory[str]
+
+    @classmethod
+    def of(
+        cls,
+        ready: Plan,
+        model: ResolvedModel,
+        folder: RunFolder,
+        reward: RewardFunction | None = None,
+        *,
+        progress: Progress | None = None,
+        poll: Callable[[], None] = lambda: None,
+        ranks: Ranks = ALONE,
+    ) -> Self:
+        """Load the base that a plan names."""
+        config, shown = ready.config, progress or Progress()
+        ranks.poll = Poll(shown, poll)
+        if doubt := without_its_card(config):
+            shown.warn(doubt)
+        shown.say(f"loading {model.name} in {config.model.precision}")
+        rollouts = _rollouts(ready, folder)
+        loaded = Loaded.of(config, model, shown, Poll(shown, poll), ranks=ranks, rollouts=rollouts)
+        tracker = None
+        if ranks.main and (kind := TRACKERS.get(config.run.report_to)) is not None:
+            tracker = kind(config, type(ready.game), folder.path, shown.warn)
+            loaded.progress = Several(shown, tracker)
+        aside = tempfile.TemporaryDirectory(prefix="lite-selfplay-")
+        held = cls(ready, model, folder, reward, loaded, tracker, {}, aside)
+        try:
+            held.sources = held.sources_of(ready.sources)
+        except BaseException:
+            held.close()
+            raise
+        return held
+
+    @property
+    def config(self) -> RunConfig:
+        return self.ready.config
+
+    @config.setter
+    def config(self, config: RunConfig) -> None:
+        self.ready = replace(self.ready, config=config)
+
+    @property
+    def game(self) -> Game:
+        return self.ready.game
+
+    @property
+    def progress(self) -> Progress:
+        return self.loaded.progress
+
+    @property
+    def ranks(self) -> Ranks:
+        return self.loaded.ranks
+
+    def close(self) -> None:
+        """End the checking processes, undo what the backend changed, and remove what was written aside."""
+        if self.tracker is not None:
+            self.tracker.close()
+        self.loaded.close()
+        self.aside.cleanup()
+
+    def facts(self) -> dict[str, Any]:
+        """What `environment.json` says of this run beside the versions."""
+        config, device, measured = self.config, self.loaded.backend.device, self.ready.held_out
+        data = {"tasks": {"tasks": config.tasks.train, **data_facts(self.ready.task)}}
+        if measured:
+            data["eval"] = {"tasks": config.eval.tasks, "rows": len(measured), "fingerprint": fingerprint(measured)}
+        cpu = f"{torch.get_num_threads()} CPU threads"
+        return {
+            "backend": self.loaded.backend.name,
+            "device": torch.cuda.get_device_name(device) if device.type == "cuda" else cpu,
+            **({"processes": self.ranks.world} if self.ranks.world > 1 else {}),
+            **({"rollouts": list(servers)} if (servers := config.rollouts.servers) else {}),
+            "seed": config.run.seed,
+            "base": self.model.identity,
+            "data": data,
+            "code": sources_of(config.values(), None if config.run.reward else self.reward),
+        }
+
+    def sources_of(self, items: Mapping[str, Sequence[Problem]]) -> dict[str, Source]:
+        """What the game draws from, each item short enough for this base."""
+        found = {name: items[name] for name in self.game.sources}
+        if "passages" in found:
+            limit, chat = self.config.tasks.passage_tokens, self.loaded.chat
+            found["passages"] = short_enough(found["passages"], lambda text: len(chat.tokens(text)), limit)
+        seed = self.config.run.seed
+        return {
+            name: Source(problems, seed=seed, name=name, may_be_empty=name in OPTIONAL)
+            for name, problems in found.items()
+        }
+
+    @property
+    def collections(self) -> Path:
+        """Where the game writes: in a process that does not write the run folder, into a copy of its own."""
+        return (self.folder.path if self.ranks.main else Path(self.aside.name)) / COLLECTIONS
+
+    def table(self, kind: type[T], **others: Any) -> T:
+        """A table of a kind for the run's sources, config and reward, or `others`."""
+        asked: dict[str, Any] = {"sources": self.sources, "config": self.config, "reward": self.reward}
+        asked |= {"max_completion_tokens": self.ready.max_completion_tokens, "folder": self.collections, **others}
+        return kind(self.loaded, **asked)
+
+    def guarded(self) -> contextlib.AbstractContextManager[None]:
+        """Where a game of a user's own plays: what it raises is that game's error, and finds the run saved."""
+        if file_of(self.config.game.name) is None:
+            return contextlib.nullcontext()
+        return guarded(f"the game {self.config.game.label}", GameError, self.progress.warn)
+
+    def seats_of(self, other: RunFolder) -> dict[str, State]:
+        """The weights another run has for this one's seats: of the seat of the same name, or of its only one.
+
+        Raises RunFolderError where it is over another base, or a seat is missing, damaged or of another shape.
+        """
+        base = self.model.identity
+        if (theirs := other.base()) != base:
+            raise RunFolderError(f"{other.path} was made over {theirs!r}, this run is over {base!r}")
+        folders, found = other.seats(), {}
+        for seat in self.loaded.adapters.seats:
+            folder = folders.get(seat) or (next(iter(folders.values())) if len(folders) == 1 else None)
+            if folder is None:
+                raise RunFolderError(f"{other.path} has no seat {seat!r}: it has {', '.join(folders) or 'none'}")
+            found[seat] = check_folder(self.loaded.adapters, seat, folder)
+        return found
+
+
+@contextlib.contextmanager
+def leaving_as_an_error() -> Iterator[None]:
+    """A context in which a call of `sys.exit`, by a game's or a task's own code, raises GameError."""
+    try:
+        yield
+    except SystemExit as left:
+        raise GameError(f"code of the game, or of its tasks, called sys.exit({left})") from left
+
+
+def identity_of(ready: Plan, model: ResolvedModel) -> dict[str, str]:
+    """The base and the game of a run."""
+    return {"base": model.identity, "game": ready.config.game.label}
+
+
+def _rollouts(ready: Plan, folder: RunFolder) -> Rollouts | None:
+    """How the run samples on servers; None where it samples here."""
+    config, tokens = ready.config, ready.max_completion_tokens
+    if not config.rollouts.servers:
+        return None
+    sampled = [role.sampling(tokens) for role in config.roles.values()]
+    for temperature in (config.eval.temperature, config.cold_start.temperature, *(one.temperature for one in sampled)):
+        require_temperature(temperature, REMEDY)
+    longest = max([tokens, *(sampling.max_tokens for sampling in sampled)])
+    return Rollouts(config.rollouts, folder.path / ROLLOUTS, config.run.max_prompt_tokens + longest)

@@ -1,0 +1,338 @@
+"""A run in play: a loop of steps, and when what is measured and saved."""
+
+import contextlib
+import shutil
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from lite_selfplay.config import RunConfig
+from lite_selfplay.data import Episode, EvalSpec, Problem, Sampling
+from lite_selfplay.errors import (
+    GameError,
+    Interrupted,
+    LossError,
+    ProcessLost,
+    RewardError,
+    RolloutsLost,
+    RunFolderError,
+    WorkerStartError,
+)
+from lite_selfplay.evaluation.examiner import measure
+from lite_selfplay.evaluation.result import Evaluation
+from lite_selfplay.evaluation.tables import headline
+from lite_selfplay.games.modes import find_mode
+from lite_selfplay.models.adapters import BASE
+from lite_selfplay.runs.budget import Budget
+from lite_selfplay.runs.checkpoints import STATE, Checkpoint, load_checkpoint, read_state
+from lite_selfplay.runs.choices import wanted
+from lite_selfplay.runs.folder import BUDGET, COLD_START, COLLECTIONS, EVALUATIONS, RunFolder
+from lite_selfplay.runs.held import Held, leaving_as_an_error
+from lite_selfplay.runs.plan import evaluation_steps, mode_of_the_base
+from lite_selfplay.runs.preflight import preflight
+from lite_selfplay.runs.processes import save_in_turn
+from lite_selfplay.runs.report.closing import closing_report, is_sure
+from lite_selfplay.runs.saving import Saver
+from lite_selfplay.runs.seats import keep_references, teach
+from lite_selfplay.runs.step_log import Bookkeeper
+from lite_selfplay.training.optimizer import load_optimizer_state
+from lite_selfplay.training.rollout import LiveTable
+from lite_selfplay.training.trainer import SelfPlayTrainer
+from lite_selfplay.training.trl import make_loss
+from lite_selfplay.training.updates import StepReport
+
+PROBE = "Name three things you can see from a window, and say what each of them is for."
+"""What the base is asked where only its rounding matters."""
+STOPS = (Interrupted, RewardError, GameError, LossError, WorkerStartError, ProcessLost, RolloutsLost)
+"""What stops a run between two updates: a signal, code of a user's own, the answer checker, another process."""
+
+
+class RunLoop:
+    """Plays what is held in memory to its end.
+
+    `began` is when the run began, by the clock, if that was before.
+    """
+
+    def __init__(self, held: Held, *, clock: Callable[[], float] = time.monotonic, began: float | None = None):
+        self.held, self.game, self.folder = held, held.game, held.folder
+        ranks, config = held.ranks, held.config
+        clock = ranks.shared_clock(clock)
+        self.table = held.table(LiveTable)
+        # Held-out answers are judged by the checker, so that runs with different rewards can be compared.
+        answered = all(problem.answer is not None for problem in held.ready.held_out)
+        self._measuring = held.table(LiveTable, sources={}, reward=None if answered else held.reward)
+        self._saver = Saver(held, clock)
+        self._books = Bookkeeper(held, self.table, self._saver.what_is_whole)
+        started = clock() if began is None else ranks.from_main("when the run began", lambda: began or 0.0)
+        self._budget = Budget(config.run.minutes, self.folder.path / BUDGET, clock, started, ranks)
+        self.trainer = SelfPlayTrainer(
+            backend=held.loaded.backend,
+            loss=make_loss(held.loaded.backend, config, held.loaded.chat.tokenizer, held.aside.name),
+            config=config,
+            progress=held.progress,
+            poll=held.loaded.poll,
+            updates=self._updates(config.run.steps),
+            ranks=ranks,
+        )
+        self.done = 0  # complete steps
+        self._resumed_from: int | None = None
+        self._cold_started = False
+        self._start_state: dict[str, Any] = {}
+
+    def run(self) -> None:
+        """Play to the last step, from the beginning or from what was loaded.
+
+        Raises ConfigError where the tracker cannot be started; PreflightError before the first step, where the run
+        could not learn; Interrupted after saving the state before the step that was cut short; TrainingError after too
+        many steps with numbers that are not finite, or sampled from other weights; SaveFailed where the folder's lines
+        or its last checkpoint cannot be written.
+        """
+        begins = self._resumed_from is None
+        if self.held.tracker is not None:
+            self.held.tracker.open(self.done)
+        with self._saved_when_stopped():
+            if begins:
+                self._prepare()
+                with self._budget.timing("save"):
+                    self._saver.try_save(0, self.state(), self.trainer.optimizer)
+            if self.done == 0:
+                keep_references(self.held)
+            if begins and self.held.ranks.alone and wanted(self.held.config):
+                preflight(self.held)
+            self._evaluate_what_is_missing()
+            self._show_training()
+            self.held.progress.activity("sampler and trainer are compared")
+            self.trainer.check.calibrate(self.held.loaded.chat.encode(PROBE).ids)
+            self._books.begin(self.done)
+            while self.done < self.held.config.run.steps and not self.game.over():
+                report = self._step()
+                self._write_down(report)
+                self._keep_to_the_budget()
+                self._save_and_measure_if_due(report.episode)
+            self.save()
+            self._evaluate()
+            self._saver.write_card(self.done)
+        self._close()
+
+    def cold_start_only(self) -> None:
+        """Teach the seats and stop: the folder is what another run's `init` takes."""
+        with self._saved_when_stopped():
+            self._prepare()
+            self.save()
+            self._evaluate_what_is_missing()
+            self._saver.write_card(0)
+        path = self.folder.path
+        if self.folder.ours:
+            self.folder.write_environment(**self.held.facts(), only=COLD_START)
+        train = f"lite-selfplay train {self.held.config.game.name} --init {path} ..."
+        self.held.progress.finished([f"the run: {path}", f"train from it: {train}"])
+
+    # A step
+
+    def _step(self) -> StepReport:
+        """Play a step and train on it."""
+        step, self._start_state = self.done, self.state()
+        with self._budget.timing("step"):
+            self._books.begin_step()
+            seats = self.game.seats(step)
+            self.table.open(step, seats)
+            with self.held.guarded():
+                episode = self.game.play(step, self.table)
+                if not isinstance(episode, Episode):
+                    label = self.held.config.game.label
+                    raise GameError(f"{label} played a step and returned {episode!r:.200}, no Episode")
+            return self.trainer.update(step, episode, seats)
+
+    def _write_down(self, report: StepReport) -> None:
+        self.done, self._start_state = self.done + 1, {}
+        self._books.finish_step(report)
+        self._books.judge(report)
+
+    def _save_and_measure_if_due(self, asked: Episode) -> None:
+        """After a step that is not the last one, as its number, the time or the game's `asked` episode wants it."""
+        done, config = self.done, self.held.config
+        if done >= config.run.steps or self.game.over():
+            return
+        measured = (asked.measure or done in evaluation_steps(config)) and bool(self._held_out)
+        # While steps are being skipped, the last good state stays the last one saved.
+        if not self._books.bad_steps and (measured or asked.save or self._saver.is_due(done)):
+            self._saver.try_save(done, self.state(), self.trainer.optimizer)
+        if measured:
+            self._start_state = self.state()  # an evaluation may be stopped: the step before it is complete
+            self._evaluate()
+            self._show_training()
+
+    def _show_training(self) -> None:
+        """Show that training goes on, and for how many steps, where the game does not end by itself."""
+        self.held.progress.phase("training", None if self.game.open_ended else self.held.config.run.steps)
+        self.held.progress.advance(self.done)
+
+    def _keep_to_the_budget(self) -> None:
+        """Play as many steps as fit into the run's minutes: the configuration, its file and the schedules say so."""
+        progress, config = self.held.progress, self.held.config
+        asked = config.run.steps
+        if (expected := self._budget.expected(asked - self.done)) and not self.game.open_ended:
+            progress.say(expected)
+        steps = self._budget.steps(self.done, asked, config.eval.every)
+        if steps is None:
+            return
+        self._saver.change_config(RunConfig.of(config.model_dump(mode="json"), {"run": {"steps": steps}}))
+        self.trainer.expect(self._updates(steps))
+        progress.say(self._budget.choose_steps(steps, asked))
+        self._show_training()
+
+    def _updates(self, steps: int) -> dict[str, int]:
+        """How many of so many steps move each seat."""
+        return {**dict.fromkeys(self.held.config.seats, steps), **self.game.updates(steps)}
+
+    # The beginning and the end
+
+    def _prepare(self) -> None:
+        """The seats as they enter training: another run's, taught by a cold start, or as they were made."""
+        if self.held.config.run.init is not None:
+            before = RunFolder.open(Path(self.held.config.run.init))
+            for seat, weights in self.held.seats_of(before).items():
+                self.held.loaded.adapters.load_state(seat, weights)
+            self._saver.keep_examples(before)
+        if self.held.config.cold_start.enabled:
+            teach(self.held, self.trainer, self._saver, self._budget)
+        self._cold_started = True
+
+    def _close(self) -> None:
+        """Say what the run came to."""
+        if self.held.ranks.main:
+            metrics, evaluations = self.folder.metrics(), self.folder.evaluations()
+            closing = closing_report(type(self.game), self.held.config, metrics, evaluations, self.folder.path)
+            outcome = self._budget.outcome(self.done, doubtful=not is_sure(closing))
+            self.held.progress.finished([*closing, *outcome])
+
+    @contextlib.contextmanager
+    def _saved_when_stopped(self) -> Iterator[None]:
+        """What stops a run between two updates finds it saved."""
+        try:
+            self.held.loaded.poll()
+            with leaving_as_an_error():
+                yield
+        except STOPS as stop:
+            self.held.ranks.leave(stop)
+            if save_in_turn(self.held.ranks, self.folder, self.done, self._save_what_changed):
+                raise type(stop)(f"{stop}; saved before step {self.done + 1}. {self._saver.go_on()}") from None
+            raise type(stop)(f"{stop}. {self._saver.what_is_whole()}") from None
+
+    # Held-out problems
+
+    @property
+    def _held_out(self) -> Sequence[Problem]:
+        """The problems that are evaluated: as many of those held out as the run's minutes allow."""
+        held_out = self.held.ready.held_out
+        return held_out[: self._budget.problems(len(held_out))]
+
+    def _evaluate(self) -> None:
+        """Measure the seats as the game asks for."""
+        if not self._held_out:
+            return
+        first = "after cold start" if self.held.config.cold_start.enabled else "before training"
+        moment = f"after {self.done} steps" if self.done else first
+        with self._budget.timing("evaluation"):
+            self._measure(_evaluation_name(self.done), self.game.evaluation(), self.done, moment)
+        self._saver.write_card(self.done)
+
+    def _measure(self, name: str, spec: EvalSpec, step: int, moment: str) -> None:
+        about = {"moment": moment, "step": step, "model": self.held.config.model.name}
+        result = self._answers(spec, self._held_out, f"evaluation {moment}", about).to_json()
+        self._saver.write_evaluation(name, result)
+        self.held.progress.evaluated(moment, result, headline(result))
+
+    def _answers(
+        self, spec: EvalSpec, problems: Sequence[Problem], name: str, about: Mapping[str, Any] | None = None
+    ) -> Evaluation:
+        config, tokens = self.held.config, self.held.ready.max_completion_tokens
+        return measure(
+            self._measuring,
+            spec,
+            problems,
+            sampling=Sampling(temperature=config.eval.temperature, top_p=config.eval.top_p, max_tokens=tokens),
+            samples=config.eval.samples,
+            tasks=config.eval.tasks or "",
+            name=name,
+            about=about,
+            cache_tokens=config.run.generation_tokens * self.held.ranks.world,
+            rows_at_once=self._measuring.rows_at_once,
+            progress=self.held.progress,
+        )
+
+    def _evaluate_what_is_missing(self) -> None:
+        """Measure the untouched base, and the seats as they are now, where that is due and was not done."""
+        of_the_base = EvalSpec(mode_of_the_base(self.game), (BASE,))
+        if self.done == 0 and self.held.ready.held_out:
+            self._choose_problems(of_the_base)
+            if not self.held.config.run.init and not self._was_evaluated("base"):
+                self._measure("base", of_the_base, step=-1, moment="untouched")
+        if self.done in evaluation_steps(self.held.config) and not self._was_evaluated(_evaluation_name(self.done)):
+            self._evaluate()
+
+    def _choose_problems(self, of_the_base: EvalSpec) -> None:
+        """Let the minutes of the run decide how many problems are evaluated: the untouched base answers the first."""
+        spec, held_out = self.game.evaluation(), self.held.ready.held_out
+
+        def evaluate(number: int) -> float:
+            self._answers(of_the_base, held_out[:number], "evaluation, timed")
+            return len(evaluation_steps(self.held.config)) * find_mode(spec.mode).stages(spec.seats) + 1
+
+        self._budget.choose_problems(len(held_out), evaluate)
+
+    def _was_evaluated(self, name: str) -> bool:
+        file = self.folder.path / EVALUATIONS / f"{name}.json"
+        return self.held.ranks.from_main("former evaluations", file.is_file)
+
+    # Checkpoints
+
+    def state(self) -> dict[str, Any]:
+        """What a checkpoint holds beside weights, as JSON."""
+        return {
+            "game": self.game.state(),
+            "sources": {name: source.state() for name, source in self.held.sources.items()},
+            **self._books.counts(),
+            "cold_started": self._cold_started,
+            **self.trainer.state(),
+        }
+
+    def save(self, state: Mapping[str, Any] | None = None) -> None:
+        """Save the run as it stands, or in the state before the step that was cut short."""
+        self._saver.save(self.done, state or self.state(), self.trainer.optimizer)
+
+    def _save_what_changed(self) -> None:
+        if self.done != self._resumed_from:  # else nothing has changed since
+            self._books.write_what_is_missing()
+            self.save(self._start_state)
+
+    def load(self, checkpoint: Checkpoint) -> None:
+        """Go on from a checkpoint. Raises RunFolderError, with nothing written, where the run could not."""
+        held, adapters, path = self.held, self.held.loaded.adapters, checkpoint.path / STATE
+        state = read_state(checkpoint)
+        kinds = {"cold_started": bool, "skipped_steps": int, "nonfinite": int, "game": dict, "sources": dict}
+        for key, kind in kinds.items():
+            if type(state.get(key)) is not kind:
+                raise RunFolderError(f"{path} is not the state of a run: {key} is not what it writes")
+        if not held.ranks.main and (theirs := self.folder.path / COLLECTIONS).is_dir():
+            shutil.copytree(theirs, held.collections)
+        if state["cold_started"]:  # else it was stopped during the cold start, which is short: it begins again
+            load_optimizer_state(self.trainer.optimizer, adapters, load_checkpoint(checkpoint, adapters))
+            self.trainer.schedule.apply()
+            try:
+                for name, source in held.sources.items():
+                    source.restore(state["sources"][name])
+                self.game.restore(state["game"])
+                self.trainer.restore(state)
+            except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+                raise RunFolderError(
+                    f"{path} is not the state of such a run: {type(error).__name__}: {error} in its game or sources"
+                ) from None
+            self._books.restore(state)
+            self._cold_started, self.done, self._resumed_from = True, checkpoint.step, checkpoint.step
+        held.ranks.gather("the checkpoint", checkpoint.step)  # until all have read it, nobody writes
+
+
+def _evaluation_name(step: int) -> str:
+    return f"step-{step:06}"

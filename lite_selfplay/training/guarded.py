@@ -1,0 +1,373 @@
+"""What guards a step: it moves everything, or nothing, in all processes alike.
+
+Numbers that are not finite end a step, and what had moved is undone. Where memory runs out, microbatches are halved.
+In float16 a loss is multiplied by a factor, so that small gradients are not rounded to 0. In several processes each
+has the gradients of its rows. What is decided for all there: whether a number was not finite, whether completions came
+from other weights, how many tokens fit into a microbatch. What must be the same in all and is compared at every update:
+weights, advantages and examples. Shapes: `N` tokens of all completions of a microbatch.
+"""
+
+import contextlib
+import math
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+from torch.nn.utils import get_total_norm
+from torch.optim import Optimizer
+
+from lite_selfplay.errors import TrainingError
+from lite_selfplay.models.adapters import Adapters
+from lite_selfplay.models.backends.base import Backend, is_out_of_memory
+from lite_selfplay.models.transfers import read
+from lite_selfplay.training.admission import NotFinite
+from lite_selfplay.training.microbatches import MicroBatch, TokenBudget
+from lite_selfplay.training.optimizer import SeatSchedule, load_optimizer_state, optimizer_state
+from lite_selfplay.training.ranks import Ranks
+from lite_selfplay.training.sampler_check import Foreign, Read
+from lite_selfplay.training.trl import TrlLoss
+from lite_selfplay.training.updates import Learning, StepReport, StreamUpdate
+
+LARGEST = 16
+"""Exponent of the largest factor, that of torch's scaler at its start."""
+BACK = 3
+"""What an overflow takes off the exponent: an update is computed again seldom, and a few bits of small gradients are
+less than it."""
+GROWS_AFTER = 200
+"""Updates without an overflow after which the factor is doubled."""
+_SUMS = ("loss", "logprob", "kl", "clipped", "rows", "tokens")
+T = TypeVar("T")
+
+
+@dataclass
+class Done:
+    """A microbatch that went through the model, and what was computed of it, which is read later.
+
+    `numbers` hold `logprobs` (N,), and where there are such: `reference` (N,), `loss`, `kl` and `clipped`.
+    """
+
+    micro: MicroBatch
+    learner: str
+    numbers: dict[str, Tensor]
+    read: dict[str, list[float]] = field(default_factory=dict)
+
+    @property
+    def rows(self) -> list[Read]:
+        """Each row with its log-probabilities."""
+        return list(zip(self.micro.rows, self.micro.batch.split(self.read["logprobs"]), strict=True))
+
+    def require_finite(self) -> None:
+        """Raises NotFinite, naming who learns."""
+        for name in ("reference", "logprobs"):
+            if not all(map(math.isfinite, self.read.get(name, ()))):
+                raise NotFinite(f"a log-probability of {self.learner} is not finite")
+        for value in self.read.get("loss", ()):
+            if not math.isfinite(value):
+                raise NotFinite(f"the loss of {self.learner} is {value}")
+
+
+class Guard:
+    """What an update goes through so that it moves everything, or nothing.
+
+    `budget` is how many tokens a microbatch may hold, `scale` what losses are multiplied by.
+    """
+
+    def __init__(self, backend: Backend, loss: TrlLoss, schedule: SeatSchedule, budget: TokenBudget, ranks: Ranks):
+        self._backend, self._adapters, self._loss, self._ranks = backend, backend.adapters, loss, ranks
+        self._schedule, self._optimizer, self._budget = schedule, schedule.optimizer, budget
+        self.scale = LossScale(backend.compute_dtype == torch.float16)
+        self._before: tuple[Any, ...] | None = None
+        self._suspects: dict[str, Tensor] = {}
+
+    @contextlib.contextmanager
+    def step(self, report: StepReport) -> Iterator[None]:
+        """A context in which a step is learned from. Where it raises NotFinite or Foreign, nothing moves, and the
+        report says why; nor does anything where it raises another error, which passes."""
+        self._suspects, moved = largest_weights(self._adapters), False
+        try:
+            yield
+            moved = True
+        except (NotFinite, Foreign) as found:
+            kind = "foreign" if isinstance(found, Foreign) else "nonfinite"
+            setattr(report, kind, str(found))
+            report.streams = [update.nothing_moved() for update in report.streams]
+            report.seats.clear()
+        finally:
+            if not moved:
+                self._put_back()
+            self._before = None
+        if report.trained and (what := find_nonfinite(self._adapters)) is not None:
+            raise TrainingError(
+                f"the update of step {report.step + 1} left {what} that is not finite: lower its learning rate"
+            )
+
+    def remember(self) -> None:
+        """Keep on the CPU, before the first of several updates, everything that they change."""
+        weights = {seat: self._adapters.state(seat) for seat in self._adapters.seats}
+        moments = optimizer_state(self._optimizer, self._adapters)
+        self._before = weights, moments, dict(self._adapters.updates), dict(self._adapters.versions)
+
+    def _put_back(self) -> None:
+        """Without a gradient the optimizer moves no seat, and no schedule ticks; earlier updates of the step are
+        undone to the bit."""
+        self.drop_gradients()
+        if self._before is not None:
+            weights, moments, updates, versions = self._before
+            for seat, state in weights.items():
+                self._adapters.load_state(seat, state)
+            load_optimizer_state(self._optimizer, self._adapters, moments)
+            self._adapters.updates, self._adapters.versions = updates, versions
+            self._schedule.apply()
+
+    def drop_gradients(self) -> None:
+        """Forget what was computed, of a loss that was not finished, too."""
+        self._loss.forget()
+        self._optimizer.zero_grad(set_to_none=True)
+
+    def read(self, done: Sequence[Done] = (), others: Sequence[Tensor] = ()) -> list[float]:
+        """Bring to the host what was computed of microbatches, and other scalars.
+
+        Raises NotFinite for the former, and, when first called in a step, for a weight from before it.
+        """
+        computed = [x for one in done for x in one.numbers.values()]
+        values = iter(read([*self._suspects.values(), *computed, *others]))
+        for name in self._suspects:
+            if not all(map(math.isfinite, next(values))):
+                raise NotFinite(f"{name} is not finite")
+        self._suspects = {}
+        for one in done:
+            one.read = {name: next(values) for name in one.numbers}
+            one.require_finite()
+        return [value for (value,) in values]
+
+    def fitting(self, work: Callable[[], T]) -> T:
+        """What `work` comes to. Where memory runs out it begins again, in microbatches of half the size, which the rest
+        of the run keeps to."""
+        while True:
+            try:
+                return work()
+            except (MemoryError, RuntimeError) as error:
+                if not is_out_of_memory(error):
+                    raise
+            # Out of the handler: what it held is free now.
+            self.drop_gradients()
+            self._backend.release_memory()
+            self._budget.halve()
+
+    @contextlib.contextmanager
+    def nonfinite_in_any(self, report: StepReport, found: list[StreamUpdate]) -> Iterator[None]:
+        """A context in which gradients are computed, and NotFinite in one process is NotFinite in all.
+
+        `found` is what was done with each stream: of this process's rows in the context, of all rows afterwards. Raises
+        TrainingError where processes are no longer the same.
+        """
+        step = report.step + 1
+
+        def facts() -> dict[str, Any]:
+            return {
+                "weights": {seat: _checksum(self._adapters, seat) for seat in self._adapters.seats},
+                "rewards": zlib.crc32(repr(report.advantages).encode()),
+                "budget": self._budget.tokens,
+                "scale": self.scale.exponent,
+                "found": [{key: getattr(update, key) for key in _SUMS} for update in found],
+            }
+
+        with failing_together(self._ranks, f"the update of step {step}", NotFinite, facts) as told:
+            yield
+        for rank, theirs in enumerate(told):
+            for seat in (seat for seat in self._adapters.seats if theirs["weights"][seat] != told[0]["weights"][seat]):
+                raise TrainingError(
+                    f"at step {step} process {rank} of this run has other weights in seat {seat} than process 0: cards "
+                    "must be of one kind, with one set of packages"
+                )
+            if theirs["rewards"] != told[0]["rewards"]:
+                raise TrainingError(
+                    f"at step {step} process {rank} of this run came to other rewards than process 0: a game may "
+                    "depend on its table and its own state alone (lite_selfplay.testing.check_game)"
+                )
+        if told:
+            self._budget.lower(min(int(theirs["budget"]) for theirs in told))
+            self.scale.agree([theirs["scale"] for theirs in told])
+            streams = zip(found, zip(*(theirs["found"] for theirs in told), strict=True), strict=True)
+            found[:] = [_added(own, parts) for own, parts in streams]
+
+
+def largest(tensors: Iterable[Tensor]) -> Tensor:
+    """The largest absolute value in the tensors, where they are: not finite where one of their numbers is not."""
+    found = [tensor.detach() for tensor in tensors if tensor.numel()]
+    if not found:
+        return torch.zeros(())
+    return get_total_norm(found, math.inf, foreach=None if found[0].is_cuda else False)
+
+
+def largest_weights(adapters: Adapters) -> dict[str, Tensor]:
+    """The largest absolute weight of every seat, under a name such as `a weight of seat A`."""
+    return {f"a weight of seat {seat}": largest(adapters.parameters(seat).values()) for seat in adapters.seats}
+
+
+def find_nonfinite(adapters: Adapters, optimizer: Optimizer | None = None) -> str | None:
+    """What of a seat is not finite, such as `a weight of seat A`; None where all is well.
+
+    With an optimizer its state is looked at too.
+    """
+    found = largest_weights(adapters)
+    for seat in adapters.seats:
+        if optimizer is None:
+            break
+        states = [optimizer.state.get(p, {}) for p in adapters.parameters(seat).values()]
+        values = [value for state in states for value in state.values() if isinstance(value, Tensor)]
+        if values:
+            found[f"the optimizer's state of seat {seat}"] = largest(values)
+    numbers = zip(found, read(list(found.values())), strict=True)  # a card is waited for once
+    return next((name for name, each in numbers if not all(map(math.isfinite, each))), None)
+
+
+class LossScale:
+    """The factor of a run's losses: 1 where `needed` is false.
+
+    It starts where the gradient in the logits is about 1, which leaves a float16 as many bits above as below. torch's
+    gradient scaler finds its factor by throwing steps away, each of which was minutes of sampling. Here an update that
+    overflows is computed again from the same completions with a smaller factor, and none is lost. The factor is a power
+    of two on the host: to multiply by it and to divide again rounds nothing, and no card is waited for.
+    """
+
+    def __init__(self, needed: bool):
+        self.needed = needed
+        self.exponent: int | None = None
+        self._good = 0
+
+    @property
+    def factor(self) -> float:
+        """At least 1."""
+        return 2.0 ** (self.exponent or 0)
+
+    def of(self, loss: Tensor, logprobs: Tensor) -> Tensor:
+        """A loss times the factor, which the run's first loss decides by its slope in log-probabilities."""
+        if not self.needed:
+            return loss
+        if self.exponent is None:
+            (slope,) = torch.autograd.grad(loss, logprobs, retain_graph=True)
+            steepest = float(slope.abs().max())
+            known = steepest > 0 and math.isfinite(steepest)
+            self.exponent = min(LARGEST, max(0, math.floor(-math.log2(steepest)))) if known else None
+        return loss * self.factor
+
+    def take_off(self, gradients: list[Tensor]) -> None:
+        """Divide gradients by the factor, in place."""
+        if self.factor != 1 and gradients:
+            torch._foreach_mul_(gradients, 1 / self.factor)
+
+    def lower(self) -> bool:
+        """After an overflow: whether there is a smaller factor to try."""
+        if not self.exponent:
+            return False
+        self.exponent, self._good = max(0, self.exponent - BACK), 0
+        return True
+
+    def agree(self, exponents: Sequence[int | None]) -> None:
+        """Go on with the smallest of the exponents that several processes found, none where nobody has found one."""
+        known = [exponent for exponent in exponents if exponent is not None]
+        self.exponent = min(known, default=None)
+
+    def held(self) -> None:
+        """After an update that did not overflow."""
+        if self.exponent is None:
+            return
+        self._good += 1
+        if self._good >= GROWS_AFTER and self.exponent < LARGEST:
+            self.exponent, self._good = self.exponent + 1, 0
+
+    def state(self) -> dict[str, Any]:
+        """What `restore` takes, as JSON."""
+        return {"exponent": self.exponent, "updates": self._good}
+
+    def restore(self, state: Any) -> None:
+        """Go on from a saved state. Raises ValueError for what is none."""
+        if not isinstance(state, dict):
+            raise ValueError(f"the loss scale is {state!r}")
+        exponent, good = state.get("exponent"), state.get("updates")
+        if not (exponent is None or (type(exponent) is int and 0 <= exponent <= LARGEST)):
+            raise ValueError(f"the exponent of the loss scale is {exponent!r}")
+        if not (type(good) is int and good >= 0):
+            raise ValueError(f"the updates of the loss scale are {good!r}")
+        self.exponent, self._good = exponent, good
+
+
+# Several processes
+
+
+@contextlib.contextmanager
+def failing_together(
+    ranks: Ranks, what: str, kind: type[Exception], facts: Callable[[], Any] = lambda: None
+) -> Iterator[list[Any]]:
+    """A context in which an error of a kind in one process is one in all; `what` is done in it.
+
+    It gives a list that holds the `facts` of all processes afterwards, of several.
+    """
+    odd, told = None, list[Any]()
+    try:
+        yield told
+    except kind as error:
+        if ranks.alone:
+            raise
+        odd = str(error)
+    if not ranks.alone:
+        answers = ranks.gather(what, [odd, facts()])
+        told += [theirs for _, theirs in answers]
+        for first in (theirs for theirs, _ in answers if theirs is not None):
+            raise kind(first)
+
+
+def _checksum(adapters: Adapters, seat: str) -> int:
+    """The sum of the bits of a seat's weights, which is another one for other weights, whatever the order."""
+    return sum(int(p.detach().view(torch.int32).sum(dtype=torch.int64)) for p in adapters.parameters(seat).values())
+
+
+def add_up(ranks: Ranks, adapters: Adapters, seats: Iterable[str]) -> None:
+    """Make each seat's gradient that of all rows; one that has none here, because its rows are elsewhere, too."""
+    for seat in () if ranks.alone else sorted(seats):
+        parameters = list(adapters.parameters(seat).values())
+        for parameter in parameters:
+            if parameter.grad is None:
+                parameter.grad = torch.zeros_like(parameter)
+        ranks.add_up([p.grad for p in parameters if p.grad is not None])
+
+
+@contextlib.contextmanager
+def foreign_in_any(ranks: Ranks, learning: Sequence[Learning]) -> Iterator[None]:
+    """A context in which what was sampled is judged, and Foreign in one process is Foreign in all.
+
+    Each judges its own rows; the mean differences in the streams' reports are those of all rows.
+    """
+
+    def gaps() -> list[Any]:
+        return [[(x.gap, x.tokens), (x.base_gap, x.base_tokens)] for x in (one.agreement for one in learning)]
+
+    told: list[Any] = []
+    try:
+        with failing_together(ranks, "whose completions these are", Foreign, gaps) as told:
+            yield
+    finally:
+        for x, parts in zip(learning, zip(*told, strict=True), strict=bool(told)):
+            sampler, base = (_mean(kind) for kind in zip(*parts, strict=True))
+            if sampler is not None or base is not None:
+                x.update.sampler_gap, x.update.base_gap = sampler, base
+
+
+def _added(own: StreamUpdate, parts: Sequence[Mapping[str, Any]]) -> StreamUpdate:
+    """A stream's figures from those of all processes' parts, each of which is by its share of the whole stream."""
+    found = StreamUpdate(own.role, own.seat)
+    for key in _SUMS:
+        values = [part[key] for part in parts if part[key] is not None]
+        setattr(found, key, sum(values) if values else None)
+    return found
+
+
+def _mean(parts: Iterable[tuple[float | None, int]]) -> float | None:
+    """The mean over all tokens, from means and numbers of tokens."""
+    seen = [(gap, tokens) for gap, tokens in parts if gap is not None]
+    total = sum(tokens for _, tokens in seen)
+    return sum(gap * tokens for gap, tokens in seen) / total if total else None

@@ -1,0 +1,195 @@
+"""A loss of a user's own: by hand, against the library's default, and what is refused."""
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from lite_selfplay.config import RoleConfig, load_loss
+from lite_selfplay.data import Completion, Episode, Group, Sample, Sampling, Stream
+from lite_selfplay.errors import ConfigError, LossError
+from lite_selfplay.models.logprobs.batch import Way
+from lite_selfplay.training.losses import Given, loss_of, own_terms
+from lite_selfplay.training.microbatches import Row, microbatches
+
+from .test_trainer import Harness, completion, episode, harness, relative_error, stream, tokenizer
+
+__all__ = ["harness", "tokenizer"]
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "own_loss.py"
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Callable[[str], str]:
+    """A loss in a file, by its place."""
+
+    def write(text: str) -> str:
+        (tmp_path / "mine.py").write_text(f"import torch\n{text}\n")
+        return f"{tmp_path / 'mine.py'}:mine"
+
+    return write
+
+
+def rows(*pairs: tuple[int, float]) -> list[Row]:
+    """Rows of so many tokens with these advantages."""
+    return [
+        Row(Completion("", "", (1,), (2,) * tokens, (-1.0,) * tokens, "eos", "A", 0, Sampling()), advantage)
+        for tokens, advantage in pairs
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [
+        # d/d log p of -A log p, over completions: -3 and 1.5 and 0, by 3 rows and their 2, 1 and 1 tokens.
+        (
+            "def mine(logprobs, advantages, mask): return -advantages * (logprobs * mask).sum(-1) / mask.sum(-1)",
+            [-3 / 3 / 2, -3 / 3 / 2, 1.5 / 3, 0.0],
+        ),
+        # Over tokens: by 4 of them. What stands behind a completion counts for nothing.
+        (
+            "def mine(logprobs, advantages): return -advantages[:, None] * logprobs + torch.exp(9 * logprobs.detach())",
+            [-3 / 4, -3 / 4, 1.5 / 4, 0.0],
+        ),
+    ],
+    ids=["a term a completion", "a term a token"],
+)
+@pytest.mark.parametrize("budget", [1000, 3], ids=["whole", "in microbatches"])
+def test_its_gradient_by_hand(write: Callable[[str], str], text: str, wanted: list[float], budget: int):
+    role = RoleConfig(loss=write(text), entropy=0.0)
+    found: dict[int, list[float]] = {}
+    for micro in microbatches(rows((2, 3.0), (1, -1.5), (1, 0.0)), "A", role, budget, Way.WHOLE):
+        logprobs = torch.full((micro.tokens,), -0.5, requires_grad=True)
+        given = Given.of(micro, logprobs, None)
+        loss_of(micro, given, own_terms(load_loss(role.loss), micro, given), torch.zeros(1)).value.backward()
+        for row, slopes in zip(micro.rows, logprobs.grad.split([row.tokens for row in micro.rows]), strict=True):
+            found[int(2 * row.advantage)] = slopes.tolist()
+    assert [*found[6], *found[-3], *found[0]] == pytest.approx(wanted)
+
+
+@pytest.mark.parametrize("role", [{}, {"beta": 0.3, "reference": "base", "entropy": 0.05}, {"ratio": "sequence"}])
+@pytest.mark.parametrize("budget", [8192, 40], ids=["whole", "in microbatches"])
+@pytest.mark.parametrize("replay", [False, True])
+def test_grpo_written_out_has_the_gradient_of_the_default(
+    make_backend: Any, harness: Callable[..., Harness], role: dict[str, Any], budget: int, replay: bool
+):
+    backends = make_backend(), make_backend()
+    played = episode(replay=replay)
+    default = harness(role, backend=backends[0], microbatch_tokens=budget).step(played)
+    own = harness({**role, "loss": f"{EXAMPLE}:grpo"}, backend=backends[1], microbatch_tokens=budget).step(played)
+    for seat in ("A", "B"):
+        # Whole, it is the same to the bit, unless the default leaves out rows of advantage 0, as it does of seat A.
+        same = budget == 8192 and (seat == "B" or "beta" in role)
+        assert relative_error(own.gradients[seat], default.gradients[seat]) <= (0 if same else 5e-7)
+    for one, other in zip(own.reports[0].streams, default.reports[0].streams, strict=True):
+        assert (one.loss, one.kl) == (pytest.approx(other.loss, abs=1e-6), pytest.approx(other.kl, abs=1e-6))
+
+
+def test_a_kl_that_is_taken_off_the_advantages_is_before_it_sees_them(make_backend: Any, harness: Any):
+    role = {"beta": 0.3, "reference": "base", "kl": "advantage"}
+    default = harness(role, backend=make_backend()).step(episode())
+    own = harness({**role, "loss": f"{EXAMPLE}:grpo"}, backend=make_backend()).step(episode())
+    assert relative_error(own.gradients["A"], default.gradients["A"]) < 2e-7
+    assert own.reports[0].streams[0].kl == pytest.approx(default.reports[0].streams[0].kl)
+
+
+def test_several_updates_and_microbatches_have_the_mean_over_tokens_of_all(make_backend: Any, harness: Any):
+    gradients = [
+        harness({"loss": f"{EXAMPLE}:cispo"}, backend=make_backend(), microbatch_tokens=budget, minibatches=2)
+        .step(episode())
+        .gradients["B"]
+        for budget in (8192, 40)
+    ]
+    assert relative_error(*gradients) < 1e-5
+
+
+def test_examples_are_learned_from_by_their_likelihood(make_backend: Any, harness: Any, write: Any):
+    taught = [Sample(completion("A", index), None, advantage=0.5) for index in range(3)]
+    paid = stream("drafter", "A", [[0, 2]]).groups
+    played = Episode([Stream("drafter", [*paid, Group(taught)])])
+    place = write("def mine(logprobs): return 0 * logprobs")
+    only = Episode([Stream("drafter", [Group(taught)])])
+    got = harness({"loss": place}, backend=make_backend()).step(played).gradients["A"]
+    assert relative_error(got, harness({}, backend=make_backend()).step(only).gradients["A"]) < 1e-6
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("def mine(logprobs): return logprobs.mean()", r"shape \(10,\), or for each token, \(10, 12\), got \(\)"),
+        ("def mine(logprobs): return logprobs.T", r"must return a term for each completion"),
+        ("def mine(logprobs): return 1.0", "got float"),
+        ("def mine(logprobs): return logprobs.detach()", "terms without a gradient, so nothing would be learned"),
+        ("def mine(logprobs): return logprobs / nothing", "the loss mine raised NameError: name 'nothing'"),
+        ("def mine(logprobs): raise SystemExit(3)", "the loss mine raised SystemExit: 3"),
+    ],
+)
+def test_what_nothing_can_be_learned_from_is_refused_and_moves_nothing(
+    harness: Callable[..., Harness], write: Callable[[str], str], text: str, message: str
+):
+    made = harness({"loss": write(text)})
+    before = made.backend.adapters.state("A")
+    with pytest.raises(LossError, match=message):
+        made.step(episode())
+    now = made.backend.adapters.state("A")
+    assert all(torch.equal(before[name], now[name]) for name in before)
+    assert all(p.grad is None for p in made.backend.adapters.parameters("A").values())
+
+
+def test_a_loss_that_is_not_finite_skips_the_step(harness: Callable[..., Harness], write: Callable[[str], str]):
+    (report,) = harness({"loss": write("def mine(logprobs): return logprobs / 0")}).step(episode()).reports
+    assert report.nonfinite == "the loss of drafter (seat A) is -inf"
+
+
+def test_where_it_runs_out_of_memory_microbatches_are_halved(harness: Callable[..., Harness], write: Any):
+    text = "def mine(logprobs):\n    if len(logprobs) > 2: raise torch.OutOfMemoryError('full')\n    return logprobs"
+    made = harness({"loss": write(text)}, microbatch_tokens=200).step(episode())
+    assert made.trainer.budget.tokens < 200
+    assert made.gradients["A"]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("def mine(logprobs, rewards): ...", "has no function 'mine' of logprobs, old, reference, advantages, mask"),
+        ("def mine(advantages): ...", "it has none"),
+        ("mine = 3\ndef yours(logprobs, clip_ratio): ...", "it has yours"),
+    ],
+)
+def test_a_function_that_is_no_loss(write: Callable[[str], str], text: str, message: str):
+    with pytest.raises(ConfigError, match=message):
+        load_loss(write(text))
+
+
+def test_a_name_that_is_no_loss(call: Callable[..., Any]):
+    ended = call("train", "grpo", "--model", "tiny", "--tasks", "letters", "--set", "roles.*.loss=gpro", "--dry-run")
+    assert ended.code == 2
+    assert "loss: should be grpo, dr_grpo, dapo, sequence or FILE.py:FUNCTION, got 'gpro'" in ended.err
+
+
+SMALL = "grpo --model tiny --tasks letters --precision fp32 --group-size 2 --problems-per-step 2 --seed 3".split()
+SMALL += "--max-completion-tokens 8 --steps 1 --no-cold-start --run-dir run".split()
+
+
+def test_a_run_with_it_goes_on_until_its_file_changes(
+    call: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    shutil.copy(EXAMPLE, "mine.py")
+    assert call("train", *SMALL, "--set", "roles.solver.loss=mine.py:cispo").code == 0
+    ended = call("train", "--resume", "run", "--steps", "2")
+    assert (ended.code, "is not what it was" in ended.err) == (0, False)
+    (tmp_path / "mine.py").write_text(EXAMPLE.read_text() + "\n# better\n")
+    ended = call("train", "--resume", "run", "--steps", "3")
+    assert ended.code == 2
+    assert f"if you trust it: `lite-selfplay list losses {tmp_path}/mine.py:cispo`" in ended.err
+    assert call("eval", "run", "--tasks", "letters", "--limit", "1", "--max-completion-tokens", "4").code == 0
+    listed = call("list", "losses", f"{tmp_path}/mine.py:cispo")
+    assert "The ratio weighs every token's log-probability" in listed.out
+    ended = call("train", "--resume", "run", "--steps", "3")
+    assert ended.code == 0
+    assert "the source of cispo (roles.solver.loss) is not what it was when the run was made" in ended.err
