@@ -10,7 +10,7 @@ weights, advantages and examples. Shapes: `N` tokens of all completions of a mic
 import contextlib
 import math
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -191,8 +191,10 @@ class Guard:
         if told:
             self._budget.lower(min(int(theirs["budget"]) for theirs in told))
             self.scale.agree([theirs["scale"] for theirs in told])
-            streams = zip(found, zip(*(theirs["found"] for theirs in told), strict=True), strict=True)
-            found[:] = [_added(own, parts) for own, parts in streams]
+            found[:] = [StreamUpdate(own.role, own.seat) for own in found]
+            for theirs in told:  # each process's part is by its share of the whole stream
+                for update, figures in zip(found, theirs["found"], strict=True):
+                    update.add(figures)
 
 
 def largest(tensors: Iterable[Tensor]) -> Tensor:
@@ -355,15 +357,6 @@ def foreign_in_any(ranks: Ranks, learning: Sequence[Learning]) -> Iterator[None]
             sampler, base = (_mean(kind) for kind in zip(*parts, strict=True))
             if sampler is not None or base is not None:
                 x.update.sampler_gap, x.update.base_gap = sampler, base
-
-
-def _added(own: StreamUpdate, parts: Sequence[Mapping[str, Any]]) -> StreamUpdate:
-    """A stream's figures from those of all processes' parts, each of which is by its share of the whole stream."""
-    found = StreamUpdate(own.role, own.seat)
-    for key in _SUMS:
-        values = [part[key] for part in parts if part[key] is not None]
-        setattr(found, key, sum(values) if values else None)
-    return found
 
 
 def _mean(parts: Iterable[tuple[float | None, int]]) -> float | None:

@@ -319,13 +319,9 @@ def _figures(learning: Learning, done: Sequence[Done]) -> StreamUpdate:
     """What the microbatches of a part of a stream add up to."""
     found = StreamUpdate(learning.stream.role, learning.update.seat)
     for one in done:
-        found.loss = (found.loss or 0.0) + one.read["loss"][0]
-        found.rows += len(one.micro.rows)
-        found.tokens += one.micro.tokens
-        found.logprob = (found.logprob or 0.0) + sum(one.read["logprobs"]) / one.micro.stream_tokens
-        if "kl" in one.read:
-            found.kl = (found.kl or 0.0) + one.read["kl"][0] * one.micro.token_share
-        if "clipped" in one.read:
-            share = one.micro.row_share if one.micro.role.one_ratio else one.micro.token_share
-            found.clipped = (found.clipped or 0.0) + one.read["clipped"][0] * share
+        micro, read = one.micro, one.read
+        logprob = sum(read["logprobs"]) / micro.stream_tokens
+        found.add({"rows": len(micro.rows), "tokens": micro.tokens, "loss": read["loss"][0], "logprob": logprob})
+        shares = {"kl": micro.token_share, "clipped": micro.row_share if micro.role.one_ratio else micro.token_share}
+        found.add({name: read[name][0] * share for name, share in shares.items() if name in read})
     return found

@@ -1,6 +1,6 @@
 """What a step's updates take and what they did: a stream while it is learned from, and the step's report."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -40,6 +40,12 @@ class StreamUpdate:
     tokens: int = 0
     sampler_gap: float | None = None
     base_gap: float | None = None
+
+    def add(self, figures: Mapping[str, float | None]) -> None:
+        """Add to figures by their names; what is None adds nothing."""
+        for name, value in figures.items():
+            if value is not None:
+                setattr(self, name, (getattr(self, name) or 0) + value)
 
     def nothing_moved(self) -> "StreamUpdate":
         """The same of a step that was skipped: what was compared stays, what was learned does not."""
@@ -114,15 +120,11 @@ class Learning:
         """Add a part's figures to those of its stream, by the part's share of it."""
         if not found.rows:
             return
-        total, rows, tokens = self.update, self._share(part, len), self._share(part, _tokens)
-        total.loss = (total.loss or 0.0) + (found.loss or 0.0) * rows
-        total.rows += found.rows
-        total.tokens += found.tokens
-        total.logprob = (total.logprob or 0.0) + (found.logprob or 0.0) * tokens
-        if found.kl is not None:
-            total.kl = (total.kl or 0.0) + found.kl * tokens
-        if found.clipped is not None:
-            total.clipped = (total.clipped or 0.0) + found.clipped * (rows if self.role.one_ratio else tokens)
+        rows, tokens = self._share(part, len), self._share(part, _tokens)
+        shares = {"loss": rows, "logprob": tokens, "kl": tokens, "clipped": rows if self.role.one_ratio else tokens}
+        figures = {name: (getattr(found, name), share) for name, share in shares.items()}
+        self.update.add({name: value * share for name, (value, share) in figures.items() if value is not None})
+        self.update.add({"rows": found.rows, "tokens": found.tokens})
 
     def _share(self, part: int, count: Callable[[Sequence[Row]], int]) -> float:
         return count(self.parts[part]) / sum(map(count, self.parts))
