@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from lite_selfplay.config import FLAGS, parse_assignment
+from lite_selfplay.models.silence import quiet
 from lite_selfplay.training.progress import PlainProgress
 from lite_selfplay_cli import flags, listing
 from lite_selfplay_cli.evaluate import DataDir
@@ -51,9 +52,10 @@ def reproduce(
 
       lite-selfplay reproduce agon-table3 --model Qwen3-1.7B --out tables/agon5
     """
-    from lite_selfplay.extras.reproduce.conduct import conduct, costs
-    from lite_selfplay.extras.reproduce.experiment import experiment_names, load_experiment
-    from lite_selfplay.extras.reproduce.findings import table, to_json, write_findings
+    with quiet():  # what it imports speaks up
+        from lite_selfplay.extras.reproduce.conduct import conduct, costs
+        from lite_selfplay.extras.reproduce.experiment import experiment_names, load_experiment
+        from lite_selfplay.extras.reproduce.findings import table, to_json, write_findings
 
     if experiment is None:
         listing.named({name: load_experiment(name).about for name in experiment_names()}, as_json)

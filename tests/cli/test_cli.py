@@ -411,6 +411,13 @@ def test_a_run_its_report_and_no_second_one(here, command, call, refused):
 
 
 @pytest.mark.skipif(os.name != "posix", reason="sends a POSIX signal")
+def test_an_experiment_says_nothing_but_what_was_asked(command, here):
+    asked = ["reproduce", "agon-table3", "--scale", "tiny", "--dry-run"]
+    done = subprocess.run([*command, *asked], capture_output=True, text=True, timeout=200, check=False)
+    assert done.stderr == ""  # no word of a library that misses a kernel
+    assert done.stdout.endswith("dry run: nothing was started\n")
+
+
 def test_an_interrupted_run_is_saved_and_goes_on(here, command, call):
     asked = [*AGON, "--steps", "200", *SMALL[2:], "--precision", "fp32", "--run-dir", "run"]
     run = here / "run"
