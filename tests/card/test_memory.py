@@ -91,7 +91,7 @@ def test_an_update_goes_on_with_smaller_microbatches_where_memory_runs_out(tmp_p
         trainer = counts.trainer(backend, tmp_path)
         warned: list[str] = []
         trainer.progress.warn = warned.append  # type: ignore[method-assign]
-        trainer._budget._warn = warned.append
+        trainer.budget._warn = warned.append
         played = as_sampled(counts.episode(backend), backend)
         report = trainer.update(0, played, counts.ROLES)
         return warned, {seat: found["grad_norm"] for seat, found in report.seats.items()}

@@ -89,6 +89,7 @@ FACTS: dict[str, Callable[[Any], None]] = {
     "why reward RUN": lambda found: _equal(
         (found["key"], list(found["values"])), ("reward_mean", ["drafter", "challenger"])
     ),
+    "list losses": lambda found: _equal({"grpo", "sequence"} <= set(names(found)), True),
     "list runs RUN": lambda found: _equal([(one["game"], one["stage"]) for one in found], [("agon", "finished")]),
     "plan --prompts --model tiny --tasks letters": lambda found: _equal(
         [prompt["role"] for prompt in found["prompts"]], ["drafter", "challenger"]

@@ -17,8 +17,8 @@ from lite_selfplay.models.private_names import PEFT, PRIVATE, TORCH, TRANSFORMER
 
 PACKAGE = Path(lite_selfplay.__file__).parent
 SOURCES = sorted(
-    path for path in PACKAGE.rglob("*.py") if "verify" not in path.parts
-)  # it knows none of these libraries
+    path for path in PACKAGE.rglob("*.py") if not {"verify", "programs"} & set(path.parts)
+)  # they know none of these libraries
 TREES = {path: ast.parse(path.read_text(encoding="utf-8")) for path in SOURCES}
 DOCUMENTED = {"_exit"}
 """Names that a library documents, of `os`."""

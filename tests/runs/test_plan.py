@@ -166,5 +166,5 @@ def test_a_game_of_matches_needs_no_tasks_and_has_a_rate_of_its_own():
     lines = ready.lines()
     assert "tasks: none are needed" in lines
     assert any(line.startswith("cold start: 40 steps of 16 examples a seat, from moves by rule") for line in lines)
-    assert (ready.config.tasks.train, ready.config.seats["B"].lr) == (None, 2e-4)
+    assert (ready.config.tasks.train, ready.config.seats["B"].lr) == (None, 3e-4)
     assert plan(RunConfig(game="grpo", model="tiny", tasks="letters")).config.seats["solver"].lr == 5e-3
