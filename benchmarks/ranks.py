@@ -134,13 +134,9 @@ def held_bytes(rows: int = 200, tokens: int = 500) -> float:
     """What a process holds of a completion's token: its id and its log-probability, as Python has them."""
     import numpy as np
 
-    from lite_selfplay.models.generation.sampling import Generation
-    from lite_selfplay.training import wire
-
     ids, logprobs = np.arange(tokens) % 150_000 + 1000, np.linspace(-5, -1e-3, tokens, dtype="f4")
-    packed = wire.pack_generations([Generation(ids.tolist(), logprobs.tolist(), "eos")] * rows)
     tracemalloc.start()
-    held = [(tuple(g.token_ids), tuple(g.logprobs)) for g in wire.unpack_generations(packed)]
+    held = [(tuple(ids.tolist()), tuple(logprobs.tolist())) for _ in range(rows)]
     used = tracemalloc.get_traced_memory()[0]
     tracemalloc.stop()
     return used / (len(held) * tokens)
