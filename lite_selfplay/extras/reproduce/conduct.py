@@ -171,7 +171,7 @@ def _record(
     else:
         trained = arm.of or name
         target = str(_trained(experiment, trained, seed, place, progress))
-        spent = _spent(Path(target)) if arm.of is None else {}
+        spent = _spent(Path(target), experiment.curve) if arm.of is None else {}
     evaluations = []
     for evaluation in experiment.evaluations:
         settings = evaluation.settings(experiment.shared, arm)
@@ -231,8 +231,8 @@ def _aside(path: Path) -> None:
             path.rename(kept)
 
 
-def _spent(path: Path) -> dict[str, Any]:
-    """What training took: seconds, and tokens that were sampled."""
+def _spent(path: Path, curve: str) -> dict[str, Any]:
+    """What training took: seconds, and tokens that were sampled; and how the number of the experiment's curve went."""
     run = load_run(path)
     rows: Sequence[Mapping[str, Any]] = run.metrics_rows()
     return {
@@ -243,7 +243,15 @@ def _spent(path: Path) -> dict[str, Any]:
         "closing": run.game()[0].closing(rows[-1].get("game", {})),
         "last_step": rows[-1].get("game", {}),
         "environment": read_json(path / ENVIRONMENT),
+        "curve": [[row["step"], found] for row in rows if (found := _number(row, curve)) is not None],
     }
+
+
+def _number(row: Any, path: str) -> float | None:
+    """The number at a dotted path of a row; None where it has none."""
+    for key in path.split("."):
+        row = row.get(key) if isinstance(row, Mapping) else None
+    return row if isinstance(row, int | float) else None
 
 
 def _means(logs: Sequence[Mapping[str, Any]]) -> dict[str, float]:

@@ -119,8 +119,8 @@ class Experiment(Section):
     made. An arm whose game has other seats has a cold start of its own: no two seats learn from the same examples.
     `budget`: whether arms are compared at one number of completions, or of steps where the paper does so. `source` and
     `paper` say where the paper's figures stand, and with which model and hardware they were found. `search`: how each
-    trained arm's learning rate is chosen, which otherwise is that of `base`. `scales` are other sizes: keys of this
-    very file by name.
+    trained arm's learning rate is chosen, which otherwise is that of `base`. `curve`: a number of metrics.jsonl by its
+    path, such as game.nash_conv, that is drawn by step. `scales` are other sizes: keys of this very file by name.
     """
 
     name: str
@@ -135,6 +135,7 @@ class Experiment(Section):
     arms: dict[str, ArmSection] = Field(..., min_length=1)
     baseline: str = ""
     budget: Literal["completions", "steps"] = "completions"
+    curve: str = ""
     scale: str = "full"
 
     @property

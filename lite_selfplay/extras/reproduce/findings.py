@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import sqrt
 from pathlib import Path
-from statistics import NormalDist, fmean, variance
+from statistics import NormalDist, fmean, median, variance
 from typing import Any
 
 from lite_selfplay.evaluation.overview import asked_of
@@ -327,10 +327,14 @@ def to_json(experiment: Experiment, records: Sequence[Record]) -> dict[str, Any]
 
 
 def draw(experiment: Experiment, records: Sequence[Record], path: Path) -> None:
-    """Accuracy against the length of final answers, a panel for each task, an arm a point with its interval."""
+    """The experiment's curve by step, where it names one; else accuracy against the length of final answers, a panel
+    for each task, an arm a point with its interval."""
     from matplotlib.figure import Figure
     from matplotlib.ticker import PercentFormatter
 
+    if experiment.curve:
+        _draw_curve(experiment, records, path)
+        return
     found = findings(experiment, records)
     tasks = list(dict.fromkeys(each.task for each in found))
     figure = Figure(figsize=(5.5 * min(3, len(tasks)), 4.2 * -(-len(tasks) // 3)), layout="constrained")
@@ -344,6 +348,27 @@ def draw(experiment: Experiment, records: Sequence[Record], path: Path) -> None:
         panel.set_xlabel("mean tokens of the final answer")
         panel.yaxis.set_major_formatter(PercentFormatter(1.0))
         panel.legend(fontsize="x-small")
+    figure.savefig(path, dpi=120)
+
+
+def _draw_curve(experiment: Experiment, records: Sequence[Record], path: Path) -> None:
+    """The median over an arm's seeds as a line, each seed as a faint one."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(7.0, 4.2), layout="constrained")
+    panel = figure.add_subplot()
+    for number, arm in enumerate(experiment.trained()):
+        curves = [found for each in records if each["arm"] == arm and (found := each["training"].get("curve"))]
+        for curve in curves:
+            panel.plot(*zip(*curve, strict=True), color=f"C{number % 10}", alpha=0.25, linewidth=0.8)
+        if curves:
+            steps = [step for step, _ in min(curves, key=len)]
+            medians = [median(values) for values in zip(*([y for _, y in curve] for curve in curves), strict=False)]
+            panel.plot(steps, medians, color=f"C{number % 10}", label=f"{arm} ({counted(len(curves), 'seed')})")
+    panel.set_xlabel("step")
+    panel.set_ylabel(experiment.curve)
+    panel.set_ylim(bottom=0)
+    panel.legend(fontsize="small")
     figure.savefig(path, dpi=120)
 
 
