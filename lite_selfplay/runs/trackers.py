@@ -1,5 +1,6 @@
 """What `run.report_to` may name: something that hears of a run as any `Progress` does, from `open` to `close`."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from pathlib import Path
 
@@ -8,16 +9,16 @@ from lite_selfplay.games import Game
 from lite_selfplay.training.progress import Progress
 
 
-class Tracker(Progress):
+class Tracker(Progress, ABC):
     """A `Progress` that is begun after some steps, and ended."""
 
+    @abstractmethod
     def open(self, done: int) -> None:
         """Begin, or go on after `done` steps. Raises ConfigError where the tracker cannot be started."""
-        raise NotImplementedError
 
+    @abstractmethod
     def close(self) -> None:
         """End, so that all is written."""
-        raise NotImplementedError
 
 
 # (the configuration, the game, the run's folder, what is told where it fails) -> the tracker
