@@ -23,7 +23,7 @@ from filelock import FileLock, Timeout
 from lite_selfplay.errors import ConfigError, Interrupted, RunFolderError
 from lite_selfplay.extras.reproduce.experiment import COLD_START, RATE, ArmSection, Experiment
 from lite_selfplay.extras.reproduce.findings import scores_shown, write_findings
-from lite_selfplay.runs.api import cold_start, load_run, resume, train
+from lite_selfplay.runs.api import Run, cold_start, load_run, resume, train
 from lite_selfplay.runs.checkpoints import newest_whole
 from lite_selfplay.runs.evaluating import evaluate_all, graded_otherwise
 from lite_selfplay.runs.folder import CHECKPOINTS, CONFIG, ENVIRONMENT
@@ -243,8 +243,16 @@ def _spent(path: Path, curve: str) -> dict[str, Any]:
         "closing": run.game()[0].closing(rows[-1].get("game", {})),
         "last_step": rows[-1].get("game", {}),
         "environment": read_json(path / ENVIRONMENT),
-        "curve": [[row["step"], found] for row in rows if (found := _number(row, curve)) is not None],
+        "curve": _curve(run, curve),
     }
+
+
+def _curve(run: Run, curve: str) -> list[tuple[int, float]]:
+    """The steps of a run and the number of the experiment's curve at each."""
+    if curve == "evaluation":
+        seats = [each for each in run.evaluations().values() if each["step"] >= 0]  # not the untouched base
+        return [(each["step"], fmean(score["pass_at_1"] for score in scores_shown(each).values())) for each in seats]
+    return [(row["step"], found) for row in run.metrics_rows() if (found := _number(row, curve)) is not None]
 
 
 def _number(row: Any, path: str) -> float | None:

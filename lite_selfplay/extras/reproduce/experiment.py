@@ -119,8 +119,9 @@ class Experiment(Section):
     made. An arm whose game has other seats has a cold start of its own: no two seats learn from the same examples.
     `budget`: whether arms are compared at one number of completions, or of steps where the paper does so. `source` and
     `paper` say where the paper's figures stand, and with which model and hardware they were found. `search`: how each
-    trained arm's learning rate is chosen, which otherwise is that of `base`. `curve`: a number of metrics.jsonl by its
-    path, such as game.nash_conv, that is drawn by step. `scales` are other sizes: keys of this very file by name.
+    trained arm's learning rate is chosen, which otherwise is that of `base`. `curve`: what is drawn by step, a number
+    of metrics.jsonl by its path, such as game.nash_conv, or `evaluation`: pass@1 in the evaluations that runs make in
+    training. `scales` are other sizes: keys of this very file by name.
     """
 
     name: str

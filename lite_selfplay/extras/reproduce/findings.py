@@ -366,7 +366,7 @@ def _draw_curve(experiment: Experiment, records: Sequence[Record], path: Path) -
             medians = [median(values) for values in zip(*([y for _, y in curve] for curve in curves), strict=False)]
             panel.plot(steps, medians, color=f"C{number % 10}", label=f"{arm} ({counted(len(curves), 'seed')})")
     panel.set_xlabel("step")
-    panel.set_ylabel(experiment.curve)
+    panel.set_ylabel("pass@1" if experiment.curve == "evaluation" else experiment.curve)
     panel.set_ylim(bottom=0)
     panel.legend(fontsize="small")
     figure.savefig(path, dpi=120)

@@ -3,7 +3,7 @@
 import json
 import shutil
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import yaml
@@ -14,6 +14,7 @@ from lite_selfplay.extras.reproduce import conduct as conducting
 from lite_selfplay.extras.reproduce.conduct import conduct
 from lite_selfplay.extras.reproduce.experiment import ArmSection, EvaluationSection, Experiment
 from lite_selfplay.extras.reproduce.findings import write_findings
+from lite_selfplay.runs.api import Run
 from lite_selfplay.training.progress import Progress
 
 SMALL = Experiment(
@@ -86,6 +87,26 @@ def test_an_experiment_is_carried_out_and_gone_on_with(tmp_path: Path, monkeypat
     assert list(map(without_times, again)) == list(map(without_times, records))
     with pytest.raises(RunFolderError, match="holds another experiment, or this one in another size"):
         conduct(SMALL, out, progress=Progress())
+
+
+def test_a_curve_is_of_a_number_of_every_step_or_of_the_runs_own_evaluations():
+    def measured(step: int, **scores: Any) -> dict[str, Any]:
+        return {"step": step, **{name: {k: {"pass_at_1": v} for k, v in each.items()} for name, each in scores.items()}}
+
+    class Finished:
+        def metrics_rows(self) -> list[dict[str, Any]]:
+            return [{"step": 1, "game": {"nash_conv": 0.5}}, {"step": 2, "game": {}}]
+
+        def evaluations(self) -> dict[str, dict[str, Any]]:
+            return {
+                "untouched": measured(-1, seats={"base": 0.0}),
+                "before training": measured(0, seats={"A": 0.25, "B": 0.75}),
+                "after 2 steps": measured(2, seats={"A": 1.0, "B": 1.0}, directions={"A->B": 0.5, "B->A": 0.25}),
+            }
+
+    assert conducting._curve(cast(Run, Finished()), "game.nash_conv") == [(1, 0.5)]
+    assert conducting._curve(cast(Run, Finished()), "evaluation") == [(0, 0.5), (2, 0.375)]
+    assert conducting._curve(cast(Run, Finished()), "") == []
 
 
 def test_a_folder_with_something_else_is_left_alone(tmp_path: Path):
