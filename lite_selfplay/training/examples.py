@@ -161,7 +161,8 @@ def gather(
 
     `task` holds the problems of worked examples, `table` draws those that the base plays with; neither holds a problem
     of `held_out`, which is also left out of what tops them up. Examples that do not fit are left out and counted.
-    `data_dir`: see `load_task`. What a source gives less of than was asked for is a warning.
+    `data_dir`: see `load_task`. What a source gives less of than was asked for is a warning, but said
+    plainly of a game without tasks, whose examples are all that there are.
     Raises ConfigError where none remain, and where `self` was asked for and the base had nothing right as some role.
     """
     gathering = _Gathering(game, section, table.thinks, seed, fits)
@@ -177,8 +178,9 @@ def gather(
             gathering.write(training_side(top_up, held_out).problems)
     pool = gathering.pool()
     if source != "file":
+        told = progress or Progress()
         for sentence in gathering.short(pool):
-            (progress or Progress()).warn(sentence)
+            (told.say if game.without_tasks else told.warn)(sentence)
     return pool
 
 

@@ -28,6 +28,7 @@ from tests.made_runs import Ear
 
 SUMS = [Problem(f"p{i}", f"What is {i} + {i}?", str(2 * i)) for i in range(1, 5)]
 WORKED = [Problem(f"w{i}", f"{i} and 3?", str(i + 3), extra={"solution": f"{i} + 3 = {i + 3}."}) for i in range(1, 41)]
+MOVE = Problem("m", "a match", "")
 LETTERS = [Problem("l", "Write one of: ab", "ab", kind="letters")]
 
 
@@ -215,6 +216,17 @@ def test_the_same_seed_gathers_the_same_and_another_one_others():
 def test_few_problems_are_used_up_without_repeating_them():
     pool = write([*WORKED[:3], *SUMS], steps=5, examples_per_step=4)
     assert len(pool.of("solver")) == 3
+
+
+@pytest.mark.parametrize(("name", "problems", "plainly"), [("kuhn", [MOVE], True), ("grpo", WORKED[:3], False)])
+def test_few_examples_are_worth_a_warning_unless_a_game_has_no_more(name: str, problems: list[Problem], plainly: bool):
+    game, ear = make_game(name, {}), Ear()
+    keys = section(source="worked", steps=10, examples_per_step=40)
+    gather(game, keys, task(problems), ScriptedTable({}), seed=0, progress=ear)
+    told, silent = (ear.said, ear.warned) if plainly else (ear.warned, ear.said)
+    assert len(told) == len(game.roles)
+    assert all("examples that were asked for, and they come again" in sentence for sentence in told)
+    assert silent == []
 
 
 def test_what_is_too_long_is_left_out_and_counted():
