@@ -4,6 +4,7 @@ A moment is when something was measured: `untouched`, `after cold start`, `after
 """
 
 from collections.abc import Mapping, Sequence
+from statistics import fmean
 from typing import Any
 
 from lite_selfplay.data import BASE
@@ -34,7 +35,7 @@ def headline(result: Result) -> str:
         for name, score in scores_of(result).items()
     ]
     if len(result.get("directions", {})) > 1:
-        parts.append(f"{_mean_label(result)} {percent(result['mean_of_directions'])}")
+        parts.append(f"{mean_label(result)} {percent(result['mean_of_directions'])}")
     n, samples = result["n"], result["samples"]
     repeated = f", {samples} samples each" if samples > 1 else ""
     return f"{', '.join(parts)}; {n} problem{'s' if n != 1 else ''}{repeated}"
@@ -54,7 +55,7 @@ def comparison(results: Mapping[str, Result]) -> tuple[list[str], list[list[str]
     paired = [result for result in moments if len(result.get("directions", {})) > 1]
     if paired:
         means = [percent(result["mean_of_directions"]) if result in paired else MISSING for result in moments]
-        rows.append([_mean_label(paired[0]), *means])
+        rows.append([mean_label(paired[0]), *means])
     together = any(result.get("directions") for result in moments)
     final, total = ([f"{r[f'tokens_{which}_mean']:.0f}" for r in moments] for which in ("final", "total"))
     rows.append(["tokens, final stage" if together else "tokens", *final])
@@ -101,7 +102,8 @@ def _label(name: str) -> str:
     return "base model" if name == BASE else name
 
 
-def _mean_label(result: Result) -> str:
+def mean_label(result: Result) -> str:
+    """What the mean over an evaluation's directions is called."""
     directions = len(result["directions"])
     return "mean of both" if directions == 2 else f"mean of {directions} directions"
 
@@ -109,6 +111,12 @@ def _mean_label(result: Result) -> str:
 def outcomes_of(result: Result, name: str) -> dict[str, bool | float]:
     """Each problem's outcome of a seat or direction: whether it was right, or the share of its answers that were."""
     return {key: found[name] for key, found in result.get("per_problem", {}).items() if name in found}
+
+
+def mean_outcomes(result: Result) -> dict[str, float]:
+    """Each problem's mean outcome over the directions."""
+    each = [outcomes_of(result, name) for name in result["directions"]]
+    return {key: fmean(found[key] for found in each) for key in each[0] if all(key in found for found in each)}
 
 
 def _changed(old: str, new: str, found: Paired) -> str:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from lite_selfplay.config import RunConfig
-from lite_selfplay.evaluation.tables import BASE, outcomes_of, scores_of
+from lite_selfplay.evaluation.tables import BASE, mean_label, mean_outcomes, outcomes_of, scores_of
 from lite_selfplay.games import Game
 from lite_selfplay.games.presentation import percent
 from lite_selfplay.runs.folder import RunFolder
@@ -65,6 +65,8 @@ def _evaluated(evaluations: Evaluations) -> list[str]:
         found = [(scores_of(result), _named(result, name)) for result in results]
         way = " -> ".join("n/a" if own is None else percent(scores[own]["pass_at_1"]) for scores, own in found)
         lines.append(f"  {name}: {way}{_change(results[-2], results[-1], name) if len(results) > 1 else ''}")
+    if len(results) > 1 and all(len(result.get("directions", {})) > 1 for result in results[-2:]):
+        lines.append(_mean_change(results[-2], last))
     return lines if len(moments) > 1 else [*lines, "  no other evaluation on these problems to compare with"]
 
 
@@ -107,6 +109,19 @@ def _change(before: Mapping[str, Any], after: Mapping[str, Any], name: str) -> s
         apart = high < new_low or new_high < low
         doubt = "" if apart else ", which may be chance (the 95% intervals overlap)"
     return f", {_points(points)}{doubt}"
+
+
+def _mean_change(before: Mapping[str, Any], after: Mapping[str, Any]) -> str:
+    """The mean over the directions before and after, and the 95% interval of its change, by bootstrap over problems."""
+    was, now = (percent(result["mean_of_directions"]) for result in (before, after))
+    found, told = paired(mean_outcomes(before), mean_outcomes(after)), ""
+    if found is not None and abs(found.difference) < 0.0005:
+        told = ", no change"
+    elif found is not None and found.interval is not None:
+        low, high = (100 * bound for bound in found.interval)
+        doubt = "" if low > 0 or high < 0 else ", which may be chance"
+        told = f", {_points(100 * found.difference)}{doubt} [{low:.0f}, {high:.0f}]"
+    return f"  {mean_label(after)}: {was} -> {now}{told}"
 
 
 def _points(points: float) -> str:

@@ -253,6 +253,26 @@ def test_the_same_problems_are_compared_in_pairs(gained, said):
     assert is_sure(whole.splitlines()) == (gained == 8)
 
 
+@pytest.mark.parametrize(
+    # Ten problems, of which as many are right in the other direction too at the end: each gains a half.
+    ("gained", "said"),
+    [
+        (10, "  mean of both: 50% -> 100%, up 50 points [50, 50]"),
+        (1, "  mean of both: 50% -> 55%, up 5 points, which may be chance [0, 15]"),
+        (0, "  mean of both: 50% -> 50%, no change"),
+    ],
+)
+def test_the_mean_over_directions_has_an_interval_over_problems(gained, said):
+    def measured(right):
+        outcomes = {str(i): {"A": True, "B": True, "A->B": True, "B->A": i < right} for i in range(10)}
+        return cascade(1.0, 1.0, 1.0, right / 10, n=10, per_problem=outcomes)
+
+    moments = {"before training": measured(0), "after 8 steps": measured(gained)}
+    whole = closing(curve(*[0.5] * 8), moments)
+    assert said in whole.splitlines()
+    assert is_sure([said]) == (gained == 10)
+
+
 def test_one_evaluation_or_other_problems_leave_the_training_curve():
     one = {"after 8 steps": evaluation({"A": score(0.4)})}
     other = {"untouched": evaluation({"base": score(0.1)}, tasks="stories"), **one}
