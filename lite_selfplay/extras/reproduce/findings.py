@@ -107,7 +107,7 @@ def _finding(
         if len(parts) > 1:
             between = _around([[other[k] - one[k] for k in one.keys() & other.keys()] for one, other in pairs], 0.95)
     columns = dict.fromkeys(column for result in evaluations for column in find_mode(result["mode"]).columns)
-    own = {column: [score[column] for score in scores if score.get(column) is not None] for column in columns}
+    own = {column: [_own(score, column) for score in scores if score.get(column) is not None] for column in columns}
     for score in scores:
         for k, share in score.get("pass_at_k", {}).items():
             if k != "1":
@@ -274,7 +274,7 @@ def _rows(
                 MISSING if each.std is None else f"± {_points(each.std)}",
                 _with_interval(each.better, each.better_interval),
                 MISSING if each.otherwise is None else _points(each.otherwise),
-                *(_points(each.own[column]) if column in each.own else MISSING for column in own),
+                *(_own_shown(column, each.own[column]) if column in each.own else MISSING for column in own),
                 against,
                 _signed(each.difference, each.by_seed),
                 _signed(each.gain, each.gain_interval),
@@ -286,6 +286,17 @@ def _rows(
             ]
         )
     return columns, rows
+
+
+def _own(score: Record, column: str) -> float:
+    """What a mode knows besides, counts as shares."""
+    value = score[column]
+    return value / score["n"] if isinstance(value, int) else float(value)
+
+
+def _own_shown(column: str, value: float) -> str:
+    """In percent, but for what a match pays."""
+    return f"{value:.3f}" if column.startswith("payoff") else _points(value)
 
 
 def _with_interval(share: float | None, interval: Interval | None) -> str:

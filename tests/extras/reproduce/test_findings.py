@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from lite_selfplay.extras.reproduce import findings as reporting
 from lite_selfplay.extras.reproduce.experiment import ArmSection, EvaluationSection, Experiment
 from lite_selfplay.extras.reproduce.findings import findings, table, to_json
 from lite_selfplay.stats import clopper_pearson, over_seeds, paired_test
@@ -173,3 +174,9 @@ def test_a_mean_of_benchmarks_stands_in_a_table_of_its_own():
     assert text.count("38.27") == 1  # beside the mean that it is of, and beside no other
     assert "38.27" in text.partition("## AVG: 12 held-out problems")[2].splitlines()[6]
     assert "38.27" not in table(experiment.model_copy(update={"scale": "small"}), [solo, pair])
+
+
+def test_what_a_mode_counts_is_a_share_and_what_a_match_pays_stays_as_it_is():
+    score = {"n": 200, "draws": 50, "payoff": 1.5}
+    shown = {column: reporting._own_shown(column, reporting._own(score, column)) for column in ("draws", "payoff")}
+    assert shown == {"draws": "25.0", "payoff": "1.500"}
