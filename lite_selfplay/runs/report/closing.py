@@ -120,7 +120,7 @@ def _mean_change(before: Mapping[str, Any], after: Mapping[str, Any]) -> str:
     elif found is not None and found.interval is not None:
         low, high = (100 * bound for bound in found.interval)
         doubt = "" if low > 0 or high < 0 else ", which may be chance"
-        told = f", {_points(100 * found.difference)}{doubt} [{low:.0f}, {high:.0f}]"
+        told = f", {_points(100 * found.difference)}{doubt} [{round(low)}, {round(high)}]"
     return f"  {mean_label(after)}: {was} -> {now}{told}"
 
 
