@@ -113,10 +113,21 @@ def outcomes_of(result: Result, name: str) -> dict[str, bool | float]:
     return {key: found[name] for key, found in result.get("per_problem", {}).items() if name in found}
 
 
+def scores_shown(result: Result) -> Result:
+    """The scores that an evaluation goes by: those of the directions where its mode has any, else of the seats."""
+    scores: Result = result.get("directions") or result["seats"]
+    return scores
+
+
 def mean_outcomes(result: Result) -> dict[str, float]:
-    """Each problem's mean outcome over the directions."""
-    each = [outcomes_of(result, name) for name in result["directions"]]
-    return {key: fmean(found[key] for found in each) for key in each[0] if all(key in found for found in each)}
+    """Each problem's mean outcome over the scores that the evaluation goes by."""
+    names = scores_shown(result)
+    return {key: fmean(found[name] for name in names) for key, found in result.get("per_problem", {}).items()}
+
+
+def mean_pass_rate(result: Result) -> float:
+    """The mean pass@1 of the scores that an evaluation goes by."""
+    return fmean(score["pass_at_1"] for score in scores_shown(result).values())
 
 
 def _changed(old: str, new: str, found: Paired) -> str:

@@ -161,8 +161,8 @@ def gather(
 
     `task` holds the problems of worked examples, `table` draws those that the base plays with; neither holds a problem
     of `held_out`, which is also left out of what tops them up. Examples that do not fit are left out and counted.
-    `data_dir`: see `load_task`. What a source gives less of than was asked for is a warning, but said
-    plainly of a game without tasks, whose examples are all that there are.
+    `data_dir`: see `load_task`. What a source gives less of than was asked for is a warning; of a game without
+    tasks, whose examples are all that there are, it is said plainly.
     Raises ConfigError where none remain, and where `self` was asked for and the base had nothing right as some role.
     """
     gathering = _Gathering(game, section, table.thinks, seed, fits)

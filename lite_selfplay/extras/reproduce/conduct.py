@@ -21,8 +21,9 @@ import yaml
 from filelock import FileLock, Timeout
 
 from lite_selfplay.errors import ConfigError, Interrupted, RunFolderError
+from lite_selfplay.evaluation.tables import mean_pass_rate
 from lite_selfplay.extras.reproduce.experiment import COLD_START, RATE, ArmSection, Experiment
-from lite_selfplay.extras.reproduce.findings import scores_shown, write_findings
+from lite_selfplay.extras.reproduce.findings import write_findings
 from lite_selfplay.runs.api import Run, cold_start, load_run, resume, train
 from lite_selfplay.runs.checkpoints import newest_whole
 from lite_selfplay.runs.evaluating import evaluate_all, graded_otherwise
@@ -77,9 +78,7 @@ def chosen_rates(experiment: Experiment, records: Sequence[Mapping[str, Any]]) -
     assert experiment.search is not None
     found: dict[str, list[float]] = {}
     for record in records:
-        found.setdefault(record["arm"], []).extend(
-            fmean(score["pass_at_1"] for score in scores_shown(each).values()) for each in record["evaluations"]
-        )
+        found.setdefault(record["arm"], []).extend(map(mean_pass_rate, record["evaluations"]))
     rates = sorted(experiment.search.rates)
     return {arm: max(rates, key=lambda rate: fmean(found[f"{arm} at {rate:g}"])) for arm in experiment.trained()}
 
@@ -251,7 +250,7 @@ def _curve(run: Run, curve: str) -> list[tuple[int, float]]:
     """The steps of a run and the number of the experiment's curve at each."""
     if curve == "evaluation":
         seats = [each for each in run.evaluations().values() if each["step"] >= 0]  # not the untouched base
-        return [(each["step"], fmean(score["pass_at_1"] for score in scores_shown(each).values())) for each in seats]
+        return [(each["step"], mean_pass_rate(each)) for each in seats]
     return [(row["step"], found) for row in run.metrics_rows() if (found := _number(row, curve)) is not None]
 
 

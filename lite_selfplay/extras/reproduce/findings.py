@@ -11,7 +11,7 @@ from typing import Any
 
 from lite_selfplay.evaluation.overview import asked_of
 from lite_selfplay.evaluation.suites import find_suite
-from lite_selfplay.evaluation.tables import as_markdown
+from lite_selfplay.evaluation.tables import as_markdown, mean_outcomes, outcomes_of, scores_shown
 from lite_selfplay.extras.reproduce.experiment import Experiment
 from lite_selfplay.games.modes import find_mode
 from lite_selfplay.games.presentation import MISSING, as_words
@@ -106,8 +106,10 @@ def _finding(
         between = against[0].interval
         if len(parts) > 1:
             between = _around([[other[k] - one[k] for k in one.keys() & other.keys()] for one, other in pairs], 0.95)
-    columns = dict.fromkeys(column for result in evaluations for column in find_mode(result["mode"]).columns)
-    own = {column: [_own(score, column) for score in scores if score.get(column) is not None] for column in columns}
+    modes = [find_mode(result["mode"]) for result in evaluations]
+    # What was won against several opponents has no mean worth a column.
+    columns = dict.fromkeys(column for mode in modes if not mode.matches for column in mode.columns)
+    own = {column: [score[column] for score in scores if score.get(column) is not None] for column in columns}
     for score in scores:
         for k, share in score.get("pass_at_k", {}).items():
             if k != "1":
@@ -137,19 +139,12 @@ def _finding(
     )
 
 
-def scores_shown(result: Record) -> Mapping[str, Any]:
-    """The scores that an arm goes by: those of the directions where its mode has any, else of the seats."""
-    scores: Mapping[str, Any] = result.get("directions") or result["seats"]
-    return scores
-
-
 def _outcomes(results: Sequence[Record], name: str | None = None) -> dict[str, float]:
     """Each problem's mean outcome over directions (or seats), or of the one named, and seeds."""
     rows: dict[str, list[float]] = {}
     for result in results:
-        names = [name] if name else list(scores_shown(result))
-        for key, outcome in result["per_problem"].items():
-            rows.setdefault(key, []).append(fmean(float(outcome[each]) for each in names))
+        for key, outcome in (outcomes_of(result, name) if name else mean_outcomes(result)).items():
+            rows.setdefault(key, []).append(float(outcome))
     return {key: fmean(row) for key, row in rows.items()}
 
 
@@ -274,7 +269,7 @@ def _rows(
                 MISSING if each.std is None else f"± {_points(each.std)}",
                 _with_interval(each.better, each.better_interval),
                 MISSING if each.otherwise is None else _points(each.otherwise),
-                *(_own_shown(column, each.own[column]) if column in each.own else MISSING for column in own),
+                *(_points(each.own[column]) if column in each.own else MISSING for column in own),
                 against,
                 _signed(each.difference, each.by_seed),
                 _signed(each.gain, each.gain_interval),
@@ -286,17 +281,6 @@ def _rows(
             ]
         )
     return columns, rows
-
-
-def _own(score: Record, column: str) -> float:
-    """What a mode knows besides, counts as shares."""
-    value = score[column]
-    return value / score["n"] if isinstance(value, int) else float(value)
-
-
-def _own_shown(column: str, value: float) -> str:
-    """In percent, but for what a match pays."""
-    return f"{value:.3f}" if column.startswith("payoff") else _points(value)
 
 
 def _with_interval(share: float | None, interval: Interval | None) -> str:

@@ -5,7 +5,6 @@ from typing import Any
 
 import pytest
 
-from lite_selfplay.extras.reproduce import findings as reporting
 from lite_selfplay.extras.reproduce.experiment import ArmSection, EvaluationSection, Experiment
 from lite_selfplay.extras.reproduce.findings import findings, table, to_json
 from lite_selfplay.stats import clopper_pearson, over_seeds, paired_test
@@ -176,7 +175,11 @@ def test_a_mean_of_benchmarks_stands_in_a_table_of_its_own():
     assert "38.27" not in table(experiment.model_copy(update={"scale": "small"}), [solo, pair])
 
 
-def test_what_a_mode_counts_is_a_share_and_what_a_match_pays_stays_as_it_is():
-    score = {"n": 200, "draws": 50, "payoff": 1.5}
-    shown = {column: reporting._own_shown(column, reporting._own(score, column)) for column in ("draws", "payoff")}
-    assert shown == {"draws": "25.0", "payoff": "1.500"}
+def test_what_was_won_against_several_opponents_has_no_columns():
+    played = record("solo", 0, {})
+    scores = evaluation({"A against random": [T, F], "A against B": [F, F]}, {})
+    for score in scores["seats"].values():
+        score |= {"draws": 1, "payoff": 1.5}
+    played["evaluations"] = [{**scores, "mode": "versus"}]
+    (found,) = findings(EXPERIMENT.model_copy(update={"seeds": (0,)}), [played])
+    assert (found.pass_at_1, found.own) == (0.25, {})
