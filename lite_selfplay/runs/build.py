@@ -50,6 +50,8 @@ def fresh(
     ready = plan(config, own_checker=reward is not None, choices=[Choice(**choice) for choice in said])
     for line in ready.chosen():
         shown.say(line)
+    if minutes := ready.config.run.minutes:
+        shown.say(f"{minutes:g} minutes, for as many of the {ready.config.run.steps} steps as fit")
     path = ranks.from_main("the run folder", lambda: str(free_folder(ready.config)))
     folder, tasks = RunFolder(Path(path), ours=ranks.main), ready.config.tasks.train or ""
     objects = tasks if tasks.startswith("{") else ""
