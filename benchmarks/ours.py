@@ -40,8 +40,6 @@ def rollouts(parent: Parent, setting: Setting) -> None:
         {"A": SeatConfig(**_seat(setting))},
         seed=0,
         eos_ids=[NEVER] if setting.uniform else chat.eos_ids,
-        pad_id=chat.pad_id,
-        base_name=model.name,
     )
     backend.adapters.save("A", Path(setting.adapter))
     backend.trainer_parent()  # a run has TRL in memory

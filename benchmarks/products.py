@@ -109,8 +109,6 @@ class _Work:
             {"A": SeatConfig(init="gaussian", init_std=1e-3)},
             seed=0,
             eos_ids=[2**30],  # no token ends a completion
-            pad_id=chat.pad_id,
-            base_name=found.name,
         )
         problems = load_task("arithmetic").problems
         count = -(-rows // group_size)

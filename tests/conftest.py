@@ -93,7 +93,7 @@ def make_backend(tiny_path: Path) -> Callable[..., Any]:
             compute_dtype=options.pop("compute_dtype", "auto"),
             gradient_checkpointing=options.pop("gradient_checkpointing", "auto"),
         )
-        return TransformersBackend(tiny_path, section, seats, **{"seed": 0, "eos_ids": [2], "pad_id": 0, **options})
+        return TransformersBackend(tiny_path, section, seats, **{"seed": 0, "eos_ids": [2], **options})
 
     return make
 

@@ -3,14 +3,15 @@
 import json
 import os
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from lite_selfplay.data import Completion, Episode, Problem, Sample, Sampling, StopReason, Stream
+from lite_selfplay.data import Completion, Episode, EvalSpec, Problem, Sample, Sampling, StopReason, Stream
+from lite_selfplay.evaluation import Evaluation, Exam, measure
 from lite_selfplay.games import Game
 from lite_selfplay.games.prompts import fill
 from lite_selfplay.games.sqlm.topics import load_topic
@@ -21,6 +22,12 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 DATA = Path(os.environ.get("LITE_SELFPLAY_TEST_DATA") or Path(__file__).parents[2] / "shared" / "data")
+
+
+def evaluated(table: Any, spec: EvalSpec, problems: Sequence[Problem], **given: Any) -> Evaluation:
+    """An evaluation; what `Exam` has a field for goes into it."""
+    how = {each.name: given.pop(each.name) for each in fields(Exam) if each.name in given}
+    return measure(table, spec, Exam(problems, **how), **given)
 
 
 def shared(name: str) -> Path:

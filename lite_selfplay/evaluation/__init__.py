@@ -4,12 +4,13 @@ Reading order: `examiner` (how a mode of `lite_selfplay.games.modes` is carried 
 (as text). What is measured, a run or a model, is `lite_selfplay.runs.targets`'s business. Loads no torch.
 """
 
-from lite_selfplay.evaluation.examiner import measure
+from lite_selfplay.evaluation.examiner import Exam, measure
 from lite_selfplay.evaluation.result import Evaluation
 from lite_selfplay.evaluation.tables import as_markdown, as_text, change, comparison, headline
 
 __all__ = [
     "Evaluation",
+    "Exam",
     "as_markdown",
     "as_text",
     "change",

@@ -7,6 +7,7 @@ and one seat at two moments of a run, are compared under the same randomness.
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import cached_property
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Any
 
@@ -30,70 +31,76 @@ if TYPE_CHECKING:
 _PROMPT_TOKENS = 256
 
 
+@dataclass(frozen=True)
+class Exam:
+    """The problems of an evaluation, and how each is asked."""
+
+    problems: Sequence[Problem]
+    sampling: Sampling
+    samples: int = 1
+    """How often each is answered."""
+    ks: Sequence[int] = ()
+    """For which numbers of samples pass@k, mean@k and maj@k are given."""
+    shots: int = 0
+    """Worked examples before a problem."""
+    seed: int = 0
+    tasks: str = ""
+    """What the result calls the problems."""
+    about: Mapping[str, Any] = field(default_factory=dict)
+    """What else the result's JSON says."""
+
+
 def measure(
     table: "LiveTable",
     spec: EvalSpec,
-    problems: Sequence[Problem],
+    exam: Exam,
     *,
-    sampling: Sampling,
-    samples: int = 1,
-    ks: Sequence[int] = (),
-    shots: int = 0,
-    seed: int = 0,
-    tasks: str = "",
-    name: str = "evaluation",
-    about: Mapping[str, Any] | None = None,
     answers: Answers | None = None,
     cache_tokens: int = 65536,
     rows_at_once: int | None = None,
     progress: "Progress | None" = None,
+    name: str = "evaluation",
     begun: int | None = None,
 ) -> Evaluation:
-    """Let the seats of `spec` answer the problems in its mode, `samples` times each, and judge them.
+    """Let the seats of `spec` answer the problems in its mode, and judge them.
 
-    `ks`: for which numbers of samples pass@k, mean@k and maj@k are given. `shots`: worked examples before a problem.
-    `tasks` names the problems in the result and `name` the phase that `progress` shows; `about` goes into the result's
-    JSON. `answers` are those already given, which are not asked for again. `cache_tokens` is what the table's backend
-    holds at once; no more than `rows_at_once` completions are asked for at a time, a problem's samples at the least. A
-    prompt over the table's limit counts as wrong. `begun` is how far a phase is that has begun already: `name` is then
-    that of this part of it.
+    `answers` are those already given, which are not asked for again. `cache_tokens` is what the table's backend holds
+    at once; no more than `rows_at_once` completions are asked for at a time, a problem's samples at the least. A prompt
+    over the table's limit counts as wrong. `name` is the phase that `progress` shows; `begun` is how far a phase is
+    that has begun already: `name` is then that of this part of it.
     Raises UnknownNameError for another mode, and RequestError where there is no problem, no seat or no sample, or fewer
     seats or samples than the mode or a k needs.
     """
     mode = find_mode(spec.mode)
-    if not problems or not spec.seats or samples < 1:
+    if not exam.problems or not spec.seats or exam.samples < 1:
         raise RequestError("an evaluation needs at least one problem, one seat and one sample")
-    require_enough(spec, mode, samples, ks, shots)
+    require_enough(spec, mode, exam.samples, exam.ks, exam.shots)
     if progress is not None and begun is None:
-        progress.phase(name, len(problems) * mode.stages(spec.seats))
-    rows = cache_tokens // (sampling.max_tokens + _PROMPT_TOKENS)
-    at_once = max(1, min(rows, rows_at_once or rows) // samples)
-    keys = problem_keys(problems)
-    kept = answers or Answers()
+        progress.phase(name, len(exam.problems) * mode.stages(spec.seats))
+    rows = cache_tokens // (exam.sampling.max_tokens + _PROMPT_TOKENS)
+    at_once = max(1, min(rows, rows_at_once or rows) // exam.samples)
     part = "" if begun is None else f" of {name}"
-    examiner = Examiner(
-        problems, table, keys, sampling, samples, shots, seed, tasks, kept, at_once, progress, part, begun or 0
-    )
+    examiner = Examiner(exam, table, answers or Answers(), at_once, progress, part, begun or 0)
     found = mode.measure(examiner, spec.seats)
-    every = {**found.seats, **found.directions}
+    every, keys = {**found.seats, **found.directions}, examiner.keys
     return Evaluation(
         mode=spec.mode,
-        tasks=tasks,
-        sampling=sampling,
-        seed=seed,
-        shots=shots,
+        tasks=exam.tasks,
+        sampling=exam.sampling,
+        seed=exam.seed,
+        shots=exam.shots,
         seats={seat: measured.score for seat, measured in found.seats.items()},
         directions={direction: measured.score for direction, measured in found.directions.items()},
         per_problem={key: {who: m.shares_right[i] for who, m in every.items()} for i, key in enumerate(keys)},
-        at_k={who: at_k(measured.answers, ks) for who, measured in every.items()} if ks else {},
+        at_k={who: at_k(measured.answers, exam.ks) for who, measured in every.items()} if exam.ks else {},
         answers={
             key: {who: [answer.answer for answer in m.answers[i]] for who, m in every.items()}
             for i, key in enumerate(keys)
         },
-        about=about or {},
+        about=exam.about,
         seconds=examiner.seconds,
         rows={who: measured.answers for who, measured in every.items()},
-        problems=dict(zip(keys, problems, strict=True)),
+        problems=dict(zip(keys, exam.problems, strict=True)),
     )
 
 
@@ -127,14 +134,8 @@ def problem_keys(problems: Sequence[Problem]) -> list[str]:
 class Examiner:
     """What a mode measures with: it asks about the same problems at every stage, `at_once` of them together."""
 
-    problems: Sequence[Problem]
+    exam: Exam
     table: "LiveTable"
-    keys: Sequence[str]
-    sampling: Sampling
-    samples: int
-    shots: int
-    seed: int
-    tasks: str
     answers: Answers
     at_once: int
     shown: "Progress | None"
@@ -142,9 +143,22 @@ class Examiner:
     done: int
     seconds: float = field(default=0.0, init=False)
 
+    @property
+    def problems(self) -> Sequence[Problem]:
+        return self.exam.problems
+
+    @property
+    def sampling(self) -> Sampling:
+        return self.exam.sampling
+
+    @cached_property
+    def keys(self) -> list[str]:
+        """Each problem's name in this evaluation."""
+        return problem_keys(self.problems)
+
     def opening(self, problem: Problem) -> str:
         """What a seat by itself is asked: the solver's prompt, after worked examples where those are asked for."""
-        return opening(problem, self.shots)
+        return opening(problem, self.exam.shots)
 
     def ask(self, seat: str, prompts: Sequence[Sequence[str]], stage: str, doing: str) -> list[list[Judged]]:
         """A seat's answers to each problem, judged. `prompts[i]` asks about problem i.
@@ -154,11 +168,11 @@ class Examiner:
         randomness for every seat. `doing` is shown, before the numbers of the problems: `A answers`. Raises GameError
         for another number of prompts.
         """
-        if len(prompts) != len(self.problems) or {len(row) for row in prompts} not in ({1}, {self.samples}):
-            raise GameError(f"a mode asks with one prompt a problem, or with {self.samples}, one for each sample")
-        sampling = asdict(self.sampling)
+        if len(prompts) != len(self.problems) or {len(row) for row in prompts} not in ({1}, {self.exam.samples}):
+            raise GameError(f"a mode asks with one prompt a problem, or with {self.exam.samples}, one for each sample")
+        sampling, exam = asdict(self.sampling), self.exam
         # What is asked about each problem, with all that decides the answers but the weights.
-        names = [key_of(self.tasks, key, seat, stage, list(prompts[i]), sampling, self.seed, self.samples)
+        names = [key_of(exam.tasks, key, seat, stage, list(prompts[i]), sampling, exam.seed, exam.samples)
                  for i, key in enumerate(self.keys)]  # fmt: skip
         found = [self.answers.find(name) for name in names]
         left = [i for i, answered in enumerate(found) if answered is None]
@@ -183,12 +197,12 @@ class Examiner:
         self, seat: str, prompts: Sequence[Sequence[str]], block: Sequence[int], stage: str
     ) -> list[list[Judged]]:
         asked = [prompt for row in prompts for prompt in row]
-        each = self.samples * len(block) // len(asked)  # every sample of one prompt, or one of each
-        seeds = [self._seed(i, stage, k) for i in block for k in range(self.samples)]
+        each = self.exam.samples * len(block) // len(asked)  # every sample of one prompt, or one of each
+        seeds = [self._seed(i, stage, k) for i in block for k in range(self.exam.samples)]
         seeds_of = [seeds[place : place + each] for place in range(0, len(seeds), each)]
         completions = chain(*self.table.speak(seat, asked, each, self.sampling, seeds_of))
-        judged = self.judge([(c, i) for i in block for c in islice(completions, self.samples)])
-        return [judged[i : i + self.samples] for i in range(0, len(judged), self.samples)]
+        judged = self.judge([(c, i) for i in block for c in islice(completions, self.exam.samples)])
+        return [judged[i : i + self.exam.samples] for i in range(0, len(judged), self.exam.samples)]
 
     def say(
         self,
@@ -205,7 +219,7 @@ class Examiner:
         """
         seeds = [[self._seed(*each)] for each in about]
         starts = beginnings or [""] * len(prompts)
-        size, found = max(1, self.at_once * self.samples), list[Completion]()
+        size, found = max(1, self.at_once * self.exam.samples), list[Completion]()
         for first in range(0, len(prompts), size):
             part = slice(first, first + size)
             found += chain(*self.table.speak(seat, prompts[part], 1, sampling, seeds[part], starts[part]))
@@ -224,7 +238,7 @@ class Examiner:
             self.shown.advance(self.done + done)
 
     def _seed(self, i: int, *about: object) -> int:
-        return derived_seed(self.seed, "evaluation", self.keys[i], *about)
+        return derived_seed(self.exam.seed, "evaluation", self.keys[i], *about)
 
     def _advance(self, by: int) -> None:
         self.done += by

@@ -58,7 +58,8 @@ class Adapters:
     """The seats of a run over one base model.
 
     `model` is the PEFT model. `updates[seat]` counts the updates a seat has seen, `versions[seat]` those and the
-    snapshots put back into it: two completions of one version are by the same weights. Where `build` made the PEFT
+    snapshots put back into it: two completions of one version are by the same weights. `base_name` is what saved
+    adapters call the base, where that is not its folder. Where `build` made the PEFT
     model, the first seat's adapter is called `default` in there, and by its own name elsewhere.
     """
 
@@ -68,7 +69,6 @@ class Adapters:
         seats: Mapping[str, SeatConfig],
         *,
         seed: int,
-        base_name: str = "",
         build: Build | None = None,
     ):
         if not seats:
@@ -82,7 +82,7 @@ class Adapters:
         self.snapshots: dict[str, Kept] = {}
         self._active: str | None = None
         self._in_twin: dict[str, str] = {}
-        self._base_name = base_name
+        self.base_name = ""
         self._puts: dict[str, int] = {}
         self._together: list[Any] = []
         first, *others = self.seats
@@ -339,7 +339,7 @@ class Adapters:
         folder.mkdir(parents=True, exist_ok=True)
         save_file(kept.state, folder / WEIGHTS, metadata={"format": "pt"})
         config: dict[str, Any] = self._config(kept.seat).to_dict()
-        config["base_model_name_or_path"] = self._base_name or config.get("base_model_name_or_path")
+        config["base_model_name_or_path"] = self.base_name or config.get("base_model_name_or_path")
         config["inference_mode"] = True
         text = json.dumps(
             config,

@@ -7,7 +7,7 @@ All problems are found and checked before the base is loaded. Answers are writte
 import os
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cache
 from importlib.metadata import version
 from pathlib import Path
@@ -19,7 +19,7 @@ from lite_selfplay.config.sections import LARGEST
 from lite_selfplay.data import EvalSpec, Problem, Sampling
 from lite_selfplay.errors import ConfigError, Interrupted, ProcessLost, RequestError, TaskError
 from lite_selfplay.evaluation.answers import SUFFIX, Answers, key_of
-from lite_selfplay.evaluation.examiner import measure, require_enough
+from lite_selfplay.evaluation.examiner import Exam, measure, require_enough
 from lite_selfplay.evaluation.result import Evaluation
 from lite_selfplay.evaluation.tables import headline
 from lite_selfplay.games.modes import find_mode
@@ -192,7 +192,7 @@ def _evaluate_all(
         asked = {
             "base model": model.identity,
             "set of adapters": found.weights(),
-            "set of problems": [[c.name, c.about["data"]["asked"], c.samples, asdict(c.sampling)] for c in chosen],
+            "set of problems": [[c.tasks, c.about["data"]["asked"], c.samples, asdict(c.sampling)] for c in chosen],
             "choice of modes": [[spec.mode, *spec.seats] for spec in specs],
         }
         answers = _answers(found, asked, settings, progress) if write and ranks.main else Answers()
@@ -206,7 +206,7 @@ def _evaluate_all(
             interrupts.poll()  # from here on a signal raises Interrupted here
             try:
                 about = {"model": model.name, "precision": section.precision, "weights": asked["set of adapters"]}
-                evaluations = _evaluations(found, about, table, chosen, specs, settings, answers, progress, ranks.world)
+                evaluations = _evaluations(found, about, table, chosen, specs, answers, progress, ranks.world)
             except (Interrupted, ProcessLost) as stop:
                 kept = (
                     f"; {answers.path} keeps what was answered, and the same command goes on" if answers.begun else ""
@@ -233,17 +233,6 @@ def graded_otherwise(found: Evaluation, settings: Settings) -> dict[str, float]:
         }
 
 
-@dataclass(frozen=True)
-class _Chosen:
-    """The problems of a task that are asked, how, and what the result says of them."""
-
-    name: str
-    problems: Sequence[Problem]
-    samples: int
-    sampling: Sampling
-    about: Mapping[str, Any]
-
-
 def _choose(
     spec: str,
     settings: Settings,
@@ -251,7 +240,7 @@ def _choose(
     target: Target,
     learned: Callable[[], tuple[list[Problem], list[str]]],
     progress: Progress,
-) -> _Chosen:
+) -> Exam:
     """The problems to measure on. Raises TaskError where one has no answer, and where the run was trained on all."""
     readers = {find_mode(each.mode).tasks for each in specs}
     if len(readers) > 1:
@@ -273,7 +262,9 @@ def _choose(
     tokens = settings.max_completion_tokens or target.config.run.max_completion_tokens or task.max_completion_tokens
     sampling = settings.sampling_of(target.config, specs, tokens)
     data = {**data_facts(task), "asked": fingerprint(problems)}
-    return _Chosen(name, problems, samples, sampling, {"data": data, **({"overlap": seen} if seen else {})})
+    ks = settings.k or ((1, samples) if samples > 1 else ())
+    about = {"data": data, **({"overlap": seen} if seen else {})}
+    return Exam(problems, sampling, samples, ks, settings.shots, settings.seed, name, about)
 
 
 def _unseen(
@@ -329,9 +320,8 @@ def _evaluations(
     target: Target,
     about: Mapping[str, Any],
     table: "LiveTable",
-    chosen: Sequence[_Chosen],
+    chosen: Sequence[Exam],
     specs: Sequence[EvalSpec],
-    settings: Settings,
     answers: Answers,
     progress: Progress,
     processes: int,
@@ -341,21 +331,14 @@ def _evaluations(
     parts = [len(each.problems) * find_mode(spec.mode).stages(spec.seats) for each, spec in pairs]
     several, found = len(pairs) > 1, list[Evaluation]()
     if several:
-        names = f"{', '.join(each.name for each in chosen)} in {', '.join(spec.mode for spec in specs)}"
+        names = f"{', '.join(each.tasks for each in chosen)} in {', '.join(spec.mode for spec in specs)}"
         progress.phase(f"evaluation of {target.name} on {names}", sum(parts))
     for number, (each, spec) in enumerate(pairs):
         evaluation = measure(
             table,
             spec,
-            each.problems,
-            sampling=each.sampling,
-            samples=each.samples,
-            ks=settings.k or ((1, each.samples) if each.samples > 1 else ()),
-            shots=settings.shots,
-            seed=settings.seed,
-            tasks=each.name,
-            name=f"{each.name}, {spec.mode}" if several else f"evaluation of {target.name} on {each.name}",
-            about={**about, **each.about},
+            replace(each, about={**about, **each.about}),
+            name=f"{each.tasks}, {spec.mode}" if several else f"evaluation of {target.name} on {each.tasks}",
             answers=answers,
             cache_tokens=target.config.run.generation_tokens * processes,
             rows_at_once=table.rows_at_once,
@@ -363,7 +346,7 @@ def _evaluations(
             begun=sum(parts[:number]) if several else None,
         )
         result = evaluation.to_json()
-        what = f"{target.name}, {each.name}, {spec.mode}" if several else target.name
+        what = f"{target.name}, {each.tasks}, {spec.mode}" if several else target.name
         progress.evaluated(what, result, headline(result))
         found.append(evaluation)
     return found

@@ -19,7 +19,7 @@ from lite_selfplay.errors import (
     RunFolderError,
     WorkerStartError,
 )
-from lite_selfplay.evaluation.examiner import measure
+from lite_selfplay.evaluation.examiner import Exam, measure
 from lite_selfplay.evaluation.result import Evaluation
 from lite_selfplay.evaluation.tables import headline
 from lite_selfplay.games.modes import find_mode
@@ -248,15 +248,13 @@ class RunLoop:
         self, spec: EvalSpec, problems: Sequence[Problem], name: str, about: Mapping[str, Any] | None = None
     ) -> Evaluation:
         config, tokens = self.held.config, self.held.ready.max_completion_tokens
+        sampling = Sampling(temperature=config.eval.temperature, top_p=config.eval.top_p, max_tokens=tokens)
+        tasks = config.eval.tasks or ""
         return measure(
             self._measuring,
             spec,
-            problems,
-            sampling=Sampling(temperature=config.eval.temperature, top_p=config.eval.top_p, max_tokens=tokens),
-            samples=config.eval.samples,
-            tasks=config.eval.tasks or "",
+            Exam(problems, sampling, config.eval.samples, tasks=tasks, about=about or {}),
             name=name,
-            about=about,
             cache_tokens=config.run.generation_tokens * self.held.ranks.world,
             rows_at_once=self._measuring.rows_at_once,
             progress=self.held.progress,

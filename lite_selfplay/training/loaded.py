@@ -45,14 +45,13 @@ class Loaded:
             config.seats if seats is None else seats,
             seed=run.seed,
             eos_ids=chat.eos_ids,
-            pad_id=chat.pad_id,
-            base_name=model.hub_id or model.name,
             cache_tokens=run.generation_tokens,
             decode=chat.decode,
             poll=poll,
             warn=lambda sentence: progress.warn(sentence),
             rollouts=rollouts,
         )
+        backend.adapters.base_name = model.hub_id or model.name
         verifier = Verifier(
             deadline=run.verify_timeout_s,
             poll=poll,

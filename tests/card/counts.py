@@ -53,7 +53,7 @@ def section(precision: str = "bf16") -> ModelSection:
 
 def load(folder: Path, precision: str = "bf16") -> TransformersBackend:
     """The model in a folder with two seats, none of whose completions ends by itself."""
-    return TransformersBackend(folder, section(precision), SEATS, seed=0, eos_ids=[2**30], pad_id=256)
+    return TransformersBackend(folder, section(precision), SEATS, seed=0, eos_ids=[2**30])
 
 
 # A token

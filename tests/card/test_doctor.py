@@ -76,7 +76,7 @@ def test_whoever_has_unsloth_is_told_why_auto_is_not_unsloth(
 
     put(pretend.RTX_4090)
     said: list[str] = []
-    options: dict[str, Any] = {"seed": 0, "eos_ids": [2], "pad_id": 0, "warn": said.append}
+    options: dict[str, Any] = {"seed": 0, "eos_ids": [2], "warn": said.append}
     choose_backend(tiny_path, ModelSection(name="tiny"), counts.SEATS, **options)
     assert said == []
     with_unsloth(monkeypatch)
@@ -95,7 +95,7 @@ def test_a_v100_that_torch_has_no_code_for(put: Callable[..., None], tiny_path: 
     with pytest.raises(RequestError, match=r"capability 7\.0.*--device cpu"):
         counts.load(tiny_path)
     section = ModelSection(name="tiny", precision="fp32", device="cpu")
-    backend = TransformersBackend(tiny_path, section, counts.SEATS, seed=0, eos_ids=[2], pad_id=0)
+    backend = TransformersBackend(tiny_path, section, counts.SEATS, seed=0, eos_ids=[2])
     assert backend.device.type == "cpu"
 
 

@@ -24,7 +24,7 @@ REQUEST = GenerationRequest("A", [[5, 6, 7, 8]], ROWS, Sampling(max_tokens=6), [
 def load(folder: Path, said: list[str], precision: str = "fp32") -> TransformersBackend:
     section = ModelSection(name="tiny", precision=precision, gradient_checkpointing=False)
     return TransformersBackend(
-        folder, section, counts.SEATS, seed=0, eos_ids=[2**30], pad_id=256, cache_tokens=2**16, warn=said.append
+        folder, section, counts.SEATS, seed=0, eos_ids=[2**30], cache_tokens=2**16, warn=said.append
     )
 
 

@@ -26,7 +26,7 @@ Gradients = Mapping[str, Mapping[str, torch.Tensor]]
 def gradients(folder: Path, precision: str = "fp32", **options: Any) -> Gradients:
     """Of an Agon step over fixed rows, on the device that there is."""
     section = ModelSection(name="tiny", precision=precision, **options)
-    backend = TransformersBackend(folder, section, evidence.SEATS, seed=0, eos_ids=[2], pad_id=0)
+    backend = TransformersBackend(folder, section, evidence.SEATS, seed=0, eos_ids=[2])
     assert backend.way() is Way.PACKED
     return evidence.one_update(backend, Chat.load(folder), evidence.episode(259), section)
 

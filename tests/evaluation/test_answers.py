@@ -9,8 +9,8 @@ import pytest
 
 from lite_selfplay.data import Completion, EvalSpec, Problem, Sampling, Verdict
 from lite_selfplay.errors import RunFolderError
-from lite_selfplay.evaluation import measure
 from lite_selfplay.evaluation.answers import Answers
+from tests.made import evaluated
 
 PAPER = Sampling(temperature=0.6, top_p=0.95, max_tokens=50)
 PROBLEMS = [Problem("p", "1 + 1?", "2"), Problem("q", "1 + 2?", "3"), Problem("r", "2 + 2?", "4")]
@@ -49,7 +49,9 @@ class Scripted:
 
 def measured(answers: Answers, table: Scripted | None = None, **options: Any) -> list[Any]:
     table = table or Scripted()
-    return [measure(table, spec, PROBLEMS, sampling=PAPER, tasks="sums", answers=answers, **options) for spec in SPECS]
+    return [
+        evaluated(table, spec, PROBLEMS, sampling=PAPER, tasks="sums", answers=answers, **options) for spec in SPECS
+    ]
 
 
 def test_modes_share_what_they_ask_in_the_same_words():

@@ -6,11 +6,12 @@ import pytest
 
 from lite_selfplay.data import Completion, EvalSpec, Problem, Sampling, Verdict
 from lite_selfplay.errors import RequestError
-from lite_selfplay.evaluation import Evaluation, measure
+from lite_selfplay.evaluation import Evaluation
 from lite_selfplay.games.agon.measuring import CascadeScore
 from lite_selfplay.games.modes import VoteScore, find_mode, mode_names
 from lite_selfplay.stats import maj_at_k, pass_at_k
 from lite_selfplay.verify.extract import extract_answer
+from tests.made import evaluated
 
 from . import scripted
 
@@ -30,7 +31,7 @@ class Scripted(scripted.Scripted):
 def measured(script: Script, mode: str, *seats: str, samples: int = 1, ks: tuple[int, ...] = ()) -> Evaluation:
     measured.table = Scripted(script)
     problems = [SIX, TEN]
-    return measure(measured.table, EvalSpec(mode, seats), problems, sampling=SAMPLING, samples=samples, ks=ks)
+    return evaluated(measured.table, EvalSpec(mode, seats), problems, sampling=SAMPLING, samples=samples, ks=ks)
 
 
 def is_second(prompt: str) -> bool:
@@ -217,7 +218,7 @@ def test_a_choice_may_be_that_it_cannot_be_known():
     script = ["unknown", "unknown", "no", "unknown"]
     table = Scripted(lambda seat, prompt, k: says(script[k]))
     for asked, answer in ((problem, "unknown"), (other, "unknown")):
-        found = measure(table, EvalSpec("vote", ("A",)), [asked], sampling=SAMPLING, samples=4)
+        found = evaluated(table, EvalSpec("vote", ("A",)), [asked], sampling=SAMPLING, samples=4)
         assert found.answers[asked.id] == {"A": [answer]}
         assert found.seats["A"].share == (0.75 if asked is problem else 0.0)
 
@@ -226,7 +227,7 @@ def test_a_program_votes_for_itself_alone():
     problem = Problem("p", "Add.", {"tests": [["1 2", "3"]]}, kind="program")
     programs = ["a", "b", "c", "b"]
     table = Scripted(lambda seat, prompt, k: says(programs[k]))
-    found = measure(table, EvalSpec("vote", ("A",)), [problem], sampling=SAMPLING, samples=4)
+    found = evaluated(table, EvalSpec("vote", ("A",)), [problem], sampling=SAMPLING, samples=4)
     assert found.answers["p"] == {"A": ["b"]}
 
 
@@ -255,14 +256,14 @@ def test_a_choice_votes_by_its_letter():
             return Verdict(completion.text == "B", 0.0, answer=completion.text)
 
     table = Letters(lambda seat, prompt, k: ["B", "A", "B", "perhaps B"][k])
-    found = measure(table, EvalSpec("vote", ("A",)), [problem], sampling=SAMPLING, samples=4)
+    found = evaluated(table, EvalSpec("vote", ("A",)), [problem], sampling=SAMPLING, samples=4)
     assert found.seats["A"].pass_at_1 == 1
     assert found.seats["A"].share == 0.5
 
 
 def test_worked_examples_stand_before_the_problem():
     table = Scripted(lambda *_: says(6))
-    measure(table, EvalSpec("single", ("A",)), [SIX], sampling=SAMPLING, shots=4)
+    evaluated(table, EvalSpec("single", ("A",)), [SIX], sampling=SAMPLING, shots=4)
     (prompt,) = table.calls[0][1]
     assert prompt.count("</answer>.") == 5  # the instruction, four times in examples
     assert prompt.count("<answer>") == 9

@@ -9,10 +9,11 @@ import pytest
 
 from lite_selfplay.data import Completion, EvalSpec, Problem, Sampling, Verdict
 from lite_selfplay.errors import RequestError, UnknownNameError
-from lite_selfplay.evaluation import Evaluation, measure
+from lite_selfplay.evaluation import Evaluation
 from lite_selfplay.evaluation.examiner import problem_keys
 from lite_selfplay.stats import clopper_pearson
 from lite_selfplay.training.progress import Progress
+from tests.made import evaluated
 
 from . import scripted
 
@@ -48,11 +49,11 @@ def reply(seat: str, prompt: str, k: int) -> str:
 
 @pytest.fixture
 def cascade() -> Evaluation:
-    return measure(Scripted(reply), BOTH, PROBLEMS, sampling=PAPER, seed=5, tasks="sums")
+    return evaluated(Scripted(reply), BOTH, PROBLEMS, sampling=PAPER, seed=5, tasks="sums")
 
 
 def test_seats_alone():
-    found = measure(Scripted(reply), ALONE, PROBLEMS, sampling=PAPER)
+    found = evaluated(Scripted(reply), ALONE, PROBLEMS, sampling=PAPER)
     a, b = found.seats["A"], found.seats["B"]
     assert (a.pass_at_1, a.right, a.n, a.samples) == (1 / 3, 1, 3, 1)
     assert (b.pass_at_1, b.right) == (2 / 3, 2)
@@ -92,7 +93,7 @@ def test_both_directions(cascade: Evaluation):
 
 def test_the_first_stage_is_sampled_once_and_its_drafts_are_what_is_read():
     table = Scripted(reply)
-    measure(table, BOTH, PROBLEMS, sampling=PAPER, samples=2)
+    evaluated(table, BOTH, PROBLEMS, sampling=PAPER, samples=2)
     assert [(seat, challenge(prompts[0]), n) for seat, prompts, n, *_ in table.calls] == [
         ("A", False, 2),
         ("B", False, 2),
@@ -109,7 +110,7 @@ def test_the_first_stage_is_sampled_once_and_its_drafts_are_what_is_read():
 
 def test_seeds_follow_from_problem_stage_and_number_and_not_from_the_seat():
     table = Scripted(reply)
-    measure(table, BOTH, PROBLEMS, sampling=PAPER, samples=2, seed=1)
+    evaluated(table, BOTH, PROBLEMS, sampling=PAPER, samples=2, seed=1)
     (_, _, _, a, _), (_, _, _, b, _), (_, _, _, by_b, _), (_, _, _, by_a, _) = table.calls
     assert a == b
     assert by_b == by_a
@@ -118,7 +119,7 @@ def test_seeds_follow_from_problem_stage_and_number_and_not_from_the_seat():
 
     def asked(problems: Sequence[Problem], **changes: Any) -> list[list[int]]:
         other = Scripted(reply)
-        measure(other, ALONE, problems, **{"sampling": PAPER, "samples": 2, "seed": 1, **changes})
+        evaluated(other, ALONE, problems, **{"sampling": PAPER, "samples": 2, "seed": 1, **changes})
         return other.calls[0][3]
 
     assert asked(PROBLEMS) == a
@@ -136,7 +137,7 @@ def test_several_samples_are_shares_and_the_interval_counts_problems():
         i = which(prompt)
         return f"={PROBLEMS[i].answer}" if k < right[i] else "=no"
 
-    found = measure(Scripted(script), EvalSpec("single", ("A",)), PROBLEMS, sampling=PAPER, samples=4)
+    found = evaluated(Scripted(script), EvalSpec("single", ("A",)), PROBLEMS, sampling=PAPER, samples=4)
     score = found.seats["A"]
     assert score.pass_at_1 == pytest.approx(7 / 12)
     assert score.right == 1.75
@@ -151,7 +152,7 @@ def test_each_draft_of_several_has_its_own_challenge():
             return f"no {'zero' if k == 0 else 'one'}. So it is =9"
         return "=2" if "no one" in prompt else "=9"
 
-    found = measure(Scripted(script), BOTH, PROBLEMS[:1], sampling=PAPER, samples=2)
+    found = evaluated(Scripted(script), BOTH, PROBLEMS[:1], sampling=PAPER, samples=2)
     score = found.directions["A->B"]
     assert (score.conversions, score.both_wrong, score.pass_at_1) == (1, 1, 0.5)
     assert found.per_problem == {"p": {"A": 0.0, "B": 0.0, "A->B": 0.5, "B->A": 0.5}}
@@ -160,7 +161,7 @@ def test_each_draft_of_several_has_its_own_challenge():
 @pytest.mark.parametrize("seat", ["solver", "base"])
 def test_one_seat_reads_its_own_draft(seat: str):
     table = Scripted(lambda seat, prompt, k: reply("B" if challenge(prompt) else "A", prompt, k))
-    found = measure(table, EvalSpec("cascade", (seat,)), PROBLEMS, sampling=PAPER)
+    found = evaluated(table, EvalSpec("cascade", (seat,)), PROBLEMS, sampling=PAPER)
     assert list(found.directions) == [f"{seat}->{seat}"] == [found.best]
     assert found.directions[found.best].conversions == 2
     assert [call[0] for call in table.calls] == [seat, seat]
@@ -168,16 +169,16 @@ def test_one_seat_reads_its_own_draft(seat: str):
 
 
 def test_of_equals_the_first_is_the_best():
-    found = measure(Scripted(lambda seat, prompt, k: "=2"), BOTH, PROBLEMS, sampling=PAPER)
+    found = evaluated(Scripted(lambda seat, prompt, k: "=2"), BOTH, PROBLEMS, sampling=PAPER)
     assert found.best == "A->B"
-    assert measure(Scripted(lambda *_: "=2"), ALONE, PROBLEMS, sampling=PAPER).best == "A"
+    assert evaluated(Scripted(lambda *_: "=2"), ALONE, PROBLEMS, sampling=PAPER).best == "A"
 
 
 def test_prompts_that_were_not_read_are_wrong_and_counted():
     # The checker of this script calls an empty text right.
     table = Scripted(lambda seat, prompt, k: f"So.={PROBLEMS[which(prompt)].answer}", longest_prompt=400)
     problems = [PROBLEMS[0], Problem("long", "1 + 2?" + " " * 400, "3")]
-    found = measure(table, BOTH, problems, sampling=PAPER)
+    found = evaluated(table, BOTH, problems, sampling=PAPER)
     for score in (*found.seats.values(), *found.directions.values()):
         assert score.prompts_too_long >= 1
         assert score.pass_at_1 <= 0.5
@@ -192,7 +193,7 @@ def test_cut_answers_and_drafts_with_nothing_to_read_are_counted():
             "x" * (60 if which(prompt) == 0 else 3) if challenge(prompt) else ["", "=3", "Two. Then=4"][which(prompt)]
         )
 
-    score = measure(Scripted(script), BOTH, PROBLEMS, sampling=PAPER).directions["A->B"]
+    score = evaluated(Scripted(script), BOTH, PROBLEMS, sampling=PAPER).directions["A->B"]
     assert score.truncated == 1 / 3
     assert score.empty_summaries == pytest.approx(1 / 3)
     assert score.tokens_final_mean == pytest.approx((50 + 3 + 3) / 3)
@@ -212,7 +213,7 @@ def test_blocks_change_nothing_and_are_told_one_by_one(cascade: Evaluation):
             told.append(done)
 
     table = Scripted(reply)
-    found = measure(
+    found = evaluated(
         table, BOTH, PROBLEMS, sampling=PAPER, seed=5, tasks="sums", cache_tokens=700, name="now", progress=Ear()
     )
     assert found == cascade
@@ -226,7 +227,7 @@ def test_blocks_change_nothing_and_are_told_one_by_one(cascade: Evaluation):
 )
 def test_so_many_rows_are_asked_for_at_a_time(rows: int | None, samples: int, blocks: list[int]):
     table = Scripted(reply)
-    measure(table, ALONE, PROBLEMS, sampling=PAPER, samples=samples, rows_at_once=rows)
+    evaluated(table, ALONE, PROBLEMS, sampling=PAPER, samples=samples, rows_at_once=rows)
     assert [len(call[1]) for call in table.calls] == blocks * 2
 
 
@@ -249,12 +250,12 @@ def test_the_json_is_complete_and_finite(cascade: Evaluation):
 
 
 def test_the_json_without_directions_and_with_drafts_of_one_kind():
-    alone = measure(Scripted(reply), ALONE, PROBLEMS, sampling=PAPER, about={"model": "tiny"}).to_json()
+    alone = evaluated(Scripted(reply), ALONE, PROBLEMS, sampling=PAPER, about={"model": "tiny"}).to_json()
     assert "directions" not in alone
     assert "mean_of_directions" not in alone
     assert (alone["best"], alone["pass_at_1"], alone["model"]) == ("B", alone["seats"]["B"]["pass_at_1"], "tiny")
     # A solves p alone: no draft of a wrong kind is there to take a mean of.
-    found = measure(Scripted(reply), BOTH, PROBLEMS[:1], sampling=PAPER)
+    found = evaluated(Scripted(reply), BOTH, PROBLEMS[:1], sampling=PAPER)
     assert found.directions["A->B"].tokens_final_mean_after_wrong is None
     numbers = [x for score in found.to_json()["directions"].values() for x in score.values() if isinstance(x, float)]
     assert all(map(math.isfinite, numbers))
@@ -269,7 +270,7 @@ def test_problems_of_one_id_stay_apart():
 
 def test_what_cannot_be_measured_is_refused():
     with pytest.raises(UnknownNameError, match=r"unknown evaluation mode 'votes'.*There are single, cascade, .*vote"):
-        measure(Scripted(reply), EvalSpec("votes", ("A",)), PROBLEMS, sampling=PAPER)
+        evaluated(Scripted(reply), EvalSpec("votes", ("A",)), PROBLEMS, sampling=PAPER)
     for spec, problems, samples in ((ALONE, [], 1), (EvalSpec("single", ()), PROBLEMS, 1), (ALONE, PROBLEMS, 0)):
         with pytest.raises(RequestError, match="at least one"):
-            measure(Scripted(reply), spec, problems, sampling=PAPER, samples=samples)
+            evaluated(Scripted(reply), spec, problems, sampling=PAPER, samples=samples)

@@ -110,7 +110,7 @@ def load(backend_name: str) -> Callable[..., Any]:
         import_first(section)
         path = resolve(model).path
         chat = Chat.load(path)
-        given = {"seed": 0, "eos_ids": chat.eos_ids, "pad_id": chat.pad_id, **options}
+        given = {"seed": 0, "eos_ids": chat.eos_ids, **options}
         return choose_backend(path, section, seats, **given)
 
     return load

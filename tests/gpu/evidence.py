@@ -49,7 +49,7 @@ def main() -> None:
 def load(section: ModelSection) -> tuple[Any, Any]:
     path = resolve(section.name).path
     chat = Chat.load(path)
-    return choose_backend(path, section, SEATS, seed=0, eos_ids=chat.eos_ids, pad_id=chat.pad_id), chat
+    return choose_backend(path, section, SEATS, seed=0, eos_ids=chat.eos_ids), chat
 
 
 def episode(vocabulary: int, seats: Sequence[str] = tuple(SEATS)) -> Episode:

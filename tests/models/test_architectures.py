@@ -47,7 +47,7 @@ def folder(place: Path, make: Callable[..., Any], **keys: Any) -> Path:
 def backend_over(path: Path, precision: str = "fp32") -> TransformersBackend:
     seats = {"A": SeatConfig(rank=4, alpha=8, init="gaussian", init_std=0.1)}
     section = ModelSection(name=str(path), precision=precision)
-    return TransformersBackend(path, section, seats, seed=0, eos_ids=[2], pad_id=0)
+    return TransformersBackend(path, section, seats, seed=0, eos_ids=[2])
 
 
 def test_the_catalogue_has_no_other_architecture():

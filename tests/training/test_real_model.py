@@ -65,7 +65,6 @@ def test_greedy_text_and_log_probabilities_of_the_real_model_are_those_of_transf
         seats,
         seed=0,
         eos_ids=chat.eos_ids,
-        pad_id=chat.pad_id,
     )
     asked = ("What is 3 + 4?", "What is 3 + 40 - 8? Think step by step.")
     prompts = [list(chat.encode(text).ids) for text in asked]

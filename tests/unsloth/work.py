@@ -93,7 +93,7 @@ KIND = TransformersBackend if PLAIN else OnCpu
 def backend_of(path: Path, **options: Any) -> Any:
     section = ModelSection(name="tiny", precision="fp32")
     seats = {seat: SeatConfig(**FREE) for seat in ("A", "B")}
-    return KIND(path, section, seats, **{"seed": 0, "eos_ids": [2, *range(100, 130)], "pad_id": 0, **options})
+    return KIND(path, section, seats, **{"seed": 0, "eos_ids": [2, *range(100, 130)], **options})
 
 
 # Gradients

@@ -53,8 +53,6 @@ class Backend(Protocol):
         *,
         seed: int,
         eos_ids: Sequence[int],
-        pad_id: int,
-        base_name: str = "",
         cache_tokens: int = 65536,
         decode: Callable[[Sequence[int]], str] | None = None,
         poll: Callable[[], None] = lambda: None,
@@ -62,10 +60,9 @@ class Backend(Protocol):
     ):
         """Load the base at `path` and make its seats, whose first weights follow from `seed`.
 
-        `base_name` is what saved adapters call the base. `eos_ids` end a completion; `pad_id` fills rows and is never
-        read. `cache_tokens` bounds the keys and values held while sampling. `decode` turns ids into text where stop
-        strings ask for it. `poll` is to be called often during long work and may raise to stop it; `warn` takes a
-        sentence for the user.
+        `eos_ids` end a completion. `cache_tokens` bounds the keys and values held while sampling. `decode` turns ids
+        into text where stop strings ask for it. `poll` is to be called often during long work and may raise to stop it;
+        `warn` takes a sentence for the user.
         """
         ...
 

@@ -70,8 +70,6 @@ class TransformersBackend:
         *,
         seed: int,
         eos_ids: Sequence[int],
-        pad_id: int,
-        base_name: str = "",
         cache_tokens: int = 65536,
         decode: Callable[[Sequence[int]], str] | None = None,
         poll: Callable[[], None] = lambda: None,
@@ -90,7 +88,7 @@ class TransformersBackend:
         """Whether memory that was freed goes back to the system between sampling and update."""
         gives_back = self._tidies and self._lean  # also within a pass: its gaps fit no later tensor
         give_back = tuning.trim_heap if gives_back else lambda: None
-        self._decoding = Decoding(eos_ids, pad_id, self.device, cache_tokens, decode, poll, give_back, loop, warn)
+        self._decoding = Decoding(eos_ids, self.device, cache_tokens, decode, poll, give_back, loop, warn)
         self._warn = warn
         self._packs = self._speaks_dense = self._expanded = False
         self._stacks: Stacks | None = None
@@ -99,16 +97,14 @@ class TransformersBackend:
         """Bytes that sampling may hold beside them; for more it is looked again which of the two there is room for."""
         self._undoing = contextlib.ExitStack()
         """What the process is given back when the backend is closed."""
-        self._load(path, section, seats, seed=seed, base_name=base_name or str(path))
+        self._load(path, section, seats, seed=seed)
         if self.device.type == "cpu":
             between_layers(self.adapters.model.get_base_model(), poll)
         if gives_back:
             between_layers(self.adapters.model.get_base_model(), give_back, _LAYERS_OF_GAPS)
         self.adapters.model.eval()
 
-    def _load(
-        self, path: Path, section: ModelSection, seats: Mapping[str, SeatConfig], *, seed: int, base_name: str
-    ) -> None:
+    def _load(self, path: Path, section: ModelSection, seats: Mapping[str, SeatConfig], *, seed: int) -> None:
         """Bring the base and its seats into memory."""
         before = threads.work_so_far()
         if self.device.type == "cpu":
@@ -129,7 +125,7 @@ class TransformersBackend:
         if self._checkpointing:
             kept = {"context_fn": keeping_products} if self._keeps_products else {}
             base.gradient_checkpointing_enable({"use_reentrant": False, **kept})
-        self.adapters = Adapters(base, seats, seed=seed, base_name=base_name)
+        self.adapters = Adapters(base, seats, seed=seed)
         self._dense = functools.partial(dense_weight, dtype=self.compute_dtype)
         if self.device.type == "cpu":
             self._undoing.callback(threads.choose(base, section.threads))

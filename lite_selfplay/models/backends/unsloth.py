@@ -52,9 +52,7 @@ class UnslothBackend(TransformersBackend):
 
     name = "unsloth"
 
-    def _load(
-        self, path: Path, section: ModelSection, seats: Mapping[str, SeatConfig], *, seed: int, base_name: str
-    ) -> None:
+    def _load(self, path: Path, section: ModelSection, seats: Mapping[str, SeatConfig], *, seed: int) -> None:
         self._unsloth = import_unsloth()
         refuse_windows(read_config(path, trust_remote_code=section.trust_remote_code))
         with refusing_code(path), quietly():
@@ -63,7 +61,7 @@ class UnslothBackend(TransformersBackend):
             # Its own settings, such as a temperature, would come before this library's choice of a token.
             base.generation_config = GenerationConfig()
             base.requires_grad_(False)
-            self.adapters = Adapters(base, seats, seed=seed, base_name=base_name, build=self._wrap)
+            self.adapters = Adapters(base, seats, seed=seed, build=self._wrap)
         self._longest = int(getattr(base, "max_seq_length", None) or LONGEST)
         self._engine = None if self._engine_of_base is None else Engine(self._engine_of_base, self.adapters)
 

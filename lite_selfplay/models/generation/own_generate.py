@@ -48,7 +48,7 @@ def generate_through(
             max_new_tokens=sampling.max_tokens,
             do_sample=False,
             eos_token_id=sorted(set(decoding.eos_ids)),
-            pad_token_id=decoding.pad_id,
+            pad_token_id=0,
             logits_processor=LogitsProcessorList([chooser]),
             stopping_criteria=StoppingCriteriaList([_Stopped(chooser)]),
         )
@@ -67,7 +67,7 @@ class _Chooser(Sampler, LogitsProcessor):
 
     def inputs(self) -> dict[str, Tensor]:
         """Ids and mask (R, P), padded on the left."""
-        ids, mask = (t.to(self.decoding.device) for t in pad(self.prompts, self.decoding.pad_id, left=True))
+        ids, mask = (t.to(self.decoding.device) for t in pad(self.prompts, left=True))
         return {"input_ids": ids, "attention_mask": mask}
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:

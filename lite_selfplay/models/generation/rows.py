@@ -105,7 +105,7 @@ class RowBatch(Sampler):
 
     def _read(self, rows: Sequence[Sequence[int]]) -> Tensor:
         """Read ids after what the cache holds already; the logits (R, V) of each row's last token."""
-        ids, mask = (t.to(self.decoding.device) for t in pad(rows, self.decoding.pad_id, left=True))
+        ids, mask = (t.to(self.decoding.device) for t in pad(rows, left=True))
         self.mask = torch.cat([self.mask, mask], dim=1) if len(self.mask) else mask
         positions = (self.mask.cumsum(-1) - 1).clamp(min=0)[:, -ids.shape[1] :]
         self.position = positions[:, -1:]

@@ -95,16 +95,15 @@ class Kept:
 class Decoding:
     """How a backend decodes, whatever is asked of it.
 
-    A completion ends at one of `eos_ids`; `pad_id` fills rows and is never read. At most `cache_tokens` keys and values
-    are held at once (a single row may exceed it). `decode` turns ids into text; only stop strings need it. `poll` is
-    called once a token and may raise to stop; `give_back` by the plain loop once prompts were read, which takes memory
-    of other sizes than tokens do. `loop` is wished for: a model whose cache does not hold every token is sampled by the
-    plain one. `warn` takes a sentence for the user. `weights` names the tensors that the model computes from: while it
-    is the same, graphs may be `kept` from call to call; with None they go with the call.
+    A completion ends at one of `eos_ids`. At most `cache_tokens` keys and values are held at once (a single row may
+    exceed it). `decode` turns ids into text; only stop strings need it. `poll` is called once a token and may raise
+    to stop; `give_back` by the plain loop once prompts were read, which takes memory of other sizes than tokens do.
+    `loop` is wished for: a model whose cache does not hold every token is sampled by the plain one. `warn` takes a
+    sentence for the user. `weights` names the tensors that the model computes from: while it is the same, graphs
+    may be `kept` from call to call; with None they go with the call.
     """
 
     eos_ids: Sequence[int]
-    pad_id: int
     device: torch.device
     cache_tokens: int = 65536
     decode: Callable[[Sequence[int]], str] | None = None

@@ -182,10 +182,10 @@ def cut(
     return chunks
 
 
-def pad(rows: Sequence[Sequence[int]], pad_id: int = 0, *, left: bool = False) -> tuple[Tensor, Tensor]:
+def pad(rows: Sequence[Sequence[int]], *, left: bool = False) -> tuple[Tensor, Tensor]:
     """Ids (B, L) padded to the longest row on one side, and their mask, both int64."""
     width = max(map(len, rows))
-    gaps = [[pad_id] * (width - len(row)) for row in rows]
+    gaps = [[0] * (width - len(row)) for row in rows]
     ids = [[*gap, *row] if left else [*row, *gap] for gap, row in zip(gaps, rows, strict=True)]
     filled = torch.arange(width)[None] < torch.tensor([[len(row)] for row in rows])
     return torch.tensor(ids), (filled.flip(1) if left else filled).long()

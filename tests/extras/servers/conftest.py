@@ -83,7 +83,7 @@ def backend_over(tiny_path: Path, tmp_path: Path) -> Iterator[Callable[..., Serv
         section = RolloutsSection(servers=tuple(server.address for server in servers), **options)
         rollouts = Rollouts(section, tmp_path / "rollouts", told.pop("longest", 100))
         model = ModelSection(name="tiny", precision="fp32")
-        ends = {"eos_ids": chat.eos_ids, "pad_id": chat.pad_id, "decode": chat.decode}
+        ends = {"eos_ids": chat.eos_ids, "decode": chat.decode}
         made.append(ServedBackend(tiny_path, model, SEATS, seed=0, rollouts=rollouts, **ends, **told))
         return made[-1]
 

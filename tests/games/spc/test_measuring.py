@@ -9,12 +9,11 @@ import pytest
 
 from lite_selfplay.data import Completion, EvalSpec, Problem, Sampling, Verdict
 from lite_selfplay.errors import GameError, TaskError
-from lite_selfplay.evaluation.examiner import measure
 from lite_selfplay.games.spc.measuring import KIND, RETRIES, SEARCHES, CriticScore, step_of, step_task
 from lite_selfplay.tasks.split import evaluation_set, without
 from lite_selfplay.verify import Verifier
 from tests.evaluation.scripted import Scripted
-from tests.made import jsonl
+from tests.made import evaluated, jsonl
 
 
 class Speaker(Scripted):
@@ -40,7 +39,7 @@ class Speaker(Scripted):
 
 
 def found(speaker: Speaker, mode: str, seats: tuple[str, ...], problems: Sequence[Problem], **more: Any) -> Any:
-    return measure(speaker, EvalSpec(mode, seats), problems, sampling=Sampling(max_tokens=400), **more)
+    return evaluated(speaker, EvalSpec(mode, seats), problems, sampling=Sampling(max_tokens=400), **more)
 
 
 # Critics

@@ -105,7 +105,7 @@ def test_a_broken_unsloth_on_a_cpu_is_never_imported(installed, card, unsloth, t
     unsloth("raise RuntimeError('broken')")
     section = ModelSection(name="tiny", precision="fp32")
     import_first(section)
-    backend = choose_backend(tiny_path, section, {"A": SeatConfig()}, seed=0, eos_ids=[2], pad_id=0)
+    backend = choose_backend(tiny_path, section, {"A": SeatConfig()}, seed=0, eos_ids=[2])
     assert backend.name == "transformers"
     assert "unsloth" not in sys.modules
 

@@ -79,7 +79,7 @@ def test_an_installed_package_brings_one(monkeypatch: pytest.MonkeyPatch, tiny_p
 
     monkeypatch.setattr(backends, "entry_points", found)
     section = ModelSection(name="tiny", precision="fp32", backend="installed")
-    made = backends.choose_backend(tiny_path, section, {"A": SeatConfig()}, seed=0, eos_ids=[2], pad_id=0)
+    made = backends.choose_backend(tiny_path, section, {"A": SeatConfig()}, seed=0, eos_ids=[2])
     assert isinstance(made, Outside)
 
 

@@ -70,7 +70,7 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> FastLanguageModel:
 def make(fake: FastLanguageModel, tiny_path: Any) -> Callable[..., Any]:
     def make(**section: Any) -> UnslothBackend:
         chosen = ModelSection(name="tiny", **{"precision": "bf16", **section})
-        return UnslothBackend(tiny_path, chosen, SEATS, seed=0, eos_ids=[2, *range(100, 130)], pad_id=0)
+        return UnslothBackend(tiny_path, chosen, SEATS, seed=0, eos_ids=[2, *range(100, 130)])
 
     return make
 

@@ -148,7 +148,7 @@ def test_a_model_whose_window_slides_goes_by_the_plain_loop(monkeypatch: pytest.
 
     monkeypatch.setattr(fixed, "_Places", None)
     request = GenerationRequest("", [[5, 6, 7]], 2, Sampling(max_tokens=9), [[1, 2]])
-    ((one, other),) = generate(sliding_window().eval(), request, Decoding([60], 0, torch.device("cpu"), loop="fixed"))
+    ((one, other),) = generate(sliding_window().eval(), request, Decoding([60], torch.device("cpu"), loop="fixed"))
     assert one.token_ids != other.token_ids
 
 

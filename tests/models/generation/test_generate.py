@@ -113,7 +113,7 @@ def test_a_sliding_window_waits_for_a_batch_of_its_own():
     prompts = [[*range(p, p + 1 + p % 5)] for p in range(3, 15)]
     request = GenerationRequest("", prompts, 2, sampling, seeds(12, 2))
     said = [
-        generate(model, request, Decoding([*range(60, 90)], 0, torch.device("cpu"), cache_tokens))
+        generate(model, request, Decoding([*range(60, 90)], torch.device("cpu"), cache_tokens))
         for cache_tokens in (10**6, 100)
     ]
     assert [[out.token_ids for out in group] for group in said[0]] == [[o.token_ids for o in g] for g in said[1]]
@@ -254,7 +254,7 @@ def test_greedy_equals_transformers_generate(make: Callable[..., Any], tiny_path
     head = list(range(40, 60))
     prompts = [[*head, 5, 6, 7], [*head, 8], [12, 13, 14], [12, 13, 14, 15, 16], [15]]
     request = GenerationRequest("", prompts, 2, Sampling(temperature=0.0, max_tokens=20), seeds(5, 2))
-    ours = generate(model, request, Decoding([3], 0, torch.device("cpu")))
+    ours = generate(model, request, Decoding([3], torch.device("cpu")))
     for prompt, group in zip(prompts, ours, strict=True):
         with torch.no_grad():
             theirs = model.generate(

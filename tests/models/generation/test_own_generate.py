@@ -22,7 +22,7 @@ ENDS = [2, *range(100, 130)]
 def through(backend: Any, sampling: Sampling, seat: str = "A", seeds: Any = SEEDS, **options: Any) -> Any:
     backend.adapters.model.get_base_model().generation_config = GenerationConfig()
     request = GenerationRequest(seat, PROMPTS, len(seeds[0]), sampling, seeds)
-    decoding = Decoding(ENDS, 0, backend.device, **options)
+    decoding = Decoding(ENDS, backend.device, **options)
     with backend.adapters.speaking(seat), torch.no_grad():
         return generate_through(backend.adapters.model.generate, request, decoding)
 
@@ -114,7 +114,7 @@ def test_polling_stops_it(make_backend: Callable[..., Any]):
 def test_an_empty_prompt_is_refused():
     with pytest.raises(ValueError, match="at least one token"):
         generate_through(
-            print, GenerationRequest("A", [[]], 1, Sampling(), [[0]]), Decoding([2], 0, torch.device("cpu"))
+            print, GenerationRequest("A", [[]], 1, Sampling(), [[0]]), Decoding([2], torch.device("cpu"))
         )
 
 
@@ -140,7 +140,7 @@ def test_tokens_are_told_and_a_call_ends_once_nobody_wants_more(make_backend: Ca
         return out
 
     with backend.adapters.speaking("A"), torch.no_grad():
-        said = generate_through(generate, request, Decoding(ENDS, 0, backend.device))
+        said = generate_through(generate, request, Decoding(ENDS, backend.device))
     assert calls == 1
     assert words(said) == [[row[:4] for row in group] for group in expected]
     assert {place: said[place[0]][place[1]].token_ids for place in told} == told

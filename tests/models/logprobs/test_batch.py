@@ -157,7 +157,7 @@ def test_chunks_hold_all_rows_in_order_within_the_budget_and_grow_while_they_can
 
 
 def test_padding_on_either_side():
-    ids, mask = pad([[1, 2, 3], [4]], 7)
-    assert (ids.tolist(), mask.tolist()) == ([[1, 2, 3], [4, 7, 7]], [[1, 1, 1], [1, 0, 0]])
-    ids, mask = pad([[1, 2, 3], [4]], 7, left=True)
-    assert (ids.tolist(), mask.tolist()) == ([[1, 2, 3], [7, 7, 4]], [[1, 1, 1], [0, 0, 1]])
+    ids, mask = pad([[1, 2, 3], [4]])
+    assert (ids.tolist(), mask.tolist()) == ([[1, 2, 3], [4, 0, 0]], [[1, 1, 1], [1, 0, 0]])
+    ids, mask = pad([[1, 2, 3], [4]], left=True)
+    assert (ids.tolist(), mask.tolist()) == ([[1, 2, 3], [0, 0, 4]], [[1, 1, 1], [0, 0, 1]])
