@@ -22,7 +22,7 @@ from filelock import FileLock, Timeout
 
 from lite_selfplay.errors import ConfigError, Interrupted, RunFolderError
 from lite_selfplay.evaluation.tables import mean_pass_rate
-from lite_selfplay.extras.reproduce.experiment import COLD_START, RATE, ArmSection, Experiment
+from lite_selfplay.extras.reproduce.experiment import COLD_START, EVALUATION, RATE, ArmSection, Experiment
 from lite_selfplay.extras.reproduce.findings import write_findings
 from lite_selfplay.runs.api import Run, cold_start, load_run, resume, train
 from lite_selfplay.runs.checkpoints import newest_whole
@@ -248,7 +248,7 @@ def _spent(path: Path, curve: str) -> dict[str, Any]:
 
 def _curve(run: Run, curve: str) -> list[tuple[int, float]]:
     """The steps of a run and the number of the experiment's curve at each."""
-    if curve == "evaluation":
+    if curve == EVALUATION:
         seats = [each for each in run.evaluations().values() if each["step"] >= 0]  # not the untouched base
         return [(each["step"], mean_pass_rate(each)) for each in seats]
     return [(row["step"], found) for row in run.metrics_rows() if (found := _number(row, curve)) is not None]

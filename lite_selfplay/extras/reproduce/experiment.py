@@ -22,6 +22,8 @@ from lite_selfplay.tasks import split_specs
 EXPERIMENTS = "lite_selfplay.extras.reproduce.experiments"
 COLD_START = "cold-start"
 RATE = "seats.*.lr"
+EVALUATION = "evaluation"
+"""The curve that is pass@1 in the evaluations that runs make in training."""
 _WHOLE: dict[str, Any] = {"run": {"minutes": 0}}  # a preset's minutes would give each arm another number of steps
 
 

@@ -12,7 +12,7 @@ from typing import Any
 from lite_selfplay.evaluation.overview import asked_of
 from lite_selfplay.evaluation.suites import find_suite
 from lite_selfplay.evaluation.tables import as_markdown, mean_outcomes, outcomes_of, scores_shown
-from lite_selfplay.extras.reproduce.experiment import Experiment
+from lite_selfplay.extras.reproduce.experiment import EVALUATION, Experiment
 from lite_selfplay.games.modes import find_mode
 from lite_selfplay.games.presentation import MISSING, as_words
 from lite_selfplay.runs.report.closing import counted
@@ -20,6 +20,7 @@ from lite_selfplay.stats import clopper_pearson, over_seeds, paired, paired_boot
 from lite_selfplay.tasks.files import write_errors, write_whole
 from lite_selfplay.training.progress import clock
 
+_MOST_STEPS = 10
 TABLE, FIGURE, RESULTS = "table.md", "figure.png", "results.json"
 Record = Mapping[str, Any]
 Interval = tuple[float, float]
@@ -219,6 +220,7 @@ def table(experiment: Experiment, records: Sequence[Record]) -> str:
             as_markdown(*_rows(experiment, of, spent)),
             "",
         ]
+    lines += _by_step(experiment, records)
     for arm, rate in dict.fromkeys((record["arm"], record.get("rate")) for record in records):
         lines += [f"- {arm}: learning rate {rate:g}, chosen by the search"] if rate is not None else []
     for arm in experiment.arms:
@@ -244,6 +246,37 @@ def table(experiment: Experiment, records: Sequence[Record]) -> str:
         "",
     ]
     return "\n".join(lines)
+
+
+def _by_step(experiment: Experiment, records: Sequence[Record]) -> list[str]:
+    """The experiment's curve as a table: the mean over each arm's seeds at up to ten steps, the last among them."""
+    curves = {arm: found for arm in experiment.trained() if (found := _curves(records, arm))}
+    steps = sorted({step for each in curves.values() for curve in each for step in curve})
+    if not steps:
+        return []
+    shown = steps[::-1][:: -(-len(steps) // _MOST_STEPS)][::-1]
+    rows = []
+    for arm, each in curves.items():
+        at = [[curve[step] for curve in each if step in curve] for step in shown]
+        rows.append([arm, *(_number(experiment, values) if values else MISSING for values in at)])
+    on = f" on {experiment.shared.eval.tasks}" if experiment.curve == EVALUATION else ""
+    title = f"## {_label(experiment)} by step{on}, mean and standard deviation over seeds"
+    return [title, "", as_markdown(["arm", *map(str, shown)], rows), ""]
+
+
+def _curves(records: Sequence[Record], arm: str) -> list[dict[int, float]]:
+    """The curve of each of an arm's seeds: its number by step."""
+    return [dict(found) for each in records if each["arm"] == arm and (found := each["training"].get("curve"))]
+
+
+def _label(experiment: Experiment) -> str:
+    return "pass@1" if experiment.curve == EVALUATION else experiment.curve
+
+
+def _number(experiment: Experiment, values: Sequence[float]) -> str:
+    show = _points if experiment.curve == EVALUATION else "{:.3g}".format
+    spread = over_seeds(values).std
+    return show(fmean(values)) + ("" if spread is None else f" ± {show(spread)}")
 
 
 def _rows(
@@ -353,15 +386,15 @@ def _draw_curve(experiment: Experiment, records: Sequence[Record], path: Path) -
     figure = Figure(figsize=(7.0, 4.2), layout="constrained")
     panel = figure.add_subplot()
     for number, arm in enumerate(experiment.trained()):
-        curves = [found for each in records if each["arm"] == arm and (found := each["training"].get("curve"))]
+        curves = _curves(records, arm)
         for curve in curves:
-            panel.plot(*zip(*curve, strict=True), color=f"C{number % 10}", alpha=0.25, linewidth=0.8)
+            panel.plot(*zip(*curve.items(), strict=True), color=f"C{number % 10}", alpha=0.25, linewidth=0.8)
         if curves:
-            steps = [step for step, _ in min(curves, key=len)]
-            medians = [median(values) for values in zip(*([y for _, y in curve] for curve in curves), strict=False)]
+            steps = min(map(list, curves), key=len)
+            medians = [median(values) for values in zip(*(curve.values() for curve in curves), strict=False)]
             panel.plot(steps, medians, color=f"C{number % 10}", label=f"{arm} ({counted(len(curves), 'seed')})")
     panel.set_xlabel("step")
-    panel.set_ylabel("pass@1" if experiment.curve == "evaluation" else experiment.curve)
+    panel.set_ylabel(_label(experiment))
     panel.set_ylim(bottom=0)
     panel.legend(fontsize="small")
     figure.savefig(path, dpi=120)

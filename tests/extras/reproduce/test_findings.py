@@ -142,6 +142,25 @@ def test_the_table_names_whose_numbers_stand_beside():
     assert "temperature 0.6, top-p 0.95, at most 40 tokens, 1 completion a problem" in text
 
 
+def test_a_curve_is_a_table_by_step():
+    def with_curve(row: dict[str, Any], curve: list[list[float]]) -> dict[str, Any]:
+        return {**row, "training": {**row["training"], "curve": curve}}
+
+    solo = [with_curve(RECORDS[0], [[0, 0.2], [20, 0.4]]), with_curve(RECORDS[2], [[0, 0.2], [20, 0.6]])]
+    drawn = EXPERIMENT.model_copy(update={"curve": "evaluation"})
+    shown = table(drawn, [*solo, with_curve(RECORDS[1], [[0, 0.1], [10, 0.3]])])
+    assert "## pass@1 by step on" in shown
+    assert [line for line in shown.splitlines() if line.startswith(("| arm | 0 ", "| solo | 20", "| pair | 10"))] == [
+        "| arm | 0 | 10 | 20 |",
+        "| solo | 20.0 ± 0.0 | - | 50.0 ± 14.1 |",
+        "| pair | 10.0 | 30.0 | - |",
+    ]
+    # Of 25 steps every third from the last on.
+    long = with_curve(RECORDS[0], [[step, 0.5] for step in range(25)])
+    assert "| arm | 0 | 3 | 6 | 9 | 12 | 15 | 18 | 21 | 24 |" in table(drawn, [long])
+    assert "by step" not in table(EXPERIMENT, RECORDS)
+
+
 def test_the_json_has_everything():
     found = json.loads(json.dumps(to_json(EXPERIMENT, RECORDS), allow_nan=False))
     assert [arm["arm"] for arm in found["arms"]] == ["solo", "pair"]
