@@ -7,6 +7,7 @@ from typing import Any
 from lite_selfplay.errors import SaveFailed, TrainingError
 from lite_selfplay.runs.held import Held
 from lite_selfplay.runs.report.alike import right_for_all
+from lite_selfplay.runs.report.diagnosis import too_fast
 from lite_selfplay.runs.report.steps import (
     episode_rows,
     only_finite,
@@ -179,6 +180,12 @@ class Bookkeeper:
         progress.advance(step + 1)
         for sentence in metrics["warnings"]:
             self._warn_now_and_then(sentence, step)
+        if (step + 1) % WARNING_EVERY == 0:
+            for role, gap in too_fast(self._folder.metrics()).items():
+                progress.warn(
+                    f"the {role} moves by {gap:.2g} nats a token at every step and gets no better: is its learning "
+                    f"rate too high? lite-selfplay why {self._folder.path}"
+                )
         if self._silent_steps == SILENT_STEPS_WARNING:
             progress.warn(
                 f"{SILENT_STEPS_WARNING} steps in a row gave every completion of each group the same reward, so "

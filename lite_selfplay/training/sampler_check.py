@@ -79,16 +79,19 @@ class Agreement:
     """What an update computed for one stream's rows, beside what the sampler noted of them.
 
     `rows` are those that reached the model, each with its log-probabilities; `noted` of them, whose tokens were drawn
-    by the seat as it is now and from its own probabilities, are compared. `base_gap` is the mean difference from the
-    base's log-probabilities on a few rows, of `base_tokens` tokens.
+    by the seat as it is now and from its own probabilities, are compared. `few` of them are read again: under the base,
+    whose log-probabilities differ by `base_gap` in the mean of `base_tokens` tokens, and by the seat once it has moved,
+    whose own differ by `step_gap` from before.
     """
 
     role: str
     seat: str
     rows: list[Read] = field(default_factory=list)
     noted: list[Read] = field(default_factory=list)
+    few: list[Read] = field(default_factory=list)
     base_gap: float | None = None
     base_tokens: int = 0
+    step_gap: float | None = None
 
     def add(self, read: Read, *, compared: bool) -> None:
         """A row as the update read it."""
@@ -190,12 +193,21 @@ class SamplerCheck:
 
     def measure_base(self, agreements: Sequence[Agreement]) -> None:
         """Fill in each stream's mean difference from the base, on a few of its rows, which are read together."""
-        chosen = [spread(agreement.rows, max(1, len(agreement.rows) // ONE_IN)) for agreement in agreements]
+        for agreement in agreements:
+            agreement.few = spread(agreement.rows, max(1, len(agreement.rows) // ONE_IN))
         with self.where_memory_allows():
-            scores = iter(self._scores(BASE, [row for rows in chosen for row in rows]))
-            for agreement, rows in zip(agreements, chosen, strict=True):
-                agreement.base_gap = mean_gap([(own[:LONGEST], next(scores)) for _, own in rows])
-                agreement.base_tokens = sum(len(own[:LONGEST]) for _, own in rows)
+            scores = iter(self._scores(BASE, [row for agreement in agreements for row in agreement.few]))
+            for agreement in agreements:
+                agreement.base_gap = mean_gap([(own[:LONGEST], next(scores)) for _, own in agreement.few])
+                agreement.base_tokens = sum(len(own[:LONGEST]) for _, own in agreement.few)
+
+    def measure_step(self, agreements: Sequence[Agreement]) -> None:
+        """Fill in how far each stream's seat has moved since its rows were read."""
+        with self.where_memory_allows():
+            for agreement in agreements:
+                scores = self._scores(agreement.seat, agreement.few)
+                pairs = [(own[:LONGEST], now) for (_, own), now in zip(agreement.few, scores, strict=True)]
+                agreement.step_gap = mean_gap(pairs)
 
     def judge(self, agreements: Sequence[Agreement]) -> None:
         """Raises Foreign for the first stream whose completions were not sampled from the weights it trains.

@@ -154,6 +154,10 @@ class SelfPlayTrainer:
                 self._compare(learning, [[row for one in stream for row in one.rows] for stream in done])
             self._move(report, norms, sizes)
         self.check.before |= before
+        moved = [x for x in learning if x.update.seat in seats and x.agreement.few]
+        self.check.measure_step([x.agreement for x in moved])
+        for x in moved:
+            x.update.step_gap = x.agreement.step_gap
 
     # Gradients, seat by seat
 

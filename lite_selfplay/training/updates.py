@@ -26,7 +26,7 @@ class StreamUpdate:
 
     Of several updates, loss, log-probability and KL are means, weighted by their rows and tokens. `clipped` is the
     share of tokens (of completions, where each has one ratio) that the clip cuts off; None where every ratio is 1
-    because nothing has moved yet. `sampler_gap` and `base_gap` are mean differences in nats a token: see
+    because nothing has moved yet. `sampler_gap`, `base_gap` and `step_gap` are mean differences in nats a token: see
     `sampler_check.Agreement`.
     """
 
@@ -40,6 +40,7 @@ class StreamUpdate:
     tokens: int = 0
     sampler_gap: float | None = None
     base_gap: float | None = None
+    step_gap: float | None = None
 
     def add(self, figures: Mapping[str, float | None]) -> None:
         """Add to figures by their names; what is None adds nothing."""

@@ -29,10 +29,15 @@ FEWEST_WELL_FORMED, MOST_SILENT = 0.1, 0.8
 wrong first."""
 KL_GROWS = 10.0
 """The growth since the run's first quarter from which on the KL term explodes."""
+STEP_MOST = 0.01
+"""How far a seat may move a step, in nats a token, before it has to get better by it. On the base of a million
+parameters the best rates moved it by 0.002 to 0.007 from the tenth step on, worse ones by 0.007 to 0.018."""
 ALL_WRONG, ALL_RIGHT = 0.05, 0.95
 MOVED_MOST = 5
 FEWEST_STEPS = 5
 """The last quarter of a run is looked at, and at least so many steps."""
+FEWEST_TO_COMPARE = 10
+"""Steps at least of a part of a run whose accuracy is compared with another's."""
 
 
 @dataclass(frozen=True)
@@ -245,6 +250,28 @@ def _kl(about: _About) -> Iterator[Cause]:
             yield Cause("kl", "wrong", sentence, f"kl {now:.2g}", about.again(about.slower()))
 
 
+def too_fast(rows: Sequence[Row]) -> dict[str, float]:
+    """The roles whose seats move far at every step and get no better: how far, in the mean of the last steps.
+
+    No better is what is right no more often in the run's last quarter than in the best part before it.
+    """
+    found, count = {}, max(FEWEST_TO_COMPARE, len(rows) // 4)
+    for role in rows[-1]["streams"]:
+        steps = [row["streams"][role] for row in rows if role in row["streams"]]
+        last, right = _mean(steps[-count:], "step_gap"), _mean(steps[-count:], "accuracy")
+        parts = [steps[first : first + count] for first in range(len(steps) - 2 * count, -1, -count)]
+        before = [share for part in parts if (share := _mean(part, "accuracy")) is not None]
+        if last is not None and last > STEP_MOST and right is not None and before and right <= max(before):
+            found[role] = last
+    return found
+
+
+def _rate(about: _About) -> Iterator[Cause]:
+    for role, gap in too_fast([row for row in about.rows if row["step"] <= about.looked[-1]["step"]]).items():
+        sentence = f"The {role} moves by {gap:.2g} nats a token at every step and gets no better: a rate too high?"
+        yield Cause("rate", "watch", sentence, f"step_gap {gap:.2g}", about.again(about.slower()))
+
+
 def _sampler(about: _About) -> Iterator[Cause]:
     for key, name, sentence, flags in (
         (
@@ -270,6 +297,6 @@ def _facts(about: _About) -> Iterator[str]:
 
 
 CHECKS: tuple[Callable[[_About], Iterator[Cause]], ...] = (
-    _truncated, _format, _silent, _declared, _kl, _sampler,
+    _truncated, _format, _silent, _declared, _kl, _rate, _sampler,
 )  # fmt: skip
 """What is looked for, in the order in which it is told."""

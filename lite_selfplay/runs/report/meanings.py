@@ -168,6 +168,15 @@ _OF_A_RUN = (
         name="base gap",
         group=HEALTH,
     ),
+    Meaning(
+        "streams",
+        "step_gap",
+        "How far the step moved a seat on a few of its own completions, in nats per token.",
+        "Below 0.01 on a base of a million parameters; largest in the first steps.",
+        "Where accuracy does not rise with it: a lower seats.*.lr.",
+        name="moved by the step",
+        group=HEALTH,
+    ),
     Meaning("streams", "completions", "Completions of a role at a step.", "As the game and its sizes say."),
     Meaning(
         "streams",

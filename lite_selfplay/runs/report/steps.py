@@ -46,6 +46,7 @@ def stream_metrics(stream: Stream, advantages: "Advantages", update: "StreamUpda
         "clipped": update.clipped,
         "sampler_gap": update.sampler_gap,
         "base_gap": update.base_gap,
+        "step_gap": update.step_gap,
     }
 
 

@@ -10,7 +10,7 @@ from lite_selfplay.config import RunConfig
 from lite_selfplay.errors import ConfigError, RunFolderError, UnknownNameError
 from lite_selfplay.games import find_game, game_names
 from lite_selfplay.runs.folder import RunFolder
-from lite_selfplay.runs.report.diagnosis import diagnose, moved_most
+from lite_selfplay.runs.report.diagnosis import diagnose, moved_most, too_fast
 from lite_selfplay.runs.report.meanings import MEANINGS, find_meaning, values_of
 from lite_selfplay.runs.report.steps import stream_metrics
 
@@ -84,6 +84,28 @@ def test_a_cause_in_a_stream(write, name: str, stream: dict[str, float], says: s
     assert list(causes(path, 1)) == ["nothing"]  # an early step has it not
 
 
+@pytest.mark.parametrize(
+    ("early", "late", "found"),
+    [
+        ((0.02, 0.4), (0.02, 0.4), {"drafter": 0.02}),
+        ((0.02, 0.4), (0.02, 0.41), {}),  # it gets better
+        ((0.02, 0.4), (0.009, 0.4), {}),  # it moves no further than others that do well
+        ((None, 0.4), (None, 0.4), {}),  # it moved nothing
+    ],
+)
+def test_a_seat_that_moves_far_and_gets_no_better(early: Any, late: Any, found: dict[str, float]):
+    def row(gap: float | None, right: float) -> dict[str, Any]:
+        return {"streams": {"drafter": {**WELL, "step_gap": gap, "accuracy": right}, "challenger": WELL}}
+
+    rows = [*[row(*early)] * 10, *[row(*late)] * 10]
+    assert too_fast(rows) == pytest.approx(found)
+    assert too_fast(rows[1:]) == {}  # nine steps are no part to compare with
+    # A part in the middle was the best.
+    assert too_fast([*[row(0.02, 0.1)] * 10, *[row(0.02, 0.6)] * 10, *[row(0.02, 0.5)] * 10]) == pytest.approx(
+        {"drafter": 0.02}
+    )
+
+
 def test_what_is_right_without_an_end_and_a_format_lacks_neither(write):
     """A task that asks for letters is solved by whatever holds one: all is cut off, nothing well-formed, and fine."""
     assert list(causes(write({"truncated": 1.0, "well_formed": 0.0, "accuracy": 0.9}))) == ["nothing"]
@@ -136,7 +158,8 @@ def test_no_step_and_a_step_that_is_not_there(write, tmp_path: Path):
 
 def test_every_key_of_a_stream_is_explained():
     class Update:
-        seat, tokens, rows, loss, kl, clipped, sampler_gap, base_gap = "A", 0, 0, 0.0, 0.0, 0.0, 0.0, 0.0
+        seat, tokens, rows, loss, kl, clipped = "A", 0, 0, 0.0, 0.0, 0.0
+        sampler_gap, base_gap, step_gap = 0.0, 0.0, 0.0
 
     class Nothing:
         groups: tuple[()] = ()
