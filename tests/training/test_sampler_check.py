@@ -134,6 +134,23 @@ def test_the_base_is_asked_about_a_few_rows_and_their_first_tokens(make_backend:
         gaps += [abs(a - b) for a, b in zip(own, base, strict=True)]
     assert agreement.base_gap == pytest.approx(sum(gaps) / len(gaps), rel=1e-4)
     assert agreement.base_gap > 0.01
+    # The same rows tell how far the seat has moved since.
+    check.measure_step([agreement])
+    assert agreement.step_gap == pytest.approx(0.0, abs=1e-6)
+    before = {id(row): values for row, values in agreement.rows}
+    backend.adapters.load_state("A", backend.adapters.state("B"))
+    check.measure_step([agreement])
+    moved = [
+        abs(a - b)
+        for row in chosen
+        for a, b in zip(
+            before[id(row)][:LONGEST],
+            score("A", [(row.completion.prompt_ids, row.completion.token_ids)], 1.0)[0].logprobs,
+            strict=False,
+        )
+    ]
+    assert agreement.step_gap == pytest.approx(sum(moved) / len(moved), rel=1e-4)
+    assert agreement.step_gap > 0.01
 
 
 @pytest.mark.parametrize("precision", PRECISIONS)
