@@ -31,7 +31,7 @@ KL_GROWS = 10.0
 """The growth since the run's first quarter from which on the KL term explodes."""
 STEP_MOST = 0.01
 """How far a seat may move a step, in nats a token, before it has to get better by it. On the base of a million
-parameters the best rates moved it by 0.002 to 0.006 in the second half of a run, the next higher one by 0.008 to 0.018."""
+parameters the best rates moved it by 0.002 to 0.006 in the second half of a run, the next one by 0.008 to 0.018."""
 ALL_WRONG, ALL_RIGHT = 0.05, 0.95
 MOVED_MOST = 5
 FEWEST_STEPS = 5
