@@ -110,7 +110,9 @@ def _finding(
     modes = [find_mode(result["mode"]) for result in evaluations]
     # What was won against several opponents has no mean worth a column.
     columns = dict.fromkeys(column for mode in modes if not mode.matches for column in mode.columns)
-    own = {column: [score[column] for score in scores if score.get(column) is not None] for column in columns}
+    own = {
+        column: [_share(score, column) for score in scores if score.get(column) is not None] for column in columns
+    }
     for score in scores:
         for k, share in score.get("pass_at_k", {}).items():
             if k != "1":
@@ -138,6 +140,12 @@ def _finding(
         fmean(score["tokens_total_mean"] for score in scores),
         sum(result.get("seconds", 0.0) for result in evaluations),
     )
+
+
+def _share(score: Record, column: str) -> float:
+    """A figure of a score; where it counts, such as drafts that turned right, its share of all answers."""
+    value: float = score[column]
+    return value / (score["n"] * score["samples"]) if isinstance(value, int) else value
 
 
 def _outcomes(results: Sequence[Record], name: str | None = None) -> dict[str, float]:
