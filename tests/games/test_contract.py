@@ -1,13 +1,25 @@
-"""What every game keeps under every switch: the contract, and playing on as before wherever it is restored."""
+"""What every game keeps under every switch: the contract, playing on as before wherever it is restored, how much it
+samples, what it says of a run beforehand, what a cold start teaches, and that steps in vain come to an end."""
 
+from collections.abc import Callable
+from random import Random
 from typing import Any
 
 import pytest
 
-from lite_selfplay.errors import ConfigError, UnknownNameError
+from lite_selfplay.data import Completion, EvalSpec, Problem
+from lite_selfplay.errors import ConfigError, GameError, UnknownNameError
 from lite_selfplay.games import make_game
-from lite_selfplay.testing import check_game
+from lite_selfplay.games.baselines import rzero
+from lite_selfplay.games.cpmobius.game import read_task
+from lite_selfplay.games.propose_solve.proposals import Proposal
+from lite_selfplay.games.sqlm.game import read_question
+from lite_selfplay.games.sqlm.topics import load_topic
+from lite_selfplay.testing import ScriptedTable, check_game, noisy_script
+from lite_selfplay.verify.format import well_formed
+from tests.games.scripted import small
 from tests.games.test_golden import CASES
+from tests.made import completion, play
 
 OFFLINE = {"mode": "offline", "proposer_steps": 2, "solver_steps": 2}
 ONCE = {**OFFLINE, "proposer_steps": 1, "solver_steps": 1}
@@ -64,6 +76,188 @@ def test_options_that_make_no_sense(name: str, options: dict[str, Any], said: st
         make_game(name, options)
 
 
+def steps_of(options: dict[str, Any]) -> int:
+    return 2 if options.get("topic") == "code" else 12  # programs take their time
+
+
 @pytest.mark.parametrize(("name", "options"), [*CASES.values(), *SWITCHES], ids=str)
 def test_the_contract(name: str, options: dict[str, Any]):
-    check_game(make_game(name, {**SMALL.get(name, {}), **options}, group_size=3, problems_per_step=2), steps=12)
+    check_game(small(name, 3, 2, **{**SMALL.get(name, {}), **options}), steps=steps_of(options))
+
+
+@pytest.mark.parametrize(("name", "options"), [*CASES.values(), *SWITCHES], ids=str)
+def test_no_more_is_sampled_than_a_game_says(name: str, options: dict[str, Any]):
+    game = small(name, 3, 2, **{**SMALL.get(name, {}), **options})
+    table, lists = ScriptedTable(noisy_script(game)), "questions" in options  # which are written before the first step
+    for step in range(steps_of(options)):
+        if not game.over():
+            play(game, table, step)
+        asked = [(role, len(prompts) * n) for role, prompts, n in table.asked if not (lists and role == "proposer")]
+        most = game.most_rollouts(step + 1)
+        assert most is None or sum(count for role, count in asked if "measured" not in role) <= most
+    table.close()
+
+
+PHASES = {"mode": "offline", "proposals": 2}
+
+
+@pytest.mark.parametrize(
+    ("name", "sizes", "options", "steps", "said"),
+    [
+        ("cpmobius", (16, 16), {}, 2000, ["rounds: 1000", "at most 320 a round", "528 to 5,696 completions"]),
+        ("cpmobius", (2, 3), {"filter": False, "resample": False}, 3, ["rounds: 2", "9 to 180 completions"]),
+        ("cpmobius", (2, 3), {"filter": False}, 3, ["3 tasks at a time until 3 are kept (a majority)"]),
+        ("cpmobius", (2, 3), {"rollback": 4}, 3, ["after 4 rounds without a new best, counted from round 1 on"]),
+        ("cpmobius", (2, 3), {}, 3, ["and 1 of each validation problem"]),
+        ("cpmobius", (2, 3), {"validation_samples": 10}, 2, ["and 10 of each validation problem"]),
+        ("cpmobius", (2, 3), {"freeze_coach": True}, 3, ["the coach stays as it is"]),
+        ("pasodoble", (6, 1), {}, 600, ["1 x 6 proposals, 6 answers to each question, at most 42 completions"]),
+        ("pasodoble", (6, 1), PHASES, 900, ["10 updates in at most 30 steps"]),
+        ("pasodoble", (6, 1), PHASES, 900, ["6 buffered questions, 6 answers to each, 36 completions"]),
+        ("pasodoble", (6, 1), PHASES, 900, ["900 steps are 20.0 to 60.0 iterations"]),
+        ("rzero", (8, 16), {}, 60, ["5 steps of the challenger, 15 of the solver, in turn: 3 iterations"]),
+        ("rzero", (8, 16), {}, 60, ["128 questions, 10 answers each, at most 1,408 completions"]),
+        ("rzero", (8, 16), {}, 60, ["until 240 are kept (majority's share 0.3 to 0.8), at most 960"]),
+        ("sqlm", (4, 2), {}, 20, ["topic arithmetic: each step asks 2 times for 4 questions, 4 answers to each"]),
+        ("sqlm", (4, 2), {}, 20, ["rewarded by majority", "the solver moves at every step, the proposer at 4 of 20"]),
+        ("sqlm", (2, 1), {}, 20, ["no question splits them"]),
+        ("sqlm", (4, 1), {"questions": "pregenerated"}, 5, ["up to 6,400 questions in 400 completions"]),
+    ],
+)
+def test_a_dry_run_names_phases_draws_and_completions(
+    name: str, sizes: tuple[int, int], options: dict[str, Any], steps: int, said: list[str]
+):
+    lines = "\n".join(small(name, *sizes, **options).describe(steps))
+    assert [each for each in said if each not in lines] == []
+    assert ("without a new best" in lines) is ("rollback" in options)
+
+
+@pytest.mark.parametrize(
+    ("name", "sizes", "options", "completions"),
+    [
+        ("agon", (8, 4), {}, 64),
+        ("grpo", (4, 2), {"budget": "paired"}, 16),
+        ("grpo", (4, 2), {"budget": "single"}, 8),
+        ("pasodoble", (6, 1), {"proposals": 6}, 42),
+        ("pasodoble", (6, 1), PHASES, 36),
+        ("rent", (2, 2), {}, 4),
+        ("self-refine", (8, 4), {}, 64),
+        ("sqlm", (4, 2), {}, 8 + 32),
+        ("sqlm", (4, 2), {"questions": "pregenerated"}, 8),
+    ],
+)
+def test_how_many_completions_a_step_has(name: str, sizes: tuple[int, int], options: dict[str, Any], completions: int):
+    assert small(name, *sizes, **options).rollouts_per_step() == completions
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "trained", "measured"),
+    [
+        ("pasodoble", {"seats": "shared"}, ("shared",), EvalSpec("single", ("shared",))),
+        ("self-refine", {}, ("solver",), EvalSpec("self-refine", ("solver",))),
+        ("sqlm", {}, ("shared",), EvalSpec("single", ("shared",))),
+        ("sqlm", {"seats": "two"}, ("proposer", "solver"), EvalSpec("single", ("solver",))),
+    ],
+)
+def test_seats_that_are_shared(name: str, options: dict[str, Any], trained: tuple[str, ...], measured: EvalSpec):
+    game = small(name, **options)
+    assert (game.trained_seats(), game.evaluation()) == (trained, measured)
+    assert {seat for step in range(4) for seat in game.seats(step).values()} == set(trained)
+
+
+WRONG_LABELS = {"questions": 0, "labels_checked": 8, "label_accuracy": 0.25}
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "log", "warned"),
+    [
+        *((name, {}, {"empty_summaries": 0.2}, None) for name in ("agon", "self-refine")),
+        *((name, {}, {"empty_summaries": 0.21}, "21% of the drafts") for name in ("agon", "self-refine")),
+        *(("rent", {}, {"entropy": entropy}, None) for entropy in (0.01, None)),
+        ("rent", {}, {"entropy": 0.009}, "says the same"),
+        ("spc", {}, {"steps": 0}, "no solution was right"),
+        ("spc", {}, {"steps": 4, "stable": 0}, "the solver ends well from no step"),
+        ("sqlm", {}, WRONG_LABELS, "75% of the labels"),
+        ("sqlm", {"reward": "format"}, WRONG_LABELS, None),  # nothing is trained towards them
+    ],
+)
+def test_what_is_warned_of(name: str, options: dict[str, Any], log: dict[str, Any], warned: str | None):
+    found = small(name, **options).warnings(log)
+    assert warned in found[0] if warned else found == []
+
+
+# Cold starts
+
+TOLD = Problem("p", "Ann has 2 pens and buys 3. How many?", "5", extra={"solution": "2 + 3 = 5."})
+# A role that writes problems, how its game reads what it says, and whether a problem without a solution is of use.
+PROPOSERS: list[tuple[str, str, dict[str, Any], Callable[[Completion], Proposal], bool]] = [
+    ("cpmobius", "coach", {}, read_task, True),
+    ("pasodoble", "proposer", {}, lambda said: small("pasodoble")._read(ScriptedTable({}), said), False),
+    ("rzero", "challenger", {}, rzero.read_question, False),
+    ("sqlm", "proposer", {}, lambda said: read_question(load_topic("arithmetic", 16), said), True),
+    ("sqlm", "proposer", {"topic": "algebra"}, lambda said: read_question(load_topic("algebra", 16), said), True),
+]
+
+
+@pytest.mark.parametrize("thinks", [False, True])
+@pytest.mark.parametrize(("name", "role", "options", "read", "without_solution"), PROPOSERS)
+def test_a_proposer_is_taught_what_its_game_reads(
+    name: str, role: str, options: dict[str, Any], read: Any, without_solution: bool, thinks: bool
+):
+    game = small(name, **options)
+    example = game.cold_start(role, TOLD, Random(0), thinks=thinks)
+    found = read(completion(example.completion))
+    assert (found.reason, found.question, found.answer) in (("", TOLD.text, answer) for answer in ("5", None))
+    assert "Ann" not in example.prompt
+    reasoning = "" if name == "sqlm" else "2 + 3 = 5."
+    assert example.completion.startswith(f"<think>\n{reasoning}\n</think>\n\n") is thinks
+    bare = game.cold_start(role, Problem("p", "2 + 2?", "4"), Random(0), thinks=thinks)
+    assert (bare is not None) is without_solution
+
+
+@pytest.mark.parametrize("thinks", [False, True])
+@pytest.mark.parametrize("name", ["agon", "cpmobius", "grpo", "pasodoble", "rent", "rzero", "self-refine", "sqlm"])
+def test_a_solver_is_taught_to_solve_in_its_own_prompt(name: str, thinks: bool):
+    game = small(name)
+    for role in set(game.roles) - {proposer for other, proposer, *_ in PROPOSERS if other == name}:
+        example = game.cold_start(role, TOLD, Random(0), thinks=thinks)
+        assert TOLD.text in example.prompt
+        assert example.completion.endswith("2 + 3 = 5. <answer>5</answer>")
+        assert well_formed(example.completion, thinks)
+        assert game.cold_start(role, Problem("p", "2 + 2?", "4"), Random(0), thinks=thinks) is None
+
+
+@pytest.mark.parametrize("read", [read for *_, read, _ in PROPOSERS])
+def test_what_nobody_proposes_with(read: Callable[[Completion], Proposal]):
+    for text, stop, reason in (
+        ("", "eos", "empty"),
+        ("<think>never closed", "eos", "off_format"),
+        ("<think>never closed", "length", "truncated"),
+        ("", "prompt_too_long", "prompt_too_long"),
+    ):
+        assert read(completion(text, stop)).reason == reason
+
+
+# Steps in vain
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "steps"),
+    [
+        ("cpmobius", {"max_draws": 1}, 4),  # two a round
+        ("pasodoble", {}, 2),
+        ("rzero", {}, 2),
+        ("sqlm", {"proposer_every": 1}, 2),
+        ("sqlm", {"questions": "pregenerated", "calls": 2}, 2),
+    ],
+)
+def test_steps_without_a_question_move_no_solver_and_so_many_end_the_run(
+    name: str, options: dict[str, Any], steps: int
+):
+    game, table = small(name, max_empty_steps=3, **options), ScriptedTable(lambda *_: "<think>hm")
+    episodes = [play(game, table, step) for step in range(steps)]
+    assert [e.log["empty_steps"] for e in episodes if "empty_steps" in e.log] == [1, 2]
+    assert not {stream.role for episode in episodes for stream in episode.streams} & {"solver", "player"}
+    with pytest.raises(GameError, match=r"3 steps in a row brought no question.*\d off_format.*'<think>hm'"):
+        play(game, table, steps)
+    table.close()

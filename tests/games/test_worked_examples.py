@@ -58,21 +58,13 @@ def test_a_solution_with_tags_of_its_own_is_no_example(solution: str):
     assert worked_example(Problem("p", "?", " ", extra={"solution": "1 + 1 = 2"}), "prompt", thinks=False) is None
 
 
-def test_agon_teaches_both_roles_in_their_own_prompts():
-    game, rng = make_game("agon", {}), random.Random(3)
-    draft = game.cold_start("drafter", SUM, rng, thinks=False)
-    challenge = game.cold_start("challenger", SUM, rng, thinks=False)
-    assert draft.completion == challenge.completion
-    assert "attempt" not in draft.prompt
-    assert "attempt" in challenge.prompt
-    assert game.cold_start("drafter", Problem("p", "?", "1"), rng, thinks=False) is None
-
-
 def test_a_challenge_never_repeats_the_attempt():
     game = make_game("agon", {})
     told = {game.cold_start("challenger", SUM, random.Random(seed), thinks=False) for seed in range(50)}
     assert {example.completion for example in told} == {"5 + 3 = 8. 8 - 2 = 6. <answer>6</answer>"}
     assert len({example.prompt for example in told}) > 5
+    assert all("attempt" in example.prompt for example in told)
+    assert "attempt" not in game.cold_start("drafter", SUM, random.Random(3), thinks=False).prompt
 
 
 # Slips

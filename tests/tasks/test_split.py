@@ -49,18 +49,12 @@ def test_the_content_is_given_by_the_task_or_is_the_text():
     assert content_key(problem("  What\tIS\n 2 + 1? ")) == "what is 2 + 1?" == content_key(problem("What is 2 + 1?"))
     assert content_key(problem("x", content=3)) == "x"
     assert content_key(problem("STRASSE")) == content_key(problem("Straße"))
+    assert content_key(Problem("a", "x", "1")) == content_key(Problem("b", "x", "2"))  # not of id and answer
 
 
-def test_id_and_answer_do_not_belong_to_the_content():
-    assert content_key(Problem("a", "x", "1")) == content_key(Problem("b", "x", "2"))
-
-
-def test_the_side_of_a_content_does_not_change():
+def test_about_one_content_in_five_is_held_out_and_always_the_same():
     # Another split would let a later version train on what an earlier one held out.
     assert [key for key in "abcdefghijklmnop" if held_out_side(key)] == ["a", "h", "j", "l", "o"]
-
-
-def test_about_one_content_in_five_is_held_out():
     share = sum(held_out_side(str(number)) for number in range(20_000)) / 20_000
     assert abs(share - 0.2) < 0.01  # over three standard errors of 0.0028
 
@@ -115,13 +109,6 @@ def test_the_number_of_draws_is_bounded():
 # Files
 
 
-def test_a_file_gives_all_its_rows_on_either_side(file):
-    task = write(file, [str(number) for number in range(30)])
-    assert not task.procedural
-    assert load_task(str(file), held_out=True) == task
-    assert len(task.problems) == 30
-
-
 def test_held_out_problems_are_removed_from_training():
     training = [problem("A b"), problem("c"), problem("a  B "), problem("d", content="x")]
     assert without(training, [problem("a b"), problem("X", content="x"), problem("e")]) == [training[1]]
@@ -131,6 +118,8 @@ def test_held_out_problems_are_removed_from_training():
 
 def test_a_file_is_trained_on_without_its_held_out_problems(file):
     task = write(file, ["a", "b", "A ", "c"])
+    assert not task.procedural
+    assert load_task(str(file), held_out=True) == task  # all of it on either side
     assert keys(training_side(task, [problem("a")]).problems) == ["b", "c"]
     assert training_side(task, []) is task
     with pytest.raises(ConfigError, match="every problem of sums is held out for evaluation"):
@@ -195,13 +184,10 @@ def test_a_task_that_repeats_itself_is_not_walked_to_its_end():
     assert len(drawn) == 1001
 
 
-@pytest.mark.parametrize("limit", [0, -1])
-def test_a_limit_is_at_least_one(limit):
-    with pytest.raises(TaskError, match=f"at least 1, got {limit}"):
-        evaluation_set(load_task("letters"), limit)
-
-
 @pytest.mark.parametrize("procedural", [False, True])
 def test_nothing_to_evaluate_on(procedural):
     with pytest.raises(TaskError, match="toy has no problem to evaluate on"):
         evaluation_set(Task("toy", [], procedural=procedural))
+    for limit in (0, -1):
+        with pytest.raises(TaskError, match=f"at least 1, got {limit}"):
+            evaluation_set(load_task("letters"), limit)

@@ -13,39 +13,19 @@ from tests.made import completion
 OPTIONS = ["12 m/s", r"$\frac{1}{2}$ of it", "Hydrogen", "none of these"]
 
 
-@pytest.mark.parametrize(
-    ("answer", "letter"),
-    [
-        ("C", "C"),
-        ("c", "C"),
-        ("(C)", "C"),
-        ("[C]", "C"),
-        ("C.", "C"),
-        ("C)", "C"),
-        (r"\text{C}", "C"),
-        (r"\textbf{(C)}", "C"),
-        ("$C$", "C"),
-        ("**C**", "C"),
-        ("C. Hydrogen", "C"),
-        ("(C) Hydrogen", "C"),
-        ("(C): Hydrogen", "C"),
-        ("Option C", "C"),
-        ("answer (d)", "D"),
-        ("Hydrogen", "C"),
-        ("hydrogen.", "C"),
-        (r"\frac{1}{2} of it", "B"),
-        ("None of  these", "D"),
-        ("E", None),
-        ("C or D", None),
-        ("C, D", None),
-        ("CD", None),
-        ("Helium", None),
-        ("A large one", None),
-        ("", None),
-        (None, None),
-    ],
-)
-def test_the_letter_of_an_answer(answer: str | None, letter: str | None) -> None:
+READ: dict[str | None, tuple[str | None, ...]] = {
+    "C": (
+        *("C", "c", "(C)", "[C]", "C.", "C)", r"\text{C}", r"\textbf{(C)}", "$C$", "**C**"),
+        *("C. Hydrogen", "(C) Hydrogen", "(C): Hydrogen", "Option C", "Hydrogen", "hydrogen."),
+    ),
+    "D": ("answer (d)", "None of  these"),
+    "B": (r"\frac{1}{2} of it",),
+    None: ("E", "C or D", "C, D", "CD", "Helium", "A large one", "", None),
+}
+
+
+@pytest.mark.parametrize(("letter", "answer"), [(letter, answer) for letter in READ for answer in READ[letter]])
+def test_the_letter_of_an_answer(letter: str | None, answer: str | None) -> None:
     assert chosen_letter(answer, OPTIONS) == letter
 
 

@@ -56,32 +56,13 @@ def test_plain_numbers(texts: list[str], value: int | Fraction) -> None:
     assert {text: read and read.number for text, read in found.items()} == dict.fromkeys(texts, value)
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "",
-        "x",
-        "2k",
-        "5 xy",
-        "5m",
-        "5 m",
-        "3i",
-        r"2\pi",
-        r"\sqrt{2}",
-        "48+24",
-        "12 or 13",
-        "12 dozen",
-        "12 squared",
-        "1/0",
-        r"\frac{1}{0}",
-        "1e9999",
-        "1,2345",
-        "1.2.3",
-        "12 is wrong",
-        "12 apples & pears",
-        "5!",
-    ],
-)
+NO_NUMBERS = [
+    *("", "x", "2k", "5 xy", "5m", "5 m", "3i", r"2\pi", r"\sqrt{2}", "48+24", "12 or 13", "12 dozen", "12 squared"),
+    *("1/0", r"\frac{1}{0}", "1e9999", "1,2345", "1.2.3", "12 is wrong", "12 apples & pears", "5!"),
+]
+
+
+@pytest.mark.parametrize("text", NO_NUMBERS)
 def test_texts_that_are_not_plain_numbers(text: str) -> None:
     found = quantity(tidy(text))
     assert found is None or found.number is None

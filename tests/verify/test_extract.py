@@ -59,6 +59,19 @@ from lite_selfplay.verify.extract import extract_answer
         ("The answer is 3. No: the answer is 4.", "4"),
         ("The answer is not 12", "not 12"),
         ("5 + 13 = 18\n#### 1,018", "1,018"),
+        # values given together stay together
+        (r"\boxed{1} or \boxed{2}", "1, 2"),
+        ("$$\\boxed{1}$$\n\nand\n\n$$\\boxed{2}$$", "1, 2"),
+        (r"It is either \boxed{1} or maybe \boxed{2}", "1, 2"),
+        (r"<answer>\boxed{1}. Or else it is \boxed{2}</answer>", "1, 2"),
+        (r"either 1 or $\boxed{2}$", "either 1 or 2"),
+        (r"\boxed{1} or 2.", "1 or 2"),
+        (r"\boxed{1} or so", "1"),
+        # only what follows closed reasoning counts
+        (r"<think>\boxed{1}</think>\boxed{2}", "2"),
+        (r"\boxed{1}</think> nothing more", None),
+        (r"<think>\boxed{1}", None),
+        (r"<think>a</think>\boxed{1}<think>", None),
         # nothing to be had
         ("5 + 7 = 12", None),
         ("I get 12", None),
@@ -68,35 +81,6 @@ from lite_selfplay.verify.extract import extract_answer
     ],
 )
 def test_extract_answer(text: str, answer: str | None) -> None:
-    assert extract_answer(text) == answer
-
-
-@pytest.mark.parametrize(
-    ("text", "answer"),
-    [
-        (r"\boxed{1} or \boxed{2}", "1, 2"),
-        ("$$\\boxed{1}$$\n\nand\n\n$$\\boxed{2}$$", "1, 2"),
-        (r"It is either \boxed{1} or maybe \boxed{2}", "1, 2"),
-        (r"<answer>\boxed{1}. Or else it is \boxed{2}</answer>", "1, 2"),
-        (r"either 1 or $\boxed{2}$", "either 1 or 2"),
-        (r"\boxed{1} or 2.", "1 or 2"),
-        (r"\boxed{1} or so", "1"),
-    ],
-)
-def test_values_given_together_stay_together(text: str, answer: str) -> None:
-    assert extract_answer(text) == answer
-
-
-@pytest.mark.parametrize(
-    ("text", "answer"),
-    [
-        (r"<think>\boxed{1}</think>\boxed{2}", "2"),
-        (r"\boxed{1}</think> nothing more", None),
-        (r"<think>\boxed{1}", None),
-        (r"<think>a</think>\boxed{1}<think>", None),
-    ],
-)
-def test_only_what_follows_closed_reasoning_counts(text: str, answer: str | None) -> None:
     assert extract_answer(text) == answer
 
 

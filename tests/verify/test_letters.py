@@ -16,11 +16,8 @@ def test_any_named_letter_is_right(text: str, found: str | None) -> None:
     assert verdict.reason == ("" if found else "wrong")
 
 
-def test_the_prefill_does_not_count() -> None:
+def test_the_prefill_does_not_count_and_the_format_is_judged_separately() -> None:
     assert not check(completion("zz", prefill="abc"), "abc").correct
-
-
-def test_format_is_judged_separately() -> None:
     assert check("<answer>a</answer>", "a").well_formed
     assert not check("<answer>a</answer>", "a", thinks=True).well_formed
     assert check(completion("</think><answer>a</answer>", prefill="<think>"), "a", thinks=True).well_formed

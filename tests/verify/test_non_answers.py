@@ -10,41 +10,16 @@ from lite_selfplay.verify.non_answers import states_nothing
 
 SAY_NOTHING = [
     *("I do not know", "I don't know.", r"\text{I don’t know}", "unknown", "Unknown.", "$unknown$", "N/A", "n/a", "NA"),
-    *(
-        "cannot be determined",
-        r"\text{Cannot be determined}",
-        "can't be determined",
-        "It cannot be determined uniquely",
-    ),
-    *("x = unknown", "The answer is unknown", "unknown or 5", "5, unknown", "IDK", "idk", "N.A.", "not sure"),
-    *(
-        "I am not sure",
-        "I’m unsure",
-        "no idea",
-        "I have no idea",
-        "no information given",
-        "insufficient data",
-        "unclear",
-    ),
-    *("not enough information", "Unable to determine", "impossible to say", "not possible to tell", "not applicable"),
+    *("cannot be determined", r"\text{Cannot be determined}", "can't be determined"),
+    *("It cannot be determined uniquely", "x = unknown", "The answer is unknown", "unknown or 5", "5, unknown"),
+    *("IDK", "idk", "N.A.", "not sure", "I am not sure", "I’m unsure", "no idea", "I have no idea", "unclear"),
+    *("no information given", "insufficient data", "not enough information", "Unable to determine"),
+    *("impossible to say", "not possible to tell", "not applicable"),
 ]
 VALUES = [
     *("none", "None", "DNE", "undefined", "no solution", "does not exist", "impossible", "no", "no real solutions"),
-    *(
-        "5",
-        "x",
-        "n",
-        "a",
-        "N",
-        "na",
-        "12 or 13",
-        "odd",
-        "not prime",
-        "infinity",
-        "unknown variable",
-        "yes",
-        "\\emptyset",
-    ),
+    *("5", "x", "n", "a", "N", "na", "12 or 13", "odd", "not prime", "infinity", "unknown variable", "yes"),
+    "\\emptyset",
 ]
 
 

@@ -40,24 +40,26 @@ def heard(*names: str) -> dict[str, Any]:
 # Calling
 
 
-def test_arguments_come_by_name_one_entry_a_completion():
-    assert heard("prompts", "completions", "completion_ids", "problem", "answer") == {
-        "prompts": ["one", "two"],
-        "completions": ["<answer>2</answer>", "three"],
-        "completion_ids": [[7, 8], [9]],
-        "problem": ["1 + 1?", "1 + 2?"],
-        "answer": ["2", "3"],
-    }
-
-
-def test_columns_of_a_data_file_come_too_with_none_where_a_row_lacks_one():
-    assert heard("level", "source") == {"level": [1, None], "source": [None, "book"]}
-
-
-def test_arguments_that_are_not_named_are_left_out():
-    assert heard("completions") == {"completions": ["<answer>2</answer>", "three"]}
-    assert heard("*", "answer") == {"answer": ["2", "3"]}
-    assert heard("answer", "weight=3") == {"answer": ["2", "3"], "weight": 3}
+@pytest.mark.parametrize(
+    ("names", "given"),
+    [
+        (
+            ("prompts", "completions", "completion_ids"),
+            {
+                "prompts": ["one", "two"],
+                "completions": ["<answer>2</answer>", "three"],
+                "completion_ids": [[7, 8], [9]],
+            },
+        ),
+        (("problem", "answer"), {"problem": ["1 + 1?", "1 + 2?"], "answer": ["2", "3"]}),
+        # Columns of a data file come too, with None where a row lacks one.
+        (("level", "source"), {"level": [1, None], "source": [None, "book"]}),
+        (("*", "answer"), {"answer": ["2", "3"]}),
+        (("answer", "weight=3"), {"answer": ["2", "3"], "weight": 3}),
+    ],
+)
+def test_arguments_come_by_name_one_entry_a_completion(names: tuple[str, ...], given: dict[str, Any]):
+    assert heard(*names) == given
 
 
 def test_keyword_arguments_take_everything():
@@ -90,13 +92,10 @@ def test_a_lambda_a_method_and_a_partial_are_functions():
 # What it returns
 
 
-def test_scores_are_used_as_they_stand():
-    assert scores(lambda answer: [-2.5, 7]) == [-2.5, 7.0]
-
-
-def test_a_completion_counts_as_correct_from_one_half():
-    verdicts = call_reward(lambda answer: [0.5, 0.49], PAIRS)
-    assert [verdict.correct for verdict in verdicts] == [True, False]
+def test_scores_are_used_as_they_stand_and_count_as_correct_from_one_half():
+    verdicts = call_reward(lambda answer: [-2.5, 7], PAIRS) + call_reward(lambda answer: [0.5, 0.49], PAIRS)
+    assert [verdict.score for verdict in verdicts] == [-2.5, 7.0, 0.5, 0.49]
+    assert [verdict.correct for verdict in verdicts] == [False, True, True, False]
 
 
 def test_the_format_is_judged_as_ever():
@@ -133,92 +132,66 @@ def test_nothing_to_judge_calls_nothing():
     assert call_reward(reward, []) == []
 
 
-@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
-def test_a_score_that_is_not_finite(bad):
-    def my_reward(answer: list[str]) -> list[float]:
-        return [1.0, bad]
-
-    with pytest.raises(RewardError, match=rf"my_reward returned {bad} for completion 1"):
-        scores(my_reward)
-
-
-@pytest.mark.parametrize("values", [[], [1.0], [1.0, 0.0, 1.0]])
-def test_another_number_of_scores(values):
-    def my_reward(answer: list[str]) -> list[float]:
-        return values
-
-    with pytest.raises(RewardError, match=rf"my_reward returned {len(values)} values for 2 completions"):
-        scores(my_reward)
-
-
-@pytest.mark.parametrize(
-    "returned", [None, 1.0, [None, 1.0], ["good", "bad"], [[1.0], [0.0]], [1j, 0], "ok", [10**400, 0], object()]
-)
-def test_what_is_not_numbers(returned):
-    def my_reward(answer: list[str]) -> Any:
-        return returned
-
-    with pytest.raises(RewardError, match="my_reward must return one number for each completion, got") as caught:
-        scores(my_reward)
-    assert len(str(caught.value)) < 400
-
-
-def test_a_function_that_raises():
-    def my_reward(answer: list[str]) -> list[float]:
-        raise KeyError("level")
-
-    with pytest.raises(RewardError, match="my_reward raised KeyError: 'level'") as caught:
-        scores(my_reward)
-    assert isinstance(caught.value.__cause__, KeyError)
-    assert caught.value.exit_code == 1
-
-
-@pytest.mark.parametrize("error", [ZeroDivisionError, ValueError, KeyError])
-def test_a_generator_that_raises_half_way(error):
-    def my_reward(answer: list[str]) -> Any:
-        yield 1.0
-        raise error("half way")
-
-    with pytest.raises(RewardError, match=rf"my_reward raised {error.__name__}"):
-        scores(my_reward)
-
-
-@pytest.mark.parametrize("signature", ["completions, level, weight", "completions, /", "texts"])
-def test_a_function_that_asks_for_what_is_not_there(signature):
-    scope: dict[str, Any] = {}
-    exec(f"def my_reward({signature}):\n    return [0, 0]", scope)
-    with pytest.raises(RewardError, match="my_reward raised TypeError"):
-        scores(scope["my_reward"])
-
-
-# Loading
-
-
-# What a function may not do to the run
+# What is refused, whatever it is
 
 
 class Beyond(BaseException):
     """An exception outside `Exception`."""
 
 
-@pytest.mark.parametrize("error", [SystemExit(7), SystemExit(), Beyond("x"), GeneratorExit(), StopIteration(1)])
-def test_whatever_it_raises_is_its_error(error):
-    def reward(completions):
+def returning(value: Any) -> Callable[..., Any]:
+    return lambda answer: value
+
+
+def raising(error: BaseException) -> Callable[..., Any]:
+    def reward(answer: list[str]) -> list[float]:
         raise error
 
-    with pytest.raises(RewardError, match=rf"reward raised {type(error).__name__}"):
-        call_reward(reward, PAIRS)
+    return reward
+
+
+def half_way(error: Exception) -> Callable[..., Any]:
+    def reward(answer: list[str]) -> Any:
+        yield 1.0
+        raise error
+
+    return reward
+
+
+def asking(signature: str) -> Callable[..., Any]:
+    scope: dict[str, Any] = {}
+    exec(f"def reward({signature}):\n    return [0, 0]", scope)
+    return scope["reward"]
+
+
+NO_NUMBERS = (None, 1.0, [None, 1.0], ["good", "bad"], [[1.0], [0.0]], [1j, 0], "ok", [10**400, 0], object())
+ERRORS = (SystemExit(7), SystemExit(), Beyond("x"), GeneratorExit(), StopIteration(1))
+
+
+@pytest.mark.parametrize(
+    ("reward", "said"),
+    [
+        *((returning([1.0, bad]), f"returned {bad} for completion 1") for bad in (math.nan, math.inf, -math.inf)),
+        *((returning([1.0] * n), f"returned {n} values for 2 completions") for n in (0, 1, 3)),
+        *((returning(each), "must return one number for each completion, got") for each in NO_NUMBERS),
+        (returning(itertools.repeat(1.0)), "returned more than 2 values"),
+        (returning(1.0 for _ in itertools.count()), "returned more than 2 values"),
+        (raising(KeyError("level")), "raised KeyError: 'level'"),
+        *((raising(error), f"raised {type(error).__name__}") for error in ERRORS),
+        *((half_way(kind("x")), f"raised {kind.__name__}") for kind in (ZeroDivisionError, ValueError, KeyError)),
+        *((asking(names), "raised TypeError") for names in ("completions, level, weight", "completions, /", "texts")),
+    ],
+)
+def test_whatever_it_does_wrong_is_its_error(reward: Callable[..., Any], said: str):
+    reward.__qualname__ = "my_reward"
+    with pytest.raises(RewardError, match=f"my_reward {said}") as caught:
+        scores(reward)
+    assert len(str(caught.value)) < 400
+    assert caught.value.exit_code == 1
+    kind = said.removeprefix("raised ").partition(":")[0]
+    assert not said.startswith("raised") or type(caught.value.__cause__).__name__ == kind
 
 
 def test_an_interrupt_passes():
-    def reward(completions):
-        raise KeyboardInterrupt
-
     with pytest.raises(KeyboardInterrupt):
-        call_reward(reward, PAIRS)
-
-
-@pytest.mark.parametrize("endless", [lambda: itertools.repeat(1.0), lambda: (1.0 for _ in itertools.count())])
-def test_values_that_never_end_are_too_many(endless):
-    with pytest.raises(RewardError, match="more than 2 values"):
-        call_reward(lambda completions: endless(), PAIRS)
+        scores(raising(KeyboardInterrupt()))

@@ -154,19 +154,7 @@ JOINTS = [
     "!",
 ]  # fmt: skip
 OPENINGS = [
-    "",
-    "",
-    "x = ",
-    r"x \approx ",
-    "N",
-    "either ",
-    "between ",
-    "not ",
-    "(",
-    "[",
-    r"\{",
-    r"\pm ",
-    "about ",
+    *("", "", "x = ", r"x \approx ", "N", "either ", "between ", "not ", "(", "[", r"\{", r"\pm ", "about "),
     "the cost is ",
 ]
 ENDINGS = ["", "", ")", "]", r"\}", " apples", "...", " or so", " = x"]

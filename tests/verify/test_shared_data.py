@@ -1,6 +1,7 @@
 """Every reference answer of the benchmark files is accepted as its own answer, in each form of a completion."""
 
 from collections.abc import Iterable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +9,8 @@ import pytest
 
 from lite_selfplay.tasks.jsonl import read_jsonl
 from lite_selfplay.verify.math import check_all
-from tests.made import jsonl, shared_problems
+from tests.made import jsonl
+from tests.made import shared_problems as read_shared
 
 ROWS = {
     "aime24": 30,
@@ -31,6 +33,7 @@ FORMS = {
 }
 
 pytestmark = pytest.mark.data
+shared_problems = cache(read_shared)
 
 
 def written(answer: Any) -> str:

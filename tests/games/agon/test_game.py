@@ -1,39 +1,30 @@
 import math
+from collections.abc import Sequence
+from typing import Any
 
 import pytest
 
 from lite_selfplay.credit import stream_advantages
 from lite_selfplay.data import Episode, Problem
-from lite_selfplay.games import Game, make_game
 from lite_selfplay.games.agon.game import RECAP_TOKENS, agon_reward, challenge_prompt
-from lite_selfplay.testing import ScriptedTable
-from tests.made import play, rewards
+from lite_selfplay.games.prompts import asked
+from tests.games.scripted import played, small
+from tests.made import rewards
 
 SIX = Problem("six", "What is 2 + 4?", "6")
 TEN = Problem("ten", "What is 3 + 7?", "10")
 RIGHT, WRONG = "2 + 4 = 6. <answer>6</answer>", "2 + 4 = 7. <answer>7</answer>"
 
 
+LADDER = {"adv": (0, 0, 2, 3), "coop": (0, 0, 2, 2), "margin": (0, -1, 2, 3)}
+
+
 @pytest.mark.parametrize("well_formed", [False, True])
-@pytest.mark.parametrize(
-    ("kind", "challenger", "drafter", "expected"),
-    [
-        ("adv", 0, 0, 0.0),
-        ("adv", 0, 1, 0.0),
-        ("adv", 1, 1, 2.0),
-        ("adv", 1, 0, 3.0),
-        ("coop", 0, 0, 0.0),
-        ("coop", 0, 1, 0.0),
-        ("coop", 1, 1, 2.0),
-        ("coop", 1, 0, 2.0),
-        ("margin", 0, 0, 0.0),
-        ("margin", 0, 1, -1.0),
-        ("margin", 1, 1, 2.0),
-        ("margin", 1, 0, 3.0),
-    ],
-)
-def test_reward_ladder(kind: str, challenger: int, drafter: int, expected: float, well_formed: bool):
-    assert agon_reward(challenger, drafter, well_formed, kind=kind) == expected + 0.5 * well_formed
+@pytest.mark.parametrize("kind", LADDER)
+def test_reward_ladder(kind: str, well_formed: bool):
+    """Where the challenger and the drafter are right: nobody, the drafter, both, the challenger."""
+    earned = [agon_reward(b, a, well_formed, kind=kind) for b, a in ((0, 0), (0, 1), (1, 1), (1, 0))]
+    assert earned == [reward + 0.5 * well_formed for reward in LADDER[kind]]
 
 
 def test_tiebreak_fires_only_where_both_are_right():
@@ -41,35 +32,42 @@ def test_tiebreak_fires_only_where_both_are_right():
     assert [agon_reward(b, a, **tie) for b, a in ((1, 1), (1, 0), (0, 1), (0, 0))] == [2.5, 3.0, 0.0, 0.0]
 
 
-def played(game: Game, drafts: list[str], challenges: list[str], problems: list[Problem], step: int = 0) -> Episode:
-    played.table = ScriptedTable({"drafter": drafts, "challenger": challenges}, problems)
-    return play(game, played.table, step)
+def step(
+    drafts: list[str], challenges: list[str], problems: Sequence[Problem] = (SIX,), **options: Any
+) -> tuple[Episode, list[str]]:
+    """A step, and the challenger's prompts."""
+    game = small("agon", problems_per_step=len(problems), **options)
+    ((episode,), table) = played(game, {"drafter": drafts, "challenger": challenges}, problems)
+    return episode, table.asked[1][1]
 
 
-def agon(group_size: int = 4, problems_per_step: int = 1, **options: object) -> Game:
-    return make_game("agon", options, group_size=group_size, problems_per_step=problems_per_step)
-
-
-def test_rewards_and_advantages_of_a_step_by_hand():
+@pytest.mark.parametrize(
+    ("name", "paid", "mean", "squares"),
+    [
+        # 2 + 0.5; 2 + 1 + 0.5; 2 + 1 without the format; 0.5. Squares 0.015625, 1.265625, 0.390625, 3.515625.
+        ("agon", [2.5, 3.5, 3.0, 0.5], 2.375, 5.1875),
+        # No bonus for a conversion: 2 + 0.5 twice; 2; 0.5. Squares 0.390625 twice, 0.015625, 1.890625.
+        ("self-refine", [2.5, 2.5, 2.0, 0.5], 1.875, 2.6875),
+    ],
+)
+def test_rewards_and_advantages_of_a_step_by_hand(name: str, paid: list[float], mean: float, squares: float):
+    game = small(name)
+    first, second = game.roles
     # Drafts: right and well-formed, wrong and well-formed, no tag, right. Challenges: right, right, right, wrong.
-    episode = played(agon(), [RIGHT, WRONG, "seven", RIGHT], [RIGHT, RIGHT, "\\boxed{6}", WRONG], [SIX])
-    assert rewards(episode, "drafter") == [[2.5, 0.5, 0.0, 2.5]]
-    # 2 + 0.5; 2 + 1 + 0.5; 2 + 1 without the format; 0.5.
-    assert rewards(episode, "challenger") == [[2.5, 3.5, 3.0, 0.5]]
+    said = {first: [RIGHT, WRONG, "seven", RIGHT], second: [RIGHT, RIGHT, "\\boxed{6}", WRONG]}
+    ((episode,), _) = played(game, said, [SIX])
+    assert rewards(episode, first) == [[2.5, 0.5, 0.0, 2.5]]
+    assert rewards(episode, second) == [paid]
     (row,) = stream_advantages(episode.streams[1])
-    # Mean 2.375; squared deviations 0.015625, 1.265625, 0.390625, 3.515625; their sum 5.1875 over 3.
-    std = math.sqrt(5.1875 / 3)
-    assert row == pytest.approx([(r - 2.375) / (std + 1e-4) for r in (2.5, 3.5, 3.0, 0.5)])
+    assert row == pytest.approx([(reward - mean) / (math.sqrt(squares / 3) + 1e-4) for reward in paid])
     assert episode.log == {"pairs": 4, "conversions": 2, "regressions": 1, "empty_summaries": 0.0}
 
 
 def test_each_challenge_reads_its_own_draft_and_forms_a_group_with_its_problem():
     drafts = [f"Idea {i - 100}: use fingers. The answer is {i}. <answer>{i}</answer>" for i in range(100, 108)]
-    episode = played(agon(problems_per_step=2), drafts, [RIGHT, WRONG], [SIX, TEN])
-    _, challenge_prompts, n = played.table.asked[1]
-    assert n == 1
-    assert len(challenge_prompts) == 8
-    for i, prompt in enumerate(challenge_prompts):
+    episode, prompts = step(drafts, [RIGHT, WRONG], [SIX, TEN])
+    assert len(prompts) == 8
+    for i, prompt in enumerate(prompts):
         assert (SIX if i < 4 else TEN).text in prompt
         assert f"Idea {i}: use fingers." in prompt
         assert str(100 + i) not in prompt
@@ -79,12 +77,11 @@ def test_each_challenge_reads_its_own_draft_and_forms_a_group_with_its_problem()
     for g, group in enumerate(challenged.groups):
         for k, sample in enumerate(group.samples):
             assert sample.info["draft"] == k
-            assert sample.completion.prompt == challenge_prompts[4 * g + k]
+            assert sample.completion.prompt == prompts[4 * g + k]
 
 
 def test_an_empty_draft_is_said_to_be_missing():
-    played(agon(), ["<answer>6</answer>", "recap. <answer>6</answer>"], [RIGHT], [SIX])
-    _, prompts, _ = played.table.asked[1]
+    _, prompts = step(["<answer>6</answer>", "recap. <answer>6</answer>"], [RIGHT])
     assert ["No other attempt" in prompt for prompt in prompts] == [True, False, True, False]
 
 
@@ -94,30 +91,20 @@ def test_a_draft_cannot_close_its_fence():
 
 
 def test_a_long_recap_keeps_its_tail():
-    long = "start " + "x" * 2 * RECAP_TOKENS + " end. <answer>6</answer>"
-    played(agon(), [long], [RIGHT], [SIX])
-    _, prompts, _ = played.table.asked[1]
-    assert "start" not in prompts[0]
-    assert " end." in prompts[0]
-    assert prompts[0].count("x") <= RECAP_TOKENS
+    _, (prompt, *_) = step(["start " + "x" * 2 * RECAP_TOKENS + " end. <answer>6</answer>"], [RIGHT])
+    assert "start" not in prompt
+    assert " end." in prompt
+    assert prompt.count("x") <= RECAP_TOKENS
 
 
 def test_hidden_opponents_are_compared_with_but_never_shown():
-    episode = played(agon(opponent="hidden"), [WRONG, RIGHT], [RIGHT], [SIX])
-    (_, drafter_prompts, _), (_, prompts, _) = played.table.asked
-    assert set(prompts) == set(drafter_prompts)
+    episode, prompts = step([WRONG, RIGHT], [RIGHT], opponent="hidden")
+    assert set(prompts) == {asked(SIX)}
     assert rewards(episode, "challenger") == [[3.5, 2.5, 3.5, 2.5]]
 
 
 def test_the_length_tiebreak_pays_the_shorter_challenge():
     longer = "It is clear that 2 + 4 = 6, as anyone can see. <answer>6</answer>"
-    episode = played(agon(tiebreak=0.5), [RIGHT, longer, WRONG, RIGHT], [longer, RIGHT, RIGHT, RIGHT], [SIX])
+    episode, _ = step([RIGHT, longer, WRONG, RIGHT], [longer, RIGHT, RIGHT, RIGHT], tiebreak=0.5)
     # Longer than its draft; shorter; the draft was wrong (a conversion, no tie); equally long.
     assert rewards(episode, "challenger") == [[2.5, 3.0, 3.5, 2.5]]
-
-
-@pytest.mark.parametrize("name", ["agon", "self-refine"])
-def test_empty_summaries_are_warned_of_above_a_fifth(name: str):
-    game = make_game(name, {})
-    assert game.warnings({"empty_summaries": 0.2}) == []
-    assert "21% of the drafts" in game.warnings({"empty_summaries": 0.21})[0]

@@ -6,7 +6,6 @@ import pytest
 
 from lite_selfplay import RunConfig, train
 from lite_selfplay.data import Problem, Verdict
-from lite_selfplay.games import make_game
 from lite_selfplay.games.agon.game import challenge_prompt, recap_of
 from lite_selfplay.games.agon.recap import worked_attempt
 from lite_selfplay.games.baselines.grpo import earned
@@ -17,27 +16,24 @@ from lite_selfplay.tasks.base import derived_rng
 from lite_selfplay.testing import ScriptedTable, check_game
 from lite_selfplay.verify.format import well_formed
 from lite_selfplay.verify.programs import extract_program, run_tests
-from tests.made import completion, plays
+from tests.games.scripted import played, small
+from tests.made import completion, samples
 
 TASK = load_task("code-arithmetic", seed=5)
 ADD = Problem("add", "Add two numbers.", {"tests": [["1 2", "3"], ["0 3", "3"]]}, "program")
 RIGHT = "The sum.\n<answer>\nprint(sum(map(int, input().split())))\n</answer>"
-HALF = "Three.\n<answer>\nprint(input().split()[1] if 0 else 2)\n</answer>".replace("if 0 else 2", "")
-WRONG = "<answer>\nprint(0)\n</answer>"
+HALF = "Three.\n<answer>\nprint(input().split()[1])\n</answer>"
 
 
 def test_half_of_the_tests_earn_nothing():
     """Section 5.3: r = 1 where all unit tests pass. `HALF` prints the second number: right on the second test alone."""
     for name, roles in (("agon", ("drafter", "challenger")), ("grpo", ("solver",)), ("self-refine", ("drafter",))):
-        game = make_game(name, {}, group_size=2, problems_per_step=1)
-        table = ScriptedTable({role: [RIGHT, HALF] for role in game.roles}, [ADD])
-        (episode,) = plays(game, table, 1)
-        for stream in episode.streams:
-            if stream.role in roles:
-                samples = stream.groups[0].samples[:2]
-                assert [s.verdict.score for s in samples] == [1, 0.5]
-                bonus = 0.5  # both are well-formed
-                assert [s.reward for s in samples] == [2 + bonus, bonus], name
+        game = small(name, 2)
+        ((episode,), _) = played(game, {role: [RIGHT, HALF] for role in game.roles}, [ADD])
+        for role in roles:
+            assert [s.verdict.score for s in samples(episode, role)][:2] == [1, 0.5]
+            bonus = 0.5  # both are well-formed
+            assert [s.reward for s in samples(episode, role)][:2] == [2 + bonus, bonus], name
 
 
 def test_a_users_own_number_stands():
@@ -81,7 +77,7 @@ def test_worked_examples_before_a_problem_are_programs():
 @pytest.mark.parametrize("thinks", [False, True])
 @pytest.mark.parametrize("name", ["agon", "grpo", "self-refine"])
 def test_a_cold_start_teaches_programs_that_pass(name, thinks):
-    game = make_game(name, {})
+    game = small(name)
     for problem in TASK.problems[:4]:
         for role in game.roles:
             example = game.cold_start(role, problem, derived_rng(role), thinks=thinks)
@@ -115,25 +111,17 @@ def test_a_slip_is_another_program():
 
 @pytest.mark.parametrize("name", ["agon", "grpo"])
 def test_the_contract_holds(name):
-    check_game(make_game(name, {}, group_size=2, problems_per_step=1), steps=2, problems=TASK.problems[:3])
+    check_game(small(name, 2), steps=2, problems=TASK.problems[:3])
 
 
-@pytest.mark.parametrize(
-    ("game", "tasks"), [("agon", "code-arithmetic"), ({"name": "sqlm", "topic": "code", "max_empty_steps": 5}, None)]
-)
-def test_a_run_of_the_random_model(game, tasks, tmp_path):
+def test_a_run_of_the_random_model(tmp_path):
     config = RunConfig(
-        game=game,
+        game={"name": "sqlm", "topic": "code", "max_empty_steps": 5},
         model={"name": "tiny", "precision": "fp32"},
-        tasks=tasks,
         steps=2,
         group_size=2,
         problems_per_step=1,
         max_completion_tokens=24,
         run={"dir": str(tmp_path / "run")},
     )
-    run = train(config)
-    rows = run.metrics_rows()
-    assert [row["step"] for row in rows] == [1, 2]
-    reasons = {row["reason"] for row in run.episodes()}
-    assert tasks is None or reasons <= {"no_program", "syntax", "error", "wrong_answer", "timeout"}
+    assert [row["step"] for row in train(config).metrics_rows()] == [1, 2]

@@ -3,10 +3,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lite_selfplay.data import Problem
-from lite_selfplay.games import make_game
 from lite_selfplay.games.baselines.rent import rent_reward
-from lite_selfplay.testing import ScriptedTable
-from tests.made import Unread, plays
+from tests.games.scripted import played, small
+from tests.made import Unread
 
 
 @pytest.mark.parametrize(
@@ -22,10 +21,8 @@ def test_a_reward_is_between_the_entropies(entropies: list[float]):
 
 
 def test_it_is_paid_for_being_sure_whatever_it_says():
-    game = make_game("rent", {}, group_size=2, problems_per_step=2)
     problems = [Problem("six", "What is 2 + 4?", "6"), Problem("open", "Name a number.")]
-    table = ScriptedTable({"solver": ["<answer>6</answer>", "@@@@"]}, problems)
-    (episode,) = plays(game, table, 1)
+    ((episode,), _) = played(small("rent", 2, 2), {"solver": ["<answer>6</answer>", "@@@@"]}, problems)
     (stream,) = episode.streams
     answered, unanswered = stream.groups
     # "@" is byte 64, and the end 256: both of entropy 0 at a scripted table.
@@ -34,20 +31,11 @@ def test_it_is_paid_for_being_sure_whatever_it_says():
     assert [sample.verdict and sample.verdict.correct for sample in answered.samples] == [True, False]
     assert [sample.verdict for sample in unanswered.samples] == [None, None]
     assert episode.log["entropy"] == pytest.approx(-(answered.samples[0].reward + unanswered.samples[0].reward) / 4)
-    assert game.rollouts_per_step() == 4
-
-
-def test_a_seat_that_is_sure_of_everything_is_warned_of():
-    game = make_game("rent", {})
-    assert game.warnings({"entropy": 0.01}) == []
-    assert game.warnings({"entropy": None}) == []
-    assert "says the same" in game.warnings({"entropy": 0.009})[0]
 
 
 def test_a_prompt_that_is_too_long_is_masked_and_earns_nothing():
-    game = make_game("rent", {}, group_size=3, problems_per_step=2)
-    table = Unread({"solver": ["a", "b", "c"]}, [Problem("a", "A long one?"), Problem("b", "Short?")])
-    (episode,) = plays(game, table, 1)
+    problems = [Problem("a", "A long one?"), Problem("b", "Short?")]
+    ((episode,), _) = played(small("rent", 3, 2), {"solver": ["a", "b", "c"]}, problems, kind=Unread)
     unread, read = ([(sample.masked, sample.reward) for sample in group.samples] for group in episode.streams[0].groups)
     assert unread == [(True, None)] * 3  # 0 would be the best reward of all
     assert all(not masked and reward < 0 for masked, reward in read)

@@ -1,6 +1,5 @@
 """R-Zero: phases that take turns, the challenger's reward and the pool of the solver's phase."""
 
-import random
 from collections.abc import Sequence
 from typing import Any
 
@@ -9,13 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lite_selfplay.data import Episode, Problem
-from lite_selfplay.errors import GameError
-from lite_selfplay.games import Game, make_game
 from lite_selfplay.games.baselines.rzero import challenger_reward, read_question
-from lite_selfplay.testing import ScriptedTable
-from tests.made import completion, plays
+from tests.games.scripted import NONE, THREE, TWO, played, small
+from tests.made import completion, rewards
 
-TWO, THREE, NONE = "<answer>2</answer>", "<answer>3</answer>", "no idea"
 HENS = "<question>A farmer has 3 hens and buys 4. How many are there now?</question> \\boxed{7}"
 TRAIN = "<question>The train leaves at noon and runs for two hours. When does it stop?</question> \\boxed{2}"
 BROKEN = "A question without a tag \\boxed{1}"
@@ -45,7 +41,6 @@ def test_a_well_formed_question_earns_between_a_malformed_one_and_a_half(share: 
         ("<question> </question> \\boxed{3}", "eos", "empty"),
         ("<question>How many", "length", "truncated"),
         ("How many? \\boxed{3}", "eos", "off_format"),
-        ("", "eos", "empty"),
     ],
 )
 def test_a_question_needs_its_tag_and_a_boxed_answer_after_it(text: str, stop: str, reason: str):
@@ -55,14 +50,17 @@ def test_a_question_needs_its_tag_and_a_boxed_answer_after_it(text: str, stop: s
         assert found.question == "A farmer has 3 hens and buys 4. How many are there now?"
 
 
-def rzero(group_size: int = 2, problems_per_step: int = 2, **options: Any) -> Game:
-    chosen = {"challenger_steps": 1, "solver_steps": 2, "votes": 4, **options}
-    return make_game("rzero", chosen, group_size=group_size, problems_per_step=problems_per_step)
+def rzero(group_size: int = 2, problems_per_step: int = 2, **options: Any) -> Any:
+    return small(
+        "rzero", group_size, problems_per_step, **{"challenger_steps": 1, "solver_steps": 2, "votes": 4, **options}
+    )
 
 
-def play(game: Game, challenger: Sequence[str], solver: Sequence[str], steps: int = 1) -> list[Episode]:
-    play.table = ScriptedTable({"challenger": challenger, "solver": solver})
-    return plays(game, play.table, steps)
+def play(game: Any, challenger: Sequence[str], solver: Sequence[str], steps: int = 1) -> list[Episode]:
+    """So many steps; `play.asked` is what was asked."""
+    episodes, table = played(game, {"challenger": challenger, "solver": solver}, steps=steps)
+    play.asked = table.asked
+    return episodes
 
 
 def test_a_challengers_step_by_hand():
@@ -71,14 +69,13 @@ def test_a_challengers_step_by_hand():
     (episode,) = play(rzero(), [HENS, TRAIN, HENS, BROKEN], votes)
     (challenger,) = episode.streams
     assert (challenger.role, challenger.credit) == ("challenger", "group")
-    rewards = [[sample.reward for sample in group.samples] for group in challenger.groups]
     # Half of the four proposals ask about hens, a quarter about a train.
-    assert rewards == [[0.25 - 0.5, 0.5 - 0.25], [0.5 - 0.5, -1.0]]
+    assert rewards(episode, "challenger") == [[0.25 - 0.5, 0.5 - 0.25], [0.5 - 0.5, -1.0]]
     fates = [sample.info["fate"] for group in challenger.groups for sample in group.samples]
     assert fates == ["kept", "no_majority", "kept", "off_format"]
     assert episode.log["refused"] == {"off_format": 1}
     assert episode.log["cluster_share"] == pytest.approx((0.5 + 0.25 + 0.5) / 3)
-    assert [(role, len(prompts), n) for role, prompts, n in play.table.asked] == [
+    assert [(role, len(prompts), n) for role, prompts, n in play.asked] == [
         ("challenger", 2, 2),
         ("solver", 3, 4),
     ]
@@ -86,14 +83,12 @@ def test_a_challengers_step_by_hand():
 
 def test_all_malformed_costs_all_the_same():
     (episode,) = play(rzero(), [BROKEN], [TWO])
-    assert {sample.reward for group in episode.streams[0].groups for sample in group.samples} == {-1.0}
+    assert rewards(episode, "challenger") == [[-1.0, -1.0]] * 2
     assert (episode.log["usable"], episode.log["cluster_share"], episode.log["empty_steps"]) == (0, None, 1)
-    with pytest.raises(GameError, match="2 steps in a row"):
-        play(rzero(max_empty_steps=2), [BROKEN], [TWO], steps=2)
 
 
 def test_the_solver_learns_from_the_pool_of_the_trained_challenger():
-    game = rzero(group_size=2, problems_per_step=1, solver_steps=2)
+    game = rzero(problems_per_step=1)
     # The challenger's step asks 2 questions and takes 8 votes; the pool needs 2 kept ones, 2 questions a batch.
     pool = [TWO, TWO, TWO, THREE, TWO, TWO, TWO, TWO]  # 0.75: kept; 1.0: too easy
     again = [THREE, THREE, TWO, NONE, TWO, TWO, TWO, TWO]  # 0.5: kept
@@ -105,16 +100,15 @@ def test_the_solver_learns_from_the_pool_of_the_trained_challenger():
     assert [group.samples[0].info["fate"] for group in first.streams[0].groups] == ["kept", "too_easy"] * 2
     (group,) = first.streams[1].groups
     assert group.problem == Problem("q-1-0", "A farmer has 3 hens and buys 4. How many are there now?", "2")
-    assert [sample.reward for sample in group.samples] == [1, 0]
     assert [stream.role for stream in second.streams] == ["solver"]
     # The second question's label is 3, by the vote before the phase.
-    assert [sample.reward for sample in second.streams[0].groups[0].samples] == [1, 0]
+    assert rewards(first, "solver") == rewards(second, "solver") == [[1, 0]]
     assert second.streams[0].groups[0].problem.answer == "3"
     assert (first.log["draws"], first.log["pool"], second.log["draws"], second.log["pool"]) == (4, 2, 0, 2)
 
 
 def test_a_small_pool_is_walked_in_a_circle_and_never_twice_in_a_step():
-    game = rzero(group_size=2, problems_per_step=3, solver_steps=3, max_draws=1)
+    game = rzero(problems_per_step=3, solver_steps=3, max_draws=1)
     # One kept question in 9 draws.
     split, sure = [TWO, TWO, TWO, THREE], [TWO] * 4
     solver = sure * 6 + split + sure * 8 + [TWO]
@@ -145,43 +139,7 @@ def test_phases_take_turns_and_each_iteration_draws_anew():
     assert pools == ["q-2-0", "q-5-0"]
 
 
-@given(st.integers(1, 3), st.integers(1, 3), st.integers(0, 30))
-def test_the_frozen_seat_has_no_row_in_the_loss(challenger: int, solver: int, step: int):
-    game = rzero(challenger_steps=challenger, solver_steps=solver)
-    table = ScriptedTable({"challenger": [HENS], "solver": [TWO, TWO, TWO, THREE]})
-    table.open(step, game.seats(step))
-    episode = game.play(step, table)
-    moving = {s.role for s in episode.streams for group in s.groups for sample in group.samples if not sample.masked}
-    table.close()
-    assert moving == {episode.log["phase"]}
-
-
-def test_a_dry_run_names_phases_and_draws():
-    lines = "\n".join(make_game("rzero", {}, group_size=8, problems_per_step=16).describe(60))
-    assert "5 steps of the challenger, 15 of the solver, in turn: 3 iterations" in lines
-    assert "128 questions, 10 answers each, at most 1,408 completions" in lines
-    assert "until 240 are kept (majority's share 0.3 to 0.8), at most 960" in lines
-
-
 def test_the_most_it_samples():
     # A batch is 4 questions, 4 votes each. A challenger's step: 20. A solver's phase: at most 2 x 2 x 4 = 16 draws and
     # 80 completions, a vain try a quarter of that, and 4 answers a step.
-    game = rzero()
-    assert [game.most_rollouts(steps) for steps in (0, 1, 2, 3, 4)] == [0, 20, 104, 128, 148]
-    few = "\\boxed{1}"  # one answer for all: too easy
-    split = [TWO, TWO, THREE, THREE]
-    for solver in ([few], split, [*[few] * 60, *split]):
-        play(game := rzero(max_empty_steps=99), [HENS, TRAIN], solver, steps=7)
-        assert sum(len(prompts) * n for _, prompts, n in play.table.asked) <= game.most_rollouts(7)
-
-
-def test_cold_starts():
-    told = Problem("p", "Ann has 2 pens and buys 3. How many?", "5", extra={"solution": "2 + 3 = 5."})
-    challenger = rzero().cold_start("challenger", told, random.Random(0), thinks=False)
-    proposal = read_question(completion(challenger.completion))
-    assert (proposal.reason, proposal.question, proposal.answer) == ("", told.text, "5")
-    thinking = rzero().cold_start("challenger", told, random.Random(0), thinks=True)
-    assert read_question(completion(thinking.completion)).question == told.text
-    assert thinking.completion.startswith("<think>\n2 + 3 = 5.\n</think>")
-    assert "<answer>5</answer>" in rzero().cold_start("solver", told, random.Random(0), thinks=False).completion
-    assert rzero().cold_start("challenger", Problem("p", "2 + 2?", "4"), random.Random(0), thinks=False) is None
+    assert [rzero().most_rollouts(steps) for steps in (0, 1, 2, 3, 4)] == [0, 20, 104, 128, 148]

@@ -1,12 +1,10 @@
 """Matches trained for real on the random model: killed at a turn, checked at every turn, and their example."""
 
 import json
-import os
-import signal
-import subprocess
-import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import pytest
 
@@ -16,27 +14,11 @@ from lite_selfplay.games.matches import MatchOptions
 from lite_selfplay.runs.folder import RunFolder
 from lite_selfplay.runs.report.charts import charts_of
 from lite_selfplay.testing import ScriptedTable, check_game
+from lite_selfplay.training.rollout import LiveTable
 from tests.made import play, same_weights, seat_weights
 
 ROOT = Path(__file__).parents[3]
 TICTACTOE = f"{ROOT / 'examples' / 'tictactoe.py'}:TicTacToe"
-KILLED_AT = """
-import os, signal, sys
-from pathlib import Path
-from lite_selfplay import resume
-from lite_selfplay.training.rollout import LiveTable
-
-whole, asked = LiveTable.ask, [0]
-
-def ask(self, *args, **rest):
-    asked[0] += 1
-    if asked[0] == int(sys.argv[2]):
-        os.kill(os.getpid(), signal.SIGKILL)
-    return whole(self, *args, **rest)
-
-LiveTable.ask = ask
-resume(Path(sys.argv[1]), steps=3)
-"""
 
 
 def config(folder: Path, steps: int) -> RunConfig:
@@ -53,15 +35,27 @@ def config(folder: Path, steps: int) -> RunConfig:
     )
 
 
-def test_a_run_killed_at_a_turn_goes_on_to_the_bit_and_follows_its_sampler_at_every_turn(tmp_path: Path):
+def test_a_run_killed_at_a_turn_goes_on_to_the_bit_and_follows_its_sampler_at_every_turn(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: Callable[..., Any]
+):
     whole, killed = train(config(tmp_path / "whole", 3)), tmp_path / "killed"
     looked = json.loads((whole.path / "preflight.json").read_text())  # at whole matches, and nothing of the run changed
     assert (looked["refused"], looked["findings"]) == ("", [])
     assert {stream["seat"] for stream in looked["streams"].values()} == {"A", "B"}
     train(config(killed, 1))
+    ask = LiveTable.ask
     for turn in (2, 3):  # within the second step, of two or three turns
-        ended = subprocess.run([sys.executable, "-c", KILLED_AT, str(killed), str(turn)], cwd=ROOT, env=os.environ)
-        assert ended.returncode == -signal.SIGKILL
+        turns = iter(range(1, 9))
+
+        def dying(self: LiveTable, *args: Any, turn: int = turn, turns: Iterator[int] = turns, **rest: Any) -> Any:
+            if next(turns) == turn:
+                raise RuntimeError("killed")
+            return ask(self, *args, **rest)
+
+        monkeypatch.setattr(LiveTable, "ask", dying)
+        with pytest.raises(RuntimeError, match="killed"):
+            resume(killed, steps=3)
+    monkeypatch.setattr(LiveTable, "ask", ask)
     again = resume(killed, steps=3)
     for seat in ("A", "B"):
         assert same_weights(*(seat_weights(run.path, 3, seat) for run in (whole, again)))
@@ -72,11 +66,7 @@ def test_a_run_killed_at_a_turn_goes_on_to_the_bit_and_follows_its_sampler_at_ev
         assert all(stream["sampler_gap"] < 1e-5 for stream in row["streams"].values())
     assert {row["turn"] for row in whole.episodes()} >= {1, 2}
     assert whole.config.seats["A"].lr == 3e-4  # of its own, not the one that the base suggests for problems
-    typed = ["eval", str(whole.path), "--limit", "6", "--seats", "A,B@1", "--json"]
-    ended = subprocess.run(
-        [sys.executable, "-m", "lite_selfplay_cli", *typed], capture_output=True, text=True, cwd=ROOT
-    )
-    found = json.loads(ended.stdout)
+    found = json.loads(call("eval", whole.path, "--limit", 6, "--seats", "A,B@1", "--json").out)
     assert (found["mode"], found["n"], found["temperature"], found["top_p"]) == ("versus", 6, 0.5, 1.0)
     assert list(found["seats"])[-1] == "A against B@1"
     assert all(s["right"] + s["draws"] + s["losses"] == 6 for s in found["seats"].values())

@@ -7,12 +7,11 @@ from hypothesis import strategies as st
 
 from lite_selfplay.credit import stream_advantages
 from lite_selfplay.data import Problem
-from lite_selfplay.errors import GameError
-from lite_selfplay.games import make_game
 from lite_selfplay.games.pasodoble.game import PasoDoble
 from lite_selfplay.games.pasodoble.proposals import parse_proposal, proposer_prompt, solver_prompt, worked_proposal
 from lite_selfplay.runs.report.steps import progress_line
 from lite_selfplay.testing import ScriptedTable
+from tests.games.scripted import small
 from tests.made import Unread, completion, play, rewards
 
 PASSAGES = [Problem("p-1", "Hens lay eggs."), Problem("p-2", "Trains run on rails.")]
@@ -23,11 +22,9 @@ def proposal(question: str, answer: str = "7") -> str:
     return f"<problem>{question}</problem><answer>So \\boxed{{{answer}}}.</answer>"
 
 
-def make(j: int, k: int = 4, **options: Any) -> PasoDoble:
+def make(j: int, k: int = 4, **options: Any) -> Any:
     """A game that asks for `j` proposals of one passage and `k` answers to each."""
-    game = make_game("pasodoble", {"proposals": j, **options}, group_size=k, problems_per_step=1)
-    assert isinstance(game, PasoDoble)
-    return game
+    return small("pasodoble", k, proposals=j, **options)
 
 
 def table(proposals: list[str], answers: list[str]) -> ScriptedTable:
@@ -67,8 +64,6 @@ def test_parsing(text: str, expected: tuple[str, str | None] | None):
         ("<problem>3 + 4?</problem><answer>never", {}, "no_answer"),
         ("<problem>3 + 4?</problem><answer>never", {"stop": "length"}, "truncated"),
         ("<problem> </problem><answer>\\boxed{7}</answer>", {}, "empty"),
-        ("", {}, "empty"),
-        ("", {"stop": "prompt_too_long"}, "prompt_too_long"),
         ("no tags", {}, "off_format"),
         (proposal("x" * 600), {}, "too_long"),
         (proposal("It is 777. What is it?", "777"), {}, "leaks"),
@@ -136,7 +131,7 @@ def test_a_step_by_hand():
 
 def test_a_guarded_question_is_not_asked_and_enters_the_history():
     game, script = make(2), table([proposal("It is 777.", "777")], [RIGHT])
-    assert not play(game, script).streams
+    play(game, script)
     assert [role for role, *_ in script.asked] == ["proposer"]
     assert len(game.state()["history"]) == 2
 
@@ -174,13 +169,6 @@ def test_a_step_without_a_valid_question_is_skipped_and_counted():
     assert (log["skipped"], log["skips"], log["empty_steps"]) == (False, 3, 0)
 
 
-def test_too_many_empty_steps_end_the_run_and_show_what_was_said():
-    game, script = make(2, max_empty_steps=2), table(["gibberish"], [])
-    play(game, script)
-    with pytest.raises(GameError, match=r"2 steps in a row .*2 off_format.*'gibberish'"):
-        play(game, script, 1)
-
-
 # Switches
 
 
@@ -192,15 +180,6 @@ def test_without_knowledge_nothing_is_drawn():
     assert script.asked[0][1] == [proposer_prompt()]
     assert "```" not in proposer_prompt()
     assert make(2).sources == ("passages",)
-
-
-def test_one_seat_in_both_roles_gets_both_gradients():
-    game = make(2, seats="shared")
-    assert game.trained_seats() == ("shared",)
-    episode = play(game, table([proposal("3 + 4?")], [RIGHT, WRONG]))
-    assert [stream.role for stream in episode.streams] == ["proposer", "solver"]
-    assert {s.completion.seat for stream in episode.streams for g in stream.groups for s in g.samples} == {"shared"}
-    assert game.evaluation().seats == ("shared",)
 
 
 def test_random_rewards_do_not_look_at_the_answer():
@@ -215,99 +194,63 @@ def test_random_rewards_do_not_look_at_the_answer():
     assert any(first[::2])
 
 
-EASY = [RIGHT] * 4
-SPLIT = [RIGHT, WRONG, WRONG, RIGHT]
+# What moves
+
+EASY, SPLIT = [RIGHT] * 4, [RIGHT, WRONG, WRONG, RIGHT]
+# Proposals of a step, or of two; None is one without tags. What each gate lets through is the roles that move, the
+# questions that the solver learns from, and the proposer's rewards, where it moves.
+ALWAYS, LEAK, AGAIN = ["aaa", None], [("It is 777.", "777"), None], ["aaa", "zzz", "aaa", "zzz"]
+LATER = ["aaa", None, "aaa", "zzz"]
+BOTH = ["proposer", "solver"]
+OFFLINE = {"mode": "offline", "proposer_steps": 1, "solver_steps": 1}
 
 
 @pytest.mark.parametrize(
-    ("gate", "moved", "usable", "empty_steps"),
-    [("retained", [], 0, 1), ("valid", ["proposer"], 0, 0), ("pass_rate", [], 0, 1)],
+    ("options", "said", "answers", "moved", "learned", "earned"),
+    [
+        ({}, ALWAYS, EASY, [], [], None),
+        ({"gate": "valid"}, ALWAYS, EASY, ["proposer"], [], [1.1 - 1 + 0.2, 0.0]),
+        ({"gate": "pass_rate"}, ALWAYS, EASY, [], [], None),
+        ({"gate": "valid", "freeze_proposer": True}, ALWAYS, EASY, [], [], None),
+        ({"gate": "valid", **OFFLINE}, ALWAYS, EASY, ["proposer"], [], [0.3, 0.0]),
+        ({"gate": "valid"}, LEAK, EASY, [], [], None),
+        # The paper trains the solver on what it does not always solve.
+        ({"gate": "valid"}, ["aaa", "bbb"], EASY + SPLIT, BOTH, ["bbb"], [0.3, 0.8]),
+        # Half of the history is like either question, and both are solved every time: 1.1 - 1 + 0.2 / 2.
+        ({"gate": "valid"}, AGAIN, EASY, ["proposer"], [], [0.2, 0.2]),
+        ({"gate": "valid", "min_diversity": 0.5}, AGAIN, EASY, [], [], None),
+        # "aaa" is alike, earns nothing, and trains all the same in the release, where the paper drops it.
+        ({"gate": "pass_rate"}, LATER, SPLIT * 2 + EASY, BOTH, ["aaa"], [0.0, 0.3]),
+        ({}, LATER, SPLIT * 2 + EASY, [], [], None),
+        ({"gate": "valid"}, LATER, SPLIT * 2 + EASY, ["proposer"], [], [0.0, 0.3]),
+        # Both proposals earn the same: the release skips the step, though the solver could learn from both.
+        ({"gate": "pass_rate", **OFFLINE}, ["aaa", "bbb"], SPLIT, [], [], None),
+        ({}, ["aaa", "bbb"], SPLIT, BOTH, ["aaa", "bbb"], [0.8, 0.8]),
+    ],
 )
-def test_a_question_that_is_always_solved_moves_the_proposer_alone_or_nobody(
-    gate: str, moved: list[str], usable: int, empty_steps: int
+def test_what_each_gate_lets_through(
+    options: dict[str, Any],
+    said: list[Any],
+    answers: list[str],
+    moved: list[str],
+    learned: list[str],
+    earned: list[float] | None,
 ):
-    game = make(2, gate=gate)
-    episode = play(game, table([proposal("aaa"), "no tags"], EASY))
+    game, asked = make(2, **options), [text if isinstance(text, tuple) else (text,) for text in said]
+    script = table([proposal(*text) if text[0] else "no tags" for text in asked], answers)
+    for step in range(len(said) // 2):
+        episode = play(game, script, step)
     assert [stream.role for stream in episode.streams] == moved
+    assert [g.problem.text for s in episode.streams if s.role == "solver" for g in s.groups if g.problem] == learned
+    assert earned is None or rewards(episode, "proposer") == [pytest.approx(earned)]
     log = episode.log
-    assert (log["skipped"], log["usable"], log["empty_steps"], log["skips"]) == (
-        *(not moved, usable),
-        *(empty_steps, empty_steps),
-    )
+    assert (log["skipped"], log["usable"], log["empty_steps"] > 0) == (not moved, len(learned), not moved)
     assert ("refused_texts" in log) == (not moved)
-    if moved:
-        assert rewards(episode, "proposer") == [pytest.approx([1.1 - 1 + 0.2, 0.0])]
-
-
-def test_the_papers_gate_trains_the_solver_on_what_it_does_not_always_solve():
-    episode = play(make(2, gate="valid"), table([proposal("aaa"), proposal("bbb")], EASY + SPLIT))
-    assert [stream.role for stream in episode.streams] == ["proposer", "solver"]
-    assert [group.problem.text for group in episode.streams[1].groups if group.problem] == ["bbb"]
-    assert episode.log["usable"] == 1
-
-
-def test_the_papers_gate_does_not_open_for_what_is_alike_or_gives_itself_away():
-    game = make(2, gate="valid")
-    script = table([proposal("aaa"), proposal("zzz"), proposal("aaa"), proposal("zzz")], EASY)
-    assert play(game, script).streams
-    # Half of the history is like either question, and both are solved every time: 1.1 - 1 + 0.2 / 2.
-    assert rewards(play(game, script, 1), "proposer") == [pytest.approx([0.2, 0.2])]
-    alike = make(2, gate="valid", min_diversity=0.5)
-    play(alike, script)
-    assert play(alike, script, 1).streams == []
-    assert not play(make(2, gate="valid"), table([proposal("It is 777.", "777")], EASY)).streams
-
-
-def test_a_frozen_proposer_does_not_open_the_papers_gate():
-    game = make(2, gate="valid", freeze_proposer=True)
-    episode = play(game, table([proposal("aaa"), "no tags"], EASY))
-    assert (episode.streams, episode.log["skipped"], episode.log["empty_steps"]) == ([], True, 1)
-
-
-def test_the_releases_gate_asks_for_the_pass_rate_alone_and_for_rewards_that_differ():
-    # The first step fills the history with "aaa"; in the second one "aaa" is alike, earns nothing, and trains all the
-    # same, where the paper drops it.
-    proposals, answers = [proposal("aaa"), "no tags", proposal("aaa"), proposal("zzz")], SPLIT + SPLIT + EASY
-    for gate, trained in (("pass_rate", ["aaa"]), ("retained", []), ("valid", [])):
-        game, script = make(2, gate=gate), table(proposals, answers)
-        play(game, script)
-        second = play(game, script, 1)
-        texts = [g.problem.text for s in second.streams if s.role == "solver" for g in s.groups if g.problem]
-        assert texts == trained
-        if gate == "pass_rate":
-            assert rewards(second, "proposer") == [pytest.approx([0.0, 1.1 - 1 + 0.2])]
-    # Both proposals earn the same: the release skips the step, though the solver could learn from both.
-    game = make(2, gate="pass_rate", mode="offline")
-    same = play(game, table([proposal("aaa"), proposal("bbb")], SPLIT))
-    assert (same.streams, same.log["skipped"], same.log["usable"], same.log["buffer"]) == ([], True, 0, 0)
-    assert [s.role for s in play(make(2), table([proposal("aaa"), proposal("bbb")], SPLIT)).streams] == [
-        "proposer",
-        "solver",
-    ]
-
-
-def test_offline_the_papers_gate_keeps_what_is_always_solved_out_of_the_buffer():
-    game = make(2, gate="valid", mode="offline", proposer_steps=1, solver_steps=1)
-    episode = play(game, table([proposal("aaa"), "no tags"], EASY))
-    assert [stream.role for stream in episode.streams] == ["proposer"]
-    assert (episode.log["buffer"], game.schedule.phase, game.schedule.iteration) == (0, "proposer", 1)
+    if options.get("mode") == "offline":  # an empty buffer, so that the solver's phase is passed over
+        assert (log["buffer"], game.schedule.phase, game.schedule.iteration) == (0, "proposer", len(moved))
 
 
 # Offline
-
-
-def test_phases_move_one_seat_each():
-    game = make(2, mode="offline", proposer_steps=2, solver_steps=2, solver_questions=3)
-    script = table([proposal(q) for q in ("aaa", "bbb", "ccc", "ddd")], [RIGHT, WRONG])
-    episodes = [play(game, script, step) for step in range(6)]
-    assert [[s.role for s in e.streams] for e in episodes] == [
-        [r] for r in ("proposer",) * 2 + ("solver",) * 2 + ("proposer",) * 2
-    ]
-    assert [e.log["phase"] for e in episodes] == ["proposer"] * 2 + ["solver"] * 2 + ["proposer"] * 2
-    assert [e.log["iteration"] for e in episodes] == [0, 0, 0, 0, 1, 1]
-    assert [e.log["buffer"] for e in episodes] == [2, 4, 4, 4, 6, 8]
-    asked = [[g.problem.text for g in e.streams[0].groups if g.problem] for e in episodes[2:4]]
-    assert asked == [["aaa", "bbb", "ccc"], ["ddd", "aaa", "bbb"]]
 
 
 def test_a_replayed_question_is_answered_afresh_and_filtered_again():
@@ -382,17 +325,6 @@ def test_what_trains_keeps_to_its_bounds(questions: list[str], answers: list[str
                         accepted.add(sample.info["question"])
 
 
-def test_a_dry_run_names_phases_and_draws():
-    (line,) = make(6, k=6).describe(600)
-    assert "1 x 6 proposals, 6 answers to each question, at most 42 completions" in line
-    lines = make(6, k=6, mode="offline").describe(900)
-    assert "10 updates in at most 30 steps" in lines[0]
-    assert "6 buffered questions, 6 answers to each, 36 completions" in lines[1]
-    assert lines[2] == "900 steps are 20.0 to 60.0 iterations"
-    assert make(6, k=6).rollouts_per_step() == 42
-    assert make(2, k=6, mode="offline").rollouts_per_step() == 36
-
-
 # Cold start
 
 
@@ -400,20 +332,15 @@ def problem(answer: str = "7", **extra: str) -> Problem:
     return Problem("p", "What is 3 + 4?", answer, extra={"solution": "3 + 4 = <<3+4=7>>7.\n#### 7", **extra})
 
 
-def test_worked_proposals_are_what_play_accepts():
-    game = make(2)
-    example = game.cold_start("proposer", problem(), random.Random(0), thinks=False)
-    assert example is not None
-    assert example.prompt == proposer_prompt("3 + 4 = 7.")  # a passage to compose a problem from, not to copy one
-    found = game._read(table([], []), completion(example.completion))
-    assert (found.question, found.answer, found.reason) == ("What is 3 + 4?", "7", "")
+def test_a_worked_proposal_reads_a_passage_to_compose_a_problem_from_and_not_to_copy_one():
+    example = make(2).cold_start("proposer", problem(), random.Random(0), thinks=False)
+    assert example.prompt == proposer_prompt("3 + 4 = 7.")
 
 
-def test_worked_proposals_think_where_the_template_does_and_need_a_solution():
+def test_worked_proposals_need_a_solution():
     example = worked_proposal(problem(), knowledge=False, thinks=True)
     assert example is not None
     assert example.prompt == proposer_prompt()
-    assert example.completion.startswith("<think>\n3 + 4 = 7.\n</think>\n\n<problem>")
     for refused in (
         Problem("p", "What is 3 + 4?", "7"),
         problem(answer="What"),  # gives itself away
@@ -426,12 +353,6 @@ def test_worked_proposals_keep_to_the_games_own_guard():
     four = problem(answer="4")  # which stands in "What is 3 + 4?", as one character
     assert make(2).cold_start("proposer", four, random.Random(0), thinks=False) is not None
     assert make(2, leak_guard="substring").cold_start("proposer", four, random.Random(0), thinks=False) is None
-
-
-def test_the_solver_learns_its_own_prompt():
-    example = make(2).cold_start("solver", problem(), random.Random(0), thinks=False)
-    assert example is not None
-    assert (example.prompt, example.completion) == (solver_prompt("What is 3 + 4?"), "3 + 4 = 7. <answer>7</answer>")
 
 
 def test_passages_cannot_close_their_fence():

@@ -3,8 +3,6 @@
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from lite_selfplay.games.propose_solve.difficulty import (
     Bounds,
@@ -18,6 +16,7 @@ from lite_selfplay.games.propose_solve.difficulty import (
 from lite_selfplay.games.propose_solve.proposals import Proposal
 from lite_selfplay.games.propose_solve.voting import Vote
 from lite_selfplay.testing import ScriptedTable
+from tests.games.scripted import NONE, THREE, TWO
 from tests.made import Unread, completion
 
 SAID = completion("What is 1 + 1?")
@@ -53,14 +52,6 @@ def test_without_bounds_every_majority_is_kept_and_nothing_else():
     assert everything.fate(Candidate("q", QUESTION.refused("empty"))) == "refused"
 
 
-@given(st.integers(1, 40).flatmap(lambda of: st.tuples(st.integers(0, of), st.just(of))), st.booleans())
-def test_what_is_kept_lies_between_the_bounds(counted: tuple[int, int], tied: bool):
-    found = candidate(*counted, None if tied else "2")
-    if Bounds(0.2, 0.8).fate(found) == "kept":
-        assert 0.2 <= found.share <= 0.8
-        assert found.label is not None
-
-
 def proposals(*reasons: str) -> list[Proposal]:
     return [replace(QUESTION, question=f"What is {i} + {i}?", reason=reason) for i, reason in enumerate(reasons)]
 
@@ -81,36 +72,20 @@ def test_questions_are_answered_in_one_call_and_refused_ones_never_reach_the_sol
     table.close()
 
 
-def test_nobody_is_asked_where_there_is_no_question():
+def test_nobody_is_asked_where_there_is_no_question_and_one_too_long_for_a_prompt_is_refused():
     table = ScriptedTable({})
     (found,) = answered(table, "player", proposals("empty"), 3, prefix="q")
     assert (found.proposal.reason, found.share, table.asked) == ("empty", 0.0, [])
-
-
-def test_a_question_longer_than_a_prompt_may_be_is_refused():
     longer = replace(QUESTION, question="a long one")
     (found,) = answered(Unread({"player": [""]}), "player", [longer], 2, prefix="q")
     assert (found.proposal.reason, found.vote) == ("too_long", None)
 
 
 def drawing(answers: list[str], wanted: int, most: int, batch: int = 2) -> list[Candidate]:
-    table = ScriptedTable({"player": answers})
-    table.open(0, {"player": "player"})
-    found = draw_until(
-        table,
-        lambda: proposals(*[""] * batch),
-        "player",
-        4,
-        Bounds(0.2, 0.8),
-        wanted=wanted,
-        most=most,
-        prefix="q",
+    table, bounds = ScriptedTable({"player": answers}), Bounds(0.2, 0.8)
+    return draw_until(
+        table, lambda: proposals(*[""] * batch), "player", 4, bounds, wanted=wanted, most=most, prefix="q"
     )
-    table.close()
-    return found
-
-
-TWO, THREE, NONE = "<answer>2</answer>", "<answer>3</answer>", "no"
 
 
 def test_drawing_stops_with_the_batch_that_brings_enough():
@@ -121,17 +96,18 @@ def test_drawing_stops_with_the_batch_that_brings_enough():
     assert [c.share for c in drawing([TWO] * 4 + [TWO, TWO, TWO, NONE], wanted=2, most=10)] == [1, 0.75, 1, 0.75]
 
 
-@pytest.mark.parametrize(("most", "batch"), [(6, 2), (5, 2), (1, 4)])
-def test_drawing_ends_in_any_case(most: int, batch: int):
-    found = drawing([TWO, TWO, TWO, THREE], wanted=99, most=most, batch=batch)
-    assert [c.name for c in found] == [f"q-{k}" for k in range(most)]
-
-
-@pytest.mark.parametrize(("most", "drawn"), [(16, 4), (18, 6), (4, 2), (2, 2)])
-def test_drawing_ends_early_where_a_quarter_of_the_draws_keeps_nothing(most: int, drawn: int):
-    found = drawing([TWO], wanted=3, most=most)
-    assert len(found) == drawn
-    assert count_fates(found, Bounds(0.2, 0.8)) == {"no_majority": 0, "too_hard": 0, "too_easy": drawn}
+@pytest.mark.parametrize(
+    ("said", "most", "batch", "drawn"),
+    [
+        *(([TWO, TWO, TWO, THREE], most, batch, most) for most, batch in ((6, 2), (5, 2), (1, 4))),
+        # A quarter of the draws keeps nothing.
+        *(([TWO], most, 2, drawn) for most, drawn in ((16, 4), (18, 6), (4, 2), (2, 2))),
+    ],
+)
+def test_drawing_ends_in_any_case_and_early_where_nothing_is_kept(said: list[str], most: int, batch: int, drawn: int):
+    found = drawing(said, wanted=99, most=most, batch=batch)
+    assert [c.name for c in found] == [f"q-{k}" for k in range(drawn)]
+    assert count_fates(found, Bounds(0.2, 0.8))["too_easy"] == (drawn if said == [TWO] else 0)
 
 
 def test_the_record_of_a_proposal_is_masked_has_no_reward_and_says_what_became_of_it():

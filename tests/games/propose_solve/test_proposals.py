@@ -12,7 +12,6 @@ from lite_selfplay.games.propose_solve.game import SHOWN_CHARACTERS, ProposeSolv
 from lite_selfplay.games.propose_solve.proposals import (
     REASONS,
     Proposal,
-    after_reasoning,
     count_reasons,
     last_boxed,
     last_tagged,
@@ -69,12 +68,6 @@ def test_a_proposal_has_a_question_or_a_reason(text):
         assert found.usable == bool(found.question) == (found.reason == "")
 
 
-def test_after_reasoning():
-    assert after_reasoning(completion("<think>x</think> y ")) == "y"
-    assert after_reasoning(completion("y")) == "y"
-    assert after_reasoning(completion("<think>x")) is None
-
-
 @pytest.mark.parametrize(
     ("text", "content"),
     [
@@ -124,7 +117,6 @@ def test_a_proposal_becomes_a_problem_or_is_refused():
 def test_reasons_are_counted_by_name():
     some = [Proposal(completion(""), reason=reason) for reason in ("leaks", "", "empty", "leaks", "")]
     assert count_reasons(some) == {"empty": 1, "leaks": 2}
-    assert count_reasons([]) == {}
 
 
 # The family
@@ -180,10 +172,6 @@ def test_a_question_in_between_begins_the_count_anew():
         game.question_yield([GOOD], usable)
     with pytest.raises(GameError, match=r"refused: none\). The last proposals: none"):
         game.question_yield([], 0)
-
-
-def test_how_many_is_a_bounded_option():
-    assert family(max_empty_steps=1).options.max_empty_steps == 1
     with pytest.raises(GameError, match=r"^1 step in a row"):
         family(max_empty_steps=1).question_yield([], 0)
 

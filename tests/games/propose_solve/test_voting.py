@@ -119,7 +119,7 @@ ANSWERS = st.one_of(
 )
 
 
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None)
 @given(st.lists(st.one_of(ANSWERS, st.none()), max_size=9), st.randoms(use_true_random=False))
 def test_the_order_of_the_answers_decides_nothing(group: list[str | None], rng: random.Random) -> None:
     first = count(group)
@@ -130,7 +130,7 @@ def test_the_order_of_the_answers_decides_nothing(group: list[str | None], rng: 
     assert [first.agrees[i] for i in order] == list(second.agrees)
 
 
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None)
 @given(st.lists(ANSWERS, min_size=2, max_size=6))
 def test_answers_of_one_class_are_right_by_each_other(group: list[str]) -> None:
     keys = [answer_key(answer) for answer in group]
@@ -166,7 +166,7 @@ def restated(draw: st.DrawFn) -> str:
     return f"({first})({second})"
 
 
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None)
 @given(restated(), st.integers(1, 5))
 def test_a_restated_question_never_becomes_a_label(question: str, times: int) -> None:
     found = count([question] * times)

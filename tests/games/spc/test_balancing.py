@@ -108,14 +108,10 @@ def test_examples_are_mixed_in_as_many_as_rows():
 # Rounds
 
 
-def test_the_asymmetric_schedule_meets_the_first_critic_in_every_round():
-    found = [players(number, "asymmetric") for number in (1, 2, 3)]
-    assert found == [(f"sneaky@round-{number}", "critic@round-0") for number in (0, 1, 2)]
-
-
-def test_the_symmetric_schedule_lets_the_newest_play():
-    assert players(1, "symmetric") == ("sneaky@round-0", "critic@round-0")
-    assert players(2, "symmetric") == ("sneaky@round-1", "critic@round-1")
+@pytest.mark.parametrize(("schedule", "critics"), [("asymmetric", (0, 0, 0)), ("symmetric", (0, 1, 2))])
+def test_the_newest_sneaky_generator_meets_the_first_critic_or_the_newest(schedule: str, critics: tuple[int, ...]):
+    met = [(f"sneaky@round-{n}", f"critic@round-{critic}") for n, critic in enumerate(critics)]
+    assert [players(number, schedule) for number in (1, 2, 3)] == met
 
 
 def played(sneaky: str, critic: str, fates: list[Fate]) -> list[tuple[str, str, Fate]]:

@@ -3,7 +3,7 @@
 import contextlib
 import json
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -64,32 +64,30 @@ def scripted() -> Callable[[str, str, int], str]:
     return line
 
 
-def play_out(game: Spc, table: ScriptedTable, most: int = 60) -> Iterator[tuple[dict[str, Any], Episode]]:
+def play_out(game: Spc, table: ScriptedTable) -> list[tuple[dict[str, Any], Episode]]:
     """Every step to the end, each by a game that was restored from the state of the one before."""
-    for step in range(most):
-        if game.over():
-            return
+    played: list[tuple[dict[str, Any], Episode]] = []
+    while not game.over():
+        assert len(played) < 60
         state = json.loads(json.dumps(game.state()))
         again = Spc(game.options, group_size=game.group_size, problems_per_step=game.problems_per_step)
         again.restore(state)
-        table.open(step, again.seats(step))
-        yield state, again.play(step, table)
+        played.append((state, play(again, table, len(played))))
         game.restore(again.state())
-    raise AssertionError("the game did not end")
+    return played
+
+
+class Unwritten(ScriptedTable):
+    """A table without a file of solutions: the solver writes them."""
+
+    def everything(self, source: str) -> Sequence[Problem]:
+        return [] if source == "solutions" else super().everything(source)
 
 
 @pytest.fixture
 def table() -> Iterator[ScriptedTable]:
-    table = ScriptedTable(scripted(), problems())
-    yield table
-    table.close()
-
-
-def without_files(table: ScriptedTable) -> ScriptedTable:
-    """No file of solutions: the solver writes them."""
-    everything = table.everything
-    table.everything = lambda source: [] if source == "solutions" else everything(source)  # type: ignore[method-assign]
-    return table
+    with contextlib.closing(Unwritten(scripted(), problems())) as table:
+        yield table
 
 
 def game(**options: Any) -> Spc:
@@ -102,10 +100,14 @@ def by_phase(played: list[tuple[dict[str, Any], Episode]]) -> dict[tuple[str, in
     return {(state["phase"], state["round"]): episode for state, episode in played}
 
 
+def written(table: ScriptedTable, number: int, name: str) -> Path:
+    return table.folder / f"round-{number}" / f"{name}.jsonl"
+
+
 def test_every_fate_of_a_step(table: ScriptedTable):
-    played = list(play_out(game(rounds=1), without_files(table)))
+    played = play_out(game(rounds=1), table)
     found = by_phase(played)
-    cases = {case.problem.id: case for case in read_cases(table.folder / "round-1" / "5-critiques.jsonl")}
+    cases = {case.problem.id: case for case in read_cases(written(table, 1, "5-critiques"))}
     assert "unsolved" not in cases  # its solution is wrong
     assert "unstable" not in cases
     fates = {name: case.fate() for name, case in cases.items()}
@@ -134,10 +136,10 @@ def test_every_fate_of_a_step(table: ScriptedTable):
     assert collected["win_rate"] == 1 / 3
     # One that won, one that was caught, one that was no error.
     assert collected["sneaky_rows"] == 3
-    rows = list(Collection(table.folder / "round-1" / "sneaky.jsonl"))
+    rows = list(Collection(written(table, 1, "sneaky")))
     assert sorted(row.kind for row in rows) == ["caught", "invalid", "won"]
     assert sorted(round(row.advantage, 6) for row in rows) == [-0.666667, -0.666667, 1.333333]
-    critics = list(Collection(table.folder / "round-1" / "critic.jsonl"))
+    critics = list(Collection(written(table, 1, "critic")))
     by_step: dict[str, list[str]] = {}
     for row in critics:
         by_step.setdefault(row.id, []).append(row.kind)
@@ -148,8 +150,14 @@ def test_every_fate_of_a_step(table: ScriptedTable):
     assert {round(row.advantage, 6) for row in critics} == {1.0, -1.0}
 
 
+def seats_of(table: ScriptedTable) -> tuple[set[str], set[str]]:
+    """Who attacked in the second round, and who judged."""
+    cases = read_cases(written(table, 2, "5-critiques"))
+    return {c.attack.seat for c in cases if c.attack}, {c.critiques[0].seat for c in cases if c.critiques}
+
+
 def test_phases_actions_and_snapshots_of_the_asymmetric_schedule(table: ScriptedTable):
-    played = list(play_out(game(rounds=2), without_files(table)))
+    played = play_out(game(rounds=2), table)
     phases = list(dict.fromkeys((state["round"], state["phase"]) for state, _ in played))
     one = ["solutions", "validation", "sneaky", "sneaky validation", "critiques", "collection", "sneaky learns",
            "critic learns"]  # fmt: skip
@@ -168,13 +176,11 @@ def test_phases_actions_and_snapshots_of_the_asymmetric_schedule(table: Scripted
     ]
     kept = [action for _, episode in played for action in episode.actions if isinstance(action, Snapshot)]
     assert kept == [Snapshot(seat, f"{seat}@round-{n}") for n in (1, 2) for seat in ("sneaky", "critic")]
-    rounds = {row.round for row in Collection(table.folder / "round-2" / "critic.jsonl")}
+    rounds = {row.round for row in Collection(written(table, 2, "critic"))}
     assert rounds <= {1, 2}
-    assert {row.round for row in Collection(table.folder / "round-2" / "sneaky.jsonl")} == {2}
-    said = [case.critiques[0] for case in read_cases(table.folder / "round-2" / "5-critiques.jsonl") if case.critiques]
-    assert {one.seat for one in said} == {"critic@round-0"}  # the newest sneaky generator meets the first critic
-    attacks = [case.attack for case in read_cases(table.folder / "round-2" / "5-critiques.jsonl")]
-    assert {one.seat for one in attacks if one} == {"sneaky@round-1"}
+    assert {row.round for row in Collection(written(table, 2, "sneaky"))} == {2}
+    # The newest sneaky generator meets the first critic.
+    assert seats_of(table) == ({"sneaky@round-1"}, {"critic@round-0"})
     last = found["pairings", 3].log
     assert len(last["pairings"]) == 9
     assert len(last["win_rates"]) == 9
@@ -183,26 +189,25 @@ def test_phases_actions_and_snapshots_of_the_asymmetric_schedule(table: Scripted
 
 
 def test_the_symmetric_schedule_plays_the_newest_of_both(table: ScriptedTable):
-    played = list(play_out(game(rounds=2, schedule="symmetric", tournament=False), without_files(table)))
-    said = [case.critiques[0] for case in read_cases(table.folder / "round-2" / "5-critiques.jsonl") if case.critiques]
-    assert {one.seat for one in said} == {"critic@round-1"}
+    played = play_out(game(rounds=2, schedule="symmetric", tournament=False), table)
+    assert seats_of(table) == ({"sneaky@round-1"}, {"critic@round-1"})
     assert Restore("critic", "critic@round-1", reset_optimizer=True) in by_phase(played)["collection", 2].actions
     assert played[-1][0]["phase"] == "critic learns"
 
 
 def test_unpaired_and_without_the_solvers_reward(table: ScriptedTable):
-    list(play_out(game(rounds=1, pairing=False, solver_reward=False, tournament=False), without_files(table)))
-    sneaky = [row.kind for row in Collection(table.folder / "round-1" / "sneaky.jsonl")]
+    play_out(game(rounds=1, pairing=False, solver_reward=False, tournament=False), table)
+    sneaky = [row.kind for row in Collection(written(table, 1, "sneaky"))]
     assert sorted(sneaky) == ["caught", "won"]
-    critics = [row.kind for row in Collection(table.folder / "round-1" / "critic.jsonl")]
+    critics = [row.kind for row in Collection(written(table, 1, "critic"))]
     assert critics.count("right") == critics.count("wrong") > 0
 
 
 def test_examples_are_mixed_in_and_only_where_they_can_be_written(table: ScriptedTable):
     solved = [Problem(p.id, p.text, p.answer, extra={"solution": "1 + 3 = 4. 4 - 0 = 4."}) for p in problems()]
     table._problems = solved
-    played = by_phase(list(play_out(game(rounds=1, sft_weight=0.15, tournament=False), without_files(table))))
-    rows = list(Collection(table.folder / "round-1" / "critic.jsonl"))
+    played = by_phase(play_out(game(rounds=1, sft_weight=0.15, tournament=False), table))
+    rows = list(Collection(written(table, 1, "critic")))
     examples = [row for row in rows if row.kind == EXAMPLE]
     assert len(examples) == len(rows) / 2 > 0
     assert {row.advantage for row in examples} == {0.15}
@@ -210,15 +215,13 @@ def test_examples_are_mixed_in_and_only_where_they_can_be_written(table: Scripte
     assert sum(s.is_example for g in played["critic learns", 1].streams[0].groups for s in g.samples) > 0
     # Where nothing can be written, it is said.
     table._problems = problems()
-    log = by_phase(list(play_out(weighted := game(rounds=1, sft_weight=0.15, tournament=False), table)))[
-        "collection", 1
-    ].log
+    log = by_phase(play_out(weighted := game(rounds=1, sft_weight=0.15, tournament=False), table))["collection", 1].log
     assert log["critic_examples"] == 0
     assert "game.sft_weight asks for examples, and there are none for critic" in weighted.warnings(log)[-1]
 
 
 def test_what_taught_a_seat_comes_again(tmp_path: Path):
-    class Kept(ScriptedTable):
+    class Kept(Unwritten):
         folder = tmp_path / "collections"
 
     taught = [
@@ -228,7 +231,7 @@ def test_what_taught_a_seat_comes_again(tmp_path: Path):
     ]
     jsonl(tmp_path / "cold_start.jsonl", *taught)
     with contextlib.closing(Kept(scripted(), problems())) as table:
-        list(play_out(game(rounds=1, sft_weight=0.15, tournament=False), without_files(table)))
+        play_out(game(rounds=1, sft_weight=0.15, tournament=False), table)
     for seat in ("sneaky", "critic"):
         rows = list(Collection(tmp_path / "collections" / "round-1" / f"{seat}.jsonl"))
         again = [row.completion.text for row in rows if row.kind == EXAMPLE]
@@ -236,23 +239,19 @@ def test_what_taught_a_seat_comes_again(tmp_path: Path):
         assert len(again) == len(rows) / 2
 
 
-@pytest.mark.parametrize(("options", "phases"), [
-    ({"rounds": 0}, ["solutions", "validation", "sneaky", "sneaky validation", "pairings"]),
-    ({"rounds": 0, "tournament": False}, []),
-])  # fmt: skip
-def test_no_rounds_only_measure_what_cold_start_made(table: ScriptedTable, options: dict[str, Any], phases: list[str]):
-    played = list(play_out(game(**options), without_files(table)))
+def test_no_rounds_only_measure_what_cold_start_made(table: ScriptedTable):
+    played = play_out(game(rounds=0), table)
+    phases = ["solutions", "validation", "sneaky", "sneaky validation", "pairings"]
     assert [state["phase"] for state, _ in played] == phases
-    if phases:
-        assert list(played[-1][1].log["win_rates"]) == ["sneaky@round-0 against critic@round-0"]
-        assert played[-1][1].log["win_rates"]["sneaky@round-0 against critic@round-0"] == 1 / 3
+    assert played[-1][1].log["win_rates"] == {"sneaky@round-0 against critic@round-0": 1 / 3}
+    assert play_out(game(rounds=0, tournament=False), table) == []
 
 
 def test_several_solvers_write_and_each_goes_on_from_its_own(table: ScriptedTable):
     made = game(rounds=1, solvers=["base", "solver"], samples=2, tournament=False)
     assert made.trained_seats() == ("sneaky", "critic", "solver")
-    list(play_out(made, without_files(table)))
-    cases = read_cases(table.folder / "round-1" / "1-solutions.jsonl")
+    play_out(made, table)
+    cases = read_cases(written(table, 1, "1-solutions"))
     assert [case.solver for case in cases] == ["base"] * 14 + ["solver"] * 14
     assert len({case.id for case in cases}) == 28
 
@@ -267,13 +266,13 @@ def test_solutions_of_a_file(table: ScriptedTable):
     table.draw = lambda source, n: rows[:n]  # type: ignore[method-assign]
     episode = play(game(rounds=1), table)
     assert episode.log["steps"] == 1
-    (case,) = read_cases(table.folder / "round-1" / "1-solutions.jsonl")
+    (case,) = read_cases(written(table, 1, "1-solutions"))
     assert (case.problem.id, case.solver) == ("caught", "base")
 
 
 def test_a_seat_with_nothing_to_learn_from_stays_and_is_kept(table: ScriptedTable):
     table._problems = [problem for problem in problems() if problem.id in ("harmless", "unstable")]
-    played = list(play_out(game(rounds=1, tournament=False), without_files(table)))
+    played = play_out(game(rounds=1, tournament=False), table)
     assert [state["phase"] for state, _ in played][-1] == "collection"
     last = played[-1][1]
     assert list(last.actions)[2:] == [Snapshot("sneaky", "sneaky@round-1"), Snapshot("critic", "critic@round-1")]
@@ -284,16 +283,14 @@ def test_a_seat_with_nothing_to_learn_from_stays_and_is_kept(table: ScriptedTabl
     ]
     early = {state["phase"]: game().warnings(episode.log) for state, episode in played}
     assert (early["solutions"], early["validation"]) == ([], [])
-    assert game().warnings({"steps": 0})[0].startswith("no solution was right")
-    assert game().warnings({"steps": 4, "stable": 0})[0].startswith("the solver ends well from no step")
 
 
 def test_the_last_attack_is_on_steps_that_no_seat_was_trained_on(table: ScriptedTable):
     new = Problem("new", "Story fooled: how many others?", "4")
     drawn = iter([problems(1), [*problems(1)[:7], new]])
     table.draw = lambda source, n: next(drawn)  # type: ignore[method-assign]
-    played = by_phase(list(play_out(game(rounds=1), without_files(table))))
-    files = [table.folder / f"round-{n}" / "1-solutions.jsonl" for n in (1, 2)]
+    played = by_phase(play_out(game(rounds=1), table))
+    files = [written(table, n, "1-solutions") for n in (1, 2)]
     first, last = ({(case.problem.text, case.steps) for case in read_cases(file)} for file in files)
     assert new.text in {text for text, _ in last}
     assert not first & last
@@ -303,7 +300,7 @@ def test_the_last_attack_is_on_steps_that_no_seat_was_trained_on(table: Scripted
 
 
 def test_golden_playthrough_of_every_fate(table: ScriptedTable):
-    steps = [shown(episode) for _, episode in play_out(game(rounds=1), without_files(table))]
+    steps = [shown(episode) for _, episode in play_out(game(rounds=1), table)]
     check_golden("spc-fates", steps)
 
 
@@ -355,7 +352,7 @@ def content(folder: Path) -> dict[str, bytes]:
     return found | {f"last/{path.name}": path.read_bytes() for path in last.glob("*.safetensors")}
 
 
-def test_a_kill_in_each_step_resumes_to_the_same_weights(
+def test_a_kill_in_each_step_resumes_to_the_same_weights_and_damage_is_named(
     config: Callable[..., RunConfig], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     usable(monkeypatch)
@@ -383,6 +380,8 @@ def test_a_kill_in_each_step_resumes_to_the_same_weights(
         phase = rows[max(killed)]["game"]["phase"]
         # A phase is saved when it is over, and so is an epoch: no more than that is repeated.
         assert lost < rows[max(killed)]["game"].get("batches", 1), phase
+        if phase == "critic learns":
+            refuses_a_damaged_collection(folder)
         try:
             resume(folder)
         except RuntimeError:
@@ -392,24 +391,11 @@ def test_a_kill_in_each_step_resumes_to_the_same_weights(
     assert content(folder) == content(tmp_path / "whole")
 
 
-def test_a_damaged_collection_is_named_by_file_and_line(
-    config: Callable[..., RunConfig], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
-    usable(monkeypatch)
-    play = Spc.play
-
-    def dying(self: Spc, step: int, table: Any) -> Episode:
-        if self.state()["phase"] == "critic learns":
-            raise RuntimeError("killed")
-        return play(self, step, table)
-
-    monkeypatch.setattr(Spc, "play", dying)
-    folder = tmp_path / "run"
-    with pytest.raises(RuntimeError, match="killed"):
-        train(config(folder))
-    monkeypatch.setattr(Spc, "play", play)
+def refuses_a_damaged_collection(folder: Path) -> None:
+    """What the critic learns from is damaged, named by file and line, and as it was afterwards."""
     file = folder / "collections" / "round-1" / "critic.jsonl"
-    lines = file.read_bytes().splitlines(keepends=True)
+    whole = file.read_bytes()
+    lines = whole.splitlines(keepends=True)
     for damaged, where in (
         ([lines[0], lines[1][:40] + b"\n", *lines[2:]], "critic.jsonl, line 2: not JSON"),
         (lines[:-1], f"critic.jsonl, line {len(lines) - 1}: the file should end"),
@@ -417,5 +403,4 @@ def test_a_damaged_collection_is_named_by_file_and_line(
         file.write_bytes(b"".join(damaged))
         with pytest.raises(RunFolderError, match=where):
             resume(folder)
-    file.write_bytes(b"".join(lines))
-    assert resume(folder).metrics_rows()[-1]["over"] is True
+    file.write_bytes(whole)

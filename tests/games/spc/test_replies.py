@@ -1,5 +1,7 @@
 """What SPC's roles are asked, and how their replies are read."""
 
+from typing import Any
+
 import pytest
 
 from lite_selfplay.games.spc.replies import (
@@ -37,12 +39,6 @@ def test_prompts_hold_what_the_roles_need():
     assert "\\boxed{}" in solver_prompt("How many?")
 
 
-def test_a_rewrite_is_read():
-    assert read_rewrite(completion(SLIP), ORIGINAL) == Rewrite(
-        "She sells 16 - 3 = 12 eggs.", "arithmetic slip", "13 becomes 12."
-    )
-
-
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
@@ -67,12 +63,11 @@ def test_why_a_rewrite_cannot_be_used(text: str, reason: str):
     assert read_rewrite(completion(text), ORIGINAL).reason == reason
 
 
-def test_what_the_original_has_the_rewrite_may_have():
-    original = "The error is 2, so \\boxed{2}."
-    assert (
-        read_rewrite(completion(rewritten("invalid inference", "The error is 3, so \\boxed{3}.")), original).reason
-        == ""
-    )
+def test_what_a_rewrite_may_hold():
+    read = read_rewrite(completion(SLIP), ORIGINAL)
+    assert read == Rewrite("She sells 16 - 3 = 12 eggs.", "arithmetic slip", "13 becomes 12.")
+    rewrite = rewritten("invalid inference", "The error is 3, so \\boxed{3}.")  # what the original has
+    assert read_rewrite(completion(rewrite), "The error is 2, so \\boxed{2}.").reason == ""
 
 
 @pytest.mark.parametrize(
@@ -96,17 +91,18 @@ def test_verdicts(text: str, judgement: str | None, reason: str):
     assert read_critique(completion(text)) == Critique(judgement, reason)  # type: ignore[arg-type]
 
 
-def test_a_reasoning_that_the_template_opened_is_left_out():
-    assert read_critique(completion("<answer>Correct</answer>", prefill="<think>")).judgement is None
-    assert read_critique(completion("no</think><answer>Correct</answer>", prefill="<think>")).judgement == "correct"
-
-
-def test_replies_that_were_cut_off_or_never_asked_for():
-    assert read_rewrite(completion("<error>arith", "length"), ORIGINAL).reason == "truncated"
-    assert read_rewrite(completion(SLIP, "length"), ORIGINAL).reason == ""
-    assert read_critique(completion("So far", "length")).reason == "truncated"
-    assert read_critique(completion("", "prompt_too_long")).reason == "prompt_too_long"
-    assert read_rewrite(completion("", "prompt_too_long"), ORIGINAL).reason == "prompt_too_long"
+@pytest.mark.parametrize(
+    ("said", "rewrite", "critique"),
+    [
+        (completion("<answer>Correct</answer>", prefill="<think>"), "off_format", "off_format"),  # still reasoning
+        (completion("no</think><answer>Correct</answer>", prefill="<think>"), "off_format", ""),
+        (completion("<error>arith", "length"), "truncated", "truncated"),
+        (completion(SLIP, "length"), "", "truncated"),
+        (completion("", "prompt_too_long"), "prompt_too_long", "prompt_too_long"),
+    ],
+)
+def test_replies_that_were_opened_by_the_template_cut_off_or_never_asked_for(said: Any, rewrite: str, critique: str):
+    assert (read_rewrite(said, ORIGINAL).reason, read_critique(said).reason) == (rewrite, critique)
 
 
 def test_agreement():

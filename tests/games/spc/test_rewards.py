@@ -1,23 +1,14 @@
-"""The arithmetic of a game, and golden playthroughs from the roles' texts to the rows that are learned from."""
+"""The arithmetic of a game: what becomes of an attacked step, and what its roles earn by that."""
 
 from collections.abc import Sequence
 
 import pytest
 
 from lite_selfplay.data import Problem
-from lite_selfplay.games.spc.cases import (
-    Case,
-    Trial,
-    critic_reward,
-    judged,
-    rewritten,
-    sneaky_reward,
-    tried,
-)
+from lite_selfplay.games.spc.cases import Case, Trial, critic_reward, sneaky_reward
 from lite_selfplay.games.spc.collecting import RIGHT, SNEAKY_KINDS, WRONG
-from lite_selfplay.games.spc.replies import critic_prompt, read_critique, rewrite_reply
+from lite_selfplay.games.spc.replies import read_critique, rewrite_reply
 from lite_selfplay.games.spc.steps import split_steps
-from lite_selfplay.testing import ScriptedTable
 from tests.made import completion
 
 PROBLEM = Problem("eggs", "A duck lays 16 eggs. Ann eats 3 and sells the rest at $2 each. What does she get?", "26")
@@ -72,52 +63,30 @@ def test_a_game_that_is_not_over_has_no_fate(attacked: Case):
         attacked.fate()
 
 
-# Golden playthroughs: a solution, a scripted table, and all that follows
-
-SOUND = "She gets 13 * 2 = 26 dollars. \\boxed{26}"
-LOST = "She gets 12 * 2 = 24 dollars. \\boxed{24}"
-
-
-def play(original: Sequence[str], rewrite: str, sneaky: Sequence[str], critiques: Sequence[str]) -> Case:
-    """The first step of the solution under attack, its roles speaking from a script."""
-    table = ScriptedTable({"solver": [*original, *sneaky], "sneaky": [rewrite], "critic": list(critiques)})
-    cases = tried(table, [case(Trial(0, 1))], len(original), "original")
-    if cases[0].is_stable():
-        cases = rewritten(lambda prompts: table.ask("sneaky", prompts), cases)
-        cases = tried(table, cases, len(sneaky) or 1, "sneaky")
-        cases = judged(lambda prompts: table.ask("critic", prompts, n=len(critiques)), cases)
-    table.close()
-    return cases[0]
-
-
-# What the roles say, and what follows: the fate (the first critique decides, whatever the others say), what the sneaky
-# generator earns, its row's kind, and what each critique earns.
-GOLDEN = {
+# What was seen of a step, and what follows: the fate (the first critique decides, whatever the others say), what the
+# sneaky generator earns, its row's kind, and what each critique earns.
+FATES = {
     "sneaky wins": (
-        ([SOUND] * 4, ATTACK, [LOST] * 4, [CORRECT, INCORRECT, INCORRECT, "hm"]),
+        case(Trial(4, 4), ATTACK, Trial(0, 4), [CORRECT, INCORRECT, INCORRECT, "hm"]),
         ("fooled", 1.0, "won", [-1, 1, 1, -1]),
     ),
     "critic wins": (
-        ([SOUND, SOUND, LOST, SOUND], ATTACK, [LOST] * 4, [INCORRECT, CORRECT, CORRECT, CORRECT]),
+        case(Trial(3, 4), ATTACK, Trial(0, 4), [INCORRECT, CORRECT, CORRECT, CORRECT]),
         ("caught", -1.0, "caught", [1, -1, -1, -1]),
     ),
-    "invalid sneaky step": (
-        ([SOUND] * 4, ATTACK, [LOST, LOST, SOUND, LOST], []),
-        ("harmless", -1.0, "invalid", []),
-    ),
-    "unreadable sneaky step": (([SOUND] * 4, "Ann sells 12 eggs.", [], []), ("refused", -1.0, "invalid", [])),
-    "unstable original step": (([SOUND, LOST, LOST, SOUND], ATTACK, [], []), ("unstable", None, None, [])),
+    "invalid sneaky step": (case(Trial(4, 4), ATTACK, Trial(1, 4)), ("harmless", -1.0, "invalid", [])),
+    "unreadable sneaky step": (case(Trial(4, 4), "Ann sells 12 eggs."), ("refused", -1.0, "invalid", [])),
+    "unstable original step": (case(Trial(2, 4), ATTACK), ("unstable", None, None, [])),
     "critique without verdict": (
-        ([SOUND] * 4, ATTACK, [LOST] * 4, ["hm", INCORRECT, INCORRECT, CORRECT]),
+        case(Trial(4, 4), ATTACK, Trial(0, 4), ["hm", INCORRECT, INCORRECT, CORRECT]),
         ("undecided", None, None, [-1, 1, 1, -1]),
     ),
 }
 
 
-@pytest.mark.parametrize("name", GOLDEN)
-def test_playthrough(name: str):
-    said, expected = GOLDEN[name]
-    attacked = play(*said)
+@pytest.mark.parametrize("name", FATES)
+def test_what_becomes_of_a_step_and_what_is_earned(name: str):
+    attacked, expected = FATES[name]
     found = attacked.fate()
     critiques = [read_critique(completion) for completion in attacked.critiques]
     earned = [critic_reward(critique, correct=False) for critique in critiques]
@@ -128,6 +97,4 @@ def test_playthrough(name: str):
 
 @pytest.mark.parametrize(("text", "reward"), [(CORRECT, 1), (INCORRECT, -1), ("hm", -1)])
 def test_a_correct_step_is_accepted_or_wrongly_rejected(text: str, reward: float):
-    table = ScriptedTable({"critic": [text]})
-    ((said,),) = table.ask("critic", [critic_prompt(PROBLEM.text, "", STEPS[0])])
-    assert critic_reward(read_critique(said), correct=True) == reward
+    assert critic_reward(read_critique(completion(text)), correct=True) == reward

@@ -6,16 +6,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lite_selfplay.games import make_game
 from lite_selfplay.games.prompts import fill
 from lite_selfplay.games.sqlm.answered import proposer_reward_by_tests
-from lite_selfplay.games.sqlm.game import Sqlm, read_question, solver_reward
+from lite_selfplay.games.sqlm.game import read_question
 from lite_selfplay.games.sqlm.topics import load_topic, problem_with_tests
 from lite_selfplay.tasks import load_task
 from lite_selfplay.tasks.base import derived_rng
-from lite_selfplay.testing import ScriptedTable
 from lite_selfplay.verify.programs import read_tests, run_tests
-from tests.made import completion, plays, samples
+from tests.games.scripted import played, small
+from tests.made import completion, samples
 
 TOPIC = load_topic("code", 16)
 SUM = "Problem Description:\nPrint the sum.\n\nTest Cases:\n1 2 ||| 3\n4 5 6 ||| 15\n7 ||| 7\n0 0 ||| 0\n-1 1 ||| 0"
@@ -24,16 +23,7 @@ FIRST = "<answer>\nprint(input().split()[0])\n</answer>"
 WRONG = "<answer>\nprint('no')\n</answer>"
 
 
-def code(n: int = 4, rows: int = 1, **options: object) -> Sqlm:
-    game = make_game("sqlm", {"topic": "code", "proposer_every": 1, **options}, group_size=n, problems_per_step=rows)
-    assert isinstance(game, Sqlm)
-    return game
-
-
-def played(proposals: list[str], answers: list[str], **options: object):
-    table = ScriptedTable({"proposer": proposals, "solver": answers})
-    (episode,) = plays(code(**options), table, 1)
-    return episode, table
+CODE = small("sqlm", topic="code", proposer_every=1)
 
 
 @pytest.mark.parametrize(("share", "reward"), [(0, 0), (0.05, 1), (0.5, 1), (0.95, 1), (1, 0)])
@@ -41,30 +31,21 @@ def test_a_question_is_paid_between_nothing_and_everything(share, reward):
     assert proposer_reward_by_tests(share) == reward
 
 
-@given(st.floats(0, 1))
-def test_a_program_earns_the_share_of_its_tests(share):
-    assert solver_reward(share, True) == share
-    assert solver_reward(share, True, "format") == 1
-
-
 def test_a_step_by_hand():
-    """Tests passed, of five: all; the first number of three lines is right, where there is one or a 0; none; all."""
-    episode, _ = played([SUM], [RIGHT, FIRST, WRONG, RIGHT], n=4)
-    rewards = [sample.reward for sample in samples(episode, "solver")][:4]
-    assert rewards == [1, 0.4, 0, 1]  # FIRST is right on "7" and on "0 0"
-    proposer = samples(episode, "proposer")[0]
-    assert (proposer.reward, proposer.masked) == (1, False)
-    assert proposer.info["share"] == pytest.approx(0.6)
-    assert [s.verdict.reason for s in samples(episode, "solver")][:4] == ["", "wrong_answer", "wrong_answer", ""]
-
-
-@pytest.mark.parametrize(
-    ("answers", "fate"), [([RIGHT], "all_pass"), ([WRONG], "none_pass"), (["nothing"], "none_pass")]
-)
-def test_all_and_nothing_pay_nothing(answers, fate):
-    episode, _ = played([SUM], answers)
-    assert {sample.reward for sample in samples(episode, "proposer")} == {0}
-    assert {sample.verdict.reason for sample in samples(episode, "proposer")} == {fate}
+    """Tests passed, of five: all; the first number of three lines is right, where there is one or a 0; none; all. The
+    other questions: every answer passes all of them, or none does, or there is no program."""
+    said = [RIGHT, FIRST, WRONG, RIGHT, *[RIGHT] * 4, *[WRONG] * 4, *["nothing"] * 4]
+    ((episode,), table) = played(CODE, {"proposer": [SUM], "solver": said})
+    solvers, proposers = samples(episode, "solver"), samples(episode, "proposer")
+    assert [sample.reward for sample in solvers] == [1, 0.4, 0, 1, *[1] * 4, *[0] * 8]  # FIRST: right on "7", "0 0"
+    assert [s.verdict.reason for s in solvers][:4] == ["", "wrong_answer", "wrong_answer", ""]
+    assert [(sample.reward, sample.masked) for sample in proposers] == [(1, False), *[(0, False)] * 3]
+    assert [sample.verdict.reason for sample in proposers] == ["", "all_pass", "none_pass", "none_pass"]
+    assert proposers[0].info["share"] == pytest.approx(0.6)
+    prompt = table.asked[1][1][0]  # the problem, and no test
+    assert prompt.startswith("Print the sum.")
+    assert "|||" not in prompt
+    assert "no files, no network, no threads" in prompt
 
 
 @pytest.mark.parametrize(
@@ -79,21 +60,12 @@ def test_all_and_nothing_pay_nothing(answers, fate):
         ("Print it.\n1 ||| 1", "eos", "", 0, "off_format"),
         ("Test Cases:\n1 ||| 1", "eos", "", 1, "empty"),
         (SUM, "length", "Print the sum.", 5, "truncated"),
-        ("", "eos", "", 0, "empty"),
     ],
 )
 def test_what_a_reply_proposes(text, stop, question, tests, reason):
     found = read_question(TOPIC, completion(text, stop))
     assert (found.reason, found.question) == (reason, question)
     assert len(json.loads(found.answer or "[]")) == tests
-
-
-def test_the_solver_sees_the_problem_and_no_test():
-    _, table = played([SUM], [RIGHT])
-    prompt = table.asked[1][1][0]
-    assert prompt.startswith("Print the sum.")
-    assert "|||" not in prompt
-    assert "no files, no network, no threads" in prompt
 
 
 @given(st.text(max_size=200))
@@ -106,10 +78,9 @@ def test_any_reply_is_read(text):
 
 
 def test_a_proposer_is_taught_what_can_be_read():
-    game = code()
     for problem in load_task("code-arithmetic", seed=3).problems[:20]:
-        example = game.cold_start("proposer", problem, derived_rng(0), thinks=False)
-        taught = game.cold_start("solver", problem, derived_rng(0), thinks=False)
+        example = CODE.cold_start("proposer", problem, derived_rng(0), thinks=False)
+        taught = CODE.cold_start("solver", problem, derived_rng(0), thinks=False)
         assert taught is not None
         assert "<answer>\nnumbers = [int(word)" in taught.completion
         if example is None:  # a test of it prints nothing
@@ -121,4 +92,4 @@ def test_a_proposer_is_taught_what_can_be_read():
         assert "stdin" not in question
         assert run_tests(problem.extra["solution"], read_tests(tests)).score == 1
     sums = load_task("arithmetic").problems[0]
-    assert game.cold_start("proposer", sums, derived_rng(0), thinks=False) is None
+    assert CODE.cold_start("proposer", sums, derived_rng(0), thinks=False) is None

@@ -5,25 +5,26 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lite_selfplay.data import Problem
-from lite_selfplay.errors import ConfigError, GameError
-from lite_selfplay.games import make_game
+from lite_selfplay.data import Episode, Problem
+from lite_selfplay.errors import ConfigError
 from lite_selfplay.games.sqlm.answered import proposer_reward, solver_reward
-from lite_selfplay.games.sqlm.game import Sqlm, read_question
+from lite_selfplay.games.sqlm.game import read_question
 from lite_selfplay.games.sqlm.topics import load_topic, numbered_lines
-from lite_selfplay.tasks.base import derived_rng
 from lite_selfplay.testing import ScriptedTable
-from tests.made import Unread, completion, play, samples, stream
+from tests.games.scripted import played, small
+from tests.made import Unread, completion, samples, stream
 
 
 def answer(value: object) -> str:
     return f"<answer>{value}</answer>"
 
 
-def sqlm(n: int = 4, rows: int = 1, **options: Any) -> Sqlm:
-    game = make_game("sqlm", options, group_size=n, problems_per_step=rows)
-    assert isinstance(game, Sqlm)
-    return game
+def step(proposals: list[str], answers: list[Any], *sizes: int, kind: type = ScriptedTable, **options: Any) -> Episode:
+    """A step in which both move; of an answer the tagged value is said, and `no idea` for None."""
+    texts = ["no idea" if value is None else answer(value) for value in answers]
+    game = small("sqlm", *sizes, **{"proposer_every": 1, **options})
+    ((episode,), _) = played(game, {"proposer": proposals, "solver": texts}, kind=kind)
+    return episode
 
 
 # Rewards
@@ -47,15 +48,11 @@ def test_a_question_is_paid_where_some_agree_and_not_all(n: int):
 ANSWERS = {
     "all equal": ([3, 3, 3, 3], "3", [1, 1, 1, 1], 0, "all_agree"),
     "three of four": ([3, "x = 3", 4, "3.0"], "3", [1, 1, 0, 1], 1, ""),
-    "a half in two spellings": (["1/2", "0.5", 2, 3], "0.5", [1, 1, 0, 0], 1, ""),
     "a tie of two and two": ([3, 4, 3, 4], None, [0, 0, 0, 0], 1, ""),
     "all different": ([1, 2, 3, 4], None, [0, 0, 0, 0], 0, "none_agree"),
     "one read of four": ([5, None, None, None], None, [0, 0, 0, 0], 0, "none_agree"),
-    "two read of four": ([5, 5, None, None], None, [0, 0, 0, 0], 0, "none_agree"),
     "two alike and one read of four": ([5, 5, None, 6], "5", [1, 1, 0, 0], 1, ""),
     "none read": ([None] * 4, None, [0, 0, 0, 0], 0, "none_agree"),
-    "words are no numbers": (["the result"] * 3 + [7], None, [0, 0, 0, 0], 0, "none_agree"),
-    "all say that they do not know": (["I do not know"] * 4, None, [0, 0, 0, 0], 0, "none_agree"),
     "most say so": (["unknown", 7, "cannot be determined", "N/A"], None, [0, 0, 0, 0], 0, "none_agree"),
 }
 
@@ -63,16 +60,13 @@ ANSWERS = {
 @pytest.mark.parametrize("case", ANSWERS)
 def test_the_majority_labels_a_question(case: str):
     said, label, rewards, earned, reason = ANSWERS[case]
-    texts = ["no idea" if value is None else answer(value) for value in said]
-    table = ScriptedTable({"proposer": ["What is 1 + 2?"], "solver": texts * 4})
-    episode = play(sqlm(proposer_every=1), table)
+    episode = step(["What is 1 + 2?"], said)
     solvers = samples(episode, "solver")[:4]
     assert [sample.reward for sample in solvers] == rewards
     assert {sample.info["label"] for sample in solvers} == {label}
     assert stream(episode, "solver").groups[0].problem == Problem("q-0-0", "What is 1 + 2?", label)
     proposal = samples(episode, "proposer")[0]
     assert (proposal.reward, proposal.verdict and proposal.verdict.reason) == (earned, reason)
-    table.close()
 
 
 def test_who_does_not_know_is_no_majority_where_words_are_answers(tmp_path: Path):
@@ -83,22 +77,8 @@ def test_who_does_not_know_is_no_majority_where_words_are_answers(tmp_path: Path
         (["unknown", "red", "N/A", "red"], None),
         (["red"] * 3 + [None], "red"),
     ):
-        texts = ["no idea" if value is None else answer(value) for value in said]
-        table = ScriptedTable({"proposer": ["Which colour?"], "solver": texts})
-        episode = play(sqlm(topic=str(topic), proposer_every=1), table)
+        episode = step(["Which colour?"], said, topic=str(topic))
         assert {sample.info["label"] for sample in samples(episode, "solver")[:4]} == {label}
-        table.close()
-
-
-# Which question is whose
-
-
-def test_seats():
-    assert sqlm().trained_seats() == ("shared",)
-    assert set(sqlm().seats(3).values()) == {"shared"}
-    assert sqlm(seats="two").trained_seats() == ("proposer", "solver")
-    assert sqlm().evaluation().seats == ("shared",)
-    assert sqlm(seats="two").evaluation().seats == ("solver",)
 
 
 # Replies that are no question
@@ -111,9 +91,6 @@ def test_seats():
         ("arithmetic", "What is 2 + 5?", "eos", "What is 2 + 5?", ""),
         ("arithmetic", "<think>a</think> 2 + 5\n", "eos", "2 + 5", ""),
         ("arithmetic", "What is 2 +", "length", "What is 2 +", "truncated"),
-        ("arithmetic", "  ", "eos", "", "empty"),
-        ("arithmetic", "<think>never", "eos", "", "off_format"),
-        ("arithmetic", "", "prompt_too_long", "", "prompt_too_long"),
         # It follows the last mark.
         ("algebra", "1. a 2. b\nSelected Question: 2x = 4, x?", "eos", "2x = 4, x?", ""),
         ("algebra", "Selected Question: a\n**Selected Question:** b", "eos", "b", ""),
@@ -131,8 +108,7 @@ def test_where_the_question_stands_and_what_is_none(topic: str, text: str, stop:
 
 def test_a_reply_without_its_mark_is_masked_and_never_asked():
     said = ["What is x?", "Selected Question:", "Selected Question: 1 + 1?", "Selected Question: 2 + 2?"]
-    table = ScriptedTable({"proposer": said, "solver": [answer(2), answer(2), answer(3), answer(4)]})
-    episode = play(sqlm(topic="algebra", proposer_every=1), table)
+    episode = step(said, [2, 2, 3, 4], topic="algebra")
     proposals = samples(episode, "proposer")
     assert [sample.masked for sample in proposals] == [True, False, False, False]
     assert [sample.reward for sample in proposals] == [0, 0, 1, 1]
@@ -141,43 +117,29 @@ def test_a_reply_without_its_mark_is_masked_and_never_asked():
 
 
 def test_a_question_too_long_to_be_asked_earns_nothing_and_trains_nobody():
-    table = Unread({"proposer": ["a long one", "1 + 1?"], "solver": [answer(2), answer(2), answer(3)]})
-    episode = play(sqlm(n=3, proposer_every=1), table)
+    episode = step(["a long one", "1 + 1?"], [2, 2, 3], 3, kind=Unread)
     proposals = samples(episode, "proposer")
     assert [(sample.reward, sample.masked) for sample in proposals] == [(0, False), (1, False), (0, False)]
     assert len(stream(episode, "solver").groups) == 1
     assert episode.log["refused"] == {"too_long": 2}
 
 
-def test_a_step_without_a_question_moves_nothing_and_ten_of_them_stop_the_run():
-    game, table = sqlm(proposer_every=1, max_empty_steps=3), ScriptedTable({"proposer": ["<think>hm"], "solver": [""]})
-    for step in range(2):
-        episode = play(game, table, step)
-        assert [stream.role for stream in episode.streams] == ["proposer"]
-        assert all(sample.masked for sample in samples(episode, "proposer"))
-        assert episode.log["empty_steps"] == step + 1
-    with pytest.raises(GameError, match=r"3 steps in a row brought no question.*'<think>hm'"):
-        play(game, table, 2)
+def test_a_step_without_a_question_moves_nothing():
+    episode = step(["<think>hm"], [""])
+    assert [stream.role for stream in episode.streams] == ["proposer"]
+    assert all(sample.masked for sample in samples(episode, "proposer"))
 
 
 # The log
 
 
 def test_the_log_says_how_right_the_labels_are():
-    said = [answer(3), answer(3), answer(4), answer(5)] + [answer(9)] * 3 + ["none"]
-    table = ScriptedTable({"proposer": ["What is 1 + 2?", "What is 2 + 2?", "Ann has 3 hens.", ""], "solver": said})
-    log = play(sqlm(), table).log
+    log = step(["What is 1 + 2?", "What is 2 + 2?", "Ann has 3 hens.", ""], [3, 3, 4, 5, 9, 9, 9, None]).log
     assert log["labels_checked"] == 2  # the hens' truth is not computed
     assert log["label_accuracy"] == 0.5
     assert log["vote_share"] == pytest.approx((0.5 + 0.75 + 0.5) / 3)
     assert (log["proposals"], log["usable"], log["refused"]) == (4, 3, {"empty": 1})
     assert log["unread_answers"] == pytest.approx(1 / 12)
-
-
-def test_wrong_labels_are_warned_of_unless_nothing_is_trained_towards_them():
-    log = {"questions": 0, "labels_checked": 8, "label_accuracy": 0.25}
-    assert "75% of the labels" in " ".join(sqlm().warnings(log))
-    assert sqlm(reward="format").warnings(log) == []
 
 
 # Questions written beforehand
@@ -198,12 +160,11 @@ def test_numbered_lines(text: str, cut: bool, found: list[str]):
 
 
 def test_questions_are_written_once_and_drawn_in_a_circle():
-    game = sqlm(n=2, rows=2, questions="pregenerated", calls=3, questions_per_call=2)
+    game = small("sqlm", 2, 2, questions="pregenerated", calls=3, questions_per_call=2)
     lists = ["1. What is 1 + 1?\n2. What is 1 + 2?\n3. one too many", "no list", "1. What is 1 + 3?"]
-    table = ScriptedTable({"proposer": lists, "solver": [answer(2)]})
+    episodes, table = played(game, {"proposer": lists, "solver": [answer(2)]}, steps=3)
     drawn = []
-    for step in range(3):
-        episode = play(game, table, step)
+    for episode in episodes:
         drawn += [group.problem.text for group in stream(episode, "solver").groups if group.problem]
         assert [stream.role for stream in episode.streams] == ["solver"]
         assert episode.log["written"] == 3
@@ -212,14 +173,6 @@ def test_questions_are_written_once_and_drawn_in_a_circle():
     assert drawn[:3] == drawn[3:]
     assert [(role, n) for role, _, n in table.asked] == [("proposer", 1)] + [("solver", 2)] * 3
     assert len(game.state()["questions"]) == 3
-
-
-def test_lists_without_a_question_are_asked_for_again_until_the_run_stops():
-    game = sqlm(questions="pregenerated", calls=2, max_empty_steps=2)
-    table = ScriptedTable({"proposer": ["no list"], "solver": [""]})
-    assert play(game, table, 0).streams == []
-    with pytest.raises(GameError, match="2 off_format"):
-        play(game, table, 1)
 
 
 # The contract
@@ -231,17 +184,14 @@ ODD = st.sampled_from(["3", "3.0", "1/2", "", " ", "no idea", "\\boxed{}", "-0"]
 @settings(deadline=None, max_examples=40)
 @given(st.lists(st.text(max_size=30), min_size=1, max_size=6), st.lists(ODD, min_size=1, max_size=6))
 def test_any_replies_are_data(questions: list[str], answers: list[str]):
-    game = sqlm(n=3, rows=2, proposer_every=1)
-    table = ScriptedTable({"proposer": questions, "solver": [answer(text) for text in answers]})
-    episode = play(game, table)
+    episode = step(questions, answers, 3, 2)
     assert all(sample.reward in (0, 1) for stream in episode.streams for g in stream.groups for sample in g.samples)
     asked = len(stream(episode, "solver").groups) if len(episode.streams) == 2 else 0
     assert episode.log["usable"] == asked
     assert asked + sum(episode.log["refused"].values()) == 6
-    table.close()
 
 
-# Topics and cold start
+# Topics
 
 
 def test_topics_from_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -249,44 +199,12 @@ def test_topics_from_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     (tmp_path / "marked.txt").write_text("Think of two, then write: Selected Question: ...")
     (tmp_path / "empty.txt").write_text(" \n")
     monkeypatch.chdir(tmp_path)
-    game = make_game("sqlm", {"topic": "clocks.txt"})
+    game = small("sqlm", topic="clocks.txt")
     assert game.options.topic == str(tmp_path / "clocks.txt")
-    assert isinstance(game, Sqlm)
     assert game.topic.prompt == "Ask something about clocks."
     assert not game.topic.marked
     assert load_topic("marked.txt", 16).marked
-    for bad, message in (("empty.txt", "is empty"), ("none.txt", "text file that exists")):
-        with pytest.raises(ConfigError, match=message):
-            make_game("sqlm", {"topic": bad})
     (tmp_path / "latin.txt").write_bytes(b"\xff\xfe\xff")
-    with pytest.raises(ConfigError, match="UTF-8"):
-        make_game("sqlm", {"topic": "latin.txt"})
-
-
-def test_a_cold_start_teaches_both_roles():
-    problem = Problem("p", "What is 2 + 3?", "5", extra={"solution": "2 + 3 = 5."})
-    rng = derived_rng("x")
-    game = sqlm()
-    proposer = game.cold_start("proposer", problem, rng, thinks=False)
-    solver = game.cold_start("solver", problem, rng, thinks=False)
-    assert proposer is not None
-    assert solver is not None
-    assert (proposer.prompt, proposer.completion) == (game.topic.prompt, "What is 2 + 3?")
-    assert solver.completion == "2 + 3 = 5. <answer>5</answer>"
-    for name in ("arithmetic", "algebra"):
-        topic = load_topic(name, 16)
-        for thinks in (False, True):
-            written = sqlm(topic=name).cold_start("proposer", problem, rng, thinks=thinks)
-            assert written is not None
-            assert read_question(topic, completion(written.completion)).question == "What is 2 + 3?"
-
-
-def test_what_a_dry_run_says():
-    assert sqlm(rows=2).describe(20) == [
-        "topic arithmetic: each step asks 2 times for 4 questions, 4 answers to each, rewarded by majority",
-        "the solver moves at every step, the proposer at 4 of 20",
-    ]
-    assert "no question splits them" in sqlm(n=2).describe(20)[1]
-    assert "up to 6,400 questions in 400 completions" in sqlm(questions="pregenerated").describe(5)[0]
-    assert sqlm(rows=2).rollouts_per_step() == 8 + 32
-    assert sqlm(rows=2, questions="pregenerated").rollouts_per_step() == 8
+    for bad, message in (("empty", "is empty"), ("none", "text file that exists"), ("latin", "UTF-8")):
+        with pytest.raises(ConfigError, match=message):
+            small("sqlm", topic=f"{bad}.txt")
