@@ -126,6 +126,18 @@ def call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capture
     return call
 
 
+@pytest.fixture(scope="session")
+def agon_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two steps of Agon on the random model, measured before and after, and saved at each: to be read, or copied."""
+    from lite_selfplay import RunConfig, train
+
+    sizes = {"steps": 2, "group_size": 2, "problems_per_step": 2, "max_completion_tokens": 8, "save_every": 1}
+    measured = {"tasks": "letters", "limit": 2}
+    folder = tmp_path_factory.mktemp("runs") / "agon"
+    asked: dict[str, Any] = {"game": "agon", "model": "tiny", "tasks": "letters", "precision": "fp32", "eval": measured}
+    return train(RunConfig(**asked, **sizes, run_dir=folder)).path
+
+
 @pytest.fixture
 def reading_game() -> Iterator[type]:
     """A small game, known as `reader`, whose proposer reads passages and whose solver is measured as it plays."""

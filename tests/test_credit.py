@@ -20,25 +20,19 @@ def group(*rewards: float, masked: Sequence[int] = ()) -> Group:
     return Group([Sample(COMPLETION, reward, masked=i in masked) for i, reward in enumerate(rewards)])
 
 
-def test_group_divides_by_the_sample_deviation():
-    # Mean 1/4; squared deviations 9/16 + 3 * 1/16 = 3/4; over n - 1 = 3 that is 1/4, so the deviation is 1/2.
-    assert advantages([1, 0, 0, 0], "group") == pytest.approx([0.75 / 0.5001, *[-0.25 / 0.5001] * 3])
-
-
-def test_group_is_the_default():
-    assert advantages([2, 0]) == advantages([2, 0], "group")
-
-
-def test_group_mean_subtracts_only():
-    assert advantages([1, 0, 0, 0], "group_mean") == [0.75, -0.25, -0.25, -0.25]
-
-
-def test_reinforce_is_the_reward_itself():
-    assert advantages([2, -1, 0.5], "reinforce") == [2.0, -1.0, 0.5]
-
-
-def test_batch_subtracts_the_mean_of_all_given_rewards():
-    assert advantages([3, 1, 2, 6], "batch") == [0.0, -2.0, -1.0, 3.0]
+@pytest.mark.parametrize(
+    ("kind", "rewards", "expected"),
+    [
+        # Mean 1/4; squared deviations 9/16 + 3 * 1/16 = 3/4; over n - 1 = 3 that is 1/4, so the deviation is 1/2.
+        ("group", [1, 0, 0, 0], [0.75 / 0.5001, *[-0.25 / 0.5001] * 3]),
+        ("group_mean", [1, 0, 0, 0], [0.75, -0.25, -0.25, -0.25]),
+        ("reinforce", [2, -1, 0.5], [2.0, -1.0, 0.5]),
+        ("batch", [3, 1, 2, 6], [0.0, -2.0, -1.0, 3.0]),
+    ],
+)
+def test_advantages_by_hand(kind, rewards, expected):
+    assert advantages(rewards, kind) == pytest.approx(expected, rel=1e-12)
+    assert advantages(rewards) == advantages(rewards, "group")
 
 
 @pytest.mark.parametrize("kind", ["group", "group_mean", "batch"])
@@ -90,56 +84,40 @@ def test_group_advantages_have_a_deviation_just_under_one(rewards):
     assert spread == pytest.approx(std / (std + 1e-4))
 
 
-def test_a_masked_sample_leaves_the_mean_and_the_loss():
-    # Without the masked 9 the mean is 1/2 and the variance (1/4 + 1/4) / 1 = 1/2.
-    value = 0.5 / (math.sqrt(0.5) + 1e-4)
-    (row,) = stream_advantages(Stream("r", [group(1, 9, 0, masked=[1])]))
-    assert row == [pytest.approx(value), None, pytest.approx(-value)]
+VALUE = 0.5 / (math.sqrt(0.5) + 1e-4)
+SOME_VARY = [group(1, 1), group(2, 0), group(1, 1, 0, masked=[2])]
+DROPPED = {"drop_zero_variance": True}
 
 
-def test_each_group_has_its_own_mean():
-    stream = Stream("r", [group(1, 0), group(10, 4)], credit="group_mean")
-    assert stream_advantages(stream) == [[0.5, -0.5], [3.0, -3.0]]
+def given(*samples: tuple[float, float | None, bool]) -> Group:
+    """A group of rewards, advantages that the game gives itself, and whether each is masked."""
+    return Group([Sample(COMPLETION, reward, advantage=own, masked=masked) for reward, own, masked in samples])
 
 
-def test_batch_credit_has_one_mean_for_all_groups():
-    # Unmasked: 3, 1, 2, 6, of mean 3.
-    stream = Stream("r", [group(3, 1), group(2, 100, 6, masked=[1])], credit="batch")
-    assert stream_advantages(stream) == [[0.0, -2.0], [-1.0, None, 3.0]]
-
-
-def test_batch_credit_drops_no_group():
-    # Neither group varies in itself, and yet they differ: mean 2.
-    stream = Stream("r", [group(1, 1), group(3, 3)], credit="batch", drop_zero_variance=True)
-    assert stream_advantages(stream) == [[-1.0, -1.0], [1.0, 1.0]]
-
-
-def test_reinforce_drops_no_group():
-    stream = Stream("r", [group(2, 2)], credit="reinforce", drop_zero_variance=True)
-    assert stream_advantages(stream) == [[2.0, 2.0]]
-
-
-def test_groups_without_variance_are_dropped_where_asked():
-    groups = [group(1, 1), group(2, 0), group(1, 1, 0, masked=[2])]
-    kept = stream_advantages(Stream("r", groups, credit="group_mean"))
-    assert kept == [[0.0, 0.0], [1.0, -1.0], [0.0, 0.0, None]]
-    dropped = stream_advantages(Stream("r", groups, credit="group_mean", drop_zero_variance=True))
-    assert dropped == [[None, None], [1.0, -1.0], [None, None, None]]
-
-
-def test_a_given_advantage_is_kept():
-    given = Group([Sample(COMPLETION, 1.0), Sample(COMPLETION, 0.0, advantage=7.5)])
-    assert stream_advantages(Stream("r", [given], credit="group_mean")) == [[0.5, 7.5]]
-
-
-def test_a_group_with_given_advantages_is_not_dropped():
-    given = Group([Sample(COMPLETION, 1.0, advantage=2.0), Sample(COMPLETION, 1.0, advantage=2.0)])
-    assert stream_advantages(Stream("r", [given], drop_zero_variance=True)) == [[2.0, 2.0]]
-
-
-def test_a_masked_sample_stays_out_even_with_an_advantage():
-    given = Group([Sample(COMPLETION, 1.0, advantage=2.0, masked=True), Sample(COMPLETION, 1.0)])
-    assert stream_advantages(Stream("r", [given])) == [[None, 0.0]]
+@pytest.mark.parametrize(
+    ("groups", "options", "expected"),
+    [
+        # Without the masked 9 the mean is 1/2 and the variance (1/4 + 1/4) / 1 = 1/2.
+        pytest.param([group(1, 9, 0, masked=[1])], {}, [[VALUE, None, -VALUE]], id="masked"),
+        ([group(1, 0), group(10, 4)], {"credit": "group_mean"}, [[0.5, -0.5], [3.0, -3.0]]),
+        # Unmasked: 3, 1, 2, 6, of mean 3.
+        ([group(3, 1), group(2, 100, 6, masked=[1])], {"credit": "batch"}, [[0.0, -2.0], [-1.0, None, 3.0]]),
+        # Neither group varies in itself, and yet they differ: mean 2.
+        ([group(1, 1), group(3, 3)], {"credit": "batch", **DROPPED}, [[-1.0, -1.0], [1.0, 1.0]]),
+        ([group(2, 2)], {"credit": "reinforce", **DROPPED}, [[2.0, 2.0]]),
+        (SOME_VARY, {"credit": "group_mean"}, [[0.0, 0.0], [1.0, -1.0], [0.0, 0.0, None]]),
+        (SOME_VARY, {"credit": "group_mean", **DROPPED}, [[None, None], [1.0, -1.0], [None, None, None]]),
+        ([given((1, None, False), (0, 7.5, False))], {"credit": "group_mean"}, [[0.5, 7.5]]),
+        pytest.param([given((1, 2.0, False), (1, 2.0, False))], DROPPED, [[2.0, 2.0]], id="given are not dropped"),
+        pytest.param([given((1, 2.0, True), (1, None, False))], {}, [[None, 0.0]], id="masked, though given"),
+        pytest.param(
+            [group(1, math.nan, 0, masked=[1])], {"credit": "group_mean"}, [[0.5, None, -0.5]], id="masked, not finite"
+        ),
+    ],
+)
+def test_advantages_of_streams_by_hand(groups, options, expected):
+    near = [[value if value is None else pytest.approx(value, rel=1e-12) for value in row] for row in expected]
+    assert stream_advantages(Stream("r", groups, **options)) == near
 
 
 @pytest.mark.parametrize(
@@ -163,10 +141,6 @@ def test_variance_is_that_of_the_unmasked(samples, varies):
 def test_a_stream_with_a_reward_that_is_not_finite_is_refused():
     with pytest.raises(ValueError, match="finite"):
         stream_advantages(Stream("r", [group(1, math.nan)]))
-    # Masked samples are out of it, whatever they hold.
-    assert stream_advantages(Stream("r", [group(1, math.nan, 0, masked=[1])], credit="group_mean")) == [
-        [0.5, None, -0.5]
-    ]
 
 
 @pytest.mark.parametrize("credit", ["group", "group_mean", "reinforce", "batch"])

@@ -14,6 +14,7 @@ import pytest
 import lite_selfplay
 from lite_selfplay.config import keys_of
 from lite_selfplay.extras.view.server import page_file
+from tests.test_layers import ROWS
 
 ROOT = Path(lite_selfplay.__file__).parents[1]
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("benchmarks/*.md")])
@@ -44,41 +45,39 @@ def test_every_relative_link_leads_somewhere(page: str):
             assert fragment in anchors(place.read_text(encoding="utf-8")), f"{page}: {target}"
 
 
-@pytest.mark.parametrize("page", [page for page in TEXTS if page.startswith("docs/")])
-def test_a_page_is_linked_from_somewhere(page: str):
-    others = [(ROOT / other).parent / link for other in TEXTS if other != page for link in links(other)]
-    assert (ROOT / page).resolve() in {place.resolve() for place in others}
-
-
-def links(page: str) -> list[str]:
+def linked_from(page: str) -> set[Path]:
     """The files a page links to; every page of a folder where it links to the folder."""
-    found = [target.partition("#")[0] for target in re.findall(r"\]\(([^)\s]+)\)", without_code(TEXTS[page]))]
-    inside = [
-        f"{target}/{file.name}"
-        for target in found
-        if target and (folder := (ROOT / page).parent / target).is_dir()
-        for file in folder.glob("*.md")
+    targets = [target.partition("#")[0] for target in re.findall(r"\]\(([^)\s]+)\)", without_code(TEXTS[page]))]
+    places = [(ROOT / page).parent / target for target in targets if target]
+    return {file.resolve() for place in places for file in (place.glob("*.md") if place.is_dir() else [place])}
+
+
+def test_every_page_is_linked_from_another():
+    linked = {page: linked_from(page) for page in TEXTS}
+    pages = [page for page in TEXTS if page.startswith("docs/")]
+    alone = [
+        page for page in pages if not any((ROOT / page).resolve() in linked[other] for other in TEXTS if other != page)
     ]
-    return found + inside
+    assert alone == []
 
 
 # Files that a page tells its readers to write themselves.
 THEIRS = {"my_game.py", "my_task.py", "FILE.py"}
 
 
+FOLDERS = ("lite_selfplay", "cli", "tests", "benchmarks", "examples", "docs")
+FILES = [path.relative_to(ROOT).as_posix() for folder in FOLDERS for path in (ROOT / folder).rglob("*.py")]
+
+
 @pytest.mark.parametrize("page", TEXTS)
 def test_a_source_file_in_a_page_exists(page: str):
-    folders = ("lite_selfplay", "cli", "tests", "benchmarks", "examples", "docs")
-    files = [path.relative_to(ROOT).as_posix() for folder in folders for path in (ROOT / folder).rglob("*.py")]
     for name in set(re.findall(r"`([\w/]+\.py)\b", without_code(TEXTS[page]))) - THEIRS:
-        assert any(f"/{file}".endswith(f"/{name}") for file in files), f"{page}: {name}"
+        assert any(f"/{file}".endswith(f"/{name}") for file in FILES), f"{page}: {name}"
 
 
 def test_the_agents_page_names_the_rooms_in_the_order_of_the_architecture():
-    table = TEXTS["docs/architecture.md"].partition("| room |")[2].partition("\n\n")[0].splitlines()[2:]
-    rooms = [re.findall(r"`(\w+)`", row.split("|")[1]) for row in table]
     order = TEXTS["AGENTS.md"].partition("## Rooms and their order\n\n")[2].partition(".")[0]
-    assert [re.findall(r"\w+", part) for part in order.split("<")] == rooms
+    assert [re.findall(r"\w+", part) for part in order.split("<")] == ROWS
 
 
 # The API reference and the site

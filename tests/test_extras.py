@@ -13,6 +13,7 @@ import pytest
 import lite_selfplay
 from lite_selfplay import scan
 from lite_selfplay.tasks import task_names
+from tests.conftest import Ended
 
 ROOT = Path(lite_selfplay.__file__).parents[1]
 TINY = "--model tiny --precision fp32 --no-cold-start"
@@ -35,7 +36,24 @@ WITHOUT_IT = {
 }
 """What each extra is for: commands that are refused without it."""
 
-Cli = Callable[[str], subprocess.CompletedProcess[str]]
+# Commands in one process, which imports everything once: how each ended, and what it wrote.
+PROGRAM = """
+import contextlib, io, json, sys
+from lite_selfplay_cli.app import main
+ended = []
+for command in json.loads(sys.argv[1]):
+    sys.argv, code, out, err = ["lite-selfplay", *command.split()], 0, io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        try:
+            main()
+        except SystemExit as end:
+            code = end.code or 0
+    ended.append((code, out.getvalue(), err.getvalue()))
+json.dump(ended, sys.__stdout__)
+"""
+
+
+Cli = Callable[..., list[Ended]]
 
 
 @pytest.fixture(scope="module")
@@ -66,26 +84,20 @@ def without(place: Path) -> Iterator[Callable[[str], None]]:
 def cli(place: Path) -> Cli:
     environment = {**os.environ, "PYTHONPATH": str(place), "OMP_NUM_THREADS": "1"}
 
-    def run(arguments: str) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-m", "lite_selfplay_cli", *arguments.split()]
-        return subprocess.run(
-            command, cwd=place, env=environment, capture_output=True, text=True, timeout=120, check=False
-        )
+    def run(*commands: str) -> list[Ended]:
+        program = [sys.executable, "-c", PROGRAM, json.dumps(commands)]
+        said = subprocess.run(
+            program, cwd=place, env=environment, stdout=subprocess.PIPE, timeout=240, check=True
+        ).stdout
+        return [Ended(*ended) for ended in json.loads(said)]
 
     return run
 
 
-def succeeds(cli: Cli, arguments: str) -> str:
-    done = cli(arguments)
-    assert done.returncode == 0, f"{arguments}: {done.stdout}{done.stderr}"
-    return done.stdout
-
-
 @pytest.fixture(scope="module")
-def run(place: Path, cli: Cli) -> Path:
+def run(place: Path, agon_run: Path) -> Path:
     """A run that was trained with every extra there."""
-    succeeds(cli, f"train grpo {TINY} --tasks letters --steps 1 --group-size 2 --run-dir run")
-    return place / "run"
+    return Path(shutil.copytree(agon_run, place / "run"))
 
 
 def test_the_list_is_that_of_the_folder() -> None:
@@ -97,14 +109,13 @@ def test_without_one_the_others_are_there_and_it_is_refused(
     name: str, run: Path, cli: Cli, without: Callable[[str], None]
 ) -> None:
     without(name)
-    listed = json.loads(succeeds(cli, "list tasks --json"))
-    assert {task["name"] for task in listed} == {*task_names()} - {*scan.SHIPPED[name]}
-    for command in WITHOUT_IT[name]:
-        done = cli(command)
-        sentence = done.stderr.strip().splitlines()[-1]
-        assert (done.returncode, done.stderr.count("error: ")) == (2, 1), done.stdout + done.stderr
+    listed, *refused = cli("list tasks --json", *WITHOUT_IT[name])
+    assert {task["name"] for task in json.loads(listed.out)} == {*task_names()} - {*scan.SHIPPED[name]}
+    for ended in refused:
+        sentence = ended.err.strip().splitlines()[-1]
+        assert (ended.code, ended.err.count("error: ")) == (2, 1), ended
         assert sentence.endswith(f" needs lite_selfplay/extras/{name}, which this installation is without")
-        assert "Traceback" not in done.stderr
+        assert "Traceback" not in ended.err
 
 
 def test_without_all_of_them_a_run_is_trained_resumed_measured_and_reported(
@@ -112,13 +123,12 @@ def test_without_all_of_them_a_run_is_trained_resumed_measured_and_reported(
 ) -> None:
     without("")
     sizes = "--tasks letters --eval-tasks letters --eval-limit 4 --group-size 2 --max-completion-tokens 8"
-    succeeds(cli, f"train agon {TINY} {sizes} --steps 1 --run-dir bare")
-    succeeds(cli, "train --resume bare --steps 2")
-    succeeds(cli, "eval bare --tasks letters --limit 4")
-    assert "step 2" in succeeds(cli, "report bare")
-    assert (place / "bare" / "adapters" / "B" / "adapter_model.safetensors").exists()
-    done = cli("chat bare")
-    assert (done.returncode, done.stderr) == (
-        2,
-        "error: `chat` needs lite_selfplay/extras/talk, which this installation is without\n",
+    *others, report, chat = cli(
+        f"train agon {TINY} {sizes} --steps 1 --run-dir bare",
+        *("train --resume bare --steps 2", "eval bare --tasks letters --limit 4", "report bare", "chat bare"),
     )
+    assert [one for one in (*others, report) if one.code] == []
+    assert "step 2" in report.out
+    assert (place / "bare" / "adapters" / "B" / "adapter_model.safetensors").exists()
+    missing = "`chat` needs lite_selfplay/extras/talk, which this installation is without"
+    assert (chat.code, chat.err) == (2, f"error: {missing}\n")

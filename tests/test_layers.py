@@ -152,23 +152,23 @@ HEAVY = "{'torch', 'transformers', 'trl', 'peft', 'accelerate', 'datasets', 'sci
 DRY = "['lite-selfplay', 'train', 'agon', '--model', 'tiny', '--tasks', 'letters', '--dry-run']"
 
 
-@pytest.mark.parametrize(
-    "code",
-    [
-        "import lite_selfplay",
-        "import lite_selfplay_cli.app",
-        "from lite_selfplay import Game, RunConfig, load_run, register_game, resume, train",
-        "import lite_selfplay.credit, lite_selfplay.stats, lite_selfplay.runs.folder",
-        "from lite_selfplay.games import find_game, game_names; [find_game(name) for name in game_names()]",
-        "import lite_selfplay.testing as t, lite_selfplay.games as g; t.check_game(g.make_game('agon', {}), steps=2)",
-        f"import sys; sys.argv = {DRY}\nfrom lite_selfplay_cli.app import main\n"
-        "try: main()\nexcept SystemExit as end: assert not end.code",
-    ],
-    ids=["package", "command line", "public names", "arithmetic", "games", "check_game", "dry run"],
-)
-def test_loads_no_torch(code):
-    check = f"{code}\nimport sys\nfound = {HEAVY} & set(sys.modules)\nassert not found, found"
-    done = subprocess.run([sys.executable, "-c", check], capture_output=True, text=True, timeout=120, check=False)
+LIGHT = [
+    "import lite_selfplay",
+    "from lite_selfplay import Game, RunConfig, load_run, register_game, resume, train",
+    "import lite_selfplay.credit, lite_selfplay.stats, lite_selfplay.runs.folder",
+    "from lite_selfplay.games import find_game, game_names; [find_game(name) for name in game_names()]",
+    "import lite_selfplay.testing as t, lite_selfplay.games as g; t.check_game(g.make_game('agon', {}), steps=2)",
+    "import lite_selfplay_cli.app",
+    f"sys.argv = {DRY}\nfrom lite_selfplay_cli.app import main\n"
+    "try: main()\nexcept SystemExit as end: assert not end.code",
+]
+
+
+def test_what_is_light_loads_no_torch():
+    """One after the other in one process, and looked at after each."""
+    look = f"found = {HEAVY} & set(sys.modules); assert not found, (code, found)"
+    code = f"import sys\nfor code in {LIGHT!r}:\n    exec(code)\n    {look}"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr
 
 

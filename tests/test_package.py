@@ -9,7 +9,6 @@ import sysconfig
 import tomllib
 import zipfile
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -17,11 +16,6 @@ import lite_selfplay
 
 ROOT = Path(lite_selfplay.__file__).parents[1]
 SOURCES = {"lite_selfplay": "lite_selfplay", "cli": "lite_selfplay_cli"}
-
-
-@pytest.fixture(scope="module")
-def project() -> dict[str, Any]:
-    return tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 
 
 @pytest.fixture(scope="module")
@@ -42,25 +36,30 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> zipfile.ZipFile:
     return zipfile.ZipFile(built)
 
 
-def in_tree() -> set[str]:
+def in_tree() -> dict[str, Path]:
+    """The files of the tree by the names that they have in the wheel."""
     return {
-        f"{package}/{path.relative_to(ROOT / folder).as_posix()}"
+        f"{package}/{path.relative_to(ROOT / folder).as_posix()}": path
         for folder, package in SOURCES.items()
         for path in (ROOT / folder).rglob("*")
         if path.is_file() and "__pycache__" not in path.parts
     }
 
 
-def test_the_wheel_holds_the_tree_and_nothing_else(wheel):
+def test_the_wheel_holds_the_tree_byte_for_byte_and_nothing_else(wheel):
     inside = {name for name in wheel.namelist() if ".dist-info/" not in name}
-    assert inside == in_tree()
+    assert inside == in_tree().keys()
+    assert {name.partition("/")[0] for name in inside} == set(SOURCES.values())  # there is no module named cli
+    assert [name for name, path in in_tree().items() if wheel.read(name) != path.read_bytes()] == []
 
 
 def test_the_tree_holds_code_prompts_presets_and_a_page_only():
     page = {name for name in in_tree() if name.endswith((".html", ".css", ".js"))}
     assert page
     assert all(name.startswith("lite_selfplay/extras/view/") for name in page)
-    assert {Path(name).suffix for name in in_tree() - page} <= {".py", ".txt", ".yaml"} | {Path("py.typed").suffix}
+    assert {Path(name).suffix for name in in_tree().keys() - page} <= {".py", ".txt", ".yaml"} | {
+        Path("py.typed").suffix
+    }
     presets = {name for name in in_tree() if name.endswith(".yaml")}
     assert presets
     folders = ("lite_selfplay/config/presets/", "lite_selfplay/extras/reproduce/experiments/")
@@ -71,45 +70,20 @@ def test_the_tree_holds_code_prompts_presets_and_a_page_only():
     assert "lite_selfplay/py.typed" in in_tree()
 
 
-def test_files_are_the_trees_own(wheel):
-    for name in wheel.namelist():
-        package, _, rest = name.partition("/")
-        folder = {package: folder for folder, package in SOURCES.items()}.get(package)
-        if folder is not None:
-            assert wheel.read(name) == (ROOT / folder / rest).read_bytes(), name
-
-
-def test_there_is_no_module_named_cli(wheel):
-    assert {name.partition("/")[0] for name in wheel.namelist() if ".dist-info/" not in name} == set(SOURCES.values())
-
-
-def test_the_console_script_is_declared(wheel):
-    (entry_points,) = (name for name in wheel.namelist() if name.endswith(".dist-info/entry_points.txt"))
-    assert "[console_scripts]\nlite-selfplay = lite_selfplay_cli.__main__:main" in wheel.read(entry_points).decode()
-
-
-def test_it_weighs_less_than_a_megabyte(wheel):
+def test_it_is_small_and_brings_the_licence_and_the_console_script(wheel):
     assert Path(wheel.filename or "").stat().st_size < 1e6
+    beside = {name.partition(".dist-info/")[2]: name for name in wheel.namelist() if ".dist-info/" in name}
+    assert "licenses/LICENSE" in beside
+    scripts = wheel.read(beside["entry_points.txt"]).decode()
+    assert "[console_scripts]\nlite-selfplay = lite_selfplay_cli.__main__:main" in scripts
 
 
-def test_the_licence_is_in_it(wheel):
-    assert any(name.endswith("/licenses/LICENSE") for name in wheel.namelist())
-
-
-def test_every_package_is_listed(project):
-    existing = {
-        ".".join((package, *path.parent.relative_to(ROOT / folder).parts))
-        for folder, package in SOURCES.items()
-        for path in (ROOT / folder).rglob("__init__.py")
-    }
+def test_every_folder_with_modules_is_a_package_and_listed():
+    modules = {name: path for name, path in in_tree().items() if path.suffix == ".py"}
+    assert all((path.parent / "__init__.py").exists() for path in modules.values())
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     listed = project["tool"]["setuptools"]["packages"]
-    assert sorted(listed) == sorted(existing)
-
-
-def test_every_folder_with_modules_is_a_package():
-    for folder in SOURCES:
-        for path in (ROOT / folder).rglob("*.py"):
-            assert (path.parent / "__init__.py").exists(), path
+    assert sorted(listed) == sorted({name.rpartition("/")[0].replace("/", ".") for name in modules})
 
 
 def test_a_wheel_is_what_is_imported_from(wheel, tmp_path):
@@ -127,12 +101,6 @@ def test_no_public_name_is_a_modules_name_too():
     assert all(getattr(lite_selfplay, name) for name in lite_selfplay.__all__)
 
 
-def test_the_command_line_starts_as_a_module(tmp_path: Path):
-    command = [sys.executable, "-m", "lite_selfplay_cli", "--version"]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, check=True)
-    assert done.stdout.startswith("lite-selfplay")
-
-
 # The pages' commands, from the wheel alone
 
 
@@ -142,18 +110,8 @@ def bare(wheel: zipfile.ZipFile, tmp_path_factory: pytest.TempPathFactory) -> Pa
     place = tmp_path_factory.mktemp("bare")
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", place], check=True)
     (site,) = place.glob("lib/python*/site-packages")
-    pip = [
-        sys.executable,
-        "-m",
-        "pip",
-        "--python",
-        place / "bin" / "python",
-        "install",
-        "--no-deps",
-        "--no-index",
-        "--quiet",
-    ]
-    subprocess.run([*pip, str(wheel.filename)], check=True)
+    pip = [sys.executable, "-m", "pip", "--python", place / "bin" / "python", "install", "--no-deps", "--no-index"]
+    subprocess.run([*pip, "--quiet", str(wheel.filename)], check=True)
     (site / "beside.pth").write_text(f"import site; site.addsitedir({sysconfig.get_paths()['purelib']!r})\n")
     return place / "bin"
 

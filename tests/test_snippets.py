@@ -176,17 +176,6 @@ LONG = (
 )
 
 
-@pytest.fixture(scope="module")
-def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run of the random model, for pages that speak of one."""
-    from lite_selfplay import RunConfig, train
-
-    folder = tmp_path_factory.mktemp("trained") / "run"
-    sizes = {"group_size": 2, "problems_per_step": 2, "max_completion_tokens": 8}
-    train(RunConfig(game="agon", model="tiny", tasks="letters", steps=2, save_every=1, run_dir=str(folder), **sizes))
-    return folder
-
-
 def stand_in(word: str, trained: Path) -> str:
     """A word of a command as it is run here; the file or the run that it names is laid into this folder."""
     for name in re.findall(r"[\w./-]+\.(?:jsonl|py|yaml)\b", word):
@@ -221,17 +210,17 @@ PAGES = {b.page for b in BLOCKS if b.language == "python" or (not b.language and
 
 @pytest.mark.parametrize("page", [pytest.param(p, marks=[pytest.mark.long] * (p in LONG)) for p in sorted(PAGES)])
 def test_the_blocks_of_a_page_run(
-    page: str, trained: Path, call: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    page: str, agon_run: Path, call: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     if not DATA.is_dir() and re.search(r"gsm8k|mawps|svamp|--suite", TEXTS[page]):
         pytest.skip("no benchmark files: set LITE_SELFPLAY_TEST_DATA to the folder that holds them")
     monkeypatch.setenv("LITE_SELFPLAY_DATA", str(DATA))
     for block in BLOCKS:
         if block.page == page and block.language == "python":
-            run_python(block.text, trained)
+            run_python(block.text, agon_run)
         for line in lines_of(block.text, tmp_path) if block.page == page and not block.language else ():
             if not needs_of(line) and line.program != "cd":
-                run_line(line, trained, call, monkeypatch)
+                run_line(line, agon_run, call, monkeypatch)
 
 
 def run_line(line: Line, trained: Path, call: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -267,7 +256,7 @@ def run_python(text: str, trained: Path) -> None:
         assert value == said, ast.unparse(statement)
 
 
-def test_blocks_of_data_are_read(trained: Path, call: Callable[..., Any]):
+def test_blocks_of_data_are_read(call: Callable[..., Any]):
     for block in BLOCKS:
         if block.language == "json":
             assert json.loads(block.text)

@@ -55,6 +55,11 @@ def one_sample(episode: Episode, **changes: Any) -> Episode:
     return one_stream(episode, groups=[Group([dataclasses.replace(group.samples[0], **changes)])])
 
 
+def one_completion(episode: Episode, **changes: Any) -> Episode:
+    said = episode.streams[0].groups[0].samples[0].completion
+    return one_sample(episode, completion=dataclasses.replace(said, **changes))
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -66,21 +71,8 @@ def one_sample(episode: Episode, **changes: Any) -> Episode:
         (lambda e: one_stream(e, groups=[]), "a stream without groups"),
         (lambda e: one_stream(e, groups=[Group([])]), "a group without samples"),
         (lambda e: one_sample(e, reward=float("inf")), "a reward of inf"),
-        (
-            lambda e: one_sample(
-                e, completion=dataclasses.replace(e.streams[0].groups[0].samples[0].completion, seat="x")
-            ),
-            "seat 'counter' would train on a completion of 'x'",
-        ),
-        (
-            lambda e: one_sample(
-                e,
-                completion=dataclasses.replace(
-                    e.streams[0].groups[0].samples[0].completion, sampling=Sampling(top_p=0.9)
-                ),
-            ),
-            r"step 0, counter: .* sampled with top_p=0\.9",
-        ),
+        (lambda e: one_completion(e, seat="x"), "seat 'counter' would train on a completion of 'x'"),
+        (lambda e: one_completion(e, sampling=Sampling(top_p=0.9)), r"step 0, counter: .* sampled with top_p=0\.9"),
         (lambda e: dataclasses.replace(e, actions=["snapshot"]), "is not an action"),
     ],
 )
@@ -90,23 +82,26 @@ def test_a_broken_episode_is_named(change: Callable[[Episode], Any], message: st
         check_game(kind())
 
 
-def test_an_incomplete_state_is_noticed():
-    forgetful = {"restore": lambda self, state: None, "state": lambda self: {}}
-    for methods in (forgetful, {"restore": lambda self, state: setattr(self, "count", 0)}):
-        with pytest.raises(GameError, match="does not continue as the first one did"):
-            check_game(type("Forgetful", (Counting,), methods)())
+def test_a_sample_without_a_reward_passes_where_it_is_masked():
+    unpaid = staticmethod(lambda episode: one_sample(episode, reward=None, masked=True))
+    check_game(type("Shows", (Broken,), {"change": unpaid})())
 
 
-def test_roles_and_seats_are_checked():
-    with pytest.raises(GameError, match="distinct names"):
-        check_game(type("Twice", (Counting,), {"roles": ("counter", "counter")})())
-    with pytest.raises(GameError, match=r"seats\(\) leaves out counter"):
-        check_game(type("Seatless", (Counting,), {"seats": lambda self, step: {}})())
-
-
-def test_a_game_without_play():
-    with pytest.raises(GameError, match="override play"):
-        check_game(type("Empty", (Game,), {"roles": ("a",)})())
+@pytest.mark.parametrize(
+    ("methods", "message"),
+    [
+        ({"restore": lambda self, state: None, "state": lambda self: {}}, "does not continue as the first one did"),
+        ({"restore": lambda self, state: setattr(self, "count", 0)}, "does not continue as the first one did"),
+        ({"roles": ("counter", "counter")}, "distinct names"),
+        ({"seats": lambda self, step: {}}, r"seats\(\) leaves out counter"),
+        ({"play": Game.play}, "override play"),
+        ({"kept_at_start": lambda self: [Snapshot("other", "x")]}, r"kept_at_start\(\) holds"),
+        ({"kept_at_start": lambda self: ["counter"]}, r"kept_at_start\(\) holds"),
+    ],
+)
+def test_a_broken_game_is_named(methods: Mapping[str, Any], message: str):
+    with pytest.raises(GameError, match=message):
+        check_game(type("Other", (Counting,), dict(methods))())
 
 
 def test_the_tokens_of_a_scripted_table_are_bytes():
@@ -151,20 +146,3 @@ def test_a_role_without_such_a_list_is_measured_by_its_usual_completions():
     assert table.evaluate("a", ["?"], problems)[0].correct
     with pytest.raises(UnknownNameError, match="unknown role 'b'"):
         ScriptedTable({"a": ["x"]}, problems).evaluate("b", ["?"], problems)
-
-
-@pytest.mark.parametrize("kept", [Snapshot("other", "x"), "counter"])
-def test_snapshots_at_the_start_are_of_seats_that_the_game_trains(kept: Any):
-    class Keeps(Counting):
-        def kept_at_start(self) -> Any:
-            return [kept]
-
-    with pytest.raises(GameError, match=r"kept_at_start\(\) holds"):
-        check_game(Keeps())
-
-
-def test_a_sample_without_a_reward_passes_where_it_is_masked():
-    class Shows(Broken):
-        change = staticmethod(lambda episode: one_sample(episode, reward=None, masked=True))
-
-    check_game(Shows())

@@ -1,5 +1,6 @@
 """The live bar: what it shows at which size, and that nothing that is said can drive the terminal."""
 
+import errno
 import io
 import re
 import sys
@@ -12,7 +13,7 @@ from rich.cells import cell_len
 from rich.console import Console
 
 from lite_selfplay.training.progress import PlainProgress
-from lite_selfplay_cli.display import Display, make_progress
+from lite_selfplay_cli.display import Display, Lasting, make_progress, outlast_readers
 
 
 class Terminal(io.StringIO):
@@ -173,18 +174,19 @@ def test_the_cursor_stays_in_case_the_process_is_ended():
         assert written.rindex("\x1b[?25h") > written.rindex("\x1b[?25l")
 
 
-def plain_file():
-    return Console(file=io.StringIO(), _environ={})
+class Ascii(Terminal):
+    encoding = "ascii"
 
 
 @pytest.mark.parametrize(
     "make",
     [
-        plain_file,
+        lambda: Console(file=io.StringIO(), _environ={}),
         lambda: Console(file=io.StringIO(), force_terminal=True, _environ={}),  # FORCE_COLOR into a pipe
         lambda: Console(file=Terminal(), _environ={"TERM": "dumb"}),
+        lambda: console(file=Ascii()),
     ],
-    ids=["file", "forced", "dumb"],
+    ids=["file", "forced", "dumb", "without Unicode"],
 )
 def test_elsewhere_there_are_lines(make, capsys):
     with make_progress(make(), verbose=True) as progress:
@@ -195,8 +197,38 @@ def test_elsewhere_there_are_lines(make, capsys):
     assert capsys.readouterr() == ("loading\n", "warning: slow\n")
 
 
-def test_a_terminal_without_unicode_gets_lines(capsys):
-    terminal = Terminal()
-    terminal.encoding = "ascii"
-    with make_progress(console(file=terminal)) as progress:
-        assert isinstance(progress, PlainProgress)
+# Output that nobody takes any more
+
+
+class Gone(io.StringIO):
+    """A stream whose reader has gone after the first line."""
+
+    encoding = "utf-8"
+
+    def write(self, text: str) -> int:
+        if self.getvalue():
+            raise OSError(errno.EPIPE, "Broken pipe")
+        return super().write(text)
+
+    def flush(self) -> None:
+        if self.getvalue():
+            raise OSError(errno.EIO, "Input/output error")
+
+
+def test_what_cannot_be_written_is_lost_and_raises_nothing(monkeypatch: pytest.MonkeyPatch):
+    gone = Gone()
+    monkeypatch.setattr(sys, "stdout", gone)
+    monkeypatch.setattr(sys, "stderr", Gone())
+    outlast_readers()
+    outlast_readers()
+    print("read", flush=True)
+    print("lost", flush=True)
+    assert gone.getvalue() == "read"
+    assert isinstance(sys.stdout, Lasting)
+    assert sys.stdout._stream is gone
+    assert sys.stdout.encoding == "utf-8"
+
+
+def test_other_errors_are_not_hidden():
+    with pytest.raises(TypeError):
+        Lasting(io.StringIO()).write(b"")  # type: ignore[arg-type]

@@ -138,13 +138,6 @@ def test_a_wrong_request_is_refused_in_a_sentence(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_help(call: Callable[..., Any]):
-    ended = call("eval", "--help")
-    assert ended.code == 0
-    assert "Usage: " in ended.out
-    assert "Examples:" in ended.out
-
-
 @pytest.mark.long
 @pytest.mark.skipif(sys.platform == "win32", reason="sends a POSIX signal")
 def test_an_interrupted_evaluation_ends_with_130(tmp_path: Path):

@@ -1,33 +1,18 @@
 """`lite-selfplay export`, as a user gives it."""
 
 import json
+from functools import partial
 from pathlib import Path
 
 import pytest
 
-from lite_selfplay.config import RunConfig
 from lite_selfplay.extras.export import verification
-from lite_selfplay.runs.api import train
 
-
-@pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run of one step and two seats."""
-    sizes = {"group_size": 2, "problems_per_step": 2, "max_completion_tokens": 8, "steps": 1}
-    path = tmp_path_factory.mktemp("runs") / "run"
-    return train(RunConfig(game="agon", model="tiny", tasks="letters", run_dir=path, **sizes)).path
+from .conftest import read_back
 
 
 def answers(monkeypatch: pytest.MonkeyPatch, off_by: float = 0.0) -> None:
-    """Another tool that answers as the seat did, or with log-probabilities that are off."""
-
-    def read_back(request, poll):
-        return [
-            {"prompt_ids": each["prompt_ids"], "logprobs": [value + off_by for value in each["logprobs"]]}
-            for each in request["questions"]
-        ]
-
-    monkeypatch.setattr(verification, "read_back", read_back)
+    monkeypatch.setattr(verification, "read_back", partial(read_back, off_by=off_by))
 
 
 def test_an_export_and_what_to_paste(call, run, monkeypatch):
@@ -35,14 +20,14 @@ def test_an_export_and_what_to_paste(call, run, monkeypatch):
     code, out, err = call("export", run, "A")
     assert code == 0
     written, blank, serve, upload = out.splitlines()
-    assert (written, blank) == ("written: exports/run-A-peft", "")
-    assert serve.endswith("--enable-lora --lora-modules A=exports/run-A-peft --quantization bitsandbytes")
-    assert upload == "hf upload run-A-peft exports/run-A-peft . --private"
+    assert (written, blank) == ("written: exports/agon-A-peft", "")
+    assert serve.endswith("--enable-lora --lora-modules A=exports/agon-A-peft")
+    assert upload == "hf upload agon-A-peft exports/agon-A-peft . --private"
     assert "asking seat A 20 prompts of the run" in err
     assert "PEFT: mean |delta| 0 nats over the " in err
     code, _, err = call("export", run, "A")
     assert code == 2
-    assert "exports/run-A-peft exists already and is not overwritten" in err
+    assert "exports/agon-A-peft exists already and is not overwritten" in err
 
 
 def test_an_export_as_json(call, run, monkeypatch):

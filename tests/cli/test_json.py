@@ -9,7 +9,6 @@ import click
 import pytest
 import typer.main
 
-from lite_selfplay import RunConfig, train
 from lite_selfplay.config import KEYS, preset_names
 from lite_selfplay.extras.reproduce.experiment import experiment_names
 from lite_selfplay.games import game_names
@@ -21,15 +20,6 @@ WITHOUT = {"train", "cold-start", "view", "config init", "config validate"}
 """Commands that do something, or say only whether a file is valid, which their exit code says as well."""
 ELSEWHERE = {"chat", "export"}
 """Commands whose facts are looked at in the tests of their own."""
-
-
-@pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Two steps of Agon, measured before and after."""
-    small = {"group_size": 2, "problems_per_step": 1, "steps": 2, "precision": "fp32", "max_completion_tokens": 8}
-    measured = {"tasks": "letters", "limit": 2}
-    folder = tmp_path_factory.mktemp("runs") / "agon"
-    return train(RunConfig(game="agon", model="tiny", tasks="letters", eval=measured, run_dir=folder, **small)).path
 
 
 def names(values: list[dict[str, Any]]) -> list[str]:

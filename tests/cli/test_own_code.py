@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -147,35 +148,47 @@ SMALL = ("--model", "tiny", "--group-size", "2", "--problems-per-step", "2", "--
 pytestmark = pytest.mark.usefixtures("here")
 
 
+def with_own_files(folder: Path) -> Path:
+    """A directory that holds a user's own files and nothing else."""
+    (folder / "hint.py").write_text(GAME)
+    (folder / "doors.py").write_text(TASK)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def elsewhere(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return with_own_files(tmp_path_factory.mktemp("elsewhere"))
+
+
 @pytest.fixture
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A directory that holds a user's own files and nothing else."""
-    (tmp_path / "hint.py").write_text(GAME)
-    (tmp_path / "doors.py").write_text(TASK)
     monkeypatch.chdir(tmp_path)
-    return tmp_path
+    return with_own_files(tmp_path)
 
 
 @pytest.fixture
-def run(here: Path, call: Callable[..., Any]) -> Path:
-    """Two steps of the game, measured before and after."""
-    measured = ("--eval-tasks", "letters", "--eval-limit", "4")
-    ended = call("train", "./hint.py:Hint", "--tasks", "letters", "--steps", 2, *SMALL, *measured, "--run-dir", "run")
-    assert ended.code == 0, ended.err
-    assert re.search(r"step 2/2 \| guide guide: \d+% usable.* \| walker walker: \d+% arrived", ended.out)
-    assert re.search(r"\| short hints (0|25|50|75|100)% \| hints 4 \|", ended.out)
-    assert "warning: oddity is at 2" in ended.err
-    return here / "run"
+def run(elsewhere: Path, here: Path, call: Callable[..., Any]) -> Path:
+    """Two steps of the game of `elsewhere`, measured before and after, made there once."""
+    if not (elsewhere / "run").exists():
+        asked = ("--tasks", "letters", "--steps", 2, *SMALL, "--eval-tasks", "letters", "--eval-limit", "4")
+        ended = call("train", elsewhere / "hint.py:Hint", *asked, "--run-dir", elsewhere / "run")
+        assert ended.code == 0, ended.err
+        assert re.search(r"step 2/2 \| guide guide: \d+% usable.* \| walker walker: \d+% arrived", ended.out)
+        assert re.search(r"\| short hints (0|25|50|75|100)% \| hints 4 \|", ended.out)
+        assert "warning: oddity is at 2" in ended.err
+    return Path(shutil.copytree(elsewhere / "run", here / "run"))
+
+
+def let_its_game_lie_at(run: Path, file: Path) -> None:
+    config = (run / "config.yaml").read_text()
+    (run / "config.yaml").write_text(re.sub(r"/\S+/hint\.py", str(file), config))
 
 
 def test_the_game_keeps_the_contract():
     check_game(make_game("./hint.py:Hint", {"longest": 3}, group_size=3))
 
 
-def test_a_game_of_ones_own_is_trained_shown_measured_and_resumed(
-    run: Path, call: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory
-):
-    monkeypatch.chdir(tmp_path_factory.mktemp("elsewhere"))  # the run knows where its game lies
+def test_a_game_of_ones_own_is_trained_shown_measured_and_resumed(run: Path, call: Callable[..., Any]):
     report = call("report", run, "--duels", 4)
     assert report.code == 0
     assert f"Hint on tiny: 2 steps in {run}" in report.out
@@ -196,18 +209,17 @@ def test_a_game_of_ones_own_is_trained_shown_measured_and_resumed(
 
 
 def test_a_run_is_shown_without_its_game(run: Path, here: Path, call: Callable[..., Any]):
-    (here / "hint.py").unlink()
+    let_its_game_lie_at(run, here / "gone.py")
     for ended in (call("report", run), call("why", run)):
         assert ended.code == 0
-        assert f"without its game's own figures and words: {here}/hint.py:Hint is code" in ended.err
+        assert f"without its game's own figures and words: {here}/gone.py:Hint is code" in ended.err
     assert "step 2: walker (seat walker)" in call("report", run).out
     assert "GAME: no file at" in call("train", "--resume", run, "--steps", 3).err
 
 
 def test_a_run_goes_on_where_its_game_has_moved(run: Path, here: Path, call: Callable[..., Any]):
     (here / "hint.py").rename(here / "moved.py")
-    config = (run / "config.yaml").read_text()
-    (run / "config.yaml").write_text(config.replace("/hint.py:Hint", "/moved.py:Hint"))
+    let_its_game_lie_at(run, here / "moved.py")
     refused = call("train", "--resume", run, "--steps", 3)
     assert refused.code == 2
     named = f"list games {here}/moved.py:Hint"

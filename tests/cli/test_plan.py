@@ -1,6 +1,11 @@
+"""`lite-selfplay plan`: of memory, and with `--prompts` and `--reward`."""
+
 import json
+from pathlib import Path
 
 import pytest
+
+from lite_selfplay.models.sources.tiny import build_tiny
 
 
 def test_a_plan_names_the_parts_and_whether_the_card_is_large_enough(call):
@@ -30,19 +35,31 @@ def test_a_cpu_has_dense_weights_to_speak_with(call):
     assert "dense weights" in json.loads(call("plan", "--model", "tiny", "--gpu", "cpu", "--json").out)["parts"]
 
 
+ASKED = ("--model", "tiny", "--tasks", "arithmetic", "--reward")
+
+
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "code", "said"),
     [
-        (["--model", "tiny", "--gpu", "t5"], "t4"),
-        (["--model", "Qwen3-5B"], "Qwen3-4B"),
-        (["--model", "somebody/unheard-of"], "hub"),
-        ([], "model"),
-        (["--model", "tiny", "--game", "agno"], "agon"),
+        # What is not known is named, with what is near.
+        (("--model", "tiny", "--gpu", "t5"), 2, "t4"),
+        (("--model", "Qwen3-5B"), 2, "Qwen3-4B"),
+        (("--model", "somebody/unheard-of"), 2, "hub"),
+        ((), 2, "model"),
+        (("--model", "tiny", "--game", "agno"), 2, "agon"),
+        # Rewards that are not there, or fail, and problems without an answer to judge.
+        ((*ASKED, "nosuch.py:f"), 2, "no file at nosuch.py"),
+        ((*ASKED, "rewards.py"), 2, "takes FILE.py:FUNCTION"),
+        ((*ASKED, "rewards.py:nosuch"), 2, "no function 'nosuch'"),
+        ((*ASKED, "rewards.py:short"), 1, "returned 1 values for 10"),
+        ((*ASKED, "rewards.py:leaves"), 1, "SystemExit"),
+        ((*ASKED, "rewards.py:same", "--tasks", "open.jsonl"), 2, "no problem with an answer"),
     ],
 )
-def test_what_is_not_known_is_named_with_what_is_near(call, arguments, said):
+def test_what_is_refused(call, rewards, arguments, code, said):
+    rewards.with_name("open.jsonl").write_text('{"problem": "Say something."}\n')
     ended = call("plan", *arguments)
-    assert ended.code == 2
+    assert (ended.code, ended.out) == (code, "")
     assert said in ended.err
 
 
@@ -53,3 +70,69 @@ def test_a_file_says_which_game_it_is_of_and_a_flag_has_the_last_word(call, tmp_
     assert seats == json.loads(
         call("plan", "--model", "tiny", "--game", "grpo", "--set", "game.budget=single", "--json").out
     )
+
+
+# Prompts and rewards before any training
+
+REWARDS = """
+def right(completions, answer, **columns):
+    return [float(f"<answer>{a}</answer>" in c) for c, a in zip(completions, answer)]
+
+def same(completions):
+    return [1.0] * len(completions)
+
+def against(completions, answer):
+    return [0.0 if str(a) in c else 1.0 for c, a in zip(completions, answer)]
+
+def short(completions):
+    return [1.0]
+
+def leaves(completions):
+    raise SystemExit(3)
+"""
+
+
+@pytest.fixture
+def rewards(tmp_path: Path) -> Path:
+    (tmp_path / "rewards.py").write_text(REWARDS)
+    return tmp_path / "rewards.py"
+
+
+def test_the_prompts_of_a_game(call):
+    ended = call("plan", "--prompts", "--game", "agon", "--model", "tiny", "--tasks", "arithmetic")
+    assert ended.code == 0, ended.err
+    drafter, challenger = ended.out.split("== ")[1:]
+    assert drafter.startswith("drafter (seat A): ")
+    assert "<s>user" in drafter
+    assert "Here is a rival's attempt" in challenger
+    assert "the model's chat template knows no thinking" in ended.out.casefold()
+
+
+def test_thinking_on_and_off(call, tmp_path):
+    build_tiny(tmp_path / "model", template="thinking")
+    ended = call("plan", "--prompts", "--game", "grpo", "--model", tmp_path / "model", "--tasks", "letters", "--json")
+    on, off = json.loads(ended.out)["prompts"]
+    assert (on["role"], on["thinking"], off["thinking"]) == ("solver", "on", "off")
+    assert off["text"] == on["text"] + "<think>\n\n</think>\n\n"
+    assert off["tokens"] - on["tokens"] == len("<think>\n\n</think>\n\n")
+
+
+def test_a_game_that_poses_its_problems(call):
+    found = json.loads(call("plan", "--prompts", "--game", "sqlm", "--model", "tiny", "--json").out)
+    assert [prompt["role"] for prompt in found["prompts"]] == ["proposer", "solver"]
+    assert found["not_asked"] == []
+
+
+@pytest.mark.parametrize(
+    ("function", "says"),
+    [
+        ("right", "As it should be, right answers earn 1 in the mean, wrong ones 0."),
+        ("same", "Every completion earns 1: such a group has no variance, and nothing is learned from it."),
+        ("against", "Look at this: right answers earn 0 in the mean, wrong ones 1."),
+    ],
+)
+def test_a_reward_before_any_training(call, rewards, function, says):
+    ended = call("plan", "--model", "tiny", "--reward", f"{rewards}:{function}", "--tasks", "arithmetic")
+    lines = ended.out.splitlines()
+    assert (ended.code, len(lines), lines[-1]) == (0, 13, says)
+    assert lines[0].split() == ["problem", "completion", "reward", "checker", "text"]

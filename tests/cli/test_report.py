@@ -10,29 +10,9 @@ import pytest
 
 from lite_selfplay.config import RunConfig
 from lite_selfplay.runs.folder import RunFolder
+from tests.made_runs import read_lines, write_lines
 
-
-def episode(step: int, role: str, correct: bool, text: str, **values: Any) -> dict[str, Any]:
-    return {
-        "step": step,
-        "role": role,
-        "seat": "A" if role == "drafter" else "B",
-        "problem_id": f"p{step}",
-        "group": 0,
-        "sample": 0,
-        "prompt": "1 + 1?" if role == "drafter" else "1 + 1?\n\nan attempt",
-        "text": text,
-        "reward": 2.0 * correct,
-        "correct": correct,
-        "reason": "" if correct else "wrong",
-        **values,
-    }
-
-
-def step_metrics(step: int) -> dict[str, Any]:
-    stream = {"completions": 1, "accuracy": 0.5, "well_formed": 1.0, "reward_mean": 1.25, "tokens_mean": 20.0}
-    streams = {"drafter": {"seat": "A", **stream}, "challenger": {"seat": "B", **stream}}
-    return {"step": step, "streams": streams}
+from .conftest import episode, step_metrics
 
 
 def evaluation(share: float, seat: str, **about: Any) -> dict[str, Any]:
@@ -88,18 +68,10 @@ def test_first_and_last_step_and_the_latest_conversion(run, report):
     assert "pass@1" not in out
 
 
-@pytest.mark.parametrize(
-    ("rule", "steps"), [((), [1, 2]), (("--choose", "first"), [1, 2]), (("--choose", "spread"), [1, 4])]
-)
+@pytest.mark.parametrize(("rule", "steps"), [((), [1, 2]), (("--choose", "spread"), [1, 4])])
 def test_transcripts_are_chosen_by_rule(run, report, rule, steps):
     _, out, _ = report(run, "--duels", 2, *rule)
     assert [int(line.split("step ")[1].split(",")[0]) for line in headings(out)] == steps
-
-
-def test_an_unknown_rule(run, report):
-    code, _, err = report(run, "--choose", "nicest")
-    assert code == 2
-    assert "spread" in err
 
 
 def test_a_page_of_transcripts(run, report, tmp_path):
@@ -113,23 +85,25 @@ def test_a_page_of_transcripts(run, report, tmp_path):
     assert text.count("\n## ") == 3
 
 
-def test_a_page_overwrites_nothing_and_says_where_it_cannot_be_written(run, report, tmp_path):
-    page = tmp_path / "duels.md"
-    page.write_text("mine")
-    code, _, err = report(run, "--out", page)
-    assert (code, page.read_text()) == (2, "mine")
-    assert "exists already: choose another --out" in err
-    code, _, err = report(run, "--out", tmp_path / "no" / "folder.md")
-    assert code == 2
-    assert "cannot write" in err
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (("--choose", "nicest"), "spread"),
+        (("--out", "mine"), "exists already: choose another --out"),
+        (("--out", "no/folder.md"), "cannot write"),
+        (("--figures", "--out", "mine"), "exists already"),
+    ],
+)
+def test_what_is_refused_overwrites_nothing(run, report, tmp_path, arguments, sentence):
+    (tmp_path / "mine").write_text("mine")
+    code, _, err = report(run, *arguments)
+    assert (code, (tmp_path / "mine").read_text()) == (2, "mine")
+    assert sentence in err
 
 
 def test_figures(run, report, tmp_path):
-    for line in (run / "metrics.jsonl").read_text().splitlines():
-        whole = {**json.loads(line), "seats": {}, "game": {"conversions": 1}}
-        with (run / "whole").open("a") as file:
-            file.write(json.dumps(whole) + "\n")
-    (run / "whole").replace(run / "metrics.jsonl")
+    rows = read_lines(run / "metrics.jsonl")
+    write_lines(run / "metrics.jsonl", [{**row, "game": {"conversions": 1}} for row in rows])
     code, out, err = report(run, "--duels", 0, "--figures")
     assert (code, err) == (0, "")
     names = ["learning.png", "the-game.png"]
@@ -137,10 +111,6 @@ def test_figures(run, report, tmp_path):
     for _ in range(2):  # in the place of those of before
         code, out, _ = report(run, "--figures", "--out", tmp_path / "elsewhere", "--json")
         assert json.loads(out)["figures"] == [str(tmp_path / "elsewhere" / name) for name in names]
-    (tmp_path / "file").write_text("mine")
-    code, _, err = report(run, "--figures", "--out", tmp_path / "file")
-    assert (code, (tmp_path / "file").read_text()) == (2, "mine")
-    assert "exists already" in err
 
 
 def test_evaluations_are_printed_side_by_side(run, report):

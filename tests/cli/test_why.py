@@ -9,15 +9,9 @@ import pytest
 from lite_selfplay.config import RunConfig
 from lite_selfplay.runs.folder import RunFolder
 
-STREAM = {
-    "seat": "A",
-    "completions": 4,
-    "groups": 1,
-    "accuracy": 0.1,
-    "well_formed": 1.0,
-    "truncated": 0.9,
-    "tokens_mean": 9.0,
-}
+from .conftest import episode, step_metrics
+
+STREAM = {"seat": "A", "completions": 4, "groups": 1, "accuracy": 0.1, "well_formed": 1.0, "truncated": 0.9}
 
 
 @pytest.fixture
@@ -27,17 +21,9 @@ def run(tmp_path: Path) -> Path:
         RunConfig(game="grpo", model="tiny", tasks="letters", steps=4, max_completion_tokens=10, seats={"A": {}})
     )
     for step in (1, 2):
-        about = {"step": step, "role": "solver", "seat": "A", "group": 0, "sample": 0, "problem_id": "p\x1b[2J"}
-        row = {
-            **about,
-            "prompt": "?",
-            "text": "one\x1b[2J\u202etwo " * 40,
-            "reward": 1.0,
-            "advantage": 1.5,
-            "correct": True,
-        }
-        line = {"step": step, "streams": {"solver": STREAM}, "seats": {}, "game": {}, "warnings": []}
-        folder.append(line, [row], 1.0)
+        odd = {"seat": "A", "prompt": "?", "problem_id": "p\x1b[2J", "reward": 1.0, "advantage": 1.5}
+        row = episode(step, "solver", True, "one\x1b[2J\u202etwo " * 40, **odd)
+        folder.append(step_metrics(step, solver={**STREAM, "tokens_mean": 9.0}), [row], 1.0)
     return folder.path
 
 

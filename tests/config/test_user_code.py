@@ -74,32 +74,27 @@ def test_a_spelling_that_is_refused(spec):
         load_function(spec)
 
 
-def test_a_file_that_is_not_there(tmp_path):
-    with pytest.raises(ConfigError, match=r"no file at .*none\.py"):
-        load_function(f"{tmp_path / 'none.py'}:mine")
-
-
-def test_a_function_that_is_not_there(write):
-    file = write("import math\nlimit = 3\ndef mine(completions): ...\ndef also(completions): ...\ndef _hidden(): ...\n")
-    for name in ("yours", "limit", ""):
-        with pytest.raises(ConfigError, match=rf"mine\.py has no function '{name}'; it has also, mine$"):
-            load_function(f"{file}:{name}")
-
-
-def test_a_file_without_functions(write):
-    with pytest.raises(ConfigError, match="it has none"):
-        load_function(f"{write('x = 1')}:mine")
+HOLDS = "import math\nlimit = 3\ndef mine(completions): ...\ndef also(completions): ...\ndef _hidden(): ...\n"
 
 
 @pytest.mark.parametrize(
-    ("text", "problem"),
+    ("text", "place", "said"),
     [
-        ("def mine(:", "SyntaxError"),
-        ("import no_such_module_anywhere", "ModuleNotFoundError: No module named 'no_such_module_anywhere'"),
-        ("1 / 0", "ZeroDivisionError: division by zero"),
+        (HOLDS, "none.py:mine", r"no file at .*none\.py$"),
+        (HOLDS, "mine.py:yours", r"mine\.py has no function 'yours'; it has also, mine$"),
+        (HOLDS, "mine.py:limit", r"mine\.py has no function 'limit'; it has also, mine$"),
+        (HOLDS, "mine.py:", r"mine\.py has no function ''; it has also, mine$"),
+        ("x = 1", "mine.py:mine", "it has none$"),
+        ("def mine(:", "mine.py:mine", r"mine\.py cannot be imported: SyntaxError"),
+        (
+            "import no_such_module",
+            "mine.py:mine",
+            "cannot be imported: ModuleNotFoundError: No module named 'no_such_m",
+        ),
+        ("1 / 0", "mine.py:mine", "cannot be imported: ZeroDivisionError: division by zero"),
     ],
 )
-def test_a_file_that_cannot_be_imported(write, text, problem):
-    with pytest.raises(ConfigError, match=rf"mine\.py cannot be imported: {problem}") as caught:
-        load_function(f"{write(text)}:mine")
+def test_a_function_that_is_not_there(write, text: str, place: str, said: str):
+    with pytest.raises(ConfigError, match=said) as caught:
+        load_function(f"{write(text).parent}/{place}")
     assert caught.value.exit_code == 2

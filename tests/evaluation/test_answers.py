@@ -12,16 +12,16 @@ from lite_selfplay.errors import RunFolderError
 from lite_selfplay.evaluation.answers import Answers
 from tests.made import evaluated
 
+from . import scripted
+
 PAPER = Sampling(temperature=0.6, top_p=0.95, max_tokens=50)
 PROBLEMS = [Problem("p", "1 + 1?", "2"), Problem("q", "1 + 2?", "3"), Problem("r", "2 + 2?", "4")]
 IDENTITY = {"base": "tiny", "stop": (), "weights": {"A": "0" * 64}}
 SPECS = (EvalSpec("single", ("A", "B")), EvalSpec("cascade", ("A", "B")))
 
 
-class Scripted:
+class Scripted(scripted.Scripted):
     """Each seat says its name and what the seed decides; right where the seed is even."""
-
-    thinks = False
 
     def __init__(self) -> None:
         self.calls: list[tuple[str, list[str], int]] = []
@@ -31,20 +31,14 @@ class Scripted:
     ) -> list[list[Completion]]:
         self.calls.append((seat, list(prompts), n))
         rows = zip(prompts, seeds, strict=True)
-        return [[self._say(seat, prompt, seed, sampling) for seed in row] for prompt, row in rows]
+        return [[self._said(seat, prompt, seed, sampling) for seed in row] for prompt, row in rows]
 
-    def _say(self, seat: str, prompt: str, seed: int, sampling: Sampling) -> Completion:
+    def _said(self, seat: str, prompt: str, seed: int, sampling: Sampling) -> Completion:
         text = f"{seat} thinks. So {seed % 2} it is"
         return Completion(prompt, text, (1,), (seed % 7,) * (seed % 5), (-1.0,) * (seed % 5), "eos", seat, 0, sampling)
 
-    def verify(self, pairs: Sequence[tuple[Completion, Problem]]) -> list[Verdict]:
-        return [Verdict("So 0" in c.text, 0.0, answer=c.text[-7], well_formed=True) for c, _ in pairs]
-
-    def tokenize(self, text: str) -> list[int]:
-        return list(map(ord, text))
-
-    def detokenize(self, ids: Sequence[int]) -> str:
-        return "".join(map(chr, ids))
+    def judge(self, completion: Completion, problem: Problem) -> Verdict:
+        return Verdict("So 0" in completion.text, 0.0, answer=completion.text[-7], well_formed=True)
 
 
 def measured(answers: Answers, table: Scripted | None = None, **options: Any) -> list[Any]:

@@ -1,6 +1,6 @@
 """The controls and the vote by hand numbers: what each reads, and what it finds."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import pytest
 
@@ -158,81 +158,79 @@ def test_one_seat_cannot_be_swapped():
         measured(lambda *_: says(6), "swap-seats", "A")
 
 
-# Votes. Samples of "six": 6, 6.0, 7, none -> 6 wins with 2 of 4. Of "ten": 9, 10, nothing, 9 -> 9 wins.
-VOTES = {SIX.text: ["6", "6.0", "7", None], TEN.text: ["9", "10", None, "9"]}
+# Votes
 
 
-def vote_of(seat: str, prompt: str, k: int) -> str:
-    value = next(votes for text, votes in VOTES.items() if text in prompt)[k]
-    return "I do not know" if value is None else says(value)
+def voting(six: Sequence[str | None], ten: Sequence[str | None] = ("10",) * 4) -> Script:
+    """Seats whose k-th answers to the two problems stand in lists; None is a text without an answer."""
+
+    def script(seat: str, prompt: str, k: int) -> str:
+        value = (six if SIX.text in prompt else ten)[k]
+        return "no idea" if value is None else says(value)
+
+    return script
+
+
+VOTES = ["6", "6.0", "7", None], ["9", "10", None, "9"]
 
 
 def test_a_vote_elects_the_largest_class():
-    found = measured(vote_of, "vote", "A", samples=4, ks=(1,))
+    found = measured(voting(*VOTES), "vote", "A", samples=4, ks=(1,))
     score = found.seats["A"]
     assert isinstance(score, VoteScore)
     assert (score.pass_at_1, score.n, score.samples, score.votes, score.share) == (0.5, 2, 1, 4, 0.5)
     assert found.per_problem == {"six": {"A": True}, "ten": {"A": False}}
     assert found.answers == {"six": {"A": ["6"]}, "ten": {"A": ["9"]}}
-    texts = [vote_of("A", text, k) for text in VOTES for k in range(4)]
+    texts = [voting(*VOTES)("A", text, k) for text in (SIX.text, TEN.text) for k in range(4)]
     assert score.tokens_total_mean == pytest.approx(sum(map(len, texts)) / 2)
     assert score.tokens_final_mean == len(says("6"))
 
 
-def test_of_equal_classes_the_one_sampled_first_is_elected_and_without_votes_the_first_answer():
-    tie = {SIX.text: ["7", "6", "6", "7"], TEN.text: [None, None, None, None]}
-
-    def script(seat: str, prompt: str, k: int) -> str:
-        value = next(votes for text, votes in tie.items() if text in prompt)[k]
-        return "nothing" if value is None else says(value)
-
-    found = measured(script, "vote", "A", samples=4)
-    assert found.answers == {"six": {"A": ["7"]}, "ten": {"A": [None]}}
-    assert found.seats["A"].share == 0.25  # half of six's answers, none of ten's
-
-
-def test_where_most_votes_are_for_nothing_nothing_is_elected():
-    said = {SIX.text: ["6", None, "I do not know", "6"], TEN.text: ["10", "unknown", "10", "10"]}
-
-    def script(seat: str, prompt: str, k: int) -> str:
-        value = next(votes for text, votes in said.items() if text in prompt)[k]
-        return "no idea" if value is None else says(value)
-
-    found = measured(script, "vote", "A", samples=4, ks=(4,))
-    assert found.per_problem == {"six": {"A": True}, "ten": {"A": True}}  # a tie goes to the class sampled first
-    said[SIX.text].reverse()
-    found = measured(script, "vote", "A", samples=4)
-    assert found.per_problem == {"six": {"A": True}, "ten": {"A": True}}
-    said[SIX.text] = ["6", None, "I do not know", "unknown"]
-    found = measured(script, "vote", "A", samples=4, ks=(4,))
-    assert found.per_problem == {"six": {"A": False}, "ten": {"A": True}}
-    assert found.answers["six"] == {"A": [None]}
-    assert found.seats["A"].share == (0 + 3 / 4) / 2
-    alone = measured(script, "single", "A", samples=4, ks=(4,))
-    assert alone.at_k["A"]["maj_at_k"] == {4: 0.5}
+@pytest.mark.parametrize(
+    ("six", "ten", "elected", "share"),
+    [
+        # Of equal classes the one sampled first is elected: half of six's answers, none of ten's.
+        (["7", "6", "6", "7"], [None] * 4, ("7", None), (2 / 4 + 0) / 2),
+        # Where most votes are for nothing, nothing is elected; a tie goes to the class sampled first.
+        (["6", None, "I do not know", "6"], ["10", "unknown", "10", "10"], ("6", "10"), (2 / 4 + 3 / 4) / 2),
+        (["6", "I do not know", None, "6"], ["10", "unknown", "10", "10"], ("6", "10"), (2 / 4 + 3 / 4) / 2),
+        (["6", None, "I do not know", "unknown"], ["10", "unknown", "10", "10"], (None, "10"), (0 + 3 / 4) / 2),
+    ],
+)
+def test_ties_and_votes_for_nothing(six, ten, elected, share):
+    found = measured(voting(six, ten), "vote", "A", samples=4, ks=(4,))
+    assert found.answers == {"six": {"A": [elected[0]]}, "ten": {"A": [elected[1]]}}
+    assert found.per_problem == {"six": {"A": elected[0] == "6"}, "ten": {"A": elected[1] == "10"}}
+    assert found.seats["A"].share == share
+    alone = measured(voting(six, ten), "single", "A", samples=4, ks=(4,))
+    if elected == (None, "10"):
+        assert alone.at_k["A"]["maj_at_k"] == {4: 0.5}
 
 
-def test_a_choice_may_be_that_it_cannot_be_known():
-    problem = Problem("u", "Rain?", "unknown", extra={"options": ["yes", "no", "unknown"]})
-    other = Problem("v", "Rain?", "no", extra={"options": ["yes", "no"]})
-    script = ["unknown", "unknown", "no", "unknown"]
-    table = Scripted(lambda seat, prompt, k: says(script[k]))
-    for asked, answer in ((problem, "unknown"), (other, "unknown")):
-        found = evaluated(table, EvalSpec("vote", ("A",)), [asked], sampling=SAMPLING, samples=4)
-        assert found.answers[asked.id] == {"A": [answer]}
-        assert found.seats["A"].share == (0.75 if asked is problem else 0.0)
+RAIN = {"options": ["yes", "no", "unknown"]}
 
 
-def test_a_program_votes_for_itself_alone():
-    problem = Problem("p", "Add.", {"tests": [["1 2", "3"]]}, kind="program")
-    programs = ["a", "b", "c", "b"]
-    table = Scripted(lambda seat, prompt, k: says(programs[k]))
+@pytest.mark.parametrize(
+    ("problem", "votes", "elected", "share"),
+    [
+        # A choice may be that it cannot be known, where that is among the options.
+        (Problem("p", "Rain?", "unknown", extra=RAIN), ["unknown", "unknown", "no", "unknown"], "unknown", 0.75),
+        (Problem("p", "Rain?", "no", extra={"options": ["yes", "no"]}), ["unknown", "unknown", "no"] * 2, "unknown", 0),
+        # A program votes for itself alone, a choice by its letter.
+        (Problem("p", "Add.", {"tests": [["1 2", "3"]]}, kind="program"), ["a", "b", "c", "b"], "b", 0.5),
+        (Problem("p", "Which?", "B", kind="choice", extra=RAIN), ["B", "A", "B", "perhaps B"], "B", 0.5),
+    ],
+)
+def test_what_votes_for_what(problem, votes, elected, share):
+    table = Scripted(lambda seat, prompt, k: says(votes[k]))
     found = evaluated(table, EvalSpec("vote", ("A",)), [problem], sampling=SAMPLING, samples=4)
-    assert found.answers["p"] == {"A": ["b"]}
+    assert found.answers["p"] == {"A": [elected]}
+    assert found.seats["A"].share == share
+    assert found.seats["A"].pass_at_1 == (elected == problem.answer)
 
 
 def test_several_samples_give_pass_mean_and_majority_at_k():
-    found = measured(vote_of, "single", "A", samples=4, ks=(1, 2, 4))
+    found = measured(voting(*VOTES), "single", "A", samples=4, ks=(1, 2, 4))
     # The scripted checker reads words: of six the first sample alone is right, of ten the second.
     assert found.per_problem == {"six": {"A": 0.25}, "ten": {"A": 0.25}}
     at_k = found.at_k["A"]
@@ -245,20 +243,6 @@ def test_several_samples_give_pass_mean_and_majority_at_k():
     score = found.to_json()["seats"]["A"]
     assert score["pass_at_k"] == {"1": 0.25, "2": 0.5, "4": 1.0}
     assert set(score) >= {"mean_at_k", "maj_at_k", "ci95"}
-
-
-def test_a_choice_votes_by_its_letter():
-    options = {"options": ["one", "two", "three"]}
-    problem = Problem("c", "Which?", "B", kind="choice", extra=options)
-
-    class Letters(Scripted):
-        def judge(self, completion: Completion, problem: Problem) -> Verdict:
-            return Verdict(completion.text == "B", 0.0, answer=completion.text)
-
-    table = Letters(lambda seat, prompt, k: ["B", "A", "B", "perhaps B"][k])
-    found = evaluated(table, EvalSpec("vote", ("A",)), [problem], sampling=SAMPLING, samples=4)
-    assert found.seats["A"].pass_at_1 == 1
-    assert found.seats["A"].share == 0.5
 
 
 def test_worked_examples_stand_before_the_problem():

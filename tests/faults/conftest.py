@@ -9,12 +9,14 @@ import json
 import mmap
 import os
 import random
+import re
 import shutil
+import signal
 import struct
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -22,13 +24,16 @@ from typing import Any
 import pytest
 
 from lite_selfplay.evaluation.tables import as_text
-from tests.warm_parent import started
+from tests.warm_parent import ENVIRONMENT, Parent, started
 
 NURSERY = Path(__file__).with_name("nursery.py")
 COUNT = int(os.environ.get("LITE_SELFPLAY_FAULTS") or 0)
 SEED = int(os.environ.get("LITE_SELFPLAY_FAULTS_SEED") or 2026)
 PATIENCE_S = 120.0
 PAUSE_S = 0.0005
+STOPPED = 130
+NO_CHECKPOINT = ("has no complete checkpoint to resume from", "is not a run folder", "must hold a mapping of keys")
+"""How a resume is refused of a run that has saved nothing."""
 
 PHASES = ("starting", "loading", "cold start", "evaluation", "generation", "update", "lines", "saving", "leaving")
 STEPS = 4
@@ -41,13 +46,6 @@ SETTINGS = (
     *("--set", "roles.drafter.beta=0.05", "--set", "roles.challenger.beta=0.05"),
     *("--set", "cold_start.steps=2", "--set", "cold_start.examples_per_step=4"),
 )
-ENVIRONMENT = {
-    **os.environ,
-    "OMP_NUM_THREADS": "1",
-    "TOKENIZERS_PARALLELISM": "false",
-    "HF_HUB_OFFLINE": "1",
-    "COLUMNS": "400",
-}
 
 
 @dataclass
@@ -62,8 +60,8 @@ class Ended:
 class Process:
     """A `lite-selfplay` process that the nursery has just forked, and what it notes of itself."""
 
-    def __init__(self, pid: int, log: Path, page: Path | None, ask: Callable[[Mapping[str, Any]], dict[str, Any]]):
-        self.pid, self._log, self._ask = pid, log, ask
+    def __init__(self, parent: Parent, pid: int, log: Path, page: Path | None):
+        self._parent, self.pid, self._log = parent, pid, log
         self.started = time.monotonic()
         self._page: mmap.mmap | bytes = bytes(64)
         if page is not None:
@@ -116,8 +114,8 @@ class Process:
 
     def wait(self) -> Ended:
         if self.ended is None:
-            answer = self._ask({"wait": self.pid})
-            self.ended = Ended(answer["code"], answer["ended"], self.said)
+            answer = self._parent.ask({"wait": [self.pid]})
+            self.ended = Ended(answer["codes"][0], answer["ended"], self.said)
         return self.ended
 
 
@@ -126,7 +124,7 @@ class Lab:
     """A nursery, a place for runs, and the run that nobody touched."""
 
     place: Path
-    nursery: Any
+    nursery: Parent
     whole: dict[str, str] = field(default_factory=dict)
     """What the untouched run ended with."""
     seconds: float = 0.0
@@ -145,13 +143,13 @@ class Lab:
         self.number += 1
         log = self.place / f"{self.number}.log"
         log.touch()
-        job = {"output": str(log), "argv": [str(argument) for argument in arguments], **job}
+        job = {"outputs": [str(log)], "argv": [str(argument) for argument in arguments], **job}
         page = None
         if watched is not None:
             page = self.place / f"{self.number}.page"
             page.write_bytes(bytes(64))
             job |= {"page": str(page), "folder": str(watched)}
-        return Process(self._ask(job)["pid"], log, page, self._ask)
+        return Process(self.nursery, self.nursery.ask(job)["pids"][0], log, page)
 
     def run(self, *arguments: object, **job: Any) -> Ended:
         return self.start(*arguments, **job).wait()
@@ -174,6 +172,19 @@ class Lab:
     def resume(self, run: Path, **options: Any) -> Process:
         return self.start("train", "--resume", run, watched=run, **options)
 
+    def stopped(self, run: Path, generation: int = 3, **options: Any) -> Path:
+        """A run that SIGTERM stopped when completions were asked for the so-manieth time."""
+        process = self.train(run, **options)
+        process.until(lambda: process.begun("generation") >= generation)
+        process.send(signal.SIGTERM)
+        assert process.wait().code == STOPPED, process.said
+        return run
+
+    def require_untouched(self, ended: Ended, run: Path) -> None:
+        """Hold a run that has ended well to the one that nobody touched."""
+        assert ended.code == 0, ended.said
+        assert self.differences(run) == []
+
     def new(self) -> Path:
         """A place for a run where nothing is yet."""
         self.number += 1
@@ -184,16 +195,17 @@ class Lab:
         found = contents(run)
         return sorted(key for key in found.keys() | self.whole.keys() if found.get(key) != self.whole.get(key))
 
-    def _ask(self, request: Mapping[str, Any]) -> dict[str, Any]:
-        self.nursery.stdin.write(json.dumps(request) + "\n")
-        self.nursery.stdin.flush()
-        return self._answer()
 
-    def _answer(self) -> dict[str, Any]:
-        line = self.nursery.stdout.readline()
-        assert line, "the nursery has ended"
-        answer: dict[str, Any] = json.loads(line)
-        return answer
+def refusal(said: str) -> str | None:
+    """What is wrong with how a command refused: it must be one sentence of ours. None where it is."""
+    errors = [line for line in said.splitlines() if line.startswith("error:")]
+    if "Traceback" in said:
+        return "it shows a traceback"
+    if len(errors) != 1:
+        return f"it gives {len(errors)} sentences"
+    if "--debug shows where" in said or re.match(r"error: [A-Z]\w*(Error|Exception): ", errors[0]):
+        return f"it gives an error of Python's: {errors[0]}"
+    return None
 
 
 def contents(run: Path) -> dict[str, str]:
@@ -216,9 +228,8 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
     if not hasattr(os, "fork") or not Path("/proc/self/stat").exists():
         pytest.skip("forks, and reads /proc")
     place = tmp_path_factory.mktemp("faults")
-    with started(NURSERY, place, ENVIRONMENT) as nursery:
+    with started(NURSERY, place) as nursery:
         lab = Lab(place, nursery)
-        lab._answer()
         _run_untouched(lab)
         yield lab
     shutil.rmtree(place, ignore_errors=True)

@@ -1,25 +1,18 @@
-"""A warm parent: it has imported everything, and forks a `lite-selfplay` process for every line it reads.
+"""A warm parent (`tests/warm_parent.py`) for runs that are watched and come to grief. A job may have
 
-A line is a JSON object: `argv`, `output` (a file for what the process writes), and, where they are wanted,
-
-- `page` (a file of `PAGE` bytes in which it notes what it is doing) and `folder` (whose file operations it counts);
+- `page` (a file of `PAGE` bytes in which the process notes what it is doing) and `folder` (whose file operations it
+  counts);
 - `fault` and `at`: what happens at which of these. `kill` counts operations, and ends the process by SIGKILL before it;
   `fill` and `fail` count writes: from then on the file system of `mount` has only `spare` bytes left, or this one write
   fails as on a full disk;
-- `cwd`; `ignored` (names of signals); `terminal` (the path of the one that becomes its own); `clock` (True: the date
-  jumps back and forth); `address_space` (a limit for it and the processes that it starts, in bytes).
+- `ignored` (names of signals); `clock` (True: the date jumps back and forth); `address_space` (a limit for it and the
+  processes that it starts, in bytes).
 
-It is answered by `{"pid": n}`. A line `{"wait": n}` is answered when that process has ended by `{"code": c, "ended":
-monotonic seconds}`; the code of one that a signal ended is that signal's number, negative. It stays a zombie until the
-next process is asked for, so that nobody else gets its number while somebody may still send it signals.
-
-The process runs what a user runs, `lite_selfplay_cli.app.main`, and leaves through the interpreter's own end. The
-functions that are wrapped to note the phase do what they did.
+The functions that are wrapped to note the phase do what they did.
 """
 
 import errno
 import functools
-import json
 import mmap
 import os
 import random
@@ -33,7 +26,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from warm_parent import warm_up
+from warm_parent import serve
 
 PHASES = ("starting", "loading", "cold start", "evaluation", "generation", "update", "lines", "saving", "leaving")
 PAGE = 64
@@ -46,51 +39,14 @@ WRITING = ("os.rename", "os.mkdir")
 YEAR_S = 3.2e7
 
 
-def serve() -> dict[str, Any] | None:
-    """Fork for every job. Returns the job in the child, None in the parent when there are no more lines."""
-    ended: list[int] = []
-    print(json.dumps({"pid": os.getpid()}), flush=True)
-    for line in sys.stdin:
-        job: dict[str, Any] = json.loads(line)
-        if "wait" in job:
-            print(json.dumps(wait(job["wait"])), flush=True)
-            ended.append(job["wait"])
-            continue
-        while ended:
-            os.waitpid(ended.pop(), 0)
-        pid = os.fork()
-        if pid == 0:
-            return job
-        print(json.dumps({"pid": pid}), flush=True)
-    return None
-
-
-def wait(pid: int) -> dict[str, Any]:
-    """Wait for a process to end, and leave it a zombie."""
-    end = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
-    assert end is not None
-    code = end.si_status if end.si_code == os.CLD_EXITED else -end.si_status
-    return {"code": code, "ended": time.monotonic()}
-
-
 def become(job: dict[str, Any]) -> None:
-    """Be the process of a job: its arguments, its output, and what is noted of it."""
-    output = os.open(job["output"], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
-    source = os.open(os.devnull, os.O_RDONLY)
-    if "terminal" in job:
-        os.setsid()
-        source = output = os.open(job["terminal"], os.O_RDWR)  # the first one that a session opens becomes its own
-    for descriptor, target in ((source, 0), (output, 1), (output, 2)):
-        os.dup2(descriptor, target)
+    """Be the process of a job: what it does not hear and has not, and what is noted of it."""
     for name in job.get("ignored", ()):
         signal.signal(getattr(signal, name), signal.SIG_IGN)
-    if "cwd" in job:
-        os.chdir(job["cwd"])
     if "address_space" in job:
         resource.setrlimit(resource.RLIMIT_AS, (job["address_space"], job["address_space"]))
     if job.get("clock"):
         set_clock_back_and_forth()
-    sys.argv = ["lite-selfplay", *job["argv"]]
     if "page" in job:
         with open(job["page"], "r+b") as file:
             page = mmap.mmap(file.fileno(), PAGE)
@@ -183,10 +139,4 @@ def fill(mount: Path, spare: int) -> None:
 
 
 if __name__ == "__main__":
-    warm_up()
-    mine = serve()
-    if mine is not None:
-        become(mine)
-        from lite_selfplay_cli.app import main
-
-        main()
+    serve(become)

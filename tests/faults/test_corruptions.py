@@ -9,9 +9,7 @@ import json
 import os
 import pickle
 import random
-import re
 import shutil
-import signal
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +21,9 @@ from safetensors.torch import load_file, save_file
 
 from lite_selfplay.runs.checkpoints import MANIFEST, OPTIMIZER, STATE
 from lite_selfplay.tasks.files import JSON_LIMIT, sha256_of
+from tests import damaged
+
+from .conftest import refusal
 
 LAST, BEFORE = "checkpoints/step-3", "checkpoints/step-2"
 SEAT = "adapters/A/adapter_model.safetensors"
@@ -93,10 +94,6 @@ def link(path: Path) -> None:
 
 def huge(path: Path) -> None:
     path.write_bytes(b'{"step": 0, "x": "' + b"a" * JSON_LIMIT + b'"}\n')
-
-
-def nested(path: Path) -> None:
-    path.write_bytes(b'{"step": 0, "x": ' + b"[" * 200_000 + b"]" * 200_000 + b"}\n")
 
 
 def pickled(path: Path) -> None:
@@ -213,33 +210,18 @@ def with_a_model(run: Path) -> None:
 BAD_JSON: dict[str, Damage] = {
     "is empty": text(""),
     "is cut": cut,
-    "is a list": text("[1]"),
-    "is not UTF-8": text(b'{"step": "\xff\xfe"}'),
-    "holds NUL bytes": text(b'{"step": \0 4}'),
-    "holds NaN": text('{"step": NaN}'),
-    "holds a number past all bounds": text('{"step": 1e999}'),
-    "holds a number of ten thousand digits": text('{"step": ' + "9" * 10_000 + "}"),
     "is longer than any": huge,
-    "is nested past reading": nested,
     "is a pickle": pickled,
+    **{f"holds {name}": text(content) for name, content in damaged.NO_JSON.items()},
 }
 BAD_LINES: dict[str, bytes] = {
-    "not UTF-8": b'{"step": 3, "x": "\xff\xfe"}\n',
-    "NUL bytes": b'{"step": 3}\0\n',
+    **{name: content + b"\n" for name, content in damaged.NO_JSON.items()},
     "a blank line": b"\n",
-    "a list": b"[3]\n",
     "no step": b'{"x": 3}\n',
     "a step that is text": b'{"step": "3"}\n',
-    "NaN": b'{"step": 3, "x": NaN}\n',
-    "half a surrogate pair": b'{"step": 3, "x": "\\ud800"}\n',
-    "nested past reading": b'{"step": 3, "x": ' + b"[" * 100_000 + b"]" * 100_000 + b"}\n",
     "longer than any": b'{"step": 3, "x": "' + b"a" * JSON_LIMIT + b'"}\n',
 }
 FILES = (STATE, OPTIMIZER, SEAT, SEAT.replace("/A/", "/B/"), "snapshot-0.safetensors", MANIFEST)
-BOMB = "a: &a [x,x,x,x,x,x,x,x,x]\n" + "".join(
-    f"{chr(c)}: &{chr(c)} [{','.join(['*' + chr(c - 1)] * 9)}]\n" for c in range(ord("b"), ord("k"))
-)
-PYTHON = "game: !!python/object/apply:os.system ['touch touched']\n"
 
 
 def corruptions() -> Iterator[Corruption]:
@@ -321,14 +303,10 @@ def corruptions() -> Iterator[Corruption]:
 
     # The rest of the folder
     everything = ("report", "eval")
-    yield Corruption("config.yaml is empty", at("config.yaml", text("")), REFUSED, everything)
-    yield Corruption("config.yaml is no YAML", at("config.yaml", text("a: [")), REFUSED, everything)
-    yield Corruption("config.yaml is not UTF-8", at("config.yaml", text(b"\xff\xfe\0")), REFUSED, everything)
+    for name in damaged.WORST:
+        damage = at("config.yaml", text(damaged.CONFIGS[name]))
+        yield Corruption(f"config.yaml holds {name}", damage, REFUSED, everything)
     yield Corruption("config.yaml is a pickle", at("config.yaml", pickled), REFUSED, everything)
-    yield Corruption("config.yaml calls Python", at("config.yaml", text(PYTHON)), REFUSED, everything)
-    yield Corruption("config.yaml is a bomb", at("config.yaml", text(BOMB)), REFUSED, everything)
-    yield Corruption("config.yaml is huge", at("config.yaml", huge), REFUSED, everything)
-    yield Corruption("config.yaml is nested past reading", at("config.yaml", text("[" * 100_000)), REFUSED, everything)
     yield Corruption("config.yaml is a link", at("config.yaml", link), REFUSED)
     yield Corruption("config.yaml names another game", in_config(game={"name": "chess"}), REFUSED, ("eval",))
     yield Corruption("config.yaml names another rank", in_config(seats={"A": {"rank": 2}}), REFUSED, ("eval",))
@@ -364,11 +342,7 @@ def corruptions() -> Iterator[Corruption]:
 @pytest.fixture(scope="module")
 def stopped(lab: Any) -> Path:
     """A run that was stopped in its last step."""
-    run: Path = lab.new()
-    process = lab.train(run)
-    process.until(lambda: process.begun("generation") >= 4)
-    process.send(signal.SIGTERM)
-    assert process.wait().code == 130
+    run: Path = lab.stopped(lab.new(), generation=4)
     assert {path.name for path in (run / "checkpoints").glob("step-*")} >= {"step-2", "step-3"}
     return run
 
@@ -384,18 +358,6 @@ def seen(folder: Path) -> dict[str, Any]:
             else:
                 found[str(path)] = sha256_of(path) if path.is_file() else None
     return found
-
-
-def refusal(said: str) -> str | None:
-    """What is wrong with how a command refused: it must be one sentence of ours. None where it is."""
-    errors = [line for line in said.splitlines() if line.startswith("error:")]
-    if "Traceback" in said:
-        return "it shows a traceback"
-    if len(errors) != 1:
-        return f"it gives {len(errors)} sentences"
-    if "--debug shows where" in said or re.match(r"error: [A-Z]\w*(Error|Exception): ", errors[0]):
-        return f"it gives an error of Python's: {errors[0]}"
-    return None
 
 
 def tried(lab: Any, stopped: Path, corruption: Corruption) -> list[str]:

@@ -13,11 +13,12 @@ from typing import Any
 
 from lite_selfplay.runs.checkpoints import list_checkpoints
 
+from .conftest import NO_CHECKPOINT, refusal
+
 SPARE = (0, 0, 4096, 4 * 4096, 40 * 4096, 100 * 4096)
 """Bytes that are left: none, or so many that a later file of a save is the first one cut."""
 SHORT = (0.5,)
 """Where among its writes a run is tried in the short form."""
-NO_CHECKPOINT = ("has no complete checkpoint to resume from", "is not a run folder", "must hold a mapping of keys")
 
 
 def tried(lab: Any, run: Path, at: int, fault: dict[str, Any], relieve: Callable[[], None]) -> tuple[str, list[str]]:
@@ -25,10 +26,9 @@ def tried(lab: Any, run: Path, at: int, fault: dict[str, Any], relieve: Callable
     process = lab.train(run, at=at, **fault)
     ended = process.wait()
     wrong = []
-    errors = [line for line in ended.said.splitlines() if line.startswith("error: ")]
     if ended.code not in (0, 1, 2):
         wrong.append(f"ended with {ended.code}: {ended.said[-400:]}")
-    elif len(errors) != (ended.code != 0) or "Traceback" in ended.said or "--debug shows where" in ended.said:
+    elif refusal(ended.said) != (None if ended.code else "it gives 0 sentences"):
         wrong.append(f"ended with {ended.code} and {ended.said[-1000:]}")
     wrong += [
         f"{found.path.name}: {found.problem}"

@@ -13,6 +13,8 @@ import pytest
 
 from lite_selfplay.stats import clopper_pearson
 
+from .conftest import NO_CHECKPOINT
+
 KILLED = -signal.SIGKILL
 AIMS = ("any moment", "a file operation", "a save", "a phase")
 AGAIN = 0.6
@@ -21,7 +23,6 @@ SOON_S = 0.03
 """About as long as a save takes; kills aimed at one, or at a phase, come so soon after its beginning."""
 FRESH = 10
 """Kills of processes that were not forked from one that had imported everything."""
-NO_CHECKPOINT = ("has no complete checkpoint to resume from", "is not a run folder", "must hold a mapping of keys")
 
 
 def kill(lab: Any, start: Callable[..., Any], run: Path, aim: str, rng: random.Random) -> Any:

@@ -6,13 +6,13 @@ import signal
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import pytest
 
+from .conftest import STOPPED
+
 LATENCY_S = 10.0
-STOPPED = 130
 WHERE = ("starting", "loading", "cold start", "evaluation", "generation", "update", "saving", "a resumed run")
 LATER_S = 0.02
 """A signal comes up to so long after its phase has begun."""
@@ -27,20 +27,10 @@ class Stop:
     seconds: float
 
 
-def stopped_run(lab: Any, rng: random.Random) -> Path:
-    """A run that was stopped somewhere in its training."""
-    run: Path = lab.new()
-    process = lab.train(run)
-    process.until(lambda: process.begun("generation") >= 2)
-    process.send(signal.SIGTERM)
-    assert process.wait().code == STOPPED
-    return run
-
-
 def stop(lab: Any, where: str, number: signal.Signals, rng: random.Random) -> Stop:
     """Send a run a signal in a phase, see it leave, resume it, and compare it with the untouched one."""
     if where == "a resumed run":
-        run = stopped_run(lab, rng)
+        run = lab.stopped(lab.new(), generation=2)
         process = lab.resume(run)
         process.until(lambda: process.begun("starting") > 0)
         time.sleep(rng.uniform(0, lab.seconds / 2))
@@ -61,6 +51,8 @@ def stop(lab: Any, where: str, number: signal.Signals, rng: random.Random) -> St
     else:
         assert again.code == 0, f"after {number.name} in {met}: {ended.said}\n{again.said}"
         assert lab.differences(run) == [], f"after {number.name} in {met}"
+        if met in ("generation", "update", "saving"):
+            assert f"Go on with: lite-selfplay train --resume {run}" in ended.said.splitlines()[-1]
     shutil.rmtree(run, ignore_errors=True)
     return Stop(where, met, ended.at - sent)
 

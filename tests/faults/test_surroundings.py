@@ -16,29 +16,13 @@ import pytest
 
 from tests.made_runs import read_lines
 
-STOPPED = 130
+from .conftest import STOPPED, refusal
+
 CHECKED = Path(__file__).with_name("checked_task.py")
 STILL_S = 60.0
 """How long a process stands still: far longer than an answer may take to check."""
 
 only_long = pytest.mark.skipif(not os.environ.get("LITE_SELFPLAY_FAULTS"), reason="run by make test-faults")
-
-
-def sentence(said: str) -> str:
-    """The one sentence of an error. There is no other, and no traceback."""
-    errors = [line for line in said.splitlines() if line.startswith("error: ")]
-    assert len(errors) == 1, said
-    assert "Traceback" not in said
-    assert "--debug shows where" not in said
-    return errors[0]
-
-
-def stopped(lab: Any, run: Path, **options: Any) -> None:
-    process = lab.train(run, **options)
-    process.until(lambda: process.begun("generation") >= 3)
-    process.send(signal.SIGTERM)
-    ended = process.wait()
-    assert ended.code == STOPPED, ended.said
 
 
 # Who else wants the folder
@@ -53,23 +37,20 @@ def test_a_run_goes_on_undisturbed_where_others_want_its_folder(lab: Any):
         (("train", "--resume", run), f"is being written by process {first.pid}"),
     ):
         second = lab.run(*arguments)
-        assert second.code == 2
-        assert reason in sentence(second.said)
-    ended = first.wait()
-    assert ended.code == 0, ended.said
-    assert lab.differences(run) == []
+        assert (second.code, refusal(second.said)) == (2, None), second.said
+        assert reason in second.said
+    lab.require_untouched(first.wait(), run)
 
 
 @only_long
 def test_of_two_that_begin_at_once_one_gets_the_folder(lab: Any):
     for _ in range(5):
-        run, half = lab.new(), lab.new()
-        stopped(lab, half)
+        run, half = lab.new(), lab.stopped(lab.new())
         for place, arguments in ((run, lab.training(run)), (half, ("train", "--resume", half))):
             pair = [lab.start(*arguments), lab.start(*arguments)]
             ended = sorted((process.wait() for process in pair), key=lambda one: one.code)
             assert [one.code for one in ended] == [0, 2], [one.said for one in ended]
-            sentence(ended[1].said)
+            assert refusal(ended[1].said) is None, ended[1].said
             assert lab.differences(place) == []
             shutil.rmtree(place)
 
@@ -93,25 +74,22 @@ def test_a_folder_that_was_moved_while_stopped_goes_on(lab: Any, relative: bool)
     run = Path("moved") if relative else there / "moved"
     assert lab.run("report", run, cwd=str(there)).code == 0
     again = lab.run("train", "--resume", run, cwd=str(there if relative else lab.place))
-    assert again.code == 0, again.said
-    assert lab.differences(there / "moved") == []
+    lab.require_untouched(again, there / "moved")
     assert list(here.iterdir()) == [here / "taught.jsonl"]
 
 
 @only_long
 def test_a_folder_that_may_only_be_read_is_refused_until_it_may_be_written(lab: Any, mount: Path):
-    run = mount / "run"
-    stopped(lab, run)
+    run = lab.stopped(mount / "run")
     subprocess.run(["mount", "-o", "remount,ro", str(mount)], check=True)
     ended = lab.run("report", run)
     assert ended.code == 0, ended.said
     for arguments in (("train", "--resume", run), lab.training(mount / "another")):
         ended = lab.run(*arguments)
-        assert ended.code == 2, ended.said
-        assert "cannot write to" in sentence(ended.said)
+        assert (ended.code, refusal(ended.said)) == (2, None), ended.said
+        assert "cannot write to" in ended.said
     subprocess.run(["mount", "-o", "remount,rw", str(mount)], check=True)
-    assert lab.resume(run).wait().code == 0
-    assert lab.differences(run) == []
+    lab.require_untouched(lab.resume(run).wait(), run)
 
 
 # Time
@@ -123,8 +101,7 @@ def test_a_date_that_jumps_by_years_changes_nothing(lab: Any):
     process = lab.train(run, clock=True)
     ended = process.wait()
     seconds = ended.at - process.started
-    assert ended.code == 0, ended.said
-    assert lab.differences(run) == []
+    lab.require_untouched(ended, run)
     walls = [row["wall_s"] for row in read_lines(run / "metrics.jsonl")]
     assert all(0 <= value <= wall["total"] for wall in walls for value in wall.values())
     assert sum(wall["total"] for wall in walls) < seconds
@@ -232,9 +209,7 @@ def test_a_terminal_that_closes_finds_the_run_saved(lab: Any):
     assert process.begun("generation"), "the machine is too busy"
     assert b"evaluation" in shown
     assert ended.code == STOPPED
-    again = lab.resume(run).wait()
-    assert again.code == 0, again.said
-    assert lab.differences(run) == []
+    lab.require_untouched(lab.resume(run).wait(), run)
 
 
 @only_long
@@ -244,9 +219,7 @@ def test_a_closed_terminal_ends_no_run_that_was_started_not_to_hear_of_it(lab: A
     for generation in (1, 3):
         process.until(lambda generation=generation: process.begun("generation") >= generation)
         process.send(signal.SIGHUP)
-    ended = process.wait()
-    assert ended.code == 0, ended.said
-    assert lab.differences(run) == []
+    lab.require_untouched(process.wait(), run)
 
 
 @only_long
@@ -254,8 +227,7 @@ def test_a_run_goes_on_where_nobody_reads_what_it_writes(lab: Any):
     run, log = lab.new(), lab.place / "unread"
     os.mkfifo(log)
     reader = os.open(log, os.O_RDONLY | os.O_NONBLOCK)
-    process = lab.train(run, output=str(log))
+    process = lab.train(run, outputs=[str(log)])
     process.until(lambda: process.begun("generation") >= 1)
     os.close(reader)
-    assert process.wait().code == 0
-    assert lab.differences(run) == []
+    lab.require_untouched(process.wait(), run)

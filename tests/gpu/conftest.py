@@ -12,7 +12,6 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from typing import Any
 
@@ -79,12 +78,9 @@ def cuda(device: torch.device) -> torch.device:
 @pytest.fixture(scope="session")
 def worker() -> Any:
     """The module `evidence.py`, for use in this process."""
-    spec = spec_from_file_location("evidence", HERE / "evidence.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    from tests.gpu import evidence
+
+    return evidence
 
 
 @pytest.fixture(params=["transformers", "unsloth"])

@@ -4,6 +4,8 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
+from tests import damaged
+
 from .wrong import TRAIN, Prepare, Request
 
 GOOD = '{"problem": "1+1?", "answer": 2}\n'
@@ -54,14 +56,8 @@ NO_LINES = [
     holding("blank_lines", "\n \n\t\n"),
     holding("binary", bytes(range(256)) * 50),
     holding("utf_16", GOOD.encode("utf-16")),
-    holding("no_json", GOOD + '{"problem": \n'),
-    holding("a_list", '["1+1?", 2]\n'),
-    holding("nested_too_deep", '{"problem": ' + "[" * 100_000 + "\n"),
-    holding("half_a_surrogate", '{"problem": "\\ud800", "answer": 2}\n'),
-    holding("a_number_of_ten_thousand_digits", '{"problem": "1?", "answer": ' + "1" * 10_000 + "}\n"),
-    holding("not_a_number", '{"problem": "1?", "answer": NaN}\n'),
+    *(holding(name.replace(" ", "_"), GOOD.encode() + content + b"\n") for name, content in damaged.NO_JSON.items()),
     holding("a_long_line", '{"problem": "' + "x" * 10_000_001 + '", "answer": 2}\n'),
-    holding("null_bytes", b"\0" * 5000),
 ]
 NO_PROBLEMS = [
     holding("no_problem", '{"text": "1+1?", "answer": 2}\n'),
@@ -81,25 +77,8 @@ NO_EXAMPLES = [
 ]
 CONFIGS = [
     *no_file("c.yaml"),
-    holding("an_empty_config", "", "c.yaml"),
-    holding("a_list", "- 1\n- 2\n", "c.yaml"),
-    holding("no_yaml", "a: [1, 2\nb: {", "c.yaml"),
-    holding("a_billion_laughs", "\n".join(['a0: &a0 ["x"]'] + [f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 9)}]"
-                                                                for i in range(1, 12)]), "c.yaml"),
-    holding("binary", b"\xff\xfe\x00\x01" * 100, "c.yaml"),
-    holding("an_unknown_key", "game: agon\nmodel: tiny\ntasks: letters\nrun: {stepps: 3}\n", "c.yaml"),
-    holding("a_section_that_is_a_list", "game: agon\nmodel: tiny\ntasks: letters\nrun: [3]\n", "c.yaml"),
-    holding("code", "game: !!python/object/apply:os.system ['touch written']\n", "c.yaml"),
-    holding("a_date_that_does_not_exist", "game: 2026-99-99\n", "c.yaml"),
-    holding("nested_too_deep", "a: " + "[" * 20_000, "c.yaml"),
-    holding("itself", "run: &a {steps: *a}\n", "c.yaml"),
-    holding("keys_that_are_no_names", "{1: 2, [3]: 4}\n", "c.yaml"),
-    holding("a_mapping_as_a_key", "? {a: 1}\n: 2\n", "c.yaml"),
-    holding("two_documents", "game: agon\n---\ngame: grpo\n", "c.yaml"),
-    holding("a_control_character", "game: ag\x07on\n", "c.yaml"),
-    holding("a_large_number", "game: agon\nmodel: tiny\nsteps: " + "9" * 5000 + "\n", "c.yaml"),
-    holding("numbers_for_names", "game: 3\nmodel: 4\n", "c.yaml"),
-]  # fmt: skip
+    *(holding(name.replace(" ", "_"), content, "c.yaml") for name, content in damaged.CONFIGS.items()),
+]
 READERS = {
     "--tasks": (("train", "grpo", "--model", "tiny", "--steps", "1"), [*NO_LINES, *NO_PROBLEMS]),
     "--eval-tasks": (TRAIN, [*NO_LINES, *NO_PROBLEMS]),

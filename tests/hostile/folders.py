@@ -5,6 +5,8 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
+from tests import damaged
+
 from .files import holding, no_file
 from .wrong import TRAIN, Prepare, Request
 
@@ -37,11 +39,6 @@ def run_is_a_link_loop(path: Path) -> None:
     (path / "run").symlink_to(path / "run")
 
 
-def run_with_a_pipe_for_a_config(path: Path) -> None:
-    (path / "run").mkdir()
-    os.mkfifo(path / "run" / "config.yaml")
-
-
 def run_with_a_folder_for_a_config(path: Path) -> None:
     (path / "run" / "config.yaml").mkdir(parents=True)
 
@@ -50,9 +47,9 @@ def with_a_pipe_for(file: str) -> Prepare:
     """A run in which one file is a pipe."""
 
     def write(path: Path) -> None:
-        (path / "run").mkdir()
-        (path / "run" / "config.yaml").write_text(CONFIG)
         (path / "run" / file).parent.mkdir(parents=True, exist_ok=True)
+        if file != "config.yaml":
+            (path / "run" / "config.yaml").write_text(CONFIG)
         os.mkfifo(path / "run" / file)
 
     write.__name__ = f"a_pipe_for_{file}"
@@ -63,15 +60,11 @@ NO_RUNS = [
     run_is_a_file,
     run_is_a_pipe,
     run_is_a_link_loop,
-    run_with_a_pipe_for_a_config,
+    with_a_pipe_for("config.yaml"),
     run_with_a_folder_for_a_config,
     folder("run_is_empty"),
-    folder("run_with_an_empty_config", config__yaml=""),
     folder("run_of_another_game", config__yaml="game: {name: chess}\nmodel: {name: tiny}\n"),
-    folder("run_with_a_broken_config", config__yaml="game: ["),
-    folder("run_with_a_binary_config", config__yaml=b"\xff\x00" * 100),
-    folder("run_with_a_huge_config", config__yaml="a: " + "x" * 3_000_000),
-    folder("run_with_a_deep_config", config__yaml="a: " + "[" * 20_000),
+    *(folder(f"run_configured_by_{name}", config__yaml=damaged.CONFIGS[name]) for name in damaged.WORST),
     folder("run_with_an_unknown_key", config__yaml=CONFIG + "run: {stepps: 3}\n"),
 ]
 UNFINISHED = [
@@ -102,31 +95,24 @@ def may_not_be_read(path: Path) -> None:
     (path / "run").chmod(0)
 
 
+GOING_ON = (("train", "--resume", "run"), ("eval", "run", "--tasks", "letters"), (*TRAIN, "--init", "run"))
+SHOWING = (("report", "run"), ("report", "run", "--json"), ("report", "run", "--figures"),
+           ("view", "run", "--bundle", "runs"), ("why", "run"), ("why", "kl", "run"))  # fmt: skip
+LISTING = (("list", "runs", "run"), ("list", "runs", "."))
+
+
 def run_folders() -> Iterator[Request]:
-    readers = (("train", "--resume", "run"), ("report", "run"), ("report", "run", "--json"),
-               ("report", "run", "--figures"), ("view", "run", "--bundle", "runs"), ("why", "run"),
-               ("why", "kl", "run"), ("eval", "run", "--tasks", "letters"), (*TRAIN, "--init", "run"))  # fmt: skip
     for prepare in NO_RUNS:
-        for arguments in readers:
+        for arguments in (*GOING_ON, *SHOWING):
             # What a run of a game that is not there holds is shown without that game's own words.
             reads = arguments[0] in ("report", "view") or "kl" in arguments
             shown = reads and prepare.__name__ == "run_of_another_game"
             yield Request(arguments, prepare, (0,) if shown else (2,))
     for prepare in UNFINISHED:
-        for arguments in (
-            ("train", "--resume", "run"),
-            ("eval", "run", "--tasks", "letters"),
-            (*TRAIN, "--init", "run"),
-        ):
+        for arguments in GOING_ON:
             yield Request(arguments, prepare)
-        # A run without a line has nothing wrong: there is little to show.
-        yield Request(("report", "run"), prepare, (0, 2))
-        yield Request(("report", "run", "--figures"), prepare, (0, 2))
-        yield Request(("view", "run", "--bundle", "runs"), prepare, (0, 2))
-        yield Request(("why", "run"), prepare, (0, 2))
-        yield Request(("why", "kl", "run"), prepare, (0, 2))
-        yield Request(("list", "runs", "run"), prepare, (0, 2))
-        yield Request(("list", "runs", "."), prepare, (0, 2))
+        for arguments in (*SHOWING, *LISTING):  # a run without a line has nothing wrong: there is little to show
+            yield Request(arguments, prepare, (0, 2))
     for prepare in (run_is_a_file, run_is_a_pipe, run_is_a_link_loop, UNFINISHED[0]):
         yield Request((*TRAIN, "--run-dir", "run"), prepare)
         yield Request(("cold-start", *TRAIN[1:], "--run-dir", "run"), prepare)
@@ -137,7 +123,7 @@ def run_folders() -> Iterator[Request]:
     yield Request(
         ("config", "init", "agon", "--model", "tiny", "--out", "closed/c.yaml"), may_not_be_written, plain=True
     )
-    for arguments in readers:
+    for arguments in (*GOING_ON, *SHOWING):
         yield Request(arguments, may_not_be_read, plain=True)
 
 
@@ -154,6 +140,11 @@ def model_with_a_pipe_for_a_config(path: Path) -> None:
     os.mkfifo(path / "model" / "config.json")
 
 
+def model_configured_by(name: str, config: str | bytes) -> Prepare:
+    """A model folder in which all but its configuration is in order."""
+    return model(name, config__json=config, tokenizer__json="{}", model__safetensors=EMPTY_WEIGHTS)
+
+
 def model_with_a_pipe_for_weights(path: Path) -> None:
     model("", config__json=QWEN, tokenizer__json="{}")(path)
     os.mkfifo(path / "model" / "model.safetensors")
@@ -162,21 +153,19 @@ def model_with_a_pipe_for_weights(path: Path) -> None:
 MODELS = [
     model("model_empty"),
     model("model_without_weights", config__json=QWEN),
-    model("model_of_no_kind", config__json='{"model_type": 0}', tokenizer__json="{}", model__safetensors=EMPTY_WEIGHTS),
-    model("model_config_is_no_json", config__json="{", tokenizer__json="{}", model__safetensors=EMPTY_WEIGHTS),
-    model("model_config_is_a_list", config__json="[1]", tokenizer__json="{}", model__safetensors=EMPTY_WEIGHTS),
-    model("model_config_is_binary", config__json=b"\xff\xfe", tokenizer__json="{}", model__safetensors=EMPTY_WEIGHTS),
-    model("model_config_is_deep", config__json="[" * 100_000, tokenizer__json="{}", model__safetensors=EMPTY_WEIGHTS),
+    model_configured_by("model_of_no_kind", '{"model_type": 0}'),
+    model_configured_by("model_config_is_no_json", "{"),
+    model_configured_by("model_config_is_a_list", "[1]"),
+    model_configured_by("model_config_is_binary", b"\xff\xfe"),
+    model_configured_by("model_config_is_deep", "[" * 100_000),
+    model_configured_by("model_of_odd_sizes", QWEN[:-1] + ', "hidden_size": -1}'),
+    model_configured_by("model_of_texts_for_sizes", QWEN[:-1] + ', "hidden_size": "x"}'),
     model("model_with_cut_weights", config__json=QWEN, tokenizer__json="{}", model__safetensors=b"\xff" * 20),
     model("model_with_a_broken_tokenizer", config__json=QWEN, tokenizer__json="{", model__safetensors=EMPTY_WEIGHTS),
     model("model_with_a_broken_index", config__json=QWEN, tokenizer__json="{}", model__safetensors=EMPTY_WEIGHTS,
           model__safetensors__index__json="[1"),
     model("model_with_an_index_of_nothing", config__json=QWEN, tokenizer__json="{}", model__safetensors=EMPTY_WEIGHTS,
           model__safetensors__index__json='{"weight_map": 3}'),
-    model("model_of_odd_sizes", config__json=QWEN[:-1] + ', "hidden_size": -1}', tokenizer__json="{}",
-          model__safetensors=EMPTY_WEIGHTS),
-    model("model_of_texts_for_sizes", config__json=QWEN[:-1] + ', "hidden_size": "x"}', tokenizer__json="{}",
-          model__safetensors=EMPTY_WEIGHTS),
     model_with_a_pipe_for_a_config,
     model_with_a_pipe_for_weights,
 ]  # fmt: skip

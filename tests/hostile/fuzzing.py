@@ -88,6 +88,16 @@ def memory_limited() -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_AS, before)
 
 
+def of_file(file: Path, reads: Callable[[Path], object]) -> Callable[[bytes], object]:
+    """Reads bytes from a file of this name."""
+
+    def read_bytes(content: bytes) -> object:
+        file.write_bytes(content)
+        return reads(file)
+
+    return read_bytes
+
+
 def mutated_bytes(rng: random.Random, content: bytes, pieces: Sequence[bytes] = ()) -> bytes:
     """Bytes with some flipped, removed, doubled or inserted, or with a number of a header replaced."""
     for _ in range(rng.choice((1, 1, 1, 2, 4))):

@@ -1,22 +1,12 @@
-"""A warm parent: it has imported the command line and torch, and forks a `lite-selfplay` process for every request.
+"""A warm parent (`tests/warm_parent.py`) for requests. One may be `plain`: it gives up root's right to write anywhere.
 
-A request is a line of JSON: `argv`, `cwd`, `out` and `err` (files for what the process writes), `limit` (seconds after
-which it and all it started are killed), and possibly `plain` (whether it gives up root's right to write anywhere). The
-answer is a line too: `{"code": c, "seconds": s}`; the code of one that a signal ended is that signal's number,
-negative, and that of one that took too long is null.
-
-The process runs what a user runs, `lite_selfplay_cli.app.main`. It leaves without taking apart all that was imported,
-which would take longer than most requests.
+A process leaves without taking apart all that was imported, which would take longer than most requests.
 """
 
 import atexit
-import contextlib
 import ctypes
-import json
 import os
-import signal
 import sys
-import time
 import traceback
 from collections.abc import Callable
 from pathlib import Path
@@ -24,53 +14,16 @@ from typing import Any, NoReturn
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from warm_parent import warm_up
+from warm_parent import serve
 
 _CAPABILITIES = 0x20080522  # version 3: two words of 32 capabilities each
-_PAUSE_S = 0.002
-
-
-def serve() -> dict[str, Any] | None:
-    """Fork for every line. Returns the request in the child, None in the parent when there are no more lines."""
-    print(json.dumps({"pid": os.getpid()}), flush=True)
-    for line in sys.stdin:
-        request: dict[str, Any] = json.loads(line)
-        started = time.monotonic()
-        child = os.fork()
-        if child == 0:
-            return request
-        code = _wait(child, started + request["limit"])
-        print(json.dumps({"code": code, "seconds": time.monotonic() - started}), flush=True)
-    return None
-
-
-def _wait(child: int, until: float) -> int | None:
-    """The exit code of a child, None where it had to be killed."""
-    while True:
-        ended, status = os.waitpid(child, os.WNOHANG)
-        if ended:
-            return os.waitstatus_to_exitcode(status)
-        if time.monotonic() > until:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(child, signal.SIGKILL)
-            os.kill(child, signal.SIGKILL)
-            os.waitpid(child, 0)
-            return None
-        time.sleep(_PAUSE_S)
 
 
 def become(request: dict[str, Any]) -> None:
-    """Be the process of a request: its arguments, its folder, its output, its rights."""
+    """Be the process of a request: at the head of all that it starts, and with its rights."""
     os.setsid()
-    nothing = os.open(os.devnull, os.O_RDONLY)
-    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
-    for descriptor, target in ((nothing, 0), (os.open(request["out"], flags), 1), (os.open(request["err"], flags), 2)):
-        os.dup2(descriptor, target)
-        os.close(descriptor)
-    os.chdir(request["cwd"])
     if request.get("plain"):
         give_up_rights()
-    sys.argv = ["lite-selfplay", *request["argv"]]
 
 
 def give_up_rights() -> None:
@@ -97,10 +50,4 @@ def leave(main: Callable[[], None]) -> NoReturn:
 
 
 if __name__ == "__main__":
-    warm_up()
-    mine = serve()
-    if mine is not None:
-        become(mine)
-        from lite_selfplay_cli.app import main
-
-        leave(main)
+    serve(become, leave)

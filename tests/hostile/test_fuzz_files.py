@@ -1,6 +1,7 @@
 """Hostile files: run folders and checkpoints of strangers, safetensors, GGUF."""
 
 import contextlib
+import io
 import json
 import random
 import shutil
@@ -34,7 +35,7 @@ from lite_selfplay.runs.report.declared import game_of
 from lite_selfplay.tasks.files import read_tensors, sha256_of
 from lite_selfplay.training.optimizer import optimizer_state, seat_groups
 
-from .fuzzing import fuzz, mutated_bytes, mutated_json, sizes
+from .fuzzing import fuzz, mutated_bytes, mutated_json, of_file, sizes
 
 SAMPLE = Path(__file__).with_name("sample_run")
 FILES = {path.relative_to(SAMPLE).as_posix(): path.read_bytes() for path in sorted(SAMPLE.rglob("*")) if path.is_file()}
@@ -90,38 +91,32 @@ def shown(path: Path) -> None:
         charts_of(game_of(folder)[0], folder, folder.metrics())
 
 
-@sizes
-def test_run_folders(inputs: int, place: Path) -> None:
-    def make(rng: random.Random) -> tuple[str, bytes]:
-        name = rng.choice(sorted(FILES))
-        return name, changed(rng, name)
-
-    fuzz("run folders", inputs, make, of_run(place, everything))
-
-
-@sizes
-def test_metrics(inputs: int, place: Path) -> None:
-    def make(rng: random.Random) -> tuple[str, bytes]:
-        return "metrics.jsonl", changed(rng, "metrics.jsonl")
-
-    fuzz("metrics", inputs, make, of_run(place, shown))
-
-
-@sizes
-def test_reports(inputs: int, place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def reported(path: Path) -> None:
+    """What `report` prints."""
     from lite_selfplay_cli.report import report
 
+    with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+        report(path, duels=3)
+
+
+OF_A_RUN: dict[str, tuple[Callable[[Path], object], tuple[str, ...]]] = {
+    "run folders": (everything, tuple(sorted(FILES))),
+    "metrics": (shown, ("metrics.jsonl",)),
+    "reports": (reported, ("metrics.jsonl", "episodes.jsonl", "eval/step-000002.json", "eval/base.json")),
+}
+"""What reads a run, and the files of which one is changed at a time."""
+
+
+@sizes
+@pytest.mark.parametrize("kind", OF_A_RUN)
+def test_run_folders(kind: str, inputs: int, place: Path) -> None:
+    reads, names = OF_A_RUN[kind]
+
     def make(rng: random.Random) -> tuple[str, bytes]:
-        name = rng.choice(("metrics.jsonl", "episodes.jsonl", "eval/step-000002.json", "eval/base.json"))
+        name = rng.choice(names)
         return name, changed(rng, name)
 
-    def reads(path: Path) -> None:
-        try:
-            report(path, duels=3)
-        finally:
-            capsys.readouterr()
-
-    fuzz("reports", inputs, make, of_run(place, reads))
+    fuzz(kind, inputs, make, of_run(place, reads))
 
 
 # Checkpoints
@@ -188,8 +183,6 @@ TENSOR_PIECES = (b'"F64"', b'"I8"', b'"BOOL"', b'"data_offsets"', b"[0,0]", b"[1
 
 @sizes
 def test_safetensors(inputs: int, place: Path) -> None:
-    file = place / "t.safetensors"
-
     def make(rng: random.Random) -> bytes:
         (length,) = struct.unpack("<Q", TENSORS[:8])
         if rng.random() < 0.5:
@@ -198,11 +191,7 @@ def test_safetensors(inputs: int, place: Path) -> None:
             return struct.pack("<Q", len(text)) + text + TENSORS[8 + length :]
         return mutated_bytes(rng, TENSORS, TENSOR_PIECES)
 
-    def reads(content: bytes) -> None:
-        file.write_bytes(content)
-        read_tensors(file)
-
-    fuzz("safetensors", inputs, make, reads)
+    fuzz("safetensors", inputs, make, of_file(place / "t.safetensors", read_tensors))
 
 
 def gguf_text(text: str) -> bytes:
@@ -233,15 +222,14 @@ def gguf() -> bytes:
 
 @sizes
 def test_gguf_headers(inputs: int, place: Path) -> None:
-    file, whole = place / "m.gguf", gguf()
     pieces = (gguf_text("tokens"), struct.pack("<IIQ", 9, 0, 2**60), struct.pack("<IIQ", 9, 9, 3), b"GGUF", b"\xff" * 8)
 
-    def reads(content: bytes) -> None:
-        file.write_bytes(content)
+    def reads(file: Path) -> None:
         header = read_header(file)
         assert all(isinstance(elements, int) for elements in header.tensors.values())
         assert header.metadata["GGUF.version"] is not None
 
+    read = of_file(place / "m.gguf", reads)
     with contextlib.suppress(OSError):
-        reads(whole)
-    fuzz("GGUF headers", inputs, lambda rng: mutated_bytes(rng, whole, pieces), reads)
+        read(gguf())
+    fuzz("GGUF headers", inputs, lambda rng: mutated_bytes(rng, gguf(), pieces), read)

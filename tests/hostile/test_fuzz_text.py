@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from lite_selfplay.config import KEYS, RunConfig, load_layer, parse_assignment
 from lite_selfplay.data import Completion, Sampling
-from lite_selfplay.errors import ConfigError, LiteSelfPlayError, TaskError
+from lite_selfplay.errors import LiteSelfPlayError, TaskError
 from lite_selfplay.games.agon.recap import summarise
 from lite_selfplay.games.baselines.rzero import read_question
 from lite_selfplay.games.cpmobius.game import read_task
@@ -28,7 +28,7 @@ from lite_selfplay.tasks.jsonl import read_jsonl, to_problem
 from lite_selfplay.tasks.passages import read_passages
 from lite_selfplay.training.examples import read_examples
 
-from .fuzzing import FEW, ODD_JSON, fuzz, mutated_bytes, mutated_json, mutated_text, sizes
+from .fuzzing import FEW, ODD_JSON, fuzz, mutated_bytes, mutated_json, mutated_text, of_file, sizes
 
 PROBLEMS: list[dict[str, Any]] = [
     {"problem": "What is 1 + 1?", "answer": "2"},
@@ -55,31 +55,7 @@ def lines(rng: random.Random, rows: list[dict[str, Any]]) -> bytes:
     return mutated_bytes(rng, "\n".join(map(json.dumps, chosen)).encode(), JSON_PIECES)
 
 
-def of_file(file: Path, reads: Callable[[Path], object]) -> Callable[[bytes], object]:
-    """Reads bytes from a file of this name."""
-
-    def read_bytes(content: bytes) -> object:
-        file.write_bytes(content)
-        return reads(file)
-
-    return read_bytes
-
-
-@sizes
-def test_problems(inputs: int, place: Path) -> None:
-    fuzz("problems", inputs, lambda rng: lines(rng, PROBLEMS), of_file(place / "p.jsonl", read_jsonl))
-
-
-@sizes
-def test_cold_start_examples(inputs: int, place: Path) -> None:
-    reads = of_file(place / "e.jsonl", lambda file: read_examples(file, ("drafter", "challenger")))
-    fuzz("cold-start examples", inputs, lambda rng: lines(rng, EXAMPLES), reads)
-
-
-@sizes
-def test_passages(inputs: int, place: Path) -> None:
-    reads = of_file(place / "k.jsonl", lambda file: read_passages(str(file)))
-    fuzz("passages", inputs, lambda rng: lines(rng, PASSAGES), reads)
+Read = Callable[[Any], object]
 
 
 JSON = st.recursive(
@@ -88,17 +64,6 @@ JSON = st.recursive(
     max_leaves=12,
 )
 NAMES = st.sampled_from(["problem", "question", "answer", "id", "content", "solution", "any_of", "x"])
-
-
-@sizes
-def test_any_row_is_a_problem_or_an_error(inputs: int) -> None:
-    @settings(max_examples=max(FEW, inputs // 20), database=None, derandomize=True)
-    @given(st.dictionaries(NAMES, JSON, max_size=5))
-    def check(row: dict[str, Any]) -> None:
-        with contextlib.suppress(TaskError):
-            to_problem(parse_object(json.dumps(row).encode(), "row", TaskError), "row", "id")
-
-    check()
 
 
 # Configurations
@@ -124,14 +89,6 @@ def configuration(rng: random.Random) -> bytes:
     return mutated_bytes(rng, yaml.safe_dump(config).encode(), YAML_PIECES)
 
 
-@sizes
-def test_configuration_files(inputs: int, place: Path) -> None:
-    def reads(file: Path) -> object:
-        return filled_in(RunConfig.of(load_layer(file)))
-
-    fuzz("configuration files", inputs, configuration, of_file(place / "c.yaml", reads))
-
-
 PATHS = [*(path.replace("ROLE", "drafter").replace("SEAT", "A") for path in KEYS), "game.reward", "seats.*.lr", "steps"]
 VALUES = ["3", "0.5", "[1, 2]", "{a: 1}", "on", "null", "'x'", "1e-4", "agon", "letters", "*a", "&a [*a]", "!!set {a}"]
 
@@ -146,25 +103,8 @@ def assignment(rng: random.Random) -> str:
     )
 
 
-@sizes
-def test_assignments(inputs: int) -> None:
-    base = {"game": "agon", "model": "tiny", "tasks": "letters"}
-    fuzz("assignments", inputs, assignment, lambda text: filled_in(RunConfig.of(base, parse_assignment(text))))
-
-
-@sizes
-def test_any_layer_is_a_configuration_or_an_error(inputs: int) -> None:
-    sections = st.sampled_from(
-        ["game", "model", "tasks", "roles", "seats", "run", "eval", "cold_start", "steps", "preset"]
-    )
-
-    @settings(max_examples=max(FEW, inputs // 20), database=None, derandomize=True)
-    @given(st.dictionaries(sections | st.text(max_size=6), JSON, max_size=4))
-    def check(layer: dict[str, Any]) -> None:
-        with contextlib.suppress(LiteSelfPlayError):
-            RunConfig.of({"game": "agon", "model": "tiny"}, layer)
-
-    check()
+SECTIONS = st.sampled_from("game model tasks roles seats run eval cold_start steps preset".split())
+LEAST = {"game": "agon", "model": "tiny"}
 
 
 TASKS = ["letters:named=6", "arithmetic:digits=2,ops=+", "stories:steps=2", "equations", "multiplication:digits=2",
@@ -189,17 +129,69 @@ TASK_PIECES = (
 )
 
 
+def task_name(rng: random.Random) -> str:
+    return mutated_text(rng, rng.choice(TASKS), TASK_PIECES)
+
+
+def load_own_task(spec: str) -> object:
+    if spec.partition(":")[0].strip() in ("hub", "reasoning-gym"):
+        raise TaskError("asks a library of others")
+    return load_task(spec)
+
+
+READERS: dict[str, tuple[Callable[[random.Random], Any], Callable[[Path], Read]]] = {
+    "problems": (lambda rng: lines(rng, PROBLEMS), lambda place: of_file(place / "p.jsonl", read_jsonl)),
+    "cold-start examples": (
+        lambda rng: lines(rng, EXAMPLES),
+        lambda place: of_file(place / "e.jsonl", lambda file: read_examples(file, ("drafter", "challenger"))),
+    ),
+    "passages": (
+        lambda rng: lines(rng, PASSAGES),
+        lambda place: of_file(place / "k.jsonl", lambda file: read_passages(str(file))),
+    ),
+    "configuration files": (
+        configuration,
+        lambda place: of_file(place / "c.yaml", lambda file: filled_in(RunConfig.of(load_layer(file)))),
+    ),
+    "assignments": (
+        assignment,
+        lambda _: lambda text: filled_in(RunConfig.of({**LEAST, "tasks": "letters"}, parse_assignment(text))),
+    ),
+    "task names": (task_name, lambda _: load_own_task),
+}
+"""What makes an input of each kind, and what reads it, given a place for files."""
+
+
 @sizes
-def test_task_names(inputs: int) -> None:
-    def make(rng: random.Random) -> str:
-        return mutated_text(rng, rng.choice(TASKS), TASK_PIECES)
+@pytest.mark.parametrize("name", READERS)
+def test_what_users_write(name: str, inputs: int, place: Path) -> None:
+    make, reads = READERS[name]
+    fuzz(name, inputs, make, reads(place))
 
-    def reads(spec: str) -> object:
-        if spec.partition(":")[0].strip() in ("hub", "reasoning-gym"):
-            raise TaskError("asks a library of others")
-        return load_task(spec)
 
-    fuzz("task names", inputs, make, reads)
+@sizes
+@pytest.mark.parametrize(
+    ("strategy", "read"),
+    [
+        (
+            st.dictionaries(NAMES, JSON, max_size=5),
+            lambda row: to_problem(parse_object(json.dumps(row).encode(), "row", TaskError), "row", "id"),
+        ),
+        (
+            st.dictionaries(SECTIONS | st.text(max_size=6), JSON, max_size=4),
+            lambda layer: RunConfig.of(LEAST, layer),
+        ),
+    ],
+    ids=["a problem", "a configuration"],
+)
+def test_anything_is_one_or_an_error(inputs: int, strategy: Any, read: Read) -> None:
+    @settings(max_examples=max(FEW, inputs // 20), database=None, derandomize=True)
+    @given(strategy)
+    def check(value: dict[str, Any]) -> None:
+        with contextlib.suppress(LiteSelfPlayError):
+            read(value)
+
+    check()
 
 
 # What models write
@@ -235,39 +227,26 @@ MODEL_PIECES = (
 )
 
 
+def recap(rng: random.Random) -> tuple[str, str, bool]:
+    return mutated_text(rng, rng.choice(DRAFTS), MODEL_PIECES), rng.choice(DRAFTS), rng.random() < 0.5
+
+
+def reply(rng: random.Random) -> Completion:
+    text = mutated_text(rng, rng.choice(REPLIES), MODEL_PIECES)
+    return Completion("p", text, (0,), (1,), (-1.0,), rng.choice(("eos", "length")), "A", 0, Sampling())
+
+
+TOPIC = load_topic("algebra", 3)
+WRITTEN: dict[str, tuple[Callable[[random.Random], Any], Read]] = {
+    "recaps": (recap, lambda made: summarise(made[0], made[1], thinks=made[2]).strip()),
+    "proposals of pasodoble": (reply, lambda completion: read(completion, parse_proposal)),
+    "proposals of rzero": (reply, read_question),
+    "proposals of cpmobius": (reply, read_task),
+    "proposals of sqlm": (reply, lambda said: (TOPIC.find(said.text), numbered_lines(said.text, cut=True))),
+}
+
+
 @sizes
-def test_recaps(inputs: int) -> None:
-    def make(rng: random.Random) -> tuple[str, str, bool]:
-        return mutated_text(rng, rng.choice(DRAFTS), MODEL_PIECES), rng.choice(DRAFTS), rng.random() < 0.5
-
-    def reads(made: tuple[str, str, bool]) -> None:
-        draft, problem, thinks = made
-        assert isinstance(summarise(draft, problem, thinks=thinks), str)
-
-    fuzz("recaps", inputs, make, reads, refuses=False)
-
-
-@sizes
-@pytest.mark.parametrize("game", ["pasodoble", "rzero", "cpmobius", "sqlm"])
-def test_proposals(inputs: int, game: str) -> None:
-    topic = load_topic("algebra", 3)
-    readers: dict[str, Callable[[Completion], object]] = {
-        "pasodoble": lambda completion: read(completion, parse_proposal),
-        "rzero": read_question,
-        "cpmobius": read_task,
-        "sqlm": lambda completion: (topic.find(completion.text), numbered_lines(completion.text, cut=True)),
-    }
-
-    def make(rng: random.Random) -> Completion:
-        text = mutated_text(rng, rng.choice(REPLIES), MODEL_PIECES)
-        return Completion("p", text, (0,), (1,), (-1.0,), rng.choice(("eos", "length")), "A", 0, Sampling())
-
-    fuzz(f"proposals of {game}", inputs, make, readers[game], refuses=False)
-
-
-def test_errors_name_what_was_wrong(place: Path) -> None:
-    (place / "p.jsonl").write_bytes(b'{"problem": "x?", "answer": 1}\n{"problem": ')
-    with pytest.raises(TaskError, match="line 2"):
-        read_jsonl(place / "p.jsonl")
-    with pytest.raises(ConfigError, match="KEY=VALUE"):
-        parse_assignment("steps")
+@pytest.mark.parametrize("name", WRITTEN)
+def test_what_models_write(name: str, inputs: int) -> None:
+    fuzz(name, inputs, *WRITTEN[name], refuses=False)

@@ -1,7 +1,5 @@
 """Runs of several real processes, forked from one that has imported everything: they meet as torchrun's would."""
 
-import json
-import os
 import socket
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -11,10 +9,14 @@ from typing import Any
 
 import pytest
 
-from tests.warm_parent import started
+from tests.warm_parent import Parent, started
 
 NURSERY = Path(__file__).with_name("nursery.py")
 PATIENCE_S = 150.0
+COMMAND = (
+    *("train", "agon", "--model", "tiny", "--precision", "fp32", "--tasks", "letters", "--max-completion-tokens", 8),
+    *("--problems-per-step", 2, "--group-size", 4, "--set", "seats.*.lr=0.001"),
+)
 
 
 @dataclass(frozen=True)
@@ -28,32 +30,25 @@ class Ended:
 class Crew:
     """The processes of a run while they play."""
 
-    def __init__(self, pids: Sequence[int], output: Path, tell: Callable[[Any], Any]):
-        self.pids, self._output, self._tell = pids, output, tell
+    def __init__(self, parent: Parent, pids: Sequence[int], outputs: Sequence[Path]):
+        self.pids, self._parent, self._outputs = pids, parent, outputs
 
     def ended(self) -> Ended:
-        codes = self._tell({"wait": self.pids, "seconds": PATIENCE_S})["codes"]
-        return Ended(codes, [(self._output / f"{rank}.txt").read_text() for rank in range(len(self.pids))])
+        codes = self._parent.ask({"wait": self.pids, "seconds": PATIENCE_S})["codes"]
+        return Ended(codes, [output.read_text() for output in self._outputs])
 
 
 @pytest.fixture(scope="session")
 def start(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., Crew]]:
     """Start the processes of a command: `start(2, "train", "agon", play=("nan", 1, 0))`."""
     place, numbers = tmp_path_factory.mktemp("ranks"), count()
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false", "COLUMNS": "400"}
-    with started(NURSERY, Path(__file__).parents[2], environment) as parent:
-        parent.stdout.readline()
-
-        def tell(job: Any) -> Any:
-            parent.stdin.write(json.dumps(job) + "\n")
-            parent.stdin.flush()
-            return json.loads(parent.stdout.readline())
+    with started(NURSERY, Path(__file__).parents[2]) as parent:
 
         def begin(world: int, *argv: object, **more: Any) -> Crew:
-            output = place / str(next(numbers))
-            output.mkdir()
-            job = {"argv": list(map(str, argv)), "world": world, "output": str(output), "cwd": str(place), **more}
-            return Crew(tell({**job, "port": free_port()})["pids"], output, tell)
+            number = next(numbers)
+            outputs = [place / f"{number}.{rank}.txt" for rank in range(world)]
+            job = {"argv": list(map(str, argv)), "outputs": list(map(str, outputs)), "cwd": str(place), **more}
+            return Crew(parent, parent.ask({**job, "port": free_port()})["pids"], outputs)
 
         yield begin
 

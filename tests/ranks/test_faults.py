@@ -9,10 +9,7 @@ import pytest
 
 from tests.made_runs import read_lines
 
-COMMAND = (
-    *("train", "agon", "--model", "tiny", "--precision", "fp32", "--tasks", "letters", "--max-completion-tokens", 8),
-    *("--problems-per-step", 2, "--group-size", 4, "--set", "seats.*.lr=0.001"),
-)
+from .conftest import COMMAND
 
 
 def test_a_number_that_is_not_finite_in_one_process_skips_the_step_in_all(play: Callable[..., Any], tmp_path: Path):

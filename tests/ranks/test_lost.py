@@ -12,16 +12,14 @@ from typing import Any
 import pytest
 
 from tests.made_runs import read_lines
-from tests.ranks.test_equal_runs import apart, require_same_episodes
+
+from .conftest import COMMAND
+from .test_equal_runs import apart, require_same_episodes
 
 KILLS = int(os.environ.get("LITE_SELFPLAY_RANKS_KILLS") or 0)
 """Kills at random moments; a few of each kind without it."""
 STEPS = 3
-COMMAND = (
-    *("train", "agon", "--model", "tiny", "--precision", "fp32", "--tasks", "letters", "--max-completion-tokens", 8),
-    *("--problems-per-step", 2, "--group-size", 4, "--steps", STEPS, "--set", "seats.*.lr=0.001"),
-    *("--seed", 1),  # with which no token is drawn so near to a bound that the order of sums decides
-)
+RUN = (*COMMAND, "--steps", STEPS, "--seed", 1)  # with which no token is so near a bound that the order of sums decides
 
 
 @pytest.fixture(scope="module")
@@ -29,7 +27,7 @@ def untouched(play: Callable[..., Any], tmp_path_factory: pytest.TempPathFactory
     """A run that nobody touches, and how long it takes."""
     run = tmp_path_factory.mktemp("untouched") / "run"
     began = time.monotonic()
-    ended = play(2, *COMMAND, "--run-dir", run)
+    ended = play(2, *RUN, "--run-dir", run)
     assert ended.codes == [0, 0], ended.said
     return run, time.monotonic() - began
 
@@ -64,7 +62,7 @@ def test_whoever_is_lost_the_run_is_saved(
 ):
     run, world = tmp_path / "run", 2
     times = 3 if moment in ("ask", "after sum") else 2  # in the second step
-    ended = play(world, *COMMAND, "--run-dir", run, play=("ends", rank, how, moment, times))
+    ended = play(world, *RUN, "--run-dir", run, play=("ends", rank, how, moment, times))
     other = 1 - rank
     if how == "SIGKILL":
         assert ended.codes[rank] == -signal.SIGKILL
@@ -90,7 +88,7 @@ def test_killed_at_random_moments(
         run, complete, first = tmp_path / f"run-{kills}", 0, True
         for _ in range(3):
             world = rng.choice((2, 2, 3))
-            command = (*COMMAND, "--run-dir", run) if first else ("train", "--resume", run)
+            command = (*RUN, "--run-dir", run) if first else ("train", "--resume", run)
             crew = start(world, *command)
             victim = crew.pids[rng.randrange(world)]
             time.sleep(rng.uniform(0, 1.2 * untouched[1]))

@@ -17,6 +17,8 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
+from tests.made import metrics_of, same_weights
+
 WORK = Path(__file__).with_name("work.py")
 CASES = ("grpo", "dr_grpo", "dapo", "kl", "entropy", "temperature", "replay", "small parts")
 CASES += ("sequence", "one ratio a completion", "two updates")
@@ -26,15 +28,14 @@ pytestmark = pytest.mark.skipif(
 )
 
 
+def ran(kind: str, command: str, folder: Path, **environment: str) -> "subprocess.CompletedProcess[str]":
+    asked = [sys.executable, str(WORK), kind, command, str(folder)]
+    options: dict[str, Any] = {"capture_output": True, "text": True, "timeout": 280, "cwd": folder.parent}
+    return subprocess.run(asked, check=False, env={**os.environ, **environment}, **options)
+
+
 def work(kind: str, command: str, folder: Path) -> Path:
-    done = subprocess.run(
-        [sys.executable, str(WORK), kind, command, str(folder)],
-        capture_output=True,
-        text=True,
-        timeout=280,
-        check=False,
-        cwd=folder.parent,
-    )
+    done = ran(kind, command, folder)
     assert done.returncode == 0, done.stderr[-4000:]
     return folder
 
@@ -153,10 +154,6 @@ def checkpoint(run: Path, step: int) -> dict[str, Any]:
     return {f"{file.relative_to(folder)}/{k}": v for file in files for k, v in load_file(file).items()}
 
 
-def same(one: dict[str, Tensor], other: dict[str, Tensor]) -> bool:
-    return one.keys() == other.keys() and all(torch.equal(one[key], other[key]) for key in one)
-
-
 def test_both_seats_move_in_a_run_and_keep_their_names(whole: Path):
     start, end = checkpoint(whole, 0), checkpoint(whole, 4)
     for seat in ("A", "B"):
@@ -169,12 +166,8 @@ def test_both_seats_move_in_a_run_and_keep_their_names(whole: Path):
     assert json.loads((whole / "environment.json").read_text())["backend"] == "unsloth"
 
 
-def metrics(run: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
-
-
 def test_the_sampler_agrees_with_the_trainer_in_a_sound_run(whole: Path):
-    streams = [stream for row in metrics(whole) for stream in row["streams"].values() if stream["rows_trained"]]
+    streams = [stream for row in metrics_of(whole) for stream in row["streams"].values() if stream["rows_trained"]]
     assert streams
     assert max(stream["sampler_gap"] for stream in streams) < 1e-5
     assert streams[-1]["base_gap"] > 0.01
@@ -186,17 +179,9 @@ def test_the_sampler_agrees_with_the_trainer_in_a_sound_run(whole: Path):
 )
 def test_rollouts_from_other_weights_are_found_out(folder: Path, how: str, called: str):
     run = folder / f"misled by {how}"
-    done = subprocess.run(
-        [sys.executable, str(WORK), "unsloth", "misled", str(run)],
-        capture_output=True,
-        text=True,
-        timeout=280,
-        check=False,
-        cwd=folder,
-        env={**os.environ, "MISLED": how},
-    )
+    done = ran("unsloth", "misled", run, MISLED=how)
     assert done.returncode != 0
-    rows = metrics(run)
+    rows = metrics_of(run)
     found = [row["sampler_what"] for row in rows]
     assert found[:2] == [None, None]
     assert all(called in what for what in found[2:])
@@ -207,10 +192,10 @@ def test_rollouts_from_other_weights_are_found_out(folder: Path, how: str, calle
 
 def test_a_run_that_was_resumed_in_the_middle_ends_to_the_bit_where_it_would_have(folder: Path, whole: Path):
     part = work("unsloth", "part", folder / "part")
-    assert same(checkpoint(part, 2), checkpoint(whole, 2))
-    assert not same(checkpoint(part, 2), checkpoint(whole, 4))
+    assert same_weights(checkpoint(part, 2), checkpoint(whole, 2))
+    assert not same_weights(checkpoint(part, 2), checkpoint(whole, 4))
     work("unsloth", "resume", part)
-    assert same(checkpoint(part, 4), checkpoint(whole, 4))
+    assert same_weights(checkpoint(part, 4), checkpoint(whole, 4))
 
 
 def test_a_run_of_the_plain_backend_goes_on_under_unsloth(folder: Path, whole: Path):
