@@ -130,6 +130,11 @@ class Sqlm(ProposeSolve):
             return self.problems_per_step * self.group_size
         return self.questions_per_step * (self.group_size + 1)
 
+    def most_rollouts(self, steps: int) -> int:
+        """Those of its steps, and the lists of questions that are written before the first one."""
+        lists = self.options.calls if self.options.questions == "pregenerated" else 0
+        return self.rollouts_per_step() * steps + lists
+
     def proposer_moves(self, step: int) -> bool:
         """Whether the proposer learns at a step: every so many steps, never from questions written beforehand."""
         every = self.options.proposer_every
