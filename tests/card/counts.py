@@ -4,32 +4,28 @@ The model is random and small in width, and has as many layers as is asked for, 
 of kernels depends on the layers, not on the width.
 """
 
-from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from lite_selfplay.config import ModelSection, RunConfig, SeatConfig
-from lite_selfplay.data import Completion, Episode, Group, Sample, Sampling, Stream
+from lite_selfplay.data import Episode, Sample
 from lite_selfplay.models.backends.transformers import TransformersBackend
 from lite_selfplay.models.chat import Chat
-from lite_selfplay.models.generation.sampling import GenerationRequest
 from lite_selfplay.models.sources import tiny
 from lite_selfplay.testing import as_sampled
 from lite_selfplay.training.trainer import SelfPlayTrainer
 from lite_selfplay.training.trl import make_loss
-from tests.card.pretend import Card, Seen, Wait
+from tests.card.pretend import Card, Seen
+from tests.gpu import evidence
+from tests.gpu.evidence import ROLES
+from tests.models.spoken import asked
 
 LAYERS = 28
 """Of Qwen3-0.6B."""
 SEATS = {seat: SeatConfig(rank=16, alpha=32, init="gaussian", init_std=0.05, lr=1e-2) for seat in ("A", "B")}
-ROLES = {"drafter": "A", "challenger": "B"}
-CAP = 24
 PROMPTS = ([5, 6, 7, 8, 9], [6, 6, 7, 8, 10])
-REWARDS = ([0.0, 2.0, 2.5, 0.5], [3.0, 0.0, 2.0, 0.5])
 
 
 def deep_model(folder: Path, layers: int = LAYERS) -> None:
@@ -51,9 +47,9 @@ def section(precision: str = "bf16") -> ModelSection:
     return ModelSection(name="tiny", precision=kind, compute_dtype=inner or "auto", gradient_checkpointing=False)
 
 
-def load(folder: Path, precision: str = "bf16") -> TransformersBackend:
-    """The model in a folder with two seats, none of whose completions ends by itself."""
-    return TransformersBackend(folder, section(precision), SEATS, seed=0, eos_ids=[2**30])
+def load(folder: Path, precision: str = "bf16", **options: Any) -> TransformersBackend:
+    """The model in a folder with two seats, whose completions end where `eos_ids` says, by default never."""
+    return TransformersBackend(folder, section(precision), SEATS, **{"seed": 0, "eos_ids": [2**30], **options})
 
 
 # A token
@@ -61,65 +57,32 @@ def load(folder: Path, precision: str = "bf16") -> TransformersBackend:
 
 @dataclass(frozen=True)
 class Token:
-    """What a decoded token of all rows costs on average, and what there is before the first."""
+    """What a decoded token of all rows costs on average."""
 
     kernels: float
     waits: float
-    by_operation: Mapping[str, float]
-    by_wait: Mapping[Wait, float]
-    before: float
 
 
-def token(
-    card: Card,
-    backend: Any,
-    seat: str,
-    *,
-    rows: int = 8,
-    sampling: Mapping[str, Any] = {},
-    span: tuple[int, int] = (3, 7),
-) -> Token:
+def token(card: Card, backend: Any, seat: str, *, rows: int = 8, span: tuple[int, int] = (3, 7)) -> Token:
     """Count a token of `generate` under a seat or `base`: a call of more tokens less one of fewer."""
-    few, many = (sampled(card, backend, seat, length, rows=rows, sampling=sampling) for length in span)
+    few, many = (sampled(card, backend, seat, length, rows=rows) for length in span)
     more = span[1] - span[0]
-    kernels = (many.launches - few.launches) / more
-    return Token(
-        kernels,
-        (many.syncs - few.syncs) / more,
-        _less(many.kernels, few.kernels, more),
-        _less(many.waits, few.waits, more),
-        few.launches - span[0] * kernels,
-    )
+    return Token((many.launches - few.launches) / more, (many.syncs - few.syncs) / more)
 
 
-def sampled(
-    card: Card,
-    backend: Any,
-    seat: str,
-    tokens: int,
-    *,
-    rows: int = 8,
-    sampling: Mapping[str, Any] = {},
-    with_operations: bool = False,
-) -> Seen:
+def sampled(card: Card, backend: Any, seat: str, tokens: int, *, rows: int = 8, **sampling: Any) -> Seen:
     """Count a call of `generate` that samples so many tokens of each row."""
     prompts = PROMPTS[: 1 + (rows > 1)]
-    each = rows // len(prompts)
-    seeds = [[10 * p + k for k in range(each)] for p in range(len(prompts))]
-    request = GenerationRequest(seat, prompts, each, Sampling(max_tokens=tokens, **sampling), seeds)
-    with card.watch(with_operations=with_operations) as seen:
+    request = asked(seat, prompts, rows // len(prompts), max_tokens=tokens, **sampling)
+    with card.watch() as seen:
         backend.generate(request)
     return seen
-
-
-def _less(many: Counter[Any], few: Counter[Any], more: int) -> dict[Any, float]:
-    return {key: (many[key] - few[key]) / more for key in many | few if many[key] != few[key]}
 
 
 # An update
 
 
-def update(card: Card, backend: Any, folder: Path, *, with_places: bool = False) -> Seen:
+def update(card: Card, backend: Any, folder: Path) -> Seen:
     """Count the second update of a small step of Agon: two seats, two groups of four completions each.
 
     The first one is not counted: it makes what is kept from then on.
@@ -127,7 +90,7 @@ def update(card: Card, backend: Any, folder: Path, *, with_places: bool = False)
     learner = trainer(backend, folder)
     learner.update(0, as_sampled(episode(backend), backend), ROLES)
     played = as_sampled(episode(backend), backend)
-    with card.watch(with_places=with_places) as seen:
+    with card.watch() as seen:
         report = learner.update(1, played, ROLES)
     assert report.trained
     assert report.nonfinite is None
@@ -141,7 +104,7 @@ def trainer(backend: Any, folder: Path, role: Mapping[str, Any] = {}, **run: Any
         model={"name": "tiny"},
         seats=SEATS,
         roles=dict.fromkeys(ROLES, role),
-        run={"steps": 2, "max_completion_tokens": CAP, **run},
+        run={"steps": 2, "max_completion_tokens": evidence.CAP, **run},
     )
     tokenizer = Chat.load(folder).tokenizer
     return SelfPlayTrainer(
@@ -149,21 +112,15 @@ def trainer(backend: Any, folder: Path, role: Mapping[str, Any] = {}, **run: Any
     )
 
 
-def episode(backend: Any, seats: Sequence[str] = tuple(SEATS)) -> Episode:
-    """Two groups a seat, of rows of unequal lengths that nobody sampled."""
-    streams = []
-    for role, seat in ROLES.items():
-        groups = []
-        for number, rewards in enumerate(REWARDS if seat in seats else ()):
-            draw = torch.Generator().manual_seed(100 * ord(seat) + number)
-            prompt = torch.randint(3, 259, (5 + 7 * number,), generator=draw).tolist()
-            lengths = [1 + (5 * k + 3 * number) % CAP for k in range(len(rewards))]
-            said = [torch.randint(3, 259, (length,), generator=draw).tolist() for length in lengths]
-            version = backend.adapters.version(seat)
-            spoken = [
-                Completion("", "", prompt, ids, [-5.0] * len(ids), "length", seat, version, Sampling(max_tokens=CAP))
-                for ids in said
-            ]
-            groups.append(Group([Sample(one, reward) for one, reward in zip(spoken, rewards, strict=True)]))
-        streams.append(Stream(role, groups))
+def episode(backend: Any) -> Episode:
+    """Two groups a seat, of rows of unequal lengths that nobody sampled, as if the weights of now had said them."""
+
+    def now(sample: Sample) -> Sample:
+        version = backend.adapters.version(sample.completion.seat)
+        return replace(sample, completion=replace(sample.completion, weights_version=version))
+
+    streams = [
+        replace(stream, groups=[replace(group, samples=[*map(now, group.samples)]) for group in stream.groups])
+        for stream in evidence.episode(259).streams
+    ]
     return Episode(streams)

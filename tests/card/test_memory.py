@@ -8,24 +8,20 @@ from typing import Any
 import pytest
 import torch
 
-from lite_selfplay.config import ModelSection
-from lite_selfplay.data import BASE, Sampling
+from lite_selfplay.data import BASE
 from lite_selfplay.errors import TrainingError
 from lite_selfplay.models.backends.transformers import TransformersBackend
-from lite_selfplay.models.generation.sampling import GenerationRequest
 from lite_selfplay.testing import as_sampled
 from tests.card import counts, pretend
 from tests.gpu.evidence import OUT_OF_MEMORY
+from tests.models.spoken import asked, spoken, words
 
-ROWS = 48
-REQUEST = GenerationRequest("A", [[5, 6, 7, 8]], ROWS, Sampling(max_tokens=6), [range(ROWS)])
+PROMPT = [[5, 6, 7, 8]]
+REQUEST = asked("A", PROMPT, 48, max_tokens=6)
 
 
 def load(folder: Path, said: list[str], precision: str = "fp32") -> TransformersBackend:
-    section = ModelSection(name="tiny", precision=precision, gradient_checkpointing=False)
-    return TransformersBackend(
-        folder, section, counts.SEATS, seed=0, eos_ids=[2**30], cache_tokens=2**16, warn=said.append
-    )
+    return counts.load(folder, precision, cache_tokens=2**16, warn=said.append)
 
 
 @contextmanager
@@ -47,10 +43,10 @@ def test_sampling_goes_on_with_half_where_memory_runs_out(tiny_path: Path, t4: p
     said: list[str] = []
     backend = load(tiny_path, said)
     whole: list[Any] = []
-    with share_of_peak(t4, 0.6, lambda: whole.extend(backend.generate(REQUEST))):
+    with share_of_peak(t4, 0.6, lambda: whole.extend(spoken(backend, REQUEST))):
         assert not said
-        again = backend.generate(REQUEST)
-    assert [one.token_ids for one in again[0]] == [one.token_ids for one in whole[0]]
+        again = spoken(backend, REQUEST)
+    assert words(again) == words(whole)
     assert said
     assert all("out of memory while sampling: from now on at most" in sentence for sentence in said)
 
@@ -108,11 +104,9 @@ def test_an_update_goes_on_with_smaller_microbatches_where_memory_runs_out(tmp_p
 def test_a_snapshot_speaks_as_the_seat_did_and_can_be_put_back(tiny_path: Path, precision: str):
     backend = load(tiny_path, [], precision)
     adapters = backend.adapters
-    request = GenerationRequest("A", [[5, 6, 7, 8]], 4, Sampling(max_tokens=6), [range(4)])
 
     def said(name: str) -> list[list[int]]:
-        named = GenerationRequest(name, request.prompts, request.n, request.sampling, request.seeds)
-        return [one.token_ids for one in backend.generate(named)[0]]
+        return words(spoken(backend, asked(name, PROMPT, 4, max_tokens=6)))
 
     before = said("A")
     adapters.snapshot("A", "kept")
@@ -120,7 +114,7 @@ def test_a_snapshot_speaks_as_the_seat_did_and_can_be_put_back(tiny_path: Path, 
     adapters.load_state("A", {key: -4 * tensor for key, tensor in adapters.state("A").items()})
     assert said("A") != before
     assert said("kept") == before
-    rows = [([5, 6, 7, 8], ids) for ids in before]
+    rows = [(PROMPT[0], ids) for ids in before]
     scores = {name: [score.logprobs for score in backend.score(name, rows, 1.0)] for name in ("A", "kept", BASE)}
     assert scores["A"] != scores["kept"] != scores[BASE]
     adapters.restore("A", "kept")

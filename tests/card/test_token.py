@@ -9,24 +9,24 @@ from typing import Any
 import pytest
 import torch
 
-from lite_selfplay.data import Sampling
 from lite_selfplay.models.adapters import BASE
 from lite_selfplay.models.generation import fixed
-from lite_selfplay.models.generation.sampling import Generation, GenerationRequest
+from lite_selfplay.models.generation.sampling import GenerationRequest
 from tests.card import counts
 from tests.card.pretend import Card, Seen, card
 from tests.card.recorded_graph import graphs_on_the_card
+from tests.models import spoken as sampled
+from tests.models.spoken import ENDS, letters, of_several_lengths, spoken, words
 
 KERNELS_OF_A_LAYER, KERNELS_BESIDE = 25, 68
 """Of a decoded token, in a model like Qwen3."""
-ENDS = [2, *range(100, 120)]
-PROMPTS = [[*range(p, p + 1 + p % 7)] for p in range(3, 15)]
 
 
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    counts.deep_model(tmp_path, 2)
-    return tmp_path
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("model")
+    counts.deep_model(path, 2)
+    return path
 
 
 def loaded(folder: Path, precision: str = "bf16", **decoding: Any) -> Any:
@@ -36,12 +36,7 @@ def loaded(folder: Path, precision: str = "bf16", **decoding: Any) -> Any:
 
 
 def asked(seat: str = "A", **sampling: Any) -> GenerationRequest:
-    seeds = [[1000 * p + k for k in range(3)] for p in range(len(PROMPTS))]
-    return GenerationRequest(seat, PROMPTS, 3, Sampling(**{"max_tokens": 40, **sampling}), seeds)
-
-
-def spoken(backend: Any, request: GenerationRequest) -> list[Generation]:
-    return list(itertools.chain(*backend.generate(request)))
+    return sampled.asked(seat, of_several_lengths(15), 3, **{"max_tokens": 40, **sampling})
 
 
 class Tokens:
@@ -53,8 +48,7 @@ class Tokens:
 
     def of(self, request: GenerationRequest) -> list[tuple[list[Any], int]]:
         with self.card.watch(with_operations=True) as seen:
-            self.backend._decoding = dataclasses.replace(self.backend._decoding, poll=lambda: self._mark(seen))
-            self.backend.generate(request)
+            spoken(self.backend, request, poll=lambda: self._mark(seen))
         spans = itertools.pairwise(self.marks)
         return [(seen.operations[a:b], waits - before) for (a, before), (b, waits) in spans]
 
@@ -76,7 +70,7 @@ class Tokens:
 def test_every_token_of_a_chunk_runs_the_same_kernels_and_waits_for_nothing(
     rtx_4090: Card, folder: Path, sampling: dict[str, Any]
 ):
-    backend = loaded(folder, loop="fixed", decode=lambda ids: "".join("abcdefgh"[i % 8] for i in ids))
+    backend = loaded(folder, loop="fixed", decode=letters)
     tokens = Tokens(rtx_4090, backend).of(asked(max_tokens=33, **sampling))
     # The prompts are read before the first token; the last token of a chunk is followed by the look at it.
     chunks = [tokens[1 + first : 16 + first] for first in range(0, 32, 16)]
@@ -148,7 +142,7 @@ def test_what_rtx_4090_says_is_what_a_cpu_says(folder: Path, precision: str, sea
     close = 1e-4 if precision == "fp32" else 0.15
     firsts = [(one.logprobs[0], other.logprobs[0]) for one, other in zip(ours, theirs, strict=True)]
     if precision == "fp32":
-        assert [out.token_ids for out in ours] == [out.token_ids for out in theirs]
+        assert words(ours) == words(theirs)
     same = [a for a, b in zip(ours, theirs, strict=True) if a.token_ids[:1] == b.token_ids[:1]]
     assert len(same) > 0.7 * len(ours)
     assert sum(abs(a - b) < close for a, b in firsts) > 0.7 * len(firsts)
@@ -212,9 +206,8 @@ def test_what_is_kept_is_let_go_of_where_sampling_stops(rtx_4090: Card, folder: 
         gc.enable()
         backend.generate(asked())
         assert backend._decoding.kept.places is not None
-        backend._decoding = dataclasses.replace(backend._decoding, poll=stop)
         with pytest.raises(KeyboardInterrupt):
-            backend.generate(asked())
+            spoken(backend, asked(), poll=stop)
         assert backend._decoding.kept.places is None
 
 
@@ -254,7 +247,7 @@ def test_weights_that_have_no_room_to_be_expanded_stay_as_they_are(rtx_4090: Car
     with backend.updating():
         pass
     assert spoken(backend, request) == expanded
-    same = [one.token_ids == other.token_ids for one, other in zip(expanded, beside, strict=True)]
+    same = [one == other for one, other in zip(words(expanded), words(beside), strict=True)]
     assert sum(same) > 0.6 * len(same)
 
 
@@ -263,12 +256,11 @@ def test_the_keys_and_values_of_a_long_answer_are_taken_once(rtx_4090: Card, fol
     backend = loaded(folder, loop="fixed")
     backend.generate(asked(max_tokens=4))
     held: list[int] = []
-    backend._decoding = dataclasses.replace(backend._decoding, poll=lambda: held.append(rtx_4090.memory.allocated))
     before = rtx_4090.memory.allocated
-    request = GenerationRequest("A", [[5, 6, 7]], 4, Sampling(max_tokens=150), [[1, 2, 3, 4]])
     gc.disable()
     try:
-        backend.generate(request)
+        request = sampled.asked("A", [[5, 6, 7]], 4, max_tokens=150)
+        spoken(backend, request, poll=lambda: held.append(rtx_4090.memory.allocated))
         assert rtx_4090.memory.allocated < before + 2**16  # given back at once: the update wants it
     finally:
         gc.enable()

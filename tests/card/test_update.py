@@ -46,27 +46,26 @@ def on_cpu(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Gradients]:
 
 
 @pytest.mark.parametrize(
-    ("few_scores", "checkpointing"), [(packed_on_card.FEW_SCORES, False), (0, False), (packed_on_card.FEW_SCORES, True)]
+    ("model", "kind", "few_scores", "checkpointing", "bound"),
+    [
+        ("t4", "fp32", packed_on_card.FEW_SCORES, False, 1e-4),
+        ("t4", "fp32", 0, False, 1e-4),  # several rectangles
+        ("t4", "fp32", packed_on_card.FEW_SCORES, True, 1e-4),
+        ("t4", "fp16", packed_on_card.FEW_SCORES, False, 0.02),
+        ("4090", "bf16", packed_on_card.FEW_SCORES, False, 0.15),
+        ("4090", "bf16", packed_on_card.FEW_SCORES, True, 0.15),
+    ],
 )
 def test_gradients_are_those_of_a_cpu(
     on_cpu: tuple[Path, Gradients],
-    t4: pretend.Card,
     monkeypatch: pytest.MonkeyPatch,
+    model: str,
+    kind: str,
     few_scores: int,
     checkpointing: bool,
+    bound: float,
 ):
-    monkeypatch.setattr(packed_on_card, "FEW_SCORES", few_scores)  # 0: several rectangles
-    folder, right = on_cpu
-    assert difference(gradients(folder, gradient_checkpointing=checkpointing), right) < 1e-4
-
-
-@pytest.mark.parametrize(
-    ("model", "kind", "checkpointing", "bound"),
-    [("t4", "fp16", False, 0.02), ("4090", "bf16", False, 0.15), ("4090", "bf16", True, 0.15)],
-)
-def test_half_precisions_point_the_same_way(
-    on_cpu: tuple[Path, Gradients], model: str, kind: str, checkpointing: bool, bound: float
-):
+    monkeypatch.setattr(packed_on_card, "FEW_SCORES", few_scores)
     folder, right = on_cpu
     with pretend.card(pretend.PROFILES[model]):
         assert difference(gradients(folder, kind, gradient_checkpointing=checkpointing), right) < bound
@@ -130,7 +129,7 @@ def test_a_step_adds_up_in_one_order(tmp_path: Path, rtx_4090: pretend.Card, mon
     counts.deep_model(tmp_path, 1)
     backend = counts.load(tmp_path)
     counts.update(rtx_4090, backend, tmp_path)
-    counts.sampled(rtx_4090, backend, "A", 3, sampling={"top_p": 0.9, "repetition_penalty": 1.1})
+    counts.sampled(rtx_4090, backend, "A", 3, top_p=0.9, repetition_penalty=1.1)
     assert noted["index_add"] == {True}
     backwards = {name: asked for name, asked in noted.items() if "attention" in name and "backward" in name}
     assert list(backwards.values()) == [{True}]

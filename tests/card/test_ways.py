@@ -1,24 +1,19 @@
 """The ways that are not the usual ones on a card: there they come to what they come to on a CPU."""
 
 import dataclasses
-import itertools
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from transformers import GenerationConfig
 
-from lite_selfplay.data import Sampling
-from lite_selfplay.models.generation.own_generate import generate_through
-from lite_selfplay.models.generation.sampling import Generation, GenerationRequest
 from lite_selfplay.models.logprobs.batch import Batch, Way
 from lite_selfplay.testing import as_sampled
 from tests.card import counts, pretend
+from tests.models.spoken import ENDS, asked, letters, own_generate, spoken, words
 from tests.near import near
 
-ENDS = [2, *range(100, 120)]
 PROMPTS = [[10, 11, 12, 13], [10, 11, 12], [30, 31, 32, 33, 34, 35, 36], [40, 41]]
 ROWS = [(prompt, [7 + k, 50, 60 + k][: 1 + k]) for prompt in PROMPTS for k in range(3)]
 SAMPLINGS: list[dict[str, Any]] = [{}, {"repetition_penalty": 1.3, "top_p": 0.9, "stop": ("ab",)}]
@@ -31,48 +26,31 @@ def on_both(work: Callable[[], Any]) -> tuple[Any, Any]:
     return found, work()
 
 
-def asked(**sampling: Any) -> GenerationRequest:
-    seeds = [[1000 * p + k for k in range(3)] for p in range(len(PROMPTS))]
-    return GenerationRequest("A", PROMPTS, 3, Sampling(**{"max_tokens": 24, **sampling}), seeds)
-
-
-def words(said: Iterable[Iterable[Generation]]) -> list[tuple[list[int], str]]:
-    return [(out.token_ids, out.stop) for out in itertools.chain(*said)]
-
-
-def decode(ids: Any) -> str:
-    return "".join("abcdefgh"[i % 8] for i in ids)
-
-
 @pytest.mark.parametrize("sampling", SAMPLINGS, ids=["plain", "more"])
 def test_the_loop_that_looks_at_every_token(make_backend: Callable[..., Any], sampling: dict[str, Any]):
     def said() -> Any:
-        backend = make_backend(eos_ids=ENDS, cache_tokens=200, decode=decode)  # some rows have to wait
-        backend._decoding = dataclasses.replace(backend._decoding, loop="plain")
-        return words(backend.generate(asked(**sampling)))
+        backend = make_backend(eos_ids=ENDS, cache_tokens=200, decode=letters)  # some rows have to wait
+        found = spoken(backend, asked("A", PROMPTS, 3, max_tokens=24, **sampling), loop="plain")
+        return words(found), [out.stop for out in found]
 
     ours, theirs = on_both(said)
     assert ours == theirs
-    assert len({len(ids) for ids, _ in ours}) > 3
+    assert len({len(ids) for ids in ours[0]}) > 3
 
 
 @pytest.mark.parametrize("sampling", SAMPLINGS, ids=["plain", "more"])
 def test_a_models_own_generate(make_backend: Callable[..., Any], rtx_4090: pretend.Card, sampling: dict[str, Any]):
     """As the Unsloth backend samples, but by transformers' loop, which waits twice at every token: for whether all rows
     have ended, and for the mask. Top-p and stop strings wait once more each."""
-    backend = make_backend(eos_ids=ENDS, decode=decode)
-    backend.adapters.model.get_base_model().generation_config = GenerationConfig()
-
-    def through(request: GenerationRequest, **decoding: Any) -> Any:
-        changed = dataclasses.replace(backend._decoding, **decoding)
-        with backend.adapters.speaking("A"), torch.no_grad():
-            return generate_through(backend.adapters.model.generate, request, changed)
-
-    assert words(through(asked(**sampling))) == words(backend.generate(asked(**sampling)))
+    backend = make_backend(eos_ids=ENDS, decode=letters)
+    request = asked("A", PROMPTS, 3, max_tokens=24, **sampling)
+    own, ours = own_generate(backend, request), spoken(backend, request)
+    assert words(own) == words(ours)
+    assert [out.stop for out in own] == [out.stop for out in ours]
     found = []
     for tokens in (3, 7):
         with rtx_4090.watch() as seen:
-            through(asked(**{**sampling, "max_tokens": tokens}), eos_ids=[2**30])
+            own_generate(backend, asked("A", PROMPTS, 3, max_tokens=tokens, **sampling), eos_ids=[2**30])
         found.append(seen)
     assert (found[1].syncs - found[0].syncs) / 4 <= (4 if sampling else 2), found[1].table()
 

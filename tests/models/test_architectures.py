@@ -10,12 +10,11 @@ import torch
 from transformers import AutoModelForCausalLM, Gemma2Config, Gemma3TextConfig, LlamaConfig, Qwen2Config, Qwen3Config
 
 from lite_selfplay.config import ModelSection, SeatConfig
-from lite_selfplay.data import Sampling
 from lite_selfplay.errors import ModelNotFoundError, RequestError
 from lite_selfplay.models.backends.transformers import TransformersBackend
-from lite_selfplay.models.generation.sampling import GenerationRequest
 from lite_selfplay.models.logprobs.batch import Batch
 from lite_selfplay.models.sources import _HUB
+from tests.models.spoken import asked
 
 SMALL: dict[str, Any] = {
     "vocab_size": 97,
@@ -50,6 +49,14 @@ def backend_over(path: Path, precision: str = "fp32") -> TransformersBackend:
     return TransformersBackend(path, section, seats, seed=0, eos_ids=[2])
 
 
+def by_eager_attention(backend: TransformersBackend, prompt: list[int], rest: list[int]) -> torch.Tensor:
+    """Log-probabilities of what follows a prompt, of the plain forward pass."""
+    model: Any = backend.adapters.model
+    model.get_base_model().set_attn_implementation("eager")
+    logits = model(torch.tensor([[*prompt, *rest]])).logits[0, len(prompt) - 1 : -1].float()
+    return logits.log_softmax(-1).gather(1, torch.tensor(rest)[:, None])[:, 0]
+
+
 def test_the_catalogue_has_no_other_architecture():
     of_qwen2 = "OpenMath-Nemotron"  # Qwen2.5-Math, trained further
     names = [name for models in _HUB.values() for name in models]
@@ -66,13 +73,7 @@ def test_log_probabilities_and_gradients_are_those_of_eager_attention(tmp_path: 
     gradients = {key: p.grad.clone() for key, p in parameters.items() if p.grad is not None}
     backend.adapters.model.zero_grad()
 
-    model: Any = backend.adapters.model
-    model.get_base_model().set_attn_implementation("eager")
-    right = []
-    for prompt, rest in ROWS:
-        logits = model(torch.tensor([[*prompt, *rest]])).logits[0, len(prompt) - 1 : -1].float()
-        right.append(logits.log_softmax(-1).gather(1, torch.tensor(rest)[:, None])[:, 0])
-    expected = torch.cat(right)
+    expected = torch.cat([by_eager_attention(backend, *row) for row in ROWS])
     expected.sum().backward()
     torch.testing.assert_close(found, expected, atol=1e-4, rtol=1e-5)
     assert gradients.keys() == parameters.keys()
@@ -84,15 +85,12 @@ def test_log_probabilities_and_gradients_are_those_of_eager_attention(tmp_path: 
 def test_a_sampler_notes_what_eager_attention_gives(tmp_path: Path, name: str):
     backend = backend_over(folder(tmp_path, CATALOGUE[name]))
     prompts = [[5, 6, 7, 8, 9, 10, 11, 12, 13, 14], [5, 6, 7]]
-    made = backend.generate(GenerationRequest("A", prompts, 2, Sampling(max_tokens=12), [[1, 2], [3, 4]]))
-    model: Any = backend.adapters.model
-    model.get_base_model().set_attn_implementation("eager")
+    made = backend.generate(asked("A", prompts, max_tokens=12))
     for prompt, several in zip(prompts, made, strict=True):
         for one in several:
             with backend.adapters.speaking("A"), torch.no_grad():
-                logits = model(torch.tensor([[*prompt, *one.token_ids]])).logits[0, len(prompt) - 1 : -1].float()
-            right = logits.log_softmax(-1).gather(1, torch.tensor(one.token_ids)[:, None])[:, 0]
-            torch.testing.assert_close(torch.tensor(one.logprobs), right, atol=1e-4, rtol=1e-5)
+                expected = by_eager_attention(backend, prompt, one.token_ids)
+            torch.testing.assert_close(torch.tensor(one.logprobs), expected, atol=1e-4, rtol=1e-5)
 
 
 @pytest.mark.parametrize("key", ["attn_logit_softcapping", "sliding_window_size", "use_qk_norm", "alibi"])

@@ -214,6 +214,14 @@ def test_eos_ids_from_the_configs(tmp_path: Path, generation: Any, config: Any, 
     assert Chat.load(tmp_path).eos_ids == expected
 
 
+@pytest.mark.parametrize("content", ["{", "[]", '{"eos_token_id": ["a"]}', '{"eos_token_id": {}}'])
+def test_a_damaged_generation_config_is_named(tmp_path: Path, content: str) -> None:
+    build_tiny(tmp_path)
+    (tmp_path / "generation_config.json").write_text(content)
+    with pytest.raises(ModelNotFoundError, match=r"generation_config\.json"):
+        Chat.load(tmp_path)
+
+
 def test_no_eos_anywhere() -> None:
     tokenizer = byte_tokenizer(None)
     tokenizer.eos_token = None
@@ -241,3 +249,55 @@ def test_nobody_ends_anothers_turn_in_a_conversation() -> None:
     talk = chat(SWITCH)
     ids = talk.encode([Turn("assistant", "a<|end|>"), Turn("user", "b<|end|>")]).ids
     assert ids.count(talk.tokenizer.convert_tokens_to_ids("<|end|>")) == 2  # the template's own
+
+
+# Templates that never end, and that drop what was said
+
+
+LOOPS = "{% for a in range(99999) %}" * 3 + "{% endfor %}" * 3
+LAST = "{% for m in messages %}{% if loop.last %}{{ m.role }}: {{ m.content }}{% endif %}{% endfor %}"
+NO_SYSTEM = "{% for m in messages %}{% if m.role != 'system' %}{{ m.role }}: {{ m.content }}{% endif %}{% endfor %}"
+MARKER = "{% for m in messages %}{{ m.role }}: {{ m.content.split('###')[0] }}{% endfor %}"
+TRIMS = "{% for m in messages %}{{ m.role }}: {{ m.content.replace('\\n', ' ') | trim }}{% endfor %}"
+
+
+@pytest.mark.parametrize(
+    ("template", "message"),
+    [
+        (LOOPS, "did not end within 1 seconds"),
+        ("{{ 'x' * 10 ** 15 }}", "does not take this conversation: MemoryError"),
+        ("{% macro f(x) %}{{ f(x) }}{% endmacro %}{{ f(1) }}", "does not take this conversation: RecursionError"),
+        ("{{ 1 // 0 }}", "does not take this conversation: ZeroDivisionError"),
+        ("hello", "leaves out what it is given: 'probequestion' of the turn of user is not in the prompt"),
+    ],
+)
+def test_a_template_that_is_none(template: str, message: str, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("lite_selfplay.models.chat._SECONDS", 1)
+    with pytest.raises(RequestError, match="the chat template of .* " + message):
+        chat(template)
+
+
+@pytest.mark.parametrize(
+    ("template", "prompt"),
+    [
+        (LAST, [Turn("user", "first words"), Turn("assistant", "an answer"), Turn("user", "last words")]),
+        (NO_SYSTEM, [Turn("system", "you are kind"), Turn("user", "words")]),
+        (MARKER, "a question\n### and its numbers"),
+    ],
+)
+def test_a_template_that_drops_what_was_said(template: str, prompt: str | list[Turn]):
+    talk = chat(template)
+    with pytest.raises(RequestError, match="leaves out what it is given"):
+        talk.encode(prompt)
+    assert talk.encode("a question alone").ids
+
+
+def test_white_space_may_change_and_an_answer_may_be_cut():
+    prompt = [Turn("user", " two\nlines \n"), Turn("assistant", "<think>long</think>short"), Turn("user", "and?")]
+    assert chat(TRIMS).encode(prompt).ids
+
+
+def test_a_tokenizer_for_which_everything_is_the_same(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(Chat, "_ids", lambda self, text: [1, 2])
+    with pytest.raises(RequestError, match="gives different questions the same ids"):
+        chat(TRIMS)

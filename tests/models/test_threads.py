@@ -5,8 +5,6 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -33,7 +31,7 @@ def two_layers(width: int) -> torch.nn.Module:
     return Base()
 
 
-def test_small_matrices_are_left_to_one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_small_matrices_are_left_to_one_thread_unless_a_number_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     before = 3
     torch.set_num_threads(before)
     monkeypatch.setattr(threads, "cores", lambda: 64)
@@ -46,6 +44,9 @@ def test_small_matrices_are_left_to_one_thread(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(threads, "cores", lambda: 1)
     threads.choose(two_layers(512))
     assert torch.get_num_threads() == 1
+    undo = threads.choose(two_layers(64), asked=3)
+    assert torch.get_num_threads() == 3
+    undo()
     torch.set_num_threads(1)  # as for the whole suite
 
 
@@ -55,12 +56,6 @@ def test_packed_weights_count_as_the_numbers_they_hold() -> None:
     assert threads._largest_of_a_layer(base) == 1024
 
 
-def test_the_number_asked_for_is_taken(several_threads: None) -> None:
-    undo = threads.choose(two_layers(64), asked=3)
-    assert torch.get_num_threads() == 3
-    undo()
-
-
 @pytest.mark.parametrize(
     ("given", "expected"),
     [({}, "1000"), ({"OMP_WAIT_POLICY": "active"}, None), ({"GOMP_SPINCOUNT": "7"}, "7")],
@@ -68,8 +63,10 @@ def test_the_number_asked_for_is_taken(several_threads: None) -> None:
 def test_waiting_threads_sleep_soon_unless_the_user_says_otherwise(
     given: dict[str, str], expected: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.delitem(sys.modules, "torch")
     environment = dict(given)
+    threads.spin_briefly(environment)
+    assert environment == given  # nothing is set once torch is there
+    monkeypatch.delitem(sys.modules, "torch")
     threads.spin_briefly(environment)
     assert environment.get("GOMP_SPINCOUNT") == expected
 
@@ -88,12 +85,6 @@ def test_the_policy_is_set_before_torch_is_imported(tmp_path: Path) -> None:
     if "GOMP_SPINCOUNT" not in done.stderr:
         pytest.skip("torch's OpenMP is not GNU's here")
     assert "GOMP_SPINCOUNT = '1000'" in done.stderr
-
-
-def test_nothing_is_set_once_torch_is_there() -> None:
-    environment: dict[str, str] = {}
-    threads.spin_briefly(environment)
-    assert environment == {}
 
 
 @pytest.mark.parametrize(
@@ -154,19 +145,9 @@ def test_cores_are_those_of_the_quota_rounded_up_and_at_least_one(tmp_path: Path
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the system's own count of its cores")
 def test_a_busy_process_is_seen() -> None:
     before = threads.work_so_far()
-    with busy_processes(1):
+    with subprocess.Popen([sys.executable, "-c", "while True: pass"]) as busy:
         time.sleep(1.0)
         _, everyone, own = (b - a for a, b in zip(before, threads.work_so_far(), strict=True))
+        busy.kill()
     assert everyone > 0.3  # of a second, however busy the machine is
     assert own < 0.3
-
-
-@contextmanager
-def busy_processes(count: int) -> Iterator[None]:
-    running = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(count)]
-    try:
-        yield
-    finally:
-        for process in running:
-            process.kill()
-            process.wait()

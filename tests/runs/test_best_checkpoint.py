@@ -94,9 +94,3 @@ def test_a_resumed_run_finds_the_same_one_also_where_it_was_not_written_down(tmp
     best = read_best(run / "checkpoints")
     assert best is not None
     assert best["step"] == 1
-
-
-def test_without_evaluations_there_is_no_best(tmp_path: Path):
-    run = train(RunConfig(**{**SMALL, "eval": {}, "steps": 2}, run_dir=tmp_path / "run")).path
-    assert saved_steps(run) == [2]
-    assert not (run / "checkpoints" / BEST).exists()

@@ -1,14 +1,15 @@
 """The minutes of a run: what fits into them, and that what was chosen is kept."""
 
+import contextlib
 import json
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from lite_selfplay import RunConfig, load_run, resume, train
+from lite_selfplay import Run, RunConfig, load_run, resume, train
 from lite_selfplay.errors import RunFolderError
 from lite_selfplay.runs import loop
 from lite_selfplay.runs.budget import Budget, steps_that_fit
@@ -63,7 +64,6 @@ def test_problems_are_as_many_as_a_quarter_of_the_time_allows(tmp_path: Path, bl
     assert asked == [20]
     budget(tmp_path / "budget.json").choose_problems(100, evaluate)
     budget(tmp_path / "few.json").choose_problems(20, evaluate)
-    budget(tmp_path / "free.json", 0.0).choose_problems(100, evaluate)
     assert asked == [20]
     assert budget(tmp_path / "budget.json").problems(100) == expected
 
@@ -107,17 +107,24 @@ def test_a_cold_start_that_fits_is_whole(tmp_path: Path):
     chosen = budget(tmp_path / "budget.json")
     assert chosen.cold_start(7)(2) == 7
     assert not chosen.outcome()
-    assert budget(tmp_path / "none.json", minutes=0.0).cold_start(7)(2) == 7
-    assert not (tmp_path / "none.json").exists()
 
 
 def test_without_minutes_nothing_is_chosen(tmp_path: Path):
     free = budget(tmp_path / "budget.json", 0.0)
     with free.timing("evaluation"), free.timing("step"):
         pass
-    assert free.problems(100) == 100
-    assert free.steps(5, 40, None) is None
+    free.choose_problems(100, lambda number: 1 / 0)
+    assert (free.problems(100), free.cold_start(7)(2), free.steps(5, 40, None)) == (100, 7, None)
     assert not (tmp_path / "budget.json").exists()
+
+
+def test_a_slow_first_step_is_enough_to_choose(tmp_path: Path):
+    now = [0.0]
+    for step_s, chosen in ((10.0, None), (55.0, 1)):
+        run = Budget(1.0, tmp_path / "budget.json", lambda: now[0], now[0])
+        with run.timing("step"):
+            now[0] += step_s
+        assert run.steps(1, 40, None) == chosen
 
 
 @pytest.mark.parametrize("text", ["[]", '{"steps": "9"}', '{"problems": 1.5}', "{"])
@@ -125,6 +132,22 @@ def test_a_damaged_file_is_refused(tmp_path: Path, text: str):
     (tmp_path / "budget.json").write_text(text)
     with pytest.raises(RunFolderError, match=r"budget\.json"):
         budget(tmp_path / "budget.json")
+
+
+@contextlib.contextmanager
+def by_clock(step_s: Callable[[int], float]) -> Iterator[None]:
+    """Runs go by a clock of which each step takes so many seconds."""
+    clock, open_table = Clock(step_s), LiveTable.open
+
+    def open_and_tick(self: LiveTable, step: int, seats: Any) -> None:
+        open_table(self, step, seats)
+        if seats:  # a new table opens without any
+            clock.step(step)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(loop, "Budget", lambda minutes, path, *_: Budget(minutes, path, clock, 0.0))
+        patch.setattr(LiveTable, "open", open_and_tick)
+        yield
 
 
 class Clock:
@@ -140,24 +163,6 @@ class Clock:
         self.now += self._step_s(number)
 
 
-@pytest.fixture
-def by_clock(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[int], float]], None]:
-    """Let runs go by a clock of which each step takes so many seconds."""
-
-    def go(step_s: Callable[[int], float]) -> None:
-        clock, open_table = Clock(step_s), LiveTable.open
-        monkeypatch.setattr(loop, "Budget", lambda minutes, path, *_: Budget(minutes, path, clock, 0.0))
-
-        def open_and_tick(self: LiveTable, step: int, seats: Any) -> None:
-            open_table(self, step, seats)
-            if seats:  # a new table opens without any
-                clock.step(step)
-
-        monkeypatch.setattr(LiveTable, "open", open_and_tick)
-
-    return go
-
-
 def config(folder: Path, **changes: Any) -> RunConfig:
     small = {"game": "agon", "model": "tiny", "tasks": "letters", "group_size": 4, "problems_per_step": 2, "steps": 40}
     seats = {"*": {"lr": 1e-3, "schedule": "linear"}}
@@ -166,10 +171,16 @@ def config(folder: Path, **changes: Any) -> RunConfig:
     )
 
 
-def test_as_many_steps_as_fit_are_played_and_schedules_end_with_them(tmp_path: Path, by_clock: Any):
-    by_clock(lambda step: 10.0)
+@pytest.fixture(scope="module")
+def fitted(tmp_path_factory: pytest.TempPathFactory) -> tuple[Run, Ear]:
+    """A minute's run of steps of ten seconds, and what it told."""
     ear = Ear()
-    run = train(config(tmp_path / "run"), progress=ear)
+    with by_clock(lambda step: 10.0):
+        return train(config(tmp_path_factory.mktemp("runs") / "run"), progress=ear), ear
+
+
+def test_as_many_steps_as_fit_are_played_and_schedules_end_with_them(fitted: tuple[Run, Ear]):
+    run, ear = fitted
     # Two steps leave 40 s, of which 38 are planned for: three more.
     assert [row["step"] for row in run.metrics_rows()] == [1, 2, 3, 4, 5]
     assert load_run(run.path).config.run.steps == 5
@@ -185,22 +196,20 @@ def test_as_many_steps_as_fit_are_played_and_schedules_end_with_them(tmp_path: P
     assert rates == pytest.approx(expected[: len(rates)])
 
 
-def test_a_resume_keeps_the_number_of_steps_and_ends_alike(tmp_path: Path, by_clock: Any):
-    by_clock(lambda step: 10.0)
-    whole = train(config(tmp_path / "whole"))
-    broken = tmp_path / "broken"
-    shutil.copytree(whole.path, broken)
+def test_a_resume_keeps_the_number_of_steps_and_ends_alike(fitted: tuple[Run, Ear], tmp_path: Path):
+    whole, _ = fitted
+    broken = shutil.copytree(whole.path, tmp_path / "broken")
     shutil.rmtree(broken / "checkpoints/step-5")
-    by_clock(lambda step: 1e6)  # a resume has no minutes to keep to: what was chosen holds
-    again = resume(broken)
+    with by_clock(lambda step: 1e6):  # a resume has no minutes to keep to: what was chosen holds
+        again = resume(broken)
     assert again.config.run.steps == 5
     assert all(same(seat_weights(again.path, seat), seat_weights(whole.path, seat)) for seat in "AB")
 
 
-def test_a_run_that_falls_behind_ends_early(tmp_path: Path, by_clock: Any):
-    by_clock(lambda step: 10.0 if step < 2 else 15.0)
+def test_a_run_that_falls_behind_ends_early(tmp_path: Path):
     ear = Ear()
-    run = train(config(tmp_path / "run"), progress=ear)
+    with by_clock(lambda step: 10.0 if step < 2 else 15.0):
+        run = train(config(tmp_path / "run"), progress=ear)
     # 20 s are spent when five steps are chosen; after the fourth it is 50 s, and 10 are not enough for 15.
     assert len(run.metrics_rows()) == 4
     assert run.config.run.steps == 4
@@ -208,16 +217,7 @@ def test_a_run_that_falls_behind_ends_early(tmp_path: Path, by_clock: Any):
     assert (run.path / "checkpoints/step-4/manifest.json").exists()
 
 
-def test_a_slow_first_step_is_enough_to_choose(tmp_path: Path, by_clock: Any):
-    by_clock(lambda step: 55.0)
-    run = train(config(tmp_path / "run"))
-    assert len(run.metrics_rows()) == 1
-
-
-def test_fewer_problems_are_evaluated_and_a_resume_evaluates_as_many(
-    tmp_path: Path, by_clock: Any, monkeypatch: pytest.MonkeyPatch
-):
-    by_clock(lambda step: 10.0)
+def test_fewer_problems_are_evaluated_and_a_resume_evaluates_as_many(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     answers = loop.RunLoop._answers
 
     def slow(self: Any, spec: Any, problems: Any, name: str, *rest: Any) -> Any:
@@ -226,7 +226,9 @@ def test_fewer_problems_are_evaluated_and_a_resume_evaluates_as_many(
         return answers(self, spec, problems, name, *rest)
 
     monkeypatch.setattr(loop.RunLoop, "_answers", slow)
-    run = train(config(tmp_path / "run", tasks="arithmetic", eval_tasks="arithmetic", eval_limit=30))
+    with by_clock(lambda step: 10.0):
+        short = {"eval_tasks": "arithmetic", "eval_limit": 30, "max_completion_tokens": 4}
+        run = train(config(tmp_path / "run", tasks="arithmetic", **short))
     counts = {name: found["n"] for name, found in run.evaluations().items()}
     assert counts == {"untouched": 20, "before training": 20, "after 5 steps": 20}
     shutil.rmtree(run.path / "checkpoints/step-5")

@@ -32,6 +32,7 @@ from lite_selfplay.runs.checkpoints import (
 )
 from lite_selfplay.tasks.files import sha256_of
 from lite_selfplay.training.optimizer import load_optimizer_state, optimizer_state, seat_groups
+from tests.made_runs import same
 
 SEATS = {name: SeatConfig(rank=2, alpha=4, init="gaussian", init_std=0.1) for name in ("A", "B")}
 IDENTITY = {"base": "tiny:1", "game": "agon"}
@@ -99,12 +100,6 @@ def other(players: list[Player]) -> Player:
     return other
 
 
-def equal(one: dict[str, Tensor], two: dict[str, Tensor]) -> bool:
-    return one.keys() == two.keys() and all(
-        one[name].dtype == two[name].dtype and torch.equal(one[name], two[name]) for name in one
-    )
-
-
 def steps(folder: Path) -> list[int]:
     return [checkpoint.step for checkpoint in find_checkpoints(folder)]
 
@@ -120,18 +115,22 @@ def test_a_snapshot_that_was_put_back_is_a_change_and_no_update(player, other, t
 
 
 def test_everything_comes_back_bit_for_bit(player, other, tmp_path):
-    assert not equal(player.adapters.state("A"), other.adapters.state("A"))
+    for name in ("z", "a", "A@reference"):
+        player.adapters.snapshot("B", name)
+        player.move("B")
+    assert not same(player.adapters.state("A"), other.adapters.state("A"))
     state = other.load(player.save(tmp_path, 5))
     for seat in ("A", "B"):
-        assert equal(player.adapters.state(seat), other.adapters.state(seat))
-    assert other.adapters.versions == player.adapters.versions == {"A": 2, "B": 1}
-    assert other.adapters.updates == {"A": 2, "B": 1}
-    assert other.adapters.snapshots.keys() == {"A@1"}
-    assert other.adapters.snapshots["A@1"].seat == "A"
-    assert equal(player.adapters.snapshots["A@1"].state, other.adapters.snapshots["A@1"].state)
+        assert same(player.adapters.state(seat), other.adapters.state(seat))
+    assert other.adapters.versions == player.adapters.versions == {"A": 2, "B": 4}
+    assert other.adapters.updates == {"A": 2, "B": 4}
+    kept = {name: snapshot.seat for name, snapshot in other.adapters.snapshots.items()}
+    assert kept == {"A@1": "A", "z": "B", "a": "B", "A@reference": "B"}
+    for name, snapshot in player.adapters.snapshots.items():
+        assert same(snapshot.state, other.adapters.snapshots[name].state)
     mine, theirs = (optimizer_state(p.optimizer, p.adapters) for p in (player, other))
     assert mine
-    assert equal(mine, theirs)
+    assert same(mine, theirs)
     assert {key: state[key] for key in STATE_OF_GAME} == STATE_OF_GAME
     assert state["step"] == 5
 
@@ -139,17 +138,6 @@ def test_everything_comes_back_bit_for_bit(player, other, tmp_path):
 def test_a_run_that_has_no_optimizer_yet(player, other, tmp_path):
     optimizer = load_checkpoint(player.save(tmp_path, 0, optimizer={}), other.adapters)
     assert optimizer == {}
-
-
-def test_several_snapshots_keep_their_names(player, other, tmp_path):
-    for name in ("z", "a", "A@reference"):
-        player.move("B")
-        player.adapters.snapshot("B", name)
-    other.load(player.save(tmp_path, 1))
-    assert other.adapters.snapshots.keys() == {"A@1", "z", "a", "A@reference"}
-    for name, kept in player.adapters.snapshots.items():
-        assert equal(kept.state, other.adapters.snapshots[name].state)
-        assert kept.seat == other.adapters.snapshots[name].seat
 
 
 def test_only_safetensors_and_json_and_all_of_them_listed(player, tmp_path):
@@ -161,6 +149,8 @@ def test_only_safetensors_and_json_and_all_of_them_listed(player, tmp_path):
     assert {OPTIMIZER, STATE, "snapshot-0.safetensors"} <= written
     assert {f"adapters/{seat}/adapter_model.safetensors" for seat in "AB"} <= written
     assert (manifest["step"], manifest["base"], manifest["game"]) == (5, "tiny:1", "agon")
+    assert manifest["ranks"] == {"A": 2, "B": 2}
+    assert manifest["versions"].keys() == {"lite-selfplay", "torch", "transformers", "peft"}
 
 
 def test_a_state_that_is_no_json_leaves_no_checkpoint(player, tmp_path):
@@ -186,7 +176,7 @@ def test_a_step_can_be_saved_again(player, other, tmp_path):
     player.move("B", seed=4)
     other.load(player.save(tmp_path, 3))
     assert steps(tmp_path) == [3]
-    assert equal(player.adapters.state("B"), other.adapters.state("B"))
+    assert same(player.adapters.state("B"), other.adapters.state("B"))
 
 
 def test_what_a_killed_save_left_is_replaced(player, other, tmp_path):
@@ -198,11 +188,6 @@ def test_what_a_killed_save_left_is_replaced(player, other, tmp_path):
     assert not left.exists()
     assert not (checkpoint.path / "stray.safetensors").exists()
     other.load(checkpoint)
-
-
-def test_no_folder_no_checkpoints(tmp_path):
-    assert steps(tmp_path / "none") == []
-    assert steps(tmp_path) == []
 
 
 def write(path: Path, text: str) -> None:
@@ -245,7 +230,7 @@ def test_an_incomplete_one_is_none(player, tmp_path, damage):
 @pytest.mark.parametrize("name", ["step-", "step-x", "step-1.bak", "checkpoint-1", "old-step-1"])
 def test_folders_of_other_names_are_none(player, tmp_path, name):
     player.save(tmp_path, 1).path.rename(tmp_path / name)
-    assert steps(tmp_path) == []
+    assert steps(tmp_path) == steps(tmp_path / "none") == []
 
 
 # What is refused
@@ -262,7 +247,7 @@ def test_a_flipped_bit_is_found_before_anything_is_loaded(player, other, tmp_pat
     assert steps(tmp_path) == [5]  # By sizes it is complete.
     with pytest.raises(RunFolderError, match=f"{file} is damaged.*SHA-256"):
         load_checkpoint(checkpoint, other.adapters)
-    assert all(equal(other.adapters.state(seat), before[seat]) for seat in before)
+    assert all(same(other.adapters.state(seat), before[seat]) for seat in before)
     assert other.adapters.snapshots == {}
 
 
@@ -306,55 +291,44 @@ def change_seat(path: Path, change: Callable[[Tensor], Tensor]) -> None:
 
 
 SEAT = "adapters/A/adapter_model.safetensors"
-HOSTILE: dict[str, tuple[Callable[[Path], Any], str]] = {
+NAMES: dict[str, tuple[Callable[[Path], Any], str]] = {
     "absolute": (lambda path: rename_entry(path, "/etc/passwd"), r"manifest\.json names '/etc/passwd'"),
     "above": (lambda path: rename_entry(path, "../step-1/state.json"), r"manifest\.json names '\.\./"),
     "backslash": (lambda path: rename_entry(path, "a\\b"), r"manifest\.json names"),
     "drive": (lambda path: rename_entry(path, "C:x"), r"manifest\.json names 'C:x'"),
     "a link": (lambda path: (path / "adapters/x").symlink_to("/tmp"), "adapters/x is a symbolic link"),
-    "NaN": (lambda path: write(path / STATE, '{"step": NaN}') or relisted(path), r"state\.json: not JSON \(NaN"),
-    "a list": (lambda path: write(path / STATE, "[]") or relisted(path), r"state\.json: must be an object, not list"),
-    "another step": (lambda path: change_state(path, step=9) or relisted(path), r"state\.json is no state of step 5"),
-    "other seats": (
-        lambda path: change_state(path, versions={"Z": 1}) or relisted(path),
-        r"state\.json is of the seats Z",
-    ),
-    "updates of other seats": (
-        lambda path: change_state(path, updates={"Z": 1}) or relisted(path),
-        r"state\.json is of the seats Z",
-    ),
-    "updates that are none": (
-        lambda path: change_state(path, updates={"A": -1, "B": 0}) or relisted(path),
-        r"state\.json is no state of step 5: updates",
-    ),
-    "a pickle": (
-        lambda path: (path / SEAT).write_bytes(pickle.dumps({"a": 1})) and relisted(path),
-        f"{SEAT} is no safetensors file",
-    ),
-    "cut": (lambda path: truncate(path / SEAT) or relisted(path), f"{SEAT} is no safetensors file"),
+}
+CONTENTS: dict[str, tuple[Callable[[Path], Any], str]] = {
+    "NaN": (lambda path: write(path / STATE, '{"step": NaN}'), r"state\.json: not JSON \(NaN"),
+    "a list": (lambda path: write(path / STATE, "[]"), r"state\.json: must be an object, not list"),
+    "another step": (lambda path: change_state(path, step=9), r"state\.json is no state of step 5"),
+    "other seats": (lambda path: change_state(path, versions={"Z": 1}), r"state\.json is of the seats Z"),
+    "updates of others": (lambda path: change_state(path, updates={"Z": 1}), r"state\.json is of the seats Z"),
+    "no updates": (lambda path: change_state(path, updates={"A": -1, "B": 0}), r"is no state of step 5: updates"),
+    "a pickle": (lambda path: (path / SEAT).write_bytes(pickle.dumps({"a": 1})), f"{SEAT} is no safetensors file"),
+    "cut": (lambda path: truncate(path / SEAT), f"{SEAT} is no safetensors file"),
     "another rank": (
-        lambda path: change_seat(path, lambda t: t[:1] if t.shape[0] == 2 else t[:, :1]) or relisted(path),
+        lambda path: change_seat(path, lambda t: t[:1] if t.shape[0] == 2 else t[:, :1]),
         f"{SEAT}: .*so it is of another rank",
     ),
-    "half precision": (lambda path: change_seat(path, lambda t: t.half()) or relisted(path), f"{SEAT}: .*float16"),
-    "not finite": (
-        lambda path: change_seat(path, lambda t: t * float("nan")) or relisted(path),
-        f"{SEAT} is damaged: .*not finite",
-    ),
+    "half precision": (lambda path: change_seat(path, lambda t: t.half()), f"{SEAT}: .*float16"),
+    "not finite": (lambda path: change_seat(path, lambda t: t * float("nan")), f"{SEAT} is damaged: .*not finite"),
 }
 
 
-@pytest.mark.parametrize("kind", HOSTILE)
+@pytest.mark.parametrize("kind", [*NAMES, *CONTENTS])
 def test_a_hostile_checkpoint_is_refused_and_left_as_it_is(player, other, tmp_path, kind):
     checkpoint = player.save(tmp_path, 5)
-    damage, sentence = HOSTILE[kind]
+    damage, sentence = NAMES.get(kind) or CONTENTS[kind]
     damage(checkpoint.path)
+    if kind in CONTENTS:
+        relisted(checkpoint.path)
     before, seats = contents(tmp_path), {seat: other.adapters.state(seat) for seat in ("A", "B")}
     with pytest.raises(RunFolderError, match=sentence) as caught:
         load_checkpoint(checkpoint, other.adapters)
     assert caught.value.exit_code == 2
     assert contents(tmp_path) == before
-    assert all(equal(other.adapters.state(seat), seats[seat]) for seat in seats)
+    assert all(same(other.adapters.state(seat), seats[seat]) for seat in seats)
 
 
 def test_each_folder_is_listed_with_what_is_wrong_with_it(player, tmp_path):
@@ -398,11 +372,8 @@ def test_an_older_one_that_was_moved_aside_is_found_and_put_back(player, tmp_pat
     assert sorted(path.name for path in tmp_path.iterdir()) == ["step-3", "step-4"]
 
 
-def test_the_manifest_names_versions_ranks_and_the_configuration(player, tmp_path):
+def test_a_checkpoint_of_another_configuration_is_refused(player, tmp_path):
     checkpoint = player.save(tmp_path, 5, config_hash="abc")
-    manifest = json.loads((checkpoint.path / MANIFEST).read_text())
-    assert manifest["ranks"] == {"A": 2, "B": 2}
-    assert manifest["versions"].keys() == {"lite-selfplay", "torch", "transformers", "peft"}
     check_identity(checkpoint, IDENTITY, "abc")
     with pytest.raises(RunFolderError, match="another configuration"):
         check_identity(checkpoint, IDENTITY, "abd")

@@ -234,9 +234,12 @@ def test_what_a_look_is_asked(values: dict[str, Any], asked: Any):
 
 
 @pytest.mark.parametrize("game", game_names())
-def test_the_bare_command_of_every_game_trains_a_step(call: Callable[..., Any], game: str):
-    short = ("--set", "cold_start.steps=1") if game == "spc" else ()
-    ended = call("train", game, "--model", "tiny", "--steps", 1, "--run-dir", "run", *short)
+def test_the_bare_command_of_every_game_trains_a_step(
+    call: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, game: str
+):
+    monkeypatch.setattr(choosing, "DEFAULT_LIMIT", 4)  # problems of each evaluation
+    short = {"kuhn": ("--set", "cold_start.steps=8"), "spc": ("--set", "cold_start.steps=1")}
+    ended = call("train", game, "--model", "tiny", "--steps", 1, "--run-dir", "run", *short.get(game, ()))
     assert ended.code == 0, ended.err
     assert len(Path("run/metrics.jsonl").read_text().splitlines()) == 1
     assert Path("run/episodes.jsonl").read_text()
@@ -244,6 +247,7 @@ def test_the_bare_command_of_every_game_trains_a_step(call: Callable[..., Any], 
 
 
 def test_everything_chosen_is_written_down_and_a_resume_keeps_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(choosing, "DEFAULT_LIMIT", 4)
     run = train(RunConfig(game="grpo", model="tiny", steps=1, run_dir=tmp_path / "run"))
     config = run.config
     assert (config.tasks.train, config.eval.tasks, config.run.preset, config.cold_start.enabled) == (

@@ -10,6 +10,7 @@ from lite_selfplay.config import preset_about, preset_layer, preset_names
 from lite_selfplay.errors import ConfigError, Interrupted, RunFolderError, UnknownNameError
 from lite_selfplay.runs import loop
 from lite_selfplay.runs.api import cold_start
+from lite_selfplay.runs.checkpoints import BEST
 from lite_selfplay.runs.plan import evaluation_steps, plan
 from lite_selfplay.runs.state import state_of
 from lite_selfplay.tasks import content_key
@@ -62,6 +63,7 @@ def test_measuring_changes_nothing_of_the_run(measured: Run, tmp_path: Path):
     plain = train(config(tmp_path / "plain", eval={}))
     assert not plain.evaluations()
     assert plain.comparison() == "No evaluation was made in training."
+    assert [(run.path / "checkpoints" / BEST).exists() for run in (measured, plain)] == [True, False]
     assert [row["text"] for row in plain.episodes()] == [row["text"] for row in measured.episodes()]
     assert all(same(seat_weights(plain.path, seat), seat_weights(measured.path, seat)) for seat in "AB")
 

@@ -82,10 +82,6 @@ def test_of_two_runs_that_make_one_folder_the_slower_is_refused(tmp_path, monkey
     assert sorted(found.name for found in tmp_path.iterdir()) == ["x", "y"]
 
 
-def test_an_empty_folder_may_be_used(tmp_path):
-    assert created(tmp_path).path == tmp_path
-
-
 @pytest.mark.parametrize("name", [CONFIG, "notes.txt", ".hidden"])
 def test_a_folder_with_anything_in_it_is_left_alone(tmp_path, name):
     (tmp_path / name).write_text("mine")
@@ -95,20 +91,18 @@ def test_a_folder_with_anything_in_it_is_left_alone(tmp_path, name):
     assert files(tmp_path) == {name: b"mine"}
 
 
-def test_a_place_below_a_file_cannot_be_written(tmp_path):
-    (tmp_path / "file").write_text("")
-    with pytest.raises(RunFolderError, match=r"cannot write to .*: Not a directory"):
-        created(tmp_path / "file" / "run")
-
-
-@pytest.mark.parametrize("operation", ["mkdir", "open"])
-def test_a_place_without_permission_cannot_be_written(tmp_path, monkeypatch, operation):
+@pytest.mark.parametrize("operation", ["mkdir", "open", None])
+def test_a_place_that_cannot_be_written(tmp_path, monkeypatch, operation):
     def refuse(*_: Any, **__: Any) -> None:
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr(Path, operation, refuse)
-    with pytest.raises(RunFolderError, match=r"cannot write to .*: Permission denied"):
-        created(tmp_path / "run")
+    if operation is None:
+        (tmp_path / "run").write_text("a file")
+    else:
+        monkeypatch.setattr(Path, operation, refuse)
+    why = "Not a directory" if operation is None else "Permission denied"
+    with pytest.raises(RunFolderError, match=rf"cannot write to .*: {why}"):
+        created(tmp_path / "run" / "below")
 
 
 @pytest.mark.parametrize("place", ["none", "", "file"])
@@ -141,6 +135,8 @@ def test_any_text_is_one_line(tmp_path_factory, text):
 def test_nothing_was_written_yet(folder):
     assert folder.metrics() == []
     assert list(folder.episodes()) == []
+    folder.cut(0)
+    assert set(files(folder.path)) == {CONFIG, ENVIRONMENT}
 
 
 def test_a_number_that_is_no_json_is_refused(folder):
@@ -149,19 +145,13 @@ def test_a_number_that_is_no_json_is_refused(folder):
     assert folder.metrics() == []
 
 
-def test_episodes_end_at_their_limit_and_metrics_go_on(folder):
+# Lines of a little over 1,000 bytes: after two of them the limit of 2,000 is reached.
+@pytest.mark.parametrize(("limit_mb", "rooms"), [(0.002, [True, True, False, False]), (0, [False] * 4)])
+def test_episodes_end_at_their_limit_and_metrics_go_on(folder, limit_mb, rooms):
     row = {"step": 0, "text": "x" * 1000}
-    rooms = [folder.append({"step": step}, [row], limit_mb=0.002) for step in range(4)]
-    # Lines of a little over 1,000 bytes: after two of them the limit of 2,000 is reached.
-    assert rooms == [True, True, False, False]
-    assert len(list(folder.episodes())) == 2
+    assert [folder.append({"step": step}, [row], limit_mb=limit_mb) for step in range(4)] == rooms
+    assert len(list(folder.episodes())) == sum(rooms)
     assert len(folder.metrics()) == 4
-
-
-def test_a_limit_of_nothing_writes_no_episode(folder):
-    assert not folder.append({"step": 0}, [{"step": 0}], limit_mb=0)
-    assert list(folder.episodes()) == []
-    assert len(folder.metrics()) == 1
 
 
 CUTS: dict[str, Callable[[bytes], bytes]] = {
@@ -182,12 +172,14 @@ def test_a_last_line_that_a_kill_cut_short_is_passed_over(folder, cut):
     assert [row["step"] for row in folder.episodes()] == [0]
 
 
-def test_cutting_keeps_the_earlier_lines_byte_for_byte(folder):
-    write_steps(folder, 1, 2)
+@pytest.mark.parametrize("at", [0, 1, 2, 9])
+def test_cutting_keeps_the_earlier_lines_byte_for_byte(folder, at):
+    write_steps(folder, *(step for step in (1, 2, 3, 4) if step <= at))
     before = files(folder.path)
-    write_steps(folder, 3, 4)
-    folder.cut(2)
-    assert files(folder.path) == before
+    write_steps(folder, *(step for step in (1, 2, 3, 4) if step > at))
+    (folder.path / ".metrics.jsonl.partial").write_text('{"step": 77}\n')  # of a cut that was killed
+    folder.cut(at)
+    assert {name: content for name, content in files(folder.path).items() if content} == before
 
 
 def test_cutting_drops_a_half_written_line_so_that_the_next_one_stands_alone(folder):
@@ -199,28 +191,6 @@ def test_cutting_drops_a_half_written_line_so_that_the_next_one_stands_alone(fol
     write_steps(folder, 3)
     assert [row["step"] for row in folder.metrics()] == [1, 2, 3]
     assert [row["step"] for row in folder.episodes()] == [1, 1, 2, 2, 3, 3]
-
-
-def test_cutting_at_the_start_and_past_the_end(folder):
-    write_steps(folder, 1, 2)
-    folder.cut(9)
-    assert [row["step"] for row in folder.metrics()] == [1, 2]
-    folder.cut(0)
-    assert folder.metrics() == []
-    assert list(folder.episodes()) == []
-
-
-def test_cutting_a_run_without_lines_makes_none(folder):
-    folder.cut(0)
-    assert set(files(folder.path)) == {CONFIG, ENVIRONMENT}
-
-
-def test_a_cut_that_was_killed_is_begun_again(folder):
-    write_steps(folder, 1, 2)
-    (folder.path / ".metrics.jsonl.partial").write_text('{"step": 77}\n')
-    folder.cut(1)
-    assert [row["step"] for row in folder.metrics()] == [1]
-    assert not list(folder.path.glob(".*.partial"))
 
 
 # Folders and facts

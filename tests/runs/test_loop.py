@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from lite_selfplay import RunConfig, load_run, resume, train
-from lite_selfplay.data import Completion, Episode, Group, Sample, Sampling, Stream, Verdict
+from lite_selfplay.data import Episode, Group, Sample, Sampling, Stream
 from lite_selfplay.errors import GameError, TaskError, UnknownNameError, WorkerStartError
 from lite_selfplay.runs.api import cold_start
 from lite_selfplay.runs.folder import EXAMPLES
@@ -51,36 +51,6 @@ def test_everything_leaves_the_position_where_it_is(tmp_path: Path):
         assert {p.id for p in first + table.draw("validation", 1)} == {p.id for p in whole}
         with pytest.raises(UnknownNameError, match="unknown source 'problems'"):
             table.everything("problems")
-
-
-def test_measuring_says_the_same_at_every_call_and_every_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    heard: list[list[Completion]] = []
-
-    def verify(pairs: Any) -> list[Verdict]:
-        heard.append([completion for completion, _ in pairs])
-        return [Verdict(False, 0.0) for _ in pairs]
-
-    seats = {role: {"init": "gaussian", "init_std": 0.1, "rank": 4, "alpha": 8} for role in ("proposer", "solver")}
-    with loop_of(config(tmp_path / "run", seats=seats), tmp_path) as loop:
-        table = loop.table
-        monkeypatch.setattr(table, "verify", verify)
-        problems = table.everything("validation")
-        prompts = [problem.text for problem in problems]
-        for step in (0, 0, 7):
-            table.open(step, {"solver": "solver"})
-            table.ask("solver", prompts[:1])  # what was asked before does not matter
-            assert len(table.evaluate("solver", prompts, problems)) == len(problems)
-        table.evaluate("solver", prompts, problems)
-        assert heard[0] == heard[1] == heard[2] == heard[3]
-        assert len({completion.token_ids for completion in heard[0]}) > 1
-        table.open(0, {"solver": "proposer"})
-        table.evaluate("solver", prompts, problems)
-        assert [c.seat for c in heard[4]] == ["proposer"] * 3
-        assert [c.token_ids for c in heard[4]] != [c.token_ids for c in heard[0]]
-        with pytest.raises(UnknownNameError, match="unknown role 'proposer'"):
-            table.evaluate("proposer", prompts, problems)
-        with pytest.raises(ValueError, match="zip"):
-            table.evaluate("solver", prompts[:2], problems)
 
 
 def test_a_run_goes_on_from_the_same_passage(tmp_path: Path):
@@ -209,10 +179,12 @@ def test_a_schedule_ends_with_a_seats_last_update_and_goes_on_exactly_after_a_re
     assert moved == pytest.approx([0.01 * (total - minibatches * n + 1) / total for n in (1, 2, 3)])
     assert moved[-1] == pytest.approx(0.01 / total)
 
-    part = train(resting(tmp_path / "part", 3, minibatches))
-    again = resume(part.path, steps=6)
-    # The first steps were those of a shorter run; what is left is the longer one's schedule.
-    assert [seat["lr"] for seat in seat_lines(again.path)][4] == pytest.approx(moved[-1])
+    first = seat_lines(train(resting(tmp_path / "part", 3, minibatches)).path)
+    assert first[-1]["lr"] == pytest.approx(0.01 / (2 * minibatches))
+    again = seat_lines(resume(tmp_path / "part", steps=6).path)
+    # The first steps were those of a shorter run, and stay as they were; what is left is the longer one's schedule.
+    assert again[:3] == first
+    assert again[4]["lr"] == pytest.approx(moved[-1])
 
     (tmp_path / "whole" / "checkpoints" / "step-6").rename(tmp_path / "end")
     for step in (4, 5):

@@ -12,15 +12,15 @@ from typing import Any
 import pytest
 import torch
 
-from lite_selfplay import Game, Run, RunConfig, resume, train
-from lite_selfplay.config import SeatConfig
+from lite_selfplay import Game, RunConfig, resume, train
 from lite_selfplay.errors import RewardError, SaveFailed, TrainingError
+from lite_selfplay.runs import saving
 from lite_selfplay.runs.folder import RunFolder
 from lite_selfplay.runs.loop import RunLoop
 from lite_selfplay.runs.report.closing import closing_report
 from lite_selfplay.runs.report.steps import only_finite, progress_line
 from lite_selfplay.training.guarded import largest
-from lite_selfplay.training.optimizer import learning_rate
+from lite_selfplay.training.progress import as_progress
 from tests.made_runs import loop_of, read_lines, saved_steps
 
 
@@ -37,31 +37,19 @@ def run_of(settings: RunConfig, **options: Any) -> Any:
         yield loop
 
 
-class Ear:
-    """Keeps what a run says, and can act when a step begins: `at[step]()`."""
-
-    def __init__(self) -> None:
-        self.said: list[str] = []
-
-    def __call__(self, line: str) -> None:
-        self.said.append(line)
-
-    def warnings(self, part: str) -> list[str]:
-        return [line for line in self.said if line.startswith("warning: ") and part in line]
+def warnings(said: list[str], part: str) -> list[str]:
+    return [line for line in said if line.startswith("warning: ") and part in line]
 
 
 def spoil(loop: RunLoop, steps: set[int]) -> None:
     """Give the loss of these steps a NaN."""
-    loss = loop.trainer.loss
-    loss.of = _spoiled(loop, loss.of, steps)  # type: ignore[method-assign]
+    honest = loop.trainer.loss.of
 
-
-def _spoiled(loop: RunLoop, loss: Callable[..., Any], steps: set[int]) -> Callable[..., Any]:
     def spoiled(*arguments: Any, **options: Any) -> Any:
-        found = loss(*arguments, **options)
+        found = honest(*arguments, **options)
         return replace(found, value=found.value * math.nan) if loop.done in steps else found
 
-    return spoiled
+    loop.trainer.loss.of = spoiled  # type: ignore[method-assign]
 
 
 def uneven(completions: list[str]) -> list[float]:
@@ -70,10 +58,8 @@ def uneven(completions: list[str]) -> list[float]:
 
 
 def test_bad_steps_are_skipped_counted_and_named_and_the_run_goes_on(tmp_path: Path):
-    from lite_selfplay.training.progress import as_progress
-
-    ear = Ear()
-    with run_of(config(tmp_path / "run", steps=5), reward=uneven, progress=as_progress(ear)) as loop:
+    said: list[str] = []
+    with run_of(config(tmp_path / "run", steps=5), reward=uneven, progress=as_progress(said.append)) as loop:
         spoil(loop, {1, 2})
         loop.run()
     rows = read_lines(tmp_path / "run" / "metrics.jsonl")
@@ -84,9 +70,9 @@ def test_bad_steps_are_skipped_counted_and_named_and_the_run_goes_on(tmp_path: P
     assert rows[3]["nonfinite_what"] is None
     # The state after step 2 would have been saved: a bad step came between, and the save waits for a good one.
     assert saved_steps(tmp_path / "run") == [0, 4, 5]
-    assert ear.warnings("step 2 was skipped, nothing moved: the loss of solver (seat solver) is nan (1 in a row")
-    assert ear.warnings("(2 in a row, the run stops at 3)")
-    assert any("skipped, the loss of solver" in line for line in ear.said)
+    assert warnings(said, "step 2 was skipped, nothing moved: the loss of solver (seat solver) is nan (1 in a row")
+    assert warnings(said, "(2 in a row, the run stops at 3)")
+    assert any("skipped, the loss of solver" in line for line in said)
     assert "2 of 5 steps met a number that is not finite and moved nothing" in closing_report(
         Game, loop.held.config, rows, {}, "run"
     )
@@ -188,22 +174,18 @@ def failing(after: int, error: Exception, work: Callable[..., Any]) -> Callable[
 
 
 def test_a_save_that_fails_is_said_and_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    from lite_selfplay.runs import saving as module
-
-    ear, run = Ear(), tmp_path / "run"
-    monkeypatch.setattr(module, "save_checkpoint", failing(1, SaveFailed("the disk is full"), module.save_checkpoint))
-    train(config(run, save_every=1), progress=ear)
-    (said,) = ear.warnings("the disk is full")
-    assert f"saving before step 2 failed: the disk is full. {run}/checkpoints/step-0 is whole" in said
-    assert "The run goes on, and tries again at the next save" in said
+    said, run = list[str](), tmp_path / "run"
+    monkeypatch.setattr(saving, "save_checkpoint", failing(1, SaveFailed("the disk is full"), saving.save_checkpoint))
+    train(config(run, save_every=1), progress=said.append)
+    (warning,) = warnings(said, "the disk is full")
+    assert f"saving before step 2 failed: the disk is full. {run}/checkpoints/step-0 is whole" in warning
+    assert "The run goes on, and tries again at the next save" in warning
     assert saved_steps(run) == [2, 3, 4]
 
 
 def test_the_last_save_must_succeed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    from lite_selfplay.runs import saving as module
-
     run = tmp_path / "run"
-    monkeypatch.setattr(module, "save_checkpoint", failing(2, SaveFailed("the disk is full"), module.save_checkpoint))
+    monkeypatch.setattr(saving, "save_checkpoint", failing(2, SaveFailed("the disk is full"), saving.save_checkpoint))
     with pytest.raises(SaveFailed, match=r"saving before step 5 failed: .*step-2 is whole") as caught:
         train(config(run))
     assert caught.value.exit_code == 1
@@ -221,7 +203,7 @@ def test_a_line_that_cannot_be_written_ends_the_run(tmp_path: Path, monkeypatch:
     assert len(resume(run).metrics_rows()) == 4
 
 
-# Saves by time, and going on
+# Saves by time
 
 
 def test_saves_by_time_as_well_as_by_step(tmp_path: Path):
@@ -239,16 +221,3 @@ def test_saves_by_time_as_well_as_by_step(tmp_path: Path):
 
     assert steps_saved("default") == [0, 3, 5, 6]  # after twelve minutes; at step 5, from which it counts anew
     assert steps_saved("off", save_minutes=0) == [0, 5, 6]
-
-
-def test_more_steps_stretch_the_schedule_over_the_whole_run(tmp_path: Path):
-    def lrs(run: Run) -> list[float]:
-        return [row["seats"]["solver"]["lr"] for row in run.metrics_rows()]
-
-    seat = {"lr": 1e-3, "schedule": "linear", "warmup": 0.0}
-    run = train(config(tmp_path / "run", steps=2, seats={"*": seat}), reward=uneven)
-    assert lrs(run) == pytest.approx([1e-3, 0.5e-3])
-    more = resume(run.path, steps=4, reward=uneven)
-    # As if four had been asked for from the start, from the third update on; the first two stay as they were.
-    assert lrs(more) == pytest.approx([1e-3, 0.5e-3, 0.5e-3, 0.25e-3])
-    assert lrs(more)[2:] == pytest.approx([learning_rate(SeatConfig(**seat), update, 4) for update in (2, 3)])

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from lite_selfplay import RunConfig, resume, train
+from lite_selfplay import RunConfig, load_run, resume, train
 from lite_selfplay.config.guard import unnoticed
 from lite_selfplay.data import Completion, Sampling
 from lite_selfplay.errors import PreflightError, RunFolderError
@@ -82,7 +82,7 @@ def test_it_says_what_it_saw_and_why_shows_it(tmp_path: Path):
 
 def test_a_run_that_cannot_learn_is_refused_and_goes_on_where_that_is_wanted(tmp_path: Path, call: Callable[..., Any]):
     flags = "--model tiny --precision fp32 --tasks arithmetic --steps 1 --max-completion-tokens 4 --preflight"
-    sizes = "--group-size 4 --problems-per-step 2 --run-dir run"
+    sizes = "--group-size 4 --problems-per-step 2 --eval-tasks arithmetic --eval-limit 3 --run-dir run"
     ended = call("train", "agon", *flags.split(), *sizes.split())
     assert ended.code == 2
     assert "completions were cut off at the token limit, and no group has variance" in ended.err
@@ -90,6 +90,7 @@ def test_a_run_that_cannot_learn_is_refused_and_goes_on_where_that_is_wanted(tmp
     assert "--cold-start" not in ended.err
     assert "lite-selfplay train --resume run, or --no-preflight" in ended.err
     assert not (tmp_path / "run" / "metrics.jsonl").exists()
+    assert not list((tmp_path / "run" / "eval").glob("*"))  # nothing is evaluated before it
     told = call("why", "run")
     assert told.code == 0
     assert "agon on tiny, before its first step:" in told.out
@@ -100,6 +101,7 @@ def test_a_run_that_cannot_learn_is_refused_and_goes_on_where_that_is_wanted(tmp
     assert gone_on.code == 0
     assert "pre-flight" not in gone_on.out
     assert "before the first step:" in call("why", "run").out
+    assert list(load_run(tmp_path / "run").evaluations()) == ["untouched", "before training", "after 1 steps"]
 
 
 @pytest.mark.parametrize("content", ["[]", "{}", '{"lines": 3, "findings": [], "refused": ""}', '{"lines": ["a"]}'])
@@ -207,15 +209,6 @@ def test_it_ends_in_time_and_the_run_goes_on(tmp_path: Path, monkeypatch: pytest
     run = train(config(tmp_path / "run", steps=1), progress=ear)
     assert any("the time for this was over before everything was decided" in line for line in ear.said)
     assert len(run.metrics_rows()) == 1
-
-
-def test_nothing_is_evaluated_before_it(tmp_path: Path):
-    settings = config(tmp_path / "run", tasks="arithmetic", max_completion_tokens=4, eval_tasks="arithmetic")
-    with pytest.raises(PreflightError):
-        train(settings)
-    assert not list((tmp_path / "run" / "eval").glob("*"))
-    settings = resume(tmp_path / "run", steps=1)
-    assert list(settings.evaluations()) == ["untouched", "before training", "after 1 steps"]
 
 
 def test_a_poll_ends_what_takes_too_long():

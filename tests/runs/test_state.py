@@ -23,21 +23,24 @@ def play(run: RunFolder, steps: int, **about: object) -> None:
         run.append({"step": step, **about}, [], 1.0)
 
 
+def save(run: RunFolder, step: int) -> None:
+    (run.path / "checkpoints" / f"step-{step}").mkdir(parents=True)
+    (run.path / "checkpoints" / f"step-{step}" / "manifest.json").write_text("{}")
+
+
 def test_a_run_that_has_not_begun(run: RunFolder):
     state = state_of(run.path)
     assert (state.game, state.model, state.step, state.steps, state.stage) == ("agon", "tiny", 0, 4, "not begun")
     assert state.size == sum(path.stat().st_size for path in run.path.rglob("*") if path.is_file()) > 0
     assert state.resume is None
-    (run.path / "checkpoints" / "step-0").mkdir(parents=True)
-    (run.path / "checkpoints" / "step-0" / "manifest.json").write_text("{}")
+    save(run, 0)
     assert state_of(run.path).resume == f"lite-selfplay train --resume {run.path}"
 
 
 def test_a_run_that_stopped_is_resumed_from_a_checkpoint(run: RunFolder):
     play(run, 2)
     assert (state_of(run.path).stage, state_of(run.path).resume) == ("stopped", None)
-    (run.path / "checkpoints" / "step-2").mkdir(parents=True)
-    (run.path / "checkpoints" / "step-2" / "manifest.json").write_text("{}")
+    save(run, 2)
     (run.path / "checkpoints" / "best.json").write_text('{"step": 2, "pass_at_1": 0.5}')
     state = state_of(run.path)
     assert state.resume == f"lite-selfplay train --resume {run.path}"
@@ -45,8 +48,7 @@ def test_a_run_that_stopped_is_resumed_from_a_checkpoint(run: RunFolder):
 
 
 def test_a_cold_start_alone_is_called_one_and_has_nothing_to_go_on_with(run: RunFolder):
-    (run.path / "checkpoints" / "step-0").mkdir(parents=True)
-    (run.path / "checkpoints" / "step-0" / "manifest.json").write_text("{}")
+    save(run, 0)
     (run.path / "environment.json").write_text('{"only": "cold start"}')
     assert (state_of(run.path).stage, state_of(run.path).resume) == ("cold start", None)
     play(run, 1)  # by somebody who went on with it all the same

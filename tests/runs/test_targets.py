@@ -18,15 +18,13 @@ from lite_selfplay.errors import (
 )
 from lite_selfplay.runs.evaluating import evaluate
 from lite_selfplay.runs.folder import RunFolder
-from lite_selfplay.runs.targets import find_task, trained_on, write_result
+from lite_selfplay.runs.targets import find_task, texts_trained_on, trained_on, write_result
 from lite_selfplay.tasks import content_key, evaluation_set, load_task
 from tests.made_runs import Ear, write_lines
 
+from .conftest import LONG, problem_file
+
 SMALL = {"group_size": 2, "problems_per_step": 1, "steps": 2, "precision": "fp32"}
-
-
-def lines(path: Path, *texts: str, **columns: Any) -> Path:
-    return write_lines(path, [{"problem": text, "answer": "1", **columns} for text in texts])
 
 
 @pytest.fixture(scope="session")
@@ -34,14 +32,6 @@ def agon(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return train(
         RunConfig(game="agon", model="tiny", tasks="letters", run_dir=tmp_path_factory.mktemp("runs") / "agon", **SMALL)
     ).path
-
-
-@pytest.fixture(scope="session")
-def of_a_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run of one seat, trained on a file."""
-    folder = tmp_path_factory.mktemp("runs")
-    tasks = lines(folder / "trained.jsonl", "one?", "two?", "three?")
-    return train(RunConfig(game="grpo", model="tiny", tasks=tasks, run_dir=folder / "grpo", **SMALL)).path
 
 
 @pytest.fixture
@@ -136,81 +126,65 @@ def test_a_run_over_another_base_is_refused(copy: Path):
     assert not (copy / "eval").exists()
 
 
-def test_problems_that_were_trained_on_are_left_out(of_a_file: Path, tmp_path: Path):
-    tasks = lines(tmp_path / "mixed.jsonl", "new?", "TWO?", "other?")
+def test_what_was_trained_on_is_left_out_and_what_is_like_it_is_named(of_a_file: Path, tmp_path: Path):
+    run = shutil.copytree(of_a_file, tmp_path / "run")
+    text = "The library lends nine books to each of its two hundred readers in the month of May"
+    write_lines(run / "cold_start.jsonl", [{"role": "solver", "prompt": f"{text}?", "completion": "many"}])
+    asked = ("new?", "TWO?", f"{LONG}, and sells five. How many are left?", f"{text} and June.")
     ear = Ear()
-    result = evaluate(of_a_file, str(tasks), max_completion_tokens=4, write=False, progress=ear).to_json()
-    assert (result["mode"], result["n"], result["best"]) == ("single", 2, "solver")
-    assert list(result["per_problem"]) == ["mixed-1", "mixed-3"]
-    assert "1 of 3 problems of mixed were in training and are left out: mixed-2" in ear.warned
-    assert result["overlap"] == {"left_out": ["mixed-2"], "same": [], "shared": []}
-    assert evaluate("tiny", str(tasks), max_completion_tokens=4).to_json()["n"] == 3
-    trained = of_a_file.parent / "trained.jsonl"
+    tasks = str(problem_file(tmp_path / "mixed.jsonl", *asked))
+    result = evaluate(run, tasks, max_completion_tokens=4, write=False, progress=ear).to_json()
+    assert (result["mode"], result["n"], result["best"]) == ("single", 3, "solver")
+    assert ear.warned == [
+        "1 of 4 problems of mixed were in training and are left out: mixed-2",
+        "mixed: 2 of 3 evaluation problems stood in the training data (0 with the same content, 2 with 13 words in a "
+        "row in common): mixed-3, mixed-4",
+    ]
+    assert result["overlap"] == {"left_out": ["mixed-2"], "same": [], "shared": ["mixed-3", "mixed-4"]}
+    assert list(result["per_problem"]) == ["mixed-1", "mixed-3", "mixed-4"]
     with pytest.raises(TaskError, match="was trained on every one of these problems of trained"):
-        evaluate(of_a_file, str(trained))
+        evaluate(of_a_file, str(of_a_file.parent / "trained.jsonl"))
+
+
+PLAYED = {"name": "pasodoble", "knowledge": "none"}
 
 
 @pytest.mark.parametrize(
-    ("knowledge", "taught", "left_out"), [("none", False, False), ("none", True, True), ("passages", False, True)]
+    ("changes", "learned"),
+    [
+        ({}, ["one?", "two?"]),
+        ({"game": PLAYED}, []),  # which draws no problems
+        ({"game": PLAYED, "cold_start": True}, ["one?", "two?"]),
+        ({"game": {**PLAYED, "knowledge": "passages"}}, ["one?", "two?"]),
+        ({"cold_start": {"enabled": True, "tasks": "HERE/taught.jsonl"}}, ["one?", "two?", "other?"]),
+        ({"cold_start": {"enabled": True, "top_up": "HERE/taught.jsonl"}}, ["one?", "two?", "other?"]),
+        ({"eval": {"tasks": "HERE/held_out.jsonl"}}, ["two?"]),
+        ({"tasks": "letters", "run": {"init": "HERE/before"}}, ["one?", "two?"]),  # what is made by rule is apart
+        ({"tasks": "HERE/gone.jsonl"}, None),
+    ],
 )
-def test_a_training_set_that_nobody_draws_from_was_not_learned_from(
-    tmp_path: Path, knowledge: str, taught: bool, left_out: bool
-):
-    config = {"game": {"name": "pasodoble", "knowledge": knowledge}, "model": "tiny", "cold_start": taught}
-    tasks = lines(tmp_path / "trained.jsonl", "one?", "two?")
-    found = trained_on(RunConfig.of(config, {"tasks": str(tasks)}), Ear())
-    assert [problem.text for problem in found] == (["one?", "two?"] if left_out else [])
+def test_what_a_run_learned_from(tmp_path: Path, changes: dict[str, Any], learned: list[str] | None):
+    for name, texts in (("trained", ["one?", "two?"]), ("taught", ["other?"]), ("held_out", ["one?"])):
+        problem_file(tmp_path / f"{name}.jsonl", *texts)
+    before = {"game": "grpo", "model": "tiny", "tasks": f"{tmp_path}/trained.jsonl"}
+    RunFolder(tmp_path / "before").create(RunConfig(**before))
+    ear, given = Ear(), json.loads(json.dumps(changes).replace("HERE", str(tmp_path)))
+    assert [problem.text for problem in trained_on(RunConfig.of(before, given), ear)] == (learned or [])
+    gone = "problems that the run was trained on may be among these: no task file at"
+    assert [sentence.startswith(gone) for sentence in ear.warned] == ([True] if learned is None else [])
 
 
-@pytest.mark.parametrize("key", ["tasks", "top_up"])
-def test_problems_of_a_cold_start_are_left_out_as_well(of_a_file: Path, tmp_path: Path, key: str):
-    copied = shutil.copytree(of_a_file, tmp_path / "run")
-    section = {"enabled": True, key: str(lines(tmp_path / "taught.jsonl", "other?"))}
-    (copied / "config.yaml").write_text(
-        RunConfig.of(RunFolder(copied).config().chosen(), {"cold_start": section}).to_yaml()
-    )
-    tasks = lines(tmp_path / "mixed.jsonl", "new?", "two?", "other?")
-    result = evaluate(copied, str(tasks), max_completion_tokens=4, write=False).to_json()
-    assert list(result["per_problem"]) == ["mixed-1"]
-
-
-def test_a_training_file_that_is_gone_is_a_warning(of_a_file: Path, tmp_path: Path):
-    copied = shutil.copytree(of_a_file, tmp_path / "run")
-    config = (copied / "config.yaml").read_text()
-    (copied / "config.yaml").write_text(config.replace("trained.jsonl", "gone.jsonl"))
-    ear = Ear()
-    tasks = lines(tmp_path / "mixed.jsonl", "new?", "two?")
-    assert evaluate(copied, str(tasks), max_completion_tokens=4, progress=ear).to_json()["n"] == 2
-    assert ear.warned[0].startswith("problems that the run was trained on may be among these: no task file at")
-
-
-def test_what_a_run_held_out_itself_was_not_trained_on(of_a_file: Path, tmp_path: Path):
-    copied = shutil.copytree(of_a_file, tmp_path / "run")
-    trained = of_a_file.parent / "trained.jsonl"
-    config = RunConfig.of(
-        {"game": "grpo", "model": "tiny", "tasks": str(trained), "eval": {"tasks": str(trained), "limit": 1}},
-        {"seats": {"solver": {}}, "precision": "fp32"},
-    )
-    (copied / "config.yaml").write_text(config.to_yaml())
-    (held_out,) = evaluation_set(load_task(str(trained)), 1)
-    result = evaluate(copied, str(trained), max_completion_tokens=4, write=False).to_json()
-    assert list(result["per_problem"]) == [held_out.id]
-
-
-def test_a_run_that_started_from_another_learned_what_that_one_did(of_a_file: Path, copy: Path, tmp_path: Path):
-    config = RunConfig.of(
-        {"game": "agon", "model": "tiny", "tasks": "letters", "seats": {"A": {}, "B": {}}},
-        {"run": {"init": str(of_a_file)}, "precision": "fp32"},
-    )
-    (copy / "config.yaml").write_text(config.to_yaml())
-    tasks = lines(tmp_path / "mixed.jsonl", "new?", "two?")
-    result = evaluate(copy, str(tasks), mode="single", max_completion_tokens=4, write=False).to_json()
-    assert list(result["per_problem"]) == ["mixed-1"]
+def test_the_texts_of_a_cold_start_and_passages_were_read_as_well(tmp_path: Path):
+    (tmp_path / "passages.txt").write_text("Every triangle.")
+    folder = RunFolder(tmp_path / "run")
+    folder.create(RunConfig(game="grpo", model="tiny", tasks="letters", knowledge=str(tmp_path / "passages.txt")))
+    write_lines(folder.path / "cold_start.jsonl", [{"role": "solver", "prompt": "1?", "completion": "one"}])
+    assert list(texts_trained_on(folder, Ear())) == ["1?\none", "Every triangle."]
 
 
 def test_a_benchmark_is_found_by_its_bare_name(tmp_path: Path):
-    lines(tmp_path / "gsm8k_test.jsonl", "one?")
-    lines(tmp_path / "letters.jsonl", "two?")
+    problem_file(tmp_path / "gsm8k_test.jsonl", "one?")
+    problem_file(tmp_path / "letters.jsonl", "two?")
     for spec in ("gsm8k_test", "gsm8k_test.jsonl", str(tmp_path / "gsm8k_test.jsonl")):
         task, name = find_task(spec, tmp_path, 0)
         assert (name, task.problems[0].text) == ("gsm8k_test", "one?")
@@ -270,7 +244,7 @@ def test_an_unknown_seat_of_a_run(agon: Path):
 
 
 def test_problems_need_answers(tmp_path: Path):
-    tasks = lines(tmp_path / "sums.jsonl", "one?", answer=None)
+    tasks = problem_file(tmp_path / "sums.jsonl", "one?", answer=None)
     with pytest.raises(TaskError, match="needs an answer to every problem; sums-1 of sums has none"):
         evaluate("tiny", str(tasks))
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from lite_selfplay import RunConfig, resume, train
-from lite_selfplay.config import ColdStartSection, RoleConfig, SeatConfig
+from lite_selfplay.config import ColdStartSection, SeatConfig
 from lite_selfplay.data import Example, Problem
 from lite_selfplay.errors import Interrupted, TrainingError
 from lite_selfplay.games import make_game
@@ -32,41 +32,62 @@ SEATS = {"A": SeatConfig(rank=4), "B": SeatConfig(rank=4, init="gaussian")}
 LETTERS = {"game": "agon", "model": "tiny", "tasks": "letters", "precision": "fp32"}
 
 
-def trainer(backend: Any, path: Path, game: str = "agon", *, microbatch_tokens: int = 1024, **parts: Any) -> Any:
-    """The trainer of a run that is about to begin."""
-    roles = dict.fromkeys(make_game(game, {}).roles, RoleConfig())
-    sizes = {"steps": 1, "max_completion_tokens": 64, "microbatch_tokens": microbatch_tokens}
-    config = RunConfig(
-        **{**LETTERS, "game": game}, roles=roles, seats={seat: {} for seat in backend.adapters.seats}, run=sizes
-    )
-    loss = make_loss(backend, config, Chat.load(path).tokenizer, tempfile.mkdtemp())
-    return SelfPlayTrainer(backend=backend, loss=loss, config=config, **parts)
+class Pupils:
+    """Seats over the random model that are about to learn, and what is told of it."""
+
+    def __init__(self, backend: Any, path: Path):
+        self.backend, self.chat, self.told = backend, Chat.load(path), Ear()
+        self.before = self.weights()
+
+    def weights(self) -> dict[str, torch.Tensor]:
+        """Every parameter of the base and of all seats."""
+        return {name: p.detach().clone() for name, p in self.backend.adapters.model.named_parameters()}
+
+    def learn(
+        self,
+        game: str = "agon",
+        pool: ExamplePool | None = None,
+        *,
+        options: Any = None,
+        tokens: int = 1024,
+        steps_that_fit: Any = None,
+        progress: Any = None,
+        poll: Any = lambda: None,
+        **keys: Any,
+    ) -> Any:
+        """A cold start by the trainer of a run that is about to begin, in microbatches of so many tokens."""
+        played, section = make_game(game, options or {}), ColdStartSection(enabled=True, source="worked", **keys)
+        roles, seats = ({name: {} for name in names} for names in (played.roles, self.backend.adapters.seats))
+        sizes = {"steps": 1, "max_completion_tokens": 64, "microbatch_tokens": tokens}
+        config = RunConfig(**{**LETTERS, "game": game}, roles=roles, seats=seats, run=sizes)
+        loss = make_loss(self.backend, config, self.chat.tokenizer, tempfile.mkdtemp())
+        parts = {"progress": progress or self.told, "poll": poll}
+        trainer = SelfPlayTrainer(backend=self.backend, loss=loss, config=config, **parts)
+        pool = pool or gather(played, section, load_task("stories"), ScriptedTable({}), seed=0)
+        return cold_start(trainer, self.chat, played, pool, section, seed=0, steps_that_fit=steps_that_fit)
+
+    def moved(self) -> set[str]:
+        """The parameters that are not what they were."""
+        return {name for name, p in self.weights().items() if not torch.equal(self.before[name], p)}
+
+    def at_rest(self) -> bool:
+        """Whether no update is counted, no gradient is left, and the model is as it was found."""
+        adapters = self.backend.adapters
+        none = all(p.grad is None for p in adapters.model.parameters())
+        return none and not adapters.model.training and not any(adapters.versions.values())
 
 
-def run(backend: Any, path: Path, game: str = "agon", pool: ExamplePool | None = None, **keys: Any) -> Any:
-    played, chat = make_game(game, {}), Chat.load(path)
-    parts, options = (
-        {name: keys.pop(name) for name in names if name in keys}
-        for names in (("progress", "poll", "microbatch_tokens"), ("seed", "steps_that_fit"))
-    )
-    section = ColdStartSection(enabled=True, source="worked", **keys)
-    if pool is None:
-        pool = gather(played, section, load_task("stories"), ScriptedTable({}), seed=0)
-    return cold_start(trainer(backend, path, game, **parts), chat, played, pool, section, **{"seed": 0, **options})
-
-
-def weights(backend: Any) -> dict[str, torch.Tensor]:
-    """Every parameter of the base and of all seats."""
-    return {name: p.detach().clone() for name, p in backend.adapters.model.named_parameters()}
+@pytest.fixture
+def pupils(make_backend: Callable[..., Any], tiny_path: Path) -> Callable[..., Pupils]:
+    return lambda seats=SEATS: Pupils(make_backend(seats=seats), tiny_path)
 
 
 # Learning
 
 
-def test_both_seats_learn_the_examples_and_the_base_stays(make_backend: Callable[..., Any], tiny_path: Path):
-    backend, told = make_backend(seats=SEATS), Ear()
-    before = weights(backend)
-    report = run(backend, tiny_path, steps=12, examples_per_step=4, lr=1e-2, progress=told)
+def test_both_seats_learn_the_examples_and_the_base_stays(pupils: Callable[..., Pupils]):
+    made = pupils()
+    report, told = made.learn(steps=12, examples_per_step=4, lr=1e-2), made.told
     assert list(report) == ["A", "B"]
     assert told.phases == [("cold start of A", 12), ("cold start of B", 12)]
     assert [done for done, _ in told.notes] == [*range(1, 13)] * 2
@@ -79,60 +100,50 @@ def test_both_seats_learn_the_examples_and_the_base_stays(make_backend: Callable
         )
         assert line.endswith(f": loss {seat.first_loss:.2f} -> {seat.last_loss:.2f}")
     assert told.notes[0] == (1, f"loss {report['A'].first_loss:.2f}")
-    after = weights(backend)
-    moved = {name for name in before if not torch.equal(before[name], after[name])}
-    assert moved
-    assert all("lora_" in name for name in moved)
-    assert backend.adapters.versions == {"A": 0, "B": 0}
-    assert all(p.grad is None for p in backend.adapters.model.parameters())
-    assert not backend.adapters.model.training  # as it was found
+    assert made.moved()
+    assert all("lora_" in name for name in made.moved())
+    assert made.at_rest()
 
 
-def test_a_cold_start_is_cut_short_for_all_seats_after_the_first_batch(
-    make_backend: Callable[..., Any], tiny_path: Path
-):
+def test_a_cold_start_is_cut_short_for_all_seats_after_the_first_batch(pupils: Callable[..., Pupils]):
     asked: list[int] = []
 
     def two(seats: int) -> int:
         asked.append(seats)
         return 2
 
-    backend, told = make_backend(seats=SEATS), Ear()
-    before = weights(backend)
-    report = run(backend, tiny_path, steps=9, examples_per_step=2, lr=1e-2, progress=told, steps_that_fit=two)
+    made = pupils()
+    report, told = made.learn(steps=9, examples_per_step=2, lr=1e-2, steps_that_fit=two), made.told
     assert asked == [2]  # once, for both seats
     assert told.phases == [("cold start of A", 9), ("cold start of A", 2), ("cold start of B", 2)]
     assert [done for done, _ in told.notes] == [1, 2, 1, 2]
     assert told.said[0] == "2 of 9 batches of the cold start fit into the minutes of the run"
     assert [(seat.roles, seat.examples) for seat in report.values()] == [(("drafter", "challenger"), 4)] * 2
-    after = weights(backend)
-    for seat in "AB":
-        assert any(not torch.equal(before[name], after[name]) for name in before if f".{seat}." in name)
+    assert all(any(f".{seat}." in name for name in made.moved()) for seat in "AB")
 
 
-def test_only_the_seat_that_learns_moves(make_backend: Callable[..., Any], tiny_path: Path):
-    backend = make_backend(seats=SEATS)
-    start, seen = weights(backend), []
+def test_only_the_seat_that_learns_moves(pupils: Callable[..., Pupils]):
+    made, moved = pupils(), list[set[str]]()
+
+    def look() -> None:
+        moved.append(made.moved())
+        made.before = made.weights()
 
     class Watch(Ear):
         def phase(self, name: str, total: int | None = None) -> None:
-            seen.append(weights(backend))
+            look()
 
-    run(backend, tiny_path, steps=2, examples_per_step=2, progress=Watch())
-    seen.append(weights(backend))
-    for (before, after), seat in zip(
-        [(start, seen[0]), (seen[0], seen[1]), (seen[1], seen[2])], ["", "A", "B"], strict=True
-    ):
-        for name in before:
-            if not seat or f".{seat}." not in name:
-                assert torch.equal(before[name], after[name]), name
-        assert not seat or any(not torch.equal(before[n], after[n]) for n in before if f".{seat}." in n)
+    made.learn(steps=2, examples_per_step=2, progress=Watch())
+    look()
+    assert [bool(names) for names in moved] == [False, True, True]
+    assert all(f".{seat}." in name for seat, names in zip("AB", moved[1:], strict=True) for name in names)
 
 
-def test_the_first_loss_is_the_plain_negative_log_likelihood(make_backend: Callable[..., Any], tiny_path: Path):
-    backend, chat = make_backend(seats={"solver": SeatConfig(rank=4)}), Chat.load(tiny_path)
+def test_the_first_loss_is_the_plain_negative_log_likelihood(pupils: Callable[..., Pupils]):
+    made = pupils({"solver": SeatConfig(rank=4)})
+    backend, chat = made.backend, made.chat
     pool = ExamplePool([PooledExample("solver", f"p{i}", "c" * i, "file") for i in (1, 5, 20)])
-    report = run(backend, tiny_path, "grpo", pool, steps=1, examples_per_step=3, lr=1e-9)
+    report = made.learn("grpo", pool, steps=1, examples_per_step=3, lr=1e-9)
     total, count = 0.0, 0
     for example in pool.of("solver"):
         row = chat.conversation(example.prompt, example.completion)
@@ -148,24 +159,23 @@ def test_the_first_loss_is_the_plain_negative_log_likelihood(make_backend: Calla
     assert report["solver"].tokens == count
 
 
-def gradient(make_backend: Callable[..., Any], path: Path, monkeypatch: Any, budget: int) -> dict[str, torch.Tensor]:
-    """The gradient that the first step hands to the optimizer, before it is clipped."""
-    found: dict[str, torch.Tensor] = {}
-    backend = make_backend(seats={"solver": SeatConfig(rank=4, init="gaussian", init_std=0.1)})
-    parameters = backend.adapters.parameters("solver")
+def test_microbatches_add_up_to_the_gradient_of_the_batch(pupils: Callable[..., Pupils], monkeypatch: Any):
+    def gradient(budget: int) -> dict[str, torch.Tensor]:
+        """The gradient that the first step hands to the optimizer, before it is clipped."""
+        found: dict[str, torch.Tensor] = {}
+        made = pupils({"solver": SeatConfig(rank=4, init="gaussian", init_std=0.1)})
+        parameters = made.backend.adapters.parameters("solver")
 
-    def clip(given: Any, bound: float, norm: torch.Tensor) -> None:
-        assert bound == 1.0
-        assert {id(p) for p in given} == {id(p) for p in parameters.values()}
-        found.update({name: p.grad.clone() for name, p in parameters.items()})
+        def clip(given: Any, bound: float, norm: torch.Tensor) -> None:
+            assert bound == 1.0
+            assert {id(p) for p in given} == {id(p) for p in parameters.values()}
+            found.update({name: p.grad.clone() for name, p in parameters.items()})
 
-    monkeypatch.setattr(torch.nn.utils, "clip_grads_with_norm_", clip)
-    run(backend, path, "grpo", steps=1, examples_per_step=7, microbatch_tokens=budget)
-    return found
+        monkeypatch.setattr(torch.nn.utils, "clip_grads_with_norm_", clip)
+        made.learn("grpo", steps=1, examples_per_step=7, tokens=budget)
+        return found
 
-
-def test_microbatches_add_up_to_the_gradient_of_the_batch(make_backend, tiny_path, monkeypatch):
-    whole, parts, singles = (gradient(make_backend, tiny_path, monkeypatch, n) for n in (1_000_000, 1000, 1))
+    whole, parts, singles = map(gradient, (1_000_000, 1000, 1))
     assert max(g.abs().max() for g in whole.values()) > 1e-3
     for name, expected in whole.items():
         assert near(parts[name], expected)
@@ -183,32 +193,23 @@ def test_the_learning_rate_warms_up_and_falls_to_a_tenth():
     ("roles", "warned"),
     [(None, ["there are no examples for A: it starts without a cold start"]), (("challenger",), [])],
 )
-def test_a_seat_without_examples_is_left_as_it_is(
-    make_backend: Callable[..., Any], tiny_path: Path, roles: Any, warned: list[str]
-):
+def test_a_seat_without_examples_is_left_as_it_is(pupils: Callable[..., Pupils], roles: Any, warned: list[str]):
     """Without a word where its roles are not named."""
-    backend, told = make_backend(seats=SEATS), Ear()
-    before = weights(backend)
-    fixed = make_game("agon", {"rotate": False})
-    section = ColdStartSection(source="worked", steps=1, examples_per_step=1, roles=roles)
+    made = pupils()
     pool = ExamplePool([PooledExample("challenger", "p", "c", "file")])
-    taught = trainer(backend, tiny_path, progress=told)
-    report = cold_start(taught, Chat.load(tiny_path), fixed, pool, section, seed=0)
-    assert (list(report), report["B"].roles, told.warned) == (["B"], ("challenger",), warned)
-    moved = {name for name, p in weights(backend).items() if not torch.equal(before[name], p)}
-    assert moved
-    assert all(".B." in name for name in moved)
+    report = made.learn("agon", pool, options={"rotate": False}, steps=1, examples_per_step=1, roles=roles)
+    assert (list(report), report["B"].roles, made.told.warned) == (["B"], ("challenger",), warned)
+    assert made.moved()
+    assert all(".B." in name for name in made.moved())
 
 
-def test_a_loss_scale_changes_nothing(
-    make_backend: Callable[..., Any], tiny_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_a_loss_scale_changes_nothing(pupils: Callable[..., Pupils], monkeypatch: pytest.MonkeyPatch):
     ends = []
     for needed in (False, True):  # in float16 gradients are scaled up; in float32 that must leave no trace
         monkeypatch.setattr("lite_selfplay.training.guarded.LossScale", lambda _, on=needed: LossScale(on))
-        backend = make_backend(seats={"solver": SeatConfig(rank=4)})
-        run(backend, tiny_path, "grpo", steps=4, examples_per_step=2, lr=1e-2)
-        ends.append(weights(backend))
+        made = pupils({"solver": SeatConfig(rank=4)})
+        made.learn("grpo", steps=4, examples_per_step=2, lr=1e-2)
+        ends.append(made.weights())
     for name, expected in ends[0].items():
         torch.testing.assert_close(ends[1][name], expected, rtol=1e-4, atol=1e-5)
 
@@ -216,44 +217,38 @@ def test_a_loss_scale_changes_nothing(
 # Stopping
 
 
-def test_poll_stops_between_microbatches(make_backend: Callable[..., Any], tiny_path: Path):
-    backend = make_backend(seats=SEATS)
-    before = weights(backend)
-    polls = iter(range(3))
+def test_poll_stops_between_microbatches(pupils: Callable[..., Pupils]):
+    made, polls = pupils(), iter(range(3))
 
     def poll() -> None:
         if next(polls, None) is None:
             raise Interrupted("stopped by a test")
 
     with pytest.raises(Interrupted):
-        run(backend, tiny_path, steps=2, examples_per_step=4, microbatch_tokens=1, poll=poll)
-    after = weights(backend)
-    assert all(torch.equal(before[name], after[name]) for name in before)  # the fourth example was not read
-    assert backend.adapters.versions == {"A": 0, "B": 0}
-    assert all(p.grad is None for p in backend.adapters.model.parameters())
-    assert not backend.adapters.model.training
+        made.learn(steps=2, examples_per_step=4, tokens=1, poll=poll)
+    assert not made.moved()  # the fourth example was not read
+    assert made.at_rest()
 
 
-def test_a_loss_that_is_not_finite_names_seat_and_step(make_backend: Callable[..., Any], tiny_path: Path):
-    backend = make_backend(seats=SEATS)
+def test_a_loss_that_is_not_finite_names_seat_and_step(pupils: Callable[..., Pupils]):
+    made = pupils()
 
     class Break(Ear):
         def advance(self, done: int, note: str = "") -> None:
             if done == 2:
-                next(iter(backend.adapters.parameters("A").values())).data.fill_(torch.nan)
+                next(iter(made.backend.adapters.parameters("A").values())).data.fill_(torch.nan)
 
     with pytest.raises(TrainingError, match=r"a weight of seat A is not finite at step 3 of the cold start of A"):
-        run(backend, tiny_path, steps=4, examples_per_step=2, progress=Break())
+        made.learn(steps=4, examples_per_step=2, progress=Break())
 
 
-def test_a_gradient_that_is_not_finite_moves_nothing(make_backend, tiny_path, monkeypatch):
-    backend = make_backend(seats=SEATS)
-    before = weights(backend)
-    endless = torch.tensor(torch.inf, device=backend.device)
+def test_a_gradient_that_is_not_finite_moves_nothing(pupils: Callable[..., Pupils], monkeypatch: pytest.MonkeyPatch):
+    made = pupils()
+    endless = torch.tensor(torch.inf, device=made.backend.device)
     monkeypatch.setattr("lite_selfplay.training.trainer.gradient_norm", lambda gradients: endless)
     with pytest.raises(TrainingError, match=r"\(seat A\) has the norm inf at step 1 of the cold start of A"):
-        run(backend, tiny_path, steps=2, examples_per_step=2)
-    assert all(torch.equal(before[name], p) for name, p in weights(backend).items())
+        made.learn(steps=2, examples_per_step=2)
+    assert not made.moved()
 
 
 # What a run hands in
@@ -374,14 +369,3 @@ def test_a_cold_start_that_was_stopped_begins_again(tmp_path: Path):
     for seat in "AB":
         assert same(seat_weights(again.path, seat), seat_weights(whole.path, seat))
     assert [row["step"] for row in again.metrics_rows()] == [1, 2]
-
-
-def test_tasks_without_solutions_are_distilled_and_topped_up(tmp_path: Path):
-    sizes = {"steps": 1, "group_size": 2, "problems_per_step": 1, "max_completion_tokens": 64}
-    section = {"enabled": True, "steps": 2, "examples_per_step": 3, "rounds": 1}
-    said: list[str] = []
-    train(RunConfig(**LETTERS, **sizes, cold_start=section, run_dir=tmp_path / "run"), progress=said.append)
-    # A random model keeps no format. Two seats read three examples of each role, where the base's own would be read
-    # three times: two are enough.
-    assert "drafter: 0 of 2 samples of the base were right and well-formed; 2 written by rule" in said
-    assert "challenger: 0 of 2 samples of the base were right and well-formed; 2 written by rule" in said

@@ -167,6 +167,15 @@ def test_too_few_are_topped_up_by_worked_examples():
     assert sum("in the end?" in prompt for prompt, _ in found(pool, "solver")) == 9
 
 
+def test_tasks_without_solutions_are_distilled_and_topped_up():
+    game = make_game("agon", {}, group_size=2, problems_per_step=1)
+    keys = {"source": "auto", "top_up": ColdStartSection().top_up, "rounds": 1, "steps": 2, "examples_per_step": 3}
+    pool = play({"drafter": ["no"], "challenger": ["no"]}, game, LETTERS, **keys)
+    # Two seats read three examples of each role, where the base's own would be read three times: two are enough.
+    none = "0 of 2 samples of the base were right and well-formed; 2 written by rule"
+    assert pool.lines() == [f"drafter: {none}", f"challenger: {none}"]
+
+
 def test_what_is_held_out_does_not_top_up(tmp_path: Path):
     game = make_game("grpo", {"budget": "single"}, group_size=4, problems_per_step=1)
     rows = [{"problem": p.text, "answer": p.answer, "solution": p.extra["solution"]} for p in WORKED[:6]]
@@ -259,8 +268,7 @@ def test_a_seat_of_several_roles_reads_those_that_are_named():
 
 def test_a_file_teaches_the_named_roles_alone(tmp_path: Path):
     rows = [{"prompt": "p", "completion": "c"}, {"role": "challenger", "prompt": "q", "completion": "d"}]
-    keys = {"source": str(lines(tmp_path / "own.jsonl", *rows)), "roles": ["drafter"]}
-    pool = gather(make_game("agon", {}), section(**keys), task(SUMS), ScriptedTable({}), seed=0)
+    pool = write(SUMS, "agon", source=str(lines(tmp_path / "own.jsonl", *rows)), roles=["drafter"])
     assert {role: found(pool, role) for role in pool.roles} == {"drafter": {("p", "c")}}
 
 
@@ -295,8 +303,7 @@ def lines(path: Path, *rows: Any) -> Path:
 
 def test_a_file_speaks_to_every_role_or_to_one(tmp_path: Path):
     rows = [{"prompt": "p", "completion": "c"}, "", {"role": "drafter", "prompt": "q", "completion": "d", "note": 1}]
-    path = lines(tmp_path / "own.jsonl", *rows)
-    pool = gather(make_game("agon", {}), section(source=str(path)), task(SUMS), ScriptedTable({}), seed=0)
+    pool = write(SUMS, "agon", source=str(lines(tmp_path / "own.jsonl", *rows)))
     assert found(pool, "drafter") == {("p", "c"), ("q", "d")}
     assert found(pool, "challenger") == {("p", "c")}
     assert pool.lines() == ["drafter: 2 from the file", "challenger: 1 from the file"]
@@ -304,8 +311,7 @@ def test_a_file_speaks_to_every_role_or_to_one(tmp_path: Path):
 
 def test_of_a_long_file_as_much_is_taken_as_will_be_read(tmp_path: Path):
     path = lines(tmp_path / "own.jsonl", *({"prompt": f"p{i}", "completion": "c"} for i in range(50)))
-    keys = {"source": str(path), "steps": 3, "examples_per_step": 4}
-    pools = [gather(make_game("grpo", {}), section(**keys), task(SUMS), ScriptedTable({}), seed=s) for s in (0, 1)]
+    pools = [write(SUMS, seed=seed, source=str(path), steps=3, examples_per_step=4) for seed in (0, 1)]
     assert [len(found(pool, "solver")) for pool in pools] == [12, 12]
     assert found(pools[0], "solver") != found(pools[1], "solver")
 
@@ -354,7 +360,7 @@ def test_a_pool_is_saved_and_read_as_it_is_and_serves_as_a_file(tmp_path: Path):
     assert [example for role in again.roles for example in again.of(role)] == examples
     assert (again.counts["drafter"].own, again.counts["challenger"].worked) == (1, 1)
     assert [file.name for file in tmp_path.iterdir()] == ["cold_start.jsonl"]
-    pool = gather(make_game("agon", {}), section(source=str(path)), task(SUMS), ScriptedTable({}), seed=0)
+    pool = write(SUMS, "agon", source=str(path))
     assert {pool.of(role)[0].origin for role in pool.roles} == {"file"}
 
 
@@ -374,21 +380,13 @@ def test_the_roles_of_a_seat_take_turns():
     assert [prompt.split()[0] for prompt in prompts] == ["drafter", "challenger"] * 2 + ["drafter"]
 
 
-def test_seats_read_different_examples_where_there_are_enough_of_them():
-    pool = pool_of({"drafter": 8, "challenger": 8})
-    a, b = walk(pool, "A", 8), walk(pool, "B", 8)
-    assert len(set(a)) == len(set(b)) == 8
-    assert not set(a) & set(b)
-    assert set(a) | set(b) == {f"{role} {i}" for role in pool.roles for i in range(8)}
-
-
 @pytest.mark.parametrize("size", range(1, 9))
 @pytest.mark.parametrize("total", [1, 2, 7, 8])
 def test_together_the_seats_read_all_of_a_pool_that_is_not_too_large(size: int, total: int):
     reads = {"drafter": -(-total // 2) * 2, "challenger": total // 2 * 2}
     pool = pool_of({role: min(size, n) for role, n in reads.items()})
     prompts = [*walk(pool, "A", total), *walk(pool, "B", total)]
-    assert len(prompts) == 2 * total
+    assert len(prompts) == 2 * total  # where there are as many, each is read once
     assert set(prompts) == {example.prompt for role in pool.roles for example in pool.of(role)}
 
 
@@ -422,25 +420,27 @@ def test_auto_takes_solutions_where_there_are_some():
     assert source_of(section(source="a/b.jsonl"), task(WORKED), game) == "file"
 
 
-def test_what_cannot_work_is_refused(tmp_path: Path):
-    game = make_game("agon", {})
-    with pytest.raises(ConfigError, match=r"cold start needs worked solutions, and sums brings none .*source=self"):
-        require_examples(section(source="worked"), task(SUMS), game)
-    with pytest.raises(ConfigError, match="cold start needs worked solutions, and letters brings none"):
-        require_examples(section(source="worked", tasks="letters"), task(WORKED), game)
-    with pytest.raises(UnknownNameError, match="storys"):
-        require_examples(section(top_up="storys"), task(SUMS), game)
-    with pytest.raises(UnknownNameError, match="storys"):
-        require_examples(section(source="auto", tasks="storys"), task(SUMS), game)
-    with pytest.raises(ConfigError, match="no file of examples"):
-        require_examples(section(source=str(tmp_path / "none.jsonl")), task(SUMS), game)
-    unanswered = lines(tmp_path / "open.jsonl", {"problem": "1?", "answer": 1}, {"problem": "2?"})
-    with pytest.raises(ConfigError, match="open-2 has no answer"):
-        require_examples(section(tasks=str(unanswered)), task(SUMS), game)
-    held_out = [Problem("x", "1?", "1"), Problem("y", "2?", "2")]
-    for key in ("tasks", "top_up"):
-        with pytest.raises(ConfigError, match="every problem of open is held out"):
-            require_examples(section(**{key: str(unanswered)}), task(SUMS), game, held_out=held_out)
+ASKED = [Problem("x", "1?", "1"), Problem("y", "2?", "2")]
+
+
+@pytest.mark.parametrize(
+    ("keys", "held_out", "sentence"),
+    [
+        ({"source": "worked"}, [], r"needs worked solutions, and sums brings none .*source=self"),
+        ({"source": "worked", "tasks": "letters"}, [], "needs worked solutions, and letters brings none"),
+        ({"top_up": "storys"}, [], "unknown task 'storys'"),
+        ({"source": "auto", "tasks": "storys"}, [], "unknown task 'storys'"),
+        ({"source": "none.jsonl"}, [], "no file of examples"),
+        ({"tasks": "open.jsonl"}, [], "open-2 has no answer"),
+        ({"tasks": "open.jsonl"}, ASKED, "every problem of open is held out"),
+        ({"top_up": "open.jsonl"}, ASKED, "every problem of open is held out"),
+    ],
+)
+def test_what_cannot_work_is_refused(tmp_path: Path, monkeypatch: Any, keys: Any, held_out: Any, sentence: str):
+    lines(tmp_path / "open.jsonl", {"problem": "1?", "answer": 1}, {"problem": "2?"})
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises((ConfigError, UnknownNameError), match=sentence):
+        require_examples(section(**keys), task(SUMS), make_game("agon", {}), held_out=held_out)
 
 
 def test_what_may_work_is_let_through(tmp_path: Path):

@@ -15,9 +15,7 @@ from lite_selfplay.models.logprobs.batch import Way
 from lite_selfplay.training.losses import Given, loss_of, own_terms
 from lite_selfplay.training.microbatches import Row, microbatches
 
-from .test_trainer import Harness, completion, episode, harness, relative_error, stream, tokenizer
-
-__all__ = ["harness", "tokenizer"]
+from .harness import Harness, completion, episode, relative_error, stream
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "own_loss.py"
 
@@ -187,7 +185,6 @@ def test_a_run_with_it_goes_on_until_its_file_changes(
     ended = call("train", "--resume", "run", "--steps", "3")
     assert ended.code == 2
     assert f"if you trust it: `lite-selfplay list losses {tmp_path}/mine.py:cispo`" in ended.err
-    assert call("eval", "run", "--tasks", "letters", "--limit", "1", "--max-completion-tokens", "4").code == 0
     listed = call("list", "losses", f"{tmp_path}/mine.py:cispo")
     assert "The ratio weighs every token's log-probability" in listed.out
     ended = call("train", "--resume", "run", "--steps", "3")

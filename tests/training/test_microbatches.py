@@ -110,17 +110,16 @@ def test_seat_role_and_replay_are_handed_on():
     (micro,) = microbatches([row()], "B", PLAIN, token_budget=100, replay=True, way=Way.PACKED)
     assert (micro.seat, micro.role, micro.replay) == ("B", PLAIN, True)
     assert not microbatches([row()], "B", PLAIN, token_budget=100, way=Way.PACKED)[0].replay
-
-
-def test_nothing_is_left_where_nothing_can_give_a_gradient():
-    assert microbatches([], "A", RoleConfig(beta=0.1, entropy=0.1), token_budget=100, way=Way.PACKED) == []
-    assert microbatches([row(advantage=0.0)] * 3, "A", PLAIN, token_budget=100, way=Way.PACKED) == []
+    (greedy,) = microbatches([row(temperature=0.0)], "A", PLAIN, token_budget=100, way=Way.PACKED)
+    assert greedy.temperature == 1.0  # at which it is read
 
 
 @pytest.mark.parametrize("role", [RoleConfig(beta=0.1), RoleConfig(entropy=0.1), RoleConfig(entropy=-0.1)])
 def test_a_kl_or_entropy_term_needs_no_advantage(role):
     (micro,) = microbatches([row(advantage=0.0)], "A", role, token_budget=100, way=Way.PACKED)
     assert len(micro.rows) == 1
+    assert microbatches([row(advantage=0.0)] * 3, "A", PLAIN, token_budget=100, way=Way.PACKED) == []
+    assert microbatches([], "A", role, token_budget=100, way=Way.PACKED) == []
 
 
 def test_rows_without_a_gradient_count_in_the_shares_and_never_reach_the_model():
@@ -168,11 +167,6 @@ def test_every_row_is_in_one_part_and_parts_are_as_equal_as_groups_allow(sizes, 
         whole = [{owner[id(r)] for r in part} for part in found]
         assert sum(map(len, whole)) == len(groups)  # no group is cut
         assert max(map(len, whole)) - min(map(len, whole)) <= 1
-
-
-def test_greedy_completions_are_read_at_temperature_one():
-    (micro,) = microbatches([row(temperature=0.0)], "A", PLAIN, token_budget=100, way=Way.PACKED)
-    assert micro.temperature == 1.0
 
 
 def test_advantages_must_match_the_stream():

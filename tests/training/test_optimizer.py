@@ -19,6 +19,7 @@ from lite_selfplay.training.optimizer import (
     reset_optimizer,
     seat_groups,
 )
+from tests.made_runs import same
 
 
 class Seats:
@@ -180,8 +181,6 @@ def test_the_optimizer_state_comes_back_bit_for_bit(seats):
     update(other, None, other_seats, "B")
     load_optimizer_state(other, other_seats, saved)
     again = optimizer_state(other, other_seats)
-    assert again.keys() == saved.keys()
-    assert all(torch.equal(again[name], saved[name]) for name in saved)
 
     # And both go on alike.
     with torch.no_grad():
@@ -189,15 +188,9 @@ def test_the_optimizer_state_comes_back_bit_for_bit(seats):
     update(optimizer, None, seats, "A")
     update(other, None, other_seats, "A")
     assert torch.equal(seats.parameters("A")["w"], other_seats.parameters("A")["w"])
-
-
-def test_a_saved_state_is_a_copy(seats):
-    optimizer = torch.optim.AdamW(seat_groups(seats, CONFIGS))
-    update(optimizer, None, seats, "A")
-    saved = optimizer_state(optimizer, seats)
-    before = saved["A/w/exp_avg"].clone()
-    update(optimizer, None, seats, "A")
-    assert torch.equal(saved["A/w/exp_avg"], before)
+    # What was saved is a copy, which later updates do not change.
+    assert same(again, saved)
+    assert not same(optimizer_state(optimizer, seats), saved)
 
 
 def test_state_of_a_seat_that_is_not_there(seats):

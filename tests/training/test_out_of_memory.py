@@ -1,6 +1,7 @@
 """Memory that runs out: the work is done again in smaller pieces, with the same result, or an error says what helps."""
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,6 +15,8 @@ from lite_selfplay.models.backends.base import is_out_of_memory
 from lite_selfplay.models.backends.transformers import TransformersBackend
 from lite_selfplay.models.generation.sampling import Decoding, GenerationRequest
 from lite_selfplay.models.logprobs.batch import Batch
+
+from .harness import Harness, episode, relative_error
 
 SAMPLING = Sampling(max_tokens=6)
 PROMPTS = [[5, 6, 7], [8, 9], [10, 11, 12, 13]]
@@ -85,18 +88,6 @@ def test_another_error_is_not_taken_for_it(
         make_backend().generate(GenerationRequest("A", PROMPTS, 3, SAMPLING, SEEDS))
 
 
-def config(folder: Any, **run: Any) -> RunConfig:
-    return RunConfig(
-        game="agon",
-        model="tiny",
-        tasks="letters",
-        precision="fp32",
-        group_size=4,
-        problems_per_step=2,
-        run={"steps": 2, "dir": folder, "microbatch_tokens": 4096, **run},
-    )
-
-
 def limited_to(rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the log-probabilities of the update run out of memory on more rows than that."""
     work = TransformersBackend.token_logprobs
@@ -110,24 +101,21 @@ def limited_to(rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_an_update_is_done_again_in_smaller_microbatches_and_moves_the_seats_alike(
-    tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+    harness: Callable[..., Harness], monkeypatch: pytest.MonkeyPatch
 ):
-    whole = train(config(tmp_path / "whole"))
-    said: list[str] = []
+    whole = harness().step(episode())
     limited_to(2, monkeypatch)
-    again = train(config(tmp_path / "again"), progress=said.append)
-    warnings = [line for line in said if "out of memory in the update" in line]
-    assert 1 <= len(warnings) <= 8  # in the first step; the second one keeps to what was found
-    for one, other in zip(whole.metrics_rows(), again.metrics_rows(), strict=True):
-        for role in ("drafter", "challenger"):
-            assert other["streams"][role]["rows_trained"] == one["streams"][role]["rows_trained"]
-            assert other["streams"][role]["loss"] == pytest.approx(one["streams"][role]["loss"], abs=1e-5)
-        for seat in "AB":
-            assert other["seats"][seat]["grad_norm"] == pytest.approx(one["seats"][seat]["grad_norm"], rel=1e-3)
-    assert [row["text"] for row in again.episodes()] == [row["text"] for row in whole.episodes()]
+    again = harness().step(episode())
+    assert again.progress.warned
+    assert all("out of memory in the update" in sentence for sentence in again.progress.warned)
+    assert again.trainer.budget.tokens < whole.trainer.budget.tokens  # which the next step keeps to
+    for one, other in zip(whole.reports[0].streams, again.reports[0].streams, strict=True):
+        assert (other.rows, other.loss) == (one.rows, pytest.approx(one.loss, abs=1e-5))
+        assert relative_error(again.gradients[one.seat], whole.gradients[one.seat]) < 1e-5
 
 
-def test_one_row_that_is_too_large_for_the_update_stops_the_run(tmp_path: Any, monkeypatch: pytest.MonkeyPatch):
+def test_one_row_that_is_too_large_for_the_update_stops_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     limited_to(0, monkeypatch)
+    small = {"model": "tiny", "tasks": "letters", "precision": "fp32", "group_size": 4, "problems_per_step": 2}
     with pytest.raises(TrainingError, match=r"one completion of drafter \(seat A\).*max_completion_tokens"):
-        train(config(tmp_path / "run"))
+        train(RunConfig(game="agon", steps=1, run_dir=tmp_path / "run", **small))

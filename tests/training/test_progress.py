@@ -64,15 +64,10 @@ def test_a_heartbeat_says_what_is_done_and_for_how_long(now):
     now[0] += 60
     lines.tick()
     assert said[-1] == "  ... training, 1 of 4 done; A speaks as drafter for 1:05; loss 0.5"
-
-
-def test_a_heartbeat_of_a_phase_of_unknown_length(now):
-    said: list[str] = []
-    lines = PlainProgress(said.append, every_s=5)
-    lines.phase("loading")
+    lines.phase("loading")  # of unknown length
     now[0] += 7
     lines.tick()
-    assert said == ["loading", "  ... loading; at work for 0:07"]
+    assert said[-2:] == ["loading", "  ... loading; at work for 0:07"]
 
 
 def test_a_heartbeat_says_how_far_the_tokens_are(now):

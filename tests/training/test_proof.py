@@ -9,10 +9,9 @@ import torch
 
 from lite_selfplay.errors import TrainingError
 from lite_selfplay.models.backends.transformers import TransformersBackend
-from lite_selfplay.models.chat import Chat
 from lite_selfplay.training import proof
 
-from .test_trainer import Harness, completion, episode
+from .harness import Harness, completion, episode
 
 
 class Other(TransformersBackend):
@@ -34,7 +33,7 @@ def harness(
     make_backend = request.getfixturevalue("make_backend")  # which finds the other one
 
     def make(role: dict[str, Any] | None = None, **options: Any) -> Harness:
-        return Harness(make_backend(**options), Chat.load(tiny_path).tokenizer, tmp_path, role or {})
+        return Harness(make_backend(**options), tiny_path, tmp_path, role or {})
 
     return make
 

@@ -1,77 +1,53 @@
 """Offline replay: stored log-probabilities, clipped ratios, examples mixed in, and the KL inside the advantage."""
 
 import dataclasses
+import itertools
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-from lite_selfplay.config import SeatConfig
 from lite_selfplay.credit import stream_advantages
 from lite_selfplay.data import Episode, Group, Sample, Sampling, Stream
 from lite_selfplay.errors import GameError
-from lite_selfplay.models.chat import Chat
 from lite_selfplay.training.sampler_check import SamplerCheck
-from tests.training.test_trainer import (
-    DRAFTS,
-    FREE,
+
+from .harness import (
     Harness,
-    alone,
+    changed,
     completion,
     expected_gradients,
-    fp32,
     plain_logprobs,
     relative_error,
+    respoken,
     stream,
 )
-
-
-@pytest.fixture
-def harness(make_backend: Callable[..., Any], tiny_path: Path, tmp_path: Path) -> Callable[..., Harness]:
-    def make(role: Any = None, **run: Any) -> Harness:
-        backend = make_backend(seats={seat: SeatConfig(**FREE) for seat in ("A", "B")})
-        return Harness(backend, Chat.load(tiny_path).tokenizer, tmp_path / "trainer", role or {}, **run)
-
-    return make
 
 
 def stored(played: Stream, backend: Any, shift: float = 0.0) -> Stream:
     """The stream as a collection brings it back: advantages worked out, log-probabilities read by the trainer."""
 
-    def kept(sample: Sample, advantage: float | None) -> Sample:
+    advantages = itertools.chain.from_iterable(stream_advantages(played))
+
+    def kept(sample: Sample) -> Sample:
         said = sample.completion
         (scores,) = backend.score("A", [(said.prompt_ids, said.token_ids)], said.sampling.temperature)
         old = tuple(value + shift for value in scores.logprobs)
         # Another seat's name, an age long past: a replay does not mind.
-        said = dataclasses.replace(said, logprobs=old, seat="A@round-0", weights_version=-1)
-        return dataclasses.replace(sample, completion=said, advantage=advantage)
+        noted = respoken(sample, logprobs=old, seat="A@round-0", weights_version=-1)
+        return dataclasses.replace(noted, advantage=next(advantages))
 
-    groups = [
-        Group([kept(sample, value) for sample, value in zip(group.samples, values, strict=True)])
-        for group, values in zip(played.groups, stream_advantages(played), strict=True)
-    ]
-    return dataclasses.replace(played, groups=groups, replay=True)
-
-
-@pytest.mark.parametrize("role", [{}, {"ratio": "sequence"}, {"loss": "dapo"}, {"loss": "sequence"}], ids=str)
-def test_a_replay_of_the_seats_own_rows_has_the_gradient_of_on_policy_rows(harness: Callable[..., Harness], role: Any):
-    played = stream("drafter", "A", DRAFTS, credit="batch")
-    fresh = harness(role).step(Episode([played]))
-    later = harness(role)
-    later.step(Episode([stored(played, later.backend)]))
-    assert relative_error(later.gradients["A"], fresh.gradients["A"]) < 1e-5
-    assert later.reports[0].streams[0].clipped == 0.0
+    return changed(played, kept, replay=True)
 
 
 @pytest.mark.parametrize("shift", [0.5, 0.1, -0.1, -0.5])
-def test_a_clipped_ratio_by_hand(harness: Callable[..., Harness], tiny_path: Path, tmp_path: Path, shift: float):
+def test_a_clipped_ratio_by_hand(harness: Callable[..., Harness], shift: float):
     """Log-probabilities stored `shift` above make every ratio exp(-shift). A row of A > 0 has no gradient at a ratio
     above 1.2, one of A < 0 none below 0.8; elsewhere the gradient is that of the plain objective times the ratio."""
     run = harness()
     played = stored(stream("drafter", "A", [[1, -1, -1]], credit="reinforce"), run.backend, shift)
-    model = alone(fp32(tiny_path), run.backend.adapters, "A", tmp_path)
+    model = run.alone()
     ratio = float(torch.tensor(-shift).exp())
     terms = []
     for sample in played.groups[0].samples:
@@ -94,18 +70,16 @@ def test_the_ratio_is_to_what_another_program_noted(
     """The seat's own fresh completions, sampled elsewhere with log-probabilities that are `shift` above the trainer's,
     are learned from as a replay with those is, whose ratio is worked out by hand above: in each update of a step."""
     monkeypatch.setattr(SamplerCheck, "judge", lambda *_: None)  # such a shift is no rounding
-    monkeypatch.setattr("tests.training.test_trainer.as_sampled", lambda played, _: played)
+    monkeypatch.setattr("tests.training.harness.as_sampled", lambda played, _: played)
     offline, run = harness(minibatches=minibatches), harness(minibatches=minibatches)
     played = stream("drafter", "A", [[1, -1, -1], [1, -1, 1, 1]], credit="reinforce")
     replay = stored(played, run.backend, shift)
 
     def fresh(sample: Sample) -> Sample:
-        said = dataclasses.replace(sample.completion, seat="A", weights_version=0)
-        return dataclasses.replace(sample, completion=said, advantage=None)
+        return dataclasses.replace(respoken(sample, seat="A", weights_version=0), advantage=None)
 
-    groups = [Group([fresh(sample) for sample in group.samples]) for group in replay.groups]
     run.backend.samples_elsewhere = True
-    run.step(Episode([dataclasses.replace(replay, groups=groups, replay=False)]))
+    run.step(Episode([changed(replay, fresh, replay=False)]))
     offline.step(Episode([replay]))
     assert len(run.starts) == len(offline.starts) == minibatches
     assert relative_error(run.gradients["A"], offline.gradients["A"]) < 1e-5
@@ -122,12 +96,10 @@ def example(index: int, weight: float) -> Sample:
 
 @pytest.mark.parametrize("budget", [8192, 40], ids=["one chunk", "several chunks"])
 @pytest.mark.parametrize("role", [{}, {"beta": 0.2, "reference": "base", "entropy": 0.05}], ids=str)
-def test_examples_among_the_rows_add_a_mean_of_their_own(
-    harness: Callable[..., Harness], tiny_path: Path, tmp_path: Path, role: Any, budget: int
-):
+def test_examples_among_the_rows_add_a_mean_of_their_own(harness: Callable[..., Harness], role: Any, budget: int):
     """loss = mean over the paid rows + 0.15 * mean over the examples of -log p, however many of each there are."""
     run = harness(role, microbatch_tokens=budget)
-    model, base = alone(fp32(tiny_path), run.backend.adapters, "A", tmp_path), fp32(tiny_path)
+    model, base = run.alone(), run.base()
     paid = stored(stream("drafter", "A", [[1, -1, -1]], credit="reinforce"), run.backend)
     taught = [example(i, 0.15) for i in range(7, 12)]
     mixed = [taught[0], *paid.groups[0].samples[:2], *taught[1:], *paid.groups[0].samples[2:]]
@@ -149,9 +121,9 @@ def test_examples_among_the_rows_add_a_mean_of_their_own(
     assert [row is None for row in got.reports[0].advantages[0][0]] == [False] * 8
 
 
-def test_a_batch_of_examples_alone_is_learned_from(harness: Callable[..., Harness], tiny_path: Path, tmp_path: Path):
+def test_a_batch_of_examples_alone_is_learned_from(harness: Callable[..., Harness]):
     run = harness({"beta": 0.3, "reference": "base"})
-    model = alone(fp32(tiny_path), run.backend.adapters, "A", tmp_path)
+    model = run.alone()
     taught = [example(i, 0.5) for i in range(3)]
     sft = torch.stack([-plain_logprobs(model, sample.completion)[0].mean() for sample in taught]).mean()
     wanted = expected_gradients(model, 0.5 * sft, "A")
@@ -162,13 +134,11 @@ def test_a_batch_of_examples_alone_is_learned_from(harness: Callable[..., Harnes
 
 @pytest.mark.parametrize("budget", [8192, 40], ids=["one chunk", "several chunks"])
 @pytest.mark.parametrize("loss", ["grpo", "dr_grpo", "dapo", "sequence"])
-def test_a_kl_inside_the_advantage_is_taken_off_it(
-    harness: Callable[..., Harness], tiny_path: Path, tmp_path: Path, loss: str, budget: int
-):
+def test_a_kl_inside_the_advantage_is_taken_off_it(harness: Callable[..., Harness], loss: str, budget: int):
     """A' = A - beta * mean_t(log p - log p_reference), without a gradient of its own."""
     role = {"beta": 0.4, "reference": "base", "kl": "advantage", "loss": loss}
     run = harness(role, microbatch_tokens=budget)
-    model, base = alone(fp32(tiny_path), run.backend.adapters, "A", tmp_path), fp32(tiny_path)
+    model, base = run.alone(), run.base()
     played = stored(stream("drafter", "A", [[1, -1, 0.5, -0.5]], credit="reinforce"), run.backend)
     likelihoods, values, differences = [], [], []
     for sample in played.groups[0].samples:

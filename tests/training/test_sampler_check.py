@@ -1,7 +1,6 @@
 """The sampler's check: arithmetic by hand, steps that other weights had sampled, and runs in which all is well."""
 
 import dataclasses
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -29,6 +28,7 @@ from lite_selfplay.training.sampler_check import (
     spread,
     usual_gap,
 )
+from tests.made_runs import read_lines, saved_steps
 
 PRECISIONS = ("fp32", "bf16", "4bit")
 
@@ -285,10 +285,6 @@ def config(folder: Path, precision: str, steps: int, **values: Any) -> RunConfig
     )
 
 
-def lines(folder: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
-
-
 def mislead(monkeypatch: pytest.MonkeyPatch, how: str, first: int) -> None:
     """From A's update number `first` on, what seat A says is said by other weights; the sampler tells nobody."""
     honest = TransformersBackend._generate
@@ -329,7 +325,7 @@ def test_a_run_whose_rollouts_come_from_other_weights_moves_nothing_and_stops(
         train(config(tmp_path / "run", precision, 8))
     assert called in str(stopped.value)
     assert "model.fast_inference" in str(stopped.value)
-    rows = lines(tmp_path / "run")
+    rows = read_lines(tmp_path / "run" / "metrics.jsonl")
     assert [row["sampler_what"] is not None for row in rows] == [False] * 3 + [True] * 3
     assert all(row["seats"]["A"]["updates"] == 3 for row in rows[2:])
     assert all(row["seats"]["B"]["updates"] == 3 for row in rows[2:])  # whole steps are skipped
@@ -338,9 +334,7 @@ def test_a_run_whose_rollouts_come_from_other_weights_moves_nothing_and_stops(
     (stream,) = [stream for stream in rows[3]["streams"].values() if stream["seat"] == "A"]
     assert stream["sampler_gap"] > 2 * max(s["sampler_gap"] for row in rows[:3] for s in row["streams"].values())
     assert stream["rows_trained"] == 0
-    assert (
-        sorted(int(path.name.removeprefix("step-")) for path in (tmp_path / "run/checkpoints").glob("step-*"))[-1] == 3
-    )
+    assert saved_steps(tmp_path / "run")[-1] == 3
 
 
 @pytest.mark.parametrize(
@@ -358,7 +352,7 @@ def test_a_sound_run_is_let_alone_for_300_steps(tmp_path: Path, precision: str):
 
 def sound(folder: Path, precision: str, steps: int) -> None:
     train(config(folder, precision, steps))
-    rows = lines(folder)
+    rows = read_lines(folder / "metrics.jsonl")
     seen = [s for row in rows for s in row["streams"].values() if s["sampler_gap"] is not None]
     gaps = sorted(stream["sampler_gap"] for stream in seen)[: len(seen) - len(seen) // 100]  # a rare token apart
     assert len(gaps) > steps  # of two streams a step; those without variance never reach the model
@@ -369,12 +363,3 @@ def sound(folder: Path, precision: str, steps: int) -> None:
     print(f"{precision}: {steps} steps, the largest gap {max(gaps):.2g} nats a token, bound {bounds.rounding:g}")
     assert max(gaps) < bounds.most / 5
     assert min(stream["base_gap"] for stream in seen[-2:]) > 20 * max(gaps)  # so it would have been seen
-
-
-def test_a_stream_of_which_no_row_reaches_the_model_has_no_gaps(tmp_path: Path):
-    rewards = tmp_path / "same.py"
-    rewards.write_text("def same(completions, **_):\n    return [1.0] * len(completions)\n")
-    values = {"game": {"name": "grpo", "format_weight": 0.0}, "reward": f"{rewards}:same"}
-    train(config(tmp_path / "run", "fp32", 1, **values))
-    (stream,) = lines(tmp_path / "run")[0]["streams"].values()
-    assert (stream["rows_trained"], stream["sampler_gap"], stream["base_gap"]) == (0, None, None)

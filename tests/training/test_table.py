@@ -41,8 +41,10 @@ def test_a_reply_goes_on_from_its_beginning(table: LiveTable):
     boxed = table.ask("drafter", ["2 + 2?"], beginnings=["It is \\boxed{4}.\n\n"])[0][0]
     (read,) = table.verify([(boxed, Problem("p", "2 + 2?", "4"))])
     assert read.correct  # the whole turn is read
-    ((long,),) = table.ask("drafter", ["2 + 2?"], beginnings=["x" * 100])
-    assert (long.stop, long.token_ids) == ("prompt_too_long", ())
+    prompts, beginnings = ["x" * 100, "2 + 2?", "2 + 2?"], ["", "x" * 100, ""]
+    *long, short = (said for (said,) in table.ask("drafter", prompts, beginnings=beginnings))
+    assert [(said.stop, said.token_ids) for said in long] == [("prompt_too_long", ())] * 2
+    assert short.token_ids
     with pytest.raises(ValueError, match="zip"):
         table.ask("drafter", ["a", "b"], beginnings=["x"])
 

@@ -1,4 +1,4 @@
-"""The update against an independent computation of its objective: unpadded rows, one adapter alone, plain torch."""
+"""The update against an independent computation of its objective, and what it refuses and leaves alone."""
 
 import dataclasses
 import itertools
@@ -9,203 +9,38 @@ from typing import Any
 
 import pytest
 import torch
-from peft import PeftModel, set_peft_model_state_dict
+from peft import set_peft_model_state_dict
 from torch import Tensor
 
-from lite_selfplay.config import RunConfig, SeatConfig
+from lite_selfplay.config import SeatConfig
 from lite_selfplay.credit import stream_advantages
-from lite_selfplay.data import Completion, Episode, Group, Restore, Sample, Sampling, Stream
+from lite_selfplay.data import Episode, Group, Restore, Sample, Sampling, Stream
 from lite_selfplay.errors import GameError, TrainingError
 from lite_selfplay.models.backends.transformers import load_base
-from lite_selfplay.models.chat import Chat
 from lite_selfplay.models.generation.sampling import GenerationRequest
 from lite_selfplay.runs.report.steps import stream_metrics
-from lite_selfplay.testing import as_sampled
 from lite_selfplay.training.losses import Loss
 from lite_selfplay.training.optimizer import optimizer_state
-from lite_selfplay.training.trainer import SelfPlayTrainer, reference_name
-from lite_selfplay.training.trl import make_loss
-from lite_selfplay.training.updates import StepReport
+from lite_selfplay.training.trainer import StreamUpdate, reference_name
 
-FREE = {"rank": 4, "alpha": 8, "init": "gaussian", "init_std": 0.1, "clip": 1e9, "lr": 1e-2}
-CAP = 12
-
-
-def completion(seat: str, index: int, temperature: float = 1.0) -> Completion:
-    """Token ids of unequal lengths, the same for the same seat and index."""
-    generator = torch.Generator().manual_seed(100 * ord(seat[0]) + index)
-    prompt = torch.randint(3, 259, (2 + index % 4,), generator=generator).tolist()
-    ids = torch.randint(3, 259, (1 + (5 * index) % CAP,), generator=generator).tolist()
-    stored = (torch.rand(len(ids), generator=generator) * -2 - 4).tolist()
-    sampling = Sampling(temperature=temperature, max_tokens=CAP)
-    return Completion("", "", prompt, ids, stored, "length", seat, 0, sampling)
-
-
-def stream(role: str, seat: str, rewards: list[list[float]], **options: Any) -> Stream:
-    temperature = options.pop("temperature", 1.0)
-    numbers = iter(range(100))
-    groups = [Group([Sample(completion(seat, next(numbers), temperature), r) for r in group]) for group in rewards]
-    return Stream(role, groups, **options)
-
-
-# Unequal groups, one of them without variance.
-DRAFTS = [[0, 2, 2, 0], [2.5, 0.5, 0], [2, 2, 2]]
-CHALLENGES = [[3, 0, 2, 0.5], [0, 0, 3]]
-
-
-def episode(**options: Any) -> Episode:
-    return Episode([stream("drafter", "A", DRAFTS, **options), stream("challenger", "B", CHALLENGES, **options)])
-
-
-DRAWN = stream("drafter", "A", DRAFTS).groups
-
-
-def replace_rewards(group: Group, change: Callable[[float], float]) -> Group:
-    return Group([dataclasses.replace(s, reward=change(s.reward or 0.0)) for s in group.samples])
-
-
-class Harness:
-    """A trainer of one step that hands over the gradients it was about to apply."""
-
-    def __init__(self, backend: Any, tokenizer: Any, folder: Path, role: Mapping[str, Any], **run: Any):
-        self.backend, self.gradients = backend, {}
-        self.reports: list[StepReport] = []
-        self.applied: dict[str, float] = {}
-        self.on_update: Callable[[], None] | None = None
-        self.starts: list[dict[str, dict[str, Tensor]]] = []  # the weights before each update
-        self.config = RunConfig(
-            game="agon",
-            model="tiny",
-            roles={"drafter": role, "challenger": role},
-            seats=dict.fromkeys(backend.adapters.seats, FREE),
-            run={"steps": 1, "max_completion_tokens": CAP, **run},
-        )
-        self._parts = tokenizer, str(folder)
-
-    def set_seats(self, seats: Mapping[str, Any]) -> None:
-        self.config = RunConfig.of(self.config.model_dump(mode="json"), {"seats": seats})
-
-    def step(self, *episodes: Episode, seats: Mapping[str, str] | None = None) -> "Harness":
-        seats = seats or {"drafter": "A", "challenger": "B"}
-        config = RunConfig.of(self.config.model_dump(mode="json"), {"run": {"steps": len(episodes)}})
-        loss = make_loss(self.backend, config, *self._parts)
-        trainer = SelfPlayTrainer(backend=self.backend, loss=loss, config=config)
-        move = trainer._move
-
-        def capture(report: StepReport, *norms: Any) -> None:
-            self.starts.append(states(self.backend))
-            self.gradients = self._gradients()
-            if self.on_update is not None:
-                self.on_update()
-            move(report, *norms)
-
-        def applied(*_: Any) -> None:
-            found = {seat: list(gradients.values()) for seat, gradients in self._gradients().items()}
-            self.applied = {
-                seat: torch.cat([g.flatten() for g in gs]).norm().item() for seat, gs in found.items() if gs
-            }
-
-        trainer._move = capture  # type: ignore[method-assign]
-        trainer.optimizer.register_step_pre_hook(applied)
-        self.trainer = trainer
-        for step, played in enumerate(episodes):
-            self.reports.append(trainer.update(step, as_sampled(played, self.backend), seats))
-        return self
-
-    def _gradients(self) -> dict[str, dict[str, Tensor]]:
-        adapters = self.backend.adapters
-        return {
-            seat: {n: p.grad.clone().cpu() for n, p in adapters.parameters(seat).items() if p.grad is not None}
-            for seat in adapters.seats
-        }
-
-
-@pytest.fixture
-def tokenizer(tiny_path: Path) -> Any:
-    return Chat.load(tiny_path).tokenizer
-
-
-@pytest.fixture
-def harness(make_backend: Callable[..., Any], tokenizer: Any, tmp_path: Path) -> Callable[..., Harness]:
-    def make(role: Mapping[str, Any] | None = None, *, backend: Any = None, **run: Any) -> Harness:
-        seats = {seat: SeatConfig(**FREE) for seat in ("A", "B")}
-        return Harness(backend or make_backend(seats=seats), tokenizer, tmp_path / "trainer", role or {}, **run)
-
-    return make
-
-
-def plain_logprobs(model: Any, spoke: Completion) -> tuple[Tensor, Tensor]:
-    ids = torch.tensor([[*spoke.prompt_ids, *spoke.token_ids]])
-    logits = model(input_ids=ids).logits[0, len(spoke.prompt_ids) - 1 : -1].float() / spoke.sampling.temperature
-    log_p = logits.log_softmax(-1)
-    return log_p[torch.arange(len(spoke.token_ids)), torch.tensor(spoke.token_ids)], -(log_p.exp() * log_p).sum(-1)
-
-
-def samples_of(played: Stream) -> list[Sample]:
-    return [sample for group in played.groups for sample in group.samples]
-
-
-def expected_loss(model: Any, played: Stream, role: Mapping[str, Any], reference: Any = None) -> Tensor:
-    """The objective as the papers write it, row by row."""
-    values = stream_advantages(played)
-    left_out = [s.masked or (role.get("mask_truncated") and s.completion.stop == "length") for s in samples_of(played)]
-    pairs = zip(samples_of(played), [a for row in values for a in row], left_out, strict=True)
-    # A group that is dropped leaves the policy's terms and what they are divided by; the KL term holds for its rows.
-    rows = [(s.completion, a) for s, a, out in pairs if not out and (a is not None or role.get("beta"))]
-    total = sum(len(spoke.token_ids) for spoke, _ in rows)
-    kept = sum(a is not None for _, a in rows), sum(len(spoke.token_ids) for spoke, a in rows if a is not None)
-    loss, entropy_sum = torch.zeros(()), torch.zeros(())
-    for spoke, given in rows:
-        advantage = (given or 0.0) * (total / kept[1] if role.get("loss") == "dapo" else len(rows) / kept[0])
-        lp, entropy = plain_logprobs(model, spoke)
-        old = torch.tensor(spoke.logprobs) if played.replay else lp.detach()
-        kind = role.get("loss", "grpo")
-        if kind == "sequence":
-            ratio = (lp - old).sum().exp()
-        elif role.get("ratio") == "sequence":
-            ratio = (lp - old).mean().exp().expand(len(lp))
-        else:
-            ratio = (lp - old).exp()
-        term = -torch.minimum(ratio * advantage, ratio.clamp(0.8, 1.2) * advantage)
-        kl = torch.zeros(())
-        if role.get("beta"):
-            with torch.no_grad():
-                ref = plain_logprobs(reference, spoke)[0]
-            kl = role["beta"] * ((ref - lp).exp() - (ref - lp) - 1)
-        normaliser = {
-            "grpo": len(rows) * len(lp),
-            "dr_grpo": len(rows) * CAP,
-            "dapo": total,
-            "sequence": len(rows),
-        }[kind]
-        loss = loss + (term.sum() + kl.sum()) / normaliser
-        entropy_sum = entropy_sum + entropy.sum()
-    return loss - role.get("entropy", 0.0) * entropy_sum / total
-
-
-def alone(base: Any, adapters: Any, seat: str, folder: Path) -> Any:
-    """A model that holds one adapter and nothing else."""
-    adapters.save(seat, folder / seat)
-    model = PeftModel.from_pretrained(base, folder / seat, is_trainable=True)
-    return model.eval()
-
-
-def expected_gradients(model: Any, loss: Tensor, seat: str) -> dict[str, Tensor]:
-    loss.backward()
-    return {
-        name.replace(".default.", f".{seat}."): p.grad
-        for name, p in model.named_parameters()
-        if "lora_" in name and p.grad is not None
-    }
-
-
-def relative_error(got: Mapping[str, Tensor], wanted: Mapping[str, Tensor]) -> float:
-    assert got.keys() == wanted.keys()
-    difference = torch.cat([(got[name] - wanted[name]).flatten() for name in wanted])
-    whole = torch.cat([tensor.flatten() for tensor in wanted.values()])
-    assert whole.norm() > 1e-3  # a zero gradient would agree with anything
-    return float(difference.norm() / whole.norm())
-
+from .harness import (
+    CHALLENGES,
+    DRAFTS,
+    FREE,
+    Harness,
+    alone,
+    changed,
+    completion,
+    episode,
+    expected_gradients,
+    expected_loss,
+    plain_logprobs,
+    relative_error,
+    respoken,
+    samples_of,
+    states,
+    stream,
+)
 
 SHORT = ((8192, False, 0.0), (40, True, 0.3))
 LONG = [each for each in itertools.product((8192, 40), (False, True), (0.0, 0.3)) if each not in SHORT]
@@ -216,25 +51,21 @@ LONG = [each for each in itertools.product((8192, 40), (False, True), (0.0, 0.3)
 )
 @pytest.mark.parametrize("loss", ["grpo", "dr_grpo", "dapo", "sequence"])
 def test_each_seats_gradient_is_that_of_the_plain_objective(
-    harness: Callable[..., Harness],
-    make_backend: Callable[..., Any],
-    tiny_path: Path,
-    tmp_path: Path,
-    loss: str,
-    beta: float,
-    budget: int,
-    checkpointing: bool,
+    harness: Any, make_backend: Any, loss: str, beta: float, budget: int, checkpointing: bool
 ):
-    seats = {seat: SeatConfig(**FREE) for seat in ("A", "B")}
+    seats, role = {seat: SeatConfig(**FREE) for seat in ("A", "B")}, {"loss": loss, "beta": beta}
     backend = make_backend(seats=seats, gradient_checkpointing=checkpointing)
-    role = {"loss": loss, "beta": beta}
-    other = {name: tensor * 0.5 for name, tensor in backend.adapters.state("B").items()}
+    run, adapters = harness(role, backend=backend, microbatch_tokens=budget), backend.adapters
+    models = {seat: run.alone(seat) for seat in seats}
+    before = adapters.state("A")
+    other = {name: tensor * 0.5 for name, tensor in adapters.state("B").items()}
     for seat in seats:
-        backend.adapters.put_snapshot(reference_name(seat), seat, other)
-    models = {seat: alone(fp32(tiny_path), backend.adapters, seat, tmp_path) for seat in seats}
-    reference = reference_model(tiny_path, backend.adapters, other, tmp_path)
+        adapters.put_snapshot(reference_name(seat), seat, other)
+    adapters.load_state("A", other)
+    reference = run.alone()
+    adapters.load_state("A", before)
     played = episode(drop_zero_variance=True)
-    got = harness(role, backend=backend, microbatch_tokens=budget).step(played)
+    got = run.step(played)
     for spoken, seat in zip(played.streams, ("A", "B"), strict=True):
         wanted_loss = expected_loss(models[seat], spoken, role, reference)
         wanted = expected_gradients(models[seat], wanted_loss, seat)
@@ -244,14 +75,12 @@ def test_each_seats_gradient_is_that_of_the_plain_objective(
 
 
 @pytest.mark.parametrize("loss", ["grpo", "dr_grpo", "dapo", "sequence"])
-def test_a_kl_term_holds_for_the_rows_of_dropped_groups_and_none_for_truncated_ones(
-    harness: Callable[..., Harness], tiny_path: Path, tmp_path: Path, loss: str
-):
+def test_a_kl_term_holds_for_the_rows_of_dropped_groups_and_none_for_truncated_ones(harness: Any, loss: str):
     """By hand: the KL of all rows and the policy's of those kept, in three losses that are added up."""
     role = {"loss": loss, "beta": 0.3, "reference": "base"}
     played = stream("drafter", "A", [[1, 1, 1], [0, 2, 2, 0], [2, 2]], drop_zero_variance=True)
     run = harness(role)
-    model, base = alone(fp32(tiny_path), run.backend.adapters, "A", tmp_path), fp32(tiny_path)
+    model, base = run.alone(), run.base()
     kept = dataclasses.replace(played, groups=played.groups[1:2])
     unpaid = [Group([dataclasses.replace(s, reward=1.0) for s in samples_of(played)])]
     policy = expected_loss(model, kept, {"loss": loss})
@@ -261,29 +90,13 @@ def test_a_kl_term_holds_for_the_rows_of_dropped_groups_and_none_for_truncated_o
 
 
 @pytest.mark.parametrize("loss", ["grpo", "dapo"])
-def test_truncated_completions_can_be_left_out(
-    harness: Callable[..., Harness], tiny_path: Path, tmp_path: Path, loss: str
-):
-    played = stream("drafter", "A", DRAFTS)
-    ended = {0, 3, 4}
-    groups = iter(range(100))
-    played = dataclasses.replace(
-        played,
-        groups=[
-            Group(
-                [
-                    dataclasses.replace(s, completion=dataclasses.replace(s.completion, stop="eos"))
-                    if next(groups) in ended
-                    else s
-                    for s in group.samples
-                ]
-            )
-            for group in played.groups
-        ],
-    )
+def test_truncated_completions_can_be_left_out(harness: Callable[..., Harness], loss: str):
+    ended, numbers = {0, 3, 4}, itertools.count()
+    drafts = stream("drafter", "A", DRAFTS)
+    played = changed(drafts, lambda s: respoken(s, stop="eos") if next(numbers) in ended else s)
     role = {"loss": loss, "mask_truncated": True}
     run = harness(role)
-    model = alone(fp32(tiny_path), run.backend.adapters, "A", tmp_path)
+    model = run.alone()
     wanted = expected_gradients(model, expected_loss(model, played, role), "A")
     run.step(Episode([played]))
     assert relative_error(run.gradients["A"], wanted) < 1e-4
@@ -291,28 +104,14 @@ def test_truncated_completions_can_be_left_out(
     assert [i for i, a in enumerate(a for row in values for a in row) if a is not None] == [0, 3, 4]
 
 
-def fp32(path: Path) -> Any:
-    return load_base(path, "fp32", torch.float32, torch.device("cpu"))
-
-
-def reference_model(path: Path, adapters: Any, state: Mapping[str, Tensor], folder: Path) -> Any:
-    before = adapters.state("A")
-    adapters.load_state("A", state)
-    model = alone(fp32(path), adapters, "A", folder / "reference")
-    adapters.load_state("A", before)
-    return model
-
-
 @pytest.mark.parametrize("budget", [8192, 40], ids=["one chunk", "several chunks"])
 @pytest.mark.parametrize("loss", ["grpo", "dapo", "sequence"])
-def test_entropy_term_temperature_and_reference_to_the_base(
-    harness: Callable[..., Harness], tiny_path: Path, tmp_path: Path, loss: str, budget: int
-):
+def test_entropy_term_temperature_and_reference_to_the_base(harness: Callable[..., Harness], loss: str, budget: int):
     role = {"loss": loss, "beta": 0.2, "entropy": 0.05, "reference": "base"}
     run = harness(role, microbatch_tokens=budget)
-    model = alone(fp32(tiny_path), run.backend.adapters, "A", tmp_path)
+    model = run.alone()
     played = stream("drafter", "A", DRAFTS, temperature=0.7)
-    wanted = expected_gradients(model, expected_loss(model, played, role, fp32(tiny_path)), "A")
+    wanted = expected_gradients(model, expected_loss(model, played, role, run.base()), "A")
     assert relative_error(run.step(Episode([played])).gradients["A"], wanted) < 1e-4
 
 
@@ -336,6 +135,7 @@ KINDS = [
     {},
     {"ratio": "sequence"},
     {"loss": "dr_grpo", "ratio": "sequence"},
+    {"loss": "dapo"},
     {"loss": "dapo", "ratio": "sequence"},
     {"loss": "sequence"},
 ]
@@ -344,11 +144,11 @@ KINDS = [
 @pytest.mark.parametrize("budget", [8192, 40], ids=["one chunk", "several chunks"])
 @pytest.mark.parametrize("role", KINDS, ids=str)
 def test_replayed_samples_use_the_clipped_ratio_to_their_stored_log_probabilities(
-    harness: Callable[..., Harness], tiny_path: Path, tmp_path: Path, role: dict[str, Any], budget: int
+    harness: Callable[..., Harness], role: dict[str, Any], budget: int
 ):
     role = {**role, "beta": 0.2, "reference": "base"}
     run = harness(role, microbatch_tokens=budget)
-    model, base = alone(fp32(tiny_path), run.backend.adapters, "A", tmp_path), fp32(tiny_path)
+    model, base = run.alone(), run.base()
     # Stored near what the seat gives now, so that some ratios are inside the clip and some outside.
     shifts = torch.Generator().manual_seed(1)
 
@@ -356,11 +156,9 @@ def test_replayed_samples_use_the_clipped_ratio_to_their_stored_log_probabilitie
         lp = plain_logprobs(model, sample.completion)[0].detach()
         shift = 0.5 * torch.randn(1, generator=shifts) / (len(lp) if role.get("loss") == "sequence" else 1)
         stored = (lp + shift + 0.01 * torch.randn(len(lp), generator=shifts)).tolist()
-        return dataclasses.replace(sample, completion=dataclasses.replace(sample.completion, logprobs=stored))
+        return respoken(sample, logprobs=stored)
 
-    played = stream("drafter", "A", DRAFTS, replay=True)
-    groups = [Group([near(s) for s in group.samples]) for group in played.groups]
-    played = dataclasses.replace(played, groups=groups)
+    played = changed(stream("drafter", "A", DRAFTS, replay=True), near)
     wanted = expected_gradients(model, expected_loss(model, played, role, base), "A")
     assert relative_error(run.step(Episode([played])).gradients["A"], wanted) < 1e-4
     assert run.reports[0].streams[0].clipped == pytest.approx(clipped_share(model, played, role), abs=1e-6)
@@ -371,12 +169,10 @@ def test_replayed_samples_use_the_clipped_ratio_to_their_stored_log_probabilitie
     assert on_policy.reports[0].streams[0].clipped is None
 
 
-def test_the_gradient_of_whole_completions_is_not_divided_by_their_length(
-    harness: Callable[..., Harness], tiny_path: Path, tmp_path: Path
-):
+def test_the_gradient_of_whole_completions_is_not_divided_by_their_length(harness: Callable[..., Harness]):
     """On-policy it is the mean over completions of A times the gradient of log pi(y) (CPMobius, equation 2)."""
     run = harness({"loss": "sequence"})
-    model = alone(fp32(tiny_path), run.backend.adapters, "A", tmp_path)
+    model = run.alone()
     played = stream("drafter", "A", [[1, 0]])
     said = [sample.completion for sample in played.groups[0].samples]
     assert [len(one.token_ids) for one in said] == [1, 6]
@@ -408,9 +204,9 @@ def test_in_four_bits_before_and_after_a_generate(
     assert relative_error(after, wanted) < 1e-4
 
 
-def test_roles_that_share_a_seat_add_their_gradients(harness: Callable[..., Harness], tiny_path: Path, tmp_path: Path):
+def test_roles_that_share_a_seat_add_their_gradients(harness: Callable[..., Harness]):
     run = harness({})
-    model = alone(fp32(tiny_path), run.backend.adapters, "A", tmp_path)
+    model = run.alone()
     drafts, challenges = stream("drafter", "A", DRAFTS), stream("challenger", "A", CHALLENGES)
     both = expected_loss(model, drafts, {}) + expected_loss(model, challenges, {})
     wanted = expected_gradients(model, both, "A")
@@ -419,51 +215,27 @@ def test_roles_that_share_a_seat_add_their_gradients(harness: Callable[..., Harn
     assert not run.gradients["B"]
 
 
-def states(backend: Any) -> dict[str, dict[str, Tensor]]:
-    return {seat: backend.adapters.state(seat) for seat in backend.adapters.seats}
-
-
 def moved(before: Mapping[str, Any], after: Mapping[str, Any], seat: str) -> bool:
     return any(not torch.equal(before[seat][name], after[seat][name]) for name in before[seat])
 
 
-def later(played: Stream, version: int) -> list[Group]:
-    """The same groups, spoken after that many updates."""
-
-    def again(sample: Sample) -> Sample:
-        return dataclasses.replace(sample, completion=dataclasses.replace(sample.completion, weights_version=version))
-
-    return [Group([again(sample) for sample in group.samples]) for group in played.groups]
+def later(played: Stream, version: int) -> Stream:
+    """The same stream, spoken after that many updates."""
+    return changed(played, lambda sample: respoken(sample, weights_version=version))
 
 
 def test_only_a_seat_with_data_moves_and_momentum_moves_no_other(harness: Callable[..., Harness]):
     run = harness({})
-    start = states(run.backend)
-    snapshots: list[dict[str, Any]] = []
-    run.reports = Recorder(lambda: snapshots.append(states(run.backend)))
-    both = episode()
-    only_b = Episode([dataclasses.replace(both.streams[1], groups=later(both.streams[1], 1))])
-    run.step(both, only_b, Episode())
-    assert moved(start, snapshots[0], "A")
-    assert moved(start, snapshots[0], "B")
-    assert not moved(snapshots[0], snapshots[1], "A")
-    assert moved(snapshots[0], snapshots[1], "B")
-    assert not moved(snapshots[1], snapshots[2], "A")
-    assert not moved(snapshots[1], snapshots[2], "B")
+    start, both = states(run.backend), episode()
+    run.step(both, Episode([later(both.streams[1], 1)]), Episode())
+    steps = itertools.pairwise([start, *run.ends])
+    assert [[moved(before, after, seat) for seat in "AB"] for before, after in steps] == [
+        [True, True],
+        [False, True],
+        [False, False],
+    ]
     assert run.backend.adapters.versions == {"A": 1, "B": 2}
     assert run.reports[1].seats["A"]["grad_norm"] is None
-
-
-class Recorder(list[StepReport]):
-    """A list of reports that tells somebody about each."""
-
-    def __init__(self, tell: Callable[[], None]):
-        super().__init__()
-        self._tell = tell
-
-    def append(self, report: StepReport) -> None:
-        super().append(report)
-        self._tell()
 
 
 def test_a_step_without_streams_moves_nothing_and_ticks_nothing(harness: Callable[..., Harness]):
@@ -508,11 +280,11 @@ def test_each_seat_moves_at_its_own_learning_rate(harness: Callable[..., Harness
     run = harness({})
     run.set_seats({"A": {"lr": 0.0}})
     start = states(run.backend)
-    run.step(episode())
-    assert not moved(start, states(run.backend), "A")
-    assert moved(start, states(run.backend), "B")
+    (end,) = run.step(episode()).ends
+    assert not moved(start, end, "A")
+    assert moved(start, end, "B")
     # Adam's first step moves every weight with a gradient by the learning rate.
-    step = torch.cat([(states(run.backend)["B"][n] - start["B"][n]).abs().flatten() for n in start["B"]])
+    step = torch.cat([(end["B"][n] - start["B"][n]).abs().flatten() for n in start["B"]])
     assert step.max().item() == pytest.approx(1e-2, rel=1e-3)
 
 
@@ -522,22 +294,23 @@ def test_stale_or_foreign_completions_are_refused(harness: Callable[..., Harness
         harness({}).step(foreign)
     with pytest.raises(GameError, match="at update 1, but holds a completion by 'A' at update 0"):
         harness({}).step(episode(), episode())
-    own = dataclasses.replace(DRAWN[0].samples[0], advantage=1.0, completion=completion("B", 0))
-    with pytest.raises(GameError, match="but holds a completion by 'B'"):  # an advantage of its own changes nothing
+    own = Sample(completion("B", 0), 0.0, advantage=1.0)  # an advantage of its own changes nothing
+    with pytest.raises(GameError, match="but holds a completion by 'B'"):
         harness({}).step(Episode([Stream("drafter", [Group([own])])]))
 
 
 def test_a_baseline_is_reinforce_with_what_is_left_of_the_reward(harness: Callable[..., Harness]):
     """Bit by bit the same weights, from rewards that are still the returns."""
-    less = [replace_rewards(group, lambda r: r - 0.7) for group in DRAWN]
-    known = [dataclasses.replace(group, baseline=0.7) for group in DRAWN]
-    one = harness({}, minibatches=2).step(Episode([Stream("drafter", less, credit="reinforce")]))
+    drafts = stream("drafter", "A", DRAFTS)
+    less = changed(drafts, lambda s: dataclasses.replace(s, reward=s.reward - 0.7), credit="reinforce")
+    known = [dataclasses.replace(group, baseline=0.7) for group in drafts.groups]
+    one = harness({}, minibatches=2).step(Episode([less]))
     other = harness({}, minibatches=2).step(Episode([Stream("drafter", known, credit="baseline")]))
     got, wanted = states(other.backend)["A"], states(one.backend)["A"]
     assert all(torch.equal(got[name], wanted[name]) for name in wanted)
     assert moved(states(harness({}).backend), states(other.backend), "A")
-    (stream,) = other.reports[0].episode.streams
-    line = stream_metrics(stream, other.reports[0].advantages[0], other.reports[0].streams[0])
+    (learned,) = other.reports[0].episode.streams
+    line = stream_metrics(learned, other.reports[0].advantages[0], other.reports[0].streams[0])
     assert line["reward_mean"] == pytest.approx(13 / 10)
     assert (line["groups"], line["zero_variance_groups"]) == (3, 0)
 
@@ -559,8 +332,8 @@ def test_a_weight_that_is_not_finite_moves_nothing_and_is_named(harness: Callabl
 def with_first(played: Stream, **changes: Any) -> Stream:
     """The stream with its very first sample changed."""
     (first, *samples), *groups = [list(group.samples) for group in played.groups]
-    spoke = {"completion": dataclasses.replace(first.completion, **changes)} if "logprobs" in changes else changes
-    rows = [[dataclasses.replace(first, **spoke), *samples], *groups]
+    first = respoken(first, **changes) if "logprobs" in changes else dataclasses.replace(first, **changes)
+    rows = [[first, *samples], *groups]
     return dataclasses.replace(played, groups=[Group(row) for row in rows])
 
 
@@ -579,8 +352,6 @@ def test_a_step_with_such_a_number_is_skipped_whole_and_the_next_one_counts(
 ):
     run, good = harness({}), episode()
     start = states(run.backend)
-    snapshots: list[dict[str, Any]] = []
-    run.reports = Recorder(lambda: snapshots.append(states(run.backend)))
     # The drafter's gradients, which are finite, are there already when the challenger's turn comes.
     run.step(Episode([good.streams[0], with_first(good.streams[1], **changes)]), good)
     bad, whole = run.reports
@@ -589,14 +360,13 @@ def test_a_step_with_such_a_number_is_skipped_whole_and_the_next_one_counts(
         ("drafter", 0, 0),
         ("challenger", 0, 0),
     ]
-    assert not any(moved(start, snapshots[0], seat) for seat in "AB")
+    assert not any(moved(start, run.ends[0], seat) for seat in "AB")
     assert bad.seats["A"] == {"lr": whole.seats["A"]["lr"], "grad_norm": None, "updates": 0}
     assert whole.nonfinite is None
-    assert all(moved(snapshots[0], snapshots[1], seat) for seat in "AB")
+    assert all(moved(*run.ends, seat) for seat in "AB")
     assert run.backend.adapters.versions == {"A": 1, "B": 1}
     # And the skipped step left nothing behind: the good one alone gives the same gradient.
-    alone_run = harness({}).step(good)
-    assert relative_error(run.gradients["A"], alone_run.gradients["A"]) < 1e-6
+    assert relative_error(run.gradients["A"], harness({}).step(good).gradients["A"]) < 1e-6
 
 
 def test_a_masked_sample_may_hold_anything(harness: Callable[..., Harness]):
@@ -649,22 +419,19 @@ def other_weights(model: Any, state: Mapping[str, Tensor]) -> Any:
 
 @pytest.mark.parametrize("lr", [1e-4, 3e-2], ids=["hardly moves", "moves far"])
 @pytest.mark.parametrize("loss", ["grpo", "sequence"])
-def test_in_the_second_update_of_a_step_the_clip_acts(
-    harness: Callable[..., Harness], tiny_path: Path, tmp_path: Path, lr: float, loss: str
-):
+def test_in_the_second_update_of_a_step_the_clip_acts(harness: Callable[..., Harness], lr: float, loss: str):
     role = {"loss": loss, "beta": 0.1, "reference": "base"}
     run = harness(role, minibatches=2, microbatch_tokens=40)
     run.set_seats({"A": {"lr": lr, "warmup": 0.0}})
-    model, base = alone(fp32(tiny_path), run.backend.adapters, "A", tmp_path), fp32(tiny_path)
+    model, base = run.alone(), run.base()
     played = stream("drafter", "A", FOUR)
     first, second = halves(played)
 
     def store(sample: Sample) -> Sample:
-        stored = plain_logprobs(model, sample.completion)[0].tolist()
-        return dataclasses.replace(sample, completion=dataclasses.replace(sample.completion, logprobs=stored))
+        return respoken(sample, logprobs=plain_logprobs(model, sample.completion)[0].tolist())
 
     # What the second update sees: the ratio to the policy before the first one.
-    later_on = dataclasses.replace(second, groups=[Group([*map(store, g.samples)]) for g in second.groups], replay=True)
+    later_on = changed(second, store, replay=True)
     gradients: list[Any] = []
     run.on_update = lambda: gradients.append(run.gradients["A"])
     run.step(Episode([played]))
@@ -735,8 +502,8 @@ def test_a_step_that_breaks_off_after_its_first_update_moves_nothing(harness: Ca
     run = harness({}, minibatches=2)
     run.step(episode())  # so that there is momentum to put back
     start, version = states(run.backend), dict(run.backend.adapters.versions)
-    good = [dataclasses.replace(s, groups=later(s, 2)) for s in episode().streams]
-    broken = Harness(run.backend, run._parts[0], Path(run._parts[1]), {}, minibatches=2)
+    good = [later(s, 2) for s in episode().streams]
+    broken = harness({}, backend=run.backend, minibatches=2)
 
     def spoil() -> None:
         def spoiled(*arguments: Any, **options: Any) -> Loss:
@@ -777,32 +544,31 @@ def test_a_step_that_breaks_off_after_its_first_update_moves_nothing(harness: Ca
 def test_samples_that_do_not_follow_the_policy_are_refused(
     harness: Callable[..., Harness], sampling: dict[str, Any], said: str
 ):
-    def asked(sample: Sample) -> Sample:
-        manner = dataclasses.replace(sample.completion.sampling, **sampling)
-        return dataclasses.replace(sample, completion=dataclasses.replace(sample.completion, sampling=manner))
+    def step_of(replay: bool = False, **values: Any) -> StreamUpdate:
+        """A step of samples that were asked like that, with these values."""
 
-    def all_of(change: Callable[[Sample], Sample], **options: Any) -> Episode:
-        played = stream("drafter", "A", DRAFTS, **options)
-        return Episode([dataclasses.replace(played, groups=[Group([*map(change, g.samples)]) for g in played.groups])])
+        def asked(sample: Sample) -> Sample:
+            manner = dataclasses.replace(sample.completion.sampling, **sampling)
+            return dataclasses.replace(respoken(sample, sampling=manner), **values)
+
+        played = changed(stream("drafter", "A", DRAFTS, replay=replay), asked)
+        return harness({}).step(Episode([played])).reports[0].streams[0]
 
     with pytest.raises(GameError, match=rf"^the drafter's stream trains seat 'A' on .* sampled with {said}, .*mask"):
-        harness({}).step(all_of(asked))
+        step_of()
     with pytest.raises(GameError, match="make it an example"):  # a reward with an advantage of its own is no example
-        harness({}).step(all_of(lambda s: dataclasses.replace(asked(s), advantage=1.0)))
+        step_of(advantage=1.0)
     # Masked ones are left out, and those with an advantage and no reward are examples with a weight.
-    assert (
-        harness({}).step(all_of(lambda s: dataclasses.replace(asked(s), masked=True))).reports[0].streams[0].rows == 0
-    )
-    weighted = harness({}).step(all_of(lambda s: dataclasses.replace(asked(s), reward=None, advantage=1.0)))
-    assert weighted.reports[0].streams[0].rows == 10
-    assert weighted.reports[0].streams[0].sampler_gap is None  # it was not the policy that was sampled
-    assert weighted.reports[0].streams[0].base_gap > 0
+    assert step_of(masked=True).rows == 0
+    weighted = step_of(reward=None, advantage=1.0)
+    assert (weighted.rows, weighted.sampler_gap) == (10, None)  # it was not the policy that was sampled
+    assert weighted.base_gap > 0
     # A replay divides by what was noted, which greedy decoding has not.
     if "temperature" in sampling:
         with pytest.raises(GameError, match="temperature=0"):
-            harness({}).step(all_of(asked, replay=True))
+            step_of(replay=True)
     else:
-        assert harness({}).step(all_of(asked, replay=True)).reports[0].streams[0].rows > 0
+        assert step_of(replay=True).rows > 0
 
 
 def test_what_was_said_before_a_snapshot_was_put_back_is_stale(harness: Callable[..., Harness]):

@@ -11,7 +11,6 @@ from lite_selfplay.data import Completion, Sampling
 from lite_selfplay.models.logprobs.batch import Way
 from lite_selfplay.training.losses import old_logprobs
 from lite_selfplay.training.microbatches import Row, microbatches
-from lite_selfplay.training.trl import _TRL_NAMES
 
 # Two rows, the second of one token and one of padding. Log-ratios 0.1 and 0.2; -0.4.
 MASK = torch.tensor([[1, 1], [1, 0]])
@@ -69,15 +68,6 @@ def test_a_ratio_beyond_all_bounds_is_still_a_number():
     torch.minimum(ratio, ratio.clamp(0.8, 1.2)).sum().backward()
     assert ratio.isfinite().all()
     assert lp.grad.eq(0).all()
-
-
-def test_names_of_trl():
-    assert [_TRL_NAMES.get(loss, loss) for loss in ("grpo", "dr_grpo", "dapo", "sequence")] == [
-        "grpo",
-        "dr_grpo",
-        "dapo",
-        "luspo",
-    ]
 
 
 @pytest.mark.parametrize(("loss", "wanted"), [("grpo", [1.5, -0.75]), ("sequence", [0.5, -0.375])])

@@ -110,9 +110,7 @@ def _finding(
     modes = [find_mode(result["mode"]) for result in evaluations]
     # What was won against several opponents has no mean worth a column.
     columns = dict.fromkeys(column for mode in modes if not mode.matches for column in mode.columns)
-    own = {
-        column: [_share(score, column) for score in scores if score.get(column) is not None] for column in columns
-    }
+    own = {column: [_share(score, column) for score in scores if score.get(column) is not None] for column in columns}
     for score in scores:
         for k, share in score.get("pass_at_k", {}).items():
             if k != "1":

@@ -6,7 +6,6 @@ until an answer to it is whole, by another server where one fails. That a server
 newest weights is for the sampler's check to find out, before the first step and in every one.
 """
 
-import contextlib
 import secrets
 import shutil
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -112,11 +111,14 @@ class ServedBackend(TransformersBackend):
                 if adapter is not None and not server.failures:
                     loading.start_soon(server.load, adapter)
         found: dict[int, Generation] = {}
+        failed: dict[int, str] = {}
         async with anyio.create_task_group() as sampling:
             for number, row in enumerate(rows):
-                sampling.start_soon(self._complete, adapter, row, number, found)
+                sampling.start_soon(self._complete, adapter, row, number, found, failed)
         if len(found) < len(rows):
+            # A server whose other completions went well has forgotten why this one did not.
             said = "; ".join(server.failures[0] for server in self._servers if server.failures)
+            said = said or next(why for number, why in failed.items() if number not in found)
             raise RolloutsLost(
                 f"no server of rollouts is left: {said} (vllm serve needs {self._flags}, and has to see {self._root}). "
                 "--resume takes other --rollouts, or `none`"
@@ -124,16 +126,24 @@ class ServedBackend(TransformersBackend):
         return [found[number] for number in range(len(rows))]
 
     async def _complete(
-        self, adapter: Adapter | None, row: Mapping[str, Any], number: int, found: dict[int, Generation]
+        self,
+        adapter: Adapter | None,
+        row: Mapping[str, Any],
+        number: int,
+        found: dict[int, Generation],
+        failed: dict[int, str],
     ) -> None:
-        """Find a row's completion by an adapter, or by the base: that of the first answer that is whole."""
+        """Find a row's completion by an adapter, or by the base: that of the first answer that is whole. Note what last
+        went wrong with it."""
         async with self._room:
             for rest in RESTS_S:
                 await anyio.sleep(rest)
                 server = min(self._servers, key=lambda one: (len(one.failures), one.busy))
-                with contextlib.suppress(ServerFailed):
+                try:
                     found[number] = await server.complete(adapter, row, self._vocabulary)
                     return
+                except ServerFailed as error:
+                    failed[number] = str(error)
 
     def _run(self, work: Callable[..., Awaitable[T]], *arguments: Any) -> T:
         """What asynchronous work comes to. Signals are looked for meanwhile, and end it."""

@@ -57,9 +57,9 @@ class Card:
         return bool(self._watching)
 
     @contextlib.contextmanager
-    def watch(self, *, with_places: bool = False, with_operations: bool = False) -> Iterator[Seen]:
-        """Count what happens within; may be nested. See `Seen` for what the options add."""
-        seen = Seen(with_places, with_operations)
+    def watch(self, *, with_operations: bool = False) -> Iterator[Seen]:
+        """Count what happens within; may be nested. `with_operations` also keeps every kernel in its order."""
+        seen = Seen(with_operations)
         self._watching.append(seen)
         try:
             yield seen
@@ -68,12 +68,9 @@ class Card:
 
     def count(self, name: str, kernels: int = 1, shapes: tuple[tuple[int, ...], ...] = ()) -> None:
         """Note that an operation launched kernels."""
-        own = places(self.package)[0] if any(seen.with_places for seen in self._watching) else ""
         with self._lock:
             for seen in self._watching:
                 seen.kernels[name] += kernels
-                if seen.with_places:
-                    seen.places[own] += kernels
                 if seen.with_operations:
                     seen.operations.append((name, shapes))
 

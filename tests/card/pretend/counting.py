@@ -29,15 +29,12 @@ class Wait:
 class Seen:
     """What was counted: `kernels` by operation, and `waits` by kind and place.
 
-    `places` counts kernels by line of the watched package, and `operations` holds every kernel in its order, with the
-    shapes of what it was given; each only where it was asked for, since both take time.
+    `operations` holds every kernel in its order, with the shapes of what it was given, where that was asked for.
     """
 
-    with_places: bool = False
     with_operations: bool = False
     kernels: Counter[str] = field(default_factory=Counter)
     waits: Counter[Wait] = field(default_factory=Counter)
-    places: Counter[str] = field(default_factory=Counter)
     operations: list[tuple[str, tuple[tuple[int, ...], ...]]] = field(default_factory=list)
 
     @property

@@ -36,36 +36,17 @@ def test_the_precision_is_what_a_run_takes():
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="torch finds a card here")
-@pytest.mark.parametrize(
-    ("cuda", "why"), [(None, "install a CUDA build of it"), ("13.0", "torch for CUDA 13.0 may be too new for it")]
-)
-def test_a_driver_whose_card_torch_cannot_use_is_a_problem(
-    call: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, cuda: str | None, why: str
-):
+def test_a_driver_whose_card_torch_cannot_use_is_a_problem(call: Callable[..., Any], monkeypatch: pytest.MonkeyPatch):
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     monkeypatch.setattr(availability, "driver", lambda: "535.104")
-    monkeypatch.setattr(torch.version, "cuda", cuda)
-    ended = call("doctor")
-    assert ended.code == 1
-    assert "PROBLEM: NVIDIA's driver 535.104 is there and torch can use no card: " in ended.out
-    assert why in ended.out
-    assert "--device cpu" in ended.out
-    train = (
-        "train",
-        "grpo",
-        "--model",
-        "tiny",
-        "--tasks",
-        "letters",
-        "--steps",
-        "1",
-        "--group-size",
-        "2",
-        "--no-preflight",
-    )
-    refused = call(*train, "--run-dir", "refused")
-    assert refused.code == 2
-    assert why in refused.err
+    train = "train grpo --model tiny --tasks letters --steps 1 --group-size 2 --no-preflight".split()
+    why = {None: "install a CUDA build of it", "13.0": "torch for CUDA 13.0 may be too new for it"}
+    for cuda, sentence in why.items():
+        monkeypatch.setattr(torch.version, "cuda", cuda)
+        told, refused = call("doctor"), call(*train, "--run-dir", "refused")
+        assert (told.code, refused.code) == (1, 2)
+        assert "PROBLEM: NVIDIA's driver 535.104 is there and torch can use no card: " in told.out
+        assert (sentence in told.out, "--device cpu" in told.out, sentence in refused.err) == (True, True, True)
     assert call(*train, "--run-dir", "meant", "--device", "cpu").code == 0
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")  # says so as well
     assert call("doctor").code == 0

@@ -1,13 +1,15 @@
 """The lines of a model card that load a seat: run as they stand, they give what the seat says in its run."""
 
 import re
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-from lite_selfplay import RunConfig, train
+from lite_selfplay.config import RunConfig
 from lite_selfplay.data import Sampling
 from lite_selfplay.extras.export.card import export_card, serving
 from lite_selfplay.extras.export.exporting import export
@@ -19,14 +21,10 @@ from lite_selfplay.runs.report.card import loading
 PROMPT = "Which letter?"
 
 
-@pytest.fixture(scope="module", params=["4bit", "fp32"])
-def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+@pytest.fixture(params=["4bit", "fp32"])
+def run(request: pytest.FixtureRequest, make_run: Callable[..., Path]) -> Path:
     """A run whose seats are far from their base, which is computed in float32 on every machine."""
-    model = {"name": "tiny", "precision": request.param, "compute_dtype": "fp32"}
-    sizes = {"group_size": 2, "problems_per_step": 1, "steps": 1, "max_completion_tokens": 8}
-    seats = {seat: {"init": "gaussian", "init_std": 0.3, "rank": 4} for seat in "AB"}
-    folder = tmp_path_factory.mktemp("card") / "run"
-    return train(RunConfig(game="agon", model=model, tasks="letters", run_dir=folder, seats=seats, **sizes)).path
+    return make_run(request.param, compute_dtype="fp32")
 
 
 def lines_of(folder: Path) -> str:
@@ -88,10 +86,8 @@ def test_the_lines_that_load_a_seat(model: dict[str, Any], lines: list[str]):
     ("rank", "precision", "more"),
     [(4, "bf16", ""), (16, "4bit", " --quantization bitsandbytes"), (24, "fp16", " --max-lora-rank 32")],
 )
-def test_what_serves_an_adapter(run: Path, tmp_path: Path, rank: int, precision: str, more: str):
-    from dataclasses import replace
-
-    asked = ask(RunFolder(run), "A", "peft", tmp_path / "out", False)
+def test_what_serves_an_adapter(make_run: Callable[..., Path], tmp_path: Path, rank: int, precision: str, more: str):
+    asked = ask(RunFolder(make_run("fp32", compute_dtype="fp32")), "A", "peft", tmp_path / "out", False)
     asked = replace(asked, config=config({"name": "Qwen3-0.6B", "precision": precision}, rank=rank))
     (command,) = serving(asked, "DIR", "Qwen/Qwen3-0.6B", "f00")
     assert command == f"vllm serve Qwen/Qwen3-0.6B --revision f00 --enable-lora --lora-modules A=DIR{more}"

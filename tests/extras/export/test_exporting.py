@@ -7,7 +7,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
@@ -25,7 +24,7 @@ from lite_selfplay.errors import (
     UnknownNameError,
     VerificationFailed,
 )
-from lite_selfplay.extras.export import forms, verification
+from lite_selfplay.extras.export import forms, reader, verification
 from lite_selfplay.extras.export.exporting import export
 from lite_selfplay.models import sources
 from lite_selfplay.models.chat import DATE
@@ -34,6 +33,7 @@ from lite_selfplay.runs.evaluating import evaluate
 
 MakeRun = Callable[..., Path]
 FAST = {"verify": False}
+WEIGHTS = "adapters/A/adapter_model.safetensors"
 
 
 def test_an_adapter_loads_in_peft_and_is_the_seat(make_run: MakeRun, tmp_path: Path):
@@ -60,14 +60,18 @@ def test_an_adapter_loads_in_peft_and_is_the_seat(make_run: MakeRun, tmp_path: P
         export(run, "A", out=out)
 
 
-def test_a_merged_model_is_the_seat(make_run: MakeRun, tmp_path: Path):
+@pytest.fixture
+def read_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The other tool reads in this process, which has loaded it: a new one takes many seconds to."""
+    monkeypatch.setattr(verification, "read_back", lambda request, poll: reader.by_transformers(request))
+
+
+def test_a_merged_model_is_the_seat(make_run: MakeRun, tmp_path: Path, read_here: None):
     made = export(make_run(precision="fp32"), "B", to="merged", out=tmp_path / "out")
     assert made.verification is not None
-    assert made.verification.failures == []
-    assert made.verification.reader == "transformers"
+    assert (made.verification.failures, made.verification.reader) == ([], "transformers")
     config = json.loads((tmp_path / "out" / "config.json").read_text())
-    assert config["dtype"] == "bfloat16"
-    assert "quantization_config" not in config
+    assert (config["dtype"], "quantization_config" in config) == ("bfloat16", False)
 
 
 def test_a_gguf_folder_is_the_seat_where_llama_cpp_is_there_to_say_so(make_run: MakeRun, tmp_path: Path):
@@ -87,42 +91,29 @@ def test_a_gguf_folder_is_the_seat_where_llama_cpp_is_there_to_say_so(make_run: 
         assert "Verified: llama.cpp" in card
 
 
-def test_a_seat_of_a_checkpoint_is_that_of_its_step(make_run: MakeRun, tmp_path: Path):
-    run = make_run()
-    export(run, "A", out=tmp_path / "now", **FAST)
-    export(run, "A@1", out=tmp_path / "then", **FAST)
-    now, then = ((tmp_path / name / "adapter_model.safetensors").read_bytes() for name in ("now", "then"))
-    assert now == then == (run / "checkpoints" / "step-1" / "adapters" / "A" / "adapter_model.safetensors").read_bytes()
-    with pytest.raises(UnknownNameError, match="unknown seat 'A@7'"):
-        export(run, "A@7", out=tmp_path / "out")
-    with pytest.raises(RunFolderError, match="has no best checkpoint"):
-        export(run, "A@best", out=tmp_path / "out")
-
-
 def test_what_was_measured_of_these_very_weights_stands_on_the_card(make_run: MakeRun, tmp_path: Path):
     run = shutil.copytree(make_run(precision="fp32"), tmp_path / "run")
     evaluate(run, "letters", mode="single", limit=3, seats=("A", "base"))
     export(run, "A", out=tmp_path / "a", **FAST)
-    export(run, "B", out=tmp_path / "b", **FAST)
     assert "|  | single-letters-3 |" in (tmp_path / "a" / "README.md").read_text()
-    (run / "adapters" / "A" / "adapter_model.safetensors").write_bytes(
-        (run / "adapters" / "B" / "adapter_model.safetensors").read_bytes()
-    )
-    evaluated = next((run / "eval").glob("single-letters-3.json"))
-    result = json.loads(evaluated.read_text())
-    result["weights"] = {"A": "of other weights"}
-    evaluated.write_text(json.dumps(result))
+    (run / WEIGHTS).write_bytes((run / "adapters" / "B" / "adapter_model.safetensors").read_bytes())
+    evaluated = run / "eval" / "single-letters-3.json"
+    evaluated.write_text(json.dumps({**json.loads(evaluated.read_text()), "weights": {"A": "of other weights"}}))
     export(run, "A", out=tmp_path / "other", **FAST)
     assert "Nothing: no figure in this folder" in (tmp_path / "other" / "README.md").read_text()
 
 
-def test_an_export_names_no_folder_of_this_machine(make_run: MakeRun, tmp_path: Path):
-    base = shutil.copytree(resolve("tiny").path, tmp_path / "private" / "my-base")
-    made = make_run(precision="fp32", name=str(base))
-    export(made, "A", out=tmp_path / "out", **FAST)
-    for file in (tmp_path / "out").iterdir():
-        assert b"private" not in file.read_bytes(), file.name
-    assert json.loads((tmp_path / "out" / "adapter_config.json").read_text())["base_model_name_or_path"] == "my-base"
+def test_an_export_names_no_folder_of_this_machine_and_claims_nothing_unverified(make_run: MakeRun, tmp_path: Path):
+    base, out = shutil.copytree(resolve("tiny").path, tmp_path / "private" / "my-base"), tmp_path / "out"
+    made = export(make_run(precision="fp32", name=str(base)), "A", out=out, **FAST)
+    files = {file.name: file.read_bytes() for file in out.iterdir()}
+    assert [name for name, content in files.items() if b"private" in content] == []
+    assert json.loads(files["adapter_config.json"])["base_model_name_or_path"] == "my-base"
+    assert (made.verification, "verification.json" in files, b"Not verified" in files["README.md"]) == (
+        None,
+        False,
+        True,
+    )
 
 
 def test_a_base_from_a_hub_goes_by_the_hubs_name(make_run: MakeRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -139,13 +130,17 @@ def test_a_base_from_a_hub_goes_by_the_hubs_name(make_run: MakeRun, tmp_path: Pa
     assert commands[0] == f"vllm serve me/tiny --revision f00 --enable-lora --lora-modules A={tmp_path / 'out'}"
 
 
-def test_the_commands_to_paste(make_run: MakeRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_the_commands_to_paste_and_the_weights_of_a_checkpoint(
+    make_run: MakeRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
     monkeypatch.chdir(tmp_path)
-    tiny = resolve("tiny").path
-    assert export(make_run(), "A@1", **FAST).commands == [
+    tiny, run = resolve("tiny").path, make_run()
+    assert export(run, "A@1", **FAST).commands == [
         f"vllm serve {tiny} --enable-lora --lora-modules A=exports/run-A-1-peft --quantization bitsandbytes",
         "hf upload run-A-1-peft exports/run-A-1-peft . --private",
     ]
+    files = (Path("exports/run-A-1-peft/adapter_model.safetensors"), run / "checkpoints" / "step-1" / WEIGHTS)
+    assert {file.read_bytes() for file in files} == {(run / WEIGHTS).read_bytes()}
     assert export(make_run(precision="fp32"), "B", to="merged", out="o", **FAST).commands == [
         "transformers serve o",
         "vllm serve o",
@@ -158,7 +153,7 @@ def test_the_commands_to_paste(make_run: MakeRun, tmp_path: Path, monkeypatch: p
     ]
 
 
-def test_files_of_another_model_fail_and_stay_for_a_look(make_run: MakeRun, tmp_path: Path, monkeypatch):
+def test_files_of_another_model_fail_and_stay_for_a_look(make_run: MakeRun, tmp_path: Path, monkeypatch, read_here):
     def wrong(folder: Path, *rest: Any) -> None:
         from safetensors.torch import load_file, save_file
 
@@ -179,43 +174,39 @@ def test_files_of_another_model_fail_and_stay_for_a_look(make_run: MakeRun, tmp_
 # Requests that are wrong
 
 
+def own_code(run: Path) -> None:
+    config = (run / "config.yaml").read_text()
+    (run / "config.yaml").write_text(config.replace("trust_remote_code: false", "trust_remote_code: true"))
+
+
+def whole(run: Path) -> None: ...
+
+
 @pytest.mark.parametrize(
-    ("seat", "options", "error", "words"),
+    ("damage", "seat", "options", "error", "words"),
     [
-        (None, {}, RequestError, "has the seats A, B: say which one, after the run"),
-        ("C", {}, UnknownNameError, "unknown seat 'C'"),
-        ("A", {"to": "onnx"}, ConfigError, "to peft, merged, gguf, not to 'onnx'"),
+        (whole, None, {}, RequestError, "has the seats A, B: say which one, after the run"),
+        (whole, "C", {}, UnknownNameError, "unknown seat 'C'"),
+        (whole, "A@7", {}, UnknownNameError, "unknown seat 'A@7'"),
+        (whole, "A@best", {}, RunFolderError, "has no best checkpoint"),
+        (whole, "A", {"to": "onnx"}, ConfigError, "to peft, merged, gguf, not to 'onnx'"),
+        (lambda run: (run / "config.yaml").unlink(), "A", {}, RunFolderError, "is not a run folder"),
+        (lambda run: shutil.rmtree(run / "adapters" / "A"), "A", {}, RunFolderError,
+         "has no adapter of seat 'A': a run writes its adapters at its checkpoints"),
+        (lambda run: (run / WEIGHTS).write_bytes(b"x" * 100), "A", {}, RunFolderError,
+         "adapter_model.safetensors is no safetensors file, or is damaged"),
+        (lambda run: (run / "environment.json").write_text('{"base": "tiny:0"}'), "B", {}, RunFolderError,
+         "was made over the base 'tiny:0'; tiny is 'tiny:1' now"),
+        (own_code, "A", {}, ConfigError, "read that code, and if you trust it give --trust-remote-code again"),
+        (own_code, "A", {"to": "merged", "trust_remote_code": True}, ConfigError, "only --to peft leaves where it is"),
     ],
 )  # fmt: skip
-def test_a_wrong_request(make_run: MakeRun, tmp_path: Path, seat, options, error, words):
+def test_what_cannot_be_exported(make_run: MakeRun, tmp_path: Path, damage, seat, options, error, words):
+    run = shutil.copytree(make_run(), tmp_path / "run")
+    damage(run)
     with pytest.raises(error, match=words):
-        export(make_run(), seat, out=tmp_path / "out", **options)
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_a_run_that_is_none_or_has_no_adapter_or_another_base(make_run: MakeRun, tmp_path: Path):
-    with pytest.raises(RunFolderError, match="is not a run folder"):
-        export(tmp_path, "A")
-    run = tmp_path / "run"
-    shutil.copytree(make_run(), run)
-    shutil.rmtree(run / "adapters" / "A")
-    with pytest.raises(
-        RunFolderError, match="has no adapter of seat 'A': a run writes its adapters at its checkpoints"
-    ):
-        export(run, "A", out=tmp_path / "out")
-    (run / "environment.json").write_text('{"base": "tiny:0"}')
-    with pytest.raises(RunFolderError, match=r"was made over the base 'tiny:0'; tiny is 'tiny:1' now"):
-        export(run, "B", out=tmp_path / "out")
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["run"]
-
-
-def test_damaged_weights_are_named(make_run: MakeRun, tmp_path: Path):
-    run = tmp_path / "run"
-    shutil.copytree(make_run(), run)
-    (run / "adapters" / "A" / "adapter_model.safetensors").write_bytes(b"x" * 100)
-    with pytest.raises(RunFolderError, match=r"adapter_model.safetensors is no safetensors file, or is damaged"):
-        export(run, "A", out=tmp_path / "out")
-    assert not (tmp_path / "out").exists()
+        export(run, seat, out=tmp_path / "out", **options)
+    assert [path.name for path in tmp_path.iterdir()] == ["run"]
 
 
 # Nothing half
@@ -271,22 +262,14 @@ def test_a_folder_that_comes_to_be_meanwhile_is_not_overwritten(make_run: MakeRu
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
 
 
-@pytest.fixture
-def asked_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The seat's own answers, without a model."""
-    question = {"prompt": "Q", "prompt_ids": [1, 2], "token_ids": [7], "logprobs": [-0.5], "base_logprobs": [-0.5]}
-    monkeypatch.setattr(verification, "ask_seat", lambda *arguments: [question])
-
-
-def test_a_signal_while_another_tool_reads_leaves_nothing(
-    make_run: MakeRun, tmp_path: Path, monkeypatch, asked_at_once
-):
+def test_a_signal_while_another_tool_reads_leaves_nothing(make_run: MakeRun, tmp_path: Path, monkeypatch):
     def ask(request: Any, poll: Callable[[], None]) -> Any:
         assert (Path(request["folder"]) / "adapter_model.safetensors").exists()
         os.kill(os.getpid(), signal.SIGINT)
         poll()
         raise AssertionError("went on")
 
+    monkeypatch.setattr(verification, "ask_seat", lambda *arguments: [{}])  # without a model
     monkeypatch.setattr(verification, "read_back", ask)
     with pytest.raises(Interrupted, match="stopped by SIGINT"):
         export(make_run(), "A", out=tmp_path / "out")
@@ -319,26 +302,6 @@ def test_a_killed_export_leaves_nothing_under_its_name_and_the_next_one_clears_u
     alive.mkdir()  # of a process that goes on
     export(make_run(), "A", out=tmp_path / "out", **FAST)
     assert {path.name for path in tmp_path.iterdir()} == {"out", alive.name}
-
-
-def test_without_verification_nothing_is_claimed(make_run: MakeRun, tmp_path: Path):
-    began = time.monotonic()
-    made = export(make_run(), "B", out=tmp_path / "out", **FAST)
-    assert made.verification is None
-    assert not (tmp_path / "out" / "verification.json").exists()
-    assert "Not verified" in (tmp_path / "out" / "README.md").read_text()
-    assert time.monotonic() - began < 60
-
-
-def test_a_model_of_its_own_code_stays_where_it_is(make_run: MakeRun, tmp_path: Path):
-    run = tmp_path / "run"
-    shutil.copytree(make_run(), run)
-    config = run / "config.yaml"
-    config.write_text(config.read_text().replace("trust_remote_code: false", "trust_remote_code: true"))
-    with pytest.raises(ConfigError, match="read that code, and if you trust it give --trust-remote-code again"):
-        export(run, "A", out=tmp_path / "out")
-    with pytest.raises(ConfigError, match="only --to peft leaves where it is"):
-        export(run, "A", to="merged", out=tmp_path / "out", trust_remote_code=True)
 
 
 # Templates

@@ -15,19 +15,11 @@ from tests.made import completion
 
 pytestmark = pytest.mark.skipif(importlib.util.find_spec("reasoning_gym") is None, reason="needs reasoning-gym")
 
-# Data sets whose scorers compare text, numbers, JSON, grids, tuples, and any solution that fits.
 DATASETS = [
-    "chain_sum",
-    "leg_counting",
-    "spell_backward",
-    "gcd",
-    "basic_arithmetic",
-    "group_anagrams",
-    "simple_equations",
-    "n_queens",
-    "rearc",
-    "countdown",
+    *("chain_sum", "leg_counting", "spell_backward", "gcd", "basic_arithmetic"),
+    *("group_anagrams", "simple_equations", "n_queens", "rearc", "countdown"),
 ]
+"""Whose scorers compare text, numbers, JSON, grids, tuples, and any solution that fits."""
 
 
 @pytest.fixture(scope="module")
@@ -40,6 +32,11 @@ def row(name: str, index: int = 0, **options: object) -> Problem:
     entry = gym.open_dataset(name, options, seed=11)[index]
     extra = {"dataset": name, "options": options, "entry": entry}
     return Problem(f"{name}-{index}", entry["question"], entry["answer"], kind=gym.KIND, extra=extra)
+
+
+def judged(verifier: Verifier, text: str, problem: Problem) -> tuple[bool, float, str]:
+    (verdict,) = verifier.verify([(completion(text), problem)])
+    return verdict.correct, verdict.score, verdict.reason
 
 
 def test_the_reference_answer_is_right_and_another_one_is_not(verifier: Verifier) -> None:
@@ -58,47 +55,46 @@ def test_a_partial_score_is_wrong_and_kept(verifier: Verifier) -> None:
     # The plain rule scores an answer that holds the reference by their lengths.
     problem = row("count_bits")
     length = len(problem.answer)
-    (verdict,) = verifier.verify([(completion(f"<answer>0{problem.answer}</answer>"), problem)])
-    assert (verdict.correct, verdict.score, verdict.reason) == (False, length / (length + 1), "wrong")
+    assert judged(verifier, f"<answer>0{problem.answer}</answer>", problem) == (False, length / (length + 1), "wrong")
 
 
 def test_any_valid_solution_is_right(verifier: Verifier) -> None:
     problem = row("countdown")
     assert eval(problem.answer) == problem.extra["entry"]["metadata"]["target"]
-    (verdict,) = verifier.verify([(completion(rf"\boxed{{0 + ({problem.answer}) - 0}}"), problem)])
-    assert not verdict.correct  # a number that is not among the given ones
-    (verdict,) = verifier.verify([(completion(rf"\boxed{{({problem.answer})}}"), problem)])
-    assert verdict.correct
+    # The first has a number that is not among the given ones.
+    assert not judged(verifier, rf"\boxed{{0 + ({problem.answer}) - 0}}", problem)[0]
+    assert judged(verifier, rf"\boxed{{({problem.answer})}}", problem)[0]
 
 
 def test_the_scorer_has_the_options_of_the_problem(verifier: Verifier) -> None:
     problem = row("chain_sum", min_terms=6, max_terms=6)
-    assert verifier.verify([(completion(f"The answer is {problem.answer}."), problem)])[0].correct
+    assert judged(verifier, f"The answer is {problem.answer}.", problem)[0]
 
 
 @pytest.mark.parametrize(
-    ("text", "reason"),
+    ("text", "name", "reasons"),
     [
-        ("I do not know", "no_answer"),
-        ("<think>so 4", "no_answer"),
-        (f"<answer>{'1' * (gym.MAX_CHARACTERS + 1)}</answer>", "unparsable"),
-        ("<answer>((((</answer>", "wrong"),
+        ("I do not know", "chain_sum", {"no_answer"}),
+        ("<think>so 4", "chain_sum", {"no_answer"}),
+        (f"<answer>{'1' * (gym.MAX_CHARACTERS + 1)}</answer>", "chain_sum", {"unparsable"}),
+        ("<answer>((((</answer>", "chain_sum", {"wrong"}),
+        # What ends the process: the rule of this data set evaluates the answer as Python.
+        ("<answer>exit()</answer>", "binary_matrix", {"wrong", "unparsable"}),
+        ("<answer>__import__('os')._exit(3)</answer>", "binary_matrix", {"wrong", "unparsable"}),
     ],
 )
-def test_unusable_answers(verifier: Verifier, text: str, reason: str) -> None:
-    verdict = verifier.verify([(completion(text), row("chain_sum"))])[0]
-    assert (verdict.correct, verdict.score, verdict.reason) == (False, 0.0, reason)
+def test_unusable_answers(verifier: Verifier, text: str, name: str, reasons: set[str]) -> None:
+    correct, score, reason = judged(verifier, text, row(name))
+    assert (correct, score) == (False, 0.0)
+    assert reason in reasons
 
 
 def test_format_is_judged_separately(verifier: Verifier) -> None:
     problem = row("chain_sum")
-    said = f"why</think><answer>{problem.answer}</answer>"
-    (thought,) = verifier.verify([(completion(said, prefill="<think>"), problem)], thinks=True)
-    assert thought.correct
-    assert thought.well_formed
-    (silent,) = verifier.verify([(completion(f"<answer>{problem.answer}</answer>"), problem)], thinks=True)
-    assert silent.correct
-    assert not silent.well_formed
+    silent = completion(f"<answer>{problem.answer}</answer>")
+    thought = completion(f"why</think>{silent.text}", prefill="<think>")
+    verdicts = verifier.verify([(thought, problem), (silent, problem)], thinks=True)
+    assert [(verdict.correct, verdict.well_formed) for verdict in verdicts] == [(True, True), (True, False)]
 
 
 def test_an_answer_that_never_ends_is_stopped() -> None:
@@ -110,13 +106,6 @@ def test_an_answer_that_never_ends_is_stopped() -> None:
         verdicts = verifier.verify([endless, right])
         assert [verdict.reason for verdict in verdicts] == ["timeout", ""]
         assert verifier.counters.timeouts == 1
-
-
-def test_an_answer_that_ends_the_process_is_wrong(verifier: Verifier) -> None:
-    problem = row("binary_matrix")
-    for answer in ("exit()", "__import__('os')._exit(3)"):
-        (verdict,) = verifier.verify([(completion(f"<answer>{answer}</answer>"), problem)])
-        assert (verdict.correct, verdict.score) == (False, 0.0)
 
 
 @pytest.mark.parametrize("extra", [{}, {"dataset": "gcd"}, {"entry": {}, "options": {}}])

@@ -7,6 +7,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -35,8 +36,8 @@ for line in sys.stdin:
 """
 
 
-def question(answer: str) -> dict[str, object]:
-    return {"answer": answer}
+def ask(pool: WorkerPool, *answers: str) -> list[str]:
+    return pool.ask([{"answer": answer} for answer in answers])
 
 
 def gone(pid: int) -> bool:
@@ -68,59 +69,57 @@ def interruptible() -> Iterator[None]:
     signal.signal(signal.SIGINT, before)
 
 
-@pytest.fixture
-def worker() -> list[str]:
-    """A worker that repeats the answer, or never replies to "endless"; its arguments are to be added."""
-    program = (
-        "from lite_selfplay.extras.gym.worker import run\n"
-        "def reply(question):\n"
-        "    while question['answer'] == 'endless': pass\n"
-        "    return {'outcome': question['answer']}\n"
-        "run(lambda: reply)"
-    )
-    return [sys.executable, "-c", program]
+REPEATS = """
+from lite_selfplay.extras.gym.worker import run
+def reply(question):
+    while question['answer'] == 'endless': pass
+    return {'outcome': question['answer']}
+run(lambda: reply)
+"""
+"""A worker that repeats the answer, or never replies to `endless`."""
 
 
-def test_nothing_starts_before_the_first_question(pool: WorkerPool) -> None:
-    assert pool.ask([]) == []
-    assert pool.pids() == []
+def worker(*arguments: str, code: str = REPEATS) -> list[str]:
+    return [sys.executable, "-c", code, *arguments]
 
 
-def test_outcomes_come_in_the_order_of_the_questions(pool: WorkerPool) -> None:
-    answers = ["same", "different", "sleep 0.1", "unparsable"] * 5
+def alone(command: list[str], questions: str) -> subprocess.CompletedProcess[str]:
+    """A worker of no pool, how it ended."""
+    environment = pools._environment()
+    return subprocess.run(command, input=questions, capture_output=True, text=True, timeout=60, env=environment)
+
+
+def test_workers_start_where_they_are_needed_and_outcomes_keep_their_order(pool: WorkerPool) -> None:
+    assert (ask(pool), pool.pids()) == ([], [])
+    ask(pool, "same")
+    (first,) = pool.pids()
+    ask(pool, "same")
+    assert pool.pids() == [first]
     expected = ["same", "different", "sleep", "unparsable"] * 5
-    assert pool.ask([question(answer) for answer in answers]) == expected
+    assert ask(pool, *["same", "different", "sleep 0.1", "unparsable"] * 5) == expected
     assert len(pool.pids()) == 2
 
 
-def test_one_question_starts_one_worker_which_is_kept(pool: WorkerPool) -> None:
-    pool.ask([question("same")])
-    before = pool.pids()
-    assert len(before) == 1
-    pool.ask([question("same")])
-    assert pool.pids() == before
-
-
 def test_a_batch_is_spread_over_both_workers(pool: WorkerPool) -> None:
-    pool.ask([question("same")] * 4)
+    ask(pool, *["same"] * 4)
     started = time.monotonic()
-    pool.ask([question("sleep 0.3")] * 2)
+    ask(pool, "sleep 0.3", "sleep 0.3")
     assert time.monotonic() - started < 0.55
 
 
 def test_a_worker_past_its_deadline_is_killed_and_replaced(pool: WorkerPool) -> None:
-    pool.ask([question("same")])
+    ask(pool, "same")
     (pid,) = pool.pids()
     started = time.monotonic()
-    assert pool.ask([question("sleep 60")]) == ["timeout"]
+    assert ask(pool, "sleep 60") == ["timeout"]
     assert 0.4 < time.monotonic() - started < 3
     assert gone(pid)
-    assert pool.ask([question("sleep 60"), question("same"), question("same")]) == ["timeout", "same", "same"]
+    assert ask(pool, "sleep 60", "same", "same") == ["timeout", "same", "same"]
 
 
-def test_a_crash_is_retried_once(pool: WorkerPool, tmp_path: Path) -> None:
-    assert pool.ask([question("same"), question(f"die-once {tmp_path / 'died'}")]) == ["same", "same"]
-    assert pool.ask([question("die"), question("same")]) == ["crash", "same"]
+def test_a_crash_is_retried_once_and_nonsense_is_one(pool: WorkerPool, tmp_path: Path) -> None:
+    assert ask(pool, "same", f"die-once {tmp_path / 'died'}") == ["same", "same"]
+    assert ask(pool, "die", "same", "babble") == ["crash", "same", "crash"]
 
 
 STANDING_STILL = """
@@ -146,64 +145,46 @@ def test_the_time_for_which_the_run_stood_still_is_not_counted(stand_in: list[st
 
 
 def test_an_answer_that_uses_up_the_memory_crashes_alone() -> None:
-    program = (
+    code = (
         "from lite_selfplay.extras.gym.worker import run\n"
         "run(lambda: lambda question: {'outcome': str(len(bytearray(int(question['answer']))))})"
     )
-    with WorkerPool(size=1, command=[sys.executable, "-c", program, "5", "300"]) as pool:
-        asked = [question(answer) for answer in ("1000", str(2**29), "2000")]
-        assert pool.ask(asked) == (
-            ["1000", "crash", "2000"] if sys.platform == "linux" else ["1000", str(2**29), "2000"]
-        )
-
-
-def test_nonsense_from_a_worker_counts_as_a_crash(pool: WorkerPool) -> None:
-    assert pool.ask([question("babble")]) == ["crash"]
+    with WorkerPool(size=1, command=worker("5", "300", code=code)) as pool:
+        much = str(2**29)
+        assert ask(pool, "1000", much, "2000") == ["1000", "crash" if sys.platform == "linux" else much, "2000"]
 
 
 def test_a_worker_that_dies_between_batches_is_not_counted_against_a_question(pool: WorkerPool) -> None:
-    pool.ask([question("same")])
+    ask(pool, "same")
     (pid,) = pool.pids()
     os.kill(pid, signal.SIGKILL)
-    assert pool.ask([question("same")] * 3) == ["same"] * 3
+    assert ask(pool, *["same"] * 3) == ["same"] * 3
 
 
-def test_close_ends_the_workers_and_the_next_question_starts_new_ones(pool: WorkerPool) -> None:
-    pool.ask([question("same")] * 2)
+def test_workers_end_where_a_pool_is_closed_or_collected_and_new_ones_start(stand_in: list[str]) -> None:
+    pool = WorkerPool(size=2, command=stand_in)
+    ask(pool, "same", "same")
     pids = pool.pids()
     pool.close()
-    assert all(gone(pid) for pid in pids)
-    assert pool.ask([question("same")]) == ["same"]
-
-
-def test_a_garbage_collected_pool_ends_its_workers(stand_in: list[str]) -> None:
-    pool = WorkerPool(command=stand_in)
-    pool.ask([question("same")])
-    (pid,) = pool.pids()
+    assert ask(pool, "same") == ["same"]
+    pids += pool.pids()
     del pool
-    assert gone(pid)
+    assert (len(pids), [gone(pid) for pid in pids]) == (3, [True] * 3)
 
 
 def test_an_interrupt_leaves_no_late_replies_behind(pool: WorkerPool, interruptible: None) -> None:
-    pool.ask([question("same")])
+    ask(pool, "same")
     threading.Timer(0.1, signal.raise_signal, [signal.SIGINT]).start()
     with pytest.raises(KeyboardInterrupt):
-        pool.ask([question("sleep 0.3")])
-    assert pool.ask([question("different")]) == ["different"]
+        ask(pool, "sleep 0.3")
+    assert ask(pool, "different") == ["different"]
 
 
 def test_threads_take_turns(pool: WorkerPool) -> None:
-    outcomes: dict[str, list[str]] = {}
-
-    def ask(answer: str) -> None:
-        outcomes[answer] = pool.ask([question(answer)] * 10)
-
-    threads = [threading.Thread(target=ask, args=(answer,)) for answer in ("same", "different", "unparsable")]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert outcomes == {answer: [answer] * 10 for answer in ("same", "different", "unparsable")}
+    answers = ("same", "different", "unparsable")
+    with ThreadPoolExecutor(len(answers)) as threads:
+        outcomes = list(threads.map(lambda answer: ask(pool, *[answer] * 10), answers))
+    assert outcomes == [[answer] * 10 for answer in answers]
 
 
 @pytest.mark.parametrize(
@@ -216,40 +197,26 @@ def test_threads_take_turns(pool: WorkerPool) -> None:
 )
 def test_workers_that_cannot_start_are_an_error(program: str, reason: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pools, "START_SECONDS", 0.5 if "sleep" in program else 30.0)
-    with WorkerPool(command=[sys.executable, "-c", program]) as pool:
+    with WorkerPool(command=worker(code=program)) as pool:
         with pytest.raises(WorkerStartError, match=reason):
-            pool.ask([question("same")])
+            ask(pool, "same")
         assert pool.pids() == []
 
 
-def test_ctrl_c_reaches_no_worker(worker: list[str]) -> None:
-    with WorkerPool(size=1, command=[*worker, "5", "2048"]) as pool:
-        pool.ask([question("same")])
+def test_ctrl_c_reaches_no_worker() -> None:
+    with WorkerPool(size=1, command=worker("5", "2048")) as pool:
+        ask(pool, "same")
         (pid,) = pool.pids()
         assert os.getsid(pid) != os.getsid(0)
         os.kill(pid, signal.SIGINT)
-        assert pool.ask([question("same")]) == ["same"]
-        assert pool.pids() == [pid]
+        assert (ask(pool, "same"), pool.pids()) == (["same"], [pid])
 
 
-def test_a_worker_ends_with_its_stdin(worker: list[str]) -> None:
-    command = [*worker, "5", "2048"]
-    done = subprocess.run(
-        command, input="", capture_output=True, text=True, timeout=60, check=True, env=pools._environment()
-    )
-    assert done.stdout == '{"ready": true}\n'
+def test_a_worker_ends_with_its_stdin() -> None:
+    done = alone(worker("5", "2048"), "")
+    assert (done.returncode, done.stdout) == (0, '{"ready": true}\n')
 
 
 @pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="no alarms on this system")
-def test_a_worker_without_its_parent_ends_itself(worker: list[str]) -> None:
-    command = [*worker, "-4.5", "2048"]
-    asked = '{"answer": "endless"}\n'
-    done = subprocess.run(command, input=asked, capture_output=True, text=True, timeout=60, env=pools._environment())
-    assert done.returncode == -signal.SIGPROF
-
-
-def test_memory_is_capped() -> None:
-    program = "from lite_selfplay.extras.gym.worker import limit_memory; limit_memory(512); bytearray(1 << 30)"
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=pools._environment())
-    if sys.platform == "linux":
-        assert "MemoryError" in done.stderr
+def test_a_worker_without_its_parent_ends_itself() -> None:
+    assert alone(worker("-4.5", "2048"), '{"answer": "endless"}\n').returncode == -signal.SIGPROF

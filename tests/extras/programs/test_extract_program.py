@@ -42,16 +42,8 @@ def test_the_program_of_a_completion(text, program):
 @pytest.mark.parametrize(
     "text",
     [
-        "",
-        "I do not know.",
-        "42",
-        "x",
-        "<think>```python\nx = 1\n```",
-        "```bash\nls\n```",
-        "```python\n```",
-        "'text'",
-        "<answer></answer>",
-        "The answer is 5.",
+        *("", "I do not know.", "42", "x", "'text'", "<answer></answer>", "The answer is 5."),
+        *("<think>```python\nx = 1\n```", "```bash\nls\n```", "```python\n```"),
         "```python\n" + "x" * 60000 + "\n```",
     ],
 )
@@ -88,10 +80,9 @@ def test_a_source_that_is_a_bomb_is_only_a_text(text):
 
 @given(st.text(max_size=300))
 def test_any_text_is_read(text):
-    program = extract_program(text)
-    assert program is None or program.strip()
-    for mark in ("```python\n", "<answer>", "```\n"):
-        extract_program(mark + text)
+    for mark in ("", "```python\n", "<answer>", "```\n"):
+        program = extract_program(mark + text)
+        assert program is None or program.strip()
 
 
 def test_a_stub_is_completed_or_written_anew():

@@ -4,6 +4,7 @@ import secrets
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -42,9 +43,8 @@ def drawn(kind: str, tolerance: float = 0.0) -> tuple[ProgramTests, str]:
 @pytest.fixture(scope="module", params=["every layer", pytest.param("seccomp", marks=pytest.mark.long)])
 def sandbox(request: pytest.FixtureRequest) -> Iterator[Sandbox]:
     layers = {"layers": ("seccomp",)} if request.param == "seccomp" else {}
-    sandbox = open_sandbox(size=2, **layers)
-    yield sandbox
-    sandbox.close()
+    with closing(open_sandbox(size=2, **layers)) as sandbox:
+        yield sandbox
 
 
 def test_there_are_enough_of_them():
@@ -79,22 +79,15 @@ def test_many_of_them_fool_who_believes_an_exit_code():
     """The positive control: tests appended to the program, as many evaluations do it."""
     tests, _ = drawn("check")
     appended = "\ncandidate = f\n" + "\n".join(case.code for case in tests.cases)
-    harmless = (
+    fooled = []
+    for name in (
         "equal_to_everything",
         "text_equal_to_everything",
         "exits_at_once",
         "leaves_in_a_call",
         "raises_an_exit",
-    )
-    fooled = [
-        name
-        for name in harmless
-        if subprocess.run(
-            [sys.executable, "-I", "-S", "-c", FORGERIES["check"][name] + appended],
-            capture_output=True,
-            timeout=30,
-            check=False,
-        ).returncode
-        == 0
-    ]
+    ):
+        command = [sys.executable, "-I", "-S", "-c", FORGERIES["check"][name] + appended]
+        if subprocess.run(command, capture_output=True, timeout=30, check=False).returncode == 0:
+            fooled.append(name)
     assert len(fooled) >= 3, fooled

@@ -10,6 +10,7 @@ import sys
 import sysconfig
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -42,9 +43,8 @@ ESCAPES = {  # harmless where nothing holds them, in a folder and with listeners
 
 @pytest.fixture(scope="module")
 def world() -> Iterator[World]:
-    world = World()
-    yield world
-    world.close()
+    with closing(World()) as world:
+        yield world
 
 
 def test_there_are_enough_of_them():
@@ -58,39 +58,30 @@ def test_none_gets_out_of_all_layers(world):
     chosen = [each for each in hostile() if each.name not in ENDLESS]
     world.rebuild()
     before = (world.snapshot(), litter())
-    with_layers = open_sandbox(size=2, marks=("-X", world.tag))
-    try:
-        jobs = [Job("stdio", ({"program": world.head() + each.source},), program=n) for n, each in enumerate(chosen)]
-        runs = with_layers.run(jobs, LIMITS)
+    jobs = [Job("stdio", ({"program": world.head() + each.source},), program=n) for n, each in enumerate(chosen)]
+    with closing(open_sandbox(size=2, marks=("-X", world.tag))) as sandbox:
+        runs = sandbox.run(jobs, LIMITS)
         time.sleep(0.5)
-        said = [name for (name, *_), run in zip(chosen, runs, strict=True) if b"GOT" in run.stdout]
-        told = [name for (name, *_), run in zip(chosen, runs, strict=True) if world.token.encode() in run.stdout]
-        assert (said, told) == ([], [])
-        assert world.broken(runs[0], 0.0, with_layers.pids(), before) == []
-        assert with_layers.run([Job("stdio", ({"program": "print(6 * 7)"},))], LIMITS)[0].stdout == b"42\n"
-    finally:
-        with_layers.close()
+        marks = (b"GOT", world.token.encode())
+        said = [
+            (name, mark) for (name, *_), run in zip(chosen, runs, strict=True) for mark in marks if mark in run.stdout
+        ]
+        assert said == []
+        assert world.broken(runs[0], 0.0, sandbox.pids(), before) == []
+        assert sandbox.run([Job("stdio", ({"program": "print(6 * 7)"},))], LIMITS)[0].stdout == b"42\n"
 
 
 def test_many_get_out_where_nothing_holds_them(world):
     """The positive control: what the oracles see when they should see something."""
     seen = set()
-    for each in hostile():
-        if each.name not in ESCAPES:
-            continue
+    for each in (each for each in hostile() if each.name in ESCAPES):
         world.rebuild()
-        before = (world.snapshot(), litter())
-        done = subprocess.run(
-            [sys.executable, "-I", "-S", "-c", world.head() + each.source],
-            cwd=world.base,
-            close_fds=False,
-            capture_output=True,
-            timeout=30,
-            check=False,
-        )
+        before = world.snapshot()
+        command = [sys.executable, "-I", "-S", "-c", world.head() + each.source]
+        done = subprocess.run(command, cwd=world.base, close_fds=False, capture_output=True, timeout=30, check=False)
         time.sleep(0.05)  # for the listeners
-        said = done.stdout.startswith(b"GOT") or b"\nGOT" in done.stdout or world.token.encode() in done.stdout
-        if said or world.hits or world.snapshot() != before[0]:
+        said = b"\nGOT" in b"\n" + done.stdout or world.token.encode() in done.stdout
+        if said or world.hits or world.snapshot() != before:
             seen.add(each.name)
     assert len(seen) >= len(ESCAPES) - 2, ESCAPES - seen
     world.rebuild()

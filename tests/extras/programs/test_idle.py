@@ -6,7 +6,7 @@ import pytest
 
 from lite_selfplay.data import Problem
 from lite_selfplay.errors import TaskError
-from lite_selfplay.extras.programs import SandboxError, idle
+from lite_selfplay.extras.programs import Limits, SandboxError, idle
 from lite_selfplay.extras.programs.idle import require_failing
 
 NOTHING = "the tests test nothing"
@@ -58,7 +58,8 @@ def test_tests_that_test_nothing(tests):
         ["raise SystemExit"],
     ],
 )
-def test_tests_that_can_fail(tests):
+def test_tests_that_can_fail(tests, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(idle, "Limits", lambda: Limits(seconds=1.0))  # one of them never ends
     assert fault(tests) == ""
 
 

@@ -73,31 +73,12 @@ FORMS = [
 ]
 
 
-@pytest.mark.parametrize("tests", FORMS)
-def test_stdin_and_stdout_in_every_form(tests):
-    report = run_tests("print(int(input()) ** 2)", tests)
-    assert (report.passed, report.total, report.reason, report.score) == (2, 2, "", 1.0)
-    half = run_tests("print(9)", tests)
-    assert (half.passed, half.total, half.reason, half.score) == (1, 2, "wrong_answer", 0.5)
-
-
 CALLS = [
     [{"function": "square", "arguments": [3], "expected": 9}, {"function": "square", "args": [0.5], "output": 0.25}],
     {"fn_name": "square", "inputs": [[3], [0.5]], "outputs": [9, 0.25]},
     {"function": "square", "tests": [{"input": [3], "output": 9}, {"input": [0.5], "output": 0.25}]},
     [CallTest("square", (3,), 9), CallTest("square", (0.5,), 0.25)],
 ]
-
-
-@pytest.mark.parametrize("tests", CALLS)
-def test_calls_in_every_form(tests):
-    assert run_tests(SQUARE, tests).score == 1
-    method = "class Solution:\n    def square(self, x):\n        return x * x"
-    assert run_tests(method, tests).score == 1
-    assert run_tests("def square(x):\n    return 9", tests).results == (True, False)
-    report = run_tests("x = 1", tests)
-    assert (report.passed, report.reason) == (0, "wrong_answer")
-    assert "defines no square" in report.detail
 
 
 ASSERTED = [
@@ -108,16 +89,30 @@ ASSERTED = [
 ]
 
 
-@pytest.mark.parametrize("tests", ASSERTED)
-def test_assertions_in_every_form(tests):
-    report = run_tests(SQUARE, tests)
-    assert (report.results, report.reason) == ((True, False), "wrong_answer")
+HALF = "def square(x):\n    return 9"
 
 
-def test_a_whole_check_is_one_test():
-    tests = {"test": "def check(candidate):\n    assert candidate(3) == 9\n\ncheck(square)", "entry_point": "square"}
-    assert run_tests(SQUARE, tests).score == 1
-    assert run_tests("def square(x): return 8", tests).score == 0
+@pytest.mark.parametrize(
+    ("tests", "right", "half"),
+    [
+        *((form, "print(int(input()) ** 2)", "print(9)") for form in FORMS),
+        *((form, SQUARE, HALF) for form in CALLS),
+        *((form, "class Solution:\n    def square(self, x):\n        return x * x", HALF) for form in CALLS),
+        *((form, f"{SQUARE} if x == 3 else 5", SQUARE) for form in ASSERTED),
+    ],
+)
+def test_every_form_is_read(tests, right, half):
+    whole, part = run_tests([right, half], tests)
+    assert (whole.results, whole.passed, whole.total, whole.reason, whole.score) == ((True, True), 2, 2, "", 1.0)
+    assert (part.results, part.passed, part.total, part.reason) == ((True, False), 1, 2, "wrong_answer")
+    assert part.score == 0.5
+
+
+@pytest.mark.parametrize("tests", CALLS)
+def test_a_call_of_what_is_not_defined(tests):
+    report = run_tests("x = 1", tests)
+    assert (report.passed, report.reason) == (0, "wrong_answer")
+    assert "defines no square" in report.detail
 
 
 def test_a_program_that_completes_a_head():
@@ -144,11 +139,7 @@ def test_what_was_right_before_the_time_was_over_counts():
 
 def test_many_programs_at_once():
     reports = run_tests([SQUARE, "def square(x", "x = 1"], CALLS[0])
-    assert [(report.passed, report.reason) for report in reports] == [
-        (2, ""),
-        (0, "syntax"),
-        (0, "wrong_answer"),
-    ]
+    assert [(each.passed, each.reason) for each in reports] == [(2, ""), (0, "syntax"), (0, "wrong_answer")]
     assert run_tests([], CALLS[0]) == []
 
 
@@ -164,6 +155,7 @@ def test_values_of_every_kind_travel():
         class Box:
             def __init__(self, x): self.x = x
         def box(x): return Box(x)
+        def cleared(x): x.clear(); return len(x)
         def unbox(b): return b.x
         """
     )
@@ -177,33 +169,18 @@ def test_values_of_every_kind_travel():
         "assert unbox(box(3)) == 3",
         "assert same(float('nan')) != same(float('nan'))",
         "x = [3, 1]\nassert sorted(same(x)) == [1, 3] and x == [3, 1]",
+        "x = [1]\nassert cleared(x) == 0 and x == [1]",  # arguments go by value
     ]
     assert run_tests(program, tests).results == (True,) * len(tests)
-
-
-def test_arguments_go_by_value():
-    program = "def clear(x):\n    x.clear()\n    return len(x)"
-    assert run_tests(program, ["x = [1]\nassert clear(x) == 0 and x == [1]"]).score == 1
 
 
 @pytest.mark.parametrize(
     "tests",
     [
-        None,
-        [],
-        3,
-        {},
-        {"tests": []},
-        [[]],
-        [["1"]],
-        [["1", 2]],
-        [["1", "2", "3"]],
+        *(None, [], 3, {}, {"tests": []}, [[]], [["1"]], [["1", 2]], [["1", "2", "3"]], [""]),
         {"input": ["1"], "output": []},
-        [""],
         {"function": "f", "arguments": [object()], "expected": 1},
-        {"stub": 3, "tests": [["", ""]]},
-        {"tolerance": 2, "tests": [["", ""]]},
-        {"tolerance": "no", "tests": [["", ""]]},
+        *({"tests": [["", ""]], **odd} for odd in ({"stub": 3}, {"tolerance": 2}, {"tolerance": "no"})),
     ],
 )
 def test_what_is_no_test_is_refused(tests):
@@ -262,12 +239,8 @@ def test_every_solution_of_humaneval_passes_and_no_stub_does():
     rows = [json.loads(line) for line in shared("humaneval").read_text().splitlines()]
     failed, passed = [], []
     for row in rows:
-        tests = {
-            "test": f"{row['test']}\ncheck({row['entry_point']})\n",
-            "entry_point": row["entry_point"],
-            "stub": row["prompt"],
-            "setup": row["prompt"],
-        }
+        name, head = row["entry_point"], row["prompt"]
+        tests = {"test": f"{row['test']}\ncheck({name})\n", "entry_point": name, "stub": head, "setup": head}
         right, stub = run_tests([row["canonical_solution"], "    return None"], tests, Limits(seconds=10))
         failed += [] if right.score == 1 else [(row["task_id"], right)]
         passed += [row["task_id"]] if stub.passed else []
@@ -337,6 +310,7 @@ ALL_FORMS = {
 @pytest.mark.parametrize("form", ALL_FORMS)
 def test_every_form_tells_right_programs_from_wrong_ones(form):
     tests = read_tests(ALL_FORMS[form])
+    assert (len(tests.cases) == 1) == form.startswith(("check", "unittest", "assertions"))
     assert len(WRONG) == 45
     right, wrong = run_tests(RIGHT, tests, FAST), run_tests(WRONG, tests, FAST)
     assert [report.score for report in right] == [1, 1], right

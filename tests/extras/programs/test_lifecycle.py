@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -35,9 +36,18 @@ BUSY = (
 )
 
 
+def new_tag() -> str:
+    return f"sbxlife{secrets.token_hex(5)}"
+
+
 def ours(tag: str) -> dict[int, bytes]:
     """Living processes of a sandbox with this tag."""
     return {pid: line for pid, (line, state, _) in processes().items() if tag.encode() in line and state != "Z"}
+
+
+def printing(what: str, count: int) -> list[Job]:
+    """Programs that print their numbers after some statements."""
+    return [Job("stdio", ({"program": f"{what}; print({n})"},), program=n) for n in range(count)]
 
 
 def gone(tag: str) -> bool:
@@ -48,13 +58,14 @@ def gone(tag: str) -> bool:
     return not left
 
 
-def parent(body: str, tag: str) -> subprocess.Popen[str]:
-    """A process that holds a sandbox, once it is open."""
-    script = PARENT.format(body=body)
-    process = subprocess.Popen([sys.executable, "-c", script, tag], stdout=subprocess.PIPE, text=True)
+def parent(body: str) -> tuple[str, subprocess.Popen[str]]:
+    """A process that holds a sandbox, once it is open, and the tag of that."""
+    tag = new_tag()
+    command = [sys.executable, "-c", PARENT.format(body=body), tag]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
     assert process.stdout.readline()
-    return process
+    return tag, process
 
 
 def end(process: subprocess.Popen[str], by: signal.Signals) -> None:
@@ -65,11 +76,11 @@ def end(process: subprocess.Popen[str], by: signal.Signals) -> None:
 
 
 @pytest.fixture
-def tagged() -> Iterator[tuple[str, Sandbox]]:
-    tag = f"sbxlife{secrets.token_hex(5)}"
-    sandbox = open_sandbox(size=2, marks=("-X", tag))
-    yield tag, sandbox
-    sandbox.close()
+def sandbox() -> Iterator[Sandbox]:
+    """One that leaves no process."""
+    tag = new_tag()
+    with closing(open_sandbox(size=2, marks=("-X", tag))) as sandbox:
+        yield sandbox
     assert gone(tag)
 
 
@@ -79,8 +90,8 @@ def tagged() -> Iterator[tuple[str, Sandbox]]:
     ids=["killed while busy", "terminated while busy", "interrupted while busy", "killed while idle"],
 )
 def test_nothing_outlives_its_parent(body, by):
-    before, tag = litter(), f"sbxlife{secrets.token_hex(5)}"
-    process = parent(body, tag)
+    before = litter()
+    tag, process = parent(body)
     assert ours(tag)
     time.sleep(0.4)
     end(process, by)
@@ -90,9 +101,8 @@ def test_nothing_outlives_its_parent(body, by):
 
 def test_nor_where_a_fork_of_the_parent_lives_on():
     """It holds a copy of the socket, so that the zygote must see by itself that its parent is gone."""
-    tag = f"sbxlife{secrets.token_hex(5)}"
-    process = parent(
-        "import os\nif os.fork() == 0:\n    os.close(1)\n    time.sleep(8)\n    os._exit(0)\ntime.sleep(60)", tag
+    tag, process = parent(
+        "import os\nif os.fork() == 0:\n    os.close(1)\n    time.sleep(8)\n    os._exit(0)\ntime.sleep(60)"
     )
     children = [pid for pid in ours(tag) if pid != process.pid and b"-c" not in ours(tag)[pid].split(b"\0")]
     end(process, signal.SIGKILL)
@@ -103,35 +113,30 @@ def test_nor_where_a_fork_of_the_parent_lives_on():
     assert left == []
 
 
-def test_a_zygote_that_dies_is_replaced(tagged):
-    _, sandbox = tagged
+def test_a_zygote_that_dies_is_replaced(sandbox):
     os.kill(sandbox.pids()[0], signal.SIGKILL)
     assert run_program("print(1)", sandbox=sandbox).text == "1\n"
     assert len(sandbox.pids()) >= 1
 
 
-def test_a_zygote_that_dies_in_the_middle_loses_no_job(tagged):
-    tag, sandbox = tagged
-    jobs = [Job("stdio", ({"program": f"import time; time.sleep(0.2); print({n})"},), program=n) for n in range(6)]
+def test_a_zygote_that_dies_in_the_middle_loses_no_job(sandbox):
     helper = f"import os, time; time.sleep(0.3); os.kill({sandbox.pids()[0]}, 9)"
     killer = subprocess.Popen([sys.executable, "-c", helper])
-    runs = sandbox.run(jobs, LIMITS)
+    runs = sandbox.run(printing("import time; time.sleep(0.2)", 6), LIMITS)
     killer.wait()
     assert [run.text for run in runs] == [f"{n}\n" for n in range(6)]
-    assert ours(tag)
+    assert sandbox.pids()
 
 
-def test_an_interruption_leaves_no_late_answer(tagged):
-    _, sandbox = tagged
+def test_an_interruption_leaves_no_late_answer(sandbox):
     calls = iter([None, None])
 
     def poll() -> None:
         if next(calls, "over") == "over":
             raise KeyboardInterrupt
 
-    slow = [Job("stdio", ({"program": f"import time; time.sleep(1); print({n})"},), program=n) for n in range(8)]
     with pytest.raises(KeyboardInterrupt):
-        sandbox.run(slow, LIMITS, poll)
+        sandbox.run(printing("import time; time.sleep(1)", 8), LIMITS, poll)
     assert run_program("print('mine')", sandbox=sandbox).text == "mine\n"
 
 
@@ -157,8 +162,7 @@ def test_closed_and_opened_again():
     assert run_tests("print(input())", [["a", "a"]]).passed == 1
 
 
-def test_no_descriptor_is_left_open(tagged):
-    _, sandbox = tagged
+def test_no_descriptor_is_left_open(sandbox):
     run_program("print(1)", sandbox=sandbox)
     before = len(os.listdir("/proc/self/fd"))
     for _ in range(30):
@@ -167,9 +171,8 @@ def test_no_descriptor_is_left_open(tagged):
 
 
 @pytest.mark.long
-def test_thousands_of_programs_leave_nothing(tagged):
+def test_thousands_of_programs_leave_nothing(sandbox):
     """Neither files nor descriptors nor processes, and the zygotes stay as large as they were."""
-    _, sandbox = tagged
     programs = ["x = 'x' * 10 ** 6\nprint(1)", "def f(", "import os; os._exit(3)", "raise SystemExit", "print(input())"]
     jobs = [Job("stdio", ({"program": programs[n % 5]},), b"1\n", n) for n in range(500)]
     sandbox.run(jobs, LIMITS)
@@ -224,13 +227,10 @@ print(kept[:3])
 
 
 def test_a_program_that_overwrites_the_kept_modules_spoils_only_its_own():
-    sandbox = open_sandbox(size=1)
-    try:
+    with closing(open_sandbox(size=1)) as sandbox:
         spoilt = run_program(SCRIBBLE, sandbox=sandbox)
         assert spoilt.text == "0\nb'\\x00\\x00\\x00'\n", spoilt
         assert run_program("import graphlib; print(graphlib.__name__)", sandbox=sandbox).text == "graphlib\n"
-    finally:
-        sandbox.close()
 
 
 @pytest.mark.long
@@ -238,26 +238,24 @@ def test_two_hundred_kills_at_random_moments():
     """Of the parent, of a zygote, of a program: nothing is left, and what lives on works."""
     rng, before = random.Random(0), litter()
     for number in range(100):
-        tag = f"sbxlife{secrets.token_hex(5)}"
-        process = parent(BUSY if number % 2 else "while True: run_program('print(1)', sandbox=sandbox)", tag)
+        tag, process = parent(BUSY if number % 2 else "while True: run_program('print(1)', sandbox=sandbox)")
         time.sleep(rng.uniform(0, 0.3))
         end(process, rng.choice([signal.SIGKILL, signal.SIGTERM, signal.SIGINT]))
         assert gone(tag), f"kill {number} of a parent left {ours(tag)}"
-    tag = f"sbxlife{secrets.token_hex(5)}"
-    sandbox = open_sandbox(size=2, marks=("-X", tag))
-    for number in range(100):
-        helper = (
-            f"import os, time; from tests.extras.programs.outside import processes; time.sleep({rng.uniform(0, 0.2)})\n"
-            f"found = [p for p, (line, _, parent) in processes().items() if b'{tag}' in line and p != os.getpid()]\n"
-            f"found and os.kill(found[{rng.randrange(1000)} % len(found)], 9)"
-        )
-        jobs = [Job("stdio", ({"program": f"import time; time.sleep(0.02); print({n})"},), program=n) for n in range(8)]
-        killer = subprocess.Popen([sys.executable, "-c", helper])
-        runs = sandbox.run(jobs, Limits(seconds=5))
-        killer.wait()
-        wrong = [run for n, run in enumerate(runs) if run.text != f"{n}\n"]
-        assert len(wrong) <= 1, f"kill {number}: {wrong}"  # the one whose own process was killed
-        assert run_program("print(6 * 7)", sandbox=sandbox).text == "42\n"
-    sandbox.close()
+    tag = new_tag()
+    with closing(open_sandbox(size=2, marks=("-X", tag))) as sandbox:
+        for number in range(100):
+            helper = (
+                "import os, time; from tests.extras.programs.outside import processes\n"
+                f"time.sleep({rng.uniform(0, 0.2)})\n"
+                f"found = [p for p, (line, _, _) in processes().items() if b'{tag}' in line and p != os.getpid()]\n"
+                f"found and os.kill(found[{rng.randrange(1000)} % len(found)], 9)"
+            )
+            killer = subprocess.Popen([sys.executable, "-c", helper])
+            runs = sandbox.run(printing("import time; time.sleep(0.02)", 8), Limits(seconds=5))
+            killer.wait()
+            wrong = [run for n, run in enumerate(runs) if run.text != f"{n}\n"]
+            assert len(wrong) <= 1, f"kill {number}: {wrong}"  # the one whose own process was killed
+            assert run_program("print(6 * 7)", sandbox=sandbox).text == "42\n"
     assert gone(tag)
     assert left_since(before) == set()

@@ -1,6 +1,7 @@
 """Which sandbox a machine has: what is found, what is refused, and what refusing says."""
 
 import sys
+from contextlib import closing
 
 import pytest
 
@@ -14,39 +15,27 @@ TRIED = {"reading a file", "writing a file", "TCP", "UDP", "an abstract socket",
 
 
 def test_a_sandbox_says_what_it_is():
-    with_all = open_sandbox(size=1)
-    try:
-        assert with_all.tier == "kernel"
-        assert with_all.layers[0] == "seccomp"
-        assert set(with_all.layers) | set(with_all.missing) == set(LAYERS)
-        assert set(with_all.tried) >= TRIED
-        sentence = with_all.sentence()
-        assert all(name in sentence for name in (*with_all.layers, *with_all.missing, "a canary tried in vain"))
-    finally:
-        with_all.close()
+    with closing(open_sandbox(size=1)) as found:
+        assert (found.tier, found.layers[0]) == ("kernel", "seccomp")
+        assert set(found.layers) | set(found.missing) == set(LAYERS)
+        assert set(found.tried) >= TRIED
+        assert all(name in found.sentence() for name in (*found.layers, *found.missing, "a canary tried in vain"))
 
 
 def test_without_seccomp_nothing_is_run_unless_asked_for():
     others = tuple(name for name in LAYERS if name != "seccomp")
-    with pytest.raises(SandboxError, match="--unsafe-code") as refused:
+    with pytest.raises(SandboxError, match=r"seccomp(.|\n)*--unsafe-code") as refused:
         open_sandbox(size=1, layers=others)
     assert refused.value.exit_code == 2
-    assert "seccomp" in str(refused.value)
-    unsafe = open_sandbox(size=1, layers=(), unsafe_code=True)
-    try:
+    with closing(open_sandbox(size=1, layers=(), unsafe_code=True)) as unsafe:
         assert unsafe.tier == "unsafe"
         assert run_program("print(6 * 7)", sandbox=unsafe).text == "42\n"
-    finally:
-        unsafe.close()
 
 
 def test_unsafe_code_changes_nothing_where_there_is_a_sandbox():
-    sandbox = open_sandbox(size=1, unsafe_code=True)
-    try:
+    with closing(open_sandbox(size=1, unsafe_code=True)) as sandbox:
         assert sandbox.tier == "kernel"
         assert run_program("open('/etc/passwd')", sandbox=sandbox).reason == "forbidden"
-    finally:
-        sandbox.close()
 
 
 def test_the_canary_sees_a_sandbox_that_does_not_hold():

@@ -17,46 +17,39 @@ from tests.made import completion, jsonl
 
 
 def test_a_file_with_tests(tmp_path):
+    tripled = ["assert triple(1) == 3", "assert candidate(2) == 6"]
     path = jsonl(
         tmp_path / "mine.jsonl",
         {"problem": "Print the square of a number.", "tests": [["3", "9"]], "solution": "print(int(input())**2)"},
         {"question": "Double it.", "tests": [{"args": [2], "expected": 4}], "function": "double", "id": "d"},
-        {
-            "problem": "Triple it.",
-            "tests": ["assert triple(1) == 3", "assert candidate(2) == 6"],
-            "entry_point": "triple",
-        },
+        {"problem": "Triple it.", "tests": tripled, "entry_point": "triple"},
         {"problem": "Halve it.", "tests": '{"inputs": ["4"], "outputs": ["2.0"]}', "tolerance": 1e-6},
     )
     square, double, triple, half = load_task(str(path)).problems
     assert {p.kind for p in (square, double, triple, half)} == {"program"}
     assert square.text.startswith("Print the square of a number.\n\nThe program reads its input from stdin")
     assert (double.id, "function `double`" in double.text, "function `triple`" in triple.text) == ("d", True, True)
-    assert run_tests(square.extra["solution"], square.answer).score == 1
-    assert run_tests("def double(x): return 2 * x", double.answer).score == 1
-    assert run_tests("def triple(x): return 3 * x", triple.answer).score == 1
-    assert run_tests("print(int(input()) / 2.0000001)", half.answer).score == 1
-    with Verifier() as verifier:
-        verdicts = verifier.verify(
-            [
-                (completion("Square it: <answer>print(int(input())**2)</answer>"), square),
-                (completion("<answer>print(9)</answer>"), square),
-                (completion("```python\ndef triple(x):\n    return x + 2\n```"), triple),
-                (completion("I do not know."), triple),
-                (completion("<answer>def triple(x) return</answer>"), triple),
-            ]
-        )
-    assert [(v.correct, v.score, v.reason, v.well_formed) for v in verdicts] == [
-        (True, 1.0, "", True),
-        (True, 1.0, "", True),
-        (False, 0.5, "wrong_answer", False),
-        (False, 0.0, "no_program", False),
-        (False, 0.0, "syntax", True),
+    for problem, program in (
+        (square, square.extra["solution"]),
+        (double, "def double(x): return 2 * x"),
+        (triple, "def triple(x): return 3 * x"),
+        (half, "print(int(input()) / 2.0000001)"),
+    ):
+        assert run_tests(program, problem.answer).score == 1
+    judged = [
+        (square, "Square it: <answer>print(int(input())**2)</answer>", (True, 1.0, "", True)),
+        (square, "<answer>print(9)</answer>", (True, 1.0, "", True)),
+        (triple, "```python\ndef triple(x):\n    return x + 2\n```", (False, 0.5, "wrong_answer", False)),
+        (triple, "I do not know.", (False, 0.0, "no_program", False)),
+        (triple, "<answer>def triple(x) return</answer>", (False, 0.0, "syntax", True)),
     ]
+    with Verifier() as verifier:
+        verdicts = verifier.verify([(completion(text), problem) for problem, text, _ in judged])
+    assert [(v.correct, v.score, v.reason, v.well_formed) for v in verdicts] == [found for *_, found in judged]
     assert verdicts[0].answer == "print(int(input())**2)"
 
 
-@pytest.mark.parametrize("tests", [[], 3, "[broken", [["only one"]], {"inputs": ["1"], "outputs": []}])
+@pytest.mark.parametrize("tests", [[["only one"]], "[broken"])  # of those in `test_judge.py`, and no JSON
 def test_tests_that_cannot_be_read_are_refused_with_their_line(tmp_path, tests):
     path = jsonl(tmp_path / "mine.jsonl", {"problem": "x", "tests": [["", ""]]}, {"problem": "y", "tests": tests})
     with pytest.raises(TaskError, match="line 2"):
@@ -173,12 +166,6 @@ def test_the_easy_ones_of_codecontests_are_meant(tmp_path):
         load_task("codecontests:difficulty=9", data_dir=str(tmp_path))
 
 
-def test_a_row_of_another_form_is_named_by_file_and_line(tmp_path):
-    jsonl(tmp_path / "codecontests.jsonl", {**ROWS["codecontests"][0], "public_tests": {"input": 7, "output": "x"}})
-    with pytest.raises(TaskError, match=r"codecontests\.jsonl, line 1: not a row of this benchmark"):
-        load_task("codecontests", held_out=True, data_dir=str(tmp_path))
-
-
 def test_a_row_without_tests_is_passed_over(tmp_path):
     row = ROWS["codecontests"][0]
     untested = {"input": [], "output": []}
@@ -188,12 +175,15 @@ def test_a_row_without_tests_is_passed_over(tmp_path):
 
 
 @pytest.mark.parametrize("name", ROWS)
-def test_a_row_that_lacks_a_column_is_named(name, tmp_path):
+def test_a_row_that_lacks_a_column_or_is_of_another_form_is_named_by_file_and_line(name, tmp_path):
     row = dict(ROWS[name][0])
     del row[BENCHMARKS[name].columns.required[-1]]
     jsonl(tmp_path / f"{name}.jsonl", row)
     with pytest.raises(TaskError, match=r"line 1: .*no column"):
         load_task(name, data_dir=str(tmp_path))
+    jsonl(tmp_path / "codecontests.jsonl", {**ROWS["codecontests"][0], "public_tests": {"input": 7, "output": "x"}})
+    with pytest.raises(TaskError, match=r"codecontests\.jsonl, line 1: not a row of this benchmark"):
+        load_task("codecontests", held_out=True, data_dir=str(tmp_path))
 
 
 def test_any_data_set_by_a_map_of_its_columns(tmp_path):

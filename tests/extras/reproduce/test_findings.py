@@ -27,17 +27,14 @@ def score(outcomes: list[float], final: float, total: float) -> dict[str, Any]:
 
 
 def evaluation(seats: dict[str, list[Any]], directions: dict[str, list[Any]]) -> dict[str, Any]:
-    both = {**seats, **directions}
+    both, shown = {**seats, **directions}, directions or seats
     keys = [f"p{i}" for i in range(len(next(iter(both.values()))))]
-    shown = directions or seats
+    sampling = {"temperature": 0.6, "top_p": 0.95, "max_completion_tokens": 40, "samples": 1}
     return {
         "mode": "cascade" if directions else "single",
         "tasks": "sums",
-        "temperature": 0.6,
-        "top_p": 0.95,
-        "max_completion_tokens": 40,
         "n": len(keys),
-        "samples": 1,
+        **sampling,
         "best": max(shown, key=lambda name: sum(shown[name])),
         "pass_at_1": max(sum(row) / len(row) for row in shown.values()),
         "seats": {name: score(row, 30, 30) for name, row in seats.items()},
@@ -47,13 +44,9 @@ def evaluation(seats: dict[str, list[Any]], directions: dict[str, list[Any]]) ->
     }
 
 
-def record(arm: str, seed: int, made: dict[str, Any], seconds: float = 60.0) -> dict[str, Any]:
-    return {
-        "arm": arm,
-        "seed": seed,
-        "training": {"steps": 2, "seconds": seconds, "tokens": 500},
-        "evaluations": [made],
-    }
+def record(arm: str, seed: int, made: dict[str, Any]) -> dict[str, Any]:
+    training = {"steps": 2, "seconds": 60.0, "tokens": 500}
+    return {"arm": arm, "seed": seed, "training": training, "evaluations": [made]}
 
 
 T, F = True, False
@@ -69,28 +62,23 @@ RECORDS = [
 def test_several_seeds():
     solo, pair = findings(EXPERIMENT, RECORDS)
     assert (solo.arm, solo.task, solo.n, solo.seeds) == ("solo", "sums", 4, (0, 1))
-    assert solo.values == (0.25, 0.5)
-    assert solo.pass_at_1 == 0.375
-    spread = over_seeds([0.25, 0.5])
-    assert solo.std == spread.std
-    assert solo.interval == (0.0, 1.0)  # Student's t of two seeds reaches beyond both ends
-    assert solo.difference is None
+    assert (solo.values, solo.pass_at_1, solo.difference) == ((0.25, 0.5), 0.375, None)
+    # Student's t of two seeds reaches beyond both ends.
+    assert (solo.std, solo.interval) == (over_seeds([0.25, 0.5]).std, (0.0, 1.0))
     # The mean over directions, not the better one: (3 + 2) / 8 and (4 + 3) / 8.
-    assert pair.values == (0.625, 0.875)
-    assert pair.pass_at_1 == 0.75
+    assert (pair.values, pair.pass_at_1) == ((0.625, 0.875), 0.75)
     assert (pair.better, solo.better) == ((0.75 + 1.0) / 2, None)
     # Of two directions each has a confidence of 97.5%, so that whichever was chosen has 95%.
     assert pair.better_interval == (0.0, 1.0)
     (_, one), (_, low, high) = (findings(EXPERIMENT, RECORDS[:2]), (0, *clopper_pearson(3, 4, 0.975)))
     assert (one.better, one.better_interval) == (0.75, (low, high))
-    assert pair.difference == pytest.approx(0.375)
     # By problem: 1, 1, 0.75, 0.25 against 1, 0.5, 0, 0.
+    assert pair.difference == pytest.approx(0.375)
     assert pair.difference_interval is not None
     assert 0 <= pair.difference_interval[0] <= 0.375 <= pair.difference_interval[1] <= 0.75
-    assert pair.p_value is None
-    assert (pair.by_seed, pair.gain, solo.by_seed) == ((0.375, 0.375), None, None)  # 0.625 - 0.25 and 0.875 - 0.5
-    assert (pair.final, pair.total, solo.final, solo.total) == (20, 50, 30, 30)
-    assert pair.seconds == 4.0
+    assert (pair.p_value, pair.gain, solo.by_seed) == (None, None, None)
+    assert pair.by_seed == (0.375, 0.375)  # 0.625 - 0.25 and 0.875 - 0.5
+    assert (pair.final, pair.total, solo.final, solo.total, pair.seconds) == (20, 50, 30, 30, 4.0)
 
 
 def test_a_gain_is_over_the_cold_start_that_the_seats_began_with():
@@ -123,8 +111,7 @@ def test_one_seed_of_single_answers_has_exact_statistics():
         record("pair", 0, evaluation({"A": [T, T, T, F, F]}, {})),
     ]
     solo, pair = findings(one, rows)
-    assert solo.interval == clopper_pearson(2, 5)
-    assert solo.std is None
+    assert (solo.interval, solo.std) == (clopper_pearson(2, 5), None)
     assert pair.p_value == paired_test([T, F, F, F, T], [T, T, T, F, F])[2]
     assert pair.difference == pytest.approx(0.2)
 
@@ -159,6 +146,14 @@ def test_a_curve_is_a_table_by_step():
     long = with_curve(RECORDS[0], [[step, 0.5] for step in range(25)])
     assert "| arm | 0 | 3 | 6 | 9 | 12 | 15 | 18 | 21 | 24 |" in table(drawn, [long])
     assert "by step" not in table(EXPERIMENT, RECORDS)
+
+
+def test_what_is_counted_is_shown_as_a_share_of_all_answers():
+    made = evaluation({"A": [F] * 4, "B": [F] * 4}, {"A->B": [T, T, F, F], "B->A": [T, F, F, F]})
+    for name, converted in (("A->B", 2), ("B->A", 1)):
+        made["directions"][name] |= {"conversions": converted, "regressions": 0, "n": 4}
+    (pair,) = findings(EXPERIMENT, [record("pair", 0, made)])
+    assert pair.own == {"conversions": 3 / 8, "regressions": 0.0}
 
 
 def test_the_json_has_everything():

@@ -103,18 +103,10 @@ class Engine:
             logits = logits.flip(-1)
         tempered = (logits / temperature if temperature else logits).log_softmax(-1)
         if temperature:
-            token = int(torch.multinomial(self._filtered(tempered, body).exp(), 1, generator=generator))
+            token = int(torch.multinomial(tempered.exp(), 1, generator=generator))
         else:
             token = int(tempered.argmax())
         return token, float((logits.log_softmax(-1) if self.start["raw"] else tempered)[token])
-
-    @staticmethod
-    def _filtered(logprobs: torch.Tensor, body: dict[str, Any]) -> torch.Tensor:
-        if body["top_p"] >= 1:
-            return logprobs
-        order = logprobs.argsort(descending=True)
-        before = logprobs[order].exp().cumsum(0) - logprobs[order].exp()
-        return logprobs.index_fill(0, order[before >= body["top_p"]], -torch.inf)
 
 
 class State:
@@ -230,49 +222,20 @@ class Handler(BaseHTTPRequestHandler):
         by = self.state.engine.former(name) if kind == "stale" and name != BASE else name
         ids, logprobs, reason, stop = self.state.engine.sample(by, body)
         named = [f"token_id:{token}" for token in ids] if body["return_tokens_as_token_ids"] else []
-        answer: dict[str, Any] = {
-            "id": "cmpl-1",
-            "object": "text_completion",
-            "model": "another-model" if kind == "name" else name,
-            "choices": [
-                {
-                    "index": 0,
-                    "text": "",
-                    "logprobs": {"text_offset": [], "token_logprobs": logprobs, "tokens": named, "top_logprobs": []},
-                    "finish_reason": reason,
-                    "stop_reason": stop,
-                    "token_ids": ids if body["return_token_ids"] else None,
-                    "prompt_token_ids": body["prompt"] if body["return_token_ids"] else None,
-                }
-            ],
-            "usage": {"prompt_tokens": len(body["prompt"]), "completion_tokens": len(ids)},
-        }
-        self.spoil(kind, answer["choices"][0])
-        text = json.dumps(answer)
+        choice: dict[str, Any] = {"index": 0, "text": "", "finish_reason": reason, "stop_reason": stop}
+        choice["logprobs"] = {"text_offset": [], "token_logprobs": logprobs, "tokens": named, "top_logprobs": []}
+        if body["return_token_ids"]:
+            choice |= {"token_ids": ids, "prompt_token_ids": body["prompt"]}
+        if kind == "nan":
+            logprobs[0] = float("nan")
+        elif kind == "short":
+            choice["finish_reason"] = "abort"
+        usage = {"prompt_tokens": len(body["prompt"]), "completion_tokens": len(ids)}
+        about = {"id": "cmpl-1", "object": "text_completion", "model": name, "usage": usage}
+        text = json.dumps({**about, "choices": [choice]})
         if kind == "json":
             text = text[: len(text) // 2] + "}{"
         self.send_raw(200, text.encode(), drop=kind == "drop")
-
-    @staticmethod
-    def spoil(kind: str | None, choice: dict[str, Any]) -> None:
-        logprobs = choice["logprobs"]
-        if kind == "lengths":
-            logprobs["token_logprobs"] = logprobs["token_logprobs"][:-1]
-        elif kind == "nan":
-            logprobs["token_logprobs"][0] = float("nan")
-        elif kind == "null":
-            logprobs["token_logprobs"][0] = None
-        elif kind == "positive":
-            logprobs["token_logprobs"][0] = 0.5
-        elif kind == "vocabulary":
-            choice["token_ids"][0] = 100_000
-            logprobs["tokens"][0] = "token_id:100000"
-        elif kind == "others":
-            logprobs["tokens"][0] = "token_id:7" if logprobs["tokens"][0] != "token_id:7" else "token_id:8"
-        elif kind == "prompt":
-            choice["prompt_token_ids"] = choice["prompt_token_ids"][1:]
-        elif kind == "short":
-            choice["finish_reason"] = "abort"
 
     def error(self, status: int, message: str) -> None:
         kinds = {400: "BadRequestError", 404: "NotFoundError"}

@@ -31,20 +31,22 @@ ANSWER: dict[str, Any] = {
         }
     ],
 }
+NOTED = ("choices", 0, "logprobs")
 PLACES = [
     ("model",),
     ("choices",),
     ("choices", 0),
     *(("choices", 0, key) for key in ANSWER["choices"][0]),
     *(("choices", 0, key, i) for key in ("token_ids", "prompt_token_ids") for i in (0, 1)),
-    *(("choices", 0, "logprobs", key) for key in ("token_logprobs", "tokens")),
-    *(("choices", 0, "logprobs", key, i) for key in ("token_logprobs", "tokens") for i in (0, 2)),
+    *((*NOTED, key) for key in ("token_logprobs", "tokens")),
+    *((*NOTED, key, i) for key in ("token_logprobs", "tokens") for i in (0, 2)),
 ]
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=9) | st.just(-(10**400)),
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
     max_leaves=8,
 )
+NO_END = "a completion of up to 3 tokens that ends after"
 UNUSABLE = (LookupError, TypeError, ValueError, RecursionError)
 """What `Server.ask` makes a sentence of."""
 
@@ -58,15 +60,36 @@ def test_a_whole_answer():
     assert (found.token_ids, found.logprobs, found.stop) == ([3, 4, 9], [-1.0, -0.5, 0.0], "length")
 
 
-@given(place=st.sampled_from(PLACES), value=JSON)
-def test_any_answer_is_read_or_refused(place: tuple[Any, ...], value: Any):
+def changed(place: tuple[Any, ...], value: Any) -> Any:
+    """The whole answer with another value at a place."""
     answer = copy.deepcopy(ANSWER)
     inner = answer
     for key in place[:-1]:
         inner = inner[key]
     inner[place[-1]] = value
+    return answer
+
+
+@pytest.mark.parametrize(
+    ("place", "value", "sentence"),
+    [
+        (("model",), "another-model", "another-model speaks, not A-v1"),
+        (("choices", 0, "prompt_token_ids"), [6], "another prompt"),
+        (("choices", 0, "token_ids", 0), 10, "tokens that are not of the base's 10"),
+        ((*NOTED, "tokens", 0), "token_id:7", "log-probabilities of other tokens"),
+        ((*NOTED, "token_logprobs"), [-1, -0.5], "log-probabilities of other tokens"),
+        *(((*NOTED, "token_logprobs", 0), odd, "not finite numbers of at most 0") for odd in (math.nan, None, 0.5)),
+    ],
+)
+def test_what_is_odd_is_named(place: tuple[Any, ...], value: Any, sentence: str):
+    with pytest.raises(ValueError, match=sentence):
+        read(changed(place, value))
+
+
+@given(place=st.sampled_from(PLACES), value=JSON)
+def test_any_answer_is_read_or_refused(place: tuple[Any, ...], value: Any):
     try:
-        found = read(answer)
+        found = read(changed(place, value))
     except UNUSABLE:
         return
     assert len(found.token_ids) == len(found.logprobs) <= 3
@@ -81,48 +104,42 @@ def test_any_json_is_refused(answer: Any):
 
 
 @pytest.mark.parametrize(
-    ("ids", "reason", "stop"),
+    ("ids", "reason", "stops", "found"),
     [
-        ([3, 2], "stop", "eos"),
-        ([3, 4, 2], "length", "eos"),
-        ([3, 4], "stop", "string"),
-        ([3, 4, 5], "length", "length"),
+        ([3, 2], "stop", [], "eos"),
+        ([3, 4, 2], "length", [], "eos"),
+        ([3, 4], "stop", ["x"], "string"),
+        ([3, 4, 5], "length", ["x"], "length"),
+        ([3, 4], "stop", [], f"{NO_END} 2 (stop)"),
+        ([3, 4], "length", [], f"{NO_END} 2 (length)"),
+        ([3, 4, 5], "abort", [], f"{NO_END} 3 (abort)"),
+        ([3, 4, 5], None, [], f"{NO_END} 3 (None)"),
+        ([2, 3, 4], "length", [], "a completion that goes on behind its end"),
     ],
 )
-def test_how_a_completion_ends(ids: list[int], reason: str, stop: str):
-    wanted = {"model": "A-v1", **request_of([5, 6], Sampling(max_tokens=3, stop=("x",)), 0, [2])}
-    assert read(ending(ids, reason), wanted).stop == stop
-
-
-@pytest.mark.parametrize(
-    ("ids", "reason"),
-    [([3, 4], "stop"), ([3, 4], "length"), ([2, 3, 4], "length"), ([3, 4, 5], "abort"), ([3, 4, 5], None)],
-)
-def test_how_none_ends(ids: list[int], reason: str | None):
-    with pytest.raises(ValueError, match=r"a completion of up to 3 tokens that ends|goes on behind its end"):
-        read(ending(ids, reason))
-
-
-def ending(ids: list[int], reason: str | None) -> dict[str, Any]:
+def test_how_a_completion_ends(ids: list[int], reason: str | None, stops: list[str], found: str):
     logprobs = {"token_logprobs": [-1.0] * len(ids), "tokens": [f"token_id:{token}" for token in ids]}
     choice = {"finish_reason": reason, "prompt_token_ids": [5, 6], "token_ids": ids, "logprobs": logprobs}
-    return {"model": "A-v1", "choices": [choice]}
+    try:
+        told: str = read({"model": "A-v1", "choices": [choice]}, {**WANTED, "stop": stops}).stop
+    except ValueError as error:
+        told = str(error)
+    assert told == found
 
 
 # Connections
 
 
 @pytest.fixture
-def saying() -> Iterator[Callable[[Callable[[socket.socket], None]], str]]:
-    """A server of one's own that does with each connection what it is given: its address."""
+def saying() -> Iterator[Callable[..., str]]:
+    """A server of one's own that does with each connection, and what it heard, what it is given: its address."""
     with socket.create_server(("127.0.0.1", 0)) as listening:
 
-        def serve(speak: Callable[[socket.socket], None]) -> str:
+        def serve(speak: Callable[[socket.socket, bytes], object]) -> str:
             def accept() -> None:
                 line, _ = listening.accept()
                 with line, contextlib.suppress(OSError):
-                    line.recv(1 << 16)
-                    speak(line)
+                    speak(line, line.recv(1 << 16))
 
             threading.Thread(target=accept, daemon=True).start()
             return f"http://127.0.0.1:{listening.getsockname()[1]}"
@@ -156,29 +173,21 @@ def bases(address: str) -> dict[str, int]:
 )
 def test_an_odd_answer_is_a_sentence(saying: Callable[..., str], said: bytes, sentence: str):
     with pytest.raises(ServerFailed, match=sentence) as failed:
-        bases(saying(lambda line: line.sendall(said)))
+        bases(saying(lambda line, _: line.sendall(said)))
     assert str(failed.value).isprintable()
 
 
 def test_a_server_that_is_silent_is_not_waited_for_longer_than_it_may_take(saying: Callable[..., str]):
     began = time.monotonic()
     with pytest.raises(ServerFailed, match=r"did not answer .ReadTimeout"):
-        bases(saying(lambda line: time.sleep(8)))
+        bases(saying(lambda line, _: time.sleep(8)))
     assert time.monotonic() - began < 5
 
 
-def test_a_key_is_sent_where_the_environment_has_one(monkeypatch: pytest.MonkeyPatch):
+def test_a_key_is_sent_where_the_environment_has_one(saying: Callable[..., str], monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("VLLM_API_KEY", "secret")
     heard: list[bytes] = []
-    with socket.create_server(("127.0.0.1", 0)) as listening:
-
-        def accept() -> None:
-            line, _ = listening.accept()
-            with line:
-                heard.append(line.recv(1 << 16))
-                line.sendall(body(b'{"data": []}'))
-
-        threading.Thread(target=accept, daemon=True).start()
-        assert bases(f"http://127.0.0.1:{listening.getsockname()[1]}/x") == {}
+    address = saying(lambda line, said: (heard.append(said), line.sendall(body(b'{"data": []}'))))
+    assert bases(f"{address}/x") == {}
     assert b"GET /x/v1/models" in heard[0]
     assert b"Authorization: Bearer secret" in heard[0]

@@ -18,9 +18,22 @@ from lite_selfplay.extras.talk.conversation import Conversation
 from lite_selfplay.extras.talk.speakers import Speakers, speakers_of
 from lite_selfplay.runs.evaluating import evaluate
 
-from .conftest import SMALL
-
 GREEDY = Sampling(temperature=0.0, max_tokens=16)
+SMALL = {"model": "tiny", "group_size": 2, "problems_per_step": 1, "steps": 2, "precision": "fp32", "save_every": 1}
+
+
+@pytest.fixture(scope="module")
+def agon(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two seats that speak unlike each other and unlike the base."""
+    seats = {seat: {"init": "gaussian", "init_std": 0.1} for seat in "AB"}
+    folder = tmp_path_factory.mktemp("talk") / "agon"
+    return train(RunConfig(game="agon", tasks="letters", run_dir=folder, seats=seats, **SMALL)).path
+
+
+@pytest.fixture(scope="module")
+def speakers(agon: Path) -> Iterator[Speakers]:
+    with speakers_of(agon) as found:
+        yield found
 
 
 def said(speakers: Speakers, name: str, prompt: Any, sampling: Sampling = GREEDY) -> str:
@@ -30,12 +43,9 @@ def said(speakers: Speakers, name: str, prompt: Any, sampling: Sampling = GREEDY
 def test_what_is_said_is_what_the_evaluation_measures(agon: Path, speakers: Speakers):
     found = evaluate(agon, "letters", mode="cascade", limit=3, temperature=0.0, max_completion_tokens=16, write=False)
     for number, problem in enumerate(found.problems.values()):
-        names = ("A", "B", "A->B", "B->A")
-        texts = {
-            name: said(speakers, name, problem.text if "->" in name else speakers.prompt(problem.text))
-            for name in names
-        }
-        assert texts == {name: found.rows[name][number][0].completion.text for name in names}
+        prompts = {name: speakers.prompt(problem.text) for name in "AB"} | dict.fromkeys(("A->B", "B->A"), problem.text)
+        texts = {name: said(speakers, name, prompt) for name, prompt in prompts.items()}
+        assert texts == {name: found.rows[name][number][0].completion.text for name in texts}
         assert len(set(texts.values())) > 2  # the seats do differ
 
 
@@ -54,12 +64,6 @@ def test_only_the_adapter_that_is_asked_speaks(speakers: Speakers, monkeypatch: 
     for name in ("base", "A", "A->B"):
         said(speakers, name, "?")
     assert active == [("base", None), ("A", ("A",)), ("A", ("A",)), ("B", ("B",))]
-
-
-@pytest.mark.parametrize(("prompt", "tokens"), [("x" * 5000, 4), ("x", 4096)])
-def test_what_has_no_room_is_refused(speakers: Speakers, prompt: str, tokens: int):
-    with pytest.raises(RequestError, match="there is room for 4,096 together"):
-        speakers.say("A", prompt, Sampling(temperature=0.0, max_tokens=tokens))
 
 
 def test_a_signal_stops_an_answer_between_two_tokens_and_the_next_is_whole(
@@ -171,9 +175,12 @@ def test_a_duel_shows_what_the_rival_saw(short: Speakers, monkeypatch: pytest.Mo
 
 def test_what_cannot_be_asked(short: Speakers):
     talked = Conversation(short, ("A",))
-    for text, sentence in (("  ", "nothing to ask"), ("x" * 1_000_001, "1,000,001 characters"), ("x" * 5000, "room")):
+    room = "there is room for 4,096 together"
+    for text, sentence in (("  ", "nothing to ask"), ("x" * 1_000_001, "1,000,001 characters"), ("x" * 5000, room)):
         with pytest.raises(RequestError, match=sentence):
             talked.ask(text)
+    with pytest.raises(RequestError, match=room):
+        short.say("A", "x", Sampling(temperature=0.0, max_tokens=4096))
     assert talked.ask("short")["answers"]["A"]["finish"] in ("eos", "length")
 
 

@@ -6,7 +6,7 @@ import os
 import struct
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -66,6 +66,15 @@ def is_text_alone(warning: str) -> None:
     assert warning.startswith("````text\ndrafts are empty: <script>")
     assert warning.endswith("\n````")
     assert not set(warning) & {"\x1b", "\x07", "\u202e", "\ud800"}
+
+
+def is_what_was_told(lines: Sequence[Mapping[str, Any]], step: str) -> None:
+    """What a library kept has the curves, at its key of steps, the evaluation and the warning."""
+    first = next(line for line in lines if line.get(step) == 1 and "Learning/reward/drafter" in line)
+    assert {key: first[key] for key in EXPECTED} == EXPECTED
+    assert any(line.get("Learning/pass@1, 4 held-out problems/A->B") == 0.75 for line in lines)
+    (warning,) = [line["warnings"] for line in lines if "warnings" in line]
+    is_text_alone(warning)
 
 
 # TensorBoard
@@ -176,11 +185,7 @@ def test_wandb_keeps_the_same_offline(tmp_path: Path):
         record.ParseFromString(data)
         if record.HasField("history"):
             history.append({i.key or "/".join(i.nested_key): json.loads(i.value_json) for i in record.history.item})
-    first = next(line for line in history if line.get("_step") == 1)
-    assert {key: first[key] for key in EXPECTED} == EXPECTED
-    assert any(line.get("Learning/pass@1, 4 held-out problems/A->B") == 0.75 for line in history)
-    (warning,) = [line["warnings"] for line in history if "warnings" in line]
-    is_text_alone(warning)
+    is_what_was_told(history, "_step")
 
 
 @pytest.mark.skipif(importlib.util.find_spec("trackio") is None, reason='needs pip install "lite-selfplay[trackers]"')
@@ -196,14 +201,7 @@ print(json.dumps(SQLiteStorage.get_logs("tests", name)))
     shown = subprocess.run(
         [sys.executable, "-c", read], env={**os.environ, **place}, capture_output=True, text=True, check=True
     )
-    logs = json.loads(shown.stdout.splitlines()[-1])
-    first: Mapping[str, Any] = next(
-        line for line in logs if line.get("step") == 1 and "Learning/reward/drafter" in line
-    )
-    assert {key: first[key] for key in EXPECTED} == EXPECTED
-    assert any(line.get("Learning/pass@1, 4 held-out problems/A->B") == 0.75 for line in logs)
-    (warning,) = [line["warnings"] for line in logs if "warnings" in line]
-    is_text_alone(warning)
+    is_what_was_told(json.loads(shown.stdout.splitlines()[-1]), "step")
 
 
 # Any of them

@@ -14,15 +14,11 @@ ANSI, BIDI, LONE = "\x1b[2J\x1b]0;gone\x07", "safe\u202etxt.exe\u2066", "half \u
 
 
 def episode(step: int, role: str, correct: bool | None, text: str, **values: Any) -> dict[str, Any]:
-    about = {"step": step + 1, "role": role, "seat": "A" if role == "drafter" else "B", "problem_id": f"p{step}"}
-    said = {
-        "prompt": "1 + 1?" if role == "drafter" else "1 + 1?\n\nan attempt",
-        "text": text,
-        "tokens": 3,
-        "stop": "eos",
-    }
+    seat, prompt = ("A", "1 + 1?") if role == "drafter" else ("B", "1 + 1?\n\nan attempt")
+    about = {"step": step + 1, "role": role, "seat": seat, "problem_id": f"p{step}", "group": 0, "sample": 0}
+    said = {"prompt": prompt, "text": text, "tokens": 3, "stop": "eos"}
     judged = {"reward": 2.0 * bool(correct), "advantage": 0.5, "correct": correct, "well_formed": True, "answer": "2"}
-    return {**about, "group": 0, "sample": 0, **said, **judged, "reason": "" if correct else "wrong", **values}
+    return {**about, **said, **judged, "reason": "" if correct else "wrong", **values}
 
 
 def step_metrics(step: int) -> dict[str, Any]:

@@ -4,6 +4,7 @@ import http.client
 import json
 import os
 import re
+import shutil
 import threading
 from collections.abc import Callable, Iterator
 from html.parser import HTMLParser
@@ -13,9 +14,9 @@ from typing import Any
 import pytest
 
 from lite_selfplay.config import RunConfig
-from lite_selfplay.errors import RunFolderError
+from lite_selfplay.errors import LiteSelfPlayError, RunFolderError
 from lite_selfplay.extras.view import answers
-from lite_selfplay.extras.view.answers import NotAsked, answer, find
+from lite_selfplay.extras.view.answers import answer, find
 from lite_selfplay.extras.view.bundle import bundle, write_bundle
 from lite_selfplay.extras.view.index import EpisodeIndex, read_row
 from lite_selfplay.extras.view.overview import ViewedRun
@@ -36,13 +37,10 @@ def cases(run: Path, **about: Any) -> list[dict[str, Any]]:
 def test_the_index_knows_the_lines_of_each_step(run: Path):
     index = EpisodeIndex(run / "episodes.jsonl")
     assert index.steps() == {1: 2, 2: 2, 3: 2, 4: 2}
-    assert [(number, json.loads(line)["text"]) for number, line in index.of_step(3)] == [
-        (4, "a draft at step 2"),
-        (5, "a reply at step 2"),
-    ]
-    assert index.of_step(9) == []
+    found = [(number, json.loads(line)["text"]) for number, line in index.of_step(3)]
+    assert found == [(4, "a draft at step 2"), (5, "a reply at step 2")]
     assert json.loads(index.line(7) or b"")["role"] == "challenger"
-    assert index.line(8) is None
+    assert (index.of_step(9), index.line(8)) == ([], None)
 
 
 def test_the_index_goes_on_where_it_was_and_waits_for_whole_lines(run: Path):
@@ -62,16 +60,9 @@ def test_the_index_goes_on_where_it_was_and_waits_for_whole_lines(run: Path):
 
 
 def test_the_index_passes_over_what_is_no_completion(run: Path, monkeypatch: pytest.MonkeyPatch):
-    odd = [
-        b"nonsense\n",
-        b"[1]\n",
-        b'{"step": "4", "role": "x"}\n',
-        b"\xff\xfe\n",
-        b'{"step": 1, "text"\n',
-        b"[" * 9999,
-    ]
+    odd = [b"nonsense", b"[1]", b'{"step": "4", "role": "x"}', b"\xff\xfe", b'{"step": 1, "text"', b"[" * 9999]
     with (run / "episodes.jsonl").open("ab") as file:
-        file.write(b"".join(odd) + b"\n" + b'{"role": "solver", "step": 5, "text": "in another order"}\n')
+        file.write(b"\n".join(odd) + b"\n" + b'{"role": "solver", "step": 5, "text": "in another order"}\n')
     index = EpisodeIndex(run / "episodes.jsonl")
     assert index.steps()[5] == 1
     assert index.damaged == 5  # one begins as a line of step 1 does: it is known, and not read
@@ -116,41 +107,33 @@ def test_a_step_in_cases(run: Path):
 
 def test_filters_and_words(run: Path):
     rows = pair(4, True, False, sample=0, stop="length", well_formed=False)
-    rows += [
-        episode(4, "drafter", True, "again", sample=1),
-        episode(4, "challenger", False, "Ärger", sample=1, draft=1),
-    ]
-    append(run, 4, rows)
-    assert [case["step"] for case in cases(run, filter="the draft was right, the challenge wrong")] == [2, 5, 5]
-    assert [case["step"] for case in cases(run, filter="truncated")] == [5]
-    assert [case["step"] for case in cases(run, filter="not well-formed")] == [5]
-    assert [case["step"] for case in cases(run, filter="no variance")] == [5, 5]
-    assert [case["step"] for case in cases(run, q="A REPLY at step 2")] == [3]
-    assert [case["step"] for case in cases(run, q="ärger")] == [5]
-    assert cases(run, q="nobody said this") == []
-    assert [case["step"] for case in cases(run, **{"from": 2, "to": 3})] == [2, 3]
+    rows += [episode(4, "drafter", True, "again", sample=1)]
+    append(run, 4, [*rows, episode(4, "challenger", False, "Ärger", sample=1, draft=1)])
+    for about, steps in (
+        ({"filter": "the draft was right, the challenge wrong"}, [2, 5, 5]),
+        ({"filter": "truncated"}, [5]),
+        ({"filter": "not well-formed"}, [5]),
+        ({"filter": "no variance"}, [5, 5]),
+        ({"q": "A REPLY at step 2"}, [3]),
+        ({"q": "ärger"}, [5]),
+        ({"q": "nobody said this"}, []),
+        ({"from": 2, "to": 3}, [2, 3]),
+    ):
+        assert [case["step"] for case in cases(run, **about)] == steps, about
 
 
 def test_a_label_that_is_not_the_questions_value(tmp_path: Path):
     folder = RunFolder(tmp_path / "asked")
     folder.create(RunConfig(game="sqlm", model="tiny", steps=1, seats={"shared": {}}))
     asked = {"question": "q", "problem_id": "q", "prompt": "What is 2 + 2?"}
-    append(
-        folder.path,
-        0,
-        [episode(0, "solver", True, "5", label="5", **asked), episode(0, "solver", True, "4", label="4", **asked)],
-    )
-    run = ViewedRun(folder.path)
-    assert "label wrong" in run.overview()["filters"]
+    append(folder.path, 0, [episode(0, "solver", True, label, label=label, **asked) for label in "54"])
+    assert "label wrong" in ViewedRun(folder.path).overview()["filters"]
     assert [case["flags"] for case in cases(folder.path)] == [["label wrong", "no variance"], ["no variance"]]
 
 
 def test_every_completion_is_in_a_case(run: Path):
-    append(
-        run,
-        4,
-        [episode(4, "drafter", True, "no challenge", sample=k) for k in range(3)] + pair(4, True, True, sample=3),
-    )
+    alone = [episode(4, "drafter", True, "no challenge", sample=k) for k in range(3)]
+    append(run, 4, alone + pair(4, True, True, sample=3))
     rows = answer([ViewedRun(run)], "step", {"step": "5"})["cases"]
     assert {part["line"] for case in rows for part in case["parts"]} == set(range(8, 13))
 
@@ -224,6 +207,8 @@ def request(server: Server, place: str, method: str = "GET", **headers: str) -> 
 
 def test_the_page_and_its_files(run: Path, serve: Callable[..., Server]):
     server = serve(run)
+    assert server.server_address[0] == "127.0.0.1"  # and on no other
+    assert request(server, f"/{server.token}/", Host=f"localhost:{server.server_port}")[0] == 200
     for name, (file, kind) in PAGE.items():
         status, headers, content = request(server, f"/{server.token}/{name}")
         assert (status, content.decode()) == (200, page_file(file))
@@ -234,43 +219,27 @@ def test_the_page_and_its_files(run: Path, serve: Callable[..., Server]):
         assert (headers["X-Content-Type-Options"], headers["Cache-Control"]) == ("nosniff", "no-store")
 
 
-@pytest.mark.parametrize("place", ["/", "/style.css", "/wrong/", "/wrong/api/run", "//", "/%00/", "/%c3%a9/"])
-def test_nothing_without_the_token(run: Path, serve: Callable[..., Server], place: str):
-    status, _, content = request(serve(run), place)
-    assert status == 404
-    assert b"drafter" not in content
-
-
-def test_nothing_under_another_name_of_the_machine(run: Path, serve: Callable[..., Server]):
-    server = serve(run)
-    assert request(server, f"/{server.token}/", Host="evil.example")[0] == 403
-    assert request(server, f"/{server.token}/", Host=f"localhost:{server.server_port}")[0] == 200
-
-
-@pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "PATCH", "OPTIONS", "TRACE", "CONNECT", "ODD"])
-def test_nothing_but_reading(run: Path, serve: Callable[..., Server], method: str):
-    server = serve(run)
-    status, _, content = request(server, f"/{server.token}/api/run", method)
-    assert status == 405
-    assert b"writes nothing" in content
-
-
-def test_it_listens_on_this_machine_alone(run: Path, serve: Callable[..., Server]):
-    assert serve(run).server_address[0] == "127.0.0.1"
-
-
 WRONG = [
     "nosuch", "run?run=1", "run?run=-1", "run?run=x", "step?step=1e9", "step?step=" + "9" * 40, "case?step=0&id=../..",
     "text?line=99&part=text", "text?line=0&part=reward", "text?line=x", "../../config.yaml", "find?from=%d9%a3",
 ]  # fmt: skip
+REFUSED = [
+    *(("GET", place, {}, 404, "")
+      for place in ("/", "/style.css", "/wrong/", "/wrong/api/run", "//", "/%00/", "/%c3%a9/")),
+    ("GET", "OURS/", {"Host": "evil.example"}, 403, ""),
+    *(("GET", f"OURS/api/{question}", {}, 404, '{"error": "') for question in WRONG),
+    ("GET", "OURS/api/case?step=0&id=5-6", {}, 404, "no longer in the run"),
+    *((method, "OURS/api/run", {}, 405, "writes nothing")
+      for method in ("POST", "PUT", "DELETE", "PATCH", "OPTIONS", "TRACE", "CONNECT", "ODD")),
+]  # fmt: skip
 
 
-@pytest.mark.parametrize("question", WRONG)
-def test_a_wrong_question_is_answered_in_a_sentence(run: Path, serve: Callable[..., Server], question: str):
+@pytest.mark.parametrize(("method", "place", "headers", "status", "said"), REFUSED)
+def test_what_is_refused(run: Path, serve: Callable[..., Server], method, place, headers, status, said):
+    """Nothing without the token, under another name of the machine, or but reading; a wrong question has a sentence."""
     server = serve(run)
-    status, _, content = request(server, f"/{server.token}/api/{question}")
-    assert status == 404
-    assert json.loads(content)["error"]
+    found, _, content = request(server, place.replace("OURS", f"/{server.token}"), method, **headers)
+    assert (found, said in content.decode(), "drafter" in content.decode()) == (status, True, False)
 
 
 def test_a_run_that_is_damaged_meanwhile_is_told_in_a_sentence(run: Path, serve: Callable[..., Server]):
@@ -293,12 +262,6 @@ def test_hostile_texts_arrive_as_they_are(hostile: Path, serve: Callable[..., Se
     line = listed[4]["parts"][0]["line"]
     _, _, content = request(server, f"/{server.token}/api/text?line={line}&part=text")
     assert json.loads(content)["text"] == "x" * 1_000_000
-
-
-def test_not_asked_is_an_error_with_a_sentence(run: Path):
-    with pytest.raises(NotAsked) as error:
-        answer([ViewedRun(run)], "case", {"step": "0", "id": "5-6"})
-    assert "no longer in the run" in str(error.value)
 
 
 # The file to take away
@@ -343,18 +306,17 @@ def test_a_bundle_of_a_long_run_holds_evenly_spread_steps(run: Path):
     assert held["overview"]["remarks"][0] == "This file holds the episodes of 2 of 4 steps, evenly spread."
 
 
-def test_a_bundle_is_written_once(run: Path, tmp_path: Path, call: Callable[..., Any]):
-    ended = call("view", run, run, "--bundle", tmp_path / "out")
-    assert (ended.code, ended.out) == (0, f"written: {tmp_path / 'out' / 'index.html'}\n")
-    ended = call("view", run, "--bundle", tmp_path / "out")
-    assert ended.code == 2
-    assert "exists already" in ended.err
-    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["index.html"]
-
-
-def test_a_bundle_that_cannot_be_written(run: Path, tmp_path: Path):
+def test_a_bundle_is_written_once_of_at_most_two_runs(run: Path, tmp_path: Path, call: Callable[..., Any]):
+    out, others = tmp_path / "out", [shutil.copytree(run, tmp_path / name) for name in "xy"]
+    ended = call("view", run, run, "--bundle", out)
+    assert (ended.code, ended.out) == (0, f"written: {out / 'index.html'}\n")
+    for arguments, sentence in (((run, "--bundle", out), "exists already"), ((run, *others), "not 3")):
+        ended = call("view", *arguments)
+        assert ended.code == 2
+        assert sentence in ended.err
+    assert [path.name for path in out.iterdir()] == ["index.html"]
     (tmp_path / "file").write_text("x")
-    with pytest.raises(Exception, match="cannot write"):
+    with pytest.raises(LiteSelfPlayError, match="cannot write"):
         write_bundle([ViewedRun(run)], tmp_path / "file" / "below")
 
 
@@ -363,13 +325,3 @@ def test_the_page_has_no_markup_from_texts():
     assert not re.search(r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\(|new Function|srcdoc", code)
     assert not re.search(r"https?://(?!www\.w3\.org/2000/svg)", code + page_file("style.css") + page_file("page.html"))
     assert not re.search(r"\sstyle=|\son\w+=", page_file("page.html"))
-
-
-def test_three_runs_are_too_many(run: Path, call: Callable[..., Any], tmp_path: Path):
-    folders = []
-    for name in ("x", "y", "z"):
-        RunFolder(tmp_path / name).create(RunConfig(game="agon", model="tiny", tasks="letters", seats={"A": {}}))
-        folders.append(tmp_path / name)
-    ended = call("view", *folders)
-    assert ended.code == 2
-    assert "not 3" in ended.err

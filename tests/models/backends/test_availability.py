@@ -59,13 +59,10 @@ def card(monkeypatch):
     return put
 
 
-def test_a_whole_installation_on_a_card_can_be_asked_for(installed, card):
+def test_a_whole_installation_can_be_asked_for_on_a_card_alone(installed, card):
     card((7, 5))
     assert availability.unsloth_problem() is None
     require_available("unsloth")
-
-
-def test_without_a_card_the_sentence_says_so_and_names_the_other_backend(installed, card):
     card(None)
     with pytest.raises(RequestError, match=r"needs a CUDA card, and torch finds none\. Use --backend transformers"):
         require_available("unsloth")

@@ -6,13 +6,12 @@ import torch
 from bitsandbytes.nn import Linear4bit
 
 from lite_selfplay.config import ModelSection
-from lite_selfplay.data import Sampling
 from lite_selfplay.models.adapters import BASE, Adapters
 from lite_selfplay.models.backends.transformers import compute_dtype
-from lite_selfplay.models.generation.sampling import GenerationRequest
+from tests.models.spoken import asked, assert_alike, spoken
 from tests.near import near
 
-SEEDS = [[1, 2, 3, 4], [5, 6, 7, 8]]
+PROMPTS = [[10, 11, 12], [20]]
 
 
 def test_every_linear_layer_but_the_head_is_held_in_nf4(make_backend: Callable[..., Any]):
@@ -31,12 +30,10 @@ def test_every_linear_layer_but_the_head_is_held_in_nf4(make_backend: Callable[.
 def test_what_is_noted_while_speaking_are_the_log_probabilities_of_a_full_forward(
     make_backend: Callable[..., Any], precision: str, seat: str, temperature: float
 ):
-    backend, prompts = make_backend(precision), [[10, 11, 12], [20]]
-    sampling = Sampling(temperature=temperature, max_tokens=12)
-    said = backend.generate(GenerationRequest(seat, prompts, 4, sampling, SEEDS))
-    rows = [(prompt, out.token_ids) for prompt, g in zip(prompts, said, strict=True) for out in g]
-    scores = backend.score(seat, rows, temperature)
-    sampled = torch.tensor([lp for group in said for out in group for lp in out.logprobs])
+    backend = make_backend(precision)
+    said = spoken(backend, asked(seat, PROMPTS, 4, temperature=temperature, max_tokens=12))
+    scores = backend.score(seat, [(PROMPTS[i // 4], out.token_ids) for i, out in enumerate(said)], temperature)
+    sampled = torch.tensor([lp for out in said for lp in out.logprobs])
     recomputed = torch.tensor([lp for score in scores for lp in score.logprobs])
     exact = backend.compute_dtype == torch.float32
     assert near(sampled, recomputed, 2e-5 if exact else 0.02)
@@ -70,17 +67,14 @@ def test_a_cpu_multiplies_in_bf16_where_torch_may_use_such_instructions(
 @pytest.mark.parametrize("dtype", ["fp32", "bf16"])
 @pytest.mark.parametrize("seat", ["A", "B", BASE])
 def test_dense_weights_of_a_4_bit_base_speak_as_the_seat_does(make_backend: Callable[..., Any], seat: str, dtype: str):
-    backend = make_backend("4bit", compute_dtype=dtype)
-    prompts, sampling = [[10, 11, 12], [20]], Sampling(max_tokens=12)
+    backend, request = make_backend("4bit", compute_dtype=dtype), asked(seat, PROMPTS, 4, max_tokens=12)
     assert backend._speaks_dense
-    dense = [out for group in backend.generate(GenerationRequest(seat, prompts, 4, sampling, SEEDS)) for out in group]
+    dense = spoken(backend, request)
     backend._speaks_dense = False
-    plain = [out for group in backend.generate(GenerationRequest(seat, prompts, 4, sampling, SEEDS)) for out in group]
-    scored = backend.score(seat, [(prompts[i // 4], out.token_ids) for i, out in enumerate(dense)], 1.0)
-    for one, other, score in zip(dense, plain, scored, strict=True):
-        if dtype == "fp32":
-            assert one.token_ids == other.token_ids
-            assert near(one.logprobs, other.logprobs, 2e-5)
+    if dtype == "fp32":
+        assert_alike(dense, spoken(backend, request))
+    scored = backend.score(seat, [(PROMPTS[i // 4], out.token_ids) for i, out in enumerate(dense)], 1.0)
+    for one, score in zip(dense, scored, strict=True):
         assert near(one.logprobs, score.logprobs, 2e-5 if dtype == "fp32" else 0.02)
 
 

@@ -1,6 +1,5 @@
 """What a base on a CPU asks of its process, that it ends with the run, and the switch that leaves the process alone."""
 
-import dataclasses
 import os
 import subprocess
 import sys
@@ -11,11 +10,10 @@ import pytest
 import torch
 
 from lite_selfplay.config import RunSection
-from lite_selfplay.data import Sampling
 from lite_selfplay.models.backends import transformers, tuning
-from lite_selfplay.models.generation.sampling import GenerationRequest
 from lite_selfplay.models.logprobs.batch import Batch
-from tests.near import near
+from tests.models.spoken import asked as request
+from tests.models.spoken import assert_alike, spoken
 
 on_a_cpu = pytest.mark.skipif(torch.cuda.is_available(), reason="a card has memory of its own")
 
@@ -81,7 +79,7 @@ def test_a_base_whose_activations_are_computed_again_keeps_no_large_tensor(
     with backend.updating():
         assert asked[2:] == [("malloc_trim", 0)]  # what sampling freed
     assert asked[3:] == [("malloc_trim", 0)]  # what the update freed
-    backend.generate(GenerationRequest("A", [[1, 2, 3]], 1, Sampling(max_tokens=2), [[0]]))
+    backend.generate(request("A", [[1, 2, 3]], 1, max_tokens=2))
     within, after = [("mallopt", -3, 2**20), ("mallopt", -1, -1)], [("mallopt", -3, 10 * 2**20), ("mallopt", -1, -1)]
     read = ("malloc_trim", 0)
     assert asked[4:] == [("malloc_trim", 0), *within, read, *after]
@@ -97,19 +95,15 @@ def test_a_lean_base_expands_weights_at_every_token_of_many_rows(
     monkeypatch.setattr(backend.adapters, "speaking_dense", lambda *x: (expanded.append(x[0]), expand(*x))[1])
 
     def said(rows: int, cache_tokens: int = 65536) -> list[Any]:
-        backend._decoding = dataclasses.replace(backend._decoding, cache_tokens=cache_tokens)
         asked.clear()
-        seeds = [list(range(rows))]
-        return backend.generate(GenerationRequest("A", [[1, 2, 3]], rows, Sampling(max_tokens=4), seeds))[0]
+        return spoken(backend, request("A", [[1, 2, 3]], rows, max_tokens=4), cache_tokens=cache_tokens)
 
     few = said(15)
     assert (expanded, asked[1]) == (["A"], ("mallopt", -3, 2**20))
     many = said(16)
     # A weight of 5 MiB is freed at each token: kept for the next one, as is what is smaller.
     assert (expanded, asked[1]) == (["A"], ("mallopt", -3, 5 * 2**20 + 4096))
-    assert [row.token_ids for row in many[:15]] == [row.token_ids for row in few]
-    for one, other in zip(few, many, strict=False):
-        assert near(one.logprobs, other.logprobs, 2e-5)
+    assert_alike(many[:15], few)
     said(16, cache_tokens=15 * 7)  # of which 15 find room at once
     assert expanded == ["A", "A"]
 

@@ -12,15 +12,17 @@ from peft import LoraConfig, get_peft_model
 from transformers import AutoModelForCausalLM, GenerationConfig, MistralConfig
 
 from lite_selfplay.config import ModelSection, SeatConfig
-from lite_selfplay.data import Sampling
 from lite_selfplay.errors import RequestError, TrainingError
 from lite_selfplay.models.adapters import BASE
 from lite_selfplay.models.backends import unsloth
 from lite_selfplay.models.backends.unsloth import LONGEST_IN_VLLM, UnslothBackend, refuse_windows
 from lite_selfplay.models.generation.sampling import GenerationRequest
+from tests.models.backends.vllm_engine import LLM, LoRARequest, SamplingParams
+from tests.models.spoken import asked, spoken, words
 
 SEATS = {"A": SeatConfig(rank=4, alpha=8, init="gaussian", init_std=0.1), "B": SeatConfig(rank=6, alpha=8)}
-PROMPTS, SEEDS = [[10, 11, 12], [20]], [[1, 2], [3, 4]]
+PROMPTS = [[10, 11, 12], [20]]
+SHORT = asked("A", PROMPTS, max_tokens=3)
 
 
 class FastLanguageModel:
@@ -75,24 +77,28 @@ def make(fake: FastLanguageModel, tiny_path: Any) -> Callable[..., Any]:
     return make
 
 
-def test_the_base_is_asked_for_in_four_bits_as_the_other_backend_holds_it(fake: Any, make: Any):
-    make(precision="4bit", compute_dtype="bf16")
-    assert fake.loaded["load_in_4bit"]
-    assert not fake.loaded["load_in_16bit"]
-    held = fake.loaded["quantization_config"]
-    assert (held.bnb_4bit_quant_type, held.bnb_4bit_use_double_quant) == ("nf4", False)
-    assert fake.loaded["dtype"] == held.bnb_4bit_compute_dtype == torch.bfloat16
+FOUR_BITS = {"load_in_4bit": True, "load_in_16bit": False}
+SIXTEEN = {"load_in_4bit": False, "load_in_16bit": True, "quantization_config": None, "local_files_only": True}
 
 
-def test_or_in_sixteen(fake: Any, make: Any):
-    make(precision="fp16", gradient_checkpointing=True)
-    assert fake.loaded["load_in_16bit"]
-    assert not fake.loaded["load_in_4bit"]
-    assert fake.loaded["quantization_config"] is None
-    assert fake.loaded["dtype"] == torch.float16
-    assert fake.loaded["local_files_only"]
-    assert fake.loaded["use_gradient_checkpointing"] == fake.wrapped["use_gradient_checkpointing"] == "unsloth"
+@pytest.mark.parametrize(
+    ("section", "told", "dtype"),
+    [
+        ({"precision": "4bit", "compute_dtype": "bf16"}, FOUR_BITS, torch.bfloat16),
+        ({"precision": "fp16", "gradient_checkpointing": True}, SIXTEEN, torch.float16),
+    ],
+    ids=["in four bits, as the other backend holds it", "in sixteen"],
+)
+def test_how_the_base_is_asked_for(fake: Any, make: Any, section: Any, told: Any, dtype: torch.dtype):
+    make(**section)
+    assert {key: fake.loaded[key] for key in told} == told
+    assert fake.loaded["dtype"] == dtype
     assert "fast_inference" not in fake.loaded
+    if held := fake.loaded["quantization_config"]:
+        assert (held.bnb_4bit_quant_type, held.bnb_4bit_use_double_quant) == ("nf4", False)
+        assert held.bnb_4bit_compute_dtype == dtype
+    else:
+        assert fake.loaded["use_gradient_checkpointing"] == fake.wrapped["use_gradient_checkpointing"] == "unsloth"
 
 
 def test_seats_have_no_dropout_no_bias_and_ranks_of_their_own(fake: Any, make: Any):
@@ -105,10 +111,9 @@ def test_seats_have_no_dropout_no_bias_and_ranks_of_their_own(fake: Any, make: A
 
 def test_what_a_base_would_sample_with_by_itself_changes_nothing(make: Any, make_backend: Any):
     backend, plain = make(precision="fp32"), make_backend(seats=SEATS, eos_ids=[2, *range(100, 130)])
-    sampling = Sampling(temperature=0.8, max_tokens=12)
     for seat in ("A", "B", BASE):
-        said, expected = (b.generate(GenerationRequest(seat, PROMPTS, 2, sampling, SEEDS)) for b in (backend, plain))
-        assert [[out.token_ids for out in g] for g in said] == [[out.token_ids for out in g] for g in expected]
+        request = asked(seat, PROMPTS, temperature=0.8, max_tokens=12)
+        assert words(spoken(backend, request)) == words(spoken(plain, request))
 
 
 def test_it_samples_by_its_own_graphs_and_releases_them_for_an_update(make: Any, monkeypatch: pytest.MonkeyPatch):
@@ -121,14 +126,14 @@ def test_it_samples_by_its_own_graphs_and_releases_them_for_an_update(make: Any,
         noted.append("out")
 
     graphs = SimpleNamespace(rl_generation=rl_generation, release_for_training=noted.append)
-    backend, request = make(), GenerationRequest("A", PROMPTS, 2, Sampling(max_tokens=3), SEEDS)
+    backend = make()
     monkeypatch.setattr(unsloth, "decode_graphs", lambda: graphs)
-    backend.generate(request)
+    backend.generate(SHORT)
     assert noted == ["in", "out"]
     with backend.updating():
         assert noted == ["in", "out", backend.adapters.model]
     monkeypatch.undo()
-    backend.generate(request)  # without any, as in an older release
+    backend.generate(SHORT)  # without any, as in an older release
 
 
 def test_it_goes_on_with_half_where_memory_runs_out(make: Any, monkeypatch: pytest.MonkeyPatch):
@@ -143,7 +148,7 @@ def test_it_goes_on_with_half_where_memory_runs_out(make: Any, monkeypatch: pyte
         return plain(backend, request)
 
     monkeypatch.setattr(backend, "_generate", runs_out)
-    assert len(backend.generate(GenerationRequest("A", PROMPTS, 2, Sampling(max_tokens=3), SEEDS))) == 2
+    assert len(backend.generate(SHORT)) == 2
     assert said == [
         "out of memory while sampling: from now on at most 32,768 tokens at once. "
         "--set run.generation_tokens=32768 starts with that"
@@ -155,7 +160,7 @@ def test_every_call_that_does_not_train_stands_in_its_inference_mode(fake: Any, 
     backend = make(gradient_checkpointing=True)
     backend.adapters.model.train(training)
     after = ["inference", ("training", "unsloth")] if training else ["inference"]
-    backend.generate(GenerationRequest("A", PROMPTS, 2, Sampling(max_tokens=3), SEEDS))
+    backend.generate(SHORT)
     assert fake.modes == after
     backend.score("B", [([5, 6], [7])], 1.0)
     assert fake.modes == after * 2
@@ -168,41 +173,33 @@ def test_every_call_that_does_not_train_stands_in_its_inference_mode(fake: Any, 
 def test_a_row_that_would_be_cut_is_an_error_that_says_what_to_lower(make: Any):
     backend = make()
     backend._longest = 10
-    backend.generate(GenerationRequest("A", PROMPTS, 2, Sampling(max_tokens=7), SEEDS))
+    backend.generate(asked("A", PROMPTS, max_tokens=7))
     with pytest.raises(TrainingError, match=r"up to 11 tokens.*holds 10: lower max_completion_tokens"):
-        backend.generate(GenerationRequest("A", PROMPTS, 2, Sampling(max_tokens=8), SEEDS))
+        backend.generate(asked("A", PROMPTS, max_tokens=8))
     backend.score("A", [([5] * 6, [7] * 4)], 1.0)
     with pytest.raises(TrainingError, match="up to 11 tokens"):
         backend.score("A", [([5] * 6, [7] * 5)], 1.0)
 
 
 def test_vllm_is_asked_for_room_for_every_seat_and_its_engine_is_kept_from_trl(fake: Any, make: Any, monkeypatch: Any):
-    served: list[Any] = []
-
-    class Lora(SimpleNamespace):
-        def __init__(self, name: str, number: int, path: str):
-            super().__init__(name=name, id=number, path=path)
-
-    modules = {"vllm": SimpleNamespace(SamplingParams=dict), "vllm.lora": SimpleNamespace()}
-    for name, module in {**modules, "vllm.lora.request": SimpleNamespace(LoRARequest=Lora)}.items():
+    requests = SimpleNamespace(LoRARequest=LoRARequest)
+    for name, module in (("vllm", SimpleNamespace(SamplingParams=SamplingParams)), ("vllm.lora.request", requests)):
         monkeypatch.setitem(sys.modules, name, module)
-
-    def generate(prompts: Any, params: Any, lora_request: Any, use_tqdm: bool) -> Any:
-        served.append(lora_request)
-        out = SimpleNamespace(token_ids=[2], logprobs=[{2: SimpleNamespace(logprob=-1.0)}], finish_reason="stop")
-        return [SimpleNamespace(outputs=[out]) for _ in prompts]
-
-    fake.engine = SimpleNamespace(generate=generate)
+    monkeypatch.setitem(sys.modules, "vllm.lora", SimpleNamespace())
+    served: list[Any] = []
+    fake.engine = LLM(load=served.append, speak=lambda *_: ([2], [-1.0], "stop"))
     backend = make(fast_inference=True)
     told = {key: fake.loaded[key] for key in ("fast_inference", "max_loras", "max_lora_rank")}
     assert told == {"fast_inference": True, "max_loras": 2, "max_lora_rank": 8}
     assert fake.loaded["max_seq_length"] <= LONGEST_IN_VLLM
     assert not hasattr(backend.adapters.model, "vllm_engine")
-    ((first, _), _) = backend.generate(GenerationRequest("B", PROMPTS, 2, Sampling(max_tokens=3), SEEDS))
+    request = asked("B", PROMPTS, max_tokens=3)
+    first, *_ = spoken(backend, request)
     assert (first.token_ids, first.logprobs, first.stop) == ([2], [-1.0], "eos")
     backend.adapters.moved("B")
-    backend.generate(GenerationRequest("B", PROMPTS, 2, Sampling(max_tokens=3), SEEDS))
-    assert [request.id for request in served] == [1, 2]
+    backend.generate(request)
+    assert list(fake.engine.loaded) == [2]
+    assert len(served) == 2
 
 
 def test_vllm_that_is_not_there_is_said(make: Any):

@@ -1,35 +1,217 @@
 """Seats served by an engine that refuses what vLLM refuses: never weights that a seat no longer has."""
 
-import itertools
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file
 
 from lite_selfplay.config import SeatConfig
 from lite_selfplay.data import Sampling
-from lite_selfplay.errors import RequestError
-from lite_selfplay.models.adapters import BASE, Adapters
+from lite_selfplay.errors import RequestError, UnknownNameError
+from lite_selfplay.models.adapters import BASE, WEIGHTS, Adapters, check_folder
 from lite_selfplay.models.backends.vllm import Engine, lora_limits
 from lite_selfplay.models.generation.sampling import GenerationRequest
+from lite_selfplay.training.optimizer import adamw
 from lite_selfplay.training.sampler_check import BOUNDS, usual_gap
 from tests.models.backends.vllm_engine import LLM, LoRARequest, SamplingParams
+from tests.models.spoken import asked, spoken
 
 PROMPTS = [[5, 6, 7, 8], [20, 21]]
-SEEDS = [[1, 2], [3, 4]]
-PLAIN = Sampling(max_tokens=12)
+BOUND = BOUNDS["float32"]
+
+
+# An engine that says a checksum of what it serves
+
+
+class Noted(LLM):
+    """Notes what it was asked."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.asked: list[Any] = []
+        self.params: list[SamplingParams] = []
+
+    def generate(self, prompts: Any, params: Any, *, lora_request: Any = None, **told: Any) -> list[Any]:
+        self.asked.append(lora_request)
+        self.params += params
+        return super().generate(prompts, params, lora_request=lora_request, **told)
+
+
+def checksum(state: dict[str, torch.Tensor]) -> int:
+    return hash(tuple(float(state[key].double().sum()) for key in sorted(state)))
 
 
 class Served:
+    """Adapters, an engine over them, and what it says for a seat."""
+
+    def __init__(self, adapters: Adapters, **engine: Any):
+        self.adapters = adapters
+        self.llm = Noted(
+            load=lambda folder: checksum(load_file(folder / WEIGHTS)),
+            speak=lambda served, ids, params: ([*ids, served or 0, 2], [-0.5] * (len(ids) + 2), "stop"),
+            **{"max_loras": 2, "logprobs_mode": "processed_logprobs", **engine},
+        )
+        self.engine = Engine(self.llm, adapters, params=SamplingParams, lora=LoRARequest)
+
+    def word(self, name: str, temperature: float = 1.0) -> int:
+        request = asked(name, [[7]], 1, max_tokens=3, temperature=temperature)
+        ((said,),) = self.engine.generate(request, [2])
+        return said.token_ids[1]
+
+    def now(self, name: str) -> int:
+        kept = self.adapters.snapshots.get(name)
+        return checksum(kept.state if kept else self.adapters.state(name))
+
+
+@pytest.fixture
+def serve(make_backend: Callable[..., Any]) -> Callable[..., Served]:
+    return lambda **engine: Served(make_backend().adapters, **engine)
+
+
+@pytest.fixture
+def served(serve: Callable[..., Served]) -> Served:
+    return serve()
+
+
+def step(adapters: Adapters, seat: str, *, counted: bool = True, **kernels: bool) -> None:
+    """An optimizer's step on a seat; a cold start's is not counted as an update."""
+    parameters = list(adapters.parameters(seat).values())
+    for parameter in parameters:
+        parameter.grad = torch.ones_like(parameter)
+    adamw(parameters, lr=1e-2, **{"fused": False, **kernels}).step()
+    if counted:
+        adapters.moved(seat)
+
+
+def test_two_seats_are_served_side_by_side_and_written_once(served: Served):
+    for name in ("A", "B", "A", "B"):
+        assert served.word(name) == served.now(name)
+    assert [lora.lora_int_id for lora in served.llm.asked] == [1, 2, 1, 2]
+    assert served.word("A") != served.word("B")
+
+
+@pytest.mark.parametrize("kernels", [{"foreach": False}, {"foreach": True}, {"fused": True}], ids=str)
+@pytest.mark.parametrize("counted", [True, False], ids=["an update", "a cold start"])
+def test_weights_that_moved_get_a_fresh_id_and_folder(served: Served, counted: bool, kernels: dict[str, bool]):
+    before = served.word("A")
+    step(served.adapters, "A", counted=counted, **kernels)
+    assert served.word("A") == served.now("A") != before
+    first, second = served.llm.asked
+    assert (first.lora_int_id, second.lora_int_id) == (1, 2)
+    # The engine finds the prompts that it has read by the name and the path.
+    assert first.lora_name != second.lora_name
+    assert first.lora_path != second.lora_path
+    assert list(served.llm.loaded) == [2]
+    assert not Path(first.lora_path).exists()
+
+
+def test_a_seat_that_was_put_back_is_not_served_as_it_was_in_between(served: Served):
+    adapters = served.adapters
+    adapters.snapshot("A", "A@0")
+    start = served.word("A")
+    step(adapters, "A")
+    moved = served.word("A")
+    adapters.restore("A", "A@0")
+    assert served.word("A") == start != moved
+    adapters.load_state("A", {key: value + 1 for key, value in adapters.state("A").items()})
+    assert served.word("A") == served.now("A") not in (start, moved)
+    assert len({lora.lora_int_id for lora in served.llm.asked}) == 4
+
+
+def test_snapshots_and_the_base(served: Served):
+    adapters = served.adapters
+    adapters.snapshot("B", "kept")
+    first = served.word("kept")
+    assert first == served.word("B")
+    step(adapters, "B")
+    assert served.word("kept") == first != served.word("B")
+    adapters.snapshot("B", "kept")
+    assert served.word("kept") == served.word("B")
+    assert served.word(BASE) == 0
+    assert served.llm.asked[-1] is None
+    with pytest.raises(UnknownNameError, match="nobody"):
+        served.word("nobody")
+
+
+def test_what_the_engine_is_told_and_what_comes_back(served: Served):
+    sampling = Sampling(temperature=0.7, top_p=0.9, top_k=0, max_tokens=9, stop=("x",))
+    said = served.engine.generate(GenerationRequest("A", [[5], [6]], 2, sampling, [[1, 2], [3, 2**64 + 4]]), [3, 2])
+    assert [[out.token_ids[0] for out in group] for group in said] == [[5, 5], [6, 6]]
+    assert {out.stop for group in said for out in group} == {"eos"}
+    assert said[0][0].logprobs == [-0.5] * 3
+    assert [params.seed for params in served.llm.params] == [1, 2, 3, 4]
+    told = served.llm.params[0]
+    assert (told.temperature, told.top_p, told.top_k, told.max_tokens) == (0.7, 0.9, 0, 9)
+    assert (told.stop, told.stop_token_ids, told.logprobs) == (["x"], [2, 3], 0)
+
+
+@pytest.mark.parametrize(("reason", "stop"), [("length", "length"), ("stop", "string")])
+def test_how_a_completion_ended(served: Served, reason: str, stop: str):
+    served.llm.speak = lambda *_: ([5, 6], [-0.5] * 2, reason)
+    ((said,),) = served.engine.generate(asked("A", [[7]], 1, max_tokens=3), [2])
+    assert (said.token_ids, said.stop) == ([5, 6], stop)
+
+
+def test_an_engine_sleeps_while_the_seats_learn_and_wakes_when_it_is_asked(serve: Callable[..., Served]):
+    served = serve(enable_sleep_mode=True)
+    assert served.word("A") == served.now("A")
+    served.engine.sleep()
+    served.engine.sleep()
+    assert served.llm.calls == ["sleep 0", "release"]
+    assert not served.llm.keys_and_values
+    step(served.adapters, "A")
+    assert served.word("A") == served.now("A")
+    assert served.word("B") == served.now("B")
+    assert served.llm.calls == ["sleep 0", "release", "wake_up"]
+
+
+def test_an_engine_that_cannot_sleep_is_left_awake_and_one_that_does_not_wake_up_is_not_asked(
+    serve: Callable[..., Served], monkeypatch: pytest.MonkeyPatch
+):
+    served = serve()
+    served.engine.sleep()
+    assert served.llm.calls == []
+    served = serve(enable_sleep_mode=True)
+    served.engine.sleep()
+    monkeypatch.setattr(LLM, "wake_up", lambda self: False)
+    with pytest.raises(RequestError, match="did not wake up"):
+        served.word("A")
+
+
+@pytest.mark.parametrize("temperature", [2.5, 0.005])
+def test_temperatures_that_vllm_refuses_or_changes(served: Served, temperature: float):
+    with pytest.raises(RequestError, match=f"from 0.01 to 2, and {temperature:g} is asked for"):
+        served.word("A", temperature)
+
+
+def test_the_limits_that_an_engine_is_started_with(serve: Callable[..., Served]):
+    assert lora_limits({"A": 4, "B": 16}) == {"max_lora_rank": 16, "max_loras": 2}
+    assert lora_limits({"A": 24}) == {"max_lora_rank": 32, "max_loras": 1}
+    assert lora_limits({"A": 300})["max_lora_rank"] == 320
+    with pytest.raises(RequestError, match="up to rank 512, and a seat has rank 513"):
+        lora_limits({"A": 513})
+    with pytest.raises(ValueError, match="rank 4 is greater than max_lora_rank 1"):
+        serve(max_lora_rank=1).word("A")
+    with pytest.raises(ValueError, match="max_lora_rank"):
+        serve(max_lora_rank=4)
+
+
+# An engine that speaks by the weights it serves
+
+
+class Speaking:
     """A backend that is trained, and an engine over a copy of its base that speaks by the folders it is given."""
 
     def __init__(self, make_backend: Callable[..., Any], **engine: Any):
-        self.backend, self._copy = make_backend(), make_backend()
-        ranks = self.backend.adapters.ranks()
+        seats = {"A": SeatConfig(rank=4, alpha=8, init="gaussian", init_std=0.1)}
+        self.backend, self._copy = make_backend(), make_backend(seats=seats)
         self.llm = LLM(
-            load=lambda folder: folder_state(self._copy, folder), speak=self._speak, **{**lora_limits(ranks), **engine}
+            load=lambda folder: check_folder(self._copy.adapters, "A", folder),
+            speak=self._speak,
+            **{**lora_limits(self.backend.adapters.ranks()), **engine},
         )
         self.engine = Engine(self.llm, self.backend.adapters, params=SamplingParams, lora=LoRARequest)
 
@@ -37,153 +219,54 @@ class Served:
         if state is not None:
             self._copy.adapters.load_state("A", state)
         sampling = Sampling(temperature=params.temperature, max_tokens=params.max_tokens or 16)
-        request = GenerationRequest("A" if state is not None else BASE, [ids], 1, sampling, [[params.seed or 0]])
-        ((said,),) = self._copy.generate(request)
+        seat = BASE if state is None else "A"
+        (said,) = spoken(self._copy, GenerationRequest(seat, [ids], 1, sampling, [[params.seed or 0]]))
         logprobs = said.logprobs
         if self.llm.logprobs_mode == "raw_logprobs":
-            (score,) = self._copy.score(request.seat, [(ids, said.token_ids)], 1.0)
+            (score,) = self._copy.score(seat, [(ids, said.token_ids)], 1.0)
             logprobs = list(score.logprobs)
         return said.token_ids, logprobs, "stop" if said.stop == "eos" else "length"
 
-    def gap(self, seat: str, sampling: Sampling = PLAIN) -> float:
+    def gap(self, name: str, temperature: float = 1.0, max_tokens: int = 12) -> float:
         """What the sampler check compares: log-probabilities noted by the engine against the seat's own."""
-        said = self.engine.generate(GenerationRequest(seat, PROMPTS, 2, sampling, SEEDS), [2])
-        rows = [(prompt, out.token_ids) for prompt, group in zip(PROMPTS, said, strict=True) for out in group]
-        scores = self.backend.score(seat, rows, sampling.temperature)
-        noted = [out.logprobs for out in itertools.chain(*said)]
-        found = usual_gap([(a, b.logprobs) for a, b in zip(noted, scores, strict=True)])
+        request = asked(name, PROMPTS, temperature=temperature, max_tokens=max_tokens)
+        said = self.engine.generate(request, [2])
+        pairs = [(prompt, out) for prompt, group in zip(PROMPTS, said, strict=True) for out in group]
+        scores = self.backend.score(name, [(prompt, out.token_ids) for prompt, out in pairs], temperature)
+        found = usual_gap([(out.logprobs, b.logprobs) for (_, out), b in zip(pairs, scores, strict=True)])
         assert found is not None
         return found
 
-    def step(self, seat: str) -> None:
-        with torch.no_grad():
-            for parameter in self.backend.adapters.parameters(seat).values():
-                parameter.add_(0.05)
-        self.backend.adapters.moved(seat)
-
-
-def folder_state(backend: Any, folder: Path) -> Any:
-    from lite_selfplay.models.adapters import check_folder
-
-    return check_folder(backend.adapters, "A", folder)
-
-
-BOUND = BOUNDS["float32"]
-
 
 def test_seats_snapshots_and_the_base_are_served_as_they_are_now(make_backend: Callable[..., Any]):
-    served = Served(make_backend)
+    served = Speaking(make_backend)
     adapters = served.backend.adapters
     adapters.snapshot("A", "A@0")
-    for _ in range(2):
-        for name in ("A", "B", "A@0", BASE, "A"):
-            assert served.gap(name) < BOUND.rounding
-        served.step("A")
+    for name in ("A", "B", BASE):
+        assert served.gap(name) < BOUND.rounding
+    step(adapters, "A")
+    for name in ("A@0", "A"):
+        assert served.gap(name) < BOUND.rounding
     adapters.restore("A", "A@0")
     assert served.gap("A") < BOUND.rounding
     assert len(served.llm.loaded) <= served.llm.max_loras == 2
 
 
-@pytest.mark.parametrize("forgotten", ["state_key", "name"])
 def test_the_sampler_check_sees_an_engine_that_serves_older_weights(
-    make_backend: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, forgotten: str
+    make_backend: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ):
-    """Either way: the id stays the same, or the name and path do, under which read prompts are kept."""
-    if forgotten == "state_key":
-        monkeypatch.setattr(Adapters, "state_key", lambda self, name: ())
-        served = Served(make_backend)
-    else:
-        served = Served(make_backend)
-        make = served.engine._requests._make
-        served.engine._requests._make = lambda name, number, folder: SameName(make(name, number, folder))
+    served = Speaking(make_backend)
+    monkeypatch.setattr(Adapters, "state_key", lambda self, name: ())  # the id stays the same
     assert served.gap("A") < BOUND.rounding
-    served.step("A")
+    step(served.backend.adapters, "A")
     assert served.gap("A") > BOUND.most
 
 
-class SameName:
-    """A request under a name and path that an earlier version had, with an id of its own."""
-
-    def __init__(self, request: LoRARequest):
-        self.lora_int_id, self._path = request.lora_int_id, request.lora_path
-        self.lora_name = "A"
-
-    @property
-    def lora_path(self) -> Any:
-        return _SamePath(self._path)
-
-
-class _SamePath(str):
-    """Another folder that counts as the same one."""
-
-    __slots__ = ()
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _SamePath)
-
-    def __hash__(self) -> int:
-        return 0
-
-
-def test_an_engine_sleeps_while_the_seats_learn_and_wakes_when_it_is_asked(make_backend: Callable[..., Any]):
-    served = Served(make_backend, enable_sleep_mode=True)
-    assert served.gap("A") < BOUND.rounding
-    served.engine.sleep()
-    served.engine.sleep()
-    assert served.llm.calls == ["sleep 0", "release"]
-    assert not served.llm.keys_and_values
-    served.step("A")
-    assert served.gap("A") < BOUND.rounding
-    assert served.llm.calls == ["sleep 0", "release", "wake_up"]
-    assert served.gap("B") < BOUND.rounding
-    assert len(served.llm.calls) == 3
-
-
-def test_an_engine_that_cannot_sleep_is_left_awake(make_backend: Callable[..., Any]):
-    served = Served(make_backend)
-    served.engine.sleep()
-    assert served.llm.calls == []
-
-
-def test_an_engine_that_does_not_wake_up_is_not_asked(
-    make_backend: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
-):
-    served = Served(make_backend, enable_sleep_mode=True)
-    served.engine.sleep()
-    monkeypatch.setattr(LLM, "wake_up", lambda self: False)
-    with pytest.raises(RequestError, match="did not wake up"):
-        served.gap("A")
-
-
-@pytest.mark.parametrize("temperature", [2.5, 0.005])
-def test_temperatures_that_vllm_refuses_or_changes(make_backend: Callable[..., Any], temperature: float):
-    served = Served(make_backend)
-    with pytest.raises(RequestError, match=f"from 0.01 to 2, and {temperature:g} is asked for"):
-        served.gap("A", Sampling(temperature=temperature, max_tokens=4))
-
-
 def test_log_probabilities_before_the_temperature_are_nothing_to_train_on(make_backend: Callable[..., Any]):
-    warm = Sampling(temperature=0.7, max_tokens=24)
-    served = Served(make_backend)
+    served = Speaking(make_backend)
     with pytest.raises(RequestError, match=r"before the temperature \(raw_logprobs\)"):
-        served.gap("A", warm)
+        served.gap("A", 0.7)
     served.engine._config.logprobs_mode = "processed_logprobs"  # what it would say if it were believed
-    assert served.gap("A", warm) > BOUND.most
-    assert Served(make_backend, logprobs_mode="processed_logprobs").gap("A", warm) < BOUND.rounding
-
-
-def test_the_limits_that_an_engine_is_started_with():
-    assert lora_limits({"A": 4, "B": 16}) == {"max_lora_rank": 16, "max_loras": 2}
-    assert lora_limits({"A": 24}) == {"max_lora_rank": 32, "max_loras": 1}
-    assert lora_limits({"A": 300})["max_lora_rank"] == 320
-    with pytest.raises(RequestError, match="up to rank 512, and a seat has rank 513"):
-        lora_limits({"A": 513})
-
-
-def test_an_engine_refuses_ranks_it_was_not_started_for(make_backend: Callable[..., Any]):
-    seats = {"A": SeatConfig(rank=4, alpha=8, init="gaussian", init_std=0.1)}
-    served = Served(lambda: make_backend(seats=seats), max_lora_rank=1)
-    with pytest.raises(ValueError, match="rank 4 is greater than max_lora_rank 1"):
-        served.gap("A")
-    with pytest.raises(ValueError, match="max_lora_rank"):
-        Served(make_backend, max_lora_rank=4)
+    assert served.gap("A", 0.7, 24) > BOUND.most
+    served.llm.logprobs_mode = "processed_logprobs"
+    assert served.gap("A", 0.7, 24) < BOUND.rounding

@@ -123,9 +123,9 @@ def test_the_nucleus_is_found_without_sorting_where_the_host_may_not_wait():
     ]
 
 
-@pytest.mark.parametrize("top_p", [0.05, 0.5, 0.95, 0.9999])
+@pytest.mark.parametrize(("top_p", "top_k"), [(0.05, 0), (0.5, 0), (0.5, 400), (0.95, 0), (0.9999, 0)])
 @pytest.mark.parametrize("scale", [0.1, 3.0])
-def test_it_draws_the_same_tokens_and_holds_no_order_of_the_vocabulary(top_p: float, scale: float):
+def test_it_draws_the_same_tokens_and_holds_no_order_of_the_vocabulary(top_p: float, top_k: int, scale: float):
     made: list[torch.Tensor] = []
 
     class Noted(TorchDispatchMode):
@@ -136,7 +136,7 @@ def test_it_draws_the_same_tokens_and_holds_no_order_of_the_vocabulary(top_p: fl
 
     torch.manual_seed(0)
     rows, vocabulary = 16, 5000
-    logits, sampling = torch.randn(rows, vocabulary) * scale, Sampling(top_p=top_p)
+    logits, sampling = torch.randn(rows, vocabulary) * scale, Sampling(top_p=top_p, top_k=top_k)
     uniform = torch.rand(rows, dtype=torch.float64)
     with Noted():
         found, logprobs = choose(logits, uniform, sampling, waits=False)

@@ -6,50 +6,33 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
-from transformers import (
-    BloomConfig,
-    BloomForCausalLM,
-    Gemma2Config,
-    Gemma2ForCausalLM,
-    GPT2Config,
-    GPT2LMHeadModel,
-    LlamaConfig,
-    LlamaForCausalLM,
-    MistralConfig,
-    MistralForCausalLM,
-    Qwen2Config,
-    Qwen2ForCausalLM,
-    Qwen3Config,
-    Qwen3ForCausalLM,
-)
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from lite_selfplay.models.attention import OURS, Block, install
 from lite_selfplay.models.logprobs.batch import Batch, Row, Way
 from lite_selfplay.models.logprobs.reading import Packed, packs
 from lite_selfplay.models.logprobs.token_logprobs import token_logprobs
+from tests.models.small import small
 from tests.near import near
 
-SMALL: dict[str, Any] = {
-    "vocab_size": 90,
-    "hidden_size": 32,
-    "intermediate_size": 48,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "max_position_embeddings": 64,
-    # Large enough for attention to matter: with weights of 0.02 a model hardly looks at other tokens.
-    "initializer_range": 0.3,
+PLAIN: dict[str, dict[str, Any]] = {
+    "llama": {},
+    "qwen2": {},
+    "qwen3": {"head_dim": 8},
+    "mistral": {"sliding_window": None},
+    "gpt2": {},
 }
-PLAIN = {
-    "llama": lambda: LlamaForCausalLM(LlamaConfig(**SMALL)),
-    "qwen2": lambda: Qwen2ForCausalLM(Qwen2Config(**SMALL)),
-    "qwen3": lambda: Qwen3ForCausalLM(Qwen3Config(**SMALL, head_dim=8)),
-    "mistral": lambda: MistralForCausalLM(MistralConfig(**SMALL, sliding_window=None)),
-    "gpt2": lambda: GPT2LMHeadModel(
-        GPT2Config(vocab_size=90, n_positions=64, n_embd=32, n_layer=2, n_head=4, initializer_range=0.3)
-    ),
-}
+
+
+def drawn(kind: str = "llama", **options: Any) -> Any:
+    """Weights large enough for attention to matter: with those of 0.02 a model hardly looks at other tokens."""
+    return small(kind, **{"initializer_range": 0.3, **PLAIN.get(kind, {}), **options})
+
+
+def with_our_attention(kind: str = "llama", **options: Any) -> Any:
+    model = drawn(kind, **options)
+    install(model)
+    return model
 
 
 def rows() -> list[Row]:
@@ -57,11 +40,6 @@ def rows() -> list[Row]:
     prompts = [[5, 6, 7, 8, 9, 10, 11]] * 2 + [[30, 31, 32, 33, 34, 35], [30, 31, 32, 33, 34, 36, 37], [50, 51]]
     completions = [[40, 41, 42], [43], [44, 45], [46, 47, 48, 49], [60, 61, 62]]
     return list(zip(prompts, completions, strict=True))
-
-
-def with_our_attention(model: Any) -> Any:
-    install(model)
-    return model
 
 
 def test_where_everything_lies_by_hand():
@@ -80,8 +58,7 @@ def test_rows_of_very_different_length_are_no_rectangle():
 
 @pytest.mark.parametrize("name", PLAIN)
 def test_equal_to_the_plain_way_in_values_and_gradients(name: str):
-    torch.manual_seed(0)
-    model = with_our_attention(PLAIN[name]())
+    model = with_our_attention(name)
     assert packs(model)
     model.eval()  # dropout, where there is one, would differ
     found = []
@@ -98,7 +75,7 @@ def test_equal_to_the_plain_way_in_values_and_gradients(name: str):
 
 
 def test_no_more_tokens_are_read_than_there_are():
-    model = with_our_attention(PLAIN["qwen3"]())
+    model = with_our_attention("qwen3")
     read = []
     model.model.register_forward_hook(
         lambda m, args, kwargs, out: read.append(kwargs["input_ids"].numel()), with_kwargs=True
@@ -109,22 +86,16 @@ def test_no_more_tokens_are_read_than_there_are():
 
 
 @pytest.mark.parametrize(
-    "make",
-    [
-        lambda: Gemma2ForCausalLM(Gemma2Config(**SMALL, head_dim=8, sliding_window=8)),
-        lambda: MistralForCausalLM(MistralConfig(**SMALL, sliding_window=8)),
-        lambda: BloomForCausalLM(BloomConfig(vocab_size=90, hidden_size=32, n_layer=2, n_head=4)),
-    ],
+    ("kind", "options"),
+    [("gemma2", {"head_dim": 8, "sliding_window": 8}), ("mistral", {"sliding_window": 8}), ("bloom", {})],
     ids=["soft caps", "a window", "positions in the mask"],
 )
-def test_a_model_whose_attention_is_more_than_causal_is_not_packed(make: Any):
-    torch.manual_seed(0)
-    assert not packs(with_our_attention(make()))
+def test_a_model_whose_attention_is_more_than_causal_is_not_packed(kind: str, options: dict[str, Any]):
+    assert not packs(with_our_attention(kind, **options))
 
 
 def test_a_model_that_asks_for_attention_of_its_own_is_not_packed():
-    torch.manual_seed(0)
-    model = with_our_attention(LlamaForCausalLM(LlamaConfig(**SMALL, attn_implementation="eager")))
+    model = with_our_attention(attn_implementation="eager")
     assert model.config._attn_implementation == "eager"
     assert not packs(model)
 
@@ -142,14 +113,13 @@ class Leaking(nn.Module):
 
 
 def test_a_model_that_looks_at_neighbours_beside_attention_is_not_packed():
-    torch.manual_seed(0)
-    model = with_our_attention(PLAIN["llama"]())
+    model = with_our_attention()
     model.model.layers[0].mlp = Leaking(model.model.layers[0].mlp)
     assert not packs(model)
 
 
 def test_a_model_is_left_as_it_was():
-    model = with_our_attention(PLAIN["llama"]()).train()
+    model = with_our_attention().train()
     assert packs(model)
     assert model.training
     assert packs(model.eval())
@@ -158,7 +128,7 @@ def test_a_model_is_left_as_it_was():
 
 def test_no_other_model_in_the_process_gets_this_attention():
     before = ALL_ATTENTION_FUNCTIONS["sdpa"]
-    ours, other = with_our_attention(PLAIN["llama"]()), PLAIN["llama"]()
+    ours, other = with_our_attention(), drawn()
     assert ours.config._attn_implementation == OURS
     assert other.config._attn_implementation == "sdpa"
     assert ALL_ATTENTION_FUNCTIONS["sdpa"] is before

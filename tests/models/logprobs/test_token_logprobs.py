@@ -6,53 +6,29 @@ import pytest
 import torch
 from peft import LoraConfig, get_peft_model
 from torch import Tensor, nn
-from transformers import (
-    Gemma2Config,
-    Gemma2ForCausalLM,
-    GraniteConfig,
-    GraniteForCausalLM,
-    Qwen3Config,
-    Qwen3ForCausalLM,
-)
 
 from lite_selfplay.models.logprobs.batch import Batch, Row
 from lite_selfplay.models.logprobs.reading import shares_prefixes
-from lite_selfplay.models.logprobs.token_logprobs import (
-    FrozenHead,
-    is_frozen,
-    token_logprobs,
-)
+from lite_selfplay.models.logprobs.token_logprobs import FrozenHead, is_frozen, token_logprobs
+from tests.models.small import small
 from tests.near import near
-
-SMALL = {
-    "vocab_size": 90,
-    "hidden_size": 32,
-    "intermediate_size": 48,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "max_position_embeddings": 64,
-    "head_dim": 8,
-}
 
 
 def qwen3() -> Any:
-    return Qwen3ForCausalLM(Qwen3Config(**SMALL))
+    return small("qwen3", head_dim=8)
 
 
 def gemma2_with_softcap() -> Any:
-    return Gemma2ForCausalLM(Gemma2Config(**SMALL, final_logit_softcapping=0.5, sliding_window=8))
+    return small("gemma2", head_dim=8, final_logit_softcapping=0.5, sliding_window=8)
 
 
 def granite_with_scaled_logits() -> Any:
-    small = {key: value for key, value in SMALL.items() if key != "head_dim"}
-    return GraniteForCausalLM(GraniteConfig(**small, logits_scaling=4.0))
+    return small("granite", logits_scaling=4.0)
 
 
 @pytest.mark.parametrize("make", [qwen3, gemma2_with_softcap, granite_with_scaled_logits])
 @pytest.mark.parametrize("temperature", [1.0, 0.6])
 def test_equal_to_the_plain_forward_of_each_row(make: Callable[[], Any], temperature: float):
-    torch.manual_seed(0)
     model = make().eval()
     prompts, completions = [[3, 4, 5, 6], [7], [8, 9]], [[10, 11], [12, 13, 14, 15], [16]]
     batch = Batch.of(zip(prompts, completions, strict=True))
@@ -68,7 +44,6 @@ def test_equal_to_the_plain_forward_of_each_row(make: Callable[[], Any], tempera
 
 def test_rows_that_are_read_whole_need_no_mask_and_no_positions():
     """A base may drop both while it trains: padding stands behind a row, where nothing of it looks."""
-    torch.manual_seed(0)
     model = qwen3()
     forward, asked = model.model.forward, list[set[str]]()
 
@@ -88,7 +63,6 @@ def halves(ids: Tensor) -> Batch:
 
 
 def test_gradients_do_not_depend_on_the_size_of_the_pieces():
-    torch.manual_seed(0)
     model = qwen3()
     ids = torch.randint(0, 90, (3, 12))
     gradients = []
@@ -109,8 +83,7 @@ def grouped_rows() -> list[Row]:
 
 
 def test_a_cache_that_forgets_positions_is_not_shared():
-    window = Gemma2ForCausalLM(Gemma2Config(**SMALL, sliding_window=8))
-    assert not shares_prefixes(window)
+    assert not shares_prefixes(gemma2_with_softcap())
     model = qwen3()
     assert shares_prefixes(model)
     model.gradient_checkpointing_enable()
@@ -262,7 +235,6 @@ def test_adapters_leave_the_head_frozen():
 @pytest.mark.parametrize("make", [qwen3, gemma2_with_softcap])
 @pytest.mark.parametrize("entropy_gradient", [False, True])
 def test_a_frozen_head_and_a_trained_one_lead_to_the_same_gradients(make: Callable[[], Any], entropy_gradient: bool):
-    torch.manual_seed(0)
     model, batch = make(), Batch.of(grouped_rows())
     model.lm_head.weight = nn.Parameter(model.lm_head.weight.detach().clone())  # no longer the embedding's
     found = []

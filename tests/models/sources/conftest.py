@@ -1,4 +1,4 @@
-"""Fixtures for models: a cache of its own for each test, and the real model from the user's cache for slow ones."""
+"""Fixtures for models: a cache of its own for each test, GGUF files, and the real model from the user's cache."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -6,7 +6,9 @@ from typing import Any
 
 import pytest
 
+from lite_selfplay.errors import ModelNotFoundError
 from lite_selfplay.models.sources import ResolvedModel, resolve
+from tests.made_runs import small_model
 
 
 @pytest.fixture
@@ -17,6 +19,19 @@ def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
+@pytest.fixture
+def refused(own_cache: Path) -> Callable[[object], str]:
+    """The sentence with which `resolve` refuses a name; nothing half made is left."""
+
+    def refused(name: object) -> str:
+        with pytest.raises(ModelNotFoundError) as caught:
+            resolve(str(name))
+        assert [path.name for path in own_cache.glob("*") if path.suffix != ".lock"] == []
+        return str(caught.value)
+
+    return refused
+
+
 @pytest.fixture(scope="session")
 def smollm2() -> ResolvedModel:
     """The real model, in the user's own cache: fetched once per machine, not once per test run."""
@@ -24,8 +39,13 @@ def smollm2() -> ResolvedModel:
 
 
 @pytest.fixture
-def write_gguf() -> Callable[..., Path]:
-    return _write_gguf
+def write_gguf(tmp_path: Path) -> Callable[..., Path]:
+    """A GGUF file of a model: `write_gguf(model, name="a.gguf", arch="llama", ...)`."""
+
+    def write(model: Any = None, *, name: str = "a.gguf", **options: Any) -> Path:
+        return _write_gguf(tmp_path / name, model or small_model(), **options)
+
+    return write
 
 
 TOKEN_NORMAL, TOKEN_CONTROL, TOKEN_USER_DEFINED = 1, 3, 4

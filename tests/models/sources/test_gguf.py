@@ -1,32 +1,42 @@
-"""GGUF files written by the tests, so that the converted model can be compared with the original."""
+"""GGUF files written by the tests, so that the converted model can be compared with the original, and damaged ones."""
 
 import json
 import math
 import os
+import struct
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 
 from lite_selfplay.errors import ModelNotFoundError
 from lite_selfplay.models.chat import Chat
-from lite_selfplay.models.sources import gguf, provenance, resolve
+from lite_selfplay.models.sources import ResolvedModel, gguf, provenance, resolve
+from lite_selfplay.models.sources.gguf import read_header
 from tests.made_runs import small_model
 
 Writer = Callable[..., Path]
+Converter = Callable[..., ResolvedModel]
 VOCABULARY = 263
+
+
+@pytest.fixture
+def converted(own_cache: Path, write_gguf: Writer) -> Converter:
+    return lambda *given, **options: resolve(str(write_gguf(*given, **options)))
 
 
 @pytest.mark.parametrize(
     ("arch", "pre", "tied"),
     [("llama", "smollm", True), ("llama", "llama-bpe", False), ("qwen2", "qwen2", True), ("qwen3", "qwen2", False)],
 )
-def test_weights_survive(tmp_path: Path, own_cache: Path, write_gguf: Writer, arch: str, pre: str, tied: bool) -> None:
+def test_weights_survive(own_cache: Path, write_gguf: Writer, arch: str, pre: str, tied: bool) -> None:
     import torch
     from transformers import AutoModelForCausalLM
 
     original = small_model(arch, tie_word_embeddings=tied)
-    file = write_gguf(tmp_path / "a.gguf", original, arch=arch, pre=pre)
+    file = write_gguf(original, arch=arch, pre=pre)
     state = torch.get_rng_state()
     resolved = resolve(str(file))
     assert torch.equal(torch.get_rng_state(), state)
@@ -41,10 +51,10 @@ def test_weights_survive(tmp_path: Path, own_cache: Path, write_gguf: Writer, ar
     assert config["tie_word_embeddings"] is tied
 
 
-def test_tokenizer_follows_the_metadata(tmp_path: Path, own_cache: Path, write_gguf: Writer) -> None:
+def test_tokenizer_follows_the_metadata(converted: Converter) -> None:
     from transformers import AutoTokenizer
 
-    resolved = resolve(str(write_gguf(tmp_path / "a.gguf", small_model())))
+    resolved = converted()
     tokenizer = AutoTokenizer.from_pretrained(resolved.path)
     assert (tokenizer.bos_token, tokenizer.eos_token, tokenizer.pad_token) == ("<|start|>", "<|end|>", "<pad>")
     assert tokenizer.padding_side == "left"
@@ -71,20 +81,16 @@ def test_tokenizer_follows_the_metadata(tmp_path: Path, own_cache: Path, write_g
         ("llama-bpe", ["123", "4", "x", "Ċ"]),
     ],
 )
-def test_digits_are_split_by_the_rule_of_the_file(
-    tmp_path: Path, own_cache: Path, write_gguf: Writer, pre: str, pieces: list[str]
-) -> None:
+def test_digits_are_split_by_the_rule_of_the_file(converted: Converter, pre: str, pieces: list[str]) -> None:
     from transformers import AutoTokenizer
 
-    resolved = resolve(str(write_gguf(tmp_path / "a.gguf", small_model(), pre=pre)))
-    tokenizer = AutoTokenizer.from_pretrained(resolved.path)
+    tokenizer = AutoTokenizer.from_pretrained(converted(pre=pre).path)
     cut = tokenizer.backend_tokenizer.pre_tokenizer.pre_tokenize_str("1234x\n")
     assert [piece for piece, _ in cut] == pieces
 
 
-def test_sentencepiece_vocabulary(tmp_path: Path, own_cache: Path, write_gguf: Writer) -> None:
-    resolved = resolve(str(write_gguf(tmp_path / "a.gguf", small_model(), pre="", template=None)))
-    chat = Chat.load(resolved.path)
+def test_sentencepiece_vocabulary(converted: Converter) -> None:
+    chat = Chat.load(converted(pre="", template=None).path)
     tokenizer = chat.tokenizer
     assert (tokenizer.bos_token, tokenizer.eos_token, tokenizer.unk_token) == ("<|start|>", "<|end|>", "<unk>")
     assert len(tokenizer) == VOCABULARY
@@ -94,13 +100,12 @@ def test_sentencepiece_vocabulary(tmp_path: Path, own_cache: Path, write_gguf: W
     assert chat.decode(ids).strip() == "t 1é"
 
 
-def test_quantised_weights(tmp_path: Path, own_cache: Path, write_gguf: Writer) -> None:
+def test_quantised_weights(converted: Converter) -> None:
     import torch
     from transformers import AutoModelForCausalLM
 
     original = small_model()
-    file = write_gguf(tmp_path / "a.gguf", original, quantise="Q8_0")
-    resolved = resolve(str(file))
+    resolved = converted(original, quantise="Q8_0")
     origin = provenance(resolved.path)
     assert (origin["source"], origin["quantisation"], origin["licence"]) == ("a.gguf", "Q8_0", "apache-2.0")
     assert f"gguf:{origin['sha256']}" == resolved.identity
@@ -110,7 +115,7 @@ def test_quantised_weights(tmp_path: Path, own_cache: Path, write_gguf: Writer) 
 
 
 def test_converted_once(tmp_path: Path, own_cache: Path, write_gguf: Writer) -> None:
-    file = write_gguf(tmp_path / "a.gguf", small_model())
+    file = write_gguf()
     said: list[str] = []
     first = resolve(str(file), say=said.append)
     copied = tmp_path / "another-name.GGUF"
@@ -120,48 +125,11 @@ def test_converted_once(tmp_path: Path, own_cache: Path, write_gguf: Writer) -> 
     assert "a.gguf" in said[0]
 
 
-def test_no_chat_template(tmp_path: Path, own_cache: Path, write_gguf: Writer) -> None:
-    resolved = resolve(str(write_gguf(tmp_path / "a.gguf", small_model(), template=None)))
-    chat = Chat.load(resolved.path)
+def test_no_chat_template(converted: Converter) -> None:
+    chat = Chat.load(converted(template=None).path)
     assert chat.tokenizer.chat_template is None
     assert chat.decode(chat.encode("the end").ids) == "the end"
     assert chat.encode("the end").prefill == ""
-
-
-def refused(file: Path, own_cache: Path) -> str:
-    with pytest.raises(ModelNotFoundError) as caught:
-        resolve(str(file))
-    assert [path.name for path in own_cache.iterdir() if path.suffix != ".lock"] == []
-    return str(caught.value)
-
-
-def test_a_template_with_another_end_of_turn_is_refused(tmp_path: Path, own_cache: Path, write_gguf: Writer) -> None:
-    text = refused(write_gguf(tmp_path / "a.gguf", small_model(), eos="<pad>"), own_cache)
-    assert "'<|end|>'" in text
-    assert "'<pad>'" in text
-
-
-def test_tensors_missing_or_left_over_are_refused(tmp_path: Path, own_cache: Path, write_gguf: Writer) -> None:
-    import numpy as np
-
-    text = refused(write_gguf(tmp_path / "a.gguf", small_model(), leave_out="blk.1.ffn_up"), own_cache)
-    assert "up_proj" in text
-    surplus = {"blk.0.attn_q.bias": np.ones(64, dtype=np.float32)}
-    text = refused(write_gguf(tmp_path / "b.gguf", small_model(), extra=surplus), own_cache)
-    assert "does not fit the architecture llama" in text
-
-
-def test_unreadable_files_are_refused(tmp_path: Path, own_cache: Path, write_gguf: Writer) -> None:
-    broken = tmp_path / "broken.gguf"
-    broken.write_bytes(b"GGUX" + bytes(100))
-    assert "cannot be read as a GGUF file" in refused(broken, own_cache)
-    whole = write_gguf(tmp_path / "whole.gguf", small_model())
-    broken.write_bytes(whole.read_bytes()[: whole.stat().st_size // 2])
-    assert "cannot be read as a GGUF file" in refused(broken, own_cache)
-    unknown = write_gguf(tmp_path / "a.gguf", small_model(), pre="tekken")
-    assert "tekken" in refused(unknown, own_cache)
-    unheard = write_gguf(tmp_path / "b.gguf", small_model(), claims="unheard-of")
-    assert "does not fit the architecture unheard-of" in refused(unheard, own_cache)
 
 
 def test_llama_3_factors_are_those_of_transformers() -> None:
@@ -186,10 +154,62 @@ def test_llama_3_factors_are_those_of_transformers() -> None:
     assert math.isclose(factors[-1], 32.0)
 
 
-def test_scaled_positions_are_refused(tmp_path: Path, own_cache: Path, write_gguf: Writer) -> None:
-    import numpy as np
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"eos": "<pad>"}, ["'<|end|>'", "'<pad>'"]),
+        ({"leave_out": "blk.1.ffn_up"}, ["up_proj"]),
+        ({"extra": {"blk.0.attn_q.bias": np.ones(64, dtype=np.float32)}}, ["does not fit the architecture llama"]),
+        ({"pre": "tekken"}, ["tekken"]),
+        ({"claims": "unheard-of"}, ["does not fit the architecture unheard-of"]),
+        ({"extra": {"rope_freqs.weight": np.linspace(1, 2, 8, dtype=np.float32)}}, ["rotary positions"]),
+        ({"metadata": {"llama.rope.scaling.type": "yarn"}}, ["rotary positions"]),
+    ],
+    ids=["another end of turn", "a tensor too few", "one too many", "unknown rule", "architecture", "factors", "yarn"],
+)
+def test_a_file_that_fits_no_model_is_refused(
+    write_gguf: Writer, refused: Callable[..., str], options: dict[str, Any], said: list[str]
+) -> None:
+    text = refused(write_gguf(**options))
+    assert all(part in text for part in said)
 
-    stretched = {"rope_freqs.weight": np.linspace(1, 2, 8, dtype=np.float32)}
-    assert "rotary positions" in refused(write_gguf(tmp_path / "a.gguf", small_model(), extra=stretched), own_cache)
-    yarn = {"llama.rope.scaling.type": "yarn"}
-    assert "rotary positions" in refused(write_gguf(tmp_path / "b.gguf", small_model(), metadata=yarn), own_cache)
+
+def test_a_file_that_was_cut_is_refused(write_gguf: Writer, refused: Callable[..., str]) -> None:
+    file = write_gguf()
+    file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
+    assert "cannot be read as a GGUF file" in refused(file)
+
+
+# Headers that claim more than their file holds: refused before anything is read after them
+
+
+NAME = struct.pack("<Q", 1) + b"a"
+
+
+def header(tensors: int, pairs: int, rest: bytes = b"") -> bytes:
+    return b"GGUF" + struct.pack("<IQQ", 3, tensors, pairs) + rest
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"GGUF",
+        b"GGML" + bytes(100),
+        header(2**60, 0),
+        header(0, 2**60),
+        header(2**64 - 1, 2**64 - 1),
+        header(0, 1, struct.pack("<Q", 2**60)),
+        header(0, 1, NAME + struct.pack("<IQ", 8, 2**63)),
+        header(0, 1, NAME + struct.pack("<IIQ", 9, 0, 2**60)),
+        header(0, 1, NAME + struct.pack("<IIQ", 9, 8, 2**60)),
+        header(0, 1, NAME + struct.pack("<IIQ", 9, 9, 1) * 40),
+        header(0, 1, NAME + struct.pack("<I", 99) + bytes(40)),
+        header(1, 0, NAME + struct.pack("<I", 2**32 - 1) + bytes(40)),
+        header(1, 0, NAME + struct.pack("<IQQQIQ", 3, 2**60, 2**60, 2**60, 0, 0)),
+    ],
+)
+def test_a_header_that_claims_too_much(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "m.gguf").write_bytes(content)
+    with pytest.raises(ModelNotFoundError, match="cannot be read as a GGUF file"):
+        read_header(tmp_path / "m.gguf")

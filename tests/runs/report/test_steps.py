@@ -19,6 +19,8 @@ from lite_selfplay.runs.report.closing import closing_report, is_sure
 from lite_selfplay.runs.report.steps import episode_rows, progress_line, stream_metrics, stream_words
 from lite_selfplay.training.trainer import StepReport, StreamUpdate
 
+from .conftest import score
+
 AGON, SQLM, CPMOBIUS = map(find_game, ("agon", "sqlm", "cpmobius"))
 
 # A step as text
@@ -50,6 +52,9 @@ def test_a_step_in_one_line():
         "step 2/20 | drafter A: 50% right, reward 1.00 | challenger B: reward 1.00 | conversions 2 | 1:15 left"
     )
     assert "no signal, nothing moved" in progress_line(AGON, metrics(trained=0), 20, 75)
+    step = metrics(1, (None, 0.5))
+    step["streams"]["drafter"]["reward_mean"] = step["streams"]["challenger"]["reward_mean"] = None
+    assert "| drafter A: for the record | challenger B: 50% right |" in progress_line(AGON, step, 20, 75)
 
 
 def played(*rewards):
@@ -68,19 +73,10 @@ def test_what_is_there_for_the_record_alone_is_in_no_mean_of_rewards():
     assert line["reward_std"] == pytest.approx(4.5**0.5)  # (1.5^2 + 1.5^2) over 1
     _, _, line = played(3.0)
     assert (line["reward_mean"], line["reward_std"]) == (3.0, 0.0)
-
-
-def test_a_row_for_the_record_says_null():
     found, advantages, _ = played(None)
     report = StepReport(4, Episode([found]), [advantages], [StreamUpdate("coach", "coach")])
     (row,) = json.loads(json.dumps(episode_rows(report)))
     assert (row["step"], row["reward"], row["advantage"], row["tokens"]) == (5, None, None, 2)
-
-
-def test_a_step_in_one_line_without_rewards():
-    step = metrics(1, (None, 0.5))
-    step["streams"]["drafter"]["reward_mean"] = step["streams"]["challenger"]["reward_mean"] = None
-    assert "| drafter A: for the record | challenger B: 50% right |" in progress_line(AGON, step, 20, 75)
 
 
 def compared(seat, sampler, base):
@@ -143,31 +139,14 @@ def config(steps=24, **values):
     return RunConfig(game="agon", model="tiny", **{"tasks": "letters", "steps": steps, **values})
 
 
-def score(share, low=None, high=None):
-    return {
-        "pass_at_1": share,
-        "ci95": [share - 0.1 if low is None else low, share + 0.1 if high is None else high],
-        "tokens_final_mean": 20.0,
-        "tokens_total_mean": 40.0,
-    }
-
-
-def evaluation(seats, directions=None, *, tasks="letters", n=100, per_problem=None):
-    scored = directions or seats
+def evaluation(seats, directions=None, **values):
+    scored, mode = directions or seats, "cascade" if directions else "single"
     best = max(scored, key=lambda name: scored[name]["pass_at_1"])
-    result = {
-        "mode": "cascade" if directions else "single",
-        "tasks": tasks,
-        "n": n,
-        "samples": 1,
-        "best": best,
-        "seats": seats,
-        **scored[best],
-    }
+    about = {"mode": mode, "tasks": "letters", "n": 100, "samples": 1, "best": best, "seats": seats, **scored[best]}
     if directions:
         mean = sum(found["pass_at_1"] for found in directions.values()) / len(directions)
-        result |= {"directions": directions, "mean_of_directions": mean}
-    return result | ({"per_problem": per_problem} if per_problem else {})
+        about |= {"directions": directions, "mean_of_directions": mean}
+    return {**about, "tokens_final_mean": 20.0, "tokens_total_mean": 40.0, **values}
 
 
 def closing(metrics_rows, evaluations=None, path="runs/x", **values):
@@ -198,16 +177,13 @@ def test_steps_of_other_weights_are_told_and_are_not_silent():
     assert "gave no signal" not in said
 
 
-def test_what_was_not_measured_can_be():
+def test_what_was_not_measured_can_be_and_what_was_cut_short_can_be_finished():
     rows = curve(*[0.5] * 8)
     assert "lite-selfplay eval runs/x --tasks letters" in closing(rows)
     assert "lite-selfplay eval runs/x --tasks HELD_OUT.jsonl" in closing(rows, tasks="/data/train.jsonl")
     assert "lite-selfplay eval 'my runs/x' --tasks" in closing(rows, path="my runs/x")
     assert " eval " not in closing(rows, {"untouched": evaluation({"base": score(0.5)})})
-
-
-def test_a_run_that_was_cut_short_can_be_finished():
-    said = closing_report(AGON, config(20), curve(*[0.5] * 8), {}, "runs/x")
+    said = closing_report(AGON, config(20), rows, {}, "runs/x")
     assert "to finish it: lite-selfplay train --resume runs/x" in said
 
 

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lite_selfplay.games import find_game, game_names, make_game
+from lite_selfplay.games import find_game
 from lite_selfplay.games.presentation import NOT_JUDGED, RIGHT, WRONG
-from lite_selfplay.games.propose_solve.game import AGREES, DIFFERS, NO_QUESTION, UNANSWERED, ProposeSolve
+from lite_selfplay.games.propose_solve.game import AGREES, DIFFERS, NO_QUESTION, UNANSWERED
 from lite_selfplay.runs.report.steps import episode_rows
 from lite_selfplay.runs.report.transcripts import (
     RULES,
@@ -18,6 +18,9 @@ from lite_selfplay.runs.report.transcripts import (
     transcripts_markdown,
 )
 from lite_selfplay.testing import ScriptedTable, noisy_script
+from tests.made import plays
+
+from .conftest import FAMILY, family_game
 
 AGON, SQLM, GRPO = map(find_game, ("agon", "sqlm", "grpo"))
 CONVERSION, REGRESSION, BOTH_RIGHT, BOTH_WRONG = AGON.pairing.kinds.values()
@@ -111,13 +114,6 @@ def test_no_rule_minds_an_empty_run_or_invents_transcripts(rule):
     assert len(choose_transcripts(AGON, RUN, 99, rule)) <= len(AGON.transcripts(RUN))
 
 
-def test_verdicts():
-    assert GRPO.verdict(row("solver", R)) == "right"
-    assert GRPO.verdict(row("solver", W)) == "wrong"
-    assert GRPO.verdict({**row("solver", W), "reason": "no answer"}) == "wrong (no answer)"
-    assert GRPO.verdict(row("solver", None)) == "not judged"
-
-
 def test_the_problem_is_shown_without_the_instruction():
     from lite_selfplay.games.prompts import fill
 
@@ -190,39 +186,37 @@ def test_a_question_may_be_answered_at_a_later_step_and_paid_for_at_another():
     assert choose_transcripts(SQLM, rows, 1, "spread") == [found]
 
 
+UNNAMED = {key: value for key, value in proposal(None, W, reason="off_format").items() if key != "question"}
+
+
 @pytest.mark.parametrize(
-    ("made", "words"),
+    ("game", "made", "words"),
     [
-        (proposal("q", R, reason=""), "accepted"),
-        (proposal("q", None, fate="kept"), "accepted"),
-        (proposal("q", W, reason="all_agree"), "not accepted (all agree)"),
-        (proposal("q", None, fate="too_hard"), "not accepted (too hard)"),
-        (proposal("q", W, reason="leaks"), "no question (leaks)"),
-        (proposal("q", None, fate="prompt_too_long"), "no question (prompt too long)"),
-        (proposal("q", None), "not judged"),
+        (GRPO, row("solver", R), "right"),
+        (GRPO, row("solver", W), "wrong"),
+        (GRPO, {**row("solver", W), "reason": "no answer"}, "wrong (no answer)"),
+        (GRPO, row("solver", None), "not judged"),
+        (GRPO, {**UNNAMED, "reason": "wrong"}, "wrong"),  # the game says what is judged: here a proposer may answer
+        (SQLM, UNNAMED, "no question (off format)"),
+        (SQLM, proposal("q", R, reason=""), "accepted"),
+        (SQLM, proposal("q", None, fate="kept"), "accepted"),
+        (SQLM, proposal("q", W, reason="all_agree"), "not accepted (all agree)"),
+        (SQLM, proposal("q", None, fate="too_hard"), "not accepted (too hard)"),
+        (SQLM, proposal("q", W, reason="leaks"), "no question (leaks)"),
+        (SQLM, proposal("q", None, fate="prompt_too_long"), "no question (prompt too long)"),
+        (SQLM, proposal("q", None), "not judged"),
+        (SQLM, answer("q", R), "agrees with the label"),
+        (SQLM, answer("q", W), "does not agree with the label"),
+        (SQLM, answer("q", W, reason="no_majority"), "does not agree with the label (no majority)"),
+        (SQLM, answer("q", None), "not judged"),
     ],
 )
-def test_nobody_calls_a_proposal_wrong(made, words):
-    assert SQLM.verdict(made) == words
-    assert outcome(SQLM, made) is None
-
-
-def test_a_refused_proposal_without_a_name_is_one_all_the_same():
-    made = proposal(None, W, reason="off_format")
-    del made["question"]
-    assert SQLM.verdict(made) == "no question (off format)"
-    # What is judged is the role's game's to say: elsewhere a proposer may answer.
-    assert GRPO.verdict({**made, "reason": "wrong"}) == "wrong"
-
-
-def test_answers_agree_with_a_label_or_do_not():
-    assert SQLM.verdict(answer("q", R)) == "agrees with the label"
-    assert SQLM.verdict(answer("q", W)) == "does not agree with the label"
-    assert SQLM.verdict(answer("q", W, reason="no_majority")) == "does not agree with the label (no majority)"
-    assert SQLM.verdict(answer("q", None)) == "not judged"
-    assert outcome(SQLM, answer("q", R)) is True
-    assert kinds_of(SQLM.transcripts([answer("q", None)])) == [NOT_JUDGED]
-    assert kinds_of(GRPO.transcripts([row("solver", None)])) == [NOT_JUDGED]
+def test_verdicts(game, made, words):
+    assert game.verdict(made) == words
+    proposed = game is SQLM and made["role"] == "proposer"
+    assert outcome(game, made) is (None if proposed else made["correct"])
+    if words == "not judged" and not proposed:
+        assert kinds_of(game.transcripts([made])) == [NOT_JUDGED]
 
 
 def test_a_page_of_questions_and_answers():
@@ -239,22 +233,14 @@ def test_a_page_of_questions_and_answers():
     assert "The problem:\n\n```text\nWrite a question.\n```" in alone
 
 
-FAMILY = [name for name in game_names() if issubclass(find_game(name), ProposeSolve)]
-SHORT = {"rzero": {"challenger_steps": 1, "solver_steps": 1}}
-
-
 @pytest.mark.parametrize("name", FAMILY)
 def test_the_rows_of_the_librarys_own_games_are_understood(name):
     """What the games write down is what is read here: no proposal is called wrong."""
-    game = make_game(name, SHORT.get(name, {}), group_size=3, problems_per_step=5)
-    table = ScriptedTable(noisy_script(game))
+    game = family_game(name, 5)
     rows = []
-    for step in range(4):
-        table.open(step, game.seats(step))
-        played = game.play(step, table)
+    for step, played in enumerate(plays(game, ScriptedTable(noisy_script(game)), 4)):
         advantages = [[[None] * len(group.samples) for group in stream.groups] for stream in played.streams]
         rows += episode_rows(SimpleNamespace(step=step, episode=played, advantages=advantages))
-    table.close()
     assert {r["role"] for r in rows if game.accuracy_of(r["role"]).proposals} == set(game.roles) - {game.solver}
     assert not [words for words in map(game.verdict, rows) if words.startswith(("wrong", "right"))]
     found = game.transcripts(rows)

@@ -1,0 +1,234 @@
+"""The loop of a card and a model's own `generate`, on a CPU: each says what the plain loop says."""
+
+import shutil
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from lite_selfplay.data import Sampling
+from lite_selfplay.models.adapters import BASE
+from lite_selfplay.models.generation import fixed
+from lite_selfplay.models.generation.places import rounded_up
+from lite_selfplay.models.generation.sampling import Generation, GenerationRequest
+from tests.models.spoken import ENDS, asked, assert_alike, letters, of_several_lengths, own_generate, spoken, words
+
+MANY = [*of_several_lengths(20), *([*range(60, 90), *end] for end in ([1, 5], [1, 5], [7]))]
+
+
+def plain_loop(backend: Any, request: GenerationRequest, **decoding: Any) -> list[Generation]:
+    return spoken(backend, request, loop="plain", **decoding)
+
+
+def fixed_loop(backend: Any, request: GenerationRequest, **decoding: Any) -> list[Generation]:
+    return spoken(backend, request, loop="fixed", **decoding)
+
+
+Loop = Callable[..., list[Generation]]
+of_all_loops = pytest.mark.parametrize("loop", [plain_loop, fixed_loop, own_generate])
+of_other_loops = pytest.mark.parametrize(("loop", "share"), [(fixed_loop, 1e-5), (own_generate, 2e-5)])
+
+
+@pytest.mark.parametrize(
+    "sampling",
+    [
+        {},
+        {"temperature": 0.0},
+        {"temperature": 0.7, "top_p": 0.8, "top_k": 50, "min_p": 0.01},
+        {"temperature": 1.3, "top_k": 20},
+        {"repetition_penalty": 1.2},
+    ],
+    ids=lambda sampling: " ".join(sampling) or "plain",
+)
+def test_the_tokens_are_those_of_the_plain_loop(make_backend: Callable[..., Any], sampling: dict[str, Any]):
+    backend = make_backend(eos_ids=ENDS)
+    request = asked(prompts=MANY, max_tokens=40, **sampling)
+    expected = plain_loop(backend, request)
+    assert len({len(out.token_ids) for out in expected}) > 5
+    assert {out.stop for out in expected} == {"eos", "length"}
+    assert_alike(fixed_loop(backend, request), expected, 1e-5)
+    assert_alike(fixed_loop(backend, request, cache_tokens=400), expected, 1e-5)  # some rows wait
+    assert_alike(own_generate(backend, request, cache_tokens=2**16), expected)
+
+
+@pytest.mark.parametrize("seat", ["B", BASE])
+@of_other_loops
+def test_every_seat_has_its_own_tokens(make_backend: Callable[..., Any], loop: Loop, share: float, seat: str):
+    backend = make_backend(eos_ids=ENDS)
+    others = loop(backend, asked(max_tokens=40))
+    found = loop(backend, asked(seat, max_tokens=40))
+    assert_alike(found, plain_loop(backend, asked(seat, max_tokens=40)), share)
+    assert words(found) != words(others)
+
+
+@of_other_loops
+def test_stop_strings_end_a_row_where_they_are_met(make_backend: Callable[..., Any], loop: Loop, share: float):
+    backend = make_backend(eos_ids=[*range(100, 104)], decode=letters)
+    request = asked(prompts=MANY, max_tokens=40, stop=("cab", "hh", "a long one that is never met"))
+    expected = plain_loop(backend, request)
+    assert {out.stop for out in expected} == {"string", "eos", "length"}
+    assert max(len(out.token_ids) for out in expected if out.stop == "string") > fixed.LOOK_EVERY
+    assert_alike(loop(backend, request), expected, share)
+
+
+@of_all_loops
+def test_tokens_are_told_as_they_are_drawn_and_a_row_ends_where_nobody_wants_more(
+    make_backend: Callable[..., Any], loop: Loop
+):
+    backend = make_backend(eos_ids=ENDS)
+    whole = plain_loop(backend, asked(max_tokens=20))
+    unwanted = 5
+    told: dict[int, list[int]] = {}
+
+    def hear(p: int, k: int, number: int, token: int) -> bool:
+        row = told.setdefault(2 * p + k, [])
+        if number == len(row) + 1:
+            row.append(token)
+        return 2 * p + k != unwanted or number < 3
+
+    heard = loop(backend, asked(hear=hear, max_tokens=20))
+    assert len(whole[unwanted].token_ids) > 3
+    expected = [ids[:3] if row == unwanted else ids for row, ids in enumerate(words(whole))]
+    assert words(heard) == [told[row] for row in range(8)] == expected
+    assert heard[unwanted].stop == "length"
+
+
+@of_all_loops
+def test_asking_to_stop_stops_between_tokens(make_backend: Callable[..., Any], loop: Loop):
+    polled: list[None] = []
+
+    def poll() -> None:
+        polled.append(None)
+        if len(polled) == 3:
+            raise KeyboardInterrupt
+
+    backend = make_backend()
+    with pytest.raises(KeyboardInterrupt):
+        loop(backend, asked(max_tokens=50), poll=poll)
+    assert len(polled) == 3
+    assert {n.split(".")[-2] for n, p in backend.adapters.model.named_parameters() if p.requires_grad} == {"A"}
+
+
+@of_all_loops
+def test_an_empty_prompt_is_refused(make_backend: Callable[..., Any], loop: Loop):
+    with pytest.raises(ValueError, match="at least one token"):
+        loop(make_backend(), asked(prompts=[[]], n=1))
+
+
+# The loop of a card
+
+
+@pytest.mark.parametrize("length", [1, 15, 16, 17, 33])
+def test_a_limit_anywhere_in_a_chunk(make_backend: Callable[..., Any], length: int):
+    backend = make_backend(eos_ids=[2**20])
+    found = fixed_loop(backend, asked(prompts=MANY, max_tokens=length))
+    assert {len(out.token_ids) for out in found} == {length}
+    assert_alike(found, plain_loop(backend, asked(prompts=MANY, max_tokens=length)), 1e-5)
+
+
+def test_rows_take_the_places_of_others_and_the_last_ones_move_together(
+    make_backend: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+):
+    seated: list[int] = []
+    sizes: list[int] = []
+    seat, run = fixed._Places.seat, fixed._Places.run
+
+    def counted(self: Any, new: Any, places: Any) -> None:
+        seated.append(len(new))
+        seat(self, new, places)
+
+    def watched(self: Any) -> None:
+        sizes.append(len(self.rows))
+        run(self)
+
+    monkeypatch.setattr(fixed._Places, "seat", counted)
+    monkeypatch.setattr(fixed._Places, "run", watched)
+    found = fixed_loop(make_backend(eos_ids=ENDS, cache_tokens=1280), asked(prompts=MANY, max_tokens=40))
+    assert sum(seated) == len(found)
+    assert len(seated) > 3
+    assert min(sizes) < max(sizes) == seated[0]
+
+
+def test_a_longer_row_copies_nothing_that_was_there(make_backend: Callable[..., Any], monkeypatch: pytest.MonkeyPatch):
+    """Growing is a wider view: over several sizes of it, the allocation stays the same."""
+    seen: set[tuple[int, ...]] = set()
+    widths: set[int] = set()
+    step = fixed._Places.step
+
+    def watched(self: Any) -> None:
+        seen.add(tuple(store.data_ptr() for layer in self.cache.layers for store in layer.stores))
+        widths.add(self.cache.layers[0].keys.shape[2])
+        step(self)
+
+    monkeypatch.setattr(fixed._Places, "step", watched)
+    monkeypatch.setattr(fixed, "FINEST", 16)
+    backend = make_backend(eos_ids=[2**20])
+    request = asked(prompts=[[5, 6, 7]], max_tokens=75)
+    found = fixed_loop(backend, request)
+    assert len(seen) == 1
+    assert widths == {32, 48, 64, 80}
+    assert_alike(found, plain_loop(backend, request), 1e-5)
+
+
+def test_sizes_are_few_and_never_much_too_large():
+    sizes = sorted({rounded_up(count, 128) for count in range(1, 16001)})
+    assert len(sizes) < 40
+    assert all(rounded_up(count, 128) - count < max(128, count / 4) for count in range(1, 16001))
+    assert [rounded_up(count) for count in range(1, 10)] == [1, 2, 3, 4, 5, 6, 7, 8, 10]
+    assert rounded_up(64) == 64
+
+
+@pytest.mark.long
+@pytest.mark.skipif(shutil.which("g++") is None, reason="torch compiles for a CPU through g++")
+@pytest.mark.filterwarnings("ignore")  # of torch's own compiler
+def test_a_compiled_model_says_the_same(make_backend: Callable[..., Any]):
+    from torch._dynamo.utils import counters
+
+    backend = make_backend()
+    request = GenerationRequest("A", [[5, 6, 7], [8, 9]], 2, Sampling(max_tokens=5), [[1, 2], [3, 4]])
+    counters.clear()
+    compiled = spoken(backend, request, loop="compiled")
+    assert counters["frames"]["ok"] == counters["frames"]["total"] > 0
+    assert not counters["graph_break"]
+    assert_alike(compiled, fixed_loop(backend, request), 1e-5)
+
+
+# A model's own `generate`
+
+
+def test_small_calls_say_the_same_and_none_holds_more_than_it_may(make_backend: Callable[..., Any]):
+    backend = make_backend(eos_ids=ENDS)
+    sizes: list[int] = []
+
+    def generate(**options: Any) -> Any:
+        rows, width = options["input_ids"].shape
+        sizes.append(rows * (width + 12))
+        return backend.adapters.model.generate(**options)
+
+    request = asked(n=3, max_tokens=12)
+    small = own_generate(backend, request, generate, cache_tokens=60)
+    assert len(sizes) > 2
+    assert max(sizes) <= 60
+    assert words(small) == words(own_generate(backend, request))
+
+
+def test_stop_strings_need_a_decoder(make_backend: Callable[..., Any]):
+    with pytest.raises(ValueError, match="stop strings need"):
+        own_generate(make_backend(), asked(stop=("x",)))
+
+
+def test_a_call_ends_once_nobody_wants_more(make_backend: Callable[..., Any]):
+    backend = make_backend(eos_ids=ENDS)
+    lengths: list[int] = []
+
+    def generate(**options: Any) -> Any:
+        out = backend.adapters.model.generate(**options)
+        lengths.append(out.shape[1] - options["input_ids"].shape[1])
+        return out
+
+    def hear(p: int, k: int, number: int, token: int) -> bool:
+        return number < 4
+
+    said = own_generate(backend, asked(hear=hear, max_tokens=12), generate)
+    assert lengths == [4]
+    assert words(said) == [ids[:4] for ids in words(own_generate(backend, asked(max_tokens=12)))]

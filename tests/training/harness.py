@@ -1,0 +1,210 @@
+"""What tests of the update share: streams made by hand, a trainer that hands over its gradients, and the objective
+computed independently: unpadded rows, one adapter alone, plain torch."""
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from peft import PeftModel
+from torch import Tensor
+
+from lite_selfplay.config import RunConfig
+from lite_selfplay.credit import stream_advantages
+from lite_selfplay.data import Completion, Episode, Group, Sample, Sampling, Stream
+from lite_selfplay.models.backends.transformers import load_base
+from lite_selfplay.models.chat import Chat
+from lite_selfplay.testing import as_sampled
+from lite_selfplay.training.trainer import SelfPlayTrainer
+from lite_selfplay.training.trl import make_loss
+from lite_selfplay.training.updates import StepReport
+from tests.made_runs import Ear
+
+FREE = {"rank": 4, "alpha": 8, "init": "gaussian", "init_std": 0.1, "clip": 1e9, "lr": 1e-2}
+CAP = 12
+
+
+def completion(seat: str, index: int, temperature: float = 1.0) -> Completion:
+    """Token ids of unequal lengths, the same for the same seat and index."""
+    generator = torch.Generator().manual_seed(100 * ord(seat[0]) + index)
+    prompt = torch.randint(3, 259, (2 + index % 4,), generator=generator).tolist()
+    ids = torch.randint(3, 259, (1 + (5 * index) % CAP,), generator=generator).tolist()
+    stored = (torch.rand(len(ids), generator=generator) * -2 - 4).tolist()
+    sampling = Sampling(temperature=temperature, max_tokens=CAP)
+    return Completion("", "", prompt, ids, stored, "length", seat, 0, sampling)
+
+
+def stream(role: str, seat: str, rewards: list[list[float]], **options: Any) -> Stream:
+    temperature = options.pop("temperature", 1.0)
+    numbers = iter(range(100))
+    groups = [Group([Sample(completion(seat, next(numbers), temperature), r) for r in group]) for group in rewards]
+    return Stream(role, groups, **options)
+
+
+# Unequal groups, one of them without variance.
+DRAFTS = [[0, 2, 2, 0], [2.5, 0.5, 0], [2, 2, 2]]
+CHALLENGES = [[3, 0, 2, 0.5], [0, 0, 3]]
+
+
+def episode(**options: Any) -> Episode:
+    return Episode([stream("drafter", "A", DRAFTS, **options), stream("challenger", "B", CHALLENGES, **options)])
+
+
+def changed(played: Stream, change: Callable[[Sample], Sample], **options: Any) -> Stream:
+    """The stream with each of its samples changed."""
+    groups = [dataclasses.replace(group, samples=[*map(change, group.samples)]) for group in played.groups]
+    return dataclasses.replace(played, groups=groups, **options)
+
+
+def respoken(sample: Sample, **values: Any) -> Sample:
+    """The sample, with other values of its completion."""
+    return dataclasses.replace(sample, completion=dataclasses.replace(sample.completion, **values))
+
+
+def states(backend: Any) -> dict[str, dict[str, Tensor]]:
+    return {seat: backend.adapters.state(seat) for seat in backend.adapters.seats}
+
+
+class Harness:
+    """A trainer of one step that hands over the gradients it was about to apply."""
+
+    def __init__(self, backend: Any, base: Path, folder: Path, role: Mapping[str, Any], **run: Any):
+        self.backend, self.gradients = backend, {}
+        self._base, self._folder = base, folder
+        self.progress = Ear()
+        self.reports: list[StepReport] = []
+        self.applied: dict[str, float] = {}
+        self.on_update: Callable[[], None] | None = None
+        self.starts: list[dict[str, dict[str, Tensor]]] = []  # the weights before each update
+        self.ends: list[dict[str, dict[str, Tensor]]] = []  # and after each step
+        self.config = RunConfig(
+            game="agon",
+            model="tiny",
+            roles={"drafter": role, "challenger": role},
+            seats=dict.fromkeys(backend.adapters.seats, FREE),
+            run={"steps": 1, "max_completion_tokens": CAP, **run},
+        )
+
+    def base(self) -> Any:
+        """The model without any adapter."""
+        return fp32(self._base)
+
+    def alone(self, seat: str = "A") -> Any:
+        """A model that holds this one adapter, as it is now, and nothing else."""
+        return alone(self.base(), self.backend.adapters, seat, self._folder)
+
+    def set_seats(self, seats: Mapping[str, Any]) -> None:
+        self.config = RunConfig.of(self.config.model_dump(mode="json"), {"seats": seats})
+
+    def step(self, *episodes: Episode, seats: Mapping[str, str] | None = None) -> "Harness":
+        seats = seats or {"drafter": "A", "challenger": "B"}
+        config = RunConfig.of(self.config.model_dump(mode="json"), {"run": {"steps": len(episodes)}})
+        loss = make_loss(self.backend, config, Chat.load(self._base).tokenizer, str(self._folder / "trainer"))
+        trainer = SelfPlayTrainer(backend=self.backend, loss=loss, config=config, progress=self.progress)
+        move = trainer._move
+
+        def capture(report: StepReport, *norms: Any) -> None:
+            self.starts.append(states(self.backend))
+            self.gradients = self._gradients()
+            if self.on_update is not None:
+                self.on_update()
+            move(report, *norms)
+
+        def applied(*_: Any) -> None:
+            found = {seat: list(gradients.values()) for seat, gradients in self._gradients().items()}
+            self.applied = {
+                seat: torch.cat([g.flatten() for g in gs]).norm().item() for seat, gs in found.items() if gs
+            }
+
+        trainer._move = capture  # type: ignore[method-assign]
+        trainer.optimizer.register_step_pre_hook(applied)
+        self.trainer = trainer
+        for step, played in enumerate(episodes):
+            self.reports.append(trainer.update(step, as_sampled(played, self.backend), seats))
+            self.ends.append(states(self.backend))
+        return self
+
+    def _gradients(self) -> dict[str, dict[str, Tensor]]:
+        adapters = self.backend.adapters
+        return {
+            seat: {n: p.grad.clone().cpu() for n, p in adapters.parameters(seat).items() if p.grad is not None}
+            for seat in adapters.seats
+        }
+
+
+def plain_logprobs(model: Any, spoke: Completion) -> tuple[Tensor, Tensor]:
+    ids = torch.tensor([[*spoke.prompt_ids, *spoke.token_ids]])
+    logits = model(input_ids=ids).logits[0, len(spoke.prompt_ids) - 1 : -1].float() / spoke.sampling.temperature
+    log_p = logits.log_softmax(-1)
+    return log_p[torch.arange(len(spoke.token_ids)), torch.tensor(spoke.token_ids)], -(log_p.exp() * log_p).sum(-1)
+
+
+def samples_of(played: Stream) -> list[Sample]:
+    return [sample for group in played.groups for sample in group.samples]
+
+
+def expected_loss(model: Any, played: Stream, role: Mapping[str, Any], reference: Any = None) -> Tensor:
+    """The objective as the papers write it, row by row."""
+    values = stream_advantages(played)
+    left_out = [s.masked or (role.get("mask_truncated") and s.completion.stop == "length") for s in samples_of(played)]
+    pairs = zip(samples_of(played), [a for row in values for a in row], left_out, strict=True)
+    # A group that is dropped leaves the policy's terms and what they are divided by; the KL term holds for its rows.
+    rows = [(s.completion, a) for s, a, out in pairs if not out and (a is not None or role.get("beta"))]
+    total = sum(len(spoke.token_ids) for spoke, _ in rows)
+    kept = sum(a is not None for _, a in rows), sum(len(spoke.token_ids) for spoke, a in rows if a is not None)
+    loss, entropy_sum = torch.zeros(()), torch.zeros(())
+    for spoke, given in rows:
+        advantage = (given or 0.0) * (total / kept[1] if role.get("loss") == "dapo" else len(rows) / kept[0])
+        lp, entropy = plain_logprobs(model, spoke)
+        old = torch.tensor(spoke.logprobs) if played.replay else lp.detach()
+        kind = role.get("loss", "grpo")
+        if kind == "sequence":
+            ratio = (lp - old).sum().exp()
+        elif role.get("ratio") == "sequence":
+            ratio = (lp - old).mean().exp().expand(len(lp))
+        else:
+            ratio = (lp - old).exp()
+        term = -torch.minimum(ratio * advantage, ratio.clamp(0.8, 1.2) * advantage)
+        kl = torch.zeros(())
+        if role.get("beta"):
+            with torch.no_grad():
+                ref = plain_logprobs(reference, spoke)[0]
+            kl = role["beta"] * ((ref - lp).exp() - (ref - lp) - 1)
+        normaliser = {
+            "grpo": len(rows) * len(lp),
+            "dr_grpo": len(rows) * CAP,
+            "dapo": total,
+            "sequence": len(rows),
+        }[kind]
+        loss = loss + (term.sum() + kl.sum()) / normaliser
+        entropy_sum = entropy_sum + entropy.sum()
+    return loss - role.get("entropy", 0.0) * entropy_sum / total
+
+
+def alone(base: Any, adapters: Any, seat: str, folder: Path) -> Any:
+    """A model that holds one adapter and nothing else."""
+    adapters.save(seat, folder / seat)
+    model = PeftModel.from_pretrained(base, folder / seat, is_trainable=True)
+    return model.eval()
+
+
+def expected_gradients(model: Any, loss: Tensor, seat: str) -> dict[str, Tensor]:
+    loss.backward()
+    return {
+        name.replace(".default.", f".{seat}."): p.grad
+        for name, p in model.named_parameters()
+        if "lora_" in name and p.grad is not None
+    }
+
+
+def relative_error(got: Mapping[str, Tensor], wanted: Mapping[str, Tensor]) -> float:
+    assert got.keys() == wanted.keys()
+    difference = torch.cat([(got[name] - wanted[name]).flatten() for name in wanted])
+    whole = torch.cat([tensor.flatten() for tensor in wanted.values()])
+    assert whole.norm() > 1e-3  # a zero gradient would agree with anything
+    return float(difference.norm() / whole.norm())
+
+
+def fp32(path: Path) -> Any:
+    return load_base(path, "fp32", torch.float32, torch.device("cpu"))
