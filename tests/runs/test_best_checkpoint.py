@@ -8,6 +8,7 @@ import pytest
 
 from lite_selfplay import Run, RunConfig, resume, train
 from lite_selfplay.errors import RunFolderError
+from lite_selfplay.evaluation import Exam
 from lite_selfplay.runs import loop
 from lite_selfplay.runs.checkpoints import BEST, best_evaluation, read_best, write_best
 from tests.made_runs import saved_steps
@@ -70,8 +71,8 @@ def rates(monkeypatch: pytest.MonkeyPatch) -> dict[int, float]:
             values: dict[str, Any] = self._evaluation.to_json()
             return values if self._rate is None else {**values, "pass_at_1": self._rate}
 
-    def told(*arguments: Any, about: dict[str, Any], **options: Any) -> Any:
-        return Told(whole(*arguments, about=about, **options), found.get(about["step"]))
+    def told(table: Any, spec: Any, exam: Exam, **options: Any) -> Any:
+        return Told(whole(table, spec, exam, **options), found.get(exam.about["step"]))
 
     monkeypatch.setattr(loop, "measure", told)
     return found

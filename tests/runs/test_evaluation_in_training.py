@@ -8,6 +8,7 @@ import pytest
 from lite_selfplay import Run, RunConfig, resume, train
 from lite_selfplay.config import preset_about, preset_layer, preset_names
 from lite_selfplay.errors import ConfigError, Interrupted, RunFolderError, UnknownNameError
+from lite_selfplay.evaluation import Exam
 from lite_selfplay.runs import loop
 from lite_selfplay.runs.api import cold_start
 from lite_selfplay.runs.checkpoints import BEST
@@ -160,10 +161,10 @@ def test_a_run_stopped_while_it_is_measured_goes_on_as_if_it_had_not(
 ):
     whole = loop.measure
 
-    def stop(*args: Any, about: dict[str, Any], **options: Any) -> Any:
-        if about["step"] == stopped:
+    def stop(table: Any, spec: Any, exam: Exam, **options: Any) -> Any:
+        if exam.about["step"] == stopped:
             raise Interrupted("stopped by SIGINT")
-        return whole(*args, about=about, **options)
+        return whole(table, spec, exam, **options)
 
     monkeypatch.setattr(loop, "measure", stop)
     with pytest.raises(Interrupted, match=f"saved before step {stopped + 1}"):
