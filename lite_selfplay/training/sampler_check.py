@@ -79,9 +79,8 @@ class Agreement:
     """What an update computed for one stream's rows, beside what the sampler noted of them.
 
     `rows` are those that reached the model, each with its log-probabilities; `noted` of them, whose tokens were drawn
-    by the seat as it is now and from its own probabilities, are compared. `few` of them are read again: under the base,
-    whose log-probabilities differ by `base_gap` in the mean of `base_tokens` tokens, and by the seat once it has moved,
-    whose own differ by `step_gap` from before.
+    by the seat as it is now and from its own probabilities, are compared. `few` of them are read under the base, whose
+    log-probabilities differ by `base_gap` in the mean of `base_tokens` tokens.
     """
 
     role: str
@@ -91,7 +90,6 @@ class Agreement:
     few: list[Read] = field(default_factory=list)
     base_gap: float | None = None
     base_tokens: int = 0
-    step_gap: float | None = None
 
     def add(self, read: Read, *, compared: bool) -> None:
         """A row as the update read it."""
@@ -201,13 +199,13 @@ class SamplerCheck:
                 agreement.base_gap = mean_gap([(own[:LONGEST], next(scores)) for _, own in agreement.few])
                 agreement.base_tokens = sum(len(own[:LONGEST]) for _, own in agreement.few)
 
-    def measure_step(self, agreements: Sequence[Agreement]) -> None:
-        """Fill in how far each stream's seat has moved since its rows were read."""
+    def step_gap(self, agreement: Agreement) -> float | None:
+        """How far a stream's seat has moved since its rows were read: the mean difference of its own log-probabilities
+        in nats a token, on the few rows that were read under the base."""
         with self.where_memory_allows():
-            for agreement in agreements:
-                scores = self._scores(agreement.seat, agreement.few)
-                pairs = [(own[:LONGEST], now) for (_, own), now in zip(agreement.few, scores, strict=True)]
-                agreement.step_gap = mean_gap(pairs)
+            scores = self._scores(agreement.seat, agreement.few)
+            return mean_gap([(own[:LONGEST], now) for (_, own), now in zip(agreement.few, scores, strict=True)])
+        return None
 
     def judge(self, agreements: Sequence[Agreement]) -> None:
         """Raises Foreign for the first stream whose completions were not sampled from the weights it trains.

@@ -154,10 +154,9 @@ class SelfPlayTrainer:
                 self._compare(learning, [[row for one in stream for row in one.rows] for stream in done])
             self._move(report, norms, sizes)
         self.check.before |= before
-        moved = [x for x in learning if x.update.seat in seats and x.agreement.few]
-        self.check.measure_step([x.agreement for x in moved])
-        for x in moved:
-            x.update.step_gap = x.agreement.step_gap
+        if moved := [x for x in learning if x.update.seat in seats and x.agreement.few]:
+            one = moved[report.step % len(moved)]  # in turn, for each reading goes through all layers
+            one.update.step_gap = self.check.step_gap(one.agreement)
 
     # Gradients, seat by seat
 

@@ -27,7 +27,7 @@ class StreamUpdate:
     Of several updates, loss, log-probability and KL are means, weighted by their rows and tokens. `clipped` is the
     share of tokens (of completions, where each has one ratio) that the clip cuts off; None where every ratio is 1
     because nothing has moved yet. `sampler_gap`, `base_gap` and `step_gap` are mean differences in nats a token: see
-    `sampler_check.Agreement`.
+    `sampler_check.Agreement` and `SamplerCheck.step_gap`.
     """
 
     role: str

@@ -168,7 +168,7 @@ def test_an_update_takes_few_kernels_and_waits(tmp_path: Path, rtx_4090: pretend
         counts.deep_model(tmp_path / str(layers), layers)
         backend = counts.load(tmp_path / str(layers))
         seen[layers] = counts.update(rtx_4090, backend, tmp_path / str(layers))
-        assert seen[layers].syncs <= 5 + 2, seen[layers].table()  # and one for how far each seat has moved
+        assert seen[layers].syncs <= 6, seen[layers].table()
     a_layer = seen[2].launches - seen[1].launches
     assert seen[1].launches + (counts.LAYERS - 1) * a_layer < 35_000 / 3
 
