@@ -166,6 +166,7 @@ PYTHON_IN_SMALL = {
     'eval={"tasks": "problems.jsonl"}': 'eval={"tasks": "problems.jsonl", "limit": 2}',
     '"problems.jsonl")': '"problems.jsonl", limit=2)',
     '"letters")': '"letters", limit=2)',
+    '"experiments/results/': f'"{ROOT}/experiments/results/',
 }
 RUN = re.compile(r"(?:runs/[\w.-]+|RUN)(?=@|$)")
 LONG = (
