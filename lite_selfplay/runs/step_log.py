@@ -39,6 +39,7 @@ class Bookkeeper:
         self._warned_full = False
         self._unwritten: tuple[int, Mapping[str, Any], Sequence[Mapping[str, Any]], Mapping[str, Any]] | None = None
         self._warned: dict[str, int] = {}
+        self._shown: list[Mapping[str, Any]] = []
         self._first_step, self._started = 0, time.perf_counter()
 
     def begin(self, first_step: int) -> None:
@@ -180,12 +181,9 @@ class Bookkeeper:
         progress.advance(step + 1)
         for sentence in metrics["warnings"]:
             self._warn_now_and_then(sentence, step)
-        if (step + 1) % WARNING_EVERY == 0:
-            for role, gap in too_fast(self._folder.metrics()).items():
-                progress.warn(
-                    f"the {role} moves by {gap:.2g} nats a token at every step and gets no better: is its learning "
-                    f"rate too high? lite-selfplay why {self._folder.path}"
-                )
+        self._shown.append({"streams": metrics["streams"]})
+        for sentence in too_fast(self._shown) if (step + 1) % WARNING_EVERY == 0 else ():
+            progress.warn(f"{sentence}; lite-selfplay why {self._folder.path} says what to try")
         if self._silent_steps == SILENT_STEPS_WARNING:
             progress.warn(
                 f"{SILENT_STEPS_WARNING} steps in a row gave every completion of each group the same reward, so "

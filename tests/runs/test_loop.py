@@ -10,6 +10,7 @@ import pytest
 from lite_selfplay import RunConfig, load_run, resume, train
 from lite_selfplay.data import Episode, Group, Sample, Sampling, Stream
 from lite_selfplay.errors import GameError, TaskError, UnknownNameError, WorkerStartError
+from lite_selfplay.runs import step_log
 from lite_selfplay.runs.api import cold_start
 from lite_selfplay.runs.folder import EXAMPLES
 from lite_selfplay.runs.plan import plan
@@ -80,6 +81,17 @@ def test_a_games_warnings_are_told_and_written_down(tmp_path: Path):
     run = train(config(tmp_path / "run", steps=3), progress=ear)
     assert ear.warned.count("4.0 things were seen") == ear.warned.count("always the same") == 1
     assert [row["warnings"] for row in run.metrics_rows()] == [["4.0 things were seen", "always the same"]] * 3
+
+
+def test_a_seat_that_moves_in_vain_is_told_of_now_and_then(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(step_log, "too_fast", lambda rows: [f"{len(rows)} steps with {[*rows[-1]['streams']]}"])
+    ear = Ear()
+    run = train(config(tmp_path / "run", steps=2 * WARNING_EVERY + 1), progress=ear)
+    roles = [*run.metrics_rows()[-1]["streams"]]
+    says = f"lite-selfplay why {run.path} says what to try"
+    assert [said for said in ear.warned if " steps with " in said] == [
+        f"{count} steps with {roles}; {says}" for count in (WARNING_EVERY, 2 * WARNING_EVERY)
+    ]
 
 
 # What a game measures a seat on, and what stops it

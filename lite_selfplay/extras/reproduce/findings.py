@@ -264,7 +264,7 @@ def _by_step(experiment: Experiment, records: Sequence[Record]) -> list[str]:
     rows = []
     for arm, each in curves.items():
         at = [[curve[step] for curve in each if step in curve] for step in shown]
-        rows.append([arm, *(_number(experiment, values) if values else MISSING for values in at)])
+        rows.append([arm, *(_mean_and_spread(experiment, values) if values else MISSING for values in at)])
     on = f" on {experiment.shared.eval.tasks}" if experiment.curve == EVALUATION else ""
     title = f"## {_label(experiment)} by step{on}, mean and standard deviation over seeds"
     return [title, "", as_markdown(["arm", *map(str, shown)], rows), ""]
@@ -279,7 +279,7 @@ def _label(experiment: Experiment) -> str:
     return "pass@1" if experiment.curve == EVALUATION else experiment.curve
 
 
-def _number(experiment: Experiment, values: Sequence[float]) -> str:
+def _mean_and_spread(experiment: Experiment, values: Sequence[float]) -> str:
     show = _points if experiment.curve == EVALUATION else "{:.3g}".format
     spread = over_seeds(values).std
     return show(fmean(values)) + ("" if spread is None else f" ± {show(spread)}")

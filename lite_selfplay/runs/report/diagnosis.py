@@ -250,26 +250,25 @@ def _kl(about: _About) -> Iterator[Cause]:
             yield Cause("kl", "wrong", sentence, f"kl {now:.2g}", about.again(about.slower()))
 
 
-def too_fast(rows: Sequence[Row]) -> dict[str, float]:
-    """The roles whose seats move far at every step and get no better: how far, in the mean of the last steps.
-
-    No better is what is right no more often in the run's last quarter than in the best part before it.
-    """
-    found, count = {}, max(FEWEST_TO_COMPARE, len(rows) // 4)
+def too_fast(rows: Sequence[Row]) -> list[str]:
+    """What to say of each role whose seat moves far at every step of the last quarter and is right no more often in it
+    than in the best part before. Of `rows` the streams are read."""
+    found, count = list[str](), max(FEWEST_TO_COMPARE, len(rows) // 4)
     for role in rows[-1]["streams"]:
         steps = [row["streams"][role] for row in rows if role in row["streams"]]
         last, right = _mean(steps[-count:], "step_gap"), _mean(steps[-count:], "accuracy")
         parts = [steps[first : first + count] for first in range(len(steps) - 2 * count, -1, -count)]
         before = [share for part in parts if (share := _mean(part, "accuracy")) is not None]
         if last is not None and last > STEP_MOST and right is not None and before and right <= max(before):
-            found[role] = last
+            moves = f"moves by {last:.2g} nats a token at every step and gets no better"
+            found.append(f"the {role} {moves}: its learning rate may be too high")
     return found
 
 
 def _rate(about: _About) -> Iterator[Cause]:
-    for role, gap in too_fast([row for row in about.rows if row["step"] <= about.looked[-1]["step"]]).items():
-        sentence = f"The {role} moves by {gap:.2g} nats a token at every step and gets no better: a rate too high?"
-        yield Cause("rate", "watch", sentence, f"step_gap {gap:.2g}", about.again(about.slower()))
+    for said in too_fast([row for row in about.rows if row["step"] <= about.looked[-1]["step"]]):
+        evidence = f"step_gap above {STEP_MOST:g}"
+        yield Cause("rate", "watch", f"{said[:1].upper()}{said[1:]}.", evidence, about.again(about.slower()))
 
 
 def _sampler(about: _About) -> Iterator[Cause]:

@@ -87,23 +87,33 @@ def test_a_cause_in_a_stream(write, name: str, stream: dict[str, float], says: s
 @pytest.mark.parametrize(
     ("early", "late", "found"),
     [
-        ((0.02, 0.4), (0.02, 0.4), {"drafter": 0.02}),
-        ((0.02, 0.4), (0.02, 0.41), {}),  # it gets better
-        ((0.02, 0.4), (0.009, 0.4), {}),  # it moves no further than others that do well
-        ((None, 0.4), (None, 0.4), {}),  # it moved nothing
+        ((0.02, 0.4), (0.02, 0.4), ["the drafter moves by 0.02 nats"]),
+        ((0.02, 0.4), (0.02, 0.41), []),  # it gets better
+        ((0.02, 0.4), (0.009, 0.4), []),  # it moves no further than others that do well
+        ((None, 0.4), (None, 0.4), []),  # it moved nothing
     ],
 )
-def test_a_seat_that_moves_far_and_gets_no_better(early: Any, late: Any, found: dict[str, float]):
+def test_a_seat_that_moves_far_and_gets_no_better(early: Any, late: Any, found: list[str]):
     def row(gap: float | None, right: float) -> dict[str, Any]:
         return {"streams": {"drafter": {**WELL, "step_gap": gap, "accuracy": right}, "challenger": WELL}}
 
     rows = [*[row(*early)] * 10, *[row(*late)] * 10]
-    assert too_fast(rows) == pytest.approx(found)
-    assert too_fast(rows[1:]) == {}  # nine steps are no part to compare with
+    assert [said.partition(" a token")[0] for said in too_fast(rows)] == found
+    assert too_fast(rows[1:]) == []  # nine steps are no part to compare with
     # A part in the middle was the best.
-    assert too_fast([*[row(0.02, 0.1)] * 10, *[row(0.02, 0.6)] * 10, *[row(0.02, 0.5)] * 10]) == pytest.approx(
-        {"drafter": 0.02}
-    )
+    assert len(too_fast([*[row(0.02, 0.1)] * 10, *[row(0.02, 0.6)] * 10, *[row(0.02, 0.5)] * 10])) == 1
+
+
+def test_a_rate_too_high_is_a_cause_with_a_lower_one(tmp_path: Path):
+    folder = RunFolder(tmp_path / "run")
+    folder.create(RunConfig(game="agon", model="tiny", tasks="letters", steps=20, seats={"A": {"lr": 3e-3}}))
+    for step in range(1, 21):
+        stream = {**WELL, "step_gap": 0.02}
+        folder.append({"step": step, "streams": {"drafter": stream}, "seats": {}, "game": {}, "warnings": []}, [], 1.0)
+    (cause,) = [cause for cause in diagnose(folder.path).causes if cause.name == "rate"]
+    assert cause.sentence.startswith("The drafter moves by 0.02 nats a token at every step")
+    assert cause.next.endswith("--set seats.A.lr=0.001")
+    assert "rate" not in causes(folder.path, 19)
 
 
 def test_what_is_right_without_an_end_and_a_format_lacks_neither(write):
