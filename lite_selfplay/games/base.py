@@ -168,7 +168,8 @@ def find_game(name: str) -> type[Game]:
             of=" derived from Game",
         )
         return game
-    _discover()
+    if name not in _registry:
+        _discover()
     if name not in _registry:
         raise UnknownNameError(
             "game", name, _registry, "`lite-selfplay list games` lists them; FILE.py:CLASS is your own."

@@ -22,6 +22,7 @@ from lite_selfplay.tasks import split_specs
 EXPERIMENTS = "lite_selfplay.extras.reproduce.experiments"
 COLD_START = "cold-start"
 RATE = "seats.*.lr"
+CAP = "max_completion_tokens"
 EVALUATION = "evaluation"
 """The curve that is pass@1 in the evaluations that runs make in training."""
 _WHOLE: dict[str, Any] = {"run": {"minutes": 0}}  # a preset's minutes would give each arm another number of steps
@@ -212,11 +213,14 @@ class Experiment(Section):
         return next((name for name in starts if self.teaching(name) == self.teaching(trained)), None)
 
     def cold_start_config(self, game: str, seed: int, folder: Path) -> RunConfig:
-        """The configuration of the cold start by a game that trained arms of a seed share."""
+        """The configuration of the cold start by a game that trained arms of a seed share; its examples may be as long
+        as the completions of these arms."""
         keys = {key: value for key, value in (self.cold_start or {}).items() if key != "game"}
         taught = {"cold_start": {**keys, "enabled": True}, "eval": {"tasks": None}}
         run = {"run": {"seed": seed, "dir": str(folder), "preflight": False}}
-        return RunConfig.of(_WHOLE, self.base, {"game": game}, taught, run)
+        caps = [arm.set.get(CAP, 0) for name, arm in self.trained().items() if self.teaching(name) == game]
+        longest = {CAP: max(caps)} if any(caps) else {}
+        return RunConfig.of(_WHOLE, self.base, {"game": game}, taught, nested(longest), run)
 
 
 def experiment_names() -> list[str]:

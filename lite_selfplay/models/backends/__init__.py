@@ -60,7 +60,7 @@ def require_available(backend: str) -> None:
 
     Loads torch for `unsloth`.
     """
-    if backend != "auto" and backend not in _known():
+    if backend not in ("auto", *_registry) and backend not in _known():
         raise UnknownNameError("backend", backend, ["auto", *_known()])
     if backend == "unsloth" and (problem := unsloth_problem()) is not None:
         raise RequestError(f"the Unsloth backend cannot work here: {problem}. {OTHER}")
