@@ -115,22 +115,22 @@ def parse_assignment(text: str) -> dict[str, Any]:
     layer: dict[str, Any] = {}
     key = key.strip()
     try:
-        set_key(layer, FLAT_KEYS.get(key, key), _parse(value))
+        set_key(layer, FLAT_KEYS.get(key, key), _parse(value, f"--set {key}"))
     except _NO_YAML:
         raise ConfigError(f"--set {key}: {value!r} is not a YAML value") from None
     return layer
 
 
-def _parse(text: str) -> Any:
-    """The value of a YAML text. Raises ConfigError where it holds itself, or stands for more than a configuration
-    does: a few lines of YAML can name each other billions of times."""
+def _parse(text: str, name: str) -> Any:
+    """The value of a YAML text. Raises ConfigError, with the `name` of what holds it, where it holds itself, or stands
+    for more than a configuration does: a few lines of YAML can name each other billions of times."""
     left = _MOST_VALUES
 
     def count(value: Any, depth: int) -> None:
         nonlocal left
         left -= 1
         if depth > _DEEPEST or left < 0:
-            raise ConfigError("nested too deeply" if left >= 0 else "too many values")
+            raise ConfigError(f"{name}: {'nested too deeply' if left >= 0 else 'too many values'}")
         if isinstance(value, dict | list):
             for below in value.values() if isinstance(value, dict) else value:
                 count(below, depth + 1)
@@ -138,7 +138,7 @@ def _parse(text: str) -> Any:
     try:
         values = yaml.safe_load(text)
     except RecursionError:
-        raise ConfigError("nested too deeply") from None
+        raise ConfigError(f"{name}: nested too deeply") from None
     count(values, 0)
     return values
 
@@ -153,13 +153,12 @@ def load_layer(path: Path) -> dict[str, Any]:
 def parse_mapping(text: str, name: str) -> dict[str, Any]:
     """A YAML mapping. Raises ConfigError, with the `name` of what holds it, for anything else."""
     try:
-        values = _parse(text)
-    except ConfigError as error:
-        raise ConfigError(f"{name}: {error}") from None
+        values = _parse(text, name)
     except _NO_YAML as error:
         mark = getattr(error, "problem_mark", None)
         where = f"{name}, line {mark.line + 1}" if mark else name
-        raise ConfigError(f"{where}: not YAML ({getattr(error, 'problem', None) or error})") from None
+        why = getattr(error, "problem", None) or " ".join(str(error).split())
+        raise ConfigError(f"{where}: not YAML ({why})") from None
     if not isinstance(values, dict):
         raise ConfigError(f"{name} must hold a mapping of keys, not a {type(values).__name__}")
     return values
