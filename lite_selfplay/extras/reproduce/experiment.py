@@ -22,7 +22,6 @@ from lite_selfplay.tasks import split_specs
 EXPERIMENTS = "lite_selfplay.extras.reproduce.experiments"
 COLD_START = "cold-start"
 RATE = "seats.*.lr"
-CAP = "max_completion_tokens"
 EVALUATION = "evaluation"
 """The curve that is pass@1 in the evaluations that runs make in training."""
 _WHOLE: dict[str, Any] = {"run": {"minutes": 0}}  # a preset's minutes would give each arm another number of steps
@@ -164,11 +163,10 @@ class Experiment(Section):
         return self.model_copy(update={"base": base})
 
     def at_every_rate(self) -> "Experiment":
-        """The search as an experiment of its own, in which each trained arm is one arm a rate."""
+        """The search as an experiment of its own, in which each trained arm is one arm a rate, with all seeds."""
         assert self.search is not None
-        arms = {
-            f"{name} at {rate:g}": arm.at(rate) for name, arm in self.trained().items() for rate in self.search.rates
-        }
+        every = {name: arm.model_copy(update={"seeds": None}) for name, arm in self.trained().items()}
+        arms = {f"{name} at {rate:g}": arm.at(rate) for name, arm in every.items() for rate in self.search.rates}
         own = {"seeds": self.search.seeds, "evaluations": self.search.evaluations, "arms": arms}
         return self.model_copy(update={**own, "name": f"{self.name}, rates", "search": None, "baseline": ""})
 
@@ -213,14 +211,11 @@ class Experiment(Section):
         return next((name for name in starts if self.teaching(name) == self.teaching(trained)), None)
 
     def cold_start_config(self, game: str, seed: int, folder: Path) -> RunConfig:
-        """The configuration of the cold start by a game that trained arms of a seed share; its examples may be as long
-        as the completions of these arms."""
+        """The configuration of the cold start by a game that trained arms of a seed share."""
         keys = {key: value for key, value in (self.cold_start or {}).items() if key != "game"}
         taught = {"cold_start": {**keys, "enabled": True}, "eval": {"tasks": None}}
         run = {"run": {"seed": seed, "dir": str(folder), "preflight": False}}
-        caps = [arm.set.get(CAP, 0) for name, arm in self.trained().items() if self.teaching(name) == game]
-        longest = {CAP: max(caps)} if any(caps) else {}
-        return RunConfig.of(_WHOLE, self.base, {"game": game}, taught, nested(longest), run)
+        return RunConfig.of(_WHOLE, self.base, {"game": game}, taught, run)
 
 
 def experiment_names() -> list[str]:

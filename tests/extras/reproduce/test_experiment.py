@@ -9,7 +9,7 @@ import yaml
 from lite_selfplay.errors import ConfigError, UnknownNameError
 from lite_selfplay.evaluation.suites import find_suite
 from lite_selfplay.extras.reproduce.conduct import require_fair
-from lite_selfplay.extras.reproduce.experiment import ArmSection, experiment_names, load_experiment
+from lite_selfplay.extras.reproduce.experiment import RATE, ArmSection, experiment_names, load_experiment
 
 SHIPPED = [
     *("agon-code", "agon-table3", "agon-table7", "agon-table8", "all-games", "cpmobius-ablations"),
@@ -74,6 +74,14 @@ def test_a_size_is_laid_over_the_whole(tmp_path: Path):
     assert config.game.options == {"reward": "coop", "rotate": False}
     other = found.having({"model": "smollm2-135m"}, {"steps": 9}).config("two", 3, Path("run"), None)
     assert (other.model.name, other.run.steps) == ("smollm2-135m", 9)
+
+
+def test_every_rate_of_a_search_is_tried_on_all_its_seeds(tmp_path: Path):
+    search = {"rates": [1e-4, 1e-3], "seeds": [7, 8], "evaluations": [{"tasks": "letters:named=6"}]}
+    arms = {"one": {"game": "grpo", "seeds": [0]}, "base": {"start": "base"}}
+    found = load_experiment(written(tmp_path, search=search, arms=arms)).at_every_rate()
+    assert (found.seeds, list(found.arms)) == ((7, 8), ["one at 0.0001", "one at 0.001"])
+    assert [(arm.seeds, arm.set) for arm in found.arms.values()] == [(None, {RATE: 1e-4}), (None, {RATE: 1e-3})]
 
 
 @pytest.mark.parametrize(
