@@ -165,8 +165,11 @@ class Experiment(Section):
     def at_every_rate(self) -> "Experiment":
         """The search as an experiment of its own, in which each trained arm is one arm a rate, with all seeds."""
         assert self.search is not None
-        every = {name: arm.model_copy(update={"seeds": None}) for name, arm in self.trained().items()}
-        arms = {f"{name} at {rate:g}": arm.at(rate) for name, arm in every.items() for rate in self.search.rates}
+        arms = {
+            f"{name} at {rate:g}": arm.at(rate).model_copy(update={"seeds": None})
+            for name, arm in self.trained().items()
+            for rate in self.search.rates
+        }
         own = {"seeds": self.search.seeds, "evaluations": self.search.evaluations, "arms": arms}
         return self.model_copy(update={**own, "name": f"{self.name}, rates", "search": None, "baseline": ""})
 
