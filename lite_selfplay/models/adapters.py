@@ -125,9 +125,8 @@ class Adapters:
         """As `speaking`, through dense weights that live for the length of it: a 4-bit weight is expanded once instead
         of at every token.
 
-        `dense(layer)` is a base layer's weight (out, in) in the type it is multiplied in. In float32 the adapter is
-        added to it, which changes no more than the last bits. A half precision would round the adapter away; there it
-        is kept apart, its down-projection stacked under the weight, so that one product gives both.
+        `dense(layer)` is a base layer's weight (out, in) in float32. The adapter is added to it, which changes no more
+        than the last bits; a half precision would round it away, and takes stacks in the place of this.
         """
         with self.speaking(name), torch.no_grad(), _other_forwards(self._layers()):
             for layer in self._layers():
@@ -466,14 +465,5 @@ def _dense_forward(weight: Tensor, bias: Tensor | None, adapter: LowRank | None)
     """A layer with its adapter as it is now; see `Adapters.speaking_dense`."""
     if adapter is None:
         return functools.partial(nn.functional.linear, weight=weight, bias=bias)
-    down, up = adapter.down.to(weight.dtype), (adapter.scale * adapter.up).to(weight.dtype)
-    if weight.dtype == torch.float32:
-        return functools.partial(nn.functional.linear, weight=torch.addmm(weight, up, down), bias=bias)
-    size, stacked = len(weight), torch.cat([weight, down])
-
-    def forward(x: Tensor) -> Tensor:
-        both = nn.functional.linear(x.reshape(-1, x.shape[-1]), stacked)
-        out = torch.addmm(both[:, :size], both[:, size:], up.T)
-        return (out if bias is None else out + bias).view(*x.shape[:-1], size)
-
-    return forward
+    summed = torch.addmm(weight, adapter.scale * adapter.up, adapter.down)
+    return functools.partial(nn.functional.linear, weight=summed, bias=bias)

@@ -82,7 +82,8 @@ class _Adapted(torch.autograd.Function):
         if ctx.needs_input_grad[0]:
             grad_x = (grad @ ctx.weight()).addmm_(grad_inner, down.to(grad.dtype)).view(ctx.shape).to(ctx.dtype)
         grad_down = (grad_inner.T @ rows).to(down.dtype) if ctx.needs_input_grad[3] else None
-        grad_up = _times((grad.T @ inner).to(up.dtype), ctx.scale) if ctx.needs_input_grad[4] else None
+        # (r, N) by (N, out) takes a CPU half to a quarter of the time of (out, N) by (N, r).
+        grad_up = _times((inner.T @ grad).T.to(up.dtype), ctx.scale) if ctx.needs_input_grad[4] else None
         return grad_x, None, None, grad_down, grad_up, None
 
 

@@ -176,7 +176,13 @@ def test_dense_weights_say_the_same_and_leave_no_trace(adapters: Adapters, name:
     before = {key: tensor.clone() for key, tensor in adapters.model.state_dict().items()}
     forwards = [layer.forward for layer in adapters._layers()]
     plain = heard(adapters, name)
-    with adapters.speaking_dense(name, functools.partial(dense_weight, dtype=dtype)):
+    expanded = functools.partial(dense_weight, dtype=dtype)
+    speaking = (
+        adapters.speaking_dense(name, expanded)
+        if dtype == torch.float32
+        else adapters.speaking_stacked(name, adapters.stacked(expanded, instead=False))
+    )
+    with speaking:
         dense = said(adapters.model)
     difference = (dense.float() - plain.float()).abs()
     assert dtype == torch.bfloat16 or difference.max() < 1e-4

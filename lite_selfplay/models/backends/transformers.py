@@ -202,7 +202,11 @@ class TransformersBackend:
         """A seat in the forward pass in the way that samples fastest, with weights that are expanded first or not."""
         if self._stacks is not None:
             return self.adapters.speaking_stacked(seat, self._stacks)
-        return self.adapters.speaking_dense(seat, self._dense) if expand else self.adapters.speaking(seat)
+        if expand and self.compute_dtype == torch.float32:
+            return self.adapters.speaking_dense(seat, self._dense)
+        if expand and self.adapters.stackable:
+            return self.adapters.speaking_stacked(seat, self.adapters.stacked(self._dense, instead=False))
+        return self.adapters.speaking(seat)
 
     def _leave_weights_folded(self) -> None:
         """On a card, where 4-bit weights were expanded while a seat spoke: from now on they are not."""
