@@ -189,7 +189,7 @@ def require_accepted(places: Mapping[str, str], where: object) -> None:
     for key, place in places.items():
         file = file_of(place) or Path()
         if os.path.exists(file) and _line_of(file) not in _record():
-            quoted = shlex.quote(os.path.realpath(file) + place.removeprefix(str(file)))
+            quoted = shlex.quote(absolute(place))
             kind = "games" if key == "game.name" else "losses" if key.startswith("roles.") else "tasks"
             accepts = f"give --reward {quoted}" if key == "run.reward" else f"`lite-selfplay list {kind} {quoted}`"
             raise ConfigError(
