@@ -26,6 +26,9 @@ GOALS = {"decoding": 0.4, "update": 0.6}
 BACKWARD = 2
 """Products of a frozen layer in an update: forwards, and the gradient of its input."""
 
+OPERATIONS = 12
+"""How many operations a profile lists."""
+
 Result = dict[str, Any]
 
 
@@ -38,6 +41,7 @@ def main(
     precision: harness.Precision = "4bit",
     compute_dtype: harness.ComputeDtype = "auto",
     without_bf16: Annotated[bool, typer.Option(help="As on a machine with AVX2 and nothing newer.")] = False,
+    profile: Annotated[bool, typer.Option(help="Also list the operations that take most of the time.")] = False,
     json_path: harness.JsonPath = None,
 ) -> None:
     """The share of matrix products in a decoded token and in an update, against those products alone."""
@@ -65,6 +69,8 @@ def main(
             "gflop_a_second": flop / 1e9 / statistics.median(floor_s),
             "share": ratio(floor_s, work_s),
         }
+        if profile:
+            results[name]["operations"] = _profiled(run)
     _show(results, model, rows, tokens)
     harness.save(json_path, results)
 
@@ -79,6 +85,19 @@ def _timed(run: Callable[[], object]) -> float:
     started = time.perf_counter()
     run()
     return time.perf_counter() - started
+
+
+def _profiled(run: Callable[[], object]) -> list[tuple[str, int, float, float]]:
+    """The operations that take most of the time by themselves: name, calls, seconds and share of all."""
+    from torch.profiler import ProfilerActivity
+    from torch.profiler import profile as profiled
+
+    with profiled(activities=[ProfilerActivity.CPU]) as found:
+        run()
+    events = found.key_averages()
+    total = sum(event.self_cpu_time_total for event in events)
+    largest = sorted(events, key=lambda event: -event.self_cpu_time_total)[:OPERATIONS]
+    return [(e.key, e.count, e.self_cpu_time_total / 1e6, e.self_cpu_time_total / total) for e in largest]
 
 
 class _Work:
@@ -187,6 +206,11 @@ def _show(results: Result, model: str, rows: int, tokens: int) -> None:
         )
     columns = ("", "GFLOP of products", "GFLOP/s alone", "alone, s", "in all, s", "share", "goal")
     show_table(f"{model}: {rows} rows of {tokens} tokens, and an update on them", columns, lines)
+    for name in GOALS:
+        found = results[name].get("operations", ())
+        lines = [(key, f"{calls:,}", f"{seconds:.2f}", f"{share:.0%}") for key, calls, seconds, share in found]
+        if lines:
+            show_table(f"{name}: operations by their own time", ("", "calls", "s", "share"), lines)
 
 
 if __name__ == "__main__":
