@@ -129,37 +129,32 @@ def machine() -> Result:
 def start(
     setting: Setting, threads: int | None, ending: ExitStack, times: Times
 ) -> tuple[list[tuple[Contender, Reply]], dict[str, str]]:
-    """The contenders that can run here, each loaded and warmed up before the next, and why the others cannot.
+    """The contenders that can run here, warmed up, and why the others cannot. The first one, which saves the adapter that
+    the others start with, is loaded alone, and then all others at once.
 
-    Raises BenchmarkError if the first one, which the others need, cannot run.
+    Raises BenchmarkError if the first one cannot run.
     """
-    kinds = KINDS if math.isinf(times.end) else {name: KINDS[name] for name in sorted(KINDS, key=_by_value)}
     running: list[tuple[Contender, Reply]] = []
+    loading: list[Contender] = []
     missing: dict[str, str] = {}
-    for name, (script, kind) in kinds.items():
+    for name, (script, kind) in KINDS.items():
         if UNSLOTH in name and (problem := unsloth_problem()) is not None:
             missing[name] = problem
-            continue
-        if running and time.monotonic() > times.loaded:
-            missing[name] = "the time was used up before its turn"
             continue
         say(f"{name}: loading, and a first step to warm up")
         contender = Contender(name, script, kind, setting, threads, times.loaded if running else times.end)
         ending.callback(contender.close)
+        if running:
+            loading.append(contender)
+        else:
+            running.append((contender, contender.hear()))
+    for contender in loading:
         try:
             running.append((contender, contender.hear()))
         except BenchmarkError as error:
-            if not running:
-                raise
-            missing[name] = f"it ended at its start: {str(error).strip().splitlines()[-1]}"
+            missing[contender.name] = f"it ended at its start: {str(error).strip().splitlines()[-1]}"
             say(str(error))
     return running, missing
-
-
-def _by_value(name: str) -> int:
-    """What is loaded first where time is short: one seat of ours, then what it is compared with."""
-    first = next(iter(KINDS))
-    return (first, TRL).index(name) if name in (first, TRL) else 2
 
 
 def summary(replies: Sequence[Reply]) -> Result:

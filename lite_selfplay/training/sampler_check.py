@@ -13,6 +13,8 @@ from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import TypeVar
 
+from scipy.special import bdtrc
+
 from lite_selfplay.data import Sampling, TokenScores
 from lite_selfplay.errors import TrainingError
 from lite_selfplay.models.adapters import BASE, State
@@ -142,9 +144,7 @@ def explained_better(noted: Sequence[float], own: Sequence[float], other: Sequen
     """
     nearer = sum(abs(n - b) < abs(n - a) for n, a, b in zip(noted, own, other, strict=True))
     further = sum(abs(n - b) > abs(n - a) for n, a, b in zip(noted, own, other, strict=True))
-    n = nearer + further
-    tail = sum(math.comb(n, k) for k in range(nearer, n + 1))
-    return tail < SURE * 2**n
+    return bool(bdtrc(nearer - 1, nearer + further, 0.5) < SURE)
 
 
 def spread(rows: Sequence[T], count: int) -> list[T]:

@@ -10,8 +10,9 @@ import pytest
 import torch
 
 from lite_selfplay.models.adapters import BASE
+from lite_selfplay.models.backends import transformers
 from lite_selfplay.models.generation import fixed
-from lite_selfplay.models.generation.sampling import GenerationRequest
+from lite_selfplay.models.generation.sampling import MOST_KEPT, GenerationRequest
 from tests.card import counts
 from tests.card.pretend import Card, Seen, card
 from tests.card.recorded_graph import graphs_on_the_card
@@ -165,10 +166,19 @@ def test_graphs_say_bit_for_bit_what_the_same_loop_says_without_them(
     assert sum(graph.replays for graph in made) > 40
 
 
+@pytest.fixture
+def crowded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The card never has room for what nobody needs at present."""
+    monkeypatch.setattr(transformers, "ROOMY", 2.0)
+
+
 @pytest.mark.parametrize("precision", ["fp32", "4bit:bf16"])
+@pytest.mark.parametrize("roomy", [True, False], ids=["roomy", "crowded"])
 def test_graphs_and_their_stream_are_kept_from_call_to_call_of_the_same_sizes(
-    rtx_4090: Card, folder: Path, monkeypatch: pytest.MonkeyPatch, precision: str
+    rtx_4090: Card, folder: Path, monkeypatch: pytest.MonkeyPatch, precision: str, roomy: bool
 ):
+    if not roomy:
+        monkeypatch.setattr(transformers, "ROOMY", 2.0)
     streams: list[Any] = []
     plain = torch.cuda.Stream
 
@@ -185,11 +195,17 @@ def test_graphs_and_their_stream_are_kept_from_call_to_call_of_the_same_sizes(
         assert spoken(backend, asked(BASE)) == spoken(other, asked(BASE))  # without an adapter: other kernels
         assert (len(made), len(streams)) == (2, 1)
         with backend.updating():
-            assert backend._decoding.kept.places is None
+            assert len(backend._decoding.kept.places) == (2 if roomy else 0)
+        backend.adapters.load_state("A", backend.adapters.state("B"))  # what a graph reads are numbers of now
+        other.adapters.load_state("A", other.adapters.state("B"))
         assert spoken(backend, asked("A")) == spoken(other, asked("A"))
-        assert (len(made), len(streams)) == (3, 1)
+        assert (len(made), len(streams)) == (2 if roomy else 3, 1)
+        for tokens in range(1, 2 * MOST_KEPT):
+            spoken(backend, asked("A", max_tokens=tokens))
+        assert len(backend._decoding.kept.places) == (MOST_KEPT if roomy else 1)
 
 
+@pytest.mark.usefixtures("crowded")
 def test_what_is_kept_is_let_go_of_where_sampling_stops(rtx_4090: Card, folder: Path):
     def stop() -> None:
         raise KeyboardInterrupt
@@ -205,10 +221,10 @@ def test_what_is_kept_is_let_go_of_where_sampling_stops(rtx_4090: Card, folder: 
             assert rtx_4090.memory.allocated < before + 2**16  # given back at once: the update wants it
         gc.enable()
         backend.generate(asked())
-        assert backend._decoding.kept.places is not None
+        assert backend._decoding.kept.places
         with pytest.raises(KeyboardInterrupt):
             spoken(backend, asked(), poll=stop)
-        assert backend._decoding.kept.places is None
+        assert not backend._decoding.kept.places
 
 
 def test_a_step_that_cannot_be_recorded_is_run_as_it_is(rtx_4090: Card, folder: Path, monkeypatch: pytest.MonkeyPatch):

@@ -153,6 +153,15 @@ def install(files: Sequence[Path], site: Path) -> None:
     stamp.write_text(told, encoding="utf-8")
 
 
+def as_installed(folder: Path) -> Path:
+    """A folder in which the package of the command has the name that it is installed under."""
+    folder.mkdir(parents=True, exist_ok=True)
+    link = folder / "lite_selfplay_cli"
+    if not link.is_symlink():
+        link.symlink_to(ROOT / "cli")
+    return folder
+
+
 def lacking(names: Sequence[str]) -> Iterator[str]:
     """Those packages that this interpreter does not have."""
     for name in names:
@@ -168,7 +177,7 @@ def test(wheels: Path, arguments: Sequence[str], minutes: float) -> int:
     Each result is added to a file in `gpu-results` as soon as it is known.
     """
     environment = {**os.environ, "HF_HUB_OFFLINE": "1"}
-    path = [str(ROOT)]
+    path = [str(ROOT), str(as_installed(ROOT / "gpu-results" / "path"))]
     names = [pin.partition("==")[0] for pin in pins(NEEDED)]
     missing = list(lacking([*names, *(pin.partition("==")[0] for pin in pins(FOR_UNSLOTH))]))
     if missing and any(wheels.glob("part-*")):

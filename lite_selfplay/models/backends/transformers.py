@@ -23,7 +23,7 @@ from lite_selfplay.models.backends import tuning
 from lite_selfplay.models.backends.availability import cpu_has_bf16, device_of, quantised_problem
 from lite_selfplay.models.backends.base import is_out_of_memory
 from lite_selfplay.models.generation.generate import generate
-from lite_selfplay.models.generation.sampling import Decoding, Generation, GenerationRequest, Loop
+from lite_selfplay.models.generation.sampling import Decoding, Generation, GenerationRequest, Kept, Loop
 from lite_selfplay.models.logprobs.batch import Batch, Row, Way
 from lite_selfplay.models.logprobs.reading import packs
 from lite_selfplay.models.logprobs.token_logprobs import goes_by_hidden_states, token_logprobs
@@ -47,6 +47,8 @@ _ATTENTION = re.compile(
     "^(?!_)(?!.*(implementation|flash|drop)).*(attn|attention|softcap|sliding|window|alibi|qk_norm)"
 )
 """Keys of a configuration that change attention; not those that choose who computes it, nor dropout."""
+ROOMY = 0.75
+"""The share of a card's memory that has to be free for all that sampling made to be kept."""
 _SCORE_TOKENS = 16384
 """Tokens that are scored at once, padding included."""
 _LAYERS_OF_GAPS = 5
@@ -88,8 +90,10 @@ class TransformersBackend:
         """Whether memory that was freed goes back to the system between sampling and update."""
         gives_back = self._tidies and self._lean  # also within a pass: its gaps fit no later tensor
         give_back = tuning.trim_heap if gives_back else lambda: None
-        self._decoding = Decoding(eos_ids, self.device, cache_tokens, decode, poll, give_back, loop, warn)
+        kept = Kept(self._roomy)
+        self._decoding = Decoding(eos_ids, self.device, cache_tokens, decode, poll, give_back, loop, warn, kept=kept)
         self._warn = warn
+        self._ordered = torch.are_deterministic_algorithms_enabled()
         self._packs = self._speaks_dense = self._expanded = False
         self._stacks: Stacks | None = None
         """What seats speak through on a card, `_expanded` where they are 4-bit weights that were expanded for it."""
@@ -113,7 +117,6 @@ class TransformersBackend:
             path, section.precision, self.compute_dtype, self.device, trust_remote_code=section.trust_remote_code
         )
         attention.install(base)
-        self._ordered = torch.are_deterministic_algorithms_enabled()
         if self.device.type == "cuda":
             rotary.fuse(base, self._undoing.callback)
             # cuDNN makes a plan for every new shape, and every batch has another.
@@ -180,6 +183,14 @@ class TransformersBackend:
                 self._stacks = stacked() if self._expanded else self.adapters.beside(self.compute_dtype)
         return self._expanded
 
+    def _roomy(self) -> bool:
+        """Whether three quarters of a card's memory are free: then nothing has to be given back between sampling and
+        update, to be made again."""
+        if self.device.type == "cpu":
+            return False
+        free, total = torch.cuda.mem_get_info()
+        return free + torch.cuda.memory_reserved() - torch.cuda.memory_allocated() >= ROOMY * total
+
     def _let_go(self) -> None:
         """Give back what a card keeps from one call of the sampler to the next."""
         self._decoding.kept.let_go()
@@ -228,7 +239,8 @@ class TransformersBackend:
         )
 
     def score(self, seat: str, rows: Sequence[Row], temperature: float) -> list[TokenScores]:
-        self._let_go()
+        if not self._roomy():
+            self._let_go()
         scores: list[TokenScores] = [TokenScores((), ())] * len(rows)
         order = sorted((i for i, row in enumerate(rows) if row[1]), key=lambda i: len(rows[i][0]) + len(rows[i][1]))
         with self._at_rest(), self.adapters.speaking(seat), torch.no_grad():
@@ -270,7 +282,8 @@ class TransformersBackend:
 
     @contextlib.contextmanager
     def updating(self) -> Iterator[None]:
-        self._let_go()
+        if not self._roomy():
+            self._let_go()
         self._empty_cache()
         self._set_training(True)
         try:
@@ -285,15 +298,17 @@ class TransformersBackend:
     def _empty_cache(self) -> None:
         """Between sampling and update, which hold tensors of other sizes."""
         if self.device.type == "cuda":
-            torch.cuda.empty_cache()
+            if not self._roomy():
+                torch.cuda.empty_cache()
         elif self._tidies:
             tuning.trim_heap()
 
     def release_memory(self) -> None:
         torch.use_deterministic_algorithms(self._ordered)  # where an attention ran out of memory backwards
         self._let_go()
-        self._empty_cache()
-        if self.device.type == "cpu":
+        if self.device.type == "cuda":
+            torch.cuda.empty_cache()
+        else:
             tuning.trim_heap()
 
     def autocast(self) -> contextlib.AbstractContextManager[Any]:

@@ -37,7 +37,7 @@ def can_be_fixed(speaker: Speaker) -> bool:
 def sample_fixed(speaker: Speaker, waiting: list[Row]) -> None:
     """Finish the rows at the head of `waiting` that have places at once, and those that find one while they run.
 
-    Places, with the graphs that were recorded in them, are those of the last call where everything has the same size.
+    Places, with the graphs that were recorded in them, are those of an earlier call where everything has the same size.
     """
     first, room = _first(speaker, waiting)
     decoding, columns, whole = speaker.decoding, _columns(room, speaker.sampling), False
@@ -61,7 +61,7 @@ def sample_fixed(speaker: Speaker, waiting: list[Row]) -> None:
         whole = batch.steps.graphs and decoding.weights is not None
     finally:
         if whole:
-            kept.places, kept.key = batch, key
+            kept.keep(key, batch)
         else:
             batch.steps.forget()
 

@@ -21,6 +21,9 @@ Loop = Literal["plain", "fixed", "graphs", "compiled"]
 the same operations for each token and looks every few; `graphs` replays those as CUDA graphs; `compiled` compiles the
 model for them, and replays them where there is a card."""
 
+MOST_KEPT = 8
+"""Batches that a card keeps with their graphs: those of the roles of two steps, and of an evaluation."""
+
 BLOCK = 256
 """Tokens that are added up together when a cumulative sum over the vocabulary is inverted."""
 
@@ -71,24 +74,32 @@ class Generation:
 
 @dataclass
 class Kept:
-    """What a card keeps from one call to the next: the places with their graphs, and what they are made for. Whoever
-    wants the memory, or moves a tensor that the graphs read, lets go of them."""
+    """What a card keeps from one call to the next: places with their graphs, by what they are made for, the last one
+    last. Whoever wants the memory, or moves a tensor that the graphs read, lets go of them.
 
-    places: Any = None
-    key: Hashable = None
+    Only while the card is `roomy` are those kept that the present call has no use for.
+    """
+
+    roomy: Callable[[], bool] = lambda: False
     stream: Any = None
     """On which graphs are recorded, and what goes before: libraries set memory aside for every stream they meet."""
+    places: dict[Hashable, Any] = field(default_factory=dict)
 
     def take(self, key: Hashable) -> Any:
-        """The places that are kept, if they are made for `key`; others are let go of, with their memory."""
-        found, self.places = self.places, None
-        if found is not None and self.key != key:
-            found.steps.forget()
-            return None
+        """The places that are made for `key`, or None."""
+        found = self.places.pop(key, None)
+        if not self.roomy():
+            self.let_go()
         return found
 
+    def keep(self, key: Hashable, places: Any) -> None:
+        self.places[key] = places
+        if len(self.places) > MOST_KEPT:
+            self.places.pop(next(iter(self.places))).steps.forget()
+
     def let_go(self) -> None:
-        self.take(None)
+        while self.places:
+            self.places.popitem()[1].steps.forget()
 
 
 @dataclass(frozen=True)

@@ -139,7 +139,6 @@ def test_it_samples_by_its_own_graphs_and_releases_them_for_an_update(make: Any,
 def test_it_goes_on_with_half_where_memory_runs_out(make: Any, monkeypatch: pytest.MonkeyPatch):
     backend, said, plain = make(), list[str](), UnslothBackend._generate
     backend._warn, backend.device = said.append, torch.device("cuda")
-    monkeypatch.setattr(backend, "release_memory", lambda: None)
 
     def runs_out(request: GenerationRequest) -> Any:
         if backend._decoding.cache_tokens > 2**15:
