@@ -62,7 +62,7 @@ def test_a_4090_with_unsloth(put: Callable[..., None], monkeypatch: pytest.Monke
     monkeypatch.setattr(availability, "compiler_problem", lambda: None)
     said = told()
     assert said["precision"] == "over 4-bit weights bf16; adapters are float32"
-    assert said["backend"].startswith("transformers; its CUDA graphs are expected to sample several times as fast")
+    assert said["backend"].startswith("transformers; its CUDA graphs sample three times as fast")
     assert said["backend"].endswith("--backend unsloth works, too")
     assert chosen(ModelSection(name="tiny", backend="unsloth")) == "unsloth"
     with pytest.raises(RequestError, match="needs a card, and --device cpu"):
