@@ -129,8 +129,8 @@ def machine() -> Result:
 def start(
     setting: Setting, threads: int | None, ending: ExitStack, times: Times
 ) -> tuple[list[tuple[Contender, Reply]], dict[str, str]]:
-    """The contenders that can run here, warmed up, and why the others cannot. The first one, which saves the adapter that
-    the others start with, is loaded alone, and then all others at once.
+    """The contenders that can run here, warmed up, and why the others cannot. The first one, which saves the adapter
+    that the others start with, is loaded alone, and then all others at once.
 
     Raises BenchmarkError if the first one cannot run.
     """

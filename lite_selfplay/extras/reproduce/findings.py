@@ -9,6 +9,8 @@ from pathlib import Path
 from statistics import NormalDist, fmean, median, variance
 from typing import Any
 
+from filelock import FileLock
+
 from lite_selfplay.evaluation.overview import asked_of
 from lite_selfplay.evaluation.suites import find_suite
 from lite_selfplay.evaluation.tables import as_markdown, mean_outcomes, outcomes_of, scores_shown
@@ -408,7 +410,7 @@ def _draw_curve(experiment: Experiment, records: Sequence[Record], path: Path) -
 
 def write_findings(experiment: Experiment, records: Sequence[Record], out: Path) -> list[Path]:
     """Write the table, the figure (where matplotlib is installed) and the JSON; their paths."""
-    with write_errors(f"to {out}"):
+    with write_errors(f"to {out}"), FileLock(out / f".{TABLE}.lock"):  # two processes may end at once
         write_whole(out / TABLE, table(experiment, records))
         text = json.dumps(to_json(experiment, records), indent=1, ensure_ascii=False, allow_nan=False)
         write_whole(out / RESULTS, text + "\n")
