@@ -101,7 +101,7 @@ def plan(
         typer.echo(f"{card.name:<20}{card.memory / GIB:>6.1f} GiB  {fits}")
     for sentence in advise(whole, shape, load, chosen[0]) if len(chosen) == 1 else ():
         typer.echo(sentence)
-    typer.echo("\nAn estimate: its parts have been compared with measured memory on a CPU, and not yet on a GPU.")
+    typer.echo("\nAn estimate: its parts have been compared with measured memory on a CPU, its peak on one H200.")
 
 
 def _about(config: Any, shape: Any, load: Any, rollouts: int | None, most: int | None) -> list[str]:

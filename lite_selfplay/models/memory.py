@@ -201,14 +201,10 @@ def activation_bytes(shape: Shape, compute: int, *, fused: bool) -> int:
     """Bytes that one block keeps of a token for its backward pass.
 
     Inputs of the linear layers, queries, keys, values and the MLP's factors in the compute type, and the two norms'
-    inputs in float32. `fused`: a layer and its adapter are one operation, and the MLP's gate another, as on a CPU;
-    elsewhere PEFT keeps a float32 copy of each linear layer's input besides, and autograd a factor more.
+    inputs in float32. `fused`: the MLP's gate is one operation, as on a CPU; elsewhere autograd keeps a factor more.
     """
     kept = compute * ((3 if fused else 4) * shape.intermediate + 2 * shape.hidden + 2 * shape.queries + 2 * shape.keys)
-    kept += 4 * 2 * shape.hidden
-    if not fused:
-        kept += 4 * sum(inner for inner, _ in shape.linear_layers)
-    return kept
+    return kept + 4 * 2 * shape.hidden
 
 
 def product_bytes(shape: Shape, compute: int) -> int:
