@@ -249,6 +249,7 @@ def test_a_step_that_cannot_be_recorded_is_run_as_it_is(rtx_4090: Card, folder: 
     assert "not permitted when stream is capturing" in sentence
 
 
+@pytest.mark.usefixtures("crowded")
 def test_weights_that_have_no_room_to_be_expanded_stay_as_they_are(rtx_4090: Card, folder: Path):
     request = asked(max_tokens=6)
     backend = loaded(folder, "4bit:bf16", loop="fixed", eos_ids=ENDS)

@@ -90,7 +90,7 @@ class TransformersBackend:
         """Whether memory that was freed goes back to the system between sampling and update."""
         gives_back = self._tidies and self._lean  # also within a pass: its gaps fit no later tensor
         give_back = tuning.trim_heap if gives_back else lambda: None
-        kept = Kept(self._roomy)
+        kept = Kept(functools.partial(roomy, self.device))  # not a method: a backend is freed with its last name
         self._decoding = Decoding(eos_ids, self.device, cache_tokens, decode, poll, give_back, loop, warn, kept=kept)
         self._warn = warn
         self._ordered = torch.are_deterministic_algorithms_enabled()
@@ -183,14 +183,6 @@ class TransformersBackend:
                 self._stacks = stacked() if self._expanded else self.adapters.beside(self.compute_dtype)
         return self._expanded
 
-    def _roomy(self) -> bool:
-        """Whether three quarters of a card's memory are free: then nothing has to be given back between sampling and
-        update, to be made again."""
-        if self.device.type == "cpu":
-            return False
-        free, total = torch.cuda.mem_get_info()
-        return free + torch.cuda.memory_reserved() - torch.cuda.memory_allocated() >= ROOMY * total
-
     def _let_go(self) -> None:
         """Give back what a card keeps from one call of the sampler to the next."""
         self._decoding.kept.let_go()
@@ -239,7 +231,7 @@ class TransformersBackend:
         )
 
     def score(self, seat: str, rows: Sequence[Row], temperature: float) -> list[TokenScores]:
-        if not self._roomy():
+        if not roomy(self.device):
             self._let_go()
         scores: list[TokenScores] = [TokenScores((), ())] * len(rows)
         order = sorted((i for i, row in enumerate(rows) if row[1]), key=lambda i: len(rows[i][0]) + len(rows[i][1]))
@@ -282,7 +274,7 @@ class TransformersBackend:
 
     @contextlib.contextmanager
     def updating(self) -> Iterator[None]:
-        if not self._roomy():
+        if not roomy(self.device):
             self._let_go()
         self._empty_cache()
         self._set_training(True)
@@ -298,7 +290,7 @@ class TransformersBackend:
     def _empty_cache(self) -> None:
         """Between sampling and update, which hold tensors of other sizes."""
         if self.device.type == "cuda":
-            if not self._roomy():
+            if not roomy(self.device):
                 torch.cuda.empty_cache()
         elif self._tidies:
             tuning.trim_heap()
@@ -330,6 +322,15 @@ class TransformersBackend:
 
     def close(self) -> None:
         self._undoing.close()
+
+
+def roomy(device: torch.device) -> bool:
+    """Whether three quarters of a card's memory are free: then what sampling made need not be given back for an update,
+    to be made again."""
+    if device.type == "cpu":
+        return False
+    free, total = torch.cuda.mem_get_info()
+    return free + torch.cuda.memory_reserved() - torch.cuda.memory_allocated() >= ROOMY * total
 
 
 def _shape(path: Path) -> Shape | None:
