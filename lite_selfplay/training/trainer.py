@@ -155,7 +155,8 @@ class SelfPlayTrainer:
             self._move(report, norms, sizes)
         self.check.before |= before
         if moved := [x for x in learning if x.update.seat in seats and x.agreement.few]:
-            one = moved[report.step % len(moved)]  # in turn, for each reading goes through all layers
+            # In turn, for each reading goes through all layers; two steps each, for seats may swap roles at every step.
+            one = moved[report.step // 2 % len(moved)]
             one.update.step_gap = self.check.step_gap(one.agreement)
 
     # Gradients, seat by seat

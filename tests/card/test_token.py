@@ -177,8 +177,7 @@ def crowded(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_graphs_and_their_stream_are_kept_from_call_to_call_of_the_same_sizes(
     rtx_4090: Card, folder: Path, monkeypatch: pytest.MonkeyPatch, precision: str, roomy: bool
 ):
-    if not roomy:
-        monkeypatch.setattr(transformers, "ROOMY", 2.0)
+    monkeypatch.setattr(transformers, "ROOMY", 0.75 if roomy else 2.0)
     streams: list[Any] = []
     plain = torch.cuda.Stream
 

@@ -155,6 +155,18 @@ def test_the_base_is_asked_about_a_few_rows_and_their_first_tokens(make_backend:
     assert gap > 0.01
 
 
+def test_the_step_of_every_seat_is_measured_in_each_of_its_roles(tmp_path: Path):
+    run = train(
+        RunConfig(
+            game="agon", model={"name": "tiny", "precision": "fp32"}, tasks="letters", steps=4, group_size=16,
+            max_completion_tokens=10, seed=1, run_dir=tmp_path / "run",
+        )
+    )  # fmt: skip
+    streams = [(role, stream) for row in run.metrics_rows() for role, stream in row["streams"].items()]
+    measured = {(stream["seat"], role) for role, stream in streams if stream["step_gap"] is not None}
+    assert measured == {(seat, role) for seat in "AB" for role in ("drafter", "challenger")}
+
+
 @pytest.mark.parametrize("precision", PRECISIONS)
 @pytest.mark.parametrize("temperature", [1.0, 0.6])
 def test_whose_weights_sampled_is_found_out(make_backend: Callable[..., Any], precision: str, temperature: float):

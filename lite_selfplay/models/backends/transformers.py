@@ -274,26 +274,24 @@ class TransformersBackend:
 
     @contextlib.contextmanager
     def updating(self) -> Iterator[None]:
-        if not roomy(self.device):
-            self._let_go()
-        self._empty_cache()
+        self._make_room()
         self._set_training(True)
         try:
             yield
         finally:
             self._set_training(False)
-            self._empty_cache()
+            self._make_room()
 
     def _set_training(self, training: bool) -> None:
         self.adapters.model.train(training)
 
-    def _empty_cache(self) -> None:
+    def _make_room(self) -> None:
         """Between sampling and update, which hold tensors of other sizes."""
-        if self.device.type == "cuda":
-            if not roomy(self.device):
-                torch.cuda.empty_cache()
-        elif self._tidies:
-            tuning.trim_heap()
+        if self.device.type == "cpu":
+            if self._tidies:
+                tuning.trim_heap()
+        elif not roomy(self.device):
+            self.release_memory()
 
     def release_memory(self) -> None:
         torch.use_deterministic_algorithms(self._ordered)  # where an attention ran out of memory backwards
