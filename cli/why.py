@@ -36,8 +36,9 @@ def why(
     """Say in sentences what is wrong with a run, with the evidence and the next command, and what moved it most.
 
     Looked for: completions that are cut off, nothing well-formed, groups without variance, a KL term that explodes, a
-    sampler that is off, numbers that are not finite, and what the game itself declares unhealthy or warned of. The
-    bounds are rules of thumb. Before its first step it says what the pre-flight found.
+    rate that is too high, held-out problems that are answered worse than before training, a sampler that is off,
+    numbers that are not finite, and what the game itself declares unhealthy or warned of. The bounds are rules of
+    thumb. Before its first step it says what the pre-flight found.
 
     Of a figure: what it means, which values are healthy, what to change for others, and what a run has.
 

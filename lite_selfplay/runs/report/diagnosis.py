@@ -16,6 +16,7 @@ from lite_selfplay.errors import ConfigError, RunFolderError
 from lite_selfplay.games import Game
 from lite_selfplay.games.presentation import as_words, number_of, percent, value_in_words, value_of
 from lite_selfplay.runs.folder import METRICS, PREFLIGHT, RunFolder, as_written
+from lite_selfplay.runs.report.closing import fallen
 from lite_selfplay.runs.report.declared import game_of
 from lite_selfplay.runs.report.meanings import MEANINGS, harmless
 from lite_selfplay.runs.report.steps import warned
@@ -271,6 +272,14 @@ def _rate(about: _About) -> Iterator[Cause]:
         yield Cause("rate", "watch", f"{said[:1].upper()}{said[1:]}.", evidence, about.again(about.slower()))
 
 
+def _measured(about: _About) -> Iterator[Cause]:
+    """What the evaluations of a run say, where its last steps are looked at."""
+    lower = fallen(RunFolder.open(about.path).evaluations()) if about.looked[-1] is about.rows[-1] else []
+    if lower:
+        sentence = "Held-out problems are answered worse than before training: a lower learning rate may help."
+        yield Cause("worse", "wrong", sentence, "; ".join(lower), about.again(about.slower()))
+
+
 def _sampler(about: _About) -> Iterator[Cause]:
     for key, name, sentence, flags in (
         (
@@ -296,6 +305,6 @@ def _facts(about: _About) -> Iterator[str]:
 
 
 CHECKS: tuple[Callable[[_About], Iterator[Cause]], ...] = (
-    _truncated, _format, _silent, _declared, _kl, _rate, _sampler,
+    _truncated, _format, _silent, _declared, _kl, _rate, _measured, _sampler,
 )  # fmt: skip
 """What is looked for, in the order in which it is told."""

@@ -13,6 +13,7 @@ from lite_selfplay.runs.folder import RunFolder
 from lite_selfplay.runs.report.diagnosis import diagnose, moved_most, too_fast
 from lite_selfplay.runs.report.meanings import MEANINGS, find_meaning, values_of
 from lite_selfplay.runs.report.steps import stream_metrics
+from tests.runs.report.conftest import evaluation
 
 WELL = {
     "seat": "A", "completions": 8, "groups": 2, "zero_variance_groups": 0, "accuracy": 0.5, "well_formed": 1.0,
@@ -114,6 +115,21 @@ def test_a_rate_too_high_is_a_cause_with_a_lower_one(tmp_path: Path):
     assert cause.sentence.startswith("The drafter moves by 0.02 nats a token at every step")
     assert cause.next.endswith("--set seats.A.lr=0.001")
     assert "rate" not in causes(folder.path, 19)
+
+
+def test_evaluations_that_fell(write):
+    """Of twenty problems A loses ten and wins none, p = 2 / 2**10; B loses three and wins none, which may be chance."""
+    path = write()
+    for moment, step, right in (("after cold start", 0, (15, 9)), ("after 8 steps", 8, (5, 6))):
+        rates = {seat: count / 20 for seat, count in zip("AB", right, strict=True)}
+        outcomes = {f"p{i}": {"A": i < right[0], "B": i < right[1]} for i in range(20)}
+        about = {**evaluation(moment, step, **rates), "n": 20, "per_problem": outcomes}
+        RunFolder(path).write_evaluation(f"step-{step:06d}", about)
+    (cause,) = diagnose(path).causes
+    assert (cause.name, cause.level) == ("worse", "wrong")
+    assert cause.evidence == "A: 75% -> 25%, down 50 points (p = 0.002)"
+    assert cause.next.endswith("--set seats.A.lr=1.7e-05")
+    assert list(causes(path, 4)) == ["nothing"]  # nobody knows of an earlier step
 
 
 def test_what_is_right_without_an_end_and_a_format_lacks_neither(write):
