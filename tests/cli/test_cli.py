@@ -360,6 +360,13 @@ def test_an_experiment_says_nothing_but_what_was_asked(call):
     assert ended.out.endswith("dry run: nothing was started\n")
 
 
+def test_an_experiment_says_which_cold_start_its_seats_have(call):
+    """That of the experiment's file, seven steps, and not the preset's, five."""
+    out = call("reproduce", "agon-table3", "--scale", "small", "--dry-run").out
+    assert "cold start: 7 steps of 16 examples" in out
+    assert "cold start: 5 steps" not in out
+
+
 def test_a_dry_run_says_where_a_preset_wants_a_card(call, monkeypatch):
     assert "the preset t4 is for a card, and this machine has none" in call(*AGON, "--preset", "t4", "--dry-run").err
     assert call(*AGON, "--preset", "cpu", "--dry-run").err == ""

@@ -128,7 +128,11 @@ def costs(experiment: Experiment, data_dir: str | None) -> list[str]:
         if arm.game is None:
             lines.append(f"{name}: {f'the seats of {arm.of}' if arm.of else arm.start}, not trained")
         else:
-            ready = plan(experiment.config(name, experiment.seeds[0], Path("run"), None))
+            config = experiment.config(name, experiment.seeds[0], Path("run"), None)
+            if experiment.starts_taught(name):
+                taught = experiment.cold_start_config(experiment.teaching(name), experiment.seeds[0], Path("run"))
+                config = config.model_copy(update={"cold_start": taught.cold_start})
+            ready = plan(config)
             lines += [f"{name}, for each seed:", *(f"  {line}" for line in ready.lines())]
     for evaluation in experiment.evaluations:
         asked = "all problems" if evaluation.limit is None else f"{evaluation.limit} problems"
@@ -200,7 +204,7 @@ def _taught(experiment: Experiment, game: str, seed: int, place: Path, progress:
 def _trained(experiment: Experiment, name: str, seed: int, place: Path, progress: Progress) -> Path:
     """The run folder of a trained arm, gone on with where it stopped."""
     path, init = place / name, None
-    if experiment.cold_start is not None and experiment.arms[name].set.get("run.init", "") is not None:
+    if experiment.starts_taught(name):
         init = _taught(experiment, experiment.teaching(name), seed, place, progress)
     config = experiment.config(name, seed, path, init)
     done = _steps_done(path)

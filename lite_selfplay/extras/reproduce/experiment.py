@@ -195,6 +195,10 @@ class Experiment(Section):
             shared = {**shared, **every, "game": {}}
         return RunConfig.of(shared, {"game": game}, started, keys, run)
 
+    def starts_taught(self, arm: str) -> bool:
+        """Whether the seats of a trained arm start from the experiment's cold start."""
+        return self.cold_start is not None and self.arms[arm].set.get("run.init", "") is not None
+
     def teaching(self, arm: str | None = None) -> str:
         """The game whose cold start an arm's seats start from: the arm's, or the experiment's, or that of the arm's
         game where the experiment's would give several seats the same weights."""
