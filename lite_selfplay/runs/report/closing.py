@@ -57,12 +57,13 @@ def is_sure(lines: Sequence[str]) -> bool:
 
 def fallen(evaluations: Evaluations) -> list[str]:
     """The scores that are lower than before training, by more than chance explains: `A: 31% -> 9%, down 22 points`."""
-    before, after = ([{}, {}] + [evaluations[moment] for moment in _telling(evaluations)])[-2:]
-    found = []
-    for name in scores_of(after) if before else ():
-        change = _change(before, after, name)
-        if change.startswith(", down") and is_sure([change]):
-            found.append(f"{name}: {_way([before, after], name)}{change}")
+    moments, found = _telling(evaluations)[-2:], []
+    if len(moments) > 1:
+        before, after = results = [evaluations[moment] for moment in moments]
+        for name in scores_of(after):
+            change = _change(before, after, name)
+            if change.startswith(", down") and is_sure([change]):
+                found.append(f"{name}: {_way(results, name)}{change}")
     return found
 
 
