@@ -56,15 +56,9 @@ def is_sure(lines: Sequence[str]) -> bool:
 
 
 def fallen(evaluations: Evaluations) -> list[str]:
-    """The scores that are lower than before training, by more than chance explains: `A: 31% -> 9%, down 22 points`."""
-    moments, found = _telling(evaluations)[-2:], []
-    if len(moments) > 1:
-        before, after = results = [evaluations[moment] for moment in moments]
-        for name in scores_of(after):
-            change = _change(before, after, name)
-            if change.startswith(", down") and is_sure([change]):
-                found.append(f"{name}: {_way(results, name)}{change}")
-    return found
+    """The scores that are lower than before training, by more than chance explains: `A: 0% -> 31% -> 9%, down ...`."""
+    lines = _evaluated(evaluations) if evaluations else []
+    return [line.strip() for line in lines if ", down " in line and is_sure([line])]
 
 
 def _evaluated(evaluations: Evaluations) -> list[str]:
@@ -74,18 +68,12 @@ def _evaluated(evaluations: Evaluations) -> list[str]:
     results = [evaluations[moment] for moment in moments]
     lines = [f"pass@1 on {last['tasks']} ({counted(last['n'], 'problem')}), {' -> '.join(moments)}:"]
     for name in scores_of(last):
-        lines.append(
-            f"  {name}: {_way(results, name)}{_change(results[-2], results[-1], name) if len(results) > 1 else ''}"
-        )
+        found = [(scores_of(result), _named(result, name)) for result in results]
+        way = " -> ".join("n/a" if own is None else percent(scores[own]["pass_at_1"]) for scores, own in found)
+        lines.append(f"  {name}: {way}{_change(results[-2], results[-1], name) if len(results) > 1 else ''}")
     if len(results) > 1 and all(len(result.get("directions", {})) > 1 for result in results[-2:]):
         lines.append(_mean_change(results[-2], last))
     return lines if len(moments) > 1 else [*lines, "  no other evaluation on these problems to compare with"]
-
-
-def _way(results: Sequence[Mapping[str, Any]], name: str) -> str:
-    """A score from one evaluation to the next: `31% -> 9%`."""
-    found = [(scores_of(result), _named(result, name)) for result in results]
-    return " -> ".join("n/a" if own is None else percent(scores[own]["pass_at_1"]) for scores, own in found)
 
 
 def _telling(evaluations: Evaluations) -> list[str]:
