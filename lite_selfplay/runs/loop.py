@@ -264,18 +264,19 @@ class RunLoop:
         """Measure the untouched base, and the seats as they are now, where that is due and was not done."""
         of_the_base = EvalSpec(mode_of_the_base(self.game), (BASE,))
         if self.done == 0 and self.held.ready.held_out:
-            self._choose_problems(of_the_base)
+            self._choose_problems()
             if not self.held.config.run.init and not self._was_evaluated("base"):
                 self._measure("base", of_the_base, step=-1, moment="untouched")
         if self.done in evaluation_steps(self.held.config) and not self._was_evaluated(_evaluation_name(self.done)):
             self._evaluate()
 
-    def _choose_problems(self, of_the_base: EvalSpec) -> None:
-        """Let the minutes of the run decide how many problems are evaluated: the untouched base answers the first."""
+    def _choose_problems(self) -> None:
+        """Let the minutes of the run decide how many problems are evaluated: one of the seats answers the first."""
         spec, held_out = self.game.evaluation(), self.held.ready.held_out
+        alone = EvalSpec(mode_of_the_base(self.game), spec.seats[:1])
 
         def evaluate(number: int) -> float:
-            self._answers(of_the_base, held_out[:number], "evaluation, timed")
+            self._answers(alone, held_out[:number], "evaluation, timed")
             return len(evaluation_steps(self.held.config)) * find_mode(spec.mode).stages(spec.seats) + 1
 
         self._budget.choose_problems(len(held_out), evaluate)
