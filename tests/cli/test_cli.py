@@ -293,7 +293,7 @@ def test_a_dry_run_shows_a_preset_and_what_goes_over_it(call):
     assert "agon with smollm2-135m in 4bit, 7 steps" in ended.out
     assert "tasks: letters" in ended.out
     assert "cold start: " in ended.out
-    assert "evaluation: cascade of A and B on 150 held-out problems of arithmetic" in ended.out
+    assert "evaluation: cascade of A and B on 75 held-out problems of arithmetic" in ended.out
 
 
 def test_the_evaluation_of_a_preset_is_switched_off(call):
