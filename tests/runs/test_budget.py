@@ -218,10 +218,11 @@ def test_a_run_that_falls_behind_ends_early(tmp_path: Path):
 
 
 def test_fewer_problems_are_evaluated_and_a_resume_evaluates_as_many(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    answers = loop.RunLoop._answers
+    answers, timed = loop.RunLoop._answers, list[Any]()
 
     def slow(self: Any, spec: Any, problems: Any, name: str, *rest: Any) -> Any:
         if name == "evaluation, timed":
+            timed.append((spec.mode, tuple(spec.seats), len(problems)))
             self._budget._clock.now += 4.0  # 20 problems: 0.2 s each, and 15 s hold 15 in five stages
         return answers(self, spec, problems, name, *rest)
 
@@ -231,6 +232,7 @@ def test_fewer_problems_are_evaluated_and_a_resume_evaluates_as_many(tmp_path: P
         run = train(config(tmp_path / "run", tasks="arithmetic", **short))
     counts = {name: found["n"] for name, found in run.evaluations().items()}
     assert counts == {"untouched": 20, "before training": 20, "after 5 steps": 20}
+    assert timed == [("single", ("A",), 20)]  # a seat, which answers as the evaluations' seats do
     shutil.rmtree(run.path / "checkpoints/step-5")
     (run.path / "eval/step-000005.json").unlink()
     assert resume(run.path).evaluations()["after 5 steps"]["n"] == 20

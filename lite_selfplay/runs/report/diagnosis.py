@@ -33,6 +33,8 @@ KL_GROWS = 10.0
 STEP_MOST = 0.01
 """How far a seat may move a step, in nats a token, before it has to get better by it. On the base of a million
 parameters the best rates moved it by 0.002 to 0.006 in the second half of a run, the next one by 0.008 to 0.018."""
+NEARLY_ALL_RIGHT = 0.9
+"""The share of right completions above which there is little left to get better at."""
 ALL_WRONG, ALL_RIGHT = 0.05, 0.95
 MOVED_MOST = 5
 FEWEST_STEPS = 5
@@ -260,7 +262,9 @@ def too_fast(rows: Sequence[Row]) -> list[str]:
         last, right = _mean(steps[-count:], "step_gap"), _mean(steps[-count:], "accuracy")
         parts = [steps[first : first + count] for first in range(len(steps) - 2 * count, -1, -count)]
         before = [share for part in parts if (share := _mean(part, "accuracy")) is not None]
-        if last is not None and last > STEP_MOST and right is not None and before and right <= max(before):
+        if last is None or right is None or not before:
+            continue
+        if last > STEP_MOST and right <= min(max(before), NEARLY_ALL_RIGHT):
             moves = f"moves by {last:.2g} nats a token at every step and gets no better"
             found.append(f"the {role} {moves}: its learning rate may be too high")
     return found

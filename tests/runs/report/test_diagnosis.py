@@ -90,6 +90,7 @@ def test_a_cause_in_a_stream(write, name: str, stream: dict[str, float], says: s
     [
         ((0.02, 0.4), (0.02, 0.4), ["the drafter moves by 0.02 nats"]),
         ((0.02, 0.4), (0.02, 0.41), []),  # it gets better
+        ((0.02, 0.95), (0.02, 0.92), []),  # little is left to get better at
         ((0.02, 0.4), (0.009, 0.4), []),  # it moves no further than others that do well
         ((None, 0.4), (None, 0.4), []),  # it moved nothing
     ],
