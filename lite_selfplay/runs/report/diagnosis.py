@@ -255,7 +255,7 @@ def _kl(about: _About) -> Iterator[Cause]:
 
 def too_fast(rows: Sequence[Row]) -> list[str]:
     """What to say of each role whose seat moves far at every step of the last quarter and is right no more often in it
-    than in the best part before. Of `rows` the streams are read."""
+    than in the best part before, and not nearly always. Of `rows` the streams are read."""
     found, count = list[str](), max(FEWEST_TO_COMPARE, len(rows) // 4)
     for role in rows[-1]["streams"]:
         steps = [row["streams"][role] for row in rows if role in row["streams"]]
