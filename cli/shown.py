@@ -107,7 +107,7 @@ def _parts(entry: Entry) -> Iterator[tuple[str, str, str]]:
         for draft in drafts:
             yield f"{draft['seat']} drafts", draft["text"], _read(draft)
             yield f"what {last['seat']} saw of it", last["saw"] or "(nothing)", ""
-        cut = ", cut off" if answer["finish"] == "length" else ""
+        cut = {"length": ", cut off", "loop": ", ended as a loop"}.get(answer["finish"], "")
         title = f"{last['seat']} answers" if drafts else name
         yield title, answer["text"], f"{_read(answer)}, {answer['tokens']} tokens{cut}"
 

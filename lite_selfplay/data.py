@@ -15,7 +15,8 @@ Credit = Literal["group", "group_mean", "reinforce", "batch", "baseline"]
 BASE = "base"
 """The name under which the base speaks, every adapter off."""
 
-StopReason = Literal["eos", "length", "string", "prompt_too_long"]
+StopReason = Literal["eos", "length", "string", "prompt_too_long", "loop"]
+"""What ended a completion; `loop`: it said the same again and again, and would have gone on to the limit."""
 
 
 @dataclass(frozen=True)
@@ -96,6 +97,11 @@ class Completion:
     weights_version: int
     sampling: Sampling
     prefill: str = ""
+
+    @property
+    def cut_off(self) -> bool:
+        """Whether it did not end by itself: at the limit, or as a loop."""
+        return self.stop in ("length", "loop")
 
 
 def completion_from_json(values: Mapping[str, Any]) -> Completion:

@@ -15,7 +15,7 @@ os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # threads that spin while t
 
 from hypothesis import settings
 
-from lite_selfplay.config import ModelSection, SeatConfig
+from lite_selfplay.config import ModelSection, RunSection, SeatConfig
 
 settings.register_profile("any machine", deadline=None)  # how long an example takes is not what is tested
 settings.load_profile("any machine")
@@ -93,7 +93,8 @@ def make_backend(tiny_path: Path) -> Callable[..., Any]:
             compute_dtype=options.pop("compute_dtype", "auto"),
             gradient_checkpointing=options.pop("gradient_checkpointing", "auto"),
         )
-        return TransformersBackend(tiny_path, section, seats, **{"seed": 0, "eos_ids": [2], **options})
+        run = RunSection(generation_tokens=options.pop("cache_tokens", None))
+        return TransformersBackend(tiny_path, section, seats, **{"seed": 0, "eos_ids": [2], "run": run, **options})
 
     return make
 

@@ -105,14 +105,14 @@ class ModelSection(Section):
     )
     gradient_checkpointing: Literal["auto"] | bool = key(
         "auto",
-        "Compute activations again in the backward pass instead of keeping them; auto does so on GPUs, and on CPUs "
-        "where a token keeps more than 1 MB, but for the results of matrix products where these are less than that",
+        "Compute activations again in the backward pass instead of keeping them; auto does so on GPUs where those of a "
+        "microbatch would take half of the memory, and on CPUs where a token keeps more than 1 MB, but for the results "
+        "of matrix products where these are less than that",
     )
-    decoding: Literal["auto", "plain", "fixed", "graphs", "compiled"] = key(
+    decoding: Literal["auto", "plain"] = key(
         "auto",
-        "How tokens follow each other: one by one as the host looks at each (plain); by the same operations for each, "
-        "with a look at every 16th (fixed), as CUDA graphs (graphs), compiled by torch (compiled); auto is graphs on a "
-        "GPU and plain on a CPU",
+        "How tokens follow each other: auto replays CUDA graphs on a card, and looks at every 16th token which "
+        "completions have ended; plain looks at each, as on a CPU",
     )
     threads: int | None = key(
         None,
@@ -271,7 +271,16 @@ class RunSection(Section):
         unset="8,192 on a GPU; 1,280 on a CPU, where more is hardly faster, and 896 for large models in float32",
         ge=1,
     )
-    generation_tokens: int = key(65536, "The most tokens whose keys and values are held at once while sampling", ge=1)
+    generation_tokens: int | None = key(
+        None,
+        "The most tokens whose keys and values are held at once while sampling",
+        unset="two fifths of a card's memory; 65,536 on a CPU",
+        ge=1,
+    )
+    end_loops: bool = key(
+        True,
+        "End a completion whose last 256 tokens or more are the same ones again and again: it would not end otherwise",
+    )
     reward: str | None = key(None, "A function in the checker's place", flag="reward", metavar="FILE.py:FUNCTION")
     verify_timeout_s: float = key(5.0, "Seconds that checking one answer may take before it counts as wrong", gt=0)
     report_to: Literal["none", "tensorboard", "wandb", "trackio"] = key(

@@ -27,9 +27,6 @@ if TYPE_CHECKING:
     from lite_selfplay.training.progress import Progress
     from lite_selfplay.training.rollout import LiveTable
 
-# A guess at a prompt's length, for how many problems to ask at a time: progress is shown between such blocks.
-_PROMPT_TOKENS = 256
-
 
 @dataclass(frozen=True)
 class Exam:
@@ -56,7 +53,6 @@ def measure(
     exam: Exam,
     *,
     answers: Answers | None = None,
-    cache_tokens: int = 65536,
     rows_at_once: int | None = None,
     progress: "Progress | None" = None,
     name: str = "evaluation",
@@ -64,10 +60,9 @@ def measure(
 ) -> Evaluation:
     """Let the seats of `spec` answer the problems in its mode, and judge them.
 
-    `answers` are those already given, which are not asked for again. `cache_tokens` is what the table's backend holds
-    at once; no more than `rows_at_once` completions are asked for at a time, a problem's samples at the least. A prompt
-    over the table's limit counts as wrong. `name` is the phase that `progress` shows; `begun` is how far a phase is
-    that has begun already: `name` is then that of this part of it.
+    `answers` are those already given, which are not asked for again. No more than `rows_at_once` completions are asked
+    for at a time, a problem's samples at the least. A prompt over the table's limit counts as wrong. `name` is the
+    phase that `progress` shows; `begun` is how far a phase is that has begun already: `name` is then that of this part.
     Raises UnknownNameError for another mode, and RequestError where there is no problem, no seat or no sample, or fewer
     seats or samples than the mode or a k needs.
     """
@@ -77,8 +72,7 @@ def measure(
     require_enough(spec, mode, exam.samples, exam.ks, exam.shots)
     if progress is not None and begun is None:
         progress.phase(name, len(exam.problems) * mode.stages(spec.seats))
-    rows = cache_tokens // (exam.sampling.max_tokens + _PROMPT_TOKENS)
-    at_once = max(1, min(rows, rows_at_once or rows) // exam.samples)
+    at_once = max(1, (rows_at_once or len(exam.problems) * exam.samples) // exam.samples)
     part = "" if begun is None else f" of {name}"
     examiner = Examiner(exam, table, answers or Answers(), at_once, progress, part, begun or 0)
     found = mode.measure(examiner, spec.seats)

@@ -89,7 +89,7 @@ def score_of(answers: Rows, *, before: Sequence[Judged] = (), kind: type[Score] 
         samples=samples,
         right=correct / samples,
         well_formed=sum(answer.well_formed for answer in every) / total,
-        truncated=sum(answer.completion.stop == "length" for answer in every) / total,
+        truncated=sum(answer.completion.cut_off for answer in every) / total,
         prompts_too_long=sum(answer.completion.stop == "prompt_too_long" for answer in every),
         tokens_final_mean=final / total,
         tokens_total_mean=(final + sum(answer.tokens for answer in before)) / total,

@@ -51,22 +51,26 @@ def attention(
     dropout: float = 0.0,
     scaling: float | None = None,
     packed_blocks: "Sequence[Block] | packed_on_card.Layout | None" = None,
+    places: "Places | None" = None,
     **options: Any,
 ) -> tuple[Tensor, None]:
     """What transformers' `sdpa` gives, for queries (R, H, T, D) over keys and values (R, K, S, D): (R, T, H, D).
 
-    `packed_blocks` says how the single row of a packed batch divides: see `attend`. Raises ValueError where such rows
-    meet an attention that is more than causal.
+    `packed_blocks` says how the single row of a packed batch divides: see `attend`. `places` says where the keys of
+    rows of one token each are: see `attend_places`. Raises ValueError where either meets an attention that is more than
+    causal.
     """
-    if packed_blocks is not None:
+    if packed_blocks is not None or places is not None:
         causal = getattr(module, "is_causal", True) and options.get("is_causal") is not False
         if dropout or not causal or any(options.get(name) is not None for name in _BEYOND):
             raise ValueError("this attention is more than causal")
         scale = query.shape[-1] ** -0.5 if scaling is None else scaling
+        if places is not None:
+            return attend_places(query, key, value, places, scale), None
         q, k, v = (x[0].transpose(0, 1) for x in (query, key, value))
         if isinstance(packed_blocks, packed_on_card.Layout):
             return packed_on_card.attend(q, k, v, packed_blocks, scale)[None], None
-        return attend(q, k, v, packed_blocks, scale)[None], None
+        return attend(q, k, v, packed_blocks or (), scale)[None], None
     rows, heads, length, size = query.shape
     groups = heads // key.shape[1]
     plain = length == 1 and groups > 1 and dropout == 0.0 and options.get("position_bias") is None
@@ -78,6 +82,67 @@ def attention(
         query.reshape(rows, heads // groups, groups, size), key, value, attn_mask=mask, scale=scaling
     )
     return out.reshape(rows, 1, heads, value.shape[3]), None
+
+
+@dataclass(frozen=True)
+class Places:
+    """Where the keys and values of rows are in a store of all: each row and key head is a sequence of its own, of which
+    `firsts` (R * K + 1,) has the first place and `lengths` (R * K,) the number of keys. `ends` counts the sequences
+    from 0; none is longer than `longest`. Type: int32."""
+
+    firsts: Tensor
+    lengths: Tensor
+    ends: Tensor
+    longest: int
+
+
+def attend_places(query: Tensor, keys: Tensor, values: Tensor, places: Places, scale: float) -> Tensor:
+    """Attention (R, 1, H, D) of one token a row, (R, H, 1, D), over stores (N * K, 1, D), by torch's flash kernel.
+
+    It takes a row's keys where they are, whatever its length, and shares the work on long rows between processors where
+    there are few. The last place in `firsts` is not looked at.
+    """
+    rows, heads, _, size = query.shape
+    queries = query.to(keys.dtype).reshape(len(places.lengths), -1, size)
+    out, *_ = torch.ops.aten._flash_attention_forward(
+        queries,
+        keys,
+        values,
+        places.ends,
+        places.firsts,
+        1,
+        places.longest,
+        0.0,
+        False,
+        False,
+        scale=scale,
+        seqused_k=places.lengths,
+    )
+    found: Tensor = out.reshape(rows, 1, heads, size)
+    return found
+
+
+@torch.no_grad()
+def has_flash(config: Any, device: torch.device, dtype: torch.dtype) -> bool:
+    """Whether `attend_places` gives here what it should, for heads as a model's configuration has them: tried on rows
+    of 1 to 300 keys. It needs a card of compute capability 8.0 and a half precision."""
+    heads, keys = config.num_attention_heads, getattr(config, "num_key_value_heads", None) or config.num_attention_heads
+    size = getattr(config, "head_dim", None) or config.hidden_size // heads
+    lengths = [1, 300, 17, 128]
+    drawn = torch.randn(heads + 2 * keys, len(lengths), 384, size, generator=torch.Generator().manual_seed(0))
+    query, stores = drawn[:heads, :, :1].transpose(0, 1), drawn[heads:].unflatten(0, (2, keys)).transpose(1, 2)
+    firsts, used = torch.arange(len(lengths) * keys + 1) * 384, torch.tensor(lengths).repeat_interleave(keys)
+    try:
+        q, k, v = (x.to(device, dtype) for x in (query, *stores))
+        starts, counts, ends = (x.to(device, torch.int32) for x in (firsts, used, torch.arange(len(firsts))))
+        k, v = (x.reshape(-1, 1, size) for x in (k, v))
+        found = attend_places(q, k, v, Places(starts, counts, ends, 384), size**-0.5)
+    except (AttributeError, RuntimeError, TypeError):  # whatever another torch or card makes of it
+        return False
+    hidden = torch.arange(384)[None, None, None] >= torch.tensor(lengths)[:, None, None, None]
+    weights = (query @ stores[0].repeat_interleave(heads // keys, 1).mT * size**-0.5).masked_fill(hidden, -torch.inf)
+    right = (weights.softmax(-1) @ stores[1].repeat_interleave(heads // keys, 1)).transpose(1, 2)
+    return bool((found.cpu().float() - right).norm() < 2.0**-6 * right.norm())
 
 
 @dataclass(frozen=True)

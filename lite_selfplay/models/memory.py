@@ -6,14 +6,17 @@ weight is read, nothing is downloaded.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from lite_selfplay.config import ModelSection, RunConfig
+from lite_selfplay.config import ModelSection, RunConfig, RunSection
+from lite_selfplay.models.generation.layout import Layout
 from lite_selfplay.models.shapes import Shape
 
 GIB = 2**30
 HEAD_ELEMENTS, HEAD_ELEMENTS_IF_LEAN = 2**24, 2**22
-"""Logits that an update holds at once, and that of a lean base: 64 and 16 MiB in float32."""
+"""Logits that an update holds at once, and that of a lean base: 64 and 16 MiB in float32. A large card holds more."""
+HEAD_SHARE = 600
+"""Bytes of a card for each logit that an update holds at once: a 60th of it all, with what they take in three types."""
 HEAD_POSITIONS = 64
 """The fewest whose logits are computed at once: with fewer, a product waits for the head's weight to be read."""
 
@@ -28,6 +31,11 @@ CONTEXT_BYTES, WASTE = 0.9 * GIB, 0.1
 """Allowances: what CUDA, its libraries or the process hold before any model, and what allocators waste of the rest."""
 SPARE = 0.1
 """The share of what is free that stays free where a card's 4-bit weights are expanded."""
+KEYS_SHARE, ROOMY, ACTIVATIONS_SHARE = 0.4, 0.5, 0.4
+"""Of a card without its weights: what keys and values may take while sampling; what has to be free beside them for them
+to be kept during an update; and what activations may take without being computed again."""
+TOKENS_ON_CPU = 65536
+"""Whose keys and values a CPU holds at once while sampling."""
 
 KEPT_ON_CPU = 10**6
 """What a CPU keeps of a token for the backward pass, in bytes: all activations where they are no more, else what the
@@ -118,23 +126,28 @@ def estimate(
 ) -> Estimate:
     """The memory of a run whose configuration is filled in, on a card where 4-bit weights are expanded while a seat
     speaks; on `card` they are only if there is room for that."""
-    run, precision = config.run, config.model.precision
-    compute = compute_bytes(config, on_cpu=on_cpu)
+    run, section, precision = config.run, config.model, config.model.precision
+    compute, memory = compute_bytes(config, on_cpu=on_cpu), None if card is None else card.memory
     numbers = sum(shape.adapter_parameters(seat.rank) for seat in config.seats.values())
-    together = min(load.rows, max(1, run.generation_tokens // load.row))
-    kept = activation_bytes(shape, compute, fused=on_cpu)
-    lean = is_lean(config.model, shape, compute, on_cpu=on_cpu)
+    lean = is_lean(section, shape, compute, on_cpu=on_cpu)
+    tokens = run.generation_tokens or tokens_held(section, shape, compute, memory)
+    together = min(load.rows, max(1, tokens // load.row))
+    columns = together * load.row
+    if not on_cpu:
+        mixed = compute == 2 and (card is None or card.bf16)
+        layout = Layout.of(load.rows, load.prompt_tokens, load.completion_tokens, tokens, mixed=mixed)
+        together, columns = min(load.rows, layout.rows), layout.held(tokens)
     held = min(max(run.tokens_at_once(on_cpu=on_cpu, lean=lean), load.row), load.tokens)
-    logits = min(head_elements(shape.vocabulary, lean=lean), held * shape.vocabulary)
+    logits = min(head_elements(shape.vocabulary, lean=lean, memory=memory), held * shape.vocabulary)
+    kept = activation_bytes(shape, compute)
     per_token = shape.layers * kept
-    if recomputes(config.model, shape, compute, on_cpu=on_cpu):
+    if recomputes(section, shape, compute, on_cpu=on_cpu, tokens=microbatch_tokens(run), memory=memory):
         per_token = shape.layers * shape.hidden * compute + kept
-    if keeps_products(config.model, shape, compute, on_cpu=on_cpu):
+    if keeps_products(section, shape, compute, on_cpu=on_cpu):
         per_token += shape.layers * product_bytes(shape, compute)
-    weight = NF4_BYTES if precision == "4bit" else compute
-    keys, sampled = sampling_bytes(shape, together, load.row, compute)
+    keys, sampled = sampling_bytes(shape, together, columns, compute)
     parts = [
-        Part("base", shape.linear_parameters * weight + shape.embedding_parameters * compute),
+        Part("base", weight_bytes(section, shape, compute)),
         Part("adapters", 4 * numbers),
         Part("optimizer", 8 * numbers),
         Part("gradients", 4 * numbers, generating=False),
@@ -143,17 +156,45 @@ def estimate(
         Part("activations", held * per_token, generating=False),
         Part("logits, update", (8 + compute) * logits, generating=False),
     ]
-    dense = Part("dense weights", shape.linear_parameters * compute, updating=False)
-    expanded = not (lean and together >= MANY_ROWS)
-    if card is not None:
-        others = Estimate(parts).generating - (1 + WASTE) * (keys + sampled)
-        expanded = has_room(dense.bytes + keys + sampled, card.memory - others)
-    return Estimate([*parts, dense] if precision == "4bit" and expanded else parts)
+    if precision == "4bit":
+        dense, expanded = shape.linear_parameters * compute, not (lean and together >= MANY_ROWS)
+        if card is not None:
+            others = Estimate(parts).generating - (1 + WASTE) * (keys + sampled)
+            expanded = has_room(dense + keys + sampled, card.memory - others)
+        parts += [Part("dense weights", dense, updating=False)] * expanded
+    if memory is not None and memory - Estimate(parts).generating >= ROOMY * memory:
+        parts = [replace(part, updating=part.updating or part.name != "logits, sampling") for part in parts]
+    return Estimate(parts)
 
 
-def sampling_bytes(shape: Shape, rows: int, row: int, compute: int) -> tuple[int, int]:
-    """Keys and values of `rows` completions of `row` tokens with their prompts, and the logits of a token of each."""
-    return rows * row * shape.layers * 2 * shape.keys * compute, 8 * rows * shape.vocabulary
+def microbatch_tokens(run: RunSection) -> int:
+    """The most tokens of a microbatch on a card: a row that has more is one of its own."""
+    return max(run.tokens_at_once(on_cpu=False), run.max_prompt_tokens + (run.max_completion_tokens or 0))
+
+
+def weight_bytes(section: ModelSection, shape: Shape, compute: int) -> float:
+    """The base as it is held."""
+    weight = NF4_BYTES if section.precision == "4bit" else compute
+    return shape.linear_parameters * weight + shape.embedding_parameters * compute
+
+
+def token_bytes(shape: Shape, compute: int) -> int:
+    """Keys and values of a token."""
+    return shape.layers * 2 * shape.keys * compute
+
+
+def tokens_held(section: ModelSection, shape: Shape | None, compute: int, memory: int | None) -> int:
+    """The tokens whose keys and values are held at once while sampling, where a run does not say how many: on a card of
+    so many bytes by a share of them, whatever else is on it; without `memory`, on a CPU, always as many."""
+    if memory is None or shape is None:
+        return TOKENS_ON_CPU
+    free = memory - CONTEXT_BYTES - weight_bytes(section, shape, compute)
+    return max(1, int(KEYS_SHARE * free / token_bytes(shape, compute)))
+
+
+def sampling_bytes(shape: Shape, rows: int, columns: int, compute: int) -> tuple[int, int]:
+    """Keys and values of so many columns, and what the logits of a token of each row go through."""
+    return columns * token_bytes(shape, compute), 16 * rows * shape.vocabulary
 
 
 def has_room(wanted: float, free: float) -> bool:
@@ -161,14 +202,25 @@ def has_room(wanted: float, free: float) -> bool:
     return (1 + WASTE) * wanted <= (1 - SPARE) * free
 
 
-def recomputes(section: ModelSection, shape: Shape | None, compute: int, *, on_cpu: bool) -> bool:
-    """Whether `model.gradient_checkpointing` comes to recomputing activations: `auto` does so on a GPU, and on a CPU
-    where a token keeps more than 1 MB. Without a shape it does not."""
+def recomputes(
+    section: ModelSection,
+    shape: Shape | None,
+    compute: int,
+    *,
+    on_cpu: bool,
+    tokens: int = 0,
+    memory: int | None = None,
+) -> bool:
+    """Whether `model.gradient_checkpointing` comes to recomputing activations: `auto` does so on a CPU where a token
+    keeps more than 1 MB, and on a card where those of `tokens`, a microbatch, are too large a share of its `memory`."""
     if section.gradient_checkpointing != "auto":
         return section.gradient_checkpointing
-    if not on_cpu:
-        return True
-    return shape is not None and shape.layers * activation_bytes(shape, compute, fused=True) > KEPT_ON_CPU
+    if shape is None:
+        return not on_cpu
+    kept = shape.layers * activation_bytes(shape, compute)
+    if on_cpu:
+        return kept > KEPT_ON_CPU
+    return memory is None or tokens * kept > ACTIVATIONS_SHARE * (memory - weight_bytes(section, shape, compute))
 
 
 def keeps_products(section: ModelSection, shape: Shape | None, compute: int, *, on_cpu: bool) -> bool:
@@ -185,9 +237,11 @@ def is_lean(section: ModelSection, shape: Shape | None, compute: int, *, on_cpu:
     return on_cpu and compute == _BYTES["fp32"] and recomputes(section, shape, compute, on_cpu=True)
 
 
-def head_elements(vocabulary: int, *, lean: bool) -> int:
-    """Logits that an update holds at once."""
-    return max(HEAD_ELEMENTS_IF_LEAN, HEAD_POSITIONS * vocabulary) if lean else HEAD_ELEMENTS
+def head_elements(vocabulary: int, *, lean: bool, memory: int | None = None) -> int:
+    """Logits that an update holds at once, on a card of so many bytes or, without `memory`, on a CPU."""
+    if lean:
+        return max(HEAD_ELEMENTS_IF_LEAN, HEAD_POSITIONS * vocabulary)
+    return max(HEAD_ELEMENTS, 1 << (int((memory or 0) / HEAD_SHARE).bit_length() - 1) if memory else 0)
 
 
 def compute_bytes(config: RunConfig, *, on_cpu: bool = False) -> int:
@@ -197,13 +251,13 @@ def compute_bytes(config: RunConfig, *, on_cpu: bool = False) -> int:
     return _BYTES.get(config.model.compute_dtype, 4 if on_cpu else 2)
 
 
-def activation_bytes(shape: Shape, compute: int, *, fused: bool) -> int:
+def activation_bytes(shape: Shape, compute: int) -> int:
     """Bytes that one block keeps of a token for its backward pass.
 
     Inputs of the linear layers, queries, keys, values and the MLP's factors in the compute type, and the two norms'
-    inputs in float32. `fused`: the MLP's gate is one operation, as on a CPU; elsewhere autograd keeps a factor more.
+    inputs in float32.
     """
-    kept = compute * ((3 if fused else 4) * shape.intermediate + 2 * shape.hidden + 2 * shape.queries + 2 * shape.keys)
+    kept = compute * (3 * shape.intermediate + 2 * shape.hidden + 2 * shape.queries + 2 * shape.keys)
     return kept + 4 * 2 * shape.hidden
 
 
@@ -240,7 +294,7 @@ def _steps_down(config: RunConfig, row: int) -> list[tuple[str, str, int | str |
     run = config.run
     if config.model.gradient_checkpointing is False:
         steps.append(("model", "gradient_checkpointing", True))
-    tokens = run.generation_tokens
+    tokens = run.generation_tokens or TOKENS_ON_CPU
     while tokens // 2 >= row:
         tokens //= 2
         steps.append(("run", "generation_tokens", tokens))

@@ -18,6 +18,7 @@ from lite_selfplay.config.user_files import DATA_FILE
 from lite_selfplay.errors import LiteSelfPlayError
 from lite_selfplay.games import Game, make_game
 from lite_selfplay.games.modes import find_mode
+from lite_selfplay.models import memory as memory_of
 from lite_selfplay.models.memory import CARDS, GIB, Load, estimate
 from lite_selfplay.models.packages import install
 from lite_selfplay.models.shapes import shape_of
@@ -147,7 +148,7 @@ def size(config: RunConfig, game: Game, card: Card | None) -> list[Choice]:
     memory, bf16 = card
     names = [name for name, least, needs in SIZES if memory >= least and (bf16 or not needs)]
     found = [_sized(name, config, game, f"for {memory:.1f} GiB") for name in names]
-    return [next((one for one in found if _fits(one, config, memory)), found[-1])]
+    return [next((one for one in found if _fits(one, config, card)), found[-1])]
 
 
 def size_for(config: RunConfig, name: str) -> list[Choice]:
@@ -171,7 +172,7 @@ def _sized(preset: str, config: RunConfig, game: Game, why: str) -> Choice:
     return Choice("a step", values, f"sizes of the preset {preset}, {why}", "--preset P")
 
 
-def _fits(choice: Choice, config: RunConfig, memory: float) -> bool:
+def _fits(choice: Choice, config: RunConfig, card: Card) -> bool:
     """Whether a run of such a size fits into a card's memory, as far as that is known before anything is loaded."""
     from lite_selfplay.runs.plan import filled_in
 
@@ -182,7 +183,8 @@ def _fits(choice: Choice, config: RunConfig, memory: float) -> bool:
     whole, game = filled_in(config, [choice])
     rows = game.rollouts_per_step() or whole.run.group_size * whole.run.problems_per_step
     load = Load(rows // len(game.roles), _PROMPT_TOKENS, whole.run.max_completion_tokens or _PROMPT_TOKENS)
-    return estimate(whole, shape, load).peak <= memory * GIB
+    memory = round(card[0] * GIB)
+    return estimate(whole, shape, load, card=memory_of.Card("", memory, card[1])).peak <= memory
 
 
 def _card(config: RunConfig) -> Card | None:

@@ -206,7 +206,7 @@ def _evaluate_all(
             interrupts.poll()  # from here on a signal raises Interrupted here
             try:
                 about = {"model": model.name, "precision": section.precision, "weights": asked["set of adapters"]}
-                evaluations = _evaluations(found, about, table, chosen, specs, answers, progress, ranks.world)
+                evaluations = _evaluations(found, about, table, chosen, specs, answers, progress)
             except (Interrupted, ProcessLost) as stop:
                 kept = (
                     f"; {answers.path} keeps what was answered, and the same command goes on" if answers.begun else ""
@@ -324,7 +324,6 @@ def _evaluations(
     specs: Sequence[EvalSpec],
     answers: Answers,
     progress: Progress,
-    processes: int,
 ) -> list[Evaluation]:
     """Each task in each mode, under one phase of the progress."""
     pairs = [(each, spec) for each in chosen for spec in specs]
@@ -340,8 +339,7 @@ def _evaluations(
             replace(each, about={**about, **each.about}),
             name=f"{each.tasks}, {spec.mode}" if several else f"evaluation of {target.name} on {each.tasks}",
             answers=answers,
-            cache_tokens=target.config.run.generation_tokens * processes,
-            rows_at_once=table.rows_at_once,
+            rows_at_once=table.rows_at_once(each.sampling.max_tokens),
             progress=progress,
             begun=sum(parts[:number]) if several else None,
         )

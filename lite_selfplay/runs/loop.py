@@ -255,8 +255,7 @@ class RunLoop:
             spec,
             Exam(problems, sampling, config.eval.samples, tasks=tasks, about=about or {}),
             name=name,
-            cache_tokens=config.run.generation_tokens * self.held.ranks.world,
-            rows_at_once=self._measuring.rows_at_once,
+            rows_at_once=self._measuring.rows_at_once(tokens),
             progress=self.held.progress,
         )
 

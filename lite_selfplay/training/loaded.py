@@ -45,7 +45,7 @@ class Loaded:
             config.seats if seats is None else seats,
             seed=run.seed,
             eos_ids=chat.eos_ids,
-            cache_tokens=run.generation_tokens,
+            run=run,
             decode=chat.decode,
             poll=poll,
             warn=lambda sentence: progress.warn(sentence),

@@ -155,7 +155,7 @@ def rows_of(
 
 def left_out(sample: Sample, role: RoleConfig) -> bool:
     """Whether a sample is in no term of its role's loss, whatever its group."""
-    return sample.masked or (role.mask_truncated and sample.completion.stop == "length" and not sample.is_example)
+    return sample.masked or (role.mask_truncated and sample.completion.cut_off and not sample.is_example)
 
 
 def over_the_kept(rows: Sequence[Row], role: RoleConfig) -> list[Row]:

@@ -23,6 +23,8 @@ from lite_selfplay.verify.reward_functions import RewardFunction, call_reward, n
 
 CPU_ROWS = 256
 """Completions that a CPU samples between two reports of progress; 256 at a time were 1.4 times as fast as 64."""
+_PROMPT_TOKENS = 256
+"""A guess at a prompt's length, for how many completions are asked for at a time."""
 
 
 class LiveTable:
@@ -57,10 +59,11 @@ class LiveTable:
         self.seconds = {"generate": 0.0, "verify": 0.0}
         self.tokens_generated = 0
 
-    @property
-    def rows_at_once(self) -> int | None:
-        """How many completions to ask for at a time where the asker reports in between; None: all that fit."""
-        return CPU_ROWS * self._loaded.ranks.world if self._loaded.backend.device.type == "cpu" else None
+    def rows_at_once(self, tokens: int) -> int:
+        """How many completions of so many tokens to ask for at a time where the asker reports in between."""
+        backend = self._loaded.backend
+        rows = backend.rows_at_once(_PROMPT_TOKENS, tokens)
+        return self._loaded.ranks.world * (min(CPU_ROWS, rows) if backend.device.type == "cpu" else rows)
 
     @property
     def speakers(self) -> tuple[str, ...]:
@@ -134,8 +137,9 @@ class LiveTable:
         """Where a token is sampled here between two polls."""
         if samples_elsewhere(self._loaded.backend):
             return nullcontext()
-        room = self._config.run.generation_tokens * self._loaded.ranks.world
-        all_at_once = len(request.prompts) * request.n * request.longest <= room  # none waits until others have ended
+        rows, *tokens = request.sizes
+        side_by_side = self._loaded.backend.rows_at_once(*tokens) * self._loaded.ranks.world
+        all_at_once = rows <= side_by_side  # none waits until others have ended
         return self._loaded.poll.counting(request.sampling.max_tokens if all_at_once else None)
 
     def _completion(

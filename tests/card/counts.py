@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from lite_selfplay.config import ModelSection, RunConfig, SeatConfig
+from lite_selfplay.config import ModelSection, RunConfig, RunSection, SeatConfig
 from lite_selfplay.data import Episode, Sample
 from lite_selfplay.models.backends.transformers import TransformersBackend
 from lite_selfplay.models.chat import Chat
@@ -49,7 +49,10 @@ def section(precision: str = "bf16") -> ModelSection:
 
 def load(folder: Path, precision: str = "bf16", **options: Any) -> TransformersBackend:
     """The model in a folder with two seats, whose completions end where `eos_ids` says, by default never."""
-    return TransformersBackend(folder, section(precision), SEATS, **{"seed": 0, "eos_ids": [2**30], **options})
+    run = RunSection(generation_tokens=options.pop("cache_tokens", None))
+    return TransformersBackend(
+        folder, section(precision), SEATS, **{"seed": 0, "eos_ids": [2**30], "run": run, **options}
+    )
 
 
 # A token

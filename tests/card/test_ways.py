@@ -41,7 +41,7 @@ def test_the_loop_that_looks_at_every_token(make_backend: Callable[..., Any], sa
 @pytest.mark.parametrize("sampling", SAMPLINGS, ids=["plain", "more"])
 def test_a_models_own_generate(make_backend: Callable[..., Any], rtx_4090: pretend.Card, sampling: dict[str, Any]):
     """As the Unsloth backend samples, but by transformers' loop, which waits twice at every token: for whether all rows
-    have ended, and for the mask. Top-p and stop strings wait once more each."""
+    have ended, and for the mask. What was drawn is waited for as well, and top-p once more."""
     backend = make_backend(eos_ids=ENDS, decode=letters)
     request = asked("A", PROMPTS, 3, max_tokens=24, **sampling)
     own, ours = own_generate(backend, request), spoken(backend, request)
@@ -52,7 +52,7 @@ def test_a_models_own_generate(make_backend: Callable[..., Any], rtx_4090: prete
         with rtx_4090.watch() as seen:
             own_generate(backend, asked("A", PROMPTS, 3, max_tokens=tokens, **sampling), eos_ids=[2**30])
         found.append(seen)
-    assert (found[1].syncs - found[0].syncs) / 4 <= (4 if sampling else 2), found[1].table()
+    assert (found[1].syncs - found[0].syncs) / 4 <= (4 if sampling else 3), found[1].table()
 
 
 READINGS: dict[str, tuple[Way, Mapping[str, float], bool]] = {

@@ -59,13 +59,13 @@ def test_modes_share_what_they_ask_in_the_same_words():
 @pytest.mark.parametrize("kept", [0, 1, 5, 12])
 def test_a_call_that_was_stopped_goes_on(tmp_path: Path, kept: int):
     path = tmp_path / "eval" / "x.partial.jsonl"
-    whole = measured(Answers(IDENTITY, path), cache_tokens=1)
+    whole = measured(Answers(IDENTITY, path), rows_at_once=1)
     lines = path.read_bytes().splitlines(keepends=True)
     assert len(lines) == 1 + 3 * 4  # what they are of; three problems, two seats, two stages
     path.write_bytes(b"".join(lines[: 1 + kept]) + (lines[1 + kept][:30] if kept < 12 else b""))  # killed as it wrote
     answers, table = Answers(IDENTITY, path), Scripted()
     assert len(answers.lines) == kept
-    assert measured(answers, table, cache_tokens=1) == whole
+    assert measured(answers, table, rows_at_once=1) == whole
     assert sum(len(prompts) for _, prompts, _ in table.calls) == 12 - kept
     assert path.read_bytes().count(b"\n") == 13
     assert [json.loads(line)["key"] for line in path.read_bytes().splitlines()[1:]] == [

@@ -214,7 +214,7 @@ def test_blocks_change_nothing_and_are_told_one_by_one(cascade: Evaluation):
 
     table = Scripted(reply)
     found = evaluated(
-        table, BOTH, PROBLEMS, sampling=PAPER, seed=5, tasks="sums", cache_tokens=700, name="now", progress=Ear()
+        table, BOTH, PROBLEMS, sampling=PAPER, seed=5, tasks="sums", rows_at_once=2, name="now", progress=Ear()
     )
     assert found == cascade
     assert [len(call[1]) for call in table.calls] == [2, 1] * 4

@@ -103,7 +103,7 @@ class ServedBackend(TransformersBackend):
         for server in self._servers:
             if server.failures and server not in known:
                 self._warn(f"rollouts: {server.failures[0]}; it is asked again once all others have failed as often")
-        return [[next(found) for _ in seeds] for seeds in request.seeds]
+        return [[self._decoding.end_loop(next(found)) for _ in seeds] for seeds in request.seeds]
 
     async def _sample(self, adapter: Adapter | None, rows: Sequence[Mapping[str, Any]]) -> list[Generation]:
         async with anyio.create_task_group() as loading:

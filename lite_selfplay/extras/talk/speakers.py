@@ -19,6 +19,7 @@ from lite_selfplay.games.modes import find_mode
 from lite_selfplay.games.prompts import asked
 from lite_selfplay.games.table import Reader
 from lite_selfplay.models.backends import import_first
+from lite_selfplay.models.memory import TOKENS_ON_CPU
 from lite_selfplay.models.silence import quiet
 from lite_selfplay.runs.targets import Target
 from lite_selfplay.tasks import load_task
@@ -144,7 +145,7 @@ def speakers_of(
         model = base_of(target.config.model, shown)
         target.require_base(model.identity)
         shown.say(f"loading {model.name} in {target.config.model.precision}")
-        context = min(_positions(model.path), target.config.run.generation_tokens)
+        context = min(_positions(model.path), target.config.run.generation_tokens or TOKENS_ON_CPU)
         # Not the run's limit, which kept training cheap: whatever the base can read may be asked.
         config = RunConfig.of(target.config.model_dump(mode="json"), {"run": {"max_prompt_tokens": context}})
         target = replace(target, config=config)

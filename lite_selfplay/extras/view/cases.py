@@ -112,7 +112,7 @@ def _to_read(row: Row, first: Row | None) -> dict[str, Any]:
 def _odd(rows: Sequence[Row], groups: Sequence[Sequence[float | None]]) -> list[str]:
     paid = [[reward for reward in group if reward is not None] for group in groups]
     odd = {
-        TRUNCATED: any(row["stop"] == "length" for row in rows),
+        TRUNCATED: any(row["stop"] in ("length", "loop") for row in rows),
         ILL_FORMED: any(row["well_formed"] is False for row in rows),
         NO_VARIANCE: any(len(rewards) > 1 and len(set(rewards)) == 1 for rewards in paid),
     }

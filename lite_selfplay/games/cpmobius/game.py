@@ -349,7 +349,7 @@ def read_task(completion: Completion) -> Proposal:
     have to copy it.
     """
     proposal = read(completion, lambda text: (text, None))
-    if proposal.usable and completion.stop == "length":
+    if proposal.usable and completion.cut_off:
         return proposal.refused("truncated")
     given = answer_spans(proposal.question) or boxed_spans(proposal.question)
     return proposal.refused("leaks") if proposal.usable and given else proposal

@@ -186,7 +186,7 @@ class PasoDoble(ProposeSolve):
         if not proposal.usable:
             return proposal
         if proposal.answer is None:
-            return proposal.refused("truncated" if completion.stop == "length" else "no_answer")
+            return proposal.refused("truncated" if completion.cut_off else "no_answer")
         if len(table.tokenize(solver_prompt(proposal.question))) > self.options.question_tokens:
             return proposal.refused("too_long")
         guarded = leaks(proposal.question, proposal.answer, self.options.leak_guard)

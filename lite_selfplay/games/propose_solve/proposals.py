@@ -51,7 +51,7 @@ def read(completion: Completion, parse: Callable[[str], tuple[str, str | None] |
     text = after_reasoning(completion)
     found = parse(text) if text else None
     if found is None:
-        cut = completion.stop == "length"
+        cut = completion.cut_off
         return Proposal(completion, reason="truncated" if cut else "empty" if text == "" else "off_format")
     question, answer = found[0].strip(), found[1]
     return Proposal(completion, question, answer, "" if question else "empty")

@@ -89,7 +89,7 @@ def read_rewrite(completion: Completion, original: str) -> Rewrite:
     text = split_reasoning(completion_text(completion)).rest
     steps, errors, changes = (tag.findall(text) for tag in (_STEP, _ERROR, _CHANGE))
     if not steps or not errors:
-        return Rewrite(reason="truncated" if completion.stop == "length" else "off_format")
+        return Rewrite(reason="truncated" if completion.cut_off else "off_format")
     step, kind = steps[-1].strip(), " ".join(errors[-1].lower().split()).strip(" .-")
     change = changes[-1].strip() if changes else ""
     reason = "unknown_kind" if kind not in KINDS else _why_no_attack(step, original)
@@ -119,7 +119,7 @@ def read_critique(completion: Completion) -> Critique:
     if completion.stop == "prompt_too_long":
         return Critique(reason="prompt_too_long")
     return read_judgement(
-        split_reasoning(completion_text(completion)).rest, "truncated" if completion.stop == "length" else "off_format"
+        split_reasoning(completion_text(completion)).rest, "truncated" if completion.cut_off else "off_format"
     )
 
 

@@ -201,7 +201,7 @@ class Sqlm(ProposeSolve):
     def _write(self, table: Table) -> list[Proposal]:
         """Fill the stock of questions; what each call came to."""
         calls = [reply for (reply,) in table.ask("proposer", [self.topic.many] * self.options.calls)]
-        lists = [read(reply, partial(_listed, cut=reply.stop == "length")) for reply in calls]
+        lists = [read(reply, partial(_listed, cut=reply.cut_off)) for reply in calls]
         most = self.options.questions_per_call
         self._questions = [q for listed in lists if listed.usable for q in listed.question.split("\n")[:most]]
         table.rng.shuffle(self._questions)
@@ -303,7 +303,7 @@ def read_question(topic: Topic, completion: Completion) -> Proposal:
         return question, json.dumps(problem_with_tests(text)[1]) if topic.programs else None
 
     proposal = read(completion, parse)
-    return proposal.refused("truncated") if proposal.usable and completion.stop == "length" else proposal
+    return proposal.refused("truncated") if proposal.usable and completion.cut_off else proposal
 
 
 def _asked(proposal: Proposal, question: Answered | None) -> tuple[Proposal, Answered | None]:

@@ -53,14 +53,14 @@ class Backend(Protocol):
         *,
         seed: int,
         eos_ids: Sequence[int],
-        cache_tokens: int = 65536,
+        run: RunSection | None = None,
         decode: Callable[[Sequence[int]], str] | None = None,
         poll: Callable[[], None] = lambda: None,
         warn: Callable[[str], None] = lambda sentence: None,
     ):
         """Load the base at `path` and make its seats, whose first weights follow from `seed`.
 
-        `eos_ids` end a completion. `cache_tokens` bounds the keys and values held while sampling. `decode` turns ids
+        `eos_ids` end a completion. `run` says how much may be held while sampling and updating. `decode` turns ids
         into text where stop strings ask for it. `poll` is to be called often during long work and may raise to stop it;
         `warn` takes a sentence for the user.
         """
@@ -71,6 +71,10 @@ class Backend(Protocol):
 
         Each follows from its seed, and notes the log-probability with which each of its tokens was drawn.
         """
+        ...
+
+    def rows_at_once(self, prompt: int, completion: int) -> int:
+        """How many completions of such a length, of prompts of such a length, are sampled side by side."""
         ...
 
     def score(self, seat: str, rows: Sequence[Row], temperature: float) -> list[TokenScores]:

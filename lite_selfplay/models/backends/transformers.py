@@ -23,18 +23,22 @@ from lite_selfplay.models.backends import tuning
 from lite_selfplay.models.backends.availability import cpu_has_bf16, device_of, quantised_problem
 from lite_selfplay.models.backends.base import is_out_of_memory
 from lite_selfplay.models.generation.generate import generate
-from lite_selfplay.models.generation.sampling import Decoding, Generation, GenerationRequest, Kept, Loop
+from lite_selfplay.models.generation.layout import Layout
+from lite_selfplay.models.generation.sampling import Decoding, Generation, GenerationRequest, Loop
 from lite_selfplay.models.logprobs.batch import Batch, Row, Way
 from lite_selfplay.models.logprobs.reading import packs
 from lite_selfplay.models.logprobs.token_logprobs import goes_by_hidden_states, token_logprobs
 from lite_selfplay.models.memory import (
     MANY_ROWS,
+    ROOMY,
     has_room,
     head_elements,
     is_lean,
     keeps_products,
+    microbatch_tokens,
     recomputes,
     sampling_bytes,
+    tokens_held,
 )
 from lite_selfplay.models.recomputing import keeping_products
 from lite_selfplay.models.shapes import Shape, shape_in
@@ -47,8 +51,6 @@ _ATTENTION = re.compile(
     "^(?!_)(?!.*(implementation|flash|drop)).*(attn|attention|softcap|sliding|window|alibi|qk_norm)"
 )
 """Keys of a configuration that change attention; not those that choose who computes it, nor dropout."""
-ROOMY = 0.75
-"""The share of a card's memory that has to be free for all that sampling made to be kept."""
 _SCORE_TOKENS = 16384
 """Tokens that are scored at once, padding included."""
 _LAYERS_OF_GAPS = 5
@@ -59,7 +61,7 @@ _LAYERS_OF_GAPS = 5
 class TransformersBackend:
     """A base loaded by transformers, with its seats: the arguments are those of `Backend`.
 
-    Where memory runs out while sampling, `cache_tokens` is halved, and `warn` reports it.
+    Where memory runs out while sampling, half as many tokens are held from then on, and `warn` reports it.
     """
 
     name = "transformers"
@@ -72,26 +74,31 @@ class TransformersBackend:
         *,
         seed: int,
         eos_ids: Sequence[int],
-        cache_tokens: int = 65536,
+        run: RunSection | None = None,
         decode: Callable[[Sequence[int]], str] | None = None,
         poll: Callable[[], None] = lambda: None,
         warn: Callable[[str], None] = lambda sentence: None,
     ):
+        run = run or RunSection()
         self.device = device_of(section)
         self.compute_dtype = compute_dtype(section, self.device)
         loop = decoding_loop(section, self.device)
         on_cpu = self.device.type == "cpu"
         shape, itemsize = _shape(path), self.compute_dtype.itemsize
-        self._shape = shape
-        self._checkpointing = recomputes(section, shape, itemsize, on_cpu=on_cpu)
-        self._keeps_products = keeps_products(section, shape, itemsize, on_cpu=on_cpu)
+        memory = None if on_cpu else torch.cuda.get_device_properties(self.device).total_memory
+        self._shape, self._memory = shape, memory
         self._lean = is_lean(section, shape, itemsize, on_cpu=on_cpu)
+        tokens = microbatch_tokens(run)
+        self._checkpointing = recomputes(section, shape, itemsize, on_cpu=on_cpu, tokens=tokens, memory=memory)
+        self._keeps_products = keeps_products(section, shape, itemsize, on_cpu=on_cpu)
         self._tidies = on_cpu and self._checkpointing
         """Whether memory that was freed goes back to the system between sampling and update."""
         gives_back = self._tidies and self._lean  # also within a pass: its gaps fit no later tensor
         give_back = tuning.trim_heap if gives_back else lambda: None
-        kept = Kept(functools.partial(roomy, self.device))  # not a method: a backend is freed with its last name
-        self._decoding = Decoding(eos_ids, self.device, cache_tokens, decode, poll, give_back, loop, warn, kept=kept)
+        held = run.generation_tokens or tokens_held(section, shape, itemsize, memory)
+        self._decoding = Decoding(
+            eos_ids, self.device, held, decode, poll, give_back, loop, end_loops=run.end_loops, warn=warn
+        )
         self._warn = warn
         self._ordered = torch.are_deterministic_algorithms_enabled()
         self._packs = self._speaks_dense = self._expanded = False
@@ -102,6 +109,10 @@ class TransformersBackend:
         self._undoing = contextlib.ExitStack()
         """What the process is given back when the backend is closed."""
         self._load(path, section, seats, seed=seed)
+        if self._packs and not on_cpu and self.compute_dtype != torch.float32:
+            base: Any = self.adapters.model.get_base_model()
+            flash = attention.has_flash(base.config.get_text_config(), self.device, self.compute_dtype)
+            self._decoding = dataclasses.replace(self._decoding, flash=flash)
         if self.device.type == "cpu":
             between_layers(self.adapters.model.get_base_model(), poll)
         if gives_back:
@@ -123,8 +134,7 @@ class TransformersBackend:
             self._undoing.callback(torch.backends.cuda.enable_cudnn_sdp, torch.backends.cuda.cudnn_sdp_enabled())
             torch.backends.cuda.enable_cudnn_sdp(False)
         norms.fuse(base)
-        if self.device.type == "cpu":
-            gates.fuse(base)
+        gates.fuse(base)
         if self._checkpointing:
             kept = {"context_fn": keeping_products} if self._keeps_products else {}
             base.gradient_checkpointing_enable({"use_reentrant": False, **kept})
@@ -172,8 +182,11 @@ class TransformersBackend:
         if self.device.type == "cpu":
             return self._speaks_dense and not self._expands_every_time(request)
         dense = self.adapters.dense_bytes(self.compute_dtype)
-        rows, itemsize = self._rows_at_once(request), self.compute_dtype.itemsize
-        held = 2 * dense if self._shape is None else sum(sampling_bytes(self._shape, rows, request.longest, itemsize))
+        held = 2 * dense
+        if self._shape is not None:
+            layout = self._layout(*request.sizes)
+            columns = layout.held(self._decoding.cache_tokens)
+            held = sum(sampling_bytes(self._shape, layout.rows, columns, self.compute_dtype.itemsize))
         if held > self._room_for:
             self._let_go()
             free = torch.cuda.mem_get_info()[0] + torch.cuda.memory_reserved() - torch.cuda.memory_allocated()
@@ -189,12 +202,20 @@ class TransformersBackend:
         if self._room_for < math.inf:
             self._stacks, self._expanded, self._room_for = None, False, 0.0
 
-    def _rows_at_once(self, request: GenerationRequest) -> int:
-        return min(sum(map(len, request.seeds)), max(1, self._decoding.cache_tokens // max(1, request.longest)))
+    def rows_at_once(self, prompt: int, completion: int) -> int:
+        return self._layout(self._decoding.cache_tokens, prompt, completion).rows
+
+    def _layout(self, rows: int, prompt: int, completion: int) -> Layout:
+        """The rows that are sampled side by side, and the tokens that they hold."""
+        loop, tokens = self._decoding.loop, self._decoding.cache_tokens
+        if loop != "plain":
+            return Layout.of(rows, prompt, completion, tokens, mixed=self._decoding.flash)
+        longest = max(1, prompt + completion)
+        return Layout(min(rows, max(1, tokens // longest)), longest, longest)
 
     def _expands_every_time(self, request: GenerationRequest) -> bool:
         """Whether a weight is expanded at every token: in a lean base, where many rows share the work."""
-        return self._lean and self._rows_at_once(request) >= MANY_ROWS
+        return self._lean and self._layout(*request.sizes).rows >= MANY_ROWS
 
     def _tidy_sampling(self, expand: bool) -> contextlib.AbstractContextManager[None]:
         if not self._tidies:
@@ -251,7 +272,8 @@ class TransformersBackend:
         self, batch: Batch, temperature: float = 1.0, *, entropy_gradient: bool = False
     ) -> tuple[Tensor, Tensor]:
         model: Any = self.adapters.model
-        elements = head_elements(model.config.get_text_config().vocab_size, lean=self._lean)
+        vocabulary = model.config.get_text_config().vocab_size
+        elements = head_elements(vocabulary, lean=self._lean, memory=self._memory)
         return token_logprobs(model, batch, temperature, entropy_gradient=entropy_gradient, head_elements=elements)
 
     def tokens_at_once(self, run: RunSection) -> int:
@@ -323,8 +345,8 @@ class TransformersBackend:
 
 
 def roomy(device: torch.device) -> bool:
-    """Whether three quarters of a card's memory are free: then what sampling made need not be given back for an update,
-    to be made again."""
+    """Whether so much of a card is free that what sampling made need not be given back for an update, to be made
+    again."""
     if device.type == "cpu":
         return False
     free, total = torch.cuda.mem_get_info()
@@ -372,9 +394,7 @@ def compute_dtype(section: ModelSection, device: torch.device) -> torch.dtype:
 
 def decoding_loop(section: ModelSection, device: torch.device) -> Loop:
     """How tokens follow each other: `auto` samples by CUDA graphs on a card, and by the plain loop on a CPU."""
-    if section.decoding == "auto":
-        return "graphs" if device.type == "cuda" else "plain"
-    return section.decoding
+    return "graphs" if section.decoding == "auto" and device.type == "cuda" else "plain"
 
 
 def load_base(

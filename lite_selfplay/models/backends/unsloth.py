@@ -110,7 +110,8 @@ class UnslothBackend(TransformersBackend):
     def _generate(self, request: GenerationRequest) -> list[list[Generation]]:
         self._require_room(request.longest)
         if self._engine is not None:
-            return self._engine.generate(request, self._decoding.eos_ids)
+            found = self._engine.generate(request, self._decoding.eos_ids)
+            return [[self._decoding.end_loop(one) for one in group] for group in found]
         with self._at_rest(), self.adapters.speaking(request.seat), torch.no_grad(), decode_graphs().rl_generation():
             return generate_through(self.adapters.model.generate, request, self._decoding)
 

@@ -1,30 +1,28 @@
 """Sampling by the same operations for every token, on tensors that stay where they are.
 
-On a card the host only hands over work, and the card waits for it: a token must not make the host wait for the card, or
-ask for other kernels than the last one did. So the rows of a batch keep their places, a row that has ended goes on
-unseen, and only every few tokens the host looks which rows those are, hands them over and gives their places to others.
-What runs between two looks depends on the number of places and on the columns in view alone, and can be recorded as a
-CUDA graph. Shapes: `R` places, `C` columns, `V` vocabulary.
+On a card the host only hands over work, and the card waits for it. So the rows of a batch keep their places, a row
+that has ended goes on unseen, and only every few tokens the host looks which rows those are and gives their places to
+others; what was drawn it hands over while the card is at work on the next tokens. The model's part of a token depends
+on the number of rows alone, and is replayed as a CUDA graph. All but keys and values is the host's: to the card a row
+is a token, a position and a place. Shapes: `R` rows, `V` vocabulary.
 """
 
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from lite_selfplay.data import Sampling
-from lite_selfplay.models.generation.places import FINEST, place_cache, rounded_up
-from lite_selfplay.models.generation.replay import Steps
-from lite_selfplay.models.generation.rows import Row, RowBatch, Speaker, pieces
-from lite_selfplay.models.generation.sampling import Sampler
+from lite_selfplay.models.generation.layout import FINEST, LOOK_EVERY, Layout, rounded_up, row_size
+from lite_selfplay.models.generation.places import Arena
+from lite_selfplay.models.generation.replay import records
+from lite_selfplay.models.generation.rows import RowBatch, Speaker, pieces
+from lite_selfplay.models.generation.sampling import Row, choose, uniforms
+from lite_selfplay.models.transfers import placed
 
-LOOK_EVERY = 16
-"""Tokens between two looks at which rows have ended: what a row draws beyond its end is dropped."""
 JOIN_AT = 1 / 4
 """Waiting rows take the places that are free once these are such a share of all."""
-_TOLD = ("uniform", "tokens", "logprobs", "length", "ended", "stopped", "full", "logits", "seen")
-"""What a row that comes brings along, by attribute."""
 
 
 def can_be_fixed(speaker: Speaker) -> bool:
@@ -34,91 +32,62 @@ def can_be_fixed(speaker: Speaker) -> bool:
     return speaker.rows_may_join and ("sdpa" in kind or kind == "eager")
 
 
-def sample_fixed(speaker: Speaker, waiting: list[Row]) -> None:
-    """Finish the rows at the head of `waiting` that have places at once, and those that find one while they run.
+def layout_of(speaker: Speaker, rows: int, prompt: int) -> Layout:
+    """The places for so many rows with prompts of up to `prompt` tokens."""
+    decoding = speaker.decoding
+    return Layout.of(rows, prompt, speaker.sampling.max_tokens, decoding.cache_tokens, mixed=decoding.flash)
 
-    Places, with the graphs that were recorded in them, are those of an earlier call where everything has the same size.
-    """
-    first, room = _first(speaker, waiting)
-    decoding, columns, whole = speaker.decoding, _columns(room, speaker.sampling), False
-    kept = decoding.kept
-    key = (decoding.weights, decoding.loop, tuple(decoding.eos_ids), speaker.sampling, len(first), columns)
-    again: _Places | None = kept.take(key)  # and kept again when all has gone well
-    batch = again or _Places(speaker, first, columns)
+
+def sample_fixed(speaker: Speaker, waiting: list[Row]) -> None:
+    """Finish all rows of `waiting`, ordered by the lengths of their prompts: those that have places at once, and the
+    others as they find one. The arena stays for the next call where graphs were recorded in it and all went well."""
+    kept, whole = speaker.decoding.kept, False
     try:
-        if again is not None:
-            batch.begin(speaker, first)
-        while batch.occupied:
+        batch = _Batch(speaker, layout_of(speaker, len(waiting), len(waiting[-1].prompt)))
+        while waiting or batch.occupied:
+            free = batch.free
+            if waiting and len(free) >= JOIN_AT * len(batch.rows):
+                batch.seat(_taken(waiting, len(free)), free)
+            elif not waiting:
+                batch.shrink()
             batch.run()
             batch.look()
-            free = [place for place, row in enumerate(batch.rows) if row is None]
-            if len(free) < JOIN_AT * len(batch.rows):
-                continue
-            if rows := _fitting(waiting, room, len(free)):
-                batch.seat(rows, free[: len(rows)])
-            elif batch.occupied:
-                batch.shrink()
-        whole = batch.steps.graphs and decoding.weights is not None
+        batch.hand_over()
+        whole = records(speaker.decoding) and speaker.decoding.weights is not None
     finally:
-        if whole:
-            kept.keep(key, batch)
-        else:
-            batch.steps.forget()
+        if not whole:
+            kept.let_go()
 
 
-def _first(speaker: Speaker, waiting: list[Row]) -> tuple[list[Row], int]:
-    """The rows that have places at the start, and the longest prompt that has room in one."""
-    cache_tokens = speaker.decoding.cache_tokens
-    longest, room = len(waiting[-1].prompt), len(waiting[0].prompt)
-    for count, row in enumerate(waiting, 1):
-        if count > 1 and count * _columns(len(row.prompt), speaker.sampling) > cache_tokens:
-            # Rows have to wait: room for prompts that are a little longer lets them in without another batch.
-            room = min(rounded_up(room, FINEST), longest)
-            break
-        room = len(row.prompt)
-    return _fitting(waiting, room, max(1, cache_tokens // _columns(room, speaker.sampling))), room
-
-
-def _columns(prompt: int, sampling: Sampling) -> int:
-    """Of a place for a prompt of so many tokens and its completion."""
-    return -(-(prompt + sampling.max_tokens) // FINEST) * FINEST
-
-
-def _fitting(waiting: list[Row], room: int, places: int) -> list[Row]:
-    """At most `places` rows from the head of `waiting`, ordered by length, whose prompts have room."""
-    count = 0
-    while count < min(places, len(waiting)) and len(waiting[count].prompt) <= room:
-        count += 1
-    taken = waiting[:count]
-    del waiting[:count]
+def _taken(waiting: list[Row], most: int) -> list[Row]:
+    taken = waiting[:most]
+    del waiting[:most]
     return taken
 
 
-class _Places(Sampler):
-    """Rows in their places: keys and values, the logits of their next tokens, and what was drawn."""
+class _Batch:
+    """Rows in their places. `said` (R,) says how many tokens were drawn for each, `token` (R,) which was the last."""
 
-    waits = False
+    def __init__(self, speaker: Speaker, layout: Layout):
+        self.speaker, self.sampler, self.decoding, self.layout = speaker, speaker.sampler, speaker.decoding, layout
+        self.rows: list[Row | None] = [None] * layout.rows
+        self.homes, self.spare = layout.places
+        self.places = list(self.homes)
+        """Where each row is: at home, or in one of the longer places that are not `spare`."""
+        self.said, self.token, self.prompt = (np.zeros(layout.rows, np.int64) for _ in range(3))
+        self.seen: Tensor | None = None
+        self._running: list[tuple[int, Row]] = []
+        self._drawn: tuple[Sequence[Tensor], Sequence[Tensor]] = (), ()
+        self._due: tuple[list[tuple[int, Row]], Any, Any] | None = None
 
-    def __init__(self, speaker: Speaker, rows: Sequence[Row], columns: int):
-        super().__init__(speaker.sampling, speaker.decoding, [row.seed for row in rows])
-        self.speaker = speaker
-        self.rows: list[Row | None] = list(rows)
-        self.steps = Steps(speaker.decoding)
-        self._columns = columns
-        self.position = torch.zeros_like(self.length)
-        """The column of each row's next token, which is its number in the row."""
-        self.seat(rows, range(len(rows)))
-        self._whole = {name: getattr(self, name) for name in (*_TOLD, "bias", "position")}
+    @property
+    def arena(self) -> Arena:
+        arena: Arena = self.decoding.kept.arena
+        return arena
 
-    def begin(self, speaker: Speaker, rows: Sequence[Row]) -> None:
-        """Take in other rows, as many as there were at first, as if nobody had been here."""
-        self.speaker, self.decoding, self.steps.decoding = speaker, speaker.decoding, speaker.decoding
-        vars(self).update(self._whole)
-        layers: list[Any] = self.cache.layers
-        for store in (store for layer in layers for store in layer.stores):
-            store.zero_()
-        self.rows, self._reached = list(rows), [0] * len(rows)
-        self.seat(rows, range(len(rows)))
+    @property
+    def free(self) -> list[int]:
+        return [i for i, row in enumerate(self.rows) if row is None]
 
     @property
     def occupied(self) -> bool:
@@ -126,149 +95,142 @@ class _Places(Sampler):
 
     # Rows that come
 
-    def seat(self, rows: Sequence[Row], places: Sequence[int]) -> None:
-        """Read the rows' prompts, a piece at a time, and put them into free places."""
+    def seat(self, rows: Sequence[Row], free: Sequence[int]) -> None:
+        """Read the rows' prompts, a piece at a time, draw their first tokens, and put them into free places."""
         begin = 0
         for piece in pieces(self.speaker, rows):
             self.decoding.poll()
-            self._put(RowBatch(self.speaker, piece, expand=False), places[begin : begin + len(piece)])
+            batch = RowBatch(self.speaker, piece, expand=False)
+            self._put(batch, batch.choose().tolist(), free[begin : begin + len(piece)])
             begin += len(piece)
 
-    def _put(self, batch: RowBatch, places: Sequence[int]) -> None:
-        if not hasattr(self, "cache"):
-            self._make_room(batch)
-        to = torch.tensor(places, device=self.decoding.device)
-        lengths = [len(row.prompt) for row in batch.rows]
+    def _put(self, batch: RowBatch, tokens: Sequence[int], to: Sequence[int]) -> None:
+        kept, vocabulary = self.decoding.kept, batch.logits.shape[1]
+        if kept.arena is None or not kept.arena.fits(self.layout, vocabulary):
+            most, total = self.layout.rows, self.layout.held(self.decoding.cache_tokens)
+            if kept.arena is not None:
+                most, total = max(most, kept.arena.rows), max(total, kept.arena.columns)
+            kept.let_go()
+            kept.arena = Arena(self.speaker.model, batch.cache, batch.logits, most, total)
+        longest = max(len(row.prompt) for row in batch.rows)
         # Columns that hold a token of the row come first, in their order: the others are padding.
-        columns = torch.sort(batch.mask == 0, dim=1, stable=True).indices[:, : max(lengths)]
-        columns = columns[batch.sources]
-        layers: list[Any] = self.cache.layers
-        for layer, other in zip(layers, batch.cache.layers, strict=True):
-            layer.put(other, batch.sources, columns, to)
-        length = torch.tensor(lengths, device=self.decoding.device)
-        before = torch.arange(self._columns, device=self.decoding.device)[None] < length[:, None]
-        self.bias[to] = torch.where(before, 0.0, -torch.inf).to(self.bias.dtype)
-        self.position[to] = length
-        for name in _TOLD:
-            if (mine := getattr(self, name)) is not None:
-                mine[to] = getattr(batch, name)
-        for place, row in zip(places, batch.rows, strict=True):
-            self.rows[place], self._reached[place] = row, 0
+        columns = torch.sort(batch.mask == 0, dim=1, stable=True).indices[:, :longest]
+        self.arena.put(batch.cache, batch.sources, columns[batch.sources], [self.places[i] for i in to])
+        for i, row, token in zip(to, batch.rows, tokens, strict=True):
+            self.rows[i] = None if row.over else row
+            self.said[i], self.token[i], self.prompt[i] = 1, token, len(row.prompt)
+        if batch.seen is not None:
+            if self.seen is None:
+                self.seen = batch.seen.new_zeros(len(self.rows), vocabulary)
+            self._see(to, batch.rows)
 
-    def _make_room(self, batch: RowBatch) -> None:
-        rows = len(self.rows)
-        self.cache = place_cache(self.speaker.model, batch.cache, rows, self._columns)
-        first: Any = self.cache.layers[0]
-        self.bias = first.stores[0].new_full((rows, self._columns), -torch.inf)
-        """What is added to attention's scores: 0 where a column holds a token of the row."""
-        self.logits = batch.logits.new_zeros(rows, batch.logits.shape[1])
-        self.seen = None if batch.seen is None else batch.seen.new_zeros(rows, batch.seen.shape[1])
-        self._reached = [0] * rows
-        """How many tokens of each row the host has looked at."""
+    def _see(self, places: Sequence[int], rows: Sequence[Row]) -> None:
+        if self.seen is not None and places:
+            seen = self.sampler.seen(rows, self.seen.shape[1])
+            assert seen is not None
+            self.seen[placed(places, self.seen.device)] = seen
 
     # A token of every row
 
     def run(self) -> None:
-        """Draw as many tokens as there are until the next look."""
-        left = [
-            self.sampling.max_tokens - reached for row, reached in zip(self.rows, self._reached, strict=True) if row
-        ]
-        count = min(LOOK_EVERY, max(left))
-        longest = max(
-            len(row.prompt) + reached for row, reached in zip(self.rows, self._reached, strict=True) if row is not None
-        )
-        width = min(rounded_up(longest + count, FINEST), self._columns)
-        layers: list[Any] = self.cache.layers
-        for layer in layers:
-            layer.view(len(self.rows), width, self.position)
-        self._bias = self.bias[:, None, None, :width]
-        step = self.steps.of((len(self.rows), width), self.step)
-        for _ in range(count):
+        """Draw as many tokens as there are until the next look; meanwhile hand over what was drawn before."""
+        self._running = [(i, row) for i, row in enumerate(self.rows) if row is not None and self._has_room(i)]
+        if not self._running:
+            return
+        places, rows = [i for i, _ in self._running], len(self.rows)
+        count = min(LOOK_EVERY, self.speaker.sampling.max_tokens - int(self.said[places].min()))
+        position = np.maximum(self.prompt + self.said - 1, 0)
+        occupied = np.array([row is not None for row in self.rows])
+        self.arena.stage(self.places, self.token, np.where(occupied, position, 0))
+        width = None
+        if not self.decoding.flash:
+            width = min(rounded_up(int(position[occupied].max()) + count, FINEST), self.layout.longest)
+        seeds = [0 if row is None else row.seed for row in self.rows]
+        uniform = placed(torch.from_numpy(uniforms(seeds, count, self.said)), self.decoding.device)
+        longest = self.layout.longest
+        if width is None:  # what attention is told is a bound: the same one for calls of other lengths
+            longest = 1 << (longest - 1).bit_length()
+        key = (self.decoding.weights, rows, longest, width)
+        self._drawn = [], []
+        for i in range(count):
             self.decoding.poll()
-            step()
+            self.arena.graphs.run(self.decoding, key, lambda: self._step(longest, width))
+            token, logprob = choose(self.arena.logits[:rows], uniform[:, i], self.speaker.sampling, self.seen)
+            self.arena.token[:rows].copy_(token)
+            if self.seen is not None:
+                self.seen.scatter_(1, token[:, None], True)
+            for drawn, new in zip(self._drawn, (token, logprob), strict=True):
+                drawn.append(new)
+        self.hand_over()
 
-    def step(self) -> None:
-        """Draw the next token of every row and read it: the same operations for as many rows and columns."""
-        token = self.draw(self.logits, self.seen)
-        if self.seen is not None:
-            self.seen.scatter_(1, token[:, None], True)
-        self.bias.scatter_(1, self.position[:, None], 0.0)
-        self.logits.copy_(self._forward(token))
-        self.position += ~self.finished
+    def _step(self, longest: int, width: int | None) -> None:
+        self.arena.step(self.speaker.model, len(self.rows), longest, width)
 
-    def _forward(self, token: Tensor) -> Tensor:
-        out = self.steps.model(self.speaker.model)(
-            input_ids=token[:, None],
-            attention_mask=self._bias,
-            position_ids=self.position[:, None],
-            past_key_values=self.cache,
-            use_cache=True,
-        )
-        logits: Tensor = out.logits[:, -1]
-        return logits
+    def _has_room(self, i: int) -> bool:
+        """Whether a row may go on until the next look: one that outgrows its place takes a longer one, or waits for it,
+        and what is drawn for it until then is as if it had not been."""
+        place, columns = self.places[i], int(self.prompt[i] + self.said[i] - 1)
+        if place.columns == self.layout.longest or columns + 2 * LOOK_EVERY <= place.columns:
+            return True
+        if not self.spare:
+            return False
+        self.places[i] = self.spare.pop()
+        self.arena.copy([place], [self.places[i]], columns)
+        if self.seen is not None and (row := self.rows[i]) is not None:
+            self.hand_over()
+            self._see([i], [row])
+        return True
 
     # Rows that go
 
     def look(self) -> None:
-        """Hand over the rows that have ended; their places are free."""
-        if self.sampling.stop:
-            self._cut_at_stops()
-        self._tell_new()
-        finished, lengths = torch.stack([self.finished.long(), self.length]).tolist()
-        self._reached = lengths
-        gone = [bool(done) and row is not None for done, row in zip(finished, self.rows, strict=True)]
-        if any(gone):
-            outs = [row.out for row, left in zip(self.rows, gone, strict=True) if left and row is not None]
-            self.hand_over(torch.tensor(gone, device=self.decoding.device), outs)
-            self.rows = [None if left else row for row, left in zip(self.rows, gone, strict=True)]
-
-    def _tell_new(self) -> None:
-        """Tell who listens the tokens since the last look, and end rows at the one after which nobody wants more."""
-        listening = [(i, row.out.hear) for i, row in enumerate(self.rows) if row is not None and row.out.hear]
-        if not listening:
+        """See which rows have ended; their places are free."""
+        if not self._running:
             return
-        lengths, ids = self.length.tolist(), self.tokens.tolist()
-        for place, hear in listening:
-            for number in range(self._reached[place] + 1, lengths[place] + 1):
-                if not hear(number, ids[place][number - 1]):
-                    self.ended[place] &= number == lengths[place]
-                    self.length[place], self.full[place] = number, True
-                    break
+        ids, logprobs = (torch.stack(list(drawn)).cpu().numpy() for drawn in self._drawn)  # (tokens, R)
+        places = [i for i, _ in self._running]
+        self.said[places] += len(ids)
+        self.token[places] = ids[-1, places]
+        ended = np.isin(ids, self.decoding.eos_ids).any(0) | (self.said >= self.speaker.sampling.max_tokens)
+        running = set(places)
+        for i, row in enumerate(self.rows):
+            if row is not None and (row.over or (i in running and ended[i])):
+                self._leave(i)
+        self._due = self._running, ids, logprobs
 
-    def _cut_at_stops(self) -> None:
-        """End rows at the token that completed a stop string, and drop what was drawn after it."""
-        longest = self.longest_stop
-        begin = (self.length - longest - LOOK_EVERY).clamp(min=0)
-        window = torch.arange(longest + LOOK_EVERY, device=begin.device)
-        latest = self.tokens.gather(1, (begin[:, None] + window).clamp(max=self.sampling.max_tokens)).tolist()
-        lengths, stopped, ended = self.length.tolist(), self.stopped.tolist(), self.ended.tolist()
-        for place, (ids, first) in enumerate(zip(latest, begin.tolist(), strict=True)):
-            last = lengths[place] - ended[place]  # a token that ends the row is not looked at
-            for at in range(self._reached[place] + 1, last + 1) if not stopped[place] else ():
-                if self.holds_stop(ids[max(0, at - longest - first) : at - first]):
-                    lengths[place], stopped[place], ended[place] = at, True, False
-                    break
-        for mine, now in ((self.length, lengths), (self.stopped, stopped), (self.ended, ended)):
-            mine.copy_(torch.tensor(now))
+    def _leave(self, i: int) -> None:
+        self.rows[i] = None
+        if self.places[i] is not self.homes[i]:
+            self.spare.append(self.places[i])
+            self.places[i] = self.homes[i]
+
+    def hand_over(self) -> None:
+        """Give the rows what was drawn for them before the last look."""
+        if self._due is not None:
+            rows, ids, logprobs = self._due
+            self._due = None
+            for i, row in rows:
+                if not row.over:
+                    self.sampler.take(row, ids[:, i].tolist(), logprobs[:, i].tolist())
 
     def shrink(self) -> None:
         """Nobody waits: the rows that are left move together, into fewer places."""
-        taken = [place for place, row in enumerate(self.rows) if row is not None]
-        rows = rounded_up(len(taken))
-        if rows >= len(self.rows):
+        taken = [i for i, row in enumerate(self.rows) if row is not None]
+        rows = row_size(len(taken))
+        if not taken or rows >= len(self.rows):
             return
-        holes = [place for place in range(rows) if self.rows[place] is None]
-        movers = [place for place in taken if place >= rows]
-        to, of = (
-            torch.tensor(p, dtype=torch.long, device=self.decoding.device) for p in (holes[: len(movers)], movers)
-        )
-        layers: list[Any] = self.cache.layers
-        for layer in layers:
-            layer.move(to, of, layer.keys.shape[2])
-        for hole, mover in zip(holes, movers, strict=False):
-            self.rows[hole], self._reached[hole] = self.rows[mover], self._reached[mover]
-        self.rows, self._reached = self.rows[:rows], self._reached[:rows]
-        for name in self._whole:
-            if (tensor := getattr(self, name)) is not None:
-                tensor[to] = tensor[of]
-                setattr(self, name, tensor[:rows])
+        movers = [i for i in taken if i >= rows]
+        holes = [i for i in range(rows) if self.rows[i] is None][: len(movers)]
+        order = list(range(rows))
+        for hole, mover in zip(holes, movers, strict=True):
+            order[hole] = mover
+        if movers and not self.decoding.flash:
+            columns = int((self.prompt + self.said - 1)[movers].max())
+            self.arena.copy([self.homes[i] for i in movers], [self.homes[i] for i in holes], columns)
+        # Attention that is not told where a row is finds the first places, one after the other.
+        stay = order if self.decoding.flash else range(rows)
+        self.homes, self.places = ([places[i] for i in stay] for places in (self.homes, self.places))
+        self.rows = [self.rows[i] for i in order]
+        self.said, self.token, self.prompt = (of[order] for of in (self.said, self.token, self.prompt))
+        if self.seen is not None:
+            self.seen = self.seen[placed(order, self.seen.device)]

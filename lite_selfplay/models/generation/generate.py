@@ -9,8 +9,8 @@ import torch
 from torch import nn
 
 from lite_selfplay.models.generation.fixed import can_be_fixed, sample_fixed
-from lite_selfplay.models.generation.rows import Row, Speaker, read
-from lite_selfplay.models.generation.sampling import Decoding, Generation, GenerationRequest
+from lite_selfplay.models.generation.rows import Speaker, read
+from lite_selfplay.models.generation.sampling import Decoding, Generation, GenerationRequest, Row
 
 LEAVE_AT = 1 / 16
 """Finished rows leave the batch once they are this share of it."""
@@ -27,12 +27,7 @@ def generate(model: nn.Module, request: GenerationRequest, decoding: Decoding) -
     """
     decoding.check(request)
     results = request.empty()
-    waiting = [
-        Row(p, prompt, out, seed)
-        for p, (prompt, outs, seeds) in enumerate(zip(request.prompts, results, request.seeds, strict=True))
-        for out, seed in zip(outs, seeds, strict=True)
-    ]
-    waiting.sort(key=lambda row: (len(row.prompt), row.group))
+    waiting = request.rows(results)
     speaker = Speaker(model, request.sampling, decoding)
     sample = sample_fixed if decoding.loop != "plain" and can_be_fixed(speaker) else _sample
     while waiting:
@@ -47,7 +42,6 @@ def _sample(speaker: Speaker, waiting: list[Row]) -> None:
     while True:
         speaker.decoding.poll()
         token = batch.choose()
-        batch.tell([row.out for row in batch.rows])
         if batch.share_finished >= LEAVE_AT:
             token = token[batch.leave()]
             if not batch.rows:

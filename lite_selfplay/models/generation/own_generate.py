@@ -14,11 +14,9 @@ from torch import Tensor
 from transformers import LogitsProcessor, LogitsProcessorList, StoppingCriteria, StoppingCriteriaList
 
 from lite_selfplay.data import Sampling
-from lite_selfplay.models.generation.sampling import Decoding, Generation, GenerationRequest, Sampler
+from lite_selfplay.models.generation.sampling import Decoding, Generation, GenerationRequest, Row, Sampler
 from lite_selfplay.models.logprobs.batch import pad
-
-Row = tuple[Sequence[int], int, Generation]
-"""A prompt's ids, the row's seed, and where its completion goes."""
+from lite_selfplay.models.transfers import placed
 
 
 def generate_through(
@@ -32,15 +30,10 @@ def generate_through(
     """
     decoding.check(request)
     sampling, results = request.sampling, request.empty()
-    rows = [
-        (prompt, seed, out)
-        for prompt, seeds, outs in zip(request.prompts, request.seeds, results, strict=True)
-        for seed, out in zip(seeds, outs, strict=True)
-    ]
-    rows.sort(key=lambda row: len(row[0]))
+    rows = request.rows(results)
     while rows:
         # How many of the longest prompts, at the end of `rows`, go into one call.
-        size = max(1, min(len(rows), decoding.cache_tokens // (len(rows[-1][0]) + sampling.max_tokens)))
+        size = max(1, min(len(rows), decoding.cache_tokens // (len(rows[-1].prompt) + sampling.max_tokens)))
         call, rows = rows[-size:], rows[:-size]
         chooser = _Chooser(sampling, decoding, call)
         own_generate(
@@ -52,7 +45,6 @@ def generate_through(
             logits_processor=LogitsProcessorList([chooser]),
             stopping_criteria=StoppingCriteriaList([_Stopped(chooser)]),
         )
-        chooser.hand_over(torch.ones_like(chooser.ended), [out for _, _, out in call])
     return results
 
 
@@ -60,36 +52,26 @@ class _Chooser(Sampler, LogitsProcessor):
     """Draws the next token of every row and leaves no other with a finite score."""
 
     def __init__(self, sampling: Sampling, decoding: Decoding, rows: Sequence[Row]):
-        super().__init__(sampling, decoding, [seed for _, seed, _ in rows])
-        self.prompts = [prompt for prompt, _, _ in rows]
-        self.outs = [out for _, _, out in rows]
-        self.seen: Tensor | None = None
+        super().__init__(sampling, decoding)
+        self.rows = rows
 
     def inputs(self) -> dict[str, Tensor]:
         """Ids and mask (R, P), padded on the left."""
-        ids, mask = (t.to(self.decoding.device) for t in pad(self.prompts, left=True))
+        ids, mask = (t.to(self.decoding.device) for t in pad([row.prompt for row in self.rows], left=True))
         return {"input_ids": ids, "attention_mask": mask}
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
         """Scores (R, V) that are 0 for the token each row drew and minus infinity for the others."""
         self.decoding.poll()
-        if self.sampling.repetition_penalty != 1.0 and self.seen is None:
-            self.seen = torch.zeros(scores.shape, dtype=torch.bool, device=scores.device)
-            for i, prompt in enumerate(self.prompts):
-                self.seen[i, list(prompt)] = True
-        token = self.draw(scores, self.seen)[:, None]
-        self.tell(self.outs)
-        if self.seen is not None:
-            self.seen.scatter_(1, token, True)
-        return torch.full_like(scores, -torch.inf).scatter_(1, token, 0.0)
+        token = self.draw(self.rows, scores, self.seen(self.rows, scores.shape[-1]))
+        return torch.full_like(scores, -torch.inf).scatter_(1, token[:, None], 0.0)
 
 
 class _Stopped(StoppingCriteria):
-    """Ends the rows that met a stop string, and those that nobody wants more of; end-of-sequence tokens and the limit
-    are the library's own."""
+    """Ends the rows that are over; end-of-sequence tokens and the limit are the library's own."""
 
     def __init__(self, chooser: _Chooser):
         self._chooser = chooser
 
     def __call__(self, input_ids: Tensor, scores: Any, **kwargs: Any) -> Any:
-        return self._chooser.stopped | self._chooser.full
+        return placed([row.over for row in self._chooser.rows], input_ids.device)

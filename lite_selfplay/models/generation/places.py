@@ -1,65 +1,149 @@
 """Keys and values where every row has its place: nothing moves while tokens are drawn, however long a row gets.
 
-Token t of a row is in column t of its place, so a place is as long as the longest prompt and completion, and is taken
-from the start. What is in use of it is a view: growing copies nothing, and a row that ends makes room for another one.
-Shapes: `R` places, `C` columns, `K` key heads, `D` head size, `r` rows that come in with `T` columns.
+Token t of a row is in column t of its place, so a row that ends makes room for another one, and what is in use of a
+place is known by its row's length alone. All places lie in one arena, which is kept from call to call. Where attention
+is told where each row's keys begin, places may be of several lengths: many that hold most completions, and few that
+hold the longest. Shapes: `R` rows, `C` columns of a place, `N` of all places, `K` key heads, `D` head size, `r` rows
+that come in with `T` columns.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+import torch
 from torch import Tensor, nn
 from transformers.cache_utils import Cache, DynamicLayer
 
+from lite_selfplay.models.attention import Places
 from lite_selfplay.models.generation.cache import RowLayer, row_cache
-
-FINEST = 128
-"""Columns by which a view grows at the least, and what those of a place are a multiple of: so other calls fit into the
-same places, and attention on a card need not copy the mask, as it does where its rows are not aligned."""
-
-
-def rounded_up(count: int, finest: int = 1) -> int:
-    """`count` in steps of an eighth to a quarter of it, and of `finest` at the least: few sizes, and little unused."""
-    step = max(finest, 1 << max(0, (count - 1).bit_length() - 3))
-    return -(-count // step) * step
+from lite_selfplay.models.generation.layout import Layout, Place
+from lite_selfplay.models.generation.replay import Graphs
+from lite_selfplay.models.transfers import placed
 
 
 class PlaceLayer(DynamicLayer):
-    """One layer's keys and values (R, K, C, D), to which each token adds a column a row."""
+    """One layer's keys and values (N * K, D), to which each token adds a column a row."""
 
-    def __init__(self, like: RowLayer, rows: int, columns: int):
+    def __init__(self, like: RowLayer, columns: int):
         super().__init__()
         self.lazy_initialization(*like.held)
+        self.heads = like.held[0].shape[1]
         # Zeros: what a row may not see yet is multiplied by zero, and must be a number.
-        self.stores = tuple(held.new_zeros(rows, held.shape[1], columns, held.shape[3]) for held in like.held)
+        self.stores = tuple(held.new_zeros(columns * self.heads, held.shape[3]) for held in like.held)
 
-    def view(self, rows: int, columns: int, position: Tensor) -> None:
-        """From now on the first `rows` places are in use, up to `columns`; the next token goes to `position` (R,)."""
-        self._rows, self._at = rows, position[:, None, None, None]
-        keys, values = (store[:rows, :, :columns] for store in self.stores)
-        self._view = self.keys, self.values = keys, values
+    def aim(self, at: Tensor, rows: int, columns: int, width: int | None) -> None:
+        """The next token's keys go to `at` (R, K). Attention is given the first `rows` places of `columns` as far as
+        `width`, or with None the store as it is."""
+        self._at = at
+        if width is None:
+            self._given = tuple(store[:, None] for store in self.stores)
+        else:
+            whole = (rows, self.heads, columns, -1)
+            self._given = tuple(s[: rows * self.heads * columns].view(whole)[:, :, :width] for s in self.stores)
+        self.keys, self.values = self._given
 
     def update(self, key_states: Tensor, value_states: Tensor, *_: Any, **__: Any) -> tuple[Tensor, Tensor]:
         """One token of every row in use."""
         for store, new in zip(self.stores, (key_states, value_states), strict=True):
-            rows = store[: self._rows]
-            rows.scatter_(2, self._at.expand_as(new), new.to(store.dtype))
-        return self._view
+            store.index_put_((self._at,), new[:, :, 0].to(store.dtype))
+        keys, values = self._given
+        return keys, values
 
-    def put(self, other: RowLayer, sources: Tensor, columns: Tensor, places: Tensor) -> None:
-        """Rows come into `places` (r,): token t of row i is in the other's row `sources[i]`, column `columns[i, t]`."""
+    def put(self, other: RowLayer, sources: Tensor, columns: Tensor, to: Tensor) -> None:
+        """Rows come: token t of row i, in the other's row `sources[i]` and column `columns[i, t]`, goes to `to` (r, K,
+        T)."""
         for store, held in zip(self.stores, other.held, strict=True):
             index = columns[:, None, :, None].expand(-1, held.shape[1], -1, held.shape[3])
-            store[places, :, : columns.shape[1]] = held[sources].gather(2, index)
+            store.index_put_((to,), held[sources].gather(2, index))
 
-    def move(self, holes: Tensor, movers: Tensor, columns: int) -> None:
-        """The rows at `movers` go to `holes`."""
+    def copy(self, of: Tensor, to: Tensor) -> None:
         for store in self.stores:
-            store[holes, :, :columns] = store[movers, :, :columns]
+            store.index_put_((to,), store[of])
 
 
-def place_cache(model: nn.Module, like: Cache, rows: int, columns: int) -> Cache:
-    """A cache of `rows` places of `columns` for a model whose cache holds every token: see `cache.rows_may_join`."""
-    cache = row_cache(model)
-    layers: list[Any] = like.layers
-    cache.layers = [PlaceLayer(layer, rows, columns) for layer in layers]
-    return cache
+class Arena:
+    """The memory in which rows have their places, what a token of each is computed from and gives, and the graphs that
+    were recorded over it. `adapters`, prompts and calls come and go; graphs hold its tensors by their addresses.
+
+    `logits` (R, V) are of the rows' next tokens once `step` has read the `token` (R,) at each `position` (R,).
+    """
+
+    def __init__(self, model: nn.Module, like: Cache, logits: Tensor, rows: int, columns: int):
+        self.rows, self.columns = rows, columns
+        self.cache = row_cache(model)
+        layers: list[Any] = like.layers
+        self.layers = [PlaceLayer(layer, columns) for layer in layers]
+        self.cache.layers = list(self.layers)
+        device, kinds = logits.device, {layer.heads for layer in self.layers}
+        self.token, self.position = (torch.zeros(rows, dtype=torch.long, device=device) for _ in range(2))
+        self.logits = logits.new_zeros(rows, logits.shape[1])
+        self.starts = {heads: self.position.new_zeros(rows * heads + 1, dtype=torch.int32) for heads in kinds}
+        self._numbers = torch.arange(max(columns, rows * max(kinds)) + 1, dtype=torch.int32, device=device)
+        self._hidden = self.layers[0].stores[0].new_tensor([0.0, -torch.inf])
+        self.graphs = Graphs()
+
+    def fits(self, layout: Layout, vocabulary: int) -> bool:
+        return layout.rows <= self.rows and layout.total <= self.columns and vocabulary == self.logits.shape[1]
+
+    def forget(self) -> None:
+        """Let go of the graphs, whose memory is wanted at once."""
+        self.graphs.forget()
+
+    def stage(self, places: Sequence[Place], token: np.ndarray, position: np.ndarray) -> None:
+        """Say where each row is, which token of it is read next, and in which column."""
+        rows = len(places)
+        self._write(self.token[:rows], token)
+        self._write(self.position[:rows], position)
+        for heads, starts in self.starts.items():
+            self._write(starts[: rows * heads], [start for place in places for start in place.starts(heads)])
+
+    @staticmethod
+    def _write(to: Tensor, numbers: Any) -> None:
+        to.copy_(placed(torch.as_tensor(numbers, dtype=to.dtype), to.device))
+
+    def step(self, model: Any, rows: int, longest: int, width: int | None) -> None:
+        """Read the token of every row: the same operations for as many rows and columns. Without a `width` attention is
+        told where each row's keys are, elsewhere all have `longest` columns, of which so many are looked at."""
+        position = self.position[:rows]
+        at = {heads: to[: rows * heads].view(rows, heads) + position[:, None] for heads, to in self.starts.items()}
+        for layer in self.layers:
+            layer.aim(at[layer.heads], rows, longest, width)
+        more: dict[str, Any] = {}
+        if width is None:
+            (heads,) = self.starts
+            sequences = rows * heads
+            lengths = (position + 1).to(torch.int32).repeat_interleave(heads, output_size=sequences)
+            ends = self._numbers[: sequences + 1]
+            more["places"] = Places(self.starts[heads][: sequences + 1], lengths, ends, longest)
+            mask = self._hidden[None, None, None]  # handed on for having four dimensions, and not looked at
+        else:
+            seen = self._numbers[:width] <= position[:, None]
+            mask = torch.where(seen, self._hidden[0], self._hidden[1])[:, None, None]
+        out = model(
+            input_ids=self.token[:rows, None],
+            attention_mask=mask,
+            position_ids=position[:, None],
+            past_key_values=self.cache,
+            use_cache=True,
+            **more,
+        )
+        self.logits[:rows].copy_(out.logits[:, -1])
+        position += 1
+
+    def put(self, cache: Cache, sources: Tensor, columns: Tensor, places: Sequence[Place]) -> None:
+        """Rows come into places: see `PlaceLayer.put`."""
+        to = {heads: self._columns(places, heads, columns.shape[1]) for heads in self.starts}
+        others: list[Any] = cache.layers
+        for layer, other in zip(self.layers, others, strict=True):
+            layer.put(other, sources, columns, to[layer.heads])
+
+    def copy(self, of: Sequence[Place], to: Sequence[Place], columns: int) -> None:
+        """The first `columns` of some places go into others."""
+        for layer in self.layers:
+            layer.copy(*(self._columns(places, layer.heads, columns) for places in (of, to)))
+
+    def _columns(self, places: Sequence[Place], heads: int, columns: int) -> Tensor:
+        """Where the first columns of places are in a store: (r, K, T)."""
+        starts = placed([place.starts(heads) for place in places], self.position.device)
+        return starts[:, :, None] + self._numbers[:columns]

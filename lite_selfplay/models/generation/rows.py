@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from lite_selfplay.data import Sampling
 from lite_selfplay.models.generation.cache import join_masks, join_rows, keep_rows, row_cache, rows_may_join
-from lite_selfplay.models.generation.sampling import Decoding, Generation, Sampler
+from lite_selfplay.models.generation.sampling import Decoding, Row, Sampler
 from lite_selfplay.models.logprobs.batch import Batch, pad
 from lite_selfplay.models.logprobs.reading import shares_prefixes
 
@@ -20,19 +20,15 @@ READ_TOKENS = 8192
 """Prompt tokens that are read at once, a single prompt aside."""
 
 
-@dataclass
-class Row:
-    group: int
-    prompt: Sequence[int]
-    out: Generation
-    seed: int
-
-
 @dataclass(frozen=True)
 class Speaker:
     model: nn.Module
     sampling: Sampling
     decoding: Decoding
+
+    @functools.cached_property
+    def sampler(self) -> Sampler:
+        return Sampler(self.sampling, self.decoding)
 
     @functools.cached_property
     def rows_may_join(self) -> bool:
@@ -68,20 +64,20 @@ def read(speaker: Speaker, rows: Sequence[Row]) -> "RowBatch":
     return batch
 
 
-class RowBatch(Sampler):
-    """The rows that are sampled together: their cache, the logits of their next tokens, and what was drawn.
+class RowBatch:
+    """The rows that are sampled together: their cache, and the logits of their next tokens.
 
     Without `expand` the cache holds each distinct prompt once, and `sources` (R,) says which of them is each row's: for
     whoever takes the rows out of it.
     """
 
     def __init__(self, speaker: Speaker, rows: list[Row], *, expand: bool = True):
-        super().__init__(speaker.sampling, speaker.decoding, [row.seed for row in rows])
         self.speaker, self.rows = speaker, rows
+        self.decoding = speaker.decoding
         self.cache = row_cache(speaker.model)
         self.mask = self.position = torch.empty(0, dtype=torch.long)
         self.logits = self._read_prompts(expand)
-        self.seen = self._seen() if self.sampling.repetition_penalty != 1.0 else None
+        self.seen = speaker.sampler.seen(rows, self.logits.shape[-1])
 
     # Reading prompts
 
@@ -129,21 +125,15 @@ class RowBatch(Sampler):
         self.cache.batch_select_indices(rows)
         self.mask, self.position = self.mask[rows], self.position[rows]
 
-    def _seen(self) -> Tensor:
-        seen = torch.zeros((len(self.rows), self.logits.shape[-1]), dtype=torch.bool)
-        for i, row in enumerate(self.rows):
-            seen[i, list(row.prompt)] = True
-        return seen.to(self.decoding.device)
-
     # A token of every row
 
     @property
     def share_finished(self) -> float:
-        return float(self.finished.float().mean())
+        return sum(row.over for row in self.rows) / len(self.rows)
 
     def choose(self) -> Tensor:
         """Draw the next token (R,) of every row and keep it."""
-        return self.draw(self.logits, self.seen)
+        return self.speaker.sampler.draw(self.rows, self.logits, self.seen)
 
     def advance(self, token: Tensor) -> None:
         """Read the token (R,) that was just drawn for every row."""
@@ -156,10 +146,8 @@ class RowBatch(Sampler):
     # Rows that come and go
 
     def leave(self) -> Tensor:
-        """Hand over the completions of the finished rows and close the gaps: row i is now what row `order[i]` was."""
-        finished = self.finished
-        gone = finished.tolist()
-        self.hand_over(finished, [row.out for row, done in zip(self.rows, gone, strict=True) if done])
+        """Leave out the rows that are over and close the gaps: row i is now what row `order[i]` was."""
+        gone = [row.over for row in self.rows]
         rows = gone.count(False)
         holes = [i for i in range(rows) if gone[i]]
         movers = [i for i in range(rows, len(gone)) if not gone[i]]
@@ -185,4 +173,4 @@ class RowBatch(Sampler):
 
     def _tensors(self) -> dict[str, Tensor]:
         """Everything that has a row for each row."""
-        return {name: value for name, value in vars(self).items() if isinstance(value, Tensor) and name != "eos"}
+        return {name: value for name, value in vars(self).items() if isinstance(value, Tensor)}

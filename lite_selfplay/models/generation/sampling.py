@@ -1,4 +1,4 @@
-"""Choosing the next token of many rows at once, each row by its own seed, and keeping what was chosen.
+"""Choosing the next token of many rows at once, each row by its own seed, and where a row ends.
 
 A row's text depends on its seed and its own logits alone: not on its neighbours, the chunk it is in, or a global
 generator. Shapes: `R` rows, `V` vocabulary.
@@ -14,15 +14,13 @@ import torch
 from torch import Tensor, nn
 
 from lite_selfplay.data import Sampling, StopReason
+from lite_selfplay.models.generation.layout import LOOK_EVERY
+from lite_selfplay.models.generation.loops import loop_end
 from lite_selfplay.models.transfers import placed
 
-Loop = Literal["plain", "fixed", "graphs", "compiled"]
+Loop = Literal["plain", "fixed", "graphs"]
 """How tokens follow each other: `plain` looks at every token on the host, so that rows leave as they end; `fixed` runs
-the same operations for each token and looks every few; `graphs` replays those as CUDA graphs; `compiled` compiles the
-model for them, and replays them where there is a card."""
-
-MOST_KEPT = 8
-"""Batches that a card keeps with their graphs: those of the roles of two steps, and of an evaluation."""
+the same operations for each token and looks every few; `graphs` replays the model's part of those as CUDA graphs."""
 
 BLOCK = 256
 """Tokens that are added up together when a cumulative sum over the vocabulary is inverted."""
@@ -53,10 +51,24 @@ class GenerationRequest:
             for p, seeds in enumerate(self.seeds)
         ]
 
+    def rows(self, outs: "Sequence[Sequence[Generation]]") -> "list[Row]":
+        """A row for each of the completions in `empty()`, ordered by the lengths of their prompts."""
+        rows = [
+            Row(p, prompt, out, seed)
+            for p, (prompt, group, seeds) in enumerate(zip(self.prompts, outs, self.seeds, strict=True))
+            for out, seed in zip(group, seeds, strict=True)
+        ]
+        return sorted(rows, key=lambda row: (len(row.prompt), row.group))
+
+    @property
+    def sizes(self) -> tuple[int, int, int]:
+        """How many completions are asked for, and the most tokens of a prompt and of a completion."""
+        return sum(map(len, self.seeds)), max(map(len, self.prompts), default=0), self.sampling.max_tokens
+
     @property
     def longest(self) -> int:
         """The most tokens that a prompt and its completion may take."""
-        return max(map(len, self.prompts), default=0) + self.sampling.max_tokens
+        return sum(self.sizes[1:])
 
 
 @dataclass
@@ -73,33 +85,41 @@ class Generation:
 
 
 @dataclass
+class Row:
+    """A completion while it is sampled: rows with one `group` have the same prompt. `over`: it is whole."""
+
+    group: int
+    prompt: Sequence[int]
+    out: Generation
+    seed: int
+    over: bool = False
+    looked: int = 0
+    """Tokens among which a loop was looked for."""
+
+    @property
+    def said(self) -> int:
+        """How many tokens were drawn for it."""
+        return len(self.out.token_ids)
+
+    @property
+    def read(self) -> int:
+        """How many tokens the model has read of it: all but the last."""
+        return len(self.prompt) + self.said - 1
+
+
+@dataclass
 class Kept:
-    """What a card keeps from one call to the next: places with their graphs, by what they are made for, the last one
-    last. Whoever wants the memory, or moves a tensor that the graphs read, lets go of them.
+    """What a card keeps from one call to the next: the arena in which rows have their places, with the graphs that were
+    recorded in it. Whoever wants the memory, or moves a tensor that the graphs read, lets go of it."""
 
-    Only while the card is `roomy` are those kept that the present call has no use for.
-    """
-
-    roomy: Callable[[], bool] = lambda: False
+    arena: Any = None
     stream: Any = None
     """On which graphs are recorded, and what goes before: libraries set memory aside for every stream they meet."""
-    places: dict[Hashable, Any] = field(default_factory=dict)
-
-    def take(self, key: Hashable) -> Any:
-        """The places that are made for `key`, or None."""
-        found = self.places.pop(key, None)
-        if not self.roomy():
-            self.let_go()
-        return found
-
-    def keep(self, key: Hashable, places: Any) -> None:
-        self.places[key] = places
-        if len(self.places) > MOST_KEPT:
-            self.places.pop(next(iter(self.places))).steps.forget()
 
     def let_go(self) -> None:
-        while self.places:
-            self.places.popitem()[1].steps.forget()
+        if self.arena is not None:
+            self.arena.forget()
+        self.arena = None
 
 
 @dataclass(frozen=True)
@@ -109,9 +129,9 @@ class Decoding:
     A completion ends at one of `eos_ids`. At most `cache_tokens` keys and values are held at once (a single row may
     exceed it). `decode` turns ids into text; only stop strings need it. `poll` is called once a token and may raise
     to stop; `give_back` by the plain loop once prompts were read, which takes memory of other sizes than tokens do.
-    `loop` is wished for: a model whose cache does not hold every token is sampled by the plain one. `warn` takes a
-    sentence for the user. `weights` names the tensors that the model computes from: while it is the same, graphs
-    may be `kept` from call to call; with None they go with the call.
+    `loop` is wished for: a model whose cache does not hold every token is sampled by the plain one. `end_loops` ends
+    completions that repeat themselves. `warn` takes a sentence for the user. `weights` names the tensors that the model
+    computes from: while it is the same, graphs may be `kept` from call to call; with None they go with the call.
     """
 
     eos_ids: Sequence[int]
@@ -121,15 +141,23 @@ class Decoding:
     poll: Callable[[], None] = lambda: None
     give_back: Callable[[], None] = lambda: None
     loop: Loop = "plain"
+    end_loops: bool = True
+    flash: bool = False
+    """Whether attention can be told where each row's keys are: see `attention.Places`."""
     warn: Callable[[str], None] = lambda sentence: None
     refusals: list[str] = field(default_factory=list)
     """Why CUDA graphs could not be recorded, where they could not."""
     weights: Hashable = None
     kept: Kept = field(default_factory=Kept)
 
-    @functools.cached_property
-    def eos(self) -> Tensor:
-        return torch.tensor(sorted(set(self.eos_ids)), device=self.device)
+    def end_loop(self, out: Generation, looked: int = 0) -> Generation:
+        """The same completion, cut where it has become a loop, which is looked for among the tokens after `looked`. An
+        end at the very token of the loop's comes first."""
+        end = loop_end(out.token_ids, looked) if self.end_loops else None
+        if end is not None and (end < len(out.token_ids) or out.stop == "length"):
+            del out.token_ids[end:], out.logprobs[end:]
+            out.stop = "loop"
+        return out
 
     def check(self, request: GenerationRequest) -> None:
         """Raises ValueError for an empty prompt, and for stop strings without `decode`."""
@@ -139,26 +167,27 @@ class Decoding:
             raise ValueError("stop strings need a function that decodes ids")
 
 
-def uniforms(seeds: Sequence[int], length: int) -> np.ndarray:
-    """Uniform numbers in [0, 1), shape (R, length), float64: number t of a row follows from its seed and t alone.
+def uniforms(seeds: Sequence[int], length: int, begin: Any = 0) -> np.ndarray:
+    """Uniform numbers in [0, 1), shape (R, length), float64: number t of a row follows from its seed and t alone. The
+    first is that after `begin`, a number or one for each row.
 
     SplitMix64 (Steele, Lea and Flood, OOPSLA 2014) over seed + t; the top 53 bits become the number.
     """
     golden = np.uint64(0x9E3779B97F4A7C15)
     state = np.asarray([s & 0xFFFFFFFFFFFFFFFF for s in seeds], dtype=np.uint64)[:, None]
+    number = np.asarray(begin, dtype=np.uint64).reshape(-1, 1) + np.arange(1, length + 1, dtype=np.uint64)
     with np.errstate(over="ignore"):
-        z = state + golden * np.arange(1, length + 1, dtype=np.uint64)[None, :]
+        z: np.ndarray = state + golden * number
         z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
         z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     z = z ^ (z >> np.uint64(31))
     return (z >> np.uint64(11)).astype(np.float64) * 2.0**-53
 
 
-def filtered_logits(logits: Tensor, sampling: Sampling, seen: Tensor | None = None, *, waits: bool = True) -> Tensor:
+def filtered_logits(logits: Tensor, sampling: Sampling, seen: Tensor | None = None) -> Tensor:
     """Logits (R, V) in float32 after penalty, temperature, top-k, top-p and min-p, in transformers' order and sense.
 
-    `seen` (R, V) bool marks the tokens a row's prompt and completion hold already, for the repetition penalty. With
-    `waits` the host may wait for a tensor to save work.
+    `seen` (R, V) bool marks the tokens a row's prompt and completion hold already, for the repetition penalty.
     """
     logits = logits.float()
     if sampling.repetition_penalty != 1.0 and seen is not None:
@@ -170,7 +199,7 @@ def filtered_logits(logits: Tensor, sampling: Sampling, seen: Tensor | None = No
         kth = logits.topk(sampling.top_k, dim=-1).values[..., -1:]
         logits = logits.masked_fill(logits < kth, -torch.inf)
     if sampling.top_p < 1.0:
-        logits = logits.masked_fill(~_nucleus(logits.softmax(-1), sampling.top_p, waits), -torch.inf)
+        logits = logits.masked_fill(~_nucleus(logits.softmax(-1), sampling.top_p), -torch.inf)
     if sampling.min_p > 0.0:
         probabilities = logits.softmax(-1)
         floor = sampling.min_p * probabilities.amax(-1, keepdim=True)
@@ -178,14 +207,11 @@ def filtered_logits(logits: Tensor, sampling: Sampling, seen: Tensor | None = No
     return logits
 
 
-def _nucleus(probabilities: Tensor, top_p: float, waits: bool) -> Tensor:
+def _nucleus(probabilities: Tensor, top_p: float) -> Tensor:
     """The most likely tokens (R, V) bool that reach `top_p` together: those with less than `top_p` before them.
 
-    The vocabulary is sorted only as far as the widest row needs. Where the host may not wait to know that, it is not
-    sorted at all; tokens that are equally likely are then kept together.
+    The vocabulary is sorted only as far as the widest row needs, for which the host waits.
     """
-    if not waits:
-        return probabilities >= _threshold(probabilities, top_p)
     vocabulary, size = probabilities.shape[-1], 64
     while True:
         largest, order = probabilities.topk(min(size, vocabulary), dim=-1)
@@ -197,30 +223,14 @@ def _nucleus(probabilities: Tensor, top_p: float, waits: bool) -> Tensor:
     return torch.zeros_like(probabilities, dtype=torch.bool).scatter(-1, order, keep)
 
 
-def _threshold(probabilities: Tensor, top_p: float) -> Tensor:
-    """The least of all float32 numbers (R, 1) with less than `top_p` above it among a row's probabilities (R, V).
-
-    Found by bisection between 0 and 1: the bits of positive numbers, read as integers, are in the numbers' own order.
-    """
-    low = torch.zeros(probabilities.shape[0], 1, dtype=torch.int32, device=probabilities.device)
-    high = torch.ones_like(low, dtype=torch.float32).view(torch.int32)
-    for _ in range(30):  # 1.0 has fewer than 2**30 positive numbers below it
-        middle = (low + high) >> 1
-        above = torch.where(probabilities > middle.view(torch.float32), probabilities, 0.0).sum(-1, keepdim=True)
-        low, high = torch.where(above < top_p, low, middle), torch.where(above < top_p, middle, high)
-    return high.view(torch.float32)
-
-
-def choose(
-    logits: Tensor, uniform: Tensor, sampling: Sampling, seen: Tensor | None = None, *, waits: bool = True
-) -> tuple[Tensor, Tensor]:
+def choose(logits: Tensor, uniform: Tensor, sampling: Sampling, seen: Tensor | None = None) -> tuple[Tensor, Tensor]:
     """The next token of each row and the log-probability it was drawn with.
 
     `logits` (R, V); `uniform` (R,) in [0, 1). Returns token ids (R,) int64 and log-probabilities (R,) float32 under the
     filtered, tempered distribution. Temperature 0 takes the most likely token; its log-probability is the one at
-    temperature 1. `waits` as in `filtered_logits`.
+    temperature 1.
     """
-    logits = filtered_logits(logits, sampling, seen, waits=waits)
+    logits = filtered_logits(logits, sampling, seen)
     peak = logits.amax(-1, keepdim=True)
     weights = (logits - peak).exp_()
     if sampling.temperature == 0.0:
@@ -253,76 +263,70 @@ def _invert(weights: Tensor, uniform: Tensor) -> tuple[Tensor, Tensor]:
 
 
 class Sampler:
-    """The tokens of `R` rows, each drawn by a seed of its own, and which rows have ended.
+    """Draws the tokens of rows, each by a seed of its own, and ends a row at an end-of-sequence token, a stop string or
+    the limit, as a loop, or where nobody wants more."""
 
-    `tokens` and `logprobs` (R, max_tokens + 1) hold what was drawn for a row, `length` (R,) how much; what is drawn for
-    a finished row goes into the last column. Where `waits` is off, no token makes the host wait for a tensor, and stop
-    strings are for whoever looks at the tokens later.
-    """
+    def __init__(self, sampling: Sampling, decoding: Decoding):
+        self.sampling, self.decoding = sampling, decoding
+        self._eos = frozenset(decoding.eos_ids)
+        self._longest_stop = max((len(stop.encode()) for stop in sampling.stop), default=0) + 4
+        """How many tokens at the end of a row could hold a stop string that its last token completed."""
 
-    waits = True
-
-    def __init__(self, sampling: Sampling, decoding: Decoding, seeds: Sequence[int]):
-        self.sampling, self.decoding, limit, device = sampling, decoding, sampling.max_tokens, decoding.device
-        self.eos = decoding.eos
-        self.uniform = torch.from_numpy(uniforms(seeds, limit)).to(device)
-        self.tokens = torch.zeros((len(seeds), limit + 1), dtype=torch.long, device=device)
-        self.logprobs = torch.zeros((len(seeds), limit + 1), device=device)
-        self.length = torch.zeros(len(seeds), dtype=torch.long, device=device)
-        self.ended, self.stopped, self.full = (torch.zeros_like(self.length, dtype=torch.bool) for _ in range(3))
-
-    @property
-    def finished(self) -> Tensor:
-        return self.ended | self.stopped | self.full
-
-    def draw(self, logits: Tensor, seen: Tensor | None = None) -> Tensor:
-        """Draw the next token (R,) of every row from its logits (R, V) and keep it; `seen` as in `choose`."""
-        limit, running = self.sampling.max_tokens, ~self.finished
-        uniform = self.uniform.gather(1, self.length.clamp(max=limit - 1)[:, None])[:, 0]
-        token, logprob = choose(logits, uniform, self.sampling, seen, waits=self.waits)
-        place = torch.where(running, self.length, limit)[:, None]
-        self.tokens.scatter_(1, place, token[:, None])
-        self.logprobs.scatter_(1, place, logprob[:, None])
-        self.length += running
-        self.ended |= running & (token[:, None] == self.eos).any(1)
-        self.full |= self.length == limit
-        if self.sampling.stop and self.waits:
-            self.stopped |= running & ~self.ended & self._meets_stop()
+    def draw(self, rows: Sequence[Row], logits: Tensor, seen: Tensor | None = None) -> Tensor:
+        """Draw the next token (R,) of every row from its logits (R, V), and give it to those that are not over; `seen`
+        as in `choose`. The host waits."""
+        numbers = uniforms([row.seed for row in rows], 1, [row.said for row in rows])[:, 0]
+        token, logprob = choose(logits, placed(torch.from_numpy(numbers), logits.device), self.sampling, seen)
+        for row, one, its in zip(rows, *torch.stack([token.double(), logprob.double()]).tolist(), strict=True):
+            if not row.over:
+                self.take(row, [int(one)], [its])
         return token
 
-    def tell(self, outs: Sequence[Generation]) -> None:
-        """Tell who listens the last token of each row; a row that nobody wants more of ends. `outs`: one for each."""
-        if all(out.hear is None for out in outs):
-            return
-        last = self.tokens.gather(1, (self.length - 1).clamp(min=0)[:, None])[:, 0]
-        for i, (out, number, token) in enumerate(zip(outs, self.length.tolist(), last.tolist(), strict=True)):
-            if out.hear is not None and not out.hear(number, token):
-                self.full[i] = True
+    def seen(self, rows: Sequence[Row], vocabulary: int) -> Tensor | None:
+        """The tokens (R, V) bool that rows hold already; None where nothing asks for them."""
+        if self.sampling.repetition_penalty == 1.0:
+            return None
+        seen = torch.zeros((len(rows), vocabulary), dtype=torch.bool)
+        for i, row in enumerate(rows):
+            seen[i, [*row.prompt, *row.out.token_ids]] = True
+        return placed(seen, self.decoding.device)
 
-    def _meets_stop(self) -> Tensor:
-        """Which rows' last token completed a stop string; a card is waited for once."""
-        begin = (self.length - self.longest_stop).clamp(min=0)[:, None]
-        window = torch.arange(self.longest_stop, device=begin.device)
-        latest = self.tokens.gather(1, (begin + window).clamp(max=self.sampling.max_tokens))
-        lines = torch.cat([latest, self.length[:, None] - begin], dim=1).tolist()
-        return placed([self.holds_stop(ids[:count]) for *ids, count in lines], begin.device)
+    def take(self, row: Row, ids: Sequence[int], logprobs: Sequence[float]) -> None:
+        """Give a row the next tokens that were drawn for it, up to the one that ends it."""
+        out, before = row.out, row.said
+        out.token_ids += ids
+        out.logprobs += logprobs
+        for number in range(before + 1, row.said + 1):
+            if stop := self._stop(out.token_ids, number):
+                self._end(row, number, stop)
+                break
+        if row.over or row.said >= row.looked + LOOK_EVERY:
+            row.looked, stop = row.said, self.decoding.end_loop(out, row.looked).stop
+            row.over |= stop == "loop"
+        self._tell(row, before)
 
-    @property
-    def longest_stop(self) -> int:
-        """How many tokens at the end of a row could hold a stop string that its last token completed."""
-        return max(len(stop.encode()) for stop in self.sampling.stop) + 4
+    def _stop(self, ids: Sequence[int], number: int) -> StopReason | None:
+        if ids[number - 1] in self._eos:
+            return "eos"
+        if self.sampling.stop and self._holds_stop(ids[max(0, number - self._longest_stop) : number]):
+            return "string"
+        return "length" if number == self.sampling.max_tokens else None
 
-    def holds_stop(self, ids: Sequence[int]) -> bool:
-        """Whether the text of some tokens has a stop string in it."""
+    def _holds_stop(self, ids: Sequence[int]) -> bool:
         assert self.decoding.decode is not None
         text = self.decoding.decode(ids)
         return any(stop in text for stop in self.sampling.stop)
 
-    def hand_over(self, rows: Tensor, outs: Sequence[Generation]) -> None:
-        """Put what was drawn for `rows` (R,) bool into `outs`, one for each of them in their order."""
-        columns = (self.tokens, self.logprobs, self.length, self.ended, self.stopped)
-        for out, ids, logprobs, length, ended, stopped in zip(
-            outs, *(column[rows].tolist() for column in columns), strict=True
-        ):
-            out.token_ids, out.logprobs = ids[:length], logprobs[:length]
-            out.stop = "eos" if ended else "string" if stopped else "length"
+    def _end(self, row: Row, number: int, stop: StopReason) -> None:
+        out = row.out
+        del out.token_ids[number:], out.logprobs[number:]
+        out.stop, row.over = stop, True
+
+    def _tell(self, row: Row, before: int) -> None:
+        """Tell who listens the tokens after so many."""
+        if row.out.hear is None:
+            return
+        for number in range(before + 1, row.said + 1):
+            if not row.out.hear(number, row.out.token_ids[number - 1]):
+                self._end(row, number, row.out.stop if number == row.said else "length")
+                break

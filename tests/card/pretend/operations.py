@@ -130,6 +130,8 @@ class Operations(TorchDispatchMode):
                 return func.decompose(*args, **kwargs)
         if not touches:
             return func(*args, **kwargs)
+        if func is aten._flash_attention_forward.default:
+            return flash(self.card, *args, **kwargs)
         if makes and torch.device(place).index not in (None, 0):
             raise RuntimeError("CUDA error: invalid device ordinal")
         if func is aten._to_copy.default:
@@ -293,6 +295,53 @@ def attention(
     return aten._scaled_dot_product_flash_attention_for_cpu(
         query, key, value, 0.0, is_causal, attn_mask=attn_mask, scale=scale
     )[0]
+
+
+def flash(
+    card: Any,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    starts_q: Tensor,
+    starts: Tensor,
+    longest_q: int,
+    longest: int,
+    dropout: float,
+    causal: bool,
+    debug: bool,
+    *,
+    scale: float,
+    seqused_k: Tensor,
+) -> tuple[Tensor, ...]:
+    """torch's flash kernel for one token of each of B sequences (B, G, D) over one key head: it reads memory as
+    `mha_varlen_fwd` of torch's flash_api.cpp does, by pointers and strides, and refuses what that refuses."""
+    if card.model.capability < (8, 0):
+        raise RuntimeError("FlashAttention only supports Ampere GPUs or newer.")
+    if query.dtype not in (torch.float16, torch.bfloat16) or not query.dtype == key.dtype == value.dtype:
+        raise RuntimeError("FlashAttention only support fp16 and bf16 data type")
+    if query.shape[2] % 8 or query.shape[2] > 256 or any(x.stride(-1) != 1 for x in (query, key, value)):
+        raise RuntimeError("this flash attention only supports heads of up to 256 numbers, in eights, without gaps")
+    count, groups = query.shape[:2]
+    if any(x.dtype != torch.int32 or not x.is_contiguous() for x in (starts_q, starts, seqused_k)):
+        raise RuntimeError("cu_seqlens and seqused must be contiguous and of dtype int32")
+    if (len(starts_q), len(starts), len(seqused_k)) != (count + 1, count + 1, count) or key.shape[1] != 1:
+        raise RuntimeError("cu_seqlens and seqused must have the shapes (batch_size + 1) and (batch_size)")
+    assert (longest_q, dropout, causal, debug) == (1, 0.0, False, False)
+    q, k, v, first, used = (inside(x) for x in (query, key, value, starts, seqused_k))
+    assert int(used.max()) <= longest
+    card.count("_flash_attention_forward", shapes=tuple(tuple(x.shape) for x in (query, key, value)))
+    first = first[:-1]  # the lengths say where a sequence ends
+    assert int(first.min()) >= 0
+    assert int((first + used).max()) <= len(k)
+    number = torch.arange(int(used.max()))
+    places = (first[:, None] + number).clamp_(max=len(k) - 1)
+    scores = torch.bmm(q.float(), k[places, 0].float().mT).mul_(scale)
+    scores.masked_fill_((number >= used[:, None])[:, None], -torch.inf)
+    out = torch.bmm(scores.softmax(-1).to(q.dtype).float(), v[places, 0].float()).to(q.dtype)
+    made = (out, q.new_zeros(groups, count), *(q.new_zeros(0) for _ in range(3)))
+    for one in made:
+        card.memory.take(one)
+    return tuple(wrap(one) for one in made)
 
 
 def rms_norm(card: Any, x: Tensor, shape: Any, weight: Tensor | None, eps: float | None) -> tuple[Tensor, Tensor]:

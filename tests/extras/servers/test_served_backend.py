@@ -1,5 +1,7 @@
 """Completions from servers: whose they are, what is made of an answer that is odd, which servers are left out."""
 
+import dataclasses
+import itertools
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -248,6 +250,21 @@ def test_no_more_rows_are_in_flight_than_may_be(
     monkeypatch.setattr(Server, "complete", complete)
     backend.generate(asked())
     assert most == [2]
+
+
+def test_a_loop_that_a_server_went_on_with_is_cut(
+    servers: list[StandIn], backend_over: Make, monkeypatch: pytest.MonkeyPatch
+):
+    async def complete(self: Server, adapter: Any, request: Any, vocabulary: int) -> Generation:
+        return Generation([65] * 300, [-1.0] * 300, "length")
+
+    monkeypatch.setattr(Server, "complete", complete)
+    backend = backend_over(servers)
+    assert {
+        (out.stop, len(out.token_ids), len(out.logprobs)) for out in itertools.chain(*backend.generate(asked()))
+    } == {("loop", 256, 256)}
+    backend._decoding = dataclasses.replace(backend._decoding, end_loops=False)
+    assert {out.stop for out in itertools.chain(*backend.generate(asked()))} == {"length"}
 
 
 # What is refused before anything begins

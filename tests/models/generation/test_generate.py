@@ -87,7 +87,7 @@ def test_prompts_are_read_a_piece_at_a_time(
 
 
 def test_a_sliding_window_waits_for_a_batch_of_its_own_and_goes_by_the_plain_loop(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(fixed, "_Places", None)
+    monkeypatch.setattr(fixed, "_Batch", None)
     model = sliding_window().eval()
     request = asked("", [[*range(p, p + 1 + p % 5)] for p in range(3, 15)], max_tokens=12)
     said = [

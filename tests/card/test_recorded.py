@@ -1,0 +1,118 @@
+"""What was recorded on a card, scheduled again: how many token steps, how many graphs.
+
+`recorded_lengths.json` has the prompts and completions of three steps of Qwen2.5-Coder-0.5B on an H100 (commit d0e51dc,
+2026-11-26), in tokens; four of them, which had gone on to the limit of 4,096, end where they are loops by today's rule.
+A model that says as much takes the place of the real one: when rows end is all that matters.
+"""
+
+import dataclasses
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from transformers import LlamaConfig
+
+from lite_selfplay.config import ModelSection
+from lite_selfplay.data import Sampling
+from lite_selfplay.models.generation.generate import generate
+from lite_selfplay.models.generation.layout import Layout
+from lite_selfplay.models.generation.replay import Graphs
+from lite_selfplay.models.generation.sampling import Decoding, GenerationRequest
+from lite_selfplay.models.memory import CARDS, tokens_held
+from lite_selfplay.models.shapes import shape_of
+from tests.card.pretend import Card
+from tests.card.recorded_graph import graphs_on_the_card
+
+LENGTHS = json.loads(Path(__file__).with_name("recorded_lengths.json").read_text())
+NUMBERS = {kind: 1 + sum(map(len, list(LENGTHS.values())[:i])) for i, kind in enumerate(LENGTHS)}
+"""The number of the first row of each kind."""
+END, CAP = 0, 4096
+
+
+class Recorded(nn.Module):
+    """A prompt is a row's number again and again, and so is its completion, until it has as many tokens as it had."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.last = torch.tensor(
+            [-1, *(prompt + said - 2 for rows in LENGTHS.values() for prompt, said in rows)]
+        ).cuda()
+        self.keys = torch.zeros(1, 1, 1, 8).cuda()
+        self.config: Any = LlamaConfig(num_hidden_layers=1, num_attention_heads=1, hidden_size=8)
+        self.config._attn_implementation = "sdpa"
+
+    def forward(self, input_ids: Any, position_ids: Any, past_key_values: Any, **_: Any) -> Any:
+        new = self.keys.expand(len(input_ids), 1, input_ids.shape[1], 8)
+        past_key_values.update(new, new, 0)
+        token = input_ids[:, -1]
+        following = torch.where(position_ids[:, -1] == self.last[token], END, token)
+        return SimpleNamespace(logits=50.0 * nn.functional.one_hot(following, len(self.last))[:, None])
+
+
+class Play:
+    """Steps of a run on the pretend card: the token steps of each, and the graphs that were made until then."""
+
+    def __init__(self, model: str, made: list[Any]):
+        tokens = tokens_held(ModelSection(name=model, precision="4bit"), shape_of(model), 2, CARDS["h100"].memory)
+        self.model, self.made, self.tokens = Recorded().eval(), made, 0
+        self.decoding = Decoding([END], torch.device("cuda"), tokens, loop="graphs", flash=True, end_loops=False)
+
+    def step(self, *kinds: str, seat: str = "seat", rows: int | None = None, **sampling: Any) -> tuple[int, int]:
+        """Each kind a call of its own, of the first `rows` of its completions."""
+        self.tokens = 0
+        for kind in kinds:
+            given = LENGTHS[kind][:rows]
+            prompts = [[NUMBERS[kind] + i] * prompt for i, (prompt, _) in enumerate(given)]
+            seeds = [[i] for i in range(len(given))]
+            request = GenerationRequest(seat, prompts, 1, Sampling(max_tokens=CAP, **sampling), seeds)
+            found = generate(self.model, request, dataclasses.replace(self.decoding, weights=seat))
+            assert [len(out.token_ids) for (out,) in found] == [said for _, said in given]
+        return self.tokens, len(self.made)
+
+
+@pytest.fixture
+def play(rtx_4090: Card, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Iterator[Play]:
+    run = Graphs.run
+    with graphs_on_the_card(rtx_4090) as made:
+        play = Play(request.param, made)
+
+        def counted(self: Any, *given: Any) -> None:
+            play.tokens += 1
+            run(self, *given)
+
+        monkeypatch.setattr(Graphs, "run", counted)
+        yield play
+
+
+@pytest.mark.parametrize("play", ["Qwen2.5-0.5B"], indirect=True)
+def test_steps_of_grpo_take_no_more_tokens_than_their_longest_row_and_record_once(play: Play):
+    first, graphs = play.step("grpo 1 solver")
+    assert first <= 1000  # 2,112 were recorded
+    assert graphs <= 14
+    second, still = play.step("grpo 2 solver")
+    assert second <= 1150  # 5,248
+    assert still <= 14
+    assert play.step("grpo 2 solver", seat="seat", rows=60, temperature=0.6, top_p=0.95)[1] == still  # an evaluation
+
+
+@pytest.mark.parametrize("play", ["Qwen2.5-0.5B"], indirect=True)
+def test_a_step_of_agon_and_its_seats_turned_around(play: Play):
+    tokens, graphs = play.step("agon 1 drafter", "agon 1 challenger")
+    assert tokens <= 1700  # 5,952
+    assert graphs <= 14
+    assert play.step("agon 1 challenger", "agon 1 drafter") == (tokens, graphs)
+
+
+@pytest.mark.parametrize("play", ["Qwen3-0.6B"], indirect=True)
+def test_256_rows_of_qwen3_are_sampled_side_by_side_on_80_gb(play: Play):
+    """It keeps 112 KiB a token: not all of 256 rows can have 4,096, and none has to wait for another one's end."""
+    assert shape_of("Qwen3-0.6B").layers * 2 * shape_of("Qwen3-0.6B").keys * 2 == 112 * 1024
+    layout = Layout.of(256, 144, CAP, play.decoding.cache_tokens, mixed=True)
+    assert (layout.rows, layout.longs) == (256, 16)
+    assert layout.columns >= 768
+    assert play.step("grpo 2 solver")[0] <= 1150
