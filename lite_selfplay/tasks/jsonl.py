@@ -10,10 +10,11 @@ from lite_selfplay.data import Problem
 from lite_selfplay.errors import TaskError
 from lite_selfplay.tasks.files import read_rows
 from lite_selfplay.verify import programs
+from lite_selfplay.verify.expression import GROUPED
 from lite_selfplay.verify.math import check_all, references
 
 _PROBLEM_KEYS = ("problem", "question")
-_THOUSANDS = re.compile(r"[-+$]*\d{1,3}(,\d{3})+(\.\d*)?%?")
+_THOUSANDS = re.compile(rf"[-+$]*{GROUPED}(\.\d*)?%?")
 
 
 def read_jsonl(path: Path) -> list[Problem]:
