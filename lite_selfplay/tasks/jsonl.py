@@ -82,7 +82,7 @@ def to_problem(row: dict[str, Any], where: str, default_id: str) -> Problem:
     # A reference that is not right as the answer to its own problem: nothing else would be, either.
     if answer is not None and not any(
         verdict.correct
-        for verdict in check_all([(f"<answer>{', '.join(each)}</answer>", answer) for each in references(answer)])
+        for verdict in check_all([(f"<answer>{'; '.join(each)}</answer>", answer) for each in references(answer)])
     ):
         raise TaskError(f"{where}: no answer is right by this reference: {str(answer)[:80]!r}")
     return Problem(name, text.strip(), answer, extra=extra)

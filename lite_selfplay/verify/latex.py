@@ -93,7 +93,7 @@ _READINGS = [
     for pattern, replacement in [
         (r"(?<![\d)}]\s)\b(?:negative|minus)\s+(?=[\d.\\(])", "-"),
         (r"(?<=\d)\s*(?:x|\bby\b)\s*(?=\d)", r"\\times "),
-        (r"(?<=[)\]])\s*(?:U|union)\s*(?=[(\[])", r"\\cup "),
+        (r"([(\[][^()\[\]]*,[^()\[\]]*[)\]])\s*(?:U|union)\s*(?=[(\[][^()\[\]]*,)", r"\1\\cup "),  # of intervals
         (r"^(?:from )?(\d+) to (\d+)$", r"\1:\2"),  # a ratio
         (r"^(?:from )?(\d+) to (\d+\s*[A-Za-z])", r"\1-\2"),  # a range, of days
         (rf"^([-¤]?{_NUMBER}%?) \(([-¤]?{_NUMBER}%?[A-Za-z ]*)\)([A-Za-z ]*)$", r"\2 = \1\3"),  # 5 (five) apples
