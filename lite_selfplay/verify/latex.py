@@ -28,7 +28,13 @@ _UNICODE = str.maketrans(
     }
 )  # fmt: skip
 
-# Applied in this order.
+CLOCK = " h"
+"""The end of a time whose half of the day is known: "3:45 pm" becomes "15:45 h"."""
+_NUMBER = r"(?:\d[\d,]{0,20}(?:\.\d{1,20})?(?:/[1-9]\d{0,9})?|\\frac\{\d{1,20}\}\{[1-9]\d{0,19}\})"
+_CLOCK = re.compile(r"(?<![\d.:])(\d{1,2})(?::([0-5]\d))?\s*([ap])(?:\.\s?m\b\.?|m\b)", re.IGNORECASE)
+_PART = rf"({_NUMBER})\s*([A-Za-zµ]+)\.?"
+_COMPOUND = re.compile(rf"(?<![\w.,}}]){_PART}(?:,?\s+and\s+|,?\s*){_PART}(?![\w^])", re.IGNORECASE)
+# Applied in this order, when numbers in words are digits.
 _REWRITES = [
     (re.compile(pattern), replacement)
     for pattern, replacement in [
@@ -70,6 +76,16 @@ _REWRITES = [
         (r"^\s*\\\{\s*\\\}\s*$", r"\\emptyset "),
         (r"\\mathbb\s*(?:\{\s*R\s*\}|R)(?!\s*[\^_])|(?i:\ball real numbers\b)", r"(-\\infty,\\infty)"),
         (r"(?<=\d)\s*\(?\s*(?:\bin )?\bbase[\s-]+(\w+)\)?$", r"_{\1}"),
+        (r"(?<![\d)}]\s)\b(?i:negative|minus)\s+(?=[\d.\\(])", "-"),
+        (r"(?<=\d)\s*(?:[xX]|\bby\b)\s*(?=\d)", r"\\times "),
+        (r"([(\[][^()\[\]]*,[^()\[\]]*[)\]])\s*(?i:U|union)\s*(?=[(\[][^()\[\]]*,)", r"\1\\cup "),  # of intervals
+        (r"^\s*(?:[Ff]rom )?(\d+) to (\d+)\s*$", r"\1:\2"),  # a ratio
+        (r"^\s*(?:[Ff]rom )?(\d+) to (\d+\s*[A-Za-z])", r"\1-\2"),  # a range, of days
+        (rf"^\s*([-¤]?{_NUMBER}%?) \(([-¤]?{_NUMBER}%?[A-Za-z ]*)\)([A-Za-z ]*)$", r"\2 = \1\3"),  # 5 (five) apples
+        (r"^\s*(?i:half)\s*$", r"\\frac{1}{2}"),
+        (r"^\s*(?i:(?:12 )?noon)\s*$", f"12:00{CLOCK}"),
+        (r"^\s*(?i:(?:12 )?midnight)\s*$", f"00:00{CLOCK}"),
+        (r"^\s*(?i:(no [a-z][a-z ]*?)s?(?: exists?)?)\s*$", r"\1"),
     ]
 ]
 _SPACED = re.compile(r"(?<![\d.,])(?:[1-9]\d{0,2})(?: \d{3})+(?!\s*(?:[\d/]|[.,]\d))")
@@ -82,27 +98,6 @@ _REPEATING = re.compile(
     )""",
     re.VERBOSE,
 )
-CLOCK = " h"
-"""The end of a time whose half of the day is known: "3:45 pm" becomes "15:45 h"."""
-_NUMBER = r"(?:\d[\d,]{0,20}(?:\.\d{1,20})?(?:/[1-9]\d{0,9})?|\\frac\{\d{1,20}\}\{[1-9]\d{0,19}\})"
-_CLOCK = re.compile(r"(?<![\d.:])(\d{1,2})(?::([0-5]\d))?\s*([ap])(?:\.\s?m\b\.?|m\b)", re.IGNORECASE)
-_PART = rf"({_NUMBER})\s*([A-Za-zµ]+)\.?"
-_COMPOUND = re.compile(rf"(?<![\w.,}}]){_PART}(?:,?\s+and\s+|,?\s*){_PART}(?![\w^])", re.IGNORECASE)
-_READINGS = [
-    (re.compile(pattern, re.IGNORECASE), replacement)
-    for pattern, replacement in [
-        (r"(?<![\d)}]\s)\b(?:negative|minus)\s+(?=[\d.\\(])", "-"),
-        (r"(?<=\d)\s*(?:x|\bby\b)\s*(?=\d)", r"\\times "),
-        (r"([(\[][^()\[\]]*,[^()\[\]]*[)\]])\s*(?:U|union)\s*(?=[(\[][^()\[\]]*,)", r"\1\\cup "),  # of intervals
-        (r"^(?:from )?(\d+) to (\d+)$", r"\1:\2"),  # a ratio
-        (r"^(?:from )?(\d+) to (\d+\s*[A-Za-z])", r"\1-\2"),  # a range, of days
-        (rf"^([-¤]?{_NUMBER}%?) \(([-¤]?{_NUMBER}%?[A-Za-z ]*)\)([A-Za-z ]*)$", r"\2 = \1\3"),  # 5 (five) apples
-        (r"^half$", r"\\frac{1}{2}"),
-        (r"^(?:12 )?noon$", f"12:00{CLOCK}"),
-        (r"^(?:12 )?midnight$", f"00:00{CLOCK}"),
-        (r"^(no [a-z][a-z ]*?)s?(?: exists?)?$", r"\1"),
-    ]
-]
 _LEADING = re.compile(
     r"(?:[\s*_`=:]|\\(?:approx|simeq|sim|quad|qquad)(?![A-Za-z])"
     r"|(?:approximately|about|exactly|simply|just|equivalently|equal to|either|both|between|is"
@@ -156,13 +151,11 @@ def tidy(text: str) -> str:
     Never raises; linear in the length of `text`.
     """
     text = _REPEATING.sub(_as_fraction, plain(text).translate(_UNICODE))  # before the dots at its end are taken off
-    text = trim(text)  # markdown is removed first: "**" may also be a power
+    text = in_digits(trim(text))  # markdown is removed first: "**" may also be a power
     for pattern, replacement in _REWRITES:
         text = pattern.sub(replacement, text)
-    text = trim(in_digits(_SPACED.sub(lambda match: match[0].replace(" ", ""), text)))
+    text = trim(_SPACED.sub(lambda match: match[0].replace(" ", ""), text))
     text = _COMPOUND.sub(compound, _COMPOUND.sub(compound, _CLOCK.sub(_clock, text)))  # hours, minutes, seconds
-    for pattern, replacement in _READINGS:
-        text = pattern.sub(replacement, text)
     boxes = boxed_spans(text)
     if len(boxes) == 1 and (boxes[0].start, boxes[0].end) == (0, len(text)):
         return trim(boxes[0].content)
