@@ -18,6 +18,7 @@ from lite_selfplay.verify.statement import Statement, point, statement
 from lite_selfplay.verify.units import unit_of
 
 MAX_COMPARISONS = 10_000
+_UNNAMED = {"unit", "degr"}
 _PAIR = re.compile(r"0*(\d+(?:\.\d+)?)\s*[-:]\s*0*(\d+(?:\.\d+)?)")
 
 
@@ -95,8 +96,8 @@ def restates(gold: Sequence[str], answer: str) -> bool:
 def counts_another(gold: Sequence[str], answer: str, problem: str = "") -> bool:
     """Whether an answer counts what neither its reference nor the problem names: 3 oranges for 3 apples.
 
-    One word in common is enough, by its first four letters, and so is a known unit or a currency. Where neither text
-    has a word, nothing is known of an answer's noun.
+    One word in common is enough, by its first four letters, and so are a currency and units, whether they are known or
+    only called so. Where neither text has a word, nothing is known of an answer's noun.
     """
     wanted, given = ([quantity(statement(text).value or text) for text in side] for side in (gold, values(answer)))
     nouns = " ".join(value.noun for value in wanted if value)
@@ -104,7 +105,7 @@ def counts_another(gold: Sequence[str], answer: str, problem: str = "") -> bool:
     unknown = (
         value.noun for value in given if value and value.unit is None and not any(map(unit_of, value.noun.split()))
     )
-    return bool(known or nouns) and any((noun := _stems(text)) and not noun & known for text in unknown)
+    return bool(known or nouns) and any((noun := _stems(text)) and not noun & (known | _UNNAMED) for text in unknown)
 
 
 def _stems(text: str) -> set[str]:

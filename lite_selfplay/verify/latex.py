@@ -33,7 +33,7 @@ CLOCK = " h"
 _NUMBER = r"(?:\d[\d,]{0,20}(?:\.\d{1,20})?(?:/[1-9]\d{0,9})?|\\frac\{\d{1,20}\}\{[1-9]\d{0,19}\})"
 _CLOCK = re.compile(r"(?<![\d.:])(\d{1,2})(?::([0-5]\d))?\s*([ap])(?:\.\s?m\b\.?|m\b)", re.IGNORECASE)
 _PART = rf"({_NUMBER})\s*([A-Za-zµ]+)\.?"
-_COMPOUND = re.compile(rf"(?<![\w.,}}]){_PART}(?:,?\s+and\s+|,?\s*){_PART}(?![\w^])", re.IGNORECASE)
+_COMPOUND = re.compile(rf"(?<![\w.,/}}])(?<!\d[\s-]){_PART}(?:,?\s+and\s+|,?\s*){_PART}(?![\w^])", re.IGNORECASE)
 # Applied in this order, when numbers in words are digits.
 _REWRITES = [
     (re.compile(pattern), replacement)

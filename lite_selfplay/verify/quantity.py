@@ -33,10 +33,10 @@ _PART = (
 )
 # Words after a number that turn it into another number, or into another statement.
 _NOT_UNIT = re.compile(
-    rf"{NEGATING}|(?:{_PART})s|(?:doubl|tripl|quadrupl|halv|negat|revers|invert)ed|{_SCALES}|\w+illion"
-    r"|dozens?|score|gross|grand|half|halves|\w+fold|squared|cubed|factorial|base|times|plus|minus|over|mod|choose|log|ln|exp|sin|cos|tan"
-    r"|sqrt|or|and|to|if|when|for|where|is|are|was|from|up|down|least|most|between|maybe|perhaps|either"
-    r"|below|above|under|beneath|past|before|after|until|till|ago|short|bc|bce",
+    rf"{NEGATING}|(?:{_PART})s|(?:doubl|tripl|quadrupl|halv|negat|revers|invert)ed|{_SCALES}|\w+illion|dozens?|score|gross"
+    r"|grand|half|halves|\w+fold|squared|cubed|factorial|base|times|plus|minus|over|mod|choose|log|ln|exp|sin|cos|tan|sqrt"
+    r"|or|and|to|if|when|for|where|is|are|was|from|up|down|least|most|between|maybe|perhaps|either|below|above|under"
+    r"|beneath|past|before|after|until|till|ago|short|bc|bce",
     re.IGNORECASE,
 )
 _NEVER_LAST = re.compile(_PART, re.IGNORECASE)  # 5 fifth graders are 5, and "1 fifth" is not 1

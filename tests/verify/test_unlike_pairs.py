@@ -8,7 +8,7 @@ import pytest
 from lite_selfplay.data import Problem
 from lite_selfplay.verify import Verifier
 from lite_selfplay.verify.keys import vote_key
-from lite_selfplay.verify.latex import plain
+from lite_selfplay.verify.latex import plain, tidy
 from lite_selfplay.verify.math import check
 from lite_selfplay.verify.non_answers import states_nothing
 from tests.made import completion
@@ -194,6 +194,10 @@ def test_what_may_be_a_calculation_does_not_vote(answer: str) -> None:
         ("72 zorks", "How many clips did Natalia sell?", False),
         ("72 friends", "How many clips did Natalia sell?", False),
         ("72 lakh clips", "How many clips did Natalia sell?", False),
+        ("72 degrees", "How large is the angle ABC?", True),
+        ("72 units", "How long is AB?", True),
+        ("72 square units", "How large is ABCD?", True),
+        ("72 cm", "How long is AB?", True),
         ("72 zorks", "", True),  # nothing is known of what is counted
         ("72 zorks", "48 + 24 = ?", True),
     ],
@@ -215,3 +219,22 @@ def test_characters_have_one_form_wherever_answers_are_compared() -> None:
     assert states_nothing("ｕｎｋｎｏｗｎ")
     assert states_nothing("I don’t know")
     assert not states_nothing("unknown", ["ｕｎｋｎｏｗｎ"])
+
+
+@pytest.mark.parametrize(
+    ("written", "read"),
+    [
+        ("2h30m", r"\frac{5}{2} h"),
+        ("-2 hours, 30 minutes", r"-\frac{5}{2} hours"),
+        ("1 hour, 1 minute and 1 second", r"\frac{3661}{3600} hour"),
+        ("1 1/2 hours 30 minutes", "1 1/2 hours 30 minutes"),
+        ("1/0 hours 3 minutes", "1/0 hours 3 minutes"),
+        ("5-7 days 3 hours", "5-7 days 3 hours"),
+        ("3 m 20 s", "3 m 20 s"),
+        ("30 minutes 2 hours", "30 minutes 2 hours"),
+        ("9" * 40 + " hours 3 minutes", "9" * 40 + " hours 3 minutes"),
+        ("2 cm 3 mm^2", "2 cm 3 mm^2"),
+    ],
+)
+def test_two_units_of_one_kind_are_one_value(written: str, read: str) -> None:
+    assert tidy(written) == read
