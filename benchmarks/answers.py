@@ -37,7 +37,7 @@ def main(
     """Print the shares, one row per file."""
     table = Table("file", "n", *FORMS, "with a key")
     for path in sorted(data.glob("*.jsonl")):
-        problems = [problem for problem in problems_of(path) if problem.answer is not None]
+        problems = [problem for problem in problems_of(path) if problem.answer is not None and problem.kind == "math"]
         if not problems:
             continue
         shares = []

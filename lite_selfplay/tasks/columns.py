@@ -12,6 +12,8 @@ from lite_selfplay.tasks.base import derived_rng
 from lite_selfplay.tasks.jsonl import to_problem
 from lite_selfplay.verify import programs
 from lite_selfplay.verify.choice import KIND as CHOICE
+from lite_selfplay.verify.expression import GROUPED
+from lite_selfplay.verify.latex import plain, trim
 
 Kind = Literal["number", "expression", "choice", "program"]
 KINDS: tuple[Kind, ...] = ("number", "expression", "choice", "program")
@@ -100,19 +102,26 @@ def problem_of_row(
         answer = values[0] if len(values) == 1 else {"any_of": values} if alternatives else values
     problem = to_problem({**extra, "problem": question, "answer": answer}, where, default_id)
     checked = CHOICE if kind == "choice" else "math"
-    answer = tidy_number(problem.answer) if kind == "number" else problem.answer
+    answer = tidy_number(problem.answer, where) if kind == "number" else problem.answer
     return Problem(problem.id, problem.text, answer, checked, problem.extra)
 
 
-def tidy_number(value: Any) -> Any:
+def tidy_number(value: Any, where: str) -> Any:
     """A plain number as the shortest text of its value: `142.0`, `1_080`, `025` are "142", "1080", "25".
 
-    Anything else is returned as it is.
+    Anything else is returned as it is. Raises TaskError, beginning with `where`, for groups that are not of three
+    digits, which the checker reads as several numbers: "1,5" may be meant as 1.5 or as 1 and 5.
     """
-    match = _NUMBER.fullmatch(str(value).strip()) if isinstance(value, str | int | float) else None
+    match = _NUMBER.fullmatch(trim(plain(str(value)))) if isinstance(value, str | int | float) else None
     if match is None:
         return value
-    sign, whole, decimals = match[1].replace("+", ""), re.sub("[,_]", "", match[2]).lstrip("0"), match[3] or ""
+    grouped = match[2].replace("_", ",")
+    if "," in grouped and not re.fullmatch(GROUPED, grouped):
+        raise TaskError(
+            f"{where}: the digits of {value!r} are in groups that are not of three; write decimals with a point (1.5), "
+            "thousands as 1500 or 1,500"
+        )
+    sign, whole, decimals = match[1].replace("+", ""), grouped.replace(",", "").lstrip("0"), match[3] or ""
     decimals = decimals.rstrip("0")
     number = f"{whole or '0'}{'.' if decimals else ''}{decimals}"
     return number if number == "0" else sign + number

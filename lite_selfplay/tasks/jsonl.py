@@ -10,10 +10,11 @@ from lite_selfplay.data import Problem
 from lite_selfplay.errors import TaskError
 from lite_selfplay.tasks.files import read_rows
 from lite_selfplay.verify import programs
+from lite_selfplay.verify.expression import GROUPED
 from lite_selfplay.verify.math import check_all, references
 
 _PROBLEM_KEYS = ("problem", "question")
-_THOUSANDS = re.compile(r"[-+$]*\d{1,3}(,\d{3})+(\.\d*)?%?")
+_THOUSANDS = re.compile(rf"[-+$]*{GROUPED}(\.\d*)?%?")
 
 
 def read_jsonl(path: Path) -> list[Problem]:
@@ -81,7 +82,7 @@ def to_problem(row: dict[str, Any], where: str, default_id: str) -> Problem:
     # A reference that is not right as the answer to its own problem: nothing else would be, either.
     if answer is not None and not any(
         verdict.correct
-        for verdict in check_all([(f"<answer>{', '.join(each)}</answer>", answer) for each in references(answer)])
+        for verdict in check_all([(f"<answer>{'; '.join(each)}</answer>", answer) for each in references(answer)])
     ):
         raise TaskError(f"{where}: no answer is right by this reference: {str(answer)[:80]!r}")
     return Problem(name, text.strip(), answer, extra=extra)

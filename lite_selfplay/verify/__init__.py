@@ -10,6 +10,7 @@ from lite_selfplay.scan import register_extras, require_registered
 from lite_selfplay.verify import choice, letters, math
 from lite_selfplay.verify.checking import Checker, Checking
 from lite_selfplay.verify.extract import AnswerFormat, completion_text, extract_answer
+from lite_selfplay.verify.latex import plain
 
 __all__ = ["AnswerFormat", "Checker", "Checking", "Counters", "Verifier", "register_checker"]
 
@@ -88,7 +89,7 @@ class Verifier:
 
     def read_answer(self, completion: Completion) -> str | None:
         """The answer that a completion gives, or None."""
-        return extract_answer(completion_text(completion), block_only=self._block_only)
+        return extract_answer(plain(completion_text(completion)), block_only=self._block_only)
 
     def close(self) -> None:
         """End what the checkers keep, such as processes; the next answer that needs one starts them again."""

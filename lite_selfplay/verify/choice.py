@@ -8,6 +8,7 @@ from lite_selfplay.errors import TaskError
 from lite_selfplay.verify.checking import Checking
 from lite_selfplay.verify.extract import AnswerFormat, completion_text, extract_answer
 from lite_selfplay.verify.format import well_formed
+from lite_selfplay.verify.latex import plain
 
 KIND = "choice"
 
@@ -42,14 +43,14 @@ def chosen_letter(answer: str | None, options: Sequence[str]) -> str | None:
 
 
 def _plain(text: str) -> str:
-    return " ".join(_MARKUP.sub(r"\1", text).split()).rstrip(".")
+    return " ".join(_MARKUP.sub(r"\1", plain(text)).split()).rstrip(".")
 
 
 def _judge(completion: Completion, problem: Problem, expected: AnswerFormat) -> Verdict:
     options = problem.extra.get("options")
     if not options or not isinstance(problem.answer, str):
         raise TaskError(f"the multiple-choice problem {problem.id} has no options, or no letter as its answer")
-    answer = extract_answer(completion_text(completion), block_only=expected.block_only)
+    answer = extract_answer(plain(completion_text(completion)), block_only=expected.block_only)
     letter = chosen_letter(answer, options)
     correct = letter == problem.answer
     return Verdict(

@@ -5,18 +5,21 @@ must be in its reference's form: it may leave an operation unevaluated only if t
 unevaluated.
 """
 
+import re
 from collections.abc import Sequence
 from itertools import chain
 
 from lite_selfplay.verify.form import read
-from lite_selfplay.verify.keys import is_words, key_of, matrix_rows, numeral, pieces, union_members
+from lite_selfplay.verify.keys import LONG_WORD, is_words, key_of, matrix_rows, numeral, pieces, union_members
 from lite_selfplay.verify.latex import canonical, tuple_entries, values
-from lite_selfplay.verify.number_words import leading_number
 from lite_selfplay.verify.operations import operations_named
-from lite_selfplay.verify.quantity import quantity, same_quantity
+from lite_selfplay.verify.quantity import quantity, same_quantity, times
 from lite_selfplay.verify.statement import Statement, point, statement
+from lite_selfplay.verify.units import unit_of
 
 MAX_COMPARISONS = 10_000
+_UNNAMED = {"unit", "degr"}
+_PAIR = re.compile(r"0*(\d+(?:\.\d+)?)\s*[-:]\s*0*(\d+(?:\.\d+)?)")
 
 
 def judge(references: Sequence[Sequence[str]], answer: str) -> bool:
@@ -90,6 +93,25 @@ def restates(gold: Sequence[str], answer: str) -> bool:
     return any(not _operations(value) <= allowed for value in values(answer))
 
 
+def counts_another(gold: Sequence[str], answer: str, problem: str = "") -> bool:
+    """Whether an answer counts what neither its reference nor the problem names: 3 oranges for 3 apples.
+
+    One word in common is enough, by its first four letters, and so are a currency and units, whether they are known or
+    only called so. Where neither text has a word, nothing is known of an answer's noun.
+    """
+    wanted, given = ([quantity(statement(text).value or text) for text in side] for side in (gold, values(answer)))
+    nouns = " ".join(value.noun for value in wanted if value)
+    known = _stems(f"{problem} {nouns}")
+    unknown = (
+        value.noun for value in given if value and value.unit is None and not any(map(unit_of, value.noun.split()))
+    )
+    return bool(known or nouns) and any((noun := _stems(text)) and not noun & (known | _UNNAMED) for text in unknown)
+
+
+def _stems(text: str) -> set[str]:
+    return {word[:4].removesuffix("s") for word in re.findall(r"[a-z]{3,}", text.casefold())}
+
+
 def _operations_of(stated: Statement) -> frozenset[str]:
     return frozenset().union(*map(_operations, stated.equation or (stated.value,)))
 
@@ -112,7 +134,8 @@ def _is_curve(stated: Statement) -> bool:
 def _same_value(gold: str, answer: str) -> bool:
     if canonical(gold) == canonical(answer):
         return True
-    verdicts = (rule(gold, answer) for rule in (_same_words, _same_numeral, _same_entries, _same_quantity))
+    rules = (_same_words, _same_numeral, _same_entries, _same_time, _same_pair, _same_quantity)
+    verdicts = (rule(gold, answer) for rule in rules)
     return next((verdict for verdict in verdicts if verdict is not None), False)
 
 
@@ -120,14 +143,13 @@ def _same_value(gold: str, answer: str) -> bool:
 
 
 def _same_words(gold: str, answer: str) -> bool | None:
-    """Words are equal regardless of case; numbers in words are numbers."""
-    if not (is_words(gold) or is_words(answer)):
+    """Words are equal regardless of case; a short one may also be written as a product of its letters, with signs."""
+    if not is_words(gold):
         return None
-    if canonical(gold).casefold() == canonical(answer).casefold():
-        return True
-    if not is_words(gold) or leading_number(gold) is not None:
-        return None
-    return False if is_words(answer) or quantity(answer) is not None else None
+    if is_words(answer):
+        return canonical(gold).casefold() == canonical(answer).casefold()
+    given = quantity(answer)
+    return None if given is None or (given.formula.variables and len(gold) < LONG_WORD) else False
 
 
 def _same_numeral(gold: str, answer: str) -> bool | None:
@@ -153,6 +175,18 @@ def _same_entries(gold: str, answer: str) -> bool | None:
     return True if len(members) > 1 and len(other_members) > 1 and same_values(members, other_members) else None
 
 
+def _same_time(gold: str, answer: str) -> bool | None:
+    """Times of the day: an answer may leave open whether it is before noon only where its reference does."""
+    wanted, given = times(gold), times(answer)
+    return given <= wanted if wanted and given else None
+
+
+def _same_pair(gold: str, answer: str) -> bool | None:
+    """Two numbers of a range, a ratio or a score, with a dash or a colon between them."""
+    wanted, given = _PAIR.fullmatch(gold), _PAIR.fullmatch(answer)
+    return wanted.groups() == given.groups() if wanted and given else None
+
+
 def _same_quantity(gold: str, answer: str) -> bool | None:
     """Values numerically."""
     wanted = quantity(gold)
@@ -160,5 +194,8 @@ def _same_quantity(gold: str, answer: str) -> bool | None:
     if wanted is not None and given is not None:
         if wanted.formula.variables and given.unit is not None:
             wanted = quantity(gold, letter_units=True) or wanted
+        # Of a date, a range or a size the form is the answer: 2016 is none to 2024-03-05.
+        if (alike := wanted.formula.same_chain(given.formula)) is not None:
+            return alike and same_quantity(wanted, given)
         return given.formula.operations <= wanted.formula.operations and same_quantity(wanted, given)
     return None

@@ -31,7 +31,7 @@ class Unreadable(LiteSelfPlayError):
 
 @dataclass(frozen=True)
 class Expression:
-    """A node of a formula. Numbers have a `value`; symbols, constants and functions have a `name`."""
+    """A node of a formula. Numbers have a `value`; symbols, constants, functions and sizes have a `name`."""
 
     kind: Kind
     parts: tuple["Expression", ...] = ()
@@ -52,9 +52,11 @@ _CONTINUES = frozenset({"frac", "sqrt", "pi"}) | _GREEK
 _BRACKETS = {"(": ")", "[": "]", "{": "}"}
 _SIDES = {"\\lfloor": ("\\rfloor", "floor"), "\\lceil": ("\\rceil", "ceiling"), "\\lvert": ("\\rvert", "absolute")}
 
+GROUPED = r"[1-9]\d{0,2}(?:,\d{3})+"
+"""The digits of a whole number in groups of three."""
 _TOKEN = re.compile(
     rf"""\s* (?:
-      (?P<number> (?: [1-9]\d{{0,2}}(?:,\d{{3}})+(?!\d)(?:\.\d+)? | \d+\.?\d* | \.\d+ ) (?: [eE][-+]?\d+ (?![\w.]) )? )
+      (?P<number> (?: {GROUPED}(?!\d)(?:\.\d+)? | \d+\.?\d* | \.\d+ ) (?: [eE][-+]?\d+ (?![\w.]) )? )
     | (?P<command> \\[A-Za-z]+ | \\. )
     | (?P<word> (?<![A-Za-z\\])(?:{"|".join(PLAIN_FUNCTIONS)})(?![A-Za-z]) )
     | (?P<letter> [A-Za-z] )
@@ -62,7 +64,8 @@ _TOKEN = re.compile(
     )""",
     re.VERBOSE,
 )
-_TIMES_TEN = re.compile(r"(?<=\d)\s*x\s*(?=10\s*\^)")
+TIMES = "\\times"
+"""The name of a product that is written with this sign alone: it may be a size, whose numbers have an order."""
 
 
 def parse(text: str) -> Expression:
@@ -77,7 +80,6 @@ class _Token:
 
 
 def _tokens(text: str) -> list[_Token]:
-    text = _TIMES_TEN.sub(r"\\times ", text)
     found, position = [], 0
     while position < len(text.rstrip()):
         match = _TOKEN.match(text, position)
@@ -148,10 +150,11 @@ class _Parser:
 
     def product(self) -> Expression:
         factors = [self.factor()]
+        signs: set[str] = set()
         while True:
             sign = self.peek()
-            if sign in ("*", "\\cdot", "\\times"):
-                self.take()
+            if sign in ("*", "\\cdot", TIMES):
+                signs.add(self.take())
                 factors.append(self.signed_factor())
             elif sign in ("/", "\\div"):
                 self.take()
@@ -164,7 +167,7 @@ class _Parser:
                 factors.append(self.juxtaposed(factors))
             else:
                 break
-        return factors[0] if len(factors) == 1 else self.node("product", *factors)
+        return factors[0] if len(factors) == 1 else self.node("product", *factors, name=TIMES * (signs == {TIMES}))
 
     def run_on(self, first: Expression) -> Expression:
         factors = [first]

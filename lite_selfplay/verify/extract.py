@@ -15,7 +15,7 @@ _LEAD = re.compile(
     rf"""
     (?: \banswers? [ \t*_]* (?:(?:to|for|of)\s[^.:\n]{{0,80}}?)? {_COPULA}   # the answer to this is 5; Answer: 5
       | \bfinal\ answer [*_]* [ \t]* (?=\n)                                        # a heading, the value below it
-      | \#{{4}} [ \t]* (?=[-+$€£\\\d(.]) (?!\d+[.)]\s) )                           # GSM8K's mark, no numbered heading
+      | \#{{4}} [ \t*_]* (?=[-+$€£\\\d(.]) (?!\d+[.)][ \t]+\S) )                   # GSM8K's mark, no numbered heading
     [\s*_:]* (?: (?:,\ )? (?:therefore|thus|hence|then)\b [\s*_:,]* )?
     """,
     re.VERBOSE | re.IGNORECASE,

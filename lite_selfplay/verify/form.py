@@ -24,12 +24,13 @@ from lite_selfplay.verify.evaluate import (
     values,
     variables,
 )
-from lite_selfplay.verify.expression import Expression, Unreadable, parse
+from lite_selfplay.verify.expression import TIMES, Expression, Unreadable, parse
 from lite_selfplay.verify.operations import OPERATION_OF
 
 MAX_TERMS = 60
 """The longest sum whose terms are compared with each other; nobody means a longer one as an answer."""
 _NAMES = {"fraction": "quotient", "negative": "sum", "mixed": "sum", "degree": "product", "percent": "quotient"}
+_ONE = Expression("number", value=Fraction(1))
 _KNOWN_ANGLES = 12
 """Sines and cosines of multiples of pi/12 have values in roots."""
 
@@ -53,6 +54,20 @@ class Formula:
     def constant(self) -> Number | None:
         """Its value where it has no variables."""
         return None if self.variables else self.values[0]
+
+    def same_chain(self, other: "Formula") -> bool | None:
+        """Whether both are chains of the same numbers; None if this is no chain.
+
+        The order counts unless it is a sum without a minus or a factorisation, which is one by a power or its dots.
+        """
+        if (wanted := chain(self.tree)) is None:
+            return None
+        given = chain(other.tree) if self.tree.kind == other.tree.kind else None
+        if given is None or wanted == given:
+            return given is not None
+        fixed = self.tree.name == TIMES and all(exponent == 1 for _, exponent in wanted)
+        fixed = fixed or self.tree.kind == "fraction" or any(number < 0 for number, _ in wanted)
+        return not fixed and _collected(wanted) == _collected(given)
 
     def same_value(self, other: "Formula") -> bool:
         """Whether both have the same value, in whatever form."""
@@ -149,6 +164,29 @@ def is_literal(tree: Expression) -> bool:
     if tree.kind == "product":
         return len(tree.parts) == 2 and _digits(tree.parts[0]) is not None and _power_of_ten(tree.parts[1])
     return tree.kind in ("number", "mixed") or _power_of_ten(tree)
+
+
+def chain(tree: Expression) -> tuple[tuple[Number, Number], ...] | None:
+    r"""The numbers, each with its exponent, of plain numbers that one sign joins; None for any other formula.
+
+    So are dates, ranges, scores, sizes and factorisations written: 2024-03-05, 10-15, 3 \times 4, 2^2 \cdot 3.
+    """
+    if tree.kind not in ("sum", "product", "fraction") or is_literal(tree):
+        return None
+    powers = (each.parts if each.kind == "power" and tree.kind == "product" else (each, _ONE) for each in _links(tree))
+    found = tuple((_digits(base), _digits(exponent)) for base, exponent in powers)
+    return None if any(None in pair for pair in found) else found
+
+
+def _links(tree: Expression) -> tuple[Expression, ...]:
+    """What the signs of a chain join: in 3/5/2024 one slash stands above the other."""
+    nested = tree.kind == tree.parts[0].kind == "fraction"
+    return (*_links(tree.parts[0]), tree.parts[1]) if nested else tree.parts
+
+
+def _collected(links: tuple[tuple[Number, Number], ...]) -> dict[Number, Number]:
+    """How often each number stands in a chain."""
+    return {number: sum(count for other, count in links if other == number) for number, _ in links}
 
 
 def _digits(tree: Expression) -> Fraction | None:

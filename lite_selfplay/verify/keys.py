@@ -8,10 +8,10 @@ equations that contradicts itself, a sentence. The work is bounded by the answer
 import re
 from collections.abc import Iterable, Sequence
 
-from lite_selfplay.verify.latex import canonical, split_top, trim, tuple_entries, values
+from lite_selfplay.verify.latex import CLOCK, canonical, split_top, trim, tuple_entries, values
 from lite_selfplay.verify.non_answers import states_nothing
-from lite_selfplay.verify.number_words import NUMBER_WORDS, number_of
-from lite_selfplay.verify.quantity import quantity
+from lite_selfplay.verify.number_words import NUMBER_WORDS
+from lite_selfplay.verify.quantity import quantity, times
 from lite_selfplay.verify.statement import statement, unnamed
 
 MAX_CHARACTERS = 2000
@@ -22,12 +22,15 @@ MAX_WORDS = 4
 """The most words of an answer with a key: more make a sentence, or a question."""
 
 _WORDS = re.compile(r"[A-Za-z][A-Za-z' -]*")
-_SHORT_WORDS = frozenset("no yes odd all any not dne one two six ten mon tue wed thu fri sat sun red".split())
+LONG_WORD = 4
+"""The least letters of what is a word, and no product, however it is written."""
+_UNKNOWNS = "abcdefghijklmnpqrstuvwxyz"
+"""Unknowns that are multiplied have neighbouring names, as in ab or xyz; o is none, since it looks like a zero."""
 _ASKS = frozenset(
     "plus minus times divided by over add subtract multiply sum difference product quotient squared cubed square cube "
     "root factorial half twice double of what which how who find solve".split()
 )
-_NUMERAL = re.compile(r"(-?[0-9A-Za-z]+)_\{?(\d+|[a-z]+)\}?")
+_NUMERAL = re.compile(r"(-?[0-9A-Za-z]+)_\{?(\d+)\}?")
 _MATRIX = re.compile(r"[(\[]?\\begin\{([pbBv]?matrix|array)\}(?:\{[^{}]*\})?(.*)\\end\{\1\}[)\]]?", re.DOTALL)
 
 
@@ -107,6 +110,8 @@ def _value_key(text: str) -> str | None:
     if len(members) > 1:
         keys = [_value_key(member) for member in members]
         return None if None in keys else " or ".join(sorted({key or "" for key in keys}))
+    if text.endswith(CLOCK) and times(text):
+        return canonical(text)
     found = quantity(text)
     return None if found is None else found.key()
 
@@ -120,17 +125,19 @@ def _joined(entries: Sequence[str], opening: str, closing: str) -> str | None:
 
 
 def is_words(text: str) -> bool:
-    """Whether a value consists of words, not of symbols: more than three letters, capitals, or a known short word."""
-    if not _WORDS.fullmatch(text):
+    """Whether a value consists of words: more than three letters, or a run of two or three as words are written.
+
+    Neighbours in the alphabet, such as `xy` and `abc`, and letters with signs or blanks between them are a product.
+    """
+    if not _WORDS.fullmatch(text) or len(text) < 2:
         return False
-    letters = canonical(text)
-    return len(letters) > 3 or letters.casefold() in _SHORT_WORDS or (len(letters) > 1 and letters.isupper())
+    if len(canonical(text)) >= LONG_WORD or text.isupper():
+        return True
+    return text.isalpha() and text[1:].islower() and text.casefold() not in _UNKNOWNS
 
 
 def _words_key(text: str) -> str | None:
-    """The key of a few words. Number words are numbers; words that restate a question have no key."""
-    if (found := quantity(text)) is not None and not found.formula.variables:
-        return found.key()
+    """The key of a few words; words that restate a question have none."""
     words = text.casefold().split()
     if len(words) > MAX_WORDS or _ASKS.intersection(words) or NUMBER_WORDS.search(text):
         return None
@@ -140,10 +147,7 @@ def _words_key(text: str) -> str | None:
 def numeral(text: str) -> tuple[str, str] | None:
     """(digits, base) of a numeral with a base, such as "52_8"; None for anything else."""
     match = _NUMERAL.fullmatch(canonical(text))
-    if match is None or not match[1][-1:].isdigit():
-        return None
-    base = match[2] if match[2].isdigit() else number_of(match[2])
-    return None if base is None else (match[1], str(base))
+    return (match[1], match[2]) if match is not None and match[1][-1:].isdigit() else None
 
 
 def matrix_rows(text: str) -> list[list[str]] | None:

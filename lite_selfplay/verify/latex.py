@@ -5,24 +5,36 @@ two answers are compared as strings. Nothing is evaluated here.
 """
 
 import re
+import unicodedata
 from collections.abc import Iterator
 from fractions import Fraction
 from functools import lru_cache
 
+from lite_selfplay.verify.expression import GROUPED
 from lite_selfplay.verify.format import boxed_spans
-from lite_selfplay.verify.number_words import NUMBER_WORDS
+from lite_selfplay.verify.number_words import in_digits, written
+from lite_selfplay.verify.units import compound
+
+_SCRIPTS = re.compile(r"(?P<power>[⁰¹²³⁴-⁹⁺⁻ⁿⁱ]+)|(?P<index>[₀-₉₊₋]+)|(?P<fraction>[¼-¾⅐-⅞])")
+_OTHER = re.compile(r"[^\x00-\x7f]")
+_ALIKE = dict(zip("−∶∕⁄∗‘’“”。", "-://*''\"\".", strict=True)) | {"μ": "µ"}
+_CATEGORIES = {"Pd": "-", "Zs": " ", "Cf": ""}  # dashes, blanks, and what is not shown
 
 _UNICODE = str.maketrans(
     {
-        "\u2212": "-", "\u2013": "-", "\u2010": "-", "\u2011": "-", "\u00a0": " ", "\u202f": " ", "\u2009": " ",
         "×": r"\times ", "⋅": r"\cdot ", "·": r"\cdot ", "÷": r"\div ", "π": r"\pi ", "∞": r"\infty ", "°": r"^\circ ",
         "±": r"\pm ", "≤": r"\le ", "≥": r"\ge ", "≠": r"\ne ", "≈": r"\approx ", "≃": r"\simeq ", "∪": r"\cup ",
-        "∈": r"\in ", "∅": r"\emptyset ", "²": "^2", "³": "^3", "…": "...",
-        "½": r"\frac{1}{2}", "¼": r"\frac{1}{4}", "¾": r"\frac{3}{4}",
+        "∈": r"\in ", "∅": r"\emptyset ",
     }
 )  # fmt: skip
 
-# Applied in this order.
+CLOCK = " h"
+"""The end of a time whose half of the day is known: "3:45 pm" becomes "15:45 h"."""
+_NUMBER = r"(?:\d[\d,]{0,20}(?:\.\d{1,20})?(?:/[1-9]\d{0,9})?|\\frac\{\d{1,20}\}\{[1-9]\d{0,19}\})"
+_CLOCK = re.compile(r"(?<![\d.:])(\d{1,2})(?::([0-5]\d))?\s*([ap])(?:\.\s?m\b\.?|m\b)", re.IGNORECASE)
+_PART = rf"({_NUMBER})\s*([A-Za-zµ]+)\.?"
+_COMPOUND = re.compile(rf"(?<![\w.,/}}])(?<!\d[\s-]){_PART}(?:,?\s+and\s+|,?\s*){_PART}(?![\w^])", re.IGNORECASE)
+# Applied in this order, when numbers in words are digits.
 _REWRITES = [
     (re.compile(pattern), replacement)
     for pattern, replacement in [
@@ -46,7 +58,7 @@ _REWRITES = [
         (r"\\degrees?(?![A-Za-z])", r"^\\circ "),
         (r"\\!", ""),
         (r"(?<!\\)\\[,;:> ]|~", " "),
-        (r"\\(?:text(?:bf|it|rm|sf|tt)?|mbox|mathrm|mathbf|mathit)\s*\{([^{}]*)\}", r" \1 "),
+        (r"\\(?:text(?:bf|it|rm|sf|tt)?|mbox|mathrm|mathbf|mathit)\s*\{((?:[^{}]|\{[^{}]*\})*)\}", r" \1 "),
         (r"\\frac\s*([0-9A-Za-z])", r"\\frac{\1}"),
         (r"(\\frac\s*\{[^{}]*\})\s*([0-9A-Za-z])", r"\1{\2}"),
         (r"\\sqrt\s*([0-9A-Za-z])", r"\\sqrt{\1}"),
@@ -64,6 +76,16 @@ _REWRITES = [
         (r"^\s*\\\{\s*\\\}\s*$", r"\\emptyset "),
         (r"\\mathbb\s*(?:\{\s*R\s*\}|R)(?!\s*[\^_])|(?i:\ball real numbers\b)", r"(-\\infty,\\infty)"),
         (r"(?<=\d)\s*\(?\s*(?:\bin )?\bbase[\s-]+(\w+)\)?$", r"_{\1}"),
+        (r"(?<![\d)}]\s)\b(?i:negative|minus)\s+(?=[\d.\\(])", "-"),
+        (r"(?<=\d)\s*(?:[xX]|\bby\b)\s*(?=\d)", r"\\times "),
+        (r"([(\[][^()\[\]]*,[^()\[\]]*[)\]])\s*(?i:U|union)\s*(?=[(\[][^()\[\]]*,)", r"\1\\cup "),  # of intervals
+        (r"^\s*(?:[Ff]rom )?(\d+) to (\d+)\s*$", r"\1:\2"),  # a ratio
+        (r"^\s*(?:[Ff]rom )?(\d+) to (\d+\s*[A-Za-z])", r"\1-\2"),  # a range, of days
+        (rf"^\s*([-¤]?{_NUMBER}%?) \(([-¤]?{_NUMBER}%?[A-Za-z ]*)\)([A-Za-z ]*)$", r"\2 = \1\3"),  # 5 (five) apples
+        (r"^\s*(?i:half)\s*$", r"\\frac{1}{2}"),
+        (r"^\s*(?i:(?:12 )?noon)\s*$", f"12:00{CLOCK}"),
+        (r"^\s*(?i:(?:12 )?midnight)\s*$", f"00:00{CLOCK}"),
+        (r"^\s*(?i:(no [a-z][a-z ]*?)s?(?: exists?)?)\s*$", r"\1"),
     ]
 ]
 _SPACED = re.compile(r"(?<![\d.,])(?:[1-9]\d{0,2})(?: \d{3})+(?!\s*(?:[\d/]|[.,]\d))")
@@ -78,7 +100,8 @@ _REPEATING = re.compile(
 )
 _LEADING = re.compile(
     r"(?:[\s*_`=:]|\\(?:approx|simeq|sim|quad|qquad)(?![A-Za-z])"
-    r"|(?:approximately|about|exactly|simply|just|equivalently|equal to|either|both|between|is)\b)+",
+    r"|(?:approximately|about|exactly|simply|just|equivalently|equal to|either|both|between|is"
+    r"|there (?:is|are))\b)+",
     re.IGNORECASE,
 )
 _TRAILING = re.compile(r"(?:[\s*_`.,;:]|\\q?quad|(?<!\\)\\$)+$")
@@ -88,11 +111,37 @@ _TOKEN = re.compile(
     re.VERBOSE | re.IGNORECASE,
 )
 _SEPARATORS = {",", ";", "\n", "\\\\", "\\lor", "\\vee", "\\quad", "\\qquad", "or", "and"}
-_THOUSANDS = re.compile(r"(?<![\d.,])[1-9]\d{0,2}(?:,\d{3})+(?!,?\d)")
+_THOUSANDS = re.compile(rf"(?<![\d.,]){GROUPED}(?!,?\d)")
 MAX_BRACKETS = 64
 """The most opening brackets of a tuple; deeper nesting would exhaust the stack."""
 _PLUS_MINUS = re.compile(r"\\pm(?![A-Za-z])")
 _MINUS_PLUS = re.compile(r"\\mp(?![A-Za-z])")
+
+
+def plain(text: str) -> str:
+    r"""`text` with characters that Unicode has in several forms in one: NFKC, dashes, blanks, `10⁻³` as `10^{-3}`.
+
+    What is not shown, such as a blank without width, is left out. Everything that is compared is normalised so first.
+    """
+    if text.isascii():
+        return text
+    return _OTHER.sub(
+        _alike, unicodedata.normalize("NFKC", _SCRIPTS.sub(_spelled_out, text.replace("ℝ", r"\mathbb{R}")))
+    )
+
+
+def _spelled_out(match: re.Match[str]) -> str:
+    text = unicodedata.normalize("NFKC", match[0])
+    if match["fraction"]:
+        return rf"\frac{{{text.replace('⁄', '}{')}}}"
+    return f"{'^' if match['power'] else '_'}{{{text}}}"
+
+
+def _alike(match: re.Match[str]) -> str:
+    character = match[0]
+    if character.isdecimal():
+        return str(unicodedata.decimal(character))
+    return _ALIKE.get(character) or _CATEGORIES.get(unicodedata.category(character), character)
 
 
 @lru_cache(maxsize=4096)
@@ -101,15 +150,21 @@ def tidy(text: str) -> str:
 
     Never raises; linear in the length of `text`.
     """
-    text = _REPEATING.sub(_as_fraction, text.translate(_UNICODE))  # before the dots at its end are taken off
-    text = trim(text)  # markdown is removed first: "**" may also be a power
+    text = _REPEATING.sub(_as_fraction, plain(text).translate(_UNICODE))  # before the dots at its end are taken off
+    text = in_digits(trim(text))  # markdown is removed first: "**" may also be a power
     for pattern, replacement in _REWRITES:
         text = pattern.sub(replacement, text)
     text = trim(_SPACED.sub(lambda match: match[0].replace(" ", ""), text))
+    text = _COMPOUND.sub(compound, _COMPOUND.sub(compound, _CLOCK.sub(_clock, text)))  # hours, minutes, seconds
     boxes = boxed_spans(text)
     if len(boxes) == 1 and (boxes[0].start, boxes[0].end) == (0, len(text)):
         return trim(boxes[0].content)
     return text
+
+
+def _clock(match: re.Match[str]) -> str:
+    hour = int(match[1]) % 12 + 12 * (match[3] in "pP")
+    return f"{hour:02d}:{match[2] or '00'}{CLOCK}" if 0 < int(match[1]) <= 12 else match[0]
 
 
 def _as_fraction(match: re.Match[str]) -> str:
@@ -118,7 +173,7 @@ def _as_fraction(match: re.Match[str]) -> str:
     block = next(part for name in ("barred", "digit", "bracketed", "one", "block") if (part := match[name]))
     once, head = int(match["whole"] + ahead + block or 0), int(match["whole"] + ahead or 0)
     found = Fraction(once - head, 10 ** len(ahead + block) - 10 ** len(ahead))
-    return rf"\frac{{{found.numerator}}}{{{found.denominator}}}" if found.denominator > 1 else str(found)
+    return written(found)
 
 
 def trim(text: str) -> str:
@@ -187,14 +242,14 @@ def tuple_entries(text: str) -> tuple[str, list[str]] | None:
 def values(text: str, thousands: bool = True) -> list[str]:
     r"""The different values a text names, in order: "3, 5 or 7" names three, `1 \pm x` two, "(2, 3)" one.
 
-    A comma between groups of three digits is part of a number, unless `thousands` is False, and so is the "and" of
-    "one hundred and five". The braces of a set are removed. The list is empty if the text names no value.
+    A comma between groups of three digits is part of a number, unless `thousands` is False. The braces of a set are
+    removed. The list is empty if the text names no value.
     """
     text = tidy(text)
     for opening, closing in (("\\{", "\\}"), ("{", "}")):
         members = inside(text, opening, closing)
         text = text if members is None or members.strip() == "\\emptyset" else members
-    whole = [*NUMBER_WORDS.finditer(text), *(_THOUSANDS.finditer(text) if thousands else ())]
+    whole = _THOUSANDS.finditer(text) if thousands else ()
     keep = frozenset(place for match in whole for place in range(match.start(), match.end()))
     found: dict[str, str] = {}
     for piece in split_top(text, _SEPARATORS, keep):

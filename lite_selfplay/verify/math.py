@@ -4,16 +4,17 @@ No algebra is done on an answer, so that the work is bounded by its length and n
 """
 
 from collections.abc import Mapping, Sequence
+from itertools import chain
 from typing import Any
 
 from lite_selfplay.data import Completion, Problem, Verdict
 from lite_selfplay.errors import TaskError
 from lite_selfplay.verify.checking import Checking
-from lite_selfplay.verify.exact import judge, restates
+from lite_selfplay.verify.exact import counts_another, judge, restates
 from lite_selfplay.verify.extract import AnswerFormat, completion_text, extract_answer
 from lite_selfplay.verify.format import well_formed
 from lite_selfplay.verify.keys import MAX_CHARACTERS, answer_key
-from lite_selfplay.verify.latex import values
+from lite_selfplay.verify.latex import plain, values
 
 __all__ = ["REASONS", "answer_key", "check", "check_all", "check_batch", "extract_answer", "references"]
 
@@ -27,6 +28,7 @@ def check(
     *,
     thinks: bool = False,
     block_only: bool = False,
+    problem: str = "",
 ) -> Verdict:
     r"""Judge a completion against a reference answer.
 
@@ -36,12 +38,13 @@ def check(
             of values that must all be given, in any order, or {"any_of": [...]}, references of which one is enough.
         thinks: Whether the format requires a reasoning block; affects `well_formed` only.
         block_only: Accept an answer in an `<answer>` block only.
+        problem: The problem's text, if it is known: what an answer counts must then be named there or in the reference.
 
     Returns a verdict with a score of 0 or 1 and a reason from `REASONS`. An answer that names several different values
     where the reference has one is "hedged". One that leaves an operation unevaluated which its reference evaluates
     ("48+24" for 72) is "restated". Raises TaskError if there is no reference.
     """
-    return check_all([(completion, answer)], thinks=thinks, block_only=block_only)[0]
+    return _verdict(completion, answer, AnswerFormat(thinks, block_only), problem)
 
 
 def check_all(
@@ -51,15 +54,14 @@ def check_all(
     block_only: bool = False,
 ) -> list[Verdict]:
     """Judge (completion, reference) pairs as `check` does."""
-    return [_verdict(completion, answer, thinks, block_only) for completion, answer in pairs]
+    return [_verdict(completion, answer, AnswerFormat(thinks, block_only)) for completion, answer in pairs]
 
 
 def check_batch(
     pairs: Sequence[tuple[Completion, Problem]], expected: AnswerFormat, checking: Checking
 ) -> list[Verdict]:
     """Judge completions of problems of kind `math`; `checking` is not used."""
-    answered = [(completion, problem.answer) for completion, problem in pairs]
-    return check_all(answered, thinks=expected.thinks, block_only=expected.block_only)
+    return [_verdict(completion, problem.answer, expected, problem.text) for completion, problem in pairs]
 
 
 def references(answer: Any) -> list[list[str]]:
@@ -81,20 +83,20 @@ def references(answer: Any) -> list[list[str]]:
     return [[value for text in texts for value in (values(text) if len(text) <= MAX_CHARACTERS else [text])]]
 
 
-def _verdict(completion: str | Completion, answer: Any, thinks: bool, block_only: bool) -> Verdict:
+def _verdict(completion: str | Completion, answer: Any, expected: AnswerFormat, problem: str = "") -> Verdict:
     text, prefill = (completion, "") if isinstance(completion, str) else (completion.text, completion.prefill)
-    given = extract_answer(completion_text(completion), block_only=block_only)
-    reason = _reason(references(answer), given)
+    given = extract_answer(plain(completion_text(completion)), block_only=expected.block_only)
+    reason = _reason(references(answer), given, problem)
     return Verdict(
         correct=reason == "",
         score=float(reason == ""),
         answer=given,
-        well_formed=well_formed(text, thinks, prefill),
+        well_formed=well_formed(text, expected.thinks, prefill),
         reason=reason,
     )
 
 
-def _reason(wanted: list[list[str]], given: str | None) -> str:
+def _reason(wanted: list[list[str]], given: str | None, problem: str) -> str:
     """Why an answer is wrong; empty if it is right."""
     if given is None:
         return "no_answer"
@@ -102,7 +104,7 @@ def _reason(wanted: list[list[str]], given: str | None) -> str:
     if size > MAX_CHARACTERS or not any(wanted):
         return "unparsable"
     if judge(wanted, given):
-        return ""
+        return "wrong" if counts_another([*chain(*wanted)], given, problem) else ""
     if any(restates(alternative, given) for alternative in wanted):
         return "restated"
     wants_one = all(len(alternative) == 1 for alternative in wanted)

@@ -6,7 +6,9 @@ A solver that always says so would otherwise be its own majority.
 import re
 from collections.abc import Iterable
 
-_MARKUP = re.compile(r"\\(?:text|textbf|textit|mathrm|mathbf|operatorname)\b|[\\$*`~{}()\[\]\"“”]")
+from lite_selfplay.verify.latex import plain
+
+_MARKUP = re.compile(r"\\(?:text|textbf|textit|mathrm|mathbf|operatorname)\b|[\\$*`~{}()\[\]\"]")
 _BETWEEN = re.compile(r"\s*(?:[,;]|\b(?:and|or)\b)\s*")
 _NOTHING = re.compile(
     r"""
@@ -38,4 +40,4 @@ def states_nothing(answer: str, choices: Iterable[str] = ()) -> bool:
 
 def _plain(text: str) -> str:
     """Words without markup, and without a stop at their end."""
-    return " ".join(_MARKUP.sub(" ", text).replace("’", "'").split()).strip(" .!?")
+    return " ".join(_MARKUP.sub(" ", plain(text)).split()).strip(" .!?")

@@ -1,4 +1,4 @@
-"""Numbers in English words: "twelve", "twenty-one", "one hundred and five", "three thousand"."""
+"""Numbers in English words: "twelve", "one hundred and five", "three quarters", "one and a half"."""
 
 import re
 from fractions import Fraction
@@ -12,20 +12,52 @@ _SMALL = {word: n for n, word in enumerate(_UNITS)} | {word: 10 * n for n, word 
 _LARGE = {"thousand": 1000, "million": 10**6, "billion": 10**9}
 
 _WORD = "|".join([*_SMALL, "hundred", *_LARGE])
-NUMBER_WORDS = re.compile(
-    rf"(?<![\w-])(?:{_WORD})(?:(?:[\s-]+(?:and\s+)?)(?:{_WORD}))*(?![\w-])", re.IGNORECASE
-)  # fmt: skip
+_RUN = rf"(?:a\s+(?=hundred|{'|'.join(_LARGE)}))?(?:{_WORD})(?:[\s-]+(?:and\s+)?(?:{_WORD}))*"
+NUMBER_WORDS = re.compile(rf"(?<![\w-]){_RUN}(?![\w-])", re.IGNORECASE)
 """A run of number words in a text. It need not be a single number: "two three" is not."""
+_PARTS = ["half", "third", "quarter", "fifth", "sixth", "seventh", "eighth", "ninth", "tenth"]
+_DENOMINATORS = {word: n for n, word in enumerate(_PARTS, 2)} | {"halve": 2, "fourth": 4, "hundredth": 100}
+_FRACTION = rf"(?P<above>an?|{'|'.join(_UNITS[1:10])})[\s-]+(?P<below>{'|'.join(_DENOMINATORS)})s?"
+_AND = r"\s+and\s+"
+# After a word other than these a number is part of a name, such as "Room Twelve".
+_SPELLED = re.compile(
+    r"(?:(?<![\w-])(?<![A-Za-z]\s)|(?<=\bor\s)|(?<=\band\s)|(?<=\bminus\s)|(?<=\bnegative\s)|(?<=\bbase\s))"
+    rf"(?:(?:(?P<whole>{_RUN}|\d+){_AND})?{_FRACTION}|(?P<run>{_RUN}))(?![\w-])",
+    re.IGNORECASE,
+)
+
+
+def in_digits(text: str) -> str:
+    """A text with its numbers and fractions in words as digits. A run of words that is no number stays as it is."""
+    return _SPELLED.sub(_digits, text)
+
+
+def _digits(match: re.Match[str]) -> str:
+    if run := match["run"]:
+        parts = [run] if number_of(run) is not None else re.split(_AND, run)
+        return " and ".join(part if (number := number_of(part)) is None else str(number) for part in parts)
+    if (whole := number_of(match["whole"] or "zero")) is None:
+        return match[0]
+    value = whole + Fraction(number_of(match["above"]) or 0, _DENOMINATORS[match["below"].casefold()])
+    return written(value)
+
+
+def written(value: Fraction) -> str:
+    """A number as a whole number or a fraction, in LaTeX."""
+    return str(value) if value.denominator == 1 else rf"\frac{{{value.numerator}}}{{{value.denominator}}}"
 
 
 def number_of(words: str) -> int | None:
-    """The number that a run of words names; None if it names none or several ("two three", "twenty ten")."""
+    """The number that a run of words or digits names; None if it names none or several ("two three", "twenty ten")."""
+    if words.isdigit():
+        return int(words) if len(words) < 20 else None
     total = below_thousand = 0
     last = 10**12  # what the next word must stay below: "twenty one" but not "one twenty"
     scale = 10**12
     for word in re.split(r"[\s-]+", words.casefold().strip()):
         if word == "and":
             continue
+        word = "one" if word in ("a", "an") else word
         if word in _LARGE:
             if not below_thousand or _LARGE[word] >= scale:
                 return None
@@ -44,25 +76,3 @@ def number_of(words: str) -> int | None:
         else:
             return None
     return total + below_thousand
-
-
-_PARTS = ["half", "third", "quarter", "fifth", "sixth", "seventh", "eighth", "ninth", "tenth"]
-_DENOMINATORS = {word: n for n, word in enumerate(_PARTS, 2)} | {"halve": 2, "fourth": 4, "hundredth": 100}
-_FRACTION = re.compile(
-    rf"(?<![\w-])(?P<above>an?|{'|'.join(_UNITS[1:10])})[\s-]+(?P<below>{'|'.join(_DENOMINATORS)})s?(?![\w-])",
-    re.IGNORECASE,
-)
-
-
-def leading_number(text: str) -> tuple[str, int] | None:
-    """(digits, end) of the number or fraction in words that a text begins with; None if it begins with none."""
-    if (match := _FRACTION.match(text)) is not None:
-        return str(_fraction(match)), match.end()
-    if (match := NUMBER_WORDS.match(text)) is not None and (number := number_of(match[0])) is not None:
-        return str(number), match.end()
-    return None
-
-
-def _fraction(match: re.Match[str]) -> Fraction:
-    above = match["above"].casefold()
-    return Fraction(1 if above in ("a", "an") else number_of(above) or 1, _DENOMINATORS[match["below"].casefold()])

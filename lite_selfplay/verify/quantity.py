@@ -7,7 +7,6 @@ from fractions import Fraction
 
 from lite_selfplay.verify.evaluate import rational, real_part
 from lite_selfplay.verify.form import Formula, is_literal, read
-from lite_selfplay.verify.number_words import leading_number
 from lite_selfplay.verify.units import Unit, is_single_letter, unit_of
 
 ROUNDING_DIGITS = 6
@@ -26,22 +25,23 @@ _MAX_UNIT_WORDS = 6
 _STICKING = re.compile(r"[ckmnµ]m|[km]g|[mcd][lL]|ft|yd|mi|hrs?|lbs?|oz|Hz|eV|k[WV]|m[Vs]|mph|kph|km/h|m/s")
 NEGATING = "not|no|none|never|neither|nor|nothing|cannot|but|than"
 """Words that negate or compare."""
+_POWERS_OF_TEN = {"hundred": 2, "thousand": 3, "lakh": 5, "million": 6, "crore": 7, "billion": 9, "trillion": 12}
+_SCALES = rf"(?:{'|'.join(_POWERS_OF_TEN)})s?"
 _PART = (
     r"(?:fif|six|seven|eigh|nin|ten|eleven|twelf|\w+teen|\w+tie|hundred|thousand|\w+illion)th|third|fourth"
     r"|negative|opposite|reciprocal|inverse"
 )
 # Words after a number that turn it into another number, or into another statement.
 _NOT_UNIT = re.compile(
-    rf"{NEGATING}|(?:{_PART})s|(?:doubl|tripl|quadrupl|halv|negat|revers|invert)ed|hundred|thousand|[bm]illion|trillion"
-    r"|dozen|half|halves|\w+fold|squared|cubed|factorial|base|times|plus|minus|over|mod|choose|log|ln|exp|sin|cos|tan"
-    r"|sqrt|or|and|to|if|when|for|where|is|are|was|from|up|down|least|most|between|maybe|perhaps|either",
+    rf"{NEGATING}|(?:{_PART})s|(?:doubl|tripl|quadrupl|halv|negat|revers|invert)ed|{_SCALES}|\w+illion|dozens?|score|gross"
+    r"|grand|half|halves|\w+fold|squared|cubed|factorial|base|times|plus|minus|over|mod|choose|log|ln|exp|sin|cos|tan|sqrt"
+    r"|or|and|to|if|when|for|where|is|are|was|from|up|down|least|most|between|maybe|perhaps|either|below|above|under"
+    r"|beneath|past|before|after|until|till|ago|short|bc|bce",
     re.IGNORECASE,
 )
 _NEVER_LAST = re.compile(_PART, re.IGNORECASE)  # 5 fifth graders are 5, and "1 fifth" is not 1
-_SCALED = re.compile(
-    r"(?P<number>[^A-Za-z\\]*\d)\s*(?P<scale>hundred|thousand|million|billion|trillion)\b", re.IGNORECASE
-)
-_POWERS_OF_TEN = {"hundred": 2, "thousand": 3, "million": 6, "billion": 9, "trillion": 12}
+_SCALED = re.compile(rf"(?P<number>[^A-Za-z\\]*\d)\s*(?P<scale>{_SCALES})\b", re.IGNORECASE)
+_TIME = re.compile(r"(\d{1,2}):([0-5]\d)( h)?")
 _RATIO = re.compile(r"(\d{1,20})\s*:\s*(\d{1,20})")
 
 
@@ -49,15 +49,16 @@ _RATIO = re.compile(r"(\d{1,20})\s*:\s*(\d{1,20})")
 class Quantity:
     """A formula that is a value, with its unit and percent sign.
 
-    `percent`: it has a percent sign. `unit` is None if there is none, or an unknown one such as "apples". `places` is
-    the number of decimal places of a plain decimal with at least six significant digits, which may stand for a number
-    that it rounds.
+    `percent`: it has a percent sign. `unit` is None if there is none, or an unknown one such as "apples"; `noun` is its
+    text, known or not. `places` is the number of decimal places of a plain decimal with at least six significant
+    digits, which may stand for a number that it rounds.
     """
 
     formula: Formula
     percent: bool = False
     unit: Unit | None = None
     places: int | None = None
+    noun: str = ""
 
     @property
     def number(self) -> Fraction | None:
@@ -83,37 +84,43 @@ def quantity(text: str, letter_units: bool = False) -> Quantity | None:
     """A tidy text as a value with its unit; None if it is anything else.
 
     The value may have a currency, a percent sign, degrees or a unit; with `letter_units` also a unit of one letter,
-    such as "5 m". Whole numbers and fractions may be written in words; a ratio in lowest terms is a fraction.
+    such as "5 m". A ratio in lowest terms is a fraction.
     """
     text = text.strip()
-    if (spelled := leading_number(text)) is not None:
-        text = f"{spelled[0]}{text[spelled[1] :]}"
-    elif (scaled := _SCALED.match(text)) is not None:
-        power = _POWERS_OF_TEN[scaled["scale"].casefold()]
+    if (scaled := _SCALED.match(text)) is not None:
+        power = _POWERS_OF_TEN[scaled["scale"].casefold().removesuffix("s")]
         text = rf"{scaled['number']} \times 10^{{{power}}}{text[scaled.end() :]}"
     elif (ratio := _RATIO.fullmatch(text)) and math.gcd(int(ratio[1]), int(ratio[2])) == 1:  # 9:30 is no 3:10
         text = f"{ratio[1]}/{ratio[2]}"
-    body, unit, percent = _taken_off(text, letter_units)
+    body, unit, percent, noun = _taken_off(text, letter_units)
     formula = read(body)
-    return None if formula is None else Quantity(formula, percent, unit, _places(body))
+    return None if formula is None else Quantity(formula, percent, unit, _places(body), noun)
 
 
-def _taken_off(text: str, letter_units: bool) -> tuple[str, Unit | None, bool]:
-    """A text without its unit and percent sign: (the rest, the unit, whether it is in percent)."""
+def times(text: str) -> frozenset[int]:
+    """The minutes after midnight that a tidy time of the day may mean: two for "3:45"; none for anything else."""
+    if (match := _TIME.fullmatch(text)) is None:
+        return frozenset()
+    minutes = 60 * int(match[1]) + int(match[2])
+    return frozenset({minutes} if match[3] or not 60 <= minutes < 780 else {minutes, (minutes + 720) % 1440})
+
+
+def _taken_off(text: str, letter_units: bool) -> tuple[str, Unit | None, bool, str]:
+    """A text without its unit and percent sign: (the rest, the unit, whether it is in percent, the unit's text)."""
     unit: Unit | None = None
     if currency := _CURRENCY_BEFORE.match(text):
         text, unit = currency["sign"] + text[currency.end() :], Unit()
     if currency := _CURRENCY_AFTER.search(text):
         text, unit = text[: currency.start()], Unit(Fraction(1, 100)) if "¢" in currency[0] else Unit()
     if degrees := _DEGREES_OF.search(text):
-        return text[: degrees.start()], unit_of(degrees["scale"]), False
+        return text[: degrees.start()], unit_of(degrees["scale"]), False, ""
     if percent := _PERCENT.search(text):
-        return text[: percent.start()], unit, True
+        return text[: percent.start()], unit, True, ""
     for place in _UNIT_PLACE.finditer(text, max(0, len(text) - _MAX_UNIT_CHARACTERS)):
         match = _UNIT.fullmatch(text, place.start())
         if match and _is_unit(match["unit"], match["blank"], letter_units):
-            return text[: place.start()], unit_of(match["unit"]) or unit, False
-    return text, unit, False
+            return text[: place.start()], unit_of(match["unit"]) or unit, False, match["unit"]
+    return text, unit, False, ""
 
 
 def _is_unit(text: str, blank: str, letter_units: bool) -> bool:

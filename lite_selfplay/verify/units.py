@@ -9,6 +9,8 @@ import re
 from dataclasses import dataclass
 from fractions import Fraction
 
+from lite_selfplay.verify.number_words import written
+
 Dimension = frozenset[tuple[str, int]]
 
 _SINGLE_LETTERS = "m s h g L J N W V A K C F".split()
@@ -46,7 +48,7 @@ _BASES: dict[str, dict[str, str]] = {
         "millimeter millimetre mm": "1/1000",
         "micrometer micrometre micron µm": "1e-6",
         "nanometer nanometre nm": "1e-9",
-        "inch": "0.0254",
+        "inch in": "0.0254",
         "foot feet ft": "0.3048",
         "yard yd": "0.9144",
         "mile mi": "1609.344",
@@ -136,6 +138,18 @@ def unit_of(text: str) -> Unit | None:
             unit = unit.times(known, side * power * int(match["power"] or 1))
             side = power = 1
     return unit
+
+
+def compound(match: re.Match[str]) -> str:
+    """A quantity in two units of one kind, the larger first, in the first of them: "2 hours 30 minutes" is 5/2 hours.
+
+    The groups of the match are a number, a unit, a number, a unit; what they name otherwise stays as it is written.
+    """
+    numbers = [Fraction(re.sub(r"\\frac{(.*)}{(.*)}", r"\1/\2", part).replace(",", "")) for part in match.group(1, 3)]
+    first, second = unit_of(match[2]), unit_of("min" if match[4] == "m" and match[2][0] == "h" else match[4])
+    if first is None or second is None or first.dimension != second.dimension or first.factor <= second.factor:
+        return match[0]
+    return f"{written(numbers[0] + numbers[1] * second.factor / first.factor)} {match[2]}"
 
 
 def is_single_letter(text: str) -> bool:

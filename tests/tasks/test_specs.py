@@ -11,6 +11,7 @@ from lite_selfplay.errors import TaskError
 from lite_selfplay.runs.plan import plan
 from lite_selfplay.tasks import is_data, load_task, split_specs
 from lite_selfplay.tasks.hub import DATA_VARIABLE
+from lite_selfplay.verify.math import check
 from tests.made import jsonl
 
 
@@ -187,6 +188,27 @@ def test_a_table_that_cannot_be_read(tmp_path, text, said):
     (tmp_path / "o.csv").write_text(text)
     with pytest.raises(TaskError, match=said):
         load_task(str(tmp_path / "o.csv"))
+
+
+@pytest.mark.parametrize(
+    ("written", "read"),
+    [
+        ("142.0", "142"), ("1_080", "1080"), ("025", "25"), ("1,080", "1080"), ("-1,234,567.50", "-1234567.5"),
+        ("１，０８０", "1080"), ("−5", "-5"), ("0.50", "0.5"), ("1,5", None), ("0,5", None), ("1,5000", None),
+        ("1,00,000", None), ("0,500", None), ("1_0", None), ("1,234,5", None), ("12,", "12"), ("1,,000", None),
+    ],
+)  # fmt: skip
+def test_the_loader_reads_numbers_as_the_checker_does(tmp_path, written, read):
+    path = jsonl(
+        tmp_path / "o.jsonl", {"problem": "1 + 1?", "answer": "2"}, {"problem": "How many?", "answer": written}
+    )
+    if read is None:
+        with pytest.raises(TaskError, match=rf"o\.jsonl, line 2: the digits of '{written}' are in groups"):
+            load_task(f"{path}:kind=number")
+    else:
+        assert load_task(f"{path}:kind=number").problems[1].answer == read
+    given = check(f"<answer>{written.replace('_', ',')}</answer>", read or re.sub(r"[,_]", "", written))
+    assert given.correct is (read is not None)
 
 
 @pytest.mark.parametrize(

@@ -476,7 +476,6 @@ TWO_CLASSES = {
     "a curve in another form": [("y = 2x + 3", "y - 2x = 3"), ("y = 2x + 3", "2x - y + 3 = 0")],
     "a comma that may separate": [("(1,2)", "1, 2"), ("100,200", "100, 200"), ("100,200", "200; 100")],
     "a base left out": [("52_8", "52")],
-    "letters that may be a product": [("ACB", "acb")],
 }
 
 

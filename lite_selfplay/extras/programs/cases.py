@@ -6,6 +6,7 @@
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from lite_selfplay.errors import TaskError
@@ -53,6 +54,16 @@ class ProgramTests:
     stub: str = ""
     setup: str = ""
     tolerance: float = 0.0
+
+    @cached_property
+    def asked(self) -> re.Pattern[str]:
+        """What the program that is tested has in it: the definition of a function, or that it reads its input."""
+        called = {case.function for case in self.cases if isinstance(case, CallTest)} | {self.function} - {""}
+        asserted = " ".join(case.code for case in self.cases if isinstance(case, AssertTest))
+        names = "|".join(map(re.escape, called or re.findall(r"[A-Za-z_]\w*", asserted))) or "(?!)"
+        defined = rf"^[ \t]*(?:async[ \t]+)?(?:def|class)[ \t]+(?:{names})\b|^(?:{names})[ \t]*="
+        reads = r"|\binput[ \t]*\(|\bstdin\b" if any(isinstance(case, StdinTest) for case in self.cases) else ""
+        return re.compile(defined + reads + (r"|\A[ \t]+\S" if self.stub else ""), re.MULTILINE)
 
 
 _STDIN, _STDOUT = ("stdin", "input", "inputs"), ("stdout", "output", "outputs", "expected_output")

@@ -42,7 +42,10 @@ def check_batch(
     for _, problem in pairs:
         if id(problem) not in tests:
             tests[id(problem)] = read_tests(problem.answer, f"the tests of {problem.id}")
-    found = [extract_program(completion_text(each), block_only=expected.block_only) for each, _ in pairs]
+    found = [
+        extract_program(completion_text(each), block_only=expected.block_only, asked=tests[id(problem)].asked)
+        for each, problem in pairs
+    ]
     programs = [(program, tests[id(problem)]) for program, (_, problem) in zip(found, pairs, strict=True)]
     limits = Limits(seconds=max(_LEAST_SECONDS, checking.deadline))
     sandbox = shared_sandbox(unsafe_code=checking.unsafe_code)

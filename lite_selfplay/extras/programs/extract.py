@@ -14,13 +14,14 @@ _LONGEST, _LONGEST_LINE = 50_000, 5000
 """Characters of a program and of a line that is parsed here; nothing longer is one."""
 
 
-def extract_program(text: str, *, block_only: bool = False) -> str | None:
+def extract_program(text: str, *, block_only: bool = False, asked: re.Pattern[str] | None = None) -> str | None:
     """The program that follows the reasoning of a completion, or None.
 
-    In this order: an `<answer>` block that is a program as it stands; the last fenced block (of Python, or of no
-    language; one that is never closed runs to the end); the whole reply, if it is a program; whatever stands in the
-    last `<answer>` block. With `block_only`, only what stands in a closed `<answer>` block counts. What is found need
-    not be a program that Python can read: half a program is one with an error in it.
+    In this order: an `<answer>` block that is a program as it stands; a fenced block (of Python, or of no language; one
+    that is never closed runs to the end): the last in which `asked` is found, as usage and output may follow a program,
+    else the last that is a program, else the last; the whole reply, if it is a program; whatever stands in the last
+    `<answer>` block. With `block_only`, only what stands in a closed `<answer>` block counts. What is found need not be
+    a program that Python can read: half a program is one with an error in it.
     """
     rest = split_reasoning(text).rest
     blocks = [span for span in answer_spans(rest) if span.content.strip() and (span.closed or not block_only)]
@@ -28,9 +29,9 @@ def extract_program(text: str, *, block_only: bool = False) -> str | None:
     if answer is not None and is_program(answer):
         found: str | None = answer
     elif block_only:
-        found = None if answer is None else _last_fenced(answer) or answer
+        found = None if answer is None else _fenced(answer, asked) or answer
     else:
-        found = _last_fenced(rest) or (rest if is_program(rest) else answer)
+        found = _fenced(rest, asked) or (rest if is_program(rest) else answer)
     if found is None or not found.strip() or len(found) > _LONGEST:
         return None
     return found.strip("\n").rstrip()
@@ -64,9 +65,10 @@ def with_stub(stub: str, program: str) -> str:
     return f"{stub.rstrip()}\n\n\n{program}" if stub else program
 
 
-def _last_fenced(text: str) -> str | None:
-    """What stands in the last fenced block of Python; an opening fence that is never closed counts."""
-    found, position = None, 0
+def _fenced(text: str, asked: re.Pattern[str] | None) -> str | None:
+    """What stands in the fenced block of Python that is the program; an opening fence that is never closed counts."""
+    blocks: list[str] = []
+    position = 0
     text = _TAG.sub("\n", text)  # a fence may stand on a tag's line
     while opening := _FENCE.search(text, position):
         fence = re.escape(opening["fence"][:1]) + "{" + str(len(opening["fence"])) + ",}"
@@ -74,5 +76,6 @@ def _last_fenced(text: str) -> str | None:
         end, position = (closing.start(), closing.end()) if closing else (len(text), len(text))
         content = text[opening.end() : end].strip("\n")
         if opening["language"].lower() in _LANGUAGES and content.strip():
-            found = content
-    return found
+            blocks.insert(0, content)
+    having = (block for block in blocks if asked and asked.search(block))
+    return next(having, None) or next(filter(is_program, blocks), blocks[0] if blocks else None)

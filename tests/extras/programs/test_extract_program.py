@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lite_selfplay.extras.programs.cases import read_tests
 from lite_selfplay.extras.programs.extract import extract_program, is_program, with_stub
 
 CODE = "def f(x):\n    return x"
@@ -49,6 +50,31 @@ def test_the_program_of_a_completion(text, program):
 )
 def test_no_program(text):
     assert extract_program(text) is None
+
+
+USAGE = "print(f(2))"
+LATER = [
+    ([{"function": "f", "arguments": [1], "expected": 1}], CODE, f"```python\n{USAGE}\n```"),
+    ([{"function": "f", "arguments": [1], "expected": 1}], CODE, "It prints\n```\n1\n```\nand\n```\nx = f(1)\n```"),
+    ([{"function": "f", "arguments": [1], "expected": 1}], "f = lambda x: x", f"```\n{USAGE}\n```"),
+    ([{"function": "f", "arguments": [1], "expected": 1}], f"class A:\n    {CODE[:8]}: pass", f"```\n{USAGE}\n```"),
+    (["assert f(1) == 1"], CODE, "```\nassert f(3) == 3\n```"),
+    ({"test": "def check(candidate):\n    assert candidate(1) == 1", "entry_point": "f"}, CODE, f"```\n{USAGE}\n```"),
+    ([["1", "1"]], "n = int(input())\nprint(n)", "```\nimport os\nos.system('python a.py')\n```"),
+    ([["1", "1"]], "import sys\nprint(sys.stdin.read())", "```\n1\n```"),
+    ([["", "5"]], "print(5)", "```\n5\n```"),
+    ({"tests": ["assert f(1) == 1"], "stub": "def f(x):\n"}, "    return x", f"```\n{USAGE}\n```"),
+]
+
+
+@pytest.mark.parametrize(("tests", "program", "after"), LATER)
+def test_usage_and_output_may_follow_the_program(tests, program, after):
+    asked = read_tests(tests).asked
+    for text in (f"```python\n{program}\n```\n{after}", f"{after}\nor\n```python\n{program}\n```\n{after}"):
+        assert extract_program(text, asked=asked) == program
+        assert extract_program(f"<answer>{text}</answer>", block_only=True, asked=asked) == program
+    better = program.replace("x", "xx")
+    assert extract_program(f"```\n{program}\n```\n{after}\n```\n{better}\n```", asked=asked) == better
 
 
 def test_in_the_block_alone():
