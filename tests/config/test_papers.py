@@ -24,7 +24,7 @@ page under [games](games/agon.md). `-` is what a paper, or its release, does not
 reproduced here.
 """
 PAPERS: dict[str, tuple[str, tuple[str, ...], str]] = {
-    "Agon": ("agon", ("paper",), "agon"),
+    "Agon": ("agon", ("agon-paper",), "agon"),
     "PasoDoble": ("pasodoble", ("pasodoble-paper",), "pasodoble"),
     "SQLM": ("sqlm", ("sqlm-paper", "sqlm-paper-algebra", "sqlm-paper-code"), "sqlm"),
     "CPMobius": ("cpmobius", ("cpmobius-paper",), "cpmobius"),

@@ -6,13 +6,15 @@ from typing import Any
 import pytest
 import yaml
 
+from lite_selfplay.config import RunConfig
 from lite_selfplay.errors import ConfigError, UnknownNameError
 from lite_selfplay.evaluation.suites import find_suite
 from lite_selfplay.extras.reproduce.conduct import require_fair
 from lite_selfplay.extras.reproduce.experiment import RATE, ArmSection, experiment_names, load_experiment
+from lite_selfplay.games import make_game
 
 SHIPPED = [
-    *("agon-code", "agon-table3", "agon-table7", "agon-table8", "all-games", "cpmobius-ablations"),
+    *("agon-code", "agon-figure7", "agon-table3", "agon-table7", "agon-table8", "all-games", "cpmobius-ablations"),
     *("kuhn", "pasodoble-ablations", "spc-table1", "sqlm-table1", "sqlm-table3"),
 ]
 TINY: dict[str, Any] = {
@@ -148,11 +150,36 @@ def test_arms_that_cannot_be_compared_are_refused(tmp_path: Path, changes: dict[
 
 def test_the_arms_of_another_game_have_its_own_options_roles_and_seats():
     found = load_experiment("cpmobius-ablations")
-    rent, own = (found.config(name, 0, Path("run"), None) for name in ("rent", "cpmobius"))
+    rent, own, rzero = (found.config(name, 0, Path("run"), None) for name in ("rent", "cpmobius", "rzero"))
     assert (rent.game.options, set(rent.roles), set(rent.seats)) == ({}, {"*"}, {"*"})
     assert own.game.options["low"] == 0.2
     assert set(own.roles) == {"coach", "player"}
     assert rent.seats["*"] == own.seats["*"]
+    # Table 1 of the paper: RENT was trained on AMC, R-Zero for three iterations of 20 steps.
+    assert (own.run.preset, rent.run.preset, rzero.run.preset) == ("cpmobius-paper", None, "rzero-paper")
+    assert (rent.tasks.train, rent.run.steps, own.run.steps) == ("amc", 1000, 2000)
+    by_itself = RunConfig(preset="rzero-paper")
+    assert (rzero.run.steps, rzero.game, rzero.roles) == (60, by_itself.game, by_itself.roles)
+    assert rzero.tasks.validation == "amc"
+    small = load_experiment("cpmobius-ablations", "small").config("rzero", 0, Path("run"), None)
+    assert (small.run.steps, small.model.name, "validation_samples" in small.game.options) == (
+        20,
+        "smollm2-135m",
+        False,
+    )
+
+
+def test_arms_of_sqlm_that_answer_what_was_written_beforehand():
+    found = load_experiment("sqlm-table3")
+    sizes = {}
+    for name in ("every 5", "written beforehand", "written beforehand, equal answers"):
+        config = found.config(name, 0, Path("run"), None)
+        sized = {"group_size": config.run.group_size, "problems_per_step": config.run.problems_per_step}
+        game = make_game("sqlm", config.game.options, **sized)
+        answers = game.rollouts_per_step() - (0 if "beforehand" in name else 256)
+        sizes[name] = (answers, answers // config.run.minibatches, config.run.steps)
+    # 64 prompts of 4 questions with 4 answers each; 64 questions with 4 answers each; 256 of them.
+    assert list(sizes.values()) == [(1024, 128, 100), (256, 128, 100), (1024, 128, 100)]
 
 
 def test_two_seats_are_not_taught_as_one():
