@@ -123,7 +123,7 @@ def evaluate(
     A run of a game that draws no problems, such as one of matches, needs none.
     `mode`: a name that `lite_selfplay.games.modes.mode_names` gives; None takes the game's, `single` for a model.
     `settings` are the fields of `Settings`: limit, samples, k, shots, temperature, top_p, max_completion_tokens, seed,
-    seats, data_dir, precision, trust_remote_code, unsafe_code, answer_from.
+    seats, data_dir, precision, trust_remote_code, unsafe_code, answer_from, trained_on.
     The result is written to `eval/` in a run's folder unless `write` is off, never over another; none for a model.
 
     Raises RequestError where the request is wrong (a mode, seat, task or model that is not there, a run without its

@@ -22,7 +22,8 @@ HEAD = """# The papers, as printed
 This page answers, paper by paper, what each one prints, what this library does, and why where the two differ. What is
 printed and ours at once is as in the paper; of what has no row nothing is claimed. The rules of each game stand on its
 page under [games](games/agon.md). `-` is what a paper, or its release, does not say. No figure of a paper has been
-reproduced here.
+reproduced here. One claim of each paper, about a direction and not about a figure, has a check for some minutes of a
+card, on another base and with smaller sizes ([the plan](../experiments/papers/README.md)); none has been run yet.
 """
 PAPERS: dict[str, tuple[str, tuple[str, ...], str]] = {
     "Agon": ("agon", ("agon-paper",), "agon"),

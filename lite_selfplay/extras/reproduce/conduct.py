@@ -24,7 +24,7 @@ from lite_selfplay.errors import ConfigError, Interrupted, RunFolderError
 from lite_selfplay.evaluation.result import Evaluation
 from lite_selfplay.evaluation.tables import mean_pass_rate
 from lite_selfplay.extras.reproduce.experiment import COLD_START, EVALUATION, RATE, ArmSection, Experiment
-from lite_selfplay.extras.reproduce.findings import write_findings
+from lite_selfplay.extras.reproduce.findings import means_of, write_findings
 from lite_selfplay.runs.api import Run, cold_start, load_run, resume, train
 from lite_selfplay.runs.checkpoints import newest_whole
 from lite_selfplay.runs.evaluating import evaluate_all, graded_otherwise
@@ -253,7 +253,7 @@ def _spent(path: Path, curve: str) -> dict[str, Any]:
         "tokens": sum(row["tokens"]["generated"] for row in rows),
         "rows": _sums([{role: each["rows_trained"] for role, each in row["streams"].items()} for row in rows]),
         "updates": {seat: each["updates"] for seat, each in rows[-1]["seats"].items()},
-        "game": _means([row.get("game", {}) for row in rows]),
+        "game": {key: round(mean, 4) for key, mean in means_of(row.get("game", {}) for row in rows).items()},
         "closing": run.game()[0].closing(rows[-1].get("game", {})),
         "last_step": rows[-1].get("game", {}),
         "environment": read_json(path / ENVIRONMENT),
@@ -278,13 +278,3 @@ def _number(row: Any, path: str) -> float | None:
 
 def _sums(rows: Sequence[Mapping[str, int]]) -> dict[str, int]:
     return {key: sum(row.get(key, 0) for row in rows) for key in dict.fromkeys(key for row in rows for key in row)}
-
-
-def _means(logs: Sequence[Mapping[str, Any]]) -> dict[str, float]:
-    """The mean of each number that a game noted, over the steps that have it."""
-    found: dict[str, list[float]] = {}
-    for log in logs:
-        for key, value in log.items():
-            if isinstance(value, int | float):
-                found.setdefault(key, []).append(value)
-    return {key: round(fmean(values), 4) for key, values in found.items()}

@@ -2,7 +2,7 @@
 
 import importlib.util
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import sqrt
 from pathlib import Path
@@ -258,20 +258,18 @@ def table(experiment: Experiment, records: Sequence[Record]) -> str:
     for arm, rate in dict.fromkeys((record["arm"], record.get("rate")) for record in records):
         lines += [f"- {arm}: learning rate {rate:g}, chosen by the search"] if rate is not None else []
     for arm in experiment.arms:
-        noted: dict[str, list[float]] = {}
-        for record in records:
-            for key, value in record["training"].get("game", {}).items() if record["arm"] == arm else ():
-                noted.setdefault(key, []).append(value)
-        means = ", ".join(f"{as_words(key)} {fmean(values):.3g}" for key, values in noted.items())
+        noted = means_of(record["training"].get("game", {}) for record in records if record["arm"] == arm)
+        means = ", ".join(f"{as_words(key)} {value:.3g}" for key, value in noted.items())
         lines += [f"- {arm}, means over steps and seeds: {means}"] if means else []
-        if learned := [found for each in records if each["arm"] == arm and "rows" in (found := each["training"])]:
-            counts = {
-                what: ", ".join(
-                    f"{name} {fmean(one[what].get(name, 0) for one in learned):,.0f}" for name in learned[0][what]
-                )
-                for what in ("rows", "updates")
-            }
-            lines.append(f"- {arm}, rows learned from in a seed: {counts['rows']}; updates: {counts['updates']}")
+        counts = {
+            key: means_of(r["training"].get(key, {}) for r in records if r["arm"] == arm) for key in ("rows", "updates")
+        }
+        said = [
+            f"{key} {', '.join(f'{name} {n:,.0f}' for name, n in found.items())}"
+            for key, found in counts.items()
+            if found
+        ]
+        lines += [f"- {arm}, learned from in a seed: {'; '.join(said)}"] if said else []
     for record in records:
         said = record["training"].get("closing", ())
         lines += [f"- {record['arm']}, seed {record['seed']}: {line.strip()}" for line in said]
@@ -288,6 +286,16 @@ def table(experiment: Experiment, records: Sequence[Record]) -> str:
         "",
     ]
     return "\n".join(lines)
+
+
+def means_of(logs: Iterable[Mapping[str, Any]]) -> dict[str, float]:
+    """The mean of each number over the logs that have it."""
+    found: dict[str, list[float]] = {}
+    for log in logs:
+        for key, value in log.items():
+            if isinstance(value, int | float):
+                found.setdefault(key, []).append(value)
+    return {key: fmean(values) for key, values in found.items()}
 
 
 def _by_step(experiment: Experiment, records: Sequence[Record]) -> list[str]:

@@ -240,7 +240,7 @@ def test_what_each_arm_learned_from_stands_below_the_table():
     spent = {"rows": {"critic": 224}, "updates": {"critic": 12, "sneaky": 0}}
     rows = [{**each, "training": {**each["training"], **spent}} for each in (RECORDS[0], RECORDS[2])]
     rows[1]["training"]["rows"] = {"critic": 226}
-    assert "- solo, rows learned from in a seed: critic 225; updates: critic 12, sneaky 0" in table(EXPERIMENT, rows)
+    assert "- solo, learned from in a seed: rows critic 225; updates critic 12, sneaky 0" in table(EXPERIMENT, rows)
 
 
 def test_a_seat_that_was_taught_in_its_own_run_gains_over_itself_at_step_0():
