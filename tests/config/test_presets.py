@@ -74,12 +74,12 @@ AGON = Held(
         "roles.*.beta": (
             0.0,
             "section 3 has the usual KL term towards the base and gives no weight: "
-            "`--set roles.*.beta=0.001 --set roles.*.reference=base` adds one",
+            "`--set 'roles.*.beta=0.001' --set 'roles.*.reference=base'` adds one",
         ),
         "roles.*.loss": (
             "grpo",
             "the paper is silent: a mean over each completion's tokens, then over completions. TRL's default weighs "
-            "every token alike, which bears on lengths: `--set roles.*.loss=dapo`",
+            "every token alike, which bears on lengths: `--set 'roles.*.loss=dapo'`",
         ),
         "run.steps": (750, "one epoch over 3,000 problems (section 5), four a step"),
         "run.problems_per_step": (4, "the paper is silent"),
