@@ -25,7 +25,7 @@ Game = Annotated[
 ]
 Preset = Annotated[
     str | None,
-    typer.Option("--preset", "-p", help="demo, t4, consumer-24gb or paper; all else given goes over it.", metavar="P"),
+    typer.Option("--preset", "-p", help="demo, t4, agon-paper, ...; all else given goes over it.", metavar="P"),
 ]
 Config = Annotated[Path | None, typer.Option("--config", "-c", help="A YAML file; flags go over it.")]
 Assignments = Annotated[

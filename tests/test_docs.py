@@ -1,5 +1,6 @@
 """The pages agree with the code: links, the API reference and the keys that they name (commands: test_snippets.py)."""
 
+import ast
 import inspect
 import json
 import os
@@ -127,3 +128,12 @@ def test_a_key_in_a_page_exists(page: str):
         key = rest.split(".")[-1]
         if key not in ("py", "jsonl") and not (section == "seats" and key in SEAT_METRICS):
             assert key in keys_of([section]), f"{page}: {section}{rest}"
+
+
+def test_the_files_that_a_package_says_it_has_are_there():
+    for package in (path for room in ("lite_selfplay", "cli") for path in (ROOT / room).rglob("__init__.py")):
+        said = ast.get_docstring(ast.parse(package.read_text(encoding="utf-8"))) or ""
+        missing = [
+            name for name in re.findall(r"`([\w/]+\.(?:py|txt|yaml))`", said) if not (package.parent / name).exists()
+        ]
+        assert not missing, package

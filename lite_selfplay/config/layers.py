@@ -170,12 +170,19 @@ def preset_names() -> list[str]:
 
 
 def preset_layer(name: str) -> dict[str, Any]:
-    """A preset as a layer, which names it as `run.preset`. Raises UnknownNameError with the near names."""
-    if name not in preset_names():
-        raise UnknownNameError("preset", str(name), preset_names())
+    """A preset as a layer, which names it as `run.preset`. Raises UnknownNameError with all names."""
+    if name not in (names := preset_names()):
+        raise UnknownNameError("preset", str(name), names, f"There are {', '.join(names)}.")
     values = yaml.safe_load(files(PRESETS).joinpath(f"{name}.yaml").read_text(encoding="utf-8"))
     values.pop("about")
     return merge(nested(values), {"run": {"preset": name}})
+
+
+def require_own_preset(name: str | None, game: str) -> None:
+    """Raises ConfigError where a configuration of a game was laid over a preset that is of another game."""
+    own = preset_layer(name).get("game", {}).get("name", game) if name in preset_names() else game
+    if own != game:
+        raise ConfigError(f"the preset {name} is of {own}, not of {game}: `lite-selfplay list presets` lists them")
 
 
 def preset_about(name: str) -> str:

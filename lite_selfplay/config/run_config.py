@@ -14,7 +14,7 @@ import yaml
 from pydantic import Field, ValidationError
 
 from lite_selfplay.config.keys import FLAT_KEYS, KEYS, SECTIONS
-from lite_selfplay.config.layers import merge, nested, preset_layer
+from lite_selfplay.config.layers import merge, nested, preset_layer, require_own_preset
 from lite_selfplay.config.learning import ColdStartSection, RoleConfig, SeatConfig
 from lite_selfplay.config.sections import (
     EvalSection,
@@ -53,6 +53,7 @@ class RunConfig(Section):
             super().__init__(**layer)
         except ValidationError as error:
             raise explain(error) from None
+        require_own_preset(self.run.preset, self.game.name)
 
     @classmethod
     def of(cls, *layers: Mapping[str, Any]) -> Self:

@@ -104,9 +104,13 @@ SUITES: dict[str, Suite] = {
         {"math500": 5, "aime24": 5},
         temperature=0.6,  # ours, as the next: the paper's text has no sampling settings of its solvers
         top_p=0.95,
-        modes=("single", "vote"),
-        source="SPC: section 4.2 and table 3, solvers without a verifier (single), and self-consistency over 5 (vote)",
-        differs=("temperature 0.6 and top-p 0.95 are ours: the paper does not state them",),
+        modes=("single", "vote", "search"),
+        source="SPC: section 4.2 and table 3, solvers without a verifier (single), self-consistency over 5 (vote), and "
+        "both under a critic (search)",
+        differs=(
+            "temperature 0.6 and top-p 0.95 are ours: the paper does not state them",
+            "without a seat that is a critic, the last seat, or the base itself, judges the steps of a search",
+        ),
     ),
 }
 

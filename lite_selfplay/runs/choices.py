@@ -35,7 +35,7 @@ TOYS = {RANDOM: "letters", "smollm2-135m": "arithmetic"}
 TAUGHT = {"cold_start.enabled": True, "cold_start.steps": 7, "cold_start.lr": 1e-3}
 """The cold start of SmolLM2-135M, of which one answer of 120 had the format, and half were cut off before: docs/demo.md
 has what it learns from it."""
-PUBLIC, PUBLIC_OF_PRESETS = "gsm8k", {"paper": "deepmath"}
+PUBLIC, PUBLIC_OF_PRESETS = "gsm8k", {"agon-paper": "deepmath"}
 """The public problems that every game takes where they can be had, and those that a preset's paper names."""
 MADE = "stories"
 """Problems that need no network."""

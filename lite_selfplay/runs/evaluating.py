@@ -54,7 +54,8 @@ class Settings:
     `precision` None the run's, or 4bit. `data_dir` is the folder of downloaded data.
     `trust_remote_code` runs the Python code that a model brings along; a run made with it needs it given again.
     `unsafe_code` runs programs that are answers where no sandbox can be had as well. `answer_from` says where answers
-    are read, as in `tasks.answer_from`; None: as the run does, anywhere for a model.
+    are read, as in `tasks.answer_from`; None: as the run does, anywhere for a model. `trained_on` measures also a task
+    all of whose problems the run was trained on, which else is refused, and marks the result.
     Raises ConfigError for a number out of its range.
     """
 
@@ -72,6 +73,7 @@ class Settings:
     trust_remote_code: bool = False
     unsafe_code: bool = False
     answer_from: str | None = None
+    trained_on: bool = False
 
     def __post_init__(self) -> None:
         tokens = self.max_completion_tokens
@@ -121,7 +123,7 @@ def evaluate(
     A run of a game that draws no problems, such as one of matches, needs none.
     `mode`: a name that `lite_selfplay.games.modes.mode_names` gives; None takes the game's, `single` for a model.
     `settings` are the fields of `Settings`: limit, samples, k, shots, temperature, top_p, max_completion_tokens, seed,
-    seats, data_dir, precision, trust_remote_code, unsafe_code, answer_from.
+    seats, data_dir, precision, trust_remote_code, unsafe_code, answer_from, trained_on.
     The result is written to `eval/` in a run's folder unless `write` is off, never over another; none for a model.
 
     Raises RequestError where the request is wrong (a mode, seat, task or model that is not there, a run without its
@@ -255,7 +257,11 @@ def _choose(
     if settings.limit is not None and len(chosen) < settings.limit:
         progress.say(f"{task.name} has no more than {len(chosen)} different problems")
     # The two sides of a task made by rule never overlap.
-    problems, seen = (chosen, {}) if task.procedural else _unseen(task, chosen, target.name, *learned(), progress)
+    problems, seen = (
+        (chosen, {})
+        if task.procedural
+        else _unseen(task, chosen, target.name, *learned(), progress, settings.trained_on)
+    )
     samples = settings.samples_of(task, spec, specs)
     for each in specs:
         require_enough(each, find_mode(each.mode), samples, settings.k, settings.shots)
@@ -274,9 +280,14 @@ def _unseen(
     learned: Sequence[Problem],
     read: Sequence[str],
     progress: Progress,
+    even_so: bool,
 ) -> tuple[Sequence[Problem], dict[str, list[str]]]:
-    """The problems that no training problem equals in content; the ids of those left out, and of others like them."""
+    """The problems that no training problem equals in content; the ids of those left out, and of others like them.
+    Where all are training problems, these, if they are to be measured `even_so`, and their ids as `trained_on`."""
     unseen = without(chosen, learned)
+    if not unseen and even_so:
+        progress.warn(f"{name} was trained on every one of these problems of {task.name}")
+        return chosen, {"trained_on": [problem.id for problem in chosen]}
     if not unseen:
         raise TaskError(f"{name} was trained on every one of these problems of {task.name}: take others")
     left = {id(problem) for problem in unseen}

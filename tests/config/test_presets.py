@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from lite_selfplay.config import RunConfig, merge, preset_layer, preset_names
+from lite_selfplay.errors import ConfigError, UnknownNameError
 from lite_selfplay.runs.plan import filled_in
 
 OF_A_MACHINE = {"cpu", "demo", "t4", "consumer-24gb", "datacenter-80gb"}
@@ -64,9 +65,22 @@ AGON = Held(
         "eval.samples": (1, "section 5, evaluation protocol: one rollout per stage"),
         "eval.temperature": (0.6, "section 5, evaluation protocol"),
         "eval.top_p": (0.95, "section 5, evaluation protocol"),
+        "eval.limit": (300, "section 5, setup: a held-out set of 300 problems"),
+        "model.thinking": ("on", "section 5, setup: the format reward is of <think> and <answer>"),
+        "cold_start.enabled": (False, "section 4 has none"),
     },
     {
         **LARGE,
+        "roles.*.beta": (
+            0.0,
+            "section 3 has the usual KL term towards the base and gives no weight: "
+            "`--set 'roles.*.beta=0.001' --set 'roles.*.reference=base'` adds one",
+        ),
+        "roles.*.loss": (
+            "grpo",
+            "the paper is silent: a mean over each completion's tokens, then over completions. TRL's default weighs "
+            "every token alike, which bears on lengths: `--set 'roles.*.loss=dapo'`",
+        ),
         "run.steps": (750, "one epoch over 3,000 problems (section 5), four a step"),
         "run.problems_per_step": (4, "the paper is silent"),
         "run.save_every": (50, "the paper is silent"),
@@ -462,7 +476,7 @@ SPC_RELEASE = Held(
 )
 
 HELD: dict[str, Held] = {
-    "paper": AGON,
+    "agon-paper": AGON,
     "pasodoble-paper": PASODOBLE_PAPER,
     "pasodoble-release": PASODOBLE_RELEASE,
     "sqlm-paper": Held("sqlm", {**SQLM, **ARITHMETIC}, SQLM_PAPER_OURS),
@@ -565,8 +579,29 @@ def test_the_check_sees_a_key_too_many_another_value_and_what_a_recipe_would_cha
     ]
     # Not in the preset at all, and another value in the run.
     changed = Held("agon", {**AGON.source, "seats.B.init": ("zero", "a recipe's")}, AGON.ours)
-    assert complaints(preset_layer("paper"), changed) == ["seats.B.init is 'gaussian' in a run, in the table 'zero'"]
+    assert complaints(preset_layer("agon-paper"), changed) == [
+        "seats.B.init is 'gaussian' in a run, in the table 'zero'"
+    ]
     gone = Held("agon", {**AGON.source, "game.nothing": (1, "nowhere")}, AGON.ours)
-    assert complaints(preset_layer("paper"), gone) == ["game.nothing is no key of a run"]
+    assert complaints(preset_layer("agon-paper"), gone) == ["game.nothing is no key of a run"]
     one_seat = merge(layer, {"seats": {"coach": {"lr": 1e-4}}})
     assert "seats.coach.lr is 0.0001 in a run, in the table 3e-05" in complaints(one_seat, held)
+
+
+def test_a_preset_of_one_game_is_refused_over_another():
+    of_games = {name: held.game for name, held in HELD.items()}
+    assert {name: preset_layer(name)["game"]["name"] for name in HELD} == of_games
+    asked: list[dict[str, Any]] = [
+        {"preset": "agon-paper", "game": "sqlm"},
+        {**preset_layer("spc-paper"), "game": "grpo"},
+    ]
+    for values, sentence in zip(
+        asked, ("agon-paper is of agon, not of sqlm", "spc-paper is of spc, not of grpo"), strict=True
+    ):
+        with pytest.raises(ConfigError, match=sentence):
+            RunConfig(**values)
+    for name in OF_A_MACHINE:
+        assert RunConfig(preset=name, game="rent", tasks="letters").run.preset == name
+    with pytest.raises(UnknownNameError) as caught:
+        RunConfig(preset="paper", game="agon")
+    assert all(name in str(caught.value) for name in preset_names())

@@ -117,6 +117,8 @@ def test_suites_name_benchmarks_and_average_them():
         assert set(suite.samples) <= BENCHMARKS.keys()
         assert all(set(tasks) <= set(suite.samples) for tasks in suite.averages.values())
         assert suite.source
+    # SPC's table 3: without a verifier, self-consistency, SPC and both together.
+    assert find_suite("spc").modes == ("single", "vote", "search")
     cpmobius = find_suite("cpmobius")
     assert cpmobius.samples == {"amc": 10, "aime24": 32, "aime25": 32, "minerva": 6, "math500": 5, "olympiadbench": 3}
     rates = {"amc": 4, "aime24": 0, "aime25": 1, "minerva": 2, "math500": 3, "olympiadbench": 2}

@@ -46,9 +46,9 @@ def said(text: Any, *words: str) -> bool:
         ("tiny", True, None, "letters"),
         ("smollm2-135m", True, None, "arithmetic"),
         ("Qwen3-0.6B", True, None, "gsm8k"),
-        ("Qwen3-0.6B", True, "paper", "deepmath"),
+        ("Qwen3-0.6B", True, "agon-paper", "deepmath"),
         ("Qwen3-0.6B", False, None, "stories"),
-        ("Qwen3-0.6B", False, "paper", "stories"),
+        ("Qwen3-0.6B", False, "agon-paper", "stories"),
     ],
 )
 def test_problems_fit_the_base_and_are_public_where_they_can_be_had(
@@ -57,7 +57,13 @@ def test_problems_fit_the_base_and_are_public_where_they_can_be_had(
     monkeypatch.setattr(choosing, "missing", lambda name, folder: "" if reachable else "no hub")
     found = chosen(model=model, **({"preset": preset} if preset else {}))
     assert found["tasks.train"] == found["eval.tasks"] == tasks
-    assert found["eval.limit"] == 100
+    assert found.get("eval.limit") == (None if preset else 100)  # 300 in the preset
+
+
+def test_a_presets_measured_problems_thinking_and_cold_start_are_the_papers():
+    config = RunConfig(preset="agon-paper")
+    assert open_questions(config, make_game("agon", {})) == {}
+    assert (config.eval.limit, config.model.thinking, config.cold_start.enabled) == (300, "on", False)
 
 
 def test_what_was_said_is_not_chosen():

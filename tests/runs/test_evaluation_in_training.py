@@ -183,7 +183,7 @@ def test_held_out_answers_are_judged_by_the_checker_whatever_the_reward(tmp_path
 
 
 def test_presets_resolve_and_say_what_they_are_for():
-    of_any_game = {"consumer-24gb", "cpu", "datacenter-80gb", "demo", "paper", "t4"}
+    of_any_game = {"consumer-24gb", "cpu", "datacenter-80gb", "demo", "t4"}
     assert of_any_game <= set(preset_names())
     for name in preset_names():
         layer = preset_layer(name)

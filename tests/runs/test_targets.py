@@ -144,6 +144,11 @@ def test_what_was_trained_on_is_left_out_and_what_is_like_it_is_named(of_a_file:
     assert list(result["per_problem"]) == ["mixed-1", "mixed-3", "mixed-4"]
     with pytest.raises(TaskError, match="was trained on every one of these problems of trained"):
         evaluate(of_a_file, str(of_a_file.parent / "trained.jsonl"))
+    # Asked for, these are measured all the same, and say so.
+    asked_for = {"trained_on": True, "max_completion_tokens": 4, "write": False, "progress": ear}
+    result = evaluate(of_a_file, str(of_a_file.parent / "trained.jsonl"), **asked_for).to_json()
+    assert result["overlap"]["trained_on"] == list(result["per_problem"]) == ["trained-1", "trained-2", "trained-3"]
+    assert ear.warned[-1].endswith("was trained on every one of these problems of trained")
 
 
 PLAYED = {"name": "pasodoble", "knowledge": "none"}

@@ -21,9 +21,10 @@ import yaml
 from filelock import FileLock, Timeout
 
 from lite_selfplay.errors import ConfigError, Interrupted, RunFolderError
+from lite_selfplay.evaluation.result import Evaluation
 from lite_selfplay.evaluation.tables import mean_pass_rate
 from lite_selfplay.extras.reproduce.experiment import COLD_START, EVALUATION, RATE, ArmSection, Experiment
-from lite_selfplay.extras.reproduce.findings import write_findings
+from lite_selfplay.extras.reproduce.findings import means_of, write_findings
 from lite_selfplay.runs.api import Run, cold_start, load_run, resume, train
 from lite_selfplay.runs.checkpoints import newest_whole
 from lite_selfplay.runs.evaluating import evaluate_all, graded_otherwise
@@ -92,7 +93,8 @@ def _alone(path: Path, patience: float) -> FileLock:
 
 def require_fair(experiment: Experiment) -> None:
     """Raises ConfigError where trained arms sample different numbers of completions, as far as these are fixed (or have
-    different numbers of steps, where the budget is one of steps), and for a training set that no arm draws from.
+    different numbers of steps, where the budget is one of steps; arms of a budget of recipes may have either), and for
+    a training set that no arm draws from.
 
     An arm with a bound of minutes is refused: how many of its steps fit follows from the machine.
     """
@@ -108,7 +110,7 @@ def require_fair(experiment: Experiment) -> None:
         drawn |= draws_problems(config, game)
         if (each := 1 if experiment.budget == "steps" else game.rollouts_per_step()) is not None:
             budgets[name] = each * config.run.steps
-    if len(set(budgets.values())) > 1:
+    if len(set(budgets.values())) > 1 and experiment.budget != "recipes":
         listed = ", ".join(f"{name} {count:,}" for name, count in budgets.items())
         raise ConfigError(f"{experiment.name}: the arms do not have the same number of {experiment.budget}: {listed}")
     if not drawn:
@@ -183,12 +185,19 @@ def _record(
             {
                 **{key: value for key, value in each.to_json().items() if key != "answers"},
                 "seconds": round(each.seconds, 1),
+                "lengths": _lengths(each),
                 "otherwise": graded_otherwise(each, settings),
             }
             for each in found
         ]
     chosen = {"rate": arm.set.get(RATE)} if experiment.search is not None else {}
     return {"arm": name, "seed": seed, **chosen, "training": spent, "evaluations": evaluations}
+
+
+def _lengths(found: Evaluation) -> dict[str, float]:
+    """The mean tokens of each problem's final answers, over directions (or seats)."""
+    every = [[fmean(answer.tokens for answer in row) for row in found.rows[name]] for name in found.scores]
+    return {key: fmean(row) for key, row in zip(found.per_problem, zip(*every, strict=True), strict=True)}
 
 
 def _taught(experiment: Experiment, game: str, seed: int, place: Path, progress: Progress) -> Path:
@@ -242,7 +251,9 @@ def _spent(path: Path, curve: str) -> dict[str, Any]:
         "steps": len(rows),
         "seconds": round(sum(row["wall_s"]["total"] for row in rows), 1),
         "tokens": sum(row["tokens"]["generated"] for row in rows),
-        "game": _means([row.get("game", {}) for row in rows]),
+        "rows": _sums([{role: each["rows_trained"] for role, each in row["streams"].items()} for row in rows]),
+        "updates": {seat: each["updates"] for seat, each in rows[-1]["seats"].items()},
+        "game": {key: round(mean, 4) for key, mean in means_of(row.get("game", {}) for row in rows).items()},
         "closing": run.game()[0].closing(rows[-1].get("game", {})),
         "last_step": rows[-1].get("game", {}),
         "environment": read_json(path / ENVIRONMENT),
@@ -265,11 +276,5 @@ def _number(row: Any, path: str) -> float | None:
     return row if isinstance(row, int | float) else None
 
 
-def _means(logs: Sequence[Mapping[str, Any]]) -> dict[str, float]:
-    """The mean of each number that a game noted, over the steps that have it."""
-    found: dict[str, list[float]] = {}
-    for log in logs:
-        for key, value in log.items():
-            if isinstance(value, int | float):
-                found.setdefault(key, []).append(value)
-    return {key: round(fmean(values), 4) for key, values in found.items()}
+def _sums(rows: Sequence[Mapping[str, int]]) -> dict[str, int]:
+    return {key: sum(row.get(key, 0) for row in rows) for key in dict.fromkeys(key for row in rows for key in row)}

@@ -30,7 +30,8 @@ _WHOLE: dict[str, Any] = {"run": {"minutes": 0}}  # a preset's minutes would giv
 class ArmSection(Section):
     """An arm: seats that are trained in a `game`, those `of` another arm measured otherwise, or an untrained `start`.
 
-    `set` are keys of the configuration (`game.reward: coop`), laid over those that all arms share. `mode`, `seats` and
+    `set` are keys of the configuration (`game.reward: coop`), laid over those that all arms share; a `preset` among
+    them takes the place of theirs. `mode`, `seats` and
     `shots`: how it is measured, by default as its game, and the suite, say; among the seats may be `solver@best`, or a
     snapshot. `seeds`: those of the experiment's that it is trained with, where these are not all. `cold_start`: the
     game that teaches its seats, where that is not the experiment's. `paper`: what the paper found, in its words, by the
@@ -100,7 +101,7 @@ class EvaluationSection(Section):
         chosen = find_suite(self.suite).settings(shared.model.name if untrained else "") if self.suite else {}
         chosen |= {**own, **arm.model_dump(include={"seats", "shots"}, exclude_none=True)}
         chosen["max_completion_tokens"] = chosen.get("max_completion_tokens") or shared.run.max_completion_tokens
-        chosen |= {"data_dir": shared.tasks.data_dir, "answer_from": shared.tasks.answer_from}
+        chosen |= {"data_dir": shared.tasks.data_dir, "answer_from": shared.tasks.answer_from, "trained_on": True}
         return Settings(**chosen, precision=shared.model.precision if untrained else None)
 
 
@@ -119,7 +120,8 @@ class Experiment(Section):
     `base` is the configuration that all arms share. `cold_start`: what the seats of every trained arm start from, made
     once a seed: the `game` that teaches them and keys of the section `cold_start`; without it they start as they are
     made. An arm whose game has other seats has a cold start of its own: no two seats learn from the same examples.
-    `budget`: whether arms are compared at one number of completions, or of steps where the paper does so. `source` and
+    `budget`: whether arms are compared at one number of completions, or of steps where the paper does so, or each at
+    the end of its own recipe. `source` and
     `paper` say where the paper's figures stand, and with which model and hardware they were found. `search`: how each
     trained arm's learning rate is chosen, which otherwise is that of `base`. `curve`: what is drawn by step, a number
     of metrics.jsonl by its path, such as game.nash_conv, or `evaluation`: pass@1 in the evaluations that runs make in
@@ -137,7 +139,7 @@ class Experiment(Section):
     search: SearchSection | None = None
     arms: dict[str, ArmSection] = Field(..., min_length=1)
     baseline: str = ""
-    budget: Literal["completions", "steps"] = "completions"
+    budget: Literal["completions", "steps", "recipes"] = "completions"
     curve: str = ""
     scale: str = "full"
 
@@ -153,7 +155,7 @@ class Experiment(Section):
     @property
     def shared(self) -> RunConfig:
         """What all arms share, as the configuration of a run of no game in particular."""
-        return RunConfig.of(self.base, {"game": "grpo"})
+        return RunConfig.of(self._layer("grpo"), {"game": "grpo"})
 
     def having(self, *layers: Mapping[str, Any]) -> "Experiment":
         """The same, with more layers over the configuration that all arms share, such as another model."""
@@ -185,15 +187,21 @@ class Experiment(Section):
             set_key(keys, FLAT_KEYS.get(dotted, dotted), value)
         started = {"cold_start": {"enabled": False}, "run": {"init": str(init)}} if init else {}
         run = {"run": {"seed": seed, "dir": str(folder), "preflight": False}}  # an arm is compared, whatever it learns
-        game = self.arms[arm].game
+        game = str(self.arms[arm].game)
+        return RunConfig.of(self._layer(game, keys.pop("preset", None)), {"game": game}, started, keys, run)
+
+    def _layer(self, game: str, preset: str | None = None) -> dict[str, Any]:
+        """What all arms share, as a layer for one of a game, over a `preset` of its own in the place of the shared one:
+        the options, roles and seats of another game are none of its own."""
         shared = nested(self.base)
-        preset = shared.pop("preset", None)
-        shared = merge(preset_layer(preset) if preset else {}, merge(_WHOLE, shared))
-        if shared.get("game", {}).get("name", game) != game:
-            # The options, roles and seats of another game are none of its own.
+        common = shared.pop("preset", None)
+        below = preset_layer(common) if common else {}
+        another = merge(below, shared).get("game", {}).get("name", game) != game
+        shared = merge({} if preset else below, merge(_WHOLE, shared))
+        if another:
             every = {section: {"*": shared.get(section, {}).get("*", {})} for section in ("roles", "seats")}
-            shared = {**shared, **every, "game": {}}
-        return RunConfig.of(shared, {"game": game}, started, keys, run)
+            shared = merge({**shared, **every, "game": {}}, {"run": {"preset": preset}})
+        return merge(preset_layer(preset), shared) if preset else shared
 
     def starts_taught(self, arm: str) -> bool:
         """Whether the seats of a trained arm start from the experiment's cold start."""
@@ -210,10 +218,18 @@ class Experiment(Section):
         return own if several else shared
 
     def start_of(self, arm: str) -> str | None:
-        """The arm that is the cold start which the seats of a trained arm, or of one `of` it, began with."""
+        """The arm that is the cold start which the seats of a trained arm, or of one `of` it, began with: the shared
+        one or, where it was taught by itself, its seats `@0`."""
         trained = self.arms[arm].of or arm
         if self.arms[trained].game is None:
             return None
+        if not self.starts_taught(trained):
+            begun = (
+                name
+                for name, section in self.arms.items()
+                if section.of == trained and name != arm and all(seat.endswith("@0") for seat in section.seats or ("",))
+            )
+            return next(begun, None)
         starts = (name for name, section in self.arms.items() if section.start == COLD_START)
         return next((name for name in starts if self.teaching(name) == self.teaching(trained)), None)
 
@@ -222,7 +238,7 @@ class Experiment(Section):
         keys = {key: value for key, value in (self.cold_start or {}).items() if key != "game"}
         taught = {"cold_start": {**keys, "enabled": True}, "eval": {"tasks": None}}
         run = {"run": {"seed": seed, "dir": str(folder), "preflight": False}}
-        return RunConfig.of(_WHOLE, self.base, {"game": game}, taught, run)
+        return RunConfig.of(self._layer(game), {"game": game}, taught, run)
 
 
 def experiment_names() -> list[str]:

@@ -2,7 +2,7 @@
 
 import importlib.util
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import sqrt
 from pathlib import Path
@@ -40,7 +40,8 @@ class Finding:
     over the seeds of both (Student's t); `p_value` is McNemar's for single answers of one seed. `gain` is the
     difference to the cold start that the arm's seats began with, with its interval over seeds. `otherwise` is pass@1
     had answers been read in the other place, `own` pass@k and what the mode knows besides. `final` and `total` are mean
-    tokens of the last stage and of all.
+    tokens of the last stage and of all; `longer` is the difference of the last's to the baseline on the problems of
+    both, with its interval over problems, None of a mean. `trained_on`: the arm was trained on all of these problems.
     """
 
     arm: str
@@ -62,8 +63,11 @@ class Finding:
     p_value: float | None
     own: Mapping[str, float]
     final: float
+    longer: float | None
+    longer_interval: Interval | None
     total: float
     seconds: float
+    trained_on: bool
 
 
 def findings(experiment: Experiment, records: Sequence[Record]) -> list[Finding]:
@@ -74,9 +78,12 @@ def findings(experiment: Experiment, records: Sequence[Record]) -> list[Finding]
             of.setdefault(result["tasks"], {}).setdefault(record["arm"], []).append({**result, "seed": record["seed"]})
     suites = [find_suite(evaluation.suite) for evaluation in experiment.evaluations if evaluation.suite]
     means = {name: tasks for suite in suites for name, tasks in suite.averages.items() if set(tasks) <= of.keys()}
+    # A mean that leaves benchmarks out is of those out of distribution: an arm trained on one of them has none.
+    apart = {name for suite in suites for name, tasks in suite.averages.items() if set(tasks) < suite.samples.keys()}
     found = []
     for name, tasks in {**{task: (task,) for task in of}, **means}.items():
         arms = {arm: parts for arm in experiment.arms if all(parts := [of[task].get(arm, []) for task in tasks])}
+        arms = {arm: parts for arm, parts in arms.items() if name not in apart or not any(map(_trained_on, parts))}
         baseline = arms.get(experiment.against)
         found += [
             _finding(
@@ -111,6 +118,9 @@ def _finding(
             between = _around([[other[k] - one[k] for k in one.keys() & other.keys()] for one, other in pairs], 0.95)
     modes = [find_mode(result["mode"]) for result in evaluations]
     # What was won against several opponents has no mean worth a column.
+    longer = None
+    if baseline is not None and len(parts) == 1:
+        longer = paired(_lengths(baseline[0]), _lengths(parts[0]))
     columns = dict.fromkeys(column for mode in modes if not mode.matches for column in mode.columns)
     own = {column: [_share(score, column) for score in scores if score.get(column) is not None] for column in columns}
     for score in scores:
@@ -137,9 +147,25 @@ def _finding(
         against[0].p_value if len(against) == len(parts) == 1 else None,
         {column: fmean(found) for column, found in own.items() if found},
         fmean(score["tokens_final_mean"] for score in scores),
+        None if longer is None else longer.difference,
+        None if longer is None else longer.interval,
         fmean(score["tokens_total_mean"] for score in scores),
         sum(result.get("seconds", 0.0) for result in evaluations),
+        any(map(_trained_on, parts)),
     )
+
+
+def _trained_on(results: Sequence[Record]) -> bool:
+    return any("trained_on" in result.get("overlap", {}) for result in results)
+
+
+def _lengths(results: Sequence[Record]) -> dict[str, float]:
+    """Each problem's mean tokens of final answers over seeds; none of records that do not hold them."""
+    rows: dict[str, list[float]] = {}
+    for result in results:
+        for key, tokens in result.get("lengths", {}).items():
+            rows.setdefault(key, []).append(tokens)
+    return {key: fmean(row) for key, row in rows.items()}
 
 
 def _share(score: Record, column: str) -> float:
@@ -232,12 +258,18 @@ def table(experiment: Experiment, records: Sequence[Record]) -> str:
     for arm, rate in dict.fromkeys((record["arm"], record.get("rate")) for record in records):
         lines += [f"- {arm}: learning rate {rate:g}, chosen by the search"] if rate is not None else []
     for arm in experiment.arms:
-        noted: dict[str, list[float]] = {}
-        for record in records:
-            for key, value in record["training"].get("game", {}).items() if record["arm"] == arm else ():
-                noted.setdefault(key, []).append(value)
-        means = ", ".join(f"{as_words(key)} {fmean(values):.3g}" for key, values in noted.items())
+        noted = means_of(record["training"].get("game", {}) for record in records if record["arm"] == arm)
+        means = ", ".join(f"{as_words(key)} {value:.3g}" for key, value in noted.items())
         lines += [f"- {arm}, means over steps and seeds: {means}"] if means else []
+        counts = {
+            key: means_of(r["training"].get(key, {}) for r in records if r["arm"] == arm) for key in ("rows", "updates")
+        }
+        said = [
+            f"{key} {', '.join(f'{name} {n:,.0f}' for name, n in found.items())}"
+            for key, found in counts.items()
+            if found
+        ]
+        lines += [f"- {arm}, learned from in a seed: {'; '.join(said)}"] if said else []
     for record in records:
         said = record["training"].get("closing", ())
         lines += [f"- {record['arm']}, seed {record['seed']}: {line.strip()}" for line in said]
@@ -254,6 +286,16 @@ def table(experiment: Experiment, records: Sequence[Record]) -> str:
         "",
     ]
     return "\n".join(lines)
+
+
+def means_of(logs: Iterable[Mapping[str, Any]]) -> dict[str, float]:
+    """The mean of each number over the logs that have it."""
+    found: dict[str, list[float]] = {}
+    for log in logs:
+        for key, value in log.items():
+            if isinstance(value, int | float):
+                found.setdefault(key, []).append(value)
+    return {key: fmean(values) for key, values in found.items()}
 
 
 def _by_step(experiment: Experiment, records: Sequence[Record]) -> list[str]:
@@ -305,7 +347,7 @@ def _rows(
         against += "" if each.p_value is None else f", p = {each.p_value:.2g}"
         rows.append(
             [
-                each.arm,
+                f"{each.arm} (training data among these)" if each.trained_on else each.arm,
                 _with_interval(each.pass_at_1, each.interval),
                 MISSING if each.std is None else f"± {_points(each.std)}",
                 _with_interval(each.better, each.better_interval),
@@ -314,7 +356,7 @@ def _rows(
                 against,
                 _signed(each.difference, each.by_seed),
                 _signed(each.gain, each.gain_interval),
-                f"{each.final:.0f}",
+                f"{each.final:.0f}" + _longer(each),
                 f"{each.total:.0f}",
                 clock(seconds) if tokens else MISSING,
                 f"{tokens:,}" if tokens else MISSING,
@@ -322,6 +364,14 @@ def _rows(
             ]
         )
     return columns, rows
+
+
+def _longer(found: Finding) -> str:
+    """The difference of final lengths to the baseline's, in tokens."""
+    if found.longer is None or found.longer_interval is None:
+        return ""
+    low, high = found.longer_interval
+    return f" ({found.longer:+.0f} [{low:+.0f}, {high:+.0f}])"
 
 
 def _with_interval(share: float | None, interval: Interval | None) -> str:

@@ -1,7 +1,7 @@
 """Agon: draft and challenge.
 
-`game.py` has the rules, `recap.py` what a challenger sees of a draft, `attempts.py` makes the drafts that a challenger
-learns from in a cold start, and `cascade.py` evaluates seats in the order in which they play. No tensors.
+`game.py` has the rules, `recap.py` what a challenger sees of a draft (in a cold start, too), and `measuring.py`
+evaluates seats in the order in which they play. No tensors.
 """
 
 from lite_selfplay.games.agon.game import DraftChallenge, agon_reward, challenge_prompt

@@ -13,8 +13,9 @@ The N challenges of a problem form one group although their prompts differ. Grou
 
 Kept from the paper: rewards, rotation, N = 8, rank 16, learning rate 5e-5 with linear decay and 10% warm-up, format
 weight 0.5, the recap without the final answer, both adapters updated at every step, adapter B started apart from A.
+Changed: no KL term, where section 3 has "the usual KL regularization toward a reference (the base)" without a weight.
 Ours, where the paper is silent: alpha 32 on all linear layers, N(0, 1e-3) as B's start, temperature 1, four problems a
-step, no KL term (the paper has "the usual KL" without a value), a recap of at most 512 tokens with its tail kept.
+step, a mean over each completion's tokens in the loss, a recap of at most 512 tokens with its tail kept.
 """
 
 import random

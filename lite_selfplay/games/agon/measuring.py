@@ -10,7 +10,8 @@ both directions reported).
 And the controls: a second pass that reads other things than a rival's draft, or is made by other seats.
 
 - `self-refine`: a seat drafts, then reads its own recap in the prompt of the game of that name;
-- `self-cascade`: the same for a seat that was never trained to refine, in the challenger's words;
+- `self-cascade`: the same for a seat that was never trained to refine, in words like the challenger's, but of an
+  attempt of its own and without "You win by ...";
 - `moa`: two independent drafts, each refined by who wrote it after reading the other (a layer of two agents);
 - `swap-seats`: every seat drafts for every seat, itself included: how much of a role lives in its adapter.
 

@@ -6,13 +6,16 @@ from typing import Any
 import pytest
 import yaml
 
+from lite_selfplay.config import RunConfig
 from lite_selfplay.errors import ConfigError, UnknownNameError
 from lite_selfplay.evaluation.suites import find_suite
 from lite_selfplay.extras.reproduce.conduct import require_fair
 from lite_selfplay.extras.reproduce.experiment import RATE, ArmSection, experiment_names, load_experiment
+from lite_selfplay.games import make_game
+from lite_selfplay.games.pasodoble.offline import OfflineSchedule
 
 SHIPPED = [
-    *("agon-code", "agon-table3", "agon-table7", "agon-table8", "all-games", "cpmobius-ablations"),
+    *("agon-code", "agon-figure7", "agon-table3", "agon-table7", "agon-table8", "all-games", "cpmobius-ablations"),
     *("kuhn", "pasodoble-ablations", "spc-table1", "sqlm-table1", "sqlm-table3"),
 ]
 TINY: dict[str, Any] = {
@@ -148,11 +151,36 @@ def test_arms_that_cannot_be_compared_are_refused(tmp_path: Path, changes: dict[
 
 def test_the_arms_of_another_game_have_its_own_options_roles_and_seats():
     found = load_experiment("cpmobius-ablations")
-    rent, own = (found.config(name, 0, Path("run"), None) for name in ("rent", "cpmobius"))
+    rent, own, rzero = (found.config(name, 0, Path("run"), None) for name in ("rent", "cpmobius", "rzero"))
     assert (rent.game.options, set(rent.roles), set(rent.seats)) == ({}, {"*"}, {"*"})
     assert own.game.options["low"] == 0.2
     assert set(own.roles) == {"coach", "player"}
     assert rent.seats["*"] == own.seats["*"]
+    # Table 1 of the paper: RENT was trained on AMC, R-Zero for three iterations of 20 steps.
+    assert (own.run.preset, rent.run.preset, rzero.run.preset) == ("cpmobius-paper", None, "rzero-paper")
+    assert (rent.tasks.train, rent.run.steps, own.run.steps) == ("amc", 1000, 2000)
+    by_itself = RunConfig(preset="rzero-paper")
+    assert (rzero.run.steps, rzero.game, rzero.roles) == (60, by_itself.game, by_itself.roles)
+    assert rzero.tasks.validation == "amc"
+    small = load_experiment("cpmobius-ablations", "small").config("rzero", 0, Path("run"), None)
+    assert (small.run.steps, small.model.name, "validation_samples" in small.game.options) == (
+        20,
+        "smollm2-135m",
+        False,
+    )
+
+
+def test_arms_of_sqlm_that_answer_what_was_written_beforehand():
+    found = load_experiment("sqlm-table3")
+    sizes = {}
+    for name in ("every 5", "written beforehand", "written beforehand, equal answers"):
+        config = found.config(name, 0, Path("run"), None)
+        sized = {"group_size": config.run.group_size, "problems_per_step": config.run.problems_per_step}
+        game = make_game("sqlm", config.game.options, **sized)
+        answers = game.rollouts_per_step() - (0 if "beforehand" in name else 256)
+        sizes[name] = (answers, answers // config.run.minibatches, config.run.steps)
+    # 64 prompts of 4 questions with 4 answers each; 64 questions with 4 answers each; 256 of them.
+    assert list(sizes.values()) == [(1024, 128, 100), (256, 128, 100), (1024, 128, 100)]
 
 
 def test_two_seats_are_not_taught_as_one():
@@ -172,3 +200,36 @@ def test_one_grader_for_all_arms():
     found = load_experiment("pasodoble-ablations")
     shots = {"base": 4, "base, 0-shot": 0, "online": 0}
     assert {name: found.evaluations[0].settings(found.shared, found.arms[name]).shots for name in shots} == shots
+
+
+@pytest.mark.parametrize(
+    ("name", "arm", "of", "seats", "paper"),
+    [
+        ("spc-table1", "unpaired, round 1", "unpaired", ("critic@round-1",), {"processbench": "75.0"}),  # section 4.3
+        ("spc-table1", "unpaired", None, ("critic@round-2",), {}),
+        ("sqlm-table3", "every 1, best step", "every 1", ("shared@best",), {"multiplication": ".937 ± .019"}),  # A.1
+        ("sqlm-table3", "algebra, never, best step", "algebra, never", ("shared@best",), {"omega": ".563 ± .023"}),
+        ("sqlm-table3", "every 1", None, None, {}),
+        ("pasodoble-ablations", "cold start", None, None, {"AVG": "24.63"}),  # tables 1, 4 and 13
+        ("pasodoble-ablations", "self-play, cold start", "self-play", ("shared@0",), {"AVG": "26.70"}),  # table 4
+    ],
+)
+def test_a_papers_figure_stands_beside_the_arm_that_it_is_of(
+    name: str, arm: str, of: str | None, seats: tuple[str, ...] | None, paper: dict[str, str]
+):
+    found = load_experiment(name).arms[arm]
+    assert (found.of, found.seats, found.paper) == (of, seats, paper)
+
+
+def test_the_arms_of_pasodoble_start_from_what_is_measured_and_offline_has_the_papers_iterations():
+    found = load_experiment("pasodoble-ablations")
+    starts = {arm: found.start_of(arm) for arm in ("online", "offline", "self-play", "no knowledge")}
+    assert starts == {
+        "online": "cold start",
+        "offline": "cold start",
+        "self-play": "self-play, cold start",
+        "no knowledge": None,  # a cold start of its own, which is not measured
+    }
+    config = found.config("offline", 0, Path("run"), None)
+    schedule = OfflineSchedule(10, 5, config.game.options["attempts"])
+    assert config.run.steps / schedule.most_steps() == config.run.steps / schedule.fewest_steps() == 60

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from lite_selfplay.evaluation.suites import find_suite
 from lite_selfplay.extras.reproduce.experiment import ArmSection, EvaluationSection, Experiment
 from lite_selfplay.extras.reproduce.findings import findings, table, to_json
 from lite_selfplay.stats import clopper_pearson, over_seeds, paired_test
@@ -197,3 +198,65 @@ def test_what_was_won_against_several_opponents_has_no_columns():
     played["evaluations"] = [{**scores, "mode": "versus"}]
     (found,) = findings(EXPERIMENT.model_copy(update={"seeds": (0,)}), [played])
     assert (found.pass_at_1, found.own) == (0.25, {})
+
+
+def test_how_much_longer_final_answers_are_than_the_baselines():
+    """Final answers of 10, 20, 30 tokens beside 8, 16, 27 for the same problems: 2, 4 and 3 tokens fewer."""
+    solo, pair = evaluation({"solver": [T, F, F]}, {}), evaluation({"A": [T, T, F]}, {})
+    solo["lengths"], pair["lengths"] = {"p0": 10, "p1": 20, "p2": 30}, {"p0": 8, "p1": 16, "p2": 27}
+    one = EXPERIMENT.model_copy(update={"seeds": (0,)})
+    first, second = findings(one, [record("solo", 0, solo), record("pair", 0, pair)])
+    assert (first.longer, second.longer) == (None, -3)
+    assert second.longer_interval is not None
+    assert -4 <= second.longer_interval[0] < -3 < second.longer_interval[1] <= -2
+    assert f"| 30 (-3 [{second.longer_interval[0]:+.0f}, " in table(
+        one, [record("solo", 0, solo), record("pair", 0, pair)]
+    )
+
+
+def test_an_arm_that_was_trained_on_a_benchmark_is_marked_and_has_no_mean_out_of_distribution():
+    sets = list(find_suite("cpmobius").samples)
+    suite = (EvaluationSection(suite="cpmobius"),)
+    experiment = EXPERIMENT.model_copy(update={"seeds": (0,), "evaluations": suite, "baseline": "pair"})
+
+    def measured(arm: str, on: str | None) -> dict[str, Any]:
+        each = [{**evaluation({"solver": [T, F]}, {}), "tasks": name} for name in sets]
+        marks = ({"overlap": {"trained_on": ["p0", "p1"]}} if name == on else {} for name in sets)
+        return {**record(arm, 0, {}), "evaluations": [{**one, **mark} for one, mark in zip(each, marks, strict=True)]}
+
+    def marked(on: str | None) -> tuple[list[str], bool]:
+        found = findings(experiment, [measured("solo", on), measured("pair", None)])
+        ood = any(each.arm == "solo" and each.task == "OOD average" for each in found)
+        return [each.task for each in found if each.trained_on], ood
+
+    assert marked(None) == ([], True)
+    assert marked("amc") == (["amc", "average"], True)  # the paper's RENT: its OOD average leaves AMC out
+    assert marked("minerva") == (["minerva", "average"], False)
+    text = table(experiment, [measured("solo", "amc"), measured("pair", None)])
+    assert text.count("| solo (training data among these) |") == 2
+
+
+def test_what_each_arm_learned_from_stands_below_the_table():
+    spent = {"rows": {"critic": 224}, "updates": {"critic": 12, "sneaky": 0}}
+    rows = [{**each, "training": {**each["training"], **spent}} for each in (RECORDS[0], RECORDS[2])]
+    rows[1]["training"]["rows"] = {"critic": 226}
+    assert "- solo, learned from in a seed: rows critic 225; updates critic 12, sneaky 0" in table(EXPERIMENT, rows)
+
+
+def test_a_seat_that_was_taught_in_its_own_run_gains_over_itself_at_step_0():
+    arms = {
+        "own": ArmSection(game="pasodoble", set={"run.init": None}),
+        "own, taught": ArmSection(of="own", seats=("shared@0",)),
+        "own, later": ArmSection(of="own", seats=("shared@2",)),
+        "taught": ArmSection(start="cold-start"),
+        "other": ArmSection(game="pasodoble"),
+    }
+    experiment = EXPERIMENT.model_copy(update={"arms": arms, "cold_start": {"game": "pasodoble"}, "baseline": ""})
+    starts = {arm: experiment.start_of(arm) for arm in arms}
+    assert starts == {
+        "own": "own, taught",
+        "own, taught": None,
+        "own, later": "own, taught",
+        "taught": None,
+        "other": "taught",
+    }
