@@ -38,7 +38,7 @@ from lite_selfplay.models.memory import (
 )
 from lite_selfplay.models.recomputing import keeping_products
 from lite_selfplay.models.shapes import Shape, shape_in
-from lite_selfplay.models.sources.folders import read_json, reading
+from lite_selfplay.models.sources.folders import read_json, reading, refuse_misfits
 from lite_selfplay.models.transfers import read
 
 _DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
@@ -383,7 +383,8 @@ def load_base(
     """A frozen causal language model from a folder: NF4 weights for `4bit`, otherwise `dtype`.
 
     Raises ConfigError for one that is code of its own, unless that is trusted, ModelNotFoundError for one that cannot
-    be read or would be computed wrongly, and RequestError where 4-bit weights cannot be worked with.
+    be read, would be computed wrongly or has other weights than its configuration says, and RequestError where 4-bit
+    weights cannot be worked with.
     """
     from transformers import AutoModelForCausalLM
 
@@ -391,18 +392,21 @@ def load_base(
         raise RequestError(f"{problem}: take --precision bf16 or fp16, or a version of bitsandbytes for this card")
 
     text = read_config(path, trust_remote_code=trust_remote_code)
+    require_weights(path, trust_remote_code=trust_remote_code)
     # transformers' `sdpa` leaves the cap out, without a word.
     capped = {"attn_implementation": "eager"} if getattr(text, "attn_logit_softcapping", None) else {}
     with reading(path):
-        model = AutoModelForCausalLM.from_pretrained(
+        model, report = AutoModelForCausalLM.from_pretrained(
             path,
             dtype=dtype,
             quantization_config=nf4(dtype) if precision == "4bit" else None,
             device_map={"": device},
             local_files_only=True,
             trust_remote_code=trust_remote_code,
+            output_loading_info=True,
             **capped,
         )
+    refuse_misfits(path, report)  # of quantised ones, which `require_weights` cannot look at
     if precision == "4bit":
         keep_training_layout(model)
         if device.type == "cpu":
@@ -440,6 +444,28 @@ def read_config(path: Path, *, trust_remote_code: bool = False) -> Any:
             f"transformers does not read of a {text.model_type} model: take it out if it means nothing"
         )
     return text
+
+
+def require_weights(path: Path, *, trust_remote_code: bool = False) -> None:
+    """Raises ModelNotFoundError where a folder's weights are not those of the model that its configuration describes.
+
+    They are compared on the meta device, unquantised and without being read: what is put into 4 bits takes a tensor of
+    any shape. A folder whose weights are quantised already cannot be looked at so, and is not.
+    """
+    from transformers import AutoModelForCausalLM
+
+    if "quantization_config" in read_json(path / "config.json"):
+        return
+    with reading(path):
+        _, report = AutoModelForCausalLM.from_pretrained(
+            path,
+            device_map={"": "meta"},
+            local_files_only=True,
+            trust_remote_code=trust_remote_code,
+            ignore_mismatched_sizes=True,  # they are named like the others
+            output_loading_info=True,
+        )
+    refuse_misfits(path, report)
 
 
 def require_whole_blocks(model: nn.Module) -> None:

@@ -31,7 +31,7 @@ from lite_selfplay.config import ModelSection, SeatConfig
 from lite_selfplay.errors import RequestError, TrainingError
 from lite_selfplay.models.adapters import Adapters
 from lite_selfplay.models.backends import import_unsloth
-from lite_selfplay.models.backends.transformers import TransformersBackend, nf4, read_config
+from lite_selfplay.models.backends.transformers import TransformersBackend, nf4, read_config, require_weights
 from lite_selfplay.models.backends.vllm import Engine, lora_limits
 from lite_selfplay.models.generation.own_generate import generate_through
 from lite_selfplay.models.generation.sampling import Generation, GenerationRequest
@@ -55,6 +55,7 @@ class UnslothBackend(TransformersBackend):
     def _load(self, path: Path, section: ModelSection, seats: Mapping[str, SeatConfig], *, seed: int) -> None:
         self._unsloth = import_unsloth()
         refuse_windows(read_config(path, trust_remote_code=section.trust_remote_code))
+        require_weights(path, trust_remote_code=section.trust_remote_code)
         with refusing_code(path), quietly():
             base = self._load_base(path, section, seats, seed)
             self._engine_of_base = take_engine(base)

@@ -4,7 +4,7 @@ import contextlib
 import hashlib
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -121,6 +121,24 @@ def reading(folder: Path) -> Iterator[None]:
             raise
         why = " ".join(f"{type(error).__name__}: {error}".split())[:300]
         raise ModelNotFoundError(f"transformers cannot read the model in {folder}: {why}") from error
+
+
+def refuse_misfits(model: Path, report: Mapping[str, Any]) -> None:
+    """Raises `ModelNotFoundError` where transformers' report of loading a model names tensors that are missing, which
+    would be random numbers, that have no place in it, or that have another shape. What it leaves out of its report by
+    itself (a tied head, buffers that are computed) is none of these."""
+    kinds = {"missing": "missing_keys", "without a place": "unexpected_keys", "of another shape": "mismatched_keys"}
+    found = [
+        f"{name if isinstance(name, str) else name[0]} ({what})"  # of another shape: (name, shape, shape)
+        for what, key in kinds.items()
+        for name in sorted(report[key])
+    ]
+    if found:
+        more = f" and {len(found) - 3} more" if len(found) > 3 else ""
+        raise ModelNotFoundError(
+            f"the weights in {model} are not those of the model that its configuration describes: "
+            f"{', '.join(found[:3])}{more}. Fetch it again, or take the configuration that belongs to them"
+        )
 
 
 def provenance(folder: Path) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from lite_selfplay.errors import ModelNotFoundError
 from lite_selfplay.models.sources.cache import cache_dir
-from lite_selfplay.models.sources.folders import PROVENANCE
+from lite_selfplay.models.sources.folders import PROVENANCE, refuse_misfits
 
 _VERSION = 1  # Increased with every change of the conversion, so that the same file gives a new folder.
 
@@ -95,7 +95,8 @@ def _save(file: Path, header: GgufHeader, special: Mapping[str, Any], folder: Pa
     """Save the model with dequantised weights in bf16, under a config that does not mention GGUF.
 
     transformers refuses to save a model read from a GGUF file, and with its `quantization_config` the folder could not
-    be loaded in 4 bits. Raises ValueError where a number of the file would be lost, or one of the model's is not in it.
+    be loaded in 4 bits. Raises ValueError where a number of the file would be lost, and `ModelNotFoundError` where one
+    of the model's is not in it.
     """
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig, GgufConfig
@@ -116,8 +117,8 @@ def _save(file: Path, header: GgufHeader, special: Mapping[str, Any], folder: Pa
         output_loading_info=True,
     )
     model, report = loaded
-    if missing := sorted(map(str, [*report["missing_keys"], *report["mismatched_keys"]])):
-        raise ValueError(f"it has no {', '.join(missing[:3])}")
+    refuse_misfits(file, report)
+    # Of tensors that it has no name for, transformers says nothing.
     held, taken = sum(header.tensors.values()), sum(parameter.numel() for parameter in model.parameters())
     if held != taken:
         raise ValueError(f"the file holds {held} numbers, the model has places for {taken}")
