@@ -396,7 +396,7 @@ def load_base(
     # transformers' `sdpa` leaves the cap out, without a word.
     capped = {"attn_implementation": "eager"} if getattr(text, "attn_logit_softcapping", None) else {}
     with reading(path):
-        model, report = AutoModelForCausalLM.from_pretrained(
+        loaded: Any = AutoModelForCausalLM.from_pretrained(
             path,
             dtype=dtype,
             quantization_config=nf4(dtype) if precision == "4bit" else None,
@@ -406,6 +406,7 @@ def load_base(
             output_loading_info=True,
             **capped,
         )
+    model, report = loaded
     refuse_misfits(path, report)  # of quantised ones, which `require_weights` cannot look at
     if precision == "4bit":
         keep_training_layout(model)
@@ -457,7 +458,7 @@ def require_weights(path: Path, *, trust_remote_code: bool = False) -> None:
     if "quantization_config" in read_json(path / "config.json"):
         return
     with reading(path):
-        _, report = AutoModelForCausalLM.from_pretrained(
+        loaded: Any = AutoModelForCausalLM.from_pretrained(
             path,
             device_map={"": "meta"},
             local_files_only=True,
@@ -465,7 +466,7 @@ def require_weights(path: Path, *, trust_remote_code: bool = False) -> None:
             ignore_mismatched_sizes=True,  # they are named like the others
             output_loading_info=True,
         )
-    refuse_misfits(path, report)
+    refuse_misfits(path, loaded[1])
 
 
 def require_whole_blocks(model: nn.Module) -> None:

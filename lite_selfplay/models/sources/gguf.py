@@ -17,7 +17,7 @@ from lite_selfplay.errors import ModelNotFoundError
 from lite_selfplay.models.sources.cache import cache_dir
 from lite_selfplay.models.sources.folders import PROVENANCE, refuse_misfits
 
-_VERSION = 1  # Increased with every change of the conversion, so that the same file gives a new folder.
+_VERSION = 2  # Increased with every change of the conversion, so that the same file gives a new folder.
 
 
 class GgufHeader(NamedTuple):

@@ -3,6 +3,7 @@
 import json
 import math
 import os
+import re
 import struct
 from collections.abc import Callable
 from pathlib import Path
@@ -15,6 +16,7 @@ from lite_selfplay.errors import ModelNotFoundError
 from lite_selfplay.models.chat import Chat
 from lite_selfplay.models.sources import ResolvedModel, gguf, provenance, resolve
 from lite_selfplay.models.sources.gguf import read_header
+from lite_selfplay.models.sources.gguf_tokenizer import build_tokenizer
 from tests.made_runs import small_model
 
 Writer = Callable[..., Path]
@@ -94,10 +96,43 @@ def test_sentencepiece_vocabulary(converted: Converter) -> None:
     tokenizer = chat.tokenizer
     assert (tokenizer.bos_token, tokenizer.eos_token, tokenizer.unk_token) == ("<|start|>", "<|end|>", "<unk>")
     assert len(tokenizer) == VOCABULARY
+    assert tokenizer.convert_ids_to_tokens(chat.tokens("t t")) == ["▁t", "▁t"]
     ids = chat.encode("t 1é").ids
     assert ids[0] == tokenizer.bos_token_id
     assert ids.count(tokenizer.bos_token_id) == 1
     assert chat.decode(ids).strip() == "t 1é"
+
+
+# The first piece is merged first. In "capital" ap, it, al, cap, ital and capital are, in this order: a tokenizer that
+# took the scores for log-probabilities would make "cap it al" of it.
+PIECES = ["▁", "ap", "it", "al", "ab", "aa", "cap", "ital", "capital", "▁capital", "▁ab", *"capitlb"]
+
+
+@pytest.mark.parametrize(
+    ("text", "tokens"),
+    [
+        ("capital", ["▁capital"]),
+        ("a capital ab", ["▁", "a", "▁capital", "▁ab"]),
+        ("capitals", ["▁capital", "<0x73>"]),
+        ("aab", ["▁", "a", "ab"]),  # the pair with the highest score, not the longest piece from the left
+        ("baab aa", ["▁", "b", "a", "ab", "▁", "aa"]),
+        ("é  ab", ["▁", "<0xC3>", "<0xA9>", "▁", "▁ab"]),
+        (" ab\n", ["▁", "▁ab", "<0x0A>"]),
+        ("<|start|>capital", ["<|start|>", "▁capital"]),
+    ],
+)
+def test_sentencepiece_merges_by_scores_whatever_the_architecture(
+    write_gguf: Writer, text: str, tokens: list[str]
+) -> None:
+    for architecture, prefix in (("gemma2", False), ("llama", None), ("qwen2", True)):
+        options = {"pieces": PIECES, "scores": lambda index: -(max(index - 260.0, 0.0) ** 3), "space_prefix": prefix}
+        file = write_gguf(claims=architecture, pre="", **options)
+        tokenizer = build_tokenizer(read_header(file).metadata, file)
+        given = text if prefix is not False else re.sub(r"^(<.start.>)?", r"\1 ", text)
+        ids = tokenizer(given, add_special_tokens=False)["input_ids"]
+        assert tokenizer.convert_ids_to_tokens(ids) == tokens, architecture
+        if "<|start|>" not in text:
+            assert tokenizer.decode(ids) == given
 
 
 def test_quantised_weights(converted: Converter) -> None:
@@ -164,9 +199,15 @@ def test_llama_3_factors_are_those_of_transformers() -> None:
         ({"claims": "unheard-of"}, ["does not fit the architecture unheard-of"]),
         ({"extra": {"rope_freqs.weight": np.linspace(1, 2, 8, dtype=np.float32)}}, ["rotary positions"]),
         ({"metadata": {"llama.rope.scaling.type": "yarn"}}, ["rotary positions"]),
+        ({"pre": "", "kind": "t5"}, ["a vocabulary of the kind 't5'"]),
+        ({"pre": "", "scores": lambda index: -index / 7}, ["not ranks of merges"]),
+        ({"pre": "", "pieces": ("▁", "capital", "t")}, ["cuts 1 of its 3 most frequent tokens", "'capital'"]),
+        ({"pre": "", "byte": "<{}>"}, ["does not give a text back: 'The quick"]),
     ],
-    ids=["another end of turn", "a tensor too few", "one too many", "unknown rule", "architecture", "factors", "yarn"],
-)
+    ids=["another end of turn", "a tensor too few", "one too many", "unknown rule", "architecture", "factors", "yarn",
+         "unknown vocabulary", "log-probabilities", "a token that no merge makes",
+         "no bytes"],
+)  # fmt: skip
 def test_a_file_that_fits_no_model_is_refused(
     write_gguf: Writer, refused: Callable[..., str], options: dict[str, Any], said: list[str]
 ) -> None:
