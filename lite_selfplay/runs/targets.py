@@ -14,7 +14,7 @@ from lite_selfplay.errors import ConfigError, ModelNotFoundError, RunFolderError
 from lite_selfplay.games import make_game
 from lite_selfplay.games.modes import find_mode
 from lite_selfplay.models.silence import quiet
-from lite_selfplay.models.sources import require_known
+from lite_selfplay.models.sources import locate
 from lite_selfplay.runs.folder import ADAPTERS, CHECKPOINTS, CONFIG, EVALUATIONS, EXAMPLES, RunFolder, nearest_runs
 from lite_selfplay.runs.plan import draws_problems, held_out
 from lite_selfplay.tasks import Task, is_data, load_task, without
@@ -76,7 +76,7 @@ class Target:
         if not os.path.exists(place) and place.parent != Path() and (place.parent.name == "runs" or in_it):
             raise RunFolderError(f"there is no run at {name}{near}")
         try:
-            require_known(str(name))
+            locate(str(name))
         except (UnknownNameError, ModelNotFoundError) as error:
             error.args = (f"{str(error).rstrip('.')}{near}",)
             raise

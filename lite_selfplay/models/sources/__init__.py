@@ -27,8 +27,8 @@ __all__ = [
     "ResolvedModel",
     "base_of",
     "known_models",
+    "locate",
     "provenance",
-    "require_known",
     "resolve",
     "suggested",
 ]
@@ -86,7 +86,7 @@ def resolve(name: str, *, with_code: bool = False, say: Callable[[str], None] | 
     Raises `ModelNotFoundError` where the model is known but cannot be had, `UnknownNameError` (with near names) where
     the name means nothing.
     """
-    found, path = _place(name)
+    found, path = locate(name)
     tell = say or (lambda sentence: None)
     if found == "folder":
         path = path.resolve()
@@ -108,13 +108,11 @@ def resolve(name: str, *, with_code: bool = False, say: Callable[[str], None] | 
     return ResolvedModel(name, path, f"hub:{found}@{path.name}")
 
 
-def require_known(name: str) -> None:
-    """Raises `UnknownNameError` or `ModelNotFoundError` for a name that `resolve` would not even try to fetch."""
-    _place(name)
+def locate(name: str) -> tuple[str, Path]:
+    """Where a model is found or made: `folder`, `gguf` (each at the path), one of those built in, or a hub's id.
 
-
-def _place(name: str) -> tuple[str, Path]:
-    """Where a model is found or made: `folder`, `gguf` (each at the path), one of those built in, or a hub's id."""
+    Raises `UnknownNameError` or `ModelNotFoundError` for a name that `resolve` would not even try to fetch.
+    """
     key = name.strip()
     builtin = key.lower() in [info.name for info in _BUILTIN]
     found = hub_id(key)

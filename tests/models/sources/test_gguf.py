@@ -14,6 +14,7 @@ import pytest
 
 from lite_selfplay.errors import ModelNotFoundError
 from lite_selfplay.models.chat import Chat
+from lite_selfplay.models.shapes import Shape, shape_of
 from lite_selfplay.models.sources import ResolvedModel, gguf, provenance, resolve
 from lite_selfplay.models.sources.gguf import read_header
 from lite_selfplay.models.sources.gguf_tokenizer import build_tokenizer
@@ -254,3 +255,29 @@ def test_a_header_that_claims_too_much(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "m.gguf").write_bytes(content)
     with pytest.raises(ModelNotFoundError, match="cannot be read as a GGUF file"):
         read_header(tmp_path / "m.gguf")
+
+
+# What a plan knows of a file, without converting it
+
+
+@pytest.mark.parametrize("arch", ["llama", "qwen2", "qwen3"])
+@pytest.mark.parametrize("tied", [True, False])
+def test_the_shape_of_a_file_is_that_of_its_model(own_cache: Path, write_gguf: Writer, arch: str, tied: bool) -> None:
+    file = write_gguf(small_model(arch, tie_word_embeddings=tied), arch=arch, pre="qwen2", quantise="Q8_0")
+    assert shape_of(str(file)) == Shape(64, 2, 96, 4, 2, 16, VOCABULARY, tied=tied)
+    assert not own_cache.exists()
+    assert shape_of(str(resolve(str(file)).path)) == shape_of(str(file))
+
+
+def test_a_plan_takes_the_file_that_a_run_takes(call: Callable[..., Any], own_cache: Path, write_gguf: Writer) -> None:
+    file = write_gguf(arch="llama")
+    ended = call("plan", "--model", file)
+    assert (ended.code, ended.err) == (0, "")
+    assert f"agon with {file} in 4bit: 0.00B parameters" in ended.out
+    for damage, said in (
+        (lambda: file.write_bytes(b"GGUF"), "cannot be read as a GGUF file"),
+        (file.unlink, "no .gguf"),
+    ):
+        damage()
+        ended = call("plan", "--model", file)
+        assert (ended.code, said in ended.err) == (2, True)
