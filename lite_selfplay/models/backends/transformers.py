@@ -78,7 +78,7 @@ class TransformersBackend:
         warn: Callable[[str], None] = lambda sentence: None,
     ):
         self.device = device_of(section)
-        self.compute_dtype = compute_dtype(section, self.device)
+        self._precision, self.compute_dtype = section.precision, compute_dtype(section, self.device)
         loop = decoding_loop(section, self.device)
         on_cpu = self.device.type == "cpu"
         shape, itemsize = _shape(path), self.compute_dtype.itemsize
@@ -147,7 +147,8 @@ class TransformersBackend:
     def generate(self, request: GenerationRequest) -> list[list[Generation]]:
         while True:
             try:
-                return self._generate(request)
+                made = self._generate(request)
+                break
             except (MemoryError, RuntimeError) as error:
                 if not is_out_of_memory(error):
                     raise
@@ -158,6 +159,13 @@ class TransformersBackend:
                 self._leave_weights_folded()
             else:
                 self._halve_cache(request.longest)
+        if math.isnan(sum(sum(out.logprobs) for outs in made for out in outs)):
+            raise TrainingError(
+                f"the logits of {request.seat} are not finite, with weights in {self._precision}, multiplied in "
+                f"{str(self.compute_dtype).removeprefix('torch.')}: take --precision bf16 or fp32; where they stay so, "
+                "its weights are not finite, and an earlier checkpoint or another base is needed"
+            )
+        return made
 
     def _generate(self, request: GenerationRequest) -> list[list[Generation]]:
         expand, decoding = self._expands(request), self._decoding
