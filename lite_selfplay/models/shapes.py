@@ -146,14 +146,14 @@ def _in_file(path: Path, changed: int) -> Shape:
     from lite_selfplay.models.sources.gguf import read_header
 
     header = read_header(path)
-    said, heads = header.named, header.named["attention.head_count"]
+    said = {key.partition(".")[2]: value for key, value in header.metadata.items()}
     return Shape(
         hidden=said["embedding_length"],
         layers=said["block_count"],
         intermediate=said["feed_forward_length"],
-        heads=heads,
-        key_heads=said.get("attention.head_count_kv", heads),
-        head_size=said.get("attention.key_length", said["embedding_length"] // heads),
+        heads=said["attention.head_count"],
+        key_heads=said.get("attention.head_count_kv", said["attention.head_count"]),
+        head_size=said.get("attention.key_length", said["embedding_length"] // said["attention.head_count"]),
         vocabulary=len(header.metadata["tokenizer.ggml.tokens"]),
         tied="output.weight" not in header.tensors,
     )

@@ -258,9 +258,9 @@ def _layered(game: Game, config: RunConfig, chosen: Mapping[str, Any]) -> RunCon
     """The game's recipe, what was chosen, what the model suggests and the user's own keys, with `*` spread over roles
     and seats."""
     hints: dict[str, Any] = {}
-    # What a toy base suggests is for problems.
-    for dotted, value in ({} if game.without_tasks else suggested(config.model.name)).items():
-        set_key(hints, dotted, value)
+    for dotted, value in suggested(config.model.name).items():
+        if not (game.without_tasks and dotted.startswith("seats.")):  # what a toy base suggests is for problems
+            set_key(hints, dotted, value)
     merged: dict[str, Any] = {}
     sections = {"seats": game.trained_seats(), "roles": game.roles}
     for layer in (game.recipe, chosen, hints, config.chosen()):

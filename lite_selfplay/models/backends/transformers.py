@@ -394,8 +394,6 @@ def load_base(
     be read, would be computed wrongly or has other weights than its configuration says, and RequestError where 4-bit
     weights cannot be worked with.
     """
-    from transformers import AutoModelForCausalLM
-
     if precision == "4bit" and device.type == "cuda" and (problem := quantised_problem()) is not None:
         raise RequestError(f"{problem}: take --precision bf16 or fp16, or a version of bitsandbytes for this card")
 
@@ -403,19 +401,14 @@ def load_base(
     require_weights(path, trust_remote_code=trust_remote_code)
     # transformers' `sdpa` leaves the cap out, without a word.
     capped = {"attn_implementation": "eager"} if getattr(text, "attn_logit_softcapping", None) else {}
-    with reading(path):
-        loaded: Any = AutoModelForCausalLM.from_pretrained(
-            path,
-            dtype=dtype,
-            quantization_config=nf4(dtype) if precision == "4bit" else None,
-            device_map={"": device},
-            local_files_only=True,
-            trust_remote_code=trust_remote_code,
-            output_loading_info=True,
-            **capped,
-        )
-    model, report = loaded
-    refuse_misfits(path, report)  # of quantised ones, which `require_weights` cannot look at
+    model = _pretrained(
+        path,
+        dtype=dtype,
+        quantization_config=nf4(dtype) if precision == "4bit" else None,
+        device_map={"": device},
+        trust_remote_code=trust_remote_code,
+        **capped,
+    )
     if precision == "4bit":
         keep_training_layout(model)
         if device.type == "cpu":
@@ -459,22 +452,25 @@ def require_weights(path: Path, *, trust_remote_code: bool = False) -> None:
     """Raises ModelNotFoundError where a folder's weights are not those of the model that its configuration describes.
 
     They are compared on the meta device, unquantised and without being read: what is put into 4 bits takes a tensor of
-    any shape. A folder whose weights are quantised already cannot be looked at so, and is not.
+    any shape. A folder whose weights are quantised already cannot be looked at so; its own loading tells.
     """
+    if "quantization_config" not in read_json(path / "config.json"):
+        # Another shape is named like everything else, and not raised.
+        meta = {"device_map": {"": "meta"}, "ignore_mismatched_sizes": True}
+        _pretrained(path, **meta, trust_remote_code=trust_remote_code)
+
+
+def _pretrained(path: Path, **options: Any) -> Any:
+    """A causal language model that transformers loads from a folder, and has no complaint about its tensors."""
     from transformers import AutoModelForCausalLM
 
-    if "quantization_config" in read_json(path / "config.json"):
-        return
     with reading(path):
         loaded: Any = AutoModelForCausalLM.from_pretrained(
-            path,
-            device_map={"": "meta"},
-            local_files_only=True,
-            trust_remote_code=trust_remote_code,
-            ignore_mismatched_sizes=True,  # they are named like the others
-            output_loading_info=True,
+            path, local_files_only=True, output_loading_info=True, **options
         )
-    refuse_misfits(path, loaded[1])
+    model, report = loaded
+    refuse_misfits(path, report)
+    return model
 
 
 def require_whole_blocks(model: nn.Module) -> None:

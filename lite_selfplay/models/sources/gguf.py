@@ -26,11 +26,6 @@ class GgufHeader(NamedTuple):
     metadata: Mapping[str, Any]
     tensors: Mapping[str, int]
 
-    @property
-    def named(self) -> dict[str, Any]:
-        """The metadata without the name of the architecture before each key: `embedding_length`."""
-        return {key.partition(".")[2]: value for key, value in self.metadata.items()}
-
 
 def folder_for(sha256: str) -> Path:
     """The folder for the conversion of the file with this SHA-256, whether it exists yet or not."""
@@ -113,7 +108,7 @@ def _save(file: Path, header: GgufHeader, special: Mapping[str, Any], folder: Pa
     from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig, GgufConfig
 
     config = AutoConfig.from_pretrained(file.parent, gguf_file=file.name)
-    named = header.named
+    named = {key.partition(".")[2]: value for key, value in header.metadata.items()}
     if "rope_freqs.weight" in header.tensors or named.get("rope.scaling.type", "none") != "none":
         raise ValueError("its rotary positions are scaled, which would be lost: use the published safetensors folder")
     if hasattr(config, "head_dim"):  # Not read for Qwen3, where the class's default would be used instead.

@@ -31,8 +31,7 @@ _SINGLE_DIGITS = ("smollm", "starcoder", "refact", "command-r")
 SPLITTING_RULES = ("qwen2", "llama-bpe", "smollm", "gpt-2")
 """A name of each rule."""
 _SPACE = "\u2581"  # what SentencePiece writes for a space
-_FREQUENT, _MOST_CUT = 1000, 0.01
-"""Tokens, the most frequent ones, that must encode to themselves, and the share of them that need not."""
+_FREQUENT, _MOST_CUT = 1000, 0.01  # tokens that must encode to themselves, and the share of them that need not
 _PROBE = "The quick brown fox: 3.14 x 12,345 = ?\n\n  naïve Émile, 你好 🙂\tend "
 
 
@@ -66,13 +65,13 @@ def build_tokenizer(metadata: Mapping[str, Any], file: Path) -> Any:
     tokens = metadata.get("tokenizer.ggml.tokens")
     if not tokens:
         raise ModelNotFoundError(f"{file.name} holds no vocabulary.")
-    known = {"gpt2": _byte_level, "llama": _sentencepiece}
-    if (build := known.get(model := metadata.get("tokenizer.ggml.model", ""))) is None:
+    if (model := metadata.get("tokenizer.ggml.model")) not in ("gpt2", "llama"):
         raise ModelNotFoundError(
-            f"{file.name} has a vocabulary of the kind {model!r}, and known are {' and '.join(known)}: use the "
-            "published safetensors folder."
+            f"{file.name} has a vocabulary of the kind {model!r}, and known are gpt2 and llama: use the published "
+            "safetensors folder."
         )
-    backend, kinds = build(metadata, file), _kinds(metadata)
+    kinds = metadata.get("tokenizer.ggml.token_type") or [_NORMAL] * len(tokens)
+    backend = _byte_level(metadata, file) if model == "gpt2" else _sentencepiece(metadata, kinds, file)
     for identity, (token, kind) in enumerate(zip(tokens, kinds, strict=True)):
         # A token that the backend spells differently would get a new id, beyond the model's embeddings.
         if kind in (_CONTROL, _USER_DEFINED) and backend.token_to_id(token) == identity:
@@ -151,7 +150,7 @@ def _byte_level(metadata: Mapping[str, Any], file: Path) -> Any:
     return backend
 
 
-def _sentencepiece(metadata: Mapping[str, Any], file: Path) -> Any:
+def _sentencepiece(metadata: Mapping[str, Any], kinds: Sequence[int], file: Path) -> Any:
     """Pieces that are merged by their scores, the highest first, over characters; of one that is no token, its bytes.
 
     https://github.com/ggml-org/llama.cpp/blob/master/src/llama-vocab.cpp (llm_tokenizer_spm)
@@ -164,8 +163,8 @@ def _sentencepiece(metadata: Mapping[str, Any], file: Path) -> Any:
             f"the scores of {file.name} are not ranks of merges, so that its SentencePiece vocabulary is not one of "
             "byte pairs: use the published safetensors folder."
         )
-    whole = zip(tokens, scores, _kinds(metadata), strict=True)
-    pieces = {token: score for token, score, kind in whole if kind not in (_UNKNOWN, _CONTROL, _BYTE)}
+    rows = zip(tokens, scores, kinds, strict=True)
+    pieces = {token: score for token, score, kind in rows if kind not in (_UNKNOWN, _CONTROL, _BYTE)}
     # Of two pairs with the same score the longer comes first, as in transformers' conversion of such vocabularies.
     ranked = sorted(
         (-score, -at, at - len(piece), piece[:at], piece[at:])
@@ -173,12 +172,14 @@ def _sentencepiece(metadata: Mapping[str, Any], file: Path) -> Any:
         for at in range(1, len(piece))
         if piece[:at] in pieces and piece[at:] in pieces
     )
-    vocabulary = {token: identity for identity, token in enumerate(tokens)}
-    unknown = tokens[metadata.get("tokenizer.ggml.unknown_token_id", 0)]
-    merges = [(left, right) for *_, left, right in ranked]
-    backend = Tokenizer(
-        models.BPE(vocab=vocabulary, merges=merges, unk_token=unknown, fuse_unk=True, byte_fallback=True)
+    model = models.BPE(
+        vocab={token: identity for identity, token in enumerate(tokens)},
+        merges=[(left, right) for *_, left, right in ranked],
+        unk_token=tokens[metadata.get("tokenizer.ggml.unknown_token_id", 0)],
+        fuse_unk=True,
+        byte_fallback=True,
     )
+    backend = Tokenizer(model)
     # A space before a text, and before what follows a special token.
     begins = metadata.get("tokenizer.ggml.add_space_prefix", True)
     backend.normalizer = normalizers.Sequence(
@@ -187,12 +188,6 @@ def _sentencepiece(metadata: Mapping[str, Any], file: Path) -> Any:
     read = [decoders.Replace(_SPACE, " "), decoders.ByteFallback(), decoders.Fuse()]
     backend.decoder = decoders.Sequence([*read, *([decoders.Strip(" ", 1, 0)] if begins else [])])
     return backend
-
-
-def _kinds(metadata: Mapping[str, Any]) -> Sequence[int]:
-    """What each token is: an ordinary one where the file does not say."""
-    tokens: Sequence[str] = metadata["tokenizer.ggml.tokens"]
-    return metadata.get("tokenizer.ggml.token_type") or [_NORMAL] * len(tokens)
 
 
 def _require_sound(backend: Any, tokens: Sequence[str], kinds: Sequence[int], file: Path) -> None:
@@ -204,14 +199,10 @@ def _require_sound(backend: Any, tokens: Sequence[str], kinds: Sequence[int], fi
         for identity in frequent
         if [piece.id for piece in backend.model.tokenize(tokens[identity])] != [identity]
     ]
-    if len(cut) > _MOST_CUT * len(frequent):
-        raise ModelNotFoundError(
-            f"the vocabulary of {file.name} cuts {len(cut)} of its {len(frequent)} most frequent tokens into others, "
-            f"such as {', '.join(map(repr, cut[:3]))}: use the published safetensors folder."
-        )
     back = backend.decode(backend.encode(_PROBE, add_special_tokens=False).ids, skip_special_tokens=False)
-    if back != _PROBE:
-        raise ModelNotFoundError(
-            f"the vocabulary of {file.name} does not give a text back: {_PROBE!r} becomes {back!r}. Use the published "
-            "safetensors folder."
-        )
+    why = f"does not give a text back: {_PROBE!r} becomes {back!r}" if back != _PROBE else ""
+    if len(cut) > _MOST_CUT * len(frequent):
+        such = ", ".join(map(repr, cut[:3]))
+        why = f"cuts {len(cut)} of its {len(frequent)} most frequent tokens into others, such as {such}"
+    if why:
+        raise ModelNotFoundError(f"the vocabulary of {file.name} {why}: use the published safetensors folder.")
