@@ -48,7 +48,7 @@ def convert(file: Path, folder: Path, *, sha256: str) -> None:
             build_tokenizer(metadata, file).save_pretrained(folder)
             _save(file.absolute(), header, special_ids(metadata), folder)
         # What transformers raises for an architecture, a vocabulary or a tensor that it cannot convert.
-        except (AttributeError, KeyError, RuntimeError, ValueError) as error:
+        except (AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
             raise ModelNotFoundError(
                 f"{file.name} does not fit the architecture {metadata.get('general.architecture')} as transformers "
                 f"knows it: {' '.join(str(error).split())[:300].rstrip('.')}."

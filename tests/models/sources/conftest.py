@@ -85,6 +85,7 @@ def _write_gguf(
     byte: str = "<0x{:02X}>",
     kind: str = "llama",
     space_prefix: bool | None = None,
+    unknown: int = 0,
     quantise: str = "F32",
     leave_out: str = "",
     extra: dict[str, Any] | None = None,
@@ -129,7 +130,7 @@ def _write_gguf(
         writer.add_token_scores([scores(index) for index in range(len(names))])
         if space_prefix is not None:
             writer.add_add_space_prefix(space_prefix)
-        writer.add_unk_token_id(0)
+        writer.add_unk_token_id(unknown)
     writer.add_bos_token_id(names.index("<|start|>"))
     writer.add_eos_token_id(names.index(eos))
     writer.add_pad_token_id(names.index("<pad>"))

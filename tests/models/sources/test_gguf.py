@@ -203,10 +203,11 @@ def test_llama_3_factors_are_those_of_transformers() -> None:
         ({"pre": "", "kind": "t5"}, ["a vocabulary of the kind 't5'"]),
         ({"pre": "", "scores": lambda index: -index / 7}, ["not ranks of merges"]),
         ({"pre": "", "pieces": ("▁", "capital", "t")}, ["cuts 1 of its 3 most frequent tokens", "'capital'"]),
+        ({"pre": "", "unknown": 4096}, ["does not fit the architecture llama"]),
         ({"pre": "", "byte": "<{}>"}, ["does not give a text back: 'The quick"]),
     ],
     ids=["another end of turn", "a tensor too few", "one too many", "unknown rule", "architecture", "factors", "yarn",
-         "unknown vocabulary", "log-probabilities", "a token that no merge makes",
+         "unknown vocabulary", "log-probabilities", "a token that no merge makes", "an unknown token out of the list",
          "no bytes"],
 )  # fmt: skip
 def test_a_file_that_fits_no_model_is_refused(
