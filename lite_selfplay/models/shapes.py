@@ -1,14 +1,15 @@
 """The shape of a base model: what its memory follows from, known without its weights.
 
 For the short names the figures stand here, as the models' own `config.json` give them, so that no network is needed;
-for a folder or another hub id transformers reads that file.
+for a folder or another hub id transformers reads that file, and a .gguf file has a header.
 """
 
+import functools
 import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from lite_selfplay.errors import ModelNotFoundError, UnknownNameError
+from lite_selfplay.errors import ModelNotFoundError
 from lite_selfplay.models import sources
 
 
@@ -92,7 +93,8 @@ _BY_KEY = {name.lower(): shape for name, shape in _KNOWN.items()}
 
 
 def shape_of(name: str) -> Shape:
-    """The shape of a base by short name, hub id or folder; weights are never fetched.
+    """The shape of a base by any name that `sources.resolve` takes, or a folder with a `config.json` alone; weights are
+    never fetched.
 
     For a hub id that is not in the list, `config.json` is read from the hub's cache, or fetched. Raises
     ModelNotFoundError where it cannot be had, or gives no shape, and UnknownNameError for any other name.
@@ -100,26 +102,27 @@ def shape_of(name: str) -> Shape:
     path = Path(name).expanduser()
     if os.path.isfile(path / "config.json"):
         return shape_in(path, str(path))
-    hub_id = sources.hub_id(name)
-    key = (hub_id or name).rpartition("/")[2].lower()
+    found, path = sources.locate(name)
+    if found == "gguf":
+        return shape_in(path, str(path))
+    key = found.rpartition("/")[2].lower()
     for kind in ("", "-instruct", "-base"):
         if key.endswith(kind) and (known := _BY_KEY.get(key.removesuffix(kind))) is not None:
             return known
-    if hub_id is None:
-        raise UnknownNameError(
-            "model", name, sources.model_names(), "A hub id or a folder with a config.json will do, too."
-        )
     from lite_selfplay.models.sources import hub
 
-    return shape_in(hub.fetch_config(hub_id).parent, hub_id)
+    return shape_in(hub.fetch_config(found).parent, found)
 
 
-def shape_in(folder: Path, name: str) -> Shape:
-    """The shape that the `config.json` in a folder describes. Raises ModelNotFoundError where it describes none."""
+def shape_in(path: Path, name: str) -> Shape:
+    """The shape that a `.gguf` file describes, or the `config.json` in a folder. Raises ModelNotFoundError where it
+    describes none."""
     from transformers import AutoConfig
 
     try:
-        config = AutoConfig.from_pretrained(folder, trust_remote_code=False)
+        if os.path.isfile(path):
+            return _in_file(path, os.stat(path).st_mtime_ns)
+        config = AutoConfig.from_pretrained(path, trust_remote_code=False)
         text = config.get_text_config()
         hidden, heads = text.hidden_size, text.num_attention_heads
         return Shape(
@@ -134,4 +137,23 @@ def shape_in(folder: Path, name: str) -> Shape:
         )
     except Exception as error:  # of transformers and of what it checks its classes with
         why = " ".join(str(error).split())[:200]
-        raise ModelNotFoundError(f"the config.json of {name} does not give the shape of a model: {why}") from None
+        raise ModelNotFoundError(f"the configuration of {name} does not give the shape of a model: {why}") from None
+
+
+@functools.cache
+def _in_file(path: Path, changed: int) -> Shape:
+    """By its header, which takes seconds to read; `changed` when it was written last."""
+    from lite_selfplay.models.sources.gguf import read_header
+
+    header = read_header(path)
+    said = {key.partition(".")[2]: value for key, value in header.metadata.items()}
+    return Shape(
+        hidden=said["embedding_length"],
+        layers=said["block_count"],
+        intermediate=said["feed_forward_length"],
+        heads=said["attention.head_count"],
+        key_heads=said.get("attention.head_count_kv", said["attention.head_count"]),
+        head_size=said.get("attention.key_length", said["embedding_length"] // said["attention.head_count"]),
+        vocabulary=len(header.metadata["tokenizer.ggml.tokens"]),
+        tied="output.weight" not in header.tensors,
+    )

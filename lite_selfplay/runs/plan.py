@@ -15,7 +15,7 @@ from lite_selfplay.games import Game, make_game
 from lite_selfplay.games.modes import find_mode
 from lite_selfplay.models.backends import require_available
 from lite_selfplay.models.packages import install
-from lite_selfplay.models.sources import require_known, suggested
+from lite_selfplay.models.sources import locate, suggested
 from lite_selfplay.runs.choices import Choice, choices, layer_of, open_questions
 from lite_selfplay.runs.folder import RunFolder
 from lite_selfplay.scan import extra
@@ -258,9 +258,9 @@ def _layered(game: Game, config: RunConfig, chosen: Mapping[str, Any]) -> RunCon
     """The game's recipe, what was chosen, what the model suggests and the user's own keys, with `*` spread over roles
     and seats."""
     hints: dict[str, Any] = {}
-    # What a toy base suggests is for problems.
-    for dotted, value in ({} if game.without_tasks else suggested(config.model.name)).items():
-        set_key(hints, dotted, value)
+    for dotted, value in suggested(config.model.name).items():
+        if not (game.without_tasks and dotted.startswith("seats.")):  # what a toy base suggests is for problems
+            set_key(hints, dotted, value)
     merged: dict[str, Any] = {}
     sections = {"seats": game.trained_seats(), "roles": game.roles}
     for layer in (game.recipe, chosen, hints, config.chosen()):
@@ -290,7 +290,7 @@ def _backend(config: RunConfig) -> str:
 
 
 def _check_model(config: RunConfig) -> None:
-    require_known(config.model.name)
+    locate(config.model.name)  # raises for an unknown name
     require_available(config.model.backend)
     tracker = config.run.report_to
     if tracker != "none":

@@ -14,7 +14,7 @@ from lite_selfplay.errors import ConfigError, ModelNotFoundError, RunFolderError
 from lite_selfplay.games import make_game
 from lite_selfplay.games.modes import find_mode
 from lite_selfplay.models.silence import quiet
-from lite_selfplay.models.sources import require_known
+from lite_selfplay.models.sources import locate, saved_precision
 from lite_selfplay.runs.folder import ADAPTERS, CHECKPOINTS, CONFIG, EVALUATIONS, EXAMPLES, RunFolder, nearest_runs
 from lite_selfplay.runs.plan import draws_problems, held_out
 from lite_selfplay.tasks import Task, is_data, load_task, without
@@ -76,14 +76,18 @@ class Target:
         if not os.path.exists(place) and place.parent != Path() and (place.parent.name == "runs" or in_it):
             raise RunFolderError(f"there is no run at {name}{near}")
         try:
-            require_known(str(name))
+            locate(str(name))
         except (UnknownNameError, ModelNotFoundError) as error:
             error.args = (f"{str(error).rstrip('.')}{near}",)
             raise
         # A configuration names a game; there is none. Its one seat is there because PEFT wants an adapter.
         config = RunConfig(
             game="none",
-            model={"name": str(name), **chosen, "trust_remote_code": trust_remote_code},
+            model={
+                "name": str(name),
+                "precision": precision or saved_precision(str(name)) or "4bit",
+                "trust_remote_code": trust_remote_code,
+            },
             seats={"unused": SeatConfig(rank=1)},
             tasks=reading,
             seed=seed,

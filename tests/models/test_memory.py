@@ -130,7 +130,7 @@ def test_the_shape_of_a_folder_is_that_of_its_config(tiny_path: Any):
 @pytest.mark.parametrize("config", ['{"hidden_size": 8, "num_attention_heads": 2}', '{"model_type": "t5"', "[]"])
 def test_a_config_that_gives_no_shape_is_refused(tmp_path: Path, config: str):
     (tmp_path / "config.json").write_text(config)
-    with pytest.raises(ModelNotFoundError, match=r"config\.json of .* does not give the shape of a model"):
+    with pytest.raises(ModelNotFoundError, match=r"the configuration of .* does not give the shape of a model"):
         shape_of(str(tmp_path))
 
 

@@ -26,7 +26,7 @@ def by_transformers(request: Mapping[str, Any]) -> list[dict[str, Any]]:
         request["base"],
         dtype=dtype,
         quantization_config=nf4 if request["nf4"] else None,
-        device_map={"": "cuda" if torch.cuda.is_available() else "cpu"},
+        device_map={"": request["device"]},
         trust_remote_code=trusted,
     )
     if request["reader"] == "PEFT":

@@ -18,6 +18,7 @@ from lite_selfplay.data import BASE, Sampling
 from lite_selfplay.errors import VerificationFailed
 from lite_selfplay.extras.export import reader
 from lite_selfplay.extras.export.request import Asked
+from lite_selfplay.models.backends.availability import device_of
 from lite_selfplay.models.generation.sampling import GenerationRequest
 
 if TYPE_CHECKING:
@@ -127,6 +128,7 @@ def verify(
         "base": base if asked.form == "peft" else str(folder.absolute()),
         "nf4": asked.config.model.precision == "4bit" and asked.form == "peft",
         "dtype": compute,
+        "device": device_of(asked.config.model).type,
         "trust_remote_code": asked.config.model.trust_remote_code,
         "plain_token": plain_token,
         "questions": questions,

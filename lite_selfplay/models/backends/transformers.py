@@ -42,7 +42,7 @@ from lite_selfplay.models.memory import (
 )
 from lite_selfplay.models.recomputing import keeping_products
 from lite_selfplay.models.shapes import Shape, shape_in
-from lite_selfplay.models.sources.folders import read_json, reading
+from lite_selfplay.models.sources.folders import read_json, reading, refuse_misfits
 from lite_selfplay.models.transfers import read
 
 _DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
@@ -81,7 +81,7 @@ class TransformersBackend:
     ):
         run = run or RunSection()
         self.device = device_of(section)
-        self.compute_dtype = compute_dtype(section, self.device)
+        self._precision, self.compute_dtype = section.precision, compute_dtype(section, self.device)
         loop = decoding_loop(section, self.device)
         on_cpu = self.device.type == "cpu"
         shape, itemsize = _shape(path), self.compute_dtype.itemsize
@@ -157,7 +157,8 @@ class TransformersBackend:
     def generate(self, request: GenerationRequest) -> list[list[Generation]]:
         while True:
             try:
-                return self._generate(request)
+                made = self._generate(request)
+                break
             except (MemoryError, RuntimeError) as error:
                 if not is_out_of_memory(error):
                     raise
@@ -168,6 +169,13 @@ class TransformersBackend:
                 self._leave_weights_folded()
             else:
                 self._halve_cache(request.longest)
+        if math.isnan(sum(sum(out.logprobs) for outs in made for out in outs)):
+            raise TrainingError(
+                f"the logits of {request.seat} are not finite, with weights in {self._precision}, multiplied in "
+                f"{str(self.compute_dtype).removeprefix('torch.')}: take --precision bf16 or fp32; where they stay so, "
+                "its weights are not finite, and an earlier checkpoint or another base is needed"
+            )
+        return made
 
     def _generate(self, request: GenerationRequest) -> list[list[Generation]]:
         expand, decoding = self._expands(request), self._decoding
@@ -403,26 +411,24 @@ def load_base(
     """A frozen causal language model from a folder: NF4 weights for `4bit`, otherwise `dtype`.
 
     Raises ConfigError for one that is code of its own, unless that is trusted, ModelNotFoundError for one that cannot
-    be read or would be computed wrongly, and RequestError where 4-bit weights cannot be worked with.
+    be read, would be computed wrongly or has other weights than its configuration says, and RequestError where 4-bit
+    weights cannot be worked with.
     """
-    from transformers import AutoModelForCausalLM
-
     if precision == "4bit" and device.type == "cuda" and (problem := quantised_problem()) is not None:
         raise RequestError(f"{problem}: take --precision bf16 or fp16, or a version of bitsandbytes for this card")
 
     text = read_config(path, trust_remote_code=trust_remote_code)
+    require_weights(path, trust_remote_code=trust_remote_code)
     # transformers' `sdpa` leaves the cap out, without a word.
     capped = {"attn_implementation": "eager"} if getattr(text, "attn_logit_softcapping", None) else {}
-    with reading(path):
-        model = AutoModelForCausalLM.from_pretrained(
-            path,
-            dtype=dtype,
-            quantization_config=nf4(dtype) if precision == "4bit" else None,
-            device_map={"": device},
-            local_files_only=True,
-            trust_remote_code=trust_remote_code,
-            **capped,
-        )
+    model = _pretrained(
+        path,
+        dtype=dtype,
+        quantization_config=nf4(dtype) if precision == "4bit" else None,
+        device_map={"": device},
+        trust_remote_code=trust_remote_code,
+        **capped,
+    )
     if precision == "4bit":
         keep_training_layout(model)
         if device.type == "cpu":
@@ -460,6 +466,31 @@ def read_config(path: Path, *, trust_remote_code: bool = False) -> Any:
             f"transformers does not read of a {text.model_type} model: take it out if it means nothing"
         )
     return text
+
+
+def require_weights(path: Path, *, trust_remote_code: bool = False) -> None:
+    """Raises ModelNotFoundError where a folder's weights are not those of the model that its configuration describes.
+
+    They are compared on the meta device, unquantised and without being read: what is put into 4 bits takes a tensor of
+    any shape. A folder whose weights are quantised already cannot be looked at so; its own loading tells.
+    """
+    if "quantization_config" not in read_json(path / "config.json"):
+        # Another shape is named like everything else, and not raised.
+        meta = {"device_map": {"": "meta"}, "ignore_mismatched_sizes": True}
+        _pretrained(path, **meta, trust_remote_code=trust_remote_code)
+
+
+def _pretrained(path: Path, **options: Any) -> Any:
+    """A causal language model that transformers loads from a folder, and has no complaint about its tensors."""
+    from transformers import AutoModelForCausalLM
+
+    with reading(path):
+        loaded: Any = AutoModelForCausalLM.from_pretrained(
+            path, local_files_only=True, output_loading_info=True, **options
+        )
+    model, report = loaded
+    refuse_misfits(path, report)
+    return model
 
 
 def require_whole_blocks(model: nn.Module) -> None:

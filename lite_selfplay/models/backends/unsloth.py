@@ -31,12 +31,12 @@ from lite_selfplay.config import ModelSection, SeatConfig
 from lite_selfplay.errors import RequestError, TrainingError
 from lite_selfplay.models.adapters import Adapters
 from lite_selfplay.models.backends import import_unsloth
-from lite_selfplay.models.backends.transformers import TransformersBackend, nf4, read_config
+from lite_selfplay.models.backends.transformers import TransformersBackend, nf4, read_config, require_weights
 from lite_selfplay.models.backends.vllm import Engine, lora_limits
 from lite_selfplay.models.generation.own_generate import generate_through
 from lite_selfplay.models.generation.sampling import Generation, GenerationRequest
 from lite_selfplay.models.logprobs.batch import Batch, Way
-from lite_selfplay.models.sources.folders import refusing_code
+from lite_selfplay.models.sources.folders import reading
 
 LONGEST = 32768
 """Tokens of a prompt and its completion that are read at most, however long the base could go."""
@@ -55,8 +55,10 @@ class UnslothBackend(TransformersBackend):
     def _load(self, path: Path, section: ModelSection, seats: Mapping[str, SeatConfig], *, seed: int) -> None:
         self._unsloth = import_unsloth()
         refuse_windows(read_config(path, trust_remote_code=section.trust_remote_code))
-        with refusing_code(path), quietly():
-            base = self._load_base(path, section, seats, seed)
+        require_weights(path, trust_remote_code=section.trust_remote_code)
+        with quietly():
+            with reading(path):
+                base = self._load_base(path, section, seats, seed)
             self._engine_of_base = take_engine(base)
             # Its own settings, such as a temperature, would come before this library's choice of a token.
             base.generation_config = GenerationConfig()
@@ -73,7 +75,9 @@ class UnslothBackend(TransformersBackend):
             vllm = {"fast_inference": True, **lora_limits({name: seat.rank for name, seat in seats.items()})}
         base, _ = self._unsloth.FastLanguageModel.from_pretrained(
             str(path),
-            max_seq_length=longest_of(path, section, LONGEST_IN_VLLM if vllm else LONGEST),
+            max_seq_length=longest_of(
+                read_config(path, trust_remote_code=section.trust_remote_code), LONGEST_IN_VLLM if vllm else LONGEST
+            ),
             dtype=self.compute_dtype,
             load_in_4bit=four,
             load_in_16bit=not four,
@@ -192,12 +196,9 @@ def take_engine(base: Any) -> Any:
     return engine
 
 
-def longest_of(path: Path, section: ModelSection, bound: int) -> int:
-    """The tokens that a base reads at most, and never more than `bound`."""
-    from transformers import AutoConfig
-
-    config = AutoConfig.from_pretrained(path, local_files_only=True, trust_remote_code=section.trust_remote_code)
-    return min(bound, int(getattr(config.get_text_config(), "max_position_embeddings", bound)))
+def longest_of(text: Any, bound: int) -> int:
+    """The tokens that a base with this configuration reads at most, and never more than `bound`."""
+    return min(bound, int(getattr(text, "max_position_embeddings", bound)))
 
 
 def refuse_windows(text: Any) -> None:

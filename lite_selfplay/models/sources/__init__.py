@@ -16,6 +16,7 @@ from lite_selfplay.config.user_files import require_file
 from lite_selfplay.errors import ModelNotFoundError, UnknownNameError
 from lite_selfplay.models.private_names import untried
 from lite_selfplay.models.sources import folders
+from lite_selfplay.models.sources.folders import provenance, saved_precision
 from lite_selfplay.tasks.files import sha256_of
 
 if TYPE_CHECKING:
@@ -27,13 +28,12 @@ __all__ = [
     "ResolvedModel",
     "base_of",
     "known_models",
+    "locate",
     "provenance",
-    "require_known",
     "resolve",
+    "saved_precision",
     "suggested",
 ]
-
-provenance = folders.provenance
 
 NO_NETWORK = (
     "Models that need no network: tiny, sums-1m, any folder that transformers loads, any .gguf file, "
@@ -66,7 +66,7 @@ class ResolvedModel:
 
 def base_of(section: "ModelSection", progress: "Progress") -> ResolvedModel:
     """The base that a configuration names, with a loud warning where its own code is to be run, and a sentence where
-    libraries are newer than those that were tried. Raises as `resolve`."""
+    libraries are newer than those that were tried, or about how a merged model is held. Raises as `resolve`."""
     if (newer := untried()) is not None:
         progress.say(newer)
     if section.trust_remote_code:
@@ -74,7 +74,14 @@ def base_of(section: "ModelSection", progress: "Progress") -> ResolvedModel:
             f"TRUSTING REMOTE CODE: Python code that comes with {section.name} runs with all your rights: it can read, "
             "change and send away whatever you can. Go on only if you have read it"
         )
-    return resolve(section.name, with_code=section.trust_remote_code, say=progress.say)
+    found = resolve(section.name, with_code=section.trust_remote_code, say=progress.say)
+    if (saved := saved_precision(found.path) or saved_precision(section.name)) is not None:
+        tell = progress.warn if section.precision == "4bit" else progress.say
+        tell(
+            f"{section.name} is a merged model that was saved in {saved}, and it is held in {section.precision}: 4 "
+            f"bits round away much of what was merged, and --precision {saved} does not"
+        )
+    return found
 
 
 def resolve(name: str, *, with_code: bool = False, say: Callable[[str], None] | None = None) -> ResolvedModel:
@@ -86,7 +93,7 @@ def resolve(name: str, *, with_code: bool = False, say: Callable[[str], None] | 
     Raises `ModelNotFoundError` where the model is known but cannot be had, `UnknownNameError` (with near names) where
     the name means nothing.
     """
-    found, path = _place(name)
+    found, path = locate(name)
     tell = say or (lambda sentence: None)
     if found == "folder":
         path = path.resolve()
@@ -96,25 +103,23 @@ def resolve(name: str, *, with_code: bool = False, say: Callable[[str], None] | 
     if found in ("tiny", "sums-1m", "smollm2-135m"):
         from lite_selfplay.models.sources import smollm2, sums, tiny
 
-        if found == "sums-1m":
-            return ResolvedModel(name, *sums.cached(tell))
-
-        if found == "tiny":
-            return ResolvedModel(name, tiny.cached(), tiny.IDENTITY)
-        return ResolvedModel(name, smollm2.fetch(say=tell), f"gguf:{smollm2.GGUF_SHA256}")
+        made = {
+            "tiny": lambda: (tiny.cached(), tiny.IDENTITY),
+            "sums-1m": lambda: sums.cached(tell),
+            "smollm2-135m": lambda: (smollm2.fetch(say=tell), f"gguf:{smollm2.GGUF_SHA256}"),
+        }
+        return ResolvedModel(name, *made[found]())
     from lite_selfplay.models.sources import hub
 
     path = hub.fetch(found, with_code=with_code, say=tell)
     return ResolvedModel(name, path, f"hub:{found}@{path.name}")
 
 
-def require_known(name: str) -> None:
-    """Raises `UnknownNameError` or `ModelNotFoundError` for a name that `resolve` would not even try to fetch."""
-    _place(name)
+def locate(name: str) -> tuple[str, Path]:
+    """Where a model is found or made: `folder`, `gguf` (each at the path), one of those built in, or a hub's id.
 
-
-def _place(name: str) -> tuple[str, Path]:
-    """Where a model is found or made: `folder`, `gguf` (each at the path), one of those built in, or a hub's id."""
+    Raises `UnknownNameError` or `ModelNotFoundError` for a name that `resolve` would not even try to fetch.
+    """
     key = name.strip()
     builtin = key.lower() in [info.name for info in _BUILTIN]
     found = hub_id(key)
@@ -156,8 +161,12 @@ def _from_gguf(name: str, path: Path, say: Callable[[str], None]) -> ResolvedMod
 
 
 def suggested(name: str) -> Mapping[str, Any]:
-    """The configuration a base suggests, in dotted keys, known without fetching it; empty for every real model."""
-    return {"seats.*.lr": 5e-3} if name.strip().lower() == "tiny" else {}
+    """The configuration a base suggests, in dotted keys, known without fetching it; empty for most."""
+    saved = saved_precision(name)
+    return {
+        **({"seats.*.lr": 5e-3} if name.strip().lower() == "tiny" else {}),
+        **({"model.precision": saved} if saved else {}),
+    }
 
 
 # Short names
@@ -239,12 +248,14 @@ def hub_id(name: str) -> str | None:
 
 def known_models() -> list[ModelInfo]:
     """The models with a short name; those that need no hub come first."""
-    on_hub = [
-        ModelInfo(name, f"hub: {owner}/{name}", licence, f"{size} parameters", True)
-        for owner, models in _HUB.items()
-        for name, (size, licence) in models.items()
+    return [
+        *_BUILTIN,
+        *(
+            ModelInfo(name, f"hub: {owner}/{name}", licence, f"{size} parameters", True)
+            for owner, models in _HUB.items()
+            for name, (size, licence) in models.items()
+        ),
     ]
-    return [*_BUILTIN, *on_hub]
 
 
 def model_names() -> list[str]:

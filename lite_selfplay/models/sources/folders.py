@@ -4,7 +4,8 @@ import contextlib
 import hashlib
 import json
 import os
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,8 @@ PROVENANCE = "provenance.json"
 _TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "tokenizer_config.json", "spiece.model")
 _NO_MEMORY = ("out of memory", "can't allocate memory")  # as torch says it of a card, and of the machine
 _SAMPLES, _SAMPLE_BYTES = 16, 64 * 1024
+_MERGED = {"lite-selfplay", "merge", "mergekit"}  # tags of a card, and how it stands to its base
+_PRECISIONS = {"float16": "fp16", "float32": "fp32"}
 
 
 def has_config(folder: Path) -> bool:
@@ -24,10 +27,8 @@ def has_config(folder: Path) -> bool:
 
 def weight_files(folder: Path) -> list[Path]:
     """The files that hold weights, by name: safetensors, or the older `.bin` files if there are no others."""
-    found = (
-        sorted(filter(os.path.isfile, folder.glob(pattern))) for pattern in ("*.safetensors", "pytorch_model*.bin")
-    )
-    return next(filter(None, found), [])
+    patterns = ("*.safetensors", "pytorch_model*.bin")
+    return next(filter(None, (sorted(filter(os.path.isfile, folder.glob(each))) for each in patterns)), [])
 
 
 def missing_parts(folder: Path) -> list[str]:
@@ -48,20 +49,17 @@ def missing_parts(folder: Path) -> list[str]:
 
 def lacks_code(folder: Path) -> bool:
     """True where the config names code that is to come with the model, and no Python file did."""
-    config = read_json(folder / "config.json")
-    return "auto_map" in config and not any(folder.glob("*.py"))
+    return "auto_map" in read_json(folder / "config.json") and not any(folder.glob("*.py"))
 
 
 def require_model(folder: Path) -> None:
     """Raise `ModelNotFoundError`, in a sentence that names what is missing, unless the folder holds a whole model."""
-    missing = missing_parts(folder)
-    if not missing:
+    if not (missing := missing_parts(folder)):
         return
     hint = ""
-    ggufs = sorted(folder.glob("*.gguf"))
     if os.path.isfile(folder / "adapter_config.json"):
         hint = " It holds an adapter: give the base model here and load the adapter on top."
-    elif ggufs:
+    elif ggufs := sorted(folder.glob("*.gguf")):
         hint = f" It holds a .gguf file: give {ggufs[0]} itself."
     raise ModelNotFoundError(f"the folder {folder} is not a model: it lacks {', '.join(missing)}.{hint}")
 
@@ -92,35 +90,41 @@ def fingerprint(folder: Path) -> str:
 
 
 @contextlib.contextmanager
-def refusing_code(folder: Path) -> Iterator[None]:
-    """A context in which transformers loads from a folder; its refusal to run code becomes this library's error.
-
-    Raises `ConfigError` where the folder needs Python code of its own and that is not trusted.
-    """
+def reading(folder: Path) -> Iterator[None]:
+    """A context in which transformers loads from a folder: what it cannot make a model or a tokenizer of raises
+    `ModelNotFoundError`, and `ConfigError` where the folder needs Python code of its own and that is not trusted."""
     try:
         yield
-    except ValueError as error:
-        if "trust_remote_code" not in str(error):
-            raise
-        raise ConfigError(
-            f"the model in {folder} needs Python code that it brings along (auto_map in its config.json), which is not "
-            "run: read that code, and if you trust it give --trust-remote-code"
-        ) from None
-
-
-@contextlib.contextmanager
-def reading(folder: Path) -> Iterator[None]:
-    """`refusing_code`, and what transformers cannot make a model or a tokenizer of raises `ModelNotFoundError`."""
-    try:
-        with refusing_code(folder):
-            yield
     except (LiteSelfPlayError, MemoryError):
         raise
     except Exception as error:  # of transformers, tokenizers and safetensors, which have no common base
+        if isinstance(error, ValueError) and "trust_remote_code" in str(error):
+            raise ConfigError(
+                f"the model in {folder} needs Python code that it brings along (auto_map in its config.json), which is "
+                "not run: read that code, and if you trust it give --trust-remote-code"
+            ) from None
         if any(words in str(error) for words in _NO_MEMORY):
             raise
         why = " ".join(f"{type(error).__name__}: {error}".split())[:300]
         raise ModelNotFoundError(f"transformers cannot read the model in {folder}: {why}") from error
+
+
+def refuse_misfits(model: Path, report: Mapping[str, Any]) -> None:
+    """Raises `ModelNotFoundError` where transformers' report of loading a model names tensors that are missing, which
+    would be random numbers, that have no place in it, or that have another shape. What it leaves out of its report by
+    itself (a tied head, buffers that are computed) is none of these."""
+    kinds = {"missing": "missing_keys", "without a place": "unexpected_keys", "of another shape": "mismatched_keys"}
+    found = [
+        f"{name if isinstance(name, str) else name[0]} ({what})"  # of another shape: (name, shape, shape)
+        for what, key in kinds.items()
+        for name in sorted(report[key])
+    ]
+    if found:
+        raise ModelNotFoundError(
+            f"the weights in {model} are not those of the model that its configuration describes: "
+            f"{', '.join(found[:3])}{f' and {len(found) - 3} more' if len(found) > 3 else ''}. Fetch it again, or take "
+            "the configuration that belongs to them"
+        )
 
 
 def provenance(folder: Path) -> dict[str, Any]:
@@ -130,6 +134,22 @@ def provenance(folder: Path) -> dict[str, Any]:
     """
     file = folder / PROVENANCE
     return read_json(file) if os.path.isfile(file) else {}
+
+
+def saved_precision(model: Path | str) -> str | None:
+    """The precision that a merged model, a folder or a .gguf file, was saved in; None for any other.
+
+    The card beside it says that it was merged: this library's, or one of a merge.
+    """
+    path = Path(model).expanduser()
+    folder = path if has_config(path) else path.parent
+    if not os.path.isfile(folder / "README.md") or (folder != path and path.suffix.lower() != ".gguf"):
+        return None
+    front = (folder / "README.md").read_text("utf-8", "replace").partition("\n---")[0]
+    if front[:3] != "---" or not _MERGED & {*re.findall(r"[\w-]+", front)}:
+        return None
+    config = read_json(folder / "config.json") if has_config(folder) else {}
+    return _PRECISIONS.get(str(config.get("dtype") or config.get("torch_dtype")), "bf16")
 
 
 def read_json(file: Path) -> dict[str, Any]:

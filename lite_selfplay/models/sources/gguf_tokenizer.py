@@ -1,18 +1,19 @@
 """The tokenizer that a GGUF file describes, with the special tokens of its metadata.
 
 Byte-level vocabularies (`tokenizer.ggml.model` "gpt2": SmolLM2, Qwen, Llama 3) are built here from the file's tokens,
-merges and splitting rule. transformers' reader splits all of them like GPT-2, so that numbers are cut differently than
-in training, and knows only a few special tokens. For SentencePiece vocabularies its reader is used, but not its choice
-of end-of-sequence token, which is the BOS.
+merges and splitting rule. SentencePiece vocabularies ("llama": Llama 2, Mistral, Gemma) have no merges but scores, and
+the pair whose piece has the highest one is merged first, as llama.cpp does. transformers' own reader splits all of the
+former like GPT-2, so that numbers are cut differently than in training, and takes the scores of the latter for
+log-probabilities. What was built is held to the file's own tokens and to a text before it is used.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from lite_selfplay.errors import ModelNotFoundError
 
-_CONTROL, _USER_DEFINED = 3, 4  # values of tokenizer.ggml.token_type
+_NORMAL, _UNKNOWN, _CONTROL, _USER_DEFINED, _BYTE = 1, 2, 3, 4, 6  # values of tokenizer.ggml.token_type
 
 # How text is split before merging, for rules other than GPT-2's. Qwen splits numbers into single digits, Llama 3 into
 # groups of up to three; otherwise their patterns are the same.
@@ -29,6 +30,9 @@ _GPT2_LIKE = ("default", "gpt-2", "gpt2")
 _SINGLE_DIGITS = ("smollm", "starcoder", "refact", "command-r")
 SPLITTING_RULES = ("qwen2", "llama-bpe", "smollm", "gpt-2")
 """A name of each rule."""
+_SPACE = "\u2581"  # what SentencePiece writes for a space
+_FREQUENT, _MOST_CUT = 1000, 0.01  # tokens that must encode to themselves, and the share of them that need not
+_PROBE = "The quick brown fox: 3.14 x 12,345 = ?\n\n  naïve Émile, 你好 🙂\tend "
 
 
 def special_ids(metadata: Mapping[str, Any]) -> dict[str, Any]:
@@ -49,26 +53,31 @@ def special_ids(metadata: Mapping[str, Any]) -> dict[str, Any]:
 def build_tokenizer(metadata: Mapping[str, Any], file: Path) -> Any:
     """A fast tokenizer with the file's vocabulary, special tokens and chat template (if it has one).
 
-    Raises `ModelNotFoundError` if the vocabulary is missing or of an unknown kind, or if the chat template ends an
-    assistant's turn with a token that is not an end of sequence: a cold start would teach the wrong end.
+    Raises `ModelNotFoundError` if the vocabulary is missing, of an unknown kind or not encoded as it should be, or if
+    the chat template ends an assistant's turn with a token that is not an end of sequence: a cold start would teach the
+    wrong end.
     """
     from tokenizers import AddedToken, processors
-    from transformers import AutoTokenizer, PreTrainedTokenizerFast
+    from transformers import PreTrainedTokenizerFast
 
     from lite_selfplay.models.chat import Chat
 
     tokens = metadata.get("tokenizer.ggml.tokens")
     if not tokens:
         raise ModelNotFoundError(f"{file.name} holds no vocabulary.")
-    if metadata.get("tokenizer.ggml.model") == "gpt2":
-        backend = _byte_level(metadata, file)
-    else:
-        backend = AutoTokenizer.from_pretrained(file.absolute().parent, gguf_file=file.name).backend_tokenizer
-    for identity, (token, kind) in enumerate(zip(tokens, metadata.get("tokenizer.ggml.token_type", []), strict=False)):
+    if (model := metadata.get("tokenizer.ggml.model")) not in ("gpt2", "llama"):
+        raise ModelNotFoundError(
+            f"{file.name} has a vocabulary of the kind {model!r}, and known are gpt2 and llama: use the published "
+            "safetensors folder."
+        )
+    kinds = metadata.get("tokenizer.ggml.token_type") or [_NORMAL] * len(tokens)
+    backend = _byte_level(metadata, file) if model == "gpt2" else _sentencepiece(metadata, kinds, file)
+    for identity, (token, kind) in enumerate(zip(tokens, kinds, strict=True)):
         # A token that the backend spells differently would get a new id, beyond the model's embeddings.
         if kind in (_CONTROL, _USER_DEFINED) and backend.token_to_id(token) == identity:
             add = backend.add_special_tokens if kind == _CONTROL else backend.add_tokens
             add([AddedToken(token, normalized=False, special=kind == _CONTROL)])
+    _require_sound(backend, tokens, kinds, file)
     special = special_ids(metadata)
     ends = special["eos_token_id"] if isinstance(special["eos_token_id"], list) else [special["eos_token_id"]]
     ids = {
@@ -79,7 +88,7 @@ def build_tokenizer(metadata: Mapping[str, Any], file: Path) -> Any:
     }
     named = {name: tokens[identity] for name, identity in ids.items() if identity is not None}
     # llama.cpp's default if the key is missing: SentencePiece and Llama 3 start with BOS, others do not.
-    default = metadata.get("tokenizer.ggml.model") == "llama" or metadata.get("tokenizer.ggml.pre") in _LLAMA3
+    default = model == "llama" or metadata.get("tokenizer.ggml.pre") in _LLAMA3
     backend.post_processor = processors.ByteLevel(trim_offsets=False)
     if metadata.get("tokenizer.ggml.add_bos_token", default) and "bos_token" in named:
         bos = named["bos_token"]
@@ -139,3 +148,61 @@ def _byte_level(metadata: Mapping[str, Any], file: Path) -> Any:
     backend.pre_tokenizer = split
     backend.decoder = decoders.ByteLevel()
     return backend
+
+
+def _sentencepiece(metadata: Mapping[str, Any], kinds: Sequence[int], file: Path) -> Any:
+    """Pieces that are merged by their scores, the highest first, over characters; of one that is no token, its bytes.
+
+    https://github.com/ggml-org/llama.cpp/blob/master/src/llama-vocab.cpp (llm_tokenizer_spm)
+    """
+    from tokenizers import Tokenizer, decoders, models, normalizers
+
+    tokens, scores = metadata["tokenizer.ggml.tokens"], metadata.get("tokenizer.ggml.scores", [])
+    if len(scores) != len(tokens) or any(score % 1 for score in scores):
+        raise ModelNotFoundError(
+            f"the scores of {file.name} are not ranks of merges, so that its SentencePiece vocabulary is not one of "
+            "byte pairs: use the published safetensors folder."
+        )
+    rows = zip(tokens, scores, kinds, strict=True)
+    pieces = {token: score for token, score, kind in rows if kind not in (_UNKNOWN, _CONTROL, _BYTE)}
+    # Of two pairs with the same score the longer comes first, as in transformers' conversion of such vocabularies.
+    ranked = sorted(
+        (-score, -at, at - len(piece), piece[:at], piece[at:])
+        for piece, score in pieces.items()
+        for at in range(1, len(piece))
+        if piece[:at] in pieces and piece[at:] in pieces
+    )
+    model = models.BPE(
+        vocab={token: identity for identity, token in enumerate(tokens)},
+        merges=[(left, right) for *_, left, right in ranked],
+        unk_token=tokens[metadata.get("tokenizer.ggml.unknown_token_id", 0)],
+        fuse_unk=True,
+        byte_fallback=True,
+    )
+    backend = Tokenizer(model)
+    # A space before a text, and before what follows a special token.
+    begins = metadata.get("tokenizer.ggml.add_space_prefix", True)
+    backend.normalizer = normalizers.Sequence(
+        [*([normalizers.Prepend(_SPACE)] if begins else []), normalizers.Replace(" ", _SPACE)]
+    )
+    read = [decoders.Replace(_SPACE, " "), decoders.ByteFallback(), decoders.Fuse()]
+    backend.decoder = decoders.Sequence([*read, *([decoders.Strip(" ", 1, 0)] if begins else [])])
+    return backend
+
+
+def _require_sound(backend: Any, tokens: Sequence[str], kinds: Sequence[int], file: Path) -> None:
+    """Raises `ModelNotFoundError` where the first of a file's ordinary tokens, which are its most frequent ones, are
+    cut into others, or where a text does not come back from its tokens."""
+    frequent = [identity for identity, kind in enumerate(kinds) if kind == _NORMAL][:_FREQUENT]
+    cut = [
+        tokens[identity]
+        for identity in frequent
+        if [piece.id for piece in backend.model.tokenize(tokens[identity])] != [identity]
+    ]
+    back = backend.decode(backend.encode(_PROBE, add_special_tokens=False).ids, skip_special_tokens=False)
+    why = f"does not give a text back: {_PROBE!r} becomes {back!r}" if back != _PROBE else ""
+    if len(cut) > _MOST_CUT * len(frequent):
+        such = ", ".join(map(repr, cut[:3]))
+        why = f"cuts {len(cut)} of its {len(frequent)} most frequent tokens into others, such as {such}"
+    if why:
+        raise ModelNotFoundError(f"the vocabulary of {file.name} {why}: use the published safetensors folder.")

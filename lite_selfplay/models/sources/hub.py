@@ -31,8 +31,7 @@ def fetch(hub_id: str, *, with_code: bool = False, say: Callable[[str], None] | 
     from huggingface_hub import HfApi, snapshot_download
 
     allowed = [*_ALLOW, *(["*.py"] if with_code else [])]
-    cached = _cached(hub_id, allowed)
-    if cached is not None:
+    if (cached := _cached(hub_id, allowed)) is not None:
         return cached
     if (why := hub_problem()) is not None:
         raise ModelNotFoundError(_not_here(hub_id, why))
@@ -41,7 +40,8 @@ def fetch(hub_id: str, *, with_code: bool = False, say: Callable[[str], None] | 
         _require_safetensors(hub_id, [file.rfilename for file in info.siblings or []])
         if say is not None:
             say(f"fetching {hub_id} from the hub, once")
-        path = Path(snapshot_download(hub_id, allow_patterns=allowed, ignore_patterns=_IGNORE))
+        # With the card, which says of a model whether it was merged; one that is here already may lack it.
+        path = Path(snapshot_download(hub_id, allow_patterns=[*allowed, "README.md"], ignore_patterns=_IGNORE))
     except ModelNotFoundError:
         raise
     except Exception as error:  # Several libraries raise from here, with no common base.

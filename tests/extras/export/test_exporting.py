@@ -15,6 +15,7 @@ from typing import Any
 import jinja2
 import pytest
 
+from lite_selfplay.config import RunConfig
 from lite_selfplay.errors import (
     ConfigError,
     Interrupted,
@@ -28,8 +29,10 @@ from lite_selfplay.extras.export import forms, reader, verification
 from lite_selfplay.extras.export.exporting import export
 from lite_selfplay.models import sources
 from lite_selfplay.models.chat import DATE
-from lite_selfplay.models.sources import ResolvedModel, resolve
+from lite_selfplay.models.sources import ResolvedModel, resolve, suggested
 from lite_selfplay.runs.evaluating import evaluate
+from lite_selfplay.runs.plan import plan
+from tests.made_runs import Ear
 
 MakeRun = Callable[..., Path]
 FAST = {"verify": False}
@@ -72,6 +75,59 @@ def test_a_merged_model_is_the_seat(make_run: MakeRun, tmp_path: Path, read_here
     assert (made.verification.failures, made.verification.reader) == ([], "transformers")
     config = json.loads((tmp_path / "out" / "config.json").read_text())
     assert (config["dtype"], "quantization_config" in config) == ("bfloat16", False)
+
+
+def test_a_merged_model_is_held_as_it_was_saved_where_nobody_says(make_run: MakeRun, tmp_path: Path):
+    """By whatever takes a model: in 4 bits it would be another one than the seat."""
+    run, merged = make_run(precision="fp32"), tmp_path / "merged"
+    export(run, "A", to="merged", out=merged, **FAST)
+    greedy = {"tasks": "letters", "limit": 40, "temperature": 0.0, "mode": "single"}
+    ear = Ear()
+    seat, own = evaluate(run, seats=["A"], write=False, **greedy), evaluate(merged, progress=ear, **greedy)
+    rounded = evaluate(merged, precision="4bit", write=False, **greedy)
+    wanted, held, cut = (
+        {tuple(answers[0].completion.prompt_ids): answers[0].completion.token_ids[0] for answers in rows}
+        for rows in (seat.rows["A"], own.rows["base"], rounded.rows["base"])
+    )
+    common = wanted.keys() & held.keys() & cut.keys()
+    assert sum(wanted[each] == held[each] for each in common) == len(common) > 10
+    assert sum(wanted[each] == cut[each] for each in common) < len(common) / 2
+    assert own.to_json()["precision"] == "bf16"
+    told = f"{merged} is a merged model that was saved in bf16, and it is held in"
+    assert ([line for line in ear.said if f"{told} bf16: 4 bits round away" in line] != [], ear.warned) == (True, [])
+    evaluate(merged, precision="4bit", progress=ear, **greedy)
+    assert [f"{told} 4bit" in line for line in ear.warned] == [True]
+    for game in ("grpo", "kuhn"):
+        asked = {"game": game, "model": str(merged), "tasks": None if game == "kuhn" else "letters"}
+        assert plan(RunConfig(**asked)).config.model.precision == "bf16"
+        assert (
+            plan(RunConfig(**{**asked, "model": {"name": str(merged), "precision": "4bit"}}))
+            .lines()[0]
+            .startswith(f"run: {game} with {merged} in 4bit")
+        )
+    export(run, "A", to="gguf", out=tmp_path / "gguf", **FAST)
+    (file,) = (tmp_path / "gguf").glob("*.gguf")
+    assert suggested(str(file)) == {"model.precision": "bf16"}
+
+
+def test_what_verifies_an_export_computes_where_the_run_did(make_run: MakeRun, tmp_path: Path, monkeypatch):
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    def load(*arguments: Any, **options: Any) -> Any:
+        asked.append(options["device_map"])
+        monkeypatch.undo()  # what loads it looks as well whether a card is there
+        return AutoModelForCausalLM.from_pretrained(*arguments, **options)
+
+    def read_beside_a_card(request: Any, poll: Callable[[], None]) -> Any:
+        monkeypatch.setattr(AutoModelForCausalLM, "from_pretrained", load)
+        monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+        return reader.by_transformers({**request, "reader": "transformers", "folder": request["base"]})
+
+    asked: list[Any] = []
+    monkeypatch.setattr(verification, "read_back", read_beside_a_card)
+    export(make_run(precision="fp32", device="cpu"), "A", to="merged", out=tmp_path / "out")
+    assert asked == [{"": "cpu"}]
 
 
 def test_a_gguf_folder_is_the_seat_where_llama_cpp_is_there_to_say_so(make_run: MakeRun, tmp_path: Path):

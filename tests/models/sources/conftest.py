@@ -1,6 +1,6 @@
 """Fixtures for models: a cache of its own for each test, GGUF files, and the real model from the user's cache."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -65,10 +65,10 @@ def gguf_tokens() -> dict[str, int]:
     return {**SPECIAL, **dict.fromkeys(plain, TOKEN_NORMAL), **THINK}
 
 
-def sentencepiece_tokens() -> dict[str, int]:
-    """A SentencePiece vocabulary of 263 tokens: every byte, and three pieces."""
-    pieces = dict.fromkeys(["▁", "t", "▁t"], TOKEN_NORMAL)
-    return {"<unk>": 2, **SPECIAL, **{f"<0x{byte:02X}>": 6 for byte in range(256)}, **pieces}
+def sentencepiece_tokens(pieces: Sequence[str], byte: str) -> dict[str, int]:
+    """A SentencePiece vocabulary of 260 tokens, every `byte` among them, and some pieces."""
+    bytes_ = {byte.format(number): 6 for number in range(256)}
+    return {"<unk>": 2, **SPECIAL, **bytes_, **dict.fromkeys(pieces, TOKEN_NORMAL)}
 
 
 def _write_gguf(
@@ -80,17 +80,26 @@ def _write_gguf(
     template: str | None = TEMPLATE,
     eos: str = "<|end|>",
     pre: str = "smollm",
+    pieces: Sequence[str] = ("▁", "t", "▁t"),
+    scores: Callable[[int], float] = lambda index: -float(index),
+    byte: str = "<0x{:02X}>",
+    kind: str = "llama",
+    space_prefix: bool | None = None,
+    unknown: int = 0,
     quantise: str = "F32",
     leave_out: str = "",
     extra: dict[str, Any] | None = None,
     metadata: dict[str, str] | None = None,
 ) -> Path:
-    """Write a transformers model as llama.cpp's converter would: query and key rows interleaved for llama."""
+    """Write a transformers model as llama.cpp's converter would: query and key rows interleaved for llama.
+
+    Without a rule of splitting (`pre`) the vocabulary is one of SentencePiece, of the `kind` that llama.cpp gives it.
+    """
     import gguf
     import gguf.quants
 
     config = model.config
-    tokens = gguf_tokens() if pre else sentencepiece_tokens()
+    tokens = gguf_tokens() if pre else sentencepiece_tokens(pieces, byte)
     names = list(tokens)
     writer = gguf.GGUFWriter(path, claims or arch)
     writer.add_name("a test")
@@ -117,9 +126,11 @@ def _write_gguf(
         writer.add_token_merges(["t h", "th e"])
         writer.add_add_bos_token(False)
     else:
-        writer.add_tokenizer_model("llama")
-        writer.add_token_scores([-float(index) for index in range(len(names))])
-        writer.add_unk_token_id(0)
+        writer.add_tokenizer_model(kind)
+        writer.add_token_scores([scores(index) for index in range(len(names))])
+        if space_prefix is not None:
+            writer.add_add_space_prefix(space_prefix)
+        writer.add_unk_token_id(unknown)
     writer.add_bos_token_id(names.index("<|start|>"))
     writer.add_eos_token_id(names.index(eos))
     writer.add_pad_token_id(names.index("<pad>"))

@@ -3,6 +3,7 @@
 import json
 import math
 import os
+import re
 import struct
 from collections.abc import Callable
 from pathlib import Path
@@ -13,8 +14,10 @@ import pytest
 
 from lite_selfplay.errors import ModelNotFoundError
 from lite_selfplay.models.chat import Chat
+from lite_selfplay.models.shapes import Shape, shape_of
 from lite_selfplay.models.sources import ResolvedModel, gguf, provenance, resolve
 from lite_selfplay.models.sources.gguf import read_header
+from lite_selfplay.models.sources.gguf_tokenizer import build_tokenizer
 from tests.made_runs import small_model
 
 Writer = Callable[..., Path]
@@ -94,10 +97,43 @@ def test_sentencepiece_vocabulary(converted: Converter) -> None:
     tokenizer = chat.tokenizer
     assert (tokenizer.bos_token, tokenizer.eos_token, tokenizer.unk_token) == ("<|start|>", "<|end|>", "<unk>")
     assert len(tokenizer) == VOCABULARY
+    assert tokenizer.convert_ids_to_tokens(chat.tokens("t t")) == ["▁t", "▁t"]
     ids = chat.encode("t 1é").ids
     assert ids[0] == tokenizer.bos_token_id
     assert ids.count(tokenizer.bos_token_id) == 1
     assert chat.decode(ids).strip() == "t 1é"
+
+
+# The first piece is merged first. In "capital" ap, it, al, cap, ital and capital are, in this order: a tokenizer that
+# took the scores for log-probabilities would make "cap it al" of it.
+PIECES = ["▁", "ap", "it", "al", "ab", "aa", "cap", "ital", "capital", "▁capital", "▁ab", *"capitlb"]
+
+
+@pytest.mark.parametrize(
+    ("text", "tokens"),
+    [
+        ("capital", ["▁capital"]),
+        ("a capital ab", ["▁", "a", "▁capital", "▁ab"]),
+        ("capitals", ["▁capital", "<0x73>"]),
+        ("aab", ["▁", "a", "ab"]),  # the pair with the highest score, not the longest piece from the left
+        ("baab aa", ["▁", "b", "a", "ab", "▁", "aa"]),
+        ("é  ab", ["▁", "<0xC3>", "<0xA9>", "▁", "▁ab"]),
+        (" ab\n", ["▁", "▁ab", "<0x0A>"]),
+        ("<|start|>capital", ["<|start|>", "▁capital"]),
+    ],
+)
+def test_sentencepiece_merges_by_scores_whatever_the_architecture(
+    write_gguf: Writer, text: str, tokens: list[str]
+) -> None:
+    for architecture, prefix in (("gemma2", False), ("llama", None), ("qwen2", True)):
+        options = {"pieces": PIECES, "scores": lambda index: -(max(index - 260.0, 0.0) ** 3), "space_prefix": prefix}
+        file = write_gguf(claims=architecture, pre="", **options)
+        tokenizer = build_tokenizer(read_header(file).metadata, file)
+        given = text if prefix is not False else re.sub(r"^(<.start.>)?", r"\1 ", text)
+        ids = tokenizer(given, add_special_tokens=False)["input_ids"]
+        assert tokenizer.convert_ids_to_tokens(ids) == tokens, architecture
+        if "<|start|>" not in text:
+            assert tokenizer.decode(ids) == given
 
 
 def test_quantised_weights(converted: Converter) -> None:
@@ -164,9 +200,16 @@ def test_llama_3_factors_are_those_of_transformers() -> None:
         ({"claims": "unheard-of"}, ["does not fit the architecture unheard-of"]),
         ({"extra": {"rope_freqs.weight": np.linspace(1, 2, 8, dtype=np.float32)}}, ["rotary positions"]),
         ({"metadata": {"llama.rope.scaling.type": "yarn"}}, ["rotary positions"]),
+        ({"pre": "", "kind": "t5"}, ["a vocabulary of the kind 't5'"]),
+        ({"pre": "", "scores": lambda index: -index / 7}, ["not ranks of merges"]),
+        ({"pre": "", "pieces": ("▁", "capital", "t")}, ["cuts 1 of its 3 most frequent tokens", "'capital'"]),
+        ({"pre": "", "unknown": 4096}, ["does not fit the architecture llama"]),
+        ({"pre": "", "byte": "<{}>"}, ["does not give a text back: 'The quick"]),
     ],
-    ids=["another end of turn", "a tensor too few", "one too many", "unknown rule", "architecture", "factors", "yarn"],
-)
+    ids=["another end of turn", "a tensor too few", "one too many", "unknown rule", "architecture", "factors", "yarn",
+         "unknown vocabulary", "log-probabilities", "a token that no merge makes", "an unknown token out of the list",
+         "no bytes"],
+)  # fmt: skip
 def test_a_file_that_fits_no_model_is_refused(
     write_gguf: Writer, refused: Callable[..., str], options: dict[str, Any], said: list[str]
 ) -> None:
@@ -213,3 +256,29 @@ def test_a_header_that_claims_too_much(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "m.gguf").write_bytes(content)
     with pytest.raises(ModelNotFoundError, match="cannot be read as a GGUF file"):
         read_header(tmp_path / "m.gguf")
+
+
+# What a plan knows of a file, without converting it
+
+
+@pytest.mark.parametrize("arch", ["llama", "qwen2", "qwen3"])
+@pytest.mark.parametrize("tied", [True, False])
+def test_the_shape_of_a_file_is_that_of_its_model(own_cache: Path, write_gguf: Writer, arch: str, tied: bool) -> None:
+    file = write_gguf(small_model(arch, tie_word_embeddings=tied), arch=arch, pre="qwen2", quantise="Q8_0")
+    assert shape_of(str(file)) == Shape(64, 2, 96, 4, 2, 16, VOCABULARY, tied=tied)
+    assert not own_cache.exists()
+    assert shape_of(str(resolve(str(file)).path)) == shape_of(str(file))
+
+
+def test_a_plan_takes_the_file_that_a_run_takes(call: Callable[..., Any], own_cache: Path, write_gguf: Writer) -> None:
+    file = write_gguf(arch="llama")
+    ended = call("plan", "--model", file)
+    assert (ended.code, ended.err) == (0, "")
+    assert f"agon with {file} in 4bit: 0.00B parameters" in ended.out
+    for damage, said in (
+        (lambda: file.write_bytes(b"GGUF"), "cannot be read as a GGUF file"),
+        (file.unlink, "no .gguf"),
+    ):
+        damage()
+        ended = call("plan", "--model", file)
+        assert (ended.code, said in ended.err) == (2, True)

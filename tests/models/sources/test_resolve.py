@@ -109,3 +109,44 @@ def test_the_list_of_models() -> None:
     assert len(set(names)) == len(names)
     assert all(info.source and info.licence and info.size for info in models)
     assert not models[0].needs_network
+
+
+CARD = "---\nlicense: mit\n{}\n---\n\n# A model\n\nA merge of two, made with lite-selfplay.\n"
+
+
+@pytest.mark.parametrize(
+    ("card", "dtype", "saved"),
+    [
+        (CARD.format("tags:\n- lite-selfplay\n- agon"), "bfloat16", "bf16"),
+        (CARD.format("tags: [mergekit, merge]"), "float16", "fp16"),
+        (CARD.format("base_model: a/b\nbase_model_relation: merge"), "float32", "fp32"),
+        (CARD.format("tags:\r\n- 'merge'"), None, "bf16"),
+        (CARD.format("tags: [unclosed\n- lite-selfplay"), "bfloat16", "bf16"),
+        (CARD.format("base_model: Qwen/Qwen3-0.6B\nbase_model_relation: finetune"), "bfloat16", None),
+        (CARD.format("tags:\n- merged-reads"), "bfloat16", None),
+        ("# merge\n\nlite-selfplay\n---\n", "bfloat16", None),
+        ("", "bfloat16", None),
+        (None, "bfloat16", None),
+    ],
+)
+def test_a_card_that_says_that_a_model_was_merged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, card: str | None, dtype: str | None, saved: str | None
+) -> None:
+    build_tiny(tmp_path / "mine")
+    config = json.loads((tmp_path / "mine" / "config.json").read_text())
+    (tmp_path / "mine" / "config.json").write_text(json.dumps({**config, "dtype": dtype}))
+    (tmp_path / "mine" / "file.gguf").touch()
+    if card is not None:
+        (tmp_path / "mine" / "README.md").write_bytes(card.encode() + b"\xff")
+    monkeypatch.chdir(tmp_path / "mine")
+    expected = {"model.precision": saved} if saved else {}
+    for name in (".", str(tmp_path / "mine"), "../mine/", "file.gguf"):
+        assert sources.suggested(name) == expected
+    (tmp_path / "mine" / "smollm2-135m").mkdir()
+    for name in (
+        "Qwen3-0.6B",
+        "somebody/else",
+        "tiny.json",
+        "smollm2-135m",
+    ):  # whatever lies where the command is given
+        assert sources.suggested(name) == {}

@@ -1,0 +1,109 @@
+"""Bases whose tensors are not those of the model that their configuration describes: refused in every precision."""
+
+import json
+import re
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from transformers import AutoModelForCausalLM
+
+from lite_selfplay.config import ModelSection, SeatConfig
+from lite_selfplay.errors import ModelNotFoundError
+from lite_selfplay.models.backends import unsloth
+from lite_selfplay.models.backends.transformers import load_base, nf4
+
+UP, QUERIES = "model.layers.1.mlp.up_proj.weight", "model.layers.0.self_attn.q_proj"
+Tensors = dict[str, torch.Tensor]
+Copy = Callable[[Callable[[Tensors], Any]], Path]
+
+MISFITS: dict[str, tuple[Callable[[Tensors], Any], str]] = {
+    "missing": (lambda tensors: tensors.pop(UP), f"{UP} (missing)"),
+    "a head that is not tied": (lambda tensors: tensors.pop("lm_head.weight"), "lm_head.weight (missing)"),
+    "a norm": (lambda tensors: tensors.pop("model.norm.weight"), "model.norm.weight (missing)"),
+    "without a place": (
+        lambda tensors: tensors.update({f"{QUERIES}.bias": torch.zeros(64)}),
+        f"{QUERIES}.bias (without a place)",
+    ),
+    "of another shape": (
+        lambda tensors: tensors.update({f"{QUERIES}.weight": torch.zeros(32, 64)}),
+        f"{QUERIES}.weight (of another shape)",
+    ),
+    "all of them": (
+        lambda tensors: [tensors.update({f"x.{name}": tensors.pop(name)}) for name in list(tensors)],
+        "lm_head.weight (missing), model.embed_tokens.weight (missing), model.layers.0.input_layernorm.weight "
+        "(missing) and 47 more",
+    ),
+}
+
+
+@pytest.fixture
+def copy(tiny_path: Path, tmp_path: Path) -> Copy:
+    """A copy of the random model with other tensors."""
+
+    def copy(change: Callable[[Tensors], Any]) -> Path:
+        folder = shutil.copytree(tiny_path, tmp_path / "base")
+        tensors = load_file(folder / "model.safetensors")
+        change(tensors)
+        save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+        return folder
+
+    return copy
+
+
+def loaded(folder: Path, precision: str) -> Any:
+    dtype = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(precision, torch.float32)
+    return load_base(folder, precision, dtype, torch.device("cpu"))
+
+
+@pytest.mark.parametrize("precision", ["4bit", "bf16", "fp16", "fp32"])
+@pytest.mark.parametrize("misfit", MISFITS)
+def test_weights_of_another_model_are_refused_by_name(copy: Copy, misfit: str, precision: str):
+    change, words = MISFITS[misfit]
+    with pytest.raises(ModelNotFoundError, match=re.escape(words)):
+        loaded(copy(change), precision)
+
+
+def test_the_command_line_says_it_with_its_exit_code(copy: Copy, call: Callable[..., Any]):
+    folder = copy(MISFITS["missing"][0])
+    for command in (("eval", folder), ("train", "agon", "--model", folder)):
+        ended = call(*command, "--tasks", "letters", "--precision", "fp32")
+        assert (ended.code, f"{UP} (missing)" in ended.err) == (2, True)
+
+
+def test_the_unsloth_backend_refuses_them_before_it_loads_anything(copy: Copy, monkeypatch: pytest.MonkeyPatch):
+    folder = copy(MISFITS["missing"][0])
+    monkeypatch.setattr(unsloth, "import_unsloth", object)
+    section = ModelSection(name=str(folder), backend="unsloth")
+    with pytest.raises(ModelNotFoundError, match=re.escape(f"{UP} (missing)")):
+        unsloth.UnslothBackend(folder, section, {"A": SeatConfig()}, seed=0, eos_ids=[2])
+
+
+@pytest.mark.filterwarnings("ignore:You passed `quantization_config`")
+def test_weights_that_were_quantised_before_are_held_to_the_same(tiny_path: Path, tmp_path: Path):
+    made = AutoModelForCausalLM.from_pretrained(tiny_path, quantization_config=nf4(torch.float32), device_map="cpu")
+    made.save_pretrained(tmp_path)
+    assert loaded(tmp_path, "4bit") is not None
+    tensors = load_file(tmp_path / "model.safetensors")
+    del tensors["model.norm.weight"]
+    save_file(tensors, tmp_path / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(ModelNotFoundError, match=r"model\.norm\.weight \(missing\)"):
+        loaded(tmp_path, "4bit")
+
+
+def test_what_is_tied_or_computed_is_not_missed(copy: Copy):
+    """A head that is the embedding, and the rotary frequencies that older files hold."""
+
+    def change(tensors: Tensors) -> None:
+        del tensors["lm_head.weight"]
+        tensors["model.layers.0.self_attn.rotary_emb.inv_freq"] = torch.ones(8)
+
+    folder = copy(change)
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, "tie_word_embeddings": True}))
+    base = loaded(folder, "fp32")
+    assert base.lm_head.weight is base.model.embed_tokens.weight
