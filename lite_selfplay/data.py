@@ -15,7 +15,7 @@ Credit = Literal["group", "group_mean", "reinforce", "batch", "baseline"]
 BASE = "base"
 """The name under which the base speaks, every adapter off."""
 
-StopReason = Literal["eos", "length", "string", "prompt_too_long"]
+StopReason = Literal["eos", "length", "string", "prompt_too_long", "loop"]
 
 
 @dataclass(frozen=True)

@@ -25,26 +25,22 @@ WARNING_EVERY = 10
 
 
 class Bookkeeper:
-    """Counts, writes and shows what a run's steps came to. `what_is_whole` says what a resume would find.
+    """Counts, writes and shows what a run's steps came to. `what_is_whole` says what a resume would find, `left` how
+    long so many steps will take.
 
     `skipped_steps` moved nothing; `nonfinite_steps` of them met a number that is not finite. `bad_steps` is how many
     in a row, up to the last step, did that or were sampled from other weights than they train.
     """
 
-    def __init__(self, held: Held, table: LiveTable, what_is_whole: Callable[[], str]):
+    def __init__(self, held: Held, table: LiveTable, what_is_whole: Callable[[], str], left: Callable[[int], str]):
         self._held, self._game, self._folder, self._progress = held, held.game, held.folder, held.progress
-        self._table, self._what_is_whole = table, what_is_whole
+        self._table, self._what_is_whole, self._left = table, what_is_whole, left
         self.skipped_steps = self.nonfinite_steps = self.bad_steps = 0
         self._silent_steps = self._shown_timeouts = 0
         self._warned_full = False
         self._unwritten: tuple[int, Mapping[str, Any], Sequence[Mapping[str, Any]], Mapping[str, Any]] | None = None
         self._warned: dict[str, int] = {}
         self._shown: list[Mapping[str, Any]] = []
-        self._first_step, self._started = 0, time.perf_counter()
-
-    def begin(self, first_step: int) -> None:
-        """Training begins, from this step on."""
-        self._first_step, self._started = first_step, time.perf_counter()
 
     def write_what_is_missing(self) -> None:
         """Write the last step's lines where the process that writes them has ended before it did. Raises SaveFailed."""
@@ -173,9 +169,8 @@ class Bookkeeper:
 
     def _show(self, step: int, metrics: Mapping[str, Any]) -> None:
         progress, game = self._progress, type(self._game)
-        each = (time.perf_counter() - self._started) / (step + 1 - self._first_step)
         steps = None if game.open_ended else self._held.config.run.steps
-        left = None if steps is None else each * (steps - step - 1)
+        left = "" if steps is None else self._left(steps - step - 1)
         line = progress_line(game, metrics, steps, left, progress.verbose)
         progress.step(metrics, line)
         progress.advance(step + 1)

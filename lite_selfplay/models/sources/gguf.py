@@ -9,9 +9,10 @@ import contextlib
 import io
 import json
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
+from unittest import mock
 
 from lite_selfplay.errors import ModelNotFoundError
 from lite_selfplay.models.sources.cache import cache_dir
@@ -44,8 +45,9 @@ def convert(file: Path, folder: Path, *, sha256: str) -> None:
 
     header = read_header(file)
     metadata = header.metadata
-    # Progress bars, some of which cannot be switched off.
-    with contextlib.redirect_stderr(io.StringIO()), _read_once(header.read):
+    # transformers would read the file twice more, ten seconds each for a vocabulary of 150,000: it gets what was read.
+    read_once = mock.patch("gguf.GGUFReader", return_value=header.read)
+    with contextlib.redirect_stderr(io.StringIO()), read_once:  # progress bars, some of which cannot be switched off
         try:
             build_tokenizer(metadata, file).save_pretrained(folder)
             _save(file.absolute(), header, special_ids(metadata), folder)
@@ -96,20 +98,6 @@ def read_header(file: Path) -> GgufHeader:
         )
     except (ArithmeticError, AttributeError, LookupError, OSError, RecursionError, TypeError, ValueError) as error:
         raise ModelNotFoundError(f"{file} cannot be read as a GGUF file: {error}") from error
-
-
-@contextlib.contextmanager
-def _read_once(reader: Any) -> Iterator[None]:
-    """For the length of a context transformers is given what was read: its own two readings of a vocabulary of 150,000
-    take twenty seconds."""
-    import gguf
-
-    package: Any = gguf
-    own, package.GGUFReader = gguf.GGUFReader, lambda *_: reader
-    try:
-        yield
-    finally:
-        package.GGUFReader = own
 
 
 def _save(file: Path, header: GgufHeader, special: Mapping[str, Any], folder: Path) -> None:
