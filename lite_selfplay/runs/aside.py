@@ -49,22 +49,10 @@ class AsideTable(LiveTable):
         self._drawn: list[Problem] = []
         super().__init__(*arguments, **options)
 
-    def open(self, step: int, seats: Mapping[str, str]) -> None:
-        super().open(step, seats)
-        self._role = ""
-
     def draw(self, source: str, n: int) -> list[Problem]:
         found = super().draw(source, n)
         self._drawn += found
         return found
-
-    def ask(self, role: str, *args: Any, **options: Any) -> list[list[Completion]]:
-        self._role = role
-        return super().ask(role, *args, **options)
-
-    def evaluate(self, role: str, *args: Any, **options: Any) -> list[Verdict]:
-        self._role = role
-        return super().evaluate(role, *args, **options)
 
     def speak(
         self,
@@ -90,7 +78,7 @@ class AsideTable(LiveTable):
             found = [
                 [self._made_up(seat, str(prompt), start, sampling) for _ in range(each)] for prompt, start in pairs
             ]
-        self.said.setdefault(self._role, []).extend(completion for row in found for completion in row)
+        self.said.setdefault(self.role, []).extend(completion for row in found for completion in row)
         if each == n and count == len(prompts):
             return found
         raise Enough
@@ -122,7 +110,7 @@ class AsideTable(LiveTable):
 
     def _made_up(self, seat: str, prompt: str, start: str, sampling: Sampling) -> Completion:
         assert self._words is not None
-        text, encoded = self._words(self._role, prompt, self._drawn), self._loaded.chat.encode(prompt, start)
+        text, encoded = self._words(self.role, prompt, self._drawn), self._loaded.chat.encode(prompt, start)
         ids = tuple(self._loaded.chat.tokens(text))
         sampled = (-1.0,) * len(ids)
         return Completion(prompt, text, tuple(encoded.ids), ids, sampled, "eos", seat, 0, sampling, encoded.prefill)

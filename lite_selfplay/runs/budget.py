@@ -1,10 +1,9 @@
 """The minutes that a run may take (`run.minutes`): how much is measured, how many steps fit, and where that is written.
 
 At most a third of the minutes goes to what comes before the first step. How many problems are evaluated is chosen by
-how long the first of them take. A cold start that would take too long is cut short after its first batch. The number of
-steps is chosen once, when the first ones have shown what a step takes;
-schedules and evaluations go by it from then on. A run that falls behind all the same ends early. `budget.json` holds
-what was chosen, and a resume keeps it.
+how long the first of them take. A cold start that would take too long is cut short after its first batches. The number
+of steps is chosen once, when the first ones have shown what a step takes; schedules and evaluations go by it from then
+on. A run that falls behind all the same ends early. `budget.json` holds what was chosen, and a resume keeps it.
 """
 
 import json
@@ -112,19 +111,23 @@ class Budget:
         fits = max(FEWEST_PROBLEMS, min(fits, int(before / (problem_s * first)))) // 10 * 10
         self._write(minutes=self.minutes, problems=min(most, fits))
 
-    def cold_start(self, asked: int) -> Callable[[int], int]:
+    def cold_start(self, asked: int) -> Callable[[int], int | None]:
         """Begin a cold start of `asked` batches a seat.
 
-        What is returned says how many fit, after the first batch and given the number of seats that learn. A cold start
-        that was stopped is repeated with as many.
+        What is returned says how many fit, after the first batch and given the number of seats that learn: the first
+        one is slow, so that it says None, and is asked again after the second, where there is time for that. A cold
+        start that was stopped is repeated with as many.
         """
-        began = self._clock()
+        began, took = self._clock(), list[float]()
 
-        def fit(seats: int) -> int:
-            batch_s = self._clock() - began
+        def fit(seats: int) -> int | None:
+            took.append(self._clock() - began - sum(took))
             if self.minutes and "cold_start" not in self.chosen:
-                fits = int(COLD_START * (self.before_s() + batch_s) / max(batch_s * seats, 1e-9))
-                self._write(cold_start=min(asked, max(1, fits)), asked_cold_start=asked)
+                room = COLD_START * (self.before_s() + sum(took))
+                if len(took) == 1 and took[0] * (seats + 1) <= room:
+                    return None
+                fits = int((room - sum(took)) / max(took[-1], 1e-9) + len(took)) // seats
+                self._write(cold_start=min(asked, max(len(took), fits)), asked_cold_start=asked)
             return min(asked, self.chosen.get("cold_start", asked))
 
         return fit
@@ -171,10 +174,12 @@ class Budget:
 
         `shorter` names the sizes of a step that takes so many times less.
         """
+        if not self.minutes or done != 1 or self._resumed:
+            return ""
         step_s = self._took["step"][-1]
         # Of shorter answers an evaluation is shorter as well.
         room = max((self._left_s() + step_s) * (1 - SPARE) - self._closing_s(), BEFORE * 60 * self.minutes)
-        if not self.minutes or done != 1 or self._resumed or min(FEW, asked) * step_s <= room:
+        if min(FEW, asked) * step_s <= room:
             return ""
         self._write(sizes=f"{shorter(FEW * step_s / room)} would fit {FEW} steps")
         return f"a step takes {step_s:.1f} s: fewer than {FEW} will fit, which tells little. {self.chosen['sizes']}"

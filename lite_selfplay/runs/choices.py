@@ -201,14 +201,12 @@ def _card(config: RunConfig) -> Card | None:
 def shorter(config: RunConfig, length: float, times: float) -> str:
     """Sizes of which a step takes so many times less, as flags: fewer problems, a limit of tokens that is still twice
     the mean `length` of completions, the next smaller preset; where none will do, one small group."""
-    run, found = config.run, list[str]()
-    if (problems := int(run.problems_per_step / times)) > 0:
-        found.append(f"--problems-per-step {problems}")
-    if (tokens := int((run.max_completion_tokens or 0) / times)) > 2 * length:
-        found.append(f"--max-completion-tokens {tokens}")
-    if run.preset in (larger := [name for name, *_ in SIZES[:-1]]):
-        found.append(f"--preset {SIZES[larger.index(run.preset) + 1][0]}")
-    return " or ".join(found or ["--problems-per-step 1 --group-size 4"])
+    run, names = config.run, [name for name, *_ in SIZES]
+    problems, tokens = int(run.problems_per_step / times), int((run.max_completion_tokens or 0) / times)
+    smaller = names[names.index(run.preset) + 1 :] if run.preset in names else []
+    found = {"problems-per-step": problems, "max-completion-tokens": tokens if tokens > 2 * length else 0}
+    flags = [f"--{key} {value}" for key, value in found.items() if value] + [f"--preset {name}" for name in smaller[:1]]
+    return " or ".join(flags) or "--problems-per-step 1 --group-size 4"
 
 
 def without_its_card(config: RunConfig) -> str:

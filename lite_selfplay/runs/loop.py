@@ -67,7 +67,7 @@ class RunLoop:
         self._saver = Saver(held, clock)
         started = clock() if began is None else ranks.from_main("when the run began", lambda: began or 0.0)
         self._budget = Budget(config.run.minutes, self.folder.path / BUDGET, clock, started, ranks)
-        self._books = Bookkeeper(held, self.table, self._saver.what_is_whole, self._budget.left)
+        self._books = Bookkeeper(held, self.table, self._saver.what_is_whole)
         self._answers_at_first = Answers()
         self.trainer = SelfPlayTrainer(
             backend=held.loaded.backend,
@@ -148,10 +148,12 @@ class RunLoop:
 
     def _write_down(self, report: StepReport) -> None:
         self.done, self._start_state = self.done + 1, {}
-        metrics = self._books.finish_step(report)
+        config = self.held.config
+        left = "" if self.game.open_ended else self._budget.left(config.run.steps - self.done)
+        metrics = self._books.finish_step(report, left)
         self._books.judge(report)
         length = max((stream["tokens_mean"] or 0.0 for stream in metrics["streams"].values()), default=0.0)
-        if few := self._budget.few(self.done, self.held.config.run.steps, partial(shorter, self.held.config, length)):
+        if few := self._budget.few(self.done, config.run.steps, partial(shorter, config, length)):
             self.held.progress.say(few)
 
     def _save_and_measure_if_due(self, asked: Episode) -> None:
@@ -285,8 +287,9 @@ class RunLoop:
 
         def evaluate(number: int) -> tuple[float, float]:
             self._answers(alone, held_out[:number], "evaluation, timed")
-            each = find_mode(spec.mode).stages(spec.seats) + 1 - len(self._answers_at_first.alike)
-            return len(evaluation_steps(self.held.config)) * each, each
+            each, alike = find_mode(spec.mode).stages(spec.seats), self._answers_at_first.alike
+            others = 1 - sum(seat in alike for seat in spec.seats)  # the base's, and those that are the base's
+            return len(evaluation_steps(self.held.config)) * each + others, each + others
 
         self._budget.choose_problems(len(held_out), evaluate)
 

@@ -25,16 +25,15 @@ WARNING_EVERY = 10
 
 
 class Bookkeeper:
-    """Counts, writes and shows what a run's steps came to. `what_is_whole` says what a resume would find, `left` how
-    long so many steps will take.
+    """Counts, writes and shows what a run's steps came to. `what_is_whole` says what a resume would find.
 
     `skipped_steps` moved nothing; `nonfinite_steps` of them met a number that is not finite. `bad_steps` is how many
     in a row, up to the last step, did that or were sampled from other weights than they train.
     """
 
-    def __init__(self, held: Held, table: LiveTable, what_is_whole: Callable[[], str], left: Callable[[int], str]):
+    def __init__(self, held: Held, table: LiveTable, what_is_whole: Callable[[], str]):
         self._held, self._game, self._folder, self._progress = held, held.game, held.folder, held.progress
-        self._table, self._what_is_whole, self._left = table, what_is_whole, left
+        self._table, self._what_is_whole = table, what_is_whole
         self.skipped_steps = self.nonfinite_steps = self.bad_steps = 0
         self._silent_steps = self._shown_timeouts = 0
         self._warned_full = False
@@ -62,8 +61,8 @@ class Bookkeeper:
         """Put `counts` back."""
         self.skipped_steps, self.nonfinite_steps = state["skipped_steps"], state["nonfinite"]
 
-    def finish_step(self, report: StepReport) -> dict[str, Any]:
-        """Write a step's lines, report it, and return what its line of `metrics.jsonl` holds.
+    def finish_step(self, report: StepReport, left: str = "") -> dict[str, Any]:
+        """Write a step's lines, report it with the time `left`, and return what its line of `metrics.jsonl` holds.
 
         Raises SaveFailed where the lines cannot be written.
         """
@@ -78,7 +77,7 @@ class Bookkeeper:
         tokens = token_columns(report) if self._held.config.run.keep_tokens else {}
         self._write(report.step, metrics, rows, tokens)
         if self._folder.ours:
-            self._show(report.step, metrics)
+            self._show(report.step, metrics, left)
         return metrics
 
     def judge(self, report: StepReport) -> None:
@@ -167,10 +166,9 @@ class Bookkeeper:
             self._warned_full = True
             self._progress.warn(f"episodes.jsonl has reached its limit of {limit:g} MB: no more are written")
 
-    def _show(self, step: int, metrics: Mapping[str, Any]) -> None:
+    def _show(self, step: int, metrics: Mapping[str, Any], left: str) -> None:
         progress, game = self._progress, type(self._game)
         steps = None if game.open_ended else self._held.config.run.steps
-        left = "" if steps is None else self._left(steps - step - 1)
         line = progress_line(game, metrics, steps, left, progress.verbose)
         progress.step(metrics, line)
         progress.advance(step + 1)

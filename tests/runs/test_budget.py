@@ -141,10 +141,19 @@ def test_the_words_of_the_demo_are_for_the_demo(tmp_path: Path):
 
 def test_a_cold_start_takes_two_thirds_of_what_is_left_before_the_first_step(tmp_path: Path):
     now = [30.0]  # half a minute is over when it begins
+    chosen = Budget(12.0, tmp_path / "quick.json", lambda: now[0], 0.0)
+    fits = chosen.cold_start(9)
+    now[0] += 40.0
+    assert fits(2) is None  # of a third, 240 s, 210 were left: two thirds are 140, and another for both seats fits
+    now[0] += 10.0
+    assert fits(2) == 5  # 90 s hold nine more of ten seconds, which makes eleven for two seats
+    now[0] = 30.0
     chosen = Budget(12.0, tmp_path / "budget.json", lambda: now[0], 0.0)
     fits = chosen.cold_start(7)
-    now[0] += 30.0
-    assert fits(2) == 2  # of a third, 240 s, 210 were left: two thirds are 140, and a batch of both seats takes 60
+    now[0] += 40.0
+    assert fits(2) is None
+    now[0] += 35.0
+    assert fits(2) == 2  # 65 s hold one more of 35, and two there are
     assert fits(1) == 2  # it is chosen once
     assert chosen.outcome(doubtful=True) == ["2 of the 7 batches of the cold start fitted into 12 min"]
     assert json.loads((tmp_path / "budget.json").read_text())["outcome"].startswith("2 of the 7")  # for `report`
@@ -158,13 +167,14 @@ def test_a_cold_start_takes_two_thirds_of_what_is_left_before_the_first_step(tmp
     assert repeated.cold_start(7)(2) == 2
     slow = Budget(12.0, tmp_path / "slow.json", lambda: now[0], 0.0)
     fits = slow.cold_start(7)
-    now[0] += 1000.0
+    now[0] += 1000.0  # in which another does not fit
     assert fits(2) == 1  # one is the least
 
 
 def test_a_cold_start_that_fits_is_whole(tmp_path: Path):
     chosen = budget(tmp_path / "budget.json")
-    assert chosen.cold_start(7)(2) == 7
+    fits = chosen.cold_start(7)
+    assert [fits(2), fits(2)] == [None, 7]
     assert not chosen.outcome()
 
 

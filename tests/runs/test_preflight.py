@@ -259,7 +259,7 @@ def test_a_small_game_samples_no_more_than_it_may():
 def bare_table() -> AsideTable:
     """A table where nothing is loaded but the token that ends an answer."""
     table = AsideTable.__new__(AsideTable)
-    table.most, table.until, table.thinks, table._words, table._role = 10**9, inf, False, None, "drafter"
+    table.most, table.until, table.thinks, table._words, table.role = 10**9, inf, False, None, "drafter"
     table.said, table.verdicts, table.episodes = {}, {}, []
     table._loaded = SimpleNamespace(chat=SimpleNamespace(eos_ids=[END]))  # type: ignore[assignment]
     return table
