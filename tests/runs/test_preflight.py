@@ -364,13 +364,14 @@ def test_a_group_counts_as_far_as_its_answers_ended():
 
     groups = [
         group((ended, 1.0), (ended, 1.0)),
-        group((ended, 1.0), (ended, 0.0), (cut, 0.0)),  # it varies, whatever the third would have been
-        group((ended, 1.0), (ended, 1.0), (cut, 0.0)),  # open
+        group((ended, 1.0), (ended, 0.0), (cut, 0.0)),
+        group((ended, 1.0), (ended, 1.0), (cut, 0.0)),  # what was cut off makes no variance
+        group((ended, 1.0), (cut, 0.0)),  # one alone has none
     ]
     table.said = {"drafter": [ended, cut]}
     table.episodes = [Episode([Stream("drafter", groups)])]
     found = table.streams({})["drafter"]
-    assert (found["groups"], found["zero_variance_groups"], found["reward_mean"]) == (2, 1, 0.75)
+    assert (found["groups"], found["zero_variance_groups"], found["reward_mean"]) == (3, 2, 5 / 6)
 
 
 def test_it_takes_a_minute_or_a_twentieth_of_the_time():
