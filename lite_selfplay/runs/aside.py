@@ -7,7 +7,7 @@ from math import inf
 from typing import Any
 
 from lite_selfplay.config import RunConfig
-from lite_selfplay.data import Completion, Episode, Group, Problem, Sampling, TokenScores, Turn, Verdict
+from lite_selfplay.data import Completion, Episode, Problem, Sampling, TokenScores, Turn, Verdict
 from lite_selfplay.errors import LiteSelfPlayError
 from lite_selfplay.games import Game, make_game
 from lite_selfplay.runs.report.steps import figures
@@ -102,10 +102,6 @@ class AsideTable(LiveTable):
         most = completion.sampling.max_tokens * (1 / 2 if self.thinks else 1)
         return completion.stop == "length" and len(completion.token_ids) < most
 
-    def _ended(self, group: Group) -> Group:
-        """A group's completions that ended."""
-        return replace(group, samples=[s for s in group.samples if not self.left_off(s.completion)])
-
     def _made_up(self, seat: str, prompt: str, start: str, sampling: Sampling) -> Completion:
         assert self._words is not None
         text, encoded = self._words(self.role, prompt, self._drawn), self._loaded.chat.encode(prompt, start)
@@ -144,8 +140,9 @@ class AsideTable(LiveTable):
             if said := [completion for completion in all_said if not self.left_off(completion)]:
                 judged = [self.verdicts[id(c)] for c in said if id(c) in self.verdicts]
                 groups = [group for e in self.episodes for s in e.streams if s.role == role for group in s.groups]
-                # Of two that ended at least: one has no variance to lose.
-                known = [ended for g in groups if len((ended := self._ended(g)).samples) >= min(2, len(g.samples))]
+                ended = [[s for s in group.samples if not self.left_off(s.completion)] for group in groups]
+                whole = zip(groups, ended, strict=True)  # or two of it at least: one has no variance to lose
+                known = [replace(g, samples=own) for g, own in whole if len(own) >= min(2, len(g.samples))]
                 seat = seats.get(role, said[0].seat)
                 found[role] = {**figures(seat, said, judged, known), "judged": len(judged)}
         return found

@@ -271,8 +271,8 @@ class RunLoop:
         """Measure the untouched base, and the seats as they are now, where that is due and was not done."""
         of_the_base = EvalSpec(mode_of_the_base(self.game), (BASE,))
         if self.done == 0 and self.held.ready.held_out:
-            adapters = self.held.loaded.adapters
-            self._answers_at_first.alike = {seat: BASE for seat in adapters.seats if adapters.is_the_base(seat)}
+            untouched = filter(self.held.loaded.adapters.is_the_base, self.held.loaded.adapters.seats)
+            self._answers_at_first.alike = dict.fromkeys(untouched, BASE)
             self._choose_problems()
             if not self.held.config.run.init and not self._was_evaluated("base"):
                 with self._budget.timing("part" if self._answers_at_first.alike else "untouched"):
