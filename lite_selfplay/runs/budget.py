@@ -166,7 +166,8 @@ class Budget:
         # The first step may be a slow one, or have met no long answer.
         few = [took[0] / 2, 2 * took[0]] if len(took) == 1 else [min(took), max(took)]
         each = few if len(took) <= FIRST_STEPS else [fmean(took[1:])]
-        most = max(0.0, self._left_s() - self._closing_s()) if self.minutes else math.inf
+        bound = self.minutes and not self._resumed  # a resume goes on however long it takes
+        most = max(0.0, self._left_s() - self._closing_s()) if bound else math.inf
         return f"{' to '.join(dict.fromkeys(as_clock(min(step_s * steps, most)) for step_s in each))} left"
 
     def few(self, done: int, asked: int, shorter: Callable[[float], str]) -> str:

@@ -89,6 +89,12 @@ def test_the_time_left_is_a_range_until_three_steps_have_shown_it(
         with chosen.timing("step"):
             now[0] += step_s
     assert chosen.left(299) == expected
+    (tmp_path / "resumed.json").write_text('{"steps": 9, "asked_steps": 40}')
+    resumed = Budget(0.1, tmp_path / "resumed.json", lambda: now[0])
+    for step_s in (10.0, 10.0, 10.0):
+        with resumed.timing("step"):
+            now[0] += step_s
+    assert resumed.left(2) == "0:20 left"  # after its minutes are over
     assert chosen.left(0) == ""
 
 
