@@ -274,7 +274,10 @@ class RunLoop:
             untouched = filter(self.held.loaded.adapters.is_the_base, self.held.loaded.adapters.seats)
             self._answers_at_first.alike = dict.fromkeys(untouched, BASE)
             self._choose_problems()
-            if not self.held.config.run.init and not self._was_evaluated("base"):
+            due = not self.held.config.run.init and not self._was_evaluated("base")
+            if due and self._budget.before_s() <= 0:
+                self.held.progress.say("the untouched base is not measured: a third of the minutes is over")
+            elif due:
                 with self._budget.timing("part" if self._answers_at_first.alike else "untouched"):
                     self._measure("base", of_the_base, step=-1, moment="untouched")
         if self.done in evaluation_steps(self.held.config) and not self._was_evaluated(_evaluation_name(self.done)):

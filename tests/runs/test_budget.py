@@ -315,3 +315,21 @@ def test_fewer_problems_are_evaluated_and_a_resume_evaluates_as_many(tmp_path: P
     shutil.rmtree(run.path / "checkpoints/step-5")
     (run.path / "eval/step-000005.json").unlink()
     assert resume(run.path).evaluations()["after 5 steps"]["n"] == 20
+
+
+def test_the_untouched_base_is_left_out_where_a_third_of_the_time_is_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    answers, ear = loop.RunLoop._answers, Ear()
+
+    def slow(self: Any, spec: Any, problems: Any, name: str, *rest: Any) -> Any:
+        self._budget._clock.now += 20.0 if name == "evaluation, timed" else 0.0
+        return answers(self, spec, problems, name, *rest)
+
+    monkeypatch.setattr(loop.RunLoop, "_answers", slow)
+    with by_clock(lambda step: 10.0):
+        short = {"eval_tasks": "arithmetic", "eval_limit": 30, "max_completion_tokens": 4}
+        run = train(config(tmp_path / "run", tasks="arithmetic", **short), progress=ear)
+    assert "untouched" not in run.evaluations()
+    assert run.evaluations()["before training"]["n"] == 10
+    assert "the untouched base is not measured: a third of the minutes is over" in ear.said
