@@ -41,6 +41,7 @@ class Answers:
 
     `identity` says whose answers they are: base, weights, checker. Without a `path` they are kept in memory alone.
     `lines` are what a former call left, by the key of what was asked; another process of this evaluation goes by them.
+    `alike` says of seats whose answers are another's as well.
     """
 
     def __init__(self, identity: Mapping[str, Any] | None = None, path: Path | None = None):
@@ -48,6 +49,7 @@ class Answers:
         self.path = path
         self.lines: dict[str, dict[str, Any]] = {}
         self._memory: dict[str, Answered] = {}
+        self.alike: Mapping[str, str] = {}
         if path is not None:
             require_no_link(path)
             self._read(path)

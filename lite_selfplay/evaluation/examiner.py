@@ -166,7 +166,8 @@ class Examiner:
             raise GameError(f"a mode asks with one prompt a problem, or with {self.exam.samples}, one for each sample")
         sampling, exam = asdict(self.sampling), self.exam
         # What is asked about each problem, with all that decides the answers but the weights.
-        names = [key_of(exam.tasks, key, seat, stage, list(prompts[i]), sampling, exam.seed, exam.samples)
+        who = self.answers.alike.get(seat, seat)
+        names = [key_of(exam.tasks, key, who, stage, list(prompts[i]), sampling, exam.seed, exam.samples)
                  for i, key in enumerate(self.keys)]  # fmt: skip
         found = [self.answers.find(name) for name in names]
         left = [i for i, answered in enumerate(found) if answered is None]

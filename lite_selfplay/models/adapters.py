@@ -249,6 +249,10 @@ class Adapters:
         """Changes of a seat's weights so far; -1 for the base and for snapshots, which never move."""
         return self.versions.get(name, -1)
 
+    def is_the_base(self, seat: str) -> bool:
+        """Whether a seat speaks as the base does, since nothing is added to it."""
+        return not any(p.any() for name, p in self.parameters(seat).items() if "lora_B" in name)
+
     def state_key(self, name: str) -> tuple[int, ...]:
         """Another one whenever the weights that speak as `name` may be others, counted as an update or not."""
         if name == BASE:

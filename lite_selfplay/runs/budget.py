@@ -1,9 +1,9 @@
 """The minutes that a run may take (`run.minutes`): how much is measured, how many steps fit, and where that is written.
 
-How many problems are evaluated is chosen by how long the first of them take. A cold start that would take too long is
-cut short after its first batch. The number of steps is chosen once, when the first ones have shown what a step takes;
-schedules and evaluations go by it from then on. A run that falls behind all the same ends early. `budget.json` holds
-what was chosen, and a resume keeps it.
+At most a third of the minutes goes to what comes before the first step. How many problems are evaluated is chosen by
+how long the first of them take. A cold start that would take too long is cut short after its first batches. The number
+of steps is chosen once, when the first ones have shown what a step takes; schedules and evaluations go by it from then
+on. A run that falls behind all the same ends early. `budget.json` holds what was chosen, and a resume keeps it.
 """
 
 import json
@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from lite_selfplay.errors import RunFolderError, SaveFailed
@@ -23,11 +24,16 @@ FIRST_STEPS = 2
 """Steps that show what the others take."""
 SPARE = 0.05
 """The share of the time left that is not planned for: later completions may be longer than the first ones."""
+BEFORE = 1 / 3
+"""The share of all minutes that goes to what comes before the first step."""
 MEASURED = 1 / 4
 """The share of all minutes that evaluations may take before fewer problems are evaluated."""
-COLD_START = 1 / 2
-"""The share of the minutes left that a cold start may take before its seats learn fewer batches."""
-LEAST_PROBLEMS = 20
+COLD_START = 2 / 3
+"""The share of what is left of the minutes before the first step that a cold start may take before its seats learn
+fewer batches."""
+LEAST_PROBLEMS, FEWEST_PROBLEMS, FEW = 20, 10, 10
+"""Problems that are evaluated at least, and where even these would take more than is left before the first step; steps
+of which fewer tell little."""
 
 
 def steps_that_fit(
@@ -74,41 +80,54 @@ class Budget:
 
     @contextmanager
     def timing(self, what: str) -> Iterator[None]:
-        """Note how long a `step`, a `save` or an `evaluation` takes."""
+        """Note how long a `step`, a `save` or an `evaluation` takes, or a `part` of the next evaluation, which is not
+        asked for again."""
         started = self._clock()
         yield
-        self._took[what].append(self._clock() - started)
+        parts = self._took.pop("part", []) if what == "evaluation" else []
+        self._took.setdefault(what, []).append(self._clock() - started + sum(parts))
+
+    def before_s(self) -> float:
+        """The seconds left of what may pass before the first step."""
+        return self._left_s() - (1 - BEFORE) * 60 * self.minutes if self.minutes else math.inf
 
     def problems(self, most: int) -> int:
         """How many problems to evaluate, of so many."""
         return min(most, self.chosen.get("problems", most))
 
-    def choose_problems(self, most: int, evaluate: Callable[[int], float]) -> None:
+    def choose_problems(self, most: int, evaluate: Callable[[int], tuple[float, float]]) -> None:
         """Choose how many of `most` problems are evaluated: once, by what the first of them take.
 
-        `evaluate` answers so many, and returns for how many such answers all evaluations together ask of a problem.
+        `evaluate` answers so many, and returns for how many such answers all evaluations together ask of a problem, and
+        those before the first step, with this one.
         """
         if not self.minutes or "problems" in self.chosen or most <= LEAST_PROBLEMS:
             return
-        began = self._clock()
-        answers = evaluate(LEAST_PROBLEMS)
-        problem_s = max(self._clock() - began, 1e-9) / LEAST_PROBLEMS * answers
-        fits = int(MEASURED * 60 * self.minutes / problem_s) // 10 * 10
-        self._write(minutes=self.minutes, problems=min(most, max(LEAST_PROBLEMS, fits)))
+        before = self.before_s()
+        with self.timing("part"):
+            answers, first = evaluate(LEAST_PROBLEMS)
+        problem_s = max(self._took["part"][-1], 1e-9) / LEAST_PROBLEMS
+        fits = max(LEAST_PROBLEMS, int(MEASURED * 60 * self.minutes / (problem_s * answers)))
+        fits = max(FEWEST_PROBLEMS, min(fits, int(before / (problem_s * first)))) // 10 * 10
+        self._write(minutes=self.minutes, problems=min(most, fits))
 
-    def cold_start(self, asked: int) -> Callable[[int], int]:
+    def cold_start(self, asked: int) -> Callable[[int], int | None]:
         """Begin a cold start of `asked` batches a seat.
 
-        What is returned says how many fit, after the first batch and given the number of seats that learn. A cold start
-        that was stopped is repeated with as many.
+        What is returned says how many fit, after the first batch and given the number of seats that learn: the first
+        one is slow, so that it says None, and is asked again after the second, where there is time for that. A cold
+        start that was stopped is repeated with as many.
         """
-        began = self._clock()
+        began, took = self._clock(), list[float]()
 
-        def fit(seats: int) -> int:
-            batch_s = self._clock() - began
+        def fit(seats: int) -> int | None:
+            took.append(self._clock() - began - sum(took))
             if self.minutes and "cold_start" not in self.chosen:
-                fits = int(COLD_START * (self._left_s() + batch_s) / max(batch_s * seats, 1e-9))
-                self._write(cold_start=min(asked, max(1, fits)), asked_cold_start=asked)
+                room = COLD_START * (self.before_s() + sum(took))
+                if len(took) == 1 and took[0] * (seats + 1) <= room:
+                    return None
+                fits = int((room - sum(took)) / max(took[-1], 1e-9) + len(took)) // seats
+                self._write(cold_start=min(asked, max(len(took), fits)), asked_cold_start=asked)
             return min(asked, self.chosen.get("cold_start", asked))
 
         return fit
@@ -139,19 +158,40 @@ class Budget:
         end = f" and the closing evaluation {closing:.0f} s" if closing >= 1 else ""
         return f"a step takes {step_s:.1f} s{end}: {steps} of {asked} steps fit into {self.minutes:g} min"
 
-    def expected(self, left: int) -> str:
-        """What a step takes, and the steps left, in a sentence: once the first ones have shown it, without minutes."""
-        if self.minutes or len(self._took["step"]) != FIRST_STEPS or not left:
+    def left(self, steps: int) -> str:
+        """How long so many more steps take, in words: a range until three have shown it, no more than the minutes."""
+        took = self._took["step"]
+        if not took or not steps:
+            return ""
+        # The first step may be a slow one, or have met no long answer.
+        few = [took[0] / 2, 2 * took[0]] if len(took) == 1 else [min(took), max(took)]
+        each = few if len(took) <= FIRST_STEPS else [fmean(took[1:])]
+        bound = self.minutes and not self._resumed  # a resume goes on however long it takes
+        most = max(0.0, self._left_s() - self._closing_s()) if bound else math.inf
+        return f"{' to '.join(dict.fromkeys(as_clock(min(step_s * steps, most)) for step_s in each))} left"
+
+    def few(self, done: int, asked: int, shorter: Callable[[float], str]) -> str:
+        """What is said after the first step where fewer than ten will fit, which `budget.json` keeps; empty elsewhere.
+
+        `shorter` names the sizes of a step that takes so many times less.
+        """
+        if not self.minutes or done != 1 or self._resumed:
             return ""
         step_s = self._took["step"][-1]
-        return f"a step takes {step_s:.1f} s, the {left} left about {as_clock(left * step_s)}; evaluations come on top"
+        # Of shorter answers an evaluation is shorter as well.
+        room = max((self._left_s() + step_s) * (1 - SPARE) - self._closing_s(), BEFORE * 60 * self.minutes)
+        if min(FEW, asked) * step_s <= room:
+            return ""
+        self._write(sizes=f"{shorter(FEW * step_s / room)} would fit {FEW} steps")
+        return f"a step takes {step_s:.1f} s: fewer than {FEW} will fit, which tells little. {self.chosen['sizes']}"
 
-    def outcome(self, played: int = 0, *, doubtful: bool = False) -> list[str]:
+    def outcome(self, played: int = 0, *, doubtful: bool = False, demo: bool = False) -> list[str]:
         """What the closing report says of it, which `budget.json` keeps: nothing where all that was asked for was done,
         if only by a resume (`played` steps in all).
 
         `doubtful`: no change that the run shows is one for sure. Then the minutes that all steps take at this speed are
-        named, of which evaluations may have as large a share as now.
+        named, of which evaluations may have as large a share as now, and, where ten did not fit, sizes of which they
+        would. `demo`: it is that of `make demo`.
         """
         done = [
             f"{self.chosen.get(key)} of the {self.chosen.get(f'asked_{key}')} {what}"
@@ -167,7 +207,9 @@ class Budget:
         missing = self.chosen.get("asked_steps", 0) - max(played, self.chosen.get("steps", 0))
         if doubtful and missing > 0:
             needed = math.ceil(self.minutes + missing * self.chosen["step_s"] / 60 / (1 - MEASURED - SPARE))
-            told += f": too little to tell what training does. --minutes {needed} would do (make demo MINUTES={needed})"
+            sizes = f"{self.chosen['sizes']}; " if "sizes" in self.chosen else ""
+            own = f" (make demo MINUTES={needed})" if demo else ""
+            told += f": too little to tell what training does. {sizes}--minutes {needed} would do{own}"
         self._write(outcome=told)
         return [told]
 

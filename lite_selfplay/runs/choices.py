@@ -41,8 +41,9 @@ MADE = "stories"
 """Problems that need no network."""
 SIZES = (("datacenter-80gb", 70.0, True), ("consumer-24gb", 21.0, True), ("t4", 0.0, False))
 """Presets for a card by the GiB that it must have, and whether it must multiply in bf16: the largest first."""
-MOST_CUT = 1 / 5
-"""The share of answers that may be cut off before thinking is switched off, or answers may be longer."""
+MOST_CUT, ENOUGH = 1 / 5, 36
+"""The share of answers that may be cut off before thinking is switched off, or answers may be longer; and of how many
+answers none is fewer than a tenth, with 95% confidence."""
 LONGEST = 8
 """How many times as long as they were to be answers may become."""
 _SIZE = ("steps", "group_size", "problems_per_step")
@@ -199,6 +200,17 @@ def _card(config: RunConfig) -> Card | None:
     return torch.cuda.get_device_properties(0).total_memory / GIB, torch.cuda.is_bf16_supported(False)
 
 
+def shorter(config: RunConfig, length: float, times: float) -> str:
+    """Sizes of which a step takes so many times less, as flags: fewer problems, a limit of tokens that is still twice
+    the mean `length` of completions, the next smaller preset; where none will do, one small group."""
+    run, names = config.run, [name for name, *_ in SIZES]
+    problems, tokens = int(run.problems_per_step / times), int((run.max_completion_tokens or 0) / times)
+    smaller = names[names.index(run.preset) + 1 :] if run.preset in names else []
+    found = {"problems-per-step": problems, "max-completion-tokens": tokens if tokens > 2 * length else 0}
+    flags = [f"--{key} {value}" for key, value in found.items() if value] + [f"--preset {name}" for name in smaller[:1]]
+    return " or ".join(flags) or "--problems-per-step 1 --group-size 4"
+
+
 def without_its_card(config: RunConfig) -> str:
     """What is said where a preset is made for a card and there is none; empty elsewhere."""
     preset = config.run.preset
@@ -251,21 +263,33 @@ def _is_random(config: RunConfig) -> bool:
 # After a look at the untouched base
 
 
-def seen_enough(streams: Streams) -> bool:
-    """Whether a look may end: it is known if answers end, and if those of every role have the format."""
-    return _cut(streams)[2] is not None and None not in _shaped(streams).values()
+def left_open(streams: Streams, most: float = MOST_CUT) -> list[str]:
+    """What is not settled of each role's answers, as what is assumed: whether no more than so many are cut off, and
+    whether enough have the format, for sure, or as it seems of so many that none would have been too few for sure."""
+    found = [] if streams else ["that answers end and have the format"]
+    for role, s in streams.items():
+        cut, count, shaped, judged = s["truncated"], s["completions"], s["well_formed"], s["judged"]
+        too_many = is_above(cut, count, most)
+        if too_many is None and (cut >= most or count < ENOUGH):
+            found.append(f"that the {role}'s answers {'end' if cut < most else 'are cut off'}")
+        sure = not judged or too_many or is_above(shaped, judged, FEWEST_WELL_FORMED) is not None
+        if not sure and (shaped <= FEWEST_WELL_FORMED or judged < ENOUGH):
+            found.append(f"that the {role}'s answers have the format")
+    return found
 
 
 def after_a_look(asked: Iterable[str], tokens: int, limit: int, thinks: bool, streams: Streams) -> Choice | None:
     """What the untouched base was seen to need, the first thing first; None where that is nothing, or not to be chosen.
 
     `asked` is what may be decided, `tokens` the limit of a completion and `limit` the most it may become, `thinks`
-    whether the base was to think aloud. What was cut off says nothing of the format, and no cold start mends it.
+    whether the base was to think aloud. What was cut off says nothing of the format, and no cold start mends it. No
+    limit cures a loop.
     """
-    cut, count, too_many = _cut(streams)
+    loud = thinks and "thinking" in asked
+    cut, count, too_many = _cut(streams, loops=loud)
     if too_many or (too_many is None and count and cut >= MOST_CUT * count):
         why = f"{cut} of {count} answers were cut off at {tokens:,} tokens"
-        if thinks and "thinking" in asked:
+        if loud:
             return Choice("thinking", {"model.thinking": "off"}, f"with it {why}", "--set model.thinking=on")
         if "the token limit" in asked and 2 * tokens <= limit:
             values = {"run.max_completion_tokens": 2 * tokens}
@@ -280,10 +304,11 @@ def after_a_look(asked: Iterable[str], tokens: int, limit: int, thinks: bool, st
     return Choice("cold start", {"cold_start.enabled": True}, why, "--no-cold-start")
 
 
-def _cut(streams: Streams) -> tuple[int, int, bool | None]:
-    """How many answers were cut off, of how many, and whether too many are."""
+def _cut(streams: Streams, *, loops: bool = False) -> tuple[int, int, bool | None]:
+    """How many answers were cut off at their limit, or in a loop, of how many, and whether too many are."""
     count = sum(stream["completions"] for stream in streams.values())
-    cut = round(sum(stream["truncated"] * stream["completions"] for stream in streams.values()))
+    shares = [(s["truncated"] - (0 if loops else s["loops"]), s["completions"]) for s in streams.values()]
+    cut = round(sum(share * n for share, n in shares))
     return cut, count, is_above(cut / max(count, 1), count, MOST_CUT)
 
 

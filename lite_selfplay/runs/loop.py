@@ -4,6 +4,7 @@ import contextlib
 import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from lite_selfplay.errors import (
     RunFolderError,
     WorkerStartError,
 )
+from lite_selfplay.evaluation.answers import Answers
 from lite_selfplay.evaluation.examiner import Exam, measure
 from lite_selfplay.evaluation.result import Evaluation
 from lite_selfplay.evaluation.tables import headline
@@ -26,13 +28,13 @@ from lite_selfplay.games.modes import find_mode
 from lite_selfplay.models.adapters import BASE
 from lite_selfplay.runs.budget import Budget
 from lite_selfplay.runs.checkpoints import STATE, Checkpoint, load_checkpoint, read_state
-from lite_selfplay.runs.choices import wanted
+from lite_selfplay.runs.choices import shorter, wanted
 from lite_selfplay.runs.folder import BUDGET, COLD_START, COLLECTIONS, EVALUATIONS, RunFolder
 from lite_selfplay.runs.held import Held, leaving_as_an_error
 from lite_selfplay.runs.plan import evaluation_steps, mode_of_the_base
 from lite_selfplay.runs.preflight import preflight
 from lite_selfplay.runs.processes import save_in_turn
-from lite_selfplay.runs.report.closing import closing_report, is_sure
+from lite_selfplay.runs.report.closing import changes, closing_report
 from lite_selfplay.runs.saving import Saver
 from lite_selfplay.runs.seats import keep_references, teach
 from lite_selfplay.runs.step_log import Bookkeeper
@@ -63,9 +65,10 @@ class RunLoop:
         answered = all(problem.answer is not None for problem in held.ready.held_out)
         self._measuring = held.table(LiveTable, sources={}, reward=None if answered else held.reward)
         self._saver = Saver(held, clock)
-        self._books = Bookkeeper(held, self.table, self._saver.what_is_whole)
         started = clock() if began is None else ranks.from_main("when the run began", lambda: began or 0.0)
         self._budget = Budget(config.run.minutes, self.folder.path / BUDGET, clock, started, ranks)
+        self._books = Bookkeeper(held, self.table, self._saver.what_is_whole)
+        self._answers_at_first = Answers()
         self.trainer = SelfPlayTrainer(
             backend=held.loaded.backend,
             loss=make_loss(held.loaded.backend, config, held.loaded.chat.tokenizer, held.aside.name),
@@ -99,12 +102,11 @@ class RunLoop:
             if self.done == 0:
                 keep_references(self.held)
             if begins and self.held.ranks.alone and wanted(self.held.config):
-                preflight(self.held)
+                preflight(self.held, max(0.0, self._budget.before_s()))
             self._evaluate_what_is_missing()
             self._show_training()
             self.held.progress.activity("sampler and trainer are compared")
             self.trainer.check.calibrate(self.held.loaded.chat.encode(PROBE).ids)
-            self._books.begin(self.done)
             while self.done < self.held.config.run.steps and not self.game.over():
                 report = self._step()
                 self._write_down(report)
@@ -146,8 +148,13 @@ class RunLoop:
 
     def _write_down(self, report: StepReport) -> None:
         self.done, self._start_state = self.done + 1, {}
-        self._books.finish_step(report)
+        config = self.held.config
+        left = "" if self.game.open_ended else self._budget.left(config.run.steps - self.done)
+        metrics = self._books.finish_step(report, left)
         self._books.judge(report)
+        length = max((stream["tokens_mean"] or 0.0 for stream in metrics["streams"].values()), default=0.0)
+        if few := self._budget.few(self.done, config.run.steps, partial(shorter, config, length)):
+            self.held.progress.say(few)
 
     def _save_and_measure_if_due(self, asked: Episode) -> None:
         """After a step that is not the last one, as its number, the time or the game's `asked` episode wants it."""
@@ -172,8 +179,6 @@ class RunLoop:
         """Play as many steps as fit into the run's minutes: the configuration, its file and the schedules say so."""
         progress, config = self.held.progress, self.held.config
         asked = config.run.steps
-        if (expected := self._budget.expected(asked - self.done)) and not self.game.open_ended:
-            progress.say(expected)
         steps = self._budget.steps(self.done, asked, config.eval.every)
         if steps is None:
             return
@@ -204,7 +209,8 @@ class RunLoop:
         if self.held.ranks.main:
             metrics, evaluations = self.folder.metrics(), self.folder.evaluations()
             closing = closing_report(type(self.game), self.held.config, metrics, evaluations, self.folder.path)
-            outcome = self._budget.outcome(self.done, doubtful=not is_sure(closing))
+            doubtful, demo = not any(each.sure for each in changes(evaluations)), self.held.config.run.preset == "demo"
+            outcome = self._budget.outcome(self.done, doubtful=doubtful, demo=demo)
             self.held.progress.finished([*closing, *outcome])
 
     @contextlib.contextmanager
@@ -257,15 +263,22 @@ class RunLoop:
             name=name,
             rows_at_once=self._measuring.rows_at_once(tokens),
             progress=self.held.progress,
+            answers=None if self.done else self._answers_at_first,
         )
 
     def _evaluate_what_is_missing(self) -> None:
         """Measure the untouched base, and the seats as they are now, where that is due and was not done."""
         of_the_base = EvalSpec(mode_of_the_base(self.game), (BASE,))
         if self.done == 0 and self.held.ready.held_out:
+            untouched = filter(self.held.loaded.adapters.is_the_base, self.held.loaded.adapters.seats)
+            self._answers_at_first.alike = dict.fromkeys(untouched, BASE)
             self._choose_problems()
-            if not self.held.config.run.init and not self._was_evaluated("base"):
-                self._measure("base", of_the_base, step=-1, moment="untouched")
+            due = not self.held.config.run.init and not self._was_evaluated("base")
+            if due and self._budget.before_s() <= 0:
+                self.held.progress.say("the untouched base is not measured: a third of the minutes is over")
+            elif due:
+                with self._budget.timing("part" if self._answers_at_first.alike else "untouched"):
+                    self._measure("base", of_the_base, step=-1, moment="untouched")
         if self.done in evaluation_steps(self.held.config) and not self._was_evaluated(_evaluation_name(self.done)):
             self._evaluate()
 
@@ -274,9 +287,11 @@ class RunLoop:
         spec, held_out = self.game.evaluation(), self.held.ready.held_out
         alone = EvalSpec(mode_of_the_base(self.game), spec.seats[:1])
 
-        def evaluate(number: int) -> float:
+        def evaluate(number: int) -> tuple[float, float]:
             self._answers(alone, held_out[:number], "evaluation, timed")
-            return len(evaluation_steps(self.held.config)) * find_mode(spec.mode).stages(spec.seats) + 1
+            each, alike = find_mode(spec.mode).stages(spec.seats), self._answers_at_first.alike
+            others = 1 - sum(seat in alike for seat in spec.seats)  # the base's, and those that are the base's
+            return len(evaluation_steps(self.held.config)) * each + others, each + others
 
         self._budget.choose_problems(len(held_out), evaluate)
 

@@ -22,7 +22,7 @@ from lite_selfplay.games import Game
 from lite_selfplay.games.presentation import percent
 from lite_selfplay.models.adapters import BASE
 from lite_selfplay.runs.aside import AsideTable, Enough, small_game
-from lite_selfplay.runs.choices import LONGEST, Streams, after_a_look, seen_enough
+from lite_selfplay.runs.choices import LONGEST, Streams, after_a_look, left_open
 from lite_selfplay.runs.folder import COLLECTIONS, PREFLIGHT, RunFolder
 from lite_selfplay.runs.held import Held, leaving_as_an_error
 from lite_selfplay.runs.report.diagnosis import FEWEST_WELL_FORMED, MOST_SILENT, Cause, foreseen
@@ -33,21 +33,25 @@ from lite_selfplay.tasks.files import write_errors, write_whole
 from lite_selfplay.training.loaded import load_chat
 from lite_selfplay.training.progress import OutOfTime, printable
 
-SECONDS, SHARE = 60.0, 1 / 20
-"""The most seconds that it takes, and the most of `run.minutes`."""
+SECONDS, SHARE, SAMPLED = 60.0, 1 / 20, 3 / 4
+"""The most seconds that it takes, the most of `run.minutes`, and how much of that until no answer is waited for."""
 FIRST, MOST = 8, 32
 """Completions of the first small step and of a later one: each has twice those of the one before it, up to the most."""
+ENDLESS = {"truncation": "at the token limit", "loops": "as they repeated themselves"}
+"""Causes for which answers do not end."""
 NOBODYS_STEP = -1
 """The first step that its seeds follow from, and the next ones below: none of the run's."""
 
 
 @dataclass(frozen=True)
 class Played:
-    """What small steps showed: the seconds they took, `streams` as in `metrics.jsonl`, and what could not be done."""
+    """What small steps showed: the seconds they took, `streams` as in `metrics.jsonl`, what could not be done, and how
+    many completions nobody waited for, which are in no figure."""
 
     seconds: float
     streams: Streams
     notes: Sequence[str] = ()
+    left_off: int = 0
 
     @property
     def samples(self) -> int:
@@ -60,7 +64,8 @@ class Played:
 
     def lines(self, game: type[Game], name: str = "pre-flight") -> list[str]:
         """What is told of it, a sentence a line."""
-        lines = [f"{name}: {self.samples} completions in {self.seconds:.0f} s"]
+        others = f", and {self.left_off} whose end was not waited for" if self.left_off else ""
+        lines = [f"{name}: {self.samples} completions in {self.seconds:.0f} s{others}"]
         return [*lines, *(_stream_line(game, role, stream) for role, stream in self.streams.items()), *self.notes]
 
 
@@ -78,13 +83,15 @@ def _saving_nothing() -> Iterator[None]:
 def look_at_the_base(held: Held) -> None:
     """Let what the untouched base does decide whether it thinks, how long its answers may be, and whether it is taught
     the format: one after the other, each time with another look. Raises Interrupted where that is stopped."""
-    limit = LONGEST * held.ready.max_completion_tokens
+    limit, latest = LONGEST * held.ready.max_completion_tokens, time.monotonic() + 2 * most_seconds(held.config)
     # Whoever brings a reward of their own knows what an answer is to look like.
     asked = [what for what in held.ready.open if held.reward is None or what != "a cold start"]
     choice = None
-    while (held.loaded.chat.thinks or asked != ["thinking"]) and (choice is None or choice.what != "cold start"):
+    while (held.loaded.chat.thinks or asked != ["thinking"]) and (
+        choice is None or (choice.what != "cold start" and time.monotonic() < latest)
+    ):
         held.progress.phase("a look at the base")
-        found = play(held, lambda game: dict.fromkeys(game.seats(0), BASE), seen_enough)
+        found = play(held, lambda game: dict.fromkeys(game.seats(0), BASE), left_open, most_seconds(held.config))
         for line in found.lines(type(held.game), "a look at the base"):
             held.progress.say(line)
         choice = after_a_look(asked, held.ready.max_completion_tokens, limit, held.loaded.chat.thinks, found.streams)
@@ -95,8 +102,19 @@ def look_at_the_base(held: Held) -> None:
         held.loaded.chat = load_chat(held.config, held.model)
 
 
-def play(held: Held, seats: Callable[[Game], Mapping[str, str]], decided: Callable[[Streams], bool]) -> Played:
-    """Play small steps of a run's game aside, always its first, until what they show decides, or its time is over.
+def most_seconds(config: RunConfig) -> float:
+    """The most seconds that it takes to play small steps."""
+    return min(SECONDS, SHARE * 60 * config.run.minutes or SECONDS)
+
+
+def play(
+    held: Held,
+    seats: Callable[[Game], Mapping[str, str]],
+    assumed: Callable[[Streams], Sequence[str]],
+    seconds: float,
+) -> Played:
+    """Play small steps of a run's game aside, always its first, until nothing of what they show has to be `assumed`, or
+    so many seconds are over.
 
     `seats` says who plays. What is checked meanwhile counts for nothing.
     """
@@ -104,10 +122,11 @@ def play(held: Held, seats: Callable[[Game], Mapping[str, str]], decided: Callab
     config, counted = held.config, replace(held.loaded.verifier.counters)
     with tempfile.TemporaryDirectory(prefix="lite-selfplay-") as aside, unnoticed():
         sources = {name: copy(untouched) for name, untouched in held.sources.items()}
-        table = held.table(AsideTable, sources=sources, folder=Path(aside) / COLLECTIONS)
+        until = started + SAMPLED * seconds
+        table = held.table(AsideTable, sources=sources, folder=Path(aside) / COLLECTIONS, until=until)
         try:
-            with held.loaded.poll.within(min(SECONDS, SHARE * 60 * config.run.minutes or SECONDS)):
-                while not (table.samples and decided(table.streams(played))):
+            with held.loaded.poll.within(seconds):
+                while not table.samples or assumed(table.streams(played)):
                     game, before = small_game(config, most), table.samples
                     played = dict(seats(game))
                     table.most = 10**9 if game.without_tasks else before + most  # of matches none is cut short
@@ -119,36 +138,34 @@ def play(held: Held, seats: Callable[[Game], Mapping[str, str]], decided: Callab
                         break
                     most = min(2 * most, MOST)
         except OutOfTime:
-            notes.append("the time for this was over before everything was decided")
+            if still := assumed(table.streams(played)):
+                notes.append(f"not known for sure when the time for this was over, and assumed: {', '.join(still)}")
         except GameError as error:  # what it says on one line: that of a user's own game may be anything
             words = " ".join(printable(str(error)[:2000]).split())[:500]
             notes.append(f"so small a step could not be played: {words}")
     held.loaded.verifier.counters = counted
-    return Played(round(time.monotonic() - started, 2), only_finite(table.streams(played)), notes)
+    streams = only_finite(table.streams(played))
+    ended = sum(stream["completions"] for stream in streams.values())
+    return Played(round(time.monotonic() - started, 2), streams, notes, table.samples - ended)
 
 
-def settled(streams: Streams) -> bool:
-    """Whether it is known of each role if its answers end and have the format, and if rewards differ in any group."""
+def unsettled(streams: Streams) -> list[str]:
+    """What is to be assumed of roles: that their answers end and have the format, and that rewards differ."""
     silent = [(s["zero_variance_groups"], s["groups"]) for s in streams.values() if s["groups"]]
-    varied = any(equal < groups for equal, groups in silent)
-    known = [is_above(s["truncated"], s["completions"], MEANINGS["truncated"].most) for s in streams.values()]
-    known += [
-        is_above(s["well_formed"], s["judged"], FEWEST_WELL_FORMED)
-        for s in streams.values()
-        if s["well_formed"] is not None
-    ]
-    known += [varied or is_above(equal / groups, groups, MOST_SILENT) for equal, groups in silent]
-    return None not in known
+    known = all(is_above(equal / groups, groups, MOST_SILENT) is not None for equal, groups in silent)
+    varied = known or any(equal < groups for equal, groups in silent)
+    return left_open(streams, MEANINGS["truncated"].most) + ([] if varied else ["that rewards differ"])
 
 
-def preflight(held: Held) -> None:
-    """Play a little before the first step, and judge what the seats showed: write `preflight.json`, and say it.
+def preflight(held: Held, seconds: float) -> None:
+    """Play a little before the first step, so many seconds at most, and judge what the seats showed: write
+    `preflight.json`, and say it.
 
     Raises PreflightError where the run cannot learn, SaveFailed where the file cannot be written.
     """
     config, game, path, progress = held.config, type(held.game), held.folder.path, held.progress
     progress.phase("pre-flight")
-    found = play(held, lambda game: game.seats(0), settled)
+    found = play(held, lambda game: game.seats(0), unsettled, min(seconds, most_seconds(config)))
     causes = doubts(found, config, game, path)
     refused = refusal(found, causes)
     about = {"samples": found.samples, **asdict(found), "lines": found.lines(game), "refused": refused}
@@ -170,11 +187,13 @@ def doubts(found: Played, config: RunConfig, game: type[Game], path: Path) -> li
     """What is doubtful, as far as the counts bear it out. An answer that was cut off says nothing of the format."""
     causes = []
     for role, stream in found.streams.items():
-        cut = is_above(stream["truncated"], stream["completions"], MEANINGS["truncated"].most)
+        count, most, loops = stream["completions"], MEANINGS["truncated"].most, stream["loops"]
+        cut, full = (is_above(share, count, most) for share in (stream["truncated"], stream["truncated"] - loops))
+        looped = is_above(loops, count, MEANINGS["loops"].most)
         shaped = is_above(stream["well_formed"] or 0.0, stream["judged"], FEWEST_WELL_FORMED)
         groups = 0 if found.varied else stream["groups"]
         silent = is_above(stream["zero_variance_groups"] / max(groups, 1), groups, MOST_SILENT)
-        certain = {"truncation": cut is True, "format": not cut and shaped is False, "no variance": silent is True}
+        certain = {"truncation": full, "loops": looped, "format": not cut and shaped is False, "no variance": silent}
         row = {"step": 0, "streams": {role: stream}, "seats": {}, "game": {}}
         causes += [cause for cause in foreseen(path, config, game, row) if certain[cause.name]]
     return causes
@@ -188,15 +207,14 @@ def refusal(found: Played, causes: Sequence[Cause]) -> str:
     good = any(s["accuracy"] or s["well_formed"] for s in streams)
     cut = round(sum(s["truncated"] * s["completions"] for s in streams))
     cut_off = bool(found.samples) and is_above(cut / found.samples, found.samples, MEANINGS["truncated"].most)
-    too_long = cut_off and any(cause.name == "truncation" for cause in causes)  # which is none where it does no harm
-    if found.varied or not (too_long or (not good and is_above(0.0, judged, FEWEST_WELL_FORMED) is False)):
+    endless = [cause for cause in causes if cut_off and cause.name in ENDLESS]  # which is none where it does no harm
+    if found.varied or not (endless or (not good and is_above(0.0, judged, FEWEST_WELL_FORMED) is False)):
         return ""
-    named = [cause for cause in causes if cause.name == ("truncation" if too_long else "format")]
+    named = endless or [cause for cause in causes if cause.name == "format"]
     mended = f". What mends it: {named[0].next}" if named else ""
-    if too_long:
-        return (
-            f"{cut} of {found.samples} completions were cut off at the token limit, and no group has variance{mended}"
-        )
+    if endless:
+        how = ENDLESS[endless[0].name]
+        return f"{cut} of {found.samples} completions were cut off {how}, and no group has variance{mended}"
     high = percent(round(clopper_pearson(0, judged)[1], 2))
     return (
         f"none of {judged} completions was right or well-formed (with 95% confidence at most {high} are), and no group "
@@ -206,6 +224,7 @@ def refusal(found: Played, causes: Sequence[Cause]) -> str:
 
 def _stream_line(game: type[Game], role: str, stream: Mapping[str, Any]) -> str:
     words = {"accuracy": game.accuracy_of(role).word, "well_formed": "well-formed", "truncated": "truncated"}
+    words |= {"loops": "in loops"} if stream["loops"] else {}
     said = [f"{percent(stream[key])} {word}" for key, word in words.items() if stream[key] is not None]
     if groups := stream["groups"]:
         said.append(f"{groups - stream['zero_variance_groups']} of {groups} groups with variance")

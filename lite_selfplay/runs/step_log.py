@@ -40,11 +40,6 @@ class Bookkeeper:
         self._unwritten: tuple[int, Mapping[str, Any], Sequence[Mapping[str, Any]], Mapping[str, Any]] | None = None
         self._warned: dict[str, int] = {}
         self._shown: list[Mapping[str, Any]] = []
-        self._first_step, self._started = 0, time.perf_counter()
-
-    def begin(self, first_step: int) -> None:
-        """Training begins, from this step on."""
-        self._first_step, self._started = first_step, time.perf_counter()
 
     def write_what_is_missing(self) -> None:
         """Write the last step's lines where the process that writes them has ended before it did. Raises SaveFailed."""
@@ -66,8 +61,8 @@ class Bookkeeper:
         """Put `counts` back."""
         self.skipped_steps, self.nonfinite_steps = state["skipped_steps"], state["nonfinite"]
 
-    def finish_step(self, report: StepReport) -> dict[str, Any]:
-        """Write a step's lines, report it, and return what its line of `metrics.jsonl` holds.
+    def finish_step(self, report: StepReport, left: str = "") -> dict[str, Any]:
+        """Write a step's lines, report it with the time `left`, and return what its line of `metrics.jsonl` holds.
 
         Raises SaveFailed where the lines cannot be written.
         """
@@ -82,7 +77,7 @@ class Bookkeeper:
         tokens = token_columns(report) if self._held.config.run.keep_tokens else {}
         self._write(report.step, metrics, rows, tokens)
         if self._folder.ours:
-            self._show(report.step, metrics)
+            self._show(report.step, metrics, left)
         return metrics
 
     def judge(self, report: StepReport) -> None:
@@ -171,11 +166,9 @@ class Bookkeeper:
             self._warned_full = True
             self._progress.warn(f"episodes.jsonl has reached its limit of {limit:g} MB: no more are written")
 
-    def _show(self, step: int, metrics: Mapping[str, Any]) -> None:
+    def _show(self, step: int, metrics: Mapping[str, Any], left: str) -> None:
         progress, game = self._progress, type(self._game)
-        each = (time.perf_counter() - self._started) / (step + 1 - self._first_step)
         steps = None if game.open_ended else self._held.config.run.steps
-        left = None if steps is None else each * (steps - step - 1)
         line = progress_line(game, metrics, steps, left, progress.verbose)
         progress.step(metrics, line)
         progress.advance(step + 1)

@@ -53,14 +53,14 @@ def cold_start(
     section: ColdStartSection,
     *,
     seed: int,
-    steps_that_fit: Callable[[int], int] | None = None,
+    steps_that_fit: Callable[[int], int | None] | None = None,
 ) -> dict[str, SeatReport]:
     """Train every seat of a game on `section.steps` batches of examples, one seat after the other; a report on each.
 
     A batch is a step of a trainer beside the run's own: the loss is the mean negative log-likelihood per completion
-    token. `steps_that_fit` is asked once, after the first batch, with the number of seats that learn, and says how many
-    batches each of them does. A seat without examples is left as it is, with a warning unless `section.roles` leaves
-    out all it plays. What seats learn here is counted as no update.
+    token. `steps_that_fit` is asked after the first batch, with the number of seats that learn, and says how many
+    batches each of them does, or None, to be asked after the next one. A seat without examples is left as it is, with a
+    warning unless `section.roles` leaves out all it plays. What seats learn here is counted as no update.
     Raises TrainingError naming seat and step where a number is not finite; then that step has moved nothing.
     """
     learning = _learning(game, pool, section, seed, trainer.progress)
@@ -103,7 +103,7 @@ def _teach(
             )
         losses.append(-found.logprob)
         seen, tokens = seen + found.rows, tokens + found.tokens
-        steps.first_is_over(seat)
+        steps.one_is_over(seat)
         teacher.progress.advance(len(losses), note=f"loss {losses[-1]:.2f}")
     return SeatReport(seat, roles, losses[0], losses[-1], seen, tokens)
 
@@ -141,15 +141,16 @@ def _learning(
 
 
 class _Steps:
-    """How many batches each seat learns: as many as asked for, or as fit once the first one was seen."""
+    """How many batches each seat learns: as many as asked for, or as fit once the first ones were seen."""
 
-    def __init__(self, asked: int, seats: int, that_fit: Callable[[int], int] | None, progress: Progress):
+    def __init__(self, asked: int, seats: int, that_fit: Callable[[int], int | None] | None, progress: Progress):
         self.number, self._seats, self._that_fit, self._progress = asked, seats, that_fit, progress
 
-    def first_is_over(self, seat: str) -> None:
-        if self._that_fit is None:
+    def one_is_over(self, seat: str) -> None:
+        fits = self._that_fit and self._that_fit(self._seats)
+        if fits is None:
             return
-        asked, self.number, self._that_fit = self.number, self._that_fit(self._seats), None
+        asked, self.number, self._that_fit = self.number, fits, None
         if self.number < asked:
             self._progress.say(f"{self.number} of {asked} batches of the cold start fit into the minutes of the run")
             self._progress.phase(f"cold start of {seat}", total=self.number)

@@ -53,7 +53,7 @@ class LiveTable:
 
     def open(self, step: int, seats: Mapping[str, str]) -> None:
         """Start a step: who plays which role, fresh randomness, counters at zero."""
-        self._step, self._seats = step, dict(seats)
+        self._step, self._seats, self.role = step, dict(seats), ""  # the role that was asked last
         self._asked: Counter[str] = Counter()
         self.rng = derived_rng(self._config.run.seed, step, "game")
         self.seconds = {"generate": 0.0, "verify": 0.0}
@@ -90,7 +90,7 @@ class LiveTable:
         beginnings: Sequence[str] | None = None,
         seat: str | None = None,
     ) -> list[list[Completion]]:
-        sampling = sampling or self._config.roles[role].sampling(self.default_tokens)
+        sampling, self.role = sampling or self._config.roles[role].sampling(self.default_tokens), role
         first = self._asked[role]
         self._asked[role] += len(prompts)
         places = range(first, first + len(prompts))
@@ -171,7 +171,7 @@ class LiveTable:
 
     def evaluate(self, role: str, prompts: Sequence[str], problems: Sequence[Problem], n: int = 1) -> list[Verdict]:
         self._loaded.progress.activity(f"{self._seat(role)} is measured as {role}")
-        run_seed, places = self._config.run.seed, range(len(prompts))
+        run_seed, places, self.role = self._config.run.seed, range(len(prompts)), role
         seeds = [[derived_seed(run_seed, "evaluate", role, i, k) for k in range(n)] for i in places]
         sampling = self._config.roles[role].sampling(self.default_tokens)
         completions = self.speak(self._seat(role), prompts, n, sampling, seeds)

@@ -50,9 +50,10 @@ def test_why_one_step_and_one_that_is_not_there(run: Path, call: Callable[..., A
 def test_explain(run: Path, call: Callable[..., Any]):
     ended = call("why", "truncated", run)
     assert ended.out.splitlines() == [
-        "truncated: The share of completions that reached their limit of tokens.",
+        "truncated: The share of completions that reached their limit of tokens, or repeated themselves until they "
+        "were ended.",
         "healthy: Below 20%.",
-        "to change: A larger --max-completion-tokens, or a cold start with short solutions.",
+        "to change: A larger --max-completion-tokens, or a cold start with short solutions; for loops see `loops`.",
         "this run, solver: first 90%, last quarter 90%, last 90%; 2 steps",
     ]
     assert call("why", "kl", run).out.splitlines()[-1] == "this run: it has no value"

@@ -60,6 +60,13 @@ def test_zero_start_speaks_as_the_base_and_gaussian_start_does_not_even_at_1e_3(
     assert (heard(adapters, "B") - heard(adapters, BASE)).abs().max() > 1e-4
 
 
+def test_a_seat_is_the_base_until_something_is_added(tiny_path: Path):
+    found = Adapters(base(tiny_path), {"A": SeatConfig(), "B": SeatConfig(init="gaussian")}, seed=0)
+    assert [found.is_the_base(seat) for seat in "AB"] == [True, False]
+    found.load_state("A", found.state("B"))
+    assert not found.is_the_base("A")
+
+
 def test_a_seat_starts_the_same_whatever_stands_beside_it(tiny_path: Path):
     both = Adapters(base(tiny_path), {"A": STRONG, "B": STRONG}, seed=3)
     other_order = Adapters(base(tiny_path), {"B": STRONG, "A": STRONG}, seed=3)

@@ -47,15 +47,16 @@ def budget(path: Path, minutes: float = 12.0) -> Budget:
         (36.0, 20),  # 180 / 16.2 = 11, and 20 are the least
         (8.0, 50),  # 180 / (9 * 0.4) = 50
         (0.0, 100),
+        (60.0, 10),  # before the first step there are 240 s: 240 / (5 * 3) = 16, and 10 are the least
     ],
 )
 def test_problems_are_as_many_as_a_quarter_of_the_time_allows(tmp_path: Path, block_s: float, expected: int):
     now, asked = [0.0], list[int]()
 
-    def evaluate(number: int) -> float:
+    def evaluate(number: int) -> tuple[float, float]:
         asked.append(number)
         now[0] += block_s
-        return 9.0
+        return 9.0, 5.0
 
     chosen = Budget(12.0, tmp_path / "budget.json", lambda: now[0])
     for _ in range(2):  # once
@@ -68,24 +69,97 @@ def test_problems_are_as_many_as_a_quarter_of_the_time_allows(tmp_path: Path, bl
     assert budget(tmp_path / "budget.json").problems(100) == expected
 
 
-def test_what_is_left_is_said_once_two_steps_are_known(tmp_path: Path):
+@pytest.mark.parametrize(
+    ("minutes", "took", "expected"),
+    [
+        (0.0, [], ""),
+        (0.0, [12.86], "32:03 to 2:08:10 left"),  # half of 299 times as long, and twice
+        (0.0, [12.86, 33.03], "1:04:05 to 2:44:36 left"),
+        (0.0, [12.86, 33.03, 20.0], "2:12:08 left"),  # the mean but for the first, 26.515 s
+        (4.5, [37.84], "3:52 left"),  # no longer than the minutes
+        (60.0, [12.86, 12.86], "59:34 left"),
+    ],
+)
+def test_the_time_left_is_a_range_until_three_steps_have_shown_it(
+    tmp_path: Path, minutes: float, took: list[float], expected: str
+):
     now = [0.0]
-    free = Budget(0.0, tmp_path / "budget.json", lambda: now[0])
-    for step_s, expected in (
-        (30.0, ""),
-        (20.5, "a step takes 20.5 s, the 38 left about 12:59; evaluations come on top"),
-    ):
-        with free.timing("step"):
+    chosen = Budget(minutes, tmp_path / "budget.json", lambda: now[0])
+    for step_s in took:
+        with chosen.timing("step"):
             now[0] += step_s
-        assert free.expected(38) == expected
+    assert chosen.left(299) == expected
+    (tmp_path / "resumed.json").write_text('{"steps": 9, "asked_steps": 40}')
+    resumed = Budget(0.1, tmp_path / "resumed.json", lambda: now[0])
+    for step_s in (10.0, 10.0, 10.0):
+        with resumed.timing("step"):
+            now[0] += step_s
+    assert resumed.left(2) == "0:20 left"  # after its minutes are over
+    assert chosen.left(0) == ""
 
 
-def test_a_cold_start_takes_at_most_half_of_what_is_left(tmp_path: Path):
-    now = [60.0]  # a minute is over when it begins
+@pytest.mark.parametrize(
+    ("step_s", "closing_s", "times"),
+    [
+        (15.0, 0.0, 0),  # 12 minutes but two hold 38 steps
+        (70.0, 0.0, 1.23),  # after two minutes 600 s are left, of which 570 are planned for: 700 / 570
+        (70.0, 170.0, 1.75),  # 700 / 400
+        (70.0, 560.0, 2.92),  # a third of the time at least: 700 / 240
+    ],
+)
+def test_a_first_step_says_that_fewer_than_ten_fit(tmp_path: Path, step_s: float, closing_s: float, times: float):
+    now, found = [120.0 - closing_s], list[float]()
+    chosen = Budget(12.0, tmp_path / "budget.json", lambda: now[0], 0.0)
+    for what, seconds in (("evaluation", closing_s), ("step", step_s)):
+        with chosen.timing(what):
+            now[0] += seconds
+    said = chosen.few(1, 40, lambda n: found.append(round(n, 2)) or "--problems-per-step 2")
+    assert found == ([times] if times else [])
+    words = (
+        f"a step takes {step_s:.1f} s: fewer than 10 will fit, which tells little. --problems-per-step 2 would fit 10"
+    )
+    assert said.removesuffix(" steps") == (words if times else "")
+    assert chosen.few(2, 40, str) == ""  # it is said once
+    assert budget(tmp_path / "none.json", 0.0).chosen == {}
+
+
+def test_parts_of_an_evaluation_count_as_it(tmp_path: Path):
+    """What was answered before and is not asked for again is asked for at the end."""
+    now = [0.0]
+    chosen = Budget(12.0, tmp_path / "budget.json", lambda: now[0], 0.0)
+    for what, seconds in (("part", 5.0), ("part", 7.0), ("untouched", 100.0), ("evaluation", 20.0), ("step", 60.0)):
+        with chosen.timing(what):
+            now[0] += seconds
+    assert chosen.choose_steps(3, 40) == (
+        "a step takes 60.0 s and the closing evaluation 32 s: 3 of 40 steps fit into 12 min"
+    )
+
+
+def test_the_words_of_the_demo_are_for_the_demo(tmp_path: Path):
+    chosen = budget(tmp_path / "budget.json")
+    chosen.chosen |= {"steps": 9, "asked_steps": 40, "step_s": 41.0}
+    (said,) = chosen.outcome(9, doubtful=True)
+    assert said.endswith("too little to tell what training does. --minutes 43 would do")
+    (said,) = chosen.outcome(9, doubtful=True, demo=True)
+    assert said.endswith("--minutes 43 would do (make demo MINUTES=43)")
+    assert "too little" not in chosen.outcome(9)[0]
+
+
+def test_a_cold_start_takes_two_thirds_of_what_is_left_before_the_first_step(tmp_path: Path):
+    now = [30.0]  # half a minute is over when it begins
+    chosen = Budget(12.0, tmp_path / "quick.json", lambda: now[0], 0.0)
+    fits = chosen.cold_start(9)
+    now[0] += 40.0
+    assert fits(2) is None  # of a third, 240 s, 210 were left: two thirds are 140, and another for both seats fits
+    now[0] += 10.0
+    assert fits(2) == 5  # 90 s hold nine more of ten seconds, which makes eleven for two seats
+    now[0] = 30.0
     chosen = Budget(12.0, tmp_path / "budget.json", lambda: now[0], 0.0)
     fits = chosen.cold_start(7)
-    now[0] += 60.0
-    assert fits(2) == 2  # half of 660 s are 330, and a batch of both seats takes 120 s
+    now[0] += 40.0
+    assert fits(2) is None
+    now[0] += 35.0
+    assert fits(2) == 2  # 65 s hold one more of 35, and two there are
     assert fits(1) == 2  # it is chosen once
     assert chosen.outcome(doubtful=True) == ["2 of the 7 batches of the cold start fitted into 12 min"]
     assert json.loads((tmp_path / "budget.json").read_text())["outcome"].startswith("2 of the 7")  # for `report`
@@ -99,13 +173,14 @@ def test_a_cold_start_takes_at_most_half_of_what_is_left(tmp_path: Path):
     assert repeated.cold_start(7)(2) == 2
     slow = Budget(12.0, tmp_path / "slow.json", lambda: now[0], 0.0)
     fits = slow.cold_start(7)
-    now[0] += 1000.0
+    now[0] += 1000.0  # in which another does not fit
     assert fits(2) == 1  # one is the least
 
 
 def test_a_cold_start_that_fits_is_whole(tmp_path: Path):
     chosen = budget(tmp_path / "budget.json")
-    assert chosen.cold_start(7)(2) == 7
+    fits = chosen.cold_start(7)
+    assert [fits(2), fits(2)] == [None, 7]
     assert not chosen.outcome()
 
 
@@ -187,7 +262,11 @@ def test_as_many_steps_as_fit_are_played_and_schedules_end_with_them(fitted: tup
     assert "a step takes 10.0 s: 5 of 40 steps fit into 1 min" in ear.said
     # 35 more steps of 10 s are 5.8 minutes, and 8.3 with three tenths for evaluations and to spare.
     told = "5 of the 40 steps asked for fitted into 1 min: too little to tell what training does. --minutes 10 would do"
-    assert ear.said[-1] == f"{told} (make demo MINUTES=10)"
+    # Ten steps of 10 s are 1.75 times as long as the 57 s that are planned for.
+    few = "a step takes 10.0 s: fewer than 10 will fit, which tells little. --problems-per-step 1 would fit 10 steps"
+    assert ear.said.index(few) < ear.said.index("a step takes 10.0 s: 5 of 40 steps fit into 1 min")
+    sizes = "does. --problems-per-step 1 would fit 10 steps; --minutes"
+    assert ear.said[-1] == told.replace("does. --minutes", sizes)
     chosen = json.loads((run.path / "budget.json").read_text())
     assert (chosen["steps"], chosen["asked_steps"], chosen["step_s"]) == (5, 40, 10.0)
     seat = run.config.seats["A"]
@@ -236,3 +315,21 @@ def test_fewer_problems_are_evaluated_and_a_resume_evaluates_as_many(tmp_path: P
     shutil.rmtree(run.path / "checkpoints/step-5")
     (run.path / "eval/step-000005.json").unlink()
     assert resume(run.path).evaluations()["after 5 steps"]["n"] == 20
+
+
+def test_the_untouched_base_is_left_out_where_a_third_of_the_time_is_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    answers, ear = loop.RunLoop._answers, Ear()
+
+    def slow(self: Any, spec: Any, problems: Any, name: str, *rest: Any) -> Any:
+        self._budget._clock.now += 20.0 if name == "evaluation, timed" else 0.0
+        return answers(self, spec, problems, name, *rest)
+
+    monkeypatch.setattr(loop.RunLoop, "_answers", slow)
+    with by_clock(lambda step: 10.0):
+        short = {"eval_tasks": "arithmetic", "eval_limit": 30, "max_completion_tokens": 4}
+        run = train(config(tmp_path / "run", tasks="arithmetic", **short), progress=ear)
+    assert "untouched" not in run.evaluations()
+    assert run.evaluations()["before training"]["n"] == 10
+    assert "the untouched base is not measured: a third of the minutes is over" in ear.said

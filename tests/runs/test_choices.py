@@ -14,7 +14,7 @@ from lite_selfplay import RunConfig, load_run, resume, train
 from lite_selfplay.errors import PreflightError
 from lite_selfplay.games import game_names, make_game
 from lite_selfplay.runs import choices as choosing
-from lite_selfplay.runs.choices import after_a_look, choices, layer_of, open_questions, seen_enough, size
+from lite_selfplay.runs.choices import after_a_look, choices, layer_of, left_open, open_questions, shorter, size
 from lite_selfplay.runs.plan import plan
 from lite_selfplay.tasks import hub
 from tests.thinker import build_thinker
@@ -173,8 +173,8 @@ def test_sizes_that_were_said_and_those_of_a_recipe_stay():
 # A look at the base
 
 
-def stream(truncated: float, well_formed: float, n: int = 40) -> dict[str, Any]:
-    return {"completions": n, "judged": n, "truncated": truncated, "well_formed": well_formed}
+def stream(truncated: float, well_formed: float, n: int = 40, loops: float = 0.0) -> dict[str, Any]:
+    return {"completions": n, "judged": n, "truncated": truncated, "well_formed": well_formed, "loops": loops}
 
 
 ALL = ("thinking", "the token limit", "a cold start")
@@ -194,6 +194,10 @@ ALL = ("thinking", "the token limit", "a cold start")
         (ALL, True, 8192, stream(0.0, 0.5), None),
         (ALL, True, 8192, stream(0.15, 0.9), None),  # of 40 answers 6: open, and fewer than a fifth
         (ALL, True, 8192, stream(0.25, 0.9, 16), {"model.thinking": "off"}),
+        (ALL, False, 8192, stream(0.9, 0.5, loops=0.8), None),  # no limit cures a loop
+        (ALL, False, 8192, stream(0.9, 0.5, loops=0.4), {"run.max_completion_tokens": 2048}),
+        (ALL, False, 8192, stream(0.9, 0.0, loops=0.8), {"cold_start.enabled": True}),
+        (ALL, True, 8192, stream(0.9, 0.5, loops=0.8), {"model.thinking": "off"}),
     ],
 )
 def test_what_a_look_decides(asked: Any, thinks: bool, limit: int, stream: Any, expected: Any):
@@ -208,10 +212,29 @@ def test_one_role_that_never_has_the_format_is_enough():
 
 
 def test_a_look_goes_on_until_it_is_decided():
-    assert not seen_enough({"solver": stream(0.0, 0.0, 8)})
-    assert not seen_enough({"solver": stream(0.2, 1.0)})
-    assert seen_enough({"solver": stream(0.0, 0.0, 36)})
-    assert seen_enough({"solver": {**stream(0.0, 0.0), "judged": 0}})
+    shaped, cut = "that the solver's answers have the format", "that the solver's answers are cut off"
+    for seen, assumed in (
+        (stream(0.0, 0.0, 8), ["that the solver's answers end", shaped]),
+        (stream(0.2, 1.0), [cut]),
+        (stream(0.15, 1.0), []),  # of forty
+        (stream(0.0, 0.0, 36), []),
+        (stream(0.0, 0.05), [shaped]),
+        (stream(0.0, 0.18), []),  # as it seems of so many
+        (stream(1.0, 0.0, 8), []),  # which is mended first
+        ({**stream(0.0, 0.0), "judged": 0}, []),
+    ):
+        assert left_open({"solver": seen}) == assumed
+
+
+def test_the_sizes_of_a_shorter_step():
+    card = {"preset": "datacenter-80gb", "group_size": 8, "problems_per_step": 16, "max_completion_tokens": 4096}
+    for run, length, times, flags in (
+        (card, 322.0, 4.0, "--problems-per-step 4 or --max-completion-tokens 1024 or --preset consumer-24gb"),
+        (card, 600.0, 4.0, "--problems-per-step 4 or --preset consumer-24gb"),  # answers need the tokens
+        ({**card, "preset": "cpu", "problems_per_step": 4}, 3000.0, 2.0, "--problems-per-step 2"),
+        ({**card, "preset": "t4", "problems_per_step": 1}, 3000.0, 2.0, "--problems-per-step 1 --group-size 4"),
+    ):
+        assert shorter(RunConfig(game="agon", model="tiny", run=run), length, times) == flags
 
 
 @pytest.mark.parametrize(

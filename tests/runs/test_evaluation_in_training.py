@@ -9,6 +9,7 @@ from lite_selfplay import Run, RunConfig, resume, train
 from lite_selfplay.config import preset_about, preset_layer, preset_names
 from lite_selfplay.errors import ConfigError, Interrupted, RunFolderError, UnknownNameError
 from lite_selfplay.evaluation import Exam
+from lite_selfplay.evaluation.examiner import Examiner
 from lite_selfplay.runs import loop
 from lite_selfplay.runs.api import cold_start
 from lite_selfplay.runs.checkpoints import BEST
@@ -58,6 +59,30 @@ def test_a_run_is_measured_before_in_between_and_after(measured: Run):
     assert "after 4 steps" in (measured.path / "README.md").read_text()
     assert measured.comparison().splitlines()[0] == f"|  | {' | '.join(found)} |"
     assert "from after 2 steps to after 4 steps: A->B" in measured.comparison()
+
+
+def test_what_was_answered_once_is_not_asked_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """A has nothing added to the base yet, and B a little: A's answers are the base's, in time as in number."""
+    asked, ask = list[tuple[str, str, int]](), Examiner._asked
+
+    def counted(self: Examiner, seat: str, prompts: Any, block: Any, stage: str) -> Any:
+        asked.append((str(self.exam.about.get("moment", "timed")), seat, len(block)))
+        return ask(self, seat, prompts, block, stage)
+
+    monkeypatch.setattr(Examiner, "_asked", counted)
+    run = train(config(tmp_path / "run", steps=1, minutes=10, eval={"tasks": LETTERS, "limit": 30}))
+    n = run.evaluations()["untouched"]["n"]
+    before = [
+        ("timed", "A", 20),
+        *([("untouched", "base", n - 20)] if n > 20 else []),
+        ("before training", "B", n),  # its drafts, and the challenges
+        ("before training", "B", n),
+        ("before training", "A", n),
+    ]
+    assert asked[: len(before)] == before
+    found = run.evaluations()
+    assert found["before training"]["seats"]["A"] == found["untouched"]["seats"]["base"]
+    assert sorted(asked[len(before) :]) == sorted(("after 1 steps", seat, n) for seat in "AABB")
 
 
 def test_measuring_changes_nothing_of_the_run(measured: Run, tmp_path: Path):

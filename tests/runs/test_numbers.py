@@ -145,7 +145,7 @@ def test_numbers_that_json_cannot_hold():
         "d": None,
     }
     row = {"step": 0, "streams": {}, "game": {}, "nonfinite_what": "a reward of x is nan"}
-    line = progress_line(Game, {**row, "wall_s": {"generate": 1.0, "total": 1.0}, "tokens": {"generated": 1}}, 2, 1.0)
+    line = progress_line(Game, {**row, "wall_s": {"generate": 1.0, "total": 1.0}, "tokens": {"generated": 1}}, 2)
     assert "skipped, a reward of x is nan" in line
 
 

@@ -131,8 +131,6 @@ def choose_backend(
     installed library lacks what is needed of it, or a server does not serve the base.
     """
     import_first(section)
-    if section.backend == "auto" and device_of(section).type == "cuda" and (why := why_auto()) is not None:
-        options.get("warn", lambda sentence: None)(f"--backend auto is transformers here: {why}")
     from lite_selfplay.models import private_names
 
     private_names.require("torch", "transformers")

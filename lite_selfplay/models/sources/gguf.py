@@ -12,6 +12,7 @@ import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
+from unittest import mock
 
 from lite_selfplay.errors import ModelNotFoundError
 from lite_selfplay.models.sources.cache import cache_dir
@@ -21,10 +22,11 @@ _VERSION = 2  # Increased with every change of the conversion, so that the same 
 
 
 class GgufHeader(NamedTuple):
-    """A file's header: its key-value `metadata`, and the number of elements of each tensor."""
+    """A file's header: its key-value `metadata`, the number of elements of each tensor, and who `read` it."""
 
     metadata: Mapping[str, Any]
     tensors: Mapping[str, int]
+    read: Any
 
 
 def folder_for(sha256: str) -> Path:
@@ -43,7 +45,9 @@ def convert(file: Path, folder: Path, *, sha256: str) -> None:
 
     header = read_header(file)
     metadata = header.metadata
-    with contextlib.redirect_stderr(io.StringIO()):  # progress bars, some of which cannot be switched off
+    # transformers would read the file twice more, ten seconds each for a vocabulary of 150,000: it gets what was read.
+    read_once = mock.patch("gguf.GGUFReader", return_value=header.read)
+    with contextlib.redirect_stderr(io.StringIO()), read_once:  # progress bars, some of which cannot be switched off
         try:
             build_tokenizer(metadata, file).save_pretrained(folder)
             _save(file.absolute(), header, special_ids(metadata), folder)
@@ -85,6 +89,10 @@ def read_header(file: Path) -> GgufHeader:
                 raise ValueError("its header claims more than the file holds")
             return super()._get(offset, dtype, count, *more, **named)
 
+        def __setattr__(self, name: str, value: Any) -> None:
+            # A part of a memmap is made five times as slowly as one of a plain array, and a vocabulary has a million.
+            super().__setattr__(name, value.view(np.ndarray) if isinstance(value, np.memmap) else value)
+
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", RuntimeWarning)  # of sizes that overflow, which do not fit the file either
@@ -92,6 +100,7 @@ def read_header(file: Path) -> GgufHeader:
         return GgufHeader(
             {key: field.contents() for key, field in reader.fields.items()},
             {tensor.name: int(tensor.n_elements) for tensor in reader.tensors},
+            reader,
         )
     except (ArithmeticError, AttributeError, LookupError, OSError, RecursionError, TypeError, ValueError) as error:
         raise ModelNotFoundError(f"{file} cannot be read as a GGUF file: {error}") from error

@@ -8,6 +8,7 @@ for each of `seats`, and for each of the `directions` between seats where the mo
 import re
 import shlex
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -50,29 +51,49 @@ def closing_report(
     return lines + [f"{why}: {command}" for why, command in _next(game, config, metrics, evaluations, path)]
 
 
-def is_sure(lines: Sequence[str]) -> bool:
-    """Whether a closing report calls anything a change that chance does not explain."""
-    return any(re.search(r" points(?!, which may be chance)", line) for line in lines)
+@dataclass(frozen=True)
+class Change:
+    """What became of a score: its `way` through the moments that tell it, and by how many `points` the last two differ
+    (None: it was not measured twice), beside what `test` says of that. `sure`: chance does not explain it."""
+
+    name: str
+    way: str
+    points: float | None = None
+    sure: bool = False
+    test: str = ""
+
+    def __str__(self) -> str:
+        told, points = "" if self.points is None else ", no change", self.points or 0.0
+        if points:
+            size, doubt = f"{abs(points):.1f}".removesuffix(".0"), "" if self.sure else ", which may be chance"
+            told = f", {'up' if points > 0 else 'down'} {size} points{doubt} {self.test}".rstrip()
+        return f"{self.name}: {self.way}{told}"
+
+
+def changes(evaluations: Evaluations) -> list[Change]:
+    """What became of the score of every seat and direction through the moments of `_telling`, and of the mean."""
+    results = [evaluations[moment] for moment in _telling(evaluations)]
+    found = []
+    for name in scores_of(results[-1]) if results else ():
+        own = [scores_of(result).get(_named(result, name) or "") for result in results]
+        way = " -> ".join("n/a" if score is None else percent(score["pass_at_1"]) for score in own)
+        found.append(_change(name, way, results) if len(results) > 1 else Change(name, way))
+    if len(results) > 1 and all(len(result.get("directions", {})) > 1 for result in results[-2:]):
+        found.append(_mean_change(*results[-2:]))
+    return found
 
 
 def fallen(evaluations: Evaluations) -> list[str]:
     """The scores that are lower than before training, by more than chance explains: `A: 0% -> 31% -> 9%, down ...`."""
-    lines = _evaluated(evaluations) if evaluations else []
-    return [line.strip() for line in lines if ", down " in line and is_sure([line])]
+    return [str(change) for change in changes(evaluations) if change.sure and (change.points or 0.0) < 0]
 
 
 def _evaluated(evaluations: Evaluations) -> list[str]:
     """The pass rate of every seat and direction at each moment of `_telling`, and its last change."""
     moments = _telling(evaluations)
     last = evaluations[moments[-1]]
-    results = [evaluations[moment] for moment in moments]
     lines = [f"pass@1 on {last['tasks']} ({counted(last['n'], 'problem')}), {' -> '.join(moments)}:"]
-    for name in scores_of(last):
-        found = [(scores_of(result), _named(result, name)) for result in results]
-        way = " -> ".join("n/a" if own is None else percent(scores[own]["pass_at_1"]) for scores, own in found)
-        lines.append(f"  {name}: {way}{_change(results[-2], results[-1], name) if len(results) > 1 else ''}")
-    if len(results) > 1 and all(len(result.get("directions", {})) > 1 for result in results[-2:]):
-        lines.append(_mean_change(results[-2], last))
+    lines += [f"  {change}" for change in changes(evaluations)]
     return lines if len(moments) > 1 else [*lines, "  no other evaluation on these problems to compare with"]
 
 
@@ -96,42 +117,35 @@ def _named(result: Mapping[str, Any], name: str) -> str | None:
     return name if name in scores else BASE if "->" not in name and BASE in scores else None
 
 
-def _change(before: Mapping[str, Any], after: Mapping[str, Any], name: str) -> str:
-    """What became of a score, with a word of doubt where chance would explain it: by the paired test, where the same
-    problems were answered once each; else by the intervals."""
+def _change(name: str, way: str, results: Sequence[Mapping[str, Any]]) -> Change:
+    """The last change of a score: judged by the paired test, where the same problems were answered once each; else by
+    the intervals."""
+    before, after = results[-2:]
     was, now = _named(before, name), _named(after, name)
     if was is None or now is None:
-        return ""
+        return Change(name, way)
     old, new = scores_of(before)[was], scores_of(after)[now]
     points = 100 * (new["pass_at_1"] - old["pass_at_1"])
     if abs(points) < 0.05:
-        return ", no change"
+        return Change(name, way, 0.0)
     found = paired(outcomes_of(before, was), outcomes_of(after, now))
     if found is not None and found.p_value is not None:
-        p = f"p = {found.p_value:.2g}"
-        doubt = f" ({p})" if found.p_value < SURE else f", which may be chance ({p})"
-    else:
-        (low, high), (new_low, new_high) = old["ci95"], new["ci95"]
-        apart = high < new_low or new_high < low
-        doubt = "" if apart else ", which may be chance (the 95% intervals overlap)"
-    return f", {_points(points)}{doubt}"
+        return Change(name, way, points, found.p_value < SURE, f"(p = {found.p_value:.2g})")
+    (low, high), (new_low, new_high) = old["ci95"], new["ci95"]
+    apart = high < new_low or new_high < low
+    return Change(name, way, points, apart, "" if apart else "(the 95% intervals overlap)")
 
 
-def _mean_change(before: Mapping[str, Any], after: Mapping[str, Any]) -> str:
+def _mean_change(before: Mapping[str, Any], after: Mapping[str, Any]) -> Change:
     """The mean over the directions before and after, and the 95% interval of its change, by bootstrap over problems."""
-    was, now = (percent(result["mean_of_directions"]) for result in (before, after))
-    found, told = paired(mean_outcomes(before), mean_outcomes(after)), ""
+    way = " -> ".join(percent(result["mean_of_directions"]) for result in (before, after))
+    name, found = mean_label(after), paired(mean_outcomes(before), mean_outcomes(after))
     if found is not None and abs(found.difference) < 0.0005:
-        told = ", no change"
-    elif found is not None and found.interval is not None:
-        low, high = (100 * bound for bound in found.interval)
-        doubt = "" if low > 0 or high < 0 else ", which may be chance"
-        told = f", {_points(100 * found.difference)}{doubt} [{round(low)}, {round(high)}]"
-    return f"  {mean_label(after)}: {was} -> {now}{told}"
-
-
-def _points(points: float) -> str:
-    return f"{'up' if points > 0 else 'down'} {abs(points):.1f}".removesuffix(".0") + " points"
+        return Change(name, way, 0.0)
+    if found is None or found.interval is None:
+        return Change(name, way)
+    low, high = (100 * bound for bound in found.interval)
+    return Change(name, way, 100 * found.difference, low > 0 or high < 0, f"[{round(low)}, {round(high)}]")
 
 
 def _next(
@@ -155,7 +169,8 @@ def _next(
         ways.append(("to measure it", f"lite-selfplay eval {run}") if game.without_tasks else measure)
     *earlier, last = evaluations.values() or [{}]
     alike = [old for old in earlier if (old["mode"], *_problems(old)) == (last["mode"], *_problems(last))]
-    if not over and alike and all(_overall(old) < _overall(last) for old in alike):
+    gained = len(metrics) > 1 and any(change.sure and (change.points or 0.0) > 0 for change in changes(evaluations))
+    if not over and gained and alike and all(_overall(old) < _overall(last) for old in alike):
         more = config.run.steps + max(10, config.run.steps // 2)
         ways.append(("best at the end, so more steps may help", go_on(again, f" --steps {more}")))
     return [*ways, ("to read transcripts", report)][:2]

@@ -1,13 +1,12 @@
 """A run's lines as curves: one figure each, over the steps."""
 
-import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from lite_selfplay.games import Game
-from lite_selfplay.games.presentation import Figure, Unit
+from lite_selfplay.games.presentation import Figure, Unit, number_of
 from lite_selfplay.runs.report.meanings import MEANINGS, value_in
 
 Row = Mapping[str, Any]
@@ -85,7 +84,7 @@ def _figure_curves(figure: Figure, logs: Sequence[Log]) -> Iterator[Curve]:
     counts = [(step, value, of) for step, value, of in here if isinstance(value, Mapping)]
     whole: Counter[str] = Counter()
     for _, values, _ in counts:
-        whole.update({kind: count for kind, count in values.items() if _number(count)})
+        whole.update({kind: count for kind, count in values.items() if number_of(count) is not None})
     kinds = [kind for kind, _ in whole.most_common()]
     size = max((len(value) for _, value, _ in here if isinstance(value, list)), default=0)
     if size and not counts:
@@ -106,26 +105,22 @@ def _whole(figure: Figure, log: Row) -> Any:
     found = log.get(figure.of, none) if figure.of else 1
     if not isinstance(found, list):
         return found
-    return (sum(found) if all(map(_number, found)) else 0) or none
+    return (sum(found) if None not in map(number_of, found) else 0) or none
 
 
 def _value(figure: Figure, value: Any, whole: Any) -> Any:
     """A figure's value at a step; None where it is of nothing."""
-    if not (_number(whole) and whole > 0):
+    if (number_of(whole) or 0.0) <= 0:
         return None
     if figure.how == "zeros":
         return float(not value)
     if not figure.part:
         return value
-    return value / whole if _number(value) else None
+    return value / whole if number_of(value) is not None else None
 
 
 def _curve(part: str, name: str, points: Iterable[tuple[int, Any]], unit: Unit = "number", **about: Any) -> Curve:
     """A curve of those points (step, value) that hold numbers."""
-    kept = [(step, float(value)) for step, value in points if isinstance(value, bool) or _number(value)]
+    kept = [(step, float(value)) for step, value in points if isinstance(value, bool) or number_of(value) is not None]
     steps, values = (tuple(column) for column in zip(*kept, strict=True)) if kept else ((), ())
     return Curve(part, name, steps, values, unit, **about)
-
-
-def _number(value: Any) -> bool:
-    return isinstance(value, int | float) and math.isfinite(value) and not isinstance(value, bool)

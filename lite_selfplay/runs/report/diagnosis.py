@@ -165,20 +165,24 @@ def _mean(steps: Iterable[Row], key: str) -> float | None:
 
 
 def _truncated(about: _About) -> Iterator[Cause]:
+    early = about.rows[: max(1, len(about.rows) // 4)]
     for role, steps in about.roles().items():
-        share, length = _mean(steps, "truncated"), _mean(steps, "tokens_mean")
-        if share is None or share < MEANINGS["truncated"].most or harmless(share, _mean(steps, "accuracy")):
-            continue
+        loops, length, right = _mean(steps, "loops") or 0.0, _mean(steps, "tokens_mean"), _mean(steps, "accuracy")
+        share = (_mean(steps, "truncated") or 0.0) - loops
         own = about.config.roles[role].max_completion_tokens if role in about.config.roles else None
         limit = own or about.config.run.max_completion_tokens or 0
         flag = (
             f"--set roles.{role}.max_completion_tokens={2 * limit}" if own else f"--max-completion-tokens {2 * limit}"
         )
-        sentence = (
-            f"{percent(share)} of the {role}'s completions hit the limit of {limit} tokens: they end before the answer."
-        )
-        evidence = f"truncated {share:.2f}, mean length {length or 0:.0f} of {limit} tokens"
-        yield Cause("truncation", "wrong", sentence, evidence, about.again(flag))
+        if share >= MEANINGS["truncated"].most and not harmless(share, right):
+            hit = f"{percent(share)} of the {role}'s completions hit the limit of {limit} tokens"
+            evidence = f"truncated {share:.2f}, mean length {length or 0:.0f} of {limit} tokens"
+            yield Cause("truncation", "wrong", f"{hit}: they end before the answer.", evidence, about.again(flag))
+        if loops >= MEANINGS["loops"].most and not harmless(loops, right):
+            first = _mean([row["streams"][role] for row in early if role in row["streams"]], "loops") or 0.0
+            sentence = f"{percent(loops)} of the {role}'s completions repeat themselves until they are ended."
+            mended = about.again(about.taught() if 2 * first > loops else about.slower())
+            yield Cause("loops", "wrong", sentence, f"loops {loops:.2f}, {first:.2f} at first", mended)
 
 
 def _format(about: _About) -> Iterator[Cause]:

@@ -81,13 +81,25 @@ _OF_A_RUN = (
     Meaning(
         "streams",
         "truncated",
-        "The share of completions that reached their limit of tokens.",
+        "The share of completions that reached their limit of tokens, or repeated themselves until they were ended.",
         "Below 20%.",
-        "A larger --max-completion-tokens, or a cold start with short solutions.",
+        "A larger --max-completion-tokens, or a cold start with short solutions; for loops see `loops`.",
         "share",
         name="truncated",
         group=HEALTH,
         most=0.5,
+    ),
+    Meaning(
+        "streams",
+        "loops",
+        "The share of completions that repeated themselves until they were ended; they count as truncated, too.",
+        "Below 5%.",
+        "No limit of tokens cures a loop. From the start: a --cold-start, a temperature of 1. Growing: a lower "
+        "seats.*.lr.",
+        "share",
+        name="loops",
+        group=HEALTH,
+        most=0.2,
     ),
     Meaning(
         "streams",

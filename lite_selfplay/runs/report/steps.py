@@ -9,37 +9,45 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from lite_selfplay.credit import has_variance, rewards_of
-from lite_selfplay.data import Completion, Stream
+from lite_selfplay.data import Completion, Group, Stream, Verdict
 from lite_selfplay.games import Game
 from lite_selfplay.games.presentation import value_in_words
 from lite_selfplay.runs.report.meanings import MEANINGS, harmless, value_in
-from lite_selfplay.training.progress import clock
 
 if TYPE_CHECKING:
     from lite_selfplay.training.admission import Advantages
     from lite_selfplay.training.updates import StepReport, StreamUpdate
 
 
-def stream_metrics(stream: Stream, advantages: "Advantages", update: "StreamUpdate") -> dict[str, Any]:
-    """One stream's line of `metrics.jsonl`. Shares are over all completions of the stream, masked ones included; those
+def figures(
+    seat: str, said: Sequence[Completion], judged: Sequence[Verdict], groups: Sequence[Group]
+) -> dict[str, Any]:
+    """What a role did, under the keys of `metrics.jsonl`. Shares are over all completions, masked ones included; those
     of rewards over the completions that have one, and None where none has."""
-    samples = [sample for group in stream.groups for sample in group.samples]
-    rewards = [reward for reward in rewards_of(samples) if math.isfinite(reward)]
-    lengths = [len(sample.completion.token_ids) for sample in samples]
-    judged = [sample.verdict for sample in samples if sample.verdict is not None]
+    rewards = [reward for group in groups for reward in rewards_of(group.samples) if math.isfinite(reward)]
     return {
-        "seat": update.seat,
-        "completions": len(samples),
+        "seat": seat,
+        "completions": len(said),
         "reward_mean": _mean(rewards),
         "reward_std": statistics.stdev(rewards) if len(rewards) > 1 else 0.0 if rewards else None,
         "accuracy": _mean([verdict.correct for verdict in judged]),
         "well_formed": _mean([verdict.well_formed for verdict in judged]),
-        "tokens_mean": _mean(lengths),
-        "tokens_generated": sum(lengths),
+        "tokens_mean": _mean([len(completion.token_ids) for completion in said]),
+        "truncated": _mean([completion.stop in ("length", "loop") for completion in said]),
+        "loops": _mean([completion.stop == "loop" for completion in said]),
+        "groups": len(groups),
+        "zero_variance_groups": sum(not has_variance(group) for group in groups),
+    }
+
+
+def stream_metrics(stream: Stream, advantages: "Advantages", update: "StreamUpdate") -> dict[str, Any]:
+    """One stream's line of `metrics.jsonl`: its `figures`, and those of its update."""
+    samples = [sample for group in stream.groups for sample in group.samples]
+    said, judged = [s.completion for s in samples], [s.verdict for s in samples if s.verdict is not None]
+    return {
+        **figures(update.seat, said, judged, stream.groups),
+        "tokens_generated": sum(len(completion.token_ids) for completion in said),
         "tokens_trained": update.tokens,
-        "truncated": _mean([sample.completion.stop == "length" for sample in samples]),
-        "groups": len(stream.groups),
-        "zero_variance_groups": sum(not has_variance(group) for group in stream.groups),
         "rows_trained": update.rows,
         "loss": update.loss,
         "kl": update.kl,
@@ -108,12 +116,12 @@ def token_columns(report: "StepReport") -> "dict[str, np.ndarray]":
 
 
 def progress_line(
-    game: type[Game], metrics: Mapping[str, Any], steps: int | None, seconds_left: float | None, verbose: bool = False
+    game: type[Game], metrics: Mapping[str, Any], steps: int | None, left: str = "", verbose: bool = False
 ) -> str:
-    """A step in one line: who played what, how often right, at which reward, what the game says of it, the time left.
+    """A step in one line: who played what, how often right, at which reward, what the game says of it, the time `left`.
 
-    Figures of health are there where they are wrong; all of them, and the speed, with `verbose`. `steps` and
-    `seconds_left` are None where the game ends by itself.
+    Figures of health are there where they are wrong; all of them, and the speed, with `verbose`. `steps` is None where
+    the game ends by itself.
     """
     log = metrics["game"]
     parts = [f"step {metrics['step']}" + ("" if steps is None else f"/{steps}")]
@@ -128,9 +136,7 @@ def progress_line(
     if verbose:
         wall, tokens = metrics["wall_s"], metrics["tokens"]["generated"]
         parts.append(f"{tokens:,} tokens at {tokens / max(wall['generate'], 1e-9):.0f}/s, {wall['total']:.1f} s")
-    if seconds_left is not None:
-        parts.append(f"{clock(seconds_left)} left")
-    return " | ".join(parts)
+    return " | ".join([*parts, left] if left else parts)
 
 
 def stream_words(game: type[Game], role: str, stream: Mapping[str, Any], verbose: bool) -> list[str]:
@@ -143,7 +149,8 @@ def stream_words(game: type[Game], role: str, stream: Mapping[str, Any], verbose
         value = value_in(known, stream) if known.part == "streams" and known.group else None
         if value is None or known.key in ("accuracy", "reward_mean"):
             continue
-        wrong = value > known.most and not (known.key == "truncated" and harmless(value, stream["accuracy"]))
+        cut = known.key in ("truncated", "loops")
+        wrong = value > known.most and not (cut and harmless(value, stream["accuracy"]))
         if verbose or wrong:
             found.append(f"{known.name} {value_in_words(value, known.unit)}")
     return found

@@ -361,6 +361,6 @@ def test_passages_cannot_close_their_fence():
 
 def test_the_terminal_says_that_a_step_was_skipped():
     metrics = {"step": 1, "streams": {}, "game": {"skipped": True}, "wall_s": {"total": 1.0, "generate": 1.0}}
-    line = progress_line(PasoDoble, {**metrics, "tokens": {"generated": 9}}, 5, 4.0)
+    line = progress_line(PasoDoble, {**metrics, "tokens": {"generated": 9}}, 5)
     assert "skipped, no question to train on" in line
     assert "no signal" not in line

@@ -54,6 +54,17 @@ def test_weights_survive(own_cache: Path, write_gguf: Writer, arch: str, pre: st
     assert config["tie_word_embeddings"] is tied
 
 
+def test_a_file_is_read_once(converted: Converter, monkeypatch: pytest.MonkeyPatch) -> None:
+    import gguf as package
+
+    own, read = package.GGUFReader.__init__, list[Any]()
+    monkeypatch.setattr(package.GGUFReader, "__init__", lambda self, *a: (read.append(a), own(self, *a))[1])
+    whole = package.GGUFReader
+    converted()
+    assert len(read) == 1  # transformers alone reads it twice, in ten seconds each where a vocabulary is large
+    assert package.GGUFReader is whole
+
+
 def test_tokenizer_follows_the_metadata(converted: Converter) -> None:
     from transformers import AutoTokenizer
 

@@ -10,7 +10,7 @@ from lite_selfplay.config import RunConfig
 from lite_selfplay.errors import ConfigError, RunFolderError, UnknownNameError
 from lite_selfplay.games import find_game, game_names
 from lite_selfplay.runs.folder import RunFolder
-from lite_selfplay.runs.report.diagnosis import diagnose, moved_most, too_fast
+from lite_selfplay.runs.report.diagnosis import diagnose, foreseen, moved_most, too_fast
 from lite_selfplay.runs.report.meanings import MEANINGS, find_meaning, values_of
 from lite_selfplay.runs.report.steps import stream_metrics
 from tests.runs.report.conftest import evaluation
@@ -67,6 +67,18 @@ def test_a_run_in_which_all_is_well(write):
             {"truncated": 0.97, "accuracy": 0.1},
             "97% of the drafter's completions hit the limit of 30",
             "-tokens 60",
+        ),
+        (
+            "truncation",
+            {"truncated": 0.97, "loops": 0.3, "accuracy": 0.3},
+            "67% of the drafter's completions hit",
+            "-tokens 60",
+        ),
+        (
+            "loops",
+            {"truncated": 0.6, "loops": 0.3},
+            "30% of the drafter's completions repeat themselves",
+            "seats.A.lr=",
         ),
         ("format", {"well_formed": 0.0, "accuracy": 0.05}, "Nothing the drafter writes is well-formed", "--cold-start"),
         ("no variance", {"zero_variance_groups": 2}, "every group of the drafter", "--group-size 16"),
@@ -131,6 +143,19 @@ def test_evaluations_that_fell(write):
     assert cause.evidence == "A: 75% -> 25%, down 50 points (p = 0.002)"
     assert cause.next.endswith("--set seats.A.lr=1.7e-05")
     assert list(causes(path, 4)) == ["nothing"]  # nobody knows of an earlier step
+
+
+def test_loops_from_the_start_are_taught_away_and_no_limit_is_named(tmp_path: Path):
+    config = RunConfig(game="agon", model="tiny", tasks="letters")
+    row = {
+        "step": 0,
+        "streams": {"drafter": {**WELL, "truncated": 1.0, "loops": 0.9, "accuracy": 0.0}},
+        "seats": {},
+        "game": {},
+    }
+    (cause,) = foreseen(tmp_path, config, find_game("agon"), row)
+    assert (cause.name, cause.evidence) == ("loops", "loops 0.90, 0.90 at first")
+    assert cause.next.endswith("--cold-start")
 
 
 def test_what_is_right_without_an_end_and_a_format_lacks_neither(write):

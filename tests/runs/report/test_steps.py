@@ -15,7 +15,7 @@ from lite_selfplay.credit import stream_advantages
 from lite_selfplay.data import Completion, Episode, Group, Sample, Sampling, Stream
 from lite_selfplay.games import find_game
 from lite_selfplay.runs.report.card import code, model_card, plain
-from lite_selfplay.runs.report.closing import closing_report, is_sure
+from lite_selfplay.runs.report.closing import changes, closing_report
 from lite_selfplay.runs.report.steps import episode_rows, progress_line, stream_metrics, stream_words
 from lite_selfplay.training.trainer import StepReport, StreamUpdate
 
@@ -48,18 +48,18 @@ def metrics(step=1, accuracy=(0.5, 0.5), trained=4, **game):
 
 
 def test_a_step_in_one_line():
-    assert progress_line(AGON, metrics(2, (0.5, None), conversions=2, pairs=8), 20, 75) == (
+    assert progress_line(AGON, metrics(2, (0.5, None), conversions=2, pairs=8), 20, "1:15 left") == (
         "step 2/20 | drafter A: 50% right, reward 1.00 | challenger B: reward 1.00 | conversions 2 | 1:15 left"
     )
-    assert "no signal, nothing moved" in progress_line(AGON, metrics(trained=0), 20, 75)
+    assert "no signal, nothing moved" in progress_line(AGON, metrics(trained=0), 20, "1:15 left")
     step = metrics(1, (None, 0.5))
     step["streams"]["drafter"]["reward_mean"] = step["streams"]["challenger"]["reward_mean"] = None
-    assert "| drafter A: for the record | challenger B: 50% right |" in progress_line(AGON, step, 20, 75)
+    assert "| drafter A: for the record | challenger B: 50% right |" in progress_line(AGON, step, 20, "1:15 left")
 
 
-def played(*rewards):
+def played(*rewards, stop="eos"):
     """A stream of groups of one with these rewards, and its line of metrics."""
-    said = Completion("p", "t", (1,), (2, 3), (-0.5, -1.0), "eos", "coach", 0, Sampling())
+    said = Completion("p", "t", (1,), (2, 3), (-0.5, -1.0), stop, "coach", 0, Sampling())
     found = Stream("coach", [Group([Sample(said, reward, masked=reward is None)]) for reward in rewards])
     advantages = stream_advantages(found)
     return found, advantages, stream_metrics(found, advantages, StreamUpdate("coach", "coach"))
@@ -79,6 +79,14 @@ def test_what_is_there_for_the_record_alone_is_in_no_mean_of_rewards():
     assert (row["step"], row["reward"], row["advantage"], row["tokens"]) == (5, None, None, 2)
 
 
+@pytest.mark.parametrize(
+    ("stop", "truncated", "loops"), [("eos", 0.0, 0.0), ("string", 0.0, 0.0), ("length", 1.0, 0.0), ("loop", 1.0, 1.0)]
+)
+def test_a_loop_is_cut_off_and_counted_by_itself(stop, truncated, loops):
+    _, _, line = played(1.0, stop=stop)
+    assert (line["truncated"], line["loops"]) == (truncated, loops)
+
+
 def compared(seat, sampler, base):
     return {**metrics()["streams"]["drafter"], "seat": seat, "sampler_gap": sampler, "base_gap": base}
 
@@ -89,11 +97,28 @@ def health(verbose=False, right=0.5, **values):
 
 
 def test_figures_of_health_are_there_where_they_are_wrong():
-    fine = {"truncated": 0.4, "kl": 0.9, "clipped": 0.3, "sampler_gap": 0.0042, "base_gap": 3.0, "loss": -1e-8}
+    fine = {
+        "truncated": 0.4,
+        "loops": 0.1,
+        "kl": 0.9,
+        "clipped": 0.3,
+        "sampler_gap": 0.0042,
+        "base_gap": 3.0,
+        "loss": -1e-8,
+    }
     assert health(**fine) == []
+    assert health(truncated=0.4, loops=0.4) == ["loops 40%"]
     assert health(truncated=0.6, kl=1.2, sampler_gap=0.2) == ["truncated 60%", "KL 1.2", "sampler gap 0.2"]
     assert health(verbose=True, **fine) == [
-        *("well-formed 100%", "truncated 40%", "length in tokens 20", "loss -1e-08", "KL 0.9", "ratios cut off 30%"),
+        *(
+            "well-formed 100%",
+            "truncated 40%",
+            "loops 10%",
+            "length in tokens 20",
+            "loss -1e-08",
+            "KL 0.9",
+            "ratios cut off 30%",
+        ),
         *("sampler gap 0.0042", "base gap 3"),
     ]
 
@@ -104,10 +129,12 @@ def test_completions_that_are_cut_off_and_right_all_the_same_are_not_wrong():
 
 
 def test_a_verbose_step_says_its_speed_and_a_skipped_one_why():
-    line = progress_line(AGON, metrics(2), 20, 75, verbose=True)
+    line = progress_line(AGON, metrics(2), 20, "1:15 left", verbose=True)
     assert line.endswith(" | 100 tokens at 50/s, 4.0 s | 1:15 left")
     foreign = {**metrics(2), "sampler_what": "the completions of drafter (seat A) come from elsewhere"}
-    assert "skipped, the completions of drafter (seat A) come from elsewhere" in progress_line(AGON, foreign, 20, 75)
+    assert "skipped, the completions of drafter (seat A) come from elsewhere" in progress_line(
+        AGON, foreign, 20, "1:15 left"
+    )
 
 
 def test_words_for_a_roles_accuracy():
@@ -211,6 +238,9 @@ def test_the_moments_that_tell_what_happened():
 def test_the_best_of_several_moments_suggests_more_steps():
     moments = {"before training": cascade(0.3, 0.3, 0.3, 0.3), "after 8 steps": cascade(0.6, 0.6, 0.6, 0.2)}
     assert "--steps 18" in closing(curve(*[0.5] * 8), moments)
+    assert "more steps" not in closing(curve(0.5), moments)  # a step is none to go on from
+    chance = {name: cascade(*rates) for name, rates in (("before training", [0.3] * 4), ("after 8 steps", [0.35] * 4))}
+    assert "more steps" not in closing(curve(*[0.5] * 8), chance)
     moments["after 8 steps"] = cascade(0.3, 0.3, 0.5, 0.05)  # the better direction alone would flatter
     assert "more steps" not in closing(curve(*[0.5] * 8), moments)
 
@@ -225,8 +255,8 @@ def test_the_same_problems_are_compared_in_pairs(gained, said):
         "untouched": evaluation({"base": score(0.0)}, n=10, per_problem=before),
         "after 8 steps": evaluation({"A": score(gained / 10)}, n=10, per_problem=after),
     }
-    assert said in (whole := closing(curve(*[0.5] * 8), moments))
-    assert is_sure(whole.splitlines()) == (gained == 8)
+    assert said in closing(curve(*[0.5] * 8), moments)
+    assert [change.sure for change in changes(moments)] == [gained == 8]
 
 
 @pytest.mark.parametrize(
@@ -246,7 +276,7 @@ def test_the_mean_over_directions_has_an_interval_over_problems(gained, said):
     moments = {"before training": measured(0), "after 8 steps": measured(gained)}
     whole = closing(curve(*[0.5] * 8), moments)
     assert said in whole.splitlines()
-    assert is_sure([said]) == (gained == 10)
+    assert changes(moments)[-1].sure == (gained == 10)
 
 
 def test_one_evaluation_or_other_problems_leave_the_training_curve():
