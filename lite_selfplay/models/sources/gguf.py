@@ -89,10 +89,6 @@ def read_header(file: Path) -> GgufHeader:
                 raise ValueError("its header claims more than the file holds")
             return super()._get(offset, dtype, count, *more, **named)
 
-        def __setattr__(self, name: str, value: Any) -> None:
-            # A part of a memmap is made five times as slowly as one of a plain array, and a vocabulary has a million.
-            super().__setattr__(name, value.view(np.ndarray) if isinstance(value, np.memmap) else value)
-
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", RuntimeWarning)  # of sizes that overflow, which do not fit the file either

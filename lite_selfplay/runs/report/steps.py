@@ -33,7 +33,7 @@ def figures(
         "accuracy": _mean([verdict.correct for verdict in judged]),
         "well_formed": _mean([verdict.well_formed for verdict in judged]),
         "tokens_mean": _mean([len(completion.token_ids) for completion in said]),
-        "truncated": _mean([completion.stop in ("length", "loop") for completion in said]),
+        "truncated": _mean([completion.cut_off for completion in said]),
         "loops": _mean([completion.stop == "loop" for completion in said]),
         "groups": len(groups),
         "zero_variance_groups": sum(not has_variance(group) for group in groups),
