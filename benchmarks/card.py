@@ -455,6 +455,8 @@ def card_name() -> str:
 
 def commit_of(checkout: Path) -> str:
     """The commit of a checkout, with a + where it was changed; `unknown` where git cannot say."""
+    if shutil.which("git") is None:
+        return "unknown"
     said = subprocess.run(
         ["git", "-C", str(checkout), "describe", "--always", "--abbrev=7", "--dirty=+", "--exclude=*"],
         capture_output=True,

@@ -80,7 +80,7 @@ def load(base: str, decoding: str) -> Any:
 def sample(backend: Any, rows: int, columns: int, tokens: int) -> float:
     """Seconds of so many tokens after a prompt, by `rows` at once, in at most `columns` columns."""
     from lite_selfplay.data import Sampling
-    from lite_selfplay.models.generation.sampling import GenerationRequest
+    from lite_selfplay.models.backends.base import GenerationRequest
 
     spread = random.Random(columns)
     prompt = [spread.randrange(10, 200) for _ in range(columns - MANY)]
@@ -133,7 +133,8 @@ def lean(base: str, tiny: bool = False) -> None:
     try:
         ModelSection(name=base, decoding="lean")
     except ValueError as error:
-        tell(lean=f"not built: {str(error).splitlines()[-2].partition(' [')[0].strip()}")
+        why = next((line for line in str(error).splitlines() if "should be" in line), str(error))
+        tell(lean=f"not built: {why.partition(' [')[0].strip()}")
         return
     for decoding in ("auto", "lean"):
         backend = load(base, decoding)

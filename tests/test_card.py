@@ -45,7 +45,7 @@ def a_list(path: Path, *jobs: dict[str, Any]) -> str:
 def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any]:
     """Every job of every list, in two minutes of a processor, whoever else is at work on it."""
     out, before = tmp_path_factory.mktemp("card") / "out", resource.getrusage(resource.RUSAGE_CHILDREN)
-    done = queue(out, "--tiny", "--seconds", "270", timeout=290)
+    done = queue(out, "--tiny", "--commit", "this", "--seconds", "270", timeout=290)
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     assert done.returncode == 0, done.stderr
     assert after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime < 120
@@ -64,7 +64,7 @@ def test_every_job_runs_on_a_cpu_in_two_minutes(whole: tuple[Path, Any]) -> None
         assert not refused or name.endswith("loops go on")
         assert (line["ended"], line["card"], line["base"]) == ("by itself", "CPU", "tiny")
         assert 0 < line["seconds"] <= line["limit_s"]
-        assert line["commit"] != "unknown"
+        assert line["commit"] == "this"
         assert line["date"].startswith("20")
     figures = {name: line["figures"] for name, line in found.items()}
     assert figures["grpo"]["steps"] == len(figures["grpo"]["step_s"]) == 1
@@ -101,7 +101,7 @@ def test_what_was_recorded_stands_beside_what_is_measured(whole: tuple[Path, Any
 def test_what_is_done_is_left_out(whole: tuple[Path, Any]) -> None:
     out, _ = whole
     before = lines(out)
-    done = queue(out, "--tiny", "--seconds", "60")
+    done = queue(out, "--tiny", "--commit", "this", "--seconds", "60")
     assert done.returncode == 0, done.stderr
     assert lines(out) == before
     again = queue(out, "--tiny", "--seconds", "60", "--only", "lean", "--commit", "another")
