@@ -13,15 +13,11 @@ Everything lies under OUT, which is the folder that jobs run in, and may be carr
 import json
 import os
 import re
-import runpy
 import shlex
 import shutil
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -31,25 +27,19 @@ import harness
 import typer
 import yaml
 from card_jobs import FIGURES
+from card_process import ROOT, Memory, begin, card_name, commit_of, kill
 from card_results import Line, chosen_rate, figures, from_log, packed
 from harness import BenchmarkError, say, show
 
 from lite_selfplay.evaluation.tables import as_markdown
 
-ROOT = Path(__file__).resolve().parents[1]
-LISTS, PROCESSES = ROOT / "benchmarks" / "jobs", ROOT / "benchmarks" / "card_jobs.py"
+LISTS = ROOT / "benchmarks" / "jobs"
 RESULTS = "results.jsonl"
 MARGIN_S = 6.0
 """Kept back for writing down what the last job found."""
 LEAST_SLICE_S = 60.0
 """A job that goes on where it stopped is not begun for less: loading the base takes a third of it."""
 _SAID = 12
-_WARM = (
-    "lite_selfplay_cli.app",
-    "lite_selfplay.runs.loop",
-    "lite_selfplay.models.sources.tiny",
-    "trl.trainer.grpo_trainer",
-)
 
 
 @dataclass(frozen=True)
@@ -92,16 +82,21 @@ class Here:
     data: Path | None = None
     tiny: bool = False
 
-    def lines(self, job: Job) -> list[Line]:
-        """What is known of a job here: of this base on this card, and, unless it goes on, of this commit."""
-        path = self.out / RESULTS
+    @property
+    def given(self) -> dict[str, str]:
+        """What jobs find in their environment."""
+        return {
+            **({"LITE_SELFPLAY_DATA": str(self.data)} if self.data else {}),
+            **({"OMP_NUM_THREADS": "1"} if self.tiny else {}),
+        }
+
+    def lines(self, job: Job, *, others: bool = False) -> list[Line]:
+        """What is known of a job here: of this base on this card, and of this commit unless it goes on; or of `others`
+        alone."""
+        path, same = self.out / RESULTS, (job.name, Path(self.base).name, self.card)
         rows = map(json.loads, path.read_text(encoding="utf-8").splitlines()) if path.is_file() else ()
-        return [
-            row
-            for row in rows
-            if (row["job"], row["base"], row["card"]) == (job.name, Path(self.base).name, self.card)
-            and (job.slices > 1 or row["commit"] == self.commit)
-        ]
+        rows = (row for row in rows if (row["job"], row["base"], row["card"]) == same)
+        return [row for row in rows if (job.slices > 1 or row["commit"] == self.commit) != others]
 
     def state(self, job: Job) -> str:
         """`done`, which a job of one slice also is at its limit; `failed`, which is not tried again; or `to do`."""
@@ -208,8 +203,8 @@ def carry_out(job: Job, here: Here, limit: float) -> Line:
     if job.slices == 1:  # what a stopped one left
         shutil.rmtree(here.out / here.place(job), ignore_errors=True)
     say(f"{job.name}: {shlex.join(words)}, at most {limit:.0f} s")
-    process = begin(words, here, raw, own)
-    memory, ended = Memory(here), "by itself"
+    process = begin(words, here.out, here.checkout, raw, {FIGURES: str(own), **here.given}, warm=here.tiny)
+    memory, ended = Memory(here.tiny), "by itself"
     with raw.open(encoding="utf-8", errors="replace") as output, log.open("a", encoding="utf-8") as kept:
         kept.write(f"$ {shlex.join(words)}    # {date}, {here.card}, commit {here.commit}\n")
         try:
@@ -217,7 +212,7 @@ def carry_out(job: Job, here: Here, limit: float) -> Line:
                 over = time.monotonic() - began - limit
                 if over > 0:
                     ended = "killed"
-                    _kill(process.pid)
+                    kill(process.pid)
                 elif over > -min(20.0, limit / 4) and ended == "by itself":
                     ended = "at its limit"
                     process.send_signal(signal.SIGTERM)
@@ -230,7 +225,7 @@ def carry_out(job: Job, here: Here, limit: float) -> Line:
             until = time.monotonic() + MARGIN_S
             while (rc := process.poll()) is None and time.monotonic() < until:
                 time.sleep(0.05)
-        _kill(process.pid)  # and what it left running
+        kill(process.pid)  # and what it left running
         _copy(output, kept, began)
     text = log.read_text(encoding="utf-8").rpartition("\n$ ")[2]
     return {
@@ -249,124 +244,11 @@ def carry_out(job: Job, here: Here, limit: float) -> Line:
     }
 
 
-def _kill(group: int) -> None:
-    with suppress(ProcessLookupError):
-        os.killpg(group, signal.SIGKILL)
-
-
 def _copy(output: Any, kept: Any, began: float) -> None:
     """New lines of output, each after the second at which it was seen."""
     for line in output:
         kept.write(f"{time.monotonic() - began:8.1f} {line.rstrip()}\n")
     kept.flush()
-
-
-# Processes
-
-
-def begin(words: Sequence[str], here: Here, output: Path, own: Path) -> Any:
-    """A process in a session of its own that runs a command of a job, with the code of the checkout before all else."""
-    program = {"lite-selfplay": ["-m", "lite_selfplay_cli"], "pytest": ["-m", "pytest"], "measure": [str(PROCESSES)]}
-    if words[0] not in program:
-        raise BenchmarkError(f"a job's command begins with {', '.join(program)}, not with {words[0]}")
-    arguments = [*program[words[0]], *words[1:]]
-    modules = here.out / "logs" / ".modules"
-    modules.mkdir(exist_ok=True)
-    (modules / "lite_selfplay_cli").unlink(missing_ok=True)
-    (modules / "lite_selfplay_cli").symlink_to(here.checkout / "cli")
-    path = [str(here.checkout), str(modules), *filter(None, [os.environ.get("PYTHONPATH")])]
-    given = {"PYTHONPATH": os.pathsep.join(path), "PYTHONUNBUFFERED": "1", "COLUMNS": "160", FIGURES: str(own)}
-    given |= {"OMP_NUM_THREADS": "1"} if here.tiny else {}
-    given |= {"LITE_SELFPLAY_DATA": str(here.data)} if here.data else {}
-    with output.open("w") as file:
-        # pytest has to be the first to import what it rewrites, and another checkout has other modules.
-        if here.tiny and words[0] != "pytest" and here.checkout == ROOT:
-            warm_up()
-            return Forked(arguments, here.out, given, file.fileno())
-        return subprocess.Popen(
-            [sys.executable, *arguments],
-            cwd=here.out,
-            env={**os.environ, **given},
-            stdin=subprocess.DEVNULL,
-            stdout=file,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
-
-
-def warm_up() -> None:
-    """Import what every job would, so that on a CPU a job takes a second or two instead of eight."""
-    import importlib
-
-    import torch
-
-    torch.set_num_threads(1)
-    for name in _WARM:
-        importlib.import_module(name)
-
-
-class Forked:
-    """A process like those of `subprocess`, forked from this one, which has imported everything."""
-
-    def __init__(self, arguments: Sequence[str], cwd: Path, given: Mapping[str, str], output: int):
-        self._code: int | None = None
-        self.pid = os.fork()
-        if self.pid:
-            return
-        os.setsid()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, signal.SIG_DFL if number == signal.SIGTERM else signal.default_int_handler)
-        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-        os.dup2(output, 1)
-        os.dup2(output, 2)
-        os.chdir(cwd)
-        os.environ |= given
-        sys.path[:0] = given["PYTHONPATH"].split(os.pathsep)
-        code = 1
-        try:
-            sys.argv = list(arguments[arguments[0] == "-m" :])
-            if arguments[0] == "-m":
-                runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
-            else:
-                runpy.run_path(sys.argv[0], run_name="__main__")
-            code = 0
-        except SystemExit as end:
-            code = end.code if isinstance(end.code, int) else int(end.code is not None)
-        except BaseException:
-            sys.excepthook(*sys.exc_info())  # type: ignore[arg-type]
-        finally:
-            sys.stdout.flush()
-            sys.stderr.flush()
-            os._exit(code)
-
-    def poll(self) -> int | None:
-        if self._code is None:
-            pid, status = os.waitpid(self.pid, os.WNOHANG)
-            self._code = os.waitstatus_to_exitcode(status) if pid else None
-        return self._code
-
-    def send_signal(self, number: int) -> None:
-        os.kill(self.pid, number)
-
-
-class Memory:
-    """The most memory that the card held while a job ran, by nvidia-smi, asked every two seconds."""
-
-    def __init__(self, here: Here) -> None:
-        self._program = None if here.tiny else shutil.which("nvidia-smi")
-        self._next, self._most = 0.0, 0
-
-    def look(self) -> None:
-        if self._program is None or time.monotonic() < self._next:
-            return
-        asked = [self._program, "--query-gpu=memory.used", "--format=csv,noheader,nounits", "--id=0"]
-        with suppress(ValueError, subprocess.SubprocessError):
-            done = subprocess.run(asked, capture_output=True, text=True, timeout=5, check=False)
-            self._most = max(self._most, int(done.stdout.split()[0]))
-        self._next = time.monotonic() + 2.0
-
-    def figures(self) -> Line:
-        return {"memory_mib": self._most} if self._most else {}
 
 
 # What is printed
@@ -394,7 +276,7 @@ def costs(jobs: Sequence[Job], here: Here) -> list[list[str]]:
 
 
 def samples(job: Job, here: Here) -> str:
-    """How many completions an experiment trains and measures with; nothing of other jobs."""
+    """How many completions an experiment trains on; nothing of other jobs."""
     words = shlex.split(f"{job.command} {job.tiny if here.tiny else ''}".format_map(_Blank(root=ROOT)))
     if words[:2] != ["lite-selfplay", "reproduce"]:
         return ""
@@ -416,19 +298,20 @@ class _Blank(dict[str, Any]):
 
 
 def table(jobs: Sequence[Job], here: Here) -> tuple[list[str], list[list[str]]]:
-    """Every figure of every job: what was recorded before, and what is known now."""
+    """Every figure of every job: of another commit, measured here or else recorded, and of this one."""
     rows = []
     for job in jobs:
-        now = next(iter(here.lines(job)[::-1]), None)
-        before, figures_now = job.recorded.get("figures", {}), now["figures"] if now else {}
-        of = " ".join(str(job.recorded[key]) for key in ("card", "date", "commit") if key in job.recorded)
+        now, other = (next(iter(here.lines(job, others=others)[::-1]), None) for others in (False, True))
+        known = other or job.recorded
+        before, figures_now = known.get("figures", {}), now["figures"] if now else {}
+        of = " ".join(str(known[key]) for key in ("card", "date", "commit") if key in known)
         state = "not run" if now is None else f"exit code {now['rc']}, {now['ended']}, {now['seconds']:.0f} s"
         rows.append([job.name, of, state])
         rows += [
             [f"- {key}", shown(before.get(key)), shown(figures_now.get(key))]
             for key in dict.fromkeys((*before, *figures_now))
         ]
-    return ["", "recorded", "now"], rows
+    return ["", "before", "now"], rows
 
 
 def shown(value: Any) -> str:
@@ -438,32 +321,6 @@ def shown(value: Any) -> str:
     if isinstance(value, list):
         return ", ".join(map(shown, value))
     return "" if value is None else str(value)
-
-
-# The machine
-
-
-def card_name() -> str:
-    """The first card, by nvidia-smi; `CPU` where there is none."""
-    if (program := shutil.which("nvidia-smi")) is None:
-        return "CPU"
-    done = subprocess.run(
-        [program, "--query-gpu=name", "--format=csv,noheader", "--id=0"], capture_output=True, text=True, check=False
-    )
-    return done.stdout.strip() or "CPU"
-
-
-def commit_of(checkout: Path) -> str:
-    """The commit of a checkout, with a + where it was changed; `unknown` where git cannot say."""
-    if shutil.which("git") is None:
-        return "unknown"
-    said = subprocess.run(
-        ["git", "-C", str(checkout), "describe", "--always", "--abbrev=7", "--dirty=+", "--exclude=*"],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    return said.stdout.strip() or "unknown"
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 import importlib
 import json
 import os
+import re
 import resource
 import shutil
 import signal
@@ -107,6 +108,8 @@ def test_what_is_done_is_left_out(whole: tuple[Path, Any]) -> None:
     again = queue(out, "--tiny", "--seconds", "60", "--only", "lean", "--commit", "another")
     assert again.returncode == 0, again.stderr
     assert [(line["job"], line["commit"]) for line in lines(out)[len(before) :]] == [("lean", "another")]
+    (row,) = (row for row in again.stdout.splitlines() if row.startswith("| lean |"))
+    assert re.fullmatch(r"\| lean \| CPU [-\d]+ [:\d]+ this \| exit code 0, by itself, \d+ s \|", row)
 
 
 def test_a_run_cut_into_slices_and_carried_elsewhere_ends_as_it_would_have(
