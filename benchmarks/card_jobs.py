@@ -26,6 +26,7 @@ ROWS, COLUMNS = (256, 1, 62, 4, 128, 16), (512, 4096, 1024, 128)
 PROFILED = ((256, 512), (2, 4096), (62, 512))
 FEW, MANY = 32, 96
 TABLE_ROWS = 12
+SIZES = ("group_size", "problems_per_step", "max_completion_tokens")
 
 
 def tell(**figures: Any) -> None:
@@ -72,9 +73,18 @@ def load(base: str, decoding: str) -> Any:
     path = resolve(base, say=print).path
     tell(conversion_s=round(time.monotonic() - began, 1))
     section = ModelSection(name=base, precision="bf16", decoding=decoding)
-    backend = choose_backend(path, section, {"A": SeatConfig()}, seed=0, eos_ids=[NEVER], cache_tokens=2**21)
+    backend = choose_backend(path, section, {"A": SeatConfig()}, seed=0, eos_ids=[NEVER], **room())
     tell(loaded_s=round(time.monotonic() - began, 1))
     return backend
+
+
+def room() -> dict[str, Any]:
+    """What lets a backend hold all rows and end no completion, before and since a run's section is given to it."""
+    from lite_selfplay.config import RunSection
+
+    if "end_loops" in RunSection.model_fields:
+        return {"run": RunSection(generation_tokens=2**21, end_loops=False)}
+    return {"cache_tokens": 2**21}
 
 
 def sample(backend: Any, rows: int, columns: int, tokens: int) -> float:
@@ -312,10 +322,7 @@ def resumed(base: str, place: str, tiny: bool = False) -> None:
             if metrics["step"] == 2:
                 os.kill(os.getpid(), signal.SIGTERM)
 
-    sizes = {"group_size": 2, "problems_per_step": 2, "max_completion_tokens": 16} if tiny else {
-        "group_size": 8, "problems_per_step": 16, "max_completion_tokens": 512, "microbatch_tokens": 32768,
-        "generation_tokens": 262144,
-    }  # fmt: skip
+    sizes = (2, 2, 16) if tiny else (8, 16, 512)
 
     def config(name: str) -> Any:
         return RunConfig(
@@ -324,7 +331,7 @@ def resumed(base: str, place: str, tiny: bool = False) -> None:
             tasks="letters" if tiny else "gsm8k",
             eval={"tasks": None},
             seats={"*": {"lr": 1e-4, "schedule": "constant", "warmup": 0.0}},
-            run={"steps": 4, "dir": Path(place) / name, "preflight": False, **sizes},
+            run={"steps": 4, "dir": Path(place) / name, "preflight": False, **dict(zip(SIZES, sizes, strict=True))},
         )
 
     whole = train(config("whole"))
