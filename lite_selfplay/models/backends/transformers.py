@@ -17,7 +17,7 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 from lite_selfplay.config import ModelSection, RunSection, SeatConfig
 from lite_selfplay.data import TokenScores
 from lite_selfplay.errors import ModelNotFoundError, RequestError, TrainingError
-from lite_selfplay.models import attention, gates, norms, rotary, threads
+from lite_selfplay.models import attention, fused, threads
 from lite_selfplay.models.adapters import BASE, Adapters, Stacks
 from lite_selfplay.models.backends import tuning
 from lite_selfplay.models.backends.availability import cpu_has_bf16, device_of, quantised_problem
@@ -129,12 +129,12 @@ class TransformersBackend:
         )
         attention.install(base)
         if self.device.type == "cuda":
-            rotary.fuse(base, self._undoing.callback)
+            fused.fuse_rotary(base, self._undoing.callback)
             # cuDNN makes a plan for every new shape, and every batch has another.
             self._undoing.callback(torch.backends.cuda.enable_cudnn_sdp, torch.backends.cuda.cudnn_sdp_enabled())
             torch.backends.cuda.enable_cudnn_sdp(False)
-        norms.fuse(base)
-        gates.fuse(base)
+        fused.fuse_norms(base)
+        fused.fuse_gates(base)
         if self._checkpointing:
             kept = {"context_fn": keeping_products} if self._keeps_products else {}
             base.gradient_checkpointing_enable({"use_reentrant": False, **kept})
