@@ -93,8 +93,8 @@ class _Norm(torch.autograd.Function):
 
 def fuse_gates(base: nn.Module) -> int:
     """Compute the gated products of a base's MLPs, `silu(gate) * up`, as one operation each, with the same results, bit
-    by bit; how many there were. On a CPU each tensor of that size costs a pass over memory and fresh pages: step by step,
-    autograd keeps three of them and makes three in the backward pass; here the two factors are kept, and two made.
+    by bit; how many there were. On a CPU each tensor of that size costs a pass over memory and fresh pages: step by
+    step, autograd keeps three and makes three in the backward pass; here the two factors are kept, and two made.
 
     An MLP is taken for one by its parts and its numbers: where these differ from the model's own, all are left as they
     are.
@@ -158,8 +158,8 @@ ROTARY = "apply_rotary_pos_emb"
 
 
 def fuse_rotary(base: nn.Module, undo: Callable[..., object]) -> None:
-    """Turn queries and keys of a token on a card in three kernels each, where a model's own function takes five and comes
-    to the same numbers; `undo` is given what puts that one back, to be called in the end."""
+    """Turn queries and keys of a token on a card in three kernels each, where a model's own function takes five and
+    comes to the same numbers; `undo` is given what puts that one back, to be called in the end."""
     for name in {type(part).__module__ for part in base.modules()}:
         module = sys.modules[name]
         own = getattr(module, ROTARY, None)
