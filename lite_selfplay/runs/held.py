@@ -4,6 +4,7 @@ import contextlib
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
@@ -18,12 +19,13 @@ from lite_selfplay.games import Game
 from lite_selfplay.models.adapters import State, check_folder
 from lite_selfplay.models.backends.base import REMEDY, Rollouts
 from lite_selfplay.models.backends.vllm import require_temperature
+from lite_selfplay.models.chat import DATE
 from lite_selfplay.models.sources import ResolvedModel
 from lite_selfplay.runs.choices import without_its_card
 from lite_selfplay.runs.folder import COLLECTIONS, ROLLOUTS, RunFolder
 from lite_selfplay.runs.plan import OPTIONAL, Plan
 from lite_selfplay.runs.trackers import TRACKERS, Tracker
-from lite_selfplay.tasks import Source, data_facts, fingerprint
+from lite_selfplay.tasks import Source
 from lite_selfplay.tasks.passages import short_enough
 from lite_selfplay.training.loaded import Loaded
 from lite_selfplay.training.progress import Poll, Progress, Several
@@ -111,12 +113,15 @@ class Held:
         self.loaded.close()
         self.aside.cleanup()
 
+    @cached_property
+    def identity(self) -> dict[str, Any]:
+        """What a resume is held to: the base, the game, the problems and the user's own code, as they were read."""
+        code = sources_of(self.config.values(), None if self.config.run.reward else self.reward)
+        return {**identity_of(self.ready, self.model), "data": self.ready.data(), "code": code}
+
     def facts(self) -> dict[str, Any]:
         """What `environment.json` says of this run beside the versions."""
-        config, device, measured = self.config, self.loaded.backend.device, self.ready.held_out
-        data = {"tasks": {"tasks": config.tasks.train, **data_facts(self.ready.task)}}
-        if measured:
-            data["eval"] = {"tasks": config.eval.tasks, "rows": len(measured), "fingerprint": fingerprint(measured)}
+        config, device = self.config, self.loaded.backend.device
         cpu = f"{torch.get_num_threads()} CPU threads"
         return {
             "backend": self.loaded.backend.name,
@@ -124,9 +129,8 @@ class Held:
             **({"processes": self.ranks.world} if self.ranks.world > 1 else {}),
             **({"rollouts": list(servers)} if (servers := config.rollouts.servers) else {}),
             "seed": config.run.seed,
-            "base": self.model.identity,
-            "data": data,
-            "code": sources_of(config.values(), None if config.run.reward else self.reward),
+            "date": DATE,
+            **self.identity,
         }
 
     def sources_of(self, items: Mapping[str, Sequence[Problem]]) -> dict[str, Source]:
