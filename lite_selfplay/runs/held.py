@@ -14,7 +14,7 @@ from lite_selfplay.config import RunConfig
 from lite_selfplay.config.guard import guarded
 from lite_selfplay.config.user_files import file_of, sources_of
 from lite_selfplay.data import Problem
-from lite_selfplay.errors import GameError, RunFolderError
+from lite_selfplay.errors import GameError, RunFolderError, TaskError
 from lite_selfplay.games import Game
 from lite_selfplay.models.adapters import State, check_folder
 from lite_selfplay.models.backends.base import REMEDY, Rollouts
@@ -81,6 +81,7 @@ class Held:
         held = cls(ready, model, folder, reward, loaded, tracker, {}, aside)
         try:
             held.sources = held.sources_of(ready.sources)
+            held._require_short_problems()
         except BaseException:
             held.close()
             raise
@@ -144,6 +145,17 @@ class Held:
             name: Source(problems, seed=seed, name=name, may_be_empty=name in OPTIONAL)
             for name, problems in found.items()
         }
+
+    def _require_short_problems(self) -> None:
+        """Warn of problems that are too long to be asked, whatever stands around them; TaskError where most are."""
+        task, tokens, limit = self.ready.task, self.loaded.chat.tokens, self.config.run.max_prompt_tokens
+        drawn = task.problems if "problems" in self.sources and not task.procedural else ()
+        # No token is less than a byte.
+        if too_long := sum(len(p.text.encode()) > limit and len(tokens(p.text)) > limit for p in drawn):
+            found = f"{too_long} of {len(drawn)} problems of {task.name} have more than {limit} tokens"
+            if 2 * too_long > len(drawn):
+                raise TaskError(f"{found} and would never be asked: raise run.max_prompt_tokens, or leave them out")
+            self.progress.warn(f"{found} and are never asked: run.max_prompt_tokens")
 
     @property
     def collections(self) -> Path:

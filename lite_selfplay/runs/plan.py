@@ -64,12 +64,13 @@ class Plan:
 
     def data(self) -> dict[str, dict[str, Any]]:
         """What is noted of a run's problems, by what they are for: a resume is held to their fingerprints."""
-        config, measured = self.config, self.held_out
-        data = {"tasks": {"tasks": config.tasks.train, **data_facts(self.task)}}
-        if measured:
-            data["eval"] = {"tasks": config.eval.tasks, "rows": len(measured), "fingerprint": fingerprint(measured)}
-        others = {name: items for name, items in self.sources.items() if name != "problems"}
-        return data | {n: {"rows": len(items), "fingerprint": fingerprint(items)} for n, items in others.items()}
+        tasks = self.config.tasks
+        named = {"eval": self.config.eval.tasks, "passages": tasks.knowledge, "validation": tasks.validation}
+        return {"tasks": {"tasks": tasks.train, **data_facts(self.task)}} | {
+            name: {"tasks": named.get(name), "rows": len(items), "fingerprint": fingerprint(items)}
+            for name, items in {"eval": self.held_out, **self.sources}.items()
+            if items and name != "problems"
+        }
 
     def chosen(self, *what: str) -> list[str]:
         """What was chosen, a line each: all, or what it says of these."""

@@ -187,9 +187,8 @@ def reason_of(error: Exception) -> str:
     return (str(error).strip() or type(error).__name__).splitlines()[0][:200]
 
 
-def no_file(name: str, data_folder: str | Path | None = None) -> TaskError:
-    """What to do where the file of one of `FILES` is not in the folder of downloaded data, or there is none."""
-    folder = folder_of_data(data_folder)
+def no_file(name: str, folder: Path | None) -> TaskError:
+    """What to do where the file of one of `FILES` is not in a folder of downloaded data, or there is none."""
     looked = f"which is not in {folder}" if folder else "and no folder of data is given"
     return TaskError(
         f"{name} is read from the file {name}.jsonl, {looked}. It is to be had at {FILES[name]}: put it into a folder "

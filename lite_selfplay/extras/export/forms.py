@@ -86,8 +86,8 @@ def with_switches(template: str | None, thinking: Thinking) -> str | None:
     set_first = (
         f"{{%- if {key} is not defined %}}{{%- set {key} = {value} %}}{{%- endif %}}" for key, value in values.items()
     )
-    asked = re.compile(r"""strftime_now\(\s*(['"])(.*?)\1\s*\)""")
-    return "".join(set_first) + asked.sub(lambda call: json.dumps(NOW.strftime(call[2])), template)
+    asks = r"""strftime_now\(\s*(['"])(.*?)\1\s*\)"""
+    return "".join(set_first) + re.sub(asks, lambda call: json.dumps(NOW.strftime(call[2])), template)
 
 
 def _set_switches(asked: Asked, chat: Chat) -> None:
