@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from lite_selfplay.config import RunConfig
-from lite_selfplay.data import Episode, Restore, Snapshot
+from lite_selfplay.data import START, Episode, Restore, Snapshot
 from lite_selfplay.errors import TrainingError
 from lite_selfplay.models.adapters import BASE
 from lite_selfplay.models.backends.base import Backend, samples_elsewhere
@@ -43,7 +43,7 @@ Gradients = tuple[dict[str, Tensor], dict[str, float], list[list[Done]]]
 
 def reference_name(seat: str) -> str:
     """The snapshot that a KL term pulls a seat towards."""
-    return f"{seat}@reference"
+    return f"{seat}{START}"
 
 
 class SelfPlayTrainer:
@@ -249,6 +249,8 @@ class SelfPlayTrainer:
 
     def _reference_logprobs(self, micro: MicroBatch) -> Tensor:
         name = BASE if micro.role.reference == "base" else reference_name(micro.seat)
+        if name not in (BASE, *self.adapters.snapshots):
+            name = f"{micro.seat}@reference"  # its name in checkpoints of earlier versions
         with self.adapters.speaking(name), torch.no_grad():
             return self._logprobs(micro)[0]
 
