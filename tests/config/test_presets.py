@@ -38,7 +38,6 @@ LARGE: Values = {
     "model.precision": ("bf16", "adapters over half-precision weights; the source trains all weights"),
     "model.gradient_checkpointing": (True, "for an 80 GB card"),
     "run.microbatch_tokens": (32768, "for an 80 GB card"),
-    "run.generation_tokens": (500000, "for an 80 GB card"),
 }
 ADAPTERS: Values = {"seats.*.lr": (3e-5, "for adapters, which hardly move at the rate for all weights")}
 
@@ -177,7 +176,6 @@ PASODOBLE_RELEASE = Held(
     },
     {
         "run.microbatch_tokens": LARGE["run.microbatch_tokens"],
-        "run.generation_tokens": LARGE["run.generation_tokens"],
         **ADAPTERS,
         "model.name": ("Qwen3-1.7B-Base", "the script leaves it open, for models of 1B and larger"),
         "tasks.passage_tokens": (1024, "the paper's; the release fetches passages that are filtered already"),
