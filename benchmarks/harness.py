@@ -25,7 +25,7 @@ from rich.table import Table
 
 from lite_selfplay import RunConfig
 from lite_selfplay.errors import LiteSelfPlayError
-from lite_selfplay.models.sources import require_known
+from lite_selfplay.models.sources import locate
 from lite_selfplay.tasks import Source, load_task
 
 PAUSE_S = 0.5
@@ -244,7 +244,7 @@ def prepared(tasks: str | None, adapter: str, **values: Any) -> Iterator[tuple[S
 def require(model: str, precision: str, compute_dtype: str) -> None:
     """Raise RequestError for a model or a precision that a run would refuse."""
     RunConfig(game="grpo", model={"name": model, "precision": precision, "compute_dtype": compute_dtype})
-    require_known(model)
+    locate(model)
 
 
 def machine() -> dict[str, Any]:

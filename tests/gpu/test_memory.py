@@ -96,7 +96,7 @@ def test_sampling_goes_on_with_half_where_memory_runs_out(load: Callable[..., An
     prompts, n = [[5, 6, 7, 8]] * 4, ROWS // 4
     seeds = [[n * p + k for k in range(n)] for p in range(len(prompts))]
     said: list[str] = []
-    backend = load("tiny", cache_tokens=2**21, warn=said.append, eos_ids=[2**30])
+    backend = load("tiny", run=RunSection(generation_tokens=2**21), warn=said.append, eos_ids=[2**30])
 
     def work() -> Any:
         return backend.generate(GenerationRequest("A", prompts, n, Sampling(max_tokens=256), seeds))
