@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from lite_selfplay import RunConfig, train
-from lite_selfplay.config import ModelSection, SeatConfig
+from lite_selfplay.config import ModelSection, RunSection, SeatConfig
 from lite_selfplay.data import Sampling
 from lite_selfplay.models.chat import Chat
 from lite_selfplay.models.generation.sampling import GenerationRequest
