@@ -70,7 +70,7 @@ def interruptible() -> Iterator[None]:
 
 
 REPEATS = """
-from lite_selfplay.extras.gym.worker import run
+from lite_selfplay.extras.gym.scoring import run
 def reply(question):
     while question['answer'] == 'endless': pass
     return {'outcome': question['answer']}
@@ -146,7 +146,7 @@ def test_the_time_for_which_the_run_stood_still_is_not_counted(stand_in: list[st
 
 def test_an_answer_that_uses_up_the_memory_crashes_alone() -> None:
     code = (
-        "from lite_selfplay.extras.gym.worker import run\n"
+        "from lite_selfplay.extras.gym.scoring import run\n"
         "run(lambda: lambda question: {'outcome': str(len(bytearray(int(question['answer']))))})"
     )
     with WorkerPool(size=1, command=worker("5", "300", code=code)) as pool:
