@@ -63,11 +63,9 @@ class _Batch(Generic[J, R]):
     """Jobs in progress: what came of them by number, which wait, and how often one was lost."""
 
     jobs: Sequence[J]
+    waiting: deque[int]
     results: dict[int, R] = field(default_factory=dict)
     losses: Counter[int] = field(default_factory=Counter)
-
-    def __post_init__(self) -> None:
-        self.waiting = deque(range(len(self.jobs)))
 
 
 class Workers(ABC, Generic[W, J, R]):
@@ -132,7 +130,7 @@ class Workers(ABC, Generic[W, J, R]):
         """What came of each job, in their order. `poll` is called at least every half second; it may raise to stop."""
         with self._lock:
             self._own_process()
-            batch = _Batch[J, R](jobs)
+            batch = _Batch[J, R](jobs, deque(range(len(jobs))))
             self._looked = time.monotonic()
             try:
                 while len(batch.results) < len(jobs):

@@ -32,6 +32,9 @@ for line in sys.stdin:
     elif order == "babble":
         print("not json", flush=True)
         continue
+    elif order == "twice":
+        print(json.dumps({"outcome": "first"}), flush=True)
+        time.sleep(0.1)
     print(json.dumps({"outcome": "same" if order == "die-once" else order}), flush=True)
 """
 
@@ -120,6 +123,14 @@ def test_a_worker_past_its_deadline_is_killed_and_replaced(pool: WorkerPool) -> 
 def test_a_crash_is_retried_once_and_nonsense_is_one(pool: WorkerPool, tmp_path: Path) -> None:
     assert ask(pool, "same", f"die-once {tmp_path / 'died'}") == ["same", "same"]
     assert ask(pool, "die", "same", "babble") == ["crash", "same", "crash"]
+
+
+def test_what_a_worker_says_unasked_answers_no_later_question(pool: WorkerPool) -> None:
+    assert ask(pool, "twice") == ["first"]
+    (pid,) = pool.pids()
+    time.sleep(0.3)  # until the second answer to the first question is there
+    assert ask(pool, "same", "same") == ["same", "same"]
+    assert gone(pid)
 
 
 STANDING_STILL = """
