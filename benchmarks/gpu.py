@@ -23,7 +23,7 @@ import typer
 from harness import BenchmarkError, Contender, Lengths, Reply, Setting, megabytes, ranged, ratio, say, spread
 
 from lite_selfplay.evaluation import as_markdown
-from lite_selfplay.extras.doctor.machine import machine as machine_as_found
+from lite_selfplay.extras.doctor import machine as machine_as_found
 from lite_selfplay.models.backends import unsloth_problem
 from lite_selfplay.models.packages import version_of
 

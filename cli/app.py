@@ -14,7 +14,6 @@ from typing import Annotated, Any, Literal, NoReturn
 import typer
 
 from lite_selfplay.errors import GameError, Interrupted, LiteSelfPlayError, RequestError
-from lite_selfplay.scan import extra
 from lite_selfplay.training.interrupts import HANGUP, NOTHING_SAVED, Interrupts
 from lite_selfplay.training.launch import find, in_a_group
 from lite_selfplay.training.ranks import joined
@@ -38,13 +37,11 @@ from lite_selfplay_cli import (
 atexit.register(gc.freeze)
 
 
-def _command(
-    command: Callable[..., None], processes: Literal["many", "one", "any"] = "any", needs: str | None = None
-) -> Callable[..., None]:
+def _command(command: Callable[..., None], processes: Literal["many", "one", "any"] = "any") -> Callable[..., None]:
     """A command as it is run: `sys.exit`, which only code of a user's own calls in one, is an error.
 
     `processes`: `many`, those that torchrun starts work on it together; `one`, it is refused in one of several, which
-    would all do the same. `needs`: the extra without which the command is refused.
+    would all do the same.
     """
 
     @functools.wraps(command)
@@ -55,8 +52,6 @@ def _command(
                 f"`{command.__name__}` runs in one process, and {launch.world} were started: torchrun is for train, "
                 "cold-start and eval"
             )
-        if needs is not None:
-            extra(needs, f"`{command.__name__}`")
         try:
             with joined() if processes == "many" else contextlib.nullcontext():
                 command(*arguments, **options)
@@ -82,11 +77,11 @@ app.command("eval")(_command(evaluate.evaluate, "many"))
 app.command("plan")(_command(plan.plan))
 app.command("report")(_command(report.report))
 app.command("why")(_command(why.why))
-app.command("view")(_command(view.view, needs="view"))
-app.command("chat")(_command(chat.chat, "one", "talk"))
-app.command("export")(_command(export.export, "one", "export"))
-app.command("reproduce")(_command(reproduce.reproduce, "one", "reproduce"))
-app.command("doctor")(_command(doctor.doctor, needs="doctor"))
+app.command("view")(_command(view.view))
+app.command("chat")(_command(chat.chat, "one"))
+app.command("export")(_command(export.export, "one"))
+app.command("reproduce")(_command(reproduce.reproduce, "one"))
+app.command("doctor")(_command(doctor.doctor))
 app.add_typer(lists, name="list")
 app.add_typer(config.app, name="config")
 for listed in (listing.games, listing.tasks, listing.losses, listing.models, listing.presets, listing.runs):

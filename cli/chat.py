@@ -16,7 +16,7 @@ from lite_selfplay_cli import flags
 from lite_selfplay_cli.shown import Lines, Screen
 
 if TYPE_CHECKING:
-    from lite_selfplay.extras.talk.conversation import Conversation
+    from lite_selfplay.extras.talk import Conversation
 
 HELP = """a message            every speaker answers it, as a problem of the kind it was trained on
 /follow TEXT         asks on: each speaker remembers the last question and its own answer
@@ -68,8 +68,7 @@ def chat(
 
       echo "What is 7+8+9?" | lite-selfplay chat runs/agon --json
     """
-    from lite_selfplay.extras.talk.conversation import Conversation
-    from lite_selfplay.extras.talk.speakers import ARROW, speakers_of
+    from lite_selfplay.extras.talk import ARROW, Conversation, speakers_of
 
     names = [name.strip() for name in seat.split(",")] if seat is not None else []
     at_terminal = sys.stdin.isatty() and sys.stdout.isatty() and not as_json

@@ -13,7 +13,7 @@ def doctor(as_json: flags.Json = False) -> None:
     Exit code 1 where something has to be mended first. Whether versions fit together `pip check` says; whether a run is
     whole, `lite-selfplay train --resume RUN`, which names what is damaged before it changes anything.
     """
-    from lite_selfplay.extras.doctor.machine import machine
+    from lite_selfplay.extras.doctor import machine
 
     findings = machine()
     healthy = all(finding.fine for finding in findings)

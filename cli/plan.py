@@ -5,7 +5,6 @@ from typing import Annotated, Any
 import typer
 
 from lite_selfplay.errors import UnknownNameError
-from lite_selfplay.scan import extra
 from lite_selfplay_cli import flags
 
 _FLAGS = ("model", "group_size", "problems_per_step", "max_completion_tokens", "backend", "precision")
@@ -66,7 +65,6 @@ def plan(
     given |= {"game": game}
     asked = RunConfig.of({"game": "agon"}, *flags.layers(given, preset, config, assignments, needs=("model",)))
     if prompts or asked.run.reward is not None:
-        extra("rehearsal", "`plan --prompts`" if prompts else "`plan --reward`")
         (_show_prompts if prompts else _try_reward)(asked, as_json)
         return
     sized = size_for(asked, gpu) if gpu is not None else []
@@ -127,7 +125,7 @@ def _table(found: Any) -> list[str]:
 
 
 def _show_prompts(asked: Any, as_json: bool) -> None:
-    from lite_selfplay.extras.rehearsal.rehearsal import MOST_STEPS, rendered_prompts
+    from lite_selfplay.extras.rehearsal import MOST_STEPS, rendered_prompts
     from lite_selfplay.runs.plan import plan as planned
     from lite_selfplay.training.progress import PlainProgress, printable
 
@@ -150,7 +148,7 @@ def _show_prompts(asked: Any, as_json: bool) -> None:
 def _try_reward(asked: Any, as_json: bool) -> None:
     from lite_selfplay.config.user_files import load
     from lite_selfplay.evaluation.tables import as_text
-    from lite_selfplay.extras.rehearsal.rehearsal import in_a_sentence, tried
+    from lite_selfplay.extras.rehearsal import in_a_sentence, tried
     from lite_selfplay.runs.plan import plan as planned
     from lite_selfplay.training.progress import PlainProgress
 

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from lite_selfplay.errors import ConfigError
-from lite_selfplay.scan import extra
 from lite_selfplay.training.progress import printable
 from lite_selfplay_cli import flags
 
@@ -64,7 +63,11 @@ def report(
     if out is not None and os.path.lexists(out) and not (figures and out.is_dir()):
         raise ConfigError(f"{out} exists already: choose another --out")
     folder = load_run(run)
-    drawn = [*map(str, extra("figures", "`report --figures`", "drawn").save_figures(run, out))] if figures else []
+    drawn = []
+    if figures:
+        from lite_selfplay.extras.figures import save_figures
+
+        drawn = [*map(str, save_figures(run, out))]
     page = None if figures else out
     with as_written(run):
         rows, (game, warning) = folder.metrics_rows(), folder.game()

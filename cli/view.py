@@ -35,9 +35,8 @@ def view(
 
       lite-selfplay view runs/first runs/second --bundle shared
     """
-    from lite_selfplay.extras.view.bundle import write_bundle
-    from lite_selfplay.extras.view.overview import ViewedRun, require_readable
-    from lite_selfplay.extras.view.server import Server
+    from lite_selfplay.extras.view.answers import ViewedRun, require_readable
+    from lite_selfplay.extras.view.page import Server, write_bundle
 
     chosen = list(dict.fromkeys(runs))
     if len(chosen) > MOST_RUNS:

@@ -7,8 +7,8 @@ import re
 import sys
 from pathlib import Path
 
-from lite_selfplay.extras.view.bundle import bundle
-from lite_selfplay.extras.view.overview import ViewedRun
+from lite_selfplay.extras.view.answers import ViewedRun
+from lite_selfplay.extras.view.page import bundle
 
 LIMIT = 200_000  # characters of episodes
 HELD = re.compile(r'(?<=id="held">).*?(?=</script>)', re.DOTALL)

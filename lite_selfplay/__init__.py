@@ -8,7 +8,6 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from lite_selfplay.models.threads import spin_briefly
-from lite_selfplay.scan import extra
 
 if TYPE_CHECKING:
     from lite_selfplay.config import RunConfig
@@ -46,6 +45,7 @@ _HOME = {
     "RunConfig": "lite_selfplay.config",
     "Progress": "lite_selfplay.training.progress",
     "evaluate": "lite_selfplay.runs.evaluating",
+    "export": "lite_selfplay.extras.export.exporting",
     "load_run": "lite_selfplay.runs.api",
     "register_backend": "lite_selfplay.models.backends",
     "register_game": "lite_selfplay.games",
@@ -56,8 +56,6 @@ _HOME = {
 
 
 def __getattr__(name: str) -> Any:
-    if name == "export":
-        return extra("export", "lite_selfplay.export", "exporting").export
     if name not in _HOME:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(_HOME[name]), name)

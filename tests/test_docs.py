@@ -14,7 +14,7 @@ import pytest
 
 import lite_selfplay
 from lite_selfplay.config import keys_of
-from lite_selfplay.extras.view.server import page_file
+from lite_selfplay.extras.view.page import page_file
 from tests.test_layers import ROWS
 
 ROOT = Path(lite_selfplay.__file__).parents[1]

@@ -118,7 +118,7 @@ def test_only_adapters_touch_peft():
 
 @pytest.mark.parametrize("library", ["bitsandbytes", "unsloth", "accelerate"])
 def test_only_backends_know_what_a_base_is_held_in(library):
-    trackers = "lite_selfplay.extras.trackers.tracker"  # accelerate's, which hold no base
+    trackers = "lite_selfplay.extras.trackers"  # accelerate's, which hold no base
     assert {unit(module) for module in MODULES if uses(module, library) and module != trackers} <= {"models"}
 
 
@@ -134,10 +134,10 @@ def test_an_extra_imports_no_other_one():
 
 
 def test_what_is_no_extra_names_none():
-    """Not in an import by name either: the scan finds them. Two modules lend names of one, which type checkers read."""
+    """Not in an import by name either: `scan.extra` finds them, and the package lends the name of one."""
     outside = [module for module in MODULES if unit(module) not in ("extras", "cli")]
     named = [module for module in outside if "lite_selfplay.extras." in MODULES[module].read_text(encoding="utf-8")]
-    assert named == ["lite_selfplay", "lite_selfplay.scan", "lite_selfplay.verify.programs"]
+    assert named == ["lite_selfplay", "lite_selfplay.scan"]
 
 
 def test_only_the_command_line_knows_typer():

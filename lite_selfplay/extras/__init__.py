@@ -1,4 +1,4 @@
-"""What a run on one machine does without: a folder each, found by `lite_selfplay.scan`, which can be deleted.
+"""What a run on one machine does without, a module or a folder each.
 
-Nothing outside imports one, and none imports another. Importing an extra registers what it adds.
+Nothing below imports one, but for `lite_selfplay.scan.extra` where it is asked for; none imports another.
 """

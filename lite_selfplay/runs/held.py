@@ -24,7 +24,8 @@ from lite_selfplay.models.sources import ResolvedModel
 from lite_selfplay.runs.choices import without_its_card
 from lite_selfplay.runs.folder import COLLECTIONS, ROLLOUTS, RunFolder
 from lite_selfplay.runs.plan import OPTIONAL, Plan
-from lite_selfplay.runs.trackers import TRACKERS, Tracker
+from lite_selfplay.runs.trackers import Tracker
+from lite_selfplay.scan import extra
 from lite_selfplay.tasks import Source
 from lite_selfplay.tasks.passages import short_enough
 from lite_selfplay.training.loaded import Loaded
@@ -74,8 +75,9 @@ class Held:
         rollouts = _rollouts(ready, folder)
         loaded = Loaded.of(config, model, shown, Poll(shown, poll), ranks=ranks, rollouts=rollouts)
         tracker = None
-        if ranks.main and (kind := TRACKERS.get(config.run.report_to)) is not None:
-            tracker = kind(config, type(ready.game), folder.path, shown.warn)
+        if ranks.main and config.run.report_to != "none":
+            made = extra("trackers").AccelerateTracker
+            tracker = made(config.run.report_to, config, type(ready.game), folder.path, shown.warn)
             loaded.progress = Several(shown, tracker)
         aside = tempfile.TemporaryDirectory(prefix="lite-selfplay-")
         held = cls(ready, model, folder, reward, loaded, tracker, {}, aside)

@@ -18,7 +18,6 @@ from lite_selfplay.models.packages import install
 from lite_selfplay.models.sources import locate, suggested
 from lite_selfplay.runs.choices import Choice, choices, layer_of, open_questions
 from lite_selfplay.runs.folder import RunFolder
-from lite_selfplay.scan import extra
 from lite_selfplay.tasks import Task, is_data, load_task, numbered
 from lite_selfplay.tasks.hub import DATA_VARIABLE
 from lite_selfplay.tasks.passages import passages_of, read_passages
@@ -291,7 +290,6 @@ def _backend(config: RunConfig) -> str:
     model = config.model
     if not config.rollouts.servers:
         return model.backend
-    extra("servers", "--rollouts")
     if model.fast_inference:
         raise ConfigError("rollouts.servers and model.fast_inference both say what samples: give one of them")
     if model.backend not in ("auto", "transformers"):
@@ -303,8 +301,6 @@ def _check_model(config: RunConfig) -> None:
     locate(config.model.name)  # raises for an unknown name
     require_available(config.model.backend)
     tracker = config.run.report_to
-    if tracker != "none":
-        extra("trackers", f"--report-to {tracker}")
     if tracker != "none" and importlib.util.find_spec(tracker) is None:
         raise ConfigError(f"run.report_to is {tracker}, which is not installed: {install('trackers')}")
 

@@ -7,7 +7,8 @@ takes. Columns, revisions and sizes are those that the hub's data cards and publ
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from lite_selfplay.data import Problem
@@ -18,6 +19,7 @@ from lite_selfplay.tasks.columns import Columns, Kind, problem_of_row, require_c
 from lite_selfplay.tasks.equations import equations
 from lite_selfplay.tasks.hub import HubData, hub_problem, hub_task, in_folder, read_data, require_fingerprint
 from lite_selfplay.tasks.procedural import refuse_unknown
+from lite_selfplay.tasks.program_rows import codecontests, humaneval, mbpp, program_of_row
 from lite_selfplay.tasks.split import content_key
 
 Row = Mapping[str, Any]
@@ -68,6 +70,11 @@ class Benchmark:
 LEVELS = {"easy": "1", "medium": "2", "hard": "3"}
 """As CodeContests numbers its difficulties."""
 _NONE = "none stated"
+_HUMANEVAL = Columns(("prompt",), "test", id="task_id", solution="canonical_solution", keep=("entry_point",))
+_MBPP = Columns(
+    (), "test_list", id="task_id", solution="code",
+    optional=("text", "prompt", "test_setup_code", "test_imports", "challenge_test_list"),
+)  # fmt: skip
 
 BENCHMARKS: dict[str, Benchmark] = {
     "gsm8k": Benchmark(
@@ -127,6 +134,29 @@ BENCHMARKS: dict[str, Benchmark] = {
     "omega": Benchmark(
         "allenai/omega-explorative", "test_in", Columns(("messages.0.content",), "ground_truth"), "expression", "MIT",
         100, config="algebra_linear_equation", train="train", revision="b04ae8d4757a2229e8ed65ac6a923e502d0bbb95",
+    ),
+    "humaneval": Benchmark(
+        "openai/openai_humaneval", "test", _HUMANEVAL, "program", "MIT", 164,
+        max_completion_tokens=512, read=partial(program_of_row, humaneval),
+    ),
+    "humanevalplus": Benchmark(
+        "evalplus/humanevalplus", "test", _HUMANEVAL, "program", "Apache-2.0", 164,
+        max_completion_tokens=512, read=partial(program_of_row, humaneval),
+    ),
+    "mbpp": Benchmark(
+        "google-research-datasets/mbpp", "test", _MBPP, "program", "CC-BY-4.0", 500, config="full", train="train",
+        max_completion_tokens=512, read=partial(program_of_row, mbpp),
+    ),
+    "mbppplus": Benchmark(
+        "evalplus/mbppplus", "test", replace(_MBPP, keep=("test",)), "program", "Apache-2.0", 378,
+        max_completion_tokens=512, read=partial(program_of_row, mbpp),
+    ),
+    # As many as Agon trains on and holds out (section 5); to common knowledge none of the test split is EASY.
+    "codecontests": Benchmark(
+        "deepmind/code_contests", "train",
+        Columns(("description",), "public_tests", id="name", keep=("private_tests",)), "program", "CC-BY-4.0", 13_328,
+        max_completion_tokens=4096, difficulty=("difficulty", "easy"), own_split=(3000, 300),
+        read=partial(program_of_row, codecontests),
     ),
 }  # fmt: skip
 

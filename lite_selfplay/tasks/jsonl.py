@@ -9,6 +9,7 @@ from typing import Any
 from lite_selfplay.data import Problem
 from lite_selfplay.errors import TaskError
 from lite_selfplay.tasks.files import read_rows
+from lite_selfplay.tasks.program_rows import problem_of_benchmark
 from lite_selfplay.verify import programs
 from lite_selfplay.verify.expression import GROUPED
 from lite_selfplay.verify.math import check_all, references
@@ -54,7 +55,7 @@ def to_problem(row: dict[str, Any], where: str, default_id: str) -> Problem:
     """A row as `read_jsonl` describes it. Raises TaskError, beginning with `where`, for anything else."""
     key = next((key for key in _PROBLEM_KEYS if key in row), None)
     if key is None and ("test_list" in row or {"prompt", "entry_point", "test"} <= row.keys()):
-        program = programs.problem_of_benchmark(row, where, default_id)
+        program = problem_of_benchmark(row, where, default_id)
         if program is not None:
             return program
     if key is None:

@@ -10,10 +10,11 @@ from pathlib import Path
 from lite_selfplay.config.guard import guarded
 from lite_selfplay.config.user_files import DATA_FILE, file_of, load, options_of, require_file
 from lite_selfplay.errors import TaskError, UnknownNameError
-from lite_selfplay.scan import register_extras, require_registered
+from lite_selfplay.scan import extra
 from lite_selfplay.tasks.arithmetic import arithmetic
 from lite_selfplay.tasks.base import Task
 from lite_selfplay.tasks.benchmarks import BENCHMARKS, MAKERS
+from lite_selfplay.tasks.code_arithmetic import code_arithmetic
 from lite_selfplay.tasks.files import parse_object
 from lite_selfplay.tasks.hub import FILES, folder_of_data, hub_task, no_file
 from lite_selfplay.tasks.jsonl import read_jsonl, require_able_to_fail, to_problems
@@ -29,6 +30,7 @@ Maker = Callable[..., Task]
 
 _registry: dict[str, Maker] = {
     "arithmetic": arithmetic,
+    "code-arithmetic": code_arithmetic,
     "letters": letters,
     "stories": stories,
     **MAKERS,
@@ -51,8 +53,10 @@ def register_task(name: str, maker: Maker) -> None:
     _registry[name] = maker
 
 
-def _known() -> dict[str, Maker]:
-    register_extras()
+def _known(name: str = "") -> dict[str, Maker]:
+    """The tasks by name; those of extras are not looked for where another one has the `name`."""
+    if name not in _registry:
+        extra("gym")  # which registers itself
     return _registry
 
 
@@ -74,11 +78,10 @@ def _maker(spec: str) -> Maker:
     if file_of(spec) is not None:
         maker: Maker = load(spec, "--tasks", "function", options=True)
         return maker
-    name, known = spec.partition(":")[0], _known()
+    known = _known(name := spec.partition(":")[0])
     if name not in known:
         if name in FILES:
             raise no_file(name, folder_of_data(None))
-        require_registered(name, "the task")
         hint = "A file must end in .jsonl or .csv; FILE.py:FUNCTION is your own."
         raise UnknownNameError("task", name, known, hint)
     return known[name]
@@ -142,7 +145,6 @@ def load_task(spec: str, *, seed: int = 0, held_out: bool = False, data_dir: str
 
 def _is_data(name: str) -> bool:
     """Whether a task's data are looked for in a folder of downloaded data."""
-    register_extras()  # some benchmarks are of programs
     return name == "hub" or name in BENCHMARKS
 
 

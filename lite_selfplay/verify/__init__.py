@@ -6,8 +6,8 @@ from typing import Self
 
 from lite_selfplay.data import Completion, Problem, Verdict
 from lite_selfplay.errors import UnknownNameError
-from lite_selfplay.scan import register_extras, require_registered
-from lite_selfplay.verify import choice, letters, math
+from lite_selfplay.scan import extra
+from lite_selfplay.verify import choice, letters, math, programs
 from lite_selfplay.verify.checking import Checker, Checking
 from lite_selfplay.verify.extract import AnswerFormat, completion_text, extract_answer
 from lite_selfplay.verify.latex import plain
@@ -18,6 +18,7 @@ _CHECKERS: dict[str, Checker] = {
     "math": math.check_batch,
     "letters": letters.check_all,
     choice.KIND: choice.check_batch,
+    programs.KIND: programs.check_batch,
 }
 
 
@@ -28,9 +29,8 @@ def register_checker(kind: str, checker: Checker) -> None:
 
 def _checker(kind: str) -> Checker:
     if kind not in _CHECKERS:
-        register_extras()
+        extra("gym")  # which registers itself
     if kind not in _CHECKERS:
-        require_registered(kind, "the kind of problem")
         raise UnknownNameError("kind of problem", kind, _CHECKERS)
     return _CHECKERS[kind]
 

@@ -11,7 +11,7 @@ import torch
 
 from lite_selfplay.config import ModelSection
 from lite_selfplay.errors import RequestError
-from lite_selfplay.extras.doctor.machine import machine
+from lite_selfplay.extras.doctor import machine
 from lite_selfplay.models.backends import availability, chosen
 from lite_selfplay.models.backends.transformers import TransformersBackend
 from tests.card import counts, pretend

@@ -12,7 +12,6 @@ from lite_selfplay.evaluation.overview import means, overview, settings_line
 from lite_selfplay.evaluation.result import Evaluation
 from lite_selfplay.evaluation.suites import SUITES, find_suite, is_base_model
 from lite_selfplay.games.modes import Score
-from lite_selfplay.scan import register_extras
 from lite_selfplay.stats import paired_bootstrap, paired_test
 from lite_selfplay.tasks.benchmarks import BENCHMARKS
 
@@ -112,7 +111,6 @@ def test_what_was_asked_stands_beside():
 
 
 def test_suites_name_benchmarks_and_average_them():
-    register_extras()  # some are of programs
     for suite in SUITES.values():
         assert set(suite.samples) <= BENCHMARKS.keys()
         assert all(set(tasks) <= set(suite.samples) for tasks in suite.averages.values())

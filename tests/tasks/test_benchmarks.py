@@ -11,7 +11,6 @@ import pytest
 
 from lite_selfplay.data import Problem
 from lite_selfplay.errors import TaskError
-from lite_selfplay.scan import register_extras
 from lite_selfplay.tasks import content_key, evaluation_set, load_task
 from lite_selfplay.tasks.benchmarks import BENCHMARKS, MAKERS
 from lite_selfplay.tasks.hub import DATA_VARIABLE
@@ -432,7 +431,6 @@ def test_of_columns_which_have_no_order_all_of_the_above_stands_last(folder: Pat
 def test_the_page_lists_every_benchmark() -> None:
     page = (ROOT / "docs" / "tasks.md").read_text(encoding="utf-8")
     rows = {cells[0].strip("` "): [c.strip() for c in cells] for cells in map(cells_of, page.splitlines()) if cells}
-    register_extras()  # some are of programs
     for name, b in BENCHMARKS.items():
         place = ", ".join(filter(None, [f"`{b.hub}`", b.config and f"`{b.config}`"]))
         size = f"{b.size:,}"

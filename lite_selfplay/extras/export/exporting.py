@@ -1,10 +1,14 @@
 """`export`: a seat of a run as a folder that other tools load, written whole or not at all, and verified."""
 
 import contextlib
+import errno
 import gc
 import json
+import os
 import re
 import shlex
+import shutil
+import socket
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -12,22 +16,25 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lite_selfplay.errors import RunFolderError, SaveFailed, VerificationFailed
-from lite_selfplay.extras.export.card import export_card, serving
+import psutil
+
+from lite_selfplay.errors import ConfigError, RunFolderError, SaveFailed, VerificationFailed
 from lite_selfplay.extras.export.request import Asked, Form, ask
-from lite_selfplay.extras.export.whole_folder import written_whole_folder
 from lite_selfplay.models.backends import import_first
+from lite_selfplay.models.chat import Chat
 from lite_selfplay.models.silence import quiet
+from lite_selfplay.models.sources import ResolvedModel, base_of
 from lite_selfplay.runs.folder import CARD, RunFolder
-from lite_selfplay.tasks.files import sha256_of
+from lite_selfplay.runs.report.card import FORMS, base_id, code, loading, metadata, plain, shown, whole_card
+from lite_selfplay.runs.report.closing import Evaluations, counted
+from lite_selfplay.tasks.files import sha256_of, sync
 from lite_selfplay.training.interrupts import Interrupts
 from lite_selfplay.training.progress import Poll, Progress, as_progress
 
 if TYPE_CHECKING:
     from lite_selfplay.extras.export.verification import Question, Verification
     from lite_selfplay.models.backends.base import Backend
-    from lite_selfplay.models.chat import Chat
-    from lite_selfplay.models.sources import ResolvedModel
+
 
 VERIFICATION = "verification.json"
 
@@ -69,8 +76,6 @@ def export(
     asked = ask(RunFolder.open(Path(run)), seat, to, out, trust_remote_code)
     import_first(asked.config.model)
     with quiet(), Interrupts() as interrupts:
-        from lite_selfplay.models.sources import base_of
-
         model = base_of(asked.config.model, shown)
         if (base := asked.folder.base()) != model.identity:
             raise RunFolderError(f"{run} was made over the base {base!r}; {model.name} is {model.identity!r} now")
@@ -89,7 +94,7 @@ def export(
 
 
 def _write(
-    asked: Asked, model: "ResolvedModel", folder: Path, verify: bool, progress: Progress, poll: Poll
+    asked: Asked, model: ResolvedModel, folder: Path, verify: bool, progress: Progress, poll: Poll
 ) -> "Verification | None":
     """Fill the folder; the model is in memory only for as long as it is needed."""
     import torch
@@ -134,7 +139,7 @@ def _write(
 
 
 def _from_memory(
-    asked: Asked, model: "ResolvedModel", folder: Path, chat: "Chat", verify: bool, progress: Progress, poll: Poll
+    asked: Asked, model: ResolvedModel, folder: Path, chat: Chat, verify: bool, progress: Progress, poll: Poll
 ) -> "tuple[list[Question], str]":
     """Load the base with the seat's adapter, ask it what another tool is to be asked, and write what needs its weights.
 
@@ -177,3 +182,107 @@ def _weights(backend: "Backend", seat: str, poll: Poll) -> Iterator[tuple[str, A
     for name, tensor in backend.adapters.merged(seat, partial(dense_weight, dtype=torch.float32)):
         poll()
         yield name, tensor
+
+
+_MERGED = """```python
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+model = AutoModelForCausalLM.from_pretrained("FOLDER", dtype="auto")
+tokenizer = AutoTokenizer.from_pretrained("FOLDER")
+```"""
+_VLLM_RANKS = (16, 32, 64, 128, 256, 320, 512)
+"""What `--max-lora-rank` takes, from its default on."""
+
+
+def export_card(asked: Asked, revision: str | None, evaluations: Evaluations, verified: str) -> str:
+    """The README of an export. `revision`: of its base on a hub; `verified`: what another tool made of it."""
+    config, sampling = asked.config, asked.sampling
+    parts = " and ".join(map(code, asked.roles)) or "no role so far"
+    base, name = base_id(config.model.name), code(shown(config.model.name))
+    about = f"""{FORMS[asked.form][0]} trained by self-play with lite-selfplay: seat {code(asked.seat)} of a run of
+{plain(config.game.label)} after {counted(asked.step, "step")}, which played {parts}, over {name}."""
+    stops = f", ending at {' or '.join(map(code, sampling.stop))}" if sampling.stop else ""
+    python = {"peft": loading(config, "FOLDER", revision, tokenizer="FOLDER"), "merged": _MERGED}.get(asked.form, "")
+    commands = serving(asked, "FOLDER", base, revision) if base or asked.form != "peft" else []
+    use = f"""{python}
+
+{"".join(f"    {command}{chr(10)}" for command in commands)}
+It was sampled at temperature {sampling.temperature:g} with up to {sampling.max_tokens} tokens{stops};
+`{"Modelfile" if asked.form == "gguf" else "generation_config.json"}` holds these settings.
+
+## Is it the same model?
+
+{_about_weights(asked)}
+
+{verified}"""
+    title = plain(f"{config.game.label} on {shown(config.model.name)}, seat {asked.name}")
+    return whole_card(config, metadata(config, asked.form), title, about, use, asked.metrics, evaluations)
+
+
+def serving(asked: Asked, folder: str, base: str | None, revision: str | None) -> list[str]:
+    """The commands that serve an export in a folder; `base` is the hub id or the folder of an adapter's base.
+
+    https://docs.vllm.ai/en/latest/features/lora.html, https://huggingface.co/docs/transformers/serving
+    """
+    if asked.form == "merged":
+        return [f"transformers serve {folder}", f"vllm serve {folder}"]
+    if asked.form == "gguf":
+        file = f"{folder}/{asked.file}"
+        return [
+            f"llama-server -m {file} --jinja",
+            f"ollama create {Path(asked.file).stem.lower()} -f {folder}/Modelfile",
+        ]
+    rank = asked.config.seats[asked.seat].rank
+    more = f" --max-lora-rank {next((r for r in _VLLM_RANKS if r >= rank), rank)}" if rank > _VLLM_RANKS[0] else ""
+    more += " --quantization bitsandbytes" if asked.config.model.precision == "4bit" else ""
+    where = f"{base} --revision {revision}" if revision else base
+    return [f"vllm serve {where} --enable-lora --lora-modules {asked.seat}={folder}{more}"]
+
+
+def _about_weights(asked: Asked) -> str:
+    """What the weights are, and over which they are the seat."""
+    if asked.config.model.precision != "4bit":
+        return "The weights are as they were trained, or the sum of the base's and the adapter's."
+    if asked.form == "peft":
+        return (
+            "The adapter was trained over 4-bit (NF4) weights and is this model over these alone: over the 16-bit "
+            "weights of the base it is another one, since it also learned what the quantisation had changed."
+        )
+    return (
+        "The seat was trained over 4-bit (NF4) weights. These were expanded and the adapter added to them in float32, "
+        "so nothing is lost but the rounding to 16 bits. Merged into the base's original 16-bit weights, the adapter "
+        "would have been another model, which was never trained or measured."
+    )
+
+
+@contextlib.contextmanager
+def written_whole_folder(out: Path) -> Iterator[Path]:
+    """A folder beside `out` that takes its name once everything in it is on the disk; after an error nothing is left.
+
+    What a killed process left is removed by the next export to the same place. Raises SaveFailed, ConfigError where
+    something has come to be at `out` in the meantime.
+    """
+    start = f".{out.name}.partial-{socket.gethostname()}-"
+    aside = out.with_name(f"{start}{os.getpid()}")
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        for left in out.parent.glob(f"{start}*"):
+            pid = left.name.removeprefix(start)
+            if pid.isdecimal() and not psutil.pid_exists(int(pid)):
+                shutil.rmtree(left)
+        aside.mkdir()
+        yield aside
+        for path in [*(path for path in sorted(aside.rglob("*")) if path.is_file()), aside]:
+            if path.is_file():
+                path.chmod(aside.stat().st_mode & 0o666)  # safetensors writes files that only their owner may read
+            sync(path)
+        if os.path.lexists(out):
+            raise ConfigError(f"{out} has come to be in the meantime and is not overwritten: choose another --out")
+        aside.rename(out)
+        sync(out.parent)
+    except OSError as error:
+        cut_short = " requested and " in str(error)  # numpy's words, without a number, for a file on a full disk
+        why = error.strerror or (os.strerror(errno.ENOSPC) if cut_short else error)
+        raise SaveFailed(f"cannot write {out}: {why}. Nothing was left there") from None
+    finally:
+        shutil.rmtree(aside, ignore_errors=True)

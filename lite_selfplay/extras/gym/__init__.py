@@ -1,12 +1,184 @@
 """The data sets of the package reasoning-gym: tasks `reasoning-gym:NAME`, and a checker that scores by their rules.
 
-Some of these rules evaluate an answer as code or algebra, so they run in processes that can be killed (`pool.py`).
+Some of these rules evaluate an answer as code or algebra, so they run in processes that can be killed (`pool`), never
+here; `scoring` is their program. Source: https://github.com/open-thought/reasoning-gym
 """
 
-from lite_selfplay.extras.gym.checker import KIND, check_batch
-from lite_selfplay.extras.gym.tasks import reasoning_gym
+import base64
+import dataclasses
+import functools
+import json
+import os
+import pickle
+import warnings
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from lite_selfplay.data import Completion, Problem, Verdict
+from lite_selfplay.errors import TaskError, UnknownNameError
+from lite_selfplay.extras.gym.pool import WorkerPool
 from lite_selfplay.tasks import register_task
+from lite_selfplay.tasks.base import Task, derived_seed
+from lite_selfplay.tasks.procedural import Procedural
 from lite_selfplay.verify import register_checker
+from lite_selfplay.verify.checking import Checking
+from lite_selfplay.verify.extract import AnswerFormat, completion_text, extract_answer
+from lite_selfplay.verify.format import well_formed
+
+KIND = "reasoning-gym"
+SIZE = 10_000
+_GIVEN = ("seed", "size")
+
+# As of reasoning-gym 0.1.25. Data sets whose rows depend on the order of a set, which differs between processes:
+_OF_SETS = frozenset(
+    "intermediate_integration isomorphic_strings knight_swap polynomial_multiplication ransom_note word_ladder".split()
+)
+# Data sets whose rows come from a generator without a seed:
+_UNSEEDED = frozenset({"codeio", "list_functions"})
+# Data sets whose scorer pays one answer whatever the problem: that answer, and the mean of its scores over 200 rows.
+_PAYS_ALWAYS = {
+    "coin_flip": ("the answer 0", 0.94),
+    "game_of_life": ("an empty board", 0.96),
+    "game_of_life_halting": ("any answer", 1.0),
+    "puzzle24": ("the answer 6*4*1/1", 1.0),
+}
+
+
+def open_dataset(name: str, options: Mapping[str, Any], *, seed: int = 0, size: int = 100) -> Any:
+    """A data set of the package: rows by index, and `score_answer(answer, row)`.
+
+    Raises TaskError if the package is missing or refuses the options, UnknownNameError if it does not know the name.
+    """
+    with warnings.catch_warnings():  # its warnings are of no use to users of this library
+        warnings.simplefilter("ignore")
+        try:
+            from reasoning_gym.factory import DATASETS, create_dataset
+        except ImportError as error:
+            raise TaskError(
+                f"tasks of reasoning-gym need a package that cannot be imported ({error}): pip install reasoning-gym"
+            ) from None
+        if name not in DATASETS:
+            raise UnknownNameError("data set of reasoning-gym", name, DATASETS)
+        known = [field.name for field in dataclasses.fields(DATASETS[name][1]) if field.name not in _GIVEN]
+        unknown = next((option for option in options if option not in known), None)
+        if unknown is not None:
+            raise TaskError(f"{KIND}:{name} has no option {unknown!r}; it takes {', '.join(known) or 'none'}")
+        try:
+            return create_dataset(name, seed=seed, size=size, **options)
+        except Exception as error:  # assertions and anything else that a data set's own checks raise
+            given = ", ".join(f"{key}={value}" for key, value in options.items()) or "none"
+            raise TaskError(f"{KIND}:{name} refuses its options ({given}): {error or type(error).__name__}") from None
+
+
+def reasoning_gym(seed: int = 0, held_out: bool = False, /, dataset: str = "", **options: str) -> Task:
+    """Problems of one data set, with the options of its configuration, except `seed` and `size`.
+
+    Values are parsed as JSON if possible (`max_terms=3`, `allow_negation=true`) and are text otherwise. A problem keeps
+    its entry in `extra`, since the data set's scorer needs it; its answer is None if the data set gives none. Raises
+    TaskError if the package is missing, for an invalid option, and if the rows would differ in another process;
+    UnknownNameError for a name that the package does not know.
+    """
+    if not dataset:
+        raise TaskError(f"{KIND} needs the name of a data set, as in {KIND}:chain_sum,max_terms=3")
+    name, values = f"{KIND}:{dataset}", {key: _value(text) for key, text in options.items()}
+
+    @functools.cache
+    def rows(attempt: int) -> Any:
+        parts = (seed, KIND, dataset, attempt) if attempt else (seed, KIND, dataset)
+        # Some data sets seed numpy with the sum of seed and index, which must fit into 32 bits.
+        return open_dataset(dataset, values, seed=derived_seed(*parts) % 2**31, size=SIZE)
+
+    def make(index: int, attempt: int) -> Problem:
+        try:
+            entry = rows(attempt)[index]
+        except Exception as error:  # options that pass a data set's own checks may still make its generator fail
+            raise TaskError(f"{name} cannot make its problem {index}: {error or type(error).__name__}") from error
+        answer = entry["answer"]
+        return Problem(
+            f"{dataset}-{index}",
+            entry["question"].strip(),
+            None if answer is None else str(answer),
+            kind=KIND,
+            extra={"dataset": dataset, "options": values, "entry": entry},
+        )
+
+    rows(0)
+    _require_repeatable(dataset)
+    caution = ""
+    if dataset in _PAYS_ALWAYS:
+        answer, paid = _PAYS_ALWAYS[dataset]
+        caution = (
+            f"the scorer of {name} gives {answer} {paid:.0%} of all marks, whatever the problem: see docs/tasks.md"
+        )
+    return Task(name, Procedural(name, SIZE, held_out, make), procedural=True, caution=caution)
+
+
+def _require_repeatable(dataset: str) -> None:
+    if dataset in _UNSEEDED:
+        raise TaskError(
+            f"{KIND}:{dataset} ignores the seed and gives other problems each time: choose another data set"
+        )
+    if dataset in _OF_SETS and os.environ.get("PYTHONHASHSEED", "random") == "random":
+        raise TaskError(
+            f"{KIND}:{dataset} gives other problems in each process: set the environment variable PYTHONHASHSEED=0"
+        )
+
+
+def _value(text: str) -> Any:
+    try:
+        return json.loads({"True": "true", "False": "false"}.get(text, text))
+    except ValueError:
+        return text
+
+
+# A longer text is not an answer, and would only keep the scorer busy.
+MAX_CHARACTERS = 10_000
+
+
+def check_batch(
+    pairs: Sequence[tuple[Completion, Problem]], expected: AnswerFormat, checking: Checking
+) -> list[Verdict]:
+    """Judge completions by the scorers of the problems' data sets, which run in processes of their own.
+
+    A score of 1 is a correct answer. Raises TaskError for a problem that does not come from such a data set.
+    """
+    answers = [extract_answer(completion_text(completion), block_only=expected.block_only) for completion, _ in pairs]
+    asked: dict[int, dict[str, Any]] = {}
+    for index, ((_, problem), answer) in enumerate(zip(pairs, answers, strict=True)):
+        question = _question(problem)
+        if answer is not None and len(answer) <= MAX_CHARACTERS:
+            asked[index] = {**question, "answer": answer}
+    pool = checking.kept(KIND, lambda: WorkerPool(checking.workers, checking.deadline, poll=checking.poll))
+    outcomes = dict(zip(asked, pool.ask(list(asked.values())), strict=True)) if asked else {}
+    return [
+        _verdict(
+            completion, answer, outcomes.get(index, "no_answer" if answer is None else "unparsable"), expected.thinks
+        )
+        for index, ((completion, _), answer) in enumerate(zip(pairs, answers, strict=True))
+    ]
+
+
+def _question(problem: Problem) -> dict[str, Any]:
+    extra = problem.extra
+    if not {"dataset", "options", "entry"} <= set(extra):
+        raise TaskError(f"{problem.id} is of kind {KIND!r} and does not say which data set and entry it comes from")
+    # Entries contain tuples and fractions, which JSON would change.
+    entry = base64.b64encode(pickle.dumps(extra["entry"])).decode()
+    return {"dataset": extra["dataset"], "options": dict(extra["options"]), "entry": entry}
+
+
+def _verdict(completion: Completion, answer: str | None, outcome: str, thinks: bool) -> Verdict:
+    kind, _, figure = outcome.partition(" ")
+    score = min(1.0, max(0.0, float(figure))) if kind == "score" else 0.0
+    reason = {"score": "wrong", "crash": "unparsable"}.get(kind, kind)
+    return Verdict(
+        correct=score >= 1.0,
+        score=score,
+        answer=answer,
+        well_formed=well_formed(completion.text, thinks, completion.prefill),
+        reason="" if score >= 1.0 else reason,
+    )
+
 
 register_task(KIND, reasoning_gym)
 register_checker(KIND, check_batch)

@@ -135,6 +135,6 @@ def choose_backend(
 
     private_names.require("torch", "transformers")
     if rollouts is not None:
-        served: Callable[..., Backend] = extra("servers", "rollouts.servers", "backend").ServedBackend
+        served: Callable[..., Backend] = extra("servers").ServedBackend
         return served(path, section, *arguments, rollouts=rollouts, **options)
     return _known()[chosen(section)]()(path, section, *arguments, **options)

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from lite_selfplay.config import ModelSection
-from lite_selfplay.extras.doctor.machine import machine
+from lite_selfplay.extras.doctor import machine
 from lite_selfplay.models.backends import availability
 from lite_selfplay.models.backends.transformers import compute_dtype
 

@@ -7,7 +7,8 @@ import pytest
 
 from lite_selfplay.data import Problem
 from lite_selfplay.errors import TaskError
-from lite_selfplay.extras.gym import checker as gym
+from lite_selfplay.extras import gym
+from lite_selfplay.extras.gym import open_dataset
 from lite_selfplay.verify import Verifier
 from lite_selfplay.verify.checking import Checking
 from lite_selfplay.verify.extract import AnswerFormat
@@ -29,7 +30,7 @@ def verifier() -> Iterator[Verifier]:
 
 
 def row(name: str, index: int = 0, **options: object) -> Problem:
-    entry = gym.open_dataset(name, options, seed=11)[index]
+    entry = open_dataset(name, options, seed=11)[index]
     extra = {"dataset": name, "options": options, "entry": entry}
     return Problem(f"{name}-{index}", entry["question"], entry["answer"], kind=gym.KIND, extra=extra)
 

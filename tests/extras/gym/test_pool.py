@@ -32,6 +32,9 @@ for line in sys.stdin:
     elif order == "babble":
         print("not json", flush=True)
         continue
+    elif order == "twice":
+        print(json.dumps({"outcome": "first"}), flush=True)
+        time.sleep(0.1)
     print(json.dumps({"outcome": "same" if order == "die-once" else order}), flush=True)
 """
 
@@ -70,7 +73,7 @@ def interruptible() -> Iterator[None]:
 
 
 REPEATS = """
-from lite_selfplay.extras.gym.worker import run
+from lite_selfplay.extras.gym.scoring import run
 def reply(question):
     while question['answer'] == 'endless': pass
     return {'outcome': question['answer']}
@@ -122,6 +125,14 @@ def test_a_crash_is_retried_once_and_nonsense_is_one(pool: WorkerPool, tmp_path:
     assert ask(pool, "die", "same", "babble") == ["crash", "same", "crash"]
 
 
+def test_what_a_worker_says_unasked_answers_no_later_question(pool: WorkerPool) -> None:
+    assert ask(pool, "twice") == ["first"]
+    (pid,) = pool.pids()
+    time.sleep(0.3)  # until the second answer to the first question is there
+    assert ask(pool, "same", "same") == ["same", "same"]
+    assert gone(pid)
+
+
 STANDING_STILL = """
 import json, sys
 from lite_selfplay.extras.gym.pool import WorkerPool
@@ -146,7 +157,7 @@ def test_the_time_for_which_the_run_stood_still_is_not_counted(stand_in: list[st
 
 def test_an_answer_that_uses_up_the_memory_crashes_alone() -> None:
     code = (
-        "from lite_selfplay.extras.gym.worker import run\n"
+        "from lite_selfplay.extras.gym.scoring import run\n"
         "run(lambda: lambda question: {'outcome': str(len(bytearray(int(question['answer']))))})"
     )
     with WorkerPool(size=1, command=worker("5", "300", code=code)) as pool:

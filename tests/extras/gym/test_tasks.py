@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from lite_selfplay.errors import TaskError, UnknownNameError
-from lite_selfplay.extras.gym.tasks import SIZE
+from lite_selfplay.extras.gym import SIZE
 from lite_selfplay.tasks import content_key, evaluation_set, held_out_side, load_task
 from lite_selfplay.tasks.base import derived_seed
 

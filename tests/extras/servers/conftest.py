@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from lite_selfplay.config import ModelSection, RolloutsSection
-from lite_selfplay.extras.servers import backend as served
-from lite_selfplay.extras.servers.backend import ServedBackend
+from lite_selfplay.extras import servers as served
+from lite_selfplay.extras.servers import ServedBackend
 from lite_selfplay.models.backends.base import Rollouts
 from lite_selfplay.models.chat import Chat
 from tests.conftest import SEATS

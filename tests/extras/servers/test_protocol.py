@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lite_selfplay.data import Sampling
-from lite_selfplay.extras.servers.client import Server, ServerFailed, read_completion, request_of
+from lite_selfplay.extras.servers import Server, ServerFailed, read_completion, request_of
 from lite_selfplay.models.generation.sampling import Generation
 
 WANTED = {"model": "A-v1", **request_of([5, 6], Sampling(max_tokens=3), -1, [2])}

@@ -13,8 +13,7 @@ import torch
 
 from lite_selfplay.data import BASE, Sampling
 from lite_selfplay.errors import Interrupted, RequestError, RolloutsLost
-from lite_selfplay.extras.servers.backend import MOST_ADAPTERS, ServedBackend
-from lite_selfplay.extras.servers.client import Server, ServerFailed
+from lite_selfplay.extras.servers import MOST_ADAPTERS, ServedBackend, Server, ServerFailed
 from lite_selfplay.models.generation.sampling import Generation, GenerationRequest
 from lite_selfplay.training.sampler_check import mean_gap
 

@@ -14,8 +14,7 @@ import pytest
 from lite_selfplay import RunConfig, train
 from lite_selfplay.data import Sampling, Turn
 from lite_selfplay.errors import Interrupted, RequestError, RunFolderError, UnknownNameError
-from lite_selfplay.extras.talk.conversation import Conversation
-from lite_selfplay.extras.talk.speakers import Speakers, speakers_of
+from lite_selfplay.extras.talk import Conversation, Speakers, speakers_of
 from lite_selfplay.runs.evaluating import evaluate
 
 GREEDY = Sampling(temperature=0.0, max_tokens=16)

@@ -12,12 +12,13 @@ from typing import Any
 
 import pytest
 
-from lite_selfplay import RunConfig, load_run, resume, scan, train
+from lite_selfplay import RunConfig, load_run, resume, train
 from lite_selfplay.errors import ConfigError
+from lite_selfplay.extras.trackers import AccelerateTracker
 from lite_selfplay.games import find_game
 from lite_selfplay.runs.folder import RunFolder
 from lite_selfplay.runs.report.charts import charts_of
-from lite_selfplay.runs.trackers import TRACKERS, Tracker
+from lite_selfplay.runs.trackers import Tracker
 
 AGON = find_game("agon")
 HOSTILE = "<script>alert(1)</script>\x1b[31m red\x1b]0;title\x07 \u202eevil \ud800 ```\n# no heading"
@@ -57,8 +58,7 @@ def tell(tracker: Tracker) -> None:
 
 def told(sentences: list[str], folder: Path, kind: str) -> Tracker:
     settings = RunConfig(game="agon", model="tiny", tasks="letters", report_to=kind)
-    scan.register_extras()
-    return TRACKERS[kind](settings, AGON, folder, sentences.append)
+    return AccelerateTracker(kind, settings, AGON, folder, sentences.append)
 
 
 def is_text_alone(warning: str) -> None:

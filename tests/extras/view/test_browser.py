@@ -10,9 +10,8 @@ from typing import Any
 import pytest
 
 from lite_selfplay.config import RunConfig
-from lite_selfplay.extras.view.bundle import write_bundle
-from lite_selfplay.extras.view.overview import ViewedRun
-from lite_selfplay.extras.view.server import Server
+from lite_selfplay.extras.view.answers import ViewedRun
+from lite_selfplay.extras.view.page import Server, write_bundle
 from lite_selfplay.runs.folder import RunFolder
 
 from .conftest import append, pair

@@ -16,11 +16,8 @@ import pytest
 from lite_selfplay.config import RunConfig
 from lite_selfplay.errors import LiteSelfPlayError, RunFolderError
 from lite_selfplay.extras.view import answers
-from lite_selfplay.extras.view.answers import answer, find
-from lite_selfplay.extras.view.bundle import bundle, write_bundle
-from lite_selfplay.extras.view.index import EpisodeIndex, read_row
-from lite_selfplay.extras.view.overview import ViewedRun
-from lite_selfplay.extras.view.server import HOST, PAGE, Server, page_file
+from lite_selfplay.extras.view.answers import EpisodeIndex, ViewedRun, answer, find, read_row
+from lite_selfplay.extras.view.page import HOST, PAGE, Server, bundle, page_file, write_bundle
 from lite_selfplay.runs.folder import RunFolder
 
 from .conftest import LONE, SCRIPT, append, episode, pair
@@ -67,7 +64,7 @@ def test_the_index_passes_over_what_is_no_completion(run: Path, monkeypatch: pyt
     assert index.steps()[5] == 1
     assert index.damaged == 5  # one begins as a line of step 1 does: it is known, and not read
     assert len(answers.read_rows(index.of_step(1))) == 2
-    monkeypatch.setattr("lite_selfplay.extras.view.index.LINE_LIMIT", 300)
+    monkeypatch.setattr("lite_selfplay.extras.view.answers.LINE_LIMIT", 300)
     short = EpisodeIndex(run / "episodes.jsonl")
     assert short.steps()[5] == 1
     assert short.damaged > 5

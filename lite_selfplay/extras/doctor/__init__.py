@@ -1,1 +1,0 @@
-"""What this machine is, and what would run on it (`machine`)."""

@@ -1,1 +1,0 @@
-"""The charts of a run as picture files, drawn by matplotlib: `drawn`."""

@@ -1,0 +1,167 @@
+"""Before a run is started: what it would ask each role, and what a reward function would pay.
+
+No model is loaded for either. What other roles would have written is made up by rule: a worked solution where a problem
+brings one.
+"""
+
+import random
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from lite_selfplay.config.guard import guarded
+from lite_selfplay.data import Completion, Problem, Sampling, StopReason
+from lite_selfplay.errors import ConfigError, GameError, RewardError
+from lite_selfplay.games import Game
+from lite_selfplay.games.prompts import fill
+from lite_selfplay.games.worked_examples import draft, solution_of
+from lite_selfplay.models.backends import import_first
+from lite_selfplay.models.chat import Chat
+from lite_selfplay.models.silence import quiet
+from lite_selfplay.models.sources import base_of
+from lite_selfplay.runs.plan import OPTIONAL, Plan
+from lite_selfplay.tasks import Source, Task, load_task
+from lite_selfplay.training.progress import Progress
+from lite_selfplay.verify import Verifier
+from lite_selfplay.verify.reward_functions import RewardFunction, call_reward, name_of
+
+if TYPE_CHECKING:
+    from lite_selfplay.runs.aside import Words
+
+MOST_STEPS = 40
+"""Steps of a made-up game after which a role that was not asked is given up."""
+
+
+@dataclass(frozen=True)
+class Rendered:
+    """A role's prompt as the model reads it: under which thinking, its text with special tokens, how many tokens."""
+
+    role: str
+    seat: str
+    thinking: str
+    tokens: int
+    text: str
+
+
+def rendered_prompts(ready: Plan, progress: Progress) -> tuple[list[Rendered], list[str]]:
+    """The first prompt of each role under each thinking that the model's template knows, and the roles that were not
+    asked. Only the tokenizer is loaded. Raises ModelNotFoundError."""
+    section = ready.config.model
+    import_first(section)
+    with quiet():
+        path, trusted = base_of(section, progress).path, section.trust_remote_code
+        chats = {"auto": Chat.load(path, "auto", trust_remote_code=trusted)}
+        said = _made_up_game(ready, chats["auto"])
+        if chats["auto"].knows_thinking:
+            chats = {"on": Chat.load(path, "on", trust_remote_code=trusted)}
+            chats["off"] = Chat.load(path, "off", trust_remote_code=trusted)
+    found = []
+    for role, first in said.items():
+        for kind, chat in chats.items():
+            ids = chat.encode(first.prompt).ids
+            found.append(Rendered(role, first.seat, kind, len(ids), str(chat.tokenizer.decode(ids))))
+    return found, [role for role in ready.game.roles if role not in said]
+
+
+def _made_up_game(ready: Plan, chat: Chat) -> dict[str, Completion]:
+    """What each role says first where everything is drawn, read and judged as in the run, and completions made up."""
+    from lite_selfplay.runs.aside import AsideTable
+    from lite_selfplay.training.loaded import Loaded
+
+    game, config = ready.game, ready.config
+    sources = {
+        name: Source(problems, seed=config.run.seed, name=name, may_be_empty=name in OPTIONAL)
+        for name, problems in ready.sources.items()
+    }
+    nobody: Any = None  # a backend is what is not there
+    words = _made_up_words(game, random.Random(config.run.seed))
+    with tempfile.TemporaryDirectory() as place, Verifier(deadline=config.run.verify_timeout_s) as verifier:
+        options: dict[str, Any] = {"max_completion_tokens": ready.max_completion_tokens, "folder": Path(place) / "own"}
+        table = AsideTable(Loaded(chat, nobody, verifier), sources, config, words=words, **options)
+        try:
+            for step in range(MOST_STEPS):
+                if game.over() or len(table.said) == len(game.roles):
+                    break
+                table.open(step, game.seats(step))
+                game.play(step, table)
+        except GameError:  # it found nothing to play with in what was made up
+            pass
+    return {role: table.said[role][0] for role in game.roles if table.said.get(role)}
+
+
+def _made_up_words(game: Game, rng: random.Random) -> "Words":
+    """What a role would say: the worked example of a problem in its prompt, else that of some story."""
+    stories = iter(load_task("stories").problems)
+
+    def say(role: str, prompt: str, drawn: Sequence[Problem]) -> str:
+        for problem in (*(each for each in drawn if each.text in prompt), next(stories)):
+            if (example := game.cold_start(role, problem, rng, thinks=False)) is not None:
+                return example.completion
+        return f"I work it out. <answer>{rng.randrange(10, 1000)}</answer>"
+
+    return say
+
+
+# Rewards
+
+
+@dataclass(frozen=True)
+class Tried:
+    """A made-up completion and what it earned: `kind` says what is known of it, `right` whether the checker takes it
+    for right."""
+
+    problem: str
+    kind: str
+    text: str
+    reward: float
+    right: bool
+
+
+def tried(reward: RewardFunction, task: Task, progress: Progress) -> list[Tried]:
+    """What a reward function pays for five completions of each of two problems, beside what the checker says: right,
+    right without its format, wrong, empty, cut off. Their token ids are bytes.
+
+    Raises ConfigError where no problem has an answer, RewardError where the function fails.
+    """
+    answered = [problem for problem in islice(task.problems, 200) if problem.answer is not None][:2]
+    if not answered:
+        raise ConfigError(f"{task.name} has no problem with an answer to make completions up from")
+    texts = []
+    for problem in answered:
+        answer, solution = str(problem.answer), solution_of(problem) or "I work it out step by step."
+        said = {
+            "right": draft(solution, answer),
+            "right, no format": f"It is {answer}.",
+            "wrong": draft("I guess.", "1" if answer == "0" else "0"),
+            "empty": "",
+            "cut off": solution[: max(1, len(solution) // 2)],
+        }
+        texts += [(problem, kind, text) for kind, text in said.items()]
+    pairs = []
+    for problem, kind, text in texts:
+        stop: StopReason = "length" if kind == "cut off" else "eos"
+        prompt = fill("solver", problem=problem.text)
+        pairs.append((Completion(prompt, text, (), tuple(text.encode()), (), stop, "", -1, Sampling()), problem))
+    with guarded(name_of(reward), RewardError, progress.warn, judges=True):
+        paid = call_reward(reward, pairs)
+    with Verifier() as verifier:
+        judged = verifier.verify(pairs)
+    return [
+        Tried(problem.text, kind, text, verdict.score, checked.correct)
+        for (problem, kind, text), verdict, checked in zip(texts, paid, judged, strict=True)
+    ]
+
+
+def in_a_sentence(found: Sequence[Tried]) -> str:
+    """What some rewards mean for a run."""
+    if len({each.reward for each in found}) == 1:
+        return (
+            f"Every completion earns {found[0].reward:g}: such a group has no variance, and nothing is learned from it."
+        )
+    right, wrong = ([each.reward for each in found if each.kind == kind] for kind in ("right", "wrong"))
+    means = [sum(rewards) / len(rewards) for rewards in (right, wrong)]
+    words = f"right answers earn {means[0]:.3g} in the mean, wrong ones {means[1]:.3g}"
+    return f"As it should be, {words}." if means[0] > means[1] else f"Look at this: {words}."

@@ -1,0 +1,269 @@
+"""Speaking with a run: who answers (its base, its seats, and cascades such as `A->B`, where B answers after reading of
+A's answer), and what was said: messages, follow-ups and duels. How it looks is the command line's business.
+
+The prompts are those of the run's game: a problem in the words that seats were trained on, a rival's draft as the game
+shows it.
+"""
+
+import contextlib
+import json
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import permutations
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from lite_selfplay.config import RunConfig
+from lite_selfplay.data import BASE, Completion, Problem, Sampling, Turn
+from lite_selfplay.errors import LiteSelfPlayError, RequestError, UnknownNameError
+from lite_selfplay.games.modes import find_mode
+from lite_selfplay.games.prompts import asked
+from lite_selfplay.games.table import Reader
+from lite_selfplay.models.backends import import_first
+from lite_selfplay.models.memory import TOKENS_ON_CPU
+from lite_selfplay.models.silence import quiet
+from lite_selfplay.models.sources import base_of
+from lite_selfplay.runs.targets import Target
+from lite_selfplay.tasks import load_task
+from lite_selfplay.tasks.base import derived_seed
+from lite_selfplay.training.interrupts import Interrupts
+from lite_selfplay.training.progress import Poll, Progress
+
+if TYPE_CHECKING:
+    from lite_selfplay.training.rollout import LiveTable
+
+
+DEFAULT_TOKENS = 512
+ARROW = "->"
+
+
+@dataclass(frozen=True)
+class Stage:
+    """What a seat said on the way to an answer. `saw`: what it was shown of the answer before; None at the first."""
+
+    completion: Completion
+    saw: str | None = None
+
+
+@dataclass(frozen=True)
+class Speakers:
+    """Everybody who can be asked. `context` is the most tokens that a prompt and its completion may take.
+
+    `kind`: of the run's own problems. `reads`: see `Mode`; None where the game lets nobody read another's answer.
+    """
+
+    table: "LiveTable"
+    target: Target
+    most_tokens: int
+    context: int
+    kind: str
+    reads: Callable[[Reader, Completion, Problem], tuple[str, str]] | None
+    _interrupts: list[Interrupts] = field(repr=False)
+
+    @property
+    def alone(self) -> tuple[str, ...]:
+        """The base, the seats, and those of checkpoints that were asked for."""
+        return self.table.speakers if self.target.folder else (BASE,)
+
+    @property
+    def cascades(self) -> tuple[str, ...]:
+        """Those that the game is evaluated in: each seat after each other one, or a single one after itself."""
+        if self.reads is None:
+            return ()
+        seats = self.target.seats
+        return tuple(ARROW.join(pair) for pair in permutations(seats, 2)) or (f"{seats[0]}{ARROW}{seats[0]}",)
+
+    def seats_of(self, name: str) -> tuple[str, ...]:
+        """Who speaks, one after the other, under a name. Any two may meet in a cascade, whichever the game plays.
+
+        Raises UnknownNameError with the near names, RequestError where the game knows no cascade.
+        """
+        seats = tuple(part.strip() for part in name.split(ARROW))
+        if len(seats) > 2 or not all(seat in self.alone for seat in seats):
+            raise UnknownNameError("speaker", name, [*self.alone, *self.cascades])
+        if len(seats) == 2 and self.reads is None:
+            raise RequestError(f"{name}: nobody reads another's answer in the game of {self.target.name}")
+        return seats
+
+    def prompt(self, text: str) -> str:
+        """A problem of a user's own, asked in the words in which the seats were trained."""
+        return asked(self._problem(text))
+
+    def say(self, name: str, prompt: str | Sequence[Turn], sampling: Sampling, seed: int = 0) -> list[Stage]:
+        """What a speaker says to a prompt or a conversation; of a cascade, `prompt` is the problem's own text, and both
+        seats' completions come.
+
+        Raises RequestError where it has no room, Interrupted after a signal, at the next token.
+        """
+        first, *others = self.seats_of(name)
+        with Interrupts() as self._interrupts[0]:
+            self._interrupts[0].poll()  # from here on a signal waits for the next call, which is between two tokens
+            if not others:
+                return [self._stage(first, prompt, sampling, seed)]
+            assert self.reads is not None
+            problem = self._problem(str(prompt))
+            draft = self._stage(first, asked(problem), sampling, seed)
+            saw, after = self.reads(self.table, draft.completion, problem)
+            return [draft, self._stage(others[0], after, sampling, derived_seed(seed, "answer"), saw)]
+
+    def _problem(self, text: str) -> Problem:
+        return Problem("yours", text, kind=self.kind)
+
+    def _stage(
+        self, seat: str, prompt: str | Sequence[Turn], sampling: Sampling, seed: int, saw: str | None = None
+    ) -> Stage:
+        tokens = self.table.prompt_tokens(prompt)
+        if tokens + sampling.max_tokens > self.context:
+            raise RequestError(
+                f"the prompt has {tokens:,} tokens and asks for up to {sampling.max_tokens:,} more; there is room for "
+                f"{self.context:,} together"
+            )
+        ((completion,),) = self.table.speak(seat, [prompt], 1, sampling, [[seed]])
+        return Stage(completion, saw)
+
+
+@contextlib.contextmanager
+def speakers_of(
+    name: Path | str,
+    *,
+    past: Sequence[str] = (),
+    precision: str | None = None,
+    max_tokens: int | None = None,
+    trust_remote_code: bool = False,
+    unsafe_code: bool = False,
+    progress: Progress | None = None,
+) -> Iterator[Speakers]:
+    """A run's speakers, or a base model by any name it goes by, in memory for the length of a context.
+
+    `past`: names among which those of seats in checkpoints (`A@20`) are loaded as well. `max_tokens`: of a completion;
+    None takes the run's. Raises UnknownNameError, ConfigError, ModelNotFoundError or RunFolderError.
+    """
+    shown = progress or Progress()
+    target = Target.of(name, precision, 0, trust_remote_code, unsafe_code).at(past)
+    target.require_adapters()
+    import_first(target.config.model)
+    with quiet():
+        model = base_of(target.config.model, shown)
+        target.require_base(model.identity)
+        shown.say(f"loading {model.name} in {target.config.model.precision}")
+        context = min(_positions(model.path), target.config.run.generation_tokens or TOKENS_ON_CPU)
+        # Not the run's limit, which kept training cheap: whatever the base can read may be asked.
+        config = RunConfig.of(target.config.model_dump(mode="json"), {"run": {"max_prompt_tokens": context}})
+        target = replace(target, config=config)
+        tokens = min(max_tokens or target.config.run.max_completion_tokens or DEFAULT_TOKENS, context - 1)
+        interrupts = [Interrupts()]  # another one for every answer
+        with target.table(model, tokens, shown, Poll(shown, lambda: interrupts[0].poll())) as table:
+            reads = find_mode(target.mode).reads if target.folder else None
+            yield Speakers(table, target, tokens, context, _kind_of(target), reads, interrupts)
+
+
+def _positions(path: Path) -> int:
+    """The most tokens that a base reads, by its configuration."""
+    config = json.loads((path / "config.json").read_text(encoding="utf-8"))
+    found = config.get("max_position_embeddings") or config.get("text_config", {}).get("max_position_embeddings")
+    return found if isinstance(found, int) and found > 1 else 2048
+
+
+def _kind_of(target: Target) -> str:
+    """The kind of problems that a run was trained on: a program is asked for in other words than a number."""
+    section = target.config.tasks
+    if target.folder is None or section.train is None:
+        return "math"
+    try:
+        return next(iter(load_task(section.train, data_dir=section.data_dir).problems)).kind
+    except (LiteSelfPlayError, StopIteration):  # its data are not here
+        return "math"
+
+
+Entry = Mapping[str, Any]
+"""What was asked under `message`, `follow` or `duel`, and by speaker under `answers`: `text`, the `answer` read out of
+it, `finish` (the stop reason), `tokens`, `seconds`, and of a cascade its `stages`, each with what it `saw`."""
+
+MOST_CHARACTERS = 1_000_000
+
+
+@dataclass
+class Conversation:
+    """Who answers, how, and what was said last.
+
+    `names` are the speakers that answer a message. `plain`: messages reach them as they are; else each is a problem,
+    asked in the words in which the seats were trained. `waits(name)` is called before each of them speaks.
+    """
+
+    speakers: Speakers
+    names: Sequence[str]
+    temperature: float = 0.0
+    plain: bool = False
+    seed: int = 0
+    waits: Callable[[str], None] = lambda name: None
+    _said: dict[str, tuple[Turn, ...]] = field(default_factory=dict)
+    _asked: int = 0
+
+    def choose(self, names: Sequence[str]) -> None:
+        """Let these answer. Raises UnknownNameError or RequestError, with nothing changed."""
+        for name in names:
+            self.speakers.seats_of(name)
+        self.names = tuple(dict.fromkeys(names))
+
+    def ask(self, text: str) -> Entry:
+        """Everybody's answer to a message. Raises RequestError for one that cannot be asked, Interrupted."""
+        asks = {name: text if self.plain or ARROW in name else self.speakers.prompt(text) for name in self.names}
+        answers = self._answered("message", text, asks)
+        self._said = {
+            name: (Turn("user", asks[name]), Turn("assistant", answer["text"]))
+            for name, answer in answers["answers"].items()
+            if ARROW not in name
+        }
+        return answers
+
+    def follow(self, text: str) -> Entry:
+        """Everybody's answer to a further message, after their own last answers. Raises as `ask`."""
+        if not self._said:
+            raise RequestError("there is nothing to follow up yet, and cascades answer one problem at a time")
+        turns = {name: (*said, Turn("user", text)) for name, said in self._said.items()}
+        answers = self._answered("follow", text, turns)
+        for name, answer in answers["answers"].items():
+            self._said[name] = (*turns[name], Turn("assistant", answer["text"]))
+        return answers
+
+    def duel(self, text: str, name: str | None = None) -> Entry:
+        """One seat drafts, another answers after reading what the game shows it of the draft. Raises as `ask`."""
+        if name is None and not self.speakers.cascades:
+            raise RequestError(f"nobody reads another's answer in the game of {self.speakers.target.name}: no duel")
+        name = name or self.speakers.cascades[0]
+        if len(self.speakers.seats_of(name)) != 2:
+            raise RequestError(f"a duel is of two seats, such as A->B, not {name}")
+        return self._answered("duel", text, {name: text})
+
+    def _answered(self, kind: str, text: str, asks: Mapping[str, str | tuple[Turn, ...]]) -> Entry:
+        if not text.strip():
+            raise RequestError("there is nothing to ask")
+        if len(text) > MOST_CHARACTERS:
+            raise RequestError(f"the message has {len(text):,} characters, of at most {MOST_CHARACTERS:,}")
+        seed, self._asked = self.seed + self._asked, self._asked + 1
+        answers = {name: self._answer(name, prompt, seed) for name, prompt in asks.items()}
+        return {kind: text, "answers": answers, "temperature": self.temperature}
+
+    def _answer(self, name: str, prompt: str | tuple[Turn, ...], seed: int) -> dict[str, Any]:
+        self.waits(name)
+        started = time.monotonic()
+        sampling = Sampling(temperature=self.temperature, max_tokens=self.speakers.most_tokens)
+        found = self.speakers.say(name, prompt, sampling, seed)
+        stages = [
+            {
+                "seat": stage.completion.seat,
+                "saw": stage.saw,
+                "text": stage.completion.text,
+                "answer": self.speakers.table.read_answer(stage.completion),
+            }
+            for stage in found
+        ]
+        return {
+            "text": stages[-1]["text"],
+            "answer": stages[-1]["answer"],
+            "finish": found[-1].completion.stop,
+            "tokens": sum(len(stage.completion.token_ids) for stage in found),
+            "seconds": round(time.monotonic() - started, 2),
+            **({"stages": stages} if len(stages) > 1 else {}),
+        }

@@ -1,0 +1,208 @@
+"""The page of runs: a server of it, and one file of it.
+
+The server is for this machine alone: it answers GET under a token that nobody can guess, and only reads. The file opens
+without a server or network: the page, its code and what it shows, in one.
+"""
+
+import base64
+import hashlib
+import hmac
+import json
+import os
+import re
+import secrets
+from collections.abc import Mapping, Sequence
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qsl, urlsplit
+
+from lite_selfplay.errors import ConfigError, LiteSelfPlayError
+from lite_selfplay.extras.view.answers import NotAsked, ViewedRun, answer, read_rows
+from lite_selfplay.extras.view.cases import cases_of
+from lite_selfplay.runs.folder import as_written
+from lite_selfplay.tasks.files import write_errors, write_whole
+
+HOST = "127.0.0.1"
+PATIENCE_S = 30.0
+"""Seconds that a browser may take to say what it wants."""
+
+PAGE = {
+    "": ("page.html", "text/html"),
+    "style.css": ("style.css", "text/css"),
+    "charts.js": ("charts.js", "text/javascript"),
+    "page.js": ("page.js", "text/javascript"),
+}
+"""The files of the page by their name in the URL, with what they are."""
+
+POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src data:; base-uri 'none'; "
+    "form-action 'none'; frame-ancestors 'none'"
+)
+_HEADERS = {
+    "Content-Security-Policy": POLICY,
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cache-Control": "no-store",
+}
+
+
+class Server(ThreadingHTTPServer):
+    """Serves runs at `url` from when it is made; `serve_forever` answers, `server_close` ends it.
+
+    `port` 0 takes a free one. Raises ConfigError where a port cannot be had.
+    """
+
+    daemon_threads = True
+
+    def __init__(self, runs: Sequence[ViewedRun], port: int = 0):
+        self.runs, self.token = runs, secrets.token_urlsafe(24)
+        try:
+            super().__init__((HOST, port), Handler)
+        except (OSError, OverflowError) as error:
+            raise ConfigError(f"cannot serve on port {port}: {getattr(error, 'strerror', None) or error}") from None
+
+    @property
+    def url(self) -> str:
+        return f"http://{HOST}:{self.server_port}/{self.token}/"
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A browser that goes away in the middle of an answer is nobody's fault."""
+
+
+class Handler(BaseHTTPRequestHandler):
+    """Answers one browser. Anything but GET and HEAD is refused, as is every name of this machine but its own."""
+
+    server: Server
+    timeout = PATIENCE_S
+    server_version, sys_version = "lite-selfplay", ""
+    protocol_version = "HTTP/1.1"
+
+    def do_GET(self) -> None:
+        place = urlsplit(self.path)
+        if self.headers.get("Host") not in (
+            f"{HOST}:{self.server.server_port}",
+            f"localhost:{self.server.server_port}",
+        ):
+            return self._refuse(403, "this page is for this machine alone")  # a name that was made to lead here
+        _, token, *rest = (place.path + "/").split("/")
+        if not hmac.compare_digest(token.encode("utf-8", "replace"), self.server.token.encode()):
+            return self._refuse(404, "open the address that lite-selfplay view printed: it ends with a token")
+        name = "/".join(rest[:-1])
+        if name in PAGE:
+            file, kind = PAGE[name]
+            return self._send(200, kind, page_file(file).encode())
+        if name.startswith("api/"):
+            return self._answer(name.removeprefix("api/"), dict(parse_qsl(place.query, errors="replace")))
+        return self._refuse(404, "there is no such page")
+
+    do_HEAD = do_GET
+
+    def _answer(self, question: str, about: Mapping[str, str]) -> None:
+        try:
+            found = answer(self.server.runs, question, about)
+        except NotAsked as error:
+            return self._refuse(404, str(error))
+        except (LiteSelfPlayError, OSError) as error:
+            return self._refuse(409, str(error))
+        # In ASCII alone: halves of surrogate pairs, which a text may hold, have no UTF-8.
+        return self._send(200, "application/json", json.dumps(found, allow_nan=False).encode())
+
+    def _refuse(self, status: int, sentence: str) -> None:
+        self._send(status, "application/json", json.dumps({"error": sentence}).encode())
+
+    def _send(self, status: int, kind: str, content: bytes) -> None:
+        self.send_response(status)
+        for name, value in _HEADERS.items():
+            self.send_header(name, value)
+        self.send_header("Content-Type", f"{kind}; charset=utf-8")
+        self.send_header("Content-Length", str(len(content)))
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(content)
+
+    def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
+        """What the library itself refuses: other methods, broken requests. The connection ends there."""
+        self.close_connection = True
+        self._refuse(405 if code == 501 else code, "only GET is answered here: this page writes nothing")
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Nothing: the terminal is for the address."""
+
+
+def page_file(name: str) -> str:
+    """A file of the page, as text."""
+    return files(__package__).joinpath(name).read_text(encoding="utf-8")
+
+
+NAME = "index.html"
+LIMIT = 24_000_000
+"""Characters of episodes in a file: what a phone still opens. Evenly spread steps are kept of a longer run."""
+
+
+def write_bundle(runs: Sequence[ViewedRun], folder: Path) -> Path:
+    """Write runs as `index.html` into a folder, which is made. Returns the file's path.
+
+    Raises ConfigError where there is such a file, or it cannot be written; RunFolderError for a damaged run.
+    """
+    path = folder / NAME
+    if os.path.lexists(path):
+        raise ConfigError(f"{path} exists already and is not overwritten: choose another --bundle")
+    text = bundle(runs)
+    with write_errors(path, ConfigError):
+        folder.mkdir(parents=True, exist_ok=True)
+        write_whole(path, text)
+    return path
+
+
+def bundle(runs: Sequence[ViewedRun], limit: int = LIMIT) -> str:
+    """The page with everything in it. Only its own code and style run there, and it may ask for nothing."""
+    style, scripts = page_file("style.css"), [page_file("charts.js"), page_file("page.js")]
+    policy = (
+        f"default-src 'none'; style-src '{_hash(style)}'; script-src {' '.join(repr(_hash(s)) for s in scripts)}; "
+        "img-src data:; base-uri 'none'; form-action 'none'"
+    )
+    data = json.dumps([_held(run, limit // len(runs)) for run in runs], allow_nan=False, separators=(",", ":"))
+    data = data.replace("<", "\\u003c")  # nothing in a text can end the block that holds it
+    head = f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n<style>{style}</style>'
+    body = "\n".join(
+        [f'<script type="application/json" id="held">{data}</script>', *(f"<script>{s}</script>" for s in scripts)]
+    )
+    page = re.sub(r"<link rel=\"stylesheet\"[^>]*>", lambda _: head, page_file("page.html"))
+    return re.sub(r"(?:<script src=[^>]*></script>\s*)+", lambda _: body + "\n", page)
+
+
+def _held(run: ViewedRun, limit: int) -> dict[str, Any]:
+    """A run's overview and the cases of as many steps as there is room for, evenly spread, each with its texts."""
+    overview = run.overview()
+    order, held, size = _spread(list(run.index.steps())), dict[int, Any](), 0
+    for step in order:
+        with as_written(run.path):
+            cases = cases_of(run.game, read_rows(run.index.of_step(step)), whole=True)
+        size += len(json.dumps(cases))
+        if size > limit and held:
+            break
+        held[step] = cases
+    counts = [[step, count] for step, count in overview["steps"] if step in held]
+    if len(counts) < len(overview["steps"]):
+        sentence = f"This file holds the episodes of {len(counts)} of {len(overview['steps'])} steps, evenly spread."
+        overview["remarks"] = [sentence, *overview["remarks"]]
+    return {"overview": overview | {"steps": counts}, "cases": {step: held[step] for step, _ in counts}}
+
+
+def _spread(steps: Sequence[int]) -> list[int]:
+    """Steps in an order of which every beginning is spread evenly: the last, the first, the middle, the quarters."""
+    order: dict[int, None] = dict.fromkeys([*steps[-1:], *steps[:1]])
+    parts = 2
+    while len(order) < len(steps):
+        order |= dict.fromkeys(steps[len(steps) * i // parts] for i in range(1, parts))
+        parts *= 2
+    return list(order)
+
+
+def _hash(text: str) -> str:
+    return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()

@@ -1,0 +1,150 @@
+"""`code-arithmetic`: programs of a few lines over a line of whole numbers, within reach of a small model.
+
+    Read a line of whole numbers. Keep those that are greater than 5, multiply each by 3, and print their sum.
+
+What is kept, what is done to each and what is printed are drawn apart. Each problem brings tests, a program that passes
+them, and its explanation, all written by rule.
+"""
+
+import random
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from lite_selfplay.data import Problem
+from lite_selfplay.tasks.base import Task
+from lite_selfplay.tasks.procedural import Procedural, attempt_rng, refuse_unknown, whole_number
+from lite_selfplay.verify.programs import program_problem
+
+SIZE = 10_000
+MAX_COMPLETION_TOKENS = 160
+_MOST_NUMBERS = 8
+_TRIES = 100
+
+Numbers = list[int]
+
+
+class _Step(NamedTuple):
+    """A step in words, as Python over the list `numbers`, and what it does. `changes`: as many are left as before."""
+
+    words: str
+    code: str
+    do: Callable[[Numbers], Numbers]
+    changes: bool
+
+
+class _End(NamedTuple):
+    """What is printed: in words, as Python, and as text."""
+
+    words: str
+    code: str
+    shown: Callable[[Numbers], object]
+
+
+_ENDS = (
+    _End("their sum", "print(sum(numbers))", sum),
+    _End("how many there are", "print(len(numbers))", len),
+    _End("the largest of them, 0 without any", "print(max(numbers, default=0))", lambda found: max(found, default=0)),
+    _End("the smallest of them, 0 without any", "print(min(numbers, default=0))", lambda found: min(found, default=0)),
+    _End("them in one line", "print(*numbers)", lambda found: " ".join(map(str, found))),
+    _End(
+        "them in one line, the smallest first",
+        "print(*sorted(numbers))",
+        lambda found: " ".join(map(str, sorted(found))),
+    ),
+    _End(
+        "them in one line, the last first", "print(*numbers[::-1])", lambda found: " ".join(map(str, reversed(found)))
+    ),
+)
+
+
+def code_arithmetic(
+    seed: int = 0, held_out: bool = False, /, steps: str = "2", tests: str = "5", **unknown: str
+) -> Task:
+    """Programs of a few lines over a line of whole numbers, with tests and solutions made by rule.
+
+    `steps`: at most so many before something is printed, 0 to 2 (numbers are kept, then changed). `tests`: 1 to 20 a
+    problem. Raises TaskError for other options.
+    """
+    refuse_unknown("code-arithmetic", unknown, ("steps", "tests"))
+    most = whole_number("code-arithmetic", "steps", steps, 0, 2)
+    count = whole_number("code-arithmetic", "tests", tests, 1, 20)
+
+    def make(index: int, attempt: int) -> Problem:
+        rng = attempt_rng(seed, "code-arithmetic", index, attempt)
+        drawn = _draw(rng, most)
+        # How many there are tells nothing of what was done to each.
+        ends = [end for end in _ENDS if end.shown is not len or not any(step.changes for step in drawn)]
+        return _problem(f"code-arithmetic-{index}", drawn, rng.choice(ends), count)
+
+    problems = Procedural("code-arithmetic", SIZE, held_out, make)
+    return Task("code-arithmetic", problems, MAX_COMPLETION_TOKENS, procedural=True)
+
+
+def _draw(rng: random.Random, most: int) -> list[_Step]:
+    """Which numbers are kept, and what becomes of each: at most so many steps, at least none."""
+    steps = [_kept(rng), _changed(rng)]
+    wanted = rng.randint(min(1, most), most)
+    return [steps[i] for i in sorted(rng.sample(range(2), wanted))]
+
+
+def _kept(rng: random.Random) -> _Step:
+    k = rng.randint(2, 20)
+    words, condition, holds = rng.choice(
+        [
+            ("that are even", "n % 2 == 0", lambda n: n % 2 == 0),
+            ("that are odd", "n % 2 == 1", lambda n: n % 2 == 1),
+            (f"that are greater than {k}", f"n > {k}", lambda n: n > k),
+            (f"that are less than {k}", f"n < {k}", lambda n: n < k),
+            (f"that {k % 8 + 2} divides", f"n % {k % 8 + 2} == 0", lambda n: n % (k % 8 + 2) == 0),
+        ]
+    )
+    code = f"numbers = [n for n in numbers if {condition}]"
+    return _Step(f"Keep those {words}", code, lambda found: [n for n in found if holds(n)], False)
+
+
+def _changed(rng: random.Random) -> _Step:
+    k = rng.randint(2, 12)
+    words, term, value = rng.choice(
+        [
+            (f"Multiply each by {k}", f"n * {k}", lambda n: n * k),
+            (f"Add {k} to each", f"n + {k}", lambda n: n + k),
+            (f"Subtract {k} from each", f"n - {k}", lambda n: n - k),
+            ("Square each", "n * n", lambda n: n * n),
+            (f"Take each modulo {k}", f"n % {k}", lambda n: n % k),
+        ]
+    )
+    return _Step(words, f"numbers = [{term} for n in numbers]", lambda found: [value(n) for n in found], True)
+
+
+def _problem(name: str, steps: Sequence[_Step], end: _End, count: int) -> Problem:
+    """The problem, whose tests and name for the split follow from its words alone."""
+    done = ", ".join(step.words if i == 0 else step.words[0].lower() + step.words[1:] for i, step in enumerate(steps))
+    doing = f"{done}, and print {end.words}" if steps else f"Print {end.words}"
+    program = "\n".join(["numbers = [int(word) for word in input().split()]", *(step.code for step in steps), end.code])
+    rng = attempt_rng(0, f"code-arithmetic {doing}", 0, 0)
+    tests = _tests(rng, steps, end, count)
+    extra = {"content": doing, "solution": program, "explanation": _explained(steps, end)}
+    return program_problem(name, f"Read a line of whole numbers. {doing}.", tests, name, extra)
+
+
+def _tests(rng: random.Random, steps: Sequence[_Step], end: _End, count: int) -> list[list[str]]:
+    """Lines of numbers and what must be printed; each step shows in one of them, as far as so few can tell."""
+    for _ in range(_TRIES):
+        lines = [[rng.randint(0, 30) for _ in range(rng.randint(1, _MOST_NUMBERS))] for _ in range(count)]
+        printed = [_printed(line, steps, end) for line in lines]
+        fewer = [[*steps[:i], *steps[i + 1 :]] for i in range(len(steps))]
+        tells = all([_printed(line, each, end) for line in lines] != printed for each in fewer)
+        if tells and (len(set(printed)) > 1 or count == 1):
+            break
+    return [[" ".join(map(str, line)) + "\n", f"{text}\n"] for line, text in zip(lines, printed, strict=True)]
+
+
+def _printed(numbers: Numbers, steps: Sequence[_Step], end: _End) -> str:
+    for step in steps:
+        numbers = step.do(numbers)
+    return str(end.shown(numbers))
+
+
+def _explained(steps: Sequence[_Step], end: _End) -> str:
+    doing = [step.words[0].lower() + step.words[1:] for step in steps]
+    return f"First read the numbers, {', '.join(f'then {each}' for each in [*doing, f'print {end.words}'])}."

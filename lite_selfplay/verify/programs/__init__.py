@@ -1,0 +1,82 @@
+"""Programs as answers: found in completions, run where they can do no harm, and judged by tests.
+
+`run_program` and `run_tests` are all that most callers need. What a program is tested with is in `cases.py`, how its
+run ends in `nouns.py`, how verdicts are made in `checker.py`, where programs run in `sandbox.py`, `zygotes.py` and
+`inside/`. `problems.py` makes problems of tests. What the sandbox protects, and what it does not: docs/sandbox.md.
+"""
+
+from collections.abc import Sequence
+from typing import Any, overload
+
+from lite_selfplay.verify.programs.cases import AssertTest, CallTest, ProgramTests, StdinTest, read_tests
+from lite_selfplay.verify.programs.checker import check_batch, judge_all
+from lite_selfplay.verify.programs.extract import extract_program
+from lite_selfplay.verify.programs.nouns import KIND, Job, Limits, Reason, Report, Run, SandboxError
+from lite_selfplay.verify.programs.problems import problem_of_object, program_problem, require_failing
+from lite_selfplay.verify.programs.sandbox import Sandbox, close_sandbox, open_sandbox, shared_sandbox
+
+__all__ = [
+    "KIND",
+    "AssertTest",
+    "CallTest",
+    "Limits",
+    "ProgramTests",
+    "Reason",
+    "Report",
+    "Run",
+    "Sandbox",
+    "SandboxError",
+    "StdinTest",
+    "check_batch",
+    "close_sandbox",
+    "extract_program",
+    "open_sandbox",
+    "problem_of_object",
+    "program_problem",
+    "read_tests",
+    "require_failing",
+    "run_program",
+    "run_tests",
+    "shared_sandbox",
+]
+
+
+def run_program(
+    source: str, stdin: str | bytes = "", limits: Limits | None = None, *, sandbox: Sandbox | None = None
+) -> Run:
+    """Run a Python program in the sandbox (by default the process's own) and say how it ended.
+
+    >>> run_program("print(sum(map(int, input().split())))", "1 2 3").text
+    '6\\n'
+
+    The program has the pure standard library, and neither files nor network, processes nor threads. `limits`: by
+    default 5 s of the processor, 512 MiB of memory and 1 MiB of output. Raises SandboxError where programs cannot be
+    run safely.
+    """
+    data = stdin.encode("utf-8", "surrogatepass") if isinstance(stdin, str) else stdin
+    (run,) = (sandbox or shared_sandbox()).run([Job("stdio", ({"program": source},), data)], limits or Limits())
+    return run
+
+
+@overload
+def run_tests(program: str, tests: Any, limits: Limits | None = None, *, sandbox: Sandbox | None = None) -> Report: ...
+@overload
+def run_tests(
+    program: Sequence[str], tests: Any, limits: Limits | None = None, *, sandbox: Sandbox | None = None
+) -> list[Report]: ...
+def run_tests(
+    program: str | Sequence[str], tests: Any, limits: Limits | None = None, *, sandbox: Sandbox | None = None
+) -> Report | list[Report]:
+    """Test a program, or each of several, and report `passed` of `total`, the `reason` of a failure, and the `score`.
+
+    >>> run_tests("print(int(input()) ** 2)", [["3", "9"], ["4", "16"]]).passed
+    2
+
+    `tests` are taken in any form that `read_tests` knows: pairs of stdin and stdout, calls with expected values,
+    assertions. The `Report` of a text, a list of them for a sequence. Raises TaskError for tests that cannot be read
+    and SandboxError where programs cannot be run safely.
+    """
+    read = read_tests(tests)
+    programs = [program] if isinstance(program, str) else list(program)
+    reports = judge_all(sandbox or shared_sandbox(), [(each, read) for each in programs], limits or Limits())
+    return reports[0] if isinstance(program, str) else reports

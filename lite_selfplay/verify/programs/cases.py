@@ -1,0 +1,188 @@
+"""What a program is tested with: text for stdin and stdout, calls with their results, or assertions.
+
+`read_tests` takes the forms in which data sets write these down.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from lite_selfplay.errors import TaskError
+from lite_selfplay.verify.programs.inside.values import Unwritable, canonical, pack
+
+
+@dataclass(frozen=True)
+class StdinTest:
+    """What the program reads, and what it must then write: compared line by line, without blanks at their ends."""
+
+    stdin: str
+    stdout: str
+
+
+@dataclass(frozen=True)
+class CallTest:
+    """A call and the value that it must return, both of plain built-in values."""
+
+    function: str
+    arguments: tuple[Any, ...]
+    expected: Any
+
+
+@dataclass(frozen=True)
+class AssertTest:
+    """Code that calls the program's functions by name, or as `candidate`, and raises where a result is wrong."""
+
+    code: str
+
+
+Case = StdinTest | CallTest | AssertTest
+
+
+@dataclass(frozen=True)
+class ProgramTests:
+    """All tests of a program.
+
+    `function`: what assertions call `candidate`. `stub`: what stands before the program, such as the head of the
+    function that it completes. `setup`: code that runs before the assertions, where the program is not. `tolerance`:
+    how far numbers may be off, as a share of the expected value (of 1 where that is smaller).
+    """
+
+    cases: tuple[Case, ...]
+    function: str = ""
+    stub: str = ""
+    setup: str = ""
+    tolerance: float = 0.0
+
+    @cached_property
+    def asked(self) -> re.Pattern[str]:
+        """What the program that is tested has in it: the definition of a function, or that it reads its input."""
+        called = {case.function for case in self.cases if isinstance(case, CallTest)} | {self.function} - {""}
+        asserted = " ".join(case.code for case in self.cases if isinstance(case, AssertTest))
+        names = "|".join(map(re.escape, called or re.findall(r"[A-Za-z_]\w*", asserted))) or "(?!)"
+        defined = rf"^[ \t]*(?:async[ \t]+)?(?:def|class)[ \t]+(?:{names})\b|^(?:{names})[ \t]*="
+        reads = r"|\binput[ \t]*\(|\bstdin\b" if any(isinstance(case, StdinTest) for case in self.cases) else ""
+        return re.compile(defined + reads + (r"|\A[ \t]+\S" if self.stub else ""), re.MULTILINE)
+
+
+_STDIN, _STDOUT = ("stdin", "input", "inputs"), ("stdout", "output", "outputs", "expected_output")
+_FUNCTION = ("function", "fn_name", "entry_point", "func_name")
+_ARGUMENTS, _EXPECTED = ("arguments", "args", "input", "inputs"), ("expected", "output", "outputs", "result")
+_CODE = ("assert", "check", "test", "code")
+_MANY = ("tests", "test_list", "cases", "unit_tests")
+
+_UNITTEST = """
+
+import unittest as _unittest
+for _case in [{}]:
+    _found = _unittest.TestResult()
+    _unittest.defaultTestLoader.loadTestsFromTestCase(_case).run(_found)
+    assert _found.testsRun and _found.wasSuccessful(), [lines[-200:] for _, lines in _found.failures + _found.errors]
+"""
+"""Runs the test cases of a text that defines them, as `unittest.main` does where a file is run."""
+
+
+def read_tests(given: Any, where: str = "the tests") -> ProgramTests:
+    """Tests as data sets have them, as JSON or as the classes above.
+
+    - a list of tests, or an object with the list under `tests`, each test being
+      `[stdin, stdout]`; `{"stdin": ..., "stdout": ...}` (or `input` and `output`);
+      `{"function": name, "arguments": [...], "expected": value}`; or a text of assertions;
+    - `{"input": [...], "output": [...]}`, lists of equal length, with `fn_name` of calls (APPS, CodeContests);
+    - `{"test": code, "entry_point": name}` (HumanEval), `{"test_list": [...], "test_setup_code": code}` (MBPP), or one
+      text of assertions.
+
+    A text that defines `check(candidate)` is run with the function, one of `unittest.TestCase` classes with those. An
+    object may also hold `function`, `stub`, `setup` and `tolerance`. Raises TaskError, beginning with `where`.
+    """
+    if isinstance(given, ProgramTests):
+        return given
+    beside: dict[str, Any] = {}
+    if isinstance(given, Mapping):
+        beside = _beside(given, where)
+        many = _first(given, _MANY, None)
+        given = many if many is not None else _together(given, where) or [given]
+    if isinstance(given, str | StdinTest | CallTest | AssertTest):
+        given = [given]
+    if not isinstance(given, Sequence) or not given:
+        raise TaskError(f"{where}: must be a list of tests with something in it")
+    cases = (_case(each, beside.get("function", ""), f"{where}, number {n}") for n, each in enumerate(given, 1))
+    return ProgramTests(tuple(cases), **beside)
+
+
+def _beside(given: Mapping[str, Any], where: str) -> dict[str, Any]:
+    """What an object says of all its tests, as `ProgramTests` takes it."""
+    texts = {
+        "function": _first(given, _FUNCTION, ""),
+        "stub": given.get("stub") or "",
+        "setup": _first(given, ("setup", "test_setup_code"), ""),
+    }
+    if not all(isinstance(text, str) for text in texts.values()):
+        raise TaskError(f"{where}: function, stub and setup must be text")
+    tolerance = given.get("tolerance") or 0.0
+    if not isinstance(tolerance, int | float) or isinstance(tolerance, bool) or not 0 <= tolerance < 1:
+        raise TaskError(f"{where}: tolerance must be a number from 0 to 1")
+    return {**texts, "tolerance": tolerance}
+
+
+def _together(given: Mapping[str, Any], where: str) -> list[Any] | None:
+    """ProgramTests whose inputs stand in one list and whose outputs stand in another; None where they do not."""
+    inputs, outputs = _first(given, _STDIN, None), _first(given, _STDOUT, None)
+    if not isinstance(inputs, list) or not isinstance(outputs, list):
+        return None
+    if len(inputs) != len(outputs) or not inputs:
+        raise TaskError(f"{where}: {len(inputs)} inputs and {len(outputs)} outputs; there must be as many")
+    return [{"input": each, "output": output} for each, output in zip(inputs, outputs, strict=True)]
+
+
+def _case(given: Any, function: str, where: str) -> Case:
+    if isinstance(given, StdinTest | CallTest | AssertTest):
+        return given
+    row = given if isinstance(given, Mapping) else {}
+    function = _first(row, _FUNCTION, "") or function
+    code = given if isinstance(given, str) else _first(row, _CODE, None)
+    if isinstance(code, str) and code.strip():
+        return _asserted(code, function, where)
+    arguments, expected = _first(row, _ARGUMENTS, None), _first(row, _EXPECTED, None)
+    if function and isinstance(arguments, list | tuple) and expected is not None:
+        return _call(function, tuple(arguments), expected, where)
+    if row:
+        given = (_first(row, _STDIN, None), _first(row, _STDOUT, None))
+    if isinstance(given, list | tuple) and len(given) == 2:
+        stdin, stdout = (
+            "\n".join(each) if isinstance(each, list) and all(isinstance(line, str) for line in each) else each
+            for each in given
+        )
+        if isinstance(stdin, str) and isinstance(stdout, str):
+            return StdinTest(stdin, stdout)
+    raise TaskError(
+        f"{where}: a test is [stdin, stdout], an object with stdin and stdout, one with function, arguments and "
+        "expected, or a text of assertions"
+    )
+
+
+def _asserted(code: str, function: str, where: str) -> AssertTest:
+    """Assertions with what runs them, where the text only defines it: its source does that elsewhere."""
+    check = re.search(r"^def check\((\s*\))?", code, re.MULTILINE)
+    if check and not re.search(r"(?<!def )\bcheck\(", code):
+        if not (check[1] or function):
+            raise TaskError(f"{where}: defines `check`, and no `entry_point` says which function it checks")
+        code += f"\n\ncheck({'' if check[1] else function})\n"
+    classes = ", ".join(re.findall(r"^class +(\w+)\(.*\bTestCase\b.*\):", code, re.MULTILINE))
+    if classes and not code.endswith(_UNITTEST.format(classes)):
+        code = re.sub(r"^unittest\.main\(.*\)", "", code, flags=re.MULTILINE) + _UNITTEST.format(classes)
+    return AssertTest(code)
+
+
+def _call(function: str, arguments: tuple[Any, ...], expected: Any, where: str) -> CallTest:
+    try:
+        canonical(expected)
+        pack(arguments)
+    except Unwritable as error:
+        raise TaskError(f"{where}: a value that is not plain: {error}") from None
+    return CallTest(function, arguments, expected)
+
+
+def _first(given: Mapping[str, Any], names: Sequence[str], otherwise: Any) -> Any:
+    return next((given[name] for name in names if name in given and given[name] is not None), otherwise)

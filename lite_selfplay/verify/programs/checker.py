@@ -1,0 +1,239 @@
+"""Judging completions whose answers are programs by the tests of their problems, where the programs are not.
+
+What a confined process sends is bytes, and only the right bytes are worth anything. No verdict is read from a program's
+exit code, its stdout or its memory, and no expected value is ever in its process:
+
+- of a `StdinTest`, its stdout is compared here;
+- of a `CallTest`, results come back as canonical text and are compared here with that of the expected value;
+- an `AssertTest` runs in a second confined process, in which no code of the program runs. The program serves calls, by
+  value; after each test the second process writes a number that the program has no way to learn.
+"""
+
+import secrets
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any
+
+from lite_selfplay.data import Completion, Problem, Verdict
+from lite_selfplay.verify.checking import Checking
+from lite_selfplay.verify.extract import AnswerFormat, completion_text
+from lite_selfplay.verify.format import well_formed
+from lite_selfplay.verify.programs.cases import AssertTest, CallTest, ProgramTests, StdinTest, read_tests
+from lite_selfplay.verify.programs.extract import extract_program, with_stub
+from lite_selfplay.verify.programs.inside.values import canonical, pack
+from lite_selfplay.verify.programs.nouns import KIND, Job, Limits, Reason, Report, Run
+from lite_selfplay.verify.programs.sandbox import Sandbox, shared_sandbox
+
+_LEAST_SECONDS = 0.1
+
+
+def check_batch(
+    pairs: Sequence[tuple[Completion, Problem]], expected: AnswerFormat, checking: Checking
+) -> list[Verdict]:
+    """Judge completions of problems of kind `program`, whose answer is what `read_tests` reads.
+
+    `correct` where a program passes every test, `score` the share that it passes, `reason` one of
+    `lite_selfplay.verify.programs.nouns.Reason`, `timeout` for that of time. Raises TaskError for a problem without
+    tests, SandboxError where programs cannot be run safely.
+    """
+    tests: dict[int, ProgramTests] = {}
+    for _, problem in pairs:
+        if id(problem) not in tests:
+            tests[id(problem)] = read_tests(problem.answer, f"the tests of {problem.id}")
+    found = [
+        extract_program(completion_text(each), block_only=expected.block_only, asked=tests[id(problem)].asked)
+        for each, problem in pairs
+    ]
+    programs = [(program, tests[id(problem)]) for program, (_, problem) in zip(found, pairs, strict=True)]
+    limits = Limits(seconds=max(_LEAST_SECONDS, checking.deadline))
+    sandbox = shared_sandbox(unsafe_code=checking.unsafe_code)
+    checking.kept(KIND, lambda: sandbox)
+    reports = judge_all(sandbox, programs, limits, checking.poll)
+    return [
+        Verdict(
+            correct=report.score == 1,
+            score=report.score,
+            answer=program,
+            well_formed=well_formed(completion.text, expected.thinks, completion.prefill),
+            reason="timeout" if report.reason == "time" else report.reason,
+        )
+        for (completion, _), program, report in zip(pairs, found, reports, strict=True)
+    ]
+
+
+@dataclass(frozen=True)
+class _Part:
+    """A job, the places of its tests among the program's, and how its run is judged, a pair a test."""
+
+    job: Job
+    places: tuple[int, ...]
+    judge: Callable[[Run], list[bool]]
+
+
+def judge_all(
+    sandbox: Sandbox,
+    programs: Sequence[tuple[str | None, ProgramTests]],
+    limits: Limits,
+    poll: Callable[[], None] = lambda: None,
+) -> list[Report]:
+    """A report on each program by its tests; None is a program that was never written."""
+    parts: list[_Part] = []
+    whose: list[int] = []
+    for number, (program, tests) in enumerate(programs):
+        if program is not None:
+            own = list(_parts(with_stub(tests.stub, program), tests, number))
+            parts += own
+            whose += [number] * len(own)
+    runs = sandbox.run([part.job for part in parts], limits, poll) if parts else []
+    done: dict[int, list[tuple[_Part, Run]]] = {}
+    for number, part, run in zip(whose, parts, runs, strict=True):
+        done.setdefault(number, []).append((part, run))
+    return [_report(program, tests, done.get(number, [])) for number, (program, tests) in enumerate(programs)]
+
+
+def _report(program: str | None, tests: ProgramTests, done: Sequence[tuple[_Part, Run]]) -> Report:
+    results = [False] * len(tests.cases)
+    if program is None:
+        return Report(tuple(results), "no_program")
+    failed: tuple[Reason, str] = ("", "")
+    for part, run in done:
+        passed = part.judge(run)
+        for place, right in zip(part.places, passed, strict=True):
+            results[place] = right
+        if not all(passed) and not failed[0]:
+            failed = (run.reason or "wrong_answer", run.detail or _said(run))
+    return Report(tuple(results), *failed, seconds=sum(run.seconds for _, run in done))
+
+
+def _said(run: Run) -> str:
+    """What a run that came to its end says of what went wrong in it."""
+    lines = run.reply.decode("utf-8", "replace").splitlines()
+    wrong = next((line[2:] for line in lines if line.startswith(("! ", "? "))), "")
+    told = run.stderr.decode("utf-8", "replace").strip().splitlines()
+    return (wrong or (told[-1] if told else ""))[:300]
+
+
+def _parts(program: str, tests: ProgramTests, number: int) -> Iterator[_Part]:
+    """The jobs of a program: one for each text of stdin, one for all calls of a function, one for all assertions."""
+    calls: dict[str, list[int]] = {}
+    asserted: list[int] = []
+    for place, case in enumerate(tests.cases):
+        if isinstance(case, StdinTest):
+            stdin = case.stdin.encode("utf-8", "surrogatepass")
+            job = Job("stdio", ({"program": program},), stdin, number)
+            yield _Part(job, (place,), _by_text(case.stdout.encode("utf-8", "surrogatepass"), tests.tolerance))
+        elif isinstance(case, CallTest):
+            calls.setdefault(case.function, []).append(place)
+        else:
+            asserted.append(place)
+    for function, places in calls.items():
+        cases = [case for case in (tests.cases[place] for place in places) if isinstance(case, CallTest)]
+        body = {"program": program, "function": function, "calls": [[*map(pack, case.arguments)] for case in cases]}
+        judge = _by_value([canonical(case.expected) for case in cases], tests.tolerance)
+        yield _Part(Job("call", (body,), program=number), tuple(places), judge)
+    if asserted:
+        code = [case.code for case in (tests.cases[place] for place in asserted) if isinstance(case, AssertTest)]
+        nonce = secrets.token_hex(16)
+        test = {"setup": tests.setup, "function": tests.function, "tests": code, "nonce": nonce}
+        job = Job("check", (test, {"program": program}), program=number)
+        yield _Part(job, tuple(asserted), _by_nonce(nonce, len(code)))
+
+
+def _by_text(wanted: bytes, tolerance: float) -> Callable[[Run], list[bool]]:
+    return lambda run: [not run.reason and same_text(run.stdout, wanted, tolerance)]
+
+
+def _by_value(wanted: Sequence[str], tolerance: float) -> Callable[[Run], list[bool]]:
+    def judge(run: Run) -> list[bool]:
+        lines = run.reply.decode("utf-8", "replace").split("\n")[:-1]
+        given: Mapping[int, Any] = dict(enumerate(lines))
+        return [
+            given.get(i, "").startswith("= ") and same_value(given[i][2:], text, tolerance)
+            for i, text in enumerate(wanted)
+        ]
+
+    return judge
+
+
+def _by_nonce(nonce: str, count: int) -> Callable[[Run], list[bool]]:
+    def judge(run: Run) -> list[bool]:
+        lines = run.reply.split(b"\n")
+        return [f"{nonce} {number} +".encode() in lines for number in range(count)]
+
+    return judge
+
+
+_LONGEST_NUMBER = 4000
+"""Characters of a number that is compared with a tolerance."""
+
+
+def same_text(given: bytes, wanted: bytes, tolerance: float = 0.0) -> bool:
+    """Whether two texts have the same lines, blanks at their ends and empty lines at the end of the text aside.
+
+    With a tolerance, the words of a line may also be decimals that are close.
+    """
+    ours, theirs = _lines(given), _lines(wanted)
+    if ours == theirs:
+        return True
+    if not tolerance or len(ours) != len(theirs):
+        return False
+    return all(_same_words(a.split(), b.split(), tolerance) for a, b in zip(ours, theirs, strict=True))
+
+
+def same_value(given: str, wanted: str, tolerance: float = 0.0) -> bool:
+    """Whether two canonical texts (`inside.values.canonical`) say the same value; NaN is never the same.
+
+    A result may be a tuple where a list is expected, since JSON has no tuples, unless a tuple is expected anywhere.
+    """
+    theirs = wanted.split(" ")
+    if "#nan" in theirs:
+        return False
+    ours = given.split(" ")
+    if "(" not in theirs:
+        ours = [{"(": "[", ")": "]"}.get(token, token) for token in ours]
+    if ours == theirs:
+        return True
+    if not tolerance or len(ours) != len(theirs):
+        return False
+    return all(a == b or _close(_fraction(a), _fraction(b), tolerance) for a, b in zip(ours, theirs, strict=True))
+
+
+def _lines(text: bytes) -> list[bytes]:
+    lines = [line.rstrip() for line in text.replace(b"\r\n", b"\n").split(b"\n")]
+    while lines and not lines[-1]:
+        lines.pop()
+    return lines
+
+
+def _same_words(ours: list[bytes], theirs: list[bytes], tolerance: float) -> bool:
+    return len(ours) == len(theirs) and all(
+        a == b or _close(_decimal(a), _decimal(b), tolerance) for a, b in zip(ours, theirs, strict=True)
+    )
+
+
+def _close(given: Fraction | None, wanted: Fraction | None, tolerance: float) -> bool:
+    if given is None or wanted is None:
+        return False
+    return abs(given - wanted) <= Fraction(tolerance) * max(Fraction(1), abs(wanted))
+
+
+def _decimal(word: bytes) -> Fraction | None:
+    """A plain decimal number; None for anything else: no underscores, no other alphabets' digits, no nan."""
+    if len(word) > 400 or not set(word) <= set(b"+-.0123456789eE"):
+        return None
+    try:
+        value = float(word)
+    except ValueError:
+        return None
+    return Fraction(value) if value - value == 0 else None
+
+
+def _fraction(token: str) -> Fraction | None:
+    if not token.startswith("#") or len(token) > _LONGEST_NUMBER:
+        return None
+    above, _, below = token[1:].partition("/")
+    try:
+        return Fraction(int(above, 16), int(below, 16) if below else 1)
+    except (ValueError, ZeroDivisionError):
+        return None

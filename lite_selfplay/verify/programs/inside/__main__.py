@@ -1,0 +1,19 @@
+"""Starts the zygote without the packages around it, whose own imports have no place in a confined interpreter."""
+
+import os
+import sys
+import types
+
+_INSIDE = "lite_selfplay.verify.programs.inside"
+
+if __name__ == "__main__":
+    parts = _INSIDE.split(".")
+    for end in range(1, len(parts) + 1):
+        package = types.ModuleType(".".join(parts[:end]))
+        package.__path__ = []
+        sys.modules[package.__name__] = package
+    package.__path__ = [os.path.dirname(os.path.abspath(__file__))]
+
+    from lite_selfplay.verify.programs.inside.zygote import main
+
+    main()

@@ -1,0 +1,143 @@
+"""A process for one program: it takes its descriptors, confines itself, and only then reads the program."""
+
+import contextlib
+import io
+import json
+import os
+import random
+import signal
+import sys
+import traceback
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from lite_selfplay.verify.programs.inside import bpf, layers, roles
+
+STDIN, STDOUT, STDERR, REPLY, JOB, CHANNEL = range(6)
+FILES = 5
+"""Files of a process, in the order in which they are sent: job, stdin, stdout, stderr, reply."""
+
+NOT_CONFINED = 125
+_LONGEST_TRACE = 4000
+_SEED = 0
+
+
+def become(
+    role: str, header: Mapping[str, Any], files: Sequence[int], found: frozenset[str], uid: int, channel: int | None
+) -> None:
+    """Be the process of a role, right after the fork, and never return.
+
+    `header` holds limits, `found` the layers to put around it, `channel` the way to the other role.
+    """
+    try:
+        _usual_signals()
+        _place(files, channel)
+        _streams()
+        _confine(header, found, uid)
+        job = _read_job()
+    except BaseException:
+        with contextlib.suppress(BaseException):
+            os.write(STDERR, f"sandbox: {traceback.format_exc()}".encode())
+        os._exit(NOT_CONFINED)
+    _work(role, job)
+
+
+def _usual_signals() -> None:
+    signal.pthread_sigmask(signal.SIG_SETMASK, [])
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGCHLD, signal.SIGPIPE):
+        signal.signal(number, signal.SIG_DFL)
+
+
+def _place(files: Sequence[int], channel: int | None) -> None:
+    """Move the files to their places, and close every other descriptor."""
+    job, stdin, stdout, stderr, reply = files
+    wanted = [stdin, stdout, stderr, reply, job, *([] if channel is None else [channel])]
+    aside = [os.dup2(file, 200 + place, inheritable=False) for place, file in enumerate(wanted)]
+    for place, file in enumerate(aside):
+        os.dup2(file, place, inheritable=False)
+    os.closerange(len(wanted), 1 << 16)
+
+
+def _confine(header: Mapping[str, Any], found: frozenset[str], uid: int) -> None:
+    """Put up the layers. Each needs what a later one takes, so the order matters."""
+    parent = header["parent"]
+    layers.die_with_parent()
+    no_processes = "uid" in found or os.geteuid() != 0
+    layers.limit_resources(header["seconds"], header["memory"], header["output"], no_processes=no_processes)
+    if "uid" in found:
+        layers.become(uid)
+        layers.die_with_parent()  # a change of user clears it
+    layers.drop_capabilities()
+    layers.no_new_privileges()
+    if "landlock" in found:
+        layers.landlock()
+    layers.undumpable()
+    _remember_files()
+    if os.getppid() != parent:
+        os._exit(NOT_CONFINED)
+    if "seccomp" in found:
+        layers.seccomp(bpf.for_process(bpf.build(), os.getpid()))
+
+
+def _remember_files() -> None:
+    """Answer fstat of the standard streams from memory: templates of contests size their input by it.
+
+    The call itself is refused, as one that takes paths as well.
+    """
+    known = {file: os.fstat(file) for file in (STDIN, STDOUT, STDERR)}
+    real = os.fstat
+
+    def fstat(fd: int) -> os.stat_result:
+        return known[fd] if fd in known else real(fd)
+
+    os.fstat = sys.modules["posix"].fstat = fstat  # type: ignore[attr-defined]
+
+
+def _read_job() -> dict[str, Any]:
+    parts = []
+    while part := os.read(JOB, 1 << 20):
+        parts.append(part)
+    os.close(JOB)
+    job: dict[str, Any] = json.loads(b"".join(parts))
+    return job
+
+
+def _streams() -> None:
+    """Streams over the standard descriptors that look like the interpreter's own: the zygote's were of other files."""
+    raw = [io.FileIO(file, "r" if file == STDIN else "w", closefd=False) for file in (STDIN, STDOUT, STDERR)]
+    for file, name in zip(raw, ("<stdin>", "<stdout>", "<stderr>"), strict=True):
+        file.name = name
+    sys.stdin = io.TextIOWrapper(io.BufferedReader(raw[0]), "utf-8", errors="surrogateescape")
+    sys.stdout = io.TextIOWrapper(io.BufferedWriter(raw[1]), "utf-8", errors="surrogateescape")
+    sys.stderr = io.TextIOWrapper(io.BufferedWriter(raw[2]), "utf-8", errors="backslashreplace", write_through=True)
+    vars(sys).update(__stdin__=sys.stdin, __stdout__=sys.stdout, __stderr__=sys.stderr)
+    for stream, mode in ((sys.stdin, "r"), (sys.stdout, "w"), (sys.stderr, "w")):
+        stream.mode = mode  # type: ignore[misc]
+
+
+def _work(role: str, job: Mapping[str, Any]) -> None:
+    """Play the role and end. Nobody believes the exit code: it says where a program failed, never that it did not."""
+    code = 0
+    try:
+        random.seed(_SEED)
+        if role == "stdio":
+            roles.run(job)
+        elif role == "call":
+            roles.answer_calls(job, REPLY)
+        elif role == "candidate":
+            roles.serve_calls(job, CHANNEL)
+        else:
+            roles.put_tests(job, CHANNEL, REPLY)
+    except SystemExit as end:
+        code = end.code if isinstance(end.code, int) else int(end.code is not None)
+        if isinstance(end.code, str):
+            with contextlib.suppress(BaseException):
+                os.write(STDERR, end.code.encode("utf-8", "backslashreplace")[:_LONGEST_TRACE])
+    except BaseException:
+        code = 1
+        with contextlib.suppress(BaseException):
+            trace = traceback.format_exc(limit=-6)
+            os.write(STDERR, trace[-_LONGEST_TRACE:].encode("utf-8", "backslashreplace"))
+    with contextlib.suppress(BaseException):
+        sys.stdout.flush()
+    os._exit(code & 0xFF)

@@ -1,0 +1,167 @@
+"""The layers around a program, each a request to the kernel that this process makes for itself and its children.
+
+Constants are the kernel's own (linux/prctl.h, linux/sched.h, linux/landlock.h). Each function raises LayerError or
+OSError where the kernel refuses; `trial` finds out in a child that is thrown away.
+"""
+
+import contextlib
+import ctypes
+import errno
+import os
+import resource
+import signal
+import struct
+import tempfile
+from collections.abc import Callable
+from typing import Any
+
+from lite_selfplay.verify.programs.inside import bpf
+
+_LIBC = ctypes.CDLL(None, use_errno=True)
+_PDEATHSIG, _DUMPABLE, _NO_NEW_PRIVS = 1, 4, 38
+_CALLS = {"seccomp": (317, 277), "landlock_create_ruleset": (444, 444), "landlock_restrict_self": (446, 446)}
+_NEW = {"mount": 0x20000, "cgroup": 0x2000000, "uts": 0x4000000, "ipc": 0x8000000, "pid": 0x20000000, "net": 0x40000000}
+_NEW_USER = 0x10000000
+# Rights on files that a version of Landlock knows, from the first on; later versions know those of the last.
+_LANDLOCK_FILES = (0x1FFF, 0x3FFF, 0x7FFF, 0x7FFF, 0xFFFF)
+_LANDLOCK_TCP, _LANDLOCK_SCOPES = (4, 3), (6, 3)  # (from this version on, all rights)
+
+
+class LayerError(Exception):
+    """The kernel refuses a layer."""
+
+
+def _checked(result: int, what: str) -> int:
+    if result == -1:
+        number = ctypes.get_errno()
+        raise LayerError(f"{what}: {errno.errorcode.get(number, number)}")
+    return result
+
+
+def _call(name: str, *arguments: Any) -> int:
+    """A system call that the C library has no function for."""
+    column = bpf.ARCHITECTURES[bpf.machine()][0]
+    given = (ctypes.c_long(each) if isinstance(each, int) else each for each in arguments)
+    return _checked(_LIBC.syscall(ctypes.c_long(_CALLS[name][column]), *given), name)
+
+
+def _prctl(option: int, value: int, what: str) -> None:
+    zero = ctypes.c_ulong(0)
+    _checked(_LIBC.prctl(option, ctypes.c_ulong(value), zero, zero, zero), what)
+
+
+def die_with_parent() -> None:
+    """Be killed when the process that started this one ends."""
+    _prctl(_PDEATHSIG, signal.SIGKILL, "the death signal")
+
+
+def no_new_privileges() -> None:
+    """Nothing that is executed from here on can gain rights: what a filter needs of an ordinary user."""
+    _prctl(_NO_NEW_PRIVS, 1, "no_new_privs")
+
+
+def undumpable() -> None:
+    """No memory of this process goes into a file, or to another process of the same user."""
+    _prctl(_DUMPABLE, 0, "dumpable")
+
+
+class _FilterProgram(ctypes.Structure):
+    _fields_ = (("length", ctypes.c_ushort), ("code", ctypes.c_void_p))
+
+
+def seccomp(code: bytes) -> None:
+    """Put a filter in force, for good."""
+    buffer = ctypes.create_string_buffer(code, len(code))
+    program = _FilterProgram(len(code) // 8, ctypes.cast(buffer, ctypes.c_void_p))
+    _call("seccomp", 1, 0, ctypes.byref(program))
+
+
+def landlock() -> None:
+    """Refuse everything that this kernel's Landlock can refuse: files, TCP, signals and abstract sockets outside."""
+    version = _call("landlock_create_ruleset", None, 0, 1)
+    rights = [_LANDLOCK_FILES[min(version, len(_LANDLOCK_FILES)) - 1]]
+    rights += [every for since, every in (_LANDLOCK_TCP, _LANDLOCK_SCOPES) if version >= since]
+    attributes = struct.pack(f"<{len(rights)}Q", *rights)
+    ruleset = _call("landlock_create_ruleset", ctypes.c_char_p(attributes), len(attributes), 0)
+    no_new_privileges()
+    _call("landlock_restrict_self", ruleset, 0)
+    os.close(ruleset)
+
+
+def namespaces() -> None:
+    """New namespaces of every kind; the next child is the first process of its own. Root's first, else a user's."""
+    every = sum(_NEW.values())
+    uid, gid = os.getuid(), os.getgid()
+    if os.geteuid() == 0 and _LIBC.unshare(ctypes.c_int(every)) == 0:
+        return
+    _checked(_LIBC.unshare(ctypes.c_int(every | _NEW_USER)), "unshare")
+    for file, text in (("setgroups", "deny"), ("uid_map", f"{uid} {uid} 1"), ("gid_map", f"{gid} {gid} 1")):
+        with open(f"/proc/self/{file}", "w") as stream:
+            stream.write(text)
+
+
+def empty_root() -> None:
+    """The root becomes a folder that has been removed: nothing is in it, and nothing can be made in it."""
+    path = tempfile.mkdtemp(prefix="lite-selfplay-root-")
+    place = os.open(path, os.O_PATH | os.O_DIRECTORY)
+    os.rmdir(path)
+    os.fchdir(place)
+    os.chroot(".")
+    os.close(place)
+
+
+def become(uid: int) -> None:
+    """Another user without groups, for good."""
+    os.setgroups([])
+    os.setresgid(uid, uid, uid)
+    os.setresuid(uid, uid, uid)
+
+
+def drop_capabilities() -> None:
+    """Give up what root may do beyond its files; nothing where there is nothing to give up."""
+    header = struct.pack("<Ii", 0x20080522, 0)
+    _LIBC.capset(ctypes.c_char_p(header), ctypes.c_char_p(bytes(24)))
+
+
+def limit_resources(seconds: float, memory: int, output: int, *, no_processes: bool) -> None:
+    """Bounds that the kernel keeps: seconds of the processor, bytes of memory, bytes of any file that is written."""
+    limits = {
+        resource.RLIMIT_CORE: 0,
+        resource.RLIMIT_AS: memory,
+        resource.RLIMIT_DATA: memory,
+        resource.RLIMIT_STACK: 64 << 20,
+        resource.RLIMIT_FSIZE: output,
+        resource.RLIMIT_CPU: max(1, int(-(-seconds // 1))),
+        resource.RLIMIT_NOFILE: 16,
+        resource.RLIMIT_MEMLOCK: 0,
+        resource.RLIMIT_MSGQUEUE: 0,
+        resource.RLIMIT_RTPRIO: 0,
+        resource.RLIMIT_SIGPENDING: 64,
+        **({resource.RLIMIT_NPROC: 0} if no_processes else {}),
+    }
+    for what, wanted in limits.items():
+        most = resource.getrlimit(what)[1]
+        value = wanted if most == resource.RLIM_INFINITY else min(wanted, most)
+        # The soft limit of the processor's time ends a process by a signal of its own; the hard one by SIGKILL.
+        resource.setrlimit(
+            what, (value, value + (what == resource.RLIMIT_CPU and (most == resource.RLIM_INFINITY or value < most)))
+        )
+
+
+def trial(layer: Callable[[], object]) -> str:
+    """What comes of a layer in a child that is thrown away: empty, or why it cannot be had."""
+    read, write = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        with contextlib.suppress(BaseException):
+            try:
+                layer()
+                os.write(write, b"+")
+            except BaseException as error:
+                os.write(write, f"{type(error).__name__}: {error}".encode()[:500])
+        os._exit(0)
+    os.close(write)
+    with os.fdopen(read, "rb") as stream:
+        answer = stream.read().decode(errors="replace")
+    os.waitpid(pid, 0)
+    return "" if answer == "+" else answer or "the process that tried it died"

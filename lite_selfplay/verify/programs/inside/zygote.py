@@ -1,0 +1,178 @@
+"""The zygote: a clean interpreter that starts a confined child for each program, and never reads a program itself.
+
+What a program is goes from the library through sealed memory to the child that runs it, so that nothing of it stays in
+the memory that the next one starts from. The control socket takes a message for each job, with the files of its
+processes, and answers how they ended. The zygote ends with the process that started it: when the socket is closed at
+the other end, or when that process is gone (the other end may live on in something it forked).
+"""
+
+import contextlib
+import gc
+import json
+import os
+import select
+import signal
+import socket
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+from lite_selfplay.verify.programs.inside import bpf, child, layers
+from lite_selfplay.verify.programs.inside.modules import load_beforehand
+
+ROLES = {"stdio": ("stdio",), "call": ("call",), "check": ("test", "candidate")}
+"""The processes that a kind of job takes; when the first has ended, so has the job."""
+
+LOOK_SECONDS = 0.5
+"""How often it looks whether it still has a parent."""
+
+_MOST_FILES = child.FILES * 2
+
+
+class _Library(NamedTuple):
+    """The process that this one works for. `pid` is 0 in a namespace of its own, where `outside` watches it."""
+
+    control: socket.socket
+    pid: int
+
+    @property
+    def gone(self) -> bool:
+        poll = select.poll()
+        poll.register(self.control, select.POLLHUP)
+        return os.getppid() != self.pid or bool(poll.poll(0))
+
+
+def main() -> None:
+    """Serve the library that started this process, until it is gone. `argv[1]` is the configuration in JSON."""
+    config = json.loads(sys.argv[1])
+    sys.argv[:] = ["program.py"]
+    library = _Library(socket.socket(fileno=config["control"]), os.getppid())
+    _settle()
+    try:
+        library, found, missing = _layers(library, config)
+    except BaseException as error:
+        library.control.send(json.dumps({"ready": [], "missing": {"all": f"{type(error).__name__}: {error}"}}).encode())
+        raise
+    layers.undumpable()
+    library.control.send(json.dumps({"ready": sorted(found), "missing": missing}).encode())
+    while True:
+        while not select.select([library.control], [], [], LOOK_SECONDS)[0]:
+            if library.gone:
+                os._exit(0)
+        _serve(library, found, config["uid"])
+
+
+def _settle() -> None:
+    """Be what children start from: modules loaded, signals quiet, the first to go where memory runs out."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGCHLD])
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w") as file:
+        file.write("1000")
+    os.umask(0o077)
+    load_beforehand()
+    time.tzset()
+    gc.collect()
+    gc.freeze()
+
+
+def _layers(library: _Library, config: Mapping[str, Any]) -> tuple[_Library, frozenset[str], dict[str, str]]:
+    """The layers that can be had, of those asked for, and why not the others. Namespaces and root are entered here."""
+    asked = config["layers"]
+    missing: dict[str, str] = {}
+
+    def works(name: str, layer: Any) -> bool:
+        if name not in asked:
+            return False
+        missing[name] = layers.trial(layer)
+        return not missing[name]
+
+    if os.geteuid() == 0:
+        works("uid", partial(layers.become, config["uid"]))
+    elif "uid" in asked:
+        missing["uid"] = "not root"
+    works("landlock", layers.landlock)
+    if works("namespaces", layers.namespaces):
+        mapped = os.geteuid() != 0
+        library = _in_namespaces(library)
+        if mapped:
+            missing["uid"] = "there is one user in the namespace"
+    if works("chroot", layers.empty_root):
+        layers.empty_root()
+    if works("seccomp", _filter):
+        bpf.build()  # its cache: the trial built it in a process of its own
+    found = frozenset(name for name in asked if not missing.get(name))
+    return library, found, {name: why for name, why in missing.items() if why}
+
+
+def _filter() -> None:
+    layers.no_new_privileges()
+    layers.seccomp(bpf.build())
+
+
+def _in_namespaces(library: _Library) -> _Library:
+    """Enter new namespaces. Their first process goes on from here; this one stays outside and watches over it."""
+    layers.namespaces()
+    inner = os.fork()
+    if inner:
+        while not library.gone:
+            signal.sigtimedwait([signal.SIGCHLD], LOOK_SECONDS)
+            if os.waitpid(inner, os.WNOHANG)[0]:
+                break
+        os._exit(0)
+    layers.die_with_parent()
+    return _Library(library.control, os.getppid())
+
+
+def _serve(library: _Library, found: frozenset[str], uid: int) -> None:
+    """Take a job, run its processes, and say how they ended."""
+    message, files, _, _ = socket.recv_fds(library.control, 1 << 16, _MOST_FILES)
+    if not message:
+        os._exit(0)
+    header = {**json.loads(message), "parent": os.getpid()}
+    roles = ROLES[header["kind"]]
+    channels = socket.socketpair() if len(roles) == 2 else (None,)
+    pids = []
+    for number, (role, channel) in enumerate(zip(roles, channels, strict=True)):
+        pid = os.fork()
+        if pid == 0:
+            own = files[child.FILES * number : child.FILES * (number + 1)]
+            child.become(role, header, own, found, uid, None if channel is None else channel.fileno())
+        pids.append(pid)
+    for file in files:
+        os.close(file)
+    for channel in channels:
+        if channel is not None:
+            channel.close()
+    started = time.monotonic()
+    ended, late = _reap(library, pids, header["wall"])
+    rows = [
+        {"status": status, "cpu": usage.ru_utime + usage.ru_stime, "memory": usage.ru_maxrss * 1024}
+        for status, usage in (ended[pid] for pid in pids)
+    ]
+    answer = {"id": header["id"], "late": late, "wall": time.monotonic() - started, "rows": rows}
+    library.control.send(json.dumps(answer).encode())
+
+
+def _reap(library: _Library, pids: Sequence[int], seconds: float) -> tuple[dict[int, tuple[int, Any]], bool]:
+    """Wait until the first process has ended, at most so long; the others are killed then, and all when the library is
+    gone. How each ended, and whether the time was over."""
+    due = time.monotonic() + seconds
+    ended: dict[int, tuple[int, Any]] = {}
+    while pids[0] not in ended and (left := due - time.monotonic()) > 0:
+        if signal.sigtimedwait([signal.SIGCHLD], min(left, LOOK_SECONDS)) is None and library.gone:
+            break
+        while len(ended) < len(pids):
+            pid, status, usage = os.wait4(-1, os.WNOHANG)
+            if pid == 0:
+                break
+            ended[pid] = status, usage
+    late = pids[0] not in ended
+    for pid in pids:
+        if pid not in ended:
+            os.kill(pid, signal.SIGKILL)  # not waited for yet: the number cannot be another's
+            _, status, usage = os.wait4(pid, 0)
+            ended[pid] = status, usage
+    return ended, late

@@ -1,0 +1,159 @@
+"""Problems whose answer is a program: what is asked, and the tests, as `Problem.answer`, in the form of JSON.
+
+Whether tests can fail is found by putting them to programs that do nothing.
+How a program is found in a completion, run and judged is no matter of a task: see `checker`.
+"""
+
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from lite_selfplay.data import Problem
+from lite_selfplay.errors import TaskError
+from lite_selfplay.verify.programs.cases import AssertTest, CallTest, ProgramTests, StdinTest, read_tests
+from lite_selfplay.verify.programs.nouns import KIND, Job, Limits
+from lite_selfplay.verify.programs.sandbox import SandboxError, shared_sandbox
+
+_KEYS = ("function", "stub", "setup", "tolerance")
+_TESTED = ("test_list", "test", "entry_point", "fn_name", "test_setup_code", *_KEYS)
+"""What may stand beside `tests`, or instead of them, in a line of JSONL."""
+
+
+def program_problem(
+    name: str, statement: str, tests: Any, where: str, extra: Mapping[str, Any] | None = None
+) -> Problem:
+    """A problem that a program solves.
+
+    `tests` in any form that `read_tests` takes, or such a form as a JSON text. What the program has to be like is said
+    after the statement: whether it reads stdin, or which function it defines. Raises TaskError, beginning with `where`.
+    """
+    read = read_tests(_from_text(tests, where), where)
+    return Problem(name, f"{statement.strip()}\n\n{_form(read)}", as_json(read), KIND, dict(extra or {}))
+
+
+def problem_of_object(row: Mapping[str, Any], text: str, where: str, name: str) -> Problem:
+    """A line of JSONL with `tests`; `function`, `stub`, `setup` and `tolerance` may stand beside them.
+
+    A program that solves it is kept as `solution`, and what explains that as `explanation`.
+    """
+    given = _from_text(row.get("tests"), where)
+    beside = {key: row[key] for key in _TESTED if row.get(key) is not None}
+    tests = {**given, **beside} if isinstance(given, Mapping) else {"tests": given, **beside}
+    used = {"tests", "problem", "question", "id", "answer", *_TESTED}
+    extra = {key: value for key, value in row.items() if key not in used}
+    return program_problem(name, text, tests, where, extra)
+
+
+def as_json(tests: ProgramTests) -> dict[str, Any]:
+    """Tests in the form of JSON that `read_tests` reads back, for `Problem.answer`."""
+    beside = {key: value for key in _KEYS if (value := getattr(tests, key))}
+    return {"tests": [_case(case) for case in tests.cases], **beside}
+
+
+def _case(case: Any) -> Any:
+    if isinstance(case, StdinTest):
+        return [case.stdin, case.stdout]
+    if isinstance(case, CallTest):
+        return {"function": case.function, "arguments": list(case.arguments), "expected": case.expected}
+    return case.code
+
+
+def _form(tests: ProgramTests) -> str:
+    """What kind of program is asked for."""
+    functions = list(dict.fromkeys(case.function for case in tests.cases if isinstance(case, CallTest)))
+    if any(isinstance(case, StdinTest) for case in tests.cases):
+        return "The program reads its input from stdin and prints its output to stdout."
+    named = functions[0] if functions else tests.function
+    return f"The program defines the function `{named}`." if named else "The program defines what is asked for."
+
+
+def _from_text(tests: Any, where: str) -> Any:
+    """Tests that a column holds as a JSON text; another text is one of assertions."""
+    if isinstance(tests, str) and tests.lstrip()[:1] in ("{", "["):
+        try:
+            return json.loads(tests)
+        except ValueError:
+            raise TaskError(f"{where}: tests that begin as JSON and are none") from None
+    return tests
+
+
+_TRIAL = """
+import builtins, json, os, re, sys
+
+def idle(*given, **named):
+    return None
+
+def broken(*given, **named):
+    raise RuntimeError("no program")
+
+def passes(function, names, bound, setup, tests):
+    space, results = {"__name__": "test"}, []
+    for code in [setup, *tests]:
+        try:
+            exec(compile(code, "test.py", "exec"), space)
+            results.append(True)
+        except BaseException:
+            results.append(False)
+        if code is setup:
+            space = {**dict.fromkeys(names, function), **space, **dict.fromkeys(bound, function)}
+    return [results[0] and passed for passed in results[1:]]
+
+for key, problem in json.load(sys.stdin).items():
+    names = {*re.findall(r"\\b[A-Za-z]\\w*", " ".join(problem[-1]))} - {*dir(builtins)}
+    found = json.dumps([passes(function, names, *problem) for function in (idle, broken)])
+    os.write(1, f"\\n{key} {found}\\n".encode())
+"""
+AT_ONCE = 50
+"""Problems whose assertions one process runs, one after the other."""
+_known: dict[str, str] = {}
+"""What is wrong with tests, by their hash."""
+
+
+def require_failing(found: Iterable[tuple[str, Problem]]) -> None:
+    """Raises TaskError for a problem whose tests cannot fail, beginning with what is given before it.
+
+    They are put to a program that has every function that they name, returns None from each and prints nothing: one of
+    them at least has to fail. A test by itself may expect that, unless it passes where every function raises, too.
+    Assertions run in the sandbox, a set of thousands in seconds; where there is no sandbox they are not looked at.
+    """
+    tested = [(where, read_tests(problem.answer, where)) for where, problem in found if problem.kind == KIND]
+    keys = [f"{hash(repr(tests)):x}" for _, tests in tested]
+    new = {key: tests for key, (_, tests) in zip(keys, tested, strict=True) if key not in _known}
+    tried = {
+        key: [[tests.function, "candidate"] if tests.function else [], tests.setup, code]
+        for key, tests in new.items()
+        if (code := [case.code for case in tests.cases if isinstance(case, AssertTest)])
+    }
+    try:
+        results = _tried(tried, AT_ONCE)
+        # What ends a process, or never ends, took its neighbours along.
+        results |= _tried({key: tried[key] for key in tried if key not in results}, 1)
+    except SandboxError:
+        results = {}
+    _known.update((key, _fault(tests, *results.get(key, ([], [])))) for key, tests in new.items())
+    for key, (where, _) in zip(keys, tested, strict=True):
+        if _known[key]:
+            raise TaskError(f"{where}: {_known[key]}")
+
+
+def _tried(problems: dict[str, list[Any]], at_once: int) -> dict[str, tuple[list[bool], list[bool]]]:
+    """By key, whether each assertion passes for a program that does nothing, and for one whose functions raise."""
+    chunks = [dict(list(problems.items())[i : i + at_once]) for i in range(0, len(problems), at_once)]
+    jobs = [Job("stdio", ({"program": _TRIAL},), json.dumps(each).encode(), n) for n, each in enumerate(chunks)]
+    runs = shared_sandbox().run(jobs, Limits()) if jobs else []
+    return {key: json.loads(found) for run in runs for key, found in re.findall(r"^(-?\w+) (\[\[.+)$", run.text, re.M)}
+
+
+def _fault(tests: ProgramTests, idle: Sequence[bool], broken: Sequence[bool]) -> str:
+    asserted = iter(idle)
+    passed = [
+        next(asserted, False)
+        if isinstance(case, AssertTest)
+        else isinstance(case, StdinTest) and not case.stdout.strip()
+        for case in tests.cases
+    ]
+    if all(passed):
+        return "the tests test nothing: a program whose functions return None, and that prints nothing, passes them all"
+    vain = next((number for number, both in enumerate(zip(idle, broken, strict=True), 1) if all(both)), None)
+    return f"every program passes assertion {vain}: what others need belongs into `setup`" if vain else ""

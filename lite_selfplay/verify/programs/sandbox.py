@@ -1,0 +1,207 @@
+"""Which way programs are run on this machine, and the one sandbox that a process shares.
+
+1. `kernel`: zygotes on Linux. Seccomp is required; namespaces, an empty root, another user and Landlock are added
+   where a trial succeeds.
+2. `none`: where the first cannot be had, nothing is run, and `SandboxError` says why. With `unsafe_code` programs then
+   run in the same processes with whatever layers there are, perhaps none but limits.
+
+Whether a sandbox holds on this very machine is tried, and no version asked: a canary tries to get out of it, by the way
+that every program goes. What it says of itself is not believed where this side can look for itself.
+"""
+
+import atexit
+import contextlib
+import os
+import secrets
+import socket
+import sys
+import tempfile
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from lite_selfplay.verify.programs.nouns import LAYERS, Job, Limits, Run, SandboxError
+
+if TYPE_CHECKING:
+    from lite_selfplay.verify.programs.zygotes import Zygotes
+
+_CANARY = r"""
+import errno, functools, os, socket
+print = functools.partial(print, flush=True)
+
+def attempt(name, function):
+    try:
+        function()
+        print(name, "POSSIBLE")
+    except MemoryError:
+        print(name, "denied")
+    except OSError as error:
+        print(name, "denied", errno.errorcode.get(error.errno, error.errno))
+    except Exception as error:
+        print(name, "denied", type(error).__name__)
+
+def fork():
+    if os.fork() == 0:
+        os._exit(0)
+
+attempt("reading a file", lambda: open(PATH).read())
+attempt("writing a file", lambda: open(PATH, "a").write("x"))
+attempt("making a file", lambda: open(PATH + ".new", "w"))
+attempt("reading /etc/passwd", lambda: open("/etc/passwd").read())
+attempt("reading /proc", lambda: open("/proc/self/status").read())
+attempt("TCP", lambda: socket.create_connection(("127.0.0.1", PORT), 1))
+attempt("UDP", lambda: socket.socket(socket.AF_INET, socket.SOCK_DGRAM).sendto(b"x", ("127.0.0.1", PORT)))
+attempt("an abstract socket", lambda: socket.socket(socket.AF_UNIX).connect("\0" + NAME))
+attempt("fork", fork)
+attempt("exec", lambda: os.execv(PYTHON, [PYTHON, "-c", "0"]))
+attempt("a signal to this process", lambda: os.kill(PID, 0))
+attempt("8 GB of memory", lambda: bytearray(8 << 30))
+attempt("an inherited descriptor", lambda: os.write(FILE, b"x"))
+print("end")
+"""
+
+
+@dataclass(frozen=True)
+class Sandbox:
+    """A way to run programs that holds.
+
+    `tier` is `kernel` or `unsafe`; `layers` stand around each program, `missing` says why others do not; `tried` is
+    what a canary tried in vain.
+    """
+
+    tier: str
+    layers: tuple[str, ...]
+    missing: dict[str, str]
+    tried: tuple[str, ...]
+    _runner: "Zygotes" = field(repr=False)
+
+    def run(self, jobs: Sequence[Job], limits: Limits, poll: Callable[[], None] = lambda: None) -> list[Run]:
+        """How each job ended: see `zygotes.Zygotes.run`."""
+        return self._runner.run(jobs, limits, poll)
+
+    def pids(self) -> list[int]:
+        """The processes that start programs."""
+        return self._runner.pids()
+
+    def close(self) -> None:
+        """End its processes; the next program starts them again."""
+        self._runner.close()
+
+    def sentence(self) -> str:
+        """What it is, for people."""
+        around = f"each program is confined by {', '.join(self.layers) or 'limits alone'}"
+        without = "; ".join(f"no {name}: {why}" for name, why in self.missing.items())
+        seen = f"; a canary tried in vain: {', '.join(self.tried)}" if self.tried else ""
+        return f"{self.tier}, {around}{f' ({without})' if without else ''}{seen}"
+
+
+def open_sandbox(
+    *, size: int | None = None, unsafe_code: bool = False, layers: Sequence[str] = LAYERS, marks: Sequence[str] = ()
+) -> Sandbox:
+    """A sandbox of this process's own with `size` processes (by default 2, or 1 on a machine with one core).
+
+    It is probed before it is given out. `layers` are asked for; `marks` are further arguments of its interpreters.
+    Raises SandboxError where it does not hold, unless `unsafe_code`.
+    """
+    if not sys.platform.startswith("linux"):
+        raise SandboxError(
+            f"programs that a model wrote are run on Linux alone, and this is {sys.platform}: use Linux, a container "
+            "or WSL 2. --unsafe-code does not help here"
+        )
+    from lite_selfplay.verify.programs.zygotes import ZygoteError, Zygotes
+
+    runner = Zygotes(size, layers, marks=marks)
+    try:
+        first = runner.first()
+        found, missing = first.layers, dict(first.missing)
+        if unsafe_code and "seccomp" not in found:
+            return Sandbox("unsafe", found, missing, (), runner)
+        if "seccomp" not in found:
+            seen = Probe(problem=f"this kernel gives it no seccomp filter ({missing.get('seccomp', 'not asked for')})")
+        else:
+            seen = probe(runner)
+    except ZygoteError as error:
+        seen, found, missing = Probe(problem=str(error)), (), {}
+    if seen.problem and not unsafe_code:
+        runner.close()
+        raise SandboxError(
+            f"programs that a model wrote cannot be run safely here: {seen.problem}. Where nothing on this machine can "
+            "be lost, --unsafe-code runs them without that protection"
+        )
+    tier = "unsafe" if seen.problem else "kernel"
+    in_order = tuple(name for name in LAYERS if name in found)
+    return Sandbox(tier, in_order, missing, seen.tried, runner)
+
+
+@dataclass(frozen=True)
+class Probe:
+    """What a canary tried, and what of it was possible; `problem` says so, and is empty where nothing was."""
+
+    tried: tuple[str, ...] = ()
+    problem: str = ""
+
+
+def probe(runner: "Zygotes") -> Probe:
+    """Let a harmless program and a canary run."""
+    with tempfile.TemporaryDirectory(prefix="lite-selfplay-probe-") as place, contextlib.ExitStack() as stack:
+        os.chmod(place, 0o755)
+        path = Path(place, "canary")
+        path.write_text("canary")
+        path.chmod(0o666)
+        listener, abstract = stack.enter_context(socket.socket()), stack.enter_context(socket.socket(socket.AF_UNIX))
+        listener.bind(("127.0.0.1", 0))
+        listener.listen()
+        listener.setblocking(False)
+        name = f"lite-selfplay-{secrets.token_hex(8)}"
+        abstract.bind(f"\0{name}")
+        abstract.listen()
+        held = os.open(path, os.O_RDWR)
+        stack.callback(os.close, held)
+        os.set_inheritable(held, True)
+        known = {"PATH": str(path), "PORT": listener.getsockname()[1], "NAME": name, "FILE": held}
+        known |= {"PYTHON": sys.executable, "PID": os.getpid()}
+        canary = "".join(f"{key} = {value!r}\n" for key, value in known.items()) + _CANARY
+        jobs = [Job("stdio", ({"program": "print(6 * 7)"},)), Job("stdio", ({"program": canary},), program=1)]
+        harmless, tried = runner.run(jobs, Limits())
+        if harmless.stdout != b"42\n":
+            return Probe(problem=f"a harmless program did not run ({harmless.reason}: {harmless.detail})")
+        lines = tried.text.splitlines()
+        possible = [line.removesuffix(" POSSIBLE") for line in lines if line.endswith(" POSSIBLE")]
+        if path.read_text() != "canary" or len(os.listdir(place)) > 1:
+            possible.append("a change of files")
+        with contextlib.suppress(BlockingIOError):
+            listener.accept()[0].close()
+            possible.append("a connection")
+        names = tuple(line.partition(" denied")[0] for line in lines if " denied" in line)
+        if possible:
+            return Probe(names, f"a program could do this: {', '.join(possible)}")
+        if "end" not in lines:
+            return Probe(names, f"a canary did not come to its end ({tried.reason}: {tried.detail})")
+        return Probe(names)
+
+
+_lock = threading.Lock()
+_shared: dict[bool, tuple[int, Sandbox]] = {}
+
+
+def shared_sandbox(*, unsafe_code: bool = False) -> Sandbox:
+    """The sandbox of this process, opened and probed at its first use. Raises SandboxError: see `open_sandbox`."""
+    with _lock:
+        pid, sandbox = _shared.get(unsafe_code, (0, None))
+        if sandbox is None or pid != os.getpid():
+            sandbox = open_sandbox(unsafe_code=unsafe_code)
+            _shared[unsafe_code] = os.getpid(), sandbox
+        return sandbox
+
+
+def close_sandbox() -> None:
+    """End the processes of the shared sandbox, if there are any. The next program starts them again."""
+    with _lock:
+        for pid, sandbox in _shared.values():
+            if pid == os.getpid():
+                sandbox.close()
+
+
+atexit.register(close_sandbox)

@@ -1,0 +1,174 @@
+"""The library's side of the sandbox: it starts zygotes, hands them jobs, and reads back bytes.
+
+Linux alone: memory files, sealed ones for what goes in, carry everything. A job's files are closed as soon as it has
+ended, and no other file is made: whatever ends this process leaves nothing behind.
+"""
+
+import fcntl
+import json
+import os
+import secrets
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Self
+
+from lite_selfplay.errors import LiteSelfPlayError
+from lite_selfplay.verify.programs.inside.child import FILES
+from lite_selfplay.verify.programs.nouns import LAYERS, Job, Limits, Run, ended
+from lite_selfplay.verify.workers import Worker, Workers
+
+START_SECONDS = 120.0
+GRACE_SECONDS = 10.0
+"""How long after a job's own deadline a zygote may take to say how it ended."""
+
+_SEALS = fcntl.F_SEAL_WRITE | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_SEAL
+_ENVIRONMENT = {"PYTHONHASHSEED": "0", "PYTHONUTF8": "1", "LC_ALL": "C.UTF-8", "TZ": "UTC0"}
+_FIRST_USER = 2_000_000_000
+
+
+class ZygoteError(LiteSelfPlayError):
+    """The processes that run programs cannot be started."""
+
+
+class SilentZygoteError(ZygoteError):
+    """One ended before it could say anything, as one does that is killed."""
+
+
+@dataclass(eq=False)
+class Zygote(Worker):
+    """A zygote's process. `layers` stand around its programs; `missing` says why others do not.
+
+    `files` are those of its current job.
+    """
+
+    layers: tuple[str, ...] = ()
+    missing: Mapping[str, str] = field(default_factory=dict)
+    files: list[int] = field(default_factory=list)
+
+    @classmethod
+    def start(cls, layers: Sequence[str], marks: Sequence[str] = ()) -> Self:
+        """Start a zygote and wait until it is ready. `marks`: further arguments of its interpreter."""
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        uid = _FIRST_USER + secrets.randbelow(100_000_000)
+        config = {"layers": list(layers), "control": theirs.fileno(), "uid": uid}
+        inside = str(Path(__file__).with_name("inside") / "__main__.py")
+        with theirs:
+            process = subprocess.Popen(
+                [sys.executable, "-S", "-s", "-P", "-B", *marks, inside, json.dumps(config)],
+                env=_ENVIRONMENT,
+                cwd="/",
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                pass_fds=[theirs.fileno()],
+                start_new_session=True,
+            )
+        ours.settimeout(START_SECONDS)
+        try:
+            hello = json.loads(ours.recv(1 << 16) or b"{}")
+        except (OSError, ValueError) as error:
+            hello = {"missing": {"all": str(error) or type(error).__name__}}
+        ours.settimeout(None)
+        zygote = cls(process, ours, layers=tuple(hello.get("ready", ())), missing=hello.get("missing", {}))
+        if "ready" not in hello or "all" in zygote.missing:
+            zygote.close()
+            why = zygote.missing.get("all", f"it ended with code {process.returncode}")
+            kind = ZygoteError if hello else SilentZygoteError
+            raise kind(f"the process that runs programs did not start: {why}")
+        return zygote
+
+    def give(self, job: Job, limits: Limits) -> None:
+        """Hand it a job. Raises OSError where it has died."""
+        for body in job.bodies:
+            inputs = [_sealed(json.dumps(body).encode()), _sealed(job.stdin)]
+            self.files += [*inputs, *(os.memfd_create("out", os.MFD_CLOEXEC) for _ in range(FILES - len(inputs)))]
+        bounds = {"seconds": limits.seconds, "wall": limits.wall}
+        bounds |= {"memory": limits.memory_mb << 20, "output": limits.output_kb << 10}
+        header = {"id": self.job, "kind": job.kind, **bounds}
+        socket.send_fds(self.control, [json.dumps(header).encode()], self.files)
+
+    def take(self, limits: Limits) -> Run | None:
+        """How its job ended; None where the zygote has ended itself, or talks nonsense."""
+        try:
+            answer = json.loads(self.control.recv(1 << 16))
+            rows = answer["rows"]
+        except (OSError, ValueError, LookupError, TypeError):
+            return None
+        most = limits.output_kb << 10
+        written = [os.pread(file, most, 0) for file in self.files]
+        stdout, stderr, reply = written[FILES - 3 : FILES]
+        if len(rows) > 1:  # what the program itself says comes last: it tells more than that its test found nobody
+            stderr += written[2 * FILES - 2]
+        return ended(rows, answer["late"], stdout, stderr, reply, limits)
+
+    def done(self) -> None:
+        """Forget the job, and close its files."""
+        for file in self.files:
+            os.close(file)
+        self.job, self.files = None, []
+
+
+def _sealed(data: bytes) -> int:
+    """A file in memory that nobody can change."""
+    file = os.memfd_create("in", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    view = memoryview(data)
+    while view:
+        view = view[os.write(file, view) :]
+    os.lseek(file, 0, os.SEEK_SET)
+    fcntl.fcntl(file, fcntl.F_ADD_SEALS, _SEALS)
+    return file
+
+
+class Zygotes(Workers[Zygote, Job, Run]):
+    """Up to `size` zygotes with the same layers."""
+
+    given_up = Run("memory", "the process over it was killed, as happens where memory runs out")
+
+    def __init__(self, size: int | None = None, layers: Sequence[str] = LAYERS, *, marks: Sequence[str] = ()):
+        super().__init__(size)
+        self._asked, self._marks = tuple(layers), tuple(marks)
+        self._limits = Limits()
+        self._spent: set[int] = set()
+
+    def first(self) -> Zygote:
+        """A zygote, started if there is none. Raises ZygoteError."""
+        with self._lock:
+            self._own_process()
+            if not self._workers:
+                self._workers.append(self._start())
+            return self._workers[0]
+
+    def run(self, jobs: Sequence[Job], limits: Limits, poll: Callable[[], None] = lambda: None) -> list[Run]:
+        """How each job ended, in their order; the rest of a program that ran out of time is not run.
+
+        `poll` is called at least every half second; it may raise to stop. Raises ZygoteError where no zygote can be
+        started.
+        """
+        with self._lock:
+            self._limits, self._spent = limits, set()
+            return self._work(jobs, poll)
+
+    def _start(self) -> Zygote:
+        """A new zygote; one that was killed before it was ready is started again, once."""
+        try:
+            return Zygote.start(self._asked, self._marks)
+        except SilentZygoteError:
+            self.lost += 1
+            return Zygote.start(self._asked, self._marks)
+
+    def _known(self, job: Job) -> Run | None:
+        return Run("time", "it ran out of time in a test before this one") if job.program in self._spent else None
+
+    def _give(self, worker: Zygote, job: Job) -> float:
+        worker.give(job, self._limits)
+        return self._limits.wall + GRACE_SECONDS
+
+    def _take(self, worker: Zygote, job: Job) -> Run | None:
+        run = worker.take(self._limits)
+        if run is not None and run.reason == "time":
+            self._spent.add(job.program)
+        return run

@@ -1,0 +1,197 @@
+"""Problems whose answer is a program: files, `code-arithmetic`, and the layouts of benchmarks on small rows."""
+
+import json
+from typing import Any
+
+import pytest
+
+from lite_selfplay.data import Problem
+from lite_selfplay.errors import TaskError
+from lite_selfplay.tasks import load_task
+from lite_selfplay.tasks.benchmarks import BENCHMARKS
+from lite_selfplay.verify import Verifier
+from lite_selfplay.verify.programs import read_tests, run_tests
+from tests.made import completion, jsonl
+
+# Files
+
+
+def test_a_file_with_tests(tmp_path):
+    tripled = ["assert triple(1) == 3", "assert candidate(2) == 6"]
+    path = jsonl(
+        tmp_path / "mine.jsonl",
+        {"problem": "Print the square of a number.", "tests": [["3", "9"]], "solution": "print(int(input())**2)"},
+        {"question": "Double it.", "tests": [{"args": [2], "expected": 4}], "function": "double", "id": "d"},
+        {"problem": "Triple it.", "tests": tripled, "entry_point": "triple"},
+        {"problem": "Halve it.", "tests": '{"inputs": ["4"], "outputs": ["2.0"]}', "tolerance": 1e-6},
+    )
+    square, double, triple, half = load_task(str(path)).problems
+    assert {p.kind for p in (square, double, triple, half)} == {"program"}
+    assert square.text.startswith("Print the square of a number.\n\nThe program reads its input from stdin")
+    assert (double.id, "function `double`" in double.text, "function `triple`" in triple.text) == ("d", True, True)
+    for problem, program in (
+        (square, square.extra["solution"]),
+        (double, "def double(x): return 2 * x"),
+        (triple, "def triple(x): return 3 * x"),
+        (half, "print(int(input()) / 2.0000001)"),
+    ):
+        assert run_tests(program, problem.answer).score == 1
+    judged = [
+        (square, "Square it: <answer>print(int(input())**2)</answer>", (True, 1.0, "", True)),
+        (square, "<answer>print(9)</answer>", (True, 1.0, "", True)),
+        (triple, "```python\ndef triple(x):\n    return x + 2\n```", (False, 0.5, "wrong_answer", False)),
+        (triple, "I do not know.", (False, 0.0, "no_program", False)),
+        (triple, "<answer>def triple(x) return</answer>", (False, 0.0, "syntax", True)),
+    ]
+    with Verifier() as verifier:
+        verdicts = verifier.verify([(completion(text), problem) for problem, text, _ in judged])
+    assert [(v.correct, v.score, v.reason, v.well_formed) for v in verdicts] == [found for *_, found in judged]
+    assert verdicts[0].answer == "print(int(input())**2)"
+
+
+@pytest.mark.parametrize("tests", [[["only one"]], "[broken"])  # of those in `test_judge.py`, and no JSON
+def test_tests_that_cannot_be_read_are_refused_with_their_line(tmp_path, tests):
+    path = jsonl(tmp_path / "mine.jsonl", {"problem": "x", "tests": [["", ""]]}, {"problem": "y", "tests": tests})
+    with pytest.raises(TaskError, match="line 2"):
+        load_task(str(path))
+
+
+# code-arithmetic
+
+
+def test_every_solution_passes_and_what_is_left_out_shows():
+    for problem in load_task("code-arithmetic", seed=1).problems[:15]:
+        program = problem.extra["solution"]
+        lines = program.split("\n")
+        without = "\n".join([lines[0], *lines[2:]])
+        right, first, empty = run_tests([program, without, "print()"], problem.answer)
+        assert (right.passed, right.total) == (5, 5), problem
+        assert first.passed < 5 or "numbers = " not in lines[1], problem
+        assert empty.passed < 5
+
+
+@pytest.mark.parametrize(("steps", "lines"), [("0", {2}), ("1", {3}), ("2", {3, 4})])
+def test_options(steps, lines):
+    problems = load_task(f"code-arithmetic:steps={steps},tests=3").problems[:30]
+    assert {len(p.extra["solution"].split("\n")) for p in problems} == lines
+    assert {len(read_tests(p.answer).cases) for p in problems} == {3}
+
+
+# Benchmarks: a row in the columns of the hub, a program that passes, one that does not
+
+HUMANEVAL = {
+    "task_id": "HumanEval/0",
+    "prompt": 'from typing import List\n\n\ndef total(xs: List[int]) -> int:\n    """ The sum. """\n',
+    "entry_point": "total",
+    "canonical_solution": "    return sum(xs)\n",
+    "test": "def check(candidate):\n    assert candidate([1, 2]) == 3\n    assert candidate([]) == 0\n",
+}
+PLUS = (
+    "import numpy as np\n\ndef assertion(out, exp, atol):\n    if out != exp and atol:\n"
+    "        assert np.allclose(out, exp, rtol=1e-07, atol=atol)\n    else:\n        assert out == exp\n\n"
+)
+ROWS: dict[str, tuple[dict[str, Any], str, str]] = {
+    "humaneval": (HUMANEVAL, "    return sum(xs)", "    return 3"),
+    "humanevalplus": (
+        {**HUMANEVAL, "test": PLUS + "def check(candidate):\n    assertion(candidate([0.1, 0.2]), 0.3, 1e-6)\n"},
+        "def total(xs):\n    return sum(xs)",
+        "    return 0.4",
+    ),
+    "mbpp": (
+        {
+            "task_id": 11,
+            "text": "Write a function to add two numbers.",
+            "code": "def add(a, b):\r\n  return a + b",
+            "test_list": ["assert add(1, 2) == 3", "assert add(0, 0) == 0"],
+            "test_setup_code": "",
+            "challenge_test_list": ["assert add(-1, 1) == 0"],
+        },
+        "def add(a, b):\n    return a + b",
+        "def add(a, b):\n    return a or b",
+    ),
+    "mbppplus": (
+        {
+            "task_id": 2,
+            "prompt": "Write a function to add two numbers.",
+            "code": "def add(a, b):\n  return a + b",
+            "test_imports": [],
+            "test_list": ["assert add(1, 2) == 3"],
+            "test": PLUS + "for inp, exp in zip([[0.1, 0.2]], [0.3]):\n    assertion(add(*inp), exp, 1e-6)\n",
+        },
+        "def add(a, b):\n    return a + b",
+        "def add(a, b):\n    return a",
+    ),
+    "codecontests": (
+        {
+            "name": "1_A. Sum",
+            "description": "Add two numbers.",
+            "public_tests": {"input": ["1 2\n"], "output": ["3\n"]},
+            "private_tests": {"input": ["4 5\n", "0 0\n"], "output": ["9\n", "0\n"]},
+            "generated_tests": {"input": ["x"], "output": ["y"]},
+            "difficulty": 1,
+        },
+        "print(sum(map(int, input().split())))",
+        "print(3)",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_a_row_of_the_hub(name, tmp_path):
+    row, right, wrong = ROWS[name]
+    own = BENCHMARKS[name].own_split is not None  # too few for a held-out side
+    jsonl(tmp_path / f"{name}_{'train' if own else 'test'}.jsonl", row)
+    task = load_task(name, held_out=not own, data_dir=str(tmp_path))
+    (problem,) = task.problems
+    assert problem.kind == "program"
+    assert json.loads(json.dumps(problem.answer)) == problem.answer
+    good, bad = run_tests([right, wrong], problem.answer)
+    assert good.score == 1, good
+    assert bad.score < 1
+    if "solution" in problem.extra:
+        assert run_tests(problem.extra["solution"], problem.answer).score == 1
+
+
+def test_the_easy_ones_of_codecontests_are_meant(tmp_path):
+    row = ROWS["codecontests"][0]
+    others = [{**row, "difficulty": 1 + (n > 32), "name": f"b{n}", "description": f"Add {n}."} for n in range(34)]
+    jsonl(tmp_path / "codecontests_train.jsonl", row, *others)
+    # 34 easy ones in the paper's proportion of 3,000 to 300, by what they ask alone.
+    sides = [load_task("codecontests", held_out=side, data_dir=str(tmp_path)).problems for side in (False, True)]
+    assert [len(side) for side in sides] == [31, 3]
+    assert {p.id for side in sides for p in side} == {"1_A. Sum", *(f"b{n}" for n in range(33))}
+    assert [p.id for p in load_task("codecontests:difficulty=2", data_dir=str(tmp_path)).problems] == ["b33"]
+    assert len(load_task("codecontests:difficulty=all", data_dir=str(tmp_path)).problems) == 32
+    with pytest.raises(TaskError, match="difficulty=9"):
+        load_task("codecontests:difficulty=9", data_dir=str(tmp_path))
+
+
+def test_a_row_without_tests_is_passed_over(tmp_path):
+    row = ROWS["codecontests"][0]
+    untested = {"input": [], "output": []}
+    jsonl(tmp_path / "codecontests.jsonl", {**row, "name": "b", "public_tests": untested, "private_tests": None}, row)
+    (problem,) = load_task("codecontests", data_dir=str(tmp_path)).problems
+    assert problem.id == row["name"]
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_a_row_that_lacks_a_column_or_is_of_another_form_is_named_by_file_and_line(name, tmp_path):
+    row = dict(ROWS[name][0])
+    del row[BENCHMARKS[name].columns.required[-1]]
+    jsonl(tmp_path / f"{name}.jsonl", row)
+    with pytest.raises(TaskError, match=r"line 1: .*no column"):
+        load_task(name, data_dir=str(tmp_path))
+    jsonl(tmp_path / "codecontests.jsonl", {**ROWS["codecontests"][0], "public_tests": {"input": 7, "output": "x"}})
+    with pytest.raises(TaskError, match=r"codecontests\.jsonl, line 1: not a row of this benchmark"):
+        load_task("codecontests", held_out=True, data_dir=str(tmp_path))
+
+
+def test_any_data_set_by_a_map_of_its_columns(tmp_path):
+    from lite_selfplay.tasks.columns import Columns, problem_of_row
+
+    row = {"question": "Add.", "input_output": '{"inputs": ["1 2"], "outputs": ["3"]}', "problem_id": 7}
+    columns = Columns(("question",), "input_output", id="problem_id")
+    problem = problem_of_row(row, columns, "row 1", "x", kind="program")
+    assert isinstance(problem, Problem)
+    assert (problem.id, problem.kind) == ("7", "program")
+    assert run_tests("print(3)", problem.answer).score == 1

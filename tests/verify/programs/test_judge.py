@@ -1,0 +1,330 @@
+"""Programs and their tests: what passes, what does not, and why."""
+
+import json
+import textwrap
+
+import pytest
+
+from lite_selfplay.errors import ConfigError, TaskError
+from lite_selfplay.verify.programs import (
+    AssertTest,
+    CallTest,
+    Limits,
+    ProgramTests,
+    StdinTest,
+    read_tests,
+    run_program,
+    run_tests,
+)
+from tests.made import shared
+
+FAST = Limits(seconds=1.0, memory_mb=128, output_kb=64)
+SQUARE = "def square(x):\n    return x * x"
+
+
+def test_a_program_runs():
+    run = run_program("import sys\nprint(sum(map(int, input().split())))\nprint('said', file=sys.stderr)", "1 2 3")
+    assert (run.reason, run.text, run.stderr) == ("", "6\n", b"said\n")
+    assert 0 < run.seconds < 2
+    assert 10 < run.memory_mb < 100
+
+
+@pytest.mark.parametrize(
+    ("program", "reason", "word"),
+    [
+        ("while True: pass", "time", "more than"),
+        ("import time; time.sleep(60)", "time", "more than"),
+        ("x = bytearray(10 ** 9)", "memory", "128 MiB"),
+        ("print('x' * 10 ** 6)", "output", "64 KiB"),
+        ("import os\nwhile True: os.write(1, b'x' * 10000)", "output", "64 KiB"),
+        ("def f(:", "syntax", "SyntaxError"),
+        ("if True:\nprint(1)", "syntax", "IndentationError"),
+        ("open('/etc/passwd')", "forbidden", "PermissionError"),
+        ("import os; os.fork()", "forbidden", "not permitted"),
+        ("import socket; socket.socket()", "forbidden", "not permitted"),
+        ("import threading; threading.Thread(target=print).start()", "forbidden", "new thread"),
+        ("import ctypes; ctypes.CDLL(None).ptrace(0, 0, 0, 0)", "forbidden", "system call"),
+        ("1 / 0", "error", "ZeroDivisionError"),
+        ("import sys; sys.exit(3)", "error", "exit code 3"),
+        ("import sys; sys.exit('no')", "error", "no"),
+        ("import numpy", "error", "No module named 'numpy'"),
+        ("import os; os.abort()", "error", "SIGABRT"),
+        ("import ctypes; ctypes.string_at(0)", "error", "SIGSEGV"),
+        ("pass", "", ""),
+        ("raise SystemExit", "", ""),
+        ("import sys; sys.exit(0)", "", ""),
+    ],
+)
+def test_a_run_says_how_it_ended(program, reason, word):
+    run = run_program(program, limits=FAST)
+    assert run.reason == reason
+    assert word in run.detail
+
+
+FORMS = [
+    [["3", "9\n"], ["4", "16"]],
+    [("3", "9"), ("4", "16")],
+    [{"stdin": "3", "stdout": "9"}, {"input": "4\n", "output": "16\n"}],
+    {"input": ["3\n", "4\n"], "output": ["9\n", "16\n"]},
+    {"inputs": ["3", "4"], "outputs": ["9", "16"]},
+    {"tests": [["3", "9"], ["4", "16"]]},
+    {"inputs": [["3"], ["4"]], "outputs": [["9"], ["16"]]},
+    ProgramTests((StdinTest("3", "9"), StdinTest("4", "16"))),
+]
+
+
+CALLS = [
+    [{"function": "square", "arguments": [3], "expected": 9}, {"function": "square", "args": [0.5], "output": 0.25}],
+    {"fn_name": "square", "inputs": [[3], [0.5]], "outputs": [9, 0.25]},
+    {"function": "square", "tests": [{"input": [3], "output": 9}, {"input": [0.5], "output": 0.25}]},
+    [CallTest("square", (3,), 9), CallTest("square", (0.5,), 0.25)],
+]
+
+
+ASSERTED = [
+    ["assert square(3) == 9", "assert square(2) == 5"],
+    {"test_list": ["assert square(3) == 9", "assert square(2) == 5"]},
+    {"tests": ["assert candidate(3) == 9", "assert candidate(2) == 5"], "entry_point": "square"},
+    [AssertTest("assert square(3) == 9"), AssertTest("assert square(2) == 5")],
+]
+
+
+HALF = "def square(x):\n    return 9"
+
+
+@pytest.mark.parametrize(
+    ("tests", "right", "half"),
+    [
+        *((form, "print(int(input()) ** 2)", "print(9)") for form in FORMS),
+        *((form, SQUARE, HALF) for form in CALLS),
+        *((form, "class Solution:\n    def square(self, x):\n        return x * x", HALF) for form in CALLS),
+        *((form, f"{SQUARE} if x == 3 else 5", SQUARE) for form in ASSERTED),
+    ],
+)
+def test_every_form_is_read(tests, right, half):
+    whole, part = run_tests([right, half], tests)
+    assert (whole.results, whole.passed, whole.total, whole.reason, whole.score) == ((True, True), 2, 2, "", 1.0)
+    assert (part.results, part.passed, part.total, part.reason) == ((True, False), 1, 2, "wrong_answer")
+    assert part.score == 0.5
+
+
+@pytest.mark.parametrize("tests", CALLS)
+def test_a_call_of_what_is_not_defined(tests):
+    report = run_tests("x = 1", tests)
+    assert (report.passed, report.reason) == (0, "wrong_answer")
+    assert "defines no square" in report.detail
+
+
+def test_a_program_that_completes_a_head():
+    tests = {"tests": ["assert f(2) == 4"], "stub": "import math\n\n\ndef f(x):\n    'Twice.'\n"}
+    assert run_tests("    return math.floor(2 * x)", tests).score == 1
+    assert run_tests("def f(x):\n    return math.floor(2 * x)", tests).score == 1
+    assert run_tests("    pass", tests).score == 0
+
+
+def test_the_tests_of_a_program_that_ran_out_of_time_are_not_run():
+    report = run_tests("while True: pass", [["", ""]] * 20, FAST)
+    assert (report.passed, report.total, report.reason) == (0, 20, "time")
+    assert report.seconds < 6
+
+
+def test_what_was_right_before_the_time_was_over_counts():
+    program = "def f(x):\n    while x > 1: pass\n    return x"
+    calls = [{"function": "f", "arguments": [x], "expected": x} for x in range(4)]
+    assert run_tests(program, calls, FAST).results == (True, True, False, False)
+    asserted = [f"assert f({x}) == {x}" for x in range(4)]
+    report = run_tests(program, asserted, FAST)
+    assert (report.results, report.reason) == ((True, True, False, False), "time")
+
+
+def test_many_programs_at_once():
+    reports = run_tests([SQUARE, "def square(x", "x = 1"], CALLS[0])
+    assert [(each.passed, each.reason) for each in reports] == [(2, ""), (0, "syntax"), (0, "wrong_answer")]
+    assert run_tests([], CALLS[0]) == []
+
+
+def test_values_of_every_kind_travel():
+    program = textwrap.dedent(
+        """
+        import collections, decimal, fractions
+        def same(x): return x
+        def kinds(): return [(1, 2.5), {"a": {1, 2}}, b"b", None, True, frozenset([1]), 1j, fractions.Fraction(1, 3)]
+        def counted(x): return collections.Counter(x)
+        def lazy(x): return (i * i for i in range(x))
+        def raises(x): raise KeyError(x)
+        class Box:
+            def __init__(self, x): self.x = x
+        def box(x): return Box(x)
+        def cleared(x): x.clear(); return len(x)
+        def unbox(b): return b.x
+        """
+    )
+    tests = [
+        "from fractions import Fraction\n"
+        "assert kinds() == [(1, 2.5), {'a': {1, 2}}, b'b', None, True, frozenset([1]), 1j, Fraction(1, 3)]",
+        "assert same('\\ud800é\\n') == '\\ud800é\\n' and same(10 ** 400) == 10 ** 400",
+        "assert counted('aab') == {'a': 2, 'b': 1}",
+        "assert list(lazy(4)) == [0, 1, 4, 9]",
+        "try:\n    raises('a')\nexcept KeyError as error:\n    assert 'a' in str(error)\nelse:\n    assert False",
+        "assert unbox(box(3)) == 3",
+        "assert same(float('nan')) != same(float('nan'))",
+        "x = [3, 1]\nassert sorted(same(x)) == [1, 3] and x == [3, 1]",
+        "x = [1]\nassert cleared(x) == 0 and x == [1]",  # arguments go by value
+    ]
+    assert run_tests(program, tests).results == (True,) * len(tests)
+
+
+@pytest.mark.parametrize(
+    "tests",
+    [
+        *(None, [], 3, {}, {"tests": []}, [[]], [["1"]], [["1", 2]], [["1", "2", "3"]], [""]),
+        {"input": ["1"], "output": []},
+        {"function": "f", "arguments": [object()], "expected": 1},
+        *({"tests": [["", ""]], **odd} for odd in ({"stub": 3}, {"tolerance": 2}, {"tolerance": "no"})),
+    ],
+)
+def test_what_is_no_test_is_refused(tests):
+    with pytest.raises(TaskError, match="the tests"):
+        read_tests(tests)
+
+
+@pytest.mark.parametrize("values", [{"seconds": 0}, {"memory_mb": 1}, {"output_kb": 0}, {"seconds": float("nan")}])
+def test_limits_have_bounds(values):
+    with pytest.raises(ConfigError):
+        Limits(**values)
+
+
+HABITS = {
+    "all of stdin": "import sys\nprint(sys.stdin.read().split()[0])",
+    "stdin as bytes": "import sys\nprint(sys.stdin.buffer.readline().decode().strip())",
+    "lines of stdin": "import sys\nfor line in sys.stdin: print(line.strip())",
+    "file 0": "print(open(0).read().strip())",
+    "the end of stdin": "try:\n    while True: last = input()\nexcept EOFError: print(last)",
+    "fstat of stdin": "import os\nprint(os.read(0, os.fstat(0).st_size).decode().strip())",
+    "deep recursion": "import sys\nsys.setrecursionlimit(10 ** 6)\n"
+    "def f(n): return n and f(n - 1)\nprint('hi' if f(50000) == 0 else '')",
+    "a raised limit": "import resource\nresource.setrlimit(resource.RLIMIT_STACK, (-1, -1))\nprint(input())",
+    "a main guard": "def main(): print(input())\nif __name__ == '__main__': main()",
+    "an exit": "import sys\nprint(input())\nsys.exit()",
+    "a dataclass": "from dataclasses import dataclass\n@dataclass\nclass A:\n    x: str\nprint(A(input()).x)",
+    "pickle of its own class": "import pickle\nclass A: pass\n"
+    "assert type(pickle.loads(pickle.dumps(A()))) is A\nprint(input())",
+    "unittest": "import unittest\nclass T(unittest.TestCase):\n    def test(self): assert 1\n"
+    "unittest.main(argv=['x'], exit=False)\nprint(input())",
+    "sleep and dates": "import time, datetime\ntime.sleep(0.01)\ndatetime.datetime.now().strftime('%c')\n"
+    "print(input())",
+    "encodings": "assert 'é'.encode('utf-16').decode('utf-16') == 'é' and 'x'.encode('shift_jis')\nprint(input())",
+    "modules": "import argparse, asyncio, base64, bisect, cmath, collections, contextlib, copy, csv, decimal, difflib, "
+    "enum, fractions, functools, graphlib, gzip, hashlib, heapq, html, io, ipaddress, itertools, json, logging, math, "
+    "multiprocessing, operator, os, pathlib, pprint, queue, random, re, secrets, shlex, socket, statistics, string, "
+    "struct, subprocess, sys, tempfile, textwrap, threading, time, timeit, traceback, types, typing, unicodedata, "
+    "urllib.request, uuid, warnings, weakref, xml.etree.ElementTree, zipfile, zlib, zoneinfo\nprint(input())",
+}
+
+
+@pytest.mark.parametrize("habit", HABITS)
+def test_honest_habits_work(habit):
+    report = run_tests(HABITS[habit], [["hi\n", "hi\n"]])
+    assert report.passed == 1, report
+
+
+def test_the_same_program_has_the_same_randomness():
+    runs = [run_program("import random\nprint(random.random(), hash('a'))") for _ in range(2)]
+    assert runs[0].stdout == runs[1].stdout
+
+
+@pytest.mark.data
+@pytest.mark.long
+def test_every_solution_of_humaneval_passes_and_no_stub_does():
+    rows = [json.loads(line) for line in shared("humaneval").read_text().splitlines()]
+    failed, passed = [], []
+    for row in rows:
+        name, head = row["entry_point"], row["prompt"]
+        tests = {"test": f"{row['test']}\ncheck({name})\n", "entry_point": name, "stub": head, "setup": head}
+        right, stub = run_tests([row["canonical_solution"], "    return None"], tests, Limits(seconds=10))
+        failed += [] if right.score == 1 else [(row["task_id"], right)]
+        passed += [row["task_id"]] if stub.passed else []
+    assert (len(rows), failed, passed) == (164, [], [])
+
+
+# Every form of tests that a data set may have, and programs that are wrong in every way
+
+RIGHT = ["def add(a, b):\n    return a + b", "add = lambda a, b: b - -a"]
+ALWAYS_EQUAL = "class Same(int):\n    def __eq__(self, other): return True\n    __hash__ = int.__hash__\n"
+WRONG = [
+    *(
+        f"def add(a, b):\n    return {value}"
+        for value in (
+            *("-77", "None", "a", "b", "a - b", "a * b", "a + b + 1", "abs(a + b)", "3", "0", "True", "str(a + b)"),
+            *("[a + b]", "(a + b,)", "{a + b}", "a + b + 1e-3", "float('nan')", "float('inf')", "1j", "print(a + b)"),
+            *("lambda: a + b", "add", "iter([a + b])", "NotImplemented", "a + b if a > 0 else None", "a or b"),
+        )
+    ),
+    "",
+    "x = 3",
+    "def sub(a, b):\n    return a + b",
+    "def add(a):\n    return a",
+    "def add(a, b) return a + b",
+    "async def add(a, b):\n    return a + b",
+    "def add(a, b):\n    return add(a, b)",
+    "def add(a, b):\n    while True: pass",
+    "def add(a, b):\n    raise AssertionError",
+    "def add(a, b):\n    raise SystemExit(0)",
+    "import os\ndef add(a, b):\n    os._exit(0)",
+    "raise SystemExit",
+    f"{ALWAYS_EQUAL}def add(a, b):\n    return Same(7)",
+    f"{ALWAYS_EQUAL}class add(Same):\n    def __new__(cls, a, b): return Same(7)",
+    "class Any:\n    def __eq__(self, other): return True\ndef add(a, b):\n    return Any()",
+    "def check(candidate): pass\ndef add(a, b):\n    return 7",
+    "import unittest\nunittest.TestCase.assertEqual = lambda *_: None\ndef add(a, b):\n    return 7",
+    "import builtins\nbuiltins.AssertionError = BaseException\ndef add(a, b):\n    return 7",
+    "def close(a, b): return True\ndef add(a, b):\n    return 7",
+]
+CHECK = "def check(candidate):\n    assert candidate(1, 2) == 3\n    assert candidate(-5, 2) == -3\n"
+CASES = (
+    "class {}(unittest.TestCase):\n    def setUp(self):\n        self.two = 2\n"
+    "    def test_sum(self):\n        self.assertEqual(add(1, self.two), 3)\n"
+    "    def test_less(self):\n        self.assertEqual(add(-5, 2), -3)\n"
+)
+ALL_FORMS = {
+    "check of HumanEval": {"test": f"\n\nMETADATA = {{}}\n\n\n{CHECK}", "entry_point": "add"},
+    "check that is called": {"test": f"{CHECK}\ncheck(add)", "entry_point": "add"},
+    "check in a list": [{"test": CHECK, "entry_point": "add"}],
+    "check without parameters": [CHECK.replace("(candidate)", "()").replace("candidate", "add")],
+    "check after a head": {"test": CHECK, "entry_point": "add", "setup": "def add(a, b):\n    ..."},
+    "test_list of MBPP": {
+        "test_list": ["assert close(add(1, 2), 3)", "assert add(-5, 2) == -3"],
+        "test_setup_code": "def close(a, b):\n    return abs(a - b) < 1e-9",
+    },
+    "assertions": ["assert add(1, 2) == 3\nassert add(-5, 2) == -3"],
+    "unittest": [f"import unittest\n\n{CASES.format('TestAdd')}"],
+    "unittest with two classes": [f"import unittest\n{CASES.format('A')}\n{CASES.format('B')}"],
+    "unittest as a file": [
+        f"import unittest\nfrom unittest import main\n{CASES.format('A')}\nif __name__ == '__main__':\n    main()"
+    ],
+    "unittest that runs itself": [f"import unittest\n{CASES.format('A')}\nunittest.main()\n"],
+    "calls": {"fn_name": "add", "inputs": [[1, 2], [-5, 2]], "outputs": [3, -3]},
+}
+
+
+@pytest.mark.parametrize("form", ALL_FORMS)
+def test_every_form_tells_right_programs_from_wrong_ones(form):
+    tests = read_tests(ALL_FORMS[form])
+    assert (len(tests.cases) == 1) == form.startswith(("check", "unittest", "assertions"))
+    assert len(WRONG) == 45
+    right, wrong = run_tests(RIGHT, tests, FAST), run_tests(WRONG, tests, FAST)
+    assert [report.score for report in right] == [1, 1], right
+    assert [program for program, report in zip(WRONG, wrong, strict=True) if report.score == 1] == []
+
+
+def test_what_was_read_is_read_again_as_it_is():
+    for form in ALL_FORMS.values():
+        read = read_tests(form)
+        assert read_tests({"tests": list(read.cases), "function": read.function, "setup": read.setup}) == read
+        codes = [case.code for case in read.cases if isinstance(case, AssertTest)]
+        assert [case.code for case in read_tests(codes).cases] == codes if codes else True
+
+
+def test_a_check_of_nobody_is_refused():
+    with pytest.raises(TaskError, match="the tests, number 1: defines `check`, and no `entry_point`"):
+        read_tests([CHECK])
