@@ -11,14 +11,11 @@ fails says why before it leaves, so that the others end with that sentence and a
 
 import contextlib
 import datetime
-import io
 import itertools
 import json
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
-
-import numpy as np
 
 from lite_selfplay.errors import GameError, Interrupted, LiteSelfPlayError, ProcessLost, RequestError
 
@@ -26,11 +23,9 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 T = TypeVar("T")
-Arrays = Mapping[str, Any]
-"""Arrays of numbers by name."""
 
 LARGEST = 2**30
-"""Bytes of a message. A million completion tokens with their log-probabilities are 8 MB."""
+"""Bytes of a message. A million completion tokens with their log-probabilities are some 30 MB."""
 LOOK_EVERY_S = 0.2
 """Seconds between two looks for processes that have left, while waiting for them."""
 LAST_WORDS_S = 2.0
@@ -72,36 +67,27 @@ class Ranks:
 
     # What is told
 
-    def gather(
-        self,
-        what: str,
-        value: Any = None,
-        arrays: Arrays | None = None,
-        read: Callable[[Any, Arrays], Any] = lambda value, arrays: value,
-    ) -> list[Any]:
-        """What `read` makes of what every process has, in their order: a JSON value, and arrays of numbers.
+    def gather(self, what: str, value: Any = None, read: Callable[[Any], Any] = lambda value: value) -> list[Any]:
+        """What `read` makes of what every process has, in their order; it travels as JSON, in which floats keep every
+        bit, and from which nothing can be run: a peer can be wrong.
 
         `what` says what it is about. Raises GameError where that is not the same in all, which is how processes that
         came to different games find out; ProcessLost where one has ended, or sends what cannot be read; and what `poll`
         raises.
         """
-        message = pack([what, value], arrays)
+        message = json.dumps([what, value]).encode()
         messages = [message] if self.alone else self._exchange(message)
         try:
-            told = [unpack(each) for each in messages]
-            abouts = [str(about) for (about, _), _ in told]
-            if any(about != what for about in abouts):
-                odd = next(rank for rank, about in enumerate(abouts) if about != abouts[0])
-                raise GameError(
-                    f"the processes of this run came to different games: process 0 was at {abouts[0]}, process {odd} "
-                    f"at {abouts[odd]}. A game may depend on its table and its own state alone "
-                    "(lite_selfplay.testing.check_game), and no file that it reads may differ"
-                )
-            return [read(theirs, held) for (_, theirs), held in told]
-        except GameError:
-            raise
-        except Exception as error:  # numpy's readers raise whatever the content makes of them
+            told = [(str(about), theirs) for about, theirs in map(json.loads, messages)]
+            if (odd := next((rank for rank, (about, _) in enumerate(told) if about != told[0][0]), None)) is None:
+                return [read(theirs) for _, theirs in told]
+        except Exception as error:  # `read` raises whatever the content makes of it
             raise ProcessLost(f"another process of this run sends what cannot be read ({error})") from None
+        raise GameError(
+            f"the processes of this run came to different games: process 0 was at {told[0][0]}, process {odd} at "
+            f"{told[odd][0]}. A game may depend on its table and its own state alone "
+            "(lite_selfplay.testing.check_game), and no file that it reads may differ"
+        )
 
     def from_main(self, what: str, make: Callable[[], T]) -> T:
         """What `make` gives in the first process, as JSON has it. Raises what `gather` raises."""
@@ -220,26 +206,6 @@ class Ranks:
             if rank != self.rank and (note := self.last_words(rank)) is not None:
                 kind = Interrupted if note["kind"] in ("Interrupted", "KeyboardInterrupt") else ProcessLost
                 raise kind(f"process {rank} of this run has left: {note['sentence']}")
-
-
-# Messages
-
-
-def pack(value: Any, arrays: Arrays | None = None) -> bytes:
-    """A message of a JSON value and arrays by name: numpy's `.npz`, in which `json` holds the value."""
-    file = io.BytesIO()
-    np.savez(file, json=np.frombuffer(json.dumps(value).encode(), np.uint8), **(arrays or {}))
-    return file.getvalue()
-
-
-def unpack(message: bytes) -> tuple[Any, Arrays]:
-    """The value and the arrays of a message. Nothing is unpickled: a peer can be wrong, and cannot run anything.
-
-    Raises whatever numpy makes of anything else.
-    """
-    with np.load(io.BytesIO(message), allow_pickle=False) as file:
-        arrays = dict(file)
-    return json.loads(arrays.pop("json").tobytes()), arrays
 
 
 def _odd(theirs: Any, first: Any) -> str:
