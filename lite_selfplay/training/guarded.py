@@ -11,7 +11,6 @@ import contextlib
 import math
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 import torch
@@ -24,12 +23,12 @@ from lite_selfplay.models.adapters import Adapters
 from lite_selfplay.models.backends.base import Backend, is_out_of_memory
 from lite_selfplay.models.transfers import read
 from lite_selfplay.training.admission import NotFinite
-from lite_selfplay.training.microbatches import MicroBatch, TokenBudget
+from lite_selfplay.training.microbatches import TokenBudget
 from lite_selfplay.training.optimizer import SeatSchedule, load_optimizer_state, optimizer_state
 from lite_selfplay.training.ranks import Ranks
-from lite_selfplay.training.sampler_check import Foreign, Read
+from lite_selfplay.training.sampler_check import Foreign
 from lite_selfplay.training.trl import TrlLoss
-from lite_selfplay.training.updates import Learning, StepReport, StreamUpdate
+from lite_selfplay.training.updates import Done, Learning, StepReport
 
 LARGEST = 16
 """Exponent of the largest factor, that of torch's scaler at its start."""
@@ -38,35 +37,7 @@ BACK = 3
 less than it."""
 GROWS_AFTER = 200
 """Updates without an overflow after which the factor is doubled."""
-_SUMS = ("loss", "logprob", "kl", "clipped", "rows", "tokens")
 T = TypeVar("T")
-
-
-@dataclass
-class Done:
-    """A microbatch that went through the model, and what was computed of it, which is read later.
-
-    `numbers` hold `logprobs` (N,), and where there are such: `reference` (N,), `loss`, `kl` and `clipped`.
-    """
-
-    micro: MicroBatch
-    learner: str
-    numbers: dict[str, Tensor]
-    read: dict[str, list[float]] = field(default_factory=dict)
-
-    @property
-    def rows(self) -> list[Read]:
-        """Each row with its log-probabilities."""
-        return list(zip(self.micro.rows, self.micro.batch.split(self.read["logprobs"]), strict=True))
-
-    def require_finite(self) -> None:
-        """Raises NotFinite, naming who learns."""
-        for name in ("reference", "logprobs"):
-            if not all(map(math.isfinite, self.read.get(name, ()))):
-                raise NotFinite(f"a log-probability of {self.learner} is not finite")
-        for value in self.read.get("loss", ()):
-            if not math.isfinite(value):
-                raise NotFinite(f"the loss of {self.learner} is {value}")
 
 
 class Guard:
@@ -158,10 +129,10 @@ class Guard:
             self._budget.halve()
 
     @contextlib.contextmanager
-    def nonfinite_in_any(self, report: StepReport, found: list[StreamUpdate]) -> Iterator[None]:
+    def nonfinite_in_any(self, report: StepReport, figures: list[list[dict[str, float]]]) -> Iterator[None]:
         """A context in which gradients are computed, and NotFinite in one process is NotFinite in all.
 
-        `found` is what was done with each stream: of this process's rows in the context, of all rows afterwards. Raises
+        `figures` are those of each stream: in the context this process's, afterwards each process's. Raises
         TrainingError where processes are no longer the same.
         """
         step = report.step + 1
@@ -172,7 +143,7 @@ class Guard:
                 "rewards": zlib.crc32(repr(report.advantages).encode()),
                 "budget": self._budget.tokens,
                 "scale": self.scale.exponent,
-                "found": [{key: getattr(update, key) for key in _SUMS} for update in found],
+                "figures": figures[-1:],
             }
 
         with failing_together(self._ranks, f"the update of step {step}", NotFinite, facts) as told:
@@ -191,10 +162,7 @@ class Guard:
         if told:
             self._budget.lower(min(int(theirs["budget"]) for theirs in told))
             self.scale.agree([theirs["scale"] for theirs in told])
-            found[:] = [StreamUpdate(own.role, own.seat) for own in found]
-            for theirs in told:  # each process's part is by its share of the whole stream
-                for update, figures in zip(found, theirs["found"], strict=True):
-                    update.add(figures)
+            figures[:] = [own for theirs in told for own in theirs["figures"]]
 
 
 def largest(tensors: Iterable[Tensor]) -> Tensor:
@@ -346,21 +314,22 @@ def foreign_in_any(ranks: Ranks, learning: Sequence[Learning]) -> Iterator[None]
     """
 
     def gaps() -> list[Any]:
-        return [[(x.gap, x.tokens), (x.base_gap, x.base_tokens)] for x in (one.agreement for one in learning)]
+        return [x.agreement.gaps for x in learning]
 
     told: list[Any] = []
     try:
         with failing_together(ranks, "whose completions these are", Foreign, gaps) as told:
             yield
     finally:
-        for x, parts in zip(learning, zip(*told, strict=True), strict=bool(told)):
+        for x, parts in zip(learning, zip(*(told or [gaps()]), strict=True), strict=True):
             sampler, base = (_mean(kind) for kind in zip(*parts, strict=True))
             if sampler is not None or base is not None:
                 x.update.sampler_gap, x.update.base_gap = sampler, base
 
 
-def _mean(parts: Iterable[tuple[float | None, int]]) -> float | None:
-    """The mean over all tokens, from means and numbers of tokens."""
+def _mean(parts: Sequence[tuple[float | None, int]]) -> float | None:
+    """The mean over all tokens, from means and numbers of tokens; that of one process to the bit."""
     seen = [(gap, tokens) for gap, tokens in parts if gap is not None]
-    total = sum(tokens for _, tokens in seen)
-    return sum(gap * tokens for gap, tokens in seen) / total if total else None
+    if len(seen) == 1:
+        return seen[0][0]
+    return sum(gap * tokens for gap, tokens in seen) / sum(tokens for _, tokens in seen) if seen else None

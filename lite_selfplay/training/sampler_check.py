@@ -110,9 +110,9 @@ class Agreement:
         return usual_gap(self._pairs)
 
     @property
-    def tokens(self) -> int:
-        """How many tokens are compared."""
-        return sum(len(logprobs) for _, logprobs in self.noted)
+    def gaps(self) -> tuple[tuple[float | None, int], ...]:
+        """The mean differences from the sampler and from the base, each with the number of its tokens."""
+        return (self.gap, sum(len(logprobs) for _, logprobs in self.noted)), (self.base_gap, self.base_tokens)
 
     @property
     def _pairs(self) -> list[tuple[Sequence[float], Sequence[float]]]:
