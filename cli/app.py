@@ -16,8 +16,7 @@ import typer
 from lite_selfplay.errors import GameError, Interrupted, LiteSelfPlayError, RequestError
 from lite_selfplay.scan import extra
 from lite_selfplay.training.interrupts import HANGUP, NOTHING_SAVED, Interrupts
-from lite_selfplay.training.launch import find, in_a_group
-from lite_selfplay.training.ranks import joined
+from lite_selfplay.training.ranks import find_launch, in_a_group, joined
 from lite_selfplay_cli import (
     chat,
     cold_start,
@@ -49,7 +48,7 @@ def _command(
 
     @functools.wraps(command)
     def run(*arguments: Any, **options: Any) -> None:
-        launch = find() if processes == "one" else None
+        launch = find_launch() if processes == "one" else None
         if launch is not None and launch.world > 1:
             raise RequestError(
                 f"`{command.__name__}` runs in one process, and {launch.world} were started: torchrun is for train, "

@@ -61,7 +61,8 @@ def score(
     own = read(ranks.part(completions, lambda c: len(c.prompt_ids) + len(c.token_ids)))
     digest = _digest(c.token_ids for c in completions)
     what = f"scores of {len(completions)} completions by {seat} in step {step + 1} ({digest:08x})"
-    return _of_all(ranks, what, [(list(row.logprobs), list(row.entropies)) for row in own], read_scores)
+    rows = [(list(row.logprobs), list(row.entropies)) for row in own]
+    return [TokenScores(*columns) for columns in _of_all(ranks, what, rows, _SCORES.validate_python)]
 
 
 def verify(
@@ -98,11 +99,6 @@ def read_generations(value: Any) -> list[Generation]:
         for ids, logprobs, stop in _GENERATIONS.validate_python(value)
         for pairs in [list(zip(ids, logprobs, strict=True))]
     ]
-
-
-def read_scores(value: Any) -> list[TokenScores]:
-    """Scores as another process sends them. Raises ValueError for anything else."""
-    return [TokenScores(*columns) for columns in _SCORES.validate_python(value)]
 
 
 def _of_all(ranks: Ranks, what: str, own: Sequence[Any], read: Callable[[Any], list[T]]) -> list[T]:

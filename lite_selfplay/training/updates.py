@@ -14,8 +14,6 @@ from lite_selfplay.training.admission import (
     Advantages,
     NotFinite,
     finite_advantages,
-    is_fresh,
-    no_advantages,
     require_fresh,
     require_policy,
 )
@@ -119,7 +117,8 @@ class StepReport:
     @classmethod
     def of(cls, step: int, episode: Episode, streams: list[StreamUpdate]) -> "StepReport":
         """Of a step that has not been learned from yet."""
-        return cls(step, episode, [no_advantages(stream) for stream in episode.streams], streams)
+        none: list[Advantages] = [[[None] * len(group.samples) for group in x.groups] for x in episode.streams]
+        return cls(step, episode, none, streams)
 
     @property
     def trained(self) -> bool:
@@ -131,14 +130,15 @@ class StepReport:
 class Learning:
     """A stream while it is learned from: its rows, cut into one part an update, and what is noted of them.
 
-    `version` counts the changes of the seat's weights before the first update.
+    `compared`: its rows are held to what the sampler noted, since only the seat's own, sampled as it is now, were
+    admitted; a replay and examples may come from anywhere.
     """
 
     stream: Stream
     role: RoleConfig
     parts: list[list[Row]]
     update: StreamUpdate
-    version: int
+    compared: bool
 
     def __post_init__(self) -> None:
         self.agreement = Agreement(self.stream.role, self.update.seat)
@@ -153,20 +153,17 @@ class Learning:
         self.parts[part] = [replace(row, old=old.get(id(row))) for row in self.parts[part]]
 
     def compare(self, read: Sequence[Read]) -> None:
-        """Hand rows that were read before anything moved to the sampler's check.
-
-        Compared are those that the seat sampled as it is now, from its own probabilities.
-        """
-        for row, values in read:
-            completion = row.completion
-            fresh = is_fresh(completion, self.update.seat, self.version) and completion.sampling.is_policy
-            self.agreement.add((row, values), compared=fresh and not self.stream.replay)
+        """Hand rows that were read before anything moved to the sampler's check."""
+        self.agreement.rows += read
+        if self.compared:
+            self.agreement.noted += read
 
     def figures(self, part: int, done: Sequence[Done]) -> dict[str, float]:
         """What the microbatches of a part add to the figures of the stream, by their share of it."""
         if not done:
             return {}
-        rows, tokens = (size(self.parts[part]) / sum(map(size, self.parts)) for size in (len, _tokens))
+        sizes = [(len(rows), sum(row.tokens for row in rows)) for rows in self.parts]
+        rows, tokens = (own / sum(every) for own, every in zip(sizes[part], zip(*sizes, strict=True), strict=True))
         ratios = rows if self.role.one_ratio else tokens
         shares = {"loss": rows, "logprob": tokens, "kl": tokens, "clipped": ratios, "rows": 1, "tokens": 1}
         found = [one.figures for one in done]
@@ -175,10 +172,6 @@ class Learning:
             for name, share in shares.items()
             if any(name in each for each in found)
         }
-
-
-def _tokens(rows: Sequence[Row]) -> int:
-    return sum(row.tokens for row in rows)
 
 
 def admit(report: StepReport, config: RunConfig, adapters: Adapters, *, elsewhere: bool = False) -> list[Learning]:
@@ -205,22 +198,23 @@ def admit(report: StepReport, config: RunConfig, adapters: Adapters, *, elsewher
             role,
             [over_the_kept(rows, role) for rows in parts(rows_of(part, own, role, elsewhere=elsewhere), count)],
             update,
-            adapters.version(update.seat),
+            compared,
         )
         for (stream, update), values in zip(pairs, report.advantages, strict=True)
-        for part, own, role in _apart(stream, values, config.roles[stream.role])
+        for part, own, role, compared in _apart(stream, values, config.roles[stream.role])
     ]
 
 
-def _apart(stream: Stream, values: Advantages, role: RoleConfig) -> list[tuple[Stream, Advantages, RoleConfig]]:
-    """A stream's paid samples and its examples, where it has any, with how each are learned from.
+def _apart(stream: Stream, values: Advantages, role: RoleConfig) -> list[tuple[Stream, Advantages, RoleConfig, bool]]:
+    """A stream's paid samples and its examples, where it has any, with how each are learned from, and whether they
+    are compared.
 
     Each is a mean of its own, so the loss is `mean over the paid + mean over the examples of weight * (-log p)`. Of an
     example nothing but its likelihood counts: no ratio, no KL, no entropy.
     """
     examples = [[sample.is_example for sample in group.samples] for group in stream.groups]
     if not any(map(any, examples)):
-        return [(stream, values, role)]
+        return [(stream, values, role, not stream.replay)]
     found = []
     for wanted in (False, True):
         groups, own = [], []
@@ -232,4 +226,4 @@ def _apart(stream: Stream, values: Advantages, role: RoleConfig) -> list[tuple[S
     (paid, earned), (taught, weights) = found
     loss = "grpo" if role.own_loss else role.loss
     plain = role.model_copy(update={"beta": 0.0, "entropy": 0.0, "loss": loss})
-    return [(paid, earned, role), (taught, weights, plain)]
+    return [(paid, earned, role, not stream.replay), (taught, weights, plain, False)]

@@ -15,7 +15,8 @@ from torch.distributed import HashStore
 from lite_selfplay.data import Completion, Sampling, TokenScores, Verdict
 from lite_selfplay.errors import GameError, Interrupted, ProcessLost, RequestError
 from lite_selfplay.models.generation.sampling import Generation, GenerationRequest
-from lite_selfplay.training import launch, sharing
+from lite_selfplay.training import ranks as processes
+from lite_selfplay.training import sharing
 from lite_selfplay.training.ranks import ALONE, LAST_WORDS_S, Ranks, joined
 
 # Parts
@@ -182,14 +183,14 @@ TORCHRUN = {
 
 
 def test_a_launch_is_read_from_the_environment():
-    found = launch.find(TORCHRUN)
-    assert found == launch.Launch(3, 4, 1, 2, "node-0", 29500, True, "0")
+    found = processes.find_launch(TORCHRUN)
+    assert found == processes.Launch(3, 4, 1, 2, "node-0", 29500, True, "0")
     assert not found.one_machine
 
 
 @pytest.mark.parametrize("environment", [{}, {**TORCHRUN, "RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1"}])
 def test_one_process_is_alone_and_pays_nothing(environment: dict[str, str], monkeypatch: pytest.MonkeyPatch):
-    assert launch.find(environment) is None
+    assert processes.find_launch(environment) is None
     for name in TORCHRUN:
         monkeypatch.delenv(name, raising=False)
     with joined() as ranks:
@@ -216,7 +217,7 @@ def test_one_process_is_alone_and_pays_nothing(environment: dict[str, str], monk
 )
 def test_a_launch_of_another_kind_is_refused(environment: dict[str, str], words: str):
     with pytest.raises(RequestError, match=words):
-        launch.find(environment)
+        processes.find_launch(environment)
 
 
 def test_more_processes_than_cards_are_refused(monkeypatch: pytest.MonkeyPatch):
@@ -224,10 +225,10 @@ def test_more_processes_than_cards_are_refused(monkeypatch: pytest.MonkeyPatch):
 
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     with pytest.raises(RequestError, match=r"2 processes on this machine, and 1 card: .* --nproc-per-node 1 at most"):
-        launch.take_a_card(launch.find(TORCHRUN))  # type: ignore[arg-type]
+        processes.take_a_card(processes.find_launch(TORCHRUN))  # type: ignore[arg-type]
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 4)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,5,6,7")
-    launch.take_a_card(launch.find(TORCHRUN))  # type: ignore[arg-type]
+    processes.take_a_card(processes.find_launch(TORCHRUN))  # type: ignore[arg-type]
     import os
 
     assert os.environ["CUDA_VISIBLE_DEVICES"] == "5"
