@@ -117,8 +117,9 @@ class StepReport:
     @classmethod
     def of(cls, step: int, episode: Episode, streams: list[StreamUpdate]) -> "StepReport":
         """Of a step that has not been learned from yet."""
-        none: list[Advantages] = [[[None] * len(group.samples) for group in x.groups] for x in episode.streams]
-        return cls(step, episode, none, streams)
+        return cls(
+            step, episode, [[[None] * len(group.samples) for group in x.groups] for x in episode.streams], streams
+        )
 
     @property
     def trained(self) -> bool:
