@@ -31,7 +31,7 @@ from card_process import ROOT, Memory, begin, card_name, commit_of, kill
 from card_results import Line, chosen_rate, figures, from_log, packed
 from harness import BenchmarkError, say, show
 
-from lite_selfplay.evaluation.tables import as_markdown
+from lite_selfplay.evaluation.result import as_markdown
 
 LISTS = ROOT / "benchmarks" / "jobs"
 RESULTS = "results.jsonl"

@@ -15,8 +15,7 @@ import typer
 
 from lite_selfplay.errors import GameError, Interrupted, LiteSelfPlayError, RequestError
 from lite_selfplay.training.interrupts import HANGUP, NOTHING_SAVED, Interrupts
-from lite_selfplay.training.launch import find, in_a_group
-from lite_selfplay.training.ranks import joined
+from lite_selfplay.training.ranks import find_launch, in_a_group, joined
 from lite_selfplay_cli import (
     chat,
     cold_start,
@@ -46,7 +45,7 @@ def _command(command: Callable[..., None], processes: Literal["many", "one", "an
 
     @functools.wraps(command)
     def run(*arguments: Any, **options: Any) -> None:
-        launch = find() if processes == "one" else None
+        launch = find_launch() if processes == "one" else None
         if launch is not None and launch.world > 1:
             raise RequestError(
                 f"`{command.__name__}` runs in one process, and {launch.world} were started: torchrun is for train, "

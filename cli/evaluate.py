@@ -196,7 +196,7 @@ def _compared(
 
 def _as_json(found: Any, pairs: Any, suite: Any) -> Any:
     """The object that `eval/*.json` holds, for a single evaluation; else all of them, means and comparisons."""
-    from lite_selfplay.evaluation.overview import means
+    from lite_selfplay.evaluation.result import means
 
     of: dict[str, list[Any]] = {}
     for target, evaluation in found:
@@ -216,8 +216,7 @@ def _as_json(found: Any, pairs: Any, suite: Any) -> Any:
 
 def _print(title: str, evaluations: "list[Evaluation]", suite: Any) -> None:
     """A row for each benchmark, mode, seat and direction, and what was asked of them."""
-    from lite_selfplay.evaluation.overview import overview
-    from lite_selfplay.evaluation.tables import as_text
+    from lite_selfplay.evaluation.result import as_text, overview
 
     results = [evaluation.to_json() for evaluation in evaluations]
     table = "\n".join(f"  {line}" for line in as_text(*overview(results)).splitlines())
@@ -226,7 +225,7 @@ def _print(title: str, evaluations: "list[Evaluation]", suite: Any) -> None:
 
 
 def _notes(evaluation: "Evaluation", several: bool) -> list[str]:
-    from lite_selfplay.evaluation.overview import settings_line
+    from lite_selfplay.evaluation.result import settings_line
     from lite_selfplay.games.presentation import percent
 
     lines = [settings_line(evaluation.to_json())]

@@ -94,7 +94,7 @@ def runs(
 
     A glance alone: `train --resume` says what is damaged.
     """
-    from lite_selfplay.evaluation.tables import as_text
+    from lite_selfplay.evaluation.result import as_text
     from lite_selfplay.runs.state import run_folders, state_of
 
     found = []

@@ -147,7 +147,7 @@ def _show_prompts(asked: Any, as_json: bool) -> None:
 
 def _try_reward(asked: Any, as_json: bool) -> None:
     from lite_selfplay.config.user_files import load
-    from lite_selfplay.evaluation.tables import as_text
+    from lite_selfplay.evaluation.result import as_text
     from lite_selfplay.extras.rehearsal import in_a_sentence, tried
     from lite_selfplay.runs.plan import plan as planned
     from lite_selfplay.training.progress import PlainProgress

@@ -101,7 +101,7 @@ def report(
 
 def _lines(run: "Run", game: "type[Game]", title: str) -> Iterator[str]:
     """The first and the last step, the moments of training side by side, and what `lite-selfplay eval` measured."""
-    from lite_selfplay.evaluation.tables import as_text, change, comparison, headline
+    from lite_selfplay.evaluation.result import as_text, change, comparison, headline
     from lite_selfplay.runs.report.steps import stream_words
 
     rows = run.metrics_rows()

@@ -1,13 +1,18 @@
 """The configuration of a run: what the command line, a YAML file and Python all build.
 
-`sections.py` and `learning.py` declare every key, `keys.py` lists them by their paths and flags, `layers.py` merges and
-reads layers, `presets/` has layers by name, and `run_config.py` is the whole configuration. Nothing here knows a game,
-a model or a task: what only they can check, they check.
+`sections.py` and `learning.py` declare every key, `layers.py` lists them by their paths and flags, and merges and reads
+layers, `presets/` has layers by name, and `run_config.py` is the whole configuration. Nothing here knows a game, a
+model or a task: what only they can check, they check.
 """
 
-from lite_selfplay.config.keys import FLAGS, FLAT_KEYS, KEYS, SECTIONS, Key, keys_in
 from lite_selfplay.config.layers import (
+    FLAGS,
+    FLAT_KEYS,
+    KEYS,
     NAMED_SECTIONS,
+    SECTIONS,
+    Key,
+    keys_in,
     load_layer,
     merge,
     nested,

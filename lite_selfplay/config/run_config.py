@@ -7,14 +7,13 @@ the flags, the later over the earlier.
 import re
 import reprlib
 from collections.abc import Mapping
-from pathlib import Path
+from functools import reduce
 from typing import Any, Self
 
 import yaml
 from pydantic import Field, ValidationError
 
-from lite_selfplay.config.keys import FLAT_KEYS, KEYS, SECTIONS
-from lite_selfplay.config.layers import merge, nested, preset_layer, require_own_preset
+from lite_selfplay.config.layers import FLAT_KEYS, KEYS, SECTIONS, merge, nested, preset_layer, require_own_preset
 from lite_selfplay.config.learning import ColdStartSection, RoleConfig, SeatConfig
 from lite_selfplay.config.sections import (
     EvalSection,
@@ -58,14 +57,11 @@ class RunConfig(Section):
     @classmethod
     def of(cls, *layers: Mapping[str, Any]) -> Self:
         """Merge layers, the later over the earlier, and validate. Raises ConfigError."""
-        merged: dict[str, Any] = {}
-        for layer in layers:
-            merged = merge(merged, nested(layer))
-        return cls(**merged)
+        return cls(**reduce(merge, map(nested, layers), dict[str, Any]()))
 
-    def learning_from(self, tasks: Path) -> Self:
-        """The same with a file of problems."""
-        return type(self).of(self.model_dump(mode="json"), {"tasks": {"train": str(tasks.absolute())}})
+    def having(self, *layers: Mapping[str, Any]) -> Self:
+        """The same with layers laid over it. Raises ConfigError."""
+        return self.of(self.model_dump(mode="json"), *layers)
 
     def chosen(self) -> dict[str, Any]:
         """Only the keys that were given, as a layer."""

@@ -1,7 +1,7 @@
 """The sections of a configuration: every key with its default, its bounds, its meaning and its flag, declared once.
 
 How roles and seats learn stands in `learning.py`. Command-line options, their help, the flat keys of configuration
-files (`lite_selfplay.config.keys`) and the output of `lite-selfplay config keys` are made from what stands here and
+files (`lite_selfplay.config.layers`) and the output of `lite-selfplay config keys` are made from what stands here and
 there.
 """
 

@@ -10,8 +10,7 @@ from itertools import combinations
 from typing import Any
 
 from lite_selfplay.data import Problem
-from lite_selfplay.evaluation.result import Evaluation
-from lite_selfplay.evaluation.tables import outcomes_of
+from lite_selfplay.evaluation.result import Evaluation, outcomes_of
 from lite_selfplay.games.modes import find_mode
 from lite_selfplay.games.presentation import percent
 from lite_selfplay.stats import clopper_pearson, paired

@@ -1,14 +1,20 @@
-"""What an evaluation found: the scores of seats, and of seats together. No torch."""
+"""What an evaluation found: the scores of seats, and of seats together; and as lines and tables of text. No torch.
+
+The latter are pure functions of the objects that `eval/*.json` holds. A moment is when something was measured:
+`untouched`, `after cold start`, `after 24 steps`.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from statistics import fmean
 from typing import Any
 
-from lite_selfplay.data import Problem, Sampling
-from lite_selfplay.evaluation.tables import as_markdown, as_text, comparison
-from lite_selfplay.games.modes import Rows, Score
-from lite_selfplay.stats import maj_at_k, mean_at_k, pass_at_k
+from lite_selfplay.data import BASE, Problem, Sampling
+from lite_selfplay.games.modes import Rows, Score, find_mode
+from lite_selfplay.games.presentation import MISSING, as_words, percent, value_in_words
+from lite_selfplay.stats import Paired, maj_at_k, mean_at_k, paired, pass_at_k
 
+Result = Mapping[str, Any]
 AT_K = ("pass_at_k", "mean_at_k", "maj_at_k")
 LONGEST_ANSWER = 200
 """Characters of an answer that the JSON holds."""
@@ -119,3 +125,232 @@ def at_k(rows: Rows, ks: Sequence[int]) -> dict[str, dict[int, float]]:
 
 def _shortened(answer: str | None) -> str | None:
     return answer if answer is None or len(answer) <= LONGEST_ANSWER else answer[: LONGEST_ANSWER - 1] + "…"
+
+
+# As text
+
+
+def scores_of(result: Result) -> dict[str, Result]:
+    """All scores of an evaluation by name: of seats, then of directions."""
+    return {**result["seats"], **result.get("directions", {})}
+
+
+def with_interval(score: Result) -> str:
+    """A pass rate and its 95% interval: `41% [31, 52]`."""
+    low, high = score["ci95"]
+    return f"{percent(score['pass_at_1'])} [{100 * low:.0f}, {100 * high:.0f}]"
+
+
+def headline(result: Result) -> str:
+    """One line: `A 34%, B 38%, A->B 41%, B->A 44% [34, 54], mean of both 42.5%; 100 problems`.
+
+    The interval stands at the best seat, or the best direction where there are any.
+    """
+    parts = [
+        f"{name} {with_interval(score) if name == result['best'] else percent(score['pass_at_1'])}"
+        for name, score in scores_of(result).items()
+    ]
+    if len(result.get("directions", {})) > 1:
+        parts.append(f"{mean_label(result)} {percent(result['mean_of_directions'])}")
+    n, samples = result["n"], result["samples"]
+    repeated = f", {samples} samples each" if samples > 1 else ""
+    return f"{', '.join(parts)}; {n} problem{'s' if n != 1 else ''}{repeated}"
+
+
+def comparison(results: Mapping[str, Result]) -> tuple[list[str], list[list[str]]]:
+    """Several moments side by side: (columns, rows), the first column holding each row's name.
+
+    Rows are the untouched base, the seats, the directions and their mean, then the mean tokens of the final stage and
+    of all stages, both of the moment's best direction or seat. `-` stands where a moment lacks the row.
+    """
+    moments = list(results.values())
+    names = list(dict.fromkeys(name for key in ("seats", "directions") for r in moments for name in r.get(key, {})))
+    names.sort(key=lambda name: name != BASE)  # stable: only the base moves, to the front
+    scores = [scores_of(result) for result in moments]
+    rows = [[_label(name), *(with_interval(s[name]) if name in s else MISSING for s in scores)] for name in names]
+    paired = [result for result in moments if len(result.get("directions", {})) > 1]
+    if paired:
+        means = [percent(result["mean_of_directions"]) if result in paired else MISSING for result in moments]
+        rows.append([mean_label(paired[0]), *means])
+    together = any(result.get("directions") for result in moments)
+    final, total = ([f"{r[f'tokens_{which}_mean']:.0f}" for r in moments] for which in ("final", "total"))
+    rows.append(["tokens, final stage" if together else "tokens", *final])
+    rows += [["tokens, both stages", *total]] if together else []
+    return ["", *results], rows
+
+
+def change(results: Mapping[str, Result]) -> str | None:
+    """What changed between the last two moments, in percentage points, with the exact paired test's p.
+
+    Directions are compared where both moments have them, else seats, else the best of each. Only problems that both
+    were measured on count. None where there are no two moments, or where they share no problem.
+    """
+    if len(results) < 2:
+        return None
+    (first, before), (last, after) = list(results.items())[-2:]
+    if before["tasks"] != after["tasks"]:
+        return None
+    pairs = [(name, name) for name in after.get("directions", {}) if name in before.get("directions", {})]
+    pairs = pairs or [(name, name) for name in after["seats"] if name in before["seats"]]
+    pairs = pairs or [(before["best"], after["best"])]
+    found = [(old, new, paired(outcomes_of(before, old), outcomes_of(after, new))) for old, new in pairs]
+    changes = [_changed(old, new, each) for old, new, each in found if each is not None]
+    shared = max((len(each.shared) for *_, each in found if each is not None), default=0)
+    partly = "" if shared == before["n"] == after["n"] else f", on the {shared} problems of both"
+    return f"from {first} to {last}{partly}: {', '.join(changes)}" if changes else None
+
+
+def as_markdown(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A table in GitHub's Markdown: the first column to the left, the others to the right."""
+    lines = [columns, ["---", *["---:"] * (len(columns) - 1)], *rows]
+    return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)
+
+
+def as_text(columns: Sequence[str], rows: Sequence[Sequence[str]], labels: int = 1) -> str:
+    """A table in plain text, two blanks between columns: the first `labels` to the left, the others to the right."""
+    lines = [columns, *rows]
+    widths = [max(len(line[i]) for line in lines) for i in range(len(columns))]
+    aligned = [[f"{cell:{'<' if i < labels else '>'}{widths[i]}}" for i, cell in enumerate(line)] for line in lines]
+    return "\n".join("  ".join(line).rstrip() for line in aligned)
+
+
+def _label(name: str) -> str:
+    return "base model" if name == BASE else name
+
+
+def mean_label(result: Result) -> str:
+    """What the mean over an evaluation's directions is called."""
+    directions = len(result["directions"])
+    return "mean of both" if directions == 2 else f"mean of {directions} directions"
+
+
+def outcomes_of(result: Result, name: str) -> dict[str, bool | float]:
+    """Each problem's outcome of a seat or direction: whether it was right, or the share of its answers that were."""
+    return {key: found[name] for key, found in result.get("per_problem", {}).items() if name in found}
+
+
+def scores_shown(result: Result) -> Result:
+    """The scores that an evaluation goes by: those of the directions where its mode has any, else of the seats."""
+    scores: Result = result.get("directions") or result["seats"]
+    return scores
+
+
+def mean_outcomes(result: Result) -> dict[str, float]:
+    """Each problem's mean outcome over the scores that the evaluation goes by."""
+    names = scores_shown(result)
+    return {key: fmean(found[name] for name in names) for key, found in result.get("per_problem", {}).items()}
+
+
+def mean_pass_rate(result: Result) -> float:
+    """The mean pass@1 of the scores that an evaluation goes by."""
+    return fmean(score["pass_at_1"] for score in scores_shown(result).values())
+
+
+def _changed(old: str, new: str, found: Paired) -> str:
+    name = new if old == new else f"{_label(new)} against {_label(old)}"
+    points = f"{100 * found.difference:+.1f}".removesuffix(".0")
+    points = "no change" if points in ("+0", "-0") else f"{points} points"
+    exact = "" if found.p_value is None else f" ({found.gained} gained, {found.lost} lost, p = {found.p_value:.2g})"
+    return f"{name} {points}{exact}"
+
+
+_SHOWN = {"pass_at_k": "pass@{}", "mean_at_k": "mean@{}", "maj_at_k": "maj@{}"}
+
+
+def overview(results: Sequence[Result]) -> tuple[list[str], list[list[str]], int]:
+    """A row for each benchmark, mode and seat, and one for each mean: (columns, rows, how many columns are labels).
+
+    Shown are pass@1 with its 95% interval, what the evaluations know of several samples, the shares that were
+    well-formed and truncated, the mean lengths, and what a mode knows besides.
+    """
+    found = [{**score, "tasks": r["tasks"], "mode": r["mode"], "name": name} for r in results
+             for name, score in scores_of(r).items()]  # fmt: skip
+    staged = any(r.get("directions") for r in results) or any(
+        score["tokens_total_mean"] != score["tokens_final_mean"] for score in found
+    )
+    own = list(dict.fromkeys(column for result in results for column in find_mode(result["mode"]).columns))
+    labels = [key for key in ("tasks", "mode") if len({result[key] for result in results}) > 1]
+    stats = _stats(found)
+    columns = [
+        *("benchmark" if key == "tasks" else key for key in labels),
+        *("", "pass@1 [95%]"),
+        *(_SHOWN[stat].format(k) for stat, k in stats),
+        *("well-formed", "truncated", "tokens, final" if staged else "tokens"),
+        *(["all stages"] if staged else []),
+        *map(as_words, own),
+    ]
+    rows = []
+    for score in [*found, *({**mean, "tasks": f"mean of {mean['of']}"} for mean in means(results))]:
+        at_k = (score.get(stat, {}).get(k) for stat, k in stats)
+        shares = [*at_k, score.get("well_formed"), score.get("truncated")]
+        final, total = score.get("tokens_final_mean"), score.get("tokens_total_mean")
+        lengths = [final, None if total == final else total] if staged else [final]
+        rows.append(
+            [
+                *(score[key] for key in [*labels, "name"]),
+                with_interval(score) if "ci95" in score else percent(score["pass_at_1"]),
+                *(MISSING if share is None else percent(share) for share in shares),
+                *(MISSING if length is None else f"{length:.0f}" for length in lengths),
+                *(value_in_words(score.get(column), "number") for column in own),
+            ]
+        )
+    return columns, rows, len(labels) + 1
+
+
+def means(results: Sequence[Result], of: Sequence[str] = ()) -> list[dict[str, Any]]:
+    """Plain means over the benchmarks named, or over all, of what each of them has: by mode and seat or direction.
+
+    Each holds `mode`, `name`, the benchmarks `of` which it is a mean (their number), `pass_at_1`, and `pass_at_k`,
+    `mean_at_k` and `maj_at_k` as far as all have them. None for a single benchmark, or where one was not measured.
+    """
+    tasks = set(of) or {result["tasks"] for result in results}
+    found = []
+    for mode in dict.fromkeys(result["mode"] for result in results) if len(tasks) > 1 else ():
+        scores = [scores_of(result) for result in results if result["mode"] == mode and result["tasks"] in tasks]
+        for name in scores[0] if len(scores) == len(tasks) else ():
+            if all(name in each for each in scores):
+                mean = _mean([each[name] for each in scores])
+                found.append({"mode": mode, "name": name, "of": len(tasks), **mean})
+    return found
+
+
+def _mean(scores: Sequence[Result]) -> dict[str, Any]:
+    mean: dict[str, Any] = {"pass_at_1": fmean(score["pass_at_1"] for score in scores)}
+    for stat in AT_K:
+        shared = [k for k in scores[0].get(stat, {}) if all(k in score.get(stat, {}) for score in scores)]
+        mean[stat] = {k: fmean(score[stat][k] for score in scores) for k in shared}
+    return mean
+
+
+def settings_line(result: Result) -> str:
+    """What was asked and how, in a line: `mawps, single: 40 problems, 4 samples each, temperature 0.6, ...`."""
+    n = result["n"]
+    parts = [
+        f"{n} problem{'s' if n != 1 else ''} of {result['tasks']}, {asked_of(result)} each",
+        *([f"{result['shots']} worked examples before each"] if result.get("shots") else []),
+    ]
+    sampling = (
+        f"temperature {result['temperature']:g}, top-p {result['top_p']:g}, seed {result['seed']}, at most "
+        f"{result['max_completion_tokens']} tokens"
+    )
+    data = result.get("data", {})
+    from_where = [f"{data['rows']:,} rows of {data['origin']}"] if data.get("origin") else []
+    mark = [f"fingerprint {data['fingerprint'][:12]}"] if data.get("fingerprint") else []
+    return "; ".join([", ".join(parts), sampling, *([", ".join(from_where + mark)] if from_where or mark else [])])
+
+
+def asked_of(result: Result) -> int:
+    """How many answers to each problem were asked for."""
+    return max(int(score.get("votes", score["samples"])) for score in scores_of(result).values())
+
+
+def _stats(scores: Sequence[Result]) -> list[tuple[str, str]]:
+    """The (statistic, k) that say something besides pass@1 in some score, k by k."""
+    found = {
+        (stat, k)
+        for score in scores
+        for stat in AT_K
+        for k in score.get(stat, {})
+        if int(k) > 1 and not (stat == "mean_at_k" and int(k) == score["samples"])
+    }
+    return sorted(found, key=lambda pair: (int(pair[1]), AT_K.index(pair[0])))

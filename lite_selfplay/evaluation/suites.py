@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from lite_selfplay.errors import UnknownNameError
-from lite_selfplay.evaluation.overview import means
+from lite_selfplay.evaluation.result import means
 from lite_selfplay.games.presentation import percent
 
 Result = Mapping[str, Any]

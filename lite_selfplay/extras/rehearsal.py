@@ -12,7 +12,7 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lite_selfplay.config.guard import guarded
+from lite_selfplay.config.user_files import guarded
 from lite_selfplay.data import Completion, Problem, Sampling, StopReason
 from lite_selfplay.errors import ConfigError, GameError, RewardError
 from lite_selfplay.games import Game
@@ -69,7 +69,7 @@ def rendered_prompts(ready: Plan, progress: Progress) -> tuple[list[Rendered], l
 def _made_up_game(ready: Plan, chat: Chat) -> dict[str, Completion]:
     """What each role says first where everything is drawn, read and judged as in the run, and completions made up."""
     from lite_selfplay.runs.aside import AsideTable
-    from lite_selfplay.training.loaded import Loaded
+    from lite_selfplay.training.rollout import Loaded
 
     game, config = ready.game, ready.config
     sources = {

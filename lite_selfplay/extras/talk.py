@@ -14,7 +14,6 @@ from itertools import permutations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lite_selfplay.config import RunConfig
 from lite_selfplay.data import BASE, Completion, Problem, Sampling, Turn
 from lite_selfplay.errors import LiteSelfPlayError, RequestError, UnknownNameError
 from lite_selfplay.games.modes import find_mode
@@ -149,7 +148,7 @@ def speakers_of(
         shown.say(f"loading {model.name} in {target.config.model.precision}")
         context = min(_positions(model.path), target.config.run.generation_tokens or TOKENS_ON_CPU)
         # Not the run's limit, which kept training cheap: whatever the base can read may be asked.
-        config = RunConfig.of(target.config.model_dump(mode="json"), {"run": {"max_prompt_tokens": context}})
+        config = target.config.having({"run": {"max_prompt_tokens": context}})
         target = replace(target, config=config)
         tokens = min(max_tokens or target.config.run.max_completion_tokens or DEFAULT_TOKENS, context - 1)
         interrupts = [Interrupts()]  # another one for every answer

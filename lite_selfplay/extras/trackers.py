@@ -15,7 +15,7 @@ from typing import Any
 
 from lite_selfplay.config import RunConfig
 from lite_selfplay.errors import ConfigError, RunFolderError
-from lite_selfplay.evaluation.tables import scores_of
+from lite_selfplay.evaluation.result import scores_of
 from lite_selfplay.games import Game
 from lite_selfplay.runs.folder import TENSORBOARD, TRACKER
 from lite_selfplay.runs.report.curves import curves_of

@@ -122,19 +122,21 @@ class Game(Shown):
         """Take back what `state` gave."""
 
 
-_OWN = {
-    "agon": "agon.game:DraftChallenge",
-    "cpmobius": "cpmobius.game:CpMobius",
-    "grpo": "baselines.grpo:Solo",
-    "kuhn": "matches.kuhn:Kuhn",
-    "pasodoble": "pasodoble.game:PasoDoble",
-    "rent": "baselines.rent:Rent",
-    "rzero": "baselines.rzero:RZero",
-    "self-refine": "baselines.self_refine:SelfRefine",
-    "spc": "spc.game:Spc",
-    "sqlm": "sqlm.game:Sqlm",
+_registry: dict[str, Callable[[], type[Game]]] = {
+    name: partial(resolve_name, f"lite_selfplay.games.{place}")
+    for name, place in {
+        "agon": "agon.game:DraftChallenge",
+        "cpmobius": "cpmobius.game:CpMobius",
+        "grpo": "baselines.grpo:Solo",
+        "kuhn": "matches.kuhn:Kuhn",
+        "pasodoble": "pasodoble.game:PasoDoble",
+        "rent": "baselines.rent:Rent",
+        "rzero": "baselines.rzero:RZero",
+        "self-refine": "baselines.self_refine:SelfRefine",
+        "spc": "spc.game:Spc",
+        "sqlm": "sqlm.game:Sqlm",
+    }.items()
 }
-_registry: dict[str, Callable[[], type[Game]]] = {}
 
 
 def register_game(name: str, game: type[Game]) -> None:
@@ -192,7 +194,5 @@ def make_game(name: str, options: Mapping[str, Any], *, group_size: int = 8, pro
 
 
 def _discover() -> None:
-    for name, place in _OWN.items():
-        _registry.setdefault(name, partial(resolve_name, f"lite_selfplay.games.{place}"))
     for point in entry_points(group=ENTRY_POINTS):
         _registry.setdefault(point.name, point.load)

@@ -210,7 +210,9 @@ _OWN = {
     "search": "spc.measuring:SEARCH_MODE",
     "versus": "matches.versus:VERSUS",
 }
-_registry: dict[str, Callable[[], Mode]] = {}
+_registry: dict[str, Callable[[], Mode]] = {
+    name: partial(resolve_name, f"lite_selfplay.games.{place}") for name, place in _OWN.items()
+}
 
 
 def register_mode(name: str, mode: Mode) -> None:
@@ -222,13 +224,11 @@ def register_mode(name: str, mode: Mode) -> None:
 
 def mode_names() -> list[str]:
     """The names of all modes: the library's, then those registered in this process."""
-    return list(dict.fromkeys([*_OWN, *_registry]))
+    return list(_registry)
 
 
 def find_mode(name: str) -> Mode:
     """A mode by its name. Raises UnknownNameError with the near names."""
-    for own, place in _OWN.items():
-        _registry.setdefault(own, partial(resolve_name, f"lite_selfplay.games.{place}"))
     if name not in _registry:
         *names, last = mode_names()
         raise UnknownNameError("evaluation mode", name, [*names, last], f"There are {', '.join(names)} and {last}.")

@@ -20,11 +20,9 @@ class Reader(Protocol):
 
     def tokenize(self, text: str) -> list[int]:
         """Token ids of plain text under the base's tokenizer, without special tokens."""
-        ...
 
     def detokenize(self, ids: Sequence[int]) -> str:
         """The text of token ids."""
-        ...
 
 
 class Table(Reader, Protocol):
@@ -35,7 +33,6 @@ class Table(Reader, Protocol):
 
     def draw(self, source: str, n: int) -> list[Problem]:
         """The next `n` items of a source. Its position is part of a checkpoint."""
-        ...
 
     @property
     def folder(self) -> Path:
@@ -43,7 +40,6 @@ class Table(Reader, Protocol):
 
         A run that goes on from an earlier step finds there what later steps had written.
         """
-        ...
 
     def ask(
         self,
@@ -62,32 +58,25 @@ class Table(Reader, Protocol):
         another seat, a snapshot or `base` that speaks instead. A prompt over the limit, its beginning included, comes
         back with no tokens and `stop="prompt_too_long"`.
         """
-        ...
 
     def completed(self, example: Example) -> Completion:
         """An example as the completion it teaches, in the chat template's tokens; nobody has sampled it."""
-        ...
 
     def everything(self, source: str) -> Sequence[Problem]:
         """All items of a source, in an order that never changes; its position stays where it is."""
-        ...
 
     def evaluate(self, role: str, prompts: Sequence[str], problems: Sequence[Problem], n: int = 1) -> list[Verdict]:
         """`n` answers to each prompt by the seat that plays `role`, judged by its problem: a prompt's n in a row.
 
         Answer k to prompt i has the same seed at every call and every step, so that two calls differ by the seat alone.
         """
-        ...
 
     def score(self, role: str, completions: Sequence[Completion], *, seat: str | None = None) -> list[TokenScores]:
         """Log-probabilities and entropies of completions under the seat that plays `role` in this step, as the trainer
         computes them; `seat` names another, a snapshot or `base`."""
-        ...
 
     def read_answer(self, completion: Completion) -> str | None:
         """The answer that a completion commits to, as the checker reads it; None where there is none."""
-        ...
 
     def verify(self, pairs: Sequence[tuple[Completion, Problem]]) -> list[Verdict]:
         """Judge completions against their problems' answers, in order. `well_formed` is filled in as well."""
-        ...

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from lite_selfplay.config import RunConfig
 from lite_selfplay.errors import ConfigError
-from lite_selfplay.evaluation.tables import as_markdown, change, comparison
+from lite_selfplay.evaluation.result import as_markdown, change, comparison
 from lite_selfplay.games import Game
 from lite_selfplay.runs.build import ProgressLike, fresh, resumed
 from lite_selfplay.runs.folder import ADAPTERS, RunFolder

@@ -56,7 +56,7 @@ def fresh(
     folder, tasks = RunFolder(Path(path), ours=ranks.main), ready.config.tasks.train or ""
     objects = tasks if tasks.startswith("{") else ""
     if objects:
-        ready = replace(ready, config=ready.config.learning_from(folder.path / OBJECTS))
+        ready = replace(ready, config=ready.config.having({"tasks": str((folder.path / OBJECTS).absolute())}))
     with _at_work(ranks, ready) as poll:
         from lite_selfplay.models.sources import base_of
 
@@ -111,7 +111,7 @@ def resumed(
             f"{path} was made with a reward given in Python, {before['reward'].get('name')} of "
             f"{before['reward'].get('file') or 'no file'}: go on with {folder.go_on()}"
         )
-    config = RunConfig.of(config.model_dump(mode="json"), changes)
+    config = config.having(changes)
     places = places_in(config.values()).items()
     require_accepted({key: place for key, place in places if reward is None or key != "run.reward"}, path / CONFIG)
     ready = plan(config, own_checker=(reward or config.run.reward) is not None)

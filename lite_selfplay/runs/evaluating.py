@@ -1,7 +1,7 @@
 """Evaluating a run or a base model: on several tasks and in several modes at a time, and going on where that stopped.
 
 All problems are found and checked before the base is loaded. Answers are written down as they come
-(`lite_selfplay.evaluation.answers`), so that the same call goes on with them after a signal or a kill.
+(`lite_selfplay.evaluation.examiner`), so that the same call goes on with them after a signal or a kill.
 """
 
 import os
@@ -18,10 +18,8 @@ from lite_selfplay.config import RunConfig
 from lite_selfplay.config.sections import LARGEST
 from lite_selfplay.data import EvalSpec, Problem, Sampling
 from lite_selfplay.errors import ConfigError, Interrupted, ProcessLost, RequestError, TaskError
-from lite_selfplay.evaluation.answers import SUFFIX, Answers, key_of
-from lite_selfplay.evaluation.examiner import Exam, measure, require_enough
-from lite_selfplay.evaluation.result import Evaluation
-from lite_selfplay.evaluation.tables import headline
+from lite_selfplay.evaluation.examiner import SUFFIX, Answers, Exam, key_of, measure, require_enough
+from lite_selfplay.evaluation.result import Evaluation, headline
 from lite_selfplay.games.modes import find_mode
 from lite_selfplay.models.backends import import_first
 from lite_selfplay.models.silence import quiet

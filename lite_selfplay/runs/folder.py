@@ -105,7 +105,8 @@ class RunFolder:
     def config(self) -> RunConfig:
         """The run's configuration. Raises ConfigError."""
         config = RunConfig.of(load_layer(self.path / CONFIG), {"run": {"dir": str(self.path)}})
-        return config.learning_from(self.path / OBJECTS) if os.path.isfile(self.path / OBJECTS) else config
+        file = self.path / OBJECTS
+        return config.having({"tasks": str(file.absolute())}) if os.path.isfile(file) else config
 
     def config_to_load(self, trust_remote_code: bool, unsafe_code: bool = False) -> RunConfig:
         """`config`, for who loads the base, the game and the tasks.

@@ -11,8 +11,7 @@ from typing import Any, Self, TypeVar
 import torch
 
 from lite_selfplay.config import RunConfig
-from lite_selfplay.config.guard import guarded
-from lite_selfplay.config.user_files import file_of, sources_of
+from lite_selfplay.config.user_files import file_of, guarded, sources_of
 from lite_selfplay.data import Problem
 from lite_selfplay.errors import GameError, RunFolderError, TaskError
 from lite_selfplay.games import Game
@@ -28,10 +27,9 @@ from lite_selfplay.runs.trackers import Tracker
 from lite_selfplay.scan import extra
 from lite_selfplay.tasks import Source
 from lite_selfplay.tasks.passages import short_enough
-from lite_selfplay.training.loaded import Loaded
 from lite_selfplay.training.progress import Poll, Progress, Several
 from lite_selfplay.training.ranks import ALONE, Ranks
-from lite_selfplay.training.rollout import LiveTable
+from lite_selfplay.training.rollout import LiveTable, Loaded
 from lite_selfplay.verify.reward_functions import RewardFunction
 
 T = TypeVar("T", bound=LiveTable)

@@ -8,7 +8,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from lite_selfplay.config import RunConfig
 from lite_selfplay.data import Episode, EvalSpec, Problem, Sampling
 from lite_selfplay.errors import (
     GameError,
@@ -20,10 +19,8 @@ from lite_selfplay.errors import (
     RunFolderError,
     WorkerStartError,
 )
-from lite_selfplay.evaluation.answers import Answers
-from lite_selfplay.evaluation.examiner import Exam, measure
-from lite_selfplay.evaluation.result import Evaluation
-from lite_selfplay.evaluation.tables import headline
+from lite_selfplay.evaluation.examiner import Answers, Exam, measure
+from lite_selfplay.evaluation.result import Evaluation, headline
 from lite_selfplay.games.modes import find_mode
 from lite_selfplay.models.adapters import BASE
 from lite_selfplay.runs.budget import Budget
@@ -38,10 +35,10 @@ from lite_selfplay.runs.report.closing import changes, closing_report
 from lite_selfplay.runs.saving import Saver
 from lite_selfplay.runs.seats import keep_references, teach
 from lite_selfplay.runs.step_log import Bookkeeper
+from lite_selfplay.training.losses import make_loss
 from lite_selfplay.training.optimizer import load_optimizer_state
 from lite_selfplay.training.rollout import LiveTable
 from lite_selfplay.training.trainer import SelfPlayTrainer
-from lite_selfplay.training.trl import make_loss
 from lite_selfplay.training.updates import StepReport
 
 PROBE = "Name three things you can see from a window, and say what each of them is for."
@@ -182,7 +179,7 @@ class RunLoop:
         steps = self._budget.steps(self.done, asked, config.eval.every)
         if steps is None:
             return
-        self._saver.change_config(RunConfig.of(config.model_dump(mode="json"), {"run": {"steps": steps}}))
+        self._saver.change_config(config.having({"run": {"steps": steps}}))
         self.trainer.expect(self._updates(steps))
         progress.say(self._budget.choose_steps(steps, asked))
         self._show_training()

@@ -55,7 +55,7 @@ class Plan:
 
     def after(self, choice: Choice) -> "Plan":
         """The same once something more is chosen. Raises ConfigError where a cold start would find no examples."""
-        config = RunConfig.of(self.config.model_dump(mode="json"), layer_of([choice]))
+        config = self.config.having(layer_of([choice]))
         tokens = config.run.max_completion_tokens or self.max_completion_tokens
         found = replace(self, config=config, choices=[*self.choices, choice], max_completion_tokens=tokens)
         _check_examples(found)
@@ -218,7 +218,7 @@ def plan(config: RunConfig, *, own_checker: bool = False, choices: Sequence[Choi
     name = resolved.game.name
     place = absolute(name) if file_of(name) is not None else name
     options = {"game": {"name": place, **game.options.model_dump(mode="json")}}
-    whole = RunConfig.of(resolved.model_dump(mode="json"), files, options)
+    whole = resolved.having(files, options)
     sources = {name: _source(name, whole, task, kept_apart) for name in game.sources}
     ready = Plan(whole, game, task, tokens, kept_apart, sources, choices, asked)
     _check_model(ready.config)

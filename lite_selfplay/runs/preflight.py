@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from lite_selfplay.config import RunConfig
-from lite_selfplay.config.guard import unnoticed
+from lite_selfplay.config.user_files import unnoticed
 from lite_selfplay.errors import GameError, Interrupted, PreflightError, SaveFailed
 from lite_selfplay.games import Game
 from lite_selfplay.games.presentation import percent
@@ -30,8 +30,8 @@ from lite_selfplay.runs.report.meanings import MEANINGS
 from lite_selfplay.runs.report.steps import only_finite
 from lite_selfplay.stats import clopper_pearson, is_above
 from lite_selfplay.tasks.files import write_errors, write_whole
-from lite_selfplay.training.loaded import load_chat
 from lite_selfplay.training.progress import OutOfTime, printable
+from lite_selfplay.training.rollout import load_chat
 
 SECONDS, SHARE, SAMPLED = 60.0, 1 / 20, 3 / 4
 """The most seconds that it takes, the most of `run.minutes`, and how much of that until no answer is waited for."""

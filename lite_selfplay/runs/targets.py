@@ -66,7 +66,7 @@ class Target:
             folder = RunFolder.open(Path(name))
             config = folder.config_to_load(trust_remote_code, unsafe_code)
             require_no_link(folder.path / EVALUATIONS)  # where answers are written
-            config = RunConfig.of(config.model_dump(mode="json"), {"model": chosen, "tasks": reading})
+            config = config.having({"model": chosen, "tasks": reading})
             sizes = {"group_size": config.run.group_size, "problems_per_step": config.run.problems_per_step}
             game = make_game(config.game.name, config.game.options, **sizes)
             spec = game.evaluation()
@@ -147,8 +147,7 @@ class Target:
     ) -> "Iterator[LiveTable]":
         """The base in memory with the run's adapters, and a checker, for the length of a context."""
         from lite_selfplay.models.adapters import check_folder
-        from lite_selfplay.training.loaded import Loaded
-        from lite_selfplay.training.rollout import LiveTable
+        from lite_selfplay.training.rollout import LiveTable, Loaded
 
         with contextlib.closing(Loaded.of(self.config, model, progress, poll, ranks=ranks)) as loaded:
             for seat in self.config.seats if self.folder else ():

@@ -7,8 +7,7 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-from lite_selfplay.config.guard import guarded
-from lite_selfplay.config.user_files import DATA_FILE, file_of, load, options_of, require_file
+from lite_selfplay.config.user_files import DATA_FILE, file_of, guarded, load, options_of, require_file
 from lite_selfplay.errors import TaskError, UnknownNameError
 from lite_selfplay.scan import extra
 from lite_selfplay.tasks.arithmetic import arithmetic

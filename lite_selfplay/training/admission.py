@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterator
 
 from lite_selfplay.credit import stream_advantages
-from lite_selfplay.data import Completion, Sample, Stream
+from lite_selfplay.data import Sample, Stream
 from lite_selfplay.errors import GameError
 
 Advantages = list[list[float | None]]
@@ -43,16 +43,11 @@ def require_fresh(stream: Stream, seat: str, version: int) -> None:
     """
     for sample in () if stream.replay else _with_a_ratio(stream):
         completion = sample.completion
-        if not is_fresh(completion, seat, version):
+        if (completion.seat, completion.weights_version) != (seat, version):
             raise GameError(
                 f"the {stream.role}'s stream trains seat {seat!r} at update {version}, "
                 f"but holds a completion by {completion.seat!r} at update {completion.weights_version}"
             )
-
-
-def is_fresh(completion: Completion, seat: str, version: int) -> bool:
-    """Whether a completion is the seat's, sampled from the weights it has now."""
-    return (completion.seat, completion.weights_version) == (seat, version)
 
 
 def finite_advantages(stream: Stream, seat: str) -> Advantages:
@@ -73,11 +68,6 @@ def finite_advantages(stream: Stream, seat: str) -> Advantages:
     if not all(math.isfinite(value) for row in result for value in row if value is not None):
         raise NotFinite(f"an advantage of {who} is not finite")
     return result
-
-
-def no_advantages(stream: Stream) -> Advantages:
-    """None for every sample of a stream."""
-    return [[None] * len(group.samples) for group in stream.groups]
 
 
 def _unmasked(stream: Stream) -> Iterator[Sample]:

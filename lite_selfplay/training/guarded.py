@@ -4,14 +4,18 @@ Numbers that are not finite end a step, and what had moved is undone. Where memo
 In float16 a loss is multiplied by a factor, so that small gradients are not rounded to 0. In several processes each
 has the gradients of its rows. What is decided for all there: whether a number was not finite, whether completions came
 from other weights, how many tokens fit into a microbatch. What must be the same in all and is compared at every update:
-weights, advantages and examples. Shapes: `N` tokens of all completions of a microbatch.
+weights, advantages and examples.
+
+Before a run's first update a backend's gradients are compared with those of plain torch. The sampler's check reads
+forward passes only: a backend whose log-probabilities, kernels or recomputed activations lose the way back reports a
+plausible loss and moves towards nothing. transformers' own is left out: it is what is compared with.
+Shapes: `N` tokens of all completions of a microbatch, `B` rows of `T` tokens.
 """
 
 import contextlib
 import math
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 import torch
@@ -22,14 +26,113 @@ from torch.optim import Optimizer
 from lite_selfplay.errors import TrainingError
 from lite_selfplay.models.adapters import Adapters
 from lite_selfplay.models.backends.base import Backend, is_out_of_memory
-from lite_selfplay.models.transfers import read
+from lite_selfplay.models.transfers import placed, read
 from lite_selfplay.training.admission import NotFinite
+from lite_selfplay.training.losses import Given, TrlLoss, loss_of, own_terms
 from lite_selfplay.training.microbatches import MicroBatch, TokenBudget
 from lite_selfplay.training.optimizer import SeatSchedule, load_optimizer_state, optimizer_state
 from lite_selfplay.training.ranks import Ranks
-from lite_selfplay.training.sampler_check import Foreign, Read
-from lite_selfplay.training.trl import TrlLoss
-from lite_selfplay.training.updates import Learning, StepReport, StreamUpdate
+from lite_selfplay.training.sampler_check import Foreign
+from lite_selfplay.training.updates import Done, Learning, StepReport
+
+COSINE = 0.99
+"""What the two gradients of a seat must have at the least: rounding in bfloat16 leaves 0.999."""
+NOISE = {torch.float32: 1e-6}
+"""The norm of a gradient up to which it may be nothing but rounding; in halves of float32, a thousandth."""
+
+
+def prove(backend: Backend, loss: TrlLoss, micro: MicroBatch, reference: Tensor | None, factor: float) -> bool:
+    """Hold the gradients of the microbatch's seat, of `factor` times its loss, to those of plain torch.
+
+    False where rounding alone is left of them. Raises TrainingError where they are others.
+    """
+    parameters = backend.adapters.parameters(micro.seat)
+    found = {name: torch.zeros_like(p) if p.grad is None else p.grad for name, p in parameters.items()}
+    right = plain_gradients(backend, loss, micro, reference, factor)
+    if not all(x.isfinite().all() for x in (*found.values(), *right.values())):
+        return True
+    if float(get_total_norm(list(right.values()))) <= NOISE.get(backend.compute_dtype, 1e-3) * factor:
+        return False
+    require_alike(found, right, f"seat {micro.seat}")
+    return True
+
+
+def plain_gradients(
+    backend: Backend, loss: TrlLoss, micro: MicroBatch, reference: Tensor | None, factor: float
+) -> dict[str, Tensor]:
+    """The gradients of a seat's adapter by `factor` times a microbatch's loss, row by row through the whole model
+    without recomputing, and by formula. The seat must be active; `reference` (N,) are the log-probabilities of a KL
+    term."""
+    model: Any = backend.adapters.model
+    parameters = backend.adapters.parameters(micro.seat)
+    model.train(False)
+    try:
+        with backend.adapters.cast_together(backend.compute_dtype), backend.autocast():
+            logprobs, entropies = _plain_logprobs(model, micro)
+            given = Given.of(micro, logprobs, reference)
+            own = loss.own.get(micro.role.loss)
+            terms = plain_terms(micro, given) if own is None else own_terms(own, micro, given)
+            value = loss_of(micro, given, terms, entropies).value
+        found = torch.autograd.grad(factor * value, list(parameters.values()), allow_unused=True)
+    finally:
+        model.train(True)
+    return {
+        name: torch.zeros_like(p) if g is None else g for (name, p), g in zip(parameters.items(), found, strict=True)
+    }
+
+
+def _plain_logprobs(model: Any, micro: MicroBatch) -> tuple[Tensor, Tensor]:
+    base = getattr(model, "get_base_model", lambda: model)()
+    cap = getattr(base.config.get_text_config(), "final_logit_softcapping", None)
+    logprobs, entropies = [], []
+    for row in micro.rows:
+        prompt, rest = row.completion.prompt_ids, row.completion.token_ids
+        ids = placed([[*prompt, *rest]], base.device)
+        hidden = base.base_model(input_ids=ids, use_cache=False).last_hidden_state[0, len(prompt) - 1 : -1]
+        logits = base.get_output_embeddings()(hidden).float()
+        logits = (logits if cap is None else cap * (logits / cap).tanh()) / micro.temperature
+        each = logits.log_softmax(-1)
+        logprobs.append(each.gather(1, ids[0, len(prompt) :, None])[:, 0])
+        entropies.append(-(each.exp() * each).sum(-1))
+    return torch.cat(logprobs), torch.cat(entropies)
+
+
+def plain_terms(micro: MicroBatch, given: Given) -> Tensor:
+    """The terms of a microbatch's loss, a row's or a token's each: TRL's arithmetic by formula."""
+    role, logprobs, lengths = micro.role, given.logprobs, given.mask.sum(-1)
+    ratio = (logprobs - (logprobs.detach() if given.old is None else given.old)).exp()
+    advantages = placed(given.advantages, logprobs.device)[:, None]
+    if role.loss == "sequence":  # one term a completion, of which each token carries its share
+        advantages = advantages / lengths[:, None]
+    clipped = ratio.clamp(1 - role.clip_ratio, 1 + role.clip_ratio)
+    terms = -torch.minimum(ratio * advantages, clipped * advantages)
+    if (kl := given.kl()) is not None:
+        terms = terms + role.beta * kl
+    if role.loss == "dapo":
+        return terms
+    sums = (terms * given.mask).sum(-1)
+    return {"grpo": sums / lengths, "sequence": sums, "dr_grpo": sums / micro.max_tokens}[role.loss]
+
+
+def require_alike(found: Mapping[str, Tensor], right: Mapping[str, Tensor], who: str) -> None:
+    """Raises TrainingError, naming the tensors that are off, where two gradients of an adapter point apart."""
+    whole = [torch.cat([x.flatten().double() for x in side.values()]) for side in (found, right)]
+    if (cosine := _cosine(*whole)) >= COSINE:
+        return
+    off = [name for name in right if _cosine(found[name], right[name]) < COSINE]
+    more = f" and {len(off) - 3} more" if len(off) > 3 else ""
+    raise TrainingError(
+        f"the gradient of {who} is not that of plain torch: their cosine is {cosine:.2f}, with {', '.join(off[:3])}"
+        f"{more} off. Nothing was updated; use --backend transformers"
+    )
+
+
+def _cosine(one: Tensor, other: Tensor) -> float:
+    """Of two tensors, 1 where both are 0."""
+    a, b = one.double(), other.double()
+    norms = float(a.norm() * b.norm())
+    return float((a * b).sum()) / norms if norms else float(not a.any() and not b.any())
+
 
 LARGEST = 16
 """Exponent of the largest factor, that of torch's scaler at its start."""
@@ -38,35 +141,7 @@ BACK = 3
 less than it."""
 GROWS_AFTER = 200
 """Updates without an overflow after which the factor is doubled."""
-_SUMS = ("loss", "logprob", "kl", "clipped", "rows", "tokens")
 T = TypeVar("T")
-
-
-@dataclass
-class Done:
-    """A microbatch that went through the model, and what was computed of it, which is read later.
-
-    `numbers` hold `logprobs` (N,), and where there are such: `reference` (N,), `loss`, `kl` and `clipped`.
-    """
-
-    micro: MicroBatch
-    learner: str
-    numbers: dict[str, Tensor]
-    read: dict[str, list[float]] = field(default_factory=dict)
-
-    @property
-    def rows(self) -> list[Read]:
-        """Each row with its log-probabilities."""
-        return list(zip(self.micro.rows, self.micro.batch.split(self.read["logprobs"]), strict=True))
-
-    def require_finite(self) -> None:
-        """Raises NotFinite, naming who learns."""
-        for name in ("reference", "logprobs"):
-            if not all(map(math.isfinite, self.read.get(name, ()))):
-                raise NotFinite(f"a log-probability of {self.learner} is not finite")
-        for value in self.read.get("loss", ()):
-            if not math.isfinite(value):
-                raise NotFinite(f"the loss of {self.learner} is {value}")
 
 
 class Guard:
@@ -158,10 +233,10 @@ class Guard:
             self._budget.halve()
 
     @contextlib.contextmanager
-    def nonfinite_in_any(self, report: StepReport, found: list[StreamUpdate]) -> Iterator[None]:
+    def nonfinite_in_any(self, report: StepReport, figures: list[list[dict[str, float]]]) -> Iterator[None]:
         """A context in which gradients are computed, and NotFinite in one process is NotFinite in all.
 
-        `found` is what was done with each stream: of this process's rows in the context, of all rows afterwards. Raises
+        `figures` are those of each stream: in the context this process's, afterwards each process's. Raises
         TrainingError where processes are no longer the same.
         """
         step = report.step + 1
@@ -172,7 +247,7 @@ class Guard:
                 "rewards": zlib.crc32(repr(report.advantages).encode()),
                 "budget": self._budget.tokens,
                 "scale": self.scale.exponent,
-                "found": [{key: getattr(update, key) for key in _SUMS} for update in found],
+                "figures": figures[-1:],
             }
 
         with failing_together(self._ranks, f"the update of step {step}", NotFinite, facts) as told:
@@ -191,10 +266,7 @@ class Guard:
         if told:
             self._budget.lower(min(int(theirs["budget"]) for theirs in told))
             self.scale.agree([theirs["scale"] for theirs in told])
-            found[:] = [StreamUpdate(own.role, own.seat) for own in found]
-            for theirs in told:  # each process's part is by its share of the whole stream
-                for update, figures in zip(found, theirs["found"], strict=True):
-                    update.add(figures)
+            figures[:] = [own for theirs in told for own in theirs["figures"]]
 
 
 def largest(tensors: Iterable[Tensor]) -> Tensor:
@@ -216,10 +288,9 @@ def find_nonfinite(adapters: Adapters, optimizer: Optimizer | None = None) -> st
     With an optimizer its state is looked at too.
     """
     found = largest_weights(adapters)
+    kept = {} if optimizer is None else optimizer.state
     for seat in adapters.seats:
-        if optimizer is None:
-            break
-        states = [optimizer.state.get(p, {}) for p in adapters.parameters(seat).values()]
+        states = [kept.get(p, {}) for p in adapters.parameters(seat).values()]
         values = [value for state in states for value in state.values() if isinstance(value, Tensor)]
         if values:
             found[f"the optimizer's state of seat {seat}"] = largest(values)
@@ -346,21 +417,22 @@ def foreign_in_any(ranks: Ranks, learning: Sequence[Learning]) -> Iterator[None]
     """
 
     def gaps() -> list[Any]:
-        return [[(x.gap, x.tokens), (x.base_gap, x.base_tokens)] for x in (one.agreement for one in learning)]
+        return [x.agreement.gaps for x in learning]
 
     told: list[Any] = []
     try:
         with failing_together(ranks, "whose completions these are", Foreign, gaps) as told:
             yield
     finally:
-        for x, parts in zip(learning, zip(*told, strict=True), strict=bool(told)):
+        for x, parts in zip(learning, zip(*(told or [gaps()]), strict=True), strict=True):
             sampler, base = (_mean(kind) for kind in zip(*parts, strict=True))
             if sampler is not None or base is not None:
                 x.update.sampler_gap, x.update.base_gap = sampler, base
 
 
-def _mean(parts: Iterable[tuple[float | None, int]]) -> float | None:
-    """The mean over all tokens, from means and numbers of tokens."""
+def _mean(parts: Sequence[tuple[float | None, int]]) -> float | None:
+    """The mean over all tokens, from means and numbers of tokens; that of one process to the bit."""
     seen = [(gap, tokens) for gap, tokens in parts if gap is not None]
-    total = sum(tokens for _, tokens in seen)
-    return sum(gap * tokens for gap, tokens in seen) / total if total else None
+    if len(seen) == 1:
+        return seen[0][0]
+    return sum(gap * tokens for gap, tokens in seen) / sum(tokens for _, tokens in seen) if seen else None

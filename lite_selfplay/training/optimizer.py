@@ -1,13 +1,12 @@
 """The optimizer's side of seats: a parameter group each, a schedule over a seat's own updates, state as tensors."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.autograd.graph import increment_version
-from torch.nn.utils import get_total_norm
 from torch.optim import Optimizer
 
 from lite_selfplay.config import SeatConfig
@@ -111,11 +110,6 @@ def _count_as_written(optimizer: Optimizer, *_: Any) -> None:
 def on_card(adapters: Adapters) -> bool:
     """Whether the seats' weights are on a card."""
     return next(iter(adapters.parameters(adapters.seats[0]).values())).is_cuda
-
-
-def gradient_norm(gradients: Sequence[Tensor]) -> Tensor:
-    """The norm of all of a seat's gradients together, where they are."""
-    return get_total_norm(gradients)
 
 
 def optimizer_state(optimizer: Optimizer, adapters: Adapters) -> dict[str, Tensor]:

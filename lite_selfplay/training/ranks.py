@@ -7,30 +7,193 @@ what it remembers and its randomness are what they are in one process, and the f
 
 What only one can know is decided once and told: the clock, a user's reward, what is in the run folder. A process that
 fails says why before it leaves, so that the others end with that sentence and a saved run.
+
+The engine is torch's own: `torchrun` starts the processes, gloo carries what they tell each other, NCCL gradients from
+card to card. TRL, accelerate and transformers are not told of the others, since they would average what they log,
+divide losses by the number of processes, and wrap the model into a DDP that never sees a seat's gradient.
 """
 
 import contextlib
 import datetime
-import io
 import itertools
 import json
+import os
+import socket
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
-import numpy as np
-
 from lite_selfplay.errors import GameError, Interrupted, LiteSelfPlayError, ProcessLost, RequestError
+
+TIMEOUT = datetime.timedelta(hours=1)
+"""How long the others are waited for: a process that another machine lost, without a word, is missed after that."""
+
+MEETING = datetime.timedelta(minutes=10)
+"""How long a process waits for the place where all meet."""
+
+_HIDDEN = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "ROLE_RANK", "ROLE_WORLD_SIZE")
+_LOOPBACK = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
+_groups = itertools.count()
+"""Process groups that this process has joined: all start as many, one after the other."""
+
+
+@dataclass(frozen=True)
+class Launch:
+    """A launch: process `rank` of `world`, on a machine with `local_world` of them, where it is number `local_rank`.
+
+    `address` and `port` are where they meet; `hosted` says whether the launcher keeps that place, else process 0 does.
+    """
+
+    rank: int
+    world: int
+    local_rank: int
+    local_world: int
+    address: str
+    port: int
+    hosted: bool
+    attempt: str
+
+    @property
+    def one_machine(self) -> bool:
+        return self.local_world == self.world
+
+    @property
+    def whole(self) -> bool:
+        """Whether there is such a process."""
+        return 0 <= self.rank < self.world and 0 <= self.local_rank < self.local_world <= self.world
+
+
+def find_launch(environment: Mapping[str, str] = os.environ) -> Launch | None:
+    """The launch that the environment tells of, None for a process by itself.
+
+    Raises RequestError for several processes that torchrun did not start: other launchers share out more than rows, or
+    do not say how their processes find each other.
+    """
+    world = environment.get("WORLD_SIZE", "1")
+    if world == "1":
+        return None
+    try:
+        found = Launch(
+            rank=int(environment["RANK"]),
+            world=int(world),
+            local_rank=int(environment["LOCAL_RANK"]),
+            local_world=int(environment.get("LOCAL_WORLD_SIZE", world)),
+            address=environment["MASTER_ADDR"],
+            port=int(environment["MASTER_PORT"]),
+            hosted=environment.get("TORCHELASTIC_USE_AGENT_STORE") == "True",
+            attempt=environment.get("TORCHELASTIC_RESTART_COUNT", "0"),
+        )
+    except (KeyError, ValueError):
+        found = None
+    accelerate = any(name.startswith(("ACCELERATE_USE_", "ACCELERATE_MIXED_")) for name in environment)
+    if found is None or accelerate or not found.whole:
+        raise RequestError(
+            f"WORLD_SIZE is {world}, and it was not torchrun that started this process: start the run with torchrun "
+            "--nproc-per-node N -m lite_selfplay_cli"
+        )
+    return found
+
+
+@contextlib.contextmanager
+def prepared(launch: Launch) -> Iterator[None]:
+    """The process with one card of its own, and without the variables by which other libraries would find the others,
+    for the length of a context. Raises RequestError where there are more processes than cards."""
+    before = dict(os.environ)
+    take_a_card(launch)
+    if launch.one_machine:  # nothing listens on the network, unless that was asked for
+        for loopback in {name for _, name in socket.if_nameindex()} & {"lo", "lo0"}:
+            os.environ.update({name: before.get(name, loopback) for name in _LOOPBACK})
+    for name in _HIDDEN:
+        os.environ.pop(name, None)
+    try:
+        yield
+    finally:
+        for name in (*_HIDDEN, *_LOOPBACK):
+            os.environ.pop(name, None)
+        os.environ.update({name: before[name] for name in (*_HIDDEN, *_LOOPBACK) if name in before})
+
+
+def take_a_card(launch: Launch) -> None:
+    """Leave this process one of the cards it sees as its only one; nothing changes where there are none.
+
+    Raises RequestError where there are more processes than cards, and where a card was used before.
+    """
+    import torch
+
+    cards = torch.cuda.device_count()
+    if not cards:
+        return
+    if launch.local_world > cards:
+        raise RequestError(
+            f"{launch.local_world} processes on this machine, and {cards} card{'s' if cards > 1 else ''}: a process "
+            f"needs a card of its own, --nproc-per-node {cards} at most"
+        )
+    if torch.cuda.is_initialized():
+        raise RequestError(
+            "this process has used a card already: a script that torchrun starts calls train() first of all"
+        )
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    names = visible.split(",") if visible else [str(number) for number in range(cards)]
+    os.environ["CUDA_VISIBLE_DEVICES"] = names[launch.local_rank]
+
+
+def connect(launch: Launch) -> Any:
+    """Join the process group; returns the store that all share."""
+    import torch
+    import torch.distributed as dist
+
+    # A machine's own name may not be known to itself.
+    address = "127.0.0.1" if launch.one_machine and launch.hosted else launch.address
+    hosts = launch.rank == 0 and not launch.hosted
+    try:
+        listening = None
+        if hosts:  # at this address alone; the store would listen at every one of the machine
+            family = socket.getaddrinfo(address, launch.port)[0][0]
+            listening = socket.create_server((address, launch.port), family=family, backlog=1024).detach()
+        place = dist.TCPStore(
+            address,
+            launch.port,
+            launch.world,
+            hosts,
+            MEETING,
+            wait_for_workers=False,
+            master_listen_fd=listening,
+        )
+        store = dist.PrefixStore(f"lite-selfplay/{launch.attempt}/{next(_groups)}", place)
+        cards = torch.cuda.is_available() and dist.is_nccl_available()
+        backend = "cpu:gloo,cuda:nccl" if cards else "gloo"
+        dist.init_process_group(backend, store=store, rank=launch.rank, world_size=launch.world, timeout=TIMEOUT)
+    except (RuntimeError, OSError) as error:
+        why = str(error).splitlines()[0]
+        raise RequestError(
+            f"the processes of this run do not find each other at {address}:{launch.port}: {why}"
+        ) from error
+    return store
+
+
+def disconnect(*, clean: bool) -> None:
+    """Leave the process group. Where others may still wait for this process, the end of the process does that."""
+    import torch.distributed as dist
+
+    if clean and dist.is_initialized():
+        dist.destroy_process_group()
+
+
+def in_a_group() -> bool:
+    """Whether this process is in a process group that it has not taken leave of."""
+    dist = sys.modules.get("torch.distributed")
+    return dist is not None and dist.is_available() and dist.is_initialized()
+
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 T = TypeVar("T")
-Arrays = Mapping[str, Any]
-"""Arrays of numbers by name."""
 
 LARGEST = 2**30
-"""Bytes of a message. A million completion tokens with their log-probabilities are 8 MB."""
+"""Bytes of a message. A million completion tokens with their log-probabilities are some 30 MB."""
 LOOK_EVERY_S = 0.2
 """Seconds between two looks for processes that have left, while waiting for them."""
 LAST_WORDS_S = 2.0
@@ -72,36 +235,27 @@ class Ranks:
 
     # What is told
 
-    def gather(
-        self,
-        what: str,
-        value: Any = None,
-        arrays: Arrays | None = None,
-        read: Callable[[Any, Arrays], Any] = lambda value, arrays: value,
-    ) -> list[Any]:
-        """What `read` makes of what every process has, in their order: a JSON value, and arrays of numbers.
+    def gather(self, what: str, value: Any = None, read: Callable[[Any], Any] = lambda value: value) -> list[Any]:
+        """What `read` makes of what every process has, in their order; it travels as JSON, in which floats keep every
+        bit, and from which nothing can be run: a peer can be wrong.
 
         `what` says what it is about. Raises GameError where that is not the same in all, which is how processes that
         came to different games find out; ProcessLost where one has ended, or sends what cannot be read; and what `poll`
         raises.
         """
-        message = pack([what, value], arrays)
+        message = json.dumps([what, value]).encode()
         messages = [message] if self.alone else self._exchange(message)
         try:
-            told = [unpack(each) for each in messages]
-            abouts = [str(about) for (about, _), _ in told]
-            if any(about != what for about in abouts):
-                odd = next(rank for rank, about in enumerate(abouts) if about != abouts[0])
-                raise GameError(
-                    f"the processes of this run came to different games: process 0 was at {abouts[0]}, process {odd} "
-                    f"at {abouts[odd]}. A game may depend on its table and its own state alone "
-                    "(lite_selfplay.testing.check_game), and no file that it reads may differ"
-                )
-            return [read(theirs, held) for (_, theirs), held in told]
-        except GameError:
-            raise
-        except Exception as error:  # numpy's readers raise whatever the content makes of them
+            told = [(str(about), theirs) for about, theirs in map(json.loads, messages)]
+            if (odd := next((rank for rank, (about, _) in enumerate(told) if about != told[0][0]), None)) is None:
+                return [read(theirs) for _, theirs in told]
+        except Exception as error:  # `read` raises whatever the content makes of it
             raise ProcessLost(f"another process of this run sends what cannot be read ({error})") from None
+        raise GameError(
+            f"the processes of this run came to different games: process 0 was at {told[0][0]}, process {odd} at "
+            f"{told[odd][0]}. A game may depend on its table and its own state alone "
+            "(lite_selfplay.testing.check_game), and no file that it reads may differ"
+        )
 
     def from_main(self, what: str, make: Callable[[], T]) -> T:
         """What `make` gives in the first process, as JSON has it. Raises what `gather` raises."""
@@ -222,26 +376,6 @@ class Ranks:
                 raise kind(f"process {rank} of this run has left: {note['sentence']}")
 
 
-# Messages
-
-
-def pack(value: Any, arrays: Arrays | None = None) -> bytes:
-    """A message of a JSON value and arrays by name: numpy's `.npz`, in which `json` holds the value."""
-    file = io.BytesIO()
-    np.savez(file, json=np.frombuffer(json.dumps(value).encode(), np.uint8), **(arrays or {}))
-    return file.getvalue()
-
-
-def unpack(message: bytes) -> tuple[Any, Arrays]:
-    """The value and the arrays of a message. Nothing is unpickled: a peer can be wrong, and cannot run anything.
-
-    Raises whatever numpy makes of anything else.
-    """
-    with np.load(io.BytesIO(message), allow_pickle=False) as file:
-        arrays = dict(file)
-    return json.loads(arrays.pop("json").tobytes()), arrays
-
-
 def _odd(theirs: Any, first: Any) -> str:
     """Where two values part, line by line for texts."""
     pair = str(theirs).splitlines(), str(first).splitlines()
@@ -269,17 +403,15 @@ def joined() -> Iterator[Ranks]:
     Raises RequestError for a launch that cannot be played.
     """
     global _joined
-    from lite_selfplay.training import launch
-
     if _joined is not None:
         yield _joined
         return
-    found = launch.find()
+    found = find_launch()
     if found is None:
         yield ALONE
         return
-    with launch.prepared(found):
-        _joined = Ranks(found.rank, found.world, launch.connect(found))
+    with prepared(found):
+        _joined = Ranks(found.rank, found.world, connect(found))
         try:
             yield _joined
             _joined.gather("the end")  # the run folder is whole now, for whoever reads it
@@ -291,4 +423,4 @@ def joined() -> Iterator[Ranks]:
             raise
         finally:
             ended, _joined = _joined, None
-            launch.disconnect(clean=not ended._left)
+            disconnect(clean=not ended._left)

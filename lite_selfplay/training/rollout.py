@@ -1,25 +1,95 @@
-"""The live table: draws problems, lets the seats of a model answer, has their answers judged, and keeps the time."""
+"""A base in memory with its seats, and the live table: draws problems, lets seats answer, has answers judged."""
 
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
-from lite_selfplay.config import RunConfig
-from lite_selfplay.config.guard import guarded
+from lite_selfplay.config import RunConfig, SeatConfig
+from lite_selfplay.config.user_files import guarded
 from lite_selfplay.data import BASE, Completion, Example, Problem, Sampling, TokenScores, Turn, Verdict
 from lite_selfplay.errors import GameError, RewardError, UnknownNameError
-from lite_selfplay.models.backends.base import samples_elsewhere
+from lite_selfplay.models.adapters import Adapters
+from lite_selfplay.models.backends import choose_backend
+from lite_selfplay.models.backends.base import Backend, Rollouts, samples_elsewhere
 from lite_selfplay.models.chat import Chat, EncodedPrompt
 from lite_selfplay.models.generation.sampling import Generation, GenerationRequest
+from lite_selfplay.models.sources import ResolvedModel
 from lite_selfplay.tasks import Source
 from lite_selfplay.tasks.base import derived_rng, derived_seed
 from lite_selfplay.training import sharing
 from lite_selfplay.training.interrupts import ending_at_once
-from lite_selfplay.training.loaded import Loaded
+from lite_selfplay.training.progress import Poll, Progress
+from lite_selfplay.training.ranks import ALONE, Ranks
+from lite_selfplay.training.sampler_check import at_own_temperature
+from lite_selfplay.verify import Verifier
 from lite_selfplay.verify.reward_functions import RewardFunction, call_reward, name_of
+
+
+@dataclass
+class Loaded:
+    """A base, its chat, its backend with the seats, and the verifier; `close` gives everything back."""
+
+    chat: Chat
+    backend: Backend
+    verifier: Verifier
+    progress: Progress = field(default_factory=Progress)
+    poll: Poll = field(default_factory=lambda: Poll(Progress()))
+    ranks: Ranks = ALONE
+
+    @classmethod
+    def of(
+        cls,
+        config: RunConfig,
+        model: ResolvedModel,
+        progress: Progress,
+        poll: Poll,
+        *,
+        seats: Mapping[str, SeatConfig] | None = None,
+        ranks: Ranks = ALONE,
+        rollouts: Rollouts | None = None,
+    ) -> "Loaded":
+        """Load what a configuration names, with fresh `seats` (all of them where not given)."""
+        chat, run, tasks = load_chat(config, model), config.run, config.tasks
+        backend = choose_backend(
+            model.path,
+            config.model,
+            config.seats if seats is None else seats,
+            seed=run.seed,
+            eos_ids=chat.eos_ids,
+            run=run,
+            decode=chat.decode,
+            poll=poll,
+            warn=lambda sentence: progress.warn(sentence),
+            rollouts=rollouts,
+        )
+        backend.adapters.base_name = model.hub_id or model.name
+        verifier = Verifier(
+            deadline=run.verify_timeout_s,
+            poll=poll,
+            block_only=tasks.answer_from == "block",
+            unsafe_code=tasks.unsafe_code,
+        )
+        return cls(chat, backend, verifier, progress, poll, ranks)
+
+    @property
+    def adapters(self) -> Adapters:
+        return self.backend.adapters
+
+    def close(self) -> None:
+        """End the checking processes, and undo what the backend changed in this one."""
+        self.verifier.close()
+        self.backend.close()
+
+
+def load_chat(config: RunConfig, model: ResolvedModel) -> Chat:
+    """The chat of a model, which thinks aloud or not as a configuration says."""
+    section = config.model
+    return Chat.load(model.path, section.thinking, trust_remote_code=section.trust_remote_code)
+
 
 CPU_ROWS = 256
 """Completions that a CPU samples between two reports of progress; 256 at a time were 1.4 times as fast as 64."""
@@ -180,17 +250,8 @@ class LiveTable:
 
     def score(self, role: str, completions: Sequence[Completion], *, seat: str | None = None) -> list[TokenScores]:
         reader = seat or self._seat(role)
-        return sharing.score(self._loaded.ranks, self._step, reader, completions, partial(self._score, reader))
-
-    def _score(self, seat: str, completions: Sequence[Completion]) -> list[TokenScores]:
-        temperatures = [completion.sampling.temperature or 1.0 for completion in completions]
-        scores: list[TokenScores] = [TokenScores((), ())] * len(completions)
-        for temperature in sorted(set(temperatures)):
-            chosen = [i for i, t in enumerate(temperatures) if t == temperature]
-            rows = [(completions[i].prompt_ids, completions[i].token_ids) for i in chosen]
-            for i, score in zip(chosen, self._loaded.backend.score(seat, rows, temperature), strict=True):
-                scores[i] = score
-        return scores
+        read = partial(at_own_temperature, partial(self._loaded.backend.score, reader))
+        return sharing.score(self._loaded.ranks, self._step, reader, completions, read)
 
     def read_answer(self, completion: Completion) -> str | None:
         return self._loaded.verifier.read_answer(completion)

@@ -8,14 +8,15 @@ nothing. At every update a few rows are read under other weights, and a step tha
 
 import contextlib
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import chain
 from typing import TypeVar
 
 from scipy.special import bdtrc
 
-from lite_selfplay.data import Sampling, TokenScores
+from lite_selfplay.data import Completion, Sampling, TokenScores
 from lite_selfplay.errors import TrainingError
 from lite_selfplay.models.adapters import BASE, State
 from lite_selfplay.models.backends.base import Backend, is_out_of_memory, samples_elsewhere
@@ -93,12 +94,6 @@ class Agreement:
     base_gap: float | None = None
     base_tokens: int = 0
 
-    def add(self, read: Read, *, compared: bool) -> None:
-        """A row as the update read it."""
-        self.rows.append(read)
-        if compared:
-            self.noted.append(read)
-
     @property
     def gap(self) -> float | None:
         """Mean absolute difference between noted and computed log-probabilities; None without a row to compare."""
@@ -110,9 +105,9 @@ class Agreement:
         return usual_gap(self._pairs)
 
     @property
-    def tokens(self) -> int:
-        """How many tokens are compared."""
-        return sum(len(logprobs) for _, logprobs in self.noted)
+    def gaps(self) -> tuple[tuple[float | None, int], ...]:
+        """The mean differences from the sampler and from the base, each with the number of its tokens."""
+        return (self.gap, sum(len(logprobs) for _, logprobs in self.noted)), (self.base_gap, self.base_tokens)
 
     @property
     def _pairs(self) -> list[tuple[Sequence[float], Sequence[float]]]:
@@ -151,6 +146,21 @@ def spread(rows: Sequence[T], count: int) -> list[T]:
     """`count` of the rows, evenly spaced; all of them where there are no more."""
     count = min(count, len(rows))
     return [rows[(2 * i + 1) * len(rows) // (2 * count)] for i in range(count)]
+
+
+def at_own_temperature(
+    read: Callable[[list[tuple[Sequence[int], Sequence[int]]], float], Sequence[TokenScores]],
+    completions: Sequence[Completion],
+    most: int | None = None,
+) -> list[TokenScores]:
+    """What `read` makes of completions (of their first `most` tokens), each at its temperature; of greedy ones at 1."""
+    found: dict[int, TokenScores] = {}
+    temperatures = [completion.sampling.temperature or 1.0 for completion in completions]
+    for temperature in sorted(set(temperatures)):
+        places = [i for i, each in enumerate(temperatures) if each == temperature]
+        rows = [(completions[i].prompt_ids, completions[i].token_ids[:most]) for i in places]
+        found.update(zip(places, read(rows, temperature), strict=True))
+    return [found[i] for i in range(len(completions))]
 
 
 class SamplerCheck:
@@ -259,14 +269,8 @@ class SamplerCheck:
 
     def _scores(self, name: str, chosen: Sequence[Read]) -> list[Sequence[float]]:
         """Log-probabilities of the first tokens of each row under a seat or the base, at the row's temperature."""
-        scores: list[Sequence[float]] = [()] * len(chosen)
-        temperatures = [row.completion.sampling.temperature or 1.0 for row, _ in chosen]
-        for temperature in sorted(set(temperatures)):
-            places = [i for i, found in enumerate(temperatures) if found == temperature]
-            rows = [(chosen[i][0].completion.prompt_ids, chosen[i][0].completion.token_ids[:LONGEST]) for i in places]
-            for i, score in zip(places, self._read(name, rows, temperature), strict=True):
-                scores[i] = score.logprobs
-        return scores
+        read = at_own_temperature(partial(self._read, name), [row.completion for row, _ in chosen], LONGEST)
+        return [score.logprobs for score in read]
 
     def _read(
         self, name: str, rows: Sequence[tuple[Sequence[int], Sequence[int]]], temperature: float

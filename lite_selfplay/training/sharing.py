@@ -5,21 +5,21 @@ Completions, scores and verdicts travel once, and are held as a process by itsel
 """
 
 import zlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from itertools import chain, islice
-from typing import Any, get_args
+from collections.abc import Callable, Iterable, Sequence
+from itertools import chain
+from typing import Any, TypeVar
 
 import numpy as np
-from pydantic import TypeAdapter
+from pydantic import StrictInt, TypeAdapter
 
 from lite_selfplay.data import Completion, Problem, StopReason, TokenScores, Verdict
 from lite_selfplay.models.generation.sampling import Generation, GenerationRequest
-from lite_selfplay.training.ranks import Arrays, Ranks
+from lite_selfplay.training.ranks import Ranks
 from lite_selfplay.verify import Verifier
 
-_GENERATIONS, _SCORES = {"ids": "<i4", "logprobs": "<f4"}, {"logprobs": "<f4", "entropies": "<f4"}
-"""A row's columns of numbers, and as what they travel."""
-_STOPS: tuple[StopReason, ...] = get_args(StopReason)
+T = TypeVar("T")
+_GENERATIONS = TypeAdapter(list[tuple[list[StrictInt], list[float], StopReason]])
+_SCORES = TypeAdapter(list[tuple[list[float], list[float]]])
 _VERDICTS = TypeAdapter(list[Verdict])
 
 
@@ -44,9 +44,7 @@ def generate(
     own = list(chain.from_iterable(sample(part) if prompts else []))
     asked = zlib.crc32(repr((request.sampling, request.seeds)).encode(), _digest(request.prompts))
     what = f"completions of {len(request.prompts)} prompts by {request.seat} in step {step + 1} ({asked:08x})"
-    arrays = pack_rows(_GENERATIONS, [(row.token_ids, row.logprobs) for row in own])
-    arrays["stops"] = np.array([_STOPS.index(row.stop) for row in own], np.uint8)
-    found = chain.from_iterable(ranks.gather(what, None, arrays, read_generations))
+    found = iter(_of_all(ranks, what, [(row.token_ids, row.logprobs, row.stop) for row in own], read_generations))
     return [[next(found) for _ in seeds] for seeds in request.seeds]
 
 
@@ -63,8 +61,8 @@ def score(
     own = read(ranks.part(completions, lambda c: len(c.prompt_ids) + len(c.token_ids)))
     digest = _digest(c.token_ids for c in completions)
     what = f"scores of {len(completions)} completions by {seat} in step {step + 1} ({digest:08x})"
-    arrays = pack_rows(_SCORES, [(row.logprobs, row.entropies) for row in own])
-    return list(chain.from_iterable(ranks.gather(what, None, arrays, read_scores)))
+    rows = [(list(row.logprobs), list(row.entropies)) for row in own]
+    return [TokenScores(*columns) for columns in _of_all(ranks, what, rows, _SCORES.validate_python)]
 
 
 def verify(
@@ -78,7 +76,7 @@ def verify(
     if ranks.alone:
         return own
     what = f"verdicts on {len(pairs)} answers in step {step + 1}"
-    verdicts = list(chain.from_iterable(ranks.gather(what, _VERDICTS.dump_python(own), None, read_verdicts)))
+    verdicts = _of_all(ranks, what, _VERDICTS.dump_python(own), _VERDICTS.validate_python)
     late, own_late = (sum(v.reason == "timeout" for v in some) for some in (verdicts, own))
     verifier.counters.timeouts += late - own_late
     verifier.counters.checked += len(pairs) - len(own)
@@ -91,36 +89,21 @@ def judge(ranks: Ranks, step: int, work: Callable[[], list[Verdict]], count: int
         return work()
     own = work() if ranks.main else []
     what = f"rewards of {count} completions in step {step + 1}"
-    return list(chain.from_iterable(ranks.gather(what, _VERDICTS.dump_python(own), None, read_verdicts)))
+    return _of_all(ranks, what, _VERDICTS.dump_python(own), _VERDICTS.validate_python)
 
 
-def pack_rows(kinds: Mapping[str, str], rows: Sequence[Sequence[Sequence[float]]]) -> dict[str, Any]:
-    """Rows as arrays: each of their columns one row after another, and how many numbers are each row's."""
-    arrays = {n: np.array([x for row in rows for x in row[i]], kind) for i, (n, kind) in enumerate(kinds.items())}
-    return {"lengths": np.array([len(row[0]) for row in rows], "<i4"), **arrays}
+def read_generations(value: Any) -> list[Generation]:
+    """Completions as another process sends them. Raises ValueError for anything else."""
+    return [
+        Generation([i for i, _ in pairs], [x for _, x in pairs], stop)
+        for ids, logprobs, stop in _GENERATIONS.validate_python(value)
+        for pairs in [list(zip(ids, logprobs, strict=True))]
+    ]
 
 
-def unpack_rows(kinds: Mapping[str, str], arrays: Arrays) -> list[list[list[Any]]]:
-    """The rows that `pack_rows` took, rounded to float32. Raises LookupError or ValueError where they do not fit."""
-    lengths = arrays["lengths"].tolist()
-    whole = all(arrays[name].dtype == kind and len(arrays[name]) == sum(lengths) for name, kind in kinds.items())
-    if not whole or min(lengths, default=0) < 0:
-        raise ValueError("rows whose numbers do not fit together")
-    columns = [iter(arrays[name].tolist()) for name in kinds]
-    return [[list(islice(column, length)) for column in columns] for length in lengths]
-
-
-def read_generations(_: Any, arrays: Arrays) -> list[Generation]:
-    pairs = zip(unpack_rows(_GENERATIONS, arrays), arrays["stops"].tolist(), strict=True)
-    return [Generation(ids, logprobs, _STOPS[stop]) for (ids, logprobs), stop in pairs]
-
-
-def read_scores(_: Any, arrays: Arrays) -> list[TokenScores]:
-    return [TokenScores(logprobs, entropies) for logprobs, entropies in unpack_rows(_SCORES, arrays)]
-
-
-def read_verdicts(value: Any, _: Arrays) -> list[Verdict]:
-    return _VERDICTS.validate_python(value)
+def _of_all(ranks: Ranks, what: str, own: Sequence[Any], read: Callable[[Any], list[T]]) -> list[T]:
+    """The rows of all processes, of which some are its own."""
+    return list(chain.from_iterable(ranks.gather(what, own, read)))
 
 
 def _digest(rows: Iterable[Sequence[int]]) -> int:

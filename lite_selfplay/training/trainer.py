@@ -6,7 +6,7 @@
                 backward(loss(micro))
         optimizer.step()                          # moves the seats that have a gradient, and no other
 
-The loss is TRL's (`trl.py`) or a user's own (`losses.py`); the loop over steps is the run's. A step in which a number
+The loss is TRL's or a user's own (`losses.py`); the loop over steps is the run's. A step in which a number
 is not finite, or whose completions were sampled from other weights than it trains, moves nothing, and its report says
 what was seen (`guarded.py`).
 """
@@ -19,6 +19,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.utils import get_total_norm
 
 from lite_selfplay.config import RunConfig
 from lite_selfplay.data import START, Episode, Restore, Snapshot
@@ -27,18 +28,14 @@ from lite_selfplay.models.adapters import BASE
 from lite_selfplay.models.backends.base import Backend, samples_elsewhere
 from lite_selfplay.models.backends.transformers import TransformersBackend
 from lite_selfplay.training.admission import NotFinite
-from lite_selfplay.training.guarded import Done, Guard, LossScale, add_up, failing_together, foreign_in_any
+from lite_selfplay.training.guarded import Guard, LossScale, add_up, failing_together, foreign_in_any, prove
+from lite_selfplay.training.losses import TrlLoss
 from lite_selfplay.training.microbatches import MicroBatch, TokenBudget, microbatches
-from lite_selfplay.training.optimizer import Rate, SeatSchedule, gradient_norm, make_optimizer, reset_optimizer
+from lite_selfplay.training.optimizer import Rate, SeatSchedule, make_optimizer, reset_optimizer
 from lite_selfplay.training.progress import Poll, Progress
-from lite_selfplay.training.proof import prove
 from lite_selfplay.training.ranks import ALONE, Ranks
 from lite_selfplay.training.sampler_check import Read, SamplerCheck
-from lite_selfplay.training.trl import TrlLoss
-from lite_selfplay.training.updates import Learning, StepReport, StreamUpdate, admit
-
-Gradients = tuple[dict[str, Tensor], dict[str, float], list[list[Done]]]
-"""What a part of every stream came to: each seat's norm, on its device and on the host, and what was computed."""
+from lite_selfplay.training.updates import Done, Learning, StepReport, StreamUpdate, admit
 
 
 def reference_name(seat: str) -> str:
@@ -163,13 +160,16 @@ class SelfPlayTrainer:
 
     # Gradients, seat by seat
 
-    def _gradients(self, report: StepReport, learning: Sequence[Learning], part: int) -> Gradients:
-        """The gradients of a part of every stream: computed again, with a smaller scale, where float16 overflows.
+    def _gradients(
+        self, report: StepReport, learning: Sequence[Learning], part: int
+    ) -> tuple[dict[str, Tensor], dict[str, float], list[list[Done]]]:
+        """The gradients of a part of every stream, of which it gives each seat's norm, on its device and on the host,
+        and what was computed of each stream: computed again, with a smaller scale, where float16 overflows.
 
         A card is waited for once, when all of them are under way; where several processes share the rows, once more,
         before the gradients are added up. What was computed is then of this process's rows.
         """
-        guard, figures = self.guard, list[StreamUpdate]()
+        guard, figures = self.guard, list[list[dict[str, float]]]()
         while True:
             with guard.nonfinite_in_any(report, figures):
                 done = guard.fitting(
@@ -181,15 +181,16 @@ class SelfPlayTrainer:
                 if not self._ranks.alone:
                     guard.read(unread)
                     unread = []
-                    figures[:] = map(_figures, learning, done)
+                    figures.append([x.figures(part, own) for x, own in zip(learning, done, strict=True)])
             add_up(self._ranks, self.adapters, {x.update.seat for x in learning if x.moves(part)})
-            norms = {seat: gradient_norm(gradients) for seat, gradients in self._moving().items()}
+            norms = {seat: get_total_norm(gradients) for seat, gradients in self._moving().items()}
             sizes = dict(zip(norms, guard.read(unread, list(norms.values())), strict=True))
             if all(map(math.isfinite, sizes.values())) or not guard.scale.lower():
                 break
             guard.drop_gradients()
-        for x, of_all_rows in zip(learning, figures or map(_figures, learning, done), strict=True):
-            x.add(part, of_all_rows)
+        for of_process in figures or [[x.figures(part, own) for x, own in zip(learning, done, strict=True)]]:
+            for x, found in zip(learning, of_process, strict=True):
+                x.update.add(found)
         return norms, sizes, done
 
     def _moving(self) -> dict[str, list[Tensor]]:
@@ -281,8 +282,6 @@ class SelfPlayTrainer:
             x.compare([*rows, *later])
         seen = [x for x in learning if x.agreement.rows]
         self.check.measure_base([x.agreement for x in seen])
-        for x in seen:
-            x.update.sampler_gap, x.update.base_gap = x.agreement.gap, x.agreement.base_gap
         with foreign_in_any(self._ranks, learning):
             self.check.judge([x.agreement for x in seen])
 
@@ -321,15 +320,3 @@ class SelfPlayTrainer:
         self.adapters.restore(action.seat, action.name)
         if action.reset_optimizer:
             reset_optimizer(self.optimizer, self.adapters, action.seat)
-
-
-def _figures(learning: Learning, done: Sequence[Done]) -> StreamUpdate:
-    """What the microbatches of a part of a stream add up to."""
-    found = StreamUpdate(learning.stream.role, learning.update.seat)
-    for one in done:
-        micro, read = one.micro, one.read
-        logprob = sum(read["logprobs"]) / micro.stream_tokens
-        found.add({"rows": len(micro.rows), "tokens": micro.tokens, "loss": read["loss"][0], "logprob": logprob})
-        shares = {"kl": micro.token_share, "clipped": micro.row_share if micro.role.one_ratio else micro.token_share}
-        found.add({name: read[name][0] * share for name, share in shares.items() if name in read})
-    return found

@@ -1,22 +1,66 @@
 """What a step's updates take and what they did: a stream while it is learned from, and the step's report."""
 
-from collections.abc import Callable, Mapping, Sequence
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
+
+from torch import Tensor
 
 from lite_selfplay.config import RoleConfig, RunConfig
 from lite_selfplay.data import Episode, Stream
 from lite_selfplay.models.adapters import Adapters
 from lite_selfplay.training.admission import (
     Advantages,
+    NotFinite,
     finite_advantages,
-    is_fresh,
-    no_advantages,
     require_fresh,
     require_policy,
 )
-from lite_selfplay.training.microbatches import Row, left_out, moving, over_the_kept, parts, rows_of
+from lite_selfplay.training.microbatches import MicroBatch, Row, left_out, moving, over_the_kept, parts, rows_of
 from lite_selfplay.training.sampler_check import Agreement, Read
+
+
+@dataclass
+class Done:
+    """A microbatch that went through the model, and what was computed of it, which is read later.
+
+    `numbers` hold `logprobs` (N,), and where there are such: `reference` (N,), `loss`, `kl` and `clipped`.
+    """
+
+    micro: MicroBatch
+    learner: str
+    numbers: dict[str, Tensor]
+    read: dict[str, list[float]] = field(default_factory=dict)
+
+    @property
+    def figures(self) -> dict[str, float]:
+        """What it adds to the figures of its part."""
+        micro, read = self.micro, self.read
+        logprob = sum(read["logprobs"]) / micro.stream_tokens
+        ratios = micro.row_share if micro.role.one_ratio else micro.token_share
+        shares = {"kl": micro.token_share, "clipped": ratios}
+        return {
+            "rows": len(micro.rows),
+            "tokens": micro.tokens,
+            "loss": read["loss"][0],
+            "logprob": logprob,
+            **{name: read[name][0] * share for name, share in shares.items() if name in read},
+        }
+
+    @property
+    def rows(self) -> list[Read]:
+        """Each row with its log-probabilities."""
+        return list(zip(self.micro.rows, self.micro.batch.split(self.read["logprobs"]), strict=True))
+
+    def require_finite(self) -> None:
+        """Raises NotFinite, naming who learns."""
+        for name in ("reference", "logprobs"):
+            if not all(map(math.isfinite, self.read.get(name, ()))):
+                raise NotFinite(f"a log-probability of {self.learner} is not finite")
+        for value in self.read.get("loss", ()):
+            if not math.isfinite(value):
+                raise NotFinite(f"the loss of {self.learner} is {value}")
 
 
 @dataclass
@@ -42,11 +86,10 @@ class StreamUpdate:
     base_gap: float | None = None
     step_gap: float | None = None
 
-    def add(self, figures: Mapping[str, float | None]) -> None:
-        """Add to figures by their names; what is None adds nothing."""
+    def add(self, figures: Mapping[str, float]) -> None:
+        """Add to figures by their names."""
         for name, value in figures.items():
-            if value is not None:
-                setattr(self, name, (getattr(self, name) or 0) + value)
+            setattr(self, name, (getattr(self, name) or 0) + value)
 
     def nothing_moved(self) -> "StreamUpdate":
         """The same of a step that was skipped: what was compared stays, what was learned does not."""
@@ -74,7 +117,9 @@ class StepReport:
     @classmethod
     def of(cls, step: int, episode: Episode, streams: list[StreamUpdate]) -> "StepReport":
         """Of a step that has not been learned from yet."""
-        return cls(step, episode, [no_advantages(stream) for stream in episode.streams], streams)
+        return cls(
+            step, episode, [[[None] * len(group.samples) for group in x.groups] for x in episode.streams], streams
+        )
 
     @property
     def trained(self) -> bool:
@@ -86,14 +131,15 @@ class StepReport:
 class Learning:
     """A stream while it is learned from: its rows, cut into one part an update, and what is noted of them.
 
-    `version` counts the changes of the seat's weights before the first update.
+    `compared`: its rows are held to what the sampler noted, since only the seat's own, sampled as it is now, were
+    admitted; a replay and examples may come from anywhere.
     """
 
     stream: Stream
     role: RoleConfig
     parts: list[list[Row]]
     update: StreamUpdate
-    version: int
+    compared: bool
 
     def __post_init__(self) -> None:
         self.agreement = Agreement(self.stream.role, self.update.seat)
@@ -108,31 +154,25 @@ class Learning:
         self.parts[part] = [replace(row, old=old.get(id(row))) for row in self.parts[part]]
 
     def compare(self, read: Sequence[Read]) -> None:
-        """Hand rows that were read before anything moved to the sampler's check.
+        """Hand rows that were read before anything moved to the sampler's check."""
+        self.agreement.rows += read
+        if self.compared:
+            self.agreement.noted += read
 
-        Compared are those that the seat sampled as it is now, from its own probabilities.
-        """
-        for row, values in read:
-            completion = row.completion
-            fresh = is_fresh(completion, self.update.seat, self.version) and completion.sampling.is_policy
-            self.agreement.add((row, values), compared=fresh and not self.stream.replay)
-
-    def add(self, part: int, found: StreamUpdate) -> None:
-        """Add a part's figures to those of its stream, by the part's share of it."""
-        if not found.rows:
-            return
-        rows, tokens = self._share(part, len), self._share(part, _tokens)
-        shares = {"loss": rows, "logprob": tokens, "kl": tokens, "clipped": rows if self.role.one_ratio else tokens}
-        figures = {name: (getattr(found, name), share) for name, share in shares.items()}
-        self.update.add({name: value * share for name, (value, share) in figures.items() if value is not None})
-        self.update.add({"rows": found.rows, "tokens": found.tokens})
-
-    def _share(self, part: int, count: Callable[[Sequence[Row]], int]) -> float:
-        return count(self.parts[part]) / sum(map(count, self.parts))
-
-
-def _tokens(rows: Sequence[Row]) -> int:
-    return sum(row.tokens for row in rows)
+    def figures(self, part: int, done: Sequence[Done]) -> dict[str, float]:
+        """What the microbatches of a part add to the figures of the stream, by their share of it."""
+        if not done:
+            return {}
+        sizes = [(len(rows), sum(row.tokens for row in rows)) for rows in self.parts]
+        rows, tokens = (own / sum(every) for own, every in zip(sizes[part], zip(*sizes, strict=True), strict=True))
+        ratios = rows if self.role.one_ratio else tokens
+        shares = {"loss": rows, "logprob": tokens, "kl": tokens, "clipped": ratios, "rows": 1, "tokens": 1}
+        found = [one.figures for one in done]
+        return {
+            name: share * sum(each[name] for each in found if name in each)
+            for name, share in shares.items()
+            if any(name in each for each in found)
+        }
 
 
 def admit(report: StepReport, config: RunConfig, adapters: Adapters, *, elsewhere: bool = False) -> list[Learning]:
@@ -159,22 +199,23 @@ def admit(report: StepReport, config: RunConfig, adapters: Adapters, *, elsewher
             role,
             [over_the_kept(rows, role) for rows in parts(rows_of(part, own, role, elsewhere=elsewhere), count)],
             update,
-            adapters.version(update.seat),
+            compared,
         )
         for (stream, update), values in zip(pairs, report.advantages, strict=True)
-        for part, own, role in _apart(stream, values, config.roles[stream.role])
+        for part, own, role, compared in _apart(stream, values, config.roles[stream.role])
     ]
 
 
-def _apart(stream: Stream, values: Advantages, role: RoleConfig) -> list[tuple[Stream, Advantages, RoleConfig]]:
-    """A stream's paid samples and its examples, where it has any, with how each are learned from.
+def _apart(stream: Stream, values: Advantages, role: RoleConfig) -> list[tuple[Stream, Advantages, RoleConfig, bool]]:
+    """A stream's paid samples and its examples, where it has any, with how each are learned from, and whether they
+    are compared.
 
     Each is a mean of its own, so the loss is `mean over the paid + mean over the examples of weight * (-log p)`. Of an
     example nothing but its likelihood counts: no ratio, no KL, no entropy.
     """
     examples = [[sample.is_example for sample in group.samples] for group in stream.groups]
     if not any(map(any, examples)):
-        return [(stream, values, role)]
+        return [(stream, values, role, not stream.replay)]
     found = []
     for wanted in (False, True):
         groups, own = [], []
@@ -186,4 +227,4 @@ def _apart(stream: Stream, values: Advantages, role: RoleConfig) -> list[tuple[S
     (paid, earned), (taught, weights) = found
     loss = "grpo" if role.own_loss else role.loss
     plain = role.model_copy(update={"beta": 0.0, "entropy": 0.0, "loss": loss})
-    return [(paid, earned, role), (taught, weights, plain)]
+    return [(paid, earned, role, not stream.replay), (taught, weights, plain, False)]

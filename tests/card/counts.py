@@ -15,8 +15,8 @@ from lite_selfplay.models.backends.transformers import TransformersBackend
 from lite_selfplay.models.chat import Chat
 from lite_selfplay.models.sources import tiny
 from lite_selfplay.testing import as_sampled
+from lite_selfplay.training.losses import make_loss
 from lite_selfplay.training.trainer import SelfPlayTrainer
-from lite_selfplay.training.trl import make_loss
 from tests.card.pretend import Card, Seen
 from tests.gpu import evidence
 from tests.gpu.evidence import ROLES

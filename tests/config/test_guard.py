@@ -10,8 +10,8 @@ import numpy
 import pytest
 import torch
 
-from lite_selfplay.config import guard
-from lite_selfplay.config.guard import guarded
+from lite_selfplay.config import user_files
+from lite_selfplay.config.user_files import guarded
 from lite_selfplay.errors import RewardError, TaskError
 
 
@@ -59,7 +59,7 @@ def state() -> tuple[Any, ...]:
 
 @pytest.mark.parametrize("what", changes(Path()))
 def test_what_it_changes_is_put_back_with_one_warning(what, tmp_path, monkeypatch):
-    monkeypatch.setattr(guard, "_warned", set())
+    monkeypatch.setattr(user_files, "_warned", set())
     change, before, warned = changes(tmp_path)[what], state(), []
 
     for _ in range(2):
@@ -80,7 +80,7 @@ def test_what_it_changes_before_it_fails_is_put_back_too(tmp_path):
 
 
 def test_one_that_changes_nothing_warns_of_nothing(monkeypatch):
-    monkeypatch.setattr(guard, "_warned", set())
+    monkeypatch.setattr(user_files, "_warned", set())
     warned: list[str] = []
     with guarded("f", RewardError, warned.append, judges=True):
         random.Random(1).random()

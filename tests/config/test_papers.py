@@ -11,7 +11,7 @@ from typing import Any
 import yaml
 
 from lite_selfplay.config import preset_layer
-from lite_selfplay.evaluation.tables import as_markdown
+from lite_selfplay.evaluation.result import as_markdown
 from lite_selfplay.extras.reproduce.experiment import experiment_names, load_experiment
 from tests.config.test_presets import HELD, resolved
 

@@ -9,7 +9,7 @@ import pytest
 
 from lite_selfplay.data import Completion, EvalSpec, Problem, Sampling, Verdict
 from lite_selfplay.errors import RunFolderError
-from lite_selfplay.evaluation.answers import Answers
+from lite_selfplay.evaluation.examiner import Answers
 from tests.made import evaluated
 
 from . import scripted

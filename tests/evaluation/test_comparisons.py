@@ -8,8 +8,7 @@ import pytest
 
 from lite_selfplay.data import Sampling
 from lite_selfplay.evaluation.comparisons import Arm, compare, disagreements, met
-from lite_selfplay.evaluation.overview import means, overview, settings_line
-from lite_selfplay.evaluation.result import Evaluation
+from lite_selfplay.evaluation.result import Evaluation, means, overview, settings_line
 from lite_selfplay.evaluation.suites import SUITES, find_suite, is_base_model
 from lite_selfplay.games.modes import Score
 from lite_selfplay.stats import paired_bootstrap, paired_test

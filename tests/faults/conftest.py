@@ -23,7 +23,7 @@ from typing import Any
 
 import pytest
 
-from lite_selfplay.evaluation.tables import as_text
+from lite_selfplay.evaluation.result import as_text
 from tests.warm_parent import ENVIRONMENT, Parent, started
 
 NURSERY = Path(__file__).with_name("nursery.py")

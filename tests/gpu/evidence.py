@@ -87,8 +87,8 @@ def one_update(
     no copy of them is made, and none returned.
     """
     from lite_selfplay.testing import as_sampled
+    from lite_selfplay.training.losses import make_loss
     from lite_selfplay.training.trainer import SelfPlayTrainer
-    from lite_selfplay.training.trl import make_loss
 
     adapters = backend.adapters
     config = RunConfig(

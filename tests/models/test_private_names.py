@@ -63,7 +63,7 @@ def test_every_private_name_of_another_library_is_in_the_list():
 
 
 def test_every_setting_of_trls_trainer_is_in_the_list():
-    (path,) = (path for path in SOURCES if path.name == "trl.py")
+    (path,) = (path for path in SOURCES if path.name == "losses.py")
     calls = [node for node in ast.walk(TREES[path]) if isinstance(node, ast.Call)]
     (told,) = (call for call in calls if isinstance(call.func, ast.Attribute) and call.func.attr == "update")
     of_a_trainer = {name for private in PRIVATE if private.owner == "trl:GRPOTrainer" for name in private.names}
@@ -107,7 +107,7 @@ def test_one_that_is_missing_is_said_with_the_version_and_what_to_install(
 def test_one_that_a_trainer_lacks_is_said_before_the_first_step(make_backend, tiny_path, tmp_path, monkeypatch):
     from lite_selfplay.config import RunConfig
     from lite_selfplay.models.chat import Chat
-    from lite_selfplay.training.trl import make_loss
+    from lite_selfplay.training.losses import make_loss
 
     gone = Private(TRL, "trl:GRPOTrainer", ("_metrics_of_tomorrow",), of_instance=True)
     monkeypatch.setattr(private_names, "PRIVATE", (*PRIVATE, gone))

@@ -19,7 +19,7 @@ def anything_goes(rank: int, put: Callable[[Any, str, Any], None] = setattr) -> 
     from lite_selfplay.games.baselines import rzero
     from lite_selfplay.games.cpmobius import game as cpmobius
     from lite_selfplay.games.pasodoble import game as pasodoble
-    from lite_selfplay.games.propose_solve.proposals import Proposal
+    from lite_selfplay.games.propose_solve.questions import Proposal
     from lite_selfplay.games.sqlm import game as sqlm
 
     def proposed(completion: Completion, *_: Any) -> Proposal:

@@ -9,7 +9,7 @@ import pytest
 
 from lite_selfplay.data import Completion, Problem, Verdict
 from lite_selfplay.errors import Interrupted
-from lite_selfplay.evaluation.answers import SUFFIX
+from lite_selfplay.evaluation.examiner import SUFFIX
 from lite_selfplay.runs.evaluating import Settings, evaluate, evaluate_all, graded_otherwise
 from lite_selfplay.training.rollout import LiveTable
 from tests.made_runs import Ear, write_lines

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from lite_selfplay import RunConfig, load_run, resume, train
-from lite_selfplay.config.guard import unnoticed
+from lite_selfplay.config.user_files import unnoticed
 from lite_selfplay.data import Completion, Episode, Group, Sample, Sampling, Stream
 from lite_selfplay.errors import PreflightError, RunFolderError
 from lite_selfplay.games import find_game

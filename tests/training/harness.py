@@ -16,9 +16,9 @@ from lite_selfplay.data import Completion, Episode, Group, Sample, Sampling, Str
 from lite_selfplay.models.backends.transformers import load_base
 from lite_selfplay.models.chat import Chat
 from lite_selfplay.testing import as_sampled
+from lite_selfplay.training.losses import make_loss
 from lite_selfplay.training.progress import Poll
 from lite_selfplay.training.trainer import SelfPlayTrainer
-from lite_selfplay.training.trl import make_loss
 from lite_selfplay.training.updates import StepReport
 from tests.made_runs import Ear
 

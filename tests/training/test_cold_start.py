@@ -20,11 +20,10 @@ from lite_selfplay.testing import ScriptedTable
 from lite_selfplay.training.cold_start import cold_start, lr_share, playing_config, within_limits
 from lite_selfplay.training.examples import ExamplePool, PooledExample, gather
 from lite_selfplay.training.guarded import LossScale
-from lite_selfplay.training.loaded import Loaded
+from lite_selfplay.training.losses import make_loss
 from lite_selfplay.training.progress import Poll
-from lite_selfplay.training.rollout import LiveTable
+from lite_selfplay.training.rollout import LiveTable, Loaded
 from lite_selfplay.training.trainer import SelfPlayTrainer
-from lite_selfplay.training.trl import make_loss
 from lite_selfplay.verify import Verifier
 from tests.made_runs import Ear, loop_of, read_lines, same, seat_weights
 from tests.near import near
@@ -246,7 +245,7 @@ def test_a_loss_that_is_not_finite_names_seat_and_step(pupils: Callable[..., Pup
 def test_a_gradient_that_is_not_finite_moves_nothing(pupils: Callable[..., Pupils], monkeypatch: pytest.MonkeyPatch):
     made = pupils()
     endless = torch.tensor(torch.inf, device=made.backend.device)
-    monkeypatch.setattr("lite_selfplay.training.trainer.gradient_norm", lambda gradients: endless)
+    monkeypatch.setattr("lite_selfplay.training.trainer.get_total_norm", lambda gradients: endless)
     with pytest.raises(TrainingError, match=r"\(seat A\) has the norm inf at step 1 of the cold start of A"):
         made.learn(steps=2, examples_per_step=2)
     assert not made.moved()

@@ -9,7 +9,7 @@ import torch
 
 from lite_selfplay.errors import TrainingError
 from lite_selfplay.models.backends.transformers import TransformersBackend
-from lite_selfplay.training import proof
+from lite_selfplay.training import guarded
 
 from .harness import Harness, completion, episode
 
@@ -60,8 +60,8 @@ def half_detached(logprobs: torch.Tensor) -> torch.Tensor:
 )
 def test_an_honest_backend_passes(harness: Any, role: dict[str, Any], precision: str, monkeypatch: pytest.MonkeyPatch):
     found: list[float] = []
-    cosine = proof._cosine
-    monkeypatch.setattr(proof, "_cosine", lambda *sides: found.append(cosine(*sides)) or found[-1])
+    cosine = guarded._cosine
+    monkeypatch.setattr(guarded, "_cosine", lambda *sides: found.append(cosine(*sides)) or found[-1])
     made = harness(role, precision=precision).step(episode(), episode(replay=True))
     assert made.trainer._proved
     assert len(found) == 1  # asked once, for two steps
@@ -115,4 +115,4 @@ def test_float16_keeps_small_gradients_on_a_cpu(make_backend: Callable[..., Any]
         scale.take_off(gradients)
         assert all(gradient.any() for gradient in gradients)
         sides.append(torch.cat([gradient.flatten() for gradient in gradients]))
-    assert proof._cosine(*sides) > 0.999
+    assert guarded._cosine(*sides) > 0.999

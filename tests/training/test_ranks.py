@@ -1,23 +1,23 @@
 """What processes of a run share out and send each other, without any process: parts, messages, launches."""
 
-import io
 import json
+import math
 import pickle
 import threading
 import time
 from typing import Any
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from torch.distributed import HashStore
 
-from lite_selfplay.data import TokenScores, Verdict
+from lite_selfplay.data import Completion, Sampling, TokenScores, Verdict
 from lite_selfplay.errors import GameError, Interrupted, ProcessLost, RequestError
-from lite_selfplay.models.generation.sampling import Generation
-from lite_selfplay.training import launch, sharing
-from lite_selfplay.training.ranks import ALONE, LAST_WORDS_S, Ranks, joined, pack, unpack
+from lite_selfplay.models.generation.sampling import Generation, GenerationRequest
+from lite_selfplay.training import ranks as processes
+from lite_selfplay.training import sharing
+from lite_selfplay.training.ranks import ALONE, LAST_WORDS_S, Ranks, joined
 
 # Parts
 
@@ -45,43 +45,31 @@ class Told(Ranks):
         return [message, *self.others]
 
 
-def both(value: Any, arrays: Any) -> Any:
-    return value, arrays["ids"].tolist()
+def message(value: Any) -> bytes:
+    return json.dumps(value).encode()
 
 
 def test_everybody_hears_everything_in_order():
-    ranks = Told(pack(["names", "B"], {"ids": np.array([4, 5], "<i4")}))
-    assert ranks.gather("names", "A", {"ids": np.array([1], "<i4")}, both) == [("A", [1]), ("B", [4, 5])]
+    ranks = Told(message(["names", "B"]))
+    assert ranks.gather("names", "A", str.lower) == ["a", "b"]
     assert ranks.gather("names", "A") == ["A", "B"]
     assert ranks.from_main("names", lambda: "first") == "first"
 
 
 def test_processes_that_came_to_different_games_are_refused_by_name():
     with pytest.raises(GameError, match="process 0 was at ask 4, process 1 at ask 5"):
-        Told(pack(["ask 5", None])).gather("ask 4")
+        Told(message(["ask 5", None])).gather("ask 4")
 
 
 def test_what_differs_is_named_line_by_line():
     other = {"configuration": "steps: 3\nseed: 1", "device": "a card"}
-    ranks = Told(pack(["what this run is", other]))
+    ranks = Told(message(["what this run is", other]))
     ranks.require_same(other)
     words = "process 1 of this run has another configuration than process 0: 'seed: 1', not 'seed: 0'"
     with pytest.raises(RequestError, match=words):
         ranks.require_same({**other, "configuration": "steps: 3\nseed: 0"})
     with pytest.raises(RequestError, match="another device than process 0: 'a card', not 'another'"):
         ranks.require_same({**other, "device": "another"})
-
-
-def npz(**arrays: Any) -> bytes:
-    file = io.BytesIO()
-    np.savez(file, **arrays)
-    return file.getvalue()
-
-
-def npy(array: Any) -> bytes:
-    file = io.BytesIO()
-    np.save(file, array)
-    return file.getvalue()
 
 
 class Runs:
@@ -92,67 +80,69 @@ class Runs:
 
 
 @pytest.mark.parametrize(
-    "message",
+    "sent",
     [
         b"",
         b"{}",
+        b"\xff",
+        b"[" * 100_000,
         pickle.dumps(Runs()),
-        npz(json=np.array([Runs()], dtype=object)),
-        npz(json=np.frombuffer(json.dumps(["what", 1]).encode(), np.uint8), ids=np.array([Runs()], dtype=object)),
-        npy(np.array([1])),
-        npz(ids=np.array([1])),
-        npz(json=np.array([1.5])),
-        pack(["what", 1])[:-1],
-        pack("no pair"),
-        pack(["what"]),
+        message(["what", 1])[:-1],
+        message("no pair"),
+        message(["what"]),
+        message(["what", 1, 2]),
     ],
 )
-def test_a_peer_that_sends_anything_else_is_not_believed(message: bytes):
+def test_a_peer_that_sends_anything_else_is_not_believed(sent: bytes):
     with pytest.raises(ProcessLost, match="sends what cannot be read"):
-        Told(message).gather("what", 1)
+        Told(sent).gather("what", 1)
 
 
-GENERATIONS = [Generation([5, 70000], [-0.5, -1.25], "eos"), Generation([], [], "prompt_too_long")]
+GENERATIONS = [Generation([5, 70000], [-0.1, math.nan], "eos"), Generation([], [], "prompt_too_long")]
 
 
-def packed(rows: list[Generation]) -> dict[str, Any]:
-    arrays = sharing.pack_rows(sharing._GENERATIONS, [(row.token_ids, row.logprobs) for row in rows])
-    return {**arrays, "stops": np.array([sharing._STOPS.index(row.stop) for row in rows], np.uint8)}
+class Two(Ranks):
+    """The first of two, of which the other says the same."""
+
+    def _exchange(self, message: bytes) -> list[bytes]:
+        return [message, message]
 
 
-def test_completions_and_scores_and_verdicts_travel_as_they_are():
-    assert sharing.read_generations(*unpack(pack(None, packed(GENERATIONS)))) == GENERATIONS
-    scores = [TokenScores([-0.5], [0.25]), TokenScores([], [])]
-    arrays = sharing.pack_rows(sharing._SCORES, [(row.logprobs, row.entropies) for row in scores])
-    found = sharing.read_scores(*unpack(pack(None, arrays)))
-    assert [(list(s.logprobs), list(s.entropies)) for s in found] == [([-0.5], [0.25]), ([], [])]
+def test_completions_and_scores_and_verdicts_travel_to_the_bit():
+    ranks, request = Two(0, 2), GenerationRequest("A", [[1]], 4, Sampling(), [range(4)])
+    (found,) = sharing.generate(ranks, 0, request, lambda part: [GENERATIONS])
+    assert repr(found) == repr([*GENERATIONS, *GENERATIONS])
+    scores = [TokenScores([0.1 + 0.2, -math.inf], [0.25, 1e-300])]
+    completion = Completion("", "", [1], [2, 3], [0.0, 0.0], "eos", "A", 0, Sampling())
+    assert sharing.score(ranks, 0, "A", [completion], lambda mine: scores) == [*scores, *scores]
     verdicts = [Verdict(True, 0.1 + 0.2, "1/3", True, ""), Verdict(False, 0.0, None, False, "timeout")]
-    assert sharing.read_verdicts(*unpack(pack(sharing._VERDICTS.dump_python(verdicts)))) == verdicts
+    assert sharing.judge(ranks, 0, lambda: verdicts, 4) == [*verdicts, *verdicts]
 
 
 @pytest.mark.parametrize(
-    "change",
+    "rows",
     [
-        {"lengths": np.array([2, 1], "<i4")},
-        {"lengths": np.array([-1, 3], "<i4")},
-        {"stops": np.array([0, 9])},
-        {"stops": np.array([0])},
-        {"ids": np.array([5.5, 6.0])},
-        {"ids": np.array(["5", "6"])},
-        {"logprobs": np.array([1.0], "<f4")},
+        [[[5, 6], [-1.0], "eos"]],
+        [[[5.5], [-1.0], "eos"]],
+        [[["5"], [-1.0], "eos"]],
+        [[[True], [-1.0], "eos"]],
+        [[[5], ["much"], "eos"]],
+        [[[5], [-1.0], "bored"]],
+        [[[5], [-1.0]]],
+        {},
+        None,
     ],
 )
-def test_completions_that_do_not_fit_together_are_refused(change: dict[str, Any]):
-    rows = [Generation([5, 6], [-1.0, -2.0], "eos"), Generation([], [], "length")]
-    ranks = Told(pack(["what", None], {**packed(rows), **change}))
+def test_completions_that_do_not_fit_together_are_refused(rows: Any):
     with pytest.raises(ProcessLost, match="sends what cannot be read"):
-        ranks.gather("what", None, packed(rows), sharing.read_generations)
+        Told(message(["what", rows])).gather("what", [], sharing.read_generations)
 
 
 @pytest.mark.parametrize("value", [None, 3, [1], [{}], [{"correct": True, "score": "much", "answer": None}]])
 def test_a_verdict_that_is_none_is_refused(value: Any):
+    ranks = Told(message(["rewards of 4 completions in step 1", value]))
     with pytest.raises(ProcessLost, match="sends what cannot be read"):
-        Told(pack(["what", value])).gather("what", [], None, sharing.read_verdicts)
+        sharing.judge(ranks, 0, list, 4)
 
 
 # Leaving
@@ -193,14 +183,14 @@ TORCHRUN = {
 
 
 def test_a_launch_is_read_from_the_environment():
-    found = launch.find(TORCHRUN)
-    assert found == launch.Launch(3, 4, 1, 2, "node-0", 29500, True, "0")
+    found = processes.find_launch(TORCHRUN)
+    assert found == processes.Launch(3, 4, 1, 2, "node-0", 29500, True, "0")
     assert not found.one_machine
 
 
 @pytest.mark.parametrize("environment", [{}, {**TORCHRUN, "RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1"}])
 def test_one_process_is_alone_and_pays_nothing(environment: dict[str, str], monkeypatch: pytest.MonkeyPatch):
-    assert launch.find(environment) is None
+    assert processes.find_launch(environment) is None
     for name in TORCHRUN:
         monkeypatch.delenv(name, raising=False)
     with joined() as ranks:
@@ -227,7 +217,7 @@ def test_one_process_is_alone_and_pays_nothing(environment: dict[str, str], monk
 )
 def test_a_launch_of_another_kind_is_refused(environment: dict[str, str], words: str):
     with pytest.raises(RequestError, match=words):
-        launch.find(environment)
+        processes.find_launch(environment)
 
 
 def test_more_processes_than_cards_are_refused(monkeypatch: pytest.MonkeyPatch):
@@ -235,10 +225,10 @@ def test_more_processes_than_cards_are_refused(monkeypatch: pytest.MonkeyPatch):
 
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     with pytest.raises(RequestError, match=r"2 processes on this machine, and 1 card: .* --nproc-per-node 1 at most"):
-        launch.take_a_card(launch.find(TORCHRUN))  # type: ignore[arg-type]
+        processes.take_a_card(processes.find_launch(TORCHRUN))  # type: ignore[arg-type]
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 4)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,5,6,7")
-    launch.take_a_card(launch.find(TORCHRUN))  # type: ignore[arg-type]
+    processes.take_a_card(processes.find_launch(TORCHRUN))  # type: ignore[arg-type]
     import os
 
     assert os.environ["CUDA_VISIBLE_DEVICES"] == "5"

@@ -14,8 +14,7 @@ from lite_selfplay.models.chat import Chat
 from lite_selfplay.models.sources.tiny import build_tiny
 from lite_selfplay.runs.api import resume
 from lite_selfplay.runs.checkpoints import find_checkpoints
-from lite_selfplay.training.loaded import Loaded
-from lite_selfplay.training.rollout import LiveTable
+from lite_selfplay.training.rollout import LiveTable, Loaded
 from lite_selfplay.verify import Verifier
 from tests.near import near
 

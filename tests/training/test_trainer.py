@@ -383,7 +383,7 @@ def test_a_gradient_that_is_not_finite_moves_no_seat(
     run = harness({})
     before = states(run.backend)
     norms = iter(torch.tensor([1.0, norm], device=run.backend.device))
-    monkeypatch.setattr("lite_selfplay.training.trainer.gradient_norm", lambda gradients: next(norms))
+    monkeypatch.setattr("lite_selfplay.training.trainer.get_total_norm", lambda gradients: next(norms))
     (report,) = run.step(episode()).reports
     assert report.nonfinite == f"the gradient of challenger (seat B) has the norm {norm}"
     assert run.applied == {}
@@ -597,6 +597,12 @@ def test_samples_that_do_not_follow_the_policy_are_refused(
             step_of(replay=True)
     else:
         assert step_of(replay=True).rows > 0
+
+
+def test_examples_are_not_held_to_what_was_noted_while_sampling(harness: Callable[..., Harness]):
+    played = changed(stream("drafter", "A", DRAFTS), lambda s: dataclasses.replace(s, reward=None, advantage=1.0))
+    (taught,) = harness({}).step(Episode([played])).reports[0].streams
+    assert (taught.rows, taught.sampler_gap) == (10, None)
 
 
 def test_what_was_said_before_a_snapshot_was_put_back_is_stale(harness: Callable[..., Harness]):

@@ -40,7 +40,7 @@ import torch
 from peft import get_peft_model
 from safetensors.torch import save_file
 
-import lite_selfplay.training.loaded
+import lite_selfplay.training.rollout
 from lite_selfplay import RunConfig, train
 from lite_selfplay.config import ModelSection, SeatConfig
 from lite_selfplay.data import Completion, Episode, Group, Sample, Sampling, Stream
@@ -52,8 +52,8 @@ from lite_selfplay.models.generation.sampling import GenerationRequest
 from lite_selfplay.models.sources.tiny import build_tiny
 from lite_selfplay.runs.api import resume
 from lite_selfplay.testing import as_sampled
+from lite_selfplay.training.losses import make_loss
 from lite_selfplay.training.trainer import SelfPlayTrainer, reference_name
-from lite_selfplay.training.trl import make_loss
 
 torch.set_num_threads(1)
 
@@ -245,7 +245,7 @@ def mislead(how: str) -> None:
 
 
 def main() -> None:
-    lite_selfplay.training.loaded.choose_backend = lambda *arguments, **options: KIND(*arguments, **options)
+    lite_selfplay.training.rollout.choose_backend = lambda *arguments, **options: KIND(*arguments, **options)
     if COMMAND == "evidence":
         evidence()
     elif COMMAND == "resume":

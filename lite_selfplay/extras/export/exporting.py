@@ -102,7 +102,7 @@ def _write(
 
     from lite_selfplay.extras.export import forms, verification
     from lite_selfplay.models.adapters import WEIGHTS
-    from lite_selfplay.training.loaded import load_chat
+    from lite_selfplay.training.rollout import load_chat
 
     section, why = asked.config.model, "the export was made with `--no-verify`"
     if verify and asked.form == "gguf" and find_spec("xllamacpp") is None:
@@ -151,7 +151,7 @@ def _from_memory(
     from lite_selfplay.extras.export.gguf_file import require_convertible
     from lite_selfplay.extras.export.verification import QUESTIONS, ask_seat, choose_prompts
     from lite_selfplay.models.sources.folders import reading
-    from lite_selfplay.training.loaded import Loaded
+    from lite_selfplay.training.rollout import Loaded
 
     with reading(model.path):
         config = AutoConfig.from_pretrained(model.path, trust_remote_code=asked.config.model.trust_remote_code)

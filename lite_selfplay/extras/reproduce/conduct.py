@@ -21,8 +21,7 @@ import yaml
 from filelock import FileLock, Timeout
 
 from lite_selfplay.errors import ConfigError, Interrupted, RunFolderError
-from lite_selfplay.evaluation.result import Evaluation
-from lite_selfplay.evaluation.tables import mean_pass_rate
+from lite_selfplay.evaluation.result import Evaluation, mean_pass_rate
 from lite_selfplay.extras.reproduce.experiment import COLD_START, EVALUATION, RATE, ArmSection, Experiment
 from lite_selfplay.extras.reproduce.findings import means_of, write_findings
 from lite_selfplay.runs.api import Run, cold_start, load_run, resume, train

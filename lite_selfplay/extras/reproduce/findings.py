@@ -11,9 +11,8 @@ from typing import Any
 
 from filelock import FileLock
 
-from lite_selfplay.evaluation.overview import asked_of
+from lite_selfplay.evaluation.result import as_markdown, asked_of, mean_outcomes, outcomes_of, scores_shown
 from lite_selfplay.evaluation.suites import find_suite
-from lite_selfplay.evaluation.tables import as_markdown, mean_outcomes, outcomes_of, scores_shown
 from lite_selfplay.extras.reproduce.experiment import EVALUATION, Experiment
 from lite_selfplay.games.modes import find_mode
 from lite_selfplay.games.presentation import MISSING, as_words

@@ -19,7 +19,7 @@ from lite_selfplay.data import Completion, Episode, Example, Group, Problem, Sam
 from lite_selfplay.games.base import Game, GameOptions
 from lite_selfplay.games.presentation import Figure
 from lite_selfplay.games.prompts import PROGRAM, asked
-from lite_selfplay.games.propose_solve.voting import vote
+from lite_selfplay.games.propose_solve.questions import vote
 from lite_selfplay.games.table import Table
 from lite_selfplay.games.worked_examples import worked_example
 

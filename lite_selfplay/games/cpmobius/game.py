@@ -23,9 +23,10 @@ began with included, whose weights the published code does not keep; after that,
 Where the published code differs from the paper, a switch says `release`.
 """
 
+import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
-from typing import Any, ClassVar
+from dataclasses import asdict, dataclass
+from typing import Any, ClassVar, Literal
 
 from pydantic import Field
 
@@ -40,35 +41,83 @@ from lite_selfplay.data import (
     Sample,
     Snapshot,
     Stream,
-)
-from lite_selfplay.games.cpmobius.rewards import (
-    CoachReward,
-    PlayerReward,
-    Taught,
-    coach_reward,
-    player_reward,
-    progress,
-    token_weighted,
+    completion_from_json,
 )
 from lite_selfplay.games.presentation import Figure
 from lite_selfplay.games.prompts import asked, fill
-from lite_selfplay.games.propose_solve.difficulty import (
+from lite_selfplay.games.propose_solve.game import BREAKDOWNS, WATCHED, YIELD, FilterOptions, ProposeSolve
+from lite_selfplay.games.propose_solve.questions import (
     FATES,
     Bounds,
     Candidate,
-    FilterOptions,
+    Proposal,
     answered,
     count_fates,
     draw_until,
+    read,
     shown,
+    verdicts_by_vote,
     watched,
 )
-from lite_selfplay.games.propose_solve.game import BREAKDOWNS, WATCHED, YIELD, ProposeSolve
-from lite_selfplay.games.propose_solve.proposals import Proposal, read
-from lite_selfplay.games.propose_solve.voting import verdicts_by_vote
 from lite_selfplay.games.table import Table
 from lite_selfplay.games.worked_examples import solution_of
 from lite_selfplay.verify.format import answer_spans, boxed_spans
+
+PlayerReward = Literal["zero_one", "signed"]
+CoachReward = Literal["mean", "delta", "advantage"]
+
+
+@dataclass(frozen=True)
+class Taught:
+    """A task that the player was trained on, until its coach is paid: the mean of the player's 0/1 rewards, and the
+    token-weighted mean of its advantages that are not 0."""
+
+    name: str
+    completion: Completion
+    share: float
+    advantage: float
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any]) -> "Taught":
+        """What `asdict` gives, read back."""
+        return cls(**{**values, "completion": completion_from_json(values["completion"])})
+
+
+def player_reward(agrees: bool, kind: PlayerReward = "zero_one") -> float:
+    """Equation 7: 1 where an answer is the majority's, else 0; `signed` (release): +1 and -1."""
+    return float(agrees) if kind == "zero_one" else 2.0 * agrees - 1.0
+
+
+def coach_reward(kind: CoachReward, delta: float, share: float, advantage: float) -> float:
+    """What a task earns its coach. `delta` is in percentage points.
+
+    `mean` (equation 5): the mean of the player's rewards, which is the `share` of answers that agree with the
+    majority, times Delta; `delta` and `advantage` (release): Delta alone, or times the player's weighted `advantage`.
+    """
+    return delta * {"mean": share, "delta": 1.0, "advantage": advantage}[kind]
+
+
+def token_weighted(values: Sequence[float], lengths: Sequence[int]) -> float:
+    """The mean of the values that are not 0, each counted once per token of its completion; 0 if all are 0."""
+    tokens = sum(length for value, length in zip(values, lengths, strict=True) if value)
+    return math.fsum(v * length for v, length in zip(values, lengths, strict=True)) / tokens if tokens else 0.0
+
+
+def progress(before: Sequence[int], after: Sequence[int], samples: int = 1) -> tuple[float, float | None]:
+    """Delta, the difference of two accuracies on the same problems in percentage points, and its standard error.
+
+    `before` and `after` say how many of `samples` answers to each problem were right. The error is that of the mean
+    over problems of the differences, paired by problem (sample variance): answers to one problem are not independent,
+    so that more of them bring it down only as far as they bring each difference nearer to its mean. None for one
+    problem.
+    """
+    changes = [int(a) - int(b) for b, a in zip(before, after, strict=True)]
+    mean = sum(changes) / len(changes)
+    if len(changes) < 2:
+        return 100 * mean / samples, None
+    variance = math.fsum((change - mean) ** 2 for change in changes) / (len(changes) - 1)
+    return 100 * mean / samples, 100 * math.sqrt(variance / len(changes)) / samples
+
 
 BEST = "player-best"
 

@@ -29,19 +29,16 @@ silent: diversity is 1 while the history is empty, and a share of what there is 
 import random
 from collections import Counter, deque
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
+from lite_selfplay.credit import has_variance
 from lite_selfplay.data import Completion, Episode, Example, Group, Problem, Sample, Stream, Verdict
 from lite_selfplay.errors import ConfigError
-from lite_selfplay.games.pasodoble.judged import Judged, in_vain, openers, refused_texts, well_formed
 from lite_selfplay.games.pasodoble.offline import OfflineSchedule, QuestionBuffer
-from lite_selfplay.games.pasodoble.proposals import (
-    parse_proposal,
-    proposer_prompt,
-    solver_prompt,
-    worked_proposal,
-)
 from lite_selfplay.games.pasodoble.rewards import (
+    Gate,
+    LeakGuard,
     PasoDobleOptions,
     leaks,
     pass_rate,
@@ -50,9 +47,112 @@ from lite_selfplay.games.pasodoble.rewards import (
     why_invalid,
 )
 from lite_selfplay.games.presentation import Figure
-from lite_selfplay.games.propose_solve.game import BREAKDOWNS, WATCHED, YIELD, ProposeSolve
-from lite_selfplay.games.propose_solve.proposals import Proposal, read
+from lite_selfplay.games.prompts import fill
+from lite_selfplay.games.propose_solve.game import BREAKDOWNS, SHOWN_CHARACTERS, WATCHED, YIELD, ProposeSolve
+from lite_selfplay.games.propose_solve.questions import Proposal, last_boxed, last_tagged, read
 from lite_selfplay.games.table import Table
+from lite_selfplay.games.worked_examples import solution_of
+
+_PROBLEM_CLOSE = "</problem>"
+_PASSAGE = "Here is a text to draw on:\n```\n"
+
+
+def proposer_prompt(passage: str = "") -> str:
+    """What the proposer is asked: the request after a fenced passage, or after a line that leaves the topic open."""
+    if not passage:
+        return fill("pasodoble_proposer", knowledge="Choose any topic of mathematics.")
+    fenced = passage.strip().replace("```", "'''")
+    return fill("pasodoble_proposer", knowledge=f"{_PASSAGE}{fenced}\n```")
+
+
+def solver_prompt(question: str) -> str:
+    """What the solver is asked: the question as any other problem."""
+    return fill("solver", problem=question)
+
+
+def parse_proposal(text: str) -> tuple[str, str | None] | None:
+    """The question and the boxed answer of a reply without its reasoning; None where there is no problem block.
+
+    The answer is None where no closed `<answer>` block with a boxed value follows the last problem block.
+    """
+    before, closing, after = text.rpartition(_PROBLEM_CLOSE)
+    question = last_tagged(before + closing, "problem")
+    if question is None:
+        return None
+    block = last_tagged(after, "answer")
+    return question, last_boxed(block) if block else None
+
+
+def worked_proposal(problem: Problem, *, knowledge: bool, thinks: bool, guard: LeakGuard = "token3") -> Example | None:
+    """A problem that brings a worked solution as the proposal that a proposer should have made of it.
+
+    The passage it read is the solution alone, so that what is learned is to compose a problem and not to copy one. None
+    where the problem brings no solution, or the proposal would be refused in play, by this `guard` among others.
+    """
+    solution = solution_of(problem)
+    if solution is None:
+        return None
+    question, answer = problem.text.strip(), str(problem.answer).strip()
+    check = f"Check: {answer} is what the last step gives, and what was asked for."
+    reply = f"<problem>\n{question}\n</problem>\n<answer>\n{solution}\n{check}\n\\boxed{{{answer}}}\n</answer>"
+    if parse_proposal(reply) != (question, answer) or leaks(question, answer, guard):
+        return None
+    prompt = proposer_prompt(solution if knowledge else "")
+    return Example(prompt, f"<think>\n{solution}\n</think>\n\n{reply}" if thinks else reply)
+
+
+@dataclass(frozen=True)
+class Judged:
+    """A proposal and what became of it. `diversity` is None where it was not asked about, `group` where nobody solved
+    it; `invalid` says why a well-formed question trains no solver."""
+
+    proposal: Proposal
+    name: str
+    reward: float = 0.0
+    diversity: float | None = None
+    group: Group | None = None
+    invalid: str = ""
+
+    @property
+    def valid(self) -> bool:
+        return self.proposal.usable and not self.invalid
+
+    @property
+    def rate(self) -> float | None:
+        return pass_rate(self.group) if self.group else None
+
+
+def openers(judged: Sequence[Judged], groups: Sequence[Group], gate: Gate, *, frozen: bool) -> list[Judged]:
+    """The questions that make their step an update; without one it is skipped.
+
+    `groups` are the proposers' samples. `retained`: every question that trains the solver. `valid` (section 3.5): every
+    question that pays its proposer, one that is always solved among them; with a `frozen` proposer, whom that would
+    help nobody, as `retained`. `pass_rate` (release): every question that trains the solver, if the proposals of some
+    group are not all paid alike.
+    """
+    if gate == "valid" and not frozen:
+        return [each for each in judged if each.reward > 0]
+    if gate == "pass_rate" and not any(map(has_variance, groups)):
+        return []
+    return [each for each in judged if each.valid]
+
+
+def in_vain(tried: Sequence[Stream], learned: Sequence[Stream]) -> list[Stream]:
+    """What was sampled and nobody learns from, for the record; all that was `tried` in a step that is skipped."""
+    kept = {id(group) for stream in learned for group in stream.groups}
+    left = [replace(stream, groups=[group for group in stream.groups if id(group) not in kept]) for stream in tried]
+    return [stream for stream in left if stream.groups or not learned]
+
+
+def well_formed(proposal: Proposal) -> bool:
+    """Whether a proposal is a question with an answer, if only one that gives it away."""
+    return proposal.reason in ("", "leaks")
+
+
+def refused_texts(judged: Sequence[Judged]) -> dict[str, str]:
+    """The beginning of the first proposal of each reason for which none was kept."""
+    reasons = [(each.proposal.reason or each.invalid, each.proposal.completion.text) for each in judged]
+    return {reason: text[:SHOWN_CHARACTERS] for reason, text in reversed(reasons) if reason}
 
 
 class PasoDoble(ProposeSolve):

@@ -7,9 +7,9 @@ after too many of them in a row the game stops and shows the last proposals.
 import random
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from lite_selfplay.data import EvalSpec, Example, Problem
 from lite_selfplay.errors import GameError
@@ -32,7 +32,7 @@ from lite_selfplay.games.propose_solve.collapse import (
     collapse_warnings,
     label_is_right,
 )
-from lite_selfplay.games.propose_solve.proposals import REASONS, Proposal, count_reasons
+from lite_selfplay.games.propose_solve.questions import REASONS, Proposal, count_reasons
 from lite_selfplay.games.worked_examples import worked_example
 
 LABEL_WRONG = "label wrong"
@@ -116,6 +116,20 @@ class ProposeSolveOptions(GameOptions):
     """The switches of every game of the family. `max_empty_steps`: how many steps in a row may bring no question."""
 
     max_empty_steps: int = Field(10, ge=1)
+
+
+class FilterOptions(ProposeSolveOptions):
+    """Switches of a game that filters by difficulty: questions train the solver where the share of the majority lies in
+    [`low`, `high`]."""
+
+    low: float = Field(ge=0, le=1)
+    high: float = Field(ge=0, le=1)
+
+    @model_validator(mode="after")
+    def _ordered(self) -> Self:
+        if self.low > self.high:
+            raise ValueError(f"low must not be above high, got {self.low} and {self.high}")
+        return self
 
 
 class ProposeSolve(Game):

@@ -36,21 +36,32 @@ from lite_selfplay.games.base import Game
 from lite_selfplay.games.collections import Collection, replayed, write_collection, write_objects
 from lite_selfplay.games.presentation import Accuracy, Pairing, Row
 from lite_selfplay.games.spc import cases as phases
-from lite_selfplay.games.spc import collecting
-from lite_selfplay.games.spc.cases import CRITIC, SNEAKY, Case, Fate, read_cases
-from lite_selfplay.games.spc.collecting import critic_set, example_rows, mixed, sneaky_set
+from lite_selfplay.games.spc import rounds
+from lite_selfplay.games.spc.cases import (
+    CRITIC,
+    SNEAKY,
+    Case,
+    Fate,
+    critic_examples,
+    read_cases,
+    sneaky_example,
+    solver_example,
+)
 from lite_selfplay.games.spc.corruptor import corruptions
-from lite_selfplay.games.spc.replies import critic_examples, sneaky_example, solver_example
 from lite_selfplay.games.spc.rounds import (
     FIGURES,
     SpcOptions,
     attack_success,
     counts_of_round,
+    critic_set,
     described,
+    example_rows,
+    mixed,
     most_completions,
     players,
     results,
     snapshot_name,
+    sneaky_set,
     win_rates,
 )
 from lite_selfplay.games.spc.steps import StepPair
@@ -226,7 +237,7 @@ class Spc(Game):
             "judged_errors": sum(bool(case.critiques) for case in cases),
             "judged_correct": sum(bool(case.untouched) for case in cases),
         }
-        return cases, log, collecting.record(cases, self.options.stable)
+        return cases, log, rounds.record(cases, self.options.stable)
 
     # Collection
 
@@ -234,16 +245,16 @@ class Spc(Game):
         """The collections that the seats learn from, and the seats as they begin to learn."""
         cases = self._cases_of(table, "critiques")
         pairing = players(self._round, self.options.schedule)
-        critiques = collecting.with_old_logprobs(table, collecting.critic_rows(cases, self._round))
+        critiques = rounds.with_old_logprobs(table, rounds.critic_rows(cases, self._round))
         write_collection(self._file(table, "critiques-as-rows"), critiques)
         numbers = range(1, self._round + 1)
         every = [row for number in numbers for row in Collection(self._file(table, "critiques-as-rows", number))]
-        rows = {SNEAKY: collecting.sneaky_rows(cases, self._round, self.options.stable), CRITIC: critiques}
+        rows = {SNEAKY: rounds.sneaky_rows(cases, self._round, self.options.stable), CRITIC: critiques}
         kept = {
             SNEAKY: sneaky_set(rows[SNEAKY], table.rng, solver_reward=self.options.solver_reward),
             CRITIC: critic_set(every, table.rng, pairing=self.options.pairing),
         }
-        kept[SNEAKY] = collecting.with_old_logprobs(table, kept[SNEAKY])
+        kept[SNEAKY] = rounds.with_old_logprobs(table, kept[SNEAKY])
         log = counts_of_round(cases, rows, kept, pairing, self.options.stable)
         for seat, chosen in kept.items():
             wanted = len(chosen) if self.options.sft_weight else 0

@@ -23,8 +23,7 @@ from typing import Any
 from lite_selfplay.data import BASE, Completion, Problem, Verdict
 from lite_selfplay.errors import GameError, TaskError
 from lite_selfplay.games.modes import Examiner, Found, Judged, Measured, Mode, Rows, Score, elected, score_of
-from lite_selfplay.games.spc.cases import CRITIC
-from lite_selfplay.games.spc.replies import Judgement, critic_prompt, read_critique, solver_prompt
+from lite_selfplay.games.spc.cases import CRITIC, Judgement, critic_prompt, read_critique, solver_prompt
 from lite_selfplay.games.spc.steps import LabelledStep
 from lite_selfplay.games.spc.stepsets import is_step_set, read_step_set, steps_of_solutions
 from lite_selfplay.stats import clopper_pearson

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lite_selfplay.config import RunConfig
-from lite_selfplay.evaluation.tables import as_markdown, comparison
+from lite_selfplay.evaluation.result import as_markdown, comparison
 from lite_selfplay.models.sources import hub_id
 from lite_selfplay.runs.report.closing import Evaluations, Metrics, counted
 from lite_selfplay.training.progress import printable

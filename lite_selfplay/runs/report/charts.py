@@ -5,7 +5,7 @@ from math import inf, isinf
 from typing import Any
 
 from lite_selfplay.errors import RunFolderError
-from lite_selfplay.evaluation.tables import scores_of
+from lite_selfplay.evaluation.result import scores_of
 from lite_selfplay.games import Game
 from lite_selfplay.runs.folder import METRICS, RunFolder
 from lite_selfplay.runs.report.curves import PLAY, Curve, Row, curves_of

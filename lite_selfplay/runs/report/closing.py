@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from lite_selfplay.config import RunConfig
-from lite_selfplay.evaluation.tables import BASE, mean_label, mean_outcomes, outcomes_of, scores_of
+from lite_selfplay.evaluation.result import BASE, mean_label, mean_outcomes, outcomes_of, scores_of
 from lite_selfplay.games import Game
 from lite_selfplay.games.presentation import percent
 from lite_selfplay.runs.folder import RunFolder

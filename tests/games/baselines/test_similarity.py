@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lite_selfplay.games.baselines.similarity import bleu_distance, cluster_shares, clusters
+from lite_selfplay.games.baselines.rzero import bleu_distance, cluster_shares, clusters
 
 HENS = "A farmer has 3 hens and buys 4 more. How many hens are there now?"
 MORE_HENS = "A farmer has 3 hens and buys 9 more. How many hens are there now?"

@@ -7,8 +7,13 @@ from hypothesis import strategies as st
 
 from lite_selfplay.credit import stream_advantages
 from lite_selfplay.data import Problem
-from lite_selfplay.games.pasodoble.game import PasoDoble
-from lite_selfplay.games.pasodoble.proposals import parse_proposal, proposer_prompt, solver_prompt, worked_proposal
+from lite_selfplay.games.pasodoble.game import (
+    PasoDoble,
+    parse_proposal,
+    proposer_prompt,
+    solver_prompt,
+    worked_proposal,
+)
 from lite_selfplay.runs.report.steps import progress_line
 from lite_selfplay.testing import ScriptedTable
 from tests.games.scripted import small

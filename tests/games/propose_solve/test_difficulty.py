@@ -4,17 +4,17 @@ from dataclasses import replace
 
 import pytest
 
-from lite_selfplay.games.propose_solve.difficulty import (
+from lite_selfplay.games.propose_solve.questions import (
     Bounds,
     Candidate,
+    Proposal,
+    Vote,
     answered,
     count_fates,
     draw_until,
     shown,
     watched,
 )
-from lite_selfplay.games.propose_solve.proposals import Proposal
-from lite_selfplay.games.propose_solve.voting import Vote
 from lite_selfplay.testing import ScriptedTable
 from tests.games.scripted import NONE, THREE, TWO
 from tests.made import Unread, completion

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lite_selfplay.data import Completion
-from lite_selfplay.games.propose_solve.voting import Vote, count, verdicts_by_vote, vote
+from lite_selfplay.games.propose_solve.questions import Vote, count, verdicts_by_vote, vote
 from lite_selfplay.testing import ScriptedTable
 from lite_selfplay.verify.keys import answer_key
 from lite_selfplay.verify.math import check

@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 from lite_selfplay.data import Completion, Sampling
 from lite_selfplay.games.collections import EXAMPLE, CollectedRow
 from lite_selfplay.games.spc.cases import Fate
-from lite_selfplay.games.spc.collecting import critic_set, mixed, sneaky_set
-from lite_selfplay.games.spc.rounds import attack_success, players, win_rates
+from lite_selfplay.games.spc.rounds import attack_success, critic_set, mixed, players, sneaky_set, win_rates
 
 REWARDS = {"won": 1.0, "caught": -1.0, "invalid": -1.0, "right": 1.0, "wrong": -1.0}
 

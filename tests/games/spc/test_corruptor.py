@@ -9,6 +9,14 @@ from functools import cache
 import pytest
 
 from lite_selfplay.data import Problem
+from lite_selfplay.games.spc.cases import (
+    KINDS,
+    critic_examples,
+    read_judgement,
+    read_rewrite,
+    sneaky_example,
+    solver_example,
+)
 from lite_selfplay.games.spc.corruptor import (
     NUMBER,
     OPERATOR,
@@ -19,14 +27,6 @@ from lite_selfplay.games.spc.corruptor import (
     is_exact,
     spelled,
     value_of,
-)
-from lite_selfplay.games.spc.replies import (
-    KINDS,
-    critic_examples,
-    read_judgement,
-    read_rewrite,
-    sneaky_example,
-    solver_example,
 )
 from lite_selfplay.games.spc.steps import StepPair, without_notes
 from lite_selfplay.tasks import load_task

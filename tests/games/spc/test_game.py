@@ -15,10 +15,9 @@ from lite_selfplay.errors import RunFolderError
 from lite_selfplay.games.base import make_game
 from lite_selfplay.games.collections import EXAMPLE, Collection
 from lite_selfplay.games.spc import cases as cases_module
-from lite_selfplay.games.spc import collecting
-from lite_selfplay.games.spc.cases import read_cases
+from lite_selfplay.games.spc import rounds
+from lite_selfplay.games.spc.cases import KINDS, Critique, Rewrite, read_cases
 from lite_selfplay.games.spc.game import Spc
-from lite_selfplay.games.spc.replies import KINDS, Critique, Rewrite
 from lite_selfplay.runs.api import resume
 from lite_selfplay.runs.checkpoints import find_checkpoints
 from lite_selfplay.testing import ScriptedTable
@@ -319,7 +318,7 @@ def usable(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(cases_module, "read_rewrite", rewrite)
     monkeypatch.setattr(cases_module, "read_critique", critique)
-    monkeypatch.setattr(collecting, "read_critique", critique)
+    monkeypatch.setattr(rounds, "read_critique", critique)
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from lite_selfplay.games.spc.replies import (
+from lite_selfplay.games.spc.cases import (
     KINDS,
     OPENING,
     Critique,

@@ -5,9 +5,8 @@ from collections.abc import Sequence
 import pytest
 
 from lite_selfplay.data import Problem
-from lite_selfplay.games.spc.cases import Case, Trial, critic_reward, sneaky_reward
-from lite_selfplay.games.spc.collecting import RIGHT, SNEAKY_KINDS, WRONG
-from lite_selfplay.games.spc.replies import read_critique, rewrite_reply
+from lite_selfplay.games.spc.cases import Case, Trial, critic_reward, read_critique, rewrite_reply, sneaky_reward
+from lite_selfplay.games.spc.rounds import RIGHT, SNEAKY_KINDS, WRONG
 from lite_selfplay.games.spc.steps import split_steps
 from tests.made import completion
 

@@ -7,8 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lite_selfplay.games.prompts import fill
-from lite_selfplay.games.sqlm.answered import proposer_reward_by_tests
-from lite_selfplay.games.sqlm.game import read_question
+from lite_selfplay.games.sqlm.game import proposer_reward_by_tests, read_question
 from lite_selfplay.games.sqlm.topics import load_topic, problem_with_tests
 from lite_selfplay.tasks import load_task
 from lite_selfplay.tasks.base import derived_rng
