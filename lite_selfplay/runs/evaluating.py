@@ -15,7 +15,7 @@ from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from lite_selfplay.config import RunConfig
-from lite_selfplay.config.sections import LARGEST
+from lite_selfplay.config.sections import LARGEST, TasksSection
 from lite_selfplay.data import EvalSpec, Problem, Sampling
 from lite_selfplay.errors import ConfigError, Interrupted, ProcessLost, RequestError, TaskError
 from lite_selfplay.evaluation.answers import SUFFIX, Answers, key_of
@@ -208,7 +208,10 @@ def _evaluate_all(
             interrupts.poll()  # from here on a signal raises Interrupted here
             try:
                 about = {"model": model.name, "precision": section.precision, "weights": asked["set of adapters"]}
+                about |= {"answer_from": found.config.tasks.answer_from}
                 evaluations = _evaluations(found, about, table, chosen, specs, answers, progress)
+                if ranks.main:
+                    evaluations = [_graded_otherwise(each, found.config.tasks, interrupts.poll) for each in evaluations]
             except (Interrupted, ProcessLost) as stop:
                 kept = (
                     f"; {answers.path} keeps what was answered, and the same command goes on" if answers.begun else ""
@@ -221,18 +224,19 @@ def _evaluate_all(
     return evaluations
 
 
-def graded_otherwise(found: Evaluation, settings: Settings) -> dict[str, float]:
-    """The pass@1 of each seat and direction, had answers been read in the other place: in the `<answer>` block alone
-    where they were read anywhere, and the other way round. Nothing where no checker read the answers itself."""
+def _graded_otherwise(found: Evaluation, tasks: TasksSection, poll: Callable[[], None]) -> Evaluation:
+    """With the pass@1 of each seat and direction had answers been read in the other place, as `otherwise`: in the
+    `<answer>` block alone where they were read anywhere, and the other way round. As it is where none read them."""
     if any(problem.kind not in _NEED_ANSWERS for problem in found.problems.values()):
-        return {}
-    problems = list(found.problems.values())
-    with Verifier(block_only=settings.answer_from != "block", unsafe_code=settings.unsafe_code) as verifier:
-        return {
+        return found
+    problems, block_only = list(found.problems.values()), tasks.answer_from != "block"
+    with Verifier(poll=poll, block_only=block_only, unsafe_code=tasks.unsafe_code) as verifier:
+        otherwise = {
             name: fmean(v.correct for v in verifier.verify([(a.completion, p) for p, row in pairs for a in row]))
             for name, rows in found.rows.items()
             if (pairs := list(zip(problems, rows, strict=True)))
         }
+    return replace(found, about={**found.about, "otherwise": otherwise})
 
 
 def _choose(
