@@ -81,6 +81,32 @@ def test_the_agents_page_names_the_rooms_in_the_order_of_the_architecture():
     assert [re.findall(r"\w+", part) for part in order.split("<")] == ROWS
 
 
+# Figures of recorded runs
+
+CURVES = {"agon": "adv", "kuhn": "entropy"} | {
+    game: game for game in ("grpo", "self-refine", "sqlm", "rzero", "rent", "cpmobius")
+}
+
+
+@pytest.mark.parametrize("game", CURVES)
+def test_what_to_expect_of_a_game_is_what_its_recorded_runs_had(game: str):
+    table = (
+        TEXTS[f"docs/games/{game}.md"].partition("## What to expect\n")[2].partition("\n\n| ")[2].partition("\n\n")[0]
+    )
+    steps, _, means, spans = ([cell.strip() for cell in line.split("|")[-8:-1]] for line in table.splitlines())
+    folder = ROOT / "experiments" / "results" / ("kuhn" if game == "kuhn" else "all-games-longer")
+    scale, places = (1, 2) if game == "kuhn" else (100, 0)
+    curves = [
+        dict(json.loads(file.read_text())["training"]["curve"]) for file in folder.glob(f"seed-*/{CURVES[game]}.json")
+    ]
+    assert len(curves) == (10 if game == "kuhn" else 5)
+    for step, mean, span in zip(steps, means, spans, strict=True):
+        if step.isdigit():
+            values = [scale * curve[int(step)] for curve in curves]
+            assert mean == f"{sum(values) / len(values):.{places}f}", step
+            assert span == f"{min(values):.{places}f} to {max(values):.{places}f}", step
+
+
 # The API reference and the site
 
 NAMED = re.findall(r"^::: ([\w.]+)\.(\w+)$", TEXTS["docs/api.md"], re.MULTILINE)
