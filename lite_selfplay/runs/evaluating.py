@@ -209,9 +209,7 @@ def _evaluate_all(
             try:
                 about = {"model": model.name, "precision": section.precision, "weights": asked["set of adapters"]}
                 about |= {"answer_from": found.config.tasks.answer_from}
-                evaluations = _evaluations(found, about, table, chosen, specs, answers, progress)
-                if ranks.main:
-                    evaluations = [_graded_otherwise(each, found.config.tasks, interrupts.poll) for each in evaluations]
+                evaluations = _evaluations(found, about, table, chosen, specs, answers, progress, interrupts.poll)
             except (Interrupted, ProcessLost) as stop:
                 kept = (
                     f"; {answers.path} keeps what was answered, and the same command goes on" if answers.begun else ""
@@ -339,6 +337,7 @@ def _evaluations(
     specs: Sequence[EvalSpec],
     answers: Answers,
     progress: Progress,
+    poll: Callable[[], None],
 ) -> list[Evaluation]:
     """Each task in each mode, under one phase of the progress."""
     pairs = [(each, spec) for each in chosen for spec in specs]
@@ -358,6 +357,7 @@ def _evaluations(
             progress=progress,
             begun=sum(parts[:number]) if several else None,
         )
+        evaluation = _graded_otherwise(evaluation, target.config.tasks, poll)
         result = evaluation.to_json()
         what = f"{target.name}, {each.tasks}, {spec.mode}" if several else target.name
         progress.evaluated(what, result, headline(result))
