@@ -9,12 +9,15 @@ import subprocess
 import sys
 from importlib import import_module
 from pathlib import Path
+from statistics import fmean, median
+from typing import Any
 
 import pytest
 
 import lite_selfplay
 from lite_selfplay.config import keys_of
 from lite_selfplay.extras.view.page import page_file
+from lite_selfplay.games import game_names
 from tests.test_layers import ROWS
 
 ROOT = Path(lite_selfplay.__file__).parents[1]
@@ -79,6 +82,67 @@ def test_a_source_file_in_a_page_exists(page: str):
 def test_the_agents_page_names_the_rooms_in_the_order_of_the_architecture():
     order = TEXTS["AGENTS.md"].partition("## Rooms and their order\n\n")[2].partition(".")[0]
     assert [re.findall(r"\w+", part) for part in order.split("<")] == ROWS
+
+
+# Figures of recorded runs
+
+RESULTS = ROOT / "experiments" / "results"
+CURVES = {"agon": "adv", "kuhn": "entropy"} | {
+    game: game for game in ("grpo", "self-refine", "sqlm", "rzero", "rent", "cpmobius")
+}
+
+
+@pytest.mark.parametrize("game", CURVES)
+def test_what_to_expect_of_a_game_is_what_its_recorded_runs_had(game: str):
+    section = TEXTS[f"docs/games/{game}.md"].partition("## What to expect\n")[2].partition("\n\n| ")[2]
+    steps, _, cells = ([cell.strip() for cell in line.split("|")[-8:-1]] for line in section.splitlines()[:3])
+    folder = RESULTS / ("kuhn" if game == "kuhn" else "all-games-longer")
+    scale, places = (1, 2) if game == "kuhn" else (100, 0)
+    curves = [
+        dict(json.loads(file.read_text())["training"]["curve"]) for file in folder.glob(f"seed-*/{CURVES[game]}.json")
+    ]
+    assert len(curves) == (10 if game == "kuhn" else 5)
+    for step, cell in zip(steps, cells, strict=True):
+        if step.isdigit():
+            values = [scale * curve[int(step)] for curve in curves]
+            said = (sum(values) / len(values), min(values), max(values))
+            assert cell == "{:.{n}f} ({:.{n}f}-{:.{n}f})".format(*said, n=places), step
+
+
+def test_the_readme_is_short_and_its_results_are_those_that_are_kept():
+    readme = TEXTS["README.md"]
+    assert len(readme.splitlines()) <= 100
+    assert len(readme.split()) <= 1000
+
+    def kept(arm: str) -> list[dict[str, Any]]:
+        return [json.loads(f.read_text()) for f in RESULTS.glob(f"all-games-longer/seed-*/{arm}.json")]
+
+    def percent(arm: str) -> int:
+        scores = [
+            (each.get("directions") or each["seats"]).values() for each in (r["evaluations"][0] for r in kept(arm))
+        ]
+        return round(100 * fmean(fmean(s["pass_at_1"] for s in seed) for seed in scores))
+
+    started = percent("cold start")
+    assert started == percent("cold start of adv")
+    demo = re.findall(r"\| [\d.]+ to [\d.]+ \| \+", TEXTS["docs/demo.md"])
+    assert len(demo) == 10
+    ends = [[float(n) for n in re.findall(r"[\d.]+", row)] for row in demo]
+    first, last = (round(fmean(end[i] for end in ends)) for i in (0, 1))
+    nash = [dict(json.loads(f.read_text())["training"]["curve"]) for f in RESULTS.glob("kuhn/seed-*/entropy.json")]
+    expected = (
+        f"Agon, ten seeds | {first}% | {last}% |",
+        f"with labels, five seeds | {started}% | {percent('grpo')}%; {percent('adv')}% |",
+        f"the toss of a coin | {started}% | {percent('majority')}%; {percent('coin')}% |",
+        f"NashConv {median(c[1] for c in nash):.2f} | {median(c[960] for c in nash):.2f} (0: equilibrium) |",
+    )
+    assert [row for row in expected if row not in readme] == []
+
+
+def test_as_many_games_are_shipped_as_pages_say():
+    assert len(game_names()) == 10
+    assert "| ten shipped, " in TEXTS["docs/compare.md"]
+    assert "Ten games and baselines" in TEXTS["README.md"]
 
 
 # The API reference and the site

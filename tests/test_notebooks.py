@@ -134,6 +134,11 @@ def test_what_is_committed_was_printed_by_it(name: str, tmp_path: Path):
     texts = [json.dumps({**output, "data": {**output.get("data", {}), "image/png": ""}}) for output in outputs]
     assert not [text for text in texts if re.search(r"/(?:tmp|root|home|work|usr)/|site-packages|stderr|Warning", text)]
     assert sum("data:image/png;base64," in text for text in texts) == 1
+    said = re.findall(r"that (\d+) of the (\d+) steps fitted", notebook.cells[0].source)
+    assert said == re.findall(
+        r"(\d+) of the (\d+) steps asked for fitted", "".join(shown(notebook, "train", "text/plain"))
+    )
+    assert said
 
 
 @pytest.mark.parametrize("name", NAMES)

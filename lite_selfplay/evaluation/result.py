@@ -254,17 +254,20 @@ def _changed(old: str, new: str, found: Paired) -> str:
     return f"{name} {points}{exact}"
 
 
+_READINGS = ("strict", "lenient")
 _SHOWN = {"pass_at_k": "pass@{}", "mean_at_k": "mean@{}", "maj_at_k": "maj@{}"}
 
 
 def overview(results: Sequence[Result]) -> tuple[list[str], list[list[str]], int]:
     """A row for each benchmark, mode and seat, and one for each mean: (columns, rows, how many columns are labels).
 
-    Shown are pass@1 with its 95% interval, what the evaluations know of several samples, the shares that were
+    Shown are pass@1 with its 95% interval, beside it pass@1 of answers in the `<answer>` block alone (strict) and
+    anywhere (lenient) where these differ, what the evaluations know of several samples, the shares that were
     well-formed and truncated, the mean lengths, and what a mode knows besides.
     """
-    found = [{**score, "tasks": r["tasks"], "mode": r["mode"], "name": name} for r in results
-             for name, score in scores_of(r).items()]  # fmt: skip
+    found = [{**score, **_readings(r, name, score), "tasks": r["tasks"], "mode": r["mode"], "name": name}
+             for r in results for name, score in scores_of(r).items()]  # fmt: skip
+    readings = _READINGS if any(len({score.get(each) for each in _READINGS}) > 1 for score in found) else ()
     staged = any(r.get("directions") for r in results) or any(
         score["tokens_total_mean"] != score["tokens_final_mean"] for score in found
     )
@@ -273,7 +276,7 @@ def overview(results: Sequence[Result]) -> tuple[list[str], list[list[str]], int
     stats = _stats(found)
     columns = [
         *("benchmark" if key == "tasks" else key for key in labels),
-        *("", "pass@1 [95%]"),
+        *("", "pass@1 [95%]", *readings),
         *(_SHOWN[stat].format(k) for stat, k in stats),
         *("well-formed", "truncated", "tokens, final" if staged else "tokens"),
         *(["all stages"] if staged else []),
@@ -282,7 +285,7 @@ def overview(results: Sequence[Result]) -> tuple[list[str], list[list[str]], int
     rows = []
     for score in [*found, *({**mean, "tasks": f"mean of {mean['of']}"} for mean in means(results))]:
         at_k = (score.get(stat, {}).get(k) for stat, k in stats)
-        shares = [*at_k, score.get("well_formed"), score.get("truncated")]
+        shares = [*map(score.get, readings), *at_k, score.get("well_formed"), score.get("truncated")]
         final, total = score.get("tokens_final_mean"), score.get("tokens_total_mean")
         lengths = [final, None if total == final else total] if staged else [final]
         rows.append(
@@ -295,6 +298,14 @@ def overview(results: Sequence[Result]) -> tuple[list[str], list[list[str]], int
             ]
         )
     return columns, rows, len(labels) + 1
+
+
+def _readings(result: Result, name: str, score: Result) -> dict[str, float]:
+    other = result.get("otherwise", {}).get(name)
+    if other is None:
+        return {}
+    both = [score["pass_at_1"], other]
+    return dict(zip(_READINGS, both if result["answer_from"] == "block" else both[::-1], strict=True))
 
 
 def means(results: Sequence[Result], of: Sequence[str] = ()) -> list[dict[str, Any]]:
@@ -333,10 +344,18 @@ def settings_line(result: Result) -> str:
         f"temperature {result['temperature']:g}, top-p {result['top_p']:g}, seed {result['seed']}, at most "
         f"{result['max_completion_tokens']} tokens"
     )
+    read = {"block": ["answers read in the <answer> block (strict)"], "anywhere": ["answers read anywhere (lenient)"]}
     data = result.get("data", {})
     from_where = [f"{data['rows']:,} rows of {data['origin']}"] if data.get("origin") else []
     mark = [f"fingerprint {data['fingerprint'][:12]}"] if data.get("fingerprint") else []
-    return "; ".join([", ".join(parts), sampling, *([", ".join(from_where + mark)] if from_where or mark else [])])
+    return "; ".join(
+        [
+            ", ".join(parts),
+            sampling,
+            *read.get(result.get("answer_from", ""), []),
+            *([", ".join(from_where + mark)] if from_where or mark else []),
+        ]
+    )
 
 
 def asked_of(result: Result) -> int:

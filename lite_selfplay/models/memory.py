@@ -59,6 +59,7 @@ CARDS = {
     for key, (name, gib, bf16) in {
         "t4": ("Tesla T4", 14.6, False),
         "v100": ("Tesla V100 16 GB", 15.8, False),
+        "rtx4060": ("RTX 4060 8 GB", 7.6, True),
         "rtx2080ti": ("RTX 2080 Ti", 10.8, False),
         "rtx3060": ("RTX 3060 12 GB", 11.7, True),
         "rtx3090": ("RTX 3090", 23.6, True),

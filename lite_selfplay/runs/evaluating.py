@@ -15,7 +15,7 @@ from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from lite_selfplay.config import RunConfig
-from lite_selfplay.config.sections import LARGEST
+from lite_selfplay.config.sections import LARGEST, TasksSection
 from lite_selfplay.data import EvalSpec, Problem, Sampling
 from lite_selfplay.errors import ConfigError, Interrupted, ProcessLost, RequestError, TaskError
 from lite_selfplay.evaluation.examiner import SUFFIX, Answers, Exam, key_of, measure, require_enough
@@ -206,7 +206,8 @@ def _evaluate_all(
             interrupts.poll()  # from here on a signal raises Interrupted here
             try:
                 about = {"model": model.name, "precision": section.precision, "weights": asked["set of adapters"]}
-                evaluations = _evaluations(found, about, table, chosen, specs, answers, progress)
+                about |= {"answer_from": found.config.tasks.answer_from}
+                evaluations = _evaluations(found, about, table, chosen, specs, answers, progress, interrupts.poll)
             except (Interrupted, ProcessLost) as stop:
                 kept = (
                     f"; {answers.path} keeps what was answered, and the same command goes on" if answers.begun else ""
@@ -219,18 +220,19 @@ def _evaluate_all(
     return evaluations
 
 
-def graded_otherwise(found: Evaluation, settings: Settings) -> dict[str, float]:
-    """The pass@1 of each seat and direction, had answers been read in the other place: in the `<answer>` block alone
-    where they were read anywhere, and the other way round. Nothing where no checker read the answers itself."""
+def _graded_otherwise(found: Evaluation, tasks: TasksSection, poll: Callable[[], None]) -> Evaluation:
+    """With the pass@1 of each seat and direction had answers been read in the other place, as `otherwise`: in the
+    `<answer>` block alone where they were read anywhere, and the other way round. As it is where none read them."""
     if any(problem.kind not in _NEED_ANSWERS for problem in found.problems.values()):
-        return {}
-    problems = list(found.problems.values())
-    with Verifier(block_only=settings.answer_from != "block", unsafe_code=settings.unsafe_code) as verifier:
-        return {
+        return found
+    problems, block_only = list(found.problems.values()), tasks.answer_from != "block"
+    with Verifier(poll=poll, block_only=block_only, unsafe_code=tasks.unsafe_code) as verifier:
+        otherwise = {
             name: fmean(v.correct for v in verifier.verify([(a.completion, p) for p, row in pairs for a in row]))
             for name, rows in found.rows.items()
             if (pairs := list(zip(problems, rows, strict=True)))
         }
+    return replace(found, about={**found.about, "otherwise": otherwise})
 
 
 def _choose(
@@ -335,6 +337,7 @@ def _evaluations(
     specs: Sequence[EvalSpec],
     answers: Answers,
     progress: Progress,
+    poll: Callable[[], None],
 ) -> list[Evaluation]:
     """Each task in each mode, under one phase of the progress."""
     pairs = [(each, spec) for each in chosen for spec in specs]
@@ -354,6 +357,7 @@ def _evaluations(
             progress=progress,
             begun=sum(parts[:number]) if several else None,
         )
+        evaluation = _graded_otherwise(evaluation, target.config.tasks, poll)
         result = evaluation.to_json()
         what = f"{target.name}, {each.tasks}, {spec.mode}" if several else target.name
         progress.evaluated(what, result, headline(result))

@@ -427,3 +427,8 @@ WAYS = {
     KEEPS_ON: "end alike; what else reads it refuses",
     "all": "all",
 }
+
+
+def test_the_page_says_how_many_there_are():
+    page = (Path(__file__).parents[2] / "docs" / "reliability.md").read_text(encoding="utf-8")
+    assert f"(the list has {len(list(corruptions()))} today)" in page.replace("\n", " ")

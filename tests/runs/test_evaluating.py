@@ -10,7 +10,8 @@ import pytest
 from lite_selfplay.data import Completion, Problem, Verdict
 from lite_selfplay.errors import Interrupted
 from lite_selfplay.evaluation.examiner import SUFFIX
-from lite_selfplay.runs.evaluating import Settings, evaluate, evaluate_all, graded_otherwise
+from lite_selfplay.evaluation.result import overview, settings_line
+from lite_selfplay.runs.evaluating import Settings, evaluate, evaluate_all
 from lite_selfplay.training.rollout import LiveTable
 from tests.made_runs import Ear, write_lines
 
@@ -106,7 +107,20 @@ def test_where_a_bases_answers_are_read_and_what_the_other_place_gives(
     settings = Settings(answer_from=answer_from, precision="fp32")
     (found,) = evaluate_all("tiny", [str(tasks)], [None], settings, write=False)
     assert found.seats["base"].pass_at_1 == right
-    assert graded_otherwise(found, settings) == {"base": otherwise}
+    assert found.about["otherwise"] == {"base": otherwise}
+    columns, ((name, *rates, _, _, _),), _ = overview([found.to_json()])
+    assert (columns[1:4], name) == (["pass@1 [95%]", "strict", "lenient"], "base")
+    assert [rate.split()[0] for rate in rates] == [f"{right:.0%}", "50%", "100%"]
+    read = "in the <answer> block (strict)" if right < 1 else "anywhere (lenient)"
+    assert f"; answers read {read}" in settings_line(found.to_json())
+
+
+def test_one_figure_stands_where_both_readings_agree(whole: tuple[list[Any], Ear]):
+    result = {**whole[0][0].to_json(), "answer_from": "anywhere"}
+    for otherwise, shown in ((0.0, False), (0.25, True)):
+        rates = {name: {**score, "pass_at_1": 0.0} for name, score in result["seats"].items()}
+        columns, _, _ = overview([{**result, "seats": rates, "otherwise": dict.fromkeys(rates, otherwise)}])
+        assert ("strict" in columns) is shown
 
 
 def test_rows_that_are_alike_are_asked_and_those_that_repeat_another_are_counted(tmp_path: Path):
