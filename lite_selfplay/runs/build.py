@@ -15,8 +15,7 @@ from lite_selfplay.errors import ConfigError, RunFolderError
 from lite_selfplay.models.backends import import_first
 from lite_selfplay.models.silence import quiet
 from lite_selfplay.runs.choices import Choice
-from lite_selfplay.runs.folder import CHECKPOINTS, CONFIG, RunFolder
-from lite_selfplay.runs.lock import writing
+from lite_selfplay.runs.folder import CHECKPOINTS, CONFIG, RunFolder, writing
 from lite_selfplay.runs.plan import Plan, chosen, plan
 from lite_selfplay.runs.processes import require_one_kind, require_one_run
 from lite_selfplay.tasks.registry import OBJECTS

@@ -51,7 +51,7 @@ _PROMPT_TOKENS = _TAUGHT_TOKENS = 512
 
 
 Streams = Mapping[str, Mapping[str, Any]]
-"""What each role was seen to do, under the keys of `metrics.jsonl`: see `lite_selfplay.runs.aside`."""
+"""What each role was seen to do, under the keys of `metrics.jsonl`: see `lite_selfplay.runs.preflight`."""
 
 Card = tuple[float, bool]
 """The memory of a card in GiB, and whether it multiplies in bf16."""

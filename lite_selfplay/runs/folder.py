@@ -2,26 +2,41 @@
 
 import contextlib
 import difflib
+import errno
 import json
 import os
 import platform
 import re
 import shlex
+import socket
+import stat
 import subprocess
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
+
+from filelock import FileLock, Timeout, lock_descriptor
 
 from lite_selfplay.config import RunConfig, load_layer
-from lite_selfplay.config.user_files import failing_as, places_in, require_accepted
-from lite_selfplay.errors import ConfigError, RunFolderError
+from lite_selfplay.config.user_files import failing_as, open_file, places_in, require_accepted
+from lite_selfplay.errors import ConfigError, LiteSelfPlayError, RunFolderError
+from lite_selfplay.games.presentation import number_of, percent
 from lite_selfplay.models.packages import versions
-from lite_selfplay.runs.lock import LOCK
-from lite_selfplay.tasks.files import read_json, read_lines, require_no_link, write_errors, write_whole, written_whole
+from lite_selfplay.tasks.files import (
+    parse_object,
+    read_json,
+    read_lines,
+    require_no_link,
+    write_errors,
+    write_whole,
+    written_whole,
+)
 from lite_selfplay.tasks.registry import OBJECTS
 
 if TYPE_CHECKING:
     import numpy as np
+
 
 CONFIG, ENVIRONMENT, METRICS, EPISODES = "config.yaml", "environment.json", "metrics.jsonl", "episodes.jsonl"
 ADAPTERS, CHECKPOINTS, CARD, BUDGET = "adapters", "checkpoints", "README.md", "budget.json"
@@ -346,3 +361,170 @@ def _lines(path: Path) -> Iterator[tuple[bytes, dict[str, Any]]]:
         if type(row.get("step")) is not int:
             raise RunFolderError(f"{path}, line {number}: does not say which step it is of")
         yield line, row
+
+
+LOCK = ".lock"
+_NO_LOCKS = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP)
+_PATIENCE_S = 0.2  # `writer` takes the lock for a moment, too
+
+
+@contextlib.contextmanager
+def writing(folder: Path, patience_s: float = _PATIENCE_S, *, insist: bool = False, again: str = "") -> Iterator[None]:
+    """Hold a run folder's lock, for the length of a context, having waited for it as long as patience allows.
+
+    `again`: what a resume is given besides the folder (`RolloutsSection.again`). `insist`: a file system without locks
+    is an error as well. Raises RunFolderError, naming the process, where another one holds it, and where the folder
+    cannot be written.
+    """
+    path = folder / LOCK
+    if os.path.exists(path) and not stat.S_ISREG(path.stat().st_mode):
+        raise RunFolderError(f"{path} is no file: take it away if no run writes {folder}")
+    lock = FileLock(path, timeout=patience_s, on_acquired=_sign)
+    try:
+        lock.acquire()
+    except Timeout:
+        raise RunFolderError(
+            f"{folder} is being written by {_holder(path)}; wait until it has ended, or stop it (it saves first), and "
+            f"go on with `lite-selfplay train --resume {folder}{again}`"
+        ) from None
+    except OSError as error:
+        if insist or error.errno not in _NO_LOCKS:
+            raise RunFolderError(f"cannot write to {folder}: {LOCK}: {error.strerror or error}") from None
+    try:
+        yield
+    finally:
+        with contextlib.suppress(OSError):  # Windows removes no open file
+            path.unlink()
+        lock.release()
+
+
+def writer(folder: Path) -> str | None:
+    """Who writes a run folder right now, as `process 12 on HOST`; None where nobody does. Nothing is written."""
+    path = folder / LOCK
+    try:  # without waiting, where it is a pipe
+        descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0))
+    except OSError:
+        return None
+    try:
+        return None if lock_descriptor(descriptor, blocking=False) else _holder(path)
+    except OSError:
+        return None
+    finally:
+        os.close(descriptor)
+
+
+def _sign(descriptor: int) -> None:
+    """Write down who holds the lock, for the others' message; behind the first byte, which Windows lets nobody read."""
+    with contextlib.suppress(OSError):
+        os.ftruncate(descriptor, 0)
+        os.write(descriptor, f" {os.getpid()} {socket.gethostname()}\n".encode())
+
+
+def _holder(path: Path) -> str:
+    with contextlib.suppress(OSError), path.open("rb", buffering=0) as file:
+        file.seek(1)
+        pid, _, host = file.read(300).decode("utf-8", "replace").strip().partition(" ")
+        if pid.isdecimal() and host.isprintable():
+            return f"process {pid} on {host}" if host != socket.gethostname() else f"process {pid}"
+    return "another process"
+
+
+LAST_LINE = 2**20
+"""Bytes at the end of `metrics.jsonl` in which the last step is looked for."""
+
+Stage = Literal["running", "finished", "stopped", "cold start", "not begun", "damaged"]
+
+
+@dataclass(frozen=True)
+class RunState:
+    """A run at a glance.
+
+    `step`: how many steps were played, of `steps` that were asked for. `best`: what `best.json` says, in words, empty
+    without one. `size` in bytes, of all files. `resume`: the command that goes on, None where there is nothing to go on
+    from or nothing left to do, as after a `cold start` alone. `problem` says why the run is `damaged`.
+    """
+
+    path: Path
+    game: str = ""
+    model: str = ""
+    step: int = 0
+    steps: int = 0
+    stage: Stage = "damaged"
+    best: str = ""
+    size: int = 0
+    resume: str | None = None
+    problem: str = ""
+
+
+def state_of(path: Path) -> RunState:
+    """A run folder at a glance; a damaged one has a `problem`. Raises RunFolderError where there is no run folder."""
+    folder = RunFolder.open(path)
+    size = _size(path)
+    try:
+        config = folder.config()
+        last = last_step(path)
+        step = 0 if last is None else last["step"]
+        best = _best(path)
+        taught = (path / ENVIRONMENT).exists() and read_json(path / ENVIRONMENT).get("only") == COLD_START
+    except LiteSelfPlayError as error:
+        return RunState(path, size=size, problem=str(error))
+    steps, over = config.run.steps, last is not None and last.get("over") is True
+    stage: Stage = "finished" if over or step >= steps else "stopped" if step else "not begun"
+    if taught and not step:
+        stage = "cold start"
+    if writer(path) is not None:
+        stage = "running"
+    can = stage in ("stopped", "not begun") and any((path / CHECKPOINTS).glob("step-*/manifest.json"))
+    resume = folder.go_on(config.rollouts.again) if can else None
+    return RunState(path, config.game.label, config.model.name, step, steps, stage, best, size, resume)
+
+
+def run_folders(folder: Path) -> list[Path]:
+    """The run folders in a folder, or the folder itself where it is one, oldest first.
+
+    Raises RunFolderError where there is no such folder, or it may not be read.
+    """
+    with failing_as(RunFolderError, f"cannot read {folder}"):
+        if (folder / CONFIG).is_file():
+            return [folder]
+        found = [path for path in folder.iterdir() if (path / CONFIG).is_file()]
+        return sorted(found, key=lambda path: ((path / CONFIG).stat().st_mtime, path.name))
+
+
+def last_step(path: Path) -> dict[str, Any] | None:
+    """The last whole line of a run's `metrics.jsonl`, None without one. Raises RunFolderError where it is damaged."""
+    file = path / METRICS
+    if not file.exists():
+        return None
+    with open_file(file, RunFolderError) as opened:
+        end = opened.seek(0, 2)
+        opened.seek(max(0, end - LAST_LINE))
+        lines = opened.read(LAST_LINE).split(b"\n")[:-1]  # what stands behind the last line end was cut short
+    if not lines:
+        return None
+    row = parse_object(lines[-1], f"{file}, its last line")
+    if type(row.get("step")) is not int:
+        raise RunFolderError(f"{file}, its last line: does not say which step it is of")
+    return row
+
+
+def _best(path: Path) -> str:
+    """Which checkpoint was measured best, in words."""
+    file = path / CHECKPOINTS / "best.json"
+    if not file.exists():
+        return ""
+    found = read_json(file)
+    share = number_of(found.get("pass_at_1"))
+    if type(found.get("step")) is not int or share is None:
+        raise RunFolderError(f"{file} does not say which checkpoint is the best")
+    return f"{percent(share)} after {found['step']} steps"
+
+
+def _size(path: Path) -> int:
+    """Bytes of all files in a folder, links apart; one that goes away meanwhile does not count."""
+    total = 0
+    for place, _, names in os.walk(path):
+        for name in names:
+            with contextlib.suppress(OSError):
+                total += os.lstat(os.path.join(place, name)).st_size
+    return total

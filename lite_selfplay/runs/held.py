@@ -21,8 +21,7 @@ from lite_selfplay.models.backends.vllm import require_temperature
 from lite_selfplay.models.sources import ResolvedModel
 from lite_selfplay.runs.choices import without_its_card
 from lite_selfplay.runs.folder import COLLECTIONS, ROLLOUTS, RunFolder
-from lite_selfplay.runs.plan import OPTIONAL, Plan
-from lite_selfplay.runs.trackers import TRACKERS, Tracker
+from lite_selfplay.runs.plan import OPTIONAL, TRACKERS, Plan, Tracker
 from lite_selfplay.tasks import Source, data_facts, fingerprint
 from lite_selfplay.tasks.passages import short_enough
 from lite_selfplay.training.loaded import Loaded

@@ -2,7 +2,8 @@
 
 import importlib.util
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ from lite_selfplay.tasks.hub import DATA_VARIABLE
 from lite_selfplay.tasks.passages import passages_of, read_passages
 from lite_selfplay.tasks.split import evaluation_set, training_side
 from lite_selfplay.training.examples import require_examples, source_of
+from lite_selfplay.training.progress import Progress
 from lite_selfplay.verify import programs
 
 OPTIONAL = ("solutions",)
@@ -351,3 +353,22 @@ def _data_folder(config: RunConfig, specs: Iterable[Any]) -> str | None:
     used = any(isinstance(spec, str) and is_data(spec) for spec in specs)
     given = config.tasks.data_dir or (os.environ.get(DATA_VARIABLE) if used else None)
     return str(Path(given).resolve()) if given else None
+
+
+class Tracker(Progress, ABC):
+    """A `Progress` that is begun after some steps, and ended."""
+
+    @abstractmethod
+    def open(self, done: int) -> None:
+        """Begin, or go on after `done` steps. Raises ConfigError where the tracker cannot be started."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """End, so that all is written."""
+
+
+# (the configuration, the game, the run's folder, what is told where it fails) -> the tracker
+MakeTracker = Callable[[RunConfig, type[Game], Path, Callable[[str], None]], Tracker]
+
+TRACKERS: dict[str, MakeTracker] = {}
+"""The trackers by what `run.report_to` calls them; the extra `trackers` puts in its own."""

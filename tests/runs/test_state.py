@@ -6,9 +6,7 @@ import pytest
 
 from lite_selfplay.config import RunConfig
 from lite_selfplay.errors import RunFolderError
-from lite_selfplay.runs.folder import RunFolder
-from lite_selfplay.runs.lock import writing
-from lite_selfplay.runs.state import run_folders, state_of
+from lite_selfplay.runs.folder import RunFolder, run_folders, state_of, writing
 
 
 @pytest.fixture

@@ -3,7 +3,7 @@
 from functools import partial
 from typing import Any
 
-from lite_selfplay.runs.trackers import TRACKERS, Tracker
+from lite_selfplay.runs.plan import TRACKERS, Tracker
 
 
 def _made(kind: str, *arguments: Any) -> Tracker:
