@@ -19,8 +19,8 @@ from lite_selfplay.runs.folder import BUDGET, RunFolder, as_written
 from lite_selfplay.runs.report.declared import game_of
 from lite_selfplay.runs.report.diagnosis import Diagnosis, diagnose
 from lite_selfplay.runs.report.figures import find_meaning, values_of
+from lite_selfplay.runs.report.pages import choose_transcripts, earned, transcripts_markdown
 from lite_selfplay.runs.report.steps import only_finite, stream_words
-from lite_selfplay.runs.report.transcripts import choose_transcripts, earned, transcripts_markdown
 from lite_selfplay.scan import extra
 from lite_selfplay.tasks.files import read_json, write_errors
 from lite_selfplay.training.progress import printable
@@ -28,7 +28,7 @@ from lite_selfplay_cli import flags
 
 
 class Rule(StrEnum):
-    """How transcripts are chosen: `lite_selfplay.runs.report.transcripts.RULES` says what each name means."""
+    """How transcripts are chosen: `lite_selfplay.runs.report.pages.RULES` says what each name means."""
 
     KINDS = "kinds"
     FIRST = "first"

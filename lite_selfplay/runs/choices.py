@@ -1,6 +1,6 @@
 """What a run does where nobody said otherwise: each such choice as data, with its reason and the flag to change it.
 
-Before a model is loaded `choices` takes problems, an evaluation and a size; `after_a_look` goes on from what the
+Before a model is loaded `choices_of` takes problems, an evaluation and a size; `after_a_look` goes on from what the
 untouched base was seen to do: whether it thinks aloud, how long its answers may be, whether it is taught the format.
 `lite_selfplay.runs.plan` lays what they set under what was given, a dry run shows it, and a run writes it down: of a
 configuration that says everything, as a run's own does, nothing is chosen.
@@ -77,7 +77,7 @@ def layer_of(choices: Iterable[Choice]) -> dict[str, Any]:
     return layer
 
 
-def choices(config: RunConfig, game: Game) -> list[Choice]:
+def choices_of(config: RunConfig, game: Game) -> list[Choice]:
     """What is chosen before a base is loaded. A hub that stays silent is waited for once, for a few seconds."""
     card = None if _toy(config) else _card(config)
     problems = _problems(config, game)

@@ -21,7 +21,7 @@ from filelock import FileLock, Timeout, lock_descriptor
 from lite_selfplay.config import RunConfig, load_layer
 from lite_selfplay.config.user_files import failing_as, open_file, places_in, require_accepted
 from lite_selfplay.errors import ConfigError, LiteSelfPlayError, RunFolderError
-from lite_selfplay.games.presentation import number_of, percent
+from lite_selfplay.games.presentation import percent
 from lite_selfplay.models.packages import versions
 from lite_selfplay.tasks.files import (
     parse_object,
@@ -214,6 +214,13 @@ class RunFolder:
         """The evaluations made in training, by their moment, in the order of the steps."""
         found = [result for result in self._evaluation_files().values() if "moment" in result]
         return {result["moment"]: result for result in sorted(found, key=lambda result: result["step"])}
+
+    def best(self) -> dict[str, Any] | None:
+        """Of the evaluations made in training at a step whose checkpoint is there the one with the highest pass@1, that
+        of the best seat or direction; of equals, the earliest. Raises RunFolderError for a damaged file."""
+        saved = {path.parent.name for path in (self.path / CHECKPOINTS).glob("step-*/manifest.json")}
+        there = [found for found in self.evaluations().values() if f"step-{found['step']}" in saved]
+        return max(there, key=lambda found: (found["pass_at_1"], -found["step"]), default=None)
 
     def later_evaluations(self) -> dict[str, dict[str, Any]]:
         """Those made of the finished run, by the name of their file. Both raise RunFolderError for a damaged file."""
@@ -439,9 +446,9 @@ Stage = Literal["running", "finished", "stopped", "cold start", "not begun", "da
 class RunState:
     """A run at a glance.
 
-    `step`: how many steps were played, of `steps` that were asked for. `best`: what `best.json` says, in words, empty
-    without one. `size` in bytes, of all files. `resume`: the command that goes on, None where there is nothing to go on
-    from or nothing left to do, as after a `cold start` alone. `problem` says why the run is `damaged`.
+    `step`: how many steps were played, of `steps` that were asked for. `best`: the checkpoint that was measured best,
+    in words, empty without one. `size` in bytes, of all files. `resume`: the command that goes on, None where there is
+    nothing to go on from or nothing left to do, as after a `cold start` alone. `problem` says why the run is `damaged`.
     """
 
     path: Path
@@ -464,7 +471,8 @@ def state_of(path: Path) -> RunState:
         config = folder.config()
         last = last_step(path)
         step = 0 if last is None else last["step"]
-        best = _best(path)
+        found = folder.best()
+        best = "" if found is None else f"{percent(found['pass_at_1'])} after {found['step']} steps"
         taught = (path / ENVIRONMENT).exists() and read_json(path / ENVIRONMENT).get("only") == COLD_START
     except LiteSelfPlayError as error:
         return RunState(path, size=size, problem=str(error))
@@ -506,18 +514,6 @@ def last_step(path: Path) -> dict[str, Any] | None:
     if type(row.get("step")) is not int:
         raise RunFolderError(f"{file}, its last line: does not say which step it is of")
     return row
-
-
-def _best(path: Path) -> str:
-    """Which checkpoint was measured best, in words."""
-    file = path / CHECKPOINTS / "best.json"
-    if not file.exists():
-        return ""
-    found = read_json(file)
-    share = number_of(found.get("pass_at_1"))
-    if type(found.get("step")) is not int or share is None:
-        raise RunFolderError(f"{file} does not say which checkpoint is the best")
-    return f"{percent(share)} after {found['step']} steps"
 
 
 def _size(path: Path) -> int:

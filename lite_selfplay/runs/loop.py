@@ -29,7 +29,7 @@ from lite_selfplay.models.adapters import BASE
 from lite_selfplay.runs.budget import Budget
 from lite_selfplay.runs.checkpoints import STATE, Checkpoint, load_checkpoint, read_state
 from lite_selfplay.runs.choices import shorter, wanted
-from lite_selfplay.runs.folder import BUDGET, COLD_START, COLLECTIONS, EVALUATIONS, RunFolder
+from lite_selfplay.runs.folder import BUDGET, COLD_START, COLLECTIONS, EVALUATIONS, RunFolder, as_written
 from lite_selfplay.runs.held import Held, leaving_as_an_error
 from lite_selfplay.runs.plan import evaluation_steps, mode_of_the_base, problems_of
 from lite_selfplay.runs.preflight import preflight
@@ -154,6 +154,7 @@ class RunLoop:
         config = self.held.config
         left = "" if self.game.open_ended else self._budget.left(config.run.steps - self.done)
         metrics = self._books.finish_step(report, left)
+        self._saver.count(metrics)
         self._books.judge(report)
         length = max((stream["tokens_mean"] or 0.0 for stream in metrics["streams"].values()), default=0.0)
         if few := self._budget.few(self.done, config.run.steps, partial(shorter, config, length)):
@@ -346,6 +347,10 @@ class RunLoop:
                     f"{path} is not the state of such a run: {type(error).__name__}: {error} in its game or sources"
                 ) from None
             self._books.restore(state)
+            with as_written(self.folder.path):
+                for row in self.folder.metrics():
+                    if row["step"] <= checkpoint.step:
+                        self._saver.count(row)
             self._cold_started, self.done, self._resumed_from = True, checkpoint.step, checkpoint.step
         held.ranks.gather("the checkpoint", checkpoint.step)  # until all have read it, nobody writes
 

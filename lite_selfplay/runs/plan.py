@@ -17,7 +17,7 @@ from lite_selfplay.games.modes import find_mode
 from lite_selfplay.models.backends import require_available
 from lite_selfplay.models.packages import install
 from lite_selfplay.models.sources import locate, suggested
-from lite_selfplay.runs.choices import Choice, choices, layer_of, open_questions
+from lite_selfplay.runs.choices import Choice, choices_of, layer_of, open_questions
 from lite_selfplay.runs.folder import RunFolder
 from lite_selfplay.scan import extra
 from lite_selfplay.tasks import Task, is_data, load_task, numbered
@@ -66,11 +66,19 @@ class Plan:
 
     def chosen(self, *what: str) -> list[str]:
         """What was chosen, a line each: all, or what it says of these."""
-        lines = {choice.what: line for choice in self.choices for line in self.lines() if line.startswith(choice.what)}
-        return [line for name, line in lines.items() if not what or name in what]
+        rows = self._rows()
+        names = dict.fromkeys(choice.what for choice in self.choices if choice.what in rows)
+        return [f"{name}: {rows[name]}" for name in names if not what or name in what]
 
     def lines(self) -> list[str]:
         """What would happen, a line each; behind what nobody said stands why, and the flag that says otherwise."""
+        return [
+            *(f"{what}: {value}" for what, value in self._rows().items()),
+            *self.game.describe(self.config.run.steps),
+        ]
+
+    def _rows(self) -> dict[str, str]:
+        """The lines that are not the game's own, by what each is about."""
         config, game, run = self.config, self.game, self.config.run
         length = "until the game ends" if game.open_ended else f"{run.steps} steps"
         seats = [f"{name} (lr {seat.lr:g}, rank {seat.rank})" for name, seat in config.seats.items()]
@@ -89,8 +97,7 @@ class Plan:
             "a step": self._sampled(),
             "evaluation": self._measured(),
         }
-        shown = [f"{what}: {value}{why.get(what, '')}" for what, value in rows.items() if value]
-        return shown + game.describe(run.steps)
+        return {what: f"{value}{why.get(what, '')}" for what, value in rows.items() if value}
 
     def _drawn(self) -> dict[str, str]:
         tasks, each = self.config.tasks, self.config.run.problems_per_step
@@ -154,19 +161,19 @@ def draws_problems(config: RunConfig, game: Game) -> bool:
     return drawn or (bool(taught.enabled) and taught.tasks is None and not taught.source.endswith(".jsonl"))
 
 
-def filled_in(config: RunConfig, chosen: Iterable[Choice] = ()) -> tuple[RunConfig, Game]:
+def filled_in(config: RunConfig, chosen: Iterable[Choice] = (), unsized: Game | None = None) -> tuple[RunConfig, Game]:
     """A configuration with what was chosen and the game's recipe laid under it, and the game. Tasks are not looked at.
 
-    Raises ConfigError or UnknownNameError.
+    `unsized`: the same game, where it was made before. Raises ConfigError or UnknownNameError.
     """
-    resolved = _layered(make_game(config.game.name, config.game.options), config, layer_of(chosen))
+    resolved = _layered(unsized or make_game(config.game.name, config.game.options), config, layer_of(chosen))
     sizes = {"group_size": resolved.run.group_size, "problems_per_step": resolved.run.problems_per_step}
     return resolved, make_game(resolved.game.name, resolved.game.options, **sizes)
 
 
 def chosen(config: RunConfig) -> list[Choice]:
     """What a run of a configuration does where it says nothing. Raises ConfigError, UnknownNameError or TaskError."""
-    return choices(config, make_game(config.game.name, config.game.options))
+    return choices_of(config, make_game(config.game.name, config.game.options))
 
 
 def plan(config: RunConfig, *, own_checker: bool = False, choices: Sequence[Choice] | None = None) -> Plan:
@@ -175,12 +182,13 @@ def plan(config: RunConfig, *, own_checker: bool = False, choices: Sequence[Choi
     `own_checker`: a reward function takes the checker's place, so problems need no answers. `choices`: what `chosen`
     gave, where it was asked before. Raises ConfigError, UnknownNameError or TaskError.
     """
-    choices = chosen(config) if choices is None else choices
-    resolved, game = filled_in(config, choices)
+    unsized = make_game(config.game.name, config.game.options)
+    choices = choices_of(config, unsized) if choices is None else choices
+    resolved, game = filled_in(config, choices, unsized)
     asked = tuple(open_questions(config, game))
     tasks = resolved.tasks.train or ""
     task = problems_of(resolved, game, resolved.run.seed)
-    kept_apart = held_out(resolved)
+    kept_apart = held_out(resolved, game)
     task = training_side(task, kept_apart)
     tokens = resolved.run.max_completion_tokens or task.max_completion_tokens
     reward = resolved.run.reward
@@ -331,12 +339,14 @@ def _check_examples(ready: Plan, own_checker: bool = False) -> None:
     require_examples(config.cold_start, ready.task, ready.game, held_out=ready.never_taught, **options)
 
 
-def held_out(config: RunConfig) -> list[Problem]:
-    """The problems a run is measured on: the same ones whatever the run's seed, so that runs can be compared."""
+def held_out(config: RunConfig, game: Game | None = None) -> list[Problem]:
+    """The problems a run, of a `game` that was made before, is measured on: the same ones whatever the run's seed, so
+    that runs can be compared."""
     section = config.eval
     if section.tasks is None:
         return []
-    own = find_mode(make_game(config.game.name, config.game.options).evaluation().mode).tasks
+    game = game or make_game(config.game.name, config.game.options)
+    own = find_mode(game.evaluation().mode).tasks
     data_dir = config.tasks.data_dir
     task = load_task(section.tasks, held_out=True, data_dir=data_dir) if own is None else own(section.tasks)
     return evaluation_set(task, section.limit)

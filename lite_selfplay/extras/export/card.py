@@ -3,8 +3,8 @@
 from pathlib import Path
 
 from lite_selfplay.extras.export.request import Asked
-from lite_selfplay.runs.report.card import FORMS, base_id, code, loading, metadata, plain, shown, whole_card
 from lite_selfplay.runs.report.closing import Evaluations, counted
+from lite_selfplay.runs.report.pages import FORMS, base_id, code, loading, metadata, plain, shown, whole_card
 
 _MERGED = """```python
 from transformers import AutoModelForCausalLM, AutoTokenizer

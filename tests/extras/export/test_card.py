@@ -16,7 +16,7 @@ from lite_selfplay.extras.export.exporting import export
 from lite_selfplay.extras.export.request import ask
 from lite_selfplay.extras.talk.speakers import speakers_of
 from lite_selfplay.runs.folder import RunFolder
-from lite_selfplay.runs.report.card import loading
+from lite_selfplay.runs.report.pages import loading
 
 PROMPT = "Which letter?"
 
