@@ -198,7 +198,7 @@ def recompute(run: Path, step: int) -> dict[str, dict[str, float]]:
         model.set_adapter(seat)
         adapter = before / "adapters" / seat / "adapter_model.safetensors"
         if beta:  # towards the seat as it entered training, which is itself before the first step
-            name = f"{seat}@reference"
+            name = f"{seat}@start"
             put(seat, before / f"snapshot-{kept.index(name)}.safetensors" if name in kept else adapter)
             with torch.no_grad():
                 reference = [logprobs(model, *row[:3]) for row in rows]

@@ -189,12 +189,23 @@ class Stream:
             raise GameError(f"the {self.role}'s stream has the credit `baseline`, and a group of it no baseline")
 
 
+START = "@start"
+"""What follows a seat's name in that of its snapshot as it entered training, which a KL term pulls it towards."""
+
+
 @dataclass(frozen=True)
 class Snapshot:
-    """An action after the update: keep a copy of a seat under a name; it can speak as `name` from then on."""
+    """An action after the update: keep a copy of a seat under a name; it can speak as `name` from then on.
+
+    Raises GameError for a name that ends in `START`: those are the library's own.
+    """
 
     seat: str
     name: str
+
+    def __post_init__(self) -> None:
+        if self.name.endswith(START):
+            raise GameError(f"a game keeps no snapshot as {self.name!r}: that is a seat as it entered training")
 
 
 @dataclass(frozen=True)

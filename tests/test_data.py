@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lite_selfplay.data import Completion, Sample, Sampling, completion_from_json
+from lite_selfplay.data import START, Completion, Sample, Sampling, Snapshot, completion_from_json
 from lite_selfplay.errors import GameError
 
 NUMBERS = st.floats(allow_nan=False, allow_infinity=False)
@@ -74,3 +74,9 @@ def test_what_is_for_the_record_alone_has_no_reward():
             Sample(SAID, None, **values)
     with pytest.raises(GameError, match="masked"):
         dataclasses.replace(Sample(SAID, None, masked=True), masked=False)
+
+
+def test_a_game_cannot_name_a_snapshot_as_the_library_does():
+    with pytest.raises(GameError, match="no snapshot as 'A@start'"):
+        Snapshot("A", f"A{START}")
+    assert Snapshot("A", "A@start of round 2").name == "A@start of round 2"

@@ -30,7 +30,7 @@ from tests.test_docs import ROOT, TEXTS, without_code
 
 BLOCK = re.compile(r"(?:^<!-- needs: ([a-z, ]+) -->\n)?^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 NEEDS = {
-    "card": r"torchrun |vllm |lite-selfplay .*(--rollouts |/content/)|python \S*gpu\.py",
+    "card": r"torchrun |vllm |lite-selfplay .*(--rollouts |/content/)|python \S*(?:gpu|card)\.py",
     "network": r"pip install|hf download|sudo apt|python3 -m venv",
     "hours": r"make |python (?!examples/)\S+\.py|python -m pytest|lite-selfplay reproduce \S+\.yaml",
 }

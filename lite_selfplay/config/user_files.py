@@ -38,6 +38,7 @@ _NAMING_CODE = (
     *("cold_start.tasks", "cold_start.top_up", "eval.tasks"),
 )
 """Keys of a configuration that may name code; those of its roles' losses do as well."""
+_SOURCE_LIMIT = 16 * 2**20
 _KINDS = {
     stat.S_IFDIR: "a folder",
     stat.S_IFIFO: "a pipe",
@@ -187,8 +188,7 @@ def require_accepted(places: Mapping[str, str], where: object) -> None:
     nothing of it can be run.
     """
     for key, place in places.items():
-        file = file_of(place) or Path()
-        if os.path.exists(file) and _line_of(file) not in _record():
+        if os.path.exists(file_of(place) or "") and not was_run(place):
             quoted = shlex.quote(absolute(place))
             kind = "games" if key == "game.name" else "losses" if key.startswith("roles.") else "tasks"
             accepts = f"give --reward {quoted}" if key == "run.reward" else f"`lite-selfplay list {kind} {quoted}`"
@@ -196,6 +196,12 @@ def require_accepted(places: Mapping[str, str], where: object) -> None:
                 f"{where} names code that you have not run on this machine, or that has changed since, and it is not "
                 f"run: {key}: {place}. Read it, and if you trust it: {accepts}"
             )
+
+
+def was_run(place: str) -> bool:
+    """Whether this user has run what is named, as it is now, on this machine."""
+    file = file_of(place)
+    return file is not None and os.path.isfile(file) and _line_of(file) in _record()
 
 
 def sources_of(config: Mapping[str, Any], reward: Any = None) -> dict[str, dict[str, str | None]]:
@@ -234,7 +240,7 @@ def _record() -> set[str]:
 
 
 def _line_of(file: Path) -> str:
-    return json.dumps({"file": os.path.realpath(file), "sha256": _sha256(read_file(file, ConfigError))})
+    return json.dumps({"file": os.path.realpath(file), "sha256": _sha256(read_file(file, ConfigError, _SOURCE_LIMIT))})
 
 
 def _note(file: Path) -> None:

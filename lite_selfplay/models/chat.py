@@ -11,6 +11,7 @@ import signal
 import threading
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import Any, Literal
 
@@ -31,9 +32,9 @@ _SWITCH: dict[Thinking, dict[str, Any]] = {
 }
 _SECONDS = 10
 """How long a template may take for one conversation: milliseconds are usual."""
-# Llama 3 writes today's date into its system turn, and this one where it knows no date. Prompts that change at midnight
-# would make a resumed run another run.
-DATE = "26 Jul 2024"
+# Some templates write today's date into their system turn; Llama 3's this one, where it is told none. Prompts that
+# change at midnight would make a resumed run another run: it is this day, at midnight, for every template.
+DATE, NOW = "26 Jul 2024", datetime(2024, 7, 26)
 
 
 @dataclass(frozen=True)
@@ -198,7 +199,8 @@ class Chat:
         from jinja2.exceptions import TemplateError
 
         template = f"the chat template of {self._name}"
-        switches = {"add_generation_prompt": add_generation_prompt, "date_string": DATE, **_SWITCH[self._thinking]}
+        clock = {"date_string": DATE, "strftime_now": NOW.strftime}
+        switches = {"add_generation_prompt": add_generation_prompt, **clock, **_SWITCH[self._thinking]}
         try:
             with _within(_SECONDS, template):
                 return str(self.tokenizer.apply_chat_template(turns, tokenize=False, **switches))

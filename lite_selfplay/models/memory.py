@@ -126,7 +126,7 @@ def estimate(
 ) -> Estimate:
     """The memory of a run whose configuration is filled in, on a card where 4-bit weights are expanded while a seat
     speaks; on `card` they are only if there is room for that."""
-    run, section, precision = config.run, config.model, config.model.precision
+    run, section = config.run, config.model
     compute, memory = compute_bytes(config, on_cpu=on_cpu), None if card is None else card.memory
     numbers = sum(shape.adapter_parameters(seat.rank) for seat in config.seats.values())
     lean = is_lean(section, shape, compute, on_cpu=on_cpu)
@@ -156,12 +156,9 @@ def estimate(
         Part("activations", held * per_token, generating=False),
         Part("logits, update", (8 + compute) * logits, generating=False),
     ]
-    if precision == "4bit":
-        dense, expanded = shape.linear_parameters * compute, not (lean and together >= MANY_ROWS)
-        if card is not None:
-            others = Estimate(parts).generating - (1 + WASTE) * (keys + sampled)
-            expanded = has_room(dense + keys + sampled, card.memory - others)
-        parts += [Part("dense weights", dense, updating=False)] * expanded
+    if section.precision == "4bit":
+        expanded = expands(section, shape, compute, memory) and not (lean and together >= MANY_ROWS)
+        parts += [Part("dense weights", shape.linear_parameters * compute, updating=False)] * expanded
     if memory is not None and memory - Estimate(parts).generating >= ROOMY * memory:
         parts = [replace(part, updating=part.updating or part.name != "logits, sampling") for part in parts]
     return Estimate(parts)
@@ -197,9 +194,13 @@ def sampling_bytes(shape: Shape, rows: int, columns: int, compute: int) -> tuple
     return columns * token_bytes(shape, compute), 16 * rows * shape.vocabulary
 
 
-def has_room(wanted: float, free: float) -> bool:
-    """Whether 4-bit weights are expanded on a card: where they and what is held while sampling leave a tenth free."""
-    return (1 + WASTE) * wanted <= (1 - SPARE) * free
+def expands(section: ModelSection, shape: Shape | None, compute: int, memory: int | None) -> bool:
+    """Whether 4-bit weights are expanded while a seat speaks: on a card of so many bytes, where they and all keys and
+    values that may be held leave a tenth of the rest free; by the same numbers in every run, whatever else is there."""
+    if memory is None or shape is None:
+        return True
+    free = memory - CONTEXT_BYTES - weight_bytes(section, shape, compute)
+    return (1 + WASTE) * (shape.linear_parameters * compute + KEYS_SHARE * free) <= (1 - SPARE) * free
 
 
 def recomputes(

@@ -105,7 +105,7 @@ def resumed(
         raise ConfigError(f"{path} was sampled on servers: give --rollouts {servers} again, or others, or none")
     changes: dict[str, Any] = {} if rollouts is None else {"rollouts": rollouts}
     changes["run"] = {} if steps is None else {"steps": steps}
-    before = folder.code()
+    before = folder.noted("code")
     if reward is not None:
         changes["run"]["reward"] = absolute(reward) if isinstance(reward, str) else None
     elif config.run.reward is None and "reward" in before:
@@ -117,6 +117,12 @@ def resumed(
     places = places_in(config.values()).items()
     require_accepted({key: place for key, place in places if reward is None or key != "run.reward"}, path / CONFIG)
     ready = plan(config, own_checker=(reward or config.run.reward) is not None)
+    former = {what: of.get("fingerprint") for what, of in folder.noted("data").items()}
+    if others := [what for what, of in ready.data().items() if former.get(what) not in (None, of.get("fingerprint"))]:
+        raise RunFolderError(
+            f"{path} was made with other problems: those of {' and '.join(others)} have changed since, their texts, "
+            f"answers or order. Put the file back as it was, or start another run from the seats: --init {path}"
+        )
     folder.require_own_files()
     folder.evaluations()  # read at every save: damage is reported before the first step
     lock = writing(path, again=config.rollouts.again) if ranks.main else contextlib.nullcontext()
@@ -145,7 +151,7 @@ def resumed(
             if ranks.main:
                 folder.cut(last.step)
                 folder.rewrite_config(ready.config)
-                folder.note_code(code)
+                folder.note(held.facts())
             of = "" if ready.game.open_ended else f" of {ready.config.run.steps}"
             shown.say(f"going on from step {last.step}{of}")
             yield loop

@@ -50,14 +50,14 @@ def save_checkpoint(
     adapters: Adapters,
     optimizer: Mapping[str, Tensor],
     state: Mapping[str, Any],
-    identity: Mapping[str, str],
+    identity: Mapping[str, Any],
     keep: int,
     best: int | None = None,
     config_hash: str | None = None,
 ) -> Path:
     """Write `folder/step-N`, then drop all but the last `keep` and that of step `best`.
 
-    `state` is JSON; `identity` names base and game.
+    `state` and `identity` are JSON; that names base and game, and may hold more that a resume is held to.
 
     Raises SaveFailed where it cannot be written; the earlier ones are whole then, and nothing of this one is left.
     """

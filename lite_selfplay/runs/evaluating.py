@@ -268,6 +268,8 @@ def _choose(
     tokens = settings.max_completion_tokens or target.config.run.max_completion_tokens or task.max_completion_tokens
     sampling = settings.sampling_of(target.config, specs, tokens)
     data = {**data_facts(task), "asked": fingerprint(problems)}
+    if repeated := data.get("repeated"):
+        progress.say(f"{repeated} of {data['rows']} rows of {task.name} repeat another one and are not asked again")
     ks = settings.k or ((1, samples) if samples > 1 else ())
     about = {"data": data, **({"overlap": seen} if seen else {})}
     return Exam(problems, sampling, samples, ks, settings.shots, settings.seed, name, about)

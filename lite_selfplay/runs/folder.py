@@ -14,7 +14,7 @@ import subprocess
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeGuard
 
 from filelock import FileLock, Timeout, lock_descriptor
 
@@ -157,10 +157,16 @@ class RunFolder:
         for name in (CONFIG, ENVIRONMENT, METRICS, EPISODES, OBJECTS, *parts, *of_trackers, ROLLOUTS, TOKENS):
             require_no_link(self.path / name)
 
-    def code(self) -> dict[str, Any]:
-        """The user's own code that the run was made with (`config.user_files.sources_of`), as far as that was noted."""
-        found = self._environment().get("code")
-        return {key: one for key, one in found.items() if isinstance(one, dict)} if isinstance(found, dict) else {}
+    def noted(self, what: Literal["code", "data"]) -> dict[str, dict[str, Any]]:
+        """The user's own code (`config.user_files.sources_of`), or the problems (`Plan.data`), that the run was made
+        with, as far as that was noted: where `environment.json` is damaged, in the newest checkpoint."""
+        found = self._environment().get(what)
+        if not _is_of_objects(found):
+            from lite_selfplay.runs.checkpoints import MANIFEST, find_checkpoints
+
+            last = find_checkpoints(self.path / CHECKPOINTS)[-1:]
+            found = read_json(last[0].path / MANIFEST).get(what) if last else None
+        return found if _is_of_objects(found) else {}
 
     def _environment(self) -> dict[str, Any]:
         """What `environment.json` holds; nothing where it is damaged, without which a run goes on."""
@@ -168,16 +174,20 @@ class RunFolder:
             return read_json(self.path / ENVIRONMENT)
         return {}
 
-    def note_code(self, code: Mapping[str, Any]) -> None:
-        """Write down what the run goes on with. Raises RunFolderError where that cannot be."""
-        if (facts := self._environment()) and code != self.code():
+    def note(self, facts: Mapping[str, Any]) -> None:
+        """Write down what the run goes on with: its code, and of other facts what `environment.json` does not say.
+
+        Raises RunFolderError where that cannot be.
+        """
+        was = self._environment()
+        if (now := {**facts, **was, "code": facts["code"]}) != was:
             with write_errors(f"to {self.path}"):
-                write_whole(self.path / ENVIRONMENT, json.dumps({**facts, "code": code}, indent=2) + "\n")
+                write_whole(self.path / ENVIRONMENT, json.dumps(now, indent=2) + "\n")
 
     def go_on(self, again: str = "", more: str = "") -> str:
         """The command that goes on with the run, or the call, where its reward was given in Python. `again` and `more`:
         what the command is given besides the folder."""
-        if (reward := self.code().get("reward")) is not None:
+        if (reward := self.noted("code").get("reward")) is not None:
             name = re.sub(r"[^\w.<>]", "", str(reward.get("name")))  # it may be a stranger's, and is there to be copied
             return f"resume({str(self.path)!r}, reward={name})"
         return f"lite-selfplay train --resume {shlex.quote(str(self.path))}{again}{more}"
@@ -330,6 +340,10 @@ def _commit() -> str | None:
     except (OSError, subprocess.SubprocessError):
         return None
     return asked.stdout.strip()
+
+
+def _is_of_objects(found: Any) -> TypeGuard[dict[str, dict[str, Any]]]:
+    return isinstance(found, dict) and all(isinstance(one, dict) for one in found.values())
 
 
 def _is_evaluation(result: Mapping[str, Any]) -> bool:

@@ -4,6 +4,7 @@ import contextlib
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
@@ -13,16 +14,17 @@ from lite_selfplay.config import RunConfig
 from lite_selfplay.config.guard import guarded
 from lite_selfplay.config.user_files import file_of, sources_of
 from lite_selfplay.data import Problem
-from lite_selfplay.errors import GameError, RunFolderError
+from lite_selfplay.errors import GameError, RunFolderError, TaskError
 from lite_selfplay.games import Game
 from lite_selfplay.models.adapters import State, check_folder
 from lite_selfplay.models.backends.base import REMEDY, Rollouts
 from lite_selfplay.models.backends.vllm import require_temperature
+from lite_selfplay.models.chat import DATE
 from lite_selfplay.models.sources import ResolvedModel
 from lite_selfplay.runs.choices import without_its_card
 from lite_selfplay.runs.folder import COLLECTIONS, ROLLOUTS, RunFolder
 from lite_selfplay.runs.plan import OPTIONAL, TRACKERS, Plan, Tracker
-from lite_selfplay.tasks import Source, data_facts, fingerprint
+from lite_selfplay.tasks import Source
 from lite_selfplay.tasks.passages import short_enough
 from lite_selfplay.training.loaded import Loaded
 from lite_selfplay.training.progress import Poll, Progress, Several
@@ -78,6 +80,7 @@ class Held:
         held = cls(ready, model, folder, reward, loaded, tracker, {}, aside)
         try:
             held.sources = held.sources_of(ready.sources)
+            held._require_short_problems()
         except BaseException:
             held.close()
             raise
@@ -110,12 +113,15 @@ class Held:
         self.loaded.close()
         self.aside.cleanup()
 
+    @cached_property
+    def identity(self) -> dict[str, Any]:
+        """What a resume is held to: the base, the game, the problems and the user's own code, as they were read."""
+        code = sources_of(self.config.values(), None if self.config.run.reward else self.reward)
+        return {**identity_of(self.ready, self.model), "data": self.ready.data(), "code": code}
+
     def facts(self) -> dict[str, Any]:
         """What `environment.json` says of this run beside the versions."""
-        config, device, measured = self.config, self.loaded.backend.device, self.ready.held_out
-        data = {"tasks": {"tasks": config.tasks.train, **data_facts(self.ready.task)}}
-        if measured:
-            data["eval"] = {"tasks": config.eval.tasks, "rows": len(measured), "fingerprint": fingerprint(measured)}
+        config, device = self.config, self.loaded.backend.device
         cpu = f"{torch.get_num_threads()} CPU threads"
         return {
             "backend": self.loaded.backend.name,
@@ -123,9 +129,8 @@ class Held:
             **({"processes": self.ranks.world} if self.ranks.world > 1 else {}),
             **({"rollouts": list(servers)} if (servers := config.rollouts.servers) else {}),
             "seed": config.run.seed,
-            "base": self.model.identity,
-            "data": data,
-            "code": sources_of(config.values(), None if config.run.reward else self.reward),
+            "date": DATE,
+            **self.identity,
         }
 
     def sources_of(self, items: Mapping[str, Sequence[Problem]]) -> dict[str, Source]:
@@ -139,6 +144,17 @@ class Held:
             name: Source(problems, seed=seed, name=name, may_be_empty=name in OPTIONAL)
             for name, problems in found.items()
         }
+
+    def _require_short_problems(self) -> None:
+        """Warn of problems that are too long to be asked, whatever stands around them; TaskError where most are."""
+        task, tokens, limit = self.ready.task, self.loaded.chat.tokens, self.config.run.max_prompt_tokens
+        drawn = task.problems if "problems" in self.sources and not task.procedural else ()
+        # No token is less than a byte.
+        if too_long := sum(len(p.text.encode()) > limit and len(tokens(p.text)) > limit for p in drawn):
+            found = f"{too_long} of {len(drawn)} problems of {task.name} have more than {limit} tokens"
+            if 2 * too_long > len(drawn):
+                raise TaskError(f"{found} and would never be asked: raise run.max_prompt_tokens, or leave them out")
+            self.progress.warn(f"{found} and are never asked: run.max_prompt_tokens")
 
     @property
     def collections(self) -> Path:

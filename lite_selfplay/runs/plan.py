@@ -23,7 +23,7 @@ from lite_selfplay.scan import extra
 from lite_selfplay.tasks import Task, is_data, load_task, numbered
 from lite_selfplay.tasks.hub import DATA_VARIABLE
 from lite_selfplay.tasks.passages import passages_of, read_passages
-from lite_selfplay.tasks.split import evaluation_set, training_side
+from lite_selfplay.tasks.split import data_facts, evaluation_set, fingerprint, training_side
 from lite_selfplay.training.examples import require_examples, source_of
 from lite_selfplay.training.progress import Progress
 from lite_selfplay.verify import programs
@@ -63,6 +63,16 @@ class Plan:
         found = replace(self, config=config, choices=[*self.choices, choice], max_completion_tokens=tokens)
         _check_examples(found)
         return found
+
+    def data(self) -> dict[str, dict[str, Any]]:
+        """What is noted of a run's problems, by what they are for: a resume is held to their fingerprints."""
+        tasks = self.config.tasks
+        named = {"eval": self.config.eval.tasks, "passages": tasks.knowledge, "validation": tasks.validation}
+        return {"tasks": {"tasks": tasks.train, **data_facts(self.task)}} | {
+            name: {"tasks": named.get(name), "rows": len(items), "fingerprint": fingerprint(items)}
+            for name, items in {"eval": self.held_out, **self.sources}.items()
+            if items and name != "problems"
+        }
 
     def chosen(self, *what: str) -> list[str]:
         """What was chosen, a line each: all, or what it says of these."""

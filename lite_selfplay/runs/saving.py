@@ -11,7 +11,7 @@ from lite_selfplay.config import RunConfig
 from lite_selfplay.errors import RunFolderError, SaveFailed, TrainingError
 from lite_selfplay.runs.checkpoints import find_checkpoints, hash_of, save_checkpoint, write_best
 from lite_selfplay.runs.folder import ADAPTERS, CARD, CHECKPOINTS, CONFIG, EXAMPLES, RunFolder
-from lite_selfplay.runs.held import Held, identity_of
+from lite_selfplay.runs.held import Held
 from lite_selfplay.runs.report.pages import model_card
 from lite_selfplay.tasks.files import write_whole, written_whole_folder
 from lite_selfplay.training.examples import ExamplePool
@@ -56,7 +56,7 @@ class Saver:
                 adapters=self._adapters,
                 optimizer=optimizer_state(optimizer, self._adapters) if optimizer is not None else {},
                 state=state,
-                identity=identity_of(self._held.ready, self._held.model),
+                identity=self._held.identity,
                 keep=self._held.config.run.keep_checkpoints,
                 best=best["step"] if (best := self._folder.best()) else None,
                 config_hash=hash_of(self._held.config),

@@ -16,6 +16,7 @@ from lite_selfplay.runs.report.steps import (
     token_columns,
     warning_kind,
 )
+from lite_selfplay.stats import is_above
 from lite_selfplay.training.rollout import LiveTable
 from lite_selfplay.training.updates import StepReport
 
@@ -35,6 +36,7 @@ class Bookkeeper:
         self._held, self._game, self._folder, self._progress = held, held.game, held.folder, held.progress
         self._table, self._what_is_whole = table, what_is_whole
         self.skipped_steps = self.nonfinite_steps = self.bad_steps = 0
+        self._prompts = self._too_long = 0  # of the steps since training began or went on
         self._silent_steps = self._shown_timeouts = 0
         self._warned_full = False
         self._unwritten: tuple[int, Mapping[str, Any], Sequence[Mapping[str, Any]], Mapping[str, Any]] | None = None
@@ -66,7 +68,8 @@ class Bookkeeper:
 
         Raises SaveFailed where the lines cannot be written.
         """
-        trained = report.trained
+        trained, table = report.trained, self._table
+        self._prompts, self._too_long = self._prompts + table.prompts, self._too_long + table.too_long
         self.skipped_steps += not trained and self._game.trains(report.episode.log)
         self.nonfinite_steps += report.nonfinite is not None
         fine = report.nonfinite is None and report.foreign is None
@@ -83,8 +86,10 @@ class Bookkeeper:
     def judge(self, report: StepReport) -> None:
         """Warn of a step that was skipped for a number that is not finite, or for whose weights had sampled it.
 
-        Raises TrainingError after too many in a row.
+        Raises TrainingError after too many in a row, and where with 95% confidence most prompts are never asked.
         """
+        if self._too_long and is_above(self._too_long / self._prompts, self._prompts, 0.5):
+            raise TrainingError(f"{_never_asked(self._too_long, self._prompts)}. {self._what_is_whole()}")
         what = report.nonfinite or report.foreign
         self.bad_steps = 0 if what is None else self.bad_steps + 1
         if what is None:
@@ -117,6 +122,7 @@ class Bookkeeper:
                 report.episode.streams, report.advantages, report.streams, strict=True
             )
         }
+        table = self._table
         answered = [stream for stream in report.episode.streams if stream.role not in self._game.accuracy]
         return {
             "step": report.step + 1,
@@ -127,13 +133,18 @@ class Bookkeeper:
                 "update": round(report.update_s, 4),
             },
             "tokens": {
-                "generated": self._table.tokens_generated,
+                "generated": table.tokens_generated,
                 "trained": sum(update.tokens for update in report.streams),
             },
+            "prompts": {"asked": table.prompts - table.too_long, "too_long": table.too_long},
             "streams": streams,
             "seats": report.seats,
             "game": dict(report.episode.log),
-            "warnings": [*self._game.warnings(report.episode.log), *right_for_all(answered)],
+            "warnings": [
+                *([_never_asked(table.too_long, table.prompts)] if table.too_long else ()),
+                *self._game.warnings(report.episode.log),
+                *right_for_all(answered),
+            ],
             "skipped_steps": self.skipped_steps,
             "nonfinite": self.nonfinite_steps,
             "nonfinite_what": report.nonfinite,
@@ -195,3 +206,8 @@ class Bookkeeper:
         if step - self._warned.get(kind, -WARNING_EVERY) >= WARNING_EVERY:
             self._warned[kind] = step
             self._progress.warn(sentence)
+
+
+def _never_asked(too_long: int, prompts: int) -> str:
+    """What is said of prompts that are too long."""
+    return f"{too_long} of {prompts} prompts are too long and were never asked: a larger run.max_prompt_tokens helps"

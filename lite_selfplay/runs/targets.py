@@ -17,8 +17,9 @@ from lite_selfplay.models.silence import quiet
 from lite_selfplay.models.sources import locate, saved_precision
 from lite_selfplay.runs.folder import ADAPTERS, CHECKPOINTS, CONFIG, EVALUATIONS, EXAMPLES, RunFolder, nearest_runs
 from lite_selfplay.runs.plan import draws_problems, held_out
-from lite_selfplay.tasks import Task, is_data, load_task, without
+from lite_selfplay.tasks import Task, is_data, load_task, task_names, without
 from lite_selfplay.tasks.files import read_object_lines, require_no_link, sha256_of
+from lite_selfplay.tasks.hub import FILES, folder_of_data, no_file
 from lite_selfplay.tasks.passages import read_passages
 from lite_selfplay.training.progress import Poll, Progress
 from lite_selfplay.training.ranks import ALONE, Ranks
@@ -208,12 +209,14 @@ def find_task(
 
     `own` reads it in the place of `load_task`, for a mode with tasks of its own.
     """
-    if data_dir is not None and not is_data(spec) and not os.path.isfile(spec):
-        folder = Path(data_dir)
+    folder = folder_of_data(data_dir)
+    if folder is not None and not is_data(spec) and not os.path.isfile(spec):
         if not os.path.isdir(folder):
             raise TaskError(f"no folder of data at {folder}")
         names = (spec, f"{spec}.jsonl", f"{spec}.json")
         spec = next((str(folder / name) for name in names if os.path.lexists(folder / name)), spec)
+    if spec in FILES and spec not in task_names():
+        raise no_file(spec, folder)
     if own is not None:
         task = own(spec)
     else:

@@ -19,6 +19,29 @@ Kind = Literal["number", "expression", "choice", "program"]
 KINDS: tuple[Kind, ...] = ("number", "expression", "choice", "program")
 LETTERS = string.ascii_uppercase
 
+# What an option, or a question, says of the arrangement of the options. Rather too much is found than too little: then
+# options only stay in the order of their row. (?-i:...) is for capitals, since `a` and `i` are words.
+_CHOICE = r"(?: options? | choices? | alternatives? | answers? | statements? )"
+_NTH = r"(?: first | second | third | fourth | fifth | last | [1-9](?:st|nd|rd|th) )"
+_NAMED = rf"""
+    \b {_CHOICE} \s (?: \(?(?-i:[A-Z])\b | \([a-z]\) | \(?\d\b | (?:above|below)\b ) |
+    \b (?: {_NTH} | other | remaining | previous | preceding | above ) \s {_CHOICE} \b
+"""
+_REFERS = rf"""
+    {_NAMED} |
+    \b (?: above | below | preceding | previous | foregoing | the\ others? | any\ other ) \b |
+    \b (?: all | none | both | any | each | n?either | some | one | two | three )\ of\ (?: the | th[eo]se | them ) \b |
+    ^\W* (?: all | none | both | any | n?either ) \W*$ |
+    \b {_NTH} \s (?: one | two | three | pair | {_CHOICE} ) \b |
+    \b {_NTH} ,?\s (?: and | or | but ) \s (?: not\s )? (?: the\s )? {_NTH} \b |
+    (?<!\w) [a-z]\b [\s,;&]* (?: [,;&] | \b(?:and|n?or|but|not)\b ) [\s,]* (?: and\s | not\s )* [a-z] (?![\w']) |
+    (?<!\w) \([a-z]\) |
+    (?<!\w) (?: [a-z] | [ivx]+ | \d ) \)? \s (?: only | alone ) \b |
+    \b (?: only | both | n?either | just | except ) \s \(? (?-i: [A-Z] | [IVX]+ ) \b |
+    ^ (?-i: \W*[A-Z] )+ \W*$
+"""
+_NAMED_IN, _REFERS_IN = (re.compile(pattern, re.VERBOSE | re.IGNORECASE) for pattern in (_NAMED, _REFERS))
+_LETTER = re.compile(r"(?<!\d\s)(?<![\w'])[B-HJ-Z](?![\w'])")
 _NUMBER = re.compile(r"([-+]?)(\d[\d,_]*)(?:\.(\d*))?")
 
 
@@ -72,7 +95,8 @@ def problem_of_row(
     kind: Kind = "expression",
     alternatives: bool = False,
 ) -> Problem:
-    """A row as a problem; of a `choice`, its options stand in the text, in an order that follows from the question.
+    """A row as a problem; of a `choice`, its options stand in the text, in an order that follows from the question, or
+    in that of the row's list where the question or an option refers to it (`A and C only`, `all of the above`).
 
     `alternatives`: an answer that is a list holds values each right alone; otherwise they are right together.
     Raises TaskError, beginning with `where`, for a column that is missing or holds something else.
@@ -91,8 +115,11 @@ def problem_of_row(
         return programs.program_problem(name, question, answer, where, extra)
     if kind == "choice":
         options, right = _options(row, columns, answer, where)
-        order = list(range(len(options)))
-        derived_rng("options", question, *options).shuffle(order)
+        order, letters = list(range(len(options))), {*LETTERS[: len(options)]}
+        refers = [bool(_REFERS_IN.search(each) or letters.intersection(_LETTER.findall(each))) for each in options]
+        if len(columns.options) > 1 or not (any(refers) or _NAMED_IN.search(question)):
+            derived_rng("options", question, *options).shuffle(order)
+            order.sort(key=refers.__getitem__)  # in columns they have no order: `all of the above` stands last
         extra["options"] = shown = [options[i] for i in order]
         answer = LETTERS[order.index(right)]
         listed = "\n".join(f"({letter}) {option}" for letter, option in zip(LETTERS, shown, strict=False))

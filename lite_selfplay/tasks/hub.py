@@ -24,6 +24,13 @@ from lite_selfplay.tasks.split import fingerprint
 DATA_VARIABLE = "LITE_SELFPLAY_DATA"
 """The environment variable that names the folder of downloaded data."""
 
+FILES = {
+    "processbench": "https://huggingface.co/datasets/Qwen/ProcessBench",
+    "prm800k": "https://github.com/openai/prm800k",
+    "deltabench": "https://github.com/OpenStellarTeam/DeltaBench",
+}
+"""Sets that experiments read from a file of this name, and where each is to be had."""
+
 ASK_AGAIN_S = 60.0
 """Seconds for which what was found of the hub holds."""
 _answers: dict[str, tuple[float, str | None]] = {}
@@ -58,9 +65,11 @@ def read_data(
     """
     place = in_folder(data, files, data_folder)
     if place is None:
-        return str(data), _of_hub(data, columns, lambda why: _nowhere(data, files, _folder(data_folder), why))
+        return str(data), _of_hub(data, columns, lambda why: _nowhere(data, files, folder_of_data(data_folder), why))
     if place.is_dir():
-        return f"{place.relative_to(_folder(data_folder) or place)} ({data.split})", _of_copy(place, data, columns)
+        return f"{place.relative_to(folder_of_data(data_folder) or place)} ({data.split})", _of_copy(
+            place, data, columns
+        )
     rows = ((f"{place}, line {number}", row) for number, row in read_object_lines(place, TaskError))
     return place.name, rows
 
@@ -69,7 +78,7 @@ def in_folder(data: HubData, files: Sequence[str], data_folder: str | Path | Non
     """Where a folder of downloaded data (by default `$LITE_SELFPLAY_DATA`) holds a split: as one of `files` (names of
     JSONL files), or as a copy of its repository in `owner/name` or `name`. Raises TaskError where there is no folder.
     """
-    folder = _folder(data_folder)
+    folder = folder_of_data(data_folder)
     if folder is None:
         return None
     if not os.path.isdir(folder):
@@ -79,7 +88,8 @@ def in_folder(data: HubData, files: Sequence[str], data_folder: str | Path | Non
     return next(iter([*lines, *copies]), None)
 
 
-def _folder(given: str | Path | None) -> Path | None:
+def folder_of_data(given: str | Path | None) -> Path | None:
+    """The folder of downloaded data: the one given, else `$LITE_SELFPLAY_DATA`, if any."""
     given = given or os.environ.get(DATA_VARIABLE)
     return Path(given) if given else None
 
@@ -175,6 +185,15 @@ def _cache_alone() -> Iterator[None]:
 def reason_of(error: Exception) -> str:
     """The first line of what an error says, short."""
     return (str(error).strip() or type(error).__name__).splitlines()[0][:200]
+
+
+def no_file(name: str, folder: Path | None) -> TaskError:
+    """What to do where the file of one of `FILES` is not in a folder of downloaded data, or there is none."""
+    looked = f"which is not in {folder}" if folder else "and no folder of data is given"
+    return TaskError(
+        f"{name} is read from the file {name}.jsonl, {looked}. It is to be had at {FILES[name]}: put it into a folder "
+        f"and name that with --data-dir or {DATA_VARIABLE}"
+    )
 
 
 def _nowhere(data: HubData, files: Sequence[str], folder: Path | None, why: str) -> TaskError:

@@ -112,4 +112,7 @@ def _from_hub(name: str, split: str = "train", column: str = "", *rest: str) -> 
     except TaskError:
         raise
     except Exception as error:  # of the hub's library, of its HTTP client and of the operating system
-        raise TaskError(f"cannot stream {name} from the hub: {reason_of(error)}") from None
+        raise TaskError(
+            "passages may also be a text or JSONL file, or a folder of them (--knowledge): cannot stream "
+            f"{name} from the hub: {reason_of(error)}"
+        ) from None

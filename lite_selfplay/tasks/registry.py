@@ -15,7 +15,7 @@ from lite_selfplay.tasks.arithmetic import arithmetic
 from lite_selfplay.tasks.base import Task
 from lite_selfplay.tasks.benchmarks import BENCHMARKS, MAKERS
 from lite_selfplay.tasks.files import parse_object
-from lite_selfplay.tasks.hub import hub_task
+from lite_selfplay.tasks.hub import FILES, folder_of_data, hub_task, no_file
 from lite_selfplay.tasks.jsonl import read_jsonl, require_able_to_fail, to_problems
 from lite_selfplay.tasks.procedural import letters
 from lite_selfplay.tasks.stories import stories
@@ -76,6 +76,8 @@ def _maker(spec: str) -> Maker:
         return maker
     name, known = spec.partition(":")[0], _known()
     if name not in known:
+        if name in FILES:
+            raise no_file(name, folder_of_data(None))
         require_registered(name, "the task")
         hint = "A file must end in .jsonl or .csv; FILE.py:FUNCTION is your own."
         raise UnknownNameError("task", name, known, hint)

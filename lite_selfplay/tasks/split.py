@@ -18,7 +18,7 @@ _HELD_OUT_ONE_IN = 5
 
 
 def content_key(problem: Problem) -> str:
-    """The content of a problem: two problems with equal keys are the same one, whatever their ids.
+    """The content of a problem: where it is held out, no other one with an equal key is trained on.
 
     It is the canonical form in `extra["content"]` if the task provides one, else the text in lower case with single
     spaces.
@@ -36,10 +36,14 @@ def fingerprint(problems: Iterable[Problem]) -> str:
 
 
 def data_facts(task: Task) -> dict[str, Any]:
-    """Where a task's problems come from, how many there are and their fingerprint; nothing of one made by rule."""
+    """Where a task's problems come from, how many there are, how many only repeat another one, and their fingerprint;
+    nothing of one made by rule."""
     if task.procedural:
         return {}
-    return {"origin": task.origin, "rows": len(task.problems), "fingerprint": fingerprint(task.problems)}
+    rows = len(task.problems)
+    repeated = rows - len(different(task.problems))
+    facts = {"origin": task.origin, "rows": rows, "fingerprint": fingerprint(task.problems)}
+    return {**facts, "repeated": repeated} if repeated else facts
 
 
 def held_out_side(key: str) -> bool:
@@ -77,7 +81,7 @@ def training_side(task: Task, held_out_problems: Sequence[Problem]) -> Task:
 
 
 def evaluation_set(task: Task, limit: int | None = None, seed: int = 0) -> list[Problem]:
-    """The problems to evaluate on, each content once, in the task's order.
+    """The problems to evaluate on, each once (`different`), in the task's order.
 
     From a file, `limit` problems chosen by the seed (all if it is None or exceeds the file); from a procedural task,
     the first `limit` (100 if it is None) or as many as there are. Raises TaskError if the limit is below 1 or the task
@@ -86,30 +90,29 @@ def evaluation_set(task: Task, limit: int | None = None, seed: int = 0) -> list[
     if limit is not None and not 1 <= limit <= MOST:
         bound = "at least 1" if limit < 1 else f"at most {MOST:,}"
         raise TaskError(f"the number of problems to evaluate on must be {bound}, got {limit}")
-    chosen = _first(task.problems, limit or DEFAULT_LIMIT) if task.procedural else _subset(task, limit, seed)
+    chosen = different(task.problems, limit or DEFAULT_LIMIT) if task.procedural else different(task.problems)
     if not chosen:
         raise TaskError(f"{task.name} has no problem to evaluate on")
-    return chosen
-
-
-def _subset(task: Task, limit: int | None, seed: int) -> list[Problem]:
-    different: dict[str, Problem] = {}
-    for problem in task.problems:
-        different.setdefault(content_key(problem), problem)
-    problems = list(different.values())
-    if limit is None or limit >= len(problems):
-        return problems
+    if limit is None or limit >= len(chosen):
+        return chosen
     rng = derived_rng(seed, "evaluation", task.name)
-    return [problems[index] for index in sorted(rng.sample(range(len(problems)), limit))]
+    return [chosen[index] for index in sorted(rng.sample(range(len(chosen)), limit))]
 
 
-def _first(problems: Sequence[Problem], limit: int) -> list[Problem]:
-    different: dict[str, Problem] = {}
+def different(problems: Iterable[Problem], most: int | None = None) -> list[Problem]:
+    """The problems without those that only repeat another one, in their order.
+
+    Two are one where answer and text are the same, letter by letter (or `extra["content"]`, where the task gives it):
+    what keeps training and evaluation apart is coarser (`content_key`). With `most`, no more than these, and none
+    after so many repetitions that a procedural task is taken to have no more.
+    """
+    found: dict[str, Problem] = {}
     repeats = 0
     for problem in problems:
-        known = len(different)
-        different.setdefault(content_key(problem), problem)
-        repeats = repeats + 1 if len(different) == known else 0
-        if len(different) == limit or repeats == PATIENCE:
+        known = len(found)
+        text = content_key(problem) if isinstance(problem.extra.get("content"), str) else problem.text
+        found.setdefault(json.dumps([text, problem.answer], default=repr), problem)
+        repeats = repeats + 1 if len(found) == known else 0
+        if most is not None and (len(found) == most or repeats == PATIENCE):
             break
-    return list(different.values())
+    return list(found.values())

@@ -109,6 +109,16 @@ class Poll:
             self._until = None
 
     @contextlib.contextmanager
+    def unstopped(self) -> Iterator[None]:
+        """For the length of a context calls raise nothing: for what is short and must not be left half done."""
+        stop, until = self._stop, self._until
+        self._stop, self._until = lambda: None, None
+        try:
+            yield
+        finally:
+            self._stop, self._until = stop, until
+
+    @contextlib.contextmanager
     def counting(self, most: int | None) -> Iterator[None]:
         """For the length of a context every call is a token, of at most so many (None: see `Progress.tokens`)."""
         self._counting, self._done, self._most = True, 0, most

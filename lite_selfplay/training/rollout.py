@@ -57,7 +57,7 @@ class LiveTable:
         self._asked: Counter[str] = Counter()
         self.rng = derived_rng(self._config.run.seed, step, "game")
         self.seconds = {"generate": 0.0, "verify": 0.0}
-        self.tokens_generated = 0
+        self.tokens_generated = self.prompts = self.too_long = 0  # `too_long` of the prompts were never asked
 
     def rows_at_once(self, tokens: int) -> int:
         """How many completions of so many tokens to ask for at a time where the asker reports in between."""
@@ -129,6 +129,7 @@ class LiveTable:
             [self._completion(prompts[i], encoded[i], g, request, version) for g in generated.get(i, [unread] * n)]
             for i in range(len(prompts))
         ]
+        self.prompts, self.too_long = self.prompts + len(prompts), self.too_long + len(prompts) - len(fits)
         self.tokens_generated += sum(len(c.token_ids) for row in result for c in row)
         self.seconds["generate"] += time.perf_counter() - started
         return result

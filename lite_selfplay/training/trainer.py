@@ -13,7 +13,7 @@ what was seen (`guarded.py`).
 
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from lite_selfplay.config import RunConfig
-from lite_selfplay.data import Episode, Restore, Snapshot
+from lite_selfplay.data import START, Episode, Restore, Snapshot
 from lite_selfplay.errors import TrainingError
 from lite_selfplay.models.adapters import BASE
 from lite_selfplay.models.backends.base import Backend, samples_elsewhere
@@ -30,7 +30,7 @@ from lite_selfplay.training.admission import NotFinite
 from lite_selfplay.training.guarded import Done, Guard, LossScale, add_up, failing_together, foreign_in_any
 from lite_selfplay.training.microbatches import MicroBatch, TokenBudget, microbatches
 from lite_selfplay.training.optimizer import Rate, SeatSchedule, gradient_norm, make_optimizer, reset_optimizer
-from lite_selfplay.training.progress import Progress
+from lite_selfplay.training.progress import Poll, Progress
 from lite_selfplay.training.proof import prove
 from lite_selfplay.training.ranks import ALONE, Ranks
 from lite_selfplay.training.sampler_check import Read, SamplerCheck
@@ -43,15 +43,15 @@ Gradients = tuple[dict[str, Tensor], dict[str, float], list[list[Done]]]
 
 def reference_name(seat: str) -> str:
     """The snapshot that a KL term pulls a seat towards."""
-    return f"{seat}@reference"
+    return f"{seat}{START}"
 
 
 class SelfPlayTrainer:
     """Trains the seats of a run, a step at a time.
 
     `updates` are the steps that are expected to move each seat, over which its schedule goes; all steps where they are
-    not given. `rate` takes the place of the configured schedule. `poll` is called between microbatches and may raise to
-    stop: then the step has moved nothing.
+    not given. `rate` takes the place of the configured schedule. `poll`, the backend's own, is called between
+    microbatches and may raise to stop: then the step has moved nothing.
     """
 
     def __init__(
@@ -61,13 +61,14 @@ class SelfPlayTrainer:
         loss: TrlLoss,
         config: RunConfig,
         progress: Progress | None = None,
-        poll: Callable[[], None] = lambda: None,
+        poll: Poll | None = None,
         updates: Mapping[str, int] | None = None,
         rate: Rate | None = None,
         ranks: Ranks = ALONE,
     ):
         self.backend, self.adapters, self.config = backend, backend.adapters, config
-        self.progress, self._poll, self._ranks = progress or Progress(), poll, ranks
+        self.progress, self._ranks = progress or Progress(), ranks
+        self._poll = poll or Poll(self.progress)
         self.loss = loss
         self.adapters.activate(self.adapters.seats[0])
         self.optimizer = make_optimizer(self.adapters, config.seats)
@@ -157,7 +158,8 @@ class SelfPlayTrainer:
         if moved := [x for x in learning if x.update.seat in seats and x.agreement.few]:
             # In turn, for each reading goes through all layers; two steps each, for seats may swap roles at every step.
             one = moved[report.step // 2 % len(moved)]
-            one.update.step_gap = self.check.step_gap(one.agreement)
+            with self._poll.unstopped():  # the seats have moved: a stop now would repeat the step from there
+                one.update.step_gap = self.check.step_gap(one.agreement)
 
     # Gradients, seat by seat
 
@@ -247,6 +249,8 @@ class SelfPlayTrainer:
 
     def _reference_logprobs(self, micro: MicroBatch) -> Tensor:
         name = BASE if micro.role.reference == "base" else reference_name(micro.seat)
+        if name not in (BASE, *self.adapters.snapshots):
+            name = f"{micro.seat}@reference"  # its name in checkpoints of earlier versions
         with self.adapters.speaking(name), torch.no_grad():
             return self._logprobs(micro)[0]
 

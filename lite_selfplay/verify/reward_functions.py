@@ -9,7 +9,7 @@ out, unless it takes `**kwargs`.
 import inspect
 import math
 import reprlib
-from collections.abc import Callable, Sequence, Sized
+from collections.abc import Callable, Mapping, Sequence, Sized
 from itertools import islice
 from typing import Any
 
@@ -18,6 +18,7 @@ from lite_selfplay.errors import LiteSelfPlayError, RewardError
 from lite_selfplay.verify.format import well_formed
 
 RewardFunction = Callable[..., Sequence[float]]
+_TEXT = (str, bytes, bytearray)
 
 
 def call_reward(
@@ -27,16 +28,16 @@ def call_reward(
 
     1 for right and 0 for wrong are usual; other finite numbers are used as they are. A completion counts as correct
     from 0.5 on. Raises RewardError, naming the function, if it raises (`sys.exit` and exceptions outside `Exception`
-    included, KeyboardInterrupt not), returns the wrong number of values, or returns a value that is not a finite
-    number.
+    included, KeyboardInterrupt not), returns the wrong number of values, a value that is not a finite number, or what
+    holds no values in the order of the completions: a mapping, a set, a text or a table.
     """
     if not pairs:
         return []
     name = name_of(reward)
     try:
         returned = reward(**_arguments(reward, pairs))
-        found = list(islice(returned, len(pairs) + 1)) if _walkable(returned) else [None]  # a generator may never end
-        values = _numbers(found)
+        # A generator may never end.
+        values = _numbers(list(islice(returned, len(pairs) + 1))) if _is_list(returned) else None
         shown = reprlib.repr(returned) if values is None else ""
     except (KeyboardInterrupt, LiteSelfPlayError):
         raise
@@ -65,12 +66,15 @@ def name_of(reward: RewardFunction) -> str:
 def _numbers(found: Sequence[Any]) -> list[float] | None:
     """What was returned as numbers; None where something is none."""
     try:
-        return [float(value) for value in found]
+        return None if any(isinstance(value, _TEXT) for value in found) else [float(value) for value in found]
     except (TypeError, ValueError, OverflowError):
         return None
 
 
-def _walkable(returned: Any) -> bool:
+def _is_list(returned: Any) -> bool:
+    """Whether walking through it gives its values, in their order: of a mapping or a table it gives the keys."""
+    if isinstance(returned, (Mapping, set, frozenset, *_TEXT)) or getattr(returned, "ndim", 1) != 1:
+        return False
     try:
         iter(returned)
     except TypeError:

@@ -15,6 +15,7 @@ from lite_selfplay.models.backends import transformers
 from lite_selfplay.models.generation import fixed, layout
 from lite_selfplay.models.generation.places import Arena
 from lite_selfplay.models.generation.sampling import GenerationRequest
+from lite_selfplay.models.stacked import Beside, Stack
 from tests.card import counts, pretend
 from tests.card.pretend import Card, Seen, card
 from tests.card.recorded_graph import graphs_on_the_card
@@ -342,20 +343,20 @@ def test_a_step_that_cannot_be_recorded_is_run_as_it_is(rtx_4090: Card, folder: 
 
 
 @pytest.mark.usefixtures("crowded")
-def test_weights_that_have_no_room_to_be_expanded_stay_as_they_are(rtx_4090: Card, folder: Path):
+def test_weights_that_have_no_room_to_be_expanded_stay_as_they_are(
+    rtx_4090: Card, folder: Path, monkeypatch: pytest.MonkeyPatch
+):
     request = asked(max_tokens=6)
     backend = loaded(folder, "4bit:bf16", loop="fixed", eos_ids=ENDS)
     expanded = spoken(backend, request)
-    assert backend._expanded
+    assert {type(stack) for stack, _ in backend._stacks} == {Stack}
     with backend.updating():
         assert backend._stacks is None  # the update wants their memory
-    rtx_4090.memory.fraction = 1.02 * torch.cuda.memory_reserved() / rtx_4090.model.memory  # looked at again
-    beside = spoken(backend, request)
-    assert not backend._expanded
-    rtx_4090.memory.fraction = 1.0
-    with backend.updating():
-        pass
     assert spoken(backend, request) == expanded
+    monkeypatch.setattr(transformers, "expands", lambda *sizes: False)  # on a smaller card
+    small = loaded(folder, "4bit:bf16", loop="fixed", eos_ids=ENDS)
+    beside = spoken(small, request)
+    assert {type(stack) for stack, _ in small._stacks} == {Beside}
     same = [one == other for one, other in zip(words(expanded), words(beside), strict=True)]
     assert sum(same) > 0.6 * len(same)
 

@@ -192,7 +192,7 @@ def test_a_game_of_ones_own_is_trained_shown_measured_and_resumed(run: Path, cal
     report = call("report", run, "--duels", 4)
     assert report.code == 0
     assert f"Hint on tiny: 2 steps in {run}" in report.out
-    assert re.search(r"-- and answered, (right|wrong)", report.out)
+    assert re.search(r"-- and answered, (arrived|lost)", report.out)
 
     measured = call("eval", run, "--tasks", "letters", "--limit", 4)
     assert measured.code == 0, measured.err
@@ -206,6 +206,45 @@ def test_a_game_of_ones_own_is_trained_shown_measured_and_resumed(run: Path, cal
     assert resumed.code == 0, resumed.err
     assert "step 3/3" in resumed.out
     assert [json.loads(line)["game"]["odd"] for line in (run / "metrics.jsonl").read_text().splitlines()] == [1, 2, 3]
+
+
+def test_a_run_is_shown_by_its_game_which_this_user_has_run(run: Path, elsewhere: Path, call: Callable[..., Any]):
+    shown, why, figure = call("report", run), call("why", run), call("why", "short_hints", run)
+    assert "step 1: walker (seat walker): 25% arrived, reward 0.25" in shown.out
+    assert re.search(r"guide \(seat guide\), \S+: of no use \(too long\), advantage", why.out)
+    assert "docs/games/" not in why.out
+    assert re.search(r"this run: first \d+%", figure.out)
+    page = call("view", run, "--bundle", run.parent / "page")
+    for ended in (shown, why, figure, page):
+        assert ended.code == 0, ended.err
+        assert "without its game" not in ended.err + ended.out
+    assert "short hints" in "".join(file.read_text() for file in (run.parent / "page").rglob("*") if file.is_file())
+    # Changed since, it is a stranger's until it is run anew.
+    before = (elsewhere / "hint.py").read_text()
+    (elsewhere / "hint.py").write_text(before + f"\nopen({str(run / 'ran')!r}, 'w')\n")
+    try:
+        for ended in (call("report", run), call("why", run), call("why", "kl", run)):
+            assert ended.code == 0, ended.err
+        assert "hint.py:Hint is code, which is not run for that" in call("report", run).err
+        assert not (run / "ran").exists()
+    finally:
+        (elsewhere / "hint.py").write_text(before)
+
+
+@pytest.mark.parametrize(("source", "said"), [
+    ("raise SystemExit(3)", "cannot be imported: SystemExit"), ("1 / 0", "cannot be imported: ZeroDivisionError"),
+    ("other = 1", "has no class 'Hint' derived from Game"),
+])  # fmt: skip
+def test_a_game_that_cannot_be_had_any_more_leaves_the_run_readable(
+    run: Path, here: Path, call: Callable[..., Any], source: str, said: str
+):
+    (here / "hint.py").write_text(source)
+    let_its_game_lie_at(run, here / "hint.py")
+    assert call("list", "games", here / "hint.py:Hint").code == 2  # which is to name it
+    for ended in (call("report", run), call("why", run)):
+        assert ended.code == 0, ended.err
+        assert "without its game's own figures and words" in ended.err
+        assert said in ended.err
 
 
 def test_a_run_is_shown_without_its_game(run: Path, here: Path, call: Callable[..., Any]):

@@ -1,6 +1,7 @@
 """Chat templates of every kind that goes wrong somewhere, in minimal form, over the byte tokenizer."""
 
 import json
+import time
 from pathlib import Path
 from typing import Any
 
@@ -117,9 +118,21 @@ def test_no_second_bos(template: str | None) -> None:
     assert ids[-1] != tokenizer.eos_token_id
 
 
-def test_the_date_does_not_change_the_prompt() -> None:
-    text = chat(DATED).tokenizer.decode(chat(DATED).encode("hi").ids)
-    assert "26 Jul 2024" in text
+@pytest.mark.parametrize(
+    ("call", "written"),
+    [
+        ("date_string", "26 Jul 2024"),
+        ("strftime_now('%d %b %Y')", "26 Jul 2024"),
+        ('strftime_now("%A, %Y-%m-%d %H:%M:%S.%f")', "Friday, 2024-07-26 00:00:00.000000"),
+        ("strftime_now(format)", "2024"),
+    ],
+)
+def test_the_clock_does_not_change_the_prompt(call: str, written: str) -> None:
+    dated = chat(f"{{% set format = '%Y' %}}It is {{{{ {call} }}}}. {DATED}")
+    first = dated.encode("hi").ids
+    assert f"It is {written}. " in dated.tokenizer.decode(first)
+    time.sleep(1e-3)  # by the microseconds of the true clock
+    assert dated.encode("hi").ids == first
 
 
 def test_think_tags_survive_as_special_tokens() -> None:

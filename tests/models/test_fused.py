@@ -10,7 +10,7 @@ from transformers.models.gemma.modeling_gemma import GemmaRMSNorm
 from transformers.models.llama.configuration_llama import LlamaConfig
 from transformers.models.llama.modeling_llama import LlamaMLP, LlamaRMSNorm
 
-from lite_selfplay.models import gates, norms
+from lite_selfplay.models import fused
 from tests.near import near
 
 DTYPES = [torch.float32, torch.bfloat16]
@@ -39,7 +39,7 @@ def mlp_of(kind: type[LlamaMLP] = LlamaMLP, activation: str = "silu") -> LlamaML
 def test_a_gated_product_by_hand():
     """silu(0) = 0 with slope 1/2; silu(x) = x - silu(-x) and silu'(x) + silu'(-x) = 1."""
     gate, up = torch.tensor([0.0, 2.0], requires_grad=True), torch.tensor([3.0, 5.0], requires_grad=True)
-    out = gates.gated(gate, up)
+    out = fused.gated(gate, up)
     sigmoid = 1 / (1 + torch.tensor(-2.0).exp())
     assert out.tolist() == pytest.approx([0.0, 2 * sigmoid.item() * 5])
     to_gate, to_up = torch.autograd.grad(out, (gate, up), torch.tensor([10.0, 1.0]))
@@ -52,23 +52,23 @@ def test_a_gated_product_by_hand():
 def test_a_gated_product_is_that_of_autograd_bit_by_bit(dtype: torch.dtype):
     gate, up = drawn(2, 5, 12, dtype=dtype), drawn(2, 5, 12, dtype=dtype, seed=1)
     expected = gradients(lambda g, u: nn.functional.silu(g) * u, gate, up)
-    assert all(map(torch.equal, gradients(gates.gated, gate, up), expected))
+    assert all(map(torch.equal, gradients(fused.gated, gate, up), expected))
 
 
 def test_it_changes_nothing_that_it_was_given():
     gate, up = (drawn(3, 4, seed=seed).requires_grad_() for seed in (0, 1))
     before, grad = (gate.detach().clone(), up.detach().clone()), torch.ones(3, 4)
-    torch.autograd.grad(gates.gated(gate, up), (gate, up), grad)
+    torch.autograd.grad(fused.gated(gate, up), (gate, up), grad)
     assert torch.equal(gate, before[0])
     assert torch.equal(up, before[1])
     assert torch.equal(grad, torch.ones(3, 4))
 
 
 def test_an_mlp_stays_the_same_bit_by_bit():
-    mlp, fused = mlp_of(), mlp_of()
-    assert gates.fuse(fused) == 1
+    mlp, ours = mlp_of(), mlp_of()
+    assert fused.fuse_gates(ours) == 1
     x = drawn(2, 3, 8)
-    assert all(map(torch.equal, gradients(fused, x), gradients(mlp, x)))
+    assert all(map(torch.equal, gradients(ours, x), gradients(mlp, x)))
 
 
 class Doubled(LlamaMLP):
@@ -90,12 +90,12 @@ def test_an_mlp_that_computes_something_else_is_left_alone(kind: type[LlamaMLP])
     mlp = mlp_of(kind)
     x = drawn(2, 8)
     before = mlp(x)
-    assert gates.fuse(mlp) == 0
+    assert fused.fuse_gates(mlp) == 0
     assert torch.equal(mlp(x), before)
 
 
 def test_an_mlp_with_another_activation_is_left_alone():
-    assert gates.fuse(mlp_of(activation="gelu")) == 0
+    assert fused.fuse_gates(mlp_of(activation="gelu")) == 0
 
 
 # Norms
@@ -111,7 +111,7 @@ def test_a_norm_by_hand():
     """(3, 4) has the mean square 12.5; what is added along x changes nothing, so x times the gradient is 0."""
     norm = LlamaRMSNorm(2, eps=0.0).requires_grad_(False)
     norm.weight.copy_(torch.tensor([1.0, 2.0]))
-    assert norms.fuse(norm) == 1
+    assert fused.fuse_norms(norm) == 1
     x = torch.tensor([3.0, 4.0], requires_grad=True)
     out = norm(x)
     root = 12.5**0.5
@@ -122,22 +122,22 @@ def test_a_norm_by_hand():
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_a_norm_stays_the_same_and_its_gradient_that_of_its_formula(dtype: torch.dtype):
-    norm, fused = llama_norm(dtype), llama_norm(dtype)
-    assert norms.fuse(fused) == 1
+    norm, ours = llama_norm(dtype), llama_norm(dtype)
+    assert fused.fuse_norms(ours) == 1
     x = drawn(2, 5, 6, dtype=dtype)
-    (out, grad), (expected_out, expected) = gradients(fused, x), gradients(norm, x)
+    (out, grad), (expected_out, expected) = gradients(ours, x), gradients(norm, x)
     assert torch.equal(out, expected_out)
     assert grad.dtype == dtype
     assert near(grad, expected, 1e-5 if dtype == torch.float32 else 2**-6)
     with torch.no_grad():
-        assert torch.equal(fused(x), out)
+        assert torch.equal(ours(x), out)
 
 
 def test_a_norm_that_adds_1_to_its_weight_is_left_alone():
     class GemmaLike(GemmaRMSNorm):
         variance_epsilon = 1e-5
 
-    assert norms.fuse(GemmaLike(6, eps=1e-5)) == 0
+    assert fused.fuse_norms(GemmaLike(6, eps=1e-5)) == 0
 
 
 # A base

@@ -16,6 +16,7 @@ from lite_selfplay import Run, RunConfig, load_run, resume, train
 from lite_selfplay.data import Problem
 from lite_selfplay.errors import ConfigError, RewardError, RunFolderError, UnknownNameError
 from lite_selfplay.models.sources import resolve
+from lite_selfplay.runs import seats
 from lite_selfplay.runs.build import free_folder
 from lite_selfplay.training.progress import Progress
 from lite_selfplay.training.rollout import LiveTable
@@ -118,6 +119,20 @@ def test_a_resumed_run_ends_bit_equal_to_the_uninterrupted_one(tmp_path: Path, e
     assert states[0] == states[1]
     assert timeless(again.metrics_rows()) == timeless(whole.metrics_rows())
     assert again.episodes() == whole.episodes()
+
+
+def test_a_checkpoint_of_an_earlier_version_has_its_reference_under_another_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    changes: dict[str, Any] = {"roles": {"*": {"beta": 0.1}}, "steps": 2, "save_every": 1}
+    whole = train(config(tmp_path / "whole", **changes))
+    with monkeypatch.context() as patch:
+        patch.setattr(seats, "reference_name", lambda seat: f"{seat}@reference")
+        former = train(config(tmp_path / "former", **{**changes, "steps": 1}))
+    assert "A@reference" in (former.path / "checkpoints/step-1/state.json").read_text()
+    again = resume(former.path, steps=2)
+    for seat in "AB":
+        assert same(seat_weights(again.path, seat), seat_weights(whole.path, seat))
 
 
 def test_resume_goes_on_to_more_steps_and_refuses_fewer(trained: Run, tmp_path: Path):

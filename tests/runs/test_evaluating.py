@@ -107,3 +107,12 @@ def test_where_a_bases_answers_are_read_and_what_the_other_place_gives(
     (found,) = evaluate_all("tiny", [str(tasks)], [None], settings, write=False)
     assert found.seats["base"].pass_at_1 == right
     assert graded_otherwise(found, settings) == {"base": otherwise}
+
+
+def test_rows_that_are_alike_are_asked_and_those_that_repeat_another_are_counted(tmp_path: Path):
+    rows = [{"problem": f"Capitals in '{word}'?", "answer": n} for word, n in (("Abc", 1), ("aBC", 2), ("Abc", 1))]
+    tasks, ear = write_lines(tmp_path / "capitals.jsonl", rows), Ear()
+    asked: dict[str, Any] = {"max_completion_tokens": 2, "precision": "fp32", "write": False, "progress": ear}
+    result = evaluate("tiny", str(tasks), **asked).to_json()
+    assert (result["n"], result["data"]["rows"], result["data"]["repeated"]) == (2, 3, 1)
+    assert "1 of 3 rows of capitals repeat another one and are not asked again" in ear.said

@@ -87,7 +87,7 @@ def test_too_many_in_a_row_stop_the_run_and_the_last_good_state_stays(tmp_path: 
         ) as caught:
             loop.run()
     assert f"{run}/checkpoints/step-2 is whole" in str(caught.value)
-    assert f"lite-selfplay train --resume {run}" in str(caught.value)
+    assert f"resume('{run}', reward=uneven)" in str(caught.value)  # by the checkpoint: this run has no environment.json
     assert caught.value.exit_code == 1
     assert saved_steps(run) == [0, 2]
     assert len(read_lines(run / "metrics.jsonl")) == 5

@@ -6,8 +6,8 @@ import pytest
 
 from lite_selfplay.config import RunConfig
 from lite_selfplay.errors import RunFolderError
-from lite_selfplay.runs.folder import RunFolder
-from tests.made_runs import run_folders, state_of, write_evaluation, writing
+from lite_selfplay.runs.folder import RunFolder, run_folders, state_of, writing
+from tests.made_runs import write_evaluation
 
 
 @pytest.fixture

@@ -204,6 +204,19 @@ def test_a_benchmark_is_found_by_its_bare_name(tmp_path: Path):
         find_task("letters", tmp_path / "none", 0)
 
 
+def test_a_set_that_is_read_from_a_file_says_where_that_is_to_be_had(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    had = r"read from the file deltabench.jsonl, {}. It is to be had at https://github.com/\S+: put it into a folder"
+    with pytest.raises(TaskError, match=had.format("and no folder of data is given")):
+        load_task("deltabench")
+    with pytest.raises(TaskError, match=had.format(f"which is not in {tmp_path}")):
+        find_task("deltabench", tmp_path, 0)
+    monkeypatch.setenv("LITE_SELFPLAY_DATA", str(tmp_path))
+    with pytest.raises(TaskError, match=had.format(f"which is not in {tmp_path}")):
+        find_task("deltabench", None, 0)
+    problem_file(tmp_path / "deltabench.jsonl", "one?")
+    assert find_task("deltabench", None, 0)[1] == "deltabench"
+
+
 def test_results_are_never_overwritten(tmp_path: Path):
     result = {"mode": "single", "tasks": "reasoning-gym:chain_sum,max=3", "n": 5}
     names = [write_result(RunFolder(tmp_path), result).name for _ in range(3)]

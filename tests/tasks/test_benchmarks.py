@@ -371,6 +371,61 @@ def test_multiple_choice_with_a_map(folder: Path, options: str, answer: Any) -> 
     assert problem.extra["options"][ord(problem.answer) - ord("A")] == "y"
 
 
+REFERRING = [
+    "A and C only", "Both A and B", "a and b", "(a) and (c)", "A, B, and C", "Neither A nor B", "only A", "C is right",
+    "All of the above", "none of these", "any other answer", "Both", "Option A", "option 2", "the first two", "AC", "B",
+    "the first and the third", "the second option", "same as B", "the last one", "1 and 3 only",
+]  # fmt: skip
+PLAIN = [
+    "5 N",
+    "A force of 5 N",
+    "a dog and a cat",
+    "I and my dog",
+    "5 and 6",
+    "x = 2",
+    "a+b",
+    "5 C",
+    "All dogs",
+    "Don't",
+]
+
+
+def chosen(folder: Path, options: list[str], question: str = "Which", answer: int = 1, rows: int = 30) -> list[Problem]:
+    """Rows that are alike but for the number at the question's end."""
+    listed = [{"problem": f"{question} {n}?", "choices": options, "answer": answer} for n in range(rows)]
+    jsonl(folder / "sums" / "train.jsonl", *listed)
+    return load_task("hub:me/sums,kind=choice,options=choices").problems  # type: ignore[return-value]
+
+
+@pytest.mark.parametrize("referring", REFERRING)
+def test_options_that_name_others_stay_in_their_order(folder: Path, referring: str) -> None:
+    options = ["iron", "lead", "zinc", referring]
+    assert all(p.extra["options"] == options and p.answer == "B" for p in chosen(folder, options))
+
+
+@pytest.mark.parametrize("plain", PLAIN)
+def test_other_options_have_an_order_of_their_own(folder: Path, plain: str) -> None:
+    assert {p.answer for p in chosen(folder, ["iron", "lead", "zinc", plain])} == set("ABCD")
+
+
+@pytest.mark.parametrize(("question", "kept"), [
+    ("Why is option B wrong", True), ("What makes the first option right", True), ("Is statement (a) true of", True),
+    ("What do the other choices share", True), ("Which of the following is no metal", False), ("Is B a metal", False),
+])  # fmt: skip
+def test_a_question_that_names_options_keeps_their_order(folder: Path, question: str, kept: bool) -> None:
+    options = ["iron", "lead", "zinc", "gold"]
+    assert all(p.extra["options"] == options for p in chosen(folder, options, question)) == kept
+
+
+def test_of_columns_which_have_no_order_all_of_the_above_stands_last(folder: Path) -> None:
+    others = {"x": "lead", "y": "All of the above", "z": "zinc"}
+    rows = [{"problem": f"Which {n}?", "answer": "iron", **others} for n in range(30)]
+    jsonl(folder / "sums" / "train.jsonl", *rows)
+    problems = load_task("hub:me/sums,kind=choice,options=x+y+z").problems
+    assert {problem.answer for problem in problems} == set("ABC")
+    assert {problem.extra["options"][3] for problem in problems} == {"All of the above"}
+
+
 # The page
 
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from lite_selfplay.data import Problem
 from lite_selfplay.errors import ConfigError, TaskError
-from lite_selfplay.tasks import Task, content_key, evaluation_set, held_out_side, load_task, without
+from lite_selfplay.tasks import Task, content_key, data_facts, evaluation_set, held_out_side, load_task, without
 from lite_selfplay.tasks.base import derived_rng
 from lite_selfplay.tasks.procedural import TRIES, Procedural
 from lite_selfplay.tasks.split import training_side
@@ -131,10 +131,36 @@ def test_a_file_is_trained_on_without_its_held_out_problems(file):
 # What to evaluate on
 
 
-def test_a_whole_file_each_content_once(file):
+def test_a_whole_file_each_row_once(file):
     task = write(file, ["a", "b", "A ", "c", "b"])
-    for limit in (None, 3, 4):
-        assert [p.text for p in evaluation_set(task, limit)] == ["a", "b", "c"]
+    for limit in (None, 4, 5):
+        assert [p.text for p in evaluation_set(task, limit)] == ["a", "b", "A", "c"]
+    assert data_facts(task)["repeated"] == 1
+    assert "repeated" not in data_facts(write(file, ["a", "b", "A "]))
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "n"),
+    [
+        (("How many capitals are in 'Abc'?", "1"), ("How many capitals are in 'aBC'?", "2"), 2),
+        (("How many capitals are in 'Abc'?", "1"), ("How many capitals are in 'aBc'?", "1"), 2),
+        (("Straße?", "1"), ("STRASSE?", "1"), 2),
+        (("Count the blanks of 'a  b'.", "1"), ("Count the blanks of 'a b'.", "1"), 2),
+        (("Name one of them.", "1"), ("Name one of them.", "2"), 2),
+        (("Name one of them.", ["1", "2"]), ("Name one of them.", ["2", "1"]), 2),
+        (("a + b", "1", "a+b"), ("b + a", "1", "a+b"), 1),  # the task itself says that these are one
+        (("a + b", "1", "a+b"), ("b + a", "2", "a+b"), 2),
+        (("a + b", "1"), ("a + b", "1"), 1),
+    ],
+)
+def test_rows_are_one_where_every_letter_and_the_answer_are(one, other, n):
+    rows = [
+        Problem(text, text, answer, extra=dict.fromkeys(("content",)[: len(key)], *key))
+        for text, answer, *key in (one, other)
+    ]
+    assert evaluation_set(Task("toy", rows)) == rows[:n]
+    # Of what is so much alike, nothing is trained on where the other is held out.
+    assert without(rows[1:], rows[:1]) == []
 
 
 def test_a_part_of_a_file_follows_from_seed_and_name(file):
@@ -147,10 +173,10 @@ def test_a_part_of_a_file_follows_from_seed_and_name(file):
 
 @settings(deadline=None)
 @given(st.lists(st.sampled_from("aAbBcdef"), min_size=1, max_size=20), st.integers(1, 10), st.integers(0, 3))
-def test_a_part_has_different_contents_in_the_order_of_the_file(letters, limit, seed):
+def test_a_part_has_different_rows_in_the_order_of_the_file(letters, limit, seed):
     task = Task("toy", [Problem(str(i), text) for i, text in enumerate(letters)])
     chosen = evaluation_set(task, limit, seed)
-    assert len(chosen) == len(set(keys(chosen))) == min(limit, len({letter.casefold() for letter in letters}))
+    assert len(chosen) == len({p.text for p in chosen}) == min(limit, len(set(letters)))
     assert [int(p.id) for p in chosen] == sorted(int(p.id) for p in chosen)
 
 

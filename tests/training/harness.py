@@ -16,6 +16,7 @@ from lite_selfplay.data import Completion, Episode, Group, Sample, Sampling, Str
 from lite_selfplay.models.backends.transformers import load_base
 from lite_selfplay.models.chat import Chat
 from lite_selfplay.testing import as_sampled
+from lite_selfplay.training.progress import Poll
 from lite_selfplay.training.trainer import SelfPlayTrainer
 from lite_selfplay.training.trl import make_loss
 from lite_selfplay.training.updates import StepReport
@@ -76,6 +77,7 @@ class Harness:
         self.reports: list[StepReport] = []
         self.applied: dict[str, float] = {}
         self.on_update: Callable[[], None] | None = None
+        self.poll: Poll | None = None
         self.starts: list[dict[str, dict[str, Tensor]]] = []  # the weights before each update
         self.ends: list[dict[str, dict[str, Tensor]]] = []  # and after each step
         self.config = RunConfig(
@@ -101,7 +103,9 @@ class Harness:
         seats = seats or {"drafter": "A", "challenger": "B"}
         config = RunConfig.of(self.config.model_dump(mode="json"), {"run": {"steps": len(episodes)}})
         loss = make_loss(self.backend, config, Chat.load(self._base).tokenizer, str(self._folder / "trainer"))
-        trainer = SelfPlayTrainer(backend=self.backend, loss=loss, config=config, progress=self.progress)
+        trainer = SelfPlayTrainer(
+            backend=self.backend, loss=loss, config=config, progress=self.progress, poll=self.poll
+        )
         move = trainer._move
 
         def capture(report: StepReport, *norms: Any) -> None:

@@ -21,6 +21,7 @@ from lite_selfplay.training.cold_start import cold_start, lr_share, playing_conf
 from lite_selfplay.training.examples import ExamplePool, PooledExample, gather
 from lite_selfplay.training.guarded import LossScale
 from lite_selfplay.training.loaded import Loaded
+from lite_selfplay.training.progress import Poll
 from lite_selfplay.training.rollout import LiveTable
 from lite_selfplay.training.trainer import SelfPlayTrainer
 from lite_selfplay.training.trl import make_loss
@@ -61,7 +62,7 @@ class Pupils:
         sizes = {"steps": 1, "max_completion_tokens": 64, "microbatch_tokens": tokens}
         config = RunConfig(**{**LETTERS, "game": game}, roles=roles, seats=seats, run=sizes)
         loss = make_loss(self.backend, config, self.chat.tokenizer, tempfile.mkdtemp())
-        parts = {"progress": progress or self.told, "poll": poll}
+        parts = {"progress": progress or self.told, "poll": Poll(self.told, poll)}
         trainer = SelfPlayTrainer(backend=self.backend, loss=loss, config=config, **parts)
         pool = pool or gather(played, section, load_task("stories"), ScriptedTable({}), seed=0)
         return cold_start(trainer, self.chat, played, pool, section, seed=0, steps_that_fit=steps_that_fit)

@@ -15,12 +15,13 @@ from torch import Tensor
 from lite_selfplay.config import SeatConfig
 from lite_selfplay.credit import stream_advantages
 from lite_selfplay.data import Episode, Group, Restore, Sample, Sampling, Stream
-from lite_selfplay.errors import GameError, TrainingError
+from lite_selfplay.errors import GameError, Interrupted, TrainingError
 from lite_selfplay.models.backends.transformers import load_base
 from lite_selfplay.models.generation.sampling import GenerationRequest
 from lite_selfplay.runs.report.steps import stream_metrics
 from lite_selfplay.training.losses import Loss
 from lite_selfplay.training.optimizer import optimizer_state
+from lite_selfplay.training.progress import Poll, Progress
 from lite_selfplay.training.trainer import StreamUpdate, reference_name
 
 from .harness import (
@@ -527,6 +528,33 @@ def test_a_step_that_breaks_off_after_its_first_update_moves_nothing(harness: Ca
     assert not any(moved(start, states(run.backend), seat) for seat in "AB")
     assert run.backend.adapters.versions == version
     assert optimizer_state(broken.trainer.optimizer, run.backend.adapters).keys() == broken.moments.keys()
+
+
+@pytest.mark.parametrize("minibatches", [1, 2])
+def test_a_stop_finds_a_step_that_is_whole_or_has_moved_nothing(
+    harness: Callable[..., Harness], make_backend: Callable[..., Any], minibatches: int
+):
+    """Asked for while the seats are being moved: after the only update of a step nothing may stop any more."""
+    asked = []
+
+    def stop() -> None:
+        if asked:
+            raise Interrupted("stopped by a test")
+
+    poll = Poll(Progress(), stop)
+    backend = make_backend(seats={seat: SeatConfig(**FREE) for seat in ("A", "B")}, poll=poll)
+    run = harness({}, backend=backend, minibatches=minibatches)
+    run.poll, run.on_update, start = poll, lambda: asked.append(True), states(backend)
+    if minibatches == 1:
+        (report,) = run.step(episode()).reports
+        assert all(moved(start, states(backend), seat) for seat in "AB")
+        assert [update.step_gap is None for update in report.streams].count(False) == 1
+    else:
+        with pytest.raises(Interrupted):
+            run.step(episode())
+        assert not any(moved(start, states(backend), seat) for seat in "AB")
+    with pytest.raises(Interrupted):
+        poll()  # who asked is still heard
 
 
 # What may train

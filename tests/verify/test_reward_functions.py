@@ -1,11 +1,15 @@
 """A user's own reward function: found, called as TRL calls one, and named whenever it does something wrong."""
 
+import collections
 import functools
 import itertools
 import math
+import types
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy
+import pandas
 import pytest
 
 from lite_selfplay.data import Completion, Problem, Sampling
@@ -112,7 +116,6 @@ def test_any_iterable_of_numbers_will_do(kind):
 
 
 def test_a_generator_function_and_tensors_and_arrays_will_do():
-    import numpy
     import torch
 
     def reward(completions: list[str]) -> Any:
@@ -122,6 +125,7 @@ def test_a_generator_function_and_tensors_and_arrays_will_do():
     assert scores(reward) == [1.0, 0.0]
     assert scores(lambda answer: torch.tensor([0.5, 2.0])) == [0.5, 2.0]
     assert scores(lambda answer: numpy.array([1, 3])) == [1.0, 3.0]
+    assert scores(lambda answer: pandas.Series([1, 3], index=["a", "b"])) == [1.0, 3.0]
     assert scores(lambda answer: [torch.tensor(1), numpy.float32(0.25)]) == [1.0, 0.25]
 
 
@@ -165,6 +169,12 @@ def asking(signature: str) -> Callable[..., Any]:
 
 
 NO_NUMBERS = (None, 1.0, [None, 1.0], ["good", "bad"], [[1.0], [0.0]], [1j, 0], "ok", [10**400, 0], object())
+# Each would give two numbers where it is only walked through: keys, members in any order, digits.
+NO_LISTS = (
+    {0: 0.5, 1: 0.25}, collections.Counter({0: 1, 1: 2}), types.MappingProxyType({0: 0.5, 1: 0.25}), {0.5, 1.0},
+    frozenset({0.5, 1.0}), "10", b"10", bytearray(b"10"), ["1", "0"], [b"1", b"0"], numpy.array(["1", "0"]),
+    numpy.array([[1.0], [0.0]]), pandas.DataFrame({0: [0.5, 0.5], 1: [0.25, 0.25]}),
+)  # fmt: skip
 ERRORS = (SystemExit(7), SystemExit(), Beyond("x"), GeneratorExit(), StopIteration(1))
 
 
@@ -173,7 +183,7 @@ ERRORS = (SystemExit(7), SystemExit(), Beyond("x"), GeneratorExit(), StopIterati
     [
         *((returning([1.0, bad]), f"returned {bad} for completion 1") for bad in (math.nan, math.inf, -math.inf)),
         *((returning([1.0] * n), f"returned {n} values for 2 completions") for n in (0, 1, 3)),
-        *((returning(each), "must return one number for each completion, got") for each in NO_NUMBERS),
+        *((returning(each), "must return one number for each completion, got") for each in (*NO_NUMBERS, *NO_LISTS)),
         (returning(itertools.repeat(1.0)), "returned more than 2 values"),
         (returning(1.0 for _ in itertools.count()), "returned more than 2 values"),
         (raising(KeyError("level")), "raised KeyError: 'level'"),

@@ -1,6 +1,7 @@
 """The three kinds of folder that a seat is exported as: what is written into each."""
 
 import json
+import re
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -10,7 +11,7 @@ from lite_selfplay.errors import RequestError
 from lite_selfplay.extras.export.gguf_file import write_gguf
 from lite_selfplay.extras.export.request import Asked
 from lite_selfplay.models.adapters import CONFIG, WEIGHTS
-from lite_selfplay.models.chat import DATE, Chat, Thinking
+from lite_selfplay.models.chat import DATE, NOW, Chat, Thinking
 from lite_selfplay.runs.report.pages import shown
 from lite_selfplay.tasks.files import read_json, read_tensors
 
@@ -85,7 +86,8 @@ def with_switches(template: str | None, thinking: Thinking) -> str | None:
     set_first = (
         f"{{%- if {key} is not defined %}}{{%- set {key} = {value} %}}{{%- endif %}}" for key, value in values.items()
     )
-    return "".join(set_first) + template
+    asks = r"""strftime_now\(\s*(['"])(.*?)\1\s*\)"""
+    return "".join(set_first) + re.sub(asks, lambda call: json.dumps(NOW.strftime(call[2])), template)
 
 
 def _set_switches(asked: Asked, chat: Chat) -> None:

@@ -17,7 +17,7 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 from lite_selfplay.config import ModelSection, RunSection, SeatConfig
 from lite_selfplay.data import TokenScores
 from lite_selfplay.errors import ModelNotFoundError, RequestError, TrainingError
-from lite_selfplay.models import attention, gates, norms, rotary, threads
+from lite_selfplay.models import attention, fused, threads
 from lite_selfplay.models.adapters import BASE, Adapters, Stacks
 from lite_selfplay.models.backends import tuning
 from lite_selfplay.models.backends.availability import cpu_has_bf16, device_of, quantised_problem
@@ -31,13 +31,12 @@ from lite_selfplay.models.logprobs.token_logprobs import goes_by_hidden_states, 
 from lite_selfplay.models.memory import (
     MANY_ROWS,
     ROOMY,
-    has_room,
+    expands,
     head_elements,
     is_lean,
     keeps_products,
     microbatch_tokens,
     recomputes,
-    sampling_bytes,
     tokens_held,
 )
 from lite_selfplay.models.recomputing import keeping_products
@@ -101,10 +100,11 @@ class TransformersBackend:
         )
         self._warn = warn
         self._ordered = torch.are_deterministic_algorithms_enabled()
-        self._packs = self._speaks_dense = self._expanded = False
+        self._packs = self._speaks_dense = False
+        self._folded = section.precision == "4bit" and not on_cpu
+        """Whether weights are expanded for seats to speak through, on a card that has room for that."""
         self._stacks: Stacks | None = None
-        """What seats speak through on a card, `_expanded` where they are 4-bit weights that were expanded for it."""
-        self._room_for = 0.0
+        """What seats speak through on a card."""
         """Bytes that sampling may hold beside them; for more it is looked again which of the two there is room for."""
         self._undoing = contextlib.ExitStack()
         """What the process is given back when the backend is closed."""
@@ -129,12 +129,12 @@ class TransformersBackend:
         )
         attention.install(base)
         if self.device.type == "cuda":
-            rotary.fuse(base, self._undoing.callback)
+            fused.fuse_rotary(base, self._undoing.callback)
             # cuDNN makes a plan for every new shape, and every batch has another.
             self._undoing.callback(torch.backends.cuda.enable_cudnn_sdp, torch.backends.cuda.cudnn_sdp_enabled())
             torch.backends.cuda.enable_cudnn_sdp(False)
-        norms.fuse(base)
-        gates.fuse(base)
+        fused.fuse_norms(base)
+        fused.fuse_gates(base)
         if self._checkpointing:
             kept = {"context_fn": keeping_products} if self._keeps_products else {}
             base.gradient_checkpointing_enable({"use_reentrant": False, **kept})
@@ -147,11 +147,13 @@ class TransformersBackend:
                 self._warn(crowded)
         self.adapters.compute_together(self._dense)
         self._packs = packs(base)
-        needed = self.adapters.dense_bytes(self.compute_dtype)
-        self._speaks_dense = self.device.type == "cuda" or 4 * needed < psutil.virtual_memory().available
-        if self.device.type == "cuda" and section.precision != "4bit":
-            self._room_for = math.inf
-            if self.adapters.stackable:
+        if self.device.type == "cpu":
+            dense = self.adapters.dense_bytes(self.compute_dtype)
+            self._speaks_dense = 4 * dense < psutil.virtual_memory().available
+        else:
+            itemsize = self.compute_dtype.itemsize
+            self._speaks_dense = self._folded and expands(section, self._shape, itemsize, self._memory)
+            if not self._folded and self.adapters.stackable:
                 self._stacks = self.adapters.stacked(self._dense, instead=True)
 
     def generate(self, request: GenerationRequest) -> list[list[Generation]]:
@@ -163,9 +165,8 @@ class TransformersBackend:
                 if not is_out_of_memory(error):
                     raise
             # Out of the handler: what it held is free now. A completion is the same in any batch.
-            expanded = self._expanded
             self.release_memory()
-            if expanded:
+            if self._folded and self._speaks_dense:
                 self._leave_weights_folded()
             else:
                 self._halve_cache(request.longest)
@@ -185,30 +186,20 @@ class TransformersBackend:
             return generate(self.adapters.model, request, decoding)
 
     def _expands(self, request: GenerationRequest) -> bool:
-        """Whether 4-bit weights are expanded while a seat speaks: on a card where there is room beside what sampling
-        holds. There they stay expanded until an update or scores want the memory."""
+        """Whether 4-bit weights are expanded while a seat speaks, but for a lean base where many rows share the work of
+        expanding one at every token. On a card they stay expanded until an update or scores want the memory."""
         if self.device.type == "cpu":
-            return self._speaks_dense and not self._expands_every_time(request)
-        dense = self.adapters.dense_bytes(self.compute_dtype)
-        held = 2 * dense
-        if self._shape is not None:
-            layout = self._layout(*request.sizes)
-            columns = layout.held(self._decoding.cache_tokens)
-            held = sum(sampling_bytes(self._shape, layout.rows, columns, self.compute_dtype.itemsize))
-        if held > self._room_for:
-            self._let_go()
-            free = torch.cuda.mem_get_info()[0] + torch.cuda.memory_reserved() - torch.cuda.memory_allocated()
-            self._expanded, self._room_for = self._speaks_dense and has_room(dense + held, free), held
-            if self.adapters.stackable:
-                stacked = functools.partial(self.adapters.stacked, self._dense, instead=False)
-                self._stacks = stacked() if self._expanded else self.adapters.beside(self.compute_dtype)
-        return self._expanded
+            return self._speaks_dense and not (self._lean and self._layout(*request.sizes).rows >= MANY_ROWS)
+        if self._stacks is None and self.adapters.stackable:
+            stacked = functools.partial(self.adapters.stacked, self._dense, instead=False)
+            self._stacks = stacked() if self._speaks_dense else self.adapters.beside(self.compute_dtype)
+        return self._speaks_dense
 
     def _let_go(self) -> None:
         """Give back what a card keeps from one call of the sampler to the next."""
         self._decoding.kept.let_go()
-        if self._room_for < math.inf:
-            self._stacks, self._expanded, self._room_for = None, False, 0.0
+        if self._folded:
+            self._stacks = None
 
     def rows_at_once(self, prompt: int, completion: int) -> int:
         return self._layout(self._decoding.cache_tokens, prompt, completion).rows
@@ -220,10 +211,6 @@ class TransformersBackend:
             return Layout.of(rows, prompt, completion, tokens, mixed=self._decoding.flash)
         longest = max(1, prompt + completion)
         return Layout(min(rows, max(1, tokens // longest)), longest, longest)
-
-    def _expands_every_time(self, request: GenerationRequest) -> bool:
-        """Whether a weight is expanded at every token: in a lean base, where many rows share the work."""
-        return self._lean and self._layout(*request.sizes).rows >= MANY_ROWS
 
     def _tidy_sampling(self, expand: bool) -> contextlib.AbstractContextManager[None]:
         if not self._tidies:

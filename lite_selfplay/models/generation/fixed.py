@@ -26,24 +26,20 @@ JOIN_AT = 1 / 4
 
 
 def can_be_fixed(speaker: Speaker) -> bool:
-    """Whether a model can be sampled so: its cache holds every token, and its attention takes a mask of ours."""
+    """Whether a model can be sampled so: its cache holds every token, and its attention takes a mask of ours; a list of
+    key heads is one that says how many each layer has."""
     base: Any = getattr(speaker.model, "get_base_model", lambda: speaker.model)()
-    kind = base.config._attn_implementation
-    return speaker.rows_may_join and ("sdpa" in kind or kind == "eager")
-
-
-def layout_of(speaker: Speaker, rows: int, prompt: int) -> Layout:
-    """The places for so many rows with prompts of up to `prompt` tokens."""
-    decoding = speaker.decoding
-    return Layout.of(rows, prompt, speaker.sampling.max_tokens, decoding.cache_tokens, mixed=decoding.flash)
+    kind, heads = base.config._attn_implementation, getattr(base.config.get_text_config(), "num_key_value_heads", 1)
+    return speaker.rows_may_join and ("sdpa" in kind or kind == "eager") and not isinstance(heads, list)
 
 
 def sample_fixed(speaker: Speaker, waiting: list[Row]) -> None:
     """Finish all rows of `waiting`, ordered by the lengths of their prompts: those that have places at once, and the
     others as they find one. The arena stays for the next call where graphs were recorded in it and all went well."""
-    kept, whole = speaker.decoding.kept, False
+    decoding, whole = speaker.decoding, False
+    sizes = len(waiting), len(waiting[-1].prompt), speaker.sampling.max_tokens
     try:
-        batch = _Batch(speaker, layout_of(speaker, len(waiting), len(waiting[-1].prompt)))
+        batch = _Batch(speaker, Layout.of(*sizes, decoding.cache_tokens, mixed=decoding.flash))
         while waiting or batch.occupied:
             free = batch.free
             if waiting and len(free) >= JOIN_AT * len(batch.rows):
@@ -53,10 +49,10 @@ def sample_fixed(speaker: Speaker, waiting: list[Row]) -> None:
             batch.run()
             batch.look()
         batch.hand_over()
-        whole = records(speaker.decoding) and speaker.decoding.weights is not None
+        whole = records(decoding) and decoding.weights is not None
     finally:
         if not whole:
-            kept.let_go()
+            decoding.kept.let_go()
 
 
 def _taken(waiting: list[Row], most: int) -> list[Row]:

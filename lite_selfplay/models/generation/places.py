@@ -75,11 +75,11 @@ class Arena:
         layers: list[Any] = like.layers
         self.layers = [PlaceLayer(layer, columns) for layer in layers]
         self.cache.layers = list(self.layers)
-        device, kinds = logits.device, {layer.heads for layer in self.layers}
+        self.heads, device = self.layers[0].heads, logits.device
         self.token, self.position = (torch.zeros(rows, dtype=torch.long, device=device) for _ in range(2))
         self.logits = logits.new_zeros(rows, logits.shape[1])
-        self.starts = {heads: self.position.new_zeros(rows * heads + 1, dtype=torch.int32) for heads in kinds}
-        self._numbers = torch.arange(max(columns, rows * max(kinds)) + 1, dtype=torch.int32, device=device)
+        self.starts = torch.zeros(rows * self.heads + 1, dtype=torch.int32, device=device)
+        self._numbers = torch.arange(max(columns, rows * self.heads) + 1, dtype=torch.int32, device=device)
         self._hidden = self.layers[0].stores[0].new_tensor([0.0, -torch.inf])
         self.graphs = Graphs()
 
@@ -92,30 +92,24 @@ class Arena:
 
     def stage(self, places: Sequence[Place], token: np.ndarray, position: np.ndarray) -> None:
         """Say where each row is, which token of it is read next, and in which column."""
-        rows = len(places)
-        self._write(self.token[:rows], token)
-        self._write(self.position[:rows], position)
-        for heads, starts in self.starts.items():
-            self._write(starts[: rows * heads], [start for place in places for start in place.starts(heads)])
-
-    @staticmethod
-    def _write(to: Tensor, numbers: Any) -> None:
-        to.copy_(placed(torch.as_tensor(numbers, dtype=to.dtype), to.device))
+        starts = [start for place in places for start in place.starts(self.heads)]
+        for to, numbers in ((self.token, token), (self.position, position), (self.starts, starts)):
+            new = torch.as_tensor(numbers, dtype=to.dtype)
+            to[: len(new)].copy_(placed(new, to.device))
 
     def step(self, model: Any, rows: int, longest: int, width: int | None) -> None:
         """Read the token of every row: the same operations for as many rows and columns. Without a `width` attention is
         told where each row's keys are, elsewhere all have `longest` columns, of which so many are looked at."""
         position = self.position[:rows]
-        at = {heads: to[: rows * heads].view(rows, heads) + position[:, None] for heads, to in self.starts.items()}
+        at = self.starts[: rows * self.heads].view(rows, self.heads) + position[:, None]
         for layer in self.layers:
-            layer.aim(at[layer.heads], rows, longest, width)
+            layer.aim(at, rows, longest, width)
         more: dict[str, Any] = {}
         if width is None:
-            (heads,) = self.starts
-            sequences = rows * heads
-            lengths = (position + 1).to(torch.int32).repeat_interleave(heads, output_size=sequences)
-            ends = self._numbers[: sequences + 1]
-            more["places"] = Places(self.starts[heads][: sequences + 1], lengths, ends, longest)
+            sequences = rows * self.heads
+            lengths = (position + 1).to(torch.int32).repeat_interleave(self.heads, output_size=sequences)
+            starts, ends = self.starts[: sequences + 1], self._numbers[: sequences + 1]
+            more["places"] = Places(starts, lengths, ends, longest)
             mask = self._hidden[None, None, None]  # handed on for having four dimensions, and not looked at
         else:
             seen = self._numbers[:width] <= position[:, None]
@@ -133,17 +127,17 @@ class Arena:
 
     def put(self, cache: Cache, sources: Tensor, columns: Tensor, places: Sequence[Place]) -> None:
         """Rows come into places: see `PlaceLayer.put`."""
-        to = {heads: self._columns(places, heads, columns.shape[1]) for heads in self.starts}
-        others: list[Any] = cache.layers
+        to, others = self._columns(places, columns.shape[1]), list[Any](cache.layers)
         for layer, other in zip(self.layers, others, strict=True):
-            layer.put(other, sources, columns, to[layer.heads])
+            layer.put(other, sources, columns, to)
 
     def copy(self, of: Sequence[Place], to: Sequence[Place], columns: int) -> None:
         """The first `columns` of some places go into others."""
+        source, target = (self._columns(places, columns) for places in (of, to))
         for layer in self.layers:
-            layer.copy(*(self._columns(places, layer.heads, columns) for places in (of, to)))
+            layer.copy(source, target)
 
-    def _columns(self, places: Sequence[Place], heads: int, columns: int) -> Tensor:
+    def _columns(self, places: Sequence[Place], columns: int) -> Tensor:
         """Where the first columns of places are in a store: (r, K, T)."""
-        starts = placed([place.starts(heads) for place in places], self.position.device)
+        starts = placed([place.starts(self.heads) for place in places], self.position.device)
         return starts[:, :, None] + self._numbers[:columns]

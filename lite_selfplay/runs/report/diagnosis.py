@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from lite_selfplay.config import RunConfig
+from lite_selfplay.config.user_files import file_of
 from lite_selfplay.errors import ConfigError, RunFolderError
 from lite_selfplay.games import Game
 from lite_selfplay.games.presentation import as_words, number_of, percent, value_in_words, value_of
@@ -218,7 +219,7 @@ def _silent(about: _About) -> Iterator[Cause]:
 def _declared(about: _About) -> Iterator[Cause]:
     """The game's figures that are not healthy, and what it warned of."""
     sentences = warned(about.looked)
-    page = f"docs/games/{about.config.game.label}.md" if not about.config.game.label.endswith(".py") else ""
+    page = f"docs/games/{about.config.game.name}.md" if file_of(about.config.game.name) is None else ""
     for sentence, count in sentences.items():
         steps = f"the run warned of it at {count} of {len(about.looked)} steps"
         yield Cause("warning", "wrong", f"{sentence[:1].upper()}{sentence[1:].rstrip('.')}.", steps, page)

@@ -373,5 +373,7 @@ def test_the_runs_switches_are_in_the_template_and_an_argument_still_wins():
     assert rendered(forms.with_switches(template, "on")) == f"{DATE} thinks"
     switched = forms.with_switches(template, "on")
     assert rendered(switched, enable_thinking=False, date_string="today") == "today answers"
+    asks = """{{ strftime_now('%d %b %Y') }}, {{ strftime_now( "%H:%M" ) }}"""
+    assert rendered(forms.with_switches(asks, "auto")) == f"{DATE}, 00:00"
     assert forms.with_switches("{{ enable_thinking }}", "auto") == "{{ enable_thinking }}"
     assert forms.with_switches(None, "on") is None

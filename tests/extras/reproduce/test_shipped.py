@@ -12,9 +12,12 @@ from typing import Any
 
 import pytest
 
+from lite_selfplay.errors import TaskError
 from lite_selfplay.extras.reproduce.conduct import conduct, costs
 from lite_selfplay.extras.reproduce.experiment import Experiment, experiment_names, load_experiment
 from lite_selfplay.extras.reproduce.findings import write_findings
+from lite_selfplay.games.modes import Mode, find_mode
+from lite_selfplay.runs.targets import find_task
 from lite_selfplay.training.progress import Progress
 from tests.made import jsonl
 
@@ -55,6 +58,32 @@ def carried_out(data: str, tmp_path_factory: pytest.TempPathFactory) -> Callable
         return experiment, out, conduct(experiment, out, data_dir=data, progress=Progress())
 
     return carried_out
+
+
+@pytest.mark.parametrize("name", experiment_names())
+@pytest.mark.parametrize("scale", ["tiny", "full"])
+def test_what_is_missing_is_named_with_its_file_its_folder_and_where_it_is_to_be_had(
+    name: str, scale: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    experiment = load_experiment(name, scale)
+    tasks = experiment.shared.tasks
+    asked = {spec for evaluation in experiment.evaluations for spec in evaluation.specs}
+    for spec in {*asked, *filter(None, (tasks.train, tasks.validation))}:
+        mode = find_mode({"spc-table1": "critic", "kuhn": "versus"}.get(name, "single") if spec in asked else "single")
+        if (said := refused(spec, tmp_path, mode)) is not None:
+            for part in (".jsonl", f"not in {tmp_path}", "--data-dir", spec.removeprefix("hub:").partition(":")[0]):
+                assert part in said
+            assert "https://" in said or "hf download --repo-type dataset" in said
+
+
+def refused(spec: str, data_dir: Path, mode: Mode) -> str | None:
+    """Why a task cannot be had where there are no data, None for one that is made by rule."""
+    try:
+        assert find_task(spec, data_dir, 0, mode.tasks)[0].procedural
+    except TaskError as error:
+        return str(error)
+    return None
 
 
 @pytest.mark.slow

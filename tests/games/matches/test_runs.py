@@ -7,6 +7,7 @@ from random import Random
 from typing import Any
 
 import pytest
+from safetensors.torch import load_file
 
 from lite_selfplay import RunConfig, resume, train
 from lite_selfplay.games import find_game
@@ -15,6 +16,7 @@ from lite_selfplay.runs.folder import RunFolder
 from lite_selfplay.runs.report.figures import charts_of
 from lite_selfplay.testing import ScriptedTable, check_game
 from lite_selfplay.training.rollout import LiveTable
+from lite_selfplay.training.trainer import reference_name
 from tests.made import play, same_weights, seat_weights
 
 ROOT = Path(__file__).parents[3]
@@ -33,6 +35,21 @@ def config(folder: Path, steps: int) -> RunConfig:
         seats={"*": {"schedule": "constant", "warmup": 0.0}},
         run={"save_every": 1, "keep_checkpoints": 9, "dir": folder, "preflight": steps == 3},
     )
+
+
+def test_a_reference_that_is_renewed_leaves_that_of_the_kl_term_alone(tmp_path: Path):
+    """A KL term pulls to the seats as they entered training, regularisation to what they were at the last renewal."""
+    short = config(tmp_path / "run", 2)
+    settings = {"roles": {"*": {"beta": 0.1}}, "run": {"preflight": False}, "cold_start": {"enabled": False}}
+    run = train(RunConfig.of(short.chosen(), settings)).path
+    last = run / "checkpoints" / "step-2"
+    names = [each["name"] for each in json.loads((last / "state.json").read_text())["snapshots"]]
+    kept = {name: load_file(last / f"snapshot-{number}.safetensors") for number, name in enumerate(names)}
+    assert len(kept) == 4
+    for seat in "AB":
+        assert not same_weights(*(seat_weights(run, step, seat) for step in (0, 2)))
+        assert same_weights(kept[reference_name(seat)], seat_weights(run, 0, seat))
+        assert same_weights(kept[f"{seat}@reference"], seat_weights(run, 2, seat))
 
 
 def test_a_run_killed_at_a_turn_goes_on_to_the_bit_and_follows_its_sampler_at_every_turn(

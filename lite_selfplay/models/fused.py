@@ -1,0 +1,195 @@
+"""What a base computes in several operations and is computed here in one: norms, the gated product of an MLP, and
+rotary positions. Each is taken for what it is by its name and its numbers, and left alone where these differ.
+
+Shapes: (..., H), `H` hidden size; in rotary positions `R` rows, `H` heads, `D` head size.
+"""
+
+import functools
+import sys
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+from torch.nn import functional
+
+_TOLERANCE = 2.0**-6
+"""How far a norm of a card may be from the model's own, as a share of it: two roundings in bfloat16."""
+
+
+def fuse_norms(base: nn.Module) -> int:
+    """Compute the norms of a frozen base as one operation each: on a card one kernel where a model's own are eight, on
+    a CPU a backward pass of its own that needs the input alone. How many there were.
+
+    A norm is taken for one by its name and its numbers: where these differ from the model's own, on a card by more than
+    rounding, as where 1 is added to the weight, all are left as they are.
+    """
+    found: list[Any] = [module for module in base.modules() if _is_norm(module)]
+    if not found or not all(_norm_agrees(one) for one in {type(module): module for module in found}.values()):
+        return 0
+    for module in found:
+        module.forward = _norm_forward(module)
+    return len(found)
+
+
+def _is_norm(module: Any) -> bool:
+    own = type(module).__name__.endswith("RMSNorm") and isinstance(getattr(module, "variance_epsilon", None), float)
+    weight = getattr(module, "weight", None)
+    return own and isinstance(weight, Tensor) and weight.dim() == 1
+
+
+def _norm_forward(module: Any) -> Callable[[Tensor], Tensor]:
+    if module.weight.is_cuda:
+        return functools.partial(_on_card, module)
+    return functools.partial(_on_cpu, module, module.forward)
+
+
+def _on_card(module: Any, x: Tensor) -> Tensor:
+    with torch.autocast("cuda", enabled=False):  # which would have it in float32
+        return functional.rms_norm(x, module.weight.shape, module.weight.to(x.dtype), module.variance_epsilon)
+
+
+def _on_cpu(module: Any, own: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
+    if not torch.is_grad_enabled():
+        return own(x)
+    out: Tensor = _Norm.apply(x, module.weight, module.variance_epsilon)
+    return out
+
+
+@torch.no_grad()
+def _norm_agrees(module: Any) -> bool:
+    drawn = torch.randn(4, len(module.weight), generator=torch.Generator().manual_seed(0))
+    x = drawn.to(module.weight.device, module.weight.dtype)
+    right = module(x)
+    if not module.weight.is_cuda:
+        return torch.equal(_Norm.apply(x, module.weight, module.variance_epsilon), right)
+    return bool(((_on_card(module, x).float() - right.float()).norm() / right.float().norm()) < _TOLERANCE)
+
+
+class _Norm(torch.autograd.Function):
+    """weight * (x / sqrt(mean(x^2) + epsilon)) for a frozen weight (H,), in float32 up to the weight."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, epsilon: float) -> Tensor:
+        exact = x.float()
+        scale = torch.rsqrt(exact.square().mean(-1, keepdim=True) + epsilon)  # (..., 1)
+        ctx.save_for_backward(x, scale, weight)
+        normed = (exact * scale).to(x.dtype)
+        return normed.mul_(weight) if weight.dtype == x.dtype else weight * normed
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> Any:
+        x, scale, weight = ctx.saved_tensors
+        exact, inner = x.float(), (grad * weight).to(x.dtype).float()
+        along = (inner * exact).mean(-1, keepdim=True).mul_(scale.square())
+        return inner.addcmul_(exact, along, value=-1).mul_(scale).to(x.dtype), None, None
+
+
+# Gated products
+
+
+def fuse_gates(base: nn.Module) -> int:
+    """Compute the gated products of a base's MLPs, `silu(gate) * up`, as one operation each, with the same results, bit
+    by bit; how many there were. On a CPU each tensor of that size costs a pass over memory and fresh pages: step by
+    step, autograd keeps three and makes three in the backward pass; here the two factors are kept, and two made.
+
+    An MLP is taken for one by its parts and its numbers: where these differ from the model's own, all are left as they
+    are.
+    """
+    found: list[Any] = [module for module in base.modules() if _is_gated(module)]
+    if not found or not all(_gate_agrees(one) for one in {type(module): module for module in found}.values()):
+        return 0
+    for module in found:
+        module.forward = functools.partial(_gated_forward, module)
+    return len(found)
+
+
+def gated(gate: Tensor, up: Tensor) -> Tensor:
+    """`silu(gate) * up` of two tensors of one shape and type."""
+    out: Tensor = _Gated.apply(gate, up)
+    return out
+
+
+def _is_gated(module: Any) -> bool:
+    parts = all(isinstance(getattr(module, name, None), nn.Module) for name in ("gate_proj", "up_proj", "down_proj"))
+    return parts and type(getattr(module, "act_fn", None)).__name__ in ("SiLU", "SiLUActivation")
+
+
+def _gated_forward(module: Any, x: Tensor) -> Tensor:
+    out: Tensor = module.down_proj(gated(module.gate_proj(x), module.up_proj(x)))
+    return out
+
+
+@torch.no_grad()
+def _gate_agrees(module: Any) -> bool:
+    """Whether the class of an MLP computes the same with parts that stand in for its own."""
+    x = torch.randn(4, 32, generator=torch.Generator().manual_seed(0))
+    parts = {"gate_proj": torch.sin, "up_proj": torch.cos, "down_proj": torch.square, "act_fn": module.act_fn}
+    stand_in = SimpleNamespace(**parts)
+    try:
+        return torch.equal(_gated_forward(stand_in, x), type(module).forward(stand_in, x))
+    except (AttributeError, TypeError):  # it has other parts besides, or asks for more
+        return False
+
+
+class _Gated(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, gate: Tensor, up: Tensor) -> Tensor:
+        ctx.save_for_backward(gate, up)
+        return functional.silu(gate).mul_(up)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor]:
+        gate, up = ctx.saved_tensors
+        to_up = functional.silu(gate).mul_(grad)
+        to_gate = grad * up
+        torch.ops.aten.silu_backward.grad_input(to_gate, gate, grad_input=to_gate)
+        return to_gate, to_up
+
+
+# Rotary positions
+
+ROTARY = "apply_rotary_pos_emb"
+"""What transformers' models call by this name in their own modules."""
+
+
+def fuse_rotary(base: nn.Module, undo: Callable[..., object]) -> None:
+    """Turn queries and keys of a token on a card in three kernels each, where a model's own function takes five and
+    comes to the same numbers; `undo` is given what puts that one back, to be called in the end."""
+    for name in {type(part).__module__ for part in base.modules()}:
+        module = sys.modules[name]
+        own = getattr(module, ROTARY, None)
+        if own is not None and not isinstance(own, functools.partial) and _rotary_agrees(own):
+            setattr(module, ROTARY, functools.partial(_turned, own))
+            undo(setattr, module, ROTARY, own)
+
+
+def _turned(own: Any, q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, *given: Any, **more: Any) -> Any:
+    """Queries and keys (R, H, 1, D) at the positions of cos and sin (R, 1, D); all else is left to the model's own."""
+    alone = q.is_cuda and q.shape[2] == 1 and q.dtype == k.dtype == cos.dtype and cos.shape[-1] == q.shape[-1]
+    if not alone or torch.is_grad_enabled() or given or more:
+        return own(q, k, cos, sin, *given, **more)
+    return _turn(q, cos[:, None], sin[:, None]), _turn(k, cos[:, None], sin[:, None])
+
+
+def _turn(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    half = x.shape[-1] // 2
+    out = x * cos
+    out[..., :half].addcmul_(x[..., half:], sin[..., :half], value=-1)
+    out[..., half:].addcmul_(x[..., :half], sin[..., half:])
+    return out
+
+
+def _rotary_agrees(own: Any) -> bool:
+    drawn = torch.randn(4, 2, 3, 1, 8, generator=torch.Generator().manual_seed(0))
+    q, k, cos, sin = drawn[0], drawn[1], drawn[2, :, 0], drawn[3, :, 0]
+    try:
+        right = own(q, k, cos, sin)
+        mine = [_turn(x, cos[:, None], sin[:, None]) for x in (q, k)]
+        return all(torch.allclose(*pair, atol=1e-6) for pair in zip(mine, right, strict=True))
+    except (TypeError, ValueError, RuntimeError):  # a function of that name that is another
+        return False

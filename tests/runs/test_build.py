@@ -1,0 +1,122 @@
+"""What a run is held to where it goes on: its problems, and the code that it was made with."""
+
+import json
+import shutil
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lite_selfplay import RunConfig, resume, train
+from lite_selfplay.errors import RunFolderError
+from lite_selfplay.runs.folder import ENVIRONMENT
+from tests.made import jsonl
+
+SMALL = {"model": "tiny", "precision": "fp32", "group_size": 2, "problems_per_step": 1, "steps": 1}
+SMALL |= {"max_completion_tokens": 4, "preflight": False}
+FILES = ("tasks", "eval", "passages", "validation")
+
+
+def much(completions: Sequence[str], **_: Any) -> list[float]:
+    return [float(len(text)) for text in completions]
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """A run for each kind of file that a game draws from, each in its own folder together with the files."""
+    runs = {}
+    for kind, game, keys in (
+        ("tasks", "grpo", {"eval_tasks": "eval.jsonl"}),
+        ("passages", "pasodoble", {"knowledge": "passages.jsonl"}),
+        ("validation", "cpmobius", {"validation": "validation.jsonl"}),
+    ):
+        folder = tmp_path_factory.mktemp(kind)
+        for name in FILES:
+            rows = [{"problem": f"{name} {n}?", "answer": str(n)} for n in range(8)]
+            jsonl(folder / f"{name}.jsonl", *rows)
+        named = {key: folder / name for key, name in keys.items()}
+        config = RunConfig(game=game, tasks=folder / "tasks.jsonl", run_dir=folder / "run", **named, **SMALL)
+        runs[kind] = train(config).path
+    return {**runs, "eval": runs["tasks"]}
+
+
+def reordered(rows: list[Any]) -> list[Any]:
+    return rows[::-1]
+
+
+def other_answer(rows: list[Any]) -> list[Any]:
+    return [{**rows[0], "answer": "77"}, *rows[1:]]
+
+
+def other_words(rows: list[Any]) -> list[Any]:
+    return [*rows[:-1], {**rows[-1], "problem": "What else?"}]
+
+
+def one_more(rows: list[Any]) -> list[Any]:
+    return [*rows, {"problem": "What else?", "answer": "1"}]
+
+
+@pytest.mark.parametrize("change", [reordered, other_answer, other_words, one_more])
+@pytest.mark.parametrize("kind", FILES)
+def test_a_run_whose_file_has_changed_does_not_go_on(made: dict[str, Path], kind: str, change: Callable[..., Any]):
+    run = made[kind]
+    file = run.parent / f"{kind}.jsonl"
+    before = file.read_text()
+    jsonl(file, *change([json.loads(line) for line in before.splitlines()]))
+    try:
+        with pytest.raises(RunFolderError, match=rf"{run} was made with other problems: those of .*\b{kind} have chan"):
+            resume(run, steps=2)
+    finally:
+        file.write_text(before)
+
+
+def test_a_damaged_environment_forgets_no_problems(made: dict[str, Path], tmp_path: Path):
+    run = shutil.copytree(made["tasks"], tmp_path / "run")
+    (run / ENVIRONMENT).write_text("")
+    (tmp_path / "tasks.jsonl").write_text((made["tasks"].parent / "passages.jsonl").read_text())
+    config = (run / "config.yaml").read_text()
+    (run / "config.yaml").write_text(config.replace(str(made["tasks"].parent / "tasks"), str(tmp_path / "tasks")))
+    with pytest.raises(RunFolderError, match="those of tasks have changed"):
+        resume(run, steps=2)
+
+
+@pytest.mark.parametrize("kind", FILES[1:])
+def test_with_the_files_as_they_were_it_goes_on(made: dict[str, Path], kind: str, tmp_path: Path):
+    run = shutil.copytree(made[kind], tmp_path / "moved")
+    (run / ENVIRONMENT).unlink()  # the checkpoint knows as well
+    assert len(resume(run, steps=2).metrics_rows()) == 2
+    assert json.loads((run / ENVIRONMENT).read_text())["data"][kind]["rows"] > 0
+
+
+def test_a_file_that_was_moved_is_the_same_one(made: dict[str, Path], tmp_path: Path):
+    run = shutil.copytree(made["eval"], tmp_path / "run")
+    for name in ("tasks", "eval"):
+        shutil.copy(made["eval"].parent / f"{name}.jsonl", tmp_path)
+    config = (run / "config.yaml").read_text()
+    (run / "config.yaml").write_text(config.replace(str(made["eval"].parent), str(tmp_path)))
+    assert len(resume(run, steps=2).metrics_rows()) == 2
+
+
+DAMAGE: dict[str, Callable[[dict[str, Any]], str]] = {
+    "cut": lambda facts: json.dumps(facts)[:100],
+    "empty": lambda facts: "",
+    "of nothing": lambda facts: "{}",
+    "of a list": lambda facts: "[]",
+    "without the code": lambda facts: json.dumps({key: facts[key] for key in facts if key != "code"}),
+    "of other code": lambda facts: json.dumps({**facts, "code": {"reward": 0.5}}),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGE)
+def test_a_damaged_environment_forgets_no_reward(tmp_path: Path, damage: str):
+    tasks = jsonl(tmp_path / "tasks.jsonl", *({"problem": f"{n}?", "answer": str(n)} for n in range(8)))
+    run = train(RunConfig(game="grpo", tasks=tasks, run_dir=tmp_path / "run", **SMALL), reward=much).path
+    environment = run / ENVIRONMENT
+    facts = json.loads(environment.read_text())
+    environment.write_text(DAMAGE[damage](facts))
+    with pytest.raises(RunFolderError, match=r"reward given in Python, much of .*resume\('.*', reward=much\)"):
+        resume(run, steps=2)
+    assert resume(run, steps=2, reward=much).metrics_rows()[1]["step"] == 2
+    mended = json.loads(environment.read_text())
+    assert {key: mended[key] for key in ("base", "data", "code")} == {k: facts[k] for k in ("base", "data", "code")}
