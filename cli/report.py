@@ -3,10 +3,9 @@
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
-from enum import StrEnum
 from pathlib import Path
 from textwrap import indent
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -16,9 +15,8 @@ from lite_selfplay.games import Game
 from lite_selfplay.games.presentation import Transcript, value_in_words
 from lite_selfplay.runs.api import Run, load_run
 from lite_selfplay.runs.folder import BUDGET, RunFolder, as_written
-from lite_selfplay.runs.report.declared import game_of
 from lite_selfplay.runs.report.diagnosis import Diagnosis, diagnose
-from lite_selfplay.runs.report.figures import find_meaning, values_of
+from lite_selfplay.runs.report.figures import find_meaning, game_of, values_of
 from lite_selfplay.runs.report.pages import choose_transcripts, earned, transcripts_markdown
 from lite_selfplay.runs.report.steps import only_finite, stream_words
 from lite_selfplay.scan import extra
@@ -27,21 +25,13 @@ from lite_selfplay.training.progress import printable
 from lite_selfplay_cli import flags
 
 
-class Rule(StrEnum):
-    """How transcripts are chosen: `lite_selfplay.runs.report.pages.RULES` says what each name means."""
-
-    KINDS = "kinds"
-    FIRST = "first"
-    SPREAD = "spread"
-
-
 def report(
     run: Annotated[Path, typer.Argument(help="A run folder.")],
     duels: Annotated[int, typer.Option(help="How many transcripts to show.", min=0)] = 1,
     choose: Annotated[
-        Rule,
+        Literal["kinds", "first", "spread"],
         typer.Option(help="The latest of each kind in turn, the first of the run, or one each of evenly spread steps."),
-    ] = Rule.KINDS,
+    ] = "kinds",
     figures: Annotated[bool, typer.Option("--figures", help="Draw the run's curves, which needs matplotlib.")] = False,
     out: Annotated[
         Path | None,
@@ -74,9 +64,9 @@ def report(
         title = f"{folder.config.game.label} on {folder.config.model.name}"
         if warning:
             flags.to_stderr(f"warning: {warning}")
-        chosen = choose_transcripts(game, folder.episodes(), duels, choose.value) if duels else []
+        chosen = choose_transcripts(game, folder.episodes(), duels, choose) if duels else []
         if page is not None:
-            text = transcripts_markdown(game, f"Transcripts of {title}, {len(rows)} steps", chosen, choose.value)
+            text = transcripts_markdown(game, f"Transcripts of {title}, {len(rows)} steps", chosen, choose)
             with write_errors(page, ConfigError):
                 page.write_text(text, encoding="utf-8")
         about = {

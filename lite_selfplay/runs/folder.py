@@ -14,9 +14,10 @@ import subprocess
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeGuard
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeGuard
 
 from filelock import FileLock, Timeout, lock_descriptor
+from pydantic import ConfigDict, Field, ValidationError, create_model
 
 from lite_selfplay.config import RunConfig, load_layer
 from lite_selfplay.config.user_files import failing_as, open_file, places_in, require_accepted
@@ -45,13 +46,22 @@ TRACKER, TENSORBOARD, WANDB = "tracker.json", "tensorboard", "wandb"
 ROLLOUTS, TOKENS = "rollouts", "tokens"
 COLD_START = "cold start"
 """What `environment.json` says of a folder whose seats were taught their format `only`."""
-_NUMBER = (int, float)
-_EVALUATION: dict[str, Any] = {
+_STRICT = ConfigDict(strict=True)
+_Interval = Annotated[list[float], Field(min_length=2, max_length=2)]
+_Score = create_model("_Score", __config__=_STRICT, pass_at_1=float, ci95=_Interval)
+_FIELDS: dict[str, Any] = {
     **dict.fromkeys(("tasks", "best"), str),
-    **dict.fromkeys(("seats", "per_problem"), dict),
     **dict.fromkeys(("n", "samples"), int),
-    **dict.fromkeys(("pass_at_1", "tokens_final_mean", "tokens_total_mean"), _NUMBER),
+    **dict.fromkeys(("pass_at_1", "tokens_final_mean", "tokens_total_mean"), float),
+    "seats": dict[str, _Score],
+    "directions": (dict[str, _Score], {}),
+    "per_problem": dict[str, Any],
+    "moment": (str, None),
+    "step": (int, None),
+    "mean_of_directions": (float | None, None),
 }
+_Evaluation = create_model("_Evaluation", __config__=_STRICT, **_FIELDS)
+"""What is read of an evaluation."""
 PACKAGES = ("lite-selfplay", "torch", "transformers", "trl", "peft", "bitsandbytes", "accelerate", "unsloth")
 
 
@@ -239,10 +249,17 @@ class RunFolder:
     def _evaluation_files(self) -> dict[str, dict[str, Any]]:
         found = {}
         for path in sorted((self.path / EVALUATIONS).glob("*.json")):
-            result = read_json(path)
-            if not _is_evaluation(result):
+            found[path.stem] = result = read_json(path)
+            try:
+                known: Any = _Evaluation.model_validate(result)
+            except ValidationError:
+                known = None
+            if known is None or (
+                known.best not in {**known.seats, **known.directions}
+                or (known.moment is not None and known.step is None)
+                or (len(known.directions) > 1 and known.mean_of_directions is None)
+            ):
                 raise RunFolderError(f"{path} holds no evaluation")
-            found[path.stem] = result
         return found
 
     # Lines
@@ -344,28 +361,6 @@ def _commit() -> str | None:
 
 def _is_of_objects(found: Any) -> TypeGuard[dict[str, dict[str, Any]]]:
     return isinstance(found, dict) and all(isinstance(one, dict) for one in found.values())
-
-
-def _is_evaluation(result: Mapping[str, Any]) -> bool:
-    """Whether an object holds what is read of an evaluation."""
-    directions = result.get("directions", {})
-    if not all(isinstance(result.get(key), kind) for key, kind in _EVALUATION.items()) or not isinstance(
-        directions, dict
-    ):
-        return False
-    if "moment" in result and not (isinstance(result["moment"], str) and type(result.get("step")) is int):
-        return False
-    if len(directions) > 1 and not isinstance(result.get("mean_of_directions"), _NUMBER):
-        return False
-    scores = {**result["seats"], **directions}
-    return result["best"] in scores and all(map(_is_score, scores.values()))
-
-
-def _is_score(score: Any) -> bool:
-    interval = score.get("ci95") if isinstance(score, dict) else None
-    if not isinstance(interval, list) or len(interval) != 2:
-        return False
-    return all(isinstance(value, _NUMBER) for value in (score.get("pass_at_1"), *interval))
 
 
 def _append_lines(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:

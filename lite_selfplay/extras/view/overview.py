@@ -8,8 +8,7 @@ from lite_selfplay.errors import RunFolderError
 from lite_selfplay.extras.view.cases import filters_of
 from lite_selfplay.extras.view.index import EpisodeIndex
 from lite_selfplay.runs.folder import EPISODES, EVALUATIONS, METRICS, RunFolder, as_written, state_of
-from lite_selfplay.runs.report.declared import game_of
-from lite_selfplay.runs.report.figures import charts_of
+from lite_selfplay.runs.report.figures import charts_of, game_of
 from lite_selfplay.runs.report.steps import only_finite, warned
 
 
