@@ -10,8 +10,7 @@ from lite_selfplay.errors import UnknownNameError
 from lite_selfplay.evaluation.tables import as_text
 from lite_selfplay.models.memory import CARDS, GIB, Load, advise, estimate
 from lite_selfplay.models.shapes import shape_of
-from lite_selfplay.runs.choices import size_for
-from lite_selfplay.runs.plan import filled_in
+from lite_selfplay.runs.choices import filled_in, size_for
 from lite_selfplay.runs.plan import plan as planned
 from lite_selfplay.scan import extra
 from lite_selfplay.training.progress import PlainProgress, printable

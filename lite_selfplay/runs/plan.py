@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from lite_selfplay.config import RunConfig, load_loss, merge, nested, set_key, spread
+from lite_selfplay.config import RunConfig, load_loss
 from lite_selfplay.config.user_files import absolute, file_of
 from lite_selfplay.data import Problem
 from lite_selfplay.errors import ConfigError
@@ -16,8 +16,8 @@ from lite_selfplay.games import Game, make_game
 from lite_selfplay.games.modes import find_mode
 from lite_selfplay.models.backends import require_available
 from lite_selfplay.models.packages import install
-from lite_selfplay.models.sources import locate, suggested
-from lite_selfplay.runs.choices import Choice, choices_of, layer_of, open_questions
+from lite_selfplay.models.sources import locate
+from lite_selfplay.runs.choices import Choice, choices_of, filled_in, layer_of, open_questions
 from lite_selfplay.runs.folder import RunFolder
 from lite_selfplay.scan import extra
 from lite_selfplay.tasks import Task, is_data, load_task, numbered
@@ -171,16 +171,6 @@ def draws_problems(config: RunConfig, game: Game) -> bool:
     return drawn or (bool(taught.enabled) and taught.tasks is None and not taught.source.endswith(".jsonl"))
 
 
-def filled_in(config: RunConfig, chosen: Iterable[Choice] = (), unsized: Game | None = None) -> tuple[RunConfig, Game]:
-    """A configuration with what was chosen and the game's recipe laid under it, and the game. Tasks are not looked at.
-
-    `unsized`: the same game, where it was made before. Raises ConfigError or UnknownNameError.
-    """
-    resolved = _layered(unsized or make_game(config.game.name, config.game.options), config, layer_of(chosen))
-    sizes = {"group_size": resolved.run.group_size, "problems_per_step": resolved.run.problems_per_step}
-    return resolved, make_game(resolved.game.name, resolved.game.options, **sizes)
-
-
 def chosen(config: RunConfig) -> list[Choice]:
     """What a run of a configuration does where it says nothing. Raises ConfigError, UnknownNameError or TaskError."""
     return choices_of(config, make_game(config.game.name, config.game.options))
@@ -272,25 +262,6 @@ def _source(name: str, config: RunConfig, task: Task, kept_apart: Sequence[Probl
             raise ConfigError(f"{section.solutions} has no 'solution' in any of its lines")
         return brought.problems
     return task.problems
-
-
-def _layered(game: Game, config: RunConfig, chosen: Mapping[str, Any]) -> RunConfig:
-    """The game's recipe, what was chosen, what the model suggests and the user's own keys, with `*` spread over roles
-    and seats."""
-    hints: dict[str, Any] = {}
-    for dotted, value in suggested(config.model.name).items():
-        if not (game.without_tasks and dotted.startswith("seats.")):  # what a toy base suggests is for problems
-            set_key(hints, dotted, value)
-    merged: dict[str, Any] = {}
-    sections = {"seats": game.trained_seats(), "roles": game.roles}
-    for layer in (game.recipe, chosen, hints, config.chosen()):
-        spread_out: Mapping[str, Any] = nested(layer)
-        for section, names in sections.items():
-            spread_out = spread(spread_out, section, names)
-        merged = merge(merged, spread_out)
-    for section, names in sections.items():
-        merged[section] = {name: merged.get(section, {}).get(name, {}) for name in names}
-    return RunConfig.of(merged)
 
 
 def _backend(config: RunConfig) -> str:
