@@ -9,28 +9,15 @@ import re
 import signal
 import sys
 from collections.abc import Callable
+from importlib import import_module
 from typing import Annotated, Any, Literal, NoReturn
 
 import typer
+from typer.core import TyperGroup
 
 from lite_selfplay.errors import GameError, Interrupted, LiteSelfPlayError, RequestError
 from lite_selfplay.training.interrupts import HANGUP, NOTHING_SAVED, Interrupts
 from lite_selfplay.training.ranks import find_launch, in_a_group, joined
-from lite_selfplay_cli import (
-    chat,
-    cold_start,
-    config,
-    doctor,
-    evaluate,
-    export,
-    listing,
-    plan,
-    report,
-    reproduce,
-    train,
-    view,
-    why,
-)
 
 # With torch loaded, the interpreter's last search for garbage takes longer than saving a run that was stopped.
 atexit.register(gc.freeze)
@@ -60,8 +47,47 @@ def _command(command: Callable[..., None], processes: Literal["many", "one", "an
     return run
 
 
+_COMMANDS: dict[str, tuple[str, Literal["many", "one", "any"]]] = {
+    "train": ("train.train", "many"),
+    "cold-start": ("train.cold_start", "many"),
+    "eval": ("evaluate.evaluate", "many"),
+    "plan": ("plan.plan", "any"),
+    "report": ("report.report", "any"),
+    "why": ("report.why", "any"),
+    "view": ("extras.view", "any"),
+    "chat": ("chat.chat", "one"),
+    "export": ("extras.export", "one"),
+    "reproduce": ("extras.reproduce", "one"),
+    "doctor": ("extras.doctor", "any"),
+    "list": ("listing.app", "any"),
+    "config": ("config.app", "any"),
+}
+"""Where each command stands, and what `_command` is told of it."""
+
+
+class _Commands(TyperGroup):
+    """The commands, each imported when it is called, or told of."""
+
+    def __init__(self, **options: Any):
+        super().__init__(**{**options, "commands": dict.fromkeys(_COMMANDS)})
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        if cmd_name in self.commands and self.commands[cmd_name] is None:
+            place, processes = _COMMANDS[cmd_name]
+            module, _, name = place.partition(".")
+            found = getattr(import_module(f"lite_selfplay_cli.{module}"), name)
+            if not isinstance(found, typer.Typer):
+                command, found = found, typer.Typer(add_completion=False, rich_markup_mode=None)
+                found.command(cmd_name)(command)
+            for each in found.registered_commands:
+                each.callback = _command(each.callback, processes)
+            self.commands[cmd_name] = typer.main.get_command(found)
+        return super().get_command(ctx, cmd_name)
+
+
 app = typer.Typer(
     name="lite-selfplay",
+    cls=_Commands,
     help="Self-play reinforcement learning for language models on one GPU: every role a LoRA adapter over one base.",
     no_args_is_help=True,
     add_completion=False,
@@ -69,22 +95,6 @@ app = typer.Typer(
     rich_markup_mode=None,  # which takes [default: ...] for markup
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-lists = typer.Typer(help="List the games, tasks, models, presets or runs there are.", no_args_is_help=True)
-app.command("train")(_command(train.train, "many"))
-app.command("cold-start")(_command(cold_start.cold_start, "many"))
-app.command("eval")(_command(evaluate.evaluate, "many"))
-app.command("plan")(_command(plan.plan))
-app.command("report")(_command(report.report))
-app.command("why")(_command(why.why))
-app.command("view")(_command(view.view))
-app.command("chat")(_command(chat.chat, "one"))
-app.command("export")(_command(export.export, "one"))
-app.command("reproduce")(_command(reproduce.reproduce, "one"))
-app.command("doctor")(_command(doctor.doctor))
-app.add_typer(lists, name="list")
-app.add_typer(config.app, name="config")
-for listed in (listing.games, listing.tasks, listing.losses, listing.models, listing.presets, listing.runs):
-    lists.command()(_command(listed))
 
 
 def _version(asked: bool) -> None:

@@ -9,9 +9,16 @@ import typer
 from lite_selfplay.config import SECTIONS, Key, RunConfig, keys_in, load_layer
 from lite_selfplay.config.user_files import places_in, require_accepted
 from lite_selfplay.errors import ConfigError
+from lite_selfplay.runs.plan import plan
+from lite_selfplay.tasks.files import write_errors
 from lite_selfplay_cli import flags
 
-app = typer.Typer(help="Write, show and check configuration files, and list their keys.", no_args_is_help=True)
+app = typer.Typer(
+    help="Write, show and check configuration files, and list their keys.",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+)
 
 _File = Annotated[Path, typer.Argument(help="A YAML configuration.")]
 
@@ -24,8 +31,6 @@ def init(
     out: Annotated[Path, typer.Option("--out", "-o", help="Where to write it.")] = Path("config.yaml"),
 ) -> None:
     """Write a configuration with every key of a game and its default."""
-    from lite_selfplay.runs.plan import plan
-    from lite_selfplay.tasks.files import write_errors
 
     if os.path.lexists(out):
         raise ConfigError(f"{out} exists already: choose another --out")
@@ -86,7 +91,6 @@ def _as_json(key: Key) -> dict[str, Any]:
 
 
 def _resolved(file: Path) -> RunConfig:
-    from lite_selfplay.runs.plan import plan
 
     config = RunConfig.of(layer := load_layer(file))
     require_accepted(places_in(layer), file)

@@ -1,19 +1,23 @@
 """`lite-selfplay eval`: how well a run's seats, or a base model, solve problems they have not seen."""
 
 from textwrap import indent
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from lite_selfplay.config import KEYS
 from lite_selfplay.errors import ConfigError, RequestError
+from lite_selfplay.evaluation import Evaluation
+from lite_selfplay.evaluation.comparisons import Comparison, compared, disagreements, met
+from lite_selfplay.evaluation.result import as_text, means, overview, settings_line
+from lite_selfplay.evaluation.suites import find_suite
+from lite_selfplay.games.modes import find_mode
+from lite_selfplay.games.presentation import percent
+from lite_selfplay.runs.evaluating import Settings, evaluate_all
+from lite_selfplay.tasks import split_specs
 from lite_selfplay.training.progress import PlainProgress
 from lite_selfplay.training.ranks import here
 from lite_selfplay_cli import flags
-
-if TYPE_CHECKING:
-    from lite_selfplay.evaluation import Evaluation
-    from lite_selfplay.evaluation.comparisons import Comparison
 
 _EXCERPT = 600
 """Characters of a completion that are shown for reading; --json has all."""
@@ -125,9 +129,6 @@ def evaluate(
 
       lite-selfplay eval Qwen3-0.6B --suite agon-transfer --data-dir data
     """
-    from lite_selfplay.evaluation.suites import find_suite
-    from lite_selfplay.runs.evaluating import Settings, evaluate_all
-    from lite_selfplay.tasks import split_specs
 
     chosen = None if suite is None else find_suite(suite)
     if tasks is not None and chosen is not None:
@@ -180,8 +181,6 @@ def _compared(
     found: "list[tuple[str, Evaluation]]", against: str | None, listed: int | None, seats: str | None
 ) -> "list[tuple[Comparison, list[dict[str, Any]]]]":
     """The arms that are compared, each with the problems on which they differ, as far as these are to be listed."""
-    from lite_selfplay.evaluation.comparisons import compared, disagreements, met
-    from lite_selfplay.games.modes import find_mode
 
     if against is None and listed is None and seats is None:
         return []
@@ -196,7 +195,6 @@ def _compared(
 
 def _as_json(found: Any, pairs: Any, suite: Any) -> Any:
     """The object that `eval/*.json` holds, for a single evaluation; else all of them, means and comparisons."""
-    from lite_selfplay.evaluation.result import means
 
     of: dict[str, list[Any]] = {}
     for target, evaluation in found:
@@ -216,7 +214,6 @@ def _as_json(found: Any, pairs: Any, suite: Any) -> Any:
 
 def _print(title: str, evaluations: "list[Evaluation]", suite: Any) -> None:
     """A row for each benchmark, mode, seat and direction, and what was asked of them."""
-    from lite_selfplay.evaluation.result import as_text, overview
 
     results = [evaluation.to_json() for evaluation in evaluations]
     table = "\n".join(f"  {line}" for line in as_text(*overview(results)).splitlines())
@@ -225,8 +222,6 @@ def _print(title: str, evaluations: "list[Evaluation]", suite: Any) -> None:
 
 
 def _notes(evaluation: "Evaluation", several: bool) -> list[str]:
-    from lite_selfplay.evaluation.result import settings_line
-    from lite_selfplay.games.presentation import percent
 
     lines = [settings_line(evaluation.to_json())]
     of = f"{evaluation.tasks}, {evaluation.mode}: " if several else ""

@@ -14,10 +14,9 @@ from typing import Annotated, Any
 import typer
 
 from lite_selfplay.config import FLAGS, KEYS, Key, load_layer, merge, nested, parse_assignment, preset_layer, set_key
-from lite_selfplay.config.user_files import load, places_in, require_accepted
+from lite_selfplay.config.user_files import places_in, require_accepted
 from lite_selfplay.errors import ConfigError
 from lite_selfplay.training.progress import printable
-from lite_selfplay.training.ranks import here
 
 Game = Annotated[
     str | None,
@@ -142,24 +141,3 @@ def to_stderr(line: str) -> None:
 def echo_json(value: Any) -> None:
     """Print a value as JSON, in ASCII alone: nothing that a name holds can drive a terminal."""
     typer.echo(json.dumps(value, allow_nan=False, indent=1))
-
-
-def dry_run(config: Any) -> None:
-    """Print what a configuration would do, and start nothing."""
-    from lite_selfplay.models.shapes import shape_of
-    from lite_selfplay.models.sources import hub_id
-    from lite_selfplay.runs.build import free_folder
-    from lite_selfplay.runs.choices import without_its_card
-    from lite_selfplay.runs.plan import plan
-
-    if not here().main:
-        return
-    if base_id := hub_id(config.model.name):
-        shape_of(base_id)  # of one that is not in the list, the hub is asked
-    own_checker = config.run.reward is not None and load(config.run.reward, "--reward", "function") is not None
-    for line in plan(config, own_checker=own_checker).lines():
-        typer.echo(line)
-    typer.echo(f"run folder: {free_folder(config)}")
-    if doubt := without_its_card(config):
-        typer.echo(f"warning: {doubt}", err=True)
-    typer.echo("dry run: nothing was started")

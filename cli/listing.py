@@ -12,9 +12,22 @@ import typer
 from lite_selfplay.config import LOSSES, load_loss, preset_about, preset_names
 from lite_selfplay.config.user_files import short_name
 from lite_selfplay.errors import RunFolderError
+from lite_selfplay.evaluation.result import as_text
+from lite_selfplay.games import find_game, game_names
+from lite_selfplay.models.sources import known_models
+from lite_selfplay.runs.folder import run_folders, state_of
+from lite_selfplay.tasks import task_about, task_names
 from lite_selfplay_cli import flags
 
+app = typer.Typer(
+    help="List the games, tasks, models, presets or runs there are.",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+)
 
+
+@app.command()
 def games(
     names: Annotated[
         list[str] | None, typer.Argument(help="These alone; FILE.py:CLASS is a game of your own.", metavar="[GAME]...")
@@ -22,7 +35,6 @@ def games(
     as_json: flags.Json = False,
 ) -> None:
     """List the games, with their roles and switches."""
-    from lite_selfplay.games import find_game, game_names
 
     kinds = {name: find_game(name) for name in names or game_names()}
     switches = {name: kind.Options().model_dump(mode="json") for name, kind in kinds.items()}
@@ -40,6 +52,7 @@ def games(
     )
 
 
+@app.command()
 def tasks(
     names: Annotated[
         list[str] | None,
@@ -48,11 +61,11 @@ def tasks(
     as_json: flags.Json = False,
 ) -> None:
     """List the tasks known by name; a .jsonl file works as well, and options follow a colon, as in letters:named=10."""
-    from lite_selfplay.tasks import task_about, task_names
 
     named({name: task_about(name) for name in names or task_names()}, as_json)
 
 
+@app.command()
 def losses(
     names: Annotated[
         list[str] | None,
@@ -64,9 +77,9 @@ def losses(
     named({name: LOSSES.get(name) or getdoc(load_loss(name)) or "" for name in names or LOSSES}, as_json)
 
 
+@app.command()
 def models(as_json: flags.Json = False) -> None:
     """List the base models known by a short name; any hub id, folder or .gguf file works as well."""
-    from lite_selfplay.models.sources import known_models
 
     known = known_models()
     width = max(len(model.name) for model in known)
@@ -81,11 +94,13 @@ def models(as_json: flags.Json = False) -> None:
     )
 
 
+@app.command()
 def presets(as_json: flags.Json = False) -> None:
     """List the presets; `train GAME --preset P --dry-run` shows what one would do."""
     named({name: preset_about(name) for name in preset_names()}, as_json)
 
 
+@app.command()
 def runs(
     folder: Annotated[Path, typer.Argument(help="A folder of run folders.")] = Path("runs"),
     as_json: flags.Json = False,
@@ -94,8 +109,6 @@ def runs(
 
     A glance alone: `train --resume` says what is damaged.
     """
-    from lite_selfplay.evaluation.result import as_text
-    from lite_selfplay.runs.state import run_folders, state_of
 
     found = []
     for path in run_folders(folder):

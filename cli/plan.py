@@ -4,7 +4,15 @@ from typing import Annotated, Any
 
 import typer
 
+from lite_selfplay.config import RunConfig
+from lite_selfplay.config.user_files import load
 from lite_selfplay.errors import UnknownNameError
+from lite_selfplay.evaluation.result import as_text
+from lite_selfplay.models.memory import CARDS, GIB, Load, advise, estimate
+from lite_selfplay.models.shapes import shape_of
+from lite_selfplay.runs.choices import filled_in, size_for
+from lite_selfplay.runs.plan import plan as planned
+from lite_selfplay.training.progress import PlainProgress, printable
 from lite_selfplay_cli import flags
 
 _FLAGS = ("model", "group_size", "problems_per_step", "max_completion_tokens", "backend", "precision")
@@ -54,11 +62,6 @@ def plan(
 
       lite-selfplay plan --model Qwen3-1.7B --gpu rtx3060 --max-completion-tokens 2048
     """
-    from lite_selfplay.config import RunConfig
-    from lite_selfplay.models.memory import CARDS, GIB, Load, advise, estimate
-    from lite_selfplay.models.shapes import shape_of
-    from lite_selfplay.runs.choices import size_for
-    from lite_selfplay.runs.plan import filled_in
 
     if gpu is not None and gpu.lower() not in (*CARDS, "cpu"):
         raise UnknownNameError("GPU", gpu, [*CARDS, "cpu"])
@@ -114,7 +117,6 @@ def _about(config: Any, shape: Any, load: Any, rollouts: int | None, most: int |
 
 
 def _table(found: Any) -> list[str]:
-    from lite_selfplay.models.memory import GIB
 
     lines = [f"{'':<18}{'GiB':>7}  held while"]
     for part in found.parts:
@@ -126,8 +128,6 @@ def _table(found: Any) -> list[str]:
 
 def _show_prompts(asked: Any, as_json: bool) -> None:
     from lite_selfplay.extras.rehearsal import MOST_STEPS, rendered_prompts
-    from lite_selfplay.runs.plan import plan as planned
-    from lite_selfplay.training.progress import PlainProgress, printable
 
     found, silent = rendered_prompts(
         planned(asked, own_checker=asked.run.reward is not None), PlainProgress(flags.to_stderr)
@@ -146,11 +146,7 @@ def _show_prompts(asked: Any, as_json: bool) -> None:
 
 
 def _try_reward(asked: Any, as_json: bool) -> None:
-    from lite_selfplay.config.user_files import load
-    from lite_selfplay.evaluation.result import as_text
     from lite_selfplay.extras.rehearsal import in_a_sentence, tried
-    from lite_selfplay.runs.plan import plan as planned
-    from lite_selfplay.training.progress import PlainProgress
 
     function = load(asked.run.reward, "--reward", "function")
     found = tried(function, planned(asked, own_checker=True).task, PlainProgress(flags.to_stderr))

@@ -96,6 +96,14 @@ def test_the_units_make_no_circle():
     assert arrows <= 67, "arrows between rooms"
 
 
+def test_the_modules_of_runs_make_no_circle():
+    rooms = ("lite_selfplay.runs", "lite_selfplay.runs.report")
+    runs = [module for module in MODULES if module.startswith(rooms) and module not in rooms]
+    TopologicalSorter(
+        {module: {other for other in runs if other != module and uses(module, other)} for module in runs}
+    ).prepare()
+
+
 def uses(module: str, *names: str) -> list[str]:
     return [found for found in IMPORTS[module] if any(found == name or found.startswith(f"{name}.") for name in names)]
 

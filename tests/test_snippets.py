@@ -101,10 +101,10 @@ def check_options(line: Line) -> None:
         return
     command: Any = typer.main.get_command(app)
     for word in words:
-        if not hasattr(command, "commands") or word.startswith("-"):
+        if not hasattr(command, "list_commands") or word.startswith("-"):
             break
-        assert word in command.commands
-        command = command.commands[word]
+        assert word in command.list_commands(None)
+        command = command.get_command(None, word)
     known = {flag for parameter in command.params for flag in (*parameter.opts, *parameter.secondary_opts)}
     assert {word for word in words if word.startswith("--")} <= known | {"--help"}
     if "--preset" in words:

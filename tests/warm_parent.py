@@ -44,7 +44,7 @@ _IMPORTED = (
     "lite_selfplay.models.sources.tiny",
     "lite_selfplay.runs.api",
     "lite_selfplay.runs.evaluating",
-    "lite_selfplay.runs.report.charts",
+    "lite_selfplay.runs.report.figures",
     "lite_selfplay.runs.loop",
     "lite_selfplay_cli.app",
     "lite_selfplay_cli.display",

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from lite_selfplay.errors import ConfigError
 from lite_selfplay.runs.folder import RunFolder, as_written
-from lite_selfplay.runs.report.charts import GROUPS, charts_of
-from lite_selfplay.runs.report.declared import game_of
+from lite_selfplay.runs.report.figures import GROUPS, charts_of, game_of
 from lite_selfplay.tasks.files import require_no_link, write_errors
 from lite_selfplay.training.progress import printable
 

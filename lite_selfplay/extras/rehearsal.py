@@ -29,7 +29,8 @@ from lite_selfplay.verify import Verifier
 from lite_selfplay.verify.reward_functions import RewardFunction, call_reward, name_of
 
 if TYPE_CHECKING:
-    from lite_selfplay.runs.aside import Words
+    from lite_selfplay.models.chat import Chat
+    from lite_selfplay.runs.preflight import Words
 
 MOST_STEPS = 40
 """Steps of a made-up game after which a role that was not asked is given up."""
@@ -68,7 +69,7 @@ def rendered_prompts(ready: Plan, progress: Progress) -> tuple[list[Rendered], l
 
 def _made_up_game(ready: Plan, chat: Chat) -> dict[str, Completion]:
     """What each role says first where everything is drawn, read and judged as in the run, and completions made up."""
-    from lite_selfplay.runs.aside import AsideTable
+    from lite_selfplay.runs.preflight import RecordingTable
     from lite_selfplay.training.rollout import Loaded
 
     game, config = ready.game, ready.config
@@ -80,7 +81,7 @@ def _made_up_game(ready: Plan, chat: Chat) -> dict[str, Completion]:
     words = _made_up_words(game, random.Random(config.run.seed))
     with tempfile.TemporaryDirectory() as place, Verifier(deadline=config.run.verify_timeout_s) as verifier:
         options: dict[str, Any] = {"max_completion_tokens": ready.max_completion_tokens, "folder": Path(place) / "own"}
-        table = AsideTable(Loaded(chat, nobody, verifier), sources, config, words=words, **options)
+        table = RecordingTable(Loaded(chat, nobody, verifier), sources, config, words=words, **options)
         try:
             for step in range(MOST_STEPS):
                 if game.over() or len(table.said) == len(game.roles):

@@ -10,8 +10,8 @@ from lite_selfplay.evaluation.result import as_markdown, change, comparison
 from lite_selfplay.games import Game
 from lite_selfplay.runs.build import ProgressLike, fresh, resumed
 from lite_selfplay.runs.folder import ADAPTERS, RunFolder
-from lite_selfplay.runs.report.declared import game_of
-from lite_selfplay.runs.report.transcripts import choose_transcripts, transcripts_markdown
+from lite_selfplay.runs.report.figures import game_of
+from lite_selfplay.runs.report.pages import choose_transcripts, transcripts_markdown
 from lite_selfplay.scan import extra
 from lite_selfplay.training.ranks import joined
 from lite_selfplay.verify.reward_functions import RewardFunction

@@ -15,8 +15,7 @@ from lite_selfplay.errors import ConfigError, RunFolderError
 from lite_selfplay.models.backends import import_first
 from lite_selfplay.models.silence import quiet
 from lite_selfplay.runs.choices import Choice
-from lite_selfplay.runs.folder import CHECKPOINTS, CONFIG, RunFolder
-from lite_selfplay.runs.lock import writing
+from lite_selfplay.runs.folder import CHECKPOINTS, CONFIG, RunFolder, writing
 from lite_selfplay.runs.plan import Plan, chosen, plan
 from lite_selfplay.runs.processes import require_one_kind, require_one_run
 from lite_selfplay.tasks.registry import OBJECTS
@@ -46,8 +45,11 @@ def fresh(
         config = RunConfig.of(config.chosen(), {"run": {"reward": None}})
     elif config.run.reward is not None:
         reward = load(config.run.reward, "--reward", "function")
-    said = ranks.from_main("what is chosen", lambda: [asdict(choice) for choice in chosen(config)])
-    ready = plan(config, own_checker=reward is not None, choices=[Choice(**choice) for choice in said])
+    said = None  # else of several processes the first one chooses
+    if not ranks.alone:
+        told = ranks.from_main("what is chosen", lambda: [asdict(choice) for choice in chosen(config)])
+        said = [Choice(**choice) for choice in told]
+    ready = plan(config, own_checker=reward is not None, choices=said)
     for line in ready.chosen():
         shown.say(line)
     if minutes := ready.config.run.minutes:

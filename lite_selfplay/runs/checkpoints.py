@@ -11,7 +11,7 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Callable, Container, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -78,30 +78,10 @@ def save_checkpoint(
     return target
 
 
-def best_evaluation(evaluations: Iterable[Mapping[str, Any]], saved: Container[int]) -> Mapping[str, Any] | None:
-    """The evaluation with the highest pass@1 of those made at a step in `saved`; of equals, the earliest; else None.
-
-    `evaluations` are what `eval/*.json` hold, their pass@1 that of the best seat or direction.
-    """
-    there = [found for found in evaluations if found["step"] in saved and isinstance(found.get("pass_at_1"), float)]
-    return max(there, key=lambda found: (found["pass_at_1"], -found["step"]), default=None)
-
-
 def write_best(folder: Path, evaluation: Mapping[str, Any]) -> None:
     """Write down in `folder/best.json` which checkpoint was measured best. Raises OSError."""
     values = {key: evaluation.get(key) for key in ("step", "pass_at_1", "best", "tasks", "n")}
     write_whole(folder / BEST, _as_json(values))
-
-
-def read_best(folder: Path) -> dict[str, Any] | None:
-    """What `best.json` holds, None without the file. Raises RunFolderError where it is damaged."""
-    path = folder / BEST
-    if not path.is_symlink() and not path.exists():
-        return None
-    found = read_json(path)
-    if type(found.get("step")) is not int or not isinstance(found.get("pass_at_1"), float):
-        raise RunFolderError(f"{path} does not say which checkpoint is the best")
-    return found
 
 
 def tidy(folder: Path) -> None:
@@ -149,9 +129,9 @@ def newest_whole(folder: Path, warn: Callable[[str], None] = lambda sentence: No
 
 
 def load_checkpoint(checkpoint: Checkpoint, adapters: Adapters) -> dict[str, Tensor]:
-    """Put seats and snapshots back; returns the optimizer's state.
+    """Put seats and snapshots of a checkpoint that `newest_whole` gave back; returns the optimizer's state.
 
-    Raises RunFolderError, before anything is put back, where a file is damaged, or is not of such a run.
+    Raises RunFolderError, before anything is put back, where a file is not of such a run.
     """
     state, seats, snapshots, optimizer = _read(checkpoint, adapters)
     for seat, weights in seats.items():
@@ -268,9 +248,6 @@ def _read(
     """What a checkpoint holds, checked: its state, the seats, snapshots (a seat and its weights by their name), and the
     optimizer's state."""
     path = checkpoint.path
-    if (problem := _problem(path, checkpoint.step, full=True)) is not None:
-        joint = ": " if problem.startswith(("it ", "cannot ")) else os.sep
-        raise RunFolderError(f"{path}{joint}{problem}")
     manifest, state = _manifest(path), read_state(checkpoint)
     for counts in (state["versions"], state["updates"]):
         if (named := counts.keys()) != set(adapters.seats):

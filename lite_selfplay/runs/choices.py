@@ -1,9 +1,9 @@
 """What a run does where nobody said otherwise: each such choice as data, with its reason and the flag to change it.
 
-Before a model is loaded `choices` takes problems, an evaluation and a size; `after_a_look` goes on from what the
+Before a model is loaded `choices_of` takes problems, an evaluation and a size; `after_a_look` goes on from what the
 untouched base was seen to do: whether it thinks aloud, how long its answers may be, whether it is taught the format.
-`lite_selfplay.runs.plan` lays what they set under what was given, a dry run shows it, and a run writes it down: of a
-configuration that says everything, as a run's own does, nothing is chosen.
+`filled_in` lays what they set under what was given, a dry run shows it, and a run writes it down: of a configuration
+that says everything, as a run's own does, nothing is chosen.
 """
 
 import importlib.util
@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from lite_selfplay.config import RunConfig, merge, nested, preset_about, preset_layer, set_key
+from lite_selfplay.config import RunConfig, merge, nested, preset_about, preset_layer, set_key, spread
 from lite_selfplay.config.user_files import DATA_FILE
 from lite_selfplay.errors import LiteSelfPlayError
 from lite_selfplay.games import Game, make_game
@@ -22,6 +22,7 @@ from lite_selfplay.models import memory as memory_of
 from lite_selfplay.models.memory import CARDS, GIB, Load, estimate
 from lite_selfplay.models.packages import install
 from lite_selfplay.models.shapes import shape_of
+from lite_selfplay.models.sources import suggested
 from lite_selfplay.runs.report.diagnosis import FEWEST_WELL_FORMED
 from lite_selfplay.stats import is_above
 from lite_selfplay.tasks.benchmarks import missing
@@ -51,7 +52,7 @@ _PROMPT_TOKENS = _TAUGHT_TOKENS = 512
 
 
 Streams = Mapping[str, Mapping[str, Any]]
-"""What each role was seen to do, under the keys of `metrics.jsonl`: see `lite_selfplay.runs.aside`."""
+"""What each role was seen to do, under the keys of `metrics.jsonl`: see `lite_selfplay.runs.preflight`."""
 
 Card = tuple[float, bool]
 """The memory of a card in GiB, and whether it multiplies in bf16."""
@@ -77,7 +78,36 @@ def layer_of(choices: Iterable[Choice]) -> dict[str, Any]:
     return layer
 
 
-def choices(config: RunConfig, game: Game) -> list[Choice]:
+def filled_in(config: RunConfig, chosen: Iterable[Choice] = (), unsized: Game | None = None) -> tuple[RunConfig, Game]:
+    """A configuration with what was chosen and the game's recipe laid under it, and the game. Tasks are not looked at.
+
+    `unsized`: the same game, where it was made before. Raises ConfigError or UnknownNameError.
+    """
+    resolved = _layered(unsized or make_game(config.game.name, config.game.options), config, layer_of(chosen))
+    sizes = {"group_size": resolved.run.group_size, "problems_per_step": resolved.run.problems_per_step}
+    return resolved, make_game(resolved.game.name, resolved.game.options, **sizes)
+
+
+def _layered(game: Game, config: RunConfig, chosen: Mapping[str, Any]) -> RunConfig:
+    """The game's recipe, what was chosen, what the model suggests and the user's own keys, with `*` spread over roles
+    and seats."""
+    hints: dict[str, Any] = {}
+    for dotted, value in suggested(config.model.name).items():
+        if not (game.without_tasks and dotted.startswith("seats.")):  # what a toy base suggests is for problems
+            set_key(hints, dotted, value)
+    merged: dict[str, Any] = {}
+    sections = {"seats": game.trained_seats(), "roles": game.roles}
+    for layer in (game.recipe, chosen, hints, config.chosen()):
+        spread_out: Mapping[str, Any] = nested(layer)
+        for section, names in sections.items():
+            spread_out = spread(spread_out, section, names)
+        merged = merge(merged, spread_out)
+    for section, names in sections.items():
+        merged[section] = {name: merged.get(section, {}).get(name, {}) for name in names}
+    return RunConfig.of(merged)
+
+
+def choices_of(config: RunConfig, game: Game) -> list[Choice]:
     """What is chosen before a base is loaded. A hub that stays silent is waited for once, for a few seconds."""
     card = None if _toy(config) else _card(config)
     problems = _problems(config, game)
@@ -175,8 +205,6 @@ def _sized(preset: str, config: RunConfig, game: Game, why: str) -> Choice:
 
 def _fits(choice: Choice, config: RunConfig, card: Card) -> bool:
     """Whether a run of such a size fits into a card's memory, as far as that is known before anything is loaded."""
-    from lite_selfplay.runs.plan import filled_in
-
     try:
         shape = shape_of(config.model.name)
     except LiteSelfPlayError:

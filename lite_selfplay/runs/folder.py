@@ -2,26 +2,42 @@
 
 import contextlib
 import difflib
+import errno
 import json
 import os
 import platform
 import re
 import shlex
+import socket
+import stat
 import subprocess
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeGuard
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeGuard
+
+from filelock import FileLock, Timeout, lock_descriptor
+from pydantic import ConfigDict, Field, ValidationError, create_model
 
 from lite_selfplay.config import RunConfig, load_layer
-from lite_selfplay.config.user_files import failing_as, places_in, require_accepted
-from lite_selfplay.errors import ConfigError, RunFolderError
+from lite_selfplay.config.user_files import failing_as, open_file, places_in, require_accepted
+from lite_selfplay.errors import ConfigError, LiteSelfPlayError, RunFolderError
+from lite_selfplay.games.presentation import percent
 from lite_selfplay.models.packages import versions
-from lite_selfplay.runs.lock import LOCK
-from lite_selfplay.tasks.files import read_json, read_lines, require_no_link, write_errors, write_whole, written_whole
+from lite_selfplay.tasks.files import (
+    parse_object,
+    read_json,
+    read_lines,
+    require_no_link,
+    write_errors,
+    write_whole,
+    written_whole,
+)
 from lite_selfplay.tasks.registry import OBJECTS
 
 if TYPE_CHECKING:
     import numpy as np
+
 
 CONFIG, ENVIRONMENT, METRICS, EPISODES = "config.yaml", "environment.json", "metrics.jsonl", "episodes.jsonl"
 ADAPTERS, CHECKPOINTS, CARD, BUDGET = "adapters", "checkpoints", "README.md", "budget.json"
@@ -30,13 +46,22 @@ TRACKER, TENSORBOARD, WANDB = "tracker.json", "tensorboard", "wandb"
 ROLLOUTS, TOKENS = "rollouts", "tokens"
 COLD_START = "cold start"
 """What `environment.json` says of a folder whose seats were taught their format `only`."""
-_NUMBER = (int, float)
-_EVALUATION: dict[str, Any] = {
+_STRICT = ConfigDict(strict=True)
+_Interval = Annotated[list[float], Field(min_length=2, max_length=2)]
+_Score = create_model("_Score", __config__=_STRICT, pass_at_1=float, ci95=_Interval)
+_FIELDS: dict[str, Any] = {
     **dict.fromkeys(("tasks", "best"), str),
-    **dict.fromkeys(("seats", "per_problem"), dict),
     **dict.fromkeys(("n", "samples"), int),
-    **dict.fromkeys(("pass_at_1", "tokens_final_mean", "tokens_total_mean"), _NUMBER),
+    **dict.fromkeys(("pass_at_1", "tokens_final_mean", "tokens_total_mean"), float),
+    "seats": dict[str, _Score],
+    "directions": (dict[str, _Score], {}),
+    "per_problem": dict[str, Any],
+    "moment": (str, None),
+    "step": (int, None),
+    "mean_of_directions": (float | None, None),
 }
+_Evaluation = create_model("_Evaluation", __config__=_STRICT, **_FIELDS)
+"""What is read of an evaluation."""
 PACKAGES = ("lite-selfplay", "torch", "transformers", "trl", "peft", "bitsandbytes", "accelerate", "unsloth")
 
 
@@ -211,6 +236,13 @@ class RunFolder:
         found = [result for result in self._evaluation_files().values() if "moment" in result]
         return {result["moment"]: result for result in sorted(found, key=lambda result: result["step"])}
 
+    def best(self) -> dict[str, Any] | None:
+        """Of the evaluations made in training at a step whose checkpoint is there the one with the highest pass@1, that
+        of the best seat or direction; of equals, the earliest. Raises RunFolderError for a damaged file."""
+        saved = {path.parent.name for path in (self.path / CHECKPOINTS).glob("step-*/manifest.json")}
+        there = [found for found in self.evaluations().values() if f"step-{found['step']}" in saved]
+        return max(there, key=lambda found: (found["pass_at_1"], -found["step"]), default=None)
+
     def later_evaluations(self) -> dict[str, dict[str, Any]]:
         """Those made of the finished run, by the name of their file. Both raise RunFolderError for a damaged file."""
         return {name: result for name, result in self._evaluation_files().items() if "moment" not in result}
@@ -218,10 +250,17 @@ class RunFolder:
     def _evaluation_files(self) -> dict[str, dict[str, Any]]:
         found = {}
         for path in sorted((self.path / EVALUATIONS).glob("*.json")):
-            result = read_json(path)
-            if not _is_evaluation(result):
+            found[path.stem] = result = read_json(path)
+            try:
+                known: Any = _Evaluation.model_validate(result)
+            except ValidationError:
+                known = None
+            if known is None or (
+                known.best not in {**known.seats, **known.directions}
+                or (known.moment is not None and known.step is None)
+                or (len(known.directions) > 1 and known.mean_of_directions is None)
+            ):
                 raise RunFolderError(f"{path} holds no evaluation")
-            found[path.stem] = result
         return found
 
     # Lines
@@ -325,28 +364,6 @@ def _is_of_objects(found: Any) -> TypeGuard[dict[str, dict[str, Any]]]:
     return isinstance(found, dict) and all(isinstance(one, dict) for one in found.values())
 
 
-def _is_evaluation(result: Mapping[str, Any]) -> bool:
-    """Whether an object holds what is read of an evaluation."""
-    directions = result.get("directions", {})
-    if not all(isinstance(result.get(key), kind) for key, kind in _EVALUATION.items()) or not isinstance(
-        directions, dict
-    ):
-        return False
-    if "moment" in result and not (isinstance(result["moment"], str) and type(result.get("step")) is int):
-        return False
-    if len(directions) > 1 and not isinstance(result.get("mean_of_directions"), _NUMBER):
-        return False
-    scores = {**result["seats"], **directions}
-    return result["best"] in scores and all(map(_is_score, scores.values()))
-
-
-def _is_score(score: Any) -> bool:
-    interval = score.get("ci95") if isinstance(score, dict) else None
-    if not isinstance(interval, list) or len(interval) != 2:
-        return False
-    return all(isinstance(value, _NUMBER) for value in (score.get("pass_at_1"), *interval))
-
-
 def _append_lines(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
     text = "".join(json.dumps(row, ensure_ascii=False, allow_nan=False) + "\n" for row in rows)
     with path.open("a", encoding="utf-8") as file:
@@ -361,3 +378,159 @@ def _lines(path: Path) -> Iterator[tuple[bytes, dict[str, Any]]]:
         if type(row.get("step")) is not int:
             raise RunFolderError(f"{path}, line {number}: does not say which step it is of")
         yield line, row
+
+
+LOCK = ".lock"
+_NO_LOCKS = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP)
+_PATIENCE_S = 0.2  # `writer` takes the lock for a moment, too
+
+
+@contextlib.contextmanager
+def writing(folder: Path, patience_s: float = _PATIENCE_S, *, insist: bool = False, again: str = "") -> Iterator[None]:
+    """Hold a run folder's lock, for the length of a context, having waited for it as long as patience allows.
+
+    `again`: what a resume is given besides the folder (`RolloutsSection.again`). `insist`: a file system without locks
+    is an error as well. Raises RunFolderError, naming the process, where another one holds it, and where the folder
+    cannot be written.
+    """
+    path = folder / LOCK
+    if os.path.exists(path) and not stat.S_ISREG(path.stat().st_mode):
+        raise RunFolderError(f"{path} is no file: take it away if no run writes {folder}")
+    lock = FileLock(path, timeout=patience_s, on_acquired=_sign)
+    try:
+        lock.acquire()
+    except Timeout:
+        raise RunFolderError(
+            f"{folder} is being written by {_holder(path)}; wait until it has ended, or stop it (it saves first), and "
+            f"go on with `lite-selfplay train --resume {folder}{again}`"
+        ) from None
+    except OSError as error:
+        if insist or error.errno not in _NO_LOCKS:
+            raise RunFolderError(f"cannot write to {folder}: {LOCK}: {error.strerror or error}") from None
+    try:
+        yield
+    finally:
+        with contextlib.suppress(OSError):  # Windows removes no open file
+            path.unlink()
+        lock.release()
+
+
+def writer(folder: Path) -> str | None:
+    """Who writes a run folder right now, as `process 12 on HOST`; None where nobody does. Nothing is written."""
+    path = folder / LOCK
+    try:  # without waiting, where it is a pipe
+        descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0))
+    except OSError:
+        return None
+    try:
+        return None if lock_descriptor(descriptor, blocking=False) else _holder(path)
+    except OSError:
+        return None
+    finally:
+        os.close(descriptor)
+
+
+def _sign(descriptor: int) -> None:
+    """Write down who holds the lock, for the others' message; behind the first byte, which Windows lets nobody read."""
+    with contextlib.suppress(OSError):
+        os.ftruncate(descriptor, 0)
+        os.write(descriptor, f" {os.getpid()} {socket.gethostname()}\n".encode())
+
+
+def _holder(path: Path) -> str:
+    with contextlib.suppress(OSError), path.open("rb", buffering=0) as file:
+        file.seek(1)
+        pid, _, host = file.read(300).decode("utf-8", "replace").strip().partition(" ")
+        if pid.isdecimal() and host.isprintable():
+            return f"process {pid} on {host}" if host != socket.gethostname() else f"process {pid}"
+    return "another process"
+
+
+LAST_LINE = 2**20
+"""Bytes at the end of `metrics.jsonl` in which the last step is looked for."""
+
+Stage = Literal["running", "finished", "stopped", "cold start", "not begun", "damaged"]
+
+
+@dataclass(frozen=True)
+class RunState:
+    """A run at a glance.
+
+    `step`: how many steps were played, of `steps` that were asked for. `best`: the checkpoint that was measured best,
+    in words, empty without one. `size` in bytes, of all files. `resume`: the command that goes on, None where there is
+    nothing to go on from or nothing left to do, as after a `cold start` alone. `problem` says why the run is `damaged`.
+    """
+
+    path: Path
+    game: str = ""
+    model: str = ""
+    step: int = 0
+    steps: int = 0
+    stage: Stage = "damaged"
+    best: str = ""
+    size: int = 0
+    resume: str | None = None
+    problem: str = ""
+
+
+def state_of(path: Path) -> RunState:
+    """A run folder at a glance; a damaged one has a `problem`. Raises RunFolderError where there is no run folder."""
+    folder = RunFolder.open(path)
+    size = _size(path)
+    try:
+        config = folder.config()
+        last = last_step(path)
+        step = 0 if last is None else last["step"]
+        found = folder.best()
+        best = "" if found is None else f"{percent(found['pass_at_1'])} after {found['step']} steps"
+        taught = (path / ENVIRONMENT).exists() and read_json(path / ENVIRONMENT).get("only") == COLD_START
+    except LiteSelfPlayError as error:
+        return RunState(path, size=size, problem=str(error))
+    steps, over = config.run.steps, last is not None and last.get("over") is True
+    stage: Stage = "finished" if over or step >= steps else "stopped" if step else "not begun"
+    if taught and not step:
+        stage = "cold start"
+    if writer(path) is not None:
+        stage = "running"
+    can = stage in ("stopped", "not begun") and any((path / CHECKPOINTS).glob("step-*/manifest.json"))
+    resume = folder.go_on(config.rollouts.again) if can else None
+    return RunState(path, config.game.label, config.model.name, step, steps, stage, best, size, resume)
+
+
+def run_folders(folder: Path) -> list[Path]:
+    """The run folders in a folder, or the folder itself where it is one, oldest first.
+
+    Raises RunFolderError where there is no such folder, or it may not be read.
+    """
+    with failing_as(RunFolderError, f"cannot read {folder}"):
+        if (folder / CONFIG).is_file():
+            return [folder]
+        found = [path for path in folder.iterdir() if (path / CONFIG).is_file()]
+        return sorted(found, key=lambda path: ((path / CONFIG).stat().st_mtime, path.name))
+
+
+def last_step(path: Path) -> dict[str, Any] | None:
+    """The last whole line of a run's `metrics.jsonl`, None without one. Raises RunFolderError where it is damaged."""
+    file = path / METRICS
+    if not file.exists():
+        return None
+    with open_file(file, RunFolderError) as opened:
+        end = opened.seek(0, 2)
+        opened.seek(max(0, end - LAST_LINE))
+        lines = opened.read(LAST_LINE).split(b"\n")[:-1]  # what stands behind the last line end was cut short
+    if not lines:
+        return None
+    row = parse_object(lines[-1], f"{file}, its last line")
+    if type(row.get("step")) is not int:
+        raise RunFolderError(f"{file}, its last line: does not say which step it is of")
+    return row
+
+
+def _size(path: Path) -> int:
+    """Bytes of all files in a folder, links apart; one that goes away meanwhile does not count."""
+    total = 0
+    for place, _, names in os.walk(path):
+        for name in names:
+            with contextlib.suppress(OSError):
+                total += os.lstat(os.path.join(place, name)).st_size
+    return total

@@ -22,8 +22,7 @@ from lite_selfplay.models.chat import DATE
 from lite_selfplay.models.sources import ResolvedModel
 from lite_selfplay.runs.choices import without_its_card
 from lite_selfplay.runs.folder import COLLECTIONS, ROLLOUTS, RunFolder
-from lite_selfplay.runs.plan import OPTIONAL, Plan
-from lite_selfplay.runs.trackers import Tracker
+from lite_selfplay.runs.plan import OPTIONAL, Plan, Tracker
 from lite_selfplay.scan import extra
 from lite_selfplay.tasks import Source
 from lite_selfplay.tasks.passages import short_enough

@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from lite_selfplay.data import Episode, EvalSpec, Problem, Sampling
+from lite_selfplay.data import Episode, EvalSpec, Example, Problem, Sampling
 from lite_selfplay.errors import (
     GameError,
     Interrupted,
@@ -26,19 +26,22 @@ from lite_selfplay.models.adapters import BASE
 from lite_selfplay.runs.budget import Budget
 from lite_selfplay.runs.checkpoints import STATE, Checkpoint, load_checkpoint, read_state
 from lite_selfplay.runs.choices import shorter, wanted
-from lite_selfplay.runs.folder import BUDGET, COLD_START, COLLECTIONS, EVALUATIONS, RunFolder
+from lite_selfplay.runs.folder import BUDGET, COLD_START, COLLECTIONS, EVALUATIONS, RunFolder, as_written
 from lite_selfplay.runs.held import Held, leaving_as_an_error
-from lite_selfplay.runs.plan import evaluation_steps, mode_of_the_base
+from lite_selfplay.runs.plan import evaluation_steps, mode_of_the_base, problems_of
 from lite_selfplay.runs.preflight import preflight
 from lite_selfplay.runs.processes import save_in_turn
 from lite_selfplay.runs.report.closing import changes, closing_report
 from lite_selfplay.runs.saving import Saver
-from lite_selfplay.runs.seats import keep_references, teach
 from lite_selfplay.runs.step_log import Bookkeeper
+from lite_selfplay.tasks.base import derived_seed
+from lite_selfplay.tasks.split import training_side
+from lite_selfplay.training.cold_start import cold_start, playing_config, within_limits
+from lite_selfplay.training.examples import gather
 from lite_selfplay.training.losses import make_loss
 from lite_selfplay.training.optimizer import load_optimizer_state
 from lite_selfplay.training.rollout import LiveTable
-from lite_selfplay.training.trainer import SelfPlayTrainer
+from lite_selfplay.training.trainer import SelfPlayTrainer, reference_name
 from lite_selfplay.training.updates import StepReport
 
 PROBE = "Name three things you can see from a window, and say what each of them is for."
@@ -148,6 +151,7 @@ class RunLoop:
         config = self.held.config
         left = "" if self.game.open_ended else self._budget.left(config.run.steps - self.done)
         metrics = self._books.finish_step(report, left)
+        self._saver.count(metrics)
         self._books.judge(report)
         length = max((stream["tokens_mean"] or 0.0 for stream in metrics["streams"].values()), default=0.0)
         if few := self._budget.few(self.done, config.run.steps, partial(shorter, config, length)):
@@ -340,9 +344,55 @@ class RunLoop:
                     f"{path} is not the state of such a run: {type(error).__name__}: {error} in its game or sources"
                 ) from None
             self._books.restore(state)
+            with as_written(self.folder.path):
+                for row in self.folder.metrics():
+                    if row["step"] <= checkpoint.step:
+                        self._saver.count(row)
             self._cold_started, self.done, self._resumed_from = True, checkpoint.step, checkpoint.step
         held.ranks.gather("the checkpoint", checkpoint.step)  # until all have read it, nobody writes
 
 
 def _evaluation_name(step: int) -> str:
     return f"step-{step:06}"
+
+
+def teach(held: Held, trainer: SelfPlayTrainer, saver: Saver, budget: Budget) -> None:
+    """The cold start: gather examples, write them into the run folder, and let every seat learn its own."""
+    config, ready, section, seed = held.config, held.ready, held.config.cold_start, held.config.run.seed
+    # Problems of their own, where the task makes them: training starts on problems it has not seen.
+    own_seed = derived_seed(seed, "cold start")
+    task = training_side(problems_of(config, held.game, own_seed, section.tasks), ready.never_taught)
+    keeps_to_limits = within_limits(held.loaded.chat, config, ready.max_completion_tokens)
+
+    def fits(role: str, example: Example) -> bool:
+        held.loaded.poll()  # files of examples may be long
+        return keeps_to_limits(role, example)
+
+    # A table at which the base plays for examples, on problems and randomness of its own.
+    sources = held.sources_of({**ready.sources, "problems": task.problems})
+    pool = gather(
+        held.game,
+        section,
+        task,
+        held.table(LiveTable, config=playing_config(config), sources=sources),
+        seed=seed,
+        held_out=ready.never_taught,
+        fits=fits,
+        progress=held.progress,
+        data_dir=config.tasks.data_dir,
+    )
+    for sentence in pool.lines():
+        held.progress.say(sentence)
+    saver.write_examples(pool)
+    steps_that_fit = budget.cold_start(section.steps)
+    cold_start(trainer, held.loaded.chat, held.game, pool, section, seed=seed, steps_that_fit=steps_that_fit)
+
+
+def keep_references(held: Held) -> None:
+    """Keep seats as they enter training: all where a role has a KL term, and those that the game asks for."""
+    adapters = held.loaded.adapters
+    if any(role.beta and role.reference == "seat" for role in held.config.roles.values()):
+        for seat in adapters.seats:
+            adapters.snapshot(seat, reference_name(seat))
+    for kept in held.game.kept_at_start():
+        adapters.snapshot(kept.seat, kept.name)

@@ -2,12 +2,13 @@
 
 import importlib.util
 import os
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from lite_selfplay.config import RunConfig, load_loss, merge, nested, set_key, spread
+from lite_selfplay.config import RunConfig, load_loss
 from lite_selfplay.config.user_files import absolute, file_of
 from lite_selfplay.data import Problem
 from lite_selfplay.errors import ConfigError
@@ -15,14 +16,15 @@ from lite_selfplay.games import Game, make_game
 from lite_selfplay.games.modes import find_mode
 from lite_selfplay.models.backends import require_available
 from lite_selfplay.models.packages import install
-from lite_selfplay.models.sources import locate, suggested
-from lite_selfplay.runs.choices import Choice, choices, layer_of, open_questions
+from lite_selfplay.models.sources import locate
+from lite_selfplay.runs.choices import Choice, choices_of, filled_in, layer_of, open_questions
 from lite_selfplay.runs.folder import RunFolder
 from lite_selfplay.tasks import Task, is_data, load_task, numbered
 from lite_selfplay.tasks.hub import DATA_VARIABLE
 from lite_selfplay.tasks.passages import passages_of, read_passages
 from lite_selfplay.tasks.split import data_facts, evaluation_set, fingerprint, training_side
 from lite_selfplay.training.examples import require_examples, source_of
+from lite_selfplay.training.progress import Progress
 from lite_selfplay.verify import programs
 
 OPTIONAL = ("solutions",)
@@ -73,11 +75,19 @@ class Plan:
 
     def chosen(self, *what: str) -> list[str]:
         """What was chosen, a line each: all, or what it says of these."""
-        lines = {choice.what: line for choice in self.choices for line in self.lines() if line.startswith(choice.what)}
-        return [line for name, line in lines.items() if not what or name in what]
+        rows = self._rows()
+        names = dict.fromkeys(choice.what for choice in self.choices if choice.what in rows)
+        return [f"{name}: {rows[name]}" for name in names if not what or name in what]
 
     def lines(self) -> list[str]:
         """What would happen, a line each; behind what nobody said stands why, and the flag that says otherwise."""
+        return [
+            *(f"{what}: {value}" for what, value in self._rows().items()),
+            *self.game.describe(self.config.run.steps),
+        ]
+
+    def _rows(self) -> dict[str, str]:
+        """The lines that are not the game's own, by what each is about."""
         config, game, run = self.config, self.game, self.config.run
         length = "until the game ends" if game.open_ended else f"{run.steps} steps"
         seats = [f"{name} (lr {seat.lr:g}, rank {seat.rank})" for name, seat in config.seats.items()]
@@ -96,8 +106,7 @@ class Plan:
             "a step": self._sampled(),
             "evaluation": self._measured(),
         }
-        shown = [f"{what}: {value}{why.get(what, '')}" for what, value in rows.items() if value]
-        return shown + game.describe(run.steps)
+        return {what: f"{value}{why.get(what, '')}" for what, value in rows.items() if value}
 
     def _drawn(self) -> dict[str, str]:
         tasks, each = self.config.tasks, self.config.run.problems_per_step
@@ -161,19 +170,9 @@ def draws_problems(config: RunConfig, game: Game) -> bool:
     return drawn or (bool(taught.enabled) and taught.tasks is None and not taught.source.endswith(".jsonl"))
 
 
-def filled_in(config: RunConfig, chosen: Iterable[Choice] = ()) -> tuple[RunConfig, Game]:
-    """A configuration with what was chosen and the game's recipe laid under it, and the game. Tasks are not looked at.
-
-    Raises ConfigError or UnknownNameError.
-    """
-    resolved = _layered(make_game(config.game.name, config.game.options), config, layer_of(chosen))
-    sizes = {"group_size": resolved.run.group_size, "problems_per_step": resolved.run.problems_per_step}
-    return resolved, make_game(resolved.game.name, resolved.game.options, **sizes)
-
-
 def chosen(config: RunConfig) -> list[Choice]:
     """What a run of a configuration does where it says nothing. Raises ConfigError, UnknownNameError or TaskError."""
-    return choices(config, make_game(config.game.name, config.game.options))
+    return choices_of(config, make_game(config.game.name, config.game.options))
 
 
 def plan(config: RunConfig, *, own_checker: bool = False, choices: Sequence[Choice] | None = None) -> Plan:
@@ -182,12 +181,13 @@ def plan(config: RunConfig, *, own_checker: bool = False, choices: Sequence[Choi
     `own_checker`: a reward function takes the checker's place, so problems need no answers. `choices`: what `chosen`
     gave, where it was asked before. Raises ConfigError, UnknownNameError or TaskError.
     """
-    choices = chosen(config) if choices is None else choices
-    resolved, game = filled_in(config, choices)
+    unsized = make_game(config.game.name, config.game.options)
+    choices = choices_of(config, unsized) if choices is None else choices
+    resolved, game = filled_in(config, choices, unsized)
     asked = tuple(open_questions(config, game))
     tasks = resolved.tasks.train or ""
     task = problems_of(resolved, game, resolved.run.seed)
-    kept_apart = held_out(resolved)
+    kept_apart = held_out(resolved, game)
     task = training_side(task, kept_apart)
     tokens = resolved.run.max_completion_tokens or task.max_completion_tokens
     reward = resolved.run.reward
@@ -263,25 +263,6 @@ def _source(name: str, config: RunConfig, task: Task, kept_apart: Sequence[Probl
     return task.problems
 
 
-def _layered(game: Game, config: RunConfig, chosen: Mapping[str, Any]) -> RunConfig:
-    """The game's recipe, what was chosen, what the model suggests and the user's own keys, with `*` spread over roles
-    and seats."""
-    hints: dict[str, Any] = {}
-    for dotted, value in suggested(config.model.name).items():
-        if not (game.without_tasks and dotted.startswith("seats.")):  # what a toy base suggests is for problems
-            set_key(hints, dotted, value)
-    merged: dict[str, Any] = {}
-    sections = {"seats": game.trained_seats(), "roles": game.roles}
-    for layer in (game.recipe, chosen, hints, config.chosen()):
-        spread_out: Mapping[str, Any] = nested(layer)
-        for section, names in sections.items():
-            spread_out = spread(spread_out, section, names)
-        merged = merge(merged, spread_out)
-    for section, names in sections.items():
-        merged[section] = {name: merged.get(section, {}).get(name, {}) for name in names}
-    return RunConfig.of(merged)
-
-
 def _backend(config: RunConfig) -> str:
     """What computes: over servers that sample the transformers backend, whose loss takes the ratio to them.
 
@@ -335,12 +316,14 @@ def _check_examples(ready: Plan, own_checker: bool = False) -> None:
     require_examples(config.cold_start, ready.task, ready.game, held_out=ready.never_taught, **options)
 
 
-def held_out(config: RunConfig) -> list[Problem]:
-    """The problems a run is measured on: the same ones whatever the run's seed, so that runs can be compared."""
+def held_out(config: RunConfig, game: Game | None = None) -> list[Problem]:
+    """The problems a run, of a `game` that was made before, is measured on: the same ones whatever the run's seed, so
+    that runs can be compared."""
     section = config.eval
     if section.tasks is None:
         return []
-    own = find_mode(make_game(config.game.name, config.game.options).evaluation().mode).tasks
+    game = game or make_game(config.game.name, config.game.options)
+    own = find_mode(game.evaluation().mode).tasks
     data_dir = config.tasks.data_dir
     task = load_task(section.tasks, held_out=True, data_dir=data_dir) if own is None else own(section.tasks)
     return evaluation_set(task, section.limit)
@@ -357,3 +340,15 @@ def _data_folder(config: RunConfig, specs: Iterable[Any]) -> str | None:
     used = any(isinstance(spec, str) and is_data(spec) for spec in specs)
     given = config.tasks.data_dir or (os.environ.get(DATA_VARIABLE) if used else None)
     return str(Path(given).resolve()) if given else None
+
+
+class Tracker(Progress, ABC):
+    """A `Progress` that is begun after some steps, and ended."""
+
+    @abstractmethod
+    def open(self, done: int) -> None:
+        """Begin, or go on after `done` steps. Raises ConfigError where the tracker cannot be started."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """End, so that all is written."""

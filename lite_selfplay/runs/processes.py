@@ -9,8 +9,7 @@ from lite_selfplay.config.user_files import file_of
 from lite_selfplay.errors import RequestError, RunFolderError
 from lite_selfplay.models.backends import chosen
 from lite_selfplay.models.packages import versions
-from lite_selfplay.runs.folder import CHECKPOINTS, CONFIG, PACKAGES, RunFolder
-from lite_selfplay.runs.lock import writing
+from lite_selfplay.runs.folder import CHECKPOINTS, CONFIG, PACKAGES, RunFolder, writing
 from lite_selfplay.tasks.files import sha256_of
 from lite_selfplay.training.ranks import Ranks
 

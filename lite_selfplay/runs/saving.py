@@ -9,10 +9,10 @@ from safetensors import SafetensorError
 
 from lite_selfplay.config import RunConfig
 from lite_selfplay.errors import RunFolderError, SaveFailed, TrainingError
-from lite_selfplay.runs.checkpoints import best_evaluation, find_checkpoints, hash_of, save_checkpoint, write_best
+from lite_selfplay.runs.checkpoints import find_checkpoints, hash_of, save_checkpoint, write_best
 from lite_selfplay.runs.folder import ADAPTERS, CARD, CHECKPOINTS, CONFIG, EXAMPLES, RunFolder
 from lite_selfplay.runs.held import Held
-from lite_selfplay.runs.report.card import model_card
+from lite_selfplay.runs.report.pages import model_card
 from lite_selfplay.tasks.files import write_whole, written_whole_folder
 from lite_selfplay.training.examples import ExamplePool
 from lite_selfplay.training.guarded import find_nonfinite
@@ -25,6 +25,13 @@ class Saver:
     def __init__(self, held: Held, clock: Callable[[], float]):
         self._held, self._folder, self._adapters, self._clock = held, held.folder, held.loaded.adapters, clock
         self._last = clock()
+        self._played: dict[str, Any] | None = None  # a line of `metrics.jsonl` that stands for all
+
+    def count(self, metrics: Mapping[str, Any]) -> None:
+        """Take note of a step's line, for the card: at a save the lines before are not read again."""
+        before = self._played["tokens"] if self._played else {}
+        tokens = {key: before.get(key, 0) + metrics["tokens"][key] for key in ("generated", "trained")}
+        self._played = {"tokens": tokens, "over": metrics.get("over")}
 
     def is_due(self, done: int) -> bool:
         """Whether to save after so many steps: by their number, or by the time since the last save."""
@@ -42,7 +49,6 @@ class Saver:
             raise TrainingError(f"{found} is not finite: not saved. {self.what_is_whole()}")
         if not self._folder.ours:
             return
-        best = self._best()
         with self._saying(f"saving before step {step + 1}"):
             save_checkpoint(
                 self._folder.path / CHECKPOINTS,
@@ -52,7 +58,7 @@ class Saver:
                 state=state,
                 identity=self._held.identity,
                 keep=self._held.config.run.keep_checkpoints,
-                best=best["step"] if best is not None else None,
+                best=best["step"] if (best := self._folder.best()) else None,
                 config_hash=hash_of(self._held.config),
             )
             with written_whole_folder(self._folder.path / ADAPTERS) as aside:
@@ -80,7 +86,7 @@ class Saver:
             return
         with self._saying(f"writing the evaluation {name}"):
             self._folder.write_evaluation(name, result)
-            if (best := self._best()) is not None:
+            if (best := self._folder.best()) is not None:
                 write_best(self._folder.path / CHECKPOINTS, best)
 
     def write_examples(self, pool: ExamplePool) -> None:
@@ -99,8 +105,8 @@ class Saver:
         """Write the model card of a run after `step` steps. Raises SaveFailed."""
         if not self._folder.ours:
             return
-        metrics, evaluations = self._folder.metrics(), self._folder.evaluations()
-        card = model_card(self._held.config, step, metrics=metrics, evaluations=evaluations)
+        metrics = [self._played] if self._played else []
+        card = model_card(self._held.config, step, metrics=metrics, evaluations=self._folder.evaluations())
         with self._saying(f"writing {CARD}"):
             write_whole(self._folder.path / CARD, card)
 
@@ -122,8 +128,3 @@ class Saver:
 
     def go_on(self) -> str:
         return f"Go on with: {self._folder.go_on(self._held.config.rollouts.again)}"
-
-    def _best(self) -> Mapping[str, Any] | None:
-        """The best evaluation of those whose checkpoint is there."""
-        saved = {found.step for found in find_checkpoints(self._folder.path / CHECKPOINTS)}
-        return best_evaluation(self._folder.evaluations().values(), saved)

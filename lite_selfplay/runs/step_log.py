@@ -6,12 +6,12 @@ from typing import Any
 
 from lite_selfplay.errors import SaveFailed, TrainingError
 from lite_selfplay.runs.held import Held
-from lite_selfplay.runs.report.alike import right_for_all
 from lite_selfplay.runs.report.diagnosis import too_fast
 from lite_selfplay.runs.report.steps import (
     episode_rows,
     only_finite,
     progress_line,
+    right_for_all,
     stream_metrics,
     token_columns,
     warning_kind,

@@ -176,7 +176,7 @@ def saved_adapters(
     Raises UnknownNameError with those there are, RunFolderError where a checkpoint is damaged or none was measured.
     """
     with quiet():  # what it imports speaks up
-        from lite_selfplay.runs.checkpoints import list_checkpoints, read_best
+        from lite_selfplay.runs.checkpoints import list_checkpoints
 
     place = folder.path / CHECKPOINTS
     there = {str(found.step): found for found in list_checkpoints(place, full=any("@" in name for name in names))}
@@ -185,7 +185,7 @@ def saved_adapters(
     for name in names:
         seat, at, step = name.partition("@")
         if at and step == "best":
-            best = read_best(place)
+            best = folder.best()
             if best is None:
                 raise RunFolderError(f"{folder.path} has no best checkpoint: it was not evaluated where it was saved")
             step = str(best["step"])

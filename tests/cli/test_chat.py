@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from lite_selfplay_cli import shown
+from lite_selfplay_cli import chat as shown
 
 ANSI, BIDI, LONE, MARKUP = "\x1b[2J\x1b]0;gone\x07", "safe\u202etxt.exe\u2066", "half \ud800 of a pair", "[red]x[/]"
 HOSTILE = f"{ANSI}{BIDI}{LONE}{MARKUP}\rover\x08\x00"

@@ -105,9 +105,9 @@ def test_json_and_nothing_else(call: Callable[..., Any], run: Path, command: str
 
 
 def leaves(command: click.Command, path: tuple[str, ...] = ()) -> dict[str, click.Command]:
-    below = getattr(command, "commands", None)
-    if below is None:
+    if not hasattr(command, "list_commands"):
         return {" ".join(path): command}
+    below = {key: command.get_command(None, key) for key in command.list_commands(None)}
     return {name: leaf for key, one in below.items() for name, leaf in leaves(one, (*path, key)).items()}
 
 

@@ -9,9 +9,8 @@ import pytest
 
 from lite_selfplay.config import FLAGS, FLAT_KEYS, KEYS, SECTIONS, Key, RunConfig, keys_in, parse_assignment
 from lite_selfplay.errors import ConfigError, UnknownNameError
-from lite_selfplay_cli.cold_start import cold_start
 from lite_selfplay_cli.plan import plan
-from lite_selfplay_cli.train import train
+from lite_selfplay_cli.train import cold_start, train
 
 LEAST = {"game": "agon", "model": "tiny"}
 

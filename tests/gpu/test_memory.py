@@ -17,7 +17,7 @@ from lite_selfplay.models.generation.sampling import GenerationRequest
 from lite_selfplay.models.memory import CONTEXT_BYTES, Load, estimate
 from lite_selfplay.models.shapes import shape_of
 from lite_selfplay.models.sources import resolve
-from lite_selfplay.runs.plan import filled_in
+from lite_selfplay.runs.choices import filled_in
 from tests.gpu.evidence import OUT_OF_MEMORY
 
 pytestmark = pytest.mark.gpu

@@ -30,8 +30,7 @@ from lite_selfplay.runs.checkpoints import (
     save_checkpoint,
 )
 from lite_selfplay.runs.folder import RunFolder, as_written
-from lite_selfplay.runs.report.charts import charts_of
-from lite_selfplay.runs.report.declared import game_of
+from lite_selfplay.runs.report.figures import charts_of, game_of
 from lite_selfplay.tasks.files import read_tensors, sha256_of
 from lite_selfplay.training.optimizer import optimizer_state, seat_groups
 

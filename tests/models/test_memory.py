@@ -34,7 +34,7 @@ from lite_selfplay.models.memory import (
 )
 from lite_selfplay.models.shapes import Shape, shape_of
 from lite_selfplay.models.sources import known_models
-from lite_selfplay.runs.plan import filled_in
+from lite_selfplay.runs.choices import filled_in
 
 TINY = shape_of("tiny")
 SMALL = Load(rows=8, prompt_tokens=20, completion_tokens=16)

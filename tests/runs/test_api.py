@@ -16,7 +16,7 @@ from lite_selfplay import Run, RunConfig, load_run, resume, train
 from lite_selfplay.data import Problem
 from lite_selfplay.errors import ConfigError, RewardError, RunFolderError, UnknownNameError
 from lite_selfplay.models.sources import resolve
-from lite_selfplay.runs import seats
+from lite_selfplay.runs import loop as playing
 from lite_selfplay.runs.build import free_folder
 from lite_selfplay.training.progress import Progress
 from lite_selfplay.training.rollout import LiveTable
@@ -127,7 +127,7 @@ def test_a_checkpoint_of_an_earlier_version_has_its_reference_under_another_name
     changes: dict[str, Any] = {"roles": {"*": {"beta": 0.1}}, "steps": 2, "save_every": 1}
     whole = train(config(tmp_path / "whole", **changes))
     with monkeypatch.context() as patch:
-        patch.setattr(seats, "reference_name", lambda seat: f"{seat}@reference")
+        patch.setattr(playing, "reference_name", lambda seat: f"{seat}@reference")
         former = train(config(tmp_path / "former", **{**changes, "steps": 1}))
     assert "A@reference" in (former.path / "checkpoints/step-1/state.json").read_text()
     again = resume(former.path, steps=2)

@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 from lite_selfplay import Run, RunConfig, resume, train
-from lite_selfplay.errors import RunFolderError
 from lite_selfplay.evaluation import Exam
 from lite_selfplay.runs import loop
-from lite_selfplay.runs.checkpoints import BEST, best_evaluation, read_best, write_best
-from tests.made_runs import saved_steps
+from lite_selfplay.runs.checkpoints import BEST, write_best
+from lite_selfplay.runs.folder import RunFolder
+from tests.made_runs import saved_steps, write_evaluation
 
 LETTERS = "letters:named=6"
 SMALL: dict[str, Any] = {
@@ -27,34 +27,36 @@ SMALL: dict[str, Any] = {
 }
 
 
-def result(step: int, rate: float) -> dict[str, Any]:
-    return {"step": step, "pass_at_1": rate, "best": "A", "tasks": LETTERS, "n": 4, "seats": {}}
+def saved(folder: RunFolder, *steps: int) -> None:
+    for step in steps:
+        (folder.path / "checkpoints" / f"step-{step}").mkdir(parents=True)
+        (folder.path / "checkpoints" / f"step-{step}" / "manifest.json").write_text("{}")
 
 
-def test_of_equals_the_earliest_and_only_where_a_checkpoint_is_there():
-    made = [result(-1, 0.9), result(0, 0.1), result(2, 0.5), result(4, 0.5), result(6, 0.8)]
-    found = best_evaluation(made, {0, 2, 4})
-    assert found is not None
-    assert found["step"] == 2
-    assert best_evaluation(made, {9}) is None
-    assert best_evaluation([], {0}) is None
-    assert best_evaluation([{"step": 0, "pass_at_1": "1"}, {"step": 0}], {0}) is None
+def test_of_equals_the_earliest_and_only_where_a_checkpoint_is_there(tmp_path: Path):
+    folder = RunFolder(tmp_path)
+    assert folder.best() is None
+    for step, rate in ((-1, 0.9), (0, 0.1), (2, 0.5), (4, 0.5), (6, 0.8)):
+        write_evaluation(folder, step, rate)
+    assert folder.best() is None
+    saved(folder, 0, 2, 4)
+    best = folder.best()
+    assert best is not None
+    assert best["step"] == 2
 
 
-def test_it_is_written_down_and_read_with_distrust(tmp_path: Path):
-    assert read_best(tmp_path) is None
-    write_best(tmp_path, result(2, 0.5))
-    write_best(tmp_path, result(4, 0.75))
-    assert read_best(tmp_path) == {"step": 4, "pass_at_1": 0.75, "best": "A", "tasks": LETTERS, "n": 4}
-    assert [path.name for path in tmp_path.iterdir()] == [BEST]
+def test_it_is_written_down_and_read_off_the_evaluations_alone(tmp_path: Path):
+    folder = RunFolder(tmp_path)
+    write_evaluation(folder, 4, 0.75)
+    saved(folder, 4)
+    best = folder.best()
+    assert best is not None
+    write_best(tmp_path / "checkpoints", best)
+    written = json.loads((tmp_path / "checkpoints" / BEST).read_text())
+    assert written == {"step": 4, "pass_at_1": 0.75, "best": "A", "tasks": "letters", "n": 4}
     for text in ("", "[]", '{"step": "../x", "pass_at_1": 0.5}', '{"step": 1, "pass_at_1": NaN}'):
-        (tmp_path / BEST).write_text(text)
-        with pytest.raises(RunFolderError, match=BEST):
-            read_best(tmp_path)
-    (tmp_path / BEST).unlink()
-    (tmp_path / BEST).symlink_to(tmp_path / "elsewhere")
-    with pytest.raises(RunFolderError, match="symbolic link"):
-        read_best(tmp_path)
+        (tmp_path / "checkpoints" / BEST).write_text(text)
+        assert folder.best() == best
 
 
 @pytest.fixture
@@ -92,6 +94,6 @@ def test_a_resumed_run_finds_the_same_one_also_where_it_was_not_written_down(tmp
     (run / "checkpoints" / BEST).unlink()
     more: Run = resume(run, steps=5)
     assert saved_steps(more.path) == [1, 5]
-    best = read_best(run / "checkpoints")
+    best = RunFolder(run).best()
     assert best is not None
     assert best["step"] == 1

@@ -17,6 +17,7 @@ from transformers import AutoModelForCausalLM
 from lite_selfplay.config import SeatConfig
 from lite_selfplay.errors import RunFolderError, SaveFailed
 from lite_selfplay.models.adapters import Adapters
+from lite_selfplay.runs import checkpoints
 from lite_selfplay.runs.checkpoints import (
     MANIFEST,
     OPTIMIZER,
@@ -236,6 +237,23 @@ def test_folders_of_other_names_are_none(player, tmp_path, name):
 # What is refused
 
 
+def resumed(folder, other):
+    """What a resume does: it looks for the newest whole checkpoint, and loads it."""
+    skipped: list[str] = []
+    last = newest_whole(folder, skipped.append)
+    if last is None:
+        raise RunFolderError("; ".join(skipped))
+    load_checkpoint(last, other.adapters)
+
+
+def test_a_resume_reads_every_file_for_its_hash_once(player, other, tmp_path, monkeypatch):
+    files = json.loads((player.save(tmp_path, 5).path / MANIFEST).read_text())["files"]
+    hashed: list[str] = []
+    monkeypatch.setattr(checkpoints, "sha256_of", lambda path: hashed.append(path.name) or sha256_of(path))
+    resumed(tmp_path, other)
+    assert sorted(hashed) == sorted(Path(name).name for name in files)
+
+
 @pytest.mark.parametrize("name", [STATE, OPTIMIZER, "adapters/A/adapter_model.safetensors", "snapshot-0.safetensors"])
 def test_a_flipped_bit_is_found_before_anything_is_loaded(player, other, tmp_path, name):
     checkpoint = player.save(tmp_path, 5)
@@ -245,8 +263,8 @@ def test_a_flipped_bit_is_found_before_anything_is_loaded(player, other, tmp_pat
     file.write_bytes(content)
     before = {seat: other.adapters.state(seat) for seat in ("A", "B")}
     assert steps(tmp_path) == [5]  # By sizes it is complete.
-    with pytest.raises(RunFolderError, match=f"{file} is damaged.*SHA-256"):
-        load_checkpoint(checkpoint, other.adapters)
+    with pytest.raises(RunFolderError, match=f"{name} is damaged.*SHA-256"):
+        resumed(tmp_path, other)
     assert all(same(other.adapters.state(seat), before[seat]) for seat in before)
     assert other.adapters.snapshots == {}
 
@@ -325,7 +343,7 @@ def test_a_hostile_checkpoint_is_refused_and_left_as_it_is(player, other, tmp_pa
         relisted(checkpoint.path)
     before, seats = contents(tmp_path), {seat: other.adapters.state(seat) for seat in ("A", "B")}
     with pytest.raises(RunFolderError, match=sentence) as caught:
-        load_checkpoint(checkpoint, other.adapters)
+        resumed(tmp_path, other)
     assert caught.value.exit_code == 2
     assert contents(tmp_path) == before
     assert all(same(other.adapters.state(seat), seats[seat]) for seat in seats)

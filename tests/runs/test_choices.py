@@ -14,7 +14,7 @@ from lite_selfplay import RunConfig, load_run, resume, train
 from lite_selfplay.errors import PreflightError
 from lite_selfplay.games import game_names, make_game
 from lite_selfplay.runs import choices as choosing
-from lite_selfplay.runs.choices import after_a_look, choices, layer_of, left_open, open_questions, shorter, size
+from lite_selfplay.runs.choices import after_a_look, choices_of, layer_of, left_open, open_questions, shorter, size
 from lite_selfplay.runs.plan import plan
 from lite_selfplay.tasks import hub
 from tests.thinker import build_thinker
@@ -29,7 +29,7 @@ def _no_answer_is_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def chosen(game: str = "agon", model: str = "Qwen3-0.6B", **values: Any) -> dict[str, Any]:
     """The keys that are chosen of a configuration, by their paths."""
-    found = choices(RunConfig(game=game, model=model, **values), make_game(game, {}))
+    found = choices_of(RunConfig(game=game, model=model, **values), make_game(game, {}))
     return {key: value for choice in found for key, value in choice.values.items()}
 
 
@@ -283,7 +283,7 @@ def test_everything_chosen_is_written_down_and_a_resume_keeps_it(tmp_path: Path,
         "letters", "letters", "cpu", False,
     )  # fmt: skip
     assert list(run.evaluations()) == ["untouched", "before training", "after 1 steps"]
-    assert choices(config, make_game("grpo", {})) == []
+    assert choices_of(config, make_game("grpo", {})) == []
     assert open_questions(config, make_game("grpo", {})) == {}
     monkeypatch.setattr(choosing, "TOYS", {})  # another hub, or another version, would choose other problems
     again = resume(run.path, steps=2).config

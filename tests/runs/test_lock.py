@@ -11,13 +11,13 @@ from pathlib import Path
 import pytest
 
 from lite_selfplay.errors import RunFolderError
-from lite_selfplay.runs import lock as locks
-from lite_selfplay.runs.lock import LOCK, writer, writing
+from lite_selfplay.runs import folder as locks
+from lite_selfplay.runs.folder import LOCK, writer, writing
 
 HOLDER = """
 import sys, time
 from pathlib import Path
-from lite_selfplay.runs.lock import writing
+from lite_selfplay.runs.folder import writing
 with writing(Path(sys.argv[1])):
     print("held", flush=True)
     time.sleep(600)

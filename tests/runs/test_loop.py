@@ -10,7 +10,7 @@ import pytest
 from lite_selfplay import RunConfig, load_run, resume, train
 from lite_selfplay.data import Episode, Group, Sample, Sampling, Stream
 from lite_selfplay.errors import GameError, TaskError, UnknownNameError, WorkerStartError
-from lite_selfplay.runs import step_log
+from lite_selfplay.runs import folder, step_log
 from lite_selfplay.runs.api import cold_start
 from lite_selfplay.runs.folder import EXAMPLES
 from lite_selfplay.runs.plan import plan
@@ -61,6 +61,22 @@ def test_a_run_goes_on_from_the_same_passage(tmp_path: Path):
     half = train(config(tmp_path / "half", **{**changes, "steps": 2}))
     assert [row["game"] for row in resume(half.path, steps=4).metrics_rows()] == whole
     assert load_run(half.path).config.tasks.train == "arithmetic"
+
+
+def test_what_a_save_reads_does_not_grow_with_the_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    read, whole = list[str](), folder.read_lines
+
+    def noted(path: Path) -> Iterator[tuple[int, bytes, dict[str, Any]]]:
+        for line in whole(path):
+            read.append(path.name)
+            yield line
+
+    monkeypatch.setattr(folder, "read_lines", noted)
+    run = train(config(tmp_path / "run", steps=4, save_every=1))
+    assert read.count("metrics.jsonl") == 4  # by the report that the run closes with
+    rows = resume(run.path, steps=6).metrics_rows()
+    generated, trained = (sum(row["tokens"][key] for row in rows) for key in ("generated", "trained"))
+    assert f"{generated:,} generated, {trained:,} trained on" in (run.path / "README.md").read_text()
 
 
 # Warnings

@@ -15,12 +15,10 @@ from lite_selfplay.config.user_files import unnoticed
 from lite_selfplay.data import Completion, Episode, Group, Sample, Sampling, Stream
 from lite_selfplay.errors import PreflightError, RunFolderError
 from lite_selfplay.games import find_game
-from lite_selfplay.runs import aside
 from lite_selfplay.runs import preflight as looking
-from lite_selfplay.runs.aside import AsideTable, Enough, small_game
 from lite_selfplay.runs.choices import wanted
 from lite_selfplay.runs.folder import PREFLIGHT
-from lite_selfplay.runs.preflight import Played, doubts, refusal, unsettled
+from lite_selfplay.runs.preflight import Enough, Played, RecordingTable, doubts, refusal, small_game, unsettled
 from lite_selfplay.runs.report.diagnosis import diagnose
 from lite_selfplay.stats import is_above
 from lite_selfplay.training.progress import OutOfTime, Poll, Progress
@@ -256,9 +254,9 @@ def test_a_small_game_samples_no_more_than_it_may():
     assert [small_game(settings, most).rollouts_per_step() for most in (100, 16, 9, 4, 1)] == [32, 16, 8, 4, 4]
 
 
-def bare_table() -> AsideTable:
+def bare_table() -> RecordingTable:
     """A table where nothing is loaded but the token that ends an answer."""
-    table = AsideTable.__new__(AsideTable)
+    table = RecordingTable.__new__(RecordingTable)
     table.most, table.until, table.thinks, table._words, table.role = 10**9, inf, False, None, "drafter"
     table.said, table.verdicts, table.episodes = {}, {}, []
     table._loaded = SimpleNamespace(chat=SimpleNamespace(eos_ids=[END]))  # type: ignore[assignment]
@@ -340,7 +338,7 @@ def test_what_ended_counts_where_the_time_is_over(monkeypatch: pytest.MonkeyPatc
     def tick() -> None:
         now[0] += 1.0
 
-    monkeypatch.setattr(aside.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(looking.time, "monotonic", lambda: now[0])
     monkeypatch.setattr(LiveTable, "speak", side_by_side({0: (10, "eos")}, 400, tick))
     for thinks, known, truncated in ((False, 1, 0.0), (True, 8, 7 / 8)):
         now[0], table = 0.0, bare_table()

@@ -6,9 +6,8 @@ import pytest
 
 from lite_selfplay.config import RunConfig
 from lite_selfplay.errors import RunFolderError
-from lite_selfplay.runs.folder import RunFolder
-from lite_selfplay.runs.lock import writing
-from lite_selfplay.runs.state import run_folders, state_of
+from lite_selfplay.runs.folder import RunFolder, run_folders, state_of, writing
+from tests.made_runs import write_evaluation
 
 
 @pytest.fixture
@@ -41,7 +40,7 @@ def test_a_run_that_stopped_is_resumed_from_a_checkpoint(run: RunFolder):
     play(run, 2)
     assert (state_of(run.path).stage, state_of(run.path).resume) == ("stopped", None)
     save(run, 2)
-    (run.path / "checkpoints" / "best.json").write_text('{"step": 2, "pass_at_1": 0.5}')
+    write_evaluation(run, 2, 0.5)
     state = state_of(run.path)
     assert state.resume == f"lite-selfplay train --resume {run.path}"
     assert state.best == "50% after 2 steps"

@@ -25,8 +25,8 @@ from lite_selfplay.models.chat import Chat
 from lite_selfplay.models.silence import quiet
 from lite_selfplay.models.sources import ResolvedModel, base_of
 from lite_selfplay.runs.folder import CARD, RunFolder
-from lite_selfplay.runs.report.card import FORMS, base_id, code, loading, metadata, plain, shown, whole_card
 from lite_selfplay.runs.report.closing import Evaluations, counted
+from lite_selfplay.runs.report.pages import FORMS, base_id, code, loading, metadata, plain, shown, whole_card
 from lite_selfplay.tasks.files import sha256_of, sync
 from lite_selfplay.training.interrupts import Interrupts
 from lite_selfplay.training.progress import Poll, Progress, as_progress

@@ -12,7 +12,7 @@ from lite_selfplay.extras.export.gguf_file import write_gguf
 from lite_selfplay.extras.export.request import Asked
 from lite_selfplay.models.adapters import CONFIG, WEIGHTS
 from lite_selfplay.models.chat import DATE, NOW, Chat, Thinking
-from lite_selfplay.runs.report.card import shown
+from lite_selfplay.runs.report.pages import shown
 from lite_selfplay.tasks.files import read_json, read_tensors
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from typing import Any
 
 from lite_selfplay.games import Game
 from lite_selfplay.games.presentation import Row, Transcript, as_words, number_of
-from lite_selfplay.runs.report.transcripts import outcome, seen
+from lite_selfplay.runs.report.pages import outcome, seen
 
 TRUNCATED, ILL_FORMED, NO_VARIANCE = "truncated", "not well-formed", "no variance"
 """What is odd about a completion of any game: it reached its limit, lacks the format, or its group teaches nothing."""

@@ -1,8 +1,9 @@
 """The report that a run closes with: what it achieved, where it lies, what to try next.
 
 `metrics` are lines of `metrics.jsonl`. `evaluations` map a moment (`untouched`, `after cold start`, `after 24 steps`),
-in order, to what an evaluation found: `mode`, `tasks`, `n`, `pass_at_1` in [0, 1] with `ci95` [low, high], the same two
-for each of `seats`, and for each of the `directions` between seats where the mode has any.
+in order, to what an evaluation found: `step` (0 or less before training), `mode`, `tasks`, `n`, `pass_at_1` in [0, 1]
+with `ci95` [low, high], the same two for each of `seats`, and for each of the `directions` between seats where the mode
+has any.
 """
 
 import re
@@ -102,7 +103,7 @@ def _telling(evaluations: Evaluations) -> list[str]:
     if not evaluations:
         return []
     moments = list(evaluations)
-    before = [moment for moment in moments if re.fullmatch(r"after \d+ steps?", moment) is None]
+    before = [moment for moment in moments if evaluations[moment]["step"] <= 0]
     chosen = dict.fromkeys([moments[0], *before[-1:], moments[-1]])
     return [moment for moment in chosen if _problems(evaluations[moment]) == _problems(evaluations[moments[-1]])]
 

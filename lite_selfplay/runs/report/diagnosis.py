@@ -18,8 +18,7 @@ from lite_selfplay.games import Game
 from lite_selfplay.games.presentation import as_words, number_of, percent, value_in_words, value_of
 from lite_selfplay.runs.folder import METRICS, PREFLIGHT, RunFolder, as_written
 from lite_selfplay.runs.report.closing import fallen
-from lite_selfplay.runs.report.declared import game_of
-from lite_selfplay.runs.report.meanings import MEANINGS, harmless
+from lite_selfplay.runs.report.figures import MEANINGS, game_of, harmless
 from lite_selfplay.runs.report.steps import warned
 from lite_selfplay.tasks.files import read_json, require_no_link
 

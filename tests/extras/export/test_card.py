@@ -15,7 +15,7 @@ from lite_selfplay.extras.export.exporting import export, export_card, serving
 from lite_selfplay.extras.export.request import ask
 from lite_selfplay.extras.talk import speakers_of
 from lite_selfplay.runs.folder import RunFolder
-from lite_selfplay.runs.report.card import loading
+from lite_selfplay.runs.report.pages import loading
 
 PROMPT = "Which letter?"
 

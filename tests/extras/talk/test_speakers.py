@@ -16,6 +16,8 @@ from lite_selfplay.data import Sampling, Turn
 from lite_selfplay.errors import Interrupted, RequestError, RunFolderError, UnknownNameError
 from lite_selfplay.extras.talk import Conversation, Speakers, speakers_of
 from lite_selfplay.runs.evaluating import evaluate
+from lite_selfplay.runs.folder import RunFolder
+from tests.made_runs import write_evaluation
 
 GREEDY = Sampling(temperature=0.0, max_tokens=16)
 SMALL = {"model": "tiny", "group_size": 2, "problems_per_step": 1, "steps": 2, "precision": "fp32", "save_every": 1}
@@ -113,7 +115,7 @@ def test_seats_of_checkpoints_speak_beside_those_of_now(agon: Path, speakers: Sp
 
 def test_the_best_checkpoint_is_the_one_that_speaks(agon: Path, tmp_path: Path):
     folder = shutil.copytree(agon, tmp_path / "agon")
-    (folder / "checkpoints" / "best.json").write_text(json.dumps({"step": 1, "pass_at_1": 0.5}))
+    write_evaluation(RunFolder(folder), 1, 1.0)
     here, there = (folder / "checkpoints" / "step-1" / "adapters" / seat for seat in "AB")
     assert (here / "adapter_model.safetensors").read_bytes() != (there / "adapter_model.safetensors").read_bytes()
     with speakers_of(folder, past=("A@best", "A@1")) as found:

@@ -17,8 +17,8 @@ from lite_selfplay.errors import ConfigError
 from lite_selfplay.extras.trackers import AccelerateTracker
 from lite_selfplay.games import find_game
 from lite_selfplay.runs.folder import RunFolder
-from lite_selfplay.runs.report.charts import charts_of
-from lite_selfplay.runs.trackers import Tracker
+from lite_selfplay.runs.plan import Tracker
+from lite_selfplay.runs.report.figures import charts_of
 
 AGON = find_game("agon")
 HOSTILE = "<script>alert(1)</script>\x1b[31m red\x1b]0;title\x07 \u202eevil \ud800 ```\n# no heading"

@@ -13,7 +13,7 @@ from lite_selfplay import RunConfig, resume, train
 from lite_selfplay.games import find_game
 from lite_selfplay.games.matches import MatchOptions
 from lite_selfplay.runs.folder import RunFolder
-from lite_selfplay.runs.report.charts import charts_of
+from lite_selfplay.runs.report.figures import charts_of
 from lite_selfplay.testing import ScriptedTable, check_game
 from lite_selfplay.training.rollout import LiveTable
 from lite_selfplay.training.trainer import reference_name

@@ -9,8 +9,7 @@ import pytest
 from lite_selfplay.errors import RunFolderError
 from lite_selfplay.games.presentation import value_in_words
 from lite_selfplay.runs.folder import RunFolder, as_written
-from lite_selfplay.runs.report.charts import charts_of
-from lite_selfplay.runs.report.declared import game_of
+from lite_selfplay.runs.report.figures import charts_of, game_of
 from lite_selfplay.runs.report.steps import warned
 
 from .conftest import evaluation, metrics, stream

@@ -11,7 +11,7 @@ from lite_selfplay.errors import ConfigError, RunFolderError, UnknownNameError
 from lite_selfplay.games import find_game, game_names
 from lite_selfplay.runs.folder import RunFolder
 from lite_selfplay.runs.report.diagnosis import diagnose, foreseen, moved_most, too_fast
-from lite_selfplay.runs.report.meanings import MEANINGS, find_meaning, values_of
+from lite_selfplay.runs.report.figures import MEANINGS, find_meaning, values_of
 from lite_selfplay.runs.report.steps import stream_metrics
 from tests.runs.report.conftest import evaluation
 

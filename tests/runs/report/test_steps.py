@@ -14,8 +14,8 @@ from lite_selfplay.config import RunConfig
 from lite_selfplay.credit import stream_advantages
 from lite_selfplay.data import Completion, Episode, Group, Sample, Sampling, Stream
 from lite_selfplay.games import find_game
-from lite_selfplay.runs.report.card import code, model_card, plain
 from lite_selfplay.runs.report.closing import changes, closing_report
+from lite_selfplay.runs.report.pages import code, model_card, plain
 from lite_selfplay.runs.report.steps import episode_rows, progress_line, stream_metrics, stream_words
 from lite_selfplay.training.trainer import StepReport, StreamUpdate
 
@@ -176,8 +176,14 @@ def evaluation(seats, directions=None, **values):
     return {**about, "tokens_final_mean": 20.0, "tokens_total_mean": 40.0, **values}
 
 
+def dated(moments):
+    """Evaluations by their moments, each with the step that its moment names."""
+    return {m: {"step": int(m.split()[1]) if m.endswith("steps") else 0, **found} for m, found in moments.items()}
+
+
 def closing(metrics_rows, evaluations=None, path="runs/x", **values):
-    return "\n".join(closing_report(AGON, config(len(metrics_rows), **values), metrics_rows, evaluations or {}, path))
+    moments = dated(evaluations or {})
+    return "\n".join(closing_report(AGON, config(len(metrics_rows), **values), metrics_rows, moments, path))
 
 
 def curve(*shares):
@@ -256,7 +262,7 @@ def test_the_same_problems_are_compared_in_pairs(gained, said):
         "after 8 steps": evaluation({"A": score(gained / 10)}, n=10, per_problem=after),
     }
     assert said in closing(curve(*[0.5] * 8), moments)
-    assert [change.sure for change in changes(moments)] == [gained == 8]
+    assert [change.sure for change in changes(dated(moments))] == [gained == 8]
 
 
 @pytest.mark.parametrize(
@@ -276,7 +282,7 @@ def test_the_mean_over_directions_has_an_interval_over_problems(gained, said):
     moments = {"before training": measured(0), "after 8 steps": measured(gained)}
     whole = closing(curve(*[0.5] * 8), moments)
     assert said in whole.splitlines()
-    assert changes(moments)[-1].sure == (gained == 10)
+    assert changes(dated(moments))[-1].sure == (gained == 10)
 
 
 def test_one_evaluation_or_other_problems_leave_the_training_curve():

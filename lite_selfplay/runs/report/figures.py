@@ -3,14 +3,18 @@
 The keys are those of `metrics.jsonl`. A game's own figures are explained by what it declares of them (`Figure`).
 """
 
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf, isinf
-from typing import Any
+from typing import Any, Literal
 
-from lite_selfplay.errors import UnknownNameError
+from lite_selfplay.config.user_files import file_of, was_run
+from lite_selfplay.errors import RequestError, RunFolderError, UnknownNameError
+from lite_selfplay.evaluation.result import scores_of
 from lite_selfplay.games import Game, find_game, game_names
 from lite_selfplay.games.presentation import Figure, Unit, number_of, value_in_words, value_of
+from lite_selfplay.runs.folder import METRICS, RunFolder
 
 Row = Mapping[str, Any]
 
@@ -307,3 +311,202 @@ def harmless(hurt: float, right: float | None) -> bool:
     """Whether a share of completions that is cut off, or ill-formed, is no fault: where by the share that is right a
     tenth of all at least is right in spite of it, the task is not after the end of an answer, or its format."""
     return right is not None and right - (1 - hurt) >= RIGHT_ALL_THE_SAME
+
+
+Log = tuple[int, Row]
+"""A step and the game's log of it."""
+
+How = Literal["mean", "sum", "last"]
+
+GAME, SEATS = "game", "seats"
+"""The parts of a run that are no role: what the game's own log holds, and what the seats did."""
+
+PLAY = "The game"
+"""The group of the game's own curves; `Meaning.group` has those of the others."""
+
+
+@dataclass(frozen=True)
+class Curve:
+    """One figure of a run over its steps.
+
+    `part` is a role, `GAME` or `SEATS`; `name` says what is measured, `kind` which of several of that name (a reason, a
+    bin, a seat). `values[i]` was seen at `steps[i]`, counted from 1; a share lies in [0, 1]. `how` several steps give
+    one value.
+    """
+
+    part: str
+    name: str
+    steps: tuple[int, ...]
+    values: tuple[float, ...]
+    unit: Unit = "number"
+    group: str = PLAY
+    how: How = "mean"
+    kind: str = ""
+
+    @property
+    def line(self) -> str:
+        """What distinguishes it from others of its name: a kind, else a role; nothing where the game has one alone."""
+        return self.kind or ("" if self.part == GAME else self.part)
+
+
+def curves_of(game: type[Game], metrics: Sequence[Row]) -> tuple[Curve, ...]:
+    """Every curve of a run's lines that holds a value: of roles, of the game, of seats."""
+    found = []
+    drawn = [known for known in MEANINGS.values() if known.part == "streams" and known.group]
+    for role in dict.fromkeys(role for row in metrics for role in row["streams"]):
+        played = [(row["step"], row["streams"][role]) for row in metrics if role in row["streams"]]
+        for known in drawn:
+            points = ((step, value_in(known, stream)) for step, stream in played)
+            name = game.accuracy_of(role).name if known.key == "accuracy" else known.name
+            found.append(_curve(role, name, points, known.unit, group=known.group))
+    found += _game_curves(game, metrics)
+    known = MEANINGS["grad_norm"]
+    for seat in dict.fromkeys(seat for row in metrics for seat in row["seats"]):
+        norms = ((row["step"], row["seats"].get(seat, {}).get(known.key)) for row in metrics)
+        found.append(_curve(SEATS, known.name, norms, group=known.group, kind=seat))
+    return tuple(curve for curve in found if curve.steps)
+
+
+# The game's own log
+
+
+def _game_curves(game: type[Game], rows: Sequence[Row]) -> Iterator[Curve]:
+    """The game's declared figures; last come breakdowns and counts of steps."""
+    logs = [(row["step"], row["game"]) for row in rows]
+    declared = [(figure, list(_figure_curves(figure, logs))) for figure in game.figures]
+    last = [figure.how == "zeros" or any(curve.kind for curve in curves) for figure, curves in declared]
+    for at_the_end in (False, True):
+        found = zip(declared, last, strict=True)
+        yield from (curve for (_, curves), late in found if late is at_the_end for curve in curves)
+
+
+def _figure_curves(figure: Figure, logs: Sequence[Log]) -> Iterator[Curve]:
+    """A declared figure: one curve, or one for each kind of an object (the most frequent first) and each bin."""
+    here = [(step, log[figure.key], _whole(figure, log)) for step, log in logs if figure.key in log]
+    how: How = "sum" if figure.how == "zeros" else figure.how
+    counts = [(step, value, of) for step, value, of in here if isinstance(value, Mapping)]
+    whole: Counter[str] = Counter()
+    for _, values, _ in counts:
+        whole.update({kind: count for kind, count in values.items() if number_of(count) is not None})
+    kinds = [kind for kind, _ in whole.most_common()]
+    size = max((len(value) for _, value, _ in here if isinstance(value, list)), default=0)
+    if size and not counts:
+        kinds = [f"{100 * i // size} to {100 * (i + 1) // size}%" for i in range(size)]
+        bins = [(step, value, of) for step, value, of in here if isinstance(value, list) and len(value) == size]
+        counts = [(step, dict(zip(kinds, value, strict=True)), of) for step, value, of in bins]
+    for kind in kinds:
+        points = ((step, _value(figure, values.get(kind, 0), of)) for step, values, of in counts)
+        yield _curve(GAME, figure.name, points, figure.unit, how=how, kind=kind)
+    if not kinds:
+        points = ((step, _value(figure, value, of)) for step, value, of in here)
+        yield _curve(GAME, figure.name, points, figure.unit, how=how)
+
+
+def _whole(figure: Figure, log: Row) -> Any:
+    """What a step's value is a mean over or a part of; 0 where it is of nothing."""
+    none = 0 if figure.part or figure.how == "zeros" else 1
+    found = log.get(figure.of, none) if figure.of else 1
+    if not isinstance(found, list):
+        return found
+    return (sum(found) if None not in map(number_of, found) else 0) or none
+
+
+def _value(figure: Figure, value: Any, whole: Any) -> Any:
+    """A figure's value at a step; None where it is of nothing."""
+    if (number_of(whole) or 0.0) <= 0:
+        return None
+    if figure.how == "zeros":
+        return float(not value)
+    if not figure.part:
+        return value
+    return value / whole if number_of(value) is not None else None
+
+
+def _curve(part: str, name: str, points: Iterable[tuple[int, Any]], unit: Unit = "number", **about: Any) -> Curve:
+    """A curve of those points (step, value) that hold numbers."""
+    kept = [(step, float(value)) for step, value in points if isinstance(value, bool) or number_of(value) is not None]
+    steps, values = (tuple(column) for column in zip(*kept, strict=True)) if kept else ((), ())
+    return Curve(part, name, steps, values, unit, **about)
+
+
+GROUPS = (LEARNING, PLAY, HEALTH)
+"""What the seats achieve; what the game declares of itself; whether the training is sound."""
+
+
+def charts_of(game: type[Game], folder: RunFolder, rows: Sequence[Row]) -> list[dict[str, Any]]:
+    """A chart for each set of held-out problems and for each name among the curves of a run's `rows`, by group.
+
+    A chart has `name`, `group`, `unit`, `how`, the `healthy` bounds that the game declares, and `lines`, one for each
+    role, seat or kind: `name`, `steps` counted from 1 (0 is before training), `values`, and where something was
+    measured `low` and `high`, the ends of its 95% interval; `within`, where the game says
+    between which values it should lie. Raises RunFolderError where a line is damaged.
+    """
+    for row in rows:
+        streams, seats, log = (row.get(key) for key in ("streams", "seats", "game"))
+        parts = (
+            [*streams.values(), *seats.values()] if isinstance(streams, Mapping) and isinstance(seats, Mapping) else [0]
+        )
+        if not all(isinstance(part, Mapping) for part in [*parts, log]):
+            raise RunFolderError(
+                f"{folder.path / METRICS}: what stands there of step {row['step']} is not what a run writes"
+            )
+    charts = _evaluations(folder.evaluations())
+    named: dict[tuple[str, str], list[Curve]] = {}
+    for curve in curves_of(game, rows):
+        named.setdefault((curve.group, curve.name), []).append(curve)
+    for (group, name), curves in named.items():
+        figure = next((figure for figure in game.figures if figure.name == name), None)
+        lines = [
+            {"name": curve.line, "steps": curve.steps, "values": [round(value, 6) for value in curve.values]}
+            | ({"within": figure.within[curve.line]} if figure and curve.line in figure.within else {})
+            for curve in curves
+        ]
+        about = {"name": name, "group": group, "unit": curves[0].unit, "how": curves[0].how}
+        bounds = figure.healthy if figure else (inf, inf)
+        # The lowest and the highest healthy value, where the game declares any.
+        healthy = None if all(map(isinf, bounds)) else [None if isinf(bound) else bound for bound in bounds]
+        charts.append(about | {"lines": lines, "healthy": healthy})
+    return sorted(charts, key=lambda chart: GROUPS.index(chart["group"]))
+
+
+def _evaluations(moments: Mapping[str, Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """A chart for each set of held-out problems, a line for each seat or direction."""
+    charts = []
+    for tasks, n in dict.fromkeys((found["tasks"], found["n"]) for found in moments.values()):
+        here = [
+            (name, max(0, found["step"]), scores_of(found))
+            for name, found in moments.items()
+            if (found["tasks"], found["n"]) == (tasks, n)
+        ]
+        lines = [
+            {
+                "name": seat,
+                "steps": [step for _, step, _ in scored],
+                "values": [score["pass_at_1"] for *_, score in scored],
+                "low": [score["ci95"][0] for *_, score in scored],
+                "high": [score["ci95"][1] for *_, score in scored],
+                "moments": [name for name, *_ in scored],
+            }
+            for seat in dict.fromkeys(seat for *_, scores in here for seat in scores)
+            for scored in [[(name, step, scores[seat]) for name, step, scores in here if seat in scores]]
+        ]
+        about = {"name": f"pass@1, {n} held-out problems", "about": tasks, "group": LEARNING, "unit": "share"}
+        charts.append(about | {"how": "measured", "healthy": None, "lines": lines})
+    return charts
+
+
+def game_of(folder: RunFolder) -> tuple[type[Game], str]:
+    """The class of a run's game, and a warning where it cannot be had.
+
+    Then it is `Game` itself, under which a run is shown without figures and words of its own: nobody knows its name, or
+    it is a file that this user has not run, since to look at a run runs no code of strangers. Raises ConfigError for a
+    damaged configuration.
+    """
+    name = folder.config().game.name
+    without = f"{folder.path} is shown without its game's own figures and words:"
+    try:
+        if file_of(name) is not None and not was_run(name):
+            return Game, f"{without} {name} is code, which is not run for that"
+        return find_game(name), ""
+    except RequestError as error:  # the name is unknown, or the file cannot be read or imported
+        return Game, f"{without} {error}"

@@ -1,0 +1,197 @@
+"""The commands of extras: `lite-selfplay reproduce`, `view`, `export` and `doctor`."""
+
+import contextlib
+import webbrowser
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from lite_selfplay.config import FLAGS, parse_assignment
+from lite_selfplay.errors import ConfigError
+from lite_selfplay.models.silence import quiet
+from lite_selfplay.training.progress import PlainProgress
+from lite_selfplay_cli import flags, listing
+from lite_selfplay_cli.evaluate import DataDir
+
+
+def reproduce(
+    experiment: Annotated[
+        str | None,
+        typer.Argument(
+            help="The name of an experiment, or a .yaml file.", metavar="NAME|FILE", show_default="lists them"
+        ),
+    ] = None,
+    scale: Annotated[
+        str, typer.Option(help="full, or a smaller size of the file: small is for two CPU cores.")
+    ] = "full",
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", "-o", help="Where it is kept, and gone on with.", show_default="reproduce/NAME-SCALE"),
+    ] = None,
+    model: flags.option("model", FLAGS["model"]) = None,
+    assignments: flags.Assignments = None,
+    data_dir: DataDir = None,
+    dry_run: flags.DryRun = False,
+    as_json: flags.Json = False,
+) -> None:
+    """Train every arm of an experiment at one budget, measure all on the same problems, and write it down.
+
+    Arms differ in what their file says and in nothing else: the model, the tasks,
+    the completions a step, and for each seed the seats they start from are the
+    same; --model and --set change them for all. What is complete is not done again:
+    after a signal, a kill or an error the same command goes on.
+
+    Written to --out: table.md, figure.png (accuracy against length; it needs
+    matplotlib) and results.json, beside the run folders of all arms.
+
+    Examples:
+
+      lite-selfplay reproduce
+
+      lite-selfplay reproduce agon-table3 --scale small --dry-run
+
+      lite-selfplay reproduce agon-table3 --scale tiny --out tables/agon3
+
+      lite-selfplay reproduce agon-table3 --model Qwen3-1.7B --out tables/agon5
+    """
+    with quiet():  # what it imports speaks up
+        from lite_selfplay.extras.reproduce.conduct import conduct, costs
+        from lite_selfplay.extras.reproduce.experiment import experiment_names, load_experiment
+        from lite_selfplay.extras.reproduce.findings import table, to_json, write_findings
+
+    if experiment is None:
+        listing.named({name: load_experiment(name).about for name in experiment_names()}, as_json)
+        return
+    layers = [{"model": {"name": model}}] if model is not None else []
+    chosen = load_experiment(experiment, scale).having(*layers, *map(parse_assignment, assignments or []))
+    folder = None if data_dir is None else str(Path(data_dir).resolve())
+    place = out or Path("reproduce") / f"{chosen.name}-{scale}"
+    if dry_run:
+        lines = costs(chosen, folder)
+        about = {"name": chosen.name, "scale": scale, "folder": str(place), "costs": lines}
+        flags.show(as_json, about, [*lines, f"folder: {place}\ndry run: nothing was started"])
+        return
+    records = conduct(chosen, place, data_dir=folder, progress=PlainProgress(flags.to_stderr))
+    paths = write_findings(chosen, records, place)
+    written = f"written: {', '.join(map(str, paths))}"
+    flags.show(as_json, to_json(chosen, records), [table(chosen, records), written])
+
+
+MOST_RUNS = 2
+
+
+def view(
+    runs: Annotated[
+        list[Path], typer.Argument(help="A run folder; a second one is drawn over it, in dashes.", metavar="RUN...")
+    ],
+    bundle: Annotated[
+        Path | None,
+        typer.Option(help="Write DIR/index.html, which opens without a server or network, and stop.", metavar="DIR"),
+    ] = None,
+    port: Annotated[int, typer.Option(help="The port; 0 takes a free one.", min=0, max=65535)] = 0,
+    open_browser: Annotated[bool, typer.Option("--open/--no-open", help="Open the page in a browser.")] = False,
+) -> None:
+    """Show a run in the browser: its curves, and the episodes of any step, with filters and search.
+
+    Prints an address of this machine alone, which ends with a token, and serves it until Ctrl-C. The page follows a run
+    that goes on, and writes nothing. docs/inspect.md says what it shows.
+
+    Examples:
+
+      lite-selfplay view runs/agon-smollm2-135m-20260101-120000
+
+      lite-selfplay view runs/first runs/second --bundle shared
+    """
+    from lite_selfplay.extras.view.answers import ViewedRun, require_readable
+    from lite_selfplay.extras.view.page import Server, write_bundle
+
+    chosen = list(dict.fromkeys(runs))
+    if len(chosen) > MOST_RUNS:
+        raise ConfigError(f"view shows one run, or two over each other, not {len(chosen)}")
+    found = [ViewedRun(path) for path in chosen]
+    for run in found:
+        require_readable(run)
+        if run.without_game:
+            flags.to_stderr(f"warning: {run.without_game}")
+    if bundle is not None:
+        typer.echo(f"written: {write_bundle(found, bundle)}")
+        return
+    with Server(found, port) as server:
+        typer.echo(f"{server.url}\nCtrl-C ends it.")
+        if open_browser:
+            webbrowser.open(server.url)
+        with contextlib.suppress(KeyboardInterrupt):
+            server.serve_forever()
+
+
+def export(
+    run: Annotated[Path, typer.Argument(help="A run folder.")],
+    seat: Annotated[
+        str | None,
+        typer.Argument(
+            help="Which seat, or A@20, A@best as in a checkpoint; a run of one needs none.", metavar="[SEAT]"
+        ),
+    ] = None,
+    to: Annotated[str, typer.Option("--to", help="peft, merged or gguf.", metavar="FORM")] = "peft",
+    out: Annotated[
+        Path | None, typer.Option(help="The folder to write; must not exist.", show_default="exports/RUN-SEAT-FORM")
+    ] = None,
+    verify: Annotated[
+        bool,
+        typer.Option("--verify/--no-verify", help="Have another tool answer 20 prompts from the files, and compare."),
+    ] = True,
+    trust_remote_code: flags.TrustRemoteCode = None,
+    as_json: flags.Json = False,
+) -> None:
+    """Write a seat as a folder that other tools load, and verify that it is the same model there.
+
+    peft: an adapter for plain PEFT and vLLM. merged: a model of its own in bf16, for transformers and vLLM. gguf: a
+    file in float16 for llama.cpp, with a Modelfile for Ollama. Each comes with the chat template, the role's settings
+    and a card; what serves it or uploads it is printed, ready to paste.
+
+    PEFT, transformers or llama.cpp (where the package xllamacpp is installed) reads the files in a fresh process and
+    answers 20 prompts; first tokens and log-probabilities are compared with the seat's own. A difference ends with exit
+    code 1, and verification.json says what differs. docs/export.md has more.
+
+    Examples:
+
+      lite-selfplay export runs/agon A --to merged
+
+      lite-selfplay export runs/agon B@20 --to gguf --out my-seat
+    """
+    from lite_selfplay.extras.export.exporting import export as make
+
+    progress = PlainProgress(lambda line: typer.echo(line, err=as_json or not line.startswith("written: ")))
+    done = make(
+        run,
+        seat,
+        to=to,  # type: ignore[arg-type]  # it is looked at there
+        out=out,
+        verify=verify,
+        trust_remote_code=bool(trust_remote_code),
+        progress=progress,
+    )
+    found = done.verification.to_json() if done.verification else None
+    about = {"folder": str(done.path), "seat": done.seat, "to": to, "verification": found, "commands": done.commands}
+    flags.show(as_json, about, ["", *done.commands])
+
+
+def doctor(as_json: flags.Json = False) -> None:
+    """Say what this machine is, and what would run on it and why: card, backend, precision, sandbox, free space.
+
+    Exit code 1 where something has to be mended first. Whether versions fit together `pip check` says; whether a run is
+    whole, `lite-selfplay train --resume RUN`, which names what is damaged before it changes anything.
+    """
+    from lite_selfplay.extras.doctor import machine
+
+    findings = machine()
+    healthy = all(finding.fine for finding in findings)
+    width = max(len(finding.part) for finding in findings)
+    flags.show(
+        as_json,
+        {"findings": [asdict(finding) for finding in findings], "healthy": healthy},
+        (f"{each.part:<{width}}  {'' if each.fine else 'PROBLEM: '}{each.text}" for each in findings),
+    )
+    raise typer.Exit(0 if healthy else 1)
