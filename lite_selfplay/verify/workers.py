@@ -126,7 +126,7 @@ class Workers(ABC, Generic[W, J, R]):
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _work(self, jobs: Sequence[J], poll: Callable[[], None]) -> list[R]:
+    def work(self, jobs: Sequence[J], poll: Callable[[], None]) -> list[R]:
         """What came of each job, in their order. `poll` is called at least every half second; it may raise to stop."""
         with self._lock:
             self._own_process()

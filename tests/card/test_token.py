@@ -256,7 +256,7 @@ def test_rows_that_outgrow_their_places_move_into_longer_ones_or_wait(
     assert layout.Layout.of(*request.sizes, tokens, mixed=True) == layout.Layout(64, 128, 384, 4)
     assert spoken(backend, request, cache_tokens=tokens) == whole
     assert len(moved) > 10
-    assert sum(len(out.token_ids) > 128 for out in whole) > 10
+    assert sum(len(out.token_ids) > 128 for out in whole) > 8
 
 
 def test_attention_of_one_token_reads_keys_where_they_are(rtx_4090: Card):

@@ -210,7 +210,7 @@ def test_a_gradient_that_overflows_at_every_scale_is_not_finite(
         norms.append(torch.full((), math.inf, device="cuda"))
         return norms[-1]
 
-    monkeypatch.setattr("lite_selfplay.training.trainer.gradient_norm", endless)
+    monkeypatch.setattr("lite_selfplay.training.trainer.get_total_norm", endless)
     trainer, weights, report = updated(tmp_path, 7)
     assert report.nonfinite == "the gradient of drafter (seat A) has the norm inf"
     assert len(norms) == 2 * 4  # two seats, at 2**7, 2**4, 2 and 1

@@ -1,6 +1,7 @@
 """What a bare command chooses: problems, an evaluation, a size; and what a look at the base decides."""
 
 import contextlib
+import json
 import socket
 import time
 from collections.abc import Callable
@@ -149,7 +150,7 @@ def test_a_benchmark_without_network_fails_in_seconds(monkeypatch: pytest.Monkey
         ("Qwen3-0.6B", GIB_T4, "t4"),
         ("Qwen3-0.6B", (31.4, False), "t4"),  # a V100 has no bf16
         ("Qwen3-1.7B", GIB_4090, "consumer-24gb"),
-        ("Qwen3-8B", GIB_4090, "t4"),  # its keys and values are too large at that size
+        ("Qwen3-8B", GIB_4090, "consumer-24gb"),  # with fewer rows side by side, in places of two lengths
         ("Qwen3-1.7B", GIB_H100, "datacenter-80gb"),
         ("smollm2-135m", GIB_T4, "cpu"),
     ],
@@ -158,6 +159,14 @@ def test_the_size_is_that_of_the_preset_that_fits(model: str, card: Any, preset:
     (choice,) = size(RunConfig(game="agon", model=model), make_game("agon", {}), card)
     assert choice.values["run.preset"] == preset
     assert not {"model.name", "model.compute_dtype"} & choice.values.keys()
+
+
+def test_a_base_that_is_too_large_at_a_size_gets_the_next_smaller(tmp_path: Path):
+    shape = {"hidden_size": 5120, "num_hidden_layers": 64, "intermediate_size": 25600, "vocab_size": 151936}
+    heads = {"num_attention_heads": 64, "num_key_value_heads": 8}  # of 32 billion parameters
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "qwen3", **shape, **heads}))
+    (choice,) = size(RunConfig(game="agon", model=str(tmp_path)), make_game("agon", {}), GIB_4090)
+    assert choice.values["run.preset"] == "t4"
 
 
 def test_sizes_that_were_said_and_those_of_a_recipe_stay():

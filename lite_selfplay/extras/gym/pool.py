@@ -74,7 +74,7 @@ class WorkerPool(Workers[Scorer, Question, str]):
         "timeout" means that the worker was killed at the deadline, "crash" that two new workers died on the question.
         Raises WorkerStartError if the workers cannot be started.
         """
-        return self._work(questions, self.poll)
+        return self.work(questions, self.poll)
 
     def _start(self) -> Scorer:
         ours, theirs = socket.socketpair()

@@ -150,7 +150,7 @@ class Zygotes(Workers[Zygote, Job, Run]):
         """
         with self._lock:
             self._limits, self._spent = limits, set()
-            return self._work(jobs, poll)
+            return self.work(jobs, poll)
 
     def _start(self) -> Zygote:
         """A new zygote; one that was killed before it was ready is started again, once."""
