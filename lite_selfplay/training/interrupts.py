@@ -11,6 +11,7 @@ hurries. Where it was ignored at the start, as under `nohup`, it stays ignored.
 import contextlib
 import os
 import signal
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from types import FrameType, TracebackType
@@ -40,6 +41,7 @@ class Interrupts:
         self._asked: str | None = None
         self._insisted = self._polled = False
         self._before: dict[signal.Signals, Any] = {}
+        self._unraisable = sys.unraisablehook
 
     def poll(self) -> None:
         """Raise Interrupted if somebody asked to stop. From the first call on, signals wait for the next."""
@@ -53,6 +55,7 @@ class Interrupts:
             if isinstance(around, Interrupts) and around._unheard:
                 raise KeyboardInterrupt
             self._before = {number: signal.signal(number, self._ask) for number in stopping_signals()}
+            self._unraisable, sys.unraisablehook = sys.unraisablehook, self._lost
         return self
 
     def __exit__(
@@ -61,6 +64,8 @@ class Interrupts:
         for number, handler in self._before.items():
             if signal.getsignal(number) == self._ask:
                 signal.signal(number, handler)
+        if sys.unraisablehook == self._lost:
+            sys.unraisablehook = self._unraisable
         if self._unheard and isinstance(error, Exception):
             raise KeyboardInterrupt from None
 
@@ -69,6 +74,11 @@ class Interrupts:
         """Whether it has raised KeyboardInterrupt. A library that is being imported may make another error of that,
         or none at all."""
         return self._asked is not None and not self._polled
+
+    def _lost(self, error: "sys.UnraisableHookArgs") -> None:
+        """Keep silent where a destructor or a callback swallowed that KeyboardInterrupt: it is raised again."""
+        if not (self._unheard and issubclass(error.exc_type, KeyboardInterrupt)):
+            self._unraisable(error)
 
     def _ask(self, number: int, frame: FrameType | None) -> None:
         if number != HANGUP and not self._patient:

@@ -72,6 +72,28 @@ def test_a_signal_in_the_first_seconds_is_answered_by_one_sentence(tmp_path, imp
     assert (ended.returncode, ended.stderr, list(tmp_path.iterdir())) == (130, "stopped: nothing was saved\n", [])
 
 
+def test_a_destructor_that_a_signal_meets_swallows_neither_the_stop_nor_its_own_faults(monkeypatch):
+    """What is raised in one is printed by Python and dropped: the stop is silent there, and comes with the next poll."""
+
+    class Closed:
+        def __init__(self, error: type[Exception] | None) -> None:
+            self.error = error
+
+        def __del__(self) -> None:
+            if self.error is not None:
+                raise self.error
+            signal.raise_signal(signal.SIGTERM)
+
+    printed: list[type[BaseException]] = []
+    monkeypatch.setattr(sys, "unraisablehook", lambda lost: printed.append(lost.exc_type))
+    with pytest.raises(Interrupted, match="stopped by SIGTERM"), Interrupts() as interrupts:
+        Closed(ValueError)
+        Closed(None)
+        interrupts.poll()
+    Closed(OSError)
+    assert printed == [ValueError, OSError]
+
+
 def test_the_second_signal_leaves_at_once():
     program = (
         "import os, signal, time\n"
