@@ -281,7 +281,7 @@ def samples(job: Job, here: Here) -> str:
     if words[:2] != ["lite-selfplay", "reproduce"]:
         return ""
     from lite_selfplay.extras.reproduce.experiment import load_experiment
-    from lite_selfplay.runs.choices import filled_in
+    from lite_selfplay.runs.defaults import filled_in
 
     scale = words[len(words) - words[::-1].index("--scale")] if "--scale" in words else "full"
     experiment = load_experiment(words[2], scale)

@@ -90,7 +90,7 @@ def room() -> dict[str, Any]:
 def sample(backend: Any, rows: int, columns: int, tokens: int) -> float:
     """Seconds of so many tokens after a prompt, by `rows` at once, in at most `columns` columns."""
     from lite_selfplay.data import Sampling
-    from lite_selfplay.models.backends.base import GenerationRequest
+    from lite_selfplay.models.backends.backend import GenerationRequest
 
     spread = random.Random(columns)
     prompt = [spread.randrange(10, 200) for _ in range(columns - MANY)]

@@ -20,7 +20,7 @@ import torch
 from harness import Reply, Setting
 
 from lite_selfplay.games.prompts import fill
-from lite_selfplay.models.chat import Chat
+from lite_selfplay.models.chat_template import Chat
 from lite_selfplay.tasks import load_task
 
 NEVER = 2**30

@@ -186,7 +186,7 @@ def _trl_update(card: Any, folder: Path, precision: str) -> Counts:
     from transformers import TrainerCallback
     from trl import GRPOConfig, GRPOTrainer
 
-    from lite_selfplay.models.chat import Chat
+    from lite_selfplay.models.chat_template import Chat
 
     stock._head_without_triton()  # its kernel needs a card: a few operations in its place
     watching, seen = contextlib.ExitStack(), []

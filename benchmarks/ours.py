@@ -24,10 +24,10 @@ from lite_selfplay.games.baselines.grpo import judged
 from lite_selfplay.games.prompts import fill
 from lite_selfplay.models.backends import choose_backend
 from lite_selfplay.models.backends.transformers import TransformersBackend
-from lite_selfplay.models.chat import Chat
+from lite_selfplay.models.chat_template import Chat
 from lite_selfplay.models.generation.sampling import GenerationRequest
 from lite_selfplay.models.sources import resolve
-from lite_selfplay.tasks.base import derived_seed
+from lite_selfplay.tasks.task import derived_seed
 
 
 def rollouts(parent: Parent, setting: Setting) -> None:

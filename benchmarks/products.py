@@ -113,7 +113,7 @@ class _Work:
         from lite_selfplay.data import Sampling
         from lite_selfplay.games.prompts import fill
         from lite_selfplay.models.backends import choose_backend
-        from lite_selfplay.models.chat import Chat
+        from lite_selfplay.models.chat_template import Chat
         from lite_selfplay.models.generation.sampling import GenerationRequest
         from lite_selfplay.models.logprobs.batch import cut
         from lite_selfplay.models.sources import resolve

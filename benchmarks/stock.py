@@ -26,7 +26,7 @@ from trl import GRPOConfig, GRPOTrainer
 
 from lite_selfplay.config import ModelSection
 from lite_selfplay.models.backends.transformers import compute_dtype
-from lite_selfplay.models.chat import Chat
+from lite_selfplay.models.chat_template import Chat
 from lite_selfplay.models.sources import resolve
 
 BATCH = 8

@@ -101,7 +101,7 @@ class Timers:
         torch.nn.utils.clip_grad_norm_ = self.around(torch.nn.utils.clip_grad_norm_, OPTIMIZER)
         on_class(Cache, "batch_select_indices", lambda f: self.around(f, self._cache_part))
         for name in ("keep_rows", "join_rows"):
-            if function := getattr(sys.modules.get("lite_selfplay.models.generation.cache"), name, None):
+            if function := getattr(sys.modules.get("lite_selfplay.models.generation.kv_cache"), name, None):
                 everywhere(function, self.around(function, self._cache_part))
         on_class(Adapters, "speaking_dense", self._entering)
         register_optimizer_step_pre_hook(lambda *_: self._open(OPTIMIZER))

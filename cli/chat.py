@@ -18,7 +18,7 @@ from lite_selfplay_cli import flags
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from lite_selfplay.extras.talk import Conversation
+    from lite_selfplay.extras.talk import Talk
 
 
 HELP = """a message            every speaker answers it, as a problem of the kind it was trained on
@@ -71,7 +71,7 @@ def chat(
 
       echo "What is 7+8+9?" | lite-selfplay chat runs/agon --json
     """
-    from lite_selfplay.extras.talk import ARROW, Conversation, speakers_of
+    from lite_selfplay.extras.talk import ARROW, Talk, speakers_of
 
     names = [name.strip() for name in seat.split(",")] if seat is not None else []
     at_terminal = sys.stdin.isatty() and sys.stdout.isatty() and not as_json
@@ -87,7 +87,7 @@ def chat(
         progress=PlainProgress(flags.to_stderr, math.inf if at_terminal else 10),
     ) as speakers:
         shown = Screen() if at_terminal else Lines(as_json)
-        talked = Conversation(speakers, speakers.alone, temperature, plain=plain, seed=seed, waits=shown.waits)
+        talked = Talk(speakers, speakers.alone, temperature, plain=plain, seed=seed, waits=shown.waits)
         talked.choose(names or speakers.alone)
         if at_terminal:
             with contextlib.suppress(ImportError):  # not on Windows
@@ -116,7 +116,7 @@ def _piped() -> str | None:
 class _Chat:
     """Lines of a user's, each a message or a command."""
 
-    def __init__(self, talked: "Conversation", shown: "Screen | Lines"):
+    def __init__(self, talked: "Talk", shown: "Screen | Lines"):
         self._talked, self._shown = talked, shown
         self._problem = ""
 

@@ -9,7 +9,7 @@ import typer
 from lite_selfplay.config import SECTIONS, Key, RunConfig, keys_in, load_layer
 from lite_selfplay.config.user_files import places_in, require_accepted
 from lite_selfplay.errors import ConfigError
-from lite_selfplay.runs.plan import plan
+from lite_selfplay.runs.planning import plan
 from lite_selfplay.tasks.files import write_errors
 from lite_selfplay_cli import flags
 

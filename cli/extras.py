@@ -105,7 +105,7 @@ def view(
       lite-selfplay view runs/first runs/second --bundle shared
     """
     from lite_selfplay.extras.view.answers import ViewedRun, require_readable
-    from lite_selfplay.extras.view.page import Server, write_bundle
+    from lite_selfplay.extras.view.page import RunServer, write_bundle
 
     chosen = list(dict.fromkeys(runs))
     if len(chosen) > MOST_RUNS:
@@ -118,7 +118,7 @@ def view(
     if bundle is not None:
         typer.echo(f"written: {write_bundle(found, bundle)}")
         return
-    with Server(found, port) as server:
+    with RunServer(found, port) as server:
         typer.echo(f"{server.url}\nCtrl-C ends it.")
         if open_browser:
             webbrowser.open(server.url)

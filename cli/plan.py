@@ -10,8 +10,8 @@ from lite_selfplay.errors import UnknownNameError
 from lite_selfplay.evaluation.result import as_text
 from lite_selfplay.models.memory import CARDS, GIB, Load, advise, estimate
 from lite_selfplay.models.shapes import shape_of
-from lite_selfplay.runs.choices import filled_in, size_for
-from lite_selfplay.runs.plan import plan as planned
+from lite_selfplay.runs.defaults import filled_in, size_for
+from lite_selfplay.runs.planning import plan as planned
 from lite_selfplay.training.progress import PlainProgress, printable
 from lite_selfplay_cli import flags
 

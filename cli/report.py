@@ -18,7 +18,7 @@ from lite_selfplay.runs.folder import BUDGET, RunFolder, as_written
 from lite_selfplay.runs.report.diagnosis import Diagnosis, diagnose
 from lite_selfplay.runs.report.figures import find_meaning, game_of, values_of
 from lite_selfplay.runs.report.pages import choose_transcripts, earned, transcripts_markdown
-from lite_selfplay.runs.report.steps import only_finite, stream_words
+from lite_selfplay.runs.report.step_rows import only_finite, stream_words
 from lite_selfplay.tasks.files import read_json, write_errors
 from lite_selfplay.training.progress import printable
 from lite_selfplay_cli import flags
@@ -58,7 +58,7 @@ def report(
     folder = load_run(run)
     drawn = []
     if figures:
-        from lite_selfplay.extras.figures import save_figures
+        from lite_selfplay.extras.charts import save_figures
 
         drawn = [*map(str, save_figures(run, out))]
     page = None if figures else out

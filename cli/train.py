@@ -12,8 +12,8 @@ from lite_selfplay.models.shapes import shape_of
 from lite_selfplay.models.sources import hub_id
 from lite_selfplay.runs import api
 from lite_selfplay.runs.build import free_folder
-from lite_selfplay.runs.choices import without_its_card
-from lite_selfplay.runs.plan import plan
+from lite_selfplay.runs.defaults import without_its_card
+from lite_selfplay.runs.planning import plan
 from lite_selfplay.training.ranks import here
 from lite_selfplay_cli import flags
 from lite_selfplay_cli.display import make_progress

@@ -12,7 +12,7 @@ import re
 import sys
 from pathlib import Path
 
-from lite_selfplay.games.pasodoble.game import proposer_prompt, solver_prompt
+from lite_selfplay.games.pasodoble.pasodoble import proposer_prompt, solver_prompt
 
 LONGEST = 421
 """The most characters of a passage, so that it fits into the run's prompts."""

@@ -32,12 +32,12 @@ from lite_selfplay.data import (
 from lite_selfplay.errors import GameError, UnknownNameError
 from lite_selfplay.games.base import Game
 from lite_selfplay.games.modes import find_mode
-from lite_selfplay.tasks.base import derived_rng
-from lite_selfplay.training.admission import require_policy
+from lite_selfplay.tasks.task import derived_rng
+from lite_selfplay.training.on_policy import require_policy
 from lite_selfplay.verify import Verifier
 
 if TYPE_CHECKING:
-    from lite_selfplay.models.backends.base import Backend
+    from lite_selfplay.models.backends.backend import Backend
 
 Script = Callable[[str, str, int], str] | Mapping[str, Sequence[str]]
 

@@ -14,9 +14,9 @@ from lite_selfplay.config import RunConfig
 from lite_selfplay.models.sources import resolve
 from lite_selfplay.runs.checkpoints import find_checkpoints
 from lite_selfplay.runs.folder import RunFolder
-from lite_selfplay.runs.held import Held
 from lite_selfplay.runs.loop import RunLoop
-from lite_selfplay.runs.plan import plan
+from lite_selfplay.runs.planning import plan
+from lite_selfplay.runs.resources import Resources
 from lite_selfplay.training.progress import Progress
 
 
@@ -71,7 +71,7 @@ def loop_of(
     settings: RunConfig, folder: Path, reward: Any = None, clock: Any = time.monotonic, **options: Any
 ) -> Iterator[RunLoop]:
     """A run of `tiny` in memory, before its first step."""
-    held = Held.of(plan(settings), resolve("tiny"), RunFolder(folder), reward, **options)
+    held = Resources.of(plan(settings), resolve("tiny"), RunFolder(folder), reward, **options)
     with contextlib.closing(held):
         yield RunLoop(held, clock=clock)
 

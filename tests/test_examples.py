@@ -49,7 +49,7 @@ def test_from_a_run_to_what_others_use(tmp_path: Path):
 
 
 def test_the_examples_for_a_small_proposer_are_accepted_in_play(tmp_path: Path):
-    from lite_selfplay.games.pasodoble.game import parse_proposal
+    from lite_selfplay.games.pasodoble.pasodoble import parse_proposal
     from lite_selfplay.training.examples import read_examples
 
     rows = [

@@ -4,6 +4,7 @@ import ast
 import re
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from graphlib import TopologicalSorter
 from pathlib import Path
@@ -186,6 +187,18 @@ def test_the_package_has_few_entries_and_each_folder_says_what_it_is() -> None:
     assert entries == LEVEL.keys() - {"cli"}
     for folder in (path.parent for path in MODULES.values() if path.name == "__init__.py"):
         assert ast.get_docstring(ast.parse((folder / "__init__.py").read_text(encoding="utf-8"))), folder
+
+
+def test_no_two_modules_and_no_two_public_classes_have_one_name() -> None:
+    modules = Counter(path.stem for path in MODULES.values() if not path.stem.startswith("__"))
+    classes = Counter(
+        node.name
+        for path in MODULES.values()
+        for node in ast.parse(path.read_text(encoding="utf-8")).body
+        if isinstance(node, ast.ClassDef) and not node.name.startswith("_")
+    )
+    twice = [name for names in (modules, classes) for name, count in names.items() if count > 1]
+    assert twice == []
 
 
 # The reader itself

@@ -12,7 +12,7 @@ import pytest
 
 from lite_selfplay import RunConfig, train
 from lite_selfplay.games.propose_solve.questions import Vote
-from lite_selfplay.games.sqlm import game as sqlm
+from lite_selfplay.games.sqlm import sqlm
 from tests.made import module_of
 
 EXAMPLE = Path(__file__).parents[1] / "examples" / "one_step.py"

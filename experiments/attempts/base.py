@@ -23,7 +23,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from task import CANDIDATES, PHRASES, Search, find, following, worked
 
 from lite_selfplay.data import Problem
-from lite_selfplay.games.agon.game import challenge_prompt, own_attempt_prompt
+from lite_selfplay.games.agon.agon import challenge_prompt, own_attempt_prompt
 from lite_selfplay.games.prompts import asked
 from lite_selfplay.models.sources import sums
 from lite_selfplay.models.sources.folders import PROVENANCE

@@ -25,8 +25,8 @@ from lite_selfplay.errors import GameError, RequestError, RunFolderError
 from lite_selfplay.evaluation.result import Evaluation, at_k
 from lite_selfplay.games.modes import Judged, Mode, find_mode
 from lite_selfplay.games.prompts import MOST_SHOTS, opening
-from lite_selfplay.tasks.base import derived_seed
 from lite_selfplay.tasks.files import require_no_link, write_errors
+from lite_selfplay.tasks.task import derived_seed
 from lite_selfplay.verify.choice import KIND as CHOICE
 from lite_selfplay.verify.keys import vote_key
 from lite_selfplay.verify.non_answers import states_nothing

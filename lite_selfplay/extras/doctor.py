@@ -19,7 +19,7 @@ BESIDE = ("triton", "xformers", "flash-attn")
 
 
 @dataclass(frozen=True)
-class Finding:
+class Check:
     """One part of what was looked at: its state in a sentence, and whether that state is fine."""
 
     part: str
@@ -31,7 +31,7 @@ class _Wrong(Exception):
     """What has to be mended before a run."""
 
 
-def machine() -> list[Finding]:
+def machine() -> list[Check]:
     """This machine, part by part."""
     every = (*PACKAGES, *BESIDE)
     found = versions(every)
@@ -54,13 +54,13 @@ def machine() -> list[Finding]:
         return [_look(part, look) for part, look in looks.items()]
 
 
-def _look(part: str, look: Callable[[], str]) -> Finding:
+def _look(part: str, look: Callable[[], str]) -> Check:
     try:
-        return Finding(part, look())
+        return Check(part, look())
     except _Wrong as wrong:
-        return Finding(part, str(wrong), fine=False)
+        return Check(part, str(wrong), fine=False)
     except Exception as error:  # torch in pieces raises nearly anything
-        return Finding(part, f"what is installed cannot be used ({availability.first_line(error)})", fine=False)
+        return Check(part, f"what is installed cannot be used ({availability.first_line(error)})", fine=False)
 
 
 def _device() -> str:

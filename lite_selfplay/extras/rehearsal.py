@@ -19,17 +19,17 @@ from lite_selfplay.games import Game
 from lite_selfplay.games.prompts import fill
 from lite_selfplay.games.worked_examples import draft, solution_of
 from lite_selfplay.models.backends import import_first
-from lite_selfplay.models.chat import Chat
+from lite_selfplay.models.chat_template import Chat
 from lite_selfplay.models.silence import quiet
 from lite_selfplay.models.sources import base_of
-from lite_selfplay.runs.plan import OPTIONAL, Plan
+from lite_selfplay.runs.planning import OPTIONAL, Plan
 from lite_selfplay.tasks import Source, Task, load_task
 from lite_selfplay.training.progress import Progress
 from lite_selfplay.verify import Verifier
 from lite_selfplay.verify.reward_functions import RewardFunction, call_reward, name_of
 
 if TYPE_CHECKING:
-    from lite_selfplay.models.chat import Chat
+    from lite_selfplay.models.chat_template import Chat
     from lite_selfplay.runs.preflight import Words
 
 MOST_STEPS = 40

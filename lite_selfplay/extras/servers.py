@@ -31,7 +31,7 @@ from anyio.from_thread import start_blocking_portal
 
 from lite_selfplay.data import Sampling, StopReason
 from lite_selfplay.errors import RequestError, RolloutsLost
-from lite_selfplay.models.backends.base import REMEDY, Rollouts
+from lite_selfplay.models.backends.backend import REMEDY, Rollouts
 from lite_selfplay.models.backends.transformers import TransformersBackend
 from lite_selfplay.models.backends.vllm import SEED_BITS, LoraRequests, lora_limits, require_temperature
 from lite_selfplay.models.generation.sampling import Generation, GenerationRequest

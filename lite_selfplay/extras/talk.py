@@ -25,7 +25,7 @@ from lite_selfplay.models.silence import quiet
 from lite_selfplay.models.sources import base_of
 from lite_selfplay.runs.targets import Target
 from lite_selfplay.tasks import load_task
-from lite_selfplay.tasks.base import derived_seed
+from lite_selfplay.tasks.task import derived_seed
 from lite_selfplay.training.interrupts import Interrupts
 from lite_selfplay.training.progress import Poll, Progress
 
@@ -183,7 +183,7 @@ MOST_CHARACTERS = 1_000_000
 
 
 @dataclass
-class Conversation:
+class Talk:
     """Who answers, how, and what was said last.
 
     `names` are the speakers that answer a message. `plain`: messages reach them as they are; else each is a problem,

@@ -18,7 +18,7 @@ from lite_selfplay.errors import ConfigError, RunFolderError
 from lite_selfplay.evaluation.result import scores_of
 from lite_selfplay.games import Game
 from lite_selfplay.runs.folder import TENSORBOARD, TRACKER, last_step
-from lite_selfplay.runs.plan import Tracker
+from lite_selfplay.runs.planning import Tracker
 from lite_selfplay.runs.report.figures import LEARNING, curves_of
 from lite_selfplay.runs.report.pages import fenced
 from lite_selfplay.tasks.files import read_json, require_no_link, write_whole

@@ -17,7 +17,7 @@ from lite_selfplay.config import explain
 from lite_selfplay.config.user_files import file_of, load, short_name
 from lite_selfplay.data import Episode, EvalSpec, Example, Problem, Snapshot
 from lite_selfplay.errors import ConfigError, GameError, UnknownNameError
-from lite_selfplay.games.presentation import Shown
+from lite_selfplay.games.presentation import Presentation
 from lite_selfplay.games.table import Table
 
 ENTRY_POINTS = "lite_selfplay.games"
@@ -29,7 +29,7 @@ class GameOptions(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
-class Game(Shown):
+class Game(Presentation):
     """The base of every game. Override `play`, and what else differs.
 
     `roles` are the parts in the game. `sources` are what it draws from: `problems`, `passages` (texts for a proposer,
@@ -41,7 +41,7 @@ class Game(Shown):
     `about` is a line for the list of games, `Options` its switches, `recipe` the configuration its paper asks for, laid
     under the user's.
 
-    What its runs look like to a reader, its figures and its warnings: see `Shown`.
+    What its runs look like to a reader, its figures and its warnings: see `Presentation`.
 
     `open_ended`: it ends by itself (see `over`), and `run.steps` only bounds it.
     """
@@ -125,16 +125,16 @@ class Game(Shown):
 _registry: dict[str, Callable[[], type[Game]]] = {
     name: partial(resolve_name, f"lite_selfplay.games.{place}")
     for name, place in {
-        "agon": "agon.game:DraftChallenge",
-        "cpmobius": "cpmobius.game:CpMobius",
+        "agon": "agon.agon:DraftChallenge",
+        "cpmobius": "cpmobius.cpmobius:CpMobius",
         "grpo": "baselines.grpo:Solo",
         "kuhn": "matches.kuhn:Kuhn",
-        "pasodoble": "pasodoble.game:PasoDoble",
+        "pasodoble": "pasodoble.pasodoble:PasoDoble",
         "rent": "baselines.rent:Rent",
         "rzero": "baselines.rzero:RZero",
         "self-refine": "baselines.self_refine:SelfRefine",
-        "spc": "spc.game:Spc",
-        "sqlm": "sqlm.game:Sqlm",
+        "spc": "spc.spc:Spc",
+        "sqlm": "sqlm.sqlm:Sqlm",
     }.items()
 }
 

@@ -20,8 +20,8 @@ from typing import Any, TypeVar
 from lite_selfplay.config.user_files import open_file
 from lite_selfplay.data import Completion, Group, Sample, Stream, completion_from_json
 from lite_selfplay.errors import RunFolderError
-from lite_selfplay.tasks.base import derived_rng
 from lite_selfplay.tasks.files import LINE_LIMIT, lines_of, parse_object, written_whole
+from lite_selfplay.tasks.task import derived_rng
 
 T = TypeVar("T")
 

@@ -17,7 +17,7 @@ from lite_selfplay.data import Completion, Problem
 from lite_selfplay.errors import GameError, UnknownNameError
 from lite_selfplay.games.table import Reader
 from lite_selfplay.stats import clopper_pearson
-from lite_selfplay.tasks.base import Task
+from lite_selfplay.tasks.task import Task
 
 if TYPE_CHECKING:
     from lite_selfplay.evaluation.examiner import Examiner
@@ -200,14 +200,14 @@ SINGLE = Mode(lambda examiner, seats: Found(alone(examiner, seats)))
 VOTE = Mode(vote, columns=("share",), samples=5, least=2)
 _OWN = {
     "single": "modes:SINGLE",
-    "cascade": "agon.measuring:CASCADE",
-    "self-refine": "agon.measuring:SELF_REFINE",
-    "self-cascade": "agon.measuring:SELF_CASCADE",
-    "moa": "agon.measuring:MOA",
-    "swap-seats": "agon.measuring:SWAP_SEATS",
+    "cascade": "agon.cascade:CASCADE",
+    "self-refine": "agon.cascade:SELF_REFINE",
+    "self-cascade": "agon.cascade:SELF_CASCADE",
+    "moa": "agon.cascade:MOA",
+    "swap-seats": "agon.cascade:SWAP_SEATS",
     "vote": "modes:VOTE",
-    "critic": "spc.measuring:CRITIC_MODE",
-    "search": "spc.measuring:SEARCH_MODE",
+    "critic": "spc.critic_modes:CRITIC_MODE",
+    "search": "spc.critic_modes:SEARCH_MODE",
     "versus": "matches.versus:VERSUS",
 }
 _registry: dict[str, Callable[[], Mode]] = {

@@ -1,7 +1,7 @@
 """What a game declares of itself for those who show its runs: progress lines, reports, charts.
 
 `Accuracy` says what the correct completions of a role are, `Figure` what a key of the log measures, `Pairing` which
-completions are read together; `Shown` is what every game inherits of this. Nothing here knows a single game.
+completions are read together; `Presentation` is what every game inherits of this. Nothing here knows a single game.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -159,7 +159,7 @@ def value_of(figure: Figure, log: Mapping[str, Any]) -> float | None:
     return value / whole if whole else None
 
 
-class Shown:
+class Presentation:
     """How runs of a game are shown: what a game declares of itself, and what may be overridden.
 
     `accuracy` says of each role what its correct completions are (by default right answers), `figures` what the keys of

@@ -31,7 +31,7 @@ from lite_selfplay.config import SeatConfig
 from lite_selfplay.data import BASE
 from lite_selfplay.errors import LiteSelfPlayError, RunFolderError, UnknownNameError
 from lite_selfplay.models.linear import LowRank, cast, linear
-from lite_selfplay.models.stacked import Beside, Stack, take, together
+from lite_selfplay.models.stacked import Stack, UnstackedLayer, take, together
 from lite_selfplay.models.transfers import on_host
 from lite_selfplay.tasks.files import first_link, read_tensors
 
@@ -42,12 +42,12 @@ WEIGHTS, CONFIG = "adapter_model.safetensors", "adapter_config.json"
 State = dict[str, Tensor]
 Build = Callable[[nn.Module, LoraConfig], PeftModel]
 """Wraps a base for a first adapter, which it names `default`."""
-Stacks = Sequence[tuple[Stack | Beside, Sequence[Any]]]
+Stacks = Sequence[tuple[Stack | UnstackedLayer, Sequence[Any]]]
 """Stacks, and the layers with adapters that each computes."""
 
 
 @dataclass(frozen=True)
-class Kept:
+class SnapshotWeights:
     """A snapshot: the weights of a seat as they once were, on the CPU."""
 
     seat: str
@@ -79,7 +79,7 @@ class Adapters:
         self.seats: tuple[str, ...] = tuple(seats)
         self.updates: dict[str, int] = dict.fromkeys(seats, 0)
         self.versions: dict[str, int] = dict.fromkeys(seats, 0)
-        self.snapshots: dict[str, Kept] = {}
+        self.snapshots: dict[str, SnapshotWeights] = {}
         self._active: str | None = None
         self._in_twin: dict[str, str] = {}
         self.base_name = ""
@@ -164,7 +164,8 @@ class Adapters:
         """The same for layers that stay as they are, with adapters in `dtype` beside them."""
         rank, first = max(self.ranks().values()), self._peft_name(self.seats[0])
         return [
-            (Beside(layer.get_base_layer(), _low_rank(layer, first), dtype, rank), [layer]) for layer in self._layers()
+            (UnstackedLayer(layer.get_base_layer(), _low_rank(layer, first), dtype, rank), [layer])
+            for layer in self._layers()
         ]
 
     @property
@@ -300,7 +301,7 @@ class Adapters:
         self._check(seat)
         if name in self.seats or name == BASE:
             raise LiteSelfPlayError(f"a snapshot cannot take the name {name!r} of a seat")
-        self.snapshots[name] = Kept(seat, state)
+        self.snapshots[name] = SnapshotWeights(seat, state)
         self._puts[name] = self._puts.get(name, 0) + 1
         self._in_twin = {twin: held for twin, held in self._in_twin.items() if held != name}
 
@@ -338,7 +339,7 @@ class Adapters:
 
     def save(self, name: str, folder: Path) -> None:
         """Write `adapter_model.safetensors` and `adapter_config.json` of a seat or a snapshot into a folder."""
-        kept = Kept(name, self.state(name)) if name in self.seats else self._kept(name)
+        kept = SnapshotWeights(name, self.state(name)) if name in self.seats else self._kept(name)
         folder.mkdir(parents=True, exist_ok=True)
         save_file(kept.state, folder / WEIGHTS, metadata={"format": "pt"})
         config: dict[str, Any] = self._config(kept.seat).to_dict()
@@ -385,7 +386,7 @@ class Adapters:
         if seat not in self.seats:
             raise UnknownNameError("seat", seat, self.seats)
 
-    def _kept(self, name: str) -> Kept:
+    def _kept(self, name: str) -> SnapshotWeights:
         if name not in self.snapshots:
             raise UnknownNameError("seat or snapshot", name, [*self.seats, *self.snapshots, BASE])
         return self.snapshots[name]

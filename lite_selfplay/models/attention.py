@@ -50,7 +50,7 @@ def attention(
     attention_mask: Tensor | None,
     dropout: float = 0.0,
     scaling: float | None = None,
-    packed_blocks: "Sequence[Block] | packed_on_card.Layout | None" = None,
+    packed_blocks: "Sequence[Block] | packed_on_card.PackedLayout | None" = None,
     places: "Places | None" = None,
     **options: Any,
 ) -> tuple[Tensor, None]:
@@ -68,7 +68,7 @@ def attention(
         if places is not None:
             return attend_places(query, key, value, places, scale), None
         q, k, v = (x[0].transpose(0, 1) for x in (query, key, value))
-        if isinstance(packed_blocks, packed_on_card.Layout):
+        if isinstance(packed_blocks, packed_on_card.PackedLayout):
             return packed_on_card.attend(q, k, v, packed_blocks, scale)[None], None
         return attend(q, k, v, packed_blocks or (), scale)[None], None
     rows, heads, length, size = query.shape
@@ -162,11 +162,11 @@ class Block:
         return slice(self.start, self.start + sum(self.lengths))
 
     @property
-    def spans(self) -> list[packed_on_card.Span]:
+    def spans(self) -> list[packed_on_card.TokenSpan]:
         """The rows one by one."""
         starts = accumulate(self.lengths, initial=self.start)
         pairs = zip(starts, self.lengths, strict=False)
-        return [packed_on_card.Span(start, length, self.before) for start, length in pairs]
+        return [packed_on_card.TokenSpan(start, length, self.before) for start, length in pairs]
 
     @cached_property
     def _places(self) -> Tensor | None:

@@ -31,7 +31,7 @@ ALIGNED = 16
 """Keys are filled up to a multiple of this, which fused kernels ask of a mask."""
 
 
-class Span(NamedTuple):
+class TokenSpan(NamedTuple):
     """Neighbouring tokens of a row: where they begin, how many, and the tokens before that they see as well."""
 
     start: int
@@ -61,10 +61,10 @@ class Indices:
 
 
 @dataclass(eq=False)
-class Layout:
+class PackedLayout:
     """The rows of a packed batch, and their indices, which are made once for all layers."""
 
-    spans: Sequence[Span]
+    spans: Sequence[TokenSpan]
     _made: dict[Any, Indices] = field(default_factory=dict)
 
     def indices(self, heads: int, groups: int, like: Tensor) -> Indices:
@@ -74,9 +74,9 @@ class Layout:
         return self._made[key]
 
 
-def rectangles(spans: Sequence[Span]) -> list[list[Span]]:
+def rectangles(spans: Sequence[TokenSpan]) -> list[list[TokenSpan]]:
     """Spans by length, cut where sharing a rectangle would more than double the scores that are needed."""
-    found: list[list[Span]] = []
+    found: list[list[TokenSpan]] = []
     needed = 0
     for span in sorted(spans, key=lambda span: (span.length, span.keys)):
         own = span.length * span.keys
@@ -90,11 +90,11 @@ def rectangles(spans: Sequence[Span]) -> list[list[Span]]:
     return found
 
 
-def _scores(spans: Sequence[Span]) -> int:
+def _scores(spans: Sequence[TokenSpan]) -> int:
     return len(spans) * max(span.length for span in spans) * max(span.keys for span in spans)
 
 
-def _indices(found: Sequence[Sequence[Span]], heads: int, groups: int, like: Tensor) -> Indices:
+def _indices(found: Sequence[Sequence[TokenSpan]], heads: int, groups: int, like: Tensor) -> Indices:
     tokens = sum(span.length for spans in found for span in spans)
     shapes: list[tuple[int, int, int]] = []
     masks: list[Tensor | None] = []
@@ -147,7 +147,7 @@ def _mask(before: Sequence[int], width: int, columns: int, groups: int, like: Te
     return like.new_zeros(hidden.shape).masked_fill_(hidden, float("-inf"))[:, None]
 
 
-def attend(q: Tensor, k: Tensor, v: Tensor, layout: Layout, scale: float) -> Tensor:
+def attend(q: Tensor, k: Tensor, v: Tensor, layout: PackedLayout, scale: float) -> Tensor:
     """Causal attention (N, H, D) of q (N, H, D) over k and v (N, K, D), by the rows that a layout names."""
     heads, groups, size = k.shape[1], q.shape[1] // k.shape[1], v.shape[2]
     found = layout.indices(heads, groups, q)

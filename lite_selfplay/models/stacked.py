@@ -89,7 +89,7 @@ class Stack:
         return self._ends[i - 1] if i else 0
 
 
-class Beside:
+class UnstackedLayer:
     """A layer that is left as it is, with an adapter beside it: for 4-bit weights that there is no room to expand."""
 
     def __init__(self, layer: nn.Module, like: LowRank, dtype: torch.dtype, rank: int):

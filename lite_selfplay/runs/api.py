@@ -91,7 +91,7 @@ class Run:
     def plot(self) -> Pictures:
         """The run's charts, a picture for each group of them, written into its folder `figures`. Raises ConfigError
         without matplotlib."""
-        return Pictures(extra("figures").save_figures(self.path))
+        return Pictures(extra("charts").save_figures(self.path))
 
     def __repr__(self) -> str:
         return f"Run({str(self.path)!r})"

@@ -14,9 +14,9 @@ from lite_selfplay.config.user_files import absolute, load, places_in, require_a
 from lite_selfplay.errors import ConfigError, RunFolderError
 from lite_selfplay.models.backends import import_first
 from lite_selfplay.models.silence import quiet
-from lite_selfplay.runs.choices import Choice
+from lite_selfplay.runs.defaults import Default
 from lite_selfplay.runs.folder import CHECKPOINTS, CONFIG, RunFolder, writing
-from lite_selfplay.runs.plan import Plan, chosen, plan
+from lite_selfplay.runs.planning import Plan, chosen, plan
 from lite_selfplay.runs.processes import require_one_kind, require_one_run
 from lite_selfplay.tasks.registry import OBJECTS
 from lite_selfplay.training.interrupts import Interrupts
@@ -48,7 +48,7 @@ def fresh(
     said = None  # else of several processes the first one chooses
     if not ranks.alone:
         told = ranks.from_main("what is chosen", lambda: [asdict(choice) for choice in chosen(config)])
-        said = [Choice(**choice) for choice in told]
+        said = [Default(**choice) for choice in told]
     ready = plan(config, own_checker=reward is not None, choices=said)
     for line in ready.chosen():
         shown.say(line)
@@ -63,11 +63,11 @@ def fresh(
         from lite_selfplay.models.sources import base_of
 
         model = base_of(ready.config.model, shown)  # refused, where it cannot be had, before the libraries are loaded
-        from lite_selfplay.runs.held import Held
         from lite_selfplay.runs.loop import RunLoop
         from lite_selfplay.runs.preflight import look_at_the_base
+        from lite_selfplay.runs.resources import Resources
 
-        held = Held.of(ready, model, folder, reward, progress=shown, poll=poll, ranks=ranks)
+        held = Resources.of(ready, model, folder, reward, progress=shown, poll=poll, ranks=ranks)
         with contextlib.closing(held):
             if ready.open and ranks.alone:
                 look_at_the_base(held)
@@ -129,8 +129,8 @@ def resumed(
     with lock, _at_work(ranks, ready) as poll:
         from lite_selfplay.models.sources import base_of
         from lite_selfplay.runs.checkpoints import check_identity, hash_of
-        from lite_selfplay.runs.held import Held, identity_of
         from lite_selfplay.runs.loop import RunLoop
+        from lite_selfplay.runs.resources import Resources, identity_of
 
         last = _last_checkpoint(folder, ready, shown)
         ranks.require_same({"last checkpoint in the run folder, which all must see,": last.step})
@@ -143,7 +143,7 @@ def resumed(
                 shown.warn(f"the source of {one['name']} ({key}) is not what it was when the run was made")
         if ready.config.run.reward is not None:
             given = load(ready.config.run.reward, "--reward", "function")
-        held = Held.of(ready, model, folder, given, progress=shown, poll=poll, ranks=ranks)
+        held = Resources.of(ready, model, folder, given, progress=shown, poll=poll, ranks=ranks)
         with contextlib.closing(held):
             loop = RunLoop(held)
             require_one_kind(ranks, held)

@@ -25,17 +25,17 @@ from lite_selfplay.games.modes import find_mode
 from lite_selfplay.models.adapters import BASE
 from lite_selfplay.runs.budget import Budget
 from lite_selfplay.runs.checkpoints import STATE, Checkpoint, load_checkpoint, read_state
-from lite_selfplay.runs.choices import shorter, wanted
+from lite_selfplay.runs.defaults import shorter, wanted
 from lite_selfplay.runs.folder import BUDGET, COLD_START, COLLECTIONS, EVALUATIONS, RunFolder, as_written
-from lite_selfplay.runs.held import Held, leaving_as_an_error
-from lite_selfplay.runs.plan import evaluation_steps, mode_of_the_base, problems_of
+from lite_selfplay.runs.planning import evaluation_steps, mode_of_the_base, problems_of
 from lite_selfplay.runs.preflight import preflight
 from lite_selfplay.runs.processes import save_in_turn
 from lite_selfplay.runs.report.closing import changes, closing_report
+from lite_selfplay.runs.resources import Resources, leaving_as_an_error
 from lite_selfplay.runs.saving import Saver
-from lite_selfplay.runs.step_log import Bookkeeper
-from lite_selfplay.tasks.base import derived_seed
+from lite_selfplay.runs.step_log import StepLog
 from lite_selfplay.tasks.split import training_side
+from lite_selfplay.tasks.task import derived_seed
 from lite_selfplay.training.cold_start import cold_start, playing_config, within_limits
 from lite_selfplay.training.examples import gather
 from lite_selfplay.training.losses import make_loss
@@ -56,7 +56,7 @@ class RunLoop:
     `began` is when the run began, by the clock, if that was before.
     """
 
-    def __init__(self, held: Held, *, clock: Callable[[], float] = time.monotonic, began: float | None = None):
+    def __init__(self, held: Resources, *, clock: Callable[[], float] = time.monotonic, began: float | None = None):
         self.held, self.game, self.folder = held, held.game, held.folder
         ranks, config = held.ranks, held.config
         clock = ranks.shared_clock(clock)
@@ -67,7 +67,7 @@ class RunLoop:
         self._saver = Saver(held, clock)
         started = clock() if began is None else ranks.from_main("when the run began", lambda: began or 0.0)
         self._budget = Budget(config.run.minutes, self.folder.path / BUDGET, clock, started, ranks)
-        self._books = Bookkeeper(held, self.table, self._saver.what_is_whole)
+        self._books = StepLog(held, self.table, self._saver.what_is_whole)
         self._answers_at_first = Answers()
         self.trainer = SelfPlayTrainer(
             backend=held.loaded.backend,
@@ -356,7 +356,7 @@ def _evaluation_name(step: int) -> str:
     return f"step-{step:06}"
 
 
-def teach(held: Held, trainer: SelfPlayTrainer, saver: Saver, budget: Budget) -> None:
+def teach(held: Resources, trainer: SelfPlayTrainer, saver: Saver, budget: Budget) -> None:
     """The cold start: gather examples, write them into the run folder, and let every seat learn its own."""
     config, ready, section, seed = held.config, held.ready, held.config.cold_start, held.config.run.seed
     # Problems of their own, where the task makes them: training starts on problems it has not seen.
@@ -388,7 +388,7 @@ def teach(held: Held, trainer: SelfPlayTrainer, saver: Saver, budget: Budget) ->
     cold_start(trainer, held.loaded.chat, held.game, pool, section, seed=seed, steps_that_fit=steps_that_fit)
 
 
-def keep_references(held: Held) -> None:
+def keep_references(held: Resources) -> None:
     """Keep seats as they enter training: all where a role has a KL term, and those that the game asks for."""
     adapters = held.loaded.adapters
     if any(role.beta and role.reference == "seat" for role in held.config.roles.values()):

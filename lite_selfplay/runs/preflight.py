@@ -23,12 +23,12 @@ from lite_selfplay.errors import GameError, Interrupted, LiteSelfPlayError, Pref
 from lite_selfplay.games import Game, make_game
 from lite_selfplay.games.presentation import percent
 from lite_selfplay.models.adapters import BASE
-from lite_selfplay.runs.choices import LONGEST, Streams, after_a_look, left_open
+from lite_selfplay.runs.defaults import LONGEST, Streams, after_a_look, left_open
 from lite_selfplay.runs.folder import COLLECTIONS, PREFLIGHT, RunFolder
-from lite_selfplay.runs.held import Held, leaving_as_an_error
 from lite_selfplay.runs.report.diagnosis import FEWEST_WELL_FORMED, MOST_SILENT, Cause, foreseen
 from lite_selfplay.runs.report.figures import MEANINGS
-from lite_selfplay.runs.report.steps import figures, only_finite
+from lite_selfplay.runs.report.step_rows import figures, only_finite
+from lite_selfplay.runs.resources import Resources, leaving_as_an_error
 from lite_selfplay.stats import clopper_pearson, is_above
 from lite_selfplay.tasks.files import write_errors, write_whole
 from lite_selfplay.training.progress import OutOfTime, printable
@@ -81,7 +81,7 @@ def _saving_nothing() -> Iterator[None]:
 
 
 @_saving_nothing()
-def look_at_the_base(held: Held) -> None:
+def look_at_the_base(held: Resources) -> None:
     """Let what the untouched base does decide whether it thinks, how long its answers may be, and whether it is taught
     the format: one after the other, each time with another look. Raises Interrupted where that is stopped."""
     limit, latest = LONGEST * held.ready.max_completion_tokens, time.monotonic() + 2 * most_seconds(held.config)
@@ -109,7 +109,7 @@ def most_seconds(config: RunConfig) -> float:
 
 
 def play(
-    held: Held,
+    held: Resources,
     seats: Callable[[Game], Mapping[str, str]],
     assumed: Callable[[Streams], Sequence[str]],
     seconds: float,
@@ -158,7 +158,7 @@ def unsettled(streams: Streams) -> list[str]:
     return left_open(streams, MEANINGS["truncated"].most) + ([] if varied else ["that rewards differ"])
 
 
-def preflight(held: Held, seconds: float) -> None:
+def preflight(held: Resources, seconds: float) -> None:
     """Play a little before the first step, so many seconds at most, and judge what the seats showed: write
     `preflight.json`, and say it.
 

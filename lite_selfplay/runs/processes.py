@@ -14,8 +14,8 @@ from lite_selfplay.tasks.files import sha256_of
 from lite_selfplay.training.ranks import Ranks
 
 if TYPE_CHECKING:
-    from lite_selfplay.runs.held import Held
-    from lite_selfplay.runs.plan import Plan
+    from lite_selfplay.runs.planning import Plan
+    from lite_selfplay.runs.resources import Resources
 
 PATIENCE_S = 20.0
 """Seconds to wait for the process that writes the run folder to have saved; torchrun ends all after 30."""
@@ -52,7 +52,7 @@ def require_shareable(ranks: Ranks, section: ModelSection) -> None:
         )
 
 
-def require_one_kind(ranks: Ranks, held: "Held") -> None:
+def require_one_kind(ranks: Ranks, held: "Resources") -> None:
     """Raises RequestError where another process has another device, base or data."""
     if ranks.alone:
         return

@@ -11,18 +11,18 @@ from lite_selfplay.config import RunConfig
 from lite_selfplay.errors import RunFolderError, SaveFailed, TrainingError
 from lite_selfplay.runs.checkpoints import find_checkpoints, hash_of, save_checkpoint, write_best
 from lite_selfplay.runs.folder import ADAPTERS, CARD, CHECKPOINTS, CONFIG, EXAMPLES, RunFolder
-from lite_selfplay.runs.held import Held
 from lite_selfplay.runs.report.pages import model_card
+from lite_selfplay.runs.resources import Resources
 from lite_selfplay.tasks.files import write_whole, written_whole_folder
+from lite_selfplay.training.atomic_update import find_nonfinite
 from lite_selfplay.training.examples import ExamplePool
-from lite_selfplay.training.guarded import find_nonfinite
 from lite_selfplay.training.optimizer import optimizer_state
 
 
 class Saver:
     """Saves a run into its folder, where that is this process's; `clock` gives seconds."""
 
-    def __init__(self, held: Held, clock: Callable[[], float]):
+    def __init__(self, held: Resources, clock: Callable[[], float]):
         self._held, self._folder, self._adapters, self._clock = held, held.folder, held.loaded.adapters, clock
         self._last = clock()
         self._played: dict[str, Any] | None = None  # a line of `metrics.jsonl` that stands for all

@@ -5,9 +5,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from lite_selfplay.errors import SaveFailed, TrainingError
-from lite_selfplay.runs.held import Held
 from lite_selfplay.runs.report.diagnosis import too_fast
-from lite_selfplay.runs.report.steps import (
+from lite_selfplay.runs.report.step_rows import (
     episode_rows,
     only_finite,
     progress_line,
@@ -16,6 +15,7 @@ from lite_selfplay.runs.report.steps import (
     token_columns,
     warning_kind,
 )
+from lite_selfplay.runs.resources import Resources
 from lite_selfplay.stats import is_above
 from lite_selfplay.training.rollout import LiveTable
 from lite_selfplay.training.updates import StepReport
@@ -25,14 +25,14 @@ WARNING_EVERY = 10
 """Steps between two warnings of one kind that a game gives about its steps."""
 
 
-class Bookkeeper:
+class StepLog:
     """Counts, writes and shows what a run's steps came to. `what_is_whole` says what a resume would find.
 
     `skipped_steps` moved nothing; `nonfinite_steps` of them met a number that is not finite. `bad_steps` is how many
     in a row, up to the last step, did that or were sampled from other weights than they train.
     """
 
-    def __init__(self, held: Held, table: LiveTable, what_is_whole: Callable[[], str]):
+    def __init__(self, held: Resources, table: LiveTable, what_is_whole: Callable[[], str]):
         self._held, self._game, self._folder, self._progress = held, held.game, held.folder, held.progress
         self._table, self._what_is_whole = table, what_is_whole
         self.skipped_steps = self.nonfinite_steps = self.bad_steps = 0

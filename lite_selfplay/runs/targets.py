@@ -16,10 +16,10 @@ from lite_selfplay.games.modes import find_mode
 from lite_selfplay.models.silence import quiet
 from lite_selfplay.models.sources import locate, saved_precision
 from lite_selfplay.runs.folder import ADAPTERS, CHECKPOINTS, CONFIG, EVALUATIONS, EXAMPLES, RunFolder, nearest_runs
-from lite_selfplay.runs.plan import draws_problems, held_out
+from lite_selfplay.runs.planning import draws_problems, held_out
 from lite_selfplay.tasks import Task, is_data, load_task, task_names, without
 from lite_selfplay.tasks.files import read_object_lines, require_no_link, sha256_of
-from lite_selfplay.tasks.hub import FILES, folder_of_data, no_file
+from lite_selfplay.tasks.hub_data import FILES, folder_of_data, no_file
 from lite_selfplay.tasks.passages import read_passages
 from lite_selfplay.training.progress import Poll, Progress
 from lite_selfplay.training.ranks import ALONE, Ranks

@@ -4,9 +4,9 @@ A task is a sequence of problems; a source draws from it without end, each pass 
 Which problems are held out is decided here; how an answer is judged is not.
 """
 
-from lite_selfplay.tasks.base import Source, Task, numbered
 from lite_selfplay.tasks.registry import is_data, load_task, register_task, split_specs, task_about, task_names
 from lite_selfplay.tasks.split import content_key, data_facts, evaluation_set, fingerprint, held_out_side, without
+from lite_selfplay.tasks.task import Source, Task, numbered
 
 __all__ = [
     "Source",

@@ -10,8 +10,8 @@ from itertools import takewhile
 from math import prod
 
 from lite_selfplay.errors import TaskError
-from lite_selfplay.tasks.base import Task
 from lite_selfplay.tasks.procedural import TRIES, by_rule, refuse_unknown, whole_number
+from lite_selfplay.tasks.task import Task
 
 _OPTIONS = ("digits", "terms", "ops", "max", "last", "seed")
 _LARGEST = 999_999

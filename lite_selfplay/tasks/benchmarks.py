@@ -14,13 +14,13 @@ from typing import Any
 from lite_selfplay.data import Problem
 from lite_selfplay.errors import TaskError
 from lite_selfplay.tasks.arithmetic import multiplication
-from lite_selfplay.tasks.base import Task, derived_seed
 from lite_selfplay.tasks.columns import Columns, Kind, problem_of_row, require_columns
 from lite_selfplay.tasks.equations import equations
-from lite_selfplay.tasks.hub import HubData, hub_problem, hub_task, in_folder, read_data, require_fingerprint
+from lite_selfplay.tasks.hub_data import HubData, hub_problem, hub_task, in_folder, read_data, require_fingerprint
 from lite_selfplay.tasks.procedural import refuse_unknown
 from lite_selfplay.tasks.program_rows import codecontests, humaneval, mbpp, program_of_row
 from lite_selfplay.tasks.split import content_key
+from lite_selfplay.tasks.task import Task, derived_seed
 
 Row = Mapping[str, Any]
 RowReader = Callable[[Row, str, str, str], Problem | None]

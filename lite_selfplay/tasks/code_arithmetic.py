@@ -11,8 +11,8 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from lite_selfplay.data import Problem
-from lite_selfplay.tasks.base import Task
 from lite_selfplay.tasks.procedural import Procedural, attempt_rng, refuse_unknown, whole_number
+from lite_selfplay.tasks.task import Task
 from lite_selfplay.verify.programs import program_problem
 
 SIZE = 10_000

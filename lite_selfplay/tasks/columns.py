@@ -8,8 +8,8 @@ from typing import Any, Literal
 
 from lite_selfplay.data import Problem
 from lite_selfplay.errors import TaskError
-from lite_selfplay.tasks.base import derived_rng
 from lite_selfplay.tasks.jsonl import to_problem
+from lite_selfplay.tasks.task import derived_rng
 from lite_selfplay.verify import programs
 from lite_selfplay.verify.choice import KIND as CHOICE
 from lite_selfplay.verify.expression import GROUPED

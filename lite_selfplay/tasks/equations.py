@@ -6,8 +6,8 @@ Source: linear equations with up to two variables are the algebra task of SQLM, 
 import random
 from fractions import Fraction
 
-from lite_selfplay.tasks.base import Task
 from lite_selfplay.tasks.procedural import by_rule, refuse_unknown, whole_number
+from lite_selfplay.tasks.task import Task
 
 
 def equations(seed: int = 0, held_out: bool = False, /, variables: str = "1", max: str = "12", **unknown: str) -> Task:

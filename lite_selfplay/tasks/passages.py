@@ -14,9 +14,9 @@ from typing import Any
 from lite_selfplay.config.user_files import read_utf8
 from lite_selfplay.data import Problem
 from lite_selfplay.errors import TaskError
-from lite_selfplay.tasks.base import Task
 from lite_selfplay.tasks.files import read_object_lines
-from lite_selfplay.tasks.hub import reason_of
+from lite_selfplay.tasks.hub_data import reason_of
+from lite_selfplay.tasks.task import Task
 
 TEXT_FILES, LINE_FILES = (".txt", ".md"), (".jsonl",)
 COLUMNS = ("text", "passage", "content", "solution")

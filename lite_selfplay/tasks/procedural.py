@@ -11,8 +11,8 @@ from typing import Any, overload
 
 from lite_selfplay.data import Problem
 from lite_selfplay.errors import TaskError
-from lite_selfplay.tasks.base import Task, derived_rng
 from lite_selfplay.tasks.split import content_key, held_out_side
+from lite_selfplay.tasks.task import Task, derived_rng
 
 SIZE = 100_000
 # How often a problem is drawn again: enough for a side of the split with one problem in a hundred.

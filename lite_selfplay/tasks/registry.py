@@ -11,14 +11,14 @@ from lite_selfplay.config.user_files import DATA_FILE, file_of, guarded, load, o
 from lite_selfplay.errors import TaskError, UnknownNameError
 from lite_selfplay.scan import extra
 from lite_selfplay.tasks.arithmetic import arithmetic
-from lite_selfplay.tasks.base import Task
 from lite_selfplay.tasks.benchmarks import BENCHMARKS, MAKERS
 from lite_selfplay.tasks.code_arithmetic import code_arithmetic
 from lite_selfplay.tasks.files import parse_object
-from lite_selfplay.tasks.hub import FILES, folder_of_data, hub_task, no_file
+from lite_selfplay.tasks.hub_data import FILES, folder_of_data, hub_task, no_file
 from lite_selfplay.tasks.jsonl import read_jsonl, require_able_to_fail, to_problems
 from lite_selfplay.tasks.procedural import letters
 from lite_selfplay.tasks.stories import stories
+from lite_selfplay.tasks.task import Task
 
 Maker = Callable[..., Task]
 """Makes a task, as `maker(seed, held_out, **options)`; options come as texts.

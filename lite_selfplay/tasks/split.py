@@ -8,7 +8,7 @@ from typing import Any
 
 from lite_selfplay.data import Problem
 from lite_selfplay.errors import ConfigError, TaskError
-from lite_selfplay.tasks.base import Task, derived_rng, derived_seed
+from lite_selfplay.tasks.task import Task, derived_rng, derived_seed
 
 DEFAULT_LIMIT, MOST = 100, 1_000_000
 # After this many consecutive problems without a new one, a procedural task is taken to have no more.

@@ -6,8 +6,8 @@ The default is two steps, so that a draft can go wrong in one and go on from the
 import random
 from itertools import accumulate
 
-from lite_selfplay.tasks.base import Task
 from lite_selfplay.tasks.procedural import by_rule, refuse_unknown, whole_number
+from lite_selfplay.tasks.task import Task
 
 _NAMES = ("Ann", "Ben", "Carla", "David", "Ella", "Farid", "Grace", "Hugo", "Ines", "Jon", "Kim", "Leo", "Mona", "Nils")
 _THINGS = ("apples", "books", "cards", "coins", "eggs", "marbles", "pens", "shells", "stamps", "stickers")

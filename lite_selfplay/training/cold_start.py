@@ -11,8 +11,8 @@ from lite_selfplay.config import ColdStartSection, RoleConfig, RunConfig, SeatCo
 from lite_selfplay.data import Episode, Example, Group, Sample, Stream
 from lite_selfplay.errors import TrainingError
 from lite_selfplay.games.base import Game
-from lite_selfplay.models.chat import Chat
-from lite_selfplay.tasks.base import derived_seed
+from lite_selfplay.models.chat_template import Chat
+from lite_selfplay.tasks.task import derived_seed
 from lite_selfplay.training.examples import ExamplePool, Fits, PooledExample, roles_of
 from lite_selfplay.training.progress import Progress
 from lite_selfplay.training.rollout import written

@@ -25,9 +25,9 @@ from lite_selfplay.errors import ConfigError, UnknownNameError
 from lite_selfplay.games.base import Game
 from lite_selfplay.games.table import Table
 from lite_selfplay.tasks import Source, Task, load_task
-from lite_selfplay.tasks.base import derived_rng, derived_seed
 from lite_selfplay.tasks.files import read_object_lines, write_whole
 from lite_selfplay.tasks.split import training_side
+from lite_selfplay.tasks.task import derived_rng, derived_seed
 from lite_selfplay.training.progress import Progress
 
 Origin = Literal["worked", "self", "file"]

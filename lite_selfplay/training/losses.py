@@ -22,7 +22,7 @@ from lite_selfplay.config import RoleConfig, RunConfig, load_loss
 from lite_selfplay.config.user_files import guarded, short_name
 from lite_selfplay.errors import LossError
 from lite_selfplay.models import private_names
-from lite_selfplay.models.backends.base import Backend, is_out_of_memory
+from lite_selfplay.models.backends.backend import Backend, is_out_of_memory
 from lite_selfplay.models.transfers import placed
 from lite_selfplay.training.microbatches import MicroBatch
 

@@ -21,7 +21,7 @@ from lite_selfplay.training.ranks import ALONE, Ranks
 
 
 @dataclass(frozen=True)
-class Row:
+class LossRow:
     """A completion in the loss, with its advantage.
 
     `old`, where given, are the log-probabilities that the ratio is to: those before the first of a step's updates.
@@ -49,7 +49,7 @@ class MicroBatch:
     with at most `max_tokens` tokens.
     """
 
-    rows: Sequence[Row]
+    rows: Sequence[LossRow]
     batch: Batch
     seat: str
     role: RoleConfig
@@ -128,7 +128,7 @@ class TokenBudget:
 
 def rows_of(
     stream: Stream, advantages: Sequence[Sequence[float | None]], role: RoleConfig, *, elsewhere: bool = False
-) -> list[list[Row]]:
+) -> list[list[LossRow]]:
     """The samples of a stream that enter the loss, group by group: those with an advantage and at least one token, and
     where there is a KL term of the library's own those of dropped groups.
 
@@ -137,7 +137,7 @@ def rows_of(
     """
     groups = [
         [
-            Row(
+            LossRow(
                 sample.completion,
                 advantage or 0.0,
                 to_sampler=elsewhere and not sample.is_example,
@@ -158,13 +158,13 @@ def left_out(sample: Sample, role: RoleConfig) -> bool:
     return sample.masked or (role.mask_truncated and sample.completion.cut_off and not sample.is_example)
 
 
-def over_the_kept(rows: Sequence[Row], role: RoleConfig) -> list[Row]:
+def over_the_kept(rows: Sequence[LossRow], role: RoleConfig) -> list[LossRow]:
     """Rows whose advantages make a mean over all of them one over those that were not dropped.
 
     The clipped objective is positively homogeneous in the advantage, so what is left of the KL term is a mean over all.
     """
 
-    def size(row: Row) -> int:
+    def size(row: LossRow) -> int:
         return row.tokens if role.loss == "dapo" else 1
 
     kept = sum(size(row) for row in rows if not row.dropped)
@@ -173,7 +173,7 @@ def over_the_kept(rows: Sequence[Row], role: RoleConfig) -> list[Row]:
     return [replace(row, advantage=row.advantage * sum(map(size, rows)) / kept) for row in rows]
 
 
-def parts(groups: Sequence[Sequence[Row]], count: int) -> list[list[Row]]:
+def parts(groups: Sequence[Sequence[LossRow]], count: int) -> list[list[LossRow]]:
     """A stream's rows in `count` parts, one an update, in their order and as equal as can be.
 
     Groups stay whole where there are at least as many of them; otherwise rows are dealt out by themselves, and where
@@ -185,7 +185,7 @@ def parts(groups: Sequence[Sequence[Row]], count: int) -> list[list[Row]]:
     return [[row for unit in units[a:b] for row in unit] for a, b in pairwise(edges)]
 
 
-def moving(rows: Sequence[Row], role: RoleConfig) -> list[Row]:
+def moving(rows: Sequence[LossRow], role: RoleConfig) -> list[LossRow]:
     """The rows that can give a gradient: not those of advantage 0 where there is no KL and no entropy term.
 
     What a loss of a user's own makes of such a row is not known.
@@ -195,7 +195,7 @@ def moving(rows: Sequence[Row], role: RoleConfig) -> list[Row]:
 
 
 def microbatches(
-    rows: Sequence[Row],
+    rows: Sequence[LossRow],
     seat: str,
     role: RoleConfig,
     token_budget: int,
@@ -243,14 +243,14 @@ def microbatches(
     ]
 
 
-def _temperature(row: Row) -> float:
+def _temperature(row: LossRow) -> float:
     """What divides the logits: greedy completions, which have no temperature, are read at 1."""
     return row.completion.sampling.temperature or 1.0
 
 
-def _kind(row: Row) -> tuple[float, bool]:
+def _kind(row: LossRow) -> tuple[float, bool]:
     return _temperature(row), row.to_sampler
 
 
-def _by_prompt(row: Row) -> tuple[tuple[float, bool], Sequence[int], int]:
+def _by_prompt(row: LossRow) -> tuple[tuple[float, bool], Sequence[int], int]:
     return _kind(row), row.completion.prompt_ids, row.tokens

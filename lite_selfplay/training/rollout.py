@@ -14,12 +14,12 @@ from lite_selfplay.data import BASE, Completion, Example, Problem, Sampling, Tok
 from lite_selfplay.errors import GameError, RewardError, UnknownNameError
 from lite_selfplay.models.adapters import Adapters
 from lite_selfplay.models.backends import choose_backend
-from lite_selfplay.models.backends.base import Backend, Rollouts, samples_elsewhere
-from lite_selfplay.models.chat import Chat, EncodedPrompt
+from lite_selfplay.models.backends.backend import Backend, Rollouts, samples_elsewhere
+from lite_selfplay.models.chat_template import Chat, EncodedPrompt
 from lite_selfplay.models.generation.sampling import Generation, GenerationRequest
 from lite_selfplay.models.sources import ResolvedModel
 from lite_selfplay.tasks import Source
-from lite_selfplay.tasks.base import derived_rng, derived_seed
+from lite_selfplay.tasks.task import derived_rng, derived_seed
 from lite_selfplay.training import sharing
 from lite_selfplay.training.interrupts import ending_at_once
 from lite_selfplay.training.progress import Poll, Progress

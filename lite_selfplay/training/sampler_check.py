@@ -19,13 +19,13 @@ from scipy.special import bdtrc
 from lite_selfplay.data import Completion, Sampling, TokenScores
 from lite_selfplay.errors import TrainingError
 from lite_selfplay.models.adapters import BASE, State
-from lite_selfplay.models.backends.base import Backend, is_out_of_memory, samples_elsewhere
+from lite_selfplay.models.backends.backend import Backend, is_out_of_memory, samples_elsewhere
 from lite_selfplay.models.generation.sampling import GenerationRequest
-from lite_selfplay.training.microbatches import Row
+from lite_selfplay.training.microbatches import LossRow
 
 T = TypeVar("T")
 
-Read = tuple[Row, Sequence[float]]
+Read = tuple[LossRow, Sequence[float]]
 """A row with its log-probabilities, one a token, as the trainer computed them."""
 
 RARE = 20
@@ -46,26 +46,26 @@ PROBES, PROBE_TOKENS = 8, 32
 """Completions, and tokens of each, by which rounding is measured before the first step."""
 
 
-class Foreign(Exception):
+class OffPolicyError(Exception):
     """Ends a step's update: its completions were sampled from other weights, and the message says what was seen."""
 
 
 @dataclass(frozen=True)
-class Bounds:
+class Tolerance:
     """Mean differences in nats a token: up to `rounding` nothing is looked into, beyond `most` nothing is let pass."""
 
     rounding: float
     most: float
 
-    def widened(self, floor: float) -> "Bounds":
+    def widened(self, floor: float) -> "Tolerance":
         """The same for a base whose sampler and trainer differ by `floor` on the base's own completions.
 
         Larger models round more. A half above that is still rounding; five times that is not.
         """
-        return Bounds(max(self.rounding, 1.5 * floor), max(self.most, 5 * floor))
+        return Tolerance(max(self.rounding, 1.5 * floor), max(self.most, 5 * floor))
 
 
-BOUNDS = {"float32": Bounds(1e-5, 1e-3), "float16": Bounds(2e-3, 2e-2), "bfloat16": Bounds(1e-2, 1e-1)}
+BOUNDS = {"float32": Tolerance(1e-5, 1e-3), "float16": Tolerance(2e-3, 2e-2), "bfloat16": Tolerance(1e-2, 1e-1)}
 """The least of them, by the type that weights are multiplied in.
 
 Measured on a CPU, as the largest mean of a stream in 300 steps of `tiny`: 2e-6 in float32, 1.4e-2 in bfloat16. float16
@@ -218,7 +218,7 @@ class SamplerCheck:
         return None
 
     def judge(self, agreements: Sequence[Agreement]) -> None:
-        """Raises Foreign for the first stream whose completions were not sampled from the weights it trains.
+        """Raises OffPolicyError for the first stream whose completions were not sampled from the weights it trains.
 
         A difference that was looked into, and that no other weights explain, is rounding from then on.
         """
@@ -231,12 +231,12 @@ class SamplerCheck:
                 found = self._source(agreement)
             noted = f"the log-probabilities noted while sampling are {gap:.2g} nats a token from the trainer's own"
             if found is not None:
-                raise Foreign(
+                raise OffPolicyError(
                     f"the completions of {who} come from other weights than it trains: {noted}, and {found[1]:.2g} "
                     f"from those of {found[0]}"
                 )
             if gap > self.bounds.most:
-                raise Foreign(
+                raise OffPolicyError(
                     f"the completions of {who} do not come from the weights it trains: {noted}, where rounding makes "
                     f"less than {self.bounds.most:.2g}, and no other weights at hand explain them"
                 )

@@ -1,7 +1,7 @@
 """A run's work, shared out over its processes: each does its part, all hold the whole, and all take one step.
 
 Completions, scores and verdicts travel once, and are held as a process by itself holds them. An update's gradients:
-`guarded.py`.
+`atomic_update.py`.
 """
 
 import zlib

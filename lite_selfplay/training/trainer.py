@@ -8,7 +8,7 @@
 
 The loss is TRL's or a user's own (`losses.py`); the loop over steps is the run's. A step in which a number
 is not finite, or whose completions were sampled from other weights than it trains, moves nothing, and its report says
-what was seen (`guarded.py`).
+what was seen (`atomic_update.py`).
 """
 
 import math
@@ -25,12 +25,12 @@ from lite_selfplay.config import RunConfig
 from lite_selfplay.data import START, Episode, Restore, Snapshot
 from lite_selfplay.errors import TrainingError
 from lite_selfplay.models.adapters import BASE
-from lite_selfplay.models.backends.base import Backend, samples_elsewhere
+from lite_selfplay.models.backends.backend import Backend, samples_elsewhere
 from lite_selfplay.models.backends.transformers import TransformersBackend
-from lite_selfplay.training.admission import NotFinite
-from lite_selfplay.training.guarded import Guard, LossScale, add_up, failing_together, foreign_in_any, prove
+from lite_selfplay.training.atomic_update import Guard, LossScale, add_up, failing_together, foreign_in_any, prove
 from lite_selfplay.training.losses import TrlLoss
 from lite_selfplay.training.microbatches import MicroBatch, TokenBudget, microbatches
+from lite_selfplay.training.on_policy import NotFinite
 from lite_selfplay.training.optimizer import Rate, SeatSchedule, make_optimizer, reset_optimizer
 from lite_selfplay.training.progress import Poll, Progress
 from lite_selfplay.training.ranks import ALONE, Ranks
@@ -276,7 +276,10 @@ class SelfPlayTrainer:
                 x.remember(k, [row for one in done for row in one.rows])
 
     def _compare(self, learning: Sequence[Learning], read: Sequence[list[Read]]) -> None:
-        """Hold what was computed before anything moved to what the sampler noted, and to the base. Raises Foreign."""
+        """Hold what was computed before anything moved to what the sampler noted, and to the base.
+
+        Raises OffPolicyError.
+        """
         for x, rows in zip(learning, read, strict=True):
             later = [(row, row.old) for part in x.parts for row in part if row.old is not None]
             x.compare([*rows, *later])

@@ -10,14 +10,14 @@ from torch import Tensor
 from lite_selfplay.config import RoleConfig, RunConfig
 from lite_selfplay.data import Episode, Stream
 from lite_selfplay.models.adapters import Adapters
-from lite_selfplay.training.admission import (
+from lite_selfplay.training.microbatches import LossRow, MicroBatch, left_out, moving, over_the_kept, parts, rows_of
+from lite_selfplay.training.on_policy import (
     Advantages,
     NotFinite,
     finite_advantages,
     require_fresh,
     require_policy,
 )
-from lite_selfplay.training.microbatches import MicroBatch, Row, left_out, moving, over_the_kept, parts, rows_of
 from lite_selfplay.training.sampler_check import Agreement, Read
 
 
@@ -137,7 +137,7 @@ class Learning:
 
     stream: Stream
     role: RoleConfig
-    parts: list[list[Row]]
+    parts: list[list[LossRow]]
     update: StreamUpdate
     compared: bool
 

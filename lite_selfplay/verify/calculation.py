@@ -2,8 +2,8 @@
 
 from fractions import Fraction
 
-from lite_selfplay.verify.evaluate import values
 from lite_selfplay.verify.expression import Unreadable, parse
+from lite_selfplay.verify.formulas import values
 
 _SPELLINGS = str.maketrans({"×": "*", "x": "*", "·": "*", "÷": "/", "−": "-", ",": None, "$": None})
 
@@ -12,7 +12,7 @@ def calculate(text: str) -> Fraction | None:
     """The exact value of a calculation with + - * / and brackets, products first.
 
     Thousands separators and dollar signs are passed over. None where the text cannot be read, divides by zero, or comes
-    to no exact fraction of a bounded size (`lite_selfplay.verify.evaluate.MAX_BITS`).
+    to no exact fraction of a bounded size (`lite_selfplay.verify.formulas.MAX_BITS`).
     """
     try:
         (value,) = values(parse(text.translate(_SPELLINGS)), points=1)

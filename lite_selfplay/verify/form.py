@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
 
-from lite_selfplay.verify.evaluate import (
+from lite_selfplay.verify.expression import TIMES, Expression, Unreadable, parse
+from lite_selfplay.verify.formulas import (
     MANY_POINTS,
     Number,
     angle,
@@ -24,7 +25,6 @@ from lite_selfplay.verify.evaluate import (
     values,
     variables,
 )
-from lite_selfplay.verify.expression import TIMES, Expression, Unreadable, parse
 from lite_selfplay.verify.operations import OPERATION_OF
 
 MAX_TERMS = 60

@@ -5,8 +5,8 @@ import re
 from dataclasses import dataclass
 from fractions import Fraction
 
-from lite_selfplay.verify.evaluate import rational, real_part
 from lite_selfplay.verify.form import Formula, is_literal, read
+from lite_selfplay.verify.formulas import rational, real_part
 from lite_selfplay.verify.units import Unit, is_single_letter, unit_of
 
 ROUNDING_DIGITS = 6

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
 
-from lite_selfplay.verify.evaluate import real_part
+from lite_selfplay.verify.formulas import real_part
 from lite_selfplay.verify.latex import canonical, trim, tuple_entries
 from lite_selfplay.verify.operations import FUNCTIONS
 from lite_selfplay.verify.quantity import NEGATING, quantity, same_quantity

@@ -12,7 +12,7 @@ from typing import Any
 from lite_selfplay.config import ModelSection, RunConfig, RunSection, SeatConfig
 from lite_selfplay.data import Episode, Sample
 from lite_selfplay.models.backends.transformers import TransformersBackend
-from lite_selfplay.models.chat import Chat
+from lite_selfplay.models.chat_template import Chat
 from lite_selfplay.models.sources import tiny
 from lite_selfplay.testing import as_sampled
 from lite_selfplay.training.losses import make_loss

@@ -15,7 +15,7 @@ from lite_selfplay.models.backends import transformers
 from lite_selfplay.models.generation import fixed, layout
 from lite_selfplay.models.generation.places import Arena
 from lite_selfplay.models.generation.sampling import GenerationRequest
-from lite_selfplay.models.stacked import Beside, Stack
+from lite_selfplay.models.stacked import Stack, UnstackedLayer
 from tests.card import counts, pretend
 from tests.card.pretend import Card, Seen, card
 from tests.card.recorded_graph import graphs_on_the_card
@@ -356,7 +356,7 @@ def test_weights_that_have_no_room_to_be_expanded_stay_as_they_are(
     monkeypatch.setattr(transformers, "expands", lambda *sizes: False)  # on a smaller card
     small = loaded(folder, "4bit:bf16", loop="fixed", eos_ids=ENDS)
     beside = spoken(small, request)
-    assert {type(stack) for stack, _ in small._stacks} == {Beside}
+    assert {type(stack) for stack, _ in small._stacks} == {UnstackedLayer}
     same = [one == other for one, other in zip(words(expanded), words(beside), strict=True)]
     assert sum(same) > 0.6 * len(same)
 

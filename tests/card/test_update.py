@@ -12,10 +12,10 @@ import torch
 from lite_selfplay.config import ModelSection
 from lite_selfplay.models import attention, packed_on_card
 from lite_selfplay.models.backends.transformers import TransformersBackend
-from lite_selfplay.models.chat import Chat
+from lite_selfplay.models.chat_template import Chat
 from lite_selfplay.models.logprobs.batch import Way
 from lite_selfplay.testing import as_sampled
-from lite_selfplay.training.guarded import BACK, LARGEST
+from lite_selfplay.training.atomic_update import BACK, LARGEST
 from tests.card import counts, pretend
 from tests.gpu import evidence
 from tests.near import near
@@ -72,9 +72,9 @@ def test_gradients_are_those_of_a_cpu(
 
 
 def test_rows_share_a_rectangle_until_it_wastes_more_than_it_saves():
-    spans = [packed_on_card.Span(0, n, range(0)) for n in (10, 2000, 12, 2100)]
+    spans = [packed_on_card.TokenSpan(0, n, range(0)) for n in (10, 2000, 12, 2100)]
     assert [[span.length for span in found] for found in packed_on_card.rectangles(spans)] == [[10, 12], [2000, 2100]]
-    few = [packed_on_card.Span(0, n, range(0)) for n in (10, 100, 1)]
+    few = [packed_on_card.TokenSpan(0, n, range(0)) for n in (10, 100, 1)]
     assert len(packed_on_card.rectangles(few)) == 1
 
 
@@ -82,7 +82,7 @@ def test_rows_share_a_rectangle_until_it_wastes_more_than_it_saves():
 def test_large_rectangles_have_smaller_masks_or_none(monkeypatch: pytest.MonkeyPatch, shared: range):
     """What the blocks of a CPU give, and their gradients; a row of 15,000 tokens had a mask of 0.9 GB."""
     blocks = (attention.Block(0, (5, 4)), attention.Block(9, (3, 6, 5), shared), attention.Block(23, (7,)))
-    layout = packed_on_card.Layout([span for block in blocks for span in block.spans])
+    layout = packed_on_card.PackedLayout([span for block in blocks for span in block.spans])
     torch.manual_seed(0)
     drawn, grad = [torch.randn(30, heads, 8) for heads in (6, 2, 2)], torch.randn(30, 6, 8)
 
@@ -98,7 +98,7 @@ def test_large_rectangles_have_smaller_masks_or_none(monkeypatch: pytest.MonkeyP
     (mask,) = layout.indices(2, 3, drawn[0]).masks
     assert (mask is None) if not shared else (mask is not None and mask.shape == (6, 1, 7, 16))
     monkeypatch.undo()
-    long = packed_on_card.Layout([packed_on_card.Span(0, 4096, range(0))])
+    long = packed_on_card.PackedLayout([packed_on_card.TokenSpan(0, 4096, range(0))])
     assert long.indices(2, 3, drawn[0]).masks == [None]
 
 

@@ -21,7 +21,7 @@ from .conftest import read_back
 EVIL = """
 from pathlib import Path
 (Path(__file__).parent / "ran").touch()
-from lite_selfplay.games.agon.game import DraftChallenge
+from lite_selfplay.games.agon.agon import DraftChallenge
 from lite_selfplay.tasks import load_task
 class G(DraftChallenge): pass
 def task(seed, held_out): return load_task("letters", held_out=held_out)

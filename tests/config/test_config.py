@@ -25,7 +25,7 @@ from lite_selfplay.config import (
 )
 from lite_selfplay.data import Sampling
 from lite_selfplay.errors import ConfigError, UnknownNameError
-from lite_selfplay.runs.plan import plan
+from lite_selfplay.runs.planning import plan
 from lite_selfplay.tasks import load_task
 
 TINY = {"game": "agon", "model": "tiny", "tasks": "letters"}

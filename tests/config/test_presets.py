@@ -12,7 +12,7 @@ import pytest
 
 from lite_selfplay.config import RunConfig, merge, preset_layer, preset_names
 from lite_selfplay.errors import ConfigError, UnknownNameError
-from lite_selfplay.runs.choices import filled_in
+from lite_selfplay.runs.defaults import filled_in
 
 OF_A_MACHINE = {"cpu", "demo", "t4", "consumer-24gb", "datacenter-80gb"}
 """Presets that are cut to a machine and follow no paper."""

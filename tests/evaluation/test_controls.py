@@ -7,7 +7,7 @@ import pytest
 from lite_selfplay.data import Completion, EvalSpec, Problem, Sampling, Verdict
 from lite_selfplay.errors import RequestError
 from lite_selfplay.evaluation import Evaluation
-from lite_selfplay.games.agon.measuring import CascadeScore
+from lite_selfplay.games.agon.cascade import CascadeScore
 from lite_selfplay.games.modes import VoteScore, find_mode, mode_names
 from lite_selfplay.stats import maj_at_k, pass_at_k
 from lite_selfplay.verify.extract import extract_answer

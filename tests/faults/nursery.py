@@ -64,7 +64,7 @@ def set_clock_back_and_forth() -> None:
 def note_phases(page: mmap.mmap) -> None:
     """Let the functions that a phase consists of say when they begin and end."""
     from lite_selfplay.runs import loop
-    from lite_selfplay.runs.held import Held
+    from lite_selfplay.runs.resources import Resources
     from lite_selfplay.runs.saving import Saver
     from lite_selfplay.training.trainer import SelfPlayTrainer
     from lite_selfplay_cli import app
@@ -97,14 +97,14 @@ def note_phases(page: mmap.mmap) -> None:
         whole()
 
     app.app = noted_app
-    during("loading", "of", owner=Held)
+    during("loading", "of", owner=Resources)
     during("cold start", "teach", owner=loop)
     during("evaluation", "_measure")
     during("generation", "_step")
     during("update", "update", owner=SelfPlayTrainer)
     during("lines", "_write_down")
     during("saving", "save", owner=Saver)
-    during("leaving", "close", afterwards="leaving", owner=Held)
+    during("leaving", "close", afterwards="leaving", owner=Resources)
 
 
 def count_operations(page: mmap.mmap, job: dict[str, Any]) -> None:

@@ -11,9 +11,9 @@ from lite_selfplay.data import Completion, EvalSpec, Problem
 from lite_selfplay.errors import ConfigError, GameError, UnknownNameError
 from lite_selfplay.games import make_game
 from lite_selfplay.games.baselines import rzero
-from lite_selfplay.games.cpmobius.game import read_task
+from lite_selfplay.games.cpmobius.cpmobius import read_task
 from lite_selfplay.games.propose_solve.questions import Proposal
-from lite_selfplay.games.sqlm.game import read_question
+from lite_selfplay.games.sqlm.sqlm import read_question
 from lite_selfplay.games.sqlm.topics import load_topic
 from lite_selfplay.testing import ScriptedTable, check_game, noisy_script
 from lite_selfplay.verify.format import well_formed

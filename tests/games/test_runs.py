@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from lite_selfplay import Run, RunConfig, resume, train
-from lite_selfplay.games.cpmobius.game import CpMobius
+from lite_selfplay.games.cpmobius.cpmobius import CpMobius
 from tests.made import same_weights, seat_weights
 from tests.ranks.plays import anything_goes
 

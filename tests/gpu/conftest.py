@@ -20,7 +20,7 @@ import torch
 
 from lite_selfplay.config import ModelSection, SeatConfig
 from lite_selfplay.models.backends import choose_backend, import_first, unsloth_problem
-from lite_selfplay.models.chat import Chat
+from lite_selfplay.models.chat_template import Chat
 from lite_selfplay.models.sources import resolve
 from tests.gpu.schedule import left_out, rank, write
 

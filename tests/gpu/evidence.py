@@ -16,7 +16,7 @@ import torch
 from lite_selfplay.config import ModelSection, RunConfig, SeatConfig
 from lite_selfplay.data import Completion, Episode, Group, Sample, Sampling, Stream
 from lite_selfplay.models.backends import choose_backend, import_first
-from lite_selfplay.models.chat import Chat
+from lite_selfplay.models.chat_template import Chat
 from lite_selfplay.models.sources import resolve
 
 CAP = 24

@@ -12,12 +12,12 @@ import torch
 from lite_selfplay import RunConfig, train
 from lite_selfplay.config import ModelSection, RunSection, SeatConfig
 from lite_selfplay.data import Sampling
-from lite_selfplay.models.chat import Chat
+from lite_selfplay.models.chat_template import Chat
 from lite_selfplay.models.generation.sampling import GenerationRequest
 from lite_selfplay.models.memory import CONTEXT_BYTES, Load, estimate
 from lite_selfplay.models.shapes import shape_of
 from lite_selfplay.models.sources import resolve
-from lite_selfplay.runs.choices import filled_in
+from lite_selfplay.runs.defaults import filled_in
 from tests.gpu.evidence import OUT_OF_MEMORY
 
 pytestmark = pytest.mark.gpu

@@ -29,7 +29,7 @@ class Ended:
 
 
 @dataclass
-class Server:
+class RunServer:
     """Runs requests: `fork` from the warm parent, `start` as a process of its own, as a user's shell would."""
 
     place: Path
@@ -75,12 +75,12 @@ def _of_children() -> float:
 
 
 @pytest.fixture(scope="session")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunServer]:
     if not hasattr(os, "fork"):
         pytest.skip("forks")
     place = tmp_path_factory.mktemp("server")
     with started(SERVER, place) as parent:
-        server = Server(place, parent)
+        server = RunServer(place, parent)
         (place / "warm").mkdir()
         server.fork(["eval", "tiny", "--tasks", "letters", "--limit", "1"], place / "warm")  # makes the model
         yield server

@@ -17,11 +17,11 @@ from lite_selfplay.data import Completion, Sampling
 from lite_selfplay.errors import LiteSelfPlayError, TaskError
 from lite_selfplay.games.agon.recap import summarise
 from lite_selfplay.games.baselines.rzero import read_question
-from lite_selfplay.games.cpmobius.game import read_task
-from lite_selfplay.games.pasodoble.game import parse_proposal
+from lite_selfplay.games.cpmobius.cpmobius import read_task
+from lite_selfplay.games.pasodoble.pasodoble import parse_proposal
 from lite_selfplay.games.propose_solve.questions import read
 from lite_selfplay.games.sqlm.topics import load_topic, numbered_lines
-from lite_selfplay.runs.choices import filled_in
+from lite_selfplay.runs.defaults import filled_in
 from lite_selfplay.tasks import load_task
 from lite_selfplay.tasks.files import parse_object
 from lite_selfplay.tasks.jsonl import read_jsonl, to_problem

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from . import files, folders, names, own_code, values
-from .conftest import Server
+from .conftest import RunServer
 from .wrong import Request, prepared, require_a_sentence
 
 pytestmark = pytest.mark.long
@@ -26,7 +26,7 @@ def test_there_are_enough_requests() -> None:
 
 
 @pytest.mark.parametrize("request_", [*chain(*KINDS)], ids=lambda request: request.label)
-def test_a_wrong_request_ends_in_a_sentence(request_: Request, server: Server, here: Path) -> None:
+def test_a_wrong_request_ends_in_a_sentence(request_: Request, server: RunServer, here: Path) -> None:
     before = prepared(request_, here)
     ended = server.fork(request_.arguments, here, plain=request_.plain)
     if request_.prepare is files.unreadable:
@@ -35,6 +35,6 @@ def test_a_wrong_request_ends_in_a_sentence(request_: Request, server: Server, h
 
 
 @pytest.mark.parametrize("request_", some(), ids=lambda request: request.label)
-def test_a_process_ends_in_a_sentence(request_: Request, server: Server, here: Path) -> None:
+def test_a_process_ends_in_a_sentence(request_: Request, server: RunServer, here: Path) -> None:
     before = prepared(request_, here)
     require_a_sentence(request_, server.start(request_.arguments, here), here, before)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from lite_selfplay.config import ModelSection, RunConfig, SeatConfig
 from lite_selfplay.config.layers import preset_layer
 from lite_selfplay.errors import ModelNotFoundError
-from lite_selfplay.models.generation.cache import RowLayer
+from lite_selfplay.models.generation.kv_cache import RowLayer
 from lite_selfplay.models.logprobs.batch import Batch
 from lite_selfplay.models.logprobs.token_logprobs import token_logprobs
 from lite_selfplay.models.memory import (
@@ -34,7 +34,7 @@ from lite_selfplay.models.memory import (
 )
 from lite_selfplay.models.shapes import Shape, shape_of
 from lite_selfplay.models.sources import known_models
-from lite_selfplay.runs.choices import filled_in
+from lite_selfplay.runs.defaults import filled_in
 
 TINY = shape_of("tiny")
 SMALL = Load(rows=8, prompt_tokens=20, completion_tokens=16)

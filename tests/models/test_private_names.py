@@ -106,7 +106,7 @@ def test_one_that_is_missing_is_said_with_the_version_and_what_to_install(
 
 def test_one_that_a_trainer_lacks_is_said_before_the_first_step(make_backend, tiny_path, tmp_path, monkeypatch):
     from lite_selfplay.config import RunConfig
-    from lite_selfplay.models.chat import Chat
+    from lite_selfplay.models.chat_template import Chat
     from lite_selfplay.training.losses import make_loss
 
     gone = Private(TRL, "trl:GRPOTrainer", ("_metrics_of_tomorrow",), of_instance=True)

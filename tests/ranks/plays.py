@@ -17,10 +17,10 @@ def anything_goes(rank: int, put: Callable[[Any, str, Any], None] = setattr) -> 
     from lite_selfplay import verify
     from lite_selfplay.data import Completion, Problem, Verdict
     from lite_selfplay.games.baselines import rzero
-    from lite_selfplay.games.cpmobius import game as cpmobius
-    from lite_selfplay.games.pasodoble import game as pasodoble
+    from lite_selfplay.games.cpmobius import cpmobius
+    from lite_selfplay.games.pasodoble import pasodoble
     from lite_selfplay.games.propose_solve.questions import Proposal
-    from lite_selfplay.games.sqlm import game as sqlm
+    from lite_selfplay.games.sqlm import sqlm
 
     def proposed(completion: Completion, *_: Any) -> Proposal:
         return Proposal(completion, completion.text or "?", answer(completion))
@@ -134,11 +134,11 @@ def ends(rank: int, where: int, how: str, name: str, times: int) -> None:
 
 def other_device(rank: int, where: int) -> None:
     """Another card in one process."""
-    from lite_selfplay.runs.held import Held
+    from lite_selfplay.runs.resources import Resources
 
-    whole = Held.facts
+    whole = Resources.facts
     if rank == where:
-        Held.facts = lambda self: {**whole(self), "device": "another card"}
+        Resources.facts = lambda self: {**whole(self), "device": "another card"}
 
 
 def other_argument(rank: int, where: int, argument: str) -> None:

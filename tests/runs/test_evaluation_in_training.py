@@ -14,7 +14,7 @@ from lite_selfplay.runs import loop
 from lite_selfplay.runs.api import cold_start
 from lite_selfplay.runs.checkpoints import BEST
 from lite_selfplay.runs.folder import state_of
-from lite_selfplay.runs.plan import evaluation_steps, plan
+from lite_selfplay.runs.planning import evaluation_steps, plan
 from lite_selfplay.tasks import content_key
 from tests.made_runs import read_lines, same, seat_weights, write_lines
 

@@ -13,7 +13,7 @@ from lite_selfplay.errors import GameError, TaskError, UnknownNameError, WorkerS
 from lite_selfplay.runs import folder, step_log
 from lite_selfplay.runs.api import cold_start
 from lite_selfplay.runs.folder import EXAMPLES
-from lite_selfplay.runs.plan import plan
+from lite_selfplay.runs.planning import plan
 from lite_selfplay.runs.step_log import WARNING_EVERY
 from lite_selfplay.training.progress import Progress
 from lite_selfplay.verify import Verifier

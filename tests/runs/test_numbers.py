@@ -18,8 +18,8 @@ from lite_selfplay.runs import saving
 from lite_selfplay.runs.folder import RunFolder
 from lite_selfplay.runs.loop import RunLoop
 from lite_selfplay.runs.report.closing import closing_report
-from lite_selfplay.runs.report.steps import only_finite, progress_line
-from lite_selfplay.training.guarded import largest
+from lite_selfplay.runs.report.step_rows import only_finite, progress_line
+from lite_selfplay.training.atomic_update import largest
 from lite_selfplay.training.progress import as_progress
 from tests.made_runs import loop_of, read_lines, saved_steps
 

@@ -16,7 +16,7 @@ from lite_selfplay.data import Completion, Episode, Group, Sample, Sampling, Str
 from lite_selfplay.errors import PreflightError, RunFolderError
 from lite_selfplay.games import find_game
 from lite_selfplay.runs import preflight as looking
-from lite_selfplay.runs.choices import wanted
+from lite_selfplay.runs.defaults import wanted
 from lite_selfplay.runs.folder import PREFLIGHT
 from lite_selfplay.runs.preflight import Enough, Played, RecordingTable, doubts, refusal, small_game, unsettled
 from lite_selfplay.runs.report.diagnosis import diagnose

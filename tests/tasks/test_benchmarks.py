@@ -13,7 +13,7 @@ from lite_selfplay.data import Problem
 from lite_selfplay.errors import TaskError
 from lite_selfplay.tasks import content_key, evaluation_set, load_task
 from lite_selfplay.tasks.benchmarks import BENCHMARKS, MAKERS
-from lite_selfplay.tasks.hub import DATA_VARIABLE
+from lite_selfplay.tasks.hub_data import DATA_VARIABLE
 from lite_selfplay.tasks.split import fingerprint
 from lite_selfplay.verify import Verifier
 from tests.made import DATA, completion, jsonl

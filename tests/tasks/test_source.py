@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from lite_selfplay.data import Problem
 from lite_selfplay.errors import TaskError
 from lite_selfplay.tasks import Source, load_task
-from lite_selfplay.tasks.base import derived_rng, derived_seed
+from lite_selfplay.tasks.task import derived_rng, derived_seed
 
 
 def source(size: int = 7, seed: int = 0, name: str = "problems") -> Source:

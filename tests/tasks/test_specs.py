@@ -8,9 +8,9 @@ import pytest
 from lite_selfplay.config import RunConfig
 from lite_selfplay.data import Problem
 from lite_selfplay.errors import TaskError
-from lite_selfplay.runs.plan import plan
+from lite_selfplay.runs.planning import plan
 from lite_selfplay.tasks import is_data, load_task, split_specs
-from lite_selfplay.tasks.hub import DATA_VARIABLE
+from lite_selfplay.tasks.hub_data import DATA_VARIABLE
 from lite_selfplay.verify.math import check
 from tests.made import jsonl
 

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from lite_selfplay.data import Problem
 from lite_selfplay.errors import ConfigError, TaskError
 from lite_selfplay.tasks import Task, content_key, data_facts, evaluation_set, held_out_side, load_task, without
-from lite_selfplay.tasks.base import derived_rng
 from lite_selfplay.tasks.procedural import TRIES, Procedural
 from lite_selfplay.tasks.split import training_side
+from lite_selfplay.tasks.task import derived_rng
 from tests.made import jsonl
 
 SPECS = {

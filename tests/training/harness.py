@@ -14,7 +14,7 @@ from lite_selfplay.config import RunConfig
 from lite_selfplay.credit import stream_advantages
 from lite_selfplay.data import Completion, Episode, Group, Sample, Sampling, Stream
 from lite_selfplay.models.backends.transformers import load_base
-from lite_selfplay.models.chat import Chat
+from lite_selfplay.models.chat_template import Chat
 from lite_selfplay.testing import as_sampled
 from lite_selfplay.training.losses import make_loss
 from lite_selfplay.training.progress import Poll

@@ -12,14 +12,14 @@ from lite_selfplay.config import ColdStartSection, SeatConfig
 from lite_selfplay.data import Example, Problem
 from lite_selfplay.errors import Interrupted, TrainingError
 from lite_selfplay.games import make_game
-from lite_selfplay.models.chat import Chat
+from lite_selfplay.models.chat_template import Chat
 from lite_selfplay.models.sources.tiny import build_tiny
 from lite_selfplay.runs.folder import RunFolder
 from lite_selfplay.tasks import Source, Task, load_task
 from lite_selfplay.testing import ScriptedTable
+from lite_selfplay.training.atomic_update import LossScale
 from lite_selfplay.training.cold_start import cold_start, lr_share, playing_config, within_limits
 from lite_selfplay.training.examples import ExamplePool, PooledExample, gather
-from lite_selfplay.training.guarded import LossScale
 from lite_selfplay.training.losses import make_loss
 from lite_selfplay.training.progress import Poll
 from lite_selfplay.training.rollout import LiveTable, Loaded
@@ -206,7 +206,7 @@ def test_a_seat_without_examples_is_left_as_it_is(pupils: Callable[..., Pupils],
 def test_a_loss_scale_changes_nothing(pupils: Callable[..., Pupils], monkeypatch: pytest.MonkeyPatch):
     ends = []
     for needed in (False, True):  # in float16 gradients are scaled up; in float32 that must leave no trace
-        monkeypatch.setattr("lite_selfplay.training.guarded.LossScale", lambda _, on=needed: LossScale(on))
+        monkeypatch.setattr("lite_selfplay.training.atomic_update.LossScale", lambda _, on=needed: LossScale(on))
         made = pupils({"solver": SeatConfig(rank=4)})
         made.learn("grpo", steps=4, examples_per_step=2, lr=1e-2)
         ends.append(made.weights())

@@ -13,7 +13,7 @@ from lite_selfplay.data import Completion, Episode, Group, Sample, Sampling, Str
 from lite_selfplay.errors import ConfigError, LossError
 from lite_selfplay.models.logprobs.batch import Way
 from lite_selfplay.training.losses import Given, loss_of, own_terms
-from lite_selfplay.training.microbatches import Row, microbatches
+from lite_selfplay.training.microbatches import LossRow, microbatches
 
 from .harness import Harness, completion, episode, relative_error, stream
 
@@ -31,10 +31,10 @@ def write(tmp_path: Path) -> Callable[[str], str]:
     return write
 
 
-def rows(*pairs: tuple[int, float]) -> list[Row]:
+def rows(*pairs: tuple[int, float]) -> list[LossRow]:
     """Rows of so many tokens with these advantages."""
     return [
-        Row(Completion("", "", (1,), (2,) * tokens, (-1.0,) * tokens, "eos", "A", 0, Sampling()), advantage)
+        LossRow(Completion("", "", (1,), (2,) * tokens, (-1.0,) * tokens, "eos", "A", 0, Sampling()), advantage)
         for tokens, advantage in pairs
     ]
 

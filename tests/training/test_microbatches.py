@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from lite_selfplay.config import RoleConfig
 from lite_selfplay.data import Completion, Group, Sample, Sampling, Stream
 from lite_selfplay.models.logprobs.batch import Way
-from lite_selfplay.training.microbatches import Row, microbatches, parts, rows_of
+from lite_selfplay.training.microbatches import LossRow, microbatches, parts, rows_of
 
 PLAIN = RoleConfig()
 
@@ -21,8 +21,8 @@ def completion(prompt: int = 4, tokens: int = 4, temperature: float = 1.0, max_t
     return Completion("?", "!", (1,) * prompt, (2,) * tokens, (-1.0,) * tokens, "eos", "A", 0, sampling)
 
 
-def row(prompt: int = 4, tokens: int = 4, temperature: float = 1.0, advantage: float = 1.0) -> Row:
-    return Row(completion(prompt, tokens, temperature), advantage)
+def row(prompt: int = 4, tokens: int = 4, temperature: float = 1.0, advantage: float = 1.0) -> LossRow:
+    return LossRow(completion(prompt, tokens, temperature), advantage)
 
 
 ROWS = st.lists(
@@ -83,7 +83,7 @@ def test_rows_of_one_prompt_stay_together_where_that_is_cheaper():
     # Two prompts of 50 tokens, four rows of 2 to 5 tokens each: whole rows by length would take 8 * 55 = 440 tokens;
     # read by prompt, 2 * 49 for what is shared and 8 * 6 for the rest.
     prompts = [(1,) * 50, (2,) * 50]
-    rows = [Row(replace(completion(50, n), prompt_ids=prompts[n % 2]), 1.0) for n in (2, 3, 4, 5) * 2]
+    rows = [LossRow(replace(completion(50, n), prompt_ids=prompts[n % 2]), 1.0) for n in (2, 3, 4, 5) * 2]
     (micro,) = microbatches(rows, "A", PLAIN, token_budget=2 * 49 + 8 * 6, way=Way.PACKED)
     assert [r.completion.prompt_ids[0] for r in micro.rows] == [1, 1, 1, 1, 2, 2, 2, 2]
     assert len(microbatches(rows, "A", PLAIN, token_budget=2 * 49 + 8 * 6, way=Way.WHOLE)) == 4
@@ -102,7 +102,7 @@ def test_padding_counts():
 
 
 def test_the_most_tokens_are_those_of_the_whole_stream():
-    rows = [Row(completion(max_tokens=8), 1.0), Row(completion(tokens=6, max_tokens=32), 1.0)]
+    rows = [LossRow(completion(max_tokens=8), 1.0), LossRow(completion(tokens=6, max_tokens=32), 1.0)]
     assert [micro.max_tokens for micro in microbatches(rows, "A", PLAIN, token_budget=1, way=Way.PACKED)] == [32, 32]
 
 

@@ -11,7 +11,7 @@ from lite_selfplay import RunConfig, train
 from lite_selfplay.data import Sampling
 from lite_selfplay.errors import TrainingError
 from lite_selfplay.models.backends import transformers as backend_module
-from lite_selfplay.models.backends.base import is_out_of_memory
+from lite_selfplay.models.backends.backend import is_out_of_memory
 from lite_selfplay.models.backends.transformers import TransformersBackend
 from lite_selfplay.models.generation.sampling import Decoding, GenerationRequest
 from lite_selfplay.models.logprobs.batch import Batch

@@ -9,7 +9,7 @@ import torch
 
 from lite_selfplay.errors import TrainingError
 from lite_selfplay.models.backends.transformers import TransformersBackend
-from lite_selfplay.training import guarded
+from lite_selfplay.training import atomic_update
 
 from .harness import Harness, completion, episode
 
@@ -60,8 +60,8 @@ def half_detached(logprobs: torch.Tensor) -> torch.Tensor:
 )
 def test_an_honest_backend_passes(harness: Any, role: dict[str, Any], precision: str, monkeypatch: pytest.MonkeyPatch):
     found: list[float] = []
-    cosine = guarded._cosine
-    monkeypatch.setattr(guarded, "_cosine", lambda *sides: found.append(cosine(*sides)) or found[-1])
+    cosine = atomic_update._cosine
+    monkeypatch.setattr(atomic_update, "_cosine", lambda *sides: found.append(cosine(*sides)) or found[-1])
     made = harness(role, precision=precision).step(episode(), episode(replay=True))
     assert made.trainer._proved
     assert len(found) == 1  # asked once, for two steps
@@ -100,7 +100,7 @@ def test_one_that_loses_the_way_back_is_refused(
 def test_float16_keeps_small_gradients_on_a_cpu(make_backend: Callable[..., Any], tiny_path: Path, tmp_path: Path):
     """A loss whose slopes are 1e-5: nothing of it is rounded to 0, and it points where float32 does."""
     from lite_selfplay.models.logprobs.batch import Batch
-    from lite_selfplay.training.guarded import LossScale
+    from lite_selfplay.training.atomic_update import LossScale
 
     rows = [(one.prompt_ids, one.token_ids) for one in (completion("A", index) for index in range(6))]
     sides = []
@@ -115,4 +115,4 @@ def test_float16_keeps_small_gradients_on_a_cpu(make_backend: Callable[..., Any]
         scale.take_off(gradients)
         assert all(gradient.any() for gradient in gradients)
         sides.append(torch.cat([gradient.flatten() for gradient in gradients]))
-    assert guarded._cosine(*sides) > 0.999
+    assert atomic_update._cosine(*sides) > 0.999

@@ -10,7 +10,7 @@ from lite_selfplay import RunConfig, train
 from lite_selfplay.config import ModelSection, SeatConfig
 from lite_selfplay.data import Sampling
 from lite_selfplay.models.backends.transformers import TransformersBackend
-from lite_selfplay.models.chat import Chat
+from lite_selfplay.models.chat_template import Chat
 from lite_selfplay.models.generation.sampling import GenerationRequest
 from lite_selfplay.models.sources import resolve
 from tests.near import near

@@ -14,15 +14,15 @@ from lite_selfplay.data import BASE, Completion, Sampling
 from lite_selfplay.errors import TrainingError
 from lite_selfplay.models.backends.transformers import TransformersBackend, compute_dtype
 from lite_selfplay.models.generation.sampling import GenerationRequest
-from lite_selfplay.training.microbatches import Row
+from lite_selfplay.training.microbatches import LossRow
 from lite_selfplay.training.sampler_check import (
     BOUNDS,
     LONGEST,
     ONE_IN,
     Agreement,
-    Bounds,
-    Foreign,
+    OffPolicyError,
     SamplerCheck,
+    Tolerance,
     explained_better,
     mean_gap,
     spread,
@@ -66,9 +66,9 @@ def test_a_sign_test_by_hand():
     assert not explained_better([0.0] * 100, [0.5] * 100, [1.0] * 100)
 
 
-def said(logprobs: list[float], *, temperature: float = 1.0) -> Row:
+def said(logprobs: list[float], *, temperature: float = 1.0) -> LossRow:
     sampling = Sampling(temperature=temperature)
-    return Row(Completion("", "", (5, 6), (7,) * len(logprobs), logprobs, "eos", "A", 0, sampling), 1.0)
+    return LossRow(Completion("", "", (5, 6), (7,) * len(logprobs), logprobs, "eos", "A", 0, sampling), 1.0)
 
 
 def test_only_rows_that_are_compared_count_in_the_gap():
@@ -93,20 +93,20 @@ def test_one_token_in_twenty_may_differ_by_anything():
 # Against a backend
 
 
-def spoken(backend: Any, name: str, count: int, tokens: int, temperature: float = 1.0) -> list[Row]:
+def spoken(backend: Any, name: str, count: int, tokens: int, temperature: float = 1.0) -> list[LossRow]:
     """Rows that `name` said, labelled as seat A's."""
     sampling = Sampling(temperature=temperature, max_tokens=tokens)
     seeds = [[10 * p + k for k in range(2)] for p in range(count // 2)]
     prompts = [[10 + p, 11, 12] for p in range(count // 2)]
     found = backend.generate(GenerationRequest(name, prompts, 2, sampling, seeds))
     return [
-        Row(Completion("", "", p, g.token_ids, g.logprobs, g.stop, "A", 0, sampling), 1.0)
+        LossRow(Completion("", "", p, g.token_ids, g.logprobs, g.stop, "A", 0, sampling), 1.0)
         for p, row in zip(prompts, found, strict=True)
         for g in row
     ]
 
 
-def agreement_of(backend: Any, rows: list[Row], seat: str = "A") -> Agreement:
+def agreement_of(backend: Any, rows: list[LossRow], seat: str = "A") -> Agreement:
     agreement = Agreement("drafter", seat)
     for row in rows:
         spoke = row.completion
@@ -178,14 +178,16 @@ def test_whose_weights_sampled_is_found_out(make_backend: Callable[..., Any], pr
     check.judge([own])
 
     for name, called in ((BASE, "the base"), ("B", "seat B")):
-        with pytest.raises(Foreign, match=rf"^the completions of drafter \(seat A\) come from .* those of {called}$"):
+        with pytest.raises(
+            OffPolicyError, match=rf"^the completions of drafter \(seat A\) come from .* those of {called}$"
+        ):
             check.judge([agreement_of(backend, spoken(backend, name, 8, 24, temperature))])
 
     adapters.snapshot("A", "yesterday")
     check.before["A"] = adapters.state("A")
     adapters.load_state("A", {key: value * 1.1 for key, value in adapters.state("A").items()})
     today = adapters.state("A")
-    with pytest.raises(Foreign, match="those of seat A before its last update"):
+    with pytest.raises(OffPolicyError, match="those of seat A before its last update"):
         check.judge([agreement_of(backend, spoken(backend, "yesterday", 8, 24, temperature))])
     assert all((adapters.state("A")[key] == today[key]).all() for key in today)  # put back as they are
     check.judge([agreement_of(backend, spoken(backend, "A", 8, 24, temperature))])
@@ -214,7 +216,7 @@ def test_rounding_is_measured_on_the_base(make_backend: Callable[..., Any]):
     backend.score = shifted(0.08)
     found = check.calibrate([10, 11, 12])
     assert found == pytest.approx(0.08, abs=max(floor, 1e-3))
-    assert check.bounds == Bounds(pytest.approx(1.5 * found), pytest.approx(5 * found))
+    assert check.bounds == Tolerance(pytest.approx(1.5 * found), pytest.approx(5 * found))
     backend.score = shifted(0.6)
     with pytest.raises(TrainingError, match=r"do not agree on the base's own completions: 0\.6"):
         SamplerCheck(backend).calibrate([10, 11, 12])
@@ -260,7 +262,7 @@ def test_what_no_weights_explain_is_refused_beyond_the_bound_alone(make_backend:
     bounds = BOUNDS["float32"]
     check.judge([off_by(bounds.rounding * 2)])
     check.judge([off_by(bounds.most * 0.9)])
-    with pytest.raises(Foreign, match="no other weights at hand explain them"):
+    with pytest.raises(OffPolicyError, match="no other weights at hand explain them"):
         check.judge([off_by(bounds.most * 1.1)])
 
 
@@ -271,7 +273,7 @@ def test_a_sampler_of_another_temperature_is_found_out(make_backend: Callable[..
         dataclasses.replace(row, completion=dataclasses.replace(row.completion, sampling=cold))
         for row in spoken(backend, "A", 8, 24, temperature=1.0)
     ]
-    with pytest.raises(Foreign):
+    with pytest.raises(OffPolicyError):
         SamplerCheck(backend).judge([agreement_of(backend, rows)])
 
 

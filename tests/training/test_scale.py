@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from lite_selfplay.training.guarded import BACK, GROWS_AFTER, LARGEST, LossScale
+from lite_selfplay.training.atomic_update import BACK, GROWS_AFTER, LARGEST, LossScale
 
 
 def started(slope: float) -> LossScale:

@@ -10,7 +10,7 @@ from lite_selfplay import RunConfig, train
 from lite_selfplay.data import Episode, Example, Group, Problem, Sample, Sampling, Snapshot, Stream
 from lite_selfplay.errors import ConfigError, GameError
 from lite_selfplay.games import Game, base
-from lite_selfplay.models.chat import Chat
+from lite_selfplay.models.chat_template import Chat
 from lite_selfplay.models.sources.tiny import build_tiny
 from lite_selfplay.runs.api import resume
 from lite_selfplay.runs.checkpoints import find_checkpoints

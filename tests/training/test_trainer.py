@@ -18,7 +18,7 @@ from lite_selfplay.data import Episode, Group, Restore, Sample, Sampling, Stream
 from lite_selfplay.errors import GameError, Interrupted, TrainingError
 from lite_selfplay.models.backends.transformers import load_base
 from lite_selfplay.models.generation.sampling import GenerationRequest
-from lite_selfplay.runs.report.steps import stream_metrics
+from lite_selfplay.runs.report.step_rows import stream_metrics
 from lite_selfplay.training.losses import Loss
 from lite_selfplay.training.optimizer import optimizer_state
 from lite_selfplay.training.progress import Poll, Progress
@@ -395,7 +395,7 @@ def test_an_update_that_leaves_weights_not_finite_ends_the_run(
     harness: Callable[..., Harness], monkeypatch: pytest.MonkeyPatch
 ):
     run = harness({})
-    monkeypatch.setattr("lite_selfplay.training.guarded.find_nonfinite", lambda adapters: "a weight of seat A")
+    monkeypatch.setattr("lite_selfplay.training.atomic_update.find_nonfinite", lambda adapters: "a weight of seat A")
     with pytest.raises(TrainingError, match=r"the update of step 1 left a weight of seat A that is not finite"):
         run.step(episode())
     assert not run.reports

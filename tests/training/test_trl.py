@@ -10,7 +10,7 @@ from lite_selfplay.config import RoleConfig
 from lite_selfplay.data import Completion, Sampling
 from lite_selfplay.models.logprobs.batch import Way
 from lite_selfplay.training.losses import old_logprobs
-from lite_selfplay.training.microbatches import Row, microbatches
+from lite_selfplay.training.microbatches import LossRow, microbatches
 
 # Two rows, the second of one token and one of padding. Log-ratios 0.1 and 0.2; -0.4.
 MASK = torch.tensor([[1, 1], [1, 0]])
@@ -73,9 +73,9 @@ def test_a_ratio_beyond_all_bounds_is_still_a_number():
 @pytest.mark.parametrize(("loss", "wanted"), [("grpo", [1.5, -0.75]), ("sequence", [0.5, -0.375])])
 def test_advantages_by_hand(loss, wanted):
     # Rows of 3 and 2 tokens with advantages 3 and -1.5, half of a stream of four rows.
-    def row(tokens: int, advantage: float) -> Row:
+    def row(tokens: int, advantage: float) -> LossRow:
         said = Completion("", "", (1,), (2,) * tokens, (-1.0,) * tokens, "eos", "A", 0, Sampling())
-        return Row(said, advantage)
+        return LossRow(said, advantage)
 
     rows = [row(3, 3.0), row(2, -1.5), row(1, 0.0), row(1, 0.0)]
     (micro,) = microbatches(rows, "A", RoleConfig(loss=loss), token_budget=1000, way=Way.WHOLE)

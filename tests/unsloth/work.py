@@ -47,7 +47,7 @@ from lite_selfplay.data import Completion, Episode, Group, Sample, Sampling, Str
 from lite_selfplay.models.adapters import BASE
 from lite_selfplay.models.backends.transformers import TransformersBackend, load_base
 from lite_selfplay.models.backends.unsloth import UnslothBackend
-from lite_selfplay.models.chat import Chat
+from lite_selfplay.models.chat_template import Chat
 from lite_selfplay.models.generation.sampling import GenerationRequest
 from lite_selfplay.models.sources.tiny import build_tiny
 from lite_selfplay.runs.api import resume

@@ -21,7 +21,7 @@ import psutil
 from lite_selfplay.errors import ConfigError, RunFolderError, SaveFailed, VerificationFailed
 from lite_selfplay.extras.export.request import Asked, Form, ask
 from lite_selfplay.models.backends import import_first
-from lite_selfplay.models.chat import Chat
+from lite_selfplay.models.chat_template import Chat
 from lite_selfplay.models.silence import quiet
 from lite_selfplay.models.sources import ResolvedModel, base_of
 from lite_selfplay.runs.folder import CARD, RunFolder
@@ -33,7 +33,7 @@ from lite_selfplay.training.progress import Poll, Progress, as_progress
 
 if TYPE_CHECKING:
     from lite_selfplay.extras.export.verification import Question, Verification
-    from lite_selfplay.models.backends.base import Backend
+    from lite_selfplay.models.backends.backend import Backend
 
 
 VERIFICATION = "verification.json"

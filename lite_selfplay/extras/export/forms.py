@@ -11,7 +11,7 @@ from lite_selfplay.errors import RequestError
 from lite_selfplay.extras.export.gguf_file import write_gguf
 from lite_selfplay.extras.export.request import Asked
 from lite_selfplay.models.adapters import CONFIG, WEIGHTS
-from lite_selfplay.models.chat import DATE, NOW, Chat, Thinking
+from lite_selfplay.models.chat_template import DATE, NOW, Chat, Thinking
 from lite_selfplay.runs.report.pages import shown
 from lite_selfplay.tasks.files import read_json, read_tensors
 

@@ -22,8 +22,8 @@ from lite_selfplay.models.backends.availability import device_of
 from lite_selfplay.models.generation.sampling import GenerationRequest
 
 if TYPE_CHECKING:
-    from lite_selfplay.models.backends.base import Backend
-    from lite_selfplay.models.chat import Chat
+    from lite_selfplay.models.backends.backend import Backend
+    from lite_selfplay.models.chat_template import Chat
 
 QUESTIONS, TOKENS = 20, 24
 """Prompts that are asked, and the most tokens of an answer to one."""

@@ -18,8 +18,8 @@ from lite_selfplay.data import Completion, Problem, Verdict
 from lite_selfplay.errors import TaskError, UnknownNameError
 from lite_selfplay.extras.gym.pool import WorkerPool
 from lite_selfplay.tasks import register_task
-from lite_selfplay.tasks.base import Task, derived_seed
 from lite_selfplay.tasks.procedural import Procedural
+from lite_selfplay.tasks.task import Task, derived_seed
 from lite_selfplay.verify import register_checker
 from lite_selfplay.verify.checking import Checking
 from lite_selfplay.verify.extract import AnswerFormat, completion_text, extract_answer

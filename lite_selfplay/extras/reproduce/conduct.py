@@ -26,10 +26,10 @@ from lite_selfplay.extras.reproduce.experiment import COLD_START, EVALUATION, RA
 from lite_selfplay.extras.reproduce.findings import means_of, write_findings
 from lite_selfplay.runs.api import Run, cold_start, load_run, resume, train
 from lite_selfplay.runs.checkpoints import newest_whole
-from lite_selfplay.runs.choices import filled_in
+from lite_selfplay.runs.defaults import filled_in
 from lite_selfplay.runs.evaluating import evaluate_all
 from lite_selfplay.runs.folder import CHECKPOINTS, CONFIG, ENVIRONMENT
-from lite_selfplay.runs.plan import draws_problems, plan
+from lite_selfplay.runs.planning import draws_problems, plan
 from lite_selfplay.tasks.files import read_json, write_errors, write_whole
 from lite_selfplay.training.progress import Progress
 

@@ -16,10 +16,10 @@ from typing import IO, Any
 
 from lite_selfplay.config.user_files import open_file
 from lite_selfplay.errors import RunFolderError
-from lite_selfplay.extras.view.cases import Numbered, cases_of, filters_of, holds
+from lite_selfplay.extras.view.completions import Numbered, cases_of, filters_of, holds
 from lite_selfplay.runs.folder import EPISODES, EVALUATIONS, METRICS, RunFolder, as_written, state_of
 from lite_selfplay.runs.report.figures import charts_of, game_of
-from lite_selfplay.runs.report.steps import only_finite, warned
+from lite_selfplay.runs.report.step_rows import only_finite, warned
 from lite_selfplay.tasks.files import LINE_LIMIT
 
 _STEP = re.compile(rb'\{"step": ?(\d{1,15})[,}]')

@@ -20,7 +20,7 @@ from urllib.parse import parse_qsl, urlsplit
 
 from lite_selfplay.errors import ConfigError, LiteSelfPlayError
 from lite_selfplay.extras.view.answers import NotAsked, ViewedRun, answer, read_rows
-from lite_selfplay.extras.view.cases import cases_of
+from lite_selfplay.extras.view.completions import cases_of
 from lite_selfplay.runs.folder import as_written
 from lite_selfplay.tasks.files import write_errors, write_whole
 
@@ -51,7 +51,7 @@ _HEADERS = {
 }
 
 
-class Server(ThreadingHTTPServer):
+class RunServer(ThreadingHTTPServer):
     """Serves runs at `url` from when it is made; `serve_forever` answers, `server_close` ends it.
 
     `port` 0 takes a free one. Raises ConfigError where a port cannot be had.
@@ -77,7 +77,7 @@ class Server(ThreadingHTTPServer):
 class Handler(BaseHTTPRequestHandler):
     """Answers one browser. Anything but GET and HEAD is refused, as is every name of this machine but its own."""
 
-    server: Server
+    server: RunServer
     timeout = PATIENCE_S
     server_version, sys_version = "lite-selfplay", ""
     protocol_version = "HTTP/1.1"

@@ -28,7 +28,7 @@ from pydantic import Field
 from lite_selfplay.data import Completion, Episode, Example, Group, Problem, Sample, Stream
 from lite_selfplay.games.presentation import Figure
 from lite_selfplay.games.prompts import asked, fill
-from lite_selfplay.games.propose_solve.game import BREAKDOWNS, WATCHED, YIELD, FilterOptions, ProposeSolve
+from lite_selfplay.games.propose_solve.propose_solve import BREAKDOWNS, WATCHED, YIELD, FilterOptions, ProposeSolve
 from lite_selfplay.games.propose_solve.questions import (
     FATES,
     HOPELESS,

@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from lite_selfplay.data import EvalSpec, Problem
-from lite_selfplay.games.agon.game import (
+from lite_selfplay.games.agon.agon import (
     DraftChallenge,
     figures_of_drafts,
     own_attempt_prompt,

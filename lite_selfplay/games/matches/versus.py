@@ -16,7 +16,7 @@ from lite_selfplay.games.matches.match import BROKEN, Match, MatchGame, play_tog
 from lite_selfplay.games.modes import Examiner, Found, Judged, Measured, Mode, Score, score_of
 from lite_selfplay.stats import paired_bootstrap
 from lite_selfplay.tasks import Task, numbered
-from lite_selfplay.tasks.base import derived_seed
+from lite_selfplay.tasks.task import derived_seed
 
 
 @dataclass(frozen=True)

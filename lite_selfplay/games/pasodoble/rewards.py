@@ -14,7 +14,7 @@ from pydantic import Field, field_validator
 
 from lite_selfplay.credit import rewards_of
 from lite_selfplay.data import Group
-from lite_selfplay.games.propose_solve.game import ProposeSolveOptions
+from lite_selfplay.games.propose_solve.propose_solve import ProposeSolveOptions
 
 LeakGuard = Literal["token3", "substring", "off"]
 Gate = Literal["retained", "valid", "pass_rate"]

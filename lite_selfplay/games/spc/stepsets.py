@@ -27,8 +27,8 @@ from lite_selfplay.data import Problem
 from lite_selfplay.errors import TaskError
 from lite_selfplay.games.spc.corruptor import NUMBER, corruptions, holds
 from lite_selfplay.games.spc.steps import LabelledStep, StepPair
-from lite_selfplay.tasks.base import derived_rng
 from lite_selfplay.tasks.files import read_object_lines
+from lite_selfplay.tasks.task import derived_rng
 
 SEED, EACH = 0, 500
 

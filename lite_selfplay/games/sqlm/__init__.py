@@ -1,1 +1,1 @@
-"""SQLM: questions from a topic alone, labelled by majority votes. `game.py` has the rules, `topics.py` the prompts."""
+"""SQLM: questions from a topic alone, labelled by majority votes. `sqlm.py` has the rules, `topics.py` the prompts."""

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from lite_selfplay.config import ModelSection
-    from lite_selfplay.models.backends.base import Backend, Rollouts
+    from lite_selfplay.models.backends.backend import Backend, Rollouts
 
 ENTRY_POINTS = "lite_selfplay.backends"
 OTHER = "Use --backend transformers, which plays and trains the same on a CUDA card or a CPU"

@@ -21,7 +21,7 @@ from lite_selfplay.models import attention, fused, threads
 from lite_selfplay.models.adapters import BASE, Adapters, Stacks
 from lite_selfplay.models.backends import tuning
 from lite_selfplay.models.backends.availability import cpu_has_bf16, device_of, quantised_problem
-from lite_selfplay.models.backends.base import is_out_of_memory
+from lite_selfplay.models.backends.backend import is_out_of_memory
 from lite_selfplay.models.generation.generate import generate
 from lite_selfplay.models.generation.layout import Layout
 from lite_selfplay.models.generation.sampling import Decoding, Generation, GenerationRequest, Loop

@@ -18,7 +18,7 @@ from lite_selfplay.models.generation.layout import FINEST, LOOK_EVERY, Layout, r
 from lite_selfplay.models.generation.places import Arena
 from lite_selfplay.models.generation.replay import records
 from lite_selfplay.models.generation.rows import RowBatch, Speaker, pieces
-from lite_selfplay.models.generation.sampling import Row, choose, uniforms
+from lite_selfplay.models.generation.sampling import SampledRow, choose, uniforms
 from lite_selfplay.models.transfers import placed
 
 JOIN_AT = 1 / 4
@@ -33,7 +33,7 @@ def can_be_fixed(speaker: Speaker) -> bool:
     return speaker.rows_may_join and ("sdpa" in kind or kind == "eager") and not isinstance(heads, list)
 
 
-def sample_fixed(speaker: Speaker, waiting: list[Row]) -> None:
+def sample_fixed(speaker: Speaker, waiting: list[SampledRow]) -> None:
     """Finish all rows of `waiting`, ordered by the lengths of their prompts: those that have places at once, and the
     others as they find one. The arena stays for the next call where graphs were recorded in it and all went well."""
     decoding, whole = speaker.decoding, False
@@ -55,7 +55,7 @@ def sample_fixed(speaker: Speaker, waiting: list[Row]) -> None:
             decoding.kept.let_go()
 
 
-def _taken(waiting: list[Row], most: int) -> list[Row]:
+def _taken(waiting: list[SampledRow], most: int) -> list[SampledRow]:
     taken = waiting[:most]
     del waiting[:most]
     return taken
@@ -66,15 +66,15 @@ class _Batch:
 
     def __init__(self, speaker: Speaker, layout: Layout):
         self.speaker, self.sampler, self.decoding, self.layout = speaker, speaker.sampler, speaker.decoding, layout
-        self.rows: list[Row | None] = [None] * layout.rows
+        self.rows: list[SampledRow | None] = [None] * layout.rows
         self.homes, self.spare = layout.places
         self.places = list(self.homes)
         """Where each row is: at home, or in one of the longer places that are not `spare`."""
         self.said, self.token, self.prompt = (np.zeros(layout.rows, np.int64) for _ in range(3))
         self.seen: Tensor | None = None
-        self._running: list[tuple[int, Row]] = []
+        self._running: list[tuple[int, SampledRow]] = []
         self._drawn: tuple[Sequence[Tensor], Sequence[Tensor]] = (), ()
-        self._due: tuple[list[tuple[int, Row]], Any, Any] | None = None
+        self._due: tuple[list[tuple[int, SampledRow]], Any, Any] | None = None
 
     @property
     def arena(self) -> Arena:
@@ -91,7 +91,7 @@ class _Batch:
 
     # Rows that come
 
-    def seat(self, rows: Sequence[Row], free: Sequence[int]) -> None:
+    def seat(self, rows: Sequence[SampledRow], free: Sequence[int]) -> None:
         """Read the rows' prompts, a piece at a time, draw their first tokens, and put them into free places."""
         begin = 0
         for piece in pieces(self.speaker, rows):
@@ -120,7 +120,7 @@ class _Batch:
                 self.seen = batch.seen.new_zeros(len(self.rows), vocabulary)
             self._see(to, batch.rows)
 
-    def _see(self, places: Sequence[int], rows: Sequence[Row]) -> None:
+    def _see(self, places: Sequence[int], rows: Sequence[SampledRow]) -> None:
         if self.seen is not None and places:
             seen = self.sampler.seen(rows, self.seen.shape[1])
             assert seen is not None

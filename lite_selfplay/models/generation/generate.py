@@ -10,7 +10,7 @@ from torch import nn
 
 from lite_selfplay.models.generation.fixed import can_be_fixed, sample_fixed
 from lite_selfplay.models.generation.rows import Speaker, read
-from lite_selfplay.models.generation.sampling import Decoding, Generation, GenerationRequest, Row
+from lite_selfplay.models.generation.sampling import Decoding, Generation, GenerationRequest, SampledRow
 
 LEAVE_AT = 1 / 16
 """Finished rows leave the batch once they are this share of it."""
@@ -35,7 +35,7 @@ def generate(model: nn.Module, request: GenerationRequest, decoding: Decoding) -
     return results
 
 
-def _sample(speaker: Speaker, waiting: list[Row]) -> None:
+def _sample(speaker: Speaker, waiting: list[SampledRow]) -> None:
     """Finish the rows at the head of `waiting` that fit at once, and those that find a place while they run."""
     batch = read(speaker, _take(speaker, waiting, 0))
     places = len(batch.rows)
@@ -53,7 +53,7 @@ def _sample(speaker: Speaker, waiting: list[Row]) -> None:
             places = len(batch.rows)
 
 
-def _take(speaker: Speaker, waiting: list[Row], beside: int) -> list[Row]:
+def _take(speaker: Speaker, waiting: list[SampledRow], beside: int) -> list[SampledRow]:
     """Rows from the head of `waiting`, in order of their prompts' lengths, as many as the cache holds beside others."""
     count, max_tokens, cache_tokens = 0, speaker.sampling.max_tokens, speaker.decoding.cache_tokens
     while count < len(waiting):

@@ -14,7 +14,7 @@ from torch import Tensor
 from transformers import LogitsProcessor, LogitsProcessorList, StoppingCriteria, StoppingCriteriaList
 
 from lite_selfplay.data import Sampling
-from lite_selfplay.models.generation.sampling import Decoding, Generation, GenerationRequest, Row, Sampler
+from lite_selfplay.models.generation.sampling import Decoding, Generation, GenerationRequest, SampledRow, Sampler
 from lite_selfplay.models.logprobs.batch import pad
 from lite_selfplay.models.transfers import placed
 
@@ -51,7 +51,7 @@ def generate_through(
 class _Chooser(Sampler, LogitsProcessor):
     """Draws the next token of every row and leaves no other with a finite score."""
 
-    def __init__(self, sampling: Sampling, decoding: Decoding, rows: Sequence[Row]):
+    def __init__(self, sampling: Sampling, decoding: Decoding, rows: Sequence[SampledRow]):
         super().__init__(sampling, decoding)
         self.rows = rows
 

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from transformers.cache_utils import Cache, DynamicLayer
 
 from lite_selfplay.models.attention import Places
-from lite_selfplay.models.generation.cache import RowLayer, row_cache
+from lite_selfplay.models.generation.kv_cache import RowLayer, row_cache
 from lite_selfplay.models.generation.layout import Layout, Place
 from lite_selfplay.models.generation.replay import Graphs
 from lite_selfplay.models.transfers import placed

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from lite_selfplay.data import Sampling
-from lite_selfplay.models.generation.cache import join_masks, join_rows, keep_rows, row_cache, rows_may_join
-from lite_selfplay.models.generation.sampling import Decoding, Row, Sampler
+from lite_selfplay.models.generation.kv_cache import join_masks, join_rows, keep_rows, row_cache, rows_may_join
+from lite_selfplay.models.generation.sampling import Decoding, SampledRow, Sampler
 from lite_selfplay.models.logprobs.batch import Batch, pad
 from lite_selfplay.models.logprobs.reading import shares_prefixes
 
@@ -39,9 +39,9 @@ class Speaker:
         return shares_prefixes(self.model)
 
 
-def pieces(speaker: Speaker, rows: Sequence[Row]) -> list[list[Row]]:
+def pieces(speaker: Speaker, rows: Sequence[SampledRow]) -> list[list[SampledRow]]:
     """Rows divided into those whose prompts are read at once, where the cache of one piece can take in another."""
-    found: list[list[Row]] = []
+    found: list[list[SampledRow]] = []
     tokens, group = 0, -1
     for row in rows:
         new = 0 if row.group == group else len(row.prompt)
@@ -53,7 +53,7 @@ def pieces(speaker: Speaker, rows: Sequence[Row]) -> list[list[Row]]:
     return found
 
 
-def read(speaker: Speaker, rows: Sequence[Row]) -> "RowBatch":
+def read(speaker: Speaker, rows: Sequence[SampledRow]) -> "RowBatch":
     """The rows with their prompts read, a piece at a time."""
     first, *others = pieces(speaker, rows)
     batch = RowBatch(speaker, first)
@@ -71,7 +71,7 @@ class RowBatch:
     whoever takes the rows out of it.
     """
 
-    def __init__(self, speaker: Speaker, rows: list[Row], *, expand: bool = True):
+    def __init__(self, speaker: Speaker, rows: list[SampledRow], *, expand: bool = True):
         self.speaker, self.rows = speaker, rows
         self.decoding = speaker.decoding
         self.cache = row_cache(speaker.model)

@@ -51,10 +51,10 @@ class GenerationRequest:
             for p, seeds in enumerate(self.seeds)
         ]
 
-    def rows(self, outs: "Sequence[Sequence[Generation]]") -> "list[Row]":
+    def rows(self, outs: "Sequence[Sequence[Generation]]") -> "list[SampledRow]":
         """A row for each of the completions in `empty()`, ordered by the lengths of their prompts."""
         rows = [
-            Row(p, prompt, out, seed)
+            SampledRow(p, prompt, out, seed)
             for p, (prompt, group, seeds) in enumerate(zip(self.prompts, outs, self.seeds, strict=True))
             for out, seed in zip(group, seeds, strict=True)
         ]
@@ -85,7 +85,7 @@ class Generation:
 
 
 @dataclass
-class Row:
+class SampledRow:
     """A completion while it is sampled: rows with one `group` have the same prompt. `over`: it is whole."""
 
     group: int
@@ -108,7 +108,7 @@ class Row:
 
 
 @dataclass
-class Kept:
+class KeptArena:
     """What a card keeps from one call to the next: the arena in which rows have their places, with the graphs that were
     recorded in it. Whoever wants the memory, or moves a tensor that the graphs read, lets go of it."""
 
@@ -148,7 +148,7 @@ class Decoding:
     refusals: list[str] = field(default_factory=list)
     """Why CUDA graphs could not be recorded, where they could not."""
     weights: Hashable = None
-    kept: Kept = field(default_factory=Kept)
+    kept: KeptArena = field(default_factory=KeptArena)
 
     def end_loop(self, out: Generation, looked: int = 0) -> Generation:
         """The same completion, cut where it has become a loop, which is looked for among the tokens after `looked`. An
@@ -272,7 +272,7 @@ class Sampler:
         self._longest_stop = max((len(stop.encode()) for stop in sampling.stop), default=0) + 4
         """How many tokens at the end of a row could hold a stop string that its last token completed."""
 
-    def draw(self, rows: Sequence[Row], logits: Tensor, seen: Tensor | None = None) -> Tensor:
+    def draw(self, rows: Sequence[SampledRow], logits: Tensor, seen: Tensor | None = None) -> Tensor:
         """Draw the next token (R,) of every row from its logits (R, V), and give it to those that are not over; `seen`
         as in `choose`. The host waits."""
         numbers = uniforms([row.seed for row in rows], 1, [row.said for row in rows])[:, 0]
@@ -282,7 +282,7 @@ class Sampler:
                 self.take(row, [int(one)], [its])
         return token
 
-    def seen(self, rows: Sequence[Row], vocabulary: int) -> Tensor | None:
+    def seen(self, rows: Sequence[SampledRow], vocabulary: int) -> Tensor | None:
         """The tokens (R, V) bool that rows hold already; None where nothing asks for them."""
         if self.sampling.repetition_penalty == 1.0:
             return None
@@ -291,7 +291,7 @@ class Sampler:
             seen[i, [*row.prompt, *row.out.token_ids]] = True
         return placed(seen, self.decoding.device)
 
-    def take(self, row: Row, ids: Sequence[int], logprobs: Sequence[float]) -> None:
+    def take(self, row: SampledRow, ids: Sequence[int], logprobs: Sequence[float]) -> None:
         """Give a row the next tokens that were drawn for it, up to the one that ends it."""
         out, before = row.out, row.said
         out.token_ids += ids
@@ -317,12 +317,12 @@ class Sampler:
         text = self.decoding.decode(ids)
         return any(stop in text for stop in self.sampling.stop)
 
-    def _end(self, row: Row, number: int, stop: StopReason) -> None:
+    def _end(self, row: SampledRow, number: int, stop: StopReason) -> None:
         out = row.out
         del out.token_ids[number:], out.logprobs[number:]
         out.stop, row.over = stop, True
 
-    def _tell(self, row: Row, before: int) -> None:
+    def _tell(self, row: SampledRow, before: int) -> None:
         """Tell who listens the tokens after so many."""
         if row.out.hear is None:
             return

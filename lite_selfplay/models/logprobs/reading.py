@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from lite_selfplay.models.attention import OURS, Block
 from lite_selfplay.models.logprobs.batch import Batch, Row, Way, pad
-from lite_selfplay.models.packed_on_card import Layout
+from lite_selfplay.models.packed_on_card import PackedLayout
 from lite_selfplay.models.transfers import placed
 
 _ALIKE = 2
@@ -122,7 +122,7 @@ def _packed(base: Any, batch: Batch) -> Tensor:
     packed, device = Packed.of(batch), base.device
     blocks: Any = packed.blocks
     if device.type == "cuda":
-        blocks = Layout([span for block in packed.blocks for span in block.spans])
+        blocks = PackedLayout([span for block in packed.blocks for span in block.spans])
     out = base.base_model(
         input_ids=placed([packed.ids], device),
         position_ids=placed([packed.positions], device),

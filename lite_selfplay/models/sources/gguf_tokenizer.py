@@ -60,7 +60,7 @@ def build_tokenizer(metadata: Mapping[str, Any], file: Path) -> Any:
     from tokenizers import AddedToken, processors
     from transformers import PreTrainedTokenizerFast
 
-    from lite_selfplay.models.chat import Chat
+    from lite_selfplay.models.chat_template import Chat
 
     tokens = metadata.get("tokenizer.ggml.tokens")
     if not tokens:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from lite_selfplay.errors import ModelNotFoundError
 from lite_selfplay.models.sources import NO_NETWORK, folders
-from lite_selfplay.tasks.hub import deadline, hub_problem, within
+from lite_selfplay.tasks.hub_data import deadline, hub_problem, within
 
 # Config, tokenizer and safetensors at the top of the repository; `consolidated*` is a second copy of the weights.
 _ALLOW = ["*.json", "*.safetensors", "*.model", "*.txt", "*.jinja"]

@@ -19,7 +19,7 @@ from lite_selfplay.games.presentation import as_words, number_of, percent, value
 from lite_selfplay.runs.folder import METRICS, PREFLIGHT, RunFolder, as_written
 from lite_selfplay.runs.report.closing import fallen
 from lite_selfplay.runs.report.figures import MEANINGS, game_of, harmless
-from lite_selfplay.runs.report.steps import warned
+from lite_selfplay.runs.report.step_rows import warned
 from lite_selfplay.tasks.files import read_json, require_no_link
 
 Row = Mapping[str, Any]

@@ -1,18 +1,18 @@
 """Programs as answers: found in completions, run where they can do no harm, and judged by tests.
 
-`run_program` and `run_tests` are all that most callers need. What a program is tested with is in `cases.py`, how its
-run ends in `nouns.py`, how verdicts are made in `checker.py`, where programs run in `sandbox.py`, `zygotes.py` and
-`inside/`. `problems.py` makes problems of tests. What the sandbox protects, and what it does not: docs/sandbox.md.
+`run_program` and `run_tests` are all that most callers need. What a program is tested with is in `program_tests.py`,
+how its run ends in `nouns.py`, how verdicts are made in `checker.py`, where programs run in `sandbox.py`, `zygotes.py`
+and `inside/`. `problems.py` makes problems of tests. What the sandbox protects, and what it does not: docs/sandbox.md.
 """
 
 from collections.abc import Sequence
 from typing import Any, overload
 
-from lite_selfplay.verify.programs.cases import AssertTest, CallTest, ProgramTests, StdinTest, read_tests
 from lite_selfplay.verify.programs.checker import check_batch, judge_all
-from lite_selfplay.verify.programs.extract import extract_program
-from lite_selfplay.verify.programs.nouns import KIND, Job, Limits, Reason, Report, Run, SandboxError
+from lite_selfplay.verify.programs.nouns import KIND, Job, Limits, ProgramRun, Reason, Report, SandboxError
 from lite_selfplay.verify.programs.problems import problem_of_object, program_problem, require_failing
+from lite_selfplay.verify.programs.program_tests import AssertTest, CallTest, ProgramTests, StdinTest, read_tests
+from lite_selfplay.verify.programs.program_text import extract_program
 from lite_selfplay.verify.programs.sandbox import Sandbox, close_sandbox, open_sandbox, shared_sandbox
 
 __all__ = [
@@ -20,10 +20,10 @@ __all__ = [
     "AssertTest",
     "CallTest",
     "Limits",
+    "ProgramRun",
     "ProgramTests",
     "Reason",
     "Report",
-    "Run",
     "Sandbox",
     "SandboxError",
     "StdinTest",
@@ -43,7 +43,7 @@ __all__ = [
 
 def run_program(
     source: str, stdin: str | bytes = "", limits: Limits | None = None, *, sandbox: Sandbox | None = None
-) -> Run:
+) -> ProgramRun:
     """Run a Python program in the sandbox (by default the process's own) and say how it ended.
 
     >>> run_program("print(sum(map(int, input().split())))", "1 2 3").text

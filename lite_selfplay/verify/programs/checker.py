@@ -19,10 +19,10 @@ from lite_selfplay.data import Completion, Problem, Verdict
 from lite_selfplay.verify.checking import Checking
 from lite_selfplay.verify.extract import AnswerFormat, completion_text
 from lite_selfplay.verify.format import well_formed
-from lite_selfplay.verify.programs.cases import AssertTest, CallTest, ProgramTests, StdinTest, read_tests
-from lite_selfplay.verify.programs.extract import extract_program, with_stub
 from lite_selfplay.verify.programs.inside.values import canonical, pack
-from lite_selfplay.verify.programs.nouns import KIND, Job, Limits, Reason, Report, Run
+from lite_selfplay.verify.programs.nouns import KIND, Job, Limits, ProgramRun, Reason, Report
+from lite_selfplay.verify.programs.program_tests import AssertTest, CallTest, ProgramTests, StdinTest, read_tests
+from lite_selfplay.verify.programs.program_text import extract_program, with_stub
 from lite_selfplay.verify.programs.sandbox import Sandbox, shared_sandbox
 
 _LEAST_SECONDS = 0.1
@@ -68,7 +68,7 @@ class _Part:
 
     job: Job
     places: tuple[int, ...]
-    judge: Callable[[Run], list[bool]]
+    judge: Callable[[ProgramRun], list[bool]]
 
 
 def judge_all(
@@ -86,13 +86,13 @@ def judge_all(
             parts += own
             whose += [number] * len(own)
     runs = sandbox.run([part.job for part in parts], limits, poll) if parts else []
-    done: dict[int, list[tuple[_Part, Run]]] = {}
+    done: dict[int, list[tuple[_Part, ProgramRun]]] = {}
     for number, part, run in zip(whose, parts, runs, strict=True):
         done.setdefault(number, []).append((part, run))
     return [_report(program, tests, done.get(number, [])) for number, (program, tests) in enumerate(programs)]
 
 
-def _report(program: str | None, tests: ProgramTests, done: Sequence[tuple[_Part, Run]]) -> Report:
+def _report(program: str | None, tests: ProgramTests, done: Sequence[tuple[_Part, ProgramRun]]) -> Report:
     results = [False] * len(tests.cases)
     if program is None:
         return Report(tuple(results), "no_program")
@@ -106,7 +106,7 @@ def _report(program: str | None, tests: ProgramTests, done: Sequence[tuple[_Part
     return Report(tuple(results), *failed, seconds=sum(run.seconds for _, run in done))
 
 
-def _said(run: Run) -> str:
+def _said(run: ProgramRun) -> str:
     """What a run that came to its end says of what went wrong in it."""
     lines = run.reply.decode("utf-8", "replace").splitlines()
     wrong = next((line[2:] for line in lines if line.startswith(("! ", "? "))), "")
@@ -140,12 +140,12 @@ def _parts(program: str, tests: ProgramTests, number: int) -> Iterator[_Part]:
         yield _Part(job, tuple(asserted), _by_nonce(nonce, len(code)))
 
 
-def _by_text(wanted: bytes, tolerance: float) -> Callable[[Run], list[bool]]:
+def _by_text(wanted: bytes, tolerance: float) -> Callable[[ProgramRun], list[bool]]:
     return lambda run: [not run.reason and same_text(run.stdout, wanted, tolerance)]
 
 
-def _by_value(wanted: Sequence[str], tolerance: float) -> Callable[[Run], list[bool]]:
-    def judge(run: Run) -> list[bool]:
+def _by_value(wanted: Sequence[str], tolerance: float) -> Callable[[ProgramRun], list[bool]]:
+    def judge(run: ProgramRun) -> list[bool]:
         lines = run.reply.decode("utf-8", "replace").split("\n")[:-1]
         given: Mapping[int, Any] = dict(enumerate(lines))
         return [
@@ -156,8 +156,8 @@ def _by_value(wanted: Sequence[str], tolerance: float) -> Callable[[Run], list[b
     return judge
 
 
-def _by_nonce(nonce: str, count: int) -> Callable[[Run], list[bool]]:
-    def judge(run: Run) -> list[bool]:
+def _by_nonce(nonce: str, count: int) -> Callable[[ProgramRun], list[bool]]:
+    def judge(run: ProgramRun) -> list[bool]:
         lines = run.reply.split(b"\n")
         return [f"{nonce} {number} +".encode() in lines for number in range(count)]
 

@@ -65,7 +65,7 @@ class Limits:
 
 
 @dataclass(frozen=True)
-class Run:
+class ProgramRun:
     """How a program's run ended.
 
     `reason` is empty where the program ran to its end by itself; what it then wrote may still be wrong. `detail` is a
@@ -138,12 +138,12 @@ def ended(
     stderr: bytes,
     reply: bytes,
     limits: Limits,
-) -> Run:
+) -> ProgramRun:
     """A job's run. `rows` say of each of its processes how it ended; that of the program comes last."""
     seconds = max(row["cpu"] for row in rows)
     memory = max(row["memory"] for row in rows) / 2**20
     reason, detail = _reason(rows, late, stdout, stderr, limits)
-    return Run(reason, detail, stdout, stderr, reply, seconds, memory)
+    return ProgramRun(reason, detail, stdout, stderr, reply, seconds, memory)
 
 
 def _reason(

@@ -11,8 +11,8 @@ from typing import Any
 
 from lite_selfplay.data import Problem
 from lite_selfplay.errors import TaskError
-from lite_selfplay.verify.programs.cases import AssertTest, CallTest, ProgramTests, StdinTest, read_tests
 from lite_selfplay.verify.programs.nouns import KIND, Job, Limits
+from lite_selfplay.verify.programs.program_tests import AssertTest, CallTest, ProgramTests, StdinTest, read_tests
 from lite_selfplay.verify.programs.sandbox import SandboxError, shared_sandbox
 
 _KEYS = ("function", "stub", "setup", "tolerance")

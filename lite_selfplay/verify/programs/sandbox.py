@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lite_selfplay.verify.programs.nouns import LAYERS, Job, Limits, Run, SandboxError
+from lite_selfplay.verify.programs.nouns import LAYERS, Job, Limits, ProgramRun, SandboxError
 
 if TYPE_CHECKING:
     from lite_selfplay.verify.programs.zygotes import Zygotes
@@ -77,7 +77,7 @@ class Sandbox:
     tried: tuple[str, ...]
     _runner: "Zygotes" = field(repr=False)
 
-    def run(self, jobs: Sequence[Job], limits: Limits, poll: Callable[[], None] = lambda: None) -> list[Run]:
+    def run(self, jobs: Sequence[Job], limits: Limits, poll: Callable[[], None] = lambda: None) -> list[ProgramRun]:
         """How each job ended: see `zygotes.Zygotes.run`."""
         return self._runner.run(jobs, limits, poll)
 

@@ -18,7 +18,7 @@ from typing import Self
 
 from lite_selfplay.errors import LiteSelfPlayError
 from lite_selfplay.verify.programs.inside.child import FILES
-from lite_selfplay.verify.programs.nouns import LAYERS, Job, Limits, Run, ended
+from lite_selfplay.verify.programs.nouns import LAYERS, Job, Limits, ProgramRun, ended
 from lite_selfplay.verify.workers import Worker, Workers
 
 START_SECONDS = 120.0
@@ -91,7 +91,7 @@ class Zygote(Worker):
         header = {"id": self.job, "kind": job.kind, **bounds}
         socket.send_fds(self.control, [json.dumps(header).encode()], self.files)
 
-    def take(self, limits: Limits) -> Run | None:
+    def take(self, limits: Limits) -> ProgramRun | None:
         """How its job ended; None where the zygote has ended itself, or talks nonsense."""
         try:
             answer = json.loads(self.control.recv(1 << 16))
@@ -123,10 +123,10 @@ def _sealed(data: bytes) -> int:
     return file
 
 
-class Zygotes(Workers[Zygote, Job, Run]):
+class Zygotes(Workers[Zygote, Job, ProgramRun]):
     """Up to `size` zygotes with the same layers."""
 
-    given_up = Run("memory", "the process over it was killed, as happens where memory runs out")
+    given_up = ProgramRun("memory", "the process over it was killed, as happens where memory runs out")
 
     def __init__(self, size: int | None = None, layers: Sequence[str] = LAYERS, *, marks: Sequence[str] = ()):
         super().__init__(size)
@@ -142,7 +142,7 @@ class Zygotes(Workers[Zygote, Job, Run]):
                 self._workers.append(self._start())
             return self._workers[0]
 
-    def run(self, jobs: Sequence[Job], limits: Limits, poll: Callable[[], None] = lambda: None) -> list[Run]:
+    def run(self, jobs: Sequence[Job], limits: Limits, poll: Callable[[], None] = lambda: None) -> list[ProgramRun]:
         """How each job ended, in their order; the rest of a program that ran out of time is not run.
 
         `poll` is called at least every half second; it may raise to stop. Raises ZygoteError where no zygote can be
@@ -160,14 +160,16 @@ class Zygotes(Workers[Zygote, Job, Run]):
             self.lost += 1
             return Zygote.start(self._asked, self._marks)
 
-    def _known(self, job: Job) -> Run | None:
-        return Run("time", "it ran out of time in a test before this one") if job.program in self._spent else None
+    def _known(self, job: Job) -> ProgramRun | None:
+        return (
+            ProgramRun("time", "it ran out of time in a test before this one") if job.program in self._spent else None
+        )
 
     def _give(self, worker: Zygote, job: Job) -> float:
         worker.give(job, self._limits)
         return self._limits.wall + GRACE_SECONDS
 
-    def _take(self, worker: Zygote, job: Job) -> Run | None:
+    def _take(self, worker: Zygote, job: Job) -> ProgramRun | None:
         run = worker.take(self._limits)
         if run is not None and run.reason == "time":
             self._spent.add(job.program)

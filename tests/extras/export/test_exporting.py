@@ -28,10 +28,10 @@ from lite_selfplay.errors import (
 from lite_selfplay.extras.export import forms, reader, verification
 from lite_selfplay.extras.export.exporting import export
 from lite_selfplay.models import sources
-from lite_selfplay.models.chat import DATE
+from lite_selfplay.models.chat_template import DATE
 from lite_selfplay.models.sources import ResolvedModel, resolve, suggested
 from lite_selfplay.runs.evaluating import evaluate
-from lite_selfplay.runs.plan import plan
+from lite_selfplay.runs.planning import plan
 from tests.made_runs import Ear
 
 MakeRun = Callable[..., Path]

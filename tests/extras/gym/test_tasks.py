@@ -10,7 +10,7 @@ import pytest
 from lite_selfplay.errors import TaskError, UnknownNameError
 from lite_selfplay.extras.gym import SIZE
 from lite_selfplay.tasks import content_key, evaluation_set, held_out_side, load_task
-from lite_selfplay.tasks.base import derived_seed
+from lite_selfplay.tasks.task import derived_seed
 
 DATASETS = ["chain_sum", "leg_counting", "spell_backward", "gcd", "basic_arithmetic", "n_queens"]
 

@@ -13,8 +13,8 @@ import pytest
 from lite_selfplay.config import ModelSection, RolloutsSection
 from lite_selfplay.extras import servers as served
 from lite_selfplay.extras.servers import ServedBackend
-from lite_selfplay.models.backends.base import Rollouts
-from lite_selfplay.models.chat import Chat
+from lite_selfplay.models.backends.backend import Rollouts
+from lite_selfplay.models.chat_template import Chat
 from tests.conftest import SEATS
 
 STAND_IN = Path(__file__).with_name("stand_in.py")

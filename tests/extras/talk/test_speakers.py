@@ -14,7 +14,7 @@ import pytest
 from lite_selfplay import RunConfig, train
 from lite_selfplay.data import Sampling, Turn
 from lite_selfplay.errors import Interrupted, RequestError, RunFolderError, UnknownNameError
-from lite_selfplay.extras.talk import Conversation, Speakers, speakers_of
+from lite_selfplay.extras.talk import Speakers, Talk, speakers_of
 from lite_selfplay.runs.evaluating import evaluate
 from lite_selfplay.runs.folder import RunFolder
 from tests.made_runs import write_evaluation
@@ -127,7 +127,7 @@ def test_a_base_model_speaks_alone():
         assert (base.alone, base.cascades) == (("base",), ())
         assert said(base, "base", "?")
         with pytest.raises(RequestError, match="no duel"):
-            Conversation(base, base.alone).duel("1?")
+            Talk(base, base.alone).duel("1?")
 
 
 # Conversations, of games with and without a rival
@@ -142,7 +142,7 @@ def short(agon: Path) -> Iterator[Speakers]:
 def test_a_message_is_asked_as_in_training_and_followed_by_each_ones_own_words(short: Speakers):
     eight = Sampling(temperature=0.0, max_tokens=8)
     waited: list[str] = []
-    talked = Conversation(short, ("base", "A", "A->B"), waits=waited.append)
+    talked = Talk(short, ("base", "A", "A->B"), waits=waited.append)
     with pytest.raises(RequestError, match="nothing to follow"):
         talked.follow("and?")
     entry = talked.ask("Which letter?")
@@ -152,7 +152,7 @@ def test_a_message_is_asked_as_in_training_and_followed_by_each_ones_own_words(s
     assert list(followed["answers"]) == ["base", "A"]  # a cascade answers one problem
     own = (Turn("user", short.prompt("Which letter?")), Turn("assistant", entry["answers"]["A"]["text"]))
     assert followed["answers"]["A"]["text"] == said(short, "A", (*own, Turn("user", "and?")), eight)
-    plain = Conversation(short, ("A",), plain=True).ask("Which letter?")
+    plain = Talk(short, ("A",), plain=True).ask("Which letter?")
     assert plain["answers"]["A"]["text"] == said(short, "A", "Which letter?", eight)
     assert json.loads(json.dumps([entry, followed])) == [entry, followed]
 
@@ -166,7 +166,7 @@ def test_a_duel_shows_what_the_rival_saw(short: Speakers, monkeypatch: pytest.Mo
         return real(seat, asks, *more)
 
     monkeypatch.setattr(short.table, "speak", noted)
-    answer = Conversation(short, ("A",)).duel("Which letter?")["answers"]["A->B"]
+    answer = Talk(short, ("A",)).duel("Which letter?")["answers"]["A->B"]
     draft, last = answer["stages"]
     assert (draft["seat"], last["seat"], last["text"]) == ("A", "B", answer["text"])
     assert draft["saw"] is None
@@ -175,7 +175,7 @@ def test_a_duel_shows_what_the_rival_saw(short: Speakers, monkeypatch: pytest.Mo
 
 
 def test_what_cannot_be_asked(short: Speakers):
-    talked = Conversation(short, ("A",))
+    talked = Talk(short, ("A",))
     room = "there is room for 4,096 together"
     for text, sentence in (("  ", "nothing to ask"), ("x" * 1_000_001, "1,000,001 characters"), ("x" * 5000, room)):
         with pytest.raises(RequestError, match=sentence):
@@ -190,7 +190,7 @@ def test_games_without_a_rival(game: str, cascades: tuple[str, ...], tmp_path: P
     run = train(RunConfig(game=game, tasks="arithmetic", run_dir=tmp_path / game, **{**SMALL, "steps": 1})).path
     with speakers_of(run, max_tokens=8) as alone:
         assert alone.cascades == cascades
-        talked = Conversation(alone, alone.alone)
+        talked = Talk(alone, alone.alone)
         assert set(talked.ask("1 + 1?")["answers"]) == set(alone.alone)
         if cascades:
             assert len(talked.duel("1 + 1?")["answers"][cascades[0]]["stages"]) == 2

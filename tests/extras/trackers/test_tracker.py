@@ -17,7 +17,7 @@ from lite_selfplay.errors import ConfigError
 from lite_selfplay.extras.trackers import AccelerateTracker
 from lite_selfplay.games import find_game
 from lite_selfplay.runs.folder import RunFolder
-from lite_selfplay.runs.plan import Tracker
+from lite_selfplay.runs.planning import Tracker
 from lite_selfplay.runs.report.figures import charts_of
 
 AGON = find_game("agon")

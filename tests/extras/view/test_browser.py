@@ -11,7 +11,7 @@ import pytest
 
 from lite_selfplay.config import RunConfig
 from lite_selfplay.extras.view.answers import ViewedRun
-from lite_selfplay.extras.view.page import Server, write_bundle
+from lite_selfplay.extras.view.page import RunServer, write_bundle
 from lite_selfplay.runs.folder import RunFolder
 
 from .conftest import append, pair
@@ -53,7 +53,7 @@ def opened(browser: Any) -> Iterator[Callable[..., Any]]:
         viewed = [ViewedRun(path) for path in runs]
         if bundle is not None:
             return page_at(write_bundle(viewed, bundle).as_uri(), **about)
-        server = Server(viewed)
+        server = RunServer(viewed)
         threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True).start()
         page = page_at(server.url, **about)
         ends.extend([server.shutdown, server.server_close])

@@ -17,7 +17,7 @@ from lite_selfplay.config import RunConfig
 from lite_selfplay.errors import LiteSelfPlayError, RunFolderError
 from lite_selfplay.extras.view import answers
 from lite_selfplay.extras.view.answers import EpisodeIndex, ViewedRun, answer, find, read_row
-from lite_selfplay.extras.view.page import HOST, PAGE, Server, bundle, page_file, write_bundle
+from lite_selfplay.extras.view.page import HOST, PAGE, RunServer, bundle, page_file, write_bundle
 from lite_selfplay.runs.folder import RunFolder
 
 from .conftest import LONE, SCRIPT, append, episode, pair
@@ -178,11 +178,11 @@ def test_the_stamp_changes_with_every_step(run: Path):
 
 
 @pytest.fixture
-def serve() -> Iterator[Callable[..., Server]]:
+def serve() -> Iterator[Callable[..., RunServer]]:
     servers = []
 
-    def start(*paths: Path) -> Server:
-        server = Server([ViewedRun(path) for path in paths])
+    def start(*paths: Path) -> RunServer:
+        server = RunServer([ViewedRun(path) for path in paths])
         threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
         servers.append(server)
         return server
@@ -193,7 +193,7 @@ def serve() -> Iterator[Callable[..., Server]]:
         server.server_close()
 
 
-def request(server: Server, place: str, method: str = "GET", **headers: str) -> tuple[int, dict[str, str], bytes]:
+def request(server: RunServer, place: str, method: str = "GET", **headers: str) -> tuple[int, dict[str, str], bytes]:
     connection = http.client.HTTPConnection(HOST, server.server_port, timeout=20)
     connection.request(method, place, headers=headers)
     got = connection.getresponse()
@@ -202,7 +202,7 @@ def request(server: Server, place: str, method: str = "GET", **headers: str) -> 
     return got.status, dict(got.getheaders()), content
 
 
-def test_the_page_and_its_files(run: Path, serve: Callable[..., Server]):
+def test_the_page_and_its_files(run: Path, serve: Callable[..., RunServer]):
     server = serve(run)
     assert server.server_address[0] == "127.0.0.1"  # and on no other
     assert request(server, f"/{server.token}/", Host=f"localhost:{server.server_port}")[0] == 200
@@ -232,14 +232,14 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("method", "place", "headers", "status", "said"), REFUSED)
-def test_what_is_refused(run: Path, serve: Callable[..., Server], method, place, headers, status, said):
+def test_what_is_refused(run: Path, serve: Callable[..., RunServer], method, place, headers, status, said):
     """Nothing without the token, under another name of the machine, or but reading; a wrong question has a sentence."""
     server = serve(run)
     found, _, content = request(server, place.replace("OURS", f"/{server.token}"), method, **headers)
     assert (found, said in content.decode(), "drafter" in content.decode()) == (status, True, False)
 
 
-def test_a_run_that_is_damaged_meanwhile_is_told_in_a_sentence(run: Path, serve: Callable[..., Server]):
+def test_a_run_that_is_damaged_meanwhile_is_told_in_a_sentence(run: Path, serve: Callable[..., RunServer]):
     server = serve(run)
     with (run / "metrics.jsonl").open("a") as file:
         file.write("nonsense\n")
@@ -248,7 +248,7 @@ def test_a_run_that_is_damaged_meanwhile_is_told_in_a_sentence(run: Path, serve:
     assert "metrics.jsonl" in json.loads(content)["error"]
 
 
-def test_hostile_texts_arrive_as_they_are(hostile: Path, serve: Callable[..., Server]):
+def test_hostile_texts_arrive_as_they_are(hostile: Path, serve: Callable[..., RunServer]):
     server = serve(hostile)
     _, _, content = request(server, f"/{server.token}/api/step?step=5")
     assert content.isascii()

@@ -6,7 +6,7 @@ from itertools import product
 import pytest
 
 from lite_selfplay.credit import advantages
-from lite_selfplay.games.agon.game import Reward, agon_reward
+from lite_selfplay.games.agon.agon import Reward, agon_reward
 from lite_selfplay.games.baselines.grpo import solo_reward
 
 N = 4

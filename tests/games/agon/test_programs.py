@@ -6,13 +6,13 @@ import pytest
 
 from lite_selfplay import RunConfig, train
 from lite_selfplay.data import Problem, Verdict
-from lite_selfplay.games.agon.game import challenge_prompt, recap_of
+from lite_selfplay.games.agon.agon import challenge_prompt, recap_of
 from lite_selfplay.games.agon.recap import worked_attempt
 from lite_selfplay.games.baselines.grpo import earned
 from lite_selfplay.games.prompts import asked, asked_after, opening, problem_asked
 from lite_selfplay.games.worked_examples import program_with_a_slip
 from lite_selfplay.tasks import load_task
-from lite_selfplay.tasks.base import derived_rng
+from lite_selfplay.tasks.task import derived_rng
 from lite_selfplay.testing import ScriptedTable, check_game
 from lite_selfplay.verify.format import well_formed
 from lite_selfplay.verify.programs import extract_program, run_tests

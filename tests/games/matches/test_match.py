@@ -12,7 +12,7 @@ from lite_selfplay.data import Completion, Snapshot
 from lite_selfplay.errors import ConfigError, GameError
 from lite_selfplay.games.matches import Environment, IllegalMove, MatchGame, MatchOptions, spelled
 from lite_selfplay.runs.report.pages import choose_transcripts, transcripts_markdown
-from lite_selfplay.runs.report.steps import episode_rows
+from lite_selfplay.runs.report.step_rows import episode_rows
 from lite_selfplay.testing import ScriptedTable, check_game
 from lite_selfplay.training.updates import StepReport, StreamUpdate
 from tests.made import play

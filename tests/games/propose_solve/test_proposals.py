@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from lite_selfplay.data import Completion, Problem
 from lite_selfplay.errors import GameError
-from lite_selfplay.games.propose_solve.game import SHOWN_CHARACTERS, ProposeSolve, ProposeSolveOptions
+from lite_selfplay.games.propose_solve.propose_solve import SHOWN_CHARACTERS, ProposeSolve, ProposeSolveOptions
 from lite_selfplay.games.propose_solve.questions import (
     REASONS,
     Proposal,

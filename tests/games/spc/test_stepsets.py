@@ -7,7 +7,7 @@ import pytest
 
 from lite_selfplay.errors import TaskError
 from lite_selfplay.games.spc.corruptor import holds
-from lite_selfplay.games.spc.measuring import by_subset, critic_figures, mean_of_subsets
+from lite_selfplay.games.spc.critic_modes import by_subset, critic_figures, mean_of_subsets
 from lite_selfplay.games.spc.steps import LabelledStep
 from lite_selfplay.games.spc.stepsets import read_pairs, read_step_set, steps_of_solutions
 from tests.made import jsonl, shared_problems

@@ -7,10 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lite_selfplay.games.prompts import fill
-from lite_selfplay.games.sqlm.game import proposer_reward_by_tests, read_question
+from lite_selfplay.games.sqlm.sqlm import proposer_reward_by_tests, read_question
 from lite_selfplay.games.sqlm.topics import load_topic, problem_with_tests
 from lite_selfplay.tasks import load_task
-from lite_selfplay.tasks.base import derived_rng
+from lite_selfplay.tasks.task import derived_rng
 from lite_selfplay.verify.programs import read_tests, run_tests
 from tests.games.scripted import played, small
 from tests.made import completion, samples

@@ -11,7 +11,7 @@ from lite_selfplay import RunConfig, register_backend, train
 from lite_selfplay.config import ModelSection, SeatConfig
 from lite_selfplay.errors import RequestError, UnknownNameError
 from lite_selfplay.models import backends
-from lite_selfplay.models.backends.base import Backend
+from lite_selfplay.models.backends.backend import Backend
 from lite_selfplay.models.backends.transformers import TransformersBackend
 
 PROMISED = {name for name in (*vars(Backend), *Backend.__annotations__) if not name.startswith("_")}

@@ -7,7 +7,7 @@ from transformers.cache_utils import DynamicLayer
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
 from lite_selfplay.models.attention import attention
-from lite_selfplay.models.generation.cache import ROOM, RowLayer, join_masks
+from lite_selfplay.models.generation.kv_cache import ROOM, RowLayer, join_masks
 from tests.near import near
 
 

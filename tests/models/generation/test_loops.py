@@ -9,7 +9,7 @@ import torch
 
 from lite_selfplay.data import Sampling
 from lite_selfplay.models.generation.loops import LEAST, LONGEST, TIMES, loop_end
-from lite_selfplay.models.generation.sampling import Decoding, Generation, Row, Sampler
+from lite_selfplay.models.generation.sampling import Decoding, Generation, SampledRow, Sampler
 from tests.models.spoken import asked, own_generate, spoken, words
 
 
@@ -68,7 +68,7 @@ def taken(ids: Sequence[int], at_once: int, **options: Any) -> Generation:
     """A completion of such tokens, given to it so many at a time."""
     sampling = Sampling(max_tokens=options.pop("max_tokens", 4096), stop=options.pop("stop", ()))
     decoding = Decoding([2], torch.device("cpu"), decode=lambda some: "".join(map(chr, some)), **options)
-    row, sampler = Row(0, [1], Generation(hear=options.pop("hear", None)), 0), Sampler(sampling, decoding)
+    row, sampler = SampledRow(0, [1], Generation(hear=options.pop("hear", None)), 0), Sampler(sampling, decoding)
     for first in range(0, len(ids), at_once):
         if not row.over:
             part = list(ids[first : first + at_once])

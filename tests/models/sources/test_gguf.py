@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from lite_selfplay.errors import ModelNotFoundError
-from lite_selfplay.models.chat import Chat
+from lite_selfplay.models.chat_template import Chat
 from lite_selfplay.models.shapes import Shape, shape_of
 from lite_selfplay.models.sources import ResolvedModel, gguf, provenance, resolve
 from lite_selfplay.models.sources.gguf import read_header

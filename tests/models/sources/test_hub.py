@@ -15,7 +15,7 @@ from huggingface_hub import constants, errors
 from lite_selfplay.errors import ModelNotFoundError
 from lite_selfplay.models.sources import resolve
 from lite_selfplay.models.sources.tiny import build_tiny
-from lite_selfplay.tasks import hub as reached
+from lite_selfplay.tasks import hub_data as reached
 
 REVISION = "0123456789abcdef0123456789abcdef01234567"
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from lite_selfplay.models.chat import Chat
+from lite_selfplay.models.chat_template import Chat
 from lite_selfplay.models.sources import folders, resolve
 from lite_selfplay.runs.folder import CONFIG
 

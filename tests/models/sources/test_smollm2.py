@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from lite_selfplay.models.chat import Chat
+from lite_selfplay.models.chat_template import Chat
 from lite_selfplay.models.sources import ResolvedModel, provenance
 from lite_selfplay.models.sources import smollm2 as source
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from lite_selfplay.models.chat import Chat
+from lite_selfplay.models.chat_template import Chat
 from lite_selfplay.models.shapes import shape_of
 from lite_selfplay.models.sources import provenance, resolve, sums
 from lite_selfplay.tasks.files import sha256_of

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lite_selfplay.models.chat import Chat
+from lite_selfplay.models.chat_template import Chat
 from lite_selfplay.models.sources import resolve, suggested
 from lite_selfplay.models.sources.tiny import build_tiny, byte_tokenizer
 

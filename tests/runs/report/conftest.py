@@ -9,7 +9,7 @@ import pytest
 
 from lite_selfplay.config import RunConfig
 from lite_selfplay.games import Game, find_game, game_names, make_game
-from lite_selfplay.games.propose_solve.game import ProposeSolve
+from lite_selfplay.games.propose_solve.propose_solve import ProposeSolve
 from lite_selfplay.runs.folder import RunFolder
 
 FAMILY = [name for name in game_names() if issubclass(find_game(name), ProposeSolve)]

@@ -1,7 +1,7 @@
 """The alarm for an answer that is right whatever was asked."""
 
 from lite_selfplay.data import Completion, Group, Problem, Sample, Sampling, Stream, Verdict
-from lite_selfplay.runs.report.steps import right_for_all
+from lite_selfplay.runs.report.step_rows import right_for_all
 
 
 def stream(*rows: tuple[object, list[tuple[str | None, bool]]], kind: str = "math") -> Stream:

@@ -10,7 +10,7 @@ from lite_selfplay.errors import RunFolderError
 from lite_selfplay.games.presentation import value_in_words
 from lite_selfplay.runs.folder import RunFolder, as_written
 from lite_selfplay.runs.report.figures import charts_of, game_of
-from lite_selfplay.runs.report.steps import warned
+from lite_selfplay.runs.report.step_rows import warned
 
 from .conftest import evaluation, metrics, stream
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from lite_selfplay.games import Game, find_game
 from lite_selfplay.games.presentation import Figure
-from lite_selfplay.games.propose_solve.game import BREAKDOWNS, WATCHED, YIELD, ProposeSolve
+from lite_selfplay.games.propose_solve.propose_solve import BREAKDOWNS, WATCHED, YIELD, ProposeSolve
 from lite_selfplay.runs.report.figures import GAME, SEATS, Curve, curves_of
 from lite_selfplay.testing import ScriptedTable, noisy_script
 from tests.made import plays

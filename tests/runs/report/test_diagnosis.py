@@ -12,7 +12,7 @@ from lite_selfplay.games import find_game, game_names
 from lite_selfplay.runs.folder import RunFolder
 from lite_selfplay.runs.report.diagnosis import diagnose, foreseen, moved_most, too_fast
 from lite_selfplay.runs.report.figures import MEANINGS, find_meaning, values_of
-from lite_selfplay.runs.report.steps import stream_metrics
+from lite_selfplay.runs.report.step_rows import stream_metrics
 from tests.runs.report.conftest import evaluation
 
 WELL = {

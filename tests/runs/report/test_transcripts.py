@@ -9,14 +9,14 @@ from hypothesis import strategies as st
 
 from lite_selfplay.games import find_game
 from lite_selfplay.games.presentation import NOT_JUDGED, RIGHT, WRONG
-from lite_selfplay.games.propose_solve.game import AGREES, DIFFERS, NO_QUESTION, UNANSWERED
+from lite_selfplay.games.propose_solve.propose_solve import AGREES, DIFFERS, NO_QUESTION, UNANSWERED
 from lite_selfplay.runs.report.pages import (
     RULES,
     choose_transcripts,
     outcome,
     transcripts_markdown,
 )
-from lite_selfplay.runs.report.steps import episode_rows
+from lite_selfplay.runs.report.step_rows import episode_rows
 from lite_selfplay.testing import ScriptedTable, noisy_script
 from tests.made import plays
 

@@ -8,7 +8,7 @@ import os
 import struct
 import sys
 
-from lite_selfplay.verify.programs.inside import bpf, layers, syscalls
+from lite_selfplay.verify.programs.inside import bpf, confinement, syscalls
 
 # chown dac_override fowner fsetid kill setgid setuid setpcap net_bind net_raw sys_chroot mknod audit_write setfcap
 KEPT = frozenset((0, 1, 3, 4, 5, 6, 7, 8, 10, 13, 18, 27, 29, 31))
@@ -43,8 +43,8 @@ def refuse(calls: list[str]) -> None:
     code += [(bpf.EQUAL, 0, 1, clone3), (bpf.RETURN, 0, 0, bpf.ERRNO | bpf.ENOSYS)]
     code += [(bpf.EQUAL, 0, 3, clone), (bpf.LOAD, 0, 0, 16), (bpf.ANY_BIT, 0, 1, _NEW_NAMESPACES)]
     code += [(bpf.RETURN, 0, 0, bpf.ERRNO | bpf.EPERM), (bpf.RETURN, 0, 0, bpf.ALLOW)]
-    layers.no_new_privileges()
-    layers.seccomp(b"".join(struct.pack("<HBBI", *each) for each in code))
+    confinement.no_new_privileges()
+    confinement.seccomp(b"".join(struct.pack("<HBBI", *each) for each in code))
 
 
 def main() -> None:
@@ -56,7 +56,7 @@ def main() -> None:
     if "--container" in options:
         drop_to_docker()
     if "--uid" in options:
-        layers.become(int(options["--uid"]))
+        confinement.become(int(options["--uid"]))
     if "--container" in options:
         refuse([*REFUSED, *(_LANDLOCK if "--no-landlock" in options else ())])
     os.execv(arguments[0], arguments)

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from lite_selfplay.verify.programs.inside import bpf, syscalls
-from lite_selfplay.verify.programs.nouns import Limits, Run
+from lite_selfplay.verify.programs.nouns import Limits, ProgramRun
 
 PLACE = Path(__file__).with_name("hostile")
 LIMITS = Limits(seconds=1.0)
@@ -185,7 +185,9 @@ class World:
             if any(mark in line for mark in marks) and state != "Z" and pid not in family
         }
 
-    def broken(self, run: Run, seconds: float, known: Sequence[int], before: tuple[list[Any], set[str]]) -> list[str]:
+    def broken(
+        self, run: ProgramRun, seconds: float, known: Sequence[int], before: tuple[list[Any], set[str]]
+    ) -> list[str]:
         """What a program did that it may not; empty where it was held."""
         files, mess = before
         found = [f"printed {line[:60]!r}" for line in run.stdout.split(b"\n") if line.startswith(b"GOT")][:1]
@@ -283,5 +285,5 @@ def play(world: World, sandbox: Any, chosen: Sequence[Hostile]) -> dict[str, lis
         if broken := world.broken(run, seconds, sandbox.pids(), before):
             found[each.name] = broken
     time.sleep(0.5)
-    late = world.broken(Run(""), 0.0, sandbox.pids(), (world.snapshot(), litter()))
+    late = world.broken(ProgramRun(""), 0.0, sandbox.pids(), (world.snapshot(), litter()))
     return {**found, "afterwards": late} if late else found

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lite_selfplay.verify.programs.cases import read_tests
-from lite_selfplay.verify.programs.extract import extract_program, is_program, with_stub
+from lite_selfplay.verify.programs.program_tests import read_tests
+from lite_selfplay.verify.programs.program_text import extract_program, is_program, with_stub
 
 CODE = "def f(x):\n    return x"
 

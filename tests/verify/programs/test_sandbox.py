@@ -6,7 +6,7 @@ from contextlib import closing
 import pytest
 
 from lite_selfplay.verify.programs import SandboxError, open_sandbox, run_program
-from lite_selfplay.verify.programs.inside import layers as inside
+from lite_selfplay.verify.programs.inside import confinement as inside
 from lite_selfplay.verify.programs.nouns import LAYERS
 from lite_selfplay.verify.programs.sandbox import probe
 from lite_selfplay.verify.programs.zygotes import ZygoteError, Zygotes

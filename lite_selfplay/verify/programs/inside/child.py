@@ -11,7 +11,7 @@ import traceback
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from lite_selfplay.verify.programs.inside import bpf, layers, roles
+from lite_selfplay.verify.programs.inside import bpf, confinement, roles
 
 STDIN, STDOUT, STDERR, REPLY, JOB, CHANNEL = range(6)
 FILES = 5
@@ -59,24 +59,24 @@ def _place(files: Sequence[int], channel: int | None) -> None:
 
 
 def _confine(header: Mapping[str, Any], found: frozenset[str], uid: int) -> None:
-    """Put up the layers. Each needs what a later one takes, so the order matters."""
+    """Put up the confinement. Each needs what a later one takes, so the order matters."""
     parent = header["parent"]
-    layers.die_with_parent()
+    confinement.die_with_parent()
     no_processes = "uid" in found or os.geteuid() != 0
-    layers.limit_resources(header["seconds"], header["memory"], header["output"], no_processes=no_processes)
+    confinement.limit_resources(header["seconds"], header["memory"], header["output"], no_processes=no_processes)
     if "uid" in found:
-        layers.become(uid)
-        layers.die_with_parent()  # a change of user clears it
-    layers.drop_capabilities()
-    layers.no_new_privileges()
+        confinement.become(uid)
+        confinement.die_with_parent()  # a change of user clears it
+    confinement.drop_capabilities()
+    confinement.no_new_privileges()
     if "landlock" in found:
-        layers.landlock()
-    layers.undumpable()
+        confinement.landlock()
+    confinement.undumpable()
     _remember_files()
     if os.getppid() != parent:
         os._exit(NOT_CONFINED)
     if "seccomp" in found:
-        layers.seccomp(bpf.for_process(bpf.build(), os.getpid()))
+        confinement.seccomp(bpf.for_process(bpf.build(), os.getpid()))
 
 
 def _remember_files() -> None:

@@ -19,7 +19,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
-from lite_selfplay.verify.programs.inside import bpf, child, layers
+from lite_selfplay.verify.programs.inside import bpf, child, confinement
 from lite_selfplay.verify.programs.inside.modules import load_beforehand
 
 ROLES = {"stdio": ("stdio",), "call": ("call",), "check": ("test", "candidate")}
@@ -55,7 +55,7 @@ def main() -> None:
     except BaseException as error:
         library.control.send(json.dumps({"ready": [], "missing": {"all": f"{type(error).__name__}: {error}"}}).encode())
         raise
-    layers.undumpable()
+    confinement.undumpable()
     library.control.send(json.dumps({"ready": sorted(found), "missing": missing}).encode())
     while True:
         while not select.select([library.control], [], [], LOOK_SECONDS)[0]:
@@ -86,21 +86,21 @@ def _layers(library: _Library, config: Mapping[str, Any]) -> tuple[_Library, fro
     def works(name: str, layer: Any) -> bool:
         if name not in asked:
             return False
-        missing[name] = layers.trial(layer)
+        missing[name] = confinement.trial(layer)
         return not missing[name]
 
     if os.geteuid() == 0:
-        works("uid", partial(layers.become, config["uid"]))
+        works("uid", partial(confinement.become, config["uid"]))
     elif "uid" in asked:
         missing["uid"] = "not root"
-    works("landlock", layers.landlock)
-    if works("namespaces", layers.namespaces):
+    works("landlock", confinement.landlock)
+    if works("namespaces", confinement.namespaces):
         mapped = os.geteuid() != 0
         library = _in_namespaces(library)
         if mapped:
             missing["uid"] = "there is one user in the namespace"
-    if works("chroot", layers.empty_root):
-        layers.empty_root()
+    if works("chroot", confinement.empty_root):
+        confinement.empty_root()
     if works("seccomp", _filter):
         bpf.build()  # its cache: the trial built it in a process of its own
     found = frozenset(name for name in asked if not missing.get(name))
@@ -108,13 +108,13 @@ def _layers(library: _Library, config: Mapping[str, Any]) -> tuple[_Library, fro
 
 
 def _filter() -> None:
-    layers.no_new_privileges()
-    layers.seccomp(bpf.build())
+    confinement.no_new_privileges()
+    confinement.seccomp(bpf.build())
 
 
 def _in_namespaces(library: _Library) -> _Library:
     """Enter new namespaces. Their first process goes on from here; this one stays outside and watches over it."""
-    layers.namespaces()
+    confinement.namespaces()
     inner = os.fork()
     if inner:
         while not library.gone:
@@ -122,7 +122,7 @@ def _in_namespaces(library: _Library) -> _Library:
             if os.waitpid(inner, os.WNOHANG)[0]:
                 break
         os._exit(0)
-    layers.die_with_parent()
+    confinement.die_with_parent()
     return _Library(library.control, os.getppid())
 
 

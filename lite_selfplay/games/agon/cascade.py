@@ -25,7 +25,7 @@ from functools import partial
 from itertools import permutations
 
 from lite_selfplay.data import Completion, Problem
-from lite_selfplay.games.agon.game import challenge_prompt, fenced, own_attempt_prompt, recap_of
+from lite_selfplay.games.agon.agon import challenge_prompt, fenced, own_attempt_prompt, recap_of
 from lite_selfplay.games.modes import Examiner, Found, Judged, Measured, Mode, Rows, Score, alone, score_of
 from lite_selfplay.games.prompts import asked_after, fill
 from lite_selfplay.games.table import Reader

@@ -9,9 +9,8 @@ from lite_selfplay.config import RunConfig
 from lite_selfplay.data import Problem
 from lite_selfplay.errors import ConfigError, TaskError, UnknownNameError
 from lite_selfplay.games import Game, base
-from lite_selfplay.runs import choices
-from lite_selfplay.runs import plan as planning
-from lite_selfplay.runs.plan import Plan, plan
+from lite_selfplay.runs import defaults, planning
+from lite_selfplay.runs.planning import Plan, plan
 from lite_selfplay.tasks.split import content_key
 from tests.made_runs import write_lines
 
@@ -38,7 +37,7 @@ def test_a_plan_makes_its_game_once_for_its_recipe_and_once_in_its_size(monkeypa
         made.append(sizes)
         return whole(name, options, **sizes)
 
-    for module in (planning, choices):
+    for module in (planning, defaults):
         monkeypatch.setattr(module, "make_game", noted)
     ready = planned(game="agon", tasks="letters", eval={"tasks": "letters"}, group_size=3)
     assert made == [{}, {"group_size": 3, "problems_per_step": ready.config.run.problems_per_step}]

@@ -45,7 +45,13 @@ from pydantic_core import PydanticCustomError
 from lite_selfplay.data import Completion, Episode, Example, Group, Problem, Sample, Stream, Verdict
 from lite_selfplay.games.presentation import Figure
 from lite_selfplay.games.prompts import asked
-from lite_selfplay.games.propose_solve.game import BREAKDOWNS, WATCHED, YIELD, ProposeSolve, ProposeSolveOptions
+from lite_selfplay.games.propose_solve.propose_solve import (
+    BREAKDOWNS,
+    WATCHED,
+    YIELD,
+    ProposeSolve,
+    ProposeSolveOptions,
+)
 from lite_selfplay.games.propose_solve.questions import Proposal, read, verdicts_by_vote, vote
 from lite_selfplay.games.sqlm.topics import CODE, SHIPPED, Topic, load_topic, numbered_lines, problem_with_tests
 from lite_selfplay.games.table import Table
@@ -70,7 +76,7 @@ def proposer_reward_by_tests(share: float) -> float:
 
 
 @dataclass(frozen=True)
-class Answered:
+class AnsweredQuestion:
     """A question, its answers and their verdicts.
 
     `share` says how far the answers got: the share that agrees with the majority, or the mean share of tests passed.
@@ -95,7 +101,7 @@ class Answered:
 
 def by_votes(
     table: Table, problems: Sequence[Problem], answers: Sequence[Sequence[Completion]], *, figures: bool
-) -> list[Answered]:
+) -> list[AnsweredQuestion]:
     """Questions labelled by the majority of their answers. A small gap between generating and verifying: equation 2."""
     found = []
     for problem, row, counted in zip(problems, answers, vote(table, answers, figures=figures), strict=True):
@@ -103,11 +109,13 @@ def by_votes(
         fate = "" if pays else "all_agree" if counted.votes == counted.of else "none_agree"
         labelled = Problem(problem.id, problem.text, counted.label)
         verdicts = verdicts_by_vote(row, counted, thinks=table.thinks)
-        found.append(Answered(labelled, row, verdicts, counted.share, pays, fate, counted.label, counted.votes))
+        found.append(AnsweredQuestion(labelled, row, verdicts, counted.share, pays, fate, counted.label, counted.votes))
     return found
 
 
-def by_tests(table: Table, problems: Sequence[Problem], answers: Sequence[Sequence[Completion]]) -> list[Answered]:
+def by_tests(
+    table: Table, problems: Sequence[Problem], answers: Sequence[Sequence[Completion]]
+) -> list[AnsweredQuestion]:
     """Questions whose answers are programs, judged by the proposer's tests. A large gap: equations 3 and 4.
 
     The verdict's score is equation 3, the share of the tests that a program passes.
@@ -119,7 +127,7 @@ def by_tests(table: Table, problems: Sequence[Problem], answers: Sequence[Sequen
         share = sum(verdict.score for verdict in verdicts) / len(verdicts)
         pays = proposer_reward_by_tests(share) == 1
         fate = "" if pays else "all_pass" if share == 1 else "none_pass"
-        found.append(Answered(problem, row, verdicts, share, pays, fate))
+        found.append(AnsweredQuestion(problem, row, verdicts, share, pays, fate))
     return found
 
 
@@ -277,7 +285,7 @@ class Sqlm(ProposeSolve):
         table.rng.shuffle(self._questions)
         return lists
 
-    def _answers(self, step: int, table: Table, questions: Sequence[tuple[str, str | None]]) -> list[Answered]:
+    def _answers(self, step: int, table: Table, questions: Sequence[tuple[str, str | None]]) -> list[AnsweredQuestion]:
         """Each question, perhaps with its tests in JSON, with its answers and the verdicts on them."""
         if not questions:
             return []
@@ -293,7 +301,7 @@ class Sqlm(ProposeSolve):
             return by_tests(table, problems, answers)
         return by_votes(table, problems, answers, figures=self.topic.figures)
 
-    def _solved(self, table: Table, solved: Sequence[Answered]) -> list[Stream]:
+    def _solved(self, table: Table, solved: Sequence[AnsweredQuestion]) -> list[Stream]:
         """The solver's stream; none where there was no question."""
         groups = [
             Group(
@@ -312,7 +320,7 @@ class Sqlm(ProposeSolve):
         ]
         return [Stream("solver", groups)] if groups else []
 
-    def _proposed(self, proposal: Proposal, question: Answered | None, *, moves: bool) -> Sample:
+    def _proposed(self, proposal: Proposal, question: AnsweredQuestion | None, *, moves: bool) -> Sample:
         """A proposal with what it earns; masked where the proposer rests, or the reply holds no question to judge."""
         reward = float(question is not None and question.pays)
         unmarked = self.topic.find(completion_text(proposal.completion)) is None
@@ -333,7 +341,7 @@ class Sqlm(ProposeSolve):
             info=info,
         )
 
-    def _log(self, table: Table, proposals: Sequence[Proposal], solved: Sequence[Answered]) -> dict[str, Any]:
+    def _log(self, table: Table, proposals: Sequence[Proposal], solved: Sequence[AnsweredQuestion]) -> dict[str, Any]:
         shares = [question.share for question in solved]
         answers = [verdict.answer for question in solved for verdict in question.verdicts]
         watched = self.watch.look(
@@ -376,7 +384,7 @@ def read_question(topic: Topic, completion: Completion) -> Proposal:
     return proposal.refused("truncated") if proposal.usable and completion.cut_off else proposal
 
 
-def _asked(proposal: Proposal, question: Answered | None) -> tuple[Proposal, Answered | None]:
+def _asked(proposal: Proposal, question: AnsweredQuestion | None) -> tuple[Proposal, AnsweredQuestion | None]:
     """A proposal and its answers; refused where its question was too long to be asked."""
     return (proposal.refused("too_long"), None) if question and question.unread else (proposal, question)
 

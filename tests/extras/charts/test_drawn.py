@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from lite_selfplay.errors import ConfigError, RunFolderError
-from lite_selfplay.extras import figures as drawn
-from lite_selfplay.extras.figures import draw, save_figures
+from lite_selfplay.extras import charts as drawn
+from lite_selfplay.extras.charts import draw, save_figures
 from tests.runs.report.conftest import metrics, stream
 
 

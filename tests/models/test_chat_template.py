@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from lite_selfplay.data import Turn
 from lite_selfplay.errors import ConfigError, ModelNotFoundError, RequestError
-from lite_selfplay.models.chat import Chat, Thinking
+from lite_selfplay.models.chat_template import Chat, Thinking
 from lite_selfplay.models.sources.tiny import build_tiny, byte_tokenizer
 
 # A switch; nothing opened when it is on, an empty block when it is off; finished turns get a block as well.
@@ -285,7 +285,7 @@ TRIMS = "{% for m in messages %}{{ m.role }}: {{ m.content.replace('\\n', ' ') |
     ],
 )
 def test_a_template_that_is_none(template: str, message: str, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("lite_selfplay.models.chat._SECONDS", 1)
+    monkeypatch.setattr("lite_selfplay.models.chat_template._SECONDS", 1)
     with pytest.raises(RequestError, match="the chat template of .* " + message):
         chat(template)
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from lite_selfplay.credit import stream_advantages
 from lite_selfplay.data import Episode, Problem, Restore, Snapshot
-from lite_selfplay.games.cpmobius.game import BEST, coach_reward, player_reward, progress, read_task, token_weighted
+from lite_selfplay.games.cpmobius.cpmobius import BEST, coach_reward, player_reward, progress, read_task, token_weighted
 from tests.games.scripted import NONE, THREE, TWO, played, small
 from tests.made import completion, rewards
 

@@ -9,7 +9,7 @@ import pytest
 
 from lite_selfplay.data import Completion, EvalSpec, Problem, Sampling, Verdict
 from lite_selfplay.errors import GameError, TaskError
-from lite_selfplay.games.spc.measuring import KIND, RETRIES, SEARCHES, CriticScore, step_of, step_task
+from lite_selfplay.games.spc.critic_modes import KIND, RETRIES, SEARCHES, CriticScore, step_of, step_task
 from lite_selfplay.tasks.split import evaluation_set, without
 from lite_selfplay.verify import Verifier
 from tests.evaluation.scripted import Scripted

@@ -16,10 +16,10 @@ from typing import Any, TypeVar
 
 from lite_selfplay.data import Problem
 from lite_selfplay.errors import TaskError
-from lite_selfplay.tasks.base import Task
 from lite_selfplay.tasks.columns import KINDS, Columns, problem_of_row
 from lite_selfplay.tasks.files import read_object_lines, read_rows
 from lite_selfplay.tasks.split import fingerprint
+from lite_selfplay.tasks.task import Task
 
 DATA_VARIABLE = "LITE_SELFPLAY_DATA"
 """The environment variable that names the folder of downloaded data."""

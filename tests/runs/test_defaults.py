@@ -14,10 +14,10 @@ from huggingface_hub import constants
 from lite_selfplay import RunConfig, load_run, resume, train
 from lite_selfplay.errors import PreflightError
 from lite_selfplay.games import game_names, make_game
-from lite_selfplay.runs import choices as choosing
-from lite_selfplay.runs.choices import after_a_look, choices_of, layer_of, left_open, open_questions, shorter, size
-from lite_selfplay.runs.plan import plan
-from lite_selfplay.tasks import hub
+from lite_selfplay.runs import defaults as choosing
+from lite_selfplay.runs.defaults import after_a_look, choices_of, layer_of, left_open, open_questions, shorter, size
+from lite_selfplay.runs.planning import plan
+from lite_selfplay.tasks import hub_data
 from tests.thinker import build_thinker
 
 GIB_T4, GIB_4090, GIB_H100 = (14.6, False), (23.5, True), (79.1, True)
@@ -25,7 +25,7 @@ GIB_T4, GIB_4090, GIB_H100 = (14.6, False), (23.5, True), (79.1, True)
 
 @pytest.fixture(autouse=True)
 def _no_answer_is_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hub, "_answers", {})
+    monkeypatch.setattr(hub_data, "_answers", {})
 
 
 def chosen(game: str = "agon", model: str = "Qwen3-0.6B", **values: Any) -> dict[str, Any]:
@@ -114,7 +114,7 @@ def test_without_network_it_is_said_in_seconds_with_retries_on(
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
     asked: list[float] = []
     monkeypatch.setattr(
-        hub, "within", lambda seconds, call, of=hub.within: (asked.append(seconds), of(seconds, call))[1]
+        hub_data, "within", lambda seconds, call, of=hub_data.within: (asked.append(seconds), of(seconds, call))[1]
     )
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1] if how == "silent" else 9
@@ -294,7 +294,7 @@ def test_everything_chosen_is_written_down_and_a_resume_keeps_it(tmp_path: Path,
     assert list(run.evaluations()) == ["untouched", "before training", "after 1 steps"]
     assert choices_of(config, make_game("grpo", {})) == []
     assert open_questions(config, make_game("grpo", {})) == {}
-    monkeypatch.setattr(choosing, "TOYS", {})  # another hub, or another version, would choose other problems
+    monkeypatch.setattr(choosing, "TOYS", {})  # another hub_data, or another version, would choose other problems
     again = resume(run.path, steps=2).config
     assert again.tasks.train == "letters"
     assert layer_of([]) == {}

@@ -48,7 +48,7 @@ from lite_selfplay.games.pasodoble.rewards import (
 )
 from lite_selfplay.games.presentation import Figure
 from lite_selfplay.games.prompts import fill
-from lite_selfplay.games.propose_solve.game import BREAKDOWNS, SHOWN_CHARACTERS, WATCHED, YIELD, ProposeSolve
+from lite_selfplay.games.propose_solve.propose_solve import BREAKDOWNS, SHOWN_CHARACTERS, WATCHED, YIELD, ProposeSolve
 from lite_selfplay.games.propose_solve.questions import Proposal, last_boxed, last_tagged, read
 from lite_selfplay.games.table import Table
 from lite_selfplay.games.worked_examples import solution_of
@@ -102,7 +102,7 @@ def worked_proposal(problem: Problem, *, knowledge: bool, thinks: bool, guard: L
 
 
 @dataclass(frozen=True)
-class Judged:
+class JudgedProposal:
     """A proposal and what became of it. `diversity` is None where it was not asked about, `group` where nobody solved
     it; `invalid` says why a well-formed question trains no solver."""
 
@@ -122,7 +122,9 @@ class Judged:
         return pass_rate(self.group) if self.group else None
 
 
-def openers(judged: Sequence[Judged], groups: Sequence[Group], gate: Gate, *, frozen: bool) -> list[Judged]:
+def openers(
+    judged: Sequence[JudgedProposal], groups: Sequence[Group], gate: Gate, *, frozen: bool
+) -> list[JudgedProposal]:
     """The questions that make their step an update; without one it is skipped.
 
     `groups` are the proposers' samples. `retained`: every question that trains the solver. `valid` (section 3.5): every
@@ -149,7 +151,7 @@ def well_formed(proposal: Proposal) -> bool:
     return proposal.reason in ("", "leaks")
 
 
-def refused_texts(judged: Sequence[Judged]) -> dict[str, str]:
+def refused_texts(judged: Sequence[JudgedProposal]) -> dict[str, str]:
     """The beginning of the first proposal of each reason for which none was kept."""
     reasons = [(each.proposal.reason or each.invalid, each.proposal.completion.text) for each in judged]
     return {reason: text[:SHOWN_CHARACTERS] for reason, text in reversed(reasons) if reason}
@@ -292,7 +294,7 @@ class PasoDoble(ProposeSolve):
         guarded = leaks(proposal.question, proposal.answer, self.options.leak_guard)
         return proposal.refused("leaks") if guarded else proposal
 
-    def _judged(self, step: int, table: Table, proposals: Sequence[Proposal]) -> list[Judged]:
+    def _judged(self, step: int, table: Table, proposals: Sequence[Proposal]) -> list[JudgedProposal]:
         """Each proposal with its answers and its reward; the well-formed ones enter the history afterwards."""
         names = [f"q-{step}-{i}" for i in range(len(proposals))]
         asked = [p.problem(name) for name, p in zip(names, proposals, strict=True) if p.usable]
@@ -309,18 +311,18 @@ class PasoDoble(ProposeSolve):
         self._history.extend(entering)
         return judged
 
-    def _judge(self, proposal: Proposal, name: str, group: Group | None, tokens: frozenset[int]) -> Judged:
+    def _judge(self, proposal: Proposal, name: str, group: Group | None, tokens: frozenset[int]) -> JudgedProposal:
         if not well_formed(proposal):
-            return Judged(proposal, name)
+            return JudgedProposal(proposal, name)
         chosen = self.options
         diversity = question_diversity(tokens, self._history, chosen.tau_sim) if chosen.diversity else None
         rate = pass_rate(group) if group else 0.0  # a question that gives its answer away counts as never solved
         bounds = {"min_pass_rate": chosen.min_pass_rate, "min_diversity": chosen.min_diversity}
         reward = proposer_reward(rate, diversity, weight=chosen.diversity_weight, **bounds)
         asked = diversity if chosen.gate != "pass_rate" else None
-        return Judged(proposal, name, reward, diversity, group, why_invalid(rate, asked, **bounds))
+        return JudgedProposal(proposal, name, reward, diversity, group, why_invalid(rate, asked, **bounds))
 
-    def _proposers_sample(self, judged: Judged) -> Sample:
+    def _proposers_sample(self, judged: JudgedProposal) -> Sample:
         """For a proposer, "correct" is a valid question and "well-formed" one with an answer."""
         proposal = judged.proposal
         reason = proposal.reason or judged.invalid
@@ -329,7 +331,7 @@ class PasoDoble(ProposeSolve):
         masked = proposal.completion.stop == "prompt_too_long"
         return Sample(proposal.completion, judged.reward, verdict, masked=masked, info=info)
 
-    def _proposing_log(self, table: Table, judged: Sequence[Judged], opening: int) -> dict[str, Any]:
+    def _proposing_log(self, table: Table, judged: Sequence[JudgedProposal], opening: int) -> dict[str, Any]:
         proposals = [each.proposal for each in judged]
         formed = [each for each in judged if well_formed(each.proposal)]
         valid = [each for each in judged if each.valid]

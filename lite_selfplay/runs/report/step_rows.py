@@ -19,7 +19,7 @@ from lite_selfplay.verify.choice import KIND as CHOICE
 from lite_selfplay.verify.keys import vote_key
 
 if TYPE_CHECKING:
-    from lite_selfplay.training.admission import Advantages
+    from lite_selfplay.training.on_policy import Advantages
     from lite_selfplay.training.updates import StepReport, StreamUpdate
 
 

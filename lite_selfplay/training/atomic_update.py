@@ -25,14 +25,14 @@ from torch.optim import Optimizer
 
 from lite_selfplay.errors import TrainingError
 from lite_selfplay.models.adapters import Adapters
-from lite_selfplay.models.backends.base import Backend, is_out_of_memory
+from lite_selfplay.models.backends.backend import Backend, is_out_of_memory
 from lite_selfplay.models.transfers import placed, read
-from lite_selfplay.training.admission import NotFinite
 from lite_selfplay.training.losses import Given, TrlLoss, loss_of, own_terms
 from lite_selfplay.training.microbatches import MicroBatch, TokenBudget
+from lite_selfplay.training.on_policy import NotFinite
 from lite_selfplay.training.optimizer import SeatSchedule, load_optimizer_state, optimizer_state
 from lite_selfplay.training.ranks import Ranks
-from lite_selfplay.training.sampler_check import Foreign
+from lite_selfplay.training.sampler_check import OffPolicyError
 from lite_selfplay.training.updates import Done, Learning, StepReport
 
 COSINE = 0.99
@@ -159,14 +159,14 @@ class Guard:
 
     @contextlib.contextmanager
     def step(self, report: StepReport) -> Iterator[None]:
-        """A context in which a step is learned from. Where it raises NotFinite or Foreign, nothing moves, and the
-        report says why; nor does anything where it raises another error, which passes."""
+        """A context in which a step is learned from. Where it raises NotFinite or OffPolicyError, nothing moves, and
+        the report says why; nor does anything where it raises another error, which passes."""
         self._suspects, moved = largest_weights(self._adapters), False
         try:
             yield
             moved = True
-        except (NotFinite, Foreign) as found:
-            kind = "foreign" if isinstance(found, Foreign) else "nonfinite"
+        except (NotFinite, OffPolicyError) as found:
+            kind = "foreign" if isinstance(found, OffPolicyError) else "nonfinite"
             setattr(report, kind, str(found))
             report.streams = [update.nothing_moved() for update in report.streams]
             report.seats.clear()
@@ -411,7 +411,7 @@ def add_up(ranks: Ranks, adapters: Adapters, seats: Iterable[str]) -> None:
 
 @contextlib.contextmanager
 def foreign_in_any(ranks: Ranks, learning: Sequence[Learning]) -> Iterator[None]:
-    """A context in which what was sampled is judged, and Foreign in one process is Foreign in all.
+    """A context in which what was sampled is judged, and OffPolicyError in one process is OffPolicyError in all.
 
     Each judges its own rows; the mean differences in the streams' reports are those of all rows.
     """
@@ -421,7 +421,7 @@ def foreign_in_any(ranks: Ranks, learning: Sequence[Learning]) -> Iterator[None]
 
     told: list[Any] = []
     try:
-        with failing_together(ranks, "whose completions these are", Foreign, gaps) as told:
+        with failing_together(ranks, "whose completions these are", OffPolicyError, gaps) as told:
             yield
     finally:
         for x, parts in zip(learning, zip(*(told or [gaps()]), strict=True), strict=True):

@@ -16,7 +16,7 @@ from lite_selfplay.data import Completion, Episode, Group, Sample, Sampling, Str
 from lite_selfplay.games import find_game
 from lite_selfplay.runs.report.closing import changes, closing_report
 from lite_selfplay.runs.report.pages import code, model_card, plain
-from lite_selfplay.runs.report.steps import episode_rows, progress_line, stream_metrics, stream_words
+from lite_selfplay.runs.report.step_rows import episode_rows, progress_line, stream_metrics, stream_words
 from lite_selfplay.training.trainer import StepReport, StreamUpdate
 
 from .conftest import score
@@ -368,8 +368,7 @@ def test_what_is_hostile_stays_text_in_a_card():
 
 
 def test_reports_and_summaries_load_no_torch():
-    check = (
-        "import lite_selfplay.runs.report.steps, sys; assert not {'torch', 'transformers', 'scipy'} & set(sys.modules)"
-    )
+    heavy = "{'torch', 'transformers', 'scipy'}"
+    check = f"import lite_selfplay.runs.report.step_rows, sys; assert not {heavy} & set(sys.modules)"
     done = subprocess.run([sys.executable, "-c", check], capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stderr

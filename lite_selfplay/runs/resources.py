@@ -16,13 +16,13 @@ from lite_selfplay.data import Problem
 from lite_selfplay.errors import GameError, RunFolderError, TaskError
 from lite_selfplay.games import Game
 from lite_selfplay.models.adapters import State, check_folder
-from lite_selfplay.models.backends.base import REMEDY, Rollouts
+from lite_selfplay.models.backends.backend import REMEDY, Rollouts
 from lite_selfplay.models.backends.vllm import require_temperature
-from lite_selfplay.models.chat import DATE
+from lite_selfplay.models.chat_template import DATE
 from lite_selfplay.models.sources import ResolvedModel
-from lite_selfplay.runs.choices import without_its_card
+from lite_selfplay.runs.defaults import without_its_card
 from lite_selfplay.runs.folder import COLLECTIONS, ROLLOUTS, RunFolder
-from lite_selfplay.runs.plan import OPTIONAL, Plan, Tracker
+from lite_selfplay.runs.planning import OPTIONAL, Plan, Tracker
 from lite_selfplay.scan import extra
 from lite_selfplay.tasks import Source
 from lite_selfplay.tasks.passages import short_enough
@@ -35,7 +35,7 @@ T = TypeVar("T", bound=LiveTable)
 
 
 @dataclass
-class Held:
+class Resources:
     """A plan whose base is in memory, with the problems that its game draws from; `close` when done with it.
 
     `reward` takes the checker's place. Of several processes that play the run, the one whose `folder` it is writes, and

@@ -17,10 +17,10 @@ from lite_selfplay.games.modes import find_mode
 from lite_selfplay.models.backends import require_available
 from lite_selfplay.models.packages import install
 from lite_selfplay.models.sources import locate
-from lite_selfplay.runs.choices import Choice, choices_of, filled_in, layer_of, open_questions
+from lite_selfplay.runs.defaults import Default, choices_of, filled_in, layer_of, open_questions
 from lite_selfplay.runs.folder import RunFolder
 from lite_selfplay.tasks import Task, is_data, load_task, numbered
-from lite_selfplay.tasks.hub import DATA_VARIABLE
+from lite_selfplay.tasks.hub_data import DATA_VARIABLE
 from lite_selfplay.tasks.passages import passages_of, read_passages
 from lite_selfplay.tasks.split import data_facts, evaluation_set, fingerprint, training_side
 from lite_selfplay.training.examples import require_examples, source_of
@@ -47,7 +47,7 @@ class Plan:
     max_completion_tokens: int
     held_out: Sequence[Problem] = ()
     sources: Mapping[str, Sequence[Problem]] = field(default_factory=dict)
-    choices: Sequence[Choice] = ()
+    choices: Sequence[Default] = ()
     open: Sequence[str] = ()
 
     @property
@@ -55,7 +55,7 @@ class Plan:
         """What no cold start may learn from: what the run, or the game as it plays, is measured on."""
         return [*self.held_out, *self.sources.get("validation", ())]
 
-    def after(self, choice: Choice) -> "Plan":
+    def after(self, choice: Default) -> "Plan":
         """The same once something more is chosen. Raises ConfigError where a cold start would find no examples."""
         config = self.config.having(layer_of([choice]))
         tokens = config.run.max_completion_tokens or self.max_completion_tokens
@@ -170,12 +170,12 @@ def draws_problems(config: RunConfig, game: Game) -> bool:
     return drawn or (bool(taught.enabled) and taught.tasks is None and not taught.source.endswith(".jsonl"))
 
 
-def chosen(config: RunConfig) -> list[Choice]:
+def chosen(config: RunConfig) -> list[Default]:
     """What a run of a configuration does where it says nothing. Raises ConfigError, UnknownNameError or TaskError."""
     return choices_of(config, make_game(config.game.name, config.game.options))
 
 
-def plan(config: RunConfig, *, own_checker: bool = False, choices: Sequence[Choice] | None = None) -> Plan:
+def plan(config: RunConfig, *, own_checker: bool = False, choices: Sequence[Default] | None = None) -> Plan:
     """Fill in everything a configuration leaves open, and check it.
 
     `own_checker`: a reward function takes the checker's place, so problems need no answers. `choices`: what `chosen`

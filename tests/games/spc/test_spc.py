@@ -17,7 +17,7 @@ from lite_selfplay.games.collections import EXAMPLE, Collection
 from lite_selfplay.games.spc import cases as cases_module
 from lite_selfplay.games.spc import rounds
 from lite_selfplay.games.spc.cases import KINDS, Critique, Rewrite, read_cases
-from lite_selfplay.games.spc.game import Spc
+from lite_selfplay.games.spc.spc import Spc
 from lite_selfplay.runs.api import resume
 from lite_selfplay.runs.checkpoints import find_checkpoints
 from lite_selfplay.testing import ScriptedTable

@@ -6,7 +6,7 @@ import pytest
 
 from lite_selfplay.credit import stream_advantages
 from lite_selfplay.data import Episode, Problem
-from lite_selfplay.games.agon.game import RECAP_TOKENS, agon_reward, challenge_prompt
+from lite_selfplay.games.agon.agon import RECAP_TOKENS, agon_reward, challenge_prompt
 from lite_selfplay.games.prompts import asked
 from tests.games.scripted import played, small
 from tests.made import rewards

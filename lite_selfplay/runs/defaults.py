@@ -59,7 +59,7 @@ Card = tuple[float, bool]
 
 
 @dataclass(frozen=True)
-class Choice:
+class Default:
     """What nobody said: the line of a plan that it is about, the values of the keys that it sets, why it does so, and
     the flag that says otherwise."""
 
@@ -69,7 +69,7 @@ class Choice:
     flag: str = ""
 
 
-def layer_of(choices: Iterable[Choice]) -> dict[str, Any]:
+def layer_of(choices: Iterable[Default]) -> dict[str, Any]:
     """What choices set, as a layer of a configuration."""
     layer: dict[str, Any] = {}
     for choice in choices:
@@ -78,7 +78,7 @@ def layer_of(choices: Iterable[Choice]) -> dict[str, Any]:
     return layer
 
 
-def filled_in(config: RunConfig, chosen: Iterable[Choice] = (), unsized: Game | None = None) -> tuple[RunConfig, Game]:
+def filled_in(config: RunConfig, chosen: Iterable[Default] = (), unsized: Game | None = None) -> tuple[RunConfig, Game]:
     """A configuration with what was chosen and the game's recipe laid under it, and the game. Tasks are not looked at.
 
     `unsized`: the same game, where it was made before. Raises ConfigError or UnknownNameError.
@@ -107,13 +107,13 @@ def _layered(game: Game, config: RunConfig, chosen: Mapping[str, Any]) -> RunCon
     return RunConfig.of(merged)
 
 
-def choices_of(config: RunConfig, game: Game) -> list[Choice]:
+def choices_of(config: RunConfig, game: Game) -> list[Default]:
     """What is chosen before a base is loaded. A hub that stays silent is waited for once, for a few seconds."""
     card = None if _toy(config) else _card(config)
     problems = _problems(config, game)
     measured, sized = _evaluation(config, game, problems), size(config, game, card)
     asked = " or ".join(open_questions(config, game).values())
-    look = [Choice("before the first step", {}, "nobody said", asked)] if asked else []
+    look = [Default("before the first step", {}, "nobody said", asked)] if asked else []
     return [*problems, *_taught(config, problems), *measured, *sized, *_backend(config, card), *look]
 
 
@@ -128,7 +128,7 @@ def _toy(config: RunConfig) -> str | None:
     return TOYS.get(config.model.name.strip().lower())
 
 
-def _problems(config: RunConfig, game: Game) -> list[Choice]:
+def _problems(config: RunConfig, game: Game) -> list[Default]:
     if config.tasks.train is not None or game.without_tasks:
         return []
     if game.default_tasks is not None:
@@ -144,32 +144,32 @@ def _problems(config: RunConfig, game: Game) -> list[Choice]:
     values: dict[str, Any] = {"tasks.train": tasks}
     if tasks == MADE and "cold_start" in game.recipe:  # what it teaches is longer than their solutions
         values |= {} if given(config, "run.max_completion_tokens") else {"run.max_completion_tokens": _TAUGHT_TOKENS}
-    return [Choice("tasks", values, why, "--tasks T")]
+    return [Default("tasks", values, why, "--tasks T")]
 
 
-def _taught(config: RunConfig, problems: list[Choice]) -> list[Choice]:
+def _taught(config: RunConfig, problems: list[Default]) -> list[Default]:
     """A base that is known never to have the format needs no look, on problems that are known to teach it."""
     if not problems or not _toy(config) or _is_random(config) or given(config, "cold_start.enabled"):
         return []
     values = {key: value for key, value in TAUGHT.items() if not given(config, key)}
-    return [Choice("cold start", values, "this base never has the format", "--no-cold-start")]
+    return [Default("cold start", values, "this base never has the format", "--no-cold-start")]
 
 
-def _evaluation(config: RunConfig, game: Game, problems: list[Choice]) -> list[Choice]:
+def _evaluation(config: RunConfig, game: Game, problems: list[Default]) -> list[Default]:
     """Where the problems are chosen, held-out ones of the same, in modes that measure on such. Of a file that is given
     for both, so many that the rest can be trained on."""
     tasks = config.tasks.train or ""
     is_file = DATA_FILE.fullmatch(f"{tasks}:") is not None
     if is_file and config.eval.tasks == tasks and not given(config, "eval.limit"):
-        return [Choice("evaluation", {"eval.limit": DEFAULT_LIMIT}, "the others are trained on", "--eval-limit N")]
+        return [Default("evaluation", {"eval.limit": DEFAULT_LIMIT}, "the others are trained on", "--eval-limit N")]
     if not problems or given(config, "eval.tasks") or find_mode(game.evaluation().mode).tasks is not None:
         return []
     values = {"eval.tasks": problems[0].values["tasks.train"]}
     values |= {} if given(config, "eval.limit") else {"eval.limit": DEFAULT_LIMIT}
-    return [Choice("evaluation", values, "the same problems, held out", "--eval-tasks T, or none,")]
+    return [Default("evaluation", values, "the same problems, held out", "--eval-tasks T, or none,")]
 
 
-def size(config: RunConfig, game: Game, card: Card | None) -> list[Choice]:
+def size(config: RunConfig, game: Game, card: Card | None) -> list[Default]:
     """The sizes of the preset that fits a card, or a CPU, as far as neither the configuration nor the game's own recipe
     says them; nothing where they are said, or a preset is given."""
     if config.run.preset is not None or all(given(config, f"run.{key}") for key in _SIZE):
@@ -182,14 +182,14 @@ def size(config: RunConfig, game: Game, card: Card | None) -> list[Choice]:
     return [next((one for one in found if _fits(one, config, card)), found[-1])]
 
 
-def size_for(config: RunConfig, name: str) -> list[Choice]:
+def size_for(config: RunConfig, name: str) -> list[Default]:
     """The same for a card by its name in `lite_selfplay.models.memory.CARDS`, or `cpu`."""
     card = CARDS.get(name.lower())
     game = make_game(config.game.name, config.game.options)
     return size(config, game, None if card is None else (card.memory / GIB, card.bf16))
 
 
-def _sized(preset: str, config: RunConfig, game: Game, why: str) -> Choice:
+def _sized(preset: str, config: RunConfig, game: Game, why: str) -> Default:
     layer = preset_layer(preset)
     for key in ("name", "compute_dtype"):  # the base is given, and its arithmetic follows from the hardware
         layer["model"].pop(key, None)
@@ -200,10 +200,10 @@ def _sized(preset: str, config: RunConfig, game: Game, why: str) -> Choice:
         for key, value in keys.items()
         if said.get(section, {}).get(key) is None
     }
-    return Choice("a step", values, f"sizes of the preset {preset}, {why}", "--preset P")
+    return Default("a step", values, f"sizes of the preset {preset}, {why}", "--preset P")
 
 
-def _fits(choice: Choice, config: RunConfig, card: Card) -> bool:
+def _fits(choice: Default, config: RunConfig, card: Card) -> bool:
     """Whether a run of such a size fits into a card's memory, as far as that is known before anything is loaded."""
     try:
         shape = shape_of(config.model.name)
@@ -249,12 +249,12 @@ def without_its_card(config: RunConfig) -> str:
     )
 
 
-def _backend(config: RunConfig, card: Card | None) -> list[Choice]:
+def _backend(config: RunConfig, card: Card | None) -> list[Default]:
     """The one line about a library for cards that is not there."""
     if card is None or config.model.backend != "auto" or importlib.util.find_spec("unsloth"):
         return []
     why = f"Unsloth is not installed, and what it would save has not been measured: {install('unsloth')}"
-    return [Choice("backend", {}, why, "--backend B")]
+    return [Default("backend", {}, why, "--backend B")]
 
 
 def open_questions(config: RunConfig, game: Game) -> dict[str, str]:
@@ -306,7 +306,7 @@ def left_open(streams: Streams, most: float = MOST_CUT) -> list[str]:
     return found
 
 
-def after_a_look(asked: Iterable[str], tokens: int, limit: int, thinks: bool, streams: Streams) -> Choice | None:
+def after_a_look(asked: Iterable[str], tokens: int, limit: int, thinks: bool, streams: Streams) -> Default | None:
     """What the untouched base was seen to need, the first thing first; None where that is nothing, or not to be chosen.
 
     `asked` is what may be decided, `tokens` the limit of a completion and `limit` the most it may become, `thinks`
@@ -318,10 +318,10 @@ def after_a_look(asked: Iterable[str], tokens: int, limit: int, thinks: bool, st
     if too_many or (too_many is None and count and cut >= MOST_CUT * count):
         why = f"{cut} of {count} answers were cut off at {tokens:,} tokens"
         if loud:
-            return Choice("thinking", {"model.thinking": "off"}, f"with it {why}", "--set model.thinking=on")
+            return Default("thinking", {"model.thinking": "off"}, f"with it {why}", "--set model.thinking=on")
         if "the token limit" in asked and 2 * tokens <= limit:
             values = {"run.max_completion_tokens": 2 * tokens}
-            return Choice("a step", values, f"{why}, now twice as many", "--max-completion-tokens N")
+            return Default("a step", values, f"{why}, now twice as many", "--max-completion-tokens N")
         return None
     never = [role for role, shaped in _shaped(streams).items() if shaped is False]
     if "a cold start" not in asked or not never:
@@ -329,7 +329,7 @@ def after_a_look(asked: Iterable[str], tokens: int, limit: int, thinks: bool, st
     judged = sum(streams[role]["judged"] for role in never)
     right = round(sum(streams[role]["judged"] * streams[role]["well_formed"] for role in never))
     why = f"{right} of {judged} answers of the base had the format"
-    return Choice("cold start", {"cold_start.enabled": True}, why, "--no-cold-start")
+    return Default("cold start", {"cold_start.enabled": True}, why, "--no-cold-start")
 
 
 def _cut(streams: Streams, *, loops: bool = False) -> tuple[int, int, bool | None]:

@@ -64,7 +64,7 @@ class RowLayer(DynamicLayer):
         self._hold(rows, width)
 
     def batch_select_indices(self, indices: Tensor) -> None:
-        """Row i becomes a copy of row `indices[i]`."""
+        """SampledRow i becomes a copy of row `indices[i]`."""
         self._held = tuple(held[indices] for held in self._held)
         self._move(len(indices), 0, 0, self._held[0].shape[2] + ROOM)
         self._hold(len(indices), self._held[0].shape[2])

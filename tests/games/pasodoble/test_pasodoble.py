@@ -7,14 +7,14 @@ from hypothesis import strategies as st
 
 from lite_selfplay.credit import stream_advantages
 from lite_selfplay.data import Problem
-from lite_selfplay.games.pasodoble.game import (
+from lite_selfplay.games.pasodoble.pasodoble import (
     PasoDoble,
     parse_proposal,
     proposer_prompt,
     solver_prompt,
     worked_proposal,
 )
-from lite_selfplay.runs.report.steps import progress_line
+from lite_selfplay.runs.report.step_rows import progress_line
 from lite_selfplay.testing import ScriptedTable
 from tests.games.scripted import small
 from tests.made import Unread, completion, play, rewards

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from lite_selfplay.data import Episode, Problem
 from lite_selfplay.errors import ConfigError
-from lite_selfplay.games.sqlm.game import proposer_reward, read_question, solver_reward
+from lite_selfplay.games.sqlm.sqlm import proposer_reward, read_question, solver_reward
 from lite_selfplay.games.sqlm.topics import load_topic, numbered_lines
 from lite_selfplay.testing import ScriptedTable
 from tests.games.scripted import played, small

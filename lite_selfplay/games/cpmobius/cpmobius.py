@@ -45,7 +45,7 @@ from lite_selfplay.data import (
 )
 from lite_selfplay.games.presentation import Figure
 from lite_selfplay.games.prompts import asked, fill
-from lite_selfplay.games.propose_solve.game import BREAKDOWNS, WATCHED, YIELD, FilterOptions, ProposeSolve
+from lite_selfplay.games.propose_solve.propose_solve import BREAKDOWNS, WATCHED, YIELD, FilterOptions, ProposeSolve
 from lite_selfplay.games.propose_solve.questions import (
     FATES,
     Bounds,
