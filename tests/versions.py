@@ -33,7 +33,7 @@ SHOWN = re.compile(
     r"^(torch|transformers|trl|peft|datasets|accelerate|numpy|filelock|psutil|antlr4\S*|omegaconf|vllm)=="
 )
 CORE = [
-    *("tests/games/test_golden.py", "tests/models/test_private_names.py", "tests/models/test_chat.py"),
+    *("tests/games/test_golden.py", "tests/models/test_packages.py", "tests/models/test_chat_template.py"),
     *("tests/models/test_adapters.py", "tests/models/logprobs", "tests/models/generation"),
     *("tests/models/backends/test_quantised.py", "tests/models/sources/test_hub.py", "tests/runs/test_lock.py"),
     *("tests/training/test_trl.py", "tests/training/test_trainer.py", "tests/training/test_sampler_check.py"),

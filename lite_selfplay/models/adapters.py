@@ -80,7 +80,6 @@ class Adapters:
         self.updates: dict[str, int] = dict.fromkeys(seats, 0)
         self.versions: dict[str, int] = dict.fromkeys(seats, 0)
         self.snapshots: dict[str, SnapshotWeights] = {}
-        self._active: str | None = None
         self._in_twin: dict[str, str] = {}
         self.base_name = ""
         self._puts: dict[str, int] = {}
@@ -117,8 +116,7 @@ class Adapters:
                 self.model.set_adapter(self._speaker(name), inference_mode=True)
                 yield
         finally:
-            if before is not None:
-                self.activate(before)
+            self.activate(before)
 
     @contextlib.contextmanager
     def speaking_dense(self, name: str, dense: Callable[[nn.Module], Tensor]) -> Iterator[None]:
@@ -199,13 +197,9 @@ class Adapters:
             for layer in layers:
                 del layer.__dict__[_CAST]
 
-    def dense_bytes(self, dtype: torch.dtype) -> int:
-        """What `speaking_dense` takes while it speaks through weights of this type."""
-        return sum(dtype.itemsize * layer.in_features * layer.out_features for layer in self._layers())
-
-    def largest_dense_bytes(self, dtype: torch.dtype) -> int:
-        """What the largest weight under an adapter takes in this type."""
-        return max(dtype.itemsize * layer.in_features * layer.out_features for layer in self._layers())
+    def dense_bytes(self, dtype: torch.dtype) -> list[int]:
+        """What each weight that `speaking_dense` speaks through takes in this type."""
+        return [dtype.itemsize * layer.in_features * layer.out_features for layer in self._layers()]
 
     def _layers(self) -> list[Any]:
         """The layers that carry adapters."""
@@ -273,21 +267,17 @@ class Adapters:
 
         Without `wait` it is on its way from a card, and there once the card was waited for.
         """
-        return on_host(self._tensors(seat), wait=wait)
+        return on_host(self.tensors(seat), wait=wait)
 
-    def _tensors(self, seat: str) -> State:
+    def tensors(self, seat: str) -> State:
+        """A seat's weights themselves, keyed as in a PEFT file."""
         self._check(seat)
         peft_name = self._peft_name(seat)
-        found: State = get_peft_model_state_dict(self.model, adapter_name=peft_name, save_embedding_layers=False)
-        return found
+        return get_peft_model_state_dict(self.model, adapter_name=peft_name, save_embedding_layers=False)
 
     def load_state(self, seat: str, state: Mapping[str, Tensor]) -> None:
-        """Overwrite a seat's weights. Raises LiteSelfPlayError where keys or shapes differ."""
-        own = {key: tensor.shape for key, tensor in self._tensors(seat).items()}
-        given = {key: tensor.shape for key, tensor in state.items()}
-        if own != given:
-            odd = sorted(set(own) ^ set(given)) or sorted(key for key in own if own[key] != given[key])
-            raise LiteSelfPlayError(f"these weights do not fit seat {seat!r}: {odd[0]} differs ({len(odd)} in all)")
+        """Overwrite a seat's weights. Raises what `require_fit` does, before anything is changed."""
+        require_fit(self, seat, state)
         set_peft_model_state_dict(self.model, dict(state), adapter_name=self._peft_name(seat))
 
     # Snapshots
@@ -403,10 +393,10 @@ def check_folder(adapters: Adapters, seat: str, folder: Path) -> State:
     return state
 
 
-def require_fit(adapters: Adapters, seat: str, state: Mapping[str, Tensor], file: Path) -> None:
-    """Raises RunFolderError, naming the file and what differs, where weights are not of such a seat."""
-    own = adapters.state(seat)
-    start = f"{file}: these weights do not fit seat {seat!r}"
+def require_fit(adapters: Adapters, seat: str, state: Mapping[str, Tensor], file: Path | None = None) -> None:
+    """Raises RunFolderError, naming the file they are from and what differs, where weights are not of such a seat."""
+    own = adapters.tensors(seat)
+    start = f"{f'{file}: ' if file else ''}these weights do not fit seat {seat!r}"
     if odd := sorted(own.keys() ^ state.keys()):
         which = "has no" if odd[0] in own else "has"
         raise RunFolderError(f"{start}: the file {which} {odd[0]} ({len(odd)} differ), so it is of another base")
@@ -435,8 +425,7 @@ def _lora(config: SeatConfig, targets: Any = "all-linear") -> LoraConfig:
 
 def _active_adapter(layer: Any) -> LowRank | None:
     if (cast_adapter := layer.__dict__.get(_CAST)) is not None:
-        found: LowRank = cast_adapter
-        return found
+        return cast_adapter
     for adapter in () if layer.disable_adapters else layer.active_adapters:
         if adapter in layer.lora_A:
             return _low_rank(layer, adapter)

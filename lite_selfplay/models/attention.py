@@ -21,7 +21,7 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
 from lite_selfplay.models import packed_on_card
-from lite_selfplay.models.recomputing import keep, kept
+from lite_selfplay.models.linear import keep, kept
 
 OURS = "lite_selfplay_sdpa"
 """The name under which transformers knows this attention; one with `sdpa` in it is checked and masked as `sdpa` is."""
@@ -118,8 +118,7 @@ def attend_places(query: Tensor, keys: Tensor, values: Tensor, places: Places, s
         scale=scale,
         seqused_k=places.lengths,
     )
-    found: Tensor = out.reshape(rows, 1, heads, size)
-    return found
+    return out.reshape(rows, 1, heads, size)
 
 
 @torch.no_grad()
@@ -191,8 +190,7 @@ class Block:
 
 def attend(q: Tensor, k: Tensor, v: Tensor, blocks: Sequence[Block], scale: float) -> Tensor:
     """Causal attention (N, H, D) of q (N, H, D) over k and v (N, K, D); the blocks hold every token once."""
-    out: Tensor = _Attention.apply(q, k, v, blocks, scale)
-    return out
+    return _Attention.apply(q, k, v, blocks, scale)
 
 
 class _Attention(torch.autograd.Function):
@@ -226,7 +224,8 @@ class _Attention(torch.autograd.Function):
                 queries, keys = piece.queries, piece.keys
                 weights, g = rows.weights(piece), grad_out[queries]
                 to_v[keys] += weights.mT @ g
-                scores = _softmax_backward(g @ rows.values[keys].mT, weights)
+                # weights * (grad - sum(weights * grad)), summed in float32
+                scores = torch._softmax_backward_data(g @ rows.values[keys].mT, weights, -1, weights.dtype)
                 to_q[queries] = scores @ rows.keys[keys]
                 to_k[keys] += scores.mT @ rows.queries[queries]
             grad_q[block.span] = block.tokens(_from_heads(to_q.mul_(ctx.scale), rows.shape))
@@ -288,12 +287,6 @@ class _Rows:
         place = self.before + torch.arange(queries.start, queries.stop, device=self.keys.device) // self.shape[3]
         later = torch.arange(keys.stop, device=self.keys.device)[None] > place[:, None]
         return torch.zeros(later.shape, device=self.keys.device).masked_fill_(later, float("-inf"))
-
-
-def _softmax_backward(grad: Tensor, weights: Tensor) -> Tensor:
-    """The gradient in scores from that in their softmax: weights * (grad - sum(weights * grad)), summed in float32."""
-    scores: Tensor = torch._softmax_backward_data(grad, weights, -1, weights.dtype)
-    return scores
 
 
 def _by_heads(x: Tensor, heads: int) -> Tensor:

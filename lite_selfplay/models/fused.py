@@ -6,7 +6,7 @@ Shapes: (..., H), `H` hidden size; in rotary positions `R` rows, `H` heads, `D` 
 
 import functools
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -26,11 +26,15 @@ def fuse_norms(base: nn.Module) -> int:
     A norm is taken for one by its name and its numbers: where these differ from the model's own, on a card by more than
     rounding, as where 1 is added to the weight, all are left as they are.
     """
-    found: list[Any] = [module for module in base.modules() if _is_norm(module)]
-    if not found or not all(_norm_agrees(one) for one in {type(module): module for module in found}.values()):
+    return _fuse([module for module in base.modules() if _is_norm(module)], _norm_agrees, _norm_forward)
+
+
+def _fuse(found: Sequence[Any], agrees: Callable[[Any], bool], forward: Callable[[Any], Callable[..., Tensor]]) -> int:
+    """Give modules another forward pass where one of each class agrees with it; how many were given one."""
+    if not all(agrees(one) for one in {type(module): module for module in found}.values()):
         return 0
     for module in found:
-        module.forward = _norm_forward(module)
+        module.forward = forward(module)
     return len(found)
 
 
@@ -54,8 +58,7 @@ def _on_card(module: Any, x: Tensor) -> Tensor:
 def _on_cpu(module: Any, own: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
     if not torch.is_grad_enabled():
         return own(x)
-    out: Tensor = _Norm.apply(x, module.weight, module.variance_epsilon)
-    return out
+    return _Norm.apply(x, module.weight, module.variance_epsilon)
 
 
 @torch.no_grad()
@@ -99,18 +102,13 @@ def fuse_gates(base: nn.Module) -> int:
     An MLP is taken for one by its parts and its numbers: where these differ from the model's own, all are left as they
     are.
     """
-    found: list[Any] = [module for module in base.modules() if _is_gated(module)]
-    if not found or not all(_gate_agrees(one) for one in {type(module): module for module in found}.values()):
-        return 0
-    for module in found:
-        module.forward = functools.partial(_gated_forward, module)
-    return len(found)
+    found = [module for module in base.modules() if _is_gated(module)]
+    return _fuse(found, _gate_agrees, lambda module: functools.partial(_gated_forward, module))
 
 
 def gated(gate: Tensor, up: Tensor) -> Tensor:
     """`silu(gate) * up` of two tensors of one shape and type."""
-    out: Tensor = _Gated.apply(gate, up)
-    return out
+    return _Gated.apply(gate, up)
 
 
 def _is_gated(module: Any) -> bool:
@@ -119,8 +117,7 @@ def _is_gated(module: Any) -> bool:
 
 
 def _gated_forward(module: Any, x: Tensor) -> Tensor:
-    out: Tensor = module.down_proj(gated(module.gate_proj(x), module.up_proj(x)))
-    return out
+    return module.down_proj(gated(module.gate_proj(x), module.up_proj(x)))
 
 
 @torch.no_grad()

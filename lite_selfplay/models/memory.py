@@ -146,14 +146,13 @@ def estimate(
         per_token = shape.layers * shape.hidden * compute + kept
     if keeps_products(section, shape, compute, on_cpu=on_cpu):
         per_token += shape.layers * product_bytes(shape, compute)
-    keys, sampled = sampling_bytes(shape, together, columns, compute)
     parts = [
         Part("base", weight_bytes(section, shape, compute)),
         Part("adapters", 4 * numbers),
         Part("optimizer", 8 * numbers),
         Part("gradients", 4 * numbers, generating=False),
-        Part("keys and values", keys, updating=False),
-        Part("logits, sampling", sampled, updating=False),
+        Part("keys and values", columns * token_bytes(shape, compute), updating=False),
+        Part("logits, sampling", 16 * together * shape.vocabulary, updating=False),
         Part("activations", held * per_token, generating=False),
         Part("logits, update", (8 + compute) * logits, generating=False),
     ]
@@ -190,11 +189,6 @@ def tokens_held(section: ModelSection, shape: Shape | None, compute: int, memory
     return max(1, int(KEYS_SHARE * free / token_bytes(shape, compute)))
 
 
-def sampling_bytes(shape: Shape, rows: int, columns: int, compute: int) -> tuple[int, int]:
-    """Keys and values of so many columns, and what the logits of a token of each row go through."""
-    return columns * token_bytes(shape, compute), 16 * rows * shape.vocabulary
-
-
 def expands(section: ModelSection, shape: Shape | None, compute: int, memory: int | None) -> bool:
     """Whether 4-bit weights are expanded while a seat speaks: on a card of so many bytes, where they and all keys and
     values that may be held leave a tenth of the rest free; by the same numbers in every run, whatever else is there."""
@@ -226,7 +220,7 @@ def recomputes(
 
 
 def keeps_products(section: ModelSection, shape: Shape | None, compute: int, *, on_cpu: bool) -> bool:
-    """Whether what is computed again is so without its products: see `models/recomputing.py`. Whoever asks for
+    """Whether what is computed again is so without its products: see `models/linear.py`. Whoever asks for
     `model.gradient_checkpointing` by name has all computed again, with the least memory."""
     if section.gradient_checkpointing != "auto" or not recomputes(section, shape, compute, on_cpu=on_cpu):
         return False
@@ -296,14 +290,14 @@ def _steps_down(config: RunConfig, row: int) -> list[tuple[str, str, int | str |
     run = config.run
     if config.model.gradient_checkpointing is False:
         steps.append(("model", "gradient_checkpointing", True))
-    tokens = run.generation_tokens or TOKENS_ON_CPU
-    while tokens // 2 >= row:
-        tokens //= 2
-        steps.append(("run", "generation_tokens", tokens))
-    tokens = run.tokens_at_once(on_cpu=False)
-    while tokens // 2 >= row:
-        tokens //= 2
-        steps.append(("run", "microbatch_tokens", tokens))
+    held = {
+        "generation_tokens": run.generation_tokens or TOKENS_ON_CPU,
+        "microbatch_tokens": run.tokens_at_once(on_cpu=False),
+    }
+    for key, tokens in held.items():
+        while tokens // 2 >= row:
+            tokens //= 2
+            steps.append(("run", key, tokens))
     if config.model.precision != "4bit":
         steps.append(("model", "precision", "4bit"))
     return steps

@@ -180,8 +180,7 @@ def attend(q: Tensor, k: Tensor, v: Tensor, layout: PackedLayout, scale: float) 
             out = out.unflatten(1, (heads, groups)).transpose(2, 3).flatten(2, 3)
         results.append(out.transpose(1, 2).reshape(-1, size))
     whole = results[0] if len(results) == 1 else torch.cat(results)
-    taken: Tensor = _Taken.apply(whole, found.result_places)
-    return taken.view(q.shape[0], q.shape[1], size)
+    return _Taken.apply(whole, found.result_places).view(q.shape[0], q.shape[1], size)
 
 
 class _Permuted(torch.autograd.Function):

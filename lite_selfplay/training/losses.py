@@ -21,7 +21,7 @@ from torch import Tensor
 from lite_selfplay.config import RoleConfig, RunConfig, load_loss
 from lite_selfplay.config.user_files import guarded, short_name
 from lite_selfplay.errors import LossError
-from lite_selfplay.models import private_names
+from lite_selfplay.models import packages
 from lite_selfplay.models.backends.backend import Backend, is_out_of_memory
 from lite_selfplay.models.transfers import placed
 from lite_selfplay.training.microbatches import MicroBatch
@@ -189,7 +189,7 @@ class TrlLoss:
         from transformers import PrinterCallback
         from trl import GRPOConfig
 
-        private_names.require("trl")
+        packages.require("trl")
         model: Any = backend.adapters.model
         # TRL rounds whatever is trainable over a 4-bit base to bfloat16: for now, nothing is.
         model.requires_grad_(False)
@@ -217,7 +217,7 @@ class TrlLoss:
             train_dataset=Dataset.from_dict({"prompt": [""] * 2}),
             processing_class=tokenizer,
         )
-        private_names.require("trl", instance=self)
+        packages.require("trl", instance=self)
         parent.remove_callback(PrinterCallback)
         self.own = {role.loss: load_loss(role.loss) for role in config.roles.values() if role.own_loss}
         self._scores: tuple[Tensor, Tensor] | None = None

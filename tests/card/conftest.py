@@ -41,7 +41,7 @@ def rtx_4090() -> Iterator[pretend.Card]:
 
 KINDS = (
     pytest.param(("t4", "fp32"), marks=pytest.mark.long),
-    ("t4", "fp16"),
+    pytest.param(("t4", "fp16"), marks=pytest.mark.long),
     ("t4", "4bit"),
     pytest.param(("4090", "bf16"), marks=pytest.mark.long),
     pytest.param(("4090", "4bit"), marks=pytest.mark.long),

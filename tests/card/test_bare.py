@@ -42,7 +42,10 @@ def a_hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     server.server_close()
 
 
-@pytest.mark.parametrize(("card", "preset"), [(pretend.T4, "t4"), (pretend.RTX_4090, "consumer-24gb")])
+@pytest.mark.parametrize(
+    ("card", "preset"),
+    [(pretend.T4, "t4"), pytest.param(pretend.RTX_4090, "consumer-24gb", marks=pytest.mark.long)],
+)
 def test_a_base_that_thinks_at_length(
     a_hub: None, tmp_path: Path, call: Callable[..., Any], card: pretend.Model, preset: str
 ):

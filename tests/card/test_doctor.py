@@ -69,22 +69,6 @@ def test_a_4090_with_unsloth(put: Callable[..., None], monkeypatch: pytest.Monke
         chosen(ModelSection(name="tiny", backend="unsloth", device="cpu"))
 
 
-def test_whoever_has_unsloth_is_not_warned_that_auto_is_not_unsloth(
-    put: Callable[..., None], monkeypatch: pytest.MonkeyPatch, tiny_path: Path
-):
-    from lite_selfplay.models.backends import choose_backend
-
-    put(pretend.RTX_4090)
-    said: list[str] = []
-    options: dict[str, Any] = {"seed": 0, "eos_ids": [2], "warn": said.append}
-    with_unsloth(monkeypatch)
-    monkeypatch.setattr(availability, "compiler_problem", lambda: "there is no compiler")
-    backend = choose_backend(tiny_path, ModelSection(name="tiny"), counts.SEATS, **options)
-    assert backend.name == "transformers"
-    assert said == []  # no choice of a default is a warning
-    assert "Unsloth cannot work here: there is no compiler" in told()["backend"]
-
-
 def test_a_v100_that_torch_has_no_code_for(put: Callable[..., None], tiny_path: Path):
     put(V100)
     said = told()

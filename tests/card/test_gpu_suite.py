@@ -1,5 +1,6 @@
 """What `tests/gpu` asks of a card and the pretend card can answer: everything but kernels of its own, and Unsloth."""
 
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -20,6 +21,12 @@ from tests.gpu.test_seats import (  # noqa: F401
 # Imported: the tests of a real card that take seconds here. Its twenty steps of learning, its thousands of rows and its
 # gradients from processes of their own have smaller counterparts beside this file.
 pytestmark = pytest.mark.usefixtures("card")
+
+
+@pytest.fixture(params=["t4", pytest.param("4090", marks=pytest.mark.long)])
+def card(request: pytest.FixtureRequest) -> Iterator[pretend.Card]:
+    with pretend.card(pretend.PROFILES[request.param]) as found:
+        yield found
 
 
 @pytest.fixture

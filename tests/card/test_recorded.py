@@ -100,6 +100,7 @@ def test_steps_of_grpo_take_no_more_tokens_than_their_longest_row_and_record_onc
     assert play.step("grpo 2 solver", seat="seat", rows=60, temperature=0.6, top_p=0.95)[1] == still  # an evaluation
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("play", ["Qwen2.5-0.5B"], indirect=True)
 def test_a_step_of_agon_and_its_seats_turned_around(play: Play):
     tokens, graphs = play.step("agon 1 drafter", "agon 1 challenger")

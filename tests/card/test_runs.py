@@ -54,8 +54,8 @@ def test_evaluation_while_training_and_afterwards(rtx_4090: pretend.Card, agon: 
     assert load_run(run.path).seats
 
 
-SHORT = ("agon", "pasodoble", "spc")
-"""Games that are played by every test run: seats that take turns, online with two roles, and phases over files."""
+SHORT = ("agon", "spc")
+"""Games that are played by every test run: seats that take turns, and phases over files."""
 
 
 @pytest.mark.parametrize(

@@ -187,8 +187,17 @@ def crowded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(transformers, "ROOMY", 2.0)
 
 
-@pytest.mark.parametrize("precision", ["fp32", "bf16", "4bit:bf16"])
-@pytest.mark.parametrize("roomy", [True, False], ids=["roomy", "crowded"])
+@pytest.mark.parametrize(
+    ("precision", "roomy"),
+    [
+        ("bf16", True),
+        ("4bit:bf16", False),
+        pytest.param("fp32", True, marks=pytest.mark.long),
+        pytest.param("fp32", False, marks=pytest.mark.long),
+        pytest.param("bf16", False, marks=pytest.mark.long),
+        pytest.param("4bit:bf16", True, marks=pytest.mark.long),
+    ],
+)
 def test_one_arena_and_its_graphs_are_kept_from_call_to_call(
     rtx_4090: Card, folder: Path, monkeypatch: pytest.MonkeyPatch, precision: str, roomy: bool
 ):
@@ -202,36 +211,27 @@ def test_one_arena_and_its_graphs_are_kept_from_call_to_call(
 
     monkeypatch.setattr(torch.cuda, "Stream", stream)
     backend, other = loaded(folder, precision, loop="graphs"), loaded(folder, precision, loop="fixed")
+    few = {"max_tokens": 20}
     with graphs_on_the_card(rtx_4090) as made:
         for seat in ("A", "B"):  # another seat is other numbers in the same tensors
-            assert spoken(backend, asked(seat)) == spoken(other, asked(seat))
+            assert spoken(backend, asked(seat, **few)) == spoken(other, asked(seat, **few))
             assert (len(made), len(streams)) == (1, 1)
         # Other prompts, drawn otherwise, as an evaluation does, and fewer rows: of as many places.
-        for request in (asked(top_p=0.9, temperature=0.6), sampled.asked("B", [[5] * 30], 33, max_tokens=40)):
+        for request in (asked(top_p=0.9, temperature=0.6, **few), sampled.asked("B", [[5] * 30], 33, **few)):
             assert spoken(backend, request) == spoken(other, request)
             assert len(made) == 1
-        assert spoken(backend, asked(BASE)) == spoken(other, asked(BASE))  # without an adapter: other kernels
+        assert spoken(backend, asked(BASE, **few)) == spoken(other, asked(BASE, **few))  # no adapter: other kernels
         assert (len(made), len(streams)) == (2, 1)
         arena = backend._decoding.kept.arena
         with backend.updating():
             assert (backend._decoding.kept.arena is arena) == roomy
         backend.adapters.load_state("A", backend.adapters.state("B"))  # what a graph reads are numbers of now
         other.adapters.load_state("A", other.adapters.state("B"))
-        assert spoken(backend, asked("A")) == spoken(other, asked("A"))
+        assert spoken(backend, asked("A", **few)) == spoken(other, asked("A", **few))
         assert (len(made), len(streams)) == (2 if roomy else 3, 1)
-        spoken(backend, asked("A", max_tokens=400))  # longer rows than there was room for
+        # Longer rows than there was room for, though each of them ends at once.
+        spoken(backend, asked("A", max_tokens=400), eos_ids=[*range(259)])
         assert backend._decoding.kept.arena is not arena
-
-
-def test_a_history_of_other_calls_changes_no_bit(rtx_4090: Card, folder: Path):
-    """Places follow from what is asked for alone, however large the arena has become."""
-    request = asked(max_tokens=60)
-    with graphs_on_the_card(rtx_4090):
-        fresh = spoken(loaded(folder, loop="graphs", eos_ids=ENDS), request)
-        backend = loaded(folder, loop="graphs", eos_ids=ENDS)
-        spoken(backend, sampled.asked("B", [[5, 6]] * 5, 20, max_tokens=300, temperature=0.5))
-        spoken(backend, sampled.asked(BASE, [[7] * 40], 3, max_tokens=10))
-        assert spoken(backend, request) == fresh
 
 
 def test_rows_that_outgrow_their_places_move_into_longer_ones_or_wait(

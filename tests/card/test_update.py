@@ -50,9 +50,9 @@ def on_cpu(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Gradients]:
     [
         ("t4", "fp32", packed_on_card.FEW_SCORES, False, 1e-4),
         ("t4", "fp32", 0, False, 1e-4),  # several rectangles
-        ("t4", "fp32", packed_on_card.FEW_SCORES, True, 1e-4),
+        pytest.param("t4", "fp32", packed_on_card.FEW_SCORES, True, 1e-4, marks=pytest.mark.long),
         ("t4", "fp16", packed_on_card.FEW_SCORES, False, 0.02),
-        ("4090", "bf16", packed_on_card.FEW_SCORES, False, 0.15),
+        pytest.param("4090", "bf16", packed_on_card.FEW_SCORES, False, 0.15, marks=pytest.mark.long),
         ("4090", "bf16", packed_on_card.FEW_SCORES, True, 0.15),
     ],
 )

@@ -9,7 +9,7 @@ import torch
 from transformers import GenerationConfig
 
 from lite_selfplay.data import Sampling
-from lite_selfplay.models.generation.own_generate import generate_through
+from lite_selfplay.models.backends.unsloth import generate_through
 from lite_selfplay.models.generation.sampling import Generation, GenerationRequest
 from tests.near import near
 

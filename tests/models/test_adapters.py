@@ -144,12 +144,6 @@ def test_seats_of_different_rank_and_alpha_keep_their_snapshots_apart(tiny_path:
         assert torch.equal(heard(adapters, f"{seat}@0"), heard(adapters, seat))
 
 
-def test_adapters_are_float32_over_a_bfloat16_base(tiny_path: Path):
-    model = AutoModelForCausalLM.from_pretrained(tiny_path, dtype=torch.bfloat16)
-    adapters = Adapters(model, {"A": STRONG, "B": STRONG}, seed=0)
-    assert {p.dtype for seat in "AB" for p in adapters.parameters(seat).values()} == {torch.float32}
-
-
 def test_versions_count_updates_and_frozen_speakers_have_none(adapters: Adapters):
     adapters.moved("A")
     adapters.snapshot("A", "A@1")
@@ -213,8 +207,8 @@ def test_dense_weights_go_after_an_error(adapters: Adapters):
 def test_the_memory_of_dense_weights_is_that_of_all_linear_layers(adapters: Adapters, tiny_path: Path):
     linear = {id(m): m for n, m in base(tiny_path).named_modules() if isinstance(m, torch.nn.Linear) and n != "lm_head"}
     numbers = sum(module.weight.numel() for module in linear.values())
-    assert adapters.dense_bytes(torch.float32) == 4 * numbers
-    assert adapters.dense_bytes(torch.bfloat16) == 2 * numbers
+    assert sum(adapters.dense_bytes(torch.float32)) == 4 * numbers
+    assert sum(adapters.dense_bytes(torch.bfloat16)) == 2 * numbers
 
 
 # Over a PEFT model that another library built
@@ -254,12 +248,3 @@ def test_later_seats_adapt_the_layers_of_the_first(tiny_path: Path):
     names = {seat: [name.split(".lora_")[0] for name in adapters.parameters(seat)] for seat in ("A", "B")}
     assert names["A"] == names["B"] != []
     assert all(name.endswith("q_proj") for name in names["B"])
-
-
-def test_a_snapshot_is_saved_as_a_seat_is(adapters: Adapters, tmp_path: Path):
-    adapters.snapshot("A", "kept")
-    adapters.load_state("A", adapters.state("B"))
-    adapters.save("kept", tmp_path)
-    adapters.load("B", tmp_path)
-    assert torch.equal(heard(adapters, "B"), heard(adapters, "kept"))
-    assert not torch.equal(heard(adapters, "A"), heard(adapters, "kept"))

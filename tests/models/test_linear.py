@@ -1,11 +1,20 @@
+"""Layers with their adapters, and layers that are computed again in the backward pass, but for their products."""
+
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
+from torch.utils.checkpoint import checkpoint
 
-from lite_selfplay.models.linear import LowRank, linear
+from lite_selfplay.models import linear as module
+from lite_selfplay.models import memory
+from lite_selfplay.models.attention import Block, attend
+from lite_selfplay.models.backends import transformers
+from lite_selfplay.models.linear import LowRank, keeping_products, linear
+from lite_selfplay.models.logprobs.batch import Batch
+from lite_selfplay.models.shapes import shape_of
 from tests.near import near
 
 
@@ -86,3 +95,152 @@ def test_a_model_has_the_gradients_that_peft_gives(make_backend: Callable[..., A
         assert same > (0.99999 if exact else 0.995) or theirs[name].abs().max() == 0, name
     both = [torch.cat([g.flatten() for g in grads.values()]) for grads in (ours, theirs)]
     assert torch.nn.functional.cosine_similarity(*both, dim=0) > (0.999999 if exact else 0.9995)
+
+
+# Computed again, but for their products
+
+
+Layer = Callable[[Tensor], Tensor]
+
+
+class Weights:
+    """Matrices of a layer, and how often each was asked for."""
+
+    def __init__(self) -> None:
+        torch.manual_seed(0)
+        self.into, self.out_of = torch.randn(6, 4), torch.randn(4, 6)
+        self.down, self.up = torch.randn(2, 4, requires_grad=True), torch.randn(6, 2, requires_grad=True)
+        self.asked: list[str] = []
+
+    def ask(self, name: str) -> Callable[[], Tensor]:
+        def weight() -> Tensor:
+            self.asked.append(name)
+            found: Tensor = getattr(self, name)
+            return found
+
+        return weight
+
+    def layer(self, x: Tensor) -> Tensor:
+        """Two products, the first with an adapter, and what is computed again between them."""
+        inside = linear(x, self.ask("into"), None, LowRank(self.down, self.up, 0.5))
+        return x + linear(torch.nn.functional.silu(inside), self.ask("out_of"), None, None)
+
+
+def gradients(weights: Weights, run: Callable[[Layer, Tensor], Tensor], layer: Layer) -> list[Tensor]:
+    x = torch.linspace(-1, 1, 12).view(3, 4).requires_grad_()
+    out = run(layer, run(layer, x))  # two layers: the second one's products are not taken for the first one's
+    return list(torch.autograd.grad(out.square().sum(), (x, weights.down, weights.up)))
+
+
+def at_once(layer: Layer, x: Tensor) -> Tensor:
+    return layer(x)
+
+
+def again(layer: Layer, x: Tensor) -> Tensor:
+    out: Tensor = checkpoint(layer, x, use_reentrant=False)
+    return out
+
+
+def again_but_for_products(layer: Layer, x: Tensor) -> Tensor:
+    out: Tensor = checkpoint(layer, x, use_reentrant=False, context_fn=keeping_products)
+    return out
+
+
+def test_gradients_are_the_same_and_no_product_is_computed_twice():
+    weights = Weights()
+    expected = gradients(weights, at_once, weights.layer)
+    once = len(weights.asked)
+    assert once == 8  # two layers of two products, forwards and backwards
+    found = gradients(weights, again_but_for_products, weights.layer)
+    assert len(weights.asked) == 2 * once
+    assert all(torch.equal(a, b) for a, b in zip(found, expected, strict=True))
+    assert all(torch.equal(a, b) for a, b in zip(gradients(weights, again, weights.layer), expected, strict=True))
+    assert len(weights.asked) > 3 * once
+    assert module._layer is None
+
+
+def test_a_result_that_was_changed_in_place_is_computed_again():
+    weights = Weights()
+
+    def layer(x: Tensor) -> Tensor:
+        inside = linear(x, weights.ask("into"), None, None).mul_(2.0)
+        return linear(
+            torch.nn.functional.silu(inside), weights.ask("out_of"), None, LowRank(weights.up, weights.down, 1.0)
+        )
+
+    def run(through: Callable[[Layer, Tensor], Tensor]) -> list[Tensor]:
+        weights.up, weights.down = (torch.ones(2, 6, requires_grad=True), torch.ones(4, 2, requires_grad=True))
+        return gradients(weights, through, layer)
+
+    for found, expected in zip(run(again_but_for_products), run(at_once), strict=True):
+        assert torch.equal(found, expected)
+
+
+def test_a_second_backward_pass_computes_everything_again():
+    weights = Weights()
+    x = torch.ones(3, 4, requires_grad=True)
+    out = again_but_for_products(weights.layer, x).sum()
+    first = torch.autograd.grad(out, (x, weights.down), retain_graph=True)
+    before = len(weights.asked)
+    second = torch.autograd.grad(out, (x, weights.down))
+    assert all(torch.equal(a, b) for a, b in zip(first, second, strict=True))
+    assert weights.asked[before:].count("into") == 2  # forwards again, and backwards
+
+
+def test_attention_is_kept_as_well(monkeypatch: pytest.MonkeyPatch):
+    torch.manual_seed(0)
+    q, k, v = (torch.randn(7, heads, 4, requires_grad=True) for heads in (4, 2, 2))
+    computed: list[None] = []
+    rows = Block.rectangle
+
+    def counted(self: Block, x: Tensor) -> Tensor:
+        computed.append(None)
+        return rows(self, x)
+
+    monkeypatch.setattr(Block, "rectangle", counted)
+
+    def layer(q: Tensor) -> Tensor:
+        return attend(q.sin(), k, v, [Block(0, (3, 4))], 0.5).square()
+
+    expected = torch.autograd.grad(layer(q).sum(), (q, k, v))
+    once = len(computed)
+    out: Tensor = checkpoint(layer, q, use_reentrant=False, context_fn=keeping_products)
+    found = torch.autograd.grad(out.sum(), (q, k, v))
+    assert all(torch.equal(a, b) for a, b in zip(found, expected, strict=True))
+    assert len(computed) == 2 * once
+
+
+def test_an_update_without_its_products_is_that_of_a_base_that_keeps_everything(
+    make_backend: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+):
+    rows = [([3, 4, 5], [6, 7, 8, 9]), ([3, 4, 5], [10, 11]), ([12, 13], [14, 15, 16])]
+    asked = list[None]()
+    expand = transformers.dense_weight
+
+    def counted(*layer: Any, **options: Any) -> Tensor:
+        asked.append(None)
+        return expand(*layer, **options)
+
+    monkeypatch.setattr(transformers, "dense_weight", counted)
+
+    def update(keeps: tuple[bool, bool], **options: Any) -> tuple[dict[str, Tensor], int]:
+        backend = make_backend("4bit", compute_dtype="fp32", **options)
+        assert (backend._checkpointing, backend._keeps_products) == keeps
+        backend.adapters.activate("A")
+        before = len(asked)
+        with backend.updating():
+            logprobs, _ = backend.token_logprobs(Batch.of(rows, backend.way()))
+            logprobs.sum().backward()
+        found = {name: one.grad for name, one in backend.adapters.parameters("A").items()}
+        backend.close()
+        return found, len(asked) - before
+
+    everything, _ = update((False, False), gradient_checkpointing=False)
+    inputs_alone, with_products = update((True, False), gradient_checkpointing=True)
+    tiny = shape_of("tiny")
+    monkeypatch.setattr(memory, "KEPT_ON_CPU", tiny.layers * memory.product_bytes(tiny, 4))
+    products_too, without = update((True, True))
+    assert with_products - without == tiny.layers * len(tiny.linear_layers)
+    for found in (products_too, inputs_alone):
+        assert all(torch.equal(found[name], everything[name]) for name in everything)
+    assert any(one.abs().sum() > 0 for one in everything.values())

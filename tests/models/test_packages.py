@@ -1,15 +1,39 @@
-"""Versions and requirements as packages' own metadata states them, whole, missing and damaged."""
+"""Versions as packages' own metadata states them, and names of other libraries that they do not document: all in one
+list, and missing ones end a run with a sentence."""
 
+import ast
 import json
+import re
+import tomllib
+from collections.abc import Iterator
 from importlib import metadata
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import trl
+from packaging.requirements import Requirement
 
-from lite_selfplay.models import packages
-from lite_selfplay.models.packages import version_of, versions
+import lite_selfplay
+from lite_selfplay.config import ModelSection, RunConfig
+from lite_selfplay.errors import RequestError
+from lite_selfplay.models import packages, sources
+from lite_selfplay.models.chat_template import Chat
+from lite_selfplay.models.packages import (
+    PEFT,
+    PRIVATE,
+    TORCH,
+    TRANSFORMERS,
+    TRL,
+    Private,
+    require,
+    untried,
+    version_of,
+    versions,
+)
+from lite_selfplay.training.losses import make_loss
+from lite_selfplay.training.progress import Progress
 
 
 def test_an_installed_package_and_one_that_is_not():
@@ -65,3 +89,127 @@ def test_in_a_checkout_the_checkout_is_installed(monkeypatch: pytest.MonkeyPatch
 
     monkeypatch.setattr(metadata, "distribution", nothing)  # on the path alone
     assert packages.install("plots") == f'pip install "lite-selfplay[plots] @ {root.as_uri()}"'
+
+
+# Names that other libraries do not document
+
+
+PACKAGE = Path(lite_selfplay.__file__).parent
+SOURCES = sorted(
+    path for path in PACKAGE.rglob("*.py") if not {"verify", "programs"} & set(path.parts)
+)  # they know none of these libraries
+TREES = {path: ast.parse(path.read_text(encoding="utf-8")) for path in SOURCES}
+DOCUMENTED = {"_exit"}
+"""Names that a library documents, of `os`."""
+LISTED = {name for private in PRIVATE for name in private.names}
+
+
+def is_private(name: str) -> bool:
+    return name.startswith("_") and not name.startswith("__")
+
+
+def defined() -> Iterator[str]:
+    """Private names of this library's own: functions, classes, methods, and what is assigned."""
+    for tree in TREES.values():
+        for node in ast.walk(tree):
+            if isinstance(node, ast.FunctionDef | ast.ClassDef):
+                yield node.name
+            elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+                yield node.id
+            elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
+                yield node.attr
+
+
+def used() -> Iterator[tuple[str, str]]:
+    """Private attributes that are read or set, by name or by a string, with their place."""
+    for path, tree in TREES.items():
+        for node in ast.walk(tree):
+            found: list[str] = []
+            if isinstance(node, ast.Attribute):
+                found = [node.attr]
+            elif isinstance(node, ast.Call):
+                texts = [a.value for a in node.args if isinstance(a, ast.Constant) and isinstance(a.value, str)]
+                kind = node.func.id if isinstance(node.func, ast.Name) else ""
+                found = texts if kind in ("getattr", "setattr", "hasattr") else []
+                found = [*found, *(keyword.arg for keyword in node.keywords if keyword.arg)]
+            for name in filter(is_private, found):
+                yield name, f"{path.name}:{node.lineno}"
+
+
+def test_every_private_name_of_another_library_is_in_the_list():
+    own = set(defined()) - LISTED | DOCUMENTED
+    assert [(name, place) for name, place in used() if name not in own and name not in LISTED] == []
+
+
+def test_every_setting_of_trls_trainer_is_in_the_list():
+    (path,) = (path for path in SOURCES if path.name == "losses.py")
+    calls = [node for node in ast.walk(TREES[path]) if isinstance(node, ast.Call)]
+    (told,) = (call for call in calls if isinstance(call.func, ast.Attribute) and call.func.attr == "update")
+    of_a_trainer = {name for private in PRIVATE if private.owner == "trl:GRPOTrainer" for name in private.names}
+    documented = {"current_gradient_accumulation_steps"}  # transformers' Trainer sets it in its own loop alone
+    assert {keyword.arg for keyword in told.keywords} - documented <= of_a_trainer
+
+
+def test_the_list_names_nothing_that_is_not_used():
+    text = "\n".join(path.read_text(encoding="utf-8") for path in SOURCES if path.name != "packages.py")
+    assert [name for name in sorted(LISTED) if not re.search(rf"\b{name}\b", text)] == []
+
+
+def test_the_libraries_that_are_installed_have_them_all():
+    require("torch", "transformers", "trl")
+
+
+@pytest.mark.parametrize(
+    ("missing", "called"),
+    [
+        (Private(TRL, "trl:GRPOTrainer", ("_compute_losses",)), "trl.GRPOTrainer._compute_losses"),
+        (Private(TRL, "trl:Nobody", ("_name",)), "trl.Nobody"),
+        (Private(TRL, "trl.no_module", ("_name",)), "trl.no_module"),
+    ],
+    ids=["an attribute", "a class", "a module"],
+)
+def test_one_that_is_missing_is_said_with_the_version_and_what_to_install(
+    monkeypatch: pytest.MonkeyPatch, missing: Private, called: str
+):
+    monkeypatch.setattr(packages, "PRIVATE", (*PRIVATE, missing))
+    with pytest.raises(RequestError) as caught:
+        require("trl")
+    start = f"trl {trl.__version__} has no {called}, which this library uses: pip install "
+    assert str(caught.value).startswith(start)
+    assert re.search(r'pip install "trl[<>=~!.,\d]+"$', str(caught.value))
+    require("transformers")
+
+
+def test_one_that_a_trainer_lacks_is_said_before_the_first_step(make_backend, tiny_path, tmp_path, monkeypatch):
+    gone = Private(TRL, "trl:GRPOTrainer", ("_metrics_of_tomorrow",), of_instance=True)
+    monkeypatch.setattr(packages, "PRIVATE", (*PRIVATE, gone))
+    with pytest.raises(RequestError, match=r"has no trl\.GRPOTrainer\._metrics_of_tomorrow"):
+        make_loss(make_backend(), RunConfig(game="grpo", model="tiny"), Chat.load(tiny_path).tokenizer, str(tmp_path))
+
+
+def test_a_newer_release_than_was_tried_is_named_once_and_an_older_one_is_not_let_in(monkeypatch: pytest.MonkeyPatch):
+    assert untried() is None
+    versions = {"torch": "2.13.0+cpu", "transformers": "5.24.3", "trl": "1.16.0", "peft": "0.21.9"}
+    monkeypatch.setattr(packages.metadata, "version", versions.__getitem__)
+    assert untried() is None
+    versions |= {"transformers": "5.25.0", "trl": "1.17.0rc1"}
+    assert untried() == (
+        "not tried yet with transformers 5.25.0 and trl 1.17.0rc1: if anything fails, pip install "
+        f'"{TRANSFORMERS}" "{TRL}"'
+    )
+    project = tomllib.loads((PACKAGE.parent / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    bounds = {each.name: each.specifier for each in map(Requirement, project["dependencies"])}
+    for tried in (TORCH, TRANSFORMERS, TRL, PEFT):
+        # What was tried begins where pip begins, and pip refuses nothing newer.
+        assert {str(each) for each in bounds[tried.name]} == {str(e) for e in tried.specifier if e.operator == ">="}
+
+
+def test_a_run_and_an_evaluation_say_so(monkeypatch: pytest.MonkeyPatch):
+    said: list[str] = []
+    progress = Progress()
+    monkeypatch.setattr(progress, "say", said.append)
+    sources.base_of(ModelSection(name="tiny"), progress)
+    assert said == []
+    monkeypatch.setattr(sources, "untried", lambda: "not tried yet")
+    sources.base_of(ModelSection(name="tiny"), progress)
+    assert said == ["not tried yet"]

@@ -4,12 +4,12 @@ import contextlib
 import io
 import os
 from collections.abc import Callable
-from importlib.metadata import entry_points
+from importlib.metadata import EntryPoint, entry_points
 from typing import TYPE_CHECKING, Any
 
 from lite_selfplay.errors import RequestError, UnknownNameError
 from lite_selfplay.models.backends.availability import device_of, unsloth_problem
-from lite_selfplay.models.packages import install, version_of
+from lite_selfplay.models.packages import install, require, version_of
 from lite_selfplay.scan import extra
 
 if TYPE_CHECKING:
@@ -22,20 +22,13 @@ ENTRY_POINTS = "lite_selfplay.backends"
 OTHER = "Use --backend transformers, which plays and trains the same on a CUDA card or a CPU"
 
 
-def _transformers() -> "type[Backend]":
-    from lite_selfplay.models.backends.transformers import TransformersBackend
-
-    return TransformersBackend
-
-
-def _unsloth() -> "type[Backend]":
-    import_unsloth()
-    from lite_selfplay.models.backends.unsloth import UnslothBackend
-
-    return UnslothBackend
-
-
-_registry: "dict[str, Callable[[], type[Backend]]]" = {"transformers": _transformers, "unsloth": _unsloth}
+_OWN = {
+    "transformers": "lite_selfplay.models.backends.transformers:TransformersBackend",
+    "unsloth": "lite_selfplay.models.backends.unsloth:UnslothBackend",
+}
+_registry: "dict[str, Callable[[], type[Backend]]]" = {
+    name: EntryPoint(name, place, ENTRY_POINTS).load for name, place in _OWN.items()
+}
 
 
 def register_backend(name: str, backend: "type[Backend]") -> None:
@@ -131,10 +124,7 @@ def choose_backend(
     installed library lacks what is needed of it, or a server does not serve the base.
     """
     import_first(section)
-    from lite_selfplay.models import private_names
-
-    private_names.require("torch", "transformers")
+    require("torch", "transformers")
     if rollouts is not None:
-        served: Callable[..., Backend] = extra("servers").ServedBackend
-        return served(path, section, *arguments, rollouts=rollouts, **options)
+        return extra("servers").ServedBackend(path, section, *arguments, rollouts=rollouts, **options)
     return _known()[chosen(section)]()(path, section, *arguments, **options)

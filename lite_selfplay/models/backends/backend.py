@@ -64,22 +64,18 @@ class Backend(Protocol):
         into text where stop strings ask for it. `poll` is to be called often during long work and may raise to stop it;
         `warn` takes a sentence for the user.
         """
-        ...
 
     def generate(self, request: GenerationRequest) -> list[list[Generation]]:
         """The completions that are asked for, in the order of the prompts.
 
         Each follows from its seed, and notes the log-probability with which each of its tokens was drawn.
         """
-        ...
 
     def rows_at_once(self, prompt: int, completion: int) -> int:
         """How many completions of such a length, of prompts of such a length, are sampled side by side."""
-        ...
 
     def score(self, seat: str, rows: Sequence[Row], temperature: float) -> list[TokenScores]:
         """Log-probabilities and entropies of the completions' tokens under a seat, a snapshot or `base`."""
-        ...
 
     def token_logprobs(
         self, batch: Batch, temperature: float = 1.0, *, entropy_gradient: bool = False
@@ -88,39 +84,30 @@ class Backend(Protocol):
 
         The log-probabilities are differentiable in the active adapter; the entropies where `entropy_gradient` asks.
         """
-        ...
 
     def tokens_at_once(self, run: RunSection) -> int:
         """The most tokens of a microbatch: what a run sets, or what suits this base and its device."""
-        ...
 
     def way(self) -> Way:
         """How rows are read now: what batches are to be made for."""
-        ...
 
     def updating(self) -> contextlib.AbstractContextManager[Any]:
         """Training mode, with memory of another shape, for the length of an update."""
-        ...
 
     def release_memory(self) -> None:
         """Give memory that is no longer in use back to the system: called where none was left."""
-        ...
 
     def autocast(self) -> contextlib.AbstractContextManager[Any]:
         """The precision that generation, scoring and the update all run in."""
-        ...
 
     def trainer_parent(self) -> type:
         """The GRPO trainer class whose loss is used, chosen after the backend has patched what it patches."""
-        ...
 
     def trainer_arguments(self) -> dict[str, Any]:
         """What this backend asks of `GRPOConfig` (precision, device)."""
-        ...
 
     def close(self) -> None:
         """Undo what was changed in the process for this backend's sake."""
-        ...
 
 
 def samples_elsewhere(backend: Backend) -> bool:

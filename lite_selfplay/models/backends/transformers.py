@@ -25,6 +25,7 @@ from lite_selfplay.models.backends.backend import is_out_of_memory
 from lite_selfplay.models.generation.generate import generate
 from lite_selfplay.models.generation.layout import Layout
 from lite_selfplay.models.generation.sampling import Decoding, Generation, GenerationRequest, Loop
+from lite_selfplay.models.linear import keeping_products
 from lite_selfplay.models.logprobs.batch import Batch, Row, Way
 from lite_selfplay.models.logprobs.reading import packs
 from lite_selfplay.models.logprobs.token_logprobs import goes_by_hidden_states, token_logprobs
@@ -39,7 +40,6 @@ from lite_selfplay.models.memory import (
     recomputes,
     tokens_held,
 )
-from lite_selfplay.models.recomputing import keeping_products
 from lite_selfplay.models.shapes import Shape, shape_in
 from lite_selfplay.models.sources.folders import read_json, reading, refuse_misfits
 from lite_selfplay.models.transfers import read
@@ -81,8 +81,8 @@ class TransformersBackend:
         run = run or RunSection()
         self.device = device_of(section)
         self._precision, self.compute_dtype = section.precision, compute_dtype(section, self.device)
-        loop = decoding_loop(section, self.device)
         on_cpu = self.device.type == "cpu"
+        loop: Loop = "graphs" if section.decoding == "auto" and not on_cpu else "plain"
         shape, itemsize = _shape(path), self.compute_dtype.itemsize
         memory = None if on_cpu else torch.cuda.get_device_properties(self.device).total_memory
         self._shape, self._memory = shape, memory
@@ -105,7 +105,6 @@ class TransformersBackend:
         """Whether weights are expanded for seats to speak through, on a card that has room for that."""
         self._stacks: Stacks | None = None
         """What seats speak through on a card."""
-        """Bytes that sampling may hold beside them; for more it is looked again which of the two there is room for."""
         self._undoing = contextlib.ExitStack()
         """What the process is given back when the backend is closed."""
         self._load(path, section, seats, seed=seed)
@@ -149,7 +148,7 @@ class TransformersBackend:
         self._packs = packs(base)
         if self.device.type == "cpu":
             dense = self.adapters.dense_bytes(self.compute_dtype)
-            self._speaks_dense = 4 * dense < psutil.virtual_memory().available
+            self._speaks_dense = 4 * sum(dense) < psutil.virtual_memory().available
         else:
             itemsize = self.compute_dtype.itemsize
             self._speaks_dense = self._folded and expands(section, self._shape, itemsize, self._memory)
@@ -167,7 +166,10 @@ class TransformersBackend:
             # Out of the handler: what it held is free now. A completion is the same in any batch.
             self.release_memory()
             if self._folded and self._speaks_dense:
-                self._leave_weights_folded()
+                self._speaks_dense = False
+                self._warn(
+                    "out of memory while sampling: from now on 4-bit weights are not expanded for it, which is slower"
+                )
             else:
                 self._halve_cache(request.longest)
         if math.isnan(sum(sum(out.logprobs) for outs in made for out in outs)):
@@ -215,7 +217,7 @@ class TransformersBackend:
     def _tidy_sampling(self, expand: bool) -> contextlib.AbstractContextManager[None]:
         if not self._tidies:
             return contextlib.nullcontext()
-        return tuning.sampling(0 if expand else self.adapters.largest_dense_bytes(self.compute_dtype))
+        return tuning.sampling(0 if expand else max(self.adapters.dense_bytes(self.compute_dtype)))
 
     def _speaking(self, seat: str, expand: bool) -> contextlib.AbstractContextManager[None]:
         """A seat in the forward pass in the way that samples fastest, with weights that are expanded first or not."""
@@ -226,11 +228,6 @@ class TransformersBackend:
         if expand and self.adapters.stackable:
             return self.adapters.speaking_stacked(seat, self.adapters.stacked(self._dense, instead=False))
         return self.adapters.speaking(seat)
-
-    def _leave_weights_folded(self) -> None:
-        """On a card, where 4-bit weights were expanded while a seat spoke: from now on they are not."""
-        self._speaks_dense = False
-        self._warn("out of memory while sampling: from now on 4-bit weights are not expanded for it, which is slower")
 
     def _halve_cache(self, longest: int) -> None:
         """Hold half as many keys and values from now on. Raises TrainingError where that would be less than a row."""
@@ -387,11 +384,6 @@ def compute_dtype(section: ModelSection, device: torch.device) -> torch.dtype:
     return torch.bfloat16 if cpu_has_bf16() else torch.float32
 
 
-def decoding_loop(section: ModelSection, device: torch.device) -> Loop:
-    """How tokens follow each other: `auto` samples by CUDA graphs on a card, and by the plain loop on a CPU."""
-    return "graphs" if section.decoding == "auto" and device.type == "cuda" else "plain"
-
-
 def load_base(
     path: Path, precision: str, dtype: torch.dtype, device: torch.device, *, trust_remote_code: bool = False
 ) -> nn.Module:
@@ -417,9 +409,7 @@ def load_base(
         **capped,
     )
     if precision == "4bit":
-        keep_training_layout(model)
-        if device.type == "cpu":
-            require_whole_blocks(model)
+        _prepare_4bit(model, device)
     model.requires_grad_(False)
     return model
 
@@ -480,13 +470,20 @@ def _pretrained(path: Path, **options: Any) -> Any:
     return model
 
 
-def require_whole_blocks(model: nn.Module) -> None:
-    """Raises RequestError where rows are not cut evenly into NF4's blocks of 64: bitsandbytes expands those wrongly on
-    a CPU, with more than twice the error."""
+def _prepare_4bit(model: nn.Module, device: torch.device) -> None:
+    """Stop bitsandbytes from repacking weights for AVX512-BF16 at the first no-grad forward: gradients of a repacked
+    layer are wrong, without an error.
+
+    Raises RequestError where rows are not cut evenly into NF4's blocks of 64: they are expanded wrongly on a CPU, with
+    more than twice the error.
+    """
     from bitsandbytes.nn import Linear4bit
 
-    odd = {m.in_features for m in model.modules() if isinstance(m, Linear4bit) and m.in_features % 64}
-    if odd:
+    layers = [module for module in model.modules() if isinstance(module, Linear4bit)]
+    for layer in layers:
+        layer.support_avx512bf16_for_cpu = False
+    odd = {layer.in_features for layer in layers if layer.in_features % 64}
+    if odd and device.type == "cpu":
         raise RequestError(
             f"the model has rows of {min(odd)} numbers, which 4 bits hold wrongly on a CPU where that is no multiple "
             "of 64: take --precision bf16 or fp32"
@@ -509,15 +506,4 @@ def dense_weight(layer: nn.Module, dtype: torch.dtype) -> Tensor:
         return weight.detach().to(dtype)
     from bitsandbytes.functional import dequantize_4bit
 
-    expanded: Tensor = dequantize_4bit(weight.data, weight.quant_state)
-    return expanded.to(dtype)
-
-
-def keep_training_layout(model: nn.Module) -> None:
-    """Stop bitsandbytes from repacking weights for AVX512-BF16 at the first no-grad forward: gradients of a repacked
-    layer are wrong, without an error."""
-    from bitsandbytes.nn import Linear4bit
-
-    for module in model.modules():
-        if isinstance(module, Linear4bit):
-            module.support_avx512bf16_for_cpu = False
+    return dequantize_4bit(weight.data, weight.quant_state).to(dtype)

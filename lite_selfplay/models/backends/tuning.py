@@ -99,5 +99,4 @@ def _limit_products(dtype: torch.dtype) -> None:
 def _from_glibc(name: str) -> Callable[..., int] | None:
     if not sys.platform.startswith("linux"):
         return None
-    found: Callable[..., int] | None = getattr(ctypes.CDLL(None), name, None)
-    return found
+    return getattr(ctypes.CDLL(None), name, None)

@@ -6,7 +6,8 @@ What differs from the transformers backend, and why:
 - Its first adapter is called `default`; `Adapters` gives that name to the first seat and shows it to nobody.
 - Its layers may drop the attention mask while they train, and no cache is kept then: rows are read whole, which needs
   neither.
-- Completions come from its own `generate`, each row by its own seed (`own_generate`), or from vLLM (`vllm`).
+- Completions come from its own `generate`, each row by its own seed (`generate_through`), or from vLLM
+  (`vllm`).
 - `for_inference` and `for_training` stand around every call that does not train.
 - It replays CUDA graphs of a decoded token only within its `rl_generation`, and holds their memory until it is told to
   release it, which its own trainer does and `updating` does here.
@@ -18,25 +19,32 @@ Which attention runs (FlashAttention, xformers or torch's own) is its own choice
 
 import contextlib
 import io
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers import GenerationConfig
+from transformers import (
+    GenerationConfig,
+    LogitsProcessor,
+    LogitsProcessorList,
+    StoppingCriteria,
+    StoppingCriteriaList,
+)
 
 from lite_selfplay.config import ModelSection, SeatConfig
+from lite_selfplay.data import Sampling
 from lite_selfplay.errors import RequestError, TrainingError
 from lite_selfplay.models.adapters import Adapters
 from lite_selfplay.models.backends import import_unsloth
 from lite_selfplay.models.backends.transformers import TransformersBackend, nf4, read_config, require_weights
 from lite_selfplay.models.backends.vllm import Engine, lora_limits
-from lite_selfplay.models.generation.own_generate import generate_through
-from lite_selfplay.models.generation.sampling import Generation, GenerationRequest
-from lite_selfplay.models.logprobs.batch import Batch, Way
+from lite_selfplay.models.generation.sampling import Decoding, Generation, GenerationRequest, SampledRow, Sampler
+from lite_selfplay.models.logprobs.batch import Batch, Way, pad
 from lite_selfplay.models.sources.folders import reading
+from lite_selfplay.models.transfers import placed
 
 LONGEST = 32768
 """Tokens of a prompt and its completion that are read at most, however long the base could go."""
@@ -54,30 +62,34 @@ class UnslothBackend(TransformersBackend):
 
     def _load(self, path: Path, section: ModelSection, seats: Mapping[str, SeatConfig], *, seed: int) -> None:
         self._unsloth = import_unsloth()
-        refuse_windows(read_config(path, trust_remote_code=section.trust_remote_code))
+        text = read_config(path, trust_remote_code=section.trust_remote_code)
+        refuse_windows(text)
         require_weights(path, trust_remote_code=section.trust_remote_code)
-        with quietly():
+        with contextlib.redirect_stdout(io.StringIO()):  # a program's input may be what stands there
             with reading(path):
-                base = self._load_base(path, section, seats, seed)
-            self._engine_of_base = take_engine(base)
+                base = self._load_base(path, text, section, seats, seed)
+            engine = getattr(base, "vllm_engine", None)
+            if engine is not None:
+                del base.vllm_engine  # or TRL would sample through it by itself
             # Its own settings, such as a temperature, would come before this library's choice of a token.
             base.generation_config = GenerationConfig()
             base.requires_grad_(False)
             self.adapters = Adapters(base, seats, seed=seed, build=self._wrap)
         self._longest = int(getattr(base, "max_seq_length", None) or LONGEST)
-        self._engine = None if self._engine_of_base is None else Engine(self._engine_of_base, self.adapters)
+        self._engine = None if engine is None else Engine(engine, self.adapters)
 
-    def _load_base(self, path: Path, section: ModelSection, seats: Mapping[str, SeatConfig], seed: int) -> Any:
+    def _load_base(
+        self, path: Path, text: Any, section: ModelSection, seats: Mapping[str, SeatConfig], seed: int
+    ) -> Any:
         """The base from Unsloth's loader, in 4 bits as in the transformers backend, or in 16."""
-        four = section.precision == "4bit"
+        four, bound = section.precision == "4bit", LONGEST
         vllm: dict[str, Any] = {}
         if section.fast_inference:
+            bound = LONGEST_IN_VLLM
             vllm = {"fast_inference": True, **lora_limits({name: seat.rank for name, seat in seats.items()})}
         base, _ = self._unsloth.FastLanguageModel.from_pretrained(
             str(path),
-            max_seq_length=longest_of(
-                read_config(path, trust_remote_code=section.trust_remote_code), LONGEST_IN_VLLM if vllm else LONGEST
-            ),
+            max_seq_length=min(bound, int(getattr(text, "max_position_embeddings", bound))),
             dtype=self.compute_dtype,
             load_in_4bit=four,
             load_in_16bit=not four,
@@ -172,13 +184,6 @@ class UnslothBackend(TransformersBackend):
         }
 
 
-@contextlib.contextmanager
-def quietly() -> Iterator[None]:
-    """Keep what Unsloth prints out of the standard output, which may be a program's input."""
-    with contextlib.redirect_stdout(io.StringIO()):
-        yield
-
-
 def decode_graphs() -> Any:
     """Unsloth's CUDA graphs of a decoded token, or what does nothing in a release that has none."""
     try:
@@ -186,19 +191,6 @@ def decode_graphs() -> Any:
     except ImportError:
         return SimpleNamespace(rl_generation=contextlib.nullcontext, release_for_training=lambda model: None)
     return found
-
-
-def take_engine(base: Any) -> Any:
-    """The vLLM engine of a base, None without one. It is taken away, or TRL would sample through it by itself."""
-    engine = getattr(base, "vllm_engine", None)
-    if engine is not None:
-        del base.vllm_engine
-    return engine
-
-
-def longest_of(text: Any, bound: int) -> int:
-    """The tokens that a base with this configuration reads at most, and never more than `bound`."""
-    return min(bound, int(getattr(text, "max_position_embeddings", bound)))
 
 
 def refuse_windows(text: Any) -> None:
@@ -209,3 +201,65 @@ def refuse_windows(text: Any) -> None:
             f"the Unsloth backend does not read a {text.model_type} model whose attention slides over "
             f"{text.sliding_window:,} tokens: use --backend transformers"
         )
+
+
+# Sampling through a model's own `generate`
+
+
+def generate_through(
+    own_generate: Callable[..., Any], request: GenerationRequest, decoding: Decoding
+) -> list[list[Generation]]:
+    """The completions that a request asks for: the result of `generation.generate`, by the seat that is active.
+
+    Whoever made that method fast keeps what makes it fast; only the choice of a token is ours: a logits processor, the
+    last of all, draws it and leaves it as the only one that greedy decoding can take. Finished rows stay until the call
+    ends. Shapes: `R` rows of a call, `L` what it has read so far, `V` vocabulary.
+
+    `own_generate` is the `generate` of a model whose generation settings are neutral. At most `decoding.cache_tokens`
+    padded tokens are in a call (a single row may exceed it). Raises ValueError for an empty prompt, and for stop
+    strings without `decoding.decode`.
+    """
+    decoding.check(request)
+    sampling, results = request.sampling, request.empty()
+    rows = request.rows(results)
+    while rows:
+        # How many of the longest prompts, at the end of `rows`, go into one call.
+        size = max(1, min(len(rows), decoding.cache_tokens // (len(rows[-1].prompt) + sampling.max_tokens)))
+        call, rows = rows[-size:], rows[:-size]
+        ids, mask = (t.to(decoding.device) for t in pad([row.prompt for row in call], left=True))
+        chooser = _Chooser(sampling, decoding, call)
+        own_generate(
+            input_ids=ids,
+            attention_mask=mask,
+            max_new_tokens=sampling.max_tokens,
+            do_sample=False,
+            eos_token_id=sorted(set(decoding.eos_ids)),
+            pad_token_id=0,
+            logits_processor=LogitsProcessorList([chooser]),
+            stopping_criteria=StoppingCriteriaList([_Stopped(chooser)]),
+        )
+    return results
+
+
+class _Chooser(Sampler, LogitsProcessor):
+    """Draws the next token of every row and leaves no other with a finite score."""
+
+    def __init__(self, sampling: Sampling, decoding: Decoding, rows: Sequence[SampledRow]):
+        super().__init__(sampling, decoding)
+        self.rows = rows
+
+    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
+        """Scores (R, V) that are 0 for the token each row drew and minus infinity for the others."""
+        self.decoding.poll()
+        token = self.draw(self.rows, scores, self.seen(self.rows, scores.shape[-1]))
+        return torch.full_like(scores, -torch.inf).scatter_(1, token[:, None], 0.0)
+
+
+class _Stopped(StoppingCriteria):
+    """Ends the rows that are over; end-of-sequence tokens and the limit are the library's own."""
+
+    def __init__(self, chooser: _Chooser):
+        self._chooser = chooser
+
+    def __call__(self, input_ids: Tensor, scores: Any, **kwargs: Any) -> Any:
+        return placed([row.over for row in self._chooser.rows], input_ids.device)

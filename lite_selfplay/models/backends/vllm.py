@@ -102,33 +102,21 @@ class LoraRequests:
 
 
 class Engine:
-    """A vLLM engine over the base, and the requests under which it serves seats.
+    """A vLLM engine over the base, and the requests under which it serves seats."""
 
-    `params` builds vLLM's `SamplingParams`, `lora` its `LoRARequest`: by default those of the installed vLLM.
-    """
+    def __init__(self, llm: Any, adapters: Adapters):
+        from vllm import SamplingParams
+        from vllm.lora.request import LoRARequest
 
-    def __init__(
-        self,
-        llm: Any,
-        adapters: Adapters,
-        params: Callable[..., Any] | None = None,
-        lora: Callable[..., Any] | None = None,
-    ):
-        if params is None or lora is None:
-            from vllm import SamplingParams
-            from vllm.lora.request import LoRARequest
-
-            params, lora = SamplingParams, LoRARequest
-        self._llm, self._params = llm, params
+        self._llm, self._params = llm, SamplingParams
         self._config = getattr(llm, "model_config", None)
         self._asleep = False
         files = Path(tempfile.mkdtemp(prefix="lite-selfplay-loras-"))
         weakref.finalize(self, shutil.rmtree, files, ignore_errors=True)
         core = getattr(llm, "llm_engine", None)
         forget = getattr(core, "remove_lora", lambda number: None)
-        make = lora
         self._requests = LoraRequests(
-            adapters, files, lambda name, number, folder: make(name, number, str(folder)), forget
+            adapters, files, lambda name, number, folder: LoRARequest(name, number, str(folder)), forget
         )
 
     def generate(self, request: GenerationRequest, eos_ids: Sequence[int]) -> list[list[Generation]]:

@@ -78,8 +78,7 @@ class _Batch:
 
     @property
     def arena(self) -> Arena:
-        arena: Arena = self.decoding.kept.arena
-        return arena
+        return self.decoding.kept.arena
 
     @property
     def free(self) -> list[int]:
@@ -153,8 +152,6 @@ class _Batch:
             self.arena.graphs.run(self.decoding, key, lambda: self._step(longest, width))
             token, logprob = choose(self.arena.logits[:rows], uniform[:, i], self.speaker.sampling, self.seen)
             self.arena.token[:rows].copy_(token)
-            if self.seen is not None:
-                self.seen.scatter_(1, token[:, None], True)
             for drawn, new in zip(self._drawn, (token, logprob), strict=True):
                 drawn.append(new)
         self.hand_over()
@@ -187,8 +184,7 @@ class _Batch:
         places = [i for i, _ in self._running]
         self.said[places] += len(ids)
         self.token[places] = ids[-1, places]
-        ended = np.isin(ids, self.decoding.eos_ids).any(0) | (self.said >= self.speaker.sampling.max_tokens)
-        running = set(places)
+        running, ended = set(places), self.sampler.ended(ids, self.said)
         for i, row in enumerate(self.rows):
             if row is not None and (row.over or (i in running and ended[i])):
                 self._leave(i)

@@ -90,11 +90,6 @@ def row_cache(model: nn.Module) -> Cache:
     return cache
 
 
-def rows_may_join(cache: Cache) -> bool:
-    """Whether rows of other lengths can be taken in: a window that slides over columns cannot be shifted."""
-    return all(isinstance(layer, RowLayer) for layer in cache.layers)
-
-
 def keep_rows(cache: Cache, holes: Sequence[int], movers: Sequence[int], order: Tensor) -> None:
     """Rows leave: see `RowLayer.keep`; `order` (rows,) is the same as a selection, for layers of other kinds."""
     to, taken = (torch.tensor(indices, dtype=torch.long, device=order.device) for indices in (holes, movers))

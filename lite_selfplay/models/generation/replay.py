@@ -48,8 +48,7 @@ class Graphs:
             decoding.refusals.append(why)
             decoding.warn(f"sampling goes on without CUDA graphs, more slowly: {why}")
             return None
-        replay: Step = graph.replay
-        return replay
+        return graph.replay
 
 
 def records(decoding: Decoding) -> bool:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from lite_selfplay.data import Sampling
-from lite_selfplay.models.generation.kv_cache import join_masks, join_rows, keep_rows, row_cache, rows_may_join
+from lite_selfplay.models.generation.kv_cache import RowLayer, join_masks, join_rows, keep_rows, row_cache
 from lite_selfplay.models.generation.sampling import Decoding, SampledRow, Sampler
 from lite_selfplay.models.logprobs.batch import Batch, pad
 from lite_selfplay.models.logprobs.reading import shares_prefixes
@@ -32,7 +32,8 @@ class Speaker:
 
     @functools.cached_property
     def rows_may_join(self) -> bool:
-        return rows_may_join(row_cache(self.model))
+        """Whether rows of other lengths can be taken in: a window that slides over columns cannot be shifted."""
+        return all(isinstance(layer, RowLayer) for layer in row_cache(self.model).layers)
 
     @functools.cached_property
     def shares_prefixes(self) -> bool:
@@ -117,8 +118,7 @@ class RowBatch:
             # An index, not a count: a slice of many columns would have the head's weight copied for every row.
             logits_to_keep=torch.tensor([ids.shape[1] - 1], device=ids.device),
         )
-        logits: Tensor = out.logits[:, -1]
-        return logits
+        return out.logits[:, -1]
 
     def _repeat(self, rows: Tensor) -> None:
         """Rearrange what has been read so far: row i becomes a copy of row `rows[i]`."""
@@ -139,8 +139,6 @@ class RowBatch:
         """Read the token (R,) that was just drawn for every row."""
         self.position = self.position + 1
         self.mask = torch.cat([self.mask, self.mask.new_ones(len(self.rows), 1)], dim=1)
-        if self.seen is not None:
-            self.seen.scatter_(1, token[:, None], True)
         self.logits = self._forward(token[:, None], self.position)
 
     # Rows that come and go

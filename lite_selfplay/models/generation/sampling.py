@@ -1,5 +1,7 @@
 """Choosing the next token of many rows at once, each row by its own seed, and where a row ends.
 
+All of that is here: the loops of `generate`, `fixed` and Unsloth's backend hand over logits and ask which rows are
+over.
 A row's text depends on its seed and its own logits alone: not on its neighbours, the chunk it is in, or a global
 generator. Shapes: `R` rows, `V` vocabulary.
 """
@@ -228,7 +230,7 @@ def choose(logits: Tensor, uniform: Tensor, sampling: Sampling, seen: Tensor | N
 
     `logits` (R, V); `uniform` (R,) in [0, 1). Returns token ids (R,) int64 and log-probabilities (R,) float32 under the
     filtered, tempered distribution. Temperature 0 takes the most likely token; its log-probability is the one at
-    temperature 1.
+    temperature 1. `seen` (R, V), as in `filtered_logits`, is marked with what was drawn.
     """
     logits = filtered_logits(logits, sampling, seen)
     peak = logits.amax(-1, keepdim=True)
@@ -238,6 +240,8 @@ def choose(logits: Tensor, uniform: Tensor, sampling: Sampling, seen: Tensor | N
     else:
         token, total = _invert(weights, uniform)
     logprob = (logits.gather(-1, token[:, None]) - peak)[:, 0] - total.log()
+    if seen is not None:
+        seen.scatter_(1, token[:, None], True)
     return token, logprob.float()
 
 
@@ -290,6 +294,11 @@ class Sampler:
         for i, row in enumerate(rows):
             seen[i, [*row.prompt, *row.out.token_ids]] = True
         return placed(seen, self.decoding.device)
+
+    def ended(self, ids: np.ndarray, said: np.ndarray) -> np.ndarray:
+        """Which rows (R,) an end-of-sequence token or the limit has ended, without a look at their text: `ids` (tokens,
+        R) were drawn last, and `said` (R,) counts all."""
+        return np.isin(ids, self.decoding.eos_ids).any(0) | (said >= self.sampling.max_tokens)
 
     def take(self, row: SampledRow, ids: Sequence[int], logprobs: Sequence[float]) -> None:
         """Give a row the next tokens that were drawn for it, up to the one that ends it."""

@@ -131,8 +131,7 @@ def _packed(base: Any, batch: Batch) -> Tensor:
         use_cache=False,
         packed_blocks=blocks,  # transformers hands on to attention what it does not know
     )
-    hidden: Tensor = out.last_hidden_state[0]
-    return hidden[placed(packed.predicting, device)]
+    return out.last_hidden_state[0][placed(packed.predicting, device)]
 
 
 @torch.no_grad()

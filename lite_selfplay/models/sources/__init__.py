@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from lite_selfplay.config.user_files import require_file
 from lite_selfplay.errors import ModelNotFoundError, UnknownNameError
-from lite_selfplay.models.private_names import untried
+from lite_selfplay.models.packages import untried
 from lite_selfplay.models.sources import folders
 from lite_selfplay.models.sources.folders import provenance, saved_precision
 from lite_selfplay.tasks.files import sha256_of
@@ -84,7 +84,7 @@ def base_of(section: "ModelSection", progress: "Progress") -> ResolvedModel:
     return found
 
 
-def resolve(name: str, *, with_code: bool = False, say: Callable[[str], None] | None = None) -> ResolvedModel:
+def resolve(name: str, *, with_code: bool = False, say: Callable[[str], None] = lambda sentence: None) -> ResolvedModel:
     """Find or make the local folder of a base model; from a hub its Python code comes along only `with_code`.
 
     Tried in this order: an existing folder, a `.gguf` file, `tiny`, `sums-1m`, `smollm2-135m`, a short name, a hub
@@ -94,24 +94,23 @@ def resolve(name: str, *, with_code: bool = False, say: Callable[[str], None] | 
     the name means nothing.
     """
     found, path = locate(name)
-    tell = say or (lambda sentence: None)
     if found == "folder":
         path = path.resolve()
         return ResolvedModel(name, path, folders.fingerprint(path))
     if found == "gguf":
-        return _from_gguf(name, path, tell)
+        return _from_gguf(name, path, say)
     if found in ("tiny", "sums-1m", "smollm2-135m"):
         from lite_selfplay.models.sources import smollm2, sums, tiny
 
         made = {
             "tiny": lambda: (tiny.cached(), tiny.IDENTITY),
-            "sums-1m": lambda: sums.cached(tell),
-            "smollm2-135m": lambda: (smollm2.fetch(say=tell), f"gguf:{smollm2.GGUF_SHA256}"),
+            "sums-1m": lambda: sums.cached(say),
+            "smollm2-135m": lambda: (smollm2.fetch(say), f"gguf:{smollm2.GGUF_SHA256}"),
         }
         return ResolvedModel(name, *made[found]())
     from lite_selfplay.models.sources import hub
 
-    path = hub.fetch(found, with_code=with_code, say=tell)
+    path = hub.fetch(found, with_code=with_code, say=say)
     return ResolvedModel(name, path, f"hub:{found}@{path.name}")
 
 
@@ -142,7 +141,7 @@ def locate(name: str) -> tuple[str, Path]:
     raise UnknownNameError(
         "model",
         name,
-        model_names(),
+        [info.name for info in known_models()],
         "A model may also be a hub id (owner/name), a folder or a .gguf file.",
     )
 
@@ -256,8 +255,3 @@ def known_models() -> list[ModelInfo]:
             for name, (size, licence) in models.items()
         ),
     ]
-
-
-def model_names() -> list[str]:
-    """Every short name, for messages about unknown names."""
-    return [info.name for info in known_models()]

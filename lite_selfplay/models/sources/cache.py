@@ -33,7 +33,9 @@ def is_built(folder: Path) -> bool:
     return all((folder / name).is_file() and (folder / name).stat().st_size == size for name, size in sizes.items())
 
 
-def build_once(folder: Path, build: Callable[[Path], None], *, say: Callable[[str], None] | None = None) -> Path:
+def build_once(
+    folder: Path, build: Callable[[Path], None], *, say: Callable[[str], None] = lambda sentence: None
+) -> Path:
     """Return `folder`, after `build` filled it unless an earlier call did.
 
     `build(staging)` writes into an empty sibling folder, which becomes `folder` by one rename after everything was
@@ -65,14 +67,13 @@ def build_once(folder: Path, build: Callable[[Path], None], *, say: Callable[[st
     return folder
 
 
-def _hold_lock(folder: Path, say: Callable[[str], None] | None) -> AcquireReturnProxy:
+def _hold_lock(folder: Path, say: Callable[[str], None]) -> AcquireReturnProxy:
     """Hold the lock beside `folder`; leaving the returned context lets go of it."""
     lock = FileLock(folder.parent / f".{folder.name}.lock")
     try:
         return lock.acquire(timeout=0.2)
     except Timeout:
-        if say is not None:
-            say(f"waiting for another process that is building {folder.name}")
+        say(f"waiting for another process that is building {folder.name}")
         return lock.acquire()
 
 

@@ -18,7 +18,7 @@ _IGNORE = ["*/*", "consolidated*"]
 _DISK = (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EROFS)
 
 
-def fetch(hub_id: str, *, with_code: bool = False, say: Callable[[str], None] | None = None) -> Path:
+def fetch(hub_id: str, *, with_code: bool, say: Callable[[str], None]) -> Path:
     """The snapshot folder of `hub_id` (`owner/name`); its name is the revision, 40 hexadecimal digits.
 
     `with_code`: the Python files at its top level come along.
@@ -38,8 +38,7 @@ def fetch(hub_id: str, *, with_code: bool = False, say: Callable[[str], None] | 
     try:
         info = within(deadline(), lambda: HfApi().model_info(hub_id, timeout=deadline()))
         _require_safetensors(hub_id, [file.rfilename for file in info.siblings or []])
-        if say is not None:
-            say(f"fetching {hub_id} from the hub, once")
+        say(f"fetching {hub_id} from the hub, once")
         # With the card, which says of a model whether it was merged; one that is here already may lack it.
         path = Path(snapshot_download(hub_id, allow_patterns=[*allowed, "README.md"], ignore_patterns=_IGNORE))
     except ModelNotFoundError:

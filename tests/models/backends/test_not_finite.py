@@ -14,24 +14,16 @@ from lite_selfplay.models.adapters import BASE
 from tests.models.spoken import asked, spoken
 
 PROMPTS = [[10, 11, 12], [20]]
-FILTERS: list[dict[str, Any]] = [
-    {},
-    {"temperature": 0.0},
-    {"top_p": 0.9},
-    {"top_k": 5, "temperature": 0.7},
-    {"min_p": 0.1},
-]
+FILTERS: list[dict[str, Any]] = [{}, {"temperature": 0.0}, {"top_p": 0.9}, {"top_k": 5}, {"min_p": 0.1}]
 
 
 @pytest.mark.parametrize("number", [torch.nan, torch.inf])
-@pytest.mark.parametrize("filters", FILTERS, ids=str)
-def test_a_token_that_is_drawn_from_them_is_refused(
-    make_backend: Callable[..., Any], number: float, filters: dict[str, Any]
-):
+def test_a_token_that_is_drawn_from_them_is_refused(make_backend: Callable[..., Any], number: float):
     backend = make_backend("bf16")
     backend.adapters.model.get_base_model().lm_head.weight.data[77] = number  # of one token alone
-    with pytest.raises(TrainingError, match=r"logits of base are not finite, with weights in bf16, .*fp32"):
-        spoken(backend, asked(BASE, PROMPTS, 2, max_tokens=4, **filters))
+    for filters in FILTERS:
+        with pytest.raises(TrainingError, match=r"logits of base are not finite, with weights in bf16, .*fp32"):
+            spoken(backend, asked(BASE, PROMPTS, 2, max_tokens=4, **filters))
 
 
 def test_of_two_seats_the_one_that_has_them_is_named(make_backend: Callable[..., Any]):

@@ -80,5 +80,5 @@ def test_dense_weights_of_a_4_bit_base_speak_as_the_seat_does(make_backend: Call
 
 def test_dense_weights_need_memory_that_is_free(make_backend: Callable[..., Any], monkeypatch: pytest.MonkeyPatch):
     assert make_backend("4bit")._speaks_dense
-    monkeypatch.setattr(Adapters, "dense_bytes", lambda *_: 2**60)  # more than any machine has
+    monkeypatch.setattr(Adapters, "dense_bytes", lambda *_: [2**60])  # more than any machine has
     assert not make_backend("4bit")._speaks_dense

@@ -90,7 +90,7 @@ def test_a_lean_base_expands_weights_at_every_token_of_many_rows(
     make_backend: Callable[..., Any], asked: list[Any], monkeypatch: pytest.MonkeyPatch
 ):
     backend = make_backend("4bit", compute_dtype="fp32", gradient_checkpointing=True)
-    monkeypatch.setattr(backend.adapters, "largest_dense_bytes", lambda dtype: 5 * 2**20)
+    monkeypatch.setattr(backend.adapters, "dense_bytes", lambda dtype: [2**20, 5 * 2**20])
     expand, expanded = backend.adapters.speaking_dense, list[str]()
     monkeypatch.setattr(backend.adapters, "speaking_dense", lambda *x: (expanded.append(x[0]), expand(*x))[1])
 

@@ -16,8 +16,7 @@ from lite_selfplay.errors import RequestError, TrainingError
 from lite_selfplay.models.adapters import BASE
 from lite_selfplay.models.backends import unsloth
 from lite_selfplay.models.backends.unsloth import LONGEST_IN_VLLM, UnslothBackend, refuse_windows
-from lite_selfplay.models.generation.sampling import GenerationRequest
-from tests.models.backends.vllm_engine import LLM, LoRARequest, SamplingParams
+from tests.models.backends.vllm_engine import LLM, install
 from tests.models.spoken import asked, spoken, words
 
 SEATS = {"A": SeatConfig(rank=4, alpha=8, init="gaussian", init_std=0.1), "B": SeatConfig(rank=6, alpha=8)}
@@ -136,24 +135,6 @@ def test_it_samples_by_its_own_graphs_and_releases_them_for_an_update(make: Any,
     backend.generate(SHORT)  # without any, as in an older release
 
 
-def test_it_goes_on_with_half_where_memory_runs_out(make: Any, monkeypatch: pytest.MonkeyPatch):
-    backend, said, plain = make(), list[str](), UnslothBackend._generate
-    backend._warn, backend.device = said.append, torch.device("cuda")
-
-    def runs_out(request: GenerationRequest) -> Any:
-        if backend._decoding.cache_tokens > 2**15:
-            raise torch.OutOfMemoryError("CUDA out of memory")
-        backend.device = torch.device("cpu")
-        return plain(backend, request)
-
-    monkeypatch.setattr(backend, "_generate", runs_out)
-    assert len(backend.generate(SHORT)) == 2
-    assert said == [
-        "out of memory while sampling: from now on at most 32,768 tokens at once. "
-        "--set run.generation_tokens=32768 starts with that"
-    ]
-
-
 @pytest.mark.parametrize("training", [True, False])
 def test_every_call_that_does_not_train_stands_in_its_inference_mode(fake: Any, make: Any, training: bool):
     backend = make(gradient_checkpointing=True)
@@ -181,10 +162,7 @@ def test_a_row_that_would_be_cut_is_an_error_that_says_what_to_lower(make: Any):
 
 
 def test_vllm_is_asked_for_room_for_every_seat_and_its_engine_is_kept_from_trl(fake: Any, make: Any, monkeypatch: Any):
-    requests = SimpleNamespace(LoRARequest=LoRARequest)
-    for name, module in (("vllm", SimpleNamespace(SamplingParams=SamplingParams)), ("vllm.lora.request", requests)):
-        monkeypatch.setitem(sys.modules, name, module)
-    monkeypatch.setitem(sys.modules, "vllm.lora", SimpleNamespace())
+    install(monkeypatch)
     served: list[Any] = []
     fake.engine = LLM(load=served.append, speak=lambda *_: ([2], [-1.0], "stop"))
     backend = make(fast_inference=True)

@@ -16,11 +16,16 @@ from lite_selfplay.models.backends.vllm import Engine, lora_limits
 from lite_selfplay.models.generation.sampling import GenerationRequest
 from lite_selfplay.training.optimizer import adamw
 from lite_selfplay.training.sampler_check import BOUNDS, usual_gap
-from tests.models.backends.vllm_engine import LLM, LoRARequest, SamplingParams
+from tests.models.backends.vllm_engine import LLM, SamplingParams, install
 from tests.models.spoken import asked, spoken
 
 PROMPTS = [[5, 6, 7, 8], [20, 21]]
 BOUND = BOUNDS["float32"]
+
+
+@pytest.fixture(autouse=True)
+def _vllm(monkeypatch: pytest.MonkeyPatch) -> None:
+    install(monkeypatch)
 
 
 # An engine that says a checksum of what it serves
@@ -54,7 +59,7 @@ class Served:
             speak=lambda served, ids, params: ([*ids, served or 0, 2], [-0.5] * (len(ids) + 2), "stop"),
             **{"max_loras": 2, "logprobs_mode": "processed_logprobs", **engine},
         )
-        self.engine = Engine(self.llm, adapters, params=SamplingParams, lora=LoRARequest)
+        self.engine = Engine(self.llm, adapters)
 
     def word(self, name: str, temperature: float = 1.0) -> int:
         request = asked(name, [[7]], 1, max_tokens=3, temperature=temperature)
@@ -213,7 +218,7 @@ class Speaking:
             speak=self._speak,
             **{**lora_limits(self.backend.adapters.ranks()), **engine},
         )
-        self.engine = Engine(self.llm, self.backend.adapters, params=SamplingParams, lora=LoRARequest)
+        self.engine = Engine(self.llm, self.backend.adapters)
 
     def _speak(self, state: Any, ids: Any, params: SamplingParams) -> tuple[list[int], list[float], str]:
         if state is not None:
@@ -236,20 +241,6 @@ class Speaking:
         found = usual_gap([(out.logprobs, b.logprobs) for (_, out), b in zip(pairs, scores, strict=True)])
         assert found is not None
         return found
-
-
-def test_seats_snapshots_and_the_base_are_served_as_they_are_now(make_backend: Callable[..., Any]):
-    served = Speaking(make_backend)
-    adapters = served.backend.adapters
-    adapters.snapshot("A", "A@0")
-    for name in ("A", "B", BASE):
-        assert served.gap(name) < BOUND.rounding
-    step(adapters, "A")
-    for name in ("A@0", "A"):
-        assert served.gap(name) < BOUND.rounding
-    adapters.restore("A", "A@0")
-    assert served.gap("A") < BOUND.rounding
-    assert len(served.llm.loaded) <= served.llm.max_loras == 2
 
 
 def test_the_sampler_check_sees_an_engine_that_serves_older_weights(

@@ -5,11 +5,14 @@ and `v1/core/kv_cache_utils.py` of vLLM 0.33.0. What it says is computed by a mo
 """
 
 import json
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+
+import pytest
 
 RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
 
@@ -167,3 +170,10 @@ class LLM:
         self.keys_and_values = True
         self.paused = False
         return True
+
+
+def install(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The package vllm, as far as it is imported."""
+    own = SimpleNamespace(SamplingParams=SamplingParams, LoRARequest=LoRARequest)
+    for name in ("vllm", "vllm.lora", "vllm.lora.request"):
+        monkeypatch.setitem(sys.modules, name, own)

@@ -26,10 +26,10 @@ def test_uniforms_follow_splitmix64():
     assert uniforms([1234567], 2)[0].tolist() == [(first >> 11) * 2.0**-53, (second >> 11) * 2.0**-53]
 
 
-def test_uniforms_of_a_row_do_not_depend_on_its_neighbours():
-    alone = uniforms([7], 20)[0]
-    assert np.array_equal(uniforms([3, 7, 2**64 - 1], 20)[1], alone)
-    assert np.array_equal(uniforms([7], 50)[0][:20], alone)
+def test_uniforms_of_a_row_do_not_depend_on_its_neighbours_and_go_on_where_it_is():
+    whole = uniforms([3, 7, 2**64 - 1], 30)
+    assert np.array_equal(uniforms([7], 50)[0][:30], whole[1])
+    assert np.array_equal(uniforms([3, 7], 10, [4, 20]), [whole[0][4:14], whole[1][20:30]])
 
 
 def test_uniforms_are_uniform_over_consecutive_seeds():
@@ -108,8 +108,3 @@ def test_filters_are_those_of_transformers(sampling: Sampling):
         theirs.append(MinPLogitsWarper(sampling.min_p))
     expected = theirs(history, logits.clone()).softmax(-1)
     assert torch.allclose(filtered_logits(logits, sampling, seen).softmax(-1), expected, atol=1e-6)
-
-
-def test_uniforms_go_on_where_a_row_is():
-    whole = uniforms([7, 8], 30)
-    assert np.array_equal(uniforms([7, 8], 10, [4, 20]), [whole[0][4:14], whole[1][20:30]])

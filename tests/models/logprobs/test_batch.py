@@ -44,14 +44,6 @@ def test_prompts_that_part_share_up_to_there():
     assert batch.packed_cost == 3 + 3 + 2 + 4
 
 
-def test_a_prefix_is_not_shortened_where_its_rows_would_lose_more():
-    # Three rows share 9 tokens; a fourth has 2 in common with them: 2 gained, 2 * 7 lost.
-    long, other = [1, 1] + [2] * 8, [1, 1] + [3] * 8
-    batch = Batch.of([row(long, 1)] * 3 + [row(other, 1)])
-    assert [(p.length, p.rows) for p in batch.prefixes] == [(9, 3), (9, 1)]
-    assert batch.owners == [0, 0, 0, 1]
-
-
 @given(ROWS)
 def test_fewest_tokens_are_read_of_all_ways_to_share_prefixes(rows):
     def least(start: int) -> int:
@@ -70,23 +62,10 @@ def alone(rows: list[Row]) -> int:
     return shared + sum(len(prompt) - shared + len(completion) for prompt, completion in rows)
 
 
-def test_a_prefix_for_a_row_and_the_next_prompt_ends_when_more_of_that_prompt_follow():
-    # One row of a prompt shares 2 tokens with the next one; two rows of that one share 9.
-    first, second = row([1, 1] + [2] * 8, 1), row([1, 1] + [3] * 8, 1)
-    assert [(p.length, p.rows) for p in Batch.of([first, second]).prefixes] == [(2, 2)]
-    batch = Batch.of([first, second, second])
-    assert [(p.length, p.rows) for p in batch.prefixes] == [(9, 1), (9, 2)]
-    assert batch.packed_cost == 11 + 9 + 2 + 2
-
-
 def test_different_prompts_are_read_whole():
     rows = [row([1, 1, 1], 1), row([2, 2, 2], 1)]
     assert not Batch.of(rows).shares
     assert costs(rows) == dict.fromkeys(Way, 8)
-
-
-def test_nothing_costs_nothing():
-    assert costs([]) == dict.fromkeys(Way, 0)
 
 
 def test_values_of_all_tokens_are_handed_back_row_by_row():
@@ -141,10 +120,6 @@ def test_kinds_never_share_a_chunk():
     items = ["a1", "a2", "b3", "a4"]
     found = cut(items, lambda item: row([int(item[1])], 1), 100, Way.WHOLE, kind=lambda item: item[0])
     assert [(chunk, batch.cost) for chunk, batch in found] == [(["a1", "a2"], 4), (["b3"], 2), (["a4"], 2)]
-
-
-def test_nothing_is_cut_into_nothing():
-    assert cut(list[Row](), lambda it: it, 10, Way.PACKED) == []
 
 
 @given(ROWS, st.integers(1, 60), st.sampled_from(Way))

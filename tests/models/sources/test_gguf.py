@@ -172,13 +172,6 @@ def test_converted_once(tmp_path: Path, own_cache: Path, write_gguf: Writer) -> 
     assert "a.gguf" in said[0]
 
 
-def test_no_chat_template(converted: Converter) -> None:
-    chat = Chat.load(converted(template=None).path)
-    assert chat.tokenizer.chat_template is None
-    assert chat.decode(chat.encode("the end").ids) == "the end"
-    assert chat.encode("the end").prefill == ""
-
-
 def test_llama_3_factors_are_those_of_transformers() -> None:
     import torch
     from transformers import LlamaConfig
