@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from lite_selfplay.config.user_files import open_file
-from lite_selfplay.data import Completion, Group, Sample, Stream, completion_from_json
+from lite_selfplay.data import Completion, Group, Sample, Sampling, Stream
 from lite_selfplay.errors import RunFolderError
 from lite_selfplay.tasks.files import LINE_LIMIT, lines_of, parse_object, written_whole
 from lite_selfplay.tasks.task import derived_rng
@@ -27,6 +27,13 @@ T = TypeVar("T")
 
 EXAMPLE = "example"
 """The kind of a row that is learned by its likelihood alone."""
+
+
+def completion_from_json(values: Mapping[str, Any]) -> Completion:
+    """The completion that `dataclasses.asdict` gives. Raises LookupError, TypeError or ValueError for anything else."""
+    sampling = Sampling(**{**values["sampling"], "stop": tuple(values["sampling"]["stop"])})
+    ids = {key: tuple(values[key]) for key in ("prompt_ids", "token_ids", "logprobs")}
+    return Completion(**{**values, **ids, "sampling": sampling})
 
 
 @dataclass(frozen=True)

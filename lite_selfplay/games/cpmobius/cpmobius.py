@@ -41,8 +41,8 @@ from lite_selfplay.data import (
     Sample,
     Snapshot,
     Stream,
-    completion_from_json,
 )
+from lite_selfplay.games.collections import completion_from_json
 from lite_selfplay.games.presentation import Figure
 from lite_selfplay.games.prompts import asked, fill
 from lite_selfplay.games.propose_solve.propose_solve import BREAKDOWNS, WATCHED, YIELD, FilterOptions, ProposeSolve

@@ -16,8 +16,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from lite_selfplay.data import Completion, Example, Group, Problem, Sample, Sampling, completion_from_json
-from lite_selfplay.games.collections import read_objects
+from lite_selfplay.data import Completion, Example, Group, Problem, Sample, Sampling
+from lite_selfplay.games.collections import completion_from_json, read_objects
 from lite_selfplay.games.prompts import fill
 from lite_selfplay.games.spc.steps import StepPair, beginning, replaced, split_steps, without_notes
 from lite_selfplay.games.table import Table
