@@ -59,21 +59,22 @@ class CollectedRow:
         """The row that `asdict` gives. Raises LookupError, TypeError or ValueError for anything else."""
         row = cls(**{**values, "completion": completion_from_json(values["completion"])})
         completion = row.completion
-        if not all(
-            isinstance(value, str) for value in (row.id, row.role, row.kind, completion.prompt, completion.seat)
-        ):
-            raise TypeError("id, role, kind, prompt and seat must be texts")
-        if not all(type(i) is int and i >= 0 for i in (*completion.prompt_ids, *completion.token_ids, row.round)):
-            raise TypeError("token ids and the round must be whole numbers from 0")
+        texts = (row.id, row.role, row.kind, completion.prompt, completion.seat)
+        counts = (*completion.prompt_ids, *completion.token_ids, row.round)
         numbers = [row.advantage, *completion.logprobs, *([] if row.reward is None else [row.reward])]
-        if not all(type(n) in (int, float) and math.isfinite(n) for n in numbers):
-            raise TypeError("reward, advantage and log-probabilities must be numbers")
-        if not completion.token_ids or not completion.prompt_ids:
-            raise ValueError("there are no token ids")
-        if len(completion.logprobs) != (0 if row.kind == EXAMPLE else len(completion.token_ids)):
-            raise ValueError(f"{len(completion.logprobs)} log-probabilities for {len(completion.token_ids)} tokens")
-        if (row.reward is None) != (row.kind == EXAMPLE):
-            raise ValueError("every row but an example has a reward")
+        noted, tokens, example = len(completion.logprobs), len(completion.token_ids), row.kind == EXAMPLE
+        required = {
+            "id, role, kind, prompt and seat must be texts": all(isinstance(value, str) for value in texts),
+            "token ids and the round must be whole numbers from 0": all(type(i) is int and i >= 0 for i in counts),
+            "reward, advantage and log-probabilities must be numbers": all(
+                type(n) in (int, float) and math.isfinite(n) for n in numbers
+            ),
+            "there are no token ids": tokens > 0 and len(completion.prompt_ids) > 0,
+            f"{noted} log-probabilities for {tokens} tokens": noted == (0 if example else tokens),
+            "every row but an example has a reward": (row.reward is None) == example,
+        }
+        if broken := [sentence for sentence, holds in required.items() if not holds]:
+            raise ValueError(broken[0])
         return row
 
 

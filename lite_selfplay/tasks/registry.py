@@ -33,7 +33,7 @@ TASKS = Registry[Maker](
         "letters": "tasks.procedural:letters",
         "multiplication": "tasks.arithmetic:multiplication",
         "reasoning-gym": "extras.gym:reasoning_gym",
-        "stories": "tasks.stories:stories",
+        "stories": "tasks.arithmetic:stories",
     },
     error=TaskError,
 )
