@@ -63,13 +63,8 @@ class Sampling:
     stop: tuple[str, ...] = ()
 
     @property
-    def is_policy(self) -> bool:
-        """True where samples follow the tempered policy itself, so that they may train it."""
-        return not self.off_policy
-
-    @property
     def off_policy(self) -> list[str]:
-        """The settings by which samples follow other probabilities than the tempered policy's, as `key=value`."""
+        """The settings, as `key=value`, by which samples follow other probabilities than the tempered policy's."""
         keys = [key for key in FILTERS if getattr(self, key) != getattr(Sampling, key)]
         keys += ["temperature"] * (self.temperature == 0)
         return [f"{key}={getattr(self, key):g}" for key in keys]
@@ -82,9 +77,8 @@ class Completion:
     `prompt` is the user's text before the chat template, `prefill` what was there already of the assistant's turn: what
     the template wrote (some open `<think>` there), then the beginning that was asked for. `token_ids` ends with the
     end-of-sequence token where `stop` is "eos". `logprobs[t]` is the natural log-probability with which `token_ids[t]`
-    was sampled, under `sampling`.
-    `weights_version` counts the changes of the seat's weights until then (updates, and snapshots put back); -1 marks a
-    seat that never moves.
+    was sampled, under `sampling`. `weights_version` counts the changes of the seat's weights until then (updates, and
+    snapshots put back); -1 marks a seat that never moves.
     """
 
     prompt: str
@@ -102,13 +96,6 @@ class Completion:
     def cut_off(self) -> bool:
         """Whether it did not end by itself: at the limit, or as a loop."""
         return self.stop in ("length", "loop")
-
-
-def completion_from_json(values: Mapping[str, Any]) -> Completion:
-    """The completion that `dataclasses.asdict` gives. Raises LookupError, TypeError or ValueError for anything else."""
-    sampling = Sampling(**{**values["sampling"], "stop": tuple(values["sampling"]["stop"])})
-    ids = {key: tuple(values[key]) for key in ("prompt_ids", "token_ids", "logprobs")}
-    return Completion(**{**values, **ids, "sampling": sampling})
 
 
 @dataclass(frozen=True)
@@ -130,12 +117,10 @@ class Verdict:
 class Sample:
     """A completion and its reward. A `masked` sample leaves both its group's baseline and the loss.
 
-    `reward` is None for a completion that nobody pays for, which has no place in any mean of rewards: masked, it is
-    kept for the record alone; with an `advantage` it is an example: learned from by its likelihood, it may come from
-    another seat or from any sampling, and the mean loss of a stream's examples, each weighted with its advantage, is
-    added to that of the stream's other samples. The `advantage` of a rewarded sample is used as it stands, in the place
-    of what the stream's credit gives. `info` goes into `episodes.jsonl`.
-    Raises GameError for a sample without a reward that is neither masked nor an example.
+    `reward` None is in no mean of rewards: masked, such a sample is for the record alone; with an `advantage` it is an
+    example, learned from by its likelihood: it may come from anywhere, and the mean loss of a stream's examples,
+    weighted with their advantages, is added to that of its other samples. The `advantage` of a rewarded sample takes
+    the place of what the stream's credit gives. `info` goes into `episodes.jsonl`. Raises GameError for any other.
     """
 
     completion: Completion
@@ -160,8 +145,7 @@ class Sample:
 
 @dataclass(frozen=True)
 class Group:
-    """Samples that share a baseline, and the problem they answer. `baseline` is what the credit `baseline` takes off
-    their rewards."""
+    """Samples that share a baseline, and their problem. `baseline` is what the credit `baseline` takes off rewards."""
 
     samples: Sequence[Sample]
     problem: Problem | None = None
@@ -173,9 +157,8 @@ class Stream:
     """What one role produced in one step.
 
     `drop_zero_variance`: groups without variance leave the mean of the policy's terms; a KL term holds for their rows
-    as for all others.
-    `replay`: the update uses the ratio to the stored log-probabilities instead of treating the samples as on-policy;
-    the completions may be of any seat and any age. Raises GameError for credit `baseline` where a group has none.
+    as for all others. `replay`: the update uses the ratio to the stored log-probabilities; the completions may be of
+    any seat and any age. Raises GameError for credit `baseline` where a group has none.
     """
 
     role: str

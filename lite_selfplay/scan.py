@@ -1,12 +1,66 @@
-"""The extras, found by name: what training, resuming, measuring and reporting do without.
+"""What is found by name: the extras, which training, resuming, measuring and reporting do without, and registries.
 
 Nothing below `lite_selfplay/extras` imports one; each is imported when it is asked for.
 """
 
+from collections.abc import Callable, Mapping
+from functools import partial
 from importlib import import_module
-from typing import Any
+from importlib.metadata import entry_points
+from pkgutil import resolve_name
+from typing import Any, Generic, TypeVar
+
+from lite_selfplay.errors import LiteSelfPlayError, RequestError, UnknownNameError
+
+T = TypeVar("T")
 
 
 def extra(name: str) -> Any:
     """A module of `lite_selfplay.extras`."""
     return import_module(f"lite_selfplay.extras.{name}")
+
+
+class Registry(Generic[T]):
+    """Things of a `kind` by name: the library's own, by their `places` in it (`MODULE:NAME`), each imported when it is
+    asked for; those of installed packages, by entry points of a `group`; and those added in this process."""
+
+    def __init__(
+        self,
+        kind: str,
+        places: Mapping[str, str],
+        *,
+        group: str = "",
+        error: type[LiteSelfPlayError] = RequestError,
+    ):
+        self.kind, self.group, self.error = kind, group, error
+        self.own = frozenset(places)
+        self.known: dict[str, Callable[[], T]] = {
+            name: partial(resolve_name, f"lite_selfplay.{place}") for name, place in places.items()
+        }
+
+    def add(self, name: str, thing: T) -> None:
+        """Make one known under a name. What was defined anew, by running its cell or its file again, takes the place of
+        the old one. Raises `error` where the name is the library's, or another one's."""
+        if name in self.own or (name in self.names() and _home(self.known[name]()) != _home(thing)):
+            raise self.error(f"the {self.kind} {name!r} exists already: choose another name")
+        self.known[name] = lambda: thing
+
+    def names(self) -> list[str]:
+        """All names, the library's first."""
+        for point in entry_points(group=self.group) if self.group else ():
+            self.known.setdefault(point.name, point.load)
+        return list(self.known)
+
+    def require(self, name: str, hint: str = "") -> None:
+        """Raises UnknownNameError, with the near names and the `hint`, where there is none of that name."""
+        if name not in self.known and name not in self.names():
+            raise UnknownNameError(self.kind, name, self.known, hint)
+
+    def find(self, name: str, hint: str = "") -> T:
+        """One by its name. Raises as `require`."""
+        self.require(name, hint)
+        return self.known[name]()
+
+
+def _home(thing: object) -> tuple[str, str]:
+    return getattr(thing, "__module__", ""), getattr(thing, "__qualname__", type(thing).__qualname__)

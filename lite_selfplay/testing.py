@@ -11,9 +11,8 @@ import math
 import random
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from lite_selfplay.data import (
     Completion,
@@ -21,7 +20,6 @@ from lite_selfplay.data import (
     Example,
     Problem,
     Restore,
-    Sample,
     Sampling,
     Snapshot,
     StopReason,
@@ -35,9 +33,6 @@ from lite_selfplay.games.modes import find_mode
 from lite_selfplay.tasks.task import derived_rng
 from lite_selfplay.training.on_policy import require_policy
 from lite_selfplay.verify import Verifier
-
-if TYPE_CHECKING:
-    from lite_selfplay.models.backends.backend import Backend
 
 Script = Callable[[str, str, int], str] | Mapping[str, Sequence[str]]
 
@@ -287,11 +282,12 @@ def check_game(game: Game, *, steps: int = 6, script: Script | None = None, prob
     Raises GameError, naming the first violation.
     """
     script = script or noisy_script(game)
-    if not game.roles or len(set(game.roles)) != len(game.roles):
-        raise GameError(f"roles must be distinct names, got {game.roles!r}")
+    _require(
+        game.roles and len(set(game.roles)) == len(game.roles), f"roles must be distinct names, got {game.roles!r}"
+    )
     for kept in game.kept_at_start():
-        if not isinstance(kept, Snapshot) or kept.seat not in game.trained_seats():
-            raise GameError(f"kept_at_start() holds {kept!r}, which is not a snapshot of a seat that the game trains")
+        trained = isinstance(kept, Snapshot) and kept.seat in game.trained_seats()
+        _require(trained, f"kept_at_start() holds {kept!r}, which is not a snapshot of a seat that the game trains")
     _check_declared(game)
     table = ScriptedTable(script, problems)
     twin_table = ScriptedTable(script, problems)
@@ -303,41 +299,18 @@ def check_game(game: Game, *, steps: int = 6, script: Script | None = None, prob
             episode = _play(game, step, table)
             twin = type(game)(game.options, group_size=game.group_size, problems_per_step=game.problems_per_step)
             twin.restore(json.loads(saved))  # which knows nothing else
-            if _play(twin, step, twin_table) != episode or twin.state() != game.state():
-                raise GameError(f"step {step}: a game restored from state() does not continue as the first one did")
+            same = _play(twin, step, twin_table) == episode and twin.state() == game.state()
+            _require(same, f"step {step}: a game restored from state() does not continue as the first one did")
     finally:
         table.close()
         twin_table.close()
 
 
-def as_sampled(episode: Episode, backend: "Backend") -> Episode:
-    """An episode of made-up completions, with the log-probabilities that a sampler would have stored for them.
-
-    They are those of the seats' current weights, since a trainer refuses any others. Replays keep what they stored, and
-    so do samples with a log-probability that is not finite.
-    """
-
-    def noted(sample: Sample) -> Sample:
-        made = sample.completion
-        if not made.token_ids or not all(map(math.isfinite, made.logprobs)):
-            return sample
-        (scores,) = backend.score(made.seat, [(made.prompt_ids, made.token_ids)], made.sampling.temperature or 1.0)
-        return replace(sample, completion=replace(made, logprobs=tuple(scores.logprobs)))
-
-    streams = [
-        stream
-        if stream.replay
-        else replace(stream, groups=[replace(g, samples=[*map(noted, g.samples)]) for g in stream.groups])
-        for stream in episode.streams
-    ]
-    return replace(episode, streams=streams)
-
-
 def _check_declared(game: Game) -> None:
     """What a game says of itself names roles and modes that there are."""
     named = [*game.accuracy, *([game.pairing.first] if game.pairing else [])]
-    if unknown := set(named) - set(game.roles):
-        raise GameError(f"accuracy or pairing name {', '.join(sorted(unknown))}, which is no role of this game")
+    unknown = ", ".join(sorted(set(named) - set(game.roles)))
+    _require(not unknown, f"accuracy or pairing name {unknown}, which is no role of this game")
     try:
         find_mode(game.evaluation().mode)
     except UnknownNameError as error:
@@ -346,41 +319,41 @@ def _check_declared(game: Game) -> None:
 
 def _play(game: Game, step: int, table: ScriptedTable) -> Episode:
     seats = game.seats(step)
-    if missing := set(game.roles) - set(seats):
-        raise GameError(f"step {step}: seats() leaves out {', '.join(sorted(missing))}")
+    missing = ", ".join(sorted(set(game.roles) - set(seats)))
+    _require(not missing, f"step {step}: seats() leaves out {missing}")
     table.open(step, seats)
     episode = game.play(step, table)
-    if not isinstance(episode, Episode):
-        raise GameError(f"step {step}: play() returned {type(episode).__name__}, not an Episode")
+    made = type(episode).__name__
+    _require(isinstance(episode, Episode), f"step {step}: play() returned {made}, not an Episode")
     _json(dict(episode.log), f"step {step}: the log")
     roles = [stream.role for stream in episode.streams]
-    if unknown := set(roles) - set(game.roles):
-        raise GameError(f"step {step}: a stream of {', '.join(sorted(unknown))}, which is not a role of this game")
-    if len(set(roles)) != len(roles):
-        raise GameError(f"step {step}: a role has two streams")
+    unknown = ", ".join(sorted(set(roles) - set(game.roles)))
+    _require(not unknown, f"step {step}: a stream of {unknown}, which is not a role of this game")
+    _require(len(set(roles)) == len(roles), f"step {step}: a role has two streams")
     for stream in episode.streams:
         _check_stream(stream, seats[stream.role], f"step {step}, {stream.role}")
     for action in episode.actions:
-        if not isinstance(action, Snapshot | Restore):
-            raise GameError(f"step {step}: {action!r} is not an action")
+        _require(isinstance(action, Snapshot | Restore), f"step {step}: {action!r} is not an action")
     return episode
 
 
 def _check_stream(stream: Stream, seat: str, where: str) -> None:
-    if not stream.groups:
-        raise GameError(f"{where}: a stream without groups; leave the stream out instead")
+    _require(stream.groups, f"{where}: a stream without groups; leave the stream out instead")
     for group in stream.groups:
-        if not group.samples:
-            raise GameError(f"{where}: a group without samples")
+        _require(group.samples, f"{where}: a group without samples")
         for sample in group.samples:
-            if sample.reward is not None and not math.isfinite(sample.reward):
-                raise GameError(f"{where}: a reward of {sample.reward}")
-            if sample.completion.seat != seat and not stream.replay:
-                raise GameError(f"{where}: seat {seat!r} would train on a completion of {sample.completion.seat!r}")
+            whose = sample.completion.seat
+            _require(math.isfinite(sample.reward or 0.0), f"{where}: a reward of {sample.reward}")
+            _require(stream.replay or whose == seat, f"{where}: seat {seat!r} would train on a completion of {whose!r}")
     try:
         require_policy(stream, seat)
     except GameError as error:
         raise GameError(f"{where}: {error}") from None
+
+
+def _require(holds: object, otherwise: str) -> None:
+    if not holds:
+        raise GameError(otherwise)
 
 
 def _json(values: Any, what: str) -> str:

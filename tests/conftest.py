@@ -143,7 +143,7 @@ def agon_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def reading_game() -> Iterator[type]:
     """A small game, known as `reader`, whose proposer reads passages and whose solver is measured as it plays."""
     from lite_selfplay.data import Episode, Group, Sample, Stream
-    from lite_selfplay.games import Game, base
+    from lite_selfplay.games import GAMES, Game
 
     class ReadingGame(Game):
         roles = ("proposer", "solver")
@@ -166,6 +166,6 @@ def reading_game() -> Iterator[type]:
         def warnings(self, log: Mapping[str, Any]) -> list[str]:
             return [f"{log['answers'] + self.group_size * 0.5:.1f} things were seen", "always the same"]
 
-    base.register_game("reader", ReadingGame)
+    GAMES.add("reader", ReadingGame)
     yield ReadingGame
-    base._registry.pop("reader")
+    GAMES.known.pop("reader")

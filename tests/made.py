@@ -1,6 +1,7 @@
 """What tests of many folders make and read: completions, lines of JSON, played steps, seats of runs, shared data."""
 
 import json
+import math
 import os
 from collections.abc import Sequence
 from dataclasses import fields, replace
@@ -20,6 +21,8 @@ from lite_selfplay.testing import ScriptedTable
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+    from lite_selfplay.models.backends.backend import Backend
 
 DATA = Path(os.environ.get("LITE_SELFPLAY_TEST_DATA") or Path(__file__).parents[2] / "shared" / "data")
 
@@ -124,3 +127,26 @@ def same_weights(one: "dict[str, Tensor]", other: "dict[str, Tensor]") -> bool:
 
 def metrics_of(run: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+
+
+def as_sampled(episode: Episode, backend: "Backend") -> Episode:
+    """An episode of made-up completions, with the log-probabilities that a sampler would have stored for them.
+
+    They are those of the seats' current weights, since a trainer refuses any others. Replays keep what they stored, and
+    so do samples with a log-probability that is not finite.
+    """
+
+    def noted(sample: Sample) -> Sample:
+        made = sample.completion
+        if not made.token_ids or not all(map(math.isfinite, made.logprobs)):
+            return sample
+        (scores,) = backend.score(made.seat, [(made.prompt_ids, made.token_ids)], made.sampling.temperature or 1.0)
+        return replace(sample, completion=replace(made, logprobs=tuple(scores.logprobs)))
+
+    streams = [
+        stream
+        if stream.replay
+        else replace(stream, groups=[replace(g, samples=[*map(noted, g.samples)]) for g in stream.groups])
+        for stream in episode.streams
+    ]
+    return replace(episode, streams=streams)

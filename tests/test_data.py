@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lite_selfplay.data import START, Completion, Sample, Sampling, Snapshot, completion_from_json
+from lite_selfplay.data import START, Completion, Sample, Sampling, Snapshot
 from lite_selfplay.errors import GameError
+from lite_selfplay.games.collections import completion_from_json
 
 NUMBERS = st.floats(allow_nan=False, allow_infinity=False)
 COMPLETIONS = st.builds(

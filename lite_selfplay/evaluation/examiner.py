@@ -20,9 +20,10 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lite_selfplay.data import Completion, EvalSpec, Problem, Sampling, Verdict, completion_from_json
+from lite_selfplay.data import Completion, EvalSpec, Problem, Sampling, Verdict
 from lite_selfplay.errors import GameError, RequestError, RunFolderError
 from lite_selfplay.evaluation.result import Evaluation, at_k
+from lite_selfplay.games.collections import completion_from_json
 from lite_selfplay.games.modes import Judged, Mode, find_mode
 from lite_selfplay.games.prompts import MOST_SHOTS, opening
 from lite_selfplay.tasks.files import require_no_link, write_errors

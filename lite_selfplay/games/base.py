@@ -1,26 +1,19 @@
-"""What a game is: roles, who plays them, and one step of play. And the registry of games.
+"""What a game is: roles, who plays them, and one step of play.
 
 A game is plain Python. It draws problems, asks roles and scores their completions; it never sees a tensor, an adapter
 or a trainer. The whole contract is checked by `lite_selfplay.testing.check_game`.
 """
 
 import random
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial
-from importlib.metadata import entry_points
-from pkgutil import resolve_name
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict
 
-from lite_selfplay.config import explain
-from lite_selfplay.config.user_files import file_of, load, short_name
 from lite_selfplay.data import Episode, EvalSpec, Example, Problem, Snapshot
-from lite_selfplay.errors import ConfigError, GameError, UnknownNameError
+from lite_selfplay.errors import GameError
 from lite_selfplay.games.presentation import Presentation
 from lite_selfplay.games.table import Table
-
-ENTRY_POINTS = "lite_selfplay.games"
 
 
 class GameOptions(BaseModel):
@@ -39,11 +32,9 @@ class Game(Presentation):
     to judge. `without_tasks`: it is about no problems, so that nobody has to name any. `runs_programs`: its rules run
     programs, whatever the tasks. `default_tasks` stands in where a user names no tasks; without it any problems do.
     `about` is a line for the list of games, `Options` its switches, `recipe` the configuration its paper asks for, laid
-    under the user's.
+    under the user's. `open_ended`: it ends by itself (see `over`), and `run.steps` only bounds it.
 
     What its runs look like to a reader, its figures and its warnings: see `Presentation`.
-
-    `open_ended`: it ends by itself (see `over`), and `run.steps` only bounds it.
     """
 
     sources: tuple[str, ...] = ("problems",)
@@ -87,10 +78,7 @@ class Game(Presentation):
         return None
 
     def evaluation(self) -> EvalSpec:
-        """How `eval` and `--eval-every` measure the game. Its pass@1 is what "best" means.
-
-        `lite_selfplay.games.register_mode` adds your own mode.
-        """
+        """How `eval` and `--eval-every` measure the game. Its pass@1 is what "best" means."""
         return EvalSpec("single", self.trained_seats())
 
     def other_evaluations(self) -> Mapping[str, tuple[str, ...]]:
@@ -120,79 +108,3 @@ class Game(Presentation):
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Take back what `state` gave."""
-
-
-_registry: dict[str, Callable[[], type[Game]]] = {
-    name: partial(resolve_name, f"lite_selfplay.games.{place}")
-    for name, place in {
-        "agon": "agon.agon:DraftChallenge",
-        "cpmobius": "cpmobius.cpmobius:CpMobius",
-        "grpo": "baselines.grpo:Solo",
-        "kuhn": "matches.kuhn:Kuhn",
-        "pasodoble": "pasodoble.pasodoble:PasoDoble",
-        "rent": "baselines.rent:Rent",
-        "rzero": "baselines.rzero:RZero",
-        "self-refine": "baselines.self_refine:SelfRefine",
-        "spc": "spc.spc:Spc",
-        "sqlm": "sqlm.sqlm:Sqlm",
-    }.items()
-}
-
-
-def register_game(name: str, game: type[Game]) -> None:
-    """Make a game known under a name. Raises GameError where another game has that name.
-
-    A class that was defined anew, by running its cell or its file again, takes the place of the old one.
-    """
-    known = _registry[name]() if name in _registry else game
-    if (known.__module__, known.__qualname__) != (game.__module__, game.__qualname__):
-        raise GameError(f"there is a game named {name!r} already")
-    _registry[name] = lambda: game
-
-
-def game_names() -> list[str]:
-    """The names of all games: the library's, those registered in this process, those of installed plugins."""
-    _discover()
-    return sorted(_registry)
-
-
-def find_game(name: str) -> type[Game]:
-    """The class of a game by its name, or by its place `FILE.py:CLASS`.
-
-    Raises UnknownNameError with the near names; ConfigError where there is no such file or no such class in it.
-    """
-    if file_of(name) is not None:
-        game: type[Game] = load(
-            name,
-            "GAME",
-            "class",
-            lambda value: isinstance(value, type) and issubclass(value, Game) and value is not Game,
-            of=" derived from Game",
-        )
-        return game
-    if name not in _registry:
-        _discover()
-    if name not in _registry:
-        raise UnknownNameError(
-            "game", name, _registry, "`lite-selfplay list games` lists them; FILE.py:CLASS is your own."
-        )
-    return _registry[name]()
-
-
-def make_game(name: str, options: Mapping[str, Any], *, group_size: int = 8, problems_per_step: int = 4) -> Game:
-    """A game with its switches. Raises UnknownNameError or ConfigError."""
-    kind = find_game(name)
-    for key in options:
-        if key not in kind.Options.model_fields:
-            known = ["game.name", *(f"game.{field}" for field in kind.Options.model_fields)]
-            raise UnknownNameError("key", f"game.{key}", known, f"These are the switches of {short_name(name)}.")
-    try:
-        chosen = kind.Options(**options)
-    except ValidationError as error:
-        raise ConfigError(f"game.{explain(error)}") from None
-    return kind(chosen, group_size=group_size, problems_per_step=problems_per_step)
-
-
-def _discover() -> None:
-    for point in entry_points(group=ENTRY_POINTS):
-        _registry.setdefault(point.name, point.load)

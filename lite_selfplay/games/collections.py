@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from lite_selfplay.config.user_files import open_file
-from lite_selfplay.data import Completion, Group, Sample, Stream, completion_from_json
+from lite_selfplay.data import Completion, Group, Sample, Sampling, Stream
 from lite_selfplay.errors import RunFolderError
 from lite_selfplay.tasks.files import LINE_LIMIT, lines_of, parse_object, written_whole
 from lite_selfplay.tasks.task import derived_rng
@@ -27,6 +27,13 @@ T = TypeVar("T")
 
 EXAMPLE = "example"
 """The kind of a row that is learned by its likelihood alone."""
+
+
+def completion_from_json(values: Mapping[str, Any]) -> Completion:
+    """The completion that `dataclasses.asdict` gives. Raises LookupError, TypeError or ValueError for anything else."""
+    sampling = Sampling(**{**values["sampling"], "stop": tuple(values["sampling"]["stop"])})
+    ids = {key: tuple(values[key]) for key in ("prompt_ids", "token_ids", "logprobs")}
+    return Completion(**{**values, **ids, "sampling": sampling})
 
 
 @dataclass(frozen=True)
@@ -52,21 +59,22 @@ class CollectedRow:
         """The row that `asdict` gives. Raises LookupError, TypeError or ValueError for anything else."""
         row = cls(**{**values, "completion": completion_from_json(values["completion"])})
         completion = row.completion
-        if not all(
-            isinstance(value, str) for value in (row.id, row.role, row.kind, completion.prompt, completion.seat)
-        ):
-            raise TypeError("id, role, kind, prompt and seat must be texts")
-        if not all(type(i) is int and i >= 0 for i in (*completion.prompt_ids, *completion.token_ids, row.round)):
-            raise TypeError("token ids and the round must be whole numbers from 0")
+        texts = (row.id, row.role, row.kind, completion.prompt, completion.seat)
+        counts = (*completion.prompt_ids, *completion.token_ids, row.round)
         numbers = [row.advantage, *completion.logprobs, *([] if row.reward is None else [row.reward])]
-        if not all(type(n) in (int, float) and math.isfinite(n) for n in numbers):
-            raise TypeError("reward, advantage and log-probabilities must be numbers")
-        if not completion.token_ids or not completion.prompt_ids:
-            raise ValueError("there are no token ids")
-        if len(completion.logprobs) != (0 if row.kind == EXAMPLE else len(completion.token_ids)):
-            raise ValueError(f"{len(completion.logprobs)} log-probabilities for {len(completion.token_ids)} tokens")
-        if (row.reward is None) != (row.kind == EXAMPLE):
-            raise ValueError("every row but an example has a reward")
+        noted, tokens, example = len(completion.logprobs), len(completion.token_ids), row.kind == EXAMPLE
+        required = {
+            "id, role, kind, prompt and seat must be texts": all(isinstance(value, str) for value in texts),
+            "token ids and the round must be whole numbers from 0": all(type(i) is int and i >= 0 for i in counts),
+            "reward, advantage and log-probabilities must be numbers": all(
+                type(n) in (int, float) and math.isfinite(n) for n in numbers
+            ),
+            "there are no token ids": tokens > 0 and len(completion.prompt_ids) > 0,
+            f"{noted} log-probabilities for {tokens} tokens": noted == (0 if example else tokens),
+            "every row but an example has a reward": (row.reward is None) == example,
+        }
+        if broken := [sentence for sentence, holds in required.items() if not holds]:
+            raise ValueError(broken[0])
         return row
 
 

@@ -9,13 +9,12 @@ returns what it `Found`. The problems, the number of samples and the seeds are t
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from functools import partial
-from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any
 
 from lite_selfplay.data import Completion, Problem
-from lite_selfplay.errors import GameError, UnknownNameError
+from lite_selfplay.errors import GameError
 from lite_selfplay.games.table import Reader
+from lite_selfplay.scan import Registry
 from lite_selfplay.stats import clopper_pearson
 from lite_selfplay.tasks.task import Task
 
@@ -198,38 +197,35 @@ def _winner(row: Sequence[Judged]) -> Judged:
 
 SINGLE = Mode(lambda examiner, seats: Found(alone(examiner, seats)))
 VOTE = Mode(vote, columns=("share",), samples=5, least=2)
-_OWN = {
-    "single": "modes:SINGLE",
-    "cascade": "agon.cascade:CASCADE",
-    "self-refine": "agon.cascade:SELF_REFINE",
-    "self-cascade": "agon.cascade:SELF_CASCADE",
-    "moa": "agon.cascade:MOA",
-    "swap-seats": "agon.cascade:SWAP_SEATS",
-    "vote": "modes:VOTE",
-    "critic": "spc.critic_modes:CRITIC_MODE",
-    "search": "spc.critic_modes:SEARCH_MODE",
-    "versus": "matches.versus:VERSUS",
-}
-_registry: dict[str, Callable[[], Mode]] = {
-    name: partial(resolve_name, f"lite_selfplay.games.{place}") for name, place in _OWN.items()
-}
+MODES = Registry[Mode](
+    "evaluation mode",
+    {
+        "single": "games.modes:SINGLE",
+        "cascade": "games.agon.cascade:CASCADE",
+        "self-refine": "games.agon.cascade:SELF_REFINE",
+        "self-cascade": "games.agon.cascade:SELF_CASCADE",
+        "moa": "games.agon.cascade:MOA",
+        "swap-seats": "games.agon.cascade:SWAP_SEATS",
+        "vote": "games.modes:VOTE",
+        "critic": "games.spc.critic_modes:CRITIC_MODE",
+        "search": "games.spc.critic_modes:SEARCH_MODE",
+        "versus": "games.matches.versus:VERSUS",
+    },
+    error=GameError,
+)
 
 
 def register_mode(name: str, mode: Mode) -> None:
     """Make a way to measure known under a name, in the place of an earlier one. Raises GameError for the library's."""
-    if name in _OWN:
-        raise GameError(f"the evaluation mode {name!r} is the library's own: choose another name")
-    _registry[name] = lambda: mode
+    MODES.add(name, mode)
 
 
 def mode_names() -> list[str]:
     """The names of all modes: the library's, then those registered in this process."""
-    return list(_registry)
+    return MODES.names()
 
 
 def find_mode(name: str) -> Mode:
     """A mode by its name. Raises UnknownNameError with the near names."""
-    if name not in _registry:
-        *names, last = mode_names()
-        raise UnknownNameError("evaluation mode", name, [*names, last], f"There are {', '.join(names)} and {last}.")
-    return _registry[name]()
+    *names, last = MODES.names()
+    return MODES.find(name, f"There are {', '.join(names)} and {last}.")

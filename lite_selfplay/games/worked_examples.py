@@ -38,12 +38,15 @@ def worked_example(problem: Problem, prompt: str, *, thinks: bool) -> Example | 
     if solution is None:
         return None
     if problem.kind == PROGRAM:
-        reasoning = "<think>\n\n</think>\n\n" if thinks else ""
-        completion = f"{reasoning}{program_draft(problem, solution)}"
+        completion = after_reasoning(program_draft(problem, solution), "", thinks)
     else:
-        reasoning = f"<think>\n{solution}\n</think>\n\n" if thinks else ""
-        completion = f"{reasoning}{draft(solution, str(problem.answer))}"
+        completion = after_reasoning(draft(solution, str(problem.answer)), solution, thinks)
     return Example(prompt, completion) if well_formed(completion, thinks) else None
+
+
+def after_reasoning(reply: str, reasoning: str, thinks: bool) -> str:
+    """A reply, after a block of reasoning where the template thinks."""
+    return f"<think>\n{reasoning}\n</think>\n\n{reply}" if thinks else reply
 
 
 def draft(solution: str, answer: str) -> str:

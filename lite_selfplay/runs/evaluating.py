@@ -27,7 +27,7 @@ from lite_selfplay.runs.folder import EVALUATIONS
 from lite_selfplay.runs.processes import require_shareable
 from lite_selfplay.runs.targets import Target, find_task, texts_trained_on, trained_on, write_result
 from lite_selfplay.tasks import Task, data_facts, evaluation_set, fingerprint, without
-from lite_selfplay.tasks.overlap import overlap
+from lite_selfplay.tasks.split import overlap
 from lite_selfplay.training.interrupts import Interrupts
 from lite_selfplay.training.progress import Poll, Progress, as_progress
 from lite_selfplay.training.ranks import Ranks, joined

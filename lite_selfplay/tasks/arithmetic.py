@@ -1,12 +1,14 @@
-"""`arithmetic` and `multiplication`, each with a worked solution written by rule.
+"""`arithmetic`, `multiplication`, `equations` and `stories`, each with a worked solution written by rule.
 
 Source of `multiplication`: the arithmetic test of SQLM, 4,096 problems "following the setup from TinyZero" (section
-5.1), whose script draws both factors from 0 to 999.
+5.1), whose script draws both factors from 0 to 999. Linear equations with up to two variables are the algebra task of
+SQLM, which is measured on OMEGA's.
 """
 
 import random
 from collections.abc import Sequence
-from itertools import takewhile
+from fractions import Fraction
+from itertools import accumulate, takewhile
 from math import prod
 
 from lite_selfplay.errors import TaskError
@@ -137,3 +139,121 @@ def _by_partial_products(a: int, b: int) -> str:
         steps.append(f"{total} + {a * part} = {total + a * part}.")
         total += a * part
     return " ".join(steps)
+
+
+def equations(seed: int = 0, held_out: bool = False, /, variables: str = "1", max: str = "12", **unknown: str) -> Task:
+    """One variable: `3x + 7 = 5x - 4`, whose solution is a fraction in lowest terms. Two: a pair of equations whose
+    solution is a pair of whole numbers. Coefficients, and solutions of pairs, lie between -`max` and `max` (3 to 999).
+
+    Raises TaskError for other values or an unknown option.
+    """
+    refuse_unknown("equations", unknown, ("variables", "max"))
+    count = whole_number("equations", "variables", variables, 1, 2)
+    largest = whole_number("equations", "max", max, 3, 999)
+
+    def draw(rng: random.Random) -> tuple[str, str, dict[str, str]]:
+        text, answer, solution = (_one if count == 1 else _two)(rng, largest)
+        return text, answer, {"solution": solution}
+
+    return by_rule("equations", seed, held_out, draw, seeded=f"equations {count}")
+
+
+def _one(rng: random.Random, largest: int) -> tuple[str, str, str]:
+    """a x + b = c x + d."""
+    a, b, c, d = (_coefficient(rng, largest) for _ in range(4))
+    while c == a:
+        c = _coefficient(rng, largest)
+    left, right = a - c, d - b
+    x = Fraction(right, left)
+    last = "" if left == 1 else f" x = {x}."
+    steps = f"{_term(a)} {_signed(-c, 'x')} = {d} {_signed(-b)}. {_term(left)} = {right}.{last}"
+    return f"Solve for x: {_term(a)} {_signed(b)} = {_term(c)} {_signed(d)}.", str(x), steps
+
+
+def _two(rng: random.Random, largest: int) -> tuple[str, str, str]:
+    """a x + b y = e and c x + d y = f, through whole numbers x and y."""
+    while True:
+        a, b, c, d = (_coefficient(rng, largest) for _ in range(4))
+        if a * d != b * c:
+            break
+    x, y = rng.randint(-largest, largest), rng.randint(-largest, largest)
+    e, f = a * x + b * y, c * x + d * y
+    first, second = f"{_term(a * d)} {_signed(b * d, 'y')} = {e * d}", f"{_term(b * c)} {_signed(b * d, 'y')} = {f * b}"
+    text = (
+        f"Solve for x and y: {_term(a)} {_signed(b, 'y')} = {e} and {_term(c)} {_signed(d, 'y')} = {f}. "
+        "Give the pair (x, y)."
+    )
+    steps = (
+        f"Take {d} times the first equation and {b} times the second: {first} and {second}. "
+        f"Their difference is {_term(a * d - b * c)} = {e * d - f * b}. "
+        f"x = {x}. {_term(b, 'y')} = {e} {_signed(-a * x)} = {b * y}. y = {y}."
+    )
+    return text, f"({x}, {y})", steps
+
+
+def _coefficient(rng: random.Random, largest: int) -> int:
+    """A whole number from -`largest` to `largest` that is not 0."""
+    return rng.choice((-1, 1)) * rng.randint(1, largest)
+
+
+def _term(coefficient: int, variable: str = "x") -> str:
+    return f"{ {1: '', -1: '-'}.get(coefficient, coefficient) }{variable}"
+
+
+def _signed(value: int, variable: str = "") -> str:
+    """`+ 3y`, `- 4`: a term that follows another."""
+    size = "" if variable and abs(value) == 1 else str(abs(value))
+    return f"{'-' if value < 0 else '+'} {size}{variable}"
+
+
+# Word problems
+
+_NAMES = ("Ann", "Ben", "Carla", "David", "Ella", "Farid", "Grace", "Hugo", "Ines", "Jon", "Kim", "Leo", "Mona", "Nils")
+_THINGS = ("apples", "books", "cards", "coins", "eggs", "marbles", "pens", "shells", "stamps", "stickers")
+# Each story names its numbers and how those after the first change it.
+_STORIES = (
+    ("{n} has {a} {t}. {n} buys {b} more and then gives away {c}.", "+-"),
+    ("{n} had {a} {t}, lost {b} of them, and found {c} others.", "-+"),
+    ("There are {a} {t} on a table. {n} puts {b} more there, and a friend adds {c}.", "++"),
+    ("{n} collected {a} {t}, sold {b} in the morning and {c} in the evening.", "--"),
+    ("A box holds {a} {t}. {n} takes out {b}, and later puts {c} back.", "-+"),
+    ("{n} picked {a} {t} on Monday and {b} on Tuesday, then ate or broke {c}.", "+-"),
+)
+_SHORT_STORIES = (
+    ("{n} has {a} {t} and buys {b} more.", "+"),
+    ("{n} had {a} {t} and gave {b} of them to a friend.", "-"),
+    ("There are {a} {t} in a box, and {n} puts {b} more inside.", "+"),
+    ("{n} found {a} {t} in the morning and {b} in the evening.", "+"),
+    ("{n} starts with {a} {t} and loses {b}.", "-"),
+    ("A shelf holds {a} {t}. {n} takes {b} away.", "-"),
+)
+
+
+def stories(seed: int = 0, held_out: bool = False, /, max: str = "20", steps: str = "2", **unknown: str) -> Task:
+    """Problems `a +- b +- c` in words; numbers are from 1 to `max` (3 to a million), results are never negative.
+
+    With `steps=1` the problems are `a +- b`; by default a draft can go wrong in one step and go on from there. The same
+    story about another person and other things is the same problem. Raises TaskError for other values of these options
+    or an unknown option.
+    """
+    refuse_unknown("stories", unknown, ("max", "steps"))
+    largest = whole_number("stories", "max", max, 3, 1_000_000)
+    templates = (_SHORT_STORIES, _STORIES)[whole_number("stories", "steps", steps, 1, 2) - 1]
+
+    def draw(rng: random.Random) -> tuple[str, str, dict[str, str]]:
+        text, signs = rng.choice(templates)
+        while True:
+            numbers = [rng.randint(1, largest) for _ in range(len(signs) + 1)]
+            changes = [y if sign == "+" else -y for sign, y in zip(signs, numbers[1:], strict=True)]
+            results = list(accumulate([numbers[0], *changes]))[1:]  # after each step
+            if min(results) >= 0:
+                break
+        name, things = rng.choice(_NAMES), rng.choice(_THINGS)
+        values = dict(zip("abc", numbers, strict=False))
+        lefts = [numbers[0], *results]
+        steps = [f"{x} {sign} {y} = {z}." for x, sign, y, z in zip(lefts, signs, numbers[1:], results, strict=False)]
+        extra = {"solution": " ".join(steps), "content": text.format(n="someone", t="things", **values)}
+        story = text.format(n=name, t=things, **values)
+        return f"{story} How many {things} are there in the end?", str(results[-1]), extra
+
+    return by_rule("stories", seed, held_out, draw, size=20_000, max_completion_tokens=64)

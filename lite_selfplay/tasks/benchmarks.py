@@ -13,12 +13,10 @@ from typing import Any
 
 from lite_selfplay.data import Problem
 from lite_selfplay.errors import TaskError
-from lite_selfplay.tasks.arithmetic import multiplication
 from lite_selfplay.tasks.columns import Columns, Kind, problem_of_row, require_columns
-from lite_selfplay.tasks.equations import equations
-from lite_selfplay.tasks.hub_data import HubData, hub_problem, hub_task, in_folder, read_data, require_fingerprint
+from lite_selfplay.tasks.hub_data import HubData, hub_problem, in_folder, read_data, require_fingerprint
+from lite_selfplay.tasks.jsonl import codecontests, humaneval, mbpp, program_of_row
 from lite_selfplay.tasks.procedural import refuse_unknown
-from lite_selfplay.tasks.program_rows import codecontests, humaneval, mbpp, program_of_row
 from lite_selfplay.tasks.split import content_key
 from lite_selfplay.tasks.task import Task, derived_seed
 
@@ -257,12 +255,3 @@ def benchmark_maker(name: str) -> Callable[..., Task]:
     answered = f"a{'n' if data.kind == 'expression' else ''} {data.kind}"
     make.__doc__ = f"The benchmark {data.hub} of the hub: {data.size:,} problems, answered by {answered}."
     return make
-
-
-MAKERS: dict[str, Callable[..., Task]] = {
-    **{name: benchmark_maker(name) for name in BENCHMARKS},
-    "hub": hub_task,
-    "multiplication": multiplication,
-    "equations": equations,
-}
-"""Tasks by name, as the registry of tasks takes them."""

@@ -8,16 +8,12 @@ from functools import partial
 from pathlib import Path
 
 from lite_selfplay.config.user_files import DATA_FILE, file_of, guarded, load, options_of, require_file
-from lite_selfplay.errors import TaskError, UnknownNameError
-from lite_selfplay.scan import extra
-from lite_selfplay.tasks.arithmetic import arithmetic
-from lite_selfplay.tasks.benchmarks import BENCHMARKS, MAKERS
-from lite_selfplay.tasks.code_arithmetic import code_arithmetic
+from lite_selfplay.errors import TaskError
+from lite_selfplay.scan import Registry
+from lite_selfplay.tasks.benchmarks import BENCHMARKS, benchmark_maker
 from lite_selfplay.tasks.files import parse_object
 from lite_selfplay.tasks.hub_data import FILES, folder_of_data, hub_task, no_file
 from lite_selfplay.tasks.jsonl import read_jsonl, require_able_to_fail, to_problems
-from lite_selfplay.tasks.procedural import letters
-from lite_selfplay.tasks.stories import stories
 from lite_selfplay.tasks.task import Task
 
 Maker = Callable[..., Task]
@@ -27,13 +23,22 @@ Maker = Callable[..., Task]
 `lite_selfplay.tasks.procedural.Procedural` does; of another task the library leaves out what is held out.
 """
 
-_registry: dict[str, Maker] = {
-    "arithmetic": arithmetic,
-    "code-arithmetic": code_arithmetic,
-    "letters": letters,
-    "stories": stories,
-    **MAKERS,
-}
+TASKS = Registry[Maker](
+    "task",
+    {
+        "arithmetic": "tasks.arithmetic:arithmetic",
+        "code-arithmetic": "tasks.code_arithmetic:code_arithmetic",
+        "equations": "tasks.arithmetic:equations",
+        "hub": "tasks.hub_data:hub_task",
+        "letters": "tasks.procedural:letters",
+        "multiplication": "tasks.arithmetic:multiplication",
+        "reasoning-gym": "extras.gym:reasoning_gym",
+        "stories": "tasks.arithmetic:stories",
+    },
+    error=TaskError,
+)
+for _name in BENCHMARKS:
+    TASKS.add(_name, benchmark_maker(_name))
 
 OBJECTS = "tasks.jsonl"
 """The file of a run that holds problems which were given as objects: before it is there, a text of JSON lines."""
@@ -46,22 +51,12 @@ def register_task(name: str, maker: Maker) -> None:
     """
     if not re.fullmatch(r"[\w-]+", name):
         raise TaskError(f"a task's name has letters, digits, _ and - alone, got {name!r}")
-    known = _known().get(name, maker)
-    if (known.__module__, known.__qualname__) != (maker.__module__, maker.__qualname__):
-        raise TaskError(f"there is a task named {name!r} already")
-    _registry[name] = maker
-
-
-def _known(name: str = "") -> dict[str, Maker]:
-    """The tasks by name; those of extras are not looked for where another one has the `name`."""
-    if name not in _registry:
-        extra("gym")  # which registers itself
-    return _registry
+    TASKS.add(name, maker)
 
 
 def task_names() -> list[str]:
     """The tasks that need no file: the library's, and those registered in this process."""
-    return sorted(_known())
+    return sorted(TASKS.names())
 
 
 def task_about(name: str) -> str:
@@ -77,13 +72,10 @@ def _maker(spec: str) -> Maker:
     if file_of(spec) is not None:
         maker: Maker = load(spec, "--tasks", "function", options=True)
         return maker
-    known = _known(name := spec.partition(":")[0])
-    if name not in known:
-        if name in FILES:
-            raise no_file(name, folder_of_data(None))
-        hint = "A file must end in .jsonl or .csv; FILE.py:FUNCTION is your own."
-        raise UnknownNameError("task", name, known, hint)
-    return known[name]
+    name = spec.partition(":")[0]
+    if name in FILES and name not in TASKS.known:
+        raise no_file(name, folder_of_data(None))
+    return TASKS.find(name, "A file must end in .jsonl or .csv; FILE.py:FUNCTION is your own.")
 
 
 def is_data(spec: str) -> bool:
@@ -148,7 +140,7 @@ def _is_data(name: str) -> bool:
 
 
 def _is_file(spec: str) -> bool:
-    slashed = "/" in spec and spec.partition(":")[0] not in _known()
+    slashed = "/" in spec and spec.partition(":")[0] not in TASKS.known
     return spec.endswith((".jsonl", ".json", ".csv")) or slashed or os.path.isfile(spec)
 
 

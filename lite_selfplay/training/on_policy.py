@@ -27,7 +27,7 @@ def require_policy(stream: Stream, seat: str) -> None:
     """
     for sample in _with_a_ratio(stream):
         sampling = sample.completion.sampling
-        if sampling.temperature == 0 if stream.replay else not sampling.is_policy:
+        if sampling.temperature == 0 if stream.replay else sampling.off_policy:
             raise GameError(
                 f"the {stream.role}'s stream trains seat {seat!r} on a completion sampled with "
                 f"{', '.join(sampling.off_policy)}, which does not follow the seat's own probabilities: in play(), ask "

@@ -5,34 +5,28 @@ from dataclasses import dataclass
 from typing import Self
 
 from lite_selfplay.data import Completion, Problem, Verdict
-from lite_selfplay.errors import UnknownNameError
-from lite_selfplay.scan import extra
-from lite_selfplay.verify import choice, letters, math, programs
+from lite_selfplay.scan import Registry
 from lite_selfplay.verify.checking import Checker, Checking
 from lite_selfplay.verify.extract import AnswerFormat, completion_text, extract_answer
 from lite_selfplay.verify.latex import plain
 
 __all__ = ["AnswerFormat", "Checker", "Checking", "Counters", "Verifier", "register_checker"]
 
-_CHECKERS: dict[str, Checker] = {
-    "math": math.check_batch,
-    "letters": letters.check_all,
-    choice.KIND: choice.check_batch,
-    programs.KIND: programs.check_batch,
-}
+_CHECKERS = Registry[Checker](
+    "kind of problem",
+    {
+        "math": "verify.math:check_batch",
+        "letters": "verify.letters:check_all",
+        "choice": "verify.choice:check_batch",
+        "program": "verify.programs:check_batch",
+        "reasoning-gym": "extras.gym:check_batch",
+    },
+)
 
 
 def register_checker(kind: str, checker: Checker) -> None:
     """Judge problems of this `kind` with `checker`, which replaces an earlier checker of the same kind."""
-    _CHECKERS[kind] = checker
-
-
-def _checker(kind: str) -> Checker:
-    if kind not in _CHECKERS:
-        extra("gym")  # which registers itself
-    if kind not in _CHECKERS:
-        raise UnknownNameError("kind of problem", kind, _CHECKERS)
-    return _CHECKERS[kind]
+    _CHECKERS.known[kind] = lambda: checker
 
 
 @dataclass
@@ -80,7 +74,7 @@ class Verifier:
             by_kind.setdefault(problem.kind, []).append(index)
         verdicts: dict[int, Verdict] = {}
         expected = AnswerFormat(thinks, self._block_only)
-        for kind, checker in {kind: _checker(kind) for kind in by_kind}.items():
+        for kind, checker in {kind: _CHECKERS.find(kind) for kind in by_kind}.items():
             judged = checker([pairs[index] for index in by_kind[kind]], expected, self._checking)
             verdicts.update(zip(by_kind[kind], judged, strict=True))
         self.counters.checked += len(pairs)

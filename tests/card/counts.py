@@ -14,12 +14,12 @@ from lite_selfplay.data import Episode, Sample
 from lite_selfplay.models.backends.transformers import TransformersBackend
 from lite_selfplay.models.chat_template import Chat
 from lite_selfplay.models.sources import tiny
-from lite_selfplay.testing import as_sampled
 from lite_selfplay.training.losses import make_loss
 from lite_selfplay.training.trainer import SelfPlayTrainer
 from tests.card.pretend import Card, Seen
 from tests.gpu import evidence
 from tests.gpu.evidence import ROLES
+from tests.made import as_sampled
 from tests.models.spoken import asked
 
 LAYERS = 28

@@ -11,9 +11,9 @@ import torch
 from lite_selfplay.data import BASE
 from lite_selfplay.errors import TrainingError
 from lite_selfplay.models.backends.transformers import TransformersBackend
-from lite_selfplay.testing import as_sampled
 from tests.card import counts, pretend
 from tests.gpu.evidence import OUT_OF_MEMORY
+from tests.made import as_sampled
 from tests.models.spoken import asked, spoken, words
 
 PROMPT = [[5, 6, 7, 8]]

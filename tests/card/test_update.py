@@ -14,10 +14,10 @@ from lite_selfplay.models import attention, packed_on_card
 from lite_selfplay.models.backends.transformers import TransformersBackend
 from lite_selfplay.models.chat_template import Chat
 from lite_selfplay.models.logprobs.batch import Way
-from lite_selfplay.testing import as_sampled
 from lite_selfplay.training.atomic_update import BACK, LARGEST
 from tests.card import counts, pretend
 from tests.gpu import evidence
+from tests.made import as_sampled
 from tests.near import near
 
 Gradients = Mapping[str, Mapping[str, torch.Tensor]]

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from lite_selfplay.models.logprobs.batch import Batch, Way
-from lite_selfplay.testing import as_sampled
 from tests.card import counts, pretend
+from tests.made import as_sampled
 from tests.models.spoken import ENDS, asked, letters, own_generate, spoken, words
 from tests.near import near
 

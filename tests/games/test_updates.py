@@ -12,7 +12,7 @@ import torch
 from lite_selfplay.config import RunConfig, SeatConfig
 from lite_selfplay.credit import stream_advantages
 from lite_selfplay.data import Verdict
-from lite_selfplay.games.base import game_names, make_game
+from lite_selfplay.games import game_names, make_game
 from lite_selfplay.runs.defaults import filled_in
 from lite_selfplay.testing import ScriptedTable
 from lite_selfplay.training.microbatches import moving, rows_of

@@ -86,9 +86,9 @@ def one_update(
     `after` is called when the optimizer has moved the weights, while the gradients are still there. Without `keep`
     no copy of them is made, and none returned.
     """
-    from lite_selfplay.testing import as_sampled
     from lite_selfplay.training.losses import make_loss
     from lite_selfplay.training.trainer import SelfPlayTrainer
+    from tests.made import as_sampled
 
     adapters = backend.adapters
     config = RunConfig(

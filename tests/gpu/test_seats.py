@@ -12,7 +12,7 @@ import torch
 from lite_selfplay import Run, RunConfig, train
 from lite_selfplay.config import ModelSection
 from lite_selfplay.data import BASE, Sampling
-from lite_selfplay.games.base import find_game, game_names
+from lite_selfplay.games import find_game, game_names
 from lite_selfplay.games.prompts import fill
 from lite_selfplay.models.chat_template import Chat
 from lite_selfplay.models.generation.sampling import GenerationRequest

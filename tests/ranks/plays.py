@@ -35,7 +35,7 @@ def anything_goes(rank: int, put: Callable[[Any, str, Any], None] = setattr) -> 
     for module, name in ((cpmobius, "read_task"), (rzero, "read_question"), (pasodoble, "read")):
         put(module, name, proposed)
     put(verify.Verifier, "read_answer", lambda self, completion: answer(completion))
-    put(verify, "_CHECKERS", {**verify._CHECKERS, "math": check})
+    put(verify._CHECKERS, "known", {**verify._CHECKERS.known, "math": lambda: check})
 
 
 def nan(rank: int, where: int, step: int) -> None:

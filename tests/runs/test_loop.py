@@ -158,7 +158,7 @@ def test_a_game_that_stops_a_run_leaves_it_saved(tmp_path: Path):
 @pytest.fixture
 def resting_game() -> Iterator[None]:
     """A game known as `resting`, whose solver learns at every second step, and is asked as `SAMPLING` says."""
-    from lite_selfplay.games import Game, base
+    from lite_selfplay.games import GAMES, Game
 
     class Resting(Game):
         roles = ("solver",)
@@ -177,9 +177,9 @@ def resting_game() -> Iterator[None]:
             ]
             return Episode([Stream("solver", groups)] if step % 2 == 0 else [])
 
-    base.register_game("resting", Resting)
+    GAMES.add("resting", Resting)
     yield
-    base._registry.pop("resting")
+    GAMES.known.pop("resting")
 
 
 SAMPLING: Sampling | None = None

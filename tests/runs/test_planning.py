@@ -8,7 +8,7 @@ import pytest
 from lite_selfplay.config import RunConfig
 from lite_selfplay.data import Problem
 from lite_selfplay.errors import ConfigError, TaskError, UnknownNameError
-from lite_selfplay.games import Game, base
+from lite_selfplay.games import GAMES, Game
 from lite_selfplay.runs import defaults, planning
 from lite_selfplay.runs.planning import Plan, plan
 from lite_selfplay.tasks.split import content_key
@@ -156,11 +156,11 @@ def test_a_game_may_choose_its_sources_by_its_options():
             super().__init__(options, **sizes)
             self.sources = ("problems", "validation")
 
-    base.register_game("either", Either)
+    GAMES.add("either", Either)
     try:
         assert list(planned(game="either").sources) == ["problems", "validation"]
     finally:
-        base._registry.pop("either")
+        GAMES.known.pop("either")
 
 
 def test_a_game_of_matches_needs_no_tasks_and_has_a_rate_of_its_own():

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lite_selfplay.data import Problem
-from lite_selfplay.tasks.overlap import WORDS, Overlap, overlap
+from lite_selfplay.tasks.split import WORDS, Overlap, overlap
 
 WORD = [f"w{n}" for n in range(60)]
 LONG = " ".join(WORD[:20])

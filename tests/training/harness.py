@@ -15,11 +15,11 @@ from lite_selfplay.credit import stream_advantages
 from lite_selfplay.data import Completion, Episode, Group, Sample, Sampling, Stream
 from lite_selfplay.models.backends.transformers import load_base
 from lite_selfplay.models.chat_template import Chat
-from lite_selfplay.testing import as_sampled
 from lite_selfplay.training.losses import make_loss
 from lite_selfplay.training.progress import Poll
 from lite_selfplay.training.trainer import SelfPlayTrainer
 from lite_selfplay.training.updates import StepReport
+from tests.made import as_sampled
 from tests.made_runs import Ear
 
 FREE = {"rank": 4, "alpha": 8, "init": "gaussian", "init_std": 0.1, "clip": 1e9, "lr": 1e-2}

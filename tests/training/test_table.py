@@ -9,7 +9,7 @@ import pytest
 from lite_selfplay import RunConfig, train
 from lite_selfplay.data import Episode, Example, Group, Problem, Sample, Sampling, Snapshot, Stream
 from lite_selfplay.errors import ConfigError, GameError
-from lite_selfplay.games import Game, base
+from lite_selfplay.games import GAMES, Game
 from lite_selfplay.models.chat_template import Chat
 from lite_selfplay.models.sources.tiny import build_tiny
 from lite_selfplay.runs.api import resume
@@ -127,7 +127,7 @@ class Ending(Game):
 
 @pytest.fixture
 def ending(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(base._registry, "ending", lambda: Ending)
+    monkeypatch.setitem(GAMES.known, "ending", lambda: Ending)
 
 
 def config(folder: Path, **more: Any) -> RunConfig:

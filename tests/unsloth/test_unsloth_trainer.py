@@ -31,7 +31,9 @@ pytestmark = pytest.mark.skipif(
 def ran(kind: str, command: str, folder: Path, **environment: str) -> "subprocess.CompletedProcess[str]":
     asked = [sys.executable, str(WORK), kind, command, str(folder)]
     options: dict[str, Any] = {"capture_output": True, "text": True, "timeout": 280, "cwd": folder.parent}
-    return subprocess.run(asked, check=False, env={**os.environ, **environment}, **options)
+    return subprocess.run(
+        asked, check=False, env={**os.environ, "PYTHONPATH": str(WORK.parents[2]), **environment}, **options
+    )
 
 
 def work(kind: str, command: str, folder: Path) -> Path:

@@ -51,9 +51,9 @@ from lite_selfplay.models.chat_template import Chat
 from lite_selfplay.models.generation.sampling import GenerationRequest
 from lite_selfplay.models.sources.tiny import build_tiny
 from lite_selfplay.runs.api import resume
-from lite_selfplay.testing import as_sampled
 from lite_selfplay.training.losses import make_loss
 from lite_selfplay.training.trainer import SelfPlayTrainer, reference_name
+from tests.made import as_sampled
 
 torch.set_num_threads(1)
 

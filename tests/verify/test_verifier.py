@@ -49,7 +49,7 @@ def test_what_a_checker_keeps_is_ended_with_its_verifier(monkeypatch: pytest.Mon
         kept.append(checking.kept("mine", Kept))
         return [Verdict(True, 1.0)] * len(pairs)
 
-    monkeypatch.setattr(verify, "_CHECKERS", {"kept": check})
+    monkeypatch.setitem(verify._CHECKERS.known, "kept", lambda: check)
     kept: list[Kept] = []
     pair = (completion("hi"), Problem("k", "?", kind="kept"))
     with Verifier() as verifier:
@@ -63,7 +63,7 @@ def test_what_a_checker_keeps_is_ended_with_its_verifier(monkeypatch: pytest.Mon
 
 
 def test_a_registered_kind(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(verify, "_CHECKERS", dict(verify._CHECKERS))
+    monkeypatch.setattr(verify._CHECKERS, "known", dict(verify._CHECKERS.known))
     register_checker("short", lambda pairs, expected, workers: [Verdict(len(c.text) < 3, 1.0) for c, _ in pairs])
     problem = Problem("s", "be brief", kind="short")
     with Verifier() as verifier:

@@ -17,10 +17,8 @@ from typing import Any
 from lite_selfplay.data import Completion, Problem, Verdict
 from lite_selfplay.errors import TaskError, UnknownNameError
 from lite_selfplay.extras.gym.pool import WorkerPool
-from lite_selfplay.tasks import register_task
 from lite_selfplay.tasks.procedural import Procedural
 from lite_selfplay.tasks.task import Task, derived_seed
-from lite_selfplay.verify import register_checker
 from lite_selfplay.verify.checking import Checking
 from lite_selfplay.verify.extract import AnswerFormat, completion_text, extract_answer
 from lite_selfplay.verify.format import well_formed
@@ -178,7 +176,3 @@ def _verdict(completion: Completion, answer: str | None, outcome: str, thinks: b
         well_formed=well_formed(completion.text, thinks, completion.prefill),
         reason="" if score >= 1.0 else reason,
     )
-
-
-register_task(KIND, reasoning_gym)
-register_checker(KIND, check_batch)

@@ -9,7 +9,7 @@ both directions reported).
 
 And the controls: a second pass that reads other things than a rival's draft, or is made by other seats.
 
-- `self-refine`: a seat drafts, then reads its own recap in the prompt of the game of that name;
+- `self-refine`: a seat drafts, then reads its own recap in the prompt of the game of that name (`SelfRefine`);
 - `self-cascade`: the same for a seat that was never trained to refine, in words like the challenger's, but of an
   attempt of its own and without "You win by ...";
 - `moa`: two independent drafts, each refined by who wrote it after reading the other (a layer of two agents);
@@ -19,13 +19,23 @@ Source: section 5 and table 1 (untrained Mixture-of-Agents, self-refinement, GRP
 prompts: as in its cascade, what is read is a recap without its final answer (ours). Swapped seats are ours as well.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import permutations
+from typing import Any, ClassVar
 
-from lite_selfplay.data import Completion, Problem
-from lite_selfplay.games.agon.agon import challenge_prompt, fenced, own_attempt_prompt, recap_of
+from lite_selfplay.data import Completion, EvalSpec, Problem
+from lite_selfplay.games.agon.agon import (
+    DraftChallenge,
+    challenge_prompt,
+    fenced,
+    figures_of_drafts,
+    own_attempt_prompt,
+    pairing_with_drafts,
+    recap_of,
+)
+from lite_selfplay.games.base import GameOptions
 from lite_selfplay.games.modes import Examiner, Found, Judged, Measured, Mode, Rows, Score, alone, score_of
 from lite_selfplay.games.prompts import asked_after, fill
 from lite_selfplay.games.table import Reader
@@ -199,3 +209,48 @@ SWAP_SEATS = Mode(
     columns=_COLUMNS,
     seats=2,
 )
+
+
+class SelfRefineOptions(GameOptions):
+    """`format_weight` is lambda, what a well-formed completion earns. Agon's other switches are what they are here: a
+    draft is read by its own seat, and nobody is paid for being better than it."""
+
+    format_weight: float = 0.5
+    reward: ClassVar[str] = "coop"
+    tiebreak: ClassVar[float] = 0.0
+    opponent: ClassVar[str] = "per_rollout"
+
+
+class SelfRefine(DraftChallenge):
+    """Self-refinement with one seat, the control for exchange: it drafts, then reads its own recap and answers again,
+    with the same number of completions as Agon, each rewarded by its own answer:
+
+        for each problem x:
+            a_1 .. a_N ~ seat(. | x)                         plain prompt
+            b_i ~ seat(. | x, recap of a_i)                  one per draft, called its own
+            R(y) = 2 c(y) + lambda phi(y)                    of drafts and refinements alike
+        one update of the seat on both groups
+
+    Source: table 1 and section 5 (the model sees its own prior attempt; the cooperative reward; two passes at
+    evaluation). Ours, where the paper is silent: both passes are trained, the recap is what the challenger would read,
+    and the prompt differs from the challenger's in whose attempt it says to be.
+    """
+
+    roles = ("drafter", "refiner")
+    about = "one seat drafts and refines its own drafts: Agon's control, at its budget"
+    Options = SelfRefineOptions
+    recipe: ClassVar[dict[str, Any]] = {"seats": {"solver": {"lr": 5e-5, "schedule": "linear", "warmup": 0.1}}}
+    figures = figures_of_drafts("to refine")
+    pairing = pairing_with_drafts("refinement")
+
+    def seats(self, step: int) -> Mapping[str, str]:
+        return dict.fromkeys(self.roles, "solver")
+
+    def trained_seats(self) -> tuple[str, ...]:
+        return ("solver",)
+
+    def evaluation(self) -> EvalSpec:
+        return EvalSpec("self-refine", self.trained_seats())
+
+    def asked_with(self, problem: Problem, recap: str) -> str:
+        return own_attempt_prompt("self_refine", problem, recap)

@@ -12,6 +12,7 @@ coin (Shao et al. 2025, "Spurious Rewards"). An answer that a problem has is che
 """
 
 import random
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar, Literal
 
@@ -130,13 +131,23 @@ def solo_reward(correct: float, well_formed: bool, format_weight: float = 0.5) -
 
 def judged(table: Table, problems: list[Problem], answers: list[list[Completion]], format_weight: float) -> list[Group]:
     """Groups of completions, verified in one batch, each rewarded by itself. A prompt over the limit is masked."""
-    verdicts = iter(table.verify([(c, p) for p, group in zip(problems, answers, strict=True) for c in group]))
+
+    def sample(completion: Completion, verdict: Verdict, problem: Problem) -> Sample:
+        reward = solo_reward(earned(verdict, problem), verdict.well_formed, format_weight)
+        return Sample(completion, reward, verdict, masked=completion.stop == "prompt_too_long")
+
+    return verified(table, problems, answers, sample)
+
+
+def verified(
+    table: Table,
+    problems: Sequence[Problem],
+    rows: Sequence[Sequence[Completion]],
+    sample: Callable[[Completion, Verdict, Problem], Sample],
+) -> list[Group]:
+    """A group for each problem, of the completions in its row: all are verified in one call, and `sample` pays each."""
+    verdicts = iter(table.verify([(c, problem) for problem, row in zip(problems, rows, strict=True) for c in row]))
     return [
-        Group([_sample(c, next(verdicts), problem, format_weight) for c in group], problem)
-        for problem, group in zip(problems, answers, strict=True)
+        Group([sample(c, next(verdicts), problem) for c in row], problem)
+        for problem, row in zip(problems, rows, strict=True)
     ]
-
-
-def _sample(completion: Completion, verdict: Verdict, problem: Problem, format_weight: float) -> Sample:
-    reward = solo_reward(earned(verdict, problem), verdict.well_formed, format_weight)
-    return Sample(completion, reward, verdict, masked=completion.stop == "prompt_too_long")

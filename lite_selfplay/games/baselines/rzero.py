@@ -26,6 +26,7 @@ from typing import Any, ClassVar
 from pydantic import Field
 
 from lite_selfplay.data import Completion, Episode, Example, Group, Problem, Sample, Stream
+from lite_selfplay.games.baselines.grpo import verified
 from lite_selfplay.games.presentation import Figure
 from lite_selfplay.games.prompts import asked, fill
 from lite_selfplay.games.propose_solve.propose_solve import BREAKDOWNS, WATCHED, YIELD, FilterOptions, ProposeSolve
@@ -45,7 +46,7 @@ from lite_selfplay.games.propose_solve.questions import (
     watched,
 )
 from lite_selfplay.games.table import Table
-from lite_selfplay.games.worked_examples import solution_of
+from lite_selfplay.games.worked_examples import after_reasoning, solution_of
 
 _WORD = re.compile(r"\w+|[^\w\s]")
 
@@ -182,9 +183,8 @@ class RZero(ProposeSolve):
         """The problem and its boxed answer."""
         if (solution := solution_of(problem)) is None:
             return None
-        scratch = f"<think>\n{solution}\n</think>\n\n" if thinks else ""
-        completion = f"{scratch}<question>{problem.text}</question>\n\\boxed{{{problem.answer}}}"
-        return Example(fill("rzero_challenger"), completion)
+        reply = f"<question>{problem.text}</question>\n\\boxed{{{problem.answer}}}"
+        return Example(fill("rzero_challenger"), after_reasoning(reply, solution, thinks))
 
     def play(self, step: int, table: Table) -> Episode:
         within = step % (self.options.challenger_steps + self.options.solver_steps)
@@ -236,7 +236,9 @@ class RZero(ProposeSolve):
         chosen = [self._next() for _ in range(min(self.problems_per_step, len(self._pool)))]
         prompts = [asked(problem) for problem in chosen]
         answers = table.ask("solver", prompts, n=self.group_size) if chosen else []
-        groups = [_graded(table, x, row) for x, row in zip(chosen, answers, strict=True)]
+        groups = verified(
+            table, chosen, answers, lambda c, v, x: Sample(c, float(v.correct), v, info={"question": x.id})
+        )
         streams = {"challenger": [shown(candidate, self.bounds) for candidate in drawn], "solver": groups}
         log = {**log, "draws": len(drawn), "pool": len(self._pool)}
         return Episode([Stream(role, found) for role, found in streams.items() if found], log=log)
@@ -301,12 +303,6 @@ def _parse(text: str) -> tuple[str, str | None] | None:
 def _whole(draws: float, batch: int) -> int:
     """So many draws in whole batches."""
     return math.ceil(draws / batch) * batch
-
-
-def _graded(table: Table, problem: Problem, answers: Sequence[Completion]) -> Group:
-    verdicts = table.verify([(answer, problem) for answer in answers])
-    judged = zip(answers, verdicts, strict=True)
-    return Group([Sample(c, float(v.correct), v, info={"question": problem.id}) for c, v in judged], problem)
 
 
 def challenger_reward(share: float, cluster_share: float) -> float:

@@ -41,8 +41,8 @@ from lite_selfplay.data import (
     Sample,
     Snapshot,
     Stream,
-    completion_from_json,
 )
+from lite_selfplay.games.collections import completion_from_json
 from lite_selfplay.games.presentation import Figure
 from lite_selfplay.games.prompts import asked, fill
 from lite_selfplay.games.propose_solve.propose_solve import BREAKDOWNS, WATCHED, YIELD, FilterOptions, ProposeSolve
@@ -60,7 +60,7 @@ from lite_selfplay.games.propose_solve.questions import (
     watched,
 )
 from lite_selfplay.games.table import Table
-from lite_selfplay.games.worked_examples import solution_of
+from lite_selfplay.games.worked_examples import after_reasoning, solution_of
 from lite_selfplay.verify.format import answer_spans, boxed_spans
 
 PlayerReward = Literal["zero_one", "signed"]
@@ -248,8 +248,7 @@ class CpMobius(ProposeSolve):
 
     def worked_proposal(self, problem: Problem, *, thinks: bool) -> Example | None:
         """A problem's text, after its solution where the coach thinks."""
-        reasoning = f"<think>\n{solution_of(problem) or ''}\n</think>\n\n" if thinks else ""
-        return Example(fill("coach"), f"{reasoning}{problem.text}")
+        return Example(fill("coach"), after_reasoning(problem.text, solution_of(problem) or "", thinks))
 
     def play(self, step: int, table: Table) -> Episode:
         return self._learn(step, table) if step % 2 == 0 else self._teach(step, table)

@@ -11,7 +11,7 @@ from typing import Any
 
 from lite_selfplay.data import Completion
 from lite_selfplay.errors import ConfigError
-from lite_selfplay.games.base import find_game
+from lite_selfplay.games import find_game
 from lite_selfplay.games.matches.match import BROKEN, Match, MatchGame, play_together
 from lite_selfplay.games.modes import Examiner, Found, Judged, Measured, Mode, Score, score_of
 from lite_selfplay.stats import paired_bootstrap

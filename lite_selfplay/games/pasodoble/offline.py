@@ -36,10 +36,8 @@ class OfflineSchedule:
         self.updates += updated
         steps = self._steps[self.phase]
         over = self.updates >= steps or self.attempts >= steps * self._attempts_a_step
-        if self.phase == "proposer" and over:
-            self._enter("solver")
-        elif self.phase == "solver" and over:
-            self._enter("proposer")
+        if over:
+            self._enter("solver" if self.phase == "proposer" else "proposer")
         if self.phase == "solver" and not buffered:
             self._enter("proposer")
 
@@ -109,8 +107,7 @@ class QuestionBuffer:
         """The next `n` questions, from the first one again after the last; none where the buffer is empty."""
         taken = []
         for _ in range(n if self._held else 0):
-            if self.cursor >= len(self._held):
-                self.cursor = 0
+            self.cursor %= len(self._held)
             taken.append(self._held[self.cursor].problem())
             self.cursor += 1
         return taken

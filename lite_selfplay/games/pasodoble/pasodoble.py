@@ -30,11 +30,13 @@ import random
 from collections import Counter, deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, ClassVar
 
 from lite_selfplay.credit import has_variance
 from lite_selfplay.data import Completion, Episode, Example, Group, Problem, Sample, Stream, Verdict
 from lite_selfplay.errors import ConfigError
+from lite_selfplay.games.baselines.grpo import verified
 from lite_selfplay.games.pasodoble.offline import OfflineSchedule, QuestionBuffer
 from lite_selfplay.games.pasodoble.rewards import (
     Gate,
@@ -51,7 +53,7 @@ from lite_selfplay.games.prompts import fill
 from lite_selfplay.games.propose_solve.propose_solve import BREAKDOWNS, SHOWN_CHARACTERS, WATCHED, YIELD, ProposeSolve
 from lite_selfplay.games.propose_solve.questions import Proposal, last_boxed, last_tagged, read
 from lite_selfplay.games.table import Table
-from lite_selfplay.games.worked_examples import solution_of
+from lite_selfplay.games.worked_examples import after_reasoning, solution_of
 
 _PROBLEM_CLOSE = "</problem>"
 _PASSAGE = "Here is a text to draw on:\n```\n"
@@ -98,7 +100,7 @@ def worked_proposal(problem: Problem, *, knowledge: bool, thinks: bool, guard: L
     if parse_proposal(reply) != (question, answer) or leaks(question, answer, guard):
         return None
     prompt = proposer_prompt(solution if knowledge else "")
-    return Example(prompt, f"<think>\n{solution}\n</think>\n\n{reply}" if thinks else reply)
+    return Example(prompt, after_reasoning(reply, solution, thinks))
 
 
 @dataclass(frozen=True)
@@ -366,12 +368,9 @@ class PasoDoble(ProposeSolve):
         if not problems:
             return []
         answers = table.ask("solver", [solver_prompt(problem.text) for problem in problems], n=self.group_size)
-        pairs = [(completion, problem) for problem, row in zip(problems, answers, strict=True) for completion in row]
-        judged = zip(pairs, table.verify(pairs), strict=True)
-        samples = iter([self._solvers_sample(c, verdict, p, table.rng) for (c, p), verdict in judged])
-        return [Group([next(samples) for _ in row], problem) for problem, row in zip(problems, answers, strict=True)]
+        return verified(table, problems, answers, partial(self._solvers_sample, table.rng))
 
-    def _solvers_sample(self, answer: Completion, verdict: Verdict, problem: Problem, rng: random.Random) -> Sample:
+    def _solvers_sample(self, rng: random.Random, answer: Completion, verdict: Verdict, problem: Problem) -> Sample:
         reward = float(verdict.correct)
         if self.options.reward != "difficulty":
             reward = float(rng.random() < 0.5)

@@ -117,17 +117,15 @@ def vote(table: Table, groups: Sequence[Sequence[Completion]], *, figures: bool 
 
 def count(answers: Sequence[str | None], *, figures: bool = False) -> Vote:
     """The vote of written answers. The same answers in any order give the same label, votes and agreement."""
-    classes = [None if answer is None else _class(answer, figures) for answer in answers]
+    classes = [
+        None if answer is None or (figures and not re.search(r"\d", answer)) else vote_key(answer) for answer in answers
+    ]
     winner, votes = majority_vote(classes)
     agrees = tuple(winner is not None and key == winner for key in classes)
     spoken = [spoken_value(answer) for answer, right in zip(answers, agrees, strict=True) if right and answer]
     return Vote(
         min(spoken, key=lambda answer: (len(answer), answer), default=None), votes, len(classes), agrees, tuple(answers)
     )
-
-
-def _class(answer: str, figures: bool) -> str | None:
-    return None if figures and not re.search(r"\d", answer) else vote_key(answer)
 
 
 def verdicts_by_vote(completions: Sequence[Completion], counted: Vote, *, thinks: bool) -> list[Verdict]:

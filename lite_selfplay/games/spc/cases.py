@@ -16,12 +16,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from lite_selfplay.data import Completion, Example, Group, Problem, Sample, Sampling, completion_from_json
-from lite_selfplay.games.collections import read_objects
+from lite_selfplay.data import Completion, Example, Group, Problem, Sample, Sampling
+from lite_selfplay.games.baselines.grpo import verified
+from lite_selfplay.games.collections import completion_from_json, read_objects
 from lite_selfplay.games.prompts import fill
 from lite_selfplay.games.spc.steps import StepPair, beginning, replaced, split_steps, without_notes
 from lite_selfplay.games.table import Table
-from lite_selfplay.games.worked_examples import solution_of
+from lite_selfplay.games.worked_examples import after_reasoning, solution_of
 from lite_selfplay.verify.extract import completion_text
 from lite_selfplay.verify.format import answer_spans, boxed_spans, split_reasoning
 
@@ -40,7 +41,6 @@ Judgement = Literal["correct", "incorrect"]
 _TAGGED = r"<{0}>((?:(?!</?{0}>).)*)</{0}>"
 _ERROR = re.compile(_TAGGED.format("error"), re.DOTALL | re.IGNORECASE)
 _STEP = re.compile(_TAGGED.format("step"), re.DOTALL | re.IGNORECASE)
-_CHANGE = re.compile(_TAGGED.format("change"), re.DOTALL | re.IGNORECASE)
 _ANSWER = re.compile(_TAGGED.format("answer"), re.DOTALL | re.IGNORECASE)
 _ANNOUNCES = re.compile(
     r"\b(?:errors?|erroneous(?:ly)?|mistak\w+|incorrect(?:ly)?|wrong(?:ly)?|deliberate(?:ly)?|intentional(?:ly)?|sneaky"
@@ -51,12 +51,11 @@ _ANNOUNCES = re.compile(
 
 @dataclass(frozen=True)
 class Rewrite:
-    """A sneaky generator's reply: the `kind` of error it names, the `change` it describes, the new `step`. `reason`
-    says why there is no step that could be tried, empty where there is one."""
+    """A sneaky generator's reply: the new `step`, the `kind` of error it names. `reason` says why there is no step that
+    could be tried, empty where there is one."""
 
     step: str = ""
     kind: str = ""
-    change: str = ""
     reason: str = ""
 
 
@@ -98,13 +97,11 @@ def read_rewrite(completion: Completion, original: str) -> Rewrite:
     if completion.stop == "prompt_too_long":
         return Rewrite(reason="prompt_too_long")
     text = split_reasoning(completion_text(completion)).rest
-    steps, errors, changes = (tag.findall(text) for tag in (_STEP, _ERROR, _CHANGE))
+    steps, errors = _STEP.findall(text), _ERROR.findall(text)
     if not steps or not errors:
         return Rewrite(reason="truncated" if completion.cut_off else "off_format")
     step, kind = steps[-1].strip(), " ".join(errors[-1].lower().split()).strip(" .-")
-    change = changes[-1].strip() if changes else ""
-    reason = "unknown_kind" if kind not in KINDS else _why_no_attack(step, original)
-    return Rewrite(step, kind, change, reason)
+    return Rewrite(step, kind, "unknown_kind" if kind not in KINDS else _why_no_attack(step, original))
 
 
 def _why_no_attack(step: str, original: str) -> str:
@@ -166,7 +163,7 @@ def solver_example(problem: Problem, *, thinks: bool = False) -> Example | None:
         return None
     steps = "\n\n".join(step.strip() for step in split_steps(solution))
     boxed = f" The answer is \\boxed{{{problem.answer}}}."
-    return Example(solver_prompt(problem.text), _after_reasoning(steps + boxed, steps, thinks))
+    return Example(solver_prompt(problem.text), after_reasoning(steps + boxed, steps, thinks))
 
 
 def sneaky_example(pair: StepPair, *, thinks: bool = False) -> Example:
@@ -178,7 +175,7 @@ def sneaky_example(pair: StepPair, *, thinks: bool = False) -> Example:
     kind = pair.kind or (KINDS[0] if _words(pair.right) == _words(pair.wrong) else KINDS[3])
     change = pair.change or f"The step says: {pair.right.strip()} I make it say something that does not follow."
     reply = rewrite_reply(kind, change, pair.wrong)
-    return Example(sneaky_prompt(pair.problem, pair.before, pair.right), _after_reasoning(reply, change, thinks))
+    return Example(sneaky_prompt(pair.problem, pair.before, pair.right), after_reasoning(reply, change, thinks))
 
 
 def critic_examples(pair: StepPair, *, thinks: bool = False) -> tuple[Example, Example]:
@@ -192,13 +189,9 @@ def critic_examples(pair: StepPair, *, thinks: bool = False) -> tuple[Example, E
 
     def example(step: str, critique: str, correct: bool) -> Example:
         reply = critique_reply(gist, critique, correct)
-        return Example(critic_prompt(pair.problem, pair.before, step), _after_reasoning(reply, critique, thinks))
+        return Example(critic_prompt(pair.problem, pair.before, step), after_reasoning(reply, critique, thinks))
 
     return example(pair.right, right, True), example(pair.wrong, wrong, False)
-
-
-def _after_reasoning(text: str, reasoning: str, thinks: bool) -> str:
-    return f"<think>\n{reasoning}\n</think>\n\n{text}" if thinks else text
 
 
 def _words(step: str) -> list[str]:
@@ -360,14 +353,13 @@ def sampled_solutions(
     prompts = [solver_prompt(problem.text) for problem in problems]
     for solver in solvers:
         rows = table.ask("solver", prompts, n=samples, seat=solver)
-        pairs = [(completion, problem) for problem, row in zip(problems, rows, strict=True) for completion in row]
-        verdicts = table.verify(pairs)
-        for (completion, problem), verdict in zip(pairs, verdicts, strict=True):
-            if verdict.correct and completion.stop != "prompt_too_long":
-                text = split_reasoning(completion_text(completion)).rest
-                cases += _case(f"{name}-{len(cases) + 1}-{problem.id}", problem, text, solver, table.rng)
-        samples_of = [Sample(c, float(v.correct), v, masked=True) for (c, _), v in zip(pairs, verdicts, strict=True)]
-        groups += [Group(samples_of[i * samples : (i + 1) * samples], problem) for i, problem in enumerate(problems)]
+        written = verified(table, problems, rows, lambda c, v, _: Sample(c, float(v.correct), v, masked=True))
+        for problem, group in zip(problems, written, strict=True):
+            for sample in group.samples:
+                if sample.reward and sample.completion.stop != "prompt_too_long":
+                    text = split_reasoning(completion_text(sample.completion)).rest
+                    cases += _case(f"{name}-{len(cases) + 1}-{problem.id}", problem, text, solver, table.rng)
+        groups += written
     return cases, groups
 
 

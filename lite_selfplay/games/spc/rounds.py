@@ -355,21 +355,22 @@ def counts_of_round(
     fates = [case.fate(stable) for case in cases]
     met = [(*pairing, fate) for fate in fates if fate in ("caught", "fooled", "undecided")]
     critiques = [read_critique(completion) for case in cases for completion in (*case.critiques, *case.untouched)]
-    found: dict[str, Any] = {
+    attack, pair = attack_success(fates), next(iter(win_rates(met)), None)
+    of = len(critiques) or None
+    shares = {
+        "attack_success": attack["success"],
+        "win_rate": pair and pair["win_rate"],
+        "judged_share": of and sum(critique.judgement is not None for critique in critiques) / of,
+        "right_critiques": of and len(kinds_of(rows[CRITIC], RIGHT)) / of,
+    }
+    return {
         "fates": {fate: fates.count(fate) for fate in sorted(set(fates))},
-        "attack": attack_success(fates),
-        "pairing": next(iter(win_rates(met)), None),
+        "attack": attack,
+        "pairing": pair,
         "sneaky_rows": len(kept[SNEAKY]),
         "critic_rows": len(kept[CRITIC]),
+        **{name: share for name, share in shares.items() if share is not None},
     }
-    if found["attack"]["success"] is not None:
-        found["attack_success"] = found["attack"]["success"]
-    if found["pairing"] and found["pairing"]["win_rate"] is not None:
-        found["win_rate"] = found["pairing"]["win_rate"]
-    if critiques:
-        found["judged_share"] = sum(critique.judgement is not None for critique in critiques) / len(critiques)
-        found["right_critiques"] = len(kinds_of(rows[CRITIC], RIGHT)) / len(critiques)
-    return found
 
 
 def results(log: Mapping[str, Any]) -> list[str]:

@@ -55,6 +55,7 @@ from lite_selfplay.games.propose_solve.propose_solve import (
 from lite_selfplay.games.propose_solve.questions import Proposal, read, verdicts_by_vote, vote
 from lite_selfplay.games.sqlm.topics import CODE, SHIPPED, Topic, load_topic, numbered_lines, problem_with_tests
 from lite_selfplay.games.table import Table
+from lite_selfplay.games.worked_examples import after_reasoning
 from lite_selfplay.verify import programs
 from lite_selfplay.verify.extract import completion_text
 
@@ -198,15 +199,10 @@ class Sqlm(ProposeSolve):
         self._questions: list[str] = []  # pre-generated
         self._position = 0
 
-    @property
-    def questions_per_step(self) -> int:
-        return self.problems_per_step * self.group_size
-
     def rollouts_per_step(self) -> int:
         """Completions of a step whose proposals are all questions."""
-        if self.options.questions == "pregenerated":
-            return self.problems_per_step * self.group_size
-        return self.questions_per_step * (self.group_size + 1)
+        asked = self.problems_per_step * self.group_size
+        return asked if self.options.questions == "pregenerated" else asked * (self.group_size + 1)
 
     def most_rollouts(self, steps: int) -> int:
         """Those of its steps, and the lists of questions that are written before the first one."""
@@ -241,8 +237,8 @@ class Sqlm(ProposeSolve):
         ]
 
     def worked_proposal(self, problem: Problem, *, thinks: bool) -> Example | None:
-        reasoning, reply = "<think>\n\n</think>\n\n" if thinks else "", self.topic.written(problem)
-        return None if reply is None else Example(self.topic.prompt, f"{reasoning}{reply}")
+        reply = self.topic.written(problem)
+        return None if reply is None else Example(self.topic.prompt, after_reasoning(reply, "", thinks))
 
     # A step
 

@@ -72,18 +72,16 @@ def load_topic(name: str, count: int) -> Topic:
 
     Raises ValueError saying why there is no such topic.
     """
-    if name == "arithmetic":
-        prompt = fill("sqlm_arithmetic")
-        many = fill("sqlm_many", topic=prompt, count=str(count))
-        return Topic(prompt, many, marked=False, figures=True, tasks="arithmetic:digits=3,terms=2,ops=+-*")
-    if name == "algebra":
-        many = fill("sqlm_many_algebra", count=str(count))
-        return Topic(fill("sqlm_algebra"), many, marked=True, figures=True, tasks="stories")
-    if name == CODE:
-        return Topic(fill("sqlm_code"), "", marked=False, figures=False, tasks="code-arithmetic", programs=True)
-    prompt = _read(name)
-    many = fill("sqlm_many", topic=prompt, count=str(count))
-    return Topic(prompt, many, marked=_MARK.search(prompt) is not None, figures=False, tasks="stories")
+    prompt = fill(f"sqlm_{name}") if name in SHIPPED else _read(name)
+    many = "sqlm_many_algebra" if name == "algebra" else "sqlm_many"
+    return Topic(
+        prompt,
+        fill(many, topic=prompt, count=str(count)),
+        marked=_MARK.search(prompt) is not None,
+        figures=name in ("arithmetic", "algebra"),
+        tasks={"arithmetic": "arithmetic:digits=3,terms=2,ops=+-*", CODE: "code-arithmetic"}.get(name, "stories"),
+        programs=name == CODE,
+    )
 
 
 def _read(name: str) -> str:

@@ -4,13 +4,12 @@ import contextlib
 import io
 import os
 from collections.abc import Callable
-from importlib.metadata import EntryPoint, entry_points
 from typing import TYPE_CHECKING, Any
 
-from lite_selfplay.errors import RequestError, UnknownNameError
+from lite_selfplay.errors import RequestError
 from lite_selfplay.models.backends.availability import device_of, unsloth_problem
 from lite_selfplay.models.packages import install, require, version_of
-from lite_selfplay.scan import extra
+from lite_selfplay.scan import Registry, extra
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -18,17 +17,17 @@ if TYPE_CHECKING:
     from lite_selfplay.config import ModelSection
     from lite_selfplay.models.backends.backend import Backend, Rollouts
 
-ENTRY_POINTS = "lite_selfplay.backends"
 OTHER = "Use --backend transformers, which plays and trains the same on a CUDA card or a CPU"
 
-
-_OWN = {
-    "transformers": "lite_selfplay.models.backends.transformers:TransformersBackend",
-    "unsloth": "lite_selfplay.models.backends.unsloth:UnslothBackend",
-}
-_registry: "dict[str, Callable[[], type[Backend]]]" = {
-    name: EntryPoint(name, place, ENTRY_POINTS).load for name, place in _OWN.items()
-}
+BACKENDS: "Registry[type[Backend]]" = Registry(
+    "backend",
+    {
+        "auto": "models.backends.transformers:TransformersBackend",
+        "transformers": "models.backends.transformers:TransformersBackend",
+        "unsloth": "models.backends.unsloth:UnslothBackend",
+    },
+    group="lite_selfplay.backends",
+)
 
 
 def register_backend(name: str, backend: "type[Backend]") -> None:
@@ -37,15 +36,7 @@ def register_backend(name: str, backend: "type[Backend]") -> None:
     A package can do so by an entry point in the group `lite_selfplay.backends` instead. Raises RequestError for a name
     that is taken.
     """
-    if name == "auto" or name in _known():
-        raise RequestError(f"there is a backend called {name!r} already")
-    _registry[name] = lambda: backend
-
-
-def _known() -> "dict[str, Callable[[], type[Backend]]]":
-    for point in entry_points(group=ENTRY_POINTS):
-        _registry.setdefault(point.name, point.load)
-    return _registry
+    BACKENDS.add(name, backend)
 
 
 def require_available(backend: str) -> None:
@@ -53,8 +44,7 @@ def require_available(backend: str) -> None:
 
     Loads torch for `unsloth`.
     """
-    if backend not in ("auto", *_registry) and backend not in _known():
-        raise UnknownNameError("backend", backend, ["auto", *_known()])
+    BACKENDS.require(backend)
     if backend == "unsloth" and (problem := unsloth_problem()) is not None:
         raise RequestError(f"the Unsloth backend cannot work here: {problem}. {OTHER}")
 
@@ -126,5 +116,6 @@ def choose_backend(
     import_first(section)
     require("torch", "transformers")
     if rollouts is not None:
-        return extra("servers").ServedBackend(path, section, *arguments, rollouts=rollouts, **options)
-    return _known()[chosen(section)]()(path, section, *arguments, **options)
+        served: Callable[..., Backend] = extra("servers").ServedBackend
+        return served(path, section, *arguments, rollouts=rollouts, **options)
+    return BACKENDS.find(chosen(section))(path, section, *arguments, **options)

@@ -164,7 +164,7 @@ class Engine:
         temperature = sampling.temperature
         require_temperature(temperature, "set model.fast_inference=false")
         mode = getattr(self._config, "logprobs_mode", "processed_logprobs")
-        if sampling.is_policy and temperature != 1.0 and mode != "processed_logprobs":
+        if not sampling.off_policy and temperature != 1.0 and mode != "processed_logprobs":
             raise RequestError(
                 f"this vLLM engine notes log-probabilities before the temperature ({mode}), so what it samples at "
                 f"{temperature:g} cannot be trained on: set the roles' temperature to 1, or model.fast_inference=false"

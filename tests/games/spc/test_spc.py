@@ -12,7 +12,7 @@ import pytest
 from lite_selfplay import RunConfig, train
 from lite_selfplay.data import Episode, Problem, Restore, Snapshot
 from lite_selfplay.errors import RunFolderError
-from lite_selfplay.games.base import make_game
+from lite_selfplay.games import make_game
 from lite_selfplay.games.collections import EXAMPLE, Collection
 from lite_selfplay.games.spc import cases as cases_module
 from lite_selfplay.games.spc import rounds

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from lite_selfplay import RunConfig, register_backend, train
+from lite_selfplay import RunConfig, register_backend, scan, train
 from lite_selfplay.config import ModelSection, SeatConfig
 from lite_selfplay.errors import RequestError, UnknownNameError
 from lite_selfplay.models import backends
@@ -37,7 +37,7 @@ USED: set[str] = set()
 
 @pytest.fixture(autouse=True)
 def _registry_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(backends, "_registry", dict(backends._registry))
+    monkeypatch.setattr(backends.BACKENDS, "known", dict(backends.BACKENDS.known))
 
 
 def config(folder: Path, backend: str) -> RunConfig:
@@ -77,7 +77,7 @@ def test_an_installed_package_brings_one(monkeypatch: pytest.MonkeyPatch, tiny_p
         assert group == "lite_selfplay.backends"
         return [SimpleNamespace(name="installed", load=lambda: Outside)]
 
-    monkeypatch.setattr(backends, "entry_points", found)
+    monkeypatch.setattr(scan, "entry_points", found)
     section = ModelSection(name="tiny", precision="fp32", backend="installed")
     made = backends.choose_backend(tiny_path, section, {"A": SeatConfig()}, seed=0, eos_ids=[2])
     assert isinstance(made, Outside)
@@ -85,7 +85,7 @@ def test_an_installed_package_brings_one(monkeypatch: pytest.MonkeyPatch, tiny_p
 
 def test_a_name_that_is_taken_or_unknown_is_refused(tmp_path: Path):
     for name in ("auto", "unsloth"):
-        with pytest.raises(RequestError, match=f"there is a backend called '{name}' already"):
+        with pytest.raises(RequestError, match=f"the backend '{name}' exists already"):
             register_backend(name, TransformersBackend)
     with pytest.raises(UnknownNameError, match="unknown backend 'transformer': did you mean transformers"):
         train(config(tmp_path / "run", "transformer"))
