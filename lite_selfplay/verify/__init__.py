@@ -7,7 +7,7 @@ from typing import Self
 from lite_selfplay.data import Completion, Problem, Verdict
 from lite_selfplay.errors import UnknownNameError
 from lite_selfplay.scan import extra
-from lite_selfplay.verify import choice, letters, math, programs
+from lite_selfplay.verify import choice, math, programs
 from lite_selfplay.verify.checking import Checker, Checking
 from lite_selfplay.verify.extract import AnswerFormat, completion_text, extract_answer
 from lite_selfplay.verify.latex import plain
@@ -16,7 +16,7 @@ __all__ = ["AnswerFormat", "Checker", "Checking", "Counters", "Verifier", "regis
 
 _CHECKERS: dict[str, Checker] = {
     "math": math.check_batch,
-    "letters": letters.check_all,
+    "letters": choice.check_letters,
     choice.KIND: choice.check_batch,
     programs.KIND: programs.check_batch,
 }

@@ -5,8 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from lite_selfplay.verify.keys import vote_key
-from lite_selfplay.verify.non_answers import states_nothing
+from lite_selfplay.verify.keys import states_nothing, vote_key
 
 SAY_NOTHING = [
     *("I do not know", "I don't know.", r"\text{I don’t know}", "unknown", "Unknown.", "$unknown$", "N/A", "n/a", "NA"),

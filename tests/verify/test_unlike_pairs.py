@@ -7,10 +7,9 @@ import pytest
 
 from lite_selfplay.data import Problem
 from lite_selfplay.verify import Verifier
-from lite_selfplay.verify.keys import vote_key
+from lite_selfplay.verify.keys import states_nothing, vote_key
 from lite_selfplay.verify.latex import plain, tidy
 from lite_selfplay.verify.math import check
-from lite_selfplay.verify.non_answers import states_nothing
 from tests.made import completion
 
 NO_ARITHMETIC = [

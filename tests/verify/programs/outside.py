@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from lite_selfplay.verify.programs.inside import bpf, syscalls
+from lite_selfplay.verify.programs.inside import bpf
 from lite_selfplay.verify.programs.nouns import Limits, ProgramRun
 
 PLACE = Path(__file__).with_name("hostile")
@@ -139,7 +139,6 @@ class World:
 
     def head(self) -> str:
         """What stands before a hostile program: the names it uses."""
-        every = {**syscalls.ALLOWED, **syscalls.BY_ARGUMENTS, **syscalls.PATHS, **syscalls.KILLED}
         column = bpf.ARCHITECTURES[bpf.machine()][0]
         ports = {name: each.getsockname() for name, each in self._sockets.items()}
         values = {
@@ -154,7 +153,7 @@ class World:
             "SENTINEL": self.bystander.pid,
             "ADDRESS": self.address,
             "PREVIOUS": self.previous,
-            "NR": {name: numbers[column] for name, numbers in every.items()},
+            "NR": {name: numbers[column] for name, numbers in bpf.ALL.items()},
         }
         return "".join(f"{key} = {value!r}\n" for key, value in values.items()) + _HEAD
 
