@@ -86,8 +86,12 @@ def sandbox() -> Iterator[Sandbox]:
 
 @pytest.mark.parametrize(
     ("body", "by"),
-    [(BUSY, signal.SIGKILL), (BUSY, signal.SIGTERM), (BUSY, signal.SIGINT), ("time.sleep(60)", signal.SIGKILL)],
-    ids=["killed while busy", "terminated while busy", "interrupted while busy", "killed while idle"],
+    [
+        pytest.param(BUSY, signal.SIGKILL, id="killed while busy"),
+        pytest.param(BUSY, signal.SIGINT, id="interrupted while busy"),
+        pytest.param(BUSY, signal.SIGTERM, id="terminated while busy", marks=pytest.mark.long),
+        pytest.param("time.sleep(60)", signal.SIGKILL, id="killed while idle", marks=pytest.mark.long),
+    ],
 )
 def test_nothing_outlives_its_parent(body, by):
     before = litter()
