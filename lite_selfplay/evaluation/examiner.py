@@ -29,8 +29,7 @@ from lite_selfplay.games.prompts import MOST_SHOTS, opening
 from lite_selfplay.tasks.files import require_no_link, write_errors
 from lite_selfplay.tasks.task import derived_seed
 from lite_selfplay.verify.choice import KIND as CHOICE
-from lite_selfplay.verify.keys import vote_key
-from lite_selfplay.verify.non_answers import states_nothing
+from lite_selfplay.verify.keys import states_nothing, vote_key
 from lite_selfplay.verify.programs import KIND as PROGRAM
 
 SUFFIX = ".partial.jsonl"

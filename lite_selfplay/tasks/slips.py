@@ -5,7 +5,7 @@ import re
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
 
-from lite_selfplay.verify.calculation import calculate
+from lite_selfplay.verify.formulas import calculate
 
 _WHOLE = r"(?:\d{1,3}(?:,\d{3})++|\d++)(?!,?\d|\.\d)"
 _OPERAND = rf"\$?{_WHOLE}"

@@ -16,7 +16,7 @@ _CHECKERS = Registry[Checker](
     "kind of problem",
     {
         "math": "verify.math:check_batch",
-        "letters": "verify.letters:check_all",
+        "letters": "verify.choice:check_letters",
         "choice": "verify.choice:check_batch",
         "program": "verify.programs:check_batch",
         "reasoning-gym": "extras.gym:check_batch",

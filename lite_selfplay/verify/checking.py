@@ -2,19 +2,12 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from lite_selfplay.data import Completion, Problem, Verdict
 from lite_selfplay.verify.extract import AnswerFormat
 
-
-class Closing(Protocol):
-    """Something that is ended when its verifier is closed, such as a pool of processes."""
-
-    def close(self) -> None: ...
-
-
-K = TypeVar("K", bound=Closing)
+K = TypeVar("K")
 
 
 @dataclass
@@ -34,7 +27,8 @@ class Checking:
     _kept: dict[str, Any] = field(default_factory=dict)
 
     def kept(self, name: str, make: Callable[[], K]) -> K:
-        """What a checker keeps under a name until the verifier is closed: made when it is first asked for."""
+        """What a checker keeps under a name, such as a pool of processes: made when it is first asked for, and closed
+        (it has a method `close`) with the verifier."""
         if name not in self._kept:
             self._kept[name] = make()
         found: K = self._kept[name]

@@ -1,7 +1,8 @@
-"""Checking multiple-choice answers: the letter of an option, or the option's own text."""
+"""Checking answers that are letters: of an option of a multiple choice, or any that a problem of the toy task names."""
 
 import re
 from collections.abc import Sequence
+from typing import Any
 
 from lite_selfplay.data import Completion, Problem, Verdict
 from lite_selfplay.errors import TaskError
@@ -29,6 +30,18 @@ def check_batch(
     return [_judge(completion, problem, expected) for completion, problem in pairs]
 
 
+def check_letters(
+    pairs: Sequence[tuple[Completion, Problem]], expected: AnswerFormat, checking: Checking
+) -> list[Verdict]:
+    """Judge completions of the toy task `letters`: right where the sampled text has any letter of the answer.
+
+    Case matters, and the verdict's `answer` is the first such letter. A randomly initialised model solves about half of
+    these problems, so that a run of such a model can learn something. Raises TaskError unless the answer is a non-empty
+    string.
+    """
+    return [_first_letter(completion, problem.answer, expected) for completion, problem in pairs]
+
+
 def chosen_letter(answer: str | None, options: Sequence[str]) -> str | None:
     """The letter that a written answer names: `C`, `(C)`, `C. 42 m`, or the text of the third option; else None."""
     if answer is None:
@@ -46,17 +59,31 @@ def _plain(text: str) -> str:
     return " ".join(_MARKUP.sub(r"\1", plain(text)).split()).rstrip(".")
 
 
+def _first_letter(completion: Completion, letters: Any, expected: AnswerFormat) -> Verdict:
+    if not isinstance(letters, str) or not letters:
+        raise TaskError(f"a problem of kind 'letters' needs a string of letters as its answer, got {letters!r}")
+    found = next((character for character in completion.text if character in letters), None)
+    return Verdict(
+        correct=found is not None,
+        score=float(found is not None),
+        answer=found,
+        well_formed=well_formed(completion_text(completion), expected.thinks),
+        reason="" if found else "wrong",
+    )
+
+
 def _judge(completion: Completion, problem: Problem, expected: AnswerFormat) -> Verdict:
     options = problem.extra.get("options")
     if not options or not isinstance(problem.answer, str):
         raise TaskError(f"the multiple-choice problem {problem.id} has no options, or no letter as its answer")
-    answer = extract_answer(plain(completion_text(completion)), block_only=expected.block_only)
+    text = completion_text(completion)
+    answer = extract_answer(plain(text), block_only=expected.block_only)
     letter = chosen_letter(answer, options)
     correct = letter == problem.answer
     return Verdict(
         correct=correct,
         score=float(correct),
         answer=letter or answer,
-        well_formed=well_formed(completion.text, expected.thinks, completion.prefill),
+        well_formed=well_formed(text, expected.thinks),
         reason="" if correct else "no_answer" if letter is None else "wrong",
     )

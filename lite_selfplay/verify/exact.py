@@ -14,7 +14,7 @@ from lite_selfplay.verify.keys import LONG_WORD, is_words, key_of, matrix_rows, 
 from lite_selfplay.verify.latex import canonical, tuple_entries, values
 from lite_selfplay.verify.operations import operations_named
 from lite_selfplay.verify.quantity import quantity, same_quantity, times
-from lite_selfplay.verify.statement import Statement, point, statement
+from lite_selfplay.verify.statement import Statement, has_unknowns, point, statement
 from lite_selfplay.verify.units import unit_of
 
 MAX_COMPARISONS = 10_000
@@ -76,7 +76,7 @@ def same(gold: str, answer: str) -> bool:
 
 def _same_equation(wanted: Statement, given: Statement) -> bool:
     """Equations in unknowns are equal if one is a multiple of the other. A value never equals an equation."""
-    if not (wanted.equation or _is_curve(wanted)):
+    if not (wanted.equation or has_unknowns(wanted.value)):
         return False
     sides = [_sides_of(wanted), _sides_of(given)]
     if None in sides:
@@ -124,11 +124,6 @@ def _operations(text: str) -> frozenset[str]:
 
 def _sides_of(stated: Statement) -> tuple[str, str] | None:
     return stated.equation or ((stated.name, stated.value) if stated.name and stated.value else None)
-
-
-def _is_curve(stated: Statement) -> bool:
-    found = quantity(stated.value)
-    return found is not None and bool(found.formula.variables)
 
 
 def _same_value(gold: str, answer: str) -> bool:

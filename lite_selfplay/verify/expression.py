@@ -7,7 +7,7 @@ recognised (`lite_selfplay.verify.operations`) but not parsed.
 """
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from fractions import Fraction
 from typing import Literal
 
@@ -49,6 +49,8 @@ _ACCENTS = frozenset(
     "dot ddot bar hat vec tilde overline widehat overrightarrow mathbb mathcal boldsymbol bm mathbf".split()
 )
 _CONTINUES = frozenset({"frac", "sqrt", "pi"}) | _GREEK
+_BINOMIALS = frozenset({"binom", "dbinom", "tbinom"})
+_BEGIN_FACTORS = _CONTINUES | _BINOMIALS | FUNCTIONS | _ACCENTS
 _BRACKETS = {"(": ")", "[": "]", "{": "}"}
 _SIDES = {"\\lfloor": ("\\rfloor", "floor"), "\\lceil": ("\\rceil", "ceiling"), "\\lvert": ("\\rvert", "absolute")}
 
@@ -70,22 +72,17 @@ TIMES = "\\times"
 
 def parse(text: str) -> Expression:
     """One tidy formula as a tree. Raises Unreadable for anything else, and if it is too long or nested too deeply."""
-    return _Parser(text).whole()
+    return _Parser(_tokens(text)).whole()
 
 
-@dataclass(frozen=True)
-class _Token:
-    kind: str
-    text: str
-
-
-def _tokens(text: str) -> list[_Token]:
+def _tokens(text: str) -> list[tuple[str, str]]:
+    """(kind, text) of each token."""
     found, position = [], 0
     while position < len(text.rstrip()):
         match = _TOKEN.match(text, position)
         if match is None or match.lastgroup is None:
             raise Unreadable(f"cannot read {text[position : position + 20]!r}")
-        found.append(_Token(match.lastgroup, match[match.lastgroup]))
+        found.append((match.lastgroup, match[match.lastgroup]))
         position = match.end()
     return found
 
@@ -94,14 +91,10 @@ def _tokens(text: str) -> list[_Token]:
 class _Parser:
     """Recursive descent over the tokens; products and slashes associate to the left, as written."""
 
-    text: str
-    tokens: list[_Token] = field(init=False)
+    tokens: list[tuple[str, str]]
     place: int = 0
     nodes: int = 0
     depth: int = 0
-
-    def __post_init__(self) -> None:
-        self.tokens = _tokens(self.text)
 
     def whole(self) -> Expression:
         tree = self.sum()
@@ -111,17 +104,17 @@ class _Parser:
 
     def peek(self, ahead: int = 0) -> str:
         place = self.place + ahead
-        return self.tokens[place].text if place < len(self.tokens) else ""
+        return self.tokens[place][1] if place < len(self.tokens) else ""
 
     def kind(self, ahead: int = 0) -> str:
         place = self.place + ahead
-        return self.tokens[place].kind if place < len(self.tokens) else ""
+        return self.tokens[place][0] if place < len(self.tokens) else ""
 
     def take(self) -> str:
         if self.place >= len(self.tokens):
             raise Unreadable("the formula ends too soon")
         self.place += 1
-        return self.tokens[self.place - 1].text
+        return self.tokens[self.place - 1][1]
 
     def expect(self, text: str) -> None:
         if self.take() != text:
@@ -199,13 +192,7 @@ class _Parser:
         sign, kind = self.peek(), self.kind()
         if kind in ("number", "letter", "word") or sign in _BRACKETS or sign in _SIDES:
             return True
-        name = sign[1:]
-        return kind == "command" and (
-            name in ("frac", "sqrt", "pi", "binom", "dbinom", "tbinom")
-            or name in _GREEK
-            or name in FUNCTIONS
-            or name in _ACCENTS
-        )
+        return kind == "command" and sign[1:] in _BEGIN_FACTORS
 
     def signed_factor(self) -> Expression:
         if self.peek() in ("+", "-"):
@@ -240,11 +227,9 @@ class _Parser:
         return False
 
     def exponent(self) -> Expression:
-        if self.peek() in ("+", "-"):
-            negative = self.take() == "-"
-            atom = self.atom()
-            return self.node("negative", atom) if negative else atom
-        return self.atom()
+        negative = self.peek() in ("+", "-") and self.take() == "-"
+        atom = self.atom()
+        return self.node("negative", atom) if negative else atom
 
     # Atoms
 
@@ -262,10 +247,9 @@ class _Parser:
             return self.number()
         if sign in _BRACKETS:
             return self.bracketed()
-        if sign == "|":
-            return self.sided("|", "absolute")
-        if sign in _SIDES:
-            return self.sided(*_SIDES[sign])
+        if sign == "|" or sign in _SIDES:
+            closing, name = _SIDES.get(sign, ("|", "absolute"))
+            return self.node("function", self.enclosed(closing), name=name)
         if kind == "letter":
             return self.symbol()
         if kind in ("word", "command"):
@@ -280,16 +264,13 @@ class _Parser:
         return self.node("number", value=Fraction(text.rstrip(".") if text[-1:] == "." else text))
 
     def bracketed(self) -> Expression:
-        closing = _BRACKETS[self.take()]
-        inner = self.sum()
-        self.expect(closing)
-        return inner
+        return self.enclosed(_BRACKETS[self.peek()])
 
-    def sided(self, closing: str, name: str) -> Expression:
+    def enclosed(self, closing: str) -> Expression:
         self.take()
         inner = self.sum()
         self.expect(closing)
-        return self.node("function", inner, name=name)
+        return inner
 
     def symbol(self) -> Expression:
         """A letter with its marks. `e` and `i` alone are constants; a letter with a number, as in `f(2)`, is a name."""
@@ -352,7 +333,7 @@ class _Parser:
         if name == "pi":
             self.take()
             return self.node("constant", name="pi") if not (marks := self.marks()) else self.named(f"\\pi{marks}")
-        if name in ("binom", "dbinom", "tbinom"):
+        if name in _BINOMIALS:
             self.take()
             return self.node("function", self.argument(), self.argument(), name="binomial")
         if name in _GREEK:
@@ -385,11 +366,9 @@ class _Parser:
 
     def root(self) -> Expression:
         self.take()
-        degree = None
-        if self.peek() == "[":
-            degree = self.bracketed()
+        degree = [self.bracketed()] if self.peek() == "[" else []
         inside = self.bracketed() if self.peek() in _BRACKETS else self.atom()
-        return self.node("root", inside) if degree is None else self.node("root", inside, degree)
+        return self.node("root", inside, *degree)
 
     def applied(self, name: str) -> Expression:
         r"""A function with its argument: in brackets, or the product that follows, as in `\sin 2t`.

@@ -7,9 +7,10 @@ form, as in `\\ln 2` or `\\cos x`, are not undone but are listed as well, becaus
 reference does.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
-from functools import lru_cache
+from functools import cache, lru_cache
 
 from lite_selfplay.verify.expression import TIMES, Expression, Unreadable, parse
 from lite_selfplay.verify.formulas import (
@@ -110,42 +111,29 @@ def functions(tree: Expression) -> frozenset[str]:
 
 def undone(tree: Expression) -> frozenset[str]:
     """The names of the operations that a formula leaves undone. Raises Unreadable if a part has no value."""
-    return _undone(tree, _Values())
+    return _undone(tree, cache(values))  # the values of its parts, each computed once
 
 
-class _Values:
-    """The values of a formula's parts, each computed once."""
-
-    def __init__(self) -> None:
-        self._found: dict[Expression, tuple[Number, ...]] = {}
-
-    def of(self, tree: Expression) -> tuple[Number, ...]:
-        if tree not in self._found:
-            self._found[tree] = values(tree)
-        return self._found[tree]
-
-    def number(self, tree: Expression) -> Number | None:
-        """The value of a part without variables; None for any other part."""
-        found = self.of(tree)
-        return found[0] if len(found) == 1 else None
+Known = Callable[[Expression], tuple[Number, ...]]
 
 
-def _undone(tree: Expression, known: _Values) -> frozenset[str]:
-    own = {_name(tree)} if _is_undone(tree, known) else set()
+def _undone(tree: Expression, known: Known) -> frozenset[str]:
+    name = OPERATION_OF[tree.name] if tree.kind == "function" else _NAMES.get(tree.kind, tree.kind)
+    own = {name} if _is_undone(tree, known) else set()
     return frozenset(own.union(*(_undone(part, known) for part in tree.parts if not is_literal(tree))))
 
 
-def _name(tree: Expression) -> str:
-    if tree.kind == "function":
-        return OPERATION_OF[tree.name]
-    return _NAMES.get(tree.kind, tree.kind)
+def _number(tree: Expression, known: Known) -> Number | None:
+    """The value of a part without variables; None for any other part."""
+    found = known(tree)
+    return found[0] if len(found) == 1 else None
 
 
-def _is_undone(tree: Expression, known: _Values) -> bool:
+def _is_undone(tree: Expression, known: Known) -> bool:
     """Whether the operation at the top of a formula could be carried out."""
     if tree.kind in ("number", "symbol", "constant") or is_literal(tree):
         return False
-    value = known.number(tree)
+    value = _number(tree, known)
     if value is not None and rational(value) is not None and tree.kind != "negative":
         return True
     rule = _RULES.get(tree.kind)
@@ -207,49 +195,48 @@ def _power_of_ten(tree: Expression) -> bool:
 # When each kind of operation is undone. Whatever evaluates to a rational number is undone in any case
 
 
-def _sum(tree: Expression, value: Number | None, known: _Values) -> bool:
+def _sum(tree: Expression, value: Number | None, known: Known) -> bool:
     """Two terms are rational multiples of each other and can be combined."""
     if len(tree.parts) > MAX_TERMS:
         raise Unreadable("too many terms")
-    terms = [known.of(part) for part in tree.parts]
-    if any(not any(term) for term in terms):
-        return True  # a zero
-    return any(constant_ratio(a, b) is not None for i, a in enumerate(terms) for b in terms[:i])
+    terms = [known(part) for part in tree.parts]
+    zero = any(not any(term) for term in terms)
+    return zero or any(constant_ratio(a, b) is not None for i, a in enumerate(terms) for b in terms[:i])
 
 
-def _product(tree: Expression, value: Number | None, known: _Values) -> bool:
+def _product(tree: Expression, value: Number | None, known: Known) -> bool:
     """It multiplies two numbers, two square roots, two sums of numbers, or a constant by itself."""
     factors = [part for part in tree.parts if not _power_of_ten(part)]
-    numbers = [part for part in factors if (found := known.number(part)) is not None and rational(found) is not None]
-    constant = [part for part in factors if known.number(part) is not None]
+    numbers = [part for part in factors if (found := _number(part, known)) is not None and rational(found) is not None]
+    constant = [part for part in factors if _number(part, known) is not None]
     roots = [part for part in constant if part.kind == "root" and len(part.parts) == 1]
     sums = [part for part in constant if part.kind == "sum"]
     return len(numbers) > 1 or len(roots) > 1 or len(sums) > 1 or len(set(constant)) < len(constant)
 
 
-def _fraction(tree: Expression, value: Number | None, known: _Values) -> bool:
+def _fraction(tree: Expression, value: Number | None, known: Known) -> bool:
     """A number divided by an imaginary one."""
     if value is None:
         return False
-    below = gaussian(known.of(tree.parts[1])[0])
+    below = gaussian(known(tree.parts[1])[0])
     return gaussian(value) is not None and below is not None and below[1] != 0
 
 
-def _power(tree: Expression, value: Number | None, known: _Values) -> bool:
+def _power(tree: Expression, value: Number | None, known: Known) -> bool:
     """An integer power of a sum, product or root of numbers, or of i."""
     base, exponent = tree.parts
-    whole = known.number(exponent)
+    whole = _number(exponent, known)
     if value is None or whole is None or (count := rational(whole)) is None or count.denominator != 1:
         return False
     return base.kind in ("sum", "product", "root", "fraction", "power") or base.name == "i"
 
 
-def _root(tree: Expression, value: Number | None, known: _Values) -> bool:
+def _root(tree: Expression, value: Number | None, known: Known) -> bool:
     """The root of a negative number that is a square, such as -4."""
     return value is not None and gaussian(value) is not None
 
 
-def _function(tree: Expression, value: Number | None, known: _Values) -> bool:
+def _function(tree: Expression, value: Number | None, known: Known) -> bool:
     """A derivative, or a function of a number with a simpler value, such as the sine of a known angle."""
     if tree.name == "derivative" or value is None:
         return tree.name == "derivative"

@@ -12,6 +12,7 @@ THINK_OPEN, THINK_CLOSE = "<think>", "</think>"
 ANSWER_OPEN, ANSWER_CLOSE = "<answer>", "</answer>"
 
 _TAG = re.compile(r"</?(?:think|answer)>")
+_ANSWER = re.compile(rf"{ANSWER_OPEN}(.*?)({ANSWER_CLOSE}|(?={ANSWER_OPEN})|\Z)", re.DOTALL)
 _BOX = re.compile(r"\\(?:boxed|fbox)(?![A-Za-z])[ \t]*")
 # `\boxed 12`: TeX would take one token, models mean the whole word; it ends where the surrounding formula does.
 _UNBRACED = re.compile(r"(?:\\(?![)\]])|[^\s$\\])+")
@@ -63,16 +64,7 @@ def split_reasoning(text: str) -> Reasoning:
 
 def answer_spans(text: str) -> list[Span]:
     """The `<answer>...</answer>` blocks in order; an unclosed one runs to the next opening tag or the text's end."""
-    starts = [match.start() for match in re.finditer(re.escape(ANSWER_OPEN), text)]
-    spans = []
-    for start, limit in zip(starts, [*starts, len(text)][1:], strict=True):
-        inside = start + len(ANSWER_OPEN)
-        close = text.find(ANSWER_CLOSE, inside, limit)
-        if close >= 0:
-            spans.append(Span(start, close + len(ANSWER_CLOSE), text[inside:close]))
-        else:
-            spans.append(Span(start, limit, text[inside:limit], closed=False))
-    return spans
+    return [Span(*match.span(), match[1], closed=bool(match[2])) for match in _ANSWER.finditer(text)]
 
 
 def boxed_spans(text: str) -> list[Span]:

@@ -11,11 +11,12 @@ import hashlib
 import math
 from collections.abc import Callable, Sequence
 from fractions import Fraction
+from functools import partial
 from typing import Any
 
 import mpmath
 
-from lite_selfplay.verify.expression import Expression, Unreadable
+from lite_selfplay.verify.expression import Expression, Unreadable, parse
 
 Number = Any
 """A Fraction if the value is exact, else a number of mpmath."""
@@ -29,6 +30,8 @@ SPELLED_BITS = 400
 """The most bits of an exact number that is written out in a fingerprint."""
 LARGEST_DENOMINATOR = 10**9
 """The largest denominator of a fraction that a number of many digits is recognised as."""
+
+_SPELLINGS = str.maketrans({"×": "*", "x": "*", "·": "*", "÷": "/", "−": "-", ",": None, "$": None})
 
 _context = mpmath.MPContext()
 _context.dps = DIGITS
@@ -66,6 +69,19 @@ def values(tree: Expression, points: int = FEW_POINTS) -> tuple[Number, ...]:
     if all(value is None for value in found):
         raise Unreadable("it has no value")
     return tuple(found)
+
+
+def calculate(text: str) -> Fraction | None:
+    """The exact value of plain arithmetic as questions and solutions spell it: `3 x 4`, `12 ÷ 8`, `1,200 - $30`.
+
+    Read with + - * / and brackets, products first; thousands separators and dollar signs are passed over. None where
+    the text cannot be read, divides by zero, or comes to no exact fraction of a bounded size (`MAX_BITS`).
+    """
+    try:
+        (value,) = values(parse(text.translate(_SPELLINGS)), points=1)
+    except (Unreadable, RecursionError):  # hundreds of signs in a row
+        return None
+    return value if isinstance(value, Fraction) else None
 
 
 def angle(tree: Expression) -> Number:
@@ -201,8 +217,12 @@ def _value(tree: Expression, point: int, degrees: bool) -> Number:
 
 
 def _worked_out(tree: Expression, point: int, degrees: bool) -> Number:
-    if tree.kind in ("number", "symbol", "constant"):
-        return _leaf(tree, point)
+    if tree.kind == "number":
+        return tree.value
+    if tree.kind == "symbol":
+        return point_of(tree.name, point)
+    if tree.kind == "constant":
+        return {"pi": +_context.pi, "e": +_context.e, "i": _context.mpc(0, 1)}[tree.name]
     inside = degrees or (tree.kind == "function" and tree.name in _OF_ANGLES)
     parts = [_value(part, point, inside) for part in tree.parts]
     if tree.kind == "function":
@@ -210,14 +230,6 @@ def _worked_out(tree: Expression, point: int, degrees: bool) -> Number:
     if tree.kind == "degree":
         return _real(parts[0]) * _context.pi / 180 if degrees else parts[0]
     return _OPERATIONS[tree.kind](*parts)
-
-
-def _leaf(tree: Expression, point: int) -> Number:
-    if tree.kind == "number":
-        return tree.value
-    if tree.kind == "symbol":
-        return point_of(tree.name, point)
-    return {"pi": +_context.pi, "e": +_context.e, "i": _context.mpc(0, 1)}[tree.name]
 
 
 def _sum(*terms: Number) -> Number:
@@ -298,41 +310,31 @@ def _binomial(n: Number, k: Number) -> Number:
     return _context.binomial(_real(n), _real(k))
 
 
-def _rounded(towards: Callable[[Fraction], int]) -> Callable[[Number], Number]:
-    def function(value: Number) -> Number:
-        exact = rational(value)
-        exact = real_part(value) if exact is None else exact
-        if exact is None:
-            raise ValueError("no real number")
-        return Fraction(towards(exact))
-
-    return function
+def _rounded(towards: Callable[[Fraction], int], value: Number) -> Number:
+    exact = rational(value)
+    exact = real_part(value) if exact is None else exact
+    if exact is None:
+        raise ValueError("no real number")
+    return Fraction(towards(exact))
 
 
-def _extreme(choose: Callable[..., Number]) -> Callable[..., Number]:
-    def function(*values: Number) -> Number:
-        return choose(values, key=lambda value: _real(value).real)
-
-    return function
+def _extreme(choose: Callable[..., Number], *values: Number) -> Number:
+    return choose(values, key=lambda value: _real(value).real)
 
 
-def _divisor(function: Callable[..., int]) -> Callable[..., Number]:
-    def of(*values: Number) -> Number:
-        whole = [rational(value) for value in values]
-        if any(value is None or value.denominator != 1 for value in whole):
-            raise ValueError("no whole numbers")
-        return Fraction(function(*(int(value) for value in whole if value is not None)))
-
-    return of
+def _divisor(function: Callable[..., int], *values: Number) -> Number:
+    whole = [rational(value) for value in values]
+    if any(value is None or value.denominator != 1 for value in whole):
+        raise ValueError("no whole numbers")
+    return Fraction(function(*(int(value) for value in whole if value is not None)))
 
 
 def _log(value: Number, base: Number | None = None) -> Number:
     return _context.ln(_real(value)) if base is None else _context.ln(_real(value)) / _context.ln(_real(base))
 
 
-def _by(name: str) -> Callable[[Number], Number]:
-    function = getattr(_context, name)
-    return lambda value: function(_real(value))
+def _by(name: str, value: Number) -> Number:
+    return getattr(_context, name)(_real(value))
 
 
 _PIECEWISE = frozenset({"floor", "ceiling", "max", "min", "absolute"})
@@ -349,18 +351,18 @@ _OPERATIONS: dict[str, Callable[..., Number]] = {
     "percent": lambda value: _quotient(value, Fraction(100)),
 }
 _FUNCTIONS: dict[str, Callable[..., Number]] = {
-    **{name: _by(name) for name in (*_TRIGONOMETRIC, "sinh", "cosh", "tanh", "coth", "exp", "ln")},
-    **{f"arc{name}": _by(f"a{name}") for name in _TRIGONOMETRIC},
-    **{f"ar{name}": _by(f"a{name}") for name in ("sinh", "cosh", "tanh")},
+    **{name: partial(_by, name) for name in (*_TRIGONOMETRIC, "sinh", "cosh", "tanh", "coth", "exp", "ln")},
+    **{f"arc{name}": partial(_by, f"a{name}") for name in _TRIGONOMETRIC},
+    **{f"ar{name}": partial(_by, f"a{name}") for name in ("sinh", "cosh", "tanh")},
     "log": _log,
     "factorial": _factorial,
     "binomial": _binomial,
     "absolute": abs,
-    "floor": _rounded(math.floor),
-    "ceiling": _rounded(math.ceil),
-    "max": _extreme(max),
-    "min": _extreme(min),
-    "gcd": _divisor(math.gcd),
-    "lcm": _divisor(math.lcm),
+    "floor": partial(_rounded, math.floor),
+    "ceiling": partial(_rounded, math.ceil),
+    "max": partial(_extreme, max),
+    "min": partial(_extreme, min),
+    "gcd": partial(_divisor, math.gcd),
+    "lcm": partial(_divisor, math.lcm),
     "derivative": lambda value: value,
 }

@@ -8,8 +8,7 @@ equations that contradicts itself, a sentence. The work is bounded by the answer
 import re
 from collections.abc import Iterable, Sequence
 
-from lite_selfplay.verify.latex import CLOCK, canonical, split_top, trim, tuple_entries, values
-from lite_selfplay.verify.non_answers import states_nothing
+from lite_selfplay.verify.latex import CLOCK, canonical, plain, split_top, trim, tuple_entries, values
 from lite_selfplay.verify.number_words import NUMBER_WORDS
 from lite_selfplay.verify.quantity import quantity, times
 from lite_selfplay.verify.statement import statement, unnamed
@@ -33,6 +32,25 @@ _ASKS = frozenset(
 _NUMERAL = re.compile(r"(-?[0-9A-Za-z]+)_\{?(\d+)\}?")
 _MATRIX = re.compile(r"[(\[]?\\begin\{([pbBv]?matrix|array)\}(?:\{[^{}]*\})?(.*)\\end\{\1\}[)\]]?", re.DOTALL)
 
+# What says that there is no answer: `states_nothing`.
+_MARKUP = re.compile(r"\\(?:text|textbf|textit|mathrm|mathbf|operatorname)\b|[\\$*`~{}()\[\]\"]")
+_BETWEEN = re.compile(r"\s*(?:[,;]|\b(?:and|or)\b)\s*")
+_NOTHING = re.compile(
+    r"""
+    (?: [a-z][a-z' ]{0,30} (?: = | : | \bis\b ) \s* )?                      # x = unknown; the answer is unknown
+    (?: (?:answer\ )?unknown | undetermined | unanswerable | idk | dunno | tbd | n/a | n\.a | (?-i:NA)
+      | (?:(?:i\ am|i'm|it's)\ )? (?:unsure | uncertain | unclear | not\ (?:sure|certain|clear|known))
+      | not\ (?:given|stated|specified|provided|available|applicable|determined)
+      | (?:i\ have\ )? no\ (?:answer|idea|clue|information) (?:\ (?:given|provided))?
+      | (?:(?:(?:i|we)\ )? (?:do\ not|don't|can\ ?not|can't) | unable\ to | not\ possible\ to | impossible\ to)
+        \ (?:know|tell|say|determine|decide|answer|solve|compute|calculate) (?:\ (?:it|this|that|exactly|uniquely))?
+      | (?:(?:it|this|that)\ )? (?:can\ ?not|can't)\ be
+        \ (?:known|told|said|determined|decided|answered|solved|computed|calculated|found) (?:\ (?:exactly|uniquely))?
+      | (?:not\ enough|insufficient|too\ little|missing|need\ more)\ (?:information|info|data|details) (?:\ given)?
+    )""",
+    re.VERBOSE | re.IGNORECASE,
+)
+
 
 def answer_key(answer: str) -> str | None:
     """The key of a written answer; None if it has no value in normal form.
@@ -48,12 +66,28 @@ def answer_key(answer: str) -> str | None:
 def vote_key(answer: str, choices: Iterable[str] = ()) -> str | None:
     """Like `answer_key`, without the name of the value: "x = 5" votes with "5".
 
-    None, a vote for nothing, is also what says that there is no answer and is none of the problem's `choices`
-    (`lite_selfplay.verify.non_answers`).
+    None, a vote for nothing, is also what says that there is no answer and is none of the problem's `choices`.
     """
     if len(answer) > MAX_CHARACTERS or states_nothing(answer, choices):
         return None
     return key_of(unnamed(pieces(values(answer))))
+
+
+def states_nothing(answer: str, choices: Iterable[str] = ()) -> bool:
+    """Whether an answer, or one of several that are given together, says that there is none, such as "I do not know".
+
+    The words are those of docs/answers.md; one of the problem's `choices` is an answer whatever it says. "None",
+    "undefined", "no solution" and "does not exist" are answers. A solver that always says that there is none would
+    otherwise be its own majority.
+    """
+    if (text := _bare_words(answer)).casefold() in (_bare_words(choice).casefold() for choice in choices):
+        return False
+    return any(map(_NOTHING.fullmatch, _BETWEEN.split(text)))
+
+
+def _bare_words(text: str) -> str:
+    """Words without markup, and without a stop at their end."""
+    return " ".join(_MARKUP.sub(" ", plain(text)).split()).strip(" .!?")
 
 
 def spoken_value(answer: str) -> str:

@@ -84,14 +84,14 @@ def references(answer: Any) -> list[list[str]]:
 
 
 def _verdict(completion: str | Completion, answer: Any, expected: AnswerFormat, problem: str = "") -> Verdict:
-    text, prefill = (completion, "") if isinstance(completion, str) else (completion.text, completion.prefill)
-    given = extract_answer(plain(completion_text(completion)), block_only=expected.block_only)
+    text = completion_text(completion)
+    given = extract_answer(plain(text), block_only=expected.block_only)
     reason = _reason(references(answer), given, problem)
     return Verdict(
         correct=reason == "",
         score=float(reason == ""),
         answer=given,
-        well_formed=well_formed(text, expected.thinks, prefill),
+        well_formed=well_formed(text, expected.thinks),
         reason=reason,
     )
 

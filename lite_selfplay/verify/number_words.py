@@ -54,9 +54,7 @@ def number_of(words: str) -> int | None:
     total = below_thousand = 0
     last = 10**12  # what the next word must stay below: "twenty one" but not "one twenty"
     scale = 10**12
-    for word in re.split(r"[\s-]+", words.casefold().strip()):
-        if word == "and":
-            continue
+    for word in re.split(r"[\s-]+(?:and\s+)?", words.casefold().strip()):
         word = "one" if word in ("a", "an") else word
         if word in _LARGE:
             if not below_thousand or _LARGE[word] >= scale:

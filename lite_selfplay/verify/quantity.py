@@ -7,7 +7,7 @@ from fractions import Fraction
 
 from lite_selfplay.verify.form import Formula, is_literal, read
 from lite_selfplay.verify.formulas import rational, real_part
-from lite_selfplay.verify.units import Unit, is_single_letter, unit_of
+from lite_selfplay.verify.units import SINGLE_LETTERS, Unit, unit_of
 
 ROUNDING_DIGITS = 6
 """The significant digits that a decimal needs to be accepted for a number that it rounds."""
@@ -133,7 +133,7 @@ def _is_unit(text: str, blank: str, letter_units: bool) -> bool:
     if _STICKING.match(text) and unit_of(text) is not None:
         return True
     # "5 xy" and "5m" may be products: a unit is separated by a space.
-    if not blank or (len(text) == 1 and not (letter_units and is_single_letter(text))):
+    if not blank or (len(text) == 1 and not (letter_units and text in SINGLE_LETTERS)):
         return False
     return len(words[0]) >= 3 or unit_of(text) is not None
 
@@ -194,8 +194,4 @@ def _never_ends(value: Fraction, exact: Quantity) -> bool:
     number = exact.formula.constant
     if number is None or rational(number) is None:
         return True
-    rest = value.denominator
-    for prime in (2, 5):
-        while rest % prime == 0:
-            rest //= prime
-    return rest != 1
+    return pow(10, value.denominator.bit_length(), value.denominator) != 0  # it has other factors than 2 and 5

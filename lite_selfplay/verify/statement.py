@@ -88,8 +88,8 @@ def statement(text: str) -> Statement:
         sides = sides[::-1]  # 5 = x
     head, *between, value = sides
     named = _is_label(head)
-    if not named and (_has_unknowns(head) != _has_unknowns(value) or _differ(head, value)):
-        return Statement("", equation=(head, value) if len(sides) == 2 and _has_unknowns(f"{head}+{value}") else None)
+    if not named and (has_unknowns(head) != has_unknowns(value) or _differ(head, value)):
+        return Statement("", equation=(head, value) if len(sides) == 2 and has_unknowns(f"{head}+{value}") else None)
     if any(_differ(side, value) for side in between if not _is_label(side)):
         return Statement("")
     return Statement(value, canonical(head) if named else "", rounded)
@@ -142,7 +142,8 @@ def _interval(signs: list[str], sides: list[str]) -> Statement:
     return Statement(f"{opening}{low}, {high}{closing}", name)
 
 
-def _has_unknowns(side: str) -> bool:
+def has_unknowns(side: str) -> bool:
+    """Whether a side is a formula with variables."""
     found = quantity(side)
     return found is not None and bool(found.formula.variables)
 

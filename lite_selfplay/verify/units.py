@@ -13,7 +13,7 @@ from lite_selfplay.verify.number_words import written
 
 Dimension = frozenset[tuple[str, int]]
 
-_SINGLE_LETTERS = "m s h g L J N W V A K C F".split()
+SINGLE_LETTERS = "m s h g L J N W V A K C F".split()
 """Units only after a number whose reference is a plain number, or within a compound such as km/h."""
 
 
@@ -150,11 +150,6 @@ def compound(match: re.Match[str]) -> str:
     if first is None or second is None or first.dimension != second.dimension or first.factor <= second.factor:
         return match[0]
     return f"{written(numbers[0] + numbers[1] * second.factor / first.factor)} {match[2]}"
-
-
-def is_single_letter(text: str) -> bool:
-    """Whether a unit is a single letter, which could also be a symbol."""
-    return text.strip() in _SINGLE_LETTERS
 
 
 def _named(name: str) -> Unit | None:

@@ -72,7 +72,7 @@ class Workers(ABC, Generic[W, J, R]):
     """Up to `size` workers (by default 2, or 1 on a machine with one core), started at the first job and kept.
 
     They may be used from several threads, whose batches take turns, and a forked process starts its own. After `close`
-    the next job starts new ones. `lost` counts those that died or hung.
+    the next job starts new ones.
     """
 
     late: R | None = None
@@ -82,7 +82,6 @@ class Workers(ABC, Generic[W, J, R]):
 
     def __init__(self, size: int | None):
         self.size = size or min(2, os.cpu_count() or 1)
-        self.lost = 0
         self._workers: list[W] = []
         self._lock, self._looked = threading.RLock(), time.monotonic()
         self._belong()
@@ -213,7 +212,6 @@ class Workers(ABC, Generic[W, J, R]):
                 worker.due += stopped
 
     def _lose(self, worker: W, batch: _Batch[J, R], number: int) -> None:
-        self.lost += 1
         batch.losses[number] += 1
         if batch.losses[number] < MOST_LOST:
             batch.waiting.appendleft(number)

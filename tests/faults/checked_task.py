@@ -8,7 +8,7 @@ from lite_selfplay.extras.gym.pool import WorkerPool
 from lite_selfplay.tasks import Task
 from lite_selfplay.tasks.procedural import Procedural, letters
 from lite_selfplay.verify import AnswerFormat, Checking, register_checker
-from lite_selfplay.verify import letters as toy
+from lite_selfplay.verify.choice import check_letters
 
 KIND = "slow letters"
 LONG = r"\int_0^1 x^{2} \cos(x) dx"
@@ -19,7 +19,7 @@ def check_slowly(
     pairs: Sequence[tuple[Completion, Problem]], expected: AnswerFormat, checking: Checking
 ) -> list[Verdict]:
     """Right is what `letters` calls right, and what the processes then say the same of."""
-    found = toy.check_all(pairs, expected, checking)
+    found = check_letters(pairs, expected, checking)
     answers = [LONG.replace("x", "t") if verdict.correct else LONG.replace("2", "3") for verdict in found]
     workers = checking.kept(KIND, lambda: WorkerPool(checking.workers, checking.deadline, poll=checking.poll))
     outcomes = workers.ask([{"references": [[LONG]], "answer": answer} for answer in answers])

@@ -27,41 +27,26 @@ def folder(name: str, prefix: str = "run", **files: str | bytes) -> Prepare:
     return write
 
 
-def run_is_a_file(path: Path) -> None:
-    (path / "run").write_text("x")
-
-
-def run_is_a_pipe(path: Path) -> None:
-    os.mkfifo(path / "run")
-
-
-def run_is_a_link_loop(path: Path) -> None:
-    (path / "run").symlink_to(path / "run")
-
-
-def run_with_a_folder_for_a_config(path: Path) -> None:
-    (path / "run" / "config.yaml").mkdir(parents=True)
-
-
-def with_a_pipe_for(file: str) -> Prepare:
-    """A run in which one file is a pipe."""
+def with_a_pipe_for(file: str, prefix: str = "run", **files: str | bytes) -> Prepare:
+    """A run, or another folder, in which one file is a pipe."""
 
     def write(path: Path) -> None:
-        (path / "run" / file).parent.mkdir(parents=True, exist_ok=True)
-        if file != "config.yaml":
-            (path / "run" / "config.yaml").write_text(CONFIG)
-        os.mkfifo(path / "run" / file)
+        folder("", prefix, **files or ({"config__yaml": CONFIG} if file != "config.yaml" else {}))(path)
+        (path / prefix / file).parent.mkdir(parents=True, exist_ok=True)
+        os.mkfifo(path / prefix / file)
 
     write.__name__ = f"a_pipe_for_{file}"
     return write
 
 
+run_is_a_file = holding("run_is_a_file", "x", "run")
+_, run_is_a_pipe, _, run_is_a_link_loop, *_ = no_file("run")
 NO_RUNS = [
     run_is_a_file,
     run_is_a_pipe,
     run_is_a_link_loop,
     with_a_pipe_for("config.yaml"),
-    run_with_a_folder_for_a_config,
+    folder("run_with_a_folder_for_a_config", config__yaml_in_x=""),
     folder("run_is_empty"),
     folder("run_of_another_game", config__yaml="game: {name: chess}\nmodel: {name: tiny}\n"),
     *(folder(f"run_configured_by_{name}", config__yaml=damaged.CONFIGS[name]) for name in damaged.WORST),
@@ -135,19 +120,9 @@ def model(name: str, **files: str | bytes) -> Prepare:
     return folder(name, "model", **files)
 
 
-def model_with_a_pipe_for_a_config(path: Path) -> None:
-    (path / "model").mkdir()
-    os.mkfifo(path / "model" / "config.json")
-
-
 def model_configured_by(name: str, config: str | bytes) -> Prepare:
     """A model folder in which all but its configuration is in order."""
     return model(name, config__json=config, tokenizer__json="{}", model__safetensors=EMPTY_WEIGHTS)
-
-
-def model_with_a_pipe_for_weights(path: Path) -> None:
-    model("", config__json=QWEN, tokenizer__json="{}")(path)
-    os.mkfifo(path / "model" / "model.safetensors")
 
 
 MODELS = [
@@ -166,8 +141,8 @@ MODELS = [
           model__safetensors__index__json="[1"),
     model("model_with_an_index_of_nothing", config__json=QWEN, tokenizer__json="{}", model__safetensors=EMPTY_WEIGHTS,
           model__safetensors__index__json='{"weight_map": 3}'),
-    model_with_a_pipe_for_a_config,
-    model_with_a_pipe_for_weights,
+    with_a_pipe_for("config.json", "model", tokenizer__json="{}"),
+    with_a_pipe_for("model.safetensors", "model", config__json=QWEN, tokenizer__json="{}"),
 ]  # fmt: skip
 
 

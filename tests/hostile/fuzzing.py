@@ -18,7 +18,7 @@ import pytest
 
 from lite_selfplay.errors import LiteSelfPlayError
 
-FEW, MANY = 100, int(os.environ.get("LITE_SELFPLAY_FUZZ") or 100_000)
+FEW, MANY = 50, int(os.environ.get("LITE_SELFPLAY_FUZZ") or 100_000)
 LONGEST_S = 1.0
 """Seconds of the processor that reading one input may take."""
 MOST_BYTES = 4 << 30

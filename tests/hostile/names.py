@@ -97,16 +97,7 @@ def places() -> Iterator[Request]:
         nowhere = "/proc/no/such" if flag == "--run-dir" else "no/such"
         for odd in (LONG_NAME + ending, f"no/{'y' * 300}/such{ending}", nowhere, "/".join(["z" * 200] * 30) + ending):
             yield Request(("train", *base, flag, odd))
-    for command in (
-        "report",
-        "view",
-        "why",
-        "why kl",
-        "list runs",
-        "eval",
-        "config show",
-        "config validate",
-    ):
+    for command in ("report", "view", "why", "why kl", "list runs", "eval", "config show", "config validate"):
         more = ("--tasks", "letters") if command == "eval" else ()
         yield Request((*command.split(), LONG_NAME, *more))
     yield Request(("report", "nosuch", "--out", LONG_NAME))

@@ -109,28 +109,12 @@ LEAST = {"game": "agon", "model": "tiny"}
 
 TASKS = ["letters:named=6", "arithmetic:digits=2,ops=+", "stories:steps=2", "equations", "multiplication:digits=2",
          "reasoning-gym:chain_sum", "p.jsonl", "./t.py:f:x=1"]  # fmt: skip
-TASK_PIECES = (
-    ":",
-    ",",
-    "=",
-    "digits",
-    "named=",
-    "99",
-    "-1",
-    "1e9",
-    "\u0663",
-    "a" * 300,
-    "/",
-    "..",
-    ".jsonl",
-    ".py:",
-    " ",
-    "\n",
-)
+TASK_PIECES = (*": , = digits named= 99 -1 1e9 / .. .jsonl .py:".split(), "\u0663", "a" * 300, " ", "\n")
 
 
 def task_name(rng: random.Random) -> str:
-    return mutated_text(rng, rng.choice(TASKS), TASK_PIECES)
+    name = rng.choice(TASKS)
+    return mutated_text(rng, name, TASK_PIECES) if rng.random() < 0.9 else name
 
 
 def load_own_task(spec: str) -> object:
@@ -211,17 +195,7 @@ REPLIES = [
     "```\nQuestion: How many?\n```\nAnswer: 3",
 ]
 MODEL_PIECES = (
-    *(
-        "<think>",
-        "</think>",
-        "<answer>",
-        "</answer>",
-        "<problem>",
-        "</problem>",
-        "<question>",
-        "</question>",
-        "</task>",
-    ),
+    *"<think> </think> <answer> </answer> <problem> </problem> <question> </question> </task>".split(),
     *("\\boxed{", "}", "{", "\\frac", "$", "####", "Selected Question:", "\n\n", "12", "-", "1,2", "%", "=", "≈", "。"),
     *("\u200b", "½", "²", "<" * 200, "{" * 200, "(" * 200, "12 " * 100, "\\boxed{" * 50, "<answer>" * 50, "a." * 200),
 )

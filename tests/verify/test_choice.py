@@ -1,10 +1,10 @@
-"""Multiple-choice answers: which letter a completion names."""
+"""Answers that are letters: which option of a multiple choice a completion names, and the toy task's letters."""
 
 from typing import Any
 
 import pytest
 
-from lite_selfplay.data import Problem
+from lite_selfplay.data import Problem, Verdict
 from lite_selfplay.errors import TaskError
 from lite_selfplay.verify import Verifier
 from lite_selfplay.verify.choice import chosen_letter
@@ -62,3 +62,26 @@ def test_verdicts(text: str, correct: bool, answer: str | None, reason: str) -> 
 def test_a_problem_without_options() -> None:
     with pytest.raises(TaskError, match="multiple-choice problem p has no options"):
         judge("<answer>C</answer>", options=[])
+
+
+@pytest.mark.parametrize(
+    ("text", "prefill", "found", "well_formed"),
+    [
+        ("zzcz", "", "c", False),
+        ("ABC", "", None, False),
+        ("", "abc", None, False),  # what was there already is no answer
+        ("</think><answer>a</answer>", "<think>", "h", True),
+    ],
+)
+def test_any_letter_that_the_toy_task_names_is_right(text: str, prefill: str, found: str, well_formed: bool) -> None:
+    problem = Problem("p", "?", "abcdefgh", kind="letters")
+    with Verifier() as verifier:
+        (verdict,) = verifier.verify([(completion(text, prefill=prefill), problem)], thinks=True)
+    right = found is not None
+    assert verdict == Verdict(right, float(right), found, well_formed, "" if right else "wrong")
+
+
+@pytest.mark.parametrize("answer", ["", None, 5, ["a"]])
+def test_a_problem_without_letters(answer: object) -> None:
+    with Verifier() as verifier, pytest.raises(TaskError, match="letters"):
+        verifier.verify([(completion("a"), Problem("p", "?", answer, kind="letters"))])

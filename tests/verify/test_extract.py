@@ -1,8 +1,6 @@
 r"""Which text of a completion counts as its answer."""
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from lite_selfplay.verify.extract import extract_answer
 
@@ -82,12 +80,6 @@ from lite_selfplay.verify.extract import extract_answer
 )
 def test_extract_answer(text: str, answer: str | None) -> None:
     assert extract_answer(text) == answer
-
-
-@given(st.text(max_size=200) | st.text(alphabet=r"answer is:=.!?#$\boxed{}[]()*_ 12" + "\n", max_size=200))
-def test_extraction_never_raises(text: str) -> None:
-    answer = extract_answer(text)
-    assert answer is None or answer.strip()
 
 
 @pytest.mark.timeout(10)

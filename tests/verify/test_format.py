@@ -1,7 +1,7 @@
 r"""The parts of a completion: examples for every kind of tag and box, properties for arbitrary text."""
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lite_selfplay.verify.format import Reasoning, Span, answer_spans, boxed_spans, split_reasoning, well_formed
@@ -66,6 +66,7 @@ def balanced(draw: st.DrawFn, depth: int = 3) -> str:
     return "".join(draw(st.lists(piece, max_size=5)))
 
 
+@settings(max_examples=30)
 @given(balanced(), balanced())
 def test_boxes_round_trip_on_nested_braces(first: str, second: str) -> None:
     text = rf"so \boxed{{{first}}} or \fbox{{{second}}}."

@@ -3,12 +3,15 @@ r"""Checking mathematics, from completion to verdict: right and wrong answers, h
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from lite_selfplay.errors import TaskError
 from lite_selfplay.verify import math
+from lite_selfplay.verify.exact import judge
+from lite_selfplay.verify.latex import canonical, tidy, values
 from lite_selfplay.verify.math import check, references
+from lite_selfplay.verify.quantity import quantity
 from tests.made import completion
 
 WRAPPERS = [r"so \boxed{%s}.", "<answer>%s</answer>", r"<answer>\boxed{%s}</answer>", "The answer is $%s$.", "#### %s"]
@@ -93,8 +96,75 @@ def test_references() -> None:
     assert references("") == [[]]
 
 
-@given(st.text(max_size=60), st.text(min_size=1, max_size=20))
-def test_a_verdict_for_any_text(text: str, answer: str) -> None:
-    verdict = check(f"<answer>{text}</answer>", answer)
-    assert verdict.reason in math.REASONS
-    assert verdict.correct == (verdict.reason == "")
+TEXTS = st.text(max_size=80) | st.text("answer is:=.!?#$\\boxed{}[]()*_ 0123456789,frac/^+-%exor\n", max_size=120)
+
+
+@given(TEXTS, TEXTS)
+def test_a_verdict_for_any_text_and_equal_ones_are_equal(text: str, answer: str) -> None:
+    for completion_ in (text, f"<answer>{text}</answer>"):
+        verdict = check(completion_, answer)
+        assert verdict.reason in math.REASONS
+        assert verdict.correct == (verdict.reason == "")
+        assert verdict.answer is None or verdict.answer.strip()
+    assert judge([values(text)], text) or not values(text)
+    assert canonical(tidy(text)) == canonical(tidy(text).strip())
+
+
+def test_block_only_ignores_other_answers() -> None:
+    for text in (r"\boxed{5}", "The answer is 5.", "<answer>5", "#### 5"):
+        assert check(text, 5).correct
+        assert check(text, 5, block_only=True).reason == "no_answer"
+    assert check(r"so \boxed{6} <answer>\boxed{5}</answer>", 5, block_only=True).correct
+
+
+# Comparisons
+
+
+def decide(gold: str, answer: str) -> bool:
+    return judge([values(gold)], answer)
+
+
+NO_NUMBERS = [
+    *("", "x", "2k", "5 xy", "5m", "5 m", "3i", r"2\pi", r"\sqrt{2}", "48+24", "12 or 13", "12 dozen", "12 squared"),
+    *("1/0", r"\frac{1}{0}", "1e9999", "1,2345", "1.2.3", "12 is wrong", "12 apples & pears", "5!"),
+]
+
+
+@pytest.mark.parametrize("text", NO_NUMBERS)
+def test_texts_that_are_not_plain_numbers(text: str) -> None:
+    found = quantity(tidy(text))
+    assert found is None or found.number is None
+
+
+@settings(max_examples=30)
+@given(st.integers(), st.integers(min_value=2, max_value=10**6))
+def test_a_fraction_equals_itself_however_written(top: int, bottom: int) -> None:
+    assume(top % bottom)
+    spellings = [f"{top}/{bottom}", rf"\frac{{{top}}}{{{bottom}}}", f"{3 * top}/{3 * bottom}", f"x = {top} / {bottom}"]
+    for gold in spellings:
+        assert all(decide(gold, answer) for answer in spellings)
+        assert decide(gold, f"{top + 1}/{bottom}") is False
+
+
+@given(st.integers(min_value=-(10**12), max_value=10**12))
+def test_an_integer_with_separators(value: int) -> None:
+    assert decide(str(value), f"{value:,}")
+    assert decide(str(value), f"${value:,}.00")
+    assert decide(str(value), f"{value + 1:,}") is False
+
+
+@settings(max_examples=30)
+@given(st.sets(st.integers(min_value=-99, max_value=99), min_size=1, max_size=5))
+def test_the_order_of_a_list_does_not_matter(numbers: set[int]) -> None:
+    gold, answer = sorted(numbers), sorted(numbers, reverse=True)
+    assert decide("; ".join(map(str, gold)), ", ".join(map(str, answer)))
+    assert decide("; ".join(map(str, gold)), ", ".join(map(str, [*answer, 100]))) is False
+    assert decide("; ".join(map(str, [*gold, 100])), ", ".join(map(str, answer))) is False
+
+
+@pytest.mark.timeout(10)
+@pytest.mark.parametrize("piece", ["(1,", "{", r"\frac", "1,", r"\pm", " ", "√(", "1 ", r"\text{", "=", "x_", "or "])
+def test_repetitive_answers_are_quick(piece: str) -> None:
+    text = piece * (2000 // len(piece))
+    decide(text, text)
+    decide("12", text)

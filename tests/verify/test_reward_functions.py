@@ -108,25 +108,13 @@ def test_the_format_is_judged_as_ever():
     assert not any(verdict.well_formed for verdict in call_reward(lambda answer: [0, 1], PAIRS, thinks=True))
 
 
-@pytest.mark.parametrize(
-    "kind", [list, tuple, iter, lambda values: (value for value in values), lambda values: dict.fromkeys(values).keys()]
-)
-def test_any_iterable_of_numbers_will_do(kind):
-    assert scores(lambda answer: kind([1, 0])) == [1.0, 0.0]
-
-
-def test_a_generator_function_and_tensors_and_arrays_will_do():
+def test_any_row_of_numbers_will_do():
     import torch
 
-    def reward(completions: list[str]) -> Any:
-        for text in completions:
-            yield len(text) > 10
-
-    assert scores(reward) == [1.0, 0.0]
-    assert scores(lambda answer: torch.tensor([0.5, 2.0])) == [0.5, 2.0]
-    assert scores(lambda answer: numpy.array([1, 3])) == [1.0, 3.0]
-    assert scores(lambda answer: pandas.Series([1, 3], index=["a", "b"])) == [1.0, 3.0]
-    assert scores(lambda answer: [torch.tensor(1), numpy.float32(0.25)]) == [1.0, 0.25]
+    rows = [[1, 0], (1, 0), iter([1, 0]), (value for value in (1, 0)), {1: None, 0: None}.keys(), [True, False]]
+    rows += [torch.tensor([1.0, 0.0]), numpy.array([1, 0]), pandas.Series([1, 0], index=["a", "b"])]
+    rows += [[torch.tensor(1), numpy.float32(0)]]
+    assert [scores(returning(row)) for row in rows] == [[1.0, 0.0]] * len(rows)
 
 
 def test_nothing_to_judge_calls_nothing():
@@ -168,6 +156,26 @@ def asking(signature: str) -> Callable[..., Any]:
     return scope["reward"]
 
 
+class Raises:
+    """What raises when it is shown, or read as a number."""
+
+    def __float__(self) -> float:
+        raise SystemExit(5)
+
+    __repr__ = __float__  # type: ignore[assignment]
+
+
+class Endless:
+    """A list in the old way that never ends."""
+
+    def __getitem__(self, place: int) -> float:
+        return 1.0
+
+
+async def coroutine(answer: list[str]) -> list[float]:
+    return [1.0, 0.0]
+
+
 NO_NUMBERS = (None, 1.0, [None, 1.0], ["good", "bad"], [[1.0], [0.0]], [1j, 0], "ok", [10**400, 0], object())
 # Each would give two numbers where it is only walked through: keys, members in any order, digits.
 NO_LISTS = (
@@ -185,6 +193,8 @@ ERRORS = (SystemExit(7), SystemExit(), Beyond("x"), GeneratorExit(), StopIterati
         *((returning([1.0] * n), f"returned {n} values for 2 completions") for n in (0, 1, 3)),
         *((returning(each), "must return one number for each completion, got") for each in (*NO_NUMBERS, *NO_LISTS)),
         (returning(itertools.repeat(1.0)), "returned more than 2 values"),
+        (returning(Endless()), "returned more than 2 values"),
+        *((returning(each), "raised SystemExit") for each in ([Raises(), 1.0], Raises())),
         (returning(1.0 for _ in itertools.count()), "returned more than 2 values"),
         (raising(KeyError("level")), "raised KeyError: 'level'"),
         *((raising(error), f"raised {type(error).__name__}") for error in ERRORS),

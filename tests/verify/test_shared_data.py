@@ -45,22 +45,23 @@ def distinct(pairs: Iterable[tuple[str, Any]]) -> list[tuple[str, Any]]:
     return list({repr(pair): pair for pair in pairs}.values())
 
 
-@pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("name", ROWS)
-def test_a_reference_is_accepted_as_its_own_answer(name: str, form: str) -> None:
+CASES = [
+    pytest.param(name, form, marks=() if name == "aime25" or (form == "boxed" and rows < 7000) else pytest.mark.long)
+    for name, rows in ROWS.items()
+    for form in FORMS
+]
+"""Every file in one form, and one in every form; all of them in the long suite."""
+
+
+@pytest.mark.parametrize(("name", "form"), CASES)
+def test_a_reference_is_accepted_as_its_own_answer_and_not_beside_another(name: str, form: str) -> None:
     problems = shared_problems(name)
     assert len(problems) == ROWS[name]
     pairs = distinct((f"Some work. {FORMS[form] % written(p.answer)}", p.answer) for p in problems)
     verdicts = check_all(pairs)
     assert [(pair, v.reason) for pair, v in zip(pairs, verdicts, strict=True) if not v.correct] == []
-
-
-@pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("name", ROWS)
-def test_a_reference_hedged_with_another_answer_is_wrong(name: str, form: str) -> None:
-    problems = shared_problems(name)[::10]
-    pairs = distinct((FORMS[form] % f"{written(p.answer)} or 987654321", p.answer) for p in problems)
-    assert not any(verdict.correct for verdict in check_all(pairs))
+    hedged = distinct((FORMS[form] % f"{written(p.answer)} or 987654321", p.answer) for p in problems[::10])
+    assert not any(verdict.correct for verdict in check_all(hedged))
 
 
 def test_another_integer_is_wrong() -> None:
@@ -72,7 +73,9 @@ def test_another_integer_is_wrong() -> None:
 # Minerva's lists hold alternatives, and nothing in a row says so: a file that means them writes {"any_of": [...]}.
 
 
-@pytest.mark.parametrize("form", ["boxed", "block", "sentence"])
+@pytest.mark.parametrize(
+    "form", ["boxed", *(pytest.param(form, marks=pytest.mark.long) for form in ("block", "sentence"))]
+)
 def test_each_of_minervas_alternatives_is_right_alone(form: str, tmp_path: Path) -> None:
     rows = [
         {"problem": p.text, "answer": {"any_of": p.answer}}

@@ -10,8 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
 from typing import Any
 
-from lite_selfplay.verify.calculation import calculate
 from lite_selfplay.verify.exact import judge
+from lite_selfplay.verify.formulas import calculate
 from lite_selfplay.verify.latex import values
 
 HISTORY = 200

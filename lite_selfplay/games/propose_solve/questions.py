@@ -4,7 +4,7 @@ A proposal without a question is data and no error: it keeps its reason, and is 
 
 Votes are counted by answer class (`lite_selfplay.verify.keys`), worked out from each answer alone, so that neither the
 order of the answers nor the direction of a comparison matters. A completion without an answer votes for nothing, and so
-does an answer that states no value: the question restated, or "I do not know" (`lite_selfplay.verify.non_answers`).
+does an answer that states no value: the question restated, or "I do not know".
 
 CPMobius (difficulty-filtered batching, section 3.1) and R-Zero keep questions by how far the answers to them agree.
 """

@@ -20,7 +20,7 @@ from functools import lru_cache
 from lite_selfplay.data import Problem
 from lite_selfplay.games.spc.cases import KINDS
 from lite_selfplay.games.spc.steps import StepPair, split_steps, without_notes
-from lite_selfplay.verify.calculation import calculate
+from lite_selfplay.verify.formulas import calculate
 
 NUMBER, OPERATOR = KINDS[:2]
 

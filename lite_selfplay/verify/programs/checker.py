@@ -9,11 +9,13 @@ exit code, its stdout or its memory, and no expected value is ever in its proces
   value; after each test the second process writes a number that the program has no way to learn.
 """
 
+import itertools
 import secrets
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any
+from functools import partial
+from typing import TypeVar
 
 from lite_selfplay.data import Completion, Problem, Verdict
 from lite_selfplay.verify.checking import Checking
@@ -26,6 +28,7 @@ from lite_selfplay.verify.programs.program_text import extract_program, with_stu
 from lite_selfplay.verify.programs.sandbox import Sandbox, shared_sandbox
 
 _LEAST_SECONDS = 0.1
+T = TypeVar("T")
 
 
 def check_batch(
@@ -37,10 +40,8 @@ def check_batch(
     `lite_selfplay.verify.programs.nouns.Reason`, `timeout` for that of time. Raises TaskError for a problem without
     tests, SandboxError where programs cannot be run safely.
     """
-    tests: dict[int, ProgramTests] = {}
-    for _, problem in pairs:
-        if id(problem) not in tests:
-            tests[id(problem)] = read_tests(problem.answer, f"the tests of {problem.id}")
+    problems = {id(problem): problem for _, problem in pairs}
+    tests = {key: read_tests(each.answer, f"the tests of {each.id}") for key, each in problems.items()}
     found = [
         extract_program(completion_text(each), block_only=expected.block_only, asked=tests[id(problem)].asked)
         for each, problem in pairs
@@ -79,16 +80,13 @@ def judge_all(
 ) -> list[Report]:
     """A report on each program by its tests; None is a program that was never written."""
     parts: list[_Part] = []
-    whose: list[int] = []
     for number, (program, tests) in enumerate(programs):
         if program is not None:
-            own = list(_parts(with_stub(tests.stub, program), tests, number))
-            parts += own
-            whose += [number] * len(own)
+            parts += _parts(with_stub(tests.stub, program), tests, number)
     runs = sandbox.run([part.job for part in parts], limits, poll) if parts else []
     done: dict[int, list[tuple[_Part, ProgramRun]]] = {}
-    for number, part, run in zip(whose, parts, runs, strict=True):
-        done.setdefault(number, []).append((part, run))
+    for part, run in zip(parts, runs, strict=True):
+        done.setdefault(part.job.program, []).append((part, run))
     return [_report(program, tests, done.get(number, [])) for number, (program, tests) in enumerate(programs)]
 
 
@@ -122,7 +120,7 @@ def _parts(program: str, tests: ProgramTests, number: int) -> Iterator[_Part]:
         if isinstance(case, StdinTest):
             stdin = case.stdin.encode("utf-8", "surrogatepass")
             job = Job("stdio", ({"program": program},), stdin, number)
-            yield _Part(job, (place,), _by_text(case.stdout.encode("utf-8", "surrogatepass"), tests.tolerance))
+            yield _Part(job, (place,), partial(_by_text, case.stdout.encode("utf-8", "surrogatepass"), tests.tolerance))
         elif isinstance(case, CallTest):
             calls.setdefault(case.function, []).append(place)
         else:
@@ -130,38 +128,29 @@ def _parts(program: str, tests: ProgramTests, number: int) -> Iterator[_Part]:
     for function, places in calls.items():
         cases = [case for case in (tests.cases[place] for place in places) if isinstance(case, CallTest)]
         body = {"program": program, "function": function, "calls": [[*map(pack, case.arguments)] for case in cases]}
-        judge = _by_value([canonical(case.expected) for case in cases], tests.tolerance)
+        judge = partial(_by_value, [canonical(case.expected) for case in cases], tests.tolerance)
         yield _Part(Job("call", (body,), program=number), tuple(places), judge)
     if asserted:
         code = [case.code for case in (tests.cases[place] for place in asserted) if isinstance(case, AssertTest)]
         nonce = secrets.token_hex(16)
         test = {"setup": tests.setup, "function": tests.function, "tests": code, "nonce": nonce}
         job = Job("check", (test, {"program": program}), program=number)
-        yield _Part(job, tuple(asserted), _by_nonce(nonce, len(code)))
+        yield _Part(job, tuple(asserted), partial(_by_nonce, nonce, len(code)))
 
 
-def _by_text(wanted: bytes, tolerance: float) -> Callable[[ProgramRun], list[bool]]:
-    return lambda run: [not run.reason and same_text(run.stdout, wanted, tolerance)]
+def _by_text(wanted: bytes, tolerance: float, run: ProgramRun) -> list[bool]:
+    return [not run.reason and same_text(run.stdout, wanted, tolerance)]
 
 
-def _by_value(wanted: Sequence[str], tolerance: float) -> Callable[[ProgramRun], list[bool]]:
-    def judge(run: ProgramRun) -> list[bool]:
-        lines = run.reply.decode("utf-8", "replace").split("\n")[:-1]
-        given: Mapping[int, Any] = dict(enumerate(lines))
-        return [
-            given.get(i, "").startswith("= ") and same_value(given[i][2:], text, tolerance)
-            for i, text in enumerate(wanted)
-        ]
-
-    return judge
+def _by_value(wanted: Sequence[str], tolerance: float, run: ProgramRun) -> list[bool]:
+    lines = run.reply.decode("utf-8", "replace").split("\n")[:-1]
+    given = itertools.zip_longest(wanted, lines[: len(wanted)], fillvalue="")
+    return [line.startswith("= ") and same_value(line[2:], text, tolerance) for text, line in given]
 
 
-def _by_nonce(nonce: str, count: int) -> Callable[[ProgramRun], list[bool]]:
-    def judge(run: ProgramRun) -> list[bool]:
-        lines = run.reply.split(b"\n")
-        return [f"{nonce} {number} +".encode() in lines for number in range(count)]
-
-    return judge
+def _by_nonce(nonce: str, count: int, run: ProgramRun) -> list[bool]:
+    lines = run.reply.split(b"\n")
+    return [f"{nonce} {number} +".encode() in lines for number in range(count)]
 
 
 _LONGEST_NUMBER = 4000
@@ -174,11 +163,9 @@ def same_text(given: bytes, wanted: bytes, tolerance: float = 0.0) -> bool:
     With a tolerance, the words of a line may also be decimals that are close.
     """
     ours, theirs = _lines(given), _lines(wanted)
-    if ours == theirs:
-        return True
-    if not tolerance or len(ours) != len(theirs):
-        return False
-    return all(_same_words(a.split(), b.split(), tolerance) for a, b in zip(ours, theirs, strict=True))
+    if ours == theirs or not tolerance or len(ours) != len(theirs):
+        return ours == theirs
+    return all(_alike(a.split(), b.split(), _decimal, tolerance) for a, b in zip(ours, theirs, strict=True))
 
 
 def same_value(given: str, wanted: str, tolerance: float = 0.0) -> bool:
@@ -192,28 +179,22 @@ def same_value(given: str, wanted: str, tolerance: float = 0.0) -> bool:
     ours = given.split(" ")
     if "(" not in theirs:
         ours = [{"(": "[", ")": "]"}.get(token, token) for token in ours]
-    if ours == theirs:
-        return True
-    if not tolerance or len(ours) != len(theirs):
-        return False
-    return all(a == b or _close(_fraction(a), _fraction(b), tolerance) for a, b in zip(ours, theirs, strict=True))
+    return _alike(ours, theirs, _fraction, tolerance)
 
 
 def _lines(text: bytes) -> list[bytes]:
-    lines = [line.rstrip() for line in text.replace(b"\r\n", b"\n").split(b"\n")]
-    while lines and not lines[-1]:
-        lines.pop()
-    return lines
+    return [line.rstrip() for line in text.replace(b"\r\n", b"\n").rstrip().split(b"\n")]
 
 
-def _same_words(ours: list[bytes], theirs: list[bytes], tolerance: float) -> bool:
+def _alike(ours: list[T], theirs: list[T], read: Callable[[T], Fraction | None], tolerance: float) -> bool:
+    """Whether two rows of tokens are the same, but for numbers, which may be close."""
     return len(ours) == len(theirs) and all(
-        a == b or _close(_decimal(a), _decimal(b), tolerance) for a, b in zip(ours, theirs, strict=True)
+        a == b or _close(read(a), read(b), tolerance) for a, b in zip(ours, theirs, strict=True)
     )
 
 
 def _close(given: Fraction | None, wanted: Fraction | None, tolerance: float) -> bool:
-    if given is None or wanted is None:
+    if given is None or wanted is None or not tolerance:
         return False
     return abs(given - wanted) <= Fraction(tolerance) * max(Fraction(1), abs(wanted))
 

@@ -116,35 +116,23 @@ def open_sandbox(
     try:
         first = runner.first()
         found, missing = first.layers, dict(first.missing)
-        if unsafe_code and "seccomp" not in found:
-            return Sandbox("unsafe", found, missing, (), runner)
-        if "seccomp" not in found:
-            seen = Probe(problem=f"this kernel gives it no seccomp filter ({missing.get('seccomp', 'not asked for')})")
-        else:
-            seen = probe(runner)
+        none = f"this kernel gives it no seccomp filter ({missing.get('seccomp', 'not asked for')})"
+        tried, problem = probe(runner) if "seccomp" in found else ((), none)
     except ZygoteError as error:
-        seen, found, missing = Probe(problem=str(error)), (), {}
-    if seen.problem and not unsafe_code:
+        tried, problem, found, missing = (), str(error), (), {}
+    if problem and not unsafe_code:
         runner.close()
         raise SandboxError(
-            f"programs that a model wrote cannot be run safely here: {seen.problem}. Where nothing on this machine can "
+            f"programs that a model wrote cannot be run safely here: {problem}. Where nothing on this machine can "
             "be lost, --unsafe-code runs them without that protection"
         )
-    tier = "unsafe" if seen.problem else "kernel"
+    tier = "unsafe" if problem else "kernel"
     in_order = tuple(name for name in LAYERS if name in found)
-    return Sandbox(tier, in_order, missing, seen.tried, runner)
+    return Sandbox(tier, in_order, missing, tried, runner)
 
 
-@dataclass(frozen=True)
-class Probe:
-    """What a canary tried, and what of it was possible; `problem` says so, and is empty where nothing was."""
-
-    tried: tuple[str, ...] = ()
-    problem: str = ""
-
-
-def probe(runner: "Zygotes") -> Probe:
-    """Let a harmless program and a canary run."""
+def probe(runner: "Zygotes") -> tuple[tuple[str, ...], str]:
+    """Let a harmless program and a canary run: what it tried, and what of it was possible, empty where nothing was."""
     with tempfile.TemporaryDirectory(prefix="lite-selfplay-probe-") as place, contextlib.ExitStack() as stack:
         os.chmod(place, 0o755)
         path = Path(place, "canary")
@@ -166,7 +154,7 @@ def probe(runner: "Zygotes") -> Probe:
         jobs = [Job("stdio", ({"program": "print(6 * 7)"},)), Job("stdio", ({"program": canary},), program=1)]
         harmless, tried = runner.run(jobs, Limits())
         if harmless.stdout != b"42\n":
-            return Probe(problem=f"a harmless program did not run ({harmless.reason}: {harmless.detail})")
+            return (), f"a harmless program did not run ({harmless.reason}: {harmless.detail})"
         lines = tried.text.splitlines()
         possible = [line.removesuffix(" POSSIBLE") for line in lines if line.endswith(" POSSIBLE")]
         if path.read_text() != "canary" or len(os.listdir(place)) > 1:
@@ -176,10 +164,10 @@ def probe(runner: "Zygotes") -> Probe:
             possible.append("a connection")
         names = tuple(line.partition(" denied")[0] for line in lines if " denied" in line)
         if possible:
-            return Probe(names, f"a program could do this: {', '.join(possible)}")
+            return names, f"a program could do this: {', '.join(possible)}"
         if "end" not in lines:
-            return Probe(names, f"a canary did not come to its end ({tried.reason}: {tried.detail})")
-        return Probe(names)
+            return names, f"a canary did not come to its end ({tried.reason}: {tried.detail})"
+        return names, ""
 
 
 _lock = threading.Lock()

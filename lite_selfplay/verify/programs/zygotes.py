@@ -81,30 +81,6 @@ class Zygote(Worker):
             raise kind(f"the process that runs programs did not start: {why}")
         return zygote
 
-    def give(self, job: Job, limits: Limits) -> None:
-        """Hand it a job. Raises OSError where it has died."""
-        for body in job.bodies:
-            inputs = [_sealed(json.dumps(body).encode()), _sealed(job.stdin)]
-            self.files += [*inputs, *(os.memfd_create("out", os.MFD_CLOEXEC) for _ in range(FILES - len(inputs)))]
-        bounds = {"seconds": limits.seconds, "wall": limits.wall}
-        bounds |= {"memory": limits.memory_mb << 20, "output": limits.output_kb << 10}
-        header = {"id": self.job, "kind": job.kind, **bounds}
-        socket.send_fds(self.control, [json.dumps(header).encode()], self.files)
-
-    def take(self, limits: Limits) -> ProgramRun | None:
-        """How its job ended; None where the zygote has ended itself, or talks nonsense."""
-        try:
-            answer = json.loads(self.control.recv(1 << 16))
-            rows = answer["rows"]
-        except (OSError, ValueError, LookupError, TypeError):
-            return None
-        most = limits.output_kb << 10
-        written = [os.pread(file, most, 0) for file in self.files]
-        stdout, stderr, reply = written[FILES - 3 : FILES]
-        if len(rows) > 1:  # what the program itself says comes last: it tells more than that its test found nobody
-            stderr += written[2 * FILES - 2]
-        return ended(rows, answer["late"], stdout, stderr, reply, limits)
-
     def done(self) -> None:
         """Forget the job, and close its files."""
         for file in self.files:
@@ -157,7 +133,6 @@ class Zygotes(Workers[Zygote, Job, ProgramRun]):
         try:
             return Zygote.start(self._asked, self._marks)
         except SilentZygoteError:
-            self.lost += 1
             return Zygote.start(self._asked, self._marks)
 
     def _known(self, job: Job) -> ProgramRun | None:
@@ -166,11 +141,27 @@ class Zygotes(Workers[Zygote, Job, ProgramRun]):
         )
 
     def _give(self, worker: Zygote, job: Job) -> float:
-        worker.give(job, self._limits)
-        return self._limits.wall + GRACE_SECONDS
+        limits = self._limits
+        for body in job.bodies:
+            inputs = [_sealed(json.dumps(body).encode()), _sealed(job.stdin)]
+            worker.files += [*inputs, *(os.memfd_create("out", os.MFD_CLOEXEC) for _ in range(FILES - len(inputs)))]
+        bounds = {"seconds": limits.seconds, "wall": limits.wall}
+        bounds |= {"memory": limits.memory_mb << 20, "output": limits.output_kb << 10}
+        header = {"id": worker.job, "kind": job.kind, **bounds}
+        socket.send_fds(worker.control, [json.dumps(header).encode()], worker.files)
+        return limits.wall + GRACE_SECONDS
 
     def _take(self, worker: Zygote, job: Job) -> ProgramRun | None:
-        run = worker.take(self._limits)
-        if run is not None and run.reason == "time":
+        try:
+            answer = json.loads(worker.control.recv(1 << 16))
+            rows = answer["rows"]
+        except (OSError, ValueError, LookupError, TypeError):
+            return None
+        written = [os.pread(file, self._limits.output_kb << 10, 0) for file in worker.files]
+        stdout, stderr, reply = written[FILES - 3 : FILES]
+        if len(rows) > 1:  # what the program itself says comes last: it tells more than that its test found nobody
+            stderr += written[2 * FILES - 2]
+        run = ended(rows, answer["late"], stdout, stderr, reply, self._limits)
+        if run.reason == "time":
             self._spent.add(job.program)
         return run

@@ -8,7 +8,7 @@ import os
 import struct
 import sys
 
-from lite_selfplay.verify.programs.inside import bpf, confinement, syscalls
+from lite_selfplay.verify.programs.inside import bpf, confinement
 
 # chown dac_override fowner fsetid kill setgid setuid setpcap net_bind net_raw sys_chroot mknod audit_write setfcap
 KEPT = frozenset((0, 1, 3, 4, 5, 6, 7, 8, 10, 13, 18, 27, 29, 31))
@@ -37,7 +37,7 @@ def refuse(calls: list[str]) -> None:
     column = bpf.ARCHITECTURES[bpf.machine()][0]
     clone, clone3 = ((56, 435), (220, 435))[column]
     code = [(bpf.LOAD, 0, 0, 0)]
-    for number in [syscalls.KILLED[name][column] for name in calls]:
+    for number in [bpf.KILLED[name][column] for name in calls]:
         if number is not None:
             code += [(bpf.EQUAL, 0, 1, number), (bpf.RETURN, 0, 0, bpf.ERRNO | bpf.EPERM)]
     code += [(bpf.EQUAL, 0, 1, clone3), (bpf.RETURN, 0, 0, bpf.ERRNO | bpf.ENOSYS)]

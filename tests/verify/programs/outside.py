@@ -1,9 +1,12 @@
 """What stands around a sandbox in the tests: secrets, victims, listeners and a bystander, all asked after each program.
 
-A program is out if it printed a secret or a line that begins with GOT, or if anything outside it changed.
+A program is out if it printed a secret or a line that begins with GOT, or if anything outside it changed. Run by itself
+it tries the hostile programs in one tier, as whoever and wherever its process is, and prints what got out as JSON:
+python -m tests.verify.programs.outside seccomp,landlock [--quick]
 """
 
 import contextlib
+import json
 import os
 import secrets
 import shutil
@@ -18,7 +21,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from lite_selfplay.verify.programs.inside import bpf, syscalls
+from lite_selfplay.verify.programs import SandboxError, open_sandbox, run_program
+from lite_selfplay.verify.programs.inside import bpf
 from lite_selfplay.verify.programs.nouns import Limits, ProgramRun
 
 PLACE = Path(__file__).with_name("hostile")
@@ -139,7 +143,6 @@ class World:
 
     def head(self) -> str:
         """What stands before a hostile program: the names it uses."""
-        every = {**syscalls.ALLOWED, **syscalls.BY_ARGUMENTS, **syscalls.PATHS, **syscalls.KILLED}
         column = bpf.ARCHITECTURES[bpf.machine()][0]
         ports = {name: each.getsockname() for name, each in self._sockets.items()}
         values = {
@@ -154,7 +157,7 @@ class World:
             "SENTINEL": self.bystander.pid,
             "ADDRESS": self.address,
             "PREVIOUS": self.previous,
-            "NR": {name: numbers[column] for name, numbers in every.items()},
+            "NR": {name: numbers[column] for name, numbers in bpf.ALL.items()},
         }
         return "".join(f"{key} = {value!r}\n" for key, value in values.items()) + _HEAD
 
@@ -272,8 +275,6 @@ def sweep(found: set[str]) -> None:
 
 def play(world: World, sandbox: Any, chosen: Sequence[Hostile]) -> dict[str, list[str]]:
     """Each program by itself, the outside asked after each: what those that got out did."""
-    from lite_selfplay.verify.programs import run_program
-
     found = {}
     for each in chosen:
         world.rebuild()
@@ -287,3 +288,24 @@ def play(world: World, sandbox: Any, chosen: Sequence[Hostile]) -> dict[str, lis
     time.sleep(0.5)
     late = world.broken(ProgramRun(""), 0.0, sandbox.pids(), (world.snapshot(), litter()))
     return {**found, "afterwards": late} if late else found
+
+
+def main() -> None:
+    asked = tuple(sys.argv[1].split(","))
+    chosen = [each for each in hostile() if "--quick" not in sys.argv or each.name not in ENDLESS]
+    try:
+        with (
+            contextlib.closing(World()) as world,
+            contextlib.closing(open_sandbox(size=1, layers=asked, marks=("-X", world.tag))) as sandbox,
+        ):
+            out = play(world, sandbox, chosen)
+            alive = run_program("print(6 * 7)", sandbox=sandbox).stdout == b"42\n"
+    except SandboxError as error:
+        print(json.dumps({"refused": str(error)}))
+        return
+    report = {"uid": os.getuid(), "layers": sandbox.layers, "missing": sandbox.missing, "programs": len(chosen)}
+    print(json.dumps({**report, "out": out, "alive": alive}))
+
+
+if __name__ == "__main__":
+    main()

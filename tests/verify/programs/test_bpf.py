@@ -8,12 +8,11 @@ from pathlib import Path
 import pytest
 
 from lite_selfplay.verify.programs.inside import bpf
-from lite_selfplay.verify.programs.inside.syscalls import ALLOWED, BY_ARGUMENTS, KILLED, PATHS
+from lite_selfplay.verify.programs.inside.bpf import ALL, ALLOWED, BY_ARGUMENTS, KILLED, PATHS
 
 PID = 4242
 EPERM, EACCES = bpf.ERRNO | bpf.EPERM, bpf.ERRNO | bpf.EACCES
 NUMBERS = range(1200)
-EVERY = {**ALLOWED, **BY_ARGUMENTS, **PATHS, **KILLED}
 HEADERS = {
     0: Path("/usr/include/x86_64-linux-gnu/asm/unistd_64.h"),
     1: Path("/usr/include/asm-generic/unistd.h"),
@@ -49,7 +48,7 @@ def machine(request):
     """(answers of the filter by number and arguments, numbers by name, the audit number)"""
     column, audit = bpf.ARCHITECTURES[request.param]
     code = bpf.for_process(bpf.build(request.param), PID)
-    numbers = {name: pair[column] for name, pair in EVERY.items() if pair[column] is not None}
+    numbers = {name: pair[column] for name, pair in ALL.items() if pair[column] is not None}
     return partial(interpreted, code, audit), numbers, audit
 
 
@@ -143,7 +142,7 @@ def test_the_numbers_are_those_of_the_kernels_headers(column):
         found["newfstatat"] = found.get("fstatat", found.get("newfstatat"))
     wrong = {
         name: (pair[column], found.get(name))
-        for name, pair in EVERY.items()
+        for name, pair in ALL.items()
         if (str(pair[column]) if pair[column] is not None else None) != found.get(name)
         and not (column == 1 and pair[1] is None)
     }

@@ -1,6 +1,6 @@
 """Hostile programs in every tier that this machine has: nothing they try may be seen from outside.
 
-`harness.py` prints the table of docs/sandbox.md.
+`outside.py` prints the table of docs/sandbox.md.
 """
 
 import json
@@ -91,7 +91,7 @@ def tier(surroundings: str, layers: str) -> dict:
     """The hostile programs in a process of its own, with these surroundings."""
     options = SURROUNDINGS[surroundings]
     python = SYSTEM_PYTHON if "--uid" in options else sys.executable
-    harness = [python, "-m", "tests.verify.programs.harness", layers]
+    harness = [python, "-m", "tests.verify.programs.outside", layers]
     command = [sys.executable, "-m", "tests.verify.programs.container", *options, *harness]
     paths = [str(ROOT), *filter(os.path.isdir, {sysconfig.get_paths()["purelib"], *sys.path})]
     environment = {"PATH": os.environ["PATH"], "PYTHONPATH": os.pathsep.join(paths)}

@@ -108,13 +108,6 @@ def test_every_form_is_read(tests, right, half):
     assert part.score == 0.5
 
 
-@pytest.mark.parametrize("tests", CALLS)
-def test_a_call_of_what_is_not_defined(tests):
-    report = run_tests("x = 1", tests)
-    assert (report.passed, report.reason) == (0, "wrong_answer")
-    assert "defines no square" in report.detail
-
-
 def test_a_program_that_completes_a_head():
     tests = {"tests": ["assert f(2) == 4"], "stub": "import math\n\n\ndef f(x):\n    'Twice.'\n"}
     assert run_tests("    return math.floor(2 * x)", tests).score == 1
@@ -140,6 +133,7 @@ def test_what_was_right_before_the_time_was_over_counts():
 def test_many_programs_at_once():
     reports = run_tests([SQUARE, "def square(x", "x = 1"], CALLS[0])
     assert [(each.passed, each.reason) for each in reports] == [(2, ""), (0, "syntax"), (0, "wrong_answer")]
+    assert "defines no square" in reports[2].detail
     assert run_tests([], CALLS[0]) == []
 
 
@@ -266,8 +260,6 @@ WRONG = [
     "def add(a):\n    return a",
     "def add(a, b) return a + b",
     "async def add(a, b):\n    return a + b",
-    "def add(a, b):\n    return add(a, b)",
-    "def add(a, b):\n    while True: pass",
     "def add(a, b):\n    raise AssertionError",
     "def add(a, b):\n    raise SystemExit(0)",
     "import os\ndef add(a, b):\n    os._exit(0)",
@@ -280,6 +272,7 @@ WRONG = [
     "import builtins\nbuiltins.AssertionError = BaseException\ndef add(a, b):\n    return 7",
     "def close(a, b): return True\ndef add(a, b):\n    return 7",
 ]
+ENDLESS = ["def add(a, b):\n    return add(a, b)", "def add(a, b):\n    while True: pass"]
 CHECK = "def check(candidate):\n    assert candidate(1, 2) == 3\n    assert candidate(-5, 2) == -3\n"
 CASES = (
     "class {}(unittest.TestCase):\n    def setUp(self):\n        self.two = 2\n"
@@ -311,10 +304,9 @@ ALL_FORMS = {
 def test_every_form_tells_right_programs_from_wrong_ones(form):
     tests = read_tests(ALL_FORMS[form])
     assert (len(tests.cases) == 1) == form.startswith(("check", "unittest", "assertions"))
-    assert len(WRONG) == 45
-    right, wrong = run_tests(RIGHT, tests, FAST), run_tests(WRONG, tests, FAST)
-    assert [report.score for report in right] == [1, 1], right
-    assert [program for program, report in zip(WRONG, wrong, strict=True) if report.score == 1] == []
+    programs = [*RIGHT, *WRONG, *(ENDLESS if form == "unittest" else ())]  # each ends at a limit, after a second or two
+    reports = run_tests(programs, tests, FAST)
+    assert [program for program, report in zip(programs, reports, strict=True) if report.score == 1] == RIGHT
 
 
 def test_what_was_read_is_read_again_as_it_is():

@@ -2,14 +2,72 @@
 
 A program may compute, sleep, and read and write the descriptors that it was given. It gets no path, no new descriptor,
 no process, no thread, no signal to others and no executable memory. Whatever is not named here answers EPERM.
-Source: linux/filter.h, linux/seccomp.h, seccomp(2).
+Source: linux/filter.h, linux/seccomp.h, seccomp(2); of the numbers, arch/x86/entry/syscalls/syscall_64.tbl and
+include/uapi/asm-generic/unistd.h, with which a test compares them.
 """
 
 import functools
 import platform
 import struct
 
-from lite_selfplay.verify.programs.inside.syscalls import ALLOWED, BY_ARGUMENTS, KILLED, PATHS, Numbers
+Numbers = dict[str, tuple[int | None, int | None]]
+"""System calls by name, with their numbers on x86_64 and on aarch64; None where that architecture has no such call."""
+
+# fmt: off
+ALLOWED: Numbers = {
+    "read": (0, 63), "write": (1, 64), "brk": (12, 214), "munmap": (11, 215), "mremap": (25, 216),
+    "madvise": (28, 233), "clock_nanosleep": (230, 115), "nanosleep": (35, 101), "lseek": (8, 62), "close": (3, 57),
+    "fstat": (5, 80), "rt_sigaction": (13, 134), "rt_sigprocmask": (14, 135), "rt_sigreturn": (15, 139),
+    "sigaltstack": (131, 132), "getrandom": (318, 278), "clock_gettime": (228, 113), "clock_getres": (229, 114),
+    "gettimeofday": (96, 169), "time": (201, None), "times": (100, 153), "getrusage": (98, 165), "getpid": (39, 172),
+    "gettid": (186, 178), "getppid": (110, 173), "getuid": (102, 174), "geteuid": (107, 175), "getgid": (104, 176),
+    "getegid": (108, 177), "getpgrp": (111, None), "getpgid": (121, 155), "getsid": (124, 156), "uname": (63, 160),
+    "sched_yield": (24, 124), "sched_getaffinity": (204, 123), "getcpu": (309, 168), "poll": (7, None),
+    "ppoll": (271, 73), "select": (23, None), "pselect6": (270, 72), "readv": (19, 65), "writev": (20, 66),
+    "restart_syscall": (219, 128), "getitimer": (36, 102), "setitimer": (38, 103), "alarm": (37, None),
+    "pause": (34, None), "rt_sigpending": (127, 136), "rt_sigtimedwait": (128, 137), "rt_sigsuspend": (130, 133),
+    "getrlimit": (97, 163), "exit": (60, 93), "exit_group": (231, 94),
+}
+"""Whatever the arguments are: computing, sleeping, and the descriptors that the process was given."""
+
+BY_ARGUMENTS: Numbers = {
+    "mmap": (9, 222), "mprotect": (10, 226), "futex": (202, 98), "ioctl": (16, 29), "fcntl": (72, 25),
+    "prlimit64": (302, 261), "setrlimit": (160, 164), "tgkill": (234, 131),
+}
+
+PATHS: Numbers = {
+    "newfstatat": (262, 79), "statx": (332, 291), "open": (2, None), "openat": (257, 56), "openat2": (437, 437),
+    "stat": (4, None), "lstat": (6, None), "access": (21, None), "faccessat": (269, 48), "faccessat2": (439, 439),
+    "readlink": (89, None), "readlinkat": (267, 78), "getcwd": (79, 17), "getdents64": (217, 61), "mkdir": (83, None),
+    "mkdirat": (258, 34), "unlink": (87, None), "unlinkat": (263, 35), "rmdir": (84, None), "rename": (82, None),
+    "renameat": (264, 38), "renameat2": (316, 276), "truncate": (76, 45), "chdir": (80, 49), "creat": (85, None),
+    "link": (86, None), "linkat": (265, 37), "symlink": (88, None), "symlinkat": (266, 36), "statfs": (137, 43),
+    "utimensat": (280, 88), "chmod": (90, None), "fchmodat": (268, 53), "chown": (92, None), "fchownat": (260, 54),
+    "mknod": (133, None), "mknodat": (259, 33), "getxattr": (191, 8), "setxattr": (188, 5), "execve": (59, 221),
+    "execveat": (322, 281),
+}
+"""Refused with EACCES, so that a program sees a file that it may not open, and an import that fails."""
+
+KILLED: Numbers = {
+    "ptrace": (101, 117), "process_vm_readv": (310, 270), "process_vm_writev": (311, 271), "bpf": (321, 280),
+    "perf_event_open": (298, 241), "userfaultfd": (323, 282), "io_uring_setup": (425, 425),
+    "io_uring_enter": (426, 426), "io_uring_register": (427, 427), "keyctl": (250, 219), "add_key": (248, 217),
+    "request_key": (249, 218), "mount": (165, 40), "umount2": (166, 39), "pivot_root": (155, 41), "chroot": (161, 51),
+    "unshare": (272, 97), "setns": (308, 268), "move_mount": (429, 429), "open_tree": (428, 428),
+    "fsopen": (430, 430), "fsmount": (432, 432), "fsconfig": (431, 431), "fspick": (433, 433),
+    "mount_setattr": (442, 442), "kexec_load": (246, 104), "kexec_file_load": (320, 294), "init_module": (175, 105),
+    "finit_module": (313, 273), "delete_module": (176, 106), "reboot": (169, 142), "swapon": (167, 224),
+    "swapoff": (168, 225), "open_by_handle_at": (304, 265), "name_to_handle_at": (303, 264),
+    "pidfd_getfd": (438, 438), "pidfd_send_signal": (424, 424), "kcmp": (312, 272), "seccomp": (317, 277),
+    "landlock_create_ruleset": (444, 444), "landlock_add_rule": (445, 445), "landlock_restrict_self": (446, 446),
+    "acct": (163, 89), "quotactl": (179, 60), "settimeofday": (164, 170), "clock_settime": (227, 112),
+    "sethostname": (170, 161), "iopl": (172, None), "ioperm": (173, None), "modify_ldt": (154, None),
+    "fanotify_init": (300, 262), "process_madvise": (440, 440), "process_mrelease": (448, 448),
+}
+"""No honest program of this kind makes them: the process is killed."""
+# fmt: on
+
+ALL: Numbers = {**ALLOWED, **BY_ARGUMENTS, **PATHS, **KILLED}
 
 ARCHITECTURES = {"x86_64": (0, 0xC000003E), "aarch64": (1, 0xC00000B7)}
 """The column of an architecture in the tables of calls, and its number in linux/audit.h."""

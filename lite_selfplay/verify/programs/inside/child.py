@@ -8,7 +8,7 @@ import random
 import signal
 import sys
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from lite_selfplay.verify.programs.inside import bpf, confinement, roles
@@ -17,6 +17,12 @@ STDIN, STDOUT, STDERR, REPLY, JOB, CHANNEL = range(6)
 FILES = 5
 """Files of a process, in the order in which they are sent: job, stdin, stdout, stderr, reply."""
 
+_ROLES: dict[str, tuple[Callable[..., None], tuple[int, ...]]] = {
+    "stdio": (roles.run, ()),
+    "call": (roles.answer_calls, (REPLY,)),
+    "candidate": (roles.serve_calls, (CHANNEL,)),
+    "test": (roles.put_tests, (CHANNEL, REPLY)),
+}
 NOT_CONFINED = 125
 _LONGEST_TRACE = 4000
 _SEED = 0
@@ -34,7 +40,8 @@ def become(
         _place(files, channel)
         _streams()
         _confine(header, found, uid)
-        job = _read_job()
+        with os.fdopen(JOB, "rb") as file:
+            job = json.load(file)
     except BaseException:
         with contextlib.suppress(BaseException):
             os.write(STDERR, f"sandbox: {traceback.format_exc()}".encode())
@@ -93,15 +100,6 @@ def _remember_files() -> None:
     os.fstat = sys.modules["posix"].fstat = fstat  # type: ignore[attr-defined]
 
 
-def _read_job() -> dict[str, Any]:
-    parts = []
-    while part := os.read(JOB, 1 << 20):
-        parts.append(part)
-    os.close(JOB)
-    job: dict[str, Any] = json.loads(b"".join(parts))
-    return job
-
-
 def _streams() -> None:
     """Streams over the standard descriptors that look like the interpreter's own: the zygote's were of other files."""
     raw = [io.FileIO(file, "r" if file == STDIN else "w", closefd=False) for file in (STDIN, STDOUT, STDERR)]
@@ -120,14 +118,8 @@ def _work(role: str, job: Mapping[str, Any]) -> None:
     code = 0
     try:
         random.seed(_SEED)
-        if role == "stdio":
-            roles.run(job)
-        elif role == "call":
-            roles.answer_calls(job, REPLY)
-        elif role == "candidate":
-            roles.serve_calls(job, CHANNEL)
-        else:
-            roles.put_tests(job, CHANNEL, REPLY)
+        play, files = _ROLES[role]
+        play(job, *files)
     except SystemExit as end:
         code = end.code if isinstance(end.code, int) else int(end.code is not None)
         if isinstance(end.code, str):

@@ -65,15 +65,11 @@ def undumpable() -> None:
     _prctl(_DUMPABLE, 0, "dumpable")
 
 
-class _FilterProgram(ctypes.Structure):
-    _fields_ = (("length", ctypes.c_ushort), ("code", ctypes.c_void_p))
-
-
 def seccomp(code: bytes) -> None:
     """Put a filter in force, for good."""
     buffer = ctypes.create_string_buffer(code, len(code))
-    program = _FilterProgram(len(code) // 8, ctypes.cast(buffer, ctypes.c_void_p))
-    _call("seccomp", 1, 0, ctypes.byref(program))
+    program = struct.pack("@HP", len(code) // 8, ctypes.addressof(buffer))
+    _call("seccomp", 1, 0, ctypes.c_char_p(program))
 
 
 def landlock() -> None:

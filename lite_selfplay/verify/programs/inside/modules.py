@@ -9,7 +9,7 @@ import os
 import sys
 from collections.abc import Sequence
 from types import ModuleType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 # What such programs import, loaded once; each further page makes every fork slower. Other pure modules are imported
 # from memory when asked for, but extension modules can be loaded here alone, before the layers stand.
@@ -86,8 +86,7 @@ class InMemory:
         kept = self._modules.get(name)
         if kept is None:
             return None
-        loader: Any = self
-        return importlib.machinery.ModuleSpec(name, loader, origin=kept.path, is_package=kept.package)
+        return importlib.machinery.ModuleSpec(name, cast(Any, self), origin=kept.path, is_package=kept.package)
 
     def create_module(self, spec: importlib.machinery.ModuleSpec) -> None:
         """None: the usual module object."""

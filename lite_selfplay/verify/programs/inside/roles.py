@@ -60,15 +60,13 @@ def answer_calls(job: Job, reply: int) -> None:
         _write(reply, line.encode("utf-8", "backslashreplace").replace(b"\n", b" ") + b"\n")
 
 
-def _function(space: Space, name: str) -> Callable[..., Any]:
+def _function(space: Space, name: str) -> Any:
     """A function of a program, or a method of its class `Solution`."""
     if name not in space and "Solution" in space:
-        method: Callable[..., Any] = getattr(space["Solution"](), name)
-        return method
+        return getattr(space["Solution"](), name)
     if name not in space:
         raise NameError(f"the program defines no {name}")
-    function: Callable[..., Any] = space[name]
-    return function
+    return space[name]
 
 
 def serve_calls(job: Job, channel: int) -> None:

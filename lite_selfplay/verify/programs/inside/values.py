@@ -14,6 +14,7 @@ from typing import Any
 
 DEEPEST = 60
 LONGEST_ITERATOR = 100_000
+_ROWS: dict[Any, str] = {list: "[]", tuple: "()", collections.deque: "kk"}
 
 
 class Unwritable(Exception):
@@ -44,17 +45,14 @@ def canonical(value: Any, depth: int = 0) -> str:
         return '"' + text.replace('"', "\\x22").replace(" ", "\\x20") + '"'
     if isinstance(value, bytes | bytearray):
         return f"b{bytes(value).hex()}"
-    if isinstance(value, list):
-        return " ".join(["[", *each(list.__iter__(value)), "]"])
-    if isinstance(value, tuple):
-        return " ".join(["(", *each(tuple.__iter__(value)), ")"])
+    for kind, ends in _ROWS.items():
+        if isinstance(value, kind):
+            return " ".join([ends[0], *each(kind.__iter__(value)), ends[1]])
     if isinstance(value, set | frozenset):
         return " ".join(["{", *sorted(each(value)), "}"])
     if isinstance(value, dict):
         pairs = zip(each(value.keys()), each(value.values()), strict=True)
         return " ".join(["<", *sorted(f"{key} : {item}" for key, item in pairs), ">"])
-    if isinstance(value, collections.deque):
-        return " ".join(["k", *each(value), "k"])
     if isinstance(value, range):  # equal where they hold the same numbers
         return f"r {canonical((len(value), *value[:1], *value[1:2]), depth + 1)}"
     raise Unwritable(type(value).__name__)
@@ -70,22 +68,36 @@ def _number(value: Any) -> str:
     return f"#{above:x}" if below == 1 else f"#{above:x}/{below:x}"
 
 
-_SEQUENCES: dict[str, Callable[[Iterable[Any]], Any]] = {
-    "l": list,
-    "t": tuple,
-    "S": set,
-    "F": frozenset,
-    "k": collections.deque,
-    "I": lambda items: iter(list(items)),
-}
-_TAGS = {list: "l", tuple: "t", set: "S", frozenset: "F", collections.deque: "k"}
-
-
 class Handle:
     """Something that stays in the program's process: a test may hand it back, and do nothing else with it."""
 
     def __init__(self, number: int):
         self.number = number
+
+
+def _text(given: Any) -> str:
+    if type(given) is not str:
+        raise Unwritable("an unknown form")
+    return given
+
+
+_SEQUENCES = {"l": list, "t": tuple, "S": set, "F": frozenset, "k": collections.deque}
+# By tag: a type, what is written of a value, and what reads that back.
+_SCALARS: dict[str, tuple[type, Callable[[Any], list[Any]], Callable[..., Any]]] = {
+    "i": (int, lambda number: [f"{int(number):x}"], lambda digits: int(digits, 16)),
+    "f": (float, lambda number: [float(number).hex()], float.fromhex),
+    "s": (str, lambda text: [str.__str__(text)], _text),
+    "c": (complex, lambda z: [z.real.hex(), z.imag.hex()], lambda *parts: complex(*map(float.fromhex, parts))),
+    "b": (bytes, lambda data: [bytes(data).hex()], bytes.fromhex),
+    "B": (bytearray, lambda data: [bytes(data).hex()], bytearray.fromhex),
+    "q": (
+        fractions.Fraction,
+        lambda share: [f"{share.numerator:x}", f"{share.denominator:x}"],
+        lambda above, below: fractions.Fraction(int(above, 16), int(below, 16)),
+    ),
+    "D": (decimal.Decimal, lambda number: [str(number)], lambda digits: decimal.Decimal(_text(digits))),
+    "r": (range, lambda steps: [steps.start, steps.stop, steps.step], lambda *ends: range(*map(int, ends))),
+}
 
 
 def pack(value: Any, kept: list[Any] | None = None, depth: int = 0) -> Any:
@@ -101,27 +113,14 @@ def pack(value: Any, kept: list[Any] | None = None, depth: int = 0) -> Any:
 
     if value is None or value is True or value is False:
         return value
-    if isinstance(value, int):
-        return ["i", f"{int(value):x}"]
-    if isinstance(value, float):
-        return ["f", float(value).hex()]
-    if isinstance(value, str):
-        return ["s", str.__str__(value)]
-    if isinstance(value, complex):
-        return ["c", value.real.hex(), value.imag.hex()]
-    if isinstance(value, bytes | bytearray):
-        return ["b" if isinstance(value, bytes) else "B", bytes(value).hex()]
+    for tag, (kind, write, _) in _SCALARS.items():
+        if isinstance(value, kind):
+            return [tag, *write(value)]
+    for tag, sequence in _SEQUENCES.items():
+        if isinstance(value, sequence):
+            return [tag, each(value)]
     if isinstance(value, dict):
         return ["d", [each(pair) for pair in value.items()]]
-    for kind, tag in _TAGS.items():
-        if isinstance(value, kind):
-            return [tag, each(value)]
-    if isinstance(value, fractions.Fraction):
-        return ["q", f"{value.numerator:x}", f"{value.denominator:x}"]
-    if isinstance(value, decimal.Decimal):
-        return ["D", str(value)]
-    if isinstance(value, range):
-        return ["r", value.start, value.stop, value.step]
     if isinstance(value, Handle):
         return ["h", value.number]
     if kept is None:
@@ -141,26 +140,14 @@ def unpack(data: Any, kept: Sequence[Any] | None = None) -> Any:
         return data
     tag, *rest = data
     first = rest[0]
-    if tag == "i":
-        return int(first, 16)
-    if tag == "f":
-        return float.fromhex(first)
-    if tag == "s" and type(first) is str:
-        return first
-    if tag == "c":
-        return complex(float.fromhex(first), float.fromhex(rest[1]))
-    if tag in ("b", "B"):
-        return (bytes if tag == "b" else bytearray).fromhex(first)
+    if tag in _SCALARS:
+        return _SCALARS[tag][2](*rest)
     if tag in _SEQUENCES and type(first) is list:
         return _SEQUENCES[tag](unpack(item, kept) for item in first)
+    if tag == "I" and type(first) is list:
+        return iter([unpack(item, kept) for item in first])
     if tag == "d":
         return {unpack(key, kept): unpack(value, kept) for key, value in first}
-    if tag == "q":
-        return fractions.Fraction(int(first, 16), int(rest[1], 16))
-    if tag == "D" and type(first) is str:
-        return decimal.Decimal(first)
-    if tag == "r":
-        return range(*map(int, rest))
     if tag == "h":
         return Handle(int(first)) if kept is None else kept[int(first)]
     raise Unwritable("an unknown form")

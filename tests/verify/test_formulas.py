@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lite_selfplay.verify.calculation import calculate
+from lite_selfplay.verify.formulas import calculate
 
 
 @pytest.mark.parametrize(
