@@ -11,8 +11,7 @@ import torch
 
 from lite_selfplay.config import RunConfig
 from lite_selfplay.data import Sampling
-from lite_selfplay.extras.export.exporting import export, export_card, serving
-from lite_selfplay.extras.export.request import ask
+from lite_selfplay.extras.export.exporting import ask, export, export_card, serving
 from lite_selfplay.extras.talk import speakers_of
 from lite_selfplay.runs.folder import RunFolder
 from lite_selfplay.runs.report.pages import loading

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from lite_selfplay.errors import WorkerStartError
-from lite_selfplay.extras.gym import pool as pools
-from lite_selfplay.extras.gym.pool import WorkerPool
+from lite_selfplay.extras import gym
+from lite_selfplay.extras.gym import WorkerPool
 
 # Speaks the worker's lines. A question's answer says what to do with it.
 STAND_IN = """
@@ -88,7 +88,7 @@ def worker(*arguments: str, code: str = REPEATS) -> list[str]:
 
 def alone(command: list[str], questions: str) -> subprocess.CompletedProcess[str]:
     """A worker of no pool, how it ended."""
-    environment = pools._environment()
+    environment = gym._environment()
     return subprocess.run(command, input=questions, capture_output=True, text=True, timeout=60, env=environment)
 
 
@@ -135,7 +135,7 @@ def test_what_a_worker_says_unasked_answers_no_later_question(pool: WorkerPool) 
 
 STANDING_STILL = """
 import json, sys
-from lite_selfplay.extras.gym.pool import WorkerPool
+from lite_selfplay.extras.gym import WorkerPool
 with WorkerPool(size=1, deadline=2.0, command=sys.argv[1:]) as pool:
     pool.ask([{"answer": "same"}])
     print("asks", flush=True)
@@ -146,7 +146,7 @@ with WorkerPool(size=1, deadline=2.0, command=sys.argv[1:]) as pool:
 @pytest.mark.skipif(not hasattr(signal, "SIGSTOP"), reason="needs SIGSTOP")
 def test_the_time_for_which_the_run_stood_still_is_not_counted(stand_in: list[str]) -> None:
     command = [sys.executable, "-c", STANDING_STILL, *stand_in]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=pools._environment()) as process:
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=gym._environment()) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "asks\n"
         process.send_signal(signal.SIGSTOP)
@@ -207,7 +207,7 @@ def test_threads_take_turns(pool: WorkerPool) -> None:
     ],
 )
 def test_workers_that_cannot_start_are_an_error(program: str, reason: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pools, "START_SECONDS", 0.5 if "sleep" in program else 30.0)
+    monkeypatch.setattr(gym, "START_SECONDS", 0.5 if "sleep" in program else 30.0)
     with WorkerPool(command=worker(code=program)) as pool:
         with pytest.raises(WorkerStartError, match=reason):
             ask(pool, "same")
