@@ -2,12 +2,10 @@
 
 import json
 import os
-import pkgutil
 import subprocess
 import sys
 from pathlib import Path
 
-from lite_selfplay import extras
 from tests.conftest import Ended
 
 LOADED = "sorted(name for name in sys.modules if name.startswith('lite_selfplay.extras'))"
@@ -44,13 +42,6 @@ def test_importing_the_library_or_its_command_line_loads_none(tmp_path: Path) ->
     assert python(f"{names}; {api}; print({LOADED})", folder=tmp_path) == "[]\n"
     # It does not find nothing because there is nothing to find.
     assert "export" in python(f"{names}; lite_selfplay.export; print({LOADED})", folder=tmp_path)
-
-
-def test_no_extra_is_loaded_by_importing_another_one(tmp_path: Path) -> None:
-    for found in pkgutil.iter_modules(extras.__path__):
-        loaded = python(f"import sys, lite_selfplay.extras.{found.name}; print({LOADED})", folder=tmp_path)
-        own = f"lite_selfplay.extras.{found.name}"
-        assert all(name in (own, "lite_selfplay.extras") or name.startswith(f"{own}.") for name in eval(loaded)), found
 
 
 def test_a_run_is_trained_resumed_measured_and_reported_where_none_can_be_imported(tmp_path: Path) -> None:
