@@ -103,13 +103,6 @@ def test_workers_start_where_they_are_needed_and_outcomes_keep_their_order(pool:
     assert len(pool.pids()) == 2
 
 
-def test_a_batch_is_spread_over_both_workers(pool: WorkerPool) -> None:
-    ask(pool, *["same"] * 4)
-    started = time.monotonic()
-    ask(pool, "sleep 0.3", "sleep 0.3")
-    assert time.monotonic() - started < 0.55
-
-
 def test_a_worker_past_its_deadline_is_killed_and_replaced(pool: WorkerPool) -> None:
     ask(pool, "same")
     (pid,) = pool.pids()

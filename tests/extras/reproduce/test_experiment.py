@@ -10,7 +10,7 @@ from lite_selfplay.config import RunConfig
 from lite_selfplay.errors import ConfigError, UnknownNameError
 from lite_selfplay.evaluation.suites import find_suite
 from lite_selfplay.extras.reproduce.conduct import require_fair
-from lite_selfplay.extras.reproduce.experiment import RATE, ArmSection, experiment_names, load_experiment
+from lite_selfplay.extras.reproduce.experiment import RATE, ArmSection, load_experiment
 from lite_selfplay.games import make_game
 from lite_selfplay.games.pasodoble.offline import OfflineSchedule
 
@@ -26,10 +26,6 @@ TINY: dict[str, Any] = {
     "evaluations": [{"tasks": "letters", "limit": 5}],
     "arms": {"one": {"game": "grpo"}, "two": {"game": "agon", "set": {"game.reward": "coop"}}},
 }
-
-
-def test_what_is_shipped():
-    assert experiment_names() == SHIPPED
 
 
 @pytest.mark.parametrize("scale", ["full", "small", "tiny"])
