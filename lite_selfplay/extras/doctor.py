@@ -8,12 +8,12 @@ from dataclasses import dataclass
 
 from lite_selfplay.errors import RequestError
 from lite_selfplay.models.backends import availability, why_auto
+from lite_selfplay.models.memory import GIB
 from lite_selfplay.models.packages import version_of, versions
 from lite_selfplay.models.sources.cache import cache_dir
 from lite_selfplay.runs.folder import PACKAGES
 from lite_selfplay.verify import programs
 
-GIB = 2**30
 BESIDE = ("triton", "xformers", "flash-attn")
 """Packages that only some backends use."""
 

@@ -87,18 +87,22 @@ def _add_shape(writer: Any, config: Any) -> None:
     """The numbers that llama.cpp builds the model from."""
     head = _head_size(config)
     rope: Mapping[str, Any] = dict(getattr(config, "rope_parameters", None) or {})
-    writer.add_vocab_size(config.vocab_size)
-    writer.add_context_length(config.max_position_embeddings)
-    writer.add_embedding_length(config.hidden_size)
-    writer.add_block_count(config.num_hidden_layers)
-    writer.add_feed_forward_length(config.intermediate_size)
-    writer.add_head_count(config.num_attention_heads)
-    writer.add_head_count_kv(config.num_key_value_heads)
-    writer.add_key_length(head)
-    writer.add_value_length(head)
-    writer.add_rope_dimension_count(head)
-    writer.add_rope_freq_base(float(rope.get("rope_theta", 10000.0)))
-    writer.add_layer_norm_rms_eps(config.rms_norm_eps)
+    numbers = {
+        writer.add_vocab_size: config.vocab_size,
+        writer.add_context_length: config.max_position_embeddings,
+        writer.add_embedding_length: config.hidden_size,
+        writer.add_block_count: config.num_hidden_layers,
+        writer.add_feed_forward_length: config.intermediate_size,
+        writer.add_head_count: config.num_attention_heads,
+        writer.add_head_count_kv: config.num_key_value_heads,
+        writer.add_key_length: head,
+        writer.add_value_length: head,
+        writer.add_rope_dimension_count: head,
+        writer.add_rope_freq_base: float(rope.get("rope_theta", 10000.0)),
+        writer.add_layer_norm_rms_eps: config.rms_norm_eps,
+    }
+    for add, number in numbers.items():
+        add(number)
 
 
 def _head_size(config: Any) -> int:

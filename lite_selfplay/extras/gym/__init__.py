@@ -112,7 +112,10 @@ def reasoning_gym(seed: int = 0, held_out: bool = False, /, dataset: str = "", *
         )
 
     rows(0)
-    _require_repeatable(dataset)
+    if dataset in _UNSEEDED:
+        raise TaskError(f"{name} ignores the seed and gives other problems each time: choose another data set")
+    if dataset in _OF_SETS and os.environ.get("PYTHONHASHSEED", "random") == "random":
+        raise TaskError(f"{name} gives other problems in each process: set the environment variable PYTHONHASHSEED=0")
     caution = ""
     if dataset in _PAYS_ALWAYS:
         answer, paid = _PAYS_ALWAYS[dataset]
@@ -120,17 +123,6 @@ def reasoning_gym(seed: int = 0, held_out: bool = False, /, dataset: str = "", *
             f"the scorer of {name} gives {answer} {paid:.0%} of all marks, whatever the problem: see docs/tasks.md"
         )
     return Task(name, Procedural(name, SIZE, held_out, make), procedural=True, caution=caution)
-
-
-def _require_repeatable(dataset: str) -> None:
-    if dataset in _UNSEEDED:
-        raise TaskError(
-            f"{KIND}:{dataset} ignores the seed and gives other problems each time: choose another data set"
-        )
-    if dataset in _OF_SETS and os.environ.get("PYTHONHASHSEED", "random") == "random":
-        raise TaskError(
-            f"{KIND}:{dataset} gives other problems in each process: set the environment variable PYTHONHASHSEED=0"
-        )
 
 
 def _value(text: str) -> Any:

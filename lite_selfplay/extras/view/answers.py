@@ -22,7 +22,7 @@ from lite_selfplay.runs.folder import EPISODES, EVALUATIONS, METRICS, RunFolder,
 from lite_selfplay.runs.report.figures import charts_of, game_of
 from lite_selfplay.runs.report.pages import outcome, seen
 from lite_selfplay.runs.report.step_rows import only_finite, warned
-from lite_selfplay.tasks.files import LINE_LIMIT
+from lite_selfplay.tasks.files import LINE_LIMIT, require_no_link
 
 _STEP = re.compile(rb'\{"step": ?(\d{1,15})[,}]')
 _DECODER = json.JSONDecoder(parse_constant=lambda _: None)
@@ -131,11 +131,12 @@ def read_row(line: bytes) -> dict[str, Any] | None:
 class ViewedRun:
     """A run folder that is looked at again and again; nothing but the index of its episodes is kept.
 
-    Raises RunFolderError where it is none.
+    Raises RunFolderError where it is none, or its episodes are a link.
     """
 
     def __init__(self, path: Path):
         self.folder = RunFolder.open(path)
+        require_no_link(path / EPISODES)
         with as_written(path):
             self.game, self.without_game = game_of(self.folder)
         self.index = EpisodeIndex(path / EPISODES)
@@ -188,13 +189,6 @@ class ViewedRun:
             found.append(f"{self.index.damaged} lines of episodes.jsonl are damaged and left out.")
         warnings = warned(rows).items()
         return found + [f"At {count} step{'s' if count > 1 else ''}: {text}" for text, count in warnings]
-
-
-def require_readable(run: ViewedRun) -> None:
-    """Raises RunFolderError or ConfigError where a run could not be shown, before a server is started."""
-    run.overview()
-    if (run.path / EPISODES).is_symlink():
-        raise RunFolderError(f"{run.path / EPISODES} is a symbolic link, which is not followed")
 
 
 # The completions of a step as cases: what is read together (`Game.transcripts`), what came of it, what is odd.
