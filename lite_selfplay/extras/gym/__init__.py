@@ -36,7 +36,6 @@ from lite_selfplay.verify.workers import Worker, Workers
 
 KIND = "reasoning-gym"
 SIZE = 10_000
-_GIVEN = ("seed", "size")
 
 # As of reasoning-gym 0.1.25. Data sets whose rows depend on the order of a set, which differs between processes:
 _OF_SETS = frozenset(
@@ -68,7 +67,7 @@ def open_dataset(name: str, options: Mapping[str, Any], *, seed: int = 0, size: 
             ) from None
         if name not in DATASETS:
             raise UnknownNameError("data set of reasoning-gym", name, DATASETS)
-        known = [field.name for field in fields(DATASETS[name][1]) if field.name not in _GIVEN]
+        known = [field.name for field in fields(DATASETS[name][1]) if field.name not in ("seed", "size")]
         unknown = next((option for option in options if option not in known), None)
         if unknown is not None:
             raise TaskError(f"{KIND}:{name} has no option {unknown!r}; it takes {', '.join(known) or 'none'}")

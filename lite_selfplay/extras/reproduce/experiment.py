@@ -269,12 +269,10 @@ def load_experiment(name: str, scale: str = "full") -> Experiment:
         arms = merge(values.get("arms") or {}, size.get("arms") or {}).items()
         values = {**values, **size, "base": base, "arms": {name: arm for name, arm in arms if arm is not None}}
     try:
-        found = Experiment(**{**values, "name": stem, "scale": scale})
+        found = Experiment.model_validate({**values, "name": stem, "scale": scale})
     except ValidationError as error:
         found_out = (f"{'.'.join(map(str, item['loc'])) or 'it'}: {item['msg']}" for item in error.errors())
         raise ConfigError(f"{name}: {'; '.join(found_out)}") from None
-    except TypeError as error:
-        raise ConfigError(f"{name}: {error}") from None
     for arm, section in found.arms.items():
         if not re.fullmatch(r"\w[\w ,.+-]*", arm) or arm.startswith(COLD_START):
             raise ConfigError(f"{name}: an arm's name is one of a folder, of letters, digits and ' ,.+-', got {arm!r}")

@@ -170,7 +170,7 @@ class ViewedRun:
                 "asked_for": state.steps,
                 "best": state.best,
                 "stamp": stamp,
-                "filters": filters_of(self.game),
+                "filters": list(dict.fromkeys([*self.game.kinds(), *self.game.remarks, *ODD])),
                 "roles": list(getattr(self.game, "roles", ())),
                 "steps": [[step, count] for step, count in counts.items()],
                 "charts": charts_of(self.game, self.folder, rows),
@@ -193,7 +193,7 @@ class ViewedRun:
 
 # The completions of a step as cases: what is read together (`Game.transcripts`), what came of it, what is odd.
 
-TRUNCATED, ILL_FORMED, NO_VARIANCE = "truncated", "not well-formed", "no variance"
+TRUNCATED, ILL_FORMED, NO_VARIANCE = ODD = ("truncated", "not well-formed", "no variance")
 """What is odd about a completion of any game: it reached its limit, lacks the format, or its group teaches nothing."""
 
 PREVIEW, SHOWN = 300, 20_000
@@ -203,11 +203,6 @@ _SHOWN_APART |= {"advantage", "correct", "well_formed", "answer", "reason"}
 
 Numbered = tuple[int, dict[str, Any]]
 """A completion after the number of its line."""
-
-
-def filters_of(game: type[Game]) -> list[str]:
-    """What cases can be filtered by: their kinds, what the game finds remarkable, and what is odd in any game."""
-    return list(dict.fromkeys([*game.kinds(), *game.remarks, TRUNCATED, ILL_FORMED, NO_VARIANCE]))
 
 
 def cases_of(

@@ -4,7 +4,6 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -62,14 +61,6 @@ def stand_in(tmp_path: Path) -> list[str]:
 def pool(stand_in: list[str]) -> Iterator[WorkerPool]:
     with WorkerPool(size=2, deadline=0.5, command=stand_in) as pool:
         yield pool
-
-
-@pytest.fixture
-def interruptible() -> Iterator[None]:
-    """A shell starts what it puts into the background with SIGINT ignored."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, before)
 
 
 REPEATS = """
@@ -174,14 +165,6 @@ def test_workers_end_where_a_pool_is_closed_or_collected_and_new_ones_start(stan
     pids += pool.pids()
     del pool
     assert (len(pids), [gone(pid) for pid in pids]) == (3, [True] * 3)
-
-
-def test_an_interrupt_leaves_no_late_replies_behind(pool: WorkerPool, interruptible: None) -> None:
-    ask(pool, "same")
-    threading.Timer(0.1, signal.raise_signal, [signal.SIGINT]).start()
-    with pytest.raises(KeyboardInterrupt):
-        ask(pool, "sleep 0.3")
-    assert ask(pool, "different") == ["different"]
 
 
 def test_threads_take_turns(pool: WorkerPool) -> None:

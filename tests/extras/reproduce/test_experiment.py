@@ -198,25 +198,6 @@ def test_one_grader_for_all_arms():
     assert {name: found.evaluations[0].settings(found.shared, found.arms[name]).shots for name in shots} == shots
 
 
-@pytest.mark.parametrize(
-    ("name", "arm", "of", "seats", "paper"),
-    [
-        ("spc-table1", "unpaired, round 1", "unpaired", ("critic@round-1",), {"processbench": "75.0"}),  # section 4.3
-        ("spc-table1", "unpaired", None, ("critic@round-2",), {}),
-        ("sqlm-table3", "every 1, best step", "every 1", ("shared@best",), {"multiplication": ".937 ± .019"}),  # A.1
-        ("sqlm-table3", "algebra, never, best step", "algebra, never", ("shared@best",), {"omega": ".563 ± .023"}),
-        ("sqlm-table3", "every 1", None, None, {}),
-        ("pasodoble-ablations", "cold start", None, None, {"AVG": "24.63"}),  # tables 1, 4 and 13
-        ("pasodoble-ablations", "self-play, cold start", "self-play", ("shared@0",), {"AVG": "26.70"}),  # table 4
-    ],
-)
-def test_a_papers_figure_stands_beside_the_arm_that_it_is_of(
-    name: str, arm: str, of: str | None, seats: tuple[str, ...] | None, paper: dict[str, str]
-):
-    found = load_experiment(name).arms[arm]
-    assert (found.of, found.seats, found.paper) == (of, seats, paper)
-
-
 def test_the_arms_of_pasodoble_start_from_what_is_measured_and_offline_has_the_papers_iterations():
     found = load_experiment("pasodoble-ablations")
     starts = {arm: found.start_of(arm) for arm in ("online", "offline", "self-play", "no knowledge")}
