@@ -134,7 +134,7 @@ def test_a_base_model_speaks_alone():
 # Conversations, of games with and without a rival
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def short(agon: Path) -> Iterator[Speakers]:
     with speakers_of(agon, max_tokens=8) as found:
         yield found
