@@ -10,6 +10,7 @@ import signal
 import sys
 from collections.abc import Callable
 from importlib import import_module
+from importlib.metadata import version as version_of
 from typing import Annotated, Any, Literal, NoReturn
 
 import typer
@@ -99,9 +100,7 @@ app = typer.Typer(
 
 def _version(asked: bool) -> None:
     if asked:
-        from importlib.metadata import version
-
-        typer.echo(f"lite-selfplay {version('lite-selfplay')}")
+        typer.echo(f"lite-selfplay {version_of('lite-selfplay')}")
         raise typer.Exit
 
 

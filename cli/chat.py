@@ -7,19 +7,18 @@ import json
 import math
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
+from rich.console import Console
+from rich.panel import Panel
+from rich.table import Table
+from rich.text import Text
 
 from lite_selfplay.errors import ConfigError, Interrupted, LiteSelfPlayError, UnknownNameError
+from lite_selfplay.extras.talk import ARROW, Talk, speakers_of
 from lite_selfplay.training.progress import PlainProgress, printable
 from lite_selfplay_cli import flags
-
-if TYPE_CHECKING:
-    from rich.table import Table
-
-    from lite_selfplay.extras.talk import Talk
-
 
 HELP = """a message            every speaker answers it, as a problem of the kind it was trained on
 /follow TEXT         asks on: each speaker remembers the last question and its own answer
@@ -71,8 +70,6 @@ def chat(
 
       echo "What is 7+8+9?" | lite-selfplay chat runs/agon --json
     """
-    from lite_selfplay.extras.talk import ARROW, Talk, speakers_of
-
     names = [name.strip() for name in seat.split(",")] if seat is not None else []
     at_terminal = sys.stdin.isatty() and sys.stdout.isatty() and not as_json
     if isinstance(sys.stdin, io.TextIOWrapper):
@@ -116,7 +113,7 @@ def _piped() -> str | None:
 class _Chat:
     """Lines of a user's, each a message or a command."""
 
-    def __init__(self, talked: "Talk", shown: "Screen | Lines"):
+    def __init__(self, talked: Talk, shown: "Screen | Lines"):
         self._talked, self._shown = talked, shown
         self._problem = ""
 
@@ -209,8 +206,6 @@ class Screen:
     """A terminal: speakers side by side."""
 
     def __init__(self) -> None:
-        from rich.console import Console
-
         self._console = Console(highlight=False, markup=False)
         self._status = self._console.status("")
 
@@ -236,12 +231,8 @@ def as_text(entry: Entry) -> str:
     return printable("\n".join([f"> {_asked(entry)}", *(f"{title}: {text}" for title, text, _ in _parts(entry))]))
 
 
-def drawn(entry: Entry, width: int) -> "Table":
+def drawn(entry: Entry, width: int) -> Table:
     """An entry as panels side by side, as many as a terminal of so many columns has room for."""
-    from rich.panel import Panel
-    from rich.table import Table
-    from rich.text import Text
-
     cells = []
     for title, text, facts in _parts(entry):
         more = f"\u2026 ({len(text) - LONGEST:,} more characters)" if len(text) > LONGEST else ""

@@ -104,7 +104,7 @@ def view(
 
       lite-selfplay view runs/first runs/second --bundle shared
     """
-    from lite_selfplay.extras.view.answers import ViewedRun, require_readable
+    from lite_selfplay.extras.view.answers import ViewedRun
     from lite_selfplay.extras.view.page import RunServer, write_bundle
 
     chosen = list(dict.fromkeys(runs))
@@ -112,7 +112,7 @@ def view(
         raise ConfigError(f"view shows one run, or two over each other, not {len(chosen)}")
     found = [ViewedRun(path) for path in chosen]
     for run in found:
-        require_readable(run)
+        run.overview()  # which says what is damaged
         if run.without_game:
             flags.to_stderr(f"warning: {run.without_game}")
     if bundle is not None:

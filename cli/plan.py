@@ -8,6 +8,7 @@ from lite_selfplay.config import RunConfig
 from lite_selfplay.config.user_files import load
 from lite_selfplay.errors import UnknownNameError
 from lite_selfplay.evaluation.result import as_text
+from lite_selfplay.extras.rehearsal import MOST_STEPS, in_a_sentence, rendered_prompts, tried
 from lite_selfplay.models.memory import CARDS, GIB, Load, advise, estimate
 from lite_selfplay.models.shapes import shape_of
 from lite_selfplay.runs.defaults import filled_in, size_for
@@ -73,36 +74,32 @@ def plan(
     sized = size_for(asked, gpu) if gpu is not None else []
     whole, played = filled_in(asked, sized)
     shape = shape_of(whole.model.name)
-    run = whole.run
-    rows = max(run.problems_per_step * run.group_size, (played.rollouts_per_step() or 0) // len(played.roles))
+    run, rollouts = whole.run, played.rollouts_per_step()
+    rows = max(run.problems_per_step * run.group_size, (rollouts or 0) // len(played.roles))
     load = Load(rows, prompt_tokens, run.max_completion_tokens or 512)
     on_cpu = gpu is not None and gpu.lower() == "cpu"
     chosen = [] if on_cpu else [CARDS[gpu.lower()]] if gpu is not None else list(CARDS.values())
     one = chosen[0] if len(chosen) == 1 else None
     found = estimate(whole, shape, load, on_cpu=on_cpu, card=one)
     fitting = {card.name: estimate(whole, shape, load, card=card).peak <= card.memory for card in chosen}
-    rollouts = played.rollouts_per_step()
     most = None if rollouts is None else rollouts * load.completion_tokens
-    if as_json:
-        facts = {
-            "parts": {part.name: round(part.bytes) for part in found.parts},
-            "generating": round(found.generating),
-            "updating": round(found.updating),
-            "completions_per_step": rollouts,
-            "tokens_per_step": most,
-            "fits": fitting,
-        }
-        flags.echo_json(facts)
-        return
-    why = [f"{choice.why}; {choice.flag} changes that" for choice in sized]
-    for line in [*_about(whole, shape, load, rollouts, most), *why, "", *_table(found), ""]:
-        typer.echo(line)
-    for card in chosen:
-        fits = "fits" if fitting[card.name] else "too small"
-        typer.echo(f"{card.name:<20}{card.memory / GIB:>6.1f} GiB  {fits}")
-    for sentence in advise(whole, shape, load, chosen[0]) if len(chosen) == 1 else ():
-        typer.echo(sentence)
-    typer.echo("\nAn estimate: its parts have been compared with measured memory on a CPU, its peak on one H200.")
+    facts = {
+        "parts": {part.name: round(part.bytes) for part in found.parts},
+        "generating": round(found.generating),
+        "updating": round(found.updating),
+        "completions_per_step": rollouts,
+        "tokens_per_step": most,
+        "fits": fitting,
+    }
+    why = (f"{choice.why}; {choice.flag} changes that" for choice in sized)
+    cards = (
+        f"{card.name:<20}{card.memory / GIB:>6.1f} GiB  {'fits' if fitting[card.name] else 'too small'}"
+        for card in chosen
+    )
+    advice = advise(whole, shape, load, one) if one is not None else ()
+    end = "\nAn estimate: its parts have been compared with measured memory on a CPU, its peak on one H200."
+    lines = [*_about(whole, shape, load, rollouts, most), *why, "", *_table(found), "", *cards, *advice, end]
+    flags.show(as_json, facts, lines)
 
 
 def _about(config: Any, shape: Any, load: Any, rollouts: int | None, most: int | None) -> list[str]:
@@ -127,32 +124,23 @@ def _table(found: Any) -> list[str]:
 
 
 def _show_prompts(asked: Any, as_json: bool) -> None:
-    from lite_selfplay.extras.rehearsal import MOST_STEPS, rendered_prompts
-
-    found, silent = rendered_prompts(
-        planned(asked, own_checker=asked.run.reward is not None), PlainProgress(flags.to_stderr)
-    )
-    if as_json:
-        flags.echo_json({"prompts": [vars(each) for each in found], "not_asked": silent})
-        return
+    ready = planned(asked, own_checker=asked.run.reward is not None)
+    found, silent = rendered_prompts(ready, PlainProgress(flags.to_stderr))
+    lines = []
     for each in found:
         how = "" if each.thinking == "auto" else f", thinking {each.thinking}"
-        typer.echo(f"== {each.role} (seat {each.seat}){how}: {each.tokens} tokens")
-        typer.echo("\n".join(f"    {line}" for line in printable(each.text).splitlines()) + "\n")
+        lines.append(f"== {each.role} (seat {each.seat}){how}: {each.tokens} tokens")
+        lines += [*(f"    {line}" for line in printable(each.text).splitlines()), ""]
     if found and all(each.thinking == "auto" for each in found):
-        typer.echo("The model's chat template knows no thinking: there is nothing to switch on or off.")
-    for role in silent:
-        typer.echo(f"\n{role}: not asked in the first {MOST_STEPS} steps of a made-up game")
+        lines.append("The model's chat template knows no thinking: there is nothing to switch on or off.")
+    lines += [f"\n{role}: not asked in the first {MOST_STEPS} steps of a made-up game" for role in silent]
+    flags.show(as_json, {"prompts": [vars(each) for each in found], "not_asked": silent}, lines)
 
 
 def _try_reward(asked: Any, as_json: bool) -> None:
-    from lite_selfplay.extras.rehearsal import in_a_sentence, tried
-
     function = load(asked.run.reward, "--reward", "function")
     found = tried(function, planned(asked, own_checker=True).task, PlainProgress(flags.to_stderr))
-    if as_json:
-        flags.echo_json({"samples": [vars(each) for each in found], "verdict": in_a_sentence(found)})
-        return
+    verdict = in_a_sentence(found)
     rows = [
         [
             flags.short(each.problem, PREVIEW),
@@ -163,5 +151,5 @@ def _try_reward(asked: Any, as_json: bool) -> None:
         ]
         for each in found
     ]
-    typer.echo(as_text(["problem", "completion", "reward", "checker", "text"], rows))
-    typer.echo(f"\n{in_a_sentence(found)}")
+    lines = [as_text(["problem", "completion", "reward", "checker", "text"], rows), f"\n{verdict}"]
+    flags.show(as_json, {"samples": [vars(each) for each in found], "verdict": verdict}, lines)

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 
 from lite_selfplay.errors import RequestError
 from lite_selfplay.models.backends import availability, why_auto
+from lite_selfplay.models.memory import GIB
 from lite_selfplay.models.packages import version_of, versions
 from lite_selfplay.models.sources.cache import cache_dir
 from lite_selfplay.runs.folder import PACKAGES
 from lite_selfplay.verify import programs
 
-GIB = 2**30
 BESIDE = ("triton", "xformers", "flash-attn")
 """Packages that only some backends use."""
 
@@ -25,10 +25,6 @@ class Check:
     part: str
     text: str
     fine: bool = True
-
-
-class _Wrong(Exception):
-    """What has to be mended before a run."""
 
 
 def machine() -> list[Check]:
@@ -57,7 +53,7 @@ def machine() -> list[Check]:
 def _look(part: str, look: Callable[[], str]) -> Check:
     try:
         return Check(part, look())
-    except _Wrong as wrong:
+    except RequestError as wrong:
         return Check(part, str(wrong), fine=False)
     except Exception as error:  # torch in pieces raises nearly anything
         return Check(part, f"what is installed cannot be used ({availability.first_line(error)})", fine=False)
@@ -67,7 +63,7 @@ def _device() -> str:
     import torch
 
     if (problem := availability.device_problem()) is not None:
-        raise _Wrong(f"{problem}; {availability.ON_PURPOSE}")
+        raise RequestError(f"{problem}; {availability.ON_PURPOSE}")
     if not torch.cuda.is_available():
         threads = torch.get_num_threads()
         return f"no CUDA card; {threads} CPU thread{'s' if threads > 1 else ''}"
@@ -84,7 +80,7 @@ def _precision() -> str:
     """What `model.compute_dtype=auto` takes over 4-bit weights."""
     card = next(iter(availability.cards()), None)
     if card is not None and (problem := availability.quantised_problem()) is not None:
-        raise _Wrong(f"{problem}: take --precision {'bf16' if card.bf16 else 'fp16'}")
+        raise RequestError(f"{problem}: take --precision {'bf16' if card.bf16 else 'fp16'}")
     if availability.cpu_has_bf16() if card is None else card.bf16:
         return "over 4-bit weights bf16; adapters are float32"
     kind, which = ("fp32", "torch finds none on this CPU") if card is None else ("fp16", f"{card.name} has none")

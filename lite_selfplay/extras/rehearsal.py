@@ -29,7 +29,6 @@ from lite_selfplay.verify import Verifier
 from lite_selfplay.verify.reward_functions import RewardFunction, call_reward, name_of
 
 if TYPE_CHECKING:
-    from lite_selfplay.models.chat_template import Chat
     from lite_selfplay.runs.preflight import Words
 
 MOST_STEPS = 40

@@ -84,7 +84,8 @@ class AccelerateTracker(Tracker):
     def step(self, metrics: Mapping[str, Any], line: str) -> None:
         self._done = metrics["step"]
         if self._done > self._told:
-            self._log(curve_values(self._game, metrics), self._done)
+            curves = curves_of(self._game, [metrics])
+            self._log({_tag(curve.group, curve.name, curve.line): curve.values[-1] for curve in curves}, self._done)
 
     def evaluated(self, name: str, result: Mapping[str, Any], line: str) -> None:
         about = f"pass@1, {result['n']} held-out problems"
@@ -112,11 +113,6 @@ class AccelerateTracker(Tracker):
         except Exception as error:
             self._tracker = None
             self._tell(f"{self._kind} failed, and hears no more of this run: {_short(error)}")
-
-
-def curve_values(game: type[Game], metrics: Mapping[str, Any]) -> dict[str, float]:
-    """A step's point on each curve of the viewer, by group, name and line."""
-    return {_tag(curve.group, curve.name, curve.line): curve.values[-1] for curve in curves_of(game, [metrics])}
 
 
 def _tag(*parts: str) -> str:

@@ -13,10 +13,7 @@ from typing import Any
 import pytest
 import yaml
 
-from lite_selfplay.config import preset_names
 from lite_selfplay.errors import Interrupted, TrainingError
-from lite_selfplay.games import game_names
-from lite_selfplay.models.sources import known_models
 
 AGON = ("train", "agon", "--model", "tiny", "--tasks", "letters")
 SMALL = ("--steps", "2", "--group-size", "2", "--problems-per-step", "1")
@@ -68,14 +65,7 @@ def steps(run: Path) -> list[int]:
 # Wrong requests
 
 
-@pytest.mark.parametrize(
-    "command",
-    [
-        ("reproduce", "agon-table3", "--scale", "tiny"),
-        ("chat", "runs/a"),
-        ("export", "runs/a"),
-    ],
-)
+@pytest.mark.parametrize("command", [("reproduce", "agon-table3"), ("chat", "runs/a"), ("export", "runs/a")])
 def test_what_runs_in_one_process_refuses_to_be_one_of_several(
     refused: Callable[..., str], command: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ):
@@ -89,39 +79,34 @@ def test_what_runs_in_one_process_refuses_to_be_one_of_several(
     ("arguments", "sentence"),
     [
         (("train", "agonn", *AGON[2:]), "unknown game 'agonn': did you mean agon?"),
-        (("train", "chess", *AGON[2:]), "unknown game 'chess': known: agon, "),
         (("train", "agon", "--model", "Qwen3-0.6", "--tasks", "letters"), "unknown model 'Qwen3-0.6': did you mean"),
-        (("train", "agon", "--model", "./none", "--tasks", "letters"), "no model folder at none"),
-        (("train", "agon", "--model", "none.gguf", "--tasks", "letters"), "no .gguf file at none.gguf"),
         (("train", "agon", "--model", "tiny", "--tasks", "lettres"), "unknown task 'lettres': did you mean letters"),
         (("train", "agon", "--model", "tiny", "--tasks", "none.jsonl"), "no task file at none.jsonl"),
-        (("train", "agon", "--model", "tiny", "--tasks", "letters:size=3"), "letters has no option 'size'"),
         (("train", "agon", "--tasks", "letters"), "no model given: try"),
         (("train",), "no game given: try"),
         (("train", "agon", "--preset", "dmeo"), "did you mean demo?"),
         ((*AGON, "--backend", "jax"), "unknown backend 'jax': known: auto, transformers, unsloth"),
         ((*AGON, "--set", "run.stepz=3"), "unknown key 'run.stepz': did you mean run.steps"),
-        ((*AGON, "--set", "seats.C.lr=3"), "unknown seat 'C': known: A, B"),
         ((*AGON, "--set", "game.rewad=coop"), "unknown key 'game.rewad': did you mean game.reward"),
-        ((*AGON, "--set", "game.reward=gold"), "game.reward: input should be "),
         ((*AGON, "--config", "none.yaml"), "no configuration file at none.yaml"),
-        ((*AGON, "--config", "."), "cannot read ."),
         ((*AGON, "--reward", "none.py:mine"), "--reward: no file at none.py"),
         ((*AGON, "--dry-run", "--model", "no/base"), "no/base is neither a local folder nor, whole, in the hub's"),
-        ((*AGON, "--model", "nobody/no-such-model"), "Models that need no network: tiny"),
-        ((*AGON, "--dry-run", "--model", "none.gguf"), "no .gguf file at none.gguf"),
-        ((*AGON, "--dry-run", "--model", "."), "the folder . is not a model: it lacks config.json"),
         ((*AGON, "--dry-run", "--reward", "none.py:mine"), "--reward: no file at none.py"),
         (("train", "--resume", "none"), "none is not a run folder: it has no config.yaml"),
-        (("train", "--resume", "."), ". is not a run folder: it has no config.yaml"),
         (("report", "none"), "none is not a run folder"),
         (("config", "validate", "none.yaml"), "no configuration file at none.yaml"),
-        (("config", "show", "none.yaml"), "no configuration file at none.yaml"),
         (("config", "init", "agonn"), "unknown game 'agonn'"),
         (("config", "init", "--out", "none/config.yaml"), "cannot write none/config.yaml: No such file"),
+        (("config", "init", "--out", "mine"), "mine exists already: choose another --out"),
+        ((*AGON, "--run-dir", "mine"), "mine exists already and a run folder is never overwritten"),
+        (("train", "--config", "bad.yaml"), "unknown seat 'C'"),
+        (("config", "validate", "bad.yaml"), "unknown seat 'C'"),
+        (("config", "show", "mine"), "mine, line 2: not YAML"),
     ],
 )
-def test_a_wrong_request_is_refused_in_a_sentence(refused, arguments, sentence):
+def test_a_wrong_request_is_refused_in_a_sentence(refused, here, arguments, sentence):
+    (here / "mine").write_text("game: agon\n- a\n")
+    (here / "bad.yaml").write_text("game: agon\nmodel: tiny\ntasks: letters\nseats: {C: {lr: 1}}\n")
     assert sentence in refused(*arguments)
 
 
@@ -148,29 +133,13 @@ def test_problems_that_cannot_be_trained_on(refused, here, line, sentence):
     assert sentence in refused(*AGON[:4], "--tasks", "sums.jsonl")
 
 
-@pytest.mark.parametrize("command", [("train", "--config"), ("config", "validate"), ("config", "show")])
-def test_a_wrong_configuration_file(refused, here, command):
-    (here / "bad.yaml").write_text("game: agon\nmodel: tiny\ntasks: letters\nseats: {C: {lr: 1}}\n")
-    assert "unknown seat 'C'" in refused(*command, "bad.yaml")
-    (here / "bad.yaml").write_text("game: agon\n- a\n")
-    assert "bad.yaml, line 2: not YAML" in refused(*command, "bad.yaml")
-
-
-def test_a_file_in_the_place_of_a_run_folder(refused, here):
-    (here / "run").write_text("mine")
-    assert "run exists already and a run folder is never overwritten" in refused(*AGON, "--run-dir", "run")
-
-
 @pytest.mark.parametrize(
     ("flags", "named"),
     [
         (("--seed", "0"), "seed"),
-        (("--model", "tiny"), "model"),
-        (("--tasks", "letters"), "tasks"),
         (("--group-size", "4"), "group-size"),
         (("--set", "run.seed=1"), "set"),
         (("--config", "config.yaml"), "config"),
-        (("--run-dir", "elsewhere"), "run-dir"),
         (("--dry-run",), "dry-run"),
         (("agon",), "game"),
     ],
@@ -180,20 +149,9 @@ def test_resume_takes_no_flag_beside_steps(refused, flags, named):
     assert f"only --steps, --reward and --rollouts go with it, not {named}\n" in said
 
 
-def test_init_overwrites_nothing(refused, here):
-    (here / "config.yaml").write_text("mine")
-    assert "config.yaml exists already" in refused("config", "init", "agon", "--model", "tiny")
-
-
 @pytest.mark.parametrize(
     "arguments",
-    [
-        ("trian",),
-        (*AGON, "--stepz", "3"),
-        (*AGON, "--steps", "many"),
-        ("report",),
-        ("eval", "tiny", "--limit", "many"),
-    ],
+    [("trian",), (*AGON, "--stepz", "3"), (*AGON, "--steps", "many"), ("report",)],
 )
 def test_a_wrong_command_line(call, here, arguments):
     ended = call(*arguments)
@@ -247,22 +205,8 @@ def test_help(call, arguments):
     assert "Usage: " in ended.out
 
 
-@pytest.mark.parametrize(
-    ("what", "names", "said"),
-    [
-        ("games", game_names(), "roles: drafter, challenger"),
-        ("models", [model.name for model in known_models()], "(no model hub needed)"),
-        ("presets", preset_names(), "consumer-24gb"),
-    ],
-)
-def test_what_there_is_is_listed(call, what, names, said):
-    ended = call("list", what)
-    assert ended.code == 0
-    assert [line.split()[0] for line in ended.out.splitlines() if not line.startswith(" ")] == names
-    assert said in ended.out
-
-
 def test_a_dry_run_says_what_would_happen_and_makes_nothing(call, here):
+    """A reward function of one's own judges without answers, so none are needed."""
     ended = call(*AGON, "--run-dir", "run", "--dry-run")
     assert (ended.code, ended.err) == (0, "")
     # 4 problems, 8 drafts and 8 challenges each; 16 tokens at most; the 40 steps of a CPU.
@@ -270,9 +214,6 @@ def test_a_dry_run_says_what_would_happen_and_makes_nothing(call, here):
     assert "evaluation: none" in ended.out
     assert "tasks: letters, 10,000 problems, 4 a step" in ended.out
     assert not everything(here)
-
-
-def test_a_dry_run_with_a_reward_needs_no_answers(call, here):
     (here / "sums.jsonl").write_text('{"problem": "1 + 1?"}\n')
     (here / "mine.py").write_text("def mine(completions):\n    return [0.0] * len(completions)\n")
     assert call(*AGON[:4], "--tasks", "sums.jsonl", "--reward", "mine.py:mine", "--dry-run").code == 0
@@ -294,13 +235,8 @@ def test_a_dry_run_shows_a_preset_and_what_goes_over_it(call):
     assert "tasks: letters" in ended.out
     assert "cold start: " in ended.out
     assert "evaluation: cascade of A and B on 75 held-out problems of arithmetic" in ended.out
-
-
-def test_the_evaluation_of_a_preset_is_switched_off(call):
     ended = call("train", "agon", "--preset", "demo", "--eval-tasks", "none", "--dry-run")
-    assert (ended.code, ended.err) == (0, "")
-    assert "evaluation: none" in ended.out
-    assert "`none` asks for no evaluation" in " ".join(call("train", "--help").out.split())
+    assert (ended.code, "evaluation: none" in ended.out) == (0, True)
 
 
 def test_init_show_and_validate(call, here):
@@ -355,15 +291,11 @@ def test_a_run_its_report_and_no_second_one(here, call, refused):
 
 
 def test_an_experiment_says_nothing_but_what_was_asked(call):
-    ended = call("reproduce", "agon-table3", "--scale", "tiny", "--dry-run")
+    """Among it the cold start of the experiment's file, and not the one of a configuration by itself."""
+    ended = call("reproduce", "agon-table3", "--scale", "small", "--dry-run")
     assert (ended.code, ended.err) == (0, "")
     assert ended.out.endswith("dry run: nothing was started\n")
-
-
-def test_an_experiment_says_which_cold_start_its_seats_have(call):
-    """That of the experiment's file, and not the one of a configuration by itself."""
-    out = call("reproduce", "agon-table3", "--scale", "small", "--dry-run").out
-    assert set(re.findall(r"cold start: (\d+) steps of (\d+) examples", out)) == {("7", "16")}
+    assert set(re.findall(r"cold start: (\d+) steps of (\d+) examples", ended.out)) == {("7", "16")}
 
 
 def test_a_dry_run_says_where_a_preset_wants_a_card(call, monkeypatch):

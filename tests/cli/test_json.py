@@ -36,16 +36,8 @@ def game_facts(found: Any) -> None:
 def key_facts(found: Any) -> None:
     assert [key["key"] for key in found] == list(KEYS)
     (steps,) = [key for key in found if key["key"] == "run.steps"]
-    assert steps == {
-        "key": "run.steps",
-        "type": "int",
-        "range": ">= 1, <= 1000000",
-        "required": False,
-        "default": 200,
-        "unset": None,
-        "flag": "steps",
-        "meaning": "Steps of play and update",
-    }
+    about = {"key": "run.steps", "type": "int", "range": ">= 1, <= 1000000", "required": False, "default": 200}
+    assert steps == {**about, "unset": None, "flag": "steps", "meaning": "Steps of play and update"}
 
 
 def machine_facts(found: Any) -> None:
@@ -94,9 +86,8 @@ def _equal(found: object, expected: object) -> None:
 
 @pytest.mark.parametrize("command", FACTS)
 def test_json_and_nothing_else(call: Callable[..., Any], run: Path, command: str):
-    words = command.replace("RUN", str(run)).replace(
-        "REWARD", f"{Path(__file__).parents[1] / 'varied_reward.py'}:varied"
-    )
+    reward = f"{Path(__file__).parents[1] / 'varied_reward.py'}:varied"
+    words = command.replace("RUN", str(run)).replace("REWARD", reward)
     ended = call(*words.split(), "--json")
     found = json.loads(ended.out)
     FACTS[command](found)
@@ -118,16 +109,7 @@ def test_every_command_that_prints_facts_is_among_them():
     assert all(any(command.startswith(name) for command in FACTS) for name in with_json - ELSEWHERE)
 
 
-@pytest.mark.parametrize(
-    "command",
-    [
-        "report none",
-        "why none",
-        "list runs none",
-        "config show none.yaml",
-        "config keys none",
-    ],
-)
+@pytest.mark.parametrize("command", ["report none", "list runs none", "config show none.yaml", "config keys none"])
 def test_a_refused_request_prints_nothing_on_stdout(call: Callable[..., Any], command: str):
     ended = call(*command.split(), "--json")
     assert (ended.code, ended.out) == (2, "")

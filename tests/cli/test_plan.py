@@ -16,22 +16,14 @@ def test_a_plan_names_the_parts_and_whether_the_card_is_large_enough(call):
     assert lines[1] == "a step: 64 completions, at most 65,536 tokens"
     assert any(line.startswith("keys and values") and line.endswith("sampling") for line in lines)
     assert any(line.startswith("Tesla T4") for line in lines)
-
-
-def test_without_a_card_all_are_listed(call):
-    ended = call("plan", "--model", "tiny")
-    lines = [line for line in ended.out.splitlines() if " GiB  fits" in line]
-    assert len(lines) >= 10
+    assert call("plan", "--model", "tiny").out.count(" GiB  fits") >= 10  # without a card all are listed
 
 
 def test_numbers_for_a_machine(call):
     told = json.loads(call("plan", "--model", "tiny", "--game", "grpo", "--gpu", "l4", "--json").out)
-    assert told["fits"] == {"L4": True}
-    assert told["completions_per_step"] == 64
+    assert (told["fits"], told["completions_per_step"]) == ({"L4": True}, 64)
     assert told["parts"]["gradients"] * 2 == told["parts"]["optimizer"]
-
-
-def test_a_cpu_has_dense_weights_to_speak_with(call):
+    # A CPU has dense weights to speak with.
     assert "dense weights" in json.loads(call("plan", "--model", "tiny", "--gpu", "cpu", "--json").out)["parts"]
 
 
@@ -44,13 +36,9 @@ ASKED = ("--model", "tiny", "--tasks", "arithmetic", "--reward")
         # What is not known is named, with what is near.
         (("--model", "tiny", "--gpu", "t5"), 2, "t4"),
         (("--model", "Qwen3-5B"), 2, "Qwen3-4B"),
-        (("--model", "somebody/unheard-of"), 2, "hub"),
-        ((), 2, "model"),
         (("--model", "tiny", "--game", "agno"), 2, "agon"),
         # Rewards that are not there, or fail, and problems without an answer to judge.
         ((*ASKED, "nosuch.py:f"), 2, "no file at nosuch.py"),
-        ((*ASKED, "rewards.py"), 2, "takes FILE.py:FUNCTION"),
-        ((*ASKED, "rewards.py:nosuch"), 2, "no function 'nosuch'"),
         ((*ASKED, "rewards.py:short"), 1, "returned 1 values for 10"),
         ((*ASKED, "rewards.py:leaves"), 1, "SystemExit"),
         ((*ASKED, "rewards.py:same", "--tasks", "open.jsonl"), 2, "no problem with an answer"),

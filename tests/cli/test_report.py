@@ -68,12 +68,6 @@ def test_first_and_last_step_and_the_latest_conversion(run, report):
     assert "pass@1" not in out
 
 
-@pytest.mark.parametrize(("rule", "steps"), [((), [1, 2]), (("--choose", "spread"), [1, 4])])
-def test_transcripts_are_chosen_by_rule(run, report, rule, steps):
-    _, out, _ = report(run, "--duels", 2, *rule)
-    assert [int(line.split("step ")[1].split(",")[0]) for line in headings(out)] == steps
-
-
 def test_a_page_of_transcripts(run, report, tmp_path):
     page = tmp_path / "duels.md"
     code, out, _ = report(run, "--duels", 3, "--choose", "spread", "--out", page)
@@ -148,55 +142,3 @@ def test_what_a_model_said_cannot_drive_the_terminal(run, report):
     assert "== transcript 1, step 5, problem gone: right" in out
     assert "\x1b" not in out
     assert "\x07" not in out
-
-
-def test_questions_and_answers(tmp_path, report):
-    folder = RunFolder(tmp_path / "asked")
-    folder.create(RunConfig(game="sqlm", model="tiny", steps=1, seats={"shared": {}}))
-    asked = {"problem_id": "topic-0-0", "prompt": "Write one."}
-    rows = [
-        episode(1, "solver", True, "4", question="q-0-0", problem_id="q-0-0", prompt="What is 2 + 2?"),
-        episode(1, "proposer", False, "What is 2 + 2?", question="q-0-0", **{**asked, "reason": "all_agree"}),
-        episode(1, "proposer", False, "", **{**asked, "reason": "empty"}),
-    ]
-    line = {**step_metrics(1), "game": {"pass_rates": [0, 0, 0, 0, 1]}}
-    line["streams"] = {"solver": line["streams"]["drafter"], "proposer": line["streams"]["drafter"]}
-    folder.append(line, rows, 1.0)
-    code, out, err = report(folder.path, "--duels", 3)
-    assert (code, err) == (0, "")
-    assert "step 1: solver (seat A): 50% agree, reward 1.25, well-formed 100%" in out
-    assert "step 1: proposer (seat A): 50% accepted, reward 1.25, well-formed 100%" in out
-    assert headings(out) == [
-        "== transcript 1, step 1, problem q-0-0: the answer agrees with the label",
-        "== transcript 2, step 1, problem topic-0-0: no question",
-    ]
-    assert (
-        "-- proposer (seat B) was asked:\n    Write one.\n-- and answered, not accepted (all agree), reward 0:" in out
-    )
-    assert "-- and answered, agrees with the label, reward 2:\n    4\n" in out
-    assert "-- and answered, no question (empty), reward 0:\n    (nothing)\n" in out
-    assert "wrong" not in out
-
-
-def test_a_run_without_a_step(tmp_path, report):
-    RunFolder(tmp_path / "new").create(RunConfig(game="agon", model="tiny", tasks="letters", seats={"A": {}}))
-    code, out, _ = report(tmp_path / "new")
-    assert code == 0
-    assert "0 steps" in out
-
-
-def test_what_is_there_for_the_record_alone_earns_nothing(tmp_path, report):
-    folder = RunFolder(tmp_path / "run")
-    folder.create(RunConfig(game="cpmobius", model="tiny", steps=1))
-    nothing = {"accuracy": None, "well_formed": None, "reward_mean": None}
-    streams = {"coach": {**step_metrics(1)["streams"]["drafter"], "seat": "coach", **nothing}}
-    about = {"reward": None, "question": "q-0-0", "problem_id": None, "fate": "kept"}
-    task = {**episode(1, "coach", True, "2 + 2?", **about), "correct": None}
-    folder.append({"step": 1, "streams": streams}, [task], 1.0)
-    code, out, err = report(folder.path)
-    assert (code, err) == (0, "")
-    assert "  step 1: coach (seat coach): length in tokens 20\n" in out
-    assert "-- and answered, accepted:\n    2 + 2?\n" in out
-    page = tmp_path / "page.md"
-    assert report(folder.path, "--out", page)[0] == 0
-    assert "coach, seat `B`: accepted\n" in page.read_text(encoding="utf-8")

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from lite_selfplay.data import Completion, Problem, Verdict
-from lite_selfplay.extras.gym.pool import WorkerPool
+from lite_selfplay.extras.gym import WorkerPool
 from lite_selfplay.tasks import Task
 from lite_selfplay.tasks.procedural import Procedural, letters
 from lite_selfplay.verify import AnswerFormat, Checking, register_checker

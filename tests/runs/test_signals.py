@@ -15,7 +15,7 @@ from torch import nn
 from transformers.modeling_layers import GradientCheckpointingLayer
 
 from lite_selfplay.errors import Interrupted
-from lite_selfplay.extras.gym.pool import WorkerPool
+from lite_selfplay.extras.gym import WorkerPool
 from lite_selfplay.models.backends.transformers import between_layers
 from lite_selfplay.training.interrupts import Interrupts, ending_at_once
 

@@ -1,30 +1,116 @@
-"""The three kinds of folder that a seat is exported as: what is written into each."""
+"""What is written into the folder of an export, by its form, and who verifies it. The model is in memory meanwhile."""
 
+import contextlib
+import gc
 import json
 import re
 import shutil
 from collections.abc import Callable, Iterator
+from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lite_selfplay.errors import RequestError
-from lite_selfplay.extras.export.gguf_file import write_gguf
-from lite_selfplay.extras.export.request import Asked
+import torch
+from safetensors import SafetensorError
+from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig
+
+from lite_selfplay.errors import RequestError, SaveFailed
+from lite_selfplay.extras.export import verification
+from lite_selfplay.extras.export.gguf_file import require_convertible, write_gguf
+from lite_selfplay.extras.export.verification import Question, Verification
 from lite_selfplay.models.adapters import CONFIG, WEIGHTS
+from lite_selfplay.models.backends.backend import Backend
+from lite_selfplay.models.backends.transformers import dense_weight
 from lite_selfplay.models.chat_template import DATE, NOW, Chat, Thinking
+from lite_selfplay.models.sources import ResolvedModel
+from lite_selfplay.models.sources.folders import reading
+from lite_selfplay.runs.report.closing import Evaluations
 from lite_selfplay.runs.report.pages import shown
-from lite_selfplay.tasks.files import read_json, read_tensors
+from lite_selfplay.tasks.files import read_json, read_tensors, sha256_of
+from lite_selfplay.training.progress import Poll, Progress
+from lite_selfplay.training.rollout import Loaded, load_chat
 
 if TYPE_CHECKING:
-    from torch import Tensor
+    from lite_selfplay.extras.export.exporting import Asked
 
-    from lite_selfplay.models.sources import ResolvedModel
-
-Weights = Callable[[], Iterator[tuple[str, "Tensor"]]]
+Weights = Callable[[], Iterator[tuple[str, torch.Tensor]]]
 """The parameters of the model that the seat is, in float32, by their names."""
 
 
-def write_adapter(folder: Path, asked: Asked, model: "ResolvedModel", chat: Chat) -> None:
+def write(
+    asked: "Asked", model: ResolvedModel, folder: Path, verify: bool, progress: Progress, poll: Poll
+) -> tuple[Verification | None, str]:
+    """Fill the folder but for its card; the verification, None where there was none, and what the card says of it."""
+    section, why = asked.config.model, "the export was made with `--no-verify`"
+    if verify and asked.form == "gguf" and find_spec("xllamacpp") is None:
+        verify, why = False, 'llama.cpp is not here (`pip install "lite-selfplay[llama-cpp]"`)'
+    chat = load_chat(asked.config, model)
+    questions, compute = list[Question](), ""
+    try:
+        if verify or asked.form != "peft":
+            progress.say(f"loading {model.name} in {section.precision}")
+            questions, compute = _from_memory(asked, model, folder, chat, verify, progress, poll)
+            gc.collect()
+            if torch.cuda.is_available():
+                torch.cuda.empty_cache()
+        if asked.form == "peft":
+            write_adapter(folder, asked, model, chat)
+    except SafetensorError as error:
+        raise SaveFailed(f"cannot write {asked.out}: {error}. Nothing was left there") from None
+    poll()
+    if not verify:
+        progress.say(f"not verified: {why}")
+        return None, f"Not verified: {why}."
+    progress.say("another tool reads the files in a fresh process")
+    found = verification.verify(asked, folder, str(model.path), questions, compute, chat.tokens("a")[0], poll)
+    progress.say(f"{found.reader}: {found.sentence()}")
+    return found, found.paragraph()
+
+
+def measured(asked: "Asked") -> Evaluations:
+    """The evaluations in training up to the seat's step, and later ones of this very adapter, by moment and by file."""
+    own = sha256_of(asked.adapter / WEIGHTS)
+    later = asked.folder.later_evaluations().items()
+    found = {moment: each for moment, each in asked.folder.evaluations().items() if each["step"] <= asked.step}
+    return found | {name: each for name, each in later if own in each.get("weights", {}).values()}
+
+
+def _from_memory(
+    asked: "Asked", model: ResolvedModel, folder: Path, chat: Chat, verify: bool, progress: Progress, poll: Poll
+) -> tuple[list[Question], str]:
+    """Load the base with the seat's adapter, ask it what another tool is to be asked, and write what needs its weights.
+
+    Returns the questions with its answers, and the type it computes in.
+    """
+    with reading(model.path):
+        config = AutoConfig.from_pretrained(model.path, trust_remote_code=asked.config.model.trust_remote_code)
+    if asked.form == "gguf":
+        require_convertible(config)
+    seats = {asked.seat: asked.config.seats[asked.seat]}
+    with contextlib.closing(Loaded.of(asked.config, model, progress, poll, seats=seats)) as loaded:
+        backend = loaded.backend
+        backend.adapters.load(asked.seat, asked.adapter)
+        questions = []
+        if verify:
+            progress.say(f"asking seat {asked.name} {verification.QUESTIONS} prompts of the run")
+            special = [str(token) for token in chat.tokenizer.all_special_tokens]
+            seen = [row["prompt"] for row in asked.folder.episodes() if row["seat"] == asked.seat]
+            prompts = verification.choose_prompts(seen, lambda text: not any(token in text for token in special))
+            questions = verification.ask_seat(backend, chat, asked.seat, prompts)
+        if asked.form != "peft":
+            fill = write_merged if asked.form == "merged" else write_gguf_folder
+            fill(folder, asked, partial(_weights, backend, asked.seat, poll), config, chat)
+    return questions, str(backend.compute_dtype).removeprefix("torch.")
+
+
+def _weights(backend: Backend, seat: str, poll: Poll) -> Iterator[tuple[str, torch.Tensor]]:
+    for name, tensor in backend.adapters.merged(seat, partial(dense_weight, dtype=torch.float32)):
+        poll()
+        yield name, tensor
+
+
+def write_adapter(folder: Path, asked: "Asked", model: ResolvedModel, chat: Chat) -> None:
     """An adapter for plain PEFT and vLLM, with the tokenizer, the chat template and the role's settings.
 
     It names its base by the hub's id and revision; one that is a folder of this machine by the folder's name alone.
@@ -39,11 +125,8 @@ def write_adapter(folder: Path, asked: Asked, model: "ResolvedModel", chat: Chat
     _settings(asked, chat).save_pretrained(folder)
 
 
-def write_merged(folder: Path, asked: Asked, weights: Weights, config: Any, chat: Chat) -> None:
+def write_merged(folder: Path, asked: "Asked", weights: Weights, config: Any, chat: Chat) -> None:
     """A model of its own in bf16, which transformers and vLLM load."""
-    import torch
-    from transformers import AutoModelForCausalLM
-
     state = {name: tensor.to("cpu", torch.bfloat16) for name, tensor in weights()}
     with torch.device("meta"):  # no second copy in memory, and no use of the global random generator
         plain = AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16)
@@ -57,7 +140,7 @@ def write_merged(folder: Path, asked: Asked, weights: Weights, config: Any, chat
     chat.tokenizer.save_pretrained(folder)
 
 
-def write_gguf_folder(folder: Path, asked: Asked, weights: Weights, config: Any, chat: Chat) -> None:
+def write_gguf_folder(folder: Path, asked: "Asked", weights: Weights, config: Any, chat: Chat) -> None:
     """A GGUF file, and a Modelfile with the role's settings for `ollama create`.
 
     https://github.com/ollama/ollama/blob/main/docs/modelfile.md
@@ -90,14 +173,12 @@ def with_switches(template: str | None, thinking: Thinking) -> str | None:
     return "".join(set_first) + re.sub(asks, lambda call: json.dumps(NOW.strftime(call[2])), template)
 
 
-def _set_switches(asked: Asked, chat: Chat) -> None:
+def _set_switches(asked: "Asked", chat: Chat) -> None:
     chat.tokenizer.chat_template = with_switches(chat.tokenizer.chat_template, asked.config.model.thinking)
 
 
-def _settings(asked: Asked, chat: Chat) -> Any:
+def _settings(asked: "Asked", chat: Chat) -> Any:
     """How the role samples: from the model's own probabilities, without a filter."""
-    from transformers import GenerationConfig
-
     return GenerationConfig(
         do_sample=True,
         temperature=asked.sampling.temperature,

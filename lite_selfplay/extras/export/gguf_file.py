@@ -11,16 +11,15 @@ Source: https://github.com/ggml-org/llama.cpp/blob/master/convert_hf_to_gguf.py
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import numpy as np
+from gguf import MODEL_ARCH_NAMES, GGUFWriter, LlamaFileType, TokenType, get_tensor_name_map
+from torch import Tensor
 
 from lite_selfplay.errors import RequestError
 from lite_selfplay.models.sources.gguf import llama3_factors
 from lite_selfplay.models.sources.gguf_tokenizer import SPLITTING_RULES, ignores_merges, splitting
-
-if TYPE_CHECKING:
-    import numpy as np
-    from torch import Tensor
-
 
 ARCHITECTURES = {"LlamaForCausalLM": "llama", "Qwen2ForCausalLM": "qwen2", "Qwen3ForCausalLM": "qwen3"}
 """What is written, by the class that a model's config names."""
@@ -56,7 +55,7 @@ def require_convertible(config: Any) -> str:
 
 def write_gguf(
     file: Path,
-    weights: Iterable[tuple[str, "Tensor"]],
+    weights: Iterable[tuple[str, Tensor]],
     config: Any,
     tokenizer: Any,
     *,
@@ -68,8 +67,6 @@ def write_gguf(
     Matrices are held in float16, vectors in float32. Raises RequestError for what `require_convertible` refuses, a
     vocabulary that is not byte-level BPE, and a weight beyond what float16 holds.
     """
-    from gguf import GGUFWriter, LlamaFileType
-
     architecture = require_convertible(config)
     writer = GGUFWriter(file, architecture)
     try:
@@ -90,18 +87,22 @@ def _add_shape(writer: Any, config: Any) -> None:
     """The numbers that llama.cpp builds the model from."""
     head = _head_size(config)
     rope: Mapping[str, Any] = dict(getattr(config, "rope_parameters", None) or {})
-    writer.add_vocab_size(config.vocab_size)
-    writer.add_context_length(config.max_position_embeddings)
-    writer.add_embedding_length(config.hidden_size)
-    writer.add_block_count(config.num_hidden_layers)
-    writer.add_feed_forward_length(config.intermediate_size)
-    writer.add_head_count(config.num_attention_heads)
-    writer.add_head_count_kv(config.num_key_value_heads)
-    writer.add_key_length(head)
-    writer.add_value_length(head)
-    writer.add_rope_dimension_count(head)
-    writer.add_rope_freq_base(float(rope.get("rope_theta", 10000.0)))
-    writer.add_layer_norm_rms_eps(config.rms_norm_eps)
+    numbers = {
+        writer.add_vocab_size: config.vocab_size,
+        writer.add_context_length: config.max_position_embeddings,
+        writer.add_embedding_length: config.hidden_size,
+        writer.add_block_count: config.num_hidden_layers,
+        writer.add_feed_forward_length: config.intermediate_size,
+        writer.add_head_count: config.num_attention_heads,
+        writer.add_head_count_kv: config.num_key_value_heads,
+        writer.add_key_length: head,
+        writer.add_value_length: head,
+        writer.add_rope_dimension_count: head,
+        writer.add_rope_freq_base: float(rope.get("rope_theta", 10000.0)),
+        writer.add_layer_norm_rms_eps: config.rms_norm_eps,
+    }
+    for add, number in numbers.items():
+        add(number)
 
 
 def _head_size(config: Any) -> int:
@@ -109,12 +110,9 @@ def _head_size(config: Any) -> int:
 
 
 def _tensors(
-    weights: Iterable[tuple[str, "Tensor"]], config: Any, architecture: str
-) -> Iterable[tuple[str, "np.ndarray[Any, Any]"]]:
+    weights: Iterable[tuple[str, Tensor]], config: Any, architecture: str
+) -> Iterable[tuple[str, np.ndarray[Any, Any]]]:
     """Name and numbers of each tensor of the file."""
-    import numpy as np
-    from gguf import MODEL_ARCH_NAMES, get_tensor_name_map
-
     (arch,) = [key for key, value in MODEL_ARCH_NAMES.items() if value == architecture]
     names = get_tensor_name_map(arch, config.num_hidden_layers)
     for name, tensor in weights:
@@ -134,7 +132,7 @@ def _tensors(
         yield "rope_freqs.weight", np.array(llama3_factors(_head_size(config) // 2, rope), dtype=np.float32)
 
 
-def _permuted(array: "np.ndarray[Any, Any]", heads: int) -> "np.ndarray[Any, Any]":
+def _permuted(array: np.ndarray[Any, Any], heads: int) -> np.ndarray[Any, Any]:
     """Rows of queries or keys with the two halves of each head interleaved, as llama.cpp turns them."""
     shape = (heads, 2, array.shape[0] // heads // 2, *array.shape[1:])
     return array.reshape(shape).swapaxes(1, 2).reshape(array.shape)
@@ -152,8 +150,6 @@ def add_vocabulary(writer: Any, tokenizer: Any, *, rows: int, eos_ids: Sequence[
 
     Raises RequestError for a vocabulary that is not byte-level BPE with a rule of splitting that llama.cpp names.
     """
-    from gguf import TokenType
-
     described = json.loads(tokenizer.backend_tokenizer.to_str())
     by_bytes = all('"ByteLevel"' in json.dumps(described[part]) for part in ("pre_tokenizer", "decoder"))
     if described["model"]["type"] != "BPE" or not by_bytes:

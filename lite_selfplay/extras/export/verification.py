@@ -17,13 +17,13 @@ from typing import TYPE_CHECKING, Any
 from lite_selfplay.data import BASE, Sampling
 from lite_selfplay.errors import VerificationFailed
 from lite_selfplay.extras.export import reader
-from lite_selfplay.extras.export.request import Asked
 from lite_selfplay.models.backends.availability import device_of
+from lite_selfplay.models.backends.backend import Backend
+from lite_selfplay.models.chat_template import Chat
 from lite_selfplay.models.generation.sampling import GenerationRequest
 
 if TYPE_CHECKING:
-    from lite_selfplay.models.backends.backend import Backend
-    from lite_selfplay.models.chat_template import Chat
+    from lite_selfplay.extras.export.exporting import Asked
 
 QUESTIONS, TOKENS = 20, 24
 """Prompts that are asked, and the most tokens of an answer to one."""
@@ -92,7 +92,7 @@ def choose_prompts(seen: Sequence[str], is_plain: Callable[[str], bool]) -> list
     return [*spread, *sums][:QUESTIONS]
 
 
-def ask_seat(backend: "Backend", chat: "Chat", seat: str, prompts: Sequence[str]) -> list[Question]:
+def ask_seat(backend: Backend, chat: Chat, seat: str, prompts: Sequence[str]) -> list[Question]:
     """What a seat says to prompts, and how likely the base finds it."""
     ids = [list(chat.encode(prompt).ids) for prompt in prompts]
     greedy = Sampling(temperature=0.0, max_tokens=TOKENS)
@@ -107,7 +107,7 @@ def ask_seat(backend: "Backend", chat: "Chat", seat: str, prompts: Sequence[str]
 
 
 def verify(
-    asked: Asked,
+    asked: "Asked",
     folder: Path,
     base: str,
     questions: Sequence[Question],

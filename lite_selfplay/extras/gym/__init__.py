@@ -1,31 +1,39 @@
 """The data sets of the package reasoning-gym: tasks `reasoning-gym:NAME`, and a checker that scores by their rules.
 
-Some of these rules evaluate an answer as code or algebra, so they run in processes that can be killed (`pool`), never
-here; `scoring` is their program. Source: https://github.com/open-thought/reasoning-gym
+Some of these rules evaluate an answer as code or algebra, so they run in processes that can be killed, never here: they
+are supervised as `lite_selfplay.verify.workers` does it, and speak the lines of their program, `scoring`.
+Source: https://github.com/open-thought/reasoning-gym
 """
 
 import base64
-import dataclasses
+import contextlib
 import functools
 import json
 import os
 import pickle
+import select
+import socket
+import subprocess
+import sys
+import sysconfig
+import time
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
 from typing import Any
 
 from lite_selfplay.data import Completion, Problem, Verdict
-from lite_selfplay.errors import TaskError, UnknownNameError
-from lite_selfplay.extras.gym.pool import WorkerPool
+from lite_selfplay.errors import TaskError, UnknownNameError, WorkerStartError
 from lite_selfplay.tasks.procedural import Procedural
 from lite_selfplay.tasks.task import Task, derived_seed
 from lite_selfplay.verify.checking import Checking
 from lite_selfplay.verify.extract import AnswerFormat, completion_text, extract_answer
 from lite_selfplay.verify.format import well_formed
+from lite_selfplay.verify.workers import Worker, Workers
 
 KIND = "reasoning-gym"
 SIZE = 10_000
-_GIVEN = ("seed", "size")
 
 # As of reasoning-gym 0.1.25. Data sets whose rows depend on the order of a set, which differs between processes:
 _OF_SETS = frozenset(
@@ -57,7 +65,7 @@ def open_dataset(name: str, options: Mapping[str, Any], *, seed: int = 0, size: 
             ) from None
         if name not in DATASETS:
             raise UnknownNameError("data set of reasoning-gym", name, DATASETS)
-        known = [field.name for field in dataclasses.fields(DATASETS[name][1]) if field.name not in _GIVEN]
+        known = [field.name for field in fields(DATASETS[name][1]) if field.name not in ("seed", "size")]
         unknown = next((option for option in options if option not in known), None)
         if unknown is not None:
             raise TaskError(f"{KIND}:{name} has no option {unknown!r}; it takes {', '.join(known) or 'none'}")
@@ -101,7 +109,10 @@ def reasoning_gym(seed: int = 0, held_out: bool = False, /, dataset: str = "", *
         )
 
     rows(0)
-    _require_repeatable(dataset)
+    if dataset in _UNSEEDED:
+        raise TaskError(f"{name} ignores the seed and gives other problems each time: choose another data set")
+    if dataset in _OF_SETS and os.environ.get("PYTHONHASHSEED", "random") == "random":
+        raise TaskError(f"{name} gives other problems in each process: set the environment variable PYTHONHASHSEED=0")
     caution = ""
     if dataset in _PAYS_ALWAYS:
         answer, paid = _PAYS_ALWAYS[dataset]
@@ -109,17 +120,6 @@ def reasoning_gym(seed: int = 0, held_out: bool = False, /, dataset: str = "", *
             f"the scorer of {name} gives {answer} {paid:.0%} of all marks, whatever the problem: see docs/tasks.md"
         )
     return Task(name, Procedural(name, SIZE, held_out, make), procedural=True, caution=caution)
-
-
-def _require_repeatable(dataset: str) -> None:
-    if dataset in _UNSEEDED:
-        raise TaskError(
-            f"{KIND}:{dataset} ignores the seed and gives other problems each time: choose another data set"
-        )
-    if dataset in _OF_SETS and os.environ.get("PYTHONHASHSEED", "random") == "random":
-        raise TaskError(
-            f"{KIND}:{dataset} gives other problems in each process: set the environment variable PYTHONHASHSEED=0"
-        )
 
 
 def _value(text: str) -> Any:
@@ -176,3 +176,114 @@ def _verdict(completion: Completion, answer: str | None, outcome: str, thinks: b
         well_formed=well_formed(completion.text, thinks, completion.prefill),
         reason="" if score >= 1.0 else reason,
     )
+
+
+Question = Mapping[str, Any]
+
+START_SECONDS = 120.0
+"""Importing reasoning-gym takes seconds, far more on a loaded machine."""
+
+
+@dataclass(eq=False)
+class Scorer(Worker):
+    """A scoring process; `heard` is the beginning of a line that it has not ended yet."""
+
+    heard: bytes = b""
+
+    def message(self) -> dict[str, Any]:
+        """What it said; empty if it has ended or written anything but one line."""
+        line, self.heard = self.heard, b""
+        try:
+            found = json.loads(line or b"{}")
+        except ValueError:
+            return {}
+        return found if isinstance(found, dict) else {}
+
+
+class WorkerPool(Workers[Scorer, Question, str]):
+    """Up to `size` scoring processes.
+
+    Args:
+        size: Maximum number of processes; by default 2, or 1 on a machine with one core.
+        deadline: Seconds that a question may take once it has been given to a process.
+        memory_mb: Limit of a process's address space in MiB, if the system supports one.
+        command: Program to run instead of `lite_selfplay.extras.gym.scoring`, with its protocol.
+        poll: Called at least every half second while waiting for answers; it may raise to stop.
+    """
+
+    late, given_up = "timeout", "crash"
+
+    def __init__(
+        self,
+        size: int | None = None,
+        deadline: float = 5.0,
+        memory_mb: int = 4096,
+        command: Sequence[str] | None = None,
+        poll: Callable[[], None] = lambda: None,
+    ):
+        super().__init__(size)
+        self.deadline, self.poll = deadline, poll
+        module = [sys.executable, "-P", "-m", "lite_selfplay.extras.gym.scoring"]
+        self._command = list(command) if command else [*module, str(deadline), str(memory_mb)]
+
+    def ask(self, questions: Sequence[Question]) -> list[str]:
+        """Outcomes in the order of the questions: the program's own, "timeout" or "crash".
+
+        "timeout" means that the worker was killed at the deadline, "crash" that two new workers died on the question.
+        Raises WorkerStartError if the workers cannot be started.
+        """
+        return self.work(questions, self.poll)
+
+    def _start(self) -> Scorer:
+        ours, theirs = socket.socketpair()
+        with theirs:
+            process = subprocess.Popen(
+                self._command,
+                stdin=theirs.fileno(),
+                stdout=theirs.fileno(),
+                stderr=subprocess.DEVNULL,
+                env=_environment(),
+                start_new_session=True,
+            )
+        return Scorer(process, ours, ready=False, due=time.monotonic() + START_SECONDS)
+
+    def _give(self, worker: Scorer, job: Question) -> float:
+        if select.select([worker.control], [], [], 0)[0]:
+            raise BrokenPipeError("it has ended, or spoke unasked")
+        worker.control.sendall(json.dumps(job).encode() + b"\n")
+        return self.deadline
+
+    def _answered(self, worker: Scorer) -> bool:
+        with contextlib.suppress(ConnectionResetError):
+            part = worker.control.recv(1 << 16)
+            worker.heard += part
+            return not part or part.endswith(b"\n")
+        return True
+
+    def _take(self, worker: Scorer, job: Question) -> str | None:
+        return worker.message().get("outcome")
+
+    def _greet(self, worker: Scorer, late: bool) -> None:
+        message = {"failed": f"it was not ready after {START_SECONDS:.0f} s"} if late else worker.message()
+        if "ready" in message:
+            worker.ready = True
+            return
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            worker.process.wait(timeout=1)  # so that the exit code is its own and not that of the kill
+        self._drop(worker)
+        raise WorkerStartError(
+            f"the answer checker's process did not start: {message.get('failed', 'it ended at once')} "
+            f"(exit code {worker.process.returncode}). To see why, run: {' '.join(self._command)}"
+        )
+
+
+def _environment() -> dict[str, str]:
+    """This process's environment, extended so that a worker imports the same copy of this package as its parent.
+
+    An installed copy is found without that, and site-packages must not come before the standard library.
+    """
+    environment = dict(os.environ)
+    root = str(Path(__file__).resolve().parents[3])
+    if root not in {sysconfig.get_path("purelib"), sysconfig.get_path("platlib")}:
+        environment["PYTHONPATH"] = os.pathsep.join(filter(None, [root, environment.get("PYTHONPATH")]))
+    return environment

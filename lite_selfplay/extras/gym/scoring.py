@@ -1,7 +1,7 @@
 """The program of the scoring processes: it scores answers by reasoning-gym's rules.
 
 A JSON question per line on stdin, a JSON reply per line on stdout; the first line is {"ready": true} or {"failed":
-reason}. The program ends when stdin is closed. `pool` kills it if an answer takes too long; if that parent is gone, the
+reason}. The program ends when stdin is closed. Its parent kills it if an answer takes too long; if that is gone, the
 program's own alarm ends it.
 
 A question is {"dataset": name, "options": {...}, "entry": pickled, in base64, "answer": text}; its reply is
@@ -20,61 +20,45 @@ import resource
 import signal
 import sys
 from collections.abc import Callable
-from typing import Any, TextIO
+from typing import Any
 
 from lite_selfplay.errors import LiteSelfPlayError
 from lite_selfplay.extras.gym import open_dataset
 
-# Seconds between the parent's deadline and the alarm.
 ALARM_GRACE = 5.0
+"""Seconds between the parent's deadline and the alarm."""
 
 Reply = Callable[[dict[str, Any]], dict[str, str]]
 """From a question to its reply."""
 
 
-def limit_memory(megabytes: int) -> None:
-    """Limit the address space, if the system can: an answer must not use up the machine's memory."""
-    with contextlib.suppress(ValueError, OSError):
-        resource.setrlimit(resource.RLIMIT_AS, (megabytes << 20, megabytes << 20))
-
-
-def set_alarm(seconds: float) -> None:
-    """End this process after `seconds` of work, even inside C code; 0 cancels the alarm.
-
-    Seconds of the processor, since a process that is stopped for a while must find its question unharmed.
-    """
-    signal.setitimer(signal.ITIMER_PROF, seconds)
-
-
-def serve(questions: TextIO, replies: TextIO, deadline: float, prepare: Callable[[], Reply]) -> None:
-    """Answer questions until their stream ends, using the function that `prepare` loads."""
-    try:
-        reply = prepare()
-    except (ImportError, LiteSelfPlayError) as error:
-        print(json.dumps({"failed": str(error)}), file=replies, flush=True)
-        return
-    print(json.dumps({"ready": True}), file=replies, flush=True)
-    for line in questions:
-        set_alarm(deadline + ALARM_GRACE)
-        answered = reply(json.loads(line))
-        set_alarm(0)
-        print(json.dumps(answered), file=replies, flush=True)
-
-
 def run(prepare: Callable[[], Reply]) -> None:
-    """Run a checking process; its command-line arguments are the deadline in seconds and the memory limit in MiB."""
+    """Run a checking process with the function that `prepare` loads, until stdin ends; its command-line arguments are
+    the deadline in seconds and the memory limit in MiB."""
     # Ctrl-C is for the parent: if it ended a worker, the pending answer would count as wrong.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     logging.disable()
     deadline, megabytes = float(sys.argv[1]), int(sys.argv[2])
-    limit_memory(megabytes)
+    with contextlib.suppress(ValueError, OSError):  # an answer must not use up the machine's memory
+        resource.setrlimit(resource.RLIMIT_AS, (megabytes << 20, megabytes << 20))
     # Replies have a stream of their own, so that nothing that a library prints is mixed with them.
     replies = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
+    say = functools.partial(print, file=replies, flush=True)
     try:
-        serve(sys.stdin, replies, deadline, prepare)
+        reply = prepare()
+        say(json.dumps({"ready": True}))
+        for line in sys.stdin:
+            # Ends this process after so many seconds of the processor, even inside C code: one that is stopped for a
+            # while must find its question unharmed.
+            signal.setitimer(signal.ITIMER_PROF, deadline + ALARM_GRACE)
+            answered = reply(json.loads(line))
+            signal.setitimer(signal.ITIMER_PROF, 0)
+            say(json.dumps(answered))
     except MemoryError:
         os._exit(1)
+    except (ImportError, LiteSelfPlayError) as error:
+        say(json.dumps({"failed": str(error)}))
 
 
 @functools.cache

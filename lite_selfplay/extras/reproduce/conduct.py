@@ -13,6 +13,7 @@ Several processes may carry out one experiment in one folder: each takes what no
 import contextlib
 import json
 from collections.abc import Mapping, Sequence
+from itertools import count
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -234,12 +235,9 @@ def _steps_done(path: Path) -> int | None:
 
 def _aside(path: Path) -> None:
     """Move away what a run left that was killed before its first checkpoint."""
-    number = 1
-    while path.exists():
-        kept = path.with_name(f"{path.name}-stopped-{number}")
-        number += 1
-        if not kept.exists():
-            path.rename(kept)
+    if path.exists():
+        places = (path.with_name(f"{path.name}-stopped-{number}") for number in count(1))
+        path.rename(next(place for place in places if not place.exists()))
 
 
 def _spent(path: Path, curve: str) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from lite_selfplay.games import make_game
 from lite_selfplay.runs.evaluating import Settings
 from lite_selfplay.tasks import split_specs
 
-EXPERIMENTS = "lite_selfplay.extras.reproduce.experiments"
+EXPERIMENTS = files(__package__) / "experiments"
 COLD_START = "cold-start"
 RATE = "seats.*.lr"
 EVALUATION = "evaluation"
@@ -243,7 +243,7 @@ class Experiment(Section):
 
 def experiment_names() -> list[str]:
     """The experiments that are shipped, by name."""
-    found = (file.name for file in files(EXPERIMENTS).iterdir())
+    found = (file.name for file in EXPERIMENTS.iterdir())
     return sorted(name.removesuffix(".yaml") for name in found if name.endswith(".yaml"))
 
 
@@ -253,7 +253,7 @@ def load_experiment(name: str, scale: str = "full") -> Experiment:
     Raises UnknownNameError with near names, ConfigError where the file is missing or is not an experiment.
     """
     if name in experiment_names():
-        text, stem = files(EXPERIMENTS).joinpath(f"{name}.yaml").read_text(encoding="utf-8"), name
+        text, stem = EXPERIMENTS.joinpath(f"{name}.yaml").read_text(encoding="utf-8"), name
     elif name.endswith((".yaml", ".yml")):
         text, stem = read_utf8(Path(name), ConfigError, FILE_LIMIT), Path(name).stem
     else:
@@ -269,12 +269,10 @@ def load_experiment(name: str, scale: str = "full") -> Experiment:
         arms = merge(values.get("arms") or {}, size.get("arms") or {}).items()
         values = {**values, **size, "base": base, "arms": {name: arm for name, arm in arms if arm is not None}}
     try:
-        found = Experiment(**{**values, "name": stem, "scale": scale})
+        found = Experiment.model_validate({**values, "name": stem, "scale": scale})
     except ValidationError as error:
         found_out = (f"{'.'.join(map(str, item['loc'])) or 'it'}: {item['msg']}" for item in error.errors())
         raise ConfigError(f"{name}: {'; '.join(found_out)}") from None
-    except TypeError as error:
-        raise ConfigError(f"{name}: {error}") from None
     for arm, section in found.arms.items():
         if not re.fullmatch(r"\w[\w ,.+-]*", arm) or arm.startswith(COLD_START):
             raise ConfigError(f"{name}: an arm's name is one of a folder, of letters, digits and ' ,.+-', got {arm!r}")

@@ -2,7 +2,7 @@
 
 import importlib.util
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import sqrt
 from pathlib import Path
@@ -84,16 +84,9 @@ def findings(experiment: Experiment, records: Sequence[Record]) -> list[Finding]
         arms = {arm: parts for arm in experiment.arms if all(parts := [of[task].get(arm, []) for task in tasks])}
         arms = {arm: parts for arm, parts in arms.items() if name not in apart or not any(map(_trained_on, parts))}
         baseline = arms.get(experiment.against)
-        found += [
-            _finding(
-                arm,
-                name,
-                parts,
-                baseline if arm != experiment.against else None,
-                arms.get(experiment.start_of(arm) or ""),
-            )
-            for arm, parts in arms.items()
-        ]
+        for arm, parts in arms.items():
+            against = baseline if arm != experiment.against else None
+            found.append(_finding(arm, name, parts, against, arms.get(experiment.start_of(arm) or "")))
     return found
 
 
@@ -160,11 +153,7 @@ def _trained_on(results: Sequence[Record]) -> bool:
 
 def _lengths(results: Sequence[Record]) -> dict[str, float]:
     """Each problem's mean tokens of final answers over seeds; none of records that do not hold them."""
-    rows: dict[str, list[float]] = {}
-    for result in results:
-        for key, tokens in result.get("lengths", {}).items():
-            rows.setdefault(key, []).append(tokens)
-    return {key: fmean(row) for key, row in rows.items()}
+    return means_of(result.get("lengths", {}) for result in results)
 
 
 def _share(score: Record, column: str) -> float:
@@ -175,11 +164,7 @@ def _share(score: Record, column: str) -> float:
 
 def _outcomes(results: Sequence[Record], name: str | None = None) -> dict[str, float]:
     """Each problem's mean outcome over directions (or seats), or of the one named, and seeds."""
-    rows: dict[str, list[float]] = {}
-    for result in results:
-        for key, outcome in (outcomes_of(result, name) if name else mean_outcomes(result)).items():
-            rows.setdefault(key, []).append(float(outcome))
-    return {key: fmean(row) for key, row in rows.items()}
+    return means_of(outcomes_of(result, name) if name else mean_outcomes(result) for result in results)
 
 
 def _over_tasks(parts: Sequence[Sequence[Record]], name: str | None = None) -> list[float]:
@@ -342,20 +327,21 @@ def _rows(
         seconds, tokens = spent.get(each.arm, (0.0, 0))
         # The paper's figures are of its own sets and sizes: beside others they would say nothing.
         printed = experiment.arms[each.arm].paper if experiment.scale == "full" else {}
-        against = _signed(each.difference, each.difference_interval)
+        against = _shown(each.difference, each.difference_interval, _signed)
         against += "" if each.p_value is None else f", p = {each.p_value:.2g}"
+        longer = _shown(each.longer, each.longer_interval, "{:+.0f}".format)
         rows.append(
             [
                 f"{each.arm} (training data among these)" if each.trained_on else each.arm,
-                _with_interval(each.pass_at_1, each.interval),
+                _shown(each.pass_at_1, each.interval, _points),
                 MISSING if each.std is None else f"± {_points(each.std)}",
-                _with_interval(each.better, each.better_interval),
+                _shown(each.better, each.better_interval, _points),
                 MISSING if each.otherwise is None else _points(each.otherwise),
                 *(_points(each.own[column]) if column in each.own else MISSING for column in own),
                 against,
-                _signed(each.difference, each.by_seed),
-                _signed(each.gain, each.gain_interval),
-                f"{each.final:.0f}" + _longer(each),
+                _shown(each.difference, each.by_seed, _signed),
+                _shown(each.gain, each.gain_interval, _signed),
+                f"{each.final:.0f}" + (f" ({longer})" if each.longer_interval else ""),
                 f"{each.total:.0f}",
                 clock(seconds) if tokens else MISSING,
                 f"{tokens:,}" if tokens else MISSING,
@@ -365,30 +351,19 @@ def _rows(
     return columns, rows
 
 
-def _longer(found: Finding) -> str:
-    """The difference of final lengths to the baseline's, in tokens."""
-    if found.longer is None or found.longer_interval is None:
-        return ""
-    low, high = found.longer_interval
-    return f" ({found.longer:+.0f} [{low:+.0f}, {high:+.0f}])"
-
-
-def _with_interval(share: float | None, interval: Interval | None) -> str:
-    if share is None or interval is None:
+def _shown(value: float | None, interval: Interval | None, show: Callable[[float], str]) -> str:
+    """A figure, and its interval, which one seed cannot have of all."""
+    if value is None:
         return MISSING
-    return f"{_points(share)} [{_points(interval[0])}, {_points(interval[1])}]"
-
-
-def _signed(share: float | None, interval: Interval | None) -> str:
-    """A difference in percentage points; without an interval where one seed cannot have any."""
-    if share is None:
-        return MISSING
-    shown = [f"{100 * value:+.1f}" for value in (share, *(interval or ()))]
-    return shown[0] if interval is None else f"{shown[0]} [{shown[1]}, {shown[2]}]"
+    return show(value) + (f" [{', '.join(map(show, interval))}]" if interval else "")
 
 
 def _points(share: float) -> str:
     return f"{100 * share:.1f}"
+
+
+def _signed(share: float) -> str:
+    return f"{100 * share:+.1f}"
 
 
 def _spent(records: Sequence[Record]) -> dict[str, tuple[float, int]]:

@@ -19,8 +19,7 @@ from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
 from lite_selfplay.errors import ConfigError, LiteSelfPlayError
-from lite_selfplay.extras.view.answers import NotAsked, ViewedRun, answer, read_rows
-from lite_selfplay.extras.view.completions import cases_of
+from lite_selfplay.extras.view.answers import NotAsked, ViewedRun, answer, cases_of, read_rows
 from lite_selfplay.runs.folder import as_written
 from lite_selfplay.tasks.files import write_errors, write_whole
 

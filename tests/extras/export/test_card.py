@@ -11,8 +11,7 @@ import torch
 
 from lite_selfplay.config import RunConfig
 from lite_selfplay.data import Sampling
-from lite_selfplay.extras.export.exporting import export, export_card, serving
-from lite_selfplay.extras.export.request import ask
+from lite_selfplay.extras.export.exporting import ask, export, export_card, serving
 from lite_selfplay.extras.talk import speakers_of
 from lite_selfplay.runs.folder import RunFolder
 from lite_selfplay.runs.report.pages import loading
@@ -69,7 +68,6 @@ def config(model: dict[str, Any], **seat: Any) -> RunConfig:
     [
         ({"name": "tiny", "precision": "bf16"}, ["dtype = torch.bfloat16", 'resolve("tiny").path, dtype=dtype\n']),
         ({"name": "Qwen3-4B", "compute_dtype": "fp16"}, ["dtype = torch.float16", "bnb_4bit_compute_dtype=dtype"]),
-        ({"name": "Qwen3-4B"}, ["dtype = torch.bfloat16 if torch.cuda.is_available() else torch.float32"]),
         ({"name": "me/x", "trust_remote_code": True}, ['"me/x", dtype=dtype, quantization_config=nf4, revision="f00"']),
         ({"name": "me/x", "trust_remote_code": True}, [', trust_remote_code=True)', ', trust_remote_code=True\n']),
     ],

@@ -67,20 +67,13 @@ def test_any_valid_solution_is_right(verifier: Verifier) -> None:
     assert judged(verifier, rf"\boxed{{({problem.answer})}}", problem)[0]
 
 
-def test_the_scorer_has_the_options_of_the_problem(verifier: Verifier) -> None:
-    problem = row("chain_sum", min_terms=6, max_terms=6)
-    assert judged(verifier, f"The answer is {problem.answer}.", problem)[0]
-
-
 @pytest.mark.parametrize(
     ("text", "name", "reasons"),
     [
         ("I do not know", "chain_sum", {"no_answer"}),
-        ("<think>so 4", "chain_sum", {"no_answer"}),
         (f"<answer>{'1' * (gym.MAX_CHARACTERS + 1)}</answer>", "chain_sum", {"unparsable"}),
         ("<answer>((((</answer>", "chain_sum", {"wrong"}),
         # What ends the process: the rule of this data set evaluates the answer as Python.
-        ("<answer>exit()</answer>", "binary_matrix", {"wrong", "unparsable"}),
         ("<answer>__import__('os')._exit(3)</answer>", "binary_matrix", {"wrong", "unparsable"}),
     ],
 )

@@ -12,7 +12,7 @@ from lite_selfplay.extras.gym import SIZE
 from lite_selfplay.tasks import content_key, evaluation_set, held_out_side, load_task
 from lite_selfplay.tasks.task import derived_seed
 
-DATASETS = ["chain_sum", "leg_counting", "spell_backward", "gcd", "basic_arithmetic", "n_queens"]
+DATASETS = ["chain_sum", "spell_backward", "n_queens"]
 
 INSTALLED = importlib.util.find_spec("reasoning_gym") is not None
 pytestmark = pytest.mark.skipif(not INSTALLED, reason="needs reasoning-gym")
@@ -62,12 +62,6 @@ def test_options_are_the_data_sets_own():
     assert not any("*" in problem.text for problem in problems)
 
 
-def test_the_seed_chooses_the_rows():
-    one, same, other = ([p.text for p in load_task("reasoning-gym:gcd", seed=s).problems[:20]] for s in (1, 1, 2))
-    assert one == same
-    assert set(one).isdisjoint(other)
-
-
 def test_rows_are_the_same_in_another_process():
     code = "from lite_selfplay.tasks import load_task\n" + "".join(
         f"print([repr(p) for p in load_task('reasoning-gym:{name}', seed=3).problems[:5]])\n" for name in DATASETS
@@ -100,16 +94,12 @@ def test_a_data_set_that_is_other_problems_in_each_process_needs_their_seed(monk
     ("spec", "problem"),
     [
         ("", "needs the name of a data set, as in reasoning-gym:chain_sum"),
-        (":", "needs the name of a data set"),
         (":chainsum", "unknown data set of reasoning-gym 'chainsum': did you mean chain_sum"),
         (":list_functions", "list_functions ignores the seed"),
         (":chain_sum,terms=3", "chain_sum has no option 'terms'; it takes min_terms, max_terms, .*negation$"),
         (":chain_sum,size=3", "no option 'size'"),
-        (":chain_sum,seed=3", "no option 'seed'"),
         (":chain_sum,min_terms=0", r"refuses its options \(min_terms=0\): min_terms must be positive"),
-        (":chain_sum,min_terms=many", r"refuses its options \(min_terms=many\)"),
         (":chain_sum,gcd", "KEY=VALUE, as in letters:named=10, got 'gcd'"),
-        (":composite", r"refuses its options \(none\): Must specify at least one dataset"),
         # Its generator has nothing to put in place of a division that leaves a rest.
         (":basic_arithmetic,operators=/,max_terms=2", r"cannot make its problem \d+: Cannot choose from an empty"),
     ],

@@ -10,7 +10,7 @@ from lite_selfplay.config import RunConfig
 from lite_selfplay.errors import ConfigError, UnknownNameError
 from lite_selfplay.evaluation.suites import find_suite
 from lite_selfplay.extras.reproduce.conduct import require_fair
-from lite_selfplay.extras.reproduce.experiment import RATE, ArmSection, experiment_names, load_experiment
+from lite_selfplay.extras.reproduce.experiment import RATE, ArmSection, load_experiment
 from lite_selfplay.games import make_game
 from lite_selfplay.games.pasodoble.offline import OfflineSchedule
 
@@ -26,10 +26,6 @@ TINY: dict[str, Any] = {
     "evaluations": [{"tasks": "letters", "limit": 5}],
     "arms": {"one": {"game": "grpo"}, "two": {"game": "agon", "set": {"game.reward": "coop"}}},
 }
-
-
-def test_what_is_shipped():
-    assert experiment_names() == SHIPPED
 
 
 @pytest.mark.parametrize("scale", ["full", "small", "tiny"])
@@ -200,25 +196,6 @@ def test_one_grader_for_all_arms():
     found = load_experiment("pasodoble-ablations")
     shots = {"base": 4, "base, 0-shot": 0, "online": 0}
     assert {name: found.evaluations[0].settings(found.shared, found.arms[name]).shots for name in shots} == shots
-
-
-@pytest.mark.parametrize(
-    ("name", "arm", "of", "seats", "paper"),
-    [
-        ("spc-table1", "unpaired, round 1", "unpaired", ("critic@round-1",), {"processbench": "75.0"}),  # section 4.3
-        ("spc-table1", "unpaired", None, ("critic@round-2",), {}),
-        ("sqlm-table3", "every 1, best step", "every 1", ("shared@best",), {"multiplication": ".937 ± .019"}),  # A.1
-        ("sqlm-table3", "algebra, never, best step", "algebra, never", ("shared@best",), {"omega": ".563 ± .023"}),
-        ("sqlm-table3", "every 1", None, None, {}),
-        ("pasodoble-ablations", "cold start", None, None, {"AVG": "24.63"}),  # tables 1, 4 and 13
-        ("pasodoble-ablations", "self-play, cold start", "self-play", ("shared@0",), {"AVG": "26.70"}),  # table 4
-    ],
-)
-def test_a_papers_figure_stands_beside_the_arm_that_it_is_of(
-    name: str, arm: str, of: str | None, seats: tuple[str, ...] | None, paper: dict[str, str]
-):
-    found = load_experiment(name).arms[arm]
-    assert (found.of, found.seats, found.paper) == (of, seats, paper)
 
 
 def test_the_arms_of_pasodoble_start_from_what_is_measured_and_offline_has_the_papers_iterations():

@@ -86,8 +86,14 @@ def refused(spec: str, data_dir: Path, mode: Mode) -> str | None:
     return None
 
 
+QUICK = ("agon-table8", "kuhn", "sqlm-table3")
+"""Matches, cold starts, arms that are measured otherwise, curves; the other files say the same things again."""
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("name", experiment_names())
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[] if name in QUICK else pytest.mark.long) for name in experiment_names()]
+)
 def test_from_nothing_to_its_table(name: str, data: str, carried_out: Callable[[str], Any]):
     experiment, out, records = carried_out(name)
     assert len(experiment.seeds) == 1
@@ -102,6 +108,7 @@ def test_from_nothing_to_its_table(name: str, data: str, carried_out: Callable[[
     assert all(f"| {arm} |" in text for arm in experiment.arms)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_kill_in_the_middle_is_gone_on_from(tmp_path: Path, carried_out: Callable[[str], Any]):
     asked = ["reproduce", "agon-table8", "--scale", "tiny", "--out", str(tmp_path / "cut")]

@@ -39,7 +39,6 @@ class Engine:
         self.peft: PeftModel | None = None
         self.start = start
         self.names: list[str] = []
-        self.roots: dict[str, str] = {}
         self.lock = threading.Lock()
 
     def load(self, name: str, folder: str) -> None:
@@ -51,7 +50,6 @@ class Engine:
                 self.peft.load_adapter(folder, adapter_name=inside)
             self.peft.eval()
             self.names.append(name)
-            self.roots[name] = folder
 
     def forget(self) -> None:
         """Be a base without adapters again."""
@@ -59,7 +57,6 @@ class Engine:
             if self.peft is not None:
                 self.base, self.peft = self.peft.unload(), None
             self.names.clear()
-            self.roots.clear()
 
     def former(self, name: str) -> str:
         """The adapter that was loaded for the same seat before."""
@@ -142,8 +139,7 @@ class Handler(BaseHTTPRequestHandler):
         elif self.path == "/v1/models":
             longest = self.state.start["longest"]
             cards = [{"id": BASE, "object": "model", "root": BASE, "parent": None, "max_model_len": longest}]
-            roots = self.state.engine.roots
-            cards += [{"id": n, "root": roots[n], "parent": BASE, "max_model_len": None} for n in self.state.served]
+            cards += [{"id": name, "parent": BASE, "max_model_len": None} for name in self.state.served]
             self.answer(200, {"object": "list", "data": cards})
         elif self.path == "/test/log":
             self.answer(200, self.state.log)
@@ -154,16 +150,15 @@ class Handler(BaseHTTPRequestHandler):
         raw = self.rfile.read(int(self.headers.get("Content-Length", 0)))
         assert self.headers["Content-Type"] == "application/json"
         body = json.loads(raw)
-        if self.path == "/test/fault":
-            with self.state.lock:
-                self.state.fault = body
-            self.answer(200, {})
-            return
-        if self.path == "/test/start":
-            self.state.start.update({**START, **body})
-            self.state.served.clear()
-            self.state.log.clear()
-            self.state.engine.forget()
+        if self.path.startswith("/test/"):
+            if self.path == "/test/fault":
+                with self.state.lock:
+                    self.state.fault = body
+            else:
+                self.state.start.update({**START, **body})
+                self.state.served.clear()
+                self.state.log.clear()
+                self.state.engine.forget()
             self.answer(200, {})
             return
         if self.state.start["dead"]:
@@ -176,13 +171,8 @@ class Handler(BaseHTTPRequestHandler):
             time.sleep(fault["seconds"])
         if fault.get("kind") == "status":
             self.error(fault["status"], "EngineCore encountered an issue")
-        elif self.path == "/tokenize":
-            ids = self.state.engine.tokenizer(body["prompt"], add_special_tokens=body["add_special_tokens"])
-            self.answer(200, {"count": 0, "max_model_len": 1, "tokens": ids["input_ids"], "token_strs": None})
         elif self.path == "/v1/load_lora_adapter" and self.state.start["runtime_lora"]:
             self.load(body)
-        elif self.path == "/v1/unload_lora_adapter" and self.state.start["runtime_lora"]:
-            self.unload(body)
         elif self.path == "/v1/completions":
             self.complete(body, fault)
         else:
@@ -190,24 +180,14 @@ class Handler(BaseHTTPRequestHandler):
 
     def load(self, body: dict[str, Any]) -> None:
         name, folder = body["lora_name"], body["lora_path"]
-        if not name or not folder:
-            self.error(400, "Both 'lora_name' and 'lora_path' must be provided.")
-        elif name in self.state.served:
+        if name in self.state.served:
             self.error(400, f"The lora adapter '{name}' has already been loaded. If you want ...")
         elif not (Path(folder) / "adapter_config.json").is_file():
             self.error(404, f"Loading lora {name} failed: No adapter found for {folder}")
         else:
             self.state.engine.load(name, folder)
             self.state.served.append(name)
-            self.text(f"Success: LoRA adapter '{name}' added successfully.")
-
-    def unload(self, body: dict[str, Any]) -> None:
-        name = body["lora_name"]
-        if name not in self.state.served:
-            self.error(404, f"The lora adapter '{name}' cannot be found.")
-            return
-        self.state.served.remove(name)
-        self.text(f"Success: LoRA adapter '{name}' removed successfully.")
+            self.send_raw(200, f"Success: LoRA adapter '{name}' added successfully.".encode())
 
     def complete(self, body: dict[str, Any], fault: dict[str, Any]) -> None:
         name, kind = body["model"], fault.get("kind")
@@ -230,9 +210,7 @@ class Handler(BaseHTTPRequestHandler):
             logprobs[0] = float("nan")
         elif kind == "short":
             choice["finish_reason"] = "abort"
-        usage = {"prompt_tokens": len(body["prompt"]), "completion_tokens": len(ids)}
-        about = {"id": "cmpl-1", "object": "text_completion", "model": name, "usage": usage}
-        text = json.dumps({**about, "choices": [choice]})
+        text = json.dumps({"id": "cmpl-1", "object": "text_completion", "model": name, "choices": [choice]})
         if kind == "json":
             text = text[: len(text) // 2] + "}{"
         self.send_raw(200, text.encode(), drop=kind == "drop")
@@ -244,9 +222,6 @@ class Handler(BaseHTTPRequestHandler):
 
     def answer(self, status: int, value: Any) -> None:
         self.send_raw(status, json.dumps(value).encode())
-
-    def text(self, text: str) -> None:
-        self.send_raw(200, text.encode())
 
     def send_raw(self, status: int, body: bytes, *, drop: bool = False) -> None:
         self.send_response(status)

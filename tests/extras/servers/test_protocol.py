@@ -33,9 +33,7 @@ ANSWER: dict[str, Any] = {
 }
 NOTED = ("choices", 0, "logprobs")
 PLACES = [
-    ("model",),
-    ("choices",),
-    ("choices", 0),
+    *[("model",), ("choices",), ("choices", 0)],
     *(("choices", 0, key) for key in ANSWER["choices"][0]),
     *(("choices", 0, key, i) for key in ("token_ids", "prompt_token_ids") for i in (0, 1)),
     *((*NOTED, key) for key in ("token_logprobs", "tokens")),
@@ -97,12 +95,6 @@ def test_any_answer_is_read_or_refused(place: tuple[Any, ...], value: Any):
     assert all(type(value) is float and math.isfinite(value) and value <= 0 for value in found.logprobs)
 
 
-@given(answer=JSON)
-def test_any_json_is_refused(answer: Any):
-    with pytest.raises(UNUSABLE):
-        read(answer)
-
-
 @pytest.mark.parametrize(
     ("ids", "reason", "stops", "found"),
     [
@@ -111,8 +103,6 @@ def test_any_json_is_refused(answer: Any):
         ([3, 4], "stop", ["x"], "string"),
         ([3, 4, 5], "length", ["x"], "length"),
         ([3, 4], "stop", [], f"{NO_END} 2 (stop)"),
-        ([3, 4], "length", [], f"{NO_END} 2 (length)"),
-        ([3, 4, 5], "abort", [], f"{NO_END} 3 (abort)"),
         ([3, 4, 5], None, [], f"{NO_END} 3 (None)"),
         ([2, 3, 4], "length", [], "a completion that goes on behind its end"),
     ],
@@ -159,13 +149,10 @@ def bases(address: str) -> dict[str, int]:
     ("said", "sentence"),
     [
         (b"", "cannot be reached, or did not answer"),
-        (b"SSH-2.0-OpenSSH\r\n", "cannot be reached, or did not answer"),
         (body(b'{"data": [', 500), "cannot be reached, or did not answer"),
         (body(b"<html>"), "answers what cannot be used"),
-        (body(b"\xff\xfe\x00"), "answers what cannot be used"),
         (body(b"[" * 100_000), "answers what cannot be used"),
         (body(b'{"data": [{"id": 7}]}'), "answers what cannot be used"),
-        (body(b"[]"), "answers what cannot be used"),
         (b"HTTP/1.1 302 Found\r\nLocation: http://elsewhere\r\nContent-Length: 0\r\n\r\n", "HTTP status 302"),
         (b'HTTP/1.1 404 X\r\nContent-Length: 20\r\n\r\n{"detail": "\x1b[31m "}', "HTTP status 404"),
     ],

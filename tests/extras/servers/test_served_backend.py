@@ -54,7 +54,7 @@ def move(backend: ServedBackend, seat: str = "A", by: float = 0.05) -> None:
 # Whose completions they are
 
 
-@pytest.mark.parametrize(("seat", "temperature"), [("A", 1.0), ("B", 1.0), (BASE, 1.0), ("A", 0.5), ("A", 1.5)])
+@pytest.mark.parametrize(("seat", "temperature"), [("A", 1.0), (BASE, 1.0), ("B", 0.5)])
 def test_a_completion_is_the_seats_own(servers: list[StandIn], backend_over: Make, seat: str, temperature: float):
     backend = backend_over(servers)
     found = backend.generate(asked(seat, temperature=temperature))
@@ -128,22 +128,12 @@ def test_a_completion_ends_with_a_stop_string(servers: list[StandIn], backend_ov
     assert len(found.token_ids) <= 4
 
 
-def test_a_temperature_that_vllm_changes_is_refused(servers: list[StandIn], backend_over: Make):
-    backend = backend_over(servers[:1])
-    for temperature in (0.005, 3.0):
-        with pytest.raises(RequestError, match=r"vLLM samples at temperatures from 0\.01 to 2"):
-            backend.generate(asked(temperature=temperature))
-
-
 # What goes wrong
 
 FAULTS = {
     "drop": "cannot be reached, or did not answer",
     "json": "answers what cannot be used",
-    "nan": "not finite numbers of at most 0",
-    "short": "a completion of up to 8 tokens that ends after",
     "500": "HTTP status 500: .*EngineCore encountered an issue",
-    "401": "HTTP status 401",
     "slow": r"did not answer .ReadTimeout",
 }
 """What a server does, and what is said of it: other odd answers are in `test_protocol.py`."""
@@ -159,7 +149,7 @@ def fail(server: StandIn, kind: str, times: int = -1) -> None:
 def test_what_fails_is_asked_again_and_nothing_else(servers: list[StandIn], backend_over: Make):
     backend = backend_over(servers[:1])
     whole = backend.generate(asked())
-    for kind in ("drop", "json", "nan", "short", "500", "503", "429"):
+    for kind in ("drop", "json", "nan", "short", "500"):
         before = len(servers[0].asked("/v1/completions"))
         fail(servers[0], kind, 2)
         assert ids(backend.generate(asked())) == ids(whole), kind
@@ -275,11 +265,7 @@ def test_a_loop_that_a_server_went_on_with_is_cut(
         ({}, {"dead": True}, "cannot be reached, or did not answer"),
         ({"model": "Qwen3-4B"}, {}, "has no base 'Qwen3-4B': it serves the-base"),
         ({"longest": 5000}, {}, r"reads up to 4,096 tokens, .* may take 5,000: .*--max-model-len"),
-        (
-            {},
-            {"runtime_lora": False},
-            "VLLM_ALLOW_RUNTIME_LORA_UPDATING=1 .*--enable-lora --max-loras 2 --max-lora-rank 8",
-        ),
+        ({}, {"runtime_lora": False}, "_LORA_UPDATING=1 .*--enable-lora --max-loras 2 --max-lora-rank 8"),
     ],
     ids=lambda value: str(value)[:40],
 )
@@ -290,12 +276,6 @@ def test_a_server_that_does_not_fit_is_refused(
     with pytest.raises(RequestError, match=sentence) as refused:
         backend_over(servers[1:], **options)
     assert str(refused.value).startswith(f"{servers[1].address} ")
-
-
-def test_a_server_that_does_not_see_the_folder_is_told(servers: list[StandIn], backend_over: Make):
-    backend = backend_over(servers, seen_as="/mnt/elsewhere")
-    with pytest.raises(RolloutsLost, match=r"No adapter found for /mnt/elsewhere/.* has to see "):
-        backend.generate(asked())
 
 
 def test_a_folder_of_ones_own_under_another_path(servers: list[StandIn], backend_over: Make, tmp_path: Path):

@@ -20,7 +20,8 @@ from lite_selfplay.runs.folder import RunFolder
 from tests.made_runs import write_evaluation
 
 GREEDY = Sampling(temperature=0.0, max_tokens=16)
-SMALL = {"model": "tiny", "group_size": 2, "problems_per_step": 1, "steps": 2, "precision": "fp32", "save_every": 1}
+SIZES = {"group_size": 2, "problems_per_step": 1, "steps": 2, "save_every": 1}
+SMALL = {"model": "tiny", "precision": "fp32", "preflight": False, **SIZES}
 
 
 @pytest.fixture(scope="module")
@@ -133,7 +134,7 @@ def test_a_base_model_speaks_alone():
 # Conversations, of games with and without a rival
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def short(agon: Path) -> Iterator[Speakers]:
     with speakers_of(agon, max_tokens=8) as found:
         yield found
@@ -185,7 +186,7 @@ def test_what_cannot_be_asked(short: Speakers):
     assert talked.ask("short")["answers"]["A"]["finish"] in ("eos", "length")
 
 
-@pytest.mark.parametrize(("game", "cascades"), [("grpo", ()), ("self-refine", ("solver->solver",)), ("sqlm", ())])
+@pytest.mark.parametrize(("game", "cascades"), [("grpo", ()), ("self-refine", ("solver->solver",))])
 def test_games_without_a_rival(game: str, cascades: tuple[str, ...], tmp_path: Path):
     run = train(RunConfig(game=game, tasks="arithmetic", run_dir=tmp_path / game, **{**SMALL, "steps": 1})).path
     with speakers_of(run, max_tokens=8) as alone:

@@ -141,13 +141,14 @@ import test_tracker
 sentences = []
 test_tracker.tell(test_tracker.told(sentences, Path({folder!r}), {kind!r}))
 print(json.dumps(sentences), file=sys.stderr)
+{then}
 """
 
 
-def in_a_process(kind: str, folder: Path, **environment: str) -> str:
-    """Tell a tracker of a run, and return what it printed on stdout."""
+def in_a_process(kind: str, folder: Path, then: str = "", **environment: str) -> str:
+    """Tell a tracker of a run, and return what that and what is done `then` printed on stdout."""
     folder.mkdir()
-    code = _CHILD.format(tests=str(Path(__file__).parent), folder=str(folder), kind=kind)
+    code = _CHILD.format(tests=str(Path(__file__).parent), folder=str(folder), kind=kind, then=then)
     run = subprocess.run(
         [sys.executable, "-c", code], env={**os.environ, **environment}, capture_output=True, text=True, timeout=250
     )
@@ -191,17 +192,13 @@ def test_wandb_keeps_the_same_offline(tmp_path: Path):
 @pytest.mark.skipif(importlib.util.find_spec("trackio") is None, reason='needs pip install "lite-selfplay[trackers]"')
 def test_trackio_keeps_the_same_locally(tmp_path: Path):
     place = {"TRACKIO_DIR": str(tmp_path / "trackio"), "TRACKIO_PROJECT": "tests"}
-    in_a_process("trackio", tmp_path / "run", **place)
     read = """
-import json
 from trackio.sqlite_storage import SQLiteStorage
 (name,) = SQLiteStorage.get_runs("tests")
 print(json.dumps(SQLiteStorage.get_logs("tests", name)))
 """
-    shown = subprocess.run(
-        [sys.executable, "-c", read], env={**os.environ, **place}, capture_output=True, text=True, check=True
-    )
-    is_what_was_told(json.loads(shown.stdout.splitlines()[-1]), "step")
+    shown = in_a_process("trackio", tmp_path / "run", read, **place)
+    is_what_was_told(json.loads(shown.splitlines()[-1]), "step")
 
 
 # Any of them

@@ -9,10 +9,8 @@ from typing import Any
 
 import pytest
 
-from lite_selfplay.config import RunConfig
 from lite_selfplay.extras.view.answers import ViewedRun
 from lite_selfplay.extras.view.page import RunServer, write_bundle
-from lite_selfplay.runs.folder import RunFolder
 
 from .conftest import append, pair
 
@@ -202,10 +200,3 @@ def test_on_a_phone_a_case_takes_the_place_of_the_list(run: Path, opened: Callab
     assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
     page.click(".back")
     assert page.is_visible("#list")
-
-
-def test_a_run_without_a_step_says_so(tmp_path: Path, opened: Callable[..., Any]):
-    RunFolder(tmp_path / "new").create(RunConfig(game="agon", model="tiny", tasks="letters", seats={"A": {}}))
-    page = opened(tmp_path / "new")
-    assert "No step has been played yet" in page.inner_text("#charts")
-    assert page.inner_text("#found") == "No episodes have been written yet."

@@ -1,1 +1,0 @@
-"""The experiments that are shipped: YAML files alone."""
