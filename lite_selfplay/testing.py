@@ -33,7 +33,7 @@ from lite_selfplay.errors import GameError, UnknownNameError
 from lite_selfplay.games.base import Game
 from lite_selfplay.games.modes import find_mode
 from lite_selfplay.tasks.task import derived_rng
-from lite_selfplay.training.on_policy import require_policy
+from lite_selfplay.training.on_policy import require_on_policy
 from lite_selfplay.verify import Verifier
 
 if TYPE_CHECKING:
@@ -378,7 +378,7 @@ def _check_stream(stream: Stream, seat: str, where: str) -> None:
             if sample.completion.seat != seat and not stream.replay:
                 raise GameError(f"{where}: seat {seat!r} would train on a completion of {sample.completion.seat!r}")
     try:
-        require_policy(stream, seat)
+        require_on_policy(stream, seat)
     except GameError as error:
         raise GameError(f"{where}: {error}") from None
 
