@@ -31,7 +31,7 @@ from lite_selfplay.errors import GameError, UnknownNameError
 from lite_selfplay.games.base import Game
 from lite_selfplay.games.modes import find_mode
 from lite_selfplay.tasks.task import derived_rng
-from lite_selfplay.training.on_policy import require_policy
+from lite_selfplay.training.on_policy import require_on_policy
 from lite_selfplay.verify import Verifier
 
 Script = Callable[[str, str, int], str] | Mapping[str, Sequence[str]]
@@ -346,7 +346,7 @@ def _check_stream(stream: Stream, seat: str, where: str) -> None:
             _require(math.isfinite(sample.reward or 0.0), f"{where}: a reward of {sample.reward}")
             _require(stream.replay or whose == seat, f"{where}: seat {seat!r} would train on a completion of {whose!r}")
     try:
-        require_policy(stream, seat)
+        require_on_policy(stream, seat)
     except GameError as error:
         raise GameError(f"{where}: {error}") from None
 

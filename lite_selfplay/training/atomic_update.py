@@ -26,35 +26,19 @@ from torch.optim import Optimizer
 from lite_selfplay.errors import TrainingError
 from lite_selfplay.models.adapters import Adapters
 from lite_selfplay.models.backends.backend import Backend, is_out_of_memory
+from lite_selfplay.models.backends.transformers import TransformersBackend
 from lite_selfplay.models.transfers import placed, read
-from lite_selfplay.training.losses import Given, TrlLoss, loss_of, own_terms
-from lite_selfplay.training.microbatches import MicroBatch, TokenBudget
+from lite_selfplay.training.losses import Given, MicroBatch, TrlLoss, loss_of, own_terms
 from lite_selfplay.training.on_policy import NotFinite
 from lite_selfplay.training.optimizer import SeatSchedule, load_optimizer_state, optimizer_state
 from lite_selfplay.training.ranks import Ranks
 from lite_selfplay.training.sampler_check import OffPolicyError
-from lite_selfplay.training.updates import Done, Learning, StepReport
+from lite_selfplay.training.updates import Done, Learning, StepReport, StreamUpdate
 
 COSINE = 0.99
 """What the two gradients of a seat must have at the least: rounding in bfloat16 leaves 0.999."""
 NOISE = {torch.float32: 1e-6}
 """The norm of a gradient up to which it may be nothing but rounding; in halves of float32, a thousandth."""
-
-
-def prove(backend: Backend, loss: TrlLoss, micro: MicroBatch, reference: Tensor | None, factor: float) -> bool:
-    """Hold the gradients of the microbatch's seat, of `factor` times its loss, to those of plain torch.
-
-    False where rounding alone is left of them. Raises TrainingError where they are others.
-    """
-    parameters = backend.adapters.parameters(micro.seat)
-    found = {name: torch.zeros_like(p) if p.grad is None else p.grad for name, p in parameters.items()}
-    right = plain_gradients(backend, loss, micro, reference, factor)
-    if not all(x.isfinite().all() for x in (*found.values(), *right.values())):
-        return True
-    if float(get_total_norm(list(right.values()))) <= NOISE.get(backend.compute_dtype, 1e-3) * factor:
-        return False
-    require_alike(found, right, f"seat {micro.seat}")
-    return True
 
 
 def plain_gradients(
@@ -144,6 +128,34 @@ GROWS_AFTER = 200
 T = TypeVar("T")
 
 
+class TokenBudget:
+    """How many tokens a microbatch may hold: `tokens`, halved whenever memory runs out, which `warn` reports."""
+
+    def __init__(self, tokens: int, warn: Callable[[str], None]):
+        self.tokens, self._warn = tokens, warn
+        self.in_flight = 0, ""  # the rows of the microbatch that is computed, and who learns from it
+
+    def lower(self, tokens: int) -> None:
+        """Keep to as few tokens as another process has to."""
+        if tokens < self.tokens:
+            self.tokens = tokens
+            self._warn(f"out of memory in the update of another process: from now on at most {tokens:,} tokens at once")
+
+    def halve(self) -> None:
+        """Raises TrainingError, naming who learns, where the microbatch that was too large had one row."""
+        rows, who = self.in_flight
+        if rows == 1:
+            raise TrainingError(
+                f"out of memory in the update of one completion of {who}: lower max_completion_tokens or "
+                "run.max_prompt_tokens, set model.gradient_checkpointing=true, or take a smaller model"
+            )
+        self.tokens //= 2
+        self._warn(
+            f"out of memory in the update: from now on at most {self.tokens:,} tokens at once. "
+            f"--set run.microbatch_tokens={self.tokens} starts with that"
+        )
+
+
 class Guard:
     """What an update goes through so that it moves everything, or nothing.
 
@@ -154,6 +166,7 @@ class Guard:
         self._backend, self._adapters, self._loss, self._ranks = backend, backend.adapters, loss, ranks
         self._schedule, self._optimizer, self._budget = schedule, schedule.optimizer, budget
         self.scale = LossScale(backend.compute_dtype == torch.float16)
+        self.proved = backend.name == TransformersBackend.name or not ranks.alone
         self._before: tuple[Any, ...] | None = None
         self._suspects: dict[str, Tensor] = {}
 
@@ -168,7 +181,11 @@ class Guard:
         except (NotFinite, OffPolicyError) as found:
             kind = "foreign" if isinstance(found, OffPolicyError) else "nonfinite"
             setattr(report, kind, str(found))
-            report.streams = [update.nothing_moved() for update in report.streams]
+            # What was compared stays, what was learned does not.
+            report.streams = [
+                StreamUpdate(was.role, was.seat, sampler_gap=was.sampler_gap, base_gap=was.base_gap)
+                for was in report.streams
+            ]
             report.seats.clear()
         finally:
             if not moved:
@@ -215,8 +232,40 @@ class Guard:
         self._suspects = {}
         for one in done:
             one.read = {name: next(values) for name in one.numbers}
-            one.require_finite()
+            for name in ("reference", "logprobs", "loss"):
+                if not all(map(math.isfinite, one.read.get(name, ()))):
+                    loss = f"the loss of {one.learner} is {one.read[name][0]}"
+                    raise NotFinite(loss if name == "loss" else f"a log-probability of {one.learner} is not finite")
         return [value for (value,) in values]
+
+    def prove(
+        self,
+        micro: MicroBatch,
+        backward: Callable[[MicroBatch], Any],
+        reference_logprobs: Callable[[MicroBatch], Tensor | None],
+    ) -> None:
+        """Hold the gradients of the microbatch's seat to those of plain torch. Raises TrainingError where they differ.
+
+        It is not `proved` where the rows' terms cancel out and rounding alone is left of them; where a number is not
+        finite the update will tell.
+        """
+        backend, self.proved = self._backend, True
+        scale, self.scale = self.scale, LossScale(self.scale.needed)
+        try:
+            backward(micro)
+            reference = reference_logprobs(micro)
+            self._adapters.activate(micro.seat)
+            parameters = self._adapters.parameters(micro.seat)
+            found = {name: torch.zeros_like(p) if p.grad is None else p.grad for name, p in parameters.items()}
+            right = plain_gradients(backend, self._loss, micro, reference, self.scale.factor)
+            least = NOISE.get(backend.compute_dtype, 1e-3) * self.scale.factor
+            if all(x.isfinite().all() for x in (*found.values(), *right.values())):
+                self.proved = float(get_total_norm(list(right.values()))) > least
+                if self.proved:
+                    require_alike(found, right, f"seat {micro.seat}")
+        finally:
+            self.scale = scale
+            self.drop_gradients()
 
     def fitting(self, work: Callable[[], T]) -> T:
         """What `work` comes to. Where memory runs out it begins again, in microbatches of half the size, which the rest

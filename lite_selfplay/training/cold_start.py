@@ -5,7 +5,6 @@ optimizer is thrown away afterwards: training starts with seats that have moved 
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 from lite_selfplay.config import ColdStartSection, RoleConfig, RunConfig, SeatConfig
 from lite_selfplay.data import Episode, Example, Group, Sample, Stream
@@ -23,28 +22,6 @@ _WARM_UP = 5
 _LAST_SHARE = 0.1
 
 
-@dataclass(frozen=True)
-class SeatReport:
-    """What a seat learned: the loss of its first and last batch in nats a token, and how much it read.
-
-    `examples` counts readings, `tokens` those of the completions.
-    """
-
-    seat: str
-    roles: tuple[str, ...]
-    first_loss: float
-    last_loss: float
-    examples: int
-    tokens: int
-
-    def sentence(self) -> str:
-        roles = " and ".join(self.roles)
-        return (
-            f"cold start of {self.seat} as {roles}, {self.examples} examples of {self.tokens:,} tokens: "
-            f"loss {self.first_loss:.2f} -> {self.last_loss:.2f}"
-        )
-
-
 def cold_start(
     trainer: SelfPlayTrainer,
     chat: Chat,
@@ -54,8 +31,8 @@ def cold_start(
     *,
     seed: int,
     steps_that_fit: Callable[[int], int | None] | None = None,
-) -> dict[str, SeatReport]:
-    """Train every seat of a game on `section.steps` batches of examples, one seat after the other; a report on each.
+) -> None:
+    """Train every seat of a game on `section.steps` batches of examples, one seat after the other.
 
     A batch is a step of a trainer beside the run's own: the loss is the mean negative log-likelihood per completion
     token. `steps_that_fit` is asked after the first batch, with the number of seats that learn, and says how many
@@ -65,18 +42,17 @@ def cold_start(
     """
     learning = _learning(game, pool, section, seed, trainer.progress)
     steps = _Steps(section.steps, len(learning), steps_that_fit, trainer.progress)
-    adapters, reports = trainer.adapters, dict[str, SeatReport]()
+    adapters = trainer.adapters
     counts = dict(adapters.updates), dict(adapters.versions)
-    teacher = trainer.beside(_taught(trainer.config, section), _rate)
+    teacher = trainer.beside(_taught(trainer.config, section), teaching_rate)
     try:
         for seat, examples in learning.items():
             trainer.progress.phase(f"cold start of {seat}", total=steps.number)
             roles = tuple(role for role in roles_of(game, seat) if role in pool.roles)
-            reports[seat] = _teach(teacher, chat, seat, roles, examples, section.examples_per_step, steps)
-            trainer.progress.say(reports[seat].sentence())
+            said = _teach(teacher, chat, seat, roles, examples, section.examples_per_step, steps)
+            trainer.progress.say(said)
     finally:
         adapters.updates, adapters.versions = counts
-    return reports
 
 
 def _teach(
@@ -87,8 +63,9 @@ def _teach(
     examples: Sequence[PooledExample],
     size: int,
     steps: "_Steps",
-) -> SeatReport:
-    """Let a seat learn examples in their order, `size` of them a step."""
+) -> str:
+    """Let a seat learn examples in their order, `size` of them a step: what it read, and the loss of its first and last
+    batch in nats a token."""
     losses: list[float] = []
     seen = tokens = 0
     while (step := len(losses)) < steps.number:
@@ -105,7 +82,10 @@ def _teach(
         seen, tokens = seen + found.rows, tokens + found.tokens
         steps.one_is_over(seat)
         teacher.progress.advance(len(losses), note=f"loss {losses[-1]:.2f}")
-    return SeatReport(seat, roles, losses[0], losses[-1], seen, tokens)
+    return (
+        f"cold start of {seat} as {' and '.join(roles)}, {seen} examples of {tokens:,} tokens: "
+        f"loss {losses[0]:.2f} -> {losses[-1]:.2f}"
+    )
 
 
 def _taught(config: RunConfig, section: ColdStartSection) -> RunConfig:
@@ -118,10 +98,6 @@ def _taught(config: RunConfig, section: ColdStartSection) -> RunConfig:
             "run": config.run.model_copy(update={"minibatches": 1}),
         }
     )
-
-
-def _rate(seat: SeatConfig, update: int, total: int) -> float:
-    return seat.lr * lr_share(update, total)
 
 
 def _learning(
@@ -177,10 +153,9 @@ def playing_config(config: RunConfig) -> RunConfig:
     return config.model_copy(update={"roles": roles, "run": config.run.model_copy(update={"seed": seed})})
 
 
-def lr_share(step: int, steps: int) -> float:
-    """The share of the full learning rate at a step (from 0): a warm-up of a quarter of the steps, at most 5, that
-    reaches 1 with its last; then linearly down to 0.1 at the last step."""
+def teaching_rate(seat: SeatConfig, step: int, steps: int) -> float:
+    """The learning rate at a step (from 0): a warm-up of a quarter of the steps, at most 5, that reaches the full rate
+    with its last; then linearly down to a tenth of it at the last step."""
     warm = max(1, min(_WARM_UP, steps // 4))
-    if step < warm:
-        return (step + 1) / warm
-    return 1.0 - (1.0 - _LAST_SHARE) * (step - warm + 1) / max(1, steps - warm)
+    share = (step + 1) / warm if step < warm else 1.0 - (1.0 - _LAST_SHARE) * (step - warm + 1) / max(1, steps - warm)
+    return seat.lr * share

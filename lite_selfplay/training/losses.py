@@ -1,8 +1,11 @@
 """What a loss is computed from, losses of a user's own, and TRL's, with the settings that make it a role's.
 
 A loss is a function of log-probabilities, old ones, the reference's, advantages and a mask: it returns what is to
-become small, a term a completion or a term a token. The mean of a stream's terms is its loss, however many
-microbatches, updates and processes share them: see `microbatches`.
+become small, a term a completion or a term a token. The mean of a stream's terms is its loss: over its n rows (grpo,
+dr_grpo, sequence, and a loss of a user's own that has a term a row) or over its tokens (dapo, and one that has a term a
+token), so that any number of microbatches gives the gradient of one. TRL takes the mean over the k rows it is handed,
+so advantages and beta are scaled by k/n, which is exact because the clipped objective is positively homogeneous in the
+advantage; for dapo it is handed the stream's token count instead.
 
 TRL's GRPO loss starts from the same numbers. It clips a ratio at every token and adds the terms up. How they are added
 up is its `loss_type`; whose ratio stands at a token is decided here, by the old log-probabilities it is handed: less
@@ -11,7 +14,7 @@ Shapes: `B` rows, `T` tokens of the longest completion, `N` tokens of all comple
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from inspect import signature
 from typing import Any, Self
 
@@ -20,14 +23,95 @@ from torch import Tensor
 
 from lite_selfplay.config import RoleConfig, RunConfig, load_loss
 from lite_selfplay.config.user_files import guarded, short_name
+from lite_selfplay.data import Completion
 from lite_selfplay.errors import LossError
 from lite_selfplay.models import packages
 from lite_selfplay.models.backends.backend import Backend, is_out_of_memory
+from lite_selfplay.models.logprobs.batch import Batch
 from lite_selfplay.models.transfers import placed
-from lite_selfplay.training.microbatches import MicroBatch
 
 _LARGEST = 20.0
 """Bound of a completion's log-ratio, far beyond any clip, at which exp is still finite (verl has the same)."""
+
+
+@dataclass(frozen=True)
+class LossRow:
+    """A completion in the loss, with its advantage.
+
+    `old`, where given, are the log-probabilities that the ratio is to: those before the first of a step's updates, or
+    as they were noted while sampling, of a replay and by another program than the one that learns.
+    `dropped`: it is of a group that left the policy's terms, and is here for the KL term alone. `example`: it is
+    learned from by its likelihood.
+    """
+
+    completion: Completion
+    advantage: float
+    old: Sequence[float] | None = None
+    dropped: bool = False
+    example: bool = False
+
+    @property
+    def tokens(self) -> int:
+        return len(self.completion.token_ids)
+
+
+def moving(rows: Sequence[LossRow], role: RoleConfig) -> list[LossRow]:
+    """The rows that can give a gradient: not those of advantage 0 where there is no KL and no entropy term.
+
+    What a loss of a user's own makes of such a row is not known.
+    """
+    every_row_counts = role.beta != 0 or role.entropy != 0 or role.own_loss
+    return [row for row in rows if every_row_counts or row.advantage != 0]
+
+
+def over_the_kept(rows: Sequence[LossRow], role: RoleConfig) -> list[LossRow]:
+    """Rows whose advantages make a mean over all of them one over those that were not dropped.
+
+    What is left of the KL term is a mean over all.
+    """
+    sizes = [row.tokens if role.loss == "dapo" else 1 for row in rows]
+    kept = sum(size for size, row in zip(sizes, rows, strict=True) if not row.dropped)
+    if not kept or kept == sum(sizes):
+        return list(rows)
+    return [replace(row, advantage=row.advantage * sum(sizes) / kept) for row in rows]
+
+
+@dataclass(frozen=True)
+class MicroBatch:
+    """Rows for one forward and backward under one seat, and the `batch` in which the model reads them.
+
+    `row_share` and `token_share` are this microbatch's shares (0, 1] of its stream's rows and tokens, `stream_tokens`
+    the stream's completion tokens, those of rows without a gradient included. All rows were sampled at `temperature`
+    with at most `max_tokens` tokens.
+    """
+
+    rows: Sequence[LossRow]
+    batch: Batch
+    seat: str
+    role: RoleConfig
+    temperature: float
+    max_tokens: int
+    row_share: float
+    token_share: float
+    stream_tokens: int
+
+    @property
+    def tokens(self) -> int:
+        return sum(row.tokens for row in self.rows)
+
+    @property
+    def scale(self) -> float:
+        """What advantages and beta are multiplied by for TRL, so that the chunks of a stream add up to its loss."""
+        return 1.0 if self.role.loss == "dapo" else self.row_share
+
+    def scaled(self, advantages: Sequence[float]) -> list[float]:
+        """The advantages of the rows as TRL is handed them.
+
+        With `loss=sequence` a completion's one term stands at each of its tokens and is added up over them, so that
+        each token carries its share of it.
+        """
+        whole = self.role.loss == "sequence"
+        return [a * self.scale / (row.tokens if whole else 1) for a, row in zip(advantages, self.rows, strict=True)]
 
 
 @dataclass(frozen=True)
@@ -71,8 +155,8 @@ class Given:
             gaps, reference = padded(logprobs.detach() - reference, micro), None
             sums = zip(gaps.sum(-1).tolist(), micro.rows, strict=True)
             advantages = [row.advantage - role.beta * total / row.tokens for total, row in sums]
-        if micro.has_old:
-            stored = padded(placed([value for row in micro.old for value in row], device), micro)
+        if all(row.old is not None for row in micro.rows):
+            stored = padded(placed([value for row in micro.rows for value in row.old or ()], device), micro)
         now = padded(logprobs, micro)
         against = None if reference is None else padded(reference, micro)
         return cls(now, mask, advantages, stored, old_logprobs(role, now, stored, mask), against, gaps)
@@ -118,8 +202,15 @@ def own_terms(loss: Callable[..., Any], micro: MicroBatch, given: Given) -> Tens
 
 
 def loss_of(micro: MicroBatch, given: Given, terms: Tensor, entropies: Tensor) -> Loss:
-    """A microbatch's loss from terms (B,) or (B, T) and entropies (N,)."""
-    value = micro.part_of_mean(terms, given.mask) - micro.role.entropy * micro.token_share * entropies.mean()
+    """A microbatch's part of its stream's loss: terms (B,) are in a mean over rows, (B, T) in one over tokens.
+
+    `entropies` (N,).
+    """
+    if terms.dim() == 1:
+        mean = terms.mean() * micro.row_share
+    else:
+        mean = terms.where(given.mask.bool(), 0.0).sum() / micro.stream_tokens
+    value = mean - micro.role.entropy * micro.token_share * entropies.mean()
     kl = given.kl() if given.gaps is None else given.gaps
     return Loss(value, None if kl is None else (kl.detach() * given.mask).sum() / given.mask.sum(), None)
 

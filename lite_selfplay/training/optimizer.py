@@ -89,7 +89,8 @@ def make_optimizer(adapters: Adapters, seats: Mapping[str, SeatConfig]) -> Optim
 
     On a card a seat moves in a few kernels.
     """
-    return adamw(seat_groups(adapters, seats), fused=on_card(adapters))
+    on_card = next(iter(adapters.parameters(adapters.seats[0]).values())).is_cuda
+    return adamw(seat_groups(adapters, seats), fused=on_card)
 
 
 def adamw(parameters: Any, *, fused: bool, **options: Any) -> Optimizer:
@@ -105,11 +106,6 @@ def adamw(parameters: Any, *, fused: bool, **options: Any) -> Optimizer:
 
 def _count_as_written(optimizer: Optimizer, *_: Any) -> None:
     increment_version([p for group in optimizer.param_groups for p in group["params"] if p.grad is not None])
-
-
-def on_card(adapters: Adapters) -> bool:
-    """Whether the seats' weights are on a card."""
-    return next(iter(adapters.parameters(adapters.seats[0]).values())).is_cuda
 
 
 def optimizer_state(optimizer: Optimizer, adapters: Adapters) -> dict[str, Tensor]:

@@ -9,6 +9,7 @@ import re
 import time
 import unicodedata
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any
 
@@ -100,32 +101,25 @@ class Poll:
             raise OutOfTime
 
     @contextlib.contextmanager
-    def within(self, seconds: float) -> Iterator[None]:
+    def _changed(self, **values: Any) -> Iterator[None]:
+        before = dict(vars(self))
+        vars(self).update(values)
+        try:
+            yield
+        finally:
+            vars(self).update({name: before[name] for name in values})
+
+    def within(self, seconds: float) -> AbstractContextManager[None]:
         """For the length of a context calls raise OutOfTime once so many seconds are over."""
-        self._until = time.monotonic() + seconds
-        try:
-            yield
-        finally:
-            self._until = None
+        return self._changed(_until=time.monotonic() + seconds)
 
-    @contextlib.contextmanager
-    def unstopped(self) -> Iterator[None]:
+    def unstopped(self) -> AbstractContextManager[None]:
         """For the length of a context calls raise nothing: for what is short and must not be left half done."""
-        stop, until = self._stop, self._until
-        self._stop, self._until = lambda: None, None
-        try:
-            yield
-        finally:
-            self._stop, self._until = stop, until
+        return self._changed(_stop=lambda: None, _until=None)
 
-    @contextlib.contextmanager
-    def counting(self, most: int | None) -> Iterator[None]:
+    def counting(self, most: int | None) -> AbstractContextManager[None]:
         """For the length of a context every call is a token, of at most so many (None: see `Progress.tokens`)."""
-        self._counting, self._done, self._most = True, 0, most
-        try:
-            yield
-        finally:
-            self._counting = False
+        return self._changed(_counting=True, _done=0, _most=most)
 
 
 class PlainProgress(Progress):

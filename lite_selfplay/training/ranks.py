@@ -59,11 +59,6 @@ class Launch:
     def one_machine(self) -> bool:
         return self.local_world == self.world
 
-    @property
-    def whole(self) -> bool:
-        """Whether there is such a process."""
-        return 0 <= self.rank < self.world and 0 <= self.local_rank < self.local_world <= self.world
-
 
 def find_launch(environment: Mapping[str, str] = os.environ) -> Launch | None:
     """The launch that the environment tells of, None for a process by itself.
@@ -87,8 +82,9 @@ def find_launch(environment: Mapping[str, str] = os.environ) -> Launch | None:
         )
     except (KeyError, ValueError):
         found = None
+    sound = found and 0 <= found.rank < found.world and 0 <= found.local_rank < found.local_world <= found.world
     accelerate = any(name.startswith(("ACCELERATE_USE_", "ACCELERATE_MIXED_")) for name in environment)
-    if found is None or accelerate or not found.whole:
+    if not sound or accelerate:
         raise RequestError(
             f"WORLD_SIZE is {world}, and it was not torchrun that started this process: start the run with torchrun "
             "--nproc-per-node N -m lite_selfplay_cli"
@@ -171,14 +167,6 @@ def connect(launch: Launch) -> Any:
             f"the processes of this run do not find each other at {address}:{launch.port}: {why}"
         ) from error
     return store
-
-
-def disconnect(*, clean: bool) -> None:
-    """Leave the process group. Where others may still wait for this process, the end of the process does that."""
-    import torch.distributed as dist
-
-    if clean and dist.is_initialized():
-        dist.destroy_process_group()
 
 
 def in_a_group() -> bool:
@@ -423,4 +411,6 @@ def joined() -> Iterator[Ranks]:
             raise
         finally:
             ended, _joined = _joined, None
-            disconnect(clean=not ended._left)
+            # Where others may still wait for this process, its end takes it out of the group.
+            if not ended._left and in_a_group():
+                sys.modules["torch.distributed"].destroy_process_group()

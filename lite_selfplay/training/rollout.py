@@ -7,6 +7,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
 from lite_selfplay.config import RunConfig, SeatConfig
 from lite_selfplay.config.user_files import guarded
@@ -27,6 +28,8 @@ from lite_selfplay.training.ranks import ALONE, Ranks
 from lite_selfplay.training.sampler_check import at_own_temperature
 from lite_selfplay.verify import Verifier
 from lite_selfplay.verify.reward_functions import RewardFunction, call_reward, name_of
+
+T = TypeVar("T")
 
 
 @dataclass
@@ -283,14 +286,16 @@ class LiveTable:
         return self._loaded.chat.decode(ids)
 
     def _source(self, name: str) -> Source:
-        if name not in self._sources:
-            raise UnknownNameError("source", name, self._sources)
-        return self._sources[name]
+        return _known("source", name, self._sources)
 
     def _seat(self, role: str) -> str:
-        if role not in self._seats:
-            raise UnknownNameError("role", role, self._seats)
-        return self._seats[role]
+        return _known("role", role, self._seats)
+
+
+def _known(kind: str, name: str, among: Mapping[str, T]) -> T:
+    if name not in among:
+        raise UnknownNameError(kind, name, among)
+    return among[name]
 
 
 def written(chat: Chat, example: Example) -> Completion:

@@ -21,7 +21,7 @@ from lite_selfplay.errors import TrainingError
 from lite_selfplay.models.adapters import BASE, State
 from lite_selfplay.models.backends.backend import Backend, is_out_of_memory, samples_elsewhere
 from lite_selfplay.models.generation.sampling import GenerationRequest
-from lite_selfplay.training.microbatches import LossRow
+from lite_selfplay.training.losses import LossRow
 
 T = TypeVar("T")
 
@@ -57,13 +57,6 @@ class Tolerance:
     rounding: float
     most: float
 
-    def widened(self, floor: float) -> "Tolerance":
-        """The same for a base whose sampler and trainer differ by `floor` on the base's own completions.
-
-        Larger models round more. A half above that is still rounding; five times that is not.
-        """
-        return Tolerance(max(self.rounding, 1.5 * floor), max(self.most, 5 * floor))
-
 
 BOUNDS = {"float32": Tolerance(1e-5, 1e-3), "float16": Tolerance(2e-3, 2e-2), "bfloat16": Tolerance(1e-2, 1e-1)}
 """The least of them, by the type that weights are multiplied in.
@@ -81,28 +74,28 @@ ELSEWHERE = BOUNDS["bfloat16"].most
 class Agreement:
     """What an update computed for one stream's rows, beside what the sampler noted of them.
 
-    `rows` are those that reached the model, each with its log-probabilities; `noted` of them, whose tokens were drawn
-    by the seat as it is now and from its own probabilities, are compared. `few` of them are read under the base, whose
+    `rows` are those that reached the model, each with its log-probabilities; they are `compared` where their tokens
+    were drawn by the seat as it is now and from its own probabilities. `few` of them are read under the base, whose
     log-probabilities differ by `base_gap` in the mean of `base_tokens` tokens.
     """
 
     role: str
     seat: str
+    compared: bool = True
     rows: list[Read] = field(default_factory=list)
-    noted: list[Read] = field(default_factory=list)
     few: list[Read] = field(default_factory=list)
     base_gap: float | None = None
     base_tokens: int = 0
 
     @property
-    def gap(self) -> float | None:
-        """Mean absolute difference between noted and computed log-probabilities; None without a row to compare."""
-        return mean_gap(self._pairs)
+    def noted(self) -> list[Read]:
+        """The rows that are compared."""
+        return self.rows if self.compared else []
 
     @property
-    def usual_gap(self) -> float | None:
-        """The same over the nineteen tokens in twenty that differ least: what is judged."""
-        return usual_gap(self._pairs)
+    def gap(self) -> float | None:
+        """Mean absolute difference between noted and computed log-probabilities; None without a row to compare."""
+        return mean_gap(self.pairs)
 
     @property
     def gaps(self) -> tuple[tuple[float | None, int], ...]:
@@ -110,7 +103,8 @@ class Agreement:
         return (self.gap, sum(len(logprobs) for _, logprobs in self.noted)), (self.base_gap, self.base_tokens)
 
     @property
-    def _pairs(self) -> list[tuple[Sequence[float], Sequence[float]]]:
+    def pairs(self) -> list[tuple[Sequence[float], Sequence[float]]]:
+        """What was noted of each row that is compared, and what was computed."""
         return [(row.completion.logprobs, logprobs) for row, logprobs in self.noted]
 
 
@@ -196,7 +190,8 @@ class SamplerCheck:
                 f"rounding makes less than {most:g}. Nothing that is sampled like this can be trained on: "
                 "does --backend transformers agree, or another --precision? Do servers of --rollouts hold this base?"
             )
-        self.bounds = self.bounds.widened(floor)
+        # Larger models round more. A half above what was measured is still rounding; five times that is not.
+        self.bounds = Tolerance(max(self.bounds.rounding, 1.5 * floor), max(self.bounds.most, 5 * floor))
         return floor
 
     def measure_base(self, agreements: Sequence[Agreement]) -> None:
@@ -223,7 +218,7 @@ class SamplerCheck:
         A difference that was looked into, and that no other weights explain, is rounding from then on.
         """
         for agreement in agreements:
-            gap = agreement.usual_gap
+            gap = usual_gap(agreement.pairs)
             if gap is None or gap <= self.bounds.rounding:
                 continue
             who, found = f"{agreement.role} (seat {agreement.seat})", None
@@ -276,12 +271,10 @@ class SamplerCheck:
         self, name: str, rows: Sequence[tuple[Sequence[int], Sequence[int]]], temperature: float
     ) -> list[TokenScores]:
         """The backend's scores, of half as many rows at once where memory runs out."""
-        try:
+        if len(rows) == 1:
             return self._backend.score(name, rows, temperature)
-        except (MemoryError, RuntimeError) as error:
-            if not is_out_of_memory(error) or len(rows) == 1:
-                raise
-        self._backend.release_memory()
+        with self.where_memory_allows():
+            return self._backend.score(name, rows, temperature)
         middle = len(rows) // 2
         return [*self._read(name, rows[:middle], temperature), *self._read(name, rows[middle:], temperature)]
 

@@ -19,7 +19,7 @@ from lite_selfplay.verify import Verifier
 
 T = TypeVar("T")
 _GENERATIONS = TypeAdapter(list[tuple[list[StrictInt], list[float], StopReason]])
-_SCORES = TypeAdapter(list[tuple[list[float], list[float]]])
+_SCORES = TypeAdapter(list[TokenScores])
 _VERDICTS = TypeAdapter(list[Verdict])
 
 
@@ -61,8 +61,7 @@ def score(
     own = read(ranks.part(completions, lambda c: len(c.prompt_ids) + len(c.token_ids)))
     digest = _digest(c.token_ids for c in completions)
     what = f"scores of {len(completions)} completions by {seat} in step {step + 1} ({digest:08x})"
-    rows = [(list(row.logprobs), list(row.entropies)) for row in own]
-    return [TokenScores(*columns) for columns in _of_all(ranks, what, rows, _SCORES.validate_python)]
+    return _of_all(ranks, what, _SCORES.dump_python(own), _SCORES.validate_python)
 
 
 def verify(

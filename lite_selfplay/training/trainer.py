@@ -15,6 +15,7 @@ import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
+from itertools import chain
 from typing import Any
 
 import torch
@@ -26,16 +27,14 @@ from lite_selfplay.data import START, Episode, Restore, Snapshot
 from lite_selfplay.errors import TrainingError
 from lite_selfplay.models.adapters import BASE
 from lite_selfplay.models.backends.backend import Backend, samples_elsewhere
-from lite_selfplay.models.backends.transformers import TransformersBackend
-from lite_selfplay.training.atomic_update import Guard, LossScale, add_up, failing_together, foreign_in_any, prove
-from lite_selfplay.training.losses import TrlLoss
-from lite_selfplay.training.microbatches import MicroBatch, TokenBudget, microbatches
-from lite_selfplay.training.on_policy import NotFinite
+from lite_selfplay.training.atomic_update import Guard, TokenBudget, add_up, failing_together, foreign_in_any
+from lite_selfplay.training.losses import MicroBatch, TrlLoss
+from lite_selfplay.training.on_policy import Advantages, NotFinite
 from lite_selfplay.training.optimizer import Rate, SeatSchedule, make_optimizer, reset_optimizer
 from lite_selfplay.training.progress import Poll, Progress
 from lite_selfplay.training.ranks import ALONE, Ranks
 from lite_selfplay.training.sampler_check import Read, SamplerCheck
-from lite_selfplay.training.updates import Done, Learning, StepReport, StreamUpdate, admit
+from lite_selfplay.training.updates import Done, Learning, StepReport, StreamUpdate, admit, microbatches
 
 
 def reference_name(seat: str) -> str:
@@ -73,7 +72,6 @@ class SelfPlayTrainer:
         self.schedule = SeatSchedule(self.optimizer, self.adapters, config.seats, totals, rate)
         self.check = SamplerCheck(backend)
         self._compares = True
-        self._proved = backend.name == TransformersBackend.name or not ranks.alone
         self.budget = TokenBudget(backend.tokens_at_once(config.run), self.progress.warn)
         self.guard = Guard(backend, loss, self.schedule, self.budget, ranks)
 
@@ -116,8 +114,9 @@ class SelfPlayTrainer:
         TrainingError where memory does not suffice for a single row or a seat's weights are no longer finite.
         """
         started = time.perf_counter()
+        advantages: list[Advantages] = [[[None] * len(g.samples) for g in x.groups] for x in episode.streams]
         untouched = [StreamUpdate(stream.role, seats[stream.role]) for stream in episode.streams]
-        report = StepReport.of(step, episode, untouched)
+        report = StepReport(step, episode, advantages, untouched)
         with self.backend.updating(), self.guard.step(report):
             self._learn(report)
         self._note_seats(report, {})
@@ -144,8 +143,10 @@ class SelfPlayTrainer:
                 self.guard.fitting(partial(self._read_before, learning, parts[1:]))
         seats = {x.update.seat for x in learning if any(map(x.moves, parts))}
         before = {seat: self.adapters.state(seat, wait=False) for seat in seats}
-        if not self._proved:
-            self._prove(learning, parts[0])
+        if not self.guard.proved:
+            smallest = min((m for x in learning for m in self._microbatches(x, parts[0])), key=lambda one: one.tokens)
+            with self.check.where_memory_allows():
+                self.guard.prove(smallest, self._backward, self._reference_logprobs)
         for part in parts:
             norms, sizes, done = self._gradients(report, learning, part)
             if part == parts[0] and self._compares:
@@ -198,30 +199,9 @@ class SelfPlayTrainer:
         found = {g["seat"]: [p.grad for p in g["params"] if p.grad is not None] for g in self.optimizer.param_groups}
         return {seat: gradients for seat, gradients in found.items() if gradients}
 
-    def _prove(self, learning: Sequence[Learning], part: int) -> None:
-        """Hold the backend's gradient of the smallest microbatch to that of plain torch. Raises TrainingError.
-
-        Left open where there is no memory for it, or where a number is not finite: the update will tell. Until the next
-        step, where the rows' terms cancel out and rounding alone is left.
-        """
-        micro = min((micro for x in learning for micro in self._microbatches(x, part)), key=lambda one: one.tokens)
-        scale, self.guard.scale, self._proved = self.guard.scale, LossScale(self.guard.scale.needed), True
-        try:
-            with self.check.where_memory_allows():
-                self._backward(micro)
-                with self.backend.autocast():
-                    reference = self._reference_logprobs(micro) if micro.role.beta else None
-                self.adapters.activate(micro.seat)
-                self._proved = prove(self.backend, self.loss, micro, reference, self.guard.scale.factor)
-        finally:
-            self.guard.scale = scale
-            self.guard.drop_gradients()
-
     def _backward(self, micro: MicroBatch) -> Done:
         """Forwards and backwards through a microbatch."""
-        role = micro.role
-        with self.backend.autocast():
-            reference = self._reference_logprobs(micro) if role.beta else None
+        role, reference = micro.role, self._reference_logprobs(micro)
         self.adapters.activate(micro.seat)  # and active until its backward pass is done
         with self.adapters.cast_together(self.backend.compute_dtype):
             with self.backend.autocast():
@@ -239,20 +219,22 @@ class SelfPlayTrainer:
 
     def _microbatches(self, learning: Learning, part: int) -> Iterator[MicroBatch]:
         """A part of a stream in microbatches, polling before each."""
-        stream, seat = learning.stream, learning.update.seat
-        self.progress.activity(f"{seat} learns as {stream.role}")
-        tokens, way = self.budget.tokens, self.backend.way()
-        rows, ranks = learning.parts[part], self._ranks
-        for micro in microbatches(rows, seat, learning.role, tokens, way, replay=stream.replay, ranks=ranks):
+        role, seat, rows = learning.update.role, learning.update.seat, learning.parts[part]
+        self.progress.activity(f"{seat} learns as {role}")
+        way = self.backend.way()
+        for micro in microbatches(rows, seat, learning.role, self.budget.tokens, way, ranks=self._ranks):
             self._poll()
-            self.budget.in_flight = len(micro.rows), f"{stream.role} (seat {seat})"
+            self.budget.in_flight = len(micro.rows), f"{role} (seat {seat})"
             yield micro
 
-    def _reference_logprobs(self, micro: MicroBatch) -> Tensor:
+    def _reference_logprobs(self, micro: MicroBatch) -> Tensor | None:
+        """Those (N,) of what the seat is pulled towards, where it has a KL term."""
+        if not micro.role.beta:
+            return None
         name = BASE if micro.role.reference == "base" else reference_name(micro.seat)
         if name not in (BASE, *self.adapters.snapshots):
             name = f"{micro.seat}@reference"  # its name in checkpoints of earlier versions
-        with self.adapters.speaking(name), torch.no_grad():
+        with self.adapters.speaking(name), torch.no_grad(), self.backend.autocast():
             return self._logprobs(micro)[0]
 
     def _logprobs(self, micro: MicroBatch, *, entropy_gradient: bool = False) -> tuple[Tensor, Tensor]:
@@ -266,7 +248,7 @@ class SelfPlayTrainer:
         otherwise, the clip would act on rounding. A replay's ratio is to what was stored.
         """
         for x in learning:
-            for k in () if x.stream.replay else numbers:
+            for k in () if x.replay else numbers:
                 done: list[Done] = []
                 for micro in self._microbatches(x, k):
                     self.adapters.activate(micro.seat)
@@ -281,8 +263,7 @@ class SelfPlayTrainer:
         Raises OffPolicyError.
         """
         for x, rows in zip(learning, read, strict=True):
-            later = [(row, row.old) for part in x.parts for row in part if row.old is not None]
-            x.compare([*rows, *later])
+            x.agreement.rows = [*rows, *chain.from_iterable(x.before.values())]
         seen = [x for x in learning if x.agreement.rows]
         self.check.measure_base([x.agreement for x in seen])
         with foreign_in_any(self._ranks, learning):

@@ -1,8 +1,11 @@
-"""What a step's updates take and what they did: a stream while it is learned from, and the step's report."""
+"""What a step's updates take and what they did: the rows of a stream, cut into parts and microbatches, and the report.
 
-import math
+A microbatch has rows of one seat, sorted by length, and a bounded number of tokens.
+"""
+
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from typing import Any
 
 from torch import Tensor
@@ -10,14 +13,10 @@ from torch import Tensor
 from lite_selfplay.config import RoleConfig, RunConfig
 from lite_selfplay.data import Episode, Stream
 from lite_selfplay.models.adapters import Adapters
-from lite_selfplay.training.microbatches import LossRow, MicroBatch, left_out, moving, over_the_kept, parts, rows_of
-from lite_selfplay.training.on_policy import (
-    Advantages,
-    NotFinite,
-    finite_advantages,
-    require_fresh,
-    require_policy,
-)
+from lite_selfplay.models.logprobs.batch import Way, cut
+from lite_selfplay.training.losses import LossRow, MicroBatch, moving, over_the_kept
+from lite_selfplay.training.on_policy import Advantages, finite_advantages, require_on_policy
+from lite_selfplay.training.ranks import ALONE, Ranks
 from lite_selfplay.training.sampler_check import Agreement, Read
 
 
@@ -53,15 +52,6 @@ class Done:
         """Each row with its log-probabilities."""
         return list(zip(self.micro.rows, self.micro.batch.split(self.read["logprobs"]), strict=True))
 
-    def require_finite(self) -> None:
-        """Raises NotFinite, naming who learns."""
-        for name in ("reference", "logprobs"):
-            if not all(map(math.isfinite, self.read.get(name, ()))):
-                raise NotFinite(f"a log-probability of {self.learner} is not finite")
-        for value in self.read.get("loss", ()):
-            if not math.isfinite(value):
-                raise NotFinite(f"the loss of {self.learner} is {value}")
-
 
 @dataclass
 class StreamUpdate:
@@ -91,10 +81,6 @@ class StreamUpdate:
         for name, value in figures.items():
             setattr(self, name, (getattr(self, name) or 0) + value)
 
-    def nothing_moved(self) -> "StreamUpdate":
-        """The same of a step that was skipped: what was compared stays, what was learned does not."""
-        return StreamUpdate(self.role, self.seat, sampler_gap=self.sampler_gap, base_gap=self.base_gap)
-
 
 @dataclass
 class StepReport:
@@ -114,13 +100,6 @@ class StepReport:
     nonfinite: str | None = None
     foreign: str | None = None
 
-    @classmethod
-    def of(cls, step: int, episode: Episode, streams: list[StreamUpdate]) -> "StepReport":
-        """Of a step that has not been learned from yet."""
-        return cls(
-            step, episode, [[[None] * len(group.samples) for group in x.groups] for x in episode.streams], streams
-        )
-
     @property
     def trained(self) -> bool:
         """Whether any row reached the model, so that there is a gradient."""
@@ -129,35 +108,29 @@ class StepReport:
 
 @dataclass
 class Learning:
-    """A stream while it is learned from: its rows, cut into one part an update, and what is noted of them.
+    """Rows of a stream while they are learned from, cut into one part an update, and what is noted of them.
 
-    `compared`: its rows are held to what the sampler noted, since only the seat's own, sampled as it is now, were
-    admitted; a replay and examples may come from anywhere.
+    `replay`: what their ratio is to was stored. `before` holds the rows of each part that was read before anything
+    moved.
     """
 
-    stream: Stream
     role: RoleConfig
     parts: list[list[LossRow]]
     update: StreamUpdate
-    compared: bool
-
-    def __post_init__(self) -> None:
-        self.agreement = Agreement(self.stream.role, self.update.seat)
+    replay: bool
+    agreement: Agreement
+    before: dict[int, list[Read]] = field(default_factory=dict)
 
     def moves(self, part: int) -> bool:
         """Whether a part has a row that can give a gradient."""
         return bool(moving(self.parts[part], self.role))
 
     def remember(self, part: int, read: Sequence[Read]) -> None:
-        """Put beside the rows of a part what the ratio is to."""
-        old = {id(row): values for row, values in read}
-        self.parts[part] = [replace(row, old=old.get(id(row))) for row in self.parts[part]]
-
-    def compare(self, read: Sequence[Read]) -> None:
-        """Hand rows that were read before anything moved to the sampler's check."""
-        self.agreement.rows += read
-        if self.compared:
-            self.agreement.noted += read
+        """Keep what the rows of a part were before anything moved: their ratio is to that where no other is given."""
+        found = {id(row): values for row, values in read}
+        rows = self.parts[part]
+        self.before[part] = [(row, found[id(row)]) for row in rows if id(row) in found]
+        self.parts[part] = [replace(row, old=found.get(id(row))) if row.old is None else row for row in rows]
 
     def figures(self, part: int, done: Sequence[Done]) -> dict[str, float]:
         """What the microbatches of a part add to the figures of the stream, by their share of it."""
@@ -176,55 +149,123 @@ class Learning:
 
 
 def admit(report: StepReport, config: RunConfig, adapters: Adapters, *, elsewhere: bool = False) -> list[Learning]:
-    """The streams of a step, cut into one part an update. Puts their advantages into the report.
+    """What is learned from the streams of a step, cut into one part an update. Puts their advantages into the report.
 
+    A stream's paid rows and its examples are a mean each, so its loss is `mean over the paid + mean over the examples
+    of weight * (-log p)`: of an example nothing but its likelihood counts, no ratio, no KL, no entropy. Only rows that
+    the seat has sampled as it is now are held to what the sampler noted.
     `elsewhere`: see `rows_of`. Raises GameError for samples that would train a seat wrongly, NotFinite for a number
     that is not finite.
     """
     pairs = list(zip(report.episode.streams, report.streams, strict=True))
     for stream, update in pairs:
-        require_policy(stream, update.seat)
-        require_fresh(stream, update.seat, adapters.version(update.seat))
-    report.advantages = [
-        [
-            [None if left_out(s, config.roles[stream.role]) else a for s, a in zip(group.samples, row, strict=True)]
-            for group, row in zip(stream.groups, finite_advantages(stream, update.seat), strict=True)
-        ]
-        for stream, update in pairs
-    ]
-    count = config.run.minibatches
-    return [
-        Learning(
-            part,
-            role,
-            [over_the_kept(rows, role) for rows in parts(rows_of(part, own, role, elsewhere=elsewhere), count)],
-            update,
-            compared,
-        )
-        for (stream, update), values in zip(pairs, report.advantages, strict=True)
-        for part, own, role, compared in _apart(stream, values, config.roles[stream.role])
-    ]
+        require_on_policy(stream, update.seat, adapters.version(update.seat))
+    advantages, learning = [], []
+    for stream, update in pairs:
+        role = config.roles[stream.role]
+        values, groups = rows_of(stream, finite_advantages(stream, update.seat), role, elsewhere=elsewhere)
+        advantages.append(values)
+        loss = "grpo" if role.own_loss else role.loss
+        likelihood = role.model_copy(update={"beta": 0.0, "entropy": 0.0, "loss": loss})
+        for example, own in ((False, role), (True, likelihood)):
+            of_kind = [[row for row in group if row.example is example] for group in groups]
+            cut_up = [over_the_kept(rows, own) for rows in parts(list(filter(None, of_kind)), config.run.minibatches)]
+            replay = stream.replay and not example
+            agreement = Agreement(stream.role, update.seat, compared=not (replay or example))
+            learning.append(Learning(own, cut_up, update, replay, agreement))
+    report.advantages = advantages
+    return learning
 
 
-def _apart(stream: Stream, values: Advantages, role: RoleConfig) -> list[tuple[Stream, Advantages, RoleConfig, bool]]:
-    """A stream's paid samples and its examples, where it has any, with how each are learned from, and whether they
-    are compared.
+def rows_of(
+    stream: Stream, advantages: Advantages, role: RoleConfig, *, elsewhere: bool = False
+) -> tuple[Advantages, list[list[LossRow]]]:
+    """The advantages of a stream's samples, None for those that are in no policy term, and its rows, group by group.
 
-    Each is a mean of its own, so the loss is `mean over the paid + mean over the examples of weight * (-log p)`. Of an
-    example nothing but its likelihood counts: no ratio, no KL, no entropy.
+    Rows are the samples with an advantage and at least one token, and where there is a KL term of the library's own
+    those of dropped groups; groups without any are left out. `elsewhere`: completions are sampled by another program
+    than the one that learns, and the ratio is to its log-probabilities, except for examples.
     """
-    examples = [[sample.is_example for sample in group.samples] for group in stream.groups]
-    if not any(map(any, examples)):
-        return [(stream, values, role, not stream.replay)]
-    found = []
-    for wanted in (False, True):
-        groups, own = [], []
-        for group, row, marks in zip(stream.groups, values, examples, strict=True):
-            places = [i for i, mark in enumerate(marks) if mark is wanted]
-            groups.append(replace(group, samples=[group.samples[i] for i in places]))
-            own.append([row[i] for i in places])
-        found.append((replace(stream, groups=groups, replay=stream.replay and not wanted), own))
-    (paid, earned), (taught, weights) = found
-    loss = "grpo" if role.own_loss else role.loss
-    plain = role.model_copy(update={"beta": 0.0, "entropy": 0.0, "loss": loss})
-    return [(paid, earned, role, not stream.replay), (taught, weights, plain, False)]
+    found, groups = list[list[float | None]](), list[list[LossRow]]()
+    for group, values in zip(stream.groups, advantages, strict=True):
+        earned, rows = list[float | None](), list[LossRow]()
+        for sample, advantage in zip(group.samples, values, strict=True):
+            said, example = sample.completion, sample.is_example
+            left_out = sample.masked or (role.mask_truncated and said.cut_off and not example)
+            earned.append(None if left_out else advantage)
+            in_a_term = advantage is not None or (role.beta and not role.own_loss)
+            if in_a_term and said.token_ids and not left_out:
+                old = said.logprobs if (stream.replay or elsewhere) and not example else None
+                rows.append(LossRow(said, advantage or 0.0, old, advantage is None, example))
+        found.append(earned)
+        groups += [rows] if rows else []
+    return found, groups
+
+
+def parts(groups: Sequence[Sequence[LossRow]], count: int) -> list[list[LossRow]]:
+    """A stream's rows in `count` parts, one an update, in their order and as equal as can be.
+
+    Groups stay whole where there are at least as many of them; otherwise rows are dealt out by themselves, and where
+    there are fewer even of those, some parts are empty. Advantages were worked out over the whole stream before, so a
+    group that is cut keeps its baseline. (verl's `ppo_mini_batch_size` cuts rows in their order, wherever groups end.)
+    """
+    units = groups if len(groups) >= count else [[row] for group in groups for row in group]
+    edges = [i * len(units) // count for i in range(count + 1)]
+    return [[row for unit in units[a:b] for row in unit] for a, b in pairwise(edges)]
+
+
+def microbatches(
+    rows: Sequence[LossRow],
+    seat: str,
+    role: RoleConfig,
+    token_budget: int,
+    way: Way,
+    *,
+    ranks: Ranks = ALONE,
+) -> list[MicroBatch]:
+    """Cut a stream's rows into microbatches of at most `token_budget` tokens (one row at the least).
+
+    Where the `way` that rows are read counts once what prompts share, rows are kept with those of their prompt if that
+    is cheaper than keeping rows of one length together. Rows of different temperatures never share a microbatch. Rows
+    that cannot give a gradient (see `moving`), such as those of a group in which all were rewarded alike, are counted
+    in the shares and left out: they never reach the model. [] where none is left. Of several processes each gets its
+    part of the rows, of about as many tokens as the others'; shares are of the whole stream all the same.
+    """
+    chosen = moving(rows, role)
+    if not ranks.alone:
+        chosen = ranks.part(sorted(chosen, key=_by_prompt), lambda row: len(row.completion.prompt_ids) + row.tokens)
+    if not chosen:
+        return []
+    orders = [sorted(chosen, key=lambda row: (_temperature(row), row.tokens, len(row.completion.prompt_ids)))]
+    if way is not Way.WHOLE:
+        orders.append(sorted(chosen, key=_by_prompt))
+    cuts = [cut(order, _ids, token_budget, way, kind=_temperature) for order in orders]
+    chunks = min(cuts, key=lambda found: sum(batch.cost for _, batch in found))
+    tokens = sum(row.tokens for row in rows)
+    return [
+        MicroBatch(
+            rows=chunk,
+            batch=batch,
+            seat=seat,
+            role=role,
+            temperature=_temperature(chunk[0]),
+            max_tokens=max(row.completion.sampling.max_tokens for row in rows),
+            row_share=len(chunk) / len(rows),
+            token_share=sum(row.tokens for row in chunk) / tokens,
+            stream_tokens=tokens,
+        )
+        for chunk, batch in chunks
+    ]
+
+
+def _temperature(row: LossRow) -> float:
+    """What divides the logits: greedy completions, which have no temperature, are read at 1."""
+    return row.completion.sampling.temperature or 1.0
+
+
+def _ids(row: LossRow) -> tuple[Sequence[int], Sequence[int]]:
+    return row.completion.prompt_ids, row.completion.token_ids
+
+
+def _by_prompt(row: LossRow) -> tuple[float, Sequence[int], int]:
+    return _temperature(row), row.completion.prompt_ids, row.tokens

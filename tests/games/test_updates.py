@@ -15,8 +15,9 @@ from lite_selfplay.data import Verdict
 from lite_selfplay.games import game_names, make_game
 from lite_selfplay.runs.defaults import filled_in
 from lite_selfplay.testing import ScriptedTable
-from lite_selfplay.training.microbatches import moving, rows_of
+from lite_selfplay.training.losses import moving
 from lite_selfplay.training.optimizer import SeatSchedule, seat_groups
+from lite_selfplay.training.updates import rows_of
 from tests.training.test_optimizer import Seats
 
 PLAIN = {"knowledge": "none", "diversity": False}
@@ -85,7 +86,7 @@ def moves(game: Any, config: RunConfig, steps: int) -> tuple[Counter[str], list[
                 {
                     seats[stream.role]
                     for stream in episode.streams
-                    for rows in rows_of(stream, stream_advantages(stream), config.roles[stream.role])
+                    for rows in rows_of(stream, stream_advantages(stream), config.roles[stream.role])[1]
                     if moving(rows, config.roles[stream.role])
                 }
             )

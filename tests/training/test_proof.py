@@ -63,13 +63,13 @@ def test_an_honest_backend_passes(harness: Any, role: dict[str, Any], precision:
     cosine = atomic_update._cosine
     monkeypatch.setattr(atomic_update, "_cosine", lambda *sides: found.append(cosine(*sides)) or found[-1])
     made = harness(role, precision=precision).step(episode(), episode(replay=True))
-    assert made.trainer._proved
+    assert made.trainer.guard.proved
     assert len(found) == 1  # asked once, for two steps
     assert found[0] > (0.99999 if precision == "fp32" else 0.995)
 
 
 def test_a_replays_ratio_is_the_same(harness: Any):
-    assert harness({"clip_ratio": 0.01}).step(episode(replay=True)).trainer._proved
+    assert harness({"clip_ratio": 0.01}).step(episode(replay=True)).trainer.guard.proved
 
 
 @pytest.mark.parametrize(

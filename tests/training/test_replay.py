@@ -9,8 +9,7 @@ import pytest
 import torch
 
 from lite_selfplay.credit import stream_advantages
-from lite_selfplay.data import Episode, Group, Sample, Sampling, Stream
-from lite_selfplay.errors import GameError
+from lite_selfplay.data import Episode, Group, Sample, Stream
 from lite_selfplay.training.sampler_check import SamplerCheck
 
 from .harness import (
@@ -41,7 +40,7 @@ def stored(played: Stream, backend: Any, shift: float = 0.0) -> Stream:
     return changed(played, kept, replay=True)
 
 
-@pytest.mark.parametrize("shift", [0.5, 0.1, -0.1, -0.5])
+@pytest.mark.parametrize("shift", [0.5, 0.1, -0.5])
 def test_a_clipped_ratio_by_hand(harness: Callable[..., Harness], shift: float):
     """Log-probabilities stored `shift` above make every ratio exp(-shift). A row of A > 0 has no gradient at a ratio
     above 1.2, one of A < 0 none below 0.8; elsewhere the gradient is that of the plain objective times the ratio."""
@@ -62,8 +61,7 @@ def test_a_clipped_ratio_by_hand(harness: Callable[..., Harness], shift: float):
     assert got.reports[0].streams[0].clipped == pytest.approx(cut_off, abs=1e-6)
 
 
-@pytest.mark.parametrize("shift", [0.5, 0.1, -0.1, -0.5])
-@pytest.mark.parametrize("minibatches", [1, 2])
+@pytest.mark.parametrize(("shift", "minibatches"), [(0.5, 1), (-0.1, 1), (-0.5, 2)])
 def test_the_ratio_is_to_what_another_program_noted(
     harness: Callable[..., Harness], monkeypatch: pytest.MonkeyPatch, shift: float, minibatches: int
 ):
@@ -94,8 +92,7 @@ def example(index: int, weight: float) -> Sample:
     return Sample(said, None, advantage=weight)
 
 
-@pytest.mark.parametrize("budget", [8192, 40], ids=["one chunk", "several chunks"])
-@pytest.mark.parametrize("role", [{}, {"beta": 0.2, "reference": "base", "entropy": 0.05}], ids=str)
+@pytest.mark.parametrize(("role", "budget"), [({}, 8192), ({"beta": 0.2, "reference": "base", "entropy": 0.05}, 40)])
 def test_examples_among_the_rows_add_a_mean_of_their_own(harness: Callable[..., Harness], role: Any, budget: int):
     """loss = mean over the paid rows + 0.15 * mean over the examples of -log p, however many of each there are."""
     run = harness(role, microbatch_tokens=budget)
@@ -132,8 +129,7 @@ def test_a_batch_of_examples_alone_is_learned_from(harness: Callable[..., Harnes
     assert got.reports[0].streams[0].kl is None
 
 
-@pytest.mark.parametrize("budget", [8192, 40], ids=["one chunk", "several chunks"])
-@pytest.mark.parametrize("loss", ["grpo", "dr_grpo", "dapo", "sequence"])
+@pytest.mark.parametrize(("loss", "budget"), [("grpo", 40), ("dr_grpo", 8192), ("dapo", 40), ("sequence", 40)])
 def test_a_kl_inside_the_advantage_is_taken_off_it(harness: Callable[..., Harness], loss: str, budget: int):
     """A' = A - beta * mean_t(log p - log p_reference), without a gradient of its own."""
     role = {"beta": 0.4, "reference": "base", "kl": "advantage", "loss": loss}
@@ -176,22 +172,3 @@ def test_a_batch_is_read_several_times(harness: Callable[..., Harness]):
     assert (first.trained, second.trained) == (True, True)
     assert first.streams[0].clipped == 0.0
     assert (second.streams[0].clipped or 0.0) > 0.0  # a step of 1e-2 goes far
-
-
-def test_what_an_example_may_not_be():
-    said = completion("A", 0)
-    with pytest.raises(GameError, match="for the record alone, masked"):
-        Sample(said, None)
-    with pytest.raises(GameError, match="for the record alone, masked"):
-        Sample(said, None, masked=True, advantage=1.0)
-    assert Sample(said, None, advantage=0.15).is_example
-    assert not Sample(said, None, masked=True).is_example
-    assert not Sample(said, 1.0, advantage=0.15).is_example
-
-
-def test_a_greedy_row_may_be_an_example_in_a_replay_and_no_paid_one(harness: Callable[..., Harness]):
-    greedy = dataclasses.replace(completion("A", 4), sampling=Sampling(temperature=0.0))
-    taught = Stream("drafter", [Group([Sample(greedy, None, advantage=0.5)])], replay=True)
-    assert harness().step(Episode([taught])).reports[0].trained
-    with pytest.raises(GameError, match="does not follow"):
-        harness().step(Episode([Stream("drafter", [Group([Sample(greedy, 1.0, advantage=0.5)])], replay=True)]))

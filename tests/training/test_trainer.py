@@ -2,7 +2,6 @@
 
 import dataclasses
 import itertools
-import math
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -43,14 +42,15 @@ from .harness import (
     stream,
 )
 
-SHORT = ((8192, False, 0.0), (40, True, 0.3))
-LONG = [each for each in itertools.product((8192, 40), (False, True), (0.0, 0.3)) if each not in SHORT]
+LOSSES = ("grpo", "dr_grpo", "dapo", "sequence")
+SHORT = [("grpo", 8192, False, 0.0), *((loss, 40, True, 0.3) for loss in LOSSES)]
+LONG = [each for each in itertools.product(LOSSES, (8192, 40), (False, True), (0.0, 0.3)) if each not in SHORT]
 
 
 @pytest.mark.parametrize(
-    ("budget", "checkpointing", "beta"), [*SHORT, *(pytest.param(*each, marks=pytest.mark.long) for each in LONG)]
+    ("loss", "budget", "checkpointing", "beta"),
+    [*SHORT, *(pytest.param(*each, marks=pytest.mark.long) for each in LONG)],
 )
-@pytest.mark.parametrize("loss", ["grpo", "dr_grpo", "dapo", "sequence"])
 def test_each_seats_gradient_is_that_of_the_plain_objective(
     harness: Any, make_backend: Any, loss: str, beta: float, budget: int, checkpointing: bool
 ):
@@ -75,7 +75,7 @@ def test_each_seats_gradient_is_that_of_the_plain_objective(
         assert update.loss == pytest.approx(wanted_loss.item(), abs=1e-5)
 
 
-@pytest.mark.parametrize("loss", ["grpo", "dr_grpo", "dapo", "sequence"])
+@pytest.mark.parametrize("loss", ["grpo", "dapo"])
 def test_a_kl_term_holds_for_the_rows_of_dropped_groups_and_none_for_truncated_ones(harness: Any, loss: str):
     """By hand: the KL of all rows and the policy's of those kept, in three losses that are added up."""
     role = {"loss": loss, "beta": 0.3, "reference": "base"}
@@ -90,12 +90,11 @@ def test_a_kl_term_holds_for_the_rows_of_dropped_groups_and_none_for_truncated_o
     assert relative_error(run.step(Episode([played])).gradients["A"], wanted) < 1e-4
 
 
-@pytest.mark.parametrize("loss", ["grpo", "dapo"])
-def test_truncated_completions_can_be_left_out(harness: Callable[..., Harness], loss: str):
+def test_truncated_completions_can_be_left_out(harness: Callable[..., Harness]):
     ended, numbers = {0, 3, 4}, itertools.count()
     drafts = stream("drafter", "A", DRAFTS)
     played = changed(drafts, lambda s: respoken(s, stop="eos") if next(numbers) in ended else s)
-    role = {"loss": loss, "mask_truncated": True}
+    role = {"loss": "dapo", "mask_truncated": True}
     run = harness(role)
     model = run.alone()
     wanted = expected_gradients(model, expected_loss(model, played, role), "A")
@@ -105,8 +104,7 @@ def test_truncated_completions_can_be_left_out(harness: Callable[..., Harness], 
     assert [i for i, a in enumerate(a for row in values for a in row) if a is not None] == [0, 3, 4]
 
 
-@pytest.mark.parametrize("budget", [8192, 40], ids=["one chunk", "several chunks"])
-@pytest.mark.parametrize("loss", ["grpo", "dapo", "sequence"])
+@pytest.mark.parametrize(("loss", "budget"), [("grpo", 8192), ("dapo", 40), ("sequence", 40)])
 def test_entropy_term_temperature_and_reference_to_the_base(harness: Callable[..., Harness], loss: str, budget: int):
     role = {"loss": loss, "beta": 0.2, "entropy": 0.05, "reference": "base"}
     run = harness(role, microbatch_tokens=budget)
@@ -133,17 +131,16 @@ def clipped_share(model: Any, played: Stream, role: Mapping[str, Any]) -> float:
 
 
 KINDS = [
-    {},
-    {"ratio": "sequence"},
-    {"loss": "dr_grpo", "ratio": "sequence"},
-    {"loss": "dapo"},
-    {"loss": "dapo", "ratio": "sequence"},
-    {"loss": "sequence"},
+    ({}, 8192),
+    ({"ratio": "sequence"}, 40),
+    ({"loss": "dr_grpo", "ratio": "sequence"}, 8192),
+    ({"loss": "dapo"}, 40),
+    ({"loss": "dapo", "ratio": "sequence"}, 40),
+    ({"loss": "sequence"}, 40),
 ]
 
 
-@pytest.mark.parametrize("budget", [8192, 40], ids=["one chunk", "several chunks"])
-@pytest.mark.parametrize("role", KINDS, ids=str)
+@pytest.mark.parametrize(("role", "budget"), KINDS, ids=str)
 def test_replayed_samples_use_the_clipped_ratio_to_their_stored_log_probabilities(
     harness: Callable[..., Harness], role: dict[str, Any], budget: int
 ):
@@ -165,25 +162,6 @@ def test_replayed_samples_use_the_clipped_ratio_to_their_stored_log_probabilitie
     assert run.reports[0].streams[0].clipped == pytest.approx(clipped_share(model, played, role), abs=1e-6)
     assert 0 < run.reports[0].streams[0].clipped < 1
     assert run.reports[0].streams[0].sampler_gap is None  # it was noted by other weights
-    on_policy = harness(role).step(Episode([dataclasses.replace(played, replay=False)]))
-    assert relative_error(on_policy.gradients["A"], wanted) > 1e-2
-    assert on_policy.reports[0].streams[0].clipped is None
-
-
-def test_the_gradient_of_whole_completions_is_not_divided_by_their_length(harness: Callable[..., Harness]):
-    """On-policy it is the mean over completions of A times the gradient of log pi(y) (CPMobius, equation 2)."""
-    run = harness({"loss": "sequence"})
-    model = run.alone()
-    played = stream("drafter", "A", [[1, 0]])
-    said = [sample.completion for sample in played.groups[0].samples]
-    assert [len(one.token_ids) for one in said] == [1, 6]
-    # Advantages of rewards 1 and 0: +-0.5 over a deviation of sqrt(1/2), plus 1e-4.
-    size = 0.5 / (math.sqrt(0.5) + 1e-4)
-    likelihoods = [plain_logprobs(model, one)[0].sum() for one in said]
-    wanted = expected_gradients(model, -(size * likelihoods[0] - size * likelihoods[1]) / 2, "A")
-    got = run.step(Episode([played]))
-    assert relative_error(got.gradients["A"], wanted) < 1e-4
-    assert got.reports[0].streams[0].loss == pytest.approx(0.0, abs=1e-6)  # ratios of 1: the mean advantage
 
 
 def test_in_four_bits_before_and_after_a_generate(
@@ -275,18 +253,6 @@ def test_each_seat_is_clipped_by_its_own_bound(harness: Callable[..., Harness]):
     assert raw["A"] > 1e-3
     assert run.applied["A"] == pytest.approx(1e-3, rel=1e-3)
     assert run.applied["B"] == pytest.approx(raw["B"], rel=1e-5)
-
-
-def test_each_seat_moves_at_its_own_learning_rate(harness: Callable[..., Harness]):
-    run = harness({})
-    run.set_seats({"A": {"lr": 0.0}})
-    start = states(run.backend)
-    (end,) = run.step(episode()).ends
-    assert not moved(start, end, "A")
-    assert moved(start, end, "B")
-    # Adam's first step moves every weight with a gradient by the learning rate.
-    step = torch.cat([(end["B"][n] - start["B"][n]).abs().flatten() for n in start["B"]])
-    assert step.max().item() == pytest.approx(1e-2, rel=1e-3)
 
 
 def test_stale_or_foreign_completions_are_refused(harness: Callable[..., Harness]):
@@ -457,22 +423,6 @@ def test_in_the_second_update_of_a_step_the_clip_acts(harness: Callable[..., Har
     assert update.rows == 12
 
 
-def test_a_clip_that_cuts_off_everything_leaves_no_gradient(harness: Callable[..., Harness]):
-    """By hand: two groups of the same two completions. The first update makes one far likelier, the other far less so;
-    both ratios are beyond the clip in the second, on the side that it cuts off, so its gradient is zero."""
-    run = harness({"loss": "sequence"}, minibatches=2)
-    run.set_seats({"A": {"lr": 1e-2, "warmup": 0.0}})
-    good, bad = completion("A", 3), completion("A", 4)
-    group = Group([Sample(good, 1.0), Sample(bad, 0.0)])
-    gradients: list[Any] = []
-    run.on_update = lambda: gradients.append(run.gradients["A"])
-    run.step(Episode([Stream("drafter", [group, group])]))
-    assert torch.cat([g.flatten() for g in gradients[0].values()]).norm() > 1e-3
-    assert all(not g.any() for g in gradients[1].values())
-    tokens = len(good.token_ids) + len(bad.token_ids)
-    assert run.reports[0].streams[0].clipped == pytest.approx(tokens / (2 * tokens))
-
-
 def test_a_schedule_counts_updates_and_a_seat_with_less_data_takes_part_in_fewer(harness: Callable[..., Harness]):
     run = harness({}, minibatches=3)
     run.set_seats({"A": {"warmup": 0.0}, "B": {"warmup": 0.0}})
@@ -563,9 +513,7 @@ def test_a_stop_finds_a_step_that_is_whole_or_has_moved_nothing(
 @pytest.mark.parametrize(
     ("sampling", "said"),
     [
-        ({"top_p": 0.9}, "top_p=0.9"),
-        ({"top_k": 5, "min_p": 0.1}, "top_k=5, min_p=0.1"),
-        ({"repetition_penalty": 1.1}, "repetition_penalty=1.1"),
+        ({"top_p": 0.9, "top_k": 5, "min_p": 0.1}, "top_p=0.9, top_k=5, min_p=0.1"),
         ({"temperature": 0.0}, "temperature=0"),
     ],
 )
@@ -597,12 +545,6 @@ def test_samples_that_do_not_follow_the_policy_are_refused(
             step_of(replay=True)
     else:
         assert step_of(replay=True).rows > 0
-
-
-def test_examples_are_not_held_to_what_was_noted_while_sampling(harness: Callable[..., Harness]):
-    played = changed(stream("drafter", "A", DRAFTS), lambda s: dataclasses.replace(s, reward=None, advantage=1.0))
-    (taught,) = harness({}).step(Episode([played])).reports[0].streams
-    assert (taught.rows, taught.sampler_gap) == (10, None)
 
 
 def test_what_was_said_before_a_snapshot_was_put_back_is_stale(harness: Callable[..., Harness]):
