@@ -2,22 +2,22 @@
 
 import contextlib
 import datetime
+import platform
 import re
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lite_selfplay.config import RunConfig
+from lite_selfplay.config import ModelSection, RunConfig
 from lite_selfplay.config.user_files import absolute, load, places_in, require_accepted, sources_of
-from lite_selfplay.errors import ConfigError, RunFolderError
-from lite_selfplay.models.backends import import_first
+from lite_selfplay.errors import ConfigError, RequestError, RunFolderError
+from lite_selfplay.models.backends import chosen, import_first
+from lite_selfplay.models.packages import versions
 from lite_selfplay.models.silence import quiet
-from lite_selfplay.runs.defaults import Default
-from lite_selfplay.runs.folder import CHECKPOINTS, CONFIG, RunFolder, writing
-from lite_selfplay.runs.planning import Plan, chosen, plan
-from lite_selfplay.runs.processes import require_one_kind, require_one_run
+from lite_selfplay.runs.folder import CHECKPOINTS, CONFIG, PACKAGES, RunFolder, writing
+from lite_selfplay.runs.planning import Plan, plan
 from lite_selfplay.tasks.registry import OBJECTS
 from lite_selfplay.training.interrupts import Interrupts
 from lite_selfplay.training.progress import Progress, as_progress
@@ -27,6 +27,7 @@ from lite_selfplay.verify.reward_functions import RewardFunction
 if TYPE_CHECKING:
     from lite_selfplay.runs.checkpoints import Checkpoint
     from lite_selfplay.runs.loop import RunLoop
+    from lite_selfplay.runs.resources import Resources
 
 ProgressLike = Progress | Callable[[str], None] | None
 
@@ -45,11 +46,7 @@ def fresh(
         config = RunConfig.of(config.chosen(), {"run": {"reward": None}})
     elif config.run.reward is not None:
         reward = load(config.run.reward, "--reward", "function")
-    said = None  # else of several processes the first one chooses
-    if not ranks.alone:
-        told = ranks.from_main("what is chosen", lambda: [asdict(choice) for choice in chosen(config)])
-        said = [Default(**choice) for choice in told]
-    ready = plan(config, own_checker=reward is not None, choices=said)
+    ready = plan(config, own_checker=reward is not None, ranks=ranks)
     for line in ready.chosen():
         shown.say(line)
     if minutes := ready.config.run.minutes:
@@ -67,8 +64,8 @@ def fresh(
         from lite_selfplay.runs.preflight import look_at_the_base
         from lite_selfplay.runs.resources import Resources
 
-        held = Resources.of(ready, model, folder, reward, progress=shown, poll=poll, ranks=ranks)
-        with contextlib.closing(held):
+        loaded = Resources.of(ready, model, folder, reward, progress=shown, poll=poll, ranks=ranks)
+        with contextlib.closing(loaded) as held:
             if ready.open and ranks.alone:
                 look_at_the_base(held)
             loop = RunLoop(held, began=began)
@@ -143,8 +140,8 @@ def resumed(
                 shown.warn(f"the source of {one['name']} ({key}) is not what it was when the run was made")
         if ready.config.run.reward is not None:
             given = load(ready.config.run.reward, "--reward", "function")
-        held = Resources.of(ready, model, folder, given, progress=shown, poll=poll, ranks=ranks)
-        with contextlib.closing(held):
+        loaded = Resources.of(ready, model, folder, given, progress=shown, poll=poll, ranks=ranks)
+        with contextlib.closing(loaded) as held:
             loop = RunLoop(held)
             require_one_kind(ranks, held)
             loop.load(last)
@@ -192,3 +189,47 @@ def free_folder(config: RunConfig) -> Path:
     model = re.sub(r"[^\w.-]+", "-", Path(config.model.name).name)
     stamp = datetime.datetime.now().strftime("%Y%m%d-%H%M%S-%f")
     return Path("runs") / f"{config.game.label}-{model}-{stamp}"
+
+
+# Several processes that play one run
+
+
+def require_one_run(ranks: Ranks, ready: Plan) -> None:
+    """Raises RequestError, naming what differs, where another process was started on something else, and for a backend
+    that several processes have not been run with."""
+    if ranks.alone:
+        return
+    config = ready.config
+    require_shareable(ranks, config.model)
+    if config.rollouts.servers:
+        raise RequestError(f"--rollouts is for one process, and there are {ranks.world}: leave it out, or torchrun")
+    packages = {"python": platform.python_version(), **versions(PACKAGES)}
+    ranks.require_same(
+        {
+            "set of packages": "\n".join(f"{name} {version}" for name, version in packages.items()),
+            "configuration": config.to_yaml(),
+            **{f"code of {key}": code["sha256"] for key, code in sources_of(config.values()).items()},
+        }
+    )
+
+
+def require_shareable(ranks: Ranks, section: ModelSection) -> None:
+    """Raises RequestError for a backend that several processes have not been run with."""
+    if ranks.world > 1 and (chosen(section) == "unsloth" or section.fast_inference):
+        raise RequestError(
+            f"{ranks.world} processes have not been tried with the Unsloth backend: use --backend transformers"
+        )
+
+
+def require_one_kind(ranks: Ranks, held: "Resources") -> None:
+    """Raises RequestError where another process has another device, base or data."""
+    if ranks.alone:
+        return
+    facts = held.facts()
+    ranks.require_same(
+        {
+            "device": f"{facts['device']}, {held.loaded.backend.compute_dtype}",
+            "base model": facts["base"],
+            "set of problems": facts["data"],
+        }
+    )

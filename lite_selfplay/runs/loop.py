@@ -29,10 +29,9 @@ from lite_selfplay.runs.defaults import shorter, wanted
 from lite_selfplay.runs.folder import BUDGET, COLD_START, COLLECTIONS, EVALUATIONS, RunFolder, as_written
 from lite_selfplay.runs.planning import evaluation_steps, mode_of_the_base, problems_of
 from lite_selfplay.runs.preflight import preflight
-from lite_selfplay.runs.processes import save_in_turn
 from lite_selfplay.runs.report.closing import changes, closing_report
 from lite_selfplay.runs.resources import Resources, leaving_as_an_error
-from lite_selfplay.runs.saving import Saver
+from lite_selfplay.runs.saving import Saver, save_in_turn
 from lite_selfplay.runs.step_log import StepLog
 from lite_selfplay.tasks.split import training_side
 from lite_selfplay.tasks.task import derived_seed

@@ -16,14 +16,14 @@ from math import inf
 from pathlib import Path
 from typing import Any
 
-from lite_selfplay.config import RunConfig
+from lite_selfplay.config import RunConfig, RunSection
 from lite_selfplay.config.user_files import unnoticed
 from lite_selfplay.data import Completion, Episode, Problem, Sampling, TokenScores, Turn, Verdict
 from lite_selfplay.errors import GameError, Interrupted, LiteSelfPlayError, PreflightError, SaveFailed
-from lite_selfplay.games import Game, make_game
+from lite_selfplay.games import Game
 from lite_selfplay.games.presentation import percent
 from lite_selfplay.models.adapters import BASE
-from lite_selfplay.runs.defaults import LONGEST, Streams, after_a_look, left_open
+from lite_selfplay.runs.defaults import LONGEST, Streams, after_a_look, left_open, sized
 from lite_selfplay.runs.folder import COLLECTIONS, PREFLIGHT, RunFolder
 from lite_selfplay.runs.report.diagnosis import FEWEST_WELL_FORMED, MOST_SILENT, Cause, foreseen
 from lite_selfplay.runs.report.figures import MEANINGS
@@ -128,7 +128,7 @@ def play(
         try:
             with held.loaded.poll.within(seconds):
                 while not table.samples or assumed(table.streams(played)):
-                    game, before = small_game(config, most), table.samples
+                    game, before = small_game(held.game, config.run, most), table.samples
                     played = dict(seats(game))
                     table.most = 10**9 if game.without_tasks else before + most  # of matches none is cut short
                     table.open(NOBODYS_STEP - before, played)
@@ -366,13 +366,11 @@ class RecordingTable(LiveTable):
         return found
 
 
-def small_game(config: RunConfig, most: int) -> Game:
+def small_game(game: Game, run: RunSection, most: int) -> Game:
     """A run's game anew, at a step of at most so many completions where their number is fixed, else of few."""
-    run = config.run
     fitting = [(g, p) for g, p in SIZES if g <= run.group_size and p <= run.problems_per_step]
     for group_size, problems in fitting:
-        sizes = {"group_size": group_size, "problems_per_step": problems}
-        game = make_game(config.game.name, config.game.options, **sizes)
+        game = sized(game, group_size, problems)
         each = game.rollouts_per_step()
         if each is not None and each <= most:
             break

@@ -1,4 +1,7 @@
-"""What a run saves as it goes: checkpoints, the seats, its model card, and which checkpoint was measured best."""
+"""What a run saves as it goes: checkpoints, the seats, its card, and which checkpoint was measured best.
+
+Of several processes that play it, another one saves where the first was lost.
+"""
 
 import contextlib
 import shutil
@@ -10,13 +13,19 @@ from safetensors import SafetensorError
 from lite_selfplay.config import RunConfig
 from lite_selfplay.errors import RunFolderError, SaveFailed, TrainingError
 from lite_selfplay.runs.checkpoints import find_checkpoints, hash_of, save_checkpoint, write_best
-from lite_selfplay.runs.folder import ADAPTERS, CARD, CHECKPOINTS, CONFIG, EXAMPLES, RunFolder
+from lite_selfplay.runs.folder import ADAPTERS, CARD, CHECKPOINTS, CONFIG, EXAMPLES, RunFolder, writing
 from lite_selfplay.runs.report.pages import model_card
 from lite_selfplay.runs.resources import Resources
 from lite_selfplay.tasks.files import write_whole, written_whole_folder
 from lite_selfplay.training.atomic_update import find_nonfinite
 from lite_selfplay.training.examples import ExamplePool
 from lite_selfplay.training.optimizer import optimizer_state
+from lite_selfplay.training.ranks import Ranks
+
+PATIENCE_S = 20.0
+"""Seconds to wait for the process that writes the run folder to have saved; torchrun ends all after 30."""
+_UNSAVED = ("SaveFailed", "RunFolderError")
+"""What process 0 may end with where another one could not save either."""
 
 
 class Saver:
@@ -128,3 +137,27 @@ class Saver:
 
     def go_on(self) -> str:
         return f"Go on with: {self._folder.go_on(self._held.config.rollouts.again)}"
+
+
+def save_in_turn(ranks: Ranks, folder: RunFolder, done: int, save: Callable[[], None]) -> bool:
+    """Save a run that ends after `done` steps: process 0 does, and another one where that has ended before it could.
+
+    Whoever has the folder's lock writes it: process 0 keeps it to its end, however that comes, and of several others
+    one has it at a time. Returns whether the run is saved: not where process 0 could not write the folder, or where the
+    lock cannot be had. Raises SaveFailed.
+    """
+    if ranks.main:
+        save()
+        return True
+    said = ranks.last_words(0)
+    if not (folder.path / CONFIG).is_file() or (said is not None and said["kind"] in _UNSAVED):
+        return False
+    try:
+        with writing(folder.path, PATIENCE_S, insist=True):
+            saved = [found.step for found in find_checkpoints(folder.path / CHECKPOINTS)]
+            if max(saved, default=-1) < done:
+                folder.ours = True
+                save()
+    except RunFolderError:
+        return False
+    return True

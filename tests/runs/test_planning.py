@@ -30,7 +30,7 @@ def three(tmp_path: Path) -> str:
     return problems(tmp_path / "three.jsonl", ("1 + 1?", "2"), ("2 + 2?", "4"), ("3 + 3?", "6"))
 
 
-def test_a_plan_makes_its_game_once_for_its_recipe_and_once_in_its_size(monkeypatch: pytest.MonkeyPatch):
+def test_a_plan_reads_its_game_and_its_options_once(monkeypatch: pytest.MonkeyPatch):
     made, whole = list[dict[str, Any]](), planning.make_game
 
     def noted(name: str, options: Any, **sizes: int) -> Game:
@@ -40,7 +40,8 @@ def test_a_plan_makes_its_game_once_for_its_recipe_and_once_in_its_size(monkeypa
     for module in (planning, defaults):
         monkeypatch.setattr(module, "make_game", noted)
     ready = planned(game="agon", tasks="letters", eval={"tasks": "letters"}, group_size=3)
-    assert made == [{}, {"group_size": 3, "problems_per_step": ready.config.run.problems_per_step}]
+    assert made == [{}]
+    assert (ready.game.group_size, ready.game.problems_per_step) == (3, ready.config.run.problems_per_step)
 
 
 def test_a_dry_run_says_whom_a_cold_start_teaches():

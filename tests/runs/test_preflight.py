@@ -14,7 +14,7 @@ from lite_selfplay import RunConfig, load_run, resume, train
 from lite_selfplay.config.user_files import unnoticed
 from lite_selfplay.data import Completion, Episode, Group, Sample, Sampling, Stream
 from lite_selfplay.errors import PreflightError, RunFolderError
-from lite_selfplay.games import find_game
+from lite_selfplay.games import find_game, make_game
 from lite_selfplay.runs import preflight as looking
 from lite_selfplay.runs.defaults import wanted
 from lite_selfplay.runs.folder import PREFLIGHT
@@ -251,7 +251,8 @@ def test_a_poll_ends_what_takes_too_long():
 
 def test_a_small_game_samples_no_more_than_it_may():
     settings = RunConfig(game="agon", model="tiny", group_size=8, problems_per_step=4)
-    assert [small_game(settings, most).rollouts_per_step() for most in (100, 16, 9, 4, 1)] == [32, 16, 8, 4, 4]
+    sizes = [small_game(make_game("agon", {}), settings.run, most).rollouts_per_step() for most in (100, 16, 9, 4, 1)]
+    assert sizes == [32, 16, 8, 4, 4]
 
 
 def bare_table() -> RecordingTable:
