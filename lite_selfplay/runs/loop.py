@@ -324,10 +324,6 @@ class RunLoop:
         """Go on from a checkpoint. Raises RunFolderError, with nothing written, where the run could not."""
         held, adapters, path = self.held, self.held.loaded.adapters, checkpoint.path / STATE
         state = read_state(checkpoint)
-        kinds = {"cold_started": bool, "skipped_steps": int, "nonfinite": int, "game": dict, "sources": dict}
-        for key, kind in kinds.items():
-            if type(state.get(key)) is not kind:
-                raise RunFolderError(f"{path} is not the state of a run: {key} is not what it writes")
         if not held.ranks.main and (theirs := self.folder.path / COLLECTIONS).is_dir():
             shutil.copytree(theirs, held.collections)
         if state["cold_started"]:  # else it was stopped during the cold start, which is short: it begins again

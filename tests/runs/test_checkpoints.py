@@ -37,7 +37,8 @@ from tests.made_runs import same
 
 SEATS = {name: SeatConfig(rank=2, alpha=4, init="gaussian", init_std=0.1) for name in ("A", "B")}
 IDENTITY = {"base": "tiny:1", "game": "agon"}
-STATE_OF_GAME = {"game": {"round": 3}, "sources": {"problems": {"position": 12, "size": 40}}}
+COUNTS = {"cold_started": True, "skipped_steps": 0, "nonfinite": 0}
+STATE_OF_GAME = {"game": {"round": 3}, "sources": {"problems": {"position": 12, "size": 40}}, **COUNTS}
 
 
 class Player:
@@ -322,7 +323,7 @@ CONTENTS: dict[str, tuple[Callable[[Path], Any], str]] = {
     "another step": (lambda path: change_state(path, step=9), r"state\.json is no state of step 5"),
     "other seats": (lambda path: change_state(path, versions={"Z": 1}), r"state\.json is of the seats Z"),
     "updates of others": (lambda path: change_state(path, updates={"Z": 1}), r"state\.json is of the seats Z"),
-    "no updates": (lambda path: change_state(path, updates={"A": -1, "B": 0}), r"is no state of step 5: updates"),
+    "no updates": (lambda path: change_state(path, updates={"A": -1, "B": 0}), r"is not what a run writes: updates\.A"),
     "a pickle": (lambda path: (path / SEAT).write_bytes(pickle.dumps({"a": 1})), f"{SEAT} is no safetensors file"),
     "cut": (lambda path: truncate(path / SEAT), f"{SEAT} is no safetensors file"),
     "another rank": (
