@@ -209,12 +209,12 @@ def _write(
     snapshots = [{"name": name, "seat": kept.seat} for name, kept in sorted(adapters.snapshots.items())]
     whole = {"step": about["step"], "versions": adapters.versions, "updates": adapters.updates, "snapshots": snapshots}
     whole |= state
-    _write_json(aside / STATE, whole)
+    write_whole(aside / STATE, _as_json(whole))
     files = sorted(path for path in aside.rglob("*") if path.is_file())
     listed = {
         path.relative_to(aside).as_posix(): {"size": path.stat().st_size, "sha256": sha256_of(path)} for path in files
     }
-    _write_json(aside / MANIFEST, {**about, "files": listed})
+    write_whole(aside / MANIFEST, _as_json({**about, "files": listed}))
 
 
 def kept_snapshots(checkpoint: Checkpoint) -> dict[str, tuple[str, Path]]:
@@ -225,10 +225,6 @@ def kept_snapshots(checkpoint: Checkpoint) -> dict[str, tuple[str, Path]]:
 
 def _snapshot(folder: Path, number: int) -> Path:
     return folder / f"snapshot-{number}.safetensors"
-
-
-def _write_json(path: Path, values: Mapping[str, Any]) -> None:
-    path.write_text(_as_json(values), encoding="utf-8")
 
 
 def _as_json(values: Mapping[str, Any]) -> str:

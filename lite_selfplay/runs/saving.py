@@ -31,20 +31,25 @@ _UNSAVED = ("SaveFailed", "RunFolderError")
 class Saver:
     """Saves a run into its folder, where that is this process's; `clock` gives seconds."""
 
-    def __init__(self, held: Resources, clock: Callable[[], float]):
-        self._held, self._folder, self._adapters, self._clock = held, held.folder, held.loaded.adapters, clock
+    def __init__(self, resources: Resources, clock: Callable[[], float]):
+        self._resources, self._folder, self._adapters, self._clock = (
+            resources,
+            resources.folder,
+            resources.loaded.adapters,
+            clock,
+        )
         self._last = clock()
-        self._played: dict[str, Any] | None = None  # a line of `metrics.jsonl` that stands for all
+        self._totals: dict[str, Any] | None = None  # a line of `metrics.jsonl` that stands for all
 
     def count(self, metrics: Mapping[str, Any]) -> None:
         """Take note of a step's line, for the card: at a save the lines before are not read again."""
-        before = self._played["tokens"] if self._played else {}
+        before = self._totals["tokens"] if self._totals else {}
         tokens = {key: before.get(key, 0) + metrics["tokens"][key] for key in ("generated", "trained")}
-        self._played = {"tokens": tokens, "over": metrics.get("over")}
+        self._totals = {"tokens": tokens, "over": metrics.get("over")}
 
     def is_due(self, done: int) -> bool:
         """Whether to save after so many steps: by their number, or by the time since the last save."""
-        run = self._held.config.run
+        run = self._resources.config.run
         late = run.save_minutes > 0 and self._clock() - self._last >= 60 * run.save_minutes
         return late or done % run.save_every == 0
 
@@ -58,17 +63,17 @@ class Saver:
             raise TrainingError(f"{found} is not finite: not saved. {self.what_is_whole()}")
         if not self._folder.ours:
             return
-        with self._saying(f"saving before step {step + 1}"):
+        with self._writing(f"saving before step {step + 1}"):
             save_checkpoint(
                 self._folder.path / CHECKPOINTS,
                 step,
                 adapters=self._adapters,
                 optimizer=optimizer_state(optimizer, self._adapters) if optimizer is not None else {},
                 state=state,
-                identity=self._held.identity,
-                keep=self._held.config.run.keep_checkpoints,
+                identity=self._resources.identity,
+                keep=self._resources.config.run.keep_checkpoints,
                 best=best["step"] if (best := self._folder.best()) else None,
-                config_hash=hash_of(self._held.config),
+                config_hash=hash_of(self._resources.config),
             )
             with written_whole_folder(self._folder.path / ADAPTERS) as aside:
                 for seat in self._adapters.seats:
@@ -80,20 +85,20 @@ class Saver:
         try:
             self.save(step, state, optimizer)
         except SaveFailed as error:
-            self._held.progress.warn(f"{error}. The run goes on, and tries again at the next save")
+            self._resources.progress.warn(f"{error}. The run goes on, and tries again at the next save")
 
     def change_config(self, config: RunConfig) -> None:
         """Let the run go by another configuration from now on, and write it. Raises SaveFailed."""
-        self._held.config = config
+        self._resources.config = config
         if self._folder.ours:
-            with self._saying(f"writing {CONFIG}"):
+            with self._writing(f"writing {CONFIG}"):
                 self._folder.rewrite_config(config)
 
     def write_evaluation(self, name: str, result: Mapping[str, Any]) -> None:
         """Write an evaluation, and which checkpoint is the best one now. Raises SaveFailed."""
         if not self._folder.ours:
             return
-        with self._saying(f"writing the evaluation {name}"):
+        with self._writing(f"writing the evaluation {name}"):
             self._folder.write_evaluation(name, result)
             if (best := self._folder.best()) is not None:
                 write_best(self._folder.path / CHECKPOINTS, best)
@@ -101,26 +106,26 @@ class Saver:
     def write_examples(self, pool: ExamplePool) -> None:
         """Write what a cold start teaches. Raises SaveFailed."""
         if self._folder.ours:
-            with self._saying(f"writing {EXAMPLES}"):
+            with self._writing(f"writing {EXAMPLES}"):
                 pool.save(self._folder.path / EXAMPLES)
 
     def keep_examples(self, before: RunFolder) -> None:
         """Keep what taught the seats in the run they start from: a game may learn from it again. Raises SaveFailed."""
         if self._folder.ours and (before.path / EXAMPLES).is_file():
-            with self._saying(f"writing {EXAMPLES}"):
+            with self._writing(f"writing {EXAMPLES}"):
                 shutil.copyfile(before.path / EXAMPLES, self._folder.path / EXAMPLES)
 
     def write_card(self, step: int) -> None:
         """Write the model card of a run after `step` steps. Raises SaveFailed."""
         if not self._folder.ours:
             return
-        metrics = [self._played] if self._played else []
-        card = model_card(self._held.config, step, metrics=metrics, evaluations=self._folder.evaluations())
-        with self._saying(f"writing {CARD}"):
+        metrics = [self._totals] if self._totals else []
+        card = model_card(self._resources.config, step, metrics=metrics, evaluations=self._folder.evaluations())
+        with self._writing(f"writing {CARD}"):
             write_whole(self._folder.path / CARD, card)
 
     @contextlib.contextmanager
-    def _saying(self, what: str) -> Iterator[None]:
+    def _writing(self, what: str) -> Iterator[None]:
         """A context in which something is written. Where that fails, SaveFailed says what, and what is whole."""
         try:
             yield
@@ -136,7 +141,7 @@ class Saver:
         return f"{found[-1].path} is whole. {self.go_on()}"
 
     def go_on(self) -> str:
-        return f"Go on with: {self._folder.go_on(self._held.config.rollouts.again)}"
+        return f"Go on with: {self._folder.go_on(self._resources.config.rollouts.again)}"
 
 
 def save_in_turn(ranks: Ranks, folder: RunFolder, done: int, save: Callable[[], None]) -> bool:
@@ -149,8 +154,8 @@ def save_in_turn(ranks: Ranks, folder: RunFolder, done: int, save: Callable[[], 
     if ranks.main:
         save()
         return True
-    said = ranks.last_words(0)
-    if not (folder.path / CONFIG).is_file() or (said is not None and said["kind"] in _UNSAVED):
+    last_words = ranks.last_words(0)
+    if not (folder.path / CONFIG).is_file() or (last_words is not None and last_words["kind"] in _UNSAVED):
         return False
     try:
         with writing(folder.path, PATIENCE_S, insist=True):

@@ -5,7 +5,6 @@ What a source says and a run has without being told stands there as well, as a c
 
 import re
 from collections.abc import Iterator, Mapping
-from importlib.resources import files
 from typing import Any
 
 import pytest
@@ -23,7 +22,7 @@ UNTOLD = re.compile(r'^( *)# ( *["*\w]+:(?: .*  # .*)?)$', re.MULTILINE)
 
 
 def text_of(name: str) -> str:
-    return files(PRESETS).joinpath(f"{name}.yaml").read_text(encoding="utf-8")
+    return (PRESETS / f"{name}.yaml").read_text(encoding="utf-8")
 
 
 def cited(text: str) -> dict[str, tuple[Any, str]]:

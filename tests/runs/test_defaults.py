@@ -271,7 +271,10 @@ def test_what_a_look_is_asked(values: dict[str, Any], asked: Any):
 # Runs
 
 
-@pytest.mark.parametrize("game", game_names())
+@pytest.mark.parametrize(
+    "game",
+    [name if name in ("agon", "kuhn") else pytest.param(name, marks=pytest.mark.long) for name in game_names()],
+)
 def test_the_bare_command_of_every_game_trains_a_step(
     call: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, game: str
 ):
