@@ -17,8 +17,7 @@ from lite_selfplay.config.user_files import DATA_FILE
 from lite_selfplay.errors import LiteSelfPlayError
 from lite_selfplay.games import Game, make_game
 from lite_selfplay.games.modes import find_mode
-from lite_selfplay.models import memory as memory_of
-from lite_selfplay.models.memory import CARDS, GIB, Load, estimate
+from lite_selfplay.models.memory import CARDS, GIB, Card, Load, estimate
 from lite_selfplay.models.packages import install
 from lite_selfplay.models.shapes import shape_of
 from lite_selfplay.models.sources import suggested
@@ -52,9 +51,6 @@ _PROMPT_TOKENS = _TAUGHT_TOKENS = 512
 
 Streams = Mapping[str, Mapping[str, Any]]
 """What each role was seen to do, under the keys of `metrics.jsonl`: see `lite_selfplay.runs.preflight`."""
-
-Card = tuple[float, bool]
-"""The memory of a card in GiB, and whether it multiplies in bf16."""
 
 
 class Default(NamedTuple):
@@ -180,17 +176,15 @@ def size(config: RunConfig, game: Game, card: Card | None) -> list[Default]:
         return []
     if card is None or _toy(config):
         return [_sized("cpu", config, game, "for what learns on a CPU")]
-    memory, bf16 = card
-    names = [name for name, least, needs in SIZES if memory >= least and (bf16 or not needs)]
+    memory = card.memory / GIB
+    names = [name for name, least, needs in SIZES if memory >= least and (card.bf16 or not needs)]
     found = [_sized(name, config, game, f"for {memory:.1f} GiB") for name in names]
     return [next((one for one in found if _fits(one, config, game, card)), found[-1])]
 
 
 def size_for(config: RunConfig, name: str) -> list[Default]:
     """The same for a card by its name in `lite_selfplay.models.memory.CARDS`, or `cpu`."""
-    card = CARDS.get(name.lower())
-    game = make_game(config.game.name, config.game.options)
-    return size(config, game, None if card is None else (card.memory / GIB, card.bf16))
+    return size(config, make_game(config.game.name, config.game.options), CARDS.get(name.lower()))
 
 
 def _sized(preset: str, config: RunConfig, game: Game, why: str) -> Default:
@@ -216,8 +210,7 @@ def _fits(choice: Default, config: RunConfig, game: Game, card: Card) -> bool:
     whole, game = filled_in(config, [choice], game)
     rows = game.rollouts_per_step() or whole.run.group_size * whole.run.problems_per_step
     load = Load(rows // len(game.roles), _PROMPT_TOKENS, whole.run.max_completion_tokens or _PROMPT_TOKENS)
-    memory = round(card[0] * GIB)
-    return estimate(whole, shape, load, card=memory_of.Card("", memory, card[1])).peak <= memory
+    return estimate(whole, shape, load, card=card).peak <= card.memory
 
 
 def _card(config: RunConfig) -> Card | None:
@@ -229,7 +222,8 @@ def _card(config: RunConfig) -> Card | None:
 
     if not torch.cuda.is_available():
         return None
-    return torch.cuda.get_device_properties(0).total_memory / GIB, torch.cuda.is_bf16_supported(False)
+    found = torch.cuda.get_device_properties(0)
+    return Card(found.name, found.total_memory, torch.cuda.is_bf16_supported(False))
 
 
 def shorter(config: RunConfig, length: float, times: float) -> str:

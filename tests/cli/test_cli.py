@@ -16,6 +16,7 @@ import yaml
 from lite_selfplay.config import preset_names
 from lite_selfplay.errors import Interrupted, TrainingError
 from lite_selfplay.games import game_names
+from lite_selfplay.models.memory import CARDS
 from lite_selfplay.models.sources import known_models
 
 AGON = ("train", "agon", "--model", "tiny", "--tasks", "letters")
@@ -369,5 +370,5 @@ def test_an_experiment_says_which_cold_start_its_seats_have(call):
 def test_a_dry_run_says_where_a_preset_wants_a_card(call, monkeypatch):
     assert "the preset t4 is for a card, and this machine has none" in call(*AGON, "--preset", "t4", "--dry-run").err
     assert call(*AGON, "--preset", "cpu", "--dry-run").err == ""
-    monkeypatch.setattr("lite_selfplay.runs.defaults._card", lambda config: (16.0, False))
+    monkeypatch.setattr("lite_selfplay.runs.defaults._card", lambda config: CARDS["v100"])
     assert call(*AGON, "--preset", "t4", "--dry-run").err == ""
