@@ -3,9 +3,8 @@
 Of several processes that play it, another one saves where the first was lost.
 """
 
-import contextlib
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from safetensors import SafetensorError
@@ -61,9 +60,8 @@ class Saver:
         self._last = self._clock()
         if (found := find_nonfinite(self._adapters, optimizer)) is not None:
             raise TrainingError(f"{found} is not finite: not saved. {self.what_is_whole()}")
-        if not self._folder.ours:
-            return
-        with self._writing(f"saving before step {step + 1}"):
+
+        def write() -> None:
             save_checkpoint(
                 self._folder.path / CHECKPOINTS,
                 step,
@@ -78,6 +76,8 @@ class Saver:
             with written_whole_folder(self._folder.path / ADAPTERS) as aside:
                 for seat in self._adapters.seats:
                     self._adapters.save(seat, aside / seat)
+
+        self._write(f"saving before step {step + 1}", write)
         self.write_card(step)
 
     def try_save(self, step: int, state: Mapping[str, Any], optimizer: Any) -> None:
@@ -90,45 +90,45 @@ class Saver:
     def change_config(self, config: RunConfig) -> None:
         """Let the run go by another configuration from now on, and write it. Raises SaveFailed."""
         self._resources.config = config
-        if self._folder.ours:
-            with self._writing(f"writing {CONFIG}"):
-                self._folder.rewrite_config(config)
+        self._write(f"writing {CONFIG}", lambda: self._folder.rewrite_config(config))
 
     def write_evaluation(self, name: str, result: Mapping[str, Any]) -> None:
         """Write an evaluation, and which checkpoint is the best one now. Raises SaveFailed."""
-        if not self._folder.ours:
-            return
-        with self._writing(f"writing the evaluation {name}"):
+
+        def write() -> None:
             self._folder.write_evaluation(name, result)
             if (best := self._folder.best()) is not None:
                 write_best(self._folder.path / CHECKPOINTS, best)
 
+        self._write(f"writing the evaluation {name}", write)
+
     def write_examples(self, pool: ExamplePool) -> None:
         """Write what a cold start teaches. Raises SaveFailed."""
-        if self._folder.ours:
-            with self._writing(f"writing {EXAMPLES}"):
-                pool.save(self._folder.path / EXAMPLES)
+        self._write(f"writing {EXAMPLES}", lambda: pool.save(self._folder.path / EXAMPLES))
 
     def keep_examples(self, before: RunFolder) -> None:
         """Keep what taught the seats in the run they start from: a game may learn from it again. Raises SaveFailed."""
-        if self._folder.ours and (before.path / EXAMPLES).is_file():
-            with self._writing(f"writing {EXAMPLES}"):
-                shutil.copyfile(before.path / EXAMPLES, self._folder.path / EXAMPLES)
+        taught = before.path / EXAMPLES
+        if taught.is_file():
+            self._write(f"writing {EXAMPLES}", lambda: shutil.copyfile(taught, self._folder.path / EXAMPLES))
 
     def write_card(self, step: int) -> None:
         """Write the model card of a run after `step` steps. Raises SaveFailed."""
-        if not self._folder.ours:
-            return
         metrics = [self._totals] if self._totals else []
-        card = model_card(self._resources.config, step, metrics=metrics, evaluations=self._folder.evaluations())
-        with self._writing(f"writing {CARD}"):
+
+        def write() -> None:
+            card = model_card(self._resources.config, step, metrics=metrics, evaluations=self._folder.evaluations())
             write_whole(self._folder.path / CARD, card)
 
-    @contextlib.contextmanager
-    def _writing(self, what: str) -> Iterator[None]:
-        """A context in which something is written. Where that fails, SaveFailed says what, and what is whole."""
+        self._write(f"writing {CARD}", write)
+
+    def _write(self, what: str, write: Callable[[], object]) -> None:
+        """Write into the folder, where that is this process's. Where it fails, SaveFailed says what, and what is
+        whole."""
+        if not self._folder.ours:
+            return
         try:
-            yield
+            write()
         except (OSError, SafetensorError, SaveFailed, RunFolderError) as error:
             why = getattr(error, "strerror", None) or error
             raise SaveFailed(f"{what} failed: {why}. {self.what_is_whole()}") from None
