@@ -116,10 +116,10 @@ class RunFolder:
                 file.write(config.to_yaml())
             if tasks:
                 write_whole(aside / OBJECTS, tasks + "\n")
-            RunFolder(aside).write_environment(**facts)
+            write_whole(aside / ENVIRONMENT, _as_json({**environment(), **facts}))
             if aside != self.path:
                 aside.rename(self.path)
-        except (OSError, RunFolderError) as error:
+        except OSError as error:
             beside = aside != self.path
             taken = isinstance(error, FileExistsError) or (beside and self.path.exists())  # another run was quicker
             with contextlib.suppress(OSError):
@@ -129,8 +129,7 @@ class RunFolder:
                     path.rmdir() if path.exists() else None
             if taken:
                 raise self._taken() from None
-            why = getattr(error, "strerror", None) or str(error).rpartition(": ")[2]
-            raise RunFolderError(f"cannot write to {self.path}: {why}") from None
+            raise RunFolderError(f"cannot write to {self.path}: {error.strerror or error}") from None
 
     @classmethod
     def open(cls, path: Path) -> "RunFolder":
@@ -205,7 +204,7 @@ class RunFolder:
         was = self._environment()
         if (now := {**facts, **was, "code": facts["code"]}) != was:
             with write_errors(f"to {self.path}"):
-                write_whole(self.path / ENVIRONMENT, json.dumps(now, indent=2) + "\n")
+                write_whole(self.path / ENVIRONMENT, _as_json(now))
 
     def go_on(self, again: str = "", more: str = "") -> str:
         """The command that goes on with the run, or the call, where its reward was given in Python. `again` and `more`:
@@ -307,9 +306,8 @@ class RunFolder:
 
     def write_environment(self, **facts: Any) -> None:
         """Write versions, machine and some more facts. Raises RunFolderError where that cannot be."""
-        facts = {**environment(), **facts}
         with write_errors(f"to {self.path}"):
-            write_whole(self.path / ENVIRONMENT, json.dumps(facts, indent=2) + "\n")
+            write_whole(self.path / ENVIRONMENT, _as_json({**environment(), **facts}))
 
 
 def nearest_runs(path: Path) -> str:
@@ -344,6 +342,10 @@ def environment() -> dict[str, Any]:
         "packages": versions(PACKAGES),
         "commit": _commit(),
     }
+
+
+def _as_json(facts: Mapping[str, Any]) -> str:
+    return json.dumps(facts, indent=2) + "\n"
 
 
 def _commit() -> str | None:

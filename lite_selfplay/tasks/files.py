@@ -156,7 +156,8 @@ def parse_object(content: bytes, where: str, error: type[LiteSelfPlayError] = Ru
     """The object in the bytes of a JSON text; `where` begins the sentence of what is raised, as `error`."""
     try:
         found = json.loads(content.decode("utf-8"), parse_constant=_no_number, parse_float=_finite)
-        json.dumps(found, ensure_ascii=False).encode("utf-8")
+        if b"\\u" in content:  # else no character is half a pair
+            json.dumps(found, ensure_ascii=False).encode("utf-8")
     except UnicodeEncodeError:
         raise error(f"{where}: holds half a surrogate pair, which is no text") from None
     except UnicodeDecodeError as problem:

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from lite_selfplay.config import RunConfig, load_layer
 from lite_selfplay.errors import RunFolderError
+from lite_selfplay.runs import folder as folders
 from lite_selfplay.runs.folder import CONFIG, ENVIRONMENT, EPISODES, METRICS, RunFolder, environment
 
 TINY = RunConfig(game="agon", model="tiny", tasks="letters", steps=3)
@@ -69,14 +70,14 @@ def test_a_new_folder_appears_whole(tmp_path, monkeypatch, is_there):
 
 
 def test_of_two_runs_that_make_one_folder_the_slower_is_refused(tmp_path, monkeypatch):
-    path, write = tmp_path / "x", RunFolder.write_environment
+    path = tmp_path / "x"
 
-    def overtaken(self: RunFolder, **facts: Any) -> None:
-        monkeypatch.setattr(RunFolder, "write_environment", write)
+    def overtaken() -> dict[str, Any]:
+        monkeypatch.undo()
         shutil.copytree(created(tmp_path / "y").path, path)
-        write(self, **facts)
+        return environment()
 
-    monkeypatch.setattr(RunFolder, "write_environment", overtaken)
+    monkeypatch.setattr(folders, "environment", overtaken)
     with pytest.raises(RunFolderError, match="never overwritten"):
         created(path)
     assert sorted(found.name for found in tmp_path.iterdir()) == ["x", "y"]
