@@ -1,14 +1,13 @@
 """The checkpoint that was measured best: kept beside the last ones, written down."""
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from lite_selfplay import Run, RunConfig, resume, train
-from lite_selfplay.evaluation import Exam
-from lite_selfplay.runs import loop
 from lite_selfplay.runs.checkpoints import BEST, write_best
 from lite_selfplay.runs.folder import RunFolder
 from tests.made_runs import saved_steps, write_evaluation
@@ -63,20 +62,12 @@ def test_it_is_written_down_and_read_off_the_evaluations_alone(tmp_path: Path):
 def rates(monkeypatch: pytest.MonkeyPatch) -> dict[int, float]:
     """What an evaluation finds after so many steps."""
     found: dict[int, float] = {}
-    whole = loop.measure
+    write = RunFolder.write_evaluation
 
-    class Told:
-        def __init__(self, evaluation: Any, rate: float | None):
-            self._evaluation, self._rate = evaluation, rate
+    def written(self: RunFolder, name: str, result: Mapping[str, Any]) -> Path:
+        return write(self, name, {**result, "pass_at_1": found.get(result["step"], result["pass_at_1"])})
 
-        def to_json(self) -> dict[str, Any]:
-            values: dict[str, Any] = self._evaluation.to_json()
-            return values if self._rate is None else {**values, "pass_at_1": self._rate}
-
-    def told(table: Any, spec: Any, exam: Exam, **options: Any) -> Any:
-        return Told(whole(table, spec, exam, **options), found.get(exam.about["step"]))
-
-    monkeypatch.setattr(loop, "measure", told)
+    monkeypatch.setattr(RunFolder, "write_evaluation", written)
     return found
 
 

@@ -119,7 +119,7 @@ def test_seats_that_are_not_finite_are_never_saved(tmp_path: Path):
     assert (run / "adapters/solver/adapter_model.safetensors").read_bytes() == before
 
 
-@pytest.mark.parametrize("value", [math.nan, math.inf, None])
+@pytest.mark.parametrize("value", [math.nan, None])
 def test_a_reward_function_that_fails_finds_the_run_saved(tmp_path: Path, value: float | None):
     calls: list[int] = []
 
