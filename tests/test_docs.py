@@ -84,6 +84,15 @@ def test_the_agents_page_names_the_rooms_in_the_order_of_the_architecture():
     assert [re.findall(r"\w+", part) for part in order.split("<")] == ROWS
 
 
+def test_a_glossary_of_fifteen_words_of_the_code_suffices_to_read_runs_and_training():
+    section = TEXTS["docs/architecture.md"].partition("## Words of runs and training\n")[2].partition("\n## ")[0]
+    words = re.findall(r"^\| (?!word)([a-z ]+) \| \S", section, re.MULTILINE)
+    files = [file for room in ("runs", "training") for file in (ROOT / "lite_selfplay" / room).rglob("*.py")]
+    code = "".join(file.read_text(encoding="utf-8") for file in files)
+    assert 0 < len(words) <= 15
+    assert [word for word in words if not re.search(word.replace(" ", "[ _-]"), code)] == []
+
+
 # Figures of recorded runs
 
 RESULTS = ROOT / "experiments" / "results"

@@ -138,7 +138,7 @@ FLAT_KEYS: Mapping[str, str] = {
 """The path that each flat key stands for: of a seat's key, that of every seat."""
 
 
-PRESETS = "lite_selfplay.config.presets"
+PRESETS = files("lite_selfplay.config") / "presets"
 FILE_LIMIT = 2**20
 """Bytes of a configuration file."""
 _MOST_VALUES, _DEEPEST = 100_000, 20
@@ -155,29 +155,28 @@ def nested(values: Mapping[str, Any]) -> dict[str, Any]:
     result: dict[str, Any] = {}
     if odd := [key for key in values if not isinstance(key, str)]:
         raise ConfigError(f"the keys of a configuration are names, got {odd[0]!r}")
-    for key, value in values.items():
-        if isinstance(value, Path):
-            value = str(value)
-        if key == "tasks" and value is not None and not isinstance(value, str | Mapping):
-            value = as_lines(value)
-        if key in NAMED_SECTIONS and (value is None or isinstance(value, str)):
-            value = {NAMED_SECTIONS[key]: value} if value is not None else {}
-        if key in ("roles", "seats", "cold_start", "eval", "run") and value is None:
-            value = {}
-        if key == "cold_start" and isinstance(value, bool):
-            value = {"enabled": value}
+    for key in sorted(values, key=FLAT_KEYS.__contains__):  # sections first
+        value = str(values[key]) if isinstance(values[key], Path) else values[key]
         if key not in FLAT_KEYS:
-            result[key] = value
-    result = copy.deepcopy(result)
-    for key, value in values.items():
-        if key in FLAT_KEYS:
-            value = str(value) if isinstance(value, Path) else value
-            section, _, inner = FLAT_KEYS[key].partition(".")
-            below = result.get(section)
-            if isinstance(below, dict) and below.get(inner, value) != value:
-                raise ConfigError(f"{key} is {value!r} and {FLAT_KEYS[key]} is {below[inner]!r}: give one of them")
-            set_key(result, FLAT_KEYS[key], value)
+            result[key] = copy.deepcopy(_section(key, value))
+            continue
+        section, _, inner = FLAT_KEYS[key].partition(".")
+        below = result.get(section)
+        if isinstance(below, dict) and below.get(inner, value) != value:
+            raise ConfigError(f"{key} is {value!r} and {FLAT_KEYS[key]} is {below[inner]!r}: give one of them")
+        set_key(result, FLAT_KEYS[key], value)
     return result
+
+
+def _section(name: str, value: Any) -> Any:
+    """A section, whatever stands for it: its name, nothing, whether there is a cold start, rows of problems."""
+    if value is None and name in SECTIONS:
+        return {}
+    if isinstance(value, bool) and name == "cold_start":
+        return {"enabled": value}
+    if name == "tasks" and not isinstance(value, str | Mapping):
+        value = as_lines(value)
+    return {NAMED_SECTIONS[name]: value} if name in NAMED_SECTIONS and isinstance(value, str) else value
 
 
 def as_lines(rows: Any) -> str:
@@ -287,14 +286,14 @@ def parse_mapping(text: str, name: str) -> dict[str, Any]:
 
 def preset_names() -> list[str]:
     """The presets, by name."""
-    return sorted(file.name.removesuffix(".yaml") for file in files(PRESETS).iterdir() if file.name.endswith(".yaml"))
+    return sorted(file.name.removesuffix(".yaml") for file in PRESETS.iterdir())
 
 
 def preset_layer(name: str) -> dict[str, Any]:
     """A preset as a layer, which names it as `run.preset`. Raises UnknownNameError with all names."""
     if name not in (names := preset_names()):
         raise UnknownNameError("preset", str(name), names, f"There are {', '.join(names)}.")
-    values = yaml.safe_load(files(PRESETS).joinpath(f"{name}.yaml").read_text(encoding="utf-8"))
+    values = _preset(name)
     values.pop("about")
     return merge(nested(values), {"run": {"preset": name}})
 
@@ -308,7 +307,12 @@ def require_own_preset(name: str | None, game: str) -> None:
 
 def preset_about(name: str) -> str:
     """What a preset is for, in a sentence."""
-    return str(yaml.safe_load(files(PRESETS).joinpath(f"{name}.yaml").read_text(encoding="utf-8"))["about"])
+    return str(_preset(name)["about"])
+
+
+def _preset(name: str) -> dict[str, Any]:
+    values: dict[str, Any] = yaml.safe_load((PRESETS / f"{name}.yaml").read_text(encoding="utf-8"))
+    return values
 
 
 def spread(layer: Mapping[str, Any], section: str, names: tuple[str, ...]) -> dict[str, Any]:

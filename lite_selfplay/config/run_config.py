@@ -44,8 +44,8 @@ class RunConfig(Section):
     run: RunSection = RunSection()
     rollouts: RolloutsSection = RolloutsSection()
 
-    def __init__(self, **values: Any) -> None:
-        layer = nested(values)
+    def __init__(self, *layers: Mapping[str, Any], **values: Any) -> None:
+        layer = reduce(merge, map(nested, [*layers, values]), dict[str, Any]())
         if (preset := layer.pop("preset", None)) is not None:
             layer = merge(preset_layer(preset), layer)
         try:
@@ -57,7 +57,7 @@ class RunConfig(Section):
     @classmethod
     def of(cls, *layers: Mapping[str, Any]) -> Self:
         """Merge layers, the later over the earlier, and validate. Raises ConfigError."""
-        return cls(**reduce(merge, map(nested, layers), dict[str, Any]()))
+        return cls(*layers)
 
     def having(self, *layers: Mapping[str, Any]) -> Self:
         """The same with layers laid over it. Raises ConfigError."""

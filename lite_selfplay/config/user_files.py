@@ -27,7 +27,7 @@ import shlex
 import stat
 import sys
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import IO, Any
@@ -147,6 +147,7 @@ _NAMING_CODE = (
     *("cold_start.tasks", "cold_start.top_up", "eval.tasks"),
 )
 """Keys of a configuration that may name code; those of its roles' losses do as well."""
+_NAMING_DATA = ("tasks.knowledge", "cold_start.source")
 _SOURCE_LIMIT = 16 * 2**20
 _KINDS = {
     stat.S_IFDIR: "a folder",
@@ -277,17 +278,29 @@ def _imported(path: Path, name: str, flag: str) -> ModuleType:
 
 def places_in(config: Mapping[str, Any]) -> dict[str, str]:
     """The places that a configuration, or a layer of one, names code at, by their keys."""
+    return {key: place for key, place in _names(config, _NAMING_CODE).items() if file_of(place) is not None}
+
+
+def whole_paths(config: Mapping[str, Any]) -> dict[str, str]:
+    """What a configuration names files, or places in them, by: their whole paths, by their keys; names of tasks as they
+    are."""
+    named = _names(config, _NAMING_CODE + _NAMING_DATA).items()
+    files = {k: v for k, v in named if file_of(v) is not None or not k.startswith(("game.", "roles."))}
+    return {key: absolute(spec, folder=key == "tasks.knowledge") for key, spec in files.items()}
+
+
+def _names(config: Mapping[str, Any], keys: Sequence[str]) -> dict[str, str]:
     roles = config.get("roles")
-    paths = [tuple(key.split(".")) for key in _NAMING_CODE]
+    paths = [tuple(key.split(".")) for key in keys]
     paths += [("roles", role, "loss") for role in roles] if isinstance(roles, Mapping) else []
-    named = {}
+    found = {}
     for path in paths:
-        place: Any = config
+        value: Any = config
         for name in path:
-            place = place.get(name) if isinstance(place, Mapping) else None
-        if isinstance(place, str) and file_of(place) is not None:
-            named[".".join(map(str, path))] = place
-    return named
+            value = value.get(name) if isinstance(value, Mapping) else None
+        if isinstance(value, str):
+            found[".".join(map(str, path))] = value
+    return found
 
 
 def require_accepted(places: Mapping[str, str], where: object) -> None:

@@ -83,13 +83,13 @@ def _made_up_game(ready: Plan, chat: Chat) -> dict[str, Completion]:
         table = RecordingTable(Loaded(chat, nobody, verifier), sources, config, words=words, **options)
         try:
             for step in range(MOST_STEPS):
-                if game.over() or len(table.said) == len(game.roles):
+                if game.over() or len(table.completions) == len(game.roles):
                     break
                 table.open(step, game.seats(step))
                 game.play(step, table)
         except GameError:  # it found nothing to play with in what was made up
             pass
-    return {role: table.said[role][0] for role in game.roles if table.said.get(role)}
+    return {role: table.completions[role][0] for role in game.roles if table.completions.get(role)}
 
 
 def _made_up_words(game: Game, rng: random.Random) -> "Words":

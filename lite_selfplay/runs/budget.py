@@ -15,7 +15,9 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from lite_selfplay.errors import RunFolderError, SaveFailed
+from pydantic import create_model
+
+from lite_selfplay.errors import SaveFailed
 from lite_selfplay.tasks.files import read_json, write_errors, write_whole
 from lite_selfplay.training.progress import clock as as_clock
 from lite_selfplay.training.ranks import ALONE, Ranks
@@ -31,6 +33,11 @@ MEASURED = 1 / 4
 COLD_START = 2 / 3
 """The share of what is left of the minutes before the first step that a cold start may take before its seats learn
 fewer batches."""
+_COUNTS: dict[str, Any] = dict.fromkeys(
+    ("problems", "cold_start", "asked_cold_start", "steps", "asked_steps"), (int, 0)
+)
+_Chosen = create_model("_Chosen", **_COUNTS)
+"""What is read of `budget.json`."""
 LEAST_PROBLEMS, FEWEST_PROBLEMS, FEW = 20, 10, 10
 """Problems that are evaluated at least, and where even these would take more than is left before the first step; steps
 of which fewer tell little."""
@@ -71,11 +78,8 @@ class Budget:
         self.minutes, self._path, self._clock, self._began, self._ranks = minutes, path, clock, began, ranks
         self._took: dict[str, list[float]] = {"step": [], "save": [], "evaluation": []}
         self.chosen: dict[str, Any] = ranks.from_main(
-            "the minutes", lambda: read_json(path) if minutes and path.exists() else {}
+            "the minutes", lambda: read_json(path, _Chosen) if minutes and path.exists() else {}
         )
-        counts = ("problems", "cold_start", "asked_cold_start", "steps", "asked_steps")
-        if not all(isinstance(self.chosen.get(key, 0), int) for key in counts):
-            raise RunFolderError(f"{path} is not what a run writes")
         self._resumed = "steps" in self.chosen
 
     @contextmanager

@@ -2,22 +2,23 @@
 
 import contextlib
 import datetime
+import platform
 import re
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lite_selfplay.config import RunConfig
+from lite_selfplay.config import ModelSection, RunConfig
 from lite_selfplay.config.user_files import absolute, load, places_in, require_accepted, sources_of
-from lite_selfplay.errors import ConfigError, RunFolderError
-from lite_selfplay.models.backends import import_first
+from lite_selfplay.errors import ConfigError, RequestError, RunFolderError
+from lite_selfplay.models.backends import chosen, import_first
+from lite_selfplay.models.packages import versions
 from lite_selfplay.models.silence import quiet
-from lite_selfplay.runs.defaults import Default
-from lite_selfplay.runs.folder import CHECKPOINTS, CONFIG, RunFolder, writing
-from lite_selfplay.runs.planning import Plan, chosen, plan
-from lite_selfplay.runs.processes import require_one_kind, require_one_run
+from lite_selfplay.runs.folder import CHECKPOINTS, CONFIG, PACKAGES, RunFolder, writing
+from lite_selfplay.runs.planning import Plan
+from lite_selfplay.runs.planning import plan as make_plan
 from lite_selfplay.tasks.registry import OBJECTS
 from lite_selfplay.training.interrupts import Interrupts
 from lite_selfplay.training.progress import Progress, as_progress
@@ -27,6 +28,7 @@ from lite_selfplay.verify.reward_functions import RewardFunction
 if TYPE_CHECKING:
     from lite_selfplay.runs.checkpoints import Checkpoint
     from lite_selfplay.runs.loop import RunLoop
+    from lite_selfplay.runs.resources import Resources
 
 ProgressLike = Progress | Callable[[str], None] | None
 
@@ -40,46 +42,42 @@ def fresh(
         raise ConfigError(
             f"train takes a RunConfig, not a {type(config).__name__}: train(RunConfig(game=..., model=...))"
         )
-    began, shown = time.monotonic(), as_progress(progress) if ranks.main else Progress()
+    began, progress = time.monotonic(), as_progress(progress) if ranks.main else Progress()
     if reward is not None:
         config = RunConfig.of(config.chosen(), {"run": {"reward": None}})
     elif config.run.reward is not None:
         reward = load(config.run.reward, "--reward", "function")
-    said = None  # else of several processes the first one chooses
-    if not ranks.alone:
-        told = ranks.from_main("what is chosen", lambda: [asdict(choice) for choice in chosen(config)])
-        said = [Default(**choice) for choice in told]
-    ready = plan(config, own_checker=reward is not None, choices=said)
-    for line in ready.chosen():
-        shown.say(line)
-    if minutes := ready.config.run.minutes:
-        shown.say(f"{minutes:g} minutes, for as many of the {ready.config.run.steps} steps as fit")
-    path = ranks.from_main("the run folder", lambda: str(free_folder(ready.config)))
-    folder, tasks = RunFolder(Path(path), ours=ranks.main), ready.config.tasks.train or ""
+    plan = make_plan(config, own_checker=reward is not None, ranks=ranks)
+    for line in plan.chosen():
+        progress.say(line)
+    if minutes := plan.config.run.minutes:
+        progress.say(f"{minutes:g} minutes, for as many of the {plan.config.run.steps} steps as fit")
+    path = ranks.from_main("the run folder", lambda: str(free_folder(plan.config)))
+    folder, tasks = RunFolder(Path(path), ours=ranks.main), plan.config.tasks.train or ""
     objects = tasks if tasks.startswith("{") else ""
     if objects:
-        ready = replace(ready, config=ready.config.having({"tasks": str((folder.path / OBJECTS).absolute())}))
-    with _at_work(ranks, ready) as poll:
+        plan = replace(plan, config=plan.config.having({"tasks": str((folder.path / OBJECTS).absolute())}))
+    with _at_work(ranks, plan) as poll:
         from lite_selfplay.models.sources import base_of
 
-        model = base_of(ready.config.model, shown)  # refused, where it cannot be had, before the libraries are loaded
+        model = base_of(plan.config.model, progress)  # refused, where it cannot be had, before the libraries are loaded
         from lite_selfplay.runs.loop import RunLoop
         from lite_selfplay.runs.preflight import look_at_the_base
         from lite_selfplay.runs.resources import Resources
 
-        held = Resources.of(ready, model, folder, reward, progress=shown, poll=poll, ranks=ranks)
-        with contextlib.closing(held):
-            if ready.open and ranks.alone:
-                look_at_the_base(held)
-            loop = RunLoop(held, began=began)
-            require_one_kind(ranks, held)
-            if ready.config.run.init is not None:
-                held.seats_of(RunFolder.open(Path(ready.config.run.init)))  # raises before anything is written
+        loaded = Resources.of(plan, model, folder, reward, progress=progress, poll=poll, ranks=ranks)
+        with contextlib.closing(loaded) as resources:
+            if plan.open and ranks.alone:
+                look_at_the_base(resources)
+            loop = RunLoop(resources, began=began)
+            require_one_kind(ranks, resources)
+            if plan.config.run.init is not None:
+                resources.seats_of(RunFolder.open(Path(plan.config.run.init)))  # raises before anything is written
             if not ranks.main:
                 yield loop
                 return
             poll()  # from here on a signal waits for the run, which saves
-            folder.create(held.config, objects, **held.facts())
+            folder.create(resources.config, objects, **resources.facts())
             with writing(folder.path):
                 yield loop
 
@@ -97,7 +95,7 @@ def resumed(
     unsafe_code: bool,
 ) -> "Iterator[RunLoop]":
     """A run that goes on from its newest whole checkpoint."""
-    shown, path = as_progress(progress) if ranks.main else Progress(), folder.path
+    progress, path = as_progress(progress) if ranks.main else Progress(), folder.path
     folder.ours = ranks.main
     config = folder.config_to_load(trust_remote_code, unsafe_code)
     if rollouts is None and (servers := ",".join(config.rollouts.servers)):
@@ -116,9 +114,9 @@ def resumed(
     config = config.having(changes)
     places = places_in(config.values()).items()
     require_accepted({key: place for key, place in places if reward is None or key != "run.reward"}, path / CONFIG)
-    ready = plan(config, own_checker=(reward or config.run.reward) is not None)
+    plan = make_plan(config, own_checker=(reward or config.run.reward) is not None)
     former = {what: of.get("fingerprint") for what, of in folder.noted("data").items()}
-    if others := [what for what, of in ready.data().items() if former.get(what) not in (None, of.get("fingerprint"))]:
+    if others := [what for what, of in plan.data().items() if former.get(what) not in (None, of.get("fingerprint"))]:
         raise RunFolderError(
             f"{path} was made with other problems: those of {' and '.join(others)} have changed since, their texts, "
             f"answers or order. Put the file back as it was, or start another run from the seats: --init {path}"
@@ -126,48 +124,48 @@ def resumed(
     folder.require_own_files()
     folder.evaluations()  # read at every save: damage is reported before the first step
     lock = writing(path, again=config.rollouts.again) if ranks.main else contextlib.nullcontext()
-    with lock, _at_work(ranks, ready) as poll:
+    with lock, _at_work(ranks, plan) as poll:
         from lite_selfplay.models.sources import base_of
         from lite_selfplay.runs.checkpoints import check_identity, hash_of
         from lite_selfplay.runs.loop import RunLoop
         from lite_selfplay.runs.resources import Resources, identity_of
 
-        last = _last_checkpoint(folder, ready, shown)
+        last = _last_checkpoint(folder, plan, progress)
         ranks.require_same({"last checkpoint in the run folder, which all must see,": last.step})
-        model = base_of(ready.config.model, shown)
-        check_identity(last, identity_of(ready, model), hash_of(ready.config))
+        model = base_of(plan.config.model, progress)
+        check_identity(last, identity_of(plan, model), hash_of(plan.config))
         given = None if isinstance(reward, str) else reward
-        code = sources_of(ready.config.values(), given)
+        code = sources_of(plan.config.values(), given)
         for key, one in code.items():
             if (was := before.get(key)) is not None and was.get("sha256") != one["sha256"]:
-                shown.warn(f"the source of {one['name']} ({key}) is not what it was when the run was made")
-        if ready.config.run.reward is not None:
-            given = load(ready.config.run.reward, "--reward", "function")
-        held = Resources.of(ready, model, folder, given, progress=shown, poll=poll, ranks=ranks)
-        with contextlib.closing(held):
-            loop = RunLoop(held)
-            require_one_kind(ranks, held)
+                progress.warn(f"the source of {one['name']} ({key}) is not what it was when the run was made")
+        if plan.config.run.reward is not None:
+            given = load(plan.config.run.reward, "--reward", "function")
+        loaded = Resources.of(plan, model, folder, given, progress=progress, poll=poll, ranks=ranks)
+        with contextlib.closing(loaded) as resources:
+            loop = RunLoop(resources)
+            require_one_kind(ranks, resources)
             loop.load(last)
             if ranks.main:
                 folder.cut(last.step)
-                folder.rewrite_config(ready.config)
-                folder.note(held.facts())
-            of = "" if ready.game.open_ended else f" of {ready.config.run.steps}"
-            shown.say(f"going on from step {last.step}{of}")
+                folder.rewrite_config(plan.config)
+                folder.note(resources.facts())
+            of = "" if plan.game.open_ended else f" of {plan.config.run.steps}"
+            progress.say(f"going on from step {last.step}{of}")
             yield loop
 
 
 @contextlib.contextmanager
-def _at_work(ranks: Ranks, ready: Plan) -> Iterator[Callable[[], None]]:
+def _at_work(ranks: Ranks, plan: Plan) -> Iterator[Callable[[], None]]:
     """Where a run's base is loaded and played with, in silence but for the run's own lines: gives what to ask often
     whether to stop."""
-    require_one_run(ranks, ready)
-    import_first(ready.config.model)
+    require_one_run(ranks, plan)
+    import_first(plan.config.model)
     with quiet(), Interrupts(patient=ranks.world > 1) as interrupts:
         yield interrupts.poll
 
 
-def _last_checkpoint(folder: RunFolder, ready: Plan, progress: Progress) -> "Checkpoint":
+def _last_checkpoint(folder: RunFolder, plan: Plan, progress: Progress) -> "Checkpoint":
     from lite_selfplay.runs.checkpoints import newest_whole
 
     skipped: list[str] = []
@@ -175,9 +173,9 @@ def _last_checkpoint(folder: RunFolder, ready: Plan, progress: Progress) -> "Che
     if last is None:
         reasons = f" ({'; '.join(skipped)})" if skipped else ""
         raise RunFolderError(f"{folder.path} has no complete checkpoint to resume from{reasons}")
-    if last.step > ready.config.run.steps:
+    if last.step > plan.config.run.steps:
         raise RunFolderError(
-            f"{folder.path} is at step {last.step} already, past the {ready.config.run.steps} asked for"
+            f"{folder.path} is at step {last.step} already, past the {plan.config.run.steps} asked for"
         )
     for sentence in skipped:
         progress.warn(sentence)
@@ -192,3 +190,47 @@ def free_folder(config: RunConfig) -> Path:
     model = re.sub(r"[^\w.-]+", "-", Path(config.model.name).name)
     stamp = datetime.datetime.now().strftime("%Y%m%d-%H%M%S-%f")
     return Path("runs") / f"{config.game.label}-{model}-{stamp}"
+
+
+# Several processes that play one run
+
+
+def require_one_run(ranks: Ranks, plan: Plan) -> None:
+    """Raises RequestError, naming what differs, where another process was started on something else, and for a backend
+    that several processes have not been run with."""
+    if ranks.alone:
+        return
+    config = plan.config
+    require_shareable(ranks, config.model)
+    if config.rollouts.servers:
+        raise RequestError(f"--rollouts is for one process, and there are {ranks.world}: leave it out, or torchrun")
+    packages = {"python": platform.python_version(), **versions(PACKAGES)}
+    ranks.require_same(
+        {
+            "set of packages": "\n".join(f"{name} {version}" for name, version in packages.items()),
+            "configuration": config.to_yaml(),
+            **{f"code of {key}": code["sha256"] for key, code in sources_of(config.values()).items()},
+        }
+    )
+
+
+def require_shareable(ranks: Ranks, section: ModelSection) -> None:
+    """Raises RequestError for a backend that several processes have not been run with."""
+    if ranks.world > 1 and (chosen(section) == "unsloth" or section.fast_inference):
+        raise RequestError(
+            f"{ranks.world} processes have not been tried with the Unsloth backend: use --backend transformers"
+        )
+
+
+def require_one_kind(ranks: Ranks, resources: "Resources") -> None:
+    """Raises RequestError where another process has another device, base or data."""
+    if ranks.alone:
+        return
+    facts = resources.facts()
+    ranks.require_same(
+        {
+            "device": f"{facts['device']}, {resources.loaded.backend.compute_dtype}",
+            "base model": facts["base"],
+            "set of problems": facts["data"],
+        }
+    )

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from pydantic import NonNegativeInt, create_model
 from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch import Tensor
@@ -28,6 +29,17 @@ from lite_selfplay.tasks.files import first_link, read_json, read_tensors, sha25
 
 MANIFEST, STATE, OPTIMIZER, BEST = "manifest.json", "state.json", "optimizer.safetensors", "best.json"
 VERSIONS = ("lite-selfplay", "torch", "transformers", "peft")
+_FIELDS: dict[str, Any] = {
+    "step": int,
+    **dict.fromkeys(("versions", "updates"), dict[str, NonNegativeInt]),
+    "snapshots": list[create_model("_Kept", name=str, seat=str)],  # type: ignore[misc]
+    "game": dict[str, Any],
+    "sources": dict[str, dict[str, Any]],
+    "cold_started": bool,
+    **dict.fromkeys(("skipped_steps", "nonfinite"), NonNegativeInt),
+}
+_State = create_model("_State", **_FIELDS)
+"""What `state.json` holds of every run."""
 _FOLDER, _OLD = re.compile(r"step-(\d{1,15})"), re.compile(r"\.step-(\d{1,15})\.old")
 
 
@@ -145,26 +157,10 @@ def load_checkpoint(checkpoint: Checkpoint, adapters: Adapters) -> dict[str, Ten
 
 def read_state(checkpoint: Checkpoint) -> dict[str, Any]:
     """The saved JSON state of a checkpoint. Raises RunFolderError where it cannot be one."""
-    path = checkpoint.path / STATE
-    state = read_json(path)
-    kept, sources = state.get("snapshots"), state.get("sources")
-    fits = {
-        "step": state.get("step") == checkpoint.step,
-        "versions": _are_counts(state.get("versions")),
-        "updates": _are_counts(state.get("updates")),
-        "snapshots": isinstance(kept, list)
-        and all(isinstance(one, dict) and all(isinstance(one.get(k), str) for k in ("name", "seat")) for one in kept),
-        "sources": sources is None
-        or (isinstance(sources, dict) and all(isinstance(one, dict) for one in sources.values())),
-    }
-    for key, fine in fits.items():
-        if not fine:
-            raise RunFolderError(f"{path} is no state of step {checkpoint.step}: {key} is not what a run writes")
+    state = read_json(checkpoint.path / STATE, _State)
+    if state["step"] != checkpoint.step:
+        raise RunFolderError(f"{checkpoint.path / STATE} is no state of step {checkpoint.step}")
     return state
-
-
-def _are_counts(value: Any) -> bool:
-    return isinstance(value, dict) and all(type(n) is int and n >= 0 for n in value.values())
 
 
 def check_identity(checkpoint: Checkpoint, identity: Mapping[str, str], config_hash: str | None = None) -> None:
@@ -213,12 +209,12 @@ def _write(
     snapshots = [{"name": name, "seat": kept.seat} for name, kept in sorted(adapters.snapshots.items())]
     whole = {"step": about["step"], "versions": adapters.versions, "updates": adapters.updates, "snapshots": snapshots}
     whole |= state
-    _write_json(aside / STATE, whole)
+    write_whole(aside / STATE, _as_json(whole))
     files = sorted(path for path in aside.rglob("*") if path.is_file())
     listed = {
         path.relative_to(aside).as_posix(): {"size": path.stat().st_size, "sha256": sha256_of(path)} for path in files
     }
-    _write_json(aside / MANIFEST, {**about, "files": listed})
+    write_whole(aside / MANIFEST, _as_json({**about, "files": listed}))
 
 
 def kept_snapshots(checkpoint: Checkpoint) -> dict[str, tuple[str, Path]]:
@@ -229,10 +225,6 @@ def kept_snapshots(checkpoint: Checkpoint) -> dict[str, tuple[str, Path]]:
 
 def _snapshot(folder: Path, number: int) -> Path:
     return folder / f"snapshot-{number}.safetensors"
-
-
-def _write_json(path: Path, values: Mapping[str, Any]) -> None:
-    path.write_text(_as_json(values), encoding="utf-8")
 
 
 def _as_json(values: Mapping[str, Any]) -> str:

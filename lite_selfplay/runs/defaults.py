@@ -10,16 +10,14 @@ import importlib.util
 import shutil
 import sys
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from lite_selfplay.config import RunConfig, merge, nested, preset_about, preset_layer, set_key, spread
 from lite_selfplay.config.user_files import DATA_FILE
 from lite_selfplay.errors import LiteSelfPlayError
 from lite_selfplay.games import Game, make_game
 from lite_selfplay.games.modes import find_mode
-from lite_selfplay.models import memory as memory_of
-from lite_selfplay.models.memory import CARDS, GIB, Load, estimate
+from lite_selfplay.models.memory import CARDS, GIB, Card, Load, estimate
 from lite_selfplay.models.packages import install
 from lite_selfplay.models.shapes import shape_of
 from lite_selfplay.models.sources import suggested
@@ -54,17 +52,13 @@ _PROMPT_TOKENS = _TAUGHT_TOKENS = 512
 Streams = Mapping[str, Mapping[str, Any]]
 """What each role was seen to do, under the keys of `metrics.jsonl`: see `lite_selfplay.runs.preflight`."""
 
-Card = tuple[float, bool]
-"""The memory of a card in GiB, and whether it multiplies in bf16."""
 
-
-@dataclass(frozen=True)
-class Default:
+class Default(NamedTuple):
     """What nobody said: the line of a plan that it is about, the values of the keys that it sets, why it does so, and
     the flag that says otherwise."""
 
     what: str
-    values: Mapping[str, Any] = field(default_factory=dict)
+    values: Mapping[str, Any] = {}
     why: str = ""
     flag: str = ""
 
@@ -78,14 +72,20 @@ def layer_of(choices: Iterable[Default]) -> dict[str, Any]:
     return layer
 
 
-def filled_in(config: RunConfig, chosen: Iterable[Default] = (), unsized: Game | None = None) -> tuple[RunConfig, Game]:
-    """A configuration with what was chosen and the game's recipe laid under it, and the game. Tasks are not looked at.
+def filled_in(config: RunConfig, chosen: Iterable[Default] = (), game: Game | None = None) -> tuple[RunConfig, Game]:
+    """A configuration with what was chosen and the game's recipe laid under it, and its game at the sizes of its steps.
+    Tasks are not looked at.
 
-    `unsized`: the same game, where it was made before. Raises ConfigError or UnknownNameError.
+    `game`: the configuration's, of any size, where it was made before. Raises ConfigError or UnknownNameError.
     """
-    resolved = _layered(unsized or make_game(config.game.name, config.game.options), config, layer_of(chosen))
-    sizes = {"group_size": resolved.run.group_size, "problems_per_step": resolved.run.problems_per_step}
-    return resolved, make_game(resolved.game.name, resolved.game.options, **sizes)
+    game = game or make_game(config.game.name, config.game.options)
+    resolved = _layered(game, config, layer_of(chosen))
+    return resolved, sized(game, resolved.run.group_size, resolved.run.problems_per_step)
+
+
+def sized(game: Game, group_size: int, problems_per_step: int) -> Game:
+    """A game anew, as it is before its first step, with steps of another size."""
+    return type(game)(game.options, group_size=group_size, problems_per_step=problems_per_step)
 
 
 def _layered(game: Game, config: RunConfig, chosen: Mapping[str, Any]) -> RunConfig:
@@ -176,17 +176,15 @@ def size(config: RunConfig, game: Game, card: Card | None) -> list[Default]:
         return []
     if card is None or _toy(config):
         return [_sized("cpu", config, game, "for what learns on a CPU")]
-    memory, bf16 = card
-    names = [name for name, least, needs in SIZES if memory >= least and (bf16 or not needs)]
+    memory = card.memory / GIB
+    names = [name for name, least, needs in SIZES if memory >= least and (card.bf16 or not needs)]
     found = [_sized(name, config, game, f"for {memory:.1f} GiB") for name in names]
-    return [next((one for one in found if _fits(one, config, card)), found[-1])]
+    return [next((one for one in found if _fits(one, config, game, card)), found[-1])]
 
 
 def size_for(config: RunConfig, name: str) -> list[Default]:
     """The same for a card by its name in `lite_selfplay.models.memory.CARDS`, or `cpu`."""
-    card = CARDS.get(name.lower())
-    game = make_game(config.game.name, config.game.options)
-    return size(config, game, None if card is None else (card.memory / GIB, card.bf16))
+    return size(config, make_game(config.game.name, config.game.options), CARDS.get(name.lower()))
 
 
 def _sized(preset: str, config: RunConfig, game: Game, why: str) -> Default:
@@ -203,17 +201,16 @@ def _sized(preset: str, config: RunConfig, game: Game, why: str) -> Default:
     return Default("a step", values, f"sizes of the preset {preset}, {why}", "--preset P")
 
 
-def _fits(choice: Default, config: RunConfig, card: Card) -> bool:
+def _fits(choice: Default, config: RunConfig, game: Game, card: Card) -> bool:
     """Whether a run of such a size fits into a card's memory, as far as that is known before anything is loaded."""
     try:
         shape = shape_of(config.model.name)
     except LiteSelfPlayError:
         return True
-    whole, game = filled_in(config, [choice])
+    whole, game = filled_in(config, [choice], game)
     rows = game.rollouts_per_step() or whole.run.group_size * whole.run.problems_per_step
     load = Load(rows // len(game.roles), _PROMPT_TOKENS, whole.run.max_completion_tokens or _PROMPT_TOKENS)
-    memory = round(card[0] * GIB)
-    return estimate(whole, shape, load, card=memory_of.Card("", memory, card[1])).peak <= memory
+    return estimate(whole, shape, load, card=card).peak <= card.memory
 
 
 def _card(config: RunConfig) -> Card | None:
@@ -225,7 +222,8 @@ def _card(config: RunConfig) -> Card | None:
 
     if not torch.cuda.is_available():
         return None
-    return torch.cuda.get_device_properties(0).total_memory / GIB, torch.cuda.is_bf16_supported(False)
+    found = torch.cuda.get_device_properties(0)
+    return Card(found.name, found.total_memory, torch.cuda.is_bf16_supported(False))
 
 
 def shorter(config: RunConfig, length: float, times: float) -> str:

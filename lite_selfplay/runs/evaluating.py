@@ -23,8 +23,8 @@ from lite_selfplay.evaluation.result import Evaluation, headline
 from lite_selfplay.games.modes import find_mode
 from lite_selfplay.models.backends import import_first
 from lite_selfplay.models.silence import quiet
+from lite_selfplay.runs.build import require_shareable
 from lite_selfplay.runs.folder import EVALUATIONS
-from lite_selfplay.runs.processes import require_shareable
 from lite_selfplay.runs.targets import Target, find_task, texts_trained_on, trained_on, write_result
 from lite_selfplay.tasks import Task, data_facts, evaluation_set, fingerprint, without
 from lite_selfplay.tasks.split import overlap

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeGuard
 
 from filelock import FileLock, Timeout, lock_descriptor
-from pydantic import ConfigDict, Field, ValidationError, create_model
+from pydantic import Field, create_model, model_validator
 
 from lite_selfplay.config import RunConfig, load_layer
 from lite_selfplay.config.user_files import failing_as, open_file, places_in, require_accepted
@@ -46,9 +46,8 @@ TRACKER, TENSORBOARD, WANDB = "tracker.json", "tensorboard", "wandb"
 ROLLOUTS, TOKENS = "rollouts", "tokens"
 COLD_START = "cold start"
 """What `environment.json` says of a folder whose seats were taught their format `only`."""
-_STRICT = ConfigDict(strict=True)
 _Interval = Annotated[list[float], Field(min_length=2, max_length=2)]
-_Score = create_model("_Score", __config__=_STRICT, pass_at_1=float, ci95=_Interval)
+_Score = create_model("_Score", pass_at_1=float, ci95=_Interval)
 _FIELDS: dict[str, Any] = {
     **dict.fromkeys(("tasks", "best"), str),
     **dict.fromkeys(("n", "samples"), int),
@@ -60,7 +59,20 @@ _FIELDS: dict[str, Any] = {
     "step": (int, None),
     "mean_of_directions": (float | None, None),
 }
-_Evaluation = create_model("_Evaluation", __config__=_STRICT, **_FIELDS)
+
+
+def _whole(found: Any) -> Any:
+    if (
+        found.best not in {**found.seats, **found.directions}
+        or (found.moment is not None and found.step is None)
+        or (len(found.directions) > 1 and found.mean_of_directions is None)
+    ):
+        raise ValueError("it is no whole evaluation")
+    return found
+
+
+_CHECKS: dict[str, Any] = {"whole": model_validator(mode="after")(_whole)}
+_Evaluation = create_model("_Evaluation", __validators__=_CHECKS, **_FIELDS)
 """What is read of an evaluation."""
 PACKAGES = ("lite-selfplay", "torch", "transformers", "trl", "peft", "bitsandbytes", "accelerate", "unsloth")
 
@@ -104,10 +116,10 @@ class RunFolder:
                 file.write(config.to_yaml())
             if tasks:
                 write_whole(aside / OBJECTS, tasks + "\n")
-            RunFolder(aside).write_environment(**facts)
+            write_whole(aside / ENVIRONMENT, _as_json({**environment(), **facts}))
             if aside != self.path:
                 aside.rename(self.path)
-        except (OSError, RunFolderError) as error:
+        except OSError as error:
             beside = aside != self.path
             taken = isinstance(error, FileExistsError) or (beside and self.path.exists())  # another run was quicker
             with contextlib.suppress(OSError):
@@ -117,8 +129,7 @@ class RunFolder:
                     path.rmdir() if path.exists() else None
             if taken:
                 raise self._taken() from None
-            why = getattr(error, "strerror", None) or str(error).rpartition(": ")[2]
-            raise RunFolderError(f"cannot write to {self.path}: {why}") from None
+            raise RunFolderError(f"cannot write to {self.path}: {error.strerror or error}") from None
 
     @classmethod
     def open(cls, path: Path) -> "RunFolder":
@@ -193,7 +204,7 @@ class RunFolder:
         was = self._environment()
         if (now := {**facts, **was, "code": facts["code"]}) != was:
             with write_errors(f"to {self.path}"):
-                write_whole(self.path / ENVIRONMENT, json.dumps(now, indent=2) + "\n")
+                write_whole(self.path / ENVIRONMENT, _as_json(now))
 
     def go_on(self, again: str = "", more: str = "") -> str:
         """The command that goes on with the run, or the call, where its reward was given in Python. `again` and `more`:
@@ -248,20 +259,8 @@ class RunFolder:
         return {name: result for name, result in self._evaluation_files().items() if "moment" not in result}
 
     def _evaluation_files(self) -> dict[str, dict[str, Any]]:
-        found = {}
-        for path in sorted((self.path / EVALUATIONS).glob("*.json")):
-            found[path.stem] = result = read_json(path)
-            try:
-                known: Any = _Evaluation.model_validate(result)
-            except ValidationError:
-                known = None
-            if known is None or (
-                known.best not in {**known.seats, **known.directions}
-                or (known.moment is not None and known.step is None)
-                or (len(known.directions) > 1 and known.mean_of_directions is None)
-            ):
-                raise RunFolderError(f"{path} holds no evaluation")
-        return found
+        paths = sorted((self.path / EVALUATIONS).glob("*.json"))
+        return {path.stem: read_json(path, _Evaluation) for path in paths}
 
     # Lines
 
@@ -307,9 +306,8 @@ class RunFolder:
 
     def write_environment(self, **facts: Any) -> None:
         """Write versions, machine and some more facts. Raises RunFolderError where that cannot be."""
-        facts = {**environment(), **facts}
         with write_errors(f"to {self.path}"):
-            write_whole(self.path / ENVIRONMENT, json.dumps(facts, indent=2) + "\n")
+            write_whole(self.path / ENVIRONMENT, _as_json({**environment(), **facts}))
 
 
 def nearest_runs(path: Path) -> str:
@@ -344,6 +342,10 @@ def environment() -> dict[str, Any]:
         "packages": versions(PACKAGES),
         "commit": _commit(),
     }
+
+
+def _as_json(facts: Mapping[str, Any]) -> str:
+    return json.dumps(facts, indent=2) + "\n"
 
 
 def _commit() -> str | None:

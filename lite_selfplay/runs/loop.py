@@ -29,10 +29,9 @@ from lite_selfplay.runs.defaults import shorter, wanted
 from lite_selfplay.runs.folder import BUDGET, COLD_START, COLLECTIONS, EVALUATIONS, RunFolder, as_written
 from lite_selfplay.runs.planning import evaluation_steps, mode_of_the_base, problems_of
 from lite_selfplay.runs.preflight import preflight
-from lite_selfplay.runs.processes import save_in_turn
 from lite_selfplay.runs.report.closing import changes, closing_report
 from lite_selfplay.runs.resources import Resources, leaving_as_an_error
-from lite_selfplay.runs.saving import Saver
+from lite_selfplay.runs.saving import Saver, save_in_turn
 from lite_selfplay.runs.step_log import StepLog
 from lite_selfplay.tasks.split import training_side
 from lite_selfplay.tasks.task import derived_seed
@@ -56,25 +55,27 @@ class RunLoop:
     `began` is when the run began, by the clock, if that was before.
     """
 
-    def __init__(self, held: Resources, *, clock: Callable[[], float] = time.monotonic, began: float | None = None):
-        self.held, self.game, self.folder = held, held.game, held.folder
-        ranks, config = held.ranks, held.config
+    def __init__(
+        self, resources: Resources, *, clock: Callable[[], float] = time.monotonic, began: float | None = None
+    ):
+        self.resources, self.game, self.folder = resources, resources.game, resources.folder
+        ranks, config = resources.ranks, resources.config
         clock = ranks.shared_clock(clock)
-        self.table = held.table(LiveTable)
+        self.table = resources.table(LiveTable)
         # Held-out answers are judged by the checker, so that runs with different rewards can be compared.
-        answered = all(problem.answer is not None for problem in held.ready.held_out)
-        self._measuring = held.table(LiveTable, sources={}, reward=None if answered else held.reward)
-        self._saver = Saver(held, clock)
+        answered = all(problem.answer is not None for problem in resources.plan.held_out)
+        self._measuring = resources.table(LiveTable, sources={}, reward=None if answered else resources.reward)
+        self._saver = Saver(resources, clock)
         started = clock() if began is None else ranks.from_main("when the run began", lambda: began or 0.0)
         self._budget = Budget(config.run.minutes, self.folder.path / BUDGET, clock, started, ranks)
-        self._books = StepLog(held, self.table, self._saver.what_is_whole)
+        self._step_log = StepLog(resources, self.table, self._saver.what_is_whole)
         self._answers_at_first = Answers()
         self.trainer = SelfPlayTrainer(
-            backend=held.loaded.backend,
-            loss=make_loss(held.loaded.backend, config, held.loaded.chat.tokenizer, held.aside.name),
+            backend=resources.loaded.backend,
+            loss=make_loss(resources.loaded.backend, config, resources.loaded.chat.tokenizer, resources.scratch.name),
             config=config,
-            progress=held.progress,
-            poll=held.loaded.poll,
+            progress=resources.progress,
+            poll=resources.loaded.poll,
             updates=self._updates(config.run.steps),
             ranks=ranks,
         )
@@ -92,22 +93,22 @@ class RunLoop:
         or its last checkpoint cannot be written.
         """
         begins = self._resumed_from is None
-        if self.held.tracker is not None:
-            self.held.tracker.open(self.done)
+        if self.resources.tracker is not None:
+            self.resources.tracker.open(self.done)
         with self._saved_when_stopped():
             if begins:
                 self._prepare()
                 with self._budget.timing("save"):
                     self._saver.try_save(0, self.state(), self.trainer.optimizer)
             if self.done == 0:
-                keep_references(self.held)
-            if begins and self.held.ranks.alone and wanted(self.held.config):
-                preflight(self.held, max(0.0, self._budget.before_s()))
+                keep_references(self.resources)
+            if begins and self.resources.ranks.alone and wanted(self.resources.config):
+                preflight(self.resources, max(0.0, self._budget.before_s()))
             self._evaluate_what_is_missing()
             self._show_training()
-            self.held.progress.activity("sampler and trainer are compared")
-            self.trainer.check.calibrate(self.held.loaded.chat.encode(PROBE).ids)
-            while self.done < self.held.config.run.steps and not self.game.over():
+            self.resources.progress.activity("sampler and trainer are compared")
+            self.trainer.check.calibrate(self.resources.loaded.chat.encode(PROBE).ids)
+            while self.done < self.resources.config.run.steps and not self.game.over():
                 report = self._step()
                 self._write_down(report)
                 self._keep_to_the_budget()
@@ -126,9 +127,9 @@ class RunLoop:
             self._saver.write_card(0)
         path = self.folder.path
         if self.folder.ours:
-            self.folder.write_environment(**self.held.facts(), only=COLD_START)
-        train = f"lite-selfplay train {self.held.config.game.name} --init {path} ..."
-        self.held.progress.finished([f"the run: {path}", f"train from it: {train}"])
+            self.folder.write_environment(**self.resources.facts(), only=COLD_START)
+        train = f"lite-selfplay train {self.resources.config.game.name} --init {path} ..."
+        self.resources.progress.finished([f"the run: {path}", f"train from it: {train}"])
 
     # A step
 
@@ -136,35 +137,35 @@ class RunLoop:
         """Play a step and train on it."""
         step, self._start_state = self.done, self.state()
         with self._budget.timing("step"):
-            self._books.begin_step()
+            self._step_log.begin_step()
             seats = self.game.seats(step)
             self.table.open(step, seats)
-            with self.held.guarded():
+            with self.resources.guarded():
                 episode = self.game.play(step, self.table)
                 if not isinstance(episode, Episode):
-                    label = self.held.config.game.label
+                    label = self.resources.config.game.label
                     raise GameError(f"{label} played a step and returned {episode!r:.200}, no Episode")
             return self.trainer.update(step, episode, seats)
 
     def _write_down(self, report: StepReport) -> None:
         self.done, self._start_state = self.done + 1, {}
-        config = self.held.config
+        config = self.resources.config
         left = "" if self.game.open_ended else self._budget.left(config.run.steps - self.done)
-        metrics = self._books.finish_step(report, left)
+        metrics = self._step_log.finish_step(report, left)
         self._saver.count(metrics)
-        self._books.judge(report)
+        self._step_log.judge(report)
         length = max((stream["tokens_mean"] or 0.0 for stream in metrics["streams"].values()), default=0.0)
         if few := self._budget.few(self.done, config.run.steps, partial(shorter, config, length)):
-            self.held.progress.say(few)
+            self.resources.progress.say(few)
 
     def _save_and_measure_if_due(self, asked: Episode) -> None:
         """After a step that is not the last one, as its number, the time or the game's `asked` episode wants it."""
-        done, config = self.done, self.held.config
+        done, config = self.done, self.resources.config
         if done >= config.run.steps or self.game.over():
             return
         measured = (asked.measure or done in evaluation_steps(config)) and bool(self._held_out)
         # While steps are being skipped, the last good state stays the last one saved.
-        if not self._books.bad_steps and (measured or asked.save or self._saver.is_due(done)):
+        if not self._step_log.bad_steps and (measured or asked.save or self._saver.is_due(done)):
             self._saver.try_save(done, self.state(), self.trainer.optimizer)
         if measured:
             self._start_state = self.state()  # an evaluation may be stopped: the step before it is complete
@@ -173,12 +174,12 @@ class RunLoop:
 
     def _show_training(self) -> None:
         """Show that training goes on, and for how many steps, where the game does not end by itself."""
-        self.held.progress.phase("training", None if self.game.open_ended else self.held.config.run.steps)
-        self.held.progress.advance(self.done)
+        self.resources.progress.phase("training", None if self.game.open_ended else self.resources.config.run.steps)
+        self.resources.progress.advance(self.done)
 
     def _keep_to_the_budget(self) -> None:
         """Play as many steps as fit into the run's minutes: the configuration, its file and the schedules say so."""
-        progress, config = self.held.progress, self.held.config
+        progress, config = self.resources.progress, self.resources.config
         asked = config.run.steps
         steps = self._budget.steps(self.done, asked, config.eval.every)
         if steps is None:
@@ -190,40 +191,43 @@ class RunLoop:
 
     def _updates(self, steps: int) -> dict[str, int]:
         """How many of so many steps move each seat."""
-        return {**dict.fromkeys(self.held.config.seats, steps), **self.game.updates(steps)}
+        return {**dict.fromkeys(self.resources.config.seats, steps), **self.game.updates(steps)}
 
     # The beginning and the end
 
     def _prepare(self) -> None:
         """The seats as they enter training: another run's, taught by a cold start, or as they were made."""
-        if self.held.config.run.init is not None:
-            before = RunFolder.open(Path(self.held.config.run.init))
-            for seat, weights in self.held.seats_of(before).items():
-                self.held.loaded.adapters.load_state(seat, weights)
+        if self.resources.config.run.init is not None:
+            before = RunFolder.open(Path(self.resources.config.run.init))
+            for seat, weights in self.resources.seats_of(before).items():
+                self.resources.loaded.adapters.load_state(seat, weights)
             self._saver.keep_examples(before)
-        if self.held.config.cold_start.enabled:
-            teach(self.held, self.trainer, self._saver, self._budget)
+        if self.resources.config.cold_start.enabled:
+            teach(self.resources, self.trainer, self._saver, self._budget)
         self._cold_started = True
 
     def _close(self) -> None:
         """Say what the run came to."""
-        if self.held.ranks.main:
+        if self.resources.ranks.main:
             metrics, evaluations = self.folder.metrics(), self.folder.evaluations()
-            closing = closing_report(type(self.game), self.held.config, metrics, evaluations, self.folder.path)
-            doubtful, demo = not any(each.sure for each in changes(evaluations)), self.held.config.run.preset == "demo"
+            closing = closing_report(type(self.game), self.resources.config, metrics, evaluations, self.folder.path)
+            doubtful, demo = (
+                not any(each.sure for each in changes(evaluations)),
+                self.resources.config.run.preset == "demo",
+            )
             outcome = self._budget.outcome(self.done, doubtful=doubtful, demo=demo)
-            self.held.progress.finished([*closing, *outcome])
+            self.resources.progress.finished([*closing, *outcome])
 
     @contextlib.contextmanager
     def _saved_when_stopped(self) -> Iterator[None]:
         """What stops a run between two updates finds it saved."""
         try:
-            self.held.loaded.poll()
+            self.resources.loaded.poll()
             with leaving_as_an_error():
                 yield
         except STOPS as stop:
-            self.held.ranks.leave(stop)
-            if save_in_turn(self.held.ranks, self.folder, self.done, self._save_what_changed):
+            self.resources.ranks.leave(stop)
+            if save_in_turn(self.resources.ranks, self.folder, self.done, self._save_what_changed):
                 raise type(stop)(f"{stop}; saved before step {self.done + 1}. {self._saver.go_on()}") from None
             raise type(stop)(f"{stop}. {self._saver.what_is_whole()}") from None
 
@@ -232,29 +236,29 @@ class RunLoop:
     @property
     def _held_out(self) -> Sequence[Problem]:
         """The problems that are evaluated: as many of those held out as the run's minutes allow."""
-        held_out = self.held.ready.held_out
+        held_out = self.resources.plan.held_out
         return held_out[: self._budget.problems(len(held_out))]
 
     def _evaluate(self) -> None:
         """Measure the seats as the game asks for."""
         if not self._held_out:
             return
-        first = "after cold start" if self.held.config.cold_start.enabled else "before training"
+        first = "after cold start" if self.resources.config.cold_start.enabled else "before training"
         moment = f"after {self.done} steps" if self.done else first
         with self._budget.timing("evaluation"):
             self._measure(_evaluation_name(self.done), self.game.evaluation(), self.done, moment)
         self._saver.write_card(self.done)
 
     def _measure(self, name: str, spec: EvalSpec, step: int, moment: str) -> None:
-        about = {"moment": moment, "step": step, "model": self.held.config.model.name}
+        about = {"moment": moment, "step": step, "model": self.resources.config.model.name}
         result = self._answers(spec, self._held_out, f"evaluation {moment}", about).to_json()
         self._saver.write_evaluation(name, result)
-        self.held.progress.evaluated(moment, result, headline(result))
+        self.resources.progress.evaluated(moment, result, headline(result))
 
     def _answers(
         self, spec: EvalSpec, problems: Sequence[Problem], name: str, about: Mapping[str, Any] | None = None
     ) -> Evaluation:
-        config, tokens = self.held.config, self.held.ready.max_completion_tokens
+        config, tokens = self.resources.config, self.resources.plan.max_completion_tokens
         sampling = Sampling(temperature=config.eval.temperature, top_p=config.eval.top_p, max_tokens=tokens)
         tasks = config.eval.tasks or ""
         return measure(
@@ -263,42 +267,44 @@ class RunLoop:
             Exam(problems, sampling, config.eval.samples, tasks=tasks, about=about or {}),
             name=name,
             rows_at_once=self._measuring.rows_at_once(tokens),
-            progress=self.held.progress,
+            progress=self.resources.progress,
             answers=None if self.done else self._answers_at_first,
         )
 
     def _evaluate_what_is_missing(self) -> None:
         """Measure the untouched base, and the seats as they are now, where that is due and was not done."""
         of_the_base = EvalSpec(mode_of_the_base(self.game), (BASE,))
-        if self.done == 0 and self.held.ready.held_out:
-            untouched = filter(self.held.loaded.adapters.is_the_base, self.held.loaded.adapters.seats)
+        if self.done == 0 and self.resources.plan.held_out:
+            untouched = filter(self.resources.loaded.adapters.is_the_base, self.resources.loaded.adapters.seats)
             self._answers_at_first.alike = dict.fromkeys(untouched, BASE)
             self._choose_problems()
-            due = not self.held.config.run.init and not self._was_evaluated("base")
+            due = not self.resources.config.run.init and not self._was_evaluated("base")
             if due and self._budget.before_s() <= 0:
-                self.held.progress.say("the untouched base is not measured: a third of the minutes is over")
+                self.resources.progress.say("the untouched base is not measured: a third of the minutes is over")
             elif due:
                 with self._budget.timing("part" if self._answers_at_first.alike else "untouched"):
                     self._measure("base", of_the_base, step=-1, moment="untouched")
-        if self.done in evaluation_steps(self.held.config) and not self._was_evaluated(_evaluation_name(self.done)):
+        if self.done in evaluation_steps(self.resources.config) and not self._was_evaluated(
+            _evaluation_name(self.done)
+        ):
             self._evaluate()
 
     def _choose_problems(self) -> None:
         """Let the minutes of the run decide how many problems are evaluated: one of the seats answers the first."""
-        spec, held_out = self.game.evaluation(), self.held.ready.held_out
+        spec, held_out = self.game.evaluation(), self.resources.plan.held_out
         alone = EvalSpec(mode_of_the_base(self.game), spec.seats[:1])
 
         def evaluate(number: int) -> tuple[float, float]:
             self._answers(alone, held_out[:number], "evaluation, timed")
             each, alike = find_mode(spec.mode).stages(spec.seats), self._answers_at_first.alike
             others = 1 - sum(seat in alike for seat in spec.seats)  # the base's, and those that are the base's
-            return len(evaluation_steps(self.held.config)) * each + others, each + others
+            return len(evaluation_steps(self.resources.config)) * each + others, each + others
 
         self._budget.choose_problems(len(held_out), evaluate)
 
     def _was_evaluated(self, name: str) -> bool:
         file = self.folder.path / EVALUATIONS / f"{name}.json"
-        return self.held.ranks.from_main("former evaluations", file.is_file)
+        return self.resources.ranks.from_main("former evaluations", file.is_file)
 
     # Checkpoints
 
@@ -306,8 +312,8 @@ class RunLoop:
         """What a checkpoint holds beside weights, as JSON."""
         return {
             "game": self.game.state(),
-            "sources": {name: source.state() for name, source in self.held.sources.items()},
-            **self._books.counts(),
+            "sources": {name: source.state() for name, source in self.resources.sources.items()},
+            **self._step_log.counts(),
             "cold_started": self._cold_started,
             **self.trainer.state(),
         }
@@ -318,24 +324,20 @@ class RunLoop:
 
     def _save_what_changed(self) -> None:
         if self.done != self._resumed_from:  # else nothing has changed since
-            self._books.write_what_is_missing()
+            self._step_log.write_what_is_missing()
             self.save(self._start_state)
 
     def load(self, checkpoint: Checkpoint) -> None:
         """Go on from a checkpoint. Raises RunFolderError, with nothing written, where the run could not."""
-        held, adapters, path = self.held, self.held.loaded.adapters, checkpoint.path / STATE
+        resources, adapters, path = self.resources, self.resources.loaded.adapters, checkpoint.path / STATE
         state = read_state(checkpoint)
-        kinds = {"cold_started": bool, "skipped_steps": int, "nonfinite": int, "game": dict, "sources": dict}
-        for key, kind in kinds.items():
-            if type(state.get(key)) is not kind:
-                raise RunFolderError(f"{path} is not the state of a run: {key} is not what it writes")
-        if not held.ranks.main and (theirs := self.folder.path / COLLECTIONS).is_dir():
-            shutil.copytree(theirs, held.collections)
+        if not resources.ranks.main and (theirs := self.folder.path / COLLECTIONS).is_dir():
+            shutil.copytree(theirs, resources.collections)
         if state["cold_started"]:  # else it was stopped during the cold start, which is short: it begins again
             load_optimizer_state(self.trainer.optimizer, adapters, load_checkpoint(checkpoint, adapters))
             self.trainer.schedule.apply()
             try:
-                for name, source in held.sources.items():
+                for name, source in resources.sources.items():
                     source.restore(state["sources"][name])
                 self.game.restore(state["game"])
                 self.trainer.restore(state)
@@ -343,56 +345,61 @@ class RunLoop:
                 raise RunFolderError(
                     f"{path} is not the state of such a run: {type(error).__name__}: {error} in its game or sources"
                 ) from None
-            self._books.restore(state)
+            self._step_log.restore(state)
             with as_written(self.folder.path):
                 for row in self.folder.metrics():
                     if row["step"] <= checkpoint.step:
                         self._saver.count(row)
             self._cold_started, self.done, self._resumed_from = True, checkpoint.step, checkpoint.step
-        held.ranks.gather("the checkpoint", checkpoint.step)  # until all have read it, nobody writes
+        resources.ranks.gather("the checkpoint", checkpoint.step)  # until all have read it, nobody writes
 
 
 def _evaluation_name(step: int) -> str:
     return f"step-{step:06}"
 
 
-def teach(held: Resources, trainer: SelfPlayTrainer, saver: Saver, budget: Budget) -> None:
+def teach(resources: Resources, trainer: SelfPlayTrainer, saver: Saver, budget: Budget) -> None:
     """The cold start: gather examples, write them into the run folder, and let every seat learn its own."""
-    config, ready, section, seed = held.config, held.ready, held.config.cold_start, held.config.run.seed
+    config, plan, section, seed = (
+        resources.config,
+        resources.plan,
+        resources.config.cold_start,
+        resources.config.run.seed,
+    )
     # Problems of their own, where the task makes them: training starts on problems it has not seen.
     own_seed = derived_seed(seed, "cold start")
-    task = training_side(problems_of(config, held.game, own_seed, section.tasks), ready.never_taught)
-    keeps_to_limits = within_limits(held.loaded.chat, config, ready.max_completion_tokens)
+    task = training_side(problems_of(config, resources.game, own_seed, section.tasks), plan.never_taught)
+    keeps_to_limits = within_limits(resources.loaded.chat, config, plan.max_completion_tokens)
 
     def fits(role: str, example: Example) -> bool:
-        held.loaded.poll()  # files of examples may be long
+        resources.loaded.poll()  # files of examples may be long
         return keeps_to_limits(role, example)
 
     # A table at which the base plays for examples, on problems and randomness of its own.
-    sources = held.sources_of({**ready.sources, "problems": task.problems})
+    sources = resources.sources_of({**plan.sources, "problems": task.problems})
     pool = gather(
-        held.game,
+        resources.game,
         section,
         task,
-        held.table(LiveTable, config=playing_config(config), sources=sources),
+        resources.table(LiveTable, config=playing_config(config), sources=sources),
         seed=seed,
-        held_out=ready.never_taught,
+        held_out=plan.never_taught,
         fits=fits,
-        progress=held.progress,
+        progress=resources.progress,
         data_dir=config.tasks.data_dir,
     )
     for sentence in pool.lines():
-        held.progress.say(sentence)
+        resources.progress.say(sentence)
     saver.write_examples(pool)
     steps_that_fit = budget.cold_start(section.steps)
-    cold_start(trainer, held.loaded.chat, held.game, pool, section, seed=seed, steps_that_fit=steps_that_fit)
+    cold_start(trainer, resources.loaded.chat, resources.game, pool, section, seed=seed, steps_that_fit=steps_that_fit)
 
 
-def keep_references(held: Resources) -> None:
+def keep_references(resources: Resources) -> None:
     """Keep seats as they enter training: all where a role has a KL term, and those that the game asks for."""
-    adapters = held.loaded.adapters
-    if any(role.beta and role.reference == "seat" for role in held.config.roles.values()):
+    adapters = resources.loaded.adapters
+    if any(role.beta and role.reference == "seat" for role in resources.config.roles.values()):
         for seat in adapters.seats:
             adapters.snapshot(seat, reference_name(seat))
-    for kept in held.game.kept_at_start():
+    for kept in resources.game.kept_at_start():
         adapters.snapshot(kept.seat, kept.name)

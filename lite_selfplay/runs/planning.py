@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from lite_selfplay.config import RunConfig, load_loss
-from lite_selfplay.config.user_files import absolute, file_of
+from lite_selfplay.config.user_files import whole_paths
 from lite_selfplay.data import Problem
 from lite_selfplay.errors import ConfigError
 from lite_selfplay.games import Game, make_game
@@ -25,6 +25,7 @@ from lite_selfplay.tasks.passages import passages_of, read_passages
 from lite_selfplay.tasks.split import data_facts, evaluation_set, fingerprint, training_side
 from lite_selfplay.training.examples import require_examples, source_of
 from lite_selfplay.training.progress import Progress
+from lite_selfplay.training.ranks import ALONE, Ranks
 from lite_selfplay.verify import programs
 
 OPTIONAL = ("solutions",)
@@ -170,67 +171,45 @@ def draws_problems(config: RunConfig, game: Game) -> bool:
     return drawn or (bool(taught.enabled) and taught.tasks is None and not taught.source.endswith(".jsonl"))
 
 
-def chosen(config: RunConfig) -> list[Default]:
-    """What a run of a configuration does where it says nothing. Raises ConfigError, UnknownNameError or TaskError."""
-    return choices_of(config, make_game(config.game.name, config.game.options))
-
-
-def plan(config: RunConfig, *, own_checker: bool = False, choices: Sequence[Default] | None = None) -> Plan:
+def plan(config: RunConfig, *, own_checker: bool = False, ranks: Ranks = ALONE) -> Plan:
     """Fill in everything a configuration leaves open, and check it.
 
-    `own_checker`: a reward function takes the checker's place, so problems need no answers. `choices`: what `chosen`
-    gave, where it was asked before. Raises ConfigError, UnknownNameError or TaskError.
+    `own_checker`: a reward function takes the checker's place, so problems need no answers. Of several processes the
+    first one chooses. Raises ConfigError, UnknownNameError or TaskError.
     """
-    unsized = make_game(config.game.name, config.game.options)
-    choices = choices_of(config, unsized) if choices is None else choices
-    resolved, game = filled_in(config, choices, unsized)
+    game = make_game(config.game.name, config.game.options)
+    choices = [Default(*each) for each in ranks.from_main("what is chosen", lambda: choices_of(config, game))]
+    resolved, game = filled_in(config, choices, game)
     asked = tuple(open_questions(config, game))
-    tasks = resolved.tasks.train or ""
     task = problems_of(resolved, game, resolved.run.seed)
     kept_apart = held_out(resolved, game)
     task = training_side(task, kept_apart)
     tokens = resolved.run.max_completion_tokens or task.max_completion_tokens
-    reward = resolved.run.reward
     taught = bool(resolved.cold_start.enabled) and resolved.run.init is None  # else it was, where it starts from
-    files: dict[str, dict[str, Any]] = {
-        "tasks": {"train": absolute(tasks) if tasks else None},
-        "cold_start": {"source": absolute(resolved.cold_start.source), "enabled": taught},
-        "eval": {"tasks": resolved.eval.tasks and absolute(resolved.eval.tasks)},
-        "model": {"backend": _backend(resolved)},
-        "rollouts": {"folder": (folder := resolved.rollouts.folder) and os.path.abspath(folder)},
-        "run": {
-            "max_completion_tokens": tokens,
-            "reward": reward and absolute(reward),
-            "init": resolved.run.init and os.path.realpath(resolved.run.init),
-        },
+    named = whole_paths(resolved.values())
+    folder, init = resolved.rollouts.folder, resolved.run.init
+    filled = {
+        **named,
+        "cold_start.enabled": taught,
+        "model.backend": _backend(resolved),
+        "rollouts.folder": folder and os.path.abspath(folder),
+        "run.init": init and os.path.realpath(init),
+        "run.max_completion_tokens": tokens,
+        "tasks.data_dir": _data_folder(resolved, named.values()),
     }
-    files["roles"] = {name: {"loss": absolute(role.loss)} for name, role in resolved.roles.items() if role.own_loss}
-    for key in ("tasks", "top_up"):
-        if (spec := getattr(resolved.cold_start, key)) is not None:
-            files["cold_start"][key] = absolute(spec)
-    for key in ("knowledge", "validation", "solutions"):
-        if (spec := getattr(resolved.tasks, key)) is not None:
-            files["tasks"][key] = absolute(spec, folder=key == "knowledge")
-    if folder := _data_folder(
-        resolved, [*files["tasks"].values(), files["eval"]["tasks"], *files["cold_start"].values()]
-    ):
-        files["tasks"]["data_dir"] = folder
-    name = resolved.game.name
-    place = absolute(name) if file_of(name) is not None else name
-    options = {"game": {"name": place, **game.options.model_dump(mode="json")}}
-    whole = resolved.having(files, options)
+    whole = resolved.having(layer_of([Default("", filled)]), {"game": game.options.model_dump(mode="json")})
     sources = {name: _source(name, whole, task, kept_apart) for name in game.sources}
     ready = Plan(whole, game, task, tokens, kept_apart, sources, choices, asked)
-    _check_model(ready.config)
-    for role in ready.config.roles.values():
+    _check_model(whole)
+    for role in whole.roles.values():
         if role.own_loss:
             load_loss(role.loss)
     if game.open_ended and whole.run.minutes:
         raise ConfigError(f"{whole.game.label} ends by itself, so run.minutes cannot choose its steps: leave it out")
     if whole.tasks.solutions is not None and "solutions" not in game.sources:
         raise ConfigError(f"{whole.game.label} takes no solutions: --solutions is for games that work on their steps")
-    if ready.config.run.init is not None:
-        RunFolder.open(Path(ready.config.run.init))
+    if whole.run.init is not None:
+        RunFolder.open(Path(whole.run.init))
     _check_problems(ready, own_checker)
     return ready
 
@@ -335,9 +314,9 @@ def mode_of_the_base(game: Game) -> str:
     return "single" if find_mode(mode).tasks is None else mode
 
 
-def _data_folder(config: RunConfig, specs: Iterable[Any]) -> str | None:
+def _data_folder(config: RunConfig, specs: Iterable[str]) -> str | None:
     """The folder of downloaded data, by its whole path: a run that uses it finds it again from anywhere."""
-    used = any(isinstance(spec, str) and is_data(spec) for spec in specs)
+    used = any(map(is_data, specs))
     given = config.tasks.data_dir or (os.environ.get(DATA_VARIABLE) if used else None)
     return str(Path(given).resolve()) if given else None
 

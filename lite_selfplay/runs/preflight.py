@@ -16,14 +16,14 @@ from math import inf
 from pathlib import Path
 from typing import Any
 
-from lite_selfplay.config import RunConfig
+from lite_selfplay.config import RunConfig, RunSection
 from lite_selfplay.config.user_files import unnoticed
 from lite_selfplay.data import Completion, Episode, Problem, Sampling, TokenScores, Turn, Verdict
 from lite_selfplay.errors import GameError, Interrupted, LiteSelfPlayError, PreflightError, SaveFailed
-from lite_selfplay.games import Game, make_game
+from lite_selfplay.games import Game
 from lite_selfplay.games.presentation import percent
 from lite_selfplay.models.adapters import BASE
-from lite_selfplay.runs.defaults import LONGEST, Streams, after_a_look, left_open
+from lite_selfplay.runs.defaults import LONGEST, Streams, after_a_look, left_open, sized
 from lite_selfplay.runs.folder import COLLECTIONS, PREFLIGHT, RunFolder
 from lite_selfplay.runs.report.diagnosis import FEWEST_WELL_FORMED, MOST_SILENT, Cause, foreseen
 from lite_selfplay.runs.report.figures import MEANINGS
@@ -81,26 +81,33 @@ def _saving_nothing() -> Iterator[None]:
 
 
 @_saving_nothing()
-def look_at_the_base(held: Resources) -> None:
+def look_at_the_base(resources: Resources) -> None:
     """Let what the untouched base does decide whether it thinks, how long its answers may be, and whether it is taught
     the format: one after the other, each time with another look. Raises Interrupted where that is stopped."""
-    limit, latest = LONGEST * held.ready.max_completion_tokens, time.monotonic() + 2 * most_seconds(held.config)
+    limit, latest = (
+        LONGEST * resources.plan.max_completion_tokens,
+        time.monotonic() + 2 * most_seconds(resources.config),
+    )
     # Whoever brings a reward of their own knows what an answer is to look like.
-    asked = [what for what in held.ready.open if held.reward is None or what != "a cold start"]
+    asked = [what for what in resources.plan.open if resources.reward is None or what != "a cold start"]
     choice = None
-    while (held.loaded.chat.thinks or asked != ["thinking"]) and (
+    while (resources.loaded.chat.thinks or asked != ["thinking"]) and (
         choice is None or (choice.what != "cold start" and time.monotonic() < latest)
     ):
-        held.progress.phase("a look at the base")
-        found = play(held, lambda game: dict.fromkeys(game.seats(0), BASE), left_open, most_seconds(held.config))
-        for line in found.lines(type(held.game), "a look at the base"):
-            held.progress.say(line)
-        choice = after_a_look(asked, held.ready.max_completion_tokens, limit, held.loaded.chat.thinks, found.streams)
+        resources.progress.phase("a look at the base")
+        found = play(
+            resources, lambda game: dict.fromkeys(game.seats(0), BASE), left_open, most_seconds(resources.config)
+        )
+        for line in found.lines(type(resources.game), "a look at the base"):
+            resources.progress.say(line)
+        choice = after_a_look(
+            asked, resources.plan.max_completion_tokens, limit, resources.loaded.chat.thinks, found.streams
+        )
         if choice is None:
             return
-        held.ready = held.ready.after(choice)
-        held.progress.say(held.ready.chosen(choice.what)[-1])
-        held.loaded.chat = load_chat(held.config, held.model)
+        resources.plan = resources.plan.after(choice)
+        resources.progress.say(resources.plan.chosen(choice.what)[-1])
+        resources.loaded.chat = load_chat(resources.config, resources.model)
 
 
 def most_seconds(config: RunConfig) -> float:
@@ -109,7 +116,7 @@ def most_seconds(config: RunConfig) -> float:
 
 
 def play(
-    held: Resources,
+    resources: Resources,
     seats: Callable[[Game], Mapping[str, str]],
     assumed: Callable[[Streams], Sequence[str]],
     seconds: float,
@@ -120,21 +127,21 @@ def play(
     `seats` says who plays. What is checked meanwhile counts for nothing.
     """
     started, notes, most, played = time.monotonic(), list[str](), FIRST, dict[str, str]()
-    config, counted = held.config, replace(held.loaded.verifier.counters)
-    with tempfile.TemporaryDirectory(prefix="lite-selfplay-") as aside, unnoticed():
-        sources = {name: copy(untouched) for name, untouched in held.sources.items()}
+    config, counted = resources.config, replace(resources.loaded.verifier.counters)
+    with tempfile.TemporaryDirectory(prefix="lite-selfplay-") as scratch, unnoticed():
+        sources = {name: copy(untouched) for name, untouched in resources.sources.items()}
         until = started + SAMPLED * seconds
-        table = held.table(RecordingTable, sources=sources, folder=Path(aside) / COLLECTIONS, until=until)
+        table = resources.table(RecordingTable, sources=sources, folder=Path(scratch) / COLLECTIONS, until=until)
         try:
-            with held.loaded.poll.within(seconds):
+            with resources.loaded.poll.within(seconds):
                 while not table.samples or assumed(table.streams(played)):
-                    game, before = small_game(config, most), table.samples
+                    game, before = small_game(resources.game, config.run, most), table.samples
                     played = dict(seats(game))
                     table.most = 10**9 if game.without_tasks else before + most  # of matches none is cut short
                     table.open(NOBODYS_STEP - before, played)
-                    with contextlib.suppress(Enough), held.guarded():
+                    with contextlib.suppress(Enough), resources.guarded():
                         table.note(game.play(0, table))
-                    held.loaded.poll()
+                    resources.loaded.poll()
                     if table.samples == before:
                         break
                     most = min(2 * most, MOST)
@@ -144,7 +151,7 @@ def play(
         except GameError as error:  # what it says on one line: that of a user's own game may be anything
             words = " ".join(printable(str(error)[:2000]).split())[:500]
             notes.append(f"so small a step could not be played: {words}")
-    held.loaded.verifier.counters = counted
+    resources.loaded.verifier.counters = counted
     streams = only_finite(table.streams(played))
     ended = sum(stream["completions"] for stream in streams.values())
     return Played(round(time.monotonic() - started, 2), streams, notes, table.samples - ended)
@@ -158,15 +165,15 @@ def unsettled(streams: Streams) -> list[str]:
     return left_open(streams, MEANINGS["truncated"].most) + ([] if varied else ["that rewards differ"])
 
 
-def preflight(held: Resources, seconds: float) -> None:
+def preflight(resources: Resources, seconds: float) -> None:
     """Play a little before the first step, so many seconds at most, and judge what the seats showed: write
     `preflight.json`, and say it.
 
     Raises PreflightError where the run cannot learn, SaveFailed where the file cannot be written.
     """
-    config, game, path, progress = held.config, type(held.game), held.folder.path, held.progress
+    config, game, path, progress = resources.config, type(resources.game), resources.folder.path, resources.progress
     progress.phase("pre-flight")
-    found = play(held, lambda game: game.seats(0), unsettled, min(seconds, most_seconds(config)))
+    found = play(resources, lambda game: game.seats(0), unsettled, min(seconds, most_seconds(config)))
     causes = doubts(found, config, game, path)
     refused = refusal(found, causes)
     about = {"samples": found.samples, **asdict(found), "lines": found.lines(game), "refused": refused}
@@ -226,10 +233,10 @@ def refusal(found: Played, causes: Sequence[Cause]) -> str:
 def _stream_line(game: type[Game], role: str, stream: Mapping[str, Any]) -> str:
     words = {"accuracy": game.accuracy_of(role).word, "well_formed": "well-formed", "truncated": "truncated"}
     words |= {"loops": "in loops"} if stream["loops"] else {}
-    said = [f"{percent(stream[key])} {word}" for key, word in words.items() if stream[key] is not None]
+    parts = [f"{percent(stream[key])} {word}" for key, word in words.items() if stream[key] is not None]
     if groups := stream["groups"]:
-        said.append(f"{groups - stream['zero_variance_groups']} of {groups} groups with variance")
-    return f"{role} {stream['seat']}: {', '.join(said)}, {stream['tokens_mean']:.0f} tokens"
+        parts.append(f"{groups - stream['zero_variance_groups']} of {groups} groups with variance")
+    return f"{role} {stream['seat']}: {', '.join(parts)}, {stream['tokens_mean']:.0f} tokens"
 
 
 SIZES = ((4, 4), (4, 2), (4, 1), (2, 4), (2, 2), (2, 1))
@@ -249,7 +256,7 @@ class Enough(LiteSelfPlayError):
 
 
 class RecordingTable(LiveTable):
-    """A table that notes what each role `said`, and the `verdicts` on it by the completion's identity.
+    """A table that notes the `completions` of each role, and the `verdicts` on it by the completion's identity.
 
     Of what is asked for beyond `most` completions a first part is sampled, and the game ends there, by Enough. The last
     few of a call are not waited for, nor any after the time `until`; no figure holds these. With `words` nothing is
@@ -260,7 +267,7 @@ class RecordingTable(LiveTable):
         self, *arguments: Any, most: int = 10**9, until: float = inf, words: Words | None = None, **options: Any
     ):
         self.most, self.until, self._words = most, until, words
-        self.said: dict[str, list[Completion]] = {}
+        self.completions: dict[str, list[Completion]] = {}
         self.verdicts: dict[int, Verdict] = {}
         self.episodes: list[Episode] = []
         self._drawn: list[Problem] = []
@@ -295,7 +302,7 @@ class RecordingTable(LiveTable):
             found = [
                 [self._made_up(seat, str(prompt), start, sampling) for _ in range(each)] for prompt, start in pairs
             ]
-        self.said.setdefault(self.role, []).extend(completion for row in found for completion in row)
+        self.completions.setdefault(self.role, []).extend(completion for row in found for completion in row)
         if each == n and count == len(prompts):
             return found
         raise Enough
@@ -349,30 +356,28 @@ class RecordingTable(LiveTable):
     @property
     def samples(self) -> int:
         """Completions so far."""
-        return sum(map(len, self.said.values()))
+        return sum(map(len, self.completions.values()))
 
     def streams(self, seats: Mapping[str, str]) -> dict[str, dict[str, Any]]:
         """What each role did, under the keys of `metrics.jsonl`; groups and rewards are of whole steps."""
         found = {}
-        for role, all_said in self.said.items():
-            if said := [completion for completion in all_said if not self.left_off(completion)]:
-                judged = [self.verdicts[id(c)] for c in said if id(c) in self.verdicts]
+        for role, all_completions in self.completions.items():
+            if completions := [completion for completion in all_completions if not self.left_off(completion)]:
+                judged = [self.verdicts[id(c)] for c in completions if id(c) in self.verdicts]
                 groups = [group for e in self.episodes for s in e.streams if s.role == role for group in s.groups]
                 ended = [[s for s in group.samples if not self.left_off(s.completion)] for group in groups]
                 whole = zip(groups, ended, strict=True)  # or two of it at least: one has no variance to lose
                 known = [replace(g, samples=own) for g, own in whole if len(own) >= min(2, len(g.samples))]
-                seat = seats.get(role, said[0].seat)
-                found[role] = {**figures(seat, said, judged, known), "judged": len(judged)}
+                seat = seats.get(role, completions[0].seat)
+                found[role] = {**figures(seat, completions, judged, known), "judged": len(judged)}
         return found
 
 
-def small_game(config: RunConfig, most: int) -> Game:
+def small_game(game: Game, run: RunSection, most: int) -> Game:
     """A run's game anew, at a step of at most so many completions where their number is fixed, else of few."""
-    run = config.run
     fitting = [(g, p) for g, p in SIZES if g <= run.group_size and p <= run.problems_per_step]
     for group_size, problems in fitting:
-        sizes = {"group_size": group_size, "problems_per_step": problems}
-        game = make_game(config.game.name, config.game.options, **sizes)
+        game = sized(game, group_size, problems)
         each = game.rollouts_per_step()
         if each is not None and each <= most:
             break

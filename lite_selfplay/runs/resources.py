@@ -39,22 +39,22 @@ class Resources:
     """A plan whose base is in memory, with the problems that its game draws from; `close` when done with it.
 
     `reward` takes the checker's place. Of several processes that play the run, the one whose `folder` it is writes, and
-    its `tracker` hears of it. `aside` is a folder for what is not the run's. `ready` may be replaced.
+    its `tracker` hears of it. `scratch` is a folder for what is not the run's. `plan` may be replaced.
     """
 
-    ready: Plan
+    plan: Plan
     model: ResolvedModel
     folder: RunFolder
     reward: RewardFunction | None
     loaded: Loaded
     tracker: Tracker | None
     sources: dict[str, Source]
-    aside: tempfile.TemporaryDirectory[str]
+    scratch: tempfile.TemporaryDirectory[str]
 
     @classmethod
     def of(
         cls,
-        ready: Plan,
+        plan: Plan,
         model: ResolvedModel,
         folder: RunFolder,
         reward: RewardFunction | None = None,
@@ -64,39 +64,39 @@ class Resources:
         ranks: Ranks = ALONE,
     ) -> Self:
         """Load the base that a plan names."""
-        config, shown = ready.config, progress or Progress()
-        ranks.poll = Poll(shown, poll)
+        config, progress = plan.config, progress or Progress()
+        ranks.poll = Poll(progress, poll)
         if doubt := without_its_card(config):
-            shown.warn(doubt)
-        shown.say(f"loading {model.name} in {config.model.precision}")
-        rollouts = _rollouts(ready, folder)
-        loaded = Loaded.of(config, model, shown, Poll(shown, poll), ranks=ranks, rollouts=rollouts)
+            progress.warn(doubt)
+        progress.say(f"loading {model.name} in {config.model.precision}")
+        rollouts = _rollouts(plan, folder)
+        loaded = Loaded.of(config, model, progress, Poll(progress, poll), ranks=ranks, rollouts=rollouts)
         tracker = None
         if ranks.main and config.run.report_to != "none":
             made = extra("trackers").AccelerateTracker
-            tracker = made(config.run.report_to, config, type(ready.game), folder.path, shown.warn)
-            loaded.progress = Several(shown, tracker)
-        aside = tempfile.TemporaryDirectory(prefix="lite-selfplay-")
-        held = cls(ready, model, folder, reward, loaded, tracker, {}, aside)
+            tracker = made(config.run.report_to, config, type(plan.game), folder.path, progress.warn)
+            loaded.progress = Several(progress, tracker)
+        scratch = tempfile.TemporaryDirectory(prefix="lite-selfplay-")
+        resources = cls(plan, model, folder, reward, loaded, tracker, {}, scratch)
         try:
-            held.sources = held.sources_of(ready.sources)
-            held._require_short_problems()
+            resources.sources = resources.sources_of(plan.sources)
+            resources._require_short_problems()
         except BaseException:
-            held.close()
+            resources.close()
             raise
-        return held
+        return resources
 
     @property
     def config(self) -> RunConfig:
-        return self.ready.config
+        return self.plan.config
 
     @config.setter
     def config(self, config: RunConfig) -> None:
-        self.ready = replace(self.ready, config=config)
+        self.plan = replace(self.plan, config=config)
 
     @property
     def game(self) -> Game:
-        return self.ready.game
+        return self.plan.game
 
     @property
     def progress(self) -> Progress:
@@ -111,13 +111,13 @@ class Resources:
         if self.tracker is not None:
             self.tracker.close()
         self.loaded.close()
-        self.aside.cleanup()
+        self.scratch.cleanup()
 
     @cached_property
     def identity(self) -> dict[str, Any]:
         """What a resume is held to: the base, the game, the problems and the user's own code, as they were read."""
         code = sources_of(self.config.values(), None if self.config.run.reward else self.reward)
-        return {**identity_of(self.ready, self.model), "data": self.ready.data(), "code": code}
+        return {**identity_of(self.plan, self.model), "data": self.plan.data(), "code": code}
 
     def facts(self) -> dict[str, Any]:
         """What `environment.json` says of this run beside the versions."""
@@ -147,7 +147,7 @@ class Resources:
 
     def _require_short_problems(self) -> None:
         """Warn of problems that are too long to be asked, whatever stands around them; TaskError where most are."""
-        task, tokens, limit = self.ready.task, self.loaded.chat.tokens, self.config.run.max_prompt_tokens
+        task, tokens, limit = self.plan.task, self.loaded.chat.tokens, self.config.run.max_prompt_tokens
         drawn = task.problems if "problems" in self.sources and not task.procedural else ()
         # No token is less than a byte.
         if too_long := sum(len(p.text.encode()) > limit and len(tokens(p.text)) > limit for p in drawn):
@@ -159,12 +159,12 @@ class Resources:
     @property
     def collections(self) -> Path:
         """Where the game writes: in a process that does not write the run folder, into a copy of its own."""
-        return (self.folder.path if self.ranks.main else Path(self.aside.name)) / COLLECTIONS
+        return (self.folder.path if self.ranks.main else Path(self.scratch.name)) / COLLECTIONS
 
     def table(self, kind: type[T], **others: Any) -> T:
         """A table of a kind for the run's sources, config and reward, or `others`."""
         asked: dict[str, Any] = {"sources": self.sources, "config": self.config, "reward": self.reward}
-        asked |= {"max_completion_tokens": self.ready.max_completion_tokens, "folder": self.collections, **others}
+        asked |= {"max_completion_tokens": self.plan.max_completion_tokens, "folder": self.collections, **others}
         return kind(self.loaded, **asked)
 
     def guarded(self) -> contextlib.AbstractContextManager[None]:
@@ -199,14 +199,14 @@ def leaving_as_an_error() -> Iterator[None]:
         raise GameError(f"code of the game, or of its tasks, called sys.exit({left})") from left
 
 
-def identity_of(ready: Plan, model: ResolvedModel) -> dict[str, str]:
+def identity_of(plan: Plan, model: ResolvedModel) -> dict[str, str]:
     """The base and the game of a run."""
-    return {"base": model.identity, "game": ready.config.game.label}
+    return {"base": model.identity, "game": plan.config.game.label}
 
 
-def _rollouts(ready: Plan, folder: RunFolder) -> Rollouts | None:
+def _rollouts(plan: Plan, folder: RunFolder) -> Rollouts | None:
     """How the run samples on servers; None where it samples here."""
-    config, tokens = ready.config, ready.max_completion_tokens
+    config, tokens = plan.config, plan.max_completion_tokens
     if not config.rollouts.servers:
         return None
     sampled = [role.sampling(tokens) for role in config.roles.values()]

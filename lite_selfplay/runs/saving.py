@@ -1,8 +1,10 @@
-"""What a run saves as it goes: checkpoints, the seats, its model card, and which checkpoint was measured best."""
+"""What a run saves as it goes: checkpoints, the seats, its card, and which checkpoint was measured best.
 
-import contextlib
+Of several processes that play it, another one saves where the first was lost.
+"""
+
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from safetensors import SafetensorError
@@ -10,32 +12,43 @@ from safetensors import SafetensorError
 from lite_selfplay.config import RunConfig
 from lite_selfplay.errors import RunFolderError, SaveFailed, TrainingError
 from lite_selfplay.runs.checkpoints import find_checkpoints, hash_of, save_checkpoint, write_best
-from lite_selfplay.runs.folder import ADAPTERS, CARD, CHECKPOINTS, CONFIG, EXAMPLES, RunFolder
+from lite_selfplay.runs.folder import ADAPTERS, CARD, CHECKPOINTS, CONFIG, EXAMPLES, RunFolder, writing
 from lite_selfplay.runs.report.pages import model_card
 from lite_selfplay.runs.resources import Resources
 from lite_selfplay.tasks.files import write_whole, written_whole_folder
 from lite_selfplay.training.atomic_update import find_nonfinite
 from lite_selfplay.training.examples import ExamplePool
 from lite_selfplay.training.optimizer import optimizer_state
+from lite_selfplay.training.ranks import Ranks
+
+PATIENCE_S = 20.0
+"""Seconds to wait for the process that writes the run folder to have saved; torchrun ends all after 30."""
+_UNSAVED = ("SaveFailed", "RunFolderError")
+"""What process 0 may end with where another one could not save either."""
 
 
 class Saver:
     """Saves a run into its folder, where that is this process's; `clock` gives seconds."""
 
-    def __init__(self, held: Resources, clock: Callable[[], float]):
-        self._held, self._folder, self._adapters, self._clock = held, held.folder, held.loaded.adapters, clock
+    def __init__(self, resources: Resources, clock: Callable[[], float]):
+        self._resources, self._folder, self._adapters, self._clock = (
+            resources,
+            resources.folder,
+            resources.loaded.adapters,
+            clock,
+        )
         self._last = clock()
-        self._played: dict[str, Any] | None = None  # a line of `metrics.jsonl` that stands for all
+        self._totals: dict[str, Any] | None = None  # a line of `metrics.jsonl` that stands for all
 
     def count(self, metrics: Mapping[str, Any]) -> None:
         """Take note of a step's line, for the card: at a save the lines before are not read again."""
-        before = self._played["tokens"] if self._played else {}
+        before = self._totals["tokens"] if self._totals else {}
         tokens = {key: before.get(key, 0) + metrics["tokens"][key] for key in ("generated", "trained")}
-        self._played = {"tokens": tokens, "over": metrics.get("over")}
+        self._totals = {"tokens": tokens, "over": metrics.get("over")}
 
     def is_due(self, done: int) -> bool:
         """Whether to save after so many steps: by their number, or by the time since the last save."""
-        run = self._held.config.run
+        run = self._resources.config.run
         late = run.save_minutes > 0 and self._clock() - self._last >= 60 * run.save_minutes
         return late or done % run.save_every == 0
 
@@ -47,23 +60,24 @@ class Saver:
         self._last = self._clock()
         if (found := find_nonfinite(self._adapters, optimizer)) is not None:
             raise TrainingError(f"{found} is not finite: not saved. {self.what_is_whole()}")
-        if not self._folder.ours:
-            return
-        with self._saying(f"saving before step {step + 1}"):
+
+        def write() -> None:
             save_checkpoint(
                 self._folder.path / CHECKPOINTS,
                 step,
                 adapters=self._adapters,
                 optimizer=optimizer_state(optimizer, self._adapters) if optimizer is not None else {},
                 state=state,
-                identity=self._held.identity,
-                keep=self._held.config.run.keep_checkpoints,
+                identity=self._resources.identity,
+                keep=self._resources.config.run.keep_checkpoints,
                 best=best["step"] if (best := self._folder.best()) else None,
-                config_hash=hash_of(self._held.config),
+                config_hash=hash_of(self._resources.config),
             )
             with written_whole_folder(self._folder.path / ADAPTERS) as aside:
                 for seat in self._adapters.seats:
                     self._adapters.save(seat, aside / seat)
+
+        self._write(f"saving before step {step + 1}", write)
         self.write_card(step)
 
     def try_save(self, step: int, state: Mapping[str, Any], optimizer: Any) -> None:
@@ -71,50 +85,50 @@ class Saver:
         try:
             self.save(step, state, optimizer)
         except SaveFailed as error:
-            self._held.progress.warn(f"{error}. The run goes on, and tries again at the next save")
+            self._resources.progress.warn(f"{error}. The run goes on, and tries again at the next save")
 
     def change_config(self, config: RunConfig) -> None:
         """Let the run go by another configuration from now on, and write it. Raises SaveFailed."""
-        self._held.config = config
-        if self._folder.ours:
-            with self._saying(f"writing {CONFIG}"):
-                self._folder.rewrite_config(config)
+        self._resources.config = config
+        self._write(f"writing {CONFIG}", lambda: self._folder.rewrite_config(config))
 
     def write_evaluation(self, name: str, result: Mapping[str, Any]) -> None:
         """Write an evaluation, and which checkpoint is the best one now. Raises SaveFailed."""
-        if not self._folder.ours:
-            return
-        with self._saying(f"writing the evaluation {name}"):
+
+        def write() -> None:
             self._folder.write_evaluation(name, result)
             if (best := self._folder.best()) is not None:
                 write_best(self._folder.path / CHECKPOINTS, best)
 
+        self._write(f"writing the evaluation {name}", write)
+
     def write_examples(self, pool: ExamplePool) -> None:
         """Write what a cold start teaches. Raises SaveFailed."""
-        if self._folder.ours:
-            with self._saying(f"writing {EXAMPLES}"):
-                pool.save(self._folder.path / EXAMPLES)
+        self._write(f"writing {EXAMPLES}", lambda: pool.save(self._folder.path / EXAMPLES))
 
     def keep_examples(self, before: RunFolder) -> None:
         """Keep what taught the seats in the run they start from: a game may learn from it again. Raises SaveFailed."""
-        if self._folder.ours and (before.path / EXAMPLES).is_file():
-            with self._saying(f"writing {EXAMPLES}"):
-                shutil.copyfile(before.path / EXAMPLES, self._folder.path / EXAMPLES)
+        taught = before.path / EXAMPLES
+        if taught.is_file():
+            self._write(f"writing {EXAMPLES}", lambda: shutil.copyfile(taught, self._folder.path / EXAMPLES))
 
     def write_card(self, step: int) -> None:
         """Write the model card of a run after `step` steps. Raises SaveFailed."""
-        if not self._folder.ours:
-            return
-        metrics = [self._played] if self._played else []
-        card = model_card(self._held.config, step, metrics=metrics, evaluations=self._folder.evaluations())
-        with self._saying(f"writing {CARD}"):
+        metrics = [self._totals] if self._totals else []
+
+        def write() -> None:
+            card = model_card(self._resources.config, step, metrics=metrics, evaluations=self._folder.evaluations())
             write_whole(self._folder.path / CARD, card)
 
-    @contextlib.contextmanager
-    def _saying(self, what: str) -> Iterator[None]:
-        """A context in which something is written. Where that fails, SaveFailed says what, and what is whole."""
+        self._write(f"writing {CARD}", write)
+
+    def _write(self, what: str, write: Callable[[], object]) -> None:
+        """Write into the folder, where that is this process's. Where it fails, SaveFailed says what, and what is
+        whole."""
+        if not self._folder.ours:
+            return
         try:
-            yield
+            write()
         except (OSError, SafetensorError, SaveFailed, RunFolderError) as error:
             why = getattr(error, "strerror", None) or error
             raise SaveFailed(f"{what} failed: {why}. {self.what_is_whole()}") from None
@@ -127,4 +141,28 @@ class Saver:
         return f"{found[-1].path} is whole. {self.go_on()}"
 
     def go_on(self) -> str:
-        return f"Go on with: {self._folder.go_on(self._held.config.rollouts.again)}"
+        return f"Go on with: {self._folder.go_on(self._resources.config.rollouts.again)}"
+
+
+def save_in_turn(ranks: Ranks, folder: RunFolder, done: int, save: Callable[[], None]) -> bool:
+    """Save a run that ends after `done` steps: process 0 does, and another one where that has ended before it could.
+
+    Whoever has the folder's lock writes it: process 0 keeps it to its end, however that comes, and of several others
+    one has it at a time. Returns whether the run is saved: not where process 0 could not write the folder, or where the
+    lock cannot be had. Raises SaveFailed.
+    """
+    if ranks.main:
+        save()
+        return True
+    last_words = ranks.last_words(0)
+    if not (folder.path / CONFIG).is_file() or (last_words is not None and last_words["kind"] in _UNSAVED):
+        return False
+    try:
+        with writing(folder.path, PATIENCE_S, insist=True):
+            saved = [found.step for found in find_checkpoints(folder.path / CHECKPOINTS)]
+            if max(saved, default=-1) < done:
+                folder.ours = True
+                save()
+    except RunFolderError:
+        return False
+    return True

@@ -32,16 +32,21 @@ class StepLog:
     in a row, up to the last step, did that or were sampled from other weights than they train.
     """
 
-    def __init__(self, held: Resources, table: LiveTable, what_is_whole: Callable[[], str]):
-        self._held, self._game, self._folder, self._progress = held, held.game, held.folder, held.progress
+    def __init__(self, resources: Resources, table: LiveTable, what_is_whole: Callable[[], str]):
+        self._resources, self._game, self._folder, self._progress = (
+            resources,
+            resources.game,
+            resources.folder,
+            resources.progress,
+        )
         self._table, self._what_is_whole = table, what_is_whole
         self.skipped_steps = self.nonfinite_steps = self.bad_steps = 0
         self._prompts = self._too_long = 0  # of the steps since training began or went on
-        self._silent_steps = self._shown_timeouts = 0
+        self._silent_steps = self._warned_timeouts = 0
         self._warned_full = False
         self._unwritten: tuple[int, Mapping[str, Any], Sequence[Mapping[str, Any]], Mapping[str, Any]] | None = None
         self._warned: dict[str, int] = {}
-        self._shown: list[Mapping[str, Any]] = []
+        self._streams_so_far: list[Mapping[str, Any]] = []
 
     def write_what_is_missing(self) -> None:
         """Write the last step's lines where the process that writes them has ended before it did. Raises SaveFailed."""
@@ -77,7 +82,7 @@ class StepLog:
         silent = meant and fine and not trained
         self._silent_steps = self._silent_steps + 1 if silent else 0
         metrics, rows = only_finite(self._metrics(report)), only_finite(episode_rows(report))
-        tokens = token_columns(report) if self._held.config.run.keep_tokens else {}
+        tokens = token_columns(report) if self._resources.config.run.keep_tokens else {}
         self._write(report.step, metrics, rows, tokens)
         if self._folder.ours:
             self._show(report.step, metrics, left)
@@ -94,7 +99,7 @@ class StepLog:
         self.bad_steps = 0 if what is None else self.bad_steps + 1
         if what is None:
             return
-        most = self._held.config.run.max_bad_steps
+        most = self._resources.config.run.max_bad_steps
         self._progress.warn(
             f"step {report.step + 1} was skipped, nothing moved: {what} "
             f"({self.bad_steps} in a row, the run stops at {most})"
@@ -149,7 +154,7 @@ class StepLog:
             "nonfinite": self.nonfinite_steps,
             "nonfinite_what": report.nonfinite,
             "sampler_what": report.foreign,
-            "verify_timeouts": self._held.loaded.verifier.counters.timeouts,
+            "verify_timeouts": self._resources.loaded.verifier.counters.timeouts,
             **({"over": True} if self._game.over() else {}),
         }
 
@@ -163,7 +168,7 @@ class StepLog:
         if not self._folder.ours:
             self._unwritten = step, metrics, rows, tokens
             return
-        limit = self._held.config.run.episodes_limit_mb
+        limit = self._resources.config.run.episodes_limit_mb
         try:
             if tokens:
                 self._folder.keep_tokens(step + 1, tokens)
@@ -179,14 +184,14 @@ class StepLog:
 
     def _show(self, step: int, metrics: Mapping[str, Any], left: str) -> None:
         progress, game = self._progress, type(self._game)
-        steps = None if game.open_ended else self._held.config.run.steps
+        steps = None if game.open_ended else self._resources.config.run.steps
         line = progress_line(game, metrics, steps, left, progress.verbose)
         progress.step(metrics, line)
         progress.advance(step + 1)
         for sentence in metrics["warnings"]:
             self._warn_now_and_then(sentence, step)
-        self._shown.append({"streams": metrics["streams"]})
-        for sentence in too_fast(self._shown) if (step + 1) % WARNING_EVERY == 0 else ():
+        self._streams_so_far.append({"streams": metrics["streams"]})
+        for sentence in too_fast(self._streams_so_far) if (step + 1) % WARNING_EVERY == 0 else ():
             progress.warn(f"{sentence}; lite-selfplay why {self._folder.path} says what to try")
         if self._silent_steps == SILENT_STEPS_WARNING:
             progress.warn(
@@ -194,10 +199,10 @@ class StepLog:
                 "nothing moved. What helps: problems that are neither too easy nor too hard, a larger --group-size, "
                 "and --cold-start where the answer format is missing"
             )
-        if self._held.loaded.verifier.counters.timeouts > self._shown_timeouts:
-            new = self._held.loaded.verifier.counters.timeouts - self._shown_timeouts
-            self._shown_timeouts += new
-            most = self._held.config.run.verify_timeout_s
+        if self._resources.loaded.verifier.counters.timeouts > self._warned_timeouts:
+            new = self._resources.loaded.verifier.counters.timeouts - self._warned_timeouts
+            self._warned_timeouts += new
+            most = self._resources.config.run.verify_timeout_s
             progress.warn(f"{new} answers took longer than {most:g} s to check: wrong")
 
     def _warn_now_and_then(self, sentence: str, step: int) -> None:

@@ -18,6 +18,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
+from pydantic import BaseModel, ValidationError
 from safetensors import SafetensorError
 
 from lite_selfplay.config.user_files import failing_as, open_file, read_file, read_utf8, require_file
@@ -33,14 +34,22 @@ DATA_LINE_LIMIT = 10_000_000
 """Bytes of a line of problems, passages or examples."""
 
 
-def read_json(path: Path) -> dict[str, Any]:
-    """The object in a JSON file.
+def read_json(path: Path, kind: type[BaseModel] | None = None) -> dict[str, Any]:
+    """The object in a JSON file, as it stands there.
 
-    Raises RunFolderError where the file cannot be read, is longer than `JSON_LIMIT`, is a link, or holds no object, or
-    a number that JSON does not have.
+    Raises RunFolderError where the file cannot be read, is longer than `JSON_LIMIT`, is a link, or holds no object, no
+    object of a `kind`, or a number that JSON does not have.
     """
     require_no_link(path)
-    return parse_object(read_file(path, RunFolderError, JSON_LIMIT), str(path))
+    found = parse_object(read_file(path, RunFolderError, JSON_LIMIT), str(path))
+    try:
+        if kind is not None:
+            kind.model_validate(found, strict=True)
+    except ValidationError as error:
+        odd = error.errors()[0]
+        key = ".".join(map(str, odd["loc"]))
+        raise RunFolderError(f"{path} is not what a run writes: {key or odd['msg']}") from None
+    return found
 
 
 def read_lines(path: Path) -> Iterator[tuple[int, bytes, dict[str, Any]]]:
@@ -147,7 +156,8 @@ def parse_object(content: bytes, where: str, error: type[LiteSelfPlayError] = Ru
     """The object in the bytes of a JSON text; `where` begins the sentence of what is raised, as `error`."""
     try:
         found = json.loads(content.decode("utf-8"), parse_constant=_no_number, parse_float=_finite)
-        json.dumps(found, ensure_ascii=False).encode("utf-8")
+        if b"\\u" in content:  # else no character is half a pair
+            json.dumps(found, ensure_ascii=False).encode("utf-8")
     except UnicodeEncodeError:
         raise error(f"{where}: holds half a surrogate pair, which is no text") from None
     except UnicodeDecodeError as problem:

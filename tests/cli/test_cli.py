@@ -14,6 +14,7 @@ import pytest
 import yaml
 
 from lite_selfplay.errors import Interrupted, TrainingError
+from lite_selfplay.models.memory import CARDS
 
 AGON = ("train", "agon", "--model", "tiny", "--tasks", "letters")
 SMALL = ("--steps", "2", "--group-size", "2", "--problems-per-step", "1")
@@ -301,5 +302,5 @@ def test_an_experiment_says_nothing_but_what_was_asked(call):
 def test_a_dry_run_says_where_a_preset_wants_a_card(call, monkeypatch):
     assert "the preset t4 is for a card, and this machine has none" in call(*AGON, "--preset", "t4", "--dry-run").err
     assert call(*AGON, "--preset", "cpu", "--dry-run").err == ""
-    monkeypatch.setattr("lite_selfplay.runs.defaults._card", lambda config: (16.0, False))
+    monkeypatch.setattr("lite_selfplay.runs.defaults._card", lambda config: CARDS["v100"])
     assert call(*AGON, "--preset", "t4", "--dry-run").err == ""

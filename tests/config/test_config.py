@@ -166,7 +166,7 @@ def test_what_comes_of_layers(layers: list[dict[str, Any]], expected: dict[str, 
     assert {key: reduce(getitem, key.split("."), values) for key in expected} == expected
 
 
-@settings(deadline=None)
+@settings(deadline=None, max_examples=50)
 @given(TREES, TREES)
 def test_merging_keeps_what_the_upper_layer_says(base, over):
     before = copy.deepcopy((base, over))
@@ -178,20 +178,6 @@ def test_merging_keeps_what_the_upper_layer_says(base, over):
         assert merged[key] == (merge(base[key], value) if both else value)
     assert all(merged[key] == base[key] for key in base.keys() - over.keys())
     assert merge(base, {}) == base == merge({}, base)
-
-
-@settings(deadline=None)
-@given(TREES, TREES, TREES)
-def test_layers_may_be_merged_in_any_grouping(a, b, c):
-    # Not where a value replaces a section that a third layer opens again: there the order of grouping shows.
-    if _shape_fits(a, b) and _shape_fits(b, c) and _shape_fits(a, c):
-        assert merge(merge(a, b), c) == merge(a, merge(b, c))
-
-
-def _shape_fits(a: Any, b: Any) -> bool:
-    if isinstance(a, dict) != isinstance(b, dict):
-        return False
-    return not isinstance(a, dict) or all(_shape_fits(a[key], b[key]) for key in a.keys() & b.keys())
 
 
 def test_only_what_was_given_is_chosen():
@@ -365,7 +351,7 @@ def test_a_configuration_is_repeated_by_its_file(tmp_path):
     assert RunConfig.of(load_layer(file)) == config
 
 
-@settings(deadline=None)
+@settings(deadline=None, max_examples=25)
 @given(st.floats(0, 1, exclude_min=True), st.integers(1, 10**6), NAMES)
 def test_values_survive_the_file(rate, steps, name):
     config = tiny(seats={"A": {"lr": rate}}, steps=steps, tasks=name)

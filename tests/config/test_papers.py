@@ -1,4 +1,4 @@
-"""docs/papers.md is made of the presets' tables, the experiments and the rules of papers.yaml: it cannot go stale.
+"""docs/papers.md is made of the presets, the experiments and the rules of papers.yaml: it cannot go stale.
 
 LITE_SELFPLAY_WRITE_PAGES=1 writes it.
 """
@@ -13,7 +13,7 @@ import yaml
 from lite_selfplay.config import preset_layer
 from lite_selfplay.evaluation.result import as_markdown
 from lite_selfplay.extras.reproduce.experiment import experiment_names, load_experiment
-from tests.config.test_presets import HELD, resolved
+from tests.config.test_presets import cited, resolved, text_of
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "papers.md"
@@ -46,19 +46,19 @@ def shown(value: Any) -> str:
 
 
 def of_presets(names: tuple[str, ...]) -> list[list[str]]:
-    """The values of presets: of several, those of a later one as far as they differ from the first's."""
+    """The values of presets, the paper's first: of several, those of a later one as far as they differ from the
+    first's."""
     rows: dict[tuple[str, str], list[str]] = {}
+    first = cited(text_of(names[0]))
     for name in names:
-        held, first = HELD[name], HELD[names[0]].values
-        for table, printed in ((held.source, True), (held.ours, False)):
-            for key, (value, where) in table.items():
-                if name != names[0] and first.get(key) == value:
-                    continue
-                of = f"{key} ({name})" if len(names) > 1 else key
-                ours = ["as printed", ""] if printed else [shown(value), where]
-                if key.endswith("full_finetune_lr"):
-                    ours = ["for the record", "adapters learn at `seats.*.lr`"]
-                rows[name, key] = [where if printed else "-", f"`{of}`", shown(value) if printed else "-", *ours]
+        for key, (value, where) in sorted(cited(text_of(name)).items(), key=lambda row: row[1][1].startswith("ours:")):
+            if name != names[0] and key in first and first[key][0] == value:
+                continue
+            of, printed = f"{key} ({name})" if len(names) > 1 else key, not where.startswith("ours:")
+            ours = ["as printed", ""] if printed else [shown(value), where.removeprefix("ours: ")]
+            if key.endswith("full_finetune_lr"):
+                ours = ["for the record", "adapters learn at `seats.*.lr`"]
+            rows[name, key] = [where if printed else "-", f"`{of}`", shown(value) if printed else "-", *ours]
     return list(rows.values())
 
 
@@ -128,9 +128,9 @@ def test_every_games_page_says_where_a_bare_run_differs_from_the_paper():
     pages = {path.stem for path in (ROOT / "docs" / "games").glob("*.md")} - {"own"}
     said = {game: bare_run(game) for game in pages}
     for preset in ("agon-paper", "pasodoble-paper", "sqlm-paper", "cpmobius-paper", "rzero-paper", "spc-paper"):
-        game = HELD[preset].game
-        bare = resolved({"model": {"name": "Qwen3-0.6B"}, "tasks": {"train": "stories"}}, game)
-        paper = resolved(preset_layer(preset), game)
+        paper = resolved(preset_layer(preset))
+        game = preset_layer(preset)["game"]["name"]
+        bare = resolved({"game": game, "model": {"name": "Qwen3-0.6B"}, "tasks": {"train": "stories"}})
         differ = {key for key, value in paper.items() if bare.get(key) != value and not SIZES.match(key)}
         keys = {re.sub(r"^(roles|seats)\.\w+\.", r"\1.*.", key) for key in differ}
         assert keys == {key for key in re.findall(r"`([a-z_.*]+)[=`]", said[game]) if "." in key}, game

@@ -134,7 +134,8 @@ def saved(adapters: Adapters, place: Path) -> Iterator[Path]:
         parameter.grad = torch.zeros_like(parameter)
     optimizer.step()
     adapters.snapshot("A", "reference-A")
-    state = {"game": {"round": 3}, "sources": {"problems": {"position": 1, "size": 4}}, "cold_started": True}
+    counts = {"cold_started": True, "skipped_steps": 0, "nonfinite": 0}
+    state = {"game": {"round": 3}, "sources": {"problems": {"position": 1, "size": 4}}, **counts}
     identity = {"base": "tiny:1", "game": "agon"}
     moments = optimizer_state(optimizer, adapters)
     yield save_checkpoint(place, 2, adapters=adapters, optimizer=moments, state=state, identity=identity, keep=3)

@@ -93,11 +93,11 @@ def out_of_memory(rank: int, where: int, most: int) -> None:
 
 def other_package(rank: int, where: int) -> None:
     """Another version of a package in one process."""
-    from lite_selfplay.runs import processes
+    from lite_selfplay.runs import build
 
-    whole = processes.versions
+    whole = build.versions
     if rank == where:
-        processes.versions = lambda names: {**whole(names), "trl": "0.0.1"}
+        build.versions = lambda names: {**whole(names), "trl": "0.0.1"}
 
 
 def ends(rank: int, where: int, how: str, name: str, times: int) -> None:

@@ -73,7 +73,7 @@ def test_a_run_shows_itself_in_a_notebook(trained: Run):
 
 def test_both_seats_moved_and_their_adapters_load_in_plain_peft(trained: Run):
     with loop_of(trained.config, trained.path) as loop:
-        start = {seat: loop.held.loaded.adapters.state(seat) for seat in "AB"}
+        start = {seat: loop.resources.loaded.adapters.state(seat) for seat in "AB"}
     for seat in "AB":
         assert not same(seat_weights(trained.path, seat), start[seat])
         base = AutoModelForCausalLM.from_pretrained(resolve("tiny").path)

@@ -1,14 +1,13 @@
 """The checkpoint that was measured best: kept beside the last ones, written down."""
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from lite_selfplay import Run, RunConfig, resume, train
-from lite_selfplay.evaluation import Exam
-from lite_selfplay.runs import loop
 from lite_selfplay.runs.checkpoints import BEST, write_best
 from lite_selfplay.runs.folder import RunFolder
 from tests.made_runs import saved_steps, write_evaluation
@@ -63,37 +62,23 @@ def test_it_is_written_down_and_read_off_the_evaluations_alone(tmp_path: Path):
 def rates(monkeypatch: pytest.MonkeyPatch) -> dict[int, float]:
     """What an evaluation finds after so many steps."""
     found: dict[int, float] = {}
-    whole = loop.measure
+    write = RunFolder.write_evaluation
 
-    class Told:
-        def __init__(self, evaluation: Any, rate: float | None):
-            self._evaluation, self._rate = evaluation, rate
+    def written(self: RunFolder, name: str, result: Mapping[str, Any]) -> Path:
+        return write(self, name, {**result, "pass_at_1": found.get(result["step"], result["pass_at_1"])})
 
-        def to_json(self) -> dict[str, Any]:
-            values: dict[str, Any] = self._evaluation.to_json()
-            return values if self._rate is None else {**values, "pass_at_1": self._rate}
-
-    def told(table: Any, spec: Any, exam: Exam, **options: Any) -> Any:
-        return Told(whole(table, spec, exam, **options), found.get(exam.about["step"]))
-
-    monkeypatch.setattr(loop, "measure", told)
+    monkeypatch.setattr(RunFolder, "write_evaluation", written)
     return found
 
 
-def test_the_best_is_not_dropped(tmp_path: Path, rates: dict[int, float]):
-    rates.update({0: 0.25, 1: 0.25, 2: 0.75, 3: 0.5, 4: 0.75, 5: 0.0})
-    run = train(RunConfig(**SMALL, run_dir=tmp_path / "run")).path
-    assert saved_steps(run) == [2, 5]  # 4 is as good, and later
-    best = json.loads((run / "checkpoints" / BEST).read_text())
-    assert (best["step"], best["pass_at_1"], best["best"]) == (2, 0.75, "solver")
-
-
-def test_a_resumed_run_finds_the_same_one_also_where_it_was_not_written_down(tmp_path: Path, rates: dict[int, float]):
+def test_the_best_is_not_dropped_by_a_resume_either_also_where_it_was_not_written_down(
+    tmp_path: Path, rates: dict[int, float]
+):
     rates.update({0: 0.25, 1: 0.75, 2: 0.5, 3: 0.5, 4: 0.5, 5: 0.5})
     run = train(RunConfig(**{**SMALL, "steps": 3}, run_dir=tmp_path / "run")).path
+    best = json.loads((run / "checkpoints" / BEST).read_text())
+    assert (best["step"], best["pass_at_1"], best["best"]) == (1, 0.75, "solver")
     (run / "checkpoints" / BEST).unlink()
     more: Run = resume(run, steps=5)
     assert saved_steps(more.path) == [1, 5]
-    best = RunFolder(run).best()
-    assert best is not None
-    assert best["step"] == 1
+    assert (RunFolder(run).best() or {})["step"] == 1

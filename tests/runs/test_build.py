@@ -81,7 +81,7 @@ def test_a_damaged_environment_forgets_no_problems(made: dict[str, Path], tmp_pa
         resume(run, steps=2)
 
 
-@pytest.mark.parametrize("kind", FILES[1:])
+@pytest.mark.parametrize("kind", ["passages", "validation"])
 def test_with_the_files_as_they_were_it_goes_on(made: dict[str, Path], kind: str, tmp_path: Path):
     run = shutil.copytree(made[kind], tmp_path / "moved")
     (run / ENVIRONMENT).unlink()  # the checkpoint knows as well
@@ -108,15 +108,15 @@ DAMAGE: dict[str, Callable[[dict[str, Any]], str]] = {
 }
 
 
-@pytest.mark.parametrize("damage", DAMAGE)
-def test_a_damaged_environment_forgets_no_reward(tmp_path: Path, damage: str):
+def test_a_damaged_environment_forgets_no_reward(tmp_path: Path):
     tasks = jsonl(tmp_path / "tasks.jsonl", *({"problem": f"{n}?", "answer": str(n)} for n in range(8)))
     run = train(RunConfig(game="grpo", tasks=tasks, run_dir=tmp_path / "run", **SMALL), reward=much).path
     environment = run / ENVIRONMENT
     facts = json.loads(environment.read_text())
-    environment.write_text(DAMAGE[damage](facts))
-    with pytest.raises(RunFolderError, match=r"reward given in Python, much of .*resume\('.*', reward=much\)"):
-        resume(run, steps=2)
+    for damage in DAMAGE.values():
+        environment.write_text(damage(facts))
+        with pytest.raises(RunFolderError, match=r"reward given in Python, much of .*resume\('.*', reward=much\)"):
+            resume(run, steps=2)
     assert resume(run, steps=2, reward=much).metrics_rows()[1]["step"] == 2
     mended = json.loads(environment.read_text())
     assert {key: mended[key] for key in ("base", "data", "code")} == {k: facts[k] for k in ("base", "data", "code")}

@@ -14,13 +14,14 @@ from huggingface_hub import constants
 from lite_selfplay import RunConfig, load_run, resume, train
 from lite_selfplay.errors import PreflightError
 from lite_selfplay.games import game_names, make_game
+from lite_selfplay.models.memory import CARDS, GIB, Card
 from lite_selfplay.runs import defaults as choosing
 from lite_selfplay.runs.defaults import after_a_look, choices_of, layer_of, left_open, open_questions, shorter, size
 from lite_selfplay.runs.planning import plan
 from lite_selfplay.tasks import hub_data
 from tests.thinker import build_thinker
 
-GIB_T4, GIB_4090, GIB_H100 = (14.6, False), (23.5, True), (79.1, True)
+T4, RTX4090, H100, V100 = CARDS["t4"], CARDS["rtx4090"], CARDS["h100"], Card("V100", 32 * GIB, bf16=False)
 
 
 @pytest.fixture(autouse=True)
@@ -147,12 +148,12 @@ def test_a_benchmark_without_network_fails_in_seconds(monkeypatch: pytest.Monkey
     ("model", "card", "preset"),
     [
         ("Qwen3-0.6B", None, "cpu"),
-        ("Qwen3-0.6B", GIB_T4, "t4"),
-        ("Qwen3-0.6B", (31.4, False), "t4"),  # a V100 has no bf16
-        ("Qwen3-1.7B", GIB_4090, "consumer-24gb"),
-        ("Qwen3-8B", GIB_4090, "consumer-24gb"),  # with fewer rows side by side, in places of two lengths
-        ("Qwen3-1.7B", GIB_H100, "datacenter-80gb"),
-        ("smollm2-135m", GIB_T4, "cpu"),
+        ("Qwen3-0.6B", T4, "t4"),
+        ("Qwen3-0.6B", V100, "t4"),  # it has no bf16
+        ("Qwen3-1.7B", RTX4090, "consumer-24gb"),
+        ("Qwen3-8B", RTX4090, "consumer-24gb"),  # with fewer rows side by side, in places of two lengths
+        ("Qwen3-1.7B", H100, "datacenter-80gb"),
+        ("smollm2-135m", T4, "cpu"),
     ],
 )
 def test_the_size_is_that_of_the_preset_that_fits(model: str, card: Any, preset: str):
@@ -165,18 +166,18 @@ def test_a_base_that_is_too_large_at_a_size_gets_the_next_smaller(tmp_path: Path
     shape = {"hidden_size": 5120, "num_hidden_layers": 64, "intermediate_size": 25600, "vocab_size": 151936}
     heads = {"num_attention_heads": 64, "num_key_value_heads": 8}  # of 32 billion parameters
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "qwen3", **shape, **heads}))
-    (choice,) = size(RunConfig(game="agon", model=str(tmp_path)), make_game("agon", {}), GIB_4090)
+    (choice,) = size(RunConfig(game="agon", model=str(tmp_path)), make_game("agon", {}), RTX4090)
     assert choice.values["run.preset"] == "t4"
 
 
 def test_sizes_that_were_said_and_those_of_a_recipe_stay():
     said = RunConfig(game="cpmobius", model="Qwen3-0.6B", steps=3, precision="bf16")
-    (choice,) = size(said, make_game("cpmobius", {}), GIB_T4)
+    (choice,) = size(said, make_game("cpmobius", {}), T4)
     assert not {"run.steps", "run.group_size", "run.problems_per_step", "model.precision"} & choice.values.keys()
     assert choice.values["run.max_completion_tokens"] == 1024
     whole = RunConfig(game="agon", model="Qwen3-0.6B", steps=3, group_size=4, problems_per_step=2)
-    assert size(whole, make_game("agon", {}), GIB_T4) == []
-    assert size(RunConfig(game="agon", preset="demo"), make_game("agon", {}), GIB_T4) == []
+    assert size(whole, make_game("agon", {}), T4) == []
+    assert size(RunConfig(game="agon", preset="demo"), make_game("agon", {}), T4) == []
 
 
 # A look at the base
@@ -271,7 +272,10 @@ def test_what_a_look_is_asked(values: dict[str, Any], asked: Any):
 # Runs
 
 
-@pytest.mark.parametrize("game", game_names())
+@pytest.mark.parametrize(
+    "game",
+    [name if name in ("agon", "kuhn") else pytest.param(name, marks=pytest.mark.long) for name in game_names()],
+)
 def test_the_bare_command_of_every_game_trains_a_step(
     call: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, game: str
 ):

@@ -42,7 +42,7 @@ def test_passages_that_are_too_long_for_the_base_are_left_out(tmp_path: Path):
 
 def test_everything_leaves_the_position_where_it_is(tmp_path: Path):
     with loop_of(config(tmp_path / "run"), tmp_path) as loop:
-        table, source = loop.table, loop.held.sources["validation"]
+        table, source = loop.table, loop.resources.sources["validation"]
         whole = list(table.everything("validation"))
         assert len(whole) == 3
         first = table.draw("validation", 2)
@@ -55,11 +55,11 @@ def test_everything_leaves_the_position_where_it_is(tmp_path: Path):
 
 
 def test_a_run_goes_on_from_the_same_passage(tmp_path: Path):
-    changes = {"steps": 4, "save_every": 2, "tasks": {"validation_limit": 2}}
+    changes = {"steps": 2, "save_every": 1, "tasks": {"validation_limit": 2}}
     whole = [row["game"] for row in train(config(tmp_path / "run", **changes)).metrics_rows()]
-    assert len({log["passage"] for log in whole}) == 4
-    half = train(config(tmp_path / "half", **{**changes, "steps": 2}))
-    assert [row["game"] for row in resume(half.path, steps=4).metrics_rows()] == whole
+    assert len({log["passage"] for log in whole}) == 2
+    half = train(config(tmp_path / "half", **{**changes, "steps": 1}))
+    assert [row["game"] for row in resume(half.path, steps=2).metrics_rows()] == whole
     assert load_run(half.path).config.tasks.train == "arithmetic"
 
 
@@ -72,9 +72,9 @@ def test_what_a_save_reads_does_not_grow_with_the_steps(tmp_path: Path, monkeypa
             yield line
 
     monkeypatch.setattr(folder, "read_lines", noted)
-    run = train(config(tmp_path / "run", steps=4, save_every=1))
-    assert read.count("metrics.jsonl") == 4  # by the report that the run closes with
-    rows = resume(run.path, steps=6).metrics_rows()
+    run = train(config(tmp_path / "run", steps=3, save_every=1))
+    assert read.count("metrics.jsonl") == 3  # by the report that the run closes with
+    rows = resume(run.path, steps=4).metrics_rows()
     generated, trained = (sum(row["tokens"][key] for row in rows) for key in ("generated", "trained"))
     assert f"{generated:,} generated, {trained:,} trained on" in (run.path / "README.md").read_text()
 
@@ -86,27 +86,28 @@ def test_a_warning_of_one_kind_comes_now_and_then(tmp_path: Path):
     ear = Ear()
     with loop_of(config(tmp_path / "run"), tmp_path, progress=ear) as loop:
         for step in range(2 * WARNING_EVERY + 1):
-            loop._books._warn_now_and_then(f"{step}.5% of all", step)
+            loop._step_log._warn_now_and_then(f"{step}.5% of all", step)
             if step >= 3:
-                loop._books._warn_now_and_then("something else", step)
+                loop._step_log._warn_now_and_then("something else", step)
     assert ear.warned == ["0.5% of all", "something else", "10.5% of all", "something else", "20.5% of all"]
 
 
 def test_a_games_warnings_are_told_and_written_down(tmp_path: Path):
     ear = Ear()
-    run = train(config(tmp_path / "run", steps=3), progress=ear)
+    run = train(config(tmp_path / "run", steps=2), progress=ear)
     assert ear.warned.count("4.0 things were seen") == ear.warned.count("always the same") == 1
-    assert [row["warnings"] for row in run.metrics_rows()] == [["4.0 things were seen", "always the same"]] * 3
+    assert [row["warnings"] for row in run.metrics_rows()] == [["4.0 things were seen", "always the same"]] * 2
 
 
 def test_a_seat_that_moves_in_vain_is_told_of_now_and_then(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(step_log, "WARNING_EVERY", 2)
     monkeypatch.setattr(step_log, "too_fast", lambda rows: [f"{len(rows)} steps with {[*rows[-1]['streams']]}"])
     ear = Ear()
-    run = train(config(tmp_path / "run", steps=2 * WARNING_EVERY + 1), progress=ear)
+    run = train(config(tmp_path / "run", steps=5), progress=ear)
     roles = [*run.metrics_rows()[-1]["streams"]]
     says = f"lite-selfplay why {run.path} says what to try"
     assert [said for said in ear.warned if " steps with " in said] == [
-        f"{count} steps with {roles}; {says}" for count in (WARNING_EVERY, 2 * WARNING_EVERY)
+        f"{count} steps with {roles}; {says}" for count in (2, 4)
     ]
 
 
@@ -196,7 +197,7 @@ def seat_lines(folder: Path) -> list[dict[str, Any]]:
 
 
 @pytest.mark.usefixtures("resting_game")
-@pytest.mark.parametrize("minibatches", [1, 2])
+@pytest.mark.parametrize("minibatches", [pytest.param(1, marks=pytest.mark.long), 2])
 def test_a_schedule_ends_with_a_seats_last_update_and_goes_on_exactly_after_a_resume(tmp_path: Path, minibatches: int):
     whole = train(resting(tmp_path / "whole", 6, minibatches))
     seats = seat_lines(whole.path)

@@ -29,15 +29,15 @@ def config(folder: Path, long: int, limit: int = LIMIT, **changes: Any) -> RunCo
 
 def test_prompts_that_are_never_asked_are_counted_and_told_of(tmp_path: Path):
     ear = Ear()
-    run = train(config(tmp_path, 3, steps=2), progress=ear)  # two steps draw each of the problems once
+    run = train(config(tmp_path, 4, steps=2), progress=ear)  # two steps draw each once, and half is not most
     rows = run.metrics_rows()
     asked, too_long = ([row["prompts"][key] for row in rows] for key in ("asked", "too_long"))
-    assert (sum(asked), sum(too_long)) == (5, 3)
+    assert (sum(asked), sum(too_long)) == (4, 4)
     assert [sum(pair) for pair in zip(asked, too_long, strict=True)] == [4, 4]
     each = len(list(run.episodes())) // 8  # completions of a prompt
     never = [sum(e["stop"] == "prompt_too_long" for e in run.episodes() if e["step"] == step) for step in (1, 2)]
     assert never == [each * count for count in too_long]
-    assert any(f"3 of 8 problems of p have more than {LIMIT} tokens" in warning for warning in ear.warned)
+    assert any(f"4 of 8 problems of p have more than {LIMIT} tokens" in warning for warning in ear.warned)
     first = next(row for row in rows if row["prompts"]["too_long"])
     said = f"{first['prompts']['too_long']} of 4 prompts are too long and were never asked"
     assert any(said in warning for warning in ear.warned)
@@ -57,10 +57,6 @@ def test_a_run_most_of_whose_problems_are_too_long_is_refused_before_it_begins(t
     with pytest.raises(TaskError, match=rf"{long} of 8 problems of p have more than {LIMIT} tokens and would never be"):
         train(config(tmp_path, long, steps=1))
     assert not (tmp_path / "run").exists()
-
-
-def test_half_of_them_is_not_most(tmp_path: Path):
-    assert len(train(config(tmp_path, 4, steps=1)).metrics_rows()) == 1
 
 
 def test_a_run_most_of_whose_prompts_are_too_long_for_what_the_game_adds_ends(tmp_path: Path):

@@ -236,9 +236,9 @@ def test_more_processes_than_cards_are_refused(monkeypatch: pytest.MonkeyPatch):
 
 def test_a_backend_that_several_processes_were_not_run_with_is_refused(monkeypatch: pytest.MonkeyPatch):
     from lite_selfplay.config import ModelSection
-    from lite_selfplay.runs import processes
+    from lite_selfplay.runs import build
 
-    monkeypatch.setattr(processes, "chosen", lambda section: "unsloth")
-    processes.require_shareable(ALONE, ModelSection(name="tiny"))
+    monkeypatch.setattr(build, "chosen", lambda section: "unsloth")
+    build.require_shareable(ALONE, ModelSection(name="tiny"))
     with pytest.raises(RequestError, match="2 processes have not been tried with the Unsloth backend"):
-        processes.require_shareable(Ranks(0, 2), ModelSection(name="tiny"))
+        build.require_shareable(Ranks(0, 2), ModelSection(name="tiny"))

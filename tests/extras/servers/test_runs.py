@@ -13,8 +13,8 @@ import pytest
 from lite_selfplay import RunConfig, resume, train
 from lite_selfplay.errors import ConfigError, LiteSelfPlayError, RequestError, RolloutsLost, TrainingError
 from lite_selfplay.runs.api import Run, cold_start
+from lite_selfplay.runs.build import require_one_run
 from lite_selfplay.runs.planning import plan
-from lite_selfplay.runs.processes import require_one_run
 from lite_selfplay.training.ranks import Ranks
 from tests import made_runs
 
