@@ -63,7 +63,7 @@ def report(
         drawn = [*map(str, save_figures(run, out))]
     page = None if figures else out
     with as_written(run):
-        rows, (game, warning) = folder.metrics_rows(), folder.game()
+        rows, (game, warning) = folder.metrics_rows(), game_of(RunFolder.open(run))
         title = f"{folder.config.game.label} on {folder.config.model.name}"
         if warning:
             flags.to_stderr(f"warning: {warning}")
@@ -79,7 +79,7 @@ def report(
             "steps": len(rows),
             "first_step": rows[0] if rows else None,
             "last_step": rows[-1] if rows else None,
-            "evaluations": folder.evaluations(),
+            "evaluations": _moments(folder),
             "later_evaluations": folder.later_evaluations(),
             "transcripts": [{"kind": one.kind, "problem": one.subject, "completions": one.rows} for one in chosen],
             "adapters": {seat: str(path) for seat, path in folder.seats.items()},
@@ -102,13 +102,18 @@ def _lines(run: "Run", game: "type[Game]", title: str) -> Iterator[str]:
             if stream["completions"]:
                 words = ", ".join(stream_words(game, role, stream, verbose=True))
                 yield f"  step {row['step']}: {role} (seat {stream['seat']}): {words}"
-    if moments := run.evaluations():
+    if moments := _moments(run):
         tasks = list(moments.values())[-1]["tasks"]
         yield f"\nheld-out problems of {tasks}, pass@1 with 95% intervals:\n{as_text(*comparison(moments))}"
         yield from filter(None, [change(moments)])
     if later := run.later_evaluations():
         yield "\nmeasured with `lite-selfplay eval`, pass@1:"
     yield from (f"  {name}: {headline(result)}" for name, result in later.items())
+
+
+def _moments(run: "Run") -> dict[str, dict[str, Any]]:
+    """The evaluations made in training, by their moment."""
+    return {found["moment"]: found for found in run.evaluations().values()}
 
 
 def _transcripts(game: "type[Game]", chosen: "Sequence[Transcript]") -> Iterator[str]:
@@ -176,7 +181,7 @@ def _why(run: Path, step: int | None, as_json: bool) -> None:
         about = {"run": str(run), "steps": found.steps, "findings": [asdict(cause) for cause in found.causes],
                  "moved_most": only_finite(moved), "preflight": list(found.preflight)}  # fmt: skip
         title = f"{folder.config.game.label} on {folder.config.model.name}"
-        flags.show(as_json, about, _findings(title, folder.game()[0], found))
+        flags.show(as_json, about, _findings(title, game_of(RunFolder.open(run))[0], found))
 
 
 def _findings(title: str, game: "type[Game]", found: "Diagnosis") -> Iterator[str]:

@@ -24,7 +24,7 @@ from lite_selfplay.data import Completion, EvalSpec, Problem, Sampling, Verdict,
 from lite_selfplay.errors import GameError, RequestError, RunFolderError
 from lite_selfplay.evaluation.result import Evaluation, at_k
 from lite_selfplay.games.modes import Judged, Mode, find_mode
-from lite_selfplay.games.prompts import MOST_SHOTS, opening
+from lite_selfplay.games.prompts import opening
 from lite_selfplay.tasks.files import require_no_link, write_errors
 from lite_selfplay.tasks.task import derived_seed
 from lite_selfplay.verify.choice import KIND as CHOICE
@@ -188,7 +188,7 @@ def measure(
     mode = find_mode(spec.mode)
     if not exam.problems or not spec.seats or exam.samples < 1:
         raise RequestError("an evaluation needs at least one problem, one seat and one sample")
-    require_enough(spec, mode, exam.samples, exam.ks, exam.shots)
+    require_enough(spec, mode, exam.samples, exam.ks)
     if progress is not None and begun is None:
         progress.phase(name, len(exam.problems) * mode.stages(spec.seats))
     at_once = max(1, (rows_at_once or len(exam.problems) * exam.samples) // exam.samples)
@@ -217,7 +217,7 @@ def measure(
     )
 
 
-def require_enough(spec: EvalSpec, mode: Mode, samples: int, ks: Sequence[int], shots: int = 0) -> None:
+def require_enough(spec: EvalSpec, mode: Mode, samples: int, ks: Sequence[int]) -> None:
     """Raises RequestError where a mode needs more seats or samples than there are, or a k more samples."""
     if len(spec.seats) < mode.seats:
         raise RequestError(
@@ -227,8 +227,6 @@ def require_enough(spec: EvalSpec, mode: Mode, samples: int, ks: Sequence[int], 
         raise RequestError(f"the mode {spec.mode} needs {mode.least} samples of a problem at least, got {samples}")
     if ks and not 1 <= min(ks) <= max(ks) <= samples:
         raise RequestError(f"each k must be from 1 to the number of samples, {samples}, got {', '.join(map(str, ks))}")
-    if not 0 <= shots <= MOST_SHOTS:
-        raise RequestError(f"the number of worked examples must be 0 to {MOST_SHOTS}, got {shots}")
 
 
 def problem_keys(problems: Sequence[Problem]) -> list[str]:
