@@ -19,8 +19,8 @@ from lite_selfplay.training.progress import PlainProgress
 from lite_selfplay.training.ranks import here
 from lite_selfplay_cli import flags
 
+# Characters of a completion that are shown for reading; --json has all.
 _EXCERPT = 600
-"""Characters of a completion that are shown for reading; --json has all."""
 
 _SETTINGS = {key.path: key for key in declared_by(Settings) if key.path != "trained_on"}
 
@@ -136,9 +136,7 @@ def _compared(
 def _as_json(found: Any, pairs: Any, suite: Any) -> Any:
     """The object that `eval/*.json` holds, for a single evaluation; else all of them, means and comparisons."""
 
-    of: dict[str, list[Any]] = {}
-    for target, evaluation in found:
-        of.setdefault(target, []).append(evaluation.to_json())
+    of = {target: [each.to_json() for name, each in found if name == target] for target, _ in found}
     if len(found) == 1 and not pairs:
         return of[found[0][0]][0]
     return {

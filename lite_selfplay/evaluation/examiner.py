@@ -16,7 +16,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
-from itertools import chain, islice
+from itertools import chain, count, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -233,11 +233,8 @@ def problem_keys(problems: Sequence[Problem]) -> list[str]:
     """Each problem's id; where a file gives one id to several problems, the later ones get a number."""
     keys: dict[str, None] = {}
     for problem in problems:
-        key, number = problem.id, 1
-        while key in keys:
-            number += 1
-            key = f"{problem.id} ({number})"
-        keys[key] = None
+        names = chain([problem.id], (f"{problem.id} ({number})" for number in count(2)))
+        keys[next(name for name in names if name not in keys)] = None
     return list(keys)
 
 
@@ -286,9 +283,9 @@ class Examiner:
         who = self.answers.alike.get(seat, seat)
         names = [key_of(exam.tasks, key, who, stage, list(prompts[i]), sampling, exam.seed, exam.samples)
                  for i, key in enumerate(self.keys)]  # fmt: skip
-        found = [self.answers.find(name) for name in names]
-        left = [i for i, answered in enumerate(found) if answered is None]
-        self._advance(len(found) - len(left))
+        found = {i: answered for i, name in enumerate(names) if (answered := self.answers.find(name)) is not None}
+        left = [i for i in range(len(names)) if i not in found]
+        self._advance(len(found))
         for start in range(0, len(left), self.at_once):
             block = left[start : start + self.at_once]
             if self.shown is not None:
@@ -297,13 +294,11 @@ class Examiner:
             began = time.monotonic()
             rows = self._asked(seat, [prompts[i] for i in block], block, stage)
             each = (time.monotonic() - began) / len(block)
-            answered = [Answered(row, each) for row in rows]
-            self.answers.keep({names[i]: a for i, a in zip(block, answered, strict=True)})
-            for i, a in zip(block, answered, strict=True):
-                found[i] = a
+            found |= {i: Answered(row, each) for i, row in zip(block, rows, strict=True)}
+            self.answers.keep({names[i]: found[i] for i in block})
             self._advance(len(block))
-        self.seconds += sum(answered.seconds for answered in found if answered is not None)
-        return [list(answered.answers) for answered in found if answered is not None]
+        self.seconds += sum(answered.seconds for answered in found.values())
+        return [list(found[i].answers) for i in range(len(names))]
 
     def _asked(
         self, seat: str, prompts: Sequence[Sequence[str]], block: Sequence[int], stage: str

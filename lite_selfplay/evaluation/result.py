@@ -16,8 +16,8 @@ from lite_selfplay.stats import Paired, maj_at_k, mean_at_k, paired, pass_at_k
 
 Result = Mapping[str, Any]
 AT_K = ("pass_at_k", "mean_at_k", "maj_at_k")
+# Characters of an answer that the JSON holds.
 LONGEST_ANSWER = 200
-"""Characters of an answer that the JSON holds."""
 
 
 @dataclass(frozen=True)
@@ -61,9 +61,8 @@ class Evaluation:
     @property
     def mean_of_directions(self) -> float | None:
         """The mean pass@1 of the directions, which no choice of the better one flatters; None without directions."""
-        if not self.directions:
-            return None
-        return sum(score.pass_at_1 for score in self.directions.values()) / len(self.directions)
+        rates = [score.pass_at_1 for score in self.directions.values()]
+        return sum(rates) / len(rates) if rates else None
 
     def __str__(self) -> str:
         """A table of every seat and direction, with 95% intervals."""
@@ -111,16 +110,14 @@ class Evaluation:
 
 def at_k(rows: Rows, ks: Sequence[int]) -> dict[str, dict[int, float]]:
     """pass@k, mean@k and maj@k of answers, each a mean over problems by k; of a k above the number of answers none."""
-    found: dict[str, dict[int, float]] = {stat: {} for stat in AT_K}
+    n, few = len(rows), sorted({k for k in ks if k <= len(rows[0])})
     right = [[answer.correct for answer in row] for row in rows]
     classes = [[answer.key for answer in row] for row in rows]
-    for k in sorted(set(ks)):
-        if k > len(rows[0]):
-            continue
-        found["pass_at_k"][k] = sum(pass_at_k(sum(row), len(row), k) for row in right) / len(rows)
-        found["mean_at_k"][k] = sum(mean_at_k(row, k) for row in right) / len(rows)
-        found["maj_at_k"][k] = sum(maj_at_k(c, row, k) for c, row in zip(classes, right, strict=True)) / len(rows)
-    return found
+    return {
+        "pass_at_k": {k: sum(pass_at_k(sum(row), len(row), k) for row in right) / n for k in few},
+        "mean_at_k": {k: sum(mean_at_k(row, k) for row in right) / n for k in few},
+        "maj_at_k": {k: sum(maj_at_k(c, row, k) for c, row in zip(classes, right, strict=True)) / n for k in few},
+    }
 
 
 def _shortened(answer: str | None) -> str | None:

