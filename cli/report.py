@@ -72,6 +72,7 @@ def report(
             text = transcripts_markdown(game, f"Transcripts of {title}, {len(rows)} steps", chosen, choose)
             with write_errors(page, ConfigError):
                 page.write_text(text, encoding="utf-8")
+        moments = {found["moment"]: found for found in folder.evaluations().values()}
         about = {
             "run": str(folder.path),
             "game": folder.config.game.name,
@@ -79,7 +80,7 @@ def report(
             "steps": len(rows),
             "first_step": rows[0] if rows else None,
             "last_step": rows[-1] if rows else None,
-            "evaluations": _moments(folder),
+            "evaluations": moments,
             "later_evaluations": folder.later_evaluations(),
             "transcripts": [{"kind": one.kind, "problem": one.subject, "completions": one.rows} for one in chosen],
             "adapters": {seat: str(path) for seat, path in folder.seats.items()},
@@ -89,10 +90,10 @@ def report(
         adapters = f"\nadapters, which plain PEFT loads: {', '.join(about['adapters'].values())}"
         held = read_json(run / BUDGET).get("outcome") if os.path.isfile(run / BUDGET) else None
         end = [*([f"\nfigures: {', '.join(drawn)}"] if drawn else []), adapters, *([str(held)] if held else [])]
-        flags.show(as_json, about, [*_lines(folder, game, f"{title}: {len(rows)} steps"), *transcripts, *end])
+        flags.show(as_json, about, [*_lines(folder, game, f"{title}: {len(rows)} steps", moments), *transcripts, *end])
 
 
-def _lines(run: "Run", game: "type[Game]", title: str) -> Iterator[str]:
+def _lines(run: "Run", game: "type[Game]", title: str, moments: dict[str, dict[str, Any]]) -> Iterator[str]:
     """The first and the last step, the moments of training side by side, and what `lite-selfplay eval` measured."""
 
     rows = run.metrics_rows()
@@ -102,18 +103,13 @@ def _lines(run: "Run", game: "type[Game]", title: str) -> Iterator[str]:
             if stream["completions"]:
                 words = ", ".join(stream_words(game, role, stream, verbose=True))
                 yield f"  step {row['step']}: {role} (seat {stream['seat']}): {words}"
-    if moments := _moments(run):
+    if moments:
         tasks = list(moments.values())[-1]["tasks"]
         yield f"\nheld-out problems of {tasks}, pass@1 with 95% intervals:\n{as_text(*comparison(moments))}"
         yield from filter(None, [change(moments)])
     if later := run.later_evaluations():
         yield "\nmeasured with `lite-selfplay eval`, pass@1:"
     yield from (f"  {name}: {headline(result)}" for name, result in later.items())
-
-
-def _moments(run: "Run") -> dict[str, dict[str, Any]]:
-    """The evaluations made in training, by their moment."""
-    return {found["moment"]: found for found in run.evaluations().values()}
 
 
 def _transcripts(game: "type[Game]", chosen: "Sequence[Transcript]") -> Iterator[str]:

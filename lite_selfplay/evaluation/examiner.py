@@ -13,7 +13,7 @@ import hashlib
 import json
 import os
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from itertools import chain, count, islice
@@ -68,18 +68,11 @@ class Answers:
             require_no_link(path)
             self._read(path)
 
-    @property
-    def begun(self) -> bool:
-        """Whether there is a file with answers."""
-        return self.path is not None and self.path.is_file()
-
     def find(self, key: str) -> Answered | None:
         """The answers to what has this key; None where it was not asked yet."""
-        if key in self._memory:
-            return self._memory[key]
-        line = self.lines.get(key)
-        if line is None:
-            return None
+        if key in self._memory or key not in self.lines:
+            return self._memory.get(key)
+        line = self.lines[key]
         try:
             rows = [{**row, "completion": completion_from_json(row["completion"])} for row in line["answers"]]
             self._memory[key] = Answered([Judged(**row) for row in rows], float(line["seconds"]))
@@ -90,9 +83,21 @@ class Answers:
     def keep(self, answered: Mapping[str, Answered]) -> None:
         """Note answers by their keys, and write them down. Raises RunFolderError where that cannot be."""
         self._memory.update(answered)
-        self._write(
-            {"key": key, "seconds": a.seconds, "answers": [*map(_line, a.answers)]} for key, a in answered.items()
-        )
+        if self.path is None:
+            return
+        rows = [{"key": key, "seconds": a.seconds, "answers": [*map(_line, a.answers)]} for key, a in answered.items()]
+        lines = [json.dumps(row, ensure_ascii=False) + "\n" for row in rows]
+        with write_errors(f"to {self.path}"):
+            for _ in range(_TRIES):
+                with contextlib.suppress(FileNotFoundError):  # another evaluation has just removed its empty folder
+                    self.path.parent.mkdir(parents=True, exist_ok=True)
+                    with self.path.open("a", encoding="utf-8") as file:
+                        head = [] if file.tell() else [json.dumps(self._identity) + "\n"]
+                        file.writelines(head + lines)
+                        file.flush()
+                        os.fsync(file.fileno())
+                    return
+        raise RunFolderError(f"cannot write to {self.path}: its folder is being removed")
 
     def remove(self) -> None:
         """Remove the file, and its folder where nothing else is in it."""
@@ -120,22 +125,6 @@ class Answers:
                     self.lines[row["key"]] = row
         with write_errors(f"to {path}"):
             os.truncate(path, whole)
-
-    def _write(self, rows: Iterable[Mapping[str, Any]]) -> None:
-        if self.path is None:
-            return
-        lines = [json.dumps(row, ensure_ascii=False) + "\n" for row in rows]
-        with write_errors(f"to {self.path}"):
-            for _ in range(_TRIES):
-                with contextlib.suppress(FileNotFoundError):  # another evaluation has just removed its empty folder
-                    self.path.parent.mkdir(parents=True, exist_ok=True)
-                    with self.path.open("a", encoding="utf-8") as file:
-                        head = [] if file.tell() else [json.dumps(self._identity) + "\n"]
-                        file.writelines(head + lines)
-                        file.flush()
-                        os.fsync(file.fileno())
-                    return
-        raise RunFolderError(f"cannot write to {self.path}: its folder is being removed")
 
 
 def _line(answer: Judged) -> dict[str, Any]:

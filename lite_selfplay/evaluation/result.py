@@ -187,9 +187,10 @@ def change(results: Mapping[str, Result]) -> str | None:
     (first, before), (last, after) = list(results.items())[-2:]
     if before["tasks"] != after["tasks"]:
         return None
-    pairs = [(name, name) for name in after.get("directions", {}) if name in before.get("directions", {})]
-    pairs = pairs or [(name, name) for name in after["seats"] if name in before["seats"]]
-    pairs = pairs or [(before["best"], after["best"])]
+    both = [
+        [(name, name) for name in after.get(key, {}) if name in before.get(key, {})] for key in ("directions", "seats")
+    ]
+    pairs = both[0] or both[1] or [(before["best"], after["best"])]
     found = [(old, new, paired(outcomes_of(before, old), outcomes_of(after, new))) for old, new in pairs]
     changes = [_changed(old, new, each) for old, new, each in found if each is not None]
     shared = max((len(each.shared) for *_, each in found if each is not None), default=0)
@@ -332,27 +333,22 @@ def _mean(scores: Sequence[Result]) -> dict[str, Any]:
 
 def settings_line(result: Result) -> str:
     """What was asked and how, in a line: `mawps, single: 40 problems, 4 samples each, temperature 0.6, ...`."""
-    n = result["n"]
-    parts = [
-        f"{n} problem{'s' if n != 1 else ''} of {result['tasks']}, {asked_of(result)} each",
-        *([f"{result['shots']} worked examples before each"] if result.get("shots") else []),
-    ]
+    n, data = result["n"], result.get("data", {})
+    asked = f"{n} problem{'s' if n != 1 else ''} of {result['tasks']}, {asked_of(result)} each"
     sampling = (
         f"temperature {result['temperature']:g}, top-p {result['top_p']:g}, seed {result['seed']}, at most "
         f"{result['max_completion_tokens']} tokens"
     )
-    read = {"block": ["answers read in the <answer> block (strict)"], "anywhere": ["answers read anywhere (lenient)"]}
-    data = result.get("data", {})
-    from_where = [f"{data['rows']:,} rows of {data['origin']}"] if data.get("origin") else []
-    mark = [f"fingerprint {data['fingerprint'][:12]}"] if data.get("fingerprint") else []
-    return "; ".join(
-        [
-            ", ".join(parts),
-            sampling,
-            *read.get(result.get("answer_from", ""), []),
-            *([", ".join(from_where + mark)] if from_where or mark else []),
-        ]
-    )
+    read = {"block": "answers read in the <answer> block (strict)", "anywhere": "answers read anywhere (lenient)"}
+    from_where = f"{data['rows']:,} rows of {data['origin']}" if data.get("origin") else ""
+    mark = f"fingerprint {data['fingerprint'][:12]}" if data.get("fingerprint") else ""
+    parts = [
+        asked + (f", {result['shots']} worked examples before each" if result.get("shots") else ""),
+        sampling,
+        read.get(result.get("answer_from", ""), ""),
+        ", ".join(filter(None, [from_where, mark])),
+    ]
+    return "; ".join(filter(None, parts))
 
 
 def asked_of(result: Result) -> int:

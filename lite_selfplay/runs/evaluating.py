@@ -139,9 +139,9 @@ def _evaluate_all(
     specs = [found.spec(mode, settings.seats) for mode in dict.fromkeys(modes)]
     found.require_adapters()
     run = found.folder
-    nothing: tuple[list[Problem], list[str]] = [], []  # is known of what a base model learned from
+    # Nothing is known of what a base model learned from.
     learned = cache(
-        lambda: (trained_on(found.config, progress), [*texts_trained_on(run, progress)]) if run else nothing
+        lambda: (trained_on(found.config, progress), [*texts_trained_on(run, progress)]) if run else ([], [])
     )
     samples = tasks if isinstance(tasks, Mapping) and settings.samples is None else {}
     chosen = [
@@ -183,9 +183,8 @@ def _evaluate_all(
                 about |= {"answer_from": found.config.tasks.answer_from}
                 evaluations = _evaluations(found, about, table, chosen, specs, answers, progress, interrupts.poll)
             except (Interrupted, ProcessLost) as stop:
-                kept = (
-                    f"; {answers.path} keeps what was answered, and the same command goes on" if answers.begun else ""
-                )
+                begun = answers.path is not None and answers.path.is_file()
+                kept = f"; {answers.path} keeps what was answered, and the same command goes on" if begun else ""
                 raise type(stop)(f"{stop}{kept}") from None
     if write and found.folder is not None and ranks.main:
         for evaluation in evaluations:

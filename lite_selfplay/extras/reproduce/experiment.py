@@ -90,11 +90,15 @@ class EvaluationSection(MeasuringSection):
         read. What has no cap of its own has that of the `shared` configuration, whose data are looked into, and in
         whose precision the base is loaded."""
         untrained = arm.start == "base"
-        own = self.model_dump(exclude={"tasks", "suite", "mode"}, exclude_none=True)
-        chosen = find_suite(self.suite).settings(shared.model.name if untrained else "") if self.suite else {}
-        chosen |= {**own, **arm.model_dump(include={"seats", "shots"}, exclude_none=True)}
+        chosen: dict[str, Any] = {
+            "data_dir": shared.tasks.data_dir,
+            "answer_from": shared.tasks.answer_from,
+            "trained_on": True,
+        }
+        chosen |= find_suite(self.suite).settings(shared.model.name if untrained else "") if self.suite else {}
+        chosen |= self.model_dump(exclude={"tasks", "suite", "mode"}, exclude_none=True)
+        chosen |= arm.model_dump(include={"seats", "shots"}, exclude_none=True)
         chosen["max_completion_tokens"] = chosen.get("max_completion_tokens") or shared.run.max_completion_tokens
-        chosen |= {"data_dir": shared.tasks.data_dir, "answer_from": shared.tasks.answer_from, "trained_on": True}
         return Settings(**chosen, precision=shared.model.precision if untrained else None)
 
 

@@ -88,8 +88,7 @@ def diagnose(path: Path, step: int | None = None) -> Diagnosis:
             view = f"lite-selfplay view {shlex.quote(str(path))}"
             calm = "Nothing in these steps is out of the ordinary."
             causes = [Cause("nothing", "normal", calm, "; ".join(_facts(about)), view)]
-        order: list[Level] = ["wrong", "watch", "normal"]
-        causes.sort(key=lambda cause: order.index(cause.level))
+        causes.sort(key=lambda cause: ("wrong", "watch", "normal").index(cause.level))
         first, last = looked[0]["step"], looked[-1]["step"]
         within = (row for row in folder.episodes() if first <= row["step"] <= last)
         return Diagnosis((first, last), tuple(causes), tuple(moved_most(within)), without_game, said)

@@ -313,9 +313,6 @@ def harmless(hurt: float, right: float | None) -> bool:
     return right is not None and right - (1 - hurt) >= RIGHT_ALL_THE_SAME
 
 
-# A step and the game's log of it.
-Log = tuple[int, Row]
-
 How = Literal["mean", "sum", "last"]
 
 # The parts of a run that are no role: what the game's own log holds, and what the seats did.
@@ -380,8 +377,9 @@ def _game_curves(game: type[Game], rows: Sequence[Row]) -> Iterator[Curve]:
         yield from (curve for (_, curves), late in found if late is at_the_end for curve in curves)
 
 
-def _figure_curves(figure: Figure, logs: Sequence[Log]) -> Iterator[Curve]:
-    """A declared figure: one curve, or one for each kind of an object (the most frequent first) and each bin."""
+def _figure_curves(figure: Figure, logs: Sequence[tuple[int, Row]]) -> Iterator[Curve]:
+    """A declared figure, from steps and the game's logs of them: one curve, or one for each kind of an object (the most
+    frequent first) and each bin."""
     here = [(step, log[figure.key], _whole(figure, log)) for step, log in logs if figure.key in log]
     how: How = "sum" if figure.how == "zeros" else figure.how
     counts = [(step, value, of) for step, value, of in here if isinstance(value, Mapping)]

@@ -23,9 +23,17 @@ CONVERSION, REGRESSION, BOTH_RIGHT, BOTH_WRONG = AGON.pairing.kinds.values()
 
 def row(role, correct, *, step=1, group=0, sample=0, text="text", **info):
     return {
-        "step": step, "role": role, "seat": "A" if role == "drafter" else "B", "problem_id": f"p{step}-{group}",
-        "group": group, "sample": sample, "prompt": "1 + 1?" + "\n\nan attempt" * (role == "challenger"),
-        "text": text, "reward": 2.0 * bool(correct), "correct": correct, "reason": "" if correct else "wrong",
+        "step": step,
+        "role": role,
+        "seat": "A" if role == "drafter" else "B",
+        "problem_id": f"p{step}-{group}",
+        "group": group,
+        "sample": sample,
+        "prompt": "1 + 1?" + "\n\nan attempt" * (role == "challenger"),
+        "text": text,
+        "reward": 2.0 * bool(correct),
+        "correct": correct,
+        "reason": "" if correct else "wrong",
         **info,
     }
 
