@@ -5,27 +5,27 @@ from typing import Annotated, Any
 
 import typer
 
-from lite_selfplay.config import KEYS
-from lite_selfplay.errors import ConfigError, RequestError
+from lite_selfplay.config.layers import declared_by
+from lite_selfplay.errors import RequestError
 from lite_selfplay.evaluation import Evaluation
 from lite_selfplay.evaluation.comparisons import Comparison, compared, disagreements, met
 from lite_selfplay.evaluation.result import as_text, means, overview, settings_line
-from lite_selfplay.evaluation.suites import find_suite
+from lite_selfplay.evaluation.suites import Settings, find_suite
 from lite_selfplay.games.modes import find_mode
 from lite_selfplay.games.presentation import percent
-from lite_selfplay.runs.evaluating import Settings, evaluate_all
+from lite_selfplay.runs.evaluating import evaluate_all
 from lite_selfplay.tasks import split_specs
 from lite_selfplay.training.progress import PlainProgress
 from lite_selfplay.training.ranks import here
 from lite_selfplay_cli import flags
 
+# Characters of a completion that are shown for reading; --json has all.
 _EXCERPT = 600
-"""Characters of a completion that are shown for reading; --json has all."""
 
-DataDir = flags.option("data_dir", KEYS["tasks.data_dir"])
-AnswerFrom = flags.option("answer_from", KEYS["tasks.answer_from"])
+_SETTINGS = {key.path: key for key in declared_by(Settings) if key.path != "trained_on"}
 
 
+@flags.takes(_SETTINGS)
 def evaluate(
     target: Annotated[
         str, typer.Argument(help="A run folder, or a base model by any name that train takes.", metavar="RUN|M")
@@ -45,43 +45,11 @@ def evaluate(
             show_default="the game's; single for a base model",
         ),
     ] = None,
-    seats: Annotated[
-        str | None,
-        typer.Option(
-            help="Who is measured, each against each other: base, A, and A@20 or A@best as in a checkpoint.",
-            metavar="NAME,...",
-            show_default="the game's",
-        ),
-    ] = None,
+    *,
+    given: dict[str, Any],
     suite: Annotated[
         str | None,
         typer.Option(help="A paper's benchmarks, samples and sampling: pasodoble, cpmobius, ... (see below)."),
-    ] = None,
-    limit: Annotated[
-        int | None, typer.Option(help="Problems of each task.", show_default="all of data, 100 of a task made by rule")
-    ] = None,
-    samples: Annotated[
-        int | None,
-        typer.Option(help="Answers to each problem.", show_default="the benchmark's, at least the largest k"),
-    ] = None,
-    k: Annotated[
-        str | None, typer.Option("--k", help="Give pass@k, mean@k and maj@k for these k: 1,4.", metavar="K,...")
-    ] = None,
-    shots: Annotated[
-        int | None, typer.Option(help="Worked examples before each problem, 0 to 5: for base models.")
-    ] = None,
-    temperature: Annotated[
-        float | None, typer.Option(help="0 is greedy.", show_default="0.6; in versus the run's")
-    ] = None,
-    top_p: Annotated[
-        float | None, typer.Option(help="Nucleus sampling; 1 switches it off.", show_default="0.95; in versus 1")
-    ] = None,
-    max_completion_tokens: Annotated[
-        int | None, typer.Option(help="Cap of a completion.", show_default="the run's; for a base model the task's")
-    ] = None,
-    seed: Annotated[int, typer.Option(help="Which problems and which samples. The same seed makes pairs.")] = 0,
-    precision: Annotated[
-        str | None, typer.Option(help="4bit, bf16, fp16 or fp32.", show_default="the run's; 4bit for a base model")
     ] = None,
     against: Annotated[
         str | None, typer.Option(help="Measure this one as well, and compare problem by problem.", metavar="RUN|M")
@@ -90,10 +58,6 @@ def evaluate(
         int | None,
         typer.Option(help="List so many problems on which two modes, seats or runs differ.", min=0, metavar="N"),
     ] = None,
-    trust_remote_code: flags.TrustRemoteCode = None,
-    unsafe_code: flags.UnsafeCode = None,
-    answer_from: AnswerFrom = None,
-    data_dir: DataDir = None,
     as_json: flags.Json = False,
 ) -> None:
     """Measure a run or a base model on benchmarks: pass@1 with its interval, pass@k, votes, lengths.
@@ -133,25 +97,8 @@ def evaluate(
     chosen = None if suite is None else find_suite(suite)
     if tasks is not None and chosen is not None:
         raise RequestError("an evaluation takes --tasks, or --suite in its place: give one of them")
-    asked = list(chosen.samples) if chosen else [] if tasks is None else split_specs(tasks)
-    given = {
-        "limit": limit,
-        "samples": samples,
-        "k": _numbers("--k", k),
-        "shots": shots,
-        "temperature": temperature,
-        "top_p": top_p,
-        "max_completion_tokens": max_completion_tokens,
-        "seed": seed,
-        "seats": None if seats is None else tuple(dict.fromkeys(name.strip() for name in seats.split(","))),
-        "data_dir": data_dir,
-        "precision": precision,
-        "trust_remote_code": bool(trust_remote_code),
-        "unsafe_code": bool(unsafe_code),
-        "answer_from": answer_from,
-    }
-    chosen_here = {name: value for name, value in given.items() if value is not None}
-    settings = Settings(**{**(chosen.settings(target) if chosen else {}), **chosen_here})
+    asked = chosen.samples if chosen else [] if tasks is None else split_specs(tasks)
+    settings = Settings(**{**(chosen.settings(target) if chosen else {}), **given})
     names = [name.strip() for name in mode.split(",")] if mode else list(chosen.modes if chosen else ())
     progress = PlainProgress(flags.to_stderr)
     found = [
@@ -161,7 +108,7 @@ def evaluate(
     ]
     if not here().main:
         return
-    pairs = _compared(found, against, disagreements, seats)
+    pairs = _compared(found, against, disagreements, "seats" in given)
     if as_json:
         flags.echo_json(_as_json(found, pairs, chosen))
         return
@@ -170,21 +117,14 @@ def evaluate(
     _print_comparisons(pairs)
 
 
-def _numbers(flag: str, text: str | None) -> tuple[int, ...]:
-    try:
-        return tuple(int(part) for part in text.split(",")) if text else ()
-    except ValueError:
-        raise ConfigError(f"{flag} takes whole numbers separated by commas, such as 1,4, got {text!r}") from None
-
-
 def _compared(
-    found: "list[tuple[str, Evaluation]]", against: str | None, listed: int | None, seats: str | None
+    found: "list[tuple[str, Evaluation]]", against: str | None, listed: int | None, seats: bool
 ) -> "list[tuple[Comparison, list[dict[str, Any]]]]":
     """The arms that are compared, each with the problems on which they differ, as far as these are to be listed."""
 
-    if against is None and listed is None and seats is None:
+    if against is None and listed is None and not seats:
         return []
-    pairs = compared(found) if against or seats is None else [pair for each in found for pair in met(*each)]
+    pairs = compared(found) if against or not seats else [pair for each in found for pair in met(*each)]
     if not pairs and not any(find_mode(evaluation.mode).matches for _, evaluation in found):
         flags.to_stderr(
             "warning: there is nothing to compare: give two modes, a run of two seats, or another run by --against, "
@@ -196,9 +136,7 @@ def _compared(
 def _as_json(found: Any, pairs: Any, suite: Any) -> Any:
     """The object that `eval/*.json` holds, for a single evaluation; else all of them, means and comparisons."""
 
-    of: dict[str, list[Any]] = {}
-    for target, evaluation in found:
-        of.setdefault(target, []).append(evaluation.to_json())
+    of = {target: [each.to_json() for name, each in found if name == target] for target, _ in found}
     if len(found) == 1 and not pairs:
         return of[found[0][0]][0]
     return {

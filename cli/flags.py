@@ -55,8 +55,8 @@ TrustRemoteCode = option("trust_remote_code", FLAGS["trust_remote_code"])
 UnsafeCode = option("unsafe_code", FLAGS["unsafe_code"])
 
 
-def takes(paths: Mapping[str, str]) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Give a command an option for each of these keys: the path of a key by the name of its flag.
+def takes(paths: Mapping[str, str | Key]) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Give a command an option for each of these keys: a key, or the path of one, by the name of its flag.
 
     The options stand where the command has its parameter `given`, which receives the values of those that were used, by
     the names of their flags.
@@ -74,7 +74,7 @@ def takes(paths: Mapping[str, str]) -> Callable[[Callable[..., None]], Callable[
                 parameters.append(own.replace(kind=inspect.Parameter.KEYWORD_ONLY))
                 continue
             for flag, path in paths.items():
-                kind = option(flag, KEYS[path])
+                kind = option(flag, KEYS[path] if isinstance(path, str) else path)
                 parameters.append(inspect.Parameter(flag, own.kind, default=None, annotation=kind))
         run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
         return run

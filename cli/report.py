@@ -63,7 +63,7 @@ def report(
         drawn = [*map(str, save_figures(run, out))]
     page = None if figures else out
     with as_written(run):
-        rows, (game, warning) = folder.metrics_rows(), folder.game()
+        rows, (game, warning) = folder.metrics_rows(), game_of(RunFolder.open(run))
         title = f"{folder.config.game.label} on {folder.config.model.name}"
         if warning:
             flags.to_stderr(f"warning: {warning}")
@@ -72,6 +72,7 @@ def report(
             text = transcripts_markdown(game, f"Transcripts of {title}, {len(rows)} steps", chosen, choose)
             with write_errors(page, ConfigError):
                 page.write_text(text, encoding="utf-8")
+        moments = {found["moment"]: found for found in folder.evaluations().values()}
         about = {
             "run": str(folder.path),
             "game": folder.config.game.name,
@@ -79,7 +80,7 @@ def report(
             "steps": len(rows),
             "first_step": rows[0] if rows else None,
             "last_step": rows[-1] if rows else None,
-            "evaluations": folder.evaluations(),
+            "evaluations": moments,
             "later_evaluations": folder.later_evaluations(),
             "transcripts": [{"kind": one.kind, "problem": one.subject, "completions": one.rows} for one in chosen],
             "adapters": {seat: str(path) for seat, path in folder.seats.items()},
@@ -89,10 +90,10 @@ def report(
         adapters = f"\nadapters, which plain PEFT loads: {', '.join(about['adapters'].values())}"
         held = read_json(run / BUDGET).get("outcome") if os.path.isfile(run / BUDGET) else None
         end = [*([f"\nfigures: {', '.join(drawn)}"] if drawn else []), adapters, *([str(held)] if held else [])]
-        flags.show(as_json, about, [*_lines(folder, game, f"{title}: {len(rows)} steps"), *transcripts, *end])
+        flags.show(as_json, about, [*_lines(folder, game, f"{title}: {len(rows)} steps", moments), *transcripts, *end])
 
 
-def _lines(run: "Run", game: "type[Game]", title: str) -> Iterator[str]:
+def _lines(run: "Run", game: "type[Game]", title: str, moments: dict[str, dict[str, Any]]) -> Iterator[str]:
     """The first and the last step, the moments of training side by side, and what `lite-selfplay eval` measured."""
 
     rows = run.metrics_rows()
@@ -102,7 +103,7 @@ def _lines(run: "Run", game: "type[Game]", title: str) -> Iterator[str]:
             if stream["completions"]:
                 words = ", ".join(stream_words(game, role, stream, verbose=True))
                 yield f"  step {row['step']}: {role} (seat {stream['seat']}): {words}"
-    if moments := run.evaluations():
+    if moments:
         tasks = list(moments.values())[-1]["tasks"]
         yield f"\nheld-out problems of {tasks}, pass@1 with 95% intervals:\n{as_text(*comparison(moments))}"
         yield from filter(None, [change(moments)])
@@ -176,7 +177,7 @@ def _why(run: Path, step: int | None, as_json: bool) -> None:
         about = {"run": str(run), "steps": found.steps, "findings": [asdict(cause) for cause in found.causes],
                  "moved_most": only_finite(moved), "preflight": list(found.preflight)}  # fmt: skip
         title = f"{folder.config.game.label} on {folder.config.model.name}"
-        flags.show(as_json, about, _findings(title, folder.game()[0], found))
+        flags.show(as_json, about, _findings(title, game_of(RunFolder.open(run))[0], found))
 
 
 def _findings(title: str, game: "type[Game]", found: "Diagnosis") -> Iterator[str]:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from lite_selfplay.extras.export.exporting import export
     from lite_selfplay.games import Game, register_game
     from lite_selfplay.models.backends import register_backend
-    from lite_selfplay.runs.api import Run, load_run, resume, train
+    from lite_selfplay.runs.api import Run, cold_start, load_run, resume, train
     from lite_selfplay.runs.evaluating import evaluate
     from lite_selfplay.tasks import register_task
     from lite_selfplay.training.progress import Progress
@@ -26,6 +26,7 @@ __all__ = [
     "Progress",
     "Run",
     "RunConfig",
+    "cold_start",
     "evaluate",
     "export",
     "load_run",
@@ -44,6 +45,7 @@ _HOME = {
     "Run": "lite_selfplay.runs.api",
     "RunConfig": "lite_selfplay.config",
     "Progress": "lite_selfplay.training.progress",
+    "cold_start": "lite_selfplay.runs.api",
     "evaluate": "lite_selfplay.runs.evaluating",
     "export": "lite_selfplay.extras.export.exporting",
     "load_run": "lite_selfplay.runs.api",

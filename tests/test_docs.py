@@ -18,7 +18,7 @@ import lite_selfplay
 from lite_selfplay.config import keys_of
 from lite_selfplay.extras.view.page import page_file
 from lite_selfplay.games import game_names
-from tests.test_layers import ROWS
+from tests.test_layers import PUBLIC_CLASSES, ROWS
 
 ROOT = Path(lite_selfplay.__file__).parents[1]
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("benchmarks/*.md")])
@@ -161,6 +161,23 @@ NAMED = re.findall(r"^::: ([\w.]+)\.(\w+)$", TEXTS["docs/api.md"], re.MULTILINE)
 
 def test_every_public_name_is_in_the_api_reference():
     assert {name for place, name in NAMED if place == "lite_selfplay"} == set(lite_selfplay.__all__)
+
+
+def returned_by(thing: Any) -> set[str]:
+    """The names in what a function returns; of a class in what its methods return and its public fields hold."""
+    if not inspect.isclass(thing):
+        return set(re.findall(r"\w+", inspect.formatannotation(inspect.signature(thing).return_annotation)))
+    members = {name: member for name, member in vars(thing).items() if not name.startswith("_")}
+    fields = [hint for name, hint in vars(thing).get("__annotations__", {}).items() if not name.startswith("_")]
+    calls = [getattr(member, "fget", None) or getattr(member, "__func__", member) for member in members.values()]
+    found = {name for call in calls if inspect.isfunction(call) for name in returned_by(call)}
+    return found | set(re.findall(r"\w+", " ".join(map(inspect.formatannotation, fields))))
+
+
+def test_every_class_that_a_name_of_the_api_reference_returns_is_in_it():
+    listed = {name for _, name in NAMED}
+    returned = {name for place, named in NAMED for name in returned_by(getattr(import_module(place), named))}
+    assert returned & PUBLIC_CLASSES.keys() - listed == set()
 
 
 @pytest.mark.parametrize(("place", "name"), NAMED)

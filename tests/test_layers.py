@@ -189,15 +189,17 @@ def test_the_package_has_few_entries_and_each_folder_says_what_it_is() -> None:
         assert ast.get_docstring(ast.parse((folder / "__init__.py").read_text(encoding="utf-8"))), folder
 
 
+PUBLIC_CLASSES = Counter(
+    node.name
+    for path in MODULES.values()
+    for node in ast.parse(path.read_text(encoding="utf-8")).body
+    if isinstance(node, ast.ClassDef) and not node.name.startswith("_")
+)
+
+
 def test_no_two_modules_and_no_two_public_classes_have_one_name() -> None:
     modules = Counter(path.stem for path in MODULES.values() if not path.stem.startswith("__"))
-    classes = Counter(
-        node.name
-        for path in MODULES.values()
-        for node in ast.parse(path.read_text(encoding="utf-8")).body
-        if isinstance(node, ast.ClassDef) and not node.name.startswith("_")
-    )
-    twice = [name for names in (modules, classes) for name, count in names.items() if count > 1]
+    twice = [name for names in (modules, PUBLIC_CLASSES) for name, count in names.items() if count > 1]
     assert twice == []
 
 

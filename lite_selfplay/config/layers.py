@@ -95,8 +95,12 @@ def keys_in(section: str) -> list[Key]:
     """The keys of a section, in order. Raises UnknownNameError for no section."""
     if section not in SECTIONS:
         raise UnknownNameError("section", section, SECTIONS)
-    model: type[BaseModel] = SECTIONS[section]
-    return [_key(f"{_EACH.get(section, section)}.{name}", field) for name, field in model.model_fields.items()]
+    return declared_by(SECTIONS[section], f"{_EACH.get(section, section)}.")
+
+
+def declared_by(section: type[BaseModel], before: str = "") -> list[Key]:
+    """The keys that a section declares, in order, with what stands `before` them in their paths."""
+    return [_key(f"{before}{name}", field) for name, field in section.model_fields.items()]
 
 
 def _key(path: str, field: FieldInfo) -> Key:

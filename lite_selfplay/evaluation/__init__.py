@@ -6,10 +6,12 @@ text). What is measured, a run or a model, is `lite_selfplay.runs.targets`'s bus
 
 from lite_selfplay.evaluation.examiner import Exam, measure
 from lite_selfplay.evaluation.result import Evaluation, as_markdown, as_text, change, comparison, headline
+from lite_selfplay.evaluation.suites import Settings
 
 __all__ = [
     "Evaluation",
     "Exam",
+    "Settings",
     "as_markdown",
     "as_text",
     "change",

@@ -13,7 +13,7 @@ from lite_selfplay.data import Problem
 from lite_selfplay.evaluation.result import Evaluation, outcomes_of
 from lite_selfplay.games.modes import find_mode
 from lite_selfplay.games.presentation import percent
-from lite_selfplay.stats import clopper_pearson, paired
+from lite_selfplay.stats import Paired, clopper_pearson, paired
 
 Result = Mapping[str, Any]
 
@@ -51,44 +51,45 @@ class Arm:
 
 @dataclass(frozen=True)
 class Comparison:
-    """The second arm against the first, on the `n` problems that both were measured on.
+    """The second arm against the first, on the problems that both were measured on (`found`).
 
-    `difference` of the means, in shares, with its 95% bootstrap `interval` (None for fewer than two problems).
-    `gained`, `lost` and `p_value` are McNemar's, for one answer a problem; None otherwise. `differ` names the problems
-    with different outcomes, the largest differences first.
+    `differ` names the problems with different outcomes, the largest differences first.
     """
 
     tasks: str
     first: str
     second: str
-    n: int
-    difference: float
-    interval: tuple[float, float] | None
-    gained: int | None
-    lost: int | None
-    p_value: float | None
+    found: Paired
     differ: tuple[str, ...]
 
     def sentence(self) -> str:
         """`mawps: B against A +5.0 points [-2.5, 12.5] (4 gained, 2 lost: 66.7% [22, 96], p = 0.69); 40 problems`."""
-        between = "" if self.interval is None else " [{:.1f}, {:.1f}]".format(*(100 * x for x in self.interval))
-        exact = (
-            ""
-            if self.p_value is None
-            else f" ({self.gained} gained, {self.lost} lost{self._share()}, p = {self.p_value:.2g})"
-        )
-        points = f"{100 * self.difference:+.1f} points{between}"
-        return f"{self.tasks}: {self.second} against {self.first} {points}{exact}; {self.n} problems"
-
-    def _share(self) -> str:
-        """The share gained of the problems that one of the two alone had right, with its 95% interval."""
-        gained, decided = self.gained or 0, (self.gained or 0) + (self.lost or 0)
-        low, high = clopper_pearson(gained, decided)
-        return f": {percent(gained / decided)} [{100 * low:.0f}, {100 * high:.0f}]" if decided else ""
+        found, interval, exact = self.found, self.found.interval, ""
+        between = " [{:.1f}, {:.1f}]".format(*(100 * bound for bound in interval)) if interval else ""
+        if found.p_value is not None and found.gained is not None and found.lost is not None:
+            decided = found.gained + found.lost
+            low, high = clopper_pearson(found.gained, decided)
+            share = f": {percent(found.gained / decided)} [{100 * low:.0f}, {100 * high:.0f}]" if decided else ""
+            exact = f" ({found.gained} gained, {found.lost} lost{share}, p = {found.p_value:.2g})"
+        points = f"{100 * found.difference:+.1f} points{between}"
+        return f"{self.tasks}: {self.second} against {self.first} {points}{exact}; {len(found.shared)} problems"
 
     def to_json(self) -> dict[str, Any]:
-        interval = None if self.interval is None else list(self.interval)
-        return {**self.__dict__, "interval": interval, "differ": list(self.differ)}
+        """Of the difference of the means, in shares, with its 95% bootstrap interval (null for fewer than two
+        problems); `gained`, `lost` and `p_value` are McNemar's, for one answer a problem, null otherwise."""
+        found, interval = self.found, self.found.interval
+        return {
+            "tasks": self.tasks,
+            "first": self.first,
+            "second": self.second,
+            "n": len(found.shared),
+            "difference": found.difference,
+            "interval": interval and list(interval),
+            "gained": found.gained,
+            "lost": found.lost,
+            "p_value": found.p_value,
+            "differ": list(self.differ),
+        }
 
 
 def compare(first: Arm, second: Arm) -> Comparison | None:
@@ -103,10 +104,7 @@ def compare(first: Arm, second: Arm) -> Comparison | None:
         first.result["tasks"],
         names[0],
         names[1],
-        len(found.shared),
-        found.difference,
-        found.interval,
-        *(found.gained, found.lost, found.p_value),
+        found,
         differ=tuple(sorted((k for k in found.shared if one[k] != two[k]), key=lambda key: -abs(two[key] - one[key]))),
     )
 

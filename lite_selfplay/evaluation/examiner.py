@@ -13,10 +13,10 @@ import hashlib
 import json
 import os
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
-from itertools import chain, islice
+from itertools import chain, count, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,7 +25,7 @@ from lite_selfplay.errors import GameError, RequestError, RunFolderError
 from lite_selfplay.evaluation.result import Evaluation, at_k
 from lite_selfplay.games.collections import completion_from_json
 from lite_selfplay.games.modes import Judged, Mode, find_mode
-from lite_selfplay.games.prompts import MOST_SHOTS, opening
+from lite_selfplay.games.prompts import opening
 from lite_selfplay.tasks.files import require_no_link, write_errors
 from lite_selfplay.tasks.task import derived_seed
 from lite_selfplay.verify.choice import KIND as CHOICE
@@ -68,18 +68,11 @@ class Answers:
             require_no_link(path)
             self._read(path)
 
-    @property
-    def begun(self) -> bool:
-        """Whether there is a file with answers."""
-        return self.path is not None and self.path.is_file()
-
     def find(self, key: str) -> Answered | None:
         """The answers to what has this key; None where it was not asked yet."""
-        if key in self._memory:
-            return self._memory[key]
-        line = self.lines.get(key)
-        if line is None:
-            return None
+        if key in self._memory or key not in self.lines:
+            return self._memory.get(key)
+        line = self.lines[key]
         try:
             rows = [{**row, "completion": completion_from_json(row["completion"])} for row in line["answers"]]
             self._memory[key] = Answered([Judged(**row) for row in rows], float(line["seconds"]))
@@ -90,9 +83,21 @@ class Answers:
     def keep(self, answered: Mapping[str, Answered]) -> None:
         """Note answers by their keys, and write them down. Raises RunFolderError where that cannot be."""
         self._memory.update(answered)
-        self._write(
-            {"key": key, "seconds": a.seconds, "answers": [*map(_line, a.answers)]} for key, a in answered.items()
-        )
+        if self.path is None:
+            return
+        rows = [{"key": key, "seconds": a.seconds, "answers": [*map(_line, a.answers)]} for key, a in answered.items()]
+        lines = [json.dumps(row, ensure_ascii=False) + "\n" for row in rows]
+        with write_errors(f"to {self.path}"):
+            for _ in range(_TRIES):
+                with contextlib.suppress(FileNotFoundError):  # another evaluation has just removed its empty folder
+                    self.path.parent.mkdir(parents=True, exist_ok=True)
+                    with self.path.open("a", encoding="utf-8") as file:
+                        head = [] if file.tell() else [json.dumps(self._identity) + "\n"]
+                        file.writelines(head + lines)
+                        file.flush()
+                        os.fsync(file.fileno())
+                    return
+        raise RunFolderError(f"cannot write to {self.path}: its folder is being removed")
 
     def remove(self) -> None:
         """Remove the file, and its folder where nothing else is in it."""
@@ -120,22 +125,6 @@ class Answers:
                     self.lines[row["key"]] = row
         with write_errors(f"to {path}"):
             os.truncate(path, whole)
-
-    def _write(self, rows: Iterable[Mapping[str, Any]]) -> None:
-        if self.path is None:
-            return
-        lines = [json.dumps(row, ensure_ascii=False) + "\n" for row in rows]
-        with write_errors(f"to {self.path}"):
-            for _ in range(_TRIES):
-                with contextlib.suppress(FileNotFoundError):  # another evaluation has just removed its empty folder
-                    self.path.parent.mkdir(parents=True, exist_ok=True)
-                    with self.path.open("a", encoding="utf-8") as file:
-                        head = [] if file.tell() else [json.dumps(self._identity) + "\n"]
-                        file.writelines(head + lines)
-                        file.flush()
-                        os.fsync(file.fileno())
-                    return
-        raise RunFolderError(f"cannot write to {self.path}: its folder is being removed")
 
 
 def _line(answer: Judged) -> dict[str, Any]:
@@ -188,7 +177,7 @@ def measure(
     mode = find_mode(spec.mode)
     if not exam.problems or not spec.seats or exam.samples < 1:
         raise RequestError("an evaluation needs at least one problem, one seat and one sample")
-    require_enough(spec, mode, exam.samples, exam.ks, exam.shots)
+    require_enough(spec, mode, exam.samples, exam.ks)
     if progress is not None and begun is None:
         progress.phase(name, len(exam.problems) * mode.stages(spec.seats))
     at_once = max(1, (rows_at_once or len(exam.problems) * exam.samples) // exam.samples)
@@ -217,7 +206,7 @@ def measure(
     )
 
 
-def require_enough(spec: EvalSpec, mode: Mode, samples: int, ks: Sequence[int], shots: int = 0) -> None:
+def require_enough(spec: EvalSpec, mode: Mode, samples: int, ks: Sequence[int]) -> None:
     """Raises RequestError where a mode needs more seats or samples than there are, or a k more samples."""
     if len(spec.seats) < mode.seats:
         raise RequestError(
@@ -227,19 +216,14 @@ def require_enough(spec: EvalSpec, mode: Mode, samples: int, ks: Sequence[int], 
         raise RequestError(f"the mode {spec.mode} needs {mode.least} samples of a problem at least, got {samples}")
     if ks and not 1 <= min(ks) <= max(ks) <= samples:
         raise RequestError(f"each k must be from 1 to the number of samples, {samples}, got {', '.join(map(str, ks))}")
-    if not 0 <= shots <= MOST_SHOTS:
-        raise RequestError(f"the number of worked examples must be 0 to {MOST_SHOTS}, got {shots}")
 
 
 def problem_keys(problems: Sequence[Problem]) -> list[str]:
     """Each problem's id; where a file gives one id to several problems, the later ones get a number."""
     keys: dict[str, None] = {}
     for problem in problems:
-        key, number = problem.id, 1
-        while key in keys:
-            number += 1
-            key = f"{problem.id} ({number})"
-        keys[key] = None
+        names = chain([problem.id], (f"{problem.id} ({number})" for number in count(2)))
+        keys[next(name for name in names if name not in keys)] = None
     return list(keys)
 
 
@@ -288,9 +272,9 @@ class Examiner:
         who = self.answers.alike.get(seat, seat)
         names = [key_of(exam.tasks, key, who, stage, list(prompts[i]), sampling, exam.seed, exam.samples)
                  for i, key in enumerate(self.keys)]  # fmt: skip
-        found = [self.answers.find(name) for name in names]
-        left = [i for i, answered in enumerate(found) if answered is None]
-        self._advance(len(found) - len(left))
+        found = {i: answered for i, name in enumerate(names) if (answered := self.answers.find(name)) is not None}
+        left = [i for i in range(len(names)) if i not in found]
+        self._advance(len(found))
         for start in range(0, len(left), self.at_once):
             block = left[start : start + self.at_once]
             if self.shown is not None:
@@ -299,13 +283,11 @@ class Examiner:
             began = time.monotonic()
             rows = self._asked(seat, [prompts[i] for i in block], block, stage)
             each = (time.monotonic() - began) / len(block)
-            answered = [Answered(row, each) for row in rows]
-            self.answers.keep({names[i]: a for i, a in zip(block, answered, strict=True)})
-            for i, a in zip(block, answered, strict=True):
-                found[i] = a
+            found |= {i: Answered(row, each) for i, row in zip(block, rows, strict=True)}
+            self.answers.keep({names[i]: found[i] for i in block})
             self._advance(len(block))
-        self.seconds += sum(answered.seconds for answered in found if answered is not None)
-        return [list(answered.answers) for answered in found if answered is not None]
+        self.seconds += sum(answered.seconds for answered in found.values())
+        return [list(found[i].answers) for i in range(len(names))]
 
     def _asked(
         self, seat: str, prompts: Sequence[Sequence[str]], block: Sequence[int], stage: str

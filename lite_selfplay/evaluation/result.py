@@ -16,8 +16,8 @@ from lite_selfplay.stats import Paired, maj_at_k, mean_at_k, paired, pass_at_k
 
 Result = Mapping[str, Any]
 AT_K = ("pass_at_k", "mean_at_k", "maj_at_k")
+# Characters of an answer that the JSON holds.
 LONGEST_ANSWER = 200
-"""Characters of an answer that the JSON holds."""
 
 
 @dataclass(frozen=True)
@@ -61,9 +61,8 @@ class Evaluation:
     @property
     def mean_of_directions(self) -> float | None:
         """The mean pass@1 of the directions, which no choice of the better one flatters; None without directions."""
-        if not self.directions:
-            return None
-        return sum(score.pass_at_1 for score in self.directions.values()) / len(self.directions)
+        rates = [score.pass_at_1 for score in self.directions.values()]
+        return sum(rates) / len(rates) if rates else None
 
     def __str__(self) -> str:
         """A table of every seat and direction, with 95% intervals."""
@@ -111,16 +110,14 @@ class Evaluation:
 
 def at_k(rows: Rows, ks: Sequence[int]) -> dict[str, dict[int, float]]:
     """pass@k, mean@k and maj@k of answers, each a mean over problems by k; of a k above the number of answers none."""
-    found: dict[str, dict[int, float]] = {stat: {} for stat in AT_K}
+    n, few = len(rows), sorted({k for k in ks if k <= len(rows[0])})
     right = [[answer.correct for answer in row] for row in rows]
     classes = [[answer.key for answer in row] for row in rows]
-    for k in sorted(set(ks)):
-        if k > len(rows[0]):
-            continue
-        found["pass_at_k"][k] = sum(pass_at_k(sum(row), len(row), k) for row in right) / len(rows)
-        found["mean_at_k"][k] = sum(mean_at_k(row, k) for row in right) / len(rows)
-        found["maj_at_k"][k] = sum(maj_at_k(c, row, k) for c, row in zip(classes, right, strict=True)) / len(rows)
-    return found
+    return {
+        "pass_at_k": {k: sum(pass_at_k(sum(row), len(row), k) for row in right) / n for k in few},
+        "mean_at_k": {k: sum(mean_at_k(row, k) for row in right) / n for k in few},
+        "maj_at_k": {k: sum(maj_at_k(c, row, k) for c, row in zip(classes, right, strict=True)) / n for k in few},
+    }
 
 
 def _shortened(answer: str | None) -> str | None:
@@ -190,9 +187,10 @@ def change(results: Mapping[str, Result]) -> str | None:
     (first, before), (last, after) = list(results.items())[-2:]
     if before["tasks"] != after["tasks"]:
         return None
-    pairs = [(name, name) for name in after.get("directions", {}) if name in before.get("directions", {})]
-    pairs = pairs or [(name, name) for name in after["seats"] if name in before["seats"]]
-    pairs = pairs or [(before["best"], after["best"])]
+    both = [
+        [(name, name) for name in after.get(key, {}) if name in before.get(key, {})] for key in ("directions", "seats")
+    ]
+    pairs = both[0] or both[1] or [(before["best"], after["best"])]
     found = [(old, new, paired(outcomes_of(before, old), outcomes_of(after, new))) for old, new in pairs]
     changes = [_changed(old, new, each) for old, new, each in found if each is not None]
     shared = max((len(each.shared) for *_, each in found if each is not None), default=0)
@@ -335,27 +333,22 @@ def _mean(scores: Sequence[Result]) -> dict[str, Any]:
 
 def settings_line(result: Result) -> str:
     """What was asked and how, in a line: `mawps, single: 40 problems, 4 samples each, temperature 0.6, ...`."""
-    n = result["n"]
-    parts = [
-        f"{n} problem{'s' if n != 1 else ''} of {result['tasks']}, {asked_of(result)} each",
-        *([f"{result['shots']} worked examples before each"] if result.get("shots") else []),
-    ]
+    n, data = result["n"], result.get("data", {})
+    asked = f"{n} problem{'s' if n != 1 else ''} of {result['tasks']}, {asked_of(result)} each"
     sampling = (
         f"temperature {result['temperature']:g}, top-p {result['top_p']:g}, seed {result['seed']}, at most "
         f"{result['max_completion_tokens']} tokens"
     )
-    read = {"block": ["answers read in the <answer> block (strict)"], "anywhere": ["answers read anywhere (lenient)"]}
-    data = result.get("data", {})
-    from_where = [f"{data['rows']:,} rows of {data['origin']}"] if data.get("origin") else []
-    mark = [f"fingerprint {data['fingerprint'][:12]}"] if data.get("fingerprint") else []
-    return "; ".join(
-        [
-            ", ".join(parts),
-            sampling,
-            *read.get(result.get("answer_from", ""), []),
-            *([", ".join(from_where + mark)] if from_where or mark else []),
-        ]
-    )
+    read = {"block": "answers read in the <answer> block (strict)", "anywhere": "answers read anywhere (lenient)"}
+    from_where = f"{data['rows']:,} rows of {data['origin']}" if data.get("origin") else ""
+    mark = f"fingerprint {data['fingerprint'][:12]}" if data.get("fingerprint") else ""
+    parts = [
+        asked + (f", {result['shots']} worked examples before each" if result.get("shots") else ""),
+        sampling,
+        read.get(result.get("answer_from", ""), ""),
+        ", ".join(filter(None, [from_where, mark])),
+    ]
+    return "; ".join(filter(None, parts))
 
 
 def asked_of(result: Result) -> int:

@@ -1,18 +1,103 @@
-"""What the papers measure on: their benchmarks with samples and sampling, and the means that they report.
+"""How an evaluation asks: its settings, and those of the papers, with their benchmarks and the means that they report.
 
-Every figure is the paper's, from the place named beside it, unless a comment says that it is ours.
+Every figure of a paper is from the place named beside it, unless a comment says that it is ours.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
+from pydantic import Field, ValidationError, field_validator
+
+from lite_selfplay.config import KEYS, RunConfig, Section, explain
+from lite_selfplay.config.sections import key
+from lite_selfplay.data import EvalSpec, Sampling
 from lite_selfplay.errors import UnknownNameError
 from lite_selfplay.evaluation.result import means
+from lite_selfplay.games.modes import find_mode
 from lite_selfplay.games.presentation import percent
+from lite_selfplay.games.prompts import MOST_SHOTS
 
 Result = Mapping[str, Any]
+
+
+class MeasuringSection(Section):
+    """How many problems are asked, how often, and how answers are sampled."""
+
+    limit: int | None = key(
+        None, "Problems of each task", unset="all of data, 100 of a task made by rule", metavar="N", ge=1
+    )
+    samples: int | None = key(
+        None, "Answers to each problem", unset="the benchmark's, at least the largest k", metavar="N", ge=1
+    )
+    k: tuple[Annotated[int, Field(ge=1)], ...] | None = key(
+        None, "Give pass@k, mean@k and maj@k for these k: 1,4", metavar="K,..."
+    )
+    temperature: float | None = key(None, "0 is greedy", unset="0.6; in versus the run's", ge=0)
+    top_p: float | None = key(None, "Nucleus sampling; 1 switches it off", unset="0.95; in versus 1", gt=0, le=1)
+    max_completion_tokens: int | None = key(
+        None, "Cap of a completion", unset="the run's; for a base model the task's", ge=1
+    )
+
+
+class Settings(MeasuringSection):
+    """How an evaluation asks, whatever it asks; every field is a keyword of `evaluate` and of `Run.evaluate`.
+
+    `limit` None: all problems of data, 100 that are made by rule. `samples`: completions a problem; None takes what the
+    task or the mode says, and as many as the largest of `k`, the numbers of samples that pass@k, mean@k and maj@k are
+    given for. `shots`: worked examples before each problem, for base models. `temperature`
+    (0 is greedy) and `top_p` None take 0.6 and 0.95; where matches are played, the run's temperature and 1.
+    `max_completion_tokens` None takes the run's, or what the task suggests for a model; `seats` None the game's: among
+    them may be `SEAT@STEP`, a seat as it was in a checkpoint; `precision` None the run's, or 4bit. `data_dir` is the
+    folder of downloaded data.
+    `trust_remote_code` runs the Python code that a model brings along; a run made with it needs it given again.
+    `unsafe_code` runs programs that are answers where no sandbox can be had as well. `answer_from` says where answers
+    are read, as in `tasks.answer_from`; None: as the run does, anywhere for a model. `trained_on` measures also a task
+    all of whose problems the run was trained on, which else is refused, and marks the result.
+    Raises ConfigError for a value out of its range.
+    """
+
+    shots: int = key(
+        0, f"Worked examples before each problem, 0 to {MOST_SHOTS}: for base models", metavar="N", ge=0, le=MOST_SHOTS
+    )
+    seats: tuple[str, ...] | None = key(
+        None,
+        "Who is measured, each against each other: base, A, and A@20 or A@best as in a checkpoint",
+        unset="the game's",
+        metavar="NAME,...",
+    )
+    seed: int = key(0, "Which problems and which samples; the same seed makes pairs", ge=0)
+    precision: Literal["4bit", "bf16", "fp16", "fp32"] | None = key(
+        None, "What the weights are held in", unset="the run's; 4bit for a base model"
+    )
+    data_dir: Path | str | None = key(None, KEYS["tasks.data_dir"].about, unset="$LITE_SELFPLAY_DATA", metavar="D")
+    trust_remote_code: bool = key(False, KEYS["model.trust_remote_code"].about)
+    unsafe_code: bool = key(False, KEYS["tasks.unsafe_code"].about)
+    answer_from: Literal["anywhere", "block"] | None = key(
+        None, KEYS["tasks.answer_from"].about, unset="the run's; anywhere for a base model"
+    )
+    trained_on: bool = key(False, "Measure also on a task all of whose problems the run was trained on")
+
+    def __init__(self, **values: Any) -> None:
+        try:
+            super().__init__(**values)
+        except ValidationError as error:
+            raise explain(error) from None
+
+    @field_validator("k", "seats", mode="before")
+    @classmethod
+    def _a_list(cls, value: Any) -> Any:
+        """One text holds several, as a flag does."""
+        return tuple(dict.fromkeys(part.strip() for part in value.split(","))) if isinstance(value, str) else value
+
+    def sampling_of(self, config: RunConfig, specs: Sequence[EvalSpec], max_tokens: int) -> Sampling:
+        """How every mode samples, of a run or model of this configuration."""
+        matches = all(find_mode(spec.mode).matches for spec in specs)
+        usual = next((role.temperature for role in config.roles.values()), 1.0) if matches else 0.6
+        temperature = usual if self.temperature is None else self.temperature
+        top_p = self.top_p or (1.0 if matches else 0.95)
+        return Sampling(temperature=temperature, top_p=top_p, max_tokens=max_tokens)
 
 
 @dataclass(frozen=True)
@@ -37,10 +122,9 @@ class Suite:
     differs: tuple[str, ...] = ()
 
     def settings(self, target: str) -> dict[str, Any]:
-        """How a run or model is asked, as fields of `runs.evaluating.Settings`: with worked examples where its name
-        says that it is a base model."""
+        """How a run or model is asked besides, as fields of `Settings`: with worked examples where its name says that
+        it is a base model."""
         return {
-            "samples": self.samples,
             "shots": self.base_shots if is_base_model(target) else 0,
             "temperature": self.temperature,
             "top_p": self.top_p,

@@ -7,23 +7,23 @@ All problems are found and checked before the base is loaded. Answers are writte
 import os
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from functools import cache
 from importlib.metadata import version
 from pathlib import Path
 from statistics import fmean
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
-from lite_selfplay.config import RunConfig
-from lite_selfplay.config.sections import LARGEST, TasksSection
-from lite_selfplay.data import EvalSpec, Problem, Sampling
-from lite_selfplay.errors import ConfigError, Interrupted, ProcessLost, RequestError, TaskError
+from lite_selfplay.config import TasksSection
+from lite_selfplay.data import EvalSpec, Problem
+from lite_selfplay.errors import Interrupted, ProcessLost, RequestError, TaskError
 from lite_selfplay.evaluation.examiner import SUFFIX, Answers, Exam, key_of, measure, require_enough
 from lite_selfplay.evaluation.result import Evaluation, headline
+from lite_selfplay.evaluation.suites import Settings
 from lite_selfplay.games.modes import find_mode
 from lite_selfplay.models.backends import import_first
 from lite_selfplay.models.silence import quiet
-from lite_selfplay.runs.build import require_shareable
+from lite_selfplay.runs.build import ProgressLike, require_shareable
 from lite_selfplay.runs.folder import EVALUATIONS
 from lite_selfplay.runs.targets import Target, find_task, texts_trained_on, trained_on, write_result
 from lite_selfplay.tasks import Task, data_facts, evaluation_set, fingerprint, without
@@ -40,112 +40,74 @@ if TYPE_CHECKING:
 _NEED_ANSWERS = ("math", "letters", "choice", programs.KIND)
 
 
-@dataclass(frozen=True)
-class Settings:
-    """How an evaluation asks, whatever it asks.
-
-    `limit` None: all problems of data, 100 that are made by rule. `samples`: completions a problem, for all tasks or by
-    task; None takes what the task or the mode says, and as many as the largest of `k`, the numbers of samples that
-    pass@k, mean@k and maj@k are given for. `shots`: worked examples before each problem, for base models. `temperature`
-    (0 is greedy) and `top_p` None take 0.6 and 0.95; where matches are played, the run's temperature and 1.
-    `max_completion_tokens` None takes the run's, or what the task suggests for a model; `seats` None the game's;
-    `precision` None the run's, or 4bit. `data_dir` is the folder of downloaded data.
-    `trust_remote_code` runs the Python code that a model brings along; a run made with it needs it given again.
-    `unsafe_code` runs programs that are answers where no sandbox can be had as well. `answer_from` says where answers
-    are read, as in `tasks.answer_from`; None: as the run does, anywhere for a model. `trained_on` measures also a task
-    all of whose problems the run was trained on, which else is refused, and marks the result.
-    Raises ConfigError for a number out of its range.
-    """
-
-    limit: int | None = None
-    samples: int | Mapping[str, int] | None = None
-    k: Sequence[int] = ()
-    shots: int = 0
-    temperature: float | None = None
-    top_p: float | None = None
-    max_completion_tokens: int | None = None
-    seed: int = 0
-    seats: Sequence[str] | None = None
-    data_dir: Path | str | None = None
-    precision: str | None = None
-    trust_remote_code: bool = False
-    unsafe_code: bool = False
-    answer_from: str | None = None
-    trained_on: bool = False
-
-    def __post_init__(self) -> None:
-        tokens = self.max_completion_tokens
-        counts = self.samples.values() if isinstance(self.samples, Mapping) else [self.samples or 0]
-        unset, heat, top_p = self.samples is None, self.temperature, self.top_p
-        for name, value, fits, wanted in (
-            *(("samples", n, unset or 1 <= n <= LARGEST, f"from 1 to {LARGEST}") for n in counts),
-            *(("k", k, 1 <= k <= LARGEST, f"from 1 to {LARGEST}") for k in self.k),
-            ("temperature", heat, heat is None or 0 <= heat <= LARGEST, f"from 0 (greedy) to {LARGEST}"),
-            ("top_p", top_p, top_p is None or 0 < top_p <= 1, "more than 0 and at most 1"),
-            ("max_completion_tokens", tokens, tokens is None or 1 <= tokens <= LARGEST, f"from 1 to {LARGEST}"),
-            ("seed", self.seed, 0 <= self.seed <= LARGEST, f"from 0 to {LARGEST}"),
-        ):
-            if not fits:
-                raise ConfigError(f"{name} must be {wanted}, got {value}")
-
-    def samples_of(self, task: Task, spec: str, specs: Sequence[EvalSpec]) -> int:
-        """Completions for each problem of a task, the same in all modes, so that these share their first stage."""
-        given = self.samples.get(spec) if isinstance(self.samples, Mapping) else self.samples
-        if given is not None:
-            return given
-        return max(task.samples, *self.k, *(find_mode(spec.mode).samples for spec in specs))
-
-    def sampling_of(self, config: RunConfig, specs: Sequence[EvalSpec], max_tokens: int) -> Sampling:
-        """How every mode samples, of a run or model of this configuration."""
-        temperature, top_p = 0.6, 0.95
-        if all(find_mode(spec.mode).matches for spec in specs):
-            temperature, top_p = next((role.temperature for role in config.roles.values()), 1.0), 1.0
-        temperature = temperature if self.temperature is None else self.temperature
-        return Sampling(
-            temperature=temperature, top_p=top_p if self.top_p is None else self.top_p, max_tokens=max_tokens
-        )
-
-
 def evaluate(
     target: Path | str,
     tasks: str | None = None,
     *,
     mode: str | None = None,
+    limit: int | None = None,
+    samples: int | None = None,
+    k: Sequence[int] = (),
+    shots: int = 0,
+    temperature: float | None = None,
+    top_p: float | None = None,
+    max_completion_tokens: int | None = None,
+    seats: Sequence[str] | None = None,
+    seed: int = 0,
+    precision: Literal["4bit", "bf16", "fp16", "fp32"] | None = None,
+    data_dir: Path | str | None = None,
+    trust_remote_code: bool = False,
+    unsafe_code: bool = False,
+    answer_from: Literal["anywhere", "block"] | None = None,
+    trained_on: bool = False,
     write: bool = True,
-    progress: Progress | Callable[[str], None] | None = None,
-    **settings: Any,
+    progress: ProgressLike = None,
 ) -> Evaluation:
     """Measure the seats of a run, or a base model as the seat `base`, on problems that training held out.
 
     `target`: a run folder, or a model's name. `tasks`: as in training; a benchmark's data are looked for in `data_dir`.
     A run of a game that draws no problems, such as one of matches, needs none.
     `mode`: a name that `lite_selfplay.games.modes.mode_names` gives; None takes the game's, `single` for a model.
-    `settings` are the fields of `Settings`: limit, samples, k, shots, temperature, top_p, max_completion_tokens, seed,
-    seats, data_dir, precision, trust_remote_code, unsafe_code, answer_from, trained_on.
+    `limit` to `trained_on` are explained by `Settings`.
     The result is written to `eval/` in a run's folder unless `write` is off, never over another; none for a model.
 
     Raises RequestError where the request is wrong (a mode, seat, task or model that is not there, a run without its
     adapters or over another base), Interrupted where it was stopped by a signal: the same call then goes on.
     """
-    return evaluate_all(target, [tasks] if tasks else [], [mode], Settings(**settings), write=write, progress=progress)[
-        0
-    ]
+    settings = Settings(
+        limit=limit,
+        samples=samples,
+        k=k,
+        shots=shots,
+        temperature=temperature,
+        top_p=top_p,
+        max_completion_tokens=max_completion_tokens,
+        seats=seats,
+        seed=seed,
+        precision=precision,
+        data_dir=data_dir,
+        trust_remote_code=trust_remote_code,
+        unsafe_code=unsafe_code,
+        answer_from=answer_from,
+        trained_on=trained_on,
+    )
+    return evaluate_all(target, [tasks] if tasks else [], [mode], settings, write=write, progress=progress)[0]
 
 
 def evaluate_all(
     target: Path | str,
-    tasks: Sequence[str],
+    tasks: Sequence[str] | Mapping[str, int],
     modes: Sequence[str | None] = (None,),
     settings: Settings | None = None,
     *,
     write: bool = True,
-    progress: Progress | Callable[[str], None] | None = None,
+    progress: ProgressLike = None,
 ) -> list[Evaluation]:
     """Measure a run or a base model on each task in each mode, task by task; see `evaluate`.
 
-    Modes share what they ask in the same words: the drafts of a cascade are the answers of `single`. With `write`,
-    answers are kept in `eval/` (of the run, or of the current folder for a model) until all is done, and the same
-    call goes on with them. Among `settings.seats` may be `SEAT@STEP`, a seat as it was in a checkpoint.
+    `tasks` may say of each how often its problems are answered where `settings` do not. Modes share what they ask in
+    the same words: the drafts of a cascade are the answers of `single`. With `write`, answers are kept in `eval/` (of
+    the run, or of the current folder for a model) until all is done, and the same call goes on with them.
     """
     with joined() as ranks:
         shown = as_progress(progress) if ranks.main else Progress()
@@ -155,7 +117,7 @@ def evaluate_all(
 def _evaluate_all(
     ranks: Ranks,
     target: Path | str,
-    tasks: Sequence[str],
+    tasks: Sequence[str] | Mapping[str, int],
     modes: Sequence[str | None],
     settings: Settings,
     write: bool,
@@ -176,11 +138,22 @@ def _evaluate_all(
     specs = [found.spec(mode, settings.seats) for mode in dict.fromkeys(modes)]
     found.require_adapters()
     run = found.folder
-    nothing: tuple[list[Problem], list[str]] = [], []  # is known of what a base model learned from
+    # Nothing is known of what a base model learned from.
     learned = cache(
-        lambda: (trained_on(found.config, progress), [*texts_trained_on(run, progress)]) if run else nothing
+        lambda: (trained_on(found.config, progress), [*texts_trained_on(run, progress)]) if run else ([], [])
     )
-    chosen = [_choose(spec, settings, specs, found, learned, progress) for spec in dict.fromkeys(tasks)]
+    samples = tasks if isinstance(tasks, Mapping) and settings.samples is None else {}
+    chosen = [
+        _choose(
+            spec,
+            settings.model_copy(update={"samples": samples.get(spec, settings.samples)}),
+            specs,
+            found,
+            learned,
+            progress,
+        )
+        for spec in dict.fromkeys(tasks)
+    ]
     section = found.config.model
     require_shareable(ranks, section)
     import_first(section)
@@ -209,9 +182,8 @@ def _evaluate_all(
                 about |= {"answer_from": found.config.tasks.answer_from}
                 evaluations = _evaluations(found, about, table, chosen, specs, answers, progress, interrupts.poll)
             except (Interrupted, ProcessLost) as stop:
-                kept = (
-                    f"; {answers.path} keeps what was answered, and the same command goes on" if answers.begun else ""
-                )
+                begun = answers.path is not None and answers.path.is_file()
+                kept = f"; {answers.path} keeps what was answered, and the same command goes on" if begun else ""
                 raise type(stop)(f"{stop}{kept}") from None
     if write and found.folder is not None and ranks.main:
         for evaluation in evaluations:
@@ -262,9 +234,10 @@ def _choose(
         if task.procedural
         else _unseen(task, chosen, target.name, *learned(), progress, settings.trained_on)
     )
-    samples = settings.samples_of(task, spec, specs)
+    # The same in all modes, so that these share their first stage.
+    samples = settings.samples or max(task.samples, *(settings.k or ()), *(find_mode(it.mode).samples for it in specs))
     for each in specs:
-        require_enough(each, find_mode(each.mode), samples, settings.k, settings.shots)
+        require_enough(each, find_mode(each.mode), samples, settings.k or ())
     tokens = settings.max_completion_tokens or target.config.run.max_completion_tokens or task.max_completion_tokens
     sampling = settings.sampling_of(target.config, specs, tokens)
     data = {**data_facts(task), "asked": fingerprint(problems)}

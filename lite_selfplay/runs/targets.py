@@ -5,6 +5,7 @@ import os
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain, count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -216,10 +217,8 @@ def find_task(
         spec = next((str(folder / name) for name in names if os.path.lexists(folder / name)), spec)
     if spec in FILES and spec not in task_names():
         raise no_file(spec, folder)
-    if own is not None:
-        task = own(spec)
-    else:
-        task = load_task(spec, seed=seed, held_out=True, data_dir=None if data_dir is None else str(data_dir))
+    where = None if data_dir is None else str(data_dir)
+    task = own(spec) if own else load_task(spec, seed=seed, held_out=True, data_dir=where)
     return task, spec if task.procedural or is_data(spec) else task.name
 
 
@@ -274,9 +273,7 @@ def _started_from(config: RunConfig) -> RunFolder | None:
 def write_result(folder: RunFolder, result: Mapping[str, Any]) -> Path:
     """Write an evaluation to `eval/<mode>-<tasks>-<n>.json` of a run's folder, with -2, -3 after what is there."""
     tasks = re.sub(r"[^\w.-]+", "-", result["tasks"]).strip("-")
-    stem = name = f"{result['mode']}-{tasks}-{result['n']}"
-    number = 1
-    while (folder.path / EVALUATIONS / f"{name}.json").exists():
-        number += 1
-        name = f"{stem}-{number}"
-    return folder.write_evaluation(name, result)
+    stem = f"{result['mode']}-{tasks}-{result['n']}"
+    names = chain([stem], (f"{stem}-{number}" for number in count(2)))
+    free = next(name for name in names if not (folder.path / EVALUATIONS / f"{name}.json").exists())
+    return folder.write_evaluation(free, result)

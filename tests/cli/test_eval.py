@@ -112,9 +112,13 @@ def test_every_flag_arrives(call: Callable[..., Any], tmp_path: Path):
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        ((*TINY, "--k", "1,many"), "--k takes whole numbers separated by commas, such as 1,4, got '1,many'"),
+        (
+            (*TINY, "--k", "1,many"),
+            "k.1: input should be a valid integer, unable to parse string as an integer, got 'many'",
+        ),
         ((*TINY, "--suite", "spc"), "an evaluation takes --tasks, or --suite in its place"),
         (("eval", "tiny", "--suite", "cpmobious"), "unknown suite 'cpmobious': did you mean cpmobius"),
+        ((*TINY, "--limit", "0"), "limit: input should be greater than or equal to 1, got 0"),
         ((*TINY, "--data-dir", "none"), "no folder of data at none"),
     ],
 )

@@ -5,13 +5,12 @@ from typing import Any
 
 import pytest
 
-from lite_selfplay import Run, RunConfig, resume, train
+from lite_selfplay import Run, RunConfig, cold_start, resume, train
 from lite_selfplay.config import preset_about, preset_layer, preset_names
-from lite_selfplay.errors import ConfigError, Interrupted, RunFolderError, UnknownNameError
+from lite_selfplay.errors import ConfigError, Interrupted, RunFolderError
 from lite_selfplay.evaluation import Exam
 from lite_selfplay.evaluation.examiner import Examiner
 from lite_selfplay.runs import loop
-from lite_selfplay.runs.api import cold_start
 from lite_selfplay.runs.checkpoints import BEST
 from lite_selfplay.runs.folder import state_of
 from lite_selfplay.runs.planning import evaluation_steps, plan
@@ -26,13 +25,13 @@ SMALL: dict[str, Any] = {
     "precision": "fp32",
     "group_size": 4,
     "problems_per_step": 2,
-    "steps": 4,
-    "eval": {"tasks": LETTERS, "limit": 12, "every": 2},
+    "steps": 2,
+    "eval": {"tasks": LETTERS, "limit": 12, "every": 1},
 }
 TAUGHT: dict[str, Any] = {
     "tasks": "stories:max=5",
     "max_completion_tokens": 80,
-    "cold_start": {"enabled": True, "steps": 2, "examples_per_step": 4},
+    "cold_start": {"enabled": True, "steps": 1, "examples_per_step": 2},
     "eval": {"tasks": "stories:max=5", "limit": 4},
 }
 
@@ -48,17 +47,16 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> Run:
 
 def test_a_run_is_measured_before_in_between_and_after(measured: Run):
     found = measured.evaluations()
-    assert list(found) == ["untouched", "before training", "after 2 steps", "after 4 steps"]
-    assert found["untouched"]["mode"] == "single"
-    assert list(found["untouched"]["seats"]) == ["base"]
-    for moment in list(found)[1:]:
-        result = found[moment]
+    assert list(found) == [-1, 0, 1, 2]
+    assert found[-1]["mode"] == "single"
+    assert list(found[-1]["seats"]) == ["base"]
+    for result in list(found.values())[1:]:
         assert (result["mode"], result["n"], result["temperature"], result["top_p"]) == ("cascade", 12, 0.6, 0.95)
         assert set(result["seats"]) == {"A", "B"}
         assert set(result["directions"]) == {"A->B", "B->A"}
-    assert "after 4 steps" in (measured.path / "README.md").read_text()
-    assert measured.comparison().splitlines()[0] == f"|  | {' | '.join(found)} |"
-    assert "from after 2 steps to after 4 steps: A->B" in measured.comparison()
+    assert "after 2 steps" in (measured.path / "README.md").read_text()
+    assert measured.comparison().splitlines()[0] == "|  | untouched | before training | after 1 steps | after 2 steps |"
+    assert "from after 1 steps to after 2 steps: A->B" in measured.comparison()
 
 
 def test_what_was_answered_once_is_not_asked_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -71,7 +69,7 @@ def test_what_was_answered_once_is_not_asked_again(tmp_path: Path, monkeypatch: 
 
     monkeypatch.setattr(Examiner, "_asked", counted)
     run = train(config(tmp_path / "run", steps=1, minutes=10, eval={"tasks": LETTERS, "limit": 30}))
-    n = run.evaluations()["untouched"]["n"]
+    n = run.evaluations()[-1]["n"]
     before = [
         ("timed", "A", 20),
         *([("untouched", "base", n - 20)] if n > 20 else []),
@@ -81,7 +79,7 @@ def test_what_was_answered_once_is_not_asked_again(tmp_path: Path, monkeypatch: 
     ]
     assert asked[: len(before)] == before
     found = run.evaluations()
-    assert found["before training"]["seats"]["A"] == found["untouched"]["seats"]["base"]
+    assert found[0]["seats"]["A"] == found[-1]["seats"]["base"]
     assert sorted(asked[len(before) :]) == sorted(("after 1 steps", seat, n) for seat in "AABB")
 
 
@@ -144,7 +142,7 @@ def taught(tmp_path_factory: pytest.TempPathFactory) -> Run:
 
 def test_a_cold_start_teaches_and_stops(taught: Run):
     assert not taught.metrics_rows()
-    assert list(taught.evaluations()) == ["untouched", "after cold start"]
+    assert [found["moment"] for found in taught.evaluations().values()] == ["untouched", "after cold start"]
     assert (taught.path / "checkpoints" / "step-0" / "manifest.json").is_file()
     assert (state_of(taught.path).stage, state_of(taught.path).resume) == ("cold start", None)
     examples = read_lines(taught.path / "cold_start.jsonl")
@@ -180,21 +178,24 @@ def test_seats_that_do_not_fit_are_refused(taught: Run, tmp_path: Path):
         cold_start(config(tmp_path / "twice", init=str(taught.path), eval={}))
 
 
-@pytest.mark.parametrize("stopped", [0, pytest.param(2, marks=pytest.mark.long), 4])
 def test_a_run_stopped_while_it_is_measured_goes_on_as_if_it_had_not(
-    measured: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stopped: int
+    measured: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    whole = loop.measure
+    """Each evaluation of the seats is stopped once: before training, in between and at the end."""
+    whole, left = loop.measure, {0, 1, 2}
 
     def stop(table: Any, spec: Any, exam: Exam, **options: Any) -> Any:
-        if exam.about["step"] == stopped:
+        if (step := exam.about["step"]) in left:
+            left.remove(step)
             raise Interrupted("stopped by SIGINT")
         return whole(table, spec, exam, **options)
 
     monkeypatch.setattr(loop, "measure", stop)
-    with pytest.raises(Interrupted, match=f"saved before step {stopped + 1}"):
+    with pytest.raises(Interrupted, match="saved before step 1"):
         train(config(tmp_path / "run"))
-    monkeypatch.setattr(loop, "measure", whole)
+    for step in (2, 3):
+        with pytest.raises(Interrupted, match=f"saved before step {step}"):
+            resume(tmp_path / "run")
     run = resume(tmp_path / "run")
     assert [row["text"] for row in run.episodes()] == [row["text"] for row in measured.episodes()]
     assert all(same(seat_weights(run.path, seat), seat_weights(measured.path, seat)) for seat in "AB")
@@ -207,18 +208,13 @@ def test_held_out_answers_are_judged_by_the_checker_whatever_the_reward(tmp_path
     assert all(found["pass_at_1"] < 1 for found in run.evaluations().values())
 
 
-def test_presets_resolve_and_say_what_they_are_for():
-    of_any_game = {"consumer-24gb", "cpu", "datacenter-80gb", "demo", "t4"}
-    assert of_any_game <= set(preset_names())
-    for name in preset_names():
+def test_presets_of_machines_are_of_any_game_and_say_what_they_are_for():
+    assert all(map(preset_about, preset_names()))
+    for name in ("consumer-24gb", "cpu", "datacenter-80gb", "demo", "t4"):
         layer = preset_layer(name)
-        assert preset_about(name)
-        game = {"game": "agon", "tasks": {"train": "letters", **layer.get("tasks", {})}} if name in of_any_game else {}
-        config = plan(RunConfig.of(layer, game)).config
-        assert config.run.group_size == 8 if name in of_any_game else name.startswith(f"{config.game.name}-")
+        tasks = {"train": "letters", **layer.get("tasks", {})}
+        assert plan(RunConfig.of(layer, {"game": "agon", "tasks": tasks})).config.run.group_size == 8
     assert RunConfig(preset="t4", game="agon", tasks="letters").model.compute_dtype == "fp16"
-    assert RunConfig(preset="demo", game="agon", steps=3).run.steps == 3
-    assert "\npreset" not in RunConfig(preset="demo", game="agon").to_yaml()
-    assert RunConfig(preset="demo", game="agon").run.preset == "demo"
-    with pytest.raises(UnknownNameError, match="did you mean demo"):
-        RunConfig(preset="dmo", game="agon")
+    demo = RunConfig(preset="demo", game="agon", steps=3)
+    assert (demo.run.steps, demo.run.preset) == (3, "demo")
+    assert "\npreset" not in demo.to_yaml()

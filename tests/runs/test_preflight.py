@@ -105,7 +105,7 @@ def test_a_run_that_cannot_learn_is_refused_and_goes_on_where_that_is_wanted(tmp
     assert gone_on.code == 0
     assert "pre-flight" not in gone_on.out
     assert "before the first step:" in call("why", "run").out
-    assert list(load_run(tmp_path / "run").evaluations()) == ["untouched", "before training", "after 1 steps"]
+    assert list(load_run(tmp_path / "run").evaluations()) == [-1, 0, 1]
 
 
 @pytest.mark.parametrize("content", ["[]", '{"lines": 3, "findings": [], "refused": ""}'])

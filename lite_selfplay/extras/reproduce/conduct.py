@@ -251,7 +251,7 @@ def _spent(path: Path, curve: str) -> dict[str, Any]:
         "rows": _sums([{role: each["rows_trained"] for role, each in row["streams"].items()} for row in rows]),
         "updates": {seat: each["updates"] for seat, each in rows[-1]["seats"].items()},
         "game": {key: round(mean, 4) for key, mean in means_of(row.get("game", {}) for row in rows).items()},
-        "closing": run.game()[0].closing(rows[-1].get("game", {})),
+        "closing": run.game().closing(rows[-1].get("game", {})),
         "last_step": rows[-1].get("game", {}),
         "environment": read_json(path / ENVIRONMENT),
         "curve": _curve(run, curve),
@@ -261,8 +261,7 @@ def _spent(path: Path, curve: str) -> dict[str, Any]:
 def _curve(run: Run, curve: str) -> list[tuple[int, float]]:
     """The steps of a run and the number of the experiment's curve at each."""
     if curve == EVALUATION:
-        seats = [each for each in run.evaluations().values() if each["step"] >= 0]  # not the untouched base
-        return [(each["step"], mean_pass_rate(each)) for each in seats]
+        return [(step, mean_pass_rate(each)) for step, each in run.evaluations().items() if step >= 0]  # not the base
     return [(row["step"], found) for row in run.metrics_rows() if (found := _number(row, curve)) is not None]
 
 

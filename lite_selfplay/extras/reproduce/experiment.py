@@ -1,7 +1,7 @@
 """An experiment as its YAML file says it: arms, seeds, evaluations and sizes."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from importlib.resources import files
 from pathlib import Path
 from typing import Any, Literal
@@ -14,9 +14,8 @@ from lite_selfplay.config.layers import FILE_LIMIT, parse_mapping
 from lite_selfplay.config.sections import Section
 from lite_selfplay.config.user_files import places_in, read_utf8, require_accepted
 from lite_selfplay.errors import ConfigError, UnknownNameError
-from lite_selfplay.evaluation.suites import find_suite
+from lite_selfplay.evaluation.suites import MeasuringSection, Settings, find_suite
 from lite_selfplay.games import make_game
-from lite_selfplay.runs.evaluating import Settings
 from lite_selfplay.tasks import split_specs
 
 EXPERIMENTS = files(__package__) / "experiments"
@@ -65,21 +64,15 @@ class ArmSection(Section):
         return self
 
 
-class EvaluationSection(Section):
+class EvaluationSection(MeasuringSection):
     """Held-out problems that every arm is measured on, with the same randomness: `tasks`, or those of a paper's `suite`
     (`lite_selfplay.evaluation.suites`) with its samples, sampling and worked examples, over which the other keys go.
 
-    `k`: for which numbers of samples pass@k is given. `mode`: how every arm is measured here, whatever its own is."""
+    `mode`: how every arm is measured here, whatever its own is."""
 
     tasks: str | None = None
     suite: str | None = None
-    limit: int | None = Field(None, ge=1)
-    samples: int | None = Field(None, ge=1)
-    k: tuple[int, ...] | None = None
     mode: str | None = None
-    temperature: float | None = Field(None, ge=0)
-    top_p: float | None = Field(None, gt=0, le=1)
-    max_completion_tokens: int | None = Field(None, ge=1)
 
     @model_validator(mode="after")
     def _one_of_two(self) -> "EvaluationSection":
@@ -88,20 +81,24 @@ class EvaluationSection(Section):
         return self
 
     @property
-    def specs(self) -> list[str]:
-        """The tasks, one by one."""
-        return list(find_suite(self.suite).samples) if self.suite else split_specs(self.tasks or "")
+    def specs(self) -> Sequence[str] | Mapping[str, int]:
+        """The tasks, one by one; those of a suite with how often each of their problems is answered."""
+        return find_suite(self.suite).samples if self.suite else split_specs(self.tasks or "")
 
     def settings(self, shared: RunConfig, arm: ArmSection) -> Settings:
         """How it asks an arm; the seed is the same for every arm and seed of training, and so is where answers are
         read. What has no cap of its own has that of the `shared` configuration, whose data are looked into, and in
         whose precision the base is loaded."""
         untrained = arm.start == "base"
-        own = self.model_dump(exclude={"tasks", "suite", "mode"}, exclude_none=True)
-        chosen = find_suite(self.suite).settings(shared.model.name if untrained else "") if self.suite else {}
-        chosen |= {**own, **arm.model_dump(include={"seats", "shots"}, exclude_none=True)}
+        chosen: dict[str, Any] = {
+            "data_dir": shared.tasks.data_dir,
+            "answer_from": shared.tasks.answer_from,
+            "trained_on": True,
+        }
+        chosen |= find_suite(self.suite).settings(shared.model.name if untrained else "") if self.suite else {}
+        chosen |= self.model_dump(exclude={"tasks", "suite", "mode"}, exclude_none=True)
+        chosen |= arm.model_dump(include={"seats", "shots"}, exclude_none=True)
         chosen["max_completion_tokens"] = chosen.get("max_completion_tokens") or shared.run.max_completion_tokens
-        chosen |= {"data_dir": shared.tasks.data_dir, "answer_from": shared.tasks.answer_from, "trained_on": True}
         return Settings(**chosen, precision=shared.model.precision if untrained else None)
 
 

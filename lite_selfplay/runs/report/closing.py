@@ -23,8 +23,8 @@ from lite_selfplay.stats import paired
 Metrics = Sequence[Mapping[str, Any]]
 Evaluations = Mapping[str, Mapping[str, Any]]
 
+# A p-value from which on a change is put down to chance.
 SURE = 0.05
-"""A p-value from which on a change is put down to chance."""
 
 
 def closing_report(
@@ -37,8 +37,7 @@ def closing_report(
     """
     lines = _evaluated(evaluations) if evaluations else []
     ended = metrics and (metrics[-1].get("over") is True or not game.open_ended)
-    own = game.closing(metrics[-1]["game"]) if ended else []
-    lines += own
+    lines += game.closing(metrics[-1]["game"]) if ended else []
     for count, what in (
         (_silent_steps(metrics, game), "gave no signal (equal rewards in every group)"),
         (sum(row.get("nonfinite_what") is not None for row in metrics), "met a number that is not finite"),
@@ -100,11 +99,9 @@ def _evaluated(evaluations: Evaluations) -> list[str]:
 
 def _telling(evaluations: Evaluations) -> list[str]:
     """The first moment, the one before training and the last, as far as they are on the same problems."""
-    if not evaluations:
-        return []
     moments = list(evaluations)
     before = [moment for moment in moments if evaluations[moment]["step"] <= 0]
-    chosen = dict.fromkeys([moments[0], *before[-1:], moments[-1]])
+    chosen = dict.fromkeys([*moments[:1], *before[-1:], *moments[-1:]])
     return [moment for moment in chosen if _problems(evaluations[moment]) == _problems(evaluations[moments[-1]])]
 
 

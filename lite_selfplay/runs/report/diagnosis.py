@@ -25,22 +25,22 @@ from lite_selfplay.tasks.files import read_json, require_no_link
 Row = Mapping[str, Any]
 Level = Literal["wrong", "watch", "normal"]
 
+# Below which share of well-formed completions, and from which share of groups without variance on, these are what is
+# wrong first.
 FEWEST_WELL_FORMED, MOST_SILENT = 0.1, 0.8
-"""Below which share of well-formed completions, and from which share of groups without variance on, these are what is
-wrong first."""
+# The growth since the run's first quarter from which on the KL term explodes.
 KL_GROWS = 10.0
-"""The growth since the run's first quarter from which on the KL term explodes."""
+# How far a seat may move a step, in nats a token, before it has to get better by it. On the base of a million
+# parameters the best rates moved it by 0.002 to 0.006 in the second half of a run, the next one by 0.008 to 0.018.
 STEP_MOST = 0.01
-"""How far a seat may move a step, in nats a token, before it has to get better by it. On the base of a million
-parameters the best rates moved it by 0.002 to 0.006 in the second half of a run, the next one by 0.008 to 0.018."""
+# The share of right completions above which there is little left to get better at.
 NEARLY_ALL_RIGHT = 0.9
-"""The share of right completions above which there is little left to get better at."""
 ALL_WRONG, ALL_RIGHT = 0.05, 0.95
 MOVED_MOST = 5
+# The last quarter of a run is looked at, and at least so many steps.
 FEWEST_STEPS = 5
-"""The last quarter of a run is looked at, and at least so many steps."""
+# Steps at least of a part of a run whose accuracy is compared with another's.
 FEWEST_TO_COMPARE = 10
-"""Steps at least of a part of a run whose accuracy is compared with another's."""
 
 
 @dataclass(frozen=True)
@@ -88,8 +88,7 @@ def diagnose(path: Path, step: int | None = None) -> Diagnosis:
             view = f"lite-selfplay view {shlex.quote(str(path))}"
             calm = "Nothing in these steps is out of the ordinary."
             causes = [Cause("nothing", "normal", calm, "; ".join(_facts(about)), view)]
-        order: list[Level] = ["wrong", "watch", "normal"]
-        causes.sort(key=lambda cause: order.index(cause.level))
+        causes.sort(key=lambda cause: ("wrong", "watch", "normal").index(cause.level))
         first, last = looked[0]["step"], looked[-1]["step"]
         within = (row for row in folder.episodes() if first <= row["step"] <= last)
         return Diagnosis((first, last), tuple(causes), tuple(moved_most(within)), without_game, said)
@@ -312,7 +311,7 @@ def _facts(about: _About) -> Iterator[str]:
         yield f"{role}: {', '.join(words) or 'for the record'}"
 
 
+# What is looked for, in the order in which it is told.
 CHECKS: tuple[Callable[[_About], Iterator[Cause]], ...] = (
     _truncated, _format, _silent, _declared, _kl, _rate, _measured, _sampler,
 )  # fmt: skip
-"""What is looked for, in the order in which it is told."""

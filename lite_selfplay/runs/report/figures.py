@@ -18,8 +18,8 @@ from lite_selfplay.runs.folder import METRICS, RunFolder
 
 Row = Mapping[str, Any]
 
+# Groups of charts: what the seats achieve, and whether the training is sound.
 LEARNING, HEALTH = "Learning", "Health"
-"""Groups of charts: what the seats achieve, and whether the training is sound."""
 SILENT = "zero_variance_groups"
 RIGHT_ALL_THE_SAME = 0.1
 
@@ -239,8 +239,8 @@ _OF_A_RUN = (
         "A larger run.verify_timeout_s; docs/answers.md.",
     ),
 )
+# The figures of every run.
 MEANINGS: Mapping[str, Meaning] = {meaning.key: meaning for meaning in _OF_A_RUN}
-"""The figures of every run."""
 
 
 def find_meaning(name: str, game: type[Game] | None = None) -> Meaning:
@@ -251,28 +251,28 @@ def find_meaning(name: str, game: type[Game] | None = None) -> Meaning:
     """
     asked = name.strip().casefold().replace(" ", "_").replace("-", "_")
     asked = asked.rpartition(".")[2] or asked
-    games = [game] if game is not None else []
-    known: dict[str, Meaning] = {}
-    for one in [*games, *(find_game(other) for other in game_names())]:
-        for figure in one.figures:
-            meaning = _of_figure(figure)
-            known.setdefault(figure.key, meaning)
-            known.setdefault(figure.name.casefold().replace(" ", "_"), meaning)
-    named = {meaning.name.casefold().replace(" ", "_"): meaning for meaning in MEANINGS.values() if meaning.name}
-    known = {**known, **named, **MEANINGS}
+    games = [*map(find_game, reversed(game_names())), *([game] if game is not None else [])]
+    declared = [_of_figure(figure) for one in games for figure in reversed(one.figures)]
+    # Of two of one name the later one is found: the game's own, and above all that of every run.
+    known = {
+        name: meaning
+        for meaning in [*declared, *MEANINGS.values()]
+        for name in (meaning.name.casefold().replace(" ", "_"), meaning.key)
+        if name
+    }
     if asked not in known:
         raise UnknownNameError("metric", name, known, "docs/metrics.md lists the keys of metrics.jsonl.")
     return known[asked]
 
 
 def _of_figure(figure: Figure) -> Meaning:
-    low, high = (None if isinf(bound) else value_in_words(bound, figure.unit) for bound in figure.healthy)
-    if figure.unit == "share" and figure.healthy[0] == 0:
-        low = None
-    if figure.unit == "share" and figure.healthy[1] == 1:
-        high = None
-    words = [f"from {low}" if low else "", f"up to {high}" if high else ""]
-    healthy = " ".join(filter(None, words)) or "the game declares no bounds"
+    bounds = zip(("from", "up to"), figure.healthy, (0, 1), strict=True)  # a share is never outside of these two
+    words = [
+        f"{word} {value_in_words(bound, figure.unit)}"
+        for word, bound, end in bounds
+        if not isinf(bound) and not (figure.unit == "share" and bound == end)
+    ]
+    healthy = " ".join(words) or "the game declares no bounds"
     what = figure.about or f"The game's figure {figure.name!r}."
     sentence = figure.warning.partition(". ")[2].format(value=0.0) if figure.warning else ""
     healthy = f"{healthy[:1].upper()}{healthy[1:]}."
@@ -313,16 +313,13 @@ def harmless(hurt: float, right: float | None) -> bool:
     return right is not None and right - (1 - hurt) >= RIGHT_ALL_THE_SAME
 
 
-Log = tuple[int, Row]
-"""A step and the game's log of it."""
-
 How = Literal["mean", "sum", "last"]
 
+# The parts of a run that are no role: what the game's own log holds, and what the seats did.
 GAME, SEATS = "game", "seats"
-"""The parts of a run that are no role: what the game's own log holds, and what the seats did."""
 
+# The group of the game's own curves; `Meaning.group` has those of the others.
 PLAY = "The game"
-"""The group of the game's own curves; `Meaning.group` has those of the others."""
 
 
 @dataclass(frozen=True)
@@ -380,8 +377,9 @@ def _game_curves(game: type[Game], rows: Sequence[Row]) -> Iterator[Curve]:
         yield from (curve for (_, curves), late in found if late is at_the_end for curve in curves)
 
 
-def _figure_curves(figure: Figure, logs: Sequence[Log]) -> Iterator[Curve]:
-    """A declared figure: one curve, or one for each kind of an object (the most frequent first) and each bin."""
+def _figure_curves(figure: Figure, logs: Sequence[tuple[int, Row]]) -> Iterator[Curve]:
+    """A declared figure, from steps and the game's logs of them: one curve, or one for each kind of an object (the most
+    frequent first) and each bin."""
     here = [(step, log[figure.key], _whole(figure, log)) for step, log in logs if figure.key in log]
     how: How = "sum" if figure.how == "zeros" else figure.how
     counts = [(step, value, of) for step, value, of in here if isinstance(value, Mapping)]
@@ -429,8 +427,8 @@ def _curve(part: str, name: str, points: Iterable[tuple[int, Any]], unit: Unit =
     return Curve(part, name, steps, values, unit, **about)
 
 
+# What the seats achieve; what the game declares of itself; whether the training is sound.
 GROUPS = (LEARNING, PLAY, HEALTH)
-"""What the seats achieve; what the game declares of itself; whether the training is sound."""
 
 
 def charts_of(game: type[Game], folder: RunFolder, rows: Sequence[Row]) -> list[dict[str, Any]]:
@@ -439,17 +437,13 @@ def charts_of(game: type[Game], folder: RunFolder, rows: Sequence[Row]) -> list[
     A chart has `name`, `group`, `unit`, `how`, the `healthy` bounds that the game declares, and `lines`, one for each
     role, seat or kind: `name`, `steps` counted from 1 (0 is before training), `values`, and where something was
     measured `low` and `high`, the ends of its 95% interval; `within`, where the game says
-    between which values it should lie. Raises RunFolderError where a line is damaged.
+    between which values it should lie. Raises what `as_written` takes, and RunFolderError, where a line is damaged.
     """
     for row in rows:
-        streams, seats, log = (row.get(key) for key in ("streams", "seats", "game"))
-        parts = (
-            [*streams.values(), *seats.values()] if isinstance(streams, Mapping) and isinstance(seats, Mapping) else [0]
-        )
-        if not all(isinstance(part, Mapping) for part in [*parts, log]):
-            raise RunFolderError(
-                f"{folder.path / METRICS}: what stands there of step {row['step']} is not what a run writes"
-            )
+        if not all(
+            isinstance(part, Mapping) for part in (row["game"], *row["streams"].values(), *row["seats"].values())
+        ):
+            raise RunFolderError(f"{folder.path / METRICS}: step {row['step']} is not what a run writes")
     charts = _evaluations(folder.evaluations())
     named: dict[tuple[str, str], list[Curve]] = {}
     for curve in curves_of(game, rows):

@@ -20,12 +20,12 @@ if TYPE_CHECKING:
     from huggingface_hub import ModelCardData
 
 
+# What an export is, the library that reads it, and how it stands to its base, in the words of model cards.
 FORMS = {
     "peft": ("A LoRA adapter", "peft", "adapter"),
     "merged": ("A model of its own: the base with the adapter merged into it,", "transformers", "finetune"),
     "gguf": ("A GGUF file: the base with the adapter merged into it,", "gguf", "quantized"),
 }
-"""What an export is, the library that reads it, and how it stands to its base, in the words of model cards."""
 _BY_HARDWARE = "torch.bfloat16 if torch.cuda.is_available() else torch.float32"
 _RESOLVE = "from lite_selfplay.models.sources import resolve\n"
 _NF4 = """nf4 = BitsAndBytesConfig(load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_compute_dtype=dtype)
@@ -205,14 +205,14 @@ def code(text: str) -> str:
     return f"{fence}{pad}{text}{pad}{fence}"
 
 
+# How transcripts are chosen, so that nobody picks the nice ones by hand.
 RULES = {
     "kinds": "the latest transcript of each kind in turn, the most telling kind first",
     "first": "the first transcripts of the run, in the order they were played",
     "spread": "the first transcript of evenly spaced steps, from the first step to the last",
 }
-"""How transcripts are chosen, so that nobody picks the nice ones by hand."""
+# Characters of a problem's name in a title.
 LONGEST_NAME = 200
-"""Characters of a problem's name in a title."""
 
 
 def choose_transcripts(game: type[Game], rows: Iterable[Row], count: int, rule: str = "kinds") -> list[Transcript]:
@@ -243,8 +243,7 @@ def _spread(found: Sequence[Transcript], count: int) -> list[Transcript]:
 def transcripts_markdown(game: type[Game], title: str, chosen: Sequence[Transcript], rule: str) -> str:
     """Transcripts as a page of Markdown, with the rule they were chosen by at its top."""
     parts = [f"# {plain(title)}", f"Chosen by rule (`{rule}`): {RULES[rule]}. Nothing was picked by hand."]
-    if not chosen:
-        parts.append("There are no transcripts to show.")
+    parts += [] if chosen else ["There are no transcripts to show."]
     for number, transcript in enumerate(chosen, 1):
         parts += _parts(game, transcript, f"{number}. ")
     return "\n\n".join(parts) + "\n"

@@ -187,10 +187,10 @@ def _mean(values: Sequence[float]) -> float | None:
     return sum(values) / len(values) if values else None
 
 
+# Of how many references that differ one answer has to be right: two may be one answer with another unit.
 FEWEST_REFERENCES = 3
-"""Of how many references that differ one answer has to be right: two may be one answer with another unit."""
+# Kinds of problems that have one answer.
 KINDS = frozenset({"math", CHOICE, "reasoning-gym"})
-"""Kinds of problems that have one answer."""
 
 
 def right_for_all(streams: Sequence[Stream]) -> list[str]:

@@ -60,18 +60,18 @@ def test_an_experiment_is_carried_out_and_gone_on_with(tmp_path: Path, monkeypat
 
 
 def test_a_curve_is_of_a_number_of_every_step_or_of_the_runs_own_evaluations():
-    def measured(step: int, **scores: Any) -> dict[str, Any]:
-        return {"step": step, **{name: {k: {"pass_at_1": v} for k, v in each.items()} for name, each in scores.items()}}
+    def measured(**scores: Any) -> dict[str, Any]:
+        return {name: {k: {"pass_at_1": v} for k, v in each.items()} for name, each in scores.items()}
 
     class Finished:
         def metrics_rows(self) -> list[dict[str, Any]]:
             return [{"step": 1, "game": {"nash_conv": 0.5}}, {"step": 2, "game": {}}]
 
-        def evaluations(self) -> dict[str, dict[str, Any]]:
+        def evaluations(self) -> dict[int, dict[str, Any]]:
             return {
-                "untouched": measured(-1, seats={"base": 0.0}),
-                "before training": measured(0, seats={"A": 0.25, "B": 0.75}),
-                "after 2 steps": measured(2, seats={"A": 1.0, "B": 1.0}, directions={"A->B": 0.5, "B->A": 0.25}),
+                -1: measured(seats={"base": 0.0}),
+                0: measured(seats={"A": 0.25, "B": 0.75}),
+                2: measured(seats={"A": 1.0, "B": 1.0}, directions={"A->B": 0.5, "B->A": 0.25}),
             }
 
     assert conducting._curve(cast(Run, Finished()), "game.nash_conv") == [(1, 0.5)]

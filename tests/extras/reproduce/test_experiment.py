@@ -192,7 +192,7 @@ def test_one_grader_for_all_arms():
     (deepmath, transfer), arms = found.evaluations, (found.arms["zero-shot"], ArmSection(game="agon"))
     settings = [each.settings(found.shared, arm) for each in found.evaluations for arm in arms]
     assert {each.answer_from for each in settings} == {"block"}
-    assert (deepmath.specs, transfer.specs) == (["deepmath"], ["gsm8k", "math500"])
+    assert ([*deepmath.specs], [*transfer.specs]) == (["deepmath"], ["gsm8k", "math500"])
     found = load_experiment("pasodoble-ablations")
     shots = {"base": 4, "base, 0-shot": 0, "online": 0}
     assert {name: found.evaluations[0].settings(found.shared, found.arms[name]).shots for name in shots} == shots

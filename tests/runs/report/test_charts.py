@@ -89,7 +89,7 @@ def test_warnings_of_one_kind_are_counted_together(family: Path):
     ],
 )
 def test_a_line_that_is_none(write_run: Callable[..., Path], row: dict[str, Any]):
-    with pytest.raises(RunFolderError, match=r"metrics\.jsonl: what stands there of step 1 is not what a run writes"):
+    with pytest.raises(RunFolderError, match=r"not (hold )?what a run writes"):
         charts(write_run("run", [row]))
 
 

@@ -21,29 +21,27 @@ WELL = {
 }  # fmt: skip
 
 
+SMALL: dict[str, Any] = {"game": "agon", "model": "tiny", "tasks": "letters"}
+
+
+def line_of(step: int, streams: dict[str, Any], **log: Any) -> dict[str, Any]:
+    return {"step": step, "streams": streams, "seats": {"A": {"grad_norm": 1.0}}, "game": log, "warnings": []}
+
+
 @pytest.fixture
 def write(tmp_path: Path) -> Callable[..., Path]:
     """A run of eight steps; the last four differ by these values of the drafter, of the game's log and of the step."""
 
     def written(stream: dict[str, Any] | None = None, log: dict[str, Any] | None = None, **of_step: Any) -> Path:
         folder = RunFolder(tmp_path / "run")
-        folder.create(
-            RunConfig(game="agon", model="tiny", tasks="letters", steps=8, max_completion_tokens=30, seats={"A": {}})
-        )
+        folder.create(RunConfig(**SMALL, steps=8, max_completion_tokens=30, seats={"A": {}}))
+        usual = {"pairs": 4, "conversions": 1, "regressions": 1, "empty_summaries": 0.0}
         for step in range(1, 9):
-            late = step > 4
-            streams = {"drafter": {**WELL, **(stream or {} if late else {})}, "challenger": WELL}
-            game = {
-                "pairs": 4,
-                "conversions": 1,
-                "regressions": 1,
-                "empty_summaries": 0.0,
-                **(log or {} if late else {}),
-            }
-            line = {"step": step, "streams": streams, "seats": {"A": {"grad_norm": 1.0}}, "game": game, "warnings": []}
+            own, logged, more = (stream or {}, log or {}, of_step) if step > 4 else ({}, {}, {})
+            line = line_of(step, {"drafter": {**WELL, **own}, "challenger": WELL}, **{**usual, **logged})
             about = {"step": step, "role": "drafter", "seat": "A", "group": 0, "sample": 0, "problem_id": f"p{step}"}
             row = {**about, "prompt": "?", "text": "!", "reward": 1.0, "advantage": float(-step), "correct": False}
-            folder.append({**line, **(of_step if late else {})}, [row], 1.0)
+            folder.append({**line, **more}, [row], 1.0)
         return folder.path
 
     return written
@@ -62,24 +60,9 @@ def test_a_run_in_which_all_is_well(write):
 @pytest.mark.parametrize(
     ("name", "stream", "says", "next_"),
     [
-        (
-            "truncation",
-            {"truncated": 0.97, "accuracy": 0.1},
-            "97% of the drafter's completions hit the limit of 30",
-            "-tokens 60",
-        ),
-        (
-            "truncation",
-            {"truncated": 0.97, "loops": 0.3, "accuracy": 0.3},
-            "67% of the drafter's completions hit",
-            "-tokens 60",
-        ),
-        (
-            "loops",
-            {"truncated": 0.6, "loops": 0.3},
-            "30% of the drafter's completions repeat themselves",
-            "seats.A.lr=",
-        ),
+        ("truncation", {"truncated": 0.97, "accuracy": 0.1}, "97% of the drafter's completions hit", "-tokens 60"),
+        ("truncation", {"truncated": 0.97, "loops": 0.3, "accuracy": 0.3}, "67% of the drafter's", "-tokens 60"),
+        ("loops", {"truncated": 0.6, "loops": 0.3}, "30% of the drafter's completions repeat", "seats.A.lr="),
         ("format", {"well_formed": 0.0, "accuracy": 0.05}, "Nothing the drafter writes is well-formed", "--cold-start"),
         ("no variance", {"zero_variance_groups": 2}, "every group of the drafter", "--group-size 16"),
         ("no variance", {"zero_variance_groups": 2, "accuracy": 0.0}, "answers are wrong", "--cold-start"),
@@ -120,10 +103,9 @@ def test_a_seat_that_moves_far_and_gets_no_better(early: Any, late: Any, found: 
 
 def test_a_rate_too_high_is_a_cause_with_a_lower_one(tmp_path: Path):
     folder = RunFolder(tmp_path / "run")
-    folder.create(RunConfig(game="agon", model="tiny", tasks="letters", steps=20, seats={"A": {"lr": 3e-3}}))
+    folder.create(RunConfig(**SMALL, steps=20, seats={"A": {"lr": 3e-3}}))
     for step in range(1, 21):
-        stream = {**WELL, "step_gap": 0.02}
-        folder.append({"step": step, "streams": {"drafter": stream}, "seats": {}, "game": {}, "warnings": []}, [], 1.0)
+        folder.append(line_of(step, {"drafter": {**WELL, "step_gap": 0.02}}), [], 1.0)
     (cause,) = [cause for cause in diagnose(folder.path).causes if cause.name == "rate"]
     assert cause.sentence.startswith("The drafter moves by 0.02 nats a token at every step")
     assert cause.next.endswith("--set seats.A.lr=0.001")
@@ -146,14 +128,8 @@ def test_evaluations_that_fell(write):
 
 
 def test_loops_from_the_start_are_taught_away_and_no_limit_is_named(tmp_path: Path):
-    config = RunConfig(game="agon", model="tiny", tasks="letters")
-    row = {
-        "step": 0,
-        "streams": {"drafter": {**WELL, "truncated": 1.0, "loops": 0.9, "accuracy": 0.0}},
-        "seats": {},
-        "game": {},
-    }
-    (cause,) = foreseen(tmp_path, config, find_game("agon"), row)
+    row = line_of(0, {"drafter": {**WELL, "truncated": 1.0, "loops": 0.9, "accuracy": 0.0}})
+    (cause,) = foreseen(tmp_path, RunConfig(**SMALL), find_game("agon"), row)
     assert (cause.name, cause.evidence) == ("loops", "loops 0.90, 0.90 at first")
     assert cause.next.endswith("--cold-start")
 
@@ -164,8 +140,8 @@ def test_what_is_right_without_an_end_and_a_format_lacks_neither(write):
 
 
 def test_what_the_game_declares_unhealthy(write):
-    path = write(log={"empty_summaries": 0.9})
-    (cause,) = [cause for cause in diagnose(path, 5).causes if cause.name == "empty summaries"]
+    (cause,) = diagnose(write(log={"empty_summaries": 0.9}), 5).causes
+    assert cause.name == "empty summaries"
     assert cause.sentence.startswith("Empty summaries: 90%, which is healthy up to 20%.")
 
 
@@ -185,8 +161,7 @@ def test_steps_that_moved_nothing(write, key: str):
 def test_votes_that_split(tmp_path: Path):
     folder = RunFolder(tmp_path / "asked")
     folder.create(RunConfig(game="sqlm", model="tiny", steps=1, seats={"shared": {}}))
-    log = {"proposals": 8, "usable": 4, "vote_share": 0.3}
-    folder.append({"step": 1, "streams": {}, "seats": {}, "game": log, "warnings": []}, [], 1.0)
+    folder.append(line_of(1, {}, proposals=8, usable=4, vote_share=0.3), [], 1.0)
     assert "Vote share: 30%" in causes(folder.path)["vote share"]
 
 
@@ -200,7 +175,7 @@ def test_the_completions_that_moved_most(write):
 def test_no_step_and_a_step_that_is_not_there(write, tmp_path: Path):
     with pytest.raises(ConfigError, match="its steps are 1 to 8"):
         diagnose(write(), 9)
-    RunFolder(tmp_path / "new").create(RunConfig(game="agon", model="tiny", tasks="letters", seats={"A": {}}))
+    RunFolder(tmp_path / "new").create(RunConfig(**SMALL, seats={"A": {}}))
     with pytest.raises(RunFolderError, match="no step yet"):
         diagnose(tmp_path / "new")
 
@@ -220,12 +195,11 @@ def test_every_key_of_a_stream_is_explained():
     assert keys == {key for key, meaning in MEANINGS.items() if meaning.part == "streams"}
 
 
-@pytest.mark.parametrize("name", game_names())
-def test_every_declared_figure_is_explained(name: str):
-    for figure in find_game(name).figures:
-        assert figure.about.endswith("."), figure.key
-        for asked in (figure.key, figure.name, figure.name.upper()):
-            assert find_meaning(asked, find_game(name)).meaning
+def test_every_declared_figure_is_explained():
+    for game in map(find_game, game_names()):
+        for figure in game.figures:
+            assert figure.about.endswith("."), figure.key
+            assert all(find_meaning(asked, game).meaning for asked in (figure.key, figure.name.upper()))
 
 
 def test_a_figure_by_any_of_its_names_and_its_values(write):
@@ -235,8 +209,6 @@ def test_a_figure_by_any_of_its_names_and_its_values(write):
     assert values_of(find_meaning("accuracy"), rows) == {"drafter": [0.5] * 8, "challenger": [0.5] * 8}
     assert values_of(find_meaning("grad_norm"), rows) == {"A": [1.0] * 8}
     assert values_of(find_meaning("empty summaries"), rows) == {"": [0.0] * 8}
-
-
-def test_an_unknown_figure_has_near_names():
-    with pytest.raises(UnknownNameError, match="did you mean truncated"):
-        find_meaning("truncatd")
+    for unknown, said in (("truncatd", "did you mean truncated"), ("", "unknown metric ''")):
+        with pytest.raises(UnknownNameError, match=said):
+            find_meaning(unknown)

@@ -10,12 +10,7 @@ from hypothesis import strategies as st
 from lite_selfplay.games import find_game
 from lite_selfplay.games.presentation import NOT_JUDGED, RIGHT, WRONG
 from lite_selfplay.games.propose_solve.propose_solve import AGREES, DIFFERS, NO_QUESTION, UNANSWERED
-from lite_selfplay.runs.report.pages import (
-    RULES,
-    choose_transcripts,
-    outcome,
-    transcripts_markdown,
-)
+from lite_selfplay.runs.report.pages import RULES, choose_transcripts, outcome, transcripts_markdown
 from lite_selfplay.runs.report.step_rows import episode_rows
 from lite_selfplay.testing import ScriptedTable, noisy_script
 from tests.made import plays
@@ -34,7 +29,7 @@ def row(role, correct, *, step=1, group=0, sample=0, text="text", **info):
         "problem_id": f"p{step}-{group}",
         "group": group,
         "sample": sample,
-        "prompt": "1 + 1?" if role != "challenger" else "1 + 1?\n\nan attempt",
+        "prompt": "1 + 1?" + "\n\nan attempt" * (role == "challenger"),
         "text": text,
         "reward": 2.0 * bool(correct),
         "correct": correct,
@@ -59,22 +54,15 @@ def kinds_of(transcripts):
 # Transcripts
 
 
-def test_a_challenge_meets_the_draft_it_names():
+def test_a_challenge_meets_the_draft_it_names_and_others_stand_alone():
     rows = step_rows((W, R), (R, W), (R, R), (W, W))
     assert kinds_of(AGON.transcripts(rows)) == [CONVERSION, REGRESSION, BOTH_RIGHT, BOTH_WRONG]
-
-
-def test_challenges_may_share_a_draft():
-    rows = [row("drafter", W), *(row("challenger", R, sample=i, draft=0) for i in range(2))]
-    assert [(a["role"], b["sample"]) for a, b in (found.rows for found in AGON.transcripts(rows))] == [
-        ("drafter", 0),
-        ("drafter", 1),
+    shared = [row("drafter", W), *(row("challenger", R, sample=i, draft=0) for i in range(2))]
+    assert [(a["role"], b["sample"]) for a, b in (found.rows for found in AGON.transcripts(shared))] == [
+        *(("drafter", 0), ("drafter", 1))
     ]
-
-
-def test_completions_without_a_rival_stand_alone():
-    rows = [row("solver", W), row("solver", R, sample=1)]
-    assert kinds_of(AGON.transcripts(rows)) == kinds_of(GRPO.transcripts(rows)) == [WRONG, RIGHT]
+    alone = [row("solver", W), row("solver", R, sample=1)]
+    assert kinds_of(AGON.transcripts(alone)) == kinds_of(GRPO.transcripts(alone)) == [WRONG, RIGHT]
 
 
 RUN = [
@@ -89,23 +77,12 @@ def steps_and_kinds(chosen):
     return [(transcript.step, transcript.kind) for transcript in chosen]
 
 
-def test_the_latest_of_each_kind_in_turn():
-    assert steps_and_kinds(choose_transcripts(AGON, RUN, 5, "kinds")) == [
-        (2, CONVERSION),
-        (3, REGRESSION),
-        (4, BOTH_RIGHT),
-        (4, BOTH_WRONG),
-        (1, CONVERSION),
-    ]
-
-
-def test_the_first_of_the_run():
+def test_transcripts_are_chosen_by_rule():
+    latest = [(2, CONVERSION), (3, REGRESSION), (4, BOTH_RIGHT), (4, BOTH_WRONG), (1, CONVERSION)]
+    assert steps_and_kinds(choose_transcripts(AGON, RUN, 5, "kinds")) == latest
     assert steps_and_kinds(choose_transcripts(AGON, RUN, 2, "first")) == [(1, BOTH_RIGHT), (1, CONVERSION)]
-
-
-@pytest.mark.parametrize(("count", "chosen"), [(0, []), (1, [4]), (2, [1, 4]), (3, [1, 3, 4]), (9, [1, 2, 3, 4])])
-def test_evenly_spread(count, chosen):
-    assert [transcript.step for transcript in choose_transcripts(AGON, RUN, count, "spread")] == chosen
+    for count, spread in ((0, []), (1, [4]), (2, [1, 4]), (3, [1, 3, 4]), (9, [1, 2, 3, 4])):
+        assert [step for step, _ in steps_and_kinds(choose_transcripts(AGON, RUN, count, "spread"))] == spread
 
 
 @pytest.mark.parametrize("rule", RULES)
@@ -249,17 +226,14 @@ def test_the_rows_of_the_librarys_own_games_are_understood(name):
     assert all(len(each.rows) == 2 for each in found if each.kind in (AGREES, DIFFERS))
 
 
-@pytest.mark.parametrize(
-    ("prompt", "seen"),
-    [
-        ("1 + 1?", "the same, and nothing of what the drafter wrote."),
-        ("Something else", "saw:\n\n```text\nSomething else\n```"),
-    ],
-)
-def test_what_else_a_challenger_may_have_seen(prompt, seen):
+def test_what_else_a_challenger_may_have_seen():
     draft, challenge = step_rows((W, R))
-    found = AGON.transcripts([draft, {**challenge, "prompt": prompt}])
-    assert seen in transcripts_markdown(AGON, "agon", found, "first")
+    for prompt, seen in (
+        (draft["prompt"], "the same, and nothing of what the drafter wrote."),
+        ("Something else", "saw:\n\n```text\nSomething else\n```"),
+    ):
+        found = AGON.transcripts([draft, {**challenge, "prompt": prompt}])
+        assert seen in transcripts_markdown(AGON, "agon", found, "first")
 
 
 @given(st.text(st.one_of(st.characters(), st.sampled_from("`~\n #\x1b[m"))))
