@@ -19,11 +19,11 @@ ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "papers.md"
 HEAD = """# The papers, as printed
 
-This page answers, paper by paper, what each one prints, what this library does, and why where the two differ. What is
-printed and ours at once is as in the paper; of what has no row nothing is claimed. The rules of each game stand on its
-page under [games](games/agon.md). `-` is what a paper, or its release, does not say. No figure of a paper has been
-reproduced here. One claim of each paper, about a direction and not about a figure, has a check for some minutes of a
-card, on another base and with smaller sizes ([the plan](../experiments/papers/README.md)); none has been run yet.
+This page answers, paper by paper, what each one prints, what this library does, and why where the two differ. A printed
+value beside which none of ours stands is as in the paper; of what has no row nothing is claimed. `-` is what a paper, or
+its release, does not say. Arms that a paper has no figure for are left out. No figure of a paper has been reproduced here.
+One claim of each paper, about a direction and not about a figure, has a check for some minutes of a card, on another base
+and with smaller sizes ([the plan](../experiments/papers/README.md)); none has been run yet.
 """
 PAPERS: dict[str, tuple[str, tuple[str, ...], str]] = {
     "Agon": ("agon", ("agon-paper",), "agon"),
@@ -45,21 +45,18 @@ def shown(value: Any) -> str:
     return f"`{value:g}`" if isinstance(value, float) else f"`{value}`"
 
 
-def of_presets(names: tuple[str, ...]) -> list[list[str]]:
-    """The values of presets: of several, those of a later one as far as they differ from the first's."""
-    rows: dict[tuple[str, str], list[str]] = {}
+def of_presets(names: tuple[str, ...], *, printed: bool) -> list[list[str]]:
+    """Keys, values and where they are printed, or why they are ours: of a later preset as far as it differs from the
+    first, and under its name."""
+    rows = []
     for name in names:
         held, first = HELD[name], HELD[names[0]].values
-        for table, printed in ((held.source, True), (held.ours, False)):
-            for key, (value, where) in table.items():
-                if name != names[0] and first.get(key) == value:
-                    continue
-                of = f"{key} ({name})" if len(names) > 1 else key
-                ours = ["as printed", ""] if printed else [shown(value), where]
-                if key.endswith("full_finetune_lr"):
-                    ours = ["for the record", "adapters learn at `seats.*.lr`"]
-                rows[name, key] = [where if printed else "-", f"`{of}`", shown(value) if printed else "-", *ours]
-    return list(rows.values())
+        for key, (value, where) in (held.source if printed else held.ours).items():
+            if name == names[0] or first.get(key) != value:
+                record = " (for the record: adapters learn at `seats.*.lr`)" if "full_finetune_lr" in key else ""
+                why = re.sub("the paper is silent(?:[;:] )?", "", where)
+                rows.append([f"`{key}`" + f", `{name}`" * (name != names[0]), shown(value) + record, why])
+    return rows
 
 
 def line(*cells: str | None) -> str:
@@ -72,24 +69,17 @@ def page() -> str:
         lines += [f"## {paper}", "", f"Its rules: [{paper}](games/{game}.md).", ""]
         lines += ["| place | printed | ours | why |", "| --- | --- | --- | --- |"]
         lines += [line(place, printed, ours or "the same", why) for place, printed, ours, why in RULES[paper]]
-        made = " and ".join(f"`{name}`" for name in presets)
-        lines += [
-            "",
-            f"The values of {made}:",
-            "",
-            "| place | key | printed | ours | why |",
-            "| --- | --- | --- | --- | --- |",
-        ]
-        lines += [line(*row) for row in of_presets(presets)]
+        for printed, what in ((True, "printed | where"), (False, "not printed, ours | why")):
+            lines += ["", f"| `{presets[0]}` | {what} |", "| --- | --- | --- |"]
+            lines += [line(*row) for row in of_presets(presets, printed=printed)]
+        setting = ""
         for name in [name for name in experiment_names() if name.startswith(prefix)]:
             found = load_experiment(name)
             tasks = list(dict.fromkeys(task for arm in found.arms.values() for task in arm.paper))
-            rows = [[arm, *(section.paper.get(task, "-") for task in tasks)] for arm, section in found.arms.items()]
-            lines += [
-                "",
-                f"`lite-selfplay reproduce {name}`, and what the paper prints ({found.source}; {found.paper}):",
-                "",
-            ]
+            rows = [[a, *(each.paper.get(task, "-") for task in tasks)] for a, each in found.arms.items() if each.paper]
+            where = "as above" if found.paper == setting else found.paper
+            lines += ["", f"`lite-selfplay reproduce {name}` (printed: {found.source}; {where}):", ""]
+            setting = found.paper
             lines += [as_markdown(["arm", *tasks], rows)]
         lines += [""]
     return "\n".join(lines).rstrip() + "\n"
