@@ -87,7 +87,7 @@ def test_jobs_run_on_a_cpu_in_two_minutes(whole: tuple[Path, Any]) -> None:
     assert seconds == sorted(seconds)
 
 
-def test_what_another_commit_found_stands_beside_what_is_measured(whole: tuple[Path, Any]) -> None:
+def test_what_was_recorded_stands_beside_what_is_measured(whole: tuple[Path, Any]) -> None:
     out, done = whole
     page = (out / "table.md").read_text()
     assert page.strip() in done.stdout
@@ -98,12 +98,6 @@ def test_what_another_commit_found_stands_beside_what_is_measured(whole: tuple[P
     (step,) = (row for row in rows[start : start + 4] if row[0] == "- step_s")
     assert step[1] == "12.86, 33.03"
     assert float(step[2]) > 0
-    before = len(lines(out))
-    again = queue(out, "--tiny", "--seconds", "60", "--only", "lean", "--commit", "another")
-    assert again.returncode == 0, again.stderr
-    assert [(line["job"], line["commit"]) for line in lines(out)[before:]] == [("lean", "another")]
-    (row,) = (row for row in again.stdout.splitlines() if row.startswith("| lean |"))
-    assert re.fullmatch(r"\| lean \| CPU [-\d]+ [:\d]+ this \| exit code 0, by itself, \d+ s \|", row)
 
 
 @pytest.mark.long
@@ -162,46 +156,45 @@ def checkout(tmp_path: Path) -> str:
     return str(tmp_path / "checkout")
 
 
-@pytest.mark.parametrize(
-    ("job", "ended", "code", "state"),
-    [
-        ({"command": "lite-selfplay quick good"}, ["by itself"], [0], "done"),
-        ({"command": "lite-selfplay quick bad", "slices": 3}, ["by itself"], [3], "failed"),
-        ({"command": "lite-selfplay sleeps long", "seconds": 2}, ["at its limit"], [-15], "done"),
-        ({"command": "lite-selfplay deaf long", "seconds": 2}, ["killed"], [-9], "done"),
-        (
-            {"command": "lite-selfplay slices {place}.x", "seconds": 2, "slices": 5},
-            ["at its limit", "at its limit", "by itself"],
-            [-15, -15, 0],
-            "done",
-        ),
-        (
-            {"command": "lite-selfplay sleeps long", "seconds": 2, "slices": 2},
-            ["at its limit"] * 2,
-            [-15] * 2,
-            "failed",
-        ),
-    ],
-)
-def test_how_jobs_end(
-    tmp_path: Path, checkout: str, job: dict[str, Any], ended: list[str], code: list[int], state: str
-) -> None:
+ENDS: dict[str, tuple[dict[str, Any], list[str], list[int], str]] = {
+    "quick good": ({}, ["by itself"], [0], "done"),
+    "quick bad": ({"slices": 3}, ["by itself"], [3], "failed"),
+    "sleeps long": ({"seconds": 2}, ["at its limit"], [-15], "done"),
+    "deaf long": ({"seconds": 2}, ["killed"], [-9], "done"),
+    "slices {place}.x": (
+        {"seconds": 2, "slices": 5},
+        ["at its limit", "at its limit", "by itself"],
+        [-15, -15, 0],
+        "done",
+    ),
+    "sleeps again": ({"seconds": 2, "slices": 2}, ["at its limit"] * 2, [-15] * 2, "failed"),
+    "quick next": ({}, ["by itself"], [0], "done"),  # whatever one does, the next one has its turn
+}
+"""How a job's lines end, and what is then thought of it."""
+
+
+def test_how_jobs_end(tmp_path: Path, checkout: str) -> None:
     out = tmp_path / "out"
     (out / "runs").mkdir(parents=True)
-    own = a_list(tmp_path / "own.yaml", {"name": "it", **job}, {"name": "next", "command": "lite-selfplay quick good"})
-    options = ("--tiny", "--checkout", checkout, "--commit", "c", "--list", own)
-    done = queue(out, *options, "--seconds", "60")
+    jobs = ({"name": does, "command": f"lite-selfplay {does}", **job} for does, (job, *_) in ENDS.items())
+    options = ("--tiny", "--checkout", checkout, "--list", a_list(tmp_path / "own.yaml", *jobs), "--seconds", "100")
+    done = queue(out, *options, "--commit", "one")
     assert done.returncode == 0, done.stderr
-    *found, last = lines(out)
-    assert ([line["ended"] for line in found], [line["rc"] for line in found]) == (ended, code)
-    assert last["job"] == "next", "whatever one does, the next one has its turn"
-    assert all(line["said"][0].startswith("it ") for line in found)
+    found = lines(out)
+    for does, (_, ended, code, _) in ENDS.items():
+        own = [line for line in found if line["job"] == does]
+        assert ([line["ended"] for line in own], [line["rc"] for line in own]) == (ended, code), does
+        assert all(line["said"][0] == f"it {does.split()[0]}" for line in own)
     for child in [said.split()[1] for line in found for said in line["said"] if said.startswith("child")]:
         assert not Path(f"/proc/{child}/cmdline").exists() or not Path(f"/proc/{child}/cmdline").read_bytes()
-    queue(out, *options, "--seconds", "60")
-    assert len(lines(out)) == len(found) + 1, "what has ended is not tried again"
-    planned = queue(out, *options, "--dry-run").stdout
-    assert f"| it | {state} |" in planned
+    queue(out, *options, "--commit", "one")
+    assert lines(out) == found, "what has ended is not tried again"
+    planned = queue(out, *options, "--commit", "one", "--dry-run").stdout
+    assert [does for does, (*_, state) in ENDS.items() if f"| {does} | {state} |" not in planned] == []
+    another = queue(out, *options, "--commit", "another", "--only", "quick next")
+    assert [(line["job"], line["commit"]) for line in lines(out)[len(found) :]] == [("quick next", "another")]
+    (row,) = (row for row in another.stdout.splitlines() if row.startswith("| quick next |"))
+    assert re.fullmatch(r"\| quick next \| CPU [-\d]+ [:\d]+ one \| exit code 0, by itself, \d+ s \|", row)
 
 
 def test_the_queue_ends_before_its_time(tmp_path: Path, checkout: str) -> None:
