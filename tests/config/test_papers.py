@@ -6,7 +6,6 @@ LITE_SELFPLAY_WRITE_PAGES=1 writes it.
 import os
 import re
 from pathlib import Path
-from typing import Any
 
 import yaml
 
@@ -19,11 +18,12 @@ ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "papers.md"
 HEAD = """# The papers, as printed
 
-This page answers, paper by paper, what each one prints, what this library does, and why where the two differ. A printed
-value beside which none of ours stands is as in the paper; of what has no row nothing is claimed. `-` is what a paper, or
-its release, does not say. Arms that a paper has no figure for are left out. No figure of a paper has been reproduced here.
-One claim of each paper, about a direction and not about a figure, has a check for some minutes of a card, on another base
-and with smaller sizes ([the plan](../experiments/papers/README.md)); none has been run yet.
+This page answers, paper by paper, what each one prints, what this library does, and why where the two differ. A
+printed value beside which none of ours stands is as in the paper; of what has no row nothing is claimed. `-` is what a
+paper, or its release, does not say. Arms that a paper has no figure for are left out. `full_finetune_lr` is for the
+record: adapters learn at `lr`. No figure of a paper has been reproduced here. One claim of each paper, of a direction
+and not a figure, has a check for some minutes of a card, on another base and with smaller sizes
+([the plan](../experiments/papers/README.md)); none has been run yet.
 """
 PAPERS: dict[str, tuple[str, tuple[str, ...], str]] = {
     "Agon": ("agon", ("agon-paper",), "agon"),
@@ -39,24 +39,19 @@ RULES: dict[str, list[list[str | None]]] = yaml.safe_load(
 """What no key says, by paper: place, what is printed, what is ours where that differs, why."""
 
 
-def shown(value: Any) -> str:
-    if isinstance(value, str) and "`" in value:
-        return value
-    return f"`{value:g}`" if isinstance(value, float) else f"`{value}`"
-
-
 def of_presets(names: tuple[str, ...], *, printed: bool) -> list[list[str]]:
-    """Keys, values and where they are printed, or why they are ours: of a later preset as far as it differs from the
+    """What presets set, by where it is printed, or by why it is ours: of a later one as far as it differs from the
     first, and under its name."""
-    rows = []
+    rows: dict[tuple[str, str], list[str]] = {}
     for name in names:
         held, first = HELD[name], HELD[names[0]].values
         for key, (value, where) in (held.source if printed else held.ours).items():
             if name == names[0] or first.get(key) != value:
-                record = " (for the record: adapters learn at `seats.*.lr`)" if "full_finetune_lr" in key else ""
+                text = str(value).strip("`")
+                shown = f"`{key}={value:g}`" if isinstance(value, float) else f"`{key}={text}`"
                 why = re.sub("the paper is silent(?:[;:] )?", "", where)
-                rows.append([f"`{key}`" + f", `{name}`" * (name != names[0]), shown(value) + record, why])
-    return rows
+                rows.setdefault((name, why), []).append(shown)
+    return [[f"`{n}`: " * (n != names[0]) + ", ".join(settings), why] for (n, why), settings in rows.items()]
 
 
 def line(*cells: str | None) -> str:
@@ -69,8 +64,8 @@ def page() -> str:
         lines += [f"## {paper}", "", f"Its rules: [{paper}](games/{game}.md).", ""]
         lines += ["| place | printed | ours | why |", "| --- | --- | --- | --- |"]
         lines += [line(place, printed, ours or "the same", why) for place, printed, ours, why in RULES[paper]]
-        for printed, what in ((True, "printed | where"), (False, "not printed, ours | why")):
-            lines += ["", f"| `{presets[0]}` | {what} |", "| --- | --- | --- |"]
+        for printed, what in ((True, "printed | where"), (False, "not printed | why")):
+            lines += ["", f"| `{presets[0]}`, {what} |", "| --- | --- |"]
             lines += [line(*row) for row in of_presets(presets, printed=printed)]
         setting = ""
         for name in [name for name in experiment_names() if name.startswith(prefix)]:
