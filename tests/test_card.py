@@ -5,7 +5,6 @@ import json
 import os
 import re
 import resource
-import shutil
 import signal
 import subprocess
 import sys
@@ -98,35 +97,6 @@ def test_what_was_recorded_stands_beside_what_is_measured(whole: tuple[Path, Any
     (step,) = (row for row in rows[start : start + 4] if row[0] == "- step_s")
     assert step[1] == "12.86, 33.03"
     assert float(step[2]) > 0
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("whole", [EVERY], ids=["every"], indirect=True)
-def test_a_run_cut_into_slices_and_carried_elsewhere_ends_as_it_would_have(
-    whole: tuple[Path, Any], tmp_path: Path
-) -> None:
-    command = f"lite-selfplay reproduce {PLAN} --scale tiny --model {{base}} --out {{place}} --set seats.*.lr=5e-05"
-    job = {"name": "real-base", "command": command, "seconds": 6}
-    few, many = (a_list(tmp_path / f"{n}.yaml", {**job, "slices": n}) for n in (2, 60))
-    here, parts, there = tmp_path / "here", tmp_path / "parts", tmp_path / "there"
-    done = queue(here, "--tiny", "--list", few, "--seconds", "100", "--pack", str(parts))
-    assert done.returncode == 0, done.stderr
-    assert lines(here)[0]["rc"] in (130, -9), "stopped at its limit, or killed where it was too busy to hear of it"
-    assert max(path.stat().st_size for path in parts.rglob("*.*")) <= 15 * 2**20
-    there.mkdir()
-    unpack = f"cat {parts}/*/records.* | tar -xz -C {there}; cat {parts}/*/weights.* | tar -x -C {there}"
-    subprocess.run(["bash", "-euc", unpack], check=True)
-    shutil.rmtree(here)
-    done = queue(there, "--tiny", "--list", many, "--seconds", "190")
-    assert done.returncode == 0, done.stderr
-    assert lines(there)[-1]["rc"] == 0
-    for one in sorted((whole[0] / "runs/real-base/seed-1").glob("*.json")):
-        (first, second) = (
-            json.loads(path.read_text())["evaluations"] for path in (one, there / "runs/real-base/seed-1" / one.name)
-        )
-        for evaluation in (*first, *second):
-            del evaluation["seconds"]
-        assert first == second, one.name  # the fingerprint of the seats' weights is in it, and every answer
 
 
 # The queue itself, with another checkout whose command line does little
