@@ -169,7 +169,7 @@ def play(problems: int = 4, n: int = 8, most: int = 24, rate: float = 5e-3, seed
         loss.backward()
         norm = clip_grad_norm_(own, 1.0)
         optimizer.step()
-        yield seat, {"rows": len(rows), "loss": float(loss), "gradient": float(norm)}
+        yield seat, {"rows": len(rows), "loss": loss.item(), "gradient": float(norm)}
 
 
 # A step, computed again from a run's folder

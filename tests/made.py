@@ -122,7 +122,8 @@ def seat_weights(run: Path, step: int, seat: str) -> "dict[str, Tensor]":
 
 
 def same_weights(one: "dict[str, Tensor]", other: "dict[str, Tensor]") -> bool:
-    return one.keys() == other.keys() and all((one[key] == other[key]).all() for key in one)
+    """Whether tensors are equal, bit for bit."""
+    return one.keys() == other.keys() and all(one[key].equal(other[key]) for key in one)
 
 
 def metrics_of(run: Path) -> list[dict[str, Any]]:

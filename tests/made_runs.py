@@ -3,7 +3,7 @@
 import contextlib
 import json
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,9 @@ from lite_selfplay.runs.loop import RunLoop
 from lite_selfplay.runs.planning import plan
 from lite_selfplay.runs.resources import Resources
 from lite_selfplay.training.progress import Progress
+from tests.made import jsonl, same_weights
+
+write_lines, same = jsonl, same_weights
 
 
 def write_evaluation(folder: RunFolder, step: int, rate: float) -> None:
@@ -76,12 +79,6 @@ def loop_of(
         yield RunLoop(held, clock=clock)
 
 
-def write_lines(path: Path, rows: Sequence[Any]) -> Path:
-    """A file of JSON lines."""
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return path
-
-
 def read_lines(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text().splitlines()]
 
@@ -89,11 +86,6 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
 def seat_weights(run: Path, seat: str) -> dict[str, torch.Tensor]:
     """The weights that a run ended with, or a checkpoint holds."""
     return load_file(run / "adapters" / seat / "adapter_model.safetensors")
-
-
-def same(one: Mapping[str, torch.Tensor], other: Mapping[str, torch.Tensor]) -> bool:
-    """Whether tensors are equal, bit for bit."""
-    return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
 
 
 def saved_steps(run: Path) -> list[int]:

@@ -1,11 +1,9 @@
 """The experiment on traces of several attempts: its task, its base and what is measured of it."""
 
-import importlib.util
+import importlib
 import json
 import random
-import sys
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
@@ -13,16 +11,10 @@ import pytest
 FOLDER = Path(__file__).parents[1] / "experiments" / "attempts"
 
 
-def load(name: str, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+def load(name: str, monkeypatch: pytest.MonkeyPatch) -> Any:
     """A script of the folder, with the others beside it."""
-    monkeypatch.syspath_prepend(str(FOLDER))
-    spec = importlib.util.spec_from_file_location(name, FOLDER / f"{name}.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    monkeypatch.setitem(sys.modules, name, module)
-    spec.loader.exec_module(module)
-    return module
+    monkeypatch.syspath_prepend(FOLDER)
+    return importlib.import_module(name)
 
 
 @pytest.fixture

@@ -49,28 +49,6 @@ def check_memory(found: dict[str, int]) -> None:
 
 
 @pytest.mark.long
-def test_rollouts_of_both_contenders(tmp_path: Path) -> None:
-    found, printed = run("rollouts.py", tmp_path, "--lengths", "uniform")
-    (result,) = found["results"]
-    for side in (result["ours"], result["trl"]):
-        assert side["tokens"] == [2 * 2 * 8]
-        assert (side["mean_length"], side["longest"], side["at_cap"]) == (8, 8, 1)
-        assert side["speeds"] == [side["tokens"][0] / side["seconds"][0]]
-        check_memory(side["memory"])
-    check_ratio(result["speed_ratio"])
-    assert result["speed_ratio"]["median"] == pytest.approx(result["ours"]["speeds"][0] / result["trl"]["speeds"][0])
-    assert result["peak_ratio"] == result["ours"]["memory"]["peak"] / result["trl"]["memory"]["peak"]
-    assert len(result["prompt_tokens"]) == 2
-    assert all(map(math.isfinite, numbers(found)))
-    assert found["settings"]["tasks"] == "letters"
-    machine = found["machine"]
-    assert machine["contender"]["threads"] == 1
-    assert all(machine["versions"][name] in printed for name in ("torch", "trl", "bitsandbytes"))
-    assert "uniform lengths: tiny in 4bit, 2 prompts, 1 rounds" in printed
-    assert "| 2 x 2 " in printed
-
-
-@pytest.mark.long
 def test_a_step_of_each_contender_and_where_its_time_went(tmp_path: Path) -> None:
     found, printed = run("step.py", tmp_path)
     contenders = found["contenders"]
@@ -131,12 +109,17 @@ def test_a_step_on_a_card_or_without_one(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.long
-def test_growth_and_the_memory_of_a_seat(tmp_path: Path) -> None:
+def test_rollouts_of_both_contenders_their_growth_and_the_memory_of_a_seat(tmp_path: Path) -> None:
     found, printed = run("rollouts.py", tmp_path, "--growth", "--lengths", "long-tailed")
     (alone, *grown) = found["results"]
     assert alone["lengths"] == "long-tailed"
     for side in (alone["ours"], alone["trl"]):
         assert side["tokens"][0] == sum(side["lengths"]) <= 2 * 2 * 8
+        assert side["speeds"] == [side["tokens"][0] / side["seconds"][0]]
+        check_memory(side["memory"])
+    check_ratio(alone["speed_ratio"])
+    assert alone["speed_ratio"]["median"] == pytest.approx(alone["ours"]["speeds"][0] / alone["trl"]["speeds"][0])
+    assert alone["peak_ratio"] == alone["ours"]["memory"]["peak"] / alone["trl"]["memory"]["peak"]
     sizes = [(r["sweep"], r["group_size"], r["cap"], r["prompt_tokens"][0]) for r in grown]
     natural = alone["prompt_tokens"][0]
     assert sizes == [
@@ -152,6 +135,8 @@ def test_growth_and_the_memory_of_a_seat(tmp_path: Path) -> None:
         assert result["weights"] == result["gradients"] == sum(result["predicted"]) / 4
         assert 1 <= result["bytes_ratio"] <= 1.1
         assert result["resident_ratio"] > 0
+    assert all(map(math.isfinite, numbers({**found, "machine": {}})))
+    assert all(found["machine"]["versions"][name] in printed for name in ("torch", "trl", "bitsandbytes"))
     assert "each further seat" in printed
 
 

@@ -5,7 +5,6 @@ import json
 import os
 import re
 import resource
-import shutil
 import signal
 import subprocess
 import sys
@@ -23,8 +22,12 @@ from lite_selfplay.extras.reproduce.experiment import load_experiment
 ROOT = Path(__file__).parents[1]
 BENCHMARKS, PLAN = ROOT / "benchmarks", ROOT / "experiments" / "real-base.yaml"
 LISTS = sorted((BENCHMARKS / "jobs").glob("*.yaml"))
-NOT_BUILT = "unknown key 'run.end_loops'"
-"""What the jobs say whose key a commit does not have."""
+KINDS = (
+    *("token", "attention", "grpo", "update", "lean", "resumed", "unsloth tests", "unsloth agon"),
+    *("real-base-problems", "real-base-rate", "real-base"),
+)
+"""A job of each kind: a measure, a run, tests, an experiment, and one that goes on with what another one found."""
+EVERY = tuple(job["name"] for path in LISTS for job in yaml.safe_load(path.read_text())["jobs"])
 
 
 def queue(out: Path, *options: str, timeout: float = 200) -> "subprocess.CompletedProcess[str]":
@@ -42,34 +45,31 @@ def a_list(path: Path, *jobs: dict[str, Any]) -> str:
     return str(path)
 
 
-@pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any]:
-    """Every job of every list, in two minutes of a processor, whoever else is at work on it."""
+@pytest.fixture(scope="module", params=[KINDS, pytest.param(EVERY, marks=pytest.mark.long)], ids=["kinds", "every"])
+def whole(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any]:
+    """Jobs of all lists in one queue: all of them need two minutes of a processor, whoever else is at work on it."""
     out, before = tmp_path_factory.mktemp("card") / "out", resource.getrusage(resource.RUSAGE_CHILDREN)
-    done = queue(out, "--tiny", "--commit", "this", "--seconds", "270", timeout=290)
+    only = [word for name in request.param for word in ("--only", name)]
+    done = queue(out, "--tiny", "--commit", "this", "--seconds", "270", *only, timeout=290)
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     assert done.returncode == 0, done.stderr
+    assert "left out" not in done.stderr
+    assert [line["job"] for line in lines(out)] == [*request.param], "a line each, in their order"
     assert after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime < 120
     return out, done
 
 
-def test_every_job_runs_on_a_cpu_in_two_minutes(whole: tuple[Path, Any]) -> None:
-    out, done = whole
-    assert "left out" not in done.stderr
+def test_jobs_run_on_a_cpu_in_two_minutes(whole: tuple[Path, Any]) -> None:
+    out, _ = whole
     found = {line["job"]: line for line in lines(out)}
-    listed = [job["name"] for path in LISTS for job in yaml.safe_load(path.read_text())["jobs"]]
-    assert list(found) == listed, "a line each, in their order"
     for name, line in found.items():
-        refused = any(NOT_BUILT in said for said in line["said"])
-        assert line["rc"] == (2 if refused else 0), (name, line["said"])
-        assert not refused or name.endswith("loops go on")
-        assert (line["ended"], line["card"], line["base"]) == ("by itself", "CPU", "tiny")
+        assert line["rc"] == 0, (name, line["said"])
+        assert (line["ended"], line["card"], line["base"], line["commit"]) == ("by itself", "CPU", "tiny", "this")
         assert 0 < line["seconds"] <= line["limit_s"]
-        assert line["commit"] == "this"
         assert line["date"].startswith("20")
     figures = {name: line["figures"] for name, line in found.items()}
     assert figures["grpo"]["steps"] == len(figures["grpo"]["step_s"]) == 1
-    assert 0 < figures["agon"]["training_s"] < figures["agon"]["first_step_s"]
+    assert 0 < figures["grpo"]["training_s"] < figures["grpo"]["first_step_s"]
     assert figures["resumed"] == {"steps_equal": [True] * 4, "seats_equal": {"A": True, "B": True}}
     assert len(figures["token"]["rows 4, columns 128: ms a token, s new"]) == 2
     assert figures["token"]["rows 4, columns 128"]["kernels"] > 100
@@ -99,46 +99,6 @@ def test_what_was_recorded_stands_beside_what_is_measured(whole: tuple[Path, Any
     assert float(step[2]) > 0
 
 
-def test_what_is_done_is_left_out(whole: tuple[Path, Any]) -> None:
-    out, _ = whole
-    before = lines(out)
-    done = queue(out, "--tiny", "--commit", "this", "--seconds", "60")
-    assert done.returncode == 0, done.stderr
-    assert lines(out) == before
-    again = queue(out, "--tiny", "--seconds", "60", "--only", "lean", "--commit", "another")
-    assert again.returncode == 0, again.stderr
-    assert [(line["job"], line["commit"]) for line in lines(out)[len(before) :]] == [("lean", "another")]
-    (row,) = (row for row in again.stdout.splitlines() if row.startswith("| lean |"))
-    assert re.fullmatch(r"\| lean \| CPU [-\d]+ [:\d]+ this \| exit code 0, by itself, \d+ s \|", row)
-
-
-def test_a_run_cut_into_slices_and_carried_elsewhere_ends_as_it_would_have(
-    whole: tuple[Path, Any], tmp_path: Path
-) -> None:
-    command = f"lite-selfplay reproduce {PLAN} --scale tiny --model {{base}} --out {{place}} --set seats.*.lr=5e-05"
-    job = {"name": "real-base", "command": command, "seconds": 6}
-    few, many = (a_list(tmp_path / f"{n}.yaml", {**job, "slices": n}) for n in (2, 60))
-    here, parts, there = tmp_path / "here", tmp_path / "parts", tmp_path / "there"
-    done = queue(here, "--tiny", "--list", few, "--seconds", "100", "--pack", str(parts))
-    assert done.returncode == 0, done.stderr
-    assert lines(here)[0]["rc"] in (130, -9), "stopped at its limit, or killed where it was too busy to hear of it"
-    assert max(path.stat().st_size for path in parts.rglob("*.*")) <= 15 * 2**20
-    there.mkdir()
-    unpack = f"cat {parts}/*/records.* | tar -xz -C {there}; cat {parts}/*/weights.* | tar -x -C {there}"
-    subprocess.run(["bash", "-euc", unpack], check=True)
-    shutil.rmtree(here)
-    done = queue(there, "--tiny", "--list", many, "--seconds", "190")
-    assert done.returncode == 0, done.stderr
-    assert lines(there)[-1]["rc"] == 0
-    for one in sorted((whole[0] / "runs/real-base/seed-1").glob("*.json")):
-        (first, second) = (
-            json.loads(path.read_text())["evaluations"] for path in (one, there / "runs/real-base/seed-1" / one.name)
-        )
-        for evaluation in (*first, *second):
-            del evaluation["seconds"]
-        assert first == second, one.name  # the fingerprint of the seats' weights is in it, and every answer
-
-
 # The queue itself, with another checkout whose command line does little
 
 DOES = """
@@ -166,46 +126,45 @@ def checkout(tmp_path: Path) -> str:
     return str(tmp_path / "checkout")
 
 
-@pytest.mark.parametrize(
-    ("job", "ended", "code", "state"),
-    [
-        ({"command": "lite-selfplay quick good"}, ["by itself"], [0], "done"),
-        ({"command": "lite-selfplay quick bad", "slices": 3}, ["by itself"], [3], "failed"),
-        ({"command": "lite-selfplay sleeps long", "seconds": 2}, ["at its limit"], [-15], "done"),
-        ({"command": "lite-selfplay deaf long", "seconds": 2}, ["killed"], [-9], "done"),
-        (
-            {"command": "lite-selfplay slices {place}.x", "seconds": 2, "slices": 5},
-            ["at its limit", "at its limit", "by itself"],
-            [-15, -15, 0],
-            "done",
-        ),
-        (
-            {"command": "lite-selfplay sleeps long", "seconds": 2, "slices": 2},
-            ["at its limit"] * 2,
-            [-15] * 2,
-            "failed",
-        ),
-    ],
-)
-def test_how_jobs_end(
-    tmp_path: Path, checkout: str, job: dict[str, Any], ended: list[str], code: list[int], state: str
-) -> None:
+ENDS: dict[str, tuple[dict[str, Any], list[str], list[int], str]] = {
+    "quick good": ({}, ["by itself"], [0], "done"),
+    "quick bad": ({"slices": 3}, ["by itself"], [3], "failed"),
+    "sleeps long": ({"seconds": 2}, ["at its limit"], [-15], "done"),
+    "deaf long": ({"seconds": 2}, ["killed"], [-9], "done"),
+    "slices {place}.x": (
+        {"seconds": 2, "slices": 5},
+        ["at its limit", "at its limit", "by itself"],
+        [-15, -15, 0],
+        "done",
+    ),
+    "sleeps again": ({"seconds": 2, "slices": 2}, ["at its limit"] * 2, [-15] * 2, "failed"),
+    "quick next": ({}, ["by itself"], [0], "done"),  # whatever one does, the next one has its turn
+}
+"""How a job's lines end, and what is then thought of it."""
+
+
+def test_how_jobs_end(tmp_path: Path, checkout: str) -> None:
     out = tmp_path / "out"
     (out / "runs").mkdir(parents=True)
-    own = a_list(tmp_path / "own.yaml", {"name": "it", **job}, {"name": "next", "command": "lite-selfplay quick good"})
-    options = ("--tiny", "--checkout", checkout, "--commit", "c", "--list", own)
-    done = queue(out, *options, "--seconds", "60")
+    jobs = ({"name": does, "command": f"lite-selfplay {does}", **job} for does, (job, *_) in ENDS.items())
+    options = ("--tiny", "--checkout", checkout, "--list", a_list(tmp_path / "own.yaml", *jobs), "--seconds", "100")
+    done = queue(out, *options, "--commit", "one")
     assert done.returncode == 0, done.stderr
-    *found, last = lines(out)
-    assert ([line["ended"] for line in found], [line["rc"] for line in found]) == (ended, code)
-    assert last["job"] == "next", "whatever one does, the next one has its turn"
-    assert all(line["said"][0].startswith("it ") for line in found)
+    found = lines(out)
+    for does, (_, ended, code, _) in ENDS.items():
+        own = [line for line in found if line["job"] == does]
+        assert ([line["ended"] for line in own], [line["rc"] for line in own]) == (ended, code), does
+        assert all(line["said"][0] == f"it {does.split()[0]}" for line in own)
     for child in [said.split()[1] for line in found for said in line["said"] if said.startswith("child")]:
         assert not Path(f"/proc/{child}/cmdline").exists() or not Path(f"/proc/{child}/cmdline").read_bytes()
-    queue(out, *options, "--seconds", "60")
-    assert len(lines(out)) == len(found) + 1, "what has ended is not tried again"
-    planned = queue(out, *options, "--dry-run").stdout
-    assert f"| it | {state} |" in planned
+    queue(out, *options, "--commit", "one")
+    assert lines(out) == found, "what has ended is not tried again"
+    planned = queue(out, *options, "--commit", "one", "--dry-run").stdout
+    assert [does for does, (*_, state) in ENDS.items() if f"| {does} | {state} |" not in planned] == []
+    another = queue(out, *options, "--commit", "another", "--only", "quick next")
+    assert [(line["job"], line["commit"]) for line in lines(out)[len(found) :]] == [("quick next", "another")]
+    (row,) = (row for row in another.stdout.splitlines() if row.startswith("| quick next |"))
+    assert re.fullmatch(r"\| quick next \| CPU [-\d]+ [:\d]+ one \| exit code 0, by itself, \d+ s \|", row)
 
 
 def test_the_queue_ends_before_its_time(tmp_path: Path, checkout: str) -> None:
@@ -247,6 +206,30 @@ def test_a_queue_that_is_stopped_writes_its_line_and_begins_that_job_anew(tmp_pa
 
 
 # Arithmetic
+
+
+def test_what_is_packed_is_unpacked_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All but the weights of a run that is complete, in parts."""
+    monkeypatch.syspath_prepend(BENCHMARKS)
+    results = importlib.import_module("card_results")
+    monkeypatch.setattr(results, "PART_BYTES", 4000)
+    out, parts, there = tmp_path / "out", tmp_path / "parts", tmp_path / "there"
+    for number, run in enumerate(("first", "last")):
+        for name in ("metrics.jsonl", "adapters/A/adapter_model.safetensors", "checkpoints/step-1/state.json"):
+            path = out / run / name
+            path.parent.mkdir(parents=True)
+            path.write_bytes(os.urandom(9000))
+            os.utime(path, (number, number))
+    results.packed(out, parts)
+    assert max(path.stat().st_size for path in parts.rglob("*.*")) <= 4000
+    assert max(len([*folder.iterdir()]) for folder in parts.iterdir()) <= results.PARTS
+    there.mkdir()
+    unpack = f"cat {parts}/*/records.* | tar -xz -C {there}; cat {parts}/*/weights.* | tar -x -C {there}"
+    subprocess.run(["bash", "-euc", unpack], check=True)
+    found, made = (
+        {p.relative_to(root): p.read_bytes() for p in root.rglob("*") if p.is_file()} for root in (there, out)
+    )
+    assert found == {path: data for path, data in made.items() if "last" in path.parts or path.name == "metrics.jsonl"}
 
 
 @pytest.mark.parametrize(

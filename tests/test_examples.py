@@ -1,10 +1,10 @@
 """The examples run unchanged, on the random model."""
 
 import json
-import os
 import re
-import subprocess
+import runpy
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -14,26 +14,30 @@ from tests.made import jsonl
 EXAMPLES = Path(__file__).parents[1] / "examples"
 
 
-def printed(folder: Path, name: str, *arguments: str) -> str:
-    """What an example prints that is run in a folder and ends well."""
-    command = [sys.executable, str(EXAMPLES / name), *arguments]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(
-        command, cwd=folder, env=environment, capture_output=True, text=True, timeout=280, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+@pytest.fixture
+def printed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
+    """What an example prints that is run in an empty folder."""
+    monkeypatch.chdir(tmp_path)
+
+    def printed(name: str, *arguments: str) -> str:
+        monkeypatch.setattr(sys, "argv", [name, *arguments])
+        runpy.run_path(str(EXAMPLES / name), run_name="__main__")
+        return capsys.readouterr().out
+
+    return printed
 
 
-@pytest.mark.parametrize("name", ["agon.py", "own_loss.py", pytest.param("own_game.py", marks=pytest.mark.long)])
-def test_example(name: str, tmp_path: Path):
-    assert "adapter" in printed(tmp_path, name)
+@pytest.mark.parametrize(
+    "name", ["agon.py", *(pytest.param(name, marks=pytest.mark.long) for name in ("own_loss.py", "own_game.py"))]
+)
+def test_example(name: str, printed: Callable[..., str], tmp_path: Path):
+    assert "adapter" in printed(name)
     assert len(list((tmp_path / "runs").iterdir())) == 1
 
 
 @pytest.mark.long
-def test_from_a_run_to_what_others_use(tmp_path: Path):
-    said = printed(tmp_path, "take_it_away.py")
+def test_from_a_run_to_what_others_use(printed: Callable[..., str], tmp_path: Path):
+    said = printed("take_it_away.py")
     assert "chat, base: " in said
     assert "chat, B: " in said
     assert "written: taken-away-page/index.html" in said
@@ -48,7 +52,7 @@ def test_from_a_run_to_what_others_use(tmp_path: Path):
     assert found["reader"] == "transformers"
 
 
-def test_the_examples_for_a_small_proposer_are_accepted_in_play(tmp_path: Path):
+def test_the_examples_for_a_small_proposer_are_accepted_in_play(printed: Callable[..., str], tmp_path: Path):
     from lite_selfplay.games.pasodoble.pasodoble import parse_proposal
     from lite_selfplay.training.examples import read_examples
 
@@ -57,7 +61,7 @@ def test_the_examples_for_a_small_proposer_are_accepted_in_play(tmp_path: Path):
         {"question": "Half of 48?", "answer": "48/2 = <<48/2=24>>24.\n#### 24"},
     ]
     jsonl(tmp_path / "in.jsonl", *rows)
-    printed(tmp_path, "pasodoble_examples.py", "in.jsonl", "out.jsonl")
+    printed("pasodoble_examples.py", "in.jsonl", "out.jsonl")
     proposer, solver = read_examples(tmp_path / "out.jsonl", ("proposer", "solver"))
     assert parse_proposal(proposer.completion) == ("What is 48 + 24?", "72")
     assert "What is 48 + 24?" in solver.prompt

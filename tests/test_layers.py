@@ -214,12 +214,6 @@ def test_the_reader_sees_lazy_imports_and_not_those_of_the_type_checker():
     assert set(imports(tree)) - {"typing", "typing.TYPE_CHECKING"} == {"a.b", "shown", "c", "c.d", "e"}
 
 
-def test_the_reader_finds_the_imports_of_this_library():
-    assert "training" in used_units("lite_selfplay.runs.loop")
-    assert "runs" not in used_units("lite_selfplay.training.trainer")
-    assert uses("lite_selfplay.models.adapters", "peft")
-
-
 def test_what_the_page_on_architecture_asks_to_read_stays_short():
     """Ten files at most 2,500 lines together, and the walks for a game, a loss and a sampler 492, 450 and 450."""
     page = ROOT / "docs" / "architecture.md"

@@ -6,7 +6,6 @@ LITE_SELFPLAY_WRITE_PAGES=1 writes it.
 import os
 import re
 from pathlib import Path
-from typing import Any
 
 import yaml
 
@@ -19,11 +18,12 @@ ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "papers.md"
 HEAD = """# The papers, as printed
 
-This page answers, paper by paper, what each one prints, what this library does, and why where the two differ. What is
-printed and ours at once is as in the paper; of what has no row nothing is claimed. The rules of each game stand on its
-page under [games](games/agon.md). `-` is what a paper, or its release, does not say. No figure of a paper has been
-reproduced here. One claim of each paper, about a direction and not about a figure, has a check for some minutes of a
-card, on another base and with smaller sizes ([the plan](../experiments/papers/README.md)); none has been run yet.
+This page answers, paper by paper, what each one prints, what this library does, and why where the two differ. A
+printed value beside which none of ours stands is as in the paper; of what has no row nothing is claimed. `-` is what a
+paper, or its release, does not say. Arms that a paper has no figure for are left out. `full_finetune_lr` is for the
+record: adapters learn at `lr`. No figure of a paper has been reproduced here. One claim of each paper, of a direction
+and not a figure, has a check for some minutes of a card, on another base and with smaller sizes
+([the plan](../experiments/papers/README.md)); none has been run yet.
 """
 PAPERS: dict[str, tuple[str, tuple[str, ...], str]] = {
     "Agon": ("agon", ("agon-paper",), "agon"),
@@ -39,27 +39,20 @@ RULES: dict[str, list[list[str | None]]] = yaml.safe_load(
 """What no key says, by paper: place, what is printed, what is ours where that differs, why."""
 
 
-def shown(value: Any) -> str:
-    if isinstance(value, str) and "`" in value:
-        return value
-    return f"`{value:g}`" if isinstance(value, float) else f"`{value}`"
-
-
-def of_presets(names: tuple[str, ...]) -> list[list[str]]:
-    """The values of presets, the paper's first: of several, those of a later one as far as they differ from the
-    first's."""
+def of_presets(names: tuple[str, ...], *, printed: bool) -> list[list[str]]:
+    """What presets set, by where it is printed, or by why it is ours: of a later one as far as it differs from the
+    first, and under its name."""
     rows: dict[tuple[str, str], list[str]] = {}
     first = cited(text_of(names[0]))
     for name in names:
-        for key, (value, where) in sorted(cited(text_of(name)).items(), key=lambda row: row[1][1].startswith("ours:")):
-            if name != names[0] and key in first and first[key][0] == value:
-                continue
-            of, printed = f"{key} ({name})" if len(names) > 1 else key, not where.startswith("ours:")
-            ours = ["as printed", ""] if printed else [shown(value), where.removeprefix("ours: ")]
-            if key.endswith("full_finetune_lr"):
-                ours = ["for the record", "adapters learn at `seats.*.lr`"]
-            rows[name, key] = [where if printed else "-", f"`{of}`", shown(value) if printed else "-", *ours]
-    return list(rows.values())
+        for key, (value, where) in cited(text_of(name)).items():
+            differs = name == names[0] or first.get(key, ("",))[0] != value
+            if differs and printed != where.startswith("ours:"):
+                text = str(value).strip("`")
+                shown = f"`{key}={value:g}`" if isinstance(value, float) else f"`{key}={text}`"
+                why = re.sub("the paper is silent(?:[;:] )?", "", where.removeprefix("ours: "))
+                rows.setdefault((name, why), []).append(shown)
+    return [[f"`{n}`: " * (n != names[0]) + ", ".join(settings), why] for (n, why), settings in rows.items()]
 
 
 def line(*cells: str | None) -> str:
@@ -72,24 +65,17 @@ def page() -> str:
         lines += [f"## {paper}", "", f"Its rules: [{paper}](games/{game}.md).", ""]
         lines += ["| place | printed | ours | why |", "| --- | --- | --- | --- |"]
         lines += [line(place, printed, ours or "the same", why) for place, printed, ours, why in RULES[paper]]
-        made = " and ".join(f"`{name}`" for name in presets)
-        lines += [
-            "",
-            f"The values of {made}:",
-            "",
-            "| place | key | printed | ours | why |",
-            "| --- | --- | --- | --- | --- |",
-        ]
-        lines += [line(*row) for row in of_presets(presets)]
+        for printed, what in ((True, "printed | where"), (False, "not printed | why")):
+            lines += ["", f"| `{presets[0]}`, {what} |", "| --- | --- |"]
+            lines += [line(*row) for row in of_presets(presets, printed=printed)]
+        setting = ""
         for name in [name for name in experiment_names() if name.startswith(prefix)]:
             found = load_experiment(name)
             tasks = list(dict.fromkeys(task for arm in found.arms.values() for task in arm.paper))
-            rows = [[arm, *(section.paper.get(task, "-") for task in tasks)] for arm, section in found.arms.items()]
-            lines += [
-                "",
-                f"`lite-selfplay reproduce {name}`, and what the paper prints ({found.source}; {found.paper}):",
-                "",
-            ]
+            rows = [[a, *(each.paper.get(task, "-") for task in tasks)] for a, each in found.arms.items() if each.paper]
+            where = "as above" if found.paper == setting else found.paper
+            lines += ["", f"`lite-selfplay reproduce {name}` (printed: {found.source}; {where}):", ""]
+            setting = found.paper
             lines += [as_markdown(["arm", *tasks], rows)]
         lines += [""]
     return "\n".join(lines).rstrip() + "\n"
