@@ -16,7 +16,7 @@ from lite_selfplay.config.user_files import require_file
 from lite_selfplay.errors import ModelNotFoundError, UnknownNameError
 from lite_selfplay.models.packages import untried
 from lite_selfplay.models.sources import folders
-from lite_selfplay.models.sources.folders import provenance, saved_precision
+from lite_selfplay.models.sources.folders import NO_NETWORK, provenance, saved_precision
 from lite_selfplay.tasks.files import sha256_of
 
 if TYPE_CHECKING:
@@ -34,11 +34,6 @@ __all__ = [
     "saved_precision",
     "suggested",
 ]
-
-NO_NETWORK = (
-    "Models that need no network: tiny, sums-1m, any folder that transformers loads, any .gguf file, "
-    "and smollm2-135m once pip has fetched it."
-)
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,10 @@ from lite_selfplay.config.user_files import read_file
 from lite_selfplay.errors import ConfigError, LiteSelfPlayError, ModelNotFoundError
 from lite_selfplay.tasks.files import JSON_LIMIT, parse_object
 
+NO_NETWORK = (
+    "Models that need no network: tiny, sums-1m, any folder that transformers loads, any .gguf file, "
+    "and smollm2-135m once pip has fetched it."
+)
 PROVENANCE = "provenance.json"
 _TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "tokenizer_config.json", "spiece.model")
 _NO_MEMORY = ("out of memory", "can't allocate memory")  # as torch says it of a card, and of the machine

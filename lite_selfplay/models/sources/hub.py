@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from lite_selfplay.errors import ModelNotFoundError
-from lite_selfplay.models.sources import NO_NETWORK, folders
+from lite_selfplay.models.sources import folders
 from lite_selfplay.tasks.hub_data import deadline, hub_problem, within
 
 # Config, tokenizer and safetensors at the top of the repository; `consolidated*` is a second copy of the weights.
@@ -100,7 +100,7 @@ def _explain(hub_id: str, error: Exception) -> str:
     if isinstance(error, GatedRepoError):
         return (
             f"{hub_id} is gated: accept its licence at https://huggingface.co/{hub_id} and run `hf auth login` "
-            f"(or set HF_TOKEN). {NO_NETWORK}"
+            f"(or set HF_TOKEN). {folders.NO_NETWORK}"
         )
     if isinstance(error, RepositoryNotFoundError):
         return (
@@ -121,5 +121,5 @@ def _not_here(hub_id: str, why: str) -> str:
 
     return (
         f"{hub_id} is neither a local folder nor, whole, in the hub's cache ({constants.HF_HUB_CACHE}), and {why}. "
-        f"{NO_NETWORK}"
+        f"{folders.NO_NETWORK}"
     )
