@@ -79,8 +79,8 @@ def save_checkpoint(
         about["config_hash"] = config_hash
     try:
         tidy(folder)
-        with written_whole_folder(target) as aside:
-            _write(aside, about, adapters, optimizer, state)
+        with written_whole_folder(target) as partial:
+            _write(partial, about, adapters, optimizer, state)
     except (OSError, SafetensorError) as error:
         why = getattr(error, "strerror", None) or error
         raise SaveFailed(f"cannot save {target}: {why}; the checkpoints before it are whole") from error
@@ -195,26 +195,26 @@ def hash_of(config: RunConfig) -> str:
 
 
 def _write(
-    aside: Path,
+    partial: Path,
     about: Mapping[str, Any],
     adapters: Adapters,
     optimizer: Mapping[str, Tensor],
     state: Mapping[str, Any],
 ) -> None:
     for seat in adapters.seats:
-        adapters.save(seat, aside / "adapters" / seat)
+        adapters.save(seat, partial / "adapters" / seat)
     for number, (_, kept) in enumerate(sorted(adapters.snapshots.items())):
-        save_file(kept.state, _snapshot(aside, number))  # its name and seat are in the state, in the same order
-    save_file(dict(optimizer), aside / OPTIMIZER)
+        save_file(kept.state, _snapshot(partial, number))  # its name and seat are in the state, in the same order
+    save_file(dict(optimizer), partial / OPTIMIZER)
     snapshots = [{"name": name, "seat": kept.seat} for name, kept in sorted(adapters.snapshots.items())]
     whole = {"step": about["step"], "versions": adapters.versions, "updates": adapters.updates, "snapshots": snapshots}
     whole |= state
-    write_whole(aside / STATE, _as_json(whole))
-    files = sorted(path for path in aside.rglob("*") if path.is_file())
+    write_whole(partial / STATE, _as_json(whole))
+    files = sorted(path for path in partial.rglob("*") if path.is_file())
     listed = {
-        path.relative_to(aside).as_posix(): {"size": path.stat().st_size, "sha256": sha256_of(path)} for path in files
+        path.relative_to(partial).as_posix(): {"size": path.stat().st_size, "sha256": sha256_of(path)} for path in files
     }
-    write_whole(aside / MANIFEST, _as_json({**about, "files": listed}))
+    write_whole(partial / MANIFEST, _as_json({**about, "files": listed}))
 
 
 def kept_snapshots(checkpoint: Checkpoint) -> dict[str, tuple[str, Path]]:
