@@ -145,11 +145,32 @@ def load_checkpoint(checkpoint: Checkpoint, adapters: Adapters) -> dict[str, Ten
 
     Raises RunFolderError, before anything is put back, where a file is not of such a run.
     """
-    state, seats, snapshots, optimizer = _read(checkpoint, adapters)
-    for seat, weights in seats.items():
-        adapters.load_state(seat, weights)
-    for name, (seat, weights) in snapshots.items():
-        adapters.put_snapshot(name, seat, weights)
+    path = checkpoint.path
+    manifest, state = _manifest(path), read_state(checkpoint)
+    for counts in (state["versions"], state["updates"]):
+        if (named := counts.keys()) != set(adapters.seats):
+            raise RunFolderError(f"{path / STATE} is of the seats {', '.join(named)}, not {', '.join(adapters.seats)}")
+    if (ranks := manifest.get("ranks")) != adapters.ranks():
+        raise RunFolderError(f"{path / MANIFEST} is of the ranks {ranks}, this run has {adapters.ranks()}")
+
+    def weights(file: Path, seat: str) -> State:
+        if file.relative_to(path).as_posix() not in manifest["files"]:
+            raise RunFolderError(f"{file} is not listed in {MANIFEST}")
+        found = read_tensors(file)
+        require_fit(adapters, seat, found, file)
+        return found
+
+    seats = {seat: weights(path / "adapters" / seat / WEIGHTS, seat) for seat in adapters.seats}
+    snapshots = {}
+    for number, kept in enumerate(state["snapshots"]):
+        if kept["seat"] not in seats or kept["name"] in seats:
+            raise RunFolderError(f"{path / STATE} names a snapshot {kept['name']!r} of {kept['seat']!r}: no such seat")
+        snapshots[kept["name"]] = kept["seat"], weights(_snapshot(path, number), kept["seat"])
+    optimizer = _optimizer(path / OPTIMIZER, adapters)  # the last thing that is read, and may be refused
+    for seat, tensors in seats.items():
+        adapters.load_state(seat, tensors)
+    for name, (seat, tensors) in snapshots.items():
+        adapters.put_snapshot(name, seat, tensors)
     adapters.versions.update(state["versions"])
     adapters.updates.update(state["updates"])
     return optimizer
@@ -232,35 +253,6 @@ def _as_json(values: Mapping[str, Any]) -> str:
 
 
 # Reading
-
-
-def _read(
-    checkpoint: Checkpoint, adapters: Adapters
-) -> tuple[dict[str, Any], dict[str, State], dict[str, tuple[str, State]], dict[str, Tensor]]:
-    """What a checkpoint holds, checked: its state, the seats, snapshots (a seat and its weights by their name), and the
-    optimizer's state."""
-    path = checkpoint.path
-    manifest, state = _manifest(path), read_state(checkpoint)
-    for counts in (state["versions"], state["updates"]):
-        if (named := counts.keys()) != set(adapters.seats):
-            raise RunFolderError(f"{path / STATE} is of the seats {', '.join(named)}, not {', '.join(adapters.seats)}")
-    if (ranks := manifest.get("ranks")) != adapters.ranks():
-        raise RunFolderError(f"{path / MANIFEST} is of the ranks {ranks}, this run has {adapters.ranks()}")
-
-    def weights(file: Path, seat: str) -> State:
-        if file.relative_to(path).as_posix() not in manifest["files"]:
-            raise RunFolderError(f"{file} is not listed in {MANIFEST}")
-        found = read_tensors(file)
-        require_fit(adapters, seat, found, file)
-        return found
-
-    seats = {seat: weights(path / "adapters" / seat / WEIGHTS, seat) for seat in adapters.seats}
-    snapshots = {}
-    for number, kept in enumerate(state["snapshots"]):
-        if kept["seat"] not in seats or kept["name"] in seats:
-            raise RunFolderError(f"{path / STATE} names a snapshot {kept['name']!r} of {kept['seat']!r}: no such seat")
-        snapshots[kept["name"]] = kept["seat"], weights(_snapshot(path, number), kept["seat"])
-    return state, seats, snapshots, _optimizer(path / OPTIMIZER, adapters)
 
 
 def _optimizer(path: Path, adapters: Adapters) -> dict[str, Tensor]:

@@ -321,12 +321,13 @@ def after_a_look(asked: Iterable[str], tokens: int, limit: int, thinks: bool, st
             values = {"run.max_completion_tokens": 2 * tokens}
             return Default("a step", values, f"{why}, now twice as many", "--max-completion-tokens N")
         return None
-    never = [role for role, shaped in _well_formed(streams).items() if shaped is False]
+    judged = {role: s for role, s in streams.items() if s["judged"]}
+    never = [r for r, s in judged.items() if is_above(s["well_formed"], s["judged"], FEWEST_WELL_FORMED) is False]
     if "a cold start" not in asked or not never:
         return None
-    judged = sum(streams[role]["judged"] for role in never)
-    right = round(sum(streams[role]["judged"] * streams[role]["well_formed"] for role in never))
-    why = f"{right} of {judged} answers of the base had the format"
+    count = sum(streams[role]["judged"] for role in never)
+    shaped = round(sum(streams[role]["judged"] * streams[role]["well_formed"] for role in never))
+    why = f"{shaped} of {count} answers of the base had the format"
     return Default("cold start", {"cold_start.enabled": True}, why, "--no-cold-start")
 
 
@@ -336,9 +337,3 @@ def _cut_off(streams: Streams, *, loops: bool = False) -> tuple[int, int, bool |
     shares = [(s["truncated"] - (0 if loops else s["loops"]), s["completions"]) for s in streams.values()]
     cut = round(sum(share * n for share, n in shares))
     return cut, count, is_above(cut / max(count, 1), count, MOST_CUT)
-
-
-def _well_formed(streams: Streams) -> dict[str, bool | None]:
-    """Whether enough of each role's answers have the format, of those that are judged."""
-    judged = {role: stream for role, stream in streams.items() if stream["judged"]}
-    return {role: is_above(s["well_formed"], s["judged"], FEWEST_WELL_FORMED) for role, s in judged.items()}
