@@ -207,15 +207,15 @@ class Budget:
             if self.chosen.pop("outcome", None) is not None:
                 self._write()
             return []
-        told = f"{' and '.join(done)} fitted into {self.minutes:g} min"
+        sentence = f"{' and '.join(done)} fitted into {self.minutes:g} min"
         missing = self.chosen.get("asked_steps", 0) - max(played, self.chosen.get("steps", 0))
         if doubtful and missing > 0:
             needed = math.ceil(self.minutes + missing * self.chosen["step_s"] / 60 / (1 - MEASURED - SPARE))
             sizes = f"{self.chosen['sizes']}; " if "sizes" in self.chosen else ""
             own = f" (make demo MINUTES={needed})" if demo else ""
-            told += f": too little to tell what training does. {sizes}--minutes {needed} would do{own}"
-        self._write(outcome=told)
-        return [told]
+            sentence += f": too little to tell what training does. {sizes}--minutes {needed} would do{own}"
+        self._write(outcome=sentence)
+        return [sentence]
 
     def _left_s(self) -> float:
         return 60 * self.minutes - (self._clock() - self._began)

@@ -79,8 +79,8 @@ def save_checkpoint(
         about["config_hash"] = config_hash
     try:
         tidy(folder)
-        with written_whole_folder(target) as aside:
-            _write(aside, about, adapters, optimizer, state)
+        with written_whole_folder(target) as partial:
+            _write(partial, about, adapters, optimizer, state)
     except (OSError, SafetensorError) as error:
         why = getattr(error, "strerror", None) or error
         raise SaveFailed(f"cannot save {target}: {why}; the checkpoints before it are whole") from error
@@ -145,11 +145,32 @@ def load_checkpoint(checkpoint: Checkpoint, adapters: Adapters) -> dict[str, Ten
 
     Raises RunFolderError, before anything is put back, where a file is not of such a run.
     """
-    state, seats, snapshots, optimizer = _read(checkpoint, adapters)
-    for seat, weights in seats.items():
-        adapters.load_state(seat, weights)
-    for name, (seat, weights) in snapshots.items():
-        adapters.put_snapshot(name, seat, weights)
+    path = checkpoint.path
+    manifest, state = _manifest(path), read_state(checkpoint)
+    for counts in (state["versions"], state["updates"]):
+        if (named := counts.keys()) != set(adapters.seats):
+            raise RunFolderError(f"{path / STATE} is of the seats {', '.join(named)}, not {', '.join(adapters.seats)}")
+    if (ranks := manifest.get("ranks")) != adapters.ranks():
+        raise RunFolderError(f"{path / MANIFEST} is of the ranks {ranks}, this run has {adapters.ranks()}")
+
+    def weights(file: Path, seat: str) -> State:
+        if file.relative_to(path).as_posix() not in manifest["files"]:
+            raise RunFolderError(f"{file} is not listed in {MANIFEST}")
+        found = read_tensors(file)
+        require_fit(adapters, seat, found, file)
+        return found
+
+    seats = {seat: weights(path / "adapters" / seat / WEIGHTS, seat) for seat in adapters.seats}
+    snapshots = {}
+    for number, kept in enumerate(state["snapshots"]):
+        if kept["seat"] not in seats or kept["name"] in seats:
+            raise RunFolderError(f"{path / STATE} names a snapshot {kept['name']!r} of {kept['seat']!r}: no such seat")
+        snapshots[kept["name"]] = kept["seat"], weights(_snapshot(path, number), kept["seat"])
+    optimizer = _optimizer(path / OPTIMIZER, adapters)  # the last thing that is read, and may be refused
+    for seat, tensors in seats.items():
+        adapters.load_state(seat, tensors)
+    for name, (seat, tensors) in snapshots.items():
+        adapters.put_snapshot(name, seat, tensors)
     adapters.versions.update(state["versions"])
     adapters.updates.update(state["updates"])
     return optimizer
@@ -195,26 +216,26 @@ def hash_of(config: RunConfig) -> str:
 
 
 def _write(
-    aside: Path,
+    partial: Path,
     about: Mapping[str, Any],
     adapters: Adapters,
     optimizer: Mapping[str, Tensor],
     state: Mapping[str, Any],
 ) -> None:
     for seat in adapters.seats:
-        adapters.save(seat, aside / "adapters" / seat)
+        adapters.save(seat, partial / "adapters" / seat)
     for number, (_, kept) in enumerate(sorted(adapters.snapshots.items())):
-        save_file(kept.state, _snapshot(aside, number))  # its name and seat are in the state, in the same order
-    save_file(dict(optimizer), aside / OPTIMIZER)
+        save_file(kept.state, _snapshot(partial, number))  # its name and seat are in the state, in the same order
+    save_file(dict(optimizer), partial / OPTIMIZER)
     snapshots = [{"name": name, "seat": kept.seat} for name, kept in sorted(adapters.snapshots.items())]
     whole = {"step": about["step"], "versions": adapters.versions, "updates": adapters.updates, "snapshots": snapshots}
     whole |= state
-    write_whole(aside / STATE, _as_json(whole))
-    files = sorted(path for path in aside.rglob("*") if path.is_file())
+    write_whole(partial / STATE, _as_json(whole))
+    files = sorted(path for path in partial.rglob("*") if path.is_file())
     listed = {
-        path.relative_to(aside).as_posix(): {"size": path.stat().st_size, "sha256": sha256_of(path)} for path in files
+        path.relative_to(partial).as_posix(): {"size": path.stat().st_size, "sha256": sha256_of(path)} for path in files
     }
-    write_whole(aside / MANIFEST, _as_json({**about, "files": listed}))
+    write_whole(partial / MANIFEST, _as_json({**about, "files": listed}))
 
 
 def kept_snapshots(checkpoint: Checkpoint) -> dict[str, tuple[str, Path]]:
@@ -232,35 +253,6 @@ def _as_json(values: Mapping[str, Any]) -> str:
 
 
 # Reading
-
-
-def _read(
-    checkpoint: Checkpoint, adapters: Adapters
-) -> tuple[dict[str, Any], dict[str, State], dict[str, tuple[str, State]], dict[str, Tensor]]:
-    """What a checkpoint holds, checked: its state, the seats, snapshots (a seat and its weights by their name), and the
-    optimizer's state."""
-    path = checkpoint.path
-    manifest, state = _manifest(path), read_state(checkpoint)
-    for counts in (state["versions"], state["updates"]):
-        if (named := counts.keys()) != set(adapters.seats):
-            raise RunFolderError(f"{path / STATE} is of the seats {', '.join(named)}, not {', '.join(adapters.seats)}")
-    if (ranks := manifest.get("ranks")) != adapters.ranks():
-        raise RunFolderError(f"{path / MANIFEST} is of the ranks {ranks}, this run has {adapters.ranks()}")
-
-    def weights(file: Path, seat: str) -> State:
-        if file.relative_to(path).as_posix() not in manifest["files"]:
-            raise RunFolderError(f"{file} is not listed in {MANIFEST}")
-        found = read_tensors(file)
-        require_fit(adapters, seat, found, file)
-        return found
-
-    seats = {seat: weights(path / "adapters" / seat / WEIGHTS, seat) for seat in adapters.seats}
-    snapshots = {}
-    for number, kept in enumerate(state["snapshots"]):
-        if kept["seat"] not in seats or kept["name"] in seats:
-            raise RunFolderError(f"{path / STATE} names a snapshot {kept['name']!r} of {kept['seat']!r}: no such seat")
-        snapshots[kept["name"]] = kept["seat"], weights(_snapshot(path, number), kept["seat"])
-    return state, seats, snapshots, _optimizer(path / OPTIMIZER, adapters)
 
 
 def _optimizer(path: Path, adapters: Adapters) -> dict[str, Tensor]:

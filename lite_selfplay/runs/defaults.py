@@ -114,7 +114,7 @@ def choices_of(config: RunConfig, game: Game) -> list[Default]:
     measured, sized = _evaluation(config, game, problems), size(config, game, card)
     asked = " or ".join(open_questions(config, game).values())
     look = [Default("before the first step", {}, "nobody said", asked)] if asked else []
-    return [*problems, *_taught(config, problems), *measured, *sized, *_backend(config, card), *look]
+    return [*problems, *_cold_start(config, problems), *measured, *sized, *_backend(config, card), *look]
 
 
 def given(config: RunConfig, key: str) -> bool:
@@ -147,7 +147,7 @@ def _problems(config: RunConfig, game: Game) -> list[Default]:
     return [Default("tasks", values, why, "--tasks T")]
 
 
-def _taught(config: RunConfig, problems: list[Default]) -> list[Default]:
+def _cold_start(config: RunConfig, problems: list[Default]) -> list[Default]:
     """A base that is known never to have the format needs no look, on problems that are known to teach it."""
     if not problems or not _toy(config) or _is_random(config) or given(config, "cold_start.enabled"):
         return []
@@ -175,10 +175,10 @@ def size(config: RunConfig, game: Game, card: Card | None) -> list[Default]:
     if config.run.preset is not None or all(given(config, f"run.{key}") for key in _SIZE):
         return []
     if card is None or _toy(config):
-        return [_sized("cpu", config, game, "for what learns on a CPU")]
+        return [_sizes_of("cpu", config, game, "for what learns on a CPU")]
     memory = card.memory / GIB
     names = [name for name, least, needs in SIZES if memory >= least and (card.bf16 or not needs)]
-    found = [_sized(name, config, game, f"for {memory:.1f} GiB") for name in names]
+    found = [_sizes_of(name, config, game, f"for {memory:.1f} GiB") for name in names]
     return [next((one for one in found if _fits(one, config, game, card)), found[-1])]
 
 
@@ -187,16 +187,16 @@ def size_for(config: RunConfig, name: str) -> list[Default]:
     return size(config, make_game(config.game.name, config.game.options), CARDS.get(name.lower()))
 
 
-def _sized(preset: str, config: RunConfig, game: Game, why: str) -> Default:
+def _sizes_of(preset: str, config: RunConfig, game: Game, why: str) -> Default:
     layer = preset_layer(preset)
     for key in ("name", "compute_dtype"):  # the base is given, and its arithmetic follows from the hardware
         layer["model"].pop(key, None)
-    said = merge(nested(game.recipe), config.chosen())
+    given_already = merge(nested(game.recipe), config.chosen())
     values = {
         f"{section}.{key}": value
         for section, keys in layer.items()
         for key, value in keys.items()
-        if said.get(section, {}).get(key) is None
+        if given_already.get(section, {}).get(key) is None
     }
     return Default("a step", values, f"sizes of the preset {preset}, {why}", "--preset P")
 
@@ -312,7 +312,7 @@ def after_a_look(asked: Iterable[str], tokens: int, limit: int, thinks: bool, st
     limit cures a loop.
     """
     loud = thinks and "thinking" in asked
-    cut, count, too_many = _cut(streams, loops=loud)
+    cut, count, too_many = _cut_off(streams, loops=loud)
     if too_many or (too_many is None and count and cut >= MOST_CUT * count):
         why = f"{cut} of {count} answers were cut off at {tokens:,} tokens"
         if loud:
@@ -321,24 +321,19 @@ def after_a_look(asked: Iterable[str], tokens: int, limit: int, thinks: bool, st
             values = {"run.max_completion_tokens": 2 * tokens}
             return Default("a step", values, f"{why}, now twice as many", "--max-completion-tokens N")
         return None
-    never = [role for role, shaped in _shaped(streams).items() if shaped is False]
+    judged = {role: s for role, s in streams.items() if s["judged"]}
+    never = [r for r, s in judged.items() if is_above(s["well_formed"], s["judged"], FEWEST_WELL_FORMED) is False]
     if "a cold start" not in asked or not never:
         return None
-    judged = sum(streams[role]["judged"] for role in never)
-    right = round(sum(streams[role]["judged"] * streams[role]["well_formed"] for role in never))
-    why = f"{right} of {judged} answers of the base had the format"
+    count = sum(streams[role]["judged"] for role in never)
+    shaped = round(sum(streams[role]["judged"] * streams[role]["well_formed"] for role in never))
+    why = f"{shaped} of {count} answers of the base had the format"
     return Default("cold start", {"cold_start.enabled": True}, why, "--no-cold-start")
 
 
-def _cut(streams: Streams, *, loops: bool = False) -> tuple[int, int, bool | None]:
+def _cut_off(streams: Streams, *, loops: bool = False) -> tuple[int, int, bool | None]:
     """How many answers were cut off at their limit, or in a loop, of how many, and whether too many are."""
     count = sum(stream["completions"] for stream in streams.values())
     shares = [(s["truncated"] - (0 if loops else s["loops"]), s["completions"]) for s in streams.values()]
     cut = round(sum(share * n for share, n in shares))
     return cut, count, is_above(cut / max(count, 1), count, MOST_CUT)
-
-
-def _shaped(streams: Streams) -> dict[str, bool | None]:
-    """Whether enough of each role's answers have the format, of those that are judged."""
-    judged = {role: stream for role, stream in streams.items() if stream["judged"]}
-    return {role: is_above(s["well_formed"], s["judged"], FEWEST_WELL_FORMED) for role, s in judged.items()}

@@ -109,23 +109,23 @@ class RunFolder:
         self.require_free()
         new = [path for path in self.path.parents if not os.path.lexists(path)]
         # An empty folder that is there stays: it may be where a disk is mounted.
-        aside = self.path if self.path.exists() else self.path.with_name(f".{self.path.name}.{os.getpid()}")
+        partial = self.path if self.path.exists() else self.path.with_name(f".{self.path.name}.{os.getpid()}")
         try:
-            aside.mkdir(parents=True, exist_ok=True)
-            with (aside / CONFIG).open("x", encoding="utf-8") as file:
+            partial.mkdir(parents=True, exist_ok=True)
+            with (partial / CONFIG).open("x", encoding="utf-8") as file:
                 file.write(config.to_yaml())
             if tasks:
-                write_whole(aside / OBJECTS, tasks + "\n")
-            write_whole(aside / ENVIRONMENT, _as_json({**environment(), **facts}))
-            if aside != self.path:
-                aside.rename(self.path)
+                write_whole(partial / OBJECTS, tasks + "\n")
+            write_whole(partial / ENVIRONMENT, _as_json({**environment(), **facts}))
+            if partial != self.path:
+                partial.rename(self.path)
         except OSError as error:
-            beside = aside != self.path
+            beside = partial != self.path
             taken = isinstance(error, FileExistsError) or (beside and self.path.exists())  # another run was quicker
             with contextlib.suppress(OSError):
                 for name in (CONFIG, OBJECTS, ENVIRONMENT) if beside or not taken else ():
-                    (aside / name).unlink(missing_ok=True)
-                for path in [aside, *new] if beside else []:
+                    (partial / name).unlink(missing_ok=True)
+                for path in [partial, *new] if beside else []:
                     path.rmdir() if path.exists() else None
             if taken:
                 raise self._taken() from None

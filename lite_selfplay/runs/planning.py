@@ -76,18 +76,18 @@ class Plan:
 
     def chosen(self, *what: str) -> list[str]:
         """What was chosen, a line each: all, or what it says of these."""
-        rows = self._rows()
+        rows = self._lines_by_subject()
         names = dict.fromkeys(choice.what for choice in self.choices if choice.what in rows)
         return [f"{name}: {rows[name]}" for name in names if not what or name in what]
 
     def lines(self) -> list[str]:
         """What would happen, a line each; behind what nobody said stands why, and the flag that says otherwise."""
         return [
-            *(f"{what}: {value}" for what, value in self._rows().items()),
+            *(f"{what}: {value}" for what, value in self._lines_by_subject().items()),
             *self.game.describe(self.config.run.steps),
         ]
 
-    def _rows(self) -> dict[str, str]:
+    def _lines_by_subject(self) -> dict[str, str]:
         """The lines that are not the game's own, by what each is about."""
         config, game, run = self.config, self.game, self.config.run
         length = "until the game ends" if game.open_ended else f"{run.steps} steps"
@@ -96,20 +96,20 @@ class Plan:
         why = {choice.what: f" ({choice.why}; {choice.flag} changes that)" for choice in self.choices}
         rows = {
             "run": f"{config.game.label} with {base}, {length}, seed {run.seed}",
-            **self._drawn(),
+            **self._source_lines(),
             "caution": self.task.caution,
             "seats": ", ".join(seats) + (f", from {run.init}" if run.init else ""),
             "samplers": ", ".join(config.rollouts.servers),
             **{key: getattr(config.model, key) if key in why else "" for key in ("backend", "thinking")},
             "before the first step": f"a look at the base decides on {', '.join(self.open)}" if self.open else "",
             "minutes": f"{run.minutes:g}, for as many of the steps as fit" if run.minutes else "",
-            "cold start": self._taught(),
-            "a step": self._sampled(),
-            "evaluation": self._measured(),
+            "cold start": self._cold_start_line(),
+            "a step": self._step_line(),
+            "evaluation": self._evaluation_line(),
         }
         return {what: f"{value}{why.get(what, '')}" for what, value in rows.items() if value}
 
-    def _drawn(self) -> dict[str, str]:
+    def _source_lines(self) -> dict[str, str]:
         tasks, each = self.config.tasks, self.config.run.problems_per_step
         given = {"passages": tasks.knowledge, "solutions": tasks.solutions, "validation": tasks.validation}
         rows = {name: f"{given.get(name) or self.task.name}, {len(p):,}" for name, p in self.sources.items() if p}
@@ -123,7 +123,7 @@ class Plan:
             **rows,
         }
 
-    def _taught(self) -> str:
+    def _cold_start_line(self) -> str:
         section = self.config.cold_start
         if not section.enabled:
             return ""
@@ -134,14 +134,14 @@ class Plan:
         roles = f", as {' and '.join(section.roles)} alone" if section.roles else ""
         return f"{section.steps} steps of {section.examples_per_step} examples a seat, from {words[source]}{roles}"
 
-    def _sampled(self) -> str:
+    def _step_line(self) -> str:
         each, tokens = self.game.rollouts_per_step(), self.max_completion_tokens
         most = self.game.most_rollouts(self.config.run.steps)
         step = "completions, their number varies," if each is None else f"{each} completions"
         of = f" of up to {tokens:,} tokens"
         return f"{step}{of}" + (f"; at most {most:,} in all, {most * tokens:,} tokens" if most is not None else "")
 
-    def _measured(self) -> str:
+    def _evaluation_line(self) -> str:
         section, spec = self.config.eval, self.game.evaluation()
         if not self.held_out:
             return "none; --eval-tasks names problems to measure the run on"

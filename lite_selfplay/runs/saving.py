@@ -73,9 +73,9 @@ class Saver:
                 best=best["step"] if (best := self._folder.best()) else None,
                 config_hash=hash_of(self._resources.config),
             )
-            with written_whole_folder(self._folder.path / ADAPTERS) as aside:
+            with written_whole_folder(self._folder.path / ADAPTERS) as partial:
                 for seat in self._adapters.seats:
-                    self._adapters.save(seat, aside / seat)
+                    self._adapters.save(seat, partial / seat)
 
         self._write(f"saving before step {step + 1}", write)
         self.write_card(step)

@@ -42,7 +42,7 @@ class StepLog:
         self._table, self._what_is_whole = table, what_is_whole
         self.skipped_steps = self.nonfinite_steps = self.bad_steps = 0
         self._prompts = self._too_long = 0  # of the steps since training began or went on
-        self._silent_steps = self._warned_timeouts = 0
+        self._steps_without_signal = self._warned_timeouts = 0
         self._warned_full = False
         self._unwritten: tuple[int, Mapping[str, Any], Sequence[Mapping[str, Any]], Mapping[str, Any]] | None = None
         self._warned: dict[str, int] = {}
@@ -75,12 +75,12 @@ class StepLog:
         """
         trained, table = report.trained, self._table
         self._prompts, self._too_long = self._prompts + table.prompts, self._too_long + table.too_long
-        self.skipped_steps += not trained and self._game.trains(report.episode.log)
+        trains = self._game.trains(report.episode.log)  # a game may skip a step
+        self.skipped_steps += trains and not trained
         self.nonfinite_steps += report.nonfinite is not None
-        fine = report.nonfinite is None and report.foreign is None
-        meant = bool(report.episode.streams) and self._game.trains(report.episode.log)  # a game may skip a step
-        silent = meant and fine and not trained
-        self._silent_steps = self._silent_steps + 1 if silent else 0
+        usable = report.nonfinite is None and report.foreign is None
+        without_signal = bool(report.episode.streams) and trains and usable and not trained
+        self._steps_without_signal = self._steps_without_signal + 1 if without_signal else 0
         metrics, rows = only_finite(self._metrics(report)), only_finite(episode_rows(report))
         tokens = token_columns(report) if self._resources.config.run.keep_tokens else {}
         self._write(report.step, metrics, rows, tokens)
@@ -193,7 +193,7 @@ class StepLog:
         self._streams_so_far.append({"streams": metrics["streams"]})
         for sentence in too_fast(self._streams_so_far) if (step + 1) % WARNING_EVERY == 0 else ():
             progress.warn(f"{sentence}; lite-selfplay why {self._folder.path} says what to try")
-        if self._silent_steps == SILENT_STEPS_WARNING:
+        if self._steps_without_signal == SILENT_STEPS_WARNING:
             progress.warn(
                 f"{SILENT_STEPS_WARNING} steps in a row gave every completion of each group the same reward, so "
                 "nothing moved. What helps: problems that are neither too easy nor too hard, a larger --group-size, "

@@ -274,7 +274,7 @@ def test_what_a_look_is_asked(values: dict[str, Any], asked: Any):
 
 @pytest.mark.parametrize(
     "game",
-    [name if name in ("agon", "kuhn") else pytest.param(name, marks=pytest.mark.long) for name in game_names()],
+    [name if name in ("agon", "sqlm") else pytest.param(name, marks=pytest.mark.long) for name in game_names()],
 )
 def test_the_bare_command_of_every_game_trains_a_step(
     call: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, game: str
