@@ -3,6 +3,7 @@
 Reads package metadata: nothing of Unsloth is imported here.
 """
 
+import contextlib
 import importlib.util
 import os
 import shutil
@@ -10,16 +11,13 @@ import subprocess
 import sys
 import sysconfig
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+import torch
+
+from lite_selfplay.config import ModelSection
 from lite_selfplay.errors import RequestError
 from lite_selfplay.models.memory import Card
 from lite_selfplay.models.packages import install, version_of
-
-if TYPE_CHECKING:
-    import torch
-
-    from lite_selfplay.config import ModelSection
 
 OLDEST_CAPABILITY = (7, 0)
 """Compute capability of the oldest cards that Unsloth and Triton compile for: Volta; a T4 is 7.5."""
@@ -29,8 +27,6 @@ ON_PURPOSE = "to compute on the CPU on purpose: --device cpu, or CUDA_VISIBLE_DE
 def cpu_has_bf16() -> bool:
     """Whether the CPU has instructions for bf16 products that torch may use: `ATEN_CPU_CAPABILITY` can keep it from
     them, as one does to try what a machine with AVX2 would do."""
-    import torch
-
     bound_below = torch.backends.cpu.get_cpu_capability() in ("NO AVX", "DEFAULT", "AVX2")
     return bool(torch.cpu._is_avx512_bf16_supported()) and not bound_below
 
@@ -38,13 +34,11 @@ def cpu_has_bf16() -> bool:
 # The device
 
 
-def device_of(section: "ModelSection") -> "torch.device":
+def device_of(section: ModelSection) -> torch.device:
     """What a run computes on: the first card that torch sees, or the CPU where there is none or it is asked for.
 
     Raises RequestError where a card is there and torch cannot use it: a CPU would take hours without a word.
     """
-    import torch
-
     if section.device == "cpu":
         return torch.device("cpu")
     if (problem := device_problem()) is not None:
@@ -54,8 +48,6 @@ def device_of(section: "ModelSection") -> "torch.device":
 
 def device_problem() -> str | None:
     """Why torch cannot use the card that is there, a clause; None where it can, or where there is none to use."""
-    import torch
-
     if torch.cuda.is_available():
         return None if torch.version.hip else _kernels_problem()
     found = driver() if os.environ.get("CUDA_VISIBLE_DEVICES") not in ("", "-1") else None
@@ -70,8 +62,6 @@ def device_problem() -> str | None:
 
 def _kernels_problem() -> str | None:
     """Whether torch has compiled code for the first card: of its generation, and no newer, or to be compiled here."""
-    import torch
-
     card, known = torch.cuda.get_device_capability(), list[tuple[int, int]]()
     for kind, _, digits in (arch.partition("_") for arch in torch.cuda.get_arch_list()):
         number = int("".join(filter(str.isdigit, digits)))
@@ -88,8 +78,6 @@ def _kernels_problem() -> str | None:
 
 def cards() -> list[Card]:
     """The cards that torch sees; a run uses the first. Empty where there is none."""
-    import torch
-
     found = []
     for index in range(torch.cuda.device_count() if torch.cuda.is_available() else 0):
         properties = torch.cuda.get_device_properties(index)
@@ -101,24 +89,18 @@ def cards() -> list[Card]:
 
 def driver() -> str | None:
     """The version of NVIDIA's driver, from the kernel or from nvidia-smi, without torch; None if there is none."""
-    try:
+    with contextlib.suppress(OSError, IndexError, UnicodeDecodeError):
         first = Path("/proc/driver/nvidia/version").read_text(encoding="utf-8").splitlines()[0]
         return next((word for word in first.split() if word.count(".") >= 1 and word[0].isdigit()), None)
-    except (OSError, IndexError, UnicodeDecodeError):
-        pass
-    if (tool := shutil.which("nvidia-smi")) is None:
-        return None
-    command = [tool, "--query-gpu=driver_version", "--format=csv,noheader"]
-    try:
+    with contextlib.suppress(OSError, subprocess.SubprocessError, UnicodeDecodeError):
+        command = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
         done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True)
-    except (OSError, subprocess.SubprocessError, UnicodeDecodeError):
-        return None
-    return next(iter(done.stdout.split()), None)
+        return next(iter(done.stdout.split()), None)
+    return None
 
 
 def quantised_problem() -> str | None:
     """Why the card cannot work with 4-bit weights, a clause; None where it can. Tries it on a few numbers."""
-    import torch
     from bitsandbytes.functional import dequantize_4bit, quantize_4bit
 
     try:
@@ -131,8 +113,6 @@ def quantised_problem() -> str | None:
 
 def xformers_problem() -> str | None:
     """Why xformers, which is installed, has no operators beside this torch; None where they load."""
-    import torch
-
     found = importlib.util.find_spec("xformers")
     for folder in (found.submodule_search_locations or ()) if found is not None else ():
         for library in Path(folder).glob("_C*.so"):
@@ -150,15 +130,13 @@ def xformers_problem() -> str | None:
 def unsloth_problem() -> str | None:
     """Why the Unsloth backend cannot work here, a clause without a full stop; None where it can.
 
-    Loads torch, and nothing else that is heavy. What is installed may still be broken: that shows when it is imported.
+    What is installed may still be broken: that shows when it is imported.
     """
     return card_problem() or package_problem() or compiler_problem()
 
 
 def card_problem() -> str | None:
     """Why the card does not serve Unsloth: there is none, or it is too old. None where it serves."""
-    import torch
-
     if not torch.cuda.is_available():
         build = "" if torch.version.cuda else f": torch {torch.__version__} is built without CUDA"
         return f"it needs a CUDA card, and torch finds none{build}"

@@ -272,17 +272,3 @@ def test_the_shape_of_a_file_is_that_of_its_model(own_cache: Path, write_gguf: W
     assert shape_of(str(file)) == Shape(64, 2, 96, 4, 2, 16, VOCABULARY, tied=tied)
     assert not own_cache.exists()
     assert shape_of(str(resolve(str(file)).path)) == shape_of(str(file))
-
-
-def test_a_plan_takes_the_file_that_a_run_takes(call: Callable[..., Any], own_cache: Path, write_gguf: Writer) -> None:
-    file = write_gguf(arch="llama")
-    ended = call("plan", "--model", file)
-    assert (ended.code, ended.err) == (0, "")
-    assert f"agon with {file} in 4bit: 0.00B parameters" in ended.out
-    for damage, said in (
-        (lambda: file.write_bytes(b"GGUF"), "cannot be read as a GGUF file"),
-        (file.unlink, "no .gguf"),
-    ):
-        damage()
-        ended = call("plan", "--model", file)
-        assert (ended.code, said in ended.err) == (2, True)
