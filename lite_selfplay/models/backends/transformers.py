@@ -185,7 +185,10 @@ class TransformersBackend:
         expand, decoding = self._expands(request), self._decoding
         if self._stacks is not None:
             decoding = dataclasses.replace(decoding, weights=(id(self._stacks), request.seat == BASE))
-        with self._tidy_sampling(expand), self._at_rest(), self._speaking(request.seat, expand):
+        # What is expanded at every token is freed at every token.
+        dense = [0] if expand else self.adapters.dense_bytes(self.compute_dtype)
+        tidy = tuning.sampling(max(dense)) if self._tidies else contextlib.nullcontext()
+        with tidy, self._at_rest(), self._speaking(request.seat, expand):
             return generate(self.adapters.model, request, decoding)
 
     def _expands(self, request: GenerationRequest) -> bool:
@@ -214,11 +217,6 @@ class TransformersBackend:
             return Layout.of(rows, prompt, completion, tokens, mixed=self._decoding.flash)
         longest = max(1, prompt + completion)
         return Layout(min(rows, max(1, tokens // longest)), longest, longest)
-
-    def _tidy_sampling(self, expand: bool) -> contextlib.AbstractContextManager[None]:
-        if not self._tidies:
-            return contextlib.nullcontext()
-        return tuning.sampling(0 if expand else max(self.adapters.dense_bytes(self.compute_dtype)))
 
     def _speaking(self, seat: str, expand: bool) -> contextlib.AbstractContextManager[None]:
         """A seat in the forward pass in the way that samples fastest, with weights that are expanded first or not."""
