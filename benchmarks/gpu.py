@@ -24,7 +24,7 @@ from harness import BenchmarkError, Contender, Lengths, Reply, Setting, megabyte
 
 from lite_selfplay.evaluation import as_markdown
 from lite_selfplay.extras.doctor import machine as machine_as_found
-from lite_selfplay.models.backends.availability import unsloth_problem
+from lite_selfplay.models.backends import unsloth_problem
 from lite_selfplay.models.packages import version_of
 
 RESULTS = Path(__file__).parent / "results"

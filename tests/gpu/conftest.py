@@ -19,8 +19,7 @@ import pytest
 import torch
 
 from lite_selfplay.config import ModelSection, SeatConfig
-from lite_selfplay.models.backends import choose_backend, import_first
-from lite_selfplay.models.backends.availability import unsloth_problem
+from lite_selfplay.models.backends import choose_backend, import_first, unsloth_problem
 from lite_selfplay.models.chat_template import Chat
 from lite_selfplay.models.sources import resolve
 from tests.gpu.schedule import left_out, rank, write

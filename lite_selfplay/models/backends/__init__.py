@@ -8,6 +8,7 @@ from importlib.metadata import EntryPoint, entry_points
 from typing import TYPE_CHECKING, Any
 
 from lite_selfplay.errors import RequestError, UnknownNameError
+from lite_selfplay.models.backends.availability import device_of, unsloth_problem
 from lite_selfplay.models.packages import install, require, version_of
 from lite_selfplay.scan import extra
 
@@ -54,11 +55,8 @@ def require_available(backend: str) -> None:
     """
     if backend not in ("auto", *_registry) and backend not in _known():
         raise UnknownNameError("backend", backend, ["auto", *_known()])
-    if backend == "unsloth":
-        from lite_selfplay.models.backends.availability import unsloth_problem
-
-        if (problem := unsloth_problem()) is not None:
-            raise RequestError(f"the Unsloth backend cannot work here: {problem}. {OTHER}")
+    if backend == "unsloth" and (problem := unsloth_problem()) is not None:
+        raise RequestError(f"the Unsloth backend cannot work here: {problem}. {OTHER}")
 
 
 def chosen(section: "ModelSection") -> str:
@@ -67,8 +65,6 @@ def chosen(section: "ModelSection") -> str:
     Raises UnknownNameError for a name that is no backend's, RequestError where the one asked for cannot work, or not
     with the other settings, and what `device_of` raises.
     """
-    from lite_selfplay.models.backends.availability import device_of, unsloth_problem
-
     require_available(section.backend)
     device_of(section)
     name = section.backend
@@ -88,8 +84,6 @@ def why_auto() -> str | None:
     """Why `auto` is the transformers backend where Unsloth is installed, a clause; None where it is not."""
     if version_of("unsloth") is None:
         return None
-    from lite_selfplay.models.backends.availability import unsloth_problem
-
     if (problem := unsloth_problem()) is not None:
         return f"Unsloth cannot work here: {problem}"
     return "its CUDA graphs sample three times as fast as Unsloth, measured on an H200; --backend unsloth works, too"

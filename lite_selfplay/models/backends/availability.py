@@ -1,6 +1,7 @@
 """What this machine can do: the device a run computes on, which backend can work on it, and why another cannot.
 
-Reads package metadata: nothing of Unsloth is imported here.
+Reads package metadata: nothing of Unsloth is imported here, and torch only where it is asked, since `doctor` goes on
+where torch is half installed.
 """
 
 import contextlib
@@ -11,13 +12,16 @@ import subprocess
 import sys
 import sysconfig
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-import torch
-
-from lite_selfplay.config import ModelSection
 from lite_selfplay.errors import RequestError
 from lite_selfplay.models.memory import Card
 from lite_selfplay.models.packages import install, version_of
+
+if TYPE_CHECKING:
+    import torch
+
+    from lite_selfplay.config import ModelSection
 
 OLDEST_CAPABILITY = (7, 0)
 """Compute capability of the oldest cards that Unsloth and Triton compile for: Volta; a T4 is 7.5."""
@@ -27,6 +31,8 @@ ON_PURPOSE = "to compute on the CPU on purpose: --device cpu, or CUDA_VISIBLE_DE
 def cpu_has_bf16() -> bool:
     """Whether the CPU has instructions for bf16 products that torch may use: `ATEN_CPU_CAPABILITY` can keep it from
     them, as one does to try what a machine with AVX2 would do."""
+    import torch
+
     bound_below = torch.backends.cpu.get_cpu_capability() in ("NO AVX", "DEFAULT", "AVX2")
     return bool(torch.cpu._is_avx512_bf16_supported()) and not bound_below
 
@@ -34,11 +40,13 @@ def cpu_has_bf16() -> bool:
 # The device
 
 
-def device_of(section: ModelSection) -> torch.device:
+def device_of(section: "ModelSection") -> "torch.device":
     """What a run computes on: the first card that torch sees, or the CPU where there is none or it is asked for.
 
     Raises RequestError where a card is there and torch cannot use it: a CPU would take hours without a word.
     """
+    import torch
+
     if section.device == "cpu":
         return torch.device("cpu")
     if (problem := device_problem()) is not None:
@@ -48,6 +56,8 @@ def device_of(section: ModelSection) -> torch.device:
 
 def device_problem() -> str | None:
     """Why torch cannot use the card that is there, a clause; None where it can, or where there is none to use."""
+    import torch
+
     if torch.cuda.is_available():
         return None if torch.version.hip else _kernels_problem()
     found = driver() if os.environ.get("CUDA_VISIBLE_DEVICES") not in ("", "-1") else None
@@ -62,6 +72,8 @@ def device_problem() -> str | None:
 
 def _kernels_problem() -> str | None:
     """Whether torch has compiled code for the first card: of its generation, and no newer, or to be compiled here."""
+    import torch
+
     card, known = torch.cuda.get_device_capability(), list[tuple[int, int]]()
     for kind, _, digits in (arch.partition("_") for arch in torch.cuda.get_arch_list()):
         number = int("".join(filter(str.isdigit, digits)))
@@ -78,6 +90,8 @@ def _kernels_problem() -> str | None:
 
 def cards() -> list[Card]:
     """The cards that torch sees; a run uses the first. Empty where there is none."""
+    import torch
+
     found = []
     for index in range(torch.cuda.device_count() if torch.cuda.is_available() else 0):
         properties = torch.cuda.get_device_properties(index)
@@ -101,6 +115,7 @@ def driver() -> str | None:
 
 def quantised_problem() -> str | None:
     """Why the card cannot work with 4-bit weights, a clause; None where it can. Tries it on a few numbers."""
+    import torch
     from bitsandbytes.functional import dequantize_4bit, quantize_4bit
 
     try:
@@ -113,6 +128,8 @@ def quantised_problem() -> str | None:
 
 def xformers_problem() -> str | None:
     """Why xformers, which is installed, has no operators beside this torch; None where they load."""
+    import torch
+
     found = importlib.util.find_spec("xformers")
     for folder in (found.submodule_search_locations or ()) if found is not None else ():
         for library in Path(folder).glob("_C*.so"):
@@ -130,13 +147,15 @@ def xformers_problem() -> str | None:
 def unsloth_problem() -> str | None:
     """Why the Unsloth backend cannot work here, a clause without a full stop; None where it can.
 
-    What is installed may still be broken: that shows when it is imported.
+    Loads torch, and nothing else that is heavy. What is installed may still be broken: that shows when it is imported.
     """
     return card_problem() or package_problem() or compiler_problem()
 
 
 def card_problem() -> str | None:
     """Why the card does not serve Unsloth: there is none, or it is too old. None where it serves."""
+    import torch
+
     if not torch.cuda.is_available():
         build = "" if torch.version.cuda else f": torch {torch.__version__} is built without CUDA"
         return f"it needs a CUDA card, and torch finds none{build}"
