@@ -71,8 +71,6 @@ class Chat:
     """
 
     def __init__(self, tokenizer: Any, *, thinking: Thinking = "auto", eos_ids: Iterable[int] = ()) -> None:
-        if thinking not in _SWITCH:
-            raise ConfigError(f"thinking is auto, on or off, not {thinking!r}.")
         self.tokenizer = tokenizer
         template = tokenizer.get_chat_template() if tokenizer.chat_template else ""
         self._templated = bool(template)

@@ -242,9 +242,8 @@ def head_elements(vocabulary: int, *, lean: bool, memory: int | None = None) -> 
 
 def compute_bytes(config: RunConfig, *, on_cpu: bool = False) -> int:
     """Bytes of a number that weights are multiplied in."""
-    if config.model.precision != "4bit":
-        return _BYTES[config.model.precision]
-    return _BYTES.get(config.model.compute_dtype, 4 if on_cpu else 2)
+    held, multiplied = config.model.precision, config.model.compute_dtype
+    return _BYTES.get(multiplied if held == "4bit" else held, 4 if on_cpu else 2)
 
 
 def activation_bytes(shape: Shape, compute: int) -> int:

@@ -6,6 +6,7 @@ number that is silently wrong. `tests/models/test_packages.py` holds the list to
 own metadata says: nothing is imported for it.
 """
 
+import contextlib
 import json
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -104,7 +105,10 @@ def require(*packages: str, instance: Any = None) -> None:
     """
     for private in PRIVATE:
         if private.package.name in packages and private.of_instance is (instance is not None):
-            owner = _owner(private.owner) if instance is None else instance
+            owner = instance
+            if instance is None:
+                with contextlib.suppress(ImportError, AttributeError):  # it has no such module or class
+                    owner = resolve_name(private.owner)
             lacking = [f".{name}" for name in private.names if not hasattr(owner, name)] if owner is not None else [""]
             if lacking:
                 raise RequestError(
@@ -125,10 +129,3 @@ def untried() -> str | None:
         return None
     back = " ".join(f'"{each}"' for each in newer)
     return f"not tried yet with {' and '.join(newer.values())}: if anything fails, pip install {back}"
-
-
-def _owner(place: str) -> Any:
-    try:
-        return resolve_name(place)
-    except (ImportError, AttributeError):
-        return None

@@ -21,13 +21,8 @@ def read(tensors: Sequence[Tensor]) -> list[list[float]]:
     """The numbers in each of several float tensors, for which a card is waited for once."""
     if not tensors:
         return []
-    sizes = [tensor.numel() for tensor in tensors]
-    values: list[float] = torch.cat([tensor.detach().flatten().float() for tensor in tensors]).tolist()
-    found, first = [], 0
-    for size in sizes:
-        found.append(values[first : first + size])
-        first += size
-    return found
+    whole = torch.cat([tensor.detach().flatten().float() for tensor in tensors]).cpu()
+    return [part.tolist() for part in whole.split([tensor.numel() for tensor in tensors])]
 
 
 def on_host(tensors: Mapping[str, Tensor], *, wait: bool = True) -> dict[str, Tensor]:

@@ -6,20 +6,6 @@ import torch
 from tests.card import pretend
 
 
-def test_without_a_card_there_is_none():
-    assert not torch.cuda.is_available()
-    with pytest.raises((RuntimeError, AssertionError)):
-        torch.ones(1, device="cuda")
-
-
-def test_what_a_program_is_told(card: pretend.Card):
-    assert torch.cuda.is_available()
-    assert torch.cuda.get_device_capability() == card.model.capability
-    assert torch.cuda.is_bf16_supported(including_emulation=False) == (card.model.name != "Tesla T4")
-    free, total = torch.cuda.mem_get_info()
-    assert free == total == card.model.memory
-
-
 def test_numbers_are_right_and_devices_do_not_mix(t4: pretend.Card):
     x = torch.arange(3.0, device="cuda", requires_grad=True)
     assert (type(x), x.is_cuda, str(x.device)) == (torch.Tensor, True, "cuda:0")
@@ -72,8 +58,3 @@ def test_its_randomness_is_its_own(t4: pretend.Card):
     torch.cuda.manual_seed(3)
     assert torch.rand(3, device="cuda").tolist() == first
     assert torch.equal(torch.get_rng_state(), before)
-
-
-def test_there_is_one_at_a_time(t4: pretend.Card):
-    with pytest.raises(RuntimeError, match="a card already"), pretend.card():
-        pass

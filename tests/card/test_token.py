@@ -109,7 +109,7 @@ def test_how_many_kernels_a_token_takes(rtx_4090: Card, tmp_path: Path, sampling
     assert 24 * (KERNELS_OF_A_LAYER - 2) + beside <= (660 if more else 621)
 
 
-def test_positions_take_three_kernels_each_and_turn_as_the_models_own(
+def test_positions_turn_as_the_models_own_until_the_backend_is_closed(
     rtx_4090: Card, folder: Path, monkeypatch: pytest.MonkeyPatch
 ):
     from transformers.models.qwen3 import modeling_qwen3
@@ -121,13 +121,10 @@ def test_positions_take_three_kernels_each_and_turn_as_the_models_own(
     angle = torch.randn(5, 1, 8, device="cuda").repeat(1, 1, 2)
     given = q, k, angle.cos(), angle.sin()
     backend = loaded(folder)
-    with torch.no_grad(), rtx_4090.watch() as before:
-        right = own(*given)
     with torch.no_grad(), rtx_4090.watch() as seen:
         found = modeling_qwen3.apply_rotary_pos_emb(*given)
-    assert (before.launches, seen.launches) == (10, 6)
-    for mine, theirs in zip(found, right, strict=True):
-        torch.testing.assert_close(mine, theirs, rtol=0, atol=1e-6)
+    assert seen.launches == 6
+    torch.testing.assert_close(found, own(*given), rtol=0, atol=1e-6)
     with rtx_4090.watch() as learning:  # with a gradient the model's own
         modeling_qwen3.apply_rotary_pos_emb(*given)
     assert learning.launches == 10
@@ -248,12 +245,12 @@ def test_rows_that_outgrow_their_places_move_into_longer_ones_or_wait(
         copy(self, of, to, columns)
 
     monkeypatch.setattr(Arena, "copy", watched)
-    request = sampled.asked("A", of_several_lengths(16), 3, max_tokens=260, repetition_penalty=1.02)
+    request = sampled.asked("A", of_several_lengths(16), 3, max_tokens=160, repetition_penalty=1.02)
     backend = loaded(folder, loop="fixed", eos_ids=ENDS[:2])
     whole = spoken(backend, request)
     assert not moved
-    tokens = 64 * 128 + 4 * 384
-    assert layout.Layout.of(*request.sizes, tokens, mixed=True) == layout.Layout(64, 128, 384, 4)
+    tokens = 64 * 128 + 4 * 256
+    assert layout.Layout.of(*request.sizes, tokens, mixed=True) == layout.Layout(64, 128, 256, 4)
     assert spoken(backend, request, cache_tokens=tokens) == whole
     assert len(moved) > 10
     assert sum(len(out.token_ids) > 128 for out in whole) > 8
@@ -369,12 +366,12 @@ def test_the_keys_and_values_of_a_long_answer_are_taken_once(rtx_4090: Card, fol
     before = rtx_4090.memory.allocated
     gc.disable()
     try:
-        request = sampled.asked("A", [[5, 6, 7]], 4, max_tokens=450)
+        request = sampled.asked("A", [[5, 6, 7]], 4, max_tokens=200)
         spoken(backend, request, poll=lambda: held.append(rtx_4090.memory.allocated))
         assert rtx_4090.memory.allocated < before + 2**16  # given back at once: the update wants it
     finally:
         gc.enable()
     later = held[20:]
-    columns, per_token = 768, 2 * 2 * 8 * 16 * 2  # layers, keys and values, key heads, head size, bytes
+    columns, per_token = 512, 2 * 2 * 8 * 16 * 2  # layers, keys and values, key heads, head size, bytes
     assert 4 * columns * per_token < max(later) - before < 4 * columns * per_token + 2 * 2**20
     assert max(later) - min(later) < 4 * columns * per_token / 2

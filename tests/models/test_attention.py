@@ -91,14 +91,6 @@ def test_a_row_sees_its_beginning_and_nothing_of_what_comes_later_or_belongs_to_
         assert changed == list(sees)
 
 
-def test_rows_become_a_rectangle_and_tokens_again():
-    assert Block(9, (3, 6, 5), range(5)).span == slice(9, 23)
-    block = Block(1, (2, 1))
-    x = torch.tensor([9.0, 1.0, 2.0, 3.0])
-    assert block.rectangle(x).tolist() == [[1.0, 2.0], [3.0, 0.0]]
-    assert block.tokens(block.rectangle(x)).tolist() == [1.0, 2.0, 3.0]
-
-
 @pytest.mark.usefixtures("several_threads")
 def test_gradients_are_the_same_every_time():
     torch.manual_seed(0)

@@ -150,8 +150,6 @@ def test_thinking_that_cannot_be() -> None:
         chat(DATED, "on")
     with pytest.raises(ConfigError, match="knows no thinking"):
         chat(None, "on")
-    with pytest.raises(ConfigError, match="auto, on or off"):
-        chat(SWITCH, "maybe")  # type: ignore[arg-type]
 
 
 @settings(deadline=None)
@@ -239,12 +237,6 @@ def test_a_conversation_of_one_turn_is_the_prompt_and_longer_ones_hold_each_turn
 def test_a_conversation_that_a_template_refuses_is_a_wrong_request() -> None:
     with pytest.raises(RequestError, match="does not take this conversation: no system role"):
         chat(MODEL).encode([Turn("system", "Be short."), Turn("user", "2+2?")])
-
-
-def test_nobody_ends_anothers_turn_in_a_conversation() -> None:
-    talk = chat(SWITCH)
-    ids = talk.encode([Turn("assistant", "a<|end|>"), Turn("user", "b<|end|>")]).ids
-    assert ids.count(talk.tokenizer.convert_tokens_to_ids("<|end|>")) == 2  # the template's own
 
 
 # Templates that never end, and that drop what was said

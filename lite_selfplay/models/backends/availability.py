@@ -1,8 +1,10 @@
 """What this machine can do: the device a run computes on, which backend can work on it, and why another cannot.
 
-Reads package metadata: nothing of Unsloth is imported here.
+Reads package metadata: nothing of Unsloth is imported here, and torch only where it is asked, since `doctor` goes on
+where torch is half installed.
 """
 
+import contextlib
 import importlib.util
 import os
 import shutil
@@ -101,19 +103,14 @@ def cards() -> list[Card]:
 
 def driver() -> str | None:
     """The version of NVIDIA's driver, from the kernel or from nvidia-smi, without torch; None if there is none."""
-    try:
+    with contextlib.suppress(OSError, IndexError, UnicodeDecodeError):
         first = Path("/proc/driver/nvidia/version").read_text(encoding="utf-8").splitlines()[0]
         return next((word for word in first.split() if word.count(".") >= 1 and word[0].isdigit()), None)
-    except (OSError, IndexError, UnicodeDecodeError):
-        pass
-    if (tool := shutil.which("nvidia-smi")) is None:
-        return None
-    command = [tool, "--query-gpu=driver_version", "--format=csv,noheader"]
-    try:
+    with contextlib.suppress(OSError, subprocess.SubprocessError, UnicodeDecodeError):
+        command = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
         done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True)
-    except (OSError, subprocess.SubprocessError, UnicodeDecodeError):
-        return None
-    return next(iter(done.stdout.split()), None)
+        return next(iter(done.stdout.split()), None)
+    return None
 
 
 def quantised_problem() -> str | None:

@@ -12,6 +12,7 @@ from typing import Any
 import psutil
 import torch
 from torch import Tensor, nn
+from transformers import AutoConfig, AutoModelForCausalLM, BitsAndBytesConfig
 from transformers.modeling_layers import GradientCheckpointingLayer
 
 from lite_selfplay.config import ModelSection, RunSection, SeatConfig
@@ -85,10 +86,11 @@ class TransformersBackend:
         loop: Loop = "graphs" if section.decoding == "auto" and not on_cpu else "plain"
         shape, itemsize = _shape(path), self.compute_dtype.itemsize
         memory = None if on_cpu else torch.cuda.get_device_properties(self.device).total_memory
-        self._shape, self._memory = shape, memory
+        self._memory, self._expandable = memory, expands(section, shape, itemsize, memory)
         self._lean = is_lean(section, shape, itemsize, on_cpu=on_cpu)
-        tokens = microbatch_tokens(run)
-        self._checkpointing = recomputes(section, shape, itemsize, on_cpu=on_cpu, tokens=tokens, memory=memory)
+        self._checkpointing = recomputes(
+            section, shape, itemsize, on_cpu=on_cpu, tokens=microbatch_tokens(run), memory=memory
+        )
         self._keeps_products = keeps_products(section, shape, itemsize, on_cpu=on_cpu)
         self._tidies = on_cpu and self._checkpointing
         """Whether memory that was freed goes back to the system between sampling and update."""
@@ -150,8 +152,7 @@ class TransformersBackend:
             dense = self.adapters.dense_bytes(self.compute_dtype)
             self._speaks_dense = 4 * sum(dense) < psutil.virtual_memory().available
         else:
-            itemsize = self.compute_dtype.itemsize
-            self._speaks_dense = self._folded and expands(section, self._shape, itemsize, self._memory)
+            self._speaks_dense = self._folded and self._expandable
             if not self._folded and self.adapters.stackable:
                 self._stacks = self.adapters.stacked(self._dense, instead=True)
 
@@ -184,7 +185,10 @@ class TransformersBackend:
         expand, decoding = self._expands(request), self._decoding
         if self._stacks is not None:
             decoding = dataclasses.replace(decoding, weights=(id(self._stacks), request.seat == BASE))
-        with self._tidy_sampling(expand), self._at_rest(), self._speaking(request.seat, expand):
+        # What is expanded at every token is freed at every token.
+        dense = [0] if expand else self.adapters.dense_bytes(self.compute_dtype)
+        tidy = tuning.sampling(max(dense)) if self._tidies else contextlib.nullcontext()
+        with tidy, self._at_rest(), self._speaking(request.seat, expand):
             return generate(self.adapters.model, request, decoding)
 
     def _expands(self, request: GenerationRequest) -> bool:
@@ -213,11 +217,6 @@ class TransformersBackend:
             return Layout.of(rows, prompt, completion, tokens, mixed=self._decoding.flash)
         longest = max(1, prompt + completion)
         return Layout(min(rows, max(1, tokens // longest)), longest, longest)
-
-    def _tidy_sampling(self, expand: bool) -> contextlib.AbstractContextManager[None]:
-        if not self._tidies:
-            return contextlib.nullcontext()
-        return tuning.sampling(0 if expand else max(self.adapters.dense_bytes(self.compute_dtype)))
 
     def _speaking(self, seat: str, expand: bool) -> contextlib.AbstractContextManager[None]:
         """A seat in the forward pass in the way that samples fastest, with weights that are expanded first or not."""
@@ -420,8 +419,6 @@ def read_config(path: Path, *, trust_remote_code: bool = False) -> Any:
     Raises what `load_base` raises: for a mixture of experts, and where `config.json` names something about attention
     that transformers' class of that architecture does not read.
     """
-    from transformers import AutoConfig
-
     with reading(path):
         config = AutoConfig.from_pretrained(path, local_files_only=True, trust_remote_code=trust_remote_code)
     text = config.get_text_config()
@@ -459,8 +456,6 @@ def require_weights(path: Path, *, trust_remote_code: bool = False) -> None:
 
 def _pretrained(path: Path, **options: Any) -> Any:
     """A causal language model that transformers loads from a folder, and has no complaint about its tensors."""
-    from transformers import AutoModelForCausalLM
-
     with reading(path):
         loaded: Any = AutoModelForCausalLM.from_pretrained(
             path, local_files_only=True, output_loading_info=True, **options
@@ -492,8 +487,6 @@ def _prepare_4bit(model: nn.Module, device: torch.device) -> None:
 
 def nf4(dtype: torch.dtype) -> Any:
     """How 4-bit weights are held, in every backend alike: NF4, multiplied in `dtype`."""
-    from transformers import BitsAndBytesConfig
-
     return BitsAndBytesConfig(
         load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_compute_dtype=dtype, bnb_4bit_use_double_quant=False
     )

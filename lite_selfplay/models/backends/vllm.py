@@ -144,10 +144,10 @@ class Engine:
 
         Weights stay where they are: the base's are those that are trained over.
         """
-        if self._asleep or not getattr(self._config, "enable_sleep_mode", False):
+        able = getattr(self._config, "enable_sleep_mode", False)
+        # Before 0.33 all that it can let go of has the weights in it.
+        if self._asleep or not able or not hasattr(self._llm, "release_kv_cache_memory"):
             return
-        if not hasattr(self._llm, "release_kv_cache_memory"):
-            return  # before 0.33: all that it can let go of has the weights in it
         self._llm.sleep(level=0)
         self._asleep = True
         self._llm.release_kv_cache_memory()

@@ -43,7 +43,7 @@ def sample_fixed(speaker: Speaker, waiting: list[SampledRow]) -> None:
         while waiting or batch.occupied:
             free = batch.free
             if waiting and len(free) >= JOIN_AT * len(batch.rows):
-                batch.seat(_taken(waiting, len(free)), free)
+                batch.seat(taken(waiting, len(free)), free)
             elif not waiting:
                 batch.shrink()
             batch.run()
@@ -55,10 +55,11 @@ def sample_fixed(speaker: Speaker, waiting: list[SampledRow]) -> None:
             decoding.kept.let_go()
 
 
-def _taken(waiting: list[SampledRow], most: int) -> list[SampledRow]:
-    taken = waiting[:most]
+def taken(waiting: list[SampledRow], most: int) -> list[SampledRow]:
+    """At most so many rows from the head of `waiting`."""
+    found = waiting[:most]
     del waiting[:most]
-    return taken
+    return found
 
 
 class _Batch:

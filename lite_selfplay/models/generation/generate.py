@@ -8,7 +8,7 @@ the batch, `T` columns read so far, `V` vocabulary.
 import torch
 from torch import nn
 
-from lite_selfplay.models.generation.fixed import can_be_fixed, sample_fixed
+from lite_selfplay.models.generation.fixed import can_be_fixed, sample_fixed, taken
 from lite_selfplay.models.generation.rows import Speaker, read
 from lite_selfplay.models.generation.sampling import Decoding, Generation, GenerationRequest, SampledRow
 
@@ -42,7 +42,7 @@ def _sample(speaker: Speaker, waiting: list[SampledRow]) -> None:
     while True:
         speaker.decoding.poll()
         token = batch.choose()
-        if batch.share_finished >= LEAVE_AT:
+        if sum(row.over for row in batch.rows) >= LEAVE_AT * len(batch.rows):
             token = token[batch.leave()]
             if not batch.rows:
                 return
@@ -60,6 +60,4 @@ def _take(speaker: Speaker, waiting: list[SampledRow], beside: int) -> list[Samp
         if beside + count and (beside + count + 1) * (len(waiting[count].prompt) + max_tokens) > cache_tokens:
             break
         count += 1
-    taken = waiting[:count]
-    del waiting[:count]
-    return taken
+    return taken(waiting, count)

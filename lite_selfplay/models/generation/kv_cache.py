@@ -26,13 +26,14 @@ class RowLayer(DynamicLayer):
     def __init__(self) -> None:
         super().__init__()
         self._stores: tuple[Tensor, ...] = ()
-        self._held: tuple[Tensor, ...] = ()
+        self.held: tuple[Tensor, ...] = ()
+        """Keys and values as they are in use."""
 
     def update(self, key_states: Tensor, value_states: Tensor, *_: Any, **__: Any) -> tuple[Tensor, Tensor]:
         if not self._stores:
             self.lazy_initialization(key_states, value_states)
-            self._held = tuple(new[:, :, :0] for new in (key_states, value_states))
-        rows, begin = key_states.shape[0], self._held[0].shape[2]
+            self.held = tuple(new[:, :, :0] for new in (key_states, value_states))
+        rows, begin = key_states.shape[0], self.held[0].shape[2]
         end = begin + key_states.shape[2]
         if not self._stores or end > self._stores[0].shape[2]:
             self._move(rows, 0, 0, end + max(ROOM, end // 4))
@@ -40,45 +41,40 @@ class RowLayer(DynamicLayer):
             store[:rows, :, begin:end] = new
         return self._hold(rows, end)
 
-    @property
-    def held(self) -> tuple[Tensor, ...]:
-        """Keys and values as they are in use."""
-        return self._held
-
     def keep(self, holes: Tensor, movers: Tensor, rows: int) -> None:
         """Leave `rows` rows: what stands at `movers` goes to `holes`, and the end is cut off."""
-        columns = self._held[0].shape[2]
+        columns = self.held[0].shape[2]
         for store in self._stores:
             store[holes, :, :columns] = store[movers, :, :columns]
         self._hold(rows, columns)
 
     def join(self, other: "RowLayer", first: int) -> None:
         """Take in the rows of another layer after one's own, whose columns before `first` hold nothing any more."""
-        own, columns = self._held[0].shape[0], self._held[0].shape[2] - first
-        rows, theirs = own + other._held[0].shape[0], other._held[0].shape[2]
+        own, columns = self.held[0].shape[0], self.held[0].shape[2] - first
+        rows, theirs = own + other.held[0].shape[0], other.held[0].shape[2]
         width = max(columns, theirs)
         self._move(rows, first, width - columns, width + ROOM)
-        for store, new in zip(self._stores, other._held, strict=True):
+        for store, new in zip(self._stores, other.held, strict=True):
             store[own:rows, :, : width - theirs] = 0
             store[own:rows, :, width - theirs : width] = new
         self._hold(rows, width)
 
     def batch_select_indices(self, indices: Tensor) -> None:
         """SampledRow i becomes a copy of row `indices[i]`."""
-        self._held = tuple(held[indices] for held in self._held)
-        self._move(len(indices), 0, 0, self._held[0].shape[2] + ROOM)
-        self._hold(len(indices), self._held[0].shape[2])
+        self.held = tuple(held[indices] for held in self.held)
+        self._move(len(indices), 0, 0, self.held[0].shape[2] + ROOM)
+        self._hold(len(indices), self.held[0].shape[2])
 
     def _move(self, rows: int, first: int, shift: int, capacity: int) -> None:
         """What is held from column `first` on goes into a new allocation, `shift` columns of zeros before it."""
-        self._stores = tuple(held.new_empty(rows, held.shape[1], capacity, held.shape[3]) for held in self._held)
-        for store, held in zip(self._stores, self._held, strict=True):
+        self._stores = tuple(held.new_empty(rows, held.shape[1], capacity, held.shape[3]) for held in self.held)
+        for store, held in zip(self._stores, self.held, strict=True):
             store[: len(held), :, :shift] = 0
             store[: len(held), :, shift : shift + held.shape[2] - first] = held[:, :, first:]
 
     def _hold(self, rows: int, columns: int) -> tuple[Tensor, Tensor]:
         self.keys, self.values = (store[:rows, :, :columns] for store in self._stores)
-        self._held = self.keys, self.values
+        self.held = self.keys, self.values
         return self.keys, self.values
 
 

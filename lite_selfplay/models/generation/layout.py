@@ -59,7 +59,8 @@ class Layout:
         room = 1 << (max(prompt, LEAST_PROMPT) - 1).bit_length()
         longest = _whole(room + completion + LOOK_EVERY)  # what is drawn beyond a row's end has to go somewhere
         least = min(longest, _whole(room + LEAST_ANSWER)) if mixed else longest
-        for size in _sizes(min(rows, MOST_ROWS)):
+        # From the number of rows that has room for all of them down.
+        for size in sorted({row_size(count) for count in range(1, min(rows, MOST_ROWS) + 1)}, reverse=True):
             if size * longest <= tokens:
                 return cls(size, longest, longest)
             longs = -(-size // LONG)
@@ -88,8 +89,3 @@ class Layout:
 
 def _whole(columns: int) -> int:
     return -(-columns // FINEST) * FINEST
-
-
-def _sizes(rows: int) -> list[int]:
-    """The numbers of rows that there may be, from the one that has room for all of them down."""
-    return sorted({row_size(count) for count in range(1, rows + 1)}, reverse=True)

@@ -127,10 +127,6 @@ class RowBatch:
 
     # A token of every row
 
-    @property
-    def share_finished(self) -> float:
-        return sum(row.over for row in self.rows) / len(self.rows)
-
     def choose(self) -> Tensor:
         """Draw the next token (R,) of every row and keep it."""
         return self.speaker.sampler.draw(self.rows, self.logits, self.seen)

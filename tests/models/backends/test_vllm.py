@@ -8,27 +8,19 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from lite_selfplay.config import SeatConfig
 from lite_selfplay.data import Sampling
 from lite_selfplay.errors import RequestError, UnknownNameError
-from lite_selfplay.models.adapters import BASE, WEIGHTS, Adapters, check_folder
+from lite_selfplay.models.adapters import BASE, WEIGHTS, Adapters
 from lite_selfplay.models.backends.vllm import Engine, lora_limits
 from lite_selfplay.models.generation.sampling import GenerationRequest
 from lite_selfplay.training.optimizer import adamw
-from lite_selfplay.training.sampler_check import BOUNDS, usual_gap
 from tests.models.backends.vllm_engine import LLM, SamplingParams, install
-from tests.models.spoken import asked, spoken
-
-PROMPTS = [[5, 6, 7, 8], [20, 21]]
-BOUND = BOUNDS["float32"]
+from tests.models.spoken import asked
 
 
 @pytest.fixture(autouse=True)
 def _vllm(monkeypatch: pytest.MonkeyPatch) -> None:
     install(monkeypatch)
-
-
-# An engine that says a checksum of what it serves
 
 
 class Noted(LLM):
@@ -204,60 +196,8 @@ def test_the_limits_that_an_engine_is_started_with(serve: Callable[..., Served])
         serve(max_lora_rank=4)
 
 
-# An engine that speaks by the weights it serves
-
-
-class Speaking:
-    """A backend that is trained, and an engine over a copy of its base that speaks by the folders it is given."""
-
-    def __init__(self, make_backend: Callable[..., Any], **engine: Any):
-        seats = {"A": SeatConfig(rank=4, alpha=8, init="gaussian", init_std=0.1)}
-        self.backend, self._copy = make_backend(), make_backend(seats=seats)
-        self.llm = LLM(
-            load=lambda folder: check_folder(self._copy.adapters, "A", folder),
-            speak=self._speak,
-            **{**lora_limits(self.backend.adapters.ranks()), **engine},
-        )
-        self.engine = Engine(self.llm, self.backend.adapters)
-
-    def _speak(self, state: Any, ids: Any, params: SamplingParams) -> tuple[list[int], list[float], str]:
-        if state is not None:
-            self._copy.adapters.load_state("A", state)
-        sampling = Sampling(temperature=params.temperature, max_tokens=params.max_tokens or 16)
-        seat = BASE if state is None else "A"
-        (said,) = spoken(self._copy, GenerationRequest(seat, [ids], 1, sampling, [[params.seed or 0]]))
-        logprobs = said.logprobs
-        if self.llm.logprobs_mode == "raw_logprobs":
-            (score,) = self._copy.score(seat, [(ids, said.token_ids)], 1.0)
-            logprobs = list(score.logprobs)
-        return said.token_ids, logprobs, "stop" if said.stop == "eos" else "length"
-
-    def gap(self, name: str, temperature: float = 1.0, max_tokens: int = 12) -> float:
-        """What the sampler check compares: log-probabilities noted by the engine against the seat's own."""
-        request = asked(name, PROMPTS, temperature=temperature, max_tokens=max_tokens)
-        said = self.engine.generate(request, [2])
-        pairs = [(prompt, out) for prompt, group in zip(PROMPTS, said, strict=True) for out in group]
-        scores = self.backend.score(name, [(prompt, out.token_ids) for prompt, out in pairs], temperature)
-        found = usual_gap([(out.logprobs, b.logprobs) for (_, out), b in zip(pairs, scores, strict=True)])
-        assert found is not None
-        return found
-
-
-def test_the_sampler_check_sees_an_engine_that_serves_older_weights(
-    make_backend: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
-):
-    served = Speaking(make_backend)
-    monkeypatch.setattr(Adapters, "state_key", lambda self, name: ())  # the id stays the same
-    assert served.gap("A") < BOUND.rounding
-    step(served.backend.adapters, "A")
-    assert served.gap("A") > BOUND.most
-
-
-def test_log_probabilities_before_the_temperature_are_nothing_to_train_on(make_backend: Callable[..., Any]):
-    served = Speaking(make_backend)
+def test_log_probabilities_before_the_temperature_are_nothing_to_train_on(serve: Callable[..., Served]):
+    served = serve(logprobs_mode="raw_logprobs")
+    assert served.word("A") == served.now("A")
     with pytest.raises(RequestError, match=r"before the temperature \(raw_logprobs\)"):
-        served.gap("A", 0.7)
-    served.engine._config.logprobs_mode = "processed_logprobs"  # what it would say if it were believed
-    assert served.gap("A", 0.7, 24) > BOUND.most
-    served.llm.logprobs_mode = "processed_logprobs"
-    assert served.gap("A", 0.7, 24) < BOUND.rounding
+        served.word("A", 0.7)

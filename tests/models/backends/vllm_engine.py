@@ -47,12 +47,6 @@ class SamplingParams:
     def __post_init__(self) -> None:
         if not 0.0 <= self.temperature <= 2.0:
             raise ValueError(f"temperature must be in [0, 2], got {self.temperature}.")
-        if not 0.0 < self.top_p <= 1.0 or self.top_k < -1 or not 0.0 <= self.min_p <= 1.0:
-            raise ValueError("top_p, top_k or min_p is out of its range")
-        if self.repetition_penalty <= 0.0 or (self.max_tokens is not None and self.max_tokens < 1):
-            raise ValueError("repetition_penalty must be greater than zero, max_tokens at least 1")
-        if not all(isinstance(token, int) for token in self.stop_token_ids or ()):
-            raise ValueError("stop_token_ids must contain only integers")
         if self.stop and not self.detokenize:
             raise ValueError(
                 "stop strings are only supported when detokenize is True. Set detokenize=True to use stop."

@@ -45,7 +45,7 @@ def test_a_loop_ends_after_256_tokens_and_four_rounds(before: int, period: int, 
 
 def test_the_rule_is_the_one_that_is_written_however_often_one_looks():
     drawn = random.Random(0)
-    for _ in range(60):
+    for _ in range(25):
         period = drawn.choice([1, 2, 3, 7, 40, 63, 64, 65, 100, 200, 256, 257])
         before = [drawn.randrange(50) for _ in range(drawn.randrange(300))]
         ids = (before + [drawn.randrange(50) for _ in range(period)] * 700)[: drawn.choice([200, 256, 700, 1400])]
@@ -104,10 +104,10 @@ def test_an_end_a_stop_string_and_a_listener_come_first(at_once: int):
 def test_every_way_of_sampling_ends_a_loop_at_the_same_token(make_backend: Callable[..., Any]):
     """A greedy random model says the same from some token on."""
     backend = make_backend(eos_ids=[2**20])
-    request = asked(temperature=0.0, max_tokens=700)
+    request = asked(n=1, temperature=0.0, max_tokens=700)
     plain = spoken(backend, request, loop="plain")
     looped = [out for out in plain if out.stop == "loop"]
-    assert len(looped) > 3
+    assert len(looped) > 1
     assert all(loop_end(out.token_ids) == len(out.token_ids) < 700 for out in looped)
     assert all(loop_end(out.token_ids) is None for out in plain if out.stop != "loop")
     fixed = spoken(backend, request, loop="fixed")

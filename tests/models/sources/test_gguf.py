@@ -241,18 +241,11 @@ def header(tensors: int, pairs: int, rest: bytes = b"") -> bytes:
     "content",
     [
         b"",
-        b"GGUF",
-        b"GGML" + bytes(100),
         header(2**60, 0),
         header(0, 2**60),
-        header(2**64 - 1, 2**64 - 1),
-        header(0, 1, struct.pack("<Q", 2**60)),
-        header(0, 1, NAME + struct.pack("<IQ", 8, 2**63)),
-        header(0, 1, NAME + struct.pack("<IIQ", 9, 0, 2**60)),
         header(0, 1, NAME + struct.pack("<IIQ", 9, 8, 2**60)),
         header(0, 1, NAME + struct.pack("<IIQ", 9, 9, 1) * 40),
         header(0, 1, NAME + struct.pack("<I", 99) + bytes(40)),
-        header(1, 0, NAME + struct.pack("<I", 2**32 - 1) + bytes(40)),
         header(1, 0, NAME + struct.pack("<IQQQIQ", 3, 2**60, 2**60, 2**60, 0, 0)),
     ],
 )
@@ -272,17 +265,3 @@ def test_the_shape_of_a_file_is_that_of_its_model(own_cache: Path, write_gguf: W
     assert shape_of(str(file)) == Shape(64, 2, 96, 4, 2, 16, VOCABULARY, tied=tied)
     assert not own_cache.exists()
     assert shape_of(str(resolve(str(file)).path)) == shape_of(str(file))
-
-
-def test_a_plan_takes_the_file_that_a_run_takes(call: Callable[..., Any], own_cache: Path, write_gguf: Writer) -> None:
-    file = write_gguf(arch="llama")
-    ended = call("plan", "--model", file)
-    assert (ended.code, ended.err) == (0, "")
-    assert f"agon with {file} in 4bit: 0.00B parameters" in ended.out
-    for damage, said in (
-        (lambda: file.write_bytes(b"GGUF"), "cannot be read as a GGUF file"),
-        (file.unlink, "no .gguf"),
-    ):
-        damage()
-        ended = call("plan", "--model", file)
-        assert (ended.code, said in ended.err) == (2, True)
