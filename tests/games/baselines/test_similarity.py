@@ -3,7 +3,7 @@
 import math
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lite_selfplay.games.baselines.rzero import bleu_distance, cluster_shares, clusters
@@ -20,11 +20,6 @@ def test_distances_by_hand():
     # of 1 pair, smoothed to 0.1: the root of 0.05, over two orders since the text is two words long.
     there, back = math.exp(-1), math.sqrt(0.5 * 0.1)
     assert bleu_distance(["a"], ["a", "b"]) == pytest.approx(1 - (there + back) / 2)
-
-
-@given(st.lists(st.sampled_from("abcd"), max_size=8), st.lists(st.sampled_from("abcd"), max_size=8))
-def test_distances_are_symmetric_and_in_range(a: list[str], b: list[str]):
-    assert 0 <= bleu_distance(a, b) == bleu_distance(b, a) <= 1
 
 
 def test_alike_questions_lie_in_one_cluster():
@@ -44,6 +39,7 @@ def test_few_questions(questions: list[str], shares: list[float]):
     assert cluster_shares(questions, 2) == shares
 
 
+@settings(deadline=None, max_examples=30)
 @given(st.lists(st.sampled_from([HENS, MORE_HENS, TRAIN, "2 + 2?", ""]), min_size=1, max_size=6))
 def test_shares_are_in_range_and_equal_questions_share_a_cluster(questions: list[str]):
     shares = cluster_shares(questions, len(questions))

@@ -5,8 +5,7 @@ from collections.abc import Sequence
 import pytest
 
 from lite_selfplay.data import Problem
-from lite_selfplay.games.spc.cases import Case, Trial, critic_reward, read_critique, rewrite_reply, sneaky_reward
-from lite_selfplay.games.spc.rounds import RIGHT, SNEAKY_KINDS, WRONG
+from lite_selfplay.games.spc.cases import Case, Trial, critic_reward, read_critique, rewrite_reply
 from lite_selfplay.games.spc.steps import split_steps
 from tests.made import completion
 
@@ -60,38 +59,6 @@ def test_the_bar_for_a_stable_step_can_be_another():
 def test_a_game_that_is_not_over_has_no_fate(attacked: Case):
     with pytest.raises(ValueError, match=r"has no rewrite|was not tried|was not judged"):
         attacked.fate()
-
-
-# What was seen of a step, and what follows: the fate (the first critique decides, whatever the others say), what the
-# sneaky generator earns, its row's kind, and what each critique earns.
-FATES = {
-    "sneaky wins": (
-        case(Trial(4, 4), ATTACK, Trial(0, 4), [CORRECT, INCORRECT, INCORRECT, "hm"]),
-        ("fooled", 1.0, "won", [-1, 1, 1, -1]),
-    ),
-    "critic wins": (
-        case(Trial(3, 4), ATTACK, Trial(0, 4), [INCORRECT, CORRECT, CORRECT, CORRECT]),
-        ("caught", -1.0, "caught", [1, -1, -1, -1]),
-    ),
-    "invalid sneaky step": (case(Trial(4, 4), ATTACK, Trial(1, 4)), ("harmless", -1.0, "invalid", [])),
-    "unreadable sneaky step": (case(Trial(4, 4), "Ann sells 12 eggs."), ("refused", -1.0, "invalid", [])),
-    "unstable original step": (case(Trial(2, 4), ATTACK), ("unstable", None, None, [])),
-    "critique without verdict": (
-        case(Trial(4, 4), ATTACK, Trial(0, 4), ["hm", INCORRECT, INCORRECT, CORRECT]),
-        ("undecided", None, None, [-1, 1, 1, -1]),
-    ),
-}
-
-
-@pytest.mark.parametrize("name", FATES)
-def test_what_becomes_of_a_step_and_what_is_earned(name: str):
-    attacked, expected = FATES[name]
-    found = attacked.fate()
-    critiques = [read_critique(completion) for completion in attacked.critiques]
-    earned = [critic_reward(critique, correct=False) for critique in critiques]
-    kinds = [RIGHT if critique.agrees(False) else WRONG for critique in critiques]
-    assert kinds == ["right" if reward > 0 else "wrong" for reward in earned]
-    assert (found, sneaky_reward(found), SNEAKY_KINDS.get(found), earned) == expected
 
 
 @pytest.mark.parametrize(("text", "reward"), [(CORRECT, 1), (INCORRECT, -1), ("hm", -1)])
