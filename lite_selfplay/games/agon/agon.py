@@ -153,8 +153,10 @@ class DraftChallenge(Game):
 
         verdicts = iter(table.verify([(b, x) for b, (x, _) in zip(answers, pairs, strict=True)]))
         replies = iter(answers)
+        # Which draft of its group each challenge is compared with.
+        opponents = [0 if self.options.opponent == "shared_hidden" else i for i in range(self.group_size)]
         challenged = [
-            Group([self._challenge(next(replies), next(verdicts), group, i) for i in self._opponents()], x)
+            Group([self._challenge(next(replies), next(verdicts), group, i) for i in opponents], x)
             for x, group in zip(problems, drafted, strict=True)
         ]
         return Episode(
@@ -164,11 +166,6 @@ class DraftChallenge(Game):
             ],
             log=challenge_log(challenged, recaps),
         )
-
-    def _opponents(self) -> list[int]:
-        """Which draft of its group each challenge is compared with."""
-        shared = self.options.opponent == "shared_hidden"
-        return [0] * self.group_size if shared else list(range(self.group_size))
 
     def _challenge(self, completion: Completion, verdict: Verdict, drafted: Group, opponent: int) -> Sample:
         draft = drafted.samples[opponent]

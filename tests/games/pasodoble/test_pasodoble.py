@@ -9,9 +9,9 @@ from lite_selfplay.games.pasodoble.pasodoble import (
     PasoDoble,
     parse_proposal,
     proposer_prompt,
-    solver_prompt,
     worked_proposal,
 )
+from lite_selfplay.games.prompts import fill
 from lite_selfplay.runs.report.step_rows import progress_line
 from lite_selfplay.testing import ScriptedTable
 from tests.games.scripted import small
@@ -77,7 +77,7 @@ def test_why_a_proposal_is_refused(text: str, changes: dict[str, Any], reason: s
 
 
 def test_a_question_that_the_solvers_prompt_cannot_hold_is_malformed():
-    fits = make(2, question_tokens=len(solver_prompt("3 + 4?")))
+    fits = make(2, question_tokens=len(fill("solver", problem="3 + 4?")))
     assert fits._read(table([], []), completion(proposal("3 + 4?"))).usable
     assert fits._read(table([], []), completion(proposal("33 + 4?"))).reason == "too_long"
 
