@@ -173,15 +173,6 @@ def test_a_part_of_a_file_follows_from_seed_and_name(file):
     assert chosen != [int(p.text) for p in evaluation_set(task, 10, seed=5)]
 
 
-@settings(deadline=None)
-@given(st.lists(st.sampled_from("aAbBcdef"), min_size=1, max_size=20), st.integers(1, 10), st.integers(0, 3))
-def test_a_part_has_different_rows_in_the_order_of_the_file(letters, limit, seed):
-    task = Task("toy", [Problem(str(i), text) for i, text in enumerate(letters)])
-    chosen = evaluation_set(task, limit, seed)
-    assert len(chosen) == len({p.text for p in chosen}) == min(limit, len(set(letters)))
-    assert [int(p.id) for p in chosen] == sorted(int(p.id) for p in chosen)
-
-
 @pytest.mark.parametrize(("limit", "n"), [(None, 100), (7, 7)])
 def test_the_first_different_problems_of_a_task(limit, n):
     task = load_task("stories:max=9", held_out=True)
