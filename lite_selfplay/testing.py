@@ -29,7 +29,7 @@ from lite_selfplay.data import (
 )
 from lite_selfplay.errors import GameError, UnknownNameError
 from lite_selfplay.games.base import Game
-from lite_selfplay.games.modes import find_mode
+from lite_selfplay.games.modes import mode_names
 from lite_selfplay.tasks.task import derived_rng
 from lite_selfplay.training.on_policy import require_on_policy
 from lite_selfplay.verify import Verifier
@@ -197,7 +197,7 @@ _PROGRAMS = (
     "",
     "<think>never closed",
 )
-_STEPWISE = {
+_MARKED = {
     "||| <output>": (
         "Problem Description:\nPrint the sum of the numbers.\nTest Cases:\n1 2 ||| 3\n4 ||| 4\n0 0 ||| 0",
         "**Problem Description:**\nPrint the largest number.\n\n**Test Cases:**\n1 2 ||| 2\\n\n3 1 ||| 3",
@@ -231,9 +231,10 @@ _STEPWISE = {
         "no idea",
         "",
     ),
+    "begins with its number": _LISTS,
+    "Kuhn ": ("p", "b", "Pass", " bet ", "<answer>b</answer>", "I think. <answer>fold</answer>", "no idea", ""),
 }
-"""What a prompt of steps holds, and replies of every kind to it."""
-_MOVES = ("p", "b", "Pass", " bet ", "<answer>b</answer>", "I think. <answer>fold</answer>", "no idea", "")
+"""What a prompt holds, and replies of every kind to it."""
 _PROPOSALS = (
     "<{tag}>What is 1 + 1?</{tag}><answer>1 + 1 = 2, so \\boxed{{2}}.</answer>",
     "<{tag}>A farmer has 3 hens and buys 4. How many are there?</{tag}<answer>never closed",
@@ -256,18 +257,13 @@ def noisy_script(game: Game) -> Script:
 
     def line(role: str, prompt: str, index: int) -> str:
         rng = derived_rng("noisy", role, index)
-        for mark, lines in _STEPWISE.items():
+        for mark, lines in _MARKED.items():
             if mark in prompt:
-                return lines[rng.randrange(len(lines))]
-        if prompt.startswith("Kuhn "):
-            return _MOVES[rng.randrange(len(_MOVES))]
-        if "begins with its number" in prompt:
-            return _LISTS[rng.randrange(len(_LISTS))]
+                return rng.choice(lines)
         tag = next((tag for tag in ("problem", "question") if f"<{tag}>" in prompt), None)
-        if tag is None:
-            lines = _QUESTIONS if game.accuracy_of(role).proposals else _LINES
-            return lines[rng.randrange(len(lines))]
-        return _PROPOSALS[rng.randrange(len(_PROPOSALS))].format(tag=tag)
+        if tag is not None:
+            return rng.choice(_PROPOSALS).format(tag=tag)
+        return rng.choice(_QUESTIONS if game.accuracy_of(role).proposals else _LINES)
 
     return line
 
@@ -311,10 +307,8 @@ def _check_declared(game: Game) -> None:
     named = [*game.accuracy, *([game.pairing.first] if game.pairing else [])]
     unknown = ", ".join(sorted(set(named) - set(game.roles)))
     _require(not unknown, f"accuracy or pairing name {unknown}, which is no role of this game")
-    try:
-        find_mode(game.evaluation().mode)
-    except UnknownNameError as error:
-        raise GameError(f"evaluation(): {error}") from None
+    mode = game.evaluation().mode
+    _require(mode in mode_names(), f"evaluation(): unknown evaluation mode {mode!r}: {', '.join(mode_names())}")
 
 
 def _play(game: Game, step: int, table: ScriptedTable) -> Episode:

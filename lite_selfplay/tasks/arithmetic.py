@@ -49,7 +49,9 @@ def arithmetic(seed: int = 0, held_out: bool = False, /, **options: str) -> Task
                 "negative intermediate value: allow larger terms, fewer of them, or +"
             )
         steps, value = _solve(parts)
-        return f"What is {_written(parts)}?", str(value), {"solution": " ".join(steps), "content": _content(parts)}
+        written = "".join(f" {sign} {' * '.join(map(str, factors))}" for sign, factors in parts).removeprefix(" + ")
+        content = " ".join(sorted(sign + "*".join(map(str, sorted(factors))) for sign, factors in parts))
+        return f"What is {written}?", str(value), {"solution": " ".join(steps), "content": content}
 
     # Twice the tokens of the worked solution, at one token per character, and room for the answer's tags.
     width = len(str(max(limits)))
@@ -102,10 +104,6 @@ def _parts(limits: Sequence[int], ops: str, rng: random.Random) -> list[Part] | 
     return parts
 
 
-def _written(parts: list[Part]) -> str:
-    return "".join(f" {sign} {' * '.join(map(str, factors))}" for sign, factors in parts).removeprefix(" + ")
-
-
 def _solve(parts: list[Part]) -> tuple[list[str], int]:
     """One sentence per operation, products first, and the value."""
     steps, products = [], []
@@ -121,10 +119,6 @@ def _solve(parts: list[Part]) -> tuple[list[str], int]:
         steps.append(f"{total} {sign} {value} = {after}.")
         total = after
     return steps, total
-
-
-def _content(parts: list[Part]) -> str:
-    return " ".join(sorted(sign + "*".join(map(str, sorted(factors))) for sign, factors in parts))
 
 
 def _by_partial_products(a: int, b: int) -> str:

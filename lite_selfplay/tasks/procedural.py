@@ -7,7 +7,7 @@ The simplest of them is here: `letters`, a toy task that even a random model sol
 import random
 import string
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, overload
+from typing import Any
 
 from lite_selfplay.data import Problem
 from lite_selfplay.errors import TaskError
@@ -32,11 +32,7 @@ class Procedural(Sequence[Problem]):
     def __len__(self) -> int:
         return self._size
 
-    @overload
-    def __getitem__(self, index: int) -> Problem: ...
-    @overload
-    def __getitem__(self, index: slice) -> Sequence[Problem]: ...
-    def __getitem__(self, index: int | slice) -> Problem | Sequence[Problem]:
+    def __getitem__(self, index: Any) -> Any:
         if isinstance(index, slice):
             return [self[i] for i in range(*index.indices(self._size))]
         if not -self._size <= index < self._size:

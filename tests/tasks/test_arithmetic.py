@@ -1,6 +1,7 @@
 """Arithmetic by rule: checked against Python's own evaluation, step by step."""
 
 import re
+from fractions import Fraction
 from itertools import pairwise
 
 import pytest
@@ -12,8 +13,8 @@ from lite_selfplay.errors import TaskError
 from lite_selfplay.games.agon.recap import summarise
 from lite_selfplay.games.worked_examples import worked_example
 from lite_selfplay.tasks import content_key, load_task
-from lite_selfplay.tasks.arithmetic import _content, _solve, _written
 from lite_selfplay.tasks.procedural import SIZE
+from lite_selfplay.verify.math import check_all
 
 OPS = ["+", "-", "*", "+-", "+*", "-*", "+-*"]
 STEP = re.compile(r"(\d+) ([-+*]) (\d+) = (\d+)\.")
@@ -70,41 +71,6 @@ def test_the_worked_solution_leads_to_the_answer_step_by_step(drawn):
     assert summarise(example.completion, problem.text, thinks=False) == solution  # a recap keeps them
 
 
-@pytest.mark.parametrize(
-    ("parts", "text", "steps", "value"),
-    [
-        ([("+", [27]), ("+", [14]), ("-", [6])], "27 + 14 - 6", "27 + 14 = 41. 41 - 6 = 35.", 35),
-        # Products come first.
-        (
-            [("+", [12]), ("+", [3, 4, 2]), ("-", [5]), ("-", [2, 2])],
-            "12 + 3 * 4 * 2 - 5 - 2 * 2",
-            "3 * 4 = 12. 12 * 2 = 24. 2 * 2 = 4. 12 + 24 = 36. 36 - 5 = 31. 31 - 4 = 27.",
-            27,
-        ),
-    ],
-)
-def test_steps_by_hand(parts: list[tuple[str, list[int]]], text: str, steps: str, value: int):
-    found, result = _solve(parts)
-    assert (_written(parts), " ".join(found), result) == (text, steps, value)
-
-
-@pytest.mark.parametrize(
-    ("one", "other", "equal"),
-    [
-        ([("+", [27]), ("+", [14]), ("-", [6])], [("+", [14]), ("+", [27]), ("-", [6])], True),
-        ([("+", [27]), ("+", [14]), ("-", [6])], [("+", [27]), ("-", [6]), ("+", [14])], True),
-        ([("+", [27]), ("+", [14]), ("-", [6])], [("+", [27]), ("-", [14]), ("+", [6])], False),
-        ([("+", [2, 3]), ("+", [4])], [("+", [4]), ("+", [3, 2])], True),
-        ([("+", [2, 3]), ("+", [4])], [("+", [2]), ("+", [3, 4])], False),
-        ([("+", [2]), ("+", [3])], [("+", [2, 3])], False),
-        ([("+", [1]), ("+", [23])], [("+", [12]), ("+", [3])], False),
-        ([("+", [2]), ("+", [2])], [("+", [2]), ("+", [2]), ("+", [2])], False),
-    ],
-)
-def test_the_order_of_terms_and_factors_does_not_matter(one, other, equal):
-    assert (_content(one) == _content(other)) == equal
-
-
 def test_the_largest_term_and_the_largest_last_one():
     task = load_task("arithmetic:max=30,last=3,digits=1,ops=-+")
     drawn = [terms(problem) for problem in task.problems[:2000]]
@@ -155,3 +121,128 @@ def test_a_single_problem_lies_on_one_side():
             refused.append(str(error))
     assert len(refused) == 1
     assert "too few different problems" in refused[0]
+
+
+_SIDE = re.compile(r"(-?\d*)([xy])|(-?\d+)")
+
+
+def value(side: str, **at: Fraction) -> Fraction:
+    """A sum of terms such as `3x - 4y + 7` at a point."""
+    terms = side.replace("- ", "-").replace("+ ", "").split()
+    total = Fraction(0)
+    for term in terms:
+        match = _SIDE.fullmatch(term)
+        assert match, term
+        coefficient = {"": 1, "-": -1}.get(match[1], match[1]) if match[2] else match[3]
+        total += Fraction(coefficient) * (at[match[2]] if match[2] else 1)
+    return total
+
+
+def equations_in(text: str) -> list[tuple[str, str]]:
+    """The equations of a text, each as its two sides."""
+    term = r"-?\d*[xy]?"
+    side = rf"{term}(?: [-+] {term})?"
+    return [(m[1], m[2]) for m in re.finditer(rf"(?<![\w/-])({side}) = ({side})(?=[ .]|$)", text)]
+
+
+@pytest.mark.parametrize("digits", [1, 2, 3, 6])
+def test_products(digits: int) -> None:
+    factors = set()
+    for problem in load_task(f"multiplication:digits={digits}").problems[: 20 if digits == 1 else 200]:
+        match = re.fullmatch(r"What is (\d+) \* (\d+)\?", problem.text)
+        assert match
+        a, b = int(match[1]), int(match[2])
+        factors |= {a, b}
+        assert problem.answer == str(a * b)
+        steps = problem.extra["solution"].removesuffix(".").split(". ")
+        for step in steps:
+            left, right = step.split(" = ")
+            assert eval(left) == int(right)
+        assert steps[-1].endswith(f"= {a * b}")
+    # From 0 on, so that a tenth of them is shorter.
+    assert max(factors) < 10**digits
+    assert {len(str(factor)) for factor in factors} >= {digits, digits - 1} - {0}
+
+
+def test_factors_in_another_order_are_the_same_problem() -> None:
+    found = load_task("multiplication").problems[:300]
+    keys = {problem.text: content_key(problem) for problem in found}
+    for text, key in keys.items():
+        a, b = re.findall(r"\d+", text)
+        assert key == f"{min(int(a), int(b))} * {max(int(a), int(b))}"
+
+
+def test_equations_in_one_variable() -> None:
+    found = load_task("equations").problems[:400]
+    for problem in found:
+        ((left, right),) = equations_in(problem.text)
+        x = Fraction(problem.answer)
+        assert value(left, x=x) == value(right, x=x)
+        steps = problem.extra["solution"]
+        assert steps.endswith(f"x = {problem.answer}.")
+        for left, right in equations_in(steps):
+            assert value(left, x=x) == value(right, x=x), steps
+    assert 0.2 < sum("/" in p.answer for p in found) / len(found) < 0.9
+
+
+@pytest.mark.parametrize("largest", [3, 12, 999])
+def test_equations_in_two_variables(largest: int) -> None:
+    for problem in load_task(f"equations:variables=2,max={largest}").problems[:200]:
+        x, y = map(Fraction, problem.answer.strip("()").split(", "))
+        assert max(abs(x), abs(y)) <= largest
+        pair = equations_in(problem.text)
+        assert len(pair) == 2
+        (a, b), (c, d) = ([value(left, x=Fraction(i == 0), y=Fraction(i == 1)) for i in (0, 1)] for left, _ in pair)
+        assert a * d != b * c, "one solution alone"
+        for left, right in [*pair, *equations_in(problem.extra["solution"])]:
+            assert value(left, x=x, y=y) == value(right, x=x, y=y), problem
+        assert problem.extra["solution"].endswith(f"y = {y}.")
+
+
+@pytest.mark.parametrize("spec", ["multiplication", "equations", "equations:variables=2"])
+def test_answers_are_right_and_others_are_wrong(spec: str) -> None:
+    training, held_out = (load_task(spec, seed=3, held_out=side).problems[:150] for side in (False, True))
+    for form in ("<answer>%s</answer>", r"\boxed{%s}"):
+        assert all(v.correct for v in check_all([(form % p.answer, p.answer) for p in training]))
+    wrong = [(f"<answer>{other.answer}</answer>", p.answer) for p, other in zip(training, held_out, strict=True)]
+    same = sum(p.answer == other.answer for p, other in zip(training, held_out, strict=True))
+    assert sum(v.correct for v in check_all(wrong)) == same
+
+
+TASK = load_task("stories")
+
+
+@given(st.integers(0, len(TASK.problems) - 1))
+def test_the_worked_solution_is_right_and_uses_the_storys_numbers(index: int):
+    problem = TASK.problems[index]
+    first, second = re.findall(r"(\d+) ([+-]) (\d+) = (\d+)\.", problem.extra["solution"])
+    a, sign, b, middle = first
+    assert int(middle) == (int(a) + int(b) if sign == "+" else int(a) - int(b)) >= 0
+    again, sign, c, final = second
+    assert again == middle
+    assert int(final) == (int(again) + int(c) if sign == "+" else int(again) - int(c)) >= 0
+    assert problem.answer == final
+    assert {int(n) for n in re.findall(r"\d+", problem.text)} == {int(a), int(b), int(c)}
+    assert max(int(a), int(b), int(c)) <= 20
+
+
+def test_stories_of_one_step():
+    assert load_task("stories:steps=2").problems[7] == TASK.problems[7]
+    assert len({problem.text for problem in TASK.problems[:500]}) > 450  # few come twice
+    for problem in load_task("stories:steps=1,max=30").problems[:200]:
+        a, sign, b, final = re.fullmatch(r"(\d+) ([+-]) (\d+) = (\d+)\.", problem.extra["solution"]).groups()
+        assert problem.answer == final == str(int(a) + int(b) if sign == "+" else int(a) - int(b))
+        assert re.findall(r"\d+", problem.text) == [a, b]
+
+
+def test_names_and_things_do_not_belong_to_the_content():
+    by_content: dict[str, set[str]] = {}
+    for held_out in (False, True):
+        for problem in load_task("stories:max=3", held_out=held_out).problems[:2000]:
+            by_content.setdefault(content_key(problem), set()).add(problem.text)
+    # Numbers from 1 to 3: two stories a + b - c with 26 choices, two a - b + c with 18, a + b + c with 27, a - b - c
+    # with 4.
+    assert len(by_content) == 2 * 26 + 2 * 18 + 27 + 4
+    assert max(len(texts) for texts in by_content.values()) > 10
+    for texts in by_content.values():
+        assert len({tuple(re.findall(r"\d+", text)) for text in texts}) == 1

@@ -4,6 +4,7 @@ import csv
 import json
 import re
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -203,7 +204,7 @@ def deepmath(folder: Path, rows: list[dict[str, Any]]) -> tuple[list[Problem], l
     return list(load_task("deepmath").problems), list(load_task("deepmath", held_out=True).problems)
 
 
-def test_deepmath_is_filtered_and_then_split(folder: Path) -> None:
+def test_deepmath_is_filtered_and_then_split(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     rows = variants("deepmath", 33)
     binary = ["Yes", "no", r"\text{True}", "$\\text{False}$", r"\boxed{No}", "(yes)."]
     others = [{**rows[0], "question": f"Is it so? {n}", "final_answer": a} for n, a in enumerate(binary)]
@@ -214,6 +215,10 @@ def test_deepmath_is_filtered_and_then_split(folder: Path) -> None:
     assert training[0].extra == {"difficulty": 8.0, "topic": "Calculus"}
     again = list(reversed(rows))
     assert [p.text for p in deepmath(folder, again)[1]] == [p.text for p in held_out]
+    monkeypatch.setitem(BENCHMARKS, "deepmath", replace(BENCHMARKS["deepmath"], own_split=(20, 2)))
+    training, held_out = deepmath(folder, rows)  # more rows than are split
+    assert (len(training), len(held_out)) == (20, 2)
+    assert not {content_key(p) for p in training} & {content_key(p) for p in held_out}
 
 
 def test_deepmaths_difficulty_is_an_option(folder: Path) -> None:
@@ -228,13 +233,6 @@ def test_deepmaths_difficulty_is_an_option(folder: Path) -> None:
         load_task("deepmath:difficulty=hard")
     with pytest.raises(TaskError, match="deepmath holds no problem"):
         load_task("deepmath:difficulty=30")
-
-
-def test_the_published_sizes_of_deepmaths_split(folder: Path) -> None:
-    rows = [{**row, "final_answer": "7"} for row in variants("deepmath", 3500)]  # quicker to read than a formula
-    training, held_out = deepmath(folder, rows)
-    assert (len(training), len(held_out)) == (3000, 300)
-    assert not {content_key(p) for p in training} & {content_key(p) for p in held_out}
 
 
 # Multiple choice
@@ -466,7 +464,8 @@ def real(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], list[Problem]]:
 
 @pytest.mark.data
 @pytest.mark.parametrize("spec", ROWS)
-def test_a_file_loads_by_name(spec: str, real: Callable[[str], list[Problem]], verifier: Verifier) -> None:
+def test_a_file_loads_by_name(spec: str, real: Callable[[str], list[Problem]]) -> None:
+    """That its answers are right for their own problems: verify/test_shared_data."""
     problems = real(spec)
     assert len(problems) == ROWS[spec]
     assert all(problem.text and problem.answer is not None for problem in problems)
@@ -475,7 +474,6 @@ def test_a_file_loads_by_name(spec: str, real: Callable[[str], list[Problem]], v
         # One answer of 2025's AIME is an angle in degrees.
         others = [p.answer for p in problems if not re.fullmatch(r"-?\d+(\.\d+)?", p.answer)]
         assert others == (["336^\\circ"] if spec == "aime25" else [])
-    assert judged(verifier, problems[::10], "<answer>%s</answer>") == []  # all of them: verify/test_shared_data
 
 
 @pytest.mark.data

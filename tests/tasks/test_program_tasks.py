@@ -9,9 +9,8 @@ from lite_selfplay.data import Problem
 from lite_selfplay.errors import TaskError
 from lite_selfplay.tasks import load_task
 from lite_selfplay.tasks.benchmarks import BENCHMARKS
-from lite_selfplay.verify import Verifier
 from lite_selfplay.verify.programs import read_tests, run_tests
-from tests.made import completion, jsonl
+from tests.made import jsonl
 
 # Files
 
@@ -36,17 +35,6 @@ def test_a_file_with_tests(tmp_path):
         (half, "print(int(input()) / 2.0000001)"),
     ):
         assert run_tests(program, problem.answer).score == 1
-    judged = [
-        (square, "Square it: <answer>print(int(input())**2)</answer>", (True, 1.0, "", True)),
-        (square, "<answer>print(9)</answer>", (True, 1.0, "", True)),
-        (triple, "```python\ndef triple(x):\n    return x + 2\n```", (False, 0.5, "wrong_answer", False)),
-        (triple, "I do not know.", (False, 0.0, "no_program", False)),
-        (triple, "<answer>def triple(x) return</answer>", (False, 0.0, "syntax", True)),
-    ]
-    with Verifier() as verifier:
-        verdicts = verifier.verify([(completion(text), problem) for problem, text, _ in judged])
-    assert [(v.correct, v.score, v.reason, v.well_formed) for v in verdicts] == [found for *_, found in judged]
-    assert verdicts[0].answer == "print(int(input())**2)"
 
 
 @pytest.mark.parametrize("tests", [[["only one"]], "[broken"])  # of those in `test_judge.py`, and no JSON

@@ -63,13 +63,6 @@ def test_a_restored_source_continues_exactly(size, before, after, astray):
     assert ids(second.draw(after)) == whole[before:]
 
 
-@settings(deadline=None)
-@given(st.lists(st.integers(0, 10), max_size=8))
-def test_how_draws_are_grouped_does_not_matter(draws):
-    walk = source()
-    assert [name for n in draws for name in ids(walk.draw(n))] == ids(source().draw(sum(draws)))
-
-
 def test_a_position_in_a_task_of_another_size_and_no_problem_are_refused():
     with pytest.raises(TaskError, match="'problems' held 7 problems when the run was saved and holds 8 now"):
         source(8).restore(source(7).state())

@@ -117,9 +117,6 @@ class DraftChallenge(Game):
         swap = self.options.rotate and step % 2 == 1
         return {"drafter": "B", "challenger": "A"} if swap else {"drafter": "A", "challenger": "B"}
 
-    def trained_seats(self) -> tuple[str, ...]:
-        return ("A", "B")
-
     def rollouts_per_step(self) -> int:
         return 2 * self.problems_per_step * self.group_size
 
@@ -153,8 +150,10 @@ class DraftChallenge(Game):
 
         verdicts = iter(table.verify([(b, x) for b, (x, _) in zip(answers, pairs, strict=True)]))
         replies = iter(answers)
+        # Which draft of its group each challenge is compared with.
+        opponents = [0 if self.options.opponent == "shared_hidden" else i for i in range(self.group_size)]
         challenged = [
-            Group([self._challenge(next(replies), next(verdicts), group, i) for i in self._opponents()], x)
+            Group([self._challenge(x, next(replies), next(verdicts), group.samples[i], i) for i in opponents], x)
             for x, group in zip(problems, drafted, strict=True)
         ]
         return Episode(
@@ -165,19 +164,14 @@ class DraftChallenge(Game):
             log=challenge_log(challenged, recaps),
         )
 
-    def _opponents(self) -> list[int]:
-        """Which draft of its group each challenge is compared with."""
-        shared = self.options.opponent == "shared_hidden"
-        return [0] * self.group_size if shared else list(range(self.group_size))
-
-    def _challenge(self, completion: Completion, verdict: Verdict, drafted: Group, opponent: int) -> Sample:
-        draft = drafted.samples[opponent]
+    def _challenge(
+        self, problem: Problem, completion: Completion, verdict: Verdict, draft: Sample, opponent: int
+    ) -> Sample:
         assert draft.verdict is not None
-        assert drafted.problem is not None
         shorter = len(completion.token_ids) < len(draft.completion.token_ids)
         reward = agon_reward(
-            earned(verdict, drafted.problem),
-            earned(draft.verdict, drafted.problem),
+            earned(verdict, problem),
+            earned(draft.verdict, problem),
             verdict.well_formed,
             kind=self.options.reward,
             format_weight=self.options.format_weight,

@@ -246,9 +246,6 @@ class SelfRefine(DraftChallenge):
     def seats(self, step: int) -> Mapping[str, str]:
         return dict.fromkeys(self.roles, "solver")
 
-    def trained_seats(self) -> tuple[str, ...]:
-        return ("solver",)
-
     def evaluation(self) -> EvalSpec:
         return EvalSpec("self-refine", self.trained_seats())
 

@@ -233,7 +233,9 @@ class RZero(ProposeSolve):
     def _solve(self, step: int, table: Table) -> Episode:
         drawn = [] if self._pool else self._fill_pool(step, table)
         log = self._yield_log(step, "solver", table, drawn, self._pool) if drawn else self._where(step, "solver")
-        chosen = [self._next() for _ in range(min(self.problems_per_step, len(self._pool)))]
+        count = min(self.problems_per_step, len(self._pool))
+        chosen = [self._pool[(self._cursor + i) % len(self._pool)] for i in range(count)]
+        self._cursor += count
         prompts = [asked(problem) for problem in chosen]
         answers = table.ask("solver", prompts, n=self.group_size) if chosen else []
         groups = verified(
@@ -259,11 +261,6 @@ class RZero(ProposeSolve):
         kept = [candidate for candidate in drawn if self.bounds.fate(candidate) == "kept"]
         self._pool, self._cursor = [candidate.problem for candidate in kept[:wanted]], 0
         return drawn
-
-    def _next(self) -> Problem:
-        problem = self._pool[self._cursor % len(self._pool)]
-        self._cursor += 1
-        return problem
 
     def _yield_log(
         self, step: int, phase: str, table: Table, drawn: Sequence[Candidate], used: Sequence[Problem]

@@ -77,11 +77,6 @@ class Taught:
     share: float
     advantage: float
 
-    @classmethod
-    def from_json(cls, values: Mapping[str, Any]) -> "Taught":
-        """What `asdict` gives, read back."""
-        return cls(**{**values, "completion": completion_from_json(values["completion"])})
-
 
 def player_reward(agrees: bool, kind: PlayerReward = "zero_one") -> float:
     """Equation 7: 1 where an answer is the majority's, else 0; `signed` (release): +1 and -1."""
@@ -385,7 +380,9 @@ class CpMobius(ProposeSolve):
 
     def restore(self, state: Mapping[str, Any]) -> None:
         super().restore(state)
-        self._taught = [Taught.from_json(values) for values in state["taught"]]
+        self._taught = [
+            Taught(**{**values, "completion": completion_from_json(values["completion"])}) for values in state["taught"]
+        ]
         self._before, self._best = state["before"], state["best"]
         self._stale, self._skipped = state["stale"], state["skipped"]
 

@@ -266,9 +266,6 @@ class MatchGame(Game):
         names = [chr(ord("A") + i) for i in range(1 if self.options.opponent else len(self.roles))]
         return {role: names[(i + step) % len(names)] for i, role in enumerate(self.roles)}
 
-    def trained_seats(self) -> tuple[str, ...]:
-        return tuple(sorted(set(self.seats(0).values())))
-
     def state(self) -> dict[str, Any]:
         return {"baseline": self.baseline.state()}
 

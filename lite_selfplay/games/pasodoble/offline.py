@@ -82,9 +82,6 @@ class Buffered:
     peak: float
     stale: int = 0
 
-    def problem(self) -> Problem:
-        return Problem(self.id, self.question, self.answer)
-
 
 class QuestionBuffer:
     """Questions with their answers in the order they came, and a cursor that walks them in a circle.
@@ -108,7 +105,8 @@ class QuestionBuffer:
         taken = []
         for _ in range(n if self._held else 0):
             self.cursor %= len(self._held)
-            taken.append(self._held[self.cursor].problem())
+            held = self._held[self.cursor]
+            taken.append(Problem(held.id, held.question, held.answer))
             self.cursor += 1
         return taken
 

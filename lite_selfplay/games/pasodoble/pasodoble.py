@@ -49,7 +49,7 @@ from lite_selfplay.games.pasodoble.rewards import (
     why_invalid,
 )
 from lite_selfplay.games.presentation import Figure
-from lite_selfplay.games.prompts import fill
+from lite_selfplay.games.prompts import asked, fill
 from lite_selfplay.games.propose_solve.propose_solve import BREAKDOWNS, SHOWN_CHARACTERS, WATCHED, YIELD, ProposeSolve
 from lite_selfplay.games.propose_solve.questions import Proposal, last_boxed, last_tagged, read
 from lite_selfplay.games.table import Table
@@ -65,11 +65,6 @@ def proposer_prompt(passage: str = "") -> str:
         return fill("pasodoble_proposer", knowledge="Choose any topic of mathematics.")
     fenced = passage.strip().replace("```", "'''")
     return fill("pasodoble_proposer", knowledge=f"{_PASSAGE}{fenced}\n```")
-
-
-def solver_prompt(question: str) -> str:
-    """What the solver is asked: the question as any other problem."""
-    return fill("solver", problem=question)
 
 
 def parse_proposal(text: str) -> tuple[str, str | None] | None:
@@ -291,7 +286,7 @@ class PasoDoble(ProposeSolve):
             return proposal
         if proposal.answer is None:
             return proposal.refused("truncated" if completion.cut_off else "no_answer")
-        if len(table.tokenize(solver_prompt(proposal.question))) > self.options.question_tokens:
+        if len(table.tokenize(asked(proposal.problem("")))) > self.options.question_tokens:
             return proposal.refused("too_long")
         guarded = leaks(proposal.question, proposal.answer, self.options.leak_guard)
         return proposal.refused("leaks") if guarded else proposal
@@ -367,7 +362,7 @@ class PasoDoble(ProposeSolve):
         """The solver's answers to questions, K to each, with their rewards."""
         if not problems:
             return []
-        answers = table.ask("solver", [solver_prompt(problem.text) for problem in problems], n=self.group_size)
+        answers = table.ask("solver", list(map(asked, problems)), n=self.group_size)
         return verified(table, problems, answers, partial(self._solvers_sample, table.rng))
 
     def _solvers_sample(self, rng: random.Random, answer: Completion, verdict: Verdict, problem: Problem) -> Sample:

@@ -50,17 +50,12 @@ class Proposal:
         return Problem(name, self.question, self.answer if answer is None else answer)
 
 
-def after_reasoning(completion: Completion) -> str | None:
-    """What a proposer wrote after its reasoning; None where that was never closed."""
-    reasoning = split_reasoning(completion_text(completion))
-    return None if reasoning.state == "open" else reasoning.rest.strip()
-
-
 def read(completion: Completion, parse: Callable[[str], tuple[str, str | None] | None]) -> Proposal:
     """A completion as a proposal. `parse` gives question and answer of a text, None where it finds no marker."""
     if completion.stop == "prompt_too_long":
         return Proposal(completion, reason="prompt_too_long")
-    text = after_reasoning(completion)
+    reasoning = split_reasoning(completion_text(completion))
+    text = None if reasoning.state == "open" else reasoning.rest.strip()
     found = parse(text) if text else None
     if found is None:
         cut = completion.cut_off

@@ -14,7 +14,7 @@ with the tokens that it took: a rejected step and every critique count. A reply 
 """
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import fmean, harmonic_mean
@@ -77,13 +77,13 @@ def step_task(spec: str) -> Task:
             f"{spec} holds no labelled steps (of ProcessBench, PRM800K or DeltaBench), and no worked solutions with "
             "calculations that steps could be made of"
         )
-    problems = []
-    for step in steps:
-        content = f"{step.problem}\n{step.before}\n{step.step}"
-        extra = {"content": content, "about": step.problem, "before": step.before, "step": step.step}
-        extra["subset"] = step.subset
-        problems.append(Problem(step.id, step.problem, "Correct" if step.correct else "Incorrect", KIND, extra))
-    return Task(name, problems)
+    return Task(name, list(map(_asking_about, steps)))
+
+
+def _asking_about(step: LabelledStep) -> Problem:
+    content = f"{step.problem}\n{step.before}\n{step.step}"
+    extra = {"content": content, "about": step.problem, "before": step.before, "step": step.step, "subset": step.subset}
+    return Problem(step.id, step.problem, "Correct" if step.correct else "Incorrect", KIND, extra)
 
 
 def step_of(problem: Problem) -> LabelledStep:
@@ -120,10 +120,14 @@ def _score(steps: Sequence[LabelledStep], rows: Rows) -> CriticScore:
     ]
     whole = critic_figures([(step.correct, judgement) for step, judgement in results])
     del whole["steps"]
-    subsets = by_subset(results) if len({step.subset for step in steps}) > 1 else {}
-    found: CriticScore = score_of(
-        rows, kind=CriticScore, **whole, mean_of_subsets=mean_of_subsets(subsets), subsets=subsets
-    )
+    names = list(dict.fromkeys(step.subset for step in steps))
+    subsets = {
+        name: critic_figures([(step.correct, judgement) for step, judgement in results if step.subset == name])
+        for name in (names if len(names) > 1 else ())
+    }
+    means = [figures["mean"] for figures in subsets.values()]
+    mean_of_subsets = fmean(means) if means and None not in means else None
+    found: CriticScore = score_of(rows, kind=CriticScore, **whole, mean_of_subsets=mean_of_subsets, subsets=subsets)
     return found
 
 
@@ -149,20 +153,6 @@ def critic_figures(results: Sequence[tuple[bool, Judgement | None]]) -> dict[str
         "harmonic_mean": harmonic_mean(both) if both else None,
         "invalid": sum(j is None for _, j in results) / len(results) if results else 0.0,
     }
-
-
-def by_subset(results: Iterable[tuple[LabelledStep, Judgement | None]]) -> dict[str, dict[str, Any]]:
-    """The figures of each subset, in the order in which they first come."""
-    found: dict[str, list[tuple[bool, Judgement | None]]] = {}
-    for step, judgement in results:
-        found.setdefault(step.subset, []).append((step.correct, judgement))
-    return {subset: critic_figures(rows) for subset, rows in found.items()}
-
-
-def mean_of_subsets(figures: Mapping[str, Mapping[str, Any]]) -> float | None:
-    """The plain mean of the subsets' means; None where one has none, or there is no subset."""
-    means = [found["mean"] for found in figures.values()]
-    return fmean(means) if means and None not in means else None
 
 
 register_checker(KIND, check)

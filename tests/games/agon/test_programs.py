@@ -1,10 +1,9 @@
-"""Agon and plain GRPO on programs: what is paid, what a rival sees, what a cold start teaches, and runs of both."""
+"""Agon and plain GRPO on programs: what is paid, what a rival sees, and what a cold start teaches."""
 
 import random
 
 import pytest
 
-from lite_selfplay import RunConfig, train
 from lite_selfplay.data import Problem, Verdict
 from lite_selfplay.games.agon.agon import challenge_prompt, recap_of
 from lite_selfplay.games.agon.recap import worked_attempt
@@ -78,7 +77,7 @@ def test_worked_examples_before_a_problem_are_programs():
 @pytest.mark.parametrize("name", ["agon", "grpo", "self-refine"])
 def test_a_cold_start_teaches_programs_that_pass(name, thinks):
     game = small(name)
-    for problem in TASK.problems[:4]:
+    for problem in TASK.problems[:2]:
         for role in game.roles:
             example = game.cold_start(role, problem, derived_rng(role), thinks=thinks)
             assert example is not None
@@ -109,19 +108,5 @@ def test_a_slip_is_another_program():
     assert program_with_a_slip("pass", random.Random(1)) == "pass"
 
 
-@pytest.mark.parametrize("name", ["agon", "grpo"])
-def test_the_contract_holds(name):
-    check_game(small(name, 2), steps=2, problems=TASK.problems[:3])
-
-
-def test_a_run_of_the_random_model(tmp_path):
-    config = RunConfig(
-        game={"name": "sqlm", "topic": "code", "max_empty_steps": 5},
-        model={"name": "tiny", "precision": "fp32"},
-        steps=2,
-        group_size=2,
-        problems_per_step=1,
-        max_completion_tokens=24,
-        run={"dir": str(tmp_path / "run")},
-    )
-    assert [row["step"] for row in train(config).metrics_rows()] == [1, 2]
+def test_the_contract_holds():
+    check_game(small("agon", 2), steps=2, problems=TASK.problems[:3])

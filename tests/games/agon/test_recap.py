@@ -1,7 +1,7 @@
 import re
 
 import pytest
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from lite_selfplay.games.agon.recap import summarise
@@ -78,15 +78,20 @@ VALUES = ["42", "-5", "−12.5", r"\frac{1}{2}", r"2\sqrt{3}", "1,250", "(3, 4)"
 
 
 @pytest.mark.parametrize("announced", ANNOUNCEMENTS)
-@pytest.mark.parametrize("value", VALUES)
-def test_a_value_that_is_announced_never_reaches_the_challenger(announced: str, value: str):
-    text = announced.format(v=value)
-    for draft in (f"We add both.\n{text}", f"We add both. {text}\nThat was it.", f"We add both.\n\n{text} <answer>0"):
-        shown = summarise(draft, APPLES, thinks=False)
-        assert shown.startswith("We add both.")
-        assert value not in shown
+def test_a_value_that_is_announced_never_reaches_the_challenger(announced: str):
+    for value in VALUES:
+        text = announced.format(v=value)
+        for draft in (
+            f"We add both.\n{text}",
+            f"We add both. {text}\nThat was it.",
+            f"We add both.\n\n{text} <answer>0",
+        ):
+            shown = summarise(draft, APPLES, thinks=False)
+            assert shown.startswith("We add both.")
+            assert value not in shown
 
 
+@settings(deadline=None, max_examples=50)
 @example(100, "As asked: {v}</answer>", "The answer is\n{v}")
 @given(st.integers(100, 9999), st.sampled_from(ANNOUNCEMENTS), st.sampled_from(ANNOUNCEMENTS))
 def test_nor_does_one_that_is_announced_twice(value: int, one: str, other: str):
@@ -100,28 +105,22 @@ def test_a_sentence_of_the_problem_tells_nothing_and_stays():
     assert summarise(draft, asked, thinks=False) == "The solution is 30% acid. So 1.8 litres are acid."
 
 
-@pytest.mark.parametrize("thinks", [True, False])
-def test_closed_reasoning_is_never_shown(thinks: bool):
-    draft = "<think>12 + 30 = 42, secret</think>We add the two counts.\n<answer>42</answer>"
-    assert summarise(draft, APPLES, thinks=thinks) == "We add the two counts."
+@pytest.mark.parametrize(
+    ("draft", "prefill", "thinks", "shown"),
+    [
+        *(("<think>42, secret</think>We add.\n<answer>42</answer>", "", thinks, "We add.") for thinks in (True, False)),
+        *(("<think>12 + 30 = 42", "", thinks, "") for thinks in (True, False)),
+        *(("<think>a</think>recap<think>again", "", thinks, "") for thinks in (True, False)),
+        ("secret 42</think>We add. <answer>42</answer>", "<think>\n", True, "We add."),  # the template opened it
+        ("secret 42, and on", "<think>\n", True, ""),
+        ("We add 12 and 30.", "", True, ""),  # a thinking model without any block
+    ],
+)
+def test_reasoning_is_never_shown(draft: str, prefill: str, thinks: bool, shown: str):
+    assert summarise(draft, APPLES, thinks=thinks, prefill=prefill) == shown
 
 
-def test_reasoning_that_the_template_opened():
-    draft = "secret 42</think>We add 12 and 30. <answer>42</answer>"
-    assert summarise(draft, APPLES, thinks=True, prefill="<think>\n") == "We add 12 and 30."
-    assert summarise("secret 42, and on", APPLES, thinks=True, prefill="<think>\n") == ""
-
-
-@pytest.mark.parametrize("thinks", [True, False])
-def test_unclosed_reasoning_shows_nothing(thinks: bool):
-    assert summarise("<think>12 + 30 = 42", APPLES, thinks=thinks) == ""
-    assert summarise("<think>a</think>recap<think>again", APPLES, thinks=thinks) == ""
-
-
-def test_a_thinking_model_without_any_block_shows_nothing():
-    assert summarise("We add 12 and 30.", APPLES, thinks=True) == ""
-
-
+@settings(deadline=None, max_examples=40)
 @given(st.text(), st.text(), st.booleans())
 def test_any_text_is_accepted(draft: str, problem: str, thinks: bool):
     assert isinstance(summarise(draft, problem, thinks=thinks), str)

@@ -1,7 +1,7 @@
 import json
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lite_selfplay.data import Problem
@@ -56,6 +56,7 @@ def test_an_empty_buffer_skips_the_solvers_phase_and_ends_it():
     assert (schedule.phase, schedule.iteration, schedule.updates, schedule.attempts) == ("proposer", 1, 0, 0)
 
 
+@settings(deadline=None, max_examples=50)
 @given(
     st.integers(1, 3),
     st.integers(1, 3),
@@ -121,6 +122,9 @@ def test_a_question_that_a_step_meets_several_times_is_tried_once():
     evicted = []
     for _ in range(3):
         evicted.append(buffer.evict([(problem.id, 0.5) for problem in buffer.take(6)]))
+        twin = QuestionBuffer()
+        twin.restore(json.loads(json.dumps(buffer.state())))
+        assert (twin.state(), len(twin)) == (buffer.state(), len(buffer))
     assert evicted == [0, 0, 2]
 
 
@@ -140,20 +144,3 @@ def test_the_walk_goes_on_where_it_was_when_questions_are_dropped(dropped: str, 
     assert names(buffer.take(2)) == "ab"
     assert buffer.evict([(name, 1.0) for name in dropped]) == len(dropped)
     assert names(buffer.take(3)) == after
-
-
-@given(st.lists(st.tuples(st.integers(1, 4), st.integers(0, 3), st.integers(0, 6)), max_size=20))
-def test_the_cursor_stays_inside_whatever_enters_and_leaves(steps: list[tuple[int, int, int]]):
-    buffer, number = QuestionBuffer(), 0
-    for entering, solved, taken in steps:
-        for _ in range(entering):
-            number += 1
-            buffer.add(Problem(str(number), "?", "1"), 0.5)
-        problems = buffer.take(taken)
-        assert len(problems) == taken
-        buffer.evict([(p.id, 1.0 if i < solved else 0.5) for i, p in enumerate({p.id: p for p in problems}.values())])
-        assert 0 <= buffer.cursor <= len(buffer)
-        twin = QuestionBuffer()
-        twin.restore(json.loads(json.dumps(buffer.state())))
-        assert (twin.state(), len(twin)) == (buffer.state(), len(buffer))
-        assert {(p.text, p.answer) for p in twin.take(9)} <= {("?", "1")}

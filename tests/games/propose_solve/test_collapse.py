@@ -1,6 +1,5 @@
 """The collapse watch: what it counts, what it remembers, when it warns, and which truths it dares to compute."""
 
-import json
 import re
 import time
 from fractions import Fraction
@@ -16,7 +15,6 @@ from lite_selfplay.games.propose_solve.collapse import (
     CollapseWatch,
     collapse_warnings,
     label_is_right,
-    plain,
     true_value,
 )
 
@@ -92,15 +90,6 @@ def test_means_and_labels():
     assert (log["labels_checked"], log["label_accuracy"]) == (3, 2 / 3)
 
 
-@settings(deadline=None)
-@given(st.lists(st.text(max_size=20), max_size=12))
-def test_shares_are_shares(questions):
-    log = look(CollapseWatch(), *questions)
-    for key in ("repeated", "distinct_tokens"):
-        assert log[key] is None or 0 <= log[key] <= 1
-    json.dumps(log, allow_nan=False)
-
-
 # Warnings, from both sides of each bound
 
 
@@ -132,7 +121,7 @@ def test_when_it_warns(figures: dict[str, Any], words: list[str]):
     assert all(word in sentence for word, sentence in zip(words, found, strict=True))
 
 
-@pytest.mark.parametrize("count", [4, 16, 64, 512])
+@pytest.mark.parametrize("count", [4, 512])
 def test_sums_are_alike_and_no_collapse_however_many_there_are(count: int):
     sums = [f"What is {100 + 7 * i % 900} + {999 - 13 * i % 900}?" for i in range(count)]
 
@@ -146,12 +135,6 @@ def test_sums_are_alike_and_no_collapse_however_many_there_are(count: int):
     assert collapse_warnings(CollapseWatch().look(longer, tokens=tokens)) == []
 
 
-def test_a_proposer_that_repeats_itself_is_noticed():
-    log = look(CollapseWatch(), *["What is 1 + 1?"] * 30, pass_rates=[1.0] * 30, labels=[("What is 1 + 1?", "3")] * 30)
-    assert len(collapse_warnings(log)) == 4  # repeated, all alike, always solved, wrong labels
-    assert log["repeated"] == 29 / 30
-
-
 # Truth
 
 
@@ -161,6 +144,7 @@ def test_a_proposer_that_repeats_itself_is_noticed():
         ("What is 12 + 5?", 17),
         ("What is 12 + 5 * 3?", 27),
         ("(12 + 5) * 3", 51),
+        ("What is 1 / 2?", Fraction(1, 2)),
         ("345 x 678", 233910),
         ("Calculate 345 × 678.", 233910),
         ("12 ÷ 8 =", Fraction(3, 2)),
@@ -229,13 +213,3 @@ def test_nothing_raises_on_any_text(question, label):
 def test_labels_are_compared_as_answers_are(label: str | None, right: bool | None):
     assert label_is_right("What is 48 + 24?", label) is right
     assert label_is_right("Who?", label) is None
-
-
-def test_labels_of_fractions():
-    labels = [("1 / 2", "0.5"), ("1 / 2", "1/2"), ("10 / 4", "2"), ("12 + 5", "17"), ("12 - 5", "8"), ("-3 * 4", "-12")]
-    right = [label_is_right(f"What is {question}?", label) for question, label in labels]
-    assert right == [True, True, False, True, False, True]
-
-
-def test_plain():
-    assert plain("  What IS\n\t2?  ") == "what is 2?"

@@ -3,16 +3,12 @@
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from lite_selfplay.data import Completion, Problem
 from lite_selfplay.errors import GameError
 from lite_selfplay.games.propose_solve.propose_solve import SHOWN_CHARACTERS, ProposeSolve, ProposeSolveOptions
 from lite_selfplay.games.propose_solve.questions import (
-    REASONS,
     Proposal,
-    count_reasons,
     last_boxed,
     last_tagged,
     read,
@@ -54,18 +50,6 @@ def test_reading_a_proposal(said: Completion, reason: str, question: str, answer
     assert (found.reason, found.question, found.answer) == (reason, question, answer)
     assert found.completion is said
     assert found.usable == (reason == "")
-
-
-PIECES = ["<problem>", "</problem>", "<think>", "</think>", "\\boxed{", "}", "4", " "]
-
-
-@settings(deadline=None)
-@given(st.lists(st.sampled_from(PIECES), max_size=10).map("".join))
-def test_a_proposal_has_a_question_or_a_reason(text):
-    for stop in ("eos", "length", "string", "prompt_too_long"):
-        found = read(completion(text, stop), tagged)
-        assert found.reason in REASONS
-        assert found.usable == bool(found.question) == (found.reason == "")
 
 
 @pytest.mark.parametrize(
@@ -114,11 +98,6 @@ def test_a_proposal_becomes_a_problem_or_is_refused():
     assert proposal.usable
 
 
-def test_reasons_are_counted_by_name():
-    some = [Proposal(completion(""), reason=reason) for reason in ("leaks", "", "empty", "leaks", "")]
-    assert count_reasons(some) == {"empty": 1, "leaks": 2}
-
-
 # The family
 
 
@@ -164,22 +143,3 @@ def test_empty_steps_in_a_row_stop_the_run_and_show_what_was_proposed():
     assert "z" * SHOWN_CHARACTERS in text
     assert "z" * (SHOWN_CHARACTERS + 1) not in text
     assert "--cold-start" in text
-
-
-def test_a_question_in_between_begins_the_count_anew():
-    game = family(max_empty_steps=2)
-    for usable in (0, 1, 0, 1, 0):
-        game.question_yield([GOOD], usable)
-    with pytest.raises(GameError, match=r"refused: none\). The last proposals: none"):
-        game.question_yield([], 0)
-    with pytest.raises(GameError, match=r"^1 step in a row"):
-        family(max_empty_steps=1).question_yield([], 0)
-
-
-def test_the_solvers_seat_is_measured_and_the_watch_warns():
-    spec = family().evaluation()
-    assert (spec.mode, spec.seats) == ("single", ("solver",))
-    assert family().own_labels
-    assert family().sources == ()
-    assert family().warnings({"questions": 4, "repeated": 1.0, "distinct_tokens": 0.5}) != []
-    assert family().warnings(family().question_yield([], 0)) == []

@@ -4,8 +4,6 @@ import random
 from collections import Counter
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from lite_selfplay.data import Completion, Sampling
 from lite_selfplay.games.collections import EXAMPLE, CollectedRow
@@ -78,16 +76,6 @@ def test_the_unpaired_set_is_half_right_and_half_wrong():
 def test_no_pairs():
     assert critic_set(rows("a:right b:wrong"), random.Random(0)) == []
     assert critic_set([], random.Random(0), pairing=False) == []
-
-
-@given(st.lists(st.tuples(st.sampled_from("abcd"), st.sampled_from(["right", "wrong"])), max_size=20), st.booleans())
-def test_the_critics_set_is_balanced_whatever_comes(words: list[tuple[str, str]], pairing: bool):
-    given_rows = rows(" ".join(f"{name}:{kind}" for name, kind in words))
-    found = critic_set(given_rows, random.Random(0), pairing=pairing)
-    assert sum(row.kind == "right" for row in found) == sum(row.kind == "wrong" for row in found)
-    assert sum(row.advantage for row in found) == 0
-    texts = [row.completion.text for row in found]
-    assert len(set(texts)) == len(texts)
 
 
 def test_examples_are_mixed_in_as_many_as_rows():

@@ -109,7 +109,7 @@ def test_steps_are_made_of_worked_solutions_and_hold_their_problems_out(tmp_path
 
 def test_what_holds_no_steps_is_refused(tmp_path: Path):
     with pytest.raises(TaskError, match="holds no labelled steps"):
-        step_task("letters")
+        step_task(str(jsonl(tmp_path / "bare.jsonl", {"problem": "2 + 2?", "answer": "4"})))
     with pytest.raises(GameError, match="labelled steps, and p is a problem"):
         found(Speaker(lambda *_: ""), "critic", ("critic",), [Problem("p", "2 + 2?", "4")])
 

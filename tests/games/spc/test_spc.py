@@ -11,13 +11,12 @@ import pytest
 
 from lite_selfplay import RunConfig, train
 from lite_selfplay.data import Episode, Problem, Restore, Snapshot
-from lite_selfplay.errors import RunFolderError
 from lite_selfplay.games import make_game
 from lite_selfplay.games.collections import EXAMPLE, Collection
 from lite_selfplay.games.spc import cases as cases_module
 from lite_selfplay.games.spc import rounds
 from lite_selfplay.games.spc.cases import KINDS, Critique, Rewrite, read_cases
-from lite_selfplay.games.spc.spc import Spc
+from lite_selfplay.games.spc.spc import PHASES, Spc
 from lite_selfplay.runs.api import resume
 from lite_selfplay.runs.checkpoints import find_checkpoints
 from lite_selfplay.testing import ScriptedTable
@@ -328,7 +327,7 @@ def config(tmp_path: Path) -> Callable[..., RunConfig]:
 
     def make(folder: Path, **more: Any) -> RunConfig:
         return RunConfig(
-            game={"name": "spc", "rounds": 1, "epochs": 2, "batch": 4, "rollouts": 2, "critiques": 2, **more},
+            game={"name": "spc", "rounds": 1, "epochs": 2, "batch": 6, "rollouts": 2, "critiques": 2, **more},
             model="tiny",
             precision="fp32",
             tasks="arithmetic:max=3,terms=2,ops=+",
@@ -351,8 +350,9 @@ def content(folder: Path) -> dict[str, bytes]:
     return found | {f"last/{path.name}": path.read_bytes() for path in last.glob("*.safetensors")}
 
 
-def test_a_kill_in_each_step_resumes_to_the_same_weights_and_damage_is_named(
-    config: Callable[..., RunConfig], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("phases", "most"), [(["critic learns"], 1), pytest.param(PHASES, 99, marks=pytest.mark.long)])
+def test_a_kill_in_each_step_resumes_to_the_same_weights(
+    config: Callable[..., RunConfig], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, phases: Sequence[str], most: int
 ):
     usable(monkeypatch)
     whole = train(config(tmp_path / "whole"))
@@ -365,7 +365,7 @@ def test_a_kill_in_each_step_resumes_to_the_same_weights_and_damage_is_named(
 
     def dying(self: Spc, step: int, table: Any) -> Episode:
         episode = play(self, step, table)  # its files are written
-        if step not in killed:
+        if step not in killed and len(killed) < most and rows[step]["game"]["phase"] in phases:
             killed.add(step)
             raise RuntimeError("killed")
         return episode
@@ -379,27 +379,10 @@ def test_a_kill_in_each_step_resumes_to_the_same_weights_and_damage_is_named(
         phase = rows[max(killed)]["game"]["phase"]
         # A phase is saved when it is over, and so is an epoch: no more than that is repeated.
         assert lost < rows[max(killed)]["game"].get("batches", 1), phase
-        if phase == "critic learns":
-            refuses_a_damaged_collection(folder)
         try:
             resume(folder)
         except RuntimeError:
             continue
         break
-    assert len(killed) == len(rows)
+    assert len(killed) == min(most, sum(row["game"]["phase"] in phases for row in rows))
     assert content(folder) == content(tmp_path / "whole")
-
-
-def refuses_a_damaged_collection(folder: Path) -> None:
-    """What the critic learns from is damaged, named by file and line, and as it was afterwards."""
-    file = folder / "collections" / "round-1" / "critic.jsonl"
-    whole = file.read_bytes()
-    lines = whole.splitlines(keepends=True)
-    for damaged, where in (
-        ([lines[0], lines[1][:40] + b"\n", *lines[2:]], "critic.jsonl, line 2: not JSON"),
-        (lines[:-1], f"critic.jsonl, line {len(lines) - 1}: the file should end"),
-    ):
-        file.write_bytes(b"".join(damaged))
-        with pytest.raises(RunFolderError, match=where):
-            resume(folder)
-    file.write_bytes(whole)

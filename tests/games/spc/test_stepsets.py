@@ -7,8 +7,7 @@ import pytest
 
 from lite_selfplay.errors import TaskError
 from lite_selfplay.games.spc.corruptor import holds
-from lite_selfplay.games.spc.critic_modes import by_subset, critic_figures, mean_of_subsets
-from lite_selfplay.games.spc.steps import LabelledStep
+from lite_selfplay.games.spc.critic_modes import critic_figures
 from lite_selfplay.games.spc.stepsets import read_pairs, read_step_set, steps_of_solutions
 from tests.made import jsonl, shared_problems
 
@@ -197,16 +196,3 @@ def test_figures_of_a_critic_that_says_one_thing_only_and_of_nothing():
     found = critic_figures([(True, "correct"), (False, None)])
     assert (found["correct"], found["error"], found["mean"], found["harmonic_mean"]) == (1.0, None, None, None)
     assert critic_figures([])["invalid"] == 0
-
-
-def test_subsets_and_their_mean():
-    def step(subset: str, correct: bool) -> LabelledStep:
-        return LabelledStep("s", "?", "", "a", correct, subset)
-
-    results = [(step("math", True), "correct"), (step("math", False), "correct")]
-    results += [(step("gsm8k", True), "correct"), (step("gsm8k", False), "incorrect")] * 5
-    found = by_subset(results)  # type: ignore[arg-type]
-    assert list(found) == ["math", "gsm8k"]
-    assert mean_of_subsets(found) == 0.75
-    assert mean_of_subsets(by_subset([*results, (step("omni", True), "correct")])) is None  # type: ignore[list-item]
-    assert mean_of_subsets({}) is None

@@ -2,8 +2,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from lite_selfplay.data import Episode, Problem
 from lite_selfplay.errors import ConfigError
@@ -38,10 +36,10 @@ def test_what_the_solver_earns(agrees: bool, formed: bool, majority: float, form
     assert solver_reward(agrees, formed, "format") == form
 
 
-@pytest.mark.parametrize("n", range(2, 33))
-def test_a_question_is_paid_where_some_agree_and_not_all(n: int):
+def test_a_question_is_paid_where_some_agree_and_not_all():
     """With four answers 0, 0, 1, 1, 0; with two no question is paid."""
-    assert [proposer_reward(votes, n) for votes in range(n + 1)] == [0, 0, *[1] * (n - 2), 0]
+    for n in range(2, 33):
+        assert [proposer_reward(votes, n) for votes in range(n + 1)] == [0, 0, *[1] * (n - 2), 0]
 
 
 ANSWERS = {
@@ -123,12 +121,6 @@ def test_a_question_too_long_to_be_asked_earns_nothing_and_trains_nobody():
     assert episode.log["refused"] == {"too_long": 2}
 
 
-def test_a_step_without_a_question_moves_nothing():
-    episode = step(["<think>hm"], [""])
-    assert [stream.role for stream in episode.streams] == ["proposer"]
-    assert all(sample.masked for sample in samples(episode, "proposer"))
-
-
 # The log
 
 
@@ -172,22 +164,6 @@ def test_questions_are_written_once_and_drawn_in_a_circle():
     assert drawn[:3] == drawn[3:]
     assert [(role, n) for role, _, n in table.asked] == [("proposer", 1)] + [("solver", 2)] * 3
     assert len(game.state()["questions"]) == 3
-
-
-# The contract
-
-
-ODD = st.sampled_from(["3", "3.0", "1/2", "", " ", "no idea", "\\boxed{}", "-0"])
-
-
-@settings(deadline=None, max_examples=40)
-@given(st.lists(st.text(max_size=30), min_size=1, max_size=6), st.lists(ODD, min_size=1, max_size=6))
-def test_any_replies_are_data(questions: list[str], answers: list[str]):
-    episode = step(questions, answers, 3, 2)
-    assert all(sample.reward in (0, 1) for stream in episode.streams for g in stream.groups for sample in g.samples)
-    asked = len(stream(episode, "solver").groups) if len(episode.streams) == 2 else 0
-    assert episode.log["usable"] == asked
-    assert asked + sum(episode.log["refused"].values()) == 6
 
 
 # Topics

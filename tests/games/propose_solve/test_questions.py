@@ -1,0 +1,252 @@
+"""Questions: what most answers to one say, whatever their order and spelling, and drawing until enough fit."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lite_selfplay.data import Completion
+from lite_selfplay.games.propose_solve.questions import (
+    Bounds,
+    Candidate,
+    Proposal,
+    Vote,
+    answered,
+    count,
+    count_fates,
+    draw_until,
+    shown,
+    verdicts_by_vote,
+    vote,
+    watched,
+)
+from lite_selfplay.testing import ScriptedTable
+from tests.games.scripted import NONE, THREE, TWO
+from tests.made import Unread, completion
+
+
+def answers(*values: str | None) -> list[Completion]:
+    return [completion("no idea" if value is None else f"<answer>{value}</answer>") for value in values]
+
+
+@pytest.mark.parametrize(
+    ("group", "label", "votes", "agrees"),
+    [
+        (("4", "4", "5"), "4", 2, (True, True, False)),
+        (("5", "4", "4"), "4", 2, (False, True, True)),
+        (("1/2", "0.5", "2"), "0.5", 2, (True, True, False)),
+        (("0.5", "3", r"\frac{1}{2}", "1/2"), "0.5", 3, (True, False, True, True)),
+        (("x = 5", "5", "y = 4"), "5", 2, (True, True, False)),
+        (("twelve", "12.0", "13"), "12.0", 2, (True, True, False)),
+        (("2 hours", "120 minutes", "2 minutes"), "2 hours", 2, (True, True, False)),
+        (("4", "5"), None, 1, (False, False)),  # a tie
+        (("4", "5", "4", "5", None), None, 2, (False,) * 5),
+        (("4", "4", "5", "5", "6"), None, 2, (False,) * 5),
+        ((None, "4", "4"), "4", 2, (False, True, True)),  # no answer is a vote for nothing
+        ((None, None, None, "7"), None, 0, (False,) * 4),  # of which there may be most
+        ((None, "4"), None, 0, (False, False)),
+        ((None, "4", "4", None, "5"), None, 0, (False,) * 5),
+        ((None, None), None, 0, (False, False)),
+        (("I do not know",) * 4, None, 0, (False,) * 4),
+        (("unknown", "7", "7.0", None), None, 0, (False,) * 4),
+        (("7", "unknown", "7.0", "N/A", "7"), "7", 3, (True, False, True, False, True)),
+        (("4",), "4", 1, (True,)),
+        ((), None, 0, ()),
+    ],
+)
+def test_votes(group: tuple[str | None, ...], label: str | None, votes: int, agrees: tuple[bool, ...]) -> None:
+    (found,) = vote(ScriptedTable({}), [answers(*group)])
+    assert found == Vote(label, votes, len(group), agrees, group)
+
+
+def test_each_group_votes_for_itself() -> None:
+    groups = [answers("7", "7.0", "7"), answers("1", "2", "3", "1", "2", "1"), [], answers(None, None)]
+    assert [found.label for found in vote(ScriptedTable({}), groups)] == ["7", "1", None, None]
+
+
+def test_shares() -> None:
+    assert Vote("4", 2, 3, (True, True, False)).share == 2 / 3
+    assert Vote(None, 0, 2, (False, False)).share == 0.0
+    assert Vote(None, 0, 0, ()).share == 0.0
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        *(
+            "####",
+            "48 + 24",
+            r"\frac{",
+            "9" * 3000,
+            "{}",
+            ",",
+            "x" * 2001,
+            "\x00",
+            "2x + 3 = 11",
+            "5 = 6",
+            "5!",
+            "what?",
+        ),
+        # A question restated: arithmetic left undone, an operation named, an equation to solve.
+        *(r"12\times 7", r"3-4 \div 5*6", "211^{3}", "(12)(7)", r"\max(3, 4)", r"\gcd(4, 6)", r"\sum_{i=2}^{5} i"),
+        *(r"\int_{2}^{3} x dx", r"\log_{2} 8 + 1 - 1", r"\lfloor 7 / 2 \rfloor", "7! - 3", "12x + 7 = 99"),
+    ],
+)
+def test_what_states_no_value_votes_for_nothing(odd: str) -> None:
+    found = count([odd, "5", "5", "4", odd, "5"])
+    assert (found.label, found.votes, found.of) == ("5", 3, 6)
+    found = count([odd, "5", "5", "4", odd, odd])
+    assert (found.label, found.votes, found.of) == (None, 0, 6)
+    assert count([odd] * 3).label is None
+
+
+def test_figures_are_asked_for_in_some_topics() -> None:
+    assert count(["red", "red", "5"]).label == "red"
+    assert count(["red", "5.0", "5"], figures=True).label == "5"
+    assert count(["red", "blue", "5"], figures=True) == Vote(None, 0, 3, (False,) * 3, ("red", "blue", "5"))
+
+
+def test_reasoning_that_never_ends_is_no_vote() -> None:
+    group = [completion("<think>so <answer>4</answer>"), *[completion("<think>x</think><answer>4</answer>")] * 2]
+    assert vote(ScriptedTable({}), [group]) == [Vote("4", 2, 3, (False, True, True), (None, "4", "4"))]
+
+
+def test_verdicts_say_who_agrees_and_why_not() -> None:
+    group = [completion("<answer>4</answer>"), completion("\\boxed{4.0}"), *answers("5", None)]
+    verdicts = verdicts_by_vote(group, count(["4", "4.0", "5", None]), thinks=False)
+    assert [verdict.correct for verdict in verdicts] == [True, True, False, False]
+    assert [verdict.well_formed for verdict in verdicts] == [True, False, True, False]
+    assert [verdict.score for verdict in verdicts] == [1.0, 1.0, 0.0, 0.0]
+    assert [verdict.reason for verdict in verdicts] == ["", "", "wrong", "no_answer"]
+    assert [verdict.answer for verdict in verdicts] == ["4", "4.0", "5", None]
+    (tied, _) = verdicts_by_vote(answers("4", "5"), count(["4", "5"]), thinks=False)
+    assert (tied.correct, tied.reason) == (False, "no_majority")
+    unknown = verdicts_by_vote(answers("unknown", None, "7"), count(["unknown", None, "7"]), thinks=False)
+    assert [(verdict.correct, verdict.reason) for verdict in unknown] == [
+        (False, "no_majority"),
+        (False, "no_answer"),
+        (False, "no_majority"),
+    ]
+
+
+# Properties: order, direction, and questions restated
+
+NOTHING = ["unknown", "N/A", "I don't know", r"\text{Cannot be determined}", "x = unknown", "5 or unknown"]
+SAME = {"2": "2", "2.0": "2", "$2": "2", "3": "3", "three": "3", "5": "5", **dict.fromkeys(NOTHING)}
+
+
+@settings(deadline=None)
+@given(st.lists(st.sampled_from([*SAME, None]), max_size=8))
+def test_a_vote_is_what_counting_by_value_says(group: list[str | None]) -> None:
+    found, said = count(group), [None if answer is None else SAME[answer] for answer in group]
+    counted = {value: said.count(value) for value in ("2", "3", "5")}
+    most = max(counted.values())
+    winners = [value for value, votes in counted.items() if votes == most]
+    nothing = most <= said.count(None)
+    assert (found.votes, found.of) == (0 if nothing else most, len(group))
+    if not nothing and len(winners) == 1:
+        members = [answer for answer in group if answer is not None and SAME[answer] == winners[0]]
+        assert found.label is not None
+        assert SAME[found.label] == winners[0]
+        assert len(found.label) == min(map(len, members))
+    else:
+        assert (found.label, any(found.agrees)) == (None, False)
+
+
+SAID = completion("What is 1 + 1?")
+QUESTION = Proposal(SAID, "What is 1 + 1?")
+
+
+def candidate(votes: int, of: int, label: str | None = "2") -> Candidate:
+    return Candidate("q", QUESTION, (SAID,) * of, Vote(label, votes, of, (False,) * of))
+
+
+@pytest.mark.parametrize(
+    ("votes", "of", "label", "fate"),
+    [
+        (1, 5, "2", "kept"),  # 0.2 and 0.8 are inside
+        (4, 5, "2", "kept"),
+        (3, 15, "2", "kept"),
+        (12, 15, "2", "kept"),
+        (3, 16, "2", "too_hard"),
+        (13, 16, "2", "too_easy"),
+        (5, 5, "2", "too_easy"),
+        (2, 4, None, "no_majority"),  # a tie of two classes
+        (0, 4, None, "no_majority"),  # nothing could be read
+    ],
+)
+def test_what_becomes_of_a_question(votes: int, of: int, label: str | None, fate: str):
+    assert Bounds(0.2, 0.8).fate(candidate(votes, of, label)) == fate
+
+
+def test_without_bounds_every_majority_is_kept_and_nothing_else():
+    everything = Bounds(0.0, 1.0)
+    assert everything.fate(candidate(1, 16)) == everything.fate(candidate(16, 16)) == "kept"
+    assert everything.fate(candidate(8, 16, None)) == "no_majority"
+    assert everything.fate(Candidate("q", QUESTION.refused("empty"))) == "refused"
+
+
+def proposals(*reasons: str) -> list[Proposal]:
+    return [replace(QUESTION, question=f"What is {i} + {i}?", reason=reason) for i, reason in enumerate(reasons)]
+
+
+def test_questions_are_answered_in_one_call_and_refused_ones_never_reach_the_solver():
+    table = ScriptedTable({"player": ["<answer>2</answer>", "<answer>2</answer>", "no"]})
+    table.open(0, {"player": "player"})
+    found = answered(table, "player", proposals("", "empty", ""), 3, prefix="q-7", first=4)
+    assert [c.name for c in found] == ["q-7-4", "q-7-5", "q-7-6"]
+    ((_, prompts, n),) = table.asked
+    assert ["What is 0 + 0?" in prompts[0], "What is 2 + 2?" in prompts[1], len(prompts), n] == [True, True, 2, 3]
+    assert [c.label for c in found] == ["2", None, "2"]
+    assert [c.share for c in found] == pytest.approx([2 / 3, 0, 2 / 3])
+    assert found[0].problem.answer == "2"
+    assert found[1].vote is None
+    assert watched(found)["questions"] == ["What is 0 + 0?", "What is 2 + 2?"]
+    assert watched(found)["pass_rates"] == pytest.approx([2 / 3, 2 / 3])
+    table.close()
+
+
+def test_nobody_is_asked_where_there_is_no_question_and_one_too_long_for_a_prompt_is_refused():
+    table = ScriptedTable({})
+    (found,) = answered(table, "player", proposals("empty"), 3, prefix="q")
+    assert (found.proposal.reason, found.share, table.asked) == ("empty", 0.0, [])
+    longer = replace(QUESTION, question="a long one")
+    (found,) = answered(Unread({"player": [""]}), "player", [longer], 2, prefix="q")
+    assert (found.proposal.reason, found.vote) == ("too_long", None)
+
+
+def drawing(answers: list[str], wanted: int, most: int, batch: int = 2) -> list[Candidate]:
+    table, bounds = ScriptedTable({"player": answers}), Bounds(0.2, 0.8)
+    return draw_until(
+        table, lambda: proposals(*[""] * batch), "player", 4, bounds, wanted=wanted, most=most, prefix="q"
+    )
+
+
+def test_drawing_stops_with_the_batch_that_brings_enough():
+    found = drawing([TWO, TWO, TWO, THREE], wanted=1, most=10)
+    assert [c.name for c in found] == ["q-0", "q-1"]
+    assert count_fates(found, Bounds(0.2, 0.8)) == {"no_majority": 0, "too_hard": 0, "too_easy": 0}
+    # The first question is always too easy, the second always kept: two batches for two.
+    assert [c.share for c in drawing([TWO] * 4 + [TWO, TWO, TWO, NONE], wanted=2, most=10)] == [1, 0.75, 1, 0.75]
+
+
+@pytest.mark.parametrize(
+    ("said", "most", "batch", "drawn"),
+    [
+        *(([TWO, TWO, TWO, THREE], most, batch, most) for most, batch in ((6, 2), (5, 2), (1, 4))),
+        # A quarter of the draws keeps nothing.
+        *(([TWO], most, 2, drawn) for most, drawn in ((16, 4), (18, 6), (4, 2), (2, 2))),
+    ],
+)
+def test_drawing_ends_in_any_case_and_early_where_nothing_is_kept(said: list[str], most: int, batch: int, drawn: int):
+    found = drawing(said, wanted=99, most=most, batch=batch)
+    assert [c.name for c in found] == [f"q-{k}" for k in range(drawn)]
+    assert count_fates(found, Bounds(0.2, 0.8))["too_easy"] == (drawn if said == [TWO] else 0)
+
+
+def test_the_record_of_a_proposal_is_masked_has_no_reward_and_says_what_became_of_it():
+    bounds = Bounds(0.2, 0.8)
+    for found, fate in ((candidate(1, 2), "kept"), (Candidate("q", QUESTION.refused("leaks")), "leaks")):
+        (sample,) = shown(found, bounds).samples
+        assert (sample.masked, sample.reward, sample.info["fate"]) == (True, None, fate)
