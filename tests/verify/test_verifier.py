@@ -21,13 +21,6 @@ def test_mixed_kinds_keep_their_order() -> None:
     assert verifier.counters == Counters(checked=3, timeouts=0)
 
 
-def test_thinks_reaches_the_checker() -> None:
-    pair = (completion("<answer>2</answer>"), Problem("m", "1+1?", 2))
-    with Verifier() as verifier:
-        assert verifier.verify([pair])[0].well_formed
-        assert not verifier.verify([pair], thinks=True)[0].well_formed
-
-
 def test_invalid_requests_are_not_counted() -> None:
     with Verifier() as verifier:
         with pytest.raises(UnknownNameError, match="letters"):
