@@ -19,13 +19,11 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-HOW_TO_DRAW = 'for figures, install matplotlib: pip install "lite-selfplay[plots]"'
 FOLDER = "figures"
 COLUMNS, WIDTH, HEIGHT = 3, 4.6, 3.1
 """Panels in a row; inches of a panel."""
 SMOOTHED_OVER = 20
 """A line is the mean of the last of so many parts of a run; the steps themselves are drawn faintly."""
-ENDS = ("low", "high")
 
 
 def save_figures(run: Path, out: Path | None = None) -> list[Path]:
@@ -36,7 +34,7 @@ def save_figures(run: Path, out: Path | None = None) -> list[Path]:
     the folder cannot be written or is a link.
     """
     if importlib.util.find_spec("matplotlib") is None:
-        raise ConfigError(HOW_TO_DRAW)
+        raise ConfigError('for figures, install matplotlib: pip install "lite-selfplay[plots]"')
     folder, out = RunFolder.open(run), out or run / FOLDER
     require_no_link(out)
     with as_written(run):
@@ -78,7 +76,10 @@ def _panel(panel: "Axes", chart: Mapping[str, Any], colours: Mapping[str, str]) 
         if "within" in line:
             panel.axhspan(*line["within"], facecolor=style["color"], edgecolor=style["color"], alpha=0.15)
         if "low" in line:
-            ends = [[abs(value - end) for value, end in zip(line["values"], line[side], strict=True)] for side in ENDS]
+            ends = [
+                [abs(value - end) for value, end in zip(line["values"], line[side], strict=True)]
+                for side in ("low", "high")
+            ]
             panel.errorbar(line["steps"], line["values"], yerr=ends, marker="o", capsize=3, **style)
         elif (over := math.ceil(longest / SMOOTHED_OVER)) > 1 and chart["how"] == "mean":
             panel.plot(line["steps"], line["values"], color=style["color"], alpha=0.2, linewidth=0.8)

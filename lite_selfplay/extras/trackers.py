@@ -24,8 +24,6 @@ from lite_selfplay.runs.report.pages import fenced
 from lite_selfplay.tasks.files import read_json, require_no_link, write_whole
 from lite_selfplay.training.progress import printable
 
-PROJECT = "lite-selfplay"
-
 
 class AccelerateTracker(Tracker):
     """A run as a tracker (`kind`) hears it, from `open` to `close`; `tell` is told where it fails.
@@ -62,7 +60,7 @@ class AccelerateTracker(Tracker):
             return tracking.TensorBoardTracker(
                 TENSORBOARD, self._folder, purge_step=self._done + 1 if self._done else None
             )
-        identity, project = self._identity(), os.environ.get(f"{self._kind.upper()}_PROJECT") or PROJECT
+        identity, project = self._identity(), os.environ.get(f"{self._kind.upper()}_PROJECT") or "lite-selfplay"
         name = f"{printable(self._folder.resolve().name)}-{identity}"
         about: dict[str, Any] = {"name": name, "config": self._config.values(), "resume": "allow"}
         if self._kind == "trackio":

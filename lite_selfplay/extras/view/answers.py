@@ -135,16 +135,12 @@ class ViewedRun:
     """
 
     def __init__(self, path: Path):
-        self.folder = RunFolder.open(path)
+        self.folder, self.path = RunFolder.open(path), path
         require_no_link(path / EPISODES)
         with as_written(path):
             self.game, self.without_game = game_of(self.folder)
         self.index = EpisodeIndex(path / EPISODES)
         self._known: dict[str, Any] = {"stamp": None}
-
-    @property
-    def path(self) -> Path:
-        return self.folder.path
 
     def stamp(self) -> str:
         """Changes whenever the run has written something that the page shows."""

@@ -86,8 +86,8 @@ def refused(spec: str, data_dir: Path, mode: Mode) -> str | None:
     return None
 
 
-QUICK = ("agon-table8", "kuhn", "sqlm-table3")
-"""Matches, cold starts, arms that are measured otherwise, curves; the other files say the same things again."""
+QUICK = ("agon-table8", "kuhn")
+"""Trained arms beside each other, matches, a curve; the other files take minutes together."""
 
 
 @pytest.mark.slow

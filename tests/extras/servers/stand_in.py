@@ -180,7 +180,9 @@ class Handler(BaseHTTPRequestHandler):
 
     def load(self, body: dict[str, Any]) -> None:
         name, folder = body["lora_name"], body["lora_path"]
-        if name in self.state.served:
+        if not name or not folder:
+            self.error(400, "Both 'lora_name' and 'lora_path' must be provided.")
+        elif name in self.state.served:
             self.error(400, f"The lora adapter '{name}' has already been loaded. If you want ...")
         elif not (Path(folder) / "adapter_config.json").is_file():
             self.error(404, f"Loading lora {name} failed: No adapter found for {folder}")
