@@ -61,27 +61,9 @@ def test_advantages_have_mean_zero(rewards, kind):
 
 
 @settings(deadline=None)
-@given(REWARDS, st.sampled_from(["group", "group_mean", "reinforce", "batch"]))
-def test_a_better_reward_is_never_worse_off(rewards, kind):
-    values = advantages(rewards, kind)
-    order = sorted(range(len(rewards)), key=lambda i: rewards[i])
-    assert [values[i] for i in order] == sorted(values)
-
-
-@settings(deadline=None)
 @given(EIGHTHS, st.integers(-20, 20), st.sampled_from(["group", "group_mean", "batch"]))
 def test_a_constant_added_to_all_rewards_changes_nothing(rewards, shift, kind):
     assert advantages([r + shift for r in rewards], kind) == pytest.approx(advantages(rewards, kind), abs=1e-9)
-
-
-@settings(deadline=None)
-@given(EIGHTHS)
-def test_group_advantages_have_a_deviation_just_under_one(rewards):
-    values = advantages(rewards, "group")
-    mean = math.fsum(rewards) / len(rewards)
-    std = math.sqrt(math.fsum((r - mean) ** 2 for r in rewards) / (len(rewards) - 1))
-    spread = math.sqrt(math.fsum(v**2 for v in values) / (len(values) - 1))
-    assert spread == pytest.approx(std / (std + 1e-4))
 
 
 VALUE = 0.5 / (math.sqrt(0.5) + 1e-4)
@@ -136,11 +118,6 @@ def test_advantages_of_streams_by_hand(groups, options, expected):
 )
 def test_variance_is_that_of_the_unmasked(samples, varies):
     assert has_variance(samples) is varies
-
-
-def test_a_stream_with_a_reward_that_is_not_finite_is_refused():
-    with pytest.raises(ValueError, match="finite"):
-        stream_advantages(Stream("r", [group(1, math.nan)]))
 
 
 @pytest.mark.parametrize("credit", ["group", "group_mean", "reinforce", "batch"])

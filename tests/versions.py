@@ -36,7 +36,7 @@ CORE = [
     *("tests/games/test_golden.py", "tests/models/test_packages.py", "tests/models/test_chat_template.py"),
     *("tests/models/test_adapters.py", "tests/models/logprobs", "tests/models/generation"),
     *("tests/models/backends/test_quantised.py", "tests/models/sources/test_hub.py", "tests/runs/test_lock.py"),
-    *("tests/training/test_trl.py", "tests/training/test_trainer.py", "tests/training/test_sampler_check.py"),
+    *("tests/training/test_losses.py", "tests/training/test_trainer.py", "tests/training/test_sampler_check.py"),
     *("tests/tasks/test_benchmarks.py", "tests/tasks/test_refused.py"),
 ]
 QUIET = ("ignore::FutureWarning", "ignore::DeprecationWarning")

@@ -314,7 +314,8 @@ class Guard:
                 )
         if told:
             self._budget.lower(min(int(theirs["budget"]) for theirs in told))
-            self.scale.agree([theirs["scale"] for theirs in told])
+            exponents = [theirs["scale"] for theirs in told if theirs["scale"] is not None]
+            self.scale.exponent = min(exponents, default=None)
             figures[:] = [own for theirs in told for own in theirs["figures"]]
 
 
@@ -389,11 +390,6 @@ class LossScale:
         self.exponent, self._good = max(0, self.exponent - BACK), 0
         return True
 
-    def agree(self, exponents: Sequence[int | None]) -> None:
-        """Go on with the smallest of the exponents that several processes found, none where nobody has found one."""
-        known = [exponent for exponent in exponents if exponent is not None]
-        self.exponent = min(known, default=None)
-
     def held(self) -> None:
         """After an update that did not overflow."""
         if self.exponent is None:
@@ -466,7 +462,9 @@ def foreign_in_any(ranks: Ranks, learning: Sequence[Learning]) -> Iterator[None]
     """
 
     def gaps() -> list[Any]:
-        return [x.agreement.gaps for x in learning]
+        """Of each stream the mean differences from sampler and base, each with the number of its tokens."""
+        seen = [x.agreement for x in learning]
+        return [((of.gap, sum(len(own) for _, own in of.noted)), (of.base_gap, of.base_tokens)) for of in seen]
 
     told: list[Any] = []
     try:

@@ -17,7 +17,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Literal, Protocol, Self
+from typing import Literal, Protocol
 
 from lite_selfplay.config import ColdStartSection
 from lite_selfplay.data import BASE, Example, Problem, Stream
@@ -138,11 +138,6 @@ class ExamplePool:
         """Write the pool as JSONL, a line an example, in the place of an older one."""
         lines = [json.dumps(asdict(e), ensure_ascii=False) + "\n" for role in self.roles for e in self.of(role)]
         write_whole(path, "".join(lines))
-
-    @classmethod
-    def read(cls, path: Path, roles: Sequence[str]) -> Self:
-        """A pool as it was saved. Raises ConfigError as `read_examples` does."""
-        return cls(read_examples(path, roles))
 
 
 def gather(
@@ -379,9 +374,8 @@ def read_examples(path: Path, roles: Sequence[str]) -> list[PooledExample]:
         role = row.get("role")
         if role is not None and role not in roles:
             raise ConfigError(f"{path}, line {number}: {UnknownNameError('role', str(role), roles)}")
-        known: Origin = row["origin"] if row.get("origin") in ("worked", "self") else "file"
         own = [role] if role else roles
-        examples += [PooledExample(each, row["prompt"], row["completion"], known) for each in own]
+        examples += [PooledExample(each, row["prompt"], row["completion"], "file") for each in own]
     if not examples:
         raise ConfigError(f"{path} holds no example")
     return examples

@@ -98,11 +98,6 @@ class Agreement:
         return mean_gap(self.pairs)
 
     @property
-    def gaps(self) -> tuple[tuple[float | None, int], ...]:
-        """The mean differences from the sampler and from the base, each with the number of its tokens."""
-        return (self.gap, sum(len(logprobs) for _, logprobs in self.noted)), (self.base_gap, self.base_tokens)
-
-    @property
     def pairs(self) -> list[tuple[Sequence[float], Sequence[float]]]:
         """What was noted of each row that is compared, and what was computed."""
         return [(row.completion.logprobs, logprobs) for row, logprobs in self.noted]

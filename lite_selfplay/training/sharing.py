@@ -72,10 +72,7 @@ def verify(
     The verifier counts the answers that ran out of time in any process.
     """
     own = verifier.verify(ranks.part(pairs), thinks=thinks)
-    if ranks.alone:
-        return own
-    what = f"verdicts on {len(pairs)} answers in step {step + 1}"
-    verdicts = _of_all(ranks, what, _VERDICTS.dump_python(own), _VERDICTS.validate_python)
+    verdicts = _verdicts_of_all(ranks, f"verdicts on {len(pairs)} answers in step {step + 1}", own)
     late, own_late = (sum(v.reason == "timeout" for v in some) for some in (verdicts, own))
     verifier.counters.timeouts += late - own_late
     verifier.counters.checked += len(pairs) - len(own)
@@ -84,11 +81,12 @@ def verify(
 
 def judge(ranks: Ranks, step: int, work: Callable[[], list[Verdict]], count: int) -> list[Verdict]:
     """Verdicts by a user's own function, which the first process alone calls."""
-    if ranks.alone:
-        return work()
-    own = work() if ranks.main else []
-    what = f"rewards of {count} completions in step {step + 1}"
-    return _of_all(ranks, what, _VERDICTS.dump_python(own), _VERDICTS.validate_python)
+    own = work() if ranks.main or ranks.alone else []
+    return _verdicts_of_all(ranks, f"rewards of {count} completions in step {step + 1}", own)
+
+
+def _verdicts_of_all(ranks: Ranks, what: str, own: list[Verdict]) -> list[Verdict]:
+    return own if ranks.alone else _of_all(ranks, what, _VERDICTS.dump_python(own), _VERDICTS.validate_python)
 
 
 def read_generations(value: Any) -> list[Generation]:

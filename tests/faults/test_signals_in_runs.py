@@ -63,7 +63,7 @@ def test_a_signal_in_each_phase_saves_and_leaves(
 ):
     rng = random.Random(number)
     times = max(1, count // 40)
-    short = {signal.SIGINT: ("generation",), signal.SIGTERM: ("saving", "starting"), signal.SIGHUP: ()}
+    short = {signal.SIGINT: ("generation",), signal.SIGTERM: ("saving",), signal.SIGHUP: ()}
     stops = [stop(lab, where, number, rng) for where in (WHERE if count else short[number]) for _ in range(times)]
     if not stops:
         pytest.skip("run by make test-faults; a terminal that closes is tried in the short form")

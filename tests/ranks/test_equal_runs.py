@@ -81,9 +81,8 @@ def moved(path: Path) -> set[str]:
     return {seat for seat, found in files.items() if any(bool(x.any()) for key, x in found.items() if "lora_B" in key)}
 
 
-@pytest.mark.parametrize(
-    "game", ["agon", *(pytest.param(game, marks=pytest.mark.long) for game in (*GAMES, *OTHERS) if game != "agon")]
-)
+@pytest.mark.long
+@pytest.mark.parametrize("game", [*GAMES, *OTHERS])
 def test_two_processes_play_what_one_does(game: str, play: Callable[..., Any], tmp_path: Path):
     for world in (1, 2):
         name, *own = {**GAMES, **OTHERS}[game]

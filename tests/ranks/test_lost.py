@@ -52,7 +52,7 @@ def saved(run: Path) -> int:
         (0, "SIGKILL", "ask"),
         pytest.param(0, "SIGKILL", "after sum", marks=pytest.mark.long),
         pytest.param(0, "SIGKILL", "lines", marks=pytest.mark.long),
-        (1, "SIGKILL", "update"),
+        pytest.param(1, "SIGKILL", "update", marks=pytest.mark.long),
         pytest.param(0, "SIGTERM", "ask", marks=pytest.mark.long),
         pytest.param(1, "SIGINT", "update", marks=pytest.mark.long),
     ],

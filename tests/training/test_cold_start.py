@@ -18,7 +18,6 @@ from lite_selfplay.models.sources.tiny import build_tiny
 from lite_selfplay.runs.folder import RunFolder
 from lite_selfplay.tasks import Source, Task, load_task
 from lite_selfplay.testing import ScriptedTable
-from lite_selfplay.training.atomic_update import LossScale
 from lite_selfplay.training.cold_start import cold_start, playing_config, teaching_rate, within_limits
 from lite_selfplay.training.examples import ExamplePool, PooledExample, gather
 from lite_selfplay.training.losses import make_loss
@@ -27,7 +26,6 @@ from lite_selfplay.training.rollout import LiveTable, Loaded
 from lite_selfplay.training.trainer import SelfPlayTrainer
 from lite_selfplay.verify import Verifier
 from tests.made_runs import Ear, loop_of, read_lines, same, seat_weights
-from tests.near import near
 
 SEATS = {"A": SeatConfig(rank=4), "B": SeatConfig(rank=4, init="gaussian")}
 LETTERS = {"game": "agon", "model": "tiny", "tasks": "letters", "precision": "fp32"}
@@ -165,29 +163,6 @@ def test_the_first_loss_is_the_plain_negative_log_likelihood(pupils: Callable[..
     assert (tokens, loss) == (count, pytest.approx(total / count, abs=0.0051))  # it is told in hundredths
 
 
-def test_microbatches_add_up_to_the_gradient_of_the_batch(pupils: Callable[..., Pupils], monkeypatch: Any):
-    def gradient(budget: int) -> dict[str, torch.Tensor]:
-        """The gradient that the first step hands to the optimizer, before it is clipped."""
-        found: dict[str, torch.Tensor] = {}
-        made = pupils({"solver": SeatConfig(rank=4, init="gaussian", init_std=0.1)})
-        parameters = made.backend.adapters.parameters("solver")
-
-        def clip(given: Any, bound: float, norm: torch.Tensor) -> None:
-            assert bound == 1.0
-            assert {id(p) for p in given} == {id(p) for p in parameters.values()}
-            found.update({name: p.grad.clone() for name, p in parameters.items()})
-
-        monkeypatch.setattr(torch.nn.utils, "clip_grads_with_norm_", clip)
-        made.learn("grpo", steps=1, examples_per_step=7, tokens=budget)
-        return found
-
-    whole, parts, singles = map(gradient, (1_000_000, 1000, 1))
-    assert max(g.abs().max() for g in whole.values()) > 1e-3
-    for name, expected in whole.items():
-        assert near(parts[name], expected)
-        assert near(singles[name], expected)
-
-
 def test_the_learning_rate_warms_up_and_falls_to_a_tenth():
     seat = SeatConfig(lr=2.0)
     rates = [teaching_rate(seat, step, 8) for step in range(8)]
@@ -209,17 +184,6 @@ def test_a_seat_without_examples_is_left_as_it_is(pupils: Callable[..., Pupils],
     assert [line.partition(",")[0] for line in made.told.said] == ["cold start of B as challenger"]
     assert made.moved()
     assert all(".B." in name for name in made.moved())
-
-
-def test_a_loss_scale_changes_nothing(pupils: Callable[..., Pupils], monkeypatch: pytest.MonkeyPatch):
-    ends = []
-    for needed in (False, True):  # in float16 gradients are scaled up; in float32 that must leave no trace
-        monkeypatch.setattr("lite_selfplay.training.atomic_update.LossScale", lambda _, on=needed: LossScale(on))
-        made = pupils({"solver": SeatConfig(rank=4)})
-        made.learn("grpo", steps=4, examples_per_step=2, lr=1e-2)
-        ends.append(made.weights())
-    for name, expected in ends[0].items():
-        torch.testing.assert_close(ends[1][name], expected, rtol=1e-4, atol=1e-5)
 
 
 # Stopping
@@ -248,15 +212,6 @@ def test_a_loss_that_is_not_finite_names_seat_and_step(pupils: Callable[..., Pup
 
     with pytest.raises(TrainingError, match=r"a weight of seat A is not finite at step 3 of the cold start of A"):
         made.learn(steps=4, examples_per_step=2, progress=Break())
-
-
-def test_a_gradient_that_is_not_finite_moves_nothing(pupils: Callable[..., Pupils], monkeypatch: pytest.MonkeyPatch):
-    made = pupils()
-    endless = torch.tensor(torch.inf, device=made.backend.device)
-    monkeypatch.setattr("lite_selfplay.training.trainer.get_total_norm", lambda gradients: endless)
-    with pytest.raises(TrainingError, match=r"\(seat A\) has the norm inf at step 1 of the cold start of A"):
-        made.learn(steps=2, examples_per_step=2)
-    assert not made.moved()
 
 
 # What a run hands in
@@ -310,9 +265,8 @@ def test_the_live_base_plays_for_its_examples(make_backend: Callable[..., Any], 
     assert {example.origin for role in pool.roles for example in pool.of(role)} == {"self"}
 
 
-@pytest.mark.parametrize("template", ["thinking", "opens_think"])
-def test_reasoning_is_taught_where_the_template_thinks(tmp_path: Path, template: Any):
-    build_tiny(tmp_path, template=template)
+def test_reasoning_is_taught_where_the_template_thinks(tmp_path: Path):
+    build_tiny(tmp_path, template="opens_think")
     chat, game, table = Chat.load(tmp_path), make_game("grpo", {}), ScriptedTable({}, thinks=True)
     section = ColdStartSection(source="worked", steps=1, examples_per_step=1)
     (example,) = gather(game, section, load_task("stories"), table, seed=0).of("solver")
@@ -333,6 +287,7 @@ def test_a_run_starts_from_it_and_its_reference_is_the_seat_after_it(tmp_path: P
         group_size=8,
         problems_per_step=2,
         max_completion_tokens=64,
+        preflight=False,
         save_every=1,
         cold_start={"enabled": True, "tasks": "stories", "steps": 2, "examples_per_step": 2},
         roles={"solver": {"beta": 0.1}},
@@ -355,8 +310,11 @@ def test_a_run_starts_from_it_and_its_reference_is_the_seat_after_it(tmp_path: P
 
 
 def test_a_cold_start_that_was_stopped_begins_again(tmp_path: Path):
-    sections = {"cold_start": {"enabled": True, "tasks": "stories", "steps": 3, "examples_per_step": 2}}
-    sizes = {"steps": 2, "group_size": 2, "problems_per_step": 1, "max_completion_tokens": 64}
+    sections = {
+        "cold_start": {"enabled": True, "tasks": "stories", "steps": 3, "examples_per_step": 2},
+        "preflight": False,
+    }
+    sizes = {"steps": 1, "group_size": 2, "problems_per_step": 1, "max_completion_tokens": 64}
     base = {**LETTERS, **sizes, **sections}
     whole = train(RunConfig(**base, run_dir=tmp_path / "whole"))
     stopped = RunFolder(tmp_path / "stopped")
@@ -376,4 +334,4 @@ def test_a_cold_start_that_was_stopped_begins_again(tmp_path: Path):
     assert (again.path / "cold_start.jsonl").read_bytes() == (whole.path / "cold_start.jsonl").read_bytes()
     for seat in "AB":
         assert same(seat_weights(again.path, seat), seat_weights(whole.path, seat))
-    assert [row["step"] for row in again.metrics_rows()] == [1, 2]
+    assert [row["step"] for row in again.metrics_rows()] == [1]

@@ -94,7 +94,7 @@ def test_advantages_by_hand(loss: str, wanted: list[float]):
     ],
     ids=["a term a completion", "a term a token"],
 )
-@pytest.mark.parametrize("budget", [1000, 3], ids=["whole", "in microbatches"])
+@pytest.mark.parametrize("budget", [1000, 3])
 def test_its_gradient_by_hand(write: Callable[[str], str], text: str, wanted: list[float], budget: int):
     role = RoleConfig(loss=write(text), entropy=0.0)
     found: dict[int, list[float]] = {}

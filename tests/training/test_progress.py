@@ -8,7 +8,16 @@ from hypothesis import strategies as st
 
 import lite_selfplay.training.progress as progress_module
 from lite_selfplay.errors import Interrupted
-from lite_selfplay.training.progress import PlainProgress, Poll, Progress, Several, as_progress, clock, printable
+from lite_selfplay.training.progress import (
+    OutOfTime,
+    PlainProgress,
+    Poll,
+    Progress,
+    Several,
+    as_progress,
+    clock,
+    printable,
+)
 
 
 @pytest.fixture
@@ -37,14 +46,9 @@ def test_everything_becomes_a_line(now):
         "up 3 points",
         "the run: x",
     ]
-
-
-def test_warnings_go_where_they_are_sent():
-    said, warned = [], []
-    lines = PlainProgress(said.append, warn=warned.append)
-    lines.warn("slow")
-    lines.say("on")
-    assert (said, warned) == (["on"], ["warning: slow"])
+    warned: list[str] = []
+    PlainProgress(said.append, warn=warned.append).warn("slow")
+    assert (said[-1], warned) == ("the run: x", ["warning: slow"])
 
 
 def test_a_heartbeat_says_what_is_done_and_for_how_long(now):
@@ -114,18 +118,27 @@ def test_a_poll_counts_tokens_where_it_is_told_to():
     assert ear.told == ["tick", (0, 8), "tick", (1, 8), "tick", "tick", (0, None), "tick"]
 
 
-def test_a_poll_stops_what_it_counts():
-    ear = Counted()
+def test_a_poll_stops_what_it_counts_and_is_late(now):
+    ear, stops = Counted(), iter([Interrupted("stopped by a test")] * 2)
 
     def stop() -> None:
-        raise Interrupted("stopped by a test")
+        for error in stops:
+            raise error
 
     poll = Poll(ear, stop)
+    with poll.unstopped():
+        poll()
     with pytest.raises(Interrupted), poll.counting(8):
         poll()
     with pytest.raises(Interrupted):
         poll()
-    assert ear.told == [(0, 8), "tick", "tick"]
+    assert ear.told == ["tick", (0, 8), "tick", "tick"]
+    with poll.within(5):
+        poll()
+        now[0] += 5
+        with pytest.raises(OutOfTime):
+            poll()
+    poll()
 
 
 def test_what_counts_as_progress():
@@ -133,11 +146,7 @@ def test_what_counts_as_progress():
     assert as_progress(mine) is mine
     as_progress(said.append).say("a line")
     assert said == ["a line"]
-    silent = as_progress(None)
-    silent.say("x")
-    silent.warn("x")
-    silent.phase("x")
-    silent.finished(["x"])
+    as_progress(None).finished(["x"])
 
 
 @pytest.mark.parametrize(

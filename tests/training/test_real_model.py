@@ -18,6 +18,7 @@ from tests.near import near
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900), pytest.mark.usefixtures("several_threads")]
 
 
+@pytest.mark.long
 def test_a_step_of_agon_on_the_real_model(tmp_path: Path):
     said: list[str] = []
     run = train(

@@ -136,20 +136,9 @@ def test_the_base_is_asked_about_a_few_rows_and_their_first_tokens(make_backend:
     assert agreement.base_gap > 0.01
     # The same rows tell how far the seat has moved since.
     assert check.step_gap(agreement) == pytest.approx(0.0, abs=1e-6)
-    before = {id(row): values for row, values in agreement.rows}
-    backend.adapters.load_state("A", backend.adapters.state("B"))
-    moved = [
-        abs(a - b)
-        for row in chosen
-        for a, b in zip(
-            before[id(row)][:LONGEST],
-            score("A", [(row.completion.prompt_ids, row.completion.token_ids)], 1.0)[0].logprobs,
-            strict=False,
-        )
-    ]
-    gap = check.step_gap(agreement)
-    assert gap == pytest.approx(sum(moved) / len(moved), rel=1e-4)
-    assert gap > 0.01
+    zero = {name: torch.zeros_like(tensor) for name, tensor in backend.adapters.state("A").items()}
+    backend.adapters.load_state("A", zero)  # it speaks as the base does
+    assert check.step_gap(agreement) == pytest.approx(agreement.base_gap, rel=1e-4)
 
 
 def test_the_step_of_every_seat_is_measured_in_each_of_its_roles(tmp_path: Path):
@@ -298,6 +287,7 @@ def config(folder: Path, precision: str, steps: int, **values: Any) -> RunConfig
             "seed": 1,
             "reward": f"{VARIED}:varied",
             "seats": {"*": {"schedule": "constant", "warmup": 0.0}},
+            "preflight": False,
             "run": {"steps": steps, "dir": str(folder), "save_every": 1},
             **values,
         }
@@ -357,21 +347,11 @@ def test_a_run_whose_rollouts_come_from_other_weights_moves_nothing_and_stops(
 
 
 @pytest.mark.parametrize(
-    "precision", [*(pytest.param(name, marks=pytest.mark.long) for name in ("fp32", "bf16")), "4bit"]
+    ("precision", "steps"), [("4bit", 8), *(pytest.param(name, 300, marks=pytest.mark.long) for name in PRECISIONS)]
 )
-def test_a_sound_run_is_let_alone(tmp_path: Path, precision: str):
-    sound(tmp_path / "run", precision, 12)
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("precision", PRECISIONS)
-def test_a_sound_run_is_let_alone_for_300_steps(tmp_path: Path, precision: str):
-    sound(tmp_path / "run", precision, 300)
-
-
-def sound(folder: Path, precision: str, steps: int) -> None:
-    train(config(folder, precision, steps))
-    rows = read_lines(folder / "metrics.jsonl")
+def test_a_sound_run_is_let_alone(tmp_path: Path, precision: str, steps: int):
+    train(config(tmp_path / "run", precision, steps))
+    rows = read_lines(tmp_path / "run" / "metrics.jsonl")
     seen = [s for row in rows for s in row["streams"].values() if s["sampler_gap"] is not None]
     gaps = sorted(stream["sampler_gap"] for stream in seen)[: len(seen) - len(seen) // 100]  # a rare token apart
     assert len(gaps) > steps  # of two streams a step; those without variance never reach the model

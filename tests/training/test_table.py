@@ -11,7 +11,6 @@ from lite_selfplay.data import Episode, Example, Group, Problem, Sample, Samplin
 from lite_selfplay.errors import ConfigError, GameError
 from lite_selfplay.games import GAMES, Game
 from lite_selfplay.models.chat_template import Chat
-from lite_selfplay.models.sources.tiny import build_tiny
 from lite_selfplay.runs.api import resume
 from lite_selfplay.runs.checkpoints import find_checkpoints
 from lite_selfplay.training.rollout import LiveTable, Loaded
@@ -76,19 +75,6 @@ def test_a_games_folder(table: LiveTable, tmp_path: Path):
     table._folder = None
     with pytest.raises(GameError, match="no run at this table"):
         _ = table.folder
-
-
-@pytest.mark.parametrize("template", ["thinking", "opens_think"])
-def test_a_beginning_is_one_of_an_answer_where_the_template_thinks(tmp_path: Path, template: Any):
-    build_tiny(tmp_path, template=template)
-    chat = Chat.load(tmp_path)
-    assert chat.thinks
-    begun = chat.encode("2 + 2?", "First, 2.")
-    assert begun.prefill == "<think>\n\n</think>\n\nFirst, 2."
-    assert chat.decode(begun.ids).endswith(begun.prefill)
-    assert chat.encode("2 + 2?").ids != begun.ids
-    off = Chat.load(tmp_path, "off")
-    assert off.encode("2 + 2?", "First, 2.").ids == begun.ids
 
 
 class Ending(Game):

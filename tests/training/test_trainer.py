@@ -17,7 +17,6 @@ from lite_selfplay.data import Episode, Group, Restore, Sample, Sampling, Stream
 from lite_selfplay.errors import GameError, Interrupted, TrainingError
 from lite_selfplay.models.backends.transformers import load_base
 from lite_selfplay.models.generation.sampling import GenerationRequest
-from lite_selfplay.runs.report.step_rows import stream_metrics
 from lite_selfplay.training.losses import Loss
 from lite_selfplay.training.optimizer import optimizer_state
 from lite_selfplay.training.progress import Poll, Progress
@@ -88,20 +87,6 @@ def test_a_kl_term_holds_for_the_rows_of_dropped_groups_and_none_for_truncated_o
     penalty = expected_loss(model, dataclasses.replace(played, groups=unpaid, drop_zero_variance=False), role, base)
     wanted = expected_gradients(model, policy + penalty, "A")
     assert relative_error(run.step(Episode([played])).gradients["A"], wanted) < 1e-4
-
-
-def test_truncated_completions_can_be_left_out(harness: Callable[..., Harness]):
-    ended, numbers = {0, 3, 4}, itertools.count()
-    drafts = stream("drafter", "A", DRAFTS)
-    played = changed(drafts, lambda s: respoken(s, stop="eos") if next(numbers) in ended else s)
-    role = {"loss": "dapo", "mask_truncated": True}
-    run = harness(role)
-    model = run.alone()
-    wanted = expected_gradients(model, expected_loss(model, played, role), "A")
-    run.step(Episode([played]))
-    assert relative_error(run.gradients["A"], wanted) < 1e-4
-    (values,) = run.reports[0].advantages
-    assert [i for i, a in enumerate(a for row in values for a in row) if a is not None] == [0, 3, 4]
 
 
 @pytest.mark.parametrize(("loss", "budget"), [("grpo", 8192), ("dapo", 40), ("sequence", 40)])
@@ -217,17 +202,6 @@ def test_only_a_seat_with_data_moves_and_momentum_moves_no_other(harness: Callab
     assert run.reports[1].seats["A"]["grad_norm"] is None
 
 
-def test_a_step_without_streams_moves_nothing_and_ticks_nothing(harness: Callable[..., Harness]):
-    run = harness({})
-    start = states(run.backend)
-    nothing = Episode([stream("drafter", "A", [[1, 1], [0, 0]], drop_zero_variance=True)])
-    run.step(Episode(), nothing, episode())
-    assert [report.seats["A"]["updates"] for report in run.reports] == [0, 0, 1]
-    lrs = [report.seats["A"]["lr"] for report in run.reports]
-    assert lrs[0] == lrs[1] == lrs[2] > 0
-    assert moved(start, states(run.backend), "A")
-
-
 def test_without_any_advantage_a_kl_term_still_moves_and_no_term_does_not(harness: Callable[..., Harness]):
     flat = Episode([stream("drafter", "A", [[1, 1], [0, 0]])])
     silent = harness({})
@@ -264,22 +238,6 @@ def test_stale_or_foreign_completions_are_refused(harness: Callable[..., Harness
     own = Sample(completion("B", 0), 0.0, advantage=1.0)  # an advantage of its own changes nothing
     with pytest.raises(GameError, match="but holds a completion by 'B'"):
         harness({}).step(Episode([Stream("drafter", [Group([own])])]))
-
-
-def test_a_baseline_is_reinforce_with_what_is_left_of_the_reward(harness: Callable[..., Harness]):
-    """Bit by bit the same weights, from rewards that are still the returns."""
-    drafts = stream("drafter", "A", DRAFTS)
-    less = changed(drafts, lambda s: dataclasses.replace(s, reward=s.reward - 0.7), credit="reinforce")
-    known = [dataclasses.replace(group, baseline=0.7) for group in drafts.groups]
-    one = harness({}, minibatches=2).step(Episode([less]))
-    other = harness({}, minibatches=2).step(Episode([Stream("drafter", known, credit="baseline")]))
-    got, wanted = states(other.backend)["A"], states(one.backend)["A"]
-    assert all(torch.equal(got[name], wanted[name]) for name in wanted)
-    assert moved(states(harness({}).backend), states(other.backend), "A")
-    (learned,) = other.reports[0].episode.streams
-    line = stream_metrics(learned, other.reports[0].advantages[0], other.reports[0].streams[0])
-    assert line["reward_mean"] == pytest.approx(13 / 10)
-    assert (line["groups"], line["zero_variance_groups"]) == (3, 0)
 
 
 # Numbers that are not finite

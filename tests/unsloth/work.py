@@ -19,11 +19,12 @@ import json
 import os
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 PLAIN, COMMAND, FOLDER = sys.argv[1] == "plain", sys.argv[2], Path(sys.argv[3])
+sys.path.insert(0, str(Path(__file__).parents[2]))
 
 os.environ["CUDA_VISIBLE_DEVICES"] = ""
 if not PLAIN:
@@ -43,24 +44,17 @@ from safetensors.torch import save_file
 import lite_selfplay.training.rollout
 from lite_selfplay import RunConfig, train
 from lite_selfplay.config import ModelSection, SeatConfig
-from lite_selfplay.data import Completion, Episode, Group, Sample, Sampling, Stream
+from lite_selfplay.data import Episode, Sampling
 from lite_selfplay.models.adapters import BASE
 from lite_selfplay.models.backends.transformers import TransformersBackend, load_base
 from lite_selfplay.models.backends.unsloth import UnslothBackend
-from lite_selfplay.models.chat_template import Chat
 from lite_selfplay.models.generation.sampling import GenerationRequest
 from lite_selfplay.models.sources.tiny import build_tiny
 from lite_selfplay.runs.api import resume
-from lite_selfplay.training.losses import make_loss
-from lite_selfplay.training.trainer import SelfPlayTrainer, reference_name
-from tests.made import as_sampled
+from lite_selfplay.training.trainer import reference_name
+from tests.training.harness import FREE, Harness, episode
 
 torch.set_num_threads(1)
-
-CAP = 12
-FREE = {"rank": 4, "alpha": 8, "init": "gaussian", "init_std": 0.1, "clip": 1e9, "lr": 1e-2, "schedule": "constant"}
-ROLES = {"drafter": "A", "challenger": "B"}
-REWARDS = {"drafter": [[0, 2, 2, 0], [2.5, 0.5, 0], [2, 2, 2]], "challenger": [[3, 0, 2, 0.5], [0, 0, 3]]}
 
 CASES: dict[str, dict[str, Any]] = {
     "grpo": {},
@@ -99,38 +93,11 @@ def backend_of(path: Path, **options: Any) -> Any:
 # Gradients
 
 
-def completion(seat: str, index: int, temperature: float) -> Completion:
-    """Token ids of unequal lengths, the same for the same seat and index."""
-    draw = torch.Generator().manual_seed(100 * ord(seat) + index)
-    prompt = torch.randint(3, 259, (2 + index % 4,), generator=draw).tolist()
-    ids = torch.randint(3, 259, (1 + (5 * index) % CAP,), generator=draw).tolist()
-    stored = (torch.rand(len(ids), generator=draw) * -2 - 4).tolist()
-    return Completion("", "", prompt, ids, stored, "length", seat, 0, Sampling(temperature=temperature, max_tokens=CAP))
+def harness_of(backend: Any, path: Path, case: Mapping[str, Any]) -> Harness:
+    return Harness(backend, path, Path(tempfile.mkdtemp()), case.get("role", {}), **case.get("run", {}))
 
 
-def stream(role: str, temperature: float = 1.0, **options: Any) -> Stream:
-    numbers = iter(range(100))
-    groups = [
-        Group([Sample(completion(ROLES[role], next(numbers), temperature), reward) for reward in rewards])
-        for rewards in REWARDS[role]
-    ]
-    return Stream(role, groups, **options)
-
-
-def trainer_of(backend: Any, path: Path, case: Mapping[str, Any]) -> SelfPlayTrainer:
-    config = RunConfig(
-        game="agon",
-        model="tiny",
-        roles=dict.fromkeys(ROLES, case.get("role", {})),
-        seats=dict.fromkeys(("A", "B"), FREE),
-        run={"steps": 1, "max_completion_tokens": CAP, **case.get("run", {})},
-    )
-    return SelfPlayTrainer(
-        backend=backend, loss=make_loss(backend, config, Chat.load(path).tokenizer, tempfile.mkdtemp()), config=config
-    )
-
-
-def update(path: Path, case: Mapping[str, Any], roles: tuple[str, ...] = tuple(ROLES)) -> dict[str, torch.Tensor]:
+def update(path: Path, case: Mapping[str, Any], roles: Sequence[str] = ("drafter", "challenger")) -> dict[str, Any]:
     """One step: the gradients it applies, and the weights before and after."""
     backend = backend_of(path)
     adapters = backend.adapters
@@ -139,17 +106,9 @@ def update(path: Path, case: Mapping[str, Any], roles: tuple[str, ...] = tuple(R
         adapters.snapshot(seat, reference_name(seat))
         adapters.load_state(seat, {key: value * 1.3 for key, value in adapters.state(seat).items()})
     found = weights(adapters, "before")
-    trainer = trainer_of(backend, path, case)
-
-    def capture(*_: Any) -> None:
-        for seat in adapters.seats:
-            for name, parameter in adapters.parameters(seat).items():
-                if parameter.grad is not None:
-                    found[f"gradient/{seat}/{name}"] = parameter.grad.clone()
-
-    trainer.optimizer.register_step_pre_hook(capture)
-    played = Episode([stream(role, **case.get("stream", {})) for role in roles])
-    trainer.update(0, as_sampled(played, backend), ROLES)
+    streams = [played for played in episode(**case.get("stream", {})).streams if played.role in roles]
+    for seat, gradients in harness_of(backend, path, case).step(Episode(streams)).gradients.items():
+        found |= {f"gradient/{seat}/{name}": gradient for name, gradient in gradients.items()}
     return found | weights(adapters, "after")
 
 
@@ -181,7 +140,7 @@ def said(path: Path) -> dict[str, Any]:
 
 def facts(path: Path) -> dict[str, Any]:
     backend = backend_of(path)
-    trainer = trainer_of(backend, path, {})
+    trainer = harness_of(backend, path, {}).step(episode()).trainer
     parents: Any = type(trainer.loss).__mro__[2:]  # after the class that was made and the loss it mixes in
     parent = parents[0]
     return {
