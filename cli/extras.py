@@ -8,12 +8,11 @@ from typing import Annotated
 
 import typer
 
-from lite_selfplay.config import FLAGS, parse_assignment
+from lite_selfplay.config import FLAGS, KEYS, parse_assignment
 from lite_selfplay.errors import ConfigError
 from lite_selfplay.models.silence import quiet
 from lite_selfplay.training.progress import PlainProgress
 from lite_selfplay_cli import flags, listing
-from lite_selfplay_cli.evaluate import DataDir
 
 
 def reproduce(
@@ -32,7 +31,7 @@ def reproduce(
     ] = None,
     model: flags.option("model", FLAGS["model"]) = None,
     assignments: flags.Assignments = None,
-    data_dir: DataDir = None,
+    data_dir: flags.option("data_dir", KEYS["tasks.data_dir"]) = None,
     dry_run: flags.DryRun = False,
     as_json: flags.Json = False,
 ) -> None:
