@@ -167,7 +167,7 @@ DRY = "['lite-selfplay', 'train', 'agon', '--model', 'tiny', '--tasks', 'letters
 LIGHT = [
     "import lite_selfplay",
     "from lite_selfplay import Game, RunConfig, load_run, register_game, resume, train",
-    "import lite_selfplay.credit, lite_selfplay.stats, lite_selfplay.runs.folder",
+    "import lite_selfplay.credit, lite_selfplay.stats, lite_selfplay.runs.folder, lite_selfplay.runs.report.step_rows",
     "from lite_selfplay.games import find_game, game_names; [find_game(name) for name in game_names()]",
     "import lite_selfplay.testing as t, lite_selfplay.games as g; t.check_game(g.make_game('agon', {}), steps=2)",
     "import lite_selfplay_cli.app",

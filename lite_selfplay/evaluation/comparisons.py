@@ -71,8 +71,8 @@ class Comparison:
             low, high = clopper_pearson(found.gained, decided)
             share = f": {percent(found.gained / decided)} [{100 * low:.0f}, {100 * high:.0f}]" if decided else ""
             exact = f" ({found.gained} gained, {found.lost} lost{share}, p = {found.p_value:.2g})"
-        points = f"{100 * found.difference:+.1f} points{between}"
-        return f"{self.tasks}: {self.second} against {self.first} {points}{exact}; {len(found.shared)} problems"
+        what = f"{self.tasks}: {self.second} against {self.first} {100 * found.difference:+.1f} points"
+        return f"{what}{between}{exact}; {len(found.shared)} problems"
 
     def to_json(self) -> dict[str, Any]:
         """Of the difference of the means, in shares, with its 95% bootstrap interval (null for fewer than two

@@ -334,7 +334,7 @@ def _mean(scores: Sequence[Result]) -> dict[str, Any]:
 def settings_line(result: Result) -> str:
     """What was asked and how, in a line: `mawps, single: 40 problems, 4 samples each, temperature 0.6, ...`."""
     n, data = result["n"], result.get("data", {})
-    asked = f"{n} problem{'s' if n != 1 else ''} of {result['tasks']}, {asked_of(result)} each"
+    examples = f", {result['shots']} worked examples before each" if result.get("shots") else ""
     sampling = (
         f"temperature {result['temperature']:g}, top-p {result['top_p']:g}, seed {result['seed']}, at most "
         f"{result['max_completion_tokens']} tokens"
@@ -343,7 +343,7 @@ def settings_line(result: Result) -> str:
     from_where = f"{data['rows']:,} rows of {data['origin']}" if data.get("origin") else ""
     mark = f"fingerprint {data['fingerprint'][:12]}" if data.get("fingerprint") else ""
     parts = [
-        asked + (f", {result['shots']} worked examples before each" if result.get("shots") else ""),
+        f"{n} problem{'s' if n != 1 else ''} of {result['tasks']}, {asked_of(result)} each{examples}",
         sampling,
         read.get(result.get("answer_from", ""), ""),
         ", ".join(filter(None, [from_where, mark])),

@@ -110,8 +110,9 @@ def evaluate_all(
     the run, or of the current folder for a model) until all is done, and the same call goes on with them.
     """
     with joined() as ranks:
-        shown = as_progress(progress) if ranks.main else Progress()
-        return _evaluate_all(ranks, target, tasks, modes, settings or Settings(), write, shown)
+        return _evaluate_all(
+            ranks, target, tasks, modes, settings or Settings(), write, as_progress(progress if ranks.main else None)
+        )
 
 
 def _evaluate_all(

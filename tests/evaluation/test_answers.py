@@ -92,19 +92,16 @@ def test_what_was_asked_otherwise_is_asked_again(changed: dict[str, Any]):
     assert len(table.calls) >= asked + 2
 
 
-def test_a_line_that_an_evaluation_did_not_write_is_said(tmp_path: Path):
+def test_a_line_that_an_evaluation_did_not_write_and_a_link_are_refused(tmp_path: Path):
     path = tmp_path / "x.partial.jsonl"
     measured(Answers(IDENTITY, path))
     head, first, *_ = path.read_text().splitlines()
     path.write_text(f"{head}\n{json.dumps({**json.loads(first), 'answers': [{'text': 3}]})}\n")
     with pytest.raises(RunFolderError, match="is not what an evaluation wrote: remove it"):
         measured(Answers(IDENTITY, path))
-
-
-def test_a_link_is_not_written_through(tmp_path: Path):
-    (tmp_path / "x.partial.jsonl").symlink_to(tmp_path / "elsewhere")
+    (tmp_path / "link.jsonl").symlink_to(path)
     with pytest.raises(RunFolderError, match="link"):
-        Answers(IDENTITY, tmp_path / "x.partial.jsonl")
+        Answers(IDENTITY, tmp_path / "link.jsonl")
 
 
 def test_the_folder_stays_where_something_else_is_in_it(tmp_path: Path):

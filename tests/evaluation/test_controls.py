@@ -5,10 +5,9 @@ from collections.abc import Callable, Sequence
 import pytest
 
 from lite_selfplay.data import Completion, EvalSpec, Problem, Sampling, Verdict
-from lite_selfplay.errors import RequestError
 from lite_selfplay.evaluation import Evaluation
 from lite_selfplay.games.agon.cascade import CascadeScore
-from lite_selfplay.games.modes import VoteScore, find_mode, mode_names
+from lite_selfplay.games.modes import VoteScore
 from lite_selfplay.stats import maj_at_k, pass_at_k
 from lite_selfplay.verify.extract import extract_answer
 from tests.made import evaluated
@@ -44,12 +43,6 @@ def second_prompts() -> list[str]:
 
 def says(value: object, how: str = "Adding gives it") -> str:
     return f"{how}. <answer>{value}</answer>"
-
-
-def test_all_modes_are_found():
-    assert {"single", "cascade", "self-refine", "self-cascade", "moa", "swap-seats", "vote"} <= set(mode_names())
-    for name in mode_names():
-        assert find_mode(name).stages(("A", "B")) >= 2
 
 
 @pytest.mark.parametrize(
@@ -142,20 +135,11 @@ def test_swapped_seats_are_measured_in_every_role():
         return says(answer if seat == "B" or "By A" in prompt else 1, "Challenge")
 
     found = measured(script, "swap-seats", "A", "B")
-    assert {name: score.pass_at_1 for name, score in found.directions.items()} == {
-        "A->A": 1,
-        "A->B": 1,
-        "B->A": 0,
-        "B->B": 1,
-    }
+    rates = {name: score.pass_at_1 for name, score in found.directions.items()}
+    assert rates == {"A->A": 1, "A->B": 1, "B->A": 0, "B->B": 1}
     assert found.directions["B->B"].conversions == 2
     cascade = measured(script, "cascade", "A", "B")
     assert all(cascade.directions[name] == found.directions[name] for name in ("A->B", "B->A"))
-
-
-def test_one_seat_cannot_be_swapped():
-    with pytest.raises(RequestError, match="the mode swap-seats needs 2 seats, and there is A alone"):
-        measured(lambda *_: says(6), "swap-seats", "A")
 
 
 # Votes

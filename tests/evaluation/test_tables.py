@@ -56,6 +56,7 @@ def test_headlines(found: dict[str, Any], line: str):
 def test_moments_side_by_side():
     columns, rows = comparison(MOMENTS)
     assert columns == ["", "untouched", "after cold start", "after 24 steps"]
+    assert comparison({"later": TRAINED, "untouched": BASE})[1][0][0] == "base model"  # wherever it was measured
     assert rows == [
         ["base model", "20% [13, 29]", "-", "-"],
         ["A", "-", "30% [21, 40]", "34% [25, 44]"],
@@ -66,11 +67,6 @@ def test_moments_side_by_side():
         ["tokens, final stage", "90", "50", "30"],
         ["tokens, both stages", "180", "100", "60"],
     ]
-
-
-def test_the_base_stands_first_wherever_it_was_measured():
-    _, rows = comparison({"later": TRAINED, "untouched": BASE})
-    assert [row[0] for row in rows][:3] == ["base model", "A", "B"]
 
 
 def test_seats_alone_have_one_length():

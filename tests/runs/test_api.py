@@ -196,14 +196,6 @@ def table(tmp_path: Path) -> Iterator[LiveTable]:
         yield loop.table
 
 
-def test_sampling_log_probabilities_are_those_the_trainer_computes(table: LiveTable):
-    for role in ("drafter", "challenger"):
-        said = [c for group in table.ask(role, ["Say something.", "And you?"], n=4) for c in group]
-        for completion, score in zip(said, table.score(role, completions=said), strict=True):
-            assert completion.sampling.temperature == 0.7
-            assert completion.logprobs == pytest.approx(score.logprobs, abs=1e-4)
-
-
 def test_asking_twice_says_new_things_and_asking_again_the_same(table: LiveTable):
     first, second = (table.ask("drafter", ["Say something."], n=2) for _ in range(2))
     assert first != second

@@ -63,16 +63,14 @@ def test_a_base_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_the_same_seed_measures_the_same_and_greedy_needs_none():
+def test_another_seed_measures_anew_and_greedy_needs_none():
     def measured(**options: Any) -> Any:
         return evaluate("tiny", "letters:named=6", limit=6, precision="fp32", **options)
 
-    assert measured() == measured()
-    assert measured(seed=1) != measured()
-    cold, other = measured(temperature=0), measured(temperature=0, samples=2)
+    cold, other = measured(temperature=0, samples=2), measured(temperature=0, seed=1)
     assert cold.to_json()["temperature"] == 0
-    assert {float(row["base"]) for row in other.per_problem.values()} <= {0.0, 1.0}
-    assert other.seats["base"].pass_at_1 == cold.seats["base"].pass_at_1
+    assert {float(row["base"]) for row in cold.per_problem.values()} <= {0.0, 1.0}
+    assert cold.per_problem.keys() != other.per_problem.keys()
 
 
 def test_a_run_is_measured_as_its_game_says_and_keeps_the_result(copy: Path):

@@ -91,10 +91,12 @@ def fallen(evaluations: Evaluations) -> list[str]:
 def _evaluated(evaluations: Evaluations) -> list[str]:
     """The pass rate of every seat and direction at each moment of `_telling`, and its last change."""
     moments = _telling(evaluations)
-    last = evaluations[moments[-1]]
-    lines = [f"pass@1 on {last['tasks']} ({counted(last['n'], 'problem')}), {' -> '.join(moments)}:"]
-    lines += [f"  {change}" for change in changes(evaluations)]
-    return lines if len(moments) > 1 else [*lines, "  no other evaluation on these problems to compare with"]
+    last, alone = evaluations[moments[-1]], len(moments) == 1
+    return [
+        f"pass@1 on {last['tasks']} ({counted(last['n'], 'problem')}), {' -> '.join(moments)}:",
+        *(f"  {change}" for change in changes(evaluations)),
+        *(["  no other evaluation on these problems to compare with"] if alone else []),
+    ]
 
 
 def _telling(evaluations: Evaluations) -> list[str]:

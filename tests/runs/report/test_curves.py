@@ -45,13 +45,10 @@ def labels(curves: Any, part: str) -> list[str]:
     return [label(curve) for curve in curves if curve.part == part]
 
 
-@pytest.mark.parametrize(
-    ("key", "name", "unit"), [("accuracy", "accuracy", "share"), ("reward_mean", "reward", "number")]
-)
-def test_a_curve_has_a_point_where_there_is_a_value(key: str, name: str, unit: str):
-    rows = [metrics(step, {"solver": stream(**{key: value})}) for step, value in ((1, 0.5), (3, 1.0), (4, None))]
-    curve = find(curves_of(Game, [*rows, metrics(2, {})]), "solver", name)
-    assert (curve.steps, curve.values, curve.unit, curve.line) == ((1, 3), (0.5, 1.0), unit, "solver")
+def test_a_curve_has_a_point_where_there_is_a_value():
+    rows = [metrics(step, {"solver": stream(accuracy=value)}) for step, value in ((1, 0.5), (3, 1.0), (4, None))]
+    curve = find(curves_of(Game, [*rows, metrics(2, {})]), "solver", "accuracy")
+    assert (curve.steps, curve.values, curve.unit, curve.line) == ((1, 3), (0.5, 1.0), "share", "solver")
 
 
 def test_the_figures_of_a_role():
@@ -71,13 +68,6 @@ def test_what_a_role_has_nothing_of_has_no_curve():
     alone = {"completions": 4, "groups": 4, "zero_variance_groups": 4}  # groups of one, with no variance to lose
     curves = curves_of(Game, [metrics(0, {"coach": stream(**silent, **alone)})])
     assert not {"accuracy", "well-formed", "KL", "groups without variance"} & set(labels(curves, "coach"))
-
-
-def test_a_games_own_labels_are_called_labels():
-    rows = [metrics(1, {"proposer": stream(), "solver": stream()}, game={"pass_rates": [0, 1]})]
-    curves = curves_of(Family, rows)
-    assert "accepted proposals" in labels(curves, "proposer")
-    assert "agreement with labels" in labels(curves, "solver")
 
 
 def test_the_figures_of_propose_and_solve():

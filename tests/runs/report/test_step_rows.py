@@ -2,8 +2,6 @@
 
 import json
 import re
-import subprocess
-import sys
 
 import pytest
 import yaml
@@ -278,11 +276,13 @@ def test_a_card_holds_what_a_reader_needs():
 def test_a_card_names_a_base_on_a_hub():
     run = RunConfig(game="grpo", model="qwen3-0.6b", seats={"solver": {"lr": 1e-4, "rank": 8, "alpha": 16}})
     facts, text = front_matter(model_card(run, 200))
-    assert facts["base_model"] == "Qwen/Qwen3-0.6B"
-    assert facts["base_model_relation"] == "adapter"
-    assert '"Qwen/Qwen3-0.6B", dtype=dtype, quantization_config=nf4\n' in text
-    assert 'PeftModel.from_pretrained(base, "adapters/solver")' in text
-    assert "| `solver` | 0.0001 | linear | 8 | 16 |" in text
+    assert (facts["base_model"], facts["base_model_relation"]) == ("Qwen/Qwen3-0.6B", "adapter")
+    for line in (
+        '"Qwen/Qwen3-0.6B", dtype=dtype, quantization_config=nf4\n',
+        'PeftModel.from_pretrained(base, "adapters/solver")',
+        "| `solver` | 0.0001 | linear | 8 | 16 |",
+    ):
+        assert line in text
 
 
 def test_a_card_with_figures_does_not_say_that_there_are_none():
@@ -324,10 +324,3 @@ def test_what_is_hostile_stays_text_in_a_card():
     assert "\n# no heading" not in text
     literal = re.sub(r"(`+) .+? \1", "", text)  # inline code
     assert not re.search(r"(?<!\\)(<script|!\[)", literal)
-
-
-def test_reports_and_summaries_load_no_torch():
-    heavy = "{'torch', 'transformers', 'scipy'}"
-    check = f"import lite_selfplay.runs.report.step_rows, sys; assert not {heavy} & set(sys.modules)"
-    done = subprocess.run([sys.executable, "-c", check], capture_output=True, text=True, timeout=60, check=False)
-    assert done.returncode == 0, done.stderr
