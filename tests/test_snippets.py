@@ -171,9 +171,8 @@ PYTHON_IN_SMALL = {
 RUN = re.compile(r"(?:runs/[\w.-]+|RUN)(?=@|$)")
 LONG = (
     "README.md",
-    "docs/export.md",
-    "docs/update.md",
-    *(f"docs/games/{name}.md" for name in ("agon", "cpmobius", "pasodoble", "rzero", "spc", "sqlm")),
+    *(f"docs/{name}.md" for name in ("export", "start", "update")),
+    *(f"docs/games/{name}.md" for name in ("agon", "cpmobius", "kuhn", "pasodoble", "rzero", "spc", "sqlm")),
 )
 
 
