@@ -79,6 +79,17 @@ def test_a_curve_is_of_a_number_of_every_step_or_of_the_runs_own_evaluations():
     assert conducting._curve(cast(Run, Finished()), "") == []
 
 
+def test_what_a_killed_run_left_is_kept_under_another_name(tmp_path: Path):
+    for words in ("first", "second"):
+        (tmp_path / "one").mkdir()
+        (tmp_path / "one" / words).touch()
+        conducting._aside(tmp_path / "one")
+    assert {path.parent.name: path.name for path in tmp_path.glob("*/*")} == {
+        "one-stopped-1": "first",
+        "one-stopped-2": "second",
+    }
+
+
 def test_a_folder_with_something_else_is_left_alone(tmp_path: Path):
     (tmp_path / "thesis.txt").write_text("mine")
     with pytest.raises(RunFolderError, match="is not empty and holds no experiment"):
