@@ -87,10 +87,12 @@ class RunFolder:
         self.path, self.ours = path, ours
 
     def require_free(self) -> None:
-        """Raises RunFolderError where something is there already."""
+        """Raises RunFolderError where something is there already, or where nothing can be, as under too long a name."""
         path = self.path
-        with failing_as(RunFolderError, f"cannot read {path}"):
-            if os.path.lexists(path) and (not os.path.isdir(path) or any(path.iterdir())):
+        none = contextlib.suppress(FileNotFoundError, NotADirectoryError)
+        with failing_as(RunFolderError, f"cannot read {path}"), none:
+            os.lstat(path)
+            if not os.path.isdir(path) or any(path.iterdir()):
                 raise self._taken()
 
     def _taken(self) -> RunFolderError:

@@ -158,14 +158,19 @@ def test_an_exception_leaves_the_terminal_as_it_was(error):
     assert written.rindex("\x1b[?25h") > written.rindex("\x1b[?25l")
 
 
+class Ascii(Terminal):
+    encoding = "ascii"
+
+
 @pytest.mark.parametrize(
     "make",
     [
         lambda: Console(file=io.StringIO(), _environ={}),
         lambda: Console(file=io.StringIO(), force_terminal=True, _environ={}),  # FORCE_COLOR into a pipe
         lambda: Console(file=Terminal(), _environ={"TERM": "dumb"}),
+        lambda: console(file=Ascii()),
     ],
-    ids=["file", "forced", "dumb"],
+    ids=["file", "forced", "dumb", "without Unicode"],
 )
 def test_elsewhere_there_are_lines(make, capsys):
     with make_progress(make(), verbose=True) as progress:

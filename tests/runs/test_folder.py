@@ -83,6 +83,11 @@ def test_of_two_runs_that_make_one_folder_the_slower_is_refused(tmp_path, monkey
     assert sorted(found.name for found in tmp_path.iterdir()) == ["x", "y"]
 
 
+def test_a_name_that_no_folder_can_have_is_refused_before_anything_is_loaded():
+    with pytest.raises(RunFolderError, match="cannot read aaa.*too long"):
+        RunFolder(Path("a" * 5000)).require_free()
+
+
 @pytest.mark.parametrize("name", [CONFIG, "notes.txt", ".hidden"])
 def test_a_folder_with_anything_in_it_is_left_alone(tmp_path, name):
     (tmp_path / name).write_text("mine")

@@ -278,6 +278,12 @@ def test_a_server_that_does_not_fit_is_refused(
     assert str(refused.value).startswith(f"{servers[1].address} ")
 
 
+def test_a_server_that_does_not_see_the_folder_is_told(servers: list[StandIn], backend_over: Make):
+    backend = backend_over(servers, seen_as="/mnt/elsewhere")
+    with pytest.raises(RolloutsLost, match=r"No adapter found for /mnt/elsewhere/.* has to see "):
+        backend.generate(asked())
+
+
 def test_a_folder_of_ones_own_under_another_path(servers: list[StandIn], backend_over: Make, tmp_path: Path):
     (tmp_path / "as the server sees it").symlink_to(tmp_path / "here", target_is_directory=True)
     (tmp_path / "here").mkdir()
