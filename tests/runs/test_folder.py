@@ -84,7 +84,7 @@ def test_of_two_runs_that_make_one_folder_the_slower_is_refused(tmp_path, monkey
 
 
 def test_a_name_that_no_folder_can_have_is_refused_before_anything_is_loaded():
-    with pytest.raises(RunFolderError, match="cannot read aaa.*too long"):
+    with pytest.raises(RunFolderError, match=r"cannot read aaa.*too long"):
         RunFolder(Path("a" * 5000)).require_free()
 
 
