@@ -48,6 +48,7 @@ def _command(command: Callable[..., None], processes: Literal["many", "one", "an
     return run
 
 
+# Where each command stands, and what `_command` is told of it.
 _COMMANDS: dict[str, tuple[str, Literal["many", "one", "any"]]] = {
     "train": ("train.train", "many"),
     "cold-start": ("train.cold_start", "many"),
@@ -63,7 +64,6 @@ _COMMANDS: dict[str, tuple[str, Literal["many", "one", "any"]]] = {
     "list": ("listing.app", "any"),
     "config": ("config.app", "any"),
 }
-"""Where each command stands, and what `_command` is told of it."""
 
 
 class _Commands(TyperGroup):

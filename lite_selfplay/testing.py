@@ -73,8 +73,7 @@ class ScriptedTable:
         self.rng: random.Random = derived_rng(self._seed, step, "game")
 
     def draw(self, source: str, n: int) -> list[Problem]:
-        walk = self._drawn.setdefault(source, itertools.cycle(self._problems))
-        return list(itertools.islice(walk, n))
+        return list(itertools.islice(self._drawn.setdefault(source, itertools.cycle(self._problems)), n))
 
     @property
     def folder(self) -> Path:
@@ -197,6 +196,7 @@ _PROGRAMS = (
     "",
     "<think>never closed",
 )
+# What a prompt holds, and replies of every kind to it.
 _MARKED = {
     "||| <output>": (
         "Problem Description:\nPrint the sum of the numbers.\nTest Cases:\n1 2 ||| 3\n4 ||| 4\n0 0 ||| 0",
@@ -234,7 +234,6 @@ _MARKED = {
     "begins with its number": _LISTS,
     "Kuhn ": ("p", "b", "Pass", " bet ", "<answer>b</answer>", "I think. <answer>fold</answer>", "no idea", ""),
 }
-"""What a prompt holds, and replies of every kind to it."""
 _PROPOSALS = (
     "<{tag}>What is 1 + 1?</{tag}><answer>1 + 1 = 2, so \\boxed{{2}}.</answer>",
     "<{tag}>A farmer has 3 hens and buys 4. How many are there?</{tag}<answer>never closed",

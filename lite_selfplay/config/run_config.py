@@ -83,11 +83,11 @@ def explain(error: ValidationError) -> ConfigError:
     return ConfigError("; ".join(_explain_one(item) for item in error.errors()))
 
 
+# Keys that configurations of older runs hold, and what to do.
 _LEFT = {
     "model.share_cores": "take it out; beside busy processes --threads helps",
     "model.tune_memory": "take it out; memory is always tuned on a CPU",
 }
-"""Keys that configurations of older runs hold, and what to do."""
 
 _SHORT = reprlib.Repr()  # a few lines of YAML can stand for billions of values
 _SHORT.maxstring = _SHORT.maxother = 200

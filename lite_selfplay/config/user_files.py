@@ -126,6 +126,7 @@ def _of(library: str, name: str) -> Callable[..., Any]:
     return call
 
 
+# How each is read and written, and whether it is put back only for code that judges.
 _KEPT: dict[str, tuple[Callable[[], Any], Callable[[Any], Any], bool]] = {
     "the working folder": (_folder, os.chdir, False),
     "torch's default type": (_of("torch", "get_default_dtype"), _of("torch", "set_default_dtype"), False),
@@ -136,17 +137,16 @@ _KEPT: dict[str, tuple[Callable[[], Any], Callable[[Any], Any], bool]] = {
     "the state of numpy.random": (_of("numpy.random", "get_state"), _of("numpy.random", "set_state"), True),
     "the state of torch's random generator": (_of("torch", "get_rng_state"), _of("torch", "set_rng_state"), True),
 }
-"""How each is read and written, and whether it is put back only for code that judges."""
 
 
 _PLACE = re.compile(r"(?P<file>.+?\.py)(?::(?P<name>[^:]*)(?::(?P<options>.*))?)?", re.DOTALL)
 DATA_FILE = re.compile(r"(?P<file>.+?\.(?:jsonl?|csv)):(?P<options>.*)", re.DOTALL)
 """A file of problems with options: `problems.csv:answer=result`."""
+# Keys of a configuration that may name code; those of its roles' losses do as well.
 _NAMING_CODE = (
     *("game.name", "run.reward", "tasks.train", "tasks.validation", "tasks.solutions"),
     *("cold_start.tasks", "cold_start.top_up", "eval.tasks"),
 )
-"""Keys of a configuration that may name code; those of its roles' losses do as well."""
 _NAMING_DATA = ("tasks.knowledge", "cold_start.source")
 _SOURCE_LIMIT = 16 * 2**20
 _KINDS = {

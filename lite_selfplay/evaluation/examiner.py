@@ -46,8 +46,7 @@ class Answered:
 
 def key_of(*parts: Any) -> str:
     """A short name of what was asked: the same for the same parts, in every process."""
-    text = json.dumps(parts, sort_keys=True, default=str)
-    return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+    return hashlib.blake2b(json.dumps(parts, sort_keys=True, default=str).encode(), digest_size=16).hexdigest()
 
 
 class Answers:

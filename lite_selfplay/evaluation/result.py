@@ -318,8 +318,7 @@ def means(results: Sequence[Result], of: Sequence[str] = ()) -> list[dict[str, A
         scores = [scores_of(result) for result in results if result["mode"] == mode and result["tasks"] in tasks]
         for name in scores[0] if len(scores) == len(tasks) else ():
             if all(name in each for each in scores):
-                mean = _mean([each[name] for each in scores])
-                found.append({"mode": mode, "name": name, "of": len(tasks), **mean})
+                found.append({"mode": mode, "name": name, "of": len(tasks), **_mean([each[name] for each in scores])})
     return found
 
 

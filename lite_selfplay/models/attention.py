@@ -25,8 +25,8 @@ from lite_selfplay.models.linear import keep, kept
 
 OURS = "lite_selfplay_sdpa"
 """The name under which transformers knows this attention; one with `sdpa` in it is checked and masked as `sdpa` is."""
+# What transformers hands to the attention of models whose attention is more than causal.
 _BEYOND = ("position_bias", "s_aux", "softcap", "sliding_window", "head_mask")
-"""What transformers hands to the attention of models whose attention is more than causal."""
 
 SCORES = 2**20
 """Scores that are held at once (4 MiB in float32, near the processor), those of a single token aside."""
@@ -163,8 +163,7 @@ class Block:
     @property
     def spans(self) -> list[packed_on_card.TokenSpan]:
         """The rows one by one."""
-        starts = accumulate(self.lengths, initial=self.start)
-        pairs = zip(starts, self.lengths, strict=False)
+        pairs = zip(accumulate(self.lengths, initial=self.start), self.lengths, strict=False)
         return [packed_on_card.TokenSpan(start, length, self.before) for start, length in pairs]
 
     @cached_property
@@ -278,8 +277,7 @@ class _Rows:
         """What each query of a piece gives to each key; rounded to the type of the values when the sum is known."""
         queries = self.queries[piece.queries].float() * self.scale
         keys = self.keys[piece.keys].float()
-        scores = torch.baddbmm(self._hidden(piece), queries, keys.mT)
-        return scores.softmax(-1).to(self.values.dtype)
+        return torch.baddbmm(self._hidden(piece), queries, keys.mT).softmax(-1).to(self.values.dtype)
 
     def _hidden(self, piece: _Piece) -> Tensor:
         """Minus infinity where a key comes after a query, 0 elsewhere."""

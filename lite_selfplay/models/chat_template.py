@@ -30,8 +30,8 @@ _SWITCH: dict[Thinking, dict[str, Any]] = {
     "on": {"enable_thinking": True, "thinking": True},
     "off": {"enable_thinking": False, "thinking": False},
 }
+# How long a template may take for one conversation: milliseconds are usual.
 _SECONDS = 10
-"""How long a template may take for one conversation: milliseconds are usual."""
 # Some templates write today's date into their system turn; Llama 3's this one, where it is told none. Prompts that
 # change at midnight would make a resumed run another run: it is this day, at midnight, for every template.
 DATE, NOW = "26 Jul 2024", datetime(2024, 7, 26)

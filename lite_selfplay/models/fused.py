@@ -15,8 +15,8 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
+# How far a norm of a card may be from the model's own, as a share of it: two roundings in bfloat16.
 _TOLERANCE = 2.0**-6
-"""How far a norm of a card may be from the model's own, as a share of it: two roundings in bfloat16."""
 
 
 def fuse_norms(base: nn.Module) -> int:

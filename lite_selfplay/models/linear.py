@@ -146,8 +146,8 @@ class _Layer:
         return [one for one, _ in results] if all(one._version == version for one, version in results) else None
 
 
+# The layer that is being passed, where it keeps results.
 _layer: _Layer | None = None
-"""The layer that is being passed, where it keeps results."""
 
 
 class _Pass(AbstractContextManager[None]):

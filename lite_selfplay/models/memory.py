@@ -272,8 +272,7 @@ def advise(config: RunConfig, shape: Shape, load: Load, card: Card) -> list[str]
         return found
     smaller, settings = config, list[str]()
     for section, key, value in _steps_down(config, load.row):
-        change = {section: {key: value}}
-        smaller = smaller.having(change)
+        smaller = smaller.having({section: {key: value}})
         settings = [text for text in settings if not text.startswith(f"{section}.{key}=")]
         settings.append(f"{section}.{key}={str(value).lower() if isinstance(value, bool) else value}")
         peak = estimate(smaller, shape, load, card=card).peak

@@ -31,8 +31,8 @@ class Stack:
         self._outputs, self._rank, total = self._ends[-1], rank, rank * len(weights)
         first = weights[0]
         self.weight = first.new_zeros(self._outputs + total, first.shape[1])
+        # Block by block on the diagonal: what one layer's adapter reads is nothing to the others.
         self.up = first.new_zeros(self._outputs, total)
-        """Block by block on the diagonal: what one layer's adapter reads is nothing to the others."""
         self.bias: Tensor | None = None
         if any(bias is not None for bias in biases):
             self.bias = first.new_zeros(self._outputs + total)

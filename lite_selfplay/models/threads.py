@@ -16,13 +16,13 @@ from typing import Any, NamedTuple
 
 SMALL = 2**18
 """Numbers in the largest matrix of a layer below which more threads than one are no faster."""
+# Turns of a waiting thread before it sleeps, a few microseconds: longer than the parts of a product differ, and far
+# below a scheduler's slice.
 _SPINS = "1000"
-"""Turns of a waiting thread before it sleeps, a few microseconds: longer than the parts of a product differ, and far
-below a scheduler's slice."""
+# What users set who want another policy: then nothing is changed.
 _POLICIES = ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")
-"""What users set who want another policy: then nothing is changed."""
+# Cores that others keep busy from which on it matters, and seconds that say so.
 _CROWDED, _LONG_ENOUGH = 0.5, 0.5
-"""Cores that others keep busy from which on it matters, and seconds that say so."""
 
 
 def spin_briefly(environment: MutableMapping[str, str] = os.environ) -> None:
@@ -92,8 +92,7 @@ def allowed() -> set[int]:
 def cores(root: Path = Path("/")) -> int:
     """The number of cores that this process may use: those it is bound to, and no more than its container's share of
     their time, rounded up. `root` is where `proc` and `sys` are."""
-    bound = len(allowed()) or os.cpu_count() or 1
-    return max(1, math.ceil(min(bound, _quota(root))))
+    return max(1, math.ceil(min(len(allowed()) or os.cpu_count() or 1, _quota(root))))
 
 
 def _quota(root: Path) -> float:

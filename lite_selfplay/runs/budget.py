@@ -36,8 +36,8 @@ fewer batches."""
 _COUNTS: dict[str, Any] = dict.fromkeys(
     ("problems", "cold_start", "asked_cold_start", "steps", "asked_steps"), (int, 0)
 )
+# What is read of `budget.json`.
 _Chosen = create_model("_Chosen", **_COUNTS)
-"""What is read of `budget.json`."""
 LEAST_PROBLEMS, FEWEST_PROBLEMS, FEW = 20, 10, 10
 """Problems that are evaluated at least, and where even these would take more than is left before the first step; steps
 of which fewer tell little."""

@@ -135,8 +135,7 @@ def resumed(
         model = base_of(plan.config.model, progress)
         check_identity(last, identity_of(plan, model), hash_of(plan.config))
         given = None if isinstance(reward, str) else reward
-        code = sources_of(plan.config.values(), given)
-        for key, one in code.items():
+        for key, one in sources_of(plan.config.values(), given).items():
             if (was := before.get(key)) is not None and was.get("sha256") != one["sha256"]:
                 progress.warn(f"the source of {one['name']} ({key}) is not what it was when the run was made")
         if plan.config.run.reward is not None:

@@ -38,8 +38,8 @@ _FIELDS: dict[str, Any] = {
     "cold_started": bool,
     **dict.fromkeys(("skipped_steps", "nonfinite"), NonNegativeInt),
 }
+# What `state.json` holds of every run.
 _State = create_model("_State", **_FIELDS)
-"""What `state.json` holds of every run."""
 _FOLDER, _OLD = re.compile(r"step-(\d{1,15})"), re.compile(r"\.step-(\d{1,15})\.old")
 
 

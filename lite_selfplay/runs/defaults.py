@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from lite_selfplay.config import RunConfig, merge, nested, preset_about, preset_layer, set_key, spread
 from lite_selfplay.config.user_files import DATA_FILE
-from lite_selfplay.errors import LiteSelfPlayError
+from lite_selfplay.errors import ConfigError, LiteSelfPlayError
 from lite_selfplay.games import Game, make_game
 from lite_selfplay.games.modes import find_mode
 from lite_selfplay.models.memory import CARDS, GIB, Card, Load, estimate
@@ -90,7 +90,9 @@ def sized(game: Game, group_size: int, problems_per_step: int) -> Game:
 
 def _layered(game: Game, config: RunConfig, chosen: Mapping[str, Any]) -> RunConfig:
     """The game's recipe, what was chosen, what the model suggests and the user's own keys, with `*` spread over roles
-    and seats."""
+    and seats. Raises ConfigError for a recipe that sets switches of its game, whose defaults are in its `Options`."""
+    if "game" in nested(game.recipe):
+        raise ConfigError(f"the recipe of {type(game).__name__} sets keys of game: their defaults stand in its Options")
     hints: dict[str, Any] = {}
     for dotted, value in suggested(config.model.name).items():
         if not (game.without_tasks and dotted.startswith("seats.")):  # what a toy base suggests is for problems

@@ -72,8 +72,8 @@ def _whole(found: Any) -> Any:
 
 
 _CHECKS: dict[str, Any] = {"whole": model_validator(mode="after")(_whole)}
+# What is read of an evaluation.
 _Evaluation = create_model("_Evaluation", __validators__=_CHECKS, **_FIELDS)
-"""What is read of an evaluation."""
 PACKAGES = ("lite-selfplay", "torch", "transformers", "trl", "peft", "bitsandbytes", "accelerate", "unsloth")
 
 
@@ -261,16 +261,14 @@ class RunFolder:
         return {name: result for name, result in self._evaluation_files().items() if "moment" not in result}
 
     def _evaluation_files(self) -> dict[str, dict[str, Any]]:
-        paths = sorted((self.path / EVALUATIONS).glob("*.json"))
-        return {path.stem: read_json(path, _Evaluation) for path in paths}
+        return {path.stem: read_json(path, _Evaluation) for path in sorted((self.path / EVALUATIONS).glob("*.json"))}
 
     # Lines
 
     def append(self, metrics: Mapping[str, Any], episodes: Iterable[Mapping[str, Any]], limit_mb: float) -> bool:
         """Write a step's lines. Returns False once `episodes.jsonl` has reached its limit and is left as it is."""
         path = self.path / EPISODES
-        size = path.stat().st_size if path.exists() else 0
-        room = size < limit_mb * 1e6
+        room = (path.stat().st_size if path.exists() else 0) < limit_mb * 1e6
         if room:
             _append_lines(path, episodes)
         _append_lines(self.path / METRICS, [metrics])
@@ -519,8 +517,7 @@ def last_step(path: Path) -> dict[str, Any] | None:
     if not file.exists():
         return None
     with open_file(file, RunFolderError) as opened:
-        end = opened.seek(0, 2)
-        opened.seek(max(0, end - LAST_LINE))
+        opened.seek(max(0, opened.seek(0, 2) - LAST_LINE))
         lines = opened.read(LAST_LINE).split(b"\n")[:-1]  # what stands behind the last line end was cut short
     if not lines:
         return None

@@ -30,8 +30,8 @@ from lite_selfplay.verify import programs
 
 OPTIONAL = ("solutions",)
 """Sources that may hold nothing: a game looks whether there is any."""
+# Problems of a procedural task that are checked: they are made one by one, and all in one way.
 _LOOKED_AT = 50
-"""Problems of a procedural task that are checked: they are made one by one, and all in one way."""
 
 
 @dataclass(frozen=True)

@@ -23,8 +23,8 @@ from lite_selfplay.training.ranks import Ranks
 
 PATIENCE_S = 20.0
 """Seconds to wait for the process that writes the run folder to have saved; torchrun ends all after 30."""
+# What process 0 may end with where another one could not save either.
 _UNSAVED = ("SaveFailed", "RunFolderError")
-"""What process 0 may end with where another one could not save either."""
 
 
 class Saver:

@@ -185,8 +185,7 @@ class StepLog:
     def _show(self, step: int, metrics: Mapping[str, Any], left: str) -> None:
         progress, game = self._progress, type(self._game)
         steps = None if game.open_ended else self._resources.config.run.steps
-        line = progress_line(game, metrics, steps, left, progress.verbose)
-        progress.step(metrics, line)
+        progress.step(metrics, progress_line(game, metrics, steps, left, progress.verbose))
         progress.advance(step + 1)
         for sentence in metrics["warnings"]:
             self._warn_now_and_then(sentence, step)

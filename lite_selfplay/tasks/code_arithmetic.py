@@ -83,8 +83,7 @@ def code_arithmetic(
 def _draw(rng: random.Random, most: int) -> list[_Step]:
     """Which numbers are kept, and what becomes of each: at most so many steps, at least none."""
     steps = [_kept(rng), _changed(rng)]
-    wanted = rng.randint(min(1, most), most)
-    return [steps[i] for i in sorted(rng.sample(range(2), wanted))]
+    return [steps[i] for i in sorted(rng.sample(range(2), rng.randint(min(1, most), most)))]
 
 
 def _kept(rng: random.Random) -> _Step:
@@ -121,8 +120,7 @@ def _problem(name: str, steps: Sequence[_Step], end: _End, count: int) -> Proble
     done = ", ".join(step.words if i == 0 else step.words[0].lower() + step.words[1:] for i, step in enumerate(steps))
     doing = f"{done}, and print {end.words}" if steps else f"Print {end.words}"
     program = "\n".join(["numbers = [int(word) for word in input().split()]", *(step.code for step in steps), end.code])
-    rng = attempt_rng(0, f"code-arithmetic {doing}", 0, 0)
-    tests = _tests(rng, steps, end, count)
+    tests = _tests(attempt_rng(0, f"code-arithmetic {doing}", 0, 0), steps, end, count)
     extra = {"content": doing, "solution": program, "explanation": _explained(steps, end)}
     return program_problem(name, f"Read a line of whole numbers. {doing}.", tests, name, extra)
 

@@ -33,8 +33,8 @@ FILES = {
 
 ASK_AGAIN_S = 60.0
 """Seconds for which what was found of the hub holds."""
+# When each hub was asked, by the clock, and why it did not answer.
 _answers: dict[str, tuple[float, str | None]] = {}
-"""When each hub was asked, by the clock, and why it did not answer."""
 
 T = TypeVar("T")
 Rows = Iterable[tuple[str, dict[str, Any]]]

@@ -101,6 +101,7 @@ Row = Mapping[str, Any]
 Reader = Callable[[Row, str], tuple[str, Any, Mapping[str, Any]]]
 """From a row, and what names it in an error: the statement, the tests, and what else is kept (`solution`)."""
 
+# The two names of numpy that EvalPlus' tests use: there is no other package in a sandbox.
 _ARRAYS = """
 import sys, types
 numpy = types.ModuleType("numpy")
@@ -113,7 +114,6 @@ def allclose(a, b, rtol=1e-05, atol=1e-08):
 numpy.ndarray, numpy.allclose, numpy.float64, numpy.float32, numpy.inf = ndarray, allclose, float, float, float("inf")
 sys.modules["numpy"] = numpy
 """
-"""The two names of numpy that EvalPlus' tests use: there is no other package in a sandbox."""
 
 
 def program_of_row(read: Reader, row: Row, where: str, default_id: str, id_column: str = "task_id") -> Problem | None:
@@ -153,8 +153,7 @@ def mbpp(row: Row, where: str) -> tuple[str, Any, Mapping[str, Any]]:
     asserted = row.get("test_list")
     if not isinstance(text, str) or not isinstance(asserted, list) or not all(isinstance(x, str) for x in asserted):
         raise TaskError(f"{where}: needs 'text' or 'prompt', and 'test_list' of texts")
-    imports = row.get("test_imports") or []
-    setup = "\n".join([*imports, row.get("test_setup_code") or ""])
+    setup = "\n".join([*(row.get("test_imports") or []), row.get("test_setup_code") or ""])
     statement = f"{text.strip()}\n\nThe program must pass these tests:\n\n" + "\n".join(asserted)
     tests: dict[str, Any] = {"tests": [*asserted, *(row.get("challenge_test_list") or [])], "setup": setup}
     if isinstance(row.get("test"), str):  # EvalPlus: one text with many more

@@ -30,8 +30,8 @@ from lite_selfplay.models.backends.backend import Backend, is_out_of_memory
 from lite_selfplay.models.logprobs.batch import Batch
 from lite_selfplay.models.transfers import placed
 
+# Bound of a completion's log-ratio, far beyond any clip, at which exp is still finite (verl has the same).
 _LARGEST = 20.0
-"""Bound of a completion's log-ratio, far beyond any clip, at which exp is still finite (verl has the same)."""
 
 
 @dataclass(frozen=True)
@@ -245,8 +245,8 @@ def old_logprobs(role: RoleConfig, logprobs: Tensor, old: Tensor | None, mask: T
     return logprobs - total.clamp(-_LARGEST, _LARGEST)
 
 
+# Where TRL calls a sum over a completion's tokens and a mean over completions by another name.
 _TRL_NAMES = {"sequence": "luspo"}
-"""Where TRL calls a sum over a completion's tokens and a mean over completions by another name."""
 
 
 class _Unread:

@@ -35,8 +35,8 @@ MEETING = datetime.timedelta(minutes=10)
 
 _HIDDEN = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "ROLE_RANK", "ROLE_WORLD_SIZE")
 _LOOPBACK = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
+# Process groups that this process has joined: all start as many, one after the other.
 _groups = itertools.count()
-"""Process groups that this process has joined: all start as many, one after the other."""
 
 
 @dataclass(frozen=True)

@@ -96,8 +96,8 @@ def load_chat(config: RunConfig, model: ResolvedModel) -> Chat:
 
 CPU_ROWS = 256
 """Completions that a CPU samples between two reports of progress; 256 at a time were 1.4 times as fast as 64."""
+# A guess at a prompt's length, for how many completions are asked for at a time.
 _PROMPT_TOKENS = 256
-"""A guess at a prompt's length, for how many completions are asked for at a time."""
 
 
 class LiveTable:

@@ -221,8 +221,7 @@ class SelfPlayTrainer:
         """A part of a stream in microbatches, polling before each."""
         role, seat, rows = learning.update.role, learning.update.seat, learning.parts[part]
         self.progress.activity(f"{seat} learns as {role}")
-        way = self.backend.way()
-        for micro in microbatches(rows, seat, learning.role, self.budget.tokens, way, ranks=self._ranks):
+        for micro in microbatches(rows, seat, learning.role, self.budget.tokens, self.backend.way(), ranks=self._ranks):
             self._poll()
             self.budget.in_flight = len(micro.rows), f"{role} (seat {seat})"
             yield micro

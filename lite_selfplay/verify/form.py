@@ -32,8 +32,8 @@ MAX_TERMS = 60
 """The longest sum whose terms are compared with each other; nobody means a longer one as an answer."""
 _NAMES = {"fraction": "quotient", "negative": "sum", "mixed": "sum", "degree": "product", "percent": "quotient"}
 _ONE = Expression("number", value=Fraction(1))
+# Sines and cosines of multiples of pi/12 have values in roots.
 _KNOWN_ANGLES = 12
-"""Sines and cosines of multiples of pi/12 have values in roots."""
 
 
 @dataclass(frozen=True)
@@ -97,8 +97,7 @@ def read(text: str) -> Formula | None:
     """A tidy text as a formula; None if it is not one, or has no value."""
     try:
         tree = parse(text)
-        found = values(tree, points_for(tree))
-        return Formula(tree, variables(tree), undone(tree), functions(tree), found)
+        return Formula(tree, variables(tree), undone(tree), functions(tree), values(tree, points_for(tree)))
     except Unreadable:
         return None
 

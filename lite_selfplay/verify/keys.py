@@ -23,8 +23,8 @@ MAX_WORDS = 4
 _WORDS = re.compile(r"[A-Za-z][A-Za-z' -]*")
 LONG_WORD = 4
 """The least letters of what is a word, and no product, however it is written."""
+# Unknowns that are multiplied have neighbouring names, as in ab or xyz; o is none, since it looks like a zero.
 _UNKNOWNS = "abcdefghijklmnpqrstuvwxyz"
-"""Unknowns that are multiplied have neighbouring names, as in ab or xyz; o is none, since it looks like a zero."""
 _ASKS = frozenset(
     "plus minus times divided by over add subtract multiply sum difference product quotient squared cubed square cube "
     "root factorial half twice double of what which how who find solve".split()

@@ -269,5 +269,4 @@ def _signs(value: str) -> list[str]:
     if not (_PLUS_MINUS.search(value) or _MINUS_PLUS.search(value)):
         return [value]
     upper = _MINUS_PLUS.sub("-", _PLUS_MINUS.sub("+", value))
-    lower = _MINUS_PLUS.sub("+", _PLUS_MINUS.sub("-", value))
-    return [trim(upper), trim(lower)]
+    return [trim(upper), trim(_MINUS_PLUS.sub("+", _PLUS_MINUS.sub("-", value)))]

@@ -8,7 +8,7 @@ import pytest
 from lite_selfplay.config import RunConfig
 from lite_selfplay.data import Problem
 from lite_selfplay.errors import ConfigError, TaskError, UnknownNameError
-from lite_selfplay.games import GAMES, Game
+from lite_selfplay.games import GAMES, Game, find_game
 from lite_selfplay.runs import defaults, planning
 from lite_selfplay.runs.planning import Plan, plan
 from lite_selfplay.tasks.split import content_key
@@ -42,6 +42,12 @@ def test_a_plan_reads_its_game_and_its_options_once(monkeypatch: pytest.MonkeyPa
     ready = planned(game="agon", tasks="letters", eval={"tasks": "letters"}, group_size=3)
     assert made == [{}]
     assert (ready.game.group_size, ready.game.problems_per_step) == (3, ready.config.run.problems_per_step)
+
+
+def test_a_recipe_that_sets_switches_of_its_game_is_refused_and_not_half_obeyed(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(find_game("agon"), "recipe", {"game": {"reward": "plain"}})
+    with pytest.raises(ConfigError, match="recipe of DraftChallenge sets keys of game"):
+        planned(game="agon", tasks="letters")
 
 
 def test_a_dry_run_says_whom_a_cold_start_teaches():

@@ -161,8 +161,8 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 model = AutoModelForCausalLM.from_pretrained("FOLDER", dtype="auto")
 tokenizer = AutoTokenizer.from_pretrained("FOLDER")
 ```"""
+# What `--max-lora-rank` takes, from its default on.
 _VLLM_RANKS = (16, 32, 64, 128, 256, 320, 512)
-"""What `--max-lora-rank` takes, from its default on."""
 
 
 def export_card(asked: Asked, revision: str | None, evaluations: Evaluations, verified: str) -> str:

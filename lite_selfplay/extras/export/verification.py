@@ -27,11 +27,11 @@ if TYPE_CHECKING:
 
 QUESTIONS, TOKENS = 20, 24
 """Prompts that are asked, and the most tokens of an answer to one."""
+# Who reads a form, and the mean difference, in nats a token, that rounding the weights may make: to bf16 in a merged
+# model; llama.cpp's own products are of rounded activations. Measured: docs/export.md.
 _READERS = {"peft": ("PEFT", 0.01), "merged": ("transformers", 0.05), "gguf": ("llama.cpp", 0.02)}
-"""Who reads a form, and the mean difference, in nats a token, that rounding the weights may make: to bf16 in a merged
-model; llama.cpp's own products are of rounded activations. Measured: docs/export.md."""
+# And multiplying in a type, in another order.
 _COMPUTING = {"float32": 0.0, "bfloat16": 0.05, "float16": 0.02}
-"""And multiplying in a type, in another order."""
 
 Question = Mapping[str, Any]
 """A `prompt` and its `prompt_ids`; `token_ids`, what the seat says to it greedily, with the `logprobs` of each token,

@@ -175,8 +175,7 @@ def _record(
     elif arm.start == COLD_START:
         target = str(_taught(experiment, experiment.teaching(name), seed, place, progress))
     else:
-        trained = arm.of or name
-        target = str(_trained(experiment, trained, seed, place, progress))
+        target = str(_trained(experiment, arm.of or name, seed, place, progress))
         spent = _spent(Path(target), experiment.curve) if arm.of is None else {}
     evaluations = []
     for evaluation in experiment.evaluations:

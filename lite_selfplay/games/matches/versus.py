@@ -34,8 +34,7 @@ class MatchScore(Score):
 
 def deals(game: str) -> Task:
     """Numbered matches of a game by its name. Raises ConfigError for a game of another kind."""
-    kind = find_game(game)
-    if not issubclass(kind, MatchGame):
+    if not issubclass(find_game(game), MatchGame):
         raise ConfigError(f"{game} is no game of matches between players, which the mode `versus` measures")
     return numbered(game)
 

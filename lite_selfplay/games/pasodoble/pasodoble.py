@@ -94,8 +94,7 @@ def worked_proposal(problem: Problem, *, knowledge: bool, thinks: bool, guard: L
     reply = f"<problem>\n{question}\n</problem>\n<answer>\n{solution}\n{check}\n\\boxed{{{answer}}}\n</answer>"
     if parse_proposal(reply) != (question, answer) or leaks(question, answer, guard):
         return None
-    prompt = proposer_prompt(solution if knowledge else "")
-    return Example(prompt, after_reasoning(reply, solution, thinks))
+    return Example(proposer_prompt(solution if knowledge else ""), after_reasoning(reply, solution, thinks))
 
 
 @dataclass(frozen=True)

@@ -147,8 +147,7 @@ def true_value(question: str) -> Fraction | None:
     if len(question) > _LONGEST or len(found := list(_EXPRESSION.finditer(question))) != 1:
         return None
     rest = f"{question[: found[0].start()]} {question[found[0].end() :]}"
-    words = re.findall("[a-z]+", rest.casefold())
-    if not _BESIDE.fullmatch(rest) or not _WORDS.issuperset(words):
+    if not _BESIDE.fullmatch(rest) or not _WORDS.issuperset(re.findall("[a-z]+", rest.casefold())):
         return None
     return calculate(found[0][0])
 

@@ -37,8 +37,8 @@ from lite_selfplay.games.table import Table
 from lite_selfplay.stats import clopper_pearson
 from lite_selfplay.tasks.files import read_object_lines
 
+# Problems drawn for each example that is to be written.
 _TRIES = 20
-"""Problems drawn for each example that is to be written."""
 
 WON, CAUGHT, INVALID = "won", "caught", "invalid"
 RIGHT, WRONG = "right", "wrong"
@@ -312,8 +312,8 @@ def attack_success(fates: Sequence[Fate]) -> dict[str, Any]:
 
 VALID_SHARE = 0.99
 """Of the critiques that hold a judgement: what falls below it is worth a warning."""
+# A share that is not 0.
 _ANY = 1e-9
-"""A share that is not 0."""
 
 FIGURES: Sequence[Figure] = (
     Figure("steps", "steps of right solutions", how="last", word="steps", healthy=(1, inf),

@@ -81,8 +81,8 @@ Phase = Literal[
     "over",
 ]
 PHASES: tuple[Phase, ...] = get_args(Phase)
+# What a phase that plays with cases makes of them, its log, and its streams.
 _Played = tuple[Sequence[Case], dict[str, Any], Sequence[Stream]]
-"""What a phase that plays with cases makes of them, its log, and its streams."""
 _STATE = ("phase", "round", "epoch", "batch", "order")
 
 
@@ -283,8 +283,7 @@ class Spc(Game):
         ends = self._batch == len(batches)
         if ends:
             self._epoch, self._batch = self._epoch + 1, 0
-        learned = self._epoch == self.options.epochs
-        if learned:
+        if self._epoch == self.options.epochs:
             actions = [self._kept(seat)]
             self._after_learning()
             actions += self._skip_empty(table)
@@ -417,6 +416,8 @@ class Spc(Game):
         self._opened.clear()
 
 
+# By phase that plays with cases: the file it writes them to, the phase whose cases it takes, what comes next, and how
+# it is played.
 _CASES: Mapping[Phase, tuple[str, Phase | None, Phase, Callable[[Spc, Table, Sequence[Case]], _Played]]] = {
     "solutions": ("1-solutions", None, "validation", Spc._solutions),
     "validation": ("2-validation", "solutions", "sneaky", Spc._validation),
@@ -424,5 +425,3 @@ _CASES: Mapping[Phase, tuple[str, Phase | None, Phase, Callable[[Spc, Table, Seq
     "sneaky validation": ("4-sneaky-validation", "sneaky", "critiques", Spc._sneaky_validation),
     "critiques": ("5-critiques", "sneaky validation", "collection", Spc._critiques),
 }
-"""By phase that plays with cases: the file it writes them to, the phase whose cases it takes, what comes next, and how
-it is played."""

@@ -153,8 +153,7 @@ def _sentences(text: str) -> list[int]:
 
 
 def _cut(text: str, places: Iterable[int]) -> list[str]:
-    edges = sorted({0, *places, len(text)})
-    return [text[a:b] for a, b in pairwise(edges)]
+    return [text[a:b] for a, b in pairwise(sorted({0, *places, len(text)}))]
 
 
 def _joined(pieces: Iterable[str]) -> list[str]:

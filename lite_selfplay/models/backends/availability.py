@@ -76,8 +76,7 @@ def _kernels_problem() -> str | None:
 
     card, known = torch.cuda.get_device_capability(), list[tuple[int, int]]()
     for kind, _, digits in (arch.partition("_") for arch in torch.cuda.get_arch_list()):
-        number = int("".join(filter(str.isdigit, digits)))
-        known.append(divmod(number, 10))
+        known.append(divmod(int("".join(filter(str.isdigit, digits))), 10))
         if known[-1] <= card and (kind == "compute" or known[-1][0] == card[0]):
             return None
     if not known:

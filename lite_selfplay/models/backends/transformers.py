@@ -47,15 +47,15 @@ from lite_selfplay.models.transfers import read
 
 _DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 _EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
+# Keys of a configuration that change attention; not those that choose who computes it, nor dropout.
 _ATTENTION = re.compile(
     "^(?!_)(?!.*(implementation|flash|drop)).*(attn|attention|softcap|sliding|window|alibi|qk_norm)"
 )
-"""Keys of a configuration that change attention; not those that choose who computes it, nor dropout."""
+# Tokens that are scored at once, padding included.
 _SCORE_TOKENS = 16384
-"""Tokens that are scored at once, padding included."""
+# Layers after which a lean base's update gives back what they freed: 10 MB of SmolLM2-135M's each, forwards. It takes
+# 16 ms each time.
 _LAYERS_OF_GAPS = 5
-"""Layers after which a lean base's update gives back what they freed: 10 MB of SmolLM2-135M's each, forwards. It takes
-16 ms each time."""
 
 
 class TransformersBackend:
@@ -92,8 +92,8 @@ class TransformersBackend:
             section, shape, itemsize, on_cpu=on_cpu, tokens=microbatch_tokens(run), memory=memory
         )
         self._keeps_products = keeps_products(section, shape, itemsize, on_cpu=on_cpu)
+        # Whether memory that was freed goes back to the system between sampling and update.
         self._tidies = on_cpu and self._checkpointing
-        """Whether memory that was freed goes back to the system between sampling and update."""
         gives_back = self._tidies and self._lean  # also within a pass: its gaps fit no later tensor
         give_back = tuning.trim_heap if gives_back else lambda: None
         held = run.generation_tokens or tokens_held(section, shape, itemsize, memory)
@@ -103,12 +103,12 @@ class TransformersBackend:
         self._warn = warn
         self._ordered = torch.are_deterministic_algorithms_enabled()
         self._packs = self._speaks_dense = False
+        # Whether weights are expanded for seats to speak through, on a card that has room for that.
         self._folded = section.precision == "4bit" and not on_cpu
-        """Whether weights are expanded for seats to speak through, on a card that has room for that."""
+        # What seats speak through on a card.
         self._stacks: Stacks | None = None
-        """What seats speak through on a card."""
+        # What the process is given back when the backend is closed.
         self._undoing = contextlib.ExitStack()
-        """What the process is given back when the backend is closed."""
         self._load(path, section, seats, seed=seed)
         if self._packs and not on_cpu and self.compute_dtype != torch.float32:
             base: Any = self.adapters.model.get_base_model()
@@ -249,8 +249,7 @@ class TransformersBackend:
         order = sorted((i for i, row in enumerate(rows) if row[1]), key=lambda i: len(rows[i][0]) + len(rows[i][1]))
         with self._at_rest(), self.adapters.speaking(seat), torch.no_grad():
             while order:
-                longest = sum(map(len, rows[order[-1]]))
-                size = max(1, _SCORE_TOKENS // longest)
+                size = max(1, _SCORE_TOKENS // sum(map(len, rows[order[-1]])))
                 chunk, order = order[-size:], order[:-size]
                 self._decoding.poll()
                 batch = Batch.of((rows[i] for i in chunk), self.way())

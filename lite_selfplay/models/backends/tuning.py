@@ -15,22 +15,22 @@ from typing import Any
 
 import torch
 
+# Of glibc's `mallopt`.
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
-"""Of glibc's `mallopt`."""
+# Bytes from which a tensor has a mapping of its own, which goes back to the system when it is freed. Smaller ones share
+# the heap: what is freed there is kept, but leaves gaps that other sizes do not fit into. While sampling, few tensors
+# are large, and those that are (expanded weights, keys and values) live long.
 _LARGE, _LARGE_IF_TIDY, _LARGE_WHILE_SAMPLING = 2**30, 10 * 2**20, 2**20
-"""Bytes from which a tensor has a mapping of its own, which goes back to the system when it is freed. Smaller ones
-share the heap: what is freed there is kept, but leaves gaps that other sizes do not fit into. While sampling, few
-tensors are large, and those that are (expanded weights, keys and values) live long."""
 _PAGE = 4096
+# Of both, in bytes. By itself glibc raises them as it sees fit, which ends with the first call of `mallopt`.
 _DEFAULT = 128 * 1024
-"""Of both, in bytes. By itself glibc raises them as it sees fit, which ends with the first call of `mallopt`."""
+# Compiled products, of one shape each, that oneDNN and torch's layer above it each keep on a CPU. Their own 1,024 come
+# to hundreds of MB where every batch has another shape.
 _PRODUCTS = "64"
-"""Compiled products, of one shape each, that oneDNN and torch's layer above it each keep on a CPU. Their own 1,024 come
-to hundreds of MB where every batch has another shape."""
 _CACHES = ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY")
 
+# Backends for which freed memory is kept.
 _asking = 0
-"""Backends for which freed memory is kept."""
 
 
 def tune(owner: Any, dtype: torch.dtype, *, tidy: bool = False) -> Callable[[], object]:

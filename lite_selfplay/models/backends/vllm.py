@@ -70,8 +70,8 @@ class LoraRequests:
         self._adapters, self._folder, self._most = adapters, folder, most
         self._make, self._forget = make, forget
         self._ids = itertools.count(1)
+        # The state, id, folder and request of each, in the order in which they were asked for.
         self._served: dict[str, tuple[tuple[int, ...], int, Path, Any]] = {}
-        """The state, id, folder and request of each, in the order in which they were asked for."""
 
     def of(self, name: str) -> Any:
         """The request that serves a seat or a snapshot as it is now; None for the base.
@@ -113,8 +113,7 @@ class Engine:
         self._asleep = False
         files = Path(tempfile.mkdtemp(prefix="lite-selfplay-loras-"))
         weakref.finalize(self, shutil.rmtree, files, ignore_errors=True)
-        core = getattr(llm, "llm_engine", None)
-        forget = getattr(core, "remove_lora", lambda number: None)
+        forget = getattr(getattr(llm, "llm_engine", None), "remove_lora", lambda number: None)
         self._requests = LoraRequests(
             adapters, files, lambda name, number, folder: LoRARequest(name, number, str(folder)), forget
         )

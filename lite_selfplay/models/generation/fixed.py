@@ -69,8 +69,8 @@ class _Batch:
         self.speaker, self.sampler, self.decoding, self.layout = speaker, speaker.sampler, speaker.decoding, layout
         self.rows: list[SampledRow | None] = [None] * layout.rows
         self.homes, self.spare = layout.places
+        # Where each row is: at home, or in one of the longer places that are not `spare`.
         self.places = list(self.homes)
-        """Where each row is: at home, or in one of the longer places that are not `spare`."""
         self.said, self.token, self.prompt = (np.zeros(layout.rows, np.int64) for _ in range(3))
         self.seen: Tensor | None = None
         self._running: list[tuple[int, SampledRow]] = []

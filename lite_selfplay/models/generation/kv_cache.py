@@ -26,8 +26,8 @@ class RowLayer(DynamicLayer):
     def __init__(self) -> None:
         super().__init__()
         self._stores: tuple[Tensor, ...] = ()
+        # Keys and values as they are in use.
         self.held: tuple[Tensor, ...] = ()
-        """Keys and values as they are in use."""
 
     def update(self, key_states: Tensor, value_states: Tensor, *_: Any, **__: Any) -> tuple[Tensor, Tensor]:
         if not self._stores:

@@ -221,8 +221,7 @@ def _nucleus(probabilities: Tensor, top_p: float) -> Tensor:
         if size >= vocabulary or bool((reached[..., -1] >= top_p).all()):
             break
         size *= 8
-    keep = reached - largest < top_p
-    return torch.zeros_like(probabilities, dtype=torch.bool).scatter(-1, order, keep)
+    return torch.zeros_like(probabilities, dtype=torch.bool).scatter(-1, order, reached - largest < top_p)
 
 
 def choose(logits: Tensor, uniform: Tensor, sampling: Sampling, seen: Tensor | None = None) -> tuple[Tensor, Tensor]:
@@ -273,8 +272,8 @@ class Sampler:
     def __init__(self, sampling: Sampling, decoding: Decoding):
         self.sampling, self.decoding = sampling, decoding
         self._eos = frozenset(decoding.eos_ids)
+        # How many tokens at the end of a row could hold a stop string that its last token completed.
         self._longest_stop = max((len(stop.encode()) for stop in sampling.stop), default=0) + 4
-        """How many tokens at the end of a row could hold a stop string that its last token completed."""
 
     def draw(self, rows: Sequence[SampledRow], logits: Tensor, seen: Tensor | None = None) -> Tensor:
         """Draw the next token (R,) of every row from its logits (R, V), and give it to those that are not over; `seen`

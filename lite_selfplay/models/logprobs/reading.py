@@ -17,11 +17,11 @@ from lite_selfplay.models.logprobs.batch import Batch, Row, Way, pad
 from lite_selfplay.models.packed_on_card import PackedLayout
 from lite_selfplay.models.transfers import placed
 
+# Rows up to so many times as long as the shortest among them are one block of attention, which is a rectangle.
 _ALIKE = 2
-"""Rows up to so many times as long as the shortest among them are one block of attention, which is a rectangle."""
+# How far half of the hidden states may be from those of the plain way, as a share of their size; in halves of float32,
+# a tenth: SmolLM2 is at 0.015, and where rows saw each other it would be at 0.2 to 0.4.
 _TOLERANCE = {torch.float32: 1e-3}
-"""How far half of the hidden states may be from those of the plain way, as a share of their size; in halves of float32,
-a tenth: SmolLM2 is at 0.015, and where rows saw each other it would be at 0.2 to 0.4."""
 
 
 def hidden_states(base: Any, batch: Batch) -> Tensor:

@@ -21,8 +21,8 @@ from lite_selfplay.models.logprobs.reading import hidden_states, pick
 from lite_selfplay.models.memory import HEAD_ELEMENTS
 from lite_selfplay.models.transfers import placed
 
+# Lifts probabilities above what fp16 rounds to 0 (3e-8); sums over weights up to 40 still stay below 65504.
 _FP16_SCALE = 64.0
-"""Lifts probabilities above what fp16 rounds to 0 (3e-8); sums over weights up to 40 still stay below 65504."""
 
 _SCALED_HEADS = ("logit_scale", "logits_scaling", "lm_head_multiplier", "output_multiplier")
 

@@ -20,8 +20,7 @@ def cache_dir() -> Path:
     """`$LITE_SELFPLAY_CACHE`, else `$XDG_CACHE_HOME/lite-selfplay`, else `~/.cache/lite-selfplay`."""
     if own := os.environ.get("LITE_SELFPLAY_CACHE"):
         return Path(own).expanduser().absolute()
-    base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
-    return Path(base).expanduser().absolute() / "lite-selfplay"
+    return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser().absolute() / "lite-selfplay"
 
 
 def is_built(folder: Path) -> bool:

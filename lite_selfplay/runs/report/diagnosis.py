@@ -134,8 +134,7 @@ class _About:
 
     def again(self, *flags: str) -> str:
         """The command of a new run with other flags."""
-        place = shlex.quote(str(self.path / "config.yaml"))
-        return " ".join(["lite-selfplay train --config", place, *flags])
+        return " ".join(["lite-selfplay train --config", shlex.quote(str(self.path / "config.yaml")), *flags])
 
     def slower(self) -> str:
         """The flags for a third of each seat's learning rate."""

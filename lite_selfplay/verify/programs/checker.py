@@ -118,8 +118,7 @@ def _parts(program: str, tests: ProgramTests, number: int) -> Iterator[_Part]:
     asserted: list[int] = []
     for place, case in enumerate(tests.cases):
         if isinstance(case, StdinTest):
-            stdin = case.stdin.encode("utf-8", "surrogatepass")
-            job = Job("stdio", ({"program": program},), stdin, number)
+            job = Job("stdio", ({"program": program},), case.stdin.encode("utf-8", "surrogatepass"), number)
             yield _Part(job, (place,), partial(_by_text, case.stdout.encode("utf-8", "surrogatepass"), tests.tolerance))
         elif isinstance(case, CallTest):
             calls.setdefault(case.function, []).append(place)
@@ -153,8 +152,8 @@ def _by_nonce(nonce: str, count: int, run: ProgramRun) -> list[bool]:
     return [f"{nonce} {number} +".encode() in lines for number in range(count)]
 
 
+# Characters of a number that is compared with a tolerance.
 _LONGEST_NUMBER = 4000
-"""Characters of a number that is compared with a tolerance."""
 
 
 def same_text(given: bytes, wanted: bytes, tolerance: float = 0.0) -> bool:

@@ -16,8 +16,8 @@ from lite_selfplay.verify.programs.program_tests import AssertTest, CallTest, Pr
 from lite_selfplay.verify.programs.sandbox import SandboxError, shared_sandbox
 
 _KEYS = ("function", "stub", "setup", "tolerance")
+# What may stand beside `tests`, or instead of them, in a line of JSONL.
 _TESTED = ("test_list", "test", "entry_point", "fn_name", "test_setup_code", *_KEYS)
-"""What may stand beside `tests`, or instead of them, in a line of JSONL."""
 
 
 def program_problem(
@@ -106,8 +106,8 @@ for key, problem in json.load(sys.stdin).items():
 """
 AT_ONCE = 50
 """Problems whose assertions one process runs, one after the other."""
+# What is wrong with tests, by their hash.
 _known: dict[str, str] = {}
-"""What is wrong with tests, by their hash."""
 
 
 def require_failing(found: Iterable[tuple[str, Problem]]) -> None:

@@ -72,6 +72,7 @@ _ARGUMENTS, _EXPECTED = ("arguments", "args", "input", "inputs"), ("expected", "
 _CODE = ("assert", "check", "test", "code")
 _MANY = ("tests", "test_list", "cases", "unit_tests")
 
+# Runs the test cases of a text that defines them, as `unittest.main` does where a file is run.
 _UNITTEST = """
 
 import unittest as _unittest
@@ -80,7 +81,6 @@ for _case in [{}]:
     _unittest.defaultTestLoader.loadTestsFromTestCase(_case).run(_found)
     assert _found.testsRun and _found.wasSuccessful(), [lines[-200:] for _, lines in _found.failures + _found.errors]
 """
-"""Runs the test cases of a text that defines them, as `unittest.main` does where a file is run."""
 
 
 def read_tests(given: Any, where: str = "the tests") -> ProgramTests:

@@ -10,8 +10,8 @@ from lite_selfplay.verify.format import answer_spans, split_reasoning
 _FENCE = re.compile(r"^[ \t]*(?P<fence>`{3,}|~{3,})[ \t]*(?P<language>[\w+#.-]*)[^\n`]*\n", re.MULTILINE)
 _TAG = re.compile(r"</?answer>")
 _LANGUAGES = frozenset(("", "py", "python", "python3", "py3", "code"))
+# Characters of a program and of a line that is parsed here; nothing longer is one.
 _LONGEST, _LONGEST_LINE = 50_000, 5000
-"""Characters of a program and of a line that is parsed here; nothing longer is one."""
 
 
 def extract_program(text: str, *, block_only: bool = False, asked: re.Pattern[str] | None = None) -> str | None:

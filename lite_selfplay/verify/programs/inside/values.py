@@ -41,8 +41,7 @@ def canonical(value: Any, depth: int = 0) -> str:
         return _number(value.real) if value.imag == 0 else f"c {_number(value.real)} {_number(value.imag)}"
     if isinstance(value, str):
         # In ASCII without blanks and quotation marks; no two texts have one form, halves of surrogates included.
-        text = value.encode("unicode_escape").decode()
-        return '"' + text.replace('"', "\\x22").replace(" ", "\\x20") + '"'
+        return '"' + value.encode("unicode_escape").decode().replace('"', "\\x22").replace(" ", "\\x20") + '"'
     if isinstance(value, bytes | bytearray):
         return f"b{bytes(value).hex()}"
     for kind, ends in _ROWS.items():
