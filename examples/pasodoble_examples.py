@@ -12,7 +12,8 @@ import re
 import sys
 from pathlib import Path
 
-from lite_selfplay.games.pasodoble.pasodoble import proposer_prompt, solver_prompt
+from lite_selfplay.games.pasodoble.pasodoble import proposer_prompt
+from lite_selfplay.games.prompts import fill
 
 LONGEST = 421
 """The most characters of a passage, so that it fits into the run's prompts."""
@@ -32,7 +33,11 @@ def examples_of(row):
     )
     return [
         {"role": "proposer", "prompt": proposer_prompt(passage), "completion": proposal},
-        {"role": "solver", "prompt": solver_prompt(question), "completion": f"{solution} <answer>{c}</answer>"},
+        {
+            "role": "solver",
+            "prompt": fill("solver", problem=question),
+            "completion": f"{solution} <answer>{c}</answer>",
+        },
     ]
 
 

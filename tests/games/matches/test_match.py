@@ -186,7 +186,8 @@ def test_regularisation_is_over_moves_by_hand(step: int):
 
 def test_whole_matches_are_shown_turn_by_turn():
     episode = play(game(2, Short), ScriptedTable({"one": ["2", "x"], "two": ["1"]}))
-    report = StepReport.of(0, episode, [StreamUpdate(s.role, "A") for s in episode.streams])
+    untrained = [[[None] * len(group.samples) for group in stream.groups] for stream in episode.streams]
+    report = StepReport(0, episode, untrained, [StreamUpdate(s.role, "A") for s in episode.streams])
     won, lost = HigherGame.transcripts(episode_rows(report))
     assert (won.kind, won.subject, len(lost.rows), lost.kind) == ("one wins", "match 1, A first", 1, "one forfeits")
     assert [row["turn"] for row in won.rows] == [*range(1, len(won.rows) + 1)]
