@@ -4,7 +4,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from lite_selfplay.games.agon.recap import summarise
+from lite_selfplay.games.agon import summarise
 
 APPLES = "Tom has 12 apples and buys 30 more. How many does he have?"
 
