@@ -101,16 +101,25 @@ CURVES = {"agon": "adv", "kuhn": "entropy"} | {
 }
 
 
+def curves_in(folder: Path, arm: str) -> list[dict[int, float]]:
+    """The curve of an arm by step, one for each seed."""
+    files = sorted(folder.glob(f"seed-*/{arm}.json"))
+    return [dict(json.loads(file.read_text())["training"]["curve"]) for file in files]
+
+
 @pytest.mark.parametrize("game", CURVES)
 def test_what_to_expect_of_a_game_is_what_its_recorded_runs_had(game: str):
     section = TEXTS[f"docs/games/{game}.md"].partition("## What to expect\n")[2].partition("\n\n| ")[2]
-    steps, _, cells = ([cell.strip() for cell in line.split("|")[-8:-1]] for line in section.splitlines()[:3])
+    steps, _, cells = ([cell.strip() for cell in line.strip("| ").split("|")[1:]] for line in section.splitlines()[:3])
     folder = RESULTS / ("kuhn" if game == "kuhn" else "all-games-longer")
     scale, places = (1, 2) if game == "kuhn" else (100, 0)
-    curves = [
-        dict(json.loads(file.read_text())["training"]["curve"]) for file in folder.glob(f"seed-*/{CURVES[game]}.json")
-    ]
+    curves = curves_in(folder, CURVES[game])
     assert len(curves) == (10 if game == "kuhn" else 5)
+    if game != "kuhn":
+        begun = curves_in(RESULTS / "first-steps", CURVES[game])
+        assert [one[0] for one in begun] == [curve[0] for curve in curves]  # the same starts
+        curves = [one | curve for one, curve in zip(begun, curves, strict=True)]
+        assert "5" in steps
     for step, cell in zip(steps, cells, strict=True):
         if step.isdigit():
             values = [scale * curve[int(step)] for curve in curves]

@@ -13,7 +13,8 @@ from lite_selfplay import RunConfig, evaluate, load_run, train
 from lite_selfplay.runs.api import resume
 from tests.card import pretend
 from tests.gpu.test_seats import LESSONS, played
-from tests.made_runs import same, seat_weights
+from tests.made import same_weights
+from tests.made_runs import seat_weights
 from tests.varied_reward import varied
 
 Config = Callable[..., dict[str, Any]]
@@ -41,7 +42,7 @@ def test_a_run_moves_both_seats_and_goes_on_to_the_bit(precision: str, agon: Con
     again = resume(tmp_path / "again", reward=varied)
     assert [row["streams"] for row in whole.metrics_rows()] == [row["streams"] for row in again.metrics_rows()]
     one = kept(whole.path)
-    assert same(one, kept(again.path))
+    assert same_weights(one, kept(again.path))
     assert any(name.endswith("exp_avg") and tensor.any() for name, tensor in one.items())
 
 

@@ -21,7 +21,8 @@ from lite_selfplay.runs import loop as playing
 from lite_selfplay.runs.build import free_folder
 from lite_selfplay.training.progress import Progress
 from lite_selfplay.training.rollout import LiveTable
-from tests.made_runs import loop_of, same, seat_weights
+from tests.made import same_weights
+from tests.made_runs import loop_of, seat_weights
 
 SMALL = {"game": "agon", "model": "tiny", "tasks": "letters", "group_size": 4, "problems_per_step": 2, "steps": 4}
 
@@ -84,7 +85,7 @@ def test_both_seats_moved_and_their_adapters_load_in_plain_peft(trained: Run):
     with loop_of(trained.config, trained.path) as loop:
         start = {seat: loop.resources.loaded.adapters.state(seat) for seat in "AB"}
     for seat in "AB":
-        assert not same(seat_weights(trained.path, seat), start[seat])
+        assert not same_weights(seat_weights(trained.path, seat), start[seat])
         base = AutoModelForCausalLM.from_pretrained(resolve("tiny").path)
         model = PeftModel.from_pretrained(base, trained.seats[seat])
         plain = AutoModelForCausalLM.from_pretrained(resolve("tiny").path)
@@ -97,7 +98,7 @@ def test_its_config_repeats_it_elsewhere_and_another_seed_gives_another_run(trai
     assert str(trained.path) not in (trained.path / "config.yaml").read_text()
     assert load_run(trained.path).config == trained.config
     again = train(RunConfig.of(trained.config.model_dump(mode="json"), {"run": {"dir": str(tmp_path / "again")}}))
-    assert all(same(seat_weights(again.path, seat), seat_weights(trained.path, seat)) for seat in "AB")
+    assert all(same_weights(seat_weights(again.path, seat), seat_weights(trained.path, seat)) for seat in "AB")
     texts = [r["text"] for r in trained.episodes()]
     assert [r["text"] for r in again.episodes()] == texts
     other = [r["text"] for r in train(config(tmp_path / "other", precision="4bit", seed=1, steps=1)).episodes()]
@@ -121,9 +122,9 @@ def test_a_resumed_run_ends_bit_equal_to_the_uninterrupted_one(tmp_path: Path):
     again = load_run(broken).resume()
     for seat in "AB":
         middle = seat_weights(whole.path / "checkpoints/step-2", seat)
-        assert same(seat_weights(again.path, seat), seat_weights(whole.path, seat))
-        assert not same(seat_weights(again.path, seat), middle)
-    assert same(*(load_file(run.path / "checkpoints/step-4/optimizer.safetensors") for run in (again, whole)))
+        assert same_weights(seat_weights(again.path, seat), seat_weights(whole.path, seat))
+        assert not same_weights(seat_weights(again.path, seat), middle)
+    assert same_weights(*(load_file(run.path / "checkpoints/step-4/optimizer.safetensors") for run in (again, whole)))
     states = [json.loads((run.path / "checkpoints/step-4/state.json").read_text()) for run in (again, whole)]
     assert states[0] == states[1]
     assert timeless(again.metrics_rows()) == timeless(whole.metrics_rows())
@@ -141,7 +142,7 @@ def test_a_checkpoint_of_an_earlier_version_has_its_reference_under_another_name
     assert "A@reference" in (former.path / "checkpoints/step-1/state.json").read_text()
     again = resume(former.path, steps=2)
     for seat in "AB":
-        assert same(seat_weights(again.path, seat), seat_weights(whole.path, seat))
+        assert same_weights(seat_weights(again.path, seat), seat_weights(whole.path, seat))
 
 
 def test_resume_goes_on_to_more_steps_and_refuses_fewer(trained: Run, tmp_path: Path):

@@ -15,7 +15,8 @@ from lite_selfplay.runs import loop
 from lite_selfplay.runs.budget import Budget, steps_that_fit
 from lite_selfplay.training.optimizer import learning_rate
 from lite_selfplay.training.rollout import LiveTable
-from tests.made_runs import Ear, same, seat_weights
+from tests.made import same_weights
+from tests.made_runs import Ear, seat_weights
 
 
 @pytest.mark.parametrize(
@@ -282,7 +283,7 @@ def test_a_resume_keeps_the_number_of_steps_and_ends_alike(fitted: tuple[Run, Ea
     with by_clock(lambda step: 1e6):  # a resume has no minutes to keep to: what was chosen holds
         again = resume(broken)
     assert again.config.run.steps == 5
-    assert all(same(seat_weights(again.path, seat), seat_weights(whole.path, seat)) for seat in "AB")
+    assert all(same_weights(seat_weights(again.path, seat), seat_weights(whole.path, seat)) for seat in "AB")
 
 
 def test_a_run_that_falls_behind_ends_early(tmp_path: Path):

@@ -33,7 +33,7 @@ from lite_selfplay.runs.checkpoints import (
 )
 from lite_selfplay.tasks.files import sha256_of
 from lite_selfplay.training.optimizer import load_optimizer_state, optimizer_state, seat_groups
-from tests.made_runs import same
+from tests.made import same_weights
 
 SEATS = {name: SeatConfig(rank=2, alpha=4, init="gaussian", init_std=0.1) for name in ("A", "B")}
 IDENTITY = {"base": "tiny:1", "game": "agon"}
@@ -120,19 +120,19 @@ def test_everything_comes_back_bit_for_bit(player, other, tmp_path):
     for name in ("z", "a", "A@reference"):
         player.adapters.snapshot("B", name)
         player.move("B")
-    assert not same(player.adapters.state("A"), other.adapters.state("A"))
+    assert not same_weights(player.adapters.state("A"), other.adapters.state("A"))
     state = other.load(player.save(tmp_path, 5))
     for seat in ("A", "B"):
-        assert same(player.adapters.state(seat), other.adapters.state(seat))
+        assert same_weights(player.adapters.state(seat), other.adapters.state(seat))
     assert other.adapters.versions == player.adapters.versions == {"A": 2, "B": 4}
     assert other.adapters.updates == {"A": 2, "B": 4}
     kept = {name: snapshot.seat for name, snapshot in other.adapters.snapshots.items()}
     assert kept == {"A@1": "A", "z": "B", "a": "B", "A@reference": "B"}
     for name, snapshot in player.adapters.snapshots.items():
-        assert same(snapshot.state, other.adapters.snapshots[name].state)
+        assert same_weights(snapshot.state, other.adapters.snapshots[name].state)
     mine, theirs = (optimizer_state(p.optimizer, p.adapters) for p in (player, other))
     assert mine
-    assert same(mine, theirs)
+    assert same_weights(mine, theirs)
     assert {key: state[key] for key in STATE_OF_GAME} == STATE_OF_GAME
     assert state["step"] == 5
 
@@ -178,7 +178,7 @@ def test_a_step_can_be_saved_again(player, other, tmp_path):
     player.move("B", seed=4)
     other.load(player.save(tmp_path, 3))
     assert steps(tmp_path) == [3]
-    assert same(player.adapters.state("B"), other.adapters.state("B"))
+    assert same_weights(player.adapters.state("B"), other.adapters.state("B"))
 
 
 def test_what_a_killed_save_left_is_replaced(player, other, tmp_path):
@@ -256,7 +256,7 @@ def test_a_flipped_bit_is_found_before_anything_is_loaded(player, other, tmp_pat
     assert steps(tmp_path) == [5]  # By sizes it is complete.
     with pytest.raises(RunFolderError, match=f"{name} is damaged.*SHA-256"):
         resumed(tmp_path, other)
-    assert all(same(other.adapters.state(seat), before[seat]) for seat in before)
+    assert all(same_weights(other.adapters.state(seat), before[seat]) for seat in before)
     assert other.adapters.snapshots == {}
 
 
@@ -341,7 +341,7 @@ def test_a_hostile_checkpoint_is_refused_and_left_as_it_is(player, other, tmp_pa
         resumed(tmp_path, other)
     assert caught.value.exit_code == 2
     assert contents(tmp_path) == before
-    assert all(same(other.adapters.state(seat), seats[seat]) for seat in seats)
+    assert all(same_weights(other.adapters.state(seat), seats[seat]) for seat in seats)
 
 
 def test_each_folder_is_listed_with_what_is_wrong_with_it(player, tmp_path):

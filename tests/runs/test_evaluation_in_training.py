@@ -15,7 +15,8 @@ from lite_selfplay.runs.checkpoints import BEST
 from lite_selfplay.runs.folder import state_of
 from lite_selfplay.runs.planning import evaluation_steps, plan
 from lite_selfplay.tasks import content_key
-from tests.made_runs import read_lines, same, seat_weights, write_lines
+from tests.made import same_weights
+from tests.made_runs import read_lines, seat_weights, write_lines
 
 LETTERS = "letters:named=6"
 SMALL: dict[str, Any] = {
@@ -89,7 +90,7 @@ def test_measuring_changes_nothing_of_the_run(measured: Run, tmp_path: Path):
     assert plain.comparison() == "No evaluation was made in training."
     assert [(run.path / "checkpoints" / BEST).exists() for run in (measured, plain)] == [True, False]
     assert [row["text"] for row in plain.episodes()] == [row["text"] for row in measured.episodes()]
-    assert all(same(seat_weights(plain.path, seat), seat_weights(measured.path, seat)) for seat in "AB")
+    assert all(same_weights(seat_weights(plain.path, seat), seat_weights(measured.path, seat)) for seat in "AB")
 
 
 def test_what_is_measured_is_never_trained_on(tmp_path: Path):
@@ -159,11 +160,11 @@ def test_a_run_starts_from_the_seats_of_another(taught: Run, tmp_path: Path):
     assert read_lines(run.path / "cold_start.jsonl") == read_lines(taught.path / "cold_start.jsonl")
     start = tmp_path / "run" / "checkpoints" / "step-0"
     for seat in "AB":
-        assert same(seat_weights(start, seat), seat_weights(taught.path, seat))
+        assert same_weights(seat_weights(start, seat), seat_weights(taught.path, seat))
     one = cold_start(config(tmp_path / "one", **{**TAUGHT, "eval": {}, "game": "grpo"}))
     both = train(config(tmp_path / "both", **{**changes, "init": str(one.path)}))
     start = both.path / "checkpoints" / "step-0"
-    assert all(same(seat_weights(start, seat), seat_weights(one.path, "solver")) for seat in "AB")
+    assert all(same_weights(seat_weights(start, seat), seat_weights(one.path, "solver")) for seat in "AB")
 
 
 def test_seats_that_do_not_fit_are_refused(taught: Run, tmp_path: Path):
@@ -198,7 +199,7 @@ def test_a_run_stopped_while_it_is_measured_goes_on_as_if_it_had_not(
             resume(tmp_path / "run")
     run = resume(tmp_path / "run")
     assert [row["text"] for row in run.episodes()] == [row["text"] for row in measured.episodes()]
-    assert all(same(seat_weights(run.path, seat), seat_weights(measured.path, seat)) for seat in "AB")
+    assert all(same_weights(seat_weights(run.path, seat), seat_weights(measured.path, seat)) for seat in "AB")
     assert run.evaluations() == measured.evaluations()
 
 

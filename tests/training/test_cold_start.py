@@ -25,7 +25,8 @@ from lite_selfplay.training.progress import Poll
 from lite_selfplay.training.rollout import LiveTable, Loaded
 from lite_selfplay.training.trainer import SelfPlayTrainer
 from lite_selfplay.verify import Verifier
-from tests.made_runs import Ear, loop_of, read_lines, same, seat_weights
+from tests.made import same_weights
+from tests.made_runs import Ear, loop_of, read_lines, seat_weights
 
 SEATS = {"A": SeatConfig(rank=4), "B": SeatConfig(rank=4, init="gaussian")}
 LETTERS = {"game": "agon", "model": "tiny", "tasks": "letters", "precision": "fp32"}
@@ -333,5 +334,5 @@ def test_a_cold_start_that_was_stopped_begins_again(tmp_path: Path):
     again = resume(stopped.path)
     assert (again.path / "cold_start.jsonl").read_bytes() == (whole.path / "cold_start.jsonl").read_bytes()
     for seat in "AB":
-        assert same(seat_weights(again.path, seat), seat_weights(whole.path, seat))
+        assert same_weights(seat_weights(again.path, seat), seat_weights(whole.path, seat))
     assert [row["step"] for row in again.metrics_rows()] == [1]

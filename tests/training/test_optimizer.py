@@ -17,7 +17,7 @@ from lite_selfplay.training.optimizer import (
     reset_optimizer,
     seat_groups,
 )
-from tests.made_runs import same
+from tests.made import same_weights
 
 
 class Seats:
@@ -168,8 +168,8 @@ def test_the_optimizer_state_comes_back_bit_for_bit(seats):
     update(other, None, other_seats, "A")
     assert torch.equal(seats.parameters("A")["w"], other_seats.parameters("A")["w"])
     # What was saved is a copy, which later updates do not change.
-    assert same(again, saved)
-    assert not same(optimizer_state(optimizer, seats), saved)
+    assert same_weights(again, saved)
+    assert not same_weights(optimizer_state(optimizer, seats), saved)
 
 
 def test_state_of_a_seat_that_is_not_there(seats):
