@@ -41,11 +41,8 @@ def test_every_plan_has_its_thresholds_and_a_command():
         assert all(config.run.save_every <= 50 for config in configs)  # what was stopped goes on
 
 
-QUICK = ("agon-tiebreak", "sqlm-majority")
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize("name", [pytest.param(n, marks=[pytest.mark.long] * (n not in QUICK)) for n in PLANS])
+@pytest.mark.parametrize("name", PLANS)
 def test_a_plan_from_nothing_to_its_verdict(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tmp_path)
     experiment = load_experiment(str(FOLDER / f"{name}.yaml"), "tiny")

@@ -76,8 +76,9 @@ class Interrupts:
         return self._asked is not None and not self._polled
 
     def _lost(self, error: "sys.UnraisableHookArgs") -> None:
-        """Keep silent where a destructor or a callback swallowed that KeyboardInterrupt: it is raised again."""
-        if not (self._unheard and issubclass(error.exc_type, KeyboardInterrupt)):
+        """Keep silent where a destructor or a callback swallowed a KeyboardInterrupt that was asked for: it is raised
+        again, by the next poll at the latest."""
+        if self._asked is None or not issubclass(error.exc_type, KeyboardInterrupt):
             self._unraisable(error)
 
     def _ask(self, number: int, frame: FrameType | None) -> None:

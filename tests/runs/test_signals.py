@@ -91,6 +91,12 @@ def test_a_destructor_that_a_signal_meets_swallows_neither_the_stop_nor_its_own_
         Closed(None)
         with pytest.raises(Interrupted, match="stopped by SIGTERM"):
             interrupts.poll()
+    with Interrupts() as interrupts:
+        interrupts.poll()
+        with ending_at_once(interrupts.poll):  # within a user's own code
+            Closed(None)
+        with pytest.raises(Interrupted):
+            interrupts.poll()
     Closed(OSError)
     assert printed == [ValueError, OSError]
 

@@ -21,6 +21,8 @@ from typing import Any
 import yaml
 from filelock import FileLock, Timeout
 
+from lite_selfplay.config.layers import FILE_LIMIT, parse_mapping
+from lite_selfplay.config.user_files import read_utf8
 from lite_selfplay.errors import ConfigError, Interrupted, RunFolderError
 from lite_selfplay.evaluation.result import Evaluation, mean_pass_rate
 from lite_selfplay.extras.reproduce.experiment import COLD_START, EVALUATION, RATE, ArmSection, Experiment
@@ -147,19 +149,21 @@ def costs(experiment: Experiment, data_dir: str | None) -> list[str]:
 
 def _claim(experiment: Experiment, out: Path) -> None:
     """Write down what is carried out, which may have more arms and seeds than what was. Raises RunFolderError where the
-    folder is of something else."""
+    folder is of something else, and ConfigError where what was written there is no longer a mapping."""
     path, values = out / EXPERIMENT, experiment.model_dump(mode="json")
-    if path.is_file():
-        before = yaml.safe_load(path.read_text(encoding="utf-8"))
-        if before == values:
-            return
-        arms = {name: arm for name, arm in values["arms"].items() if name in before.get("arms", {})}
-        seeds = [seed for seed in values["seeds"] if seed in before.get("seeds", ())]
-        if {**values, "arms": arms, "seeds": seeds} != before:
-            raise RunFolderError(f"{out} holds another experiment, or this one in another size: choose another --out")
-    elif out.exists() and any(out.iterdir()):
-        raise RunFolderError(f"{out} is not empty and holds no experiment: choose another --out")
     with write_errors(f"to {out}"):
+        if path.is_file():
+            before = parse_mapping(read_utf8(path, RunFolderError, FILE_LIMIT), str(path))
+            if before == values:
+                return
+            arms = {name: arm for name, arm in values["arms"].items() if name in before.get("arms", ())}
+            seeds = [seed for seed in values["seeds"] if seed in before.get("seeds", ())]
+            if {**values, "arms": arms, "seeds": seeds} != before:
+                raise RunFolderError(
+                    f"{out} holds another experiment, or this one in another size: choose another --out"
+                )
+        elif out.exists() and any(out.iterdir()):
+            raise RunFolderError(f"{out} is not empty and holds no experiment: choose another --out")
         out.mkdir(parents=True, exist_ok=True)
         write_whole(path, yaml.safe_dump(values, sort_keys=False, allow_unicode=True))
 

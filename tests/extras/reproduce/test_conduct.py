@@ -9,7 +9,7 @@ import pytest
 import yaml
 from filelock import FileLock
 
-from lite_selfplay.errors import RunFolderError
+from lite_selfplay.errors import ConfigError, RunFolderError
 from lite_selfplay.extras.reproduce import conduct as conducting
 from lite_selfplay.extras.reproduce.conduct import conduct
 from lite_selfplay.extras.reproduce.experiment import ArmSection, EvaluationSection, Experiment
@@ -95,6 +95,16 @@ def test_a_folder_with_something_else_is_left_alone(tmp_path: Path):
     with pytest.raises(RunFolderError, match="is not empty and holds no experiment"):
         conduct(SMALL, tmp_path, progress=Progress())
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.txt"]
+
+
+@pytest.mark.parametrize("text", ["[", "- a", "", "\\xff"])
+def test_a_folder_whose_experiment_is_damaged_or_whose_name_none_can_have_is_refused(text: str, tmp_path: Path):
+    (tmp_path / "experiment.yaml").write_text(text)
+    with pytest.raises(ConfigError, match=r"experiment\.yaml"):
+        conduct(SMALL, tmp_path, progress=Progress())
+    assert (tmp_path / "experiment.yaml").read_text() == text
+    with pytest.raises(RunFolderError, match=r"cannot write to aaa.*too long"):
+        conduct(SMALL, Path("a" * 5000), progress=Progress())
 
 
 def test_each_arm_gets_the_rate_that_won_the_search_and_processes_share_the_work(

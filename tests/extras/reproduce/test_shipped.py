@@ -86,14 +86,8 @@ def refused(spec: str, data_dir: Path, mode: Mode) -> str | None:
     return None
 
 
-QUICK = ("agon-table8", "kuhn")
-"""Trained arms beside each other, matches, a curve; the other files take minutes together."""
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=[] if name in QUICK else pytest.mark.long) for name in experiment_names()]
-)
+@pytest.mark.parametrize("name", experiment_names())
 def test_from_nothing_to_its_table(name: str, data: str, carried_out: Callable[[str], Any]):
     experiment, out, records = carried_out(name)
     assert len(experiment.seeds) == 1
