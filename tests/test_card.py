@@ -23,7 +23,7 @@ ROOT = Path(__file__).parents[1]
 BENCHMARKS, PLAN = ROOT / "benchmarks", ROOT / "experiments" / "real-base.yaml"
 LISTS = sorted((BENCHMARKS / "jobs").glob("*.yaml"))
 KINDS = (
-    *("token", "attention", "grpo", "update", "lean", "resumed", "unsloth tests", "unsloth agon"),
+    *("grpo", "token", "attention", "update", "lean", "resumed", "unsloth tests", "unsloth agon"),
     *("real-base-problems", "real-base-rate", "real-base"),
 )
 """A job of each kind: a measure, a run, tests, an experiment, and one that goes on with what another one found."""
