@@ -23,7 +23,7 @@ FIGURES = "LITE_SELFPLAY_CARD_FIGURES"
 NEVER = 2**30
 """An id beyond any vocabulary: as the only end of a sequence it lets every completion run to its cap."""
 ROWS, COLUMNS = (256, 1, 62, 4, 128, 16), (512, 4096, 1024, 128)
-PROFILED = ((256, 512), (2, 4096), (62, 512))
+PROFILED = ((2, 4096), (256, 512), (62, 512))
 FEW, MANY = 32, 96
 TABLE_ROWS = 12
 SIZES = ("group_size", "problems_per_step", "max_completion_tokens")
@@ -47,14 +47,14 @@ def token(base: str, decoding: str = "auto", tiny: bool = False) -> None:
     """Milliseconds a token by rows and columns, seconds that new shapes cost, and what the time went into."""
     backend = load(base, decoding)
     rows, columns, profiled = ((4, 1), (128,), ((4, 128),)) if tiny else (ROWS, COLUMNS, PROFILED)
-    for width in columns:
-        for count in rows:
-            tell(**{f"rows {count}, columns {width}: ms a token, s new": cell(backend, count, width)})
     for count, width in profiled:
         sample(backend, count, width, FEW)
         with profiler() as found:
             sample(backend, count, width, FEW)
         tell(**{f"rows {count}, columns {width}": profile(found, FEW)})
+    for width in columns:
+        for count in rows:
+            tell(**{f"rows {count}, columns {width}: ms a token, s new": cell(backend, count, width)})
 
 
 def cell(backend: Any, rows: int, columns: int) -> list[float]:

@@ -155,7 +155,7 @@ ROTARY = "apply_rotary_pos_emb"
 
 
 def fuse_rotary(base: nn.Module, undo: Callable[..., object]) -> None:
-    """Turn queries and keys of a token on a card in three kernels each, where a model's own function takes five and
+    """Turn queries and keys of a token on a card in one product, where a model's own function takes ten kernels and
     comes to the same numbers; `undo` is given what puts that one back, to be called in the end."""
     for name in {type(part).__module__ for part in base.modules()}:
         module = sys.modules[name]
@@ -165,20 +165,34 @@ def fuse_rotary(base: nn.Module, undo: Callable[..., object]) -> None:
             undo(setattr, module, ROTARY, own)
 
 
-def _turned(own: Any, q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, *given: Any, **more: Any) -> Any:
+def _turned(own: Any, q: Tensor, k: Tensor, cos: Any, sin: Tensor, *given: Any, **more: Any) -> Any:
     """Queries and keys (R, H, 1, D) at the positions of cos and sin (R, 1, D); all else is left to the model's own."""
     alone = q.is_cuda and q.shape[2] == 1 and q.dtype == k.dtype == cos.dtype and cos.shape[-1] == q.shape[-1]
     if not alone or torch.is_grad_enabled() or given or more:
         return own(q, k, cos, sin, *given, **more)
-    return _turn(q, cos[:, None], sin[:, None]), _turn(k, cos[:, None], sin[:, None])
+    if not hasattr(cos, "rotation"):  # all layers of a token are given the same tensor
+        cos.rotation = _rotation(cos[:, 0], sin[:, 0])
+    return _turn(q, k, cos.rotation)
 
 
-def _turn(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    half = x.shape[-1] // 2
-    out = x * cos
-    out[..., :half].addcmul_(x[..., half:], sin[..., :half], value=-1)
-    out[..., half:].addcmul_(x[..., :half], sin[..., half:])
-    return out
+def _rotation(cos: Tensor, sin: Tensor) -> Tensor:
+    """The matrix (R, D, D) by which a head is multiplied from the right to turn it: cos and sin (R, D)."""
+    size, half = cos.shape[-1], cos.shape[-1] // 2
+    rotation = cos.new_zeros(len(cos), size, size)
+    for offset, numbers in ((0, cos), (half, sin[:, half:]), (-half, -sin[:, :half])):
+        rotation.diagonal(offset, 1, 2).copy_(numbers)
+    return rotation
+
+
+def _turn(q: Tensor, k: Tensor, rotation: Tensor) -> list[Tensor]:
+    """Queries and keys (R, H, 1, D), in one product where they lie side by side, as those of one stack do."""
+    heads, steps = q.shape[1], q.stride()
+    one = q.untyped_storage().data_ptr() == k.untyped_storage().data_ptr() and steps[:2] == k.stride()[:2]
+    if one and steps[3] == 1 and k.storage_offset() == q.storage_offset() + heads * steps[1]:
+        both = q.as_strided((len(q), heads + k.shape[1], q.shape[3]), (*steps[:2], 1))
+        turned = torch.bmm(both, rotation)[:, :, None]
+        return [turned[:, :heads], turned[:, heads:]]
+    return [torch.bmm(x[:, :, 0], rotation)[:, :, None] for x in (q, k)]
 
 
 def _rotary_agrees(own: Any) -> bool:
@@ -186,7 +200,7 @@ def _rotary_agrees(own: Any) -> bool:
     q, k, cos, sin = drawn[0], drawn[1], drawn[2, :, 0], drawn[3, :, 0]
     try:
         right = own(q, k, cos, sin)
-        mine = [_turn(x, cos[:, None], sin[:, None]) for x in (q, k)]
+        mine = _turn(q, k, _rotation(cos[:, 0], sin[:, 0]))
         return all(torch.allclose(*pair, atol=1e-6) for pair in zip(mine, right, strict=True))
     except (TypeError, ValueError, RuntimeError):  # a function of that name that is another
         return False
