@@ -1,7 +1,7 @@
 """Run folders written by hand, with known figures."""
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -22,20 +22,9 @@ def family_game(name: str, problems: int) -> Game:
 
 
 def stream(**values: Any) -> dict[str, Any]:
-    whole = {
-        "seat": "s",
-        "completions": 4,
-        "reward_mean": 1.0,
-        "accuracy": 0.5,
-        "well_formed": 1.0,
-        "tokens_mean": 20.0,
-        "truncated": 0.0,
-        "groups": 2,
-        "zero_variance_groups": 1,
-        "loss": 0.0,
-        "kl": None,
-    }
-    return {**whole, **values}
+    counts = {"completions": 4, "groups": 2, "zero_variance_groups": 1}
+    means = {"reward_mean": 1.0, "accuracy": 0.5, "well_formed": 1.0, "tokens_mean": 20.0, "truncated": 0.0}
+    return {"seat": "s", **counts, **means, "loss": 0.0, "kl": None, **values}
 
 
 def metrics(step: int, streams: Mapping[str, Any] | None = None, **values: Any) -> dict[str, Any]:
@@ -63,13 +52,7 @@ def evaluation(moment: str, step: int, **rates: float) -> dict[str, Any]:
 def write_run(tmp_path: Path) -> Callable[..., Path]:
     """A run folder of given lines: `write_run("name", metrics_rows, episodes, evaluations)`."""
 
-    def write(
-        name: str,
-        rows: Sequence[Mapping[str, Any]],
-        episodes: Sequence[Mapping[str, Any]] = (),
-        evaluations: Sequence[Mapping[str, Any]] = (),
-        game: str = "agon",
-    ) -> Path:
+    def write(name: str, rows: Any, episodes: Any = (), evaluations: Any = (), game: str = "agon") -> Path:
         folder = RunFolder(tmp_path / name)
         folder.create(RunConfig(game=game, model="tiny", tasks="letters", steps=max(1, len(rows))))
         for file, lines in (("metrics.jsonl", rows), ("episodes.jsonl", episodes)):
@@ -85,26 +68,12 @@ def write_run(tmp_path: Path) -> Callable[..., Path]:
 def family_log(step: int) -> dict[str, Any]:
     if step == 9:  # a phase that proposes nothing
         return {"phase": "solver", "usable": 2, "pass_rates": [0, 0, 2, 0, 0], "pass_rate": 0.5, "buffer": 3}
-    usable = 0 if step == 0 else 2
-    return {
-        "phase": "proposer",
-        "proposals": 8,
-        "usable": usable,
-        "refused": {"off_format": 3, "truncated": 1} if step < 5 else {"off_format": 1},
-        "empty_steps": int(step == 0),
-        "questions": 4,
-        "repeated": 0.25,
-        "distinct_tokens": 0.5,
-        "pass_rates": [1, 0, 0, 0, 3],
-        "pass_rate": 0.75,
-        "vote_share": 0.5,
-        "labels_checked": step % 3,
-        "label_accuracy": [None, 1.0, 0.5][step % 3],
-        "buffer": step,
-        "delta": float(step),
-        "restored": step == 4,
-        "invalid": {"too_easy": 2},
-    }
+    refused = {"off_format": 3, "truncated": 1} if step < 5 else {"off_format": 1}
+    proposed = {"proposals": 8, "usable": 2 if step else 0, "refused": refused, "empty_steps": int(step == 0)}
+    asked = {"questions": 4, "repeated": 0.25, "distinct_tokens": 0.5, "pass_rates": [1, 0, 0, 0, 3], "pass_rate": 0.75}
+    labels = {"vote_share": 0.5, "labels_checked": step % 3, "label_accuracy": [None, 1.0, 0.5][step % 3]}
+    own = {"buffer": step, "delta": float(step), "restored": step == 4, "invalid": {"too_easy": 2}}
+    return {"phase": "proposer", **proposed, **asked, **labels, **own}
 
 
 @pytest.fixture
