@@ -19,10 +19,9 @@ from lite_selfplay.games import Game, find_game
 from lite_selfplay.models.sources import resolve
 from lite_selfplay.runs import loop as playing
 from lite_selfplay.runs.build import free_folder
-from lite_selfplay.training.progress import Progress
 from lite_selfplay.training.rollout import LiveTable
 from tests.made import same_weights
-from tests.made_runs import loop_of, seat_weights
+from tests.made_runs import Ear, loop_of, seat_weights
 
 SMALL = {"game": "agon", "model": "tiny", "tasks": "letters", "group_size": 4, "problems_per_step": 2, "steps": 4}
 
@@ -63,8 +62,7 @@ def test_episodes_hold_a_line_a_completion_and_name_the_draft(trained: Run):
 
 def test_a_run_shows_itself_in_a_notebook(trained: Run):
     page = trained.transcripts(1)
-    assert page._repr_markdown_() == page
-    assert page.count("\n## ") == 1
+    assert (page._repr_markdown_(), page.count("\n## ")) == (page, 1)
     assert trained.game() is find_game("agon")
     pictures = trained.plot()
     assert all(path.read_bytes().startswith(b"\x89PNG") for path in pictures)
@@ -194,8 +192,7 @@ def test_asking_twice_says_new_things_and_asking_again_the_same(table: LiveTable
 
 
 def test_measuring_has_the_same_seeds_at_every_step_one_an_answer(table: LiveTable, monkeypatch: pytest.MonkeyPatch):
-    heard: list[Any] = []
-    speak = LiveTable.speak
+    heard, speak = list[Any](), LiveTable.speak
 
     def listening(self: LiveTable, *arguments: Any) -> Any:
         heard.append(speak(self, *arguments))
@@ -208,11 +205,10 @@ def test_measuring_has_the_same_seeds_at_every_step_one_an_answer(table: LiveTab
     for step, seat, n in ((0, "A", 3), (7, "A", 3), (7, "A", 1), (7, "B", 3)):
         table.open(step, {"drafter": seat})
         table.ask("drafter", ["Something else."])
-        heard.clear()
         verdicts.append([verdict.correct for verdict in table.evaluate("drafter", prompts, problems, n)])
-        (rows,) = heard
-        said.append([[completion.text for completion in row] for row in rows])
-        assert {completion.seat for row in rows for completion in row} == {seat}
+        said.append([[completion.text for completion in row] for row in heard[-1]])
+        assert {completion.seat for row in heard[-1] for completion in row} == {seat}
+    assert len(heard) == 8  # each measured in one call
     three, again, one, of_b = said
     assert all(len(set(row)) == 3 for row in three)
     assert three[0] != three[1]
@@ -226,31 +222,23 @@ def test_measuring_has_the_same_seeds_at_every_step_one_an_answer(table: LiveTab
         table.evaluate("drafter", prompts[:1], problems)
 
 
-def test_progress_shows_what_is_done_between_tokens(tmp_path: Path):
-    told: list[Any] = []
+class Listening(Ear):
+    def activity(self, text: str) -> None:
+        self.said.append(text)
 
-    class Ear(Progress):
-        def activity(self, text: str) -> None:
-            told.append(text)
 
-        def tokens(self, done: int, most: int | None) -> None:
-            told.append((done, most))
-
-    def steps_of(most: int | None, **changes: Any) -> None:
-        told.clear()
-        settings = config(tmp_path / "run", **changes)
-        with loop_of(settings, tmp_path, progress=Ear()) as loop:
-            loop.table.open(0, {"drafter": "A", "challenger": "B"})
-            said = loop.table.ask("drafter", ["Say something.", "And you?"], n=2)
-            loop.table.verify([(said[0][0], Problem("p", "?", "1"))])
-        first, *steps, last = told
-        assert (first, last) == ("A speaks as drafter", "answers are checked")
-        assert steps == [(done, most) for done in range(len(steps))]
-        longest = max(len(completion.token_ids) for row in said for completion in row)
-        assert len(steps) == longest if most else len(steps) > longest
-
-    steps_of(16)
-    steps_of(None, run={"generation_tokens": 1})  # one completion after the other
+@pytest.mark.parametrize("most", [16, None])
+def test_progress_shows_what_is_done_between_tokens(tmp_path: Path, most: int | None):
+    ear = Listening()
+    settings = config(tmp_path / "run", run={} if most else {"generation_tokens": 1})  # one completion after the other
+    with loop_of(settings, tmp_path, progress=ear) as loop:
+        loop.table.open(0, {"drafter": "A", "challenger": "B"})
+        said = loop.table.ask("drafter", ["Say something.", "And you?"], n=2)
+        loop.table.verify([(said[0][0], Problem("p", "?", "1"))])
+    assert ear.said[-2:] == ["A speaks as drafter", "answers are checked"]
+    assert ear.tokened == [(done, most) for done in range(len(ear.tokened))]
+    longest = max(len(completion.token_ids) for row in said for completion in row)
+    assert len(ear.tokened) == longest if most else len(ear.tokened) > longest
 
 
 def test_steps_without_any_signal_are_counted_and_said(tmp_path: Path):

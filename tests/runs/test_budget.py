@@ -197,9 +197,6 @@ def test_a_damaged_file_is_refused(budget, tmp_path: Path, text: str):
         budget()
 
 
-# Runs
-
-
 @contextmanager
 def by_clock(step_s: Callable[[int], float]) -> Iterator[Clock]:
     """Runs go by a clock of which each step takes what `step_s` says of its number."""
@@ -234,16 +231,15 @@ def test_as_many_steps_as_fit_are_played_and_schedules_end_with_them(fitted: tup
     # Two steps leave 40 s, of which 38 are planned for: three more.
     assert [row["step"] for row in run.metrics_rows()] == [1, 2, 3, 4, 5]
     assert load_run(run.path).config.run.steps == 5
-    assert "a step takes 10.0 s: 5 of 40 steps fit into 1 min" in ear.said
-    # 35 more steps of 10 s are 5.8 minutes, and 8.3 with three tenths for evaluations and to spare.
-    told = "5 of the 40 steps asked for fitted into 1 min: too little to tell what training does. --minutes 10 would do"
     # Ten steps of 10 s are 1.75 times as long as the 57 s that are planned for.
-    few = "a step takes 10.0 s: fewer than 10 will fit, which tells little. --problems-per-step 1 would fit 10 steps"
+    sizes = "--problems-per-step 1 would fit 10 steps"
+    few = f"a step takes 10.0 s: fewer than 10 will fit, which tells little. {sizes}"
     assert ear.said.index(few) < ear.said.index("a step takes 10.0 s: 5 of 40 steps fit into 1 min")
-    sizes = "does. --problems-per-step 1 would fit 10 steps; --minutes"
-    assert ear.said[-1] == told.replace("does. --minutes", sizes)
+    # 35 more steps of 10 s are 5.8 minutes, and 8.3 with three tenths for evaluations and to spare.
+    told = "5 of the 40 steps asked for fitted into 1 min: too little to tell what training does."
+    assert ear.said[-1] == f"{told} {sizes}; --minutes 10 would do"
     chosen = json.loads((run.path / "budget.json").read_text())
-    assert (chosen["steps"], chosen["asked_steps"], chosen["step_s"]) == (5, 40, 10.0)
+    assert chosen | {"steps": 5, "asked_steps": 40, "step_s": 10.0} == chosen
     seat = run.config.seats["A"]
     rates = [row["seats"]["A"]["lr"] for row in run.metrics_rows() if row["streams"]["drafter"]["rows_trained"]]
     expected = [learning_rate(seat, number, 40 if number < 2 else 5) for number in range(5)]

@@ -28,13 +28,9 @@ AGON, SQLM, CPMOBIUS = map(find_game, ("agon", "sqlm", "cpmobius"))
 def metrics(step=1, accuracy=(0.5, 0.5), trained=4, **game):
     usual = {"completions": 8, "well_formed": 1.0, "reward_mean": 1.0, "tokens_mean": 20.0, "rows_trained": trained}
     roles = zip(("drafter", "challenger"), "AB", accuracy, strict=True)
-    return {
-        "step": step,
-        "wall_s": {"total": 4.0, "generate": 2.0, "verify": 0.1, "update": 1.5},
-        "tokens": {"generated": 100, "trained": 60},
-        "streams": {role: {"seat": seat, "accuracy": right, **usual} for role, seat, right in roles},
-        "game": game,
-    }
+    streams = {role: {"seat": seat, "accuracy": right, **usual} for role, seat, right in roles}
+    took, tokens = {"total": 4.0, "generate": 2.0, "verify": 0.1, "update": 1.5}, {"generated": 100, "trained": 60}
+    return {"step": step, "wall_s": took, "tokens": tokens, "streams": streams, "game": game}
 
 
 def test_a_step_in_one_line():
@@ -105,20 +101,14 @@ def test_a_verbose_step_says_its_speed_and_a_skipped_one_why():
 
 
 def test_words_for_a_roles_accuracy():
-    family = [(SQLM, "proposer"), (CPMOBIUS, "coach"), (SQLM, "solver"), *((AGON, role) for role in AGON.roles)]
-    said = [game.accuracy_of(role).word for game, role in family]
-    assert said == ["accepted", "accepted", "agree", "right", "right"]
+    roles = [(SQLM, "proposer"), (CPMOBIUS, "coach"), (SQLM, "solver"), *((AGON, role) for role in AGON.roles)]
+    assert [game.accuracy_of(role).word for game, role in roles] == ["accepted", "accepted", "agree", "right", "right"]
 
 
-@pytest.mark.parametrize(
-    ("usable", "refused", "words"),
-    [
-        (2, {}, ["2 of 8 questions usable"]),
-        (2, {"off_format": 3}, ["2 of 8 questions usable, most refused: off format 3"]),
-    ],
-)
-def test_what_a_steps_proposals_came_to(usable, refused, words):
-    assert SQLM.step_words({"proposals": 8, "usable": usable, "refused": refused}) == words
+def test_what_a_steps_proposals_came_to():
+    usable, most = "2 of 8 questions usable", ", most refused: off format 3"
+    for refused, words in (({}, usable), ({"off_format": 3}, usable + most)):
+        assert SQLM.step_words({"proposals": 8, "usable": 2, "refused": refused}) == [words]
     assert SQLM.step_words({"proposals": 0, "usable": 0, "refused": {}}) == SQLM.step_words({}) == []
 
 
@@ -238,9 +228,7 @@ def test_the_best_of_several_moments_suggests_more_steps():
     assert "more steps" not in closing(curve(*[0.5] * 8), moments)
 
 
-@pytest.mark.parametrize(
-    ("gained", "said"), [(8, "up 80 points (p = 0.0078)"), (3, "up 30 points, which may be chance")]
-)
+@pytest.mark.parametrize(("gained", "said"), [(8, "up 80 points (p = 0.0078)"), (3, "up 30 points, which may be chan")])
 def test_the_same_problems_are_compared_in_pairs(gained, said):
     after = {str(i): {"A": i < gained} for i in range(10)}
     before = {key: {"base": False} for key in after}
@@ -287,14 +275,12 @@ def front_matter(card):
 def test_a_card_holds_what_a_reader_needs():
     card = model_card(config(24, seed=7, cold_start=True, seats={"A": {}}), 12, metrics=curve(0.5, 0.5))
     facts, text = front_matter(card)
-    assert facts["library_name"] == "peft"
-    assert facts["tags"] == ["lite-selfplay", "agon", "lora"]
+    assert (facts["library_name"], facts["tags"]) == ("peft", ["lite-selfplay", "agon", "lora"])
     assert "base_model" not in facts  # `tiny` is on no hub
-    assert "after 12 of 24 steps" in text
-    for fact in ("seed: 7", "weights held in 4bit", "200 generated, 120 trained on", "cold start, 20 batches of 16"):
-        assert fact in text
-    for said in ("no figure in this folder comes from held-out problems", "lite-selfplay eval RUN", "licence"):
-        assert said in text
+    facts = ("seed: 7", "weights held in 4bit", "200 generated, 120 trained on", "cold start, 20 batches of 16")
+    said = ("no figure in this folder comes from held-out problems", "lite-selfplay eval RUN", "licence")
+    for words in ("after 12 of 24 steps", *facts, *said):
+        assert words in text
 
 
 def test_a_card_names_a_base_on_a_hub():
