@@ -222,23 +222,20 @@ def test_measuring_has_the_same_seeds_at_every_step_one_an_answer(table: LiveTab
         table.evaluate("drafter", prompts[:1], problems)
 
 
-class Listening(Ear):
-    def activity(self, text: str) -> None:
-        self.said.append(text)
-
-
 @pytest.mark.parametrize("most", [16, None])
 def test_progress_shows_what_is_done_between_tokens(tmp_path: Path, most: int | None):
-    ear = Listening()
+    ear: Any = Ear()
+    ear.activity = ear.tokened.append
     settings = config(tmp_path / "run", run={} if most else {"generation_tokens": 1})  # one completion after the other
     with loop_of(settings, tmp_path, progress=ear) as loop:
         loop.table.open(0, {"drafter": "A", "challenger": "B"})
         said = loop.table.ask("drafter", ["Say something.", "And you?"], n=2)
         loop.table.verify([(said[0][0], Problem("p", "?", "1"))])
-    assert ear.said[-2:] == ["A speaks as drafter", "answers are checked"]
-    assert ear.tokened == [(done, most) for done in range(len(ear.tokened))]
+    first, *steps, last = ear.tokened
+    assert (first, last) == ("A speaks as drafter", "answers are checked")
+    assert steps == [(done, most) for done in range(len(steps))]
     longest = max(len(completion.token_ids) for row in said for completion in row)
-    assert len(ear.tokened) == longest if most else len(ear.tokened) > longest
+    assert len(steps) == longest if most else len(steps) > longest
 
 
 def test_steps_without_any_signal_are_counted_and_said(tmp_path: Path):

@@ -26,12 +26,15 @@ def much(completions: Sequence[str], **_: Any) -> list[float]:
 def made(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """A run for each kind of file that a game draws from, each in its own folder together with the files."""
     runs = {}
-    for kind, game in {"tasks": "grpo", "passages": "pasodoble", "validation": "cpmobius"}.items():
+    for kind, game, key, name in (
+        ("tasks", "grpo", "eval_tasks", "eval"),
+        ("passages", "pasodoble", "knowledge", "passages"),
+        ("validation", "cpmobius", "validation", "validation"),
+    ):
         folder = tmp_path_factory.mktemp(kind)
-        for name in FILES:
-            jsonl(folder / f"{name}.jsonl", *({"problem": f"{name} {n}?", "answer": str(n)} for n in range(8)))
-        key = {"tasks": "eval_tasks", "passages": "knowledge"}.get(kind, kind)
-        drawn = {key: folder / f"{'eval' if kind == 'tasks' else kind}.jsonl"}
+        for file in FILES:
+            jsonl(folder / f"{file}.jsonl", *({"problem": f"{file} {n}?", "answer": str(n)} for n in range(8)))
+        drawn = {key: folder / f"{name}.jsonl"}
         config = RunConfig(game=game, tasks=folder / "tasks.jsonl", run_dir=folder / "run", **drawn, **SMALL)
         runs[kind] = train(config).path
     return {**runs, "eval": runs["tasks"]}

@@ -18,19 +18,7 @@ from lite_selfplay.config import SeatConfig
 from lite_selfplay.errors import RunFolderError, SaveFailed
 from lite_selfplay.models.adapters import Adapters
 from lite_selfplay.runs import checkpoints
-from lite_selfplay.runs.checkpoints import (
-    MANIFEST,
-    OPTIMIZER,
-    STATE,
-    Checkpoint,
-    check_identity,
-    find_checkpoints,
-    list_checkpoints,
-    load_checkpoint,
-    newest_whole,
-    read_state,
-    save_checkpoint,
-)
+from lite_selfplay.runs.checkpoints import MANIFEST, OPTIMIZER, STATE, Checkpoint, find_checkpoints, newest_whole
 from lite_selfplay.tasks.files import sha256_of
 from lite_selfplay.training.optimizer import load_optimizer_state, optimizer_state, seat_groups
 from tests.made import same_weights
@@ -60,11 +48,11 @@ class Player:
 
     def save(self, folder: Path, step: int, keep: int = 3, **changes: Any) -> Checkpoint:
         values = {"optimizer": optimizer_state(self.optimizer, self.adapters), "state": STATE_OF_GAME, **changes}
-        path = save_checkpoint(folder, step, adapters=self.adapters, identity=IDENTITY, keep=keep, **values)
+        path = checkpoints.save_checkpoint(folder, step, adapters=self.adapters, identity=IDENTITY, keep=keep, **values)
         return Checkpoint(path, step)
 
     def load(self, checkpoint: Checkpoint) -> dict[str, Any]:
-        optimizer, state = load_checkpoint(checkpoint, self.adapters), read_state(checkpoint)
+        optimizer, state = checkpoints.load_checkpoint(checkpoint, self.adapters), checkpoints.read_state(checkpoint)
         load_optimizer_state(self.optimizer, self.adapters, optimizer)
         return state
 
@@ -101,9 +89,6 @@ def steps(folder: Path) -> list[int]:
     return [checkpoint.step for checkpoint in find_checkpoints(folder)]
 
 
-# There and back
-
-
 def test_everything_comes_back_bit_for_bit(player, other, tmp_path):
     for name in ("z", "a", "A@reference"):
         player.adapters.snapshot("B", name)
@@ -125,7 +110,7 @@ def test_everything_comes_back_bit_for_bit(player, other, tmp_path):
     assert state | STATE_OF_GAME == state
     assert state["step"] == 5
     unmoved = player.save(tmp_path, 0, optimizer={})
-    assert load_checkpoint(unmoved, other.adapters) == {}
+    assert checkpoints.load_checkpoint(unmoved, other.adapters) == {}
 
 
 def test_only_safetensors_and_json_and_all_of_them_listed(player, tmp_path):
@@ -139,24 +124,21 @@ def test_only_safetensors_and_json_and_all_of_them_listed(player, tmp_path):
     assert (manifest["step"], manifest["base"], manifest["game"]) == (5, "tiny:1", "agon")
     assert manifest["ranks"] == {"A": 2, "B": 2}
     assert manifest["versions"].keys() == {"lite-selfplay", "torch", "transformers", "peft"}
-
-
-def test_a_state_that_is_no_json_leaves_no_checkpoint(player, tmp_path):
-    player.save(tmp_path, 1)
     with pytest.raises(ValueError, match="JSON"):
-        player.save(tmp_path, 2, state={"game": {"score": float("nan")}})
-    assert steps(tmp_path) == [1]
-
-
-# Which ones are there
+        player.save(tmp_path, 6, state={"game": {"score": float("nan")}})
+    assert steps(tmp_path) == [5]  # and no other
 
 
 def test_the_last_few_are_kept(player, tmp_path):
+    others = ("step-", "step-x", "step-1.bak", "checkpoint-1", "old-step-1")
+    for name in others:
+        player.save(tmp_path, 1).path.rename(tmp_path / name)
+    assert steps(tmp_path) == steps(tmp_path / "none") == []
     for step in (2, 4, 10, 9):
         player.save(tmp_path, step, keep=2)
     # By number, not by name or age: 9 is older than 10, though written after it.
     assert steps(tmp_path) == [9, 10]
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["step-10", "step-9"]
+    assert {path.name for path in tmp_path.iterdir()} == {*others, "step-9", "step-10"}
 
 
 def test_a_step_can_be_saved_again_over_what_a_killed_save_left(player, other, tmp_path):
@@ -190,9 +172,10 @@ def flip(path: Path) -> None:
 INCOMPLETE: dict[str, Callable[[Path], None]] = {
     "no manifest": lambda path: (path / MANIFEST).unlink(),
     "half a manifest": lambda path: write(path / MANIFEST, '{"files": {'),
-    "manifest of nothing": lambda path: write(path / MANIFEST, "{}"),
     "files are a list": lambda path: write(path / MANIFEST, '{"files": ["a"]}'),
-    "files without size": lambda path: write(path / MANIFEST, '{"files": {"state.json": {}}}'),
+    "files without size": lambda path: write(
+        path / MANIFEST, '{"step": 4, "files": {"state.json": {}, "optimizer.safetensors": {}}}'
+    ),
     "no optimizer": lambda path: (path / OPTIMIZER).unlink(),
     "short seat": lambda path: truncate(path / "adapters" / "B" / "adapter_model.safetensors"),
     "a file": lambda path: shutil.rmtree(path) or write(path, ""),
@@ -206,22 +189,13 @@ def test_an_incomplete_one_is_none(player, tmp_path, damage):
     assert steps(tmp_path) == [2]
 
 
-def test_folders_of_other_names_are_none(player, tmp_path):
-    for name in ("step-", "step-x", "step-1.bak", "checkpoint-1", "old-step-1"):
-        player.save(tmp_path, 1).path.rename(tmp_path / name)
-    assert steps(tmp_path) == steps(tmp_path / "none") == []
-
-
-# What is refused
-
-
 def resumed(folder, other):
     """What a resume does: it looks for the newest whole checkpoint, and loads it."""
     skipped: list[str] = []
     last = newest_whole(folder, skipped.append)
     if last is None:
         raise RunFolderError("; ".join(skipped))
-    load_checkpoint(last, other.adapters)
+    checkpoints.load_checkpoint(last, other.adapters)
 
 
 def test_a_resume_reads_every_file_for_its_hash_once(player, other, tmp_path, monkeypatch):
@@ -234,16 +208,13 @@ def test_a_resume_reads_every_file_for_its_hash_once(player, other, tmp_path, mo
 
 def test_another_base_game_or_configuration_is_refused(player, tmp_path):
     checkpoint = player.save(tmp_path, 5, config_hash="abc")
-    check_identity(checkpoint, IDENTITY, "abc")
+    checkpoints.check_identity(checkpoint, IDENTITY, "abc")
     for key, value in (("base", "hub:Qwen/Qwen3-0.6B@abc"), ("game", "grpo"), ("precision", "x")):
         with pytest.raises(RunFolderError, match=f"made with {key} .*, this run has '{value}'"):
-            check_identity(checkpoint, {**IDENTITY, key: value})
+            checkpoints.check_identity(checkpoint, {**IDENTITY, key: value})
     with pytest.raises(RunFolderError, match="another configuration"):
-        check_identity(checkpoint, IDENTITY, "abd")
-    check_identity(player.save(tmp_path, 6), IDENTITY, "abd")
-
-
-# Refused by a sentence, with every file as it was
+        checkpoints.check_identity(checkpoint, IDENTITY, "abd")
+    checkpoints.check_identity(player.save(tmp_path, 6), IDENTITY, "abd")
 
 
 def contents(path: Path) -> dict[str, bytes]:
@@ -323,9 +294,13 @@ def test_each_folder_is_listed_with_what_is_wrong_with_it(player, tmp_path):
         player.save(tmp_path, step)
     (tmp_path / "step-1" / MANIFEST).unlink()
     flip(tmp_path / "step-3" / SEAT)
-    assert [found.problem for found in list_checkpoints(tmp_path)] == ["manifest.json is missing", None, None]
+    assert [found.problem for found in checkpoints.list_checkpoints(tmp_path)] == [
+        "manifest.json is missing",
+        None,
+        None,
+    ]
     damaged = f"{SEAT} is damaged: its SHA-256 is not the one in manifest.json"
-    assert [found.problem for found in list_checkpoints(tmp_path, full=True)][1:] == [None, damaged]
+    assert [found.problem for found in checkpoints.list_checkpoints(tmp_path, full=True)][1:] == [None, damaged]
     said: list[str] = []
     assert newest_whole(tmp_path, said.append) == Checkpoint(tmp_path / "step-2", 2)
     assert said == [f"skipped {tmp_path / 'step-3'}: {damaged}"]

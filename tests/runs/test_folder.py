@@ -38,9 +38,6 @@ def files(path: Path) -> dict[str, bytes]:
     return {str(p.relative_to(path)): p.read_bytes() for p in path.rglob("*") if p.is_file()}
 
 
-# The folder
-
-
 def test_a_new_folder_holds_the_configuration(tmp_path):
     folder = created(tmp_path / "runs" / "deep" / "x")
     assert RunConfig.of(load_layer(folder.path / CONFIG)) == TINY
@@ -123,9 +120,6 @@ def test_opening_what_is_no_run(tmp_path, place):
         RunFolder.open(tmp_path / place)
 
 
-# Lines
-
-
 def test_lines_come_back_as_they_went_in(folder):
     assert (folder.metrics(), list(folder.episodes())) == ([], [])  # nothing was written yet
     folder.cut(0)
@@ -180,9 +174,6 @@ def test_cutting_keeps_the_earlier_lines_byte_for_byte(folder, at):
     assert {name: content for name, content in files(folder.path).items() if content} == before
 
 
-# Folders and facts
-
-
 def test_the_environment_names_versions_and_the_runs_own_facts(folder):
     folder.write_environment(seed=7, device="a CPU")
     facts = json.loads((folder.path / "environment.json").read_text())
@@ -193,8 +184,6 @@ def test_the_environment_names_versions_and_the_runs_own_facts(folder):
     commit = facts["commit"]  # of the checkout
     assert commit is None or (len(commit) == 40 and set(commit) <= set("0123456789abcdef"))
 
-
-# What is damaged is refused by file and line
 
 NO_STEP = "does not say which step"
 

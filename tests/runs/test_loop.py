@@ -1,5 +1,6 @@
 """A run's sources, the warnings it repeats, what it never teaches, and what stops it."""
 
+import itertools
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,7 +16,6 @@ from lite_selfplay.runs import step_log
 from lite_selfplay.runs.api import cold_start
 from lite_selfplay.runs.folder import EXAMPLES
 from lite_selfplay.runs.planning import plan
-from lite_selfplay.runs.step_log import WARNING_EVERY
 from lite_selfplay.training.progress import Progress
 from lite_selfplay.verify import Verifier
 from tests.made import jsonl
@@ -37,9 +37,6 @@ def config(folder: Path, **changes: Any) -> RunConfig:
     small = {"game": "reader", "model": "tiny", "precision": "fp32", "group_size": 2, "max_completion_tokens": 4}
     tasks = {"train": str(folder.parent / "few.jsonl"), "validation_limit": 3}
     return RunConfig(**{**small, "steps": 2, "tasks": tasks, "run_dir": folder, **changes})
-
-
-# Sources
 
 
 def test_passages_that_are_too_long_for_the_base_are_left_out(folder: Path):
@@ -88,32 +85,16 @@ def test_a_run_goes_on_from_the_same_passage_and_reads_no_more_than_it_must(fold
     assert [row["warnings"] for row in rows] == [["4.0 things were seen", "always the same"]] * 3
 
 
-# Warnings
-
-
-def test_a_warning_of_one_kind_comes_now_and_then(folder: Path):
-    ear = Ear()
-    with loop_of(config(folder / "run"), folder, progress=ear) as loop:
-        for step in range(2 * WARNING_EVERY + 1):
-            loop._step_log._warn_now_and_then(f"{step}.5% of all", step)
-            if step >= 3:
-                loop._step_log._warn_now_and_then("something else", step)
-    assert ear.warned == ["0.5% of all", "something else", "10.5% of all", "something else", "20.5% of all"]
-
-
-def test_a_seat_that_moves_in_vain_is_told_of_now_and_then(folder: Path, monkeypatch: pytest.MonkeyPatch):
+def test_warnings_of_one_kind_come_now_and_then(folder: Path, monkeypatch: pytest.MonkeyPatch, reading_game: Any):
+    """Whatever their figures; and so does that a seat moves in vain."""
+    number = itertools.count()
+    monkeypatch.setattr(reading_game, "warnings", lambda self, log: [f"{next(number)}.5% of all"])
     monkeypatch.setattr(step_log, "WARNING_EVERY", 2)
     monkeypatch.setattr(step_log, "too_fast", lambda rows: [f"{len(rows)} steps with {[*rows[-1]['streams']]}"])
     ear = Ear()
     run = train(config(folder / "run", steps=4), progress=ear)
-    roles = [*run.metrics_rows()[-1]["streams"]]
-    says = f"lite-selfplay why {run.path} says what to try"
-    assert [said for said in ear.warned if " steps with " in said] == [
-        f"{count} steps with {roles}; {says}" for count in (2, 4)
-    ]
-
-
-# What a game measures a seat on, and what stops it
+    says = f"steps with ['proposer']; lite-selfplay why {run.path} says what to try"
+    assert ear.warned == ["0.5% of all", f"2 {says}", "2.5% of all", f"4 {says}"]
 
 
 def test_a_cold_start_never_learns_from_what_the_game_is_measured_on(folder: Path):
@@ -137,17 +118,14 @@ def test_a_game_that_stops_a_run_leaves_it_saved(folder: Path):
     assert saved_steps(folder / "run") == [0, 1]
 
 
-# Updates
-
-
 @pytest.fixture
-def resting_game() -> Iterator[None]:
-    """A game known as `resting`, whose solver learns at every second step, and is asked as `SAMPLING` says."""
+def resting_game() -> Iterator[type]:
+    """A game known as `resting`, whose solver learns at every second step, and is asked as `sampling` says."""
     from lite_selfplay.games import GAMES, Game
 
     class Resting(Game):
         roles = ("solver",)
-        needs_answers = False
+        needs_answers, sampling = False, None
         default_tasks = "letters"
 
         def updates(self, steps: int) -> dict[str, int]:
@@ -155,17 +133,14 @@ def resting_game() -> Iterator[None]:
 
         def play(self, step: int, table: Any) -> Episode:
             problems = table.draw("problems", 4)
-            said = table.ask("solver", [x.text for x in problems], n=self.group_size, sampling=SAMPLING)
+            said = table.ask("solver", [x.text for x in problems], n=self.group_size, sampling=self.sampling)
             rewarded = [[Sample(c, float(i)) for i, c in enumerate(row)] for row in said]
             groups = [Group(*pair) for pair in zip(rewarded, problems, strict=True)]
             return Episode([Stream("solver", groups)] if step % 2 == 0 else [])
 
     GAMES.add("resting", Resting)
-    yield
+    yield Resting
     GAMES.known.pop("resting")
-
-
-SAMPLING: Sampling | None = None
 
 
 def resting(folder: Path, steps: int, minibatches: int) -> RunConfig:
@@ -220,9 +195,8 @@ def test_answer_checkers_that_do_not_start_find_the_run_saved(folder: Path, monk
     assert saved_steps(folder / "run") == [0, 2]
 
 
-@pytest.mark.usefixtures("resting_game")
-def test_a_game_that_asks_with_top_p_is_stopped_with_the_key(folder: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setitem(globals(), "SAMPLING", Sampling(top_p=0.9, max_tokens=4))
+def test_a_game_that_asks_with_top_p_is_stopped_with_the_key(folder: Path, monkeypatch, resting_game: type):
+    monkeypatch.setattr(resting_game, "sampling", Sampling(top_p=0.9, max_tokens=4))
     said = r"the solver's stream trains seat 'solver' on .* top_p=0\.9, .*saved before step 1"
     with pytest.raises(GameError, match=said):
         train(resting(folder / "run", 2, 1))

@@ -149,7 +149,8 @@ def test_a_game_may_choose_its_sources_by_its_options(monkeypatch: pytest.Monkey
 
 def test_a_game_of_matches_needs_no_tasks_and_has_a_rate_of_its_own():
     ready = plan(RunConfig(game="kuhn", model="tiny"))
-    taught = "\ncold start: 40 steps of 16 examples a seat, from moves by rule"
-    assert [words in "\n".join(ready.lines()) for words in ("tasks: none are needed\n", taught)] == [True, True]
+    lines = ready.lines()
+    assert "tasks: none are needed" in lines
+    assert any(line.startswith("cold start: 40 steps of 16 examples a seat, from moves by rule") for line in lines)
     assert (ready.config.tasks.train, ready.config.seats["B"].lr) == (None, 3e-4)
     assert plan(RunConfig(game="grpo", model="tiny", tasks="letters")).config.seats["solver"].lr == 5e-3

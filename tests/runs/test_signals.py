@@ -127,17 +127,14 @@ def test_a_destructor_that_a_signal_meets_swallows_neither_the_stop_nor_its_own_
     assert printed == [ValueError, OSError]
 
 
-def test_a_terminal_that_closes_asks_and_never_hurries():
+def test_a_terminal_that_closes_asks_and_never_hurries_and_where_it_was_to_be_ignored_stays_so():
     with working() as interrupts:
         for number in (signal.SIGHUP, signal.SIGTERM, signal.SIGHUP):
             os.kill(os.getpid(), number)
         with pytest.raises(Interrupted, match="stopped by SIGHUP"):
             interrupts.poll()
-
-
-def test_a_closed_terminal_that_was_to_be_ignored_stays_ignored():
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    with Interrupts() as interrupts:
+    with working() as interrupts:
         os.kill(os.getpid(), signal.SIGHUP)
         interrupts.poll()
     assert signal.getsignal(signal.SIGHUP) == signal.SIG_IGN

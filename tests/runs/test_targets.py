@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from lite_selfplay import Run, RunConfig, errors, load_run, train
-from lite_selfplay.errors import RequestError, RunFolderError, TaskError, UnknownNameError
+from lite_selfplay.errors import ConfigError, RequestError, RunFolderError, TaskError, UnknownNameError
 from lite_selfplay.evaluation import Settings
 from lite_selfplay.runs.evaluating import evaluate
 from lite_selfplay.runs.folder import RunFolder
@@ -19,13 +19,12 @@ from tests.made_runs import Ear, write_lines
 
 from .conftest import LONG, problem_file
 
-SMALL = {"group_size": 2, "problems_per_step": 1, "steps": 2, "precision": "fp32"}
-
 
 @pytest.fixture(scope="session")
 def agon(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    sizes = {"group_size": 2, "problems_per_step": 1, "steps": 2, "precision": "fp32"}
     folder = tmp_path_factory.mktemp("runs") / "agon"
-    return train(RunConfig(game="agon", model="tiny", tasks="letters", run_dir=folder, **SMALL)).path
+    return train(RunConfig(game="agon", model="tiny", tasks="letters", run_dir=folder, **sizes)).path
 
 
 @pytest.fixture
@@ -211,23 +210,23 @@ WRONG |= {"max_completion_tokens": 0, "seed": 2**32, "precision": "3bit", "answe
 @pytest.mark.parametrize(
     ("target", "tasks", "options", "error", "sentence"),
     [
-        ("tiny", "letters", {"mode": "votes"}, "UnknownName", "There are single, cascade, "),
-        ("tiny", "letters", {"mode": "vote", "samples": 1}, "Request", "the mode vote needs 2 samples"),
-        ("tiny", "letters", {"mode": "swap-seats"}, "Request", "needs 2 seats, and there is base alone"),
-        ("tiny", "letters", {"k": (1, 4), "samples": 2}, "Request", "each k must be from 1 to .* 2, got 1, 4"),
-        ("tiny", "letters", {"seats": ["A"]}, "UnknownName", "unknown seat 'A': known: base"),
-        ("tinny", "letters", {}, "UnknownName", "unknown model 'tinny': did you mean tiny"),
-        ("./nowhere", "letters", {}, "ModelNotFound", "no model folder at nowhere"),
-        ("tiny", "lettres", {}, "UnknownName", "unknown task 'lettres'"),
-        ("tiny", "none.jsonl", {}, "Task", "no task file at none.jsonl"),
-        ("tiny", "NO ANSWER", {}, "Task", "needs an answer to every problem; sums-1 of sums has none"),
-        ("RUN", "letters", {"seats": "C"}, "UnknownName", "unknown seat 'C': known: A, B, base"),
-        *(("tiny", "letters", {key: WRONG[key]}, "Config", f"^{key}.*: (input )?should be .*, got ") for key in WRONG),
+        ("tiny", "letters", {"mode": "votes"}, UnknownNameError, "There are single, cascade, "),
+        ("tiny", "letters", {"mode": "vote", "samples": 1}, RequestError, "the mode vote needs 2 samples"),
+        ("tiny", "letters", {"mode": "swap-seats"}, RequestError, "needs 2 seats, and there is base alone"),
+        ("tiny", "letters", {"k": (1, 4), "samples": 2}, RequestError, "each k must be from 1 to .* 2, got 1, 4"),
+        ("tiny", "letters", {"seats": ["A"]}, UnknownNameError, "unknown seat 'A': known: base"),
+        ("tinny", "letters", {}, UnknownNameError, "unknown model 'tinny': did you mean tiny"),
+        ("./nowhere", "letters", {}, errors.ModelNotFoundError, "no model folder at nowhere"),
+        ("tiny", "lettres", {}, UnknownNameError, "unknown task 'lettres'"),
+        ("tiny", "none.jsonl", {}, TaskError, "no task file at none.jsonl"),
+        ("tiny", "NO ANSWER", {}, TaskError, "needs an answer to every problem; sums-1 of sums has none"),
+        ("RUN", "letters", {"seats": "C"}, UnknownNameError, "unknown seat 'C': known: A, B, base"),
+        *(("tiny", "letters", {key: WRONG[key]}, ConfigError, f"^{key}.*should be .*, got ") for key in WRONG),
     ],
 )
-def test_wrong_requests(target: str, tasks: str, options: Any, error: str, sentence: str, agon: Path, tmp_path: Path):
+def test_wrong_requests(target: str, tasks: str, options: Any, error: Any, sentence: str, agon: Path, tmp_path: Path):
     given = {"NO ANSWER": problem_file(tmp_path / "sums.jsonl", "one?", answer=None), "RUN": agon}
-    with pytest.raises(getattr(errors, f"{error}Error"), match=sentence):
+    with pytest.raises(error, match=sentence):
         evaluate(given.get(target, target), str(given.get(tasks, tasks)), **options)
 
 

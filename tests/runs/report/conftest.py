@@ -24,16 +24,12 @@ def family_game(name: str, problems: int) -> Game:
 def stream(**values: Any) -> dict[str, Any]:
     counts = {"completions": 4, "groups": 2, "zero_variance_groups": 1}
     means = {"reward_mean": 1.0, "accuracy": 0.5, "well_formed": 1.0, "tokens_mean": 20.0, "truncated": 0.0}
-    return {"seat": "s", **counts, **means, "loss": 0.0, "kl": None, **values}
+    return {"seat": "A", **counts, **means, "loss": 0.0, "kl": None, **values}
 
 
 def metrics(step: int, streams: Mapping[str, Any] | None = None, **values: Any) -> dict[str, Any]:
-    seats = {"s": {"lr": 1e-4, "grad_norm": 0.5, "updates": 1}}
+    seats = {"A": {"lr": 1e-4, "grad_norm": 0.5, "updates": 1}}
     return {"step": step, "streams": dict(streams or {}), "seats": seats, "game": {}, **values}
-
-
-def completion(step: int, role: str = "solver", **values: Any) -> dict[str, Any]:
-    return {"step": step, "role": role, "correct": True, "reason": "", **values}
 
 
 def score(rate: float) -> dict[str, Any]:
@@ -52,9 +48,11 @@ def evaluation(moment: str, step: int, **rates: float) -> dict[str, Any]:
 def write_run(tmp_path: Path) -> Callable[..., Path]:
     """A run folder of given lines: `write_run("name", metrics_rows, episodes, evaluations)`."""
 
-    def write(name: str, rows: Any, episodes: Any = (), evaluations: Any = (), game: str = "agon") -> Path:
+    def write(name: str, rows: Any, episodes: Any = (), evaluations: Any = (), **config: Any) -> Path:
         folder = RunFolder(tmp_path / name)
-        folder.create(RunConfig(game=game, model="tiny", tasks="letters", steps=max(1, len(rows))))
+        folder.create(
+            RunConfig(**{"game": "agon", "model": "tiny", "tasks": "letters", "steps": max(1, len(rows)), **config})
+        )
         for file, lines in (("metrics.jsonl", rows), ("episodes.jsonl", episodes)):
             (folder.path / file).write_text("".join(json.dumps(line) + "\n" for line in lines))
         for number, result in enumerate(evaluations):
@@ -88,9 +86,4 @@ def family(write_run: Callable[..., Path]) -> Path:
         )
         for step in range(10)
     ]
-    episodes = [
-        completion(step + 1, correct=k == 0, reason="" if k == 0 else "wrong" if k < 3 else "no_answer")
-        for step in range(8)
-        for k in range(4)
-    ]
-    return write_run("family", rows, episodes, [evaluation("untouched", -1, base=0.2)], game="sqlm")
+    return write_run("family", rows, [], [evaluation("untouched", -1, base=0.2)], game="sqlm")

@@ -22,8 +22,6 @@ from .conftest import score
 
 AGON, SQLM, CPMOBIUS = map(find_game, ("agon", "sqlm", "cpmobius"))
 
-# A step as text
-
 
 def metrics(step=1, accuracy=(0.5, 0.5), trained=4, **game):
     usual = {"completions": 8, "well_formed": 1.0, "reward_mean": 1.0, "tokens_mean": 20.0, "rows_trained": trained}

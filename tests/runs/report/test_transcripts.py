@@ -36,9 +36,6 @@ def kinds_of(transcripts):
     return [transcript.kind for transcript in transcripts]
 
 
-# Transcripts
-
-
 def test_a_challenge_meets_the_draft_it_names_and_others_stand_alone():
     rows = step_rows((W, R), (R, W), (R, R), (W, W))
     assert kinds_of(AGON.transcripts(rows)) == [CONVERSION, REGRESSION, BOTH_RIGHT, BOTH_WRONG]
@@ -83,9 +80,6 @@ def test_a_page_of_transcripts_states_its_rule_and_shows_what_was_seen():
     assert "The challenger saw the same, and then:\n\n```text\nan attempt\n```" in body
     assert "drafter, seat `A`: wrong, reward 0" in body
     assert "challenger, seat `B`: right, reward 2" in body
-
-
-# Proposed questions and answers to them
 
 
 def proposal(question, correct=None, *, step=1, sample=0, text="2 + 2?", **info):
