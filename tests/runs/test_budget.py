@@ -1,9 +1,9 @@
 """The minutes of a run: what fits into them, and that what was chosen is kept."""
 
-import contextlib
 import json
 import shutil
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,31 @@ from tests.made import same_weights
 from tests.made_runs import Ear, seat_weights
 
 
+class Clock:
+    """A clock that stands still but for what is spent."""
+
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+    def spend(self, budget: Budget, *parts: tuple[str, float]) -> None:
+        for what, seconds in parts:
+            with budget.timing(what):
+                self.now += seconds
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def budget(clock: Clock, tmp_path: Path) -> Callable[..., Budget]:
+    """What is left of twelve minutes, by the clock and by what `budget.json`, or another file, holds."""
+    return lambda name="budget.json", minutes=12.0: Budget(minutes, tmp_path / name, clock, 0.0)
+
+
 @pytest.mark.parametrize(
     ("left", "step", "evaluation", "closing", "done", "every", "expected"),
     [
@@ -31,14 +56,8 @@ from tests.made_runs import Ear, seat_weights
         (1e9, 10, 0, 0, 0, None, 40),  # no more than were asked for
     ],
 )
-def test_steps_that_fit(
-    left: float, step: float, evaluation: float, closing: float, done: int, every: int | None, expected: int
-):
+def test_steps_that_fit(left, step, evaluation, closing, done, every, expected):
     assert steps_that_fit(left, step, evaluation, closing, done=done, asked=40, every=every) == expected
-
-
-def budget(path: Path, minutes: float = 12.0) -> Budget:
-    return Budget(minutes, path, lambda: 0.0, 0.0)
 
 
 @pytest.mark.parametrize(
@@ -51,23 +70,21 @@ def budget(path: Path, minutes: float = 12.0) -> Budget:
         (60.0, 10),  # before the first step there are 240 s: 240 / (5 * 3) = 16, and 10 are the least
     ],
 )
-def test_problems_are_as_many_as_a_quarter_of_the_time_allows(tmp_path: Path, block_s: float, expected: int):
-    now, asked = [0.0], list[int]()
+def test_problems_are_as_many_as_a_quarter_of_the_time_allows(budget, clock, block_s: float, expected: int):
+    asked = list[int]()
 
     def evaluate(number: int) -> tuple[float, float]:
         asked.append(number)
-        now[0] += block_s
+        clock.now += block_s
         return 9.0, 5.0
 
-    chosen = Budget(12.0, tmp_path / "budget.json", lambda: now[0])
-    for _ in range(2):  # once
-        chosen.choose_problems(100, evaluate)
-        assert chosen.problems(100) == expected
+    for _ in range(2):  # the second one is a resume's
+        chosen = budget()
+        for _ in range(2):
+            chosen.choose_problems(100, evaluate)
+            assert chosen.problems(100) == expected
+    budget("few.json").choose_problems(20, evaluate)
     assert asked == [20]
-    budget(tmp_path / "budget.json").choose_problems(100, evaluate)
-    budget(tmp_path / "few.json").choose_problems(20, evaluate)
-    assert asked == [20]
-    assert budget(tmp_path / "budget.json").problems(100) == expected
 
 
 @pytest.mark.parametrize(
@@ -81,22 +98,17 @@ def test_problems_are_as_many_as_a_quarter_of_the_time_allows(tmp_path: Path, bl
         (60.0, [12.86, 12.86], "59:34 left"),
     ],
 )
-def test_the_time_left_is_a_range_until_three_steps_have_shown_it(
-    tmp_path: Path, minutes: float, took: list[float], expected: str
-):
-    now = [0.0]
-    chosen = Budget(minutes, tmp_path / "budget.json", lambda: now[0])
-    for step_s in took:
-        with chosen.timing("step"):
-            now[0] += step_s
-    assert chosen.left(299) == expected
-    (tmp_path / "resumed.json").write_text('{"steps": 9, "asked_steps": 40}')
-    resumed = Budget(0.1, tmp_path / "resumed.json", lambda: now[0])
-    for step_s in (10.0, 10.0, 10.0):
-        with resumed.timing("step"):
-            now[0] += step_s
-    assert resumed.left(2) == "0:20 left"  # after its minutes are over
-    assert chosen.left(0) == ""
+def test_the_time_left_is_a_range_until_three_steps_have_shown_it(budget, clock, minutes, took, expected):
+    chosen = budget(minutes=minutes)
+    clock.spend(chosen, *(("step", seconds) for seconds in took))
+    assert (chosen.left(299), chosen.left(0)) == (expected, "")
+
+
+def test_a_resume_has_time_left_after_its_minutes_are_over(budget, clock, tmp_path: Path):
+    (tmp_path / "budget.json").write_text('{"steps": 9, "asked_steps": 40}')
+    resumed = budget(minutes=0.1)
+    clock.spend(resumed, *[("step", 10.0)] * 3)
+    assert resumed.left(2) == "0:20 left"
 
 
 @pytest.mark.parametrize(
@@ -108,143 +120,103 @@ def test_the_time_left_is_a_range_until_three_steps_have_shown_it(
         (70.0, 560.0, 2.92),  # a third of the time at least: 700 / 240
     ],
 )
-def test_a_first_step_says_that_fewer_than_ten_fit(tmp_path: Path, step_s: float, closing_s: float, times: float):
-    now, found = [120.0 - closing_s], list[float]()
-    chosen = Budget(12.0, tmp_path / "budget.json", lambda: now[0], 0.0)
-    for what, seconds in (("evaluation", closing_s), ("step", step_s)):
-        with chosen.timing(what):
-            now[0] += seconds
+def test_a_first_step_says_that_fewer_than_ten_fit(budget, clock, step_s: float, closing_s: float, times: float):
+    chosen, found = budget(), list[float]()
+    clock.now = 120.0 - closing_s
+    clock.spend(chosen, ("evaluation", closing_s), ("step", step_s))
     said = chosen.few(1, 40, lambda n: found.append(round(n, 2)) or "--problems-per-step 2")
     assert found == ([times] if times else [])
-    words = (
-        f"a step takes {step_s:.1f} s: fewer than 10 will fit, which tells little. --problems-per-step 2 would fit 10"
-    )
-    assert said.removesuffix(" steps") == (words if times else "")
+    words = f"a step takes {step_s:.1f} s: fewer than 10 will fit, which tells little. --problems-per-step 2 would fit"
+    assert said == (f"{words} 10 steps" if times else "")
     assert chosen.few(2, 40, str) == ""  # it is said once
-    assert budget(tmp_path / "none.json", 0.0).chosen == {}
 
 
-def test_parts_of_an_evaluation_count_as_it(tmp_path: Path):
+def test_parts_of_an_evaluation_count_as_it(budget, clock):
     """What was answered before and is not asked for again is asked for at the end."""
-    now = [0.0]
-    chosen = Budget(12.0, tmp_path / "budget.json", lambda: now[0], 0.0)
-    for what, seconds in (("part", 5.0), ("part", 7.0), ("untouched", 100.0), ("evaluation", 20.0), ("step", 60.0)):
-        with chosen.timing(what):
-            now[0] += seconds
+    chosen = budget()
+    parts = ("part", 5.0), ("part", 7.0), ("untouched", 100.0), ("evaluation", 20.0), ("step", 60.0)
+    clock.spend(chosen, *parts)
     assert chosen.choose_steps(3, 40) == (
         "a step takes 60.0 s and the closing evaluation 32 s: 3 of 40 steps fit into 12 min"
     )
 
 
-def test_the_words_of_the_demo_are_for_the_demo(tmp_path: Path):
-    chosen = budget(tmp_path / "budget.json")
-    chosen.chosen |= {"steps": 9, "asked_steps": 40, "step_s": 41.0}
-    (said,) = chosen.outcome(9, doubtful=True)
-    assert said.endswith("too little to tell what training does. --minutes 43 would do")
-    (said,) = chosen.outcome(9, doubtful=True, demo=True)
-    assert said.endswith("--minutes 43 would do (make demo MINUTES=43)")
-    assert "too little" not in chosen.outcome(9)[0]
+@pytest.mark.parametrize(
+    ("asked", "batches"),
+    [
+        # Half a minute is over when it begins: of a third, 240 s, 210 are left, and two thirds of these are 140.
+        (9, [(40, None), (10, 5)]),  # another for both seats fits; 90 s hold nine more of ten: eleven for two seats
+        (7, [(40, None), (35, 2), (0, 2)]),  # 65 s hold one more of 35, and two there are; it is chosen once
+        (7, [(1000, 1)]),  # another does not fit, and one is the least
+        (7, [(0, None), (0, 7)]),
+    ],
+)
+def test_a_cold_start_takes_two_thirds_of_what_is_left_before_the_first_step(budget, clock, asked: int, batches: Any):
+    clock.now, chosen = 30.0, budget()
+    fits = chosen.cold_start(asked)
+    for seconds, expected in batches:
+        clock.now += seconds
+        assert fits(2) == expected
+    assert budget().cold_start(asked)(2) == expected  # a resume
+    assert bool(chosen.outcome()) == (expected < asked)
 
 
-def test_a_cold_start_takes_two_thirds_of_what_is_left_before_the_first_step(tmp_path: Path):
-    now = [30.0]  # half a minute is over when it begins
-    chosen = Budget(12.0, tmp_path / "quick.json", lambda: now[0], 0.0)
-    fits = chosen.cold_start(9)
-    now[0] += 40.0
-    assert fits(2) is None  # of a third, 240 s, 210 were left: two thirds are 140, and another for both seats fits
-    now[0] += 10.0
-    assert fits(2) == 5  # 90 s hold nine more of ten seconds, which makes eleven for two seats
-    now[0] = 30.0
-    chosen = Budget(12.0, tmp_path / "budget.json", lambda: now[0], 0.0)
-    fits = chosen.cold_start(7)
-    now[0] += 40.0
-    assert fits(2) is None
-    now[0] += 35.0
-    assert fits(2) == 2  # 65 s hold one more of 35, and two there are
-    assert fits(1) == 2  # it is chosen once
+def test_what_did_not_fit_is_said_and_kept(budget, tmp_path: Path):
+    (tmp_path / "budget.json").write_text('{"cold_start": 2, "asked_cold_start": 7}')
+    chosen = budget()
     assert chosen.outcome(doubtful=True) == ["2 of the 7 batches of the cold start fitted into 12 min"]
-    assert json.loads((tmp_path / "budget.json").read_text())["outcome"].startswith("2 of the 7")  # for `report`
     chosen.chosen |= {"steps": 9, "asked_steps": 40, "step_s": 41.0}
-    assert chosen.outcome()[0].endswith("9 of the 40 steps asked for fitted into 12 min")
+    (said,) = chosen.outcome(9)
+    assert said.endswith("9 of the 40 steps asked for fitted into 12 min")
     # 31 more steps of 41 s are 21.2 minutes, and 30.3 with three tenths for evaluations and to spare.
-    assert "--minutes 43 would do" in chosen.outcome(9, doubtful=True)[0]
-    more = budget(tmp_path / "budget.json")
-    assert more.outcome(20) == ["2 of the 7 batches of the cold start fitted into 12 min"]  # resumed for more steps
-    repeated = Budget(12.0, tmp_path / "budget.json", lambda: 0.0, 0.0)
-    assert repeated.cold_start(7)(2) == 2
-    slow = Budget(12.0, tmp_path / "slow.json", lambda: now[0], 0.0)
-    fits = slow.cold_start(7)
-    now[0] += 1000.0  # in which another does not fit
-    assert fits(2) == 1  # one is the least
+    needed = f"{said}: too little to tell what training does. --minutes 43 would do"
+    assert chosen.outcome(9, doubtful=True, demo=True) == [f"{needed} (make demo MINUTES=43)"]
+    assert chosen.outcome(9, doubtful=True) == [needed]
+    assert json.loads((tmp_path / "budget.json").read_text())["outcome"] == needed  # for `report`
+    assert budget().outcome(20) == ["2 of the 7 batches of the cold start fitted into 12 min"]  # resumed for more steps
 
 
-def test_a_cold_start_that_fits_is_whole(tmp_path: Path):
-    chosen = budget(tmp_path / "budget.json")
-    fits = chosen.cold_start(7)
-    assert [fits(2), fits(2)] == [None, 7]
-    assert not chosen.outcome()
-
-
-def test_without_minutes_nothing_is_chosen(tmp_path: Path):
-    free = budget(tmp_path / "budget.json", 0.0)
-    with free.timing("evaluation"), free.timing("step"):
-        pass
+def test_without_minutes_nothing_is_chosen(budget, clock, tmp_path: Path):
+    free = budget(minutes=0.0)
+    clock.spend(free, ("evaluation", 0.0), ("step", 1e6))
     free.choose_problems(100, lambda number: 1 / 0)
     assert (free.problems(100), free.cold_start(7)(2), free.steps(5, 40, None)) == (100, 7, None)
-    assert not (tmp_path / "budget.json").exists()
+    assert (free.chosen, free.few(1, 40, str), list(tmp_path.iterdir())) == ({}, "", [])
 
 
-def test_a_slow_first_step_is_enough_to_choose(tmp_path: Path):
-    now = [0.0]
-    for step_s, chosen in ((10.0, None), (55.0, 1)):
-        run = Budget(1.0, tmp_path / "budget.json", lambda: now[0], now[0])
-        with run.timing("step"):
-            now[0] += step_s
-        assert run.steps(1, 40, None) == chosen
+@pytest.mark.parametrize(("step_s", "chosen"), [(10.0, None), (55.0, 1)])
+def test_a_slow_first_step_is_enough_to_choose(budget, clock, step_s: float, chosen: int | None):
+    run = budget(minutes=1.0)
+    clock.spend(run, ("step", step_s))
+    assert run.steps(1, 40, None) == chosen
 
 
 @pytest.mark.parametrize("text", ["[]", '{"steps": "9"}', '{"problems": 1.5}', "{"])
-def test_a_damaged_file_is_refused(tmp_path: Path, text: str):
+def test_a_damaged_file_is_refused(budget, tmp_path: Path, text: str):
     (tmp_path / "budget.json").write_text(text)
     with pytest.raises(RunFolderError, match=r"budget\.json"):
-        budget(tmp_path / "budget.json")
+        budget()
 
 
-@contextlib.contextmanager
-def by_clock(step_s: Callable[[int], float]) -> Iterator[None]:
-    """Runs go by a clock of which each step takes so many seconds."""
-    clock, open_table = Clock(step_s), LiveTable.open
+@contextmanager
+def by_clock(step_s: Callable[[int], float]) -> Iterator[Clock]:
+    """Runs go by a clock of which each step takes what `step_s` says of its number."""
+    clock, open_table = Clock(), LiveTable.open
 
     def open_and_tick(self: LiveTable, step: int, seats: Any) -> None:
         open_table(self, step, seats)
-        if seats:  # a new table opens without any
-            clock.step(step)
+        clock.now += step_s(step) if seats else 0.0  # a new table opens without any
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(loop, "Budget", lambda minutes, path, *_: Budget(minutes, path, clock, 0.0))
         patch.setattr(LiveTable, "open", open_and_tick)
-        yield
-
-
-class Clock:
-    """A clock that stands still but for the steps, each of which takes what `step_s` says of its number."""
-
-    def __init__(self, step_s: Callable[[int], float]):
-        self.now, self._step_s = 0.0, step_s
-
-    def __call__(self) -> float:
-        return self.now
-
-    def step(self, number: int) -> None:
-        self.now += self._step_s(number)
+        yield clock
 
 
 def config(folder: Path, **changes: Any) -> RunConfig:
     small = {"game": "agon", "model": "tiny", "tasks": "letters", "group_size": 4, "problems_per_step": 2, "steps": 40}
-    seats = {"*": {"lr": 1e-3, "schedule": "linear"}}
-    return RunConfig(
-        **{**small, "precision": "fp32", "seats": seats, "minutes": 1, "save_every": 3, "run_dir": folder, **changes}
-    )
+    small |= {"precision": "fp32", "minutes": 1, "save_every": 3, "seats": {"*": {"lr": 1e-3, "schedule": "linear"}}}
+    return RunConfig(**{**small, "run_dir": folder, **changes})
 
 
 @pytest.fixture(scope="module")
@@ -260,16 +232,15 @@ def test_as_many_steps_as_fit_are_played_and_schedules_end_with_them(fitted: tup
     # Two steps leave 40 s, of which 38 are planned for: three more.
     assert [row["step"] for row in run.metrics_rows()] == [1, 2, 3, 4, 5]
     assert load_run(run.path).config.run.steps == 5
-    assert "a step takes 10.0 s: 5 of 40 steps fit into 1 min" in ear.said
-    # 35 more steps of 10 s are 5.8 minutes, and 8.3 with three tenths for evaluations and to spare.
-    told = "5 of the 40 steps asked for fitted into 1 min: too little to tell what training does. --minutes 10 would do"
     # Ten steps of 10 s are 1.75 times as long as the 57 s that are planned for.
-    few = "a step takes 10.0 s: fewer than 10 will fit, which tells little. --problems-per-step 1 would fit 10 steps"
+    sizes = "--problems-per-step 1 would fit 10 steps"
+    few = f"a step takes 10.0 s: fewer than 10 will fit, which tells little. {sizes}"
     assert ear.said.index(few) < ear.said.index("a step takes 10.0 s: 5 of 40 steps fit into 1 min")
-    sizes = "does. --problems-per-step 1 would fit 10 steps; --minutes"
-    assert ear.said[-1] == told.replace("does. --minutes", sizes)
+    # 35 more steps of 10 s are 5.8 minutes, and 8.3 with three tenths for evaluations and to spare.
+    told = "5 of the 40 steps asked for fitted into 1 min: too little to tell what training does."
+    assert ear.said[-1] == f"{told} {sizes}; --minutes 10 would do"
     chosen = json.loads((run.path / "budget.json").read_text())
-    assert (chosen["steps"], chosen["asked_steps"], chosen["step_s"]) == (5, 40, 10.0)
+    assert chosen | {"steps": 5, "asked_steps": 40, "step_s": 10.0} == chosen
     seat = run.config.seats["A"]
     rates = [row["seats"]["A"]["lr"] for row in run.metrics_rows() if row["streams"]["drafter"]["rows_trained"]]
     expected = [learning_rate(seat, number, 40 if number < 2 else 5) for number in range(5)]
@@ -297,39 +268,30 @@ def test_a_run_that_falls_behind_ends_early(tmp_path: Path):
     assert (run.path / "checkpoints/step-4/manifest.json").exists()
 
 
-def test_fewer_problems_are_evaluated_and_a_resume_evaluates_as_many(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    answers, timed = loop.RunLoop._answers, list[Any]()
+@pytest.mark.parametrize(
+    ("timed_s", "asked"),
+    [
+        (4.0, {-1: 20, 0: 20, 5: 20}),  # 20 problems: 0.2 s each, and 15 s hold 15 in five stages; 20 are the least
+        (20.0, {0: 10, 1: 10}),  # a third of the time is over, and the untouched base is left out
+    ],
+)
+def test_fewer_problems_are_evaluated_and_a_resume_evaluates_as_many(tmp_path, monkeypatch, timed_s, asked):
+    answers, timed, ear = loop.RunLoop._answers, list[Any](), Ear()
 
     def slow(self: Any, spec: Any, problems: Any, name: str, *rest: Any) -> Any:
         if name == "evaluation, timed":
             timed.append((spec.mode, tuple(spec.seats), len(problems)))
-            self._budget._clock.now += 4.0  # 20 problems: 0.2 s each, and 15 s hold 15 in five stages
+            clock.now += timed_s
         return answers(self, spec, problems, name, *rest)
 
     monkeypatch.setattr(loop.RunLoop, "_answers", slow)
-    with by_clock(lambda step: 10.0):
-        short = {"eval_tasks": "arithmetic", "eval_limit": 30, "max_completion_tokens": 4}
-        run = train(config(tmp_path / "run", tasks="arithmetic", **short))
-    assert {step: found["n"] for step, found in run.evaluations().items()} == {-1: 20, 0: 20, 5: 20}
+    short = {"tasks": "arithmetic", "eval_tasks": "arithmetic", "eval_limit": 30, "max_completion_tokens": 4}
+    with by_clock(lambda step: 10.0) as clock:
+        run = train(config(tmp_path / "run", **short), progress=ear)
+    assert {step: found["n"] for step, found in run.evaluations().items()} == asked
+    left_out = "the untouched base is not measured: a third of the minutes is over"
+    assert (left_out in ear.said) == (-1 not in asked)
     assert timed == [("single", ("A",), 20)]  # a seat, which answers as the evaluations' seats do
-    shutil.rmtree(run.path / "checkpoints/step-5")
-    (run.path / "eval/step-000005.json").unlink()
-    assert resume(run.path).evaluations()[5]["n"] == 20
-
-
-def test_the_untouched_base_is_left_out_where_a_third_of_the_time_is_over(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
-    answers, ear = loop.RunLoop._answers, Ear()
-
-    def slow(self: Any, spec: Any, problems: Any, name: str, *rest: Any) -> Any:
-        self._budget._clock.now += 20.0 if name == "evaluation, timed" else 0.0
-        return answers(self, spec, problems, name, *rest)
-
-    monkeypatch.setattr(loop.RunLoop, "_answers", slow)
-    with by_clock(lambda step: 10.0):
-        short = {"eval_tasks": "arithmetic", "eval_limit": 30, "max_completion_tokens": 4}
-        run = train(config(tmp_path / "run", tasks="arithmetic", **short), progress=ear)
-    assert -1 not in run.evaluations()
-    assert run.evaluations()[0]["n"] == 10
-    assert "the untouched base is not measured: a third of the minutes is over" in ear.said
+    shutil.rmtree(run.path / f"checkpoints/step-{max(asked)}")
+    (run.path / f"eval/step-00000{max(asked)}.json").unlink()
+    assert resume(run.path).evaluations()[max(asked)]["n"] == min(asked.values())

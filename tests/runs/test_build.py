@@ -26,59 +26,40 @@ def much(completions: Sequence[str], **_: Any) -> list[float]:
 def made(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """A run for each kind of file that a game draws from, each in its own folder together with the files."""
     runs = {}
-    for kind, game, keys in (
-        ("tasks", "grpo", {"eval_tasks": "eval.jsonl"}),
-        ("passages", "pasodoble", {"knowledge": "passages.jsonl"}),
-        ("validation", "cpmobius", {"validation": "validation.jsonl"}),
+    for kind, game, key, name in (
+        ("tasks", "grpo", "eval_tasks", "eval"),
+        ("passages", "pasodoble", "knowledge", "passages"),
+        ("validation", "cpmobius", "validation", "validation"),
     ):
         folder = tmp_path_factory.mktemp(kind)
-        for name in FILES:
-            rows = [{"problem": f"{name} {n}?", "answer": str(n)} for n in range(8)]
-            jsonl(folder / f"{name}.jsonl", *rows)
-        named = {key: folder / name for key, name in keys.items()}
-        config = RunConfig(game=game, tasks=folder / "tasks.jsonl", run_dir=folder / "run", **named, **SMALL)
+        for file in FILES:
+            jsonl(folder / f"{file}.jsonl", *({"problem": f"{file} {n}?", "answer": str(n)} for n in range(8)))
+        drawn = {key: folder / f"{name}.jsonl"}
+        config = RunConfig(game=game, tasks=folder / "tasks.jsonl", run_dir=folder / "run", **drawn, **SMALL)
         runs[kind] = train(config).path
     return {**runs, "eval": runs["tasks"]}
 
 
-def reordered(rows: list[Any]) -> list[Any]:
-    return rows[::-1]
+CHANGES: dict[str, Callable[[list[Any]], list[Any]]] = {
+    "reordered": lambda rows: rows[::-1],
+    "another answer": lambda rows: [{**rows[0], "answer": "77"}, *rows[1:]],
+    "other words": lambda rows: [*rows[:-1], {**rows[-1], "problem": "What else?"}],
+    "one more": lambda rows: [*rows, {"problem": "What else?", "answer": "1"}],
+}
 
 
-def other_answer(rows: list[Any]) -> list[Any]:
-    return [{**rows[0], "answer": "77"}, *rows[1:]]
-
-
-def other_words(rows: list[Any]) -> list[Any]:
-    return [*rows[:-1], {**rows[-1], "problem": "What else?"}]
-
-
-def one_more(rows: list[Any]) -> list[Any]:
-    return [*rows, {"problem": "What else?", "answer": "1"}]
-
-
-@pytest.mark.parametrize("change", [reordered, other_answer, other_words, one_more])
+@pytest.mark.parametrize("change", CHANGES)
 @pytest.mark.parametrize("kind", FILES)
-def test_a_run_whose_file_has_changed_does_not_go_on(made: dict[str, Path], kind: str, change: Callable[..., Any]):
+def test_a_run_whose_file_has_changed_does_not_go_on(made: dict[str, Path], kind: str, change: str):
     run = made[kind]
     file = run.parent / f"{kind}.jsonl"
     before = file.read_text()
-    jsonl(file, *change([json.loads(line) for line in before.splitlines()]))
+    jsonl(file, *CHANGES[change]([json.loads(line) for line in before.splitlines()]))
     try:
         with pytest.raises(RunFolderError, match=rf"{run} was made with other problems: those of .*\b{kind} have chan"):
             resume(run, steps=2)
     finally:
         file.write_text(before)
-
-
-def test_a_damaged_environment_forgets_no_problems(made: dict[str, Path], tmp_path: Path):
-    run = shutil.copytree(made["tasks"], tmp_path / "run")
-    (run / ENVIRONMENT).write_text("")
-    (tmp_path / "tasks.jsonl").write_text((made["tasks"].parent / "passages.jsonl").read_text())
-    config = (run / "config.yaml").read_text()
-    (run / "config.yaml").write_text(config.replace(str(made["tasks"].parent / "tasks"), str(tmp_path / "tasks")))
-    with pytest.raises(RunFolderError, match="those of tasks have changed"):
-        resume(run, steps=2)
 
 
 @pytest.mark.parametrize("kind", ["passages", "validation"])
@@ -89,13 +70,17 @@ def test_with_the_files_as_they_were_it_goes_on(made: dict[str, Path], kind: str
     assert json.loads((run / ENVIRONMENT).read_text())["data"][kind]["rows"] > 0
 
 
-def test_a_file_that_was_moved_is_the_same_one(made: dict[str, Path], tmp_path: Path):
+def test_a_file_that_was_moved_is_the_same_one_and_another_is_not(made: dict[str, Path], tmp_path: Path):
     run = shutil.copytree(made["eval"], tmp_path / "run")
     for name in ("tasks", "eval"):
         shutil.copy(made["eval"].parent / f"{name}.jsonl", tmp_path)
     config = (run / "config.yaml").read_text()
     (run / "config.yaml").write_text(config.replace(str(made["eval"].parent), str(tmp_path)))
     assert len(resume(run, steps=2).metrics_rows()) == 2
+    (run / ENVIRONMENT).write_text("")  # a damaged one forgets nothing
+    shutil.copy(made["eval"].parent / "passages.jsonl", tmp_path / "tasks.jsonl")
+    with pytest.raises(RunFolderError, match="those of tasks have changed"):
+        resume(run, steps=3)
 
 
 DAMAGE: dict[str, Callable[[dict[str, Any]], str]] = {

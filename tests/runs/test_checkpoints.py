@@ -18,19 +18,7 @@ from lite_selfplay.config import SeatConfig
 from lite_selfplay.errors import RunFolderError, SaveFailed
 from lite_selfplay.models.adapters import Adapters
 from lite_selfplay.runs import checkpoints
-from lite_selfplay.runs.checkpoints import (
-    MANIFEST,
-    OPTIMIZER,
-    STATE,
-    Checkpoint,
-    check_identity,
-    find_checkpoints,
-    list_checkpoints,
-    load_checkpoint,
-    newest_whole,
-    read_state,
-    save_checkpoint,
-)
+from lite_selfplay.runs.checkpoints import MANIFEST, OPTIMIZER, STATE, Checkpoint, find_checkpoints, newest_whole
 from lite_selfplay.tasks.files import sha256_of
 from lite_selfplay.training.optimizer import load_optimizer_state, optimizer_state, seat_groups
 from tests.made import same_weights
@@ -59,17 +47,12 @@ class Player:
         self.adapters.moved(seat)
 
     def save(self, folder: Path, step: int, keep: int = 3, **changes: Any) -> Checkpoint:
-        values: dict[str, Any] = {
-            "adapters": self.adapters,
-            "optimizer": optimizer_state(self.optimizer, self.adapters),
-            "state": STATE_OF_GAME,
-            "identity": IDENTITY,
-            "keep": keep,
-        }
-        return Checkpoint(save_checkpoint(folder, step, **{**values, **changes}), step)
+        values = {"optimizer": optimizer_state(self.optimizer, self.adapters), "state": STATE_OF_GAME, **changes}
+        path = checkpoints.save_checkpoint(folder, step, adapters=self.adapters, identity=IDENTITY, keep=keep, **values)
+        return Checkpoint(path, step)
 
     def load(self, checkpoint: Checkpoint) -> dict[str, Any]:
-        optimizer, state = load_checkpoint(checkpoint, self.adapters), read_state(checkpoint)
+        optimizer, state = checkpoints.load_checkpoint(checkpoint, self.adapters), checkpoints.read_state(checkpoint)
         load_optimizer_state(self.optimizer, self.adapters, optimizer)
         return state
 
@@ -106,25 +89,16 @@ def steps(folder: Path) -> list[int]:
     return [checkpoint.step for checkpoint in find_checkpoints(folder)]
 
 
-# There and back
-
-
-def test_a_snapshot_that_was_put_back_is_a_change_and_no_update(player, other, tmp_path):
-    player.adapters.restore("A", "A@1")
-    saved = player.save(tmp_path, 5)
-    other.load(saved)
-    assert (other.adapters.versions["A"], other.adapters.updates["A"]) == (3, 2)
-
-
 def test_everything_comes_back_bit_for_bit(player, other, tmp_path):
     for name in ("z", "a", "A@reference"):
         player.adapters.snapshot("B", name)
         player.move("B")
+    player.adapters.restore("A", "A@1")  # which is a change and no update
     assert not same_weights(player.adapters.state("A"), other.adapters.state("A"))
     state = other.load(player.save(tmp_path, 5))
     for seat in ("A", "B"):
         assert same_weights(player.adapters.state(seat), other.adapters.state(seat))
-    assert other.adapters.versions == player.adapters.versions == {"A": 2, "B": 4}
+    assert other.adapters.versions == player.adapters.versions == {"A": 3, "B": 4}
     assert other.adapters.updates == {"A": 2, "B": 4}
     kept = {name: snapshot.seat for name, snapshot in other.adapters.snapshots.items()}
     assert kept == {"A@1": "A", "z": "B", "a": "B", "A@reference": "B"}
@@ -133,13 +107,10 @@ def test_everything_comes_back_bit_for_bit(player, other, tmp_path):
     mine, theirs = (optimizer_state(p.optimizer, p.adapters) for p in (player, other))
     assert mine
     assert same_weights(mine, theirs)
-    assert {key: state[key] for key in STATE_OF_GAME} == STATE_OF_GAME
+    assert state | STATE_OF_GAME == state
     assert state["step"] == 5
-
-
-def test_a_run_that_has_no_optimizer_yet(player, other, tmp_path):
-    optimizer = load_checkpoint(player.save(tmp_path, 0, optimizer={}), other.adapters)
-    assert optimizer == {}
+    unmoved = player.save(tmp_path, 0, optimizer={})
+    assert checkpoints.load_checkpoint(unmoved, other.adapters) == {}
 
 
 def test_only_safetensors_and_json_and_all_of_them_listed(player, tmp_path):
@@ -153,43 +124,35 @@ def test_only_safetensors_and_json_and_all_of_them_listed(player, tmp_path):
     assert (manifest["step"], manifest["base"], manifest["game"]) == (5, "tiny:1", "agon")
     assert manifest["ranks"] == {"A": 2, "B": 2}
     assert manifest["versions"].keys() == {"lite-selfplay", "torch", "transformers", "peft"}
-
-
-def test_a_state_that_is_no_json_leaves_no_checkpoint(player, tmp_path):
-    player.save(tmp_path, 1)
     with pytest.raises(ValueError, match="JSON"):
-        player.save(tmp_path, 2, state={"game": {"score": float("nan")}})
-    assert steps(tmp_path) == [1]
-
-
-# Which ones are there
+        player.save(tmp_path, 6, state={"game": {"score": float("nan")}})
+    assert steps(tmp_path) == [5]  # and no other
 
 
 def test_the_last_few_are_kept(player, tmp_path):
+    others = ("step-", "step-x", "step-1.bak", "checkpoint-1", "old-step-1")
+    for name in others:
+        player.save(tmp_path, 1).path.rename(tmp_path / name)
+    assert steps(tmp_path) == steps(tmp_path / "none") == []
     for step in (2, 4, 10, 9):
         player.save(tmp_path, step, keep=2)
     # By number, not by name or age: 9 is older than 10, though written after it.
     assert steps(tmp_path) == [9, 10]
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["step-10", "step-9"]
+    assert {path.name for path in tmp_path.iterdir()} == {*others, "step-9", "step-10"}
 
 
-def test_a_step_can_be_saved_again(player, other, tmp_path):
-    player.save(tmp_path, 3)
-    player.move("B", seed=4)
-    other.load(player.save(tmp_path, 3))
-    assert steps(tmp_path) == [3]
-    assert same_weights(player.adapters.state("B"), other.adapters.state("B"))
-
-
-def test_what_a_killed_save_left_is_replaced(player, other, tmp_path):
+def test_a_step_can_be_saved_again_over_what_a_killed_save_left(player, other, tmp_path):
     left = tmp_path / ".step-3.partial"
     (left / "adapters").mkdir(parents=True)
     (left / "stray.safetensors").write_bytes(b"half")
     assert steps(tmp_path) == []
+    player.save(tmp_path, 3)
+    player.move("B", seed=4)
     checkpoint = player.save(tmp_path, 3)
-    assert not left.exists()
+    assert [path.name for path in tmp_path.iterdir()] == ["step-3"]
     assert not (checkpoint.path / "stray.safetensors").exists()
     other.load(checkpoint)
+    assert same_weights(player.adapters.state("B"), other.adapters.state("B"))
 
 
 def write(path: Path, text: str) -> None:
@@ -200,12 +163,19 @@ def truncate(path: Path) -> None:
     path.write_bytes(path.read_bytes()[:-1])
 
 
+def flip(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+
+
 INCOMPLETE: dict[str, Callable[[Path], None]] = {
     "no manifest": lambda path: (path / MANIFEST).unlink(),
-    "cut manifest": lambda path: truncate(path / MANIFEST) or truncate(path / MANIFEST),
-    "manifest of nothing": lambda path: write(path / MANIFEST, "{}"),
+    "half a manifest": lambda path: write(path / MANIFEST, '{"files": {'),
     "files are a list": lambda path: write(path / MANIFEST, '{"files": ["a"]}'),
-    "files without size": lambda path: write(path / MANIFEST, '{"files": {"state.json": {}}}'),
+    "files without size": lambda path: write(
+        path / MANIFEST, '{"step": 4, "files": {"state.json": {}, "optimizer.safetensors": {}}}'
+    ),
     "no optimizer": lambda path: (path / OPTIMIZER).unlink(),
     "short seat": lambda path: truncate(path / "adapters" / "B" / "adapter_model.safetensors"),
     "a file": lambda path: shutil.rmtree(path) or write(path, ""),
@@ -219,22 +189,13 @@ def test_an_incomplete_one_is_none(player, tmp_path, damage):
     assert steps(tmp_path) == [2]
 
 
-def test_folders_of_other_names_are_none(player, tmp_path):
-    for name in ("step-", "step-x", "step-1.bak", "checkpoint-1", "old-step-1"):
-        player.save(tmp_path, 1).path.rename(tmp_path / name)
-    assert steps(tmp_path) == steps(tmp_path / "none") == []
-
-
-# What is refused
-
-
 def resumed(folder, other):
     """What a resume does: it looks for the newest whole checkpoint, and loads it."""
     skipped: list[str] = []
     last = newest_whole(folder, skipped.append)
     if last is None:
         raise RunFolderError("; ".join(skipped))
-    load_checkpoint(last, other.adapters)
+    checkpoints.load_checkpoint(last, other.adapters)
 
 
 def test_a_resume_reads_every_file_for_its_hash_once(player, other, tmp_path, monkeypatch):
@@ -245,34 +206,15 @@ def test_a_resume_reads_every_file_for_its_hash_once(player, other, tmp_path, mo
     assert sorted(hashed) == sorted(Path(name).name for name in files)
 
 
-@pytest.mark.parametrize("name", [STATE, OPTIMIZER, "adapters/A/adapter_model.safetensors", "snapshot-0.safetensors"])
-def test_a_flipped_bit_is_found_before_anything_is_loaded(player, other, tmp_path, name):
-    checkpoint = player.save(tmp_path, 5)
-    file = checkpoint.path / name
-    content = bytearray(file.read_bytes())
-    content[len(content) // 2] ^= 1
-    file.write_bytes(content)
-    before = {seat: other.adapters.state(seat) for seat in ("A", "B")}
-    assert steps(tmp_path) == [5]  # By sizes it is complete.
-    with pytest.raises(RunFolderError, match=f"{name} is damaged.*SHA-256"):
-        resumed(tmp_path, other)
-    assert all(same_weights(other.adapters.state(seat), before[seat]) for seat in before)
-    assert other.adapters.snapshots == {}
-
-
 def test_another_base_game_or_configuration_is_refused(player, tmp_path):
     checkpoint = player.save(tmp_path, 5, config_hash="abc")
-    check_identity(checkpoint, IDENTITY, "abc")
+    checkpoints.check_identity(checkpoint, IDENTITY, "abc")
     for key, value in (("base", "hub:Qwen/Qwen3-0.6B@abc"), ("game", "grpo"), ("precision", "x")):
-        with pytest.raises(RunFolderError, match=f"made with {key} .*, this run has '{value}'") as caught:
-            check_identity(checkpoint, {**IDENTITY, key: value})
-        assert caught.value.exit_code == 2
+        with pytest.raises(RunFolderError, match=f"made with {key} .*, this run has '{value}'"):
+            checkpoints.check_identity(checkpoint, {**IDENTITY, key: value})
     with pytest.raises(RunFolderError, match="another configuration"):
-        check_identity(checkpoint, IDENTITY, "abd")
-    check_identity(player.save(tmp_path, 6), IDENTITY, "abd")
-
-
-# Refused by a sentence, with every file as it was
+        checkpoints.check_identity(checkpoint, IDENTITY, "abd")
+    checkpoints.check_identity(player.save(tmp_path, 6), IDENTITY, "abd")
 
 
 def contents(path: Path) -> dict[str, bytes]:
@@ -289,9 +231,7 @@ def relisted(path: Path) -> None:
 
 
 def rename_entry(path: Path, name: str) -> None:
-    manifest = json.loads((path / MANIFEST).read_text())
-    manifest["files"][name] = manifest["files"][STATE]
-    write(path / MANIFEST, json.dumps(manifest))
+    write(path / MANIFEST, (path / MANIFEST).read_text().replace('"snapshot-0.safetensors"', json.dumps(name)))
 
 
 def change_state(path: Path, **values: Any) -> None:
@@ -299,8 +239,11 @@ def change_state(path: Path, **values: Any) -> None:
 
 
 def change_seat(path: Path, change: Callable[[Tensor], Tensor]) -> None:
-    file = path / SEAT
-    save_file({name: change(tensor).contiguous() for name, tensor in load_file(file).items()}, file)
+    save_file({name: change(tensor).contiguous() for name, tensor in load_file(path / SEAT).items()}, path / SEAT)
+
+
+def rank_one(factor: Tensor) -> Tensor:
+    return factor[:1] if len(factor) == 2 else factor[:, :1]
 
 
 SEAT = "adapters/A/adapter_model.safetensors"
@@ -310,6 +253,10 @@ NAMES: dict[str, tuple[Callable[[Path], Any], str]] = {
     "backslash": (lambda path: rename_entry(path, "a\\b"), r"manifest\.json names"),
     "drive": (lambda path: rename_entry(path, "C:x"), r"manifest\.json names 'C:x'"),
     "a link": (lambda path: (path / "adapters/x").symlink_to("/tmp"), "adapters/x is a symbolic link"),
+    "a flipped bit": (lambda path: flip(path / STATE), rf"{STATE} is damaged.*SHA-256"),
+    "one of a seat": (lambda path: flip(path / SEAT), rf"{SEAT} is damaged.*SHA-256"),
+    "one of a snapshot": (lambda path: flip(path / "snapshot-0.safetensors"), r"snapshot-0.* is damaged.*SHA-256"),
+    "one of the optimizer": (lambda path: flip(path / OPTIMIZER), rf"{OPTIMIZER} is damaged.*SHA-256"),
 }
 CONTENTS: dict[str, tuple[Callable[[Path], Any], str]] = {
     "NaN": (lambda path: write(path / STATE, '{"step": NaN}'), r"state\.json: not JSON \(NaN"),
@@ -320,10 +267,7 @@ CONTENTS: dict[str, tuple[Callable[[Path], Any], str]] = {
     "no updates": (lambda path: change_state(path, updates={"A": -1, "B": 0}), r"is not what a run writes: updates\.A"),
     "a pickle": (lambda path: (path / SEAT).write_bytes(pickle.dumps({"a": 1})), f"{SEAT} is no safetensors file"),
     "cut": (lambda path: truncate(path / SEAT), f"{SEAT} is no safetensors file"),
-    "another rank": (
-        lambda path: change_seat(path, lambda t: t[:1] if t.shape[0] == 2 else t[:, :1]),
-        f"{SEAT}: .*so it is of another rank",
-    ),
+    "another rank": (lambda path: change_seat(path, rank_one), f"{SEAT}: .*so it is of another rank"),
     "half precision": (lambda path: change_seat(path, lambda t: t.half()), f"{SEAT}: .*float16"),
     "not finite": (lambda path: change_seat(path, lambda t: t * float("nan")), f"{SEAT} is damaged: .*not finite"),
 }
@@ -342,22 +286,23 @@ def test_a_hostile_checkpoint_is_refused_and_left_as_it_is(player, other, tmp_pa
     assert caught.value.exit_code == 2
     assert contents(tmp_path) == before
     assert all(same_weights(other.adapters.state(seat), seats[seat]) for seat in seats)
+    assert other.adapters.snapshots == {}
 
 
 def test_each_folder_is_listed_with_what_is_wrong_with_it(player, tmp_path):
     for step in (1, 2, 3):
         player.save(tmp_path, step)
     (tmp_path / "step-1" / MANIFEST).unlink()
-    flipped = bytearray((tmp_path / "step-3" / SEAT).read_bytes())
-    flipped[-1] ^= 1
-    (tmp_path / "step-3" / SEAT).write_bytes(flipped)
-    assert [found.problem for found in list_checkpoints(tmp_path)] == ["manifest.json is missing", None, None]
+    flip(tmp_path / "step-3" / SEAT)
+    assert [found.problem for found in checkpoints.list_checkpoints(tmp_path)] == [
+        "manifest.json is missing",
+        None,
+        None,
+    ]
     damaged = f"{SEAT} is damaged: its SHA-256 is not the one in manifest.json"
-    assert [found.problem for found in list_checkpoints(tmp_path, full=True)][1:] == [None, damaged]
+    assert [found.problem for found in checkpoints.list_checkpoints(tmp_path, full=True)][1:] == [None, damaged]
     said: list[str] = []
-    newest = newest_whole(tmp_path, said.append)
-    assert newest is not None
-    assert newest.step == 2
+    assert newest_whole(tmp_path, said.append) == Checkpoint(tmp_path / "step-2", 2)
     assert said == [f"skipped {tmp_path / 'step-3'}: {damaged}"]
 
 

@@ -19,6 +19,7 @@ from lite_selfplay.runs import defaults as choosing
 from lite_selfplay.runs.defaults import after_a_look, choices_of, layer_of, left_open, open_questions, shorter, size
 from lite_selfplay.runs.planning import plan
 from lite_selfplay.tasks import hub_data
+from tests.made import jsonl
 from tests.thinker import build_thinker
 
 T4, RTX4090, H100, V100 = CARDS["t4"], CARDS["rtx4090"], CARDS["h100"], Card("V100", 32 * GIB, bf16=False)
@@ -53,9 +54,7 @@ def said(text: Any, *words: str) -> bool:
         ("Qwen3-0.6B", False, "agon-paper", "stories"),
     ],
 )
-def test_problems_fit_the_base_and_are_public_where_they_can_be_had(
-    monkeypatch: pytest.MonkeyPatch, model: str, reachable: bool, preset: str | None, tasks: str
-):
+def test_problems_fit_the_base_and_are_public_where_they_can_be_had(monkeypatch, model, reachable, preset, tasks):
     monkeypatch.setattr(choosing, "missing", lambda name, folder: "" if reachable else "no hub")
     found = chosen(model=model, **({"preset": preset} if preset else {}))
     assert found["tasks.train"] == found["eval.tasks"] == tasks
@@ -68,20 +67,16 @@ def test_a_presets_measured_problems_thinking_and_cold_start_are_the_papers():
     assert (config.eval.limit, config.model.thinking, config.cold_start.enabled) == (300, "on", False)
 
 
-def test_what_was_said_is_not_chosen():
+def test_what_was_said_is_not_chosen_and_a_file_that_is_given_for_both_is_divided():
     found = chosen(tasks="stories")
     assert not {"tasks.train", "eval.tasks"} & found.keys()
     assert "eval.tasks" not in chosen(eval_tasks="none")
     assert "eval.limit" not in chosen(eval={"limit": 7})
     assert chosen("sqlm", "tiny")["tasks.train"] == make_game("sqlm", {}).default_tasks
     assert "eval.tasks" not in chosen("spc", "tiny")  # measured on solutions with labelled steps
-
-
-def test_a_file_that_is_given_for_both_is_divided():
     same = {"tasks": "mine.jsonl", "eval_tasks": "mine.jsonl"}
-    assert chosen(**same)["eval.limit"] == 100
-    mapped = "mine.csv:problem=prompt,answer=result"
-    assert chosen(tasks=mapped, eval_tasks=mapped)["eval.limit"] == 100
+    mapped = dict.fromkeys(same, "mine.csv:problem=prompt,answer=result")
+    assert [chosen(**both)["eval.limit"] for both in (same, mapped)] == [100, 100]
     for other in ({"eval_limit": 7}, {"eval_tasks": "other.jsonl"}, {"tasks": "letters", "eval_tasks": "letters"}):
         assert "eval.limit" not in chosen(**{**same, **other})
 
@@ -96,27 +91,21 @@ def test_a_base_that_is_known_never_to_have_the_format_is_taught_it():
 def test_data_in_a_folder_need_no_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
     for split in ("train", "test"):
-        (tmp_path / f"gsm8k_{split}.jsonl").write_text(
-            "".join(
-                f'{{"question": "What is {n} + {len(split)}?", "answer": "#### {n + len(split)}"}}\n' for n in range(9)
-            )
-        )
-    ready = plan(RunConfig(game="grpo", model="Qwen3-0.6B", data_dir=str(tmp_path)))
+        rows = [{"question": f"What is {n} + {len(split)}?", "answer": f"#### {n + len(split)}"} for n in range(9)]
+        jsonl(tmp_path / f"gsm8k_{split}.jsonl", *rows)
+    config = RunConfig(game="grpo", model="Qwen3-0.6B", data_dir=str(tmp_path))
+    ready = plan(config)
     assert (ready.config.tasks.train, len(ready.task.problems), len(ready.held_out)) == ("gsm8k", 9, 9)
     (tmp_path / "gsm8k_train.jsonl").unlink()
-    assert plan(RunConfig(game="grpo", model="Qwen3-0.6B", data_dir=str(tmp_path))).config.tasks.train == "stories"
+    assert plan(config).config.tasks.train == "stories"
 
 
 @pytest.mark.parametrize("how", ["silent", "nowhere"])
-def test_without_network_it_is_said_in_seconds_with_retries_on(
-    call: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str
-):
+def test_without_network_it_is_said_in_seconds_with_retries_on(call, tmp_path: Path, monkeypatch, how: str):
+    asked, within = list[float](), hub_data.within
+    monkeypatch.setattr(hub_data, "within", lambda seconds, work: asked.append(seconds) or within(seconds, work))
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
-    asked: list[float] = []
-    monkeypatch.setattr(
-        hub_data, "within", lambda seconds, call, of=hub_data.within: (asked.append(seconds), of(seconds, call))[1]
-    )
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1] if how == "silent" else 9
         monkeypatch.setattr(constants, "ENDPOINT", f"http://127.0.0.1:{port}")
@@ -124,24 +113,18 @@ def test_without_network_it_is_said_in_seconds_with_retries_on(
         ended = call("train", "agon", "--model", "Qwen3-0.6B")
         # The hub is waited for once, and the rest is work, which a busy machine does more slowly.
         assert sum(asked) + time.process_time() - begun < 10
-    assert asked == [4.0]
-    assert ended.code == 2
-    assert said(ended.out, "tasks: stories, 20,000 problems", "in place of gsm8k: the hub could not be reached (")
-    assert said(ended.err, "Qwen/Qwen3-0.6B is neither a local folder nor", "the hub could not be reached (")
-    assert not (tmp_path / "runs").exists()
-
-
-def test_a_benchmark_without_network_fails_in_seconds(monkeypatch: pytest.MonkeyPatch, call: Callable[..., Any]):
-    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
-    monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:9")
-    begun = time.perf_counter()
-    ended = call("train", "grpo", "--model", "tiny", "--tasks", "gsm8k", "--dry-run")
-    assert time.perf_counter() - begun < 10
-    assert said(ended.err, "the hub does not give openai/gsm8k", "the hub could not be reached (")
+        assert asked == [4.0]
+        assert ended.code == 2
+        assert said(ended.out, "tasks: stories, 20,000 problems", "in place of gsm8k: the hub could not be reached (")
+        assert said(ended.err, "Qwen/Qwen3-0.6B is neither a local folder nor", "the hub could not be reached (")
+        assert not (tmp_path / "runs").exists()
+        if how == "nowhere":  # a benchmark that was asked for
+            hub_data._answers.clear()
+            begun = time.perf_counter()
+            ended = call("train", "grpo", "--model", "tiny", "--tasks", "gsm8k", "--dry-run")
+            assert time.perf_counter() - begun < 10
+            assert said(ended.err, "the hub does not give openai/gsm8k", "the hub could not be reached (")
     assert constants.HF_HUB_OFFLINE is False
-
-
-# Size
 
 
 @pytest.mark.parametrize(
@@ -216,8 +199,7 @@ def test_what_a_look_decides(asked: Any, thinks: bool, limit: int, stream: Any, 
 
 
 def test_one_role_that_never_has_the_format_is_enough():
-    choice = after_a_look(ALL, 64, 512, False, {"coach": stream(0.0, 0.0), "player": stream(0.0, 1.0)})
-    assert choice is not None
+    choice: Any = after_a_look(ALL, 64, 512, False, {"coach": stream(0.0, 0.0), "player": stream(0.0, 1.0)})
     assert choice.why == "0 of 40 answers of the base had the format"
 
 
@@ -269,16 +251,11 @@ def test_what_a_look_is_asked(values: dict[str, Any], asked: Any):
     assert tuple(open_questions(settings, make_game(settings.game.name, {}))) == asked
 
 
-# Runs
+LONG = [pytest.param(name, marks=pytest.mark.long) for name in game_names() if name not in ("agon", "sqlm")]
 
 
-@pytest.mark.parametrize(
-    "game",
-    [name if name in ("agon", "sqlm") else pytest.param(name, marks=pytest.mark.long) for name in game_names()],
-)
-def test_the_bare_command_of_every_game_trains_a_step(
-    call: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, game: str
-):
+@pytest.mark.parametrize("game", ["agon", "sqlm", *LONG])
+def test_the_bare_command_of_every_game_trains_a_step(call, monkeypatch: pytest.MonkeyPatch, game: str):
     monkeypatch.setattr(choosing, "DEFAULT_LIMIT", 4)  # problems of each evaluation
     short = {"kuhn": ("--set", "cold_start.steps=8"), "spc": ("--set", "cold_start.steps=1")}
     ended = call("train", game, "--model", "tiny", "--steps", 1, "--run-dir", "run", *short.get(game, ()))
@@ -291,17 +268,13 @@ def test_the_bare_command_of_every_game_trains_a_step(
 def test_everything_chosen_is_written_down_and_a_resume_keeps_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(choosing, "DEFAULT_LIMIT", 4)
     run = train(RunConfig(game="grpo", model="tiny", steps=1, run_dir=tmp_path / "run"))
-    config = run.config
-    assert (config.tasks.train, config.eval.tasks, config.run.preset, config.cold_start.enabled) == (
-        "letters", "letters", "cpu", False,
-    )  # fmt: skip
+    config, game = run.config, make_game("grpo", {})
+    assert (config.tasks.train, config.eval.tasks, config.run.preset) == ("letters", "letters", "cpu")
+    assert config.cold_start.enabled is False
     assert list(run.evaluations()) == [-1, 0, 1]
-    assert choices_of(config, make_game("grpo", {})) == []
-    assert open_questions(config, make_game("grpo", {})) == {}
-    monkeypatch.setattr(choosing, "TOYS", {})  # another hub_data, or another version, would choose other problems
-    again = resume(run.path, steps=2).config
-    assert again.tasks.train == "letters"
-    assert layer_of([]) == {}
+    assert (choices_of(config, game), open_questions(config, game), layer_of([])) == ([], {}, {})
+    monkeypatch.setattr(choosing, "TOYS", {})  # another hub, or another version, would choose other problems
+    assert resume(run.path, steps=2).config.tasks.train == "letters"
 
 
 def test_a_dry_run_of_the_bare_command_shows_all_of_it(call: Callable[..., Any], monkeypatch: pytest.MonkeyPatch):
@@ -319,14 +292,13 @@ def test_a_dry_run_of_the_bare_command_shows_all_of_it(call: Callable[..., Any],
 
 def test_a_base_that_never_has_the_format_is_taught_it_by_itself(tmp_path: Path):
     build_thinker(tmp_path / "base", answers=("one", "two"))
-    lines: list[str] = []
-    model = {"name": str(tmp_path / "base"), "precision": "fp32", "thinking": "off"}
+    lines, model = list[str](), {"name": str(tmp_path / "base"), "precision": "fp32", "thinking": "off"}
     sizes = {"group_size": 2, "problems_per_step": 1, "steps": 1, "max_completion_tokens": 60}
     config = RunConfig(game="grpo", model=model, tasks="stories", run_dir=tmp_path / "run", **sizes)
     config = RunConfig.of(config.chosen(), {"cold_start": {"steps": 1}})
     with contextlib.suppress(PreflightError):  # a step of examples does not teach it
         train(config, progress=lines.append)
     assert load_run(tmp_path / "run").config.cold_start.enabled is True
-    found = "0 of 36 answers of the base had the format; --no-cold-start changes that"
-    assert any(line.startswith("cold start: 1 steps of 16") and found in line for line in lines)
+    found = next(line for line in lines if line.startswith("cold start: 1 steps of 16"))
+    assert "0 of 36 answers of the base had the format; --no-cold-start changes that" in found
     assert lines.index("a look at the base") < lines.index("cold start of solver") < lines.index("pre-flight")

@@ -7,13 +7,14 @@ from typing import Any
 
 import pytest
 
-from lite_selfplay.data import Completion, Problem, Verdict
+from lite_selfplay.data import Verdict
 from lite_selfplay.errors import Interrupted
 from lite_selfplay.evaluation.examiner import SUFFIX
 from lite_selfplay.evaluation.result import overview, settings_line
 from lite_selfplay.runs.evaluating import Settings, evaluate, evaluate_all
 from lite_selfplay.training.rollout import LiveTable
-from tests.made_runs import Ear, write_lines
+from tests.made import completion, jsonl
+from tests.made_runs import Ear
 
 from .conftest import problem_file
 
@@ -46,7 +47,7 @@ def test_a_call_that_was_stopped_goes_on_with_its_answers(whole: Any, tmp_path: 
     monkeypatch.chdir(tmp_path)
     verify, calls = LiveTable.verify, 0
 
-    def stopped(self: LiveTable, pairs: Sequence[tuple[Completion, Problem]]) -> list[Verdict]:
+    def stopped(self: LiveTable, pairs: Any) -> list[Verdict]:
         nonlocal calls
         calls += 1
         if calls == 3:
@@ -81,33 +82,24 @@ def test_a_result_says_which_data_were_asked(of_a_file: Path):
 def test_a_benchmark_takes_its_own_number_of_samples(tmp_path: Path):
     problem_file(tmp_path / "amc.jsonl", "0?", "1?")
     asked = {"data_dir": tmp_path, "max_completion_tokens": 2, "precision": "fp32", "write": False}
-    assert evaluate("tiny", "amc", **asked).seats["base"].samples == 10
-    assert evaluate("tiny", "amc", k=(1, 12), **asked).seats["base"].samples == 12
-    assert evaluate("tiny", "amc", samples=3, **asked).seats["base"].samples == 3
+    for given, samples in (({}, 10), ({"k": (1, 12)}, 12), ({"samples": 3}, 3)):
+        assert evaluate("tiny", "amc", **asked, **given).seats["base"].samples == samples
 
 
-@pytest.mark.parametrize(
-    ("answer_from", "right", "otherwise"), [(None, 1.0, 0.5), ("anywhere", 1.0, 0.5), ("block", 0.5, 1.0)]
-)
-def test_where_a_bases_answers_are_read_and_what_the_other_place_gives(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answer_from: str | None, right: float, otherwise: float
-):
+@pytest.mark.parametrize(("answer_from", "right"), [(None, 1.0), ("anywhere", 1.0), ("block", 0.5)])
+def test_where_a_bases_answers_are_read_and_what_the_other_place_gives(tmp_path, monkeypatch, answer_from, right):
     """One answer in a box and one in a block, both right."""
     said = {"1 + 1?": r"It is \boxed{2}.", "2 + 2?": "<answer>4</answer>"}
 
     def speak(self: LiveTable, seat: str, prompts: Sequence[str], n: int, sampling: Any, *_: Any) -> Any:
-        texts = [next(text for problem, text in said.items() if problem in prompt) for prompt in prompts]
-        return [
-            [Completion(p, t, (), (1,), (-1.0,), "eos", seat, -1, sampling)]
-            for p, t in zip(prompts, texts, strict=True)
-        ]
+        return [[completion(said[problem]) for problem in said if problem in prompt] for prompt in prompts]
 
     monkeypatch.setattr(LiveTable, "speak", speak)
-    tasks = write_lines(tmp_path / "two.jsonl", [{"problem": p, "answer": a} for p, a in zip(said, "24", strict=True)])
+    tasks = jsonl(tmp_path / "two.jsonl", *({"problem": f"{n} + {n}?", "answer": 2 * n} for n in (1, 2)))
     settings = Settings(answer_from=answer_from, precision="fp32")
     (found,) = evaluate_all("tiny", [str(tasks)], [None], settings, write=False)
     assert found.seats["base"].pass_at_1 == right
-    assert found.about["otherwise"] == {"base": otherwise}
+    assert found.about["otherwise"] == {"base": 1.5 - right}
     columns, ((name, *rates, _, _, _),), _ = overview([found.to_json()])
     assert (columns[1:4], name) == (["pass@1 [95%]", "strict", "lenient"], "base")
     assert [rate.split()[0] for rate in rates] == [f"{right:.0%}", "50%", "100%"]
@@ -125,7 +117,7 @@ def test_one_figure_stands_where_both_readings_agree(whole: tuple[list[Any], Ear
 
 def test_rows_that_are_alike_are_asked_and_those_that_repeat_another_are_counted(tmp_path: Path):
     rows = [{"problem": f"Capitals in '{word}'?", "answer": n} for word, n in (("Abc", 1), ("aBC", 2), ("Abc", 1))]
-    tasks, ear = write_lines(tmp_path / "capitals.jsonl", rows), Ear()
+    tasks, ear = jsonl(tmp_path / "capitals.jsonl", *rows), Ear()
     asked: dict[str, Any] = {"max_completion_tokens": 2, "precision": "fp32", "write": False, "progress": ear}
     result = evaluate("tiny", str(tasks), **asked).to_json()
     assert (result["n"], result["data"]["rows"], result["data"]["repeated"]) == (2, 3, 1)

@@ -19,22 +19,10 @@ from tests.made import same_weights
 from tests.made_runs import read_lines, seat_weights, write_lines
 
 LETTERS = "letters:named=6"
-SMALL: dict[str, Any] = {
-    "game": "agon",
-    "model": "tiny",
-    "tasks": LETTERS,
-    "precision": "fp32",
-    "group_size": 4,
-    "problems_per_step": 2,
-    "steps": 2,
-    "eval": {"tasks": LETTERS, "limit": 12, "every": 1},
-}
-TAUGHT: dict[str, Any] = {
-    "tasks": "stories:max=5",
-    "max_completion_tokens": 80,
-    "cold_start": {"enabled": True, "steps": 1, "examples_per_step": 2},
-    "eval": {"tasks": "stories:max=5", "limit": 4},
-}
+SMALL: dict[str, Any] = {"game": "agon", "model": "tiny", "tasks": LETTERS, "precision": "fp32", "group_size": 4}
+SMALL |= {"problems_per_step": 2, "steps": 2, "eval": {"tasks": LETTERS, "limit": 12, "every": 1}}
+TAUGHT = {"tasks": "stories:max=5", "max_completion_tokens": 80, "eval": {"tasks": "stories:max=5", "limit": 4}}
+TAUGHT |= {"cold_start": {"enabled": True, "steps": 1, "examples_per_step": 2}}
 
 
 def config(folder: Path, **changes: Any) -> RunConfig:
@@ -49,12 +37,10 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> Run:
 def test_a_run_is_measured_before_in_between_and_after(measured: Run):
     found = measured.evaluations()
     assert list(found) == [-1, 0, 1, 2]
-    assert found[-1]["mode"] == "single"
-    assert list(found[-1]["seats"]) == ["base"]
+    assert (found[-1]["mode"], list(found[-1]["seats"])) == ("single", ["base"])
     for result in list(found.values())[1:]:
         assert (result["mode"], result["n"], result["temperature"], result["top_p"]) == ("cascade", 12, 0.6, 0.95)
-        assert set(result["seats"]) == {"A", "B"}
-        assert set(result["directions"]) == {"A->B", "B->A"}
+        assert (set(result["seats"]), set(result["directions"])) == ({"A", "B"}, {"A->B", "B->A"})
     assert "after 2 steps" in (measured.path / "README.md").read_text()
     assert measured.comparison().splitlines()[0] == "|  | untouched | before training | after 1 steps | after 2 steps |"
     assert "from after 1 steps to after 2 steps: A->B" in measured.comparison()
@@ -71,13 +57,8 @@ def test_what_was_answered_once_is_not_asked_again(tmp_path: Path, monkeypatch: 
     monkeypatch.setattr(Examiner, "_asked", counted)
     run = train(config(tmp_path / "run", steps=1, minutes=10, eval={"tasks": LETTERS, "limit": 30}))
     n = run.evaluations()[-1]["n"]
-    before = [
-        ("timed", "A", 20),
-        *([("untouched", "base", n - 20)] if n > 20 else []),
-        ("before training", "B", n),  # its drafts, and the challenges
-        ("before training", "B", n),
-        ("before training", "A", n),
-    ]
+    untouched = [("timed", "A", 20), *([("untouched", "base", n - 20)] if n > 20 else [])]
+    before = [*untouched, *(("before training", seat, n) for seat in "BBA")]  # B's drafts, and the challenges
     assert asked[: len(before)] == before
     found = run.evaluations()
     assert found[0]["seats"]["A"] == found[-1]["seats"]["base"]
@@ -100,12 +81,13 @@ def test_what_is_measured_is_never_trained_on(tmp_path: Path):
     ready = plan(config(tmp_path / "x", tasks=str(file), eval={"tasks": str(file), "limit": 10}))
     held_out = {content_key(problem) for problem in ready.held_out}
     assert (len(ready.held_out), len(held_out)) == (10, 9)  # both wordings of the first one are asked
-    assert not held_out & {content_key(problem) for problem in ready.task.problems}
-    assert {content_key(p) for p in ready.task.problems} | held_out == {
-        " ".join(r["problem"].lower().split()) for r in rows
-    }
+    trained = {content_key(problem) for problem in ready.task.problems}
+    assert not held_out & trained
+    assert trained | held_out == {" ".join(r["problem"].lower().split()) for r in rows}
     with pytest.raises(ConfigError, match="every problem of sums is held out"):
         plan(config(tmp_path / "x", tasks=str(file), eval={"tasks": str(file)}))
+    one, other = (plan(config(tmp_path / "x", seed=seed)).held_out for seed in (0, 1))
+    assert [problem.text for problem in one] == [problem.text for problem in other]  # whatever the run
 
 
 def test_what_is_measured_is_not_taught_by_a_top_up_either(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -126,11 +108,6 @@ def test_what_is_measured_is_not_taught_by_a_top_up_either(tmp_path: Path, monke
     assert all("6 and 3?" in prompt or "7 and 3?" in prompt for prompt in prompts)
 
 
-def test_every_run_is_measured_on_the_same_problems(tmp_path: Path):
-    one, other = (plan(config(tmp_path / "x", seed=seed)).held_out for seed in (0, 1))
-    assert [problem.text for problem in one] == [problem.text for problem in other]
-
-
 @pytest.mark.parametrize(("steps", "every", "expected"), [(4, None, [0, 4]), (5, 2, [0, 2, 4, 5]), (3, 9, [0, 3])])
 def test_when_a_run_is_measured(tmp_path: Path, steps: int, every: int | None, expected: list[int]):
     assert evaluation_steps(config(tmp_path / "x", steps=steps, eval={"tasks": LETTERS, "every": every})) == expected
@@ -142,14 +119,12 @@ def taught(tmp_path_factory: pytest.TempPathFactory) -> Run:
 
 
 def test_a_cold_start_teaches_and_stops(taught: Run):
-    assert not taught.metrics_rows()
-    assert [found["moment"] for found in taught.evaluations().values()] == ["untouched", "after cold start"]
+    moments = [found["moment"] for found in taught.evaluations().values()]
+    assert (taught.metrics_rows(), moments) == ([], ["untouched", "after cold start"])
     assert (taught.path / "checkpoints" / "step-0" / "manifest.json").is_file()
     assert (state_of(taught.path).stage, state_of(taught.path).resume) == ("cold start", None)
     examples = read_lines(taught.path / "cold_start.jsonl")
     assert {row["role"] for row in examples} == {"drafter", "challenger"}
-    fresh = plan(config(taught.path, eval={})).config
-    assert fresh.seats.keys() == {"A", "B"}
     assert any(tensor.any() for name, tensor in seat_weights(taught.path, "A").items() if "lora_B" in name)
 
 
@@ -158,9 +133,8 @@ def test_a_run_starts_from_the_seats_of_another(taught: Run, tmp_path: Path):
     run = train(config(tmp_path / "run", **changes))
     assert not run.config.cold_start.enabled  # they were taught there
     assert read_lines(run.path / "cold_start.jsonl") == read_lines(taught.path / "cold_start.jsonl")
-    start = tmp_path / "run" / "checkpoints" / "step-0"
-    for seat in "AB":
-        assert same_weights(seat_weights(start, seat), seat_weights(taught.path, seat))
+    start = run.path / "checkpoints" / "step-0"
+    assert all(same_weights(seat_weights(start, seat), seat_weights(taught.path, seat)) for seat in "AB")
     one = cold_start(config(tmp_path / "one", **{**TAUGHT, "eval": {}, "game": "grpo"}))
     both = train(config(tmp_path / "both", **{**changes, "init": str(one.path)}))
     start = both.path / "checkpoints" / "step-0"
@@ -179,9 +153,7 @@ def test_seats_that_do_not_fit_are_refused(taught: Run, tmp_path: Path):
         cold_start(config(tmp_path / "twice", init=str(taught.path), eval={}))
 
 
-def test_a_run_stopped_while_it_is_measured_goes_on_as_if_it_had_not(
-    measured: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_a_run_stopped_while_it_is_measured_goes_on_as_if_it_had_not(measured: Run, tmp_path: Path, monkeypatch):
     """Each evaluation of the seats is stopped once: before training, in between and at the end."""
     whole, left = loop.measure, {0, 1, 2}
 

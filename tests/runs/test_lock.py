@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 
 from lite_selfplay.errors import RunFolderError
-from lite_selfplay.runs import folder as locks
 from lite_selfplay.runs.folder import LOCK, writer, writing
 
 HOLDER = """
@@ -27,9 +26,8 @@ with writing(Path(sys.argv[1])):
 @pytest.fixture
 def holder(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
     """A process that writes `tmp_path`."""
-    environment = {**os.environ, "PYTHONPATH": str(Path(locks.__file__).parents[1])}
     command = [sys.executable, "-c", HOLDER, str(tmp_path)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as process:
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "held\n"
         yield process
@@ -39,13 +37,8 @@ def holder(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
 @pytest.mark.skipif(os.name == "nt", reason="needs SIGKILL")
 def test_a_second_process_is_refused_until_the_first_is_killed(holder, tmp_path):
     before = (tmp_path / LOCK).read_bytes()
-    with (
-        pytest.raises(
-            RunFolderError,
-            match=rf"is being written by process {holder.pid}; wait.*--resume \S+ --rollouts http://a:1`",
-        ) as caught,
-        writing(tmp_path, again=" --rollouts http://a:1"),
-    ):
+    said = rf"is being written by process {holder.pid}; wait.*--resume \S+ --rollouts http://a:1`"
+    with pytest.raises(RunFolderError, match=said) as caught, writing(tmp_path, again=" --rollouts http://a:1"):
         pass
     assert caught.value.exit_code == 2
     assert (tmp_path / LOCK).read_bytes() == before
@@ -57,10 +50,12 @@ def test_a_second_process_is_refused_until_the_first_is_killed(holder, tmp_path)
         assert writer(tmp_path) == f"process {os.getpid()}"
 
 
-def test_nothing_is_left_behind(tmp_path):
+def test_a_second_run_in_the_same_process_is_refused_and_nothing_is_left_behind(tmp_path):
     for _ in range(2):
         with writing(tmp_path):
             assert (tmp_path / LOCK).is_file()
+            with pytest.raises(RunFolderError, match=rf"by process {os.getpid()}; wait"), writing(tmp_path):
+                pass
         assert list(tmp_path.iterdir()) == []
 
 
@@ -70,15 +65,6 @@ def test_a_lock_that_is_a_link_is_not_followed(tmp_path):
     with pytest.raises(RunFolderError, match="cannot write to"), writing(tmp_path):
         pass
     assert (tmp_path / "other").read_text() == "mine"
-
-
-def test_a_second_run_in_the_same_process_is_refused(tmp_path):
-    with (
-        writing(tmp_path),
-        pytest.raises(RunFolderError, match=rf"is being written by process {os.getpid()}; wait"),
-        writing(tmp_path),
-    ):
-        pass
 
 
 @pytest.mark.skipif(os.name == "nt", reason="Windows has locks of another kind")

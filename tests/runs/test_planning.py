@@ -1,5 +1,6 @@
 """What a game draws from: passages, validation problems, tasks of its own; and what a dry run says of them."""
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from lite_selfplay.games import GAMES, Game, find_game
 from lite_selfplay.runs import defaults, planning
 from lite_selfplay.runs.planning import Plan, plan
 from lite_selfplay.tasks.split import content_key
-from tests.made_runs import write_lines
+from tests.made import jsonl
 
 pytestmark = pytest.mark.usefixtures("reading_game")
 
@@ -21,13 +22,15 @@ def planned(**values: Any) -> Plan:
     return plan(RunConfig(**{"game": "reader", "model": "tiny", "steps": 3, **values}))
 
 
-def problems(path: Path, *rows: tuple[str, Any]) -> str:
-    return str(write_lines(path, [{"problem": text, "answer": answer} for text, answer in rows]))
+def texts(problems: Iterable[Problem]) -> list[str]:
+    return [problem.text for problem in problems]
 
 
 @pytest.fixture
 def three(tmp_path: Path) -> str:
-    return problems(tmp_path / "three.jsonl", ("1 + 1?", "2"), ("2 + 2?", "4"), ("3 + 3?", "6"))
+    (tmp_path / "notes.txt").write_text("Something to know.")
+    rows = [{"problem": f"{n} + {n}?", "answer": 2 * n} for n in (1, 2, 3)]
+    return str(jsonl(tmp_path / "three.jsonl", *rows))
 
 
 def test_a_plan_reads_its_game_and_its_options_once(monkeypatch: pytest.MonkeyPatch):
@@ -68,43 +71,32 @@ def test_without_any_tasks_the_games_own_serve_for_everything():
 def test_tasks_of_the_user_come_before_the_games_own(three: str):
     ready = planned(tasks=three)
     assert ready.config.tasks.train == three
-    assert [p.text for p in ready.sources["passages"]] == ["1 + 1?\n2", "2 + 2?\n4", "3 + 3?\n6"]
-    assert [p.text for p in ready.sources["validation"]] == ["1 + 1?", "2 + 2?", "3 + 3?"]
+    assert texts(ready.sources["passages"]) == ["1 + 1?\n2", "2 + 2?\n4", "3 + 3?\n6"]
+    assert texts(ready.sources["validation"]) == ["1 + 1?", "2 + 2?", "3 + 3?"]
     assert {"passages: three, 3", "validation: three, 3"} <= set(ready.lines())
 
 
 def test_knowledge_and_validation_of_their_own(tmp_path: Path, three: str, monkeypatch: pytest.MonkeyPatch):
-    (tmp_path / "notes.txt").write_text("Something to know.")
     monkeypatch.chdir(tmp_path)
     ready = planned(knowledge="notes.txt", validation="three.jsonl", tasks={"validation_limit": 2})
     assert ready.sources["passages"] == [Problem("notes-1", "Something to know.")]
-    assert len(ready.sources["validation"]) == 2
     # By their whole paths, so that a resume finds them from elsewhere.
     assert ready.config.tasks.knowledge == str(tmp_path / "notes.txt")
-    assert ready.config.tasks.validation == three
-    assert ready.config.tasks.train == "arithmetic"
-
-
-def test_what_a_dry_run_says(tmp_path: Path, three: str):
-    (tmp_path / "notes.txt").write_text("Something to know.")
-    said = planned(knowledge=str(tmp_path / "notes.txt"), validation=three).lines()
-    assert f"passages: {tmp_path / 'notes.txt'}, 1" in said
-    assert f"validation: {three}, 3" in said
+    assert (ready.config.tasks.validation, ready.config.tasks.train) == (three, "arithmetic")
+    said = ready.lines()
+    assert {f"passages: {tmp_path / 'notes.txt'}, 1", f"validation: {three}, 2", "3 passages are read"} <= set(said)
     (line,) = [line for line in said if line.startswith("tasks: ")]
     assert line.startswith("tasks: arithmetic, not used: problems are written by a seat (the game's own; ")
-    assert "3 passages are read" in said
     said = plan(RunConfig(game="grpo", model="tiny", tasks="letters")).lines()
     assert [line for line in said if line.startswith("tasks: letters, ")]
     assert not [line for line in said if line.startswith(("passages", "validation")) or "written by" in line]
 
 
 def test_held_out_problems_are_neither_read_nor_validated_on(tmp_path: Path, three: str):
-    held_out = problems(tmp_path / "held_out.jsonl", ("2 + 2?", "4"))
-    ready = planned(tasks=three, eval={"tasks": held_out})
-    assert [p.text for p in ready.sources["validation"]] == ["1 + 1?", "3 + 3?"]
-    assert [p.text for p in ready.sources["passages"]] == ["1 + 1?\n2", "3 + 3?\n6"]
-    ready = planned(validation=three, eval={"tasks": held_out})
-    assert [p.text for p in ready.sources["validation"]] == ["1 + 1?", "3 + 3?"]
+    held_out = {"tasks": str(jsonl(tmp_path / "held_out.jsonl", {"problem": "2 + 2?", "answer": "4"}))}
+    for ready in (planned(tasks=three, eval=held_out), planned(tasks=three, validation=three, eval=held_out)):
+        assert texts(ready.sources["validation"]) == ["1 + 1?", "3 + 3?"]
+        assert texts(ready.sources["passages"]) == ["1 + 1?\n2", "3 + 3?\n6"]
     with pytest.raises(ConfigError, match="every problem of three is held out"):
         planned(validation=three, eval={"tasks": three})
 
@@ -116,11 +108,10 @@ def test_procedural_validation_is_on_the_training_side():
 
 
 def test_validation_needs_answers(tmp_path: Path):
-    unanswered = problems(tmp_path / "open.jsonl", ("Why?", None))
+    unanswered = str(jsonl(tmp_path / "open.jsonl", {"problem": "Why?"}))
     with pytest.raises(ConfigError, match="reader needs an answer to every problem; open-1 has none"):
         planned(validation=unanswered)
-    # Passages need none.
-    assert planned(knowledge=unanswered).sources["passages"][0].text == "Why?"
+    assert texts(planned(knowledge=unanswered).sources["passages"]) == ["Why?"]  # which need none
 
 
 @pytest.mark.parametrize(
@@ -131,9 +122,9 @@ def test_validation_needs_answers(tmp_path: Path):
         ({"validation": "no-such-task"}, UnknownNameError, "unknown task 'no-such-task'"),
     ],
 )
-def test_what_is_not_there_is_named(values: dict[str, Any], error: type[Exception], message: str):
+def test_what_is_not_there_is_named(three: str, values: dict[str, Any], error: type[Exception], message: str):
     with pytest.raises(error, match=message):
-        planned(**values)
+        planned(tasks=three, **values)
 
 
 def test_a_reward_function_has_nothing_to_judge_where_labels_are_the_games_own():
@@ -142,7 +133,7 @@ def test_a_reward_function_has_nothing_to_judge_where_labels_are_the_games_own()
     assert plan(RunConfig(game="grpo", model="tiny", tasks="letters"), own_checker=True)
 
 
-def test_a_game_may_choose_its_sources_by_its_options():
+def test_a_game_may_choose_its_sources_by_its_options(monkeypatch: pytest.MonkeyPatch):
     class Either(Game):
         roles = ("solver",)
         default_tasks = "letters"
@@ -151,11 +142,9 @@ def test_a_game_may_choose_its_sources_by_its_options():
             super().__init__(options, **sizes)
             self.sources = ("problems", "validation")
 
+    monkeypatch.setattr(GAMES, "known", {**GAMES.known})
     GAMES.add("either", Either)
-    try:
-        assert list(planned(game="either").sources) == ["problems", "validation"]
-    finally:
-        GAMES.known.pop("either")
+    assert list(planned(game="either").sources) == ["problems", "validation"]
 
 
 def test_a_game_of_matches_needs_no_tasks_and_has_a_rate_of_its_own():

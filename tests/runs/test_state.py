@@ -1,13 +1,16 @@
-"""Runs at a glance: their state, the command that goes on, and folders that are none."""
+"""Runs at a glance: their state, the command that goes on, the checkpoint that was measured best, folders of none."""
 
+import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from lite_selfplay.config import RunConfig
+from lite_selfplay import RunConfig, resume, train
 from lite_selfplay.errors import RunFolderError
+from lite_selfplay.runs.checkpoints import BEST, write_best
 from lite_selfplay.runs.folder import RunFolder, run_folders, state_of, writing
-from tests.made_runs import write_evaluation
+from tests.made_runs import saved_steps, write_evaluation
 
 
 @pytest.fixture
@@ -22,28 +25,35 @@ def play(run: RunFolder, steps: int, **about: object) -> None:
         run.append({"step": step, **about}, [], 1.0)
 
 
-def save(run: RunFolder, step: int) -> None:
-    (run.path / "checkpoints" / f"step-{step}").mkdir(parents=True)
-    (run.path / "checkpoints" / f"step-{step}" / "manifest.json").write_text("{}")
+def save(run: RunFolder, *steps: int) -> None:
+    for step in steps:
+        (run.path / "checkpoints" / f"step-{step}").mkdir(parents=True)
+        (run.path / "checkpoints" / f"step-{step}" / "manifest.json").write_text("{}")
 
 
-def test_a_run_that_has_not_begun(run: RunFolder):
+@pytest.mark.parametrize(
+    ("step", "saved", "about", "stage", "goes_on"),
+    [
+        (0, [], {}, "not begun", False),
+        (0, [0], {}, "not begun", True),
+        (2, [], {}, "stopped", False),
+        (2, [2], {}, "stopped", True),
+        (4, [4], {}, "finished", False),
+        (2, [2], {"over": True}, "finished", False),  # a game that ended by itself
+    ],
+)
+def test_the_state_of_a_run(run: RunFolder, step: int, saved: list[int], about: Any, stage: str, goes_on: bool):
+    play(run, step, **about)
+    save(run, *saved)
     state = state_of(run.path)
-    assert (state.game, state.model, state.step, state.steps, state.stage) == ("agon", "tiny", 0, 4, "not begun")
+    assert (state.game, state.model, state.step, state.steps, state.stage) == ("agon", "tiny", step, 4, stage)
+    assert state.resume == (f"lite-selfplay train --resume {run.path}" if goes_on else None)
     assert state.size == sum(path.stat().st_size for path in run.path.rglob("*") if path.is_file()) > 0
-    assert state.resume is None
-    save(run, 0)
-    assert state_of(run.path).resume == f"lite-selfplay train --resume {run.path}"
-
-
-def test_a_run_that_stopped_is_resumed_from_a_checkpoint(run: RunFolder):
-    play(run, 2)
-    assert (state_of(run.path).stage, state_of(run.path).resume) == ("stopped", None)
-    save(run, 2)
-    write_evaluation(run, 2, 0.5)
-    state = state_of(run.path)
-    assert state.resume == f"lite-selfplay train --resume {run.path}"
-    assert state.best == "50% after 2 steps"
+    with writing(run.path):
+        assert (state_of(run.path).stage, state_of(run.path).resume) == ("running", None)
+    with (run.path / "metrics.jsonl").open("a") as file:
+        file.write('{"step": 3')  # which a kill cut short
+    assert state_of(run.path).step == step
 
 
 def test_a_cold_start_alone_is_called_one_and_has_nothing_to_go_on_with(run: RunFolder):
@@ -54,19 +64,6 @@ def test_a_cold_start_alone_is_called_one_and_has_nothing_to_go_on_with(run: Run
     assert (state_of(run.path).stage, state_of(run.path).resume is None) == ("stopped", False)
 
 
-def test_a_run_that_goes_on_and_one_that_is_done(run: RunFolder):
-    play(run, 2)
-    with writing(run.path):
-        assert state_of(run.path).stage == "running"
-    play(run, 4)
-    assert state_of(run.path).stage == "finished"
-
-
-def test_a_game_that_ended_by_itself(run: RunFolder):
-    play(run, 2, over=True)
-    assert (state_of(run.path).stage, state_of(run.path).resume) == ("finished", None)
-
-
 @pytest.mark.parametrize("content", ["nonsense\n", '{"step": "1"}\n', "[1]\n"])
 def test_a_damaged_run_has_a_problem(run: RunFolder, content: str):
     (run.path / "metrics.jsonl").write_text(content)
@@ -75,16 +72,44 @@ def test_a_damaged_run_has_a_problem(run: RunFolder, content: str):
     assert "metrics.jsonl" in state.problem
 
 
-def test_a_line_that_a_kill_cut_short_is_passed_over(run: RunFolder):
-    play(run, 2)
-    with (run.path / "metrics.jsonl").open("a") as file:
-        file.write('{"step": 3')
-    assert state_of(run.path).step == 2
-
-
 def test_the_runs_in_a_folder(run: RunFolder, tmp_path: Path):
     (tmp_path / "runs" / "no run").mkdir()
     assert run_folders(tmp_path / "runs") == run_folders(run.path) == [run.path]
     assert run_folders(tmp_path / "runs" / "no run") == []
     with pytest.raises(RunFolderError, match="cannot read"):
         run_folders(tmp_path / "nowhere")
+
+
+# The checkpoint that was measured best
+
+
+def test_of_equals_the_earliest_and_only_where_a_checkpoint_is_there(run: RunFolder):
+    for step, rate in ((-1, 0.9), (0, 0.1), (2, 0.5), (4, 0.5), (6, 0.8)):
+        assert run.best() is None
+        write_evaluation(run, step, rate)
+    save(run, 0, 2, 4)
+    assert state_of(run.path).best == "50% after 2 steps"
+    best = run.best() or {}
+    write_best(run.path / "checkpoints", best)
+    written = json.loads((run.path / "checkpoints" / BEST).read_text())
+    assert written == {"step": 2, "pass_at_1": 0.5, "best": "A", "tasks": "letters", "n": 4}
+    for text in ("", '{"step": "../x", "pass_at_1": 0.5}'):  # it is for readers: what counts are the evaluations
+        (run.path / "checkpoints" / BEST).write_text(text)
+        assert run.best() == best
+
+
+def test_the_best_is_not_dropped_by_a_resume_either_also_where_it_was_not_written_down(tmp_path, monkeypatch):
+    rates, write = [0.5, 0.25, 0.75, 0.5, 0.5, 0.5, 0.5], RunFolder.write_evaluation  # untouched, and by step
+
+    def written(self: RunFolder, name: str, result: Any) -> Path:
+        return write(self, name, {**result, "pass_at_1": rates[result["step"] + 1]})
+
+    monkeypatch.setattr(RunFolder, "write_evaluation", written)
+    small = {"precision": "fp32", "group_size": 2, "problems_per_step": 1, "run": {"keep_checkpoints": 1}}
+    measured = {"tasks": "letters", "eval": {"tasks": "letters", "limit": 4, "every": 1}}
+    run = train(RunConfig(game="grpo", model="tiny", steps=3, run_dir=tmp_path / "run", **small, **measured)).path
+    best = json.loads((run / "checkpoints" / BEST).read_text())
+    assert (best["step"], best["pass_at_1"], best["best"]) == (1, 0.75, "solver")
+    (run / "checkpoints" / BEST).unlink()
+    assert saved_steps(resume(run, steps=5).path) == [1, 5]
+    assert (RunFolder(run).best() or {})["step"] == 1

@@ -8,15 +8,8 @@ from typing import Any
 
 import pytest
 
-from lite_selfplay import Run, RunConfig, load_run, train
-from lite_selfplay.errors import (
-    ConfigError,
-    ModelNotFoundError,
-    RequestError,
-    RunFolderError,
-    TaskError,
-    UnknownNameError,
-)
+from lite_selfplay import Run, RunConfig, errors, load_run, train
+from lite_selfplay.errors import ConfigError, RequestError, RunFolderError, TaskError, UnknownNameError
 from lite_selfplay.evaluation import Settings
 from lite_selfplay.runs.evaluating import evaluate
 from lite_selfplay.runs.folder import RunFolder
@@ -26,14 +19,12 @@ from tests.made_runs import Ear, write_lines
 
 from .conftest import LONG, problem_file
 
-SMALL = {"group_size": 2, "problems_per_step": 1, "steps": 2, "precision": "fp32"}
-
 
 @pytest.fixture(scope="session")
 def agon(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return train(
-        RunConfig(game="agon", model="tiny", tasks="letters", run_dir=tmp_path_factory.mktemp("runs") / "agon", **SMALL)
-    ).path
+    sizes = {"group_size": 2, "problems_per_step": 1, "steps": 2, "precision": "fp32"}
+    folder = tmp_path_factory.mktemp("runs") / "agon"
+    return train(RunConfig(game="agon", model="tiny", tasks="letters", run_dir=folder, **sizes)).path
 
 
 @pytest.fixture
@@ -48,8 +39,7 @@ def test_a_base_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     result = found.to_json()
     assert (result["mode"], result["tasks"], result["n"], result["best"]) == ("single", "letters:named=6", 12, "base")
     assert (result["temperature"], result["top_p"], result["max_completion_tokens"]) == (0.6, 0.95, 16)
-    assert (result["model"], result["precision"]) == ("tiny", "4bit")
-    assert set(result["seats"]) == {"base"}
+    assert (result["model"], result["precision"], list(result["seats"])) == ("tiny", "4bit", ["base"])
     assert 0 <= result["ci95"][0] <= result["pass_at_1"] <= result["ci95"][1] <= 1
     assert 1 <= result["tokens_final_mean"] == result["tokens_total_mean"] <= 16
     held_out = evaluation_set(load_task("letters:named=6", held_out=True), 12)
@@ -77,32 +67,24 @@ def test_a_run_is_measured_as_its_game_says_and_keeps_the_result(copy: Path):
     ear = Ear()
     found = load_run(copy).evaluate("letters:named=6", limit=6, progress=ear)
     result = found.to_json()
-    assert (result["mode"], list(result["seats"]), list(result["directions"])) == (
-        *("cascade", ["A", "B"], ["A->B", "B->A"]),
-    )
-    assert (result["precision"], result["max_completion_tokens"]) == ("fp32", 16)
+    assert (result["mode"], result["precision"], result["max_completion_tokens"]) == ("cascade", "fp32", 16)
+    assert (list(result["seats"]), list(result["directions"])) == (["A", "B"], ["A->B", "B->A"])
     assert ear.phases == [(f"evaluation of {copy} on letters:named=6", 24)]
     path = copy / "eval" / "cascade-letters-named-6-6.json"
     assert json.loads(path.read_text()) == result
     assert ear.said[-1] == f"written: {path}"
-    again = evaluate(copy, "letters:named=6", limit=6)
-    assert again == found
+    assert evaluate(copy, "letters:named=6", limit=6) == found
+    assert {path.stem.removeprefix("cascade-letters-named-6-6") for path in path.parent.iterdir()} == {"", "-2"}
     alone = evaluate(copy, "letters:named=6", limit=6, mode="single", seats=["B", "base"], write=False)
     assert list(alone.seats) == ["B", "base"]
     assert alone.seats["B"] == found.seats["B"]
-    assert {path.name for path in (copy / "eval").iterdir()} == {
-        *("cascade-letters-named-6-6.json", "cascade-letters-named-6-6-2.json"),
-    }
-
-
-def test_it_is_the_adapters_of_the_run_that_speak(copy: Path):
-    before = evaluate(copy, "letters:named=6", limit=6, mode="single", write=False)
-    adapters = copy / "adapters"
-    (adapters / "A").rename(adapters / "C")
-    (adapters / "B").rename(adapters / "A")
-    (adapters / "C").rename(adapters / "B")
+    # It is the adapters of the run that speak.
+    (copy / "adapters" / "A").rename(copy / "adapters" / "C")
+    (copy / "adapters" / "B").rename(copy / "adapters" / "A")
+    (copy / "adapters" / "C").rename(copy / "adapters" / "B")
     swapped = evaluate(copy, "letters:named=6", limit=6, mode="single", write=False)
-    assert (swapped.seats["A"], swapped.seats["B"]) == (before.seats["B"], before.seats["A"])
+    assert (swapped.seats["A"], swapped.seats["B"]) == (alone.seats["B"], found.seats["A"])
+    assert alone.seats["B"] != found.seats["A"]
 
 
 def test_a_run_without_an_adapter_or_over_another_base_is_refused(copy: Path):
@@ -191,9 +173,8 @@ def test_a_benchmark_is_found_by_its_bare_name(tmp_path: Path):
         assert (name, task.problems[0].text) == ("gsm8k_test", "one?")
     assert find_task("letters", tmp_path, 0)[0].problems[0].text == "two?"
     assert find_task("stories", tmp_path, 0)[1] == "stories"
-    assert {content_key(p) for p in find_task("letters", None, 0)[0].problems[:20]}.isdisjoint(
-        content_key(p) for p in load_task("letters").problems[:20]
-    )
+    held_out, trained = find_task("letters", None, 0)[0], load_task("letters")
+    assert not set(map(content_key, held_out.problems[:20])) & set(map(content_key, trained.problems[:20]))
     with pytest.raises(UnknownNameError, match="unknown task 'gsm8k_tset'"):
         find_task("gsm8k_tset", tmp_path, 0)
     with pytest.raises(TaskError, match="no folder of data at"):
@@ -215,12 +196,15 @@ def test_a_set_that_is_read_from_a_file_says_where_that_is_to_be_had(tmp_path: P
 
 def test_results_are_never_overwritten(tmp_path: Path):
     result = {"mode": "single", "tasks": "reasoning-gym:chain_sum,max=3", "n": 5}
-    names = [write_result(RunFolder(tmp_path), result).name for _ in range(3)]
-    stem = "single-reasoning-gym-chain_sum-max-3-5"
-    assert names == [f"{stem}.json", f"{stem}-2.json", f"{stem}-3.json"]
-    assert {path.name for path in (tmp_path / "eval").iterdir()} == set(names)
+    paths = [write_result(RunFolder(tmp_path), result) for _ in range(3)]
+    assert [path.stem.removeprefix("single-reasoning-gym-chain_sum-max-3-5") for path in paths] == ["", "-2", "-3"]
+    assert set((tmp_path / "eval").iterdir()) == set(paths)
     with pytest.raises(ValueError, match="Out of range float"):
         write_result(RunFolder(tmp_path), {**result, "pass_at_1": float("nan")})
+
+
+WRONG: dict[str, Any] = {"limit": 0, "samples": 0, "k": (0,), "shots": 6, "temperature": float("nan"), "top_p": 0.0}
+WRONG |= {"max_completion_tokens": 0, "seed": 2**32, "precision": "3bit", "answer_from": "box"}
 
 
 @pytest.mark.parametrize(
@@ -232,26 +216,12 @@ def test_results_are_never_overwritten(tmp_path: Path):
         ("tiny", "letters", {"k": (1, 4), "samples": 2}, RequestError, "each k must be from 1 to .* 2, got 1, 4"),
         ("tiny", "letters", {"seats": ["A"]}, UnknownNameError, "unknown seat 'A': known: base"),
         ("tinny", "letters", {}, UnknownNameError, "unknown model 'tinny': did you mean tiny"),
-        ("./nowhere", "letters", {}, ModelNotFoundError, "no model folder at nowhere"),
+        ("./nowhere", "letters", {}, errors.ModelNotFoundError, "no model folder at nowhere"),
         ("tiny", "lettres", {}, UnknownNameError, "unknown task 'lettres'"),
         ("tiny", "none.jsonl", {}, TaskError, "no task file at none.jsonl"),
         ("tiny", "NO ANSWER", {}, TaskError, "needs an answer to every problem; sums-1 of sums has none"),
         ("RUN", "letters", {"seats": "C"}, UnknownNameError, "unknown seat 'C': known: A, B, base"),
-        *(
-            ("tiny", "letters", {name: value}, ConfigError, f"^{name}.*: (input )?should be .*, got ")
-            for name, value in {
-                "limit": 0,
-                "samples": 0,
-                "k": (0,),
-                "shots": 6,
-                "temperature": float("nan"),
-                "top_p": 0.0,
-                "max_completion_tokens": 0,
-                "seed": 2**32,
-                "precision": "3bit",
-                "answer_from": "box",
-            }.items()
-        ),
+        *(("tiny", "letters", {key: WRONG[key]}, ConfigError, f"^{key}.*should be .*, got ") for key in WRONG),
     ],
 )
 def test_wrong_requests(target: str, tasks: str, options: Any, error: Any, sentence: str, agon: Path, tmp_path: Path):
@@ -262,24 +232,23 @@ def test_wrong_requests(target: str, tasks: str, options: Any, error: Any, sente
 
 def test_every_setting_is_a_keyword_that_an_editor_completes_with_its_default():
     keywords = inspect.signature(evaluate).parameters
-    defaults = {name: keywords[name].default or None for name in keywords.keys() & Settings.model_fields.keys()}
-    assert defaults == {name: field.default or None for name, field in Settings.model_fields.items()}
+    for name, field in Settings.model_fields.items():
+        assert (keywords[name].default or None) == (field.default or None)
     assert not any(parameter.kind is parameter.VAR_KEYWORD for parameter in keywords.values())
     _, *own = inspect.signature(Run.evaluate).parameters.values()
     assert own == list(keywords.values())[1:]
 
 
-def test_progress_may_be_a_function_of_lines(capsys: pytest.CaptureFixture[str]):
-    evaluate("tiny", "letters:named=1,of=3", limit=50, precision="fp32", progress=print)
-    out = capsys.readouterr().out
-    assert "evaluation of tiny on letters:named=1,of=3" in out
-    assert "has no more than" in out
+def test_progress_may_be_a_function_of_lines():
+    said = list[str]()
+    evaluate("tiny", "letters:named=1,of=3", limit=50, precision="fp32", progress=said.append)
+    assert "evaluation of tiny on letters:named=1,of=3" in "".join(said)
+    assert "has no more than" in "".join(said)
 
 
 @pytest.mark.parametrize(
     ("name", "said"),
     [
-        ("runs/ago", r"there is no run at runs/ago\. The nearest run is runs/agon$"),
         ("elsewhere/ago", r"there is no run at elsewhere/ago\. The nearest run is elsewhere/agon$"),
         ("agoon", r"unknown model 'agoon': .*\. The nearest run is (elsewhere|runs)/agon$"),
         ("./runs/none/x", r"no model folder at .*\. The nearest run is "),

@@ -1,7 +1,7 @@
 """Run folders written by hand, with known figures."""
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -22,29 +22,14 @@ def family_game(name: str, problems: int) -> Game:
 
 
 def stream(**values: Any) -> dict[str, Any]:
-    whole = {
-        "seat": "s",
-        "completions": 4,
-        "reward_mean": 1.0,
-        "accuracy": 0.5,
-        "well_formed": 1.0,
-        "tokens_mean": 20.0,
-        "truncated": 0.0,
-        "groups": 2,
-        "zero_variance_groups": 1,
-        "loss": 0.0,
-        "kl": None,
-    }
-    return {**whole, **values}
+    counts = {"completions": 4, "groups": 2, "zero_variance_groups": 1}
+    means = {"reward_mean": 1.0, "accuracy": 0.5, "well_formed": 1.0, "tokens_mean": 20.0, "truncated": 0.0}
+    return {"seat": "A", **counts, **means, "loss": 0.0, "kl": None, **values}
 
 
 def metrics(step: int, streams: Mapping[str, Any] | None = None, **values: Any) -> dict[str, Any]:
-    seats = {"s": {"lr": 1e-4, "grad_norm": 0.5, "updates": 1}}
+    seats = {"A": {"lr": 1e-4, "grad_norm": 0.5, "updates": 1}}
     return {"step": step, "streams": dict(streams or {}), "seats": seats, "game": {}, **values}
-
-
-def completion(step: int, role: str = "solver", **values: Any) -> dict[str, Any]:
-    return {"step": step, "role": role, "correct": True, "reason": "", **values}
 
 
 def score(rate: float) -> dict[str, Any]:
@@ -63,15 +48,11 @@ def evaluation(moment: str, step: int, **rates: float) -> dict[str, Any]:
 def write_run(tmp_path: Path) -> Callable[..., Path]:
     """A run folder of given lines: `write_run("name", metrics_rows, episodes, evaluations)`."""
 
-    def write(
-        name: str,
-        rows: Sequence[Mapping[str, Any]],
-        episodes: Sequence[Mapping[str, Any]] = (),
-        evaluations: Sequence[Mapping[str, Any]] = (),
-        game: str = "agon",
-    ) -> Path:
+    def write(name: str, rows: Any, episodes: Any = (), evaluations: Any = (), **config: Any) -> Path:
         folder = RunFolder(tmp_path / name)
-        folder.create(RunConfig(game=game, model="tiny", tasks="letters", steps=max(1, len(rows))))
+        folder.create(
+            RunConfig(**{"game": "agon", "model": "tiny", "tasks": "letters", "steps": max(1, len(rows)), **config})
+        )
         for file, lines in (("metrics.jsonl", rows), ("episodes.jsonl", episodes)):
             (folder.path / file).write_text("".join(json.dumps(line) + "\n" for line in lines))
         for number, result in enumerate(evaluations):
@@ -85,26 +66,12 @@ def write_run(tmp_path: Path) -> Callable[..., Path]:
 def family_log(step: int) -> dict[str, Any]:
     if step == 9:  # a phase that proposes nothing
         return {"phase": "solver", "usable": 2, "pass_rates": [0, 0, 2, 0, 0], "pass_rate": 0.5, "buffer": 3}
-    usable = 0 if step == 0 else 2
-    return {
-        "phase": "proposer",
-        "proposals": 8,
-        "usable": usable,
-        "refused": {"off_format": 3, "truncated": 1} if step < 5 else {"off_format": 1},
-        "empty_steps": int(step == 0),
-        "questions": 4,
-        "repeated": 0.25,
-        "distinct_tokens": 0.5,
-        "pass_rates": [1, 0, 0, 0, 3],
-        "pass_rate": 0.75,
-        "vote_share": 0.5,
-        "labels_checked": step % 3,
-        "label_accuracy": [None, 1.0, 0.5][step % 3],
-        "buffer": step,
-        "delta": float(step),
-        "restored": step == 4,
-        "invalid": {"too_easy": 2},
-    }
+    refused = {"off_format": 3, "truncated": 1} if step < 5 else {"off_format": 1}
+    proposed = {"proposals": 8, "usable": 2 if step else 0, "refused": refused, "empty_steps": int(step == 0)}
+    asked = {"questions": 4, "repeated": 0.25, "distinct_tokens": 0.5, "pass_rates": [1, 0, 0, 0, 3], "pass_rate": 0.75}
+    labels = {"vote_share": 0.5, "labels_checked": step % 3, "label_accuracy": [None, 1.0, 0.5][step % 3]}
+    own = {"buffer": step, "delta": float(step), "restored": step == 4, "invalid": {"too_easy": 2}}
+    return {"phase": "proposer", **proposed, **asked, **labels, **own}
 
 
 @pytest.fixture
@@ -119,9 +86,4 @@ def family(write_run: Callable[..., Path]) -> Path:
         )
         for step in range(10)
     ]
-    episodes = [
-        completion(step + 1, correct=k == 0, reason="" if k == 0 else "wrong" if k < 3 else "no_answer")
-        for step in range(8)
-        for k in range(4)
-    ]
-    return write_run("family", rows, episodes, [evaluation("untouched", -1, base=0.2)], game="sqlm")
+    return write_run("family", rows, [], [evaluation("untouched", -1, base=0.2)], game="sqlm")

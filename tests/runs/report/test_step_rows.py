@@ -10,30 +10,25 @@ from hypothesis import strategies as st
 
 from lite_selfplay.config import RunConfig
 from lite_selfplay.credit import stream_advantages
-from lite_selfplay.data import Completion, Episode, Group, Sample, Sampling, Stream
+from lite_selfplay.data import Episode, Group, Problem, Sample, Stream, Verdict
 from lite_selfplay.games import find_game
 from lite_selfplay.runs.report.closing import changes, closing_report
 from lite_selfplay.runs.report.pages import code, model_card, plain
-from lite_selfplay.runs.report.step_rows import episode_rows, progress_line, stream_metrics, stream_words
+from lite_selfplay.runs.report.step_rows import episode_rows, progress_line, right_for_all, stream_metrics, stream_words
 from lite_selfplay.training.trainer import StepReport, StreamUpdate
+from tests.made import completion
 
 from .conftest import score
 
 AGON, SQLM, CPMOBIUS = map(find_game, ("agon", "sqlm", "cpmobius"))
 
-# A step as text
-
 
 def metrics(step=1, accuracy=(0.5, 0.5), trained=4, **game):
     usual = {"completions": 8, "well_formed": 1.0, "reward_mean": 1.0, "tokens_mean": 20.0, "rows_trained": trained}
     roles = zip(("drafter", "challenger"), "AB", accuracy, strict=True)
-    return {
-        "step": step,
-        "wall_s": {"total": 4.0, "generate": 2.0, "verify": 0.1, "update": 1.5},
-        "tokens": {"generated": 100, "trained": 60},
-        "streams": {role: {"seat": seat, "accuracy": right, **usual} for role, seat, right in roles},
-        "game": game,
-    }
+    streams = {role: {"seat": seat, "accuracy": right, **usual} for role, seat, right in roles}
+    took, tokens = {"total": 4.0, "generate": 2.0, "verify": 0.1, "update": 1.5}, {"generated": 100, "trained": 60}
+    return {"step": step, "wall_s": took, "tokens": tokens, "streams": streams, "game": game}
 
 
 def test_a_step_in_one_line():
@@ -48,32 +43,33 @@ def test_a_step_in_one_line():
 
 def played(*rewards, stop="eos"):
     """A stream of groups of one with these rewards, and its line of metrics."""
-    said = Completion("p", "t", (1,), (2, 3), (-0.5, -1.0), stop, "coach", 0, Sampling())
+    said = completion("ab", stop, seat="coach")
     found = Stream("coach", [Group([Sample(said, reward, masked=reward is None)]) for reward in rewards])
     advantages = stream_advantages(found)
     return found, advantages, stream_metrics(found, advantages, StreamUpdate("coach", "coach"))
 
 
-def test_what_is_there_for_the_record_alone_is_in_no_mean_of_rewards():
-    _, _, line = played(None, None)
-    assert (line["completions"], line["reward_mean"], line["reward_std"]) == (2, None, None)
-    _, _, line = played(None, 1.0, None, 4.0)
-    assert (line["completions"], line["reward_mean"]) == (4, 2.5)
-    assert line["reward_std"] == pytest.approx(4.5**0.5)  # (1.5^2 + 1.5^2) over 1
-    _, _, line = played(3.0)
-    assert (line["reward_mean"], line["reward_std"]) == (3.0, 0.0)
+@pytest.mark.parametrize(
+    ("rewards", "stop", "figures"),
+    [
+        ((None, None), "eos", (2, None, None, 0.0, 0.0)),  # what is there for the record alone is in no mean
+        ((None, 1.0, None, 4.0), "eos", (4, 2.5, 4.5**0.5, 0.0, 0.0)),  # (1.5^2 + 1.5^2) over 1
+        ((3.0,), "string", (1, 3.0, 0.0, 0.0, 0.0)),
+        ((3.0,), "length", (1, 3.0, 0.0, 1.0, 0.0)),
+        ((3.0,), "loop", (1, 3.0, 0.0, 1.0, 1.0)),  # cut off, and counted by itself
+    ],
+)
+def test_the_figures_of_a_stream(rewards, stop, figures):
+    _, _, line = played(*rewards, stop=stop)
+    found = [line[key] for key in ("completions", "reward_mean", "reward_std", "truncated", "loops")]
+    assert found == pytest.approx(list(figures))
+
+
+def test_a_row_of_what_is_there_for_the_record_has_no_reward():
     found, advantages, _ = played(None)
     report = StepReport(4, Episode([found]), [advantages], [StreamUpdate("coach", "coach")])
     (row,) = json.loads(json.dumps(episode_rows(report)))
     assert (row["step"], row["reward"], row["advantage"], row["tokens"]) == (5, None, None, 2)
-
-
-@pytest.mark.parametrize(
-    ("stop", "truncated", "loops"), [("eos", 0.0, 0.0), ("string", 0.0, 0.0), ("length", 1.0, 0.0), ("loop", 1.0, 1.0)]
-)
-def test_a_loop_is_cut_off_and_counted_by_itself(stop, truncated, loops):
-    _, _, line = played(1.0, stop=stop)
-    assert (line["truncated"], line["loops"]) == (truncated, loops)
 
 
 def health(verbose=False, right=0.5, **values):
@@ -90,9 +86,7 @@ def test_figures_of_health_are_there_where_they_are_wrong():
         *("well-formed 100%", "truncated 40%", "loops 10%", "length in tokens 20", "loss -1e-08", "KL 0.9"),
         *("ratios cut off 30%", "sampler gap 0.0042", "base gap 3"),
     ]
-
-
-def test_completions_that_are_cut_off_and_right_all_the_same_are_not_wrong():
+    # What is cut off and right all the same is not wrong.
     assert health(truncated=1.0, right=0.25) == []  # a quarter at least is right in spite of it
     assert health(truncated=0.75, right=0.3) == ["truncated 75%"]  # 0.05 at least, which is too few to tell
 
@@ -105,25 +99,48 @@ def test_a_verbose_step_says_its_speed_and_a_skipped_one_why():
 
 
 def test_words_for_a_roles_accuracy():
-    family = [(SQLM, "proposer"), (CPMOBIUS, "coach"), (SQLM, "solver"), *((AGON, role) for role in AGON.roles)]
-    said = [game.accuracy_of(role).word for game, role in family]
-    assert said == ["accepted", "accepted", "agree", "right", "right"]
+    roles = [(SQLM, "proposer"), (CPMOBIUS, "coach"), (SQLM, "solver"), *((AGON, role) for role in AGON.roles)]
+    assert [game.accuracy_of(role).word for game, role in roles] == ["accepted", "accepted", "agree", "right", "right"]
 
 
-@pytest.mark.parametrize(
-    ("log", "words"),
-    [
-        ({}, []),
-        ({"proposals": 0, "usable": 0, "refused": {}}, []),
-        ({"proposals": 8, "usable": 2, "refused": {}}, ["2 of 8 questions usable"]),
-        (
-            {"proposals": 8, "usable": 2, "refused": {"off_format": 3}},
-            ["2 of 8 questions usable, most refused: off format 3"],
-        ),
-    ],
-)
-def test_what_a_steps_proposals_came_to(log, words):
-    assert SQLM.step_words(log) == words
+def test_what_a_steps_proposals_came_to():
+    usable, most = "2 of 8 questions usable", ", most refused: off format 3"
+    for refused, words in (({}, usable), ({"off_format": 3}, usable + most)):
+        assert SQLM.step_words({"proposals": 8, "usable": 2, "refused": refused}) == [words]
+    assert SQLM.step_words({"proposals": 0, "usable": 0, "refused": {}}) == SQLM.step_words({}) == []
+
+
+# The alarm for an answer that is right whatever was asked
+
+
+def answered(*rows, kind="math"):
+    """A stream with a group for each (reference, [(answer, whether it is right), ...])."""
+
+    def sample(answer, right):
+        return Sample(completion(str(answer)), float(right), Verdict(right, float(right), answer))
+
+    groups = [Group([sample(*each) for each in said], Problem("p", "?", of, kind)) for of, said in rows]
+    return Stream("solver", groups)
+
+
+ANYTHING = r"N\approx0\approx1\approx2"
+
+
+def test_an_answer_that_is_right_for_different_references_is_named():
+    found = answered(*((n, [(ANYTHING, True), ("7", n == 7)]) for n in range(4)), (3, [(ANYTHING, True)]))
+    (sentence,) = right_for_all([found])
+    assert f"the solver's answer {ANYTHING!r} is right on 5 problems with 4 different references" in sentence
+    of_one_class = answered(*((n, [(f"{'0' * n}12", True)]) for n in range(3)))
+    assert "on 3 problems with 3 different references" in right_for_all([of_one_class])[0]
+
+
+def test_what_is_right_for_one_reference_is_no_alarm():
+    usual = [*((5, [("5", True), ("six", False)]) for _ in range(9)), (6, [("6", True)]), ("5 km", [("5", True)])]
+    wrong = [(n, [(ANYTHING, False)]) for n in range(9)]
+    for rows in (usual, wrong, [(None, [(ANYTHING, True)])] * 9, []):
+        assert right_for_all([answered(*rows)]) == []
+    letters = answered(("ab", [("a", True)]), ("ac", [("a", True)]), ("ad", [("a", True)]), kind="letters")
+    assert right_for_all([letters]) == right_for_all([]) == []
 
 
 # The closing words
@@ -157,11 +174,6 @@ def curve(*shares):
     return [metrics(i, (share, None)) for i, share in enumerate(shares)]
 
 
-def test_nothing_measured_claims_nothing():
-    said = closing(curve(0.1, 0.2, 0.2, 0.3, 0.4, 0.5, 0.7, 0.8))
-    assert not [words for words in ("up", "more steps may help") if words in said]
-
-
 def test_steps_that_moved_nothing_are_counted_by_why_and_looked_into():
     rows = [metrics(i, trained=4 * (i % 2)) for i in range(8)]
     assert "4 of 8 steps gave no signal" in closing(rows)
@@ -173,7 +185,8 @@ def test_steps_that_moved_nothing_are_counted_by_why_and_looked_into():
 
 
 def test_what_was_not_measured_can_be_and_what_was_cut_short_can_be_finished():
-    rows = curve(*[0.5] * 8)
+    rows = curve(0.1, 0.2, 0.2, 0.3, 0.4, 0.5, 0.7, 0.8)
+    assert not [words for words in ("up", "more steps may help") if words in closing(rows)]
     assert "lite-selfplay eval runs/x --tasks letters" in closing(rows)
     assert "lite-selfplay eval runs/x --tasks HELD_OUT.jsonl" in closing(rows, tasks="/data/train.jsonl")
     assert "lite-selfplay eval 'my runs/x' --tasks" in closing(rows, path="my runs/x")
@@ -213,9 +226,7 @@ def test_the_best_of_several_moments_suggests_more_steps():
     assert "more steps" not in closing(curve(*[0.5] * 8), moments)
 
 
-@pytest.mark.parametrize(
-    ("gained", "said"), [(8, "up 80 points (p = 0.0078)"), (3, "up 30 points, which may be chance")]
-)
+@pytest.mark.parametrize(("gained", "said"), [(8, "up 80 points (p = 0.0078)"), (3, "up 30 points, which may be chan")])
 def test_the_same_problems_are_compared_in_pairs(gained, said):
     after = {str(i): {"A": i < gained} for i in range(10)}
     before = {key: {"base": False} for key in after}
@@ -262,36 +273,33 @@ def front_matter(card):
 def test_a_card_holds_what_a_reader_needs():
     card = model_card(config(24, seed=7, cold_start=True, seats={"A": {}}), 12, metrics=curve(0.5, 0.5))
     facts, text = front_matter(card)
-    assert facts["library_name"] == "peft"
-    assert facts["tags"] == ["lite-selfplay", "agon", "lora"]
+    assert (facts["library_name"], facts["tags"]) == ("peft", ["lite-selfplay", "agon", "lora"])
     assert "base_model" not in facts  # `tiny` is on no hub
-    assert "after 12 of 24 steps" in text
-    for fact in ("seed: 7", "weights held in 4bit", "200 generated, 120 trained on", "cold start, 20 batches of 16"):
-        assert fact in text
-    assert "no figure in this folder comes from held-out problems" in text
-    assert "lite-selfplay eval RUN" in text
-    assert "licence" in text
+    facts = ("seed: 7", "weights held in 4bit", "200 generated, 120 trained on", "cold start, 20 batches of 16")
+    said = ("no figure in this folder comes from held-out problems", "lite-selfplay eval RUN", "licence")
+    for words in ("after 12 of 24 steps", *facts, *said):
+        assert words in text
 
 
 def test_a_card_names_a_base_on_a_hub():
     run = RunConfig(game="grpo", model="qwen3-0.6b", seats={"solver": {"lr": 1e-4, "rank": 8, "alpha": 16}})
     facts, text = front_matter(model_card(run, 200))
     assert (facts["base_model"], facts["base_model_relation"]) == ("Qwen/Qwen3-0.6B", "adapter")
-    for line in (
-        '"Qwen/Qwen3-0.6B", dtype=dtype, quantization_config=nf4\n',
-        'PeftModel.from_pretrained(base, "adapters/solver")',
-        "| `solver` | 0.0001 | linear | 8 | 16 |",
-    ):
-        assert line in text
+    assert '"Qwen/Qwen3-0.6B", dtype=dtype, quantization_config=nf4\n' in text
+    assert 'PeftModel.from_pretrained(base, "adapters/solver")' in text
+    assert "| `solver` | 0.0001 | linear | 8 | 16 |" in text
 
 
 def test_a_card_with_figures_does_not_say_that_there_are_none():
     moments = {"untouched": evaluation({"base": score(0.05)}), "after 8 steps": cascade(0.6, 0.3, 0.35, 0.31)}
     card = model_card(config(8, seats={"A": {}, "B": {}}), 8, evaluations=moments)
     assert "no figure" not in card
-    assert "|  | untouched | after 8 steps |" in card
-    assert "| base model | 5% [-5, 15] | - |" in card
-    assert "held out from training (100 of `letters`)" in card
+    for text in (
+        "|  | untouched | after 8 steps |",
+        "| base model | 5% [-5, 15] | - |",
+        "held out from training (100 of",
+    ):
+        assert text in card
 
 
 ODD = st.text(st.one_of(st.characters(exclude_categories=["Cs"]), st.sampled_from("`|\n\"':#-*{}[]\\<>")), min_size=1)
