@@ -1,14 +1,13 @@
 """Benchmarks: small rows in the hub's own columns, the files of real problems, and the page that lists them."""
 
-import csv
-import json
 import re
-from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pandas
 import pytest
+import yaml
 
 from lite_selfplay.data import Problem
 from lite_selfplay.errors import TaskError
@@ -19,105 +18,26 @@ from lite_selfplay.tasks.split import fingerprint
 from lite_selfplay.verify import Verifier
 from tests.made import DATA, completion, jsonl
 
-ROOT = Path(__file__).parents[2]
-
-GPQA = {
-    "Record ID": "rec1",
-    "Question": "Which is an even prime?",
-    "Correct Answer": "2 ",
-    "Incorrect Answer 1": "3",
-    "Incorrect Answer 2": "4",
-    "Incorrect Answer 3": "5",
-    "Explanation": "Only 2 is.",
-}
-SUPERGPQA = {
-    "uuid": "u1",
-    "question": "Which gas is the lightest?",
-    "options": ["Helium", "Neon", "Hydrogen", "Argon", "Xenon"],
-    "answer": "Hydrogen",
-    "answer_letter": "C",
-    "discipline": "Science",
-    "field": "Chemistry",
-    "subfield": "General",
-    "difficulty": "easy",
-    "is_calculation": False,
-}
-# A row as the hub has it, the problem's text and its answer.
-HUB: dict[str, tuple[dict[str, Any], str, Any]] = {
-    "gsm8k": (
-        {"question": "Two bags of 520 pens?", "answer": "2*520 = <<2*520=1040>>1040\n#### 1,040"},
-        "Two bags of 520 pens?",
-        "1040",
-    ),
-    "math500": (
-        {"problem": "Half?", "solution": r"It is \boxed{\frac12}.", "answer": r"\frac{1}{2}", "subject": "Algebra",
-         "level": 2, "unique_id": "test/algebra/1.json"},
-        "Half?",
-        r"\frac{1}{2}",
-    ),
-    "amc": ({"id": 0, "problem": "1 + 141?", "answer": 142.0, "url": "https://example.org"}, "1 + 141?", "142"),
-    "aime24": (
-        {"id": 60, "problem": "5 squared?", "solution": "25.", "answer": "025", "url": "u", "year": "2024"},
-        "5 squared?",
-        "25",
-    ),
-    "aime25": ({"problem": "7 * 10?", "answer": "70", "id": "0"}, "7 * 10?", "70"),
-    "minerva": ({"question": "Mass in g?", "answer": "7.5 \\times 10^7"}, "Mass in g?", "7.5 \\times 10^7"),
-    "olympiadbench": (
-        {"id": 1606, "question": "Find n.", "solution": ["n = 2."], "final_answer": ["$2$"], "context": None,
-         "is_multiple_answer": False, "unit": None, "answer_type": "Numerical", "error": None},
-        "Find n.",
-        "$2$",
-    ),
-    "svamp": (
-        {"ID": "chal-1", "Body": "There are 8 hens.", "Question": "How many legs?", "Equation": "( 8.0 * 2.0 )",
-         "Answer": "16.0", "Type": "Multiplication", "question_concat": "There are 8 hens. How many legs?"},
-        "There are 8 hens. How many legs?",
-        "16",
-    ),
-    "mawps": (
-        {"id": "mawps__1", "question": "1000 and 80?", "chain": "<result>1_080</result>", "result": "1_080",
-         "result_float": 1080.0, "equation": "x=1000+80", "expression": "1000 + 80"},
-        "1000 and 80?",
-        "1080",
-    ),
-    "deepmath": (
-        {"question": "Integrate 2x.", "final_answer": "x^2 + C", "difficulty": 8.0, "topic": "Calculus",
-         "r1_solution_1": "long", "r1_solution_2": "longer", "r1_solution_3": "longest"},
-        "Integrate 2x.",
-        "x^2 + C",
-    ),
-    "gpqa": (GPQA, "Which is an even prime?", "2"),
-    "supergpqa": (SUPERGPQA, "Which gas is the lightest?", "Hydrogen"),
-    "omega": (
-        {"id": "a_1", "ground_truth": "7", "messages": [{"role": "user", "content": "Solve x + 1 = 8."}],
-         "setting_key": "s", "dataset": "algebra_linear_equation"},
-        "Solve x + 1 = 8.",
-        "7",
-    ),
-}  # fmt: skip
+PAGE = (Path(__file__).parents[2] / "docs" / "tasks.md").read_text(encoding="utf-8")
+ROWS: dict[str, dict[str, Any]] = yaml.safe_load(Path(__file__).with_name("rows.yaml").read_text(encoding="utf-8"))
+HUB = {name: (made["row"], made["text"], made["answer"]) for name, made in ROWS.items() if "text" in made}
 
 
-def publish(folder: Path, name: str, rows: list[dict[str, Any]], split: str | None = None) -> Path:
+def publish(folder: Path, name: str, rows: list[dict[str, Any]]) -> Path:
     """A copy of a repository of the hub: its data card, which names the files, and the files."""
     benchmark = BENCHMARKS[name]
     place = folder / benchmark.hub
     place.mkdir(parents=True, exist_ok=True)
-    splits = (split or benchmark.split).split("+")
-    suffix = "csv" if name == "gpqa" else "jsonl"
-    lines = "\n".join(f"  - split: {part}\n    path: {part}.{suffix}" for part in splits)
-    config = benchmark.config or "default"
-    card = f"---\nconfigs:\n- config_name: {config}\n  data_files:\n{lines}\n---\n"
-    (place / "README.md").write_text(card, encoding="utf-8")
-    for number, part in enumerate(splits):
+    files = []
+    for number, split in enumerate(splits := benchmark.split.split("+")):
         own = rows[number :: len(splits)]
-        with (place / f"{part}.{suffix}").open("w", encoding="utf-8", newline="") as file:
-            if suffix == "csv":
-                writer = csv.DictWriter(file, rows[0])
-                writer.writeheader()
-                writer.writerows(own)
-            else:
-                file.writelines(json.dumps(row) + "\n" for row in own)
+        if name == "gpqa":
+            files.append({"split": split, "path": f"{split}.csv"})
+            pandas.DataFrame(own).to_csv(place / f"{split}.csv", index=False)
+        else:
+            files.append({"split": split, "path": jsonl(place / f"{split}.jsonl", *own).name})
+    card = {"configs": [{"config_name": benchmark.config or "default", "data_files": files}]}
+    (place / "README.md").write_text(f"---\n{yaml.safe_dump(card)}---\n", encoding="utf-8")
     return place
 
 
@@ -128,24 +48,6 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (place / "sums").mkdir(parents=True)
     monkeypatch.setenv(DATA_VARIABLE, str(place))
     return place
-
-
-@pytest.fixture(scope="module")
-def verifier() -> Iterator[Verifier]:
-    with Verifier() as verifier:
-        yield verifier
-
-
-def written(answer: Any) -> str:
-    if isinstance(answer, dict):
-        return str(answer["any_of"][0])
-    return ", ".join(answer) if isinstance(answer, list) else str(answer)
-
-
-def judged(verifier: Verifier, problems: list[Problem], form: str) -> list[str]:
-    """The ids of the problems whose own answer is wrong in this form."""
-    verdicts = verifier.verify([(completion(form % written(p.answer)), p) for p in problems])
-    return [problem.id for problem, verdict in zip(problems, verdicts, strict=True) if not verdict.correct]
 
 
 def variants(name: str, count: int) -> list[dict[str, Any]]:
@@ -162,7 +64,7 @@ COPIED = ("gpqa", "omega", "svamp", "mawps")
 # The hub's library leaves a CSV file to the garbage collector to close.
 @pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize("name", [name for name in HUB if name != "deepmath"])
-def test_the_hubs_columns_in_a_copy_of_its_repository_or_a_file(name: str, folder: Path, verifier: Verifier) -> None:
+def test_the_hubs_columns_in_a_copy_of_its_repository_or_a_file(name: str, folder: Path) -> None:
     row, text, answer = HUB[name]
     other = {**row, "ID": "chal-2", "Body": "Other."} if name == "svamp" else row
     if name in COPIED:
@@ -177,7 +79,9 @@ def test_the_hubs_columns_in_a_copy_of_its_repository_or_a_file(name: str, folde
     right = problem.extra["options"][ord(problem.answer) - ord("A")] if problem.kind == "choice" else problem.answer
     assert right == answer
     assert problem.id == str(row.get(BENCHMARKS[name].columns.id, f"{name}-1"))
-    assert judged(verifier, list(task.problems), "<answer>%s</answer>") == []
+    with Verifier() as verifier:
+        verdicts = verifier.verify([(completion(f"<answer>{p.answer}</answer>"), p) for p in task.problems])
+    assert all(verdict.correct for verdict in verdicts)
 
 
 def test_sides_that_the_benchmark_has_itself(folder: Path) -> None:
@@ -190,7 +94,7 @@ def test_sides_that_the_benchmark_has_itself(folder: Path) -> None:
 
 
 def test_a_configuration_is_not_looked_for_in_files(folder: Path) -> None:
-    jsonl(folder / "gpqa.jsonl", GPQA)
+    jsonl(folder / "gpqa.jsonl", HUB["gpqa"][0])
     assert len(load_task("gpqa").problems) == 1
     with pytest.raises(TaskError, match=r"the hub does not give Idavidrein/gpqa@\w+ \(gpqa_main, train\)"):
         load_task("gpqa:config=gpqa_main")
@@ -278,7 +182,11 @@ def test_a_copy_that_cannot_be_read(folder: Path) -> None:
         ("amc", {"problem": "x", "answer": {"a": 1}}, "line 1: 'answer' must be a text"),
         ("amc:difficulty=3", None, "amc has no option 'difficulty'; it takes config, split, revision, sha256"),
         *(
-            ("supergpqa", {**SUPERGPQA, "answer_letter": letter}, r"line 1: the answer .* names none of the 5 options")
+            (
+                "supergpqa",
+                {**HUB["supergpqa"][0], "answer_letter": letter},
+                r"line 1: the answer .* names none of the 5 options",
+            )
             for letter in ("F", "", 7, None)
         ),
         ("hub:", None, "hub needs the name of a data set"),
@@ -374,44 +282,30 @@ REFERRING = [
     "the first and the third", "the second option", "same as B", "the last one", "1 and 3 only",
 ]  # fmt: skip
 PLAIN = [
-    "5 N",
-    "A force of 5 N",
-    "a dog and a cat",
-    "I and my dog",
-    "5 and 6",
-    "x = 2",
-    "a+b",
-    "5 C",
-    "All dogs",
-    "Don't",
-]
+    "5 N", "A force of 5 N", "a dog and a cat", "I and my dog", "5 and 6", "x = 2", "a+b", "5 C", "All dogs", "Don't",
+]  # fmt: skip
+NAMING = ["Why is option B wrong", "What makes the first option right", "Is statement (a) true of",
+          "What do the other choices share"]  # fmt: skip
 
 
-def chosen(folder: Path, options: list[str], question: str = "Which", answer: int = 1, rows: int = 30) -> list[Problem]:
-    """Rows that are alike but for the number at the question's end."""
-    listed = [{"problem": f"{question} {n}?", "choices": options, "answer": answer} for n in range(rows)]
-    jsonl(folder / "sums" / "train.jsonl", *listed)
-    return load_task("hub:me/sums,kind=choice,options=choices").problems  # type: ignore[return-value]
-
-
-@pytest.mark.parametrize("referring", REFERRING)
-def test_options_that_name_others_stay_in_their_order(folder: Path, referring: str) -> None:
-    options = ["iron", "lead", "zinc", referring]
-    assert all(p.extra["options"] == options and p.answer == "B" for p in chosen(folder, options))
-
-
-@pytest.mark.parametrize("plain", PLAIN)
-def test_other_options_have_an_order_of_their_own(folder: Path, plain: str) -> None:
-    assert {p.answer for p in chosen(folder, ["iron", "lead", "zinc", plain])} == set("ABCD")
-
-
-@pytest.mark.parametrize(("question", "kept"), [
-    ("Why is option B wrong", True), ("What makes the first option right", True), ("Is statement (a) true of", True),
-    ("What do the other choices share", True), ("Which of the following is no metal", False), ("Is B a metal", False),
-])  # fmt: skip
-def test_a_question_that_names_options_keeps_their_order(folder: Path, question: str, kept: bool) -> None:
-    options = ["iron", "lead", "zinc", "gold"]
-    assert all(p.extra["options"] == options for p in chosen(folder, options, question)) == kept
+@pytest.mark.parametrize(
+    ("question", "last", "kept"),
+    [
+        *(("Which", option, True) for option in REFERRING),
+        *(("Which", option, False) for option in PLAIN),
+        *((question, "gold", True) for question in NAMING),
+        *((question, "gold", False) for question in ("Which of the following is no metal", "Is B a metal")),
+    ],
+)
+def test_options_stay_in_their_order_where_one_or_the_question_names_others(
+    folder: Path, question: str, last: str, kept: bool
+) -> None:
+    options = ["iron", "lead", "zinc", last]
+    rows = [{"problem": f"{question} {n}?", "choices": options, "answer": 1} for n in range(30)]
+    jsonl(folder / "sums" / "train.jsonl", *rows)
+    problems = load_task("hub:me/sums,kind=choice,options=choices").problems
+    assert {p.answer for p in problems} == (set("B") if kept else set("ABCD"))
+    assert all(p.extra["options"] == options for p in problems) == kept
 
 
 def test_of_columns_which_have_no_order_all_of_the_above_stands_last(folder: Path) -> None:
@@ -427,8 +321,7 @@ def test_of_columns_which_have_no_order_all_of_the_above_stands_last(folder: Pat
 
 
 def test_the_page_lists_every_benchmark() -> None:
-    page = (ROOT / "docs" / "tasks.md").read_text(encoding="utf-8")
-    rows = {cells[0].strip("` "): [c.strip() for c in cells] for cells in map(cells_of, page.splitlines()) if cells}
+    rows = {cells[0].strip("` "): [c.strip() for c in cells] for cells in map(cells_of, PAGE.splitlines()) if cells}
     for name, b in BENCHMARKS.items():
         place = ", ".join(filter(None, [f"`{b.hub}`", b.config and f"`{b.config}`"]))
         size = f"{b.size:,}"
@@ -436,7 +329,7 @@ def test_the_page_lists_every_benchmark() -> None:
             assert [*rows[name][1:4], rows[name][-1]] == [place, b.split, size, b.licence], name
             continue
         assert rows[name][1:] == [place, b.split, size, b.kind, str(b.samples), b.licence], name
-    assert all(f"`{name}" in page for name in task_names())
+    assert all(f"`{name}" in PAGE for name in task_names())
 
 
 def cells_of(line: str) -> list[str]:
@@ -445,45 +338,27 @@ def cells_of(line: str) -> list[str]:
 
 # The files of real problems
 
-ROWS = {
-    "gsm8k": 1319, "gsm8k:split=train": 7473, "math500": 500, "amc": 83, "aime24": 30, "aime25": 30, "minerva": 272,
+(PINNED,) = set(re.findall(r"`(gsm8k:sha256=[0-9a-f]+)`", PAGE))
+SIZES = {
+    PINNED: 1319, "gsm8k:split=train": 7473, "math500": 500, "amc": 83, "aime24": 30, "aime25": 30, "minerva": 272,
     "olympiadbench": 675, "svamp": 1000, "mawps": 562,
 }  # fmt: skip
 
 
-@pytest.fixture
-def real(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], list[Problem]]:
-    def load(spec: str) -> list[Problem]:
-        if not DATA.is_dir():
-            pytest.skip(f"no benchmark files in {DATA}: set LITE_SELFPLAY_TEST_DATA to the folder that holds them")
-        monkeypatch.setenv(DATA_VARIABLE, str(DATA))
-        return list(load_task(spec, held_out=True).problems)
-
-    return load
-
-
 @pytest.mark.data
-@pytest.mark.parametrize("spec", ROWS)
-def test_a_file_loads_by_name(spec: str, real: Callable[[str], list[Problem]]) -> None:
-    """That its answers are right for their own problems: verify/test_shared_data."""
-    problems = real(spec)
-    assert len(problems) == ROWS[spec]
+@pytest.mark.parametrize("spec", SIZES)
+def test_a_file_loads_by_name(spec: str) -> None:
+    """Once by the fingerprint of the page. That answers are right for their own problems: verify/test_shared_data."""
+    if not DATA.is_dir():
+        pytest.skip(f"no benchmark files in {DATA}: set LITE_SELFPLAY_TEST_DATA to the folder that holds them")
+    problems = load_task(spec, held_out=True, data_dir=str(DATA)).problems
+    assert len(problems) == SIZES[spec]
     assert all(problem.text and problem.answer is not None for problem in problems)
     assert len({problem.id for problem in problems}) == len(problems)
+    answers = [problem.answer for problem in problems]
     if BENCHMARKS[spec.partition(":")[0]].kind == "number":
         # One answer of 2025's AIME is an angle in degrees.
-        others = [p.answer for p in problems if not re.fullmatch(r"-?\d+(\.\d+)?", p.answer)]
+        others = [answer for answer in answers if not re.fullmatch(r"-?\d+(\.\d+)?", answer)]
         assert others == (["336^\\circ"] if spec == "aime25" else [])
-
-
-@pytest.mark.data
-def test_the_fingerprint_of_the_page(real: Callable[[str], list[Problem]]) -> None:
-    page = (ROOT / "docs" / "tasks.md").read_text(encoding="utf-8")
-    assert real(re.findall(r"`(gsm8k:sha256=[0-9a-f]+)`", page)[0])
-
-
-@pytest.mark.data
-def test_minervas_lists_are_alternatives(real: Callable[[str], list[Problem]]) -> None:
-    answers = [problem.answer for problem in real("minerva")]
-    assert sum(isinstance(answer, dict) for answer in answers) == 75
-    assert not any(isinstance(answer, list) for answer in answers)
+    if spec == "minerva":  # its lists are alternatives
+        assert [sum(isinstance(answer, kind) for answer in answers) for kind in (dict, list)] == [75, 0]

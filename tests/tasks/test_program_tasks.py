@@ -1,9 +1,11 @@
 """Problems whose answer is a program: files, `code-arithmetic`, and the layouts of benchmarks on small rows."""
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from lite_selfplay.data import Problem
 from lite_selfplay.errors import TaskError
@@ -67,61 +69,8 @@ def test_options(steps, lines):
 
 # Benchmarks: a row in the columns of the hub, a program that passes, one that does not
 
-HUMANEVAL = {
-    "task_id": "HumanEval/0",
-    "prompt": 'from typing import List\n\n\ndef total(xs: List[int]) -> int:\n    """ The sum. """\n',
-    "entry_point": "total",
-    "canonical_solution": "    return sum(xs)\n",
-    "test": "def check(candidate):\n    assert candidate([1, 2]) == 3\n    assert candidate([]) == 0\n",
-}
-PLUS = (
-    "import numpy as np\n\ndef assertion(out, exp, atol):\n    if out != exp and atol:\n"
-    "        assert np.allclose(out, exp, rtol=1e-07, atol=atol)\n    else:\n        assert out == exp\n\n"
-)
-ROWS: dict[str, tuple[dict[str, Any], str, str]] = {
-    "humaneval": (HUMANEVAL, "    return sum(xs)", "    return 3"),
-    "humanevalplus": (
-        {**HUMANEVAL, "test": PLUS + "def check(candidate):\n    assertion(candidate([0.1, 0.2]), 0.3, 1e-6)\n"},
-        "def total(xs):\n    return sum(xs)",
-        "    return 0.4",
-    ),
-    "mbpp": (
-        {
-            "task_id": 11,
-            "text": "Write a function to add two numbers.",
-            "code": "def add(a, b):\r\n  return a + b",
-            "test_list": ["assert add(1, 2) == 3", "assert add(0, 0) == 0"],
-            "test_setup_code": "",
-            "challenge_test_list": ["assert add(-1, 1) == 0"],
-        },
-        "def add(a, b):\n    return a + b",
-        "def add(a, b):\n    return a or b",
-    ),
-    "mbppplus": (
-        {
-            "task_id": 2,
-            "prompt": "Write a function to add two numbers.",
-            "code": "def add(a, b):\n  return a + b",
-            "test_imports": [],
-            "test_list": ["assert add(1, 2) == 3"],
-            "test": PLUS + "for inp, exp in zip([[0.1, 0.2]], [0.3]):\n    assertion(add(*inp), exp, 1e-6)\n",
-        },
-        "def add(a, b):\n    return a + b",
-        "def add(a, b):\n    return a",
-    ),
-    "codecontests": (
-        {
-            "name": "1_A. Sum",
-            "description": "Add two numbers.",
-            "public_tests": {"input": ["1 2\n"], "output": ["3\n"]},
-            "private_tests": {"input": ["4 5\n", "0 0\n"], "output": ["9\n", "0\n"]},
-            "generated_tests": {"input": ["x"], "output": ["y"]},
-            "difficulty": 1,
-        },
-        "print(sum(map(int, input().split())))",
-        "print(3)",
-    ),
-}
+MADE: dict[str, Any] = yaml.safe_load(Path(__file__).with_name("rows.yaml").read_text(encoding="utf-8"))
+ROWS = {name: (made["row"], made["right"], made["wrong"]) for name, made in MADE.items() if "right" in made}
 
 
 @pytest.mark.parametrize("name", ROWS)
