@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -33,9 +34,9 @@ def pairs_of(passages: Iterable[Problem]) -> list[tuple[str, str]]:
     ("name", "content", "passages"),
     [
         (
-            "notes.txt",
+            "n.txt",
             "\n\nOne.\nStill one.\n\n\n  Two.  \r\n \t \r\nThree.\n",
-            [("notes-1", "One.\nStill one.\n\nTwo.\n\nThree.")],
+            [("n-1", "One.\nStill one.\n\nTwo.\n\nThree.")],
         ),
         ("a.txt", b"\xef\xbb\xbfText", [("a-1", "Text")]),
         ("a.jsonl", b'\xef\xbb\xbf{"text": "x"}\n', [("a-1", "x")]),
@@ -50,13 +51,10 @@ def test_short_paragraphs_are_joined_and_lines_are_counted(
     assert {passage.answer for passage in found} == {None}
 
 
-def test_paragraphs_are_joined_up_to_the_length(tmp_path: Path):
+def test_paragraphs_are_joined_up_to_the_length_and_a_long_one_stays_whole():
     first, fits, not_quite = "a" * 1000, "b" * (JOINED_CHARACTERS - 1002), "c" * (JOINED_CHARACTERS - 1001)
     assert [len(p) for p in _joined(f"{first}\n\n{fits}")] == [JOINED_CHARACTERS]
     assert [len(p) for p in _joined(f"{first}\n\n{not_quite}")] == [1000, JOINED_CHARACTERS - 1001]
-
-
-def test_a_long_paragraph_stays_whole():
     long = "x" * (JOINED_CHARACTERS + 5)
     assert list(_joined(f"before\n\n{long}\n\nafter")) == ["before", long, "after"]
 
@@ -133,12 +131,8 @@ def test_what_cannot_be_read(tmp_path: Path, name: str, content: str | bytes | N
 
 
 def test_problems_as_passages_include_their_solutions():
-    problems = [
-        Problem("a", "2 + 2?", "4", extra={"solution": "2 + 2 = 4."}),
-        Problem("b", "3 + 3?", 6),
-        Problem("c", "Why?"),
-    ]
-    found = passages_of(Task("t", problems))
+    solved = Problem("a", "2 + 2?", "4", extra={"solution": "2 + 2 = 4."})
+    found = passages_of(Task("t", [solved, Problem("b", "3 + 3?", 6), Problem("c", "Why?")]))
     assert pairs_of(found) == [("a", "2 + 2?\n2 + 2 = 4."), ("b", "3 + 3?\n6"), ("c", "Why?")]
     assert all(passage.answer is None for passage in found)
 
@@ -162,31 +156,17 @@ def test_passages_that_are_too_long_are_left_out():
 # The hub
 
 
-class Rows:
-    """A stand-in for a streamed data set of the hub's library."""
-
-    def __init__(self, rows: Iterable[dict[str, Any]]):
-        self.rows = list(rows)
-
-    def take(self, n: int) -> "Rows":
-        return Rows(self.rows[:n])
-
-    def __iter__(self) -> Any:
-        return iter(self.rows)
-
-
-def hub(monkeypatch: pytest.MonkeyPatch, rows: Any) -> list[tuple[Any, ...]]:
-    import datasets
-
+def hub(monkeypatch: pytest.MonkeyPatch, rows: list[dict[str, Any]] | Exception) -> list[tuple[Any, ...]]:
+    """A hub that has these rows, or fails; returns a list of what it is asked for."""
     asked: list[tuple[Any, ...]] = []
 
-    def load_dataset(name: str, split: str, streaming: bool) -> Rows:
+    def load_dataset(name: str, split: str, streaming: bool) -> SimpleNamespace:
         asked.append((name, split, streaming))
         if isinstance(rows, Exception):
             raise rows
-        return Rows(rows)
+        return SimpleNamespace(take=lambda n: rows[:n])
 
-    monkeypatch.setattr(datasets, "load_dataset", load_dataset)
+    monkeypatch.setattr("datasets.load_dataset", load_dataset)
     return asked
 
 

@@ -23,10 +23,7 @@ from tests.made import jsonl
         ("letters:named=10,of=26,svamp", ["letters:named=10,of=26", "svamp"]),
         ("svamp,letters:named=10,of=26", ["svamp", "letters:named=10,of=26"]),
         ("letters:named=3,stories:max=9,steps=1", ["letters:named=3", "stories:max=9,steps=1"]),
-        (
-            "hub:me/sums:test,problem=Body+Question,kind=number,aime24",
-            ["hub:me/sums:test,problem=Body+Question,kind=number", "aime24"],
-        ),
+        ("hub:me/sums:test,problem=a+b,kind=number,aime24", ["hub:me/sums:test,problem=a+b,kind=number", "aime24"]),
         ("reasoning-gym:chain_sum,max=3,letters", ["reasoning-gym:chain_sum,max=3", "letters"]),
         ("./my_task.py:sums:of=3,terms=2,./more.jsonl", ["./my_task.py:sums:of=3,terms=2", "./more.jsonl"]),
     ],
@@ -41,15 +38,12 @@ def test_an_empty_task_is_refused(text: str):
         split_specs(text)
 
 
-def test_a_file_is_one_task_whatever_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_file_is_one_task_whatever_its_name_and_what_is_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tmp_path)
     Path("a,b=c.jsonl").write_text("")
     assert split_specs("a,b=c.jsonl") == ["a,b=c.jsonl"]
-
-
-def test_what_is_data():
-    assert all(map(is_data, ("gsm8k", "gsm8k:config=main", "hub:me/sums")))
-    assert not any(map(is_data, ("letters", "x.jsonl", "a.py:b")))
+    specs = ("gsm8k", "gsm8k:config=main", "hub:me/sums", "letters", "x.jsonl", "a.py:b")
+    assert [is_data(spec) for spec in specs] == [True, True, True, False, False, False]
 
 
 @pytest.fixture
@@ -74,16 +68,13 @@ def test_a_folder_of_data_is_taken_where_a_spec_names_none(data: Path, tmp_path:
 @pytest.mark.parametrize("by_flag", [True, False])
 def test_a_run_notes_where_its_data_lie(data: Path, monkeypatch: pytest.MonkeyPatch, by_flag: bool):
     monkeypatch.chdir(data.parent)
-    if by_flag:
-        monkeypatch.delenv(DATA_VARIABLE, raising=False)
-    else:
-        monkeypatch.setenv(DATA_VARIABLE, "data")
+    monkeypatch.setenv(DATA_VARIABLE, "nowhere" if by_flag else "data")
     given = {"data_dir": "data"} if by_flag else {}
     tiny = {"game": "grpo", "model": "tiny", "precision": "fp32"}
     ready = plan(RunConfig(**tiny, tasks="gsm8k", eval_tasks="gsm8k", **given))
     assert ready.config.tasks.data_dir == str(data.resolve())
     assert [problem.text for problem in ready.held_out] == ["three?", "four?"]
-    monkeypatch.delenv(DATA_VARIABLE, raising=False)
+    monkeypatch.delenv(DATA_VARIABLE)
     monkeypatch.chdir("/")
     again = plan(RunConfig.of(ready.config.model_dump(mode="json")))  # as a resumed run reads it, from anywhere
     assert again.task == ready.task
@@ -122,7 +113,7 @@ LETTERS += [("of", value, f"named=10, of={value}") for value in ("27", "9")]
         ("arithmetic:size=3", "arithmetic has no option 'size'; it takes digits, terms, ops, max, last and seed"),
         (
             "arithmetic:max=3,terms=6,ops=-",
-            r"no problem with 6 terms up to 3 \(the last up to 3\), - and no negative intermediate value",
+            r"no problem with 6 terms up to 3 \(.*, - and no negative intermediate value",
         ),
         *((f"code-arithmetic:{key}", "code-arithmetic") for key in ("steps=3", "tests=0", "tests=x", "digits=2")),
         ("equations:terms=2", "no option 'terms'; it takes variables and max"),
@@ -146,10 +137,9 @@ def test_the_first_problems_do_not_change():
     assert (arithmetic.name, arithmetic.procedural, len(arithmetic.problems)) == ("arithmetic", True, 100_000)
     assert [problem.answer for problem in letters[:3]] == ["abcfghijkl", "abcdefghik", "acdefghijl"]
     assert [problem.id for problem in letters[:3]] == ["letters-0", "letters-1", "letters-2"]
-    product = {"solution": "236 * 800 = 188800.", "content": "236 * 800"}
-    assert load_task("multiplication", seed=0).problems[2] == Problem(
-        "multiplication-2", "What is 236 * 800?", "188800", extra=product
-    )
+    product = load_task("multiplication", seed=0).problems[2]
+    extra = {"solution": "236 * 800 = 188800.", "content": "236 * 800"}
+    assert product == Problem("multiplication-2", "What is 236 * 800?", "188800", extra=extra)
 
 
 @pytest.mark.parametrize(
@@ -174,10 +164,7 @@ def test_a_table_and_other_columns_are_read(tmp_path, monkeypatch, name, text, o
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        (
-            "Q,A\n1 + 1?,2\n",
-            r"o\.csv, line 2: neither 'problem' nor 'question' .*\(Q, A\): name those .*problem=prompt",
-        ),
+        ("Q,A\n1 + 1?,2\n", r"o\.csv, line 2: neither 'problem' .*\(Q, A\): name those .*problem=prompt"),
         ("question,answer\n1?,2,3\n", r"o\.csv, line 2: not as many cells"),
         ("question,answer\n1?\n", r"o\.csv, line 2: not as many cells"),
         ('question,answer\n"1"x,2\n', r"o\.csv, line 1: not CSV"),
@@ -199,9 +186,8 @@ def test_a_table_that_cannot_be_read(tmp_path, text, said):
     ],
 )  # fmt: skip
 def test_the_loader_reads_numbers_as_the_checker_does(tmp_path, written, read):
-    path = jsonl(
-        tmp_path / "o.jsonl", {"problem": "1 + 1?", "answer": "2"}, {"problem": "How many?", "answer": written}
-    )
+    rows = [{"problem": "How many?", "answer": answer} for answer in ("2", written)]
+    path = jsonl(tmp_path / "o.jsonl", *rows)
     if read is None:
         with pytest.raises(TaskError, match=rf"o\.jsonl, line 2: the digits of '{written}' are in groups"):
             load_task(f"{path}:kind=number")
