@@ -96,11 +96,8 @@ VALUES = ["3", "0.5", "[1, 2]", "{a: 1}", "on", "null", "'x'", "1e-4", "agon", "
 def assignment(rng: random.Random) -> str:
     value = rng.choice(VALUES) if rng.random() < 0.7 else json.dumps(rng.choice(ODD_JSON))
     text = f"{rng.choice(PATHS)}={value}"
-    return (
-        mutated_text(rng, text, (".", "=", "*", "..", "[", "{", ": ", "!!int ", "\n", " "))
-        if rng.random() < 0.6
-        else text
-    )
+    pieces = (".", "=", "*", "..", "[", "{", ": ", "!!int ", "\n", " ")
+    return mutated_text(rng, text, pieces) if rng.random() < 0.6 else text
 
 
 SECTIONS = st.sampled_from("game model tasks roles seats run eval cold_start steps preset".split())
@@ -123,48 +120,40 @@ def load_own_task(spec: str) -> object:
     return load_task(spec)
 
 
-READERS: dict[str, tuple[Callable[[random.Random], Any], Callable[[Path], Read]]] = {
-    "problems": (lambda rng: lines(rng, PROBLEMS), lambda place: of_file(place / "p.jsonl", read_jsonl)),
+def of_row(row: dict[str, Any]) -> object:
+    return to_problem(parse_object(json.dumps(row).encode(), "row", TaskError), "row", "id")
+
+
+def of_assignment(text: str) -> object:
+    return filled_in(RunConfig.of({**LEAST, "tasks": "letters"}, parse_assignment(text)))
+
+
+READERS: dict[str, tuple[Callable[[random.Random], Any], str | None, Read]] = {
+    "problems": (lambda rng: lines(rng, PROBLEMS), "p.jsonl", read_jsonl),
     "cold-start examples": (
-        lambda rng: lines(rng, EXAMPLES),
-        lambda place: of_file(place / "e.jsonl", lambda file: read_examples(file, ("drafter", "challenger"))),
+        lambda rng: lines(rng, EXAMPLES), "e.jsonl", lambda file: read_examples(file, ("drafter", "challenger")),
     ),
-    "passages": (
-        lambda rng: lines(rng, PASSAGES),
-        lambda place: of_file(place / "k.jsonl", lambda file: read_passages(str(file))),
-    ),
-    "configuration files": (
-        configuration,
-        lambda place: of_file(place / "c.yaml", lambda file: filled_in(RunConfig.of(load_layer(file)))),
-    ),
-    "assignments": (
-        assignment,
-        lambda _: lambda text: filled_in(RunConfig.of({**LEAST, "tasks": "letters"}, parse_assignment(text))),
-    ),
-    "task names": (task_name, lambda _: load_own_task),
-}
-"""What makes an input of each kind, and what reads it, given a place for files."""
+    "passages": (lambda rng: lines(rng, PASSAGES), "k.jsonl", lambda file: read_passages(str(file))),
+    "configuration files": (configuration, "c.yaml", lambda file: filled_in(RunConfig.of(load_layer(file)))),
+    "assignments": (assignment, None, of_assignment),
+    "task names": (task_name, None, load_own_task),
+}  # fmt: skip
+"""What makes an input of each kind, the file that it is written to, and what reads that, or the input itself."""
 
 
 @sizes
 @pytest.mark.parametrize("name", READERS)
 def test_what_users_write(name: str, inputs: int, place: Path) -> None:
-    make, reads = READERS[name]
-    fuzz(name, inputs, make, reads(place))
+    make, file, reads = READERS[name]
+    fuzz(name, inputs, make, reads if file is None else of_file(place / file, reads))
 
 
 @sizes
 @pytest.mark.parametrize(
     ("strategy", "read"),
     [
-        (
-            st.dictionaries(NAMES, JSON, max_size=5),
-            lambda row: to_problem(parse_object(json.dumps(row).encode(), "row", TaskError), "row", "id"),
-        ),
-        (
-            st.dictionaries(SECTIONS | st.text(max_size=6), JSON, max_size=4),
-            lambda layer: RunConfig.of(LEAST, layer),
-        ),
+        (st.dictionaries(NAMES, JSON, max_size=5), of_row),
+        (st.dictionaries(SECTIONS | st.text(max_size=6), JSON, max_size=4), lambda layer: RunConfig.of(LEAST, layer)),
     ],
     ids=["a problem", "a configuration"],
 )
