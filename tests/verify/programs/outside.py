@@ -59,14 +59,16 @@ class Hostile(NamedTuple):
     source: str
 
 
+def programs_of(path: Path) -> dict[str, str]:
+    """The programs of a file, each after a line `=== NAME`."""
+    blocks = [block.partition("\n") for block in path.read_text(encoding="utf-8").split("=== ")[1:]]
+    return {name.strip(): source for name, _, source in blocks}
+
+
 def hostile() -> list[Hostile]:
     """Every hostile program."""
-    found = []
-    for path in sorted(PLACE.glob("*.txt")):
-        for block in path.read_text(encoding="utf-8").split("=== ")[1:]:
-            name, _, source = block.partition("\n")
-            found.append(Hostile(name.strip(), path.stem, source))
-    return found
+    files = sorted(PLACE.glob("*.txt"))
+    return [Hostile(name, path.stem, source) for path in files for name, source in programs_of(path).items()]
 
 
 class World:

@@ -2,6 +2,7 @@
 
 import json
 import textwrap
+from pathlib import Path
 
 import pytest
 
@@ -16,7 +17,10 @@ from lite_selfplay.verify.programs import (
     run_program,
     run_tests,
 )
+from lite_selfplay.verify.programs.nouns import Job
+from lite_selfplay.verify.programs.sandbox import shared_sandbox
 from tests.made import shared
+from tests.verify.programs.outside import programs_of
 
 FAST = Limits(seconds=1.0, memory_mb=128, output_kb=64)
 SQUARE = "def square(x):\n    return x * x"
@@ -29,36 +33,37 @@ def test_a_program_runs():
     assert 10 < run.memory_mb < 100
 
 
-@pytest.mark.parametrize(
-    ("program", "reason", "word"),
-    [
-        ("while True: pass", "time", "more than"),
-        ("import time; time.sleep(60)", "time", "more than"),
-        ("x = bytearray(10 ** 9)", "memory", "128 MiB"),
-        ("print('x' * 10 ** 6)", "output", "64 KiB"),
-        ("import os\nwhile True: os.write(1, b'x' * 10000)", "output", "64 KiB"),
-        ("def f(:", "syntax", "SyntaxError"),
-        ("if True:\nprint(1)", "syntax", "IndentationError"),
-        ("open('/etc/passwd')", "forbidden", "PermissionError"),
-        ("import os; os.fork()", "forbidden", "not permitted"),
-        ("import socket; socket.socket()", "forbidden", "not permitted"),
-        ("import threading; threading.Thread(target=print).start()", "forbidden", "new thread"),
-        ("import ctypes; ctypes.CDLL(None).ptrace(0, 0, 0, 0)", "forbidden", "system call"),
-        ("1 / 0", "error", "ZeroDivisionError"),
-        ("import sys; sys.exit(3)", "error", "exit code 3"),
-        ("import sys; sys.exit('no')", "error", "no"),
-        ("import numpy", "error", "No module named 'numpy'"),
-        ("import os; os.abort()", "error", "SIGABRT"),
-        ("import ctypes; ctypes.string_at(0)", "error", "SIGSEGV"),
-        ("pass", "", ""),
-        ("raise SystemExit", "", ""),
-        ("import sys; sys.exit(0)", "", ""),
-    ],
-)
-def test_a_run_says_how_it_ended(program, reason, word):
-    run = run_program(program, limits=FAST)
-    assert run.reason == reason
-    assert word in run.detail
+ENDS = [
+    ("while True: pass", "time", "more than"),
+    ("import time; time.sleep(60)", "time", "more than"),
+    ("x = bytearray(10 ** 9)", "memory", "128 MiB"),
+    ("print('x' * 10 ** 6)", "output", "64 KiB"),
+    ("import os\nwhile True: os.write(1, b'x' * 10000)", "output", "64 KiB"),
+    ("def f(:", "syntax", "SyntaxError"),
+    ("if True:\nprint(1)", "syntax", "IndentationError"),
+    ("open('/etc/passwd')", "forbidden", "PermissionError"),
+    ("import os; os.fork()", "forbidden", "not permitted"),
+    ("import socket; socket.socket()", "forbidden", "not permitted"),
+    ("import threading; threading.Thread(target=print).start()", "forbidden", "new thread"),
+    ("import ctypes; ctypes.CDLL(None).ptrace(0, 0, 0, 0)", "forbidden", "system call"),
+    ("1 / 0", "error", "ZeroDivisionError"),
+    ("import sys; sys.exit(3)", "error", "exit code 3"),
+    ("import sys; sys.exit('no')", "error", "no"),
+    ("import numpy", "error", "No module named 'numpy'"),
+    ("import os; os.abort()", "error", "SIGABRT"),
+    ("import ctypes; ctypes.string_at(0)", "error", "SIGSEGV"),
+    ("pass", "", ""),
+    ("raise SystemExit", "", ""),
+    ("import sys; sys.exit(0)", "", ""),
+]
+"""Programs, and the reason and a word of the detail of their end."""
+
+
+def test_a_run_says_how_it_ended():
+    jobs = [Job("stdio", ({"program": program},), program=number) for number, (program, *_) in enumerate(ENDS)]
+    runs = shared_sandbox().run(jobs, FAST)
+    ends = [(case, run) for case, run in zip(ENDS, runs, strict=True)]
+    assert [end for end in ends if end[0][1] != end[1].reason or end[0][2] not in end[1].detail] == []
 
 
 FORMS = [
@@ -135,6 +140,7 @@ def test_many_programs_at_once():
     assert [(each.passed, each.reason) for each in reports] == [(2, ""), (0, "syntax"), (0, "wrong_answer")]
     assert "defines no square" in reports[2].detail
     assert run_tests([], CALLS[0]) == []
+    assert len({run_program("import random\nprint(random.random(), hash('a'))").stdout for _ in range(2)}) == 1
 
 
 def test_values_of_every_kind_travel():
@@ -180,6 +186,8 @@ def test_values_of_every_kind_travel():
 def test_what_is_no_test_is_refused(tests):
     with pytest.raises(TaskError, match="the tests"):
         read_tests(tests)
+    with pytest.raises(TaskError, match="the tests, number 1: defines `check`, and no `entry_point`"):
+        read_tests([CHECK])
 
 
 @pytest.mark.parametrize("values", [{"seconds": 0}, {"memory_mb": 1}, {"output_kb": 0}, {"seconds": float("nan")}])
@@ -188,43 +196,11 @@ def test_limits_have_bounds(values):
         Limits(**values)
 
 
-HABITS = {
-    "all of stdin": "import sys\nprint(sys.stdin.read().split()[0])",
-    "stdin as bytes": "import sys\nprint(sys.stdin.buffer.readline().decode().strip())",
-    "lines of stdin": "import sys\nfor line in sys.stdin: print(line.strip())",
-    "file 0": "print(open(0).read().strip())",
-    "the end of stdin": "try:\n    while True: last = input()\nexcept EOFError: print(last)",
-    "fstat of stdin": "import os\nprint(os.read(0, os.fstat(0).st_size).decode().strip())",
-    "deep recursion": "import sys\nsys.setrecursionlimit(10 ** 6)\n"
-    "def f(n): return n and f(n - 1)\nprint('hi' if f(50000) == 0 else '')",
-    "a raised limit": "import resource\nresource.setrlimit(resource.RLIMIT_STACK, (-1, -1))\nprint(input())",
-    "a main guard": "def main(): print(input())\nif __name__ == '__main__': main()",
-    "an exit": "import sys\nprint(input())\nsys.exit()",
-    "a dataclass": "from dataclasses import dataclass\n@dataclass\nclass A:\n    x: str\nprint(A(input()).x)",
-    "pickle of its own class": "import pickle\nclass A: pass\n"
-    "assert type(pickle.loads(pickle.dumps(A()))) is A\nprint(input())",
-    "unittest": "import unittest\nclass T(unittest.TestCase):\n    def test(self): assert 1\n"
-    "unittest.main(argv=['x'], exit=False)\nprint(input())",
-    "sleep and dates": "import time, datetime\ntime.sleep(0.01)\ndatetime.datetime.now().strftime('%c')\n"
-    "print(input())",
-    "encodings": "assert 'é'.encode('utf-16').decode('utf-16') == 'é' and 'x'.encode('shift_jis')\nprint(input())",
-    "modules": "import argparse, asyncio, base64, bisect, cmath, collections, contextlib, copy, csv, decimal, difflib, "
-    "enum, fractions, functools, graphlib, gzip, hashlib, heapq, html, io, ipaddress, itertools, json, logging, math, "
-    "multiprocessing, operator, os, pathlib, pprint, queue, random, re, secrets, shlex, socket, statistics, string, "
-    "struct, subprocess, sys, tempfile, textwrap, threading, time, timeit, traceback, types, typing, unicodedata, "
-    "urllib.request, uuid, warnings, weakref, xml.etree.ElementTree, zipfile, zlib, zoneinfo\nprint(input())",
-}
-
-
-@pytest.mark.parametrize("habit", HABITS)
-def test_honest_habits_work(habit):
-    report = run_tests(HABITS[habit], [["hi\n", "hi\n"]])
-    assert report.passed == 1, report
-
-
-def test_the_same_program_has_the_same_randomness():
-    runs = [run_program("import random\nprint(random.random(), hash('a'))") for _ in range(2)]
-    assert runs[0].stdout == runs[1].stdout
+def test_honest_habits_work():
+    habits = programs_of(Path(__file__).with_name("habits.txt"))
+    reports = run_tests([*habits.values()], [["hi\n", "hi\n"]])
+    assert len(habits) >= 16
+    assert [(name, report) for name, report in zip(habits, reports, strict=True) if not report.passed] == []
 
 
 @pytest.mark.data
@@ -292,9 +268,7 @@ ALL_FORMS = {
     "assertions": ["assert add(1, 2) == 3\nassert add(-5, 2) == -3"],
     "unittest": [f"import unittest\n\n{CASES.format('TestAdd')}"],
     "unittest with two classes": [f"import unittest\n{CASES.format('A')}\n{CASES.format('B')}"],
-    "unittest as a file": [
-        f"import unittest\nfrom unittest import main\n{CASES.format('A')}\nif __name__ == '__main__':\n    main()"
-    ],
+    "unittest as a file": [f"import unittest\n{CASES.format('A')}\nif __name__ == '__main__':\n    unittest.main()"],
     "unittest that runs itself": [f"import unittest\n{CASES.format('A')}\nunittest.main()\n"],
     "calls": {"fn_name": "add", "inputs": [[1, 2], [-5, 2]], "outputs": [3, -3]},
 }
@@ -315,8 +289,3 @@ def test_what_was_read_is_read_again_as_it_is():
         assert read_tests({"tests": list(read.cases), "function": read.function, "setup": read.setup}) == read
         codes = [case.code for case in read.cases if isinstance(case, AssertTest)]
         assert [case.code for case in read_tests(codes).cases] == codes if codes else True
-
-
-def test_a_check_of_nobody_is_refused():
-    with pytest.raises(TaskError, match="the tests, number 1: defines `check`, and no `entry_point`"):
-        read_tests([CHECK])
