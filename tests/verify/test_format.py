@@ -1,11 +1,15 @@
 r"""The parts of a completion: examples for every kind of tag and box, properties for arbitrary text."""
 
+from pathlib import Path
+
 import pytest
+import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lite_selfplay.verify.format import Reasoning, Span, answer_spans, boxed_spans, split_reasoning, well_formed
 
+CASES = yaml.safe_load(Path(__file__).with_name("cases.yaml").read_text(encoding="utf-8"))
 TAGS = ["<think>", "</think>", "<answer>", "</answer>", r"\boxed{", "}", "{", "\\", " ", "\n", "x", "5"]
 TAGGED = st.lists(st.sampled_from(TAGS), max_size=20).map("".join) | st.text(max_size=60)
 
@@ -28,26 +32,7 @@ def test_split_reasoning(text: str, expected: Reasoning) -> None:
     assert split_reasoning(text) == expected
 
 
-@pytest.mark.parametrize(
-    ("text", "contents"),
-    [
-        (r"\boxed{5}", ["5"]),
-        (r"so \boxed{\frac{1}{2}} and \boxed{3}", [r"\frac{1}{2}", "3"]),
-        (r"\boxed{\{1, 2\}}", [r"\{1, 2\}"]),
-        (r"\boxed{a \\}", [r"a \\"]),
-        (r"\fbox{7}", ["7"]),
-        (r"\boxed {7}", ["7"]),
-        (r"$\boxed 5$.", ["5"]),
-        (r"\boxed5", ["5"]),
-        (r"\boxed 12, then", ["12"]),
-        (r"\(\boxed -3\)", ["-3"]),
-        (r"\boxed{\boxed{5}}", [r"\boxed{5}"]),
-        (r"\boxed{}", [""]),
-        (r"\boxed", []),
-        (r"\boxedfoo{5}", []),
-        ("nothing", []),
-    ],
-)
+@pytest.mark.parametrize(("text", "contents"), CASES["boxes"].items())
 def test_boxed_spans(text: str, contents: list[str]) -> None:
     assert [span.content for span in boxed_spans(text)] == contents
 
@@ -102,17 +87,7 @@ def test_well_formed(text: str) -> None:
     assert well_formed(text, thinks=True) == ("<think>" in text)
 
 
-NOT_WELL_FORMED = [
-    *("", "5", "<answer></answer>", "<answer> \n</answer>", "<answer>5", "<answer>5</answer> done"),
-    *("<answer>5</answer><answer>5</answer>", "<answer><answer>5</answer></answer>", "<answer>5</answer></answer>"),
-    *("</answer><answer>5", "<answer>5</answer><think>late</think>", "so <think>why</think><answer>5</answer>"),
-    *("<think>why<answer>5</answer>", "why</think><answer>5</answer>", "</think><think><answer>5</answer>"),
-    *("<think>a</think><think>b</think><answer>5</answer>", "<think>a<think>b</think></think><answer>5</answer>"),
-    *("<answer><think>a</think>5</answer>", "<think><answer>5</answer></think>"),
-]
-
-
-@pytest.mark.parametrize("text", NOT_WELL_FORMED)
+@pytest.mark.parametrize("text", CASES["not_well_formed"])
 def test_not_well_formed(text: str) -> None:
     assert not well_formed(text, thinks=False)
     assert not well_formed(text, thinks=True)
