@@ -5,25 +5,25 @@ import functools
 import itertools
 import math
 import types
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy
 import pandas
 import pytest
 
-from lite_selfplay.data import Completion, Problem, Sampling
+from lite_selfplay.data import Problem
 from lite_selfplay.errors import RewardError
 from lite_selfplay.verify.reward_functions import call_reward
-
-
-def said(text: str, prompt: str = "p", ids: Sequence[int] = (1, 2)) -> Completion:
-    return Completion(prompt, text, (0,), tuple(ids), (-1.0,) * len(ids), "eos", "A", 0, Sampling())
-
+from tests.made import completion
 
 PAIRS = [
-    (said("<answer>2</answer>", "one", (7, 8)), Problem("a", "1 + 1?", "2", extra={"level": 1})),
-    (said("three", "two", (9,)), Problem("b", "1 + 2?", "3", extra={"source": "book"})),
+    (
+        replace(completion("<answer>2</answer>"), prompt="one", token_ids=(7, 8)),
+        Problem("a", "1 + 1?", "2", extra={"level": 1}),
+    ),
+    (replace(completion("three"), prompt="two", token_ids=(9,)), Problem("b", "1 + 2?", "3", extra={"source": "book"})),
 ]
 
 
@@ -31,14 +31,18 @@ def scores(reward: Callable[..., Any]) -> list[float]:
     return [verdict.score for verdict in call_reward(reward, PAIRS)]
 
 
-def heard(*names: str) -> dict[str, Any]:
+def asking(signature: str) -> Callable[..., Any]:
+    """A function with these arguments, which keeps what it is given as `heard`."""
+    scope: dict[str, Any] = {}
+    exec(f"def reward({signature}):\n    reward.heard = locals()\n    return [0, 0]", scope)
+    return scope["reward"]
+
+
+def heard(*names: str, pairs: Any = PAIRS) -> dict[str, Any]:
     """What a function that names these arguments is given."""
-    given: dict[str, Any] = {}
-    source = f"def reward({', '.join(names)}):\n    given.update(locals())\n    return [0, 0]"
-    scope: dict[str, Any] = {"given": given}
-    exec(source, scope)
-    call_reward(scope["reward"], PAIRS)
-    return given
+    reward = asking(", ".join(names))
+    call_reward(reward, pairs)
+    return reward.heard  # type: ignore[attr-defined]
 
 
 # Calling
@@ -61,15 +65,8 @@ def test_arguments_come_by_name_one_entry_a_completion():
 
 
 def test_a_column_cannot_hide_what_the_library_passes():
-    pairs = [(said("x"), Problem("a", "q", "2", extra={"completions": "theirs", "answer": "theirs"}))]
-    seen: dict[str, Any] = {}
-
-    def reward(**columns: Any) -> list[float]:
-        seen.update(columns)
-        return [0.0]
-
-    call_reward(reward, pairs)
-    assert (seen["completions"], seen["answer"]) == (["x"], ["2"])
+    pairs = [(completion("x"), Problem("a", "q", "2", extra={"completions": "theirs", "answer": "theirs"}))] * 2
+    assert heard("completions", "answer", pairs=pairs) == {"completions": ["x"] * 2, "answer": ["2"] * 2}
 
 
 def test_a_lambda_a_method_and_a_partial_are_functions():
@@ -85,15 +82,11 @@ def test_a_lambda_a_method_and_a_partial_are_functions():
 # What it returns
 
 
-def test_scores_are_used_as_they_stand_and_count_as_correct_from_one_half():
+def test_scores_are_used_as_they_stand_count_as_correct_from_one_half_and_the_format_is_judged_as_ever():
     verdicts = call_reward(lambda answer: [-2.5, 7], PAIRS) + call_reward(lambda answer: [0.5, 0.49], PAIRS)
     assert [verdict.score for verdict in verdicts] == [-2.5, 7.0, 0.5, 0.49]
     assert [verdict.correct for verdict in verdicts] == [False, True, True, False]
-
-
-def test_the_format_is_judged_as_ever():
-    verdicts = call_reward(lambda answer: [0, 1], PAIRS)
-    assert [verdict.well_formed for verdict in verdicts] == [True, False]
+    assert [verdict.well_formed for verdict in verdicts] == [True, False, True, False]
     assert not any(verdict.well_formed for verdict in call_reward(lambda answer: [0, 1], PAIRS, thinks=True))
 
 
@@ -107,10 +100,7 @@ def test_any_row_of_numbers_will_do():
 
 
 def test_nothing_to_judge_calls_nothing():
-    def reward() -> list[float]:
-        raise AssertionError("called")
-
-    assert call_reward(reward, []) == []
+    assert call_reward(raising(AssertionError("called")), []) == []
 
 
 # What is refused, whatever it is
@@ -137,12 +127,6 @@ def half_way(error: Exception) -> Callable[..., Any]:
         raise error
 
     return reward
-
-
-def asking(signature: str) -> Callable[..., Any]:
-    scope: dict[str, Any] = {}
-    exec(f"def reward({signature}):\n    return [0, 0]", scope)
-    return scope["reward"]
 
 
 class Raises:

@@ -3,6 +3,7 @@
 import collections
 import decimal
 import fractions
+import functools
 import json
 import math
 import string
@@ -98,10 +99,7 @@ def test_what_python_calls_equal_has_one_text_and_what_differs_two(one, other, e
 
 
 def deep(depth):
-    value = []
-    for _ in range(depth):
-        value = [value]
-    return value
+    return functools.reduce(lambda value, _: [value], range(depth), [])
 
 
 def cycle():
