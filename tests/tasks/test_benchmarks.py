@@ -86,10 +86,8 @@ def test_the_hubs_columns_in_a_copy_of_its_repository_or_a_file(name: str, folde
 
 def test_sides_that_the_benchmark_has_itself(folder: Path) -> None:
     for split in ("train", "test"):
-        row = {"question": f"The {split} question?", "answer": "#### 1"}
-        jsonl(folder / f"gsm8k_{split}.jsonl", row)
-    texts = [load_task(spec, held_out=side).problems[0].text for spec, side in [("gsm8k", False), ("gsm8k", True)]]
-    assert texts == ["The train question?", "The test question?"]
+        jsonl(folder / f"gsm8k_{split}.jsonl", {"question": f"The {split} question?", "answer": "#### 1"})
+    assert [side[0].text for side in sides("gsm8k")] == ["The train question?", "The test question?"]
     assert load_task("gsm8k:split=train", held_out=True).problems[0].text == "The train question?"
 
 
@@ -103,9 +101,9 @@ def test_a_configuration_is_not_looked_for_in_files(folder: Path) -> None:
 # DeepMath's own split
 
 
-def deepmath(folder: Path, rows: list[dict[str, Any]]) -> tuple[list[Problem], list[Problem]]:
-    jsonl(folder / "deepmath.jsonl", *rows)
-    return list(load_task("deepmath").problems), list(load_task("deepmath", held_out=True).problems)
+def sides(spec: str) -> tuple[list[Problem], list[Problem]]:
+    training, held_out = (load_task(spec, held_out=side).problems for side in (False, True))
+    return list(training), list(held_out)
 
 
 def test_deepmath_is_filtered_and_then_split(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -113,51 +111,53 @@ def test_deepmath_is_filtered_and_then_split(folder: Path, monkeypatch: pytest.M
     binary = ["Yes", "no", r"\text{True}", "$\\text{False}$", r"\boxed{No}", "(yes)."]
     others = [{**rows[0], "question": f"Is it so? {n}", "final_answer": a} for n, a in enumerate(binary)]
     easier = [{**row, "question": row["question"] + "!", "difficulty": 7.5} for row in rows]
-    training, held_out = deepmath(folder, [*others, *rows, rows[3], *easier])
+    jsonl(folder / "deepmath.jsonl", *others, *rows, rows[3], *easier)
+    training, held_out = sides("deepmath")
     assert (len(training), len(held_out)) == (30, 3)
     assert {p.text for p in training + held_out} == {row["question"] for row in rows}
     assert training[0].extra == {"difficulty": 8.0, "topic": "Calculus"}
-    again = list(reversed(rows))
-    assert [p.text for p in deepmath(folder, again)[1]] == [p.text for p in held_out]
+    jsonl(folder / "deepmath.jsonl", *reversed(rows))
+    assert [p.text for p in sides("deepmath")[1]] == [p.text for p in held_out]
     monkeypatch.setitem(BENCHMARKS, "deepmath", replace(BENCHMARKS["deepmath"], own_split=(20, 2)))
-    training, held_out = deepmath(folder, rows)  # more rows than are split
+    training, held_out = sides("deepmath")  # more rows than are split
     assert (len(training), len(held_out)) == (20, 2)
     assert not {content_key(p) for p in training} & {content_key(p) for p in held_out}
 
 
 def test_deepmaths_difficulty_is_an_option(folder: Path) -> None:
-    rows = [{**row, "difficulty": n / 2} for n, row in enumerate(variants("deepmath", 20))]
-    publish(folder, "deepmath", rows)
-
-    def levels(spec: str) -> list[float]:
-        return sorted(p.extra["difficulty"] for side in (0, 1) for p in load_task(spec, held_out=bool(side)).problems)
-
-    assert levels("deepmath:difficulty=0.5-7") == [n / 2 for n in range(1, 15)]
-    with pytest.raises(TaskError, match="difficulty is a number, or two joined by -"):
-        load_task("deepmath:difficulty=hard")
-    with pytest.raises(TaskError, match="deepmath holds no problem"):
-        load_task("deepmath:difficulty=30")
+    publish(folder, "deepmath", [{**row, "difficulty": n / 2} for n, row in enumerate(variants("deepmath", 20))])
+    levels = sorted(p.extra["difficulty"] for side in sides("deepmath:difficulty=0.5-7") for p in side)
+    assert levels == [n / 2 for n in range(1, 15)]
+    for difficulty, said in (
+        ("hard", "difficulty is a number, or two joined by -"),
+        ("30", "deepmath holds no problem"),
+    ):
+        with pytest.raises(TaskError, match=said):
+            load_task(f"deepmath:difficulty={difficulty}")
 
 
 # Multiple choice
 
 
 def test_options_have_an_order_of_the_questions_own(folder: Path) -> None:
-    publish(folder, "supergpqa", [{**row, "uuid": str(n)} for n, row in enumerate(variants("supergpqa", 60))])
+    rows = [{**row, "uuid": str(n)} for n, row in enumerate(variants("supergpqa", 60))]
+    publish(folder, "supergpqa", rows)
     problems = load_task("supergpqa").problems
-    letters = {problem.answer for problem in problems}
-    assert letters == set("ABCDE")
+    assert {problem.answer for problem in problems} == set("ABCDE")
     for problem in problems:
         assert problem.extra["options"][ord(problem.answer) - ord("A")] == "Hydrogen"
         assert f"({problem.answer}) Hydrogen" in problem.text
-    publish(folder, "supergpqa", [{**row, "uuid": str(n)} for n, row in enumerate(variants("supergpqa", 60)[::-1])])
+    publish(folder, "supergpqa", rows[::-1])
     assert [p.text for p in load_task("supergpqa").problems] == [p.text for p in problems][::-1]
 
 
 # Refused
 
 
-def test_data_that_is_nowhere(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_data_that_is_nowhere_or_cannot_be_read(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (publish(folder, "amc", [HUB["amc"][0]]) / "train.jsonl").write_text("{", encoding="utf-8")
+    with pytest.raises(TaskError, match=r"cannot read the copy of a data set in .*aimo-validation-amc"):
+        load_task("amc")
     with pytest.raises(TaskError, match=r"not in .*data\. Put math500_test\.jsonl or math500\.jsonl or HuggingFaceH4/"):
         load_task("math500")
     monkeypatch.delenv(DATA_VARIABLE)
@@ -167,11 +167,7 @@ def test_data_that_is_nowhere(folder: Path, monkeypatch: pytest.MonkeyPatch) -> 
         load_task("math500:data_dir=/nowhere")
 
 
-def test_a_copy_that_cannot_be_read(folder: Path) -> None:
-    place = publish(folder, "amc", [HUB["amc"][0]])
-    (place / "train.jsonl").write_text("{", encoding="utf-8")
-    with pytest.raises(TaskError, match=r"cannot read the copy of a data set in .*aimo-validation-amc"):
-        load_task("amc")
+ODD_LETTERS = [{**HUB["supergpqa"][0], "answer_letter": letter} for letter in ("F", "", 7, None)]
 
 
 @pytest.mark.parametrize(
@@ -181,14 +177,7 @@ def test_a_copy_that_cannot_be_read(folder: Path) -> None:
         ("amc", {"problem": 5, "answer": "1"}, "line 1: problem must be text"),
         ("amc", {"problem": "x", "answer": {"a": 1}}, "line 1: 'answer' must be a text"),
         ("amc:difficulty=3", None, "amc has no option 'difficulty'; it takes config, split, revision, sha256"),
-        *(
-            (
-                "supergpqa",
-                {**HUB["supergpqa"][0], "answer_letter": letter},
-                r"line 1: the answer .* names none of the 5 options",
-            )
-            for letter in ("F", "", 7, None)
-        ),
+        *(("supergpqa", row, r"line 1: the answer .* names none of the 5 options") for row in ODD_LETTERS),
         ("hub:", None, "hub needs the name of a data set"),
         ("hub:me/sums,kind=essay", None, "kind must be one of number, expression, choice"),
         ("hub:me/others", None, "the hub does not give me/others"),

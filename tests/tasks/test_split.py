@@ -36,12 +36,14 @@ def keys(problems: object) -> list[str]:
 
 
 @pytest.fixture
-def file(tmp_path: Path) -> Path:
-    return tmp_path / "sums.jsonl"
+def write(tmp_path: Path) -> Callable[[list[str]], Task]:
+    """Makes a task of a file that holds problems with these texts."""
 
+    def write(texts: list[str]) -> Task:
+        rows = [{"problem": text, "answer": "1"} for text in texts]
+        return load_task(str(jsonl(tmp_path / "sums.jsonl", *rows)))
 
-def write(file: Path, texts: list[str]) -> Task:
-    return load_task(str(jsonl(file, *({"problem": text, "answer": "1"} for text in texts))))
+    return write
 
 
 # Content
@@ -117,10 +119,10 @@ def test_held_out_problems_are_removed_from_training():
     assert without([], training) == []
 
 
-def test_a_file_is_trained_on_without_its_held_out_problems(file):
-    task = write(file, ["a", "b", "A ", "c"])
+def test_a_file_is_trained_on_without_its_held_out_problems(write, tmp_path):
+    task = write(["a", "b", "A ", "c"])
     assert not task.procedural
-    assert load_task(str(file), held_out=True) == task  # all of it on either side
+    assert load_task(str(tmp_path / "sums.jsonl"), held_out=True) == task  # all of it on either side
     assert keys(training_side(task, [problem("a")]).problems) == ["b", "c"]
     assert training_side(task, []) is task
     with pytest.raises(ConfigError, match="every problem of sums is held out for evaluation"):
@@ -132,12 +134,12 @@ def test_a_file_is_trained_on_without_its_held_out_problems(file):
 # What to evaluate on
 
 
-def test_a_whole_file_each_row_once(file):
-    task = write(file, ["a", "b", "A ", "c", "b"])
+def test_a_whole_file_each_row_once(write):
+    task = write(["a", "b", "A ", "c", "b"])
     for limit in (None, 4, 5):
         assert [p.text for p in evaluation_set(task, limit)] == ["a", "b", "A", "c"]
     assert data_facts(task)["repeated"] == 1
-    assert "repeated" not in data_facts(write(file, ["a", "b", "A "]))
+    assert "repeated" not in data_facts(write(["a", "b", "A "]))
 
 
 @pytest.mark.parametrize(
@@ -164,8 +166,8 @@ def test_rows_are_one_where_every_letter_and_the_answer_are(one, other, n):
     assert without(rows[1:], rows[:1]) == []
 
 
-def test_a_part_of_a_file_follows_from_seed_and_name(file):
-    task = write(file, [str(number) for number in range(100)])
+def test_a_part_of_a_file_follows_from_seed_and_name(write):
+    task = write([str(number) for number in range(100)])
     chosen = [int(p.text) for p in evaluation_set(task, 10, seed=4)]
     assert chosen == sorted(derived_rng(4, "evaluation", "sums").sample(range(100), 10))
     assert chosen == [int(p.text) for p in evaluation_set(task, 10, seed=4)]

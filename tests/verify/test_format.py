@@ -72,16 +72,13 @@ def test_answer_spans(text: str, spans: list[Span]) -> None:
     assert answer_spans(text) == spans
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "<answer>5</answer>",
-        "free text <answer>5</answer>\n ",
-        "<think>why</think><answer>5</answer>",
-        " \n<think></think> recap <answer>5</answer>",
-        "<think>I put it in <answer> tags</think><answer>5</answer>",
-    ],
-)
+WELL_FORMED = [
+    *("<answer>5</answer>", "free text <answer>5</answer>\n ", "<think>why</think><answer>5</answer>"),
+    *(" \n<think></think> recap <answer>5</answer>", "<think>I put it in <answer> tags</think><answer>5</answer>"),
+]
+
+
+@pytest.mark.parametrize("text", WELL_FORMED)
 def test_well_formed(text: str) -> None:
     assert well_formed(text, thinks=False)
     assert well_formed(text, thinks=True) == ("<think>" in text)
