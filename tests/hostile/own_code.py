@@ -36,24 +36,23 @@ GAMES = (
     "table.ask('umpire', ['?'])", "table.draw('problems', -1)", "import os; os.chdir('/'); raise ValueError('no')",
     "raise BaseException('x')",
 )  # fmt: skip
+OF_GAME = "from lite_selfplay import Game\nclass G(Game)"
 NO_GAMES = (
-    "class G: pass", "G = 3", "from lite_selfplay import Game\nclass G(Game): pass", "import sys; sys.exit(3)",
-    "from lite_selfplay import Game\nclass G(Game): roles = ()",
-    "from lite_selfplay import Game\nclass G(Game): roles = 3",
-    "class G(", "def G(): pass", "from lite_selfplay import Game\nclass G(Game):\n    roles = ('a',)\n    Options = 3",
-    "from lite_selfplay import Game\nclass G(Game):\n    roles = ('a',)\n    def seats(self, step): exit(9)",
-    "from lite_selfplay import Game\nclass G(Game):\n    roles = ('a',)\n    def seats(self, step): return {}",
-    "from lite_selfplay import Game\nclass G(Game):\n    roles = ('a',)\n    recipe = {'run': {'stepps': 1}}",
-)  # fmt: skip
+    *("class G: pass", "G = 3", f"{OF_GAME}: pass", "import sys; sys.exit(3)", f"{OF_GAME}: roles = ()"),
+    *(f"{OF_GAME}: roles = 3", "class G(", "def G(): pass", f"{OF_GAME}:\n    roles = ('a',)\n    Options = 3"),
+    f"{OF_GAME}:\n    roles = ('a',)\n    def seats(self, step): exit(9)",
+    f"{OF_GAME}:\n    roles = ('a',)\n    def seats(self, step): return {{}}",
+    f"{OF_GAME}:\n    roles = ('a',)\n    recipe = {{'run': {{'stepps': 1}}}}",
+)
 TASKS = (
-    "def f(", "f = 3", "def f(): pass", "def f(seed, held_out): raise ValueError('no')", "def f(seed, held_out): pass",
-    "import sys\ndef f(seed, held_out): sys.exit(3)", "def f(seed, held_out): return 'problems'",
-    "class Odd(BaseException): pass\ndef f(seed, held_out): raise Odd", "import sys; sys.exit()",
-    "from lite_selfplay.tasks import Task\ndef f(seed, held_out): return Task('t', [])",
-    "from lite_selfplay.tasks import Task\ndef f(seed, held_out): return Task('t', 3)",
-    "from lite_selfplay.tasks import Task\ndef f(seed, held_out): return Task('t', ['problem'])",
-    "from lite_selfplay.tasks import Task\ndef f(seed, held_out): return Task('t', [None])",
-)  # fmt: skip
+    *("def f(", "f = 3", "def f(): pass", "def f(seed, held_out): raise ValueError('no')", "import sys; sys.exit()"),
+    *("def f(seed, held_out): pass", "import sys\ndef f(seed, held_out): sys.exit(3)"),
+    *("def f(seed, held_out): return 'problems'", "class Odd(BaseException): pass\ndef f(seed, held_out): raise Odd"),
+    *(
+        f"from lite_selfplay.tasks import Task\ndef f(seed, held_out): return Task('t', {problems})"
+        for problems in ("[]", "3", "['problem']", "[None]")
+    ),
+)
 
 
 def code(body: str, file: str) -> Prepare:

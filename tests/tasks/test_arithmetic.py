@@ -108,19 +108,9 @@ def test_a_worked_solution_fits_at_one_token_per_character(digits, terms, ops):
     )
 
 
-_SIDE = re.compile(r"(-?\d*)([xy])|(-?\d+)")
-
-
 def value(side: str, **at: Fraction) -> Fraction:
     """A sum of terms such as `3x - 4y + 7` at a point."""
-    terms = side.replace("- ", "-").replace("+ ", "").split()
-    total = Fraction(0)
-    for term in terms:
-        match = _SIDE.fullmatch(term)
-        assert match, term
-        coefficient = {"": 1, "-": -1}.get(match[1], match[1]) if match[2] else match[3]
-        total += Fraction(coefficient) * (at[match[2]] if match[2] else 1)
-    return total
+    return eval(re.sub(r"(?<=\d)(?=[xy])", "*", side), dict(at))
 
 
 def equations_in(text: str) -> list[tuple[str, str]]:

@@ -35,15 +35,9 @@ def keys(problems: object) -> list[str]:
     return [content_key(p) for p in problems]  # type: ignore[attr-defined]
 
 
-@pytest.fixture
-def write(tmp_path: Path) -> Callable[[list[str]], Task]:
-    """Makes a task of a file that holds problems with these texts."""
-
-    def write(texts: list[str]) -> Task:
-        rows = [{"problem": text, "answer": "1"} for text in texts]
-        return load_task(str(jsonl(tmp_path / "sums.jsonl", *rows)))
-
-    return write
+def write(folder: Path, texts: list[str]) -> Task:
+    rows = [{"problem": text, "answer": "1"} for text in texts]
+    return load_task(str(jsonl(folder / "sums.jsonl", *rows)))
 
 
 # Content
@@ -119,8 +113,8 @@ def test_held_out_problems_are_removed_from_training():
     assert without([], training) == []
 
 
-def test_a_file_is_trained_on_without_its_held_out_problems(write, tmp_path):
-    task = write(["a", "b", "A ", "c"])
+def test_a_file_is_trained_on_without_its_held_out_problems(tmp_path):
+    task = write(tmp_path, ["a", "b", "A ", "c"])
     assert not task.procedural
     assert load_task(str(tmp_path / "sums.jsonl"), held_out=True) == task  # all of it on either side
     assert keys(training_side(task, [problem("a")]).problems) == ["b", "c"]
@@ -134,12 +128,12 @@ def test_a_file_is_trained_on_without_its_held_out_problems(write, tmp_path):
 # What to evaluate on
 
 
-def test_a_whole_file_each_row_once(write):
-    task = write(["a", "b", "A ", "c", "b"])
+def test_a_whole_file_each_row_once(tmp_path):
+    task = write(tmp_path, ["a", "b", "A ", "c", "b"])
     for limit in (None, 4, 5):
         assert [p.text for p in evaluation_set(task, limit)] == ["a", "b", "A", "c"]
     assert data_facts(task)["repeated"] == 1
-    assert "repeated" not in data_facts(write(["a", "b", "A "]))
+    assert "repeated" not in data_facts(write(tmp_path, ["a", "b", "A "]))
 
 
 @pytest.mark.parametrize(
@@ -166,8 +160,8 @@ def test_rows_are_one_where_every_letter_and_the_answer_are(one, other, n):
     assert without(rows[1:], rows[:1]) == []
 
 
-def test_a_part_of_a_file_follows_from_seed_and_name(write):
-    task = write([str(number) for number in range(100)])
+def test_a_part_of_a_file_follows_from_seed_and_name(tmp_path):
+    task = write(tmp_path, [str(number) for number in range(100)])
     chosen = [int(p.text) for p in evaluation_set(task, 10, seed=4)]
     assert chosen == sorted(derived_rng(4, "evaluation", "sums").sample(range(100), 10))
     assert chosen == [int(p.text) for p in evaluation_set(task, 10, seed=4)]

@@ -220,33 +220,14 @@ def test_every_solution_of_humaneval_passes_and_no_stub_does():
 # Every form of tests that a data set may have, and programs that are wrong in every way
 
 RIGHT = ["def add(a, b):\n    return a + b", "add = lambda a, b: b - -a"]
-ALWAYS_EQUAL = "class Same(int):\n    def __eq__(self, other): return True\n    __hash__ = int.__hash__\n"
+SUMS = [
+    *("-77", "None", "a", "b", "a - b", "a * b", "a + b + 1", "abs(a + b)", "3", "0", "True", "str(a + b)"),
+    *("[a + b]", "(a + b,)", "{a + b}", "a + b + 1e-3", "float('nan')", "float('inf')", "1j", "print(a + b)"),
+    *("lambda: a + b", "add", "iter([a + b])", "NotImplemented", "a + b if a > 0 else None", "a or b"),
+]
 WRONG = [
-    *(
-        f"def add(a, b):\n    return {value}"
-        for value in (
-            *("-77", "None", "a", "b", "a - b", "a * b", "a + b + 1", "abs(a + b)", "3", "0", "True", "str(a + b)"),
-            *("[a + b]", "(a + b,)", "{a + b}", "a + b + 1e-3", "float('nan')", "float('inf')", "1j", "print(a + b)"),
-            *("lambda: a + b", "add", "iter([a + b])", "NotImplemented", "a + b if a > 0 else None", "a or b"),
-        )
-    ),
-    "",
-    "x = 3",
-    "def sub(a, b):\n    return a + b",
-    "def add(a):\n    return a",
-    "def add(a, b) return a + b",
-    "async def add(a, b):\n    return a + b",
-    "def add(a, b):\n    raise AssertionError",
-    "def add(a, b):\n    raise SystemExit(0)",
-    "import os\ndef add(a, b):\n    os._exit(0)",
-    "raise SystemExit",
-    f"{ALWAYS_EQUAL}def add(a, b):\n    return Same(7)",
-    f"{ALWAYS_EQUAL}class add(Same):\n    def __new__(cls, a, b): return Same(7)",
-    "class Any:\n    def __eq__(self, other): return True\ndef add(a, b):\n    return Any()",
-    "def check(candidate): pass\ndef add(a, b):\n    return 7",
-    "import unittest\nunittest.TestCase.assertEqual = lambda *_: None\ndef add(a, b):\n    return 7",
-    "import builtins\nbuiltins.AssertionError = BaseException\ndef add(a, b):\n    return 7",
-    "def close(a, b): return True\ndef add(a, b):\n    return 7",
+    *(f"def add(a, b):\n    return {value}" for value in SUMS),
+    *programs_of(Path(__file__).with_name("wrong.txt")).values(),
 ]
 ENDLESS = ["def add(a, b):\n    return add(a, b)", "def add(a, b):\n    while True: pass"]
 CHECK = "def check(candidate):\n    assert candidate(1, 2) == 3\n    assert candidate(-5, 2) == -3\n"
