@@ -33,11 +33,7 @@ def pairs_of(passages: Iterable[Problem]) -> list[tuple[str, str]]:
 @pytest.mark.parametrize(
     ("name", "content", "passages"),
     [
-        (
-            "n.txt",
-            "\n\nOne.\nStill one.\n\n\n  Two.  \r\n \t \r\nThree.\n",
-            [("n-1", "One.\nStill one.\n\nTwo.\n\nThree.")],
-        ),
+        ("n.txt", "\n\nOne.\nStill.\n\n\n  Two.  \r\n \t \r\nThree.\n", [("n-1", "One.\nStill.\n\nTwo.\n\nThree.")]),
         ("a.txt", b"\xef\xbb\xbfText", [("a-1", "Text")]),
         ("a.jsonl", b'\xef\xbb\xbf{"text": "x"}\n', [("a-1", "x")]),
         ("k.jsonl", '{"text": "a"}\n\n{"text": "b"}\n', [("k-1", "a"), ("k-3", "b")]),
@@ -74,16 +70,12 @@ def test_no_word_is_lost_and_no_join_is_too_long(paragraphs):
 @pytest.mark.parametrize(
     ("row", "text"),
     [
-        ({"text": " t "}, "t"),
-        ({"passage": "p"}, "p"),
-        ({"content": "c", "other": 1}, "c"),
-        ({"solution": "s"}, "s"),
-        ({"text": "", "content": "c"}, "c"),
+        *(({key: " t "}, "t") for key in ("text", "passage", "content", "solution")),
+        ({"text": "", "content": "c", "other": 1}, "c"),
         ({"problem": "2 + 2?", "answer": 4}, "2 + 2?\n4"),
         ({"question": "2 + 2?", "answer": "It is 4 #### 4"}, "2 + 2?\nIt is 4 #### 4"),
         ({"question": "2 + 2?", "solution": "4.", "answer": "4"}, "2 + 2?\n4."),
-        ({"question": "2 + 2?"}, "2 + 2?"),
-        ({"question": "2 + 2?", "answer": ""}, "2 + 2?"),
+        *(({"question": "2 + 2?", **more}, "2 + 2?") for more in ({}, {"answer": ""})),
         ({"question": " ", "text": "t"}, "t"),
     ],
 )

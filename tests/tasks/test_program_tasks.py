@@ -50,7 +50,7 @@ def test_tests_that_cannot_be_read_are_refused_with_their_line(tmp_path, tests):
 
 
 def test_every_solution_passes_and_what_is_left_out_shows():
-    for problem in load_task("code-arithmetic", seed=1).problems[:15]:
+    for problem in load_task("code-arithmetic", seed=1).problems[:6]:
         program = problem.extra["solution"]
         lines = program.split("\n")
         without = "\n".join([lines[0], *lines[2:]])

@@ -51,8 +51,7 @@ def data(tmp_path: Path) -> Path:
     folder = tmp_path / "data"
     folder.mkdir()
     for split, texts in {"train": ("one?", "two?"), "test": ("three?", "four?")}.items():
-        rows = [{"question": text, "answer": f"so\n#### {len(text)}"} for text in texts]
-        jsonl(folder / f"gsm8k_{split}.jsonl", *rows)
+        jsonl(folder / f"gsm8k_{split}.jsonl", *({"question": text, "answer": "so\n#### 5"} for text in texts))
     return folder
 
 
@@ -60,9 +59,7 @@ def test_a_folder_of_data_is_taken_where_a_spec_names_none(data: Path, tmp_path:
     task = load_task("gsm8k", data_dir=str(data))
     assert [problem.text for problem in task.problems] == ["one?", "two?"]
     assert load_task("letters", data_dir=str(data)).procedural  # which has no data
-    empty = tmp_path / "empty"
-    empty.mkdir()
-    assert load_task(f"gsm8k:data_dir={data}", data_dir=str(empty)).problems == task.problems
+    assert load_task(f"gsm8k:data_dir={data}", data_dir=str(tmp_path)).problems == task.problems
 
 
 @pytest.mark.parametrize("by_flag", [True, False])
@@ -101,6 +98,10 @@ REFUSED = [
     ("stories:max", f"{WHOLE} 3 to 1000000", ("2", "99999999")),
     ("stories:steps", f"{WHOLE} 1 to 2", ("3",)),
 ]
+TAKEN = {
+    "arithmetic": "digits, terms, ops, max, last and seed", "equations": "variables and max", "letters": "named and of",
+    "multiplication": "digits", "stories": "max and steps",
+}  # fmt: skip
 LETTERS = [("named", value, f"named={value}, of=12") for value in ("0", "13", "-1", "two", "", "1.5")]
 LETTERS += [("of", value, f"named=10, of={value}") for value in ("27", "9")]
 
@@ -110,18 +111,14 @@ LETTERS += [("of", value, f"named=10, of={value}") for value in ("27", "9")]
     [
         *((f"{key}={v}", re.escape(f"{key} {said}, got '{v}'")) for key, said, values in REFUSED for v in values),
         *((f"letters:{key}={v}", f"1 <= named <= of <= 26, got {got}$") for key, v, got in LETTERS),
-        ("arithmetic:size=3", "arithmetic has no option 'size'; it takes digits, terms, ops, max, last and seed"),
         (
             "arithmetic:max=3,terms=6,ops=-",
-            r"no problem with 6 terms up to 3 \(.*, - and no negative intermediate value",
+            r"no problem with 6 terms up to 3 \(.*, - and no negative intermediate",
         ),
         *((f"code-arithmetic:{key}", "code-arithmetic") for key in ("steps=3", "tests=0", "tests=x", "digits=2")),
-        ("equations:terms=2", "no option 'terms'; it takes variables and max"),
-        ("letters:size=3", "no option 'size'; it takes named and of"),
+        *((f"{name}:size=3", f"no option 'size'; it takes {takes}$") for name, takes in TAKEN.items()),
         ("letters:named=3,named=4", "the option 'named' of a task is given twice"),
         *((f"letters:{each}", f"KEY=VALUE, as in letters:named=10, got '{each}'") for each in ("named", "10")),
-        ("multiplication:max=9", "no option 'max'; it takes digits"),
-        ("stories:digits=2", "stories has no option 'digits'; it takes max and steps"),
     ],
 )
 def test_options_that_are_refused(spec: str, message: str):

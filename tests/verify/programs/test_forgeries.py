@@ -13,7 +13,7 @@ from lite_selfplay.verify.programs import Limits, ProgramTests, Sandbox, open_sa
 from tests.verify.programs.outside import programs_of
 
 PLACE = Path(__file__).with_name("forged")
-LIMITS = Limits(seconds=1.0)
+LIMITS = Limits(seconds=0.5)
 
 
 FORGERIES = {kind: programs_of(PLACE / f"{kind}.txt") for kind in ("stdio", "call", "check")}

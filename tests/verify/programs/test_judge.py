@@ -23,6 +23,7 @@ from tests.made import shared
 from tests.verify.programs.outside import programs_of
 
 FAST = Limits(seconds=1.0, memory_mb=128, output_kb=64)
+BRIEF = Limits(seconds=0.5)
 SQUARE = "def square(x):\n    return x * x"
 
 
@@ -121,7 +122,7 @@ def test_a_program_that_completes_a_head():
 
 
 def test_the_tests_of_a_program_that_ran_out_of_time_are_not_run():
-    report = run_tests("while True: pass", [["", ""]] * 20, FAST)
+    report = run_tests("while True: pass", [["", ""]] * 20, BRIEF)
     assert (report.passed, report.total, report.reason) == (0, 20, "time")
     assert report.seconds < 6
 
@@ -129,9 +130,9 @@ def test_the_tests_of_a_program_that_ran_out_of_time_are_not_run():
 def test_what_was_right_before_the_time_was_over_counts():
     program = "def f(x):\n    while x > 1: pass\n    return x"
     calls = [{"function": "f", "arguments": [x], "expected": x} for x in range(4)]
-    assert run_tests(program, calls, FAST).results == (True, True, False, False)
+    assert run_tests(program, calls, BRIEF).results == (True, True, False, False)
     asserted = [f"assert f({x}) == {x}" for x in range(4)]
-    report = run_tests(program, asserted, FAST)
+    report = run_tests(program, asserted, BRIEF)
     assert (report.results, report.reason) == ((True, True, False, False), "time")
 
 
@@ -255,11 +256,20 @@ ALL_FORMS = {
 }
 
 
-@pytest.mark.parametrize("form", ALL_FORMS)
-def test_every_form_tells_right_programs_from_wrong_ones(form):
+WHOLE = ("check of HumanEval", "test_list of MBPP", "unittest", "calls")
+"""Forms that are each judged in another way: to them every wrong program is given, to the others one in five."""
+FORMS_AND_SHARES = [
+    *((form, 1 if form in WHOLE else 5) for form in ALL_FORMS),
+    *(pytest.param(form, 1, marks=pytest.mark.long) for form in ALL_FORMS if form not in WHOLE),
+]
+
+
+@pytest.mark.parametrize(("form", "share"), FORMS_AND_SHARES)
+def test_every_form_tells_right_programs_from_wrong_ones(form, share):
     tests = read_tests(ALL_FORMS[form])
     assert (len(tests.cases) == 1) == form.startswith(("check", "unittest", "assertions"))
-    programs = [*RIGHT, *WRONG, *(ENDLESS if form == "unittest" else ())]  # each ends at a limit, after a second or two
+    endless = ENDLESS if form == "unittest" else []  # each ends at a limit, after a second or two
+    programs = [*RIGHT, *WRONG[::share], *endless]
     reports = run_tests(programs, tests, FAST)
     assert [program for program, report in zip(programs, reports, strict=True) if report.score == 1] == RIGHT
 

@@ -57,7 +57,7 @@ def test_tests_that_test_nothing(tests):
 
 
 def test_tests_that_can_fail(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(problems, "Limits", lambda: Limits(seconds=1.0))  # one of them never ends
+    monkeypatch.setattr(problems, "Limits", lambda: Limits(seconds=0.5))  # one of them never ends
     require_failing(placed(DECIDING))
 
 
