@@ -128,14 +128,9 @@ def test_a_bad_line_is_named_by_file_and_number(file: Path, line: str, said: str
 
 
 @pytest.mark.parametrize("content", [b"", b"\n \n\t\n", codecs.BOM_UTF8])
-def test_a_file_without_problems(file, content):
+def test_a_file_without_problems_or_none_at_all(file, content):
+    with pytest.raises(TaskError, match=r"no task file at .*sums\.jsonl"):
+        read_jsonl(file)
     file.write_bytes(content)
     with pytest.raises(TaskError, match=r"sums\.jsonl has no problem"):
         read_jsonl(file)
-
-
-def test_a_missing_file(tmp_path):
-    with pytest.raises(TaskError, match=r"no task file at .*none\.jsonl"):
-        read_jsonl(tmp_path / "none.jsonl")
-    with pytest.raises(TaskError, match="cannot read"):
-        read_jsonl(tmp_path)

@@ -54,15 +54,13 @@ def test_reasons(text: str, answer: Any, reason: str) -> None:
 def test_the_prefill_opens_the_reasoning() -> None:
     assert check(completion(r"\boxed{1} no </think> \boxed{2}", prefill="<think>\n"), 2).correct
     assert check(completion(r"\boxed{2}", prefill="<think>\n"), 2).reason == "no_answer"
-    verdict = check(completion("why</think><answer>2</answer>", prefill="<think>\n"), 2, thinks=True)
-    assert verdict.correct
-    assert verdict.well_formed
 
 
 def test_format_and_correctness_are_independent() -> None:
-    assert not check(r"\boxed{2}", 2).well_formed
-    assert check("<answer>3</answer>", 2).well_formed
-    assert not check("<answer>2</answer>", 2, thinks=True).well_formed
+    texts = (r"\boxed{2}", "<answer>3</answer>", "<answer>2</answer>", "<think>why</think><answer>2</answer>")
+    verdicts = [check(text, 2, thinks=thinks) for text in texts for thinks in (False, True)]
+    assert [verdict.correct for verdict in verdicts] == [True, True, False, False, True, True, True, True]
+    assert [verdict.well_formed for verdict in verdicts] == [False, False, True, False, True, False, True, True]
 
 
 @pytest.mark.parametrize("answer", [None, {"all_of": [1]}, {"any_of": [1], "x": 2}, {"any_of": [None]}])

@@ -62,20 +62,20 @@ def test_arguments_come_by_name_one_entry_a_completion():
     assert heard(*every) == heard("**rest")["rest"] == every
     assert heard("*", "answer") == {"answer": ["2", "3"]}
     assert heard("answer", "weight=3") == {"answer": ["2", "3"], "weight": 3}
-
-
-def test_a_column_cannot_hide_what_the_library_passes():
+    # A column cannot hide what the library passes.
     pairs = [(completion("x"), Problem("a", "q", "2", extra={"completions": "theirs", "answer": "theirs"}))] * 2
     assert heard("completions", "answer", pairs=pairs) == {"completions": ["x"] * 2, "answer": ["2"] * 2}
 
 
-def test_a_lambda_a_method_and_a_partial_are_functions():
-    class Judge:
-        def __call__(self, completions: list[str]) -> list[int]:
-            return [len(text) for text in completions]
+class Judge:
+    def lengths(self, completions: list[str]) -> list[int]:
+        return [len(text) for text in completions]
 
-    assert scores(lambda completions: [len(text) for text in completions]) == [18, 5]
-    assert scores(Judge()) == [18, 5]
+    __call__ = lengths
+
+
+def test_an_object_a_method_and_a_partial_are_functions():
+    assert scores(Judge()) == scores(Judge().lengths) == [18, 5]
     assert scores(functools.partial(lambda completions, n: [n for _ in completions], n=4)) == [4, 4]
 
 
@@ -145,10 +145,6 @@ class Endless:
         return 1.0
 
 
-async def coroutine(answer: list[str]) -> list[float]:
-    return [1.0, 0.0]
-
-
 NO_NUMBERS = (None, 1.0, [None, 1.0], ["good", "bad"], [[1.0], [0.0]], [1j, 0], "ok", [10**400, 0], object())
 # Each would give two numbers where it is only walked through: keys, members in any order, digits.
 NO_LISTS = (
@@ -156,6 +152,7 @@ NO_LISTS = (
     frozenset({0.5, 1.0}), "10", b"10", bytearray(b"10"), ["1", "0"], [b"1", b"0"], numpy.array(["1", "0"]),
     numpy.array([[1.0], [0.0]]), pandas.DataFrame({0: [0.5, 0.5], 1: [0.25, 0.25]}),
 )  # fmt: skip
+ENDLESS = (itertools.repeat(1.0), Endless(), (1.0 for _ in itertools.count()))
 ERRORS = (SystemExit(7), SystemExit(), Beyond("x"), GeneratorExit(), StopIteration(1))
 
 
@@ -165,10 +162,8 @@ ERRORS = (SystemExit(7), SystemExit(), Beyond("x"), GeneratorExit(), StopIterati
         *((returning([1.0, bad]), f"returned {bad} for completion 1") for bad in (math.nan, math.inf, -math.inf)),
         *((returning([1.0] * n), f"returned {n} values for 2 completions") for n in (0, 1, 3)),
         *((returning(each), "must return one number for each completion, got") for each in (*NO_NUMBERS, *NO_LISTS)),
-        (returning(itertools.repeat(1.0)), "returned more than 2 values"),
-        (returning(Endless()), "returned more than 2 values"),
         *((returning(each), "raised SystemExit") for each in ([Raises(), 1.0], Raises())),
-        (returning(1.0 for _ in itertools.count()), "returned more than 2 values"),
+        *((returning(each), "returned more than 2 values") for each in ENDLESS),
         (raising(KeyError("level")), "raised KeyError: 'level'"),
         *((raising(error), f"raised {type(error).__name__}") for error in ERRORS),
         *((half_way(kind("x")), f"raised {kind.__name__}") for kind in (ZeroDivisionError, ValueError, KeyError)),

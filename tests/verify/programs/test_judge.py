@@ -7,17 +7,9 @@ from pathlib import Path
 import pytest
 
 from lite_selfplay.errors import ConfigError, TaskError
-from lite_selfplay.verify.programs import (
-    AssertTest,
-    CallTest,
-    Limits,
-    ProgramTests,
-    StdinTest,
-    read_tests,
-    run_program,
-    run_tests,
-)
+from lite_selfplay.verify.programs import Limits, run_program, run_tests
 from lite_selfplay.verify.programs.nouns import Job
+from lite_selfplay.verify.programs.program_tests import AssertTest, CallTest, ProgramTests, StdinTest, read_tests
 from lite_selfplay.verify.programs.sandbox import shared_sandbox
 from tests.made import shared
 from tests.verify.programs.outside import programs_of
