@@ -250,19 +250,16 @@ def test_any_data_set_with_a_map_of_its_columns(folder: Path) -> None:
     assert len(evaluation_set(task)) == 1, "one content"
 
 
-@pytest.mark.parametrize("column", ["problem", "question"])
-def test_columns_that_need_no_map(folder: Path, column: str) -> None:
-    jsonl(folder / "sums" / "train.jsonl", {column: "1 + 2?", "answer": "3"})
-    assert load_task("hub:me/sums").problems[0] == Problem("sums-1", "1 + 2?", "3")
-
-
-@pytest.mark.parametrize(("options", "answer"), [("choices", 1), ("choices", "b"), ("choices", "y"), ("x+z", "y")])
-def test_multiple_choice_with_a_map(folder: Path, options: str, answer: Any) -> None:
-    row = {"problem": "Which?", "choices": ["x", "y", "z"], "x": "x", "z": "z", "answer": answer}
-    jsonl(folder / "sums" / "train.jsonl", row)
-    problem = load_task(f"hub:me/sums,kind=choice,options={options}").problems[0]
-    assert sorted(problem.extra["options"]) == ["x", "y", "z"]
-    assert problem.extra["options"][ord(problem.answer) - ord("A")] == "y"
+def test_columns_that_need_no_map_and_options_of_a_multiple_choice(folder: Path) -> None:
+    for column in ("problem", "question"):
+        jsonl(folder / "sums" / "train.jsonl", {column: "1 + 2?", "answer": "3"})
+        assert load_task("hub:me/sums").problems[0] == Problem("sums-1", "1 + 2?", "3")
+    for options, answer in (("choices", 1), ("choices", "b"), ("choices", "y"), ("x+z", "y")):
+        row = {"problem": "Which?", "choices": ["x", "y", "z"], "x": "x", "z": "z", "answer": answer}
+        jsonl(folder / "sums" / "train.jsonl", row)
+        problem = load_task(f"hub:me/sums,kind=choice,options={options}").problems[0]
+        assert sorted(problem.extra["options"]) == ["x", "y", "z"]
+        assert problem.extra["options"][ord(problem.answer) - ord("A")] == "y"
 
 
 REFERRING = [

@@ -11,6 +11,7 @@ from lite_selfplay.data import Problem
 from lite_selfplay.errors import TaskError
 from lite_selfplay.tasks import load_task
 from lite_selfplay.tasks.benchmarks import BENCHMARKS
+from lite_selfplay.tasks.columns import Columns, problem_of_row
 from lite_selfplay.verify.programs import read_tests, run_tests
 from tests.made import jsonl
 
@@ -117,8 +118,6 @@ def test_a_row_that_lacks_a_column_or_is_of_another_form_is_named_by_file_and_li
 
 
 def test_any_data_set_by_a_map_of_its_columns(tmp_path):
-    from lite_selfplay.tasks.columns import Columns, problem_of_row
-
     row = {"question": "Add.", "input_output": '{"inputs": ["1 2"], "outputs": ["3"]}', "problem_id": 7}
     columns = Columns(("question",), "input_output", id="problem_id")
     problem = problem_of_row(row, columns, "row 1", "x", kind="program")

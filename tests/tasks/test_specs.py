@@ -14,6 +14,8 @@ from lite_selfplay.tasks.hub_data import DATA_VARIABLE
 from lite_selfplay.verify.math import check
 from tests.made import jsonl
 
+TINY = {"game": "grpo", "model": "tiny", "precision": "fp32"}
+
 
 @pytest.mark.parametrize(
     ("text", "specs"),
@@ -67,8 +69,7 @@ def test_a_run_notes_where_its_data_lie(data: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.chdir(data.parent)
     monkeypatch.setenv(DATA_VARIABLE, "nowhere" if by_flag else "data")
     given = {"data_dir": "data"} if by_flag else {}
-    tiny = {"game": "grpo", "model": "tiny", "precision": "fp32"}
-    ready = plan(RunConfig(**tiny, tasks="gsm8k", eval_tasks="gsm8k", **given))
+    ready = plan(RunConfig(**TINY, tasks="gsm8k", eval_tasks="gsm8k", **given))
     assert ready.config.tasks.data_dir == str(data.resolve())
     assert [problem.text for problem in ready.held_out] == ["three?", "four?"]
     monkeypatch.delenv(DATA_VARIABLE)
@@ -79,8 +80,7 @@ def test_a_run_notes_where_its_data_lie(data: Path, monkeypatch: pytest.MonkeyPa
 
 def test_a_run_without_data_notes_no_folder(data: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv(DATA_VARIABLE, str(data))
-    ready = plan(RunConfig(game="grpo", model="tiny", precision="fp32", tasks="letters"))
-    assert ready.config.tasks.data_dir is None
+    assert plan(RunConfig(**TINY, tasks="letters")).config.tasks.data_dir is None
 
 
 WHOLE = "must be a whole number from"
@@ -154,7 +154,7 @@ def test_a_table_and_other_columns_are_read(tmp_path, monkeypatch, name, text, o
     assert (task.name, task.origin) == (Path(name).stem, name)
     monkeypatch.chdir(tmp_path)
     # By its whole path, so that a resume from elsewhere finds it.
-    train = plan(RunConfig(game="grpo", model="tiny", tasks=f"{name}{options}")).config.tasks.train
+    train = plan(RunConfig(**TINY, tasks=f"{name}{options}")).config.tasks.train
     assert train == f"{tmp_path / name}{options}"
 
 
