@@ -129,18 +129,12 @@ def test_problems_as_passages_include_their_solutions():
     assert all(passage.answer is None for passage in found)
 
 
-def test_a_procedural_task_gives_a_bounded_number(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(passages_module, "HUB_ROWS", 7)
-    assert len(passages_of(load_task("arithmetic"))) == 7
-
-
 # Lengths
 
 
 def test_passages_that_are_too_long_are_left_out():
     passages = [Problem(str(n), "x" * n) for n in (3, 4, 5)]
-    assert [p.id for p in short_enough(passages, len, 4)] == ["3", "4"]
-    assert [p.id for p in short_enough(passages, len, 3)] == ["3"]
+    assert [[p.id for p in short_enough(passages, len, most)] for most in (3, 4)] == [["3"], ["3", "4"]]
     with pytest.raises(TaskError, match=r"every passage is longer than 2 tokens: raise tasks\.passage_tokens"):
         short_enough(passages, len, 2)
 
@@ -162,13 +156,13 @@ def hub(monkeypatch: pytest.MonkeyPatch, rows: list[dict[str, Any]] | Exception)
     return asked
 
 
-def test_the_hub_is_streamed(monkeypatch: pytest.MonkeyPatch):
+def test_the_hub_is_streamed_and_a_procedural_task_is_bounded_as_it_is(monkeypatch: pytest.MonkeyPatch):
     asked = hub(monkeypatch, [{"text": "a", "b": "B1"}, {"text": "c", "b": " "}, {"text": "d", "b": "B3"}])
     assert pairs_of(read_passages("hub:me/data")) == [("me/data-1", "a"), ("me/data-2", "c"), ("me/data-3", "d")]
     assert pairs_of(read_passages("hub:me/data:test:b")) == [("me/data-1", "B1"), ("me/data-3", "B3")]
     assert asked == [("me/data", "train", True), ("me/data", "test", True)]
     monkeypatch.setattr(passages_module, "HUB_ROWS", 2)
-    assert len(read_passages("hub:me/data")) == 2
+    assert len(read_passages("hub:me/data")) == len(passages_of(load_task("arithmetic"))) == 2
 
 
 @pytest.mark.parametrize(

@@ -11,8 +11,6 @@ from lite_selfplay.verify.choice import chosen_letter
 from tests.made import completion
 
 OPTIONS = ["12 m/s", r"$\frac{1}{2}$ of it", "Hydrogen", "none of these"]
-
-
 READ: dict[str | None, tuple[str | None, ...]] = {
     "C": (
         *("C", "c", "(C)", "[C]", "C.", "C)", r"\text{C}", r"\textbf{(C)}", "$C$", "**C**"),
