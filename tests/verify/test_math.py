@@ -54,6 +54,7 @@ def test_reasons(text: str, answer: Any, reason: str) -> None:
 def test_the_prefill_opens_the_reasoning() -> None:
     assert check(completion(r"\boxed{1} no </think> \boxed{2}", prefill="<think>\n"), 2).correct
     assert check(completion(r"\boxed{2}", prefill="<think>\n"), 2).reason == "no_answer"
+    assert check(completion("why</think><answer>2</answer>", prefill="<think>\n"), 2, thinks=True).well_formed
 
 
 def test_format_and_correctness_are_independent() -> None:

@@ -2,12 +2,13 @@
 
 import json
 import textwrap
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from lite_selfplay.errors import ConfigError, TaskError
-from lite_selfplay.verify.programs import Limits, run_program, run_tests
+from lite_selfplay.verify.programs import Limits, open_sandbox, run_program, run_tests
 from lite_selfplay.verify.programs.nouns import Job
 from lite_selfplay.verify.programs.program_tests import AssertTest, CallTest, ProgramTests, StdinTest, read_tests
 from lite_selfplay.verify.programs.sandbox import shared_sandbox
@@ -133,7 +134,12 @@ def test_many_programs_at_once():
     assert [(each.passed, each.reason) for each in reports] == [(2, ""), (0, "syntax"), (0, "wrong_answer")]
     assert "defines no square" in reports[2].detail
     assert run_tests([], CALLS[0]) == []
-    assert len({run_program("import random\nprint(random.random(), hash('a'))").stdout for _ in range(2)}) == 1
+
+
+def test_chance_is_the_same_in_every_sandbox():
+    program = "import random\nprint(random.random(), hash('a'))"
+    with closing(open_sandbox(size=1)) as other:
+        assert run_program(program, sandbox=other).stdout == run_program(program).stdout
 
 
 def test_values_of_every_kind_travel():
