@@ -1,6 +1,7 @@
 r"""The parts of a completion: examples for every kind of tag and box, properties for arbitrary text."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -14,22 +15,9 @@ TAGS = ["<think>", "</think>", "<answer>", "</answer>", r"\boxed{", "}", "{", "\
 TAGGED = st.lists(st.sampled_from(TAGS), max_size=20).map("".join) | st.text(max_size=60)
 
 
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("just text", Reasoning("none", None, "just text")),
-        ("", Reasoning("none", None, "")),
-        ("<think>why</think> so 5", Reasoning("closed", "why", " so 5")),
-        ("the template opened it</think>5", Reasoning("closed", "the template opened it", "5")),
-        ("<think></think>5", Reasoning("closed", "", "5")),
-        ("<think>never ends", Reasoning("open", None, "")),
-        ("<think>a</think>b<think>c", Reasoning("open", None, "")),
-        ("<think>a</think>b<think>c</think>d", Reasoning("closed", "a</think>b<think>c", "d")),
-        ("first <think>a</think>b", Reasoning("closed", "a", "b")),
-    ],
-)
-def test_split_reasoning(text: str, expected: Reasoning) -> None:
-    assert split_reasoning(text) == expected
+@pytest.mark.parametrize(("text", "state", "reasoning", "rest"), CASES["reasoning"])
+def test_split_reasoning(text: str, state: Any, reasoning: str | None, rest: str) -> None:
+    assert split_reasoning(text) == Reasoning(state, reasoning, rest)
 
 
 @pytest.mark.parametrize(("text", "contents"), CASES["boxes"].items())
@@ -58,18 +46,9 @@ def test_boxes_round_trip_on_nested_braces(first: str, second: str) -> None:
     assert [span.content for span in boxed_spans(text)] == [first, second]
 
 
-@pytest.mark.parametrize(
-    ("text", "spans"),
-    [
-        ("<answer>5</answer>", [Span(0, 18, "5")]),
-        ("x<answer>5", [Span(1, 10, "5", closed=False)]),
-        ("<answer><answer>5</answer>", [Span(0, 8, "", closed=False), Span(8, 26, "5")]),
-        ("<answer>1</answer> <answer>2</answer>", [Span(0, 18, "1"), Span(19, 37, "2")]),
-        ("</answer>", []),
-    ],
-)
-def test_answer_spans(text: str, spans: list[Span]) -> None:
-    assert answer_spans(text) == spans
+@pytest.mark.parametrize(("text", "spans"), CASES["answers"].items())
+def test_answer_spans(text: str, spans: list[list[Any]]) -> None:
+    assert answer_spans(text) == [Span(*span) for span in spans]
 
 
 WELL_FORMED = [
