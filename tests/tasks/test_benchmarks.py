@@ -57,6 +57,11 @@ def variants(name: str, count: int) -> list[dict[str, Any]]:
     return [{**row, text: f"{row[text]} ({n})"} for n in range(count)]
 
 
+def sides(spec: str) -> tuple[list[Problem], list[Problem]]:
+    training, held_out = (load_task(spec, held_out=side).problems for side in (False, True))
+    return list(training), list(held_out)
+
+
 # A table, a configuration, two splits, and a plain copy; the others are lines of a file.
 COPIED = ("gpqa", "omega", "svamp", "mawps")
 
@@ -99,11 +104,6 @@ def test_a_configuration_is_not_looked_for_in_files(folder: Path) -> None:
 
 
 # DeepMath's own split
-
-
-def sides(spec: str) -> tuple[list[Problem], list[Problem]]:
-    training, held_out = (load_task(spec, held_out=side).problems for side in (False, True))
-    return list(training), list(held_out)
 
 
 def test_deepmath_is_filtered_and_then_split(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
