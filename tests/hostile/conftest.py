@@ -51,17 +51,9 @@ class RunServer:
         """A process of its own. Its seconds are those of the processor: beside others it may start for a minute."""
         started = _of_children()
         command = [sys.executable, "-c", "from lite_selfplay_cli.app import main; main()", *arguments]
+        given = {"cwd": cwd, "env": ENVIRONMENT, "stdin": subprocess.DEVNULL, "capture_output": True, "text": True}
         try:
-            done = subprocess.run(
-                command,
-                cwd=cwd,
-                capture_output=True,
-                text=True,
-                timeout=10 * PATIENCE_S,
-                check=False,
-                stdin=subprocess.DEVNULL,
-                env=ENVIRONMENT,
-            )
+            done = subprocess.run(command, **given, timeout=10 * PATIENCE_S, check=False)
         except subprocess.TimeoutExpired:
             return Ended(None, "", "", 10 * PATIENCE_S)
         seconds = _of_children() - started
@@ -84,14 +76,6 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunServer]:
         (place / "warm").mkdir()
         server.fork(["eval", "tiny", "--tasks", "letters", "--limit", "1"], place / "warm")  # makes the model
         yield server
-
-
-@pytest.fixture
-def here(tmp_path: Path) -> Path:
-    """The empty folder in which a request is made."""
-    folder = tmp_path / "here"
-    folder.mkdir()
-    return folder
 
 
 @pytest.fixture

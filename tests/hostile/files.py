@@ -1,48 +1,17 @@
 """Data and configuration files that are damaged, of another kind, or no files at all."""
 
-import os
 from collections.abc import Iterator
 from pathlib import Path
 
 from tests import damaged
 
-from .wrong import TRAIN, Prepare, Request
+from .wrong import TRAIN, Prepare, Request, holding, no_file
 
 GOOD = '{"problem": "1+1?", "answer": 2}\n'
 
 
-def holding(name: str, content: str | bytes, file: str = "data.jsonl") -> Prepare:
-    """A file with this content; `name` says what is wrong with it."""
-
-    def write(path: Path) -> None:
-        (path / file).write_bytes(content if isinstance(content, bytes) else content.encode("utf-8", "surrogatepass"))
-
-    write.__name__ = name
-    return write
-
-
-def no_file(file: str) -> list[Prepare]:
-    """Things of this name that are no regular files."""
-
-    def a_folder(path: Path) -> None:
-        (path / file).mkdir()
-
-    def a_pipe(path: Path) -> None:
-        os.mkfifo(path / file)
-
-    def a_dangling_link(path: Path) -> None:
-        (path / file).symlink_to(path / "nowhere")
-
-    def a_link_to_itself(path: Path) -> None:
-        (path / file).symlink_to(path / file)
-
-    def a_device(path: Path) -> None:
-        (path / file).symlink_to("/dev/zero")
-
-    def a_terminal(path: Path) -> None:
-        (path / file).symlink_to("/dev/tty")
-
-    return [a_folder, a_pipe, a_dangling_link, a_link_to_itself, a_device, a_terminal]
+def data(name: str, content: str | bytes, file: str = "data.jsonl") -> Prepare:
+    return holding(name, {file: content})
 
 
 def unreadable(path: Path) -> None:
@@ -52,32 +21,35 @@ def unreadable(path: Path) -> None:
 
 
 NO_LINES = [
-    holding("empty", ""),
-    holding("blank_lines", "\n \n\t\n"),
-    holding("binary", bytes(range(256)) * 50),
-    holding("utf_16", GOOD.encode("utf-16")),
-    *(holding(name.replace(" ", "_"), GOOD.encode() + content + b"\n") for name, content in damaged.NO_JSON.items()),
-    holding("a_long_line", '{"problem": "' + "x" * 10_000_001 + '", "answer": 2}\n'),
+    data("empty", ""),
+    data("blank_lines", "\n \n\t\n"),
+    data("binary", bytes(range(256)) * 50),
+    data("utf_16", GOOD.encode("utf-16")),
+    *(data(name.replace(" ", "_"), GOOD.encode() + content + b"\n") for name, content in damaged.NO_JSON.items()),
+    data("a_long_line", '{"problem": "' + "x" * 10_000_001 + '", "answer": 2}\n'),
 ]
 NO_PROBLEMS = [
-    holding("no_problem", '{"text": "1+1?", "answer": 2}\n'),
-    holding("empty_problem", '{"problem": " ", "answer": 2}\n'),
-    holding("number_for_a_problem", '{"problem": 5, "answer": 2}\n'),
-    holding("no_answer", '{"problem": "1+1?"}\n'),
-    holding("empty_answer", '{"problem": "1+1?", "answer": " "}\n'),
-    holding("odd_answer", '{"problem": "1+1?", "answer": {"all_of": [1]}}\n'),
-    holding("a_boolean_answer", '{"problem": "1+1?", "answer": true}\n'),
-    holding("an_empty_list", '{"problem": "1+1?", "answer": []}\n'),
+    data(name, f"{line}\n")
+    for name, line in {
+        "no_problem": '{"text": "1+1?", "answer": 2}',
+        "empty_problem": '{"problem": " ", "answer": 2}',
+        "number_for_a_problem": '{"problem": 5, "answer": 2}',
+        "no_answer": '{"problem": "1+1?"}',
+        "empty_answer": '{"problem": "1+1?", "answer": " "}',
+        "odd_answer": '{"problem": "1+1?", "answer": {"all_of": [1]}}',
+        "a_boolean_answer": '{"problem": "1+1?", "answer": true}',
+        "an_empty_list": '{"problem": "1+1?", "answer": []}',
+    }.items()
 ]
 NO_EXAMPLES = [
-    holding("no_completion", '{"prompt": "1+1?"}\n'),
-    holding("a_number_for_a_completion", '{"prompt": "1+1?", "completion": 2}\n'),
-    holding("a_role_of_no_game", '{"prompt": "1+1?", "completion": "2", "role": "umpire"}\n'),
-    holding("an_empty_completion", '{"prompt": "1+1?", "completion": ""}\n'),
+    data("no_completion", '{"prompt": "1+1?"}\n'),
+    data("a_number_for_a_completion", '{"prompt": "1+1?", "completion": 2}\n'),
+    data("a_role_of_no_game", '{"prompt": "1+1?", "completion": "2", "role": "umpire"}\n'),
+    data("an_empty_completion", '{"prompt": "1+1?", "completion": ""}\n'),
 ]
 CONFIGS = [
     *no_file("c.yaml"),
-    *(holding(name.replace(" ", "_"), content, "c.yaml") for name, content in damaged.CONFIGS.items()),
+    *(data(name.replace(" ", "_"), content, "c.yaml") for name, content in damaged.CONFIGS.items()),
 ]
 READERS = {
     "--tasks": (("train", "grpo", "--model", "tiny", "--steps", "1"), [*NO_LINES, *NO_PROBLEMS]),
@@ -92,9 +64,7 @@ READERS = {
 def data_files() -> Iterator[Request]:
     for name, (base, contents) in READERS.items():
         given = (name, "data.jsonl") if name.startswith("--") else ("--set", f"{name}=data.jsonl")
-        kinds = [
-            prepare for prepare in no_file("data.jsonl") if (name, prepare.__name__) != ("--knowledge", "a_folder")
-        ]
+        kinds = no_file("data.jsonl")[name == "--knowledge" :]  # which may be a folder
         for prepare in (*kinds, *contents):
             yield Request((*base, *given), prepare)
         yield Request((*base, *given), unreadable, plain=True)
@@ -103,11 +73,10 @@ def data_files() -> Iterator[Request]:
     for prepare in no_file("data.txt")[1:]:
         yield Request(("train", "pasodoble", *TRAIN[2:], "--knowledge", "data.txt"), prepare)
         yield Request(("train", "pasodoble", *TRAIN[2:], "--knowledge", "."), prepare)
-    yield Request(
-        ("eval", "tiny", "--tasks", "data.jsonl"), holding("no_json", GOOD + "{"), names=("data.jsonl, line 2",)
-    )
-    yield Request(("train", "pasodoble", *TRAIN[2:], "--knowledge", "t.txt"), holding("latin", b"\xe9t\xe9", "t.txt"))
-    for prepare in (*no_file("gsm8k_test.jsonl"), holding("no_json", "{", "gsm8k_test.jsonl")):
+    no_json = data("no_json", GOOD + "{")
+    yield Request(("eval", "tiny", "--tasks", "data.jsonl"), no_json, names=("data.jsonl, line 2",))
+    yield Request(("train", "pasodoble", *TRAIN[2:], "--knowledge", "t.txt"), data("latin", b"\xe9t\xe9", "t.txt"))
+    for prepare in (*no_file("gsm8k_test.jsonl"), data("no_json", "{", "gsm8k_test.jsonl")):
         yield Request(("eval", "tiny", "--tasks", "gsm8k", "--data-dir", "."), prepare)
 
 

@@ -1,72 +1,51 @@
 """Run folders and model folders that are damaged, of another kind, or may not be written."""
 
 import json
-import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from tests import damaged
 
-from .files import holding, no_file
-from .wrong import TRAIN, Prepare, Request
+from .files import data
+from .wrong import TRAIN, Prepare, Request, holding, no_file
 
 CONFIG = "game: {name: agon}\nmodel: {name: tiny}\ntasks: {train: letters}\n"
 
 
-def folder(name: str, prefix: str = "run", **files: str | bytes) -> Prepare:
-    """A folder with these files (`__` in a name stands for a dot, `_in_` for a slash); `name` says what is wrong."""
-
-    def write(path: Path) -> None:
-        (path / prefix).mkdir()
-        for file, content in files.items():
-            place = path / prefix / file.replace("_in_", "/").replace("__", ".")
-            place.parent.mkdir(parents=True, exist_ok=True)
-            place.write_bytes(content if isinstance(content, bytes) else content.encode())
-
-    write.__name__ = name
-    return write
+def run(name: str, files: Mapping[str, str | bytes] | None = None, pipe: str | None = None) -> Prepare:
+    """A run in which all but these files is in order."""
+    inside = {"config.yaml": CONFIG, **(files or {})}
+    return holding(name, {f"run/{file}": content for file, content in inside.items()}, pipe=pipe and f"run/{pipe}")
 
 
-def with_a_pipe_for(file: str, prefix: str = "run", **files: str | bytes) -> Prepare:
-    """A run, or another folder, in which one file is a pipe."""
-
-    def write(path: Path) -> None:
-        folder("", prefix, **files or ({"config__yaml": CONFIG} if file != "config.yaml" else {}))(path)
-        (path / prefix / file).parent.mkdir(parents=True, exist_ok=True)
-        os.mkfifo(path / prefix / file)
-
-    write.__name__ = f"a_pipe_for_{file}"
-    return write
+def with_a_pipe_for(file: str) -> Prepare:
+    return run(f"a_pipe_for_{file}", pipe=file)
 
 
-run_is_a_file = holding("run_is_a_file", "x", "run")
+run_is_a_file = holding("run_is_a_file", {"run": "x"})
 _, run_is_a_pipe, _, run_is_a_link_loop, *_ = no_file("run")
 NO_RUNS = [
     run_is_a_file,
     run_is_a_pipe,
     run_is_a_link_loop,
-    with_a_pipe_for("config.yaml"),
-    folder("run_with_a_folder_for_a_config", config__yaml_in_x=""),
-    folder("run_is_empty"),
-    folder("run_of_another_game", config__yaml="game: {name: chess}\nmodel: {name: tiny}\n"),
-    *(folder(f"run_configured_by_{name}", config__yaml=damaged.CONFIGS[name]) for name in damaged.WORST),
-    folder("run_with_an_unknown_key", config__yaml=CONFIG + "run: {stepps: 3}\n"),
+    holding("a_pipe_for_config.yaml", {"run/": ""}, pipe="run/config.yaml"),
+    holding("run_with_a_folder_for_a_config", {"run/config.yaml/x": ""}),
+    holding("run_is_empty", {"run/": ""}),
+    run("run_of_another_game", {"config.yaml": "game: {name: chess}\nmodel: {name: tiny}\n"}),
+    *(run(f"run_configured_by_{name}", {"config.yaml": damaged.CONFIGS[name]}) for name in damaged.WORST),
+    run("run_with_an_unknown_key", {"config.yaml": CONFIG + "run: {stepps: 3}\n"}),
 ]
 UNFINISHED = [
-    folder("run_without_checkpoints", config__yaml=CONFIG),
-    folder("run_with_broken_metrics", config__yaml=CONFIG, metrics__jsonl='{"step": 0}\nnonsense\n[1]\n'),
-    folder("run_with_broken_episodes", config__yaml=CONFIG, metrics__jsonl='{"step": 0}\n', episodes__jsonl="[[[\n"),
-    folder("run_with_a_broken_evaluation", config__yaml=CONFIG, **{"eval_in_step-000000__json": '{"step": 1}'}),
-    folder("run_with_an_empty_checkpoint", config__yaml=CONFIG, **{"checkpoints_in_step-1_in_manifest__json": "{}"}),
-    folder("run_with_a_step_out_of_range", config__yaml=CONFIG, **{f"checkpoints_in_step-{'9' * 40}_in_x": "{}"}),
-    folder("run_of_no_environment", config__yaml=CONFIG, environment__json="[]"),
-    with_a_pipe_for("environment.json"),
-    with_a_pipe_for("metrics.jsonl"),
-    with_a_pipe_for("episodes.jsonl"),
-    with_a_pipe_for("eval/step-000000.json"),
-    with_a_pipe_for("checkpoints/step-1/manifest.json"),
-    with_a_pipe_for(".lock"),
-]  # fmt: skip
+    run("run_without_checkpoints"),
+    run("run_with_broken_metrics", {"metrics.jsonl": '{"step": 0}\nnonsense\n[1]\n'}),
+    run("run_with_broken_episodes", {"metrics.jsonl": '{"step": 0}\n', "episodes.jsonl": "[[[\n"}),
+    run("run_with_a_broken_evaluation", {"eval/step-000000.json": '{"step": 1}'}),
+    run("run_with_an_empty_checkpoint", {"checkpoints/step-1/manifest.json": "{}"}),
+    run("run_with_a_step_out_of_range", {f"checkpoints/step-{'9' * 40}/x": "{}"}),
+    run("run_of_no_environment", {"environment.json": "[]"}),
+    *map(with_a_pipe_for, ("environment.json", "metrics.jsonl", "episodes.jsonl", "eval/step-000000.json")),
+    *map(with_a_pipe_for, ("checkpoints/step-1/manifest.json", ".lock")),
+]
 
 
 def may_not_be_written(path: Path) -> None:
@@ -75,8 +54,7 @@ def may_not_be_written(path: Path) -> None:
 
 
 def may_not_be_read(path: Path) -> None:
-    (path / "run").mkdir()
-    (path / "run" / "config.yaml").write_text(CONFIG)
+    run("")(path)
     (path / "run").chmod(0)
 
 
@@ -116,45 +94,44 @@ QWEN = json.dumps({"model_type": "qwen3", "architectures": ["Qwen3ForCausalLM"]}
 EMPTY_WEIGHTS = b"\x08\0\0\0\0\0\0\0{}      "
 
 
-def model(name: str, **files: str | bytes) -> Prepare:
-    return folder(name, "model", **files)
+WHOLE = {"config.json": QWEN, "tokenizer.json": "{}", "model.safetensors": EMPTY_WEIGHTS}
 
 
-def model_configured_by(name: str, config: str | bytes) -> Prepare:
-    """A model folder in which all but its configuration is in order."""
-    return model(name, config__json=config, tokenizer__json="{}", model__safetensors=EMPTY_WEIGHTS)
+def model(name: str, files: Mapping[str, str | bytes] = WHOLE, pipe: str | None = None) -> Prepare:
+    """A model folder with these files."""
+    inside = {f"model/{file}": content for file, content in files.items()}
+    return holding(name, {"model/": "", **inside}, pipe=pipe and f"model/{pipe}")
 
 
+CONFIGS: dict[str, str | bytes] = {
+    "model_of_no_kind": '{"model_type": 0}',
+    "model_config_is_no_json": "{",
+    "model_config_is_a_list": "[1]",
+    "model_config_is_binary": b"\xff\xfe",
+    "model_config_is_deep": "[" * 100_000,
+    "model_of_odd_sizes": QWEN[:-1] + ', "hidden_size": -1}',
+    "model_of_texts_for_sizes": QWEN[:-1] + ', "hidden_size": "x"}',
+}
 MODELS = [
-    model("model_empty"),
-    model("model_without_weights", config__json=QWEN),
-    model_configured_by("model_of_no_kind", '{"model_type": 0}'),
-    model_configured_by("model_config_is_no_json", "{"),
-    model_configured_by("model_config_is_a_list", "[1]"),
-    model_configured_by("model_config_is_binary", b"\xff\xfe"),
-    model_configured_by("model_config_is_deep", "[" * 100_000),
-    model_configured_by("model_of_odd_sizes", QWEN[:-1] + ', "hidden_size": -1}'),
-    model_configured_by("model_of_texts_for_sizes", QWEN[:-1] + ', "hidden_size": "x"}'),
-    model("model_with_cut_weights", config__json=QWEN, tokenizer__json="{}", model__safetensors=b"\xff" * 20),
-    model("model_with_a_broken_tokenizer", config__json=QWEN, tokenizer__json="{", model__safetensors=EMPTY_WEIGHTS),
-    model("model_with_a_broken_index", config__json=QWEN, tokenizer__json="{}", model__safetensors=EMPTY_WEIGHTS,
-          model__safetensors__index__json="[1"),
-    model("model_with_an_index_of_nothing", config__json=QWEN, tokenizer__json="{}", model__safetensors=EMPTY_WEIGHTS,
-          model__safetensors__index__json='{"weight_map": 3}'),
-    with_a_pipe_for("config.json", "model", tokenizer__json="{}"),
-    with_a_pipe_for("model.safetensors", "model", config__json=QWEN, tokenizer__json="{}"),
-]  # fmt: skip
-
-
+    model("model_empty", {}),
+    model("model_without_weights", {"config.json": QWEN}),
+    *(model(name, WHOLE | {"config.json": config}) for name, config in CONFIGS.items()),
+    model("model_with_cut_weights", WHOLE | {"model.safetensors": b"\xff" * 20}),
+    model("model_with_a_broken_tokenizer", WHOLE | {"tokenizer.json": "{"}),
+    model("model_with_a_broken_index", WHOLE | {"model.safetensors.index.json": "[1"}),
+    model("model_with_an_index_of_nothing", WHOLE | {"model.safetensors.index.json": '{"weight_map": 3}'}),
+    model("a_pipe_for_config.json", {"tokenizer.json": "{}"}, "config.json"),
+    model("a_pipe_for_model.safetensors", {"config.json": QWEN, "tokenizer.json": "{}"}, "model.safetensors"),
+]
 HEADER = b"GGUF" + (3).to_bytes(4, "little")
 GGUFS = [
-    holding("a_gguf_of_nothing", b"", "m.gguf"),
-    holding("a_gguf_of_noise", bytes((i * i * 7 + i) % 251 for i in range(5000)), "m.gguf"),
-    holding("a_gguf_of_endless_tensors", HEADER + b"\xff" * 16, "m.gguf"),
-    holding("a_gguf_of_2_to_the_60_tensors", HEADER + (2**60).to_bytes(8, "little") + bytes(8), "m.gguf"),
-    holding("a_gguf_of_no_tensors", HEADER + bytes(16), "m.gguf"),
-    holding("a_gguf_of_another_version", b"GGUF" + (77).to_bytes(4, "little") + bytes(16), "m.gguf"),
-    holding("a_gguf_of_the_other_end", b"GGUF" + (3).to_bytes(4, "big") + bytes(16), "m.gguf"),
+    data("a_gguf_of_nothing", b"", "m.gguf"),
+    data("a_gguf_of_noise", bytes((i * i * 7 + i) % 251 for i in range(5000)), "m.gguf"),
+    data("a_gguf_of_endless_tensors", HEADER + b"\xff" * 16, "m.gguf"),
+    data("a_gguf_of_2_to_the_60_tensors", HEADER + (2**60).to_bytes(8, "little") + bytes(8), "m.gguf"),
+    data("a_gguf_of_no_tensors", HEADER + bytes(16), "m.gguf"),
+    data("a_gguf_of_another_version", b"GGUF" + (77).to_bytes(4, "little") + bytes(16), "m.gguf"),
+    data("a_gguf_of_the_other_end", b"GGUF" + (3).to_bytes(4, "big") + bytes(16), "m.gguf"),
     *(prepare for prepare in no_file("m.gguf") if prepare.__name__ in ("a_folder", "a_pipe", "a_device")),
 ]
 

@@ -1,36 +1,28 @@
 """Rewards, games and tasks of a user's own that are no code, or do what none should."""
 
 from collections.abc import Iterator
-from pathlib import Path
 
-from .wrong import SMALL, TRAIN, Prepare, Request
+from .wrong import SMALL, TRAIN, Prepare, Request, holding
 
 REWARDS = {
-    "def f(completions, **_:": (2,),
-    "import nosuchmodule\ndef f(completions, **_): return [1.0] * len(completions)": (2,),
-    "raise SystemExit(3)": (2,),
-    "class Odd(BaseException): pass\nraise Odd('x')": (2,),
-    "f = 3": (2,),
-    "def g(completions, **_): return [1.0]": (2,),
-    "\0": (2,),
-    "# -*- coding: nosuch -*-": (2,),
-    "def f(completions, **_): raise ValueError('no')": (1,),
-    "import sys\ndef f(completions, **_): sys.exit(7)": (1,),
-    "def f(completions, **_): return [1.0]": (1,),
-    "def f(completions, **_): f(completions)": (1,),
-    "async def f(completions, **_): return [1.0] * len(completions)": (1,),
+    2: (
+        "def f(completions, **_:",
+        "import nosuchmodule\ndef f(completions, **_): return [1.0] * len(completions)",
+        *("raise SystemExit(3)", "class Odd(BaseException): pass\nraise Odd('x')", "f = 3"),
+        *("def g(completions, **_): return [1.0]", "\0", "# -*- coding: nosuch -*-"),
+    ),
+    1: (
+        *("def f(completions, **_): raise ValueError('no')", "import sys\ndef f(completions, **_): sys.exit(7)"),
+        *("def f(completions, **_): return [1.0]", "def f(completions, **_): f(completions)"),
+        "async def f(completions, **_): return [1.0] * len(completions)",
+    ),
 }
+"""By the exit code that each must have."""
 # What is put back with a warning: the run ends well.
 CHANGES = (
-    "os.chdir('/')",
-    "os.environ.clear()",
-    "random.seed(4321)",
-    "numpy.random.seed(4321)",
-    "torch.manual_seed(4321)",
-    "torch.set_default_dtype(torch.float64)",
-    "torch.set_grad_enabled(False)",
-    "torch.set_num_threads(2)",
-)
+    "os.chdir('/')", "os.environ.clear()", "random.seed(4321)", "numpy.random.seed(4321)", "torch.manual_seed(4321)",
+    "torch.set_default_dtype(torch.float64)", "torch.set_grad_enabled(False)", "torch.set_num_threads(2)",
+)  # fmt: skip
 GAME = """
 import sys
 from lite_selfplay import Game
@@ -39,52 +31,41 @@ class G(Game):
     def play(self, step, table):
         {body}
 """
-GAMES = {
-    "raise ValueError('no')": (1,),
-    "sys.exit(7)": (1,),
-    "raise KeyError": (1,),
-    "return None": (1,),
-    "return 3": (1,),
-    "return table.nosuch()": (1,),
-    "table.ask('umpire', ['?'])": (1, 2),
-    "table.draw('problems', -1)": (1,),
-    "import os; os.chdir('/'); raise ValueError('no')": (1,),
-    "raise BaseException('x')": (1,),
-}
+GAMES = (
+    "raise ValueError('no')", "sys.exit(7)", "raise KeyError", "return None", "return 3", "return table.nosuch()",
+    "table.ask('umpire', ['?'])", "table.draw('problems', -1)", "import os; os.chdir('/'); raise ValueError('no')",
+    "raise BaseException('x')",
+)  # fmt: skip
+OF_GAME = "from lite_selfplay import Game\nclass G(Game)"
 NO_GAMES = (
-    "class G: pass", "G = 3", "from lite_selfplay import Game\nclass G(Game): pass", "import sys; sys.exit(3)",
-    "from lite_selfplay import Game\nclass G(Game): roles = ()",
-    "from lite_selfplay import Game\nclass G(Game): roles = 3",
-    "class G(", "def G(): pass", "from lite_selfplay import Game\nclass G(Game):\n    roles = ('a',)\n    Options = 3",
-    "from lite_selfplay import Game\nclass G(Game):\n    roles = ('a',)\n    def seats(self, step): exit(9)",
-    "from lite_selfplay import Game\nclass G(Game):\n    roles = ('a',)\n    def seats(self, step): return {}",
-    "from lite_selfplay import Game\nclass G(Game):\n    roles = ('a',)\n    recipe = {'run': {'stepps': 1}}",
-)  # fmt: skip
+    *("class G: pass", "G = 3", f"{OF_GAME}: pass", "import sys; sys.exit(3)", f"{OF_GAME}: roles = ()"),
+    *(f"{OF_GAME}: roles = 3", "class G(", "def G(): pass", f"{OF_GAME}:\n    roles = ('a',)\n    Options = 3"),
+    f"{OF_GAME}:\n    roles = ('a',)\n    def seats(self, step): exit(9)",
+    f"{OF_GAME}:\n    roles = ('a',)\n    def seats(self, step): return {{}}",
+    f"{OF_GAME}:\n    roles = ('a',)\n    recipe = {{'run': {{'stepps': 1}}}}",
+)
 TASKS = (
-    "def f(", "f = 3", "def f(): pass", "def f(seed, held_out): raise ValueError('no')", "def f(seed, held_out): pass",
-    "import sys\ndef f(seed, held_out): sys.exit(3)", "def f(seed, held_out): return 'problems'",
-    "class Odd(BaseException): pass\ndef f(seed, held_out): raise Odd", "import sys; sys.exit()",
-    "from lite_selfplay.tasks import Task\ndef f(seed, held_out): return Task('t', [])",
-    "from lite_selfplay.tasks import Task\ndef f(seed, held_out): return Task('t', 3)",
-    "from lite_selfplay.tasks import Task\ndef f(seed, held_out): return Task('t', ['problem'])",
-    "from lite_selfplay.tasks import Task\ndef f(seed, held_out): return Task('t', [None])",
-)  # fmt: skip
+    *("def f(", "f = 3", "def f(): pass", "def f(seed, held_out): raise ValueError('no')", "import sys; sys.exit()"),
+    *("def f(seed, held_out): pass", "import sys\ndef f(seed, held_out): sys.exit(3)"),
+    *("def f(seed, held_out): return 'problems'", "class Odd(BaseException): pass\ndef f(seed, held_out): raise Odd"),
+    *(
+        f"from lite_selfplay.tasks import Task\ndef f(seed, held_out): return Task('t', {problems})"
+        for problems in ("[]", "3", "['problem']", "[None]")
+    ),
+)
 
 
 def code(body: str, file: str) -> Prepare:
-    def written(path: Path) -> None:
-        (path / file).write_text(body)
-
-    written.__name__ = body.replace("\n", "; ")[:60]
-    return written
+    return holding(body.replace("\n", "; ")[:60], {file: body})
 
 
 def rewards() -> Iterator[Request]:
     fine = code("def f(completions, **_): return [1.0] * len(completions)", "r.py")
     for odd in ("r.py", "r.py:", ":f", "r.txt:f", "nosuch.py:f", "", "r.py:f:g", "r.py:F", ".:f", "r.py:__name__"):
         yield Request((*TRAIN, "--reward", odd), fine)
-    for body, codes in REWARDS.items():
-        yield Request((*TRAIN, *SMALL, "--reward", "r.py:f"), code(body, "r.py"), codes)
+    for exit_code, bodies in REWARDS.items():
+        for body in bodies:
+            yield Request((*TRAIN, *SMALL, "--reward", "r.py:f"), code(body, "r.py"), (exit_code,))
     for change in CHANGES:
         body = f"import os, random, numpy, torch\ndef f(completions):\n    {change}\n    return map(len, completions)"
         arguments = (*TRAIN, *SMALL, "--reward", "r.py:f", "--run-dir", "runs/one")
@@ -97,7 +78,8 @@ def games() -> Iterator[Request]:
     for body in NO_GAMES:
         yield Request(("train", "g.py:G", *TRAIN[2:]), code(body, "g.py"), (1, 2))
         yield Request(("list", "games", "g.py:G"), code(body, "g.py"), (0, 1, 2))
-    for body, codes in GAMES.items():
+    for body in GAMES:
+        codes = (1, 2) if "umpire" in body else (1,)
         yield Request(("train", "./g.py:G", *TRAIN[2:], *SMALL), code(GAME.format(body=body), "g.py"), codes)
 
 

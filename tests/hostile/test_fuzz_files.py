@@ -18,17 +18,9 @@ from lite_selfplay.config import SeatConfig
 from lite_selfplay.errors import RunFolderError
 from lite_selfplay.models.adapters import Adapters
 from lite_selfplay.models.sources.gguf import read_header
+from lite_selfplay.runs import checkpoints
 from lite_selfplay.runs.api import load_run
-from lite_selfplay.runs.checkpoints import (
-    MANIFEST,
-    OPTIMIZER,
-    STATE,
-    Checkpoint,
-    check_identity,
-    load_checkpoint,
-    newest_whole,
-    save_checkpoint,
-)
+from lite_selfplay.runs.checkpoints import MANIFEST, OPTIMIZER, STATE, Checkpoint
 from lite_selfplay.runs.folder import RunFolder, as_written
 from lite_selfplay.runs.report.figures import charts_of, game_of
 from lite_selfplay.tasks.files import read_tensors, sha256_of
@@ -55,23 +47,6 @@ def changed(rng: random.Random, name: str) -> bytes:
         lines[place] = json.dumps(mutated_json(rng, json.loads(lines[place]))).encode() + b"\n"
         return b"".join(lines)
     return json.dumps(mutated_json(rng, json.loads(content))).encode()
-
-
-def of_run(place: Path, reads: Callable[[Path], object]) -> Callable[[tuple[str, bytes]], object]:
-    """Reads a run in which one file has another content."""
-    for name, content in FILES.items():
-        (place / name).parent.mkdir(exist_ok=True)
-        (place / name).write_bytes(content)
-
-    def read(made: tuple[str, bytes]) -> object:
-        name, content = made
-        (place / name).write_bytes(content)
-        try:
-            return reads(place)
-        finally:
-            (place / name).write_bytes(FILES[name])
-
-    return read
 
 
 def everything(path: Path) -> None:
@@ -110,12 +85,21 @@ OF_A_RUN: dict[str, tuple[Callable[[Path], object], tuple[str, ...]]] = {
 @pytest.mark.parametrize("kind", OF_A_RUN)
 def test_run_folders(kind: str, inputs: int, place: Path) -> None:
     reads, names = OF_A_RUN[kind]
+    shutil.copytree(SAMPLE, place, dirs_exist_ok=True)
 
     def make(rng: random.Random) -> tuple[str, bytes]:
         name = rng.choice(names)
         return name, changed(rng, name)
 
-    fuzz(kind, inputs, make, of_run(place, reads))
+    def read(made: tuple[str, bytes]) -> None:
+        name, content = made
+        (place / name).write_bytes(content)
+        try:
+            reads(place)
+        finally:
+            (place / name).write_bytes(FILES[name])
+
+    fuzz(kind, inputs, make, read)
 
 
 # Checkpoints
@@ -138,14 +122,22 @@ def saved(adapters: Adapters, place: Path) -> Iterator[Path]:
     state = {"game": {"round": 3}, "sources": {"problems": {"position": 1, "size": 4}}, **counts}
     identity = {"base": "tiny:1", "game": "agon"}
     moments = optimizer_state(optimizer, adapters)
-    yield save_checkpoint(place, 2, adapters=adapters, optimizer=moments, state=state, identity=identity, keep=3)
+    yield checkpoints.save_checkpoint(
+        place, 2, adapters=adapters, optimizer=moments, state=state, identity=identity, keep=3
+    )
     shutil.rmtree(place / "step-2", ignore_errors=True)
 
 
 @sizes
 def test_checkpoints(inputs: int, saved: Path, adapters: Adapters) -> None:
     files = {path.relative_to(saved).as_posix(): path.read_bytes() for path in saved.rglob("*") if path.is_file()}
-    names = [MANIFEST, STATE, OPTIMIZER, "adapters/A/adapter_model.safetensors", "snapshot-0.safetensors"]
+    names = [
+        MANIFEST,
+        STATE,
+        OPTIMIZER,
+        "adapters/A/adapter_model.safetensors",
+        "snapshot-0.safetensors",
+    ]
 
     def make(rng: random.Random) -> tuple[str, bytes, bool]:
         name, fitting = rng.choice(names), rng.random() < 0.7
@@ -163,10 +155,10 @@ def test_checkpoints(inputs: int, saved: Path, adapters: Adapters) -> None:
             manifest["files"][name] = {"size": len(content), "sha256": sha256_of(saved / name)}
             (saved / MANIFEST).write_text(json.dumps(manifest))
         try:
-            if newest_whole(saved.parent) is None:
+            if checkpoints.newest_whole(saved.parent) is None:
                 raise RunFolderError("no checkpoint")
-            check_identity(Checkpoint(saved, 2), {"base": "tiny:1", "game": "agon"}, "x")
-            load_checkpoint(Checkpoint(saved, 2), adapters)
+            checkpoints.check_identity(Checkpoint(saved, 2), {"base": "tiny:1", "game": "agon"}, "x")
+            checkpoints.load_checkpoint(Checkpoint(saved, 2), adapters)
         finally:
             for again in (name, MANIFEST):
                 (saved / again).write_bytes(files[again])

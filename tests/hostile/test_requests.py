@@ -5,13 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from . import files, folders, names, own_code, values
+from . import files, folders, lines, own_code
 from .conftest import RunServer
-from .wrong import Request, prepared, require_a_sentence
+from .wrong import Request, require_a_sentence
 
 pytestmark = pytest.mark.long
 
-KINDS = (names.REQUESTS, values.REQUESTS, files.REQUESTS, folders.REQUESTS, own_code.REQUESTS)
+KINDS = (lines.NAMES, lines.VALUES, files.REQUESTS, folders.REQUESTS, own_code.REQUESTS)
 EACH = 4
 
 
@@ -26,15 +26,10 @@ def test_there_are_enough_requests() -> None:
 
 
 @pytest.mark.parametrize("request_", [*chain(*KINDS)], ids=lambda request: request.label)
-def test_a_wrong_request_ends_in_a_sentence(request_: Request, server: RunServer, here: Path) -> None:
-    before = prepared(request_, here)
-    ended = server.fork(request_.arguments, here, plain=request_.plain)
-    if request_.prepare is files.unreadable:
-        (here / "data.jsonl").chmod(0o644)  # so that what it holds can be compared
-    require_a_sentence(request_, ended, here, before)
+def test_a_wrong_request_ends_in_a_sentence(request_: Request, server: RunServer, tmp_path: Path) -> None:
+    require_a_sentence(request_, tmp_path, lambda: server.fork(request_.arguments, tmp_path, plain=request_.plain))
 
 
 @pytest.mark.parametrize("request_", some(), ids=lambda request: request.label)
-def test_a_process_ends_in_a_sentence(request_: Request, server: RunServer, here: Path) -> None:
-    before = prepared(request_, here)
-    require_a_sentence(request_, server.start(request_.arguments, here), here, before)
+def test_a_process_ends_in_a_sentence(request_: Request, server: RunServer, tmp_path: Path) -> None:
+    require_a_sentence(request_, tmp_path, lambda: server.start(request_.arguments, tmp_path))

@@ -1,7 +1,8 @@
 """A wrong request, and what must be true of its end."""
 
 import hashlib
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -34,11 +35,42 @@ class Request:
         return " ".join(a if len(a) < 40 else f"{a[:20]}..." for a in self.arguments) + prepared
 
 
-def prepared(request: Request, folder: Path) -> dict[str, str]:
-    """The folder made ready; returns what it holds."""
-    if request.prepare is not None:
-        request.prepare(folder)
-    return contents(folder)
+def named(name: str, prepare: Prepare) -> Prepare:
+    prepare.__name__ = name
+    return prepare
+
+
+def holding(name: str, files: Mapping[str, str | bytes], *, pipe: str | None = None) -> Prepare:
+    """A folder with these files, and a pipe; what ends in a slash is a folder. `name` says what is wrong with them."""
+
+    def write(folder: Path) -> None:
+        for file, content in files.items():
+            place = folder / file
+            (place if file.endswith("/") else place.parent).mkdir(parents=True, exist_ok=True)
+            if not file.endswith("/"):
+                place.write_bytes(content if isinstance(content, bytes) else content.encode("utf-8", "surrogatepass"))
+        if pipe is not None:
+            (folder / pipe).parent.mkdir(parents=True, exist_ok=True)
+            os.mkfifo(folder / pipe)
+
+    return named(name, write)
+
+
+def no_file(file: str) -> list[Prepare]:
+    """Things of this name that are no regular files."""
+
+    def link(to: str) -> Prepare:
+        return lambda folder: (folder / file).symlink_to(folder / to)
+
+    kinds: dict[str, Prepare] = {
+        "a_folder": lambda folder: (folder / file).mkdir(),
+        "a_pipe": lambda folder: os.mkfifo(folder / file),
+        "a_dangling_link": link("nowhere"),
+        "a_link_to_itself": link(file),
+        "a_device": link("/dev/zero"),
+        "a_terminal": link("/dev/tty"),
+    }
+    return [named(name, prepare) for name, prepare in kinds.items()]
 
 
 def contents(folder: Path) -> dict[str, str]:
@@ -51,8 +83,14 @@ def contents(folder: Path) -> dict[str, str]:
     return found
 
 
-def require_a_sentence(request: Request, ended: Ended, folder: Path, before: dict[str, str]) -> None:
+def require_a_sentence(request: Request, folder: Path, end: Callable[[], Ended]) -> None:
     """Fails unless a request ended with a promised code, in a sentence, with nothing written that was not there."""
+    if request.prepare is not None:
+        request.prepare(folder)
+    before = contents(folder)
+    ended = end()
+    if request.plain and (folder / "data.jsonl").exists():
+        (folder / "data.jsonl").chmod(0o644)  # so that what it holds can be compared
     said = (ended.err if ended.code else ended.err + ended.out).strip()
     told = f"exit code {ended.code} after {ended.seconds:.1f} s\n{said[-800:]}\n{ended.out[-300:]}"
     assert ended.code in request.codes, told

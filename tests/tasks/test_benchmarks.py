@@ -1,14 +1,13 @@
 """Benchmarks: small rows in the hub's own columns, the files of real problems, and the page that lists them."""
 
-import csv
-import json
 import re
-from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pandas
 import pytest
+import yaml
 
 from lite_selfplay.data import Problem
 from lite_selfplay.errors import TaskError
@@ -19,105 +18,26 @@ from lite_selfplay.tasks.split import fingerprint
 from lite_selfplay.verify import Verifier
 from tests.made import DATA, completion, jsonl
 
-ROOT = Path(__file__).parents[2]
-
-GPQA = {
-    "Record ID": "rec1",
-    "Question": "Which is an even prime?",
-    "Correct Answer": "2 ",
-    "Incorrect Answer 1": "3",
-    "Incorrect Answer 2": "4",
-    "Incorrect Answer 3": "5",
-    "Explanation": "Only 2 is.",
-}
-SUPERGPQA = {
-    "uuid": "u1",
-    "question": "Which gas is the lightest?",
-    "options": ["Helium", "Neon", "Hydrogen", "Argon", "Xenon"],
-    "answer": "Hydrogen",
-    "answer_letter": "C",
-    "discipline": "Science",
-    "field": "Chemistry",
-    "subfield": "General",
-    "difficulty": "easy",
-    "is_calculation": False,
-}
-# A row as the hub has it, the problem's text and its answer.
-HUB: dict[str, tuple[dict[str, Any], str, Any]] = {
-    "gsm8k": (
-        {"question": "Two bags of 520 pens?", "answer": "2*520 = <<2*520=1040>>1040\n#### 1,040"},
-        "Two bags of 520 pens?",
-        "1040",
-    ),
-    "math500": (
-        {"problem": "Half?", "solution": r"It is \boxed{\frac12}.", "answer": r"\frac{1}{2}", "subject": "Algebra",
-         "level": 2, "unique_id": "test/algebra/1.json"},
-        "Half?",
-        r"\frac{1}{2}",
-    ),
-    "amc": ({"id": 0, "problem": "1 + 141?", "answer": 142.0, "url": "https://example.org"}, "1 + 141?", "142"),
-    "aime24": (
-        {"id": 60, "problem": "5 squared?", "solution": "25.", "answer": "025", "url": "u", "year": "2024"},
-        "5 squared?",
-        "25",
-    ),
-    "aime25": ({"problem": "7 * 10?", "answer": "70", "id": "0"}, "7 * 10?", "70"),
-    "minerva": ({"question": "Mass in g?", "answer": "7.5 \\times 10^7"}, "Mass in g?", "7.5 \\times 10^7"),
-    "olympiadbench": (
-        {"id": 1606, "question": "Find n.", "solution": ["n = 2."], "final_answer": ["$2$"], "context": None,
-         "is_multiple_answer": False, "unit": None, "answer_type": "Numerical", "error": None},
-        "Find n.",
-        "$2$",
-    ),
-    "svamp": (
-        {"ID": "chal-1", "Body": "There are 8 hens.", "Question": "How many legs?", "Equation": "( 8.0 * 2.0 )",
-         "Answer": "16.0", "Type": "Multiplication", "question_concat": "There are 8 hens. How many legs?"},
-        "There are 8 hens. How many legs?",
-        "16",
-    ),
-    "mawps": (
-        {"id": "mawps__1", "question": "1000 and 80?", "chain": "<result>1_080</result>", "result": "1_080",
-         "result_float": 1080.0, "equation": "x=1000+80", "expression": "1000 + 80"},
-        "1000 and 80?",
-        "1080",
-    ),
-    "deepmath": (
-        {"question": "Integrate 2x.", "final_answer": "x^2 + C", "difficulty": 8.0, "topic": "Calculus",
-         "r1_solution_1": "long", "r1_solution_2": "longer", "r1_solution_3": "longest"},
-        "Integrate 2x.",
-        "x^2 + C",
-    ),
-    "gpqa": (GPQA, "Which is an even prime?", "2"),
-    "supergpqa": (SUPERGPQA, "Which gas is the lightest?", "Hydrogen"),
-    "omega": (
-        {"id": "a_1", "ground_truth": "7", "messages": [{"role": "user", "content": "Solve x + 1 = 8."}],
-         "setting_key": "s", "dataset": "algebra_linear_equation"},
-        "Solve x + 1 = 8.",
-        "7",
-    ),
-}  # fmt: skip
+PAGE = (Path(__file__).parents[2] / "docs" / "tasks.md").read_text(encoding="utf-8")
+ROWS: dict[str, dict[str, Any]] = yaml.safe_load(Path(__file__).with_name("rows.yaml").read_text(encoding="utf-8"))
+HUB = {name: (made["row"], made["text"], made["answer"]) for name, made in ROWS.items() if "text" in made}
 
 
-def publish(folder: Path, name: str, rows: list[dict[str, Any]], split: str | None = None) -> Path:
+def publish(folder: Path, name: str, rows: list[dict[str, Any]]) -> Path:
     """A copy of a repository of the hub: its data card, which names the files, and the files."""
     benchmark = BENCHMARKS[name]
     place = folder / benchmark.hub
     place.mkdir(parents=True, exist_ok=True)
-    splits = (split or benchmark.split).split("+")
-    suffix = "csv" if name == "gpqa" else "jsonl"
-    lines = "\n".join(f"  - split: {part}\n    path: {part}.{suffix}" for part in splits)
-    config = benchmark.config or "default"
-    card = f"---\nconfigs:\n- config_name: {config}\n  data_files:\n{lines}\n---\n"
-    (place / "README.md").write_text(card, encoding="utf-8")
-    for number, part in enumerate(splits):
+    files = []
+    for number, split in enumerate(splits := benchmark.split.split("+")):
         own = rows[number :: len(splits)]
-        with (place / f"{part}.{suffix}").open("w", encoding="utf-8", newline="") as file:
-            if suffix == "csv":
-                writer = csv.DictWriter(file, rows[0])
-                writer.writeheader()
-                writer.writerows(own)
-            else:
-                file.writelines(json.dumps(row) + "\n" for row in own)
+        if name == "gpqa":
+            files.append({"split": split, "path": f"{split}.csv"})
+            pandas.DataFrame(own).to_csv(place / f"{split}.csv", index=False)
+        else:
+            files.append({"split": split, "path": jsonl(place / f"{split}.jsonl", *own).name})
+    card = {"configs": [{"config_name": benchmark.config or "default", "data_files": files}]}
+    (place / "README.md").write_text(f"---\n{yaml.safe_dump(card)}---\n", encoding="utf-8")
     return place
 
 
@@ -130,29 +50,16 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return place
 
 
-@pytest.fixture(scope="module")
-def verifier() -> Iterator[Verifier]:
-    with Verifier() as verifier:
-        yield verifier
-
-
-def written(answer: Any) -> str:
-    if isinstance(answer, dict):
-        return str(answer["any_of"][0])
-    return ", ".join(answer) if isinstance(answer, list) else str(answer)
-
-
-def judged(verifier: Verifier, problems: list[Problem], form: str) -> list[str]:
-    """The ids of the problems whose own answer is wrong in this form."""
-    verdicts = verifier.verify([(completion(form % written(p.answer)), p) for p in problems])
-    return [problem.id for problem, verdict in zip(problems, verdicts, strict=True) if not verdict.correct]
-
-
 def variants(name: str, count: int) -> list[dict[str, Any]]:
     """Rows that differ in their text."""
     row = HUB[name][0]
     text = next(column for column in ("question", "problem", "Question", "Body") if column in row)
     return [{**row, text: f"{row[text]} ({n})"} for n in range(count)]
+
+
+def sides(spec: str) -> tuple[list[Problem], list[Problem]]:
+    training, held_out = (load_task(spec, held_out=side).problems for side in (False, True))
+    return list(training), list(held_out)
 
 
 # A table, a configuration, two splits, and a plain copy; the others are lines of a file.
@@ -162,7 +69,7 @@ COPIED = ("gpqa", "omega", "svamp", "mawps")
 # The hub's library leaves a CSV file to the garbage collector to close.
 @pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize("name", [name for name in HUB if name != "deepmath"])
-def test_the_hubs_columns_in_a_copy_of_its_repository_or_a_file(name: str, folder: Path, verifier: Verifier) -> None:
+def test_the_hubs_columns_in_a_copy_of_its_repository_or_a_file(name: str, folder: Path) -> None:
     row, text, answer = HUB[name]
     other = {**row, "ID": "chal-2", "Body": "Other."} if name == "svamp" else row
     if name in COPIED:
@@ -177,20 +84,20 @@ def test_the_hubs_columns_in_a_copy_of_its_repository_or_a_file(name: str, folde
     right = problem.extra["options"][ord(problem.answer) - ord("A")] if problem.kind == "choice" else problem.answer
     assert right == answer
     assert problem.id == str(row.get(BENCHMARKS[name].columns.id, f"{name}-1"))
-    assert judged(verifier, list(task.problems), "<answer>%s</answer>") == []
+    with Verifier() as verifier:
+        verdicts = verifier.verify([(completion(f"<answer>{p.answer}</answer>"), p) for p in task.problems])
+    assert all(verdict.correct for verdict in verdicts)
 
 
 def test_sides_that_the_benchmark_has_itself(folder: Path) -> None:
     for split in ("train", "test"):
-        row = {"question": f"The {split} question?", "answer": "#### 1"}
-        jsonl(folder / f"gsm8k_{split}.jsonl", row)
-    texts = [load_task(spec, held_out=side).problems[0].text for spec, side in [("gsm8k", False), ("gsm8k", True)]]
-    assert texts == ["The train question?", "The test question?"]
+        jsonl(folder / f"gsm8k_{split}.jsonl", {"question": f"The {split} question?", "answer": "#### 1"})
+    assert [side[0].text for side in sides("gsm8k")] == ["The train question?", "The test question?"]
     assert load_task("gsm8k:split=train", held_out=True).problems[0].text == "The train question?"
 
 
 def test_a_configuration_is_not_looked_for_in_files(folder: Path) -> None:
-    jsonl(folder / "gpqa.jsonl", GPQA)
+    jsonl(folder / "gpqa.jsonl", HUB["gpqa"][0])
     assert len(load_task("gpqa").problems) == 1
     with pytest.raises(TaskError, match=r"the hub does not give Idavidrein/gpqa@\w+ \(gpqa_main, train\)"):
         load_task("gpqa:config=gpqa_main")
@@ -199,61 +106,58 @@ def test_a_configuration_is_not_looked_for_in_files(folder: Path) -> None:
 # DeepMath's own split
 
 
-def deepmath(folder: Path, rows: list[dict[str, Any]]) -> tuple[list[Problem], list[Problem]]:
-    jsonl(folder / "deepmath.jsonl", *rows)
-    return list(load_task("deepmath").problems), list(load_task("deepmath", held_out=True).problems)
-
-
 def test_deepmath_is_filtered_and_then_split(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     rows = variants("deepmath", 33)
     binary = ["Yes", "no", r"\text{True}", "$\\text{False}$", r"\boxed{No}", "(yes)."]
     others = [{**rows[0], "question": f"Is it so? {n}", "final_answer": a} for n, a in enumerate(binary)]
     easier = [{**row, "question": row["question"] + "!", "difficulty": 7.5} for row in rows]
-    training, held_out = deepmath(folder, [*others, *rows, rows[3], *easier])
+    jsonl(folder / "deepmath.jsonl", *others, *rows, rows[3], *easier)
+    training, held_out = sides("deepmath")
     assert (len(training), len(held_out)) == (30, 3)
     assert {p.text for p in training + held_out} == {row["question"] for row in rows}
     assert training[0].extra == {"difficulty": 8.0, "topic": "Calculus"}
-    again = list(reversed(rows))
-    assert [p.text for p in deepmath(folder, again)[1]] == [p.text for p in held_out]
+    jsonl(folder / "deepmath.jsonl", *reversed(rows))
+    assert [p.text for p in sides("deepmath")[1]] == [p.text for p in held_out]
     monkeypatch.setitem(BENCHMARKS, "deepmath", replace(BENCHMARKS["deepmath"], own_split=(20, 2)))
-    training, held_out = deepmath(folder, rows)  # more rows than are split
+    training, held_out = sides("deepmath")  # more rows than are split
     assert (len(training), len(held_out)) == (20, 2)
     assert not {content_key(p) for p in training} & {content_key(p) for p in held_out}
 
 
 def test_deepmaths_difficulty_is_an_option(folder: Path) -> None:
-    rows = [{**row, "difficulty": n / 2} for n, row in enumerate(variants("deepmath", 20))]
-    publish(folder, "deepmath", rows)
-
-    def levels(spec: str) -> list[float]:
-        return sorted(p.extra["difficulty"] for side in (0, 1) for p in load_task(spec, held_out=bool(side)).problems)
-
-    assert levels("deepmath:difficulty=0.5-7") == [n / 2 for n in range(1, 15)]
-    with pytest.raises(TaskError, match="difficulty is a number, or two joined by -"):
-        load_task("deepmath:difficulty=hard")
-    with pytest.raises(TaskError, match="deepmath holds no problem"):
-        load_task("deepmath:difficulty=30")
+    publish(folder, "deepmath", [{**row, "difficulty": n / 2} for n, row in enumerate(variants("deepmath", 20))])
+    levels = sorted(p.extra["difficulty"] for side in sides("deepmath:difficulty=0.5-7") for p in side)
+    assert levels == [n / 2 for n in range(1, 15)]
+    for difficulty, said in (
+        ("hard", "difficulty is a number, or two joined by -"),
+        ("30", "deepmath holds no problem"),
+    ):
+        with pytest.raises(TaskError, match=said):
+            load_task(f"deepmath:difficulty={difficulty}")
 
 
 # Multiple choice
 
 
 def test_options_have_an_order_of_the_questions_own(folder: Path) -> None:
-    publish(folder, "supergpqa", [{**row, "uuid": str(n)} for n, row in enumerate(variants("supergpqa", 60))])
+    rows = [{**row, "uuid": str(n)} for n, row in enumerate(variants("supergpqa", 60))]
+    publish(folder, "supergpqa", rows)
     problems = load_task("supergpqa").problems
-    letters = {problem.answer for problem in problems}
-    assert letters == set("ABCDE")
+    assert {problem.answer for problem in problems} == set("ABCDE")
     for problem in problems:
         assert problem.extra["options"][ord(problem.answer) - ord("A")] == "Hydrogen"
         assert f"({problem.answer}) Hydrogen" in problem.text
-    publish(folder, "supergpqa", [{**row, "uuid": str(n)} for n, row in enumerate(variants("supergpqa", 60)[::-1])])
+    publish(folder, "supergpqa", rows[::-1])
     assert [p.text for p in load_task("supergpqa").problems] == [p.text for p in problems][::-1]
 
 
 # Refused
 
 
-def test_data_that_is_nowhere(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_data_that_is_nowhere_or_cannot_be_read(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (publish(folder, "amc", [HUB["amc"][0]]) / "train.jsonl").write_text("{", encoding="utf-8")
+    with pytest.raises(TaskError, match=r"cannot read the copy of a data set in .*aimo-validation-amc"):
+        load_task("amc")
     with pytest.raises(TaskError, match=r"not in .*data\. Put math500_test\.jsonl or math500\.jsonl or HuggingFaceH4/"):
         load_task("math500")
     monkeypatch.delenv(DATA_VARIABLE)
@@ -263,11 +167,7 @@ def test_data_that_is_nowhere(folder: Path, monkeypatch: pytest.MonkeyPatch) -> 
         load_task("math500:data_dir=/nowhere")
 
 
-def test_a_copy_that_cannot_be_read(folder: Path) -> None:
-    place = publish(folder, "amc", [HUB["amc"][0]])
-    (place / "train.jsonl").write_text("{", encoding="utf-8")
-    with pytest.raises(TaskError, match=r"cannot read the copy of a data set in .*aimo-validation-amc"):
-        load_task("amc")
+ODD_LETTERS = [{**HUB["supergpqa"][0], "answer_letter": letter} for letter in ("F", "", 7, None)]
 
 
 @pytest.mark.parametrize(
@@ -277,10 +177,7 @@ def test_a_copy_that_cannot_be_read(folder: Path) -> None:
         ("amc", {"problem": 5, "answer": "1"}, "line 1: problem must be text"),
         ("amc", {"problem": "x", "answer": {"a": 1}}, "line 1: 'answer' must be a text"),
         ("amc:difficulty=3", None, "amc has no option 'difficulty'; it takes config, split, revision, sha256"),
-        *(
-            ("supergpqa", {**SUPERGPQA, "answer_letter": letter}, r"line 1: the answer .* names none of the 5 options")
-            for letter in ("F", "", 7, None)
-        ),
+        *(("supergpqa", row, r"line 1: the answer .* names none of the 5 options") for row in ODD_LETTERS),
         ("hub:", None, "hub needs the name of a data set"),
         ("hub:me/sums,kind=essay", None, "kind must be one of number, expression, choice"),
         ("hub:me/others", None, "the hub does not give me/others"),
@@ -353,19 +250,16 @@ def test_any_data_set_with_a_map_of_its_columns(folder: Path) -> None:
     assert len(evaluation_set(task)) == 1, "one content"
 
 
-@pytest.mark.parametrize("column", ["problem", "question"])
-def test_columns_that_need_no_map(folder: Path, column: str) -> None:
-    jsonl(folder / "sums" / "train.jsonl", {column: "1 + 2?", "answer": "3"})
-    assert load_task("hub:me/sums").problems[0] == Problem("sums-1", "1 + 2?", "3")
-
-
-@pytest.mark.parametrize(("options", "answer"), [("choices", 1), ("choices", "b"), ("choices", "y"), ("x+z", "y")])
-def test_multiple_choice_with_a_map(folder: Path, options: str, answer: Any) -> None:
-    row = {"problem": "Which?", "choices": ["x", "y", "z"], "x": "x", "z": "z", "answer": answer}
-    jsonl(folder / "sums" / "train.jsonl", row)
-    problem = load_task(f"hub:me/sums,kind=choice,options={options}").problems[0]
-    assert sorted(problem.extra["options"]) == ["x", "y", "z"]
-    assert problem.extra["options"][ord(problem.answer) - ord("A")] == "y"
+def test_columns_that_need_no_map_and_options_of_a_multiple_choice(folder: Path) -> None:
+    for column in ("problem", "question"):
+        jsonl(folder / "sums" / "train.jsonl", {column: "1 + 2?", "answer": "3"})
+        assert load_task("hub:me/sums").problems[0] == Problem("sums-1", "1 + 2?", "3")
+    for options, answer in (("choices", 1), ("choices", "b"), ("choices", "y"), ("x+z", "y")):
+        row = {"problem": "Which?", "choices": ["x", "y", "z"], "x": "x", "z": "z", "answer": answer}
+        jsonl(folder / "sums" / "train.jsonl", row)
+        problem = load_task(f"hub:me/sums,kind=choice,options={options}").problems[0]
+        assert sorted(problem.extra["options"]) == ["x", "y", "z"]
+        assert problem.extra["options"][ord(problem.answer) - ord("A")] == "y"
 
 
 REFERRING = [
@@ -374,44 +268,30 @@ REFERRING = [
     "the first and the third", "the second option", "same as B", "the last one", "1 and 3 only",
 ]  # fmt: skip
 PLAIN = [
-    "5 N",
-    "A force of 5 N",
-    "a dog and a cat",
-    "I and my dog",
-    "5 and 6",
-    "x = 2",
-    "a+b",
-    "5 C",
-    "All dogs",
-    "Don't",
-]
+    "5 N", "A force of 5 N", "a dog and a cat", "I and my dog", "5 and 6", "x = 2", "a+b", "5 C", "All dogs", "Don't",
+]  # fmt: skip
+NAMING = ["Why is option B wrong", "What makes the first option right", "Is statement (a) true of",
+          "What do the other choices share"]  # fmt: skip
 
 
-def chosen(folder: Path, options: list[str], question: str = "Which", answer: int = 1, rows: int = 30) -> list[Problem]:
-    """Rows that are alike but for the number at the question's end."""
-    listed = [{"problem": f"{question} {n}?", "choices": options, "answer": answer} for n in range(rows)]
-    jsonl(folder / "sums" / "train.jsonl", *listed)
-    return load_task("hub:me/sums,kind=choice,options=choices").problems  # type: ignore[return-value]
-
-
-@pytest.mark.parametrize("referring", REFERRING)
-def test_options_that_name_others_stay_in_their_order(folder: Path, referring: str) -> None:
-    options = ["iron", "lead", "zinc", referring]
-    assert all(p.extra["options"] == options and p.answer == "B" for p in chosen(folder, options))
-
-
-@pytest.mark.parametrize("plain", PLAIN)
-def test_other_options_have_an_order_of_their_own(folder: Path, plain: str) -> None:
-    assert {p.answer for p in chosen(folder, ["iron", "lead", "zinc", plain])} == set("ABCD")
-
-
-@pytest.mark.parametrize(("question", "kept"), [
-    ("Why is option B wrong", True), ("What makes the first option right", True), ("Is statement (a) true of", True),
-    ("What do the other choices share", True), ("Which of the following is no metal", False), ("Is B a metal", False),
-])  # fmt: skip
-def test_a_question_that_names_options_keeps_their_order(folder: Path, question: str, kept: bool) -> None:
-    options = ["iron", "lead", "zinc", "gold"]
-    assert all(p.extra["options"] == options for p in chosen(folder, options, question)) == kept
+@pytest.mark.parametrize(
+    ("question", "last", "kept"),
+    [
+        *(("Which", option, True) for option in REFERRING),
+        *(("Which", option, False) for option in PLAIN),
+        *((question, "gold", True) for question in NAMING),
+        *((question, "gold", False) for question in ("Which of the following is no metal", "Is B a metal")),
+    ],
+)
+def test_options_stay_in_their_order_where_one_or_the_question_names_others(
+    folder: Path, question: str, last: str, kept: bool
+) -> None:
+    options = ["iron", "lead", "zinc", last]
+    rows = [{"problem": f"{question} {n}?", "choices": options, "answer": 1} for n in range(30)]
+    jsonl(folder / "sums" / "train.jsonl", *rows)
+    problems = load_task("hub:me/sums,kind=choice,options=choices").problems
+    assert {p.answer for p in problems} == (set("B") if kept else set("ABCD"))
+    assert all(p.extra["options"] == options for p in problems) == kept
 
 
 def test_of_columns_which_have_no_order_all_of_the_above_stands_last(folder: Path) -> None:
@@ -427,63 +307,38 @@ def test_of_columns_which_have_no_order_all_of_the_above_stands_last(folder: Pat
 
 
 def test_the_page_lists_every_benchmark() -> None:
-    page = (ROOT / "docs" / "tasks.md").read_text(encoding="utf-8")
-    rows = {cells[0].strip("` "): [c.strip() for c in cells] for cells in map(cells_of, page.splitlines()) if cells}
+    cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in PAGE.splitlines() if line[:3] == "| `"]
+    rows = {name.strip("`"): rest for name, *rest in cells}
     for name, b in BENCHMARKS.items():
         place = ", ".join(filter(None, [f"`{b.hub}`", b.config and f"`{b.config}`"]))
-        size = f"{b.size:,}"
-        if b.read is not None:
-            assert [*rows[name][1:4], rows[name][-1]] == [place, b.split, size, b.licence], name
-            continue
-        assert rows[name][1:] == [place, b.split, size, b.kind, str(b.samples), b.licence], name
-    assert all(f"`{name}" in page for name in task_names())
-
-
-def cells_of(line: str) -> list[str]:
-    return line.strip("|").split("|") if line.startswith("| `") else []
+        assert [*rows[name][:3], rows[name][-1]] == [place, b.split, f"{b.size:,}", b.licence], name
+        assert b.read is not None or rows[name][3:5] == [b.kind, str(b.samples)], name
+    assert all(f"`{name}" in PAGE for name in task_names())
 
 
 # The files of real problems
 
-ROWS = {
-    "gsm8k": 1319, "gsm8k:split=train": 7473, "math500": 500, "amc": 83, "aime24": 30, "aime25": 30, "minerva": 272,
+(PINNED,) = set(re.findall(r"`(gsm8k:sha256=[0-9a-f]+)`", PAGE))
+SIZES = {
+    PINNED: 1319, "gsm8k:split=train": 7473, "math500": 500, "amc": 83, "aime24": 30, "aime25": 30, "minerva": 272,
     "olympiadbench": 675, "svamp": 1000, "mawps": 562,
 }  # fmt: skip
 
 
-@pytest.fixture
-def real(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], list[Problem]]:
-    def load(spec: str) -> list[Problem]:
-        if not DATA.is_dir():
-            pytest.skip(f"no benchmark files in {DATA}: set LITE_SELFPLAY_TEST_DATA to the folder that holds them")
-        monkeypatch.setenv(DATA_VARIABLE, str(DATA))
-        return list(load_task(spec, held_out=True).problems)
-
-    return load
-
-
 @pytest.mark.data
-@pytest.mark.parametrize("spec", ROWS)
-def test_a_file_loads_by_name(spec: str, real: Callable[[str], list[Problem]]) -> None:
-    """That its answers are right for their own problems: verify/test_shared_data."""
-    problems = real(spec)
-    assert len(problems) == ROWS[spec]
+@pytest.mark.parametrize("spec", SIZES)
+def test_a_file_loads_by_name(spec: str) -> None:
+    """Once by the fingerprint of the page. That answers are right for their own problems: verify/test_shared_data."""
+    if not DATA.is_dir():
+        pytest.skip(f"no benchmark files in {DATA}: set LITE_SELFPLAY_TEST_DATA to the folder that holds them")
+    problems = load_task(spec, held_out=True, data_dir=str(DATA)).problems
+    assert len(problems) == SIZES[spec]
     assert all(problem.text and problem.answer is not None for problem in problems)
     assert len({problem.id for problem in problems}) == len(problems)
+    answers = [problem.answer for problem in problems]
     if BENCHMARKS[spec.partition(":")[0]].kind == "number":
         # One answer of 2025's AIME is an angle in degrees.
-        others = [p.answer for p in problems if not re.fullmatch(r"-?\d+(\.\d+)?", p.answer)]
+        others = [answer for answer in answers if not re.fullmatch(r"-?\d+(\.\d+)?", answer)]
         assert others == (["336^\\circ"] if spec == "aime25" else [])
-
-
-@pytest.mark.data
-def test_the_fingerprint_of_the_page(real: Callable[[str], list[Problem]]) -> None:
-    page = (ROOT / "docs" / "tasks.md").read_text(encoding="utf-8")
-    assert real(re.findall(r"`(gsm8k:sha256=[0-9a-f]+)`", page)[0])
-
-
-@pytest.mark.data
-def test_minervas_lists_are_alternatives(real: Callable[[str], list[Problem]]) -> None:
-    answers = [problem.answer for problem in real("minerva")]
-    assert sum(isinstance(answer, dict) for answer in answers) == 75
-    assert not any(isinstance(answer, list) for answer in answers)
+    if spec == "minerva":  # its lists are alternatives
+        assert [sum(isinstance(answer, kind) for answer in answers) for kind in (dict, list)] == [75, 0]

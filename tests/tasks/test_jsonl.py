@@ -63,10 +63,7 @@ STEPS = "#### Step one\n3 + 4 = 7\nso 7"
         ({"problem": "x", "id": None}, Problem("sums-1", "x")),
         *(({"problem": "1 + 1?", "answer": value}, sum_of(value)) for value in (*ANSWERS, *ALTERNATIVES)),
         *(({"problem": "1 + 1?", "answer": value}, sum_of()) for value in BLANK),
-        *(
-            ({"question": "1 + 1?", "answer": text}, sum_of(end, extra={"solution": text}))
-            for text, end in WORKED.items()
-        ),
+        *(({"question": "1 + 1?", "answer": t}, sum_of(end, extra={"solution": t})) for t, end in WORKED.items()),
         ({"problem": "1 + 1?", "answer": STEPS}, sum_of(STEPS)),  # a mark in the middle is none
         ({"problem": "1 + 1?", "answer": "work #### 5", "solution": "own"}, sum_of("5", extra={"solution": "own"})),
     ],
@@ -98,8 +95,11 @@ def test_a_task_is_named_after_its_file(file):
 # What is refused. The bad line is always the third, after a good and a blank one. How lines are read: test_files.
 
 NO_ANSWERS = [
-    *(True, {"a": 1}, {"any_of": []}, {"any_of": "1"}, {"any_of": ["1", True]}, {"any_of": ["1"], "x": 1}),
-    *([], ["1", None], [["1"]]),
+    {"problem": "x", "answer": answer}
+    for answer in (
+        *(True, {"a": 1}, {"any_of": []}, {"any_of": "1"}, {"any_of": ["1", True]}, {"any_of": ["1"], "x": 1}),
+        *([], ["1", None], [["1"]]),
+    )
 ]
 
 
@@ -111,10 +111,7 @@ NO_ANSWERS = [
         ('{"prompt": "x", "answer": "2"}', "neither 'problem' nor 'question'.*prompt, answer"),
         *((f'{{"problem": {text}}}', "'problem' must be a non-empty text") for text in ("3", "null")),
         ('{"question": " "}', "'question' must be a non-empty text"),
-        *(
-            (json.dumps({"problem": "x", "answer": value}), "'answer' must be a text, a number, a list of them or")
-            for value in NO_ANSWERS
-        ),
+        *((json.dumps(row), "'answer' must be a text, a number, a list of them or") for row in NO_ANSWERS),
     ],
 )
 def test_a_bad_line_is_named_by_file_and_number(file: Path, line: str, said: str):
@@ -128,14 +125,9 @@ def test_a_bad_line_is_named_by_file_and_number(file: Path, line: str, said: str
 
 
 @pytest.mark.parametrize("content", [b"", b"\n \n\t\n", codecs.BOM_UTF8])
-def test_a_file_without_problems(file, content):
+def test_a_file_without_problems_or_none_at_all(file, content):
+    with pytest.raises(TaskError, match=r"no task file at .*sums\.jsonl"):
+        read_jsonl(file)
     file.write_bytes(content)
     with pytest.raises(TaskError, match=r"sums\.jsonl has no problem"):
         read_jsonl(file)
-
-
-def test_a_missing_file(tmp_path):
-    with pytest.raises(TaskError, match=r"no task file at .*none\.jsonl"):
-        read_jsonl(tmp_path / "none.jsonl")
-    with pytest.raises(TaskError, match="cannot read"):
-        read_jsonl(tmp_path)

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -32,11 +33,7 @@ def pairs_of(passages: Iterable[Problem]) -> list[tuple[str, str]]:
 @pytest.mark.parametrize(
     ("name", "content", "passages"),
     [
-        (
-            "notes.txt",
-            "\n\nOne.\nStill one.\n\n\n  Two.  \r\n \t \r\nThree.\n",
-            [("notes-1", "One.\nStill one.\n\nTwo.\n\nThree.")],
-        ),
+        ("n.txt", "\n\nOne.\nStill.\n\n\n  Two.  \r\n \t \r\nThree.\n", [("n-1", "One.\nStill.\n\nTwo.\n\nThree.")]),
         ("a.txt", b"\xef\xbb\xbfText", [("a-1", "Text")]),
         ("a.jsonl", b'\xef\xbb\xbf{"text": "x"}\n', [("a-1", "x")]),
         ("k.jsonl", '{"text": "a"}\n\n{"text": "b"}\n', [("k-1", "a"), ("k-3", "b")]),
@@ -50,13 +47,10 @@ def test_short_paragraphs_are_joined_and_lines_are_counted(
     assert {passage.answer for passage in found} == {None}
 
 
-def test_paragraphs_are_joined_up_to_the_length(tmp_path: Path):
+def test_paragraphs_are_joined_up_to_the_length_and_a_long_one_stays_whole():
     first, fits, not_quite = "a" * 1000, "b" * (JOINED_CHARACTERS - 1002), "c" * (JOINED_CHARACTERS - 1001)
     assert [len(p) for p in _joined(f"{first}\n\n{fits}")] == [JOINED_CHARACTERS]
     assert [len(p) for p in _joined(f"{first}\n\n{not_quite}")] == [1000, JOINED_CHARACTERS - 1001]
-
-
-def test_a_long_paragraph_stays_whole():
     long = "x" * (JOINED_CHARACTERS + 5)
     assert list(_joined(f"before\n\n{long}\n\nafter")) == ["before", long, "after"]
 
@@ -76,16 +70,12 @@ def test_no_word_is_lost_and_no_join_is_too_long(paragraphs):
 @pytest.mark.parametrize(
     ("row", "text"),
     [
-        ({"text": " t "}, "t"),
-        ({"passage": "p"}, "p"),
-        ({"content": "c", "other": 1}, "c"),
-        ({"solution": "s"}, "s"),
-        ({"text": "", "content": "c"}, "c"),
+        *(({key: " t "}, "t") for key in ("text", "passage", "content", "solution")),
+        ({"text": "", "content": "c", "other": 1}, "c"),
         ({"problem": "2 + 2?", "answer": 4}, "2 + 2?\n4"),
         ({"question": "2 + 2?", "answer": "It is 4 #### 4"}, "2 + 2?\nIt is 4 #### 4"),
         ({"question": "2 + 2?", "solution": "4.", "answer": "4"}, "2 + 2?\n4."),
-        ({"question": "2 + 2?"}, "2 + 2?"),
-        ({"question": "2 + 2?", "answer": ""}, "2 + 2?"),
+        *(({"question": "2 + 2?", **more}, "2 + 2?") for more in ({}, {"answer": ""})),
         ({"question": " ", "text": "t"}, "t"),
     ],
 )
@@ -133,19 +123,10 @@ def test_what_cannot_be_read(tmp_path: Path, name: str, content: str | bytes | N
 
 
 def test_problems_as_passages_include_their_solutions():
-    problems = [
-        Problem("a", "2 + 2?", "4", extra={"solution": "2 + 2 = 4."}),
-        Problem("b", "3 + 3?", 6),
-        Problem("c", "Why?"),
-    ]
-    found = passages_of(Task("t", problems))
+    solved = Problem("a", "2 + 2?", "4", extra={"solution": "2 + 2 = 4."})
+    found = passages_of(Task("t", [solved, Problem("b", "3 + 3?", 6), Problem("c", "Why?")]))
     assert pairs_of(found) == [("a", "2 + 2?\n2 + 2 = 4."), ("b", "3 + 3?\n6"), ("c", "Why?")]
     assert all(passage.answer is None for passage in found)
-
-
-def test_a_procedural_task_gives_a_bounded_number(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(passages_module, "HUB_ROWS", 7)
-    assert len(passages_of(load_task("arithmetic"))) == 7
 
 
 # Lengths
@@ -153,8 +134,7 @@ def test_a_procedural_task_gives_a_bounded_number(monkeypatch: pytest.MonkeyPatc
 
 def test_passages_that_are_too_long_are_left_out():
     passages = [Problem(str(n), "x" * n) for n in (3, 4, 5)]
-    assert [p.id for p in short_enough(passages, len, 4)] == ["3", "4"]
-    assert [p.id for p in short_enough(passages, len, 3)] == ["3"]
+    assert [[p.id for p in short_enough(passages, len, most)] for most in (3, 4)] == [["3"], ["3", "4"]]
     with pytest.raises(TaskError, match=r"every passage is longer than 2 tokens: raise tasks\.passage_tokens"):
         short_enough(passages, len, 2)
 
@@ -162,41 +142,27 @@ def test_passages_that_are_too_long_are_left_out():
 # The hub
 
 
-class Rows:
-    """A stand-in for a streamed data set of the hub's library."""
-
-    def __init__(self, rows: Iterable[dict[str, Any]]):
-        self.rows = list(rows)
-
-    def take(self, n: int) -> "Rows":
-        return Rows(self.rows[:n])
-
-    def __iter__(self) -> Any:
-        return iter(self.rows)
-
-
-def hub(monkeypatch: pytest.MonkeyPatch, rows: Any) -> list[tuple[Any, ...]]:
-    import datasets
-
+def hub(monkeypatch: pytest.MonkeyPatch, rows: list[dict[str, Any]] | Exception) -> list[tuple[Any, ...]]:
+    """A hub that has these rows, or fails; returns a list of what it is asked for."""
     asked: list[tuple[Any, ...]] = []
 
-    def load_dataset(name: str, split: str, streaming: bool) -> Rows:
+    def load_dataset(name: str, split: str, streaming: bool) -> SimpleNamespace:
         asked.append((name, split, streaming))
         if isinstance(rows, Exception):
             raise rows
-        return Rows(rows)
+        return SimpleNamespace(take=lambda n: rows[:n])
 
-    monkeypatch.setattr(datasets, "load_dataset", load_dataset)
+    monkeypatch.setattr("datasets.load_dataset", load_dataset)
     return asked
 
 
-def test_the_hub_is_streamed(monkeypatch: pytest.MonkeyPatch):
+def test_the_hub_is_streamed_and_a_procedural_task_is_bounded_as_it_is(monkeypatch: pytest.MonkeyPatch):
     asked = hub(monkeypatch, [{"text": "a", "b": "B1"}, {"text": "c", "b": " "}, {"text": "d", "b": "B3"}])
     assert pairs_of(read_passages("hub:me/data")) == [("me/data-1", "a"), ("me/data-2", "c"), ("me/data-3", "d")]
     assert pairs_of(read_passages("hub:me/data:test:b")) == [("me/data-1", "B1"), ("me/data-3", "B3")]
     assert asked == [("me/data", "train", True), ("me/data", "test", True)]
     monkeypatch.setattr(passages_module, "HUB_ROWS", 2)
-    assert len(read_passages("hub:me/data")) == 2
+    assert len(read_passages("hub:me/data")) == len(passages_of(load_task("arithmetic"))) == 2
 
 
 @pytest.mark.parametrize(

@@ -1,14 +1,17 @@
 """Problems whose answer is a program: files, `code-arithmetic`, and the layouts of benchmarks on small rows."""
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from lite_selfplay.data import Problem
 from lite_selfplay.errors import TaskError
 from lite_selfplay.tasks import load_task
 from lite_selfplay.tasks.benchmarks import BENCHMARKS
+from lite_selfplay.tasks.columns import Columns, problem_of_row
 from lite_selfplay.verify.programs import read_tests, run_tests
 from tests.made import jsonl
 
@@ -48,7 +51,7 @@ def test_tests_that_cannot_be_read_are_refused_with_their_line(tmp_path, tests):
 
 
 def test_every_solution_passes_and_what_is_left_out_shows():
-    for problem in load_task("code-arithmetic", seed=1).problems[:15]:
+    for problem in load_task("code-arithmetic", seed=1).problems[:6]:
         program = problem.extra["solution"]
         lines = program.split("\n")
         without = "\n".join([lines[0], *lines[2:]])
@@ -67,61 +70,8 @@ def test_options(steps, lines):
 
 # Benchmarks: a row in the columns of the hub, a program that passes, one that does not
 
-HUMANEVAL = {
-    "task_id": "HumanEval/0",
-    "prompt": 'from typing import List\n\n\ndef total(xs: List[int]) -> int:\n    """ The sum. """\n',
-    "entry_point": "total",
-    "canonical_solution": "    return sum(xs)\n",
-    "test": "def check(candidate):\n    assert candidate([1, 2]) == 3\n    assert candidate([]) == 0\n",
-}
-PLUS = (
-    "import numpy as np\n\ndef assertion(out, exp, atol):\n    if out != exp and atol:\n"
-    "        assert np.allclose(out, exp, rtol=1e-07, atol=atol)\n    else:\n        assert out == exp\n\n"
-)
-ROWS: dict[str, tuple[dict[str, Any], str, str]] = {
-    "humaneval": (HUMANEVAL, "    return sum(xs)", "    return 3"),
-    "humanevalplus": (
-        {**HUMANEVAL, "test": PLUS + "def check(candidate):\n    assertion(candidate([0.1, 0.2]), 0.3, 1e-6)\n"},
-        "def total(xs):\n    return sum(xs)",
-        "    return 0.4",
-    ),
-    "mbpp": (
-        {
-            "task_id": 11,
-            "text": "Write a function to add two numbers.",
-            "code": "def add(a, b):\r\n  return a + b",
-            "test_list": ["assert add(1, 2) == 3", "assert add(0, 0) == 0"],
-            "test_setup_code": "",
-            "challenge_test_list": ["assert add(-1, 1) == 0"],
-        },
-        "def add(a, b):\n    return a + b",
-        "def add(a, b):\n    return a or b",
-    ),
-    "mbppplus": (
-        {
-            "task_id": 2,
-            "prompt": "Write a function to add two numbers.",
-            "code": "def add(a, b):\n  return a + b",
-            "test_imports": [],
-            "test_list": ["assert add(1, 2) == 3"],
-            "test": PLUS + "for inp, exp in zip([[0.1, 0.2]], [0.3]):\n    assertion(add(*inp), exp, 1e-6)\n",
-        },
-        "def add(a, b):\n    return a + b",
-        "def add(a, b):\n    return a",
-    ),
-    "codecontests": (
-        {
-            "name": "1_A. Sum",
-            "description": "Add two numbers.",
-            "public_tests": {"input": ["1 2\n"], "output": ["3\n"]},
-            "private_tests": {"input": ["4 5\n", "0 0\n"], "output": ["9\n", "0\n"]},
-            "generated_tests": {"input": ["x"], "output": ["y"]},
-            "difficulty": 1,
-        },
-        "print(sum(map(int, input().split())))",
-        "print(3)",
-    ),
-}
+MADE: dict[str, Any] = yaml.safe_load(Path(__file__).with_name("rows.yaml").read_text(encoding="utf-8"))
+ROWS = {name: (made["row"], made["right"], made["wrong"]) for name, made in MADE.items() if "right" in made}
 
 
 @pytest.mark.parametrize("name", ROWS)
@@ -140,10 +90,11 @@ def test_a_row_of_the_hub(name, tmp_path):
         assert run_tests(problem.extra["solution"], problem.answer).score == 1
 
 
-def test_the_easy_ones_of_codecontests_are_meant(tmp_path):
-    row = ROWS["codecontests"][0]
+def test_the_easy_ones_of_codecontests_that_have_tests_are_meant(tmp_path):
+    row, untested = ROWS["codecontests"][0], {"input": [], "output": []}
+    none = {**row, "name": "none", "description": "Untested.", "public_tests": untested, "private_tests": None}
     others = [{**row, "difficulty": 1 + (n > 32), "name": f"b{n}", "description": f"Add {n}."} for n in range(34)]
-    jsonl(tmp_path / "codecontests_train.jsonl", row, *others)
+    jsonl(tmp_path / "codecontests_train.jsonl", none, row, *others)
     # 34 easy ones in the paper's proportion of 3,000 to 300, by what they ask alone.
     sides = [load_task("codecontests", held_out=side, data_dir=str(tmp_path)).problems for side in (False, True)]
     assert [len(side) for side in sides] == [31, 3]
@@ -152,14 +103,6 @@ def test_the_easy_ones_of_codecontests_are_meant(tmp_path):
     assert len(load_task("codecontests:difficulty=all", data_dir=str(tmp_path)).problems) == 32
     with pytest.raises(TaskError, match="difficulty=9"):
         load_task("codecontests:difficulty=9", data_dir=str(tmp_path))
-
-
-def test_a_row_without_tests_is_passed_over(tmp_path):
-    row = ROWS["codecontests"][0]
-    untested = {"input": [], "output": []}
-    jsonl(tmp_path / "codecontests.jsonl", {**row, "name": "b", "public_tests": untested, "private_tests": None}, row)
-    (problem,) = load_task("codecontests", data_dir=str(tmp_path)).problems
-    assert problem.id == row["name"]
 
 
 @pytest.mark.parametrize("name", ROWS)
@@ -175,8 +118,6 @@ def test_a_row_that_lacks_a_column_or_is_of_another_form_is_named_by_file_and_li
 
 
 def test_any_data_set_by_a_map_of_its_columns(tmp_path):
-    from lite_selfplay.tasks.columns import Columns, problem_of_row
-
     row = {"question": "Add.", "input_output": '{"inputs": ["1 2"], "outputs": ["3"]}', "problem_id": 7}
     columns = Columns(("question",), "input_output", id="problem_id")
     problem = problem_of_row(row, columns, "row 1", "x", kind="program")

@@ -5,30 +5,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from lite_selfplay.errors import TaskError
 from lite_selfplay.tasks import load_task
 from lite_selfplay.verify.programs import run_tests
 from tests.made import jsonl, shared
 
-CHECK = (
-    "\n\nMETADATA = {}\n\n\ndef check(candidate):\n    assert candidate(1, 2) == 3\n    assert candidate(-5, 2) == -3\n"
-)
-HUMANEVAL = {
-    "task_id": "HumanEval/0",
-    "prompt": 'def add(a: int, b: int) -> int:\n    """ The sum. """\n',
-    "entry_point": "add",
-    "canonical_solution": "    return a + b\n",
-    "test": CHECK,
-}
-MBPP = {
-    "task_id": 11,
-    "text": "Write a function to add two numbers.",
-    "code": "def add(a, b):\r\n  return a + b",
-    "test_list": ["assert close(add(1, 2), 3)", "assert add(-5, 2) == -3"],
-    "test_setup_code": "def close(a, b): return abs(a - b) < 1e-9",
-    "challenge_test_list": [],
-}
+HUB = yaml.safe_load(Path(__file__).with_name("rows.yaml").read_text(encoding="utf-8"))
+HUMANEVAL, MBPP = HUB["humaneval"]["row"], HUB["mbpp"]["row"]
+CHECK = HUMANEVAL["test"]
 ROWS: dict[str, dict[str, Any]] = {
     "HumanEval's columns": HUMANEVAL,
     "MBPP's columns": MBPP,
@@ -69,21 +55,12 @@ def test_a_file_of_humanevals_format_is_trained_on(tmp_path: Path, call: Any):
 @pytest.mark.parametrize(
     ("row", "sentence"),
     [
-        (
-            {"problem": "x", "tests": "def test():\n    assert add(1, 2) == 3"},
-            "the tests test nothing: a program whose",
-        ),
-        ({**HUMANEVAL, "test": "# check(x)\n" + CHECK}, "the tests test nothing"),
-        ({**MBPP, "test_list": ["add(1, 2)"]}, "the tests test nothing"),
-        ({"problem": "x", "tests": [["1", ""]]}, "the tests test nothing"),
+        ({**HUMANEVAL, "test": f"# check(x)\n{CHECK}"}, "the tests test nothing: a program whose"),
+        ({**MBPP, "test_list": ["add(1, 2)"], "challenge_test_list": []}, "the tests test nothing"),
         ({"problem": "x", "tests": ["assert f(1) == 2", "import math"]}, "every program passes assertion 2"),
         ({"problem": "x", "tests": CHECK}, "no `entry_point` says which function"),
-        (
-            {"problem": "x", "answer": "\\boxed{}"},
-            r"no answer is right by this reference: '\\\\boxed\{\}'",
-        ),
-        ({"problem": "x", "answer": "$$"}, "no answer is right"),
-        ({"problem": "x", "answer": ["."]}, "no answer is right"),
+        ({"problem": "x", "answer": "\\boxed{}"}, r"no answer is right by this reference: '\\\\boxed\{\}'"),
+        *(({"problem": "x", "answer": answer}, "no answer is right") for answer in ("$$", ["."])),
         ({"problem": "x", "answer": "9" * 3000}, "no answer is right by this reference: '9{80}'"),
     ],
 )
@@ -94,9 +71,8 @@ def test_what_decides_nothing_is_refused_with_file_and_line(tmp_path: Path, row:
 
 
 def test_a_benchmark_and_a_function_of_ones_own_are_looked_at_as_well(tmp_path: Path):
-    jsonl(
-        tmp_path / "humaneval.jsonl", HUMANEVAL, {**HUMANEVAL, "task_id": "odd", "test": "def check(f):\n    f(1, 2)"}
-    )
+    odd = {**HUMANEVAL, "task_id": "odd", "test": "def check(f):\n    f(1, 2)"}
+    jsonl(tmp_path / "humaneval.jsonl", HUMANEVAL, odd)
     with pytest.raises(TaskError, match=r"humaneval\.jsonl, problem odd: the tests test nothing"):
         load_task("humaneval", data_dir=str(tmp_path))
     own = tmp_path / "own.py"

@@ -32,7 +32,7 @@ def test_every_problem_comes_once_an_epoch(size, seed, draws):
         assert len(set(epoch)) == len(epoch)
 
 
-def test_the_order_follows_from_seed_name_and_epoch():
+def test_the_order_follows_from_seed_name_and_epoch_and_does_not_change():
     walk = source(20)
     first, second = ids(walk.draw(20)), ids(walk.draw(20))
     assert first + second == ids(source(20).draw(40))
@@ -40,11 +40,8 @@ def test_the_order_follows_from_seed_name_and_epoch():
     assert first not in (second, sorted(first, key=int))
     assert ids(source(20, seed=1).draw(20)) != ids(source(20, seed=2).draw(20))
     assert first != ids(source(20, name="validation").draw(20))
-
-
-def test_the_order_does_not_change():
     # A run must go on under a later version as it would have under this one.
-    assert ids(source(7, seed=0).draw(14)) == ["1", "4", "2", "0", "6", "5", "3", "5", "4", "6", "0", "3", "1", "2"]
+    assert ids(source(7, seed=0).draw(14)) == [*"1420653", *"5460312"]
 
 
 @settings(deadline=None)

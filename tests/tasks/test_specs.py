@@ -14,6 +14,8 @@ from lite_selfplay.tasks.hub_data import DATA_VARIABLE
 from lite_selfplay.verify.math import check
 from tests.made import jsonl
 
+TINY = {"game": "grpo", "model": "tiny", "precision": "fp32"}
+
 
 @pytest.mark.parametrize(
     ("text", "specs"),
@@ -23,10 +25,7 @@ from tests.made import jsonl
         ("letters:named=10,of=26,svamp", ["letters:named=10,of=26", "svamp"]),
         ("svamp,letters:named=10,of=26", ["svamp", "letters:named=10,of=26"]),
         ("letters:named=3,stories:max=9,steps=1", ["letters:named=3", "stories:max=9,steps=1"]),
-        (
-            "hub:me/sums:test,problem=Body+Question,kind=number,aime24",
-            ["hub:me/sums:test,problem=Body+Question,kind=number", "aime24"],
-        ),
+        ("hub:me/sums:test,problem=a+b,kind=number,aime24", ["hub:me/sums:test,problem=a+b,kind=number", "aime24"]),
         ("reasoning-gym:chain_sum,max=3,letters", ["reasoning-gym:chain_sum,max=3", "letters"]),
         ("./my_task.py:sums:of=3,terms=2,./more.jsonl", ["./my_task.py:sums:of=3,terms=2", "./more.jsonl"]),
     ],
@@ -41,15 +40,12 @@ def test_an_empty_task_is_refused(text: str):
         split_specs(text)
 
 
-def test_a_file_is_one_task_whatever_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_file_is_one_task_whatever_its_name_and_what_is_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tmp_path)
     Path("a,b=c.jsonl").write_text("")
     assert split_specs("a,b=c.jsonl") == ["a,b=c.jsonl"]
-
-
-def test_what_is_data():
-    assert all(map(is_data, ("gsm8k", "gsm8k:config=main", "hub:me/sums")))
-    assert not any(map(is_data, ("letters", "x.jsonl", "a.py:b")))
+    specs = ("gsm8k", "gsm8k:config=main", "hub:me/sums", "letters", "x.jsonl", "a.py:b")
+    assert [is_data(spec) for spec in specs] == [True, True, True, False, False, False]
 
 
 @pytest.fixture
@@ -57,8 +53,7 @@ def data(tmp_path: Path) -> Path:
     folder = tmp_path / "data"
     folder.mkdir()
     for split, texts in {"train": ("one?", "two?"), "test": ("three?", "four?")}.items():
-        rows = [{"question": text, "answer": f"so\n#### {len(text)}"} for text in texts]
-        jsonl(folder / f"gsm8k_{split}.jsonl", *rows)
+        jsonl(folder / f"gsm8k_{split}.jsonl", *({"question": text, "answer": "so\n#### 5"} for text in texts))
     return folder
 
 
@@ -66,24 +61,18 @@ def test_a_folder_of_data_is_taken_where_a_spec_names_none(data: Path, tmp_path:
     task = load_task("gsm8k", data_dir=str(data))
     assert [problem.text for problem in task.problems] == ["one?", "two?"]
     assert load_task("letters", data_dir=str(data)).procedural  # which has no data
-    empty = tmp_path / "empty"
-    empty.mkdir()
-    assert load_task(f"gsm8k:data_dir={data}", data_dir=str(empty)).problems == task.problems
+    assert load_task(f"gsm8k:data_dir={data}", data_dir=str(tmp_path)).problems == task.problems
 
 
 @pytest.mark.parametrize("by_flag", [True, False])
 def test_a_run_notes_where_its_data_lie(data: Path, monkeypatch: pytest.MonkeyPatch, by_flag: bool):
     monkeypatch.chdir(data.parent)
-    if by_flag:
-        monkeypatch.delenv(DATA_VARIABLE, raising=False)
-    else:
-        monkeypatch.setenv(DATA_VARIABLE, "data")
+    monkeypatch.setenv(DATA_VARIABLE, "nowhere" if by_flag else "data")
     given = {"data_dir": "data"} if by_flag else {}
-    tiny = {"game": "grpo", "model": "tiny", "precision": "fp32"}
-    ready = plan(RunConfig(**tiny, tasks="gsm8k", eval_tasks="gsm8k", **given))
+    ready = plan(RunConfig(**TINY, tasks="gsm8k", eval_tasks="gsm8k", **given))
     assert ready.config.tasks.data_dir == str(data.resolve())
     assert [problem.text for problem in ready.held_out] == ["three?", "four?"]
-    monkeypatch.delenv(DATA_VARIABLE, raising=False)
+    monkeypatch.delenv(DATA_VARIABLE)
     monkeypatch.chdir("/")
     again = plan(RunConfig.of(ready.config.model_dump(mode="json")))  # as a resumed run reads it, from anywhere
     assert again.task == ready.task
@@ -91,8 +80,7 @@ def test_a_run_notes_where_its_data_lie(data: Path, monkeypatch: pytest.MonkeyPa
 
 def test_a_run_without_data_notes_no_folder(data: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv(DATA_VARIABLE, str(data))
-    ready = plan(RunConfig(game="grpo", model="tiny", precision="fp32", tasks="letters"))
-    assert ready.config.tasks.data_dir is None
+    assert plan(RunConfig(**TINY, tasks="letters")).config.tasks.data_dir is None
 
 
 WHOLE = "must be a whole number from"
@@ -110,6 +98,10 @@ REFUSED = [
     ("stories:max", f"{WHOLE} 3 to 1000000", ("2", "99999999")),
     ("stories:steps", f"{WHOLE} 1 to 2", ("3",)),
 ]
+TAKEN = {
+    "arithmetic": "digits, terms, ops, max, last and seed", "equations": "variables and max", "letters": "named and of",
+    "multiplication": "digits", "stories": "max and steps",
+}  # fmt: skip
 LETTERS = [("named", value, f"named={value}, of=12") for value in ("0", "13", "-1", "two", "", "1.5")]
 LETTERS += [("of", value, f"named=10, of={value}") for value in ("27", "9")]
 
@@ -119,18 +111,14 @@ LETTERS += [("of", value, f"named=10, of={value}") for value in ("27", "9")]
     [
         *((f"{key}={v}", re.escape(f"{key} {said}, got '{v}'")) for key, said, values in REFUSED for v in values),
         *((f"letters:{key}={v}", f"1 <= named <= of <= 26, got {got}$") for key, v, got in LETTERS),
-        ("arithmetic:size=3", "arithmetic has no option 'size'; it takes digits, terms, ops, max, last and seed"),
         (
             "arithmetic:max=3,terms=6,ops=-",
-            r"no problem with 6 terms up to 3 \(the last up to 3\), - and no negative intermediate value",
+            r"no problem with 6 terms up to 3 \(.*, - and no negative intermediate",
         ),
         *((f"code-arithmetic:{key}", "code-arithmetic") for key in ("steps=3", "tests=0", "tests=x", "digits=2")),
-        ("equations:terms=2", "no option 'terms'; it takes variables and max"),
-        ("letters:size=3", "no option 'size'; it takes named and of"),
+        *((f"{name}:size=3", f"no option 'size'; it takes {takes}$") for name, takes in TAKEN.items()),
         ("letters:named=3,named=4", "the option 'named' of a task is given twice"),
         *((f"letters:{each}", f"KEY=VALUE, as in letters:named=10, got '{each}'") for each in ("named", "10")),
-        ("multiplication:max=9", "no option 'max'; it takes digits"),
-        ("stories:digits=2", "stories has no option 'digits'; it takes max and steps"),
     ],
 )
 def test_options_that_are_refused(spec: str, message: str):
@@ -146,10 +134,9 @@ def test_the_first_problems_do_not_change():
     assert (arithmetic.name, arithmetic.procedural, len(arithmetic.problems)) == ("arithmetic", True, 100_000)
     assert [problem.answer for problem in letters[:3]] == ["abcfghijkl", "abcdefghik", "acdefghijl"]
     assert [problem.id for problem in letters[:3]] == ["letters-0", "letters-1", "letters-2"]
-    product = {"solution": "236 * 800 = 188800.", "content": "236 * 800"}
-    assert load_task("multiplication", seed=0).problems[2] == Problem(
-        "multiplication-2", "What is 236 * 800?", "188800", extra=product
-    )
+    product = load_task("multiplication", seed=0).problems[2]
+    extra = {"solution": "236 * 800 = 188800.", "content": "236 * 800"}
+    assert product == Problem("multiplication-2", "What is 236 * 800?", "188800", extra=extra)
 
 
 @pytest.mark.parametrize(
@@ -167,17 +154,14 @@ def test_a_table_and_other_columns_are_read(tmp_path, monkeypatch, name, text, o
     assert (task.name, task.origin) == (Path(name).stem, name)
     monkeypatch.chdir(tmp_path)
     # By its whole path, so that a resume from elsewhere finds it.
-    train = plan(RunConfig(game="grpo", model="tiny", tasks=f"{name}{options}")).config.tasks.train
+    train = plan(RunConfig(**TINY, tasks=f"{name}{options}")).config.tasks.train
     assert train == f"{tmp_path / name}{options}"
 
 
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        (
-            "Q,A\n1 + 1?,2\n",
-            r"o\.csv, line 2: neither 'problem' nor 'question' .*\(Q, A\): name those .*problem=prompt",
-        ),
+        ("Q,A\n1 + 1?,2\n", r"o\.csv, line 2: neither 'problem' .*\(Q, A\): name those .*problem=prompt"),
         ("question,answer\n1?,2,3\n", r"o\.csv, line 2: not as many cells"),
         ("question,answer\n1?\n", r"o\.csv, line 2: not as many cells"),
         ('question,answer\n"1"x,2\n', r"o\.csv, line 1: not CSV"),
@@ -199,9 +183,8 @@ def test_a_table_that_cannot_be_read(tmp_path, text, said):
     ],
 )  # fmt: skip
 def test_the_loader_reads_numbers_as_the_checker_does(tmp_path, written, read):
-    path = jsonl(
-        tmp_path / "o.jsonl", {"problem": "1 + 1?", "answer": "2"}, {"problem": "How many?", "answer": written}
-    )
+    rows = [{"problem": "How many?", "answer": answer} for answer in ("2", written)]
+    path = jsonl(tmp_path / "o.jsonl", *rows)
     if read is None:
         with pytest.raises(TaskError, match=rf"o\.jsonl, line 2: the digits of '{written}' are in groups"):
             load_task(f"{path}:kind=number")

@@ -2,6 +2,7 @@
 
 import random
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -34,13 +35,9 @@ def keys(problems: object) -> list[str]:
     return [content_key(p) for p in problems]  # type: ignore[attr-defined]
 
 
-@pytest.fixture
-def file(tmp_path: Path) -> Path:
-    return tmp_path / "sums.jsonl"
-
-
-def write(file: Path, texts: list[str]) -> Task:
-    return load_task(str(jsonl(file, *({"problem": text, "answer": "1"} for text in texts))))
+def write(folder: Path, texts: list[str]) -> Task:
+    rows = [{"problem": text, "answer": "1"} for text in texts]
+    return load_task(str(jsonl(folder / "sums.jsonl", *rows)))
 
 
 # Content
@@ -84,28 +81,26 @@ def test_problems_of_either_side_follow_from_seed_and_index(name):
         assert [p.id for p in one] == [f"{name}-{index}" for index in range(20)]
 
 
-def test_the_first_attempt_on_the_requested_side_is_used():
+def toy(make: Callable[[int, int], str], held_out: bool = True) -> tuple[Procedural, list[tuple[int, int]]]:
+    """Problems whose texts follow from index and attempt, and a list of those that were drawn."""
     drawn: list[tuple[int, int]] = []
 
-    def make(index: int, attempt: int) -> Problem:
-        drawn.append((index, attempt))
-        return problem(f"{index}/{attempt}")
+    def made(*draw: int) -> Problem:
+        drawn.append(draw)
+        return problem(make(*draw))
 
+    return Procedural("toy", 10**9, held_out, made), drawn
+
+
+def test_the_first_attempt_on_the_requested_side_is_used_and_their_number_is_bounded():
     wanted = next(attempt for attempt in range(50) if held_out_side(f"3/{attempt}"))
-    assert Procedural("toy", 9, True, make)[3].text == f"3/{wanted}"
+    problems, drawn = toy(lambda index, attempt: f"{index}/{attempt}")
+    assert problems[3].text == f"3/{wanted}"
     assert drawn == [(3, attempt) for attempt in range(wanted + 1)]
-
-
-def test_the_number_of_draws_is_bounded():
-    drawn: list[int] = []
-
-    def make(index: int, attempt: int) -> Problem:
-        drawn.append(attempt)
-        return problem("a")
-
+    problems, drawn = toy(lambda *_: "a", not held_out_side("a"))
     with pytest.raises(TaskError, match=r"toy has too few different problems: in 1000 draws .* that is "):
-        Procedural("toy", 9, not held_out_side("a"), make)[0]
-    assert drawn == list(range(TRIES))
+        problems[0]
+    assert drawn == [(0, attempt) for attempt in range(TRIES)]
 
 
 # Files
@@ -118,10 +113,10 @@ def test_held_out_problems_are_removed_from_training():
     assert without([], training) == []
 
 
-def test_a_file_is_trained_on_without_its_held_out_problems(file):
-    task = write(file, ["a", "b", "A ", "c"])
+def test_a_file_is_trained_on_without_its_held_out_problems(tmp_path):
+    task = write(tmp_path, ["a", "b", "A ", "c"])
     assert not task.procedural
-    assert load_task(str(file), held_out=True) == task  # all of it on either side
+    assert load_task(str(tmp_path / "sums.jsonl"), held_out=True) == task  # all of it on either side
     assert keys(training_side(task, [problem("a")]).problems) == ["b", "c"]
     assert training_side(task, []) is task
     with pytest.raises(ConfigError, match="every problem of sums is held out for evaluation"):
@@ -133,12 +128,12 @@ def test_a_file_is_trained_on_without_its_held_out_problems(file):
 # What to evaluate on
 
 
-def test_a_whole_file_each_row_once(file):
-    task = write(file, ["a", "b", "A ", "c", "b"])
+def test_a_whole_file_each_row_once(tmp_path):
+    task = write(tmp_path, ["a", "b", "A ", "c", "b"])
     for limit in (None, 4, 5):
         assert [p.text for p in evaluation_set(task, limit)] == ["a", "b", "A", "c"]
     assert data_facts(task)["repeated"] == 1
-    assert "repeated" not in data_facts(write(file, ["a", "b", "A "]))
+    assert "repeated" not in data_facts(write(tmp_path, ["a", "b", "A "]))
 
 
 @pytest.mark.parametrize(
@@ -157,7 +152,7 @@ def test_a_whole_file_each_row_once(file):
 )
 def test_rows_are_one_where_every_letter_and_the_answer_are(one, other, n):
     rows = [
-        Problem(text, text, answer, extra=dict.fromkeys(("content",)[: len(key)], *key))
+        Problem(text, text, answer, extra=dict(zip(["content"], key, strict=False)))
         for text, answer, *key in (one, other)
     ]
     assert evaluation_set(Task("toy", rows)) == rows[:n]
@@ -165,8 +160,8 @@ def test_rows_are_one_where_every_letter_and_the_answer_are(one, other, n):
     assert without(rows[1:], rows[:1]) == []
 
 
-def test_a_part_of_a_file_follows_from_seed_and_name(file):
-    task = write(file, [str(number) for number in range(100)])
+def test_a_part_of_a_file_follows_from_seed_and_name(tmp_path):
+    task = write(tmp_path, [str(number) for number in range(100)])
     chosen = [int(p.text) for p in evaluation_set(task, 10, seed=4)]
     assert chosen == sorted(derived_rng(4, "evaluation", "sums").sample(range(100), 10))
     assert chosen == [int(p.text) for p in evaluation_set(task, 10, seed=4)]
@@ -192,21 +187,15 @@ def test_a_small_task_gives_all_it_has():
 
 
 def test_a_task_that_repeats_itself_is_not_walked_to_its_end():
-    drawn: list[int] = []
-    side = held_out_side("a")
-
-    def make(index: int, attempt: int) -> Problem:
-        drawn.append(index)
-        return problem("a")
-
-    assert len(evaluation_set(Task("toy", Procedural("toy", 10**9, side, make), procedural=True))) == 1
+    problems, drawn = toy(lambda *_: "a", held_out_side("a"))
+    assert len(evaluation_set(Task("toy", problems, procedural=True))) == 1
     assert len(drawn) == 1001
 
 
-@pytest.mark.parametrize("procedural", [False, True])
-def test_nothing_to_evaluate_on(procedural):
-    with pytest.raises(TaskError, match="toy has no problem to evaluate on"):
-        evaluation_set(Task("toy", [], procedural=procedural))
+def test_nothing_to_evaluate_on():
+    for procedural in (False, True):
+        with pytest.raises(TaskError, match="toy has no problem to evaluate on"):
+            evaluation_set(Task("toy", [], procedural=procedural))
     for limit in (0, -1):
         with pytest.raises(TaskError, match=f"at least 1, got {limit}"):
             evaluation_set(load_task("letters"), limit)
@@ -220,28 +209,25 @@ def problems(*texts: str) -> list[Problem]:
     return [Problem(f"p{n}", text) for n, text in enumerate(texts)]
 
 
-def test_the_same_content_and_shared_runs() -> None:
-    evaluation = problems("What is 2 + 2?", LONG, " ".join(WORD[30:50]), "Another short one?")
-    training = [Problem("t", "what is  2 + 2?"), f"Before, {', '.join(WORD[5:18]).upper()}; after.", "Nothing of it."]
-    assert overlap(evaluation, training) == Overlap(4, ("p0",), ("p1",))
+def content(text: str) -> Problem:
+    return Problem("p0", text, extra={"content": "+2 +3"})
 
 
-def test_thirteen_words_are_shared_and_twelve_are_not() -> None:
-    evaluation = problems(LONG)
-    assert overlap(evaluation, [" ".join(WORD[3 : 3 + WORDS])]).shared == ("p0",)
-    assert overlap(evaluation, [" ".join(WORD[3 : 2 + WORDS])]).ids == ()
-    assert overlap(evaluation, [" ".join(reversed(WORD[:20]))]).ids == ()
-
-
-def test_the_content_is_the_tasks_own_where_it_gives_one() -> None:
-    evaluation = [Problem("p", "3 + 2?", extra={"content": "+2 +3"})]
-    assert overlap(evaluation, [Problem("t", "2 + 3?", extra={"content": "+2 +3"})]).same == ("p",)
-    assert overlap(evaluation, ["2 + 3?"]).same == ()
-
-
-def test_problems_with_one_id_or_one_text_are_all_named() -> None:
-    evaluation = [Problem("a", LONG), Problem("b", LONG)]
-    assert overlap(evaluation, [LONG]) == Overlap(2, ("a", "b"), ("a", "b"))
+@pytest.mark.parametrize(
+    ("evaluation", "training", "same", "shared"),
+    [
+        (problems("What is 2 + 2?", LONG), [Problem("t", "what is  2 + 2?")], ("p0",), ()),
+        (problems("What is 2 + 2?", LONG), [f"Before, {', '.join(WORD[5:18]).upper()}; after.", "x"], (), ("p1",)),
+        (problems(" ".join(WORD[30:50]), "Another short one?"), [LONG, "Nothing of it."], (), ()),
+        (problems(LONG), [" ".join(WORD[3 : 3 + WORDS])], (), ("p0",)),  # thirteen words
+        (problems(LONG), [" ".join(WORD[3 : 2 + WORDS]), " ".join(reversed(WORD[:20]))], (), ()),
+        ([content("3 + 2?")], [content("2 + 3?")], ("p0",), ()),
+        ([content("3 + 2?")], ["2 + 3?"], (), ()),
+        (problems(LONG, LONG), [LONG], ("p0", "p1"), ("p0", "p1")),
+    ],
+)
+def test_the_same_content_and_shared_runs_of_words(evaluation, training, same, shared) -> None:
+    assert overlap(evaluation, training) == Overlap(len(evaluation), same, shared)
 
 
 def test_a_warning_has_the_count_and_the_ids() -> None:

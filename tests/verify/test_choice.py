@@ -11,8 +11,6 @@ from lite_selfplay.verify.choice import chosen_letter
 from tests.made import completion
 
 OPTIONS = ["12 m/s", r"$\frac{1}{2}$ of it", "Hydrogen", "none of these"]
-
-
 READ: dict[str | None, tuple[str | None, ...]] = {
     "C": (
         *("C", "c", "(C)", "[C]", "C.", "C)", r"\text{C}", r"\textbf{(C)}", "$C$", "**C**"),
@@ -27,11 +25,8 @@ READ: dict[str | None, tuple[str | None, ...]] = {
 @pytest.mark.parametrize(("letter", "answer"), [(letter, answer) for letter in READ for answer in READ[letter]])
 def test_the_letter_of_an_answer(letter: str | None, answer: str | None) -> None:
     assert chosen_letter(answer, OPTIONS) == letter
-
-
-def test_options_with_one_text_are_told_apart_by_letter_alone() -> None:
-    assert chosen_letter("x", ["x", "x", "y"]) is None
-    assert chosen_letter("b", ["x", "x", "y"]) == "B"
+    # Options with one text are told apart by their letters alone.
+    assert [chosen_letter(each, ["x", "x", "y"]) for each in ("x", "b")] == [None, "B"]
 
 
 def judge(text: str, **changes: Any) -> Any:
@@ -44,10 +39,8 @@ def judge(text: str, **changes: Any) -> Any:
     ("text", "correct", "answer", "reason"),
     [
         ("So <answer>C</answer>", True, "C", ""),
-        ("So <answer>(c) Hydrogen</answer>", True, "C", ""),
         (r"It is \boxed{\text{C}}.", True, "C", ""),
         ("The answer is (C).", True, "C", ""),
-        ("<answer>Hydrogen</answer>", True, "C", ""),
         ("<answer>B</answer>", False, "B", "wrong"),
         ("<answer>C or D</answer>", False, "C or D", "no_answer"),
         ("I do not know.", False, None, "no_answer"),
@@ -57,11 +50,6 @@ def judge(text: str, **changes: Any) -> Any:
 def test_verdicts(text: str, correct: bool, answer: str | None, reason: str) -> None:
     verdict = judge(text)
     assert (verdict.correct, verdict.score, verdict.answer, verdict.reason) == (correct, float(correct), answer, reason)
-
-
-def test_a_problem_without_options() -> None:
-    with pytest.raises(TaskError, match="multiple-choice problem p has no options"):
-        judge("<answer>C</answer>", options=[])
 
 
 @pytest.mark.parametrize(
@@ -81,7 +69,9 @@ def test_any_letter_that_the_toy_task_names_is_right(text: str, prefill: str, fo
     assert verdict == Verdict(right, float(right), found, well_formed, "" if right else "wrong")
 
 
-@pytest.mark.parametrize("answer", ["", None, 5, ["a"]])
-def test_a_problem_without_letters(answer: object) -> None:
-    with Verifier() as verifier, pytest.raises(TaskError, match="letters"):
-        verifier.verify([(completion("a"), Problem("p", "?", answer, kind="letters"))])
+def test_a_problem_without_options_or_letters() -> None:
+    with pytest.raises(TaskError, match="multiple-choice problem p has no options"):
+        judge("<answer>C</answer>", options=[])
+    for answer in ("", None, 5, ["a"]):
+        with Verifier() as verifier, pytest.raises(TaskError, match="letters"):
+            verifier.verify([(completion("a"), Problem("p", "?", answer, kind="letters"))])

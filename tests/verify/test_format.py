@@ -1,53 +1,26 @@
 r"""The parts of a completion: examples for every kind of tag and box, properties for arbitrary text."""
 
+from pathlib import Path
+from typing import Any
+
 import pytest
+import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lite_selfplay.verify.format import Reasoning, Span, answer_spans, boxed_spans, split_reasoning, well_formed
 
+CASES = yaml.safe_load(Path(__file__).with_name("cases.yaml").read_text(encoding="utf-8"))
 TAGS = ["<think>", "</think>", "<answer>", "</answer>", r"\boxed{", "}", "{", "\\", " ", "\n", "x", "5"]
 TAGGED = st.lists(st.sampled_from(TAGS), max_size=20).map("".join) | st.text(max_size=60)
 
 
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("just text", Reasoning("none", None, "just text")),
-        ("", Reasoning("none", None, "")),
-        ("<think>why</think> so 5", Reasoning("closed", "why", " so 5")),
-        ("the template opened it</think>5", Reasoning("closed", "the template opened it", "5")),
-        ("<think></think>5", Reasoning("closed", "", "5")),
-        ("<think>never ends", Reasoning("open", None, "")),
-        ("<think>a</think>b<think>c", Reasoning("open", None, "")),
-        ("<think>a</think>b<think>c</think>d", Reasoning("closed", "a</think>b<think>c", "d")),
-        ("first <think>a</think>b", Reasoning("closed", "a", "b")),
-    ],
-)
-def test_split_reasoning(text: str, expected: Reasoning) -> None:
-    assert split_reasoning(text) == expected
+@pytest.mark.parametrize(("text", "state", "reasoning", "rest"), CASES["reasoning"])
+def test_split_reasoning(text: str, state: Any, reasoning: str | None, rest: str) -> None:
+    assert split_reasoning(text) == Reasoning(state, reasoning, rest)
 
 
-@pytest.mark.parametrize(
-    ("text", "contents"),
-    [
-        (r"\boxed{5}", ["5"]),
-        (r"so \boxed{\frac{1}{2}} and \boxed{3}", [r"\frac{1}{2}", "3"]),
-        (r"\boxed{\{1, 2\}}", [r"\{1, 2\}"]),
-        (r"\boxed{a \\}", [r"a \\"]),
-        (r"\fbox{7}", ["7"]),
-        (r"\boxed {7}", ["7"]),
-        (r"$\boxed 5$.", ["5"]),
-        (r"\boxed5", ["5"]),
-        (r"\boxed 12, then", ["12"]),
-        (r"\(\boxed -3\)", ["-3"]),
-        (r"\boxed{\boxed{5}}", [r"\boxed{5}"]),
-        (r"\boxed{}", [""]),
-        (r"\boxed", []),
-        (r"\boxedfoo{5}", []),
-        ("nothing", []),
-    ],
-)
+@pytest.mark.parametrize(("text", "contents"), CASES["boxes"].items())
 def test_boxed_spans(text: str, contents: list[str]) -> None:
     assert [span.content for span in boxed_spans(text)] == contents
 
@@ -73,46 +46,24 @@ def test_boxes_round_trip_on_nested_braces(first: str, second: str) -> None:
     assert [span.content for span in boxed_spans(text)] == [first, second]
 
 
-@pytest.mark.parametrize(
-    ("text", "spans"),
-    [
-        ("<answer>5</answer>", [Span(0, 18, "5")]),
-        ("x<answer>5", [Span(1, 10, "5", closed=False)]),
-        ("<answer><answer>5</answer>", [Span(0, 8, "", closed=False), Span(8, 26, "5")]),
-        ("<answer>1</answer> <answer>2</answer>", [Span(0, 18, "1"), Span(19, 37, "2")]),
-        ("</answer>", []),
-    ],
-)
-def test_answer_spans(text: str, spans: list[Span]) -> None:
-    assert answer_spans(text) == spans
+@pytest.mark.parametrize(("text", "spans"), CASES["answers"].items())
+def test_answer_spans(text: str, spans: list[list[Any]]) -> None:
+    assert answer_spans(text) == [Span(*span) for span in spans]
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "<answer>5</answer>",
-        "free text <answer>5</answer>\n ",
-        "<think>why</think><answer>5</answer>",
-        " \n<think></think> recap <answer>5</answer>",
-        "<think>I put it in <answer> tags</think><answer>5</answer>",
-    ],
-)
+WELL_FORMED = [
+    *("<answer>5</answer>", "free text <answer>5</answer>\n ", "<think>why</think><answer>5</answer>"),
+    *(" \n<think></think> recap <answer>5</answer>", "<think>I put it in <answer> tags</think><answer>5</answer>"),
+]
+
+
+@pytest.mark.parametrize("text", WELL_FORMED)
 def test_well_formed(text: str) -> None:
     assert well_formed(text, thinks=False)
     assert well_formed(text, thinks=True) == ("<think>" in text)
 
 
-NOT_WELL_FORMED = [
-    *("", "5", "<answer></answer>", "<answer> \n</answer>", "<answer>5", "<answer>5</answer> done"),
-    *("<answer>5</answer><answer>5</answer>", "<answer><answer>5</answer></answer>", "<answer>5</answer></answer>"),
-    *("</answer><answer>5", "<answer>5</answer><think>late</think>", "so <think>why</think><answer>5</answer>"),
-    *("<think>why<answer>5</answer>", "why</think><answer>5</answer>", "</think><think><answer>5</answer>"),
-    *("<think>a</think><think>b</think><answer>5</answer>", "<think>a<think>b</think></think><answer>5</answer>"),
-    *("<answer><think>a</think>5</answer>", "<think><answer>5</answer></think>"),
-]
-
-
-@pytest.mark.parametrize("text", NOT_WELL_FORMED)
+@pytest.mark.parametrize("text", CASES["not_well_formed"])
 def test_not_well_formed(text: str) -> None:
     assert not well_formed(text, thinks=False)
     assert not well_formed(text, thinks=True)

@@ -1,8 +1,10 @@
 r"""Checking mathematics, from completion to verdict: right and wrong answers, hedges, formats, benchmark answers."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
@@ -14,6 +16,7 @@ from lite_selfplay.verify.math import check, references
 from lite_selfplay.verify.quantity import quantity
 from tests.made import completion
 
+CASES = yaml.safe_load(Path(__file__).with_name("cases.yaml").read_text(encoding="utf-8"))
 WRAPPERS = [r"so \boxed{%s}.", "<answer>%s</answer>", r"<answer>\boxed{%s}</answer>", "The answer is $%s$.", "#### %s"]
 
 
@@ -35,30 +38,9 @@ def test_two_integers_are_a_hedge(value: int, other: int, connective: str) -> No
 @pytest.mark.parametrize(
     ("text", "answer", "reason"),
     [
-        (r"\boxed{12}", 12, ""),
-        (r"\boxed{12}", 12.0, ""),
-        (r"\boxed{0.1}", 0.1, ""),
-        (r"\boxed{0.00001}", 1e-5, ""),
-        (r"\boxed{13}", 12, "wrong"),
-        (r"\boxed{12} or \boxed{13}", 12, "hedged"),
-        (r"<answer>\boxed{12} then \boxed{13}</answer>", 13, "hedged"),
-        (r"\boxed{12} or 13", 12, "hedged"),
-        (r"\boxed{12}, \boxed{12.0}", 12, ""),
-        (r"\boxed{3}, \boxed{4}", [4, 3], ""),
-        (r"\boxed{3}", [4, 3], "wrong"),
-        (r"\boxed{3, 4, 5}", [4, 3], "wrong"),
-        (r"\boxed{12 or 13}", "12 or 13", ""),
-        (r"\boxed{6630}", {"any_of": ["6630.65", "6630"]}, ""),
-        (r"\boxed{6631}", {"any_of": ["6630.65", "6630"]}, "wrong"),
-        (r"\boxed{1, 2}", {"any_of": ["3", [1, 2]]}, ""),
-        (r"\boxed{18}", "She sells 9.\n9 * 2 = <<9*2=18>>18\n#### 18", ""),
-        (r"\boxed{48+24}", 72, "restated"),
-        ("I get 12", 12, "no_answer"),
-        (r"<think>\boxed{12}", 12, "no_answer"),
+        *CASES["verdicts"],
         (r"\boxed{" + "1" * 2001 + "}", 12, "unparsable"),
-        (r"\boxed{12}", "", "unparsable"),
         (r"\boxed{12}", "1+" * 2000, "unparsable"),
-        (r"\boxed{12}", [], "unparsable"),
     ],
 )
 def test_reasons(text: str, answer: Any, reason: str) -> None:
@@ -72,15 +54,14 @@ def test_reasons(text: str, answer: Any, reason: str) -> None:
 def test_the_prefill_opens_the_reasoning() -> None:
     assert check(completion(r"\boxed{1} no </think> \boxed{2}", prefill="<think>\n"), 2).correct
     assert check(completion(r"\boxed{2}", prefill="<think>\n"), 2).reason == "no_answer"
-    verdict = check(completion("why</think><answer>2</answer>", prefill="<think>\n"), 2, thinks=True)
-    assert verdict.correct
-    assert verdict.well_formed
+    assert check(completion("why</think><answer>2</answer>", prefill="<think>\n"), 2, thinks=True).well_formed
 
 
 def test_format_and_correctness_are_independent() -> None:
-    assert not check(r"\boxed{2}", 2).well_formed
-    assert check("<answer>3</answer>", 2).well_formed
-    assert not check("<answer>2</answer>", 2, thinks=True).well_formed
+    texts = (r"\boxed{2}", "<answer>3</answer>", "<answer>2</answer>", "<think>why</think><answer>2</answer>")
+    verdicts = [check(text, 2, thinks=thinks) for text in texts for thinks in (False, True)]
+    assert [verdict.correct for verdict in verdicts] == [True, True, False, False, True, True, True, True]
+    assert [verdict.well_formed for verdict in verdicts] == [False, False, True, False, True, False, True, True]
 
 
 @pytest.mark.parametrize("answer", [None, {"all_of": [1]}, {"any_of": [1], "x": 2}, {"any_of": [None]}])
@@ -124,13 +105,7 @@ def decide(gold: str, answer: str) -> bool:
     return judge([values(gold)], answer)
 
 
-NO_NUMBERS = [
-    *("", "x", "2k", "5 xy", "5m", "5 m", "3i", r"2\pi", r"\sqrt{2}", "48+24", "12 or 13", "12 dozen", "12 squared"),
-    *("1/0", r"\frac{1}{0}", "1e9999", "1,2345", "1.2.3", "12 is wrong", "12 apples & pears", "5!"),
-]
-
-
-@pytest.mark.parametrize("text", NO_NUMBERS)
+@pytest.mark.parametrize("text", CASES["no_numbers"])
 def test_texts_that_are_not_plain_numbers(text: str) -> None:
     found = quantity(tidy(text))
     assert found is None or found.number is None

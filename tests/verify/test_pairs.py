@@ -39,10 +39,7 @@ COMPLETIONS = "####"
 MISJUDGED = [("1.5", "1 and 1/2"), ("12", "12\n13")]
 """Digits with "and" between them are a list as well as one value; a line's end ends a sentence."""
 FORMS = [
-    "<answer>%s</answer>",
-    r"so \boxed{%s}.",
-    "<think>x</think><answer>%s</answer>",
-    r"<answer>\boxed{%s}</answer>",
+    *("<answer>%s</answer>", r"so \boxed{%s}.", "<think>x</think><answer>%s</answer>", r"<answer>\boxed{%s}</answer>"),
     "Therefore, the final answer is **%s**.",
 ]
 
@@ -66,14 +63,6 @@ def test_every_pair_is_judged_as_labelled(form: str) -> None:
 )
 def test_a_restated_question_has_its_own_reason(answer: str, reference: str) -> None:
     assert check(rf"\boxed{{{answer}}}", reference).reason == "restated"
-
-
-@pytest.mark.parametrize(
-    ("reference", "answer"),
-    [("5!", "5!"), ("2^{1009}", "2^{1009}"), (r"\frac{100!}{2^{50}}", r"\frac{100!}{2^{50}}"), (r"\ln 2", r"\ln 2")],
-)
-def test_an_answer_may_have_the_operations_of_its_reference(reference: str, answer: str) -> None:
-    assert check(f"<answer>{answer}</answer>", reference).correct
 
 
 @pytest.mark.parametrize(
@@ -105,11 +94,9 @@ def test_what_is_counted_is_named_in_the_problem(answer: str, problem: str, righ
 def test_characters_have_one_form_wherever_answers_are_compared() -> None:
     assert plain("１０⁻³＝½　ｘ₁\u200b – ５０％") == r"10^{-3}=\frac{1}{2} x_{1} - 50%"
     assert plain("µm ℝ ㎝ ٣ “a’s”") == 'µm \\mathbb{R} cm 3 "a\'s"'
-    options = {"options": ["５ m", "１／２", "（x）"]}
-    asked = [
-        (completion(text), Problem("p", "?", "B", "choice", options)) for text in ("Answer: （Ｂ）", r"\boxed{1/2}")
-    ]
-    assert [verdict.correct for verdict in Verifier().verify(asked)] == [True, True]
+    asked = Problem("p", "?", "B", "choice", {"options": ["５ m", "１／２", "（x）"]})
+    verdicts = Verifier().verify([(completion(text), asked) for text in ("Answer: （Ｂ）", r"\boxed{1/2}")])
+    assert [verdict.correct for verdict in verdicts] == [True, True]
 
 
 @pytest.mark.parametrize(

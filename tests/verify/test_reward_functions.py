@@ -5,25 +5,25 @@ import functools
 import itertools
 import math
 import types
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy
 import pandas
 import pytest
 
-from lite_selfplay.data import Completion, Problem, Sampling
+from lite_selfplay.data import Problem
 from lite_selfplay.errors import RewardError
 from lite_selfplay.verify.reward_functions import call_reward
-
-
-def said(text: str, prompt: str = "p", ids: Sequence[int] = (1, 2)) -> Completion:
-    return Completion(prompt, text, (0,), tuple(ids), (-1.0,) * len(ids), "eos", "A", 0, Sampling())
-
+from tests.made import completion
 
 PAIRS = [
-    (said("<answer>2</answer>", "one", (7, 8)), Problem("a", "1 + 1?", "2", extra={"level": 1})),
-    (said("three", "two", (9,)), Problem("b", "1 + 2?", "3", extra={"source": "book"})),
+    (
+        replace(completion("<answer>2</answer>"), prompt="one", token_ids=(7, 8)),
+        Problem("a", "1 + 1?", "2", extra={"level": 1}),
+    ),
+    (replace(completion("three"), prompt="two", token_ids=(9,)), Problem("b", "1 + 2?", "3", extra={"source": "book"})),
 ]
 
 
@@ -31,14 +31,18 @@ def scores(reward: Callable[..., Any]) -> list[float]:
     return [verdict.score for verdict in call_reward(reward, PAIRS)]
 
 
-def heard(*names: str) -> dict[str, Any]:
+def asking(signature: str) -> Callable[..., Any]:
+    """A function with these arguments, which keeps what it is given as `heard`."""
+    scope: dict[str, Any] = {}
+    exec(f"def reward({signature}):\n    reward.heard = locals()\n    return [0, 0]", scope)
+    return scope["reward"]
+
+
+def heard(*names: str, pairs: Any = PAIRS) -> dict[str, Any]:
     """What a function that names these arguments is given."""
-    given: dict[str, Any] = {}
-    source = f"def reward({', '.join(names)}):\n    given.update(locals())\n    return [0, 0]"
-    scope: dict[str, Any] = {"given": given}
-    exec(source, scope)
-    call_reward(scope["reward"], PAIRS)
-    return given
+    reward = asking(", ".join(names))
+    call_reward(reward, pairs)
+    return reward.heard  # type: ignore[attr-defined]
 
 
 # Calling
@@ -58,42 +62,31 @@ def test_arguments_come_by_name_one_entry_a_completion():
     assert heard(*every) == heard("**rest")["rest"] == every
     assert heard("*", "answer") == {"answer": ["2", "3"]}
     assert heard("answer", "weight=3") == {"answer": ["2", "3"], "weight": 3}
+    # A column cannot hide what the library passes.
+    pairs = [(completion("x"), Problem("a", "q", "2", extra={"completions": "theirs", "answer": "theirs"}))] * 2
+    assert heard("completions", "answer", pairs=pairs) == {"completions": ["x"] * 2, "answer": ["2"] * 2}
 
 
-def test_a_column_cannot_hide_what_the_library_passes():
-    pairs = [(said("x"), Problem("a", "q", "2", extra={"completions": "theirs", "answer": "theirs"}))]
-    seen: dict[str, Any] = {}
+class Judge:
+    def lengths(self, completions: list[str]) -> list[int]:
+        return [len(text) for text in completions]
 
-    def reward(**columns: Any) -> list[float]:
-        seen.update(columns)
-        return [0.0]
-
-    call_reward(reward, pairs)
-    assert (seen["completions"], seen["answer"]) == (["x"], ["2"])
+    __call__ = lengths
 
 
-def test_a_lambda_a_method_and_a_partial_are_functions():
-    class Judge:
-        def __call__(self, completions: list[str]) -> list[int]:
-            return [len(text) for text in completions]
-
-    assert scores(lambda completions: [len(text) for text in completions]) == [18, 5]
-    assert scores(Judge()) == [18, 5]
+def test_an_object_a_method_and_a_partial_are_functions():
+    assert scores(Judge()) == scores(Judge().lengths) == [18, 5]
     assert scores(functools.partial(lambda completions, n: [n for _ in completions], n=4)) == [4, 4]
 
 
 # What it returns
 
 
-def test_scores_are_used_as_they_stand_and_count_as_correct_from_one_half():
+def test_scores_are_used_as_they_stand_count_as_correct_from_one_half_and_the_format_is_judged_as_ever():
     verdicts = call_reward(lambda answer: [-2.5, 7], PAIRS) + call_reward(lambda answer: [0.5, 0.49], PAIRS)
     assert [verdict.score for verdict in verdicts] == [-2.5, 7.0, 0.5, 0.49]
     assert [verdict.correct for verdict in verdicts] == [False, True, True, False]
-
-
-def test_the_format_is_judged_as_ever():
-    verdicts = call_reward(lambda answer: [0, 1], PAIRS)
-    assert [verdict.well_formed for verdict in verdicts] == [True, False]
+    assert [verdict.well_formed for verdict in verdicts] == [True, False, True, False]
     assert not any(verdict.well_formed for verdict in call_reward(lambda answer: [0, 1], PAIRS, thinks=True))
 
 
@@ -107,10 +100,7 @@ def test_any_row_of_numbers_will_do():
 
 
 def test_nothing_to_judge_calls_nothing():
-    def reward() -> list[float]:
-        raise AssertionError("called")
-
-    assert call_reward(reward, []) == []
+    assert call_reward(raising(AssertionError("called")), []) == []
 
 
 # What is refused, whatever it is
@@ -139,12 +129,6 @@ def half_way(error: Exception) -> Callable[..., Any]:
     return reward
 
 
-def asking(signature: str) -> Callable[..., Any]:
-    scope: dict[str, Any] = {}
-    exec(f"def reward({signature}):\n    return [0, 0]", scope)
-    return scope["reward"]
-
-
 class Raises:
     """What raises when it is shown, or read as a number."""
 
@@ -161,10 +145,6 @@ class Endless:
         return 1.0
 
 
-async def coroutine(answer: list[str]) -> list[float]:
-    return [1.0, 0.0]
-
-
 NO_NUMBERS = (None, 1.0, [None, 1.0], ["good", "bad"], [[1.0], [0.0]], [1j, 0], "ok", [10**400, 0], object())
 # Each would give two numbers where it is only walked through: keys, members in any order, digits.
 NO_LISTS = (
@@ -172,6 +152,7 @@ NO_LISTS = (
     frozenset({0.5, 1.0}), "10", b"10", bytearray(b"10"), ["1", "0"], [b"1", b"0"], numpy.array(["1", "0"]),
     numpy.array([[1.0], [0.0]]), pandas.DataFrame({0: [0.5, 0.5], 1: [0.25, 0.25]}),
 )  # fmt: skip
+ENDLESS = (itertools.repeat(1.0), Endless(), (1.0 for _ in itertools.count()))
 ERRORS = (SystemExit(7), SystemExit(), Beyond("x"), GeneratorExit(), StopIteration(1))
 
 
@@ -181,10 +162,8 @@ ERRORS = (SystemExit(7), SystemExit(), Beyond("x"), GeneratorExit(), StopIterati
         *((returning([1.0, bad]), f"returned {bad} for completion 1") for bad in (math.nan, math.inf, -math.inf)),
         *((returning([1.0] * n), f"returned {n} values for 2 completions") for n in (0, 1, 3)),
         *((returning(each), "must return one number for each completion, got") for each in (*NO_NUMBERS, *NO_LISTS)),
-        (returning(itertools.repeat(1.0)), "returned more than 2 values"),
-        (returning(Endless()), "returned more than 2 values"),
         *((returning(each), "raised SystemExit") for each in ([Raises(), 1.0], Raises())),
-        (returning(1.0 for _ in itertools.count()), "returned more than 2 values"),
+        *((returning(each), "returned more than 2 values") for each in ENDLESS),
         (raising(KeyError("level")), "raised KeyError: 'level'"),
         *((raising(error), f"raised {type(error).__name__}") for error in ERRORS),
         *((half_way(kind("x")), f"raised {kind.__name__}") for kind in (ZeroDivisionError, ValueError, KeyError)),

@@ -3,10 +3,10 @@
 python -m tests.verify.programs.container [--container] [--no-landlock] [--uid N] COMMAND...
 """
 
+import argparse
 import ctypes
 import os
 import struct
-import sys
 
 from lite_selfplay.verify.programs.inside import bpf, confinement
 
@@ -48,18 +48,19 @@ def refuse(calls: list[str]) -> None:
 
 
 def main() -> None:
-    arguments = sys.argv[1:]
-    options: dict[str, str] = {}
-    while arguments and arguments[0].startswith("--"):
-        name = arguments.pop(0)
-        options[name] = arguments.pop(0) if name == "--uid" else ""
-    if "--container" in options:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--container", action="store_true")
+    parser.add_argument("--no-landlock", action="store_true")
+    parser.add_argument("--uid", type=int)
+    parser.add_argument("command", nargs=argparse.REMAINDER)
+    asked = parser.parse_args()
+    if asked.container:
         drop_to_docker()
-    if "--uid" in options:
-        confinement.become(int(options["--uid"]))
-    if "--container" in options:
-        refuse([*REFUSED, *(_LANDLOCK if "--no-landlock" in options else ())])
-    os.execv(arguments[0], arguments)
+    if asked.uid is not None:
+        confinement.become(asked.uid)
+    if asked.container:
+        refuse([*REFUSED, *(_LANDLOCK if asked.no_landlock else ())])
+    os.execv(asked.command[0], asked.command)
 
 
 if __name__ == "__main__":

@@ -2,7 +2,7 @@
 
 A program is out if it printed a secret or a line that begins with GOT, or if anything outside it changed. Run by itself
 it tries the hostile programs in one tier, as whoever and wherever its process is, and prints what got out as JSON:
-python -m tests.verify.programs.outside seccomp,landlock [--quick]
+python -m tests.verify.programs.outside seccomp,landlock
 """
 
 import contextlib
@@ -19,7 +19,7 @@ import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from lite_selfplay.verify.programs import SandboxError, open_sandbox, run_program
 from lite_selfplay.verify.programs.inside import bpf
@@ -33,10 +33,12 @@ ENDLESS = frozenset(
     ignore_the_limit handle_the_limit wait_for_ever sleep_for_ever read_for_ever lock_twice catch_memory_errors
     catch_everything
     factorial power_tower product_for_ever hash_loop finaliser_loop import_lock alarm_storm trace_everything
-    decimal_precision huge_int hash_collisions compile_bomb2 lzma_memory cycle_into_a_list kill_itself""".split()
+    decimal_precision huge_int hash_collisions compile_bomb2 lzma_memory cycle_into_a_list kill_itself
+    stack_without_bound deep_recursion c_recursion""".split()
 )
 """Programs that run until a limit ends them, a second or two each."""
 
+_OURS = ("sbx-", "sbxhard", "sbxmq", "sem.sbx", "lite-selfplay-root-")
 _HEAD = """import ctypes, os, sys
 libc = ctypes.CDLL(None, use_errno=True)
 def sc(n, *a):
@@ -51,22 +53,17 @@ while True: time.sleep(60)
 """
 
 
-class Hostile(NamedTuple):
-    """A program that tries to get out, and what it tries."""
-
-    name: str
-    kind: str
-    source: str
-
-
-def hostile() -> list[Hostile]:
-    """Every hostile program."""
-    found = []
-    for path in sorted(PLACE.glob("*.txt")):
-        for block in path.read_text(encoding="utf-8").split("=== ")[1:]:
-            name, _, source = block.partition("\n")
-            found.append(Hostile(name.strip(), path.stem, source))
+def programs_of(*paths: Path) -> dict[str, str]:
+    """The programs of files, each after a line `=== NAME`."""
+    blocks = [block for path in paths for block in path.read_text(encoding="utf-8").split("=== ")[1:]]
+    found = {name.strip(): source for name, _, source in (block.partition("\n") for block in blocks)}
+    assert len(found) == len(blocks)
     return found
+
+
+def hostile() -> dict[str, str]:
+    """Every hostile program."""
+    return programs_of(*sorted(PLACE.glob("*.txt")))
 
 
 class World:
@@ -237,8 +234,8 @@ def litter() -> set[str]:
     found: set[str] = set()
     for place in ("/tmp", "/var/tmp", "/dev/shm", "/dev/mqueue", os.getcwd()):
         with contextlib.suppress(OSError):
-            names = [name for name in os.listdir(place) if name.startswith(("sbx-", "sbxhard", "sbxmq", "sem.sbx"))]
-            found |= {os.path.join(place, name) for name in [*names, *_roots(place)]}
+            names = [name for name in os.listdir(place) if name.startswith(_OURS)]
+            found |= {os.path.join(place, name) for name in names}
     for kind in ("shm", "sem", "msg"):
         with contextlib.suppress(OSError):
             lines = Path("/proc/sysvipc", kind).read_text().splitlines()[1:]
@@ -255,10 +252,6 @@ def left_since(before: set[str]) -> set[str]:
     return left
 
 
-def _roots(place: str) -> list[str]:
-    return [name for name in os.listdir(place) if name.startswith("lite-selfplay-root-")]
-
-
 def sweep(found: set[str]) -> None:
     """Remove what was left."""
     for item in found:
@@ -273,18 +266,18 @@ def sweep(found: set[str]) -> None:
                 os.remove(item)
 
 
-def play(world: World, sandbox: Any, chosen: Sequence[Hostile]) -> dict[str, list[str]]:
+def play(world: World, sandbox: Any) -> dict[str, list[str]]:
     """Each program by itself, the outside asked after each: what those that got out did."""
     found = {}
-    for each in chosen:
+    for name, source in hostile().items():
         world.rebuild()
-        if "previous" in each.name or "frames" in each.name:
+        if "previous" in name or "frames" in name:
             run_program(f"kept = [{world.previous!r} + str(4242) * 20 + str(i) for i in range(5000)]", sandbox=sandbox)
         before, started = (world.snapshot(), litter()), time.monotonic()
-        run = run_program(world.head() + each.source, limits=LIMITS, sandbox=sandbox)
+        run = run_program(world.head() + source, limits=LIMITS, sandbox=sandbox)
         seconds = time.monotonic() - started
         if broken := world.broken(run, seconds, sandbox.pids(), before):
-            found[each.name] = broken
+            found[name] = broken
     time.sleep(0.5)
     late = world.broken(ProgramRun(""), 0.0, sandbox.pids(), (world.snapshot(), litter()))
     return {**found, "afterwards": late} if late else found
@@ -292,18 +285,17 @@ def play(world: World, sandbox: Any, chosen: Sequence[Hostile]) -> dict[str, lis
 
 def main() -> None:
     asked = tuple(sys.argv[1].split(","))
-    chosen = [each for each in hostile() if "--quick" not in sys.argv or each.name not in ENDLESS]
     try:
         with (
             contextlib.closing(World()) as world,
             contextlib.closing(open_sandbox(size=1, layers=asked, marks=("-X", world.tag))) as sandbox,
         ):
-            out = play(world, sandbox, chosen)
+            out = play(world, sandbox)
             alive = run_program("print(6 * 7)", sandbox=sandbox).stdout == b"42\n"
     except SandboxError as error:
         print(json.dumps({"refused": str(error)}))
         return
-    report = {"uid": os.getuid(), "layers": sandbox.layers, "missing": sandbox.missing, "programs": len(chosen)}
+    report = {"uid": os.getuid(), "layers": sandbox.layers, "missing": sandbox.missing, "programs": len(hostile())}
     print(json.dumps({**report, "out": out, "alive": alive}))
 
 

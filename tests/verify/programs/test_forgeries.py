@@ -10,17 +10,13 @@ from pathlib import Path
 import pytest
 
 from lite_selfplay.verify.programs import Limits, ProgramTests, Sandbox, open_sandbox, read_tests, run_tests
+from tests.verify.programs.outside import programs_of
 
 PLACE = Path(__file__).with_name("forged")
-LIMITS = Limits(seconds=1.0)
+LIMITS = Limits(seconds=0.5)
 
 
-def forgeries(kind: str) -> dict[str, str]:
-    blocks = (PLACE / f"{kind}.txt").read_text(encoding="utf-8").split("=== ")[1:]
-    return {name.strip(): source for name, _, source in (block.partition("\n") for block in blocks)}
-
-
-FORGERIES = {kind: forgeries(kind) for kind in ("stdio", "call", "check")}
+FORGERIES = {kind: programs_of(PLACE / f"{kind}.txt") for kind in ("stdio", "call", "check")}
 
 
 def drawn(kind: str, tolerance: float = 0.0) -> tuple[ProgramTests, str]:
@@ -80,13 +76,7 @@ def test_many_of_them_fool_who_believes_an_exit_code():
     tests, _ = drawn("check")
     appended = "\ncandidate = f\n" + "\n".join(case.code for case in tests.cases)
     fooled = []
-    for name in (
-        "equal_to_everything",
-        "text_equal_to_everything",
-        "exits_at_once",
-        "leaves_in_a_call",
-        "raises_an_exit",
-    ):
+    for name in "equal_to_everything text_equal_to_everything exits_at_once leaves_in_a_call raises_an_exit".split():
         command = [sys.executable, "-I", "-S", "-c", FORGERIES["check"][name] + appended]
         if subprocess.run(command, capture_output=True, timeout=30, check=False).returncode == 0:
             fooled.append(name)

@@ -2,23 +2,21 @@
 
 import json
 import textwrap
+from contextlib import closing
+from pathlib import Path
 
 import pytest
 
 from lite_selfplay.errors import ConfigError, TaskError
-from lite_selfplay.verify.programs import (
-    AssertTest,
-    CallTest,
-    Limits,
-    ProgramTests,
-    StdinTest,
-    read_tests,
-    run_program,
-    run_tests,
-)
+from lite_selfplay.verify.programs import Limits, open_sandbox, run_program, run_tests
+from lite_selfplay.verify.programs.nouns import Job
+from lite_selfplay.verify.programs.program_tests import AssertTest, CallTest, ProgramTests, StdinTest, read_tests
+from lite_selfplay.verify.programs.sandbox import shared_sandbox
 from tests.made import shared
+from tests.verify.programs.outside import programs_of
 
 FAST = Limits(seconds=1.0, memory_mb=128, output_kb=64)
+BRIEF = Limits(seconds=0.5)
 SQUARE = "def square(x):\n    return x * x"
 
 
@@ -29,36 +27,37 @@ def test_a_program_runs():
     assert 10 < run.memory_mb < 100
 
 
-@pytest.mark.parametrize(
-    ("program", "reason", "word"),
-    [
-        ("while True: pass", "time", "more than"),
-        ("import time; time.sleep(60)", "time", "more than"),
-        ("x = bytearray(10 ** 9)", "memory", "128 MiB"),
-        ("print('x' * 10 ** 6)", "output", "64 KiB"),
-        ("import os\nwhile True: os.write(1, b'x' * 10000)", "output", "64 KiB"),
-        ("def f(:", "syntax", "SyntaxError"),
-        ("if True:\nprint(1)", "syntax", "IndentationError"),
-        ("open('/etc/passwd')", "forbidden", "PermissionError"),
-        ("import os; os.fork()", "forbidden", "not permitted"),
-        ("import socket; socket.socket()", "forbidden", "not permitted"),
-        ("import threading; threading.Thread(target=print).start()", "forbidden", "new thread"),
-        ("import ctypes; ctypes.CDLL(None).ptrace(0, 0, 0, 0)", "forbidden", "system call"),
-        ("1 / 0", "error", "ZeroDivisionError"),
-        ("import sys; sys.exit(3)", "error", "exit code 3"),
-        ("import sys; sys.exit('no')", "error", "no"),
-        ("import numpy", "error", "No module named 'numpy'"),
-        ("import os; os.abort()", "error", "SIGABRT"),
-        ("import ctypes; ctypes.string_at(0)", "error", "SIGSEGV"),
-        ("pass", "", ""),
-        ("raise SystemExit", "", ""),
-        ("import sys; sys.exit(0)", "", ""),
-    ],
-)
-def test_a_run_says_how_it_ended(program, reason, word):
-    run = run_program(program, limits=FAST)
-    assert run.reason == reason
-    assert word in run.detail
+ENDS = [
+    ("while True: pass", "time", "more than"),
+    ("import time; time.sleep(60)", "time", "more than"),
+    ("x = bytearray(10 ** 9)", "memory", "128 MiB"),
+    ("print('x' * 10 ** 6)", "output", "64 KiB"),
+    ("import os\nwhile True: os.write(1, b'x' * 10000)", "output", "64 KiB"),
+    ("def f(:", "syntax", "SyntaxError"),
+    ("if True:\nprint(1)", "syntax", "IndentationError"),
+    ("open('/etc/passwd')", "forbidden", "PermissionError"),
+    ("import os; os.fork()", "forbidden", "not permitted"),
+    ("import socket; socket.socket()", "forbidden", "not permitted"),
+    ("import threading; threading.Thread(target=print).start()", "forbidden", "new thread"),
+    ("import ctypes; ctypes.CDLL(None).ptrace(0, 0, 0, 0)", "forbidden", "system call"),
+    ("1 / 0", "error", "ZeroDivisionError"),
+    ("import sys; sys.exit(3)", "error", "exit code 3"),
+    ("import sys; sys.exit('no')", "error", "no"),
+    ("import numpy", "error", "No module named 'numpy'"),
+    ("import os; os.abort()", "error", "SIGABRT"),
+    ("import ctypes; ctypes.string_at(0)", "error", "SIGSEGV"),
+    ("pass", "", ""),
+    ("raise SystemExit", "", ""),
+    ("import sys; sys.exit(0)", "", ""),
+]
+"""Programs, and the reason and a word of the detail of their end."""
+
+
+def test_a_run_says_how_it_ended():
+    jobs = [Job("stdio", ({"program": program},), program=number) for number, (program, *_) in enumerate(ENDS)]
+    runs = shared_sandbox().run(jobs, FAST)
+    ends = [(case, run) for case, run in zip(ENDS, runs, strict=True)]
+    assert [end for end in ends if end[0][1] != end[1].reason or end[0][2] not in end[1].detail] == []
 
 
 FORMS = [
@@ -116,7 +115,7 @@ def test_a_program_that_completes_a_head():
 
 
 def test_the_tests_of_a_program_that_ran_out_of_time_are_not_run():
-    report = run_tests("while True: pass", [["", ""]] * 20, FAST)
+    report = run_tests("while True: pass", [["", ""]] * 20, BRIEF)
     assert (report.passed, report.total, report.reason) == (0, 20, "time")
     assert report.seconds < 6
 
@@ -124,9 +123,9 @@ def test_the_tests_of_a_program_that_ran_out_of_time_are_not_run():
 def test_what_was_right_before_the_time_was_over_counts():
     program = "def f(x):\n    while x > 1: pass\n    return x"
     calls = [{"function": "f", "arguments": [x], "expected": x} for x in range(4)]
-    assert run_tests(program, calls, FAST).results == (True, True, False, False)
+    assert run_tests(program, calls, BRIEF).results == (True, True, False, False)
     asserted = [f"assert f({x}) == {x}" for x in range(4)]
-    report = run_tests(program, asserted, FAST)
+    report = run_tests(program, asserted, BRIEF)
     assert (report.results, report.reason) == ((True, True, False, False), "time")
 
 
@@ -135,6 +134,12 @@ def test_many_programs_at_once():
     assert [(each.passed, each.reason) for each in reports] == [(2, ""), (0, "syntax"), (0, "wrong_answer")]
     assert "defines no square" in reports[2].detail
     assert run_tests([], CALLS[0]) == []
+
+
+def test_chance_is_the_same_in_every_sandbox():
+    program = "import random\nprint(random.random(), hash('a'))"
+    with closing(open_sandbox(size=1)) as other:
+        assert run_program(program, sandbox=other).stdout == run_program(program).stdout
 
 
 def test_values_of_every_kind_travel():
@@ -180,6 +185,8 @@ def test_values_of_every_kind_travel():
 def test_what_is_no_test_is_refused(tests):
     with pytest.raises(TaskError, match="the tests"):
         read_tests(tests)
+    with pytest.raises(TaskError, match="the tests, number 1: defines `check`, and no `entry_point`"):
+        read_tests([CHECK])
 
 
 @pytest.mark.parametrize("values", [{"seconds": 0}, {"memory_mb": 1}, {"output_kb": 0}, {"seconds": float("nan")}])
@@ -188,43 +195,11 @@ def test_limits_have_bounds(values):
         Limits(**values)
 
 
-HABITS = {
-    "all of stdin": "import sys\nprint(sys.stdin.read().split()[0])",
-    "stdin as bytes": "import sys\nprint(sys.stdin.buffer.readline().decode().strip())",
-    "lines of stdin": "import sys\nfor line in sys.stdin: print(line.strip())",
-    "file 0": "print(open(0).read().strip())",
-    "the end of stdin": "try:\n    while True: last = input()\nexcept EOFError: print(last)",
-    "fstat of stdin": "import os\nprint(os.read(0, os.fstat(0).st_size).decode().strip())",
-    "deep recursion": "import sys\nsys.setrecursionlimit(10 ** 6)\n"
-    "def f(n): return n and f(n - 1)\nprint('hi' if f(50000) == 0 else '')",
-    "a raised limit": "import resource\nresource.setrlimit(resource.RLIMIT_STACK, (-1, -1))\nprint(input())",
-    "a main guard": "def main(): print(input())\nif __name__ == '__main__': main()",
-    "an exit": "import sys\nprint(input())\nsys.exit()",
-    "a dataclass": "from dataclasses import dataclass\n@dataclass\nclass A:\n    x: str\nprint(A(input()).x)",
-    "pickle of its own class": "import pickle\nclass A: pass\n"
-    "assert type(pickle.loads(pickle.dumps(A()))) is A\nprint(input())",
-    "unittest": "import unittest\nclass T(unittest.TestCase):\n    def test(self): assert 1\n"
-    "unittest.main(argv=['x'], exit=False)\nprint(input())",
-    "sleep and dates": "import time, datetime\ntime.sleep(0.01)\ndatetime.datetime.now().strftime('%c')\n"
-    "print(input())",
-    "encodings": "assert 'é'.encode('utf-16').decode('utf-16') == 'é' and 'x'.encode('shift_jis')\nprint(input())",
-    "modules": "import argparse, asyncio, base64, bisect, cmath, collections, contextlib, copy, csv, decimal, difflib, "
-    "enum, fractions, functools, graphlib, gzip, hashlib, heapq, html, io, ipaddress, itertools, json, logging, math, "
-    "multiprocessing, operator, os, pathlib, pprint, queue, random, re, secrets, shlex, socket, statistics, string, "
-    "struct, subprocess, sys, tempfile, textwrap, threading, time, timeit, traceback, types, typing, unicodedata, "
-    "urllib.request, uuid, warnings, weakref, xml.etree.ElementTree, zipfile, zlib, zoneinfo\nprint(input())",
-}
-
-
-@pytest.mark.parametrize("habit", HABITS)
-def test_honest_habits_work(habit):
-    report = run_tests(HABITS[habit], [["hi\n", "hi\n"]])
-    assert report.passed == 1, report
-
-
-def test_the_same_program_has_the_same_randomness():
-    runs = [run_program("import random\nprint(random.random(), hash('a'))") for _ in range(2)]
-    assert runs[0].stdout == runs[1].stdout
+def test_honest_habits_work():
+    habits = programs_of(Path(__file__).with_name("habits.txt"))
+    reports = run_tests([*habits.values()], [["hi\n", "hi\n"]])
+    assert len(habits) >= 16
+    assert [(name, report) for name, report in zip(habits, reports, strict=True) if not report.passed] == []
 
 
 @pytest.mark.data
@@ -244,33 +219,14 @@ def test_every_solution_of_humaneval_passes_and_no_stub_does():
 # Every form of tests that a data set may have, and programs that are wrong in every way
 
 RIGHT = ["def add(a, b):\n    return a + b", "add = lambda a, b: b - -a"]
-ALWAYS_EQUAL = "class Same(int):\n    def __eq__(self, other): return True\n    __hash__ = int.__hash__\n"
+SUMS = [
+    *("-77", "None", "a", "b", "a - b", "a * b", "a + b + 1", "abs(a + b)", "3", "0", "True", "str(a + b)"),
+    *("[a + b]", "(a + b,)", "{a + b}", "a + b + 1e-3", "float('nan')", "float('inf')", "1j", "print(a + b)"),
+    *("lambda: a + b", "add", "iter([a + b])", "NotImplemented", "a + b if a > 0 else None", "a or b"),
+]
 WRONG = [
-    *(
-        f"def add(a, b):\n    return {value}"
-        for value in (
-            *("-77", "None", "a", "b", "a - b", "a * b", "a + b + 1", "abs(a + b)", "3", "0", "True", "str(a + b)"),
-            *("[a + b]", "(a + b,)", "{a + b}", "a + b + 1e-3", "float('nan')", "float('inf')", "1j", "print(a + b)"),
-            *("lambda: a + b", "add", "iter([a + b])", "NotImplemented", "a + b if a > 0 else None", "a or b"),
-        )
-    ),
-    "",
-    "x = 3",
-    "def sub(a, b):\n    return a + b",
-    "def add(a):\n    return a",
-    "def add(a, b) return a + b",
-    "async def add(a, b):\n    return a + b",
-    "def add(a, b):\n    raise AssertionError",
-    "def add(a, b):\n    raise SystemExit(0)",
-    "import os\ndef add(a, b):\n    os._exit(0)",
-    "raise SystemExit",
-    f"{ALWAYS_EQUAL}def add(a, b):\n    return Same(7)",
-    f"{ALWAYS_EQUAL}class add(Same):\n    def __new__(cls, a, b): return Same(7)",
-    "class Any:\n    def __eq__(self, other): return True\ndef add(a, b):\n    return Any()",
-    "def check(candidate): pass\ndef add(a, b):\n    return 7",
-    "import unittest\nunittest.TestCase.assertEqual = lambda *_: None\ndef add(a, b):\n    return 7",
-    "import builtins\nbuiltins.AssertionError = BaseException\ndef add(a, b):\n    return 7",
-    "def close(a, b): return True\ndef add(a, b):\n    return 7",
+    *(f"def add(a, b):\n    return {value}" for value in SUMS),
+    *programs_of(Path(__file__).with_name("wrong.txt")).values(),
 ]
 ENDLESS = ["def add(a, b):\n    return add(a, b)", "def add(a, b):\n    while True: pass"]
 CHECK = "def check(candidate):\n    assert candidate(1, 2) == 3\n    assert candidate(-5, 2) == -3\n"
@@ -292,19 +248,26 @@ ALL_FORMS = {
     "assertions": ["assert add(1, 2) == 3\nassert add(-5, 2) == -3"],
     "unittest": [f"import unittest\n\n{CASES.format('TestAdd')}"],
     "unittest with two classes": [f"import unittest\n{CASES.format('A')}\n{CASES.format('B')}"],
-    "unittest as a file": [
-        f"import unittest\nfrom unittest import main\n{CASES.format('A')}\nif __name__ == '__main__':\n    main()"
-    ],
+    "unittest as a file": [f"import unittest\n{CASES.format('A')}\nif __name__ == '__main__':\n    unittest.main()"],
     "unittest that runs itself": [f"import unittest\n{CASES.format('A')}\nunittest.main()\n"],
     "calls": {"fn_name": "add", "inputs": [[1, 2], [-5, 2]], "outputs": [3, -3]},
 }
 
 
-@pytest.mark.parametrize("form", ALL_FORMS)
-def test_every_form_tells_right_programs_from_wrong_ones(form):
+WHOLE = ("check of HumanEval", "test_list of MBPP", "unittest", "calls")
+"""Forms that are each judged in another way: to them every wrong program is given, to the others one in five."""
+FORMS_AND_SHARES = [
+    *((form, 1 if form in WHOLE else 5) for form in ALL_FORMS),
+    *(pytest.param(form, 1, marks=pytest.mark.long) for form in ALL_FORMS if form not in WHOLE),
+]
+
+
+@pytest.mark.parametrize(("form", "share"), FORMS_AND_SHARES)
+def test_every_form_tells_right_programs_from_wrong_ones(form, share):
     tests = read_tests(ALL_FORMS[form])
     assert (len(tests.cases) == 1) == form.startswith(("check", "unittest", "assertions"))
-    programs = [*RIGHT, *WRONG, *(ENDLESS if form == "unittest" else ())]  # each ends at a limit, after a second or two
+    endless = ENDLESS if form == "unittest" else []  # each ends at a limit, after a second or two
+    programs = [*RIGHT, *WRONG[::share], *endless]
     reports = run_tests(programs, tests, FAST)
     assert [program for program, report in zip(programs, reports, strict=True) if report.score == 1] == RIGHT
 
@@ -315,8 +278,3 @@ def test_what_was_read_is_read_again_as_it_is():
         assert read_tests({"tests": list(read.cases), "function": read.function, "setup": read.setup}) == read
         codes = [case.code for case in read.cases if isinstance(case, AssertTest)]
         assert [case.code for case in read_tests(codes).cases] == codes if codes else True
-
-
-def test_a_check_of_nobody_is_refused():
-    with pytest.raises(TaskError, match="the tests, number 1: defines `check`, and no `entry_point`"):
-        read_tests([CHECK])

@@ -3,6 +3,7 @@
 import collections
 import decimal
 import fractions
+import functools
 import json
 import math
 import string
@@ -98,10 +99,7 @@ def test_what_python_calls_equal_has_one_text_and_what_differs_two(one, other, e
 
 
 def deep(depth):
-    value = []
-    for _ in range(depth):
-        value = [value]
-    return value
+    return functools.reduce(lambda value, _: [value], range(depth), [])
 
 
 def cycle():
@@ -171,25 +169,16 @@ def test_what_a_program_sends_is_a_plain_value_or_an_error_that_is_known(data):
     assert isinstance(value, Handle) or type(value).__module__ in ("builtins", "fractions", "decimal", "collections")
 
 
+TEXTS = {
+    (0, True): [("3\n", "3"), ("3  \n\n\n", "3\n"), ("1\r\n2\r\n", "1\n2"), ("", ""), ("\n \n", "")],
+    (0, False): [(" 3", "3"), ("1\n\n2", "1\n2"), ("3.0", "3")],
+    (1e-6, True): [("0.333333", "0.3333333333"), ("1 0.5 x", "1.0000001 0.5 x")],
+    (1e-6, False): [("0.3333", "0.3333333333"), ("nan", "1"), ("1_0", "10"), ("١", "1"), ("1e400", "1")],
+}
+
+
 @pytest.mark.parametrize(
-    ("given", "wanted", "tolerance", "same"),
-    [
-        ("3\n", "3", 0, True),
-        ("3  \n\n\n", "3\n", 0, True),
-        ("1\r\n2\r\n", "1\n2", 0, True),
-        (" 3", "3", 0, False),
-        ("1\n\n2", "1\n2", 0, False),
-        ("", "", 0, True),
-        ("\n \n", "", 0, True),
-        ("0.333333", "0.3333333333", 1e-6, True),
-        ("0.3333", "0.3333333333", 1e-6, False),
-        ("1 0.5 x", "1.0000001 0.5 x", 1e-6, True),
-        ("nan", "1", 1e-6, False),
-        ("1_0", "10", 1e-6, False),
-        ("١", "1", 1e-6, False),
-        ("1e400", "1", 1e-6, False),
-        ("3.0", "3", 0, False),
-    ],
+    ("given", "wanted", "tolerance", "same"), [(*pair, *how) for how, pairs in TEXTS.items() for pair in pairs]
 )
 def test_texts_are_compared_line_by_line(given, wanted, tolerance, same):
     assert same_text(given.encode(), wanted.encode(), tolerance) == same
