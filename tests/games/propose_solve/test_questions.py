@@ -70,8 +70,8 @@ def test_each_group_votes_for_itself_and_reasoning_that_never_ends_is_no_vote():
 
 
 # Some restate a question: arithmetic left undone, an operation named, an equation to solve.
-ODD = r"""####;48 + 24;\frac{;{};,;2x + 3 = 11;5 = 6;5!;what?;12\times 7;3-4 \div 5*6;211^{3};(12)(7);\max(3, 4);\gcd(4, 6)
-\sum_{i=2}^{5} i;\int_{2}^{3} x dx;\log_{2} 8 + 1 - 1;\lfloor 7 / 2 \rfloor;7! - 3;12x + 7 = 99"""
+ODD = r"""####;48 + 24;\frac{;{};,;2x + 3 = 11;5 = 6;5!;what?;12\times 7;3-4 \div 5*6;211^{3};(12)(7);\max(3, 4)
+\gcd(4, 6);\sum_{i=2}^{5} i;\int_{2}^{3} x dx;\log_{2} 8 + 1 - 1;\lfloor 7 / 2 \rfloor;7! - 3;12x + 7 = 99"""
 
 
 @pytest.mark.parametrize("odd", [*re.split(r"[;\n]", ODD), "9" * 3000, "x" * 2001, "\x00"])
