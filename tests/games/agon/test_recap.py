@@ -9,37 +9,26 @@ from lite_selfplay.games.agon import summarise
 APPLES = "Tom has 12 apples and buys 30 more. How many does he have?"
 
 
-@pytest.mark.parametrize(
-    ("draft", "shown"),
-    [
-        pytest.param("He adds: 12 + 30 = 42. <answer>42</answer>", "He adds: 12 + 30 = 42.", id="a worked step stays"),
-        pytest.param("So Tom has 42 apples.", "So Tom has 42 apples.", id="a value without an announcement stays"),
-        pytest.param(r"We add: \[12+30=\boxed{42}\] done", r"We add: \[12+30=?\] done", id="boxed"),
-        pytest.param(r"Then \boxed{\frac{1}{2}} or \fbox{3}", "Then ? or ?", id="boxes, nested braces"),
-        pytest.param(r"It is \boxed{42", "It is ?", id="unclosed box"),
-        pytest.param("We add. <answer>42", "We add.", id="unclosed answer"),
-        pytest.param("We add. <answer>42</answer> and again 42", "We add.", id="text after the answer"),
-        pytest.param("We add.\nSo: <3>42</3></answer>", "We add.", id="a block that was never opened"),
-        pytest.param("We add.\nThe answer is: $42$. Done.", "We add.", id="the rest of the line"),
-        pytest.param("The answer is 42.\nFor 12 + 30 = 42.", "For 12 + 30 = 42.", id="the next line stays"),
-        pytest.param(
-            "**Final answer**\n\n\\boxed{42}\nWe checked it.", "We checked it.", id="a heading, the box below"
-        ),
-        pytest.param(
-            "Solution:\nTo answer this, add 12 and 30.",
-            "Solution:\nTo answer this, add 12 and 30.",
-            id="no announcements",
-        ),
-        pytest.param("#### 3. Add\n12 + 30", "#### 3. Add\n12 + 30", id="a numbered heading"),
-        pytest.param("<answer>42</answer>", "", id="only the answer"),
-        pytest.param("The answer is 42.", "", id="only the announcement"),
-        pytest.param(r"\boxed{42}", "", id="only the box"),
-        pytest.param("", "", id="nothing"),
-        pytest.param("   \n ", "", id="blank"),
-    ],
-)
-def test_a_model_that_does_not_think_shows_its_text_without_the_answer(draft: str, shown: str):
-    assert summarise(draft, APPLES, thinks=False) == shown
+SHOWN = {
+    "He adds: 12 + 30 = 42. <answer>42</answer>": "He adds: 12 + 30 = 42.",  # a worked step stays
+    "So Tom has 42 apples.": "So Tom has 42 apples.",  # and a value that is not announced
+    r"We add: \[12+30=\boxed{42}\] done": r"We add: \[12+30=?\] done",
+    r"Then \boxed{\frac{1}{2}} or \fbox{3}": "Then ? or ?",
+    r"It is \boxed{42": "It is ?",  # which is not closed
+    "We add. <answer>42": "We add.",
+    "We add. <answer>42</answer> and again 42": "We add.",
+    "We add.\nSo: <3>42</3></answer>": "We add.",  # a block that was never opened
+    "We add.\nThe answer is: $42$. Done.": "We add.",  # the rest of the line goes, the next one stays
+    "The answer is 42.\nFor 12 + 30 = 42.": "For 12 + 30 = 42.",
+    "**Final answer**\n\n\\boxed{42}\nWe checked it.": "We checked it.",  # a heading, the box below
+    "Solution:\nTo answer this, add 12 and 30.": "Solution:\nTo answer this, add 12 and 30.",  # no announcements
+    "#### 3. Add\n12 + 30": "#### 3. Add\n12 + 30",  # a numbered heading
+    **dict.fromkeys(("<answer>42</answer>", "The answer is 42.", r"\boxed{42}", "", "   \n "), ""),
+}
+
+
+def test_a_model_that_does_not_think_shows_its_text_without_the_answer():
+    assert {draft: summarise(draft, APPLES, thinks=False) for draft in SHOWN} == SHOWN
 
 
 ANNOUNCEMENTS = [
@@ -80,18 +69,14 @@ VALUES = ["42", "-5", "−12.5", r"\frac{1}{2}", r"2\sqrt{3}", "1,250", "(3, 4)"
 @pytest.mark.parametrize("announced", ANNOUNCEMENTS)
 def test_a_value_that_is_announced_never_reaches_the_challenger(announced: str):
     for value in VALUES:
-        text = announced.format(v=value)
-        for draft in (
-            f"We add both.\n{text}",
-            f"We add both. {text}\nThat was it.",
-            f"We add both.\n\n{text} <answer>0",
-        ):
+        for draft in ("We add both.\n{}", "We add both. {}\nThat was it.", "We add both.\n\n{} <answer>0"):
+            draft = draft.format(announced.format(v=value))
             shown = summarise(draft, APPLES, thinks=False)
             assert shown.startswith("We add both.")
             assert value not in shown
 
 
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 @example(100, "As asked: {v}</answer>", "The answer is\n{v}")
 @given(st.integers(100, 9999), st.sampled_from(ANNOUNCEMENTS), st.sampled_from(ANNOUNCEMENTS))
 def test_nor_does_one_that_is_announced_twice(value: int, one: str, other: str):
@@ -120,7 +105,7 @@ def test_reasoning_is_never_shown(draft: str, prefill: str, thinks: bool, shown:
     assert summarise(draft, APPLES, thinks=thinks, prefill=prefill) == shown
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(st.text(), st.text(), st.booleans())
 def test_any_text_is_accepted(draft: str, problem: str, thinks: bool):
     assert isinstance(summarise(draft, problem, thinks=thinks), str)
