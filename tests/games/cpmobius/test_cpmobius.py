@@ -147,7 +147,7 @@ def rights(*counts: int) -> list[str]:
 
 
 KEYS = {"best": "best_validation_accuracy", "stale": "stale_rounds", "delta": "delta"}
-LATE = {"rollback": 2, "rollback_from": 3}
+TWICE, LATE = {"rollback": 2}, {"rollback": 2, "rollback_from": 3}
 KEPT, BACK = Snapshot("player", BEST), Restore("player", BEST, reset_optimizer=True)
 
 
@@ -155,19 +155,14 @@ KEPT, BACK = Snapshot("player", BEST), Restore("player", BEST, reset_optimizer=T
     ("options", "right", "actions", "log"),
     [
         # Worse, patience left, then gone: after that the player is the one that had 3 right, and 2 are 25 points less.
-        (
-            {"rollback": 2},
-            (1, 3, 2, 1, 2),
-            (KEPT, None, BACK, None),
-            {"delta": [50, *[-25] * 3], "stale": [0, 1, 0, 1]},
-        ),
+        (TWICE, (1, 3, 2, 1, 2), (KEPT, None, BACK, None), {"delta": [50, *[-25] * 3], "stale": [0, 1, 0, 1]}),
         ({"rollback": 1}, (1, 3, 0, 1, 1), (KEPT, BACK, BACK, BACK), {}),
         # Better than the round before, but stale for two rounds and below the best score of 3: back to that.
-        ({"rollback": 2}, (1, 3, 0, 1, 1, 0), (KEPT, None, BACK, None, BACK), {"delta": [50, -75, 25, -50, -25]}),
+        (TWICE, (1, 3, 0, 1, 1, 0), (KEPT, None, BACK, None, BACK), {"delta": [50, -75, 25, -50, -25]}),
         # As good as the best: there is nothing to go back to, whatever the patience.
         ({"rollback": 1}, (1, 3, 3, 3, 2), (KEPT, None, None, BACK), {"stale": [0, 1, 2, 0]}),
         # The best score is the one before training; the last delta is against the player put back.
-        ({"rollback": 2}, (3, 1, 2, 2), (None, BACK, None), {"best": [75] * 3, "delta": [-50, 25, -25]}),
+        (TWICE, (3, 1, 2, 2), (None, BACK, None), {"best": [75] * 3, "delta": [-50, 25, -25]}),
         # Below the best in every round; two in a row count from the third round on.
         (LATE, (3, *[1] * 6), (None, None, None, BACK, None, BACK), {"stale": [0, 0, 1, 0, 1, 0]}),
         # A new best before that is kept all the same.
