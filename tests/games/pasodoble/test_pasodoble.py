@@ -40,24 +40,23 @@ def steps(game: Any, said: Sequence[Any], answers: Sequence[str], n: int = 1, ki
     return episodes
 
 
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("<problem> 3 + 4? </problem>\n<answer>3 + 4 = 7. \\boxed{7}</answer>", ("3 + 4?", "7")),
-        ("Draft <problem>a</problem>, no: <problem>b</problem> <answer>\\boxed{1} or \\boxed{2}</answer>", ("b", "2")),
-        ("<problem>a</problem>", ("a", None)),
-        ("<problem>a</problem><answer>7</answer>", ("a", None)),
-        ("<problem>a</problem> \\boxed{7}", ("a", None)),
-        ("<problem>a</problem><answer>\\boxed{7}", ("a", None)),
-        ("<answer>\\boxed{7}</answer><problem>a</problem>", ("a", None)),
-        ("<problem></problem><answer>\\boxed{7}</answer>", ("", "7")),
-        ("<problem>a<answer>\\boxed{7}</answer>", None),
-        ("What is 3 + 4? \\boxed{7}", None),
-        ("", None),
-    ],
-)
-def test_parsing(text: str, expected: tuple[str, str | None] | None):
-    assert parse_proposal(text) == expected
+PROPOSALS = {
+    "<problem> 3 + 4? </problem>\n<answer>3 + 4 = 7. \\boxed{7}</answer>": ("3 + 4?", "7"),
+    "Draft <problem>a</problem>, no: <problem>b</problem> <answer>\\boxed{1} or \\boxed{2}</answer>": ("b", "2"),
+    "<problem>a</problem>": ("a", None),
+    "<problem>a</problem><answer>7</answer>": ("a", None),
+    "<problem>a</problem> \\boxed{7}": ("a", None),
+    "<problem>a</problem><answer>\\boxed{7}": ("a", None),
+    "<answer>\\boxed{7}</answer><problem>a</problem>": ("a", None),
+    "<problem></problem><answer>\\boxed{7}</answer>": ("", "7"),
+    "<problem>a<answer>\\boxed{7}</answer>": None,
+    "What is 3 + 4? \\boxed{7}": None,
+    "": None,
+}
+
+
+def test_parsing():
+    assert {text: parse_proposal(text) for text in PROPOSALS} == PROPOSALS
 
 
 @pytest.mark.parametrize(

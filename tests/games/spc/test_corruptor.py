@@ -33,10 +33,7 @@ from lite_selfplay.tasks import load_task
 from tests.made import completion, shared_problems
 
 SOLUTION = "She sells 16 - 3 - 4 = <<16-3-4=9>>9 eggs.\nShe makes 9 * $2 = $<<9*2=18>>18.\n#### 18"
-EGGS = Problem(
-    "eggs", "A duck lays 16 eggs. 3 are eaten, 4 baked, the rest sold at $2.", "18", extra={"solution": SOLUTION}
-)
-
+EGGS = Problem("eggs", "A duck lays 16 eggs. 3 are eaten, 4 baked.", "18", extra={"solution": SOLUTION})
 FLAW = re.compile(r"What is needed is (?P<needed>.+ = .+)\. The step says (?P<said>.+ = .+): something else\.")
 
 
@@ -53,34 +50,28 @@ def test_expressions_are_worked_out_in_fractions():
     assert {expression: value_of(expression) for expression in worth} == worth
 
 
-@pytest.mark.parametrize(
-    ("step", "found"),
-    [
-        ("48/2 = <<48/2=24>>24 clips", ["48 / 2 = 24"]),
-        ("half of 48 is <<48/2=24>>24", ["48 / 2 = 24"]),
-        ("27 + 14 = 41 and 41 - 6 = 35", ["27 + 14 = 41", "41 - 6 = 35"]),
-        ("10,000 hours / 8 years = <<10000/8=1250>>1,250", ["10000 / 8 = 1250"]),
-        ("20 × 3 = 60", ["20 * 3 = 60"]),
-        ("10 / 3 = <<10/3=3.33>>3.33", []),  # rounded
-        ("2 + 2 = 5", []),
-        ("x + 3 + 4 = 7", []),  # the expression began before
-        ("(5 - 2) + 4 = 7", []),
-        ("3 + 4 = 5 + 2", []),  # no result
-        ("U = <<134=134>>134", []),
-        ("5 apples", []),
-    ],
-)
-def test_calculations_of_a_step(step: str, found: list[str]):
-    assert [str(calculation) for calculation in calculations(step)] == found
+CALCULATIONS = {
+    "48/2 = <<48/2=24>>24 clips": ["48 / 2 = 24"],
+    "half of 48 is <<48/2=24>>24": ["48 / 2 = 24"],
+    "27 + 14 = 41 and 41 - 6 = 35": ["27 + 14 = 41", "41 - 6 = 35"],
+    "10,000 hours / 8 years = <<10000/8=1250>>1,250": ["10000 / 8 = 1250"],
+    "20 × 3 = 60": ["20 * 3 = 60"],
+    "10 / 3 = <<10/3=3.33>>3.33": [],  # rounded
+    "2 + 2 = 5": [],
+    "x + 3 + 4 = 7": [],  # the expression began before
+    "(5 - 2) + 4 = 7": [],
+    "3 + 4 = 5 + 2": [],  # no result
+    "U = <<134=134>>134": [],
+    "5 apples": [],
+}
 
 
-def test_what_holds():
-    assert holds("48/2 = 24") is True
-    assert holds("48/2 = 25 and 1 + 1 = 2") is False
-    assert holds("half of 48 is 24") is None
-    assert is_exact("48/2 = <<48/2=24>>24")
-    assert not is_exact("48/2 = <<48/2=24>>25")
-    assert not is_exact("10/3 = <<10/3=3.33>>3.33")
+def test_calculations_of_a_step_and_what_holds():
+    assert {step: [str(found) for found in calculations(step)] for step in CALCULATIONS} == CALCULATIONS
+    held = {"48/2 = 24": True, "48/2 = 25 and 1 + 1 = 2": False, "half of 48 is 24": None}
+    assert {step: holds(step) for step in held} == held
+    exact = {"48/2 = <<48/2=24>>24": True, "48/2 = <<48/2=24>>25": False, "10/3 = <<10/3=3.33>>3.33": False}
+    assert {step: is_exact(step) for step in exact} == exact
 
 
 def test_results_are_spelled_like_the_one_before():

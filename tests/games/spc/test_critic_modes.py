@@ -19,19 +19,15 @@ from tests.made import evaluated, jsonl
 
 
 class Speaker(Scripted):
-    """Seats that say what a function of (seat, prompt, beginning) tells; `asked` holds these and the sampling."""
+    """Seats that say what a function of (seat, prompt, beginning) tells; `said` holds their completions."""
 
     def __init__(self, say: Callable[[str, str, str], str]):
         super().__init__(lambda *_: "")
-        self._reply, self._verifier = say, Verifier()
-        self.asked: list[tuple[str, str, str, Sampling]] = []
-        self.tokens = 0
+        self._reply, self._verifier, self.said = say, Verifier(), list[Completion]()
 
-    def _say(self, seat: str, prompt: str, start: str, k: int, sampling: Sampling) -> Completion:
-        said = super()._say(seat, prompt, start, k, sampling)
-        self.asked.append((seat, prompt, start, sampling))
-        self.tokens += len(said.token_ids)
-        return said
+    def _say(self, *asked: Any) -> Completion:
+        self.said.append(super()._say(*asked))
+        return self.said[-1]
 
     def reply(self, seat: str, prompt: str, start: str, k: int) -> str:
         return self._reply(seat, prompt, start)
@@ -40,8 +36,8 @@ class Speaker(Scripted):
         return self._verifier.verify([(completion, problem)])[0]
 
 
-def found(speaker: Speaker, mode: str, seats: tuple[str, ...], problems: Sequence[Problem], **more: Any) -> Any:
-    return evaluated(speaker, EvalSpec(mode, seats), problems, sampling=Sampling(max_tokens=400), **more)
+def found(speaker: Speaker, mode: str, seats: tuple[str, ...], problems: Sequence[Problem]) -> Any:
+    return evaluated(speaker, EvalSpec(mode, seats), problems, sampling=Sampling(max_tokens=400))
 
 
 # Steps of ProcessBench: the name and number of a problem, its steps, and which of them is the first wrong one.
@@ -128,13 +124,12 @@ def test_search_rewrites_rejected_steps_and_counts_all_tokens():
     assert {name: score.pass_at_1 for name, score in scores.items()} == passed
     searched, voted = scores["search"], scores["search + vote of 5"]
     assert (searched.samples, voted.n) == (SEARCHES, 2)
-    said = [(seat, sampling) for seat, _, _, sampling in speaker.asked]
-    assert {sampling.temperature for seat, sampling in said if seat == "critic"} == {0.0}
-    assert {sampling.stop for seat, sampling in said[2 * SEARCHES :] if seat == "solver"} == {("\n\n",)}
+    assert {c.sampling.temperature for c in speaker.said if c.seat == "critic"} == {0.0}
+    assert {c.sampling.stop for c in speaker.said[2 * SEARCHES :] if c.seat == "solver"} == {("\n\n",)}
     # Every token that was sampled is somebody's: the plain answers', or the searches'.
     spent = searched.tokens_total_mean * searched.n * searched.samples
     plain = scores["alone"].tokens_total_mean * 2 * SEARCHES
-    assert spent + plain == pytest.approx(speaker.tokens)
+    assert spent + plain == pytest.approx(sum(len(c.token_ids) for c in speaker.said))
     assert voted.tokens_total_mean * 2 == pytest.approx(spent)
 
 
@@ -144,7 +139,7 @@ def test_the_fifth_writing_of_a_step_stays_and_a_critique_without_a_judgement_le
 
     speaker = Speaker(never_good)
     evaluation = found(speaker, "search", ("solver", "critic"), SUMS[:1])
-    written = Counter(seat for seat, *_ in speaker.asked)
+    written = Counter(said.seat for said in speaker.said)
     assert written == {"critic": SEARCHES * (1 + 5), "solver": SEARCHES + SEARCHES * (1 + RETRIES)}
     assert evaluation.directions["search"].pass_at_1 == 1.0
 

@@ -24,20 +24,17 @@ def deltabench(name: str, wrong: list[int], useless: list[int], task: str = "mat
     return {"id": name, "task_l1": task, "question": "How many?", "sections": sections, "long_cot": "", **numbers}
 
 
-def prm800k(*steps: tuple[str, int | None], **more: object) -> dict:
+def prm800k(*steps: tuple[str, int | None]) -> dict:
     """Steps: completions and their ratings, as in `a:1 b:-1 c:`, and the number of the one that was chosen."""
-    rated = [([word.split(":") for word in said.split()], chosen) for said, chosen in steps]
-    listed: list[dict] = [
-        {
-            "completions": [{"text": text, "rating": int(rating) if rating else None} for text, rating in said],
-            "human_completion": None,
-            "chosen_completion": chosen,
-        }
-        for said, chosen in rated
-    ]
+    listed: list[dict] = []
+    for said, chosen in steps:
+        rated = [
+            (text, int(rating) if rating else None) for text, _, rating in (w.partition(":") for w in said.split())
+        ]
+        completions = [{"text": text, "rating": rating, "flagged": None} for text, rating in rated]
+        listed.append({"completions": completions, "human_completion": None, "chosen_completion": chosen})
     label = {"steps": listed, "total_time": 1, "finish_reason": "found_error"}
-    row = {"labeler": "x", "question": {"problem": "How many?"}, "label": label, "is_quality_control_question": False}
-    return {**row, **more}
+    return {"labeler": "x", "question": {"problem": "How many?"}, "label": label, "is_quality_control_question": False}
 
 
 def found_in(path: Path, **options: Any) -> list[tuple[str, bool]]:
