@@ -18,35 +18,10 @@ from lite_selfplay.games.sqlm.topics import load_topic
 from lite_selfplay.testing import ScriptedTable, check_game, noisy_script
 from lite_selfplay.verify.format import well_formed
 from tests.games.scripted import small
-from tests.games.test_golden import CASES
+from tests.games.test_golden import CASES, PLAYED
 from tests.made import completion, play
 
-OFFLINE = {"mode": "offline", "proposer_steps": 2, "solver_steps": 2}
-ONCE = {**OFFLINE, "proposer_steps": 1, "solver_steps": 1}
-# Beside those of the golden playthroughs.
-SWITCHES: list[tuple[str, dict[str, Any]]] = [
-    ("agon", {"opponent": "hidden", "reward": "margin", "tiebreak": 0.5}),
-    ("agon", {"opponent": "shared_hidden", "reward": "margin", "tiebreak": 0.5}),
-    ("cpmobius", {"resample": False, "reward": "signed", "coach_reward": "advantage", "rollback": 1}),
-    ("cpmobius", {"coach_reward": "delta", "freeze_coach": True}),
-    ("cpmobius", {"filter": False, "rollback": 2, "validation_samples": 3}),
-    ("cpmobius", {"rollback": 1, "rollback_from": 3}),
-    ("kuhn", {"renew": 2, "exact_every": 2, "fade": 4}),
-    ("kuhn", {"opponent": "equilibrium"}),
-    ("kuhn", {"weight": 0, "shuffled": True}),
-    ("pasodoble", {"gate": "valid", "freeze_proposer": True}),
-    ("pasodoble", {**ONCE, "gate": "valid"}),
-    ("pasodoble", {**ONCE, "gate": "pass_rate"}),
-    ("pasodoble", {"leak_guard": False, "credit": "group_mean"}),
-    ("pasodoble", {**OFFLINE, "eviction": True}),
-    ("pasodoble", OFFLINE),
-    ("pasodoble", {**OFFLINE, "proposer_steps": 1, "solver_steps": 3, "eviction": True, "freeze_proposer": True}),
-    ("rzero", {"challenger_steps": 2, "solver_steps": 3, "votes": 3}),
-    ("rzero", {"max_draws": 1}),
-    ("spc", {}),
-    ("sqlm", {"seats": "two"}),
-    ("sqlm", {"proposer_every": 1}),
-]
+OPTIONS = [*CASES.values(), *((game, options) for game, each in PLAYED["contract"].items() for options in each)]
 SMALL: dict[str, dict[str, Any]] = {
     # The script repeats its few questions, which the default of `tau_sim` would soon all refuse.
     "pasodoble": {"proposals": 3, "tau_sim": 0.99},
@@ -80,7 +55,7 @@ def steps_of(options: dict[str, Any]) -> int:
     return 2 if options.get("topic") == "code" else 8  # programs take their time
 
 
-@pytest.mark.parametrize(("name", "options"), [*CASES.values(), *SWITCHES], ids=str)
+@pytest.mark.parametrize(("name", "options"), OPTIONS, ids=str)
 def test_the_contract_and_that_no_more_is_sampled_than_a_game_says(name: str, options: dict[str, Any]):
     options = {**SMALL.get(name, {}), **options}
     check_game(small(name, 3, 2, **options), steps=steps_of(options))

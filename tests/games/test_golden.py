@@ -21,10 +21,9 @@ from tests.made import play
 MOST_STEPS = 40
 GOLDEN = Path(__file__).parents[1] / "golden"
 
+PLAYED = yaml.safe_load((GOLDEN / "cases.yaml").read_text(encoding="utf-8"))
 CASES: dict[str, tuple[str, dict[str, Any]]] = {
-    case: (game, options)
-    for game, cases in yaml.safe_load((GOLDEN / "cases.yaml").read_text(encoding="utf-8")).items()
-    for case, options in cases.items()
+    case: (game, options) for game, cases in PLAYED["golden"].items() for case, options in cases.items()
 }
 
 
