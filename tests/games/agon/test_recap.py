@@ -1,6 +1,8 @@
 import re
+from pathlib import Path
 
 import pytest
+import yaml
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -9,60 +11,14 @@ from lite_selfplay.games.agon import summarise
 APPLES = "Tom has 12 apples and buys 30 more. How many does he have?"
 
 
-SHOWN = {
-    "He adds: 12 + 30 = 42. <answer>42</answer>": "He adds: 12 + 30 = 42.",  # a worked step stays
-    "So Tom has 42 apples.": "So Tom has 42 apples.",  # and a value that is not announced
-    r"We add: \[12+30=\boxed{42}\] done": r"We add: \[12+30=?\] done",
-    r"Then \boxed{\frac{1}{2}} or \fbox{3}": "Then ? or ?",
-    r"It is \boxed{42": "It is ?",  # which is not closed
-    "We add. <answer>42": "We add.",
-    "We add. <answer>42</answer> and again 42": "We add.",
-    "We add.\nSo: <3>42</3></answer>": "We add.",  # a block that was never opened
-    "We add.\nThe answer is: $42$. Done.": "We add.",  # the rest of the line goes, the next one stays
-    "The answer is 42.\nFor 12 + 30 = 42.": "For 12 + 30 = 42.",
-    "**Final answer**\n\n\\boxed{42}\nWe checked it.": "We checked it.",  # a heading, the box below
-    "Solution:\nTo answer this, add 12 and 30.": "Solution:\nTo answer this, add 12 and 30.",  # no announcements
-    "#### 3. Add\n12 + 30": "#### 3. Add\n12 + 30",  # a numbered heading
-    **dict.fromkeys(("<answer>42</answer>", "The answer is 42.", r"\boxed{42}", "", "   \n "), ""),
-}
+TEXTS = yaml.safe_load(Path(__file__).with_name("recaps.yaml").read_text(encoding="utf-8"))
+SHOWN, ANNOUNCEMENTS = TEXTS["shown"], TEXTS["announcements"]
 
 
 def test_a_model_that_does_not_think_shows_its_text_without_the_answer():
     assert {draft: summarise(draft, APPLES, thinks=False) for draft in SHOWN} == SHOWN
 
 
-ANNOUNCEMENTS = [
-    "The answer is {v}.",
-    "So the final answer is: {v}.",
-    "**Answer:** {v}",
-    "answer = {v}",
-    "Ans. {v}",
-    "ANSWER: **{v}**",
-    "{v} is the answer.",
-    "Therefore {v} must be our final answer!",
-    "This gives the answer {v}.",
-    "The answer to the question, then, would be approx. {v}.",
-    "The correct answer comes out to {v}, as 1 + 1 = 2. Check: {v}.",
-    "#### {v}",
-    "Hence the result of all this equals {v}.",
-    "Result: {v}",
-    "Final result = {v}",
-    "The final value is {v}",
-    "The solution is x = {v}.",
-    "So the correct choice: {v}",
-    "Hence option {v} is right.",
-    "The best choice is ({v}).",
-    "The answer is\n{v}",
-    "### Final answer\n\n$${v}$$",
-    "### Final answer\n\n\\[\n{v}\n\\]",
-    "The answer must be:\n\n\\begin{{pmatrix}}\n1 \\\\\n{v}\n\\end{{pmatrix}}",
-    "Final result:\n- {v}",
-    "Then \\boxed{{{v}}} follows.",
-    "It is $\\boxed {v}$.",
-    "<answer>{v}</answer>",
-    "<answer>\\boxed{{{v}}}",
-    "As asked: {v}</answer>",
-]
 VALUES = ["42", "-5", "−12.5", r"\frac{1}{2}", r"2\sqrt{3}", "1,250", "(3, 4)", "C", "converges", "42 km/h", "£7.50"]
 
 
