@@ -70,13 +70,15 @@ def test_chips_by_hand(cards: str, said: str, won: int):
 
 
 class Playing(ScriptedTable):
-    """A table whose seats follow an equilibrium exactly, with a tenth of illegal mass, each move in two spellings."""
+    """A table whose seats follow a policy exactly, with a tenth of illegal mass, each move in two spellings."""
+
+    policy: Mapping[str, float] = equilibrium(0.2)
 
     def score(self, role: str, completions: Any, *, seat: str | None = None) -> Any:
         places = {seen(place): place for place in SETS}
-        policy, found = equilibrium(0.2), []
+        found = []
         for one, score in zip(completions, super().score(role, completions), strict=True):
-            bet = policy[places[one.prompt]]
+            bet = self.policy[places[one.prompt]]
             p = 0.9 * {"p": (1 - bet) / 2, "pass": (1 - bet) / 2, "b": bet / 3, "Bet": 2 * bet / 3}.get(one.text, 0)
             found.append(type(score)([math.log(p) if p else -1e9], []))
         return found
@@ -94,29 +96,16 @@ def test_the_exact_policy_is_that_of_all_spellings_of_the_moves():
     assert len(log["first"]) == len(log["second"]) == 6
     assert "NashConv 0" in " ".join(type(game).step_words({**log, "nash_conv": 0.0}))
     assert type(game).closing(log)[0].startswith("NashConv 0.000, of the averaged policy 0.000")
-    again = make_game("kuhn", {"exact_every": 2})
-    again.restore(game.state())
-    assert again.state() == game.state()
 
 
 def test_policies_are_averaged_by_how_often_they_are_played():
     """By hand: at step 1 a queen opens with a bet always, at step 2 never; the average weighs these by 1 and
     4. The set after pass and bet counts only where the first move was a pass."""
     game = make_game("kuhn", {"exact_every": 1}, group_size=2, problems_per_step=2)
-
-    class Pure(Playing):
-        bets = True
-
-        def score(self, role: str, completions: Any, *, seat: str | None = None) -> Any:
-            scores = ScriptedTable.score(self, role, completions)
-            move = "b" if self.bets else "p"
-            pairs = zip(completions, scores, strict=True)
-            return [type(s)([0.0 if one.text == move else -1e9], []) for one, s in pairs]
-
-    table = Pure({"first": ["p"], "second": ["p"]})
-    play(game, table, 0)
-    table.bets = False
-    play(game, table, 1)
+    table = Playing({"first": ["p"], "second": ["p"]})
+    for step, bet in enumerate((1.0, 0.0)):
+        table.policy = dict.fromkeys(SETS, bet)
+        play(game, table, step)
     average = {place: bet / (every or 1.0) for place, (bet, every) in game.state()["average"].items()}
     assert average["Q"] == pytest.approx(1 / 5)  # weights 1 and 4
     assert average["Qpb"] == 0.0  # reached at the second step alone
