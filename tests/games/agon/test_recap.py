@@ -9,8 +9,6 @@ from hypothesis import strategies as st
 from lite_selfplay.games.agon import summarise
 
 APPLES = "Tom has 12 apples and buys 30 more. How many does he have?"
-
-
 TEXTS = yaml.safe_load(Path(__file__).with_name("recaps.yaml").read_text(encoding="utf-8"))
 SHOWN, ANNOUNCEMENTS = TEXTS["shown"], TEXTS["announcements"]
 

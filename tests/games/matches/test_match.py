@@ -134,7 +134,6 @@ def test_against_an_opponent_by_rule_one_seat_plays_each_side_in_turn(monkeypatc
     assert {s.reward for s in samples_of(episode)} <= {0.0, 1.0}
     with pytest.raises(ConfigError, match=r"game\.opponent is 'nobody': there are random"):
         game(opponent="nobody")
-
     monkeypatch.setattr(Higher, "moves", dict)
     with pytest.raises(GameError, match="names its legal moves"):
         play(game(opponent="random"), ScriptedTable({"one": ["2"], "two": ["2"]}))

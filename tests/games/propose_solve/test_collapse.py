@@ -53,13 +53,9 @@ def test_repeats_are_counted_within_a_step_and_over_steps_and_the_oldest_are_for
 
 
 def test_means_labels_and_distinct_tokens():
-    log = look(
-        CollapseWatch(),
-        *("aab", "abc"),
-        pass_rates=[0.5, 1.0],
-        vote_shares=[0.25, 0.5, 0.75],
-        labels=[("2 + 2?", "4"), ("2 + 2?", "5"), ("2 + 2?", None), ("Who?", "me"), ("3 * 4", "12.0")],
-    )
+    labels = [("2 + 2?", "4"), ("2 + 2?", "5"), ("2 + 2?", None), ("Who?", "me"), ("3 * 4", "12.0")]
+    figures = {"pass_rates": [0.5, 1.0], "vote_shares": [0.25, 0.5, 0.75], "labels": labels}
+    log = look(CollapseWatch(), "aab", "abc", **figures)
     assert (log["pass_rate"], log["vote_share"]) == (0.75, 0.5)
     assert (log["labels_checked"], log["label_accuracy"]) == (3, 2 / 3)
     assert log["distinct_tokens"] == 3 / 6  # of all questions together
