@@ -171,5 +171,8 @@ def test_the_figures_by_hand(said: Any, correct: Any, error: Any, mean: Any, har
     assert (found["steps"], found["correct"], found["error"]) == (len(results), correct, error)
     assert (found["mean"], found["harmonic_mean"]) == (mean, harmonic_mean)
     assert found["invalid"] == pytest.approx(sum("?" in letters for _, letters in said) / max(1, len(results)))
-    if len(results) == 7:
-        assert found["correct_ci95"] == pytest.approx((0.194, 0.994), abs=1e-3)
+
+
+def test_the_interval_of_a_recall():
+    found = critic_figures([(True, "correct")] * 3 + [(True, "incorrect")])
+    assert found["correct_ci95"] == pytest.approx((0.194, 0.994), abs=1e-3)
