@@ -3,10 +3,10 @@
 import json
 import random
 import tracemalloc
-from collections.abc import Callable
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,18 +16,9 @@ from lite_selfplay.games.collections import EXAMPLE, CollectedRow, Collection, w
 
 
 def row(number: int = 1, kind: str = "right", reward: float = 1.0, tokens: int = 3) -> CollectedRow:
-    ids = tuple(range(1, tokens + 1))
-    completion = Completion(
-        f"Is step {number} right? ä",
-        "Yes.",
-        (5, 6),
-        ids,
-        tuple(-0.5 * i for i in ids),
-        "eos",
-        "critic@round-0",
-        0,
-        Sampling(temperature=0.7, stop=("x",)),
-    )
+    ids, sampling = tuple(range(1, tokens + 1)), Sampling(temperature=0.7, stop=("x",))
+    asked, logprobs = f"Is step {number} right? ä", tuple(-0.5 * i for i in ids)
+    completion = Completion(asked, "Yes.", (5, 6), ids, logprobs, "eos", "critic@round-0", 0, sampling)
     return CollectedRow(f"step-{number}", "critic", kind, completion, reward, 0.25 * number, 1)
 
 
@@ -74,41 +65,34 @@ def changed(line: bytes, **values: object) -> bytes:
     return json.dumps(found).encode() + b"\n"
 
 
-NO_ROWS: list[dict] = [
-    {"advantage": "much"},
-    {"advantage": None},
-    {"advantage": True},
-    {"reward": None},
-    {"kind": EXAMPLE},
-    {"id": 5},
-    {"completion": None},
-    {"completion": []},
-    {"token_ids": [1, 2]},
-    {"token_ids": [1, 2, -3]},
-    {"token_ids": [1, 2, 3.5]},
-    {"token_ids": 3},
-    {"token_ids": [], "logprobs": []},
-    {"prompt_ids": []},
-    {"logprobs": [0, 0, "x"]},
-    {"logprobs": None},
-    {"sampling": {"temperature": 1}},
-    {"sampling": {"heat": 1, "stop": []}},
-    {"round": -1},
-    {"more": 1},
-]
+NO_ROWS: dict[str, list[Any]] = {
+    "advantage": ["much", None, True],
+    "reward": [None],
+    "kind": [EXAMPLE],
+    "id": [5],
+    "completion": [None, []],
+    "token_ids": [[1, 2], [1, 2, -3], [1, 2, 3.5], 3],
+    "prompt_ids": [[]],
+    "logprobs": [[0, 0, "x"], None],
+    "sampling": [{"temperature": 1}, {"heat": 1, "stop": []}],
+    "round": [-1],
+    "more": [1],
+}
+DAMAGED = [(key, value) for key, values in NO_ROWS.items() for value in values]
 
 
 @pytest.mark.parametrize(
     ("damaged", "said"),
     [
-        *((lambda line, values=values: changed(line, **values), "no row of a collection") for values in NO_ROWS),
+        *((lambda line, one=one: changed(line, **dict([one])), "no row of a collection") for one in DAMAGED),
+        (lambda line: changed(line, token_ids=[], logprobs=[]), "no row of a collection"),
         (lambda line: line.replace(b'"id": ', b'"name": '), "no row of a collection"),
         (lambda line: b"\x00\x00\n", "not JSON"),
         (lambda line: b"[1]\n", "must be an object"),
         (lambda line: b'{"id": "\xff"}\n', "not UTF-8"),
     ],
 )
-def test_a_line_that_is_no_row_is_named_by_file_and_line(tmp_path: Path, damaged: Callable[[bytes], bytes], said: str):
+def test_a_line_that_is_no_row_is_named_by_file_and_line(tmp_path: Path, damaged: Any, said: str):
     path = tmp_path / "c.jsonl"
     first, second, *rest = lines(path)
     path.write_bytes(b"".join([first, damaged(second), *rest]))
@@ -127,12 +111,8 @@ def test_a_collection_that_was_cut_is_not_taken_for_whole(tmp_path: Path):
         else:
             with pytest.raises(RunFolderError, match=r"c\.jsonl, line [1-5]: "):
                 Collection(path)
-
-
-def test_a_line_that_was_taken_out_and_a_missing_file(tmp_path: Path):
-    path = tmp_path / "c.jsonl"
-    found = lines(path)
-    path.write_bytes(b"".join([found[0], *found[2:]]))
+    first, _, *rest = whole.splitlines(keepends=True)  # a line was taken out
+    path.write_bytes(b"".join([first, *rest]))
     with pytest.raises(RunFolderError, match=r'line 4: the file should end with the line \{"rows": 3\}'):
         Collection(path)
     path.unlink()

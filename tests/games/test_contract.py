@@ -18,35 +18,10 @@ from lite_selfplay.games.sqlm.topics import load_topic
 from lite_selfplay.testing import ScriptedTable, check_game, noisy_script
 from lite_selfplay.verify.format import well_formed
 from tests.games.scripted import small
-from tests.games.test_golden import CASES
+from tests.games.test_golden import CASES, PLAYED
 from tests.made import completion, play
 
-OFFLINE = {"mode": "offline", "proposer_steps": 2, "solver_steps": 2}
-ONCE = {**OFFLINE, "proposer_steps": 1, "solver_steps": 1}
-# Beside those of the golden playthroughs.
-SWITCHES: list[tuple[str, dict[str, Any]]] = [
-    ("agon", {"opponent": "hidden", "reward": "margin", "tiebreak": 0.5}),
-    ("agon", {"opponent": "shared_hidden", "reward": "margin", "tiebreak": 0.5}),
-    ("cpmobius", {"resample": False, "reward": "signed", "coach_reward": "advantage", "rollback": 1}),
-    ("cpmobius", {"coach_reward": "delta", "freeze_coach": True}),
-    ("cpmobius", {"filter": False, "rollback": 2, "validation_samples": 3}),
-    ("cpmobius", {"rollback": 1, "rollback_from": 3}),
-    ("kuhn", {"renew": 2, "exact_every": 2, "fade": 4}),
-    ("kuhn", {"opponent": "equilibrium"}),
-    ("kuhn", {"weight": 0, "shuffled": True}),
-    ("pasodoble", {"gate": "valid", "freeze_proposer": True}),
-    ("pasodoble", {**ONCE, "gate": "valid"}),
-    ("pasodoble", {**ONCE, "gate": "pass_rate"}),
-    ("pasodoble", {"leak_guard": False, "credit": "group_mean"}),
-    ("pasodoble", {**OFFLINE, "eviction": True}),
-    ("pasodoble", OFFLINE),
-    ("pasodoble", {**OFFLINE, "proposer_steps": 1, "solver_steps": 3, "eviction": True, "freeze_proposer": True}),
-    ("rzero", {"challenger_steps": 2, "solver_steps": 3, "votes": 3}),
-    ("rzero", {"max_draws": 1}),
-    ("spc", {}),
-    ("sqlm", {"seats": "two"}),
-    ("sqlm", {"proposer_every": 1}),
-]
+OPTIONS = [*CASES.values(), *((game, options) for game, each in PLAYED["contract"].items() for options in each)]
 SMALL: dict[str, dict[str, Any]] = {
     # The script repeats its few questions, which the default of `tau_sim` would soon all refuse.
     "pasodoble": {"proposals": 3, "tau_sim": 0.99},
@@ -80,14 +55,11 @@ def steps_of(options: dict[str, Any]) -> int:
     return 2 if options.get("topic") == "code" else 8  # programs take their time
 
 
-@pytest.mark.parametrize(("name", "options"), [*CASES.values(), *SWITCHES], ids=str)
-def test_the_contract(name: str, options: dict[str, Any]):
-    check_game(small(name, 3, 2, **{**SMALL.get(name, {}), **options}), steps=steps_of(options))
-
-
-@pytest.mark.parametrize(("name", "options"), [*CASES.values(), *SWITCHES], ids=str)
-def test_no_more_is_sampled_than_a_game_says(name: str, options: dict[str, Any]):
-    game = small(name, 3, 2, **{**SMALL.get(name, {}), **options})
+@pytest.mark.parametrize(("name", "options"), OPTIONS, ids=str)
+def test_the_contract_and_that_no_more_is_sampled_than_a_game_says(name: str, options: dict[str, Any]):
+    options = {**SMALL.get(name, {}), **options}
+    check_game(small(name, 3, 2, **options), steps=steps_of(options))
+    game = small(name, 3, 2, **options)
     table = ScriptedTable(noisy_script(game))
     for step in range(steps_of(options)):
         if not game.over():
@@ -124,30 +96,24 @@ PHASES = {"mode": "offline", "proposals": 2}
         ("sqlm", (4, 1), {"questions": "pregenerated"}, 5, ["up to 6,400 questions in 400 completions"]),
     ],
 )
-def test_a_dry_run_names_phases_draws_and_completions(
-    name: str, sizes: tuple[int, int], options: dict[str, Any], steps: int, said: list[str]
-):
+def test_a_dry_run_names_phases_draws_and_completions(name, sizes, options, steps, said):
     lines = "\n".join(small(name, *sizes, **options).describe(steps))
     assert [each for each in said if each not in lines] == []
     assert ("without a new best" in lines) is ("rollback" in options)
 
 
-@pytest.mark.parametrize(
-    ("name", "sizes", "options", "completions"),
-    [
-        ("agon", (8, 4), {}, 64),
-        ("grpo", (4, 2), {"budget": "paired"}, 16),
-        ("grpo", (4, 2), {"budget": "single"}, 8),
-        ("pasodoble", (6, 1), {"proposals": 6}, 42),
-        ("pasodoble", (6, 1), PHASES, 36),
-        ("rent", (2, 2), {}, 4),
-        ("self-refine", (8, 4), {}, 64),
-        ("sqlm", (4, 2), {}, 8 + 32),
-        ("sqlm", (4, 2), {"questions": "pregenerated"}, 8),
-    ],
-)
-def test_how_many_completions_a_step_has(name: str, sizes: tuple[int, int], options: dict[str, Any], completions: int):
-    assert small(name, *sizes, **options).rollouts_per_step() == completions
+def test_how_many_completions_a_step_has():
+    assert [small(name, 8, 4).rollouts_per_step() for name in ("agon", "self-refine", "grpo", "rent")] == [
+        64,
+        64,
+        64,
+        32,
+    ]
+    assert [small("grpo", 4, 2, budget=budget).rollouts_per_step() for budget in ("paired", "single")] == [16, 8]
+    proposed = [small("pasodoble", 6, 1, **options).rollouts_per_step() for options in ({"proposals": 6}, PHASES)]
+    assert proposed == [42, 36]
+    written = {"questions": "pregenerated"}
+    assert [small("sqlm", 4, 2, **options).rollouts_per_step() for options in ({}, written)] == [8 + 32, 8]
 
 
 @pytest.mark.parametrize(
@@ -186,8 +152,6 @@ def test_what_is_warned_of(name: str, options: dict[str, Any], log: dict[str, An
     assert warned in found[0] if warned else found == []
 
 
-# Cold starts
-
 TOLD = Problem("p", "Ann has 2 pens and buys 3. How many?", "5", extra={"solution": "2 + 3 = 5."})
 # A role that writes problems, how its game reads what it says, and whether a problem without a solution is of use.
 PROPOSERS: list[tuple[str, str, dict[str, Any], Callable[[Completion], Proposal], bool]] = [
@@ -201,9 +165,7 @@ PROPOSERS: list[tuple[str, str, dict[str, Any], Callable[[Completion], Proposal]
 
 @pytest.mark.parametrize("thinks", [False, True])
 @pytest.mark.parametrize(("name", "role", "options", "read", "without_solution"), PROPOSERS)
-def test_a_proposer_is_taught_what_its_game_reads(
-    name: str, role: str, options: dict[str, Any], read: Any, without_solution: bool, thinks: bool
-):
+def test_a_proposer_is_taught_what_its_game_reads(name, role, options, read, without_solution, thinks):
     game = small(name, **options)
     example = game.cold_start(role, TOLD, Random(0), thinks=thinks)
     found = read(completion(example.completion))
@@ -227,18 +189,12 @@ def test_a_solver_is_taught_to_solve_in_its_own_prompt(name: str, thinks: bool):
         assert game.cold_start(role, Problem("p", "2 + 2?", "4"), Random(0), thinks=thinks) is None
 
 
-@pytest.mark.parametrize("read", [read for *_, read, _ in PROPOSERS])
-def test_what_nobody_proposes_with(read: Callable[[Completion], Proposal]):
-    for text, stop, reason in (
-        ("", "eos", "empty"),
-        ("<think>never closed", "eos", "off_format"),
-        ("<think>never closed", "length", "truncated"),
-        ("", "prompt_too_long", "prompt_too_long"),
-    ):
-        assert read(completion(text, stop)).reason == reason
-
-
-# Steps in vain
+def test_what_nobody_proposes_with():
+    for *_, read, _ in PROPOSERS:
+        assert read(completion("")).reason == "empty"
+        assert read(completion("", "prompt_too_long")).reason == "prompt_too_long"
+        reasons = [read(completion("<think>never closed", stop)).reason for stop in ("eos", "length")]
+        assert reasons == ["off_format", "truncated"]
 
 
 @pytest.mark.parametrize(
@@ -251,9 +207,7 @@ def test_what_nobody_proposes_with(read: Callable[[Completion], Proposal]):
         ("sqlm", {"questions": "pregenerated", "calls": 2}, 2),
     ],
 )
-def test_steps_without_a_question_move_no_solver_and_so_many_end_the_run(
-    name: str, options: dict[str, Any], steps: int
-):
+def test_steps_without_a_question_move_no_solver_and_so_many_end_the_run(name, options, steps):
     game, table = small(name, max_empty_steps=3, **options), ScriptedTable(lambda *_: "<think>hm")
     episodes = [play(game, table, step) for step in range(steps)]
     assert [e.log["empty_steps"] for e in episodes if "empty_steps" in e.log] == [1, 2]

@@ -1,4 +1,4 @@
-"""Golden playthroughs: what each game does against a fixed script, kept as JSON beside this test.
+"""Golden playthroughs: what each game does against a fixed script, kept as JSON in tests/golden.
 
 `LITE_SELFPLAY_WRITE_GOLDEN=1 pytest tests/games/test_golden.py` writes them anew: read the difference first.
 """
@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from lite_selfplay.credit import stream_advantages
-from lite_selfplay.data import Episode
+from lite_selfplay.data import Episode, Group, Sample, Stream
 from lite_selfplay.games import Game, game_names, make_game
 from lite_selfplay.testing import ScriptedTable, noisy_script
 from tests.made import play
@@ -20,52 +21,9 @@ from tests.made import play
 MOST_STEPS = 40
 GOLDEN = Path(__file__).parents[1] / "golden"
 
+PLAYED = yaml.safe_load((GOLDEN / "cases.yaml").read_text(encoding="utf-8"))
 CASES: dict[str, tuple[str, dict[str, Any]]] = {
-    "agon": ("agon", {}),
-    "agon-coop": ("agon", {"reward": "coop"}),
-    "agon-margin-fixed": ("agon", {"reward": "margin", "rotate": False}),
-    "agon-hidden-tiebreak": ("agon", {"opponent": "hidden", "tiebreak": 0.5}),
-    "agon-shared-hidden": ("agon", {"opponent": "shared_hidden"}),
-    "cpmobius": ("cpmobius", {}),
-    "cpmobius-reused-answers": ("cpmobius", {"resample": False}),
-    "cpmobius-signed": ("cpmobius", {"reward": "signed", "coach_reward": "advantage"}),
-    "cpmobius-delta": ("cpmobius", {"coach_reward": "delta"}),
-    "cpmobius-no-filter": ("cpmobius", {"filter": False}),
-    "cpmobius-narrow-filter": ("cpmobius", {"low": 0.5, "high": 0.7}),
-    "cpmobius-frozen-coach": ("cpmobius", {"freeze_coach": True}),
-    "cpmobius-rollback": ("cpmobius", {"rollback": 1}),
-    "grpo": ("grpo", {}),
-    "kuhn": ("kuhn", {"exact_every": 2}),
-    "kuhn-against-random": ("kuhn", {"opponent": "random", "weight": 0.0, "shuffled": True}),
-    "pasodoble": ("pasodoble", {"proposals": 4}),
-    "pasodoble-release": (
-        "pasodoble",
-        {"proposals": 4, "tau_sim": 0.8, "leak_guard": "substring", "gate": "pass_rate"},
-    ),
-    "pasodoble-gate-valid": ("pasodoble", {"proposals": 4, "gate": "valid"}),
-    "pasodoble-no-knowledge": ("pasodoble", {"proposals": 4, "knowledge": "none"}),
-    "pasodoble-frozen-proposer": ("pasodoble", {"proposals": 4, "freeze_proposer": True}),
-    "pasodoble-random": ("pasodoble", {"proposals": 4, "reward": "random"}),
-    "pasodoble-random-with-format": ("pasodoble", {"proposals": 4, "reward": "random_with_format"}),
-    "pasodoble-no-diversity": ("pasodoble", {"proposals": 4, "diversity": False}),
-    "pasodoble-shared": ("pasodoble", {"proposals": 4, "seats": "shared", "credit": "group_mean"}),
-    "pasodoble-offline": ("pasodoble", {"mode": "offline", "proposals": 4, "proposer_steps": 1, "solver_steps": 1}),
-    "pasodoble-offline-eviction": (
-        "pasodoble",
-        {"mode": "offline", "proposals": 4, "proposer_steps": 1, "solver_steps": 2, "eviction": True},
-    ),
-    "rent": ("rent", {}),
-    "rzero": ("rzero", {"challenger_steps": 1, "solver_steps": 2, "votes": 5, "max_draws": 8}),
-    "rzero-no-similarity": ("rzero", {"challenger_steps": 2, "solver_steps": 1, "votes": 5, "similarity": False}),
-    "self-refine": ("self-refine", {}),
-    "spc": ("spc", {"rounds": 1, "epochs": 1, "batch": 4}),
-    "sqlm": ("sqlm", {}),
-    "sqlm-two-seats-every-2": ("sqlm", {"seats": "two", "proposer_every": 2}),
-    "sqlm-algebra-every-step": ("sqlm", {"topic": "algebra", "proposer_every": 1}),
-    "sqlm-never": ("sqlm", {"proposer_every": 0}),
-    "sqlm-code": ("sqlm", {"topic": "code", "proposer_every": 1}),
-    "sqlm-format": ("sqlm", {"reward": "format", "proposer_every": 1}),
-    "sqlm-pregenerated": ("sqlm", {"questions": "pregenerated", "calls": 4, "questions_per_call": 3}),
+    case: (game, options) for game, cases in PLAYED["golden"].items() for case, options in cases.items()
 }
 
 
@@ -103,29 +61,17 @@ def playthrough(game: Game) -> list[dict[str, Any]]:
 
 
 def shown(episode: Episode) -> dict[str, Any]:
-    streams = [
-        {
-            "role": stream.role,
-            "credit": stream.credit,
-            "drop_zero_variance": stream.drop_zero_variance,
-            "groups": [
-                {
-                    "problem": group.problem.id if group.problem else None,
-                    "samples": [
-                        {
-                            "seat": sample.completion.seat,
-                            "prompt": sample.completion.prompt,
-                            "text": sample.completion.text,
-                            "reward": sample.reward,
-                            "advantage": None if advantage is None else round(advantage, 6),
-                            **sample.info,
-                        }
-                        for sample, advantage in zip(group.samples, row, strict=True)
-                    ],
-                }
-                for group, row in zip(stream.groups, stream_advantages(stream), strict=True)
-            ],
-        }
-        for stream in episode.streams
-    ]
-    return {"streams": streams, "log": dict(episode.log)}
+    def sample_of(sample: Sample, advantage: float | None) -> dict[str, Any]:
+        said = {key: getattr(sample.completion, key) for key in ("seat", "prompt", "text")}
+        rounded = None if advantage is None else round(advantage, 6)
+        return {**said, "reward": sample.reward, "advantage": rounded, **sample.info}
+
+    def group_of(group: Group, row: list[float | None]) -> dict[str, Any]:
+        samples = [sample_of(*each) for each in zip(group.samples, row, strict=True)]
+        return {"problem": group.problem.id if group.problem else None, "samples": samples}
+
+    def stream_of(stream: Stream) -> dict[str, Any]:
+        groups = [group_of(*each) for each in zip(stream.groups, stream_advantages(stream), strict=True)]
+        return {key: getattr(stream, key) for key in ("role", "credit", "drop_zero_variance")} | {"groups": groups}
+
+    return {"streams": [stream_of(stream) for stream in episode.streams], "log": dict(episode.log)}

@@ -31,10 +31,7 @@ GAMES: dict[str, tuple[dict[str, Any], str]] = {
         {"challenger_steps": 2, "solver_steps": 2, "votes": 4, "low": 0, "high": 1},
         "challenger challenger solver solver challenger",
     ),
-    "sqlm": (
-        {"seats": "two", "proposer_every": 2},
-        "solver solver,proposer solver solver,proposer solver",
-    ),
+    "sqlm": ({"seats": "two", "proposer_every": 2}, "solver solver,proposer solver solver,proposer solver"),
 }
 
 
@@ -117,9 +114,7 @@ def test_every_completion_is_written_down_in_a_place_of_its_own(whole: Run):
     assert len(places) == len(set(places))
 
 
-def test_a_player_that_only_gets_worse_is_put_back_to_where_training_began(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_a_player_that_only_gets_worse_is_put_back_to_where_training_began(tmp_path: Path, monkeypatch: Any):
     scores = iter([[right] * 20 for right in (1, 0, 0, 0)])
     monkeypatch.setattr(CpMobius, "_measure", lambda self, table: next(scores))
     run = train(config("cpmobius", tmp_path / "run", rollback=2))

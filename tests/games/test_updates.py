@@ -3,6 +3,7 @@
 The games are played by scripts.
 """
 
+import itertools
 from collections import Counter
 from typing import Any
 
@@ -18,21 +19,21 @@ from lite_selfplay.testing import ScriptedTable
 from lite_selfplay.training.losses import moving
 from lite_selfplay.training.optimizer import SeatSchedule, seat_groups
 from lite_selfplay.training.updates import rows_of
+from tests.made import plays
 from tests.training.test_optimizer import Seats
 
 PLAIN = {"knowledge": "none", "diversity": False}
+WRITTEN = {"questions": "pregenerated", "calls": 4}
 OPTIONS: dict[str, list[dict[str, Any]]] = {
     "agon": [{}, {"rotate": False}],
-    "grpo": [{}],
     "kuhn": [{}, {"opponent": "random"}],
-    "self-refine": [{}],
-    "rent": [{}],
+    **{name: [{}] for name in ("grpo", "self-refine", "rent")},
     "sqlm": [
         {"proposer_every": 5},
         {"proposer_every": 3, "seats": "two"},
         {"proposer_every": 0, "seats": "two"},
-        {"questions": "pregenerated", "calls": 4},
-        {"questions": "pregenerated", "calls": 4, "seats": "two"},
+        WRITTEN,
+        {**WRITTEN, "seats": "two"},
     ],
     "cpmobius": [{}, {"freeze_coach": True}],
     "pasodoble": [
@@ -66,8 +67,7 @@ def script(role: str, prompt: str, index: int) -> str:
 
 def moves(game: Any, config: RunConfig, steps: int) -> tuple[Counter[str], list[set[str]]]:
     """How often each seat moves in a run, and which seats at each step."""
-    table = ScriptedTable(script)
-    measured = iter(range(1000))
+    table, measured = ScriptedTable(script), itertools.count()
 
     def evaluate(role: str, prompts: Any, problems: Any, n: int = 1) -> Any:
         # Right more and more often, so that the coach of CPMobius is paid at every round.
@@ -76,22 +76,15 @@ def moves(game: Any, config: RunConfig, steps: int) -> tuple[Counter[str], list[
 
     table.evaluate = evaluate  # type: ignore[method-assign]
     table._problems *= 8
-    each = []
-    try:
-        for step in range(steps):
-            seats = game.seats(step)
-            table.open(step, seats)
-            episode = game.play(step, table)
-            each.append(
-                {
-                    seats[stream.role]
-                    for stream in episode.streams
-                    for rows in rows_of(stream, stream_advantages(stream), config.roles[stream.role])[1]
-                    if moving(rows, config.roles[stream.role])
-                }
-            )
-    finally:
-        table.close()
+    each = [
+        {
+            game.seats(step)[stream.role]
+            for stream in episode.streams
+            for rows in rows_of(stream, stream_advantages(stream), config.roles[stream.role])[1]
+            if moving(rows, config.roles[stream.role])
+        }
+        for step, episode in enumerate(plays(game, table, steps))
+    ]
     return Counter(seat for moved in each for seat in moved), each
 
 

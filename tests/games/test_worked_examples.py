@@ -35,9 +35,6 @@ def test_calculator_notes_and_the_final_line_are_left_out():
     assert solution_of(Problem("p", "?", ["1", "2"], extra={"solution": "1, 2"})) is None
 
 
-# Examples
-
-
 @pytest.mark.parametrize("thinks", [False, True])
 def test_an_example_keeps_the_format_and_leaves_something_to_read(thinks: bool):
     example = worked_example(SUM, "prompt", thinks=thinks)
@@ -52,10 +49,10 @@ def test_an_example_keeps_the_format_and_leaves_something_to_read(thinks: bool):
         assert split.rest.strip().startswith("5 + 3 = 8.")
 
 
-@pytest.mark.parametrize("solution", ["<think>1 + 1 = 2", "1 + 1 = 2 <answer>2</answer>"])
-def test_a_solution_with_tags_of_its_own_is_no_example(solution: str):
-    assert worked_example(Problem("p", "?", "2", extra={"solution": solution}), "prompt", thinks=False) is None
-    assert worked_example(Problem("p", "?", " ", extra={"solution": "1 + 1 = 2"}), "prompt", thinks=False) is None
+def test_a_solution_with_tags_of_its_own_is_no_example_and_none_without_an_answer():
+    for solution, answer in (("<think>1 + 1 = 2", "2"), ("1 + 1 = 2 <answer>2</answer>", "2"), ("1 + 1 = 2", " ")):
+        problem = Problem("p", "?", answer, extra={"solution": solution})
+        assert worked_example(problem, "prompt", thinks=False) is None
 
 
 def test_a_challenge_never_repeats_the_attempt():
@@ -67,63 +64,46 @@ def test_a_challenge_never_repeats_the_attempt():
     assert "attempt" not in game.cold_start("drafter", SUM, random.Random(3), thinks=False).prompt
 
 
-# Slips
-
-
 @pytest.mark.parametrize(
-    ("solution", "slip", "wrong"),
+    ("solution", "slips", "wrong"),
     [
-        ("27 + 14 = 41. 41 - 6 = 35.", (0, 1), "27 + 14 = 42. 42 - 6 = 36."),
-        ("27 + 14 = 41. 41 - 6 = 35.", (1, -10), "27 + 14 = 41. 41 - 6 = 25."),
-        ("3 * 4 = 12. 12 - 2 = 10. 10 / 2 = 5.", (0, 2), "3 * 4 = 14. 14 - 2 = 12. 12 / 2 = 6."),
+        ("27 + 14 = 41. 41 - 6 = 35.", [(0, 1)], "27 + 14 = 42. 42 - 6 = 36."),
+        ("27 + 14 = 41. 41 - 6 = 35.", [(1, -10)], "27 + 14 = 41. 41 - 6 = 25."),
+        ("3 * 4 = 12. 12 - 2 = 10. 10 / 2 = 5.", [(0, 2)], "3 * 4 = 14. 14 - 2 = 12. 12 / 2 = 6."),
         # Only what takes up the slip changes: 5 - 5 is the result less what the problem names.
-        ("4 + 1 = 5. 5 - 5 = 0.", (0, 1), "4 + 1 = 6. 6 - 5 = 1."),
-        ("2 + 3 = 5. 7 + 4 = 11.", (0, 1), "2 + 3 = 6. 7 + 4 = 11."),
+        ("4 + 1 = 5. 5 - 5 = 0.", [(0, 1)], "4 + 1 = 6. 6 - 5 = 1."),
+        ("2 + 3 = 5. 7 + 4 = 11.", [(0, 1)], "2 + 3 = 6. 7 + 4 = 11."),
         # Products come first, and a result may be taken up in the second place and in words.
-        ("48/2 = 24 clips. Of those 24, 48 + 2 * 24 = 96.", (0, -1), "48/2 = 23 clips. Of those 23, 48 + 2 * 23 = 94."),
-        ("She has 8 left, because 10 - 2 = 8.", (0, 1), "She has 9 left, because 10 - 2 = 9."),
-        ("16 - 3 - 4 = 9.\n9 * 2 = $18", (0, 1), "16 - 3 - 4 = 10.\n10 * 2 = $20"),
-        ("500 + 500 = 1,000. 1000 * 2 = 2,000", (0, 10), "500 + 500 = 1,010. 1010 * 2 = 2,020"),
+        (
+            "48/2 = 24 clips. Of those 24, 48 + 2 * 24 = 96.",
+            [(0, -1)],
+            "48/2 = 23 clips. Of those 23, 48 + 2 * 23 = 94.",
+        ),
+        ("She has 8 left, because 10 - 2 = 8.", [(0, 1)], "She has 9 left, because 10 - 2 = 9."),
+        ("16 - 3 - 4 = 9.\n9 * 2 = $18", [(0, 1)], "16 - 3 - 4 = 10.\n10 * 2 = $20"),
+        ("500 + 500 = 1,000. 1000 * 2 = 2,000", [(0, 10)], "500 + 500 = 1,010. 1010 * 2 = 2,020"),
         # What cannot be read, or was rounded, keeps its result.
-        ("(3 + 4) * 2 = 14. 14 - 2.5 * 2 = 9", (0, 1), "(3 + 4) * 2 = 15. 15 - 2.5 * 2 = 9"),
-        ("10 / 4 = 2. 2 * 3 = 6", (1, 1), "10 / 4 = 2. 2 * 3 = 7"),
+        ("(3 + 4) * 2 = 14. 14 - 2.5 * 2 = 9", [(0, 1)], "(3 + 4) * 2 = 15. 15 - 2.5 * 2 = 9"),
+        ("10 / 4 = 2. 2 * 3 = 6", [(1, 1)], "10 / 4 = 2. 2 * 3 = 7"),
+        # A slip that breaks a later step is not taken, but the next: it would be -1, 4.5, 6 / 0, and -1.
+        ("5 + 3 = 8. 8 - 7 = 1.", [(0, -2), (0, 2)], "5 + 3 = 10. 10 - 7 = 3."),
+        ("5 + 3 = 8. 8 / 2 = 4.", [(0, 1), (0, 2)], "5 + 3 = 10. 10 / 2 = 5."),
+        ("5 - 3 = 2. 6 / 2 = 3.", [(0, -2), (0, 1)], "5 - 3 = 3. 6 / 3 = 2."),
+        ("5 - 5 = 0.", [(0, -1), (0, 1)], "5 - 5 = 1."),
+        # Without a whole result there is none.
+        *((text, [], text) for text in ("no calculation", "x = 2.5", "1 - 3/7 = 4/7", "2 = -3")),
     ],
 )
-def test_a_slip_goes_on_from_there(solution: str, slip: tuple[int, int], wrong: str):
-    assert with_a_slip(solution, Chosen(slip)) == wrong
+def test_a_slip_goes_on_from_there(solution: str, slips: list[tuple[int, int]], wrong: str):
+    assert with_a_slip(solution, Chosen(*slips)) == wrong
 
 
-@pytest.mark.parametrize(
-    ("solution", "impossible", "then", "wrong"),
-    [
-        ("5 + 3 = 8. 8 - 7 = 1.", (0, -2), (0, 2), "5 + 3 = 10. 10 - 7 = 3."),  # -1
-        ("5 + 3 = 8. 8 / 2 = 4.", (0, 1), (0, 2), "5 + 3 = 10. 10 / 2 = 5."),  # 4.5
-        ("5 - 3 = 2. 6 / 2 = 3.", (0, -2), (0, 1), "5 - 3 = 3. 6 / 3 = 2."),  # 6 / 0
-        ("5 - 5 = 0.", (0, -1), (0, 1), "5 - 5 = 1."),
-    ],
-)
-def test_a_slip_that_breaks_a_later_step_is_not_taken(solution, impossible, then, wrong):
-    assert with_a_slip(solution, Chosen(impossible, then)) == wrong
-
-
-@pytest.mark.parametrize("text", ["no calculation", "x = 2.5", "1 - 3/7 = 4/7", "2 = -3"])
-def test_without_a_whole_result_there_is_no_slip(text: str):
-    assert with_a_slip(text, random.Random(0)) == text
-
-
-# Attempts
-
-
-def test_an_attempt_is_the_recap_of_a_right_draft_or_of_one_with_a_slip():
+def test_an_attempt_is_the_recap_of_a_right_draft_or_of_one_with_a_slip_or_missing():
     solution = "27 + 14 = 41. 41 - 6 = 35.\nThe answer is 35."
     problem = Problem("p", "Ann has 27 pens, gets 14, and loses 6.", "35", extra={"solution": solution})
-    assert worked_attempt(problem, Chosen((0, 1))) == "27 + 14 = 42. 42 - 6 = 36."
-    assert worked_attempt(problem, Chosen((1, 1))) == "27 + 14 = 41. 41 - 6 = 36."
-    assert worked_attempt(problem, Chosen(draw=0.9)) == "27 + 14 = 41. 41 - 6 = 35."
-    assert worked_attempt(problem, Chosen(draw=0.05)) == ""
-
-
-def test_attempts_are_right_wrong_or_missing():
+    chosen = [Chosen((0, 1)), Chosen((1, 1)), Chosen(draw=0.9), Chosen(draw=0.05)]
+    attempts = ["27 + 14 = 42. 42 - 6 = 36.", "27 + 14 = 41. 41 - 6 = 36.", "27 + 14 = 41. 41 - 6 = 35.", ""]
+    assert [worked_attempt(problem, rng) for rng in chosen] == attempts
     attempts = [worked_attempt(SUM, random.Random(seed)) for seed in range(400)]
     assert 0.05 < attempts.count("") / 400 < 0.15
     assert 0.3 < attempts.count("5 + 3 = 8. 8 - 2 = 6.") / 400 < 0.5

@@ -1,5 +1,6 @@
 """Agon and plain GRPO on programs: what is paid, what a rival sees, and what a cold start teaches."""
 
+import itertools
 import random
 
 import pytest
@@ -43,31 +44,25 @@ def test_a_users_own_number_stands():
 
 
 def test_a_rival_sees_explanation_and_program_and_no_verdict():
-    table = ScriptedTable({})
+    table, thinking = ScriptedTable({}), ScriptedTable({}, thinks=True)
     seen = recap_of(table, completion(RIGHT), ADD)
     assert seen == "The sum.\n\nprint(sum(map(int, input().split())))"
     prompt = challenge_prompt(ADD, seen)
     assert seen in prompt
     assert "may or may not be correct" in prompt
-    for word in ("passed", "failed", "wrong_answer", "1 2"):
-        assert word not in prompt
-    assert recap_of(table, completion("<think>hm"), ADD) == ""
-    thinking = ScriptedTable({}, thinks=True)
-    assert recap_of(thinking, completion(RIGHT), ADD) == ""
+    assert not [word for word in ("passed", "failed", "wrong_answer", "1 2") if word in prompt]
+    assert [recap_of(table, completion("<think>hm"), ADD), recap_of(thinking, completion(RIGHT), ADD)] == ["", ""]
     assert recap_of(thinking, completion(f"<think>secret</think>{RIGHT}"), ADD) == seen
     fenced = recap_of(table, completion("```python\nprint(1)\n```"), ADD)
     assert "```\n'''python\nprint(1)\n'''\n```" in challenge_prompt(ADD, fenced)
 
 
-def test_prompts_say_what_is_not_there():
+def test_prompts_say_what_is_not_there_and_worked_examples_before_them_are_programs():
     for prompt in (asked(ADD), asked_after(ADD, "x"), challenge_prompt(ADD, "")):
-        for missing in ("no files", "no network", "no threads", "no other processes"):
-            assert missing in prompt
+        missing = ("no files", "no network", "no threads", "no other processes")
+        assert [words for words in missing if words not in prompt] == []
     assert problem_asked(asked(ADD)) == ADD.text
     assert problem_asked(asked(Problem("x", "1 + 1?", "2"))) == "1 + 1?"
-
-
-def test_worked_examples_before_a_problem_are_programs():
     prompt = opening(ADD, 5)
     assert prompt.count("<answer>\n") == 5
     assert prompt.endswith(asked(ADD))
@@ -77,15 +72,11 @@ def test_worked_examples_before_a_problem_are_programs():
 @pytest.mark.parametrize("name", ["agon", "grpo", "self-refine"])
 def test_a_cold_start_teaches_programs_that_pass(name, thinks):
     game = small(name)
-    for problem in TASK.problems[:2]:
-        for role in game.roles:
-            example = game.cold_start(role, problem, derived_rng(role), thinks=thinks)
-            assert example is not None
-            assert well_formed(example.completion, thinks)
-            program = extract_program(example.completion)
-            assert program == problem.extra["solution"]
-            assert run_tests(program, problem.answer).score == 1
-            assert problem.text in example.prompt
+    for problem, role in itertools.product(TASK.problems[:2], game.roles):
+        example = game.cold_start(role, problem, derived_rng(role), thinks=thinks)
+        assert well_formed(example.completion, thinks)
+        assert extract_program(example.completion) == problem.extra["solution"]
+        assert problem.text in example.prompt
 
 
 def test_attempts_of_a_cold_start_are_right_wrong_and_missing():
@@ -94,6 +85,7 @@ def test_attempts_of_a_cold_start_are_right_wrong_and_missing():
     programs = [
         extract_program(f"<answer>\n{text.partition(chr(10))[2].strip()}\n</answer>") for text in attempts if text
     ]
+    assert run_tests(problem.extra["solution"], problem.answer).score == 1
     scores = [report.score for report in run_tests(programs, problem.answer)]
     assert 1 <= attempts.count("") <= 15
     assert 0.2 < sum(score < 1 for score in scores) / len(scores) < 0.8

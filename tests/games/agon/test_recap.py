@@ -1,97 +1,36 @@
 import re
+from pathlib import Path
 
 import pytest
+import yaml
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from lite_selfplay.games.agon import summarise
 
 APPLES = "Tom has 12 apples and buys 30 more. How many does he have?"
+TEXTS = yaml.safe_load(Path(__file__).with_name("recaps.yaml").read_text(encoding="utf-8"))
+SHOWN, ANNOUNCEMENTS = TEXTS["shown"], TEXTS["announcements"]
 
 
-@pytest.mark.parametrize(
-    ("draft", "shown"),
-    [
-        pytest.param("He adds: 12 + 30 = 42. <answer>42</answer>", "He adds: 12 + 30 = 42.", id="a worked step stays"),
-        pytest.param("So Tom has 42 apples.", "So Tom has 42 apples.", id="a value without an announcement stays"),
-        pytest.param(r"We add: \[12+30=\boxed{42}\] done", r"We add: \[12+30=?\] done", id="boxed"),
-        pytest.param(r"Then \boxed{\frac{1}{2}} or \fbox{3}", "Then ? or ?", id="boxes, nested braces"),
-        pytest.param(r"It is \boxed{42", "It is ?", id="unclosed box"),
-        pytest.param("We add. <answer>42", "We add.", id="unclosed answer"),
-        pytest.param("We add. <answer>42</answer> and again 42", "We add.", id="text after the answer"),
-        pytest.param("We add.\nSo: <3>42</3></answer>", "We add.", id="a block that was never opened"),
-        pytest.param("We add.\nThe answer is: $42$. Done.", "We add.", id="the rest of the line"),
-        pytest.param("The answer is 42.\nFor 12 + 30 = 42.", "For 12 + 30 = 42.", id="the next line stays"),
-        pytest.param(
-            "**Final answer**\n\n\\boxed{42}\nWe checked it.", "We checked it.", id="a heading, the box below"
-        ),
-        pytest.param(
-            "Solution:\nTo answer this, add 12 and 30.",
-            "Solution:\nTo answer this, add 12 and 30.",
-            id="no announcements",
-        ),
-        pytest.param("#### 3. Add\n12 + 30", "#### 3. Add\n12 + 30", id="a numbered heading"),
-        pytest.param("<answer>42</answer>", "", id="only the answer"),
-        pytest.param("The answer is 42.", "", id="only the announcement"),
-        pytest.param(r"\boxed{42}", "", id="only the box"),
-        pytest.param("", "", id="nothing"),
-        pytest.param("   \n ", "", id="blank"),
-    ],
-)
-def test_a_model_that_does_not_think_shows_its_text_without_the_answer(draft: str, shown: str):
-    assert summarise(draft, APPLES, thinks=False) == shown
+def test_a_model_that_does_not_think_shows_its_text_without_the_answer():
+    assert {draft: summarise(draft, APPLES, thinks=False) for draft in SHOWN} == SHOWN
 
 
-ANNOUNCEMENTS = [
-    "The answer is {v}.",
-    "So the final answer is: {v}.",
-    "**Answer:** {v}",
-    "answer = {v}",
-    "Ans. {v}",
-    "ANSWER: **{v}**",
-    "{v} is the answer.",
-    "Therefore {v} must be our final answer!",
-    "This gives the answer {v}.",
-    "The answer to the question, then, would be approx. {v}.",
-    "The correct answer comes out to {v}, as 1 + 1 = 2. Check: {v}.",
-    "#### {v}",
-    "Hence the result of all this equals {v}.",
-    "Result: {v}",
-    "Final result = {v}",
-    "The final value is {v}",
-    "The solution is x = {v}.",
-    "So the correct choice: {v}",
-    "Hence option {v} is right.",
-    "The best choice is ({v}).",
-    "The answer is\n{v}",
-    "### Final answer\n\n$${v}$$",
-    "### Final answer\n\n\\[\n{v}\n\\]",
-    "The answer must be:\n\n\\begin{{pmatrix}}\n1 \\\\\n{v}\n\\end{{pmatrix}}",
-    "Final result:\n- {v}",
-    "Then \\boxed{{{v}}} follows.",
-    "It is $\\boxed {v}$.",
-    "<answer>{v}</answer>",
-    "<answer>\\boxed{{{v}}}",
-    "As asked: {v}</answer>",
-]
 VALUES = ["42", "-5", "−12.5", r"\frac{1}{2}", r"2\sqrt{3}", "1,250", "(3, 4)", "C", "converges", "42 km/h", "£7.50"]
 
 
 @pytest.mark.parametrize("announced", ANNOUNCEMENTS)
 def test_a_value_that_is_announced_never_reaches_the_challenger(announced: str):
     for value in VALUES:
-        text = announced.format(v=value)
-        for draft in (
-            f"We add both.\n{text}",
-            f"We add both. {text}\nThat was it.",
-            f"We add both.\n\n{text} <answer>0",
-        ):
+        for draft in ("We add both.\n{}", "We add both. {}\nThat was it.", "We add both.\n\n{} <answer>0"):
+            draft = draft.format(announced.format(v=value))
             shown = summarise(draft, APPLES, thinks=False)
             assert shown.startswith("We add both.")
             assert value not in shown
 
 
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 @example(100, "As asked: {v}</answer>", "The answer is\n{v}")
 @given(st.integers(100, 9999), st.sampled_from(ANNOUNCEMENTS), st.sampled_from(ANNOUNCEMENTS))
 def test_nor_does_one_that_is_announced_twice(value: int, one: str, other: str):
@@ -120,7 +59,7 @@ def test_reasoning_is_never_shown(draft: str, prefill: str, thinks: bool, shown:
     assert summarise(draft, APPLES, thinks=thinks, prefill=prefill) == shown
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(st.text(), st.text(), st.booleans())
 def test_any_text_is_accepted(draft: str, problem: str, thinks: bool):
     assert isinstance(summarise(draft, problem, thinks=thinks), str)

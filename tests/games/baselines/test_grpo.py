@@ -8,11 +8,8 @@ from tests.made import rewards, samples
 SIX = Problem("six", "What is 2 + 4?", "6")
 
 
-@pytest.mark.parametrize(
-    ("correct", "well_formed", "expected"), [(0, False, 0), (0, True, 0.5), (1, False, 2), (1, True, 2.5)]
-)
-def test_reward(correct: int, well_formed: bool, expected: float):
-    assert solo_reward(correct, well_formed) == expected
+def test_reward():
+    assert [solo_reward(correct, formed) for correct in (0, 1) for formed in (False, True)] == [0, 0.5, 2, 2.5]
 
 
 @pytest.mark.parametrize(("budget", "completions"), [("paired", 8), ("single", 4)])
@@ -22,20 +19,21 @@ def test_it_samples_a_paired_games_budget(budget: str, completions: int):
     assert {sample.completion.seat for sample in samples(episode, "solver")} == {"solver"}
 
 
+# Two say 7, one 6, and one nothing. Where most say what is wrong, who is right is paid for the form alone.
+MOST, FORMED = [2.5, 2.5, 0.5, 0.0], [0.5, 0.5, 0.5, 0.0]
+
+
 @pytest.mark.parametrize(
     ("reward", "answer", "paid", "verdict", "accuracy"),
     [
-        # Most say 7: the label is wrong, and who is right is paid for the form alone.
-        ("majority", "6", [2.5, 2.5, 0.5, 0.0], [False, False, True, False], 0.0),
-        ("majority", "7", [2.5, 2.5, 0.5, 0.0], [True, True, False, False], 1.0),
-        ("majority", None, [2.5, 2.5, 0.5, 0.0], [None] * 4, None),
-        ("format", "6", [0.5, 0.5, 0.5, 0.0], [False, False, True, False], None),
-        ("format", None, [0.5, 0.5, 0.5, 0.0], [None] * 4, None),
+        ("majority", "6", MOST, [False, False, True, False], 0.0),
+        ("majority", "7", MOST, [True, True, False, False], 1.0),
+        ("majority", None, MOST, [None] * 4, None),
+        ("format", "6", FORMED, [False, False, True, False], None),
+        ("format", None, FORMED, [None] * 4, None),
     ],
 )
-def test_rewards_that_look_at_no_answer(
-    reward: str, answer: str | None, paid: list[float], verdict: list[bool | None], accuracy: float | None
-):
+def test_rewards_that_look_at_no_answer(reward, answer, paid, verdict, accuracy):
     game = small("grpo", reward=reward, budget="single")
     assert not game.needs_answers
     replies = ["<answer>7</answer>", "<answer>7.0</answer>", "<answer>6</answer>", "no"]
@@ -46,12 +44,12 @@ def test_rewards_that_look_at_no_answer(
 
 
 def test_a_tie_pays_nobody_and_a_coin_half():
-    def paid(reward: str, *replies: str) -> list[float | None]:
-        game = small("grpo", len(replies), reward=reward, budget="single")
-        ((episode,), _) = played(game, {"solver": replies}, [SIX])
+    def paid(reward: str, *values: str) -> list[float]:
+        game = small("grpo", len(values), reward=reward, budget="single")
+        ((episode,), _) = played(game, {"solver": [f"<answer>{value}</answer>" for value in values]}, [SIX])
         return rewards(episode, "solver")[0]
 
-    assert paid("majority", "<answer>7</answer>", "<answer>6</answer>") == [0.5, 0.5]
-    tossed = paid("random", *["<answer>7</answer>"] * 400)
+    assert paid("majority", "7", "6") == [0.5, 0.5]
+    tossed = paid("random", *["7"] * 400)
     assert set(tossed) == {0.5, 2.5}
     assert 150 < tossed.count(2.5) < 250

@@ -24,12 +24,9 @@ TRAIN = "<question>The train leaves at noon and runs for two hours. When does it
 BROKEN = "A question without a tag \\boxed{1}"
 
 
-@pytest.mark.parametrize(
-    ("share", "cluster", "reward"),
-    [(0.5, 0.0, 0.5), (0.5, 0.25, 0.25), (0.3, 0.25, 0.05), (0.8, 0.0, 0.2), (1.0, 0.0, 0.0), (0.0, 1.0, -1.0)],
-)
-def test_the_challengers_reward(share: float, cluster: float, reward: float):
-    assert challenger_reward(share, cluster) == pytest.approx(reward)
+def test_the_challengers_reward():
+    shares = [(0.5, 0.0), (0.5, 0.25), (0.3, 0.25), (0.8, 0.0), (1.0, 0.0), (0.0, 1.0)]
+    assert [challenger_reward(*each) for each in shares] == pytest.approx([0.5, 0.25, 0.05, 0.2, 0.0, -1.0])
 
 
 @pytest.mark.parametrize(
@@ -52,10 +49,9 @@ def test_a_question_needs_its_tag_and_a_boxed_answer_after_it(text: str, stop: s
         assert found.question == "A farmer has 3 hens and buys 4. How many are there now?"
 
 
-def rzero(group_size: int = 2, problems_per_step: int = 2, **options: Any) -> Any:
-    return small(
-        "rzero", group_size, problems_per_step, **{"challenger_steps": 1, "solver_steps": 2, "votes": 4, **options}
-    )
+def rzero(problems_per_step: int = 2, **options: Any) -> Any:
+    phases = {"challenger_steps": 1, "solver_steps": 2, "votes": 4}
+    return small("rzero", 2, problems_per_step, **{**phases, **options})
 
 
 def play(game: Any, challenger: Sequence[str], solver: Sequence[str], steps: int = 1) -> list[Episode]:
@@ -77,13 +73,9 @@ def test_a_challengers_step_by_hand():
     assert fates == ["kept", "no_majority", "kept", "off_format"]
     assert episode.log["refused"] == {"off_format": 1}
     assert episode.log["cluster_share"] == pytest.approx((0.5 + 0.25 + 0.5) / 3)
-    assert [(role, len(prompts), n) for role, prompts, n in play.asked] == [
-        ("challenger", 2, 2),
-        ("solver", 3, 4),
-    ]
-
-
-def test_all_malformed_costs_all_the_same():
+    asked = [(role, len(prompts), n) for role, prompts, n in play.asked]
+    assert asked == [("challenger", 2, 2), ("solver", 3, 4)]
+    # All malformed costs all the same.
     (episode,) = play(rzero(), [BROKEN], [TWO])
     assert rewards(episode, "challenger") == [[-1.0, -1.0]] * 2
     assert (episode.log["usable"], episode.log["cluster_share"], episode.log["empty_steps"]) == (0, None, 1)
@@ -95,8 +87,7 @@ def test_the_solver_learns_from_the_pool_of_the_trained_challenger():
     pool = [TWO, TWO, TWO, THREE, TWO, TWO, TWO, TWO]  # 0.75: kept; 1.0: too easy
     again = [THREE, THREE, TWO, NONE, TWO, TWO, TWO, TWO]  # 0.5: kept
     answers = [TWO, THREE, THREE, NONE]
-    episodes = play(game, [HENS, TRAIN], [TWO] * 8 + pool + again + answers, steps=3)
-    _, first, second = episodes
+    _, first, second = play(game, [HENS, TRAIN], [TWO] * 8 + pool + again + answers, steps=3)
     assert [stream.role for stream in first.streams] == ["challenger", "solver"]
     assert all(sample.masked for group in first.streams[0].groups for sample in group.samples)
     assert [group.samples[0].info["fate"] for group in first.streams[0].groups] == ["kept", "too_easy"] * 2
@@ -109,18 +100,12 @@ def test_the_solver_learns_from_the_pool_of_the_trained_challenger():
     assert (first.log["draws"], first.log["pool"], second.log["draws"], second.log["pool"]) == (4, 2, 0, 2)
 
 
-def test_a_small_pool_is_walked_in_a_circle_and_never_twice_in_a_step():
-    game = rzero(problems_per_step=3, solver_steps=3, max_draws=1)
-    # One kept question in 9 draws.
-    split, sure = [TWO, TWO, TWO, THREE], [TWO] * 4
-    solver = sure * 6 + split + sure * 8 + [TWO]
-    episodes = play(game, [HENS], solver, steps=3)
-    for episode in episodes[1:]:
+def test_a_small_pool_is_walked_in_a_circle_and_an_empty_one_skips_the_step_and_draws_again():
+    # One kept question in 9 draws, which is never there twice in a step.
+    solver = [*[TWO] * 24, TWO, TWO, TWO, THREE, *[TWO] * 33]
+    for episode in play(rzero(3, solver_steps=3, max_draws=1), [HENS], solver, steps=3)[1:]:
         (solved,) = [stream for stream in episode.streams if stream.role == "solver"]
         assert [group.problem.id for group in solved.groups] == ["q-1-0"]
-
-
-def test_an_empty_pool_skips_the_step_and_draws_again():
     episodes = play(rzero(max_draws=1), [HENS], [TWO], steps=3)
     for episode in episodes[1:]:
         assert [stream.role for stream in episode.streams] == ["challenger"]
@@ -131,12 +116,8 @@ def test_an_empty_pool_skips_the_step_and_draws_again():
 def test_phases_take_turns_and_each_iteration_draws_anew():
     game = rzero(challenger_steps=2, solver_steps=1)
     episodes = play(game, [HENS, TRAIN], [TWO, TWO, TWO, THREE], steps=6)
-    assert [(e.log["phase"], e.log["iteration"]) for e in episodes] == [
-        *[("challenger", 0)] * 2,
-        ("solver", 0),
-        *[("challenger", 1)] * 2,
-        ("solver", 1),
-    ]
+    turns = [(phase, i) for i in (0, 1) for phase in ("challenger", "challenger", "solver")]
+    assert [(e.log["phase"], e.log["iteration"]) for e in episodes] == turns
     pools = [stream.groups[0].problem.id for e in episodes for stream in e.streams if stream.role == "solver"]
     assert pools == ["q-2-0", "q-5-0"]
 
@@ -161,21 +142,16 @@ def test_distances_by_hand():
     assert bleu_distance(["a"], ["a", "b"]) == pytest.approx(1 - (there + back) / 2)
 
 
-def test_alike_questions_lie_in_one_cluster():
+def test_alike_questions_lie_in_one_cluster_and_the_threshold_decides():
     numbers = clusters([EGGS, DEPARTURE, MORE_EGGS, EGGS.upper()])
     assert numbers[0] == numbers[2] == numbers[3] != numbers[1]
+    assert [len(set(clusters([EGGS, other], most))) for other, most in ((MORE_EGGS, 0.01), (DEPARTURE, 0.999))] == [
+        2,
+        1,
+    ]
     assert cluster_shares([EGGS, DEPARTURE, MORE_EGGS, EGGS], 4) == [0.75, 0.25, 0.75, 0.75]
     assert cluster_shares([EGGS, DEPARTURE], 8) == [0.125, 0.125]  # of all proposals, malformed ones included
-
-
-def test_the_threshold_decides():
-    assert len(set(clusters([EGGS, MORE_EGGS], 0.01))) == 2
-    assert len(set(clusters([EGGS, DEPARTURE], 0.999))) == 1
-
-
-@pytest.mark.parametrize(("questions", "shares"), [([], []), ([EGGS], [0.5]), (["", ""], [1.0, 1.0])])
-def test_few_questions(questions: list[str], shares: list[float]):
-    assert cluster_shares(questions, 2) == shares
+    assert [cluster_shares(few, 2) for few in ([], [EGGS], ["", ""])] == [[], [0.5], [1.0, 1.0]]
 
 
 @settings(deadline=None, max_examples=30)

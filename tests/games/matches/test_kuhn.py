@@ -9,32 +9,19 @@ from typing import Any
 import pytest
 
 from lite_selfplay.games import make_game
-from lite_selfplay.games.matches.kuhn import (
-    SETS,
-    KuhnPoker,
-    best_response,
-    chips,
-    equilibrium,
-    nash_conv,
-    seen,
-    value,
-)
+from lite_selfplay.games.matches.kuhn import SETS, KuhnPoker, best_response, chips, equilibrium, nash_conv, seen, value
 from lite_selfplay.testing import ScriptedTable
 from tests.made import play
 
-UNIFORM = dict.fromkeys(SETS, 0.5)
 
-
-@pytest.mark.parametrize("alpha", [0.0, 0.2, 1 / 3])
-def test_the_equilibria(alpha: float):
-    assert nash_conv(equilibrium(alpha)) == pytest.approx(0, abs=1e-12)
-    assert value(equilibrium(alpha)) == pytest.approx(-1 / 18, abs=1e-12)
-
-
-def test_the_uniform_policy_by_hand():
-    assert nash_conv(UNIFORM) == pytest.approx(11 / 12, abs=1e-12)
-    assert value(UNIFORM) == pytest.approx(1 / 8, abs=1e-12)
-    assert [best_response(UNIFORM, player) for player in (0, 1)] == pytest.approx([0.5, 5 / 12], abs=1e-12)
+def test_the_equilibria_and_the_uniform_policy_by_hand():
+    for alpha in (0.0, 0.2, 1 / 3):
+        assert nash_conv(equilibrium(alpha)) == pytest.approx(0, abs=1e-12)
+        assert value(equilibrium(alpha)) == pytest.approx(-1 / 18, abs=1e-12)
+    uniform = dict.fromkeys(SETS, 0.5)
+    assert nash_conv(uniform) == pytest.approx(11 / 12, abs=1e-12)
+    assert value(uniform) == pytest.approx(1 / 8, abs=1e-12)
+    assert [best_response(uniform, player) for player in (0, 1)] == pytest.approx([0.5, 5 / 12], abs=1e-12)
 
 
 def backwards(policy: Mapping[str, float], player: int) -> float:
@@ -59,43 +46,39 @@ def test_random_policies_against_an_independent_calculation():
     rng = Random(7)
     for _ in range(8):
         policy = {place: rng.random() for place in SETS}
-        for player in (0, 1):
-            assert best_response(policy, player) == pytest.approx(backwards(policy, player), abs=1e-9)
-        assert nash_conv(policy) == pytest.approx(sum(backwards(policy, player) for player in (0, 1)), abs=1e-9)
+        best = [backwards(policy, player) for player in (0, 1)]
+        assert [best_response(policy, player) for player in (0, 1)] == pytest.approx(best, abs=1e-9)
+        assert nash_conv(policy) == pytest.approx(sum(best), abs=1e-9)
         assert nash_conv(policy) > 0
 
 
 @pytest.mark.parametrize(
     ("cards", "said", "won"),
     [
-        ("KQ", ["p", "Pass"], 1),
-        ("JQ", ["pass", "p"], -1),
-        ("KJ", ["B", "b"], 2),
-        ("JK", ["bet", " BET"], -2),
-        ("JK", ["b", "p"], 1),
-        ("KQ", ["p", "b", "p"], -1),
-        ("QJ", ["p", "b", "b"], 2),
+        *(("KQ", "p,Pass", 1), ("JQ", "pass,p", -1), ("KJ", "B,b", 2), ("JK", "bet, BET", -2)),
+        *(("JK", "b,p", 1), ("KQ", "p,b,p", -1), ("QJ", "p,b,b", 2)),
     ],
 )
-def test_chips_by_hand(cards: str, said: list[str], won: int):
+def test_chips_by_hand(cards: str, said: str, won: int):
     match = KuhnPoker(Random(0))
     match.cards = list(cards)
-    for number, text in enumerate(said):
+    for number, text in enumerate(said.split(",")):
         turn = match.turn()
         assert turn == (number % 2, seen(cards[number % 2] + match.history))
         match.act(turn[0], text)
-    assert match.turn() is None
-    assert match.returns() == [won, -won]
+    assert (match.turn(), match.returns()) == (None, [won, -won])
 
 
 class Playing(ScriptedTable):
-    """A table whose seats follow an equilibrium exactly, with a tenth of illegal mass, each move in two spellings."""
+    """A table whose seats follow a policy exactly, with a tenth of illegal mass, each move in two spellings."""
+
+    policy: Mapping[str, float] = equilibrium(0.2)
 
     def score(self, role: str, completions: Any, *, seat: str | None = None) -> Any:
         places = {seen(place): place for place in SETS}
-        policy, found = equilibrium(0.2), []
+        found = []
         for one, score in zip(completions, super().score(role, completions), strict=True):
-            bet = policy[places[one.prompt]]
+            bet = self.policy[places[one.prompt]]
             p = 0.9 * {"p": (1 - bet) / 2, "pass": (1 - bet) / 2, "b": bet / 3, "Bet": 2 * bet / 3}.get(one.text, 0)
             found.append(type(score)([math.log(p) if p else -1e9], []))
         return found
@@ -107,38 +90,22 @@ def test_the_exact_policy_is_that_of_all_spellings_of_the_moves():
     logs = [play(game, table, step).log for step in range(4)]
     assert ["nash_conv" in log for log in logs] == [True, True, False, True]
     log = logs[3]
-    assert log["nash_conv"] == pytest.approx(0, abs=1e-9)
-    assert log["nash_conv_average"] == pytest.approx(0, abs=1e-9)
-    assert log["exact_value"] == pytest.approx(-1 / 18)
-    assert log["illegal_mass"] == pytest.approx(0.1)
-    assert log["first"]["J"] == pytest.approx(0.2)
-    assert log["second"]["Qb"] == pytest.approx(1 / 3)
+    exact = {"nash_conv": 0, "nash_conv_average": 0, "exact_value": -1 / 18, "illegal_mass": 0.1}
+    assert {key: log[key] for key in exact} == pytest.approx(exact, abs=1e-9)
+    assert (log["first"]["J"], log["second"]["Qb"]) == pytest.approx((0.2, 1 / 3))
     assert len(log["first"]) == len(log["second"]) == 6
     assert "NashConv 0" in " ".join(type(game).step_words({**log, "nash_conv": 0.0}))
     assert type(game).closing(log)[0].startswith("NashConv 0.000, of the averaged policy 0.000")
-    again = make_game("kuhn", {"exact_every": 2})
-    again.restore(game.state())
-    assert again.state() == game.state()
 
 
 def test_policies_are_averaged_by_how_often_they_are_played():
     """By hand: at step 1 a queen opens with a bet always, at step 2 never; the average weighs these by 1 and
     4. The set after pass and bet counts only where the first move was a pass."""
     game = make_game("kuhn", {"exact_every": 1}, group_size=2, problems_per_step=2)
-
-    class Pure(Playing):
-        bets = True
-
-        def score(self, role: str, completions: Any, *, seat: str | None = None) -> Any:
-            scores = ScriptedTable.score(self, role, completions)
-            move = "b" if self.bets else "p"
-            pairs = zip(completions, scores, strict=True)
-            return [type(s)([0.0 if one.text == move else -1e9], []) for one, s in pairs]
-
-    table = Pure({"first": ["p"], "second": ["p"]})
-    play(game, table, 0)
-    table.bets = False
-    play(game, table, 1)
+    table = Playing({"first": ["p"], "second": ["p"]})
+    for step, bet in enumerate((1.0, 0.0)):
+        table.policy = dict.fromkeys(SETS, bet)
+        play(game, table, step)
     average = {place: bet / (every or 1.0) for place, (bet, every) in game.state()["average"].items()}
     assert average["Q"] == pytest.approx(1 / 5)  # weights 1 and 4
     assert average["Qpb"] == 0.0  # reached at the second step alone

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from lite_selfplay.credit import stream_advantages
-from lite_selfplay.data import Completion, Snapshot
+from lite_selfplay.data import Completion, Episode, Sample, Snapshot
 from lite_selfplay.errors import ConfigError, GameError
 from lite_selfplay.games.matches import Environment, IllegalMove, MatchGame, MatchOptions, spelled
 from lite_selfplay.runs.report.pages import choose_transcripts, transcripts_markdown
@@ -45,30 +45,32 @@ class Higher(Environment):
         return {"1": spelled("1"), "2": spelled("2")}
 
 
-class HigherGame(MatchGame):
-    roles = ("one", "two")
-
-    def make(self, rng: Random) -> Environment:
-        return Higher(rng)
-
-
 class Unmade(MatchGame):
     roles = ("one", "two")
 
 
-class Unfinished(HigherGame):
+class HigherGame(Unmade):
+    def make(self, rng: Random) -> Environment:
+        return Higher(rng)
+
+
+class Unfinished(Unmade):
     def make(self, rng: Random) -> Environment:
         return Environment()
 
 
-class Short(HigherGame):
+class Short(Unmade):
     def make(self, rng: Random) -> Environment:
         environment = Higher(rng)
         environment.rounds = 1
         return environment
 
 
-def game(matches: int = 6, kind: type[HigherGame] = HigherGame, **options: Any) -> HigherGame:
+def samples_of(episode: Episode) -> list[Sample]:
+    return [sample for stream in episode.streams for group in stream.groups for sample in group.samples]
+
+
+def game(matches: int = 6, kind: type[MatchGame] = HigherGame, **options: Any) -> MatchGame:
     return kind(MatchOptions(**options), group_size=1, problems_per_step=matches)
 
 
@@ -101,11 +103,10 @@ def test_what_an_environment_or_a_game_does_not_say_is_named():
 def test_a_forfeit_a_bound_a_crash_and_what_is_counted():
     said = {"one": ["1", "crash", " x ", "1", "2", "1"], "two": ["2", "2", "2", "2", "2"]}
     episode = play(game(kind=Short), ScriptedTable(said))
-    samples = [s for stream in episode.streams for group in stream.groups for s in group.samples]
-    (forfeit,) = [s for s in samples if s.verdict and s.verdict.reason]
-    assert (forfeit.reward, forfeit.verdict.reason, forfeit.verdict.well_formed) == (-1.5, "no number", False)  # type: ignore[union-attr]
+    ((forfeit, verdict),) = [(s, s.verdict) for s in samples_of(episode) if s.verdict and s.verdict.reason]
+    assert (forfeit.reward, verdict.reason, verdict.well_formed) == (-1.5, "no number", False)
     assert forfeit.info["outcome"] == "one forfeits"
-    (crashed,) = [s for s in samples if s.masked]
+    (crashed,) = [s for s in samples_of(episode) if s.masked]
     assert (crashed.reward, crashed.info["outcome"]) == (None, "broken")
     assert crashed.info["error"] == "ZeroDivisionError: the environment has a mistake"
     assert (episode.log["broken"], episode.log["illegal"]) == (1, 1 / 5)
@@ -124,24 +125,18 @@ def test_the_baseline_is_in_the_state_and_a_restored_game_goes_on():
         assert played.state()["baseline"]["one"] == value
 
 
-def test_against_an_opponent_by_rule_one_seat_plays_each_side_in_turn():
+def test_against_an_opponent_by_rule_one_seat_plays_each_side_in_turn(monkeypatch: pytest.MonkeyPatch):
     table, played = ScriptedTable({"one": ["2"], "two": ["2"]}), game(opponent="random")
     episode = play(played, table)
     assert played.trained_seats() == ("A",)
-    assert {s.completion.seat for st in episode.streams for group in st.groups for s in group.samples} == {"A"}
+    assert {s.completion.seat for s in samples_of(episode)} == {"A"}
     assert [len(stream.groups) for stream in episode.streams] == [3, 3]
-    assert {s.reward for st in episode.streams for group in st.groups for s in group.samples} <= {0.0, 1.0}
+    assert {s.reward for s in samples_of(episode)} <= {0.0, 1.0}
     with pytest.raises(ConfigError, match=r"game\.opponent is 'nobody': there are random"):
         game(opponent="nobody")
-
-    class Unlisted(HigherGame):
-        def make(self, rng: Random) -> Environment:
-            environment = Higher(rng)
-            environment.moves = dict  # type: ignore[method-assign]
-            return environment
-
+    monkeypatch.setattr(Higher, "moves", dict)
     with pytest.raises(GameError, match="names its legal moves"):
-        play(Unlisted(MatchOptions(opponent="random")), ScriptedTable({"one": ["2"], "two": ["2"]}))
+        play(game(opponent="random"), ScriptedTable({"one": ["2"], "two": ["2"]}))
 
 
 def test_shuffled_returns_are_those_of_other_matches():
@@ -160,10 +155,8 @@ class Known(ScriptedTable):
         scores = super().score(role, completions)
         self.scored = [*getattr(self, "scored", []), seat]
         probabilities = [(kept if seat else own)[one.text] for one in completions]
-        return [
-            type(score)([math.log(p) if p else -1e9, 0.0], score.entropies)
-            for p, score in zip(probabilities, scores, strict=True)
-        ]
+        pairs = zip(probabilities, scores, strict=True)
+        return [type(score)([math.log(p) if p else -1e9, 0.0], score.entropies) for p, score in pairs]
 
 
 @pytest.mark.parametrize("step", [0, 3])

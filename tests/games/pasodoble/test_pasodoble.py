@@ -1,10 +1,11 @@
 import random
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
 from lite_selfplay.credit import stream_advantages
-from lite_selfplay.data import Problem
+from lite_selfplay.data import Problem, StopReason
 from lite_selfplay.games.pasodoble.pasodoble import (
     PasoDoble,
     parse_proposal,
@@ -14,92 +15,84 @@ from lite_selfplay.games.pasodoble.pasodoble import (
 from lite_selfplay.games.prompts import fill
 from lite_selfplay.runs.report.step_rows import progress_line
 from lite_selfplay.testing import ScriptedTable
-from tests.games.scripted import small
-from tests.made import Unread, completion, play, rewards
+from tests.games.scripted import played, small
+from tests.made import Unread, completion, rewards
 
 PASSAGES = [Problem("p-1", "Hens lay eggs."), Problem("p-2", "Trains run on rails.")]
 RIGHT, WRONG = "<answer>7</answer>", "<answer>8</answer>"
+LEAK = ("It is 777.", "777")
 
 
-def proposal(question: str, answer: str = "7") -> str:
-    return f"<problem>{question}</problem><answer>So \\boxed{{{answer}}}.</answer>"
+def proposal(question: str | None, answer: str = "7") -> str:
+    return f"<problem>{question}</problem><answer>So \\boxed{{{answer}}}.</answer>" if question else "no tags"
 
 
-def make(j: int, k: int = 4, **options: Any) -> Any:
+def make(j: int = 2, k: int = 4, **options: Any) -> Any:
     """A game that asks for `j` proposals of one passage and `k` answers to each."""
     return small("pasodoble", k, proposals=j, **options)
 
 
-def table(proposals: list[str], answers: list[str]) -> ScriptedTable:
-    return ScriptedTable({"proposer": proposals, "solver": answers}, PASSAGES)
+def steps(game: Any, said: Sequence[Any], answers: Sequence[str], n: int = 1, kind: type = ScriptedTable) -> Any:
+    """So many steps in which questions are proposed, alone or with an answer; `steps.asked` is what was asked."""
+    proposals = [proposal(*each) if isinstance(each, tuple) else proposal(each) for each in said]
+    episodes, table = played(game, {"proposer": proposals, "solver": answers}, PASSAGES, steps=n, kind=kind)
+    steps.asked = table.asked
+    return episodes
 
 
-# Reading proposals
+PROPOSALS = {
+    "<problem> 3 + 4? </problem>\n<answer>3 + 4 = 7. \\boxed{7}</answer>": ("3 + 4?", "7"),
+    "Draft <problem>a</problem>, no: <problem>b</problem> <answer>\\boxed{1} or \\boxed{2}</answer>": ("b", "2"),
+    "<problem>a</problem>": ("a", None),
+    "<problem>a</problem><answer>7</answer>": ("a", None),
+    "<problem>a</problem> \\boxed{7}": ("a", None),
+    "<problem>a</problem><answer>\\boxed{7}": ("a", None),
+    "<answer>\\boxed{7}</answer><problem>a</problem>": ("a", None),
+    "<problem></problem><answer>\\boxed{7}</answer>": ("", "7"),
+    "<problem>a<answer>\\boxed{7}</answer>": None,
+    "What is 3 + 4? \\boxed{7}": None,
+    "": None,
+}
+
+
+def test_parsing():
+    assert {text: parse_proposal(text) for text in PROPOSALS} == PROPOSALS
 
 
 @pytest.mark.parametrize(
-    ("text", "expected"),
+    ("text", "stop", "reason"),
     [
-        ("<problem> 3 + 4? </problem>\n<answer>3 + 4 = 7. \\boxed{7}</answer>", ("3 + 4?", "7")),
-        ("Draft <problem>a</problem>, no: <problem>b</problem> <answer>\\boxed{1} or \\boxed{2}</answer>", ("b", "2")),
-        ("<problem>a</problem>", ("a", None)),
-        ("<problem>a</problem><answer>7</answer>", ("a", None)),
-        ("<problem>a</problem> \\boxed{7}", ("a", None)),
-        ("<problem>a</problem><answer>\\boxed{7}", ("a", None)),
-        ("<answer>\\boxed{7}</answer><problem>a</problem>", ("a", None)),
-        ("<problem></problem><answer>\\boxed{7}</answer>", ("", "7")),
-        ("<problem>a<answer>\\boxed{7}</answer>", None),
-        ("What is 3 + 4? \\boxed{7}", None),
-        ("", None),
+        (proposal("3 + 4?"), "eos", ""),
+        (f"<think>{proposal('1?')}</think>{proposal('3 + 4?')}", "eos", ""),
+        (f"<think>{proposal('3 + 4?')}", "eos", "off_format"),
+        (f"<think>{proposal('3 + 4?')}", "length", "truncated"),
+        ("<problem>3 + 4?</problem><answer>never", "eos", "no_answer"),
+        ("<problem>3 + 4?</problem><answer>never", "length", "truncated"),
+        ("<problem> </problem><answer>\\boxed{7}</answer>", "eos", "empty"),
+        ("no tags", "eos", "off_format"),
+        (proposal("x" * 600), "eos", "too_long"),
+        (proposal("It is 777. What is it?", "777"), "eos", "leaks"),
     ],
 )
-def test_parsing(text: str, expected: tuple[str, str | None] | None):
-    assert parse_proposal(text) == expected
-
-
-@pytest.mark.parametrize(
-    ("text", "changes", "reason"),
-    [
-        (proposal("3 + 4?"), {}, ""),
-        (f"<think>{proposal('1?')}</think>{proposal('3 + 4?')}", {}, ""),
-        (f"<think>{proposal('3 + 4?')}", {}, "off_format"),
-        (f"<think>{proposal('3 + 4?')}", {"stop": "length"}, "truncated"),
-        ("<problem>3 + 4?</problem><answer>never", {}, "no_answer"),
-        ("<problem>3 + 4?</problem><answer>never", {"stop": "length"}, "truncated"),
-        ("<problem> </problem><answer>\\boxed{7}</answer>", {}, "empty"),
-        ("no tags", {}, "off_format"),
-        (proposal("x" * 600), {}, "too_long"),
-        (proposal("It is 777. What is it?", "777"), {}, "leaks"),
-    ],
-)
-def test_why_a_proposal_is_refused(text: str, changes: dict[str, Any], reason: str):
-    assert make(2)._read(table([], []), completion(text, **changes)).reason == reason
+def test_why_a_proposal_is_refused(text: str, stop: StopReason, reason: str):
+    assert make()._read(ScriptedTable({}), completion(text, stop)).reason == reason
 
 
 def test_a_question_that_the_solvers_prompt_cannot_hold_is_malformed():
-    fits = make(2, question_tokens=len(fill("solver", problem="3 + 4?")))
-    assert fits._read(table([], []), completion(proposal("3 + 4?"))).usable
-    assert fits._read(table([], []), completion(proposal("33 + 4?"))).reason == "too_long"
-
-    game = make(2, k=2)
-    script = {"proposer": [proposal("long"), proposal("3 + 4?")], "solver": [RIGHT, RIGHT, RIGHT, WRONG]}
-    episode = play(game, Unread(script, PASSAGES))
+    fits = make(question_tokens=len(fill("solver", problem="3 + 4?")))
+    read = [fits._read(ScriptedTable({}), completion(proposal(question))) for question in ("3 + 4?", "33 + 4?")]
+    assert [found.reason for found in read] == ["", "too_long"]
+    game = make(k=2)
+    (episode,) = steps(game, ["long", "3 + 4?"], [RIGHT, RIGHT, RIGHT, WRONG], kind=Unread)
     assert episode.log["refused"] == {"too_long": 1}
     assert rewards(episode, "proposer") == [[0.0, pytest.approx(0.8)]]
     assert len(game.state()["history"]) == 1
 
 
-# A step online
-
-
 def test_a_step_by_hand():
     questions = ["three and four", "9 - 2", "half of fourteen", "six plus one"]
-    game = make(6)
-    script = table(
-        [*map(proposal, questions), "no tags", proposal("It is 777.", "777")],
-        [RIGHT, WRONG, RIGHT, WRONG] + [WRONG] * 4 + [RIGHT] * 4 + [WRONG, WRONG, WRONG, RIGHT],
-    )
-    episode = play(game, script)
+    answers = [RIGHT, WRONG, RIGHT, WRONG, *[WRONG] * 4, *[RIGHT] * 4, WRONG, WRONG, WRONG, RIGHT]
+    (episode,) = steps(make(6), [*questions, None, LEAK], answers)
     # p = 2/4, 0, 1, 1/4: the history is empty, so every diversity is 1. Refused proposals stay in the group at 0.
     expected = [1.1 - 0.5 + 0.2, 0.0, 1.1 - 1.0 + 0.2, 1.1 - 0.25 + 0.2, 0.0, 0.0]
     assert rewards(episode, "proposer") == [pytest.approx(expected)]
@@ -133,77 +126,58 @@ def test_a_step_by_hand():
 
 
 def test_a_guarded_question_is_not_asked_and_enters_the_history():
-    game, script = make(2), table([proposal("It is 777.", "777")], [RIGHT])
-    play(game, script)
-    assert [role for role, *_ in script.asked] == ["proposer"]
+    game = make()
+    steps(game, [LEAK], [RIGHT])
+    assert [role for role, *_ in steps.asked] == ["proposer"]
     assert len(game.state()["history"]) == 2
 
 
 def test_all_proposals_meet_the_history_before_them():
-    game = make(2)
-    script = table([proposal("aaa"), proposal("aaa"), proposal("aaa"), proposal("zzz")], [RIGHT, WRONG])
-    first, second = play(game, script), play(game, script, 1)
+    first, second = steps(make(), ["aaa", "aaa", "aaa", "zzz"], [RIGHT, WRONG], 2)
     assert rewards(first, "proposer") == [pytest.approx([0.8, 0.8])]  # alike, but none was there before
     assert rewards(second, "proposer") == [pytest.approx([0.0, 0.8])]
     assert second.log["invalid"] == {"alike": 1}
     assert [group.problem.text for group in second.streams[1].groups if group.problem] == ["zzz"]
-
-
-def test_the_history_holds_the_last_questions():
-    game = make(2, history=3)
-    script = table([proposal("aaa"), proposal("bbb"), proposal("ccc"), proposal("ddd")], [RIGHT, WRONG])
-    play(game, script)
-    play(game, script, 1)
+    game = make(history=3)
+    steps(game, ["aaa", "bbb", "ccc", "ddd"], [RIGHT, WRONG], 2)
     assert game.state()["history"] == [[ord(c)] for c in "bcd"]
 
 
 def test_a_step_without_a_valid_question_is_skipped_and_counted():
-    game, script = make(2), table([proposal("3 + 4?"), "no tags"], [WRONG])
-    for step in range(3):
-        episode = play(game, script, step)
-        assert not episode.streams
+    game = make()
+    for step, episode in enumerate(steps(game, ["3 + 4?", None], [WRONG], 3), 1):
         said = {s.role: [x.completion.text for g in s.groups for x in g.samples] for s in episode.record}
         assert said == {"proposer": [proposal("3 + 4?"), "no tags"], "solver": [WRONG] * 4}
-        assert episode.log["skipped"]
-        assert episode.log["skips"] == episode.log["empty_steps"] == step + 1
+        assert (episode.streams, episode.log["skipped"]) == ([], True)
+        assert episode.log["skips"] == episode.log["empty_steps"] == step
         assert episode.log["refused_texts"] == {"off_format": "no tags", "too_hard": proposal("3 + 4?")}
-    script = table([proposal("z?")], [RIGHT, WRONG])
-    log = play(game, script, 3).log
-    assert (log["skipped"], log["skips"], log["empty_steps"]) == (False, 3, 0)
-
-
-# Switches
+    (after,) = steps(game, ["z?"], [RIGHT, WRONG])
+    assert (after.log["skipped"], after.log["skips"], after.log["empty_steps"]) == (False, 3, 0)
 
 
 def test_without_knowledge_nothing_is_drawn():
-    game = make(2, knowledge="none")
-    script = table([proposal("3 + 4?")], [RIGHT, WRONG])
-    assert game.sources == ()
-    assert play(game, script).streams[0].groups[0].problem is None
-    assert script.asked[0][1] == [proposer_prompt()]
+    game = make(knowledge="none")
+    assert (game.sources, make().sources) == ((), ("passages",))
+    (episode,) = steps(game, ["3 + 4?"], [RIGHT, WRONG])
+    assert episode.streams[0].groups[0].problem is None
+    assert steps.asked[0][1] == [proposer_prompt()]
     assert "```" not in proposer_prompt()
-    assert make(2).sources == ("passages",)
 
 
 def test_random_rewards_do_not_look_at_the_answer():
-    wrong = play(make(2, k=60, reward="random"), table([proposal("3 + 4?")], [WRONG]))
-    right = play(make(2, k=60, reward="random"), table([proposal("3 + 4?")], [RIGHT]))
+    ((wrong,), (right,)) = (steps(make(k=60, reward="random"), ["3 + 4?"], [said]) for said in (WRONG, RIGHT))
     assert rewards(wrong, "solver") == rewards(right, "solver")
     assert {*rewards(wrong, "solver")[0]} == {0.0, 1.0}
     assert 0.3 < wrong.log["pass_rate"] < 0.7
-    formed = play(make(2, k=60, reward="random_with_format"), table([proposal("3 + 4?")], [WRONG, "It is 7"]))
+    (formed,) = steps(make(k=60, reward="random_with_format"), ["3 + 4?"], [WRONG, "It is 7"])
     (first, _) = rewards(formed, "solver")
-    assert not any(first[1::2])
-    assert any(first[::2])
+    assert (any(first[1::2]), any(first[::2])) == (False, True)
 
-
-# What moves
 
 EASY, SPLIT = [RIGHT] * 4, [RIGHT, WRONG, WRONG, RIGHT]
 # Proposals of a step, or of two; None is one without tags. What each gate lets through is the roles that move, the
 # questions that the solver learns from, and the proposer's rewards, where it moves.
-ALWAYS, LEAK, AGAIN = ["aaa", None], [("It is 777.", "777"), None], ["aaa", "zzz", "aaa", "zzz"]
-LATER = ["aaa", None, "aaa", "zzz"]
+ALWAYS, AGAIN, LATER = ["aaa", None], ["aaa", "zzz", "aaa", "zzz"], ["aaa", None, "aaa", "zzz"]
 BOTH = ["proposer", "solver"]
 OFFLINE = {"mode": "offline", "proposer_steps": 1, "solver_steps": 1}
 
@@ -216,7 +190,7 @@ OFFLINE = {"mode": "offline", "proposer_steps": 1, "solver_steps": 1}
         ({"gate": "pass_rate"}, ALWAYS, EASY, [], [], None),
         ({"gate": "valid", "freeze_proposer": True}, ALWAYS, EASY, [], [], None),
         ({"gate": "valid", **OFFLINE}, ALWAYS, EASY, ["proposer"], [], [0.3, 0.0]),
-        ({"gate": "valid"}, LEAK, EASY, [], [], None),
+        ({"gate": "valid"}, [LEAK, None], EASY, [], [], None),
         # The paper trains the solver on what it does not always solve.
         ({"gate": "valid"}, ["aaa", "bbb"], EASY + SPLIT, BOTH, ["bbb"], [0.3, 0.8]),
         # Half of the history is like either question, and both are solved every time: 1.1 - 1 + 0.2 / 2.
@@ -231,18 +205,9 @@ OFFLINE = {"mode": "offline", "proposer_steps": 1, "solver_steps": 1}
         ({}, ["aaa", "bbb"], SPLIT, BOTH, ["aaa", "bbb"], [0.8, 0.8]),
     ],
 )
-def test_what_each_gate_lets_through(
-    options: dict[str, Any],
-    said: list[Any],
-    answers: list[str],
-    moved: list[str],
-    learned: list[str],
-    earned: list[float] | None,
-):
-    game, asked = make(2, **options), [text if isinstance(text, tuple) else (text,) for text in said]
-    script = table([proposal(*text) if text[0] else "no tags" for text in asked], answers)
-    for step in range(len(said) // 2):
-        episode = play(game, script, step)
+def test_what_each_gate_lets_through(options, said, answers, moved, learned, earned):
+    game = make(**options)
+    *_, episode = steps(game, said, answers, len(said) // 2)
     assert [stream.role for stream in episode.streams] == moved
     assert [g.problem.text for s in episode.streams if s.role == "solver" for g in s.groups if g.problem] == learned
     assert earned is None or rewards(episode, "proposer") == [pytest.approx(earned)]
@@ -253,52 +218,37 @@ def test_what_each_gate_lets_through(
         assert (log["buffer"], game.schedule.phase, game.schedule.iteration) == (0, "proposer", len(moved))
 
 
-# Offline
-
-
 def test_a_replayed_question_is_answered_afresh_and_filtered_again():
     game = make(3, mode="offline", proposer_steps=1, solver_steps=1)
     answers = [RIGHT, WRONG, WRONG, RIGHT] * 3 + [RIGHT] * 4 + [WRONG] * 4 + [WRONG, RIGHT, RIGHT, RIGHT]
-    script = table([proposal(q) for q in ("aaa", "bbb", "ccc")], answers)
-    play(game, script)
-    episode = play(game, script, 1)
+    _, episode = steps(game, ["aaa", "bbb", "ccc"], answers, 2)
     # The buffer of three is walked twice: 1, 0, 0.75, then 0.5 three times as the script begins anew.
     assert rewards(episode, "solver") == [[0, 1, 1, 1], [1, 0, 0, 1], [1, 0, 0, 1], [1, 0, 0, 1]]
     assert (episode.log["replayed"], episode.log["usable"]) == (6, 4)
 
 
+TWO_A_STEP = {"k": 2, "mode": "offline", "proposer_steps": 1, "solver_questions": 2}
+
+
 def test_a_bad_batch_is_skipped_and_does_not_stall():
-    game = make(2, k=2, mode="offline", proposer_steps=1, solver_steps=2, solver_questions=2, attempts=2)
-    script = table([proposal("aaa"), proposal("bbb")], [RIGHT, WRONG, RIGHT, WRONG] + [WRONG] * 100)
-    play(game, script)
-    for step in range(1, 5):
-        episode = play(game, script, step)
+    game = make(**TWO_A_STEP, solver_steps=2, attempts=2)
+    for episode in steps(game, ["aaa", "bbb"], [RIGHT, WRONG, RIGHT, WRONG] + [WRONG] * 100, 5)[1:]:
         assert (episode.log["phase"], episode.log["skipped"], episode.streams) == ("solver", True, [])
     assert game.schedule.phase == "proposer"
 
 
 def test_eviction_ends_the_solvers_phase_early():
-    game = make(2, k=2, mode="offline", proposer_steps=1, solver_steps=5, eviction=True, solver_questions=2)
-    script = table([proposal("aaa"), proposal("bbb")], [RIGHT, WRONG, RIGHT, WRONG] + [RIGHT] * 4)
-    play(game, script)
-    log = play(game, script, 1).log
-    assert (log["evicted"], log["buffer"]) == (2, 0)
+    game = make(**TWO_A_STEP, solver_steps=5, eviction=True)
+    _, solved = steps(game, ["aaa", "bbb"], [RIGHT, WRONG, RIGHT, WRONG] + [RIGHT] * 4, 2)
+    assert (solved.log["evicted"], solved.log["buffer"]) == (2, 0)
     assert (game.schedule.phase, game.schedule.iteration) == ("proposer", 1)
 
 
 def test_a_frozen_proposer_collects_questions_without_moving():
-    game = make(2, mode="offline", proposer_steps=1, solver_steps=1, freeze_proposer=True)
-    script = table([proposal("aaa"), proposal("bbb")], [RIGHT, WRONG])
-    collected, solved = play(game, script), play(game, script, 1)
-    assert not collected.streams
-    assert not collected.log["skipped"]
+    game = make(mode="offline", proposer_steps=1, solver_steps=1, freeze_proposer=True)
+    collected, solved = steps(game, ["aaa", "bbb"], [RIGHT, WRONG], 2)
+    assert (collected.streams, collected.log["skipped"]) == ([], False)
     assert [stream.role for stream in solved.streams] == ["solver"]
-
-
-# The contract
-
-
-# Cold start
 
 
 def problem(answer: str = "7", **extra: str) -> Problem:
@@ -306,30 +256,22 @@ def problem(answer: str = "7", **extra: str) -> Problem:
 
 
 def test_a_worked_proposal_reads_a_passage_to_compose_a_problem_from_and_not_to_copy_one():
-    example = make(2).cold_start("proposer", problem(), random.Random(0), thinks=False)
+    example = make().cold_start("proposer", problem(), random.Random(0), thinks=False)
     assert example.prompt == proposer_prompt("3 + 4 = 7.")
+    assert proposer_prompt("a\n```\nb").count("```") == 2  # a passage cannot close its fence
+    assert worked_proposal(problem(), knowledge=False, thinks=True).prompt == proposer_prompt()
 
 
-def test_worked_proposals_need_a_solution():
-    example = worked_proposal(problem(), knowledge=False, thinks=True)
-    assert example is not None
-    assert example.prompt == proposer_prompt()
-    for refused in (
-        Problem("p", "What is 3 + 4?", "7"),
-        problem(answer="What"),  # gives itself away
-        problem(solution="</answer>"),
-    ):
+def test_worked_proposals_need_a_solution_and_keep_to_the_games_own_guard():
+    unsolved, gives_itself_away = Problem("p", "What is 3 + 4?", "7"), problem(answer="What")
+    for refused in (unsolved, gives_itself_away, problem(solution="</answer>")):
         assert worked_proposal(refused, knowledge=True, thinks=False) is None
-
-
-def test_worked_proposals_keep_to_the_games_own_guard():
-    four = problem(answer="4")  # which stands in "What is 3 + 4?", as one character
-    assert make(2).cold_start("proposer", four, random.Random(0), thinks=False) is not None
-    assert make(2, leak_guard="substring").cold_start("proposer", four, random.Random(0), thinks=False) is None
-
-
-def test_passages_cannot_close_their_fence():
-    assert proposer_prompt("a\n```\nb").count("```") == 2
+    # 4 stands in "What is 3 + 4?", as one character.
+    taught = [
+        make(leak_guard=guard).cold_start("proposer", problem(answer="4"), random.Random(0), thinks=False)
+        for guard in ("token3", "substring")
+    ]
+    assert [example is None for example in taught] == [False, True]
 
 
 def test_the_terminal_says_that_a_step_was_skipped():

@@ -1,9 +1,10 @@
 """Questions: what most answers to one say, whatever their order and spelling, and drawing until enough fit."""
 
+import re
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from lite_selfplay.data import Completion
@@ -55,90 +56,60 @@ def answers(*values: str | None) -> list[Completion]:
         ((), None, 0, ()),
     ],
 )
-def test_votes(group: tuple[str | None, ...], label: str | None, votes: int, agrees: tuple[bool, ...]) -> None:
+def test_votes(group: tuple[str | None, ...], label: str | None, votes: int, agrees: tuple[bool, ...]):
     (found,) = vote(ScriptedTable({}), [answers(*group)])
     assert found == Vote(label, votes, len(group), agrees, group)
 
 
-def test_each_group_votes_for_itself() -> None:
+def test_each_group_votes_for_itself_and_reasoning_that_never_ends_is_no_vote():
     groups = [answers("7", "7.0", "7"), answers("1", "2", "3", "1", "2", "1"), [], answers(None, None)]
     assert [found.label for found in vote(ScriptedTable({}), groups)] == ["7", "1", None, None]
+    assert [Vote("4", 2, 3, ()).share, Vote(None, 0, 2, ()).share, Vote(None, 0, 0, ()).share] == [2 / 3, 0, 0]
+    group = [completion("<think>so <answer>4</answer>"), *[completion("<think>x</think><answer>4</answer>")] * 2]
+    assert vote(ScriptedTable({}), [group]) == [Vote("4", 2, 3, (False, True, True), (None, "4", "4"))]
 
 
-def test_shares() -> None:
-    assert Vote("4", 2, 3, (True, True, False)).share == 2 / 3
-    assert Vote(None, 0, 2, (False, False)).share == 0.0
-    assert Vote(None, 0, 0, ()).share == 0.0
+# Some restate a question: arithmetic left undone, an operation named, an equation to solve.
+ODD = r"""####;48 + 24;\frac{;{};,;2x + 3 = 11;5 = 6;5!;what?;12\times 7;3-4 \div 5*6;211^{3};(12)(7);\max(3, 4)
+\gcd(4, 6);\sum_{i=2}^{5} i;\int_{2}^{3} x dx;\log_{2} 8 + 1 - 1;\lfloor 7 / 2 \rfloor;7! - 3;12x + 7 = 99"""
 
 
-@pytest.mark.parametrize(
-    "odd",
-    [
-        *(
-            "####",
-            "48 + 24",
-            r"\frac{",
-            "9" * 3000,
-            "{}",
-            ",",
-            "x" * 2001,
-            "\x00",
-            "2x + 3 = 11",
-            "5 = 6",
-            "5!",
-            "what?",
-        ),
-        # A question restated: arithmetic left undone, an operation named, an equation to solve.
-        *(r"12\times 7", r"3-4 \div 5*6", "211^{3}", "(12)(7)", r"\max(3, 4)", r"\gcd(4, 6)", r"\sum_{i=2}^{5} i"),
-        *(r"\int_{2}^{3} x dx", r"\log_{2} 8 + 1 - 1", r"\lfloor 7 / 2 \rfloor", "7! - 3", "12x + 7 = 99"),
-    ],
-)
-def test_what_states_no_value_votes_for_nothing(odd: str) -> None:
-    found = count([odd, "5", "5", "4", odd, "5"])
-    assert (found.label, found.votes, found.of) == ("5", 3, 6)
-    found = count([odd, "5", "5", "4", odd, odd])
-    assert (found.label, found.votes, found.of) == (None, 0, 6)
-    assert count([odd] * 3).label is None
+@pytest.mark.parametrize("odd", [*re.split(r"[;\n]", ODD), "9" * 3000, "x" * 2001, "\x00"])
+def test_what_states_no_value_votes_for_nothing(odd: str):
+    groups = [odd, "5", "5", "4", odd, "5"], [odd, "5", "5", "4", odd, odd], [odd] * 3
+    counted = [(found.label, found.votes, found.of) for found in map(count, groups)]
+    assert counted == [("5", 3, 6), (None, 0, 6), (None, 0, 3)]
 
 
-def test_figures_are_asked_for_in_some_topics() -> None:
+def test_figures_are_asked_for_in_some_topics():
     assert count(["red", "red", "5"]).label == "red"
     assert count(["red", "5.0", "5"], figures=True).label == "5"
     assert count(["red", "blue", "5"], figures=True) == Vote(None, 0, 3, (False,) * 3, ("red", "blue", "5"))
 
 
-def test_reasoning_that_never_ends_is_no_vote() -> None:
-    group = [completion("<think>so <answer>4</answer>"), *[completion("<think>x</think><answer>4</answer>")] * 2]
-    assert vote(ScriptedTable({}), [group]) == [Vote("4", 2, 3, (False, True, True), (None, "4", "4"))]
-
-
-def test_verdicts_say_who_agrees_and_why_not() -> None:
+def test_verdicts_say_who_agrees_and_why_not():
     group = [completion("<answer>4</answer>"), completion("\\boxed{4.0}"), *answers("5", None)]
     verdicts = verdicts_by_vote(group, count(["4", "4.0", "5", None]), thinks=False)
-    assert [verdict.correct for verdict in verdicts] == [True, True, False, False]
-    assert [verdict.well_formed for verdict in verdicts] == [True, False, True, False]
-    assert [verdict.score for verdict in verdicts] == [1.0, 1.0, 0.0, 0.0]
-    assert [verdict.reason for verdict in verdicts] == ["", "", "wrong", "no_answer"]
-    assert [verdict.answer for verdict in verdicts] == ["4", "4.0", "5", None]
-    (tied, _) = verdicts_by_vote(answers("4", "5"), count(["4", "5"]), thinks=False)
-    assert (tied.correct, tied.reason) == (False, "no_majority")
-    unknown = verdicts_by_vote(answers("unknown", None, "7"), count(["unknown", None, "7"]), thinks=False)
-    assert [(verdict.correct, verdict.reason) for verdict in unknown] == [
-        (False, "no_majority"),
-        (False, "no_answer"),
-        (False, "no_majority"),
+    assert [(v.correct, v.well_formed, v.score, v.reason, v.answer) for v in verdicts] == [
+        (True, True, 1.0, "", "4"),
+        (True, False, 1.0, "", "4.0"),
+        (False, True, 0.0, "wrong", "5"),
+        (False, False, 0.0, "no_answer", None),
     ]
+    for said, reasons in (
+        (("4", "5"), ["no_majority", "no_majority"]),
+        (("unknown", None, "7"), ["no_majority", "no_answer", "no_majority"]),
+    ):
+        verdicts = verdicts_by_vote(answers(*said), count(said), thinks=False)
+        assert [(verdict.correct, verdict.reason) for verdict in verdicts] == [(False, reason) for reason in reasons]
 
-
-# Properties: order, direction, and questions restated
 
 NOTHING = ["unknown", "N/A", "I don't know", r"\text{Cannot be determined}", "x = unknown", "5 or unknown"]
 SAME = {"2": "2", "2.0": "2", "$2": "2", "3": "3", "three": "3", "5": "5", **dict.fromkeys(NOTHING)}
 
 
-@settings(deadline=None)
 @given(st.lists(st.sampled_from([*SAME, None]), max_size=8))
-def test_a_vote_is_what_counting_by_value_says(group: list[str | None]) -> None:
+def test_a_vote_is_what_counting_by_value_says(group: list[str | None]):
     found, said = count(group), [None if answer is None else SAME[answer] for answer in group]
     counted = {value: said.count(value) for value in ("2", "3", "5")}
     most = max(counted.values())
@@ -162,25 +133,13 @@ def candidate(votes: int, of: int, label: str | None = "2") -> Candidate:
     return Candidate("q", QUESTION, (SAID,) * of, Vote(label, votes, of, (False,) * of))
 
 
-@pytest.mark.parametrize(
-    ("votes", "of", "label", "fate"),
-    [
-        (1, 5, "2", "kept"),  # 0.2 and 0.8 are inside
-        (4, 5, "2", "kept"),
-        (3, 15, "2", "kept"),
-        (12, 15, "2", "kept"),
-        (3, 16, "2", "too_hard"),
-        (13, 16, "2", "too_easy"),
-        (5, 5, "2", "too_easy"),
-        (2, 4, None, "no_majority"),  # a tie of two classes
-        (0, 4, None, "no_majority"),  # nothing could be read
-    ],
-)
-def test_what_becomes_of_a_question(votes: int, of: int, label: str | None, fate: str):
-    assert Bounds(0.2, 0.8).fate(candidate(votes, of, label)) == fate
-
-
-def test_without_bounds_every_majority_is_kept_and_nothing_else():
+def test_what_becomes_of_a_question():
+    # 0.2 and 0.8 are inside.
+    fates = dict.fromkeys([(1, 5), (4, 5), (3, 15), (12, 15)], "kept")
+    fates |= {(3, 16): "too_hard", (13, 16): "too_easy", (5, 5): "too_easy"}
+    assert {counts: Bounds(0.2, 0.8).fate(candidate(*counts)) for counts in fates} == fates
+    # A tie of two classes, and nothing that could be read.
+    assert {Bounds(0.2, 0.8).fate(candidate(votes, 4, None)) for votes in (2, 0)} == {"no_majority"}
     everything = Bounds(0.0, 1.0)
     assert everything.fate(candidate(1, 16)) == everything.fate(candidate(16, 16)) == "kept"
     assert everything.fate(candidate(8, 16, None)) == "no_majority"
@@ -217,10 +176,8 @@ def test_nobody_is_asked_where_there_is_no_question_and_one_too_long_for_a_promp
 
 
 def drawing(answers: list[str], wanted: int, most: int, batch: int = 2) -> list[Candidate]:
-    table, bounds = ScriptedTable({"player": answers}), Bounds(0.2, 0.8)
-    return draw_until(
-        table, lambda: proposals(*[""] * batch), "player", 4, bounds, wanted=wanted, most=most, prefix="q"
-    )
+    table, sizes = ScriptedTable({"player": answers}), {"wanted": wanted, "most": most}
+    return draw_until(table, lambda: proposals(*[""] * batch), "player", 4, Bounds(0.2, 0.8), prefix="q", **sizes)
 
 
 def test_drawing_stops_with_the_batch_that_brings_enough():

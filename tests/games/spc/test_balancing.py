@@ -29,51 +29,34 @@ def kinds(found: list[CollectedRow]) -> dict[str, int]:
 SNEAKY = "a:won b:won c:caught d:caught e:caught f:invalid g:invalid h:invalid i:invalid"
 
 
-def test_the_sneaky_set_is_one_to_one_to_one():
-    found = sneaky_set(rows(SNEAKY), random.Random(0))
-    assert kinds(found) == {"won": 2, "caught": 2, "invalid": 2}
-    # Rewards 1, 1, -1, -1, -1, -1: their mean is -1/3.
-    assert [row.advantage for row in found] == pytest.approx([4 / 3] * 2 + [-2 / 3] * 4)
-    assert sneaky_set(rows(SNEAKY), random.Random(0)) == found
-    assert len({row.id for row in found}) == 6
-
-
-def test_without_the_solvers_reward_failed_attacks_are_left_out():
-    found = sneaky_set(rows(SNEAKY), random.Random(0), solver_reward=False)
-    assert kinds(found) == {"won": 2, "caught": 2}
-    assert [row.advantage for row in found] == [1.0, 1.0, -1.0, -1.0]
-
-
 @pytest.mark.parametrize(
-    ("text", "solver_reward", "expected"),
+    ("text", "solver_reward", "expected", "advantages"),
     [
-        ("a:won b:invalid c:invalid", True, {"won": 1, "invalid": 1}),
-        ("a:won b:invalid", False, {}),
-        ("a:caught b:invalid", True, {}),
-        ("a:won b:won", True, {}),
-        ("", True, {}),
+        # Rewards 1, 1, -1, -1, -1, -1: their mean is -1/3.
+        (SNEAKY, True, {"won": 2, "caught": 2, "invalid": 2}, [4 / 3] * 2 + [-2 / 3] * 4),
+        (SNEAKY, False, {"won": 2, "caught": 2}, [1, 1, -1, -1]),  # failed attacks are left out
+        ("a:won b:invalid c:invalid", True, {"won": 1, "invalid": 1}, [1, -1]),
+        *((text, True, {}, []) for text in ("a:caught b:invalid", "a:won b:won", "")),
+        ("a:won b:invalid", False, {}, []),
     ],
 )
-def test_sneaky_sets_in_which_a_kind_is_missing(text: str, solver_reward: bool, expected: dict[str, int]):
-    assert kinds(sneaky_set(rows(text), random.Random(0), solver_reward=solver_reward)) == expected
+def test_the_sneaky_set_is_one_to_one_to_one(text, solver_reward, expected, advantages):
+    found = sneaky_set(rows(text), random.Random(0), solver_reward=solver_reward)
+    assert kinds(found) == expected
+    assert [row.advantage for row in found] == pytest.approx(advantages)
+    assert len({row.id for row in found}) == len(found)
+    assert sneaky_set(rows(text), random.Random(0), solver_reward=solver_reward) == found
 
 
 CRITIC = "a:right a:right a:wrong a:wrong b:right b:right c:wrong d:wrong d:right d:wrong"
 
 
-def test_the_critics_pairs_are_of_one_step():
-    found = critic_set(rows(CRITIC), random.Random(0))
-    assert [(row.id, row.kind) for row in found] == [("a", "right"), ("a", "wrong"), ("d", "right"), ("d", "wrong")]
-    assert [row.advantage for row in found] == [1.0, -1.0, 1.0, -1.0]
-
-
-def test_the_unpaired_set_is_half_right_and_half_wrong():
+def test_the_critics_pairs_are_of_one_step_or_half_right_and_half_wrong():
+    pairs = [(row.id, row.kind, row.advantage) for row in critic_set(rows(CRITIC), random.Random(0))]
+    assert pairs == [(name, *kind) for name in "ad" for kind in (("right", 1.0), ("wrong", -1.0))]
     found = critic_set(rows(CRITIC + " e:right"), random.Random(0), pairing=False)
     assert kinds(found) == {"right": 5, "wrong": 5}
     assert {"b", "c"} & {row.id for row in found}
-
-
-def test_no_pairs():
     assert critic_set(rows("a:right b:wrong"), random.Random(0)) == []
     assert critic_set([], random.Random(0), pairing=False) == []
 
@@ -92,30 +75,20 @@ def test_examples_are_mixed_in_as_many_as_rows():
     assert len(mixed(critiques, [], random.Random(0), 0.15)) == 5
 
 
-# Rounds
-
-
 @pytest.mark.parametrize(("schedule", "critics"), [("asymmetric", (0, 0, 0)), ("symmetric", (0, 1, 2))])
 def test_the_newest_sneaky_generator_meets_the_first_critic_or_the_newest(schedule: str, critics: tuple[int, ...]):
     met = [(f"sneaky@round-{n}", f"critic@round-{critic}") for n, critic in enumerate(critics)]
     assert [players(number, schedule) for number in (1, 2, 3)] == met
 
 
-def played(sneaky: str, critic: str, fates: list[Fate]) -> list[tuple[str, str, Fate]]:
-    return [(sneaky, critic, fate) for fate in fates]
-
-
-def test_win_rates_of_every_pairing():
-    games = played("s1", "c0", ["fooled", "caught", "caught", "fooled", "undecided", "harmless"])
-    games += played("s0", "c0", ["unstable", "undecided"])
+def test_win_rates_and_attack_successes_by_hand():
+    fates: list[Fate] = ["fooled", "caught", "caught", "fooled", "undecided", "harmless"]
+    games = [("s1", "c0", fate) for fate in fates] + [("s0", "c0", "unstable"), ("s0", "c0", "undecided")]
     first, second = win_rates(games)
     assert (first["sneaky"], first["games"], first["undecided"], first["win_rate"]) == ("s0", 0, 1, None)
     assert (second["sneaky"], second["games"], second["sneaky_wins"], second["win_rate"]) == ("s1", 4, 2, 0.5)
     low, high = second["ci95"]
     assert 0 < low < 0.5 < high < 1
-
-
-def test_attack_success_by_hand():
     found = attack_success(["fooled", "caught", "undecided", "harmless", "harmless", "refused", "unstable"])
     assert (found["attacks"], found["valid"], found["success"]) == (6, 3, 0.5)
     assert (found["refused"], found["unstable"]) == (1, 1)

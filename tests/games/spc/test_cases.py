@@ -1,6 +1,5 @@
 """What SPC's roles are asked, how their replies are read, and what becomes of an attacked step."""
 
-from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -22,7 +21,6 @@ from lite_selfplay.games.spc.cases import (
     sneaky_prompt,
     solver_prompt,
 )
-from lite_selfplay.games.spc.steps import split_steps
 from tests.made import completion
 
 ORIGINAL = "She sells 16 - 3 = 13 eggs."
@@ -35,9 +33,8 @@ def rewritten(kind: str, step: str) -> str:
 
 def test_prompts_hold_what_the_roles_need():
     sneaky = sneaky_prompt("How many?", "First.\n\n", ORIGINAL)
-    assert all(kind in sneaky for kind in KINDS)
     assert len(KINDS) == 5
-    assert all(part in sneaky for part in ("How many?", "First.", ORIGINAL, "<step>"))
+    assert all(part in sneaky for part in (*KINDS, "How many?", "First.", ORIGINAL, "<step>"))
     critic = critic_prompt("How many?", "", ORIGINAL)
     assert OPENING in critic
     assert "<answer>Correct</answer> or <answer>Incorrect</answer>" in critic
@@ -45,28 +42,27 @@ def test_prompts_hold_what_the_roles_need():
     assert "\\boxed{}" in solver_prompt("How many?")
 
 
-@pytest.mark.parametrize(
-    ("text", "reason"),
-    [
-        (SLIP, ""),
-        (f"<think>{rewritten('no such', 'a')}</think>{SLIP}", ""),
-        (rewritten("none", "x") + SLIP, ""),  # the last block counts
-        (rewritten(" Arithmetic\nSlip. ", "12 eggs"), ""),
-        (f"<think>{SLIP}", "off_format"),
-        ("She sells 12 eggs.", "off_format"),
-        ("<step>12 eggs</step>", "off_format"),
-        ("<error>arithmetic slip</error><step>12 eggs", "off_format"),
-        (rewritten("typo", "12 eggs"), "unknown_kind"),
-        (rewritten("arithmetic slip", " "), "empty"),
-        (rewritten("arithmetic slip", "She sells 16-3 = 13 eggs."), "unchanged"),
-        (rewritten("arithmetic slip", "She wrongly sells 12 eggs."), "announces"),
-        (rewritten("arithmetic slip", "By mistake she sells 12."), "announces"),
-        (rewritten("arithmetic slip", "12 eggs, so \\boxed{24}."), "answers"),
-        (rewritten("arithmetic slip", "12. <answer>24</answer>"), "answers"),
-    ],
-)
-def test_why_a_rewrite_cannot_be_used(text: str, reason: str):
-    assert read_rewrite(completion(text), ORIGINAL).reason == reason
+REWRITES = {
+    SLIP: "",
+    f"<think>{rewritten('no such', 'a')}</think>{SLIP}": "",
+    rewritten("none", "x") + SLIP: "",  # the last block counts
+    rewritten(" Arithmetic\nSlip. ", "12 eggs"): "",
+    f"<think>{SLIP}": "off_format",
+    "She sells 12 eggs.": "off_format",
+    "<step>12 eggs</step>": "off_format",
+    "<error>arithmetic slip</error><step>12 eggs": "off_format",
+    rewritten("typo", "12 eggs"): "unknown_kind",
+    rewritten("arithmetic slip", " "): "empty",
+    rewritten("arithmetic slip", "She sells 16-3 = 13 eggs."): "unchanged",
+    rewritten("arithmetic slip", "She wrongly sells 12 eggs."): "announces",
+    rewritten("arithmetic slip", "By mistake she sells 12."): "announces",
+    rewritten("arithmetic slip", "12 eggs, so \\boxed{24}."): "answers",
+    rewritten("arithmetic slip", "12. <answer>24</answer>"): "answers",
+}
+
+
+def test_why_a_rewrite_cannot_be_used():
+    assert {text: read_rewrite(completion(text), ORIGINAL).reason for text in REWRITES} == REWRITES
 
 
 def test_what_a_rewrite_may_hold():
@@ -93,8 +89,11 @@ def test_what_a_rewrite_may_hold():
         ("<answer>Correct</answer> or <answer>Incorrect</answer>", None, "contradictory"),
     ],
 )
-def test_verdicts(text: str, judgement: str | None, reason: str):
-    assert read_critique(completion(text)) == Critique(judgement, reason)  # type: ignore[arg-type]
+def test_a_critique_agrees_or_not_and_is_paid_for_it(text: str, judgement: str | None, reason: str):
+    read = read_critique(completion(text))
+    assert read == Critique(judgement, reason)  # type: ignore[arg-type]
+    assert [read.agrees(right) for right in (True, False)] == [judgement == "correct", judgement == "incorrect"]
+    assert critic_reward(read, correct=True) == (1 if judgement == "correct" else -1)
 
 
 @pytest.mark.parametrize(
@@ -111,66 +110,34 @@ def test_replies_that_were_opened_by_the_template_cut_off_or_never_asked_for(sai
     assert (read_rewrite(said, ORIGINAL).reason, read_critique(said).reason) == (rewrite, critique)
 
 
-def test_agreement():
-    assert Critique("correct").agrees(True)
-    assert Critique("incorrect").agrees(False)
-    assert not Critique("correct").agrees(False)
-    assert not Critique().agrees(True)
-    assert not Critique().agrees(False)
-
-
 PROBLEM = Problem("eggs", "A duck lays 16 eggs. Ann eats 3 and sells the rest at $2 each. What does she get?", "26")
-STEPS = split_steps("Ann sells 16 - 3 = 13 eggs.\n\nShe gets 13 * 2 = 26 dollars. \\boxed{26}")
 ATTACK = rewrite_reply("arithmetic slip", "13 becomes 12.", "Ann sells 16 - 3 = 12 eggs.")
-CORRECT, INCORRECT = "All holds. <answer>Correct</answer>", "16 - 3 is 13. <answer>Incorrect</answer>"
 
 
-def case(
-    original: Trial, attack: str | None = None, sneaky: Trial | None = None, critiques: Sequence[str] = ()
-) -> Case:
-    """The first step of the solution, and what was seen of it."""
-    said = [completion(text) for text in (attack or "", *critiques)]
-    return Case(
-        "case",
-        PROBLEM,
-        tuple(STEPS[:1]),
-        "base",
-        original,
-        None if attack is None else said[0],
-        sneaky,
-        tuple(said[1:]),
-    )
+def case(original: Trial, attack: str | None = None, sneaky: Trial | None = None) -> Case:
+    """The first step of a solution, and what was seen of it."""
+    attacked = None if attack is None else completion(attack)
+    return Case("case", PROBLEM, ("Ann sells 16 - 3 = 13 eggs.\n\n",), "base", original, attacked, sneaky, ())
 
 
-@pytest.mark.parametrize(("right", "of", "stable"), [(3, 4, True), (2, 4, False), (6, 8, True), (5, 8, False)])
-def test_an_original_step_must_be_solved_from_in_three_of_four(right: int, of: int, stable: bool):
-    assert case(Trial(right, of)).is_stable() is stable
-
-
-def test_one_right_completion_makes_a_sneaky_step_harmless():
+def test_which_steps_are_stable_and_which_sneaky_steps_are_errors():
+    """Three of four end well from a stable step, and nobody from a sneaky one."""
+    tried = [case(Trial(right, of)).is_stable() for right, of in ((3, 4), (2, 4), (6, 8), (5, 8))]
+    assert tried == [True, False, True, False]
+    assert case(Trial(2, 4), "no tags").fate(stable=0.5) == "refused"
+    assert case(Trial(3, 4), "no tags").fate(stable=1.0) == "unstable"
     assert case(Trial(4, 4), ATTACK, Trial(0, 4)).is_valid
     assert not case(Trial(8, 8), ATTACK, Trial(1, 8)).is_valid
 
 
-@pytest.mark.parametrize(("right", "of"), [(-1, 4), (5, 4), (0, 0)])
-def test_counts_that_cannot_be(right: int, of: int):
-    with pytest.raises(ValueError, match="at least one completion"):
-        Trial(right, of)
-
-
-def test_the_bar_for_a_stable_step_can_be_another():
-    assert case(Trial(2, 4), "no tags").fate(stable=0.5) == "refused"
-    assert case(Trial(3, 4), "no tags").fate(stable=1.0) == "unstable"
-
-
-@pytest.mark.parametrize(
-    "attacked", [case(Trial(4, 4)), case(Trial(4, 4), ATTACK), case(Trial(4, 4), ATTACK, Trial(0, 4))]
-)
-def test_a_game_that_is_not_over_has_no_fate(attacked: Case):
-    with pytest.raises(ValueError, match=r"has no rewrite|was not tried|was not judged"):
-        attacked.fate()
-
-
-@pytest.mark.parametrize(("text", "reward"), [(CORRECT, 1), (INCORRECT, -1), ("hm", -1)])
-def test_a_correct_step_is_accepted_or_wrongly_rejected(text: str, reward: float):
-    assert critic_reward(read_critique(completion(text)), correct=True) == reward
+def test_counts_that_cannot_be_and_games_that_are_not_over():
+    for right, of in ((-1, 4), (5, 4), (0, 0)):
+        with pytest.raises(ValueError, match="at least one completion"):
+            Trial(right, of)
+    for attacked, said in (
+        ((), "has no rewrite"),
+        ((ATTACK,), "was not tried"),
+        ((ATTACK, Trial(0, 4)), "was not judged"),
+    ):
+        with pytest.raises(ValueError, match=said):
+            case(Trial(4, 4), *attacked).fate()

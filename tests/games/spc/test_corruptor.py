@@ -33,10 +33,7 @@ from lite_selfplay.tasks import load_task
 from tests.made import completion, shared_problems
 
 SOLUTION = "She sells 16 - 3 - 4 = <<16-3-4=9>>9 eggs.\nShe makes 9 * $2 = $<<9*2=18>>18.\n#### 18"
-EGGS = Problem(
-    "eggs", "A duck lays 16 eggs. 3 are eaten, 4 baked, the rest sold at $2.", "18", extra={"solution": SOLUTION}
-)
-
+EGGS = Problem("eggs", "A duck lays 16 eggs. 3 are eaten, 4 baked.", "18", extra={"solution": SOLUTION})
 FLAW = re.compile(r"What is needed is (?P<needed>.+ = .+)\. The step says (?P<said>.+ = .+): something else\.")
 
 
@@ -47,67 +44,40 @@ def real_pairs() -> list[tuple[Problem, StepPair]]:
     return [(problem, pair) for problem in shared_problems("gsm8k_train")[:1000] for pair in corruptions(problem, rng)]
 
 
-@pytest.mark.parametrize(
-    ("expression", "value"),
-    [
-        ("48/2", 24),
-        (".5*7", Fraction(7, 2)),
-        ("0.1+0.2", Fraction(3, 10)),
-        ("1/0", None),
-        ("2**8", None),
-        ("x+1", None),
-        ("3(4)", None),
-        ("", None),
-        ("1.2.3", None),
-        ("__import__('os')", None),
-    ],
-)
-def test_expressions_are_worked_out_in_fractions(expression: str, value: Fraction | None):
-    assert value_of(expression) == value
+def test_expressions_are_worked_out_in_fractions():
+    worth = {"48/2": 24, ".5*7": Fraction(7, 2), "0.1+0.2": Fraction(3, 10)}
+    worth |= dict.fromkeys(("1/0", "2**8", "x+1", "3(4)", "", "1.2.3", "__import__('os')"))
+    assert {expression: value_of(expression) for expression in worth} == worth
 
 
-@pytest.mark.parametrize(
-    ("step", "found"),
-    [
-        ("48/2 = <<48/2=24>>24 clips", ["48 / 2 = 24"]),
-        ("half of 48 is <<48/2=24>>24", ["48 / 2 = 24"]),
-        ("27 + 14 = 41 and 41 - 6 = 35", ["27 + 14 = 41", "41 - 6 = 35"]),
-        ("10,000 hours / 8 years = <<10000/8=1250>>1,250", ["10000 / 8 = 1250"]),
-        ("20 × 3 = 60", ["20 * 3 = 60"]),
-        ("10 / 3 = <<10/3=3.33>>3.33", []),  # rounded
-        ("2 + 2 = 5", []),
-        ("x + 3 + 4 = 7", []),  # the expression began before
-        ("(5 - 2) + 4 = 7", []),
-        ("3 + 4 = 5 + 2", []),  # no result
-        ("U = <<134=134>>134", []),
-        ("5 apples", []),
-    ],
-)
-def test_calculations_of_a_step(step: str, found: list[str]):
-    assert [str(calculation) for calculation in calculations(step)] == found
+CALCULATIONS = {
+    "48/2 = <<48/2=24>>24 clips": ["48 / 2 = 24"],
+    "half of 48 is <<48/2=24>>24": ["48 / 2 = 24"],
+    "27 + 14 = 41 and 41 - 6 = 35": ["27 + 14 = 41", "41 - 6 = 35"],
+    "10,000 hours / 8 years = <<10000/8=1250>>1,250": ["10000 / 8 = 1250"],
+    "20 × 3 = 60": ["20 * 3 = 60"],
+    "10 / 3 = <<10/3=3.33>>3.33": [],  # rounded
+    "2 + 2 = 5": [],
+    "x + 3 + 4 = 7": [],  # the expression began before
+    "(5 - 2) + 4 = 7": [],
+    "3 + 4 = 5 + 2": [],  # no result
+    "U = <<134=134>>134": [],
+    "5 apples": [],
+}
 
 
-def test_what_holds():
-    assert holds("48/2 = 24") is True
-    assert holds("48/2 = 25 and 1 + 1 = 2") is False
-    assert holds("half of 48 is 24") is None
-    assert is_exact("48/2 = <<48/2=24>>24")
-    assert not is_exact("48/2 = <<48/2=24>>25")
-    assert not is_exact("10/3 = <<10/3=3.33>>3.33")
+def test_calculations_of_a_step_and_what_holds():
+    assert {step: [str(found) for found in calculations(step)] for step in CALCULATIONS} == CALCULATIONS
+    held = {"48/2 = 24": True, "48/2 = 25 and 1 + 1 = 2": False, "half of 48 is 24": None}
+    assert {step: holds(step) for step in held} == held
+    exact = {"48/2 = <<48/2=24>>24": True, "48/2 = <<48/2=24>>25": False, "10/3 = <<10/3=3.33>>3.33": False}
+    assert {step: is_exact(step) for step in exact} == exact
 
 
-@pytest.mark.parametrize(
-    ("value", "like", "text"),
-    [
-        ("1250", "1,000", "1,250"),
-        ("1250", "9", "1250"),
-        ("27/2", "18.50", "13.50"),
-        ("27/2", "18", "13.5"),
-        ("1/3", "2", ""),
-    ],
-)
-def test_results_are_spelled_like_the_one_before(value: str, like: str, text: str):
-    assert spelled(Fraction(value), like) == text
+def test_results_are_spelled_like_the_one_before():
+    results = [("1250", "1,000"), ("1250", "9"), ("27/2", "18.50"), ("27/2", "18"), ("1/3", "2")]
+    texts = [spelled(Fraction(value), like) for value, like in results]
+    assert texts == ["1,250", "1250", "13.50", "13.5", ""]
 
 
 EVERY = {
@@ -116,22 +86,15 @@ EVERY = {
 }
 
 
-@pytest.mark.parametrize("kind", EVERY)
-def test_every_way_in_which_a_step_can_go_wrong(kind: str):
-    step = "She makes 9 * $2 = $<<9*2=18>>18."
-    made = [corrupt(step, random.Random(i), kinds=[kind]) for i in range(300)]
-    assert {found.step for found in made if found} == EVERY[kind]
-
-
-def test_a_step_that_mentions_its_result_again_gets_another_one_alone():
-    step = "They are 13, because 16 - 3 = 13."
-    assert corrupt(step, random.Random(0), kinds=[OPERATOR]) is None
-    assert corrupt(step, random.Random(0), kinds=[NUMBER]) is not None
-
-
-@pytest.mark.parametrize("step", ["It is done.", "10 / 3 = <<10/3=3.33>>3.33", "half of it"])
-def test_a_step_without_an_exact_calculation_stays(step: str):
-    assert corrupt(step, random.Random(0)) is None
+def test_every_way_in_which_a_step_can_go_wrong():
+    step, mentioned = "She makes 9 * $2 = $<<9*2=18>>18.", "They are 13, because 16 - 3 = 13."
+    for kind, wrong in EVERY.items():
+        made = [corrupt(step, random.Random(i), kinds=[kind]) for i in range(300)]
+        assert {found.step for found in made if found} == wrong
+        # A step that mentions its result again gets another one alone.
+        assert (corrupt(mentioned, random.Random(0), kinds=[kind]) is None) is (kind == OPERATOR)
+    for inexact in ("It is done.", "10 / 3 = <<10/3=3.33>>3.33", "half of it"):
+        assert corrupt(inexact, random.Random(0)) is None
 
 
 def test_a_pair_says_what_was_done():
@@ -146,13 +109,17 @@ def test_a_pair_says_what_was_done():
     assert "<<" not in first.wrong + second.wrong + second.before
 
 
-def test_a_solution_is_used_up_to_its_first_slip():
-    rest = "\nThat is 2 + 2 = <<2+2=5>>5.\nThen 5 + 5 = <<5+5=10>>10.\n#### 10"
-    problem = Problem("p", "?", "10", extra={"solution": "First 1 + 1 = <<1+1=2>>2." + rest})
-    assert [pair.id for pair in corruptions(problem, random.Random(0))] == ["p-1"]
-    slip = Problem("p", "?", "10", extra={"solution": "First 1 + 1 = <<1+1=2>>2.\nSo 3 + 3 = 7.\nThen 5 + 5 = 10."})
-    assert [pair.id for pair in corruptions(slip, random.Random(0))] == ["p-1"]
-    assert list(corruptions(Problem("p", "?", "10"), random.Random(0))) == []
+@pytest.mark.parametrize(
+    ("rest", "used"),
+    [
+        ("\nThat is 2 + 2 = <<2+2=5>>5.\nThen 5 + 5 = <<5+5=10>>10.\n#### 10", ["p-1"]),
+        ("\nSo 3 + 3 = 7.\nThen 5 + 5 = 10.", ["p-1"]),
+        (None, []),
+    ],
+)
+def test_a_solution_is_used_up_to_its_first_slip(rest: str | None, used: list[str]):
+    extra = {} if rest is None else {"solution": f"First 1 + 1 = <<1+1=2>>2.{rest}"}
+    assert [pair.id for pair in corruptions(Problem("p", "?", "10", extra=extra), random.Random(0))] == used
 
 
 def test_the_sums_of_the_procedural_task_can_be_corrupted():
@@ -184,9 +151,6 @@ def test_every_corrupted_step_is_wrong_when_recomputed():
             assert value_of(now.partition(" = ")[0]) == Fraction(now.partition(" = ")[2].replace(",", ""))
 
 
-# Examples for cold start
-
-
 @pytest.mark.data
 @pytest.mark.parametrize("thinks", [False, True])
 def test_examples_of_real_pairs_are_read_as_what_they_are(thinks: bool):
@@ -211,9 +175,6 @@ def test_the_kind_of_a_pair_of_which_none_is_known(right: str, wrong: str, kind:
 
 
 def test_a_worked_solution_for_the_solver():
-    example = solver_example(EGGS)
-    assert example is not None
-    assert example.completion == (
-        "She sells 16 - 3 - 4 = 9 eggs.\n\nShe makes 9 * $2 = $18. The answer is \\boxed{18}."
-    )
+    worked = "She sells 16 - 3 - 4 = 9 eggs.\n\nShe makes 9 * $2 = $18. The answer is \\boxed{18}."
+    assert solver_example(EGGS).completion == worked
     assert solver_example(Problem("p", "?", "1")) is None

@@ -1,6 +1,8 @@
 """The evaluation modes `critic` and `search`, by a scripted speaker."""
 
+import itertools
 import json
+from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,19 +19,15 @@ from tests.made import evaluated, jsonl
 
 
 class Speaker(Scripted):
-    """Seats that say what a function of (seat, prompt, beginning) tells; `asked` holds these and the sampling."""
+    """Seats that say what a function of (seat, prompt, beginning) tells; `said` holds their completions."""
 
     def __init__(self, say: Callable[[str, str, str], str]):
         super().__init__(lambda *_: "")
-        self._reply, self._verifier = say, Verifier()
-        self.asked: list[tuple[str, str, str, Sampling]] = []
-        self.tokens = 0
+        self._reply, self._verifier, self.said = say, Verifier(), list[Completion]()
 
-    def _say(self, seat: str, prompt: str, start: str, k: int, sampling: Sampling) -> Completion:
-        said = super()._say(seat, prompt, start, k, sampling)
-        self.asked.append((seat, prompt, start, sampling))
-        self.tokens += len(said.token_ids)
-        return said
+    def _say(self, *asked: Any) -> Completion:
+        self.said.append(super()._say(*asked))
+        return self.said[-1]
 
     def reply(self, seat: str, prompt: str, start: str, k: int) -> str:
         return self._reply(seat, prompt, start)
@@ -38,49 +36,39 @@ class Speaker(Scripted):
         return self._verifier.verify([(completion, problem)])[0]
 
 
-def found(speaker: Speaker, mode: str, seats: tuple[str, ...], problems: Sequence[Problem], **more: Any) -> Any:
-    return evaluated(speaker, EvalSpec(mode, seats), problems, sampling=Sampling(max_tokens=400), **more)
+def found(speaker: Speaker, mode: str, seats: tuple[str, ...], problems: Sequence[Problem]) -> Any:
+    return evaluated(speaker, EvalSpec(mode, seats), problems, sampling=Sampling(max_tokens=400))
 
 
-# Critics
-
-
-def steps_file(path: Path) -> Path:
-    rows = [
-        {"id": f"gsm8k-{i}", "problem": f"Problem {i}?", "steps": ["a is right", "b is wrong", "c"], "label": 1}
-        for i in range(4)
-    ] + [{"id": f"math-{i}", "problem": f"Other {i}?", "steps": ["d is right"], "label": -1} for i in range(2)]
-    rows += [{"id": f"math-{i + 2}", "problem": f"Third {i}?", "steps": ["e is wrong"], "label": 0} for i in range(2)]
-    return jsonl(path, *rows)
+# Steps of ProcessBench: the name and number of a problem, its steps, and which of them is the first wrong one.
+STEPS = [
+    *((f"gsm8k-{i}", f"Problem {i}?", ["a is right", "b is wrong", "c"], 1) for i in range(4)),
+    *((f"math-{i}", f"Other {i}?", ["d is right"], -1) for i in range(2)),
+    *((f"math-{i + 2}", f"Third {i}?", ["e is wrong"], 0) for i in range(2)),
+]
 
 
 def test_a_critics_recalls_means_and_replies_without_a_judgement(tmp_path: Path):
     """GSM8K's 4 correct steps are judged correct but for one reply without a verdict; of its 4 wrong ones 2 are seen.
     Of the other subset's 2 correct ones 2 are, and of its 2 wrong ones none."""
-    task = step_task(str(steps_file(tmp_path / "steps.jsonl")))
-    problems = evaluation_set(task)
+    rows = [dict(zip(("id", "problem", "steps", "label"), row, strict=True)) for row in STEPS]
+    problems = evaluation_set(step_task(str(jsonl(tmp_path / "steps.jsonl", *rows))))
     assert [problem.answer for problem in problems].count("Correct") == 6
     assert len(problems) == 12
 
     def say(seat: str, prompt: str, begun: str) -> str:
         if "Problem 0?" in prompt and "a is right" in prompt.partition("Last step:")[2]:
             return "no verdict"
-        if "Problem 1?" in prompt or "Problem 2?" in prompt:
-            verdict = "Incorrect" if "b is wrong" in prompt else "Correct"
-        else:
-            verdict = "Correct"
-        return f"Fine. <answer>{verdict}</answer>"
+        seen = "b is wrong" in prompt and ("Problem 1?" in prompt or "Problem 2?" in prompt)
+        return f"Fine. <answer>{'Incorrect' if seen else 'Correct'}</answer>"
 
     evaluation = found(Speaker(say), "critic", ("critic", "base"), problems)
     score = evaluation.seats["critic"]
     assert isinstance(score, CriticScore)
-    assert score.correct == 1.0  # of the 5 that were judged
-    assert score.error == 2 / 6
+    assert (score.correct, score.error, score.invalid) == (1.0, 2 / 6, 1 / 12)  # correct: of the 5 that were judged
+    assert (score.pass_at_1, score.well_formed) == (pytest.approx(7 / 12), 11 / 12)
     assert score.mean == pytest.approx((1 + 1 / 3) / 2)
     assert score.harmonic_mean == pytest.approx(2 * 1 * (1 / 3) / (1 + 1 / 3))
-    assert score.invalid == 1 / 12
-    assert score.pass_at_1 == pytest.approx(7 / 12)
-    assert score.well_formed == 11 / 12
     assert score.mean_of_subsets == pytest.approx(((1 + 0.5) / 2 + (1 + 0) / 2) / 2)
     assert set(score.subsets) == {"gsm8k", "math"}
     written = json.loads(json.dumps(evaluation.to_json()))
@@ -89,16 +77,13 @@ def test_a_critics_recalls_means_and_replies_without_a_judgement(tmp_path: Path)
 
 
 def test_steps_are_made_of_worked_solutions_and_hold_their_problems_out(tmp_path: Path):
-    rows = [
-        {"question": f"What is {i} plus 2, twice?", "answer": f"{i}+2=<<{i}+2={i + 2}>>{i + 2}\n#### {i + 2}"}
-        for i in range(9)
-    ]
+    worked = [(f"What is {i} plus 2, twice?", f"{i}+2=<<{i}+2={i + 2}>>{i + 2}\n#### {i + 2}") for i in range(9)]
+    rows = [{"question": question, "answer": answer} for question, answer in worked]
     task = step_task(str(jsonl(tmp_path / "worked.jsonl", *rows)))
     assert task.name == "steps of worked"
-    assert len(task.problems) == 8  # as many correct as wrong ones
-    assert [problem.answer for problem in task.problems].count("Incorrect") == 4
+    assert sorted(problem.answer for problem in task.problems) == ["Correct"] * 4 + ["Incorrect"] * 4
     assert {problem.kind for problem in task.problems} == {KIND}
-    asked = [Problem("x", rows[0]["question"], "2"), *(Problem("y", "Something else?", "2"),)]
+    asked = [Problem("x", rows[0]["question"], "2"), Problem("y", "Something else?", "2")]
     held = [problem for problem in task.problems if problem.text == rows[0]["question"]]
     assert [problem.id for problem in without(asked, held)] == (["y"] if held else ["x", "y"])
     assert [problem.id for problem in without(asked, task.problems)][-1] == "y"
@@ -114,64 +99,54 @@ def test_what_holds_no_steps_is_refused(tmp_path: Path):
         found(Speaker(lambda *_: ""), "critic", ("critic",), [Problem("p", "2 + 2?", "4")])
 
 
-# Search
-
 SUMS = [Problem("easy", "Easy: 2 + 2?", "4"), Problem("hard", "Hard: 3 + 3?", "6")]
 
 
 def test_search_rewrites_rejected_steps_and_counts_all_tokens():
-    writes: dict[str, int] = {}
+    writings = itertools.count(1)
 
     def say(seat: str, prompt: str, begun: str) -> str:
         if seat == "critic":
             return f"<answer>{'Incorrect' if 'slip' in prompt.partition('Last step:')[2] else 'Correct'}</answer>"
         right = "4" if "Easy" in prompt else "6"
         if not begun and "Hard" in prompt:
-            writes["hard"] = writes.get("hard", 0) + 1
             # Alone it slips every time; in a search every second first step does.
-            return "A slip.\n\nSo \\boxed{9}." if writes["hard"] <= SEARCHES or writes["hard"] % 2 else "Sound.\n\nx"
+            slips = (writing := next(writings)) <= SEARCHES or writing % 2
+            return "A slip.\n\nSo \\boxed{9}." if slips else "Sound.\n\nx"
         if begun:
             return f"So \\boxed{{{right if 'slip' not in begun else 9}}}."
         return f"Sound.\n\nSo \\boxed{{{right}}}."
 
     speaker = Speaker(say)
     evaluation = found(speaker, "search", ("solver", "critic"), SUMS)
-    assert evaluation.seats["solver"].pass_at_1 == 0.5
-    assert set(evaluation.directions) == {"vote of 5", "search", "search + vote of 5"}
-    assert evaluation.directions["vote of 5"].pass_at_1 == 0.5
-    assert evaluation.directions["search"].pass_at_1 == 1.0
-    assert evaluation.directions["search + vote of 5"].pass_at_1 == 1.0
-    assert evaluation.directions["search"].samples == SEARCHES
-    assert evaluation.directions["search + vote of 5"].n == 2
-    said = [(seat, begun, sampling) for seat, _, begun, sampling in speaker.asked]
-    assert {sampling.temperature for seat, _, sampling in said if seat == "critic"} == {0.0}
-    assert {sampling.stop for seat, _, sampling in said[2 * SEARCHES :] if seat == "solver"} == {("\n\n",)}
+    scores = {"alone": evaluation.seats["solver"], **evaluation.directions}
+    passed = {"alone": 0.5, "vote of 5": 0.5, "search": 1.0, "search + vote of 5": 1.0}
+    assert {name: score.pass_at_1 for name, score in scores.items()} == passed
+    searched, voted = scores["search"], scores["search + vote of 5"]
+    assert (searched.samples, voted.n) == (SEARCHES, 2)
+    assert {c.sampling.temperature for c in speaker.said if c.seat == "critic"} == {0.0}
+    assert {c.sampling.stop for c in speaker.said[2 * SEARCHES :] if c.seat == "solver"} == {("\n\n",)}
     # Every token that was sampled is somebody's: the plain answers', or the searches'.
-    searched = evaluation.directions["search"]
     spent = searched.tokens_total_mean * searched.n * searched.samples
-    plain = evaluation.seats["solver"].tokens_total_mean * 2 * SEARCHES
-    assert spent + plain == pytest.approx(speaker.tokens)
-    voted = evaluation.directions["search + vote of 5"]
+    plain = scores["alone"].tokens_total_mean * 2 * SEARCHES
+    assert spent + plain == pytest.approx(sum(len(c.token_ids) for c in speaker.said))
     assert voted.tokens_total_mean * 2 == pytest.approx(spent)
 
 
-def test_the_fifth_writing_of_a_step_stays():
-    def say(seat: str, prompt: str, begun: str) -> str:
+def test_the_fifth_writing_of_a_step_stays_and_a_critique_without_a_judgement_lets_one_pass():
+    def never_good(seat: str, prompt: str, begun: str) -> str:
         return "<answer>Incorrect</answer>" if seat == "critic" else "Never good: \\boxed{4}."
 
-    speaker = Speaker(say)
+    speaker = Speaker(never_good)
     evaluation = found(speaker, "search", ("solver", "critic"), SUMS[:1])
-    written = [seat for seat, *_ in speaker.asked]
-    assert written.count("critic") == SEARCHES * (1 + 5)
-    assert written.count("solver") == SEARCHES + SEARCHES * (1 + RETRIES)
+    written = Counter(said.seat for said in speaker.said)
+    assert written == {"critic": SEARCHES * (1 + 5), "solver": SEARCHES + SEARCHES * (1 + RETRIES)}
     assert evaluation.directions["search"].pass_at_1 == 1.0
 
-
-def test_a_critique_without_a_judgement_lets_a_step_pass_and_a_solution_ends():
-    def say(seat: str, prompt: str, begun: str) -> str:
+    def endless(seat: str, prompt: str, begun: str) -> str:
         return "no idea" if seat == "critic" else "and so on\n\n"
 
-    evaluation = found(Speaker(say), "search", ("base",), SUMS[:1])
+    evaluation = found(Speaker(endless), "search", ("base",), SUMS[:1])
     assert list(evaluation.seats) == ["base"]
-    assert evaluation.directions["search"].truncated == 1.0
-    assert evaluation.directions["search"].pass_at_1 == 0.0
+    searched = evaluation.directions["search"]
+    assert (searched.truncated, searched.pass_at_1) == (1.0, 0.0)

@@ -18,14 +18,11 @@ SUM = "Problem Description:\nPrint the sum.\n\nTest Cases:\n1 2 ||| 3\n4 5 6 |||
 RIGHT = "<answer>\nprint(sum(map(int, input().split())))\n</answer>"
 FIRST = "<answer>\nprint(input().split()[0])\n</answer>"
 WRONG = "<answer>\nprint('no')\n</answer>"
-
-
 CODE = small("sqlm", topic="code", proposer_every=1)
 
 
-@pytest.mark.parametrize(("share", "reward"), [(0, 0), (0.05, 1), (0.5, 1), (0.95, 1), (1, 0)])
-def test_a_question_is_paid_between_nothing_and_everything(share, reward):
-    assert proposer_reward_by_tests(share) == reward
+def test_a_question_is_paid_between_nothing_and_everything():
+    assert [proposer_reward_by_tests(share) for share in (0, 0.05, 0.5, 0.95, 1)] == [0, 1, 1, 1, 0]
 
 
 def test_a_step_by_hand():
