@@ -10,7 +10,7 @@ import torch
 from peft import PeftModel
 from torch import Tensor
 
-from lite_selfplay.config import RunConfig
+from lite_selfplay.config import RunConfig, SeatConfig
 from lite_selfplay.credit import stream_advantages
 from lite_selfplay.data import Completion, Episode, Group, Sample, Sampling, Stream
 from lite_selfplay.models.backends.transformers import load_base
@@ -23,6 +23,7 @@ from tests.made import as_sampled
 from tests.made_runs import Ear
 
 FREE = {"rank": 4, "alpha": 8, "init": "gaussian", "init_std": 0.1, "clip": 1e9, "lr": 1e-2}
+SEATS = {seat: SeatConfig(**FREE) for seat in ("A", "B")}
 CAP = 12
 
 
@@ -88,13 +89,21 @@ class Harness:
             run={"steps": 1, "max_completion_tokens": CAP, **run},
         )
 
-    def base(self) -> Any:
+    def base(self, precision: Any = "fp32") -> Any:
         """The model without any adapter."""
-        return fp32(self._base)
+        return load_base(self._base, precision, torch.float32, torch.device("cpu"))
 
-    def alone(self, seat: str = "A") -> Any:
+    def alone(self, seat: str = "A", precision: Any = "fp32") -> Any:
         """A model that holds this one adapter, as it is now, and nothing else."""
-        return alone(self.base(), self.backend.adapters, seat, self._folder)
+        self.backend.adapters.save(seat, self._folder / seat)
+        return PeftModel.from_pretrained(self.base(precision), self._folder / seat, is_trainable=True).eval()
+
+    def error(self, model: Any, loss: Tensor, seat: str = "A") -> float:
+        """How far a seat's last gradient is from that of `loss` in the model that holds its adapter alone."""
+        model.zero_grad(set_to_none=True)
+        loss.backward()
+        wanted = {n.replace(".default.", f".{seat}."): p.grad for n, p in model.named_parameters() if "lora_" in n}
+        return relative_error(self.gradients[seat], wanted)
 
     def set_seats(self, seats: Mapping[str, Any]) -> None:
         self.config = RunConfig.of(self.config.model_dump(mode="json"), {"seats": seats})
@@ -148,8 +157,8 @@ def samples_of(played: Stream) -> list[Sample]:
     return [sample for group in played.groups for sample in group.samples]
 
 
-def expected_loss(model: Any, played: Stream, role: Mapping[str, Any], reference: Any = None) -> Tensor:
-    """The objective as the papers write it, row by row."""
+def expected(model: Any, played: Stream, role: Mapping[str, Any], reference: Any = None) -> tuple[Tensor, float]:
+    """The objective as the papers write it, row by row, and the KL divergence from the reference of a token."""
     values = stream_advantages(played)
     left_out = [s.masked or (role.get("mask_truncated") and s.completion.stop == "length") for s in samples_of(played)]
     pairs = zip(samples_of(played), [a for row in values for a in row], left_out, strict=True)
@@ -157,49 +166,31 @@ def expected_loss(model: Any, played: Stream, role: Mapping[str, Any], reference
     rows = [(s.completion, a) for s, a, out in pairs if not out and (a is not None or role.get("beta"))]
     total = sum(len(spoke.token_ids) for spoke, _ in rows)
     kept = sum(a is not None for _, a in rows), sum(len(spoke.token_ids) for spoke, a in rows if a is not None)
-    loss, entropy_sum = torch.zeros(()), torch.zeros(())
+    kind, beta = role.get("loss", "grpo"), role.get("beta", 0.0)
+    loss, divergence, entropy_sum = torch.zeros(()), 0.0, torch.zeros(())
     for spoke, given in rows:
-        advantage = (given or 0.0) * (total / kept[1] if role.get("loss") == "dapo" else len(rows) / kept[0])
+        advantage = (given or 0.0) * (total / kept[1] if kind == "dapo" else len(rows) / kept[0])
         lp, entropy = plain_logprobs(model, spoke)
         old = torch.tensor(spoke.logprobs) if played.replay else lp.detach()
-        kind = role.get("loss", "grpo")
+        kl = penalty = torch.zeros(len(lp))
+        if beta:
+            gap = plain_logprobs(reference, spoke)[0].detach() - lp
+            if role.get("kl") == "advantage":
+                kl, advantage = -gap, advantage + beta * gap.mean().item()
+            else:
+                kl = penalty = gap.exp() - gap - 1
         if kind == "sequence":
             ratio = (lp - old).sum().exp()
         elif role.get("ratio") == "sequence":
             ratio = (lp - old).mean().exp().expand(len(lp))
         else:
             ratio = (lp - old).exp()
-        term = -torch.minimum(ratio * advantage, ratio.clamp(0.8, 1.2) * advantage)
-        kl = torch.zeros(())
-        if role.get("beta"):
-            with torch.no_grad():
-                ref = plain_logprobs(reference, spoke)[0]
-            kl = role["beta"] * ((ref - lp).exp() - (ref - lp) - 1)
-        normaliser = {
-            "grpo": len(rows) * len(lp),
-            "dr_grpo": len(rows) * CAP,
-            "dapo": total,
-            "sequence": len(rows),
-        }[kind]
-        loss = loss + (term.sum() + kl.sum()) / normaliser
+        term = -torch.minimum(ratio * advantage, ratio.clamp(0.8, 1.2) * advantage).sum()
+        by_rows = {"grpo": len(rows) * len(lp), "dr_grpo": len(rows) * CAP, "sequence": len(rows)}
+        loss = loss + (term + beta * penalty.sum()) / by_rows.get(kind, total)
+        divergence += kl.sum().item() / total
         entropy_sum = entropy_sum + entropy.sum()
-    return loss - role.get("entropy", 0.0) * entropy_sum / total
-
-
-def alone(base: Any, adapters: Any, seat: str, folder: Path) -> Any:
-    """A model that holds one adapter and nothing else."""
-    adapters.save(seat, folder / seat)
-    model = PeftModel.from_pretrained(base, folder / seat, is_trainable=True)
-    return model.eval()
-
-
-def expected_gradients(model: Any, loss: Tensor, seat: str) -> dict[str, Tensor]:
-    loss.backward()
-    return {
-        name.replace(".default.", f".{seat}."): p.grad
-        for name, p in model.named_parameters()
-        if "lora_" in name and p.grad is not None
-    }
+    return loss - role.get("entropy", 0.0) * entropy_sum / total, divergence
 
 
 def relative_error(got: Mapping[str, Tensor], wanted: Mapping[str, Tensor]) -> float:
@@ -208,7 +199,3 @@ def relative_error(got: Mapping[str, Tensor], wanted: Mapping[str, Tensor]) -> f
     whole = torch.cat([tensor.flatten() for tensor in wanted.values()])
     assert whole.norm() > 1e-3  # a zero gradient would agree with anything
     return float(difference.norm() / whole.norm())
-
-
-def fp32(path: Path) -> Any:
-    return load_base(path, "fp32", torch.float32, torch.device("cpu"))
