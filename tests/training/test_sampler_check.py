@@ -224,12 +224,13 @@ VARIED = Path(__file__).parents[1] / "varied_reward.py"
 
 
 def config(folder: Path, precision: str, steps: int) -> RunConfig:
+    sizes = {"steps": steps, "group_size": 4, "problems_per_step": 2, "max_completion_tokens": 12}
     return RunConfig(
         game="agon",
         model={"name": "tiny", "precision": precision},
         tasks="letters",
         seats={"*": {"schedule": "constant", "warmup": 0.0}},
-        run={"steps": steps, "dir": str(folder), "save_every": 1, "group_size": 4, "problems_per_step": 2, "seed": 1},
+        run={**sizes, "dir": str(folder), "save_every": 1, "seed": 1},
         reward=f"{VARIED}:varied",
         preflight=False,
     )

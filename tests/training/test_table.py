@@ -20,10 +20,11 @@ from tests.near import near
 
 @pytest.fixture
 def table(make_backend: Callable[..., Any], tiny_path: Path, tmp_path: Path) -> LiveTable:
-    config = RunConfig(
-        game="agon", model="tiny", roles={"drafter": {"temperature": 0.8}}, run={"max_prompt_tokens": 80}
+    given = {"roles": {"drafter": {"temperature": 0.8}}, "run": {"max_prompt_tokens": 80}}
+    loaded, config = (
+        Loaded(Chat.load(tiny_path), make_backend(), Verifier()),
+        RunConfig(game="agon", model="tiny", **given),
     )
-    loaded = Loaded(Chat.load(tiny_path), make_backend(), Verifier())
     found = LiveTable(loaded, {}, config, max_completion_tokens=6, folder=tmp_path / "own")
     found.open(0, {"drafter": "A"})
     return found
@@ -137,12 +138,9 @@ def test_a_game_that_ends_by_itself(ending: None, tmp_path: Path):
     assert len(resume(run.path).metrics_rows()) == 4  # there is nothing left to play
 
 
-def test_fewer_steps_than_the_game_has(ending: None, tmp_path: Path):
+def test_fewer_steps_than_the_game_has_but_no_minutes(ending: None, tmp_path: Path):
     run = train(config(tmp_path / "run", steps=2))
     assert len(run.metrics_rows()) == 2
     assert len(resume(run.path, steps=50).metrics_rows()) == 4
-
-
-def test_minutes_are_not_for_a_game_that_ends_by_itself(ending: None, tmp_path: Path):
     with pytest.raises(ConfigError, match="ends by itself"):
-        train(config(tmp_path / "run", minutes=5))
+        train(config(tmp_path / "other", minutes=5))
